@@ -1,8 +1,9 @@
-//! The configuration service of a region: [`Membership`]'s decisions, durable in `meta` before anybody hears of
-//! them. The key is `broadcast/chain/REGION`, its value the magic "TWbm", u16 version 2, u16 zero and a chain as [`put_chain`] writes it.
+//! The configuration service of a region: [`Membership`]'s decisions, durable in `meta` before anybody hears of them.
+//! The key is `broadcast/chain/REGION`, its value the magic "TWbm", u16 version 2, u16 zero and a chain as
+//! [`put_chain`] writes it.
 //!
-//! Metadata that has no chain may be that of a region which starts for the first time, or what is there in the place of metadata that is lost: the
-//! service listens for what replicas have before it begins one ([`Membership`]).
+//! Metadata that has no chain may be that of a region which starts for the first time, or what is there in the place of
+//! metadata that is lost: the service listens for what replicas have before it begins one ([`Membership`]).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use tailwater_env::Env;
 use tailwater_meta::{Expect, Meta, Op};
 use tokio::sync::mpsc;
 
-use crate::Input;
+use crate::ReplicaInput;
 
 /// How often silent members are looked for.
 const LOOK: Duration = Duration::from_millis(50);
@@ -37,7 +38,7 @@ pub(crate) async fn run(
     region: String,
     (silence_ms, lost_ms): (u64, u64),
     mut reports: mpsc::Receiver<Report>,
-    inputs: mpsc::Sender<Input>,
+    inputs: mpsc::Sender<ReplicaInput>,
 ) {
     let now_ms = || env.now().as_ns() / 1_000_000;
     let key = format!("broadcast/chain/{region}");
@@ -69,7 +70,7 @@ pub(crate) async fn run(
                 membership.join(now_ms(), member, durable, started);
                 membership.has(id, has);
                 // It may be a member already: then nothing changes, and it still has to know.
-                let _ = inputs.send(Input::Chain(membership.chain().clone())).await;
+                let _ = inputs.send(ReplicaInput::Chain(membership.chain().clone())).await;
             }
             Some(Some(Report::Alive { id, epoch, caught_up, waits, has })) => {
                 membership.alive(now_ms(), id, epoch, &caught_up, waits);
@@ -113,7 +114,7 @@ pub(crate) async fn run(
                     }
                     expect = Expect::Version(version);
                     membership.changed(chain.clone());
-                    let _ = inputs.send(Input::Chain(chain)).await;
+                    let _ = inputs.send(ReplicaInput::Chain(chain)).await;
                 }
                 Err(error) => {
                     // It may have been written all the same: what is there now decides.
@@ -123,7 +124,7 @@ pub(crate) async fn run(
                         expect = version;
                         if chain.epoch > membership.chain().epoch {
                             membership.changed(chain.clone());
-                            let _ = inputs.send(Input::Chain(chain)).await;
+                            let _ = inputs.send(ReplicaInput::Chain(chain)).await;
                         }
                     }
                     break;

@@ -14,10 +14,10 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 
-use crate::gate::Gate;
+use crate::gate::ReplicaGate;
 use crate::inputs::{Inputs, Intake};
-use crate::pace::{Pace, Quotas};
-use crate::{Input, ServerConfig};
+use crate::pace::{Quotas, ReplicaPace};
+use crate::{ReplicaInput, ReplicaServerConfig};
 
 /// A pause after the system had no descriptor left for a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -41,10 +41,10 @@ pub(crate) async fn accept(
     env: Env,
     listener: TcpListener,
     hello: Message,
-    config: ServerConfig,
+    config: ReplicaServerConfig,
     inputs: Inputs,
 ) {
-    let ServerConfig { connections_max, quotas, authorizer, .. } = config;
+    let ReplicaServerConfig { connections_max, quotas, authorizer, .. } = config;
     let room = Arc::new(Semaphore::new(connections_max));
     let arrivals = Arrivals::new(&env, ARRIVALS_BYTES_MAX, ARRIVAL_STEP);
     let complaints = Arc::new(Complaints::default());
@@ -73,7 +73,7 @@ pub(crate) async fn accept(
         let alive = Arc::new(());
         let watch = Arc::downgrade(&alive);
         let (env_, hello, inputs, quotas) = (env.clone(), hello.clone(), inputs.clone(), quotas.clone());
-        let gate = Gate::new(Arc::clone(&authorizer), peer);
+        let gate = ReplicaGate::new(Arc::clone(&authorizer), peer);
         let arrivals = arrivals.clone();
         let complaints = Arc::clone(&complaints);
         let task = env.spawn("broadcast-connection", async move {
@@ -95,7 +95,7 @@ async fn accepted(
     hello: Message,
     inputs: &Inputs,
     (quotas, arrivals): (Option<Arc<Quotas>>, Arrivals),
-    gate: Gate,
+    gate: ReplicaGate,
 ) -> anyhow::Result<()> {
     let (mut reader, mut writer) = frame::split(stream)?;
     reader.set_longest(HELLO_BYTES_MAX);
@@ -132,12 +132,12 @@ pub(crate) async fn run(
     mut reader: FrameReader<OwnedReadHalf>,
     writer: FrameWriter<OwnedWriteHalf>,
     inputs: &Inputs,
-    (silence, mut pace, gate): (Option<Duration>, Option<Pace>, Option<Gate>),
+    (silence, mut pace, gate): (Option<Duration>, Option<ReplicaPace>, Option<ReplicaGate>),
 ) -> anyhow::Result<()> {
     let id = next_id();
     let inputs = inputs.of_connection(&peer);
     let (outbox, messages) = mpsc::unbounded_channel();
-    let opened = Input::Opened { id, peer, address, writer: outbox };
+    let opened = ReplicaInput::Opened { id, peer, address, writer: outbox };
     inputs.send(opened).await.map_err(|_| anyhow::anyhow!("the replica has ended"))?;
     let reading = async {
         loop {
@@ -155,7 +155,7 @@ pub(crate) async fn run(
             if let Some(Err(denied)) = gate.as_ref().map(|gate| gate.check(&message)) {
                 // Who may not listen finds that out by the connection's end.
                 let Message::Publish { stream, first, .. } = message else { return Err(denied.into()) };
-                if inputs.send(Input::Denied(id, stream, first, denied)).await.is_err() {
+                if inputs.send(ReplicaInput::Denied(id, stream, first, denied)).await.is_err() {
                     return Ok(());
                 }
                 continue;
@@ -169,12 +169,15 @@ pub(crate) async fn run(
         result = reading => result,
         result = write(id, messages, writer, &inputs) => result,
     };
-    let _ = inputs.send(Input::Closed(id)).await;
+    let _ = inputs.send(ReplicaInput::Closed(id)).await;
     result
 }
 
 /// The next message that may go on to the replica; `None` at the connection's end.
-async fn paced(reader: &mut FrameReader<OwnedReadHalf>, pace: &mut Pace) -> anyhow::Result<Option<Message>> {
+async fn paced(
+    reader: &mut FrameReader<OwnedReadHalf>,
+    pace: &mut ReplicaPace,
+) -> anyhow::Result<Option<Message>> {
     loop {
         let has_room = pace.has_room();
         let message = tokio::select! {
@@ -212,7 +215,7 @@ async fn write(
         if !writer.flush_while(&mut messages, &mut gathered).await? {
             break;
         }
-        if inputs.send(Input::Drained(id, left)).await.is_err() {
+        if inputs.send(ReplicaInput::Drained(id, left)).await.is_err() {
             break;
         }
     }

@@ -6,17 +6,17 @@ use std::time::Duration;
 use tailwater_access::Denied;
 use tailwater_broadcast::limits::STREAMS_MAX;
 use tailwater_broadcast::message::{Member, Message, Reason};
-use tailwater_broadcast::replica::{ConnectionId, Output, Peer, Replica, size_of_message};
+use tailwater_broadcast::replica::{ConnectionId, Peer, Replica, ReplicaOutput, size_of_message};
 use tailwater_env::{Complaints, Env, Instant, Task};
 use tokio::sync::mpsc;
 
 use crate::configuration::Report;
 use crate::dial::{self, Patience};
-use crate::disk::{Happened, Keeper};
-use crate::handle::Wanted;
+use crate::disk::{Keeper, KeeperHappened};
+use crate::handle::SnapshotWanted;
 use crate::inputs::Inputs;
 use crate::region::Region;
-use crate::{ConfigurationAt, Input, ServerConfig, Snapshot, StreamSnapshot, TICK};
+use crate::{ConfigurationAt, ReplicaInput, ReplicaServerConfig, Snapshot, StreamSnapshot, TICK};
 
 /// Inputs that the replica is given before what follows from them is sent.
 const BURST: usize = 256;
@@ -34,7 +34,7 @@ pub(crate) struct Core {
     keeper: Option<Keeper>,
     region: Region,
     me: Member,
-    config: ServerConfig,
+    config: ReplicaServerConfig,
     /// The configuration service, if it is here.
     service: Option<mpsc::Sender<Report>>,
     /// The connection to it, if it is not.
@@ -47,7 +47,7 @@ pub(crate) struct Core {
     dialled: BTreeMap<String, Task>,
     inputs: Inputs,
     /// Who waits until this replica stands in some way.
-    wanted: Vec<Wanted>,
+    wanted: Vec<SnapshotWanted>,
     ticks: u64,
     complaints: Complaints,
     /// Whether it was said that there are too many streams.
@@ -60,7 +60,7 @@ impl Core {
         replica: Replica,
         keeper: Option<Keeper>,
         me: Member,
-        config: ServerConfig,
+        config: ReplicaServerConfig,
         service: Option<mpsc::Sender<Report>>,
         inputs: Inputs,
     ) -> Self {
@@ -88,8 +88,8 @@ impl Core {
     /// Runs until it is dropped, with what comes from clients and from replicas.
     pub(crate) async fn run(
         mut self,
-        mut of_clients: mpsc::Receiver<Input>,
-        mut of_replicas: mpsc::Receiver<Input>,
+        mut of_clients: mpsc::Receiver<ReplicaInput>,
+        mut of_replicas: mpsc::Receiver<ReplicaInput>,
     ) {
         let (mut clients, mut replicas) = (Vec::with_capacity(BURST), Vec::with_capacity(BURST));
         let mut due = VecDeque::with_capacity(BURST);
@@ -213,23 +213,23 @@ impl Core {
     }
 
     /// Gives the replica inputs, as many as take about as long as may pass until others hear of it again.
-    fn take_burst(&mut self, due: &mut VecDeque<Input>) {
+    fn take_burst(&mut self, due: &mut VecDeque<ReplicaInput>) {
         let begun = self.replica.steps();
         let mut bytes = 0;
         while self.replica.steps() - begun + bytes / BYTES_A_STEP < BURST_STEPS
             && let Some(input) = due.pop_front()
         {
-            if let Input::Message(_, message, _) = &input {
+            if let ReplicaInput::Message(_, message, _) = &input {
                 bytes += size_of_message(message) as u64;
             }
             self.take(input);
         }
     }
 
-    fn take(&mut self, input: Input) {
+    fn take(&mut self, input: ReplicaInput) {
         let now_ms = self.now_ms();
         match input {
-            Input::Opened { id, peer, address, writer } => {
+            ReplicaInput::Opened { id, peer, address, writer } => {
                 self.writers.insert(id, writer.clone());
                 if let ConfigurationAt::There(there) = &self.config.configuration
                     && address.as_ref() == Some(there)
@@ -244,18 +244,18 @@ impl Core {
                 }
                 self.replica.connected(now_ms, id, peer);
             }
-            Input::Closed(id) => {
+            ReplicaInput::Closed(id) => {
                 self.writers.remove(&id);
                 self.reporters.remove(&id);
                 self.service_at = self.service_at.filter(|at| *at != id);
                 self.replica.closed(now_ms, id);
                 self.region.closed(now_ms, id, &self.replica);
             }
-            Input::Drained(id, bytes) => {
+            ReplicaInput::Drained(id, bytes) => {
                 self.replica.drained(id, bytes);
                 self.region.drained(now_ms, id, bytes, &self.replica);
             }
-            Input::Chain(chain) => {
+            ReplicaInput::Chain(chain) => {
                 for reporter in &self.reporters {
                     if let Some(writer) = self.writers.get(reporter) {
                         let _ = writer.send(Message::Chain(chain.clone()));
@@ -264,28 +264,28 @@ impl Core {
                 self.replica.configure(now_ms, chain);
                 self.dial();
             }
-            Input::Snapshot(wanted) => {
+            ReplicaInput::Snapshot(wanted) => {
                 self.wanted.push(wanted);
                 self.look();
             }
-            Input::Message(id, Message::Chain(chain), _) if self.service_at == Some(id) => {
+            ReplicaInput::Message(id, Message::Chain(chain), _) if self.service_at == Some(id) => {
                 self.replica.configure(now_ms, chain);
                 self.dial();
             }
-            Input::Message(id, message @ (Message::Join { .. } | Message::Alive { .. }), _) => {
+            ReplicaInput::Message(id, message @ (Message::Join { .. } | Message::Alive { .. }), _) => {
                 self.reported(id, message);
             }
-            Input::Message(id, Message::Share { member, positions }, _) => {
+            ReplicaInput::Message(id, Message::Share { member, positions }, _) => {
                 self.region.shared(now_ms, id, member, positions, &mut self.replica);
             }
-            Input::Message(id, Message::Region(message), _) => {
+            ReplicaInput::Message(id, Message::Region(message), _) => {
                 self.region.receive(now_ms, id, message, &mut self.replica);
             }
-            Input::Message(id, message, room) => {
+            ReplicaInput::Message(id, message, room) => {
                 self.replica.receive(now_ms, id, message);
                 drop(room);
             }
-            Input::Denied(id, stream, first, Denied(why)) => {
+            ReplicaInput::Denied(id, stream, first, Denied(why)) => {
                 self.replica.refuse(id, stream, first, Reason::NotAuthorized, why);
             }
         }
@@ -319,26 +319,26 @@ impl Core {
         let mut outputs = self.replica.outputs();
         for output in &outputs {
             match output {
-                Output::Held { stream, .. } => self.region.held(stream, &self.replica),
-                Output::Send(to, message) => self.region.sent(*to, size_of_message(message)),
-                Output::Close(..) | Output::Persist { .. } | Output::SetAside(_) => {}
+                ReplicaOutput::Held { stream, .. } => self.region.held(stream, &self.replica),
+                ReplicaOutput::Send(to, message) => self.region.sent(*to, size_of_message(message)),
+                ReplicaOutput::Close(..) | ReplicaOutput::Persist { .. } | ReplicaOutput::SetAside(_) => {}
             }
         }
         outputs.extend(self.region.outputs(self.now_ms(), &self.replica));
         for output in outputs {
             match output {
-                Output::Send(to, message) => {
+                ReplicaOutput::Send(to, message) => {
                     if let Some(writer) = self.writers.get(&to) {
                         let _ = writer.send(message);
                     }
                 }
-                Output::Close(id, why) => {
+                ReplicaOutput::Close(id, why) => {
                     if let Some(left_out) = self.complaints.admit(self.env.now(), "ended") {
                         tracing::warn!(connection = id, why, left_out, "a broadcast connection is ended");
                     }
                     self.writers.remove(&id);
                 }
-                Output::SetAside(dropped) if self.keeper.is_none() => {
+                ReplicaOutput::SetAside(dropped) if self.keeper.is_none() => {
                     tracing::warn!(
                         region = dropped.region,
                         lineage = %format_args!("{:x}", dropped.lineages.own),
@@ -347,7 +347,9 @@ impl Core {
                          it copies those that are there now"
                     );
                 }
-                output @ (Output::Persist { .. } | Output::Held { .. } | Output::SetAside(_)) => {
+                output @ (ReplicaOutput::Persist { .. }
+                | ReplicaOutput::Held { .. }
+                | ReplicaOutput::SetAside(_)) => {
                     if let Some(keeper) = &mut self.keeper {
                         keeper.take(output);
                     }
@@ -401,7 +403,7 @@ impl Core {
 }
 
 /// What happens on the disk, if there is one.
-async fn happened(keeper: &mut Option<Keeper>) -> Happened {
+async fn happened(keeper: &mut Option<Keeper>) -> KeeperHappened {
     match keeper {
         Some(keeper) => keeper.happened().await,
         None => std::future::pending().await,
@@ -424,7 +426,7 @@ mod tests {
         let (queue, mut queued) = mpsc::channel(1_000);
         let inputs = Inputs::new(queue.clone(), queue);
         let replica = Config::new("here", 1);
-        let config = ServerConfig {
+        let config = ReplicaServerConfig {
             replica: replica.clone(),
             advertised: None,
             regions: BTreeMap::new(),

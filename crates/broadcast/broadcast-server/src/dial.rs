@@ -30,7 +30,8 @@ impl Patience {
     /// With replicas of other regions.
     pub(crate) const FAR: Self = Self { connect: Duration::from_secs(2), pause: Duration::from_secs(1) };
 
-    /// With those of this region, where silence may last so long: one that starts again waits no longer than that for the others.
+    /// With those of this region, where silence may last so long: one that starts again waits no longer than that for
+    /// the others.
     pub(crate) fn near(silence_ms: u64) -> Self {
         let (least, most) = (Duration::from_millis(500), Self::FAR);
         let silence = Duration::from_millis(silence_ms);

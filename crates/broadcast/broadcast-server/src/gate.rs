@@ -1,19 +1,20 @@
 //! Whether whoever connected may do what it wants: asked once for each stream that a client's message names, before the
-//! message goes to the replica. A replica is asked about when it connects; what it hands on was allowed where it came from.
+//! message goes to the replica. A replica is asked about when it connects; what it hands on was allowed where it came
+//! from.
 
 use std::sync::Arc;
 
-use tailwater_access::{Authorizer, Denied, Peer, Protocol, Request, Resource};
+use tailwater_access::{AccessRequest, Authorizer, Denied, Peer, Protocol, Resource};
 use tailwater_broadcast::message::{Message, Role};
 use tailwater_broadcast::region;
 
 /// One connection's.
-pub(crate) struct Gate {
+pub(crate) struct ReplicaGate {
     authorizer: Arc<dyn Authorizer>,
     peer: Peer,
 }
 
-impl Gate {
+impl ReplicaGate {
     /// Of a connection from `address`.
     pub(crate) fn new(authorizer: Arc<dyn Authorizer>, address: std::net::SocketAddr) -> Self {
         Self { authorizer, peer: Peer::anonymous(address.to_string()) }
@@ -54,7 +55,7 @@ impl Gate {
     }
 
     fn ask(&self, operation: &str, resource: Resource<'_>) -> Result<(), Denied> {
-        let request = Request { protocol: Protocol::Broadcast, operation, resource };
+        let request = AccessRequest { protocol: Protocol::Broadcast, operation, resource };
         self.authorizer.authorize(&self.peer, request)
     }
 }

@@ -8,12 +8,12 @@ use tailwater_broadcast::replica::{Counters, Delays};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::disk::DiskStats;
-use crate::{Input, RegionSnapshot};
+use crate::{RegionSnapshot, ReplicaInput};
 
 /// To look at a running replica; cheap to clone.
 #[derive(Clone)]
 pub struct Handle {
-    inputs: mpsc::Sender<Input>,
+    inputs: mpsc::Sender<ReplicaInput>,
 }
 
 /// How a replica stands.
@@ -65,13 +65,13 @@ pub struct StreamSnapshot {
 }
 
 /// A look at the replica that somebody waits for.
-pub(crate) struct Wanted {
+pub(crate) struct SnapshotWanted {
     pub(crate) holds: Box<dyn Fn(&Snapshot) -> bool + Send>,
     pub(crate) answer: oneshot::Sender<Snapshot>,
 }
 
 impl Handle {
-    pub(crate) fn new(inputs: mpsc::Sender<Input>) -> Self {
+    pub(crate) fn new(inputs: mpsc::Sender<ReplicaInput>) -> Self {
         Self { inputs }
     }
 
@@ -84,8 +84,8 @@ impl Handle {
     /// has ended. Dropping it ends the looking.
     pub async fn until(&self, holds: impl Fn(&Snapshot) -> bool + Send + 'static) -> Option<Snapshot> {
         let (answer, snapshot) = oneshot::channel();
-        let wanted = Wanted { holds: Box::new(holds), answer };
-        self.inputs.send(Input::Snapshot(wanted)).await.ok()?;
+        let wanted = SnapshotWanted { holds: Box::new(holds), answer };
+        self.inputs.send(ReplicaInput::Snapshot(wanted)).await.ok()?;
         snapshot.await.ok()
     }
 }

@@ -1,6 +1,6 @@
 //! The way to the core task. What waits there is bounded by its number and by its bytes: a client may send faster than
-//! the core task takes, and each message may have some MiB. What comes from replicas waits apart, within bounds of its own:
-//! so clients that fill theirs hold up neither the chain nor other regions.
+//! the core task takes, and each message may have some MiB. What comes from replicas waits apart, within bounds of its
+//! own: so clients that fill theirs hold up neither the chain nor other regions.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use tailwater_broadcast::replica::{ConnectionId, Peer, size_of_message};
 use tokio::sync::mpsc::{self, error::SendError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::Input;
+use crate::ReplicaInput;
 
 /// Bytes of all messages of clients that wait, and as many of replicas; readers pause beyond it.
 const BYTES_MAX: usize = 64 << 20;
@@ -25,7 +25,7 @@ pub(crate) struct Inputs {
 
 #[derive(Clone)]
 struct Way {
-    queue: mpsc::Sender<Input>,
+    queue: mpsc::Sender<ReplicaInput>,
     room: Arc<Semaphore>,
 }
 
@@ -36,13 +36,16 @@ pub(crate) struct Intake {
 }
 
 /// What a message takes until it was run.
-pub(crate) struct Room {
+pub(crate) struct InputsRoom {
     _own: OwnedSemaphorePermit,
     _of_all: OwnedSemaphorePermit,
 }
 
 impl Inputs {
-    pub(crate) fn new(of_clients: mpsc::Sender<Input>, of_replicas: mpsc::Sender<Input>) -> Self {
+    pub(crate) fn new(
+        of_clients: mpsc::Sender<ReplicaInput>,
+        of_replicas: mpsc::Sender<ReplicaInput>,
+    ) -> Self {
         let way = |queue| Way { queue, room: Arc::new(Semaphore::new(BYTES_MAX)) };
         Self { of_clients: way(of_clients), of_replicas: way(of_replicas) }
     }
@@ -58,7 +61,7 @@ impl Inputs {
 
 impl Intake {
     /// Something of a few bytes.
-    pub(crate) async fn send(&self, input: Input) -> Result<(), SendError<Input>> {
+    pub(crate) async fn send(&self, input: ReplicaInput) -> Result<(), SendError<ReplicaInput>> {
         self.all.queue.send(input).await
     }
 
@@ -68,8 +71,8 @@ impl Intake {
         let own = Arc::clone(&self.room).acquire_many_owned(bytes).await;
         let of_all = Arc::clone(&self.all.room).acquire_many_owned(bytes).await;
         let (Ok(own), Ok(of_all)) = (own, of_all) else { return false };
-        let room = Room { _own: own, _of_all: of_all };
-        self.send(Input::Message(id, message, room)).await.is_ok()
+        let room = InputsRoom { _own: own, _of_all: of_all };
+        self.send(ReplicaInput::Message(id, message, room)).await.is_ok()
     }
 }
 

@@ -1,4 +1,5 @@
-//! A replica of a region's proxy (`tailwater_broadcast::replica`) on real connections, with its events on disk where a stream wants that.
+//! A replica of a region's proxy (`tailwater_broadcast::replica`) on real connections, with its events on disk where a
+//! stream wants that.
 //!
 //! ```text
 //!   clients'  connections --reader tasks--> inputs --> core task: Replica --> one writer task a connection
@@ -41,7 +42,8 @@ pub use self::pace::Quotas;
 pub use self::region::RegionSnapshot;
 use crate::disk::Disk;
 
-/// Inputs of clients that wait for the core task, and as many of replicas; readers pause beyond it, and beyond the bytes that [`inputs`] says.
+/// Inputs of clients that wait for the core task, and as many of replicas; readers pause beyond it, and beyond the
+/// bytes that [`inputs`] says.
 const INPUTS_MAX: usize = 1024;
 /// How often the core task lets time pass.
 const TICK: Duration = Duration::from_millis(20);
@@ -59,7 +61,7 @@ pub enum ConfigurationAt {
 
 /// What can be set.
 #[derive(Clone)]
-pub struct ServerConfig {
+pub struct ReplicaServerConfig {
     /// Of the replica.
     pub replica: replica::Config,
     /// Where others reach this replica, if not where it listens.
@@ -68,12 +70,13 @@ pub struct ServerConfig {
     pub regions: BTreeMap<String, Vec<String>>,
     /// Where the chain is decided.
     pub configuration: ConfigurationAt,
-    /// Whether this replica wants to be in the chain. If not, it has no events, and only tells others the chain that is decided here.
+    /// Whether this replica wants to be in the chain. If not, it has no events, and only tells others the chain that is
+    /// decided here.
     pub joins: bool,
     /// A member that is not heard for so long is removed from the chain, in milliseconds; for the configuration.
     pub silence_ms: u64,
-    /// The last member, if it keeps its events in memory only or its disk is gone, is given up after so long, in milliseconds; for the
-    /// configuration.
+    /// The last member, if it keeps its events in memory only or its disk is gone, is given up after so long, in
+    /// milliseconds; for the configuration.
     pub lost_ms: u64,
     /// Connections at a time.
     pub connections_max: usize,
@@ -84,11 +87,11 @@ pub struct ServerConfig {
 }
 
 /// Something for the core task.
-pub(crate) enum Input {
+pub(crate) enum ReplicaInput {
     /// A connection is open, with the other end's hello read and ours sent.
     Opened { id: ConnectionId, peer: Peer, address: Option<String>, writer: mpsc::UnboundedSender<Message> },
     /// A message came; it takes room until it was run.
-    Message(ConnectionId, Message, inputs::Room),
+    Message(ConnectionId, Message, inputs::InputsRoom),
     /// A publish came of somebody who may not: the events of this stream from this one on.
     Denied(ConnectionId, Stream, u64, Denied),
     /// So many bytes of messages left.
@@ -98,7 +101,7 @@ pub(crate) enum Input {
     /// The chain as the configuration service here has it.
     Chain(Chain),
     /// Somebody wants to know how it stands.
-    Snapshot(handle::Wanted),
+    Snapshot(handle::SnapshotWanted),
 }
 
 /// Runs a replica until it is dropped: then all its connections end.
@@ -111,7 +114,7 @@ pub struct Server {
 
 impl Server {
     /// Runs a replica with nothing in it, answering on `listener`.
-    pub fn start(env: &Env, listener: TcpListener, config: ServerConfig) -> std::io::Result<Self> {
+    pub fn start(env: &Env, listener: TcpListener, config: ReplicaServerConfig) -> std::io::Result<Self> {
         Self::start_with(env, listener, config, None)
     }
 
@@ -119,7 +122,7 @@ impl Server {
     pub fn start_with(
         env: &Env,
         listener: TcpListener,
-        mut config: ServerConfig,
+        mut config: ReplicaServerConfig,
         disk: Option<Disk>,
     ) -> std::io::Result<Self> {
         if let Some(disk) = &disk {

@@ -39,27 +39,27 @@ impl Quotas {
         self.delayed.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn pace(self: &Arc<Self>, peer: &Peer) -> Option<Pace> {
+    pub(crate) fn pace(self: &Arc<Self>, peer: &Peer) -> Option<ReplicaPace> {
         let own = match peer {
             Peer::In(name, Role::Client(_)) if name == GATEWAY => Quota::NONE,
             Peer::In(_, Role::Client(_)) => self.connection,
             _ => return None,
         };
         let own = Meter::new(own, self.env.now());
-        Some(Pace { quotas: Arc::clone(self), own, waiting: VecDeque::new(), bytes: 0 })
+        Some(ReplicaPace { quotas: Arc::clone(self), own, waiting: VecDeque::new(), bytes: 0 })
     }
 }
 
 /// A connection's publishes on their way to the replica.
 #[derive(Debug)]
-pub(crate) struct Pace {
+pub(crate) struct ReplicaPace {
     quotas: Arc<Quotas>,
     own: Meter,
     waiting: VecDeque<Message>,
     bytes: usize,
 }
 
-impl Pace {
+impl ReplicaPace {
     /// Whether more may be read.
     pub(crate) fn has_room(&self) -> bool {
         self.bytes < WAITING_BYTES_MAX

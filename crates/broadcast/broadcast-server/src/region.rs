@@ -1,5 +1,5 @@
-//! The clients of the region that share events among each other ([`tailwater_broadcast::region`]): the replica that is the
-//! chain's tail tells the first few of what is new, and answers those that nobody else can answer.
+//! The clients of the region that share events among each other ([`tailwater_broadcast::region`]): the replica that is
+//! the chain's tail tells the first few of what is new, and answers those that nobody else can answer.
 //!
 //! - There is a [`ProxyPeer`] while the replica is the tail. Before and after, who asks is told the chain, and goes to
 //!   the tail.
@@ -14,8 +14,10 @@ use tailwater_broadcast::batch::Batch;
 use tailwater_broadcast::message::{self, Message, Reason};
 use tailwater_broadcast::name::Stream;
 use tailwater_broadcast::positions::Position;
-use tailwater_broadcast::region::{self, Member, Options, ProxyPeer, Source};
-use tailwater_broadcast::replica::{ConnectionId, Output, Peer, Replica, WAITING_BYTES_MAX, size_of_message};
+use tailwater_broadcast::region::{self, Member, Options, ProxyPeer, ServeSource};
+use tailwater_broadcast::replica::{
+    ConnectionId, Peer, Replica, ReplicaOutput, WAITING_BYTES_MAX, size_of_message,
+};
 
 /// How long a member may leave unread what waits for it, and how often such ones are looked for, in milliseconds.
 const STALLED_MS: u64 = 5_000;
@@ -38,8 +40,8 @@ pub struct Region {
     connections: BTreeMap<u64, ConnectionId>,
     /// When to look for members that are stalled.
     look_at_ms: u64,
-    outputs: Vec<Output>,
-    outbox: Vec<region::Output>,
+    outputs: Vec<ReplicaOutput>,
+    outbox: Vec<region::PeerOutput>,
     requests: u64,
     bytes: u64,
 }
@@ -118,12 +120,14 @@ impl Region {
         self.follow_role(now_ms, replica);
         let is_client = matches!(replica.peer(from), Some(Peer::In(_, message::Role::Client(_))));
         if !is_client || member.id == self.me.id {
-            self.outputs
-                .push(Output::Close(from, "only a client shares events, by a number of its own".into()));
+            self.outputs.push(ReplicaOutput::Close(
+                from,
+                "only a client shares events, by a number of its own".into(),
+            ));
             return;
         }
         if self.members.get(&from).is_some_and(|joined| joined.waiting > WAITING_BYTES_MAX) {
-            self.outputs.push(Output::Close(from, "it does not read what it is answered".into()));
+            self.outputs.push(ReplicaOutput::Close(from, "it does not read what it is answered".into()));
             return;
         }
         let Some(proxy) = &mut self.proxy else {
@@ -132,7 +136,7 @@ impl Region {
         };
         if let Err(too_many) = TooManyStreams::check(positions.len()) {
             let (reason, text) = (Reason::Invalid, too_many.to_string());
-            self.outputs.push(Output::Send(from, Message::ListenRefused { reason, text }));
+            self.outputs.push(ReplicaOutput::Send(from, Message::ListenRefused { reason, text }));
             return;
         }
         let begins = positions.into_iter().map(|at| replica.begins(at));
@@ -140,7 +144,7 @@ impl Region {
         // The same one on another connection, while the loss of the first one is not known yet.
         if let Some(old) = self.connections.insert(member.id, from).filter(|old| *old != from) {
             self.members.remove(&old);
-            self.outputs.push(Output::Close(old, "its client has another connection".into()));
+            self.outputs.push(ReplicaOutput::Close(old, "its client has another connection".into()));
         }
         let joined = Joined { member: member.clone(), waiting: 0, paused: false, moved_ms: now_ms };
         let joined = self.members.entry(from).or_insert(joined);
@@ -149,7 +153,7 @@ impl Region {
             self.connections.remove(&joined.member.id);
             joined.member = member.clone();
         }
-        self.outputs.push(Output::Send(from, listening));
+        self.outputs.push(ReplicaOutput::Send(from, listening));
         proxy.connected(now_ms, &member, &Histories(replica), &mut self.outbox);
     }
 
@@ -202,7 +206,7 @@ impl Region {
     }
 
     /// What is to be done after the inputs so far.
-    pub fn outputs(&mut self, now_ms: u64, replica: &Replica) -> Vec<Output> {
+    pub fn outputs(&mut self, now_ms: u64, replica: &Replica) -> Vec<ReplicaOutput> {
         self.follow_role(now_ms, replica);
         self.send_all(now_ms, replica);
         if let Some(proxy) = &mut self.proxy
@@ -223,7 +227,7 @@ impl Region {
         let stalled: Vec<ConnectionId> =
             self.members.iter().filter(|(_, joined)| stalled(joined)).map(|(id, _)| *id).collect();
         for id in stalled {
-            self.outputs.push(Output::Close(id, "it does not read what it is sent".into()));
+            self.outputs.push(ReplicaOutput::Close(id, "it does not read what it is sent".into()));
             self.closed(now_ms, id, replica);
         }
     }
@@ -232,7 +236,7 @@ impl Region {
         // Who can't be reached, or has enough, changes what is to be sent.
         while !self.outbox.is_empty() {
             for output in std::mem::take(&mut self.outbox) {
-                if let region::Output::Send { to, message } = output {
+                if let region::PeerOutput::Send { to, message } = output {
                     self.send(now_ms, to, message, replica);
                 }
             }
@@ -255,11 +259,11 @@ impl Region {
             (joined.paused, joined.moved_ms) = (true, now_ms);
             proxy.pause(now_ms, to, true, &Histories(replica), &mut self.outbox);
         }
-        self.outputs.push(Output::Send(id, message));
+        self.outputs.push(ReplicaOutput::Send(id, message));
     }
 
-    /// Begins or ends to serve the members as the replica becomes the tail, or is not it any more. A tail with which its region
-    /// begins anew has what it had, and its members have to hear that all of that is of another lineage.
+    /// Begins or ends to serve the members as the replica becomes the tail, or is not it any more. A tail with which
+    /// its region begins anew has what it had, and its members have to hear that all of that is of another lineage.
     fn follow_role(&mut self, now_ms: u64, replica: &Replica) {
         let is_tail = replica.is_tail();
         let begins_anew = is_tail && replica.lineage() != self.lineage;
@@ -304,7 +308,7 @@ fn held(replica: &Replica, stream: &Stream) -> Position {
 /// What all replicas hold.
 struct Histories<'a>(&'a Replica);
 
-impl Source for Histories<'_> {
+impl ServeSource for Histories<'_> {
     fn lineage(&self, stream: &Stream) -> u64 {
         self.0.lineage_of(stream)
     }

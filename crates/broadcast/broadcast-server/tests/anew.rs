@@ -10,18 +10,18 @@ use bytes::{Bytes, BytesMut};
 use tailwater_broadcast::client::{ListenError, Listener, Publisher, Received, Sharing};
 use tailwater_broadcast::frame;
 use tailwater_broadcast::message::{Chain, Member, Message, Role, VERSION};
-use tailwater_broadcast::replica::{Config, Dropped, Output, Peer, Replica};
+use tailwater_broadcast::replica::{Config, Dropped, Peer, Replica, ReplicaOutput};
 use tailwater_broadcast::{Content, Durability, Positions, Stream, Writer};
-use tailwater_broadcast_server::disk::{Disk, DiskOptions, Happened};
-use tailwater_broadcast_server::{ConfigurationAt, Server, ServerConfig, fresh_id};
+use tailwater_broadcast_server::disk::{Disk, DiskOptions, KeeperHappened};
+use tailwater_broadcast_server::{ConfigurationAt, ReplicaServerConfig, Server, fresh_id};
 use tailwater_env::Env;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 
 use common::meta;
 
-fn config(env: &Env, configuration: ConfigurationAt) -> ServerConfig {
-    ServerConfig { silence_ms: 500, ..common::config(env, "a", configuration) }
+fn config(env: &Env, configuration: ConfigurationAt) -> ReplicaServerConfig {
+    ReplicaServerConfig { silence_ms: 500, ..common::config(env, "a", configuration) }
 }
 
 async fn on(address: SocketAddr) -> TcpListener {
@@ -147,7 +147,7 @@ async fn listeners_of_another_region_are_told_that_one_began_anew_and_get_all_it
     let any = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let own = Server::start(&env, any, config(&env, ConfigurationAt::Here(own_meta.clone()))).unwrap();
     let address = own.address();
-    let far = ServerConfig {
+    let far = ReplicaServerConfig {
         replica: Config::new("b", fresh_id(&env)),
         regions: BTreeMap::from([("a".to_owned(), vec![address.to_string()])]),
         ..config(&env, ConfigurationAt::Here(far_meta))
@@ -271,7 +271,7 @@ fn dropped(region: &str) -> (Dropped, Replica) {
     replica.configure(0, chain(5, 8, &[4], &[2]));
     replica.connected(0, 8, Peer::Out(region.to_owned(), 4));
     let dropped = replica.outputs().into_iter().find_map(|output| match output {
-        Output::SetAside(dropped) => Some(dropped),
+        ReplicaOutput::SetAside(dropped) => Some(dropped),
         _ => None,
     });
     (dropped.unwrap(), replica)
@@ -283,14 +283,14 @@ async fn what_a_replica_had_of_its_own_region_is_put_aside_however_much_of_other
     let events = dir.path().join("broadcast");
     let mut keeper = open(&env, &events).await.keeper;
     for region in 0..9 {
-        keeper.take(Output::SetAside(dropped(&format!("r{region}")).0));
+        keeper.take(ReplicaOutput::SetAside(dropped(&format!("r{region}")).0));
     }
     let (own, replica) = dropped("a");
-    keeper.take(Output::SetAside(own));
+    keeper.take(ReplicaOutput::SetAside(own));
     let own = events.join(format!("aside-{:016x}", 7));
     loop {
         let happened = keeper.happened().await;
-        let is_own = matches!(&happened, Happened::PutAside(Some(path)) if *path == own);
+        let is_own = matches!(&happened, KeeperHappened::PutAside(Some(path)) if *path == own);
         keeper.handle(happened, &replica);
         if is_own {
             break;

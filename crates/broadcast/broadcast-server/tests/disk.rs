@@ -11,7 +11,7 @@ use tailwater_broadcast::client::{Listener, Publisher};
 use tailwater_broadcast::replica::Config;
 use tailwater_broadcast::{Collect, Content, Durability, Position, Positions, Stream};
 use tailwater_broadcast_server::disk::{Disk, DiskOptions};
-use tailwater_broadcast_server::{ConfigurationAt, Server, ServerConfig, Snapshot};
+use tailwater_broadcast_server::{ConfigurationAt, ReplicaServerConfig, Server, Snapshot};
 use tailwater_env::Env;
 use tailwater_journal::{Journal, JournalConfig};
 use tailwater_meta::{Meta, MetaConfig, Recovery};
@@ -50,7 +50,7 @@ impl Region {
         let journal = self.dir.path().join("journal");
         let journal = Journal::open(env, &journal, JournalConfig::default(), &mut replay).unwrap();
         let meta: Arc<dyn Meta> = Arc::new(recovery.finish(env, journal, MetaConfig::default()));
-        let config = ServerConfig {
+        let config = ReplicaServerConfig {
             replica: Config::new("a", 0),
             advertised: None,
             regions: BTreeMap::new(),

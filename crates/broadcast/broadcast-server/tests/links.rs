@@ -7,7 +7,7 @@ mod cut;
 use bytes::Bytes;
 use tailwater_broadcast::client::Publisher;
 use tailwater_broadcast::{Content, Stream};
-use tailwater_broadcast_server::{ConfigurationAt, Server, ServerConfig};
+use tailwater_broadcast_server::{ConfigurationAt, ReplicaServerConfig, Server};
 use tailwater_env::Env;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -16,7 +16,7 @@ use common::{config, meta};
 use cut::forward;
 
 fn start(env: &Env, listener: TcpListener, advertised: Option<String>, at: ConfigurationAt) -> Server {
-    let config = ServerConfig { advertised, silence_ms: 500, ..config(env, "a", at) };
+    let config = ReplicaServerConfig { advertised, silence_ms: 500, ..config(env, "a", at) };
     Server::start(env, listener, config).unwrap()
 }
 

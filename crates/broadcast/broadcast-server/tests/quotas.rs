@@ -7,7 +7,7 @@ use tailwater_broadcast::client::{Listener, Publisher};
 use tailwater_broadcast::quota::Quota;
 use tailwater_broadcast::replica::Config;
 use tailwater_broadcast::{Content, Positions, Stream};
-use tailwater_broadcast_server::{ConfigurationAt, Quotas, Server, ServerConfig, fresh_id};
+use tailwater_broadcast_server::{ConfigurationAt, Quotas, ReplicaServerConfig, Server, fresh_id};
 use tailwater_env::Env;
 use tailwater_journal::{Journal, JournalConfig};
 use tailwater_meta::{MetaConfig, Recovery};
@@ -17,7 +17,7 @@ async fn proxy(env: &Env, dir: &std::path::Path, quotas: &Arc<Quotas>) -> Server
     let mut recovery = Recovery::begin(env, &dir.join("meta")).unwrap();
     let mut replay = |_, position, bytes: &[u8]| recovery.replay(position, bytes);
     let journal = Journal::open(env, &dir.join("journal"), JournalConfig::default(), &mut replay).unwrap();
-    let config = ServerConfig {
+    let config = ReplicaServerConfig {
         replica: Config::new("eu", fresh_id(env)),
         advertised: None,
         regions: std::collections::BTreeMap::new(),

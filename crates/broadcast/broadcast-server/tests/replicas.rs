@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tailwater_broadcast::client::{Acknowledged, Listener, PublishError, Publisher, Received};
 use tailwater_broadcast::message::Reason;
 use tailwater_broadcast::{Batch, Collect, Content, Positions, Stream, Writer};
-use tailwater_broadcast_server::{ConfigurationAt, Server, ServerConfig};
+use tailwater_broadcast_server::{ConfigurationAt, ReplicaServerConfig, Server};
 use tailwater_env::Env;
 use tokio::net::TcpListener;
 
@@ -25,7 +25,7 @@ fn start_on(
     regions: &[(&str, Vec<String>)],
 ) -> Server {
     let regions = regions.iter().map(|(name, all)| ((*name).to_owned(), all.clone())).collect();
-    let config = ServerConfig { regions, silence_ms: 2_000, ..config(env, region, at) };
+    let config = ReplicaServerConfig { regions, silence_ms: 2_000, ..config(env, region, at) };
     Server::start(env, listener, config).unwrap()
 }
 
@@ -195,7 +195,7 @@ async fn each_replica_ends_for_good_while_it_is_the_head_if_one_that_is_none_dec
     let env = Env::real();
     let (meta, _dir) = meta(&env).await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let decides = ServerConfig { joins: false, ..config(&env, "a", ConfigurationAt::Here(meta)) };
+    let decides = ReplicaServerConfig { joins: false, ..config(&env, "a", ConfigurationAt::Here(meta)) };
     let decides = Server::start(&env, listener, decides).unwrap();
     let at = vec![decides.address().to_string()];
     let there = ConfigurationAt::There(at[0].clone());

@@ -5,9 +5,9 @@ mod common;
 use bytes::{Bytes, BytesMut};
 use tailwater_broadcast::client::{ListenError, Listener, Publisher, Received, Sharing, SharingStats};
 use tailwater_broadcast::message::{Message, Role, VERSION};
-use tailwater_broadcast::region::{Member, Options, Progress};
+use tailwater_broadcast::region::{Member, Options, RegionProgress};
 use tailwater_broadcast::{Content, Position, Positions, Stream, region};
-use tailwater_broadcast_server::{ConfigurationAt, Server, ServerConfig, Snapshot};
+use tailwater_broadcast_server::{ConfigurationAt, ReplicaServerConfig, Server, Snapshot};
 use tailwater_env::Env;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -15,7 +15,8 @@ use tokio::net::{TcpListener, TcpStream};
 use common::{config, meta};
 
 async fn start(env: &Env, configuration: ConfigurationAt) -> Server {
-    let config = ServerConfig { silence_ms: 500, connections_max: 1_000, ..config(env, "a", configuration) };
+    let config =
+        ReplicaServerConfig { silence_ms: 500, connections_max: 1_000, ..config(env, "a", configuration) };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     Server::start(env, listener, config).unwrap()
 }
@@ -170,7 +171,7 @@ async fn rude(address: &str, lineage: u64) -> TcpStream {
     Message::Share { member: member.clone(), positions: Vec::new() }.encode(&mut bytes);
     let gossip = region::Message::Gossip { me: member, view: Vec::new(), answer: false };
     Message::Region(gossip).encode(&mut bytes);
-    let progress = Progress { stream: stream(), lineage, held: 0, count: u64::MAX, hops: 1 };
+    let progress = RegionProgress { stream: stream(), lineage, held: 0, count: u64::MAX, hops: 1 };
     Message::Region(region::Message::Notify(vec![progress])).encode(&mut bytes);
     for after in 0..10_000 {
         let (stream, up_to, bytes_max) = (stream(), u64::MAX, u32::MAX);

@@ -4,7 +4,7 @@
 //! Collected events are not there: the next event (or the end of the batch) says how many numbers it skips,
 //! and a reader gets a tombstone for them ("since events of the same stream arrive in FIFO order, there is no
 //! need to store tombstone events explicitly", section 5.4). A batch can be cut at any event without touching a
-//! byte: what an event takes over from the one before it (time, collection) is in [`State`].
+//! byte: what an event takes over from the one before it (time, collection) is in [`BatchState`].
 //!
 //! ```text
 //! event:
@@ -41,7 +41,7 @@ const TIME: u8 = 1 << 6;
 
 /// What an event takes over from the one before it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct State {
+pub struct BatchState {
     /// Its time, in milliseconds since 1970.
     pub time_ms: u64,
     /// Its collection.
@@ -58,7 +58,7 @@ pub struct Batch {
     /// How many events are encoded in `bytes`.
     pub count: u32,
     /// What the first event takes over.
-    pub state: State,
+    pub state: BatchState,
     /// The events.
     pub bytes: Bytes,
 }
@@ -66,7 +66,7 @@ pub struct Batch {
 /// Bytes that are no events, or that lie about themselves.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no valid batch of events: {0}")]
-pub struct Malformed(pub &'static str);
+pub struct MalformedBatch(pub &'static str);
 
 /// An event that can't be encoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -83,23 +83,23 @@ pub struct TooLarge {
 impl Batch {
     /// Checks that the events are well-formed and that their number and their numbers are what the batch says.
     /// Everything that takes a batch from outside calls it first.
-    pub fn check(&self) -> Result<(), Malformed> {
+    pub fn check(&self) -> Result<(), MalformedBatch> {
         if self.last <= self.after {
-            return Err(Malformed("it covers no number"));
+            return Err(MalformedBatch("it covers no number"));
         }
         if self.bytes.len() > BATCH_BYTES_MAX || self.count > BATCH_EVENTS_MAX {
-            return Err(Malformed("it is too large"));
+            return Err(MalformedBatch("it is too large"));
         }
         let mut cursor = self.cursor();
         let mut count = 0u32;
         while let Some((event, alike)) = cursor.next_alike(u32::MAX)? {
             if event.seq > self.last {
-                return Err(Malformed("an event is numbered beyond its end"));
+                return Err(MalformedBatch("an event is numbered beyond its end"));
             }
             count += alike;
         }
         if count != self.count {
-            return Err(Malformed("it has another number of events than it says"));
+            return Err(MalformedBatch("it has another number of events than it says"));
         }
         Ok(())
     }
@@ -116,8 +116,8 @@ impl Batch {
     }
 
     /// Its encoded events, in order, without the collected ones.
-    pub fn cursor(&self) -> Cursor<'_> {
-        Cursor::new(self.after, self.state.clone(), &self.bytes)
+    pub fn cursor(&self) -> BatchCursor<'_> {
+        BatchCursor::new(self.after, self.state.clone(), &self.bytes)
     }
 
     /// Its events, in order, with tombstones for the collected ones; what they carry are slices of the batch.
@@ -127,7 +127,7 @@ impl Batch {
 
     /// What of it has greater numbers than `after`, at an event's boundary: it begins with the number after
     /// the later of `after` and its own start. `None` if nothing has.
-    pub fn rest(&self, after: u64) -> Result<Option<Batch>, Malformed> {
+    pub fn rest(&self, after: u64) -> Result<Option<Batch>, MalformedBatch> {
         if after <= self.after {
             return Ok(Some(self.clone()));
         }
@@ -170,7 +170,7 @@ impl Batch {
 
     /// What of it has the numbers up to `last`: it ends with the earlier of `last` and its own end. `None` if
     /// nothing has.
-    pub fn up_to(&self, last: u64) -> Result<Option<Batch>, Malformed> {
+    pub fn up_to(&self, last: u64) -> Result<Option<Batch>, MalformedBatch> {
         if last >= self.last {
             return Ok(Some(self.clone()));
         }
@@ -191,8 +191,8 @@ impl Batch {
     }
 
     /// Batches that follow each other, as one: every reader of it reads one where it would have read many.
-    pub fn joined(batches: &[Batch]) -> Result<Batch, Malformed> {
-        let first = batches.first().ok_or(Malformed("no batch makes none"))?;
+    pub fn joined(batches: &[Batch]) -> Result<Batch, MalformedBatch> {
+        let first = batches.first().ok_or(MalformedBatch("no batch makes none"))?;
         let mut writer = Writer::new(first.after);
         writer
             .bytes
@@ -203,7 +203,7 @@ impl Batch {
         Ok(writer.finish(batches.last().map_or(0, |batch| batch.last)))
     }
 
-    fn reencoded(&self, after: u64) -> Result<Batch, Malformed> {
+    fn reencoded(&self, after: u64) -> Result<Batch, MalformedBatch> {
         let mut writer = Writer::new(after);
         let mut cursor = self.cursor();
         while let Some(event) = cursor.next()? {
@@ -267,11 +267,11 @@ impl<'a> Iterator for HeaderIter<'a> {
 
 /// Reads encoded events one after the other.
 #[derive(Clone, Debug)]
-pub struct Cursor<'a> {
+pub struct BatchCursor<'a> {
     /// Of the next event in the batch's bytes.
     pub position: usize,
     /// What the next event takes over.
-    pub state: State,
+    pub state: BatchState,
     /// The number of the last event read, or the one before the first.
     pub seq: u64,
     bytes: &'a [u8],
@@ -291,8 +291,8 @@ fn text<'a>(rest: &mut &'a [u8], max: usize) -> Option<&'a [u8]> {
 /// Events that are looked at together.
 const AHEAD: u32 = 8;
 
-impl<'a> Cursor<'a> {
-    fn new(after: u64, state: State, bytes: &'a [u8]) -> Self {
+impl<'a> BatchCursor<'a> {
+    fn new(after: u64, state: BatchState, bytes: &'a [u8]) -> Self {
         Self { position: 0, state, seq: after, bytes }
     }
 
@@ -304,7 +304,7 @@ impl<'a> Cursor<'a> {
     /// The next event and those after it that differ from it in their numbers and payloads only, at most `most` in
     /// all (from 1): the last one of them, and how many they are. Much faster than reading each, where each would be
     /// treated like the others; one with a key or headers comes alone.
-    pub fn next_alike(&mut self, most: u32) -> Result<Option<(EventRef<'_>, u32)>, Malformed> {
+    pub fn next_alike(&mut self, most: u32) -> Result<Option<(EventRef<'_>, u32)>, MalformedBatch> {
         match self.bytes.get(self.position) {
             None => return Ok(None),
             Some(flags) if flags & (KEY | HEADERS) != 0 => {
@@ -336,7 +336,7 @@ impl<'a> Cursor<'a> {
             end += whole;
             count += 1;
         }
-        let seq = self.seq.checked_add(u64::from(count - 1)).ok_or(Malformed("its numbers overflow"))?;
+        let seq = self.seq.checked_add(u64::from(count - 1)).ok_or(MalformedBatch("its numbers overflow"))?;
         (self.seq, self.position) = (seq, end);
         let event = EventRef {
             seq,
@@ -353,7 +353,7 @@ impl<'a> Cursor<'a> {
     /// The next event; `None` at the end. (No `Iterator`: the event borrows the cursor's state.)
     #[allow(clippy::should_implement_trait)]
     #[inline(always)]
-    pub fn next(&mut self) -> Result<Option<EventRef<'_>>, Malformed> {
+    pub fn next(&mut self) -> Result<Option<EventRef<'_>>, MalformedBatch> {
         read_event(self.bytes, &mut self.position, &mut self.state, &mut self.seq)
     }
 }
@@ -363,11 +363,11 @@ impl<'a> Cursor<'a> {
 fn read_event<'a>(
     bytes: &'a [u8],
     position: &mut usize,
-    state: &'a mut State,
+    state: &'a mut BatchState,
     last: &mut u64,
-) -> Result<Option<EventRef<'a>>, Malformed> {
+) -> Result<Option<EventRef<'a>>, MalformedBatch> {
     let parts = read_parts(bytes, position, state, last)?;
-    Ok(parts.map(|Parts { seq, skipped, collects, key, headers, payload }| EventRef {
+    Ok(parts.map(|BatchParts { seq, skipped, collects, key, headers, payload }| EventRef {
         seq,
         skipped,
         time_ms: state.time_ms,
@@ -378,8 +378,8 @@ fn read_event<'a>(
     }))
 }
 
-/// What an event itself says: its time and its collection are in the [`State`].
-struct Parts<'a> {
+/// What an event itself says: its time and its collection are in the [`BatchState`].
+struct BatchParts<'a> {
     seq: u64,
     skipped: u64,
     collects: bool,
@@ -393,9 +393,9 @@ struct Parts<'a> {
 fn read_parts<'a>(
     bytes: &'a [u8],
     position: &mut usize,
-    state: &mut State,
+    state: &mut BatchState,
     last: &mut u64,
-) -> Result<Option<Parts<'a>>, Malformed> {
+) -> Result<Option<BatchParts<'a>>, MalformedBatch> {
     let mut rest = &bytes[*position..];
     // Most events of most batches: nothing but a payload, and as the one before it in all else.
     if let Some(&[flags, len]) = rest.first_chunk()
@@ -407,20 +407,20 @@ fn read_parts<'a>(
         *position += 2 + payload.len();
         *last = seq;
         let (skipped, collects, key, headers) = (0, flags == 1, None, &rest[..0]);
-        return Ok(Some(Parts { seq, skipped, collects, key, headers, payload }));
+        return Ok(Some(BatchParts { seq, skipped, collects, key, headers, payload }));
     }
     let Some((&flags, after)) = rest.split_first() else { return Ok(None) };
     rest = after;
-    let cut = Malformed("an event is cut off or too large");
+    let cut = MalformedBatch("an event is cut off or too large");
     let mut skipped = 0;
     if flags & (SKIP | TIME | 0x80) != 0 {
         if flags & 0x80 != 0 {
-            return Err(Malformed("an event has an unknown flag"));
+            return Err(MalformedBatch("an event has an unknown flag"));
         }
         if flags & SKIP != 0 {
             skipped = varint::take(&mut rest).ok_or(cut.clone())?;
             if skipped == 0 {
-                return Err(Malformed("an event says that it skips nothing"));
+                return Err(MalformedBatch("an event says that it skips nothing"));
             }
         }
         if flags & TIME != 0 {
@@ -431,12 +431,12 @@ fn read_parts<'a>(
     let seq = last
         .checked_add(skipped)
         .and_then(|seq| seq.checked_add(1))
-        .ok_or(Malformed("its numbers overflow"))?;
+        .ok_or(MalformedBatch("its numbers overflow"))?;
     let collects = match flags & COLLECT {
         0 => false,
         1 => {
             if state.collect.is_none() {
-                return Err(Malformed("an event collects as one before that collects nothing"));
+                return Err(MalformedBatch("an event collects as one before that collects nothing"));
             }
             true
         }
@@ -454,7 +454,7 @@ fn read_parts<'a>(
     } else {
         let count = varint::take(&mut rest).ok_or(cut.clone())?;
         if count == 0 || count > HEADERS_MAX as u64 {
-            return Err(Malformed("an event has no or too many headers"));
+            return Err(MalformedBatch("an event has no or too many headers"));
         }
         let start = rest;
         for _ in 0..2 * count {
@@ -465,19 +465,19 @@ fn read_parts<'a>(
     let payload = text(&mut rest, PAYLOAD_BYTES_MAX).ok_or(cut)?;
     *position = bytes.len() - rest.len();
     *last = seq;
-    Ok(Some(Parts { seq, skipped, collects, key, headers, payload }))
+    Ok(Some(BatchParts { seq, skipped, collects, key, headers, payload }))
 }
 
 #[cold]
-fn take_collect(code: u8, rest: &mut &[u8]) -> Result<Collect, Malformed> {
-    let cut = Malformed("a collection is cut off or too large");
+fn take_collect(code: u8, rest: &mut &[u8]) -> Result<Collect, MalformedBatch> {
+    let cut = MalformedBatch("a collection is cut off or too large");
     Ok(match code {
         2 => Collect::SameKey,
         3 => Collect::KeepLast(varint::take(rest).ok_or(cut)?),
         4 => Collect::Before(varint::take(rest).ok_or(cut)?),
         5 => Collect::OlderThan(varint::take(rest).ok_or(cut)?),
         6 => Collect::Matching(Bytes::copy_from_slice(text(rest, PREDICATE_BYTES_MAX).ok_or(cut)?)),
-        _ => return Err(Malformed("an event has an unknown collection")),
+        _ => return Err(MalformedBatch("an event has an unknown collection")),
     })
 }
 
@@ -503,7 +503,7 @@ fn code_of(collect: &Collect) -> u8 {
 }
 
 /// Appends a state: time u64 LE, then a collection's code (0 for none) and its argument as in an event.
-pub(crate) fn put_state(out: &mut BytesMut, state: &State) {
+pub(crate) fn put_state(out: &mut BytesMut, state: &BatchState) {
     out.put_u64_le(state.time_ms);
     match &state.collect {
         None => out.put_u8(0),
@@ -515,13 +515,13 @@ pub(crate) fn put_state(out: &mut BytesMut, state: &State) {
 }
 
 /// Takes what [`put_state`] wrote.
-pub(crate) fn take_state(rest: &mut &[u8]) -> Result<State, Malformed> {
-    let cut = Malformed("its header is cut off");
+pub(crate) fn take_state(rest: &mut &[u8]) -> Result<BatchState, MalformedBatch> {
+    let cut = MalformedBatch("its header is cut off");
     let (time, after) = rest.split_first_chunk().ok_or(cut.clone())?;
     let (&code, after) = after.split_first().ok_or(cut)?;
     *rest = after;
     let collect = if code == 0 { None } else { Some(take_collect(code, rest)?) };
-    Ok(State { time_ms: u64::from_le_bytes(*time), collect })
+    Ok(BatchState { time_ms: u64::from_le_bytes(*time), collect })
 }
 
 /// Encodes events into a batch.
@@ -533,15 +533,15 @@ pub struct Writer {
     after: u64,
     seq: u64,
     count: u32,
-    start: Option<State>,
-    state: State,
+    start: Option<BatchState>,
+    state: BatchState,
     bytes: Vec<u8>,
 }
 
 impl Writer {
     /// An empty batch that begins with the number after `after`.
     pub fn new(after: u64) -> Self {
-        Self { after, seq: after, count: 0, start: None, state: State::default(), bytes: Vec::new() }
+        Self { after, seq: after, count: 0, start: None, state: BatchState::default(), bytes: Vec::new() }
     }
 
     /// Encoded bytes so far.
@@ -602,7 +602,7 @@ impl Writer {
     ) {
         if self.start.is_none() {
             // The first event's state is the batch's, so that the event itself need not say it.
-            self.state = State { time_ms, collect: collect.cloned() };
+            self.state = BatchState { time_ms, collect: collect.cloned() };
             self.start = Some(self.state.clone());
         }
         let count = headers.clone().count();
@@ -652,12 +652,12 @@ impl Writer {
 
     /// Adds a batch that begins where this one ends, or later. As soon as its next event takes over the same here as
     /// there, the rest is copied as it is.
-    fn append(&mut self, batch: &Batch) -> Result<(), Malformed> {
+    fn append(&mut self, batch: &Batch) -> Result<(), MalformedBatch> {
         let mut cursor = batch.cursor();
         while self.start.is_none() || self.seq != cursor.seq || self.state != cursor.state {
             let Some(event) = &cursor.next()? else { return Ok(()) };
             if event.seq <= self.seq {
-                return Err(Malformed("it begins before the end of the one before it"));
+                return Err(MalformedBatch("it begins before the end of the one before it"));
             }
             self.push(event);
         }
@@ -672,7 +672,7 @@ impl Writer {
     }
 
     /// Adds a publisher's batch: its events follow with the next numbers, and the time of the event before them.
-    pub fn extend(&mut self, batch: &Batch) -> Result<(), Malformed> {
+    pub fn extend(&mut self, batch: &Batch) -> Result<(), MalformedBatch> {
         let mut cursor = batch.cursor();
         while let Some(event) = cursor.next()? {
             let (seq, time_ms) = (self.seq + 1, self.state.time_ms);
@@ -863,7 +863,7 @@ mod tests {
         fn bytes_that_are_no_events_are_refused_without_a_panic(
             bytes in proptest::collection::vec(any::<u8>(), 0..64), count in 0..5u32,
         ) {
-            let batch = Batch { after: 0, last: 10, count, state: State::default(), bytes: bytes.into() };
+            let batch = Batch { after: 0, last: 10, count, state: BatchState::default(), bytes: bytes.into() };
             let _ = batch.check();
             let _ = batch.rest(3);
             for _ in batch.events().take(100) {}

@@ -28,7 +28,7 @@ pub struct Published {
 
 /// What a client must not see.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Violation {
+pub enum CheckViolation {
     /// Something is missing, came twice or in another order.
     #[error("after number {at} came an event that covers ({after}, {seq}]")]
     OutOfOrder {
@@ -94,13 +94,13 @@ impl Published {
     }
 
     /// That garbage collection is final, for a stream that ends with the number `last`.
-    pub fn check_final(&self, last: u64) -> Result<(), Violation> {
+    pub fn check_final(&self, last: u64) -> Result<(), CheckViolation> {
         let (mut all, mut live) = (Collections::default(), Collections::default());
         for event in self.events[..last as usize].iter().rev() {
             if !all.matches(event) {
                 live.add(event);
             } else if !live.matches(event) {
-                return Err(Violation::Undone { seq: event.seq });
+                return Err(CheckViolation::Undone { seq: event.seq });
             }
             all.add(event);
         }
@@ -175,16 +175,16 @@ impl Observer {
     }
 
     /// Takes the next event that was delivered.
-    pub fn deliver(&mut self, published: &Published, event: &Event) -> Result<(), Violation> {
+    pub fn deliver(&mut self, published: &Published, event: &Event) -> Result<(), CheckViolation> {
         let (range, seq) = (event.range, event.seq);
         if range == 0 || seq.checked_sub(range) != Some(self.at) || (range > 1 && !event.is_tombstone()) {
             let after = seq.saturating_sub(range);
-            return Err(Violation::OutOfOrder { at: self.at, after, seq });
+            return Err(CheckViolation::OutOfOrder { at: self.at, after, seq });
         }
         match published.get(seq) {
-            None => return Err(Violation::NotPublished { seq }),
+            None => return Err(CheckViolation::NotPublished { seq }),
             Some(original) if !event.is_tombstone() && original != event => {
-                return Err(Violation::NotPublished { seq });
+                return Err(CheckViolation::NotPublished { seq });
             }
             Some(_) => {}
         }
@@ -199,16 +199,16 @@ impl Observer {
     }
 
     /// That all tombstones are explained, where nothing more will come: the client has got the last event.
-    pub fn finish(&self, published: &Published) -> Result<(), Violation> {
+    pub fn finish(&self, published: &Published) -> Result<(), CheckViolation> {
         let mut later = Collections::default();
         let mut tombstones = self.tombstones.iter().rev().peekable();
         for seq in (self.start + 1..=self.at).rev() {
             while tombstones.next_if(|(after, _)| seq <= *after).is_some() {}
-            let Some(event) = published.get(seq) else { return Err(Violation::NotPublished { seq }) };
+            let Some(event) = published.get(seq) else { return Err(CheckViolation::NotPublished { seq }) };
             if !tombstones.peek().is_some_and(|(after, last)| *after < seq && seq <= *last) {
                 later.add(event);
             } else if !later.matches(event) {
-                return Err(Violation::Unexplained { seq });
+                return Err(CheckViolation::Unexplained { seq });
             }
         }
         Ok(())
@@ -240,7 +240,7 @@ mod tests {
     }
 
     /// What is wrong with what an observer was delivered, if anything is.
-    fn wrong(published: &Published, delivered: &[Event]) -> Option<Violation> {
+    fn wrong(published: &Published, delivered: &[Event]) -> Option<CheckViolation> {
         let mut observer = Observer::new(0);
         let told = delivered.iter().try_for_each(|event| observer.deliver(published, event));
         told.and_then(|()| observer.finish(published)).err()
@@ -262,7 +262,7 @@ mod tests {
             (vec![tombstone(1, 2)], 0, 0, 1),
             (vec![Event { range: 2, ..two }], 0, 0, 2),
         ] {
-            assert_eq!(wrong(&published, &delivered), Some(Violation::OutOfOrder { at, after, seq }));
+            assert_eq!(wrong(&published, &delivered), Some(CheckViolation::OutOfOrder { at, after, seq }));
         }
     }
 
@@ -275,11 +275,11 @@ mod tests {
             vec![event(1, "a", Some(Collect::SameKey))],
             vec![Event { time_ms: 1_001, ..one.clone() }],
         ] {
-            assert_eq!(wrong(&published, &delivered), Some(Violation::NotPublished { seq: 1 }));
+            assert_eq!(wrong(&published, &delivered), Some(CheckViolation::NotPublished { seq: 1 }));
         }
         for beyond in [event(2, "a", None), tombstone(2, 1)] {
             let delivered = [one.clone(), beyond];
-            assert_eq!(wrong(&published, &delivered), Some(Violation::NotPublished { seq: 2 }));
+            assert_eq!(wrong(&published, &delivered), Some(CheckViolation::NotPublished { seq: 2 }));
         }
     }
 
@@ -300,10 +300,10 @@ mod tests {
             let published = collects(collect.clone());
             let [three, four] = [3, 4].map(|seq| published.get(seq).unwrap().clone());
             let found = wrong(&published, &[tombstone(2, 2), three, four.clone()]);
-            assert_eq!(found, unexplained.map(|seq| Violation::Unexplained { seq }), "{collect:?}");
+            assert_eq!(found, unexplained.map(|seq| CheckViolation::Unexplained { seq }), "{collect:?}");
             // What collects them is collected by nothing that is there.
             let found = wrong(&published, &[tombstone(3, 3), four]);
-            assert_eq!(found, Some(Violation::Unexplained { seq: 3 }), "{collect:?}");
+            assert_eq!(found, Some(CheckViolation::Unexplained { seq: 3 }), "{collect:?}");
         }
     }
 
@@ -311,7 +311,7 @@ mod tests {
     fn a_collection_that_another_one_undoes_is_found() {
         let first = Some(Collect::Matching(Bytes::from_static(b"key = \"a\"")));
         let events = |last: Collect| published(&[("a", None), ("b", first.clone()), ("b", Some(last))]);
-        let undone = Err(Violation::Undone { seq: 1 });
+        let undone = Err(CheckViolation::Undone { seq: 1 });
         for (last, checked) in [
             (Collect::SameKey, undone.clone()),
             (Collect::Matching(Bytes::from_static(b"key = \"b\"")), undone),

@@ -23,18 +23,19 @@ use crate::wire::BadMessage;
 
 /// Read at once from a connection.
 const READ_BYTES: usize = 256 << 10;
-/// The same where there are many connections with little on each: of a thread, through which what comes to any of them is read.
+/// The same where there are many connections with little on each: of a thread, through which what comes to any of them
+/// is read.
 const READ_BYTES_SPARING: usize = 64 << 10;
-/// Longer messages are not copied for their own sake; shorter ones are, so that who keeps one does not keep all that was
-/// read with it.
+/// Longer messages are not copied for their own sake; shorter ones are, so that who keeps one does not keep all that
+/// was read with it.
 const COPIED_BYTES_MAX: usize = 64 << 10;
 
 /// Messages up to this size take nothing of what all large ones share ([`Arrivals`]).
 const SMALL_BYTES: usize = 64 << 10;
 /// In the time that a step of a large one has, so many bytes of it have to come, or its rest, if others wait for room,
 const STEP_BYTES: usize = 64 << 10;
-/// and so many if nobody does: where a link is slow that is no reason to end it. What comes in one drop after the other takes room
-/// for an hour, and from nobody.
+/// and so many if nobody does: where a link is slow that is no reason to end it. What comes in one drop after the other
+/// takes room for an hour, and from nobody.
 const SLOW_STEP_BYTES: usize = 4 << 10;
 
 thread_local! {
@@ -68,7 +69,7 @@ pub(crate) fn set_up(stream: &TcpStream) -> std::io::Result<()> {
 
 /// Why no more messages come.
 #[derive(Debug, thiserror::Error)]
-pub enum FrameError {
+pub enum WireFrameError {
     /// The connection broke.
     #[error("the connection broke: {0}")]
     Io(#[from] std::io::Error),
@@ -77,9 +78,9 @@ pub enum FrameError {
     Bad(#[from] BadMessage),
 }
 
-/// Room for the large messages of many connections: each takes its own when as much of it is there as a small one has, so that
-/// to announce one holds nobody up, and has to go on coming, faster while somebody waits for room: so whoever waits waits for
-/// what ends soon.
+/// Room for the large messages of many connections: each takes its own when as much of it is there as a small one has,
+/// so that to announce one holds nobody up, and has to go on coming, faster while somebody waits for room: so whoever
+/// waits waits for what ends soon.
 #[derive(Clone, Debug)]
 pub struct Arrivals {
     env: Env,
@@ -128,7 +129,7 @@ impl Arrivals {
 
 /// A large message that comes.
 #[derive(Debug)]
-struct Arrival {
+struct FrameArrival {
     _room: OwnedSemaphorePermit,
     /// When its step ends, and how many bytes there were when that began.
     by: Instant,
@@ -148,7 +149,7 @@ pub struct FrameReader<R> {
     /// Bytes of a message at most.
     longest: usize,
     arrivals: Option<Arrivals>,
-    arrival: Option<Arrival>,
+    arrival: Option<FrameArrival>,
     /// Reads that brought something.
     reads: u64,
 }
@@ -179,13 +180,14 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         Self { arrivals: Some(arrivals), ..self }
     }
 
-    /// For one of many connections: it has no buffer while nothing has begun to come, and who keeps a message keeps little else.
+    /// For one of many connections: it has no buffer while nothing has begun to come, and who keeps a message keeps
+    /// little else.
     pub fn sparing(self) -> Self {
         Self { sparing: true, ..self }
     }
 
     /// The next message; `None` at the end. Cancelling it loses nothing.
-    pub async fn next(&mut self) -> Result<Option<Message>, FrameError> {
+    pub async fn next(&mut self) -> Result<Option<Message>, WireFrameError> {
         drop(self.arrival.take_if(|arrival| arrival.is_over));
         if let (Some(Arrivals { env, step, .. }), Some(arrival)) = (&self.arrivals, &mut self.arrival)
             && env.now() >= arrival.by
@@ -223,7 +225,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     ///
     /// # Errors
     /// If what came is no message; those before it were added.
-    pub fn take_buffered(&mut self, to: &mut Vec<Message>, most: usize) -> Result<(), FrameError> {
+    pub fn take_buffered(&mut self, to: &mut Vec<Message>, most: usize) -> Result<(), WireFrameError> {
         while to.len() < most
             && self.arrival.is_none()
             && let Some(frame) = self.buffered()?
@@ -233,13 +235,13 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         Ok(())
     }
 
-    /// As [`FrameReader::next`]; `None` if nothing comes for `limit`, or at most twice as long. Where the link is slow a message may
-    /// take longer: as long as some of it comes the other end is not silent.
+    /// As [`FrameReader::next`]; `None` if nothing comes for `limit`, or at most twice as long. Where the link is slow
+    /// a message may take longer: as long as some of it comes the other end is not silent.
     pub async fn next_unless_silent(
         &mut self,
         env: &Env,
         limit: Duration,
-    ) -> Option<Result<Option<Message>, FrameError>> {
+    ) -> Option<Result<Option<Message>, WireFrameError>> {
         loop {
             let before = self.reads;
             match env.timeout(limit, self.next()).await {
@@ -260,11 +262,11 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         // It is never closed.
         let Some(_room) = arrivals.room(length).await else { return };
         let (by, bytes) = (arrivals.env.now() + arrivals.step, self.buffer.len());
-        self.arrival = Some(Arrival { _room, by, bytes, is_over: false });
+        self.arrival = Some(FrameArrival { _room, by, bytes, is_over: false });
     }
 
     /// Reads once.
-    async fn read(&mut self) -> Result<usize, FrameError> {
+    async fn read(&mut self) -> Result<usize, WireFrameError> {
         let Self { from, buffer, arrivals, arrival, .. } = self;
         let (Some(arrivals), Some(arrival)) = (arrivals, arrival) else {
             return Ok(from.read_buf(buffer).await?);

@@ -17,9 +17,9 @@
 //! key. [`Collect::OlderThan`] and [`Collect::Matching`] go through the blocks in the background (a predicate
 //! that pins the key through the index, at once).
 //!
-//! Memory: the encoded events, 1.5 bytes for each beside them and 4 more where they have keys, and the index's share of those
-//! (`keys.rs`). At most half of a block's events are collected ones for longer than the work that is due takes; of
-//! the block that the floor goes through, all but one may be.
+//! Memory: the encoded events, 1.5 bytes for each beside them and 4 more where they have keys, and the index's share of
+//! those (`keys.rs`). At most half of a block's events are collected ones for longer than the work that is due takes;
+//! of the block that the floor goes through, all but one may be.
 
 mod block;
 mod blocks;
@@ -39,18 +39,19 @@ use crate::batch::{Batch, EventRef};
 use crate::event::Collect;
 
 pub(crate) use finality::OnItsWay;
-pub use finality::{Budget, Refusal};
+pub use finality::{Budget, FinalityRefusal};
 
-use block::{Block, Outcome};
+use block::{HistoryBlock, Outcome};
 use blocks::Blocks;
 use finality::Registry;
-use keys::{Entry, Keys};
-use work::Work;
+use keys::{HistoryKeys, KeyEntry};
+use work::HistoryWork;
 
 /// Steps of due work that an append does for each of its events: more than an event can make due on average.
 const STEPS_PER_EVENT: usize = 6;
 
-/// Events that are looked up in the index together: what they touch, some dozen lines of memory each, stays in the first-level cache.
+/// Events that are looked up in the index together: what they touch, some dozen lines of memory each, stays in the
+/// first-level cache.
 const GROUP: usize = 64;
 /// Blocks that are few enough to be in the processor's cache.
 const BLOCKS_CACHED: usize = 64;
@@ -77,9 +78,9 @@ pub struct History {
     last: u64,
     time_ms: u64,
     blocks: Blocks,
-    keys: Keys,
+    keys: HistoryKeys,
     registry: Registry,
-    work: Work,
+    work: HistoryWork,
     /// What [`History::applied_elsewhere`] said last.
     elsewhere: Elsewhere,
 }
@@ -135,9 +136,9 @@ impl History {
             last: 0,
             time_ms: 0,
             blocks: Blocks::default(),
-            keys: Keys::new(options.seed),
+            keys: HistoryKeys::new(options.seed),
             registry: Registry::default(),
-            work: Work::default(),
+            work: HistoryWork::default(),
             elsewhere: Elsewhere::default(),
         }
     }
@@ -153,9 +154,9 @@ impl History {
     }
 
     /// Whether the head may give the batch's events their numbers: that it follows what is there, and that its
-    /// collections are final. Their times are none before [`time_ms`](Self::time_ms). Later events of the batch see the earlier ones. Where it takes more than it may
-    /// to find out, it refuses, and says so.
-    pub fn admit(&self, batch: &Batch) -> Result<(), Refusal> {
+    /// collections are final. Their times are none before [`time_ms`](Self::time_ms). Later events of the batch see the
+    /// earlier ones. Where it takes more than it may to find out, it refuses, and says so.
+    pub fn admit(&self, batch: &Batch) -> Result<(), FinalityRefusal> {
         self.admit_behind(
             &OnItsWay::default(),
             std::iter::empty(),
@@ -172,7 +173,7 @@ impl History {
         unsettled: impl Iterator<Item = &'a Batch> + Clone,
         (last, batch): (u64, &Batch),
         budget: &mut Budget,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), FinalityRefusal> {
         finality::admit(self, on_its_way, unsettled, (last, batch), budget)
     }
 
@@ -188,7 +189,7 @@ impl History {
         let checked = "the batch was checked where it came in";
         let Some(batch) = batch.rest(self.last).expect(checked) else { return Ok(()) };
         let (mut has_keys, mut slow, mut floor) = (false, false, 0);
-        let block = Block::new(batch.clone(), |event, alike| {
+        let block = HistoryBlock::new(batch.clone(), |event, alike| {
             has_keys |= event.key.is_some();
             self.time_ms = self.time_ms.max(event.time_ms);
             self.registry.see(event, alike);
@@ -250,8 +251,8 @@ impl History {
             }
             match keys.replace(keyed.hash, keyed.seq, live) {
                 None => {}
-                Some(Entry::One(old)) => replaced.push((old, keyed)),
-                Some(Entry::Many(_)) => {
+                Some(KeyEntry::One(old)) => replaced.push((old, keyed)),
+                Some(KeyEntry::Many(_)) => {
                     keys.add(keyed.hash, keyed.seq, |_| true);
                     work.follow(keyed.hash, &bytes[keyed.key.clone()], keyed.seq, None);
                 }
@@ -291,13 +292,13 @@ impl History {
             let hash = keys.hash(key);
             match keys.entry(hash) {
                 None => {}
-                Some(Entry::One(seq)) if seq >= before => {}
-                Some(Entry::One(seq)) => {
+                Some(KeyEntry::One(seq)) if seq >= before => {}
+                Some(KeyEntry::One(seq)) => {
                     let wanted = |old: &EventRef<'_>| old.key == Some(key) && predicate.holds(old);
                     let (_, thin) = blocks.collect_if(seq, wanted);
                     work.compact(thin);
                 }
-                Some(Entry::Many(_)) => work.follow(hash, key, before, Some(&predicate)),
+                Some(KeyEntry::Many(_)) => work.follow(hash, key, before, Some(&predicate)),
             }
         }
     }
@@ -329,8 +330,8 @@ impl History {
     }
 
     /// The events after number `after` are appended as somebody [reads](Self::read_live) them who has
-    /// [applied](Self::applied) the predicates up to number `up_to`: those after `after` of them have to be applied only
-    /// to what was here before. It holds until something else is said; an `up_to` of 0 is nothing.
+    /// [applied](Self::applied) the predicates up to number `up_to`: those after `after` of them have to be applied
+    /// only to what was here before. It holds until something else is said; an `up_to` of 0 is nothing.
     pub fn applied_elsewhere(&mut self, after: u64, up_to: u64) {
         self.elsewhere = Elsewhere { after, up_to };
     }

@@ -31,10 +31,10 @@ pub mod replica;
 mod varint;
 pub mod wire;
 
-pub use batch::{Batch, Malformed, TooLarge, Writer};
+pub use batch::{Batch, MalformedBatch, TooLarge, Writer};
 pub use durability::{Durabilities, Durability};
 pub use event::{Collect, Content, Event, Kind};
-pub use history::{Gap, History, HistoryOptions, HistoryStats, Refusal};
+pub use history::{FinalityRefusal, Gap, History, HistoryOptions, HistoryStats};
 pub use name::Stream;
 pub use positions::{Heard, NoRoomForStreams, Position, Positions, TooManyStreams};
 pub use predicate::Predicate;

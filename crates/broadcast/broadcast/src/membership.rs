@@ -7,31 +7,35 @@
 //!   a disk can't if both are so: then the other one is there without that disk.
 //! - A replica joins beyond the tail, and becomes the tail once the tail says that it has everything.
 //! - A member that started again has what its disk kept, but the others may have gone on: it goes to the end as long as
-//!   one of them is heard after that, or may be yet. If all of them started again the first goes on alone, and the others join it:
-//!   whatever was acknowledged, or read, every member's disk has.
+//!   one of them is heard after that, or may be yet. If all of them started again the first goes on alone, and the
+//!   others join it: whatever was acknowledged, or read, every member's disk has.
 //! - A member that lives and does not move on keeps all publishers waiting, so it is removed if that lasts for
-//!   [`STUCK_SILENCES`] times as long as silence may, and another one whose disk goes on is heard after that. Members say what they
-//!   wait for ([`Waits`]), and whom that points to is found so:
+//!   [`STUCK_SILENCES`] times as long as silence may, and another one whose disk goes on is heard after that. Members
+//!   say what they wait for ([`Waits`]), and whom that points to is found so:
 //!   - A disk that stands still is its owner's own word, and its owner goes.
-//!   - A member before whom the next one does not move on waits as well, as what it holds is what all behind it hold. So it
-//!     is the last one of those that wait who knows, and who waits for its own disk is not believed about another one.
-//!   - If the one that does not move on hears nothing of the one before it, their link is broken, and either could go: it
-//!     is the one that has no other neighbour to whom its link works. If that says nothing, the one behind goes.
-//!   - A joining replica to which the tail hands over is removed likewise, and always it: the tail's disk has the events.
-//!   - What is said of another one changes when the chain does, when a further link breaks, and when one speaks that was not heard yet,
-//!     and who says it hears of that later. So nobody is removed for it before it has pointed to the same one, in the same epoch, for
-//!     as long as silence may last; it counts that much earlier for that.
+//!   - A member before whom the next one does not move on waits as well, as what it holds is what all behind it hold.
+//!     So it is the last one of those that wait who knows, and who waits for its own disk is not believed about another
+//!     one.
+//!   - If the one that does not move on hears nothing of the one before it, their link is broken, and either could go:
+//!     it is the one that has no other neighbour to whom its link works. If that says nothing, the one behind goes.
+//!   - A joining replica to which the tail hands over is removed likewise, and always it: the tail's disk has the
+//!     events.
+//!   - What is said of another one changes when the chain does, when a further link breaks, and when one speaks that
+//!     was not heard yet, and who says it hears of that later. So nobody is removed for it before it has pointed to the
+//!     same one, in the same epoch, for as long as silence may last; it counts that much earlier for that.
 //!   - In a new epoch it counts once all members have said what they wait for in it, or had half of that time.
 //! - One that was removed for that is let in again later, after twice as long each time that it is soon removed again:
 //!   however a fault comes and goes, publishers wait ever less often.
-//! - A chain that none of the members before it is in begins anew, with a lineage that is greater than that of the chain before and of
-//!   what any replica says it has: nobody left is sure to have what was acknowledged. It begins with the replica that has most, of those that want to join and of those that are kept out.
-//! - A service whose metadata has no chain can't tell a region's first start from metadata that is lost. It listens for as long as silence
-//!   may last before it begins one: replicas that were in another chain connect again meanwhile and say what they have. What a member
-//!   of the last chain has is all that was acknowledged, and one that was a member in a later epoch than another one misses
-//!   nothing that the other one has and was acknowledged. So of those that were heard it is the last lineage, then the last epoch, then most events.
-//! - Every change has a greater epoch, which fences those that do not know it yet. With metadata that is lost they go on from the clock
-//!   ([`unbegun`]), and from what any replica says that it knows.
+//! - A chain that none of the members before it is in begins anew, with a lineage that is greater than that of the
+//!   chain before and of what any replica says it has: nobody left is sure to have what was acknowledged. It begins
+//!   with the replica that has most, of those that want to join and of those that are kept out.
+//! - A service whose metadata has no chain can't tell a region's first start from metadata that is lost. It listens for
+//!   as long as silence may last before it begins one: replicas that were in another chain connect again meanwhile and
+//!   say what they have. What a member of the last chain has is all that was acknowledged, and one that was a member in
+//!   a later epoch than another one misses nothing that the other one has and was acknowledged. So of those that were
+//!   heard it is the last lineage, then the last epoch, then most events.
+//! - Every change has a greater epoch, which fences those that do not know it yet. With metadata that is lost they go
+//!   on from the clock ([`unbegun`]), and from what any replica says that it knows.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -49,7 +53,7 @@ const STUCK_MAX: usize = 64;
 const SEEN_MAX: usize = 128;
 
 #[derive(Debug)]
-struct Seen {
+struct MembershipSeen {
     at_ms: u64,
     durable: bool,
     /// Whether this service has heard it, or only found it in the chain when it started itself.
@@ -80,7 +84,7 @@ struct Stuck {
 #[derive(Debug)]
 pub struct Membership {
     chain: Chain,
-    seen: BTreeMap<ReplicaId, Seen>,
+    seen: BTreeMap<ReplicaId, MembershipSeen>,
     caught_up: BTreeSet<ReplicaId>,
     joins: Vec<Member>,
     /// Those that started again, and when.
@@ -104,9 +108,10 @@ pub struct Membership {
     lost_ms: u64,
 }
 
-/// A chain that has not begun, for metadata that has none. There may have been other metadata, and replicas that know chains of that, here and
-/// in other regions. So its lineage and its epoch are made of the clock: milliseconds since 1970, and for the lineage 20 bits at random for
-/// two that begin together. What is counted up from them stays behind the clock.
+/// A chain that has not begun, for metadata that has none. There may have been other metadata, and replicas that know
+/// chains of that, here and in other regions. So its lineage and its epoch are made of the clock: milliseconds since
+/// 1970, and for the lineage 20 bits at random for two that begin together. What is counted up from them stays behind
+/// the clock.
 pub fn unbegun(region: &str, wall_ms: u64, random: u64) -> Chain {
     let lineage = (wall_ms << 20 | random >> 44) & (u64::MAX >> 1);
     Chain { epoch: wall_ms, lineage, region: region.to_owned(), ..Chain::default() }
@@ -128,8 +133,14 @@ impl Membership {
         let seen = replicas
             .map(|member| {
                 let durable = comes_back(member.id);
-                let seen =
-                    Seen { at_ms: now_ms, durable, heard: false, waits: None, has: Has::default(), epoch: 0 };
+                let seen = MembershipSeen {
+                    at_ms: now_ms,
+                    durable,
+                    heard: false,
+                    waits: None,
+                    has: Has::default(),
+                    epoch: 0,
+                };
                 (member.id, seen)
             })
             .collect();
@@ -170,7 +181,10 @@ impl Membership {
             let known: BTreeSet<ReplicaId> = replicas.map(|member| member.id).collect();
             self.seen.retain(|id, _| known.contains(id));
         }
-        self.seen.insert(member.id, Seen { at_ms: now_ms, durable, heard: true, waits: None, has, epoch });
+        self.seen.insert(
+            member.id,
+            MembershipSeen { at_ms: now_ms, durable, heard: true, waits: None, has, epoch },
+        );
         if self.may_join(now_ms, member.id) {
             self.kept_out.remove(&member.id);
         } else {
@@ -328,8 +342,8 @@ impl Membership {
         Some(next)
     }
 
-    /// The place of the replica that a chain should begin with: one that has events, of the last lineage, was a member last, has most,
-    /// and is the first one of those that have as much.
+    /// The place of the replica that a chain should begin with: one that has events, of the last lineage, was a member
+    /// last, has most, and is the first one of those that have as much.
     fn who_has_most(&self, replicas: &[Member]) -> Option<usize> {
         let has = |place: &usize| {
             let seen = replicas.get(*place).and_then(|member| self.seen.get(&member.id));
@@ -344,8 +358,8 @@ impl Membership {
         self.waits_of(id).disk_ms.saturating_mul(2) >= self.stuck_ms()
     }
 
-    /// Who keeps the chain from moving on: a member, or the joining replica that the tail hands over to. By its own word it has done
-    /// so for too long; by that of others it will have if they say so for as long as silence may last.
+    /// Who keeps the chain from moving on: a member, or the joining replica that the tail hands over to. By its own
+    /// word it has done so for too long; by that of others it will have if they say so for as long as silence may last.
     fn who_is_stuck(&self) -> Option<(ReplicaId, Word)> {
         // Whoever waits may wait for one that waits as well, and was not heard yet of this chain.
         let is_told = |member: &Member| self.seen.get(&member.id).is_some_and(|seen| seen.waits.is_some());

@@ -35,8 +35,8 @@ use crate::wire::{
     BadMessage, Reader, put_batch, put_batch_with, put_bytes, put_list, put_position, put_stream, put_text,
 };
 
-/// The version that [`Message::Hello`] carries; both ends need the same. A hello's own bytes are the same in all of them, so that each
-/// end can say which one the other has.
+/// The version that [`Message::Hello`] carries; both ends need the same. A hello's own bytes are the same in all of
+/// them, so that each end can say which one the other has.
 pub const VERSION: u16 = 4;
 /// Bytes of a frame at most, without its length.
 pub const FRAME_BYTES_MAX: usize = 4 << 20;
@@ -79,9 +79,9 @@ pub struct Member {
 pub struct Chain {
     /// Grows with every change.
     pub epoch: u64,
-    /// Which beginning of the region's events this is: another number each time that a chain begins with nobody who was a
-    /// member of the one before, and a greater one. What replicas have of another lineage has the same numbers for other
-    /// events.
+    /// Which beginning of the region's events this is: another number each time that a chain begins with nobody who was
+    /// a member of the one before, and a greater one. What replicas have of another lineage has the same numbers for
+    /// other events.
     pub lineage: u64,
     /// The region.
     pub region: String,
@@ -152,8 +152,8 @@ pub enum Message {
     },
     /// To clients and replicas: how the chain is now.
     Chain(Chain),
-    /// To the head: a publisher's events, in its order. Each is answered once, by [`Self::Published`] or [`Self::Refused`], unless the
-    /// connection ends.
+    /// To the head: a publisher's events, in its order. Each is answered once, by [`Self::Published`] or
+    /// [`Self::Refused`], unless the connection ends.
     Publish {
         /// The stream.
         stream: Stream,
@@ -172,7 +172,8 @@ pub enum Message {
         stream: Stream,
         /// The publisher's own number of the last one.
         number: u64,
-        /// That event's number in the stream; if it was `repeated`, one up to which all replicas hold it, which is not smaller.
+        /// That event's number in the stream; if it was `repeated`, one up to which all replicas hold it, which is not
+        /// smaller.
         seq: u64,
         /// Whether it was published earlier, or a part of what it was published with.
         repeated: bool,
@@ -188,8 +189,8 @@ pub enum Message {
         /// For people.
         text: String,
     },
-    /// From a tail to clients and to the replicas of other regions, and from a replica to the one behind it: how far it got in
-    /// every stream.
+    /// From a tail to clients and to the replicas of other regions, and from a replica to the one behind it: how far it
+    /// got in every stream.
     Advertise {
         /// The sender's epoch.
         epoch: u64,
@@ -203,7 +204,8 @@ pub enum Message {
         /// When this is sent, in milliseconds on the sender's own clock, to which it comes back.
         at: u64,
     },
-    /// From a head to another region's tail, of a stream that it told of: send its events from the one after `after` on.
+    /// From a head to another region's tail, of a stream that it told of: send its events from the one after `after`
+    /// on.
     Subscribe {
         /// The stream.
         stream: Stream,
@@ -219,7 +221,8 @@ pub enum Message {
     Events {
         /// The stream.
         stream: Stream,
-        /// Of which lineage of its region they are. A client whose position was of an earlier one is sent all of this one.
+        /// Of which lineage of its region they are. A client whose position was of an earlier one is sent all of this
+        /// one.
         lineage: u64,
         /// What follows the last one sent.
         batch: Batch,
@@ -263,8 +266,8 @@ pub enum Message {
         /// The last number.
         last: Position,
     },
-    /// To the replica before: all from here to the tail hold the streams up to these numbers. To a joining replica: the chain
-    /// does.
+    /// To the replica before: all from here to the tail hold the streams up to these numbers. To a joining replica: the
+    /// chain does.
     Held {
         /// The sender's epoch.
         epoch: u64,
@@ -273,8 +276,8 @@ pub enum Message {
     },
     /// From a client to a tail: send me events; instead of what it sent before.
     Listen {
-        /// From the event after these numbers on; [`FROM_NOW`]: only what comes from now on. Of a later lineage than that of a
-        /// position it is sent all, of an earlier one nothing.
+        /// From the event after these numbers on; [`FROM_NOW`]: only what comes from now on. Of a later lineage than
+        /// that of a position it is sent all, of an earlier one nothing.
         positions: Vec<(Stream, Position)>,
         /// Whether all other streams are wanted as well, from their beginnings.
         others: bool,
@@ -363,13 +366,14 @@ pub struct Waits {
     pub next: Option<(ReplicaId, u64)>,
 }
 
-/// What a replica has, for the configuration service: when a region has to begin anew, it is with the one that has most.
+/// What a replica has, for the configuration service: when a region has to begin anew, it is with the one that has
+/// most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Has {
     /// The lineage of it.
     pub lineage: u64,
-    /// The epoch of the last chain, as it knows, of which it was a member, or to which the tail had handed over: what that chain's
-    /// members acknowledged until then it has. 0 if there was none.
+    /// The epoch of the last chain, as it knows, of which it was a member, or to which the tail had handed over: what
+    /// that chain's members acknowledged until then it has. 0 if there was none.
     pub epoch: u64,
     /// The last numbers of all its streams, added up.
     pub events: u64,
@@ -397,8 +401,8 @@ impl Message {
         self.encode_with(out, &mut put_bytes);
     }
 
-    /// As [`encode`](Self::encode); `place` puts the bytes of events that go to many where they belong, or answers how many of
-    /// them it has not.
+    /// As [`encode`](Self::encode); `place` puts the bytes of events that go to many where they belong, or answers how
+    /// many of them it has not.
     pub(crate) fn encode_with(
         &self,
         out: &mut BytesMut,

@@ -1,4 +1,5 @@
-//! What waits to be written to a connection: bytes that were put together, and between them long ones that stay where they are.
+//! What waits to be written to a connection: bytes that were put together, and between them long ones that stay where
+//! they are.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;

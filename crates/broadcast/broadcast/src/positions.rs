@@ -129,8 +129,8 @@ impl Positions {
         }
     }
 
-    /// Somebody says something of a stream in a lineage of its region, to whoever is at these positions. A greater one than
-    /// theirs puts all of the region's to its beginning: what a proxy has of a region is of one lineage.
+    /// Somebody says something of a stream in a lineage of its region, to whoever is at these positions. A greater one
+    /// than theirs puts all of the region's to its beginning: what a proxy has of a region is of one lineage.
     pub fn hear(&mut self, stream: &Stream, lineage: u64) -> Heard {
         if self.streams.get(stream).is_some_and(|position| position.lineage == lineage) {
             return Heard::Same;
@@ -159,9 +159,9 @@ impl Positions {
         of_region.map(|(_, position)| *position).filter(|position| !position.is_open())
     }
 
-    /// The proxy says where streams begin: what is said of one there, and if that is of an earlier lineage than what is known of
-    /// its region, as the proxy lags, it begins before the first event of that one. Answers the regions that have begun anew, and
-    /// in which lineage.
+    /// The proxy says where streams begin: what is said of one there, and if that is of an earlier lineage than what is
+    /// known of its region, as the proxy lags, it begins before the first event of that one. Answers the regions that
+    /// have begun anew, and in which lineage.
     pub(crate) fn hear_begins(&mut self, begins: &mut [(Stream, Position)]) -> Vec<(String, u64)> {
         let mut anew = Vec::new();
         // Where the streams of a region begin changes nothing of what is heard of the next one: there may be thousands.

@@ -27,19 +27,19 @@ impl Quota {
 /// A quota, and what is left of it.
 #[derive(Debug)]
 pub struct Meter {
-    bytes: Bucket,
-    events: Bucket,
+    bytes: QuotaBucket,
+    events: QuotaBucket,
     at: Instant,
 }
 
 #[derive(Debug)]
-struct Bucket {
+struct QuotaBucket {
     level: f64,
     rate: f64,
     most: f64,
 }
 
-impl Bucket {
+impl QuotaBucket {
     fn full(rate: u64, burst_s: f64) -> Self {
         let rate = rate as f64;
         Self { level: rate * burst_s, rate, most: rate * burst_s }
@@ -68,7 +68,7 @@ impl Bucket {
 impl Meter {
     /// A full one.
     pub fn new(quota: Quota, now: Instant) -> Self {
-        let full = |rate| Bucket::full(rate, quota.burst_s);
+        let full = |rate| QuotaBucket::full(rate, quota.burst_s);
         Self { bytes: full(quota.bytes_per_s), events: full(quota.events_per_s), at: now }
     }
 

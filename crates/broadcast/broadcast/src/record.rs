@@ -59,16 +59,16 @@ pub enum Record {
         /// The last number.
         last: u64,
     },
-    /// What follows is of this lineage ([`Chain::lineage`](crate::message::Chain::lineage)). If it is another one than before, what there was
-    /// is of it as well, or has been dropped.
+    /// What follows is of this lineage ([`Chain::lineage`](crate::message::Chain::lineage)). If it is another one than
+    /// before, what there was is of it as well, or has been dropped.
     Lineage {
         /// Which one.
         lineage: u64,
         /// Whether what there was before is of it.
         keeps: bool,
     },
-    /// What follows of another region's streams is of this lineage of that region. If it is another one than before, what there was
-    /// has been dropped.
+    /// What follows of another region's streams is of this lineage of that region. If it is another one than before,
+    /// what there was has been dropped.
     Elsewhere {
         /// The region.
         region: String,
@@ -245,7 +245,7 @@ mod tests {
                 bytes[at % len] = to;
             }
             if let Ok(record) = Record::decode(bytes.into()) {
-                let _ = crate::recovered::Recovered::default().apply(record);
+                let _ = crate::recovered::RecoveredStream::default().apply(record);
             }
         }
     }

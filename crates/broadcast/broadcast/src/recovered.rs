@@ -13,13 +13,13 @@ use crate::replica::stream::{Collects, StreamState};
 
 /// Streams as they were.
 #[derive(Debug, Default)]
-pub struct Recovered {
+pub struct RecoveredStream {
     history: HistoryOptions,
     lineages: Lineages,
     streams: BTreeMap<Stream, StreamState>,
 }
 
-impl Recovered {
+impl RecoveredStream {
     /// None yet.
     pub fn new(history: HistoryOptions) -> Self {
         Self { history, ..Self::default() }
@@ -109,7 +109,7 @@ mod tests {
         let stored = Record::Stored { stream: stream.clone(), batch, origin };
         let lineage = |lineage, keeps| Record::Lineage { lineage, keeps };
         let apply = |records: &[Record]| {
-            let mut recovered = Recovered::default();
+            let mut recovered = RecoveredStream::default();
             records.iter().for_each(|record| recovered.apply(record.clone()).unwrap());
             (recovered.lineages().own, recovered.into_streams().get(&stream).map_or(0, StreamState::last))
         };
@@ -130,7 +130,7 @@ mod tests {
         };
         let us = |lineage| Record::Elsewhere { region: "us".to_owned(), lineage };
         let apply = |records: &[Record]| {
-            let mut recovered = Recovered::default();
+            let mut recovered = RecoveredStream::default();
             records.iter().for_each(|record| recovered.apply(record.clone()).unwrap());
             let lineage = recovered.lineages().others.get("us").copied();
             let had = recovered.into_streams();

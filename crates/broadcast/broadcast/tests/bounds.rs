@@ -4,7 +4,7 @@ use bytes::Bytes;
 use tailwater_broadcast::limits::{ABSENT_EACH, ABSENT_MAX, STREAMS_MAX};
 use tailwater_broadcast::message::{Advertised, Chain, Member, Message, Reason, Role};
 use tailwater_broadcast::replica::stream::UNSETTLED_BYTES_MAX;
-use tailwater_broadcast::replica::{Config, Output, Peer, Replica};
+use tailwater_broadcast::replica::{Config, Peer, Replica, ReplicaOutput};
 use tailwater_broadcast::{Batch, Collect, Content, Position, Stream, Writer};
 
 #[test]
@@ -32,7 +32,7 @@ fn publishers_are_refused_while_too_much_waits_for_a_replica_that_holds_nothing(
         };
         head.receive(0, 7, publish);
         refused = head.outputs().into_iter().find_map(|output| match output {
-            Output::Send(7, Message::Refused { first, reason, .. }) => Some((first, reason)),
+            ReplicaOutput::Send(7, Message::Refused { first, reason, .. }) => Some((first, reason)),
             _ => None,
         });
         if refused.is_some() {
@@ -60,7 +60,7 @@ fn what_takes_long_to_find_out_about_leaves_time_for_everything_else() {
         head.receive(0, 7, Message::Publish { stream, client, answered: first - 1, first, batch });
         let mut outputs = head.outputs().into_iter();
         outputs.find_map(|output| match output {
-            Output::Send(7, Message::Refused { reason, text, .. }) => Some((reason, text)),
+            ReplicaOutput::Send(7, Message::Refused { reason, text, .. }) => Some((reason, text)),
             _ => None,
         })
     };
@@ -102,7 +102,7 @@ fn a_replica_that_is_not_the_head_any_more_is_sent_nothing_of_other_regions() {
     head.receive(0, 8, advertise(&stream, 1));
     head.outputs();
     head.configure(0, chain(2, vec![member(2)]));
-    assert!(head.outputs().contains(&Output::Send(8, Message::Unsubscribe { stream })));
+    assert!(head.outputs().contains(&ReplicaOutput::Send(8, Message::Unsubscribe { stream })));
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn a_stream_with_much_to_send_keeps_no_other_one_waiting() {
     let mut sent = || {
         tail.drained(8, usize::MAX);
         let sent = tail.outputs().into_iter().filter_map(|output| match output {
-            Output::Send(8, Message::Events { stream, .. }) => Some(stream),
+            ReplicaOutput::Send(8, Message::Events { stream, .. }) => Some(stream),
             _ => None,
         });
         sent.collect::<Vec<_>>()
@@ -173,7 +173,7 @@ fn a_stream_that_would_be_one_more_than_a_proxy_carries_is_not_begun_by_a_publis
         let stream = Stream::parse(name).unwrap();
         head.receive(0, 7, Message::Publish { stream, client: 3, answered: 0, first, batch: large(0) });
         head.outputs().into_iter().find_map(|output| match output {
-            Output::Send(7, Message::Refused { reason, text, .. }) => Some((reason, text)),
+            ReplicaOutput::Send(7, Message::Refused { reason, text, .. }) => Some((reason, text)),
             _ => None,
         })
     };
@@ -198,8 +198,8 @@ fn who_names_more_streams_than_a_listener_may_is_told_so_and_sent_what_it_was_se
         let positions = (0..count).map(|n| (stream(n), Position::START)).collect();
         tail.receive(0, 8, Message::Listen { positions, others: false });
         let mut answers = tail.outputs().into_iter().filter_map(|output| match output {
-            Output::Send(8, Message::Listening { positions }) => Some(Ok(positions.len())),
-            Output::Send(8, Message::ListenRefused { reason, text }) => Some(Err((reason, text))),
+            ReplicaOutput::Send(8, Message::Listening { positions }) => Some(Ok(positions.len())),
+            ReplicaOutput::Send(8, Message::ListenRefused { reason, text }) => Some(Err((reason, text))),
             _ => None,
         });
         answers.next().expect("an answer")
@@ -211,7 +211,7 @@ fn who_names_more_streams_than_a_listener_may_is_told_so_and_sent_what_it_was_se
     let publish =
         Message::Publish { stream: last.clone(), client: 3, answered: 0, first: 1, batch: large(0) };
     tail.receive(0, 7, publish);
-    let is_sent = |output: &Output| matches!(output, Output::Send(8, Message::Events { stream, .. }) if *stream == last);
+    let is_sent = |output: &ReplicaOutput| matches!(output, ReplicaOutput::Send(8, Message::Events { stream, .. }) if *stream == last);
     assert!(tail.outputs().iter().any(is_sent));
 }
 
@@ -230,8 +230,8 @@ fn streams_that_are_made_up_by_many_listeners_are_bounded_together_and_keep_out_
         let positions = streams.iter().map(|name| (Stream::parse(name).unwrap(), Position::START)).collect();
         tail.receive(0, id, Message::Listen { positions, others: false });
         let mut answers = tail.outputs().into_iter().filter_map(|output| match output {
-            Output::Send(_, Message::Listening { .. }) => Some(Ok(())),
-            Output::Send(_, Message::ListenRefused { reason, text }) => Some(Err((reason, text))),
+            ReplicaOutput::Send(_, Message::Listening { .. }) => Some(Ok(())),
+            ReplicaOutput::Send(_, Message::ListenRefused { reason, text }) => Some(Err((reason, text))),
             _ => None,
         });
         answers.next().expect("an answer")
@@ -287,14 +287,13 @@ fn another_region_subscribes_to_streams_that_are_there_only_and_clients_to_none(
     for _ in 0..2 {
         tail.drained(8, usize::MAX);
         sent.extend(tail.outputs().into_iter().filter_map(|output| match output {
-            Output::Send(8, Message::Events { stream, .. }) => Some(stream),
+            ReplicaOutput::Send(8, Message::Events { stream, .. }) => Some(stream),
             _ => None,
         }));
     }
     assert_eq!(sent, std::slice::from_ref(&early));
     tail.receive(0, 7, Message::Subscribe { stream: early, after: at(0) });
-    let is_closed =
-        |output: &Output| matches!(output, Output::Close(7, why) if why.contains("a subscription"));
+    let is_closed = |output: &ReplicaOutput| matches!(output, ReplicaOutput::Close(7, why) if why.contains("a subscription"));
     assert!(tail.outputs().iter().any(is_closed));
 }
 
@@ -337,14 +336,15 @@ fn another_region_is_asked_for_no_more_than_the_chain_takes() {
     let asked = |head: &mut Replica| {
         head.receive(0, 8, advertise(&stream, all));
         let mut outputs = head.outputs().into_iter();
-        outputs.any(|output| matches!(output, Output::Send(8, Message::Subscribe { .. })))
+        outputs.any(|output| matches!(output, ReplicaOutput::Send(8, Message::Subscribe { .. })))
     };
     assert!(asked(&mut head));
     let mut given_up = false;
     for after in 0..all {
         head.receive(0, 8, Message::Events { stream: stream.clone(), lineage: 0, batch: large(after) });
         let mut outputs = head.outputs().into_iter();
-        given_up |= outputs.any(|output| matches!(output, Output::Send(8, Message::Unsubscribe { .. })));
+        given_up |=
+            outputs.any(|output| matches!(output, ReplicaOutput::Send(8, Message::Unsubscribe { .. })));
     }
     let last = head.stream(&stream).unwrap().last();
     assert!(given_up && last <= all / 2 + 1, "{last} of {all}");

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use tailwater_broadcast::message::{Chain, Member, Message, ReplicaId, Role};
-use tailwater_broadcast::replica::{Config, Output, Peer, Replica};
+use tailwater_broadcast::replica::{Config, Peer, Replica, ReplicaOutput};
 use tailwater_broadcast::{Content, Stream, Writer};
 
 /// What a message takes to the next replica.
@@ -47,7 +47,7 @@ impl Region {
             for (&from, replica) in &mut self.replicas {
                 for output in replica.outputs() {
                     match output {
-                        Output::Send(id, message) if id >= 100 => {
+                        ReplicaOutput::Send(id, message) if id >= 100 => {
                             let to = if from == id / 100 { id % 100 } else { id / 100 };
                             sent.push((to, id, message));
                         }

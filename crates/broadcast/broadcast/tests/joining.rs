@@ -4,7 +4,7 @@ use bytes::Bytes;
 use tailwater_broadcast::message::{Chain, Member, Message, Role};
 use tailwater_broadcast::replica::stream::UNSETTLED_BYTES_MAX;
 use tailwater_broadcast::replica::{
-    Config, ConnectionId, MESSAGE_BYTES, Output, Peer, Replica, WAITING_BYTES_MAX, size_of_message,
+    Config, ConnectionId, MESSAGE_BYTES, Peer, Replica, ReplicaOutput, WAITING_BYTES_MAX, size_of_message,
 };
 use tailwater_broadcast::{Collect, Content, Position, Stream, Writer};
 
@@ -43,7 +43,7 @@ fn followed(tail: &mut Replica, through: ConnectionId, stream: &Stream, count: u
         tail.receive(0, through, Message::Held { epoch: 2, counts });
     }
     let sent = tail.outputs().into_iter().filter_map(|output| match output {
-        Output::Send(to, message) => (to == through).then_some(message),
+        ReplicaOutput::Send(to, message) => (to == through).then_some(message),
         _ => None,
     });
     sent.collect()
@@ -85,7 +85,9 @@ fn a_joining_replica_forgets_what_only_the_tail_gave_it_when_another_one_becomes
     }
     // The tail hears that it has both, and settles the second one for that.
     let has = Message::Held { epoch: 2, counts: vec![(stream.clone(), at(2))] };
-    assert!(joining.outputs().iter().any(|output| matches!(output, Output::Send(7, sent) if *sent == has)));
+    assert!(
+        joining.outputs().iter().any(|output| matches!(output, ReplicaOutput::Send(7, sent) if *sent == has))
+    );
     joining.receive(0, 7, Message::Held { epoch: 2, counts: vec![(stream.clone(), at(1))] });
     let counts = |replica: &Replica| replica.stream(&stream).map(|state| (state.held(), state.last()));
     assert_eq!(counts(&joining), Some((1, 2)));
@@ -102,11 +104,10 @@ fn a_replica_with_events_that_the_chain_does_not_have_is_not_let_in() {
     tail.connected(0, 10, Peer::In("here".to_owned(), Role::Replica(3)));
     tail.receive(0, 10, Message::Follow { epoch: 2, lineage: 1, counts: vec![(stream.clone(), at(2))] });
     let outputs = tail.outputs();
-    let is_refused =
-        |output: &Output| matches!(output, Output::Close(10, why) if why.contains("here/news up to 2"));
+    let is_refused = |output: &ReplicaOutput| matches!(output, ReplicaOutput::Close(10, why) if why.contains("here/news up to 2"));
     assert!(outputs.iter().any(is_refused), "{outputs:?}");
     assert!(
-        !outputs.iter().any(|output| matches!(output, Output::Send(10, Message::Token { .. }))),
+        !outputs.iter().any(|output| matches!(output, ReplicaOutput::Send(10, Message::Token { .. }))),
         "{outputs:?}"
     );
     assert!(followed(&mut tail, 11, &stream, 1).contains(&Message::Token { epoch: 2 }));
@@ -160,8 +161,8 @@ fn a_follower_is_told_of_many_publishers_only_as_fast_as_it_reads() {
     let (mut told, mut waiting) = (0, 0);
     loop {
         let to_follower = tail.outputs().into_iter().filter_map(|output| match output {
-            Output::Send(10, message) => Some(message),
-            Output::Close(10, why) => panic!("{why}"),
+            ReplicaOutput::Send(10, message) => Some(message),
+            ReplicaOutput::Close(10, why) => panic!("{why}"),
             _ => None,
         });
         let sent: Vec<Message> = to_follower.collect();
@@ -188,8 +189,8 @@ fn all_sent(tail: &mut Replica, through: ConnectionId) -> Vec<Message> {
     loop {
         tail.drained(through, usize::MAX);
         let sent = tail.outputs().into_iter().filter_map(|output| match output {
-            Output::Send(to, message) if to == through => Some(message),
-            Output::Close(..) => panic!("{output:?}"),
+            ReplicaOutput::Send(to, message) if to == through => Some(message),
+            ReplicaOutput::Close(..) => panic!("{output:?}"),
             _ => None,
         });
         let before = all.len();
@@ -263,7 +264,8 @@ fn a_joining_replica_is_waited_for_only_when_it_holds_what_once_was_everything()
             batch: events.finish(0),
         };
         tail.receive(0, 7, publish);
-        let answered = |output: Output| matches!(output, Output::Send(7, Message::Published { .. }));
+        let answered =
+            |output: ReplicaOutput| matches!(output, ReplicaOutput::Send(7, Message::Published { .. }));
         tail.outputs().into_iter().any(answered)
     };
     assert!(publish(&mut tail, &stream, 1));

@@ -2,7 +2,7 @@
 
 use tailwater_broadcast::message::{AGE_UNKNOWN, Advertised, Chain, Has, Member, Message, Role};
 use tailwater_broadcast::record::Record;
-use tailwater_broadcast::replica::{Config, Output, Peer, Replica};
+use tailwater_broadcast::replica::{Config, Peer, Replica, ReplicaOutput};
 use tailwater_broadcast::{Batch, Content, Durability, Position, Stream, Writer};
 
 fn stream() -> Stream {
@@ -64,7 +64,7 @@ fn before() -> Replica {
 }
 
 /// What it wants done; all that is to be written is.
-fn persist(replica: &mut Replica) -> Vec<Output> {
+fn persist(replica: &mut Replica) -> Vec<ReplicaOutput> {
     let mut all = Vec::new();
     loop {
         let outputs = replica.outputs();
@@ -72,7 +72,7 @@ fn persist(replica: &mut Replica) -> Vec<Output> {
             return all;
         }
         for output in &outputs {
-            if let Output::Persist { ticket: Some(ticket), .. } = output {
+            if let ReplicaOutput::Persist { ticket: Some(ticket), .. } = output {
                 replica.persisted(0, ticket);
             }
         }
@@ -80,9 +80,9 @@ fn persist(replica: &mut Replica) -> Vec<Output> {
     }
 }
 
-fn follow_of(outputs: &[Output]) -> Option<&Message> {
+fn follow_of(outputs: &[ReplicaOutput]) -> Option<&Message> {
     outputs.iter().find_map(|output| match output {
-        Output::Send(_, message @ Message::Follow { .. }) => Some(message),
+        ReplicaOutput::Send(_, message @ Message::Follow { .. }) => Some(message),
         _ => None,
     })
 }
@@ -98,23 +98,27 @@ fn a_replica_that_joins_a_chain_of_another_lineage_drops_what_it_has_once_it_rea
 
     replica.connected(0, 8, Peer::Out("here".to_owned(), 4));
     let outputs = persist(&mut replica);
-    let Some(Output::SetAside(dropped)) = outputs.iter().find(|output| matches!(output, Output::SetAside(_)))
+    let Some(ReplicaOutput::SetAside(dropped)) =
+        outputs.iter().find(|output| matches!(output, ReplicaOutput::SetAside(_)))
     else {
         panic!("{outputs:?}")
     };
     assert_eq!((dropped.lineages.own, dropped.live()), (7, 3));
     assert_eq!(dropped.streams[&stream()].held(), 3);
-    let at = |wanted: &Output| outputs.iter().position(|output| output == wanted);
+    let at = |wanted: &ReplicaOutput| outputs.iter().position(|output| output == wanted);
     let record = Record::Lineage { lineage: 8, keeps: false };
-    let written = at(&Output::Persist { record, ticket: None });
-    assert!(written > outputs.iter().position(|output| matches!(output, Output::SetAside(_))), "{outputs:?}");
+    let written = at(&ReplicaOutput::Persist { record, ticket: None });
+    assert!(
+        written > outputs.iter().position(|output| matches!(output, ReplicaOutput::SetAside(_))),
+        "{outputs:?}"
+    );
     assert_eq!(follow_of(&outputs), Some(&Message::Follow { epoch: 5, lineage: 8, counts: Vec::new() }));
     assert_eq!(replica.has(), Has { lineage: 8, epoch: 0, events: 0 });
 
     // From then on it is one of that chain, whoever its tail is.
     replica.configure(0, chain(6, 8, &[4], &[6, 2]));
     let outputs = persist(&mut replica);
-    assert!(!outputs.iter().any(|output| matches!(output, Output::SetAside(_))), "{outputs:?}");
+    assert!(!outputs.iter().any(|output| matches!(output, ReplicaOutput::SetAside(_))), "{outputs:?}");
 }
 
 #[test]
@@ -152,7 +156,7 @@ fn a_replica_that_joins_a_chain_of_its_own_lineage_keeps_what_it_has() {
     let outputs = persist(&mut replica);
     let counts = vec![(stream(), Position { lineage: 7, seq: 3 })];
     assert_eq!(follow_of(&outputs), Some(&Message::Follow { epoch: 5, lineage: 7, counts }));
-    assert!(!outputs.iter().any(|output| matches!(output, Output::SetAside(_))), "{outputs:?}");
+    assert!(!outputs.iter().any(|output| matches!(output, ReplicaOutput::SetAside(_))), "{outputs:?}");
 }
 
 #[test]
@@ -163,7 +167,7 @@ fn a_region_that_begins_anew_begins_with_what_its_first_replica_has() {
     replica.configure(0, chain(6, 8, &[2], &[]));
     let outputs = persist(&mut replica);
     let record = Record::Lineage { lineage: 8, keeps: true };
-    assert!(outputs.contains(&Output::Persist { record, ticket: None }), "{outputs:?}");
+    assert!(outputs.contains(&ReplicaOutput::Persist { record, ticket: None }), "{outputs:?}");
     assert_eq!(replica.has(), Has { lineage: 8, epoch: 6, events: 3 });
 }
 
@@ -185,8 +189,8 @@ fn sends_away(lineage: u64, count: u64, hears_first: bool) -> bool {
         tail.configure(0, joins);
         outputs.extend(persist(&mut tail));
     }
-    let sends = |output: &Output| matches!(output, Output::Send(8, Message::Append { .. }));
-    let ends = outputs.iter().any(|output| matches!(output, Output::Close(8, _)));
+    let sends = |output: &ReplicaOutput| matches!(output, ReplicaOutput::Send(8, Message::Append { .. }));
+    let ends = outputs.iter().any(|output| matches!(output, ReplicaOutput::Close(8, _)));
     assert!(!ends || !outputs.iter().any(sends), "{outputs:?}");
     ends
 }
@@ -205,8 +209,8 @@ fn at(lineage: u64, seq: u64) -> Position {
     Position { lineage, seq }
 }
 
-/// The head and tail here, with five events of lineage 3 of the other region, from connection 6 to that one's tail; 9 is a listener
-/// of its stream.
+/// The head and tail here, with five events of lineage 3 of the other region, from connection 6 to that one's tail; 9
+/// is a listener of its stream.
 fn has_far() -> Replica {
     let mut replica = before();
     replica.connected(0, 6, Peer::Out("there".to_owned(), 5));
@@ -222,17 +226,17 @@ fn has_far() -> Replica {
     replica
 }
 
-fn subscribed(outputs: &[Output]) -> Vec<(u64, Position)> {
-    let subscribe = |output: &Output| match output {
-        Output::Send(to, Message::Subscribe { after, .. }) => Some((*to, *after)),
+fn subscribed(outputs: &[ReplicaOutput]) -> Vec<(u64, Position)> {
+    let subscribe = |output: &ReplicaOutput| match output {
+        ReplicaOutput::Send(to, Message::Subscribe { after, .. }) => Some((*to, *after)),
         _ => None,
     };
     outputs.iter().filter_map(subscribe).collect()
 }
 
-fn sent(outputs: &[Output], through: u64) -> Vec<Message> {
-    let sent = |output: &Output| match output {
-        Output::Send(to, message) if *to == through => Some(message.clone()),
+fn sent(outputs: &[ReplicaOutput], through: u64) -> Vec<Message> {
+    let sent = |output: &ReplicaOutput| match output {
+        ReplicaOutput::Send(to, message) if *to == through => Some(message.clone()),
         _ => None,
     };
     outputs.iter().filter_map(sent).collect()
@@ -244,18 +248,20 @@ fn a_region_that_hears_of_a_later_lineage_puts_aside_what_it_has_and_takes_all_f
     // It has begun anew, and counts further already.
     replica.receive(0, 6, told_of(4, 0, 8));
     let outputs = persist(&mut replica);
-    let Some(Output::SetAside(dropped)) = outputs.iter().find(|output| matches!(output, Output::SetAside(_)))
+    let Some(ReplicaOutput::SetAside(dropped)) =
+        outputs.iter().find(|output| matches!(output, ReplicaOutput::SetAside(_)))
     else {
         panic!("{outputs:?}")
     };
     assert_eq!((&*dropped.region, dropped.lineages.own, dropped.live()), ("there", 3, 5));
     let record = Record::Elsewhere { region: "there".to_owned(), lineage: 4 };
-    assert!(outputs.contains(&Output::Persist { record, ticket: None }), "{outputs:?}");
+    assert!(outputs.contains(&ReplicaOutput::Persist { record, ticket: None }), "{outputs:?}");
     assert_eq!(subscribed(&outputs), [(6, at(4, 0))]);
     assert_eq!(replica.stream(&stream()).map(|state| state.last()), Some(3), "of its own it has all");
     assert_eq!(replica.age_ms(&far()), AGE_UNKNOWN);
 
-    // What was on its way of the lineage before is left out, and what comes of this one goes to who listened to that one.
+    // What was on its way of the lineage before is left out, and what comes of this one goes to who listened to that
+    // one.
     replica.receive(0, 6, Message::Events { stream: far(), lineage: 3, batch: batch(5, 1) });
     let events = Message::Events { stream: far(), lineage: 4, batch: batch(0, 8) };
     replica.receive(0, 6, events.clone());
@@ -317,7 +323,7 @@ fn what_the_replica_behind_held_of_an_earlier_lineage_does_not_count_for_a_later
     head.connected(0, 8, Peer::In("here".to_owned(), Role::Replica(2)));
     head.receive(0, 8, Message::Follow { epoch: 2, lineage: 7, counts: Vec::new() });
     head.connected(0, 6, Peer::Out("there".to_owned(), 5));
-    let appended = |outputs: &[Output]| {
+    let appended = |outputs: &[ReplicaOutput]| {
         let lineage = |message: Message| match message {
             Message::Append { lineage, batch, .. } => Some((lineage, batch.after, batch.last)),
             _ => None,
@@ -375,7 +381,7 @@ fn a_replica_that_joins_with_another_lineage_of_another_region_is_sent_all_of_it
     tail.receive(0, 8, Message::Follow { epoch: 2, lineage: 7, counts: far_of(4, 9) });
     tail.receive(0, 8, Message::Held { epoch: 2, counts: far_of(4, 9) });
     let outputs = persist(&mut tail);
-    assert!(!outputs.iter().any(|output| matches!(output, Output::Close(8, _))), "{outputs:?}");
+    assert!(!outputs.iter().any(|output| matches!(output, ReplicaOutput::Close(8, _))), "{outputs:?}");
     let append = Message::Append { epoch: 2, stream: far(), lineage: 3, origin: None, batch: batch(0, 5) };
     let sent_first = sent(&outputs, 8);
     assert!(
@@ -393,7 +399,7 @@ fn a_replica_does_not_wait_for_its_disk_while_what_it_had_of_another_region_is_p
     replica.receive(1_000, 6, told_of(4, 1_000, 2));
     replica.receive(1_000, 6, Message::Events { stream: far(), lineage: 4, batch: batch(0, 2) });
     let outputs = replica.outputs();
-    assert!(outputs.iter().any(|output| matches!(output, Output::SetAside(_))), "{outputs:?}");
+    assert!(outputs.iter().any(|output| matches!(output, ReplicaOutput::SetAside(_))), "{outputs:?}");
     assert_eq!(replica.stream(&far()).map(|state| state.last()), Some(2), "{outputs:?}");
     let mut now_ms = 1_000;
     let mut pass = |replica: &mut Replica, ms: u64| {

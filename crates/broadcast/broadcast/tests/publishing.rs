@@ -2,8 +2,8 @@
 
 use tailwater_broadcast::message::{Chain, Member, Message, PublisherId, Reason, Role};
 use tailwater_broadcast::record::Record;
-use tailwater_broadcast::recovered::Recovered;
-use tailwater_broadcast::replica::{Config, Lineages, Output, Peer, Replica};
+use tailwater_broadcast::recovered::RecoveredStream;
+use tailwater_broadcast::replica::{Config, Lineages, Peer, Replica, ReplicaOutput};
 use tailwater_broadcast::{Collect, Content, HistoryOptions, Stream, Writer};
 
 /// The only member of a chain, with a publisher's connection.
@@ -29,7 +29,7 @@ fn event(stream: &Stream, client: PublisherId, answered: u64, first: u64) -> Mes
 /// What a replica answers its publisher now.
 fn answer(replica: &mut Replica) -> Option<Message> {
     replica.outputs().into_iter().find_map(|output| match output {
-        Output::Send(7, message) => Some(message),
+        ReplicaOutput::Send(7, message) => Some(message),
         _ => None,
     })
 }
@@ -143,7 +143,7 @@ fn the_first_event_that_is_not_answered_may_follow_what_the_chain_forgot_and_a_l
 
 /// A replica that becomes the only member of the next chain, with what is left in another one's history.
 fn takes_over(id: u64, of: &Replica, stream: &Stream) -> Replica {
-    let mut recovered = Recovered::new(HistoryOptions::default());
+    let mut recovered = RecoveredStream::new(HistoryOptions::default());
     let history = &of.stream(stream).unwrap().history;
     let mut after = 0;
     while let Some(batch) = history.read(after, u64::MAX, 1000) {

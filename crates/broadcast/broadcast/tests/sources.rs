@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use tailwater_broadcast::message::{Chain, Member, Message, Role};
-use tailwater_broadcast::replica::{Config, ConnectionId, Output, Peer, Replica, size_of_message};
+use tailwater_broadcast::replica::{Config, ConnectionId, Peer, Replica, ReplicaOutput, size_of_message};
 use tailwater_broadcast::{Content, Stream, Writer};
 
 /// Between two looks at everything, and between two ticks.
@@ -120,12 +120,14 @@ impl World {
             }
             for output in self.replicas[region].outputs() {
                 match output {
-                    Output::Send(PUBLISHER, message) => {
+                    ReplicaOutput::Send(PUBLISHER, message) => {
                         self.replicas[region].drained(PUBLISHER, size_of_message(&message));
                     }
-                    Output::Send(id, message) => self.send(region, id, message),
-                    Output::Close(_, why) => panic!("r{region} ended a connection: {why}"),
-                    Output::Persist { .. } | Output::Held { .. } | Output::SetAside(_) => {}
+                    ReplicaOutput::Send(id, message) => self.send(region, id, message),
+                    ReplicaOutput::Close(_, why) => panic!("r{region} ended a connection: {why}"),
+                    ReplicaOutput::Persist { .. }
+                    | ReplicaOutput::Held { .. }
+                    | ReplicaOutput::SetAside(_) => {}
                 }
             }
         }

@@ -1,14 +1,14 @@
 //! A replica knows for how long it has waited, and for what.
 
 use tailwater_broadcast::message::{Chain, Member, Message, Role, Waits};
-use tailwater_broadcast::replica::{Config, Output, Peer, Replica, Ticket};
+use tailwater_broadcast::replica::{Config, Peer, Replica, ReplicaOutput, ReplicaTicket};
 use tailwater_broadcast::{Content, Durability, Position, Stream, Writer};
 
 /// A member with a disk, of the chain 2, 4, 6.
 struct Told {
     replica: Replica,
     now_ms: u64,
-    tickets: Vec<Ticket>,
+    tickets: Vec<ReplicaTicket>,
     published: u64,
 }
 
@@ -46,7 +46,7 @@ impl Told {
     fn outputs(&mut self) {
         let outputs = self.replica.outputs().into_iter();
         self.tickets.extend(outputs.filter_map(|output| match output {
-            Output::Persist { ticket, .. } => ticket,
+            ReplicaOutput::Persist { ticket, .. } => ticket,
             _ => None,
         }));
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tailwater_cache::layout::Entry;
+use tailwater_cache::layout::Item;
 use tailwater_cache::{Backend, BackendConfig, Backends, Cell, CellConfig, Lookup, Mode};
 use tailwater_env::Env;
 use tailwater_rma::{Address, Backing, LocalDoorbell, Server, ServerConfig, Service, local};
@@ -132,7 +132,7 @@ async fn run(env: Env, transport: &str, seconds: f64, only: String) {
             // Slots of 4288 bytes, 17 in a slab of 72 KiB.
             let slot = random_key(VALUES);
             data.read(u64::from(slot / 17) * 73_728 + u64::from(slot % 17) * 4288, &mut buffer);
-            let valid = Entry::parse(&buffer).is_ok();
+            let valid = Item::parse(&buffer).is_ok();
             async move { usize::from(valid) }
         })
         .await;

@@ -251,7 +251,7 @@ pub fn scan_bucket(bucket: &[u8], hash: KeyHash, config_id: u64) -> BucketView {
 /// Why bytes are not the data entry that was looked for. A reader treats all but the last alike: it has caught
 /// the entry being replaced, and looks again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum EntryError {
+pub enum ItemError {
     /// Fewer bytes than the entry's own lengths say.
     #[error("incomplete: {needed} bytes needed, {got} are there")]
     Incomplete {
@@ -275,7 +275,7 @@ pub enum EntryError {
 
 /// A data entry, checked, borrowing from a private copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry<'a> {
+pub struct Item<'a> {
     /// All of it.
     pub bytes: &'a [u8],
     /// Its version.
@@ -288,46 +288,46 @@ pub struct Entry<'a> {
     pub tombstone: bool,
 }
 
-impl<'a> Entry<'a> {
+impl<'a> Item<'a> {
     /// The entry that `bytes` begin with, checked in everything but whose it is.
-    pub fn parse(bytes: &'a [u8]) -> Result<Self, EntryError> {
-        let EntryHeader { value_len, key_len, flags, version } = EntryHeader::parse(bytes)?;
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, ItemError> {
+        let ItemHeader { value_len, key_len, flags, version } = ItemHeader::parse(bytes)?;
         let needed = ENTRY_HEADER_BYTES + key_len + value_len;
         let Some(bytes) = bytes.get(..needed) else {
-            return Err(EntryError::Incomplete { needed, got: bytes.len() });
+            return Err(ItemError::Incomplete { needed, got: bytes.len() });
         };
         if u64_at(bytes, 0) != Some(xxh3_64(&bytes[8..])) {
-            return Err(EntryError::Checksum);
+            return Err(ItemError::Checksum);
         }
         let (key, value) = bytes[ENTRY_HEADER_BYTES..].split_at(key_len);
         Ok(Self { bytes, version, key, value, tombstone: flags & FLAG_TOMBSTONE != 0 })
     }
 
-    /// Where in [`Entry::bytes`] the value begins.
+    /// Where in [`Item::bytes`] the value begins.
     pub fn value_offset(&self) -> usize {
         ENTRY_HEADER_BYTES + self.key.len()
     }
 }
 
 /// A data entry's header, its lengths within the limits.
-struct EntryHeader {
+struct ItemHeader {
     value_len: usize,
     key_len: usize,
     flags: u16,
     version: Version,
 }
 
-impl EntryHeader {
-    fn parse(bytes: &[u8]) -> Result<Self, EntryError> {
+impl ItemHeader {
+    fn parse(bytes: &[u8]) -> Result<Self, ItemError> {
         let Some(header) = bytes.first_chunk::<ENTRY_HEADER_BYTES>() else {
-            return Err(EntryError::Incomplete { needed: ENTRY_HEADER_BYTES, got: bytes.len() });
+            return Err(ItemError::Incomplete { needed: ENTRY_HEADER_BYTES, got: bytes.len() });
         };
         let [_, _, _, _, _, _, _, _, v0, v1, v2, v3, k0, k1, f0, f1, version @ ..] = header;
         let value_len = u32::from_le_bytes([*v0, *v1, *v2, *v3]) as usize;
         let key_len = usize::from(u16::from_le_bytes([*k0, *k1]));
         let flags = u16::from_le_bytes([*f0, *f1]);
         if value_len > VALUE_BYTES_MAX || key_len > KEY_BYTES_MAX {
-            return Err(EntryError::Lengths { key_len, value_len });
+            return Err(ItemError::Lengths { key_len, value_len });
         }
         Ok(Self { value_len, key_len, flags, version: Version::from_bytes(version) })
     }
@@ -338,11 +338,11 @@ pub fn head_bytes(key: &[u8]) -> usize {
     ENTRY_HEADER_BYTES + key.len()
 }
 
-/// The version and the length of the value of an entry of `key` whose first [`head_bytes`] are `head`, and which goes on
-/// with `rest`: the value, and what is behind it. `None` if it is another key's, none at all, or erases the key, or if it is
-/// shorter than `unchecked_from` bytes and its checksum is not that of its bytes.
+/// The version and the length of the value of an entry of `key` whose first [`head_bytes`] are `head`, and which goes
+/// on with `rest`: the value, and what is behind it. `None` if it is another key's, none at all, or erases the key, or
+/// if it is shorter than `unchecked_from` bytes and its checksum is not that of its bytes.
 pub fn parse_apart(key: &[u8], head: &[u8], rest: &[u8], unchecked_from: usize) -> Option<(Version, usize)> {
-    let header = EntryHeader::parse(head).ok()?;
+    let header = ItemHeader::parse(head).ok()?;
     let is_of_key = header.key_len == key.len() && head.get(ENTRY_HEADER_BYTES..) == Some(key);
     if !is_of_key || header.flags & FLAG_TOMBSTONE != 0 {
         return None;

@@ -17,7 +17,7 @@ mod version;
 
 pub use backend::{Backend, BackendConfig, BackendStats};
 pub use cell::{
-    Backends, Cell, CellConfig, CellConfigError, CellStats, Connector, Failure, Lookup, Mode, Seen, SetError,
-    instance_of, joined,
+    Backends, Cell, CellConfig, CellConfigError, CellFailure, CellStats, Connector, Lookup, Mode, Seen,
+    SetError, instance_of, joined,
 };
 pub use version::{Version, VersionClock};

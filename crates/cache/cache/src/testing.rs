@@ -113,7 +113,7 @@ pub(crate) fn served(env: &Env, config: BackendConfig) -> (Arc<Backend>, LocalDo
 
 /// What a [`Double`] does to the operations that pass through it.
 #[derive(Default)]
-pub(crate) struct Faults {
+pub(crate) struct CellFaults {
     /// The connection is lost.
     pub(crate) lost: AtomicBool,
     /// Nothing is answered any more.
@@ -134,7 +134,7 @@ pub(crate) struct Double {
     inner: Arc<dyn Connection>,
     service: Arc<dyn Service>,
     can: Capabilities,
-    pub(crate) faults: Arc<Faults>,
+    pub(crate) faults: Arc<CellFaults>,
 }
 
 impl Double {
@@ -143,10 +143,10 @@ impl Double {
         backend: &Arc<Backend>,
         doorbell: &LocalDoorbell,
         can: Capabilities,
-    ) -> (Arc<dyn Connection>, Arc<Faults>) {
+    ) -> (Arc<dyn Connection>, Arc<CellFaults>) {
         let service = Arc::clone(backend) as Arc<dyn Service>;
         let inner = tailwater_rma::local::connect(Arc::clone(&service), doorbell.clone(), env);
-        let faults = Arc::new(Faults::default());
+        let faults = Arc::new(CellFaults::default());
         (Arc::new(Self { inner, service, can, faults: Arc::clone(&faults) }), faults)
     }
 

@@ -28,7 +28,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use tailwater_cache::layout::{
-    BUCKET_BYTES, BUCKET_HEADER_BYTES, BucketView, Entry, HEADER_BYTES, INDEX_ENTRY_BYTES, KeyHash,
+    BUCKET_BYTES, BUCKET_HEADER_BYTES, BucketView, HEADER_BYTES, INDEX_ENTRY_BYTES, Item, KeyHash,
     encode_entry, scan_bucket,
 };
 use tailwater_cache::protocol::Outcome;
@@ -147,7 +147,7 @@ impl Regions {
         // Without it, as on a machine with weak ordering, the data may be torn, and is looked at again.
         fence(Ordering::Acquire);
         let data = self.data.copy(pointer.offset, pointer.len as usize);
-        match Entry::parse(&data) {
+        match Item::parse(&data) {
             Ok(entry) if entry.key == key => {
                 assert_eq!(entry.value, value(entry.version.sequence), "a value of another version");
                 Seen::Entry(entry.version.sequence)
@@ -167,7 +167,7 @@ fn value(number: u32) -> [u8; 4] {
 
 fn apply(table: &mut Table, key: &[u8], number: u32, value: Option<[u8; 4]>) {
     let bytes: Bytes = encode_entry(key, version(number), value.as_ref().map(|value| &value[..]));
-    let entry = Entry::parse(&bytes).expect("just encoded");
+    let entry = Item::parse(&bytes).expect("just encoded");
     assert_eq!(table.apply(&entry, Instant::from_ns(0)), Outcome::Applied);
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tailwater_cache::{
-    Backend, BackendConfig, Backends, Cell, CellConfig, Failure, Lookup, Mode, Seen, joined,
+    Backend, BackendConfig, Backends, Cell, CellConfig, CellFailure, Lookup, Mode, Seen, joined,
 };
 use tailwater_env::Env;
 use tailwater_rma::{Address, Backing, Server, ServerConfig, Service};
@@ -181,7 +181,7 @@ fn backends_end_one_after_the_other_and_come_back_empty() {
         drop(servers.remove(0));
         // Until its end is known, reads may find the mapping as it was; they are right all the same.
         let mut seen = Seen::default();
-        while cell.get_consistent(&keys[..1]).await != [Lookup::Failed(Failure::Unreachable)] {
+        while cell.get_consistent(&keys[..1]).await != [Lookup::Failed(CellFailure::Unreachable)] {
             cell.watch(&mut seen, Duration::from_secs(3600)).await;
         }
         assert_hits(&cell.get_relaxed(&keys).await, &items);

@@ -1,8 +1,9 @@
 //! Who asks, and whether they may.
 //!
-//! Every server gives each connection that it accepts a [`Peer`], or each request where that is signed, and asks an [`Authorizer`] before it does what the
-//! peer wants. Which one that is, whoever starts the server decides: authentication and authorization are then in one
-//! place, whatever the protocol. A refusal goes back in the form that the protocol's clients understand.
+//! Every server gives each connection that it accepts a [`Peer`], or each request where that is signed, and asks an
+//! [`Authorizer`] before it does what the peer wants. Which one that is, whoever starts the server decides:
+//! authentication and authorization are then in one place, whatever the protocol. A refusal goes back in the form that
+//! the protocol's clients understand.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
@@ -73,7 +74,7 @@ pub enum Resource<'a> {
 
 /// What a peer wants to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request<'a> {
+pub struct AccessRequest<'a> {
     /// By which way it came.
     pub protocol: Protocol,
     /// The protocol's own name for it: a method, an API, a message.
@@ -91,7 +92,7 @@ pub struct Denied(pub String);
 /// not block.
 pub trait Authorizer: Send + Sync + 'static {
     /// Whether `peer` may do what it wants.
-    fn authorize(&self, peer: &Peer, request: Request<'_>) -> Result<(), Denied>;
+    fn authorize(&self, peer: &Peer, request: AccessRequest<'_>) -> Result<(), Denied>;
 }
 
 /// Lets everybody do everything.
@@ -99,7 +100,7 @@ pub trait Authorizer: Send + Sync + 'static {
 pub struct Everybody;
 
 impl Authorizer for Everybody {
-    fn authorize(&self, _: &Peer, _: Request<'_>) -> Result<(), Denied> {
+    fn authorize(&self, _: &Peer, _: AccessRequest<'_>) -> Result<(), Denied> {
         Ok(())
     }
 }

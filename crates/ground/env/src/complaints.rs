@@ -15,11 +15,11 @@ const LINES_EVERY: Duration = Duration::from_secs(10);
 
 /// Says of which complaints a line is written. Reasons are bounded apart, so that a flood of one hides no other.
 #[derive(Debug, Default)]
-pub struct Complaints(Mutex<BTreeMap<&'static str, Told>>);
+pub struct Complaints(Mutex<BTreeMap<&'static str, ComplaintsTold>>);
 
 /// What was written for one reason.
 #[derive(Debug, Default)]
-struct Told {
+struct ComplaintsTold {
     /// When the first of `lines` was written.
     since: Option<Instant>,
     lines: u32,
@@ -34,7 +34,7 @@ impl Complaints {
     }
 }
 
-impl Told {
+impl ComplaintsTold {
     fn admit(&mut self, now: Instant) -> Option<u64> {
         if self.since.is_none_or(|since| now.since(since) >= LINES_EVERY) {
             (self.since, self.lines) = (Some(now), 0);

@@ -64,8 +64,8 @@ pub trait File: Send + Sync + 'static {
     fn set_len(&self, length: u64) -> io::Result<()>;
     /// Makes all written bytes durable, and the length if it grew.
     fn sync_data(&self) -> io::Result<()>;
-    /// Says that what is durable of the file will hardly be read soon: the system may forget its copy in memory, but for that of
-    /// the last block while it is not full. What is appended next is written into that.
+    /// Says that what is durable of the file will hardly be read soon: the system may forget its copy in memory, but
+    /// for that of the last block while it is not full. What is appended next is written into that.
     fn drop_cached(&self) {}
     /// Says that the system should read what is asked for and nothing ahead of it.
     fn read_nothing_ahead(&self) {}

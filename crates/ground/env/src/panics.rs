@@ -1,7 +1,7 @@
 //! Panics that somebody makes do with.
 //!
-//! A process that serves ends at a panic: whoever else waits for the task or thread that is gone would wait for ever. Where a
-//! panic leaves nothing behind that others stand on, it is caught here, so that whoever ends the process knows.
+//! A process that serves ends at a panic: whoever else waits for the task or thread that is gone would wait for ever.
+//! Where a panic leaves nothing behind that others stand on, it is caught here, so that whoever ends the process knows.
 
 use std::cell::Cell;
 use std::panic::AssertUnwindSafe;
@@ -16,8 +16,8 @@ pub fn is_caught() -> bool {
     CATCHING.get() > 0
 }
 
-/// Runs `run`. If it panics that is the answer, and the process goes on: what `run` may have left half done nobody may rely
-/// on afterwards.
+/// Runs `run`. If it panics that is the answer, and the process goes on: what `run` may have left half done nobody may
+/// rely on afterwards.
 #[allow(clippy::disallowed_methods)] // this is what leads to it
 pub fn catch<T>(run: impl FnOnce() -> T) -> std::thread::Result<T> {
     CATCHING.set(CATCHING.get() + 1);

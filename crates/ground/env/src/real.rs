@@ -179,8 +179,8 @@ impl File for RealFile {
     }
 
     fn begin_sync(&self, position: u64, len: u64) {
-        // `sync_file_range` would say so more plainly; to let go of a range, Linux writes what is dirty in it first, and
-        // does not wait. An error shows in the next sync.
+        // `sync_file_range` would say so more plainly; to let go of a range, Linux writes what is dirty in it first,
+        // and does not wait. An error shows in the next sync.
         let len = std::num::NonZeroU64::new(len);
         let _ = rustix::fs::fadvise(&self.0, position, len, rustix::fs::Advice::DontNeed);
     }
@@ -190,8 +190,8 @@ impl File for RealFile {
     }
 
     fn drop_cached(&self) {
-        // Advice: nothing depends on its being taken. Without a length Linux drops the last page too, and whoever appends next
-        // waits until it is read again.
+        // Advice: nothing depends on its being taken. Without a length Linux drops the last page too, and whoever
+        // appends next waits until it is read again.
         let page = rustix::param::page_size() as u64;
         let whole = self.len().ok().and_then(|len| std::num::NonZeroU64::new(len / page * page));
         if let Some(whole) = whole {

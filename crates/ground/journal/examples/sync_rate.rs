@@ -13,7 +13,9 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use tailwater_env::{Env, Instant, OpenMode};
-use tailwater_journal::{Append, AppendError, Journal, JournalConfig, JournalPosition, Tag};
+use tailwater_journal::{
+    Journal, JournalAppendError, JournalAppendOptions, JournalConfig, JournalPosition, Tag,
+};
 
 const TAG: Tag = Tag(1);
 const ROUNDS: usize = 3;
@@ -110,7 +112,7 @@ async fn journal(
 ) {
     let config = JournalConfig { backlog_bytes: 64 << 20, ..JournalConfig::default() };
     let journal = Journal::open(env, dir, config.clone(), &mut |_, _, _| Ok(())).expect("opened");
-    let append = Append::new(journal.incarnation());
+    let append = JournalAppendOptions::new(journal.incarnation());
     let durable = journal.durable();
     if preallocated {
         // The first file grows, as none was ready: fill it, so that those written ahead are measured.
@@ -137,7 +139,7 @@ async fn journal(
         while sent.len() < in_flight {
             match journal.append(TAG, &[&record], append) {
                 Ok(position) => sent.push_back((position, now)),
-                Err(AppendError::Backlog { .. } | AppendError::Full(_)) => break,
+                Err(JournalAppendError::Backlog { .. } | JournalAppendError::Full(_)) => break,
                 Err(error) => panic!("{error}"),
             }
         }

@@ -36,7 +36,7 @@ impl Default for JournalConfig {
 
 /// A configuration that can't work, and why.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ConfigError {
+pub enum JournalConfigError {
     /// `file_bytes` is too small or not whole pages.
     #[error("file_bytes is {file_bytes}: it has to be a multiple of {PAGE_BYTES}, at least {FILE_BYTES_MIN}")]
     FileBytes {
@@ -71,20 +71,20 @@ pub enum ConfigError {
 
 impl JournalConfig {
     /// Checks the relations between the numbers.
-    pub fn check(&self) -> Result<(), ConfigError> {
+    pub fn check(&self) -> Result<(), JournalConfigError> {
         let Self { file_bytes, files_max, reserve_bytes, record_bytes_max, .. } = *self;
         if file_bytes < FILE_BYTES_MIN || !file_bytes.is_multiple_of(PAGE_BYTES) {
-            return Err(ConfigError::FileBytes { file_bytes });
+            return Err(JournalConfigError::FileBytes { file_bytes });
         }
         if files_max < FILES_MIN {
-            return Err(ConfigError::FilesMax { files_max });
+            return Err(JournalConfigError::FilesMax { files_max });
         }
         if record_bytes_max == 0 || record_bytes_max > RECORD_BYTES_MAX {
-            return Err(ConfigError::RecordBytesMax { record_bytes_max });
+            return Err(JournalConfigError::RecordBytesMax { record_bytes_max });
         }
         let largest = (record_bytes_max + FRAME_BYTES) as u64;
         if largest.saturating_add(reserve_bytes) > self.file_capacity() {
-            return Err(ConfigError::NoRoom { file_bytes, record_bytes_max, reserve_bytes });
+            return Err(JournalConfigError::NoRoom { file_bytes, record_bytes_max, reserve_bytes });
         }
         Ok(())
     }

@@ -16,10 +16,10 @@ use std::time::Duration;
 use tailwater_env::Instant;
 
 use crate::config::JournalConfig;
-use crate::error::{AppendError, Failure, FullReason};
+use crate::error::{FullReason, JournalAppendError, JournalFailure};
 use crate::frame::{Salt, push_frame};
 use crate::header::FileHeader;
-use crate::journal::{Append, Priority};
+use crate::journal::{JournalAppendOptions, Priority};
 use crate::limits::{
     BUFFERS_KEPT, DEAD_MAX, FILES_ASKED_BACK, FRAME_BYTES, GROUP_BYTES_INITIAL, HEADER_BYTES, PAGE_BYTES,
     RETRY_MAX, RETRY_MIN, SPARES_FOR_FAILURE, SPARES_KEPT_MAX, SPARES_TARGET, UNSYNCED_BYTES_MAX,
@@ -43,8 +43,8 @@ pub(crate) struct LiveFile {
     pub(crate) predecessor: FileSequence,
     pub(crate) predecessor_end: JournalPosition,
     pub(crate) tag_ends: TagEnds,
-    /// It was not written whole before its use, so that each sync has the file system's metadata to write, too. Only said
-    /// of files begun since the start: others are not written any more.
+    /// It was not written whole before its use, so that each sync has the file system's metadata to write, too. Only
+    /// said of files begun since the start: others are not written any more.
     pub(crate) grows: bool,
 }
 
@@ -56,7 +56,7 @@ impl LiveFile {
 
 /// What recovery found, for the core to continue.
 #[derive(Debug)]
-pub(crate) struct Recovered {
+pub(crate) struct RecoveredJournal {
     pub(crate) journal: [u8; 16],
     /// Of the last file; 0 if there is none.
     pub(crate) incarnation: Incarnation,
@@ -85,12 +85,12 @@ pub(crate) struct Group {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) header: FileHeader,
-    pub(crate) source: Source,
+    pub(crate) source: AppendSource,
 }
 
 /// Where a file comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Source {
+pub(crate) enum AppendSource {
     /// A spare one, preallocated.
     Spare,
     /// A file that grows as it is written: none is ready.
@@ -109,7 +109,7 @@ pub(crate) enum Step {
     /// Nothing to do before that time, or before it is woken.
     Wait(Option<Instant>),
     /// Closed, and everything durable that can be.
-    Done(Result<(), Failure>),
+    Done(Result<(), JournalFailure>),
 }
 
 /// What the files' thread does next.
@@ -134,9 +134,9 @@ pub(crate) struct Loss {
 }
 
 #[derive(Debug)]
-enum State {
+enum JournalState {
     Running,
-    Latched { failure: Failure, backoff: Duration, retry_at: Instant },
+    Latched { failure: JournalFailure, backoff: Duration, retry_at: Instant },
 }
 
 #[derive(Debug)]
@@ -144,7 +144,7 @@ pub(crate) struct Core {
     config: JournalConfig,
     journal: [u8; 16],
     incarnation: Incarnation,
-    state: State,
+    state: JournalState,
     closing: bool,
     /// Oldest first; the last one takes the next record. Those behind `active` are only planned.
     files: VecDeque<LiveFile>,
@@ -152,7 +152,7 @@ pub(crate) struct Core {
     active: FileSequence,
     sequence_next: FileSequence,
     /// Planned files and where they come from, in order.
-    planned: VecDeque<Source>,
+    planned: VecDeque<AppendSource>,
     /// Groups that wait for the disk, oldest first; the last one is being assembled.
     pending: VecDeque<Group>,
     pending_bytes: usize,
@@ -177,7 +177,7 @@ pub(crate) struct Core {
     records: u64,
     writer_idle: bool,
     refused: bool,
-    last_failure: Option<Failure>,
+    last_failure: Option<JournalFailure>,
 }
 
 /// What an append brings about.
@@ -189,9 +189,9 @@ pub(crate) struct Enqueued {
 
 impl Core {
     /// A journal that has to begin its first file yet; see [`Core::next_step`].
-    pub(crate) fn new(config: JournalConfig, recovered: Recovered, now: Instant) -> Self {
+    pub(crate) fn new(config: JournalConfig, recovered: RecoveredJournal, now: Instant) -> Self {
         let end = recovered.files.back().map_or(JournalPosition(0), |file| file.end);
-        let opening = Failure {
+        let opening = JournalFailure {
             what: "opening",
             path: "the journal".into(),
             kind: std::io::ErrorKind::NotConnected,
@@ -201,7 +201,7 @@ impl Core {
             config,
             journal: recovered.journal,
             incarnation: recovered.incarnation.next(),
-            state: State::Latched { failure: opening, backoff: RETRY_MIN, retry_at: now },
+            state: JournalState::Latched { failure: opening, backoff: RETRY_MIN, retry_at: now },
             closing: false,
             active: recovered.files.back().map_or(FileSequence(0), |file| file.sequence),
             files: recovered.files,
@@ -261,8 +261,8 @@ impl Core {
         &mut self,
         tag: Tag,
         parts: &[&[u8]],
-        append: &Append,
-    ) -> Result<Enqueued, AppendError> {
+        append: &JournalAppendOptions,
+    ) -> Result<Enqueued, JournalAppendError> {
         let length = parts.iter().map(|part| part.len()).sum();
         if let Err(error) = self.admit(length, append) {
             self.refused = true;
@@ -302,23 +302,27 @@ impl Core {
     }
 
     /// Whether a record of that length would be taken.
-    pub(crate) fn admit(&self, length: usize, append: &Append) -> Result<(), AppendError> {
+    pub(crate) fn admit(
+        &self,
+        length: usize,
+        append: &JournalAppendOptions,
+    ) -> Result<(), JournalAppendError> {
         if self.closing {
-            return Err(AppendError::Closed);
+            return Err(JournalAppendError::Closed);
         }
         if append.incarnation != self.incarnation {
-            return Err(AppendError::Stale { current: self.incarnation });
+            return Err(JournalAppendError::Stale { current: self.incarnation });
         }
-        if let State::Latched { failure, .. } = &self.state {
-            return Err(AppendError::Latched(failure.clone()));
+        if let JournalState::Latched { failure, .. } = &self.state {
+            return Err(JournalAppendError::Latched(failure.clone()));
         }
         let length_max = self.config.record_bytes_max;
         if length > length_max {
-            return Err(AppendError::TooLarge { length, length_max });
+            return Err(JournalAppendError::TooLarge { length, length_max });
         }
         let framed = FRAME_BYTES + length;
         if self.pending_bytes > 0 && self.pending_bytes + framed > self.config.backlog_bytes {
-            return Err(AppendError::Backlog { backlog_bytes: self.pending_bytes });
+            return Err(JournalAppendError::Backlog { backlog_bytes: self.pending_bytes });
         }
         if self.next_source().is_none() {
             let reserve = match append.priority {
@@ -326,7 +330,7 @@ impl Core {
                 Priority::Reserved => 0,
             };
             if framed as u64 + reserve > self.room() {
-                return Err(AppendError::Full(self.full_reason()));
+                return Err(JournalAppendError::Full(self.full_reason()));
             }
         }
         Ok(())
@@ -338,23 +342,24 @@ impl Core {
         self.config.file_capacity() - file.end.bytes_since(file.base)
     }
 
-    /// Whether the file that takes the next record is left before it is full: it grows, as that of a new directory does,
-    /// and one that was written whole is ready by now. Not where files are scarce, for what is left of it is lost.
+    /// Whether the file that takes the next record is left before it is full: it grows, as that of a new directory
+    /// does, and one that was written whole is ready by now. Not where files are scarce, for what is left of it is
+    /// lost.
     fn outgrown(&self) -> bool {
         let file = self.files.back().expect("a file is open while the journal is not latched");
         file.grows
             && !file.is_empty()
-            && self.next_source() == Some(Source::Spare)
+            && self.next_source() == Some(AppendSource::Spare)
             && self.file_count() < self.files_asked_back()
     }
 
     /// Where the next file of an ordinary roll would come from.
-    fn next_source(&self) -> Option<Source> {
+    fn next_source(&self) -> Option<AppendSource> {
         if self.spares > SPARES_FOR_FAILURE {
-            return Some(Source::Spare);
+            return Some(AppendSource::Spare);
         }
         let used = self.files.len() as u32 + self.spares.max(SPARES_FOR_FAILURE);
-        (self.blocked.is_none() && used < self.config.files_max).then_some(Source::Grow)
+        (self.blocked.is_none() && used < self.config.files_max).then_some(AppendSource::Grow)
     }
 
     fn full_reason(&self) -> FullReason {
@@ -366,7 +371,7 @@ impl Core {
 
     fn plan_next_file(&mut self) {
         let source = self.next_source().expect("admitted only if there is one");
-        if source == Source::Spare {
+        if source == AppendSource::Spare {
             self.spares -= 1;
         }
         self.planned.push_back(source);
@@ -378,7 +383,7 @@ impl Core {
             predecessor: last.sequence,
             predecessor_end: last.end,
             tag_ends: no_tag_ends(),
-            grows: source == Source::Grow,
+            grows: source == AppendSource::Grow,
         };
         assert!(planned.sequence > planned.predecessor, "sequences only grow");
         self.sequence_next = planned.sequence.next();
@@ -390,27 +395,27 @@ impl Core {
     pub(crate) fn is_ready(&self) -> bool {
         let largest = (FRAME_BYTES + self.config.record_bytes_max) as u64;
         let backlog_left = self.config.backlog_bytes.saturating_sub(self.pending_bytes);
-        matches!(self.state, State::Running)
+        matches!(self.state, JournalState::Running)
             && self.pending_bytes <= self.config.backlog_bytes / 2
             && (self.pending_bytes == 0 || backlog_left as u64 >= largest)
             && (self.next_source().is_some() || self.room() >= largest + self.config.reserve_bytes)
     }
 
     /// Whether the disk lets it take a record of any length; if not, what an append is, or soon will be, refused with.
-    pub(crate) fn health(&self) -> Result<(), AppendError> {
+    pub(crate) fn health(&self) -> Result<(), JournalAppendError> {
         match (&self.state, &self.blocked) {
-            (State::Latched { failure, .. }, _) => Err(AppendError::Latched(failure.clone())),
-            (State::Running, Some((reason, _))) if self.next_source().is_none() => {
+            (JournalState::Latched { failure, .. }, _) => Err(JournalAppendError::Latched(failure.clone())),
+            (JournalState::Running, Some((reason, _))) if self.next_source().is_none() => {
                 let largest = (FRAME_BYTES + self.config.record_bytes_max) as u64;
                 let is_room = self.room() >= largest + self.config.reserve_bytes;
-                if is_room { Ok(()) } else { Err(AppendError::Full(reason.clone())) }
+                if is_room { Ok(()) } else { Err(JournalAppendError::Full(reason.clone())) }
             }
             _ => Ok(()),
         }
     }
 
     /// The latest failure of the disk since the start.
-    pub(crate) fn last_failure(&self) -> Option<&Failure> {
+    pub(crate) fn last_failure(&self) -> Option<&JournalFailure> {
         self.last_failure.as_ref()
     }
 
@@ -433,7 +438,7 @@ impl Core {
     /// What the writer's thread has to do at `now`.
     pub(crate) fn next_step(&mut self, now: Instant) -> Step {
         assert!(!self.in_flight, "one step at a time");
-        if let State::Latched { failure, retry_at, .. } = &self.state {
+        if let JournalState::Latched { failure, retry_at, .. } = &self.state {
             if self.closing {
                 return Step::Done(Err(failure.clone()));
             }
@@ -503,7 +508,7 @@ impl Core {
             Some(last) if last.is_empty() => (last.predecessor, last.predecessor_end),
             Some(last) => (last.sequence, last.end),
         };
-        let source = if self.spares > 0 { Source::Spare } else { Source::Grow };
+        let source = if self.spares > 0 { AppendSource::Spare } else { AppendSource::Grow };
         Plan { header: self.header_after(predecessor, predecessor_end), source }
     }
 
@@ -535,11 +540,11 @@ impl Core {
     pub(crate) fn begun(&mut self, plan: &Plan) {
         let header = &plan.header;
         match &self.state {
-            State::Running => {
+            JournalState::Running => {
                 self.planned.pop_front();
             }
-            State::Latched { .. } => {
-                if plan.source == Source::Spare {
+            JournalState::Latched { .. } => {
+                if plan.source == AppendSource::Spare {
                     self.spares -= 1;
                 }
                 self.sequence_next = header.sequence.next();
@@ -553,11 +558,11 @@ impl Core {
                     predecessor: header.predecessor,
                     predecessor_end: header.predecessor_end,
                     tag_ends: no_tag_ends(),
-                    grows: plan.source == Source::Grow,
+                    grows: plan.source == AppendSource::Grow,
                 });
                 self.written = header.base;
                 self.durable = header.base;
-                self.state = State::Running;
+                self.state = JournalState::Running;
             }
         }
         self.active = header.sequence;
@@ -565,7 +570,12 @@ impl Core {
 
     /// A write, a sync, or the beginning of a file failed. Everything that is not durable is cut; what was
     /// lost, unless nothing was.
-    pub(crate) fn failed(&mut self, failure: Failure, plan: Option<&Plan>, now: Instant) -> Option<Loss> {
+    pub(crate) fn failed(
+        &mut self,
+        failure: JournalFailure,
+        plan: Option<&Plan>,
+        now: Instant,
+    ) -> Option<Loss> {
         self.in_flight = false;
         self.unsynced_since = None;
         self.last_failure = Some(failure.clone());
@@ -573,9 +583,9 @@ impl Core {
             // Its name may be there or not, and it holds nothing.
             self.dead.push(plan.header.sequence);
         }
-        if let State::Latched { failure: latched, backoff, retry_at } = &mut self.state {
+        if let JournalState::Latched { failure: latched, backoff, retry_at } = &mut self.state {
             let plan = plan.expect("while latched, only the beginning of a file can fail");
-            if plan.source == Source::Spare {
+            if plan.source == AppendSource::Spare {
                 self.spares -= 1;
             }
             self.sequence_next = plan.header.sequence.next();
@@ -588,7 +598,7 @@ impl Core {
         if plan.is_some() {
             self.planned.pop_front();
         }
-        let promised = self.planned.drain(..).filter(|source| *source == Source::Spare).count();
+        let promised = self.planned.drain(..).filter(|source| *source == AppendSource::Spare).count();
         self.spares += promised as u32;
         while self.files.pop_back_if(|file| file.sequence > self.active).is_some() {}
         self.cut_active_file();
@@ -596,7 +606,7 @@ impl Core {
         self.pending_bytes = 0;
         self.incarnation = self.incarnation.next();
         // The first attempt follows at once: it is the one that usually works.
-        self.state = State::Latched { failure, backoff: RETRY_MIN, retry_at: now };
+        self.state = JournalState::Latched { failure, backoff: RETRY_MIN, retry_at: now };
         Some(Loss { after: self.durable, upto: self.appended, incarnation: self.incarnation })
     }
 

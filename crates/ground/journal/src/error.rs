@@ -4,13 +4,13 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::config::ConfigError;
+use crate::config::JournalConfigError;
 use crate::position::{FileSequence, Incarnation, JournalPosition, Tag};
 
 /// A disk operation that failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} of {path}: {message}")]
-pub struct Failure {
+pub struct JournalFailure {
     /// The operation.
     pub what: &'static str,
     /// The file or directory.
@@ -21,7 +21,7 @@ pub struct Failure {
     pub message: Arc<str>,
 }
 
-impl Failure {
+impl JournalFailure {
     pub(crate) fn new(what: &'static str, path: &std::path::Path, error: &io::Error) -> Self {
         Self {
             what,
@@ -51,18 +51,18 @@ pub enum FullReason {
     },
     /// The disk refused.
     #[error(transparent)]
-    Disk(#[from] Failure),
+    Disk(#[from] JournalFailure),
 }
 
 /// Why a record was not taken. Nothing of it will be found in the journal.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AppendError {
+pub enum JournalAppendError {
     /// No room on disk for an append of this priority; room comes with [`crate::Journal::trim`] or free space.
     #[error("the journal is full: {0}")]
     Full(FullReason),
     /// The disk failed and no further file could be begun yet; attempts go on.
     #[error("the journal can't be written: {0}")]
-    Latched(Failure),
+    Latched(JournalFailure),
     /// The record is larger than the journal takes.
     #[error("a record of {length} bytes is over the journal's limit of {length_max}")]
     TooLarge {
@@ -105,10 +105,10 @@ impl ReplayError {
 
 /// Why a journal could not be opened. Nothing was changed on disk that an earlier state needs.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub enum JournalOpenError {
     /// The configuration contradicts itself.
     #[error(transparent)]
-    Config(#[from] ConfigError),
+    Config(#[from] JournalConfigError),
     /// Another process, or this one, has the journal open.
     #[error("the journal in {dir} is in use by another process")]
     InUse {
@@ -117,7 +117,7 @@ pub enum OpenError {
     },
     /// The disk refused.
     #[error(transparent)]
-    Disk(#[from] Failure),
+    Disk(#[from] JournalFailure),
     /// The first page of a file is damaged, or of a format that this version can't read.
     #[error(
         "{path} is not a readable journal file: {reason}. Restore it from a copy. To give up all records from it on, \
@@ -170,5 +170,5 @@ pub enum OpenError {
 #[error("the journal was closed while it could not be written: {failure}")]
 pub struct CloseError {
     /// The failure that was in the way.
-    pub failure: Failure,
+    pub failure: JournalFailure,
 }

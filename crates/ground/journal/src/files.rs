@@ -9,11 +9,11 @@
 //!
 //! Every change of names is followed by a sync of the directory before anything is built on it.
 //!
-//! Files are written whole before their use, and used again, because a sync that grows a file has the file
-//! system's own journal to wait for. One run on the usual machine, with other work on it: 4 KiB and fdatasync to
-//! a growing file 392 us (p50), over written bytes 185 us; the acknowledgement of a 4 KiB record in a growing
-//! file 268 us, in a preallocated one 192 us. `examples/sync_rate.rs` repeats it. The first file of a new directory grows: it is left
-//! for a preallocated one as soon as there are two.
+//! Files are written whole before their use, and used again, because a sync that grows a file has the file system's own
+//! journal to wait for. One run on the usual machine, with other work on it: 4 KiB and fdatasync to a growing file 392
+//! us (p50), over written bytes 185 us; the acknowledgement of a 4 KiB record in a growing file 268 us, in a
+//! preallocated one 192 us. `examples/sync_rate.rs` repeats it. The first file of a new directory grows: it is left for
+//! a preallocated one as soon as there are two.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,8 +21,8 @@ use std::sync::Arc;
 
 use tailwater_env::{Disk, File, OpenMode};
 
-use crate::core::{Plan, Source};
-use crate::error::{Failure, FullReason};
+use crate::core::{AppendSource, Plan};
+use crate::error::{FullReason, JournalFailure};
 use crate::limits::ZERO_SLICE_BYTES;
 use crate::position::FileSequence;
 
@@ -36,14 +36,14 @@ pub(crate) struct Spare {
 
 /// What a name in the directory means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Name {
+pub(crate) enum JournalName {
     Journal(FileSequence),
     Spare(u64),
     Unfinished,
     Other,
 }
 
-impl Name {
+impl JournalName {
     pub(crate) fn parse(name: &str) -> Self {
         let Some((digits, kind)) = name.split_once('.') else { return Self::Other };
         if digits.len() != 20 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -76,8 +76,8 @@ impl Directory {
     }
 
     /// Makes the directory, durably.
-    pub(crate) fn create(&self) -> Result<(), Failure> {
-        let failed = |what, error: io::Error| Failure::new(what, &self.path, &error);
+    pub(crate) fn create(&self) -> Result<(), JournalFailure> {
+        let failed = |what, error: io::Error| JournalFailure::new(what, &self.path, &error);
         self.disk.create_dir_all(&self.path).map_err(|error| failed("creation", error))?;
         let parent = match self.path.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -86,14 +86,16 @@ impl Directory {
         self.disk.sync_dir(parent).map_err(|error| failed("sync of the directory above", error))
     }
 
-    pub(crate) fn sync_names(&self) -> Result<(), Failure> {
-        self.disk.sync_dir(&self.path).map_err(|error| Failure::new("directory sync", &self.path, &error))
+    pub(crate) fn sync_names(&self) -> Result<(), JournalFailure> {
+        self.disk
+            .sync_dir(&self.path)
+            .map_err(|error| JournalFailure::new("directory sync", &self.path, &error))
     }
 
     /// Begins a file: its header durable first, its name after that. When this returns `Ok`, recovery will
     /// find it; after an error it may or may not, and finds no record in it if it does.
-    pub(crate) fn begin(&self, plan: &Plan, spare: Option<Spare>) -> Result<Arc<dyn File>, Failure> {
-        assert_eq!(spare.is_some(), plan.source == Source::Spare, "spares are counted");
+    pub(crate) fn begin(&self, plan: &Plan, spare: Option<Spare>) -> Result<Arc<dyn File>, JournalFailure> {
+        assert_eq!(spare.is_some(), plan.source == AppendSource::Spare, "spares are counted");
         let target = self.journal_path(plan.header.sequence);
         let (path, file) = match spare {
             Some(spare) => (spare.path, spare.file),
@@ -103,7 +105,7 @@ impl Directory {
             }
         };
         let begun = (|| {
-            let failed = |what, error: io::Error| Failure::new(what, &target, &error);
+            let failed = |what, error: io::Error| JournalFailure::new(what, &target, &error);
             file.write_all_at(&plan.header.encode(), 0).map_err(|error| failed("header write", error))?;
             file.sync_data().map_err(|error| failed("header sync", error))?;
             self.disk.rename(&path, &target).map_err(|error| failed("rename", error))?;
@@ -120,14 +122,14 @@ impl Directory {
     }
 
     /// Creates a file under a name that only unfinished files have; one left over from before is removed.
-    fn create_file(&self, path: &Path) -> Result<Arc<dyn File>, Failure> {
+    fn create_file(&self, path: &Path) -> Result<Arc<dyn File>, JournalFailure> {
         let created = match self.disk.open(path, OpenMode::CreateNew) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 self.disk.remove_file(path).and_then(|()| self.disk.open(path, OpenMode::CreateNew))
             }
             created => created,
         };
-        created.map_err(|error| Failure::new("creation", path, &error))
+        created.map_err(|error| JournalFailure::new("creation", path, &error))
     }
 
     /// Makes a spare file of zeros, durably, in slices.
@@ -135,7 +137,7 @@ impl Directory {
         let free_bytes = self
             .disk
             .free_bytes(&self.path)
-            .map_err(|error| Failure::new("look at the free space", &self.path, &error))?;
+            .map_err(|error| JournalFailure::new("look at the free space", &self.path, &error))?;
         if free_bytes < self.file_bytes {
             return Err(FullReason::NoSpace { free_bytes, file_bytes: self.file_bytes });
         }
@@ -143,7 +145,7 @@ impl Directory {
         let file = self.create_file(&path)?;
         let target = self.named(number, "spare");
         let made = (|| {
-            let failed = |what, error: io::Error| Failure::new(what, &path, &error);
+            let failed = |what, error: io::Error| JournalFailure::new(what, &path, &error);
             let zeros = vec![0; ZERO_SLICE_BYTES.min(self.file_bytes) as usize];
             let mut position = 0;
             while position < self.file_bytes {
@@ -171,9 +173,9 @@ impl Directory {
         &self,
         sequence: FileSequence,
         spare: Option<u64>,
-    ) -> Result<Option<Spare>, Failure> {
+    ) -> Result<Option<Spare>, JournalFailure> {
         let path = self.journal_path(sequence);
-        let failed = |what, error: io::Error| Failure::new(what, &path, &error);
+        let failed = |what, error: io::Error| JournalFailure::new(what, &path, &error);
         let file = match self.disk.open(&path, OpenMode::ReadWrite) {
             // Removed by the attempt before, whose sync of the directory failed.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -202,13 +204,16 @@ mod tests {
 
     #[test]
     fn names_mean_what_they_were_made_for() {
-        assert_eq!(Name::parse("00000000000000000012.journal"), Name::Journal(FileSequence(12)));
-        assert_eq!(Name::parse("00000000000000000012.spare"), Name::Spare(12));
-        assert_eq!(Name::parse("00000000000000000012.zeroing"), Name::Unfinished);
+        assert_eq!(
+            JournalName::parse("00000000000000000012.journal"),
+            JournalName::Journal(FileSequence(12))
+        );
+        assert_eq!(JournalName::parse("00000000000000000012.spare"), JournalName::Spare(12));
+        assert_eq!(JournalName::parse("00000000000000000012.zeroing"), JournalName::Unfinished);
         for other in
             ["lock", "12.journal", "00000000000000000000.journal", "99999999999999999999.spare", "a.b"]
         {
-            assert_eq!(Name::parse(other), Name::Other, "{other}");
+            assert_eq!(JournalName::parse(other), JournalName::Other, "{other}");
         }
     }
 }

@@ -10,13 +10,13 @@ use tokio::sync::{Notify, watch};
 
 use crate::config::JournalConfig;
 use crate::core::{Core, Step};
-use crate::error::{AppendError, CloseError, Failure, OpenError};
+use crate::error::{CloseError, JournalAppendError, JournalFailure, JournalOpenError};
 use crate::files::{Directory, LOCK_NAME};
 use crate::position::{Incarnation, JournalPosition, Tag};
 use crate::recover::{Replay, recover};
 use crate::stats::{Counters, JournalStats};
 use crate::watermark::{Durable, Watermark, Written};
-use crate::writer::{FileKeeper, Shared, Writer};
+use crate::writer::{FileKeeper, JournalShared, Writer};
 
 /// Who may use the room that is kept back when the journal is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub enum Priority {
 
 /// How a record is appended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Append {
+pub struct JournalAppendOptions {
     /// The incarnation whose losses the caller has dealt with; another one is refused.
     pub incarnation: Incarnation,
     /// Whether it may use the room kept back.
@@ -40,7 +40,7 @@ pub struct Append {
     pub sync: bool,
 }
 
-impl Append {
+impl JournalAppendOptions {
     /// Synced at once, with normal priority.
     pub fn new(incarnation: Incarnation) -> Self {
         Self { incarnation, priority: Priority::Normal, sync: true }
@@ -65,11 +65,11 @@ impl Append {
 /// what was not acknowledged may or may not be found again.
 #[derive(Clone)]
 pub struct Journal {
-    inner: Arc<Inner>,
+    inner: Arc<JournalInner>,
 }
 
-struct Inner {
-    shared: Arc<Shared>,
+struct JournalInner {
+    shared: Arc<JournalShared>,
     _tasks: [Task; 2],
 }
 
@@ -93,7 +93,7 @@ impl Journal {
         dir: &Path,
         config: JournalConfig,
         replay: &mut Replay<'_>,
-    ) -> Result<Self, OpenError> {
+    ) -> Result<Self, JournalOpenError> {
         Self::open_telling(env, dir, config, replay, &Progress::default())
     }
 
@@ -104,7 +104,7 @@ impl Journal {
         config: JournalConfig,
         replay: &mut Replay<'_>,
         progress: &Progress,
-    ) -> Result<Self, OpenError> {
+    ) -> Result<Self, JournalOpenError> {
         config.check()?;
         let directory =
             Directory { disk: Arc::clone(env.disk()), path: dir.to_owned(), file_bytes: config.file_bytes };
@@ -114,7 +114,7 @@ impl Journal {
         let core = Core::new(config, recovered, env.now());
         let (written, durable) = core.watermarks();
         let incarnation = core.incarnation();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(JournalShared {
             env: env.clone(),
             core: Mutex::new(core),
             spares: Mutex::new(VecDeque::from(spares)),
@@ -139,14 +139,19 @@ impl Journal {
             env.spawn_dedicated("journal-writer", writer.run()),
             env.spawn_dedicated("journal-files", keeper.run()),
         ];
-        Ok(Self { inner: Arc::new(Inner { shared, _tasks: tasks }) })
+        Ok(Self { inner: Arc::new(JournalInner { shared, _tasks: tasks }) })
     }
 
     /// Appends one record, given in parts that are put together; where it ends. It is acknowledged when
     /// [`Journal::durable`] (or [`Journal::written`], without `sync`) has reached that.
     ///
     /// Never blocks on the disk. Records are in the journal in the order of these calls.
-    pub fn append(&self, tag: Tag, parts: &[&[u8]], append: Append) -> Result<JournalPosition, AppendError> {
+    pub fn append(
+        &self,
+        tag: Tag,
+        parts: &[&[u8]],
+        append: JournalAppendOptions,
+    ) -> Result<JournalPosition, JournalAppendError> {
         let enqueued = self.inner.shared.core.lock().enqueue(tag, parts, &append)?;
         if enqueued.wake_writer {
             self.inner.shared.writer.notify_one();
@@ -218,13 +223,13 @@ impl Journal {
     }
 
     /// Whether the disk lets it take appends, however long; what keeps it from that, if not.
-    pub fn health(&self) -> Result<(), AppendError> {
+    pub fn health(&self) -> Result<(), JournalAppendError> {
         self.inner.shared.core.lock().health()
     }
 
     /// The latest failure of the disk since the start, whether or not the journal has got over it: whoever is
     /// told [`crate::Lost`] finds the reason here.
-    pub fn last_failure(&self) -> Option<Failure> {
+    pub fn last_failure(&self) -> Option<JournalFailure> {
         self.inner.shared.core.lock().last_failure().cloned()
     }
 
@@ -255,10 +260,10 @@ impl Journal {
     }
 }
 
-fn open_lock(directory: &Directory) -> Result<LockGuard, OpenError> {
+fn open_lock(directory: &Directory) -> Result<LockGuard, JournalOpenError> {
     let path = directory.path.join(LOCK_NAME);
     directory.disk.lock(&path).map_err(|error| match error.kind() {
-        std::io::ErrorKind::WouldBlock => OpenError::InUse { dir: directory.path.clone() },
-        _ => Failure::new("lock", &path, &error).into(),
+        std::io::ErrorKind::WouldBlock => JournalOpenError::InUse { dir: directory.path.clone() },
+        _ => JournalFailure::new("lock", &path, &error).into(),
     })
 }

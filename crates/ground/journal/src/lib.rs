@@ -40,9 +40,9 @@ mod stats;
 mod watermark;
 mod writer;
 
-pub use config::{ConfigError, JournalConfig};
-pub use error::{AppendError, CloseError, Failure, FullReason, OpenError, ReplayError};
-pub use journal::{Append, Journal, Priority};
+pub use config::{JournalConfig, JournalConfigError};
+pub use error::{CloseError, FullReason, JournalAppendError, JournalFailure, JournalOpenError, ReplayError};
+pub use journal::{Journal, JournalAppendOptions, Priority};
 pub use position::{FileSequence, Incarnation, JournalPosition, Tag};
 pub use stats::{JournalStats, SyncTimes};
 pub use watermark::{Durable, Lost, WaitFor, Written};

@@ -58,9 +58,9 @@ pub const BUFFERS_KEPT: usize = 2;
 /// not worth a request of its own.
 pub const BEGIN_SYNC_BYTES: u64 = 64 << 10;
 
-/// Bytes that are written and not synced beyond which the next group is synced with them, before their interval is over.
-/// Few enough that such a sync is short, and that whoever waits for bytes to be durable gets them in portions: behind the
-/// sync of a whole file groups wait for some 25 ms, and segments are filled in one go.
+/// Bytes that are written and not synced beyond which the next group is synced with them, before their interval is
+/// over. Few enough that such a sync is short, and that whoever waits for bytes to be durable gets them in portions:
+/// behind the sync of a whole file groups wait for some 25 ms, and segments are filled in one go.
 pub const UNSYNCED_BYTES_MAX: u64 = 16 << 20;
 
 /// How long after a failure the next attempt at a further file follows, at first and at most. It doubles in

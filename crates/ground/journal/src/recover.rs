@@ -26,9 +26,9 @@ use std::sync::Arc;
 
 use tailwater_env::{Env, File, OpenMode, Progress};
 
-use crate::core::{LiveFile, Recovered, no_tag_ends};
-use crate::error::{Failure, OpenError, ReplayError};
-use crate::files::{Directory, Name, Spare};
+use crate::core::{LiveFile, RecoveredJournal, no_tag_ends};
+use crate::error::{JournalFailure, JournalOpenError, ReplayError};
+use crate::files::{Directory, JournalName, Spare};
 use crate::frame::{FrameHeader, Salt};
 use crate::header::{FILE_HEADER_BYTES, FileHeader};
 use crate::limits::{FRAME_BYTES, HEADER_BYTES, READ_BYTES, RECORD_BYTES_MAX, SPARES_KEPT_MAX};
@@ -41,7 +41,7 @@ pub(crate) type Replay<'a> = dyn FnMut(Tag, JournalPosition, &[u8]) -> Result<()
 const TOLD: &str = "bytes of the journal";
 
 /// What the directory holds.
-struct Found {
+struct JournalFound {
     journals: BTreeMap<FileSequence, (FileHeader, Arc<dyn File>)>,
     spares: Vec<Spare>,
     /// Highest number of a spare's name.
@@ -55,7 +55,7 @@ pub(crate) fn recover(
     directory: &Directory,
     replay: &mut Replay<'_>,
     progress: &Progress,
-) -> Result<(Recovered, Vec<Spare>, u64), OpenError> {
+) -> Result<(RecoveredJournal, Vec<Spare>, u64), JournalOpenError> {
     progress.begin(TOLD, 0);
     let found = recover_names(directory)?;
     let mut files = VecDeque::new();
@@ -70,13 +70,13 @@ pub(crate) fn recover(
         journal = last.journal;
         incarnation = last.incarnation;
         make_durable(&**file)
-            .map_err(|error| Failure::new("sync", &directory.journal_path(sequence_max), &error))?;
+            .map_err(|error| JournalFailure::new("sync", &directory.journal_path(sequence_max), &error))?;
         let chain = recover_chain(directory, &found, sequence_max)?;
         dead.retain(|sequence| chain.iter().all(|header| header.sequence != *sequence));
         let cut_of = |at: usize| chain.get(at + 1).map(|successor| successor.predecessor_end);
         let length = file
             .len()
-            .map_err(|error| Failure::new("length", &directory.journal_path(sequence_max), &error))?;
+            .map_err(|error| JournalFailure::new("length", &directory.journal_path(sequence_max), &error))?;
         let bytes = chain.iter().enumerate().map(|(at, header)| bytes_of(header, cut_of(at), length));
         progress.begin(TOLD, bytes.sum());
         for (at, header) in chain.iter().enumerate() {
@@ -86,7 +86,7 @@ pub(crate) fn recover(
         }
     }
     let spares = found.spares.len() as u32;
-    let recovered = Recovered { journal, incarnation, files, sequence_max, dead, spares };
+    let recovered = RecoveredJournal { journal, incarnation, files, sequence_max, dead, spares };
     Ok((recovered, found.spares, found.spare_number_max))
 }
 
@@ -114,19 +114,20 @@ fn make_durable(file: &dyn File) -> io::Result<()> {
 }
 
 /// Sorts out the names, reads the headers, and removes what was never finished.
-fn recover_names(directory: &Directory) -> Result<Found, OpenError> {
+fn recover_names(directory: &Directory) -> Result<JournalFound, JournalOpenError> {
     let disk = &directory.disk;
-    let names =
-        disk.list(&directory.path).map_err(|error| Failure::new("listing", &directory.path, &error))?;
-    let mut found = Found { journals: BTreeMap::new(), spares: Vec::new(), spare_number_max: 0 };
+    let names = disk
+        .list(&directory.path)
+        .map_err(|error| JournalFailure::new("listing", &directory.path, &error))?;
+    let mut found = JournalFound { journals: BTreeMap::new(), spares: Vec::new(), spare_number_max: 0 };
     for name in names {
         let path = directory.path.join(&name);
-        let failed = |what, error: io::Error| Failure::new(what, &path, &error);
+        let failed = |what, error: io::Error| JournalFailure::new(what, &path, &error);
         let remove = || disk.remove_file(&path).map_err(|error| failed("removal", error));
-        match Name::parse(&name) {
-            Name::Other => {}
-            Name::Unfinished => remove()?,
-            Name::Spare(number) => {
+        match JournalName::parse(&name) {
+            JournalName::Other => {}
+            JournalName::Unfinished => remove()?,
+            JournalName::Spare(number) => {
                 found.spare_number_max = found.spare_number_max.max(number);
                 let file = disk.open(&path, OpenMode::ReadWrite).map_err(|error| failed("opening", error))?;
                 let length = file.len().map_err(|error| failed("length", error))?;
@@ -136,11 +137,11 @@ fn recover_names(directory: &Directory) -> Result<Found, OpenError> {
                     remove()?;
                 }
             }
-            Name::Journal(sequence) => {
+            JournalName::Journal(sequence) => {
                 let file = disk.open(&path, OpenMode::ReadWrite).map_err(|error| failed("opening", error))?;
                 let mut page = [0; FILE_HEADER_BYTES];
                 let count = file.read_at(&mut page, 0).map_err(|error| failed("reading", error))?;
-                let unreadable = |reason: String| OpenError::Header { path: path.clone(), reason };
+                let unreadable = |reason: String| JournalOpenError::Header { path: path.clone(), reason };
                 let header =
                     FileHeader::decode(&page[..count]).map_err(|error| unreadable(error.to_string()))?;
                 if header.sequence != sequence {
@@ -157,16 +158,16 @@ fn recover_names(directory: &Directory) -> Result<Found, OpenError> {
 /// The headers of the files that belong to the journal, oldest first.
 fn recover_chain(
     directory: &Directory,
-    found: &Found,
+    found: &JournalFound,
     last: FileSequence,
-) -> Result<Vec<FileHeader>, OpenError> {
+) -> Result<Vec<FileHeader>, JournalOpenError> {
     let mut chain = vec![found.journals[&last].0];
     loop {
         let newer = *chain.last().expect("it begins with one");
         let Some((header, _)) = found.journals.get(&newer.predecessor) else {
             if found.journals.range(..newer.predecessor).next().is_some() {
                 let (dir, sequence) = (directory.path.clone(), newer.predecessor);
-                return Err(OpenError::Missing { dir, sequence });
+                return Err(JournalOpenError::Missing { dir, sequence });
             }
             chain.reverse();
             return Ok(chain);
@@ -174,11 +175,11 @@ fn recover_chain(
         let path = || directory.journal_path(newer.sequence);
         if header.journal != newer.journal {
             let reason = "it belongs to another journal than the file before it".to_owned();
-            return Err(OpenError::Header { path: path(), reason });
+            return Err(JournalOpenError::Header { path: path(), reason });
         }
         if header.base > newer.predecessor_end || header.incarnation > newer.incarnation {
             let reason = "its header does not continue the file before it".to_owned();
-            return Err(OpenError::Header { path: path(), reason });
+            return Err(JournalOpenError::Header { path: path(), reason });
         }
         chain.push(*header);
     }
@@ -192,9 +193,9 @@ fn recover_file(
     cut: Option<JournalPosition>,
     replay: &mut Replay<'_>,
     progress: &Progress,
-) -> Result<LiveFile, OpenError> {
+) -> Result<LiveFile, JournalOpenError> {
     let salt = Salt::new(&header.journal, header.sequence);
-    let length = file.len().map_err(|error| Failure::new("length", &path, &error))?;
+    let length = file.len().map_err(|error| JournalFailure::new("length", &path, &error))?;
     let mut window = Window { file, length, start: HEADER_BYTES, bytes: Vec::new() };
     let mut tag_ends = no_tag_ends();
     let (mut end, mut told) = (header.base, header.base);
@@ -202,14 +203,15 @@ fn recover_file(
         let offset = HEADER_BYTES + end.bytes_since(header.base);
         let frame = window
             .frame(offset, end, salt)
-            .map_err(|error| OpenError::Disk(Failure::new("reading", &path, &error)))?;
-        let corrupt = |reason| OpenError::Corrupt { path: path.clone(), offset, position: end, reason };
+            .map_err(|error| JournalOpenError::Disk(JournalFailure::new("reading", &path, &error)))?;
+        let corrupt =
+            |reason| JournalOpenError::Corrupt { path: path.clone(), offset, position: end, reason };
         let Some((frame, record)) = frame else {
             if cut.is_some() {
                 return Err(corrupt("a record does not match its checksum"));
             }
             let known_durable = known_durable_after(header, &mut window, offset, salt)
-                .map_err(|error| Failure::new("reading", &path, &error))?;
+                .map_err(|error| JournalFailure::new("reading", &path, &error))?;
             if known_durable > end {
                 return Err(corrupt("a record does not match its checksum, and later ones knew it durable"));
             }
@@ -219,7 +221,7 @@ fn recover_file(
         if cut.is_some_and(|cut| frame_end > cut) {
             return Err(corrupt("a record reaches over the end that the next file recorded"));
         }
-        replay(frame.tag, frame_end, record).map_err(|reason| OpenError::Replay {
+        replay(frame.tag, frame_end, record).map_err(|reason| JournalOpenError::Replay {
             tag: frame.tag,
             position: frame_end,
             reason,

@@ -154,11 +154,11 @@ pub(crate) struct Watermark {
     gap_end: AtomicU64,
     /// Written by the writer's thread, under `state`; read by anyone.
     incarnation: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<WatermarkState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct WatermarkState {
     /// Ranges (after, up to) of lost records, oldest first.
     gaps: VecDeque<(JournalPosition, JournalPosition)>,
     /// Whether a position up to here was lost is not known any more.
@@ -168,7 +168,7 @@ struct State {
     closed: bool,
 }
 
-impl State {
+impl WatermarkState {
     fn register(&mut self, registered: &mut Option<WaiterKey>, position: JournalPosition, waker: &Waker) {
         let key = *registered.get_or_insert_with(|| {
             self.waiters_ever += 1;
@@ -189,7 +189,7 @@ impl Watermark {
             position: AtomicU64::new(position.0),
             gap_end: AtomicU64::new(0),
             incarnation: AtomicU64::new(incarnation.0),
-            state: Mutex::new(State::default()),
+            state: Mutex::new(WatermarkState::default()),
         })
     }
 
@@ -251,7 +251,7 @@ impl Watermark {
         position <= self.position() && position.0 > self.gap_end.load(Ordering::Acquire)
     }
 
-    fn check(&self, state: &State, position: JournalPosition) -> Option<Result<(), Lost>> {
+    fn check(&self, state: &WatermarkState, position: JournalPosition) -> Option<Result<(), Lost>> {
         let lost = Lost { incarnation: self.incarnation(), closed: state.closed };
         if position <= state.forgotten {
             return Some(Err(lost));

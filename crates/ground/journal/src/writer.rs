@@ -7,8 +7,8 @@ use parking_lot::Mutex;
 use tailwater_env::{Env, File, Instant, LockGuard, yield_once};
 use tokio::sync::{Notify, watch};
 
-use crate::core::{Chore, Core, Group, Plan, Source, Step};
-use crate::error::Failure;
+use crate::core::{AppendSource, Chore, Core, Group, Plan, Step};
+use crate::error::JournalFailure;
 use crate::files::{Directory, Spare};
 use crate::limits::BEGIN_SYNC_BYTES;
 use crate::position::{FileSequence, JournalPosition};
@@ -18,7 +18,7 @@ use crate::watermark::Watermark;
 /// What the handles and the two threads share.
 ///
 /// Lock order: `core` first, `spares` inside it; neither is held over a disk call or an await.
-pub(crate) struct Shared {
+pub(crate) struct JournalShared {
     pub(crate) env: Env,
     pub(crate) core: Mutex<Core>,
     /// As many as `core` counts, those promised to planned files included.
@@ -36,12 +36,12 @@ pub(crate) struct Shared {
     /// Wakes those who wait for files to get scarce.
     pub(crate) scarce: Notify,
     /// How the writer's thread ended, once it has.
-    pub(crate) writer_ended: watch::Sender<Option<Result<(), Failure>>>,
+    pub(crate) writer_ended: watch::Sender<Option<Result<(), JournalFailure>>>,
     /// Whether the files' thread has ended, which it does last.
     pub(crate) closed: watch::Sender<bool>,
 }
 
-impl Shared {
+impl JournalShared {
     /// Moves the watermarks to where the core has them, and wakes those who waited for that.
     fn publish(&self, written: JournalPosition, durable: JournalPosition) {
         self.written.advance(written);
@@ -51,8 +51,10 @@ impl Shared {
     /// Tries to begin the planned file; the file if that worked.
     pub(crate) fn begin(&self, plan: &Plan) -> Option<Arc<dyn File>> {
         let spare = match plan.source {
-            Source::Spare => Some(self.spares.lock().pop_front().expect("spares are counted by the core")),
-            Source::Grow => None,
+            AppendSource::Spare => {
+                Some(self.spares.lock().pop_front().expect("spares are counted by the core"))
+            }
+            AppendSource::Grow => None,
         };
         match self.directory.begin(plan, spare) {
             Ok(file) => {
@@ -76,7 +78,7 @@ impl Shared {
     }
 
     /// Latches a failure and tells those who lost records by it.
-    fn fail(&self, failure: Failure, plan: Option<&Plan>) {
+    fn fail(&self, failure: JournalFailure, plan: Option<&Plan>) {
         let loss = self.core.lock().failed(failure.clone(), plan, self.env.now());
         self.counters.add_failure();
         match loss {
@@ -103,7 +105,7 @@ impl Shared {
 
 /// The writer's thread.
 pub(crate) struct Writer {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<JournalShared>,
     /// The file whose header was made durable last; none before the first.
     pub(crate) file: Option<Arc<dyn File>>,
     /// Held by both threads, so that nobody opens the journal while one of them may still write.
@@ -187,13 +189,13 @@ impl Writer {
 
     fn fail(&self, sequence: FileSequence, what: &'static str, error: &std::io::Error) {
         let path = self.shared.directory.journal_path(sequence);
-        self.shared.fail(Failure::new(what, &path, error), None);
+        self.shared.fail(JournalFailure::new(what, &path, error), None);
     }
 }
 
 /// The files' thread.
 pub(crate) struct FileKeeper {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<JournalShared>,
     /// Number for the name of the next spare file.
     pub(crate) spare_number: u64,
     pub(crate) lock: Arc<LockGuard>,

@@ -9,7 +9,8 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::stream::{FuturesUnordered, StreamExt};
 use tailwater_journal::{
-    Append, AppendError, FileSequence, Incarnation, Journal, JournalConfig, JournalPosition, Lost, Tag,
+    FileSequence, Incarnation, Journal, JournalAppendError, JournalAppendOptions, JournalConfig,
+    JournalPosition, Lost, Tag,
 };
 use world::{Fault, TestDisk, World, splitmix};
 
@@ -60,7 +61,7 @@ impl Model {
         let mut seed = seed;
         let mut waits = FuturesUnordered::new();
         for _ in 0..steps {
-            let mut append = Append::new(journal.incarnation());
+            let mut append = JournalAppendOptions::new(journal.incarnation());
             append.sync = !splitmix(&mut seed).is_multiple_of(4);
             for _ in 0..splitmix(&mut seed) % 4 {
                 let tag = (splitmix(&mut seed) % 2) as usize;
@@ -70,8 +71,10 @@ impl Model {
                 bytes[..8].copy_from_slice(&(number as u64).to_le_bytes());
                 let end = match journal.append(TAGS[tag], &[&bytes], append) {
                     Ok(end) => end,
-                    Err(AppendError::Stale { .. }) => break,
-                    Err(AppendError::Closed | AppendError::TooLarge { .. }) => unreachable!("neither"),
+                    Err(JournalAppendError::Stale { .. }) => break,
+                    Err(JournalAppendError::Closed | JournalAppendError::TooLarge { .. }) => {
+                        unreachable!("neither")
+                    }
                     Err(_) => {
                         // A failing disk may take its time; a full journal waits for the trim below.
                         world.env.sleep(Duration::from_millis(200)).await;
@@ -120,7 +123,7 @@ impl Model {
             Ok(journal) => journal,
             Err(error) if world.disk.calls() == 0 => panic!("{error}"),
             Err(error) => {
-                assert!(matches!(error, tailwater_journal::OpenError::Disk(_)), "{error}");
+                assert!(matches!(error, tailwater_journal::JournalOpenError::Disk(_)), "{error}");
                 return None;
             }
         };
@@ -260,7 +263,7 @@ fn the_check_notices_a_record_that_is_gone() {
     let world = World::new(40);
     let journal = model.check_and_open(&world).expect("a sound disk");
     world.run(async {
-        let append = Append::new(journal.incarnation());
+        let append = JournalAppendOptions::new(journal.incarnation());
         let mut last = JournalPosition(0);
         for number in 0..2u64 {
             last = journal.append(TAGS[0], &[&number.to_le_bytes()], append).expect("room");

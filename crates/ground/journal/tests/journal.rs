@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use tailwater_env::Progress;
 use tailwater_journal::{
-    Append, AppendError, FullReason, Journal, JournalConfig, JournalPosition, OpenError, ReplayError, Tag,
+    FullReason, Journal, JournalAppendError, JournalAppendOptions, JournalConfig, JournalOpenError,
+    JournalPosition, ReplayError, Tag,
 };
 use world::World;
 
@@ -31,7 +32,7 @@ fn dir() -> &'static Path {
 
 type Replayed = Vec<(Tag, JournalPosition, Vec<u8>)>;
 
-fn try_open(world: &World) -> Result<(Journal, Replayed), OpenError> {
+fn try_open(world: &World) -> Result<(Journal, Replayed), JournalOpenError> {
     let mut replayed = Vec::new();
     let mut replay = |tag, position, bytes: &[u8]| {
         replayed.push((tag, position, bytes.to_vec()));
@@ -46,7 +47,7 @@ fn open(world: &World) -> (Journal, Replayed) {
 }
 
 fn append(journal: &Journal, record: &[u8]) -> JournalPosition {
-    journal.append(TAG, &[record], Append::new(journal.incarnation())).expect("there is room")
+    journal.append(TAG, &[record], JournalAppendOptions::new(journal.incarnation())).expect("there is room")
 }
 
 async fn append_durably(journal: &Journal, record: &[u8]) -> JournalPosition {
@@ -110,7 +111,7 @@ fn a_record_is_given_in_parts_and_comes_back_as_one() {
     let world = World::new(1);
     let (journal, _) = open(&world);
     world.run(async {
-        let append = Append::new(journal.incarnation());
+        let append = JournalAppendOptions::new(journal.incarnation());
         let position = journal.append(TAG, &[b"a", b"", b"bc"], append).expect("room");
         let empty = journal.append(OTHER, &[], append).expect("room");
         assert!(empty > position);
@@ -146,7 +147,7 @@ fn a_file_stays_until_every_tag_that_has_records_in_it_has_trimmed_them() {
     let (journal, _) = open(&world);
     let (other, replayed) = world
         .run(async {
-            let append = Append::new(journal.incarnation());
+            let append = JournalAppendOptions::new(journal.incarnation());
             let other = journal.append(OTHER, &[b"kept"], append).expect("room");
             for _ in 0..60 {
                 let position = append_durably(&journal, &[1; 4000]).await;
@@ -169,14 +170,14 @@ fn when_no_file_can_be_had_only_reserved_appends_go_on_and_trimming_makes_room()
     let world = World::new(6);
     let (journal, _) = open(&world);
     world.run(async {
-        let append = Append::new(journal.incarnation());
+        let append = JournalAppendOptions::new(journal.incarnation());
         let full = loop {
             match journal.append(TAG, &[&[1; 4000]], append) {
                 Ok(position) => journal.durable().wait_for(position).await.expect("the disk works"),
                 Err(error) => break error,
             }
         };
-        assert_eq!(full, AppendError::Full(FullReason::FilesMax { files_max: 6 }));
+        assert_eq!(full, JournalAppendError::Full(FullReason::FilesMax { files_max: 6 }));
         let position = journal.append(OTHER, &[&[2; 4000]], append.reserved()).expect("kept back for this");
         journal.durable().wait_for(position).await.expect("durable like any other");
         journal.trim(TAG, position);
@@ -198,7 +199,7 @@ fn a_disk_without_room_for_a_further_file_makes_full_and_room_makes_it_go_on() {
             tokio::task::yield_now().await;
         }
         world.disk.limit(Some(200 << 10));
-        let append = Append::new(journal.incarnation());
+        let append = JournalAppendOptions::new(journal.incarnation());
         let full = loop {
             match journal.append(TAG, &[&[1; 4000]], append) {
                 Ok(position) => match journal.durable().wait_for(position).await {
@@ -208,7 +209,7 @@ fn a_disk_without_room_for_a_further_file_makes_full_and_room_makes_it_go_on() {
                 Err(error) => break error,
             }
         };
-        assert!(matches!(full, AppendError::Full(FullReason::NoSpace { .. })), "{full}");
+        assert!(matches!(full, JournalAppendError::Full(FullReason::NoSpace { .. })), "{full}");
         world.disk.limit(None);
         journal.ready().await;
         append_durably(&journal, &[1; 4000]).await;
@@ -230,9 +231,9 @@ fn a_start_on_a_full_disk_replays_everything_and_service_resumes_when_there_is_r
     let (journal, replayed) = open(&world);
     assert_eq!(replayed.len(), 1);
     world.run(async {
-        let append = Append::new(journal.incarnation());
+        let append = JournalAppendOptions::new(journal.incarnation());
         let refused = journal.append(TAG, &[b"no"], append).expect_err("no file to write to");
-        assert!(matches!(refused, AppendError::Latched(_)), "{refused}");
+        assert!(matches!(refused, JournalAppendError::Latched(_)), "{refused}");
         world.env.sleep(Duration::from_secs(10)).await;
         assert!(journal.append(TAG, &[b"no"], append).is_err());
         world.disk.limit(None);
@@ -246,7 +247,7 @@ fn more_than_the_backlog_is_refused_until_the_disk_has_caught_up() {
     let world = World::new(11);
     let (journal, _) = open(&world);
     world.run(async {
-        let append = Append::new(journal.incarnation());
+        let append = JournalAppendOptions::new(journal.incarnation());
         let mut last = JournalPosition(0);
         let refused = loop {
             match journal.append(TAG, &[&[1; 10_000]], append) {
@@ -254,7 +255,7 @@ fn more_than_the_backlog_is_refused_until_the_disk_has_caught_up() {
                 Err(error) => break error,
             }
         };
-        assert_eq!(refused, AppendError::Backlog { backlog_bytes: 6 * 10_024 });
+        assert_eq!(refused, JournalAppendError::Backlog { backlog_bytes: 6 * 10_024 });
         journal.ready().await;
         journal.append(TAG, &[&[1; 10_000]], append).expect("room again");
         journal.durable().wait_for(last).await.expect("what was taken is done");
@@ -266,14 +267,14 @@ fn appends_that_can_not_be_taken_say_why_and_leave_nothing() {
     let world = World::new(12);
     let (journal, _) = open(&world);
     world.run(async {
-        let append = Append::new(journal.incarnation());
+        let append = JournalAppendOptions::new(journal.incarnation());
         let too_large = journal.append(TAG, &[&[0; 10_000], &[0; 10_000]], append);
-        assert_eq!(too_large, Err(AppendError::TooLarge { length: 20_000, length_max: 16 << 10 }));
-        let stale = Append { incarnation: tailwater_journal::Incarnation(0), ..append };
+        assert_eq!(too_large, Err(JournalAppendError::TooLarge { length: 20_000, length_max: 16 << 10 }));
+        let stale = JournalAppendOptions { incarnation: tailwater_journal::Incarnation(0), ..append };
         let current = journal.incarnation();
-        assert_eq!(journal.append(TAG, &[b"x"], stale), Err(AppendError::Stale { current }));
+        assert_eq!(journal.append(TAG, &[b"x"], stale), Err(JournalAppendError::Stale { current }));
         journal.close().await.expect("closed");
-        assert_eq!(journal.append(TAG, &[b"x"], append), Err(AppendError::Closed));
+        assert_eq!(journal.append(TAG, &[b"x"], append), Err(JournalAppendError::Closed));
         journal.ready().await;
     });
     assert!(open(&world).1.is_empty());
@@ -284,7 +285,7 @@ fn records_without_a_sync_are_written_at_once_and_durable_within_the_interval() 
     let world = World::new(13);
     let (journal, _) = open(&world);
     world.run(async {
-        let append = Append::new(journal.incarnation()).unsynced();
+        let append = JournalAppendOptions::new(journal.incarnation()).unsynced();
         let before = world.env.now();
         let position = journal.append(TAG, &[b"soon"], append).expect("room");
         journal.written().wait_for(position).await.expect("written");
@@ -304,7 +305,7 @@ fn a_close_makes_everything_durable() {
     let world = World::new(14);
     let (journal, _) = open(&world);
     world.run(async {
-        let append = Append::new(journal.incarnation()).unsynced();
+        let append = JournalAppendOptions::new(journal.incarnation()).unsynced();
         for _ in 0..5 {
             journal.append(TAG, &[&[1; 9000]], append).expect("room");
         }
@@ -320,13 +321,13 @@ fn a_failed_sync_cuts_what_was_not_durable_for_good_even_if_it_looks_whole() {
     let (journal, _) = open(&world);
     world.run(async {
         append_durably(&journal, b"kept").await;
-        let old = Append::new(journal.incarnation());
+        let old = JournalAppendOptions::new(journal.incarnation());
         world.disk.fail_syncs(true);
         let cut = journal.append(TAG, &[b"cut"], old).expect("taken");
         let lost = journal.durable().wait_for(cut).await.expect_err("its sync fails");
         assert!(lost.incarnation > old.incarnation && !lost.closed);
         let stale = journal.append(TAG, &[b"unaware"], old);
-        assert_eq!(stale, Err(AppendError::Stale { current: lost.incarnation }));
+        assert_eq!(stale, Err(JournalAppendError::Stale { current: lost.incarnation }));
         world.disk.fail_syncs(false);
         journal.ready().await;
         append_durably(&journal, b"after").await;
@@ -349,17 +350,19 @@ fn while_nothing_works_appends_are_refused_and_the_directory_does_not_fill() {
         append_durably(&journal, b"kept").await;
         world.disk.fail_syncs(true);
         for round in 0..20 {
-            let append = Append::new(journal.incarnation());
+            let append = JournalAppendOptions::new(journal.incarnation());
             match journal.append(TAG, &[b"cut"], append) {
                 Ok(position) => drop(journal.durable().wait_for(position).await.expect_err("it fails")),
-                Err(error) => assert!(matches!(error, AppendError::Latched(_)), "round {round}: {error}"),
+                Err(error) => {
+                    assert!(matches!(error, JournalAppendError::Latched(_)), "round {round}: {error}")
+                }
             }
             world.env.sleep(Duration::from_secs(1)).await;
         }
         world.disk.fail_syncs(false);
         for round in 0..20 {
             journal.ready().await;
-            let append = Append::new(journal.incarnation());
+            let append = JournalAppendOptions::new(journal.incarnation());
             world.disk.fail_syncs(true);
             let position = journal.append(TAG, &[b"cut"], append).expect("ready");
             let lost = journal.durable().wait_for(position).await;
@@ -380,7 +383,7 @@ fn a_killed_process_leaves_what_it_wrote_and_it_is_durable_once_it_is_replayed()
     let world = World::new(20);
     let (journal, _) = open(&world);
     world.run(async {
-        let append = Append::new(journal.incarnation()).unsynced();
+        let append = JournalAppendOptions::new(journal.incarnation()).unsynced();
         let position = journal.append(TAG, &[b"in the page cache"], append).expect("room");
         journal.written().wait_for(position).await.expect("written");
     });
@@ -396,7 +399,7 @@ fn a_killed_process_leaves_what_it_wrote_and_it_is_durable_once_it_is_replayed()
 fn a_journal_in_use_is_not_opened_again_before_its_close() {
     let world = World::new(23);
     let (journal, _) = open(&world);
-    assert!(matches!(try_open(&world), Err(OpenError::InUse { .. })));
+    assert!(matches!(try_open(&world), Err(JournalOpenError::InUse { .. })));
     world.run(journal.close());
     open(&world);
 }
@@ -409,7 +412,10 @@ fn a_record_that_its_owner_refuses_ends_the_opening() {
     let world = World::with_disk(25, world.disk.after_crash());
     let mut replay = |_, _, _: &[u8]| Err(ReplayError::new("never seen the like"));
     let error = Journal::open(&world.env, dir(), config(), &mut replay).expect_err("refused");
-    assert!(matches!(error, OpenError::Replay { tag: TAG, position: at, .. } if at == position), "{error}");
+    assert!(
+        matches!(error, JournalOpenError::Replay { tag: TAG, position: at, .. } if at == position),
+        "{error}"
+    );
 }
 
 #[test]
@@ -433,7 +439,7 @@ fn many_restarts_without_a_record_do_not_fill_the_directory() {
 // ---- damage ----
 
 /// A journal of three files with one record each in the first two and three in the last one.
-fn damaged(edit: impl FnOnce(&World, &[String])) -> Result<Replayed, OpenError> {
+fn damaged(edit: impl FnOnce(&World, &[String])) -> Result<Replayed, JournalOpenError> {
     let mut world = World::new(30);
     for records in [1, 1, 3] {
         let (journal, _) = open(&world);
@@ -470,7 +476,7 @@ fn an_undamaged_journal_of_several_files_is_replayed_whole() {
 #[test]
 fn damage_in_an_earlier_file_is_an_error_that_says_where() {
     let error = damaged(|world, names| flip(world, &names[1], record_offset(0) + 50)).expect_err("damaged");
-    let OpenError::Corrupt { offset, position, .. } = &error else { panic!("{error}") };
+    let JournalOpenError::Corrupt { offset, position, .. } = &error else { panic!("{error}") };
     assert_eq!((*offset, *position), (4096, JournalPosition(124)));
     let text = error.to_string();
     assert!(text.contains(".journal is damaged at byte 4096") && text.contains("cut the file to"), "{text}");
@@ -479,7 +485,7 @@ fn damage_in_an_earlier_file_is_an_error_that_says_where() {
 #[test]
 fn damage_in_the_last_file_is_an_error_if_a_later_record_knew_the_damaged_one_durable() {
     let error = damaged(|world, names| flip(world, &names[2], record_offset(0) + 50)).expect_err("damaged");
-    assert!(matches!(error, OpenError::Corrupt { offset: 4096, .. }), "{error}");
+    assert!(matches!(error, JournalOpenError::Corrupt { offset: 4096, .. }), "{error}");
 }
 
 #[test]
@@ -509,14 +515,14 @@ fn the_advice_for_damage_works() {
 fn a_damaged_header_is_an_error_in_any_file() {
     for file in 0..3 {
         let error = damaged(|world, names| flip(world, &names[file], 33)).expect_err("damaged");
-        assert!(matches!(error, OpenError::Header { .. }), "{error}");
+        assert!(matches!(error, JournalOpenError::Header { .. }), "{error}");
     }
 }
 
 #[test]
 fn a_file_that_is_gone_from_the_middle_is_an_error() {
     let error = damaged(|world, names| world.disk.delete(&dir().join(&names[1]))).expect_err("missing");
-    assert!(matches!(error, OpenError::Missing { .. }), "{error}");
+    assert!(matches!(error, JournalOpenError::Missing { .. }), "{error}");
 }
 
 #[test]
@@ -524,7 +530,7 @@ fn a_file_that_is_shorter_than_its_successor_says_is_an_error() {
     let shorten = |bytes: &mut Vec<u8>| bytes.truncate(record_offset(0) + 60);
     let error =
         damaged(|world, names| world.disk.edit(&dir().join(&names[1]), shorten)).expect_err("cut off");
-    assert!(matches!(error, OpenError::Corrupt { .. }), "{error}");
+    assert!(matches!(error, JournalOpenError::Corrupt { .. }), "{error}");
 }
 
 #[test]
@@ -537,5 +543,5 @@ fn files_of_another_journal_are_not_mixed_in() {
     other.disk.edit(&first, |bytes| foreign = bytes.clone());
     let error = damaged(|world, names| world.disk.edit(&dir().join(&names[0]), |bytes| *bytes = foreign))
         .expect_err("mixed up");
-    assert!(matches!(error, OpenError::Header { .. }), "{error}");
+    assert!(matches!(error, JournalOpenError::Header { .. }), "{error}");
 }

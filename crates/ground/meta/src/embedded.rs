@@ -7,14 +7,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tailwater_env::{BoxFuture, Env, Task};
-use tailwater_journal::{Append, AppendError, Journal, Lost, Tag};
+use tailwater_journal::{Journal, JournalAppendError, JournalAppendOptions, Lost, Tag};
 use tokio::sync::{Notify, watch};
 
 use crate::contract::{Expect, Meta, MetaError, Op, Versioned, check_key, check_ops, check_value};
 use crate::lease::Lease;
 use crate::limits::{LEASE_TTL_MAX, LEASE_TTL_MIN, PENDING_MAX, SNAPSHOT_RETRY};
-use crate::record::{Change, CommitRecord};
-use crate::state::{Grant, NEVER, Settled, State, Verdict};
+use crate::record::{CommitRecord, RecordedChange};
+use crate::state::{CommitVerdict, Grant, MetaState, NEVER, SettledCommits};
 use crate::watch::Watch;
 
 /// The tag of metadata's records in the journal.
@@ -41,21 +41,21 @@ impl Default for MetaConfig {
 /// commits are `Unavailable`; when the last handle is dropped, watches and leases end.
 #[derive(Clone)]
 pub struct EmbeddedMeta {
-    inner: Arc<Inner>,
+    inner: Arc<EmbeddedInner>,
 }
 
-struct Inner {
-    shared: Arc<Shared>,
+struct EmbeddedInner {
+    shared: Arc<MetaShared>,
     _tasks: [Task; 2],
 }
 
-struct Shared {
+struct MetaShared {
     env: Env,
     journal: Journal,
     dir: PathBuf,
     config: MetaConfig,
     /// Locked for decisions and for the append that follows from one, never over an await.
-    state: Mutex<State>,
+    state: Mutex<MetaState>,
     /// Wakes the task that settles commits.
     appended: Notify,
     /// Wakes the task that takes snapshots.
@@ -68,7 +68,7 @@ impl std::fmt::Debug for EmbeddedMeta {
     }
 }
 
-impl Drop for Inner {
+impl Drop for EmbeddedInner {
     fn drop(&mut self) {
         self.shared.state.lock().close();
     }
@@ -81,12 +81,12 @@ impl EmbeddedMeta {
         journal: Journal,
         dir: PathBuf,
         config: MetaConfig,
-        mut state: State,
+        mut state: MetaState,
         // Revision of the snapshot that is stored; 0 if none is.
         stored: u64,
     ) -> Self {
         state.incarnation = journal.incarnation();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(MetaShared {
             env: env.clone(),
             journal,
             dir,
@@ -99,7 +99,7 @@ impl EmbeddedMeta {
             env.spawn("meta-settle", settle(Arc::clone(&shared))),
             env.spawn_dedicated("meta-snapshot", take_snapshots(Arc::clone(&shared), stored)),
         ];
-        Self { inner: Arc::new(Inner { shared, _tasks: tasks }) }
+        Self { inner: Arc::new(EmbeddedInner { shared, _tasks: tasks }) }
     }
 }
 
@@ -137,19 +137,19 @@ impl Meta for EmbeddedMeta {
 enum Attempt {
     Done(Result<u64, MetaError>),
     /// Appended with that version; the answer when it is settled.
-    Appended(u64, Settled),
+    Appended(u64, SettledCommits),
     /// The answer, if that commit settles well; another try otherwise.
-    After(Settled, Result<(), MetaError>),
+    After(SettledCommits, Result<(), MetaError>),
     /// Another try when that commit is settled, however.
-    Again(Settled),
+    Again(SettledCommits),
     /// Another try at once.
     AgainNow,
     /// Another try when the journal has got on.
     Busy,
 }
 
-impl Shared {
-    fn read<T>(&self, read: impl FnOnce(&mut State) -> T) -> Result<T, MetaError> {
+impl MetaShared {
+    fn read<T>(&self, read: impl FnOnce(&mut MetaState) -> T) -> Result<T, MetaError> {
         let mut state = self.state.lock();
         if state.closed {
             return Err(closed());
@@ -199,18 +199,18 @@ impl Shared {
         }
         state.end_expired(self.env.now());
         let changes = match state.judge(ops) {
-            Verdict::Conflict(key, None) => return Attempt::Done(Err(MetaError::Conflict { key })),
-            Verdict::Conflict(key, Some(settled)) => {
+            CommitVerdict::Conflict(key, None) => return Attempt::Done(Err(MetaError::Conflict { key })),
+            CommitVerdict::Conflict(key, Some(settled)) => {
                 return Attempt::After(settled, Err(MetaError::Conflict { key }));
             }
-            Verdict::Nothing(settled) if grant.is_none() => {
+            CommitVerdict::Nothing(settled) if grant.is_none() => {
                 return match settled {
                     None => Attempt::Done(Ok(state.applied())),
                     Some(settled) => Attempt::After(settled, Ok(())),
                 };
             }
-            Verdict::Nothing(_) => Vec::new(),
-            Verdict::Changes(changes) => changes,
+            CommitVerdict::Nothing(_) => Vec::new(),
+            CommitVerdict::Changes(changes) => changes,
         };
         if grant.is_some()
             && let Err(error) = state.check_lease_room()
@@ -225,14 +225,14 @@ impl Shared {
 
     fn append(
         &self,
-        state: &mut State,
-        changes: Vec<Change>,
+        state: &mut MetaState,
+        changes: Vec<RecordedChange>,
         grant: Option<&(Arc<str>, Bytes, Grant)>,
     ) -> Attempt {
         let commit: CommitRecord = state.draft(changes);
         let record = commit.encode();
         // Metadata is what makes room elsewhere, so it may use what the journal keeps back.
-        let append = Append::new(state.incarnation).reserved();
+        let append = JournalAppendOptions::new(state.incarnation).reserved();
         match self.journal.append(TAG, &[&record], append) {
             Ok(end) => {
                 let version = commit.revision;
@@ -240,7 +240,7 @@ impl Shared {
                 self.appended.notify_one();
                 Attempt::Appended(version, settled)
             }
-            Err(AppendError::Stale { current }) => match state.settled_last() {
+            Err(JournalAppendError::Stale { current }) => match state.settled_last() {
                 // What was on its way is lost, or durable; both are settled before anything else is judged.
                 Some(settled) => Attempt::Again(settled),
                 None => {
@@ -248,8 +248,8 @@ impl Shared {
                     Attempt::AgainNow
                 }
             },
-            Err(AppendError::Backlog { .. }) => Attempt::Busy,
-            Err(error @ AppendError::TooLarge { .. }) => {
+            Err(JournalAppendError::Backlog { .. }) => Attempt::Busy,
+            Err(error @ JournalAppendError::TooLarge { .. }) => {
                 Attempt::Done(Err(MetaError::Invalid(error.to_string())))
             }
             Err(error) => Attempt::Done(Err(unavailable(error))),
@@ -290,7 +290,7 @@ fn unavailable(error: impl std::error::Error) -> MetaError {
 }
 
 /// Applies commits when they are durable, in order, and answers them; ends leases that are over.
-async fn settle(shared: Arc<Shared>) {
+async fn settle(shared: Arc<MetaShared>) {
     let durable = shared.journal.durable();
     loop {
         let (end, expiry) = {
@@ -324,7 +324,7 @@ async fn settle(shared: Arc<Shared>) {
 }
 
 /// Takes a snapshot whenever enough was committed, or the journal wants its room back.
-async fn take_snapshots(shared: Arc<Shared>, mut stored: u64) {
+async fn take_snapshots(shared: Arc<MetaShared>, mut stored: u64) {
     let durable = shared.journal.durable();
     loop {
         let wanted = tokio::select! {
@@ -369,7 +369,7 @@ async fn take_snapshots(shared: Arc<Shared>, mut stored: u64) {
 }
 
 /// Renews a lease until it is over. Its store being gone ends it, and so does the holder by dropping the task.
-async fn renew(shared: Weak<Shared>, key: String, version: u64, ttl: Duration) {
+async fn renew(shared: Weak<MetaShared>, key: String, version: u64, ttl: Duration) {
     loop {
         let Some(strong) = shared.upgrade() else { return };
         let sleep = strong.env.sleep(ttl / 3);

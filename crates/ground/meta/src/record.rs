@@ -26,7 +26,7 @@ const DELETE: u8 = 2;
 
 /// What a commit does to a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Change {
+pub(crate) struct RecordedChange {
     pub(crate) key: Arc<str>,
     /// `None` removes it.
     pub(crate) value: Option<Bytes>,
@@ -37,12 +37,12 @@ pub(crate) struct Change {
 pub(crate) struct CommitRecord {
     pub(crate) revision: u64,
     pub(crate) previous: u64,
-    pub(crate) changes: Vec<Change>,
+    pub(crate) changes: Vec<RecordedChange>,
 }
 
 /// Why bytes are not a commit or a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum RecordError {
+pub(crate) enum MetaRecordError {
     #[error("it ends too early")]
     Short,
     #[error("its format is {found}, and this program knows {FORMAT}")]
@@ -72,15 +72,15 @@ impl CommitRecord {
         bytes
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, RecordError> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, MetaRecordError> {
         let mut reader = Reader { bytes };
         let found = reader.u8()?;
         if found != FORMAT {
-            return Err(RecordError::Format { found });
+            return Err(MetaRecordError::Format { found });
         }
         let (revision, previous) = (reader.u64()?, reader.u64()?);
         if previous >= revision {
-            return Err(RecordError::Impossible);
+            return Err(MetaRecordError::Impossible);
         }
         let mut changes = Vec::new();
         while !reader.bytes.is_empty() {
@@ -89,9 +89,9 @@ impl CommitRecord {
             let value = match kind {
                 PUT => Some(reader.value()?),
                 DELETE => None,
-                _ => return Err(RecordError::Impossible),
+                _ => return Err(MetaRecordError::Impossible),
             };
-            changes.push(Change { key, value });
+            changes.push(RecordedChange { key, value });
         }
         Ok(Self { revision, previous, changes })
     }
@@ -109,34 +109,34 @@ pub(crate) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn take(&mut self, count: usize) -> Result<&'a [u8], RecordError> {
-        let (taken, rest) = self.bytes.split_at_checked(count).ok_or(RecordError::Short)?;
+    fn take(&mut self, count: usize) -> Result<&'a [u8], MetaRecordError> {
+        let (taken, rest) = self.bytes.split_at_checked(count).ok_or(MetaRecordError::Short)?;
         self.bytes = rest;
         Ok(taken)
     }
 
-    fn u8(&mut self) -> Result<u8, RecordError> {
+    fn u8(&mut self) -> Result<u8, MetaRecordError> {
         Ok(self.take(1)?[0])
     }
 
-    pub(crate) fn u64(&mut self) -> Result<u64, RecordError> {
+    pub(crate) fn u64(&mut self) -> Result<u64, MetaRecordError> {
         Ok(u64::from_le_bytes(self.take(8)?.try_into().expect("8 bytes")))
     }
 
-    fn limited(&mut self, length_max: usize) -> Result<&'a [u8], RecordError> {
+    fn limited(&mut self, length_max: usize) -> Result<&'a [u8], MetaRecordError> {
         let length = u32::from_le_bytes(self.take(4)?.try_into().expect("4 bytes")) as usize;
         if length > length_max {
-            return Err(RecordError::Impossible);
+            return Err(MetaRecordError::Impossible);
         }
         self.take(length)
     }
 
-    pub(crate) fn key(&mut self) -> Result<Arc<str>, RecordError> {
+    pub(crate) fn key(&mut self) -> Result<Arc<str>, MetaRecordError> {
         let bytes = self.limited(KEY_BYTES_MAX)?;
-        std::str::from_utf8(bytes).map(Arc::from).map_err(|_| RecordError::Impossible)
+        std::str::from_utf8(bytes).map(Arc::from).map_err(|_| MetaRecordError::Impossible)
     }
 
-    pub(crate) fn value(&mut self) -> Result<Bytes, RecordError> {
+    pub(crate) fn value(&mut self) -> Result<Bytes, MetaRecordError> {
         self.limited(VALUE_BYTES_MAX).map(Bytes::copy_from_slice)
     }
 }
@@ -147,10 +147,10 @@ mod tests {
 
     use super::*;
 
-    fn changes() -> impl Strategy<Value = Vec<Change>> {
+    fn changes() -> impl Strategy<Value = Vec<RecordedChange>> {
         let change = ("[a-z/]{1,40}", proptest::option::of(proptest::collection::vec(any::<u8>(), 0..100)));
         let change =
-            change.prop_map(|(key, value)| Change { key: key.into(), value: value.map(Bytes::from) });
+            change.prop_map(|(key, value)| RecordedChange { key: key.into(), value: value.map(Bytes::from) });
         proptest::collection::vec(change, 0..8)
     }
 
@@ -171,8 +171,8 @@ mod tests {
     #[test]
     fn the_bytes_of_a_commit_stay_the_same_for_ever() {
         let changes = vec![
-            Change { key: "a/b".into(), value: Some(Bytes::from_static(b"xy")) },
-            Change { key: "c".into(), value: None },
+            RecordedChange { key: "a/b".into(), value: Some(Bytes::from_static(b"xy")) },
+            RecordedChange { key: "c".into(), value: None },
         ];
         let encoded = CommitRecord { revision: 9, previous: 7, changes }.encode();
         let hex: String = encoded.iter().map(|byte| format!("{byte:02x}")).collect();

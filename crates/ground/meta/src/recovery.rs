@@ -21,7 +21,7 @@ use crate::contract::Versioned;
 use crate::embedded::{EmbeddedMeta, MetaConfig};
 use crate::record::CommitRecord;
 use crate::snapshot::{Snapshot, read, stored};
-use crate::state::State;
+use crate::state::MetaState;
 
 /// Why metadata can't be recovered.
 #[derive(Debug, thiserror::Error)]
@@ -115,7 +115,7 @@ impl Recovery {
 
     /// Everything was replayed: metadata goes on in `journal`.
     pub fn finish(self, env: &Env, journal: Journal, config: MetaConfig) -> EmbeddedMeta {
-        let state = State::new(self.snapshot.keys, self.snapshot.revision, self.replayed_bytes);
+        let state = MetaState::new(self.snapshot.keys, self.snapshot.revision, self.replayed_bytes);
         EmbeddedMeta::start(env, journal, self.dir, config, state, self.stored)
     }
 }

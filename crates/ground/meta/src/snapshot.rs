@@ -23,7 +23,7 @@ use tailwater_env::{Disk, OpenMode};
 
 use crate::contract::Versioned;
 use crate::limits::SNAPSHOT_WRITE_BYTES;
-use crate::record::{Reader, RecordError, put_bytes};
+use crate::record::{MetaRecordError, Reader, put_bytes};
 
 const MAGIC: [u8; 8] = *b"TWMETASN";
 const VERSION: u32 = 1;
@@ -48,7 +48,7 @@ pub(crate) enum SnapshotError {
     #[error("its checksum is wrong")]
     Checksum,
     #[error("a key in it can't be read: {0}")]
-    Key(#[from] RecordError),
+    Key(#[from] MetaRecordError),
 }
 
 impl Snapshot {
@@ -89,11 +89,11 @@ impl Snapshot {
             let key = reader.key()?;
             let value = reader.value()?;
             if version > revision || keys.insert(key, Versioned { value, version }).is_some() {
-                return Err(RecordError::Impossible.into());
+                return Err(MetaRecordError::Impossible.into());
             }
         }
         if !reader.bytes.is_empty() {
-            return Err(RecordError::Impossible.into());
+            return Err(MetaRecordError::Impossible.into());
         }
         Ok(Self { revision, keys })
     }
@@ -191,7 +191,7 @@ mod tests {
         let end = bytes.len() - CHECKSUM_BYTES;
         let checksum = crc_fast::crc64_nvme(&bytes[..end]);
         bytes[end..].copy_from_slice(&checksum.to_le_bytes());
-        assert_eq!(Snapshot::decode(&bytes), Err(SnapshotError::Key(RecordError::Short)));
+        assert_eq!(Snapshot::decode(&bytes), Err(SnapshotError::Key(MetaRecordError::Short)));
     }
 
     proptest! {

@@ -23,7 +23,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::contract::{MetaError, Op, Versioned};
 use crate::limits::{LEASES_MAX, WATCHES_MAX};
-use crate::record::{Change, CommitRecord};
+use crate::record::{CommitRecord, RecordedChange};
 use crate::snapshot::Snapshot;
 use crate::watch::{Event, Watch, WatchSender, watch_channel};
 
@@ -32,7 +32,7 @@ pub(crate) const NEVER: Instant = Instant::from_ns(u64::MAX);
 
 /// A key.
 #[derive(Clone, Debug)]
-struct Entry {
+struct KeyState {
     versioned: Versioned,
     leased: bool,
 }
@@ -46,11 +46,11 @@ pub(crate) struct Grant {
 
 /// A commit on its way.
 #[derive(Debug)]
-struct Pending {
+struct PendingCommit {
     revision: u64,
     end: JournalPosition,
     record_bytes: usize,
-    changes: Vec<Change>,
+    changes: Vec<RecordedChange>,
     /// The key that the commit leases, and how.
     grant: Option<(Arc<str>, Bytes, Grant)>,
     waiters: Vec<oneshot::Sender<Result<(), Lost>>>,
@@ -65,24 +65,24 @@ struct LeaseState {
 }
 
 /// Completes when the commit that it is about was applied or lost.
-pub(crate) type Settled = oneshot::Receiver<Result<(), Lost>>;
+pub(crate) type SettledCommits = oneshot::Receiver<Result<(), Lost>>;
 
 /// What the operations come to.
 #[derive(Debug)]
-pub(crate) enum Verdict {
+pub(crate) enum CommitVerdict {
     /// To be appended.
-    Changes(Vec<Change>),
+    Changes(Vec<RecordedChange>),
     /// All expectations hold and nothing is to be changed; once that commit is durable, if one is named.
-    Nothing(Option<Settled>),
+    Nothing(Option<SettledCommits>),
     /// An expectation does not hold; once that commit is durable, if one is named.
-    Conflict(String, Option<Settled>),
+    Conflict(String, Option<SettledCommits>),
 }
 
 /// All of it.
 #[derive(Debug)]
-pub(crate) struct State {
-    keys: BTreeMap<Arc<str>, Entry>,
-    pending: VecDeque<Pending>,
+pub(crate) struct MetaState {
+    keys: BTreeMap<Arc<str>, KeyState>,
+    pending: VecDeque<PendingCommit>,
     /// The newest pending change of a key: its commit's revision, and whether it leaves the key there.
     newest: BTreeMap<Arc<str>, (u64, bool)>,
     leases: BTreeMap<Arc<str>, LeaseState>,
@@ -102,11 +102,11 @@ pub(crate) struct State {
     pub(crate) closed: bool,
 }
 
-impl State {
+impl MetaState {
     /// The state that recovery arrived at.
     pub(crate) fn new(keys: BTreeMap<Arc<str>, Versioned>, revision: u64, replayed_bytes: usize) -> Self {
         let bytes = keys.iter().map(|(key, versioned)| size(key, &versioned.value)).sum();
-        let entry = |(key, versioned)| (key, Entry { versioned, leased: false });
+        let entry = |(key, versioned)| (key, KeyState { versioned, leased: false });
         Self {
             keys: keys.into_iter().map(entry).collect(),
             pending: VecDeque::new(),
@@ -171,7 +171,8 @@ impl State {
     }
 
     fn is_leased(&self, key: &str) -> bool {
-        let leasing = |pending: &Pending| pending.grant.as_ref().is_some_and(|(leased, ..)| **leased == *key);
+        let leasing =
+            |pending: &PendingCommit| pending.grant.as_ref().is_some_and(|(leased, ..)| **leased == *key);
         match self.newest.get(key) {
             Some((revision, there)) => {
                 *there && self.pending.iter().any(|pending| pending.revision == *revision && leasing(pending))
@@ -182,40 +183,41 @@ impl State {
 
     /// Holds the operations, which are within the limits, against the keys. Leases that are over have to be
     /// ended before.
-    pub(crate) fn judge(&mut self, ops: &[Op]) -> Verdict {
+    pub(crate) fn judge(&mut self, ops: &[Op]) -> CommitVerdict {
         for op in ops {
             let key = op.key();
             let holds = op.expect().holds(self.version_to_come(key));
             if !holds || matches!(op, Op::Put { .. }) && self.is_leased(key) {
                 let settled = self.settled_of(key);
-                return Verdict::Conflict(key.to_owned(), settled);
+                return CommitVerdict::Conflict(key.to_owned(), settled);
             }
         }
         let change = |op: &Op| match op {
             Op::Put { key, value, .. } => {
-                Some(Change { key: key.as_str().into(), value: Some(value.clone()) })
+                Some(RecordedChange { key: key.as_str().into(), value: Some(value.clone()) })
             }
-            Op::Delete { key, .. } => {
-                self.version_to_come(key).is_some().then(|| Change { key: key.as_str().into(), value: None })
-            }
+            Op::Delete { key, .. } => self
+                .version_to_come(key)
+                .is_some()
+                .then(|| RecordedChange { key: key.as_str().into(), value: None }),
             Op::Check { .. } => None,
         };
-        let changes: Vec<Change> = ops.iter().filter_map(change).collect();
+        let changes: Vec<RecordedChange> = ops.iter().filter_map(change).collect();
         if !changes.is_empty() {
-            return Verdict::Changes(changes);
+            return CommitVerdict::Changes(changes);
         }
         let newest =
             ops.iter().filter_map(|op| self.newest.get(op.key())).map(|(revision, _)| *revision).max();
-        Verdict::Nothing(newest.map(|revision| self.settled(revision)))
+        CommitVerdict::Nothing(newest.map(|revision| self.settled(revision)))
     }
 
-    fn settled_of(&mut self, key: &str) -> Option<Settled> {
+    fn settled_of(&mut self, key: &str) -> Option<SettledCommits> {
         let revision = self.newest.get(key).map(|(revision, _)| *revision)?;
         Some(self.settled(revision))
     }
 
     /// Completes when that pending commit was applied or lost.
-    fn settled(&mut self, revision: u64) -> Settled {
+    fn settled(&mut self, revision: u64) -> SettledCommits {
         let (sender, receiver) = oneshot::channel();
         let pending = self.pending.iter_mut().find(|pending| pending.revision == revision);
         pending.expect("a revision in `newest` is pending").waiters.push(sender);
@@ -223,12 +225,12 @@ impl State {
     }
 
     /// Completes when the oldest pending commit was applied or lost, if there is one.
-    pub(crate) fn settled_first(&mut self) -> Option<Settled> {
+    pub(crate) fn settled_first(&mut self) -> Option<SettledCommits> {
         self.pending.front().map(|pending| pending.revision).map(|revision| self.settled(revision))
     }
 
     /// Completes when the youngest pending commit was applied or lost, if there is one.
-    pub(crate) fn settled_last(&mut self) -> Option<Settled> {
+    pub(crate) fn settled_last(&mut self) -> Option<SettledCommits> {
         self.pending.back().map(|pending| pending.revision).map(|revision| self.settled(revision))
     }
 
@@ -242,7 +244,7 @@ impl State {
     }
 
     /// The commit of these changes, which the caller appends to the journal next.
-    pub(crate) fn draft(&self, changes: Vec<Change>) -> CommitRecord {
+    pub(crate) fn draft(&self, changes: Vec<RecordedChange>) -> CommitRecord {
         let previous = self.pending.back().map_or(self.applied, |pending| pending.revision);
         CommitRecord { revision: self.revision + 1, previous, changes }
     }
@@ -254,7 +256,7 @@ impl State {
         end: JournalPosition,
         record_bytes: usize,
         grant: Option<(Arc<str>, Bytes, Grant)>,
-    ) -> Settled {
+    ) -> SettledCommits {
         let revision = commit.revision;
         assert_eq!(revision, self.revision + 1, "drafted and appended under one lock");
         assert!(self.pending.back().is_none_or(|pending| pending.end < end));
@@ -268,7 +270,7 @@ impl State {
         let changes = commit.changes;
         let (sender, receiver) = oneshot::channel();
         let waiters = vec![sender];
-        self.pending.push_back(Pending { revision, end, record_bytes, changes, grant, waiters });
+        self.pending.push_back(PendingCommit { revision, end, record_bytes, changes, grant, waiters });
         receiver
     }
 
@@ -288,7 +290,7 @@ impl State {
             match change.value {
                 Some(value) => {
                     let version = pending.revision;
-                    self.put(change.key, Entry { versioned: Versioned { value, version }, leased: false });
+                    self.put(change.key, KeyState { versioned: Versioned { value, version }, leased: false });
                 }
                 None => self.remove(&change.key),
             }
@@ -299,7 +301,7 @@ impl State {
             self.expiry_next = self.expiry_next.min(deadline);
             let lease = LeaseState { version, ttl: grant.ttl, deadline, lost: grant.lost };
             self.leases.insert(Arc::clone(&key), lease);
-            self.put(key, Entry { versioned: Versioned { value, version }, leased: true });
+            self.put(key, KeyState { versioned: Versioned { value, version }, leased: true });
         }
         for waiter in pending.waiters {
             // Who asked may have gone.
@@ -318,7 +320,7 @@ impl State {
         }
     }
 
-    fn pop_first(&mut self) -> Pending {
+    fn pop_first(&mut self) -> PendingCommit {
         let pending = self.pending.pop_front().expect("somebody asked for its end");
         let leased = pending.grant.iter().map(|(key, ..)| key);
         for key in pending.changes.iter().map(|change| &change.key).chain(leased) {
@@ -329,7 +331,7 @@ impl State {
         pending
     }
 
-    fn put(&mut self, key: Arc<str>, entry: Entry) {
+    fn put(&mut self, key: Arc<str>, entry: KeyState) {
         let versioned = entry.versioned.clone();
         let added = if entry.leased { 0 } else { size(&key, &entry.versioned.value) };
         let before = self.keys.insert(Arc::clone(&key), entry);

@@ -32,17 +32,17 @@ pub enum WatchEnd {
 /// The reader's end of a watch; see [`crate::Meta::watch`]. Dropping it ends the watch.
 #[derive(Debug)]
 pub struct Watch {
-    shared: Arc<Shared>,
+    shared: Arc<WatchShared>,
 }
 
 /// The store's end of a watch.
 #[derive(Debug)]
 pub struct WatchSender {
-    shared: Arc<Shared>,
+    shared: Arc<WatchShared>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct WatchShared {
     queue: Mutex<Queue>,
     /// One permit is enough: there is one reader.
     changed: Notify,
@@ -58,7 +58,7 @@ struct Queue {
 
 /// Both ends of a watch, for whoever implements [`crate::Meta`].
 pub fn watch_channel() -> (WatchSender, Watch) {
-    let shared = Arc::new(Shared::default());
+    let shared = Arc::new(WatchShared::default());
     (WatchSender { shared: Arc::clone(&shared) }, Watch { shared })
 }
 

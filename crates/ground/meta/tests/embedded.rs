@@ -12,7 +12,7 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::stream::{FuturesUnordered, StreamExt};
 use tailwater_env::Env;
-use tailwater_journal::{Append, Journal, JournalConfig, OpenError, Tag};
+use tailwater_journal::{Journal, JournalAppendOptions, JournalConfig, JournalOpenError, Tag};
 use tailwater_meta::{
     EmbeddedMeta, Expect, Meta, MetaConfig, MetaError, Op, Recovery, RecoveryError, Versioned, WatchEnd,
     conformance,
@@ -41,7 +41,7 @@ fn journal_config() -> JournalConfig {
 #[derive(Debug)]
 enum Failed {
     Recovery(RecoveryError),
-    Journal(OpenError),
+    Journal(JournalOpenError),
 }
 
 fn try_open_with(
@@ -163,7 +163,7 @@ fn a_snapshot_is_taken_for_few_commits_too_if_the_journal_needs_its_files_back()
     world.run(async {
         set(&meta, "old", "1").await;
         for _ in 0..40 {
-            let append = Append::new(journal.incarnation());
+            let append = JournalAppendOptions::new(journal.incarnation());
             loop {
                 match journal.append(Tag(2), &[&[0; 60 << 10]], append) {
                     Ok(position) => {
@@ -316,7 +316,7 @@ fn commits_that_do_not_follow_the_snapshot_are_an_error_and_not_a_loss() {
         world.disk.delete(&dir().join(name));
     }
     let failed = try_open(&world, 1000).expect_err("a gap");
-    assert!(matches!(failed, Failed::Journal(OpenError::Replay { .. })), "{failed:?}");
+    assert!(matches!(failed, Failed::Journal(JournalOpenError::Replay { .. })), "{failed:?}");
 }
 
 // ---- crashes at every call ----

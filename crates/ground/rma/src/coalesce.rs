@@ -91,7 +91,8 @@ impl Parking {
 /// Either the engine, behind [`Attention::rest`], sees what was left, or the one who left it is told to wake it.
 #[derive(Debug)]
 pub(crate) struct Attention {
-    /// It will look before it waits. Set by the engine while it is busy, and by whoever wakes it; cleared by the engine.
+    /// It will look before it waits. Set by the engine while it is busy, and by whoever wakes it; cleared by the
+    /// engine.
     given: AtomicBool,
 }
 
@@ -114,8 +115,8 @@ impl Attention {
 
     /// The engine's side: it does something, and rests before it waits.
     pub(crate) fn stay(&self) {
-        // Relaxed: it says nothing of what was left. A swap, which `rest` sees through to what was asked before it; behind a
-        // store it would not.
+        // Relaxed: it says nothing of what was left. A swap, which `rest` sees through to what was asked before it;
+        // behind a store it would not.
         self.given.swap(true, Ordering::Relaxed);
     }
 }

@@ -67,7 +67,7 @@ const FLAG_FILES: u8 = 2;
 /// What a frame is; a response has the number of its request plus 0x80.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Kind {
+pub(crate) enum FrameKind {
     Hello = 0x01,
     Read = 0x02,
     Scar = 0x03,
@@ -80,9 +80,9 @@ pub(crate) enum Kind {
     CallReply = 0x85,
 }
 
-impl Kind {
+impl FrameKind {
     fn of(number: u8) -> Option<Self> {
-        use Kind::*;
+        use FrameKind::*;
         let kinds = [Hello, Read, Scar, Watch, Call, HelloReply, ReadReply, ScarReply, WatchReply, CallReply];
         kinds.into_iter().find(|kind| *kind as u8 == number)
     }
@@ -143,7 +143,7 @@ pub(crate) enum FrameError {
     #[error("frame kind {0:#04x} is unknown, or goes the other way")]
     Kind(u8),
     #[error("a {kind:?} frame with argument {argument} and a body of {body} bytes")]
-    Length { kind: Kind, argument: u16, body: u32 },
+    Length { kind: FrameKind, argument: u16, body: u32 },
     #[error("malformed body: {0}")]
     Body(&'static str),
 }
@@ -151,7 +151,7 @@ pub(crate) enum FrameError {
 /// A frame's header, checked: the body's length is one that its kind and argument allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
-    pub(crate) kind: Kind,
+    pub(crate) kind: FrameKind,
     pub(crate) argument: u16,
     pub(crate) request: u64,
     body: u32,
@@ -168,25 +168,27 @@ impl Header {
         if version != VERSION {
             return Err(FrameError::Version(version));
         }
-        let kind = Kind::of(number).filter(|kind| kind.is_response() == (side == Side::Responses));
+        let kind = FrameKind::of(number).filter(|kind| kind.is_response() == (side == Side::Responses));
         let kind = kind.ok_or(FrameError::Kind(number))?;
         let count = usize::from(argument);
         let batch = |ops: usize| (1..=BATCH_OPS_MAX).contains(&ops);
         let body_len = body as usize;
         let plausible = match kind {
-            Kind::Hello => count == 0 && body_len == HELLO_BYTES,
-            Kind::HelloReply => count <= REGIONS_MAX && body_len == HELLO_REPLY_BYTES + count * REGION_BYTES,
-            Kind::Read => batch(count) && body_len == count * READ_OP_BYTES,
-            Kind::Scar => batch(count) && body_len == count * SCAR_OP_BYTES,
-            Kind::ReadReply => batch(count) && (count..=count + BATCH_BYTES_MAX).contains(&body_len),
-            Kind::ScarReply => {
+            FrameKind::Hello => count == 0 && body_len == HELLO_BYTES,
+            FrameKind::HelloReply => {
+                count <= REGIONS_MAX && body_len == HELLO_REPLY_BYTES + count * REGION_BYTES
+            }
+            FrameKind::Read => batch(count) && body_len == count * READ_OP_BYTES,
+            FrameKind::Scar => batch(count) && body_len == count * SCAR_OP_BYTES,
+            FrameKind::ReadReply => batch(count) && (count..=count + BATCH_BYTES_MAX).contains(&body_len),
+            FrameKind::ScarReply => {
                 let results = count * SCAR_RESULT_BYTES;
                 batch(count) && (results..=results + BATCH_BYTES_MAX).contains(&body_len)
             }
-            Kind::Watch => count == 0 && body_len == WATCH_BYTES,
-            Kind::WatchReply => count == 0 && body_len == WATCH_REPLY_BYTES,
-            Kind::Call => body_len <= CALL_BYTES_MAX,
-            Kind::CallReply => match count {
+            FrameKind::Watch => count == 0 && body_len == WATCH_BYTES,
+            FrameKind::WatchReply => count == 0 && body_len == WATCH_REPLY_BYTES,
+            FrameKind::Call => body_len <= CALL_BYTES_MAX,
+            FrameKind::CallReply => match count {
                 0 => body_len <= CALL_BYTES_MAX,
                 1 => (REFUSAL_BYTES..=FRAME_BODY_MAX).contains(&body_len),
                 2 => body_len == 0,
@@ -288,23 +290,25 @@ impl Request {
     /// Reads a request off its frame.
     pub(crate) fn parse(header: &Header, mut body: Bytes) -> Result<Self, FrameError> {
         match header.kind {
-            Kind::Hello => {
+            FrameKind::Hello => {
                 if body.split_to(MAGIC.len())[..] != MAGIC {
                     return Err(FrameError::Body("not a client of ours"));
                 }
                 Ok(Self::Hello { lowest: body.get_u8(), highest: body.get_u8() })
             }
-            Kind::Read => Ok(Self::Read(ReadOps(body))),
-            Kind::Scar => Ok(Self::Scar(ScarOps(body))),
-            Kind::Watch => {
+            FrameKind::Read => Ok(Self::Read(ReadOps(body))),
+            FrameKind::Scar => Ok(Self::Scar(ScarOps(body))),
+            FrameKind::Watch => {
                 let last_seen = body.get_u32_le();
                 let deadline = Duration::from_millis(body.get_u32_le().into());
                 Ok(Self::Watch { last_seen, deadline: deadline.min(WATCH_DEADLINE_MAX) })
             }
-            Kind::Call => Ok(Self::Call { method: header.argument, payload: body }),
-            Kind::HelloReply | Kind::ReadReply | Kind::ScarReply | Kind::WatchReply | Kind::CallReply => {
-                Err(FrameError::Kind(header.kind as u8))
-            }
+            FrameKind::Call => Ok(Self::Call { method: header.argument, payload: body }),
+            FrameKind::HelloReply
+            | FrameKind::ReadReply
+            | FrameKind::ScarReply
+            | FrameKind::WatchReply
+            | FrameKind::CallReply => Err(FrameError::Kind(header.kind as u8)),
         }
     }
 }
@@ -376,7 +380,7 @@ impl HelloReply {
     pub(crate) fn encode(&self, out: &mut Vec<u8>, request: u64) {
         let flags = if self.scar { FLAG_SCAR } else { 0 } | if self.files { FLAG_FILES } else { 0 };
         let count = u16::try_from(self.regions.len()).expect("tables are limited");
-        frame(out, Kind::HelloReply, count, request, |out| {
+        frame(out, FrameKind::HelloReply, count, request, |out| {
             out.extend_from_slice(&[self.version, flags, 0, 0]);
             out.extend_from_slice(&self.doorbell.to_le_bytes());
             for region in &self.regions {
@@ -391,7 +395,7 @@ impl HelloReply {
 }
 
 /// Appends the header of a frame whose body of `len` bytes follows.
-pub(crate) fn header(out: &mut Vec<u8>, kind: Kind, argument: u16, request: u64, len: usize) {
+pub(crate) fn header(out: &mut Vec<u8>, kind: FrameKind, argument: u16, request: u64, len: usize) {
     debug_assert!(len <= FRAME_BODY_MAX);
     let len = u32::try_from(len).expect("bodies are limited");
     out.extend_from_slice(&len.to_le_bytes());
@@ -403,7 +407,7 @@ pub(crate) fn header(out: &mut Vec<u8>, kind: Kind, argument: u16, request: u64,
 /// Appends a frame whose body `body` appends.
 pub(crate) fn frame(
     out: &mut Vec<u8>,
-    kind: Kind,
+    kind: FrameKind,
     argument: u16,
     request: u64,
     body: impl FnOnce(&mut Vec<u8>),
@@ -418,7 +422,7 @@ pub(crate) fn frame(
 }
 
 pub(crate) fn encode_hello(out: &mut Vec<u8>, request: u64) {
-    frame(out, Kind::Hello, 0, request, |out| {
+    frame(out, FrameKind::Hello, 0, request, |out| {
         out.extend_from_slice(&MAGIC);
         out.extend_from_slice(&[VERSION, VERSION, 0, 0]);
     });
@@ -427,7 +431,7 @@ pub(crate) fn encode_hello(out: &mut Vec<u8>, request: u64) {
 /// A READ of at most [`BATCH_OPS_MAX`] operations and [`BATCH_BYTES_MAX`] bytes together.
 pub(crate) fn encode_read(out: &mut Vec<u8>, request: u64, ops: &[ReadOp]) {
     let count = u16::try_from(ops.len()).expect("batches are limited");
-    frame(out, Kind::Read, count, request, |out| {
+    frame(out, FrameKind::Read, count, request, |out| {
         out.reserve(ops.len() * READ_OP_BYTES);
         for op in ops {
             out.extend_from_slice(&op.region.0.to_le_bytes());
@@ -441,7 +445,7 @@ pub(crate) fn encode_read(out: &mut Vec<u8>, request: u64, ops: &[ReadOp]) {
 /// A SCAR of at most [`BATCH_OPS_MAX`] operations.
 pub(crate) fn encode_scar(out: &mut Vec<u8>, request: u64, ops: &[ScarOp]) {
     let count = u16::try_from(ops.len()).expect("batches are limited");
-    frame(out, Kind::Scar, count, request, |out| {
+    frame(out, FrameKind::Scar, count, request, |out| {
         out.reserve(ops.len() * SCAR_OP_BYTES);
         for op in ops {
             out.extend_from_slice(&op.bucket.to_le_bytes());
@@ -453,19 +457,19 @@ pub(crate) fn encode_scar(out: &mut Vec<u8>, request: u64, ops: &[ScarOp]) {
 
 pub(crate) fn encode_watch(out: &mut Vec<u8>, request: u64, last_seen: u32, deadline: Duration) {
     let deadline_ms = u32::try_from(deadline.as_millis()).unwrap_or(u32::MAX);
-    frame(out, Kind::Watch, 0, request, |out| {
+    frame(out, FrameKind::Watch, 0, request, |out| {
         out.extend_from_slice(&last_seen.to_le_bytes());
         out.extend_from_slice(&deadline_ms.to_le_bytes());
     });
 }
 
 pub(crate) fn encode_watch_reply(out: &mut Vec<u8>, request: u64, doorbell: u32) {
-    frame(out, Kind::WatchReply, 0, request, |out| out.extend_from_slice(&doorbell.to_le_bytes()));
+    frame(out, FrameKind::WatchReply, 0, request, |out| out.extend_from_slice(&doorbell.to_le_bytes()));
 }
 
 /// The header of a CALL, whose payload of at most [`CALL_BYTES_MAX`] follows.
 pub(crate) fn encode_call(out: &mut Vec<u8>, request: u64, method: u16, payload_bytes: usize) {
-    header(out, Kind::Call, method, request, payload_bytes);
+    header(out, FrameKind::Call, method, request, payload_bytes);
 }
 
 /// What a server answers to a CALL.
@@ -493,7 +497,7 @@ impl CallAnswer {
             Self::Refused(_) => CallStatus::Refused,
             Self::Overloaded => CallStatus::Overloaded,
         };
-        frame(out, Kind::CallReply, status as u16, request, |out| match self {
+        frame(out, FrameKind::CallReply, status as u16, request, |out| match self {
             Self::Done(bytes) => out.extend_from_slice(bytes),
             Self::Refused(refusal) => {
                 out.extend_from_slice(&refusal.code.to_le_bytes());

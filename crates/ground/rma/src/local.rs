@@ -17,7 +17,7 @@ use crate::connection::{
 };
 use crate::limits::{CALL_BYTES_MAX, DOORBELL_START};
 use crate::service::{REFUSED_TOO_LARGE, Refusal, Reply, Service};
-use crate::table::Table;
+use crate::table::RegionTable;
 
 /// The doorbell of a service in the same process.
 #[derive(Clone, Debug)]
@@ -51,14 +51,14 @@ impl Default for LocalDoorbell {
 
 /// Connects to a service in this process. CALLs run on the task that makes them.
 pub fn connect(service: Arc<dyn Service>, doorbell: LocalDoorbell, env: &Env) -> Arc<dyn Connection> {
-    let table = Table::of(&*service);
+    let table = RegionTable::of(&*service);
     let peer = Peer::anonymous("local".to_owned());
     Arc::new(Local { service, table, doorbell, env: env.clone(), peer })
 }
 
 struct Local {
     service: Arc<dyn Service>,
-    table: Table,
+    table: RegionTable,
     doorbell: LocalDoorbell,
     env: Env,
     peer: Peer,

@@ -87,9 +87,9 @@ impl Mapping {
         }
     }
 
-    /// Makes large pages of what is there, as far as the kernel can (from 6.1 on, and whatever its settings say of pages that
-    /// it makes large by itself). Whoever copies out of them looks up fewer addresses, and a socket that is sent
-    /// what lies in them takes it in pieces of 64 KiB and not of 4.
+    /// Makes large pages of what is there, as far as the kernel can (from 6.1 on, and whatever its settings say of
+    /// pages that it makes large by itself). Whoever copies out of them looks up fewer addresses, and a socket that is
+    /// sent what lies in them takes it in pieces of 64 KiB and not of 4.
     pub(crate) fn enlarge_pages(&self) {
         let len = self.len - self.len % LARGE_PAGE;
         if len > 0 {

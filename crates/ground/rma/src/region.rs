@@ -129,8 +129,8 @@ impl Region {
         self.memory.append_to(place(offset), len as usize, out);
     }
 
-    /// Puts the pages with `len` bytes from `offset` on into a pipe, as far as it has room for them without waiting; how
-    /// many bytes. What is taken out of the pipe is what is there then.
+    /// Puts the pages with `len` bytes from `offset` on into a pipe, as far as it has room for them without waiting;
+    /// how many bytes. What is taken out of the pipe is what is there then.
     ///
     /// # Errors
     /// Of kind `WouldBlock` if there is no room.

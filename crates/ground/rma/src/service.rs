@@ -20,8 +20,8 @@ pub struct ScarHit {
 /// An application behind a server. Everything but `call` is called on engine threads, which serve all
 /// connections: it must neither block, nor take a lock that a writer holds for long.
 pub trait Service: Send + Sync + 'static {
-    /// Whether a peer is served at all; asked when it says HELLO, before it learns of any region: its one-sided reads ask
-    /// nobody. The reason for which it is not is for the log.
+    /// Whether a peer is served at all; asked when it says HELLO, before it learns of any region: its one-sided reads
+    /// ask nobody. The reason for which it is not is for the log.
     fn admit(&self, peer: &Peer) -> Result<(), Refusal> {
         let _ = peer;
         Ok(())

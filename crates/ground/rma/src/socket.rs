@@ -21,8 +21,8 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_PROBES: u32 = 3;
 
-/// Sets what every TCP connection of ours has, at both ends: before it is one, on the socket that connects or listens. A connection
-/// that began with bbr is paced for as long as it lives, whatever controls its congestion later.
+/// Sets what every TCP connection of ours has, at both ends: before it is one, on the socket that connects or listens.
+/// A connection that began with bbr is paced for as long as it lives, whatever controls its congestion later.
 pub(crate) fn tune_tcp(socket: impl AsFd) -> io::Result<()> {
     let socket = socket.as_fd();
     sockopt::set_tcp_nodelay(socket, true)?;

@@ -9,9 +9,9 @@ use crate::service::Service;
 
 /// The regions of a service at one moment; a region's id is its place.
 #[derive(Clone, Debug)]
-pub(crate) struct Table(Arc<[Arc<Region>]>);
+pub(crate) struct RegionTable(Arc<[Arc<Region>]>);
 
-impl Table {
+impl RegionTable {
     /// # Panics
     /// If the service has more than [`REGIONS_MAX`] regions.
     pub(crate) fn of(service: &dyn Service) -> Self {

@@ -206,8 +206,8 @@ fn who_fills_the_memory_of_all_is_dropped_and_not_who_finds_no_room_left() {
                 world.env.sleep(Duration::from_millis(1)).await;
             }
         }
-        // Together they are more than is left, and each of them is far below its share. A greedy one whose bytes come only now is
-        // dropped, and may leave them room: so the connections are counted before.
+        // Together they are more than is left, and each of them is far below its share. A greedy one whose bytes come
+        // only now is dropped, and may leave them room: so the connections are counted before.
         let connections = server.connections() + 80;
         let mut modest: Vec<_> = (0..80).map(|_| begin(2 * MODEST, MODEST)).collect();
         while server.memory() <= MEMORY_BYTES_MAX && server.connections() == connections {

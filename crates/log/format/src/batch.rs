@@ -416,12 +416,12 @@ impl std::iter::FusedIterator for Batches<'_> {}
 
 /// The records of one batch as a value that can be kept: it shares the batch's memory, or owns what was decompressed.
 #[derive(Clone, Debug)]
-pub struct BatchRecords {
+pub struct RecordsOfBatch {
     header: BatchHeader,
     records: Bytes,
 }
 
-impl BatchRecords {
+impl RecordsOfBatch {
     /// The records of the batch at the beginning of `bytes`, at most `bytes_max` bytes when decompressed. The
     /// checksum is not looked at.
     pub fn open(
@@ -452,7 +452,7 @@ impl BatchRecords {
     }
 }
 
-impl<'a> IntoIterator for &'a BatchRecords {
+impl<'a> IntoIterator for &'a RecordsOfBatch {
     type Item = Result<Record<'a>, RecordCorrupt>;
     type IntoIter = Records<'a>;
 

@@ -1,6 +1,6 @@
 //! The node's CALL protocol: what is asked of a node two-sidedly, as Protocol Buffers messages.
 //!
-//! A call is a method number and a payload, answered by a payload or by a refusal with an [`ErrorCode`]. The
+//! A call is a method number and a payload, answered by a payload or by a refusal with an [`CallErrorCode`]. The
 //! transport (`rma`) frames, multiplexes and bounds calls; it knows nothing of what is in here.
 //!
 //! What holds:
@@ -36,7 +36,7 @@ use crate::limits::{
 use crate::tails::Tail;
 
 mod error;
-pub use error::{CallRefusal, ErrorCode};
+pub use error::{CallErrorCode, CallRefusal};
 
 /// Version of the protocol as a whole, told in [`Hello`] and [`NodeInfo`].
 pub const CALL_VERSION: u32 = 1;
@@ -269,8 +269,8 @@ pub struct BackendInfo {
     /// Ways to reach it, the best one first, as `rma` writes addresses.
     #[prost(string, repeated, tag = "1")]
     pub addresses: Vec<String>,
-    /// Which start of the backend it is that the node uses: the generation of its index region, which no other one has. 0
-    /// where the node does not know, as it is not connected to it. Not there: the node does not say.
+    /// Which start of the backend it is that the node uses: the generation of its index region, which no other one has.
+    /// 0 where the node does not know, as it is not connected to it. Not there: the node does not say.
     #[prost(uint64, optional, tag = "2")]
     pub instance: Option<u64>,
 }
@@ -394,7 +394,7 @@ pub enum AppendOutcome {
     Appended(Appended),
     /// It was not appended, or it is not known whether it was; the code says which.
     #[prost(message, tag = "2")]
-    Failed(Failure),
+    Failed(CallFailure),
 }
 
 /// Where records went.
@@ -425,8 +425,8 @@ pub struct Appended {
 
 /// Why something was refused.
 #[derive(Clone, PartialEq, Message)]
-pub struct Failure {
-    /// [`ErrorCode::number`].
+pub struct CallFailure {
+    /// [`CallErrorCode::number`].
     #[prost(uint32, tag = "1")]
     pub code: u32,
     /// In words, for a person.

@@ -26,9 +26,9 @@
 //! - The header has a checksum of its own, which covers the body's checksum: together they cover every byte. So
 //!   a length can be believed as soon as the 88 bytes are there, and garbage is told from "not all here yet"
 //!   without waiting for a body that never comes.
-//! - Both have 64 bits and are what is fastest (`cargo bench -p tailwater-format` prints it): `twox-hash` finds out at run time what the
-//!   processor can do, and where that has no AVX-512 a CRC-64 takes four times as long. The batches inside keep Kafka's CRC32C,
-//!   which Kafka's clients check.
+//! - Both have 64 bits and are what is fastest (`cargo bench -p tailwater-format` prints it): `twox-hash` finds out at
+//!   run time what the processor can do, and where that has no AVX-512 a CRC-64 takes four times as long. The batches
+//!   inside keep Kafka's CRC32C, which Kafka's clients check.
 //! - Nothing here allocates while parsing, and no input makes it panic.
 //!
 //! Entries are written by a segment's one writer; recovery, the tail readers and the copies parse them.

@@ -22,8 +22,8 @@ mod start;
 pub mod tails;
 
 pub use batch::{
-    Batch, BatchBuilder, BatchError, BatchHeader, BatchRecords, Codec, Decompressor, NO_TIMESTAMP_MS,
-    Producer, Record, Records, batches,
+    Batch, BatchBuilder, BatchError, BatchHeader, Codec, Decompressor, NO_TIMESTAMP_MS, Producer, Record,
+    Records, RecordsOfBatch, batches,
 };
 pub use chunk::{CHUNK_KEY_BYTES, ChunkKey, ChunkPiece};
 pub use entry::{

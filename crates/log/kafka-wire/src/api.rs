@@ -25,7 +25,7 @@ use crate::messages::topics::{
 use crate::wire::Wire;
 
 /// A request, and which response answers it.
-pub trait Request: Wire {
+pub trait ApiRequest: Wire {
     /// Its API.
     const API: Api;
     /// What answers it.
@@ -83,7 +83,7 @@ macro_rules! apis {
             }
         }
 
-        $(impl Request for $request {
+        $(impl ApiRequest for $request {
             const API: Api = Api::$name;
             type Response = $response;
         })*

@@ -8,15 +8,15 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
-use tailwater_access::{Authorizer, Denied, Request as Asked, Resource};
+use tailwater_access::{AccessRequest as Asked, Authorizer, Denied, Resource};
 use tailwater_env::{Complaints, Env, Instant};
 use tailwater_format::{ShardId, ShardNumber};
-use tailwater_log::{Log, StreamInfo};
+use tailwater_log::{Log, LogStreamInfo};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use uuid::Uuid;
 
 use crate::answers;
-use crate::api::{Api, Request};
+use crate::api::{Api, ApiRequest};
 use crate::config::COMMON_FRAME_BYTES;
 use crate::config::KafkaConfig;
 use crate::connection::Closing;
@@ -201,7 +201,8 @@ impl Broker {
         Arc::clone(room).acquire_many_owned(kib(bytes)).await.ok()
     }
 
-    /// Room for what a Fetch reads: as many bytes as it wants, or what it gets of the rest. Never waits: there may be none.
+    /// Room for what a Fetch reads: as many bytes as it wants, or what it gets of the rest. Never waits: there may be
+    /// none.
     pub(crate) fn take_answer_room(&self, wanted: usize) -> (usize, Option<OwnedSemaphorePermit>) {
         // A part of the rest, so that a few who are slow leave something for all others.
         let bytes = wanted.min((self.answers.available_permits() << 10) / 4);
@@ -382,7 +383,7 @@ impl Broker {
         function: impl FnOnce(Arc<Self>, Context, R) -> F,
     ) -> Result<Answer, Malformed>
     where
-        R: Request,
+        R: ApiRequest,
         R::Response: Send,
         F: Future<Output = R::Response> + Send + 'static,
     {
@@ -405,8 +406,8 @@ impl Broker {
     }
 
     /// The room that an answer takes until it is sent, but for the records in one to a Fetch, if it is large; why its
-    /// connection is closed instead. An answer to a Produce takes it before anything is appended: a producer whose answer
-    /// is withheld would send again what was. One to a Fetch takes it before it waits.
+    /// connection is closed instead. An answer to a Produce takes it before anything is appended: a producer whose
+    /// answer is withheld would send again what was. One to a Fetch takes it before it waits.
     pub(crate) fn room_for_answer(&self, bytes: usize) -> Result<Option<OwnedSemaphorePermit>, String> {
         if bytes <= SMALL_ANSWER_BYTES {
             return Ok(None);
@@ -466,7 +467,7 @@ impl Broker {
     }
 
     /// The streams that a client may know of.
-    pub(crate) fn visible_topics(&self, context: &Context) -> impl Iterator<Item = StreamInfo> {
+    pub(crate) fn visible_topics(&self, context: &Context) -> impl Iterator<Item = LogStreamInfo> {
         let streams = self.log.list_streams().into_iter();
         streams.filter(|stream| self.shows(context, Resource::Stream(&stream.name)))
     }
@@ -479,7 +480,7 @@ impl Broker {
         name: &str,
         id: Uuid,
         by_id: bool,
-    ) -> Result<StreamInfo, ErrorCode> {
+    ) -> Result<LogStreamInfo, ErrorCode> {
         if by_id {
             let found = self.log.stream_by_id(tailwater_format::StreamId(id));
             let found = found.map_err(|_| ErrorCode::UnknownTopicId)?;
@@ -492,7 +493,7 @@ impl Broker {
 }
 
 /// The shard that a partition is.
-pub(crate) fn shard_of(stream: &StreamInfo, partition: i32) -> Result<ShardId, ErrorCode> {
+pub(crate) fn shard_of(stream: &LogStreamInfo, partition: i32) -> Result<ShardId, ErrorCode> {
     let number = u32::try_from(partition).ok().filter(|number| *number < stream.config.shards);
     let shard = ShardNumber(number.ok_or(ErrorCode::UnknownTopicOrPartition)?);
     Ok(ShardId { stream: stream.id, shard })

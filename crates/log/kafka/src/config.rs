@@ -35,13 +35,13 @@ pub struct KafkaConfig {
     pub frame_bytes_max: usize,
     /// Items of all arrays of one request, each of which takes some 200 bytes of memory.
     pub items_max: usize,
-    /// Bytes of all requests at the same time (`queued.max.request.bytes`); beyond it connections are not read. If larger
-    /// ones than [`COMMON_FRAME_BYTES`] are allowed, half of it is theirs, or a largest one.
+    /// Bytes of all requests at the same time (`queued.max.request.bytes`); beyond it connections are not read. If
+    /// larger ones than [`COMMON_FRAME_BYTES`] are allowed, half of it is theirs, or a largest one.
     pub requests_bytes_max: usize,
     /// Bytes of one answer to a Fetch (`fetch.max.bytes`); a larger batch still goes out alone.
     pub fetch_bytes_max: usize,
-    /// Bytes of all answers to Fetch that were read and not sent; beyond it an answer has one batch. As many for others of
-    /// more than 64 KiB; beyond it one closes its connection.
+    /// Bytes of all answers to Fetch that were read and not sent; beyond it an answer has one batch. As many for others
+    /// of more than 64 KiB; beyond it one closes its connection.
     pub answers_bytes_max: usize,
     /// A connection without a request for so many milliseconds is closed (`connections.max.idle.ms`).
     pub idle_ms: u64,

@@ -5,7 +5,8 @@
 //!   soon as it is there if only others of its kind are before it. Appends are submitted in the order in which they
 //!   came, so a pipeline keeps its order, and one sync acknowledges many of them.
 //! - While an answer is waited for, the socket is read on, up to [`AHEAD_BYTES`] or the end of a frame that may begin
-//!   beside it: a client that goes away is noticed, and what it waited for is given up if that is what others have to do.
+//!   beside it: a client that goes away is noticed, and what it waited for is given up if that is what others have to
+//!   do.
 //! - A whole request that was read is carried out, also if the client is gone by then: whoever produces with acks=0
 //!   closes when everything is sent.
 //! - A client that does not read its answers is not read either, and is closed after a while; it holds only itself up.
@@ -165,12 +166,12 @@ enum Room {
     /// Others have it. Nothing is read meanwhile.
     Wanted { permit: BoxFuture<'static, Option<OwnedSemaphorePermit>>, len: usize },
     /// Taken, until the frame was carried out; it has to arrive in time.
-    Taken { permit: Option<OwnedSemaphorePermit>, arrival: Arrival },
+    Taken { permit: Option<OwnedSemaphorePermit>, arrival: RequestArrival },
 }
 
 /// When a large frame has to come.
 #[derive(Clone, Copy)]
-struct Arrival {
+struct RequestArrival {
     len: usize,
     /// For all of it.
     patience: Duration,
@@ -249,8 +250,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// For how many bytes there has to be room next, and for how many if there is not: for the rest of the frame that has
-    /// begun, in steps; in small ones as long as it counts against nothing.
+    /// For how many bytes there has to be room next, and for how many if there is not: for the rest of the frame that
+    /// has begun, in steps; in small ones as long as it counts against nothing.
     fn wanted(&self) -> (usize, usize) {
         let rest = match self.frame_len() {
             Ok(Some(len)) => Some((len + 4).saturating_sub(self.buffer.len())),
@@ -260,8 +261,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             Room::Taken { .. } => GROW_BYTES.max(self.buffer.len()),
             Room::None | Room::Wanted { .. } => SMALL_FRAME_BYTES,
         };
-        // A frame's memory is made for exactly its rest: there is no need of more for the last bytes of it. Into no room
-        // at all nothing could be read, which would look like the end of the stream.
+        // A frame's memory is made for exactly its rest: there is no need of more for the last bytes of it. Into no
+        // room at all nothing could be read, which would look like the end of the stream.
         let least = rest.map_or(READ_BYTES, |rest| rest.clamp(1, READ_BYTES));
         (least, rest.unwrap_or(0).clamp(READ_BYTES, most))
     }
@@ -325,7 +326,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let (arrives_by, step_by) = (now + patience, now + stalled / ARRIVAL_STEPS);
         Room::Taken {
             permit,
-            arrival: Arrival { len, patience, arrives_by, step_by, step_bytes, is_extended: false },
+            arrival: RequestArrival { len, patience, arrives_by, step_by, step_bytes, is_extended: false },
         }
     }
 
@@ -379,8 +380,8 @@ async fn took(
 }
 
 /// Completes when a frame should have come, or more of it.
-async fn late(env: &Env, arrival: Option<Arrival>) -> Closing {
-    let Arrival { len, patience, arrives_by, step_by, .. } = arrival.expect("one is on its way");
+async fn late(env: &Env, arrival: Option<RequestArrival>) -> Closing {
+    let RequestArrival { len, patience, arrives_by, step_by, .. } = arrival.expect("one is on its way");
     env.sleep_until(arrives_by.min(step_by)).await;
     Closing::Slow(len, patience)
 }

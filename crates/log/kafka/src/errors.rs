@@ -5,24 +5,24 @@ use tailwater_log::{AppendError, ReadError, SequenceError, StreamError};
 
 /// An error, and its words for a person.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Refused {
+pub(crate) struct RefusedRequest {
     pub error: ErrorCode,
     pub why: String,
 }
 
-impl Refused {
+impl RefusedRequest {
     pub fn new(error: ErrorCode, why: impl Into<String>) -> Self {
         Self { error, why: why.into() }
     }
 }
 
-impl From<StreamError> for Refused {
+impl From<StreamError> for RefusedRequest {
     fn from(error: StreamError) -> Self {
         Self::new(stream_error(&error), error.to_string())
     }
 }
 
-impl From<AppendError> for Refused {
+impl From<AppendError> for RefusedRequest {
     fn from(error: AppendError) -> Self {
         Self::new(append_error(&error), error.to_string())
     }

@@ -10,7 +10,8 @@
 //! durable. What holds:
 //! - Record batches are opaque: they are checked, get their offsets, and go out as they came in.
 //! - Records that this protocol acknowledges are as durable as their stream promises, with acks 1 as with acks all.
-//! - Nothing that comes over the wire is believed: `tailwater-kafka-wire` says how it is read, `connection.rs` what bounds it.
+//! - Nothing that comes over the wire is believed: `tailwater-kafka-wire` says how it is read, `connection.rs` what
+//!   bounds it.
 //! - A client holds nobody up but itself.
 //!
 //! To be read in this order: `server.rs`, `connection.rs`, `broker.rs`, then `answers/`. `docs/kafka.md` lists what is

@@ -6,9 +6,9 @@
 //! is looked at only after a pause, and finds more. A consumer of a quiet topic is not concerned: the pause is over
 //! before something comes.
 //!
-//! The pause follows the load in steps, a step for each [`WINDOW`]: longer while there are too many answers, shorter while
-//! there are few. It begins late and ends early, as its first step is already longer than what some twenty consumers are
-//! behind without it.
+//! The pause follows the load in steps, a step for each [`WINDOW`]: longer while there are too many answers, shorter
+//! while there are few. It begins late and ends early, as its first step is already longer than what some twenty
+//! consumers are behind without it.
 
 use std::time::Duration;
 
@@ -34,10 +34,10 @@ const WINDOWS_PER_S: u32 = 1_000 / WINDOW.as_millis() as u32;
 
 /// The pause of all connections.
 #[derive(Debug, Default)]
-pub(crate) struct Pace(Mutex<State>);
+pub(crate) struct Pace(Mutex<PaceState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct PaceState {
     window: Option<Instant>,
     answers: u32,
     pause: Duration,

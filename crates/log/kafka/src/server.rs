@@ -33,8 +33,8 @@ pub(crate) struct Listening {
 }
 
 impl Server {
-    /// Answers the clients of all `listeners`, of which there is one at least, for `broker`: the sockets that were bound,
-    /// with what was configured.
+    /// Answers the clients of all `listeners`, of which there is one at least, for `broker`: the sockets that were
+    /// bound, with what was configured.
     pub fn start(listeners: Vec<(TcpListener, Listener)>, broker: Arc<Broker>) -> std::io::Result<Self> {
         let env = broker.env.clone();
         // Of all of them together: whoever has the most clients takes what others leave.

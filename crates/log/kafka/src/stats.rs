@@ -10,7 +10,7 @@ use crate::api::Api;
 /// Counters since the start.
 #[derive(Debug, Default)]
 pub struct Stats {
-    requests: Requests,
+    requests: RequestStats,
     connections: AtomicU64,
     connections_refused: AtomicU64,
     request_bytes: AtomicU64,
@@ -24,9 +24,9 @@ pub struct Stats {
 
 /// By API.
 #[derive(Debug)]
-struct Requests([AtomicU64; Api::ALL.len()]);
+struct RequestStats([AtomicU64; Api::ALL.len()]);
 
-impl Default for Requests {
+impl Default for RequestStats {
     fn default() -> Self {
         Self(std::array::from_fn(|_| AtomicU64::default()))
     }
@@ -59,7 +59,7 @@ pub struct StatsRead {
 
 /// A request being answered.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Call {
+pub(crate) struct ApiCall {
     api: Api,
     begun: Instant,
 }
@@ -69,14 +69,14 @@ fn add(counter: &AtomicU64, count: u64) {
 }
 
 impl Stats {
-    pub(crate) fn request(&self, api: Api, bytes: u64, begun: Instant) -> Call {
+    pub(crate) fn request(&self, api: Api, bytes: u64, begun: Instant) -> ApiCall {
         let index = Api::ALL.iter().position(|known| *known == api).expect("it is one of all");
         add(&self.requests.0[index], 1);
         add(&self.request_bytes, bytes);
-        Call { api, begun }
+        ApiCall { api, begun }
     }
 
-    pub(crate) fn answered(&self, call: Call, now: Instant) {
+    pub(crate) fn answered(&self, call: ApiCall, now: Instant) {
         let took: Duration = now.since(call.begun);
         tracing::trace!(api = call.api.name(), ?took, "answered");
     }

@@ -6,14 +6,14 @@
 //! - A name that Kafka does not know is refused, as Kafka does.
 //! - Whether a value was set or is the default is told by comparing it with the default: the stream keeps no names.
 
-use tailwater_log::{Durability, Flush, StreamConfig, Timestamps};
+use tailwater_log::{FlushPolicy, StreamConfig, StreamDurability, Timestamps};
 
-use crate::errors::{ErrorCode, Refused};
+use crate::errors::{ErrorCode, RefusedRequest};
 
 /// What kind of values there are, as DescribeConfigs tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // named as in Kafka
-pub(crate) enum Kind {
+pub(crate) enum TopicConfigKind {
     Boolean = 1,
     String = 2,
     Int = 3,
@@ -39,16 +39,16 @@ enum Meaning {
 }
 
 /// One name.
-pub(crate) struct Key {
+pub(crate) struct TopicConfigKey {
     pub name: &'static str,
-    pub kind: Kind,
+    pub kind: TopicConfigKind,
     /// What Kafka calls it in a broker's configuration; empty if it has no such name.
     pub synonym: &'static str,
     pub documentation: &'static str,
     meaning: Meaning,
 }
 
-impl Key {
+impl TopicConfigKey {
     /// The value that a stream has.
     pub fn value(&self, config: &StreamConfig, after_max_ms: u64) -> String {
         match self.meaning {
@@ -63,7 +63,7 @@ impl Key {
     }
 
     /// Sets it in `config`.
-    pub fn set(&self, config: &mut StreamConfig, value: &str) -> Result<(), Refused> {
+    pub fn set(&self, config: &mut StreamConfig, value: &str) -> Result<(), RefusedRequest> {
         let wrong = match self.meaning {
             Meaning::Mapped(_, set) => set(config, value.trim()).err(),
             Meaning::Fixed(fixed, _) if value.trim() == fixed => None,
@@ -72,9 +72,10 @@ impl Key {
         let shown: String = value.chars().take(64).collect();
         match wrong {
             None => Ok(()),
-            Some(why) => {
-                Err(Refused::new(ErrorCode::InvalidConfig, format!("{} = {shown:?}: {why}", self.name)))
-            }
+            Some(why) => Err(RefusedRequest::new(
+                ErrorCode::InvalidConfig,
+                format!("{} = {shown:?}: {why}", self.name),
+            )),
         }
     }
 
@@ -123,71 +124,71 @@ const NO_REPLICATION: &str = "a partition has one replica";
 const NO_TIERS: &str = "there is no second tier for a topic to be in";
 
 /// All names, in their order.
-pub(crate) const KEYS: &[Key] = &[
-    Key {
+pub(crate) const KEYS: &[TopicConfigKey] = &[
+    TopicConfigKey {
         name: "cleanup.policy",
-        kind: Kind::List,
+        kind: TopicConfigKind::List,
         synonym: "log.cleanup.policy",
         documentation: "Old segments are deleted; a topic is never compacted.",
         meaning: Meaning::Fixed("delete", NO_COMPACTION),
     },
-    Key {
+    TopicConfigKey {
         name: "compression.gzip.level",
-        kind: Kind::Int,
+        kind: TopicConfigKind::Int,
         synonym: "compression.gzip.level",
         documentation: "Batches stay as their producer compressed them.",
         meaning: Meaning::Fixed("-1", AS_PRODUCED),
     },
-    Key {
+    TopicConfigKey {
         name: "compression.lz4.level",
-        kind: Kind::Int,
+        kind: TopicConfigKind::Int,
         synonym: "compression.lz4.level",
         documentation: "Batches stay as their producer compressed them.",
         meaning: Meaning::Fixed("9", AS_PRODUCED),
     },
-    Key {
+    TopicConfigKey {
         name: "compression.type",
-        kind: Kind::String,
+        kind: TopicConfigKind::String,
         synonym: "compression.type",
         documentation: "Batches stay as their producer compressed them.",
         meaning: Meaning::Fixed("producer", AS_PRODUCED),
     },
-    Key {
+    TopicConfigKey {
         name: "compression.zstd.level",
-        kind: Kind::Int,
+        kind: TopicConfigKind::Int,
         synonym: "compression.zstd.level",
         documentation: "Batches stay as their producer compressed them.",
         meaning: Meaning::Fixed("3", AS_PRODUCED),
     },
-    Key {
+    TopicConfigKey {
         name: "delete.retention.ms",
-        kind: Kind::Long,
+        kind: TopicConfigKind::Long,
         synonym: "log.cleaner.delete.retention.ms",
         documentation: "Of compaction.",
         meaning: Meaning::Fixed("86400000", NO_COMPACTION),
     },
-    Key {
+    TopicConfigKey {
         name: "file.delete.delay.ms",
-        kind: Kind::Long,
+        kind: TopicConfigKind::Long,
         synonym: "log.segment.delete.delay.ms",
         documentation: "Files go when nobody reads them any more.",
         meaning: Meaning::Fixed("60000", "files go when nobody reads them any more"),
     },
-    Key {
+    TopicConfigKey {
         name: "flush.messages",
-        kind: Kind::Long,
+        kind: TopicConfigKind::Long,
         synonym: "log.flush.interval.messages",
         documentation: "1: records are acknowledged when they are on the disk. 9223372036854775807: when they are \
                         written; the disk gets them within the journal's sync interval. Fixed when a topic is created.",
         meaning: Meaning::Mapped(
             |config, _| match config.durability {
-                Durability::Fsync => "1".to_owned(),
-                Durability::Interval => NEVER.to_string(),
+                StreamDurability::Fsync => "1".to_owned(),
+                StreamDurability::Interval => NEVER.to_string(),
             },
             |config, text| {
                 config.durability = match number::<i64>(text)? {
-                    1 => Durability::Fsync,
-                    NEVER => Durability::Interval,
+                    1 => StreamDurability::Fsync,
+                    NEVER => StreamDurability::Interval,
                     _ => {
                         return Err(format!(
                             "1 (synced before it is acknowledged) or {NEVER} (synced later)"
@@ -198,72 +199,72 @@ pub(crate) const KEYS: &[Key] = &[
             },
         ),
     },
-    Key {
+    TopicConfigKey {
         name: "flush.ms",
-        kind: Kind::Long,
+        kind: TopicConfigKind::Long,
         synonym: "log.flush.interval.ms",
         documentation: "Records are gathered for so long before they are written and acknowledged; \
                         9223372036854775807: not at all.",
         meaning: Meaning::Mapped(
             |config, _| match config.flush {
-                Flush::Immediate => NEVER.to_string(),
-                Flush::EveryMs(ms) => ms.to_string(),
+                FlushPolicy::Immediate => NEVER.to_string(),
+                FlushPolicy::EveryMs(ms) => ms.to_string(),
             },
             |config, text| {
                 config.flush = match unsigned(text)? {
-                    0 => Flush::Immediate,
-                    ms if ms == NEVER.unsigned_abs() => Flush::Immediate,
-                    ms => Flush::EveryMs(ms),
+                    0 => FlushPolicy::Immediate,
+                    ms if ms == NEVER.unsigned_abs() => FlushPolicy::Immediate,
+                    ms => FlushPolicy::EveryMs(ms),
                 };
                 Ok(())
             },
         ),
     },
-    Key {
+    TopicConfigKey {
         name: "follower.replication.throttled.replicas",
-        kind: Kind::List,
+        kind: TopicConfigKind::List,
         synonym: "",
         documentation: "A partition has one replica.",
         meaning: Meaning::Fixed("", NO_REPLICATION),
     },
-    Key {
+    TopicConfigKey {
         name: "index.interval.bytes",
-        kind: Kind::Int,
+        kind: TopicConfigKind::Int,
         synonym: "log.index.interval.bytes",
         documentation: "Indexes are the store's own.",
         meaning: Meaning::Fixed("4096", "indexes are the store's own"),
     },
-    Key {
+    TopicConfigKey {
         name: "leader.replication.throttled.replicas",
-        kind: Kind::List,
+        kind: TopicConfigKind::List,
         synonym: "",
         documentation: "A partition has one replica.",
         meaning: Meaning::Fixed("", NO_REPLICATION),
     },
-    Key {
+    TopicConfigKey {
         name: "local.retention.bytes",
-        kind: Kind::Long,
+        kind: TopicConfigKind::Long,
         synonym: "log.local.retention.bytes",
         documentation: "There is no second tier.",
         meaning: Meaning::Fixed("-2", NO_TIERS),
     },
-    Key {
+    TopicConfigKey {
         name: "local.retention.ms",
-        kind: Kind::Long,
+        kind: TopicConfigKind::Long,
         synonym: "log.local.retention.ms",
         documentation: "There is no second tier.",
         meaning: Meaning::Fixed("-2", NO_TIERS),
     },
-    Key {
+    TopicConfigKey {
         name: "max.compaction.lag.ms",
-        kind: Kind::Long,
+        kind: TopicConfigKind::Long,
         synonym: "log.cleaner.max.compaction.lag.ms",
         documentation: "Of compaction.",
         meaning: Meaning::Fixed("9223372036854775807", NO_COMPACTION),
     },
-    Key {
+    TopicConfigKey {
         name: "max.message.bytes",
-        kind: Kind::Int,
+        kind: TopicConfigKind::Int,
         synonym: "message.max.bytes",
         documentation: "Bytes of a record batch.",
         meaning: Meaning::Mapped(
@@ -275,9 +276,9 @@ pub(crate) const KEYS: &[Key] = &[
             },
         ),
     },
-    Key {
+    TopicConfigKey {
         name: "message.timestamp.after.max.ms",
-        kind: Kind::Long,
+        kind: TopicConfigKind::Long,
         synonym: "log.message.timestamp.after.max.ms",
         documentation: "How far a record's timestamp may be ahead of the node's clock.",
         meaning: Meaning::Mapped(
@@ -288,9 +289,9 @@ pub(crate) const KEYS: &[Key] = &[
             },
         ),
     },
-    Key {
+    TopicConfigKey {
         name: "message.timestamp.before.max.ms",
-        kind: Kind::Long,
+        kind: TopicConfigKind::Long,
         synonym: "log.message.timestamp.before.max.ms",
         documentation: "How far a record's timestamp may be behind the node's clock.",
         meaning: Meaning::Mapped(
@@ -301,9 +302,9 @@ pub(crate) const KEYS: &[Key] = &[
             },
         ),
     },
-    Key {
+    TopicConfigKey {
         name: "message.timestamp.type",
-        kind: Kind::String,
+        kind: TopicConfigKind::String,
         synonym: "log.message.timestamp.type",
         documentation: "CreateTime: a record has its producer's time. LogAppendTime: that of its append.",
         meaning: Meaning::Mapped(
@@ -321,58 +322,58 @@ pub(crate) const KEYS: &[Key] = &[
             },
         ),
     },
-    Key {
+    TopicConfigKey {
         name: "min.cleanable.dirty.ratio",
-        kind: Kind::Double,
+        kind: TopicConfigKind::Double,
         synonym: "log.cleaner.min.cleanable.ratio",
         documentation: "Of compaction.",
         meaning: Meaning::Fixed("0.5", NO_COMPACTION),
     },
-    Key {
+    TopicConfigKey {
         name: "min.compaction.lag.ms",
-        kind: Kind::Long,
+        kind: TopicConfigKind::Long,
         synonym: "log.cleaner.min.compaction.lag.ms",
         documentation: "Of compaction.",
         meaning: Meaning::Fixed("0", NO_COMPACTION),
     },
-    Key {
+    TopicConfigKey {
         name: "min.insync.replicas",
-        kind: Kind::Int,
+        kind: TopicConfigKind::Int,
         synonym: "min.insync.replicas",
         documentation: "A partition has one replica, which is as durable as flush.messages says.",
         meaning: Meaning::Fixed("1", NO_REPLICATION),
     },
-    Key {
+    TopicConfigKey {
         name: "preallocate",
-        kind: Kind::Boolean,
+        kind: TopicConfigKind::Boolean,
         synonym: "log.preallocate",
         documentation: "Files are the store's own.",
         meaning: Meaning::Fixed("false", "files are the store's own"),
     },
-    Key {
+    TopicConfigKey {
         name: "remote.log.copy.disable",
-        kind: Kind::Boolean,
+        kind: TopicConfigKind::Boolean,
         synonym: "",
         documentation: "There is no second tier.",
         meaning: Meaning::Fixed("false", NO_TIERS),
     },
-    Key {
+    TopicConfigKey {
         name: "remote.log.delete.on.disable",
-        kind: Kind::Boolean,
+        kind: TopicConfigKind::Boolean,
         synonym: "",
         documentation: "There is no second tier.",
         meaning: Meaning::Fixed("false", NO_TIERS),
     },
-    Key {
+    TopicConfigKey {
         name: "remote.storage.enable",
-        kind: Kind::Boolean,
+        kind: TopicConfigKind::Boolean,
         synonym: "remote.log.storage.system.enable",
         documentation: "There is no second tier.",
         meaning: Meaning::Fixed("false", NO_TIERS),
     },
-    Key {
+    TopicConfigKey {
         name: "retention.bytes",
-        kind: Kind::Long,
+        kind: TopicConfigKind::Long,
         synonym: "log.retention.bytes",
         documentation: "The oldest segments of a partition go while the others hold so many bytes; -1: none.",
         meaning: Meaning::Mapped(
@@ -383,9 +384,9 @@ pub(crate) const KEYS: &[Key] = &[
             },
         ),
     },
-    Key {
+    TopicConfigKey {
         name: "retention.ms",
-        kind: Kind::Long,
+        kind: TopicConfigKind::Long,
         synonym: "log.retention.ms",
         documentation: "A segment goes so long after it was completed; -1: never.",
         meaning: Meaning::Mapped(
@@ -396,9 +397,9 @@ pub(crate) const KEYS: &[Key] = &[
             },
         ),
     },
-    Key {
+    TopicConfigKey {
         name: "segment.bytes",
-        kind: Kind::Int,
+        kind: TopicConfigKind::Int,
         synonym: "log.segment.bytes",
         documentation: "A segment that would grow beyond it is completed.",
         meaning: Meaning::Mapped(
@@ -411,23 +412,23 @@ pub(crate) const KEYS: &[Key] = &[
             },
         ),
     },
-    Key {
+    TopicConfigKey {
         name: "segment.index.bytes",
-        kind: Kind::Int,
+        kind: TopicConfigKind::Int,
         synonym: "log.index.size.max.bytes",
         documentation: "Indexes are the store's own.",
         meaning: Meaning::Fixed("10485760", "indexes are the store's own"),
     },
-    Key {
+    TopicConfigKey {
         name: "segment.jitter.ms",
-        kind: Kind::Long,
+        kind: TopicConfigKind::Long,
         synonym: "log.roll.jitter.ms",
         documentation: "Segments are completed when their time has come.",
         meaning: Meaning::Fixed("0", "segments are completed when their time has come"),
     },
-    Key {
+    TopicConfigKey {
         name: "segment.ms",
-        kind: Kind::Long,
+        kind: TopicConfigKind::Long,
         synonym: "log.roll.ms",
         documentation: "A segment older than this is completed.",
         meaning: Meaning::Mapped(
@@ -438,9 +439,9 @@ pub(crate) const KEYS: &[Key] = &[
             },
         ),
     },
-    Key {
+    TopicConfigKey {
         name: "unclean.leader.election.enable",
-        kind: Kind::Boolean,
+        kind: TopicConfigKind::Boolean,
         synonym: "unclean.leader.election.enable",
         documentation: "A partition's records are never given up for its availability.",
         meaning: Meaning::Fixed("false", "records are never given up for availability"),
@@ -448,10 +449,10 @@ pub(crate) const KEYS: &[Key] = &[
 ];
 
 /// The name, if there is such a one.
-pub(crate) fn key(name: &str) -> Result<&'static Key, Refused> {
+pub(crate) fn key(name: &str) -> Result<&'static TopicConfigKey, RefusedRequest> {
     KEYS.iter().find(|key| key.name == name).ok_or_else(|| {
         let name: String = name.chars().take(64).collect();
-        Refused::new(ErrorCode::InvalidConfig, format!("there is no topic configuration {name:?}"))
+        RefusedRequest::new(ErrorCode::InvalidConfig, format!("there is no topic configuration {name:?}"))
     })
 }
 
@@ -461,7 +462,7 @@ mod tests {
 
     const HOUR: u64 = 3_600_000;
 
-    fn set(name: &str, value: &str) -> Result<StreamConfig, Refused> {
+    fn set(name: &str, value: &str) -> Result<StreamConfig, RefusedRequest> {
         let mut config = StreamConfig::default();
         key(name)?.set(&mut config, value)?;
         Ok(config)
@@ -488,13 +489,13 @@ mod tests {
             ("retention.bytes", "5000", StreamConfig { retention_bytes: Some(5_000), ..default.clone() }),
             ("segment.bytes", "4096", StreamConfig { segment_bytes: 4_096, ..default.clone() }),
             ("segment.ms", " 7 ", StreamConfig { segment_ms: 7, ..default.clone() }),
-            ("flush.ms", "20", StreamConfig { flush: Flush::EveryMs(20), ..default.clone() }),
+            ("flush.ms", "20", StreamConfig { flush: FlushPolicy::EveryMs(20), ..default.clone() }),
             ("flush.messages", "1", default.clone()),
             ("max.message.bytes", "999", StreamConfig { append_bytes_max: 999, ..default.clone() }),
             (
                 "flush.messages",
                 "9223372036854775807",
-                StreamConfig { durability: Durability::Interval, ..default.clone() },
+                StreamConfig { durability: StreamDurability::Interval, ..default.clone() },
             ),
             (
                 "message.timestamp.type",

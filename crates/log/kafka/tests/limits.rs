@@ -11,7 +11,7 @@ use tailwater_kafka::messages::cluster::ApiVersionsRequest;
 use tailwater_kafka::messages::fetch::{FetchPartition, FetchRequest, FetchTopic};
 use tailwater_kafka::messages::produce::{PartitionProduceData, ProduceRequest, TopicProduceData};
 use tailwater_kafka::messages::topics::{CreatableTopic, CreateTopicsRequest};
-use tailwater_kafka::wire::Records;
+use tailwater_kafka::wire::RecordsBytes;
 
 fn is_answered(client: &mut Client) -> bool {
     client.ask(0, &ApiVersionsRequest::default()).is_some()
@@ -62,7 +62,7 @@ fn connections_that_ask_for_nothing_are_closed_but_not_one_that_waits_for_its_an
     is_hung_up_on(silent);
     is_hung_up_on(within_a_request);
 
-    let records = Records(vec![batch(&[1], Codec::None, None)]);
+    let records = RecordsBytes(vec![batch(&[1], Codec::None, None)]);
     let partition_data = vec![PartitionProduceData { index: 0, records }];
     let topic = TopicProduceData { name: "topic".to_owned(), partition_data, ..Default::default() };
     let produce =

@@ -1,6 +1,6 @@
 //! Frames that are nearly right, of every API and version, sent to a broker over real connections: it answers or closes
-//! each, never panics, keeps its memory bounded, and goes on answering everybody else. And its answers, nearly right, as
-//! our own clients read them.
+//! each, never panics, keeps its memory bounded, and goes on answering everybody else. And its answers, nearly right,
+//! as our own clients read them.
 
 #![allow(clippy::disallowed_methods)] // it looks at this very process
 
@@ -34,8 +34,8 @@ const GROWTH_BYTES_MAX: u64 = 1 << 30;
 /// Many short cases: what is looked for is one of many small mistakes, and not a rare combination.
 const CASES: u32 = 10_000;
 
-/// What reading an answer takes at most for each byte of it: an item of an array is at least one byte, and is kept in some
-/// hundreds, in a vector that grows by doubling.
+/// What reading an answer takes at most for each byte of it: an item of an array is at least one byte, and is kept in
+/// some hundreds, in a vector that grows by doubling.
 const BYTES_PER_BYTE_MAX: u64 = 2_000;
 
 static PANICS: AtomicUsize = AtomicUsize::new(0);

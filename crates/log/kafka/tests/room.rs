@@ -9,11 +9,11 @@ use common::{Client, Tailwater};
 use tailwater_kafka::KafkaConfig;
 use tailwater_kafka::messages::header::request;
 use tailwater_kafka::messages::produce::{PartitionProduceData, ProduceRequest, TopicProduceData};
-use tailwater_kafka::wire::Records;
+use tailwater_kafka::wire::RecordsBytes;
 
 /// A Produce of 900 KiB; that there is no such topic is found out when it is carried out.
 fn large(correlation_id: i32) -> Bytes {
-    let records = Records(vec![vec![0; 900 << 10].into()]);
+    let records = RecordsBytes(vec![vec![0; 900 << 10].into()]);
     let partition_data = vec![PartitionProduceData { index: 0, records }];
     let topic_data =
         vec![TopicProduceData { name: "no-topic".to_owned(), partition_data, ..Default::default() }];

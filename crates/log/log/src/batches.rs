@@ -50,12 +50,12 @@ pub struct Checked {
     /// The producer, if it is idempotent.
     pub claim: Option<Claim>,
     /// Record counts of the batches, in order.
-    counts: Counts,
+    counts: BatchCounts,
 }
 
 /// Nearly every append is one batch; it needs no allocation.
 #[derive(Clone, Debug)]
-enum Counts {
+enum BatchCounts {
     One,
     Many(Vec<(u32, u32)>),
 }
@@ -88,7 +88,7 @@ impl Checked {
             append_time_ms: None,
             explicit: None,
             claim: None,
-            counts: Counts::One,
+            counts: BatchCounts::One,
         };
         let mut counts = Vec::new();
         let mut rest: &[u8] = &bytes;
@@ -148,7 +148,7 @@ impl Checked {
             return Err(invalid("no record batch".to_owned()));
         }
         if count > 1 {
-            checked.counts = Counts::Many(counts);
+            checked.counts = BatchCounts::Many(counts);
         }
         if transaction_ids == TransactionIds::Explicit {
             checked.explicit = Some(check_explicit(&bytes)?);
@@ -203,8 +203,8 @@ impl Checked {
         let mut bytes =
             std::mem::take(&mut self.bytes).try_into_mut().unwrap_or_else(|bytes| BytesMut::from(&bytes[..]));
         match &self.counts {
-            Counts::One => set_append_time(&mut bytes, now_ms),
-            Counts::Many(counts) => {
+            BatchCounts::One => set_append_time(&mut bytes, now_ms),
+            BatchCounts::Many(counts) => {
                 let mut at = 0;
                 for &(len, _) in counts {
                     set_append_time(&mut bytes[at..at + len as usize], now_ms);
@@ -221,8 +221,8 @@ impl Checked {
     /// Gives the batches in `body`, a copy of [`Checked::bytes`], their offsets and term.
     fn assign(&self, body: &mut [u8], base_offset: Offset, term: Term) {
         match &self.counts {
-            Counts::One => assign(body, base_offset, term),
-            Counts::Many(counts) => {
+            BatchCounts::One => assign(body, base_offset, term),
+            BatchCounts::Many(counts) => {
                 let (mut at, mut offset) = (0, base_offset);
                 for &(len, records) in counts {
                     assign(&mut body[at..at + len as usize], offset, term);

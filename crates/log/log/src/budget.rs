@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes that may be in flight, over all owners.
 #[derive(Debug)]
-pub(crate) struct Budget {
+pub(crate) struct ReadBudget {
     bytes_max: u64,
     used: AtomicU64,
 }
@@ -13,11 +13,11 @@ pub(crate) struct Budget {
 /// Room for one append; given back when it is dropped.
 #[derive(Debug)]
 pub struct Permit {
-    budget: Arc<Budget>,
+    budget: Arc<ReadBudget>,
     bytes: u64,
 }
 
-impl Budget {
+impl ReadBudget {
     pub(crate) fn new(bytes_max: u64) -> Arc<Self> {
         Arc::new(Self { bytes_max, used: AtomicU64::new(0) })
     }
@@ -46,7 +46,7 @@ mod tests {
 
     #[test]
     fn room_is_given_until_the_budget_is_used_up_and_comes_back() {
-        let budget = Budget::new(100);
+        let budget = ReadBudget::new(100);
         let first = budget.take(60).expect("room");
         assert!(budget.take(41).is_none());
         let second = budget.take(40).expect("room");

@@ -15,14 +15,14 @@ const TIME_MS_MAX: u64 = 36_525 * DAY_MS;
 /// When the transmit buffer of a shard becomes an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Flush {
+pub enum FlushPolicy {
     /// In every round of the shard's owner: all that was queued by then is one entry.
     Immediate,
     /// This many milliseconds after the first batch came into the buffer, or at `flush_bytes`.
     EveryMs(u64),
 }
 
-impl FromStr for Flush {
+impl FromStr for FlushPolicy {
     type Err = ConfigError;
 
     fn from_str(text: &str) -> Result<Self, ConfigError> {
@@ -40,7 +40,7 @@ impl FromStr for Flush {
     }
 }
 
-impl fmt::Display for Flush {
+impl fmt::Display for FlushPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Immediate => f.write_str("immediate"),
@@ -52,7 +52,7 @@ impl fmt::Display for Flush {
 /// What an acknowledgement promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Durability {
+pub enum StreamDurability {
     /// The records survive a crash of the machine.
     Fsync,
     /// The records survive a crash of the process; the operating system has them, and the disk gets them with
@@ -61,7 +61,7 @@ pub enum Durability {
     Interval,
 }
 
-impl FromStr for Durability {
+impl FromStr for StreamDurability {
     type Err = ConfigError;
 
     fn from_str(text: &str) -> Result<Self, ConfigError> {
@@ -77,7 +77,7 @@ impl FromStr for Durability {
     }
 }
 
-impl fmt::Display for Durability {
+impl fmt::Display for StreamDurability {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Fsync => "fsync",
@@ -139,11 +139,11 @@ pub struct StreamConfig {
     /// Bytes of a chunk in the data cell; a power of two. Fixed when the stream is created.
     pub chunk_bytes: u32,
     /// When the transmit buffer becomes an entry.
-    pub flush: Flush,
+    pub flush: FlushPolicy,
     /// Bytes in the transmit buffer that make a periodic flush happen at once.
     pub flush_bytes: u32,
     /// What an acknowledgement promises. Fixed when the stream is created.
-    pub durability: Durability,
+    pub durability: StreamDurability,
     /// Which time a record has.
     pub timestamps: Timestamps,
     /// How far a producer's timestamp may be behind the node's clock, in milliseconds; `None` is no limit.
@@ -163,9 +163,9 @@ impl Default for StreamConfig {
             segment_bytes: 256 << 20,
             segment_ms: DAY_MS,
             chunk_bytes: 4_096,
-            flush: Flush::Immediate,
+            flush: FlushPolicy::Immediate,
             flush_bytes: 256 << 10,
-            durability: Durability::Fsync,
+            durability: StreamDurability::Fsync,
             timestamps: Timestamps::Create,
             timestamp_before_max_ms: None,
             timestamp_after_max_ms: None,
@@ -198,7 +198,7 @@ impl StreamConfig {
         if !self.chunk_bytes.is_power_of_two() {
             return Err(ConfigError::PowerOfTwo { field: "chunk-bytes", given: self.chunk_bytes.into() });
         }
-        if let Flush::EveryMs(ms) = self.flush {
+        if let FlushPolicy::EveryMs(ms) = self.flush {
             within("flush", ms, 1, MINUTE_MS)?;
         }
         within("flush-bytes", self.flush_bytes.into(), 1, 8 << 20)?;
@@ -314,7 +314,7 @@ mod tests {
         let three = StreamConfig { shards: 3, retention_ms: None, ..StreamConfig::default() };
         assert_eq!(two.may_become(&three), Ok(()));
         assert_eq!(three.may_become(&two).unwrap_err().to_string(), "shards is 2, it must be from 3 to 4096");
-        let interval = StreamConfig { durability: Durability::Interval, ..two.clone() };
+        let interval = StreamConfig { durability: StreamDurability::Interval, ..two.clone() };
         assert_eq!(two.may_become(&interval), Err(ConfigError::Fixed { field: "durability" }));
         let chunks = StreamConfig { chunk_bytes: 512, ..two.clone() };
         assert_eq!(two.may_become(&chunks), Err(ConfigError::Fixed { field: "chunk-bytes" }));
@@ -332,12 +332,12 @@ mod tests {
 
     #[test]
     fn words_are_parsed_as_they_are_shown() {
-        for flush in [Flush::Immediate, Flush::EveryMs(20)] {
+        for flush in [FlushPolicy::Immediate, FlushPolicy::EveryMs(20)] {
             assert_eq!(flush.to_string().parse(), Ok(flush));
         }
-        for durability in [Durability::Fsync, Durability::Interval] {
+        for durability in [StreamDurability::Fsync, StreamDurability::Interval] {
             assert_eq!(durability.to_string().parse(), Ok(durability));
         }
-        assert!("soon".parse::<Flush>().is_err());
+        assert!("soon".parse::<FlushPolicy>().is_err());
     }
 }

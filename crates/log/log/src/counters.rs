@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::AppendError;
-use crate::shard::Appended;
+use crate::shard::AppendAnswer;
 
 /// How a log is doing, since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    pub(crate) fn answered(&self, result: &Result<Appended, AppendError>) {
+    pub(crate) fn answered(&self, result: &Result<AppendAnswer, AppendError>) {
         let add = |counter: &AtomicU64, count| counter.fetch_add(count, Ordering::Relaxed);
         match result {
             Ok(appended) => {

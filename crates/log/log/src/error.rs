@@ -6,7 +6,7 @@ use tailwater_format::{Offset, Term, TransactionId};
 
 use crate::config::ConfigError;
 use crate::producer::SequenceError;
-use crate::stream::RecordError;
+use crate::stream::StreamRecordError;
 
 /// What to do about a change that metadata can't take: no value that it refuses gets smaller by waiting.
 const REPORT: &str = "trying again does not help: report this as a defect, with the node's log, and use another stream \
@@ -248,7 +248,7 @@ pub enum ReadError {
 
 /// Why a log was not opened.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub enum LogOpenError {
     /// The data directory.
     #[error("the data directory {dir} can't be used: {why}")]
     Directory {
@@ -268,7 +268,7 @@ pub enum OpenError {
     Meta(String),
     /// A stored value.
     #[error(transparent)]
-    Record(#[from] RecordError),
+    Record(#[from] StreamRecordError),
     /// Segments are not what metadata says of them.
     #[error("shard {shard}: {why}")]
     Inconsistent {

@@ -5,14 +5,14 @@
 //! about what was asked for; how many do so at the same time is bounded, so that those who catch up, however many they
 //! are, neither fill the memory nor keep the disk from the journal.
 //!
-//! What goes out may be kept for long by whoever takes it slowly. So a few batches of a large block of memory are copied
-//! out of it, and the others share it: what is kept is never more than about twice what was found.
+//! What goes out may be kept for long by whoever takes it slowly. So a few batches of a large block of memory are
+//! copied out of it, and the others share it: what is kept is never more than about twice what was found.
 
 use bytes::Bytes;
 use tailwater_format::{Offset, ShardId, batches};
 
 use crate::error::ReadError;
-use crate::locate::{Locate, end_of_segment};
+use crate::locate::{LocateRead, end_of_segment};
 use crate::log::Log;
 use crate::scan::Scan;
 use crate::view::{Listener, SharedView};
@@ -179,7 +179,7 @@ impl Log {
     ) -> Result<Fetched, ReadError> {
         let mut gathered = Gathered::default();
         let (id, position, end) = loop {
-            let location = self.locate(shard, Locate::Offset(offset)).await?;
+            let location = self.locate(shard, LocateRead::Offset(offset)).await?;
             let view = self.view(shard)?;
             if let Some((id, end)) = end_of_segment(&view, location.segment) {
                 break (id, location.position, end);

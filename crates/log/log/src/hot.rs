@@ -1,4 +1,5 @@
-//! The newest entries of all shards, in memory as they were written: what two-sided readers at the tail are served from.
+//! The newest entries of all shards, in memory as they were written: what two-sided readers at the tail are served
+//! from.
 //!
 //! What holds:
 //! - Only the owners put entries in, each once, when they become visible; reading moves nothing. So whoever catches up
@@ -17,7 +18,7 @@ use crate::view::SharedView;
 
 /// The newest entries of one shard, oldest first, without a gap.
 #[derive(Debug, Default)]
-pub(crate) struct Newest(VecDeque<Kept>);
+pub(crate) struct HotNewest(VecDeque<Kept>);
 
 #[derive(Clone, Debug)]
 struct Kept {
@@ -26,7 +27,7 @@ struct Kept {
     entry: Bytes,
 }
 
-impl Newest {
+impl HotNewest {
     pub(crate) fn push(&mut self, base_offset: Offset, next_offset: Offset, entry: Bytes) {
         // With durability `interval` records may be lost that were visible: others have their offsets now.
         while self.0.back().is_some_and(|last| last.next_offset > base_offset) {
@@ -134,14 +135,14 @@ mod tests {
         })
     }
 
-    fn lens(newest: &Newest, offset: u64, bytes_max: usize) -> Option<Vec<usize>> {
+    fn lens(newest: &HotNewest, offset: u64, bytes_max: usize) -> Option<Vec<usize>> {
         let bodies = newest.from(Offset(offset), Offset(u64::MAX), bytes_max)?;
         Some(bodies.iter().map(Bytes::len).collect())
     }
 
     #[test]
     fn entries_are_found_by_any_of_their_offsets_and_end_with_the_bytes_asked_for() {
-        let mut newest = Newest::default();
+        let mut newest = HotNewest::default();
         for (base, next, body) in [(10, 15, 100), (15, 16, 200), (16, 20, 300)] {
             newest.push(Offset(base), Offset(next), entry(body));
         }
@@ -154,7 +155,7 @@ mod tests {
 
     #[test]
     fn entries_that_are_not_visible_yet_are_not_given() {
-        let mut newest = Newest::default();
+        let mut newest = HotNewest::default();
         for (base, next) in [(0, 5), (5, 10), (10, 15)] {
             newest.push(Offset(base), Offset(next), entry(100));
         }
@@ -167,7 +168,7 @@ mod tests {
 
     #[test]
     fn records_that_take_the_offsets_of_lost_ones_replace_them() {
-        let mut newest = Newest::default();
+        let mut newest = HotNewest::default();
         for (base, next, body) in [(0, 5, 100), (5, 10, 200), (5, 7, 300)] {
             newest.push(Offset(base), Offset(next), entry(body));
         }

@@ -6,8 +6,8 @@
 //! What is guaranteed:
 //! - **Order.** The records of a shard have dense offsets, in the order of acceptance, and every reader sees them in
 //!   that order.
-//! - **Acknowledgement.** An append is answered when it is as durable as its stream's [`Durability`] says, and after
-//!   everything before it in its shard. It is visible to readers then, and not before.
+//! - **Acknowledgement.** An append is answered when it is as durable as its stream's [`StreamDurability`] says, and
+//!   after everything before it in its shard. It is visible to readers then, and not before.
 //! - **One writer.** An owner claims a term in metadata before it writes, the store refuses lower ones, and a segment
 //!   is never appended to by any other owner than the one that created it.
 //! - **Exactly once** for idempotent producers, over restarts and lost answers, for 24 hours.
@@ -16,9 +16,9 @@
 //! What it is not: it does not read for consumers beyond durable bytes by position (`tail` and `client` do), and knows
 //! no cells (`tail` shadows to them).
 //!
-//! To be read in this order: `log.rs` (the handle), `log/streams.rs`, `batches.rs`, `owner.rs` (the loop), `shard.rs` and `shard/` (the
-//! protocol, without input or output); `open.rs` and `shard/recover.rs` (a start); `locate.rs`; `stream.rs` (what
-//! metadata keeps).
+//! To be read in this order: `log.rs` (the handle), `log/streams.rs`, `batches.rs`, `owner.rs` (the loop), `shard.rs`
+//! and `shard/` (the protocol, without input or output); `open.rs` and `shard/recover.rs` (a start); `locate.rs`;
+//! `stream.rs` (what metadata keeps).
 
 mod batches;
 mod budget;
@@ -46,17 +46,17 @@ mod upkeep;
 mod view;
 
 pub use batches::TransactionIds;
-pub use config::{ConfigError, Durability, Flush, StreamConfig, Timestamps, check_name};
+pub use config::{ConfigError, FlushPolicy, StreamConfig, StreamDurability, Timestamps, check_name};
 pub use counters::LogStats;
-pub use error::{AppendError, OpenError, ReadError, StreamError};
+pub use error::{AppendError, LogOpenError, ReadError, StreamError};
 pub use fetch::Fetched;
-pub use locate::{Locate, Location};
+pub use locate::{LocateRead, ReadLocation};
 pub use log::{
-    AppendOptions, CompletedSegment, Log, Pending, SegmentDescription, ShardDescription, StreamDescription,
-    StreamInfo,
+    AppendOptions, CompletedSegment, Log, LogStreamInfo, PendingAppend, SegmentDescription, ShardDescription,
+    StreamDescription,
 };
 pub use open::{LogConfig, ReplayOthers};
 pub use producer::SequenceError;
-pub use shard::Appended;
-pub use stream::{RecordError, SegmentRecord};
+pub use shard::AppendAnswer;
+pub use stream::{SegmentRecord, StreamRecordError};
 pub use view::{Listener, View};

@@ -34,8 +34,9 @@ const _: () = assert!(ENTRY_BYTES_TARGET <= APPEND_BYTES_MAX);
 
 /// Requests that may wait for one owner; the next one is refused as overloaded.
 pub const OWNER_QUEUE_REQUESTS: usize = 16_384;
-/// Entries in flight up to which an owner's single appends are brought into the journal by those who bring them, each as an
-/// entry: some clients that append one record at a time go into one sync. With more, the owner's task gathers appends.
+/// Entries in flight up to which an owner's single appends are brought into the journal by those who bring them, each
+/// as an entry: some clients that append one record at a time go into one sync. With more, the owner's task gathers
+/// appends.
 pub const ENTRIES_WITHOUT_TASK: usize = 4;
 /// Rounds of an owner's task before it lets others run on its thread.
 pub const ROUNDS_AT_A_STRETCH: u64 = 32;
@@ -51,8 +52,8 @@ pub const TIMESTAMP_AFTER_MAX_DEFAULT: Duration = Duration::from_secs(3_600);
 
 /// Bytes of the snapshot of the producers that a shard remembers, which is one value of metadata (KIP-98 leaves this
 /// unbounded). When they are more, the shard forgets those that appended longest ago, a quarter. Enough for 19,700
-/// producers of one batch each, as many as a command makes in a day that appends every five seconds, and for 6,200 whose
-/// last five batches are remembered; they take some 6 MiB of memory.
+/// producers of one batch each, as many as a command makes in a day that appends every five seconds, and for 6,200
+/// whose last five batches are remembered; they take some 6 MiB of memory.
 pub const PRODUCERS_BYTES_MAX: usize = tailwater_meta::limits::VALUE_BYTES_MAX - 64;
 /// Bytes that a producer takes in the snapshot, at most, beside its batches.
 pub const PRODUCER_BYTES: usize = 24;

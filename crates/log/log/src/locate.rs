@@ -15,12 +15,12 @@ use tailwater_format::{
 use tailwater_store::SegmentStore;
 
 use crate::error::ReadError;
-use crate::scan::{Scan, Scanned, read_error};
+use crate::scan::{Scan, ScannedSegment, read_error};
 use crate::view::View;
 
 /// Where to begin reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Locate {
+pub enum LocateRead {
     /// With the first record that is left.
     Start,
     /// With the next record to come.
@@ -38,7 +38,7 @@ pub enum Locate {
 
 /// Where reading begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Location {
+pub struct ReadLocation {
     /// The first record to read.
     pub offset: Offset,
     /// The segment that it is, or will be, in. At the end of a sealed segment the record will be in the next.
@@ -51,7 +51,7 @@ pub struct Location {
 
 /// A segment that readers may see, with its visible end.
 #[derive(Clone, Copy, Debug)]
-struct Part {
+struct LocatePart {
     id: SegmentId,
     base_offset: Offset,
     next_offset: Offset,
@@ -63,26 +63,32 @@ struct Part {
 /// # Errors
 /// `Truncated`, `BeyondEnd`; `NoSegment` if retention removed the segment meanwhile: look again with a newer view;
 /// `Corrupt`, `Unavailable`.
-pub(crate) async fn locate(view: &View, store: &SegmentStore, what: Locate) -> Result<Location, ReadError> {
+pub(crate) async fn locate(
+    view: &View,
+    store: &SegmentStore,
+    what: LocateRead,
+) -> Result<ReadLocation, ReadError> {
     let (start, end) = (view.tail.log_start, view.tail.next_offset);
     match what {
-        Locate::Start => by_offset(view, store, start).await,
-        Locate::End => Ok(end_of(view)),
-        Locate::Offset(offset) => by_offset(view, store, offset).await,
-        Locate::Last(count) => by_offset(view, store, Offset(end.0.saturating_sub(count)).max(start)).await,
-        Locate::TransactionId(id) => by_transaction_id(view, store, id).await,
-        Locate::Dlsn(dlsn) => by_dlsn(view, store, dlsn).await,
+        LocateRead::Start => by_offset(view, store, start).await,
+        LocateRead::End => Ok(end_of(view)),
+        LocateRead::Offset(offset) => by_offset(view, store, offset).await,
+        LocateRead::Last(count) => {
+            by_offset(view, store, Offset(end.0.saturating_sub(count)).max(start)).await
+        }
+        LocateRead::TransactionId(id) => by_transaction_id(view, store, id).await,
+        LocateRead::Dlsn(dlsn) => by_dlsn(view, store, dlsn).await,
     }
 }
 
-fn end_of(view: &View) -> Location {
+fn end_of(view: &View) -> ReadLocation {
     let tail = &view.tail;
-    Location { offset: tail.next_offset, segment: tail.segment, term: tail.term, position: tail.durable }
+    ReadLocation { offset: tail.next_offset, segment: tail.segment, term: tail.term, position: tail.durable }
 }
 
-fn part(view: &View, index: usize) -> Option<Part> {
+fn part(view: &View, index: usize) -> Option<LocatePart> {
     if let Some(segment) = view.completed.get(index) {
-        return Some(Part {
+        return Some(LocatePart {
             id: view.id(segment),
             base_offset: segment.base_offset,
             next_offset: segment.next_offset,
@@ -90,7 +96,7 @@ fn part(view: &View, index: usize) -> Option<Part> {
         });
     }
     let tail = &view.tail;
-    view.open().filter(|_| index == view.completed.len()).map(|id| Part {
+    view.open().filter(|_| index == view.completed.len()).map(|id| LocatePart {
         id,
         base_offset: tail.base_offset,
         next_offset: tail.next_offset,
@@ -104,7 +110,7 @@ pub(crate) fn end_of_segment(view: &View, number: SegmentNumber) -> Option<(Segm
     part(view, index).filter(|part| part.id.number == number).map(|part| (part.id, part.end))
 }
 
-async fn by_offset(view: &View, store: &SegmentStore, offset: Offset) -> Result<Location, ReadError> {
+async fn by_offset(view: &View, store: &SegmentStore, offset: Offset) -> Result<ReadLocation, ReadError> {
     if offset < view.tail.log_start {
         return Err(ReadError::Truncated { log_start: view.tail.log_start });
     }
@@ -124,16 +130,16 @@ async fn by_offset(view: &View, store: &SegmentStore, offset: Offset) -> Result<
     Err(ReadError::Corrupt(format!("{} has no entry with offset {offset}", part.id)))
 }
 
-fn at(offset: Offset, scanned: &Scanned) -> Location {
+fn at(offset: Offset, scanned: &ScannedSegment) -> ReadLocation {
     let header = &scanned.header;
-    Location { offset, segment: header.segment, term: header.term, position: scanned.position }
+    ReadLocation { offset, segment: header.segment, term: header.term, position: scanned.position }
 }
 
 async fn by_transaction_id(
     view: &View,
     store: &SegmentStore,
     wanted: TransactionId,
-) -> Result<Location, ReadError> {
+) -> Result<ReadLocation, ReadError> {
     let index = view.completed.partition_point(|segment| segment.last_transaction_id < wanted);
     let Some(part) = part(view, index) else { return Ok(end_of(view)) };
     let position = store.locate_transaction_id(&part.id, wanted).await.map_err(read_error)?;
@@ -173,7 +179,7 @@ fn first_reaching(bytes: &[u8], wanted: TransactionId) -> Result<Option<Offset>,
     Ok(None)
 }
 
-async fn by_dlsn(view: &View, store: &SegmentStore, dlsn: Dlsn) -> Result<Location, ReadError> {
+async fn by_dlsn(view: &View, store: &SegmentStore, dlsn: Dlsn) -> Result<ReadLocation, ReadError> {
     let log_start = view.tail.log_start;
     let index = view.completed.partition_point(|segment| segment.number < dlsn.segment);
     let Some(part) = part(view, index) else {

@@ -26,25 +26,25 @@ use tailwater_tail::TailWriter;
 use tokio::sync::oneshot;
 
 use crate::batches::{Checked, TransactionIds};
-use crate::budget::Budget;
+use crate::budget::ReadBudget;
 use crate::config::{StreamConfig, Timestamps};
 use crate::counters::{Counters, LogStats};
 use crate::error::{AppendError, ReadError, StreamError};
 use crate::hot::Hot;
 use crate::limits::{APPEND_OVERHEAD_BYTES, READ_BYTES_MAX, SHARDS_TOTAL_MAX};
-use crate::locate::{Locate, Location, locate};
-use crate::owner::{OwnerHandle, Request};
+use crate::locate::{LocateRead, ReadLocation, locate};
+use crate::owner::{OwnerHandle, OwnerRequest};
 use crate::producer::Refused;
 use crate::producer_ids::ProducerIds;
 use crate::scan::read_error;
-use crate::shard::{Append, Appended, Waiter};
+use crate::shard::{AppendAnswer, StoreAppend, Waiter};
 use crate::slots::Slot;
 use crate::stream::StreamRecord;
 use crate::view::{SharedView, View};
 
 /// A stream in short.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StreamInfo {
+pub struct LogStreamInfo {
     /// Its id.
     pub id: StreamId,
     /// Its name.
@@ -59,7 +59,7 @@ pub struct StreamInfo {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamDescription {
     /// The stream.
-    pub stream: StreamInfo,
+    pub stream: LogStreamInfo,
     /// Its shards, in order.
     pub shards: Vec<ShardDescription>,
 }
@@ -116,19 +116,19 @@ pub struct AppendOptions {
     pub expected_term: Option<Term>,
     /// Where its transaction ids come from.
     pub transaction_ids: TransactionIds,
-    /// It is all of a request: where there is nothing else to do, the caller's own thread brings it into the journal, and the
-    /// journal's thread answers it. Several of one request go there together, and so into one sync.
+    /// It is all of a request: where there is nothing else to do, the caller's own thread brings it into the journal,
+    /// and the journal's thread answers it. Several of one request go there together, and so into one sync.
     pub alone: bool,
 }
 
 /// The answer to an append, to be awaited. Dropping it does not take the append back.
 #[derive(Debug)]
 #[must_use = "an append that is not awaited may have failed"]
-pub struct Pending(oneshot::Receiver<Result<Appended, AppendError>>);
+pub struct PendingAppend(oneshot::Receiver<Result<AppendAnswer, AppendError>>);
 
-impl Pending {
+impl PendingAppend {
     /// How the append ended.
-    pub async fn outcome(self) -> Result<Appended, AppendError> {
+    pub async fn outcome(self) -> Result<AppendAnswer, AppendError> {
         self.0.await.unwrap_or(Err(AppendError::Closed))
     }
 }
@@ -138,12 +138,12 @@ impl Pending {
 /// Dropping the last handle without [`Log::close`] is like a crash of the process.
 #[derive(Clone)]
 pub struct Log {
-    pub(crate) inner: Arc<Inner>,
+    pub(crate) inner: Arc<LogInner>,
 }
 
 pub(crate) use streams::remove_leftovers;
 
-pub(crate) struct Inner {
+pub(crate) struct LogInner {
     pub(crate) env: Env,
     pub(crate) config_close_timeout: Duration,
     pub(crate) timestamp_after_max_ms: u64,
@@ -155,7 +155,7 @@ pub(crate) struct Inner {
     /// Held while streams are created or deleted, and over the commit: names are taken one at a time.
     pub(crate) naming: tokio::sync::Mutex<()>,
     pub(crate) producer_ids: ProducerIds,
-    pub(crate) budget: Arc<Budget>,
+    pub(crate) budget: Arc<ReadBudget>,
     pub(crate) hot: Arc<Hot>,
     /// Held by reads of the durable layer that are under way.
     pub(crate) catching_up: tokio::sync::Semaphore,
@@ -210,9 +210,9 @@ impl ShardHandle {
 }
 
 impl Stream {
-    fn info(&self) -> StreamInfo {
+    fn info(&self) -> LogStreamInfo {
         let StreamRecord { id, name, created_ms, config } = self.record.clone();
-        StreamInfo { id, name, created_ms, config }
+        LogStreamInfo { id, name, created_ms, config }
     }
 
     fn shard(&self, shard: ShardNumber) -> Option<&ShardHandle> {
@@ -259,7 +259,7 @@ impl Log {
         stream: StreamId,
         shard: ShardNumber,
         batches: Bytes,
-    ) -> Result<Appended, AppendError> {
+    ) -> Result<AppendAnswer, AppendError> {
         let alone = AppendOptions { alone: true, ..AppendOptions::default() };
         self.submit(stream, shard, batches, alone)?.outcome().await
     }
@@ -268,23 +268,23 @@ impl Log {
     /// for the batches' checksums, and never waits.
     ///
     /// # Errors
-    /// What is known at once; the rest comes with [`Pending::outcome`].
+    /// What is known at once; the rest comes with [`PendingAppend::outcome`].
     pub fn submit(
         &self,
         stream: StreamId,
         shard: ShardNumber,
         batches: Bytes,
         options: AppendOptions,
-    ) -> Result<Pending, AppendError> {
+    ) -> Result<PendingAppend, AppendError> {
         let (reply, receiver) = oneshot::channel();
         // That nobody waits any more is no error: the append takes place all the same.
         self.submit_with(stream, shard, batches, options, move |outcome| drop(reply.send(outcome)))?;
-        Ok(Pending(receiver))
+        Ok(PendingAppend(receiver))
     }
 
-    /// As [`Log::submit`], with `answer` called once when it is known how the append ended: on the task of the shard's owner, on
-    /// the journal's thread, or in some call of this. It must not wait. Spares whoever has to answer for several appends a task
-    /// that waits for them.
+    /// As [`Log::submit`], with `answer` called once when it is known how the append ended: on the task of the shard's
+    /// owner, on the journal's thread, or in some call of this. It must not wait. Spares whoever has to answer for
+    /// several appends a task that waits for them.
     ///
     /// # Errors
     /// What is known at once; `answer` is then not called.
@@ -294,7 +294,7 @@ impl Log {
         shard: ShardNumber,
         batches: Bytes,
         options: AppendOptions,
-        answer: impl FnOnce(Result<Appended, AppendError>) + Send + 'static,
+        answer: impl FnOnce(Result<AppendAnswer, AppendError>) + Send + 'static,
     ) -> Result<(), AppendError> {
         let inner = &*self.inner;
         let known = inner.streams.read().by_id.get(&stream).cloned().ok_or(AppendError::NoStream)?;
@@ -326,8 +326,8 @@ impl Log {
         let permit = inner.budget.take(batches.bytes.len() as u64 + APPEND_OVERHEAD_BYTES);
         let permit = permit.ok_or_else(|| refuse(AppendError::Overloaded("too many bytes are in flight")))?;
         let waiter = Waiter::new(Some(permit), answer);
-        let append = Append { batches, expected_term: options.expected_term, waiter };
-        inner.owners[handle.owner].try_send(Request::Append(slot, append), options.alone).map_err(refuse)
+        let append = StoreAppend { batches, expected_term: options.expected_term, waiter };
+        inner.owners[handle.owner].try_send(OwnerRequest::Append(slot, append), options.alone).map_err(refuse)
     }
 
     /// A producer id that nobody else has, with epoch 0.
@@ -390,7 +390,7 @@ impl Log {
     }
 
     /// Where to begin reading a shard.
-    pub async fn locate(&self, shard: ShardId, what: Locate) -> Result<Location, ReadError> {
+    pub async fn locate(&self, shard: ShardId, what: LocateRead) -> Result<ReadLocation, ReadError> {
         let inner = &*self.inner;
         let mut view = self.view(shard)?;
         loop {
@@ -501,7 +501,7 @@ impl Log {
         }
         let owners = inner.owners.iter().map(|owner| async {
             let (reply, done) = oneshot::channel();
-            if owner.send(Request::Close(reply)).await.is_ok() {
+            if owner.send(OwnerRequest::Close(reply)).await.is_ok() {
                 let _ = done.await;
             }
         });

@@ -27,19 +27,19 @@ use tailwater_meta::{Meta, MetaConfig};
 use tailwater_store::{DataDir, RecoveredSegment, StoreConfig, lock_data_dir};
 use tailwater_tail::{Cells, TailWriter, WriterConfig};
 
-use crate::budget::Budget;
+use crate::budget::ReadBudget;
 use crate::counters::Counters;
-use crate::error::{OpenError, ReadError};
+use crate::error::{LogOpenError, ReadError};
 use crate::hot::Hot;
 use crate::limits::{
     CATCHING_UP_MAX, IN_FLIGHT_BYTES_DEFAULT, RECOVERY_PARALLEL, SINGLE_MAX, TIMESTAMP_AFTER_MAX_DEFAULT,
 };
-use crate::log::{Damaged, Inner, Log, Streams, remove_leftovers};
-use crate::owner::{self, Floor};
+use crate::log::{Damaged, Log, LogInner, Streams, remove_leftovers};
+use crate::owner::{self, OwnerDependencies};
 use crate::producer::{Claim, Producers};
 use crate::producer_ids::ProducerIds;
 use crate::scan::{Scan, read_error};
-use crate::shard::{Found, FoundContent, Recovered, recover};
+use crate::shard::{FoundContent, Recovered, SegmentsFound, recover};
 use crate::stream::{Key, PREFIX, ProducersRecord, SegmentRecord, ShardRecord, StreamRecord};
 
 /// How a log works.
@@ -110,8 +110,8 @@ impl Log {
         config: LogConfig,
         dir: &Path,
         cells: Option<Cells>,
-    ) -> Result<Self, OpenError> {
-        let data_dir = lock_data_dir(env, dir).map_err(|error| OpenError::Store(error.to_string()))?;
+    ) -> Result<Self, LogOpenError> {
+        let data_dir = lock_data_dir(env, dir).map_err(|error| LogOpenError::Store(error.to_string()))?;
         let mut others = |_, _, _: &[u8]| {
             Err(ReplayError::new("written by a later version, or not by the log: its tag is not known"))
         };
@@ -119,8 +119,8 @@ impl Log {
         Self::open_locked(env, config, dir, data_dir, cells, &mut others, &progress).await
     }
 
-    /// The same in a directory whose lock, `data_dir`, was taken before, telling how far it is. The journal's records of other
-    /// tags than the log's own go to `others`.
+    /// The same in a directory whose lock, `data_dir`, was taken before, telling how far it is. The journal's records
+    /// of other tags than the log's own go to `others`.
     pub async fn open_locked(
         env: &Env,
         config: LogConfig,
@@ -129,14 +129,14 @@ impl Log {
         cells: Option<Cells>,
         others: &mut ReplayOthers<'_>,
         progress: &Progress,
-    ) -> Result<Self, OpenError> {
-        let failed = |error: &dyn std::fmt::Display| OpenError::Store(error.to_string());
+    ) -> Result<Self, LogOpenError> {
+        let failed = |error: &dyn std::fmt::Display| LogOpenError::Store(error.to_string());
         let mut segments =
             tailwater_store::Recovery::begin_telling(env, dir, config.store.clone(), progress.clone())
                 .map_err(|error| failed(&error))?;
         progress.begin("metadata", 0);
         let mut metadata = tailwater_meta::Recovery::begin(env, &dir.join("meta"))
-            .map_err(|error| OpenError::Meta(error.to_string()))?;
+            .map_err(|error| LogOpenError::Meta(error.to_string()))?;
         let mut replay = |tag, end, bytes: &[u8]| {
             if tag == tailwater_store::TAG {
                 segments.replay(end, bytes)
@@ -148,7 +148,7 @@ impl Log {
         };
         let (journal_dir, journal_config) = (dir.join("journal"), config.journal.clone());
         let journal = Journal::open_telling(env, &journal_dir, journal_config, &mut replay, progress)
-            .map_err(|error| OpenError::Journal(error.to_string()))?;
+            .map_err(|error| LogOpenError::Journal(error.to_string()))?;
         let (store, found) = segments.finish(journal.clone()).map_err(|error| failed(&error))?;
         let meta = metadata.finish(env, journal.clone(), config.meta.clone());
         let meta: Arc<dyn Meta> = Arc::new(meta);
@@ -156,7 +156,7 @@ impl Log {
         let tail = TailWriter::start_with(env, cells, config.tail);
         let counters = Arc::new(Counters::default());
         let hot = Arc::new(Hot::new(config.hot_bytes));
-        let floor = Floor {
+        let floor = OwnerDependencies {
             env: env.clone(),
             journal: journal.clone(),
             store: store.clone(),
@@ -167,7 +167,7 @@ impl Log {
             tick: config.tick,
         };
         let log = Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(LogInner {
                 env: env.clone(),
                 config_close_timeout: config.close_timeout,
                 timestamp_after_max_ms: u64::try_from(config.timestamp_after_max.as_millis())
@@ -179,7 +179,7 @@ impl Log {
                 streams: parking_lot::RwLock::new(Streams::default()),
                 naming: tokio::sync::Mutex::new(()),
                 producer_ids: ProducerIds::default(),
-                budget: Budget::new(config.in_flight_bytes),
+                budget: ReadBudget::new(config.in_flight_bytes),
                 hot,
                 catching_up: tokio::sync::Semaphore::new(CATCHING_UP_MAX),
                 single: tokio::sync::Semaphore::new(SINGLE_MAX),
@@ -197,9 +197,9 @@ impl Log {
     }
 
     /// Brings metadata and store together.
-    async fn recover(&self, found: Vec<RecoveredSegment>, progress: &Progress) -> Result<(), OpenError> {
+    async fn recover(&self, found: Vec<RecoveredSegment>, progress: &Progress) -> Result<(), LogOpenError> {
         let inner = &*self.inner;
-        let keys = inner.meta.list(PREFIX).await.map_err(|error| OpenError::Meta(error.to_string()))?;
+        let keys = inner.meta.list(PREFIX).await.map_err(|error| LogOpenError::Meta(error.to_string()))?;
         let mut streams: BTreeMap<StreamId, StreamRecord> = BTreeMap::new();
         let mut known: BTreeMap<ShardId, KnownShard> = BTreeMap::new();
         for (key, stored) in keys {
@@ -225,7 +225,7 @@ impl Log {
             }
         }
 
-        let mut stored: BTreeMap<ShardId, Vec<Found>> = BTreeMap::new();
+        let mut stored: BTreeMap<ShardId, Vec<SegmentsFound>> = BTreeMap::new();
         for segment in &found {
             if let Some(damage) = &segment.damaged {
                 tracing::error!(segment = %segment.id, damage, "a segment is damaged");
@@ -238,7 +238,7 @@ impl Log {
         };
         let segments = stored.iter().filter(|(shard, _)| gone(shard)).flat_map(|(_, segments)| segments);
         let segments: Vec<SegmentId> = segments.map(|segment| segment.id).collect();
-        self.remove(segments).await.map_err(|error| OpenError::Store(error.to_string()))?;
+        self.remove(segments).await.map_err(|error| LogOpenError::Store(error.to_string()))?;
         let mut leftovers: Vec<StreamId> =
             known.keys().filter(|shard| gone(shard)).map(|shard| shard.stream).collect();
         leftovers.dedup();
@@ -261,7 +261,7 @@ impl Log {
             let shards: Vec<_> = shards.collect();
             let shards = stream::iter(shards).buffered(RECOVERY_PARALLEL).inspect_ok(|_| progress.advance(1));
             let shards: Vec<_> = shards.try_collect().await?;
-            self.adopt(record, shards).await.map_err(|error| OpenError::Meta(error.to_string()))?;
+            self.adopt(record, shards).await.map_err(|error| LogOpenError::Meta(error.to_string()))?;
         }
         Ok(())
     }
@@ -271,11 +271,11 @@ impl Log {
         &self,
         shard: ShardId,
         known: KnownShard,
-        found: Vec<Found>,
-    ) -> Result<Result<(Recovered, Producers), Damaged>, OpenError> {
+        found: Vec<SegmentsFound>,
+    ) -> Result<Result<(Recovered, Producers), Damaged>, LogOpenError> {
         let segments = found.iter().map(|segment| segment.id).collect();
         match self.recover_shard(shard, known, found).await {
-            Err(OpenError::Inconsistent { shard, why }) => {
+            Err(LogOpenError::Inconsistent { shard, why }) => {
                 tracing::error!(%shard, why, "the shard is damaged and is not opened; the others are");
                 Ok(Err(Damaged { why: format!("shard {shard}: {why}").into(), segments }))
             }
@@ -287,13 +287,13 @@ impl Log {
         &self,
         shard: ShardId,
         known: KnownShard,
-        found: Vec<Found>,
-    ) -> Result<(Recovered, Producers), OpenError> {
+        found: Vec<SegmentsFound>,
+    ) -> Result<(Recovered, Producers), LogOpenError> {
         let inner = &*self.inner;
         let KnownShard { record, version, segments, producers } = known;
         let segments = segments.into_values().collect();
         let recovered = recover(shard, record, version, segments, &found, inner.env.wall_ms())
-            .map_err(|why| OpenError::Inconsistent { shard, why })?;
+            .map_err(|why| LogOpenError::Inconsistent { shard, why })?;
         for (id, length) in &recovered.seals {
             tracing::info!(segment = %id, %length, "sealed at its recovered length");
         }
@@ -307,7 +307,7 @@ impl Log {
         shard: ShardId,
         recovered: &Recovered,
         snapshot: Option<ProducersRecord>,
-    ) -> Result<Producers, OpenError> {
+    ) -> Result<Producers, LogOpenError> {
         let inner = &*self.inner;
         let now_ms = inner.env.wall_ms();
         let (upto, mut producers) = match snapshot {
@@ -319,8 +319,8 @@ impl Log {
             let id = SegmentId { shard, number: segment.number, term: segment.term };
             // A disk that refuses a read may answer the next one: that is no damage.
             let unreadable = |error: ReadError| match error {
-                ReadError::Corrupt(why) => OpenError::Inconsistent { shard, why },
-                error => OpenError::Store(format!("segment {id}: {error}")),
+                ReadError::Corrupt(why) => LogOpenError::Inconsistent { shard, why },
+                error => LogOpenError::Store(format!("segment {id}: {error}")),
             };
             let position = inner.store.locate_offset(&id, upto.max(segment.base_offset)).await;
             let position = position.map_err(|error| unreadable(read_error(error)))?;
@@ -351,7 +351,7 @@ impl Log {
     }
 }
 
-fn found_segment(segment: &RecoveredSegment) -> Found {
+fn found_segment(segment: &RecoveredSegment) -> SegmentsFound {
     let content = segment.contents.as_ref().map(|contents| {
         let last = contents.last.header();
         FoundContent {
@@ -362,5 +362,5 @@ fn found_segment(segment: &RecoveredSegment) -> Found {
         }
     });
     let (id, length, sealed, damaged) = (segment.id, segment.length, segment.sealed, segment.damaged.clone());
-    Found { id, length, sealed, content, damaged }
+    SegmentsFound { id, length, sealed, content, damaged }
 }

@@ -1,15 +1,16 @@
 //! The owner of many shards: a thin shell around [`Shard`].
 //!
-//! A round takes everything that is queued, lets the shards concerned write their entries, looks how far the journal is,
-//! and does what the shards put out. It waits for nothing: the store takes entries without I/O, and metadata commits run
-//! beside the rounds and come back into them. A task goes round whenever there is something to do; where there is nothing,
-//! whoever brings a request does ([`Shell`]).
+//! A round takes everything that is queued, lets the shards concerned write their entries, looks how far the journal
+//! is, and does what the shards put out. It waits for nothing: the store takes entries without I/O, and metadata
+//! commits run beside the rounds and come back into them. A task goes round whenever there is something to do; where
+//! there is nothing, whoever brings a request does ([`Shell`]).
 //!
 //! What holds:
 //! - Each shard has one owner, and only its owner's rounds touch it, one at a time.
 //! - Whoever is answered finds the answer in the shard's [`crate::view::View`].
-//! - The queue is bounded in requests ([`crate::limits::OWNER_QUEUE_REQUESTS`]) and, by permits that an append holds from its
-//!   arrival to its answer ([`crate::budget`]), in bytes. A full one is an error value for the caller, never a wait.
+//! - The queue is bounded in requests ([`crate::limits::OWNER_QUEUE_REQUESTS`]) and, by permits that an append holds
+//!   from its arrival to its answer ([`crate::budget`]), in bytes. A full one is an error value for the caller, never a
+//!   wait.
 
 mod queue;
 mod shell;
@@ -24,30 +25,30 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use tailwater_env::{Env, Instant, Task};
 use tailwater_format::SegmentId;
-use tailwater_journal::{AppendError as JournalError, FullReason, Journal, JournalPosition, WaitFor};
+use tailwater_journal::{FullReason, Journal, JournalAppendError as JournalError, JournalPosition, WaitFor};
 use tailwater_meta::Meta;
 use tailwater_store::{SegmentStore, StoreError};
 use tailwater_tail::TailWriter;
 use tokio::sync::oneshot;
 
-use self::queue::Refusal;
+use self::queue::SubmitRefusal;
 use self::shell::Shell;
 use crate::commit;
-use crate::config::{Durability, StreamConfig};
+use crate::config::{StreamConfig, StreamDurability};
 use crate::counters::Counters;
 use crate::error::{AppendError, StreamError};
 use crate::follow::{Follower, Placed};
 use crate::hot::Hot;
 use crate::limits::{BUSY_RETRY, ENTRIES_WITHOUT_TASK};
-use crate::shard::{Append, ChangeError, Output, Shard, Truncation, Write, WriteError};
+use crate::shard::{ChangeError, Output, Shard, StoreAppend, Truncation, Write, WriteError};
 use crate::slots::{Slot, Slots};
 use crate::upkeep::Upkeep;
 use crate::view::SharedView;
 
 /// What an owner is asked to do.
-pub(crate) enum Request {
+pub(crate) enum OwnerRequest {
     /// Append to a shard.
-    Append(Slot, Append),
+    Append(Slot, StoreAppend),
     /// Own a shard, after doing what recovery found undone in its segments.
     Open(Box<Shard>, Vec<Output>, Arc<SharedView>, oneshot::Sender<Slot>),
     /// Shards of a stream behave in another way from now on.
@@ -69,15 +70,17 @@ pub(crate) struct OwnerHandle {
 }
 
 impl OwnerHandle {
-    /// Puts a request into the queue, or refuses it, which is then all that is said of it. One that comes alone is carried
-    /// out by the caller, if the owner has nothing to do.
-    pub(crate) fn try_send(&self, request: Request, alone: bool) -> Result<(), AppendError> {
+    /// Puts a request into the queue, or refuses it, which is then all that is said of it. One that comes alone is
+    /// carried out by the caller, if the owner has nothing to do.
+    pub(crate) fn try_send(&self, request: OwnerRequest, alone: bool) -> Result<(), AppendError> {
         self.shell.queue.push(request).map_err(|refused| {
             let (request, why) = match refused {
-                Refusal::Full(request) => (request, AppendError::Overloaded("too many requests are queued")),
-                Refusal::Ended(request) => (request, AppendError::Closed),
+                SubmitRefusal::Full(request) => {
+                    (request, AppendError::Overloaded("too many requests are queued"))
+                }
+                SubmitRefusal::Ended(request) => (request, AppendError::Closed),
             };
-            if let Request::Append(_, append) = *request {
+            if let OwnerRequest::Append(_, append) = *request {
                 append.waiter.forget();
             }
             why
@@ -92,7 +95,7 @@ impl OwnerHandle {
     }
 
     /// Puts a request into the queue, waiting for room. For the rare ones.
-    pub(crate) async fn send(&self, request: Request) -> Result<(), AppendError> {
+    pub(crate) async fn send(&self, request: OwnerRequest) -> Result<(), AppendError> {
         self.shell.queue.send(request).await?;
         self.shell.look(false);
         Ok(())
@@ -101,7 +104,7 @@ impl OwnerHandle {
 
 /// What an owner stands on.
 #[derive(Clone)]
-pub(crate) struct Floor {
+pub(crate) struct OwnerDependencies {
     pub(crate) env: Env,
     pub(crate) journal: Journal,
     pub(crate) store: SegmentStore,
@@ -114,7 +117,7 @@ pub(crate) struct Floor {
 }
 
 /// Starts an owner without shards.
-pub(crate) fn start(floor: Floor) -> OwnerHandle {
+pub(crate) fn start(floor: OwnerDependencies) -> OwnerHandle {
     let (shell, task) = Shell::start(Owner::new(floor));
     OwnerHandle { shell, _task: task }
 }
@@ -123,7 +126,7 @@ pub(crate) fn start(floor: Floor) -> OwnerHandle {
 type Commit = BoxFuture<'static, (Slot, Result<u64, ChangeError>)>;
 
 /// What the task waits for.
-struct Plan {
+struct RoundPlan {
     wake_at: Instant,
     follow_durable: bool,
     follow_written: bool,
@@ -141,7 +144,7 @@ struct Owned {
 }
 
 struct Owner {
-    floor: Floor,
+    floor: OwnerDependencies,
     owned: Slots<Box<Owned>>,
     touched: Vec<Slot>,
     /// Shards whose entry the store was too busy for, and when to offer it again.
@@ -168,7 +171,7 @@ struct Owner {
 }
 
 impl Owner {
-    fn new(floor: Floor) -> Self {
+    fn new(floor: OwnerDependencies) -> Self {
         let (durable, written) =
             (Follower::new(floor.journal.durable()), Follower::new(floor.journal.written()));
         let tick_at = floor.env.now() + floor.tick;
@@ -194,7 +197,7 @@ impl Owner {
     }
 
     /// Takes requests, lets the shards write, looks how far the journal is, and does what the shards put out.
-    fn round(&mut self, requests: impl IntoIterator<Item = Request>) {
+    fn round(&mut self, requests: impl IntoIterator<Item = OwnerRequest>) {
         let (now, wall_ms) = (self.floor.env.now(), self.floor.env.wall_ms());
         for request in requests {
             self.take(request, now, wall_ms);
@@ -220,14 +223,14 @@ impl Owner {
     }
 
     /// Leaves to the task what it does until the next round: it follows the journal from here on.
-    fn hand_over(&mut self, commits: &mut FuturesUnordered<Commit>) -> Plan {
+    fn hand_over(&mut self, commits: &mut FuturesUnordered<Commit>) -> RoundPlan {
         commits.extend(self.commits.drain(..));
         self.commits_under_way = commits.len();
         self.awaited = None;
         self.sleeps_until = self.wake_at();
         // What nothing waits for wakes nobody; a loss meanwhile is seen at the next look.
         let waiting = !self.durable.is_empty() || !self.upkeep.is_idle();
-        Plan {
+        RoundPlan {
             wake_at: self.sleeps_until,
             follow_durable: waiting && !self.journal_closed,
             follow_written: !self.written.is_empty() && !self.journal_closed,
@@ -272,9 +275,9 @@ impl Owner {
         self.wakes.first().map_or(wake_at, |(first, _)| wake_at.min(*first))
     }
 
-    fn take(&mut self, request: Request, now: Instant, wall_ms: i64) {
+    fn take(&mut self, request: OwnerRequest, now: Instant, wall_ms: i64) {
         match request {
-            Request::Append(slot, append) => {
+            OwnerRequest::Append(slot, append) => {
                 let Some(owned) = self.owned.get(slot) else {
                     append.waiter.answer(Err(AppendError::NoStream));
                     return;
@@ -282,7 +285,7 @@ impl Owner {
                 owned.shard.append(now, wall_ms, append, &mut self.out);
                 self.touch(slot);
             }
-            Request::Truncate(slot, truncation) => {
+            OwnerRequest::Truncate(slot, truncation) => {
                 let Some(owned) = self.owned.get(slot) else {
                     let _ = truncation.reply.send(Err(StreamError::NoStream(String::new())));
                     return;
@@ -290,7 +293,7 @@ impl Owner {
                 owned.shard.truncate(now, truncation, &mut self.out);
                 self.touch(slot);
             }
-            Request::Open(shard, mut undone, view, reply) => {
+            OwnerRequest::Open(shard, mut undone, view, reply) => {
                 let slot = self.owned.reserve();
                 self.floor.tail.open(shard.id(), shard.tail());
                 let (touched, wake_at, closed) = (false, None, false);
@@ -301,7 +304,7 @@ impl Owner {
                 self.touch(slot);
                 let _ = reply.send(slot);
             }
-            Request::Configure(slots, config, reply) => {
+            OwnerRequest::Configure(slots, config, reply) => {
                 for slot in slots {
                     let Some(owned) = self.owned.get(slot) else { continue };
                     owned.shard.configure(Arc::clone(&config));
@@ -309,7 +312,7 @@ impl Owner {
                 }
                 let _ = reply.send(());
             }
-            Request::Delete(slots, reply) => {
+            OwnerRequest::Delete(slots, reply) => {
                 for slot in slots {
                     let Some(mut owned) = self.owned.remove(slot) else { continue };
                     owned.shard.delete(&mut self.out);
@@ -320,12 +323,12 @@ impl Owner {
                 }
                 let _ = reply.send(());
             }
-            Request::Remove(segments) => {
+            OwnerRequest::Remove(segments) => {
                 for id in segments {
                     self.upkeep.delete(&self.floor.store, id);
                 }
             }
-            Request::Close(reply) => {
+            OwnerRequest::Close(reply) => {
                 self.closing = Some(reply);
                 for owned in self.owned.all() {
                     owned.shard.close();
@@ -400,7 +403,7 @@ impl Owner {
                 Ok(journal) => {
                     owned.shard.wrote(now, Ok(journal), &mut self.out);
                     let placed = Placed { journal, slot: owned.slot };
-                    if owned.shard.durability() == Durability::Interval {
+                    if owned.shard.durability() == StreamDurability::Interval {
                         self.written.place(placed);
                     }
                     self.durable.place(placed);
@@ -488,8 +491,8 @@ impl Owner {
         }
         for placed in self.durable.take_covered() {
             self.covered(placed.slot, |shard, out| match shard.durability() {
-                Durability::Fsync => shard.settle(placed.journal, wall_ms, out),
-                Durability::Interval => shard.sync(placed.journal, wall_ms, out),
+                StreamDurability::Fsync => shard.settle(placed.journal, wall_ms, out),
+                StreamDurability::Interval => shard.sync(placed.journal, wall_ms, out),
             });
         }
         // What was written and is lost is not durable either.

@@ -23,7 +23,7 @@ pub(crate) struct Scan<'a> {
 
 /// An entry's place, and what its header says.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Scanned {
+pub(crate) struct ScannedSegment {
     pub(crate) position: Position,
     pub(crate) header: EntryHeader,
 }
@@ -35,7 +35,7 @@ impl<'a> Scan<'a> {
     }
 
     /// The next entry's header; `None` at the end.
-    pub(crate) async fn next(&mut self) -> Result<Option<Scanned>, ReadError> {
+    pub(crate) async fn next(&mut self) -> Result<Option<ScannedSegment>, ReadError> {
         if self.position >= self.end {
             return Ok(None);
         }
@@ -46,11 +46,11 @@ impl<'a> Scan<'a> {
             return Err(ReadError::Corrupt(format!("{} has an entry of {}", self.id, header.segment_id())));
         }
         self.position = Position(position.0 + u64::from(header.len));
-        Ok(Some(Scanned { position, header }))
+        Ok(Some(ScannedSegment { position, header }))
     }
 
     /// The batches of an entry that [`Scan::next`] answered last, checked.
-    pub(crate) async fn batches(&mut self, scanned: &Scanned) -> Result<Bytes, ReadError> {
+    pub(crate) async fn batches(&mut self, scanned: &ScannedSegment) -> Result<Bytes, ReadError> {
         self.position = scanned.position;
         let bytes = self.load(scanned.header.len as usize).await?;
         self.position = Position(scanned.position.0 + u64::from(scanned.header.len));

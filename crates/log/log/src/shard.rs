@@ -42,7 +42,7 @@ use tailwater_format::{
 use tailwater_journal::JournalPosition;
 
 use crate::batches::{Accepted, encode};
-use crate::config::{Durability, Flush, StreamConfig};
+use crate::config::{FlushPolicy, StreamConfig, StreamDurability};
 use crate::error::AppendError;
 use crate::limits::{ENTRY_BYTES_TARGET, ENTRY_RECORDS_TARGET, STALL_MAX};
 use crate::producer::{Producers, Refused};
@@ -51,13 +51,13 @@ use crate::stream::SegmentRecord;
 
 use change::Changes;
 pub use change::{Change, ChangeError};
-pub use outputs::{Append, Appended, Output, Truncation, Waiter, Write, WriteError};
-pub use recover::{Found, FoundContent, Recovered, recover};
-use segments::{OpenSegment, Visible};
+pub use outputs::{AppendAnswer, Output, StoreAppend, Truncation, Waiter, Write, WriteError};
+pub use recover::{FoundContent, Recovered, SegmentsFound, recover};
+use segments::{ShardOpenSegment, Visible};
 
 /// Whether appends may be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ShardPhase {
     /// No term of ours: the next append claims one.
     Resting,
     /// The claim is under way; appends gather in the buffer.
@@ -72,7 +72,7 @@ enum State {
 
 /// An entry between the store's taking it and its acknowledgement.
 #[derive(Debug)]
-struct Entry {
+struct Flush {
     segment: SegmentId,
     from: Position,
     bytes: bytes::Bytes,
@@ -115,7 +115,7 @@ struct Duplicate {
 pub struct Shard {
     id: ShardId,
     config: Arc<StreamConfig>,
-    state: State,
+    state: ShardPhase,
     closing: bool,
 
     changes: Changes,
@@ -130,17 +130,17 @@ pub struct Shard {
     buffer_bytes: usize,
     buffer_since: Instant,
     /// The entry that the store was asked to take and has not taken yet.
-    writing: Option<Entry>,
+    writing: Option<Flush>,
     /// Since when the store has been too busy for `writing`.
     blocked_since: Option<Instant>,
-    in_flight: VecDeque<Entry>,
+    in_flight: VecDeque<Flush>,
     unsynced: VecDeque<Unsynced>,
     duplicates: Vec<Duplicate>,
 
     /// Segments that take no more entries and are not completed yet, oldest first.
-    rolling: VecDeque<OpenSegment>,
+    rolling: VecDeque<ShardOpenSegment>,
     /// The segment that takes entries.
-    open: Option<OpenSegment>,
+    open: Option<ShardOpenSegment>,
 
     /// Offset of the next record to be accepted.
     next_offset: Offset,
@@ -186,7 +186,7 @@ impl Shard {
         Self {
             id,
             config,
-            state: State::Resting,
+            state: ShardPhase::Resting,
             closing: false,
             changes: Changes::new(owner, record, version, unsaved),
             completed,
@@ -231,7 +231,7 @@ impl Shard {
     }
 
     /// Whether an acknowledgement waits for a sync of the journal, or only for the write.
-    pub fn durability(&self) -> Durability {
+    pub fn durability(&self) -> StreamDurability {
         self.config.durability
     }
 
@@ -273,8 +273,8 @@ impl Shard {
         segment.expect("a segment is completed after its last entry is synced").synced_next
     }
 
-    /// Whether records are to be removed: call [`Shard::next_change`] again when something was synced, which it may wait
-    /// for.
+    /// Whether records are to be removed: call [`Shard::next_change`] again when something was synced, which it may
+    /// wait for.
     pub fn is_truncating(&self) -> bool {
         self.changes.wanted_log_start() > self.changes.log_start()
     }
@@ -289,7 +289,7 @@ impl Shard {
     pub fn deadline(&self) -> Option<Instant> {
         let could_write = self.writing.is_none() && !self.waits_for_roll();
         let flush = match (self.config.flush, self.state) {
-            (Flush::EveryMs(ms), State::Owning(_)) if !self.buffer.is_empty() && could_write => {
+            (FlushPolicy::EveryMs(ms), ShardPhase::Owning(_)) if !self.buffer.is_empty() && could_write => {
                 Some(self.buffer_since + Duration::from_millis(ms))
             }
             _ => None,
@@ -304,7 +304,7 @@ impl Shard {
 
     /// The next entry to hand to the store, if one is due; [`Shard::wrote`] has to follow before anything else.
     pub fn next_write(&mut self, now: Instant, wall_ms: i64) -> Option<Write> {
-        let State::Owning(term) = self.state else { return None };
+        let ShardPhase::Owning(term) = self.state else { return None };
         if self.writing.is_none() {
             if !self.is_due(now) {
                 return None;
@@ -329,7 +329,7 @@ impl Shard {
     /// With `interval` readers see what may be lost: one segment at a time, so that what a loss takes back never spans
     /// two.
     fn waits_for_roll(&self) -> bool {
-        self.config.durability == Durability::Interval
+        self.config.durability == StreamDurability::Interval
             && self.rolling.iter().any(|segment| segment.synced < segment.length)
     }
 
@@ -337,7 +337,7 @@ impl Shard {
     /// truncation can be recorded.
     pub fn awaited_sync(&self) -> Option<JournalPosition> {
         let is_awaited = self.waits_for_roll() || self.changes.wanted_log_start() > self.synced_next();
-        if self.config.durability != Durability::Interval || !is_awaited {
+        if self.config.durability != StreamDurability::Interval || !is_awaited {
             return None;
         }
         let last_written = self.in_flight.back().map(|entry| entry.journal);
@@ -349,8 +349,8 @@ impl Shard {
             return false;
         }
         match self.config.flush {
-            Flush::Immediate => true,
-            Flush::EveryMs(ms) => {
+            FlushPolicy::Immediate => true,
+            FlushPolicy::EveryMs(ms) => {
                 self.closing
                     || self.buffer_bytes >= self.config.flush_bytes as usize
                     || now >= self.buffer_since + Duration::from_millis(ms)
@@ -377,7 +377,7 @@ impl Shard {
     }
 
     /// Turns the front of the buffer into an entry of the open segment.
-    fn gather(&mut self, term: Term, count: usize, now: Instant, wall_ms: i64) -> Entry {
+    fn gather(&mut self, term: Term, count: usize, now: Instant, wall_ms: i64) -> Flush {
         let appends: Vec<Accepted> = self.buffer.drain(..count).collect();
         self.buffer_bytes -= appends.iter().map(|accepted| accepted.batches.bytes.len()).sum::<usize>();
         self.buffer_since = now;
@@ -385,7 +385,7 @@ impl Shard {
         let base_offset = appends[0].base_offset;
         let first_transaction_id = appends[0].first_transaction_id;
         let id = SegmentId { shard: self.id, number: self.next_number(), term };
-        let open = self.open.get_or_insert(OpenSegment {
+        let open = self.open.get_or_insert(ShardOpenSegment {
             id,
             created: false,
             created_ms: wall_ms,
@@ -411,11 +411,11 @@ impl Shard {
         let bytes = encode(&fields, &appends);
         // With `interval` the next segment waits until this one is synced: its last entry should not take long.
         let is_last = open.length.0 + 2 * bytes.len() as u64 > retention::roll_bytes(&self.config);
-        Entry {
+        Flush {
             segment: open.id,
             from: open.length,
             bytes,
-            sync: self.config.durability == Durability::Fsync || is_last,
+            sync: self.config.durability == StreamDurability::Fsync || is_last,
             next_offset,
             transaction_id,
             entry_id: open.next_entry,
@@ -457,7 +457,7 @@ impl Shard {
             WriteError::NoSpace(why) => self.fail_unwritten(&AppendError::NoSpace(why), out),
             WriteError::Unavailable(why) => self.fail_unwritten(&AppendError::Unavailable(why), out),
             WriteError::Fenced => {
-                self.state = State::Lost;
+                self.state = ShardPhase::Lost;
                 self.fail_unwritten(&AppendError::NotOwner, out);
             }
         }
@@ -479,13 +479,13 @@ impl Shard {
             self.settle_entry(entry, wall_ms, out);
         }
         self.release_duplicates(out);
-        if self.config.durability == Durability::Fsync {
+        if self.config.durability == StreamDurability::Fsync {
             self.complete_rolled(wall_ms, out);
         }
     }
 
     /// Moves the watermark over one entry: readers, producers and acknowledgements in one step.
-    fn settle_entry(&mut self, entry: Entry, wall_ms: i64, out: &mut Vec<Output>) {
+    fn settle_entry(&mut self, entry: Flush, wall_ms: i64, out: &mut Vec<Output>) {
         let reach = Reach {
             segment: entry.segment,
             position: Position(entry.from.0 + entry.bytes.len() as u64),
@@ -494,8 +494,8 @@ impl Shard {
         };
         assert_eq!(entry.base_offset, self.acked_next, "{}: entries settle in order", self.id);
         match self.config.durability {
-            Durability::Fsync => self.synced(reach),
-            Durability::Interval => self.unsynced.push_back(Unsynced { journal: entry.journal, reach }),
+            StreamDurability::Fsync => self.synced(reach),
+            StreamDurability::Interval => self.unsynced.push_back(Unsynced { journal: entry.journal, reach }),
         }
         self.visible.reach(entry.segment, entry.base_offset, reach.position);
         self.acked_next = reach.next_offset;
@@ -514,7 +514,7 @@ impl Shard {
             }
             let slot =
                 u32::try_from(accepted.base_offset.0 - entry.base_offset.0).expect("records of one entry");
-            let appended = Appended {
+            let appended = AppendAnswer {
                 base_offset: accepted.base_offset,
                 last_offset: Offset(accepted.next_offset().0 - 1),
                 append_time_ms: accepted.append_time_ms,
@@ -533,7 +533,7 @@ impl Shard {
         for duplicate in self.duplicates.extract_if(.., |duplicate| duplicate.next_offset <= acked_next) {
             out.push(Output::Reply(
                 duplicate.waiter,
-                Ok(Appended {
+                Ok(AppendAnswer {
                     base_offset: duplicate.base_offset,
                     last_offset: Offset(duplicate.next_offset.0 - 1),
                     append_time_ms: duplicate.append_time_ms,
@@ -568,8 +568,8 @@ impl Shard {
             out.push(Output::Reply(accepted.waiter, Err(error.clone())));
         }
         self.fail_unwritten(&error, out);
-        if let State::Owning(_) = self.state {
-            self.state = State::Resting;
+        if let ShardPhase::Owning(_) = self.state {
+            self.state = ShardPhase::Resting;
         }
         self.rolling.extend(self.open.take());
         for segment in std::mem::take(&mut self.rolling) {

@@ -4,18 +4,19 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Slot {
     index: u32,
-    /// How many there were before it in this place: what is still on its way to one that was removed is not for the next one.
+    /// How many there were before it in this place: what is still on its way to one that was removed is not for the
+    /// next one.
     turn: u32,
 }
 
-struct Place<T> {
+struct SlotPlace<T> {
     turn: u32,
     content: Option<T>,
 }
 
 /// What is in slots.
 pub(crate) struct Slots<T> {
-    places: Vec<Place<T>>,
+    places: Vec<SlotPlace<T>>,
     /// Of places whose content was removed.
     free: Vec<u32>,
 }
@@ -29,13 +30,13 @@ impl<T> Slots<T> {
     pub(crate) fn reserve(&mut self) -> Slot {
         let index = self.free.pop().unwrap_or_else(|| {
             let index = u32::try_from(self.places.len()).expect("shards are bounded far below");
-            self.places.push(Place { turn: 0, content: None });
+            self.places.push(SlotPlace { turn: 0, content: None });
             index
         });
         Slot { index, turn: self.places[index as usize].turn }
     }
 
-    fn place(&mut self, slot: Slot) -> Option<&mut Place<T>> {
+    fn place(&mut self, slot: Slot) -> Option<&mut SlotPlace<T>> {
         self.places.get_mut(slot.index as usize).filter(|place| place.turn == slot.turn)
     }
 

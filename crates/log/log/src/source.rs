@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use tailwater_env::BoxFuture;
 use tailwater_format::{Position, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId, Tail};
-use tailwater_tail::{DurableSource, SegmentInfo, SourceError};
+use tailwater_tail::{DurableSource, SourceError, SourceSegment};
 
 use crate::error::ReadError;
 use crate::log::Log;
@@ -36,9 +36,9 @@ impl DurableSource for Log {
         &self,
         shard: ShardId,
         from: SegmentNumber,
-    ) -> BoxFuture<'_, Result<Vec<SegmentInfo>, SourceError>> {
+    ) -> BoxFuture<'_, Result<Vec<SourceSegment>, SourceError>> {
         Box::pin(async move {
-            let segments = self.segments(shard, from)?.into_iter().map(|segment| SegmentInfo {
+            let segments = self.segments(shard, from)?.into_iter().map(|segment| SourceSegment {
                 number: segment.number,
                 term: segment.term,
                 base_offset: segment.base_offset,

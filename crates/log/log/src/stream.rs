@@ -23,39 +23,52 @@ use tailwater_format::{
 };
 use uuid::Uuid;
 
-use crate::config::{Durability, Flush, StreamConfig, Timestamps};
+use crate::config::{FlushPolicy, StreamConfig, StreamDurability, Timestamps};
 use crate::producer::{ProducerBatch, ProducerState};
 
 /// Prefix of every key of this crate.
 pub const PREFIX: &str = "log/";
 /// The key of the next producer id.
 pub const PRODUCER_IDS_KEY: &str = "log/producer-ids";
+
+/// Kinds of what is stored: the part of a key behind [`PREFIX`].
+const STREAM: &str = "stream";
+const NAME: &str = "name";
+const SHARD: &str = "shard";
+const SEGMENT: &str = "segment";
+const PRODUCERS: &str = "producers";
+
 /// The transaction id before the first record of a shard.
 pub const TRANSACTION_ID_NONE: TransactionId = TransactionId(-1);
 
 /// The key of a stream.
 pub fn stream_key(stream: StreamId) -> String {
-    format!("log/stream/{stream}")
+    format!("{PREFIX}{STREAM}/{stream}")
 }
 
 /// The key of a stream's name.
 pub fn name_key(name: &str) -> String {
-    format!("log/name/{name}")
+    format!("{PREFIX}{NAME}/{name}")
 }
 
 /// The key of a shard.
 pub fn shard_key(shard: ShardId) -> String {
-    format!("log/shard/{}/{:04}", shard.stream, shard.shard.0)
+    format!("{PREFIX}{SHARD}/{}/{:04}", shard.stream, shard.shard.0)
 }
 
 /// The key of a completed segment.
 pub fn segment_key(shard: ShardId, number: SegmentNumber) -> String {
-    format!("log/segment/{}/{:04}/{:020}", shard.stream, shard.shard.0, number.0)
+    format!("{PREFIX}{SEGMENT}/{}/{:04}/{:020}", shard.stream, shard.shard.0, number.0)
 }
 
 /// The key of a shard's producers.
 pub fn producers_key(shard: ShardId) -> String {
-    format!("log/producers/{}/{:04}", shard.stream, shard.shard.0)
+    format!("{PREFIX}{PRODUCERS}/{}/{:04}", shard.stream, shard.shard.0)
+}
+
+/// Prefixes of all keys below those of a stream: what is left of one that has no record any more.
+pub fn prefixes_of_parts(stream: StreamId) -> [String; 3] {
+    [SHARD, SEGMENT, PRODUCERS].map(|kind| format!("{PREFIX}{kind}/{stream}/"))
 }
 
 /// What a key names.
@@ -85,16 +98,16 @@ impl Key {
         let kind = parts.next()?;
         let first = parts.next()?;
         let rest: Vec<&str> = parts.collect();
-        if kind == "name" {
+        if kind == NAME {
             return rest.is_empty().then(|| Self::Name(first.to_owned()));
         }
         let stream = StreamId(Uuid::try_parse(first).ok()?);
         let shard = |number: &str| Some(ShardId { stream, shard: ShardNumber(number.parse().ok()?) });
         match (kind, rest.as_slice()) {
-            ("stream", []) => Some(Self::Stream(stream)),
-            ("shard", [number]) => Some(Self::Shard(shard(number)?)),
-            ("producers", [number]) => Some(Self::Producers(shard(number)?)),
-            ("segment", [number, segment]) => {
+            (STREAM, []) => Some(Self::Stream(stream)),
+            (SHARD, [number]) => Some(Self::Shard(shard(number)?)),
+            (PRODUCERS, [number]) => Some(Self::Producers(shard(number)?)),
+            (SEGMENT, [number, segment]) => {
                 Some(Self::Segment(shard(number)?, SegmentNumber(segment.parse().ok()?)))
             }
             _ => None,
@@ -105,7 +118,7 @@ impl Key {
 /// A stored value that is not what its key promises.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("metadata of {key:?} can't be read: {why}")]
-pub struct RecordError {
+pub struct StreamRecordError {
     /// The key.
     pub key: String,
     /// What is wrong.
@@ -302,8 +315,8 @@ mod stored {
     }
 }
 
-fn decode<M: Message + Default>(key: &str, value: &[u8]) -> Result<M, RecordError> {
-    M::decode(value).map_err(|error| RecordError { key: key.to_owned(), why: error.to_string() })
+fn decode<M: Message + Default>(key: &str, value: &[u8]) -> Result<M, StreamRecordError> {
+    M::decode(value).map_err(|error| StreamRecordError { key: key.to_owned(), why: error.to_string() })
 }
 
 impl StreamRecord {
@@ -321,11 +334,11 @@ impl StreamRecord {
             segment_ms: config.segment_ms,
             chunk_bytes: config.chunk_bytes,
             flush_ms: match config.flush {
-                Flush::Immediate => 0,
-                Flush::EveryMs(ms) => ms,
+                FlushPolicy::Immediate => 0,
+                FlushPolicy::EveryMs(ms) => ms,
             },
             flush_bytes: config.flush_bytes,
-            interval: config.durability == Durability::Interval,
+            interval: config.durability == StreamDurability::Interval,
             append_time: config.timestamps == Timestamps::Append,
             timestamp_before_max_ms: config.timestamp_before_max_ms,
             timestamp_after_max_ms: config.timestamp_after_max_ms,
@@ -336,9 +349,9 @@ impl StreamRecord {
     }
 
     /// The record that is stored under `key`.
-    pub fn decode(key: &str, value: &[u8]) -> Result<Self, RecordError> {
+    pub fn decode(key: &str, value: &[u8]) -> Result<Self, StreamRecordError> {
         let stored: stored::Stream = decode(key, value)?;
-        let refuse = |why: String| RecordError { key: key.to_owned(), why };
+        let refuse = |why: String| StreamRecordError { key: key.to_owned(), why };
         let id = Uuid::from_slice(&stored.id).map_err(|error| refuse(error.to_string()))?;
         let config = StreamConfig {
             shards: stored.shards,
@@ -347,9 +360,13 @@ impl StreamRecord {
             segment_bytes: stored.segment_bytes,
             segment_ms: stored.segment_ms,
             chunk_bytes: stored.chunk_bytes,
-            flush: if stored.flush_ms == 0 { Flush::Immediate } else { Flush::EveryMs(stored.flush_ms) },
+            flush: if stored.flush_ms == 0 {
+                FlushPolicy::Immediate
+            } else {
+                FlushPolicy::EveryMs(stored.flush_ms)
+            },
             flush_bytes: stored.flush_bytes,
-            durability: if stored.interval { Durability::Interval } else { Durability::Fsync },
+            durability: if stored.interval { StreamDurability::Interval } else { StreamDurability::Fsync },
             timestamps: if stored.append_time { Timestamps::Append } else { Timestamps::Create },
             timestamp_before_max_ms: stored.timestamp_before_max_ms,
             timestamp_after_max_ms: stored.timestamp_after_max_ms,
@@ -376,7 +393,7 @@ impl ShardRecord {
     }
 
     /// The record that is stored under `key`.
-    pub fn decode(key: &str, value: &[u8]) -> Result<Self, RecordError> {
+    pub fn decode(key: &str, value: &[u8]) -> Result<Self, StreamRecordError> {
         let stored: stored::Shard = decode(key, value)?;
         Ok(Self {
             term: Term(stored.term),
@@ -408,7 +425,7 @@ impl SegmentRecord {
     }
 
     /// The record that is stored under `key`.
-    pub fn decode(key: &str, value: &[u8]) -> Result<Self, RecordError> {
+    pub fn decode(key: &str, value: &[u8]) -> Result<Self, StreamRecordError> {
         let stored: stored::Segment = decode(key, value)?;
         Ok(Self {
             number: SegmentNumber(stored.number),
@@ -445,14 +462,14 @@ impl ProducersRecord {
     }
 
     /// The record that is stored under `key`.
-    pub fn decode(key: &str, value: &[u8]) -> Result<Self, RecordError> {
+    pub fn decode(key: &str, value: &[u8]) -> Result<Self, StreamRecordError> {
         let stored: stored::Producers = decode(key, value)?;
         let mut producers = Vec::with_capacity(stored.producers.len());
         for state in stored.producers {
             let mut batches = Vec::with_capacity(state.batches.len());
             for batch in state.batches {
                 let epoch = i16::try_from(batch.epoch)
-                    .map_err(|error| RecordError { key: key.to_owned(), why: error.to_string() })?;
+                    .map_err(|error| StreamRecordError { key: key.to_owned(), why: error.to_string() })?;
                 batches.push(ProducerBatch {
                     epoch,
                     first: batch.first,
@@ -472,7 +489,7 @@ pub fn encode_producer_ids(next: i64) -> Bytes {
 }
 
 /// The first id that no block contains.
-pub fn decode_producer_ids(value: &[u8]) -> Result<i64, RecordError> {
+pub fn decode_producer_ids(value: &[u8]) -> Result<i64, StreamRecordError> {
     decode::<stored::ProducerIds>(PRODUCER_IDS_KEY, value).map(|stored| stored.next)
 }
 
@@ -511,8 +528,8 @@ mod tests {
             config: StreamConfig {
                 retention_ms: None,
                 retention_bytes: Some(1 << 40),
-                flush: Flush::EveryMs(7),
-                durability: Durability::Interval,
+                flush: FlushPolicy::EveryMs(7),
+                durability: StreamDurability::Interval,
                 timestamps: Timestamps::Append,
                 timestamp_before_max_ms: Some(0),
                 timestamp_after_max_ms: Some(1),

@@ -11,7 +11,7 @@ use parking_lot::{Mutex, RwLock};
 use tailwater_format::{Offset, SegmentId, ShardId, Tail, TransactionId};
 use tokio::sync::Notify;
 
-use crate::hot::{Hot, Newest};
+use crate::hot::{Hot, HotNewest};
 use crate::stream::SegmentRecord;
 
 /// A shard at one moment.
@@ -44,7 +44,7 @@ impl View {
 #[derive(Debug)]
 pub(crate) struct SharedView {
     view: RwLock<View>,
-    newest: Mutex<Newest>,
+    newest: Mutex<HotNewest>,
     listeners: Mutex<Vec<Arc<Notify>>>,
     /// Written under the lock of `listeners`. Read by the owner after it has replaced the view; a listener looks at
     /// the view after it was added, so one of the two sees the other.
@@ -104,7 +104,7 @@ impl SharedView {
         }
     }
 
-    pub(crate) fn newest(&self) -> &Mutex<Newest> {
+    pub(crate) fn newest(&self) -> &Mutex<HotNewest> {
         &self.newest
     }
 

@@ -7,7 +7,7 @@ use tailwater_env::Env;
 use tailwater_format::{Position, SegmentId, SegmentNumber, ShardId, ShardNumber};
 use tailwater_log::{Log, StreamConfig};
 use tailwater_tail::testing::{Stored, check_durable_source};
-use tailwater_tail::{DurableSource, SegmentInfo, SourceError};
+use tailwater_tail::{DurableSource, SourceError, SourceSegment};
 
 const SHARD: ShardNumber = ShardNumber(1);
 
@@ -24,7 +24,7 @@ async fn stored(log: &Log, id: ShardId) -> Stored {
             let piece = log.store().read(&name, at, (length.0 - at.0) as usize).await.expect("durable");
             bytes.extend_from_slice(&piece);
         }
-        let info = SegmentInfo {
+        let info = SourceSegment {
             number: segment.number,
             term: segment.term,
             base_offset: segment.base_offset,

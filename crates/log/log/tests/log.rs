@@ -18,8 +18,8 @@ use tailwater_format::{
     TransactionId,
 };
 use tailwater_log::{
-    AppendError, AppendOptions, Durability, Flush, Locate, Log, LogConfig, ReadError, SequenceError,
-    StreamConfig, StreamError, TransactionIds,
+    AppendError, AppendOptions, FlushPolicy, LocateRead, Log, LogConfig, ReadError, SequenceError,
+    StreamConfig, StreamDurability, StreamError, TransactionIds,
 };
 use tailwater_tail::{DurableSource, SourceError};
 use tokio::sync::oneshot;
@@ -167,7 +167,7 @@ fn a_shard_with_missing_bytes_is_refused_and_all_others_go_on() {
         let log = open(&env, dir.path()).await;
         let refused = log.append(stream, SHARD, values(&["more"])).await.expect_err("refused").to_string();
         assert!(refused.contains("damaged") && refused.contains("backup"), "{refused}");
-        let unread = log.locate(shard(stream, 0), Locate::Start).await;
+        let unread = log.locate(shard(stream, 0), LocateRead::Start).await;
         assert!(matches!(unread, Err(ReadError::Damaged(_))), "{unread:?}");
         assert!(matches!(log.truncate("a", SHARD, Offset(1)).await, Err(StreamError::Damaged(_))));
         let source: &dyn DurableSource = &log;
@@ -343,7 +343,7 @@ fn segments_roll_and_every_position_is_found_exactly() {
         assert_eq!(seen.len(), 240);
         assert!(seen.last().expect("some").segment.number >= SegmentNumber(3));
 
-        let check = async |what: Locate, index: usize| {
+        let check = async |what: LocateRead, index: usize| {
             let found = log.locate(id, what).await.expect("found");
             let expected = &seen[index];
             assert_eq!(
@@ -353,31 +353,32 @@ fn segments_roll_and_every_position_is_found_exactly() {
             );
         };
         for (index, record) in seen.iter().enumerate() {
-            check(Locate::Offset(Offset(record.offset)), index).await;
+            check(LocateRead::Offset(Offset(record.offset)), index).await;
             let dlsn = Dlsn {
                 segment: record.segment.number,
                 entry: EntryId(record.entry),
                 slot: SlotId(record.slot),
             };
-            check(Locate::Dlsn(dlsn), index).await;
+            check(LocateRead::Dlsn(dlsn), index).await;
         }
         for wanted in -50..600 {
-            let location = log.locate(id, Locate::TransactionId(TransactionId(wanted))).await.expect("found");
+            let location =
+                log.locate(id, LocateRead::TransactionId(TransactionId(wanted))).await.expect("found");
             let expected = seen.iter().find(|record| record.timestamp >= wanted);
             assert_eq!(location.offset.0, expected.map_or(240, |record| record.offset), "{wanted}");
             let running = seen.iter().find(|record| record.transaction_id >= wanted);
             assert_eq!(running.map(|record| record.offset), expected.map(|record| record.offset));
         }
-        check(Locate::Start, 0).await;
-        check(Locate::Last(1), 239).await;
-        check(Locate::Last(100_000), 0).await;
-        let end = log.locate(id, Locate::End).await.expect("found");
+        check(LocateRead::Start, 0).await;
+        check(LocateRead::Last(1), 239).await;
+        check(LocateRead::Last(100_000), 0).await;
+        let end = log.locate(id, LocateRead::End).await.expect("found");
         assert_eq!(end.offset, Offset(240));
-        assert_eq!(log.locate(id, Locate::Offset(Offset(240))).await, Ok(end));
-        let beyond = log.locate(id, Locate::Offset(Offset(241))).await;
+        assert_eq!(log.locate(id, LocateRead::Offset(Offset(240))).await, Ok(end));
+        let beyond = log.locate(id, LocateRead::Offset(Offset(241))).await;
         assert_eq!(beyond, Err(ReadError::BeyondEnd { end: Offset(240) }));
         let dlsn = Dlsn { segment: SegmentNumber(0), entry: EntryId(9_999), slot: SlotId(0) };
-        let location = log.locate(id, Locate::Dlsn(dlsn)).await.expect("found");
+        let location = log.locate(id, LocateRead::Dlsn(dlsn)).await.expect("found");
         let next = seen.iter().find(|record| record.segment.number > SegmentNumber(0)).expect("another");
         assert_eq!((location.offset.0, location.segment), (next.offset, next.segment.number));
 
@@ -387,7 +388,7 @@ fn segments_roll_and_every_position_is_found_exactly() {
         let log = open(&env, dir.path()).await;
         assert_eq!(read_all(&log, id).await, seen);
         for record in &seen {
-            let found = log.locate(id, Locate::Offset(Offset(record.offset))).await.expect("found");
+            let found = log.locate(id, LocateRead::Offset(Offset(record.offset))).await.expect("found");
             assert_eq!(found.position, record.position);
         }
     });
@@ -408,9 +409,9 @@ fn truncation_is_exact_to_the_record_durable_and_told_to_readers() {
         let cut = Offset(first.next_offset.0 + 3);
         assert_eq!(log.truncate("a", SHARD, cut).await, Ok(cut));
         assert_eq!(log_start(&log, id), cut);
-        assert_eq!(log.locate(id, Locate::Start).await.expect("found").offset, cut);
+        assert_eq!(log.locate(id, LocateRead::Start).await.expect("found").offset, cut);
         let gone = Err(ReadError::Truncated { log_start: cut });
-        assert_eq!(log.locate(id, Locate::Offset(Offset(cut.0 - 1))).await, gone);
+        assert_eq!(log.locate(id, LocateRead::Offset(Offset(cut.0 - 1))).await, gone);
         let segment = tailwater_format::SegmentId { shard: id, number: first.number, term: first.term };
         let read = log.read_durable(segment, tailwater_format::Position(0), 100).await;
         assert_eq!(read, Err(ReadError::Truncated { log_start: cut }));
@@ -420,7 +421,7 @@ fn truncation_is_exact_to_the_record_durable_and_told_to_readers() {
 
         let log = open(&env, dir.path()).await;
         assert_eq!(log_start(&log, id), cut);
-        let time = log.locate(id, Locate::TransactionId(TransactionId(0))).await.expect("found");
+        let time = log.locate(id, LocateRead::TransactionId(TransactionId(0))).await.expect("found");
         assert_eq!(time.offset, cut, "not before the start");
         // All of it, and nothing is left to restart from but the numbers.
         log.truncate("a", SHARD, Offset(40)).await.expect("truncated");
@@ -448,7 +449,7 @@ fn a_time_that_only_a_removed_record_reached_is_where_what_is_left_begins() {
         let first = log.segments(id, SegmentNumber(0)).expect("the shard")[0];
         log.truncate("a", SHARD, first.next_offset).await.expect("truncated");
         let at = async |time| {
-            let found = log.locate(id, Locate::TransactionId(TransactionId(time))).await;
+            let found = log.locate(id, LocateRead::TransactionId(TransactionId(time))).await;
             found.expect("found").offset
         };
         for time in [0, 100, 101, 600] {
@@ -481,7 +482,7 @@ fn a_batch_whose_header_says_another_largest_time_is_positioned_by_its_records()
         let both: Vec<u8> = [low, high, last].concat();
         log.append(stream, SHARD, both.into()).await.expect("appended");
         for (time, offset) in [(5, 0), (11, 1), (21, 2), (22, 3), (23, 4), (31, 5), (32, 6)] {
-            let found = log.locate(shard(stream, 0), Locate::TransactionId(TransactionId(time))).await;
+            let found = log.locate(shard(stream, 0), LocateRead::TransactionId(TransactionId(time))).await;
             assert_eq!(found.expect("found").offset, Offset(offset), "{time}");
         }
     });
@@ -635,7 +636,7 @@ fn concurrent_appends_to_many_shards_are_all_acknowledged_in_order() {
     in_world(|env| async move {
         let dir = tempfile::tempdir().expect("a directory");
         let log = open(&env, dir.path()).await;
-        let config = StreamConfig { shards: 100, flush: Flush::EveryMs(2), ..StreamConfig::default() };
+        let config = StreamConfig { shards: 100, flush: FlushPolicy::EveryMs(2), ..StreamConfig::default() };
         let stream = create(&log, "a", config).await;
         let shards = (0..100).map(|number| {
             let log = log.clone();
@@ -692,7 +693,7 @@ fn an_append_that_comes_alone_to_an_idle_log_is_answered_by_the_journals_thread_
 }
 
 fn flushed_by_the_minute() -> StreamConfig {
-    StreamConfig { flush: Flush::EveryMs(60_000), ..StreamConfig::default() }
+    StreamConfig { flush: FlushPolicy::EveryMs(60_000), ..StreamConfig::default() }
 }
 
 /// A log that takes 10,000 bytes that are not durable yet, and no more.
@@ -761,7 +762,8 @@ fn explicit_transaction_ids_are_positions_and_may_not_decrease() {
         append(&[20, 35]).await.expect("appended");
         let id = shard(stream, 0);
         for (wanted, offset) in [(0, 0), (11, 1), (20, 1), (21, 3), (36, 4)] {
-            let found = log.locate(id, Locate::TransactionId(TransactionId(wanted))).await.expect("found");
+            let found =
+                log.locate(id, LocateRead::TransactionId(TransactionId(wanted))).await.expect("found");
             assert_eq!(found.offset.0, offset, "{wanted}");
         }
     });
@@ -875,7 +877,7 @@ fn interval_durability_acknowledges_and_reads_back() {
         let dir = tempfile::tempdir().expect("a directory");
         let log = open(&env, dir.path()).await;
         let config = StreamConfig {
-            durability: Durability::Interval,
+            durability: StreamDurability::Interval,
             segment_bytes: 4_096,
             ..StreamConfig::default()
         };
@@ -899,7 +901,7 @@ fn a_truncation_of_what_was_acknowledged_and_not_synced_does_not_wait_for_the_in
         let mut config = LogConfig { tick: Duration::from_secs(3_600), ..config() };
         config.journal.sync_interval = Duration::from_secs(3_600);
         let log = open_with(&env, dir.path(), config).await;
-        let interval = StreamConfig { durability: Durability::Interval, ..StreamConfig::default() };
+        let interval = StreamConfig { durability: StreamDurability::Interval, ..StreamConfig::default() };
         let stream = create(&log, "a", interval).await;
         log.append(stream, SHARD, values(&["one", "two", "three"])).await.expect("appended");
         assert_eq!(log.truncate("a", SHARD, Offset(3)).await, Ok(Offset(3)));

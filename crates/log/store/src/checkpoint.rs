@@ -22,7 +22,7 @@ use tailwater_journal::JournalPosition;
 use uuid::Uuid;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::index::{CONTENTS_BYTES, Contents};
+use crate::index::{CONTENTS_BYTES, IndexContents};
 use crate::record::field;
 
 const MAGIC: [u8; 4] = *b"TWck";
@@ -39,7 +39,7 @@ pub struct OpenSegment {
     /// How far its file is synced.
     pub synced: Position,
     /// What it holds up to there.
-    pub contents: Option<Contents>,
+    pub contents: Option<IndexContents>,
 }
 
 /// See the module.
@@ -81,7 +81,7 @@ impl Checkpoint {
             out.extend_from_slice(&segment.id.number.0.to_le_bytes());
             out.extend_from_slice(&segment.synced.0.to_le_bytes());
             out.extend_from_slice(&[0; 8]);
-            out.extend_from_slice(&Contents::encode(segment.contents.as_ref()));
+            out.extend_from_slice(&IndexContents::encode(segment.contents.as_ref()));
         }
         let sum = xxh3_64(&out);
         out.extend_from_slice(&sum.to_le_bytes());
@@ -111,7 +111,7 @@ impl Checkpoint {
             let number = SegmentNumber(u64::from_le_bytes(field(row, 24)));
             let id = SegmentId { shard, number, term: Term(u32::from_le_bytes(field(row, 20))) };
             let synced = Position(u64::from_le_bytes(field(row, 32)));
-            let contents = Contents::decode(&field(row, 48)).map_err(|_| CheckpointError::Damaged)?;
+            let contents = IndexContents::decode(&field(row, 48)).map_err(|_| CheckpointError::Damaged)?;
             Ok(OpenSegment { id, synced, contents })
         });
         let open = open.collect::<Result<_, _>>()?;

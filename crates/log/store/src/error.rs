@@ -71,7 +71,7 @@ pub enum StoreError {
     DiskFailed(String),
     /// The journal refused the record.
     #[error("journal: {0}")]
-    Journal(tailwater_journal::AppendError),
+    Journal(tailwater_journal::JournalAppendError),
     /// A failed sync of the journal took back appends that were not acknowledged yet: seal the segment at
     /// `durable` and go on in another.
     #[error("the journal lost what was not durable: the segment ends at {durable}; seal it there")]

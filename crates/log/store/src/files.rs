@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tailwater_env::{Disk, File, HashMap, OpenMode};
 use tailwater_format::{EntryError, EntryReader, Position, SegmentId, ShardId};
 
-use crate::index::{Contents, RawHeader, SparseIndex};
+use crate::index::{IndexContents, RawHeader, SparseIndex};
 use crate::layout::Layout;
 use crate::limits::{READ_HANDLES_MAX, WRITE_BYTES_MAX};
 
@@ -90,7 +90,7 @@ pub struct Scanned {
     /// Where the last whole entry ends that continues from the beginning.
     pub length: Position,
     /// First and last entry.
-    pub contents: Option<Contents>,
+    pub contents: Option<IndexContents>,
     /// Its points.
     pub index: SparseIndex,
 }
@@ -100,7 +100,7 @@ pub struct Scanned {
 pub fn scan(file: &dyn File, id: SegmentId, limit: Position, index_step: u32) -> io::Result<Scanned> {
     let mut reader = EntryReader::new(id);
     let mut index = SparseIndex::new(index_step);
-    let mut contents: Option<Contents> = None;
+    let mut contents: Option<IndexContents> = None;
     // The file's bytes from `reader.position() - begin` on.
     let mut buffer = Vec::new();
     let mut begin = 0;
@@ -112,7 +112,7 @@ pub fn scan(file: &dyn File, id: SegmentId, limit: Position, index_step: u32) ->
                 let raw = RawHeader::of(&buffer[begin..]).expect("it was just parsed");
                 match &mut contents {
                     Some(contents) => contents.last = raw,
-                    None => contents = Some(Contents::first(&entry.header, raw)),
+                    None => contents = Some(IndexContents::first(&entry.header, raw)),
                 }
                 begin += entry.header.len as usize;
             }
@@ -142,8 +142,8 @@ pub fn scan(file: &dyn File, id: SegmentId, limit: Position, index_step: u32) ->
 ///
 /// A file that is opened while its name is given to another one, or taken away, must not be kept: what is read of a
 /// replacement would come from the file whose sync failed, and a file that was removed would keep its room on the disk.
-/// So whoever opens one looks first how often that has happened ([`HandleCache::forgotten`]), and whoever changes a name
-/// tells it behind the change.
+/// So whoever opens one looks first how often that has happened ([`HandleCache::forgotten`]), and whoever changes a
+/// name tells it behind the change.
 #[derive(Default)]
 pub struct HandleCache {
     files: HashMap<SegmentId, (u64, Arc<dyn File>)>,

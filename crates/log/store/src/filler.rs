@@ -38,49 +38,49 @@ use crate::limits::{BEGIN_SYNC_BYTES, FILL_BATCH, RETRY_MAX, RETRY_MIN, STRIPES,
 use crate::record::Record;
 use crate::segment::{FileState, Phase};
 use crate::shards::Deleting;
-use crate::store::{FlushReply, Inner};
+use crate::store::{FlushReply, StoreInner};
 use crate::syncer::{Syncers, Target};
 
 /// What failed, and on which file.
 #[derive(Debug)]
-struct Failure {
+struct FillerFailure {
     what: &'static str,
     path: PathBuf,
     error: io::Error,
 }
 
-impl Failure {
+impl FillerFailure {
     fn no_space(&self) -> bool {
         use io::ErrorKind::{QuotaExceeded, StorageFull};
         matches!(self.error.kind(), StorageFull | QuotaExceeded)
     }
 }
 
-impl std::fmt::Display for Failure {
+impl std::fmt::Display for FillerFailure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} {}: {}", self.what, self.path.display(), self.error)
     }
 }
 
 trait OrFailure<T> {
-    fn or_failure(self, what: &'static str, path: &Path) -> Result<T, Failure>;
+    fn or_failure(self, what: &'static str, path: &Path) -> Result<T, FillerFailure>;
 }
 
 impl<T> OrFailure<T> for io::Result<T> {
-    fn or_failure(self, what: &'static str, path: &Path) -> Result<T, Failure> {
-        self.map_err(|error| Failure { what, path: path.to_owned(), error })
+    fn or_failure(self, what: &'static str, path: &Path) -> Result<T, FillerFailure> {
+        self.map_err(|error| FillerFailure { what, path: path.to_owned(), error })
     }
 }
 
 /// A file with bytes that are not synced.
-struct Handle {
+struct FillerHandle {
     file: Arc<dyn File>,
     /// It still has the replacement's name.
     replacement: bool,
 }
 
 /// A file that is being synced.
-struct Unsynced {
+struct UnsyncedFile {
     id: SegmentId,
     file: Arc<dyn File>,
     /// Up to where it is synced if that works.
@@ -97,9 +97,9 @@ struct Retry {
 }
 
 struct Filler {
-    inner: Arc<Inner>,
+    inner: Arc<StoreInner>,
     syncers: Syncers,
-    handles: HashMap<SegmentId, Handle>,
+    handles: HashMap<SegmentId, FillerHandle>,
     /// Shards whose directories' names are durable, with those above.
     named: HashSet<ShardId>,
     buffer: Vec<u8>,
@@ -112,14 +112,14 @@ struct Filler {
 /// What one round has come to.
 #[derive(Default)]
 struct Outcome {
-    failure: Option<Failure>,
+    failure: Option<FillerFailure>,
     failed: HashSet<SegmentId>,
     /// Nothing more is written in this round.
     disk_full: bool,
 }
 
 impl Outcome {
-    fn fail(&mut self, id: Option<SegmentId>, failure: Failure) {
+    fn fail(&mut self, id: Option<SegmentId>, failure: FillerFailure) {
         tracing::warn!(%failure, "filling segment files failed; the journal keeps what is missing");
         self.disk_full |= failure.no_space();
         self.failed.extend(id);
@@ -131,7 +131,7 @@ impl Outcome {
 }
 
 /// The filler's task: ends when the store's last handle is dropped.
-pub(crate) async fn run(inner: Arc<Inner>, mut flushes: mpsc::Receiver<FlushReply>, syncers: Syncers) {
+pub(crate) async fn run(inner: Arc<StoreInner>, mut flushes: mpsc::Receiver<FlushReply>, syncers: Syncers) {
     let mut filler = Filler {
         syncers,
         handles: HashMap::default(),
@@ -248,7 +248,7 @@ impl Filler {
     }
 
     /// Says how the round went to whoever appends, and when the next one follows.
-    fn conclude(&mut self, failure: Option<Failure>, now: Instant) -> Result<(), StoreError> {
+    fn conclude(&mut self, failure: Option<FillerFailure>, now: Instant) -> Result<(), StoreError> {
         let inner = &self.inner;
         let Some(failure) = failure else {
             inner.counters.rounds.fetch_add(1, Ordering::Relaxed);
@@ -326,7 +326,7 @@ impl Filler {
         stripe.work.deleting.extract_if(.., |deleting| deleting.record_end <= upto).collect()
     }
 
-    fn remove_files(&mut self, id: &SegmentId) -> Result<(), Failure> {
+    fn remove_files(&mut self, id: &SegmentId) -> Result<(), FillerFailure> {
         self.handles.remove(id);
         let (disk, layout) = (self.inner.env.disk(), &self.inner.layout);
         for path in [layout.sidecar(id), layout.replacement(id), layout.segment(id)] {
@@ -389,7 +389,7 @@ impl Filler {
     }
 
     /// Writes what is durable at `upto` into the segment's file.
-    fn write(&mut self, id: SegmentId, upto: JournalPosition) -> Result<(), Failure> {
+    fn write(&mut self, id: SegmentId, upto: JournalPosition) -> Result<(), FillerFailure> {
         loop {
             let pieces = {
                 let mut stripe = self.inner.stripe(&id.shard);
@@ -424,7 +424,7 @@ impl Filler {
     }
 
     /// The file that the segment is written to; `None` if it was deleted meanwhile.
-    fn handle(&mut self, id: SegmentId) -> Result<Option<Arc<dyn File>>, Failure> {
+    fn handle(&mut self, id: SegmentId) -> Result<Option<Arc<dyn File>>, FillerFailure> {
         if let Some(handle) = self.handles.get(&id) {
             return Ok(Some(handle.file.clone()));
         }
@@ -461,13 +461,17 @@ impl Filler {
                 segment.file = FileState::Unnamed;
             }
         }
-        self.handles.insert(id, Handle { file: file.clone(), replacement });
+        self.handles.insert(id, FillerHandle { file: file.clone(), replacement });
         Ok(Some(file))
     }
 
     /// What there is to sync of the segment, cut to its sealed length; `None` if there is nothing. The handle is
     /// given up whatever happens: after a failed sync nothing is done with that file again.
-    fn prepare_sync(&mut self, id: SegmentId, upto: JournalPosition) -> Result<Option<Unsynced>, Failure> {
+    fn prepare_sync(
+        &mut self,
+        id: SegmentId,
+        upto: JournalPosition,
+    ) -> Result<Option<UnsyncedFile>, FillerFailure> {
         let (state, written, sealed) = {
             let stripe = self.inner.stripe(&id.shard);
             let Ok(segment) = stripe.shards.get(&id) else { return Ok(None) };
@@ -489,17 +493,17 @@ impl Filler {
             cut.or_failure("cutting", &path)?;
         }
         let unnamed = replacement || state != FileState::Named;
-        Ok(Some(Unsynced { id, file, written, replacement, unnamed }))
+        Ok(Some(UnsyncedFile { id, file, written, replacement, unnamed }))
     }
 
     /// Gives a replacement the segment's name if it could be synced, and notes the directories whose names have
     /// to be synced before that counts.
     fn conclude_sync(
         &mut self,
-        Unsynced { id, replacement, unnamed, .. }: &Unsynced,
+        UnsyncedFile { id, replacement, unnamed, .. }: &UnsyncedFile,
         result: io::Result<()>,
         dirs: &mut BTreeSet<PathBuf>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), FillerFailure> {
         let path = self.inner.layout.segment(id);
         if result.is_err() {
             self.suspect(id);
@@ -549,7 +553,7 @@ impl Filler {
                 // A shard that never had a file, so there is no name to lose.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {
-                    outcome.fail(None, Failure { what: "syncing", path: dir.clone(), error });
+                    outcome.fail(None, FillerFailure { what: "syncing", path: dir.clone(), error });
                     failed.insert(dir);
                 }
             }
@@ -606,7 +610,7 @@ impl Filler {
         &mut self,
         id: &SegmentId,
         upto: JournalPosition,
-    ) -> Result<Option<Arc<dyn File>>, Failure> {
+    ) -> Result<Option<Arc<dyn File>>, FillerFailure> {
         let (mut sidecar, mut index, rescan) = {
             let stripe = self.inner.stripe(&id.shard);
             let Ok(segment) = stripe.shards.get(id) else { return Ok(None) };
@@ -662,7 +666,7 @@ impl Filler {
     }
 
     /// Replaces the checkpoint, and trims the journal.
-    fn checkpoint(&mut self, upto: JournalPosition) -> Result<(), Failure> {
+    fn checkpoint(&mut self, upto: JournalPosition) -> Result<(), FillerFailure> {
         let mut checkpoint = Checkpoint { journal: upto, open: Vec::new() };
         for index in 0..STRIPES {
             let stripe = self.inner.stripe_at(index);

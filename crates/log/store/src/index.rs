@@ -40,7 +40,7 @@ const VERSION: u16 = 1;
 /// Bytes of a sidecar before its points.
 pub const SIDECAR_HEADER_BYTES: usize = 176;
 const POINT_BYTES: usize = 24;
-/// Bytes of [`Contents`] in a sidecar or checkpoint.
+/// Bytes of [`IndexContents`] in a sidecar or checkpoint.
 pub const CONTENTS_BYTES: usize = 16 + ENTRY_HEADER_BYTES;
 const _: () = assert!(48 + CONTENTS_BYTES == 152 && 152 + 8 + 8 + 8 == SIDECAR_HEADER_BYTES);
 
@@ -57,7 +57,7 @@ pub struct Point {
 
 /// The first and the last of the entries that a segment, or a part of one from its beginning, holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Contents {
+pub struct IndexContents {
     /// Base offset of the first entry.
     pub first_offset: Offset,
     /// Running transaction id of the first entry.
@@ -93,7 +93,7 @@ impl std::fmt::Debug for RawHeader {
     }
 }
 
-impl Contents {
+impl IndexContents {
     /// A single entry.
     pub fn first(entry: &EntryHeader, raw: RawHeader) -> Self {
         Self { first_offset: entry.base_offset, first_transaction_id: entry.transaction_id, last: raw }
@@ -110,7 +110,7 @@ impl Contents {
         out
     }
 
-    /// What [`Contents::encode`] wrote.
+    /// What [`IndexContents::encode`] wrote.
     ///
     /// # Errors
     /// If what should be a header in it is not one.
@@ -190,7 +190,7 @@ pub struct Sidecar {
     /// Its length, for ever.
     pub length: Position,
     /// Its first and last entry.
-    pub contents: Option<Contents>,
+    pub contents: Option<IndexContents>,
 }
 
 /// Why bytes are not the sidecar of a segment.
@@ -226,7 +226,7 @@ impl Sidecar {
         out[28..32].copy_from_slice(&self.id.term.0.to_le_bytes());
         out[32..40].copy_from_slice(&self.id.number.0.to_le_bytes());
         out[40..48].copy_from_slice(&self.length.0.to_le_bytes());
-        out[48..152].copy_from_slice(&Contents::encode(self.contents.as_ref()));
+        out[48..152].copy_from_slice(&IndexContents::encode(self.contents.as_ref()));
         let count = u32::try_from(points.len()).expect("a point per 4 KiB or more of at most 2^44 bytes");
         out[152..156].copy_from_slice(&count.to_le_bytes());
         out[156..160].copy_from_slice(&index.map_or(0, |index| index.step).to_le_bytes());
@@ -260,7 +260,7 @@ impl Sidecar {
         if found != *id {
             return Err(SidecarError::Other(found));
         }
-        let contents = Contents::decode(&field(header, 48)).map_err(|_| SidecarError::Damaged)?;
+        let contents = IndexContents::decode(&field(header, 48)).map_err(|_| SidecarError::Damaged)?;
         Ok(Self { id: *id, length: Position(u64::from_le_bytes(field(header, 40))), contents })
     }
 

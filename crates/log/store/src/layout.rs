@@ -27,7 +27,7 @@ pub struct Layout {
 
 /// What a name in a shard's directory stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Name {
+pub enum FileName {
     /// A segment's entries.
     Segment(SegmentNumber, Term),
     /// A sealed segment's sidecar.
@@ -113,7 +113,7 @@ pub fn parse_shard(name: &str) -> Option<ShardNumber> {
 }
 
 /// What `name` in a shard's directory stands for.
-pub fn parse_name(name: &str) -> Name {
+pub fn parse_name(name: &str) -> FileName {
     let Some((stem, kind)) = name.split_at_checked(20).and_then(|(number, rest)| {
         let (term, kind) = rest.strip_prefix('.')?.split_once('.')?;
         let number: u64 =
@@ -121,13 +121,13 @@ pub fn parse_name(name: &str) -> Name {
         let value: u32 = term.parse().ok()?;
         (value.to_string() == term).then_some(((SegmentNumber(number), Term(value)), kind))
     }) else {
-        return Name::Foreign;
+        return FileName::Foreign;
     };
     match kind {
-        "seg" => Name::Segment(stem.0, stem.1),
-        "idx" => Name::Sidecar(stem.0, stem.1),
-        "seg.new" => Name::Unfinished,
-        _ => Name::Foreign,
+        "seg" => FileName::Segment(stem.0, stem.1),
+        "idx" => FileName::Sidecar(stem.0, stem.1),
+        "seg.new" => FileName::Unfinished,
+        _ => FileName::Foreign,
     }
 }
 
@@ -147,11 +147,11 @@ mod tests {
             let id = id(number, term);
             let name = |path: PathBuf| path.file_name().and_then(|name| name.to_str()).map(str::to_owned);
             let segment = name(layout.segment(&id)).expect("ASCII");
-            assert_eq!(parse_name(&segment), Name::Segment(id.number, id.term));
+            assert_eq!(parse_name(&segment), FileName::Segment(id.number, id.term));
             let sidecar = name(layout.sidecar(&id)).expect("ASCII");
-            assert_eq!(parse_name(&sidecar), Name::Sidecar(id.number, id.term));
+            assert_eq!(parse_name(&sidecar), FileName::Sidecar(id.number, id.term));
             let replacement = name(layout.replacement(&id)).expect("ASCII");
-            assert_eq!(parse_name(&replacement), Name::Unfinished);
+            assert_eq!(parse_name(&replacement), FileName::Unfinished);
         }
         assert_eq!(
             layout.segment(&id(5, 2)).to_str(),
@@ -171,7 +171,7 @@ mod tests {
             "00000000000000000005.2.bak",
             "99999999999999999999.2.seg",
         ] {
-            assert_eq!(parse_name(name), Name::Foreign, "{name}");
+            assert_eq!(parse_name(name), FileName::Foreign, "{name}");
         }
         assert_eq!(parse_shard("03"), None);
         assert_eq!(parse_shard("3"), Some(ShardNumber(3)));

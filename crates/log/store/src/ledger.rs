@@ -1,7 +1,9 @@
 //! The journal as this crate uses it.
 
 use futures::FutureExt;
-use tailwater_journal::{Append, AppendError, Durable, Incarnation, Journal, JournalPosition, Priority};
+use tailwater_journal::{
+    Durable, Incarnation, Journal, JournalAppendError, JournalAppendOptions, JournalPosition, Priority,
+};
 
 use crate::record::{Record, TAG};
 
@@ -42,14 +44,14 @@ impl Ledger {
         record: Record<'_>,
         incarnation: Incarnation,
         sync: bool,
-    ) -> Result<JournalPosition, AppendError> {
+    ) -> Result<JournalPosition, JournalAppendError> {
         let header = record.header();
         let (body, priority) = match record {
             Record::Append(_, _, entry) => (entry, Priority::Normal),
             Record::Create(_) => (&[][..], Priority::Normal),
             Record::Seal(..) | Record::Delete(_) => (&[][..], Priority::Reserved),
         };
-        self.journal.append(TAG, &[&header, body], Append { sync, priority, incarnation })
+        self.journal.append(TAG, &[&header, body], JournalAppendOptions { sync, priority, incarnation })
     }
 
     /// Nothing of the store before `upto` is needed any more.

@@ -52,9 +52,9 @@ mod store;
 mod syncer;
 
 pub use error::{OpenError, StoreError};
-pub use index::{Contents, Point, RawHeader, SparseIndex};
+pub use index::{IndexContents, Point, RawHeader, SparseIndex};
 pub use limits::StoreConfig;
 pub use lock::{DataDir, lock_data_dir};
 pub use record::TAG;
 pub use recovery::{RecoveredSegment, Recovery};
-pub use store::{SegmentInfo, SegmentStore, StoreStats};
+pub use store::{SegmentStore, StoreStats, StoredSegment};

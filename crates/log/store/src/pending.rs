@@ -51,7 +51,7 @@ pub fn cost(length: usize) -> u64 {
 
 /// See the module.
 #[derive(Debug)]
-pub struct Pending {
+pub struct PendingEntries {
     pieces: VecDeque<Piece>,
     synced: Position,
     appended: Position,
@@ -61,7 +61,7 @@ pub struct Pending {
     durable: usize,
 }
 
-impl Pending {
+impl PendingEntries {
     /// Nothing pending behind `synced`.
     pub fn new(synced: Position) -> Self {
         Self { pieces: VecDeque::new(), synced, appended: synced, written: 0, durable: 0 }
@@ -77,7 +77,7 @@ impl Pending {
         self.start_of(self.written)
     }
 
-    /// Up to here the segment is durable, as far as [`Pending::advance`] was told.
+    /// Up to here the segment is durable, as far as [`PendingEntries::advance`] was told.
     pub fn durable(&self) -> Position {
         self.start_of(self.durable)
     }
@@ -219,8 +219,8 @@ mod tests {
     }
 
     /// Entries "aa", "bbb", "c" behind position 10, whose records end at 100, 200 and 300.
-    fn pending() -> Pending {
-        let mut pending = Pending::new(at(10));
+    fn pending() -> PendingEntries {
+        let mut pending = PendingEntries::new(at(10));
         pending.push(Bytes::from_static(b"aa"), JournalPosition(100));
         pending.push(Bytes::from_static(b"bbb"), JournalPosition(200));
         pending.push(Bytes::from_static(b"c"), JournalPosition(300));

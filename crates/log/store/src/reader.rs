@@ -11,7 +11,7 @@ use crate::StoreError;
 use crate::files::{read_whole, scan};
 use crate::index::{Sidecar, SparseIndex};
 use crate::limits::{DISK_READ_BYTES, SIDECAR_BYTES_MAX};
-use crate::store::Inner;
+use crate::store::StoreInner;
 
 /// What a reader task is asked for.
 pub(crate) enum Job {
@@ -27,7 +27,7 @@ pub(crate) enum Job {
 }
 
 /// A reader task: ends when the store's last handle is dropped.
-pub(crate) async fn run(inner: Arc<Inner>, mut jobs: mpsc::Receiver<Job>) {
+pub(crate) async fn run(inner: Arc<StoreInner>, mut jobs: mpsc::Receiver<Job>) {
     while let Some(job) = jobs.recv().await {
         match job {
             Job::Read { reply, .. } if reply.is_closed() => {}
@@ -43,7 +43,7 @@ pub(crate) async fn run(inner: Arc<Inner>, mut jobs: mpsc::Receiver<Job>) {
     }
 }
 
-fn read(inner: &Inner, id: &SegmentId, position: Position, bytes: usize) -> Result<Vec<u8>, StoreError> {
+fn read(inner: &StoreInner, id: &SegmentId, position: Position, bytes: usize) -> Result<Vec<u8>, StoreError> {
     let mut buffer = vec![0; bytes];
     let cached = inner.handles.lock().get(id);
     if let Some(file) = cached {
@@ -61,8 +61,8 @@ fn read(inner: &Inner, id: &SegmentId, position: Position, bytes: usize) -> Resu
     }
 }
 
-/// Reads into `buffer` from `position`, so that what else the disk has to do comes in between; less than its length only
-/// at the end of the file.
+/// Reads into `buffer` from `position`, so that what else the disk has to do comes in between; less than its length
+/// only at the end of the file.
 fn read_pieces(file: &dyn File, buffer: &mut [u8], position: Position) -> io::Result<usize> {
     let mut done = 0;
     for piece in buffer.chunks_mut(DISK_READ_BYTES) {
@@ -75,7 +75,7 @@ fn read_pieces(file: &dyn File, buffer: &mut [u8], position: Position) -> io::Re
     Ok(done)
 }
 
-fn open(inner: &Inner, id: &SegmentId) -> io::Result<Arc<dyn File>> {
+fn open(inner: &StoreInner, id: &SegmentId) -> io::Result<Arc<dyn File>> {
     let forgotten = inner.handles.lock().forgotten();
     let file = inner.env.disk().open(&inner.layout.segment(id), OpenMode::Read)?;
     file.read_nothing_ahead();
@@ -83,7 +83,7 @@ fn open(inner: &Inner, id: &SegmentId) -> io::Result<Arc<dyn File>> {
     Ok(file)
 }
 
-fn failed(inner: &Inner, id: &SegmentId, position: Position, why: String) -> StoreError {
+fn failed(inner: &StoreInner, id: &SegmentId, position: Position, why: String) -> StoreError {
     if inner.stripe(&id.shard).shards.get(id).is_err() {
         return StoreError::Unknown(*id);
     }
@@ -91,7 +91,7 @@ fn failed(inner: &Inner, id: &SegmentId, position: Position, why: String) -> Sto
 }
 
 /// The points of a segment: those of its sidecar, or of a scan.
-fn index(inner: &Inner, id: SegmentId) -> Result<Arc<SparseIndex>, StoreError> {
+fn index(inner: &StoreInner, id: SegmentId) -> Result<Arc<SparseIndex>, StoreError> {
     if let Some(index) = inner.cached_index(&id) {
         return Ok(index);
     }

@@ -42,7 +42,7 @@ pub enum Record<'a> {
 
 /// Why bytes are not a record of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RecordError {
+pub enum StoreRecordError {
     /// Shorter than a header, or bytes after a record that has none.
     #[error("a store record of {0} bytes does not have its kind's length")]
     Length(usize),
@@ -75,11 +75,11 @@ impl<'a> Record<'a> {
     }
 
     /// Reads a record that the journal replays.
-    pub fn parse(bytes: &'a [u8]) -> Result<Self, RecordError> {
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, StoreRecordError> {
         let (header, entry) =
-            bytes.split_first_chunk::<HEADER_BYTES>().ok_or(RecordError::Length(bytes.len()))?;
+            bytes.split_first_chunk::<HEADER_BYTES>().ok_or(StoreRecordError::Length(bytes.len()))?;
         if header[1] != VERSION {
-            return Err(RecordError::Version(header[1]));
+            return Err(StoreRecordError::Version(header[1]));
         }
         let id = SegmentId {
             shard: ShardId {
@@ -95,9 +95,9 @@ impl<'a> Record<'a> {
             2 => return Ok(Record::Append(id, at, entry)),
             3 => Record::Seal(id, at),
             4 => Record::Delete(id),
-            kind => return Err(RecordError::Kind(kind)),
+            kind => return Err(StoreRecordError::Kind(kind)),
         };
-        if entry.is_empty() { Ok(record) } else { Err(RecordError::Length(bytes.len())) }
+        if entry.is_empty() { Ok(record) } else { Err(StoreRecordError::Length(bytes.len())) }
     }
 }
 
@@ -149,13 +149,13 @@ mod tests {
     #[test]
     fn what_it_does_not_know_is_refused() {
         let good = Record::Create(id()).header();
-        assert_eq!(Record::parse(&good[..47]), Err(RecordError::Length(47)));
-        assert_eq!(Record::parse(&[&good[..], b"x"].concat()), Err(RecordError::Length(49)));
+        assert_eq!(Record::parse(&good[..47]), Err(StoreRecordError::Length(47)));
+        assert_eq!(Record::parse(&[&good[..], b"x"].concat()), Err(StoreRecordError::Length(49)));
         let mut later = good;
         later[1] = 2;
-        assert_eq!(Record::parse(&later), Err(RecordError::Version(2)));
+        assert_eq!(Record::parse(&later), Err(StoreRecordError::Version(2)));
         let mut unknown = good;
         unknown[0] = 9;
-        assert_eq!(Record::parse(&unknown), Err(RecordError::Kind(9)));
+        assert_eq!(Record::parse(&unknown), Err(StoreRecordError::Kind(9)));
     }
 }

@@ -30,13 +30,13 @@ use tailwater_journal::{Journal, JournalPosition, ReplayError};
 
 use crate::checkpoint::{Checkpoint, CheckpointError, OpenSegment};
 use crate::files::{read_whole, remove_empty_dirs, remove_if_there, scan};
-use crate::index::{Contents, SIDECAR_HEADER_BYTES, Sidecar, SidecarError, SparseIndex};
-use crate::layout::{Layout, Name, parse_name, parse_shard, parse_stream};
+use crate::index::{IndexContents, SIDECAR_HEADER_BYTES, Sidecar, SidecarError, SparseIndex};
+use crate::layout::{FileName, Layout, parse_name, parse_shard, parse_stream};
 use crate::limits::{CHECKPOINT_BYTES_MAX, STRIPES, StoreConfig};
 use crate::record::Record;
 use crate::segment::{Closed, FileState, Phase, Segment};
 use crate::shards::{Deleting, Stripe, stripe_of};
-use crate::store::{Inner, SegmentStore};
+use crate::store::{SegmentStore, StoreInner};
 use crate::{OpenError, StoreError};
 
 /// A segment that was there when the store was opened.
@@ -47,7 +47,7 @@ pub struct RecoveredSegment {
     /// Where it ends; all of it is durable.
     pub length: Position,
     /// Its first and last entry.
-    pub contents: Option<Contents>,
+    pub contents: Option<IndexContents>,
     /// Whether it is sealed. If not, it has to be sealed, normally at `length`.
     pub sealed: bool,
     /// The disk has lost some of it: in words, what. Everything before `length` is whole.
@@ -155,15 +155,15 @@ impl Recovery {
                 for name in names {
                     let path = dir.join(&name);
                     match parse_name(&name) {
-                        Name::Segment(number, term) => {
+                        FileName::Segment(number, term) => {
                             let file = disk.open(&path, OpenMode::Read).map_err(at(&path))?;
                             let length = file.len().map_err(at(&path))?;
                             self.found.insert(SegmentId { shard, number, term }, length);
                             self.progress.advance(1);
                         }
-                        Name::Sidecar(number, term) => sidecars.push(SegmentId { shard, number, term }),
-                        Name::Unfinished => remove_if_there(&*disk, &path).map_err(at(&path))?,
-                        Name::Foreign => {}
+                        FileName::Sidecar(number, term) => sidecars.push(SegmentId { shard, number, term }),
+                        FileName::Unfinished => remove_if_there(&*disk, &path).map_err(at(&path))?,
+                        FileName::Foreign => {}
                     }
                 }
             }
@@ -405,7 +405,7 @@ impl Recovery {
             let id = &segment.id;
             (id.shard.stream, id.shard.shard, id.number, id.term)
         });
-        let inner = Inner::new(self.env, self.layout, self.config, journal, self.stripes, self.covered);
+        let inner = StoreInner::new(self.env, self.layout, self.config, journal, self.stripes, self.covered);
         Ok((SegmentStore::start(inner), recovered))
     }
 }

@@ -21,8 +21,8 @@ use tailwater_format::{
 use tailwater_journal::JournalPosition;
 
 use crate::StoreError;
-use crate::index::{Contents, RawHeader, SparseIndex};
-use crate::pending::{Pending, Piece};
+use crate::index::{IndexContents, RawHeader, SparseIndex};
+use crate::pending::{PendingEntries, Piece};
 
 /// What may be done with a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,9 +71,9 @@ pub struct Segment {
     /// What may be done with it.
     pub phase: Phase,
     /// What is not synced in its file yet.
-    pub pending: Pending,
+    pub pending: PendingEntries,
     /// Entries up to `pending.synced()`.
-    pub synced_contents: Option<Contents>,
+    pub synced_contents: Option<IndexContents>,
     /// Points of all entries, if it has been followed from its beginning.
     pub index: Option<SparseIndex>,
     /// Its file.
@@ -105,14 +105,14 @@ impl Segment {
         id: SegmentId,
         phase: Phase,
         synced: Position,
-        contents: Option<Contents>,
+        contents: Option<IndexContents>,
         index: Option<SparseIndex>,
         file: FileState,
     ) -> Self {
         Self {
             id,
             phase,
-            pending: Pending::new(synced),
+            pending: PendingEntries::new(synced),
             synced_contents: contents,
             index,
             file,
@@ -133,19 +133,19 @@ impl Segment {
     }
 
     /// What it holds up to its end.
-    pub fn contents(&self) -> Option<Contents> {
+    pub fn contents(&self) -> Option<IndexContents> {
         if self.rescan {
             return None;
         }
         let Some(piece) = self.pending.last() else { return self.synced_contents };
         let (first_offset, first_transaction_id) = self.first?;
         let last = RawHeader::of(&piece.bytes).ok()?;
-        Some(Contents { first_offset, first_transaction_id, last })
+        Some(IndexContents { first_offset, first_transaction_id, last })
     }
 
     /// What a checkpoint says of its file: how far it is synced, and what it holds up to there. Of what the disk has
     /// lost, so that the next start misses it too, how far it was synced.
-    pub fn checkpointed(&self) -> (Position, Option<Contents>) {
+    pub fn checkpointed(&self) -> (Position, Option<IndexContents>) {
         if self.promised > self.pending.synced() {
             return (self.promised, None);
         }
@@ -264,7 +264,7 @@ impl Segment {
             && let (Some((first_offset, first_transaction_id)), Ok(last)) =
                 (self.first, RawHeader::of(&bytes))
         {
-            self.synced_contents = Some(Contents { first_offset, first_transaction_id, last });
+            self.synced_contents = Some(IndexContents { first_offset, first_transaction_id, last });
         }
         freed
     }

@@ -1,7 +1,7 @@
 //! Which segments there are, shard by shard, and who may begin one. No I/O.
 //!
-//! Shards are spread over stripes, each with a lock of its own ([`crate::limits::STRIPES`]). An append holds its stripe's
-//! lock while it is put into the journal's queue, so that the records of a segment are in the order of their
+//! Shards are spread over stripes, each with a lock of its own ([`crate::limits::STRIPES`]). An append holds its
+//! stripe's lock while it is put into the journal's queue, so that the records of a segment are in the order of their
 //! positions. No other lock is taken under it but the journal's.
 
 use std::collections::BTreeMap;

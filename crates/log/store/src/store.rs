@@ -10,11 +10,11 @@ use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use tailwater_env::{Env, Task};
 use tailwater_format::{Offset, Position, SegmentId, ShardId, Term, TransactionId};
-use tailwater_journal::{AppendError, Incarnation, Journal, JournalPosition};
+use tailwater_journal::{Incarnation, Journal, JournalAppendError, JournalPosition};
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::files::HandleCache;
-use crate::index::{Contents, SparseIndex};
+use crate::index::{IndexContents, SparseIndex};
 use crate::layout::Layout;
 use crate::ledger::Ledger;
 use crate::limits::{INDEX_CACHE, READ_BYTES_MAX, READ_QUEUE, READER_TASKS, STRIPES, StoreConfig};
@@ -28,7 +28,7 @@ use crate::{StoreError, filler};
 
 /// What a segment is like at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SegmentInfo {
+pub struct StoredSegment {
     /// Which.
     pub id: SegmentId,
     /// Its end, durable or not.
@@ -39,7 +39,7 @@ pub struct SegmentInfo {
     pub sealed: bool,
     /// Its first and last entry up to `appended`. `None` if it has none, or if it was sealed below what its
     /// file holds and the filler has not read that again yet.
-    pub contents: Option<Contents>,
+    pub contents: Option<IndexContents>,
 }
 
 /// Counters of a store, since it was opened.
@@ -73,7 +73,7 @@ pub(crate) struct Counters {
 }
 
 /// What the handle, the filler and the readers share.
-pub(crate) struct Inner {
+pub(crate) struct StoreInner {
     pub(crate) env: Env,
     pub(crate) layout: Layout,
     pub(crate) config: StoreConfig,
@@ -100,8 +100,8 @@ pub(crate) struct Inner {
 
 pub(crate) type FlushReply = oneshot::Sender<Result<(), StoreError>>;
 
-struct Shared {
-    inner: Arc<Inner>,
+struct StoreShared {
+    inner: Arc<StoreInner>,
     flushes: mpsc::Sender<FlushReply>,
     readers: Vec<mpsc::Sender<Job>>,
     // Dropped, and so cancelled, with the last handle.
@@ -111,10 +111,10 @@ struct Shared {
 /// A store of segments on a local disk; see the crate. Cheap to clone; the last handle's drop stops its tasks.
 #[derive(Clone)]
 pub struct SegmentStore {
-    shared: Arc<Shared>,
+    shared: Arc<StoreShared>,
 }
 
-impl Inner {
+impl StoreInner {
     pub(crate) fn new(
         env: Env,
         layout: Layout,
@@ -226,7 +226,7 @@ impl Inner {
         sync: bool,
     ) -> Result<JournalPosition, StoreError> {
         self.ledger.append(record, incarnation, sync).map_err(|error| {
-            if matches!(error, AppendError::Full(_)) {
+            if matches!(error, JournalAppendError::Full(_)) {
                 self.urgent.store(true, Ordering::Relaxed);
                 self.wake.notify_one();
             }
@@ -254,7 +254,7 @@ impl Inner {
 }
 
 impl SegmentStore {
-    pub(crate) fn start(inner: Inner) -> Self {
+    pub(crate) fn start(inner: StoreInner) -> Self {
         let inner = Arc::new(inner);
         let (flushes, flush_requests) = mpsc::channel(64);
         let (syncers, sync_queues) = Syncers::new();
@@ -269,10 +269,10 @@ impl SegmentStore {
             tasks.push(inner.env.spawn_dedicated("store-reader", reader::run(inner.clone(), queue)));
             readers.push(jobs);
         }
-        Self { shared: Arc::new(Shared { inner, flushes, readers, _tasks: tasks }) }
+        Self { shared: Arc::new(StoreShared { inner, flushes, readers, _tasks: tasks }) }
     }
 
-    fn inner(&self) -> &Inner {
+    fn inner(&self) -> &StoreInner {
         &self.shared.inner
     }
 
@@ -438,7 +438,7 @@ impl SegmentStore {
     ///
     /// # Errors
     /// `Unknown`.
-    pub fn info(&self, id: &SegmentId) -> Result<SegmentInfo, StoreError> {
+    pub fn info(&self, id: &SegmentId) -> Result<StoredSegment, StoreError> {
         let inner = self.inner();
         let durable = inner.ledger.durable();
         let mut stripe = inner.stripe(&id.shard);
@@ -446,7 +446,7 @@ impl SegmentStore {
     }
 
     /// All segments of a shard, in order.
-    pub fn segments(&self, shard: &ShardId) -> Vec<SegmentInfo> {
+    pub fn segments(&self, shard: &ShardId) -> Vec<StoredSegment> {
         let inner = self.inner();
         let durable = inner.ledger.durable();
         let mut stripe = inner.stripe(shard);
@@ -585,9 +585,9 @@ impl SegmentStore {
     }
 }
 
-fn info(segment: &mut Segment, journal: JournalPosition) -> SegmentInfo {
+fn info(segment: &mut Segment, journal: JournalPosition) -> StoredSegment {
     let durable = segment.pending.advance(journal);
-    SegmentInfo {
+    StoredSegment {
         id: segment.id,
         appended: segment.pending.appended(),
         durable,

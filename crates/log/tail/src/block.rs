@@ -111,7 +111,7 @@ impl Cutter {
     /// be read again from [`Cutter::position`] on.
     pub(crate) fn push(&mut self, mut bytes: Bytes) -> (Option<Block>, Result<(), CutError>) {
         let start = self.reader.position();
-        let mut parts = Parts::default();
+        let mut parts = BlockParts::default();
         let result = match self.complete_rest(&mut bytes, &mut parts) {
             Ok(true) => self.cut(bytes, &mut parts),
             Ok(false) => Ok(()),
@@ -135,9 +135,10 @@ impl Cutter {
         (block, result)
     }
 
-    /// Completes the entry whose beginning is there with what it lacks of `bytes`, and copies no more of them: whoever is behind
-    /// fetches many at once, and nearly always an entry lies across two fetches. Whether it is whole now, or there was none.
-    fn complete_rest(&mut self, bytes: &mut Bytes, parts: &mut Parts) -> Result<bool, CutError> {
+    /// Completes the entry whose beginning is there with what it lacks of `bytes`, and copies no more of them: whoever
+    /// is behind fetches many at once, and nearly always an entry lies across two fetches. Whether it is whole now, or
+    /// there was none.
+    fn complete_rest(&mut self, bytes: &mut Bytes, parts: &mut BlockParts) -> Result<bool, CutError> {
         while !self.rest.is_empty() {
             let before = self.reader.clone();
             match self.reader.read(&self.rest) {
@@ -160,7 +161,7 @@ impl Cutter {
     }
 
     /// Takes the entries off that `bytes` begin with, and keeps the beginning of the next one.
-    fn cut(&mut self, bytes: Bytes, parts: &mut Parts) -> Result<(), CutError> {
+    fn cut(&mut self, bytes: Bytes, parts: &mut BlockParts) -> Result<(), CutError> {
         let mut at = 0;
         loop {
             let before = self.reader.clone();
@@ -186,14 +187,14 @@ impl Cutter {
 
 /// What a block is made of.
 #[derive(Default)]
-struct Parts {
+struct BlockParts {
     entries: Vec<BlockEntry>,
     batches: Vec<BlockBatch>,
     /// Memory of decompressed records.
     extra_bytes: usize,
 }
 
-impl Parts {
+impl BlockParts {
     /// Adds the entry that `bytes` begin with, or nothing if a record of it can't be read. Control entries have
     /// nothing to deliver.
     fn add(&mut self, header: &EntryHeader, bytes: &Bytes, out: &mut Decompressor) -> Result<(), CutError> {

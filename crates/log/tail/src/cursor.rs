@@ -8,7 +8,7 @@ use tailwater_format::{EntryHeader, Offset, Position, SegmentId, ShardId};
 use tokio::sync::Notify;
 
 use crate::block::{Block, BlockBatch};
-use crate::feed::{Feed, Look, Place, ReadError};
+use crate::feed::{Feed, FeedReadError, Look, Place};
 use crate::reader::{SharedFeed, TailReader};
 
 /// Wakes one consumer, however many shards it waits for.
@@ -124,7 +124,7 @@ impl Cursor {
     ///
     /// Offsets go up by one, but for one case: where records that were delivered turn out to be lost (durability
     /// `interval`), those that took their offsets come next, in a higher term.
-    pub fn poll(&mut self) -> Result<Option<Entries>, ReadError> {
+    pub fn poll(&mut self) -> Result<Option<Entries>, FeedReadError> {
         loop {
             let changes = self.shared.changes();
             if self.front_at == Some(changes) {
@@ -154,7 +154,7 @@ impl Cursor {
     }
 
     /// What comes next, as soon as it is there. Cancelling it loses nothing.
-    pub async fn next(&mut self) -> Result<Entries, ReadError> {
+    pub async fn next(&mut self) -> Result<Entries, FeedReadError> {
         loop {
             self.waiter.arm();
             if let Some(entries) = self.poll()? {
@@ -164,18 +164,18 @@ impl Cursor {
         }
     }
 
-    fn look(&self, feed: &Feed) -> Result<Look, ReadError> {
+    fn look(&self, feed: &Feed) -> Result<Look, FeedReadError> {
         let log_start = feed.log_start();
         match feed.look(self.seen, self.place) {
             // The stream is gone, which is more than that a part of it is.
             Look::Failed(error) => Err(error),
-            _ if self.next_offset < log_start => Err(ReadError::Truncated { log_start }),
+            _ if self.next_offset < log_start => Err(FeedReadError::Truncated { log_start }),
             look => Ok(look),
         }
     }
 
     /// Begins the shared feed, if it has not begun and this is near the tail.
-    fn look_at_shared(&mut self) -> Result<Look, ReadError> {
+    fn look_at_shared(&mut self) -> Result<Look, FeedReadError> {
         let (look, is_waited_for) = {
             let mut feed = self.shared.feed.lock();
             let began = feed.begin_near(self.place);
@@ -198,7 +198,7 @@ impl Cursor {
     }
 
     /// Moves behind `block`; its entries from the next offset on, if there are any.
-    fn take(&mut self, number: u64, block: Arc<Block>) -> Result<Option<Entries>, ReadError> {
+    fn take(&mut self, number: u64, block: Arc<Block>) -> Result<Option<Entries>, FeedReadError> {
         self.seen = Some(number);
         self.place = Place { segment: block.segment.number, position: block.end };
         let begins_segment =
@@ -274,7 +274,7 @@ impl Drop for Cursor {
     }
 }
 
-fn gap(block: &Block, found: Offset, expected: Offset) -> ReadError {
+fn gap(block: &Block, found: Offset, expected: Offset) -> FeedReadError {
     let why = format!("offset {found} follows where {expected} is due");
-    ReadError::Corrupt { segment: block.segment, position: block.start, why }
+    FeedReadError::Corrupt { segment: block.segment, position: block.start, why }
 }

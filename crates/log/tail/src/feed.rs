@@ -1,11 +1,12 @@
 //! One shard as one process reads it: which bytes to fetch next, and a window of what was fetched.
 //!
-//! A *shared* feed is what all of a process's consumers near the tail read from. It begins where the first of
-//! them is, and drops its oldest blocks when the window is full, so a slow consumer holds nobody back. If most of
-//! them would fall out of the window, it is the process that is slow, and the feed waits for them for a while: were
-//! each to go on by itself, the process would be slower still. A consumer that begins, or falls, too far behind gets a *private* feed from where it is, which does not read further than
-//! the consumer has room for, and is given up when the consumer is in the shared window again. What the only cursor of
-//! a process has taken of a shared feed is dropped at once: its memory is used again while it is in the core's cache.
+//! A *shared* feed is what all of a process's consumers near the tail read from. It begins where the first of them is,
+//! and drops its oldest blocks when the window is full, so a slow consumer holds nobody back. If most of them would
+//! fall out of the window, it is the process that is slow, and the feed waits for them for a while: were each to go on
+//! by itself, the process would be slower still. A consumer that begins, or falls, too far behind gets a *private* feed
+//! from where it is, which does not read further than the consumer has room for, and is given up when the consumer is
+//! in the shared window again. What the only cursor of a process has taken of a shared feed is dropped at once: its
+//! memory is used again while it is in the core's cache.
 //!
 //! This is the state machine; [`crate::reader`] fetches what [`Feed::plan`] asks for.
 //!
@@ -15,9 +16,10 @@
 //!   [`Feed::begin_again`]).
 //! - A feed never goes back, whatever lengths are published.
 //! - A segment is left only at its sealed length, and only for the next one.
-//! - Over time no more bytes are read than the limits allow, whichever layer they come from. A backlog shrinks no faster
-//!   than its own limit says, in small reads, so that catching up leaves the processor and the disk to who is not behind;
-//!   what is written meanwhile does not count, or who reads a shard that is written faster would never catch up.
+//! - Over time no more bytes are read than the limits allow, whichever layer they come from. A backlog shrinks no
+//!   faster than its own limit says, in small reads, so that catching up leaves the processor and the disk to who is
+//!   not behind; what is written meanwhile does not count, or who reads a shard that is written faster would never
+//!   catch up.
 //! - After every fetch there is either progress, another layer to ask, a pause, or an error for the readers:
 //!   nothing that a cell or a source answers makes a feed spin.
 
@@ -37,7 +39,7 @@ use crate::limits::{
     SEGMENTS_KEPT_MAX, WINDOW_BYTES,
 };
 use crate::rate::RateLimit;
-use crate::{SegmentInfo, SourceError};
+use crate::{SourceError, SourceSegment};
 
 /// A place in a shard: before the byte at `position` of segment `segment`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,7 +52,7 @@ pub struct Place {
 
 /// Why a shard can't be read on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ReadError {
+pub enum FeedReadError {
     /// The stream was deleted. Final.
     #[error("the stream was deleted")]
     StreamDeleted,
@@ -77,7 +79,7 @@ pub enum ReadError {
 
 /// What a feed wants next.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Plan {
+pub(crate) enum FeedPlan {
     /// Nothing, until something is published or `at`.
     Wait { at: Option<Instant> },
     /// Bytes; from the durable layer alone if `durable`.
@@ -109,7 +111,7 @@ pub(crate) enum Look {
     /// The reader's place is not in the window, and will not be.
     Behind,
     /// It is over.
-    Failed(ReadError),
+    Failed(FeedReadError),
 }
 
 /// What an answer brought.
@@ -172,7 +174,7 @@ pub(crate) struct Feed {
     relist: bool,
     retry_at: Option<Instant>,
     failures: u32,
-    error: Option<ReadError>,
+    error: Option<FeedReadError>,
 }
 
 const NOWHERE: Place = Place { segment: SegmentNumber(0), position: Position(0) };
@@ -329,12 +331,12 @@ impl Feed {
 
     /// Takes in that the stream is gone.
     pub(crate) fn observe_deleted(&mut self) {
-        self.error = Some(ReadError::StreamDeleted);
+        self.error = Some(FeedReadError::StreamDeleted);
     }
 
     /// Takes in that the source says nothing of the file, and will not.
     pub(crate) fn observe_refused(&mut self, why: &str) {
-        self.error.get_or_insert_with(|| ReadError::Refused(why.to_owned()));
+        self.error.get_or_insert_with(|| FeedReadError::Refused(why.to_owned()));
     }
 
     /// Whether it is over.
@@ -350,13 +352,13 @@ impl Feed {
 
 /// What to fetch, and what was fetched.
 impl Feed {
-    /// What to do next. After [`Plan::Fetch`] and [`Plan::Segments`] nothing more is planned until the answer
+    /// What to do next. After [`FeedPlan::Fetch`] and [`FeedPlan::Segments`] nothing more is planned until the answer
     /// was taken in.
-    pub(crate) fn plan(&mut self, now: Instant) -> Plan {
-        let wait = Plan::Wait { at: None };
+    pub(crate) fn plan(&mut self, now: Instant) -> FeedPlan {
+        let wait = FeedPlan::Wait { at: None };
         let Some(tail) = self.tail.filter(|_| !self.busy && self.error.is_none()) else { return wait };
         if let Some(at) = self.retry_at.filter(|at| now < *at) {
-            return Plan::Wait { at: Some(at) };
+            return FeedPlan::Wait { at: Some(at) };
         }
         if !self.config.shared && self.window_bytes >= self.config.window_bytes {
             return wait; // until the reader has made room
@@ -373,7 +375,7 @@ impl Feed {
             let known = if self.relist { None } else { self.segment(place.segment, &tail) };
             let Some((term, sealed_at)) = known else {
                 self.busy = true;
-                return Plan::Segments { from: place.segment };
+                return FeedPlan::Segments { from: place.segment };
             };
             if place.position > Position(0) && self.read_term.is_some_and(|read| read != term) {
                 self.begin_again(place.segment);
@@ -392,7 +394,7 @@ impl Feed {
                     if std::mem::replace(&mut self.distrust, true) {
                         let (position, why) =
                             (cutter.position(), "an entry ends behind the segment".to_owned());
-                        self.error = Some(ReadError::Corrupt { segment, position, why });
+                        self.error = Some(FeedReadError::Corrupt { segment, position, why });
                         return wait;
                     }
                     continue;
@@ -412,22 +414,22 @@ impl Feed {
         segment: SegmentId,
         from: Position,
         sealed_at: Option<Position>,
-    ) -> Plan {
+    ) -> FeedPlan {
         let is_tail = segment.number == tail.segment;
         let durable = sealed_at.unwrap_or(tail.durable);
         let cached = if is_tail { tail.cached.min(durable) } else { durable };
         let delayed = is_tail && self.layer.is_late(now, tail.cached, durable);
         let (to, durably) = match () {
-            () if durable <= from => return Plan::Wait { at: None },
+            () if durable <= from => return FeedPlan::Wait { at: None },
             () if self.distrust => (durable, true),
             // What the writer cached is still worth a look.
             () if self.silent => (durable, false),
             () if cached > from => (cached, false),
             () if delayed => (durable, true),
-            () => return Plan::Wait { at: self.layer.deadline() },
+            () => return FeedPlan::Wait { at: self.layer.deadline() },
         };
         if let Err(pause) = self.rate.is_ready(now).and_then(|()| self.backlog_rate.is_ready(now)) {
-            return Plan::Wait { at: Some(now + pause) };
+            return FeedPlan::Wait { at: Some(now + pause) };
         }
         let chunk = u64::from(tail.chunk_bytes);
         let paid = self.rate.left().min(self.backlog_rate.left()).max(CATCH_UP_STEP_BYTES);
@@ -443,7 +445,7 @@ impl Feed {
             let (since, _) = *self.held_since.get_or_insert((now, to.0 - from.0));
             let until = since + READERS_WAIT_MAX;
             if now < until {
-                return Plan::Wait { at: Some(until) };
+                return FeedPlan::Wait { at: Some(until) };
             }
         }
         self.held_since = None;
@@ -452,7 +454,7 @@ impl Feed {
         self.backlog_rate.charge(self.charged);
         self.busy = true;
         let range = ByteRange { segment, chunk_bytes: tail.chunk_bytes, from, to };
-        Plan::Fetch { range, durable: durably }
+        FeedPlan::Fetch { range, durable: durably }
     }
 
     /// Takes in the bytes of the planned range; `durable` if they were asked of the durable layer alone.
@@ -489,7 +491,7 @@ impl Feed {
             Err(_) if !durable => self.distrust = true,
             Err(why) => {
                 self.error =
-                    Some(ReadError::Corrupt { segment: range.segment, position, why: why.to_string() });
+                    Some(FeedReadError::Corrupt { segment: range.segment, position, why: why.to_string() });
                 news.announce = true;
             }
         }
@@ -497,7 +499,7 @@ impl Feed {
     }
 
     /// Takes in the shard's segments as the durable layer lists them.
-    pub(crate) fn listed(&mut self, now: Instant, from: SegmentNumber, segments: &[SegmentInfo]) -> News {
+    pub(crate) fn listed(&mut self, now: Instant, from: SegmentNumber, segments: &[SourceSegment]) -> News {
         self.busy = false;
         for info in segments.iter().filter(|info| info.sealed).take(SEGMENTS_KEPT_MAX) {
             if info.length.0 < POSITION_END && info.number.0 < POSITION_END {
@@ -528,12 +530,12 @@ impl Feed {
         self.rate.earn(charged);
         self.backlog_rate.earn(charged);
         match error {
-            SourceError::NoStream => self.error = Some(ReadError::StreamDeleted),
+            SourceError::NoStream => self.error = Some(FeedReadError::StreamDeleted),
             SourceError::Truncated { log_start } => {
                 self.observe_log_start(log_start);
                 self.relist = true;
             }
-            SourceError::Refused(why) => self.error = Some(ReadError::Refused(why)),
+            SourceError::Refused(why) => self.error = Some(FeedReadError::Refused(why)),
             SourceError::Unavailable(_) | SourceError::Invalid(_) => {
                 self.pause(now);
                 return News::default();
@@ -609,7 +611,7 @@ impl Feed {
     /// The block after number `seen`, or the one that `here` is in for a reader that has seen none. Numbers are
     /// never given twice.
     pub(crate) fn look(&self, seen: Option<u64>, here: Place) -> Look {
-        if let Some(error @ ReadError::StreamDeleted) = &self.error {
+        if let Some(error @ FeedReadError::StreamDeleted) = &self.error {
             return Look::Failed(error.clone());
         }
         let number = match seen {

@@ -1,9 +1,9 @@
 //! Brings byte ranges of segments together from both layers (Fast ACS, section 2.4 "Readers").
 //!
-//! For every range: a relaxed read of all its chunks; a consistent read of those that came short; and for
-//! those that are still short, one durable read that spans all of them. What a chunk holds beyond the range is
-//! ignored: callers ask for nothing that is not published. Whether full chunks that came over a socket are what was written is left
-//! to the checksums of the entries in them.
+//! For every range: a relaxed read of all its chunks; a consistent read of those that came short; and for those that
+//! are still short, one durable read that spans all of them. What a chunk holds beyond the range is ignored: callers
+//! ask for nothing that is not published. Whether full chunks that came over a socket are what was written is left to
+//! the checksums of the entries in them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -184,8 +184,8 @@ impl Fetcher {
             ranges.iter().flat_map(|range| range.chunks().map(|number| range.key(number))).collect();
         let keys = encode_keys(wanted.into_iter());
         self.counters.relaxed.fetch_add(keys.len() as u64, Ordering::Relaxed);
-        // A full chunk is never written again, so it is torn only where it was evicted meanwhile; its entries have checksums of
-        // their own, without which nothing is read. The last one of a file is replaced at every flush.
+        // A full chunk is never written again, so it is torn only where it was evicted meanwhile; its entries have
+        // checksums of their own, without which nothing is read. The last one of a file is replaced at every flush.
         let full = ranges.iter().map(|range| range.chunk_bytes).max().unwrap_or(u32::MAX);
         let (lookups, frames) = cell.get_relaxed_with_frames(&keys, full as usize).await;
         let mut rest = &lookups[..];

@@ -25,9 +25,9 @@ use tailwater_format::StreamId;
 pub use block::{Block, BlockBatch, BlockEntry};
 pub use cursor::{Cursor, Entries, Waiter};
 pub use error::SourceError;
-pub use feed::{Place, ReadError};
+pub use feed::{FeedReadError, Place};
 pub use reader::{ReaderConfig, ReaderConfigError, ReaderStats, TailReader};
-pub use source::{DurableSource, SegmentInfo};
+pub use source::{DurableSource, SourceSegment};
 pub use writer::{Cells, TailWriter, WriterConfig, WriterStats};
 
 /// The key of a page's lock in the metadata cell.

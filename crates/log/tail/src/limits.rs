@@ -15,9 +15,9 @@
 //!
 //! Constant is what only has to fit the rest: how much is fetched, asked and written at once ([`FETCH_BYTES_MAX`] to
 //! [`CATCH_UP_READS_MAX`], [`ASKS_MAX`], [`SHADOW_ROUNDS_MAX`], [`SHADOW_ROUND_BYTES_MAX`],
-//! [`SHADOW_ROUND_PARTS_MAX`]), which follows from the sizes of messages; the pause after a fetch failed ([`FETCH_RETRY`]), which nobody waits for while all is well; and
-//! [`READERS_WAIT_MAX`], [`CURSORS_MANY`] and [`SEGMENTS_KEPT_MAX`], which change what is done at once and never what is
-//! read.
+//! [`SHADOW_ROUND_PARTS_MAX`]), which follows from the sizes of messages; the pause after a fetch failed
+//! ([`FETCH_RETRY`]), which nobody waits for while all is well; and [`READERS_WAIT_MAX`], [`CURSORS_MANY`] and
+//! [`SEGMENTS_KEPT_MAX`], which change what is done at once and never what is read.
 
 use std::time::Duration;
 
@@ -38,16 +38,16 @@ pub const WINDOW_BYTES_MAX: usize = 1 << 30;
 /// Most bytes per second of each shard: above what one shard's writer reaches, so that only a backlog is slowed.
 pub const READ_BYTES_PER_S: u64 = 512 << 20;
 
-/// Most bytes per second of each shard beyond what is written meanwhile, which is how fast a backlog shrinks: many readers
-/// share the disk that it may come from, and the processor.
+/// Most bytes per second of each shard beyond what is written meanwhile, which is how fast a backlog shrinks: many
+/// readers share the disk that it may come from, and the processor.
 pub const CATCH_UP_BYTES_PER_S: u64 = 64 << 20;
 
-/// A backlog is read in pieces of this at least, whatever the limits: a tenth of a millisecond of a core, and large enough
-/// for a disk.
+/// A backlog is read in pieces of this at least, whatever the limits: a tenth of a millisecond of a core, and large
+/// enough for a disk.
 pub const CATCH_UP_STEP_BYTES: u64 = 256 << 10;
 
-/// The shortest and the longest that a reader's intervals may be set to: shorter ones would be polling all the time, and
-/// after longer ones nobody waits any more.
+/// The shortest and the longest that a reader's intervals may be set to: shorter ones would be polling all the time,
+/// and after longer ones nobody waits any more.
 pub const INTERVAL_MIN: Duration = Duration::from_millis(1);
 /// See [`INTERVAL_MIN`].
 pub const INTERVAL_MAX: Duration = Duration::from_secs(3_600);
@@ -69,10 +69,10 @@ pub const SHADOW_ROUND_BYTES_MAX: usize = 2 << 20;
 /// Shards in one round, after which no further one is added: what a round may overdraw [`SHADOW_WRITES_PER_S`] by.
 pub const SHADOW_ROUND_PARTS_MAX: usize = 1_024;
 
-/// How often in a second some shard's chunks are written to the data cell, for all shards together. A write takes some 5 us of
-/// all processes, for the partial chunk goes with it each time, from its beginning and to three backends: with one for each
-/// entry of a few records it would be a third of all that the entry takes. With so many writes each of a thousand shards that
-/// always have something has one every 33 ms, and each of a hundred one every 3 ms.
+/// How often in a second some shard's chunks are written to the data cell, for all shards together. A write takes some
+/// 5 us of all processes, for the partial chunk goes with it each time, from its beginning and to three backends: with
+/// one for each entry of a few records it would be a third of all that the entry takes. With so many writes each of a
+/// thousand shards that always have something has one every 33 ms, and each of a hundred one every 3 ms.
 pub const SHADOW_WRITES_PER_S: u64 = 30_000;
 
 /// How long a durable length may wait for its bytes to be cached before it is published alone. A reader does
@@ -120,8 +120,8 @@ pub const DURABLE_READ_BYTES_MAX: u32 = FETCH_BYTES_MAX as u32;
 /// fallback.
 pub const FETCHES_MAX: usize = 64;
 
-/// The same for consumers that catch up; apart from [`FETCHES_MAX`], so that the others do not wait behind them. Two for
-/// each of their durable reads: one that is read, one that waits for its turn.
+/// The same for consumers that catch up; apart from [`FETCHES_MAX`], so that the others do not wait behind them. Two
+/// for each of their durable reads: one that is read, one that waits for its turn.
 pub const CATCH_UP_FETCHES_MAX: usize = 2 * CATCH_UP_READS_MAX;
 
 /// Durable reads under way at once for what is near the tail.
@@ -153,14 +153,14 @@ pub const SILENCE_CHECK_EVERY: Duration = Duration::from_millis(250);
 /// How much longer than two refreshes a page may say the same before it counts as silent: its writer's own delays.
 pub const UNCHANGED_BEYOND: Duration = Duration::from_secs(1);
 
-/// Where lengths are read no more often than this, and the last read brought something new, the next one does not wait for the
-/// doorbell: over TCP that takes a request of each backend and its answer, which is as much as the read itself, and whoever
-/// rings has nobody to wake. The last of what flows is followed by one read that brings nothing.
+/// Where lengths are read no more often than this, and the last read brought something new, the next one does not wait
+/// for the doorbell: over TCP that takes a request of each backend and its answer, which is as much as the read itself,
+/// and whoever rings has nobody to wake. The last of what flows is followed by one read that brings nothing.
 pub const UNWATCHED_PAUSE_MIN: Duration = Duration::from_millis(1);
 
 /// How often the durable source is asked for the lengths of a page although the metadata cell answers, one page each
-/// time: a writer that can't reach the cell is noticed within two seconds by whoever follows one page, and an idle process
-/// costs its node a CALL in two seconds whatever it follows.
+/// time: a writer that can't reach the cell is noticed within two seconds by whoever follows one page, and an idle
+/// process costs its node a CALL in two seconds whatever it follows.
 pub const DURABLE_LENGTHS_EVERY: Duration = Duration::from_secs(2);
 
 /// Pages that are asked of the durable source at once.

@@ -98,7 +98,7 @@ pub enum Action {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum LockState {
     /// Not ours; `since` is when we poisoned the holder that is named, if we did.
     Waiting {
         poisoned: Option<(Signature, Instant)>,
@@ -114,7 +114,7 @@ enum State {
 pub struct Lock {
     me: Signature,
     timing: LockTiming,
-    state: State,
+    state: LockState,
     /// Since when the replicas disagree about it, without a look in between at which they agreed.
     disagree_since: Option<Instant>,
 }
@@ -122,12 +122,12 @@ pub struct Lock {
 impl Lock {
     /// A lock that `me` wants.
     pub fn new(me: Signature, timing: LockTiming) -> Self {
-        Self { me, timing, state: State::Waiting { poisoned: None }, disagree_since: None }
+        Self { me, timing, state: LockState::Waiting { poisoned: None }, disagree_since: None }
     }
 
     /// Whether writing what the lock covers is this writer's work.
     pub fn is_held(&self) -> bool {
-        self.state == State::Held
+        self.state == LockState::Held
     }
 
     /// Takes in what a look found: the value, `None` if there is none. Call it every
@@ -136,41 +136,45 @@ impl Lock {
         self.disagree_since = None;
         let mine = found.is_some_and(|value| value.holder == self.me);
         match (self.state, found) {
-            (State::Held, Some(value)) if mine && value.poisoned => {
-                self.state = State::Lost { at: now };
+            (LockState::Held, Some(value)) if mine && value.poisoned => {
+                self.state = LockState::Lost { at: now };
                 Action::Release
             }
-            (State::Held, Some(_)) if mine => Action::None,
-            (State::Held, Some(_)) => {
-                self.state = State::Lost { at: now };
+            (LockState::Held, Some(_)) if mine => Action::None,
+            (LockState::Held, Some(_)) => {
+                self.state = LockState::Lost { at: now };
                 Action::None
             }
             // The cell lost it: write it again.
-            (State::Held, None) => Action::Write(LockValue { holder: self.me, poisoned: false }),
-            (State::Lost { at }, _) if now < at + self.timing.retry_after => Action::None,
-            (State::Lost { .. }, _) => {
-                self.state = State::Waiting { poisoned: None };
+            (LockState::Held, None) => Action::Write(LockValue { holder: self.me, poisoned: false }),
+            (LockState::Lost { at }, _) if now < at + self.timing.retry_after => Action::None,
+            (LockState::Lost { .. }, _) => {
+                self.state = LockState::Waiting { poisoned: None };
                 self.step(now, found)
             }
             // Our own write came through.
-            (State::Waiting { .. }, Some(value)) if mine && !value.poisoned => {
-                self.state = State::Held;
+            (LockState::Waiting { .. }, Some(value)) if mine && !value.poisoned => {
+                self.state = LockState::Held;
                 Action::None
             }
-            (State::Waiting { .. }, Some(_)) if mine => {
-                self.state = State::Lost { at: now };
+            (LockState::Waiting { .. }, Some(_)) if mine => {
+                self.state = LockState::Lost { at: now };
                 Action::Release
             }
-            (State::Waiting { .. }, None) => Action::Write(LockValue { holder: self.me, poisoned: false }),
-            (State::Waiting { poisoned: Some((holder, since)) }, Some(value)) if holder == value.holder => {
+            (LockState::Waiting { .. }, None) => {
+                Action::Write(LockValue { holder: self.me, poisoned: false })
+            }
+            (LockState::Waiting { poisoned: Some((holder, since)) }, Some(value))
+                if holder == value.holder =>
+            {
                 if now >= since + self.timing.seize_after {
                     Action::Write(LockValue { holder: self.me, poisoned: false })
                 } else {
                     Action::None
                 }
             }
-            (State::Waiting { .. }, Some(value)) => {
-                self.state = State::Waiting { poisoned: Some((value.holder, now)) };
+            (LockState::Waiting { .. }, Some(value)) => {
+                self.state = LockState::Waiting { poisoned: Some((value.holder, now)) };
                 Action::Write(LockValue { holder: value.holder, poisoned: true })
             }
         }
@@ -183,7 +187,7 @@ impl Lock {
     /// writer that died in the middle leaves them so until they expire, and then whoever waits seizes the lock.
     pub fn disagreed(&mut self, now: Instant) -> Action {
         let since = *self.disagree_since.get_or_insert(now);
-        let is_waiting = matches!(self.state, State::Waiting { .. });
+        let is_waiting = matches!(self.state, LockState::Waiting { .. });
         if is_waiting && now >= since + self.timing.seize_after {
             Action::Write(LockValue { holder: self.me, poisoned: false })
         } else {

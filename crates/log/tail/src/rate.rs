@@ -1,5 +1,6 @@
-//! A limit on a rate. A reader puts one on the bytes that it fetches (Fast ACS, section 2.4 "Consumers"), since a backlog must
-//! not be multiplied by the number of consumers; a writer on how often it writes shards' chunks. Tokens are what is counted.
+//! A limit on a rate. A reader puts one on the bytes that it fetches (Fast ACS, section 2.4 "Consumers"), since a
+//! backlog must not be multiplied by the number of consumers; a writer on how often it writes shards' chunks. Tokens
+//! are what is counted.
 
 use std::time::Duration;
 
@@ -8,7 +9,8 @@ use tailwater_env::Instant;
 /// What a bucket holds: this fraction of a second's worth. Enough for what is written between two looks.
 const FULL: u64 = 16;
 
-/// What time alone fills a bucket of a steady limit to: this fraction of a second's worth. Enough for the clock's ticks.
+/// What time alone fills a bucket of a steady limit to: this fraction of a second's worth. Enough for the clock's
+/// ticks.
 const STEADY: u64 = 256;
 
 /// A bucket of tokens that fills with time.
@@ -31,8 +33,8 @@ impl RateLimit {
         Self { per_s, full, burst: full, tokens: full, at: now }
     }
 
-    /// One under which nothing is read in a rush, however long nothing was read before: others have as much of a core and of the
-    /// disk then as later on. A `step` passes at once in any case.
+    /// One under which nothing is read in a rush, however long nothing was read before: others have as much of a core
+    /// and of the disk then as later on. A `step` passes at once in any case.
     pub(crate) fn steady(per_s: u64, step: u64, now: Instant) -> Self {
         let mut limit = Self::new(per_s, now);
         let burst = i64::try_from((limit.per_s / STEADY).max(step)).unwrap_or(i64::MAX);
@@ -46,8 +48,8 @@ impl RateLimit {
         u64::try_from(self.tokens).unwrap_or(0)
     }
 
-    /// Lets so many more pass, as far as the bucket holds them. More than a second's worth at once was not written between
-    /// two looks: nobody looked, and that is a backlog.
+    /// Lets so many more pass, as far as the bucket holds them. More than a second's worth at once was not written
+    /// between two looks: nobody looked, and that is a backlog.
     pub(crate) fn earn(&mut self, count: u64) {
         let most = if count <= self.per_s { self.full } else { self.burst };
         self.fill(i64::try_from(count).unwrap_or(i64::MAX), most);

@@ -13,8 +13,8 @@
 //! - A cursor that is slow, stopped or dropped holds no other cursor back, and costs one bounded window.
 //! - A cursor sees every entry from where it began, in order, once; or an error that says why not.
 //!
-//! Whoever changes what a feed's plan depends on calls [`Inner::plan_again`] for it; whoever changes what a cursor can
-//! see calls [`Inner::announce`]. Both keep until somebody looks, so that neither is lost.
+//! Whoever changes what a feed's plan depends on calls [`TailReaderInner::plan_again`] for it; whoever changes what a
+//! cursor can see calls [`TailReaderInner::announce`]. Both keep until somebody looks, so that neither is lost.
 
 mod config;
 mod lengths;
@@ -36,26 +36,26 @@ use tokio::sync::{Notify, watch};
 pub use config::{ReaderConfig, ReaderConfigError, ReaderStats};
 
 use crate::cursor::Waiter;
-use crate::feed::{Feed, FeedConfig, News, Place, Plan};
+use crate::feed::{Feed, FeedConfig, FeedPlan, News, Place};
 use crate::fetch::{Assembly, ByteRange, Fetcher, Lane};
 use crate::limits::{CATCH_UP_FETCHES_MAX, FETCHES_MAX, ROUND_BYTES_MAX};
-use crate::{Cells, DurableSource, SegmentInfo, SourceError};
+use crate::{Cells, DurableSource, SourceError, SourceSegment};
 
 /// Reads any number of shards for any number of cursors in one process. Cheap to clone; the tasks end with the
 /// last handle and the last cursor.
 #[derive(Clone)]
 pub struct TailReader {
-    pub(crate) inner: Arc<Inner>,
+    pub(crate) inner: Arc<TailReaderInner>,
     _tasks: Arc<Vec<Task>>,
 }
 
-pub(crate) struct Inner {
+pub(crate) struct TailReaderInner {
     env: Env,
     config: ReaderConfig,
     fetcher: Fetcher,
     /// Whether there is a metadata cell.
     follows_cell: bool,
-    state: Mutex<State>,
+    state: Mutex<TailReaderState>,
     /// How many follow a shard.
     cursors: AtomicUsize,
     /// The feeds that may have something to plan.
@@ -91,19 +91,19 @@ impl Due {
 }
 
 /// A page of tails.
-type Page = (StreamId, u32);
+type ReaderPage = (StreamId, u32);
 
 #[derive(Default)]
-struct State {
+struct TailReaderState {
     shared: BTreeMap<ShardId, Arc<SharedFeed>>,
     private: Vec<Weak<SharedFeed>>,
     /// What was heard of the pages that have a followed shard.
-    heard: BTreeMap<Page, Heard>,
+    heard: BTreeMap<ReaderPage, LengthHeard>,
 }
 
 /// When the metadata cell told of a page.
 #[derive(Clone, Copy)]
-struct Heard {
+struct LengthHeard {
     /// Anything, or when it was followed.
     at: Instant,
     /// Something else than before.
@@ -136,8 +136,8 @@ impl SharedFeed {
         }
     }
 
-    /// Whose turns a durable read of a range takes. A shared feed that is far behind is made to wait by the node, as all are
-    /// that catch up: meanwhile it holds no turn of those that are at their tail.
+    /// Whose turns a durable read of a range takes. A shared feed that is far behind is made to wait by the node, as
+    /// all are that catch up: meanwhile it holds no turn of those that are at their tail.
     fn read_lane(&self, range: &ByteRange) -> Lane {
         let from = Place { segment: range.segment.number, position: range.from };
         match self.lane {
@@ -175,12 +175,12 @@ impl TailReader {
         config: ReaderConfig,
     ) -> Self {
         let (data, metadata) = cells.map(|cells| (cells.data, cells.metadata)).unzip();
-        let inner = Arc::new(Inner {
+        let inner = Arc::new(TailReaderInner {
             env: env.clone(),
             config,
             fetcher: Fetcher::new(data, source),
             follows_cell: metadata.is_some(),
-            state: Mutex::new(State::default()),
+            state: Mutex::new(TailReaderState::default()),
             cursors: AtomicUsize::new(0),
             due: Mutex::default(),
             wake: Notify::new(),
@@ -218,7 +218,7 @@ impl TailReader {
 }
 
 /// Cursors coming and going.
-impl Inner {
+impl TailReaderInner {
     /// The process's feed of a shard, with one more cursor at it.
     pub(crate) fn follow(&self, shard: ShardId, waiter: &Arc<Waiter>) -> Arc<SharedFeed> {
         let now = self.env.now();
@@ -242,7 +242,11 @@ impl Inner {
         feed.waiters.lock().push(Arc::clone(waiter));
         self.cursors.fetch_add(1, Ordering::Relaxed);
         if is_new {
-            state.heard.entry(page_of(shard)).or_insert(Heard { at: now, changed_at: now, is_behind: false });
+            state.heard.entry(page_of(shard)).or_insert(LengthHeard {
+                at: now,
+                changed_at: now,
+                is_behind: false,
+            });
             drop(state);
             self.followed.send_modify(|count| *count += 1);
         }
@@ -307,7 +311,7 @@ impl Inner {
         self.plan_due();
     }
 
-    /// The same, for one of several that are planned together: [`Inner::plan_due`] behind the last one.
+    /// The same, for one of several that are planned together: [`TailReaderInner::plan_due`] behind the last one.
     fn make_due(&self, feed: &Arc<SharedFeed>) {
         // Taken back before it is planned: what changes from then on makes it due again.
         if !feed.is_due.swap(true, Ordering::AcqRel) {
@@ -360,11 +364,11 @@ impl Inner {
     }
 }
 
-fn page_of(shard: ShardId) -> Page {
+fn page_of(shard: ShardId) -> ReaderPage {
     (shard.stream, shard.shard.0 / SHARDS_PER_PAGE)
 }
 
-enum Done {
+enum ReadDone {
     /// One relaxed read for the chunks of many feeds.
     Round(Vec<(Arc<SharedFeed>, Assembly)>),
     /// One feed's bytes; from the durable layer alone if `durable`.
@@ -374,24 +378,24 @@ enum Done {
         durable: bool,
         fetched: Result<Bytes, SourceError>,
     },
-    Segments(Arc<SharedFeed>, SegmentNumber, Result<Vec<SegmentInfo>, SourceError>),
+    Segments(Arc<SharedFeed>, SegmentNumber, Result<Vec<SourceSegment>, SourceError>),
 }
 
 /// The fetches that were begun, and how many there are in each lane.
 #[derive(Default)]
-struct UnderWay {
-    fetches: FuturesUnordered<BoxFuture<'static, (Lane, Done)>>,
+struct ReadsUnderWay {
+    fetches: FuturesUnordered<BoxFuture<'static, (Lane, ReadDone)>>,
     tail: usize,
     catch_up: usize,
 }
 
-impl UnderWay {
-    fn push(&mut self, lane: Lane, fetch: impl Future<Output = Done> + Send + 'static) {
+impl ReadsUnderWay {
+    fn push(&mut self, lane: Lane, fetch: impl Future<Output = ReadDone> + Send + 'static) {
         *self.count(lane) += 1;
         self.fetches.push(fetch.map(move |done| (lane, done)).boxed());
     }
 
-    async fn next(&mut self) -> Option<(Lane, Done)> {
+    async fn next(&mut self) -> Option<(Lane, ReadDone)> {
         let done = self.fetches.next().await;
         if let Some((lane, _)) = &done {
             *self.count(*lane) -= 1;
@@ -449,8 +453,8 @@ impl Later {
 }
 
 /// Fetches what the feeds want, until the reader and all cursors are dropped.
-async fn run(inner: Arc<Inner>) {
-    let mut under_way = UnderWay::default();
+async fn run(inner: Arc<TailReaderInner>) {
+    let mut under_way = ReadsUnderWay::default();
     let mut later = Later::default();
     let mut all_at = inner.env.now() + PLAN_EVERY;
     loop {
@@ -475,7 +479,7 @@ async fn run(inner: Arc<Inner>) {
 }
 
 /// Starts fetching what is planned in a lane. Those for whom there is no room keep their turn.
-fn start_planned(inner: &Inner, under_way: &mut UnderWay, later: &mut Later, lane: Lane) {
+fn start_planned(inner: &TailReaderInner, under_way: &mut ReadsUnderWay, later: &mut Later, lane: Lane) {
     let now = inner.env.now();
     let fetches_max = match lane {
         Lane::Tail => FETCHES_MAX,
@@ -495,8 +499,8 @@ fn start_planned(inner: &Inner, under_way: &mut UnderWay, later: &mut Later, lan
         }
         later.set(&feed, None);
         match plan {
-            Plan::Wait { at } => later.set(&feed, at),
-            Plan::Fetch { range, durable: false } => {
+            FeedPlan::Wait { at } => later.set(&feed, at),
+            FeedPlan::Fetch { range, durable: false } => {
                 round_bytes += range.len();
                 round.push((feed, range));
                 if round_bytes >= ROUND_BYTES_MAX {
@@ -504,10 +508,10 @@ fn start_planned(inner: &Inner, under_way: &mut UnderWay, later: &mut Later, lan
                     under_way.push(lane, relaxed_round(inner.fetcher.clone(), std::mem::take(&mut round)));
                 }
             }
-            Plan::Fetch { range, durable: true } => {
+            FeedPlan::Fetch { range, durable: true } => {
                 under_way.push(lane, durable_read(inner.fetcher.clone(), feed, range));
             }
-            Plan::Segments { from } => {
+            FeedPlan::Segments { from } => {
                 under_way.push(lane, list_segments(Arc::clone(&inner.fetcher.source), feed, from));
             }
         }
@@ -517,32 +521,36 @@ fn start_planned(inner: &Inner, under_way: &mut UnderWay, later: &mut Later, lan
     }
 }
 
-async fn relaxed_round(fetcher: Fetcher, round: Vec<(Arc<SharedFeed>, ByteRange)>) -> Done {
+async fn relaxed_round(fetcher: Fetcher, round: Vec<(Arc<SharedFeed>, ByteRange)>) -> ReadDone {
     let (feeds, ranges): (Vec<_>, Vec<_>) = round.into_iter().unzip();
     let assemblies = fetcher.relaxed(&ranges).await;
-    Done::Round(feeds.into_iter().zip(assemblies).collect())
+    ReadDone::Round(feeds.into_iter().zip(assemblies).collect())
 }
 
-async fn finish(fetcher: Fetcher, feed: Arc<SharedFeed>, assembly: Assembly) -> Done {
+async fn finish(fetcher: Fetcher, feed: Arc<SharedFeed>, assembly: Assembly) -> ReadDone {
     let range = assembly.range;
     let fetched = fetcher.finish(assembly, feed.read_lane(&range)).await;
-    Done::Bytes { feed, range, durable: false, fetched }
+    ReadDone::Bytes { feed, range, durable: false, fetched }
 }
 
-async fn durable_read(fetcher: Fetcher, feed: Arc<SharedFeed>, range: ByteRange) -> Done {
+async fn durable_read(fetcher: Fetcher, feed: Arc<SharedFeed>, range: ByteRange) -> ReadDone {
     let fetched = fetcher.durable(&range, feed.read_lane(&range)).await;
-    Done::Bytes { feed, range, durable: true, fetched }
+    ReadDone::Bytes { feed, range, durable: true, fetched }
 }
 
-async fn list_segments(source: Arc<dyn DurableSource>, feed: Arc<SharedFeed>, from: SegmentNumber) -> Done {
+async fn list_segments(
+    source: Arc<dyn DurableSource>,
+    feed: Arc<SharedFeed>,
+    from: SegmentNumber,
+) -> ReadDone {
     let listed = source.segments(feed.shard, from).await;
-    Done::Segments(feed, from, listed)
+    ReadDone::Segments(feed, from, listed)
 }
 
-fn take_in(inner: &Inner, lane: Lane, done: Done, under_way: &mut UnderWay) {
+fn take_in(inner: &TailReaderInner, lane: Lane, done: ReadDone, under_way: &mut ReadsUnderWay) {
     let now = inner.env.now();
     let (feed, news) = match done {
-        Done::Round(assemblies) => {
+        ReadDone::Round(assemblies) => {
             for (feed, mut assembly) in assemblies {
                 let range = assembly.range;
                 match assembly.complete() {
@@ -558,15 +566,15 @@ fn take_in(inner: &Inner, lane: Lane, done: Done, under_way: &mut UnderWay) {
             }
             return;
         }
-        Done::Bytes { feed, range, durable, fetched: Ok(fetched) } => {
+        ReadDone::Bytes { feed, range, durable, fetched: Ok(fetched) } => {
             let news = feed.feed.lock().fetched(&range, fetched, durable);
             (feed, news)
         }
-        Done::Segments(feed, from, Ok(segments)) => {
+        ReadDone::Segments(feed, from, Ok(segments)) => {
             let news = feed.feed.lock().listed(now, from, &segments);
             (feed, news)
         }
-        Done::Bytes { feed, fetched: Err(error), .. } | Done::Segments(feed, _, Err(error)) => {
+        ReadDone::Bytes { feed, fetched: Err(error), .. } | ReadDone::Segments(feed, _, Err(error)) => {
             tracing::debug!(shard = %feed.shard, %error, "reading failed");
             let news = feed.feed.lock().failed(now, error);
             (feed, news)
@@ -575,7 +583,7 @@ fn take_in(inner: &Inner, lane: Lane, done: Done, under_way: &mut UnderWay) {
     tell(inner, &feed, news);
 }
 
-fn tell(inner: &Inner, feed: &Arc<SharedFeed>, news: News) {
+fn tell(inner: &TailReaderInner, feed: &Arc<SharedFeed>, news: News) {
     // It is the planner that is told this.
     inner.make_due(feed);
     inner.fetcher.counters.entry_bytes.fetch_add(news.entry_bytes, Ordering::Relaxed);

@@ -10,7 +10,7 @@ use crate::SourceError;
 
 /// One segment of a shard as the durable layer knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SegmentInfo {
+pub struct SourceSegment {
     /// Its number.
     pub number: SegmentNumber,
     /// The term of its writer.
@@ -43,5 +43,5 @@ pub trait DurableSource: Send + Sync + 'static {
         &self,
         shard: ShardId,
         from: SegmentNumber,
-    ) -> BoxFuture<'_, Result<Vec<SegmentInfo>, SourceError>>;
+    ) -> BoxFuture<'_, Result<Vec<SourceSegment>, SourceError>>;
 }

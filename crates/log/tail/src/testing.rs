@@ -5,4 +5,4 @@ mod conformance;
 mod memory;
 
 pub use conformance::{Stored, check_durable_source};
-pub use memory::{Appended, MemoryLog};
+pub use memory::{MemoryAppended, MemoryLog};

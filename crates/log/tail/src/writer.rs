@@ -34,7 +34,7 @@ use tokio::sync::Notify;
 
 pub use config::WriterConfig;
 pub use state::WriterStats;
-use state::{PageId, Part, Publish, Round, WriterState};
+use state::{PageId, Part, Publish, WriteRound, WriterState};
 
 /// The two cells of a cluster.
 #[derive(Clone)]
@@ -48,17 +48,17 @@ pub struct Cells {
 /// Shadows the segments that one process writes. Cheap to clone; the task ends with the last handle.
 #[derive(Clone)]
 pub struct TailWriter {
-    inner: Option<Arc<Handle>>,
+    inner: Option<Arc<WriterHandle>>,
 }
 
-struct Handle {
+struct WriterHandle {
     env: Env,
-    shared: Arc<Shared>,
+    shared: Arc<TailWriterShared>,
     _task: Task,
     _locks: Task,
 }
 
-struct Shared {
+struct TailWriterShared {
     state: Mutex<WriterState>,
     /// Rung when there is something to write.
     work: Notify,
@@ -76,11 +76,11 @@ impl TailWriter {
     pub fn start_with(env: &Env, cells: Option<Cells>, config: WriterConfig) -> Self {
         let Some(cells) = cells else { return Self { inner: None } };
         let state = Mutex::new(WriterState::new(config));
-        let shared = Arc::new(Shared { state, work: Notify::new(), new_page: Notify::new() });
+        let shared = Arc::new(TailWriterShared { state, work: Notify::new(), new_page: Notify::new() });
         let task = env.spawn("tail-writer", run(env.clone(), cells.clone(), Arc::clone(&shared)));
         let locks = locks::run(env.clone(), cells.metadata, config.lock, Arc::clone(&shared));
         let locks = env.spawn("tail-locks", locks);
-        Self { inner: Some(Arc::new(Handle { env: env.clone(), shared, _task: task, _locks: locks })) }
+        Self { inner: Some(Arc::new(WriterHandle { env: env.clone(), shared, _task: task, _locks: locks })) }
     }
 
     /// Announces a shard: after its creation, and after a restart with the tail that recovery found.
@@ -133,15 +133,15 @@ impl TailWriter {
     }
 }
 
-enum Done {
+enum WriteDone {
     /// Each part of a round, and whether all of its chunks were acknowledged.
     Round(Vec<(Part, bool)>),
     Publish(PageId, bool),
 }
 
 /// Starts what the state says is due, and tells it how each ended.
-async fn run(env: Env, cells: Cells, shared: Arc<Shared>) {
-    let mut under_way: FuturesUnordered<BoxFuture<'static, Done>> = FuturesUnordered::new();
+async fn run(env: Env, cells: Cells, shared: Arc<TailWriterShared>) {
+    let mut under_way: FuturesUnordered<BoxFuture<'static, WriteDone>> = FuturesUnordered::new();
     loop {
         let wake_at = {
             let mut state = shared.state.lock();
@@ -159,8 +159,8 @@ async fn run(env: Env, cells: Cells, shared: Arc<Shared>) {
             Some(done) = under_way.next() => {
                 let mut state = shared.state.lock();
                 match done {
-                    Done::Round(parts) => state.round_done(env.now(), &parts),
-                    Done::Publish(page, ok) => state.publish_done(env.now(), page, ok),
+                    WriteDone::Round(parts) => state.round_done(env.now(), &parts),
+                    WriteDone::Publish(page, ok) => state.publish_done(env.now(), page, ok),
                 }
             }
             () = shared.work.notified() => {}
@@ -169,17 +169,17 @@ async fn run(env: Env, cells: Cells, shared: Arc<Shared>) {
     }
 }
 
-async fn write(cell: Cell, round: Round) -> Done {
+async fn write(cell: Cell, round: WriteRound) -> WriteDone {
     let mut results = cell.set(round.chunks).await.into_iter();
     let outcome = |part: Part| {
         // Counted to the end: the results of the parts lie one behind the other.
         let acknowledged = results.by_ref().take(part.chunks).filter(Result::is_ok).count();
         (part, acknowledged == part.chunks)
     };
-    Done::Round(round.parts.into_iter().map(outcome).collect())
+    WriteDone::Round(round.parts.into_iter().map(outcome).collect())
 }
 
-async fn publish(cell: Cell, publish: Publish) -> Done {
+async fn publish(cell: Cell, publish: Publish) -> WriteDone {
     let results = cell.set(vec![(publish.key, publish.value)]).await;
-    Done::Publish(publish.page, results.iter().all(Result::is_ok))
+    WriteDone::Publish(publish.page, results.iter().all(Result::is_ok))
 }

@@ -13,15 +13,17 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::appender::Gathering;
-use crate::experiment::{self, Live, Observer, Plan, Sample, Timeline};
+use crate::experiment::{self, ExperimentObserver, ExperimentPlan, LiveExperiment, Sample, Timeline};
 use crate::interrupt;
 use crate::limits::CONSUMERS_PER_PROCESS;
-use crate::messages::{ConsumersConfig, ProducerConfig, Protocol, Reads, Spread, Transport, Validate};
+use crate::messages::{
+    ConsumersConfig, MessageProtocol, ProducerConfig, Reads, Spread, TransportFlag, Validate,
+};
 use crate::payload::HEADER_BYTES;
-use crate::plot::{self, Mark};
-use crate::report::{self, Format, ProgressLine};
+use crate::plot::{self, PlotMark};
+use crate::report::{self, ProgressLine, ReportFormat};
 use crate::stats::{Durations, PercentilesMs, round};
-use crate::system::{CellName, Cells, System, SystemArgs};
+use crate::system::{CellName, CellProcesses, System, SystemArgs};
 
 /// Flags of `bench ablation`.
 #[derive(clap::Args)]
@@ -30,8 +32,8 @@ pub struct Args {
     #[arg(long, default_value_t = 100)]
     consumers: usize,
     /// How they read while there is a cell.
-    #[arg(long, value_enum, default_value_t = Transport::Shm)]
-    transport: Transport,
+    #[arg(long, value_enum, default_value_t = TransportFlag::Shm)]
+    transport: TransportFlag,
     /// What is appended, in Mbit/s of messages.
     #[arg(long, default_value_t = 40.0, value_name = "MBIT")]
     rate_mbit: f64,
@@ -50,8 +52,8 @@ pub struct Args {
     #[command(flatten)]
     system: SystemArgs,
     /// Form of the output.
-    #[arg(short, long, value_enum, default_value_t = Format::Table)]
-    output: Format,
+    #[arg(short, long, value_enum, default_value_t = ReportFormat::Table)]
+    output: ReportFormat,
 }
 
 /// What it reports.
@@ -60,8 +62,8 @@ struct Report {
     bench: &'static str,
     consumers: usize,
     processes: usize,
-    transport: Transport,
-    cells: Cells,
+    transport: TransportFlag,
+    cells: CellProcesses,
     rate_mbit: f64,
     message_bytes: usize,
     shards: u32,
@@ -102,13 +104,13 @@ const WARMUP: Duration = Duration::from_secs(2);
 /// Runs it.
 pub fn run(args: Args) -> anyhow::Result<()> {
     anyhow::ensure!(
-        args.system.cells() == Cells::R32,
+        args.system.cells() == CellProcesses::R32,
         "the cells are taken away from the node: that takes backends of their own, --cells r3.2"
     );
     interrupt::listen()?;
     let message_bytes = args.message_bytes.max(HEADER_BYTES);
     let duration = Duration::from_secs_f64(args.phase_s * PHASES.len() as f64);
-    let plan = Plan {
+    let plan = ExperimentPlan {
         consumers: args.consumers,
         processes: args.consumers.div_ceil(CONSUMERS_PER_PROCESS),
         stop_one: None,
@@ -123,7 +125,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             of: 0,
             together: false,
             shards_per_consumer: args.shards,
-            protocol: Protocol::Tailwater,
+            protocol: MessageProtocol::Tailwater,
             transport: args.transport,
             connection_each: false,
             from_beginning: true,
@@ -141,7 +143,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             rate: args.rate_mbit * 1e6 / 8.0 / message_bytes as f64,
             message_bytes,
             text: None,
-            protocol: Protocol::Tailwater,
+            protocol: MessageProtocol::Tailwater,
             gathering: Gathering::default(),
             spread: Spread::RoundRobin,
             every_us: 1_000,
@@ -200,7 +202,7 @@ struct Phases {
     length: Duration,
     line: ProgressLine,
     timeline: Timeline,
-    marks: Vec<Mark>,
+    marks: Vec<PlotMark>,
     done: Vec<PhaseReport>,
     next: usize,
     began: Duration,
@@ -246,8 +248,8 @@ impl Phases {
     }
 }
 
-impl Observer for Phases {
-    fn look(&mut self, live: &mut Live, system: &mut System) -> anyhow::Result<()> {
+impl ExperimentObserver for Phases {
+    fn look(&mut self, live: &mut LiveExperiment, system: &mut System) -> anyhow::Result<()> {
         self.now = live.elapsed;
         let (_, _, _, reads) = live.totals();
         self.durable = reads.durable;
@@ -271,7 +273,7 @@ impl Observer for Phases {
             self.end_phase();
             self.began = self.now;
             self.next += 1;
-            self.marks.push(Mark { t_s: self.now.as_secs_f64(), what: (*phase).to_owned() });
+            self.marks.push(PlotMark { t_s: self.now.as_secs_f64(), what: (*phase).to_owned() });
             for &(cell, up) in *changes {
                 system.set_cell(cell, up)?;
             }

@@ -11,10 +11,10 @@ use futures::stream::{FuturesUnordered, Stream, StreamExt};
 use tailwater_client::{Ack, Acked, Error};
 
 /// Records that were sent and not acknowledged yet. For one thread.
-pub struct Acks {
+pub struct AckCounts {
     /// The batch of each shard that the last record went into.
     last: Vec<Option<Rc<Batch>>>,
-    pending: FuturesUnordered<Pending>,
+    pending: FuturesUnordered<PendingAcks>,
     in_flight: usize,
 }
 
@@ -23,9 +23,9 @@ struct Batch {
     stamps: RefCell<Vec<u64>>,
 }
 
-struct Pending(Rc<Batch>);
+struct PendingAcks(Rc<Batch>);
 
-impl Future for Pending {
+impl Future for PendingAcks {
     type Output = (Rc<Batch>, Result<Acked, Error>);
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -34,7 +34,7 @@ impl Future for Pending {
     }
 }
 
-impl Acks {
+impl AckCounts {
     /// For a stream of `shards` shards.
     pub fn new(shards: u32) -> Self {
         let last = (0..shards).map(|_| None).collect();
@@ -51,7 +51,7 @@ impl Acks {
         }
         let batch = Rc::new(Batch { ack: RefCell::new(ack), stamps: RefCell::new(vec![stamp_ns]) });
         *last = Some(Rc::clone(&batch));
-        self.pending.push(Pending(batch));
+        self.pending.push(PendingAcks(batch));
     }
 
     /// Records in flight.

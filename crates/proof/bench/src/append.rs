@@ -9,13 +9,13 @@ use crate::appender::{Appender, Gathering};
 use crate::clock::{cpu_of, monotonic_ns};
 use crate::disk;
 use crate::interrupt;
-use crate::messages::{Protocol, Spread};
+use crate::messages::{MessageProtocol, Spread};
 use crate::payload::{self, HEADER_BYTES};
 use crate::pingpong::core_to_core_ns;
-use crate::report::{self, Format, ProgressLine};
+use crate::report::{self, ProgressLine, ReportFormat};
 use crate::stats::{Durations, PercentilesMs, round};
 use crate::system::System;
-use crate::target::{Target, TargetArgs};
+use crate::target::{LoadTarget, TargetArgs};
 
 /// Flags of `bench append`.
 #[derive(clap::Args)]
@@ -53,8 +53,8 @@ pub struct Args {
     #[command(flatten)]
     target: TargetArgs,
     /// Form of the output.
-    #[arg(short, long, value_enum, default_value_t = Format::Table)]
-    output: Format,
+    #[arg(short, long, value_enum, default_value_t = ReportFormat::Table)]
+    output: ReportFormat,
 }
 
 /// What it reports.
@@ -66,7 +66,7 @@ struct Report {
     shards: u32,
     spread: Spread,
     #[serde(flatten)]
-    target: Target,
+    target: LoadTarget,
     flush: String,
     batch_bytes: usize,
     linger_us: u64,
@@ -169,7 +169,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 
 /// Whether the server is reached over TCP: Kafka's always is.
 fn tcp(args: &Args) -> bool {
-    args.tcp || args.target.protocol() == Protocol::Kafka
+    args.tcp || args.target.protocol() == MessageProtocol::Kafka
 }
 
 struct Load {
@@ -205,8 +205,8 @@ impl Load {
     async fn run(&mut self, args: &Args, system: &System) -> anyhow::Result<Cores> {
         let protocol = args.target.protocol();
         let address = match protocol {
-            Protocol::Tailwater => system.address(!args.tcp)?,
-            Protocol::Kafka => system.kafka_address(),
+            MessageProtocol::Tailwater => system.address(!args.tcp)?,
+            MessageProtocol::Kafka => system.kafka_address(),
         };
         let gathering = Gathering {
             batch_bytes: args.batch_bytes,

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
-use tailwater_client::{Client, ClientConfig, Error, Producer, ProducerConfig};
+use tailwater_client::{Client, ClientConfig, Error, Producer, ProducerSettings};
 use tailwater_env::Env;
 
-use crate::acks::Acks;
+use crate::acks::AckCounts;
 use crate::kafka;
-use crate::messages::Protocol;
+use crate::messages::MessageProtocol;
 
 /// How records gather.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -36,7 +36,7 @@ pub enum Appender {
         /// What is sent with.
         producer: Producer,
         /// What was sent.
-        acks: Acks,
+        acks: AckCounts,
     },
     /// In Kafka's protocol.
     Kafka(Box<kafka::producer::Producer>),
@@ -45,24 +45,24 @@ pub enum Appender {
 impl Appender {
     /// Connects to the server at `address`, for a stream of `shards` shards.
     pub async fn connect(
-        protocol: Protocol,
+        protocol: MessageProtocol,
         address: &str,
         stream: &str,
         shards: u32,
         gathering: Gathering,
     ) -> anyhow::Result<Self> {
-        if protocol == Protocol::Kafka {
+        if protocol == MessageProtocol::Kafka {
             let producer = kafka::producer::Producer::connect(address, stream, shards, gathering).await?;
             return Ok(Self::Kafka(Box::new(producer)));
         }
         let config = ClientConfig { name: "bench-producer".to_owned(), ..ClientConfig::default() };
         let client = Client::connect_with(Env::real(), address, config).await?;
-        let config = ProducerConfig {
+        let config = ProducerSettings {
             batch_bytes: gathering.batch_bytes,
             linger: Duration::from_micros(gathering.linger_us),
-            ..ProducerConfig::default()
+            ..ProducerSettings::default()
         };
-        Ok(Self::Own { producer: client.producer(stream, config).await?, acks: Acks::new(shards) })
+        Ok(Self::Own { producer: client.producer(stream, config).await?, acks: AckCounts::new(shards) })
     }
 
     /// Hands a record over, stamped `stamp_ns`; whether there was room for it.
@@ -88,8 +88,8 @@ impl Appender {
         }
     }
 
-    /// When the records of the next acknowledged batch were sent; waits for ever if nothing is in flight. May be dropped
-    /// at any time.
+    /// When the records of the next acknowledged batch were sent; waits for ever if nothing is in flight. May be
+    /// dropped at any time.
     pub async fn next(&mut self) -> anyhow::Result<Vec<u64>> {
         match self {
             Self::Own { acks, .. } => acks.next().await.context("the producer can't append"),

@@ -13,9 +13,9 @@ use tailwater_rma::Address;
 use crate::clock::cpu_of;
 use crate::interrupt;
 use crate::memcached::Memcached;
-use crate::messages::Transport;
+use crate::messages::TransportFlag;
 use crate::pingpong::core_to_core_ns;
-use crate::report::{self, Format, ProgressLine};
+use crate::report::{self, ProgressLine, ReportFormat};
 use crate::stats::{Durations, PercentilesMs, round};
 use crate::system::{BackendProcess, Workspace, cpu_of_backends, start_data_cell};
 
@@ -40,7 +40,7 @@ pub struct Args {
     duration_s: f64,
     /// Only one way of reading.
     #[arg(long, value_enum)]
-    transport: Option<Transport>,
+    transport: Option<TransportFlag>,
     /// Leave memcached out, although it is installed.
     #[arg(long)]
     no_memcached: bool,
@@ -48,8 +48,8 @@ pub struct Args {
     #[arg(long, value_name = "DIR")]
     dir: Option<std::path::PathBuf>,
     /// Form of the output.
-    #[arg(short, long, value_enum, default_value_t = Format::Table)]
-    output: Format,
+    #[arg(short, long, value_enum, default_value_t = ReportFormat::Table)]
+    output: ReportFormat,
 }
 
 /// What it reports.
@@ -94,7 +94,7 @@ struct PeerFigure {
 
 #[derive(Serialize)]
 struct Ratio {
-    transport: Transport,
+    transport: TransportFlag,
     operation: &'static str,
     keys: &'static str,
     batch: usize,
@@ -108,7 +108,7 @@ struct Ratio {
 
 #[derive(Serialize)]
 struct Figure {
-    transport: Transport,
+    transport: TransportFlag,
     /// `get relaxed`, `get consistent` or `set`.
     operation: &'static str,
     /// `cold`: any value; `hot`: one of 64.
@@ -183,7 +183,7 @@ async fn measure(args: &Args, backends: &[BackendProcess]) -> anyhow::Result<Vec
     let mut line = ProgressLine::new();
     let mut figures = Vec::new();
     let mut filled = false;
-    for transport in [Transport::Shm, Transport::Tcp] {
+    for transport in [TransportFlag::Shm, TransportFlag::Tcp] {
         if args.transport.is_some_and(|only| only != transport) {
             continue;
         }
@@ -322,9 +322,9 @@ fn next_index(random: &mut u64, bound: usize) -> usize {
     ((*random >> 33) as usize) % bound
 }
 
-async fn connect(backends: &[BackendProcess], transport: Transport) -> anyhow::Result<Cell> {
+async fn connect(backends: &[BackendProcess], transport: TransportFlag) -> anyhow::Result<Cell> {
     let env = Env::real();
-    let scheme = if transport == Transport::Shm { "unix:" } else { "tcp:" };
+    let scheme = if transport == TransportFlag::Shm { "unix:" } else { "tcp:" };
     let mut addresses = Vec::new();
     for backend in backends {
         let address = backend.addresses.iter().find(|address| address.starts_with(scheme));

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::limits::GAPS_MAX;
-use crate::messages::{Faults, ShardTotal};
+use crate::messages::{FaultFlags, ShardTotal};
 
 /// What one consumer has seen of one shard.
 #[derive(Clone, Debug, Default)]
@@ -26,7 +26,7 @@ impl ShardCheck {
 
     /// Takes in a record.
     #[inline(always)]
-    pub fn accept(&mut self, sequence: u64, checksum: u64, faults: &mut Faults) {
+    pub fn accept(&mut self, sequence: u64, checksum: u64, faults: &mut FaultFlags) {
         if sequence == self.next {
             self.next += 1;
             self.checksums = self.checksums.wrapping_add(checksum);
@@ -36,7 +36,7 @@ impl ShardCheck {
     }
 
     #[cold]
-    fn accept_out_of_turn(&mut self, sequence: u64, checksum: u64, faults: &mut Faults) {
+    fn accept_out_of_turn(&mut self, sequence: u64, checksum: u64, faults: &mut FaultFlags) {
         if sequence > self.next {
             faults.lost += sequence - self.next;
             if self.missing.len() < GAPS_MAX {
@@ -65,7 +65,7 @@ impl ShardCheck {
     }
 
     /// Compares with what was appended, at the end.
-    pub fn finish(&self, total: ShardTotal, faults: &mut Faults) {
+    pub fn finish(&self, total: ShardTotal, faults: &mut FaultFlags) {
         faults.lost += total.records.saturating_sub(self.next);
         let all = self.first == 0 && self.missing.is_empty() && self.next == total.records;
         // Records that were never appended, or other ones, although each has the checksum it says.
@@ -79,8 +79,8 @@ impl ShardCheck {
 mod tests {
     use super::*;
 
-    fn faults_after(sequences: &[u64], records: u64) -> Faults {
-        let (mut check, mut faults) = (ShardCheck::default(), Faults::default());
+    fn faults_after(sequences: &[u64], records: u64) -> FaultFlags {
+        let (mut check, mut faults) = (ShardCheck::default(), FaultFlags::default());
         for &sequence in sequences {
             check.accept(sequence, sequence + 1, &mut faults);
         }
@@ -90,44 +90,44 @@ mod tests {
 
     #[test]
     fn all_in_order_is_no_fault() {
-        assert_eq!(faults_after(&[0, 1, 2], 3), Faults::default());
+        assert_eq!(faults_after(&[0, 1, 2], 3), FaultFlags::default());
     }
 
     #[test]
     fn what_does_not_come_is_lost_in_the_middle_and_at_the_end() {
-        assert_eq!(faults_after(&[0, 3], 6), Faults { lost: 4, ..Faults::default() });
+        assert_eq!(faults_after(&[0, 3], 6), FaultFlags { lost: 4, ..FaultFlags::default() });
     }
 
     #[test]
     fn what_comes_late_is_reordered_and_not_lost() {
-        assert_eq!(faults_after(&[0, 3, 2, 1], 4), Faults { reordered: 2, ..Faults::default() });
+        assert_eq!(faults_after(&[0, 3, 2, 1], 4), FaultFlags { reordered: 2, ..FaultFlags::default() });
     }
 
     #[test]
     fn what_comes_again_is_duplicated_and_does_not_count_as_another() {
-        assert_eq!(faults_after(&[0, 1, 1, 0, 2], 3), Faults { duplicated: 2, ..Faults::default() });
+        assert_eq!(faults_after(&[0, 1, 1, 0, 2], 3), FaultFlags { duplicated: 2, ..FaultFlags::default() });
     }
 
     #[test]
     fn a_record_that_was_never_appended_is_noticed() {
-        assert_eq!(faults_after(&[0, 1, 2, 3], 3), Faults { corrupted: 1, ..Faults::default() });
+        assert_eq!(faults_after(&[0, 1, 2, 3], 3), FaultFlags { corrupted: 1, ..FaultFlags::default() });
     }
 
     #[test]
     fn another_record_in_the_place_of_one_is_noticed() {
-        let (mut check, mut faults) = (ShardCheck::default(), Faults::default());
+        let (mut check, mut faults) = (ShardCheck::default(), FaultFlags::default());
         check.accept(0, 5, &mut faults);
         check.finish(ShardTotal { records: 1, checksums: 6 }, &mut faults);
-        assert_eq!(faults, Faults { corrupted: 1, ..Faults::default() });
+        assert_eq!(faults, FaultFlags { corrupted: 1, ..FaultFlags::default() });
     }
 
     #[test]
     fn a_consumer_that_begins_in_the_middle_owes_nothing_from_before() {
-        let (mut check, mut faults) = (ShardCheck::starting_at(7), Faults::default());
+        let (mut check, mut faults) = (ShardCheck::starting_at(7), FaultFlags::default());
         check.accept(7, 1, &mut faults);
         let total = ShardTotal { records: 8, checksums: 99 };
         assert!(check.is_complete(total));
         check.finish(total, &mut faults);
-        assert_eq!(faults, Faults::default());
+        assert_eq!(faults, FaultFlags::default());
     }
 }

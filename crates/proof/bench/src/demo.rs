@@ -1,8 +1,8 @@
 //! `tailwater demo`: the main job on this machine, watched.
 //!
-//! One node; a data cell and a metadata cell of three backend processes each; a producer that appends lines of real text;
-//! a thousand consumers in several processes that read them one-sidedly and check each record's sequence number and
-//! checksum, and at the end the sum of all checksums against the producer's.
+//! One node; a data cell and a metadata cell of three backend processes each; a producer that appends lines of real
+//! text; a thousand consumers in several processes that read them one-sidedly and check each record's sequence number
+//! and checksum, and at the end the sum of all checksums against the producer's.
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -12,13 +12,13 @@ use anyhow::Context;
 use serde::Serialize;
 
 use crate::appender::Gathering;
-use crate::experiment::{self, Live, Observer, Outcome, Plan};
+use crate::experiment::{self, ExperimentObserver, ExperimentPlan, LiveExperiment, Outcome};
 use crate::interrupt;
 use crate::limits::CONSUMERS_PER_PROCESS;
 use crate::messages::{
-    ConsumersConfig, Faults, ProducerConfig, Protocol, Reads, Spread, Transport, Validate,
+    ConsumersConfig, FaultFlags, MessageProtocol, ProducerConfig, Reads, Spread, TransportFlag, Validate,
 };
-use crate::report::{self, Format};
+use crate::report::{self, ReportFormat};
 use crate::stats::{Durations, PercentilesMs, round};
 use crate::system::{System, SystemArgs};
 use crate::text::Text;
@@ -51,8 +51,8 @@ pub struct Args {
     #[arg(long)]
     keep: bool,
     /// Form of the summary.
-    #[arg(short, long, value_enum, default_value_t = Format::Table)]
-    output: Format,
+    #[arg(short, long, value_enum, default_value_t = ReportFormat::Table)]
+    output: ReportFormat,
 }
 
 /// The summary, as JSON.
@@ -90,7 +90,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         input.map(|file| file.canonicalize().with_context(|| format!("{} can't be read", file.display())));
     let input = input.transpose()?;
     let (bytes, files) = Text::open(input.as_deref())?.size();
-    let quiet = args.output == Format::Json;
+    let quiet = args.output == ReportFormat::Json;
     if !quiet {
         match &input {
             Some(file) => println!("text: {} ({:.1} MB)", file.display(), bytes as f64 / 1e6),
@@ -111,22 +111,22 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         );
     }
     let plan = plan(&args, input)?;
-    let mut table = Table::new(quiet);
+    let mut table = DemoTable::new(quiet);
     let outcome = experiment::run(&mut system, &plan, &mut table)?;
     table.end();
     let summary = summary(&args, &outcome);
     match args.output {
-        Format::Json => report::print(Format::Json, &summary)?,
-        Format::Table => print_summary(&summary, &outcome)?,
+        ReportFormat::Json => report::print(ReportFormat::Json, &summary)?,
+        ReportFormat::Table => print_summary(&summary, &outcome)?,
     }
     anyhow::ensure!(is_right(&outcome), "{}", summary.verdict);
     Ok(())
 }
 
-fn plan(args: &Args, input: Option<PathBuf>) -> anyhow::Result<Plan> {
+fn plan(args: &Args, input: Option<PathBuf>) -> anyhow::Result<ExperimentPlan> {
     let text = input.map(|file| file.into_os_string().into_string());
     let text = text.transpose().map_err(|name| anyhow::anyhow!("{name:?} is no name in UTF-8"))?;
-    Ok(Plan {
+    Ok(ExperimentPlan {
         consumers: args.consumers,
         processes: args
             .processes
@@ -143,8 +143,8 @@ fn plan(args: &Args, input: Option<PathBuf>) -> anyhow::Result<Plan> {
             of: 0,
             together: false,
             shards_per_consumer: args.shards,
-            protocol: Protocol::Tailwater,
-            transport: Transport::Shm,
+            protocol: MessageProtocol::Tailwater,
+            transport: TransportFlag::Shm,
             connection_each: false,
             from_beginning: true,
             validate: Validate::Consumer,
@@ -161,7 +161,7 @@ fn plan(args: &Args, input: Option<PathBuf>) -> anyhow::Result<Plan> {
             rate: args.rate,
             message_bytes: 0,
             text: Some(text.unwrap_or_default()),
-            protocol: Protocol::Tailwater,
+            protocol: MessageProtocol::Tailwater,
             gathering: Gathering::default(),
             spread: Spread::RoundRobin,
             every_us: 1_000,
@@ -183,7 +183,7 @@ fn is_right(outcome: &Outcome) -> bool {
         && consumed.delivered > 0
 }
 
-fn verdict(faults: Faults) -> String {
+fn verdict(faults: FaultFlags) -> String {
     format!(
         "{} lost, {} reordered, {} corrupted",
         faults.lost,
@@ -257,7 +257,7 @@ fn print_summary(summary: &Summary, outcome: &Outcome) -> anyhow::Result<()> {
 }
 
 /// The live table: one row, written over on a terminal, and a row every few seconds elsewhere.
-struct Table {
+struct DemoTable {
     quiet: bool,
     terminal: bool,
     step: Duration,
@@ -267,7 +267,7 @@ struct Table {
     delays: Durations,
 }
 
-impl Table {
+impl DemoTable {
     fn new(quiet: bool) -> Self {
         let terminal = std::io::stdout().is_terminal();
         let step = Duration::from_millis(if terminal { 500 } else { 3_000 });
@@ -289,8 +289,8 @@ impl Table {
     }
 }
 
-impl Observer for Table {
-    fn look(&mut self, live: &mut Live, _: &mut System) -> anyhow::Result<()> {
+impl ExperimentObserver for DemoTable {
+    fn look(&mut self, live: &mut LiveExperiment, _: &mut System) -> anyhow::Result<()> {
         self.delays.add(&live.fresh_delays());
         let took = live.elapsed.saturating_sub(self.at);
         if self.quiet || took < self.step {

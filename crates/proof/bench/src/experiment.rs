@@ -12,15 +12,15 @@ use crate::clock::monotonic_ns;
 use crate::interrupt;
 use crate::limits::{FINISH_DEADLINE, READY_DEADLINE};
 use crate::messages::{
-    Answer, Appending, Consumed, ConsumersConfig, Faults, Order, Produced, ProducerConfig, Protocol, Reading,
-    Reads, Role, Transport,
+    Appending, Consumed, ConsumersConfig, FaultFlags, MessageAnswer, MessageOrder, MessageProtocol,
+    ProcessRole, Produced, ProducerConfig, ReadingFlags, Reads, TransportFlag,
 };
 use crate::stats::{Durations, PercentilesMs};
 use crate::stopping::{StopOne, Stopping};
 use crate::system::System;
 
 /// What to run.
-pub struct Plan {
+pub struct ExperimentPlan {
     /// How many consumers in all.
     pub consumers: usize,
     /// How many processes they are spread over, as evenly as it goes; the one of `stop_one` is not among them.
@@ -60,26 +60,26 @@ pub struct Cpu {
 }
 
 /// What is known while it runs.
-pub struct Live {
+pub struct LiveExperiment {
     /// Since the producer began; before that, since the consumers were started.
     pub elapsed: Duration,
     /// The producer's last word.
     pub appending: Appending,
     /// The last word of each process with consumers.
-    pub reading: Vec<Reading>,
-    /// Delays that came in since [`Live::take_delays`].
+    pub reading: Vec<ReadingFlags>,
+    /// Delays that came in since [`LiveExperiment::take_delays`].
     delays: Durations,
     /// Acknowledgements likewise.
     acks: Durations,
-    /// Delays that came in since [`Live::fresh_delays`].
+    /// Delays that came in since [`LiveExperiment::fresh_delays`].
     fresh: Durations,
 }
 
-impl Live {
+impl LiveExperiment {
     /// Sums over all processes.
-    pub fn totals(&self) -> (u64, u64, Faults, Reads) {
+    pub fn totals(&self) -> (u64, u64, FaultFlags, Reads) {
         let (mut delivered, mut bytes) = (0, 0);
-        let (mut faults, mut reads) = (Faults::default(), Reads::default());
+        let (mut faults, mut reads) = (FaultFlags::default(), Reads::default());
         for reading in &self.reading {
             delivered += reading.delivered;
             bytes += reading.delivered_bytes;
@@ -101,9 +101,9 @@ impl Live {
 }
 
 /// Somebody who looks at a run every tenth of a second, and may do something to the system.
-pub trait Observer {
+pub trait ExperimentObserver {
     /// Looks.
-    fn look(&mut self, live: &mut Live, system: &mut System) -> anyhow::Result<()>;
+    fn look(&mut self, live: &mut LiveExperiment, system: &mut System) -> anyhow::Result<()>;
 }
 
 /// What a run brought.
@@ -149,7 +149,11 @@ impl Outcome {
 }
 
 /// Runs `plan` on `system`, which has no stream yet.
-pub fn run(system: &mut System, plan: &Plan, observer: &mut dyn Observer) -> anyhow::Result<Outcome> {
+pub fn run(
+    system: &mut System,
+    plan: &ExperimentPlan,
+    observer: &mut dyn ExperimentObserver,
+) -> anyhow::Result<Outcome> {
     system.create_stream(plan.reading.shards, &plan.flush)?;
     let mut run = Run::start(system, plan)?;
     run.wait_for_all(system, "get ready", |run| run.ready == run.children())?;
@@ -164,21 +168,21 @@ pub fn run(system: &mut System, plan: &Plan, observer: &mut dyn Observer) -> any
 struct Run {
     workers: Vec<Child>,
     producer: Option<Child>,
-    answers: Receiver<(usize, Option<Answer>)>,
+    answers: Receiver<(usize, Option<MessageAnswer>)>,
     ready: usize,
     started: usize,
     started_ms: f64,
-    live: Live,
+    live: LiveExperiment,
     produced: Option<Produced>,
     consumed: Vec<Consumed>,
     stopping: Option<Stopping>,
 }
 
 impl Run {
-    fn start(system: &System, plan: &Plan) -> anyhow::Result<Self> {
+    fn start(system: &System, plan: &ExperimentPlan) -> anyhow::Result<Self> {
         let (sender, answers) = channel();
         let beside = ConsumersConfig {
-            protocol: Protocol::Tailwater,
+            protocol: MessageProtocol::Tailwater,
             shards_per_consumer: plan.reading.shards,
             ..plan.reading.clone()
         };
@@ -201,23 +205,23 @@ impl Run {
             };
             let name = format!("consumers-{number}");
             let mut worker = Child::start_worker(&name, system.dir(), number, sender.clone())?;
-            worker.tell(&Role::Consumers(config))?;
+            worker.tell(&ProcessRole::Consumers(config))?;
             workers.push(worker);
         }
         let producer = match &plan.appending {
             None => None,
             Some(config) => {
-                let node = address(system, config.protocol, Transport::Shm)?;
+                let node = address(system, config.protocol, TransportFlag::Shm)?;
                 let config = ProducerConfig { node, stream: system.stream().to_owned(), ..config.clone() };
                 let mut producer = Child::start_worker("producer", system.dir(), processes, sender)?;
-                producer.tell(&Role::Producer(config))?;
+                producer.tell(&ProcessRole::Producer(config))?;
                 Some(producer)
             }
         };
-        let live = Live {
+        let live = LiveExperiment {
             elapsed: Duration::ZERO,
             appending: Appending::default(),
-            reading: vec![Reading::default(); processes],
+            reading: vec![ReadingFlags::default(); processes],
             delays: Durations::default(),
             acks: Durations::default(),
             fresh: Durations::default(),
@@ -243,7 +247,7 @@ impl Run {
     }
 
     fn start_consumers(&mut self) -> anyhow::Result<()> {
-        self.workers.iter_mut().try_for_each(|worker| worker.tell(&Order::Start))
+        self.workers.iter_mut().try_for_each(|worker| worker.tell(&MessageOrder::Start))
     }
 
     fn wait_for_all(
@@ -272,12 +276,12 @@ impl Run {
             Err(RecvTimeoutError::Disconnected) => bail!("all workers have ended"),
         };
         match answer {
-            Some(Answer::Ready) => self.ready += 1,
-            Some(Answer::Started { took_ms }) => {
+            Some(MessageAnswer::Ready) => self.ready += 1,
+            Some(MessageAnswer::Started { took_ms }) => {
                 self.started += 1;
                 self.started_ms = self.started_ms.max(took_ms);
             }
-            Some(Answer::Reading(reading)) => {
+            Some(MessageAnswer::Reading(reading)) => {
                 self.live.delays.add_sparse(&reading.delays);
                 self.live.fresh.add_sparse(&reading.delays);
                 if let Some(stopping) = &mut self.stopping {
@@ -285,13 +289,15 @@ impl Run {
                 }
                 self.live.reading[number] = reading;
             }
-            Some(Answer::Appending(appending)) => {
+            Some(MessageAnswer::Appending(appending)) => {
                 self.live.acks.add_sparse(&appending.acks);
                 self.live.appending = appending;
             }
-            Some(Answer::Produced(produced)) => self.produced = Some(produced),
-            Some(Answer::Consumed(consumed)) => self.consumed.push(consumed),
-            Some(Answer::Failed(why)) => return Err(self.child(number).failure(&format!("failed: {why}"))),
+            Some(MessageAnswer::Produced(produced)) => self.produced = Some(produced),
+            Some(MessageAnswer::Consumed(consumed)) => self.consumed.push(consumed),
+            Some(MessageAnswer::Failed(why)) => {
+                return Err(self.child(number).failure(&format!("failed: {why}")));
+            }
             None if self.is_done(number) => {}
             None => return Err(self.child(number).failure("ended too early")),
         }
@@ -309,12 +315,12 @@ impl Run {
     fn measure(
         mut self,
         system: &mut System,
-        plan: &Plan,
-        observer: &mut dyn Observer,
+        plan: &ExperimentPlan,
+        observer: &mut dyn ExperimentObserver,
     ) -> anyhow::Result<Outcome> {
         let begin = Instant::now();
         let measure_from_ns = monotonic_ns() + plan.warmup.as_nanos() as u64;
-        let order = Order::Measure { from_ns: measure_from_ns };
+        let order = MessageOrder::Measure { from_ns: measure_from_ns };
         self.workers.iter_mut().chain(&mut self.producer).try_for_each(|child| child.tell(&order))?;
         let mut before = None;
         let end = plan.warmup + plan.duration;
@@ -351,7 +357,7 @@ impl Run {
         if produced.shards.is_empty() {
             produced.shards = vec![Default::default(); plan.reading.shards as usize];
         }
-        let order = Order::Finish { produced: produced.shards.clone() };
+        let order = MessageOrder::Finish { produced: produced.shards.clone() };
         self.workers.iter_mut().try_for_each(|worker| worker.tell(&order))?;
         let limit = Instant::now() + FINISH_DEADLINE + Duration::from_secs(20);
         while self.consumed.len() < self.workers.len() {
@@ -401,10 +407,10 @@ impl Run {
 }
 
 /// Where a worker that speaks `protocol` connects.
-fn address(system: &System, protocol: Protocol, transport: Transport) -> anyhow::Result<String> {
+fn address(system: &System, protocol: MessageProtocol, transport: TransportFlag) -> anyhow::Result<String> {
     match protocol {
-        Protocol::Tailwater => system.address(transport == Transport::Shm),
-        Protocol::Kafka => Ok(system.kafka_address()),
+        MessageProtocol::Tailwater => system.address(transport == TransportFlag::Shm),
+        MessageProtocol::Kafka => Ok(system.kafka_address()),
     }
 }
 
@@ -452,7 +458,7 @@ impl Timeline {
     }
 
     /// Takes a sample if it is time; whether it was.
-    pub fn look(&mut self, live: &mut Live) -> bool {
+    pub fn look(&mut self, live: &mut LiveExperiment) -> bool {
         let took = live.elapsed.saturating_sub(self.at);
         if took < self.step {
             return false;

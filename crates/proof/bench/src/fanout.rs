@@ -6,18 +6,22 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::appender::Gathering;
-use crate::experiment::{self, Cpu, Live, Observer, Outcome, Plan, Sample, Timeline};
+use crate::experiment::{
+    self, Cpu, ExperimentObserver, ExperimentPlan, LiveExperiment, Outcome, Sample, Timeline,
+};
 use crate::interrupt;
 use crate::limits::{CONSUMERS_PER_PROCESS, KEPT_UP_WITHIN, RATE_TOLERANCE};
-use crate::messages::{ConsumersConfig, ProducerConfig, Protocol, Reads, Spread, Transport, Validate};
+use crate::messages::{
+    ConsumersConfig, MessageProtocol, ProducerConfig, Reads, Spread, TransportFlag, Validate,
+};
 use crate::payload::HEADER_BYTES;
 use crate::pingpong::core_to_core_ns;
 use crate::plot;
-use crate::report::{self, Format, ProgressLine};
+use crate::report::{self, ProgressLine, ReportFormat};
 use crate::stats::{PercentilesMs, round};
 use crate::stopping::{self, StopOne, TICK_MS};
 use crate::system::System;
-use crate::target::{Target, TargetArgs};
+use crate::target::{LoadTarget, TargetArgs};
 
 /// Bytes of a chunk: what reads are compared with.
 const CHUNK_BYTES: f64 = 4096.0;
@@ -39,8 +43,8 @@ pub struct Args {
     #[arg(long, value_name = "SECONDS", conflicts_with = "start")]
     stop_one: Option<f64>,
     /// How they read.
-    #[arg(long, value_enum, default_value_t = Transport::Shm)]
-    transport: Transport,
+    #[arg(long, value_enum, default_value_t = TransportFlag::Shm)]
+    transport: TransportFlag,
     /// A connection to everything for each consumer; otherwise the consumers of a process share its reader.
     #[arg(long)]
     connection_each: bool,
@@ -56,8 +60,8 @@ pub struct Args {
     /// How many shards each consumer reads; all of them if not given.
     #[arg(long, value_name = "SHARDS")]
     shards_per_consumer: Option<u32>,
-    /// Each process has consumers of all shards; otherwise those of the same shards are in the same process, as far as that
-    /// goes.
+    /// Each process has consumers of all shards; otherwise those of the same shards are in the same process, as far as
+    /// that goes.
     #[arg(long)]
     apart: bool,
     /// Seconds that are measured.
@@ -70,10 +74,11 @@ pub struct Args {
     #[arg(long, default_value = "immediate", value_name = "immediate|MS")]
     flush: String,
     /// Consumers are there before the producer (smooth), or all start at once beside a running one.
-    #[arg(long, value_enum, default_value_t = Start::Smooth)]
-    start: Start,
-    /// Whether each consumer computes each record's checksum, or the first one in a process that reads it; if not given each
-    /// consumer, but where they are crowded: where those that share a reader are given 250,000 records/s all in all.
+    #[arg(long, value_enum, default_value_t = FanoutStart::Smooth)]
+    start: FanoutStart,
+    /// Whether each consumer computes each record's checksum, or the first one in a process that reads it; if not given
+    /// each consumer, but where they are crowded: where those that share a reader are given 250,000 records/s all in
+    /// all.
     #[arg(long, value_enum)]
     validate: Option<Validate>,
     /// Which shard the next records go to.
@@ -91,12 +96,12 @@ pub struct Args {
     /// crowded, and 0 for others.
     #[arg(long, value_name = "US")]
     lengths_every_us: Option<u64>,
-    /// How fast a backlog shrinks: most bytes per second of each shard beyond what is written meanwhile; the client library's
-    /// default if not given.
+    /// How fast a backlog shrinks: most bytes per second of each shard beyond what is written meanwhile; the client
+    /// library's default if not given.
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
     catch_up_bytes_per_s: Option<u64>,
-    /// A process polls its consumers not more often than this, in microseconds; 0 is whenever something came. If not given 0,
-    /// and 5,000 where they are crowded.
+    /// A process polls its consumers not more often than this, in microseconds; 0 is whenever something came. If not
+    /// given 0, and 5,000 where they are crowded.
     #[arg(long, value_name = "US")]
     poll_every_us: Option<u64>,
     /// What a process keeps of each shard for consumers near the tail, in KiB; half a second's worth if not given.
@@ -117,8 +122,8 @@ pub struct Args {
     #[command(flatten)]
     target: TargetArgs,
     /// Form of the output.
-    #[arg(short, long, value_enum, default_value_t = Format::Table)]
-    output: Format,
+    #[arg(short, long, value_enum, default_value_t = ReportFormat::Table)]
+    output: ReportFormat,
 }
 
 impl Args {
@@ -139,16 +144,16 @@ impl Args {
 /// When consumers start.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-enum Start {
+enum FanoutStart {
     /// Before the producer.
     Smooth,
     /// All at once, when the measured time begins.
     AtOnce,
 }
 
-/// How often things are done, where it was not given. Where consumers are crowded each turn of all of them, and each entry,
-/// costs more than what is gained by having a record sooner.
-struct Pace {
+/// How often things are done, where it was not given. Where consumers are crowded each turn of all of them, and each
+/// entry, costs more than what is gained by having a record sooner.
+struct FanoutPace {
     every_us: u64,
     lengths_every_us: Option<u64>,
     poll_every_us: u64,
@@ -156,16 +161,16 @@ struct Pace {
     warmup_s: f64,
 }
 
-impl Pace {
+impl FanoutPace {
     /// Consumers are crowded where those who share a reader are given so many records per second all in all.
     const CROWDED: f64 = 250_000.0;
-    /// Records that a shard is given at a time then, as far as that takes no longer than [`Pace::EVERY_US`].
+    /// Records that a shard is given at a time then, as far as that takes no longer than [`FanoutPace::EVERY_US`].
     const RECORDS_AT_A_TIME: f64 = 8.0;
     const EVERY_US: std::ops::RangeInclusive<u64> = 5_000..=30_000;
 
     /// The run's, with its consumers in so many processes.
     fn of(args: &Args, processes: usize) -> Self {
-        let sharing = match args.connection_each || args.target.protocol() == Protocol::Kafka {
+        let sharing = match args.connection_each || args.target.protocol() == MessageProtocol::Kafka {
             true => 1,
             false => args.consumers.div_ceil(processes),
         };
@@ -194,19 +199,19 @@ struct Report {
     bench: &'static str,
     consumers: usize,
     processes: usize,
-    transport: Transport,
+    transport: TransportFlag,
     connection_each: bool,
     one_sided: usize,
     one_sided_processes: usize,
     #[serde(flatten)]
-    target: Target,
+    target: LoadTarget,
     flush: String,
     rate_mbit: f64,
     message_bytes: usize,
     shards: u32,
     shards_per_consumer: u32,
     together: bool,
-    start: Start,
+    start: FanoutStart,
     spread: Spread,
     batch_bytes: usize,
     linger_us: u64,
@@ -291,18 +296,18 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let one_sided_processes = one_sided_processes(&args)?;
     let protocol = args.target.protocol();
     anyhow::ensure!(
-        protocol == Protocol::Tailwater || (args.stop_one.is_none() && !args.connection_each),
+        protocol == MessageProtocol::Tailwater || (args.stop_one.is_none() && !args.connection_each),
         "with --protocol kafka each consumer has a connection, and none can be stopped"
     );
     anyhow::ensure!(
-        args.one_sided == 0 || protocol == Protocol::Kafka,
+        args.one_sided == 0 || protocol == MessageProtocol::Kafka,
         "--one-sided needs --protocol kafka: otherwise all are"
     );
     interrupt::listen()?;
     let half_second = (args.rate_mbit * 1e6 / 16.0) as usize / args.shards as usize;
     let window_bytes = args.window_kib.map_or(half_second.clamp(128 << 10, 64 << 20), |kib| kib << 10);
-    let pace = Pace::of(&args, processes);
-    let plan = Plan {
+    let pace = FanoutPace::of(&args, processes);
+    let plan = ExperimentPlan {
         consumers: args.consumers,
         processes,
         stop_one,
@@ -320,7 +325,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             protocol,
             transport: args.transport,
             connection_each: args.connection_each,
-            from_beginning: args.start == Start::Smooth,
+            from_beginning: args.start == FanoutStart::Smooth,
             validate: pace.validate,
             lengths_every_us: pace.lengths_every_us,
             catch_up_bytes_per_s: args.catch_up_bytes_per_s,
@@ -348,7 +353,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         }),
         flush: args.flush.clone(),
         warmup: Duration::from_secs_f64(pace.warmup_s),
-        start_at_once: args.start == Start::AtOnce,
+        start_at_once: args.start == FanoutStart::AtOnce,
         duration: Duration::from_secs_f64(args.duration_s),
     };
     let core_to_core_ns = core_to_core_ns().map(|ns| round(ns, 1));
@@ -400,14 +405,14 @@ fn one_sided_processes(args: &Args) -> anyhow::Result<usize> {
 
 fn report(
     args: &Args,
-    plan: &Plan,
+    plan: &ExperimentPlan,
     outcome: Outcome,
     core_to_core_ns: Option<f64>,
     series: Vec<Sample>,
 ) -> Report {
     let Outcome { produced, consumed, cpu, wall_s, .. } = &outcome;
     let rate = plan.appending.as_ref().map_or(0.0, |config| config.rate);
-    let kafka = args.target.protocol() == Protocol::Kafka;
+    let kafka = args.target.protocol() == MessageProtocol::Kafka;
     let reads = consumed.reads;
     let producer_rate = produced.measured as f64 / produced.measured_s / rate;
     let ended_after_ms = outcome.ended_after_ms().map(|ms| round(ms, 2));
@@ -417,7 +422,7 @@ fn report(
         bench: "fanout",
         consumers: args.consumers,
         processes: outcome.processes,
-        transport: if kafka { Transport::Tcp } else { args.transport },
+        transport: if kafka { TransportFlag::Tcp } else { args.transport },
         connection_each: kafka || args.connection_each,
         one_sided: args.one_sided,
         one_sided_processes: plan.one_sided_processes,
@@ -472,7 +477,7 @@ fn report(
         stop_one: outcome.stopping.as_ref().map(stopping::Stopping::report),
         keeps_up: whole && (1.0 - producer_rate).abs() <= RATE_TOLERANCE && consumed.faults.total() == 0,
         error: consumed.error.clone(),
-        series: if args.start == Start::AtOnce { series } else { Vec::new() },
+        series: if args.start == FanoutStart::AtOnce { series } else { Vec::new() },
     }
 }
 
@@ -482,8 +487,8 @@ struct Watch {
     timeline: Timeline,
 }
 
-impl Observer for Watch {
-    fn look(&mut self, live: &mut Live, _: &mut System) -> anyhow::Result<()> {
+impl ExperimentObserver for Watch {
+    fn look(&mut self, live: &mut LiveExperiment, _: &mut System) -> anyhow::Result<()> {
         if self.timeline.look(live)
             && let Some(sample) = self.timeline.samples.last()
         {
@@ -530,7 +535,7 @@ mod tests {
         use clap::Parser;
         let args = Command::parse_from(format!("fanout {flags}").split_whitespace()).args;
         let processes = processes(&args).expect("a number of processes");
-        let pace = Pace::of(&args, processes);
+        let pace = FanoutPace::of(&args, processes);
         (pace.every_us, pace.poll_every_us, pace.validate)
     }
 

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::experiment::{self, Cpu, Live, Observer, Plan};
+use crate::experiment::{self, Cpu, ExperimentObserver, ExperimentPlan, LiveExperiment};
 use crate::interrupt;
 use crate::limits::CONSUMERS_PER_PROCESS;
-use crate::messages::{ConsumersConfig, Protocol, Transport, Validate};
-use crate::report::{self, Format};
+use crate::messages::{ConsumersConfig, MessageProtocol, TransportFlag, Validate};
+use crate::report::{self, ReportFormat};
 use crate::stats::round;
-use crate::system::{Cells, System, SystemArgs};
+use crate::system::{CellProcesses, System, SystemArgs};
 
 /// Flags of `bench idle`.
 #[derive(clap::Args)]
@@ -19,8 +19,8 @@ pub struct Args {
     #[arg(long, default_value_t = 10_000)]
     consumers: usize,
     /// How they would read.
-    #[arg(long, value_enum, default_value_t = Transport::Shm)]
-    transport: Transport,
+    #[arg(long, value_enum, default_value_t = TransportFlag::Shm)]
+    transport: TransportFlag,
     /// Shards of the stream.
     #[arg(long, default_value_t = 1)]
     shards: u32,
@@ -30,8 +30,8 @@ pub struct Args {
     #[command(flatten)]
     system: SystemArgs,
     /// Form of the output.
-    #[arg(short, long, value_enum, default_value_t = Format::Table)]
-    output: Format,
+    #[arg(short, long, value_enum, default_value_t = ReportFormat::Table)]
+    output: ReportFormat,
 }
 
 /// What it reports.
@@ -40,9 +40,9 @@ struct Report {
     bench: &'static str,
     consumers: usize,
     processes: usize,
-    transport: Transport,
+    transport: TransportFlag,
     shards: u32,
-    cells: Cells,
+    cells: CellProcesses,
     duration_s: f64,
     cpu_s: Cpu,
     /// Of one core, all processes together.
@@ -53,7 +53,7 @@ struct Report {
 /// Runs it.
 pub fn run(args: Args) -> anyhow::Result<()> {
     interrupt::listen()?;
-    let plan = Plan {
+    let plan = ExperimentPlan {
         consumers: args.consumers,
         processes: args.consumers.div_ceil(CONSUMERS_PER_PROCESS),
         stop_one: None,
@@ -68,7 +68,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             of: 0,
             together: false,
             shards_per_consumer: 1,
-            protocol: Protocol::Tailwater,
+            protocol: MessageProtocol::Tailwater,
             transport: args.transport,
             connection_each: false,
             from_beginning: true,
@@ -111,8 +111,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 
 struct Nobody;
 
-impl Observer for Nobody {
-    fn look(&mut self, _: &mut Live, _: &mut System) -> anyhow::Result<()> {
+impl ExperimentObserver for Nobody {
+    fn look(&mut self, _: &mut LiveExperiment, _: &mut System) -> anyhow::Result<()> {
         Ok(())
     }
 }

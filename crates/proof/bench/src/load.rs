@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::appender::Appender;
 use crate::clock::monotonic_ns;
-use crate::messages::{Answer, Appending, Order, Produced, ProducerConfig, ShardTotal, Spread};
+use crate::messages::{Appending, MessageAnswer, MessageOrder, Produced, ProducerConfig, ShardTotal, Spread};
 use crate::payload::{self, HEADER_BYTES};
 use crate::stats::Durations;
 use crate::text::Text;
@@ -20,24 +20,24 @@ use crate::worker::{Orders, answer};
 pub async fn run(config: ProducerConfig, mut orders: Orders) -> anyhow::Result<()> {
     let ProducerConfig { protocol, node, stream, shards, gathering, .. } = &config;
     let appender = Appender::connect(*protocol, node, stream, *shards, *gathering).await?;
-    let source = Source::new(&config)?;
-    answer(&Answer::Ready)?;
+    let source = LoadSource::new(&config)?;
+    answer(&MessageAnswer::Ready)?;
     // Without a coordinator there is nothing to do.
-    let Some(Order::Measure { from_ns }) = orders.recv().await else { return Ok(()) };
+    let Some(MessageOrder::Measure { from_ns }) = orders.recv().await else { return Ok(()) };
     let mut load = Load::new(config, appender, source, from_ns);
     load.run().await?;
-    answer(&Answer::Produced(load.finish()))
+    answer(&MessageAnswer::Produced(load.finish()))
 }
 
 /// Where the content of records comes from.
-enum Source {
+enum LoadSource {
     /// The same bytes in every record.
     Filler(Vec<u8>),
     /// A line in each.
     Text { text: Text, record: Vec<u8> },
 }
 
-impl Source {
+impl LoadSource {
     fn new(config: &ProducerConfig) -> anyhow::Result<Self> {
         Ok(match &config.text {
             None => {
@@ -46,11 +46,11 @@ impl Source {
                     state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                     (state >> 56) as u8
                 });
-                Source::Filler(bytes.collect())
+                LoadSource::Filler(bytes.collect())
             }
             Some(name) => {
                 let file = (!name.is_empty()).then(|| Path::new(name));
-                Source::Text { text: Text::open(file)?, record: Vec::new() }
+                LoadSource::Text { text: Text::open(file)?, record: Vec::new() }
             }
         })
     }
@@ -58,8 +58,8 @@ impl Source {
     /// The next record, with room for its header.
     fn next(&mut self) -> &mut [u8] {
         match self {
-            Source::Filler(record) => record,
-            Source::Text { text, record } => {
+            LoadSource::Filler(record) => record,
+            LoadSource::Text { text, record } => {
                 record.clear();
                 record.resize(HEADER_BYTES, 0);
                 record.extend_from_slice(text.next_line());
@@ -72,7 +72,7 @@ impl Source {
 struct Load {
     config: ProducerConfig,
     appender: Appender,
-    source: Source,
+    source: LoadSource,
     shards: Vec<ShardTotal>,
     begin_ns: u64,
     measure_from_ns: u64,
@@ -88,7 +88,7 @@ struct Load {
 }
 
 impl Load {
-    fn new(config: ProducerConfig, appender: Appender, source: Source, measure_from_ns: u64) -> Self {
+    fn new(config: ProducerConfig, appender: Appender, source: LoadSource, measure_from_ns: u64) -> Self {
         Self {
             shards: vec![ShardTotal::default(); config.shards as usize],
             config,
@@ -117,7 +117,7 @@ impl Load {
         while self.sent < total || self.appender.in_flight() > 0 {
             tokio::select! {
                 biased;
-                _ = report.tick() => answer(&Answer::Appending(self.progress()))?,
+                _ = report.tick() => answer(&MessageAnswer::Appending(self.progress()))?,
                 stamps = self.appender.next() => {
                     self.acknowledged(&stamps?);
                     while let Some(stamps) = self.appender.next_now()? {

@@ -29,7 +29,7 @@ pub struct Memcached {
 
 /// Keys asked for and found in one call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct ValueFound {
     /// Values that came.
     pub hits: usize,
     /// Keys without one.
@@ -37,8 +37,8 @@ pub struct Found {
 }
 
 impl Memcached {
-    /// Starts one with room for `capacity` bytes of values and one thread, which is all that one connection uses; `None`
-    /// if it is not installed.
+    /// Starts one with room for `capacity` bytes of values and one thread, which is all that one connection uses;
+    /// `None` if it is not installed.
     pub fn start(capacity: u64) -> anyhow::Result<Option<Self>> {
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
         let mut command = Command::new("memcached");
@@ -105,7 +105,7 @@ impl Memcached {
     }
 
     /// Gets every key; each value is read whole, and has to be `value_bytes` long.
-    pub fn get(&mut self, keys: &[impl AsRef<[u8]>], value_bytes: usize) -> anyhow::Result<Found> {
+    pub fn get(&mut self, keys: &[impl AsRef<[u8]>], value_bytes: usize) -> anyhow::Result<ValueFound> {
         self.buffer.clear();
         self.buffer.extend_from_slice(b"get");
         for key in keys {
@@ -118,7 +118,7 @@ impl Memcached {
         loop {
             let line = self.line()?;
             if line == "END" {
-                return Ok(Found { hits, misses: keys.len().saturating_sub(hits) });
+                return Ok(ValueFound { hits, misses: keys.len().saturating_sub(hits) });
             }
             let bytes = value_len(&line).with_context(|| format!("memcached answers {line:?} to a get"))?;
             ensure!(bytes == value_bytes, "a value of {bytes} bytes where {value_bytes} were set");
@@ -169,7 +169,7 @@ mod tests {
             return;
         };
         server.set(&["a", "b"], &[7; 5_000]).expect("stored");
-        assert_eq!(server.get(&["a", "c", "b"], 5_000).expect("answered"), Found { hits: 2, misses: 1 });
+        assert_eq!(server.get(&["a", "c", "b"], 5_000).expect("answered"), ValueFound { hits: 2, misses: 1 });
         assert!(server.get(&["a"], 4_999).is_err(), "a value of another length");
     }
 }

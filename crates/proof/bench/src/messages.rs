@@ -17,7 +17,7 @@ use crate::stats::SparseDurations;
 
 /// What a worker is for: the first line that it is told.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub enum Role {
+pub enum ProcessRole {
     /// It reads.
     Consumers(ConsumersConfig),
     /// It appends.
@@ -29,7 +29,7 @@ pub enum Role {
 /// Which way consumers read.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Transport {
+pub enum TransportFlag {
     /// Shared memory.
     Shm,
     /// TCP over the loopback.
@@ -39,7 +39,7 @@ pub enum Transport {
 /// What clients speak to the server.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Protocol {
+pub enum MessageProtocol {
     /// Our own: producers call the node, consumers read one-sidedly.
     Tailwater,
     /// Kafka's: producers and consumers ask a broker.
@@ -86,9 +86,9 @@ pub struct ConsumersConfig {
     /// How many shards each of them reads.
     pub shards_per_consumer: u32,
     /// What they speak.
-    pub protocol: Protocol,
+    pub protocol: MessageProtocol,
     /// Which way, in our own protocol.
-    pub transport: Transport,
+    pub transport: TransportFlag,
     /// Whether each consumer has a connection of its own to everything, or they share the process's.
     pub connection_each: bool,
     /// Whether they begin with the first record, or behind the newest.
@@ -124,7 +124,7 @@ pub struct ProducerConfig {
     /// machine has. `None`: filler.
     pub text: Option<String>,
     /// What it speaks.
-    pub protocol: Protocol,
+    pub protocol: MessageProtocol,
     /// Which shard.
     pub spread: Spread,
     /// How records gather.
@@ -139,7 +139,7 @@ pub struct ProducerConfig {
 
 /// What a worker is told later.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub enum Order {
+pub enum MessageOrder {
     /// Start the consumers.
     Start,
     /// Records stamped from `from_ns` on are the measured ones. Producers begin when they are told.
@@ -166,7 +166,7 @@ pub struct ShardTotal {
 
 /// What a worker tells.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub enum Answer {
+pub enum MessageAnswer {
     /// It is connected.
     Ready,
     /// Its consumers know where they begin.
@@ -175,7 +175,7 @@ pub enum Answer {
         took_ms: f64,
     },
     /// How far its consumers are.
-    Reading(Reading),
+    Reading(ReadingFlags),
     /// How far its producer is.
     Appending(Appending),
     /// The producer's end.
@@ -188,7 +188,7 @@ pub enum Answer {
 
 /// What the consumers of one process did; sums since the start, but for the delays.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Reading {
+pub struct ReadingFlags {
     /// When, on CLOCK_MONOTONIC.
     pub at_ns: u64,
     /// Records.
@@ -196,7 +196,7 @@ pub struct Reading {
     /// Bytes of records.
     pub delivered_bytes: u64,
     /// How many were not what they should be.
-    pub faults: Faults,
+    pub faults: FaultFlags,
     /// Delays since the last message of this kind.
     pub delays: SparseDurations,
     /// The process's reads.
@@ -205,7 +205,7 @@ pub struct Reading {
 
 /// Records that were not what they should have been.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Faults {
+pub struct FaultFlags {
     /// Did not come.
     pub lost: u64,
     /// Came after one that was appended later.
@@ -216,14 +216,14 @@ pub struct Faults {
     pub corrupted: u64,
 }
 
-impl Faults {
+impl FaultFlags {
     /// All together.
     pub fn total(&self) -> u64 {
         self.lost + self.reordered + self.duplicated + self.corrupted
     }
 
     /// Adds others.
-    pub fn add(&mut self, other: Faults) {
+    pub fn add(&mut self, other: FaultFlags) {
         self.lost += other.lost;
         self.reordered += other.reordered;
         self.duplicated += other.duplicated;
@@ -338,7 +338,7 @@ pub struct Consumed {
     /// Their bytes.
     pub measured_bytes: u64,
     /// How many were not what they should be.
-    pub faults: Faults,
+    pub faults: FaultFlags,
     /// Delays of the measured records.
     pub delays: SparseDurations,
     /// When the last consumer had everything; `None` if one never had.

@@ -14,7 +14,7 @@ const TOP: f64 = 50.0;
 const GAP: f64 = 40.0;
 
 /// Something that happened at a time, in seconds.
-pub struct Mark {
+pub struct PlotMark {
     /// When.
     pub t_s: f64,
     /// What.
@@ -22,29 +22,29 @@ pub struct Mark {
 }
 
 /// Values over time, with a name and a colour.
-struct Line<'a> {
+struct PlotLine<'a> {
     name: &'a str,
     colour: &'a str,
     value: fn(&Sample) -> f64,
 }
 
 /// Draws `samples` into `file`.
-pub fn write(file: &Path, title: &str, samples: &[Sample], marks: &[Mark]) -> anyhow::Result<()> {
+pub fn write(file: &Path, title: &str, samples: &[Sample], marks: &[PlotMark]) -> anyhow::Result<()> {
     std::fs::write(file, draw(title, samples, marks))
         .with_context(|| format!("{} can't be written", file.display()))
 }
 
-fn draw(title: &str, samples: &[Sample], marks: &[Mark]) -> String {
+fn draw(title: &str, samples: &[Sample], marks: &[PlotMark]) -> String {
     let end = samples.last().map_or(1.0, |sample| sample.t_s);
     let mut svg = Svg { canvas: Canvas::default(), end };
     svg.canvas.text(LEFT, 22.0, "start", "#222", title);
     let delays = [
-        Line { name: "delay p50", colour: "#1f77b4", value: |sample| sample.delay_ms.p50 },
-        Line { name: "delay p99", colour: "#d62728", value: |sample| sample.delay_ms.p99 },
-        Line { name: "ack p99", colour: "#7f7f7f", value: |sample| sample.ack_ms.p99 },
+        PlotLine { name: "delay p50", colour: "#1f77b4", value: |sample| sample.delay_ms.p50 },
+        PlotLine { name: "delay p99", colour: "#d62728", value: |sample| sample.delay_ms.p99 },
+        PlotLine { name: "ack p99", colour: "#7f7f7f", value: |sample| sample.ack_ms.p99 },
     ];
-    let durable = [Line { name: "durable reads/s", colour: "#2ca02c", value: |sample| sample.durable_s }];
-    let delivered = [Line { name: "delivered/s", colour: "#9467bd", value: |sample| sample.delivered_s }];
+    let durable = [PlotLine { name: "durable reads/s", colour: "#2ca02c", value: |sample| sample.durable_s }];
+    let delivered = [PlotLine { name: "delivered/s", colour: "#9467bd", value: |sample| sample.delivered_s }];
     svg.panel(0, "ms", true, samples, &delays, marks);
     svg.panel(1, "", false, samples, &durable, &[]);
     svg.panel(2, "", false, samples, &delivered, &[]);
@@ -64,8 +64,8 @@ impl Svg {
         unit: &str,
         logarithmic: bool,
         samples: &[Sample],
-        lines: &[Line<'_>],
-        marks: &[Mark],
+        lines: &[PlotLine<'_>],
+        marks: &[PlotMark],
     ) {
         let top = TOP + number as f64 * (PANEL_HEIGHT + GAP);
         let bottom = top + PANEL_HEIGHT;
@@ -134,7 +134,7 @@ mod tests {
             ack_ms: PercentilesMs { p50: 1.0, p99: 2.0, p999: 3.0, max: 4.0 },
             durable_s: 0.0,
         };
-        let marks = [Mark { t_s: 1.0, what: "a < b".to_owned() }];
+        let marks = [PlotMark { t_s: 1.0, what: "a < b".to_owned() }];
         let svg = draw("t", &[sample(1.0), sample(2.0)], &marks);
         assert_eq!(svg.matches("<polyline").count(), 5);
         for line in svg.lines().filter(|line| line.starts_with("<polyline")) {

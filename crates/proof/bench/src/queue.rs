@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use serde::Serialize;
 
-use crate::report::{self, Format};
+use crate::report::{self, ReportFormat};
 use crate::stats::round;
 use load::{Load, Measured};
 use nodes::{Nodes, StoreArgs, create_queues};
@@ -32,11 +32,13 @@ pub enum Command {
     Response(Args),
     /// Duplicates and order for 1 to 3 receivers and several order hints (figure 6).
     Consistency(Args),
-    /// Duplicates, order and loss while requests and answers are dropped, receivers quit and nodes are killed (figures 7, 8).
+    /// Duplicates, order and loss while requests and answers are dropped, receivers quit and nodes are killed (figures
+    /// 7, 8).
     Failures(Args),
     /// Sends, receives and deletes in a closed loop, beside another server with `--endpoint`.
     Cycles(cycles::Args),
-    /// What a receive takes, and the node's memory, with many messages in a queue, and after many have passed through one.
+    /// What a receive takes, and the node's memory, with many messages in a queue, and after many have passed through
+    /// one.
     Depth(depth::Args),
     /// Response times of an account that keeps within its quota, alone and beside one that does not.
     Neighbours(neighbours::Args),
@@ -81,8 +83,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
     /// Form of the output.
-    #[arg(short, long, value_enum, default_value_t = Format::Table)]
-    output: Format,
+    #[arg(short, long, value_enum, default_value_t = ReportFormat::Table)]
+    output: ReportFormat,
 }
 
 /// What is reported.
@@ -112,7 +114,7 @@ struct Run {
 }
 
 /// One run of several.
-struct Plan {
+struct QueuePlan {
     queues: usize,
     receivers: usize,
     order_hint: tailwater_queue::OrderHint,
@@ -150,7 +152,7 @@ pub fn run(command: Command) -> anyhow::Result<()> {
             for order_hint in &hints {
                 for send_pause_ms in &args.send_pause_ms {
                     for chance in &chances {
-                        let plan = Plan {
+                        let plan = QueuePlan {
                             queues: *queues,
                             receivers: *receivers,
                             order_hint: *order_hint,
@@ -180,7 +182,7 @@ pub fn run(command: Command) -> anyhow::Result<()> {
     report::print(args.output, &report)
 }
 
-fn run_one(args: &Args, nodes: &mut Nodes, plan: &Plan, number: usize) -> anyhow::Result<Run> {
+fn run_one(args: &Args, nodes: &mut Nodes, plan: &QueuePlan, number: usize) -> anyhow::Result<Run> {
     let addresses = nodes.addresses();
     let names = (0..plan.queues).map(|queue| format!("run-{number}-{queue}"));
     let hint = plan.order_hint.to_string();

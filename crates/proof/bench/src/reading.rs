@@ -9,9 +9,10 @@
 //! ```
 //!
 //! A consumer is a [`Consumer`] of the client library with its own position and its own read calls, and can be dropped
-//! alone; in Kafka's protocol it is a task with a connection ([`crate::kafka::consumer`]). A record's delay ends when the batch that it came in has been decoded and checked by the consumer: the
-//! clock is read once for each consumer and batch, behind its last record, so the delays of the records before that
-//! one are a little too long and none is too short.
+//! alone; in Kafka's protocol it is a task with a connection ([`crate::kafka::consumer`]). A record's delay ends when
+//! the batch that it came in has been decoded and checked by the consumer: the clock is read once for each consumer and
+//! batch, behind its last record, so the delays of the records before that one are a little too long and none is too
+//! short.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -28,15 +29,16 @@ use crate::clock::monotonic_ns;
 use crate::kafka;
 use crate::limits::{FINISH_DEADLINE, STARTS_IN_FLIGHT};
 use crate::messages::{
-    Answer, Consumed, ConsumersConfig, Order, Protocol, Reading, Reads, ShardTotal, Transport,
+    Consumed, ConsumersConfig, MessageAnswer, MessageOrder, MessageProtocol, ReadingFlags, Reads, ShardTotal,
+    TransportFlag,
 };
-use crate::tally::{Seen, Tally};
+use crate::tally::{Tally, TallySeen};
 use crate::worker::{Orders, answer};
 
 /// Runs them until everything that was appended came, or the time for that is over.
 pub async fn run(config: ConsumersConfig, mut orders: Orders) -> anyhow::Result<()> {
     let clients = connect(&config).await?;
-    answer(&Answer::Ready)?;
+    answer(&MessageAnswer::Ready)?;
     let process = Process::new(config, clients);
     let mut tick = tokio::time::interval(Duration::from_millis(process.config.tick_ms));
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -47,7 +49,7 @@ pub async fn run(config: ConsumersConfig, mut orders: Orders) -> anyhow::Result<
             order = orders.recv() => match order {
                 // The coordinator is gone.
                 None => return Ok(()),
-                Some(Order::Start) => {
+                Some(MessageOrder::Start) => {
                     started = true;
                     let process = Arc::clone(&process);
                     tokio::task::spawn(async move {
@@ -55,35 +57,35 @@ pub async fn run(config: ConsumersConfig, mut orders: Orders) -> anyhow::Result<
                         let result = process.start_all().await;
                         // Without the coordinator nobody needs an answer.
                         let _ = answer(&match result {
-                            Ok(()) => Answer::Started { took_ms: begin.elapsed().as_secs_f64() * 1e3 },
-                            Err(error) => Answer::Failed(format!("{error:#}")),
+                            Ok(()) => MessageAnswer::Started { took_ms: begin.elapsed().as_secs_f64() * 1e3 },
+                            Err(error) => MessageAnswer::Failed(format!("{error:#}")),
                         });
                     });
                 }
-                Some(Order::Measure { from_ns }) => process.measure_from(from_ns),
-                Some(Order::Finish { produced }) => {
+                Some(MessageOrder::Measure { from_ns }) => process.measure_from(from_ns),
+                Some(MessageOrder::Finish { produced }) => {
                     let consumed = process.finish(produced).await;
-                    return answer(&Answer::Consumed(consumed));
+                    return answer(&MessageAnswer::Consumed(consumed));
                 }
             },
-            _ = tick.tick(), if started => answer(&Answer::Reading(process.progress()))?,
+            _ = tick.tick(), if started => answer(&MessageAnswer::Reading(process.progress()))?,
         }
     }
 }
 
 async fn connect(config: &ConsumersConfig) -> Result<Vec<Client>, Error> {
     let count = match config.protocol {
-        Protocol::Kafka => 0,
-        Protocol::Tailwater if config.connection_each => config.count,
-        Protocol::Tailwater => 1,
+        MessageProtocol::Kafka => 0,
+        MessageProtocol::Tailwater if config.connection_each => config.count,
+        MessageProtocol::Tailwater => 1,
     };
     let defaults = ReaderConfig::default();
     let one = |_| {
         let client = ClientConfig {
             name: "bench-consumers".to_owned(),
             transport: match config.transport {
-                Transport::Shm => tailwater_client::Transport::Shm,
-                Transport::Tcp => tailwater_client::Transport::Tcp,
+                TransportFlag::Shm => tailwater_client::Transport::Shm,
+                TransportFlag::Tcp => tailwater_client::Transport::Tcp,
             },
             reader: ReaderConfig {
                 window_bytes: config.window_bytes,
@@ -113,7 +115,7 @@ pub struct Process {
 /// One consumer of the client library and what it has seen.
 struct Reader {
     consumer: Consumer,
-    seen: Seen,
+    seen: TallySeen,
 }
 
 impl Process {
@@ -130,8 +132,8 @@ impl Process {
     async fn start_all(self: &Arc<Self>) -> anyhow::Result<()> {
         let started =
             futures::stream::iter(0..self.config.count).map(async |index| match self.config.protocol {
-                Protocol::Tailwater => Ok(self.start(index).await?),
-                Protocol::Kafka => kafka::consumer::start(self, self.shards_of(index)).await,
+                MessageProtocol::Tailwater => Ok(self.start(index).await?),
+                MessageProtocol::Kafka => kafka::consumer::start(self, self.shards_of(index)).await,
             });
         let mut started = std::pin::pin!(started.buffer_unordered(STARTS_IN_FLIGHT));
         while let Some(result) = started.next().await {
@@ -162,7 +164,7 @@ impl Process {
         let consumer = self.clients[number].consumer(&self.config.stream, config).await?;
         // Nothing else is in the stream but the records of one producer, so offsets and sequences are the same.
         let checks = consumer.offsets().map(|(_, offset)| ShardCheck::starting_at(offset.0)).collect();
-        let reader = Reader { consumer, seen: Seen::new(first_shard, checks) };
+        let reader = Reader { consumer, seen: TallySeen::new(first_shard, checks) };
         self.fresh.lock()[number].push(reader);
         self.look.send_modify(|count| *count += 1);
         Ok(())
@@ -178,7 +180,7 @@ impl Process {
         self.tally.lock().measure_from_ns = from_ns;
     }
 
-    fn progress(&self) -> Reading {
+    fn progress(&self) -> ReadingFlags {
         let reads = self.reads();
         let mut tally = self.tally.lock();
         let at_ns = monotonic_ns();
@@ -186,7 +188,7 @@ impl Process {
             tally.reads_before = Some(reads);
         }
         let delays = tally.turn_over();
-        Reading {
+        ReadingFlags {
             at_ns,
             delivered: tally.delivered,
             delivered_bytes: tally.delivered_bytes,
@@ -212,8 +214,8 @@ impl Process {
         self.look.send_modify(|count| *count += 1);
         let mut readers = Vec::with_capacity(self.config.count);
         let tasks = match self.config.protocol {
-            Protocol::Tailwater => self.clients.len(),
-            Protocol::Kafka => self.config.count,
+            MessageProtocol::Tailwater => self.clients.len(),
+            MessageProtocol::Kafka => self.config.count,
         };
         for _ in 0..tasks {
             readers.extend(collected.recv().await.into_iter().flatten());

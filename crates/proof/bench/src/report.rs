@@ -7,7 +7,7 @@ use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 
 /// Form of the output.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum ReportFormat {
     /// For people.
     Table,
     /// For programs: one object on the last line.
@@ -15,12 +15,12 @@ pub enum Format {
 }
 
 /// Prints a result.
-pub fn print(format: Format, result: &impl Serialize) -> anyhow::Result<()> {
+pub fn print(format: ReportFormat, result: &impl Serialize) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     let text = serde_json::to_string(result)?;
     match format {
-        Format::Json => writeln!(out, "{text}")?,
-        Format::Table => {
+        ReportFormat::Json => writeln!(out, "{text}")?,
+        ReportFormat::Table => {
             let Shown::Fields(fields) = serde_json::from_str(&text)? else {
                 anyhow::bail!("a result without fields");
             };

@@ -17,7 +17,7 @@ use tailwater_client::ReaderConfig;
 use crate::child::Child;
 use crate::clock::monotonic_ns;
 use crate::limits::KEPT_UP_WITHIN;
-use crate::messages::{Reading, Reads};
+use crate::messages::{ReadingFlags, Reads};
 use crate::stats::{Durations, PercentilesMs, round};
 
 /// How often consumers report while one of them is stopped: what the times of this module are exact to.
@@ -56,7 +56,7 @@ impl StopOne {
 
 /// Parts of the measured time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
+enum StoppingPart {
     WarmUp,
     Before,
     Stopped,
@@ -71,32 +71,33 @@ pub struct Stopping {
     process: usize,
     /// How fast its backlog may shrink, in bytes a second.
     catch_up_bytes_per_s: u64,
-    part: Part,
+    part: StoppingPart,
     /// Delays of the others: before, stopped, catching up, after.
     others: [Durations; 4],
     /// Its last report before it was stopped.
-    at_stop: Reading,
+    at_stop: ReadingFlags,
     continued_ns: u64,
     /// Whether a record has come that waited for it.
     saw_old: bool,
     /// Its last report, or the one with which it had caught up.
-    last: Reading,
+    last: ReadingFlags,
 }
 
 impl Stopping {
-    /// Process `process` will be stopped, whose backlog may shrink by so many bytes a second, or as the client library has it.
+    /// Process `process` will be stopped, whose backlog may shrink by so many bytes a second, or as the client library
+    /// has it.
     pub fn new(plan: StopOne, process: usize, catch_up_bytes_per_s: Option<u64>) -> Self {
         Self {
             plan,
             process,
             catch_up_bytes_per_s: catch_up_bytes_per_s
                 .unwrap_or(ReaderConfig::default().catch_up_bytes_per_s),
-            part: Part::WarmUp,
+            part: StoppingPart::WarmUp,
             others: Default::default(),
-            at_stop: Reading::default(),
+            at_stop: ReadingFlags::default(),
             continued_ns: 0,
             saw_old: false,
-            last: Reading::default(),
+            last: ReadingFlags::default(),
         }
     }
 
@@ -112,17 +113,17 @@ impl Stopping {
     /// What to send at this time.
     fn next(&mut self, elapsed: Duration, now_ns: u64) -> Option<Signal> {
         match self.part {
-            Part::WarmUp => {
-                self.part = Part::Before;
+            StoppingPart::WarmUp => {
+                self.part = StoppingPart::Before;
                 None
             }
-            Part::Before if elapsed >= self.plan.after => {
-                self.part = Part::Stopped;
+            StoppingPart::Before if elapsed >= self.plan.after => {
+                self.part = StoppingPart::Stopped;
                 self.at_stop = self.last.clone();
                 Some(Signal::STOP)
             }
-            Part::Stopped if elapsed >= self.plan.after + self.plan.lasts => {
-                self.part = Part::CatchingUp;
+            StoppingPart::Stopped if elapsed >= self.plan.after + self.plan.lasts => {
+                self.part = StoppingPart::CatchingUp;
                 self.continued_ns = now_ns;
                 Some(Signal::CONT)
             }
@@ -131,34 +132,34 @@ impl Stopping {
     }
 
     /// Takes in a report of any process.
-    pub fn heard(&mut self, process: usize, reading: &Reading) {
+    pub fn heard(&mut self, process: usize, reading: &ReadingFlags) {
         if process == self.process {
             self.heard_of_it(reading);
             return;
         }
         let part = match self.part {
-            Part::WarmUp => return,
-            Part::Before => 0,
-            Part::Stopped => 1,
-            Part::CatchingUp => 2,
-            Part::After => 3,
+            StoppingPart::WarmUp => return,
+            StoppingPart::Before => 0,
+            StoppingPart::Stopped => 1,
+            StoppingPart::CatchingUp => 2,
+            StoppingPart::After => 3,
         };
         self.others[part].add_sparse(&reading.delays);
     }
 
-    fn heard_of_it(&mut self, reading: &Reading) {
-        if self.part == Part::After {
+    fn heard_of_it(&mut self, reading: &ReadingFlags) {
+        if self.part == StoppingPart::After {
             return;
         }
         self.last = reading.clone();
-        if self.part != Part::CatchingUp {
+        if self.part != StoppingPart::CatchingUp {
             return;
         }
         // Its first report may still be about records from before the stop.
         let Some(longest) = reading.delays.longest() else { return };
         self.saw_old |= longest >= self.plan.lasts / 2;
         if self.saw_old && longest < KEPT_UP_WITHIN {
-            self.part = Part::After;
+            self.part = StoppingPart::After;
         }
     }
 
@@ -180,7 +181,7 @@ impl Stopping {
                 after: ratio(&after),
             },
             others_delay_ms: Parts { before, stopped, catching_up, after },
-            caught_up_s: (self.part == Part::After).then(|| round(took_s, 2)),
+            caught_up_s: (self.part == StoppingPart::After).then(|| round(took_s, 2)),
             delivered_mbyte_s: mbyte_s(self.last.delivered_bytes - self.at_stop.delivered_bytes),
             read_mbyte_s: mbyte_s(reads.cell_bytes + reads.durable_bytes),
             limit_mbyte_s: Limits {
@@ -236,12 +237,18 @@ struct Limits {
 mod tests {
     use super::*;
 
-    fn reading(at_s: u64, delay_ms: u64, durable: u64) -> Reading {
+    fn reading(at_s: u64, delay_ms: u64, durable: u64) -> ReadingFlags {
         let mut delays = Durations::default();
         delays.record(delay_ms * 1_000_000);
         let reads = Reads { durable, durable_bytes: durable * 1_000_000, ..Reads::default() };
         let at_ns = at_s * 1_000_000_000;
-        Reading { at_ns, delays: delays.to_sparse(), reads, delivered_bytes: at_s, ..Reading::default() }
+        ReadingFlags {
+            at_ns,
+            delays: delays.to_sparse(),
+            reads,
+            delivered_bytes: at_s,
+            ..ReadingFlags::default()
+        }
     }
 
     fn second(seconds: u64) -> Duration {

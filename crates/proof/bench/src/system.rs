@@ -31,10 +31,10 @@ const STOP_DEADLINE: Duration = Duration::from_secs(10);
 /// Flags about the system under test.
 #[derive(clap::Args, Clone)]
 pub struct SystemArgs {
-    /// Copies of each cached value: r1 (in the node; the default with --protocol kafka) or r3.2 (three backend processes
-    /// for each cell; else the default).
+    /// Copies of each cached value: r1 (in the node; the default with --protocol kafka) or r3.2 (three backend
+    /// processes for each cell; else the default).
     #[arg(long, value_enum)]
-    cells: Option<Cells>,
+    cells: Option<CellProcesses>,
     /// Memory of each backend of the data cell, in MiB.
     #[arg(long, default_value_t = 512, value_name = "MIB")]
     cell_mib: u64,
@@ -54,7 +54,7 @@ pub struct SystemArgs {
 
 /// Copies of each cached value.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum Cells {
+pub enum CellProcesses {
     /// One, in the node.
     #[value(name = "r1")]
     #[serde(rename = "R1")]
@@ -77,12 +77,12 @@ impl SystemArgs {
     }
 
     /// Copies of each cached value.
-    pub fn cells(&self) -> Cells {
-        self.cells.unwrap_or(Cells::R32)
+    pub fn cells(&self) -> CellProcesses {
+        self.cells.unwrap_or(CellProcesses::R32)
     }
 
     /// With so many copies, unless somebody has said how many.
-    pub fn or_cells(mut self, cells: Cells) -> Self {
+    pub fn or_cells(mut self, cells: CellProcesses) -> Self {
         self.cells.get_or_insert(cells);
         self
     }
@@ -91,7 +91,7 @@ impl SystemArgs {
 /// When a node acknowledges.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Durability {
+pub enum PeerDurability {
     /// When records are on the disk.
     Fsync,
     /// When they are written; they are synced at intervals.
@@ -261,7 +261,7 @@ struct Node {
     tcp: SocketAddr,
     kafka: SocketAddr,
     chunk_bytes: Option<u32>,
-    durability: Durability,
+    durability: PeerDurability,
 }
 
 /// Dropping it deletes the topic.
@@ -282,7 +282,7 @@ impl Drop for Broker {
 impl System {
     /// Starts one, and returns when it is ready.
     pub fn start(args: &SystemArgs) -> anyhow::Result<Self> {
-        Self::start_for(args, false, Durability::Fsync)
+        Self::start_for(args, false, PeerDurability::Fsync)
     }
 
     /// Takes the broker that listens at `address`; `pid` is its process, if that is known.
@@ -294,11 +294,15 @@ impl System {
     }
 
     /// Starts one that speaks Kafka's protocol or does not, whose streams are as durable as it says.
-    pub fn start_for(args: &SystemArgs, speaks_kafka: bool, durability: Durability) -> anyhow::Result<Self> {
+    pub fn start_for(
+        args: &SystemArgs,
+        speaks_kafka: bool,
+        durability: PeerDurability,
+    ) -> anyhow::Result<Self> {
         let workspace = Workspace::create(args.dir.as_deref(), args.keep)?;
         let dir = workspace.path().to_owned();
         let (mut data_cell, mut metadata_cell) = (Vec::new(), Vec::new());
-        if args.cells() == Cells::R32 {
+        if args.cells() == CellProcesses::R32 {
             for number in 0..BACKENDS {
                 data_cell.push(BackendProcess::prepare(CellName::Data, number, &dir, args.cell_mib << 20)?);
                 metadata_cell.push(BackendProcess::prepare(

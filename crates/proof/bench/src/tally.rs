@@ -4,12 +4,12 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::check::ShardCheck;
 use crate::clock::monotonic_ns;
-use crate::messages::{ConsumersConfig, Faults, Reads, ShardTotal, Validate};
+use crate::messages::{ConsumersConfig, FaultFlags, Reads, ShardTotal, Validate};
 use crate::payload::Payload;
 use crate::stats::Durations;
 
 /// What one consumer has seen.
-pub struct Seen {
+pub struct TallySeen {
     /// The first shard that it reads; the others follow.
     pub first_shard: u32,
     /// For each shard that it reads.
@@ -19,7 +19,7 @@ pub struct Seen {
     complete: bool,
 }
 
-impl Seen {
+impl TallySeen {
     /// Nothing yet.
     pub fn new(first_shard: u32, checks: Vec<ShardCheck>) -> Self {
         Self { first_shard, checks, stopped: false, complete: false }
@@ -37,7 +37,7 @@ pub struct Tally {
     pub measured: u64,
     pub measured_bytes: u64,
     pub measure_from_ns: u64,
-    pub faults: Faults,
+    pub faults: FaultFlags,
     /// Delays since the last progress report, of records from before the measured time and of measured ones.
     delays: [Durations; 2],
     pub measured_delays: Durations,
@@ -51,7 +51,7 @@ pub struct Tally {
     /// Consumers that were not seen to have everything.
     pub unfinished: usize,
     /// Where consumers are handed to at the very end.
-    pub collect: Option<UnboundedSender<Vec<Seen>>>,
+    pub collect: Option<UnboundedSender<Vec<TallySeen>>>,
 }
 
 impl Tally {
@@ -66,7 +66,7 @@ impl Tally {
             measured: 0,
             measured_bytes: 0,
             measure_from_ns: u64::MAX,
-            faults: Faults::default(),
+            faults: FaultFlags::default(),
             delays: Default::default(),
             measured_delays: Durations::default(),
             reads_before: None,
@@ -82,7 +82,7 @@ impl Tally {
     /// Checks and counts records of one shard that a consumer was given; behind them comes `next_offset`.
     pub fn take<'a>(
         &mut self,
-        seen: &mut Seen,
+        seen: &mut TallySeen,
         shard: u32,
         next_offset: u64,
         values: impl Iterator<Item = &'a [u8]>,
@@ -121,7 +121,7 @@ impl Tally {
     }
 
     /// A consumer that has failed for good.
-    pub fn give_up(&mut self, seen: &mut Seen, error: &dyn std::fmt::Display) {
+    pub fn give_up(&mut self, seen: &mut TallySeen, error: &dyn std::fmt::Display) {
         seen.stopped = true;
         self.error.get_or_insert_with(|| error.to_string());
     }
@@ -129,8 +129,8 @@ impl Tally {
     /// Looks which consumers have everything, once it is known what that is; at the very end, where they are handed to.
     pub fn is_over<'a>(
         &mut self,
-        all: impl Iterator<Item = &'a mut Seen>,
-    ) -> Option<UnboundedSender<Vec<Seen>>> {
+        all: impl Iterator<Item = &'a mut TallySeen>,
+    ) -> Option<UnboundedSender<Vec<TallySeen>>> {
         if let Some(produced) = &self.produced {
             for seen in all.filter(|seen| !seen.complete) {
                 let shards = (0..).map(|i| (seen.first_shard + i) % self.shards);

@@ -2,15 +2,15 @@
 
 use serde::Serialize;
 
-use crate::messages::Protocol;
-use crate::system::{Cells, Durability, System, SystemArgs};
+use crate::messages::MessageProtocol;
+use crate::system::{CellProcesses, PeerDurability, System, SystemArgs};
 
 /// Flags about the server and how it is spoken to.
 #[derive(clap::Args, Clone)]
 pub struct TargetArgs {
     /// What clients speak.
-    #[arg(long, value_enum, default_value_t = Protocol::Tailwater)]
-    protocol: Protocol,
+    #[arg(long, value_enum, default_value_t = MessageProtocol::Tailwater)]
+    protocol: MessageProtocol,
     /// Load this broker, and start no node; with --protocol kafka.
     #[arg(long, value_name = "HOST:PORT")]
     bootstrap: Option<String>,
@@ -18,8 +18,8 @@ pub struct TargetArgs {
     #[arg(long, value_name = "PID", requires = "bootstrap")]
     server_pid: Option<u32>,
     /// When the node acknowledges.
-    #[arg(long, value_enum, default_value_t = Durability::Fsync, conflicts_with = "bootstrap")]
-    durability: Durability,
+    #[arg(long, value_enum, default_value_t = PeerDurability::Fsync, conflicts_with = "bootstrap")]
+    durability: PeerDurability,
     /// Requests of the producer that wait for their answers, in Kafka's protocol.
     #[arg(long, default_value_t = 5, value_name = "REQUESTS")]
     pub requests_in_flight: usize,
@@ -29,14 +29,14 @@ pub struct TargetArgs {
 
 /// What is told of it.
 #[derive(Clone, Debug, Serialize)]
-pub struct Target {
-    protocol: Protocol,
+pub struct LoadTarget {
+    protocol: MessageProtocol,
     /// Nothing where a node was started.
     #[serde(skip_serializing_if = "Option::is_none")]
     bootstrap: Option<String>,
     /// Nothing where a broker is what it is.
-    cells: Option<Cells>,
-    durability: Option<Durability>,
+    cells: Option<CellProcesses>,
+    durability: Option<PeerDurability>,
     #[serde(skip_serializing_if = "Option::is_none")]
     requests_in_flight: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -45,13 +45,13 @@ pub struct Target {
 
 impl TargetArgs {
     /// What clients speak.
-    pub fn protocol(&self) -> Protocol {
+    pub fn protocol(&self) -> MessageProtocol {
         self.protocol
     }
 
     /// Starts the node, or finds the broker.
     pub fn start(&self) -> anyhow::Result<System> {
-        let kafka = self.protocol == Protocol::Kafka;
+        let kafka = self.protocol == MessageProtocol::Kafka;
         match &self.bootstrap {
             Some(_) if !kafka => anyhow::bail!("--bootstrap needs --protocol kafka"),
             Some(address) => System::connect(&self.system, address, self.server_pid),
@@ -62,20 +62,20 @@ impl TargetArgs {
     /// Kafka's clients read nothing from cells: three copies in six processes would only cost.
     fn system(&self) -> SystemArgs {
         match self.protocol {
-            Protocol::Kafka => self.system.clone().or_cells(Cells::R1),
-            Protocol::Tailwater => self.system.clone(),
+            MessageProtocol::Kafka => self.system.clone().or_cells(CellProcesses::R1),
+            MessageProtocol::Tailwater => self.system.clone(),
         }
     }
 
     /// What is told of it.
-    pub fn told(&self) -> Target {
+    pub fn told(&self) -> LoadTarget {
         let own = self.bootstrap.is_none();
-        Target {
+        LoadTarget {
             protocol: self.protocol,
             bootstrap: self.bootstrap.clone(),
             cells: own.then(|| self.system().cells()),
             durability: own.then_some(self.durability),
-            requests_in_flight: (self.protocol == Protocol::Kafka).then_some(self.requests_in_flight),
+            requests_in_flight: (self.protocol == MessageProtocol::Kafka).then_some(self.requests_in_flight),
             chunk_bytes: self.system.chunk_bytes(),
         }
     }

@@ -1,7 +1,8 @@
 //! A clock that ticks at once and then at equal distances, to some tens of microseconds.
 //!
-//! The runtime's own timers count whole milliseconds, so that what is due every millisecond comes in twos every other one,
-//! and of two records that come together the second waits for the first one's sync. A thread that sleeps is exact enough.
+//! The runtime's own timers count whole milliseconds, so that what is due every millisecond comes in twos every other
+//! one, and of two records that come together the second waits for the first one's sync. A thread that sleeps is exact
+//! enough.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,8 +1,8 @@
 //! One worker process: takes its orders as lines of JSON, and answers in such ([`crate::messages`]).
 //!
 //! It has one thread that does everything, so that nothing is handed from one thread to another; only the orders are
-//! read by a second one. Consumers' tasks are scheduled as an application's usually are: who was woken last runs next, so
-//! that bytes are checked and read while they are in the core's cache.
+//! read by a second one. Consumers' tasks are scheduled as an application's usually are: who was woken last runs next,
+//! so that bytes are checked and read while they are in the core's cache.
 
 use std::io::Write;
 
@@ -10,20 +10,20 @@ use anyhow::Context;
 use serde::Serialize;
 use tokio::sync::mpsc;
 
-use crate::messages::{Answer, Order, Role};
+use crate::messages::{MessageAnswer, MessageOrder, ProcessRole};
 use crate::{broadcast, load, reading};
 
 /// Orders that wait to be read: there are four in all.
 const ORDERS_MAX: usize = 8;
 
 /// What a worker hears.
-pub type Orders = mpsc::Receiver<Order>;
+pub type Orders = mpsc::Receiver<MessageOrder>;
 
 /// Runs a worker until it is told to end, or nobody tells it anything any more.
 pub fn run() -> anyhow::Result<()> {
     let mut role = String::new();
     std::io::stdin().read_line(&mut role)?;
-    let role: Role =
+    let role: ProcessRole =
         serde_json::from_str(&role).context("a worker is told on standard input what it is for, as JSON")?;
     let (sender, orders) = mpsc::channel(ORDERS_MAX);
     std::thread::Builder::new().name("orders".to_owned()).spawn(move || {
@@ -35,19 +35,19 @@ pub fn run() -> anyhow::Result<()> {
         }
     })?;
     let result = match role {
-        Role::Consumers(config) => {
+        ProcessRole::Consumers(config) => {
             let mut runtime = tokio::runtime::Builder::new_multi_thread();
             let runtime = runtime.worker_threads(1).enable_all().build()?;
             // On that thread: what blocks on it has another one.
             let running = runtime.spawn(reading::run(config, orders));
             runtime.block_on(running)?
         }
-        Role::Producer(config) => alone(load::run(config, orders))?,
-        Role::Members(config) => alone(broadcast::be_members(config, orders))?,
+        ProcessRole::Producer(config) => alone(load::run(config, orders))?,
+        ProcessRole::Members(config) => alone(broadcast::be_members(config, orders))?,
     };
     if let Err(error) = &result {
         // The coordinator may be gone, which is then the reason.
-        let _ = answer(&Answer::Failed(format!("{error:#}")));
+        let _ = answer(&MessageAnswer::Failed(format!("{error:#}")));
     }
     // Connections and their threads end with the process.
     result

@@ -14,10 +14,10 @@ pub mod scenarios;
 mod trace;
 mod world;
 
-pub use checkers::{Ledger, RecordId, Report, ShardChecker, Violation, WatermarkChecker, ensure};
+pub use checkers::{DeliveryLedger, RecordId, Report, ShardChecker, Violation, WatermarkChecker, ensure};
 pub use disk::{Fault, Faults, SECTOR_BYTES, SimDisk};
 pub use net::{Net, SILENCE_MAX, Weather};
 pub use planted::Plant;
 pub use rng::Rng;
 pub use trace::{Event, Trace};
-pub use world::{Crash, Crashed, Node, Outside, STEPS_MAX_DEFAULT, Stuck, World, run_on};
+pub use world::{Crash, Crashed, Node, Outside, STEPS_MAX_DEFAULT, StuckWorld, World, run_on};

@@ -74,13 +74,13 @@ impl Weather {
 #[derive(Clone)]
 pub struct Net {
     outside: Outside,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<NetState>>,
     /// Rung when partitions change. A watch would wake futures of one task that wait for it in any
     /// order.
     routes: Arc<Notify>,
 }
 
-struct State {
+struct NetState {
     rng: Rng,
     weather: Weather,
     partitions: BTreeSet<(&'static str, &'static str)>,
@@ -99,7 +99,7 @@ struct Listener {
 impl Net {
     /// The network of `world`, in fair weather.
     pub fn new(world: &World) -> Self {
-        let state = State {
+        let state = NetState {
             rng: Rng::new(world.seed(), "net"),
             weather: Weather::FAIR,
             partitions: BTreeSet::new(),
@@ -169,7 +169,7 @@ impl Net {
     }
 
     fn delay(&self) -> Duration {
-        let State { rng, weather, .. } = &mut *self.state.lock();
+        let NetState { rng, weather, .. } = &mut *self.state.lock();
         let slow = rng.chance(weather.slow_per_million);
         let (low, high) = if slow { weather.slow_ns } else { weather.delay_ns };
         Duration::from_nanos(rng.between(low, high))
@@ -180,7 +180,7 @@ impl Net {
     }
 
     fn draw<T>(&self, draw: impl FnOnce(&mut Rng, &Weather) -> T) -> T {
-        let State { rng, weather, .. } = &mut *self.state.lock();
+        let NetState { rng, weather, .. } = &mut *self.state.lock();
         draw(rng, weather)
     }
 

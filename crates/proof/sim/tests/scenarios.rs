@@ -33,7 +33,8 @@ fn holds_for(name: &str, seeds: u64) {
 const FOUND: &[(&str, u64)] = &[
     // An append whose record was longer than what the backlog had room for was told to try again, in a loop.
     ("journal", 990),
-    // What was truncated before the producers' first snapshot was forgotten with a crash, and taken for new when it came again.
+    // What was truncated before the producers' first snapshot was forgotten with a crash, and taken for new when it
+    // came again.
     ("log", 3527),
     ("log-every-io", 16_644),
     // A durable fetch whose segment was removed between its two looks answered nothing, as at the end.
@@ -43,7 +44,8 @@ const FOUND: &[(&str, u64)] = &[
     ("cache", 1112),
     // An owner whose shard waited for the sync of a segment, with a flush that was due, ran without a pause.
     ("cluster-interval", 8),
-    // A journal that was full before its first checkpoint waited for the checkpoint, and that for a mark in the journal.
+    // A journal that was full before its first checkpoint waited for the checkpoint, and that for a mark in the
+    // journal.
     ("broadcast-disk", 331),
     // A crash at the first start on a disk that had no room left a replica with an id and without a journal.
     ("broadcast-disk", 9178),
@@ -51,7 +53,8 @@ const FOUND: &[(&str, u64)] = &[
     ("broadcast", 1811),
     // What a tail held already when it heard of a chain before its head did was forgotten, and its publisher waited.
     ("broadcast", 3624),
-    // The scenario itself did not know what a joining replica had been given before it collected that and was restarted.
+    // The scenario itself did not know what a joining replica had been given before it collected that and was
+    // restarted.
     ("broadcast", 20051),
     // What an earlier tail alone had given a joining replica was kept, and its numbers were given to others.
     ("broadcast", 24200),
@@ -67,7 +70,8 @@ const FOUND: &[(&str, u64)] = &[
     // The scenario itself took a replica to have what it had dropped with a lineage.
     ("broadcast", 1899),
     ("broadcast-sharing", 668),
-    // The scenario itself took a replica to have what it had numbered, and its disk, which had lost that, had numbered otherwise before.
+    // The scenario itself took a replica to have what it had numbered, and its disk, which had lost that, had numbered
+    // otherwise before.
     ("broadcast-sharing", 689),
     // The scenario itself took a message that another receiver had deleted for one that is there.
     ("queue-cassandra", 1055),
@@ -75,7 +79,8 @@ const FOUND: &[(&str, u64)] = &[
     ("queue-cassandra-letters", 236),
     // The scenario itself took a message for kept that one of two deletes at the same time had deleted.
     ("queue-cassandra-letters", 680),
-    // The scenario itself took a receive that was answered late, after the message was deleted, for one that came after.
+    // The scenario itself took a receive that was answered late, after the message was deleted, for one that came
+    // after.
     ("queue", 3141),
     // The scenario itself waited for ever for a full disk to take the record of a queue.
     ("queue", 3195),

@@ -13,7 +13,8 @@ pub struct CassandraConfig {
     pub contact_points: Vec<String>,
     /// The keyspace; created if it is not there.
     pub keyspace: String,
-    /// Copies of each row, by data center, when the keyspace is created. Without data centers `replicas`, wherever they are.
+    /// Copies of each row, by data center, when the keyspace is created. Without data centers `replicas`, wherever they
+    /// are.
     pub datacenters: BTreeMap<String, u32>,
     /// Copies of each row when the keyspace is created, where no data centers are named.
     pub replicas: u32,

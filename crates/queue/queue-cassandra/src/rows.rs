@@ -15,7 +15,7 @@ use scylla::statement::prepared::PreparedStatement;
 use scylla::statement::{Consistency as Level, SerialConsistency};
 use scylla::value::{CqlValue, MaybeUnset, Row};
 use tailwater_queue::shared::rows::{
-    Body, Cell, Done, GroupKey, Kind, Letter, Partition, Record, Rows, RowsError, Tuple, stamp,
+    Body, Done, GroupKey, Letter, Record, RowCell, RowKind, RowPartition, Rows, RowsError, Tuple, stamp,
 };
 use tailwater_queue::{Consistency, Number, QueueId};
 
@@ -84,15 +84,15 @@ fn unsigned(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(0)
 }
 
-fn kind_of(kind: Kind) -> i32 {
+fn kind_of(kind: RowKind) -> i32 {
     match kind {
-        Kind::Tuples => 0,
-        Kind::Bodies => 1,
+        RowKind::Tuples => 0,
+        RowKind::Bodies => 1,
     }
 }
 
 /// Queue, bucket, part, as statements want them.
-fn partition(at: Partition) -> (i64, i64, i32) {
+fn partition(at: RowPartition) -> (i64, i64, i32) {
     (signed(at.queue.0), signed(at.bucket), at.part.into())
 }
 
@@ -131,8 +131,8 @@ impl CassandraRows {
             quorum.set_consistency(Level::Quorum);
             Ok::<_, RowsError>(Statement { one, quorum })
         };
-        // A majority decides about a write, and a read at a majority sees what was decided. One whose outcome nobody knows may be
-        // decided later: whoever compares by it finds out.
+        // A majority decides about a write, and a read at a majority sees what was decided. One whose outcome nobody
+        // knows may be decided later: whoever compares by it finds out.
         let conditional = async |cql: String, level: Level| {
             let mut prepared = session.prepare(cql).await.map_err(error)?;
             prepared.set_consistency(level);
@@ -306,13 +306,13 @@ fn is_applied(result: QueryResult) -> Result<bool, RowsError> {
     applied.ok_or_else(|| error("a conditional write did not say whether it was done"))
 }
 
-fn cells_of(result: QueryResult) -> Result<Vec<Cell>, RowsError> {
+fn cells_of(result: QueryResult) -> Result<Vec<RowCell>, RowsError> {
     let rows = result.into_rows_result().map_err(error)?;
     let rows = rows.rows::<(Bytes, Option<Bytes>, Option<i64>)>().map_err(error)?;
     let cells = rows.map(|row| {
         let (key, value, version) = row.map_err(error)?;
         let version = version.map_or(0, unsigned);
-        Ok(Cell { key, value: value.unwrap_or_default(), version, ttl_s: 0 })
+        Ok(RowCell { key, value: value.unwrap_or_default(), version, ttl_s: 0 })
     });
     cells.collect()
 }
@@ -326,7 +326,8 @@ impl Statement {
     }
 }
 
-/// Creates what is not there. Looking first: that many front ends create the same at once is what Cassandra likes least.
+/// Creates what is not there. Looking first: that many front ends create the same at once is what Cassandra likes
+/// least.
 async fn create(session: &Session, config: &CassandraConfig) -> Result<(), RowsError> {
     let keyspace = &config.keyspace;
     let there = session
@@ -376,7 +377,7 @@ impl Rows for CassandraRows {
     fn tuples(
         &self,
         level: Consistency,
-        at: Partition,
+        at: RowPartition,
         from: u64,
         upto: u64,
         most: usize,
@@ -396,7 +397,7 @@ impl Rows for CassandraRows {
     fn tuple(
         &self,
         level: Consistency,
-        at: Partition,
+        at: RowPartition,
         visible_at: u64,
         number: Number,
     ) -> Done<'_, Option<Tuple>> {
@@ -410,7 +411,7 @@ impl Rows for CassandraRows {
         .boxed()
     }
 
-    fn put_tuple(&self, level: Consistency, at: Partition, tuple: Tuple) -> Done<'_, ()> {
+    fn put_tuple(&self, level: Consistency, at: RowPartition, tuple: Tuple) -> Done<'_, ()> {
         let (queue, bucket, part) = partition(at);
         let Tuple { visible_at, number, moves, receives, first_received_at, received_at } = tuple;
         let values = (
@@ -426,7 +427,7 @@ impl Rows for CassandraRows {
         .boxed()
     }
 
-    fn delete_tuple(&self, level: Consistency, at: Partition, tuple: Tuple) -> Done<'_, ()> {
+    fn delete_tuple(&self, level: Consistency, at: RowPartition, tuple: Tuple) -> Done<'_, ()> {
         let (queue, bucket, part) = partition(at);
         let stamp = stamp(tuple.number, tuple.moves) + 1;
         async move {
@@ -436,7 +437,7 @@ impl Rows for CassandraRows {
         .boxed()
     }
 
-    fn body(&self, level: Consistency, at: Partition, number: Number) -> Done<'_, Option<Body>> {
+    fn body(&self, level: Consistency, at: RowPartition, number: Number) -> Done<'_, Option<Body>> {
         let (queue, bucket, part) = partition(at);
         async move {
             let result = self.execute(self.body.at(level), (queue, bucket, part, signed(number.0))).await?;
@@ -451,7 +452,7 @@ impl Rows for CassandraRows {
         .boxed()
     }
 
-    fn put_body(&self, level: Consistency, at: Partition, number: Number, body: Body) -> Done<'_, ()> {
+    fn put_body(&self, level: Consistency, at: RowPartition, number: Number, body: Body) -> Done<'_, ()> {
         let (queue, bucket, part) = partition(at);
         async move {
             let (source, origin) = body.source.map(|(source, origin)| (source, signed(origin.0))).unzip();
@@ -466,7 +467,7 @@ impl Rows for CassandraRows {
         .boxed()
     }
 
-    fn delete_body(&self, level: Consistency, at: Partition, number: Number) -> Done<'_, ()> {
+    fn delete_body(&self, level: Consistency, at: RowPartition, number: Number) -> Done<'_, ()> {
         let (queue, bucket, part) = partition(at);
         async move {
             let values = (stamp(number, 0) + 1, queue, bucket, part, signed(number.0));
@@ -478,7 +479,7 @@ impl Rows for CassandraRows {
     fn bodies(
         &self,
         level: Consistency,
-        at: Partition,
+        at: RowPartition,
         after: Number,
         most: usize,
     ) -> Done<'_, Vec<(Number, Option<GroupKey>)>> {
@@ -498,7 +499,7 @@ impl Rows for CassandraRows {
         .boxed()
     }
 
-    fn put_bucket(&self, level: Consistency, queue: QueueId, kind: Kind, bucket: u64) -> Done<'_, ()> {
+    fn put_bucket(&self, level: Consistency, queue: QueueId, kind: RowKind, bucket: u64) -> Done<'_, ()> {
         async move {
             // One that was taken from the list does not come back.
             let values = (signed(queue.0), kind_of(kind), signed(bucket), 2_i64);
@@ -511,7 +512,7 @@ impl Rows for CassandraRows {
         &self,
         level: Consistency,
         queue: QueueId,
-        kind: Kind,
+        kind: RowKind,
         from: u64,
         most: usize,
     ) -> Done<'_, Vec<u64>> {
@@ -526,19 +527,19 @@ impl Rows for CassandraRows {
         .boxed()
     }
 
-    fn clear(&self, level: Consistency, kind: Kind, at: Partition, upto_us: i64) -> Done<'_, ()> {
+    fn clear(&self, level: Consistency, kind: RowKind, at: RowPartition, upto_us: i64) -> Done<'_, ()> {
         let (queue, bucket, part) = partition(at);
         async move {
             let statement = match kind {
-                Kind::Tuples => &self.clear_tuples,
-                Kind::Bodies => &self.clear_bodies,
+                RowKind::Tuples => &self.clear_tuples,
+                RowKind::Bodies => &self.clear_bodies,
             };
             self.write(statement.at(level), (upto_us, queue, bucket, part)).await
         }
         .boxed()
     }
 
-    fn delete_bucket(&self, level: Consistency, queue: QueueId, kind: Kind, bucket: u64) -> Done<'_, ()> {
+    fn delete_bucket(&self, level: Consistency, queue: QueueId, kind: RowKind, bucket: u64) -> Done<'_, ()> {
         async move {
             let values = (3_i64, signed(queue.0), kind_of(kind), signed(bucket));
             self.write(self.delete_bucket.at(level), values).await
@@ -546,7 +547,7 @@ impl Rows for CassandraRows {
         .boxed()
     }
 
-    fn floor(&self, level: Consistency, queue: QueueId, kind: Kind) -> Done<'_, u64> {
+    fn floor(&self, level: Consistency, queue: QueueId, kind: RowKind) -> Done<'_, u64> {
         async move {
             let result = self.execute(self.floor.at(level), (signed(queue.0), kind_of(kind))).await?;
             let rows = result.into_rows_result().map_err(error)?;
@@ -555,7 +556,7 @@ impl Rows for CassandraRows {
         .boxed()
     }
 
-    fn put_floor(&self, level: Consistency, queue: QueueId, kind: Kind, bucket: u64) -> Done<'_, ()> {
+    fn put_floor(&self, level: Consistency, queue: QueueId, kind: RowKind, bucket: u64) -> Done<'_, ()> {
         async move {
             // Its timestamp is what it says: the greatest stays.
             let bucket = signed(bucket);
@@ -632,7 +633,7 @@ impl Rows for CassandraRows {
             let letters = rows.map(|row| {
                 let (target, bucket, part, number) = row.map_err(error)?;
                 let part = u16::try_from(part).map_err(error)?;
-                let at = Partition { queue: QueueId(unsigned(target)), bucket: unsigned(bucket), part };
+                let at = RowPartition { queue: QueueId(unsigned(target)), bucket: unsigned(bucket), part };
                 Ok(Letter { at, number: Number(unsigned(number)) })
             });
             letters.collect()
@@ -690,7 +691,7 @@ impl Rows for CassandraRows {
         .boxed()
     }
 
-    fn cells(&self, queue: QueueId, group: GroupKey, keys: Vec<Bytes>) -> Done<'_, Vec<Cell>> {
+    fn cells(&self, queue: QueueId, group: GroupKey, keys: Vec<Bytes>) -> Done<'_, Vec<RowCell>> {
         async move { cells_of(self.execute(&self.cells, (signed(queue.0), signed(group.0), keys)).await?) }
             .boxed()
     }
@@ -702,7 +703,7 @@ impl Rows for CassandraRows {
         from: Bytes,
         upto: Bytes,
         most: usize,
-    ) -> Done<'_, Vec<Cell>> {
+    ) -> Done<'_, Vec<RowCell>> {
         async move {
             let most = i32::try_from(most).unwrap_or(i32::MAX);
             let values = (signed(queue.0), signed(group.0), from, upto, most);
@@ -716,7 +717,7 @@ impl Rows for CassandraRows {
         queue: QueueId,
         group: GroupKey,
         expected: u64,
-        cells: Vec<Cell>,
+        cells: Vec<RowCell>,
         gone: Vec<Bytes>,
     ) -> Done<'_, bool> {
         async move {

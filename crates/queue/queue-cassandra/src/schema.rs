@@ -11,8 +11,8 @@
 //! | `records` | space | key; written by conditional writes only |
 //! | `groups` | queue, group | cell; written by conditional writes only, of several cells at once |
 //!
-//! What was deleted is kept for a day before its deletion is forgotten: a replica that was down for longer has to be repaired,
-//! or made anew, before it comes back.
+//! What was deleted is kept for a day before its deletion is forgotten: a replica that was down for longer has to be
+//! repaired, or made anew, before it comes back.
 
 /// What is created in the keyspace.
 pub(crate) const TABLES: [(&str, &str); 8] = [

@@ -17,7 +17,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use crate::ids::{Number, QueueId};
 use crate::limits::TREE_RETRY_MS;
 use crate::reader::{Gate, enter};
-use crate::request::Request;
+use crate::request::QueueRequest;
 use crate::shelf::ShelfDelta;
 use crate::tree::{Checkpoint, Tree};
 
@@ -38,7 +38,7 @@ pub(crate) struct Checkpointer {
     pub(crate) env: Env,
     pub(crate) journal: Journal,
     pub(crate) tree: Arc<Tree>,
-    pub(crate) owners: Vec<mpsc::Sender<Request>>,
+    pub(crate) owners: Vec<mpsc::Sender<QueueRequest>>,
     /// Rung by owners that have journalled enough.
     pub(crate) due: Arc<Notify>,
     pub(crate) gate: Gate,
@@ -94,7 +94,7 @@ impl Checkpointer {
         };
         for owner in &self.owners {
             let (reply, delta) = oneshot::channel();
-            if owner.send(Request::Delta(reply)).await.is_err() {
+            if owner.send(QueueRequest::Delta(reply)).await.is_err() {
                 return false;
             }
             let Ok(delta) = delta.await else { return false };
@@ -114,7 +114,7 @@ impl Checkpointer {
         self.journal.trim(TAG, checkpoint.covered);
         for (owner, shelf) in self.owners.iter().zip(checkpoint.shelves) {
             let numbers = shelf.contents.into_iter().map(|(number, _)| number).collect();
-            if owner.send(Request::Stored(numbers)).await.is_err() {
+            if owner.send(QueueRequest::Stored(numbers)).await.is_err() {
                 return false;
             }
         }

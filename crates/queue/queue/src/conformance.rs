@@ -1,7 +1,7 @@
 //! The tests of standard queues, and of FIFO queues, that every [`QueueStore`] passes, whatever is behind it.
 //!
-//! A store's own tests call [`check`] on a store that may hold anything but the queues of the account that they name. What only one
-//! store promises (what survives a crash, what several front ends see) it tests itself.
+//! A store's own tests call [`check`] on a store that may hold anything but the queues of the account that they name.
+//! What only one store promises (what survives a crash, what several front ends see) it tests itself.
 
 mod fifo;
 
@@ -18,7 +18,7 @@ use crate::ids::{Receipt, Sequence};
 use crate::queue::{Counts, ReceiptError};
 use crate::request::{Message, QueueError, Receive, Send};
 use crate::settings::{Fifo, MoveStatus, MoveTask, OrderHint, QueueRecord, Redrive, Settings};
-use crate::view::View;
+use crate::view::QueueView;
 
 /// A store under test.
 struct Suite<'a> {
@@ -71,7 +71,7 @@ pub async fn check_fifo(env: &Env, store: &dyn QueueStore, account: &str) {
 }
 
 impl Suite<'_> {
-    async fn create(&self, name: &str, mut settings: Settings) -> Arc<View> {
+    async fn create(&self, name: &str, mut settings: Settings) -> Arc<QueueView> {
         if settings.visibility_s == Settings::default().visibility_s {
             settings.visibility_s = 600; // nothing lapses because this machine is busy
         }
@@ -83,7 +83,7 @@ impl Suite<'_> {
         self.store.create(record).await.expect("created")
     }
 
-    async fn send(&self, queue: &View, bodies: &[String]) {
+    async fn send(&self, queue: &QueueView, bodies: &[String]) {
         for some in bodies.chunks(10) {
             let sends =
                 some.iter().map(|body| Send { content: Bytes::from(body.clone()), ..Send::default() });
@@ -92,11 +92,11 @@ impl Suite<'_> {
         }
     }
 
-    async fn receive(&self, queue: &View, count: usize) -> Vec<Message> {
+    async fn receive(&self, queue: &QueueView, count: usize) -> Vec<Message> {
         self.receive_for(queue, count, None).await
     }
 
-    async fn receive_for(&self, queue: &View, count: usize, visibility_ms: Option<u64>) -> Vec<Message> {
+    async fn receive_for(&self, queue: &QueueView, count: usize, visibility_ms: Option<u64>) -> Vec<Message> {
         let visibility = visibility_ms.map(Duration::from_millis);
         self.store
             .receive(queue, Receive { count, visibility, wait: None, attempt: None })
@@ -105,19 +105,19 @@ impl Suite<'_> {
     }
 
     /// Receives one that is there, or will be.
-    async fn await_one(&self, queue: &View) -> Message {
+    async fn await_one(&self, queue: &QueueView) -> Message {
         let wait = Some(Duration::from_secs(60));
         let receive = Receive { count: 1, wait, ..Receive::default() };
         self.store.receive(queue, receive).await.expect("received").pop().expect("it came")
     }
 
-    async fn delete(&self, queue: &View, messages: &[Message]) {
+    async fn delete(&self, queue: &QueueView, messages: &[Message]) {
         let receipts = messages.iter().map(|message| message.receipt).collect();
         let outcomes = self.store.delete(queue, receipts).await.expect("deleted");
         assert!(outcomes.iter().all(Result::is_ok) && outcomes.len() == messages.len(), "{outcomes:?}");
     }
 
-    async fn drain(&self, queue: &View) -> Vec<String> {
+    async fn drain(&self, queue: &QueueView) -> Vec<String> {
         let mut bodies = Vec::new();
         loop {
             let messages = self.receive(queue, 10).await;
@@ -129,11 +129,11 @@ impl Suite<'_> {
         }
     }
 
-    async fn counts(&self, queue: &View) -> Counts {
+    async fn counts(&self, queue: &QueueView) -> Counts {
         self.store.figures(queue).await.expect("there").counts
     }
 
-    async fn change(&self, queue: &View, receipt: Receipt, ms: u64) -> Result<(), ReceiptError> {
+    async fn change(&self, queue: &QueueView, receipt: Receipt, ms: u64) -> Result<(), ReceiptError> {
         let changes = vec![(receipt, Duration::from_millis(ms))];
         self.store.change_visibility(queue, changes).await.expect("answered")[0]
     }
@@ -220,7 +220,7 @@ impl Suite<'_> {
     }
 
     /// Receives until so many came.
-    async fn await_all(&self, queue: &View, count: usize) -> Vec<Message> {
+    async fn await_all(&self, queue: &QueueView, count: usize) -> Vec<Message> {
         let mut messages = Vec::new();
         while messages.len() < count {
             messages.push(self.await_one(queue).await);

@@ -11,7 +11,7 @@ use crate::limits::{CONTENT_OVERHEAD_BYTES, HOT_BYTES};
 /// Contents by number.
 #[derive(Default)]
 pub(crate) struct Contents {
-    contents: HashMap<Number, Kept>,
+    contents: HashMap<Number, KeptContent>,
     /// What they take in memory, about.
     bytes: u64,
     /// What of that those take that the tree has too.
@@ -20,7 +20,7 @@ pub(crate) struct Contents {
     stored: VecDeque<Number>,
 }
 
-struct Kept {
+struct KeptContent {
     content: Bytes,
     /// Whether the tree has it too.
     is_stored: bool,
@@ -28,17 +28,17 @@ struct Kept {
 
 impl Contents {
     pub(crate) fn insert(&mut self, number: Number, content: Bytes) {
-        self.put(number, Kept { content, is_stored: false });
+        self.put(number, KeptContent { content, is_stored: false });
     }
 
-    fn put(&mut self, number: Number, kept: Kept) {
+    fn put(&mut self, number: Number, kept: KeptContent) {
         self.count(&kept, u64::wrapping_add);
         if let Some(before) = self.contents.insert(number, kept) {
             self.count(&before, u64::wrapping_sub);
         }
     }
 
-    fn count(&mut self, kept: &Kept, change: impl Fn(u64, u64) -> u64) {
+    fn count(&mut self, kept: &KeptContent, change: impl Fn(u64, u64) -> u64) {
         let cost = cost(&kept.content);
         self.bytes = change(self.bytes, cost);
         self.stored_bytes = change(self.stored_bytes, if kept.is_stored { cost } else { 0 });
@@ -55,7 +55,7 @@ impl Contents {
     /// A content that the tree has, too, and that will be received before all others of these.
     pub(crate) fn insert_read(&mut self, number: Number, content: Bytes) {
         if !self.has(number) {
-            self.put(number, Kept { content, is_stored: true });
+            self.put(number, KeptContent { content, is_stored: true });
             self.stored.push_front(number);
             self.evict();
         }

@@ -23,13 +23,13 @@ use crate::deduplication::DeduplicationKey;
 use crate::ids::{Number, QueueId, Sequence};
 use crate::limits::{DEDUPLICATION_KEYS_MAX, MOVE_RETRY_MS};
 use crate::queue::ReceiptError;
-use crate::record::Op;
-use crate::request::{Admin, Figures, Outcomes, QueueError, Reply, Request, Sent};
+use crate::record::QueueOp;
+use crate::request::{Admin, Figures, Outcomes, QueueError, QueueReply, QueueRequest, Sent};
 use crate::shelf::Shelf;
-use crate::view::View;
+use crate::view::QueueView;
 pub(crate) use ahead::{Ahead, ReadAhead};
 use receiving::Waiting;
-use tasks::{Runs, Step};
+use tasks::{Runs, TaskStep};
 use tokio::sync::oneshot;
 
 /// Numbers that all owners draw from.
@@ -43,21 +43,21 @@ pub(crate) struct Numbers {
 
 /// What is answered when a round is durable.
 enum Then {
-    Sent(Vec<SentAs>, Reply<Vec<Sent>>),
-    Outcomes(Outcomes, Reply<Outcomes>),
-    Created(QueueId, Reply<Arc<View>>),
-    Done(Reply<()>),
-    TaskStarted(u64, Reply<u64>),
+    Sent(Vec<SentAs>, QueueReply<Vec<Sent>>),
+    Outcomes(Outcomes, QueueReply<Outcomes>),
+    Created(QueueId, QueueReply<Arc<QueueView>>),
+    Done(QueueReply<()>),
+    TaskStarted(u64, QueueReply<u64>),
     /// The task, and how many messages it has moved.
-    TaskCancelled(u64, u64, Reply<u64>),
+    TaskCancelled(u64, u64, QueueReply<u64>),
     /// Messages moved, by a step of a task if it was one.
-    Moved(Option<Step>),
+    Moved(Option<TaskStep>),
     TaskEnded(u64),
 }
 
 impl Then {
-    /// Of the changes of visibility, the first after so many that have taken effect has none: its message's timeout ended while it was
-    /// on its way to the disk, and somebody else has the message now.
+    /// Of the changes of visibility, the first after so many that have taken effect has none: its message's timeout
+    /// ended while it was on its way to the disk, and somebody else has the message now.
     fn refuse_change(&mut self, changed: usize) {
         if let Self::Outcomes(outcomes, _) = self
             && let Some(outcome) = outcomes.iter_mut().filter(|outcome| outcome.is_ok()).nth(changed)
@@ -76,7 +76,7 @@ enum SentAs {
 
 /// Operations that wait to be durable, and the answer that waits for them.
 struct Pending {
-    ops: Vec<Op>,
+    ops: Vec<QueueOp>,
     then: Then,
     is_admin: bool,
     /// Whether it makes more to keep.
@@ -87,14 +87,14 @@ struct Pending {
 
 /// The operations that become the next journal record.
 #[derive(Default)]
-pub(crate) struct Round {
+pub(crate) struct QueueRound {
     pub(crate) bytes: Vec<u8>,
     pending: Vec<Pending>,
     /// Whether somebody waits for it to be durable.
     pub(crate) is_awaited: bool,
 }
 
-impl Round {
+impl QueueRound {
     /// Whether something of it makes more to keep.
     pub(crate) fn is_growing(&self) -> bool {
         self.pending.iter().any(|pending| pending.is_growing)
@@ -106,7 +106,7 @@ pub(crate) struct Core {
     pub(crate) shelf: Shelf,
     numbers: Arc<Numbers>,
     random: u64,
-    round: Round,
+    round: QueueRound,
     /// Rounds in the journal, oldest first.
     in_journal: VecDeque<Vec<Pending>>,
     /// Deduplication ids of sends that are not durable yet.
@@ -133,7 +133,7 @@ impl Core {
             shelf,
             numbers,
             random: seed,
-            round: Round::default(),
+            round: QueueRound::default(),
             in_journal: VecDeque::new(),
             keys_pending: BTreeSet::new(),
             waiting: BTreeMap::new(),
@@ -151,36 +151,36 @@ impl Core {
     }
 
     /// Takes one request.
-    pub(crate) fn take(&mut self, request: Request, now: u64) {
+    pub(crate) fn take(&mut self, request: QueueRequest, now: u64) {
         if self.closing.is_some()
-            && !matches!(request, Request::Delta(_) | Request::Stored(_) | Request::Ahead(..))
+            && !matches!(request, QueueRequest::Delta(_) | QueueRequest::Stored(_) | QueueRequest::Ahead(..))
         {
             return refuse(request, QueueError::Closed);
         }
         match request {
-            Request::Send(queue, sends, reply) => self.send(queue, sends, reply, now),
-            Request::Receive(queue, receive, reply) => self.receive(queue, receive, reply, now),
-            Request::Delete(queue, receipts, reply) => self.delete(queue, &receipts, reply, now),
-            Request::ChangeVisibility(queue, changes, reply) => {
+            QueueRequest::Send(queue, sends, reply) => self.send(queue, sends, reply, now),
+            QueueRequest::Receive(queue, receive, reply) => self.receive(queue, receive, reply, now),
+            QueueRequest::Delete(queue, receipts, reply) => self.delete(queue, &receipts, reply, now),
+            QueueRequest::ChangeVisibility(queue, changes, reply) => {
                 self.change_visibility(queue, &changes, reply, now);
             }
-            Request::GiveBack(queue, receipts) => self.give_back(queue, &receipts, now),
-            Request::Peek(queue, from, count, reply) => self.peek(queue, from, count, reply, now),
-            Request::Look(queue, reply) => {
+            QueueRequest::GiveBack(queue, receipts) => self.give_back(queue, &receipts, now),
+            QueueRequest::Peek(queue, from, count, reply) => self.peek(queue, from, count, reply, now),
+            QueueRequest::Look(queue, reply) => {
                 let _ = reply.send(self.look(queue, now));
             }
-            Request::Admin(admin) => {
+            QueueRequest::Admin(admin) => {
                 self.admin_held.push_back(admin);
                 self.take_admin(now);
             }
-            Request::ListTasks(account, source, reply) => {
+            QueueRequest::ListTasks(account, source, reply) => {
                 let _ = reply.send(Ok(self.list_tasks(&account, &source)));
             }
             // Asked for by the owner itself, which knows the journal's position.
-            Request::Delta(_) => {}
-            Request::Stored(numbers) => self.shelf.contents.stored(numbers.into_iter()),
-            Request::Ahead(queue, read) => self.have_read(queue, read),
-            Request::Close(reply) => self.close(reply),
+            QueueRequest::Delta(_) => {}
+            QueueRequest::Stored(numbers) => self.shelf.contents.stored(numbers.into_iter()),
+            QueueRequest::Ahead(queue, read) => self.have_read(queue, read),
+            QueueRequest::Close(reply) => self.close(reply),
         }
     }
 
@@ -191,7 +191,7 @@ impl Core {
         }
         self.wakes.clear();
         for admin in std::mem::take(&mut self.admin_held) {
-            refuse(Request::Admin(admin), QueueError::Closed);
+            refuse(QueueRequest::Admin(admin), QueueError::Closed);
         }
     }
 
@@ -223,7 +223,7 @@ impl Core {
     }
 
     /// The round, if there is something in it to be journalled.
-    pub(crate) fn round(&mut self) -> Option<&mut Round> {
+    pub(crate) fn round(&mut self) -> Option<&mut QueueRound> {
         (!self.round.bytes.is_empty()).then_some(&mut self.round)
     }
 
@@ -247,8 +247,8 @@ impl Core {
         }
     }
 
-    /// The journal has no room for what makes more to keep: nothing of that happens. The rest of the round stays, in its order: what
-    /// takes messages away makes room, and must not wait for those who bring more.
+    /// The journal has no room for what makes more to keep: nothing of that happens. The rest of the round stays, in
+    /// its order: what takes messages away makes room, and must not wait for those who bring more.
     pub(crate) fn refused_growing(&mut self, error: &QueueError, now: u64) {
         let round = std::mem::take(&mut self.round);
         let (growing, rest): (Vec<_>, Vec<_>) =
@@ -278,15 +278,15 @@ impl Core {
             let mut changed = 0;
             for op in ops {
                 match &op {
-                    Op::Send { queue, arrival, .. } => {
+                    QueueOp::Send { queue, arrival, .. } => {
                         if let Some(key) = arrival.deduplication {
                             self.keys_pending.remove(&(*queue, key));
                         }
                         touched.insert(*queue);
                     }
-                    Op::Move { queue, to, .. } => touched.extend([*queue, *to]),
-                    Op::Delete { queue, .. } => drop(touched.insert(*queue)),
-                    Op::Change { queue, sequence, token, .. } => {
+                    QueueOp::Move { queue, to, .. } => touched.extend([*queue, *to]),
+                    QueueOp::Delete { queue, .. } => drop(touched.insert(*queue)),
+                    QueueOp::Change { queue, sequence, token, .. } => {
                         touched.insert(*queue);
                         let hosted = self.shelf.queues.get(queue);
                         match hosted.is_some_and(|hosted| hosted.queue.is_last_receive(*sequence, *token)) {
@@ -294,7 +294,7 @@ impl Core {
                             false => then.refuse_change(changed),
                         }
                     }
-                    Op::Drop { queue, .. } => self.forget_waiting(*queue),
+                    QueueOp::Drop { queue, .. } => self.forget_waiting(*queue),
                     _ => {}
                 }
                 self.shelf.apply(op, now);
@@ -318,12 +318,12 @@ impl Core {
         for Pending { ops, then, is_admin, .. } in pending {
             for op in ops {
                 match op {
-                    Op::Send { queue, arrival, .. } => {
+                    QueueOp::Send { queue, arrival, .. } => {
                         if let Some(key) = arrival.deduplication {
                             self.keys_pending.remove(&(queue, key));
                         }
                     }
-                    Op::Move { queue, sequence, .. } => {
+                    QueueOp::Move { queue, sequence, .. } => {
                         if let Some(hosted) = self.shelf.queues.get_mut(&queue) {
                             hosted.queue.abort_move(sequence, now);
                         }
@@ -413,20 +413,20 @@ impl Core {
         }
     }
 
-    fn push(&mut self, op: &Op) {
+    fn push(&mut self, op: &QueueOp) {
         op.write(&mut self.round.bytes);
     }
 
     /// Puts operations into the round; they are answered when it is durable.
-    fn pend(&mut self, ops: Vec<Op>, then: Then, is_admin: bool) {
+    fn pend(&mut self, ops: Vec<QueueOp>, then: Then, is_admin: bool) {
         let begin = self.round.bytes.len();
         for op in &ops {
             op.write(&mut self.round.bytes);
         }
         if ops.is_empty() {
-            Op::Nothing.write(&mut self.round.bytes);
+            QueueOp::Nothing.write(&mut self.round.bytes);
         }
-        let is_growing = ops.iter().any(|op| matches!(op, Op::Send { .. } | Op::Put { .. }));
+        let is_growing = ops.iter().any(|op| matches!(op, QueueOp::Send { .. } | QueueOp::Put { .. }));
         let place = begin..self.round.bytes.len();
         self.round.is_awaited = true;
         self.admin_pending += usize::from(is_admin);
@@ -455,24 +455,28 @@ pub(crate) fn next_sequence(queue: &mut crate::queue::Queue) -> Sequence {
 }
 
 /// Answers a request that was not taken.
-pub(crate) fn refuse(request: Request, error: QueueError) {
+pub(crate) fn refuse(request: QueueRequest, error: QueueError) {
     match request {
-        Request::Send(_, _, reply) => drop(reply.send(Err(error))),
-        Request::Receive(_, _, reply) | Request::Peek(_, _, _, reply) => drop(reply.send(Err(error))),
-        Request::Delete(_, _, reply) | Request::ChangeVisibility(_, _, reply) => drop(reply.send(Err(error))),
-        Request::Look(_, reply) => drop(reply.send(Err(error))),
-        Request::ListTasks(_, _, reply) => drop(reply.send(Err(error))),
-        Request::Admin(admin) => match admin {
+        QueueRequest::Send(_, _, reply) => drop(reply.send(Err(error))),
+        QueueRequest::Receive(_, _, reply) | QueueRequest::Peek(_, _, _, reply) => {
+            drop(reply.send(Err(error)))
+        }
+        QueueRequest::Delete(_, _, reply) | QueueRequest::ChangeVisibility(_, _, reply) => {
+            drop(reply.send(Err(error)))
+        }
+        QueueRequest::Look(_, reply) => drop(reply.send(Err(error))),
+        QueueRequest::ListTasks(_, _, reply) => drop(reply.send(Err(error))),
+        QueueRequest::Admin(admin) => match admin {
             Admin::Create(_, reply) => drop(reply.send(Err(error))),
             Admin::Update(_, _, reply) | Admin::Drop(_, reply) | Admin::Purge(_, reply) => {
                 let _ = reply.send(Err(error));
             }
             Admin::StartTask(_, reply) | Admin::CancelTask(_, _, reply) => drop(reply.send(Err(error))),
         },
-        Request::GiveBack(..)
-        | Request::Delta(_)
-        | Request::Stored(_)
-        | Request::Ahead(..)
-        | Request::Close(_) => {}
+        QueueRequest::GiveBack(..)
+        | QueueRequest::Delta(_)
+        | QueueRequest::Stored(_)
+        | QueueRequest::Ahead(..)
+        | QueueRequest::Close(_) => {}
     }
 }

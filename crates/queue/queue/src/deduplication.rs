@@ -31,7 +31,7 @@ impl DeduplicationKey {
 
 /// The message that a key was taken with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct DeduplicationSeen {
     pub(crate) number: Number,
     pub(crate) sequence: Sequence,
     /// When, in milliseconds since the epoch.
@@ -41,7 +41,7 @@ pub(crate) struct Seen {
 /// The keys of one queue.
 #[derive(Default)]
 pub(crate) struct Deduplication {
-    seen: HashMap<DeduplicationKey, Seen>,
+    seen: HashMap<DeduplicationKey, DeduplicationSeen>,
     /// In the order of their times.
     order: VecDeque<(u64, DeduplicationKey)>,
     /// What the checkpoint does not have yet.
@@ -68,12 +68,12 @@ impl Deduplication {
     }
 
     /// The message that was taken with this key less than five minutes ago.
-    pub(crate) fn get(&self, key: &DeduplicationKey, now: u64) -> Option<Seen> {
+    pub(crate) fn get(&self, key: &DeduplicationKey, now: u64) -> Option<DeduplicationSeen> {
         self.seen.get(key).copied().filter(|seen| now < seen.at + DEDUPLICATION_MS)
     }
 
     /// Remembers a key. `is_new` says that the checkpoint does not have it.
-    pub(crate) fn insert(&mut self, key: DeduplicationKey, seen: Seen, is_new: bool) {
+    pub(crate) fn insert(&mut self, key: DeduplicationKey, seen: DeduplicationSeen, is_new: bool) {
         if self.seen.insert(key, seen).is_none() {
             self.total.fetch_add(1, Ordering::Relaxed);
         }
@@ -103,7 +103,9 @@ impl Deduplication {
     }
 
     /// What the next checkpoint has to write, and to remove.
-    pub(crate) fn take_changes(&mut self) -> (Vec<(DeduplicationKey, Seen)>, Vec<DeduplicationKey>) {
+    pub(crate) fn take_changes(
+        &mut self,
+    ) -> (Vec<(DeduplicationKey, DeduplicationSeen)>, Vec<DeduplicationKey>) {
         let added = std::mem::take(&mut self.added);
         let written = added.into_iter().filter_map(|key| Some((key, *self.seen.get(&key)?))).collect();
         (written, std::mem::take(&mut self.expired))
@@ -118,11 +120,12 @@ mod tests {
     fn a_key_is_known_for_five_minutes_and_can_be_taken_again_then() {
         let key = DeduplicationKey::new(Scope::Queue, "g", "id");
         let mut seen = Deduplication::default();
-        let first = Seen { number: Number(1), sequence: Sequence(1), at: 1_000 };
+        let first = DeduplicationSeen { number: Number(1), sequence: Sequence(1), at: 1_000 };
         seen.insert(key, first, true);
         assert_eq!(seen.get(&key, 1_000 + DEDUPLICATION_MS - 1), Some(first));
         assert_eq!(seen.get(&key, 1_000 + DEDUPLICATION_MS), None);
-        let again = Seen { number: Number(2), sequence: Sequence(2), at: 1_000 + DEDUPLICATION_MS };
+        let again =
+            DeduplicationSeen { number: Number(2), sequence: Sequence(2), at: 1_000 + DEDUPLICATION_MS };
         seen.insert(key, again, true);
         seen.expire(1_000 + DEDUPLICATION_MS);
         assert_eq!(seen.get(&key, 1_000 + DEDUPLICATION_MS), Some(again));

@@ -32,7 +32,8 @@ pub struct Receipt {
     pub sequence: Sequence,
     /// The receive.
     pub token: Token,
-    /// Where the message's tuple was put by it: the time from which on it is visible again. 0 where the store knows by itself.
+    /// Where the message's tuple was put by it: the time from which on it is visible again. 0 where the store knows by
+    /// itself.
     pub place: u64,
 }
 

@@ -111,7 +111,8 @@ impl Index {
     }
 
     /// Takes `count` tuples out: a random choice among the oldest `hint + count - 1` visible ones, in the order of the
-    /// index (BDQS, section III.B.2). With a hint of 1 they are the oldest. The second is how many older ones they passed over.
+    /// index (BDQS, section III.B.2). With a hint of 1 they are the oldest. The second is how many older ones they
+    /// passed over.
     pub(crate) fn take(
         &mut self,
         count: usize,

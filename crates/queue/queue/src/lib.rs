@@ -9,8 +9,8 @@
 //! - **Order.** With an order hint of 1 messages are received in the order of the index; in a FIFO queue those of a
 //!   group always are, and nothing is that comes after an invisible one of its group.
 //! - **Nothing is searched.** What a request costs does not depend on how much there is.
-//! - **Bounded.** Of each message 16 to 48 bytes are in memory, and of invisible ones some more; contents are there until the
-//!   tree has them, and those that will be received next ([`limits`]).
+//! - **Bounded.** Of each message 16 to 48 bytes are in memory, and of invisible ones some more; contents are there
+//!   until the tree has them, and those that will be received next ([`limits`]).
 //!
 //! What it is not: it does not know accounts, but names; and nothing of a protocol.
 //!
@@ -51,15 +51,15 @@ mod tree;
 mod view;
 
 pub use checkpoint::TAG;
-pub use contract::{Answer, Outcomes, QueueStore, SentEach};
+pub use contract::{Outcomes, QueueStore, SentEach, StoreAnswer};
 pub use ids::{NoReceipt, Number, QueueId, Receipt, Secret, Sequence, Token};
 pub use queue::{Counts, Happened, ReceiptError};
 pub use queues::{Queues, QueuesConfig};
 pub use recovery::Recovery;
-pub use request::{Change, Figures, Message, QueueError, Receive, Send, Sent};
+pub use request::{Figures, Message, QueueError, Receive, Send, Sent, VisibilityChange};
 pub use settings::{
     Consistency, Fifo, MoveStatus, MoveTask, NoConsistency, NoOrderHint, OrderHint, QueueRecord, Redrive,
     Scope, Settings,
 };
 pub use tree::TreeError;
-pub use view::View;
+pub use view::QueueView;

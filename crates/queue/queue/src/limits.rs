@@ -25,9 +25,9 @@ pub const IN_FLIGHT_MAX: u64 = 120_000;
 /// How long a FIFO queue knows the deduplication ids it has seen, in milliseconds.
 pub const DEDUPLICATION_MS: u64 = 300_000;
 
-/// Deduplication ids that one owner's queues know at the same time; with more, sends with further ones are refused until some were
-/// forgotten. Some 130 bytes each, so about 1.2 GiB: 33,000 sends a second for [`DEDUPLICATION_MS`]. They come on top of
-/// [`MEMORY_BYTES_MAX`].
+/// Deduplication ids that one owner's queues know at the same time; with more, sends with further ones are refused
+/// until some were forgotten. Some 130 bytes each, so about 1.2 GiB: 33,000 sends a second for [`DEDUPLICATION_MS`].
+/// They come on top of [`MEMORY_BYTES_MAX`].
 pub const DEDUPLICATION_KEYS_MAX: u64 = 10_000_000;
 
 /// How often the ids that are too old are looked for in all queues, while there are too many, in milliseconds.
@@ -57,7 +57,8 @@ pub const PAGE_ENTRIES: usize = 64;
 /// Bytes of journal records after which a checkpoint is taken; the journal may ask for one earlier.
 pub const CHECKPOINT_BYTES: u64 = 64 << 20;
 
-/// Bytes of memory that a content takes besides its own: its places in two tables, the allocator's, the count of who shares it.
+/// Bytes of memory that a content takes besides its own: its places in two tables, the allocator's, the count of who
+/// shares it.
 pub const CONTENT_OVERHEAD_BYTES: u64 = 128;
 
 /// Bytes of contents kept in memory for the next receives once they are in the tree.
@@ -96,7 +97,8 @@ pub const SWEEP_KEYS: usize = 20_000;
 /// Messages that one step of a move task moves, or one receive to the dead-letter queue.
 pub const MOVE_STEP: usize = 64;
 
-/// How long a receive that may not wait does so at most while messages before those that it is looking for are moved, in milliseconds.
+/// How long a receive that may not wait does so at most while messages before those that it is looking for are moved,
+/// in milliseconds.
 pub const MOVE_WAIT_MS: u64 = 5_000;
 
 /// Pause between two steps of a move task, in milliseconds.
@@ -125,8 +127,8 @@ pub const BUCKET_MS: u64 = 10_000;
 /// The shared store: a tuple whose put was answered later than this after its time, in milliseconds, is put again.
 pub const WRITE_MS: u64 = 2_000;
 
-/// The shared store: how long after its time was over a bucket is dropped, in milliseconds: replicas that were down for a
-/// moment have got by then what they missed.
+/// The shared store: how long after its time was over a bucket is dropped, in milliseconds: replicas that were down for
+/// a moment have got by then what they missed.
 pub const DROP_AFTER_MS: u64 = 60_000;
 
 /// The shared store: time whose tuples are read at once where much may have been deleted, in milliseconds.
@@ -138,12 +140,12 @@ pub const REFRESH_MS: u64 = 1_000;
 /// The shared store: how long a front end believes that there is nothing below its cursors, in milliseconds.
 pub const LOOK_BACK_MS: u64 = 10_000;
 
-/// The shared store: a tuple whose body is not there stays for so long after it was sent, in milliseconds, where one replica
-/// is enough: the body may be at another one.
+/// The shared store: a tuple whose body is not there stays for so long after it was sent, in milliseconds, where one
+/// replica is enough: the body may be at another one.
 pub const SETTLE_MS: u64 = 10_000;
 
-/// The shared store: KiB of what one front end's calls have that go on to their end though nobody may wait for them any more; further ones
-/// wait. Each counts for one at least, and a receive for as much as ten small messages.
+/// The shared store: KiB of what one front end's calls have that go on to their end though nobody may wait for them any
+/// more; further ones wait. Each counts for one at least, and a receive for as much as ten small messages.
 pub const CALLS_KIB: usize = 256 << 10;
 
 /// The shared store: longest pause between two looks of a receive that waits, in milliseconds.
@@ -161,13 +163,15 @@ pub const COUNTED_MAX: usize = 1_000_000;
 /// The shared store: most parts of a queue.
 pub const PARTS_MAX: u16 = 64;
 
-/// The shared store: of so many receives one is looked after for duplicates; with K = auto of [`AUTO_LOOKS_EVERY`], once it knows where it is.
+/// The shared store: of so many receives one is looked after for duplicates; with K = auto of [`AUTO_LOOKS_EVERY`],
+/// once it knows where it is.
 pub const LOOKS_EVERY: u64 = 16;
 
 /// The shared store: see [`LOOKS_EVERY`].
 pub const AUTO_LOOKS_EVERY: u64 = 2;
 
-/// The shared store: how far from a receive's tuple those of others that took the same message are looked for, in milliseconds.
+/// The shared store: how far from a receive's tuple those of others that took the same message are looked for, in
+/// milliseconds.
 pub const LOOK_MS: u64 = 1_000;
 
 /// The shared store: of 1,000 receives with K = auto, those that may take what another receiver has.
@@ -176,36 +180,39 @@ pub const AUTO_TARGET_PERMILLE: u32 = 20;
 /// The shared store: queues of which a front end remembers something; beyond it what it knows is read again.
 pub const QUEUES_KNOWN_MAX: usize = 100_000;
 
-/// The shared store: changed visibilities of one queue that a front end remembers, so that a delete need not look for them.
+/// The shared store: changed visibilities of one queue that a front end remembers, so that a delete need not look for
+/// them.
 pub const FORWARDS_KNOWN_MAX: usize = 10_000;
 
 /// The shared store: tuples without a body that one sweep of a queue removes.
 pub const GHOSTS_MAX: usize = 100_000;
 
-/// The shared store: places as a dead letter at which a delete looks for a message. Each move to a dead-letter queue is one, and each that
-/// failed.
+/// The shared store: places as a dead letter at which a delete looks for a message. Each move to a dead-letter queue is
+/// one, and each that failed.
 pub const LETTERS_MAX: usize = 1_000;
 
-/// The shared store: tuples that a move task may read in a millisecond while it looks for what it has to move behind other messages.
+/// The shared store: tuples that a move task may read in a millisecond while it looks for what it has to move behind
+/// other messages.
 pub const SEARCH_TUPLES_PER_MS: u64 = 10;
 
-/// The shared store: longest pause between two such looks, in milliseconds, while what was found last is still invisible.
+/// The shared store: longest pause between two such looks, in milliseconds, while what was found last is still
+/// invisible.
 pub const SEARCH_PAUSE_MS_MAX: u64 = 300_000;
 
-/// The shared store: how long what is known of a FIFO queue's group is kept after its last change, in seconds: longer than any
-/// message is kept, so that nothing has to be tidied up behind a queue, or a group that is not used any more.
+/// The shared store: how long what is known of a FIFO queue's group is kept after its last change, in seconds: longer
+/// than any message is kept, so that nothing has to be tidied up behind a queue, or a group that is not used any more.
 pub const GROUP_TTL_S: u32 = 15 * 24 * 3_600;
 
 /// The shared store: how often a change of a FIFO queue's group is tried when others' changes come between.
 pub const GROUP_ATTEMPTS: usize = 50;
 
-/// The shared store: locks among which the groups of a FIFO queue are divided in one front end, so that its own requests wait for
-/// each other instead of undoing each other's work.
+/// The shared store: locks among which the groups of a FIFO queue are divided in one front end, so that its own
+/// requests wait for each other instead of undoing each other's work.
 pub const GROUP_LOCKS: usize = 64;
 
 /// The shared store: tuples of groups that a receive from a FIFO queue reads at once.
 pub const GROUPS_READ: usize = 32;
 
-/// The shared store: how long which group a deduplication id belongs to is kept, in milliseconds. It belongs to that group for
-/// a quarter of it, and a little longer; then it can belong to another one.
+/// The shared store: how long which group a deduplication id belongs to is kept, in milliseconds. It belongs to that
+/// group for a quarter of it, and a little longer; then it can belong to another one.
 pub const CLAIM_MS: u64 = 4 * DEDUPLICATION_MS;

@@ -1,13 +1,13 @@
-//! The order hint K (BDQS, section III.B.2): which of the oldest visible messages a receive takes; and K = auto, which the paper
-//! leaves to future work.
+//! The order hint K (BDQS, section III.B.2): which of the oldest visible messages a receive takes; and K = auto, which
+//! the paper leaves to future work.
 //!
-//! Receivers at several front ends that read the index at the same time see the same oldest messages. With K each takes a
-//! random one of K, so that two of them take the same one less often the larger K is, and order is given up for it.
+//! Receivers at several front ends that read the index at the same time see the same oldest messages. With K each takes
+//! a random one of K, so that two of them take the same one less often the larger K is, and order is given up for it.
 //!
-//! [`AutoHint`] finds the smallest K whose duplicates stay at or under a target. It knows only what it can see: after some of its
-//! receives it is told whether another receiver took the same message before. Two that choose one of K each collide with a chance that is
-//! inverse to K: so K times the share of receives that collided is how many there are to collide with, whatever K was while it was
-//! seen, and that over the target is the K to be used. What holds:
+//! [`AutoHint`] finds the smallest K whose duplicates stay at or under a target. It knows only what it can see: after
+//! some of its receives it is told whether another receiver took the same message before. Two that choose one of K each
+//! collide with a chance that is inverse to K: so K times the share of receives that collided is how many there are to
+//! collide with, whatever K was while it was seen, and that over the target is the K to be used. What holds:
 //! - Alone it stays at K = 1: there is nothing to be seen, and order costs nothing.
 //! - Where the chance is not quite inverse to K, it still settles where duplicates are what is aimed at: below the
 //!   target, as it is met by chance and not exactly.
@@ -16,8 +16,8 @@
 
 use crate::limits::{AUTO_LOOKS_EVERY, ORDER_HINT_MAX};
 
-/// Chooses `count` of `candidates` by chance, each subset as likely as any other; the order stays. The second is how many of
-/// those that are left are older than a chosen one, counted for each of the chosen.
+/// Chooses `count` of `candidates` by chance, each subset as likely as any other; the order stays. The second is how
+/// many of those that are left are older than a chosen one, counted for each of the chosen.
 pub(crate) fn choose<T>(
     candidates: Vec<T>,
     count: usize,
@@ -51,8 +51,8 @@ const LOOKS_BEFORE: f64 = 16.0;
 /// Looks, those before the first one included, until which every receive is looked after.
 const LOOKS_EAGER: f64 = 128.0;
 
-/// Part of the target that is aimed at: some duplicates are not seen, and K is at times too small by as much as it is too large, which
-/// costs more than it saves.
+/// Part of the target that is aimed at: some duplicates are not seen, and K is at times too small by as much as it is
+/// too large, which costs more than it saves.
 const AIM: f64 = 0.65;
 
 /// K, as what is seen asks for.
@@ -116,7 +116,8 @@ mod tests {
         })
     }
 
-    /// Lets it run where `receivers` collide as chance has it; the mean K and the rate of duplicates over the second half.
+    /// Lets it run where `receivers` collide as chance has it; the mean K and the rate of duplicates over the second
+    /// half.
     fn settle(receivers: u32, seed: u64) -> (f64, f64) {
         let (mut hint, mut random) = (AutoHint::new(20), seed);
         let (mut sum, mut duplicates) = (0_u64, 0_u64);

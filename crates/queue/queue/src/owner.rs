@@ -14,7 +14,9 @@ use std::sync::Arc;
 
 use futures::FutureExt;
 use tailwater_env::{Env, Task};
-use tailwater_journal::{Append, AppendError, Incarnation, Journal, JournalPosition, Lost};
+use tailwater_journal::{
+    Incarnation, Journal, JournalAppendError, JournalAppendOptions, JournalPosition, Lost,
+};
 use tokio::sync::{Notify, mpsc};
 
 use crate::checkpoint::TAG;
@@ -22,10 +24,10 @@ use crate::clock::QueueClock;
 use crate::core::Core;
 use crate::limits::{CHECKPOINT_BYTES, OWNER_QUEUE_REQUESTS, OWNER_ROUND_REQUESTS, ROUND_BYTES};
 use crate::reader::AheadRead;
-use crate::request::{QueueError, Request};
+use crate::request::{QueueError, QueueRequest};
 
 /// What an owner stands on.
-pub(crate) struct Floor {
+pub(crate) struct QueueDependencies {
     pub(crate) env: Env,
     pub(crate) journal: Journal,
     pub(crate) clock: QueueClock,
@@ -39,7 +41,7 @@ pub(crate) struct Floor {
 }
 
 /// Starts an owner of what is in `core`. Dropping the task cancels it.
-pub(crate) fn start(floor: Floor, core: Core) -> (mpsc::Sender<Request>, Task) {
+pub(crate) fn start(floor: QueueDependencies, core: Core) -> (mpsc::Sender<QueueRequest>, Task) {
     let (requests, queue) = mpsc::channel(OWNER_QUEUE_REQUESTS);
     let env = floor.env.clone();
     let owner = Owner {
@@ -53,7 +55,7 @@ pub(crate) fn start(floor: Floor, core: Core) -> (mpsc::Sender<Request>, Task) {
 }
 
 struct Owner {
-    floor: Floor,
+    floor: QueueDependencies,
     core: Core,
     incarnation: Incarnation,
     /// Where the rounds in the journal end that somebody waits for, oldest first.
@@ -69,7 +71,7 @@ enum Woken {
 }
 
 impl Owner {
-    async fn run(mut self, mut queue: mpsc::Receiver<Request>) {
+    async fn run(mut self, mut queue: mpsc::Receiver<QueueRequest>) {
         let env = self.floor.env.clone();
         let mut requests = Vec::with_capacity(OWNER_ROUND_REQUESTS);
         loop {
@@ -100,7 +102,7 @@ impl Owner {
             self.settle();
             for request in requests.drain(..) {
                 match request {
-                    Request::Delta(reply) => {
+                    QueueRequest::Delta(reply) => {
                         // All that was taken before goes first.
                         self.append().await;
                         let covered = self.settle();
@@ -140,7 +142,7 @@ impl Owner {
     /// Puts the round into the journal. Waits only where the journal has no room for a moment.
     async fn append(&mut self) {
         while let Some(round) = self.core.round() {
-            let mut append = Append::new(self.incarnation);
+            let mut append = JournalAppendOptions::new(self.incarnation);
             if !round.is_awaited {
                 append = append.unsynced();
             }
@@ -161,13 +163,13 @@ impl Owner {
                     }
                 }
                 // What was lost by it is found when its round is looked at.
-                Err(AppendError::Stale { current }) => self.incarnation = current,
-                Err(AppendError::Backlog { .. }) => self.floor.journal.ready().await,
+                Err(JournalAppendError::Stale { current }) => self.incarnation = current,
+                Err(JournalAppendError::Backlog { .. }) => self.floor.journal.ready().await,
                 Err(error) => {
                     let now = self.floor.clock.now();
                     let error = match error {
-                        AppendError::Closed => QueueError::Closed,
-                        AppendError::Full(_) if is_growing => {
+                        JournalAppendError::Closed => QueueError::Closed,
+                        JournalAppendError::Full(_) if is_growing => {
                             self.core.refused_growing(&QueueError::Unavailable(error.to_string()), now);
                             continue;
                         }

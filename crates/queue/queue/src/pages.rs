@@ -1,13 +1,14 @@
-//! What is known of each message of a queue, in memory, by the number it has in its queue: 48 bytes, or 16 in a backlog.
+//! What is known of each message of a queue, in memory, by the number it has in its queue: 48 bytes, or 16 in a
+//! backlog.
 //!
 //! Numbers are dense and grow, so entries lie in pages of [`PAGE_ENTRIES`]; a page goes when its last entry does. A
 //! lookup is two array accesses. A page is open when one of its entries is put in or changed, and is packed by
-//! [`Pages::pack`], which the checkpoints call: messages that nobody has received yet differ in little. One whose delay ends opens its
-//! page, which stays so until something of it is changed again.
+//! [`Pages::pack`], which the checkpoints call: messages that nobody has received yet differ in little. One whose delay
+//! ends opens its page, which stays so until something of it is changed again.
 //!
-//! Between the oldest entry and the newest an empty page keeps its place of 16 bytes. So one message that nobody deletes costs a quarter of a
-//! byte for each that was sent after it, until it is too old: 22 MB for a day of 1,000 messages a second. That is little beside what a
-//! tree of pages would cost each lookup.
+//! Between the oldest entry and the newest an empty page keeps its place of 16 bytes. So one message that nobody
+//! deletes costs a quarter of a byte for each that was sent after it, until it is too old: 22 MB for a day of 1,000
+//! messages a second. That is little beside what a tree of pages would cost each lookup.
 
 use std::collections::VecDeque;
 
@@ -16,7 +17,7 @@ use crate::limits::PAGE_ENTRIES;
 
 /// One message's entry. Times are milliseconds since the epoch, and those after `sent_at` count from there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct PageEntry {
     /// Where its content is.
     pub(crate) number: Number,
     pub(crate) sent_at: u64,
@@ -53,9 +54,9 @@ pub(crate) const STORED: u8 = 16;
 pub(crate) const DIRTY: u8 = 32;
 const LIVE: u8 = 128;
 
-const _: () = assert!(std::mem::size_of::<Entry>() == 48);
+const _: () = assert!(std::mem::size_of::<PageEntry>() == 48);
 
-impl Entry {
+impl PageEntry {
     pub(crate) fn new(number: Number, sent_at: u64, visible_at: u64) -> Self {
         Self {
             number,
@@ -85,21 +86,21 @@ impl Entry {
     }
 }
 
-enum Page {
-    Open(Box<Open>),
+enum BodyPage {
+    Open(Box<OpenPage>),
     Packed(Box<Packed>),
 }
 
-struct Open {
+struct OpenPage {
     live: usize,
-    entries: [Entry; PAGE_ENTRIES],
+    entries: [PageEntry; PAGE_ENTRIES],
 }
 
 /// Entries that differ from one of them by little.
 struct Packed {
     /// One bit for each entry, the first one's the lowest.
     live: u64,
-    like: Entry,
+    like: PageEntry,
     differences: [Difference; PAGE_ENTRIES],
 }
 
@@ -114,14 +115,14 @@ struct Difference {
 
 const _: () = assert!(PAGE_ENTRIES == u64::BITS as usize && std::mem::size_of::<Difference>() == 16);
 
-impl Open {
+impl OpenPage {
     /// The same, packed, if the entries are that much alike.
     fn packed(&self) -> Option<Packed> {
         let like = *self.entries.iter().find(|entry| entry.is(LIVE))?;
         let mut packed = Packed { live: 0, like, differences: [Difference::default(); PAGE_ENTRIES] };
         for (at, entry) in self.entries.iter().enumerate().filter(|(_, entry)| entry.is(LIVE)) {
-            let Entry { number, sent_at, visible_at, group, .. } = *entry;
-            if (Entry { number, sent_at, visible_at, group, ..like }) != *entry {
+            let PageEntry { number, sent_at, visible_at, group, .. } = *entry;
+            if (PageEntry { number, sent_at, visible_at, group, ..like }) != *entry {
                 return None;
             }
             let difference =
@@ -139,10 +140,10 @@ impl Open {
 }
 
 impl Packed {
-    fn get(&self, at: usize) -> Option<Entry> {
+    fn get(&self, at: usize) -> Option<PageEntry> {
         let Difference { number, sent_at, visible_at, group } = self.differences[at];
         let sent_at = self.like.sent_at.wrapping_add_signed(sent_at.into());
-        (self.live & (1 << at) != 0).then(|| Entry {
+        (self.live & (1 << at) != 0).then(|| PageEntry {
             number: Number(self.like.number.0.wrapping_add_signed(number.into())),
             sent_at,
             visible_at: sent_at.wrapping_add_signed(visible_at.into()),
@@ -151,15 +152,15 @@ impl Packed {
         })
     }
 
-    fn opened(&self) -> Open {
-        let dead = Entry::new(Number(0), 0, 0);
+    fn opened(&self) -> OpenPage {
+        let dead = PageEntry::new(Number(0), 0, 0);
         let entries = std::array::from_fn(|at| self.get(at).unwrap_or(dead));
-        Open { live: self.live.count_ones() as usize, entries }
+        OpenPage { live: self.live.count_ones() as usize, entries }
     }
 }
 
-impl Page {
-    fn get(&self, at: usize) -> Option<Entry> {
+impl BodyPage {
+    fn get(&self, at: usize) -> Option<PageEntry> {
         match self {
             Self::Open(open) => Some(open.entries[at]).filter(|entry| entry.is(LIVE)),
             Self::Packed(packed) => packed.get(at),
@@ -167,7 +168,7 @@ impl Page {
     }
 
     /// The page as one whose entries can be changed.
-    fn open(&mut self) -> &mut Open {
+    fn open(&mut self) -> &mut OpenPage {
         if let Self::Packed(packed) = self {
             *self = Self::Open(Box::new(packed.opened()));
         }
@@ -183,7 +184,7 @@ impl Page {
 pub(crate) struct Pages {
     /// The index of the first page in `pages`.
     first: u64,
-    pages: VecDeque<Option<Page>>,
+    pages: VecDeque<Option<BodyPage>>,
     len: u64,
 }
 
@@ -192,12 +193,12 @@ impl Pages {
         self.len
     }
 
-    pub(crate) fn get(&self, sequence: Sequence) -> Option<Entry> {
+    pub(crate) fn get(&self, sequence: Sequence) -> Option<PageEntry> {
         let (page, at) = place(sequence);
         self.pages.get(self.index(page)?)?.as_ref()?.get(at)
     }
 
-    pub(crate) fn get_mut(&mut self, sequence: Sequence) -> Option<&mut Entry> {
+    pub(crate) fn get_mut(&mut self, sequence: Sequence) -> Option<&mut PageEntry> {
         let (page, at) = place(sequence);
         let index = self.index(page)?;
         let page = self.pages.get_mut(index)?.as_mut()?;
@@ -217,10 +218,10 @@ impl Pages {
             if before.replace(page) != Some(page)
                 && let Some(index) = self.index(page)
                 && let Some(Some(page)) = self.pages.get_mut(index)
-                && let Page::Open(open) = page
+                && let BodyPage::Open(open) = page
                 && let Some(packed) = open.packed()
             {
-                *page = Page::Packed(Box::new(packed));
+                *page = BodyPage::Packed(Box::new(packed));
             }
         }
     }
@@ -231,7 +232,7 @@ impl Pages {
     }
 
     /// Puts an entry in, in place of one that is there.
-    pub(crate) fn insert(&mut self, sequence: Sequence, mut entry: Entry) {
+    pub(crate) fn insert(&mut self, sequence: Sequence, mut entry: PageEntry) {
         let (page, at) = place(sequence);
         if self.pages.is_empty() {
             self.first = page;
@@ -244,8 +245,8 @@ impl Pages {
         while index >= self.pages.len() {
             self.pages.push_back(None);
         }
-        let dead = Entry::new(Number(0), 0, 0);
-        let empty = || Page::Open(Box::new(Open { live: 0, entries: [dead; PAGE_ENTRIES] }));
+        let dead = PageEntry::new(Number(0), 0, 0);
+        let empty = || BodyPage::Open(Box::new(OpenPage { live: 0, entries: [dead; PAGE_ENTRIES] }));
         let page = self.pages[index].get_or_insert_with(empty).open();
         if !page.entries[at].is(LIVE) {
             page.live += 1;
@@ -255,7 +256,7 @@ impl Pages {
         page.entries[at] = entry;
     }
 
-    pub(crate) fn remove(&mut self, sequence: Sequence) -> Option<Entry> {
+    pub(crate) fn remove(&mut self, sequence: Sequence) -> Option<PageEntry> {
         let (number, at) = place(sequence);
         let index = self.index(number)?;
         let slot = self.pages.get_mut(index)?;
@@ -280,14 +281,14 @@ impl Pages {
     }
 
     /// The oldest entry. Looks at one page only: the first one always has one.
-    pub(crate) fn first(&self) -> Option<(Sequence, Entry)> {
+    pub(crate) fn first(&self) -> Option<(Sequence, PageEntry)> {
         let page = self.pages.front()?.as_ref()?;
         let base = self.first * PAGE_ENTRIES as u64;
         (0..PAGE_ENTRIES).find_map(|at| Some((Sequence(base + at as u64), page.get(at)?)))
     }
 
     /// All entries, oldest first, from a number on.
-    pub(crate) fn iter_from(&self, from: Sequence) -> impl Iterator<Item = (Sequence, Entry)> {
+    pub(crate) fn iter_from(&self, from: Sequence) -> impl Iterator<Item = (Sequence, PageEntry)> {
         let skipped = usize::try_from(place(from).0.saturating_sub(self.first)).unwrap_or(usize::MAX);
         let pages = self.pages.iter().enumerate().skip(skipped);
         let entries =
@@ -311,7 +312,7 @@ mod tests {
     fn entries_come_and_go_in_any_order_and_their_pages_with_them() {
         let mut pages = Pages::default();
         for number in 100..1_000 {
-            pages.insert(Sequence(number), Entry::new(Number(number), 0, 0));
+            pages.insert(Sequence(number), PageEntry::new(Number(number), 0, 0));
         }
         assert_eq!(pages.first().map(|(sequence, _)| sequence), Some(Sequence(100)));
         for number in (100..999).rev() {
@@ -320,7 +321,7 @@ mod tests {
         }
         assert_eq!((pages.len(), pages.pages.len()), (1, 1));
         assert_eq!(pages.first().map(|(sequence, _)| sequence), Some(Sequence(999)));
-        pages.insert(Sequence(7), Entry::new(Number(7), 0, 0));
+        pages.insert(Sequence(7), PageEntry::new(Number(7), 0, 0));
         let all: Vec<u64> = pages.iter_from(Sequence(0)).map(|(sequence, _)| sequence.0).collect();
         assert_eq!(all, [7, 999]);
         assert_eq!(pages.iter_from(Sequence(8)).count(), 1);
@@ -329,12 +330,12 @@ mod tests {
     #[test]
     fn a_packed_page_has_the_entries_that_were_put_in_and_is_opened_for_changes() {
         let mut pages = Pages::default();
-        let entry = |number: u64| Entry {
+        let entry = |number: u64| PageEntry {
             group: (number % 3) as u32,
             source: 7,
             flags: IN_TREE | STORED,
             // One that was moved here is older, and its content is older, too.
-            ..Entry::new(Number(5_000 - number), 1_000_000 - 9 * number, 2_000_000 + number)
+            ..PageEntry::new(Number(5_000 - number), 1_000_000 - 9 * number, 2_000_000 + number)
         };
         for number in 0..200 {
             pages.insert(Sequence(number), entry(number));
@@ -343,12 +344,12 @@ mod tests {
         pages.get_mut(Sequence(130)).expect("it is there").receives = 1;
         pages.pack((0..200).map(Sequence));
         let packed: Vec<bool> =
-            pages.pages.iter().map(|page| matches!(page, Some(Page::Packed(_)))).collect();
+            pages.pages.iter().map(|page| matches!(page, Some(BodyPage::Packed(_)))).collect();
         assert_eq!(packed, [true, true, false, true]);
         let found: Vec<_> = pages.iter_from(Sequence(0)).map(|(sequence, _)| sequence.0).collect();
         assert_eq!(found, (0..200).filter(|number| *number != 70).collect::<Vec<_>>());
         for number in [0, 63, 64, 69, 71, 199] {
-            let live = Entry { flags: IN_TREE | STORED | LIVE, ..entry(number) };
+            let live = PageEntry { flags: IN_TREE | STORED | LIVE, ..entry(number) };
             assert_eq!(pages.get(Sequence(number)), Some(live));
         }
         assert_eq!((pages.get(Sequence(70)), pages.get_mut(Sequence(70)).is_none()), (None, true));
@@ -363,10 +364,10 @@ mod tests {
         let far = [(0, 0, 1 << 32), (0, 1 << 32, 1 << 32), (1 << 32, 0, 0)];
         for (number, sent_at, visible_at) in far {
             let mut pages = Pages::default();
-            pages.insert(Sequence(0), Entry::new(Number(0), 0, 0));
-            pages.insert(Sequence(1), Entry::new(Number(number), sent_at, visible_at));
+            pages.insert(Sequence(0), PageEntry::new(Number(0), 0, 0));
+            pages.insert(Sequence(1), PageEntry::new(Number(number), sent_at, visible_at));
             pages.pack([Sequence(0)].into_iter());
-            assert!(matches!(pages.pages[0], Some(Page::Open(_))));
+            assert!(matches!(pages.pages[0], Some(BodyPage::Open(_))));
         }
     }
 }

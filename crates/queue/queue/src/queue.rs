@@ -14,15 +14,15 @@ mod tests;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::deduplication::{Deduplication, DeduplicationKey, Seen};
+use crate::deduplication::{Deduplication, DeduplicationKey, DeduplicationSeen};
 use crate::groups::Groups;
 use crate::ids::{Number, Sequence, Token};
 use crate::index::{Index, Tuple};
 use crate::limits::{IN_FLIGHT_MAX, INVISIBLE_MS_MAX};
-use crate::pages::{DELAYED, DIRTY, Entry, IN_FLIGHT, IN_TREE, MOVING, Pages, STORED};
+use crate::pages::{DELAYED, DIRTY, IN_FLIGHT, IN_TREE, MOVING, PageEntry, Pages, STORED};
 use crate::settings::{OrderHint, Settings};
 
-pub(crate) use changes::{Delta, State};
+pub(crate) use changes::{ChangesState, Delta};
 use fifo::Attempts;
 
 /// A message that was sent: what its journal record says, but for its content.
@@ -52,7 +52,7 @@ pub(crate) struct Want {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Taken {
     pub(crate) sequence: Sequence,
-    pub(crate) entry: Entry,
+    pub(crate) entry: PageEntry,
     /// The queue that it was moved away from, if it was.
     pub(crate) source: Option<Arc<str>>,
 }
@@ -60,14 +60,14 @@ pub(crate) struct Taken {
 /// A message on its way to another queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Carried {
-    pub(crate) entry: Entry,
+    pub(crate) entry: PageEntry,
     pub(crate) group: Option<Arc<str>>,
     pub(crate) source: Option<Arc<str>>,
 }
 
 /// What a receive did.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Received {
+pub(crate) struct QueueReceived {
     pub(crate) taken: Vec<Taken>,
     /// Messages that were received too often: they are out of the index, and wait for their move to be durable.
     pub(crate) overdue: Vec<Sequence>,
@@ -118,8 +118,8 @@ pub struct Happened {
     pub expired: u64,
     /// Messages moved to the dead-letter queue.
     pub redriven: u64,
-    /// Older visible messages that receives passed over, for each message that they took: what the order hint costs. Not
-    /// counted with a hint of infinity.
+    /// Older visible messages that receives passed over, for each message that they took: what the order hint costs.
+    /// Not counted with a hint of infinity.
     pub displaced: u64,
     /// Receives after which it was looked whether another receiver has the same message ([`crate::shared`]).
     pub looked: u64,
@@ -151,7 +151,7 @@ pub(crate) struct Queue {
     aged: BTreeSet<Tuple>,
     /// Names of queues that messages came from; an entry's `source` is a place in it, and 0 none.
     sources: Vec<Arc<str>>,
-    changes: changes::Changes,
+    changes: changes::QueueChanges,
     pub(crate) happened: Happened,
 }
 
@@ -212,8 +212,8 @@ impl Queue {
         self.deduplication.expire(now);
     }
 
-    /// When something happens by itself that a receive may wait for: a message becomes visible, or one goes that others of its
-    /// group are behind.
+    /// When something happens by itself that a receive may wait for: a message becomes visible, or one goes that others
+    /// of its group are behind.
     pub(crate) fn next_at(&self) -> Option<u64> {
         let expires_at = if self.is_fifo() { self.expires_at() } else { None };
         self.index.next_at().into_iter().chain(expires_at).min()
@@ -264,7 +264,7 @@ impl Queue {
     }
 
     /// A message's entry.
-    pub(crate) fn entry(&self, sequence: Sequence) -> Option<Entry> {
+    pub(crate) fn entry(&self, sequence: Sequence) -> Option<PageEntry> {
         self.pages.get(sequence)
     }
 
@@ -272,10 +272,10 @@ impl Queue {
     pub(crate) fn apply_arrival(&mut self, arrival: &Arrival, now: u64) {
         let Arrival { sequence, number, sent_at, visible_at, group, deduplication } = arrival;
         if let Some(key) = deduplication {
-            let seen = Seen { number: *number, sequence: *sequence, at: *sent_at };
+            let seen = DeduplicationSeen { number: *number, sequence: *sequence, at: *sent_at };
             self.deduplication.insert(*key, seen, true);
         }
-        let mut entry = Entry::new(*number, *sent_at, *visible_at);
+        let mut entry = PageEntry::new(*number, *sent_at, *visible_at);
         entry.set(DELAYED, *visible_at > now);
         self.put(*sequence, entry, group.as_ref(), None, now);
         self.happened.sent += 1;
@@ -285,7 +285,7 @@ impl Queue {
     fn put(
         &mut self,
         sequence: Sequence,
-        mut entry: Entry,
+        mut entry: PageEntry,
         group: Option<&Arc<str>>,
         source: Option<&Arc<str>>,
         now: u64,
@@ -323,11 +323,11 @@ impl Queue {
         u32::try_from(place + 1).expect("queues are in memory")
     }
 
-    fn source_of(&self, entry: &Entry) -> Option<Arc<str>> {
+    fn source_of(&self, entry: &PageEntry) -> Option<Arc<str>> {
         self.sources.get((entry.source as usize).checked_sub(1)?).cloned()
     }
 
-    fn group_of(&self, entry: &Entry) -> Option<Arc<str>> {
+    fn group_of(&self, entry: &PageEntry) -> Option<Arc<str>> {
         self.is_fifo().then(|| Arc::clone(&self.groups.get(entry.group).name))
     }
 
@@ -368,7 +368,7 @@ impl Queue {
     }
 
     /// Takes a message away.
-    fn remove(&mut self, sequence: Sequence, now: u64) -> Option<Entry> {
+    fn remove(&mut self, sequence: Sequence, now: u64) -> Option<PageEntry> {
         self.unlist(sequence);
         let entry = self.pages.remove(sequence)?;
         self.moving.remove(&sequence);
@@ -388,10 +388,10 @@ impl Queue {
         now: u64,
         want: &Want,
         random_below: &mut dyn FnMut(u64) -> u64,
-    ) -> Received {
+    ) -> QueueReceived {
         self.advance(now);
         if self.in_flight >= IN_FLIGHT_MAX {
-            return Received { is_full: true, ..Received::default() };
+            return QueueReceived { is_full: true, ..QueueReceived::default() };
         }
         match self.is_fifo() {
             true => self.receive_fifo(now, want, random_below),
@@ -400,7 +400,7 @@ impl Queue {
     }
 
     /// Whether a message was received so often that it goes to the dead-letter queue instead.
-    fn is_overdue(&self, entry: &Entry, want: &Want) -> bool {
+    fn is_overdue(&self, entry: &PageEntry, want: &Want) -> bool {
         want.may_redrive
             && self.settings.redrive.as_ref().is_some_and(|redrive| entry.receives >= redrive.receives_max)
     }
@@ -512,7 +512,8 @@ impl Queue {
         self.note_changed(sequence);
     }
 
-    /// Nobody took what was received: it is visible again, and as if it had not been received. A restart may find that it was.
+    /// Nobody took what was received: it is visible again, and as if it had not been received. A restart may find that
+    /// it was.
     pub(crate) fn give_back(&mut self, sequence: Sequence, token: Token, now: u64) {
         if !self.is_last_receive(sequence, token) {
             return;
@@ -546,8 +547,8 @@ impl Queue {
         self.changes.purged_upto = self.changes.purged_upto.max(Some(upto));
     }
 
-    /// A message is on its way to another queue: until that is durable, or lost, nobody can receive it, nor what is behind it in its
-    /// group.
+    /// A message is on its way to another queue: until that is durable, or lost, nobody can receive it, nor what is
+    /// behind it in its group.
     pub(crate) fn begin_move(&mut self, sequence: Sequence, now: u64) -> Option<Sequence> {
         let group = self.begin_move_within(sequence)?;
         if self.is_fifo() {
@@ -575,7 +576,8 @@ impl Queue {
         self.list(sequence, now);
     }
 
-    /// Whether a receive may find more once the moves that are under way are durable: what is behind them in their groups.
+    /// Whether a receive may find more once the moves that are under way are durable: what is behind them in their
+    /// groups.
     pub(crate) fn is_held(&self) -> bool {
         self.is_fifo() && !self.moving.is_empty()
     }
@@ -606,7 +608,7 @@ impl Queue {
         is_new: bool,
         (at, now): (u64, u64),
     ) {
-        let mut entry = Entry::new(carried.entry.number, sent_at, at);
+        let mut entry = PageEntry::new(carried.entry.number, sent_at, at);
         entry.generation = carried.entry.generation.wrapping_add(u8::from(is_new));
         entry.set(STORED, carried.entry.is(STORED));
         self.put(sequence, entry, carried.group.as_ref(), source, now);
@@ -628,7 +630,8 @@ impl Queue {
             .collect()
     }
 
-    /// The next messages for a move task, those that can be received: oldest first, in a FIFO queue one group after the other.
+    /// The next messages for a move task, those that can be received: oldest first, in a FIFO queue one group after the
+    /// other.
     pub(crate) fn movable(&mut self, upto: Sequence, count: usize, now: u64) -> Vec<Sequence> {
         self.advance(now);
         let Self { index, pages, .. } = self;
@@ -640,8 +643,8 @@ impl Queue {
         }
     }
 
-    /// Some of the messages that the next receives will take whose contents the tree has, in about that order; `taken` were
-    /// received just now.
+    /// Some of the messages that the next receives will take whose contents the tree has, in about that order; `taken`
+    /// were received just now.
     pub(crate) fn upcoming(&self, taken: &[Taken], count: usize) -> Vec<(Sequence, Number)> {
         let at = |sequence| self.pages.get(sequence).map_or(0, |entry| entry.visible_at);
         let oldest = self.index.oldest(count, at).into_iter().map(|(_, sequence)| sequence);
@@ -669,7 +672,7 @@ impl Queue {
         }
     }
 
-    fn note_removed(&mut self, sequence: Sequence, entry: &Entry, with_content: bool) {
+    fn note_removed(&mut self, sequence: Sequence, entry: &PageEntry, with_content: bool) {
         if entry.is(IN_TREE) {
             self.changes.removed.push((sequence, with_content.then_some(entry.number)));
         } else if with_content && entry.is(STORED) {
@@ -680,7 +683,7 @@ impl Queue {
         }
     }
 
-    fn note_purged(&mut self, entry: &Entry) {
+    fn note_purged(&mut self, entry: &PageEntry) {
         // What is in the tree under its own number is swept there; a content that came with a move is not.
         if entry.is(STORED) && !entry.is(IN_TREE) {
             self.changes.contents_removed.push(entry.number);

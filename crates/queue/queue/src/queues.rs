@@ -14,14 +14,16 @@ use crate::clock::QueueClock;
 use crate::core::{Core, Numbers};
 use crate::ids::{QueueId, Receipt, Secret, Sequence};
 use crate::limits::{CHECKPOINT_BYTES, READS_AHEAD_MAX, READS_MAX};
-use crate::owner::{self, Floor};
+use crate::owner::{self, QueueDependencies};
 use crate::queue::ReceiptError;
 use crate::reader::{Read, Reader};
-use crate::request::{Admin, Figures, Found, Message, QueueError, Receive, Reply, Request, Send, Sent};
+use crate::request::{
+    Admin, Figures, Message, QueueError, QueueFound, QueueReply, QueueRequest, Receive, Send, Sent,
+};
 use crate::settings::{MoveTask, QueueRecord};
-use crate::shelf::{Directory, Shelf};
+use crate::shelf::{Shelf, ShelfDirectory};
 use crate::tree::Tree;
-use crate::view::View;
+use crate::view::QueueView;
 
 /// How the queues work.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,8 +32,8 @@ pub struct QueuesConfig {
     pub owners: usize,
     /// Bytes of an owner's journal records after which a checkpoint is taken.
     pub checkpoint_bytes: u64,
-    /// Whether who reads contents waits for a checkpoint that is being written. redb keeps locks while it is at the disk, so
-    /// where all tasks run on one thread that has to be.
+    /// Whether who reads contents waits for a checkpoint that is being written. redb keeps locks while it is at the
+    /// disk, so where all tasks run on one thread that has to be.
     pub one_at_the_tree: bool,
 }
 
@@ -44,13 +46,13 @@ impl Default for QueuesConfig {
 /// All queues of a store; cheap to clone. They end with the last handle, as in a crash of the process.
 #[derive(Clone)]
 pub struct Queues {
-    inner: Arc<Inner>,
+    inner: Arc<QueuesInner>,
 }
 
-struct Inner {
+struct QueuesInner {
     secret: Secret,
-    owners: Vec<mpsc::Sender<Request>>,
-    directory: Arc<RwLock<Directory>>,
+    owners: Vec<mpsc::Sender<QueueRequest>>,
+    directory: Arc<RwLock<ShelfDirectory>>,
     reads: mpsc::Sender<Read>,
     checkpoints: mpsc::Sender<oneshot::Sender<()>>,
     _tasks: Vec<Task>,
@@ -85,7 +87,7 @@ impl Queues {
         let shelves = shelf.divide(count, |account| owner_of(account, count));
         let (aheads, aheads_asked) = mpsc::channel(READS_AHEAD_MAX);
         let owners = shelves.into_iter().enumerate().map(|(number, shelf)| {
-            let floor = Floor {
+            let floor = QueueDependencies {
                 env: env.clone(),
                 journal: journal.clone(),
                 clock: clock.clone(),
@@ -114,7 +116,7 @@ impl Queues {
         let (reads, queue) = mpsc::channel(READS_MAX);
         let reader = Reader { tree, owners: owners.clone(), gate };
         tasks.push(env.spawn_dedicated("queue-reader", reader.run(queue, aheads_asked)));
-        Self { inner: Arc::new(Inner { secret, owners, directory, reads, checkpoints, _tasks: tasks }) }
+        Self { inner: Arc::new(QueuesInner { secret, owners, directory, reads, checkpoints, _tasks: tasks }) }
     }
 
     /// The key of receipts and message ids.
@@ -123,12 +125,12 @@ impl Queues {
     }
 
     /// A queue, by its account and name.
-    pub fn find(&self, account: &str, name: &str) -> Option<Arc<View>> {
+    pub fn find(&self, account: &str, name: &str) -> Option<Arc<QueueView>> {
         self.inner.directory.read().get(account)?.get(name).cloned()
     }
 
     /// Queues of an account whose names begin with `prefix` and are greater than `after`, by name; `most` of them.
-    pub fn list(&self, account: &str, prefix: &str, after: Option<&str>, most: usize) -> Vec<Arc<View>> {
+    pub fn list(&self, account: &str, prefix: &str, after: Option<&str>, most: usize) -> Vec<Arc<QueueView>> {
         let directory = self.inner.directory.read();
         let Some(names) = directory.get(account) else { return Vec::new() };
         let from = after.map_or(std::ops::Bound::Included(prefix), |after| match after < prefix {
@@ -141,49 +143,51 @@ impl Queues {
     }
 
     /// All queues.
-    pub fn all(&self) -> Vec<Arc<View>> {
+    pub fn all(&self) -> Vec<Arc<QueueView>> {
         let directory = self.inner.directory.read();
         directory.values().flat_map(|names| names.values().cloned()).collect()
     }
 
     /// Creates a queue; its times are filled in. Answers when that is durable.
-    pub async fn create(&self, record: QueueRecord) -> Result<Arc<View>, QueueError> {
+    pub async fn create(&self, record: QueueRecord) -> Result<Arc<QueueView>, QueueError> {
         let owner = self.owner(&record.account);
-        self.ask(owner, |reply| Request::Admin(Admin::Create(Box::new(record), reply))).await
+        self.ask(owner, |reply| QueueRequest::Admin(Admin::Create(Box::new(record), reply))).await
     }
 
     /// Changes what is set for a queue. Answers when that is durable.
     pub async fn update(
         &self,
-        queue: &View,
+        queue: &QueueView,
         change: impl Fn(&mut QueueRecord) + std::marker::Send + Sync + 'static,
     ) -> Result<(), QueueError> {
         let change = Box::new(change);
-        self.ask(self.owner(&queue.account), |reply| Request::Admin(Admin::Update(queue.id, change, reply)))
-            .await
+        self.ask(self.owner(&queue.account), |reply| {
+            QueueRequest::Admin(Admin::Update(queue.id, change, reply))
+        })
+        .await
     }
 
     /// Deletes a queue and all its messages. Answers when that is durable.
-    pub async fn delete_queue(&self, queue: &View) -> Result<(), QueueError> {
-        self.ask(self.owner(&queue.account), |reply| Request::Admin(Admin::Drop(queue.id, reply))).await
+    pub async fn delete_queue(&self, queue: &QueueView) -> Result<(), QueueError> {
+        self.ask(self.owner(&queue.account), |reply| QueueRequest::Admin(Admin::Drop(queue.id, reply))).await
     }
 
     /// Deletes all messages of a queue. Answers when that is durable.
-    pub async fn purge(&self, queue: &View) -> Result<(), QueueError> {
-        self.ask(self.owner(&queue.account), |reply| Request::Admin(Admin::Purge(queue.id, reply))).await
+    pub async fn purge(&self, queue: &QueueView) -> Result<(), QueueError> {
+        self.ask(self.owner(&queue.account), |reply| QueueRequest::Admin(Admin::Purge(queue.id, reply))).await
     }
 
     /// Sends messages, all or none. Answers when they are durable. Dropping it may leave them sent.
-    pub async fn send(&self, queue: &View, sends: Vec<Send>) -> Result<Vec<Sent>, QueueError> {
-        self.ask(self.owner(&queue.account), |reply| Request::Send(queue.id, sends, reply)).await
+    pub async fn send(&self, queue: &QueueView, sends: Vec<Send>) -> Result<Vec<Sent>, QueueError> {
+        self.ask(self.owner(&queue.account), |reply| QueueRequest::Send(queue.id, sends, reply)).await
     }
 
     /// Receives messages; none when nothing is visible for as long as it may wait. Dropping it while it waits receives
     /// nothing; what it had received just then is visible again.
-    pub async fn receive(&self, queue: &View, receive: Receive) -> Result<Vec<Message>, QueueError> {
+    pub async fn receive(&self, queue: &QueueView, receive: Receive) -> Result<Vec<Message>, QueueError> {
         let owner = self.owner(&queue.account);
         let (reply, answer) = oneshot::channel();
-        owner.try_send(Request::Receive(queue.id, receive, reply)).map_err(|error| not_taken(&error))?;
+        owner.try_send(QueueRequest::Receive(queue.id, receive, reply)).map_err(|error| not_taken(&error))?;
         let mut receiving = Receiving { owner, queue: queue.id, answer, receipts: Vec::new() };
         let found = (&mut receiving.answer).await.unwrap_or(Err(QueueError::Closed))?;
         receiving.receipts = found.iter().map(|found| found.message.receipt).collect();
@@ -193,59 +197,64 @@ impl Queues {
     }
 
     /// Looks at messages from a number on, oldest first, visible or not, without receiving them.
-    pub async fn peek(&self, queue: &View, from: Sequence, count: usize) -> Result<Vec<Message>, QueueError> {
+    pub async fn peek(
+        &self,
+        queue: &QueueView,
+        from: Sequence,
+        count: usize,
+    ) -> Result<Vec<Message>, QueueError> {
         let owner = self.owner(&queue.account);
-        let found = self.ask(owner, |reply| Request::Peek(queue.id, from, count, reply)).await?;
+        let found = self.ask(owner, |reply| QueueRequest::Peek(queue.id, from, count, reply)).await?;
         self.complete(found).await
     }
 
     /// Deletes the messages of receipts; an answer for each, when the deletes are durable.
     pub async fn delete(
         &self,
-        queue: &View,
+        queue: &QueueView,
         receipts: Vec<Receipt>,
     ) -> Result<Vec<Result<(), ReceiptError>>, QueueError> {
-        self.ask(self.owner(&queue.account), |reply| Request::Delete(queue.id, receipts, reply)).await
+        self.ask(self.owner(&queue.account), |reply| QueueRequest::Delete(queue.id, receipts, reply)).await
     }
 
     /// Makes the messages of receipts visible in so long from now; an answer for each, when that is durable.
     pub async fn change_visibility(
         &self,
-        queue: &View,
+        queue: &QueueView,
         changes: Vec<(Receipt, Duration)>,
     ) -> Result<Vec<Result<(), ReceiptError>>, QueueError> {
         let owner = self.owner(&queue.account);
-        self.ask(owner, |reply| Request::ChangeVisibility(queue.id, changes, reply)).await
+        self.ask(owner, |reply| QueueRequest::ChangeVisibility(queue.id, changes, reply)).await
     }
 
-    /// What was received could not be handed out: it is visible again, and as if it had not been received. Does not wait: an error says that
-    /// messages are visible when their timeout is over.
-    pub fn give_back(&self, queue: &View, receipts: Vec<Receipt>) -> Result<(), QueueError> {
-        let given = self.owner(&queue.account).try_send(Request::GiveBack(queue.id, receipts));
+    /// What was received could not be handed out: it is visible again, and as if it had not been received. Does not
+    /// wait: an error says that messages are visible when their timeout is over.
+    pub fn give_back(&self, queue: &QueueView, receipts: Vec<Receipt>) -> Result<(), QueueError> {
+        let given = self.owner(&queue.account).try_send(QueueRequest::GiveBack(queue.id, receipts));
         given.map_err(|error| not_taken(&error))
     }
 
     /// How a queue stands.
-    pub async fn figures(&self, queue: &View) -> Result<Figures, QueueError> {
-        self.ask(self.owner(&queue.account), |reply| Request::Look(queue.id, reply)).await
+    pub async fn figures(&self, queue: &QueueView) -> Result<Figures, QueueError> {
+        self.ask(self.owner(&queue.account), |reply| QueueRequest::Look(queue.id, reply)).await
     }
 
     /// Begins to bring messages back; the task's number. Id, counts and times are filled in.
     pub async fn start_move(&self, task: MoveTask) -> Result<u64, QueueError> {
         let owner = self.owner(&task.account);
-        self.ask(owner, |reply| Request::Admin(Admin::StartTask(Box::new(task), reply))).await
+        self.ask(owner, |reply| QueueRequest::Admin(Admin::StartTask(Box::new(task), reply))).await
     }
 
     /// Ends a move task; how many messages it has moved.
     pub async fn cancel_move(&self, account: &str, task: u64) -> Result<u64, QueueError> {
         let of = account.to_owned();
-        self.ask(self.owner(account), |reply| Request::Admin(Admin::CancelTask(task, of, reply))).await
+        self.ask(self.owner(account), |reply| QueueRequest::Admin(Admin::CancelTask(task, of, reply))).await
     }
 
     /// The move tasks of a queue, newest first.
     pub async fn list_moves(&self, account: &str, source: &str) -> Result<Vec<MoveTask>, QueueError> {
         let (of, source) = (account.to_owned(), source.to_owned());
-        self.ask(self.owner(account), |reply| Request::ListTasks(of, source, reply)).await
+        self.ask(self.owner(account), |reply| QueueRequest::ListTasks(of, source, reply)).await
     }
 
     /// Takes a checkpoint and waits for it.
@@ -261,21 +270,21 @@ impl Queues {
     pub async fn close(&self) {
         for owner in &self.inner.owners {
             let (reply, done) = oneshot::channel();
-            if owner.send(Request::Close(reply)).await.is_ok() {
+            if owner.send(QueueRequest::Close(reply)).await.is_ok() {
                 let _ = done.await;
             }
         }
         self.checkpoint().await;
     }
 
-    fn owner(&self, account: &str) -> &mpsc::Sender<Request> {
+    fn owner(&self, account: &str) -> &mpsc::Sender<QueueRequest> {
         &self.inner.owners[owner_of(account, self.inner.owners.len())]
     }
 
     async fn ask<T>(
         &self,
-        owner: &mpsc::Sender<Request>,
-        request: impl FnOnce(Reply<T>) -> Request,
+        owner: &mpsc::Sender<QueueRequest>,
+        request: impl FnOnce(QueueReply<T>) -> QueueRequest,
     ) -> Result<T, QueueError> {
         let (reply, answer) = oneshot::channel();
         owner.try_send(request(reply)).map_err(|error| not_taken(&error))?;
@@ -283,7 +292,7 @@ impl Queues {
     }
 
     /// Reads what is not in memory.
-    async fn complete(&self, found: Vec<Found>) -> Result<Vec<Message>, QueueError> {
+    async fn complete(&self, found: Vec<QueueFound>) -> Result<Vec<Message>, QueueError> {
         let missing = found.iter().filter(|found| !found.is_here);
         let numbers: Vec<_> = missing.map(|found| found.message.number).collect();
         if numbers.is_empty() {
@@ -306,11 +315,12 @@ impl Queues {
     }
 }
 
-/// A receive until its messages are handed out. Dropped before, as whoever asked is gone, or one of them can't be read, it gives them back.
+/// A receive until its messages are handed out. Dropped before, as whoever asked is gone, or one of them can't be read,
+/// it gives them back.
 struct Receiving<'a> {
-    owner: &'a mpsc::Sender<Request>,
+    owner: &'a mpsc::Sender<QueueRequest>,
     queue: QueueId,
-    answer: oneshot::Receiver<Result<Vec<Found>, QueueError>>,
+    answer: oneshot::Receiver<Result<Vec<QueueFound>, QueueError>>,
     receipts: Vec<Receipt>,
 }
 
@@ -323,7 +333,7 @@ impl Drop for Receiving<'_> {
         }
         if !self.receipts.is_empty() {
             // If there is no room for that either, they are visible again when their timeout is over.
-            let given = Request::GiveBack(self.queue, std::mem::take(&mut self.receipts));
+            let given = QueueRequest::GiveBack(self.queue, std::mem::take(&mut self.receipts));
             let _ = self.owner.try_send(given);
         }
     }

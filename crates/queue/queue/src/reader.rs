@@ -9,7 +9,7 @@ use tokio::sync::{Mutex, MutexGuard, mpsc, oneshot};
 use crate::core::ReadAhead;
 use crate::ids::Number;
 use crate::limits::READ_AHEAD_BYTES;
-use crate::request::Request;
+use crate::request::QueueRequest;
 use crate::tree::{Tree, TreeError};
 
 /// Contents that somebody waits for.
@@ -39,7 +39,7 @@ pub(crate) async fn enter(gate: &Gate) -> Option<MutexGuard<'_, ()>> {
 /// Reads contents.
 pub(crate) struct Reader {
     pub(crate) tree: Arc<Tree>,
-    pub(crate) owners: Vec<mpsc::Sender<Request>>,
+    pub(crate) owners: Vec<mpsc::Sender<QueueRequest>>,
     pub(crate) gate: Gate,
 }
 
@@ -71,6 +71,6 @@ impl Reader {
         let read = wanted.into_iter().zip(contents);
         let read = read.filter_map(|((sequence, number), content)| Some((sequence, number, content?)));
         // The owner is gone: then so is its queue.
-        let _ = self.owners[owner].send(Request::Ahead(queue, read.collect())).await;
+        let _ = self.owners[owner].send(QueueRequest::Ahead(queue, read.collect())).await;
     }
 }

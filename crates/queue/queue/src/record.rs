@@ -14,8 +14,9 @@
 //! 0 nothing
 //! ```
 //!
-//! A receive may be missing, as nobody waits for it; so the same receive is written again before a change of its visibility. Each says
-//! what is, and not what changed: whoever applies the same ones twice, in order, has the same as once.
+//! A receive may be missing, as nobody waits for it; so the same receive is written again before a change of its
+//! visibility. Each says what is, and not what changed: whoever applies the same ones twice, in order, has the same as
+//! once.
 
 use std::sync::Arc;
 
@@ -23,12 +24,12 @@ use bytes::Bytes;
 
 use crate::deduplication::DeduplicationKey;
 use crate::ids::{Number, QueueId, Sequence, Token};
-use crate::pages::Entry;
+use crate::pages::PageEntry;
 use crate::queue::Arrival;
 
 /// One operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Op {
+pub(crate) enum QueueOp {
     Send {
         queue: QueueId,
         arrival: Arrival,
@@ -82,7 +83,7 @@ pub(crate) enum Op {
 
 /// Bytes that are no record of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum RecordError {
+pub(crate) enum QueueRecordError {
     #[error("it ends within an operation")]
     Short,
     #[error("there is no operation {0}")]
@@ -94,10 +95,10 @@ pub(crate) enum RecordError {
 const GROUP: u8 = 1;
 const KEY: u8 = 2;
 
-impl Op {
+impl QueueOp {
     /// The latest receive of a message, as its entry has it.
-    pub(crate) fn receive(queue: QueueId, sequence: Sequence, entry: &Entry) -> Self {
-        Op::Receive {
+    pub(crate) fn receive(queue: QueueId, sequence: Sequence, entry: &PageEntry) -> Self {
+        QueueOp::Receive {
             queue,
             sequence,
             token: Token(entry.token),
@@ -110,7 +111,7 @@ impl Op {
     /// Appends the operation to a record.
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         match self {
-            Op::Send { queue, arrival, content } => {
+            QueueOp::Send { queue, arrival, content } => {
                 let Arrival { sequence, number, sent_at, visible_at, group, deduplication } = arrival;
                 out.push(1);
                 for field in [queue.0, sequence.0, number.0, *sent_at, *visible_at] {
@@ -127,53 +128,53 @@ impl Op {
                 }
                 put_bytes(out, content);
             }
-            Op::Receive { queue, sequence, token, receives, at, visible_at } => {
+            QueueOp::Receive { queue, sequence, token, receives, at, visible_at } => {
                 out.push(2);
                 put_u64s(out, [queue.0, sequence.0]);
                 out.extend_from_slice(&token.0.to_le_bytes());
                 out.extend_from_slice(&receives.to_le_bytes());
                 put_u64s(out, [*at, *visible_at]);
             }
-            Op::Delete { queue, sequence } => {
+            QueueOp::Delete { queue, sequence } => {
                 out.push(3);
                 put_u64s(out, [queue.0, sequence.0]);
             }
-            Op::Change { queue, sequence, token, visible_at } => {
+            QueueOp::Change { queue, sequence, token, visible_at } => {
                 out.push(4);
                 put_u64s(out, [queue.0, sequence.0]);
                 out.extend_from_slice(&token.0.to_le_bytes());
                 put_u64s(out, [*visible_at]);
             }
-            Op::Move { queue, sequence, to, arrives, sent_at, is_new, at } => {
+            QueueOp::Move { queue, sequence, to, arrives, sent_at, is_new, at } => {
                 out.push(5);
                 put_u64s(out, [queue.0, sequence.0, to.0, arrives.0, *sent_at]);
                 out.push(u8::from(*is_new));
                 put_u64s(out, [*at]);
             }
-            Op::Purge { queue, upto, at } => {
+            QueueOp::Purge { queue, upto, at } => {
                 out.push(6);
                 put_u64s(out, [queue.0, upto.0, *at]);
             }
-            Op::Put { queue, record } => {
+            QueueOp::Put { queue, record } => {
                 out.push(7);
                 put_u64s(out, [queue.0]);
                 put_bytes(out, record);
             }
-            Op::Drop { queue, at } => {
+            QueueOp::Drop { queue, at } => {
                 out.push(8);
                 put_u64s(out, [queue.0, *at]);
             }
-            Op::Task { task } => {
+            QueueOp::Task { task } => {
                 out.push(9);
                 put_bytes(out, task);
             }
-            Op::Nothing => out.push(0),
+            QueueOp::Nothing => out.push(0),
         }
     }
 
-    fn read(reader: &mut Reader<'_>) -> Result<Self, RecordError> {
+    fn read(reader: &mut Reader<'_>) -> Result<Self, QueueRecordError> {
         Ok(match reader.u8()? {
-            0 => Op::Nothing,
+            0 => QueueOp::Nothing,
             1 => {
                 let queue = reader.queue()?;
                 let (sequence, number) = (reader.sequence()?, Number(reader.u64()?));
@@ -181,9 +182,9 @@ impl Op {
                 let group = (flags & GROUP != 0).then(|| reader.name()).transpose()?;
                 let deduplication = (flags & KEY != 0).then(|| reader.key()).transpose()?;
                 let arrival = Arrival { sequence, number, sent_at, visible_at, group, deduplication };
-                Op::Send { queue, arrival, content: reader.bytes()? }
+                QueueOp::Send { queue, arrival, content: reader.bytes()? }
             }
-            2 => Op::Receive {
+            2 => QueueOp::Receive {
                 queue: reader.queue()?,
                 sequence: reader.sequence()?,
                 token: reader.token()?,
@@ -191,14 +192,14 @@ impl Op {
                 at: reader.u64()?,
                 visible_at: reader.u64()?,
             },
-            3 => Op::Delete { queue: reader.queue()?, sequence: reader.sequence()? },
-            4 => Op::Change {
+            3 => QueueOp::Delete { queue: reader.queue()?, sequence: reader.sequence()? },
+            4 => QueueOp::Change {
                 queue: reader.queue()?,
                 sequence: reader.sequence()?,
                 token: reader.token()?,
                 visible_at: reader.u64()?,
             },
-            5 => Op::Move {
+            5 => QueueOp::Move {
                 queue: reader.queue()?,
                 sequence: reader.sequence()?,
                 to: reader.queue()?,
@@ -207,21 +208,21 @@ impl Op {
                 is_new: reader.u8()? != 0,
                 at: reader.u64()?,
             },
-            6 => Op::Purge { queue: reader.queue()?, upto: reader.sequence()?, at: reader.u64()? },
-            7 => Op::Put { queue: reader.queue()?, record: reader.bytes()? },
-            8 => Op::Drop { queue: reader.queue()?, at: reader.u64()? },
-            9 => Op::Task { task: reader.bytes()? },
-            other => return Err(RecordError::Unknown(other)),
+            6 => QueueOp::Purge { queue: reader.queue()?, upto: reader.sequence()?, at: reader.u64()? },
+            7 => QueueOp::Put { queue: reader.queue()?, record: reader.bytes()? },
+            8 => QueueOp::Drop { queue: reader.queue()?, at: reader.u64()? },
+            9 => QueueOp::Task { task: reader.bytes()? },
+            other => return Err(QueueRecordError::Unknown(other)),
         })
     }
 }
 
 /// The operations of a record.
-pub(crate) fn read(record: &[u8]) -> Result<Vec<Op>, RecordError> {
+pub(crate) fn read(record: &[u8]) -> Result<Vec<QueueOp>, QueueRecordError> {
     let mut reader = Reader { bytes: record };
     let mut ops = Vec::new();
     while !reader.bytes.is_empty() {
-        ops.push(Op::read(&mut reader)?);
+        ops.push(QueueOp::read(&mut reader)?);
     }
     Ok(ops)
 }
@@ -243,51 +244,51 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn take(&mut self, count: usize) -> Result<&'a [u8], RecordError> {
-        let (taken, rest) = self.bytes.split_at_checked(count).ok_or(RecordError::Short)?;
+    fn take(&mut self, count: usize) -> Result<&'a [u8], QueueRecordError> {
+        let (taken, rest) = self.bytes.split_at_checked(count).ok_or(QueueRecordError::Short)?;
         self.bytes = rest;
         Ok(taken)
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], RecordError> {
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], QueueRecordError> {
         Ok(self.take(N)?.try_into().expect("as many as asked for"))
     }
 
-    fn u8(&mut self) -> Result<u8, RecordError> {
+    fn u8(&mut self) -> Result<u8, QueueRecordError> {
         self.array().map(|[byte]| byte)
     }
 
-    fn u16(&mut self) -> Result<u16, RecordError> {
+    fn u16(&mut self) -> Result<u16, QueueRecordError> {
         self.array().map(u16::from_le_bytes)
     }
 
-    fn u64(&mut self) -> Result<u64, RecordError> {
+    fn u64(&mut self) -> Result<u64, QueueRecordError> {
         self.array().map(u64::from_le_bytes)
     }
 
-    fn queue(&mut self) -> Result<QueueId, RecordError> {
+    fn queue(&mut self) -> Result<QueueId, QueueRecordError> {
         self.u64().map(QueueId)
     }
 
-    fn sequence(&mut self) -> Result<Sequence, RecordError> {
+    fn sequence(&mut self) -> Result<Sequence, QueueRecordError> {
         self.u64().map(Sequence)
     }
 
-    fn token(&mut self) -> Result<Token, RecordError> {
+    fn token(&mut self) -> Result<Token, QueueRecordError> {
         self.array().map(|bytes| Token(u32::from_le_bytes(bytes)))
     }
 
-    fn key(&mut self) -> Result<DeduplicationKey, RecordError> {
+    fn key(&mut self) -> Result<DeduplicationKey, QueueRecordError> {
         self.array().map(DeduplicationKey)
     }
 
-    fn name(&mut self) -> Result<Arc<str>, RecordError> {
+    fn name(&mut self) -> Result<Arc<str>, QueueRecordError> {
         let length = self.u8()?;
         let name = self.take(usize::from(length))?;
-        std::str::from_utf8(name).map(Arc::from).map_err(|_| RecordError::Text)
+        std::str::from_utf8(name).map(Arc::from).map_err(|_| QueueRecordError::Text)
     }
 
-    fn bytes(&mut self) -> Result<Bytes, RecordError> {
+    fn bytes(&mut self) -> Result<Bytes, QueueRecordError> {
         let length = u32::from_le_bytes(self.array()?);
         Ok(Bytes::copy_from_slice(self.take(length as usize)?))
     }
@@ -299,7 +300,7 @@ mod tests {
 
     use super::*;
 
-    fn every_op() -> Vec<Op> {
+    fn every_op() -> Vec<QueueOp> {
         let (queue, sequence) = (QueueId(1), Sequence(2));
         let arrival = Arrival {
             sequence,
@@ -312,12 +313,12 @@ mod tests {
         let plain = Arrival { group: None, deduplication: None, ..arrival.clone() };
         let token = Token(7);
         vec![
-            Op::Send { queue, arrival, content: Bytes::from_static(b"content") },
-            Op::Send { queue, arrival: plain, content: Bytes::new() },
-            Op::Receive { queue, sequence, token, receives: 8, at: 9, visible_at: 10 },
-            Op::Delete { queue, sequence },
-            Op::Change { queue, sequence, token, visible_at: 11 },
-            Op::Move {
+            QueueOp::Send { queue, arrival, content: Bytes::from_static(b"content") },
+            QueueOp::Send { queue, arrival: plain, content: Bytes::new() },
+            QueueOp::Receive { queue, sequence, token, receives: 8, at: 9, visible_at: 10 },
+            QueueOp::Delete { queue, sequence },
+            QueueOp::Change { queue, sequence, token, visible_at: 11 },
+            QueueOp::Move {
                 queue,
                 sequence,
                 to: QueueId(12),
@@ -326,15 +327,15 @@ mod tests {
                 is_new: true,
                 at: 15,
             },
-            Op::Purge { queue, upto: sequence, at: 16 },
-            Op::Put { queue, record: Bytes::from_static(b"{}") },
-            Op::Drop { queue, at: 17 },
-            Op::Task { task: Bytes::from_static(b"{}") },
-            Op::Nothing,
+            QueueOp::Purge { queue, upto: sequence, at: 16 },
+            QueueOp::Put { queue, record: Bytes::from_static(b"{}") },
+            QueueOp::Drop { queue, at: 17 },
+            QueueOp::Task { task: Bytes::from_static(b"{}") },
+            QueueOp::Nothing,
         ]
     }
 
-    fn written(ops: &[Op]) -> Vec<u8> {
+    fn written(ops: &[QueueOp]) -> Vec<u8> {
         let mut out = Vec::new();
         ops.iter().for_each(|op| op.write(&mut out));
         out
@@ -351,10 +352,10 @@ mod tests {
         for op in every_op() {
             let bytes = written(&[op]);
             for length in 1..bytes.len() {
-                assert_eq!(read(&bytes[..length]), Err(RecordError::Short));
+                assert_eq!(read(&bytes[..length]), Err(QueueRecordError::Short));
             }
         }
-        assert_eq!(read(&[10]), Err(RecordError::Unknown(10)));
+        assert_eq!(read(&[10]), Err(QueueRecordError::Unknown(10)));
     }
 
     #[test]

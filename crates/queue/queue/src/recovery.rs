@@ -22,7 +22,7 @@ use tailwater_journal::{Journal, JournalPosition, ReplayError};
 use crate::clock::QueueClock;
 use crate::ids::{QueueId, Secret, Sequence};
 use crate::queues::{Queues, QueuesConfig};
-use crate::record::{self, Op};
+use crate::record::{self, QueueOp};
 use crate::shelf::Shelf;
 use crate::tree::{Tree, TreeError};
 
@@ -69,16 +69,16 @@ impl Recovery {
         Ok(())
     }
 
-    /// The tree may know already that a queue was deleted where the journal is still moving messages there. They stay where
-    /// they are when their move is applied, and go when the journal comes to the deletion.
-    fn mind_dropped(&mut self, op: &Op) {
+    /// The tree may know already that a queue was deleted where the journal is still moving messages there. They stay
+    /// where they are when their move is applied, and go when the journal comes to the deletion.
+    fn mind_dropped(&mut self, op: &QueueOp) {
         match op {
-            Op::Move { queue, sequence, to, .. } if !self.shelf.queues.contains_key(to) => {
+            QueueOp::Move { queue, sequence, to, .. } if !self.shelf.queues.contains_key(to) => {
                 self.stayed.entry(*to).or_default().push((*queue, *sequence));
             }
-            Op::Drop { queue, .. } => {
+            QueueOp::Drop { queue, .. } => {
                 for (queue, sequence) in self.stayed.remove(queue).unwrap_or_default() {
-                    self.shelf.apply(Op::Delete { queue, sequence }, self.now);
+                    self.shelf.apply(QueueOp::Delete { queue, sequence }, self.now);
                 }
             }
             _ => {}

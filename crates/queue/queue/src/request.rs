@@ -10,7 +10,7 @@ use crate::checkpoint::OwnerDelta;
 use crate::ids::{Number, QueueId, Receipt, Sequence};
 use crate::queue::{Counts, Happened};
 use crate::settings::{MoveTask, QueueRecord};
-use crate::view::View;
+use crate::view::QueueView;
 
 /// Why something was not done.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -20,7 +20,7 @@ pub enum QueueError {
     NoQueue,
     /// A queue of that name exists.
     #[error("a queue of that name exists")]
-    Exists(Arc<View>),
+    Exists(Arc<QueueView>),
     /// A queue of that name was deleted less than a minute ago.
     #[error("a queue of that name was deleted less than 60 seconds ago")]
     DeletedRecently,
@@ -112,7 +112,7 @@ pub struct Message {
 }
 
 /// A message whose content may have to be read.
-pub(crate) struct Found {
+pub(crate) struct QueueFound {
     pub(crate) message: Message,
     pub(crate) is_here: bool,
 }
@@ -133,26 +133,26 @@ pub struct Figures {
 }
 
 /// Where an answer goes. Whoever asked may be gone.
-pub(crate) type Reply<T> = oneshot::Sender<Result<T, QueueError>>;
+pub(crate) type QueueReply<T> = oneshot::Sender<Result<T, QueueError>>;
 
 /// Answers for each of several receipts.
 pub(crate) type Outcomes = crate::contract::Outcomes;
 
 /// Changes a queue's record; the same each time it is called on the same.
-pub type Change = Box<dyn Fn(&mut QueueRecord) + std::marker::Send + Sync>;
+pub type VisibilityChange = Box<dyn Fn(&mut QueueRecord) + std::marker::Send + Sync>;
 
 /// What an owner is asked.
-pub(crate) enum Request {
-    Send(QueueId, Vec<Send>, Reply<Vec<Sent>>),
-    Receive(QueueId, Receive, Reply<Vec<Found>>),
-    Delete(QueueId, Vec<Receipt>, Reply<Outcomes>),
-    ChangeVisibility(QueueId, Vec<(Receipt, Duration)>, Reply<Outcomes>),
+pub(crate) enum QueueRequest {
+    Send(QueueId, Vec<Send>, QueueReply<Vec<Sent>>),
+    Receive(QueueId, Receive, QueueReply<Vec<QueueFound>>),
+    Delete(QueueId, Vec<Receipt>, QueueReply<Outcomes>),
+    ChangeVisibility(QueueId, Vec<(Receipt, Duration)>, QueueReply<Outcomes>),
     /// What was received can't be handed out: it is visible again, and as if it had not been received.
     GiveBack(QueueId, Vec<Receipt>),
-    Peek(QueueId, Sequence, usize, Reply<Vec<Found>>),
-    Look(QueueId, Reply<Figures>),
+    Peek(QueueId, Sequence, usize, QueueReply<Vec<QueueFound>>),
+    Look(QueueId, QueueReply<Figures>),
     Admin(Admin),
-    ListTasks(String, String, Reply<Vec<MoveTask>>),
+    ListTasks(String, String, QueueReply<Vec<MoveTask>>),
     /// What the next checkpoint writes.
     Delta(oneshot::Sender<OwnerDelta>),
     /// A checkpoint was written: the tree has these contents.
@@ -165,10 +165,10 @@ pub(crate) enum Request {
 
 /// What changes more than messages. One at a time: each sees what the one before it did.
 pub(crate) enum Admin {
-    Create(Box<QueueRecord>, Reply<Arc<View>>),
-    Update(QueueId, Change, Reply<()>),
-    Drop(QueueId, Reply<()>),
-    Purge(QueueId, Reply<()>),
-    StartTask(Box<MoveTask>, Reply<u64>),
-    CancelTask(u64, String, Reply<u64>),
+    Create(Box<QueueRecord>, QueueReply<Arc<QueueView>>),
+    Update(QueueId, VisibilityChange, QueueReply<()>),
+    Drop(QueueId, QueueReply<()>),
+    Purge(QueueId, QueueReply<()>),
+    StartTask(Box<MoveTask>, QueueReply<u64>),
+    CancelTask(u64, String, QueueReply<u64>),
 }

@@ -1,7 +1,9 @@
-//! Queues in a store that many front ends share: the model of BDQS (section III), with its parts where they were left open.
+//! Queues in a store that many front ends share: the model of BDQS (section III), with its parts where they were left
+//! open.
 //!
-//! Every process is a front end without state: what it knows of a queue (where its head is, which buckets there are) it could
-//! read again at any time, and nobody has to be told when it dies. No locks: front ends do not know of each other.
+//! Every process is a front end without state: what it knows of a queue (where its head is, which buckets there are) it
+//! could read again at any time, and nobody has to be told when it dies. No locks: front ends do not know of each
+//! other.
 //!
 //! ```text
 //!  send     body, then tuple (now, id)
@@ -10,26 +12,27 @@
 //! ```
 //!
 //! What is guaranteed, at [`Consistency::Quorum`]:
-//! - **The body is the message.** A message is there as long as its body is. A tuple only says when it is to be received: one
-//!   without a body is removed by whoever finds it, and a body without a tuple gets a new one from the sweeper. So nothing is lost
-//!   whatever a front end leaves undone, and what was deleted does not come back.
+//! - **The body is the message.** A message is there as long as its body is. A tuple only says when it is to be
+//!   received: one without a body is removed by whoever finds it, and a body without a tuple gets a new one from the
+//!   sweeper. So nothing is lost whatever a front end leaves undone, and what was deleted does not come back.
 //! - **A move puts the new tuple before it deletes the old one.** A crash between them is a redelivery.
-//! - **What is deleted is deleted as a dead letter, too**: where a message goes is noted before its body is read for it, and looked for
-//!   after its body was deleted.
-//! - **Writes may be done twice, late, or in any order**: their timestamps follow from what they write ([`rows`]), not from clocks.
-//! - **Clocks** may differ by the allowed skew. Beyond it messages are late by up to [`crate::limits::LOOK_BACK_MS`], or the sweeper's
-//!   interval, but not lost ([`heads`]).
-//! - What a receive costs depends on K, on the number of parts and on what was done within the last seconds, not on how much
-//!   is in the queue, or was.
+//! - **What is deleted is deleted as a dead letter, too**: where a message goes is noted before its body is read for
+//!   it, and looked for after its body was deleted.
+//! - **Writes may be done twice, late, or in any order**: their timestamps follow from what they write ([`rows`]), not
+//!   from clocks.
+//! - **Clocks** may differ by the allowed skew. Beyond it messages are late by up to [`crate::limits::LOOK_BACK_MS`],
+//!   or the sweeper's interval, but not lost ([`heads`]).
+//! - What a receive costs depends on K, on the number of parts and on what was done within the last seconds, not on how
+//!   much is in the queue, or was.
 //!
 //! At [`Consistency::One`] replicas may not have a row yet: a message may be received late, or again after its delete.
 //!
-//! The groups of FIFO queues ([`fifo`]) and what only exists once (a queue's record, a place among the front ends) are conditional
-//! writes at a majority.
+//! The groups of FIFO queues ([`fifo`]) and what only exists once (a queue's record, a place among the front ends) are
+//! conditional writes at a majority.
 //!
-//! To be read in this order: `rows.rs` (what it stands on), `heads.rs` (which tuples are read), `sending.rs`, `receiving.rs`,
-//! `deleting.rs`, `sweeper.rs`; `fifo.rs` and `fifo/` (FIFO queues); `directory.rs` (queues), `tasks.rs` and `search.rs` (moves of
-//! dead letters).
+//! To be read in this order: `rows.rs` (what it stands on), `heads.rs` (which tuples are read), `sending.rs`,
+//! `receiving.rs`, `deleting.rs`, `sweeper.rs`; `fifo.rs` and `fifo/` (FIFO queues); `directory.rs` (queues),
+//! `tasks.rs` and `search.rs` (moves of dead letters).
 
 mod deleting;
 mod directory;
@@ -60,11 +63,11 @@ use crate::order_hint::AutoHint;
 use crate::queue::Happened;
 use crate::request::{Figures, QueueError};
 use crate::settings::{Consistency, QueueRecord};
-use crate::view::View;
-use directory::Directory;
+use crate::view::QueueView;
+use directory::SharedDirectory;
 use heads::{Heads, Margin, bucket_of, part_of};
 use numbers::Numbers;
-use rows::{Partition, Rows, RowsError, Tuple};
+use rows::{RowPartition, Rows, RowsError, Tuple};
 use takes::Takes;
 
 /// How front ends use a shared store. All of one store have to agree on it.
@@ -74,8 +77,8 @@ pub struct SharedConfig {
     pub consistency: Consistency,
     /// How far the clocks of any two front ends may be apart, in milliseconds.
     pub skew_ms: u64,
-    /// Over how many partitions a new queue's messages of the same time are spread, 1 to [`crate::limits::PARTS_MAX`]: a receive
-    /// reads them all.
+    /// Over how many partitions a new queue's messages of the same time are spread, 1 to [`crate::limits::PARTS_MAX`]:
+    /// a receive reads them all.
     pub parts: u16,
     /// Pause between two sweeps of a queue, in milliseconds.
     pub sweep_ms: u64,
@@ -98,7 +101,7 @@ impl Default for SharedConfig {
 /// One front end; cheap to clone. Its tasks end with the last handle.
 #[derive(Clone)]
 pub struct SharedQueues {
-    front: Arc<Front>,
+    front: Arc<SharedFront>,
     _tasks: Arc<Vec<Task>>,
 }
 
@@ -109,22 +112,22 @@ impl std::fmt::Debug for SharedQueues {
 }
 
 /// What all calls of a front end need.
-struct Front {
+struct SharedFront {
     env: Env,
     rows: Arc<dyn Rows>,
     config: SharedConfig,
     secret: Secret,
     numbers: Numbers,
-    directory: Directory,
-    known: Mutex<HashMap<QueueId, Arc<Known>>>,
+    directory: SharedDirectory,
+    known: Mutex<HashMap<QueueId, Arc<KnownQueue>>>,
     /// How much calls may have that are under way, in KiB.
     calls: Arc<Semaphore>,
 }
 
 /// What a front end knows of a queue.
-struct Known {
+struct KnownQueue {
     id: QueueId,
-    view: Arc<View>,
+    view: Arc<QueueView>,
     parts: u16,
     heads: Mutex<Heads>,
     /// Buckets of bodies that this front end has put into the list.
@@ -140,15 +143,15 @@ struct Known {
     waiting: std::sync::atomic::AtomicUsize,
     hint: Mutex<AutoHint>,
     /// Of a FIFO queue's groups.
-    turns: fifo::Turns,
+    turns: fifo::FifoTurns,
     happened: Mutex<Happened>,
     figures: Mutex<Option<Figures>>,
     /// Drops empty buckets; when it last was started.
     dropping: Mutex<(u64, Option<Task>)>,
 }
 
-impl Known {
-    fn new(view: Arc<View>, parts: u16) -> Self {
+impl KnownQueue {
+    fn new(view: Arc<QueueView>, parts: u16) -> Self {
         Self {
             id: view.id,
             view,
@@ -168,13 +171,13 @@ impl Known {
         }
     }
 
-    fn tuples_at(&self, visible_at: u64, number: Number) -> Partition {
-        Partition { queue: self.id, bucket: bucket_of(visible_at), part: part_of(number, self.parts) }
+    fn tuples_at(&self, visible_at: u64, number: Number) -> RowPartition {
+        RowPartition { queue: self.id, bucket: bucket_of(visible_at), part: part_of(number, self.parts) }
     }
 
-    fn body_at(&self, number: Number) -> Partition {
+    fn body_at(&self, number: Number) -> RowPartition {
         let bucket = bucket_of(numbers::sent_at(number));
-        Partition { queue: self.id, bucket, part: part_of(number, self.parts) }
+        RowPartition { queue: self.id, bucket, part: part_of(number, self.parts) }
     }
 
     fn record(&self) -> Arc<QueueRecord> {
@@ -198,7 +201,7 @@ impl From<RowsError> for QueueError {
     }
 }
 
-impl Front {
+impl SharedFront {
     /// What time it is: the wall's, as all front ends have it.
     fn now(&self) -> u64 {
         u64::try_from(self.env.wall_ms()).unwrap_or(0)
@@ -208,7 +211,7 @@ impl Front {
         Margin::of_skew(self.config.skew_ms)
     }
 
-    fn level(&self, known: &Known) -> Consistency {
+    fn level(&self, known: &KnownQueue) -> Consistency {
         match known.is_fifo() {
             // Whatever is configured since it was created.
             true => fifo::LEVEL,
@@ -217,7 +220,7 @@ impl Front {
     }
 
     /// What is known of a queue, if it still is there.
-    async fn known(&self, view: &View) -> Result<Arc<Known>, QueueError> {
+    async fn known(&self, view: &QueueView) -> Result<Arc<KnownQueue>, QueueError> {
         let current = self.directory.find(self, &view.account, &view.name).await?;
         let Some((current, parts)) = current.filter(|(current, _)| current.id == view.id) else {
             self.known.lock().remove(&view.id);
@@ -228,7 +231,7 @@ impl Front {
             all.clear();
         }
         let known =
-            all.entry(current.id).or_insert_with(|| Arc::new(Known::new(Arc::clone(&current), parts)));
+            all.entry(current.id).or_insert_with(|| Arc::new(KnownQueue::new(Arc::clone(&current), parts)));
         if !Arc::ptr_eq(&known.view, &current) {
             // The directory has forgotten the one that it had, and tells another one what is changed.
             known.view.set(current.record());
@@ -237,26 +240,26 @@ impl Front {
     }
 
     /// Reads the floor and the list of buckets again, if what is known of them is too old.
-    async fn refresh(&self, known: &Known, now: u64) -> Result<(), QueueError> {
+    async fn refresh(&self, known: &KnownQueue, now: u64) -> Result<(), QueueError> {
         if !known.heads.lock().is_stale(now) {
             return Ok(());
         }
         let level = self.level(known);
-        let floor = self.rows.floor(level, known.id, rows::Kind::Tuples).await?;
+        let floor = self.rows.floor(level, known.id, rows::RowKind::Tuples).await?;
         let floor = floor.max(known.heads.lock().floor());
         let most = crate::limits::BUCKETS_LISTED;
-        let buckets = self.rows.buckets(level, known.id, rows::Kind::Tuples, floor, most).await?;
+        let buckets = self.rows.buckets(level, known.id, rows::RowKind::Tuples, floor, most).await?;
         known.heads.lock().list(floor, buckets, now);
         Ok(())
     }
 
     /// Puts a tuple whose time is `at(now)`, but at or above the floor; the tuple as it was put.
     ///
-    /// Where it was not answered in time readers may be past it: it is put again, later. So that a slow store does not make
-    /// this endless, the last one of three counts; a look back finds it.
+    /// Where it was not answered in time readers may be past it: it is put again, later. So that a slow store does not
+    /// make this endless, the last one of three counts; a look back finds it.
     async fn put_tuple(
         &self,
-        known: &Known,
+        known: &KnownQueue,
         tuple: Tuple,
         at: impl Fn(u64) -> u64,
     ) -> Result<Tuple, QueueError> {
@@ -268,7 +271,7 @@ impl Front {
             tuple.visible_at = at(self.now()).max(floor);
             let place = known.tuples_at(tuple.visible_at, tuple.number);
             if !known.heads.lock().is_registered(place.bucket) {
-                self.rows.put_bucket(level, known.id, rows::Kind::Tuples, place.bucket).await?;
+                self.rows.put_bucket(level, known.id, rows::RowKind::Tuples, place.bucket).await?;
                 known.heads.lock().register(place.bucket, self.now(), self.margin());
             }
             self.rows.put_tuple(level, place, tuple).await?;

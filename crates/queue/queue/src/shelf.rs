@@ -17,16 +17,16 @@ use crate::contents::Contents;
 use crate::core::Ahead;
 use crate::ids::{Number, QueueId, Sequence};
 use crate::queue::{Delta, Queue};
-use crate::record::Op;
+use crate::record::QueueOp;
 use crate::settings::{MoveTask, QueueRecord};
-use crate::view::View;
+use crate::view::QueueView;
 use deleted::Deleted;
 
 /// A queue at its owner.
 pub(crate) struct Hosted {
     pub(crate) id: QueueId,
     pub(crate) record: Arc<QueueRecord>,
-    pub(crate) view: Arc<View>,
+    pub(crate) view: Arc<QueueView>,
     pub(crate) queue: Queue,
     /// When it was purged last.
     pub(crate) purged_at: Option<u64>,
@@ -39,7 +39,7 @@ pub(crate) struct Hosted {
 impl Hosted {
     pub(crate) fn new(id: QueueId, record: QueueRecord, is_changed: bool) -> Self {
         let record = Arc::new(record);
-        let view = View::new(id, Arc::clone(&record));
+        let view = QueueView::new(id, Arc::clone(&record));
         let queue = Queue::new(record.settings.clone());
         Self { id, record, view: Arc::new(view), queue, purged_at: None, ahead: Ahead::default(), is_changed }
     }
@@ -50,14 +50,14 @@ impl Hosted {
 pub(crate) struct ShelfDelta {
     pub(crate) queues: Vec<(QueueId, Option<Arc<QueueRecord>>, Delta)>,
     pub(crate) contents: Vec<(Number, Bytes)>,
-    pub(crate) dropped: Vec<Dropped>,
+    pub(crate) dropped: Vec<ShelfDropped>,
     pub(crate) tasks: Vec<MoveTask>,
     pub(crate) tasks_removed: Vec<u64>,
 }
 
-/// A queue that is gone. What the tree has of it is swept, with the contents: so what has left it since the last checkpoint
-/// has to be out of there before.
-pub(crate) struct Dropped {
+/// A queue that is gone. What the tree has of it is swept, with the contents: so what has left it since the last
+/// checkpoint has to be out of there before.
+pub(crate) struct ShelfDropped {
     pub(crate) id: QueueId,
     /// As in [`Delta`]. A message that was moved away has its content in another queue now.
     pub(crate) removed: Vec<(Sequence, Option<Number>)>,
@@ -66,7 +66,7 @@ pub(crate) struct Dropped {
 }
 
 /// Names of queues: by account, and there by name.
-pub(crate) type Directory = BTreeMap<String, BTreeMap<String, Arc<View>>>;
+pub(crate) type ShelfDirectory = BTreeMap<String, BTreeMap<String, Arc<QueueView>>>;
 
 /// All queues of one owner.
 #[derive(Default)]
@@ -79,9 +79,9 @@ pub(crate) struct Shelf {
     pub(crate) deleted: Deleted,
     /// How many deduplication keys all queues remember.
     pub(crate) keys: Arc<AtomicU64>,
-    dropped: Vec<Dropped>,
+    dropped: Vec<ShelfDropped>,
     /// Shared with everybody who looks for a queue.
-    pub(crate) directory: Arc<RwLock<Directory>>,
+    pub(crate) directory: Arc<RwLock<ShelfDirectory>>,
     /// The largest content number that was seen.
     pub(crate) number_last: Number,
     /// The largest queue id that was seen.
@@ -187,28 +187,28 @@ impl Shelf {
     }
 
     /// Lets a durable operation take effect. Without effect on what is gone.
-    pub(crate) fn apply(&mut self, op: Op, now: u64) {
+    pub(crate) fn apply(&mut self, op: QueueOp, now: u64) {
         match op {
-            Op::Send { queue, arrival, content } => {
+            QueueOp::Send { queue, arrival, content } => {
                 self.number_last = self.number_last.max(arrival.number);
                 let Some(hosted) = self.queues.get_mut(&queue) else { return };
                 self.contents.insert(arrival.number, content);
                 hosted.queue.apply_arrival(&arrival, now);
             }
-            Op::Receive { queue, sequence, token, receives, at, visible_at } => {
+            QueueOp::Receive { queue, sequence, token, receives, at, visible_at } => {
                 let Some(hosted) = self.queues.get_mut(&queue) else { return };
                 hosted.queue.apply_receive(sequence, token, receives, at, visible_at, now);
             }
-            Op::Delete { queue, sequence } => {
+            QueueOp::Delete { queue, sequence } => {
                 let Some(hosted) = self.queues.get_mut(&queue) else { return };
                 hosted.queue.apply_delete(sequence, now);
                 self.forget_dropped(queue);
             }
-            Op::Change { queue, sequence, token, visible_at } => {
+            QueueOp::Change { queue, sequence, token, visible_at } => {
                 let Some(hosted) = self.queues.get_mut(&queue) else { return };
                 hosted.queue.apply_change(sequence, token, visible_at, now);
             }
-            Op::Move { queue, sequence, to, arrives, sent_at, is_new, at } => {
+            QueueOp::Move { queue, sequence, to, arrives, sent_at, is_new, at } => {
                 let Some(mut source) = self.queues.remove(&queue) else { return };
                 match self.queues.get_mut(&to) {
                     // A message stays where it is rather than nowhere.
@@ -224,24 +224,24 @@ impl Shelf {
                 }
                 self.queues.insert(queue, source);
             }
-            Op::Purge { queue, upto, at } => {
+            QueueOp::Purge { queue, upto, at } => {
                 let Some(hosted) = self.queues.get_mut(&queue) else { return };
                 hosted.purged_at = Some(at);
                 hosted.queue.apply_purge(upto, now);
                 self.forget_dropped(queue);
             }
-            Op::Put { queue, record } => match serde_json::from_slice(&record) {
+            QueueOp::Put { queue, record } => match serde_json::from_slice(&record) {
                 Ok(record) => self.put(queue, record, true),
                 Err(error) => tracing::error!(%queue, %error, "a queue's record makes no sense"),
             },
-            Op::Drop { queue, at } => self.drop_queue(queue, at, now),
-            Op::Task { task } => match serde_json::from_slice(&task) {
+            QueueOp::Drop { queue, at } => self.drop_queue(queue, at, now),
+            QueueOp::Task { task } => match serde_json::from_slice(&task) {
                 // A task ends when its queue is deleted, whatever was on its way.
                 Ok(task) if !self.has_source(&task) => {}
                 Ok(task) => self.put_task(task, true),
                 Err(error) => tracing::error!(%error, "a move task's record makes no sense"),
             },
-            Op::Nothing => {}
+            QueueOp::Nothing => {}
         }
     }
 
@@ -268,7 +268,7 @@ impl Shelf {
             self.contents.remove(number);
         }
         let Delta { removed, contents_removed, .. } = hosted.queue.take_delta();
-        self.dropped.push(Dropped { id, removed, contents_removed });
+        self.dropped.push(ShelfDropped { id, removed, contents_removed });
     }
 
     /// Forgets the deduplication keys that are too old, of all queues.

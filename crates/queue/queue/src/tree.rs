@@ -35,12 +35,12 @@ use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 use tailwater_env::{Disk, Env, LockGuard, OpenMode};
 use tailwater_journal::JournalPosition;
 
-use crate::deduplication::{DeduplicationKey, Seen};
+use crate::deduplication::{DeduplicationKey, DeduplicationSeen};
 use crate::ids::{Number, QueueId, Secret, Sequence};
 use crate::limits::{SWEEP_KEYS, TREE_CACHE_BYTES};
-use crate::queue::State;
+use crate::queue::ChangesState;
 use crate::settings::{MoveTask, QueueRecord};
-use crate::shelf::{Dropped, Shelf, ShelfDelta};
+use crate::shelf::{Shelf, ShelfDelta, ShelfDropped};
 use backend::Backend;
 
 const NUMBERS: TableDefinition<'_, &str, u64> = TableDefinition::new("numbers");
@@ -224,13 +224,14 @@ impl Tree {
                 let from = graves.get(id.0)?.map_or(0, |upto| upto.value().saturating_add(1));
                 for row in states.range((id.0, from)..=(id.0, u64::MAX))? {
                     let (key, value) = row?;
-                    let state = State::decode(value.value()).map_err(|error| damaged(&error))?;
+                    let state = ChangesState::decode(value.value()).map_err(|error| damaged(&error))?;
                     queue.restore(Sequence(key.value().1), state, now);
                 }
                 for row in seen.range((id.0, [0; 16])..=(id.0, [0xff; 16]))? {
                     let (key, value) = row?;
                     let (number, sequence, at) = value.value();
-                    let value = Seen { number: Number(number), sequence: Sequence(sequence), at };
+                    let value =
+                        DeduplicationSeen { number: Number(number), sequence: Sequence(sequence), at };
                     queue.deduplication.insert(DeduplicationKey(key.value().1), value, false);
                 }
                 queue.deduplication.sort();
@@ -247,7 +248,8 @@ impl Tree {
         })
     }
 
-    /// The contents of these numbers, as far as they are there; not those that come after so many bytes. Blocks on the disk.
+    /// The contents of these numbers, as far as they are there; not those that come after so many bytes. Blocks on the
+    /// disk.
     pub(crate) fn contents(&self, numbers: &[Number], most: usize) -> Result<Vec<Option<Bytes>>, TreeError> {
         self.read(|transaction| bundles::read(transaction, numbers, most))
     }
@@ -270,7 +272,7 @@ impl Tree {
             for row in states.range((queue, 0)..=(queue, upto))?.take(SWEEP_KEYS) {
                 let (key, value) = row?;
                 keys.push(key.value());
-                contents.extend(State::decode(value.value()).map(|state| state.entry.number));
+                contents.extend(ChangesState::decode(value.value()).map(|state| state.entry.number));
             }
             for key in &keys {
                 states.remove(*key)?;
@@ -376,7 +378,7 @@ fn write_checkpoint(
                 seen.insert((id.0, key.0), (value.number.0, value.sequence.0, value.at))?;
             }
         }
-        for Dropped { id, removed, contents_removed } in &shelf.dropped {
+        for ShelfDropped { id, removed, contents_removed } in &shelf.dropped {
             queues.remove(id.0)?;
             // What was moved away must not be found by the sweep: it would take its content along.
             remove_gone(*id, removed, contents_removed, &mut states, &mut unwanted)?;
@@ -394,7 +396,8 @@ fn write_checkpoint(
     contents.remove(unwanted)
 }
 
-/// Removes the messages that left a queue since the last checkpoint; the contents that nobody has any more are `unwanted`.
+/// Removes the messages that left a queue since the last checkpoint; the contents that nobody has any more are
+/// `unwanted`.
 fn remove_gone(
     queue: QueueId,
     removed: &[(Sequence, Option<Number>)],

@@ -9,7 +9,7 @@ use crate::settings::QueueRecord;
 
 /// A queue, as everybody may look at it.
 #[derive(Debug)]
-pub struct View {
+pub struct QueueView {
     /// Which one it is.
     pub id: QueueId,
     /// The account that it belongs to.
@@ -19,7 +19,7 @@ pub struct View {
     record: RwLock<Arc<QueueRecord>>,
 }
 
-impl View {
+impl QueueView {
     pub(crate) fn new(id: QueueId, record: Arc<QueueRecord>) -> Self {
         let (account, name) = (record.account.clone(), record.name.clone());
         Self { id, account, name, record: RwLock::new(record) }

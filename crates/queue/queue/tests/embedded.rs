@@ -8,10 +8,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use redb::{ReadableDatabase, ReadableTableMetadata};
 use tailwater_env::Env;
-use tailwater_journal::{Journal, JournalConfig, OpenError};
+use tailwater_journal::{Journal, JournalConfig, JournalOpenError};
 use tailwater_queue::{
-    Fifo, Message, MoveStatus, MoveTask, QueueError, QueueRecord, Queues, QueuesConfig, ReceiptError,
-    Receive, Recovery, Redrive, Send, Sequence, Settings, TAG, TreeError, View,
+    Fifo, Message, MoveStatus, MoveTask, QueueError, QueueRecord, QueueView, Queues, QueuesConfig,
+    ReceiptError, Receive, Recovery, Redrive, Send, Sequence, Settings, TAG, TreeError,
 };
 
 struct Store {
@@ -48,7 +48,7 @@ impl Store {
                 recovery.replay(position, bytes)
             });
             match opened {
-                Err(OpenError::InUse { .. }) => env.sleep(Duration::from_millis(2)).await,
+                Err(JournalOpenError::InUse { .. }) => env.sleep(Duration::from_millis(2)).await,
                 opened => {
                     let journal = opened.expect("a journal");
                     let queues = recovery.finish(&env, journal.clone(), config);
@@ -94,7 +94,7 @@ impl Store {
         self.journal.close().await.expect("closed");
     }
 
-    async fn create(&self, name: &str, settings: Settings) -> Arc<View> {
+    async fn create(&self, name: &str, settings: Settings) -> Arc<QueueView> {
         let record = QueueRecord {
             attributes: [("Policy".to_owned(), "{}".to_owned())].into(),
             tags: [("tag".to_owned(), "value".to_owned())].into(),
@@ -103,21 +103,21 @@ impl Store {
         self.queues.create(record).await.expect("created")
     }
 
-    fn find(&self, name: &str) -> Arc<View> {
+    fn find(&self, name: &str) -> Arc<QueueView> {
         self.queues.find("account", name).expect("it is there")
     }
 
-    async fn send(&self, queue: &View, bodies: impl IntoIterator<Item = String>) {
+    async fn send(&self, queue: &QueueView, bodies: impl IntoIterator<Item = String>) {
         let sends = bodies.into_iter().map(|body| Send { content: Bytes::from(body), ..Send::default() });
         self.queues.send(queue, sends.collect()).await.expect("sent");
     }
 
-    async fn receive(&self, queue: &View, count: usize) -> Vec<Message> {
+    async fn receive(&self, queue: &QueueView, count: usize) -> Vec<Message> {
         let receive = Receive { count, ..Receive::default() };
         self.queues.receive(queue, receive).await.expect("received")
     }
 
-    async fn delete(&self, queue: &View, messages: &[Message]) {
+    async fn delete(&self, queue: &QueueView, messages: &[Message]) {
         let receipts = messages.iter().map(|message| message.receipt).collect();
         for outcome in self.queues.delete(queue, receipts).await.expect("deleted") {
             outcome.expect("deleted");
@@ -125,7 +125,7 @@ impl Store {
     }
 
     /// Receives and deletes everything.
-    async fn drain(&self, queue: &View) -> Vec<String> {
+    async fn drain(&self, queue: &QueueView) -> Vec<String> {
         let mut bodies = Vec::new();
         loop {
             let messages = self.receive(queue, 10).await;

@@ -1,4 +1,5 @@
-//! What both sides of Amazon SQS's protocol need: AWS Signature Version 4, as a client signs with it and a server verifies it.
+//! What both sides of Amazon SQS's protocol need: AWS Signature Version 4, as a client signs with it and a server
+//! verifies it.
 //!
 //! Pure functions over text and bytes: nothing here knows of connections or accounts.
 
@@ -31,8 +32,8 @@ pub struct Unsigned<'a> {
     pub body: &'a [u8],
 }
 
-/// Signs a request in its header: the values of `X-Amz-Date` and `Authorization`. Host, date and target are what is signed of
-/// the headers.
+/// Signs a request in its header: the values of `X-Amz-Date` and `Authorization`. Host, date and target are what is
+/// signed of the headers.
 pub fn sign(
     request: &Unsigned<'_>,
     time: jiff::Timestamp,

@@ -1,9 +1,10 @@
 //! Who asks, and how much each account may use.
 //!
 //! Quotas are buckets that fill at the rate of the quota and hold a second's worth of it. Whoever is over is refused
-//! before anything is read of the request but its head, so that it costs the others nothing. That head says whose request it is,
-//! and anybody can write one: it is only looked at whether there is something, and what is used is taken when the signature was
-//! verified, and the body's length is known. Messages in flight are counted ([`crate::in_flight`]) where they are received.
+//! before anything is read of the request but its head, so that it costs the others nothing. That head says whose
+//! request it is, and anybody can write one: it is only looked at whether there is something, and what is used is taken
+//! when the signature was verified, and the body's length is known. Messages in flight are counted
+//! ([`crate::in_flight`]) where they are received.
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use tailwater_queue::{QueueError, QueueStore};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::config::{AccountConfig, SqsConfig};
-use crate::error::{Code, Refusal};
+use crate::error::{Code, ErrorRefusal};
 use crate::in_flight::InFlight;
 
 /// Whoever asks.
@@ -128,7 +129,7 @@ impl Accounts {
     }
 
     /// Refuses a request of whoever claims to have `key`, if that account's quota is used up. Uses nothing of it.
-    pub(crate) fn check_quota(&self, key: &str) -> Result<(), Refusal> {
+    pub(crate) fn check_quota(&self, key: &str) -> Result<(), ErrorRefusal> {
         let Some(account) = self.keys.get(key).and_then(|(_, account)| self.by_id.get(account)) else {
             return Ok(());
         };
@@ -140,7 +141,7 @@ impl Accounts {
     }
 
     /// Counts a request with a body of so many bytes, or refuses it.
-    pub(crate) fn admit(&self, identity: &Identity, bytes: usize) -> Result<(), Refusal> {
+    pub(crate) fn admit(&self, identity: &Identity, bytes: usize) -> Result<(), ErrorRefusal> {
         let Some(account) = self.by_id.get(&identity.account) else { return Ok(()) };
         let now = self.env.now();
         let AccountConfig { requests_per_s, bytes_per_s, .. } = account.config;
@@ -149,23 +150,30 @@ impl Accounts {
         is_admitted.then_some(()).ok_or_else(throttled)
     }
 
-    /// Whether an account may have one more receive that waits, which it has as long as what is answered is there. Who waits holds a
-    /// connection, of which there are not enough for everybody if one account takes them all.
-    pub(crate) fn admit_waiting(&self, identity: &Identity) -> Result<Option<OwnedSemaphorePermit>, Refusal> {
+    /// Whether an account may have one more receive that waits, which it has as long as what is answered is there. Who
+    /// waits holds a connection, of which there are not enough for everybody if one account takes them all.
+    pub(crate) fn admit_waiting(
+        &self,
+        identity: &Identity,
+    ) -> Result<Option<OwnedSemaphorePermit>, ErrorRefusal> {
         let Some(account) = self.by_id.get(&identity.account) else { return Ok(None) };
         let waiting = Arc::clone(&account.waiting).try_acquire_owned();
         waiting.map(Some).map_err(|_| {
             let message = "Too many receives of the account wait: [[sqs.accounts]] waiting_max";
-            Refusal::new(Code::RequestThrottled, message)
+            ErrorRefusal::new(Code::RequestThrottled, message)
         })
     }
 
     /// Whether an account may have one more queue.
-    pub(crate) async fn admit_queue(&self, account: &str, queues: &dyn QueueStore) -> Result<(), Refusal> {
+    pub(crate) async fn admit_queue(
+        &self,
+        account: &str,
+        queues: &dyn QueueStore,
+    ) -> Result<(), ErrorRefusal> {
         let most = self.by_id.get(account).map_or(0, |account| account.config.queues_max);
         match most == 0 || queues.list(account, "", None, most).await?.len() < most {
             true => Ok(()),
-            false => Err(Refusal::new(Code::OverLimit, format!("The account may have {most} queues."))),
+            false => Err(ErrorRefusal::new(Code::OverLimit, format!("The account may have {most} queues."))),
         }
     }
 
@@ -175,7 +183,7 @@ impl Accounts {
         account: &str,
         wanted: usize,
         queues: &dyn QueueStore,
-    ) -> Result<usize, Refusal> {
+    ) -> Result<usize, ErrorRefusal> {
         let Some((account, most)) = self.in_flight_quota(account) else { return Ok(wanted) };
         if account.in_flight.lock().is_due(self.env.now()) {
             let mut counted = 0;
@@ -189,7 +197,7 @@ impl Accounts {
             account.in_flight.lock().count(counted);
         }
         match usize::try_from(account.in_flight.lock().room(most)).unwrap_or(usize::MAX) {
-            0 => Err(Refusal::new(
+            0 => Err(ErrorRefusal::new(
                 Code::OverLimit,
                 format!("Too many messages in flight: the account may have {most}."),
             )),
@@ -218,8 +226,8 @@ impl Accounts {
     }
 }
 
-fn throttled() -> Refusal {
-    Refusal::new(Code::RequestThrottled, "Rate exceeded: the account's quota is used up.")
+fn throttled() -> ErrorRefusal {
+    ErrorRefusal::new(Code::RequestThrottled, "Rate exceeded: the account's quota is used up.")
 }
 
 #[cfg(test)]

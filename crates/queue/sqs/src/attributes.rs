@@ -8,7 +8,7 @@ use tailwater_queue::{
     Consistency, Fifo, NoConsistency, NoOrderHint, OrderHint, QueueRecord, Redrive, Scope, Settings,
 };
 
-use crate::error::{Code, Refusal};
+use crate::error::{Code, ErrorRefusal};
 use crate::limits::{
     ALLOW_POLICY_BYTES_MAX, ALLOWED_MAX, DELAY_S, KEY_ID_CHARS_MAX, MESSAGE_BYTES, POLICY_BYTES_MAX,
     RECEIVES, RETENTION_S, VISIBILITY_S, WAIT_S,
@@ -40,19 +40,19 @@ const TOLD: [&str; 6] = [
     "QueueArn",
 ];
 
-fn unknown(name: &str) -> Refusal {
-    Refusal::new(Code::InvalidAttributeName, format!("Unknown Attribute {name}."))
+fn unknown(name: &str) -> ErrorRefusal {
+    ErrorRefusal::new(Code::InvalidAttributeName, format!("Unknown Attribute {name}."))
 }
 
-fn invalid(name: &str) -> Refusal {
-    Refusal::new(Code::InvalidAttributeValue, format!("Invalid value for the parameter {name}."))
+fn invalid(name: &str) -> ErrorRefusal {
+    ErrorRefusal::new(Code::InvalidAttributeValue, format!("Invalid value for the parameter {name}."))
 }
 
-fn number(name: &str, text: &str, range: RangeInclusive<u32>) -> Result<u32, Refusal> {
+fn number(name: &str, text: &str, range: RangeInclusive<u32>) -> Result<u32, ErrorRefusal> {
     text.parse().ok().filter(|number| range.contains(number)).ok_or_else(|| invalid(name))
 }
 
-fn boolean(name: &str, text: &str) -> Result<bool, Refusal> {
+fn boolean(name: &str, text: &str) -> Result<bool, ErrorRefusal> {
     match text {
         "true" => Ok(true),
         "false" => Ok(false),
@@ -66,7 +66,7 @@ pub(crate) fn set(
     kept: &mut BTreeMap<String, String>,
     wanted: &BTreeMap<String, String>,
     account: &str,
-) -> Result<(), Refusal> {
+) -> Result<(), ErrorRefusal> {
     let is_fifo = settings.fifo.is_some();
     for (name, value) in wanted {
         match name.as_str() {
@@ -118,7 +118,7 @@ pub(crate) fn set(
         }
     }
     match settings.fifo {
-        Some(Fifo { limit_by_group: true, scope: Scope::Queue, .. }) => Err(Refusal::new(
+        Some(Fifo { limit_by_group: true, scope: Scope::Queue, .. }) => Err(ErrorRefusal::new(
             Code::InvalidAttributeValue,
             "FifoThroughputLimit perMessageGroupId needs DeduplicationScope messageGroup.",
         )),
@@ -126,7 +126,7 @@ pub(crate) fn set(
     }
 }
 
-fn set_fifo(fifo: &mut Fifo, name: &str, value: &str) -> Result<(), Refusal> {
+fn set_fifo(fifo: &mut Fifo, name: &str, value: &str) -> Result<(), ErrorRefusal> {
     match (name, value) {
         ("ContentBasedDeduplication", value) => fifo.by_content = boolean(name, value)?,
         ("DeduplicationScope", "queue") => fifo.scope = Scope::Queue,
@@ -138,8 +138,8 @@ fn set_fifo(fifo: &mut Fifo, name: &str, value: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn redrive(policy: &str, account: &str) -> Result<Redrive, Refusal> {
-    let refuse = |reason: &str| Refusal::value(policy, "RedrivePolicy", reason);
+fn redrive(policy: &str, account: &str) -> Result<Redrive, ErrorRefusal> {
+    let refuse = |reason: &str| ErrorRefusal::value(policy, "RedrivePolicy", reason);
     let parsed: Value =
         serde_json::from_str(policy).map_err(|_| refuse("Redrive policy is not a valid JSON map."))?;
     let arn = parsed.get("deadLetterTargetArn").and_then(Value::as_str);
@@ -189,7 +189,7 @@ pub(crate) fn create(
     name: &str,
     wanted: &BTreeMap<String, String>,
     account: &str,
-) -> Result<(Settings, BTreeMap<String, String>), Refusal> {
+) -> Result<(Settings, BTreeMap<String, String>), ErrorRefusal> {
     let is_fifo = wanted.get("FifoQueue").map(|value| boolean("FifoQueue", value)).transpose()?;
     let is_fifo = match is_fifo {
         Some(false) => return Err(unknown("FifoQueue")),
@@ -203,20 +203,21 @@ pub(crate) fn create(
 }
 
 /// The order hint that tags ask for; 1 without.
-pub(crate) fn order_hint(tags: &BTreeMap<String, String>) -> Result<OrderHint, Refusal> {
+pub(crate) fn order_hint(tags: &BTreeMap<String, String>) -> Result<OrderHint, ErrorRefusal> {
     match tags.get(ORDER_HINT_TAG) {
         None => Ok(OrderHint::default()),
-        Some(text) => text
-            .parse()
-            .map_err(|why: NoOrderHint| Refusal::value(text, "Tags", &format!("{ORDER_HINT_TAG}: {why}."))),
+        Some(text) => text.parse().map_err(|why: NoOrderHint| {
+            ErrorRefusal::value(text, "Tags", &format!("{ORDER_HINT_TAG}: {why}."))
+        }),
     }
 }
 
 /// The consistency level that tags ask for, if they do.
-pub(crate) fn consistency(tags: &BTreeMap<String, String>) -> Result<Option<Consistency>, Refusal> {
+pub(crate) fn consistency(tags: &BTreeMap<String, String>) -> Result<Option<Consistency>, ErrorRefusal> {
     let level = tags.get(CONSISTENCY_TAG).map(|text| {
-        text.parse()
-            .map_err(|why: NoConsistency| Refusal::value(text, "Tags", &format!("{CONSISTENCY_TAG}: {why}.")))
+        text.parse().map_err(|why: NoConsistency| {
+            ErrorRefusal::value(text, "Tags", &format!("{CONSISTENCY_TAG}: {why}."))
+        })
     });
     level.transpose()
 }

@@ -30,13 +30,13 @@ pub struct SqsConfig {
     pub answers_bytes_max: usize,
     /// A connection without a request for so many milliseconds is closed.
     pub idle_ms: u64,
-    /// A request's head has to come within so many milliseconds: from its first byte on, or from the connection's begin as long as
-    /// nobody has asked anything over it. Of a body, something has to come as often.
+    /// A request's head has to come within so many milliseconds: from its first byte on, or from the connection's begin
+    /// as long as nobody has asked anything over it. Of a body, something has to come as often.
     pub head_ms: u64,
     /// A body has to come, and an answer to go, within so many milliseconds.
     pub stalled_ms: u64,
-    /// Who may do what. With accounts every request has to be signed with one of their keys; without, signatures are not
-    /// looked at, and everybody is `account`.
+    /// Who may do what. With accounts every request has to be signed with one of their keys; without, signatures are
+    /// not looked at, and everybody is `account`.
     pub accounts: Vec<AccountConfig>,
 }
 

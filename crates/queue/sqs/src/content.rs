@@ -56,7 +56,7 @@ pub type Attributes = BTreeMap<String, Attribute>;
 
 /// A message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Content {
+pub struct MessageContent {
     /// The body.
     pub body: String,
     /// Its MD5.
@@ -80,7 +80,7 @@ pub struct ContentError;
 
 const VERSION: u8 = 1;
 
-impl Content {
+impl MessageContent {
     /// As it is stored.
     pub fn encode(&self) -> Bytes {
         let mut out = Vec::with_capacity(self.body.len() + 64);
@@ -189,13 +189,13 @@ mod tests {
 
     use super::*;
 
-    fn content() -> Content {
+    fn content() -> MessageContent {
         let text = Attribute { data_type: "String".to_owned(), value: Value::Text("value".to_owned()) };
         let binary = Attribute {
             data_type: "Binary.x".to_owned(),
             value: Value::Binary(Bytes::from_static(&[0, 255])),
         };
-        Content {
+        MessageContent {
             body: "hällo".to_owned(),
             body_md5: md5_of("hällo".as_bytes()),
             sender: "123".to_owned(),
@@ -209,10 +209,13 @@ mod tests {
     #[test]
     fn a_message_is_read_as_it_was_stored_or_not_at_all() {
         let bytes = content().encode();
-        assert_eq!(Content::decode(&bytes), Ok(content()));
-        assert_eq!(Content::decode(&Content::default().encode()), Ok(Content::default()));
+        assert_eq!(MessageContent::decode(&bytes), Ok(content()));
+        assert_eq!(
+            MessageContent::decode(&MessageContent::default().encode()),
+            Ok(MessageContent::default())
+        );
         for length in 0..bytes.len() {
-            assert_eq!(Content::decode(&bytes[..length]), Err(ContentError));
+            assert_eq!(MessageContent::decode(&bytes[..length]), Err(ContentError));
         }
     }
 
@@ -236,7 +239,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_bytes_make_decoding_panic(bytes: Vec<u8>) {
-            let _ = Content::decode(&bytes);
+            let _ = MessageContent::decode(&bytes);
         }
     }
 }

@@ -72,111 +72,127 @@ pub enum Code {
 }
 
 /// A code's names: its type in the JSON protocol, its code in the Query protocol, and the status of HTTP.
-struct Names(&'static str, &'static str, u16);
+struct ErrorNames(&'static str, &'static str, u16);
 
 impl Code {
-    fn names(self) -> Names {
+    fn names(self) -> ErrorNames {
         match self {
             Code::AccessDenied => {
-                Names("com.amazon.coral.service#AccessDeniedException", "AccessDenied", 403)
+                ErrorNames("com.amazon.coral.service#AccessDeniedException", "AccessDenied", 403)
             }
-            Code::BatchEntryIdsNotDistinct => Names(
+            Code::BatchEntryIdsNotDistinct => ErrorNames(
                 "com.amazonaws.sqs#BatchEntryIdsNotDistinct",
                 "AWS.SimpleQueueService.BatchEntryIdsNotDistinct",
                 400,
             ),
-            Code::BatchRequestTooLong => Names(
+            Code::BatchRequestTooLong => ErrorNames(
                 "com.amazonaws.sqs#BatchRequestTooLong",
                 "AWS.SimpleQueueService.BatchRequestTooLong",
                 400,
             ),
-            Code::EmptyBatchRequest => {
-                Names("com.amazonaws.sqs#EmptyBatchRequest", "AWS.SimpleQueueService.EmptyBatchRequest", 400)
-            }
-            Code::IncompleteSignature => {
-                Names("com.amazon.coral.service#IncompleteSignatureException", "IncompleteSignature", 400)
-            }
+            Code::EmptyBatchRequest => ErrorNames(
+                "com.amazonaws.sqs#EmptyBatchRequest",
+                "AWS.SimpleQueueService.EmptyBatchRequest",
+                400,
+            ),
+            Code::IncompleteSignature => ErrorNames(
+                "com.amazon.coral.service#IncompleteSignatureException",
+                "IncompleteSignature",
+                400,
+            ),
             Code::InternalFailure => {
-                Names("com.amazon.coral.service#InternalFailure", "InternalFailure", 500)
+                ErrorNames("com.amazon.coral.service#InternalFailure", "InternalFailure", 500)
             }
             Code::InvalidAction => {
-                Names("com.amazon.coral.service#UnknownOperationException", "InvalidAction", 400)
+                ErrorNames("com.amazon.coral.service#UnknownOperationException", "InvalidAction", 400)
             }
-            Code::InvalidAddress => Names("com.amazonaws.sqs#InvalidAddress", "InvalidAddress", 404),
+            Code::InvalidAddress => ErrorNames("com.amazonaws.sqs#InvalidAddress", "InvalidAddress", 404),
             Code::InvalidAttributeName => {
-                Names("com.amazonaws.sqs#InvalidAttributeName", "InvalidAttributeName", 400)
+                ErrorNames("com.amazonaws.sqs#InvalidAttributeName", "InvalidAttributeName", 400)
             }
             Code::InvalidAttributeValue => {
-                Names("com.amazonaws.sqs#InvalidAttributeValue", "InvalidAttributeValue", 400)
+                ErrorNames("com.amazonaws.sqs#InvalidAttributeValue", "InvalidAttributeValue", 400)
             }
-            Code::InvalidBatchEntryId => Names(
+            Code::InvalidBatchEntryId => ErrorNames(
                 "com.amazonaws.sqs#InvalidBatchEntryId",
                 "AWS.SimpleQueueService.InvalidBatchEntryId",
                 400,
             ),
-            Code::InvalidClientTokenId => {
-                Names("com.amazon.coral.service#UnrecognizedClientException", "InvalidClientTokenId", 403)
-            }
+            Code::InvalidClientTokenId => ErrorNames(
+                "com.amazon.coral.service#UnrecognizedClientException",
+                "InvalidClientTokenId",
+                403,
+            ),
             Code::InvalidMessageContents => {
-                Names("com.amazonaws.sqs#InvalidMessageContents", "InvalidMessageContents", 400)
+                ErrorNames("com.amazonaws.sqs#InvalidMessageContents", "InvalidMessageContents", 400)
             }
-            Code::InvalidParameterValue => {
-                Names("com.amazon.coral.service#InvalidParameterValueException", "InvalidParameterValue", 400)
-            }
-            Code::InvalidSecurity => Names("com.amazonaws.sqs#InvalidSecurity", "InvalidSecurity", 403),
+            Code::InvalidParameterValue => ErrorNames(
+                "com.amazon.coral.service#InvalidParameterValueException",
+                "InvalidParameterValue",
+                400,
+            ),
+            Code::InvalidSecurity => ErrorNames("com.amazonaws.sqs#InvalidSecurity", "InvalidSecurity", 403),
             Code::Malformed => {
-                Names("com.amazon.coral.service#SerializationException", "MalformedInput", 400)
+                ErrorNames("com.amazon.coral.service#SerializationException", "MalformedInput", 400)
             }
-            Code::MessageNotInflight => Names(
+            Code::MessageNotInflight => ErrorNames(
                 "com.amazonaws.sqs#MessageNotInflight",
                 "AWS.SimpleQueueService.MessageNotInflight",
                 400,
             ),
-            Code::MissingAuthenticationToken => Names(
+            Code::MissingAuthenticationToken => ErrorNames(
                 "com.amazon.coral.service#MissingAuthenticationTokenException",
                 "MissingAuthenticationToken",
                 403,
             ),
-            Code::MissingParameter => {
-                Names("com.amazon.coral.service#MissingRequiredParameterException", "MissingParameter", 400)
-            }
-            Code::OverLimit => Names("com.amazonaws.sqs#OverLimit", "OverLimit", 403),
-            Code::PurgeQueueInProgress => Names(
+            Code::MissingParameter => ErrorNames(
+                "com.amazon.coral.service#MissingRequiredParameterException",
+                "MissingParameter",
+                400,
+            ),
+            Code::OverLimit => ErrorNames("com.amazonaws.sqs#OverLimit", "OverLimit", 403),
+            Code::PurgeQueueInProgress => ErrorNames(
                 "com.amazonaws.sqs#PurgeQueueInProgress",
                 "AWS.SimpleQueueService.PurgeQueueInProgress",
                 403,
             ),
-            Code::QueueDeletedRecently => Names(
+            Code::QueueDeletedRecently => ErrorNames(
                 "com.amazonaws.sqs#QueueDeletedRecently",
                 "AWS.SimpleQueueService.QueueDeletedRecently",
                 400,
             ),
-            Code::QueueDoesNotExist => {
-                Names("com.amazonaws.sqs#QueueDoesNotExist", "AWS.SimpleQueueService.NonExistentQueue", 400)
+            Code::QueueDoesNotExist => ErrorNames(
+                "com.amazonaws.sqs#QueueDoesNotExist",
+                "AWS.SimpleQueueService.NonExistentQueue",
+                400,
+            ),
+            Code::QueueNameExists => {
+                ErrorNames("com.amazonaws.sqs#QueueNameExists", "QueueAlreadyExists", 400)
             }
-            Code::QueueNameExists => Names("com.amazonaws.sqs#QueueNameExists", "QueueAlreadyExists", 400),
             Code::ReceiptHandleIsInvalid => {
-                Names("com.amazonaws.sqs#ReceiptHandleIsInvalid", "ReceiptHandleIsInvalid", 400)
+                ErrorNames("com.amazonaws.sqs#ReceiptHandleIsInvalid", "ReceiptHandleIsInvalid", 400)
             }
             Code::RequestExpired => {
-                Names("com.amazon.coral.service#RequestExpiredException", "RequestExpired", 400)
+                ErrorNames("com.amazon.coral.service#RequestExpiredException", "RequestExpired", 400)
             }
-            Code::RequestThrottled => Names("com.amazonaws.sqs#RequestThrottled", "RequestThrottled", 403),
+            Code::RequestThrottled => {
+                ErrorNames("com.amazonaws.sqs#RequestThrottled", "RequestThrottled", 403)
+            }
             Code::ResourceNotFound => {
-                Names("com.amazonaws.sqs#ResourceNotFoundException", "ResourceNotFoundException", 404)
+                ErrorNames("com.amazonaws.sqs#ResourceNotFoundException", "ResourceNotFoundException", 404)
             }
             Code::SignatureDoesNotMatch => {
-                Names("com.amazon.coral.service#InvalidSignatureException", "SignatureDoesNotMatch", 403)
+                ErrorNames("com.amazon.coral.service#InvalidSignatureException", "SignatureDoesNotMatch", 403)
             }
             Code::ServiceUnavailable => {
-                Names("com.amazon.coral.service#ServiceUnavailableException", "ServiceUnavailable", 503)
+                ErrorNames("com.amazon.coral.service#ServiceUnavailableException", "ServiceUnavailable", 503)
             }
-            Code::TooManyEntriesInBatchRequest => Names(
+            Code::TooManyEntriesInBatchRequest => ErrorNames(
                 "com.amazonaws.sqs#TooManyEntriesInBatchRequest",
                 "AWS.SimpleQueueService.TooManyEntriesInBatchRequest",
                 400,
             ),
-            Code::UnsupportedOperation => Names(
+            Code::UnsupportedOperation => ErrorNames(
                 "com.amazonaws.sqs#UnsupportedOperation",
                 "AWS.SimpleQueueService.UnsupportedOperation",
                 400,
@@ -207,14 +223,14 @@ impl Code {
 
 /// Why a request is not done.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct ErrorRefusal {
     /// As a code.
     pub code: Code,
     /// In words.
     pub message: String,
 }
 
-impl Refusal {
+impl ErrorRefusal {
     /// A refusal.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         Self { code, message: message.into() }
@@ -237,7 +253,7 @@ impl Refusal {
     }
 }
 
-impl From<QueueError> for Refusal {
+impl From<QueueError> for ErrorRefusal {
     fn from(error: QueueError) -> Self {
         match error {
             QueueError::NoQueue => Self::no_queue(),

@@ -12,19 +12,19 @@ use hyper::{Method, Request, Response};
 use percent_encoding::percent_decode_str;
 use tailwater_access::{Authorizer, Peer, Resource};
 use tailwater_env::Env;
-use tailwater_queue::{Message, QueueStore, View};
+use tailwater_queue::{Message, QueueStore, QueueView};
 
 use crate::accounts::{Accounts, Identity};
 use crate::actions::{self, Made};
 use crate::config::SqsConfig;
-use crate::error::{Code, Refusal};
+use crate::error::{Code, ErrorRefusal};
 use crate::limits::{BODY_STEP_BYTES, ROOM_WAIT_MS, SMALL_BYTES};
 use crate::names;
 use crate::policy;
-use crate::protocol::{self, Asked, Protocol};
-use crate::room::{Room, Taken};
+use crate::protocol::{self, ActionAsked, SqsProtocol};
+use crate::room::{RoomTaken, SocketRoom};
 use crate::signature::{self, Signed};
-use crate::stats::{Stats, StatsRead};
+use crate::stats::{SqsStatsRead, Stats};
 
 /// Answers requests, for all connections.
 pub struct Front {
@@ -35,9 +35,9 @@ pub struct Front {
     pub(crate) stats: Stats,
     authorizer: Arc<dyn Authorizer>,
     /// Room for large bodies.
-    bodies: Room,
+    bodies: SocketRoom,
     /// Room for large answers, from before they are made until they are sent.
-    answers: Room,
+    answers: SocketRoom,
 }
 
 impl std::fmt::Debug for Front {
@@ -47,9 +47,9 @@ impl std::fmt::Debug for Front {
 }
 
 /// A request whose sender is known.
-pub(crate) struct Context<'a> {
+pub(crate) struct RequestContext<'a> {
     pub(crate) front: &'a Front,
-    pub(crate) asked: &'a Asked,
+    pub(crate) asked: &'a ActionAsked,
     pub(crate) identity: Identity,
     /// The same as the authorizer knows it.
     peer: Peer,
@@ -62,7 +62,7 @@ pub(crate) struct Context<'a> {
     pub(crate) body_bytes: usize,
 }
 
-type Answer = Response<Full<Bytes>>;
+type HttpAnswer = Response<Full<Bytes>>;
 
 impl Front {
     /// A front of `queues`, for those whom `authorizer` lets.
@@ -75,8 +75,8 @@ impl Front {
         Arc::new(Self {
             env: env.clone(),
             accounts: Accounts::new(env, &config),
-            bodies: Room::new(config.bodies_bytes_max),
-            answers: Room::new(config.answers_bytes_max),
+            bodies: SocketRoom::new(config.bodies_bytes_max),
+            answers: SocketRoom::new(config.answers_bytes_max),
             config,
             queues,
             stats: Stats::default(),
@@ -90,12 +90,12 @@ impl Front {
     }
 
     /// The counters at this moment.
-    pub fn stats(&self) -> StatsRead {
+    pub fn stats(&self) -> SqsStatsRead {
         self.stats.read(self.answers.taken_bytes())
     }
 
     /// Answers one request of the connection of `peer`. Dropping it while a receive waits ends that.
-    pub async fn answer<B>(&self, peer: &Peer, request: Request<B>) -> Answer
+    pub async fn answer<B>(&self, peer: &Peer, request: Request<B>) -> HttpAnswer
     where
         B: Body<Data = Bytes>,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -106,11 +106,11 @@ impl Front {
         let request_id = self.request_id();
         let (head, body) = request.into_parts();
         let protocol = match head.headers.contains_key("x-amz-target") {
-            true => Protocol::Json,
-            false => Protocol::Query,
+            true => SqsProtocol::Json,
+            false => SqsProtocol::Query,
         };
         let query = head.uri.query().unwrap_or_default();
-        let refused = |protocol, refusal: &Refusal| {
+        let refused = |protocol, refusal: &ErrorRefusal| {
             self.stats.refused.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             if refusal.code == Code::RequestThrottled {
                 self.stats.throttled.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -147,7 +147,7 @@ impl Front {
         self.stats.count(&asked.action);
         let path = percent_decode_str(head.uri.path()).decode_utf8_lossy();
         let base = self.base(&head.headers);
-        let context = Context {
+        let context = RequestContext {
             front: self,
             asked: &asked,
             peer: identity.peer(&peer.address),
@@ -174,29 +174,33 @@ impl Front {
     }
 
     /// Waits until there is some room for answers. Before messages are read: while there is none, none are.
-    pub(crate) async fn wait_for_room(&self) -> Result<(), Refusal> {
+    pub(crate) async fn wait_for_room(&self) -> Result<(), ErrorRefusal> {
         self.take_room(1, self.config.stalled_ms).await.map(drop)
     }
 
-    /// Room for an answer with these messages, if it is not small: for them as they are, and once more as they will be sent. They
-    /// don't wait for long: each is invisible for others meanwhile.
-    pub(crate) async fn room_for(&self, messages: &[Message]) -> Result<Option<Taken>, Refusal> {
+    /// Room for an answer with these messages, if it is not small: for them as they are, and once more as they will be
+    /// sent. They don't wait for long: each is invisible for others meanwhile.
+    pub(crate) async fn room_for(&self, messages: &[Message]) -> Result<Option<RoomTaken>, ErrorRefusal> {
         match messages.iter().map(|message| 2 * message.content.len()).sum() {
             0..=SMALL_BYTES => Ok(None),
             bytes => self.take_room(bytes, ROOM_WAIT_MS).await.map(Some),
         }
     }
 
-    async fn take_room(&self, bytes: usize, most_ms: u64) -> Result<Taken, Refusal> {
+    async fn take_room(&self, bytes: usize, most_ms: u64) -> Result<RoomTaken, ErrorRefusal> {
         let most = Duration::from_millis(most_ms.min(self.config.stalled_ms));
         self.env.timeout(most, self.answers.take(bytes)).await.ok_or_else(|| {
             let message = "Too many answers wait for clients that do not take them: [sqs] answers_bytes_max";
-            Refusal::new(Code::ServiceUnavailable, message)
+            ErrorRefusal::new(Code::ServiceUnavailable, message)
         })
     }
 
     /// An answer in its room, which is free again when the system has the last byte of it.
-    async fn in_room(&self, answer: Response<Bytes>, room: Option<Taken>) -> Result<Answer, Refusal> {
+    async fn in_room(
+        &self,
+        answer: Response<Bytes>,
+        room: Option<RoomTaken>,
+    ) -> Result<HttpAnswer, ErrorRefusal> {
         let bytes = answer.body().len();
         if bytes <= SMALL_BYTES {
             return Ok(answer.map(Full::new));
@@ -210,7 +214,7 @@ impl Front {
     }
 
     /// Who sent the request; and its body, if that was in signed chunks.
-    fn identify(&self, signed: &Signed<'_>) -> Result<(Identity, Option<Bytes>), Refusal> {
+    fn identify(&self, signed: &Signed<'_>) -> Result<(Identity, Option<Bytes>), ErrorRefusal> {
         if let Some(everybody) = self.accounts.everybody() {
             return Ok((everybody, None));
         }
@@ -218,19 +222,19 @@ impl Front {
         let (key, body) = signature::verify(signed, now_s, |key| self.accounts.secret(key))?;
         let identity = self.accounts.identity(key);
         let identity =
-            identity.ok_or_else(|| Refusal::new(Code::InvalidClientTokenId, "The key is not known."))?;
+            identity.ok_or_else(|| ErrorRefusal::new(Code::InvalidClientTokenId, "The key is not known."))?;
         Ok((identity, body))
     }
 
     /// A body, and its room as long as the request is under way, if it is not small.
-    async fn read_body<B>(&self, body: B) -> Result<(Bytes, Option<Taken>), Refusal>
+    async fn read_body<B>(&self, body: B) -> Result<(Bytes, Option<RoomTaken>), ErrorRefusal>
     where
         B: Body<Data = Bytes>,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let most = self.config.body_bytes_max;
         let too_long = || {
-            Refusal::new(
+            ErrorRefusal::new(
                 Code::Malformed,
                 format!("the body is longer than {most} bytes: [sqs] body_bytes_max"),
             )
@@ -243,22 +247,24 @@ impl Front {
         }
         let (stalled, head) = (self.config.stalled_ms, self.config.head_ms);
         let of = Duration::from_millis;
-        let slow = |ms| Refusal::new(Code::Malformed, format!("the body did not come within {:?}", of(ms)));
+        let slow =
+            |ms| ErrorRefusal::new(Code::Malformed, format!("the body did not come within {:?}", of(ms)));
         let until = self.env.now() + of(stalled);
         let mut body = pin!(Limited::new(body, most));
         let (mut parts, mut bytes, mut covered) = (Vec::new(), 0, SMALL_BYTES);
-        let mut room: Option<Taken> = None;
+        let mut room: Option<RoomTaken> = None;
         loop {
             let now = self.env.now();
             let left = until.since(now);
-            // What has said that it is coming holds nothing, and what has come does not hold it for long without the rest.
+            // What has said that it is coming holds nothing, and what has come does not hold it for long without the
+            // rest.
             let next = self.env.timeout(left.min(of(head)), body.frame()).await;
             let frame = match next {
                 None if left.is_zero() => return Err(slow(stalled)),
                 None => return Err(slow(head)),
                 Some(None) => break,
                 Some(Some(Err(error))) if error.is::<LengthLimitError>() => return Err(too_long()),
-                Some(Some(Err(error))) => return Err(Refusal::new(Code::Malformed, error.to_string())),
+                Some(Some(Err(error))) => return Err(ErrorRefusal::new(Code::Malformed, error.to_string())),
                 Some(Some(Ok(frame))) => frame,
             };
             let Ok(part) = frame.into_data() else { continue };
@@ -266,8 +272,8 @@ impl Front {
             parts.push(part);
             if bytes > covered {
                 let more = (bytes - covered).max(BODY_STEP_BYTES).min(most.saturating_sub(covered));
-                // Whoever has some does not wait for long: others may wait for that, and it for theirs. And not all of them as long as
-                // each other: then all would have to give up.
+                // Whoever has some does not wait for long: others may wait for that, and it for theirs. And not all of
+                // them as long as each other: then all would have to give up.
                 let most_ms = match room.is_some() {
                     true => ROOM_WAIT_MS / 2 + self.env.random_below(ROOM_WAIT_MS),
                     false => stalled,
@@ -275,7 +281,7 @@ impl Front {
                 let taken = self.env.timeout(of(most_ms.min(stalled)), self.bodies.take(more)).await;
                 let taken = taken.ok_or_else(|| {
                     let message = "Too many large bodies come at the same time: [sqs] bodies_bytes_max";
-                    Refusal::new(Code::ServiceUnavailable, message)
+                    ErrorRefusal::new(Code::ServiceUnavailable, message)
                 })?;
                 covered += more;
                 room = Some(match room {
@@ -324,7 +330,7 @@ impl Front {
 /// An answer, until it is sent.
 struct InRoom {
     body: Bytes,
-    _room: Taken,
+    _room: RoomTaken,
 }
 
 impl AsRef<[u8]> for InRoom {
@@ -345,58 +351,64 @@ fn claimed_key<'a>(headers: &'a HeaderMap, query: &'a str) -> &'a str {
     begin.and_then(|begin| begin.split(['/', '%']).next()).unwrap_or_default()
 }
 
-impl Context<'_> {
+impl RequestContext<'_> {
     pub(crate) fn account(&self) -> &str {
         &self.identity.account
     }
 
-    pub(crate) fn url(&self, queue: &View) -> String {
+    pub(crate) fn url(&self, queue: &QueueView) -> String {
         format!("{}/{}/{}", self.base, queue.account, queue.name)
     }
 
-    pub(crate) fn arn(&self, queue: &View) -> String {
+    pub(crate) fn arn(&self, queue: &QueueView) -> String {
         names::arn(&self.front.config.region, &queue.account, &queue.name)
     }
 
     /// The queue that the request is about, if whoever asks may do this with it.
-    pub(crate) async fn queue(&self, url: Option<&str>) -> Result<Arc<View>, Refusal> {
+    pub(crate) async fn queue(&self, url: Option<&str>) -> Result<Arc<QueueView>, ErrorRefusal> {
         let url = url.filter(|url| !url.is_empty()).or_else(|| self.asked.form_queue_url());
         let url = match (url, self.path) {
             (Some(url), _) => url,
-            (None, "/") => return Err(Refusal::missing("QueueUrl")),
+            (None, "/") => return Err(ErrorRefusal::missing("QueueUrl")),
             (None, path) => path,
         };
         let (account, name) = names::of_url(url).ok_or_else(|| {
-            Refusal::new(Code::InvalidAddress, format!("The address {url} is not valid for this endpoint."))
+            ErrorRefusal::new(
+                Code::InvalidAddress,
+                format!("The address {url} is not valid for this endpoint."),
+            )
         })?;
         // What ElasticMQ's addresses have in place of an account.
         let account = account.filter(|account| *account != "queue").unwrap_or(self.account());
         self.find(account, name).await
     }
 
-    /// Whether the authorizer lets whoever asks do this with `resource`. That is asked before anything else is looked at, a
-    /// queue's own policy too.
-    fn ask(&self, resource: Resource<'_>) -> Result<(), Refusal> {
+    /// Whether the authorizer lets whoever asks do this with `resource`. That is asked before anything else is looked
+    /// at, a queue's own policy too.
+    fn ask(&self, resource: Resource<'_>) -> Result<(), ErrorRefusal> {
         let operation = self.asked.action.as_str();
-        let request =
-            tailwater_access::Request { protocol: tailwater_access::Protocol::Sqs, operation, resource };
+        let request = tailwater_access::AccessRequest {
+            protocol: tailwater_access::Protocol::Sqs,
+            operation,
+            resource,
+        };
         self.front
             .authorizer
             .authorize(&self.peer, request)
-            .map_err(|denied| Refusal::new(Code::AccessDenied, denied.to_string()))
+            .map_err(|denied| ErrorRefusal::new(Code::AccessDenied, denied.to_string()))
     }
 
     /// The same of a queue, whether it is there or not.
-    pub(crate) fn ask_for_queue(&self, account: &str, name: &str) -> Result<(), Refusal> {
+    pub(crate) fn ask_for_queue(&self, account: &str, name: &str) -> Result<(), ErrorRefusal> {
         self.ask(Resource::Queue(&format!("{account}/{name}")))
     }
 
     /// A queue by its names, if whoever asks may do this with it.
-    pub(crate) async fn find(&self, account: &str, name: &str) -> Result<Arc<View>, Refusal> {
+    pub(crate) async fn find(&self, account: &str, name: &str) -> Result<Arc<QueueView>, ErrorRefusal> {
         self.ask_for_queue(account, name)?;
         let queue = self.front.queues.find(account, name).await?;
         if account == self.account() {
-            return queue.ok_or_else(Refusal::no_queue);
+            return queue.ok_or_else(ErrorRefusal::no_queue);
         }
         let is_allowed = queue.as_ref().is_some_and(|queue| {
             let record = queue.record();
@@ -408,17 +420,21 @@ impl Context<'_> {
         });
         queue.filter(|_| is_allowed).ok_or_else(|| {
             let message = format!("Access to the resource {name} of account {account} is denied.");
-            Refusal::new(Code::AccessDenied, message)
+            ErrorRefusal::new(Code::AccessDenied, message)
         })
     }
 
     /// A queue of the account that asks, by its ARN.
-    pub(crate) async fn by_arn(&self, arn: Option<&str>, parameter: &str) -> Result<Arc<View>, Refusal> {
-        let arn = arn.ok_or_else(|| Refusal::missing(parameter))?;
+    pub(crate) async fn by_arn(
+        &self,
+        arn: Option<&str>,
+        parameter: &str,
+    ) -> Result<Arc<QueueView>, ErrorRefusal> {
+        let arn = arn.ok_or_else(|| ErrorRefusal::missing(parameter))?;
         let (account, name) = names::of_arn(arn).ok_or_else(|| {
             let reason = "You must use this format to specify the ARN: arn:<partition>:<service>:<region>:<account-id>:\
                 <resource-id>";
-            Refusal::value(arn, parameter, reason)
+            ErrorRefusal::value(arn, parameter, reason)
         })?;
         self.ask_for_queue(account, name)?;
         let queue = match account == self.account() {
@@ -428,7 +444,7 @@ impl Context<'_> {
         queue.ok_or_else(|| {
             let message =
                 format!("The resource that you specified for the {parameter} parameter doesn't exist.");
-            Refusal::new(Code::ResourceNotFound, message)
+            ErrorRefusal::new(Code::ResourceNotFound, message)
         })
     }
 }

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use tailwater_env::Env;
-use tailwater_queue::{Message, QueueStore, Receipt, View};
+use tailwater_queue::{Message, QueueStore, QueueView, Receipt};
 
-/// Dropped, it gives them back: the answer is refused, or the client is gone. As if they had not been received, or it would take a message
-/// to its dead-letter queue that nobody takes answers with it.
+/// Dropped, it gives them back: the answer is refused, or the client is gone. As if they had not been received, or it
+/// would take a message to its dead-letter queue that nobody takes answers with it.
 pub(crate) struct Held {
     env: Env,
     queues: Arc<dyn QueueStore>,
-    queue: Arc<View>,
+    queue: Arc<QueueView>,
     receipts: Vec<Receipt>,
 }
 
@@ -18,7 +18,7 @@ impl Held {
     pub(crate) fn new(
         env: &Env,
         queues: &Arc<dyn QueueStore>,
-        queue: &Arc<View>,
+        queue: &Arc<QueueView>,
         messages: &[Message],
     ) -> Self {
         let receipts = messages.iter().map(|message| message.receipt).collect();

@@ -1,9 +1,10 @@
 //! How many messages of an account are in flight: received, and neither deleted nor visible again.
 //!
-//! Queues know it exactly, each its own, and messages become visible without anybody being told. So all queues of an account are asked
-//! once in [`COUNT_EVERY`], and between two counts what was received and deleted through this front is added and taken off. What becomes
-//! visible meanwhile, and what other front ends do, is known at the next count. Receives that wait at the same time each see the room that
-//! was there when they began: together they may take up to ten messages each beyond the quota.
+//! Queues know it exactly, each its own, and messages become visible without anybody being told. So all queues of an
+//! account are asked once in [`COUNT_EVERY`], and between two counts what was received and deleted through this front
+//! is added and taken off. What becomes visible meanwhile, and what other front ends do, is known at the next count.
+//! Receives that wait at the same time each see the room that was there when they began: together they may take up to
+//! ten messages each beyond the quota.
 
 use std::time::Duration;
 

@@ -36,7 +36,7 @@ mod stats;
 
 pub use attributes::{CONSISTENCY_TAG, ORDER_HINT_TAG};
 pub use config::{AccountConfig, KeyConfig, SqsConfig};
-pub use error::{Code, Refusal};
+pub use error::{Code, ErrorRefusal};
 pub use front::Front;
 pub use server::Server;
-pub use stats::StatsRead;
+pub use stats::SqsStatsRead;

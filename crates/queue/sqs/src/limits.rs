@@ -56,8 +56,8 @@ pub const PEEK_STEP: usize = 10;
 /// Bytes of the messages of one look, but for the first one: as many as a message may have.
 pub const PEEK_BYTES_MAX: usize = 1_048_576;
 
-/// How long an answer whose messages were received, or a body of which some has come, waits for room at most, in milliseconds; a body up to
-/// a half longer, or shorter.
+/// How long an answer whose messages were received, or a body of which some has come, waits for room at most, in
+/// milliseconds; a body up to a half longer, or shorter.
 pub const ROOM_WAIT_MS: u64 = 1_000;
 
 /// Bytes that are taken at once of what all large bodies share, as a body comes.
@@ -75,8 +75,8 @@ pub const ALLOWED_MAX: usize = 10;
 /// Characters of an encryption key's name.
 pub const KEY_ID_CHARS_MAX: usize = 2_048;
 
-/// Bytes of all that is kept of a queue, as JSON. More than the limits of each part come to, and little beside the 8 MiB that a
-/// record of the journal has, in which the operations of many clients are.
+/// Bytes of all that is kept of a queue, as JSON. More than the limits of each part come to, and little beside the 8
+/// MiB that a record of the journal has, in which the operations of many clients are.
 pub const RECORD_BYTES_MAX: usize = 256 << 10;
 
 /// Nesting in a request's body: deeper ones are refused by the parser, which has a limit of 128.
@@ -88,5 +88,6 @@ pub const SKEW_S: u64 = 15 * 60;
 /// Longest time for which a request can be signed in advance, in seconds: a week.
 pub const PRESIGNED_S_MAX: u64 = 7 * 24 * 3_600;
 
-/// Bodies and answers up to this size take nothing of what all large ones share, in bytes. Receives, which may wait, have no longer bodies.
+/// Bodies and answers up to this size take nothing of what all large ones share, in bytes. Receives, which may wait,
+/// have no longer bodies.
 pub const SMALL_BYTES: usize = 64 << 10;

@@ -1,6 +1,6 @@
 //! Names of queues: in their account, in addresses, and as ARNs.
 
-use crate::error::{Code, Refusal};
+use crate::error::{Code, ErrorRefusal};
 use crate::limits::NAME_CHARS_MAX;
 
 /// What the name of a FIFO queue ends with.
@@ -13,7 +13,7 @@ pub(crate) fn is_simple(text: &str) -> bool {
 }
 
 /// Whether a queue may have that name.
-pub(crate) fn check(name: &str, is_fifo: bool) -> Result<(), Refusal> {
+pub(crate) fn check(name: &str, is_fifo: bool) -> Result<(), ErrorRefusal> {
     let bare = name.strip_suffix(FIFO_SUFFIX);
     let is_good = match bare {
         Some(bare) if is_fifo => is_simple(bare) && name.len() <= NAME_CHARS_MAX,
@@ -23,12 +23,12 @@ pub(crate) fn check(name: &str, is_fifo: bool) -> Result<(), Refusal> {
         return Ok(());
     }
     Err(match is_fifo {
-        true => Refusal::new(
+        true => ErrorRefusal::new(
             Code::InvalidParameterValue,
             "The name of a FIFO queue can only include alphanumeric characters, hyphens, or underscores, must end with \
              .fifo suffix and be 1 to 80 in length.",
         ),
-        false => Refusal::new(
+        false => ErrorRefusal::new(
             Code::InvalidParameterValue,
             "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length",
         ),

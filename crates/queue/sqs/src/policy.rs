@@ -4,7 +4,7 @@ mod decision;
 
 use serde_json::{Value, json};
 
-use crate::error::{Code, Refusal};
+use crate::error::{Code, ErrorRefusal};
 use crate::limits::POLICY_BYTES_MAX;
 use crate::names::is_simple;
 
@@ -39,22 +39,22 @@ pub(crate) fn with_permission(
     label: &str,
     accounts: &[String],
     actions: &[String],
-) -> Result<String, Refusal> {
+) -> Result<String, ErrorRefusal> {
     if !is_simple(label) {
-        return Err(Refusal::value(
+        return Err(ErrorRefusal::value(
             label,
             "Label",
             "Must be alphanumeric characters, hyphens, or underscores.",
         ));
     }
     if let Some(account) = accounts.iter().find(|account| account.len() != 12) {
-        return Err(Refusal::value(account, "AWSAccountId", "The account id is invalid."));
+        return Err(ErrorRefusal::value(account, "AWSAccountId", "The account id is invalid."));
     }
     if actions.len() > ACTIONS_MAX {
-        return Err(Refusal::new(Code::OverLimit, format!("{ACTIONS_MAX} actions are allowed.")));
+        return Err(ErrorRefusal::new(Code::OverLimit, format!("{ACTIONS_MAX} actions are allowed.")));
     }
     if let Some(action) = actions.iter().find(|action| !PERMITTED.contains(&action.as_str())) {
-        return Err(Refusal::value(
+        return Err(ErrorRefusal::value(
             action,
             "ActionName",
             "Only the queue owner is allowed to invoke this action.",
@@ -66,10 +66,10 @@ pub(crate) fn with_permission(
     let mut statements: Vec<Value> =
         policy.get("Statement").map(list).unwrap_or_default().into_iter().cloned().collect();
     if statements.iter().any(|statement| statement.get("Sid").and_then(Value::as_str) == Some(label)) {
-        return Err(Refusal::value(label, "Label", "Already exists."));
+        return Err(ErrorRefusal::value(label, "Label", "Already exists."));
     }
     if statements.len() >= STATEMENTS_MAX {
-        return Err(Refusal::new(Code::OverLimit, format!("{STATEMENTS_MAX} permissions are allowed.")));
+        return Err(ErrorRefusal::new(Code::OverLimit, format!("{STATEMENTS_MAX} permissions are allowed.")));
     }
     let principals: Vec<String> =
         accounts.iter().map(|account| format!("arn:aws:iam::{account}:root")).collect();
@@ -85,15 +85,15 @@ pub(crate) fn with_permission(
     let policy = policy.to_string();
     match policy.len() <= POLICY_BYTES_MAX {
         true => Ok(policy),
-        false => Err(Refusal::new(Code::OverLimit, "The policy is too long.")),
+        false => Err(ErrorRefusal::new(Code::OverLimit, "The policy is too long.")),
     }
 }
 
 /// The policy without a permission; none if it was the last one.
-pub(crate) fn without_permission(policy: Option<&str>, label: &str) -> Result<Option<String>, Refusal> {
+pub(crate) fn without_permission(policy: Option<&str>, label: &str) -> Result<Option<String>, ErrorRefusal> {
     let absent = || {
         let reason = "can't find label on existing policy.";
-        Refusal::value(label, "Label", reason)
+        ErrorRefusal::value(label, "Label", reason)
     };
     let mut policy: Value = policy.and_then(|policy| serde_json::from_str(policy).ok()).ok_or_else(absent)?;
     let statements = policy.get("Statement").map(list).unwrap_or_default();

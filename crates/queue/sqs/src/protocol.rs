@@ -14,13 +14,13 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::error::{Code, Refusal};
+use crate::error::{Code, ErrorRefusal};
 
 pub(crate) use query::{Form, parse_form};
 
 /// A request's form, and so its answer's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Protocol {
+pub(crate) enum SqsProtocol {
     /// `X-Amz-Target` names the action, the body is JSON.
     Json,
     /// A form names action and parameters, the answer is XML.
@@ -29,7 +29,7 @@ pub(crate) enum Protocol {
 
 /// Whose action it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Service {
+pub(crate) enum ProtocolService {
     /// Amazon SQS.
     Sqs,
     /// Amazon STS.
@@ -47,9 +47,9 @@ pub(crate) enum Parameters {
 
 /// What was asked for.
 #[derive(Debug)]
-pub(crate) struct Asked {
-    pub(crate) protocol: Protocol,
-    pub(crate) service: Service,
+pub(crate) struct ActionAsked {
+    pub(crate) protocol: SqsProtocol,
+    pub(crate) service: ProtocolService,
     pub(crate) action: String,
     pub(crate) parameters: Parameters,
 }
@@ -59,47 +59,57 @@ const XML_TYPE: HeaderValue = HeaderValue::from_static("text/xml");
 
 /// Reads what was asked for. The form of an answer to a request that makes no sense is the Query protocol's, unless it
 /// names a target.
-pub(crate) fn read(headers: &HeaderMap, query: &str, body: Bytes) -> Result<Asked, (Protocol, Refusal)> {
+pub(crate) fn read(
+    headers: &HeaderMap,
+    query: &str,
+    body: Bytes,
+) -> Result<ActionAsked, (SqsProtocol, ErrorRefusal)> {
     if let Some(target) = headers.get("x-amz-target") {
         let target = target.to_str().unwrap_or_default();
-        let unknown =
-            || (Protocol::Json, Refusal::new(Code::InvalidAction, format!("{target:?} is no action")));
+        let unknown = || {
+            (SqsProtocol::Json, ErrorRefusal::new(Code::InvalidAction, format!("{target:?} is no action")))
+        };
         let (service, action) = target.split_once('.').ok_or_else(unknown)?;
         let service = match service {
-            "AmazonSQS" => Service::Sqs,
-            "Tailwater" => Service::Tailwater,
+            "AmazonSQS" => ProtocolService::Sqs,
+            "Tailwater" => ProtocolService::Tailwater,
             _ => return Err(unknown()),
         };
         let action = action.to_owned();
-        return Ok(Asked { protocol: Protocol::Json, service, action, parameters: Parameters::Json(body) });
+        return Ok(ActionAsked {
+            protocol: SqsProtocol::Json,
+            service,
+            action,
+            parameters: Parameters::Json(body),
+        });
     }
-    let refused = |refusal| (Protocol::Query, refusal);
+    let refused = |refusal| (SqsProtocol::Query, refusal);
     let mut form = parse_form(query.as_bytes()).map_err(refused)?;
     let is_form = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     if !body.is_empty() && (is_form.is_empty() || is_form.starts_with("application/x-www-form-urlencoded")) {
         form.extend(parse_form(&body).map_err(refused)?).map_err(refused)?;
     }
     let action = form.take("Action").ok_or_else(|| {
-        refused(Refusal::new(
+        refused(ErrorRefusal::new(
             Code::InvalidAction,
             "The request names no action: neither X-Amz-Target nor Action.",
         ))
     })?;
     let version = form.take("Version");
     let is_sts = action == "GetCallerIdentity" || version.as_deref() == Some("2011-06-15");
-    let service = if is_sts { Service::Sts } else { Service::Sqs };
-    Ok(Asked { protocol: Protocol::Query, service, action, parameters: Parameters::Form(form) })
+    let service = if is_sts { ProtocolService::Sts } else { ProtocolService::Sqs };
+    Ok(ActionAsked { protocol: SqsProtocol::Query, service, action, parameters: Parameters::Form(form) })
 }
 
-impl Asked {
+impl ActionAsked {
     /// The parameters, as the action has them.
-    pub(crate) fn parameters<T: DeserializeOwned>(&self) -> Result<T, Refusal> {
+    pub(crate) fn parameters<T: DeserializeOwned>(&self) -> Result<T, ErrorRefusal> {
         let read = match &self.parameters {
             Parameters::Json(body) if body.is_empty() => serde_json::from_slice(b"{}"),
             Parameters::Json(body) => serde_json::from_slice(body),
             Parameters::Form(form) => serde_json::from_value(form.tree()?),
         };
-        read.map_err(|error| Refusal::new(Code::Malformed, error.to_string()))
+        read.map_err(|error| ErrorRefusal::new(Code::Malformed, error.to_string()))
     }
 
     /// The parameter of a queue's address, without looking at the others.
@@ -113,11 +123,11 @@ impl Asked {
     /// An answer.
     pub(crate) fn answer(&self, request_id: &str, result: &impl Serialize) -> Response<Bytes> {
         match self.protocol {
-            Protocol::Json => {
+            SqsProtocol::Json => {
                 let body = serde_json::to_vec(result).expect("answers are plain data");
                 respond(StatusCode::OK, JSON_TYPE, request_id, body)
             }
-            Protocol::Query => {
+            SqsProtocol::Query => {
                 let result = serde_json::to_value(result).expect("answers are plain data");
                 let body = xml::result(self.service, &self.action, &result, request_id);
                 respond(StatusCode::OK, XML_TYPE, request_id, body.into_bytes())
@@ -127,12 +137,12 @@ impl Asked {
 }
 
 /// The answer to what is not done.
-pub(crate) fn refuse(protocol: Protocol, request_id: &str, refusal: &Refusal) -> Response<Bytes> {
-    let Refusal { code, message } = refusal;
+pub(crate) fn refuse(protocol: SqsProtocol, request_id: &str, refusal: &ErrorRefusal) -> Response<Bytes> {
+    let ErrorRefusal { code, message } = refusal;
     let status = StatusCode::from_u16(code.status()).expect("statuses are valid");
     let fault = if code.is_sender() { "Sender" } else { "Receiver" };
     match protocol {
-        Protocol::Json => {
+        SqsProtocol::Json => {
             let body = serde_json::json!({"__type": code.json_type(), "message": message});
             // As Amazon does in this protocol, whatever it is in the other one.
             let status = if code.is_sender() { StatusCode::BAD_REQUEST } else { status };
@@ -141,7 +151,7 @@ pub(crate) fn refuse(protocol: Protocol, request_id: &str, refusal: &Refusal) ->
             response.headers_mut().insert("x-amzn-query-error", error.expect("codes are ASCII"));
             response
         }
-        Protocol::Query => {
+        SqsProtocol::Query => {
             let body = xml::error(fault, code.query_code(), message, request_id);
             respond(status, XML_TYPE, request_id, body.into_bytes())
         }

@@ -6,11 +6,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Some of the room, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Taken(OwnedSemaphorePermit);
+pub(crate) struct RoomTaken(OwnedSemaphorePermit);
 
 /// The room. It is counted in KiB, so that a semaphore can have as much as a configuration can say.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct SocketRoom {
     free: Arc<Semaphore>,
     kib: usize,
 }
@@ -19,7 +19,7 @@ fn kib(bytes: usize) -> u32 {
     u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX)
 }
 
-impl Room {
+impl SocketRoom {
     /// Room for so many bytes.
     pub(crate) fn new(bytes: usize) -> Self {
         let kib = bytes.div_ceil(1024).min(Semaphore::MAX_PERMITS);
@@ -27,9 +27,9 @@ impl Room {
     }
 
     /// Takes room for so many bytes, or all of it if that is less; waits for it, behind those that came before.
-    pub(crate) async fn take(&self, bytes: usize) -> Taken {
+    pub(crate) async fn take(&self, bytes: usize) -> RoomTaken {
         let wanted = kib(bytes).min(u32::try_from(self.kib).unwrap_or(u32::MAX));
-        Taken(Arc::clone(&self.free).acquire_many_owned(wanted).await.expect("it is never closed"))
+        RoomTaken(Arc::clone(&self.free).acquire_many_owned(wanted).await.expect("it is never closed"))
     }
 
     /// Bytes that are taken at the moment.
@@ -38,7 +38,7 @@ impl Room {
     }
 }
 
-impl Taken {
+impl RoomTaken {
     /// Both together.
     pub(crate) fn joined(mut self, other: Self) -> Self {
         self.0.merge(other.0);
@@ -58,7 +58,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_taken_is_missing_until_it_is_dropped() {
-        let room = Room::new(10 << 10);
+        let room = SocketRoom::new(10 << 10);
         let (one, two) = (room.take(4 << 10).await, room.take(6_000).await);
         assert_eq!(room.taken_bytes(), 10 << 10);
         let third = room.take(1);

@@ -1,8 +1,8 @@
 //! Listens, and keeps the connections.
 //!
-//! There are at most `connections_max`, and of these `connections_per_address_max` from one address; each has a head of bounded size, and bodies and answers are bounded one by one and
-//! together ([`crate::front`]). A client that goes away while its receive waits ends that, and one that does not take its
-//! answer in time is left ([`crate::socket`]).
+//! There are at most `connections_max`, and of these `connections_per_address_max` from one address; each has a head of
+//! bounded size, and bodies and answers are bounded one by one and together ([`crate::front`]). A client that goes away
+//! while its receive waits ends that, and one that does not take its answer in time is left ([`crate::socket`]).
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
@@ -23,7 +23,7 @@ use tokio::sync::Semaphore;
 
 use crate::config::SqsConfig;
 use crate::front::{Front, is_health};
-use crate::socket::{Limits, Requests, Socket};
+use crate::socket::{Limits, RequestSocket, Requests};
 
 /// A pause after the system had no descriptor left for a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -61,7 +61,7 @@ impl Server {
 
 async fn accept(listener: TcpListener, front: Arc<Front>) {
     let room = Arc::new(Semaphore::new(front.config.connections_max));
-    let addresses = Arc::new(Addresses::default());
+    let addresses = Arc::new(HostAddresses::default());
     let complaints = Arc::new(Complaints::default());
     // Dropped, and so ended, with this task.
     let mut connections: Vec<(std::sync::Weak<()>, Task)> = Vec::new();
@@ -113,15 +113,15 @@ async fn accept(listener: TcpListener, front: Arc<Front>) {
 
 /// How many connections there are from each address.
 #[derive(Debug, Default)]
-struct Addresses(Mutex<HashMap<IpAddr, usize>>);
+struct HostAddresses(Mutex<HashMap<IpAddr, usize>>);
 
 /// One of them, until it is dropped.
 struct Admitted {
-    addresses: Arc<Addresses>,
+    addresses: Arc<HostAddresses>,
     address: IpAddr,
 }
 
-impl Addresses {
+impl HostAddresses {
     /// One more, unless there are `most`.
     fn admit(self: &Arc<Self>, address: IpAddr, most: usize) -> Option<Admitted> {
         let address = tailwater_access::network(address);
@@ -166,7 +166,7 @@ async fn serve(stream: TcpStream, peer: SocketAddr, front: Arc<Front>, complaint
     let of = Duration::from_millis;
     let SqsConfig { idle_ms, head_ms, stalled_ms, .. } = front.config;
     let limits = Limits { idle: of(idle_ms), head: of(head_ms), answer: of(stalled_ms) };
-    let stream = Socket::new(stream, &front.env, limits, &requests);
+    let stream = RequestSocket::new(stream, &front.env, limits, &requests);
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         // From the connection's begin, and from the end of each answer: it also ends idle connections.

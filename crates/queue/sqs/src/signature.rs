@@ -1,9 +1,9 @@
 //! Signatures of requests: AWS Signature Version 4, in the header, in the address (presigned), and of a body in chunks.
 //!
 //! What is verified: that the request was signed with the secret of the access key that it names, for a service of the
-//! scope that it names, at a time near ours, that body, address and signed headers are what was signed, and that the host and
-//! every `X-Amz-` header that is there are among these. Any region and service will do: a client's endpoint does not have to
-//! say which it stands for.
+//! scope that it names, at a time near ours, that body, address and signed headers are what was signed, and that the
+//! host and every `X-Amz-` header that is there are among these. Any region and service will do: a client's endpoint
+//! does not have to say which it stands for.
 
 mod chunked;
 
@@ -15,7 +15,7 @@ use percent_encoding::percent_decode_str;
 use sha2::{Digest, Sha256};
 use tailwater_sqs_wire::{ALGORITHM, canonical_head, hex, is_signature, signing_key, string_to_sign};
 
-use crate::error::{Code, Refusal};
+use crate::error::{Code, ErrorRefusal};
 use crate::limits::{PRESIGNED_S_MAX, SKEW_S};
 
 const UNSIGNED: &str = "UNSIGNED-PAYLOAD";
@@ -37,7 +37,7 @@ pub struct Signed<'a> {
 }
 
 /// What a signature says.
-struct Claim {
+struct SignedClaim {
     key_id: String,
     /// Date, region, service, `aws4_request`.
     scope: String,
@@ -54,11 +54,14 @@ pub fn verify(
     request: &Signed<'_>,
     now_s: u64,
     secret_of: impl Fn(&str) -> Option<String>,
-) -> Result<(String, Option<Bytes>), Refusal> {
+) -> Result<(String, Option<Bytes>), ErrorRefusal> {
     let claim = read_claim(request)?;
     check_time(&claim, now_s)?;
     let secret = secret_of(&claim.key_id).ok_or_else(|| {
-        Refusal::new(Code::InvalidClientTokenId, "The security token included in the request is invalid.")
+        ErrorRefusal::new(
+            Code::InvalidClientTokenId,
+            "The security token included in the request is invalid.",
+        )
     })?;
     let given = request.headers.get("x-amz-content-sha256").and_then(|value| value.to_str().ok());
     let payload = match given {
@@ -81,19 +84,19 @@ pub fn verify(
     Ok((claim.key_id, body))
 }
 
-fn mismatch() -> Refusal {
-    Refusal::new(
+fn mismatch() -> ErrorRefusal {
+    ErrorRefusal::new(
         Code::SignatureDoesNotMatch,
         "The request signature we calculated does not match the signature you provided. Check your AWS Secret Access \
          Key and signing method.",
     )
 }
 
-fn incomplete() -> Refusal {
-    Refusal::new(Code::IncompleteSignature, "The request signature does not conform to AWS standards.")
+fn incomplete() -> ErrorRefusal {
+    ErrorRefusal::new(Code::IncompleteSignature, "The request signature does not conform to AWS standards.")
 }
 
-fn read_claim(request: &Signed<'_>) -> Result<Claim, Refusal> {
+fn read_claim(request: &Signed<'_>) -> Result<SignedClaim, ErrorRefusal> {
     let header = |name: &str| request.headers.get(name).and_then(|value| value.to_str().ok());
     let with_scope = |credential: &str| {
         let (key_id, scope) = credential.split_once('/')?;
@@ -108,7 +111,7 @@ fn read_claim(request: &Signed<'_>) -> Result<Claim, Refusal> {
                 .ok_or_else(incomplete)
         };
         let (key_id, scope) = with_scope(field("Credential")?).ok_or_else(incomplete)?;
-        return Ok(Claim {
+        return Ok(SignedClaim {
             key_id,
             scope,
             time: header("x-amz-date").ok_or_else(incomplete)?.to_owned(),
@@ -123,14 +126,14 @@ fn read_claim(request: &Signed<'_>) -> Result<Claim, Refusal> {
         Some(percent_decode_str(value).decode_utf8().ok()?.into_owned())
     };
     if parameter("X-Amz-Algorithm").as_deref() != Some(ALGORITHM) {
-        return Err(Refusal::new(
+        return Err(ErrorRefusal::new(
             Code::MissingAuthenticationToken,
             "Request is missing Authentication Token.",
         ));
     }
     let needed = |name: &str| parameter(name).ok_or_else(incomplete);
     let (key_id, scope) = with_scope(&needed("X-Amz-Credential")?).ok_or_else(incomplete)?;
-    Ok(Claim {
+    Ok(SignedClaim {
         key_id,
         scope,
         time: needed("X-Amz-Date")?,
@@ -140,7 +143,7 @@ fn read_claim(request: &Signed<'_>) -> Result<Claim, Refusal> {
     })
 }
 
-fn check_time(claim: &Claim, now_s: u64) -> Result<(), Refusal> {
+fn check_time(claim: &SignedClaim, now_s: u64) -> Result<(), ErrorRefusal> {
     let parsed = jiff::civil::DateTime::strptime("%Y%m%dT%H%M%SZ", &claim.time);
     let zoned = parsed.and_then(|time| time.to_zoned(jiff::tz::TimeZone::UTC)).map_err(|_| incomplete())?;
     let signed_s = u64::try_from(zoned.timestamp().as_second()).map_err(|_| incomplete())?;
@@ -155,12 +158,16 @@ fn check_time(claim: &Claim, now_s: u64) -> Result<(), Refusal> {
     if now_s > signed_s + for_s || now_s + SKEW_S < signed_s {
         let message =
             format!("Signature expired: {} is not within {for_s} seconds of the server's time.", claim.time);
-        return Err(Refusal::new(Code::RequestExpired, message));
+        return Err(ErrorRefusal::new(Code::RequestExpired, message));
     }
     Ok(())
 }
 
-fn canonical_request(request: &Signed<'_>, claim: &Claim, payload: &str) -> Result<String, Refusal> {
+fn canonical_request(
+    request: &Signed<'_>,
+    claim: &SignedClaim,
+    payload: &str,
+) -> Result<String, ErrorRefusal> {
     check_signed_headers(request.headers, &claim.signed_headers)?;
     let mut canonical = canonical_head(request.method, request.path, request.query);
     for name in claim.signed_headers.split(';') {
@@ -178,15 +185,15 @@ fn canonical_request(request: &Signed<'_>, claim: &Claim, payload: &str) -> Resu
     Ok(canonical)
 }
 
-/// Whether the headers that say what is asked for, and of whom, are signed. Without the host a request to another server could
-/// be sent here; without `X-Amz-Target` one that receives could be made one that deletes.
-fn check_signed_headers(headers: &HeaderMap, signed: &str) -> Result<(), Refusal> {
+/// Whether the headers that say what is asked for, and of whom, are signed. Without the host a request to another
+/// server could be sent here; without `X-Amz-Target` one that receives could be made one that deletes.
+fn check_signed_headers(headers: &HeaderMap, signed: &str) -> Result<(), ErrorRefusal> {
     let is_signed = |name: &str| signed.split(';').any(|signed| signed == name);
     let must_be = |name: &&str| name.starts_with("x-amz-");
     let mut unsigned = ["host"].into_iter().chain(headers.keys().map(|name| name.as_str()).filter(must_be));
     match unsigned.find(|name| !is_signed(name)) {
         None => Ok(()),
-        Some(name) => Err(Refusal::new(
+        Some(name) => Err(ErrorRefusal::new(
             Code::SignatureDoesNotMatch,
             format!(
                 "The header {name} is not among the signed ones: Host and all X-Amz- headers have to be."

@@ -1,5 +1,5 @@
-//! A client's connection, which ends when an answer is not taken in time, or a request's head does not come: however slowly a client
-//! reads, it holds memory no longer than that, and however slowly it writes, its connection.
+//! A client's connection, which ends when an answer is not taken in time, or a request's head does not come: however
+//! slowly a client reads, it holds memory no longer than that, and however slowly it writes, its connection.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -44,7 +44,7 @@ pub(crate) struct Limits {
 }
 
 /// Waits for requests' heads.
-struct Heads {
+struct RequestHeads {
     requests: Arc<Requests>,
     limits: Limits,
     /// The turn that the rest is of.
@@ -53,7 +53,7 @@ struct Heads {
     deadline: Option<BoxFuture<'static, ()>>,
 }
 
-impl Heads {
+impl RequestHeads {
     /// Whether it is waited for one.
     fn is_due(&mut self) -> bool {
         let turn = self.requests.turns.load(Ordering::Relaxed);
@@ -82,19 +82,19 @@ impl Heads {
 }
 
 /// A connection. Nothing is counted as long as the system takes what is written at once.
-pub(crate) struct Socket<S> {
+pub(crate) struct RequestSocket<S> {
     stream: S,
     env: Env,
-    heads: Heads,
+    heads: RequestHeads,
     /// Since something could not be written: until when all has to be.
     deadline: Option<BoxFuture<'static, ()>>,
 }
 
-impl<S> Socket<S> {
+impl<S> RequestSocket<S> {
     /// `stream`, and what its requests are told to.
     pub(crate) fn new(stream: S, env: &Env, limits: Limits, requests: &Arc<Requests>) -> Self {
         let requests = Arc::clone(requests);
-        let heads = Heads { requests, limits, turn: 0, has_begun: false, deadline: None };
+        let heads = RequestHeads { requests, limits, turn: 0, has_begun: false, deadline: None };
         Self { stream, env: env.clone(), heads, deadline: None }
     }
 
@@ -106,7 +106,7 @@ impl<S> Socket<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Socket<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for RequestSocket<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -129,7 +129,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Socket<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Socket<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for RequestSocket<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -179,7 +179,7 @@ mod tests {
         let (server, mut client) = tokio::io::duplex(16);
         let long = Duration::from_secs(600);
         let limits = Limits { idle: long, head: long, answer: Duration::from_secs(6) };
-        let mut socket = Socket::new(server, &env, limits, &Arc::default());
+        let mut socket = RequestSocket::new(server, &env, limits, &Arc::default());
         // A first one is taken at once.
         let mut taken = vec![0; 1_000];
         let first = vec![1; 1_000];
@@ -216,7 +216,7 @@ mod tests {
         };
         let requests = Arc::new(Requests::default());
         let (server, mut client) = tokio::io::duplex(16);
-        let mut socket = Socket::new(server, &env, limits, &requests);
+        let mut socket = RequestSocket::new(server, &env, limits, &requests);
         client.write_all(b"a").await.expect("sent");
         assert_eq!(socket.read_u8().await.expect("read"), b'a');
         requests.begin();
@@ -231,7 +231,7 @@ mod tests {
         assert_eq!(socket.read_u8().await.expect_err("no more").kind(), io::ErrorKind::TimedOut);
         // Nobody knows this one.
         let (server, _client) = tokio::io::duplex(16);
-        let mut socket = Socket::new(server, &env, limits, &Arc::default());
+        let mut socket = RequestSocket::new(server, &env, limits, &Arc::default());
         assert_eq!(socket.read_u8().await.expect_err("nothing").kind(), io::ErrorKind::TimedOut);
     }
 }

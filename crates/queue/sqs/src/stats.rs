@@ -43,7 +43,7 @@ pub struct Stats {
 
 /// The counters at one moment.
 #[derive(Clone, Debug)]
-pub struct StatsRead {
+pub struct SqsStatsRead {
     /// Connections that are open.
     pub connections: u64,
     /// Requests by action, in the order of their names.
@@ -66,9 +66,9 @@ impl Stats {
     }
 
     /// Reads the counters, beside what answers take at the moment.
-    pub(crate) fn read(&self, answer_bytes: u64) -> StatsRead {
+    pub(crate) fn read(&self, answer_bytes: u64) -> SqsStatsRead {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        StatsRead {
+        SqsStatsRead {
             connections: load(&self.connections),
             requests: ACTIONS
                 .iter()

@@ -1,5 +1,6 @@
-//! Requests that are nearly right, of every action in both forms, bodies and heads, sent to a server over real connections: it answers
-//! each or closes, never panics, never says that something failed here, keeps its memory bounded, and goes on answering.
+//! Requests that are nearly right, of every action in both forms, bodies and heads, sent to a server over real
+//! connections: it answers each or closes, never panics, never says that something failed here, keeps its memory
+//! bounded, and goes on answering.
 
 #![allow(clippy::disallowed_methods)] // it looks at this very process
 
@@ -24,7 +25,8 @@ use tailwater_journal::{Journal, JournalConfig};
 use tailwater_queue::{QueuesConfig, Recovery};
 use tailwater_sqs::{AccountConfig, Front, KeyConfig, Server, SqsConfig};
 
-/// What the process may grow by: what was sent and is kept, and what the allocator keeps. A single count that was believed would be more.
+/// What the process may grow by: what was sent and is kept, and what the allocator keeps. A single count that was
+/// believed would be more.
 const GROWTH_BYTES_MAX: u64 = 512 << 20;
 
 /// Many short cases: what is looked for is one of many small mistakes, and not a rare combination.

@@ -1,7 +1,7 @@
-//! Publishes in a broadcast stream, and hears what was published, by a callback:
-//! `cargo run -p tailwater-client --example broadcast -- ADDRESS REGION/STREAM publish KEY VALUE`, which makes earlier events with
-//! that key obsolete, and `… listen COUNT [TOKEN]`, which ends after so many events with a token to go on from; with the
-//! address of broadcasts.
+//! Publishes in a broadcast stream, and hears what was published, by a callback: `cargo run -p tailwater-client
+//! --example broadcast -- ADDRESS REGION/STREAM publish KEY VALUE`, which makes earlier events with that key obsolete,
+//! and `… listen COUNT [TOKEN]`, which ends after so many events with a token to go on from; with the address of
+//! broadcasts.
 
 use std::ops::ControlFlow;
 
@@ -48,7 +48,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             };
             while let Err(error) = listen_with(&mut listener, &mut heard).await {
                 match error {
-                    // What follows is another stream by the same name: whoever keeps something of the one before drops it.
+                    // What follows is another stream by the same name: whoever keeps something of the one before drops
+                    // it.
                     ListenError::Anew(region) => println!("{region} has begun anew"),
                     error => return Err(error.into()),
                 }

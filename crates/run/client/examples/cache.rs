@@ -1,6 +1,6 @@
-//! Answers from a cache that a broadcast stream keeps up to date, and changes what it is about:
-//! `cargo run -p tailwater-client --example cache -- ADDRESS REGION/STREAM KEY`, with the address of broadcasts. With `watch` as one more
-//! argument it goes on, and says when its value may be stale and when it is not any more.
+//! Answers from a cache that a broadcast stream keeps up to date, and changes what it is about: `cargo run -p
+//! tailwater-client --example cache -- ADDRESS REGION/STREAM KEY`, with the address of broadcasts. With `watch` as one
+//! more argument it goes on, and says when its value may be stale and when it is not any more.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

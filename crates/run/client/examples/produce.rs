@@ -1,6 +1,6 @@
 //! Appends numbered lines to a stream: `cargo run -p tailwater-client --example produce -- ADDRESS STREAM [COUNT]`.
 
-use tailwater_client::{Client, Error, ProducerConfig};
+use tailwater_client::{Client, Error, ProducerSettings};
 
 #[tokio::main]
 async fn main() -> Result<(), Error> {
@@ -12,7 +12,7 @@ async fn main() -> Result<(), Error> {
     let count = args.next().and_then(|count| count.parse().ok()).unwrap_or(1_000);
 
     let client = Client::connect(&address).await?;
-    let producer = client.producer(&stream, ProducerConfig::default()).await?;
+    let producer = client.producer(&stream, ProducerSettings::default()).await?;
     let mut acks = Vec::new();
     for number in 0..count {
         let (key, value) = (format!("key-{}", number % 16), format!("line {number}"));

@@ -1,5 +1,6 @@
-//! Works off a queue; each message stays invisible for as long as that takes, is deleted when it is done, and comes again when it failed:
-//! `cargo run -p tailwater-client --example worker -- ENDPOINT QUEUE COUNT`, which ends when so many are done.
+//! Works off a queue; each message stays invisible for as long as that takes, is deleted when it is done, and comes
+//! again when it failed: `cargo run -p tailwater-client --example worker -- ENDPOINT QUEUE COUNT`, which ends when so
+//! many are done.
 //!
 //! The work: a message says for how many milliseconds, and fails at the first receive if there is a `!` behind that.
 

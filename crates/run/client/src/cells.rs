@@ -1,10 +1,11 @@
 //! The cells that a node tells of, and the way to their backends.
 //!
-//! A backend that was not reached at once, or is connected again, is first asked for at the node: one that runs inside the
-//! node has another TCP port after each start. Where the node does not answer, the addresses that it told last are tried.
+//! A backend that was not reached at once, or is connected again, is first asked for at the node: one that runs inside
+//! the node has another TCP port after each start. Where the node does not answer, the addresses that it told last are
+//! tried.
 //!
-//! What answers at an address may be another node's backend, most of all at a path, which every host has its own of: there
-//! every read would miss. So a node says which start of a backend it uses, and another one is not taken.
+//! What answers at an address may be another node's backend, most of all at a path, which every host has its own of:
+//! there every read would miss. So a node says which start of a backend it uses, and another one is not taken.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -46,7 +47,7 @@ pub(crate) async fn connect(
             Ok(CellMode::R32) => Mode::R32,
             _ => return Err(Error::Malformed(format!("a cell with mode {}", info.mode))),
         };
-        let told = Told {
+        let told = CellsTold {
             env: env.clone(),
             node: Arc::clone(node),
             hello: hello.clone(),
@@ -71,7 +72,7 @@ pub(crate) async fn connect(
 }
 
 /// The backends of one cell, where the node says that they are.
-struct Told {
+struct CellsTold {
     env: Env,
     node: Arc<Node>,
     hello: Hello,
@@ -80,12 +81,12 @@ struct Told {
     /// Of each backend, whether it was looked for before.
     tried: Vec<AtomicBool>,
     /// Of each backend, as they were told last.
-    places: Mutex<Vec<Place>>,
+    places: Mutex<Vec<CellPlace>>,
 }
 
 /// Where a backend is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Place {
+struct CellPlace {
     addresses: Vec<Address>,
     instance: Instance,
 }
@@ -100,7 +101,7 @@ enum Instance {
     Any,
 }
 
-impl Told {
+impl CellsTold {
     /// Asks the node where the backends are now. What it does not answer, or what can't be, changes nothing.
     async fn ask(&self) {
         let asked = self.node.call::<_, NodeInfo>(Method::Hello, &self.hello);
@@ -116,7 +117,7 @@ impl Told {
     }
 }
 
-impl Connector for Told {
+impl Connector for CellsTold {
     fn connect(&self, backend: usize) -> BoxFuture<'_, Result<Arc<dyn Connection>, String>> {
         Box::pin(async move {
             if self.tried[backend].swap(true, Ordering::Relaxed) {
@@ -128,7 +129,7 @@ impl Connector for Told {
     }
 }
 
-impl Place {
+impl CellPlace {
     /// Connects at the first address where the backend is; an error is why not at the last one.
     async fn connect(&self, env: &Env) -> Result<Arc<dyn Connection>, String> {
         let mut why = "it has no address".to_owned();
@@ -157,7 +158,7 @@ impl Place {
 }
 
 /// Of each backend, the addresses that `transport` may take.
-fn places(info: &CellInfo, transport: Transport) -> Result<Vec<Place>, Error> {
+fn places(info: &CellInfo, transport: Transport) -> Result<Vec<CellPlace>, Error> {
     let of_backend = |backend: &BackendInfo| {
         let mut addresses = Vec::new();
         for address in &backend.addresses {
@@ -176,7 +177,7 @@ fn places(info: &CellInfo, transport: Transport) -> Result<Vec<Place>, Error> {
             Some(instance) => Instance::This(instance),
             None => Instance::Any,
         };
-        Ok(Place { addresses, instance })
+        Ok(CellPlace { addresses, instance })
     };
     info.backends.iter().map(of_backend).collect()
 }

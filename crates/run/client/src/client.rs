@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tailwater_env::Env;
 use tailwater_format::call::{
-    self, CALL_VERSION, CallMessage, ErrorCode, FindStream, Hello, Method, NodeInfo, stream_from_wire,
+    self, CALL_VERSION, CallErrorCode, CallMessage, FindStream, Hello, Method, NodeInfo, stream_from_wire,
 };
 use tailwater_format::{ShardId, ShardNumber, StreamId};
 use tailwater_rma::Address;
@@ -16,7 +16,7 @@ use crate::cells;
 use crate::connection::Node;
 use crate::limits::{CALL_DEADLINE, CONNECT_DEADLINE, RETRY_PAUSE, SHARDS_MAX};
 use crate::source::NodeSource;
-use crate::{Consumer, ConsumerConfig, Error, Producer, ProducerConfig};
+use crate::{Consumer, ConsumerConfig, Error, Producer, ProducerSettings};
 
 /// Which way to the cells.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,10 +44,10 @@ pub struct ClientConfig {
 /// A process's connection to a cluster. Cheap to clone; all its consumers share one reader.
 #[derive(Clone)]
 pub struct Client {
-    inner: Arc<Inner>,
+    inner: Arc<ClientInner>,
 }
 
-struct Inner {
+struct ClientInner {
     env: Env,
     node: Arc<Node>,
     reader: TailReader,
@@ -89,7 +89,7 @@ impl Client {
         let source: Arc<dyn DurableSource> = Arc::new(NodeSource::new(Arc::clone(&node)));
         reader.page_refresh = cells::page_refresh(&info).unwrap_or(reader.page_refresh);
         let reader = TailReader::start(&env, cells, source, reader);
-        Ok(Self { inner: Arc::new(Inner { env, node, reader }) })
+        Ok(Self { inner: Arc::new(ClientInner { env, node, reader }) })
     }
 
     /// The id of the node at `address`, which it has for the life of its data directory. Asks nothing else, and once.
@@ -112,7 +112,7 @@ impl Client {
     }
 
     /// A producer for the stream of that name.
-    pub async fn producer(&self, stream: &str, config: ProducerConfig) -> Result<Producer, Error> {
+    pub async fn producer(&self, stream: &str, config: ProducerSettings) -> Result<Producer, Error> {
         let stream = self.stream(stream).await?;
         Producer::start(self.inner.env.clone(), Arc::clone(&self.inner.node), stream, config).await
     }
@@ -137,16 +137,15 @@ impl Client {
         &self.inner.node
     }
 
-    /// Asks the node for what a consumer begins with. One that has too much to do, as while very many consumers start, is asked
-    /// again.
+    /// Asks the node for what a consumer begins with. One that has too much to do, as while very many consumers start,
+    /// is asked again.
     pub(crate) async fn find<Q: CallMessage, A: CallMessage>(
         &self,
         method: Method,
         request: &Q,
     ) -> Result<A, Error> {
-        let Inner { env, node, .. } = &*self.inner;
-        let is_busy =
-            |error: &Error| matches!(error, Error::Refused(refusal) if refusal.code == ErrorCode::Overloaded);
+        let ClientInner { env, node, .. } = &*self.inner;
+        let is_busy = |error: &Error| matches!(error, Error::Refused(refusal) if refusal.code == CallErrorCode::Overloaded);
         retry(env, CALL_DEADLINE, is_busy, || node.call(method, request)).await
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tailwater_env::Env;
-use tailwater_format::call::{CallMessage, CallRefusal, ErrorCode, Method, decode_call, encode_call};
+use tailwater_format::call::{CallErrorCode, CallMessage, CallRefusal, Method, decode_call, encode_call};
 use tailwater_rma::{Address, CallError, Connection, connect};
 
 use crate::Error;
@@ -16,12 +16,12 @@ use crate::limits::{CALL_DEADLINE, RECONNECT_PAUSE_MAX, RECONNECT_PAUSE_MIN};
 pub(crate) struct Node {
     env: Env,
     address: Address,
-    state: Mutex<State>,
+    state: Mutex<ConnectionState>,
     /// Held while connecting, so that many callers make one connection.
     connecting: tokio::sync::Mutex<()>,
 }
 
-struct State {
+struct ConnectionState {
     connection: Option<Arc<dyn Connection>>,
     pause: Duration,
     /// How many attempts to connect failed, and why the last one did.
@@ -31,8 +31,12 @@ struct State {
 
 impl Node {
     pub(crate) fn new(env: Env, address: Address) -> Self {
-        let state =
-            State { connection: None, pause: RECONNECT_PAUSE_MIN, failures: 0, reason: String::new() };
+        let state = ConnectionState {
+            connection: None,
+            pause: RECONNECT_PAUSE_MIN,
+            failures: 0,
+            reason: String::new(),
+        };
         Self { env, address, state: Mutex::new(state), connecting: tokio::sync::Mutex::new(()) }
     }
 
@@ -67,10 +71,10 @@ impl Node {
             }
             Some(Err(CallError::Overloaded { peer })) => {
                 let message = format!("{peer} has too much to do");
-                Err(CallRefusal::new(ErrorCode::Overloaded, message).into())
+                Err(CallRefusal::new(CallErrorCode::Overloaded, message).into())
             }
             Some(Err(CallError::Refused { code, message })) => {
-                Err(CallRefusal::new(ErrorCode::from_number(code), message).into())
+                Err(CallRefusal::new(CallErrorCode::from_number(code), message).into())
             }
         }
     }

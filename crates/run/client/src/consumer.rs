@@ -9,7 +9,7 @@ use tailwater_format::call::{
     DlsnInfo, Locate, LocateWhat, Location, Method, offset_from_wire, stream_to_wire,
 };
 use tailwater_format::{Dlsn, Offset, Position, SegmentNumber, Start, Term};
-use tailwater_tail::{BlockBatch, Cursor, Entries, Place, ReadError, Waiter};
+use tailwater_tail::{BlockBatch, Cursor, Entries, FeedReadError, Place, Waiter};
 
 use crate::limits::LOCATES_IN_FLIGHT_MAX;
 use crate::{Client, Error, Stream};
@@ -47,7 +47,8 @@ pub struct Lag {
     /// The offset after the last durable record, as far as is known; `None` in the first moments of a process.
     pub end_offset: Option<Offset>,
     /// How old the newest record is that was read, if there are others behind it; zero if there are none, and `None` if
-    /// no record was read yet, or the last one had no timestamp. After a pause of the producers it is large for a moment.
+    /// no record was read yet, or the last one had no timestamp. After a pause of the producers it is large for a
+    /// moment.
     pub time: Option<Duration>,
 }
 
@@ -185,7 +186,7 @@ impl Consumer {
                 Ok(None) => {}
                 Err(error) => {
                     let (shard, from) = (cursor.shard().shard.0, cursor.next_offset());
-                    if let ReadError::Truncated { .. } = error {
+                    if let FeedReadError::Truncated { .. } = error {
                         self.moved = Some(index);
                     }
                     return Err(Error::from_read(&self.stream.name, shard, from, error));

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tailwater_format::Offset;
-use tailwater_format::call::{CallDecodeError, CallRefusal, ErrorCode};
-use tailwater_tail::{ReadError, ReaderConfigError};
+use tailwater_format::call::{CallDecodeError, CallErrorCode, CallRefusal};
+use tailwater_tail::{FeedReadError, ReaderConfigError};
 
 /// Why something was not done. [`Error::is_retriable`] says whether trying again makes sense.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -120,15 +120,15 @@ impl Error {
 
     /// Whether there is no such stream.
     pub fn is_unknown_stream(&self) -> bool {
-        matches!(self, Error::Refused(refusal) if refusal.code == ErrorCode::UnknownStream)
+        matches!(self, Error::Refused(refusal) if refusal.code == CallErrorCode::UnknownStream)
     }
 
-    pub(crate) fn from_read(stream: &str, shard: u32, from: Offset, error: ReadError) -> Self {
+    pub(crate) fn from_read(stream: &str, shard: u32, from: Offset, error: FeedReadError) -> Self {
         match error {
-            ReadError::StreamDeleted => Error::StreamDeleted(stream.to_owned()),
-            ReadError::Truncated { log_start } => Error::Truncated { shard, from, log_start },
-            ReadError::Refused(why) => Error::Unreadable { shard, why },
-            ReadError::Corrupt { .. } => Error::Corrupt { shard, why: error.to_string() },
+            FeedReadError::StreamDeleted => Error::StreamDeleted(stream.to_owned()),
+            FeedReadError::Truncated { log_start } => Error::Truncated { shard, from, log_start },
+            FeedReadError::Refused(why) => Error::Unreadable { shard, why },
+            FeedReadError::Corrupt { .. } => Error::Corrupt { shard, why: error.to_string() },
         }
     }
 }

@@ -39,6 +39,6 @@ pub use client::{Client, ClientConfig, Stream, Transport};
 pub use consumer::{Batch, Consumer, ConsumerConfig, Lag};
 pub use error::Error;
 pub use group::{GroupConfig, GroupConsumer};
-pub use producer::{Ack, Acked, Partitioner, Producer, ProducerConfig, Trouble, shard_of_key};
+pub use producer::{Ack, Acked, Partitioner, Producer, ProducerSettings, Trouble, shard_of_key};
 pub use tailwater_format::{Start, StartError};
 pub use tailwater_tail::{ReaderConfig, ReaderConfigError, ReaderStats};

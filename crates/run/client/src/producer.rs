@@ -39,7 +39,7 @@ use crate::connection::Node;
 use crate::limits::{APPENDS_IN_FLIGHT_MAX, CALL_DEADLINE};
 use crate::{Error, Stream};
 pub use ack::{Ack, Acked};
-use state::{Outcome, Sealed, State};
+use state::{Outcome, ProducerCore, Sealed};
 
 /// Which shard a record goes to when the caller does not say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,7 +55,7 @@ pub enum Partitioner {
 
 /// How a producer behaves.
 #[derive(Clone, Copy, Debug)]
-pub struct ProducerConfig {
+pub struct ProducerSettings {
     /// Which shard a record goes to.
     pub partitioner: Partitioner,
     /// Compression of record batches.
@@ -76,7 +76,7 @@ pub struct ProducerConfig {
     pub explicit_transaction_ids: bool,
 }
 
-impl Default for ProducerConfig {
+impl Default for ProducerSettings {
     fn default() -> Self {
         Self {
             partitioner: Partitioner::Key,
@@ -103,18 +103,18 @@ pub struct Trouble {
 /// Appends to one stream. Cheap to clone; records of clones share batches.
 #[derive(Clone)]
 pub struct Producer {
-    inner: Arc<Inner>,
+    inner: Arc<ProducerInner>,
 }
 
-struct Inner {
-    shared: Arc<Shared>,
+struct ProducerInner {
+    shared: Arc<ProducerShared>,
     stream: Stream,
     _task: Task,
 }
 
-struct Shared {
+struct ProducerShared {
     env: Env,
-    state: Mutex<State>,
+    state: Mutex<ProducerCore>,
     /// Rung when there may be something to send.
     work: Notify,
     /// Rung when something was acknowledged or failed.
@@ -126,7 +126,7 @@ impl Producer {
         env: Env,
         node: Arc<Node>,
         stream: Stream,
-        config: ProducerConfig,
+        config: ProducerSettings,
     ) -> Result<Self, Error> {
         let identity = if config.idempotent {
             let info: ProducerInfo = node.call(Method::InitProducer, &InitProducer {}).await?;
@@ -137,13 +137,14 @@ impl Producer {
         } else {
             None
         };
-        let state = Mutex::new(State::new(stream.shards, config, identity));
-        let shared = Arc::new(Shared { env: env.clone(), state, work: Notify::new(), done: Notify::new() });
+        let state = Mutex::new(ProducerCore::new(stream.shards, config, identity));
+        let shared =
+            Arc::new(ProducerShared { env: env.clone(), state, work: Notify::new(), done: Notify::new() });
         let task = env.spawn(
             "producer",
             run(Arc::clone(&shared), node, stream.clone(), config.explicit_transaction_ids),
         );
-        Ok(Self { inner: Arc::new(Inner { shared, stream, _task: task }) })
+        Ok(Self { inner: Arc::new(ProducerInner { shared, stream, _task: task }) })
     }
 
     /// The stream.
@@ -158,7 +159,7 @@ impl Producer {
     }
 
     /// Hands a record over to one shard with a timestamp of its own, in ms since the epoch; with
-    /// [`ProducerConfig::explicit_transaction_ids`] it is the record's transaction id.
+    /// [`ProducerSettings::explicit_transaction_ids`] it is the record's transaction id.
     ///
     /// # Panics
     /// If the stream has no such shard.
@@ -213,7 +214,7 @@ impl Producer {
     }
 
     /// Why records wait that were sent: what the node said, or that it does not answer. It is tried until
-    /// [`ProducerConfig::deadline`], which an application may not want to be silent for. `None` while all goes well.
+    /// [`ProducerSettings::deadline`], which an application may not want to be silent for. `None` while all goes well.
     pub fn trouble(&self) -> Option<Trouble> {
         let shared = &self.inner.shared;
         shared.state.lock().trouble(shared.env.now())
@@ -241,12 +242,12 @@ impl Producer {
 }
 
 /// One append CALL's batches and how it ended.
-type Sent = (Vec<Sealed>, Result<Appends, Error>);
+type SentBatch = (Vec<Sealed>, Result<Appends, Error>);
 
 /// Sends what is ready until the producer is dropped.
-async fn run(shared: Arc<Shared>, node: Arc<Node>, stream: Stream, explicit_transaction_ids: bool) {
+async fn run(shared: Arc<ProducerShared>, node: Arc<Node>, stream: Stream, explicit_transaction_ids: bool) {
     let wire_stream = stream_to_wire(stream.id);
-    let mut under_way: FuturesUnordered<BoxFuture<'static, Sent>> = FuturesUnordered::new();
+    let mut under_way: FuturesUnordered<BoxFuture<'static, SentBatch>> = FuturesUnordered::new();
     loop {
         let mut wake_at = shared.env.now() + CALL_DEADLINE;
         while under_way.len() < APPENDS_IN_FLIGHT_MAX {
@@ -277,7 +278,7 @@ fn append(
     stream: Bytes,
     batches: Vec<Sealed>,
     explicit_transaction_ids: bool,
-) -> BoxFuture<'static, Sent> {
+) -> BoxFuture<'static, SentBatch> {
     async move {
         let items = batches
             .iter()

@@ -1,4 +1,5 @@
-//! Queues: messages that stay invisible for as long as they are worked on, over SQS's protocol, so with any server of it.
+//! Queues: messages that stay invisible for as long as they are worked on, over SQS's protocol, so with any server of
+//! it.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), tailwater_client::Error> {
@@ -16,8 +17,8 @@
 //! ```
 //!
 //! What holds of [`Queue::handle`]:
-//! - While the work runs the message's visibility timeout begins anew each time a third of it is over: two of these beats in a row may
-//!   fail before somebody else can receive the message.
+//! - While the work runs the message's visibility timeout begins anew each time a third of it is over: two of these
+//!   beats in a row may fail before somebody else can receive the message.
 //! - Work that succeeded is deleted; work that failed is given back, and visible at once.
 //! - No beat comes after either: one that is on its way is waited for.
 //! - Whoever drops the future, or dies, leaves the message to its timeout.
@@ -87,7 +88,8 @@ impl Queue {
         &self.url
     }
 
-    /// How long what is received is invisible at first, and after each beat, in seconds; by default what the queue says.
+    /// How long what is received is invisible at first, and after each beat, in seconds; by default what the queue
+    /// says.
     pub fn with_visibility_s(mut self, visibility_s: u64) -> Self {
         self.visibility_s = visibility_s;
         self
@@ -99,8 +101,9 @@ impl Queue {
         self
     }
 
-    /// Receives up to `most` messages, 1 to 10; none if none came in time. Those that are handled one after the other wait for their turn
-    /// without beats, so that long work is better received one by one. Dropping it may leave messages to their timeout.
+    /// Receives up to `most` messages, 1 to 10; none if none came in time. Those that are handled one after the other
+    /// wait for their turn without beats, so that long work is better received one by one. Dropping it may leave
+    /// messages to their timeout.
     pub async fn receive(&self, most: usize) -> Result<Vec<Message>, Error> {
         let asked = json!({
             "QueueUrl": self.url, "MaxNumberOfMessages": most, "VisibilityTimeout": self.visibility_s,

@@ -1,12 +1,15 @@
-//! The durable layer as a client reaches it: CALLs to a node, which authorizes them and bounds each; the rate is the reader's to keep.
+//! The durable layer as a client reaches it: CALLs to a node, which authorizes them and bounds each; the rate is the
+//! reader's to keep.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use tailwater_env::BoxFuture;
-use tailwater_format::call::{self, ErrorCode, Method, ReadDurable, SegmentRef, encode_call, stream_to_wire};
+use tailwater_format::call::{
+    self, CallErrorCode, Method, ReadDurable, SegmentRef, encode_call, stream_to_wire,
+};
 use tailwater_format::{Offset, Position, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId, Tail};
-use tailwater_tail::{DurableSource, SegmentInfo, SourceError};
+use tailwater_tail::{DurableSource, SourceError, SourceSegment};
 
 use crate::Error;
 use crate::connection::Node;
@@ -24,7 +27,7 @@ impl NodeSource {
         &self,
         shard: ShardId,
         from: SegmentNumber,
-    ) -> Result<(Vec<SegmentInfo>, Offset), SourceError> {
+    ) -> Result<(Vec<SourceSegment>, Offset), SourceError> {
         let request = call::Segments {
             stream: stream_to_wire(shard.stream),
             shard: shard.shard.0,
@@ -35,7 +38,7 @@ impl NodeSource {
             self.node.call(Method::Segments, &request).await.map_err(source_error)?;
         let mut segments = Vec::with_capacity(reply.segments.len());
         for info in reply.segments {
-            segments.push(SegmentInfo {
+            segments.push(SourceSegment {
                 number: SegmentNumber(info.number),
                 term: call::term_from_wire(info.term).map_err(|e| SourceError::Invalid(e.to_string()))?,
                 base_offset: Offset(info.base_offset),
@@ -103,19 +106,19 @@ impl DurableSource for NodeSource {
         &self,
         shard: ShardId,
         from: SegmentNumber,
-    ) -> BoxFuture<'_, Result<Vec<SegmentInfo>, SourceError>> {
+    ) -> BoxFuture<'_, Result<Vec<SourceSegment>, SourceError>> {
         Box::pin(async move { Ok(self.list(shard, from).await?.0) })
     }
 }
 
 /// Whether the node says that it does not have what was asked for.
-fn is_missing(code: ErrorCode) -> bool {
-    matches!(code, ErrorCode::UnknownSegment | ErrorCode::OffsetOutOfRange)
+fn is_missing(code: CallErrorCode) -> bool {
+    matches!(code, CallErrorCode::UnknownSegment | CallErrorCode::OffsetOutOfRange)
 }
 
 fn source_error(error: Error) -> SourceError {
     match error {
-        Error::Refused(refusal) if refusal.code == ErrorCode::UnknownStream => SourceError::NoStream,
+        Error::Refused(refusal) if refusal.code == CallErrorCode::UnknownStream => SourceError::NoStream,
         // The shard is damaged, or this principal may not read it: whoever waits should hear of it.
         Error::Refused(refusal) if !refusal.code.is_retriable() => SourceError::Refused(refusal.to_string()),
         Error::Malformed(why) => SourceError::Invalid(why),

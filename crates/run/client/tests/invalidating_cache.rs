@@ -10,7 +10,7 @@ use std::time::Duration;
 use tailwater_broadcast::message::{Advertised, Chain, FROM_NOW, Member, Message, Role};
 use tailwater_broadcast::replica::Config;
 use tailwater_broadcast::{Position, Writer, frame};
-use tailwater_broadcast_server::{ConfigurationAt, Server, ServerConfig, fresh_id};
+use tailwater_broadcast_server::{ConfigurationAt, ReplicaServerConfig, Server, fresh_id};
 use tailwater_client::broadcast::{
     Cached, Collect, Content, InvalidatingCache, InvalidatingConfig, Publisher, RegionOptions, Sharing,
     Stream,
@@ -53,7 +53,7 @@ fn start_on(
     advertised: Option<String>,
     regions: BTreeMap<String, Vec<String>>,
 ) -> Server {
-    let config = ServerConfig {
+    let config = ReplicaServerConfig {
         replica: Config::new(region, fresh_id(env)),
         advertised,
         regions,

@@ -13,7 +13,7 @@ use tailwater_log::StreamConfig;
 pub use self::broadcast::{
     BridgeView, BroadcastStreamView, BroadcastView, DelayView, RegionView, ReplicaView, SharingView,
 };
-pub use self::event::{EventView, Text};
+pub use self::event::{EventText, EventView};
 
 /// `GET /v1/node`
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -191,8 +191,8 @@ pub struct SegmentView {
     pub sealed: bool,
 }
 
-/// `POST /v1/streams/NAME/truncate`. A shard that begins behind the position keeps its beginning. A shard that ends before
-/// it, or is damaged, is an error that names it, and no shard is truncated.
+/// `POST /v1/streams/NAME/truncate`. A shard that begins behind the position keeps its beginning. A shard that ends
+/// before it, or is damaged, is an error that names it, and no shard is truncated.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Truncate {

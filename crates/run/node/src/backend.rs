@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use bytes::Bytes;
-use tailwater_access::{Authorizer, Protocol, Request, Resource};
+use tailwater_access::{AccessRequest, Authorizer, Protocol, Resource};
 use tailwater_cache::protocol::{METHOD_CLEAR, METHOD_MUTATE, REFUSED_NOT_AUTHORIZED};
 use tailwater_cache::{Backend, BackendConfig};
 use tailwater_env::Env;
@@ -41,8 +41,8 @@ impl CellKind {
         }
     }
 
-    /// The size of the values that a backend is laid out for if nothing is said, in bytes: for chunks, what streams have if
-    /// nothing is said.
+    /// The size of the values that a backend is laid out for if nothing is said, in bytes: for chunks, what streams
+    /// have if nothing is said.
     pub const fn value_bytes(self) -> u64 {
         match self {
             CellKind::Data => 4_096,
@@ -149,7 +149,7 @@ struct Guarded {
 
 impl Guarded {
     fn ask(&self, peer: &Peer, operation: &str) -> Result<(), Refusal> {
-        let request = Request { protocol: Protocol::Cell, operation, resource: Resource::Node };
+        let request = AccessRequest { protocol: Protocol::Cell, operation, resource: Resource::Node };
         self.authorizer
             .authorize(peer, request)
             .map_err(|denied| Refusal { code: REFUSED_NOT_AUTHORIZED, message: denied.to_string() })

@@ -10,11 +10,11 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tailwater_access::{Authorizer, Protocol, Request, Resource};
+use tailwater_access::{AccessRequest, Authorizer, Protocol, Resource};
 use tailwater_env::{Complaints, Env, Instant};
 use tailwater_format::call::{
-    self, Append, AppendItem, AppendOutcome, AppendResult, Appended, Appends, CallMessage, CallRefusal,
-    ErrorCode, FindStream, InitProducer, Locate, LocateWhat, Location, Method, NodeInfo, ProducerInfo,
+    self, Append, AppendItem, AppendOutcome, AppendResult, Appended, Appends, CallErrorCode, CallMessage,
+    CallRefusal, FindStream, InitProducer, Locate, LocateWhat, Location, Method, NodeInfo, ProducerInfo,
     ReadDurable, SegmentsReply, ShardTail, Tails, TailsReply, decode_call, encode_call, stream_from_wire,
 };
 use tailwater_format::limits::SEGMENTS_PER_REPLY_MAX;
@@ -22,7 +22,7 @@ use tailwater_format::{
     Codec, Offset, Position, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId, Term, TransactionId,
 };
 use tailwater_log::{
-    AppendError, AppendOptions, Locate as Target, Log, ReadError, StreamError, TransactionIds,
+    AppendError, AppendOptions, LocateRead as Target, Log, ReadError, StreamError, TransactionIds,
 };
 use tailwater_rma::{Peer, Refusal, Region, Reply, ScarHit, ScarOp, Service};
 
@@ -63,9 +63,9 @@ impl NodeService {
 
     fn authorize(&self, peer: &Peer, method: Method) -> Result<(), CallRefusal> {
         let request =
-            Request { protocol: Protocol::Call, operation: method.name(), resource: Resource::Node };
+            AccessRequest { protocol: Protocol::Call, operation: method.name(), resource: Resource::Node };
         let allowed = self.authorizer.authorize(peer, request);
-        allowed.map_err(|denied| CallRefusal::new(ErrorCode::NotAuthorized, denied.to_string()))
+        allowed.map_err(|denied| CallRefusal::new(CallErrorCode::NotAuthorized, denied.to_string()))
     }
 
     /// Answers `reply` with what `answer` comes to, without keeping the caller.
@@ -97,12 +97,12 @@ impl NodeService {
             true => TransactionIds::Explicit,
             false => TransactionIds::RunningMaximum,
         };
-        let gathered = Arc::new(Gathered {
+        let gathered = Arc::new(GatheredReads {
             env: self.env.clone(),
             meters: Arc::clone(&self.meters),
             stream,
             arrived: self.env.now(),
-            gathering: Mutex::new(Gathering::new(append.items.len(), reply)),
+            gathering: Mutex::new(ReadGathering::new(append.items.len(), reply)),
         });
         let alone = append.items.len() == 1;
         for (item, AppendItem { shard, batches, expected_term }) in append.items.into_iter().enumerate() {
@@ -183,23 +183,23 @@ impl NodeService {
 }
 
 /// The results of one CALL's appends. Whichever comes last answers the CALL, on the thread that it came on.
-struct Gathered {
+struct GatheredReads {
     env: Env,
     meters: Arc<Meters>,
     stream: StreamId,
     arrived: Instant,
-    gathering: Mutex<Gathering>,
+    gathering: Mutex<ReadGathering>,
 }
 
-struct Gathering {
+struct ReadGathering {
     results: Vec<AppendResult>,
     missing: usize,
     reply: Option<Reply>,
 }
 
-impl Gathered {
+impl GatheredReads {
     /// Notes how an append of so many bytes ended.
-    fn put(&self, item: usize, bytes: u64, outcome: Result<tailwater_log::Appended, AppendError>) {
+    fn put(&self, item: usize, bytes: u64, outcome: Result<tailwater_log::AppendAnswer, AppendError>) {
         if let Ok(appended) = &outcome {
             self.meters.append_times.add(self.env.now().since(self.arrived));
             let records = appended.last_offset.0 - appended.base_offset.0 + 1;
@@ -213,7 +213,7 @@ impl Gathered {
     }
 }
 
-impl Gathering {
+impl ReadGathering {
     /// Of so many results. None at all are answered at once.
     fn new(items: usize, reply: Reply) -> Self {
         let results = vec![AppendResult::default(); items];
@@ -241,16 +241,18 @@ impl Service for NodeService {
         None
     }
 
-    /// Nothing waits on the engine's thread, but an append's batches are checked there, down to their records, and copied on
-    /// their way to the journal: up to [`CALL_BYTES_MAX`] of them, which a core reads in a millisecond or two. What those bytes decompress to is
-    /// bounded for each batch only, and may be a thousand times as much.
+    /// Nothing waits on the engine's thread, but an append's batches are checked there, down to their records, and
+    /// copied on their way to the journal: up to [`CALL_BYTES_MAX`] of them, which a core reads in a millisecond or
+    /// two. What those bytes decompress to is bounded for each batch only, and may be a thousand times as much.
     fn is_short(&self, method: u16, payload: &Bytes) -> bool {
         Method::from_number(method) != Some(Method::Append) || !has_compressed_batch(payload)
     }
 
     fn call(&self, peer: &Peer, method: u16, payload: Bytes, reply: Reply) {
         let known = Method::from_number(method)
-            .ok_or_else(|| CallRefusal::new(ErrorCode::UnknownMethod, format!("there is no method {method}")))
+            .ok_or_else(|| {
+                CallRefusal::new(CallErrorCode::UnknownMethod, format!("there is no method {method}"))
+            })
             .and_then(|method| {
                 self.meters.of(method).calls.fetch_add(1, Ordering::Relaxed);
                 self.authorize(peer, method).map(|()| method)
@@ -363,7 +365,7 @@ async fn locate(log: Log, asked: Locate) -> Result<Bytes, CallRefusal> {
     }))
 }
 
-fn append_result(result: Result<tailwater_log::Appended, AppendError>) -> AppendResult {
+fn append_result(result: Result<tailwater_log::AppendAnswer, AppendError>) -> AppendResult {
     let outcome = match result {
         Ok(appended) => {
             // Not known of a duplicate whose first append was long ago.
@@ -388,11 +390,11 @@ fn decode<Q: CallMessage>(payload: Bytes) -> Result<Q, CallRefusal> {
 }
 
 fn malformed(error: impl std::fmt::Display) -> CallRefusal {
-    CallRefusal::new(ErrorCode::Malformed, error.to_string())
+    CallRefusal::new(CallErrorCode::Malformed, error.to_string())
 }
 
 fn missing(field: &str) -> CallRefusal {
-    CallRefusal::new(ErrorCode::Malformed, format!("{field} is not set"))
+    CallRefusal::new(CallErrorCode::Malformed, format!("{field} is not set"))
 }
 
 fn refusal(refused: CallRefusal) -> Refusal {
@@ -402,22 +404,24 @@ fn refusal(refused: CallRefusal) -> Refusal {
 fn append_refusal(error: AppendError) -> CallRefusal {
     use tailwater_log::SequenceError;
     let code = match &error {
-        AppendError::NoStream => ErrorCode::UnknownStream,
-        AppendError::NoShard { .. } => ErrorCode::UnknownShard,
-        AppendError::Invalid(_) | AppendError::Corrupt(_) => ErrorCode::CorruptBatch,
-        AppendError::TooLarge { .. } | AppendError::TooLargeDecompressed { .. } => ErrorCode::BatchTooLarge,
-        AppendError::Sequence(SequenceError::OutOfOrder { .. }) => ErrorCode::OutOfOrderSequence,
-        AppendError::Sequence(SequenceError::Epoch { .. }) => ErrorCode::ProducerFenced,
-        AppendError::TransactionId { .. } => ErrorCode::TransactionIdDecreased,
-        AppendError::Damaged(_) => ErrorCode::Damaged,
-        AppendError::Refused(_) => ErrorCode::Internal,
-        AppendError::Timestamp { .. } | AppendError::TimestampOld { .. } => ErrorCode::InvalidTimestamp,
-        AppendError::Term { .. } => ErrorCode::WrongTerm,
-        AppendError::NotOwner => ErrorCode::NotOwner,
-        AppendError::Overloaded(_) => ErrorCode::Overloaded,
-        AppendError::NoSpace(_) => ErrorCode::NoSpace,
-        AppendError::Lost(_) => ErrorCode::StorageFailed,
-        AppendError::Unavailable(_) | AppendError::Closed => ErrorCode::Unavailable,
+        AppendError::NoStream => CallErrorCode::UnknownStream,
+        AppendError::NoShard { .. } => CallErrorCode::UnknownShard,
+        AppendError::Invalid(_) | AppendError::Corrupt(_) => CallErrorCode::CorruptBatch,
+        AppendError::TooLarge { .. } | AppendError::TooLargeDecompressed { .. } => {
+            CallErrorCode::BatchTooLarge
+        }
+        AppendError::Sequence(SequenceError::OutOfOrder { .. }) => CallErrorCode::OutOfOrderSequence,
+        AppendError::Sequence(SequenceError::Epoch { .. }) => CallErrorCode::ProducerFenced,
+        AppendError::TransactionId { .. } => CallErrorCode::TransactionIdDecreased,
+        AppendError::Damaged(_) => CallErrorCode::Damaged,
+        AppendError::Refused(_) => CallErrorCode::Internal,
+        AppendError::Timestamp { .. } | AppendError::TimestampOld { .. } => CallErrorCode::InvalidTimestamp,
+        AppendError::Term { .. } => CallErrorCode::WrongTerm,
+        AppendError::NotOwner => CallErrorCode::NotOwner,
+        AppendError::Overloaded(_) => CallErrorCode::Overloaded,
+        AppendError::NoSpace(_) => CallErrorCode::NoSpace,
+        AppendError::Lost(_) => CallErrorCode::StorageFailed,
+        AppendError::Unavailable(_) | AppendError::Closed => CallErrorCode::Unavailable,
     };
     CallRefusal::new(code, error.to_string())
 }
@@ -425,16 +429,16 @@ fn append_refusal(error: AppendError) -> CallRefusal {
 /// What a stream's error is on the wire.
 pub fn stream_refusal(error: StreamError) -> CallRefusal {
     let code = match &error {
-        StreamError::NoStream(_) => ErrorCode::UnknownStream,
-        StreamError::NoShard { .. } => ErrorCode::UnknownShard,
-        StreamError::Exists(_) => ErrorCode::StreamExists,
-        StreamError::Config(_) | StreamError::TooManyShards { .. } => ErrorCode::Malformed,
-        StreamError::BeyondEnd { .. } => ErrorCode::OffsetOutOfRange,
-        StreamError::Damaged(_) => ErrorCode::Damaged,
-        StreamError::Refused(_) => ErrorCode::Internal,
-        StreamError::NotOwner => ErrorCode::NotOwner,
-        StreamError::Overloaded => ErrorCode::Overloaded,
-        StreamError::Unavailable(_) | StreamError::Closed => ErrorCode::Unavailable,
+        StreamError::NoStream(_) => CallErrorCode::UnknownStream,
+        StreamError::NoShard { .. } => CallErrorCode::UnknownShard,
+        StreamError::Exists(_) => CallErrorCode::StreamExists,
+        StreamError::Config(_) | StreamError::TooManyShards { .. } => CallErrorCode::Malformed,
+        StreamError::BeyondEnd { .. } => CallErrorCode::OffsetOutOfRange,
+        StreamError::Damaged(_) => CallErrorCode::Damaged,
+        StreamError::Refused(_) => CallErrorCode::Internal,
+        StreamError::NotOwner => CallErrorCode::NotOwner,
+        StreamError::Overloaded => CallErrorCode::Overloaded,
+        StreamError::Unavailable(_) | StreamError::Closed => CallErrorCode::Unavailable,
     };
     CallRefusal::new(code, error.to_string())
 }
@@ -442,13 +446,13 @@ pub fn stream_refusal(error: StreamError) -> CallRefusal {
 /// What a read's error is on the wire.
 pub fn read_refusal(error: ReadError) -> CallRefusal {
     let code = match &error {
-        ReadError::NoStream => ErrorCode::UnknownStream,
-        ReadError::NoShard { .. } => ErrorCode::UnknownShard,
-        ReadError::Truncated { .. } | ReadError::BeyondEnd { .. } => ErrorCode::OffsetOutOfRange,
-        ReadError::Damaged(_) => ErrorCode::Damaged,
-        ReadError::NoSegment => ErrorCode::UnknownSegment,
-        ReadError::Corrupt(_) => ErrorCode::Internal,
-        ReadError::Unavailable(_) => ErrorCode::Unavailable,
+        ReadError::NoStream => CallErrorCode::UnknownStream,
+        ReadError::NoShard { .. } => CallErrorCode::UnknownShard,
+        ReadError::Truncated { .. } | ReadError::BeyondEnd { .. } => CallErrorCode::OffsetOutOfRange,
+        ReadError::Damaged(_) => CallErrorCode::Damaged,
+        ReadError::NoSegment => CallErrorCode::UnknownSegment,
+        ReadError::Corrupt(_) => CallErrorCode::Internal,
+        ReadError::Unavailable(_) => CallErrorCode::Unavailable,
     };
     CallRefusal::new(code, error.to_string())
 }

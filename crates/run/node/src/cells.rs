@@ -15,13 +15,13 @@ use tailwater_rma::{Address, LocalDoorbell, local};
 
 use crate::api::CellView;
 use crate::backend::{BackendOptions, CellKind, ServedBackend};
-use crate::config::{self, CellConfig, CellMode, Config};
+use crate::config::{self, CellModeSetting, CellSection, Config};
 
 /// One cell as the node has it.
 pub struct NodeCell {
     kind: CellKind,
     /// As configured, but for the mode of the node's own backend, which is one copy.
-    config: CellConfig,
+    config: CellSection,
     /// The node's own connection to it.
     pub cell: Cell,
     /// Addresses of each backend.
@@ -59,7 +59,7 @@ impl NodeCell {
     async fn start_own(
         env: &Env,
         kind: CellKind,
-        cell_config: &CellConfig,
+        cell_config: &CellSection,
         config: &Config,
         authorizer: &Arc<dyn Authorizer>,
     ) -> anyhow::Result<Self> {
@@ -80,7 +80,7 @@ impl NodeCell {
         let addresses = vec![addresses_of(&own, listen.advertised_data)];
         let connection = local::connect(own.backend().clone(), LocalDoorbell::new(), env);
         let backends = Backends::connected(vec![connection]);
-        let config = CellConfig { mode: CellMode::R1, ..cell_config.clone() };
+        let config = CellSection { mode: CellModeSetting::R1, ..cell_config.clone() };
         let cell = connect(env, kind, &config, backends).await?;
         Ok(Self { kind, config, cell, addresses, own: Some(own) })
     }
@@ -93,8 +93,8 @@ impl NodeCell {
     /// What clients are told, at this moment.
     pub fn info(&self) -> CellInfo {
         let mode = match self.config.mode {
-            CellMode::R1 => WireMode::R1,
-            CellMode::R32 => WireMode::R32,
+            CellModeSetting::R1 => WireMode::R1,
+            CellModeSetting::R32 => WireMode::R32,
         };
         CellInfo {
             id: self.kind.config_id() as u32,
@@ -120,8 +120,8 @@ impl NodeCell {
         CellView {
             name: self.kind.name().to_owned(),
             mode: match self.config.mode {
-                CellMode::R1 => "R1".to_owned(),
-                CellMode::R32 => "R3.2".to_owned(),
+                CellModeSetting::R1 => "R1".to_owned(),
+                CellModeSetting::R32 => "R3.2".to_owned(),
             },
             backends: self.addresses.clone(),
             live: self.cell.live_backends(),
@@ -132,12 +132,12 @@ impl NodeCell {
 async fn connect(
     env: &Env,
     kind: CellKind,
-    configured: &CellConfig,
+    configured: &CellSection,
     backends: Backends,
 ) -> anyhow::Result<Cell> {
     let mode = match configured.mode {
-        CellMode::R1 => Mode::R1,
-        CellMode::R32 => Mode::R32,
+        CellModeSetting::R1 => Mode::R1,
+        CellModeSetting::R32 => Mode::R32,
     };
     let client_id = env.random_u64() as u32;
     let mut config = ClientConfig::new(kind.config_id(), mode, backends, client_id);

@@ -25,7 +25,7 @@ use tailwater_tail::lock::LockTiming;
 
 use crate::backend::CellKind;
 
-pub(crate) use self::bridge::End;
+pub(crate) use self::bridge::BridgeEnd;
 pub use self::bridge::{BridgeConfig, BridgeStart};
 pub use self::broadcast::BroadcastConfig;
 pub(crate) use self::broadcast::QuotasConfig;
@@ -35,8 +35,8 @@ const SOCKET_PATH_BYTES_MAX: usize = 107;
 /// More than any machine has cores for, and few enough for the system to start.
 const WORKERS_MAX: usize = 1_024;
 
-/// How many threads there are of a kind that `configured` says the number of, engines or workers: as many, or, for 0, one for
-/// each core but one, which is left to everything else; at least one.
+/// How many threads there are of a kind that `configured` says the number of, engines or workers: as many, or, for 0,
+/// one for each core but one, which is left to everything else; at least one.
 pub fn thread_count(configured: usize) -> usize {
     let cores = || std::thread::available_parallelism().map_or(1, NonZero::get);
     if configured == 0 { (cores() - 1).max(1) } else { configured }
@@ -53,17 +53,17 @@ pub struct Config {
     /// What admin HTTP takes.
     pub admin: AdminConfig,
     /// The data cell: chunks.
-    pub data_cell: CellConfig,
+    pub data_cell: CellSection,
     /// The metadata cell: lengths and locks.
-    pub metadata_cell: CellConfig,
+    pub metadata_cell: CellSection,
     /// The journal.
-    pub journal: JournalConfig,
+    pub journal: JournalSection,
     /// The log.
-    pub log: LogConfig,
+    pub log: LogSection,
     /// Kafka's protocol.
     pub kafka: KafkaConfig,
     /// The queues.
-    pub queues: QueuesConfig,
+    pub queues: QueuesSection,
     /// SQS's protocol.
     pub sqs: SqsConfig,
     /// Broadcasts.
@@ -96,8 +96,9 @@ pub struct Listen {
     pub connections_max: usize,
     /// Engine threads that answer one-sided reads; 0 is one for each core but one, and at least one.
     pub engines: usize,
-    /// Worker threads of the runtime, which do everything that engines don't; 0 is as with `engines`. With two cores a second
-    /// one would mostly be woken for what the first does anyway: a tenth of one record's delay, a fifth of the node's time.
+    /// Worker threads of the runtime, which do everything that engines don't; 0 is as with `engines`. With two cores a
+    /// second one would mostly be woken for what the first does anyway: a tenth of one record's delay, a fifth of the
+    /// node's time.
     pub workers: usize,
 }
 
@@ -118,7 +119,7 @@ pub struct AdminConfig {
 
 /// How many copies a cell keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum CellMode {
+pub enum CellModeSetting {
     /// One copy.
     #[serde(rename = "R1")]
     R1,
@@ -130,9 +131,9 @@ pub enum CellMode {
 /// One cell.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct CellConfig {
+pub struct CellSection {
     /// Copies of each value.
-    pub mode: CellMode,
+    pub mode: CellModeSetting,
     /// Backends that run as processes of their own: for each, its addresses (`unix:/path`, `tcp:host:port`),
     /// nearest first. Empty: the node runs the backend itself, with one copy.
     pub backends: Vec<Vec<String>>,
@@ -145,7 +146,8 @@ pub struct CellConfig {
     /// How often what is idle is written again, in milliseconds, or in a third of `ttl_ms` if that is sooner; clients
     /// learn it from the node.
     pub refresh_ms: u32,
-    /// The part of `capacity_bytes`, in percent, from which on the values are evicted that were not written for longest.
+    /// The part of `capacity_bytes`, in percent, from which on the values are evicted that were not written for
+    /// longest.
     pub eviction_percent: u8,
     /// The longest that one operation takes, in milliseconds; clients learn it from the node.
     pub deadline_ms: u32,
@@ -156,7 +158,7 @@ pub struct CellConfig {
 /// The journal.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct JournalConfig {
+pub struct JournalSection {
     /// Size of each journal file in bytes.
     pub file_bytes: u64,
     /// Most files, so that `file_bytes * files_max` is the most disk that the journal takes.
@@ -168,9 +170,9 @@ pub struct JournalConfig {
 /// The log.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct LogConfig {
-    /// Whether what is written is shadowed to cells at all. Without them no memory is reserved for them, and readers ask the
-    /// node for everything.
+pub struct LogSection {
+    /// Whether what is written is shadowed to cells at all. Without them no memory is reserved for them, and readers
+    /// ask the node for everything.
     pub cells: bool,
     /// Owner tasks, among which the shards are divided.
     pub owners: usize,
@@ -194,8 +196,8 @@ pub struct LogConfig {
     pub publish_delay_ms: u64,
     /// After a failed write to a cell, how long until the next attempt, in milliseconds.
     pub retry_delay_ms: u64,
-    /// How often the writer of lengths looks at their lock, in milliseconds. The same for all nodes that write to a cell, as
-    /// are the next two.
+    /// How often the writer of lengths looks at their lock, in milliseconds. The same for all nodes that write to a
+    /// cell, as are the next two.
     pub lock_check_ms: u64,
     /// How long it waits for another one that holds the lock and does not answer before it seizes it, in milliseconds.
     pub lock_seize_ms: u64,
@@ -206,7 +208,7 @@ pub struct LogConfig {
 /// The queues.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct QueuesConfig {
+pub struct QueuesSection {
     /// Owner tasks, among which the accounts are divided.
     pub owners: usize,
     /// Bytes in the journal after which they are brought into the tree, so that a start need not replay more.
@@ -276,18 +278,18 @@ impl Default for Config {
             data: PathBuf::from("tailwater-data"),
             listen: Listen::default(),
             admin: AdminConfig::default(),
-            data_cell: CellConfig::default(),
-            metadata_cell: CellConfig {
+            data_cell: CellSection::default(),
+            metadata_cell: CellSection {
                 capacity_bytes: 16 << 20,
                 value_bytes: CellKind::Metadata.value_bytes(),
                 ttl_ms: 24 * 3_600 * 1_000,
                 refresh_ms: tailwater_tail::limits::PAGE_REFRESH.as_millis() as u32,
-                ..CellConfig::default()
+                ..CellSection::default()
             },
-            journal: JournalConfig::default(),
-            log: LogConfig::default(),
+            journal: JournalSection::default(),
+            log: LogSection::default(),
             kafka: KafkaConfig::default(),
-            queues: QueuesConfig::default(),
+            queues: QueuesSection::default(),
             sqs: SqsConfig::default(),
             broadcast: BroadcastConfig::default(),
             bridge: Vec::new(),
@@ -357,10 +359,10 @@ impl AdminConfig {
     }
 }
 
-impl Default for CellConfig {
+impl Default for CellSection {
     fn default() -> Self {
         Self {
-            mode: CellMode::R1,
+            mode: CellModeSetting::R1,
             backends: Vec::new(),
             capacity_bytes: 256 << 20,
             value_bytes: CellKind::Data.value_bytes(),
@@ -373,20 +375,20 @@ impl Default for CellConfig {
     }
 }
 
-impl CellConfig {
+impl CellSection {
     /// How often what is idle is written again: well before it would be forgotten.
     pub(crate) fn refresh(&self) -> Duration {
         Duration::from_millis(self.refresh_ms.into()).min(Duration::from_millis(self.ttl_ms) / 3)
     }
 }
 
-impl Default for JournalConfig {
+impl Default for JournalSection {
     fn default() -> Self {
         Self { file_bytes: 64 << 20, files_max: 16, sync_interval_ms: 1_000 }
     }
 }
 
-impl Default for LogConfig {
+impl Default for LogSection {
     fn default() -> Self {
         let tail = tailwater_tail::WriterConfig::default();
         Self {
@@ -409,7 +411,7 @@ impl Default for LogConfig {
     }
 }
 
-impl Default for QueuesConfig {
+impl Default for QueuesSection {
     fn default() -> Self {
         let shared = SharedConfig::default();
         Self {
@@ -543,7 +545,7 @@ impl Config {
 
     /// How queues in a shared store are used.
     pub(crate) fn shared_queues_config(&self) -> SharedConfig {
-        let QueuesConfig { consistency, clock_skew_ms, parts, sweep_ms, .. } = self.queues;
+        let QueuesSection { consistency, clock_skew_ms, parts, sweep_ms, .. } = self.queues;
         SharedConfig { consistency, skew_ms: clock_skew_ms, parts, sweep_ms, ..SharedConfig::default() }
     }
 
@@ -563,7 +565,7 @@ impl Config {
     /// # Errors
     /// A path that is longer than the system's addresses, and what to shorten. Clients are told absolute ones.
     pub fn check_sockets(&self) -> anyhow::Result<()> {
-        let own = |kind, cell: &CellConfig| cell.backends.is_empty().then(|| self.cell_socket(kind));
+        let own = |kind, cell: &CellSection| cell.backends.is_empty().then(|| self.cell_socket(kind));
         let cells = [own(CellKind::Data, &self.data_cell), own(CellKind::Metadata, &self.metadata_cell)];
         let cells = cells.into_iter().flatten().filter(|_| self.log.cells);
         for path in cells.chain([self.node_socket()]) {
@@ -607,12 +609,12 @@ impl Config {
         for (name, cell) in [("data_cell", &self.data_cell), ("metadata_cell", &self.metadata_cell)] {
             let count = cell.backends.len();
             match cell.mode {
-                CellMode::R32 => anyhow::ensure!(
+                CellModeSetting::R32 => anyhow::ensure!(
                     count >= 3,
                     "[{name}] mode R3.2 keeps three copies in three backend processes, but `backends` lists \
                      {count}: start them with `tailwater cache serve` and list their addresses, or use mode R1"
                 ),
-                CellMode::R1 => {}
+                CellModeSetting::R1 => {}
             }
             anyhow::ensure!(
                 cell.capacity_bytes >= 1 << 20,
@@ -764,7 +766,7 @@ mod tests {
     #[test]
     fn three_copies_without_three_backends_are_refused_with_advice() {
         let mut config = Config::default();
-        config.data_cell.mode = CellMode::R32;
+        config.data_cell.mode = CellModeSetting::R32;
         let error = config.check().expect_err("refused").to_string();
         assert!(error.contains("tailwater cache serve"), "{error}");
     }

@@ -29,24 +29,24 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-pub use connections::{Limits, Sender, serve};
+pub use connections::{ConnectionSender, Limits, serve};
 use hyper::service::Service;
 use hyper_util::service::TowerToHyperService;
 use tailwater_access::{Authorizer, Denied, Protocol, Resource};
 use tailwater_env::Progress;
-use tailwater_format::call::{CallRefusal, ErrorCode};
+use tailwater_format::call::{CallErrorCode, CallRefusal};
 use tailwater_format::{ShardId, ShardNumber, Start, TransactionId};
-use tailwater_log::{Locate, ReadError, StreamInfo};
+use tailwater_log::{LocateRead, LogStreamInfo, ReadError};
 
-use crate::Shared;
+use crate::NodeShared;
 use crate::api::{BroadcastAt, CellView, CreateStream, ErrorBody, NodeView, StreamView, Truncate, Truncated};
 use crate::calls::{read_refusal, stream_refusal};
 use crate::{metrics, views};
 
-type Answer<T> = Result<Json<T>, Failed>;
+type AdminAnswer<T> = Result<Json<T>, Failed>;
 
 /// The routes of a node that has started.
-fn router(shared: Arc<Shared>) -> Router {
+fn router(shared: Arc<NodeShared>) -> Router {
     Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/livez", get(|| async { "ok\n" }))
@@ -89,7 +89,7 @@ impl Starting {
     }
 
     /// The node has started.
-    pub(crate) fn started(&self, shared: Arc<Shared>) {
+    pub(crate) fn started(&self, shared: Arc<NodeShared>) {
         // A node starts once.
         let _ = self.started.set(TowerToHyperService::new(router(shared)));
     }
@@ -103,37 +103,39 @@ async fn starting(State(starting): State<Arc<Starting>>, request: Request) -> Re
         };
     }
     if let Err(denied) = ask(&*starting.authorizer, Protocol::Http, &request) {
-        return Failed(CallRefusal::new(ErrorCode::NotAuthorized, denied.to_string())).into_response();
+        return Failed(CallRefusal::new(CallErrorCode::NotAuthorized, denied.to_string())).into_response();
     }
     let stage = starting.progress.stage();
     let why = format!("the node is recovering, and takes requests after that: it is at {stage}");
     match request.uri().path() {
         "/healthz" | "/livez" => "ok\n".into_response(),
         "/readyz" => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response(),
-        _ => Failed(CallRefusal::new(ErrorCode::Unavailable, why)).into_response(),
+        _ => Failed(CallRefusal::new(CallErrorCode::Unavailable, why)).into_response(),
     }
 }
 
 /// An error as JSON.
-fn refused(status: StatusCode, code: ErrorCode, message: String) -> Response {
+fn refused(status: StatusCode, code: CallErrorCode, message: String) -> Response {
     (status, Json(ErrorBody { error: code.name().to_owned(), message })).into_response()
 }
 
 /// Lets a request through that its sender may make.
-async fn authorized(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
+async fn authorized(State(shared): State<Arc<NodeShared>>, request: Request, next: Next) -> Response {
     match ask(&*shared.authorizer, Protocol::Http, &request) {
         Ok(()) => next.run(request).await,
-        Err(denied) => Failed(CallRefusal::new(ErrorCode::NotAuthorized, denied.to_string())).into_response(),
+        Err(denied) => {
+            Failed(CallRefusal::new(CallErrorCode::NotAuthorized, denied.to_string())).into_response()
+        }
     }
 }
 
 /// Whether a request's sender may make it.
 pub(crate) fn ask(authorizer: &dyn Authorizer, protocol: Protocol, request: &Request) -> Result<(), Denied> {
-    let Some(Sender { peer, .. }) = request.extensions().get::<Sender>() else {
+    let Some(ConnectionSender { peer, .. }) = request.extensions().get::<ConnectionSender>() else {
         return Err(Denied("nobody knows who sent this".to_owned()));
     };
     let (operation, resource) = (request.method().as_str(), Resource::Path(request.uri().path()));
-    authorizer.authorize(peer, tailwater_access::Request { protocol, operation, resource })
+    authorizer.authorize(peer, tailwater_access::AccessRequest { protocol, operation, resource })
 }
 
 async fn unknown_path(uri: Uri) -> Response {
@@ -141,7 +143,7 @@ async fn unknown_path(uri: Uri) -> Response {
         "there is no {}: /healthz, /readyz, /metrics, /v1/node, /v1/cells, /v1/streams, /v1/broadcast, /v1/groups",
         uri.path()
     );
-    refused(StatusCode::NOT_FOUND, ErrorCode::Malformed, why)
+    refused(StatusCode::NOT_FOUND, CallErrorCode::Malformed, why)
 }
 
 /// An error as JSON, under the status that fits.
@@ -151,11 +153,11 @@ impl IntoResponse for Failed {
     fn into_response(self) -> Response {
         let CallRefusal { code, message } = self.0;
         let status = match code {
-            ErrorCode::Malformed => StatusCode::BAD_REQUEST,
-            ErrorCode::UnknownStream | ErrorCode::UnknownShard => StatusCode::NOT_FOUND,
-            ErrorCode::StreamExists => StatusCode::CONFLICT,
-            ErrorCode::OffsetOutOfRange => StatusCode::UNPROCESSABLE_ENTITY,
-            ErrorCode::NotAuthorized => StatusCode::FORBIDDEN,
+            CallErrorCode::Malformed => StatusCode::BAD_REQUEST,
+            CallErrorCode::UnknownStream | CallErrorCode::UnknownShard => StatusCode::NOT_FOUND,
+            CallErrorCode::StreamExists => StatusCode::CONFLICT,
+            CallErrorCode::OffsetOutOfRange => StatusCode::UNPROCESSABLE_ENTITY,
+            CallErrorCode::NotAuthorized => StatusCode::FORBIDDEN,
             code if code.is_retriable() => StatusCode::SERVICE_UNAVAILABLE,
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         };
@@ -165,11 +167,11 @@ impl IntoResponse for Failed {
 
 impl From<JsonRejection> for Failed {
     fn from(rejection: JsonRejection) -> Self {
-        Failed(CallRefusal::new(ErrorCode::Malformed, rejection.body_text()))
+        Failed(CallRefusal::new(CallErrorCode::Malformed, rejection.body_text()))
     }
 }
 
-impl Shared {
+impl NodeShared {
     fn view(&self, name: &str) -> Result<StreamView, Failed> {
         let description = self.log.describe(name).map_err(|error| Failed(stream_refusal(error)))?;
         let id = description.stream.id;
@@ -178,18 +180,18 @@ impl Shared {
     }
 }
 
-async fn ready(State(shared): State<Arc<Shared>>) -> Response {
+async fn ready(State(shared): State<Arc<NodeShared>>) -> Response {
     match shared.log.health() {
         Ok(()) => "ok\n".into_response(),
         Err(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response(),
     }
 }
 
-async fn render_metrics(State(shared): State<Arc<Shared>>) -> Response {
+async fn render_metrics(State(shared): State<Arc<NodeShared>>) -> Response {
     ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], metrics::render(&shared).await).into_response()
 }
 
-async fn node(State(shared): State<Arc<Shared>>) -> Json<NodeView> {
+async fn node(State(shared): State<Arc<NodeShared>>) -> Json<NodeView> {
     Json(NodeView {
         id: shared.id.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -205,16 +207,22 @@ async fn node(State(shared): State<Arc<Shared>>) -> Json<NodeView> {
     })
 }
 
-async fn cells(State(shared): State<Arc<Shared>>) -> Json<Vec<CellView>> {
+async fn cells(State(shared): State<Arc<NodeShared>>) -> Json<Vec<CellView>> {
     Json(shared.cells().map(|cell| cell.view()).collect())
 }
 
 /// How often a cell is emptied until all of its backends have said that they did: one that is busy is late at times.
 const CLEAR_ATTEMPTS: usize = 3;
 
-async fn clear_cell(State(shared): State<Arc<Shared>>, Path(name): Path<String>) -> Answer<CellView> {
+async fn clear_cell(
+    State(shared): State<Arc<NodeShared>>,
+    Path(name): Path<String>,
+) -> AdminAnswer<CellView> {
     let cell = shared.cells().find(|cell| cell.view().name == name).ok_or_else(|| {
-        Failed(CallRefusal::new(ErrorCode::Malformed, format!("there is no cell {name}: data or metadata")))
+        Failed(CallRefusal::new(
+            CallErrorCode::Malformed,
+            format!("there is no cell {name}: data or metadata"),
+        ))
     })?;
     let backends = cell.addresses.len();
     let mut cleared = 0;
@@ -229,13 +237,13 @@ async fn clear_cell(State(shared): State<Arc<Shared>>, Path(name): Path<String>)
         "{cleared} of {backends} backends of the {name} cell were emptied, and the others did not answer: what they \
          hold they have as long as they run; clear it again when `tailwater cache ls` shows all of them live"
     );
-    Err(Failed(CallRefusal::new(ErrorCode::Unavailable, why)))
+    Err(Failed(CallRefusal::new(CallErrorCode::Unavailable, why)))
 }
 
-async fn list_streams(State(shared): State<Arc<Shared>>) -> Json<Vec<StreamView>> {
+async fn list_streams(State(shared): State<Arc<NodeShared>>) -> Json<Vec<StreamView>> {
     let streams = shared.log.list_streams();
     // One that is deleted meanwhile is left out.
-    let view = |stream: &StreamInfo| {
+    let view = |stream: &LogStreamInfo| {
         let mut view = shared.view(&stream.name).ok()?;
         for shard in &mut view.shards {
             // There may be millions of all streams together.
@@ -247,9 +255,9 @@ async fn list_streams(State(shared): State<Arc<Shared>>) -> Json<Vec<StreamView>
 }
 
 async fn create_stream(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<NodeShared>>,
     body: Result<Json<CreateStream>, JsonRejection>,
-) -> Answer<StreamView> {
+) -> AdminAnswer<StreamView> {
     let Json(create) = body?;
     let config = create.config().map_err(|error| Failed(stream_refusal(error.into())))?;
     let created = shared.log.create_stream(&create.name, config).await;
@@ -269,40 +277,43 @@ async fn create_stream(
     Ok(Json(shared.view(&create.name)?))
 }
 
-async fn describe_stream(State(shared): State<Arc<Shared>>, Path(name): Path<String>) -> Answer<StreamView> {
+async fn describe_stream(
+    State(shared): State<Arc<NodeShared>>,
+    Path(name): Path<String>,
+) -> AdminAnswer<StreamView> {
     Ok(Json(shared.view(&name)?))
 }
 
 async fn delete_stream(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<NodeShared>>,
     Path(name): Path<String>,
-) -> Answer<serde_json::Value> {
+) -> AdminAnswer<serde_json::Value> {
     shared.log.delete_stream(&name).await.map_err(|error| Failed(stream_refusal(error)))?;
     tracing::info!(stream = name, "deleted a stream");
     Ok(Json(serde_json::json!({ "deleted": name })))
 }
 
 /// The place in a log that somebody wrote.
-fn target(start: Start) -> Locate {
+fn target(start: Start) -> LocateRead {
     match start {
-        Start::Beginning => Locate::Start,
-        Start::End => Locate::End,
-        Start::Offset(offset) => Locate::Offset(offset),
-        Start::Last(count) => Locate::Last(count),
+        Start::Beginning => LocateRead::Start,
+        Start::End => LocateRead::End,
+        Start::Offset(offset) => LocateRead::Offset(offset),
+        Start::Last(count) => LocateRead::Last(count),
         // By default a record's transaction id is the running maximum of timestamps in ms.
-        Start::TimeMs(id) | Start::TransactionId(id) => Locate::TransactionId(TransactionId(id)),
-        Start::Dlsn(dlsn) => Locate::Dlsn(dlsn),
+        Start::TimeMs(id) | Start::TransactionId(id) => LocateRead::TransactionId(TransactionId(id)),
+        Start::Dlsn(dlsn) => LocateRead::Dlsn(dlsn),
     }
 }
 
 async fn truncate_stream(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<NodeShared>>,
     Path(name): Path<String>,
     body: Result<Json<Truncate>, JsonRejection>,
-) -> Answer<Vec<Truncated>> {
+) -> AdminAnswer<Vec<Truncated>> {
     let Json(truncate) = body?;
     let before = truncate.before.parse::<Start>();
-    let before = before.map_err(|why| Failed(CallRefusal::new(ErrorCode::Malformed, why.to_string())))?;
+    let before = before.map_err(|why| Failed(CallRefusal::new(CallErrorCode::Malformed, why.to_string())))?;
     let before = target(before);
     let log = &shared.log;
     let stream = log.stream(&name).map_err(|error| Failed(stream_refusal(error)))?;

@@ -52,7 +52,7 @@ use crate::broadcast::Broadcast;
 use crate::calls::NodeService;
 use crate::cells::NodeCell;
 pub use crate::config::{
-    BridgeConfig, BridgeStart, BroadcastConfig, CellConfig, CellMode, Config, LogFormat, Logging,
+    BridgeConfig, BridgeStart, BroadcastConfig, CellModeSetting, CellSection, Config, LogFormat, Logging,
     thread_count,
 };
 use crate::metrics::Meters;
@@ -65,7 +65,7 @@ const STOP_DEADLINE: Duration = Duration::from_secs(10);
 const TOLD_EVERY: Duration = Duration::from_secs(2);
 
 /// What the parts of a node have in common.
-struct Shared {
+struct NodeShared {
     env: Env,
     id: String,
     /// The data directory.
@@ -94,7 +94,7 @@ struct Shared {
     queues_told_max: usize,
 }
 
-impl Shared {
+impl NodeShared {
     fn cells(&self) -> impl Iterator<Item = &NodeCell> {
         self.cells.iter().flatten().map(|cell| &**cell)
     }
@@ -103,26 +103,26 @@ impl Shared {
 /// A running node.
 pub struct Node {
     env: Env,
-    shared: Arc<Shared>,
+    shared: Arc<NodeShared>,
     admin: SocketAddr,
     stop_http: oneshot::Sender<()>,
     http: tokio::task::JoinHandle<()>,
 }
 
 impl Node {
-    /// Starts everything, bottom up: cells, log (which recovers), calls. Before all of it admin HTTP tells that the node is
-    /// there, and not ready. After an error nothing is left running.
+    /// Starts everything, bottom up: cells, log (which recovers), calls. Before all of it admin HTTP tells that the
+    /// node is there, and not ready. After an error nothing is left running.
     ///
-    /// Recovery is for as long as the disk takes on a thread of its own, and goes on there if this is cancelled: then the
-    /// process should end.
+    /// Recovery is for as long as the disk takes on a thread of its own, and goes on there if this is cancelled: then
+    /// the process should end.
     pub async fn start(config: Config) -> anyhow::Result<Self> {
-        // It binds to loopback unless it is told otherwise, and whoever tells it otherwise puts it into a network that he
-        // trusts.
+        // It binds to loopback unless it is told otherwise, and whoever tells it otherwise puts it into a network that
+        // he trusts.
         Self::start_with(config, Arc::new(Everybody)).await
     }
 
-    /// The same, for those whom `authorizer` lets: the one place where it is decided who may do what. Of those, SQS lets whom
-    /// its accounts and the queues' policies let.
+    /// The same, for those whom `authorizer` lets: the one place where it is decided who may do what. Of those, SQS
+    /// lets whom its accounts and the queues' policies let.
     pub async fn start_with(config: Config, authorizer: Arc<dyn Authorizer>) -> anyhow::Result<Self> {
         let (started, starting) = oneshot::channel();
         let runtime = tokio::runtime::Handle::current();
@@ -238,7 +238,7 @@ impl Node {
         ));
         let server = start_server(&env, &config, service).await?;
         let bound = server.tcp_addr().unwrap_or(config.listen.data);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(NodeShared {
             env: env.clone(),
             id,
             dir: config.data.clone(),

@@ -21,47 +21,47 @@ use prometheus_client::registry::Registry;
 use tailwater_format::call::Method;
 use tailwater_format::{ShardId, StreamId};
 
-use crate::Shared;
+use crate::NodeShared;
 use broadcasts::BroadcastsRead;
-use groups::Groups;
+use groups::GroupMetrics;
 pub use meters::Meters;
 use meters::TimesRead;
-use process::Process;
+use process::ProcessMetrics;
 use queues::QueuesRead;
 
 /// What an answer with a page of metrics says that it is.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// One page of metrics.
-pub(crate) async fn render(shared: &Arc<Shared>) -> String {
+pub(crate) async fn render(shared: &Arc<NodeShared>) -> String {
     let mut registry = Registry::default();
-    let groups = Groups::read(shared).await;
+    let groups = GroupMetrics::read(shared).await;
     let queues = QueuesRead::of(shared).await;
     let broadcasts = BroadcastsRead::of(shared).await;
     let shared = Arc::clone(shared);
-    registry.register_collector(Box::new(Parts { shared, groups, queues, broadcasts }));
+    registry.register_collector(Box::new(MetricParts { shared, groups, queues, broadcasts }));
     let mut page = String::with_capacity(16 << 10);
     prometheus_client::encoding::text::encode(&mut page, &registry).expect("a string takes everything");
     page
 }
 
 /// Reads everything when it is asked to.
-struct Parts {
-    shared: Arc<Shared>,
-    groups: Groups,
+struct MetricParts {
+    shared: Arc<NodeShared>,
+    groups: GroupMetrics,
     queues: QueuesRead,
     broadcasts: BroadcastsRead,
 }
 
-impl fmt::Debug for Parts {
+impl fmt::Debug for MetricParts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Parts").field("node", &self.shared.id).finish_non_exhaustive()
     }
 }
 
-impl Collector for Parts {
+impl Collector for MetricParts {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let (shared, mut page) = (&*self.shared, Page(encoder));
+        let (shared, mut page) = (&*self.shared, MetricsPage(encoder));
         node(shared, &mut page)?;
         process(&mut page)?;
         log(shared, &mut page)?;
@@ -78,7 +78,7 @@ impl Collector for Parts {
     }
 }
 
-fn node(shared: &Shared, page: &mut Page<'_>) -> fmt::Result {
+fn node(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
     let build = [("version", env!("CARGO_PKG_VERSION"))];
     page.info("tailwater_build", "The program that runs.", &build)?;
     let ready = shared.log.health().is_ok();
@@ -87,8 +87,8 @@ fn node(shared: &Shared, page: &mut Page<'_>) -> fmt::Result {
     page.gauge("tailwater_connections", "Connections of clients.", connections)
 }
 
-fn process(page: &mut Page<'_>) -> fmt::Result {
-    let process = Process::read();
+fn process(page: &mut MetricsPage<'_>) -> fmt::Result {
+    let process = ProcessMetrics::read();
     page.counter("process_cpu_seconds", "User and system CPU time.", process.cpu_seconds)?;
     page.gauge("process_resident_memory_bytes", "Resident memory, cells included.", process.resident_bytes)?;
     page.gauge("process_virtual_memory_bytes", "Address space.", process.virtual_bytes)?;
@@ -100,7 +100,7 @@ fn process(page: &mut Page<'_>) -> fmt::Result {
     page.gauge("process_start_time_seconds", "Start, since the epoch.", process.start_seconds)
 }
 
-fn log(shared: &Shared, page: &mut Page<'_>) -> fmt::Result {
+fn log(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
     let log = shared.log.stats();
     page.counter("tailwater_log_appends", "Appends that were acknowledged.", log.appends)?;
     page.counter("tailwater_log_appends_failed", "Appends that were refused or lost.", log.appends_failed)?;
@@ -116,7 +116,7 @@ fn log(shared: &Shared, page: &mut Page<'_>) -> fmt::Result {
     page.histogram("tailwater_append_seconds", "From an append's arrival to its acknowledgement.", &times)
 }
 
-fn journal_and_store(shared: &Shared, page: &mut Page<'_>) -> fmt::Result {
+fn journal_and_store(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
     let journal = shared.log.journal().stats();
     page.counter("tailwater_journal_records", "Records that the journal took.", journal.records)?;
     page.counter("tailwater_journal_bytes", "Bytes that it wrote.", journal.bytes)?;
@@ -140,7 +140,7 @@ fn journal_and_store(shared: &Shared, page: &mut Page<'_>) -> fmt::Result {
     Ok(())
 }
 
-fn tail(shared: &Shared, page: &mut Page<'_>) -> fmt::Result {
+fn tail(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
     let tail = shared.log.tail_writer().stats();
     page.counter("tailwater_tail_chunks_written", "Chunks written to the data cell.", tail.chunks_written)?;
     let bytes = "Bytes of those chunks.";
@@ -154,7 +154,7 @@ fn tail(shared: &Shared, page: &mut Page<'_>) -> fmt::Result {
     page.counter("tailwater_tail_jumps", "Times that a cached stream jumped over bytes.", tail.jumps)
 }
 
-fn cells(shared: &Shared, page: &mut Page<'_>) -> fmt::Result {
+fn cells(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
     let views: Vec<_> = shared.cells().map(|cell| cell.view()).collect();
     let live = views.iter().map(|view| (view.name.clone(), view.live as u64));
     page.gauges("tailwater_cell_backends_live", "Backends the node is connected to.", "cell", live)?;
@@ -191,7 +191,7 @@ fn cells(shared: &Shared, page: &mut Page<'_>) -> fmt::Result {
     page.counters("tailwater_backend_woken", "Readers' processes that were woken.", "cell", woken)
 }
 
-fn calls(shared: &Shared, page: &mut Page<'_>) -> fmt::Result {
+fn calls(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
     let meters = &shared.meters;
     let of = |count: fn(&meters::CallMeter) -> u64| {
         Method::ALL.into_iter().map(move |method| (method.name().to_owned(), count(meters.of(method))))
@@ -212,7 +212,7 @@ fn calls(shared: &Shared, page: &mut Page<'_>) -> fmt::Result {
     page.histogram("tailwater_catch_up_wait_seconds", "How long such reads waited for their turn.", &waits)
 }
 
-fn kafka(shared: &Shared, page: &mut Page<'_>) -> fmt::Result {
+fn kafka(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
     let Some(server) = &shared.kafka else { return Ok(()) };
     let stats = server.broker().stats().read();
     page.gauge("tailwater_kafka_connections", "Connections of Kafka's clients.", stats.connections)?;
@@ -246,7 +246,7 @@ struct StreamFigures {
     uncached_bytes: u64,
 }
 
-fn streams(shared: &Shared, page: &mut Page<'_>) -> fmt::Result {
+fn streams(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
     let streams = shared.log.list_streams();
     let ids: std::collections::BTreeSet<StreamId> = streams.iter().map(|stream| stream.id).collect();
     shared.meters.retain(|id| ids.contains(&id));
@@ -276,7 +276,7 @@ fn streams(shared: &Shared, page: &mut Page<'_>) -> fmt::Result {
     page.gauges(name, help, "stream", of(|told| told.uncached_bytes))
 }
 
-fn figures(shared: &Shared, stream: &tailwater_log::StreamInfo) -> StreamFigures {
+fn figures(shared: &NodeShared, stream: &tailwater_log::LogStreamInfo) -> StreamFigures {
     let (appended_records, appended_bytes) = shared.meters.stream(stream.id);
     let mut figures = StreamFigures { appended_records, appended_bytes, ..StreamFigures::default() };
     // One that is deleted meanwhile has nothing.
@@ -292,9 +292,9 @@ fn figures(shared: &Shared, stream: &tailwater_log::StreamInfo) -> StreamFigures
 }
 
 /// A page that is being written.
-struct Page<'a>(DescriptorEncoder<'a>);
+struct MetricsPage<'a>(DescriptorEncoder<'a>);
 
-impl Page<'_> {
+impl MetricsPage<'_> {
     /// A counter; `_total` is put behind its name.
     fn counter<V>(&mut self, name: &str, help: &str, value: V) -> fmt::Result
     where

@@ -1,16 +1,16 @@
 //! What a panic is to a process that serves: its end.
 //!
-//! After a panic a task or a thread is missing. What it owned answers nobody any more, everything else goes on, and nothing
-//! looks as if something were wrong. Recovery is proven for a process that was killed, and for nothing in between. So the
-//! process ends at once, as if it had been killed, and whoever supervises it starts another one.
+//! After a panic a task or a thread is missing. What it owned answers nobody any more, everything else goes on, and
+//! nothing looks as if something were wrong. Recovery is proven for a process that was killed, and for nothing in
+//! between. So the process ends at once, as if it had been killed, and whoever supervises it starts another one.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::panic::PanicHookInfo;
 
 use tailwater_env::panics;
 
-/// Ends the process at a panic of any thread, after a line in its log; but for those that [`panics::catch`] catches, which
-/// only get the line.
+/// Ends the process at a panic of any thread, after a line in its log; but for those that [`panics::catch`] catches,
+/// which only get the line.
 pub fn end_the_process() {
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

@@ -2,7 +2,8 @@
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// SIGINT and SIGTERM, caught from here on: what comes before they are waited for is not lost, and does not end the process.
+/// SIGINT and SIGTERM, caught from here on: what comes before they are waited for is not lost, and does not end the
+/// process.
 #[derive(Debug)]
 pub struct StopSignals {
     interrupt: Signal,

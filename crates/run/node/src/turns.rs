@@ -6,7 +6,7 @@
 //! to a rate. A read whose turn does not come in time is refused as overloaded, which clients try again: were it to
 //! wait for longer than they do, it would be done for nobody.
 //!
-//! [`Waiting`] is the state; [`Turns`] hands them out.
+//! [`TurnsWaiting`] is the state; [`Turns`] hands them out.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tailwater_broadcast::quota::{Meter, Quota};
 use tailwater_env::{Env, Instant, Task};
-use tailwater_format::call::{CallRefusal, ErrorCode};
+use tailwater_format::call::{CallErrorCode, CallRefusal};
 use tailwater_format::{Position, SegmentId, Tail};
 use tokio::sync::{Notify, oneshot};
 
@@ -38,21 +38,21 @@ pub fn is_far(segment: SegmentId, position: Position, tail: &Tail) -> bool {
 
 /// Hands turns out.
 pub struct Turns {
-    shared: Arc<Shared>,
+    shared: Arc<TurnsShared>,
     _later: Task,
 }
 
-struct Shared {
+struct TurnsShared {
     env: Env,
     meters: Arc<Meters>,
-    waiting: Mutex<Waiting<oneshot::Sender<Turn>>>,
+    waiting: Mutex<TurnsWaiting<oneshot::Sender<Turn>>>,
     /// Rung when the rate holds somebody up.
     held_up: Notify,
 }
 
 /// The right to read. Dropping it gives the turn to the next one.
 pub struct Turn {
-    shared: Arc<Shared>,
+    shared: Arc<TurnsShared>,
     connection: String,
     bytes: u64,
 }
@@ -60,8 +60,8 @@ pub struct Turn {
 impl Turns {
     /// For so many reads at a time, and so many bytes of them a second (0 is any number).
     pub fn new(env: &Env, reads_max: usize, bytes_per_s: u64, meters: Arc<Meters>) -> Self {
-        let waiting = Mutex::new(Waiting::new(reads_max, bytes_per_s, env.now()));
-        let shared = Arc::new(Shared { env: env.clone(), meters, waiting, held_up: Notify::new() });
+        let waiting = Mutex::new(TurnsWaiting::new(reads_max, bytes_per_s, env.now()));
+        let shared = Arc::new(TurnsShared { env: env.clone(), meters, waiting, held_up: Notify::new() });
         let later = env.spawn("catch-up-turns", begin_later(Arc::clone(&shared)));
         Self { shared, _later: later }
     }
@@ -88,7 +88,7 @@ impl Turns {
         let Some(turn) = turn else {
             meter.refused.fetch_add(1, Ordering::Relaxed);
             let why = "too many readers catch up: its turn to read did not come in time";
-            return Err(CallRefusal::new(ErrorCode::Overloaded, why));
+            return Err(CallRefusal::new(CallErrorCode::Overloaded, why));
         };
         meter.waits.add(shared.env.now().since(asked));
         Ok(turn)
@@ -116,26 +116,26 @@ impl Drop for Turn {
     }
 }
 
-impl Shared {
+impl TurnsShared {
     /// Gives turns to all who may begin.
     fn begin(self: &Arc<Self>) {
         loop {
             let next = self.waiting.lock().next(self.env.now(), oneshot::Sender::is_closed);
             match next {
-                Next::Begin { connection, who } => {
+                NextTurn::Begin { connection, who } => {
                     let turn = Turn { shared: Arc::clone(self), connection, bytes: 0 };
                     // Nobody may be there any more: then it is the next one's.
                     drop(who.send(turn));
                 }
-                Next::Later(_) => return self.held_up.notify_one(),
-                Next::Nobody => return,
+                NextTurn::Later(_) => return self.held_up.notify_one(),
+                NextTurn::Nobody => return,
             }
         }
     }
 }
 
 /// Gives turns to those whom the rate holds up.
-async fn begin_later(shared: Arc<Shared>) {
+async fn begin_later(shared: Arc<TurnsShared>) {
     loop {
         let next_at = shared.waiting.lock().later(shared.env.now());
         match next_at {
@@ -148,7 +148,7 @@ async fn begin_later(shared: Arc<Shared>) {
 
 /// What to do next.
 #[derive(Debug, PartialEq, Eq)]
-enum Next<T> {
+enum NextTurn<T> {
     /// It is their turn.
     Begin { connection: String, who: T },
     /// The rate holds whoever is next up until then.
@@ -159,7 +159,7 @@ enum Next<T> {
 
 /// Who waits, and what each connection got.
 #[derive(Debug)]
-struct Waiting<T> {
+struct TurnsWaiting<T> {
     reads_max: usize,
     reading: usize,
     meter: Meter,
@@ -177,7 +177,7 @@ struct Connection<T> {
     waiting: VecDeque<(u64, T)>,
 }
 
-impl<T> Waiting<T> {
+impl<T> TurnsWaiting<T> {
     fn new(reads_max: usize, bytes_per_s: u64, now: Instant) -> Self {
         let quota = Quota { bytes_per_s, ..Quota::NONE };
         Self {
@@ -205,9 +205,9 @@ impl<T> Waiting<T> {
     }
 
     /// What to do next. Those who are gone are left out.
-    fn next(&mut self, now: Instant, is_gone: impl Fn(&T) -> bool) -> Next<T> {
+    fn next(&mut self, now: Instant, is_gone: impl Fn(&T) -> bool) -> NextTurn<T> {
         while self.reading < self.reads_max {
-            let Some((got, connection)) = self.order.pop_first() else { return Next::Nobody };
+            let Some((got, connection)) = self.order.pop_first() else { return NextTurn::Nobody };
             let known = self.connections.get_mut(&connection).expect("it waits");
             while known.waiting.pop_front_if(|(_, who)| is_gone(who)).is_some() {}
             if known.waiting.is_empty() {
@@ -216,7 +216,7 @@ impl<T> Waiting<T> {
             let wait = self.meter.wait(now);
             if !wait.is_zero() {
                 self.order.insert((got, connection));
-                return Next::Later(now + wait);
+                return NextTurn::Later(now + wait);
             }
             let (bytes, who) = known.waiting.pop_front().expect("somebody is left");
             self.got = got;
@@ -226,9 +226,9 @@ impl<T> Waiting<T> {
             if !known.waiting.is_empty() {
                 self.order.insert((known.got, connection.clone()));
             }
-            return Next::Begin { connection, who };
+            return NextTurn::Begin { connection, who };
         }
-        Next::Nobody
+        NextTurn::Nobody
     }
 
     /// When whoever is next may begin, if it is the rate that holds them up.

@@ -2,13 +2,14 @@
 
 use tailwater_format::call::{self, DurabilityInfo, StreamConfigInfo, stream_to_wire};
 use tailwater_log::{
-    Durability, Flush, SegmentDescription, ShardDescription, StreamConfig, StreamDescription, StreamInfo,
+    FlushPolicy, LogStreamInfo, SegmentDescription, ShardDescription, StreamConfig, StreamDescription,
+    StreamDurability,
 };
 
 use crate::api::{SegmentView, ShardView, StreamView};
 
 /// A stream for a client.
-pub fn stream_info(stream: &StreamInfo) -> call::StreamInfo {
+pub fn stream_info(stream: &LogStreamInfo) -> call::StreamInfo {
     call::StreamInfo {
         stream: stream_to_wire(stream.id),
         name: stream.name.clone(),
@@ -19,8 +20,8 @@ pub fn stream_info(stream: &StreamInfo) -> call::StreamInfo {
 
 fn config_info(config: &StreamConfig) -> StreamConfigInfo {
     let durability = match config.durability {
-        Durability::Fsync => DurabilityInfo::Fsync,
-        Durability::Interval => DurabilityInfo::Interval,
+        StreamDurability::Fsync => DurabilityInfo::Fsync,
+        StreamDurability::Interval => DurabilityInfo::Interval,
     };
     StreamConfigInfo {
         retention_ms: config.retention_ms,
@@ -29,8 +30,8 @@ fn config_info(config: &StreamConfig) -> StreamConfigInfo {
         segment_ms: Some(config.segment_ms),
         chunk_bytes: config.chunk_bytes,
         flush_ms: match config.flush {
-            Flush::Immediate => 0,
-            Flush::EveryMs(ms) => ms,
+            FlushPolicy::Immediate => 0,
+            FlushPolicy::EveryMs(ms) => ms,
         },
         flush_bytes: config.flush_bytes.into(),
         durability: durability.into(),
@@ -54,7 +55,7 @@ pub fn segment_info(segment: &SegmentDescription, chunk_bytes: u32) -> call::Seg
 
 /// A stream as JSON; `cached` says how far each shard is in the data cell.
 pub fn stream_view(description: &StreamDescription, cached: impl Fn(u32) -> u64) -> StreamView {
-    let StreamInfo { name, id, config, .. } = &description.stream;
+    let LogStreamInfo { name, id, config, .. } = &description.stream;
     StreamView {
         name: name.clone(),
         id: *id,

@@ -10,16 +10,16 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use tailwater_access::{ANONYMOUS, Authorizer, Denied, Peer, Protocol, Request, Resource};
+use tailwater_access::{ANONYMOUS, AccessRequest, Authorizer, Denied, Peer, Protocol, Resource};
 use tailwater_broadcast::client::{PublishError, Publisher};
 use tailwater_broadcast::message::Reason;
 use tailwater_broadcast::{Content, Stream};
 use tailwater_cache::protocol::{METHOD_INFO, REFUSED_NOT_AUTHORIZED};
-use tailwater_client::{Client, Error, ProducerConfig};
+use tailwater_client::{Client, Error, ProducerSettings};
 use tailwater_env::Env;
-use tailwater_format::call::ErrorCode;
+use tailwater_format::call::CallErrorCode;
 use tailwater_kafka_wire::ErrorCode as KafkaError;
-use tailwater_kafka_wire::api::Request as KafkaRequest;
+use tailwater_kafka_wire::api::ApiRequest as KafkaRequest;
 use tailwater_kafka_wire::messages::cluster::{
     DescribeClusterRequest, FindCoordinatorRequest, MetadataRequest, MetadataRequestTopic,
 };
@@ -46,7 +46,7 @@ impl Authorizer for Door {
     fn authorize(
         &self,
         peer: &Peer,
-        Request { protocol, operation, resource }: Request<'_>,
+        AccessRequest { protocol, operation, resource }: AccessRequest<'_>,
     ) -> Result<(), Denied> {
         assert_eq!(&*peer.principal, ANONYMOUS);
         assert!(peer.address.contains("127.0.0.1:") || peer.address.starts_with("unix:"), "{peer:?}");
@@ -137,7 +137,7 @@ fn whom_the_authorizer_refuses_every_protocol_refuses_in_words_of_its_own() {
     let content = Content { payload: "1".into(), ..Content::default() };
     assert_eq!(runtime.block_on(publisher.publish(&stream, &content, None)).unwrap().seq, 1);
     let producing = async {
-        let producer = client.producer("s", ProducerConfig::default()).await.unwrap();
+        let producer = client.producer("s", ProducerSettings::default()).await.unwrap();
         producer.send(None, b"1").unwrap().await.unwrap();
         producer
     };
@@ -175,8 +175,7 @@ fn whom_the_authorizer_refuses_every_protocol_refuses_in_words_of_its_own() {
     let answer = http(broadcast_http, "POST", &format!("/v1/streams/{stream}/events"), "{}");
     assert!(answer.starts_with("HTTP/1.1 403 ") && answer.contains(WHY), "{answer}");
 
-    let is_refused =
-        |error: &Error| matches!(error, Error::Refused(refusal) if refusal.code == ErrorCode::NotAuthorized);
+    let is_refused = |error: &Error| matches!(error, Error::Refused(refusal) if refusal.code == CallErrorCode::NotAuthorized);
     let found = runtime.block_on(client.stream("s")).unwrap_err();
     assert!(is_refused(&found), "{found}");
     let sent = runtime.block_on(producer.send(None, b"2").unwrap()).unwrap_err();

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use tailwater_client::{Client, ProducerConfig};
+use tailwater_client::{Client, ProducerSettings};
 use tailwater_env::Env;
 use tailwater_format::call::{
-    ErrorCode, FindStream, Method, ReadDurable, SegmentRef, Segments, SegmentsReply, StreamInfo, decode_call,
-    encode_call,
+    CallErrorCode, FindStream, Method, ReadDurable, SegmentRef, Segments, SegmentsReply, StreamInfo,
+    decode_call, encode_call,
 };
 use tailwater_node::{Config, Node};
 use tailwater_rma::{Address, CallError, Connection};
@@ -33,7 +33,7 @@ async fn read(connection: &dyn Connection, segment: SegmentRef, position: u64) -
 }
 
 fn is_overloaded(answer: &Result<Bytes, CallError>) -> bool {
-    matches!(answer, Err(CallError::Refused { code, .. }) if *code == ErrorCode::Overloaded.number())
+    matches!(answer, Err(CallError::Refused { code, .. }) if *code == CallErrorCode::Overloaded.number())
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn one_that_asks_for_much_holds_back_neither_who_asks_for_little_nor_who_is_at_t
     assert!(created.status().is_success(), "{:?}", created.body_mut().read_to_string());
     let turns = runtime.block_on(async {
         let client = Client::connect(&data.to_string()).await.unwrap();
-        let producer = client.producer("s", ProducerConfig::default()).await.unwrap();
+        let producer = client.producer("s", ProducerSettings::default()).await.unwrap();
         let value = vec![7; 64 << 10];
         let mut acks = Vec::new();
         for _ in 0..(8 << 20) / value.len() {

@@ -10,15 +10,15 @@ use tailwater_node::api::{ErrorBody, NodeView};
 
 /// What a node answered instead of doing it.
 #[derive(Debug)]
-pub struct Refused(pub ErrorBody);
+pub struct AdminRefused(pub ErrorBody);
 
-impl std::fmt::Display for Refused {
+impl std::fmt::Display for AdminRefused {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0.message)
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for AdminRefused {}
 
 /// Which node to talk to.
 #[derive(clap::Args, Clone)]
@@ -54,7 +54,8 @@ impl Server {
     pub fn data_address(&self) -> anyhow::Result<String> {
         let node: NodeView = self.get("/v1/node")?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        // What the node calls an address may be another node's from here: every host has paths, and a loopback, of its own.
+        // What the node calls an address may be another node's from here: every host has paths, and a loopback, of its
+        // own.
         let id_at = |address: &str| runtime.block_on(Client::node_id(address));
         if let Some(path) = node.unix.filter(|path| path.exists()) {
             let local = format!("unix:{}", path.display());
@@ -113,7 +114,7 @@ impl Server {
         }
         let status = answer.status();
         match answer.body_mut().read_json::<ErrorBody>() {
-            Ok(body) => Err(Refused(body).into()),
+            Ok(body) => Err(AdminRefused(body).into()),
             Err(_) => Err(anyhow!("the node answers {status}")),
         }
     }

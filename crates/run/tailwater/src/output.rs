@@ -63,7 +63,7 @@ pub fn hint(error: &anyhow::Error) -> Option<&'static str> {
             tailwater_client::Error::Queue { code, .. } => Some(code.as_str()),
             _ => None,
         });
-        by_call.or_else(|| Some(cause.downcast_ref::<crate::admin::Refused>()?.0.error.as_str()))
+        by_call.or_else(|| Some(cause.downcast_ref::<crate::admin::AdminRefused>()?.0.error.as_str()))
     });
     match code? {
         "unknown_stream" => {

@@ -5,8 +5,8 @@
 //! `--deadline-ms` of `tailwater produce` is `TAILWATER_PRODUCE_DEADLINE_MS`, and `deadline_ms` in `[client.produce]`.
 //! What only says what to do this time, `--follow` and the like, is a flag and nothing else.
 //!
-//! What may not be beside something that goes over it does not count: with `--shard` no group from the file. What is given in the
-//! same way is refused.
+//! What may not be beside something that goes over it does not count: with `--shard` no group from the file. What is
+//! given in the same way is refused.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,8 @@ use toml::{Table, Value};
 /// Commands without any: a node has a configuration of its own, and the others are told everything when they are run.
 const WITHOUT: [&str; 4] = ["serve", "bench", "demo", "completion"];
 
-/// Options that mean nothing without each other, as ids. From a file, or a variable, one of them only counts beside the other.
+/// Options that mean nothing without each other, as ids. From a file, or a variable, one of them only counts beside the
+/// other.
 const TOGETHER: [[&str; 2]; 1] = [["dead_letter_queue", "max_receives"]];
 
 /// What the command line comes to, with everything else that counts.
@@ -40,7 +41,8 @@ pub fn parse(command: &Command) -> anyhow::Result<Parsed> {
     let client = first.as_ref().filter(|first| first.subcommand_name().is_some_and(has_settings));
     let Some(first) = client else {
         // Without any of them, but help names the variables.
-        let command = Settings { file: Table::new(), variables: Vec::new() }.fill(command.clone(), None)?;
+        let command =
+            CommandSettings { file: Table::new(), variables: Vec::new() }.fill(command.clone(), None)?;
         return Ok(Parsed::Run(command.get_matches()));
     };
     let file = first.get_one::<PathBuf>("config").map(|file| read(file)).transpose()?;
@@ -48,7 +50,7 @@ pub fn parse(command: &Command) -> anyhow::Result<Parsed> {
         Some((name.into_string().ok()?, value.into_string().ok()?))
             .filter(|(name, _)| name.starts_with("TAILWATER_"))
     });
-    let settings = Settings { file: file.unwrap_or_default(), variables: variables.collect() };
+    let settings = CommandSettings { file: file.unwrap_or_default(), variables: variables.collect() };
     let filled = settings.fill(command.clone(), Some(first))?;
     settings.check_variables(&filled, &path_of(first))?;
     if first.get_flag("print_config") {
@@ -79,7 +81,7 @@ fn client_of(text: &str) -> anyhow::Result<Table> {
 }
 
 /// Values from elsewhere than the command line.
-struct Settings {
+struct CommandSettings {
     file: Table,
     variables: Vec<(String, String)>,
 }
@@ -92,7 +94,7 @@ struct Given {
     values: Vec<String>,
 }
 
-impl Settings {
+impl CommandSettings {
     /// The commands with these values as their defaults. `first` is what the command line says by itself.
     fn fill(&self, command: Command, first: Option<&ArgMatches>) -> anyhow::Result<Command> {
         self.fill_below(command, first, &[], &self.file)
@@ -259,7 +261,8 @@ fn texts(value: &Value) -> anyhow::Result<Vec<String>> {
 /// was typed is left out here, and then what comes from the file and may not be beside what a variable says.
 ///
 /// # Errors
-/// What comes from the file, or from variables, and may not be beside each other where this command is the one to be run.
+/// What comes from the file, or from variables, and may not be beside each other where this command is the one to be
+/// run.
 fn counting(
     command: &Command,
     first: Option<&ArgMatches>,
@@ -366,7 +369,7 @@ mod tests {
 
     fn filled(file: &str, variables: &[(&str, &str)], first: Option<&ArgMatches>) -> anyhow::Result<Command> {
         let variables = variables.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
-        let settings = Settings { file: client_of(file)?, variables };
+        let settings = CommandSettings { file: client_of(file)?, variables };
         let command = settings.fill(Cli::command(), first)?;
         settings.check_variables(&command, &first.map_or(vec!["produce".to_owned()], path_of))?;
         Ok(command)

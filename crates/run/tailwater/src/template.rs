@@ -6,10 +6,10 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 
 /// A parsed `--format`: text, and fields that are a percent sign and a letter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Template(Vec<Piece>);
+pub struct Template(Vec<TemplatePiece>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Piece {
+enum TemplatePiece {
     Text(Vec<u8>),
     Field(char),
 }
@@ -26,9 +26,9 @@ impl Template {
                     Some('%') => literal.push(b'%'),
                     Some(letter) if letters.contains(letter) => {
                         if !literal.is_empty() {
-                            pieces.push(Piece::Text(std::mem::take(&mut literal)));
+                            pieces.push(TemplatePiece::Text(std::mem::take(&mut literal)));
                         }
-                        pieces.push(Piece::Field(letter));
+                        pieces.push(TemplatePiece::Field(letter));
                     }
                     other => {
                         let other = other.map_or_else(|| "at the end".to_owned(), |char| format!("{char}"));
@@ -48,7 +48,7 @@ impl Template {
             }
         }
         if !literal.is_empty() {
-            pieces.push(Piece::Text(literal));
+            pieces.push(TemplatePiece::Text(literal));
         }
         Ok(Self(pieces))
     }
@@ -60,8 +60,8 @@ impl Template {
         mut field: impl FnMut(&mut W, char) -> io::Result<()>,
     ) -> io::Result<()> {
         self.0.iter().try_for_each(|piece| match piece {
-            Piece::Text(text) => out.write_all(text),
-            Piece::Field(letter) => field(out, *letter),
+            TemplatePiece::Text(text) => out.write_all(text),
+            TemplatePiece::Field(letter) => field(out, *letter),
         })
     }
 }
@@ -91,13 +91,13 @@ pub fn write_headers<'a>(
 }
 
 /// A key or a value in JSON: text as it is, other bytes in hexadecimal under another name.
-pub struct Field<'a> {
+pub struct TemplateField<'a> {
     name: &'static str,
     name_hex: &'static str,
     bytes: Option<&'a [u8]>,
 }
 
-impl<'a> Field<'a> {
+impl<'a> TemplateField<'a> {
     /// A record's key.
     pub fn key(bytes: Option<&'a [u8]>) -> Self {
         Self { name: "key", name_hex: "key_hex", bytes }
@@ -109,7 +109,7 @@ impl<'a> Field<'a> {
     }
 }
 
-impl Serialize for Field<'_> {
+impl Serialize for TemplateField<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(1))?;
         match self.bytes.map(|bytes| (bytes, std::str::from_utf8(bytes))) {
@@ -131,8 +131,11 @@ mod tests {
     #[test]
     fn escapes_and_fields_are_told_apart_from_text() {
         let template = Template::parse("%o\\t%%%v\\n", "ov").expect("valid");
-        let text = |text: &[u8]| Piece::Text(text.to_vec());
-        assert_eq!(template.0, [Piece::Field('o'), text(b"\t%"), Piece::Field('v'), text(b"\n")]);
+        let text = |text: &[u8]| TemplatePiece::Text(text.to_vec());
+        assert_eq!(
+            template.0,
+            [TemplatePiece::Field('o'), text(b"\t%"), TemplatePiece::Field('v'), text(b"\n")]
+        );
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! What a replica had of a lineage that goes on no more, put aside: a directory with a checkpoint that needs no journal, and
-//! an id of its own, so that a replica can be started on it: one of the region whose lineage it is.
+//! What a replica had of a lineage that goes on no more, put aside: a directory with a checkpoint that needs no
+//! journal, and an id of its own, so that a replica can be started on it: one of the region whose lineage it is.
 
 use std::io;
 use std::path::{Path, PathBuf};

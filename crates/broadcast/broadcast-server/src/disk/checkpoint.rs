@@ -39,7 +39,7 @@ const CHUNK_BYTES: usize = 1 << 20;
 
 /// Why a file is no checkpoint.
 #[derive(Debug, thiserror::Error)]
-pub enum CheckpointError {
+pub enum HistoryCheckpointError {
     /// The disk refused.
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -123,25 +123,28 @@ pub struct Reader {
 
 impl Reader {
     /// Reads the header.
-    pub fn open(file: Arc<dyn File>) -> Result<Self, CheckpointError> {
+    pub fn open(file: Arc<dyn File>) -> Result<Self, HistoryCheckpointError> {
         let mut reader = Self { file, ahead: BytesMut::new(), end: 0, journal: JournalPosition(0) };
         let header = reader.take(HEADER_BYTES)?;
         let sum = u64::from_le_bytes(std::array::from_fn(|at| header[16 + at]));
         if header[..4] != MAGIC || xxh3_64(&header[..16]) != sum {
-            return Err(CheckpointError::Damaged { at: 0, why: "this is no checkpoint's header".to_owned() });
+            return Err(HistoryCheckpointError::Damaged {
+                at: 0,
+                why: "this is no checkpoint's header".to_owned(),
+            });
         }
         let version = u16::from_le_bytes([header[4], header[5]]);
         if version != VERSION {
-            return Err(CheckpointError::Version(version));
+            return Err(HistoryCheckpointError::Version(version));
         }
         reader.journal = JournalPosition(u64::from_le_bytes(std::array::from_fn(|at| header[8 + at])));
         Ok(reader)
     }
 
     /// The next record; `None` at the end.
-    pub fn next_record(&mut self) -> Result<Option<Record>, CheckpointError> {
+    pub fn next_record(&mut self) -> Result<Option<Record>, HistoryCheckpointError> {
         let at = self.end - self.ahead.len() as u64;
-        let damaged = |why: String| CheckpointError::Damaged { at, why };
+        let damaged = |why: String| HistoryCheckpointError::Damaged { at, why };
         let mut frame = self.take(FRAME_BYTES)?;
         let (len, sum) = (frame.get_u32_le() as usize, frame.get_u64_le());
         if len > RECORD_BYTES_MAX {
@@ -160,7 +163,7 @@ impl Reader {
         Ok(None)
     }
 
-    fn take(&mut self, len: usize) -> Result<Bytes, CheckpointError> {
+    fn take(&mut self, len: usize) -> Result<Bytes, HistoryCheckpointError> {
         while self.ahead.len() < len {
             let had = self.ahead.len();
             self.ahead.resize(had + CHUNK_BYTES, 0);
@@ -168,7 +171,10 @@ impl Reader {
             self.ahead.truncate(had + count);
             self.end += count as u64;
             if count == 0 {
-                return Err(CheckpointError::Damaged { at: self.end, why: "it is cut off".to_owned() });
+                return Err(HistoryCheckpointError::Damaged {
+                    at: self.end,
+                    why: "it is cut off".to_owned(),
+                });
             }
         }
         Ok(self.ahead.split_to(len).freeze())

@@ -6,12 +6,12 @@
 //! ```
 //!
 //! When the journal lost records (`Lost`: the disk failed, and works again) what is in memory is still whole. So a
-//! checkpoint is taken of it, and no ticket is answered before that is durable. The same is done when the journal has been
-//! full for a while, as only a checkpoint makes room then, and can't wait for what has none.
+//! checkpoint is taken of it, and no ticket is answered before that is durable. The same is done when the journal has
+//! been full for a while, as only a checkpoint makes room then, and can't wait for what has none.
 //!
-//! What the replica drops, all of it or what it has of another region, is put aside by a thread, and the journal gets nothing of that,
-//! nor what says so, before that is done: until then the disk has all of it under its own lineage, and a start in between finds
-//! that. What is written of other regions goes on, up to what is about all.
+//! What the replica drops, all of it or what it has of another region, is put aside by a thread, and the journal gets
+//! nothing of that, nor what says so, before that is done: until then the disk has all of it under its own lineage, and
+//! a start in between finds that. What is written of other regions goes on, up to what is about all.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -21,9 +21,11 @@ use bytes::BytesMut;
 use tailwater_broadcast::durability::{Durabilities, Durability};
 use tailwater_broadcast::name::Stream;
 use tailwater_broadcast::record::Record;
-use tailwater_broadcast::replica::{Dropped, Output, Replica, Ticket};
+use tailwater_broadcast::replica::{Dropped, Replica, ReplicaOutput, ReplicaTicket};
 use tailwater_env::{Env, Instant, OpenMode, Task};
-use tailwater_journal::{Append, AppendError, Durable, Incarnation, Journal, JournalPosition, Lost, Written};
+use tailwater_journal::{
+    Durable, Incarnation, Journal, JournalAppendError, JournalAppendOptions, JournalPosition, Lost, Written,
+};
 use tokio::sync::{mpsc, oneshot};
 
 use super::checkpoint::Writer;
@@ -37,15 +39,15 @@ const ASIDES_MAX: usize = 4;
 const RETRY: Duration = Duration::from_secs(1);
 
 /// What is done once the journal has a record.
-enum Then {
+enum KeeperThen {
     Nothing,
-    Answer(Ticket),
+    Answer(ReplicaTicket),
     /// The checkpoint counts once the journal is durable up to here.
     EndCheckpoint,
 }
 
 /// For the thread that writes a checkpoint.
-enum Piece {
+enum KeeperPiece {
     Records(Vec<Record>),
     /// All is there; it counts once the journal is durable up to here.
     End(JournalPosition),
@@ -58,13 +60,13 @@ struct Checkpoint {
     /// Where its mark in the journal ends, until that was sent.
     end: Option<JournalPosition>,
     /// None once it was given up.
-    pieces: Option<mpsc::Sender<Piece>>,
+    pieces: Option<mpsc::Sender<KeeperPiece>>,
     done: oneshot::Receiver<Result<u64, String>>,
     covered: JournalPosition,
     /// Bytes that the journal had taken when it began.
     journalled: u64,
     /// What it makes durable, if it was begun because records were lost.
-    brings_back: Option<Vec<Ticket>>,
+    brings_back: Option<Vec<ReplicaTicket>>,
     _task: Task,
 }
 
@@ -72,14 +74,14 @@ struct Checkpoint {
 struct PuttingAside {
     /// Whose it is: this replica's region for all there was.
     region: String,
-    /// `None` if its thread ended without having done it: then nothing is written any more, as that would take the place of what
-    /// lies nowhere else.
+    /// `None` if its thread ended without having done it: then nothing is written any more, as that would take the
+    /// place of what lies nowhere else.
     done: Option<oneshot::Receiver<PathBuf>>,
     _task: Task,
 }
 
 /// Something that [`Keeper::handle`] has to see.
-pub enum Happened {
+pub enum KeeperHappened {
     /// The journal is further.
     Moved,
     /// The journal takes records again.
@@ -105,10 +107,10 @@ pub struct Keeper {
     written: Written,
     durable: Durable,
     /// Not in the journal yet.
-    waiting: VecDeque<(Record, Then)>,
+    waiting: VecDeque<(Record, KeeperThen)>,
     /// Tickets of streams that are `interval`, and of those that are `fsync`, by their records' ends.
-    unwritten: VecDeque<(JournalPosition, Ticket)>,
-    unsynced: VecDeque<(JournalPosition, Ticket)>,
+    unwritten: VecDeque<(JournalPosition, ReplicaTicket)>,
+    unsynced: VecDeque<(JournalPosition, ReplicaTicket)>,
     /// What is held and not journalled as such.
     held: BTreeMap<Stream, u64>,
     /// Where the last record ends.
@@ -125,7 +127,7 @@ pub struct Keeper {
     /// What is put aside after that.
     asides: VecDeque<Dropped>,
     /// What waits for that, and whether all that comes has to.
-    held_back: VecDeque<(Record, Then)>,
+    held_back: VecDeque<(Record, KeeperThen)>,
     holds_all: bool,
     /// A checkpoint is due in any case.
     is_due: bool,
@@ -187,17 +189,17 @@ impl Keeper {
     }
 
     /// Takes what a replica wants on its disk, among all that it wants done.
-    pub fn take(&mut self, output: Output) {
+    pub fn take(&mut self, output: ReplicaOutput) {
         match output {
-            Output::Persist { record, ticket } => {
+            ReplicaOutput::Persist { record, ticket } => {
                 self.flush_held();
-                self.append(record, ticket.map_or(Then::Nothing, Then::Answer));
+                self.append(record, ticket.map_or(KeeperThen::Nothing, KeeperThen::Answer));
             }
-            Output::Held { stream, last } if self.durability.of(&stream) > Durability::Memory => {
+            ReplicaOutput::Held { stream, last } if self.durability.of(&stream) > Durability::Memory => {
                 self.held.insert(stream, last);
             }
-            Output::SetAside(dropped) => self.put_aside(dropped),
-            Output::Held { .. } | Output::Send(..) | Output::Close(..) => {}
+            ReplicaOutput::SetAside(dropped) => self.put_aside(dropped),
+            ReplicaOutput::Held { .. } | ReplicaOutput::Send(..) | ReplicaOutput::Close(..) => {}
         }
     }
 
@@ -217,10 +219,10 @@ impl Keeper {
     }
 
     /// Completes when there is something for [`Keeper::handle`]; dropping it has no effect.
-    pub async fn happened(&mut self) -> Happened {
+    pub async fn happened(&mut self) -> KeeperHappened {
         let moved = |moved: Result<JournalPosition, Lost>| match moved {
-            Ok(_) => Happened::Moved,
-            Err(lost) => Happened::Lost(lost),
+            Ok(_) => KeeperHappened::Moved,
+            Err(lost) => KeeperHappened::Lost(lost),
         };
         let wants_room = next_of(&self.waiting, self.is_behind).is_some();
         let (pieces, done) = match &mut self.checkpoint {
@@ -257,31 +259,31 @@ impl Keeper {
             biased;
             changed = self.durable.changed(), if !self.unsynced.is_empty() => moved(changed),
             changed = self.written.changed(), if !self.unwritten.is_empty() => moved(changed),
-            path = put_aside => Happened::PutAside(path),
-            () = self.journal.ready(), if wants_room => Happened::Room,
-            result = ended => Happened::Ended(result),
-            () = wanted => Happened::Wanted,
+            path = put_aside => KeeperHappened::PutAside(path),
+            () = self.journal.ready(), if wants_room => KeeperHappened::Room,
+            result = ended => KeeperHappened::Ended(result),
+            () = wanted => KeeperHappened::Wanted,
         }
     }
 
     /// Deals with it; the tickets that the disk has now.
-    pub fn handle(&mut self, happened: Happened, replica: &Replica) -> Vec<Ticket> {
+    pub fn handle(&mut self, happened: KeeperHappened, replica: &Replica) -> Vec<ReplicaTicket> {
         match happened {
-            Happened::Moved => self.answered(),
-            Happened::Room => {
+            KeeperHappened::Moved => self.answered(),
+            KeeperHappened::Room => {
                 self.flush();
                 Vec::new()
             }
-            Happened::Lost(lost) => {
+            KeeperHappened::Lost(lost) => {
                 self.lost(lost);
                 Vec::new()
             }
-            Happened::Wanted => {
+            KeeperHappened::Wanted => {
                 self.feed_checkpoint(replica);
                 Vec::new()
             }
-            Happened::Ended(result) => self.end_checkpoint(result),
-            Happened::PutAside(path) => {
+            KeeperHappened::Ended(result) => self.end_checkpoint(result),
+            KeeperHappened::PutAside(path) => {
                 self.end_putting_aside(path.as_deref());
                 Vec::new()
             }
@@ -312,16 +314,16 @@ impl Keeper {
 
     fn flush_held(&mut self) {
         for (stream, last) in std::mem::take(&mut self.held) {
-            self.append(Record::Held { stream, last }, Then::Nothing);
+            self.append(Record::Held { stream, last }, KeeperThen::Nothing);
         }
     }
 
-    fn append(&mut self, record: Record, then: Then) {
+    fn append(&mut self, record: Record, then: KeeperThen) {
         self.enqueue(record, then);
         self.flush();
     }
 
-    fn enqueue(&mut self, record: Record, then: Then) {
+    fn enqueue(&mut self, record: Record, then: KeeperThen) {
         let is_about_all = record.region().is_none();
         let waits = match record.region() {
             Some(region) => self.holds_all || self.puts_aside(region),
@@ -344,26 +346,26 @@ impl Keeper {
     /// Gives the journal what it takes.
     fn flush(&mut self) {
         while let Some((record, then)) = next_of(&self.waiting, self.is_behind) {
-            let is_mark = matches!(then, Then::EndCheckpoint);
+            let is_mark = matches!(then, KeeperThen::EndCheckpoint);
             let is_fsync = match then {
-                Then::Answer(ticket) => self.durability.of(&ticket.stream) == Durability::Fsync,
-                Then::EndCheckpoint => true,
-                Then::Nothing => false,
+                KeeperThen::Answer(ticket) => self.durability.of(&ticket.stream) == Durability::Fsync,
+                KeeperThen::EndCheckpoint => true,
+                KeeperThen::Nothing => false,
             };
             self.buffer.clear();
             record.encode(&mut self.buffer);
-            let append = Append::new(self.incarnation);
+            let append = JournalAppendOptions::new(self.incarnation);
             let append = if is_fsync { append } else { append.unsynced() };
             let end = match self.journal.append(TAG, &[&self.buffer], append) {
                 Ok(end) => end,
-                Err(AppendError::Stale { current }) => {
+                Err(JournalAppendError::Stale { current }) => {
                     self.lost(Lost { incarnation: current, closed: false });
                     continue;
                 }
-                Err(error @ AppendError::TooLarge { .. }) => {
+                Err(error @ JournalAppendError::TooLarge { .. }) => {
                     unreachable!("a record is no larger than a batch may be: {error}")
                 }
-                Err(AppendError::Full(_)) => {
+                Err(JournalAppendError::Full(_)) => {
                     self.full_since.get_or_insert(self.env.now());
                     if self.is_behind && is_mark {
                         // Nothing was answered since it began, so that it needs nothing that the journal would have.
@@ -374,8 +376,8 @@ impl Keeper {
                     }
                     return;
                 }
-                Err(AppendError::Latched(_) | AppendError::Backlog { .. }) => return,
-                Err(AppendError::Closed) => {
+                Err(JournalAppendError::Latched(_) | JournalAppendError::Backlog { .. }) => return,
+                Err(JournalAppendError::Closed) => {
                     self.waiting.clear();
                     return;
                 }
@@ -383,20 +385,20 @@ impl Keeper {
             (self.end, self.full_since) = (end, None);
             self.journalled += self.buffer.len() as u64;
             match self.waiting.pop_front() {
-                Some((_, Then::Answer(ticket))) if is_fsync => self.unsynced.push_back((end, ticket)),
-                Some((_, Then::Answer(ticket))) => self.unwritten.push_back((end, ticket)),
-                Some((_, Then::EndCheckpoint)) => {
+                Some((_, KeeperThen::Answer(ticket))) if is_fsync => self.unsynced.push_back((end, ticket)),
+                Some((_, KeeperThen::Answer(ticket))) => self.unwritten.push_back((end, ticket)),
+                Some((_, KeeperThen::EndCheckpoint)) => {
                     if let Some(checkpoint) = &mut self.checkpoint {
                         checkpoint.end = Some(end);
                     }
                 }
-                Some((_, Then::Nothing)) | None => {}
+                Some((_, KeeperThen::Nothing)) | None => {}
             }
         }
     }
 
     /// The tickets whose records the disk has.
-    fn answered(&mut self) -> Vec<Ticket> {
+    fn answered(&mut self) -> Vec<ReplicaTicket> {
         let mut answered = Vec::new();
         if self.is_behind {
             return answered;
@@ -426,7 +428,7 @@ impl Keeper {
 
     /// Only a checkpoint of what is in memory helps, and none that was begun before.
     fn fall_behind(&mut self) {
-        self.waiting.retain(|(_, then)| !matches!(then, Then::EndCheckpoint));
+        self.waiting.retain(|(_, then)| !matches!(then, KeeperThen::EndCheckpoint));
         self.give_up_checkpoint();
         (self.is_due, self.is_behind) = (true, true);
     }
@@ -448,7 +450,7 @@ impl Keeper {
                     Some(region) => is_dropped(region),
                     None => dropped.region == self.region,
                 };
-                !is_of && !matches!(then, Then::EndCheckpoint)
+                !is_of && !matches!(then, KeeperThen::EndCheckpoint)
             });
         }
         self.held.retain(|stream, _| !is_dropped(stream.region()));
@@ -563,13 +565,13 @@ impl Keeper {
         let Some(checkpoint) = &mut self.checkpoint else { return };
         let Some(pieces) = &checkpoint.pieces else { return };
         if let Some(end) = checkpoint.end.take() {
-            let _ = pieces.try_send(Piece::End(end));
+            let _ = pieces.try_send(KeeperPiece::End(end));
             return;
         }
         let Some(walk) = &mut checkpoint.walk else { return };
         match walk.next(replica) {
             Some(records) => {
-                let _ = pieces.try_send(Piece::Records(records));
+                let _ = pieces.try_send(KeeperPiece::Records(records));
             }
             None => {
                 checkpoint.walk = None;
@@ -578,7 +580,7 @@ impl Keeper {
                     checkpoint.end = Some(self.end);
                     return;
                 }
-                let mark = (Record::Mark, Then::EndCheckpoint);
+                let mark = (Record::Mark, KeeperThen::EndCheckpoint);
                 match self.is_behind {
                     true => self.waiting.push_front(mark),
                     false => self.waiting.push_back(mark),
@@ -588,7 +590,7 @@ impl Keeper {
         }
     }
 
-    fn end_checkpoint(&mut self, result: Result<u64, String>) -> Vec<Ticket> {
+    fn end_checkpoint(&mut self, result: Result<u64, String>) -> Vec<ReplicaTicket> {
         let Some(checkpoint) = self.checkpoint.take() else { return Vec::new() };
         match result {
             Ok(bytes) => {
@@ -614,8 +616,8 @@ impl Keeper {
 }
 
 /// What the journal is given next. While it has a gap that is nothing but the mark of the checkpoint that mends it.
-fn next_of(waiting: &VecDeque<(Record, Then)>, is_behind: bool) -> Option<&(Record, Then)> {
-    waiting.front().filter(|(_, then)| !is_behind || matches!(then, Then::EndCheckpoint))
+fn next_of(waiting: &VecDeque<(Record, KeeperThen)>, is_behind: bool) -> Option<&(Record, KeeperThen)> {
+    waiting.front().filter(|(_, then)| !is_behind || matches!(then, KeeperThen::EndCheckpoint))
 }
 
 /// Writes a checkpoint; its bytes. On a thread of its own: it blocks on the disk.
@@ -623,7 +625,7 @@ async fn write(
     env: &Env,
     dir: &Path,
     covered: JournalPosition,
-    mut pieces: mpsc::Receiver<Piece>,
+    mut pieces: mpsc::Receiver<KeeperPiece>,
     durable: Durable,
 ) -> Result<u64, String> {
     let (disk, new) = (env.disk(), dir.join("checkpoint.new"));
@@ -633,12 +635,12 @@ async fn write(
     let mut writer = Writer::new(file, covered);
     let end = loop {
         match pieces.recv().await {
-            Some(Piece::Records(records)) => {
+            Some(KeeperPiece::Records(records)) => {
                 for record in &records {
                     writer.push(record).map_err(text)?;
                 }
             }
-            Some(Piece::End(end)) => break end,
+            Some(KeeperPiece::End(end)) => break end,
             None => return Err("it was given up".to_owned()),
         }
     };

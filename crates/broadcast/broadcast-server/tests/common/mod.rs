@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tailwater_broadcast::replica::Config;
-use tailwater_broadcast_server::{ConfigurationAt, ServerConfig, fresh_id};
+use tailwater_broadcast_server::{ConfigurationAt, ReplicaServerConfig, fresh_id};
 use tailwater_env::Env;
 use tailwater_journal::{Journal, JournalConfig};
 use tailwater_meta::{Meta, MetaConfig, Recovery};
@@ -20,8 +20,8 @@ pub async fn meta(env: &Env) -> (Arc<dyn Meta>, tempfile::TempDir) {
 }
 
 /// Of a new replica in a region that is alone.
-pub fn config(env: &Env, region: &str, configuration: ConfigurationAt) -> ServerConfig {
-    ServerConfig {
+pub fn config(env: &Env, region: &str, configuration: ConfigurationAt) -> ReplicaServerConfig {
+    ReplicaServerConfig {
         replica: Config::new(region, fresh_id(env)),
         advertised: None,
         regions: BTreeMap::new(),

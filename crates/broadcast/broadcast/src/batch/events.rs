@@ -4,11 +4,12 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use super::{Batch, HeaderIter, Malformed, read_parts};
+use super::{Batch, HeaderIter, MalformedBatch, read_parts};
 use crate::event::{Collect, Content, Event, Kind};
 
-/// The events of a batch, with tombstones. It holds the batch, and is at one of its events, which can be looked at in place or
-/// taken out; what is taken out are slices of the batch, so that only headers, if it has some, take an allocation.
+/// The events of a batch, with tombstones. It holds the batch, and is at one of its events, which can be looked at in
+/// place or taken out; what is taken out are slices of the batch, so that only headers, if it has some, take an
+/// allocation.
 #[derive(Clone, Debug)]
 pub struct Events {
     /// Its state is that of the last event that was read.
@@ -18,15 +19,15 @@ pub struct Events {
     /// The number of the last event that was read, or the one before the first.
     read: u64,
     /// The event that it is at.
-    at: Place,
+    at: EventPlace,
     /// Read behind the tombstone that it is at.
-    pending: Option<Place>,
+    pending: Option<EventPlace>,
     ended: bool,
 }
 
 /// An event, and where in the batch's bytes its parts are.
 #[derive(Clone, Debug)]
-struct Place {
+struct EventPlace {
     seq: u64,
     /// How many numbers it covers; 0 where there is no event, before the first one.
     range: u64,
@@ -39,7 +40,7 @@ struct Place {
     payload: Range<u32>,
 }
 
-impl Place {
+impl EventPlace {
     fn without_content(seq: u64, range: u64, time_ms: u64) -> Self {
         let (headers, payload) = (0..0, 0..0);
         Self { seq, range, time_ms, is_tombstone: true, collects: false, key: None, headers, payload }
@@ -48,13 +49,13 @@ impl Place {
 
 impl Events {
     pub(super) fn new(batch: Batch) -> Self {
-        let (read, at) = (batch.after, Place::without_content(batch.after, 0, batch.state.time_ms));
+        let (read, at) = (batch.after, EventPlace::without_content(batch.after, 0, batch.state.time_ms));
         Self { batch, position: 0, read, at, pending: None, ended: false }
     }
 
     /// Goes on to the next event. `false` if there is none, and then it stays at the last one.
     #[inline]
-    pub fn advance(&mut self) -> Result<bool, Malformed> {
+    pub fn advance(&mut self) -> Result<bool, MalformedBatch> {
         if let Some(pending) = self.pending.take() {
             self.at = pending;
             return Ok(true);
@@ -70,7 +71,7 @@ impl Events {
                     let start = (part.as_ptr().addr() - bytes.as_ptr().addr()) as u32;
                     start..start + part.len() as u32
                 };
-                let place = Place {
+                let place = EventPlace {
                     seq: parts.seq,
                     range: 1,
                     time_ms: self.batch.state.time_ms,
@@ -83,7 +84,7 @@ impl Events {
                 if parts.skipped == 0 {
                     self.at = place;
                 } else {
-                    self.at = Place::without_content(parts.seq - 1, parts.skipped, before_ms);
+                    self.at = EventPlace::without_content(parts.seq - 1, parts.skipped, before_ms);
                     self.pending = Some(place);
                 }
                 Ok(true)
@@ -92,7 +93,7 @@ impl Events {
                 self.ended = true;
                 let range = self.batch.last.saturating_sub(self.read);
                 if range > 0 {
-                    self.at = Place::without_content(self.batch.last, range, before_ms);
+                    self.at = EventPlace::without_content(self.batch.last, range, before_ms);
                 }
                 Ok(range > 0)
             }
@@ -153,7 +154,7 @@ impl Events {
 
     /// The event that it is at, to keep.
     pub fn to_event(&self) -> Event {
-        let Place { seq, range, time_ms, .. } = self.at;
+        let EventPlace { seq, range, time_ms, .. } = self.at;
         let kind = match (self.is_tombstone(), self.collect()) {
             (true, _) => Kind::Tombstone,
             (false, None) => Kind::Data(self.to_content()),
@@ -178,7 +179,7 @@ impl Events {
 }
 
 impl Iterator for Events {
-    type Item = Result<Event, Malformed>;
+    type Item = Result<Event, MalformedBatch>;
 
     fn next(&mut self) -> Option<Self::Item> {
         match self.advance() {

@@ -31,7 +31,8 @@ pub(super) enum Next {
 }
 
 impl Asking {
-    /// It is asked at once, and then again and again, `every` so often, but within a third of what it may be silent for.
+    /// It is asked at once, and then again and again, `every` so often, but within a third of what it may be silent
+    /// for.
     pub(super) fn new(env: &Env, every: Duration) -> Self {
         Self { env: env.clone(), every: every.min(SILENCE / 3), ask_at: env.now(), silence: None }
     }
@@ -67,7 +68,8 @@ impl Asking {
     }
 }
 
-/// Until when the tail may say nothing. While a part of a message comes it is not silent: where the link is slow that takes long.
+/// Until when the tail may say nothing. While a part of a message comes it is not silent: where the link is slow that
+/// takes long.
 struct Silence {
     until: Instant,
     reads: u64,

@@ -14,7 +14,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Which end of the chain is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum LinkEnd {
     Head,
     Tail,
 }
@@ -31,10 +31,10 @@ pub(super) struct Link {
 }
 
 impl Chain {
-    fn address_of(&self, end: End) -> Option<&str> {
+    fn address_of(&self, end: LinkEnd) -> Option<&str> {
         let member = match end {
-            End::Head => self.members.first(),
-            End::Tail => self.members.last(),
+            LinkEnd::Head => self.members.first(),
+            LinkEnd::Tail => self.members.last(),
         };
         member.map(|member| member.address.as_str())
     }
@@ -42,7 +42,7 @@ impl Chain {
 
 impl Link {
     /// Whether a chain still has this connection's replica at the wanted end.
-    pub(super) fn is_at(&self, chain: &Chain, end: End) -> bool {
+    pub(super) fn is_at(&self, chain: &Chain, end: LinkEnd) -> bool {
         chain.address_of(end) == Some(self.address.as_str())
     }
 }
@@ -55,7 +55,7 @@ pub(super) async fn connect(
     env: &Env,
     addresses: &[String],
     (client, region): (PublisherId, &str),
-    end: End,
+    end: LinkEnd,
 ) -> anyhow::Result<Link> {
     let mut last = anyhow::anyhow!("no address is given");
     let offset = env.random_below(addresses.len().max(1) as u64) as usize;
@@ -105,8 +105,8 @@ async fn open(env: &Env, address: &str, client: (PublisherId, &str)) -> anyhow::
     }
 }
 
-/// The newest of a region's chains: those of a greater lineage come after all of a smaller one, however their epochs are, as
-/// these may begin again with the configuration service.
+/// The newest of a region's chains: those of a greater lineage come after all of a smaller one, however their epochs
+/// are, as these may begin again with the configuration service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Newest {
     /// Its lineage; 0 if none is known.

@@ -11,10 +11,10 @@ use std::time::Duration;
 use tailwater_env::{Env, Instant, Task};
 use tokio::sync::mpsc;
 
-use crate::batch::{Batch, Events, HeaderIter, Malformed};
+use crate::batch::{Batch, Events, HeaderIter, MalformedBatch};
 use crate::client::asking::{ASK, Asking, Next};
-use crate::client::link::{self, CLIENT, End, Hears, Link, Newest};
-use crate::client::sharing::{self, Shared, Sharing, SharingStats};
+use crate::client::link::{self, CLIENT, Hears, Link, LinkEnd, Newest};
+use crate::client::sharing::{self, InputsShared, Sharing, SharingStats};
 use crate::event::{Collect, Event};
 use crate::message::{AGE_UNKNOWN, Advertised, Message, Reason};
 use crate::name::Stream;
@@ -34,7 +34,7 @@ pub struct Listener {
     positions: Positions,
     unread: Option<Unread>,
     newest: Arc<Hears>,
-    shared: Option<Arc<Shared>>,
+    shared: Option<Arc<InputsShared>>,
     _task: Task,
 }
 
@@ -138,8 +138,8 @@ pub enum Received {
     Counts(Vec<Count>),
     /// The connection to the proxy is gone; the listener may be out of date until [`Received::Counts`] comes.
     Lost,
-    /// A region has begun anew: from here on the numbers of its streams are those of other events, which come from the first
-    /// one on. What came of them before is no more.
+    /// A region has begun anew: from here on the numbers of its streams are those of other events, which come from the
+    /// first one on. What came of them before is no more.
     Anew {
         /// The region; the listener's own, or another one.
         region: String,
@@ -155,8 +155,8 @@ pub struct Count {
     pub stream: Stream,
     /// The last number.
     pub count: u64,
-    /// Then the stream's own region had acknowledged nothing that is not among it: a listener that has all of it was up to date.
-    /// `None` if the proxy never knew. However long this was on its way, or waited to be read, it is true.
+    /// Then the stream's own region had acknowledged nothing that is not among it: a listener that has all of it was up
+    /// to date. `None` if the proxy never knew. However long this was on its way, or waited to be read, it is true.
     pub as_of: Option<Instant>,
 }
 
@@ -180,14 +180,14 @@ impl Count {
 pub enum ListenError {
     /// The proxy sent events that can't be read.
     #[error(transparent)]
-    Malformed(#[from] Malformed),
+    Malformed(#[from] MalformedBatch),
     /// Of [`Listener::get_event`] only: as [`Received::Anew`]. It goes on when it is asked again.
     #[error(
         "region {0} has begun anew: its streams' events come from the beginning, and those before are no more"
     )]
     Anew(String),
-    /// The proxy sends it nothing: it names too many streams, after which it has ended, or there is no room for what it names at
-    /// the moment, and when it is asked again it tries again.
+    /// The proxy sends it nothing: it names too many streams, after which it has ended, or there is no room for what it
+    /// names at the moment, and when it is asked again it tries again.
     #[error("the listener is refused: {0}")]
     Refused(String),
     /// The listener's task has ended.
@@ -202,8 +202,8 @@ impl Listener {
     }
 
     /// As [`Listener::new`], one that hears no tail of an earlier chain than `since`, nor of an earlier one than it has
-    /// heard: a tail that was cut off from its region may not know that it was removed. What the members of a chain hold, those of
-    /// all later ones hold, so what is missing at a tail that is heard was lost with all replicas.
+    /// heard: a tail that was cut off from its region may not know that it was removed. What the members of a chain
+    /// hold, those of all later ones hold, so what is missing at a tail that is heard was lost with all replicas.
     pub fn since(env: &Env, addresses: Vec<String>, positions: Positions, since: Newest) -> Self {
         Self::start(env, addresses, positions, Some(since))
     }
@@ -211,7 +211,7 @@ impl Listener {
     fn start(env: &Env, addresses: Vec<String>, positions: Positions, since: Option<Newest>) -> Self {
         let (events, received) = mpsc::channel(WAITING_MAX);
         let newest = Arc::new(Hears::new(since.unwrap_or_default()));
-        let state = State {
+        let state = ListenerState {
             env: env.clone(),
             addresses,
             positions: positions.clone(),
@@ -249,7 +249,7 @@ impl Listener {
         received: mpsc::Receiver<Came>,
         positions: Positions,
         newest: Arc<Hears>,
-        shared: Option<Arc<Shared>>,
+        shared: Option<Arc<InputsShared>>,
         task: Task,
     ) -> Self {
         Self { received, positions, unread: None, newest, shared, _task: task }
@@ -287,9 +287,9 @@ impl Listener {
         Ok(received)
     }
 
-    /// The next event (the paper's `getEvent`), or [`ListenError::Anew`] before the first one of a region that has begun anew.
-    /// Cancelling it loses nothing. The event is looked at in the batch that it came in, which takes no lock and no allocation;
-    /// [`HeardEvent::to_event`] makes one to keep.
+    /// The next event (the paper's `getEvent`), or [`ListenError::Anew`] before the first one of a region that has
+    /// begun anew. Cancelling it loses nothing. The event is looked at in the batch that it came in, which takes no
+    /// lock and no allocation; [`HeardEvent::to_event`] makes one to keep.
     pub async fn get_event(&mut self) -> Result<HeardEvent<'_>, ListenError> {
         while !self.advance()? {
             // Apart, so that what is made for each event is small.
@@ -349,7 +349,7 @@ impl Listener {
     }
 }
 
-struct State {
+struct ListenerState {
     env: Env,
     addresses: Vec<String>,
     positions: Positions,
@@ -360,7 +360,7 @@ struct State {
     hears_all: bool,
 }
 
-impl State {
+impl ListenerState {
     async fn run(mut self) {
         let client = u128::from(self.env.random_u64());
         if let Err(too_many) = TooManyStreams::check(self.positions.named().len()) {
@@ -369,7 +369,7 @@ impl State {
             return;
         }
         loop {
-            match link::connect(&self.env, &self.addresses, (client, CLIENT), End::Tail).await {
+            match link::connect(&self.env, &self.addresses, (client, CLIENT), LinkEnd::Tail).await {
                 Ok(link) if !self.hears_all && Newest::from(&link.chain) < self.newest.get() => {
                     tracing::debug!(
                         link.address,
@@ -396,8 +396,8 @@ impl State {
         }
     }
 
-    /// Whether what is said of a stream is of the events that it listens to, or of those with which the stream's region has begun
-    /// anew: that is said before anything of them comes.
+    /// Whether what is said of a stream is of the events that it listens to, or of those with which the stream's region
+    /// has begun anew: that is said before anything of them comes.
     async fn hears(&mut self, stream: &Stream, lineage: u64) -> anyhow::Result<bool> {
         let heard = self.positions.hear(stream, lineage);
         if heard == Heard::Anew {
@@ -459,7 +459,7 @@ impl State {
                         self.env.sleep(REFUSED).await;
                         break;
                     }
-                    Message::Chain(chain) if link.is_at(&chain, End::Tail) => {
+                    Message::Chain(chain) if link.is_at(&chain, LinkEnd::Tail) => {
                         link.chain = chain;
                         // It is the tail, or about to be: the token may be on its way.
                         self.env.sleep(RETRY).await;

@@ -12,8 +12,8 @@ use std::time::Duration;
 use tailwater_env::{Env, Task};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::batch::{Batch, Malformed, TooLarge, Writer};
-use crate::client::link::{self, CLIENT, End, Hears, Link, Newest};
+use crate::batch::{Batch, MalformedBatch, TooLarge, Writer};
+use crate::client::link::{self, CLIENT, Hears, Link, LinkEnd, Newest};
 use crate::client::queue::{Acknowledged, Queue};
 use crate::event::{Collect, Content};
 use crate::message::{GATEWAY, Message, PublisherId, Reason};
@@ -36,7 +36,7 @@ pub enum PublishError {
     TooLarge(#[from] TooLarge),
     /// It is no batch of events.
     #[error(transparent)]
-    Malformed(#[from] Malformed),
+    Malformed(#[from] MalformedBatch),
     /// The head refused it.
     #[error("{stream}: {text}")]
     Refused {
@@ -58,17 +58,17 @@ pub enum PublishError {
 /// Publishes events. Dropping it gives up what is not acknowledged.
 #[derive(Debug)]
 pub struct Publisher {
-    requests: mpsc::UnboundedSender<Request>,
+    requests: mpsc::UnboundedSender<PublishRequest>,
     waiting: Arc<AtomicUsize>,
     newest: Arc<Hears>,
     _task: Task,
 }
 
 #[derive(Debug)]
-struct Request {
+struct PublishRequest {
     stream: Stream,
     batch: Batch,
-    answer: Answer,
+    answer: PublisherAnswer,
 }
 
 impl Publisher {
@@ -88,10 +88,10 @@ impl Publisher {
     /// given is the one that `client` gave the number `next`, from 1. What of that the chain has is left out, and
     /// answered how far the stream is, also after a restart of whoever publishes.
     ///
-    /// An event is refused with [`Reason::Gap`] if whoever says that it is the head does not know the one before it: its
-    /// replicas lost the stream or forgot the publisher, or it does not count any more. Who knows that the stream is not
-    /// lost goes on as the same publisher, with the number before `next` as `forgotten`: what it was given up to there is not
-    /// asked for. (Another publisher would publish again what the chain has.) Otherwise that is 0.
+    /// An event is refused with [`Reason::Gap`] if whoever says that it is the head does not know the one before it:
+    /// its replicas lost the stream or forgot the publisher, or it does not count any more. Who knows that the stream
+    /// is not lost goes on as the same publisher, with the number before `next` as `forgotten`: what it was given up to
+    /// there is not asked for. (Another publisher would publish again what the chain has.) Otherwise that is 0.
     pub fn resume(
         env: &Env,
         addresses: Vec<String>,
@@ -112,18 +112,19 @@ impl Publisher {
         env: &Env,
         addresses: Vec<String>,
         region: &'static str,
-        queues: BTreeMap<Stream, Queue<Answer>>,
+        queues: BTreeMap<Stream, Queue<PublisherAnswer>>,
     ) -> Self {
         let (requests, queue) = mpsc::unbounded_channel();
         let newest = Arc::<Hears>::default();
-        let state = State { env: env.clone(), addresses, region, queues, newest: Arc::clone(&newest) };
+        let state =
+            PublisherState { env: env.clone(), addresses, region, queues, newest: Arc::clone(&newest) };
         let task = env.spawn("broadcast-publisher", state.run(queue));
         Self { requests, waiting: Arc::default(), newest, _task: task }
     }
 
-    /// The newest head's chain that was heard, for [`Listener::since`](super::Listener::since): its members hold all that was
-    /// acknowledged so far. If its lineage is not greater than before, nothing that was acknowledged before this is asked for was
-    /// lost with all replicas ([`Chain::lineage`](crate::message::Chain::lineage)).
+    /// The newest head's chain that was heard, for [`Listener::since`](super::Listener::since): its members hold all
+    /// that was acknowledged so far. If its lineage is not greater than before, nothing that was acknowledged before
+    /// this is asked for was lost with all replicas ([`Chain::lineage`](crate::message::Chain::lineage)).
     pub fn newest(&self) -> Newest {
         self.newest.get()
     }
@@ -146,7 +147,8 @@ impl Publisher {
         async move { answered?.await.map_err(|_| PublishError::Ended)? }
     }
 
-    /// As [`Publisher::publish`], for several events, made with [`Writer`] from 0 on; what is answered is the last one's.
+    /// As [`Publisher::publish`], for several events, made with [`Writer`] from 0 on; what is answered is the last
+    /// one's.
     pub fn publish_batch(
         &self,
         stream: &Stream,
@@ -154,7 +156,7 @@ impl Publisher {
     ) -> impl Future<Output = Result<Acknowledged, PublishError>> + Send + use<> {
         let checked = batch.check().and_then(|()| match batch.last - batch.after == u64::from(batch.count) {
             true => Ok(()),
-            false => Err(Malformed("what is published can't contain tombstones")),
+            false => Err(MalformedBatch("what is published can't contain tombstones")),
         });
         let answered = checked.map_err(PublishError::from).and_then(|()| self.enqueue(stream, batch));
         async move { answered?.await.map_err(|_| PublishError::Ended)? }
@@ -166,11 +168,11 @@ impl Publisher {
             self.waiting.fetch_sub(bytes, Ordering::Relaxed);
             return Err(PublishError::Full);
         }
-        let room = Room { bytes, waiting: Arc::clone(&self.waiting) };
+        let room = PublisherRoom { bytes, waiting: Arc::clone(&self.waiting) };
         let (answer, answered) = oneshot::channel();
-        let answer = Answer { answer, _room: room };
+        let answer = PublisherAnswer { answer, _room: room };
         self.requests
-            .send(Request { stream: stream.clone(), batch, answer })
+            .send(PublishRequest { stream: stream.clone(), batch, answer })
             .map_err(|_| PublishError::Ended)?;
         Ok(answered)
     }
@@ -180,37 +182,37 @@ type Answered = oneshot::Receiver<Result<Acknowledged, PublishError>>;
 
 /// Who waits for an event, and the room that it takes until it is answered.
 #[derive(Debug)]
-struct Answer {
+struct PublisherAnswer {
     answer: oneshot::Sender<Result<Acknowledged, PublishError>>,
-    _room: Room,
+    _room: PublisherRoom,
 }
 
 #[derive(Debug)]
-struct Room {
+struct PublisherRoom {
     bytes: usize,
     waiting: Arc<AtomicUsize>,
 }
 
-impl Drop for Room {
+impl Drop for PublisherRoom {
     fn drop(&mut self) {
         self.waiting.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
-struct State {
+struct PublisherState {
     env: Env,
     addresses: Vec<String>,
     /// As what it says hello.
     region: &'static str,
-    queues: BTreeMap<Stream, Queue<Answer>>,
+    queues: BTreeMap<Stream, Queue<PublisherAnswer>>,
     newest: Arc<Hears>,
 }
 
-impl State {
-    async fn run(mut self, mut requests: mpsc::UnboundedReceiver<Request>) {
+impl PublisherState {
+    async fn run(mut self, mut requests: mpsc::UnboundedReceiver<PublishRequest>) {
         loop {
             let me = (fresh_id(&self.env), self.region);
-            let Ok(link) = link::connect(&self.env, &self.addresses, me, End::Head).await else {
+            let Ok(link) = link::connect(&self.env, &self.addresses, me, LinkEnd::Head).await else {
                 self.env.sleep(RETRY).await;
                 continue;
             };
@@ -227,7 +229,7 @@ impl State {
     async fn serve(
         &mut self,
         link: Link,
-        requests: &mut mpsc::UnboundedReceiver<Request>,
+        requests: &mut mpsc::UnboundedReceiver<PublishRequest>,
     ) -> anyhow::Result<()> {
         let Link { mut reader, mut writer, chain, address } = link;
         let mut gathered = Vec::new();
@@ -269,8 +271,8 @@ impl State {
         }
     }
 
-    fn queue(&mut self, request: Request) {
-        let Request { stream, batch, answer } = request;
+    fn queue(&mut self, request: PublishRequest) {
+        let PublishRequest { stream, batch, answer } = request;
         let env = &self.env;
         self.queues.entry(stream).or_insert_with(|| Queue::new(fresh_id(env))).push(batch, answer);
     }
@@ -324,14 +326,14 @@ mod tests {
     async fn nothing_is_kept_of_a_stream_whose_first_event_was_refused() {
         let env = Env::real();
         let (queues, newest) = (BTreeMap::new(), Arc::default());
-        let mut state = State { env, addresses: Vec::new(), region: CLIENT, queues, newest };
+        let mut state = PublisherState { env, addresses: Vec::new(), region: CLIENT, queues, newest };
         let stream = Stream::parse("here/news").unwrap();
         let mut events = Writer::new(0);
         events.publish(&Content::default(), None).unwrap();
         let (answer, mut answered) = oneshot::channel();
-        let room = Room { bytes: 0, waiting: Arc::default() };
-        let (batch, answer) = (events.finish(0), Answer { answer, _room: room });
-        state.queue(Request { stream: stream.clone(), batch, answer });
+        let room = PublisherRoom { bytes: 0, waiting: Arc::default() };
+        let (batch, answer) = (events.finish(0), PublisherAnswer { answer, _room: room });
+        state.queue(PublishRequest { stream: stream.clone(), batch, answer });
         assert!(state.queues.get_mut(&stream).unwrap().next(&stream).is_some());
         let refused =
             Message::Refused { stream, first: 1, reason: Reason::Limit, text: "too many".to_owned() };

@@ -1,15 +1,16 @@
 //! What a publisher has not been answered of one stream, as a step function: what is to be sent, and who is told what.
 //!
-//! Each event keeps the number that it was given, whoever refuses what: a head that was removed from its chain, and does not
-//! know that, may have been sent it after another one that took it. So what is sent again is known for what it is by all who count,
-//! and what the others answer does no harm.
+//! Each event keeps the number that it was given, whoever refuses what: a head that was removed from its chain, and
+//! does not know that, may have been sent it after another one that took it. So what is sent again is known for what it
+//! is by all who count, and what the others answer does no harm.
 //!
-//! The head takes the numbers of a publisher in order only. Those that it does not know are no gap if they were answered: the
-//! chain may have forgotten them, and a refused one was never there. So each message says up to which number that is so.
+//! The head takes the numbers of a publisher in order only. Those that it does not know are no gap if they were
+//! answered: the chain may have forgotten them, and a refused one was never there. So each message says up to which
+//! number that is so.
 //!
-//! What follows a refused message is sent again at once, so several copies of a message may be on their way. A refusal does not
-//! say which one it is about, and an earlier copy's says nothing of a later one, which the head may take. But each copy is
-//! answered once, so they are counted: only the refusal of the last one counts.
+//! What follows a refused message is sent again at once, so several copies of a message may be on their way. A refusal
+//! does not say which one it is about, and an earlier copy's says nothing of a later one, which the head may take. But
+//! each copy is answered once, so they are counted: only the refusal of the last one counts.
 
 use std::collections::VecDeque;
 
@@ -25,8 +26,8 @@ const MESSAGE_BYTES: usize = 256 << 10;
 /// What a publisher is told of an event that all replicas of its region hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Acknowledged {
-    /// The event's number in its stream. If it was `repeated`, a number up to which all replicas hold the stream, which is not
-    /// smaller.
+    /// The event's number in its stream. If it was `repeated`, a number up to which all replicas hold the stream, which
+    /// is not smaller.
     pub seq: u64,
     /// Whether an earlier try had published it, so that its own number is not known any more.
     pub repeated: bool,
@@ -34,7 +35,7 @@ pub struct Acknowledged {
 
 /// A message's worth of events, with who waits for which of them.
 #[derive(Debug)]
-struct Pending<A> {
+struct PendingPublish<A> {
     first: u64,
     /// What was given, in order; one batch once it was sent.
     batches: Vec<Batch>,
@@ -51,7 +52,7 @@ struct Pending<A> {
     alone: bool,
 }
 
-impl<A> Pending<A> {
+impl<A> PendingPublish<A> {
     /// What each one asked for, by itself.
     fn apart(mut self) -> Vec<Self> {
         let whole = self.joined();
@@ -90,7 +91,7 @@ pub struct Queue<A> {
     resumed: Option<u64>,
     /// Whether any of it was published.
     began: bool,
-    pending: VecDeque<Pending<A>>,
+    pending: VecDeque<PendingPublish<A>>,
     next: u64,
 }
 
@@ -100,8 +101,8 @@ impl<A> Queue<A> {
         Self { client, resumed: None, began: false, pending: VecDeque::new(), next: 1 }
     }
 
-    /// That of a publisher that goes on from `next`: all before it was answered, and up to `forgotten` of that need not be known
-    /// to the chain any more.
+    /// That of a publisher that goes on from `next`: all before it was answered, and up to `forgotten` of that need not
+    /// be known to the chain any more.
     pub fn resume(client: PublisherId, next: u64, forgotten: u64) -> Self {
         Self { resumed: Some(forgotten), began: true, next, ..Self::new(client) }
     }
@@ -138,7 +139,7 @@ impl<A> Queue<A> {
             }
             _ => {
                 let (batches, answers) = (vec![batch], vec![answer]);
-                self.pending.push_back(Pending {
+                self.pending.push_back(PendingPublish {
                     first,
                     batches,
                     count,
@@ -179,8 +180,8 @@ impl<A> Queue<A> {
         self.resumed.unwrap_or(all)
     }
 
-    /// All replicas hold the events up to `number`, which is `seq` in the stream; who is told so. Of copies of them that are
-    /// left the head takes none, as it has the events, and whoever waited needs no other answer.
+    /// All replicas hold the events up to `number`, which is `seq` in the stream; who is told so. Of copies of them
+    /// that are left the head takes none, as it has the events, and whoever waited needs no other answer.
     pub fn published(&mut self, number: u64, seq: u64, repeated: bool) -> Vec<(A, Acknowledged)> {
         self.began = true;
         let mut told = Vec::new();
@@ -195,9 +196,10 @@ impl<A> Queue<A> {
         told
     }
 
-    /// The head refused a copy of the message that begins with `first`; who is told that what they wait for is not published.
+    /// The head refused a copy of the message that begins with `first`; who is told that what they wait for is not
+    /// published.
     pub fn refused(&mut self, first: u64, reason: Reason) -> Vec<A> {
-        let was_sent = |pending: &Pending<A>| pending.first == first && pending.copies > 0;
+        let was_sent = |pending: &PendingPublish<A>| pending.first == first && pending.copies > 0;
         let Some(at) = self.pending.iter().position(was_sent) else { return Vec::new() };
         self.pending[at].copies -= 1;
         if self.pending[at].copies > 0 || self.pending[at].sent.is_none() {

@@ -1,13 +1,14 @@
 //! A run of stored events: a batch as it came, or several small ones put together, and beside it what finds an
 //! event in it and which of its events are collected.
 //!
-//! Beside the events a block has a mark for every 16 of them: its number, 8 bytes, and 16 more, or 64 where events have keys, which
-//! also say where each of the 16 begins. An event that is looked for by its key lies anywhere in memory, and of what has to be
-//! read for that each line counts: so the numbers, which are searched, lie close together, and the rest of a mark is one line.
+//! Beside the events a block has a mark for every 16 of them: its number, 8 bytes, and 16 more, or 64 where events have
+//! keys, which also say where each of the 16 begins. An event that is looked for by its key lies anywhere in memory,
+//! and of what has to be read for that each line counts: so the numbers, which are searched, lie close together, and
+//! the rest of a mark is one line.
 
 use prefetch_index::prefetch_index;
 
-use crate::batch::{Batch, Cursor, EventRef, Malformed, State, Writer};
+use crate::batch::{Batch, BatchCursor, BatchState, EventRef, MalformedBatch, Writer};
 use crate::event::Collect;
 
 /// Events from one mark to the next: as many as a mark has bits for.
@@ -19,8 +20,8 @@ const EVENT_BYTES: usize = 32;
 /// Numbers on either side of where a mark's should be that are read ahead with it.
 const AROUND: usize = 2;
 
-/// Where an event begins, so that finding one does not read the block from its start; and which of those from there to the
-/// next mark are collected.
+/// Where an event begins, so that finding one does not read the block from its start; and which of those from there to
+/// the next mark are collected.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     /// The time that the event takes over.
@@ -53,8 +54,8 @@ impl KeyedMark {
         Self { mark, positions: [0; STRIDE as usize], known: 1, gaps: [0; STRIDE as usize - 1] }
     }
 
-    /// Notes one of the events behind the mark, which begins so many bytes behind it, and before which the numbers are so much
-    /// greater than before its neighbour. If one is too far away, all from it on are unknown.
+    /// Notes one of the events behind the mark, which begins so many bytes behind it, and before which the numbers are
+    /// so much greater than before its neighbour. If one is too far away, all from it on are unknown.
     fn note(&mut self, place: usize, position: usize, gap: u64) {
         let position = u16::try_from(position).ok().filter(|_| place == usize::from(self.known));
         if let (Some(position), Ok(gap)) = (position, u8::try_from(gap)) {
@@ -63,8 +64,8 @@ impl KeyedMark {
         }
     }
 
-    /// The last one with a number before it that is less than `number`, from the mark's on: its place, its position and the number
-    /// before it. `None` if that is not known.
+    /// The last one with a number before it that is less than `number`, from the mark's on: its place, its position and
+    /// the number before it. `None` if that is not known.
     #[inline]
     fn find(&self, number: u64) -> Option<(usize, u16, u16)> {
         let number = u16::try_from(number).ok()?;
@@ -153,7 +154,7 @@ impl Marks {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Block {
+pub(super) struct HistoryBlock {
     pub(super) batch: Batch,
     /// The number before each event that has a mark: those with the places 0, 16, 32, …; there is always one.
     numbers: Vec<u64>,
@@ -187,9 +188,9 @@ pub(super) enum Outcome {
     Kept,
 }
 
-/// What [`Block::collect_all`] did.
+/// What [`HistoryBlock::collect_all`] did.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Look {
+pub(super) struct BlockLook {
     /// The last number it got to.
     pub(super) reached: u64,
     /// How many events it looked at.
@@ -204,9 +205,12 @@ fn fetch<T>(of: &T) {
     prefetch_index(std::slice::from_ref(of), 0);
 }
 
-impl Block {
+impl HistoryBlock {
     /// A block of a batch; `seen` is shown its events, the last one of each of those alike with how many they are.
-    pub(super) fn new(batch: Batch, mut seen: impl FnMut(&EventRef<'_>, u32)) -> Result<Self, Malformed> {
+    pub(super) fn new(
+        batch: Batch,
+        mut seen: impl FnMut(&EventRef<'_>, u32),
+    ) -> Result<Self, MalformedBatch> {
         let room = 1 + (batch.count / STRIDE) as usize;
         let mut numbers = Vec::with_capacity(room);
         let mut marks = Marks::with_capacity(room, batch.cursor().is_before_key());
@@ -224,10 +228,10 @@ impl Block {
                         if collects.last() != Some(other) {
                             collects.push(other.clone());
                         }
-                        // Sixteen events take 32 bytes, and of two that follow each other in other ways one a byte more: the
-                        // bytes of a batch are too few for as many.
+                        // Sixteen events take 32 bytes, and of two that follow each other in other ways one a byte
+                        // more: the bytes of a batch are too few for as many.
                         u16::try_from(1 + collects.len())
-                            .map_err(|_| Malformed("it has too many collections"))?
+                            .map_err(|_| MalformedBatch("it has too many collections"))?
                     }
                 };
                 let (position, time_ms) = (cursor.position as u32, cursor.state.time_ms);
@@ -287,7 +291,7 @@ impl Block {
     }
 
     /// A cursor at the last mark with at most the number `after`, and the place of its next event.
-    pub(super) fn cursor(&self, after: u64) -> (Cursor<'_>, u32) {
+    pub(super) fn cursor(&self, after: u64) -> (BatchCursor<'_>, u32) {
         let at = self.mark_before(after);
         let (mut cursor, mark) = (self.batch.cursor(), self.marks.get(at));
         cursor.seq = self.numbers[at];
@@ -296,13 +300,13 @@ impl Block {
         (cursor, at as u32 * STRIDE)
     }
 
-    fn state(&self, mark: &Mark) -> State {
+    fn state(&self, mark: &Mark) -> BatchState {
         let collect = match mark.collect {
             0 => None,
             1 => self.batch.state.collect.clone(),
             other => Some(self.collects[other as usize - 2].clone()),
         };
-        State { time_ms: mark.time_ms, collect }
+        BatchState { time_ms: mark.time_ms, collect }
     }
 
     /// About which mark is the last one with at most the number `after`.
@@ -313,8 +317,8 @@ impl Block {
         ((part * f64::from(self.batch.count / STRIDE)) as usize).min(self.numbers.len() - 1)
     }
 
-    /// Which mark is the last one with at most the number `after`; the first if none is. Events are spread evenly more or
-    /// less, so the search begins where it would end if they were: it touches less memory than one by halves.
+    /// Which mark is the last one with at most the number `after`; the first if none is. Events are spread evenly more
+    /// or less, so the search begins where it would end if they were: it touches less memory than one by halves.
     #[inline]
     pub(super) fn mark_before(&self, after: u64) -> usize {
         let has = |at: usize| self.numbers.get(at).is_some_and(|number| *number <= after);
@@ -342,8 +346,8 @@ impl Block {
         fetch(&self.marks);
     }
 
-    /// Fetches the numbers of marks about where the one before an event is: of some around it, too, as events are spread evenly more or
-    /// less only.
+    /// Fetches the numbers of marks about where the one before an event is: of some around it, too, as events are
+    /// spread evenly more or less only.
     #[inline]
     pub(super) fn fetch_numbers(&self, seq: u64) {
         let guess = self.guess(seq - 1);
@@ -446,7 +450,7 @@ impl Block {
         before: u64,
         most: u32,
         mut wanted: impl FnMut(&EventRef<'_>) -> bool,
-    ) -> Look {
+    ) -> BlockLook {
         let mut places = Vec::new();
         let mut time_min = u64::MAX;
         let (mut cursor, first) = self.cursor(after);
@@ -472,7 +476,7 @@ impl Block {
         for place in &places {
             self.collect(*place);
         }
-        Look { reached, events: place - first, collected: places.len() as u32 }
+        BlockLook { reached, events: place - first, collected: places.len() as u32 }
     }
 
     /// Shows the events with the numbers (`after`, `last`] that are not collected, as long as it answers true.
@@ -516,7 +520,12 @@ impl Block {
 
     /// What of it has the numbers (`after`, `up_to`], roughly the first `bytes_max` bytes of that, but at least
     /// an event or a tombstone. `after` is one of its numbers, but for its last, or the one before its first.
-    pub(super) fn read(&self, after: u64, up_to: u64, bytes_max: usize) -> Result<Option<Batch>, Malformed> {
+    pub(super) fn read(
+        &self,
+        after: u64,
+        up_to: u64,
+        bytes_max: usize,
+    ) -> Result<Option<Batch>, MalformedBatch> {
         if self.collected_count * 4 >= self.batch.count {
             return Ok(Some(self.read_live(after, up_to, bytes_max)));
         }
@@ -599,7 +608,7 @@ mod tests {
                 out.push(&one.cursor().next().unwrap().unwrap());
             }
             let last = out.last() + 3;
-            let block = Block::new(out.finish(last), |_, _| {}).unwrap();
+            let block = HistoryBlock::new(out.finish(last), |_, _| {}).unwrap();
             let (mut by_key, mut by_all) = (block.clone(), block);
             let mut numbers: Vec<u64> = vec![6, last];
             let mut cursor = by_all.batch.cursor();

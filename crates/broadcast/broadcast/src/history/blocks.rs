@@ -5,11 +5,11 @@
 //! times at most: 16 neighbours of one size class (up to 256 bytes, up to 4 KiB) become one of the next when they
 //! are the last of the stream; and two that garbage collection left below 16 KiB become one.
 
-use crate::batch::{Batch, EventRef, Malformed, Writer};
+use crate::batch::{Batch, EventRef, MalformedBatch, Writer};
 use crate::limits::BATCH_BYTES_MAX;
 
-use super::block::{Block, Look, Outcome, Spot};
-use super::order::{Order, Place};
+use super::block::{BlockLook, HistoryBlock, Outcome, Spot};
+use super::order::{Order, OrderPlace};
 
 /// Bytes of the events below which garbage collection puts a block together with a neighbour.
 const SMALL_BYTES: usize = 16 << 10;
@@ -20,9 +20,9 @@ const JOINED_BYTES_MAX: usize = BATCH_BYTES_MAX / 4;
 
 /// Where an event is, if it is stored: it holds until blocks are added, taken out or put together.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Found {
+pub(super) struct BlockFound {
     seq: u64,
-    block: Place,
+    block: OrderPlace,
     /// The mark before it in the block.
     mark: usize,
     spot: Option<Spot>,
@@ -31,7 +31,7 @@ pub(super) struct Found {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Blocks {
     /// By the number before their first.
-    blocks: Order<Box<Block>>,
+    blocks: Order<Box<HistoryBlock>>,
     /// All events with at most this number are collected.
     floor: u64,
     /// Sums over all blocks.
@@ -84,28 +84,29 @@ impl Blocks {
 
     /// The block that covers a number.
     #[inline]
-    pub(super) fn covering(&self, seq: u64) -> Option<&Block> {
+    pub(super) fn covering(&self, seq: u64) -> Option<&HistoryBlock> {
         let (_, block) = self.blocks.up_to(seq.checked_sub(1)?)?;
         (block.batch.last >= seq).then_some(&**block)
     }
 
     /// Where an event is, if it is stored.
-    pub(super) fn find(&self, seq: u64) -> Option<Found> {
+    pub(super) fn find(&self, seq: u64) -> Option<BlockFound> {
         let place = self.blocks.place(seq.checked_sub(1)?)?;
         let block = self.blocks.at(place);
         let mark = block.mark_before(seq - 1);
-        Some(Found { seq, block: place, mark, spot: block.find(mark, seq) })
+        Some(BlockFound { seq, block: place, mark, spot: block.find(mark, seq) })
     }
 
-    /// As [`find`](Self::find) for many. What has to be read lies anywhere in memory, and where the next of it lies is known when
-    /// the one before has been read: so each step is done for all of them before the next, and has fetched what that reads.
-    pub(super) fn find_all(&self, seqs: impl Iterator<Item = u64>) -> Vec<Option<Found>> {
+    /// As [`find`](Self::find) for many. What has to be read lies anywhere in memory, and where the next of it lies is
+    /// known when the one before has been read: so each step is done for all of them before the next, and has fetched
+    /// what that reads.
+    pub(super) fn find_all(&self, seqs: impl Iterator<Item = u64>) -> Vec<Option<BlockFound>> {
         let begin = |seq: u64| {
             let place = self.blocks.place(seq.checked_sub(1)?)?;
             self.blocks.at(place).fetch();
-            Some(Found { seq, block: place, mark: 0, spot: None })
+            Some(BlockFound { seq, block: place, mark: 0, spot: None })
         };
-        let mut all: Vec<Option<Found>> = seqs.map(begin).collect();
+        let mut all: Vec<Option<BlockFound>> = seqs.map(begin).collect();
         for found in all.iter().flatten() {
             self.blocks.at(found.block).fetch_numbers(found.seq);
         }
@@ -123,7 +124,7 @@ impl Blocks {
     }
 
     /// The first block that covers a number greater than `after`.
-    pub(super) fn following(&self, after: u64) -> Option<&Block> {
+    pub(super) fn following(&self, after: u64) -> Option<&HistoryBlock> {
         self.covering(after.checked_add(1)?).or_else(|| self.blocks.first().map(|(_, first)| &**first))
     }
 
@@ -138,7 +139,7 @@ impl Blocks {
     }
 
     /// Adds a block at the end.
-    pub(super) fn push(&mut self, block: Block) {
+    pub(super) fn push(&mut self, block: HistoryBlock) {
         let last = block.batch.last;
         if block.batch.count == 0 {
             // Only a tombstone: no block for it.
@@ -152,14 +153,14 @@ impl Blocks {
         self.gather();
     }
 
-    fn put(&mut self, block: Block) {
+    fn put(&mut self, block: HistoryBlock) {
         self.stored += u64::from(block.batch.count);
         self.collected += u64::from(block.collected());
         self.bytes += block.batch.bytes.len() as u64;
         self.blocks.insert(block.batch.after, Box::new(block));
     }
 
-    fn take(&mut self, after: u64) -> Option<Box<Block>> {
+    fn take(&mut self, after: u64) -> Option<Box<HistoryBlock>> {
         let block = self.blocks.remove(after)?;
         self.stored -= u64::from(block.batch.count);
         self.collected -= u64::from(block.collected());
@@ -183,7 +184,7 @@ impl Blocks {
     fn join(&mut self, first: u64, end: u64) {
         let from = self.blocks.from(first).map(|(after, _)| after);
         let keys: Vec<u64> = from.take_while(|after| *after < end).collect();
-        let blocks: Vec<Box<Block>> = keys.into_iter().filter_map(|after| self.take(after)).collect();
+        let blocks: Vec<Box<HistoryBlock>> = keys.into_iter().filter_map(|after| self.take(after)).collect();
         let Some(last) = blocks.last().map(|block| block.batch.last) else { return };
         let mut out = Writer::new(first);
         let mut joined = Vec::new();
@@ -199,7 +200,7 @@ impl Blocks {
         joined.push(out.finish(last));
         for batch in joined {
             let (first, last) = (batch.after, batch.last);
-            match Block::new(batch, |_, _| {}) {
+            match HistoryBlock::new(batch, |_, _| {}) {
                 Ok(block) if block.batch.count > 0 => self.put(block),
                 _ => self.cover(first, last),
             }
@@ -241,16 +242,16 @@ impl Blocks {
 
     /// As [`collect_if`](Self::collect_if), if it has a key.
     #[inline]
-    pub(super) fn collect_key(&mut self, found: Option<Found>, key: &[u8]) -> (Outcome, Option<u64>) {
-        let Some(Found { seq, block, spot, .. }) = found else { return (Outcome::Gone, None) };
+    pub(super) fn collect_key(&mut self, found: Option<BlockFound>, key: &[u8]) -> (Outcome, Option<u64>) {
+        let Some(BlockFound { seq, block, spot, .. }) = found else { return (Outcome::Gone, None) };
         self.collect_at(Some(block), seq, |block| block.collect_key(spot, seq, key))
     }
 
     fn collect_at(
         &mut self,
-        place: Option<Place>,
+        place: Option<OrderPlace>,
         seq: u64,
-        collect: impl FnOnce(&mut Block) -> Outcome,
+        collect: impl FnOnce(&mut HistoryBlock) -> Outcome,
     ) -> (Outcome, Option<u64>) {
         let Some(place) = place.filter(|_| seq > self.floor) else { return (Outcome::Gone, None) };
         let (after, block) = self.blocks.at_mut(place);
@@ -270,9 +271,9 @@ impl Blocks {
         after: u64,
         before: u64,
         most: u32,
-        worth: impl FnOnce(&Block) -> bool,
+        worth: impl FnOnce(&HistoryBlock) -> bool,
         wanted: impl FnMut(&EventRef<'_>) -> bool,
-    ) -> Option<(Look, Option<u64>)> {
+    ) -> Option<(BlockLook, Option<u64>)> {
         let key = self.following(after)?.batch.after;
         let after = after.max(self.floor);
         let (_, block) = self.blocks.up_to_mut(key)?;
@@ -280,7 +281,7 @@ impl Blocks {
             return None;
         }
         if !worth(block) {
-            return Some((Look { reached: block.batch.last, events: 1, collected: 0 }, None));
+            return Some((BlockLook { reached: block.batch.last, events: 1, collected: 0 }, None));
         }
         let look = block.collect_all(after, before, most, wanted);
         self.collected += u64::from(look.collected);
@@ -314,7 +315,7 @@ impl Blocks {
         if !is_thin(block) {
             return 0;
         }
-        let small = |block: &Block| block.live_bytes() < SMALL_BYTES;
+        let small = |block: &HistoryBlock| block.live_bytes() < SMALL_BYTES;
         let (mut first, mut last, mut count) = (after, after, block.batch.count);
         if small(block) {
             let before = after.checked_sub(1).and_then(|before| self.blocks.up_to(before));
@@ -332,7 +333,12 @@ impl Blocks {
     }
 
     /// What follows `after`; see [`super::History::read`].
-    pub(super) fn read(&self, after: u64, up_to: u64, bytes_max: usize) -> Result<Option<Batch>, Malformed> {
+    pub(super) fn read(
+        &self,
+        after: u64,
+        up_to: u64,
+        bytes_max: usize,
+    ) -> Result<Option<Batch>, MalformedBatch> {
         self.read_with(after, up_to, |block| block.read(after, up_to, bytes_max))
     }
 
@@ -342,7 +348,7 @@ impl Blocks {
         after: u64,
         up_to: u64,
         bytes_max: usize,
-    ) -> Result<Option<Batch>, Malformed> {
+    ) -> Result<Option<Batch>, MalformedBatch> {
         self.read_with(after, up_to, |block| match block.collected() {
             0 => block.read(after, up_to, bytes_max),
             _ => Ok(Some(block.read_live(after, up_to, bytes_max))),
@@ -353,8 +359,8 @@ impl Blocks {
         &self,
         after: u64,
         up_to: u64,
-        read: impl FnOnce(&Block) -> Result<Option<Batch>, Malformed>,
-    ) -> Result<Option<Batch>, Malformed> {
+        read: impl FnOnce(&HistoryBlock) -> Result<Option<Batch>, MalformedBatch>,
+    ) -> Result<Option<Batch>, MalformedBatch> {
         if after < self.floor {
             return Ok(Some(Writer::new(after).finish(self.floor.min(up_to))));
         }
@@ -363,6 +369,6 @@ impl Blocks {
 }
 
 /// Whether half of a block's events or more are collected.
-fn is_thin(block: &Block) -> bool {
+fn is_thin(block: &HistoryBlock) -> bool {
     block.collected() > 0 && block.collected() * 2 >= block.batch.count
 }

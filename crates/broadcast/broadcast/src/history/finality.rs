@@ -26,14 +26,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::batch::{Batch, EventRef, Malformed};
+use crate::batch::{Batch, EventRef, MalformedBatch};
 use crate::event::Collect;
-use crate::predicate::{Facts, Numbers, Predicate, SyntaxError, Truth, Values};
+use crate::predicate::{Facts, NumberFacts, Predicate, SyntaxError, Truth, Values};
 
 use super::History;
-use super::keys::Entry;
+use super::keys::KeyEntry;
 use super::prefix_bound;
-use super::table::Table;
+use super::table::HistoryTable;
 use super::work::PASSES_MAX;
 
 /// Steps that may be taken for one event that is to be admitted; beyond, it is refused. To look at a stored event
@@ -55,7 +55,7 @@ const RUN_LENGTH: u64 = 64;
 
 /// Why events get no numbers.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum FinalityRefusal {
     /// They are numbered from another number on than the next.
     #[error("the events begin after number {after}, but the next number is the one after {last}")]
     NotNext {
@@ -66,7 +66,7 @@ pub enum Refusal {
     },
     /// They are no events.
     #[error(transparent)]
-    Malformed(#[from] Malformed),
+    Malformed(#[from] MalformedBatch),
     /// One of them would undo garbage collection.
     #[error(
         "the event would remove the garbage-collection event {earlier}, but not all that this one does: {why}"
@@ -121,7 +121,7 @@ const NOT_IMPLIED: &str = "the predicate does not hold for everything that one c
 #[derive(Clone, Debug, Default)]
 pub(super) struct Registry {
     /// The last event that has a key with this hash and collects, but not by key only.
-    not_by_key: Table,
+    not_by_key: HistoryTable,
     /// Where there are garbage-collection events, and of which kinds: before the last run, and that.
     runs: VecDeque<Run>,
     run: Run,
@@ -243,7 +243,12 @@ impl Registry {
 
     /// The kinds of garbage-collection events for which it is open whether a predicate that holds for one of
     /// them holds for all that it collects.
-    fn open_kinds(&self, predicate: &Predicate, floor: u64, steps: &mut Steps) -> Result<u8, Refusal> {
+    fn open_kinds(
+        &self,
+        predicate: &Predicate,
+        floor: u64,
+        steps: &mut Steps,
+    ) -> Result<u8, FinalityRefusal> {
         steps.take(predicate.cost() as usize)?;
         let live = self.runs(floor).fold(0, |kinds, run| kinds | run.kinds);
         if live == 0 || predicate.is_stable(false) {
@@ -274,24 +279,26 @@ impl Registry {
         predicate: &Predicate,
         collection: &EventRef<'_>,
         steps: &mut Steps,
-    ) -> Result<bool, Refusal> {
+    ) -> Result<bool, FinalityRefusal> {
         let seq = collection.seq;
-        let time_ms = Numbers(0, collection.time_ms);
-        let mut facts = Facts { seq: Numbers::below(seq), time_ms, ..Facts::default() };
+        let time_ms = NumberFacts(0, collection.time_ms);
+        let mut facts = Facts { seq: NumberFacts::below(seq), time_ms, ..Facts::default() };
         let mut parsed = None;
         match collection.collect {
             None => return Ok(true),
             Some(Collect::SameKey) => {
                 facts.key = Values::OneOf(collection.key.map(Bytes::copy_from_slice).into_iter().collect());
             }
-            Some(Collect::OlderThan(time_ms)) => facts.time_ms = facts.time_ms.and(Numbers::below(*time_ms)),
+            Some(Collect::OlderThan(time_ms)) => {
+                facts.time_ms = facts.time_ms.and(NumberFacts::below(*time_ms))
+            }
             Some(Collect::Matching(text)) => {
                 if !self.predicates.contains_key(text) {
                     steps.take(text.len())?;
                 }
                 parsed = self.predicate(text);
             }
-            Some(prefix) => facts.seq = facts.seq.and(Numbers::below(prefix_bound(prefix, seq))),
+            Some(prefix) => facts.seq = facts.seq.and(NumberFacts::below(prefix_bound(prefix, seq))),
         }
         let Some(parsed) = parsed else { return Ok(predicate.holds_given(&facts) == Truth::True) };
         steps.take(parsed.branches().len() * predicate.cost() as usize)?;
@@ -334,17 +341,17 @@ struct Steps {
 }
 
 impl Steps {
-    fn take(&mut self, steps: usize) -> Result<(), Refusal> {
+    fn take(&mut self, steps: usize) -> Result<(), FinalityRefusal> {
         let place = self.place;
         match self.left.checked_sub(steps) {
             Some(left) => {
                 self.left = left;
                 Ok(())
             }
-            None if self.is_spent => Err(Refusal::Spent { place }),
+            None if self.is_spent => Err(FinalityRefusal::Spent { place }),
             None => {
                 self.left = 0;
-                Err(Refusal::TooMany { place })
+                Err(FinalityRefusal::TooMany { place })
             }
         }
     }
@@ -409,7 +416,7 @@ impl OnItsWay {
         history: &History,
         batch: &Batch,
         budget: &mut Budget,
-    ) -> Result<(), Malformed> {
+    ) -> Result<(), MalformedBatch> {
         budget.take(batch.count as usize);
         let registry = &mut self.registry;
         let mut cursor = batch.cursor();
@@ -451,9 +458,9 @@ pub(crate) fn admit<'a>(
     unsettled: impl Iterator<Item = &'a Batch> + Clone,
     (last, batch): (u64, &Batch),
     budget: &mut Budget,
-) -> Result<(), Refusal> {
+) -> Result<(), FinalityRefusal> {
     if batch.after != last {
-        return Err(Refusal::NotNext { after: batch.after, last });
+        return Err(FinalityRefusal::NotNext { after: batch.after, last });
     }
     // By number or age only, or not at all: most batches.
     let mut cursor = batch.cursor();
@@ -491,7 +498,7 @@ struct Admission<'a, B> {
 }
 
 impl<'b, B: Iterator<Item = &'b Batch> + Clone> Admission<'_, B> {
-    fn admit_all(&mut self) -> Result<(), Refusal> {
+    fn admit_all(&mut self) -> Result<(), FinalityRefusal> {
         let mut cursor = self.batch.cursor();
         let mut place = 0;
         let mut before: Option<Collect> = None;
@@ -518,7 +525,7 @@ impl<'b, B: Iterator<Item = &'b Batch> + Clone> Admission<'_, B> {
         event: &EventRef<'_>,
         same: bool,
         steps: &mut Steps,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), FinalityRefusal> {
         let floor = self.history.blocks.floor();
         let hash = event.key.map(|key| (key, self.history.keys.hash(key)));
         match (event.collect, hash) {
@@ -534,8 +541,14 @@ impl<'b, B: Iterator<Item = &'b Batch> + Clone> Admission<'_, B> {
         Ok(())
     }
 
-    fn admit_by_key(&self, place: u64, key: &[u8], hash: u64, steps: &mut Steps) -> Result<(), Refusal> {
-        let undoes = |earlier| Err(Refusal::Undoes { place, earlier, why: NOT_BY_KEY });
+    fn admit_by_key(
+        &self,
+        place: u64,
+        key: &[u8],
+        hash: u64,
+        steps: &mut Steps,
+    ) -> Result<(), FinalityRefusal> {
+        let undoes = |earlier| Err(FinalityRefusal::Undoes { place, earlier, why: NOT_BY_KEY });
         let History { registry, blocks, keys, .. } = self.history;
         if let Some(seq) = self.fresh.not_by_key.get(hash) {
             // Which one it is, and that it is no other key with the same hash.
@@ -571,14 +584,19 @@ impl<'b, B: Iterator<Item = &'b Batch> + Clone> Admission<'_, B> {
         // That one was collected alone, or has another key: one before it may be there.
         let numbers = match keys.entry(hash) {
             None => return Ok(()),
-            Some(Entry::One(seq)) => return if is_undone(seq) { undoes(seq) } else { Ok(()) },
-            Some(Entry::Many(list)) => keys.list(list),
+            Some(KeyEntry::One(seq)) => return if is_undone(seq) { undoes(seq) } else { Ok(()) },
+            Some(KeyEntry::Many(list)) => keys.list(list),
         };
         steps.take(FIND * numbers.len())?;
         numbers.iter().find(|&&seq| is_undone(seq)).map_or(Ok(()), |&seq| undoes(seq))
     }
 
-    fn admit_by_predicate(&mut self, text: &Bytes, seq: u64, steps: &mut Steps) -> Result<(), Refusal> {
+    fn admit_by_predicate(
+        &mut self,
+        text: &Bytes,
+        seq: u64,
+        steps: &mut Steps,
+    ) -> Result<(), FinalityRefusal> {
         let place = steps.place;
         let History { registry, blocks, keys, work, .. } = self.history;
         let (on_its_way, held) = (&self.on_its_way.registry, self.history.last);
@@ -588,7 +606,9 @@ impl<'b, B: Iterator<Item = &'b Batch> + Clone> Admission<'_, B> {
             None => {
                 steps.take(PARSE * text.len())?;
                 let parsed = Predicate::parse(text);
-                Arc::new(parsed.map_err(|error| Refusal::Predicate { place, error: Box::new(error) })?)
+                Arc::new(
+                    parsed.map_err(|error| FinalityRefusal::Predicate { place, error: Box::new(error) })?,
+                )
             }
         };
         let is_busy = match predicate.pins() {
@@ -596,14 +616,14 @@ impl<'b, B: Iterator<Item = &'b Batch> + Clone> Admission<'_, B> {
                 self.passes += usize::from(self.pass.as_ref() != Some(text));
                 self.pass = Some(text.clone());
                 if self.passes > PASSES_MAX {
-                    return Err(Refusal::TooMany { place });
+                    return Err(FinalityRefusal::TooMany { place });
                 }
                 work.predicates() + self.on_its_way.passes.len() + self.passes > PASSES_MAX
             }
             Some(pins) => pins.iter().any(|pin| work.followings(keys.hash(pin)) >= PASSES_MAX),
         };
         if is_busy {
-            return Err(Refusal::Busy { place });
+            return Err(FinalityRefusal::Busy { place });
         }
         let floor = blocks.floor();
         // Whether it undoes an event, of these kinds, that is known to this registry.
@@ -613,7 +633,7 @@ impl<'b, B: Iterator<Item = &'b Batch> + Clone> Admission<'_, B> {
                 kind(collect) & kinds != 0 && !is_vacuous(event, collect) && predicate.holds(event)
             });
             if matched && !registry.is_implied(&predicate, event, steps)? {
-                return Err(Refusal::Undoes { place, earlier: event.seq, why: NOT_IMPLIED });
+                return Err(FinalityRefusal::Undoes { place, earlier: event.seq, why: NOT_IMPLIED });
             }
             Ok(())
         };
@@ -645,11 +665,11 @@ impl<'b, B: Iterator<Item = &'b Batch> + Clone> Admission<'_, B> {
             let one;
             let numbers = match keys.entry(keys.hash(key)) {
                 None => continue,
-                Some(Entry::One(seq)) => {
+                Some(KeyEntry::One(seq)) => {
                     one = [seq];
                     &one[..]
                 }
-                Some(Entry::Many(list)) => keys.list(list),
+                Some(KeyEntry::Many(list)) => keys.list(list),
             };
             for &seq in numbers {
                 steps.take(FIND)?;

@@ -12,7 +12,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::predicate::Predicate;
 
-use super::table::Table;
+use super::table::HistoryTable;
 
 /// Places that are looked at, to drop numbers out of date, whenever one is added to a list.
 const LOOKED_AT: usize = 2;
@@ -27,10 +27,10 @@ struct List {
 }
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Keys {
+pub(super) struct HistoryKeys {
     seed: u64,
     /// From a hash to twice a number, or to twice a list's place plus one.
-    entries: Table,
+    entries: HistoryTable,
     lists: Vec<List>,
     /// Places in `lists` that are not used.
     free: Vec<usize>,
@@ -38,16 +38,16 @@ pub(super) struct Keys {
 
 /// What an entry says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Entry {
+pub(super) enum KeyEntry {
     One(u64),
     Many(usize),
 }
 
-fn decode(value: u64) -> Entry {
-    if value & 1 == 0 { Entry::One(value >> 1) } else { Entry::Many((value >> 1) as usize) }
+fn decode(value: u64) -> KeyEntry {
+    if value & 1 == 0 { KeyEntry::One(value >> 1) } else { KeyEntry::Many((value >> 1) as usize) }
 }
 
-impl Keys {
+impl HistoryKeys {
     /// An index without entries. The seed keeps publishers from choosing keys with equal hashes.
     pub(super) fn new(seed: u64) -> Self {
         Self { seed, ..Self::default() }
@@ -61,7 +61,7 @@ impl Keys {
 
     /// What there is for a hash.
     #[inline]
-    pub(super) fn entry(&self, hash: u64) -> Option<Entry> {
+    pub(super) fn entry(&self, hash: u64) -> Option<KeyEntry> {
         self.entries.get(hash).map(decode)
     }
 
@@ -73,9 +73,9 @@ impl Keys {
 
     /// Sets a number to be the only one for a hash, unless there is a list; answers what there was.
     #[inline]
-    pub(super) fn replace(&mut self, hash: u64, seq: u64, live: impl Fn(u64) -> bool) -> Option<Entry> {
+    pub(super) fn replace(&mut self, hash: u64, seq: u64, live: impl Fn(u64) -> bool) -> Option<KeyEntry> {
         let before = self.set(hash, seq << 1, live).map(decode);
-        if let Some(Entry::Many(list)) = before {
+        if let Some(KeyEntry::Many(list)) = before {
             self.set(hash, (list as u64) << 1 | 1, |_| true);
         }
         before
@@ -84,8 +84,8 @@ impl Keys {
     fn set(&mut self, hash: u64, value: u64, live: impl Fn(u64) -> bool) -> Option<u64> {
         let Self { entries, lists, free, .. } = self;
         entries.insert(hash, value, |_, value| match decode(value) {
-            Entry::One(seq) => live(seq),
-            Entry::Many(place) => {
+            KeyEntry::One(seq) => live(seq),
+            KeyEntry::Many(place) => {
                 let list = &mut lists[place];
                 // A long list is left to its own look at it.
                 let wanted = list.held
@@ -104,8 +104,8 @@ impl Keys {
     pub(super) fn add(&mut self, hash: u64, seq: u64, live: impl Fn(u64) -> bool) {
         match self.replace(hash, seq, &live) {
             None => {}
-            Some(Entry::One(other)) if !live(other) => {}
-            Some(Entry::One(other)) => {
+            Some(KeyEntry::One(other)) if !live(other) => {}
+            Some(KeyEntry::One(other)) => {
                 let list = List { numbers: vec![other, seq], ..List::default() };
                 let place = match self.free.pop() {
                     Some(place) => {
@@ -119,7 +119,7 @@ impl Keys {
                 };
                 self.set(hash, (place as u64) << 1 | 1, |_| true);
             }
-            Some(Entry::Many(place)) => {
+            Some(KeyEntry::Many(place)) => {
                 let list = &mut self.lists[place];
                 list.numbers.push(seq);
                 for _ in 0..if list.held { 0 } else { LOOKED_AT } {
@@ -176,7 +176,7 @@ impl Keys {
 
 /// A key whose events are being collected: of one list, from its end to its start.
 #[derive(Clone, Debug)]
-pub(super) struct Following {
+pub(super) struct FollowedKeys {
     pub(super) key: Bytes,
     /// Only those with smaller numbers.
     pub(super) before: u64,

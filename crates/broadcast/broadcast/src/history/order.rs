@@ -1,15 +1,15 @@
 //! A sorted map whose keys are close together in memory, and in which a search has no branches that depend on what it
 //! finds: so the processor goes on to the next search while one waits. Both is otherwise in a tree.
 //!
-//! Two levels: runs of at most 128 neighbours, and the first key of each. What an insertion moves is a run, and the list of
-//! runs where one is split.
+//! Two levels: runs of at most 128 neighbours, and the first key of each. What an insertion moves is a run, and the
+//! list of runs where one is split.
 
 /// Keys of a run at most.
 const RUN_MAX: usize = 128;
 
 /// Where one is: its run, and its place there. It holds until one is added or taken out.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place(usize, usize);
+pub(super) struct OrderPlace(usize, usize);
 
 #[derive(Clone, Debug)]
 struct Run<V> {
@@ -41,9 +41,9 @@ impl<V> Order<V> {
 
     /// Where the last one is that has at most this key.
     #[inline]
-    pub(super) fn place(&self, key: u64) -> Option<Place> {
+    pub(super) fn place(&self, key: u64) -> Option<OrderPlace> {
         let run = self.firsts.partition_point(|&first| first <= key).checked_sub(1)?;
-        Some(Place(run, self.runs[run].keys.partition_point(|&other| other <= key) - 1))
+        Some(OrderPlace(run, self.runs[run].keys.partition_point(|&other| other <= key) - 1))
     }
 
     /// The one at a place.
@@ -51,7 +51,7 @@ impl<V> Order<V> {
     /// # Panics
     /// If there is none.
     #[inline]
-    pub(super) fn at(&self, Place(run, at): Place) -> &V {
+    pub(super) fn at(&self, OrderPlace(run, at): OrderPlace) -> &V {
         &self.runs[run].values[at]
     }
 
@@ -60,14 +60,14 @@ impl<V> Order<V> {
     /// # Panics
     /// As [`at`](Self::at).
     #[inline]
-    pub(super) fn at_mut(&mut self, Place(run, at): Place) -> (u64, &mut V) {
+    pub(super) fn at_mut(&mut self, OrderPlace(run, at): OrderPlace) -> (u64, &mut V) {
         (self.runs[run].keys[at], &mut self.runs[run].values[at])
     }
 
     /// The last one that has at most this key.
     #[inline]
     pub(super) fn up_to(&self, key: u64) -> Option<(u64, &V)> {
-        let Place(run, at) = self.place(key)?;
+        let OrderPlace(run, at) = self.place(key)?;
         Some((self.runs[run].keys[at], &self.runs[run].values[at]))
     }
 
@@ -86,7 +86,7 @@ impl<V> Order<V> {
     /// All from a key on.
     pub(super) fn from(&self, key: u64) -> impl Iterator<Item = (u64, &V)> {
         let (run, at) = match key.checked_sub(1).and_then(|before| self.place(before)) {
-            Some(Place(run, at)) => (run, at + 1),
+            Some(OrderPlace(run, at)) => (run, at + 1),
             None => (0, 0),
         };
         let (first, others) = self.runs[run..].split_first().unzip();
@@ -105,7 +105,7 @@ impl<V> Order<V> {
     pub(super) fn insert(&mut self, key: u64, value: V) {
         self.len += 1;
         let (run, at) = match self.place(key) {
-            Some(Place(run, at)) => (run, at + 1),
+            Some(OrderPlace(run, at)) => (run, at + 1),
             None if self.runs.is_empty() => {
                 self.firsts.push(key);
                 self.runs.push(Run { keys: vec![key], values: vec![value] });
@@ -128,7 +128,7 @@ impl<V> Order<V> {
 
     /// Takes one out.
     pub(super) fn remove(&mut self, key: u64) -> Option<V> {
-        let Place(run, at) = self.place(key)?;
+        let OrderPlace(run, at) = self.place(key)?;
         let of = &mut self.runs[run];
         if of.keys[at] != key {
             return None;

@@ -17,14 +17,14 @@ const FETCHED: usize = 3;
 
 /// Values are never 0: that is a slot without an entry.
 #[derive(Clone, Copy, Debug, Default)]
-struct Slot {
+struct TableSlot {
     key: u64,
     value: u64,
 }
 
 #[derive(Clone, Debug)]
 struct Segment {
-    slots: Box<[Slot]>,
+    slots: Box<[TableSlot]>,
     len: usize,
     /// How many of the top bits all its keys share.
     depth: u32,
@@ -32,7 +32,7 @@ struct Segment {
 
 /// The map.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Table {
+pub(super) struct HistoryTable {
     /// 2^`depth` segments' places, by the top bits of a hash.
     directory: Vec<u32>,
     depth: u32,
@@ -47,7 +47,7 @@ fn hash(key: u64) -> u64 {
 
 impl Segment {
     fn new(slots: usize, depth: u32) -> Self {
-        Self { slots: vec![Slot::default(); slots].into(), len: 0, depth }
+        Self { slots: vec![TableSlot::default(); slots].into(), len: 0, depth }
     }
 
     /// Where the key is, or the empty slot where it belongs.
@@ -61,7 +61,7 @@ impl Segment {
         at
     }
 
-    fn put(&mut self, slot: Slot) {
+    fn put(&mut self, slot: TableSlot) {
         let at = self.find(hash(slot.key), slot.key);
         self.slots[at] = slot;
         self.len += 1;
@@ -79,7 +79,7 @@ impl Segment {
             }
             next = (next + 1) & mask;
         }
-        self.slots[at] = Slot::default();
+        self.slots[at] = TableSlot::default();
         self.len -= 1;
     }
 
@@ -88,7 +88,7 @@ impl Segment {
     }
 }
 
-impl Table {
+impl HistoryTable {
     /// How many entries it has.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
@@ -98,7 +98,7 @@ impl Table {
     /// Bytes that it takes.
     pub(super) fn memory_bytes(&self) -> usize {
         let slots: usize = self.segments.iter().map(|segment| segment.slots.len()).sum();
-        slots * size_of::<Slot>() + self.directory.len() * 4 + self.segments.len() * size_of::<Segment>()
+        slots * size_of::<TableSlot>() + self.directory.len() * 4 + self.segments.len() * size_of::<Segment>()
     }
 
     #[inline]
@@ -119,8 +119,8 @@ impl Table {
         (value != 0).then_some(value)
     }
 
-    /// Has the place where a key is looked for brought into the processor's cache, and what lies behind it as it may have been pushed
-    /// on, and does not wait for it.
+    /// Has the place where a key is looked for brought into the processor's cache, and what lies behind it as it may
+    /// have been pushed on, and does not wait for it.
     #[inline]
     pub(super) fn fetch(&self, key: u64) {
         if self.len == 0 {
@@ -155,7 +155,7 @@ impl Table {
                 return Some(std::mem::replace(&mut segment.slots[at].value, value));
             }
             if !segment.is_full() {
-                segment.slots[at] = Slot { key, value };
+                segment.slots[at] = TableSlot { key, value };
                 segment.len += 1;
                 self.len += 1;
                 return None;
@@ -233,7 +233,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_table_answers_as_a_map_does(steps in proptest::collection::vec((0..400u64, 0..3u64), 0..3000)) {
-            let (mut table, mut map) = (Table::default(), BTreeMap::new());
+            let (mut table, mut map) = (HistoryTable::default(), BTreeMap::new());
             for (step, (key, what)) in steps.into_iter().enumerate() {
                 let value = step as u64 + 1;
                 match what {
@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn a_table_that_grows_past_many_segments_keeps_all_and_takes_less_than_48_bytes_an_entry() {
-        let mut table = Table::default();
+        let mut table = HistoryTable::default();
         for key in 0..200_000u64 {
             assert_eq!(table.insert(key << 7, key + 1, |_, _| true), None);
         }
@@ -262,7 +262,7 @@ mod tests {
 
     #[test]
     fn entries_that_are_no_longer_wanted_make_room_for_new_ones() {
-        let mut table = Table::default();
+        let mut table = HistoryTable::default();
         for key in 1..=1_000_000u64 {
             table.insert(key, key, |_, value| value + 1000 > key);
         }

@@ -44,7 +44,7 @@ fn predicate() -> impl Strategy<Value = String> {
 struct Head {
     history: History,
     published: Published,
-    refused: Vec<Refusal>,
+    refused: Vec<FinalityRefusal>,
 }
 
 impl Head {
@@ -323,11 +323,15 @@ fn collecting_by_key_what_keeps_the_last_is_refused_and_the_refusal_names_it() {
         1,
     );
     assert!(!head.publish(&[(content(Some(2)), None), (content(Some(1)), Some(Collect::SameKey))], 1));
-    let Refusal::Undoes { place: 1, earlier: 3, .. } = head.refused[0] else { panic!("{:?}", head.refused) };
+    let FinalityRefusal::Undoes { place: 1, earlier: 3, .. } = head.refused[0] else {
+        panic!("{:?}", head.refused)
+    };
     // In the same batch, too.
     let both = [(content(Some(3)), Some(Collect::Before(3))), (content(Some(3)), Some(Collect::SameKey))];
     assert!(!head.publish(&both, 1));
-    let Refusal::Undoes { place: 1, earlier: 4, .. } = head.refused[1] else { panic!("{:?}", head.refused) };
+    let FinalityRefusal::Undoes { place: 1, earlier: 4, .. } = head.refused[1] else {
+        panic!("{:?}", head.refused)
+    };
     // Once it is collected itself, it is in nobody's way.
     assert!(head.publish(&[(content(None), Some(Collect::Before(4)))], 1));
     assert!(head.publish(&[(content(Some(1)), Some(Collect::SameKey))], 1));
@@ -423,7 +427,11 @@ fn a_predicate_that_does_not_cover_what_it_removes_is_refused() {
     let mut head = Head::new();
     head.publish(&[(with_header(Some(1), 1), None), (with_header(Some(1), 2), Some(Collect::SameKey))], 1);
     assert!(!head.publish(&[(content(None), matching("header.n = \"2\""))], 1), "event 1 would come back");
-    assert!(matches!(head.refused[0], Refusal::Undoes { place: 0, earlier: 2, .. }), "{:?}", head.refused);
+    assert!(
+        matches!(head.refused[0], FinalityRefusal::Undoes { place: 0, earlier: 2, .. }),
+        "{:?}",
+        head.refused
+    );
     assert!(head.publish(&[(content(None), matching("key = \"key-1\""))], 1));
     // It collects what that one collects: by the predicate, and by what the predicate says.
     assert!(head.publish(&[(with_header(Some(1), 3), matching("key = \"key-1\""))], 1));
@@ -449,7 +457,7 @@ fn a_predicate_that_may_remove_too_many_collections_is_refused_without_looking_a
         head.publish(&events, 1);
     }
     assert!(!head.publish(&[(content(None), matching("header.n = \"1\""))], 1));
-    assert!(matches!(head.refused[0], Refusal::TooMany { place: 0 }), "{:?}", head.refused);
+    assert!(matches!(head.refused[0], FinalityRefusal::TooMany { place: 0 }), "{:?}", head.refused);
     assert!(head.publish(&[(content(None), matching("key >= \"1\" or seq < 100"))], 1));
     head.check_exact();
 }
@@ -462,7 +470,7 @@ fn predicates_that_wait_to_be_applied_are_bounded() {
         head.publish(&[(content(None), matching(&format!("header.n = \"{n}\"")))], 1);
         assert!(head.history.stats().predicates <= 64);
     }
-    assert!(head.refused.iter().any(|refusal| matches!(refusal, Refusal::Busy { .. })));
+    assert!(head.refused.iter().any(|refusal| matches!(refusal, FinalityRefusal::Busy { .. })));
     head.check_exact();
 }
 
@@ -552,7 +560,11 @@ fn a_batch_of_predicates_that_take_long_to_compare_is_refused_as_a_whole() {
     let many: Vec<Event> =
         (0..20_000).map(|n| collecting("a", 1, Collect::Matching(two[n % 2].into()))).collect();
     assert!(!head.publish(&many, 3));
-    assert!(matches!(head.refused.last(), Some(Refusal::TooMany { .. })), "{:?}", head.refused.last());
+    assert!(
+        matches!(head.refused.last(), Some(FinalityRefusal::TooMany { .. })),
+        "{:?}",
+        head.refused.last()
+    );
 }
 
 #[test]
@@ -561,6 +573,10 @@ fn more_predicates_than_are_applied_at_a_time_are_refused_also_in_one_batch() {
     let predicate = |n| collecting("a", 1, Collect::Matching(format!("header.x = \"{n}\"").into()));
     let many: Vec<Event> = (0..work::PASSES_MAX + 1).map(predicate).collect();
     assert!(!head.publish(&many, 1));
-    assert!(matches!(head.refused.last(), Some(Refusal::TooMany { .. })), "{:?}", head.refused.last());
+    assert!(
+        matches!(head.refused.last(), Some(FinalityRefusal::TooMany { .. })),
+        "{:?}",
+        head.refused.last()
+    );
     assert!(head.publish(&many[1..], 1));
 }

@@ -11,7 +11,7 @@ use crate::predicate::Predicate;
 
 use super::History;
 use super::block::Outcome;
-use super::keys::{Entry, Following};
+use super::keys::{FollowedKeys, KeyEntry};
 
 /// Steps that it takes to find one event by its number.
 const FIND: i64 = 16;
@@ -22,11 +22,11 @@ pub(super) const PASSES_MAX: usize = 64;
 const WALK_COST_MAX: u32 = 512;
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Work {
+pub(super) struct HistoryWork {
     /// Blocks to compact, by the number before their first.
     compact: BTreeSet<u64>,
     /// Keys with many events, by hash; one after the other for each hash.
-    following: BTreeMap<u64, VecDeque<Following>>,
+    following: BTreeMap<u64, VecDeque<FollowedKeys>>,
     /// The ages that a pass over all blocks is at, and how far it is.
     ages: Vec<Age>,
     ages_after: u64,
@@ -37,7 +37,7 @@ pub(super) struct Work {
     passes_after: u64,
     walks: bool,
     /// The events whose predicates are for later walks, in order, and the predicate of the last one.
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<WorkWaiting>,
     waiting_text: Bytes,
 }
 
@@ -53,7 +53,7 @@ struct Pass {
 /// An event whose predicate is to be applied to those with smaller numbers than `before`. Its text is where the event
 /// is: if that was collected meanwhile, what did it matches all that the predicate does.
 #[derive(Clone, Copy, Debug)]
-struct Waiting {
+struct WorkWaiting {
     seq: u64,
     before: u64,
 }
@@ -66,7 +66,7 @@ struct Age {
     time_ms: u64,
 }
 
-impl Work {
+impl HistoryWork {
     /// Notes a block that is worth being compacted.
     #[inline]
     pub(super) fn compact(&mut self, block: Option<u64>) {
@@ -80,13 +80,14 @@ impl Work {
     pub(super) fn follow(&mut self, hash: u64, key: &[u8], seq: u64, only: Option<&Arc<Predicate>>) {
         let queue = self.following.entry(hash).or_default();
         // One that has not begun yet collects these on its way.
-        let waits =
-            |known: &&mut Following| known.left.is_none() && known.key == key && known.only.as_ref() == only;
+        let waits = |known: &&mut FollowedKeys| {
+            known.left.is_none() && known.key == key && known.only.as_ref() == only
+        };
         match queue.iter_mut().find(waits) {
             Some(known) => known.before = seq,
             None => {
                 let (key, only) = (Bytes::copy_from_slice(key), only.cloned());
-                queue.push_back(Following { key, before: seq, only, left: None });
+                queue.push_back(FollowedKeys { key, before: seq, only, left: None });
             }
         }
     }
@@ -104,9 +105,9 @@ impl Work {
         if let Some(last) = self.waiting.back_mut()
             && self.waiting_text == text
         {
-            *last = Waiting { seq, before: before.max(last.before) };
+            *last = WorkWaiting { seq, before: before.max(last.before) };
         } else {
-            self.waiting.push_back(Waiting { seq, before });
+            self.waiting.push_back(WorkWaiting { seq, before });
             self.waiting_text = Bytes::copy_from_slice(text);
         }
     }
@@ -181,7 +182,7 @@ fn sweep_key(history: &mut History, left: &mut i64) {
         return;
     };
     let mut thin = BTreeSet::new();
-    let mut collect = |seq: u64, task: &Following| {
+    let mut collect = |seq: u64, task: &FollowedKeys| {
         if seq >= task.before {
             return Outcome::Kept;
         }
@@ -194,11 +195,11 @@ fn sweep_key(history: &mut History, left: &mut i64) {
     let mut done = true;
     match keys.entry(hash) {
         None => {}
-        Some(Entry::One(seq)) => {
+        Some(KeyEntry::One(seq)) => {
             *left -= FIND;
             collect(seq, task);
         }
-        Some(Entry::Many(list)) => {
+        Some(KeyEntry::Many(list)) => {
             keys.hold(list, true);
             let mut at = task.left.unwrap_or_else(|| keys.list(list).len());
             while at > 0 && *left > 0 {
@@ -259,7 +260,7 @@ fn sweep_ages(history: &mut History) -> i64 {
 /// Takes the next predicate that waits into the next walk, or begins that. Answers the steps it took.
 fn gather_pass(history: &mut History) -> i64 {
     let History { blocks, registry, work, .. } = history;
-    let Some(&Waiting { seq, before }) = work.waiting.front() else {
+    let Some(&WorkWaiting { seq, before }) = work.waiting.front() else {
         (work.walks, work.passes_after) = (!work.passes.is_empty(), 0);
         return 1;
     };

@@ -632,8 +632,8 @@ fn a_member_whose_links_break_one_after_the_other_is_removed_and_no_neighbour_of
     for (first_ms, second_ms) in later.into_iter().flat_map(|ms| [(0, ms), (ms, 0)]) {
         let mut service = alive(3);
         let gone = (0..=6_000).step_by(100).find_map(|now_ms| {
-            // From when its link to the first one is broken nothing comes through it, and what that one says of it begins with
-            // whichever breaks first.
+            // From when its link to the first one is broken nothing comes through it, and what that one says of it
+            // begins with whichever breaks first.
             let (before_ms, after_ms) = (from(first_ms, now_ms), from(second_ms, now_ms));
             let middle = Waits { before_ms, ..next(5, if second_ms < first_ms { after_ms } else { 0 }) };
             let waits = [(1, next(3, now_ms)), (3, middle), (5, cut(after_ms))];

@@ -4,7 +4,7 @@ use std::ops::{Bound, RangeBounds};
 
 use bytes::Bytes;
 
-use super::{BRANCHES_MAX, Check, Field, Node, Order, Truth};
+use super::{BRANCHES_MAX, Field, Node, Order, PredicateCheck, Truth};
 
 /// What is known about an event. All of it is true of the event; other things may be, too.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -14,9 +14,9 @@ pub struct Facts {
     /// About its headers.
     pub headers: Vec<(Bytes, Values)>,
     /// About its number.
-    pub seq: Numbers,
+    pub seq: NumberFacts,
     /// About its time.
-    pub time_ms: Numbers,
+    pub time_ms: NumberFacts,
 }
 
 /// What a key or a header can be.
@@ -35,15 +35,15 @@ pub enum Values {
 
 /// The least and the greatest that a number can be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Numbers(pub u64, pub u64);
+pub struct NumberFacts(pub u64, pub u64);
 
-impl Default for Numbers {
+impl Default for NumberFacts {
     fn default() -> Self {
         Self(0, u64::MAX)
     }
 }
 
-impl Numbers {
+impl NumberFacts {
     /// Those smaller than this.
     pub fn below(bound: u64) -> Self {
         // Nothing is below 0: no number at all.
@@ -66,19 +66,19 @@ impl Numbers {
         }
     }
 
-    fn decide(self, check: &Check) -> Truth {
+    fn decide(self, check: &PredicateCheck) -> Truth {
         let Self(least, most) = self;
         if least == most {
             return check.holds_for_number(least).into();
         }
         match check {
-            Check::Number(Order::NotEqual, value) if *value < least || *value > most => Truth::True,
-            Check::Number(Order::NotEqual, _) => Truth::Unknown,
-            Check::Number(order, value) => {
+            PredicateCheck::Number(Order::NotEqual, value) if *value < least || *value > most => Truth::True,
+            PredicateCheck::Number(Order::NotEqual, _) => Truth::Unknown,
+            PredicateCheck::Number(order, value) => {
                 let Self(from, to) = Self::from(*order, *value);
                 within(from <= least && most <= to, from > to || to < least || from > most)
             }
-            Check::InNumbers(list) => {
+            PredicateCheck::InNumbers(list) => {
                 let first = list.partition_point(|value| *value < least);
                 within(false, list.get(first).is_none_or(|value| *value > most))
             }
@@ -119,13 +119,13 @@ fn is_before(high: &Bound<Bytes>, low: &Bound<Bytes>) -> bool {
 
 impl Values {
     /// What a check says about the value that it holds for.
-    fn from(check: &Check) -> Self {
+    fn from(check: &PredicateCheck) -> Self {
         use Bound::{Excluded, Included, Unbounded};
         match check {
-            Check::Missing => Self::Missing,
-            Check::InBytes(list) => Self::OneOf(list.clone()),
-            Check::StartsWith(prefix) => Self::Within(Included(prefix.clone()), behind(prefix)),
-            Check::Bytes(order, value) => match order {
+            PredicateCheck::Missing => Self::Missing,
+            PredicateCheck::InBytes(list) => Self::OneOf(list.clone()),
+            PredicateCheck::StartsWith(prefix) => Self::Within(Included(prefix.clone()), behind(prefix)),
+            PredicateCheck::Bytes(order, value) => match order {
                 Order::Equal => Self::OneOf(vec![value.clone()]),
                 Order::NotEqual => Self::Within(Unbounded, Unbounded),
                 Order::Less => Self::Within(Unbounded, Excluded(value.clone())),
@@ -133,7 +133,7 @@ impl Values {
                 Order::Greater => Self::Within(Excluded(value.clone()), Unbounded),
                 Order::AtLeast => Self::Within(Included(value.clone()), Unbounded),
             },
-            Check::Number(..) | Check::InNumbers(_) => Self::OneOf(Vec::new()),
+            PredicateCheck::Number(..) | PredicateCheck::InNumbers(_) => Self::OneOf(Vec::new()),
         }
     }
 
@@ -185,7 +185,7 @@ impl Values {
         }
     }
 
-    fn decide(&self, check: &Check) -> Truth {
+    fn decide(&self, check: &PredicateCheck) -> Truth {
         match self {
             Self::Any => Truth::Unknown,
             Self::Missing => check.holds_for(None).into(),
@@ -194,8 +194,10 @@ impl Values {
                 within(holding == list.len(), holding == 0)
             }
             Self::Within(low, high) => match check {
-                Check::Bytes(Order::NotEqual, value) => within(!self.contains(value), false),
-                Check::InBytes(list) => within(false, !list.iter().any(|value| self.contains(value))),
+                PredicateCheck::Bytes(Order::NotEqual, value) => within(!self.contains(value), false),
+                PredicateCheck::InBytes(list) => {
+                    within(false, !list.iter().any(|value| self.contains(value)))
+                }
                 check => match Self::from(check) {
                     Self::Within(from, to) => {
                         let covered = Self::Within(from.clone(), to.clone()).and(self.clone()) == *self;
@@ -247,7 +249,7 @@ impl Facts {
     }
 
     /// Whether a comparison holds.
-    pub(super) fn decide(&self, field: &Field, check: &Check) -> Truth {
+    pub(super) fn decide(&self, field: &Field, check: &PredicateCheck) -> Truth {
         match field {
             Field::Key => self.key.decide(check),
             Field::Header(name) => self.header(name).decide(check),
@@ -256,25 +258,27 @@ impl Facts {
         }
     }
 
-    fn of_test(field: &Field, check: &Check, negated: bool) -> Self {
+    fn of_test(field: &Field, check: &PredicateCheck, negated: bool) -> Self {
         let mut facts = Self::default();
         match field {
             Field::Seq | Field::Time => {
                 let numbers = match (check, negated) {
-                    (Check::Number(order, value), false) => Numbers::from(*order, *value),
-                    (Check::Number(order, value), true) => Numbers::from(opposite(*order), *value),
-                    (Check::InNumbers(list), false) => Numbers(
+                    (PredicateCheck::Number(order, value), false) => NumberFacts::from(*order, *value),
+                    (PredicateCheck::Number(order, value), true) => {
+                        NumberFacts::from(opposite(*order), *value)
+                    }
+                    (PredicateCheck::InNumbers(list), false) => NumberFacts(
                         list.first().copied().unwrap_or_default(),
                         list.last().copied().unwrap_or(u64::MAX),
                     ),
-                    _ => Numbers::default(),
+                    _ => NumberFacts::default(),
                 };
                 if *field == Field::Seq { facts.seq = numbers } else { facts.time_ms = numbers }
             }
             Field::Key | Field::Header(_) => {
                 let values = match (check, negated) {
                     (check, false) => Values::from(check),
-                    (Check::Missing, true) => Values::Within(Bound::Unbounded, Bound::Unbounded),
+                    (PredicateCheck::Missing, true) => Values::Within(Bound::Unbounded, Bound::Unbounded),
                     // What it is not says little, and it may be missing.
                     (_, true) => Values::Any,
                 };

@@ -15,7 +15,7 @@ use bytes::Bytes;
 
 use crate::limits::PREDICATE_BYTES_MAX;
 
-use super::{Check, Field, Node, Order};
+use super::{Field, Node, Order, PredicateCheck};
 
 /// Comparisons and operators of a predicate.
 pub const NODES_MAX: usize = 64;
@@ -57,7 +57,7 @@ impl SyntaxError {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Token {
+enum PredicateToken {
     Word(String),
     Text(Bytes),
     Number(u64),
@@ -69,7 +69,7 @@ enum Token {
     End,
 }
 
-impl std::fmt::Display for Token {
+impl std::fmt::Display for PredicateToken {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Word(word) => write!(f, "'{word}'"),
@@ -102,11 +102,11 @@ pub(super) fn parse(text: &[u8]) -> Result<Node, SyntaxError> {
         let what = format!("the text has {} bytes, more than {PREDICATE_BYTES_MAX}", text.len());
         return Err(SyntaxError::new("", 0, what));
     }
-    let mut parser = Parser { text, at: 0, token: Token::End, start: 0, nodes: 0, depth: 0 };
+    let mut parser = Parser { text, at: 0, token: PredicateToken::End, start: 0, nodes: 0, depth: 0 };
     parser.advance()?;
     let node = parser.any()?;
     match parser.token {
-        Token::End => Ok(node),
+        PredicateToken::End => Ok(node),
         _ => parser.wrong("'and', 'or' or the end"),
     }
 }
@@ -115,7 +115,7 @@ struct Parser<'a> {
     text: &'a str,
     /// Behind the token.
     at: usize,
-    token: Token,
+    token: PredicateToken,
     /// Where the token begins.
     start: usize,
     nodes: usize,
@@ -131,36 +131,36 @@ impl Parser<'_> {
         self.error(self.start, format!("{wanted} should be here instead of {}", self.token))
     }
 
-    fn advance(&mut self) -> Result<Token, SyntaxError> {
+    fn advance(&mut self) -> Result<PredicateToken, SyntaxError> {
         let token = self.lex()?;
         Ok(std::mem::replace(&mut self.token, token))
     }
 
-    fn lex(&mut self) -> Result<Token, SyntaxError> {
+    fn lex(&mut self) -> Result<PredicateToken, SyntaxError> {
         let rest = self.text[self.at..].trim_start();
         self.start = self.text.len() - rest.len();
         let mut chars = rest.chars();
         let Some(first) = chars.next() else {
             self.at = self.text.len();
-            return Ok(Token::End);
+            return Ok(PredicateToken::End);
         };
         let equal = chars.next() == Some('=');
         let (token, len) = match first {
-            '(' => (Token::Open, 1),
-            ')' => (Token::Close, 1),
-            ',' => (Token::Comma, 1),
-            '.' => (Token::Dot, 1),
-            '=' => (Token::Order(Order::Equal), 1),
-            '!' if equal => (Token::Order(Order::NotEqual), 2),
-            '<' if equal => (Token::Order(Order::AtMost), 2),
-            '>' if equal => (Token::Order(Order::AtLeast), 2),
-            '<' => (Token::Order(Order::Less), 1),
-            '>' => (Token::Order(Order::Greater), 1),
+            '(' => (PredicateToken::Open, 1),
+            ')' => (PredicateToken::Close, 1),
+            ',' => (PredicateToken::Comma, 1),
+            '.' => (PredicateToken::Dot, 1),
+            '=' => (PredicateToken::Order(Order::Equal), 1),
+            '!' if equal => (PredicateToken::Order(Order::NotEqual), 2),
+            '<' if equal => (PredicateToken::Order(Order::AtMost), 2),
+            '>' if equal => (PredicateToken::Order(Order::AtLeast), 2),
+            '<' => (PredicateToken::Order(Order::Less), 1),
+            '>' => (PredicateToken::Order(Order::Greater), 1),
             '"' => return self.lex_text(),
             '0'..='9' => {
                 let len = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
                 match rest[..len].parse() {
-                    Ok(number) => (Token::Number(number), len),
+                    Ok(number) => (PredicateToken::Number(number), len),
                     Err(_) => {
                         return self.error(self.start, format!("the number is greater than {}", u64::MAX));
                     }
@@ -168,7 +168,7 @@ impl Parser<'_> {
             }
             first if is_word(first) => {
                 let len = rest.find(|c| !is_word(c)).unwrap_or(rest.len());
-                (Token::Word(rest[..len].to_owned()), len)
+                (PredicateToken::Word(rest[..len].to_owned()), len)
             }
             other => return self.error(self.start, format!("{other:?} has no meaning here")),
         };
@@ -176,7 +176,7 @@ impl Parser<'_> {
         Ok(token)
     }
 
-    fn lex_text(&mut self) -> Result<Token, SyntaxError> {
+    fn lex_text(&mut self) -> Result<PredicateToken, SyntaxError> {
         let mut out = Vec::new();
         let mut chars = self.text[self.start + 1..].char_indices();
         while let Some((at, c)) = chars.next() {
@@ -184,7 +184,7 @@ impl Parser<'_> {
             match c {
                 '"' => {
                     self.at = at + 1;
-                    return Ok(Token::Text(out.into()));
+                    return Ok(PredicateToken::Text(out.into()));
                 }
                 '\\' => match chars.next().map(|(_, c)| c) {
                     Some(c @ ('"' | '\\')) => out.push(c as u8),
@@ -207,7 +207,7 @@ impl Parser<'_> {
     }
 
     fn is(&self, word: &str) -> bool {
-        matches!(&self.token, Token::Word(it) if it == word)
+        matches!(&self.token, PredicateToken::Word(it) if it == word)
     }
 
     fn take(&mut self, word: &str) -> Result<bool, SyntaxError> {
@@ -218,7 +218,7 @@ impl Parser<'_> {
         Ok(is)
     }
 
-    fn expect(&mut self, token: Token) -> Result<(), SyntaxError> {
+    fn expect(&mut self, token: PredicateToken) -> Result<(), SyntaxError> {
         if self.token != token {
             return self.wrong(&token.to_string());
         }
@@ -261,7 +261,7 @@ impl Parser<'_> {
     }
 
     fn one(&mut self) -> Result<Node, SyntaxError> {
-        if !matches!(self.token, Token::Open) && !self.is("not") {
+        if !matches!(self.token, PredicateToken::Open) && !self.is("not") {
             return self.test();
         }
         if self.depth == DEPTH_MAX {
@@ -272,9 +272,9 @@ impl Parser<'_> {
             self.count()?;
             Node::Not(Box::new(self.one()?))
         } else {
-            self.expect(Token::Open)?;
+            self.expect(PredicateToken::Open)?;
             let node = self.any()?;
-            self.expect(Token::Close)?;
+            self.expect(PredicateToken::Close)?;
             node
         };
         self.depth -= 1;
@@ -290,11 +290,11 @@ impl Parser<'_> {
             return Ok(Node::Constant(false));
         }
         let field = self.field()?;
-        if let Token::Order(order) = self.token {
+        if let PredicateToken::Order(order) = self.token {
             self.advance()?;
             let check = match self.value(&field)? {
-                Token::Number(number) => Check::Number(order, number),
-                Token::Text(text) => Check::Bytes(order, text),
+                PredicateToken::Number(number) => PredicateCheck::Number(order, number),
+                PredicateToken::Text(text) => PredicateCheck::Bytes(order, text),
                 _ => return self.wrong("a value"),
             };
             return Ok(Node::Test(field, check));
@@ -308,7 +308,7 @@ impl Parser<'_> {
                 return self.wrong("'with'");
             }
             return match self.value(&field)? {
-                Token::Text(prefix) => Ok(Node::Test(field, Check::StartsWith(prefix))),
+                PredicateToken::Text(prefix) => Ok(Node::Test(field, PredicateCheck::StartsWith(prefix))),
                 _ => self.wrong("a string"),
             };
         }
@@ -320,7 +320,7 @@ impl Parser<'_> {
             if !self.take("missing")? {
                 return self.wrong("'missing'");
             }
-            return Ok(negated(not, Node::Test(field, Check::Missing)));
+            return Ok(negated(not, Node::Test(field, PredicateCheck::Missing)));
         }
         let not = self.take("not")?;
         if self.take("in")? {
@@ -330,32 +330,36 @@ impl Parser<'_> {
     }
 
     fn list(&mut self, field: Field) -> Result<Node, SyntaxError> {
-        self.expect(Token::Open)?;
+        self.expect(PredicateToken::Open)?;
         let (mut texts, mut numbers) = (Vec::new(), Vec::new());
         loop {
             match self.value(&field)? {
-                Token::Number(number) => numbers.push(number),
-                Token::Text(text) => texts.push(text),
+                PredicateToken::Number(number) => numbers.push(number),
+                PredicateToken::Text(text) => texts.push(text),
                 _ => return self.wrong("a value"),
             }
-            if self.token != Token::Comma {
+            if self.token != PredicateToken::Comma {
                 break;
             }
             self.advance()?;
         }
-        self.expect(Token::Close)?;
+        self.expect(PredicateToken::Close)?;
         texts.sort();
         texts.dedup();
         numbers.sort_unstable();
         numbers.dedup();
-        let check = if texts.is_empty() { Check::InNumbers(numbers) } else { Check::InBytes(texts) };
+        let check = if texts.is_empty() {
+            PredicateCheck::InNumbers(numbers)
+        } else {
+            PredicateCheck::InBytes(texts)
+        };
         Ok(Node::Test(field, check))
     }
 
     fn field(&mut self) -> Result<Field, SyntaxError> {
         let fields = "'key', 'header', 'seq', 'time', 'not' or '('";
         let start = self.start;
-        let Token::Word(word) = self.token.clone() else { return self.wrong(fields) };
+        let PredicateToken::Word(word) = self.token.clone() else { return self.wrong(fields) };
         let field = match word.as_str() {
             "key" => Field::Key,
             "seq" => Field::Seq,
@@ -371,27 +375,29 @@ impl Parser<'_> {
     }
 
     fn header(&mut self) -> Result<Field, SyntaxError> {
-        if self.token == Token::Dot {
+        if self.token == PredicateToken::Dot {
             self.advance()?;
-            let Token::Word(name) = self.token.clone() else { return self.wrong("a header's name") };
+            let PredicateToken::Word(name) = self.token.clone() else { return self.wrong("a header's name") };
             self.advance()?;
             return Ok(Field::Header(name.into()));
         }
-        if self.token != Token::Open {
+        if self.token != PredicateToken::Open {
             return self.wrong("'.' or '(' and a header's name");
         }
         self.advance()?;
-        let Token::Text(name) = self.token.clone() else { return self.wrong("a header's name as a string") };
+        let PredicateToken::Text(name) = self.token.clone() else {
+            return self.wrong("a header's name as a string");
+        };
         self.advance()?;
-        self.expect(Token::Close)?;
+        self.expect(PredicateToken::Close)?;
         Ok(Field::Header(name))
     }
 
     /// A value that a field can be compared with.
-    fn value(&mut self, field: &Field) -> Result<Token, SyntaxError> {
+    fn value(&mut self, field: &Field) -> Result<PredicateToken, SyntaxError> {
         match (field, &self.token) {
-            (Field::Seq | Field::Time, Token::Number(_))
-            | (Field::Key | Field::Header(_), Token::Text(_)) => self.advance(),
+            (Field::Seq | Field::Time, PredicateToken::Number(_))
+            | (Field::Key | Field::Header(_), PredicateToken::Text(_)) => self.advance(),
             (Field::Seq | Field::Time, _) => self.wrong("a number"),
             (Field::Key | Field::Header(_), _) => self.wrong("a string"),
         }

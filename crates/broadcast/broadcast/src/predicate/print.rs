@@ -2,7 +2,7 @@
 
 use std::fmt::{Display, Formatter, Result, Write};
 
-use super::{Check, Field, Node, Order, Predicate};
+use super::{Field, Node, Order, Predicate, PredicateCheck};
 
 /// How a comparison is written.
 pub(super) fn sign(order: Order) -> &'static str {
@@ -69,7 +69,7 @@ impl Node {
     }
 }
 
-impl Check {
+impl PredicateCheck {
     fn print(&self, f: &mut Formatter<'_>) -> Result {
         match self {
             Self::Bytes(order, value) => {

@@ -6,14 +6,14 @@
 //! one request of each stream to answer, so that a client never waits for more than it has room for.
 //!
 //! One that the proxy tells lags behind it, but what it lags behind by is on its way among the others. So it asks the
-//! proxy for the newest part only, which nobody else has yet, and leaves the rest to the others for a while: if each one
-//! that is told asked for all, the proxy would send each event as often as clients are told while it is on its way.
+//! proxy for the newest part only, which nobody else has yet, and leaves the rest to the others for a while: if each
+//! one that is told asked for all, the proxy would send each event as often as clients are told while it is on its way.
 //!
 //! Once nothing is in a gap, one member [`feed`]s this client with what comes.
 //!
-//! All of that is of one lineage of the stream's region. When the proxy says something of a later one this client begins anew with
-//! it. What another client says of a later one is not believed, as there is no way back, but makes this client ask the proxy;
-//! what is said of an earlier one is left out.
+//! All of that is of one lineage of the stream's region. When the proxy says something of a later one this client
+//! begins anew with it. What another client says of a later one is not believed, as there is no way back, but makes
+//! this client ask the proxy; what is said of an earlier one is left out.
 
 mod feed;
 
@@ -23,13 +23,13 @@ use crate::batch::Batch;
 use crate::name::Stream;
 use crate::positions::Position;
 
-use self::feed::{Due, Feed, take_back};
-use super::message::{Message, Progress, STANDING, UNFED, batch_size};
+use self::feed::{FetchDue, FetchFeed, take_back};
+use super::message::{Message, RegionProgress, STANDING, UNFED, batch_size};
 use super::options::{Begin, Options, Stats};
-use super::peer::Output;
+use super::peer::PeerOutput;
 use super::recv::Recv;
-use super::rng::Rng;
-use super::serve::Source;
+use super::rng::RegionRng;
+use super::serve::ServeSource;
 
 /// Requests of one stream that are not answered.
 const ASKS_MAX: usize = 8;
@@ -45,9 +45,9 @@ const NEWEST_ONE_IN: usize = 4;
 const DOUBT_MS: u64 = 100;
 /// Members whose progress is known.
 const KNOWN_MAX: usize = 512;
-/// Whoever brings something, but not yet what others have, has so many times as long as one that brings nothing; so has everybody
-/// where this client itself is late. Where all have too much to do nobody else would be sooner, and what is on its way would come
-/// twice.
+/// Whoever brings something, but not yet what others have, has so many times as long as one that brings nothing; so has
+/// everybody where this client itself is late. Where all have too much to do nobody else would be sooner, and what is
+/// on its way would come twice.
 const LATE_TIMES: u64 = 2;
 /// So many milliseconds after what was due a client is late.
 const LATE_MS: u64 = 50;
@@ -55,7 +55,7 @@ const LATE_MS: u64 = 50;
 const PATIENCE_MAX: u32 = 2;
 
 #[derive(Debug)]
-pub(super) struct Fetcher {
+pub(super) struct RegionFetcher {
     pub(super) recv: Recv,
     streams: Vec<Fetch>,
     known: BTreeMap<u64, Known>,
@@ -67,8 +67,8 @@ pub(super) struct Fetcher {
     /// When it may be asked again about a lineage.
     doubts_at_ms: u64,
     reading: bool,
-    /// How often the time that others have to answer is doubled. Where all have too much to do, whoever gives up early and asks once
-    /// more gives them more to do.
+    /// How often the time that others have to answer is doubled. Where all have too much to do, whoever gives up early
+    /// and asks once more gives them more to do.
     patience: u32,
     /// When that may change again.
     patience_at_ms: u64,
@@ -87,9 +87,9 @@ struct Fetch {
     /// The greatest count that anybody has notified of: nothing beyond is asked for. An answer does not raise it, or
     /// whoever asks a busy member once would ask it for ever, and F would bound nothing.
     horizon: u64,
-    feed: Option<Feed>,
+    feed: Option<FetchFeed>,
     /// One that has not said whether it will be the feed.
-    wanted: Option<Feed>,
+    wanted: Option<FetchFeed>,
     /// When the feed may be left for a better one.
     moves_at_ms: u64,
     /// Numbers up to here are left to others than the proxy, until then.
@@ -107,7 +107,7 @@ pub(super) struct Has {
 const NOTHING: Has = Has { held: 0, count: 0, hops: UNFED };
 
 /// An answer to a request.
-pub(super) struct Answer {
+pub(super) struct FetchAnswer {
     pub(super) from: u64,
     pub(super) after: u64,
     pub(super) has: Has,
@@ -183,7 +183,7 @@ impl Known {
     }
 }
 
-impl Fetcher {
+impl RegionFetcher {
     pub(super) fn new(proxy: u64, positions: BTreeMap<Stream, Position>, options: &Options) -> Self {
         let mut recv = Recv::new(options.recv_bytes);
         for (stream, position) in &positions {
@@ -217,12 +217,12 @@ impl Fetcher {
     pub(super) fn notified(
         &mut self,
         now_ms: u64,
-        rng: &mut Rng,
+        rng: &mut RegionRng,
         from: u64,
-        streams: Vec<Progress>,
-        out: &mut Vec<Output>,
+        streams: Vec<RegionProgress>,
+        out: &mut Vec<PeerOutput>,
     ) {
-        for Progress { stream, lineage, held, count, hops } in streams {
+        for RegionProgress { stream, lineage, held, count, hops } in streams {
             if !self.hears(now_ms, from, &stream, lineage, out) {
                 continue;
             }
@@ -232,21 +232,22 @@ impl Fetcher {
             let fetch = &mut self.streams[index];
             fetch.horizon = count.min(STANDING - 1).max(fetch.horizon);
             if let Some(feed) = fetch.feed.as_mut().filter(|feed| feed.after < count) {
-                feed.due.get_or_insert(Due::new(count, now_ms, timeout_ms));
+                feed.due.get_or_insert(FetchDue::new(count, now_ms, timeout_ms));
             }
             self.prefer(now_ms, index, from, hops, out);
             self.pursue(now_ms, rng, index, Some(from), out);
         }
     }
 
-    /// Whether what a member says of a stream in a lineage is of what this client has, or begins anew with, and of no other one.
+    /// Whether what a member says of a stream in a lineage is of what this client has, or begins anew with, and of no
+    /// other one.
     pub(super) fn hears(
         &mut self,
         now_ms: u64,
         from: u64,
         stream: &Stream,
         lineage: u64,
-        out: &mut Vec<Output>,
+        out: &mut Vec<PeerOutput>,
     ) -> bool {
         let own = self.recv.lineage(stream);
         if lineage <= own || !self.wants(stream) {
@@ -273,13 +274,14 @@ impl Fetcher {
             *position = Position { lineage, seq: 0 };
         }
         if had_any {
-            out.push(Output::Anew { region: region.to_owned(), lineage });
+            out.push(PeerOutput::Anew { region: region.to_owned(), lineage });
         }
         true
     }
 
-    /// Asks the proxy whether there is another lineage than this client's: then it answers so, and with nothing otherwise.
-    fn doubt(&mut self, now_ms: u64, stream: &Stream, lineage: u64, out: &mut Vec<Output>) {
+    /// Asks the proxy whether there is another lineage than this client's: then it answers so, and with nothing
+    /// otherwise.
+    fn doubt(&mut self, now_ms: u64, stream: &Stream, lineage: u64, out: &mut Vec<PeerOutput>) {
         if now_ms < self.doubts_at_ms {
             return;
         }
@@ -288,11 +290,11 @@ impl Fetcher {
         let message =
             Message::Request { stream: stream.clone(), lineage, after: at, up_to: at, bytes_max: 0 };
         self.stats.requests_to_proxy += 1;
-        out.push(Output::Send { to: self.proxy, message });
+        out.push(PeerOutput::Send { to: self.proxy, message });
     }
 
     /// A stream begins anew.
-    fn restart(&mut self, index: usize, out: &mut Vec<Output>) {
+    fn restart(&mut self, index: usize, out: &mut Vec<PeerOutput>) {
         let (stream, lineage) = self.recv.named(index);
         let fetch = std::mem::take(&mut self.streams[index]);
         for ask in &fetch.asks {
@@ -346,13 +348,13 @@ impl Fetcher {
     pub(super) fn answered(
         &mut self,
         now_ms: u64,
-        rng: &mut Rng,
+        rng: &mut RegionRng,
         stream: &Stream,
-        answer: Answer,
-        out: &mut Vec<Output>,
+        answer: FetchAnswer,
+        out: &mut Vec<PeerOutput>,
     ) {
         let Some(index) = self.recv.index(stream) else { return };
-        let Answer { from, after, mut has, stands, batches } = answer;
+        let FetchAnswer { from, after, mut has, stands, batches } = answer;
         let room = if stands {
             let last = batches.last().map_or(0, |batch| batch.last).max(after).max(has.held.min(has.count));
             self.fed(now_ms, index, from, last, has.hops, out)
@@ -402,7 +404,14 @@ impl Fetcher {
     }
 
     /// A batch came. It is delivered, or kept if it is early and among what was asked for, up to `room`.
-    fn arrived(&mut self, index: usize, from_proxy: bool, room: u64, batch: Batch, out: &mut Vec<Output>) {
+    fn arrived(
+        &mut self,
+        index: usize,
+        from_proxy: bool,
+        room: u64,
+        batch: Batch,
+        out: &mut Vec<PeerOutput>,
+    ) {
         let count = self.recv.count(index);
         let fetch = &mut self.streams[index];
         if batch.last <= count {
@@ -425,7 +434,7 @@ impl Fetcher {
         }
     }
 
-    fn deliver_early(&mut self, index: usize, out: &mut Vec<Output>) {
+    fn deliver_early(&mut self, index: usize, out: &mut Vec<PeerOutput>) {
         while let Some(entry) = self.streams[index].early.first_entry() {
             if *entry.key() > self.recv.count(index) {
                 return;
@@ -437,7 +446,7 @@ impl Fetcher {
     }
 
     /// Delivers what of a batch follows the count.
-    fn deliver(&mut self, index: usize, from_proxy: bool, batch: Batch, out: &mut Vec<Output>) {
+    fn deliver(&mut self, index: usize, from_proxy: bool, batch: Batch, out: &mut Vec<PeerOutput>) {
         let count = self.recv.count(index);
         let whole = u64::from(batch.count);
         let Ok(Some(batch)) = batch.rest(count) else {
@@ -449,12 +458,19 @@ impl Fetcher {
         self.stats.delivered += events;
         *(if from_proxy { &mut self.stats.from_proxy } else { &mut self.stats.from_peers }) += events;
         let (stream, lineage) = self.recv.named(index);
-        out.push(Output::Deliver { stream, lineage, batch: batch.clone() });
+        out.push(PeerOutput::Deliver { stream, lineage, batch: batch.clone() });
         self.recv.push(index, batch);
     }
 
     /// Asks for what is in gaps, as far as somebody can be asked; first of all `hint`.
-    fn pursue(&mut self, now_ms: u64, rng: &mut Rng, index: usize, hint: Option<u64>, out: &mut Vec<Output>) {
+    fn pursue(
+        &mut self,
+        now_ms: u64,
+        rng: &mut RegionRng,
+        index: usize,
+        hint: Option<u64>,
+        out: &mut Vec<PeerOutput>,
+    ) {
         if !self.reading {
             return;
         }
@@ -508,7 +524,7 @@ impl Fetcher {
     }
 
     /// Whom to ask for what follows `after`.
-    fn source(&self, rng: &mut Rng, index: usize, after: u64, hint: Option<u64>) -> Option<u64> {
+    fn source(&self, rng: &mut RegionRng, index: usize, after: u64, hint: Option<u64>) -> Option<u64> {
         let fetch = &self.streams[index];
         let free = |id: u64, known: &Known| {
             known.asks < ASKS_OF_ONE_MAX && fetch.asks.iter().all(|ask| ask.of != id)
@@ -549,7 +565,7 @@ impl Fetcher {
         of: u64,
         after: u64,
         up_to: u64,
-        out: &mut Vec<Output>,
+        out: &mut Vec<PeerOutput>,
     ) -> u64 {
         let proxy = of == self.proxy;
         let timeout_ms = match proxy {
@@ -567,7 +583,7 @@ impl Fetcher {
         let (stream, lineage) = self.recv.named(index);
         let bytes_max = self.options.request_bytes.min(u32::MAX as usize) as u32;
         let message = Message::Request { stream, lineage, after, up_to, bytes_max };
-        out.push(Output::Send { to: of, message });
+        out.push(PeerOutput::Send { to: of, message });
         up_to
     }
 
@@ -583,7 +599,7 @@ impl Fetcher {
     }
 
     /// Gives up requests that are not answered, and asks others. Whether there was something to do.
-    pub(super) fn tick(&mut self, now_ms: u64, rng: &mut Rng, out: &mut Vec<Output>) -> bool {
+    pub(super) fn tick(&mut self, now_ms: u64, rng: &mut RegionRng, out: &mut Vec<PeerOutput>) -> bool {
         let Some(late_ms) = now_ms.checked_sub(self.due_ms()) else { return false };
         if late_ms >= LATE_MS {
             self.postpone(now_ms, late_ms);
@@ -647,7 +663,7 @@ impl Fetcher {
     }
 
     /// A member's connection ended: what it was asked is asked of others.
-    pub(super) fn lost(&mut self, now_ms: u64, rng: &mut Rng, id: u64, out: &mut Vec<Output>) {
+    pub(super) fn lost(&mut self, now_ms: u64, rng: &mut RegionRng, id: u64, out: &mut Vec<PeerOutput>) {
         self.known.remove(&id);
         for index in 0..self.streams.len() {
             let fetch = &mut self.streams[index];
@@ -663,7 +679,7 @@ impl Fetcher {
     }
 
     /// Another member is the proxy now, or the connection to it is a new one: what is in a gap is asked again.
-    pub(super) fn proxy_is(&mut self, now_ms: u64, rng: &mut Rng, id: u64, out: &mut Vec<Output>) {
+    pub(super) fn proxy_is(&mut self, now_ms: u64, rng: &mut RegionRng, id: u64, out: &mut Vec<PeerOutput>) {
         let old = std::mem::replace(&mut self.proxy, id);
         for index in 0..self.streams.len() {
             self.give_up(index, |ask| ask.of == old);
@@ -673,7 +689,13 @@ impl Fetcher {
     }
 
     /// Whether events are wanted. While they are not, nothing is asked for.
-    pub(super) fn reading(&mut self, now_ms: u64, rng: &mut Rng, reading: bool, out: &mut Vec<Output>) {
+    pub(super) fn reading(
+        &mut self,
+        now_ms: u64,
+        rng: &mut RegionRng,
+        reading: bool,
+        out: &mut Vec<PeerOutput>,
+    ) {
         let was = std::mem::replace(&mut self.reading, reading);
         if reading && !was {
             (0..self.streams.len()).for_each(|index| self.pursue(now_ms, rng, index, None, out));

@@ -8,9 +8,9 @@
 //!   4 events  stream, u64 lineage, u64 after, u64 held, u64 count, u8 hops, u8 1 if the request stands, list of batches
 //! member:     u64 id, text address (u8 length)
 //! ```
-//! Numbers are little-endian; streams, batches and lists as in [`wire`](crate::wire). A lineage is that of the stream's region, of
-//! which the sender has the stream ([`Chain::lineage`](crate::message::Chain::lineage)): what is of a smaller one than the
-//! receiver's says nothing, and of a greater one the receiver begins anew with.
+//! Numbers are little-endian; streams, batches and lists as in [`wire`](crate::wire). A lineage is that of the stream's
+//! region, of which the sender has the stream ([`Chain::lineage`](crate::message::Chain::lineage)): what is of a
+//! smaller one than the receiver's says nothing, and of a greater one the receiver begins anew with.
 
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ impl Member {
 
 /// A member of a view.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct MessageSeen {
     /// Who.
     pub member: Member,
     /// For how many rounds of gossip it has not been heard itself.
@@ -59,7 +59,7 @@ pub struct Seen {
 
 /// How far somebody has come in a stream: it keeps the events with the numbers (`held`, `count`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Progress {
+pub struct RegionProgress {
     /// Which stream.
     pub stream: Stream,
     /// Of which lineage.
@@ -81,12 +81,12 @@ pub enum Message {
         /// The sender.
         me: Member,
         /// Its view.
-        view: Vec<Seen>,
+        view: Vec<MessageSeen>,
         /// Whether it answers another one, and wants no answer.
         answer: bool,
     },
     /// How far the sender has come in some streams.
-    Notify(Vec<Progress>),
+    Notify(Vec<RegionProgress>),
     /// Wants events with the numbers (`after`, `up_to`].
     Request {
         /// Of this stream.
@@ -100,8 +100,8 @@ pub enum Message {
         /// About so many bytes of them; at least one event comes, if there is one.
         bytes_max: u32,
     },
-    /// The answer to a request: what of it the sender has, or as much of that as was asked for. Without any, to whoever does not
-    /// know of its lineage.
+    /// The answer to a request: what of it the sender has, or as much of that as was asked for. Without any, to whoever
+    /// does not know of its lineage.
     Events {
         /// Of this stream.
         stream: Stream,
@@ -109,11 +109,11 @@ pub enum Message {
         lineage: u64,
         /// As in the request.
         after: u64,
-        /// As in [`Progress`].
+        /// As in [`RegionProgress`].
         held: u64,
-        /// As in [`Progress`].
+        /// As in [`RegionProgress`].
         count: u64,
-        /// As in [`Progress`].
+        /// As in [`RegionProgress`].
         hops: u8,
         /// Whether the request stands. One that was to stand and does not was answered once.
         stands: bool,
@@ -136,8 +136,8 @@ impl Message {
         self.encode_with(out, &mut put_bytes);
     }
 
-    /// As [`encode`](Self::encode); `place` puts the bytes of events where they belong, or answers how many of them it has not.
-    /// Answers how many that are of all.
+    /// As [`encode`](Self::encode); `place` puts the bytes of events where they belong, or answers how many of them it
+    /// has not. Answers how many that are of all.
     pub(crate) fn encode_with(
         &self,
         out: &mut BytesMut,
@@ -201,8 +201,8 @@ impl Message {
             GOSSIP => {
                 let answer = reader.u8()? == 1;
                 let me = member(reader)?;
-                let view =
-                    reader.list(11, |reader| Ok(Seen { member: member(reader)?, rounds: reader.u16()? }))?;
+                let view = reader
+                    .list(11, |reader| Ok(MessageSeen { member: member(reader)?, rounds: reader.u16()? }))?;
                 within("members", view.len(), MEMBERS_MAX)?;
                 Message::Gossip { me, view, answer }
             }
@@ -210,7 +210,7 @@ impl Message {
                 let streams = reader.list(26, |reader| {
                     let (stream, lineage) = (reader.stream()?, reader.u64()?);
                     let (held, count) = (reader.u64()?, reader.u64()?);
-                    Ok(Progress { stream, lineage, held, count, hops: reader.u8()? })
+                    Ok(RegionProgress { stream, lineage, held, count, hops: reader.u8()? })
                 })?;
                 within("streams", streams.len(), STREAMS_MAX)?;
                 Message::Notify(streams)
@@ -298,10 +298,10 @@ mod tests {
     }
 
     fn message() -> impl Strategy<Value = Message> {
-        let seen = (a_member(), any::<u16>()).prop_map(|(member, rounds)| Seen { member, rounds });
+        let seen = (a_member(), any::<u16>()).prop_map(|(member, rounds)| MessageSeen { member, rounds });
         let progress =
             (stream(), any::<[u64; 3]>(), any::<u8>()).prop_map(|(stream, [lineage, held, count], hops)| {
-                Progress { stream, lineage, held, count, hops }
+                RegionProgress { stream, lineage, held, count, hops }
             });
         prop_oneof![
             (a_member(), vec(seen, 0..4), any::<bool>()).prop_map(|(me, view, answer)| Message::Gossip {
@@ -363,9 +363,9 @@ mod tests {
     #[test]
     fn too_many_members_streams_and_batches_are_refused() {
         let me = Member { id: 1, address: "a:1".into() };
-        let view = vec![Seen { member: me.clone(), rounds: 0 }; MEMBERS_MAX + 1];
+        let view = vec![MessageSeen { member: me.clone(), rounds: 0 }; MEMBERS_MAX + 1];
         let stream = Stream::parse("eu/x").unwrap();
-        let progress = Progress { stream, lineage: 0, held: 0, count: 1, hops: 0 };
+        let progress = RegionProgress { stream, lineage: 0, held: 0, count: 1, hops: 0 };
         let messages =
             [Message::Gossip { me, view, answer: false }, Message::Notify(vec![progress; STREAMS_MAX + 1])];
         for message in messages {

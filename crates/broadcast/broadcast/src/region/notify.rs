@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 
 use crate::name::Stream;
 
-use super::message::{Member, Message, Progress};
+use super::message::{Member, Message, RegionProgress};
 use super::options::Options;
-use super::rng::Rng;
+use super::rng::RegionRng;
 
 /// Milliseconds after which a member that was told of progress and asked for nothing is told again.
 pub(crate) const AGAIN_MS: u64 = 5_000;
@@ -19,13 +19,13 @@ const DIRECT_MAX: usize = 1 << 16;
 
 #[derive(Debug)]
 pub(super) struct Notifier {
-    streams: Vec<Progress>,
+    streams: Vec<RegionProgress>,
     /// What each neighbour was told.
-    told: BTreeMap<u64, Told>,
+    told: BTreeMap<u64, NotifyTold>,
     /// Whom to tell until the next shuffle.
     chosen: Vec<u64>,
     /// Those that are told always, because nobody else does.
-    direct: BTreeMap<u64, Told>,
+    direct: BTreeMap<u64, NotifyTold>,
     /// As [`AGAIN_MS`], or 0 where everybody has to ask.
     again_ms: u64,
     fanout: usize,
@@ -37,19 +37,20 @@ pub(super) struct Notifier {
     news: bool,
     /// From when on there may be others who do not know all, and have to be chosen.
     rest_ms: u64,
-    /// Until then nobody is to be told, whatever is new of the streams so far: all wait to be told again, or are fed here.
+    /// Until then nobody is to be told, whatever is new of the streams so far: all wait to be told again, or are fed
+    /// here.
     asleep_ms: u64,
 }
 
 /// What one was told. It is told more when it has asked, so that one that is slow, or fed, costs little.
 #[derive(Debug, Default)]
-struct Told {
+struct NotifyTold {
     /// The count of each stream.
     counts: Vec<u64>,
     waits_since_ms: Option<u64>,
 }
 
-impl Told {
+impl NotifyTold {
     fn of(&self, index: usize) -> u64 {
         self.counts.get(index).copied().unwrap_or(0)
     }
@@ -82,9 +83,9 @@ impl Notifier {
 
     /// How it stands with a stream; whether there is more of it. Streams are numbered in the order in which they come
     /// here first.
-    pub(super) fn progress(&mut self, index: usize, progress: Progress) -> bool {
+    pub(super) fn progress(&mut self, index: usize, progress: RegionProgress) -> bool {
         if index == self.streams.len() {
-            self.streams.push(Progress { count: 0, ..progress.clone() });
+            self.streams.push(RegionProgress { count: 0, ..progress.clone() });
             self.asleep_ms = 0;
         }
         let known = &self.streams[index];
@@ -101,7 +102,8 @@ impl Notifier {
         more
     }
 
-    /// Whether that is how it stands with a stream already, so that [`progress`](Self::progress) has nothing to take over.
+    /// Whether that is how it stands with a stream already, so that [`progress`](Self::progress) has nothing to take
+    /// over.
     pub(super) fn is_at(&self, index: usize, lineage: u64, (held, count): (u64, u64), hops: u8) -> bool {
         self.streams.get(index).is_some_and(|known| {
             (known.lineage, known.held, known.count, known.hops) == (lineage, held, count, hops)
@@ -158,7 +160,7 @@ impl Notifier {
     pub(super) fn flush<'a>(
         &mut self,
         now_ms: u64,
-        rng: &mut Rng,
+        rng: &mut RegionRng,
         neighbours: impl Iterator<Item = &'a Member>,
         knows: impl Fn(u64, &Stream, usize) -> u64,
         busy: impl Fn(u64) -> bool,
@@ -248,7 +250,8 @@ impl Notifier {
         Some(message)
     }
 
-    /// The streams of which a member is to be told now, or until when there is nothing to tell it; that is for ever if it knows all.
+    /// The streams of which a member is to be told now, or until when there is nothing to tell it; that is for ever if
+    /// it knows all.
     fn due_news(
         &self,
         now_ms: u64,
@@ -256,7 +259,8 @@ impl Notifier {
         knows: &impl Fn(u64, &Stream, usize) -> u64,
     ) -> Result<Vec<usize>, u64> {
         let told = self.told.get(&id);
-        let due_ms = |told: &Told, which: &mut dyn Iterator<Item = usize>| told.due_ms(self.again_ms, which);
+        let due_ms =
+            |told: &NotifyTold, which: &mut dyn Iterator<Item = usize>| told.due_ms(self.again_ms, which);
         // Nearly always it was told of all streams, and has not asked: then nobody need look what is new to it.
         let mut all = (0..self.streams.len()).filter(|index| self.streams[*index].count > 0);
         if let Some(until_ms) = told.map(|told| due_ms(told, &mut all)).filter(|until_ms| *until_ms > now_ms)
@@ -275,7 +279,7 @@ impl Notifier {
     fn news_for(&self, id: u64, knows: &impl Fn(u64, &Stream, usize) -> u64) -> impl Iterator<Item = usize> {
         let told = self.told.get(&id);
         (0..self.streams.len()).filter(move |&index| {
-            let Progress { stream, count, .. } = &self.streams[index];
+            let RegionProgress { stream, count, .. } = &self.streams[index];
             let told = told.map_or(0, |told| told.of(index));
             *count > told && *count > knows(id, stream, index)
         })
@@ -283,7 +287,7 @@ impl Notifier {
 }
 
 /// The message that tells of some streams, noted in `counts`.
-fn tell(streams: &[Progress], counts: &mut Vec<u64>, which: &[usize]) -> Message {
+fn tell(streams: &[RegionProgress], counts: &mut Vec<u64>, which: &[usize]) -> Message {
     counts.resize(streams.len(), 0);
     which.iter().for_each(|&index| counts[index] = streams[index].count);
     Message::Notify(which.iter().map(|&index| streams[index].clone()).collect())
@@ -299,11 +303,12 @@ mod tests {
         let mut notifier = Notifier::new(&options);
         let neighbours: Vec<Member> = (1..=12).map(|id| Member { id, address: "there:1".into() }).collect();
         notifier.view_changed(&neighbours.iter().map(|member| member.id).collect::<Vec<_>>());
-        let mut rng = Rng::new(1);
+        let mut rng = RegionRng::new(1);
         let mut told: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
         let stream = Stream::parse("eu/prices").unwrap();
         let progress = |notifier: &mut Notifier, count| {
-            notifier.progress(0, Progress { stream: stream.clone(), lineage: 0, held: 0, count, hops: 1 });
+            notifier
+                .progress(0, RegionProgress { stream: stream.clone(), lineage: 0, held: 0, count, hops: 1 });
         };
         // Something new every 40 ms for a second, and nothing after that.
         let (mut steps, mut now_ms) = (0, 0);

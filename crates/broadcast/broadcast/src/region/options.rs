@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use crate::name::Stream;
 
-/// How a peer takes part. The defaults suit a region of a thousand clients and of streams of some 20,000 small events a second; they
-/// are what `tailwater bench broadcast members` measures. A larger view is told of by gossip sooner, and costs connections; events of
-/// more bytes a second want more of `recv_bytes`.
+/// How a peer takes part. The defaults suit a region of a thousand clients and of streams of some 20,000 small events a
+/// second; they are what `tailwater bench broadcast members` measures. A larger view is told of by gossip sooner, and
+/// costs connections; events of more bytes a second want more of `recv_bytes`.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Members of a view at most (the paper's V).
@@ -19,7 +19,8 @@ pub struct Options {
     /// Milliseconds between two answers of the proxy to a request that stands; a client, which passes on what comes,
     /// takes half as long at least.
     pub feed_ms: u64,
-    /// Milliseconds between two exchanges of views with a neighbour, from 1. One whose view is not full takes an eighth.
+    /// Milliseconds between two exchanges of views with a neighbour, from 1. One whose view is not full takes an
+    /// eighth.
     pub gossip_ms: u64,
     /// Every so many such rounds a client exchanges views with the proxy too, from 1.
     pub proxy_rounds: u64,

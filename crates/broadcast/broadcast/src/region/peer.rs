@@ -6,13 +6,13 @@ use crate::batch::Batch;
 use crate::name::Stream;
 use crate::positions::Position;
 
-use super::fetch::{Answer, Fetcher, Has};
-use super::message::{Member, Message, Progress, UNFED};
+use super::fetch::{FetchAnswer, Has, RegionFetcher};
+use super::message::{Member, Message, RegionProgress, UNFED};
 use super::notify::{FED_HERE, Notifier};
 use super::options::{Options, Stats};
-use super::rng::Rng;
-use super::serve::{Server, Source, empty};
-use super::view::View;
+use super::rng::RegionRng;
+use super::serve::{ServeSource, Server, empty};
+use super::view::MemberView;
 
 /// About so many milliseconds after which one that nobody feeds asks the proxy how far its streams are: it may be in
 /// nobody's view, and views change seldom.
@@ -22,7 +22,7 @@ const TURNED_MS: u64 = 1_000;
 
 /// What a peer wants done.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Output {
+pub enum PeerOutput {
     /// A message for a member. [`Peer::address`] says where it is if there is no connection to it; if there is none
     /// and it has no address, or it can't be reached, the message is dropped, and `disconnected` told.
     Send {
@@ -40,8 +40,8 @@ pub enum Output {
         /// The events.
         batch: Batch,
     },
-    /// For the application: a region has begun anew. What is delivered of its streams after this is of this lineage, from the first
-    /// event on.
+    /// For the application: a region has begun anew. What is delivered of its streams after this is of this lineage,
+    /// from the first event on.
     Anew {
         /// The region.
         region: String,
@@ -54,9 +54,9 @@ pub enum Output {
 #[derive(Debug)]
 pub struct Peer {
     proxy: Member,
-    rng: Rng,
-    view: View,
-    fetcher: Fetcher,
+    rng: RegionRng,
+    view: MemberView,
+    fetcher: RegionFetcher,
     notifier: Notifier,
     server: Server,
     feeds: usize,
@@ -75,13 +75,13 @@ impl Peer {
         seed: u64,
     ) -> Self {
         Self {
-            view: View::new(me, Some(proxy.clone()), &options),
-            fetcher: Fetcher::new(proxy.id, positions, &options),
+            view: MemberView::new(me, Some(proxy.clone()), &options),
+            fetcher: RegionFetcher::new(proxy.id, positions, &options),
             notifier: Notifier::new(&options),
             // Half as long as the proxy takes: so what comes in the proxy's rounds is passed on at once.
             server: Server::new(&options, options.feed_ms / 2),
             feeds: options.feeds,
-            rng: Rng::new(seed),
+            rng: RegionRng::new(seed),
             proxy,
             // The first exchange is with the proxy in any case.
             lonely_at_ms: if options.feeds == 0 { u64::MAX } else { 0 },
@@ -110,9 +110,9 @@ impl Peer {
     }
 
     /// Does what is due.
-    pub fn tick(&mut self, now_ms: u64, out: &mut Vec<Output>) {
+    pub fn tick(&mut self, now_ms: u64, out: &mut Vec<PeerOutput>) {
         if now_ms >= self.view.due_ms() {
-            self.view.tick(now_ms, &mut self.rng, |to, message| out.push(Output::Send { to, message }));
+            self.view.tick(now_ms, &mut self.rng, |to, message| out.push(PeerOutput::Send { to, message }));
             self.view_changed();
         }
         if now_ms >= self.lonely_at_ms {
@@ -123,7 +123,7 @@ impl Peer {
                 self.fetcher.hops().all(|hops| hops != UNFED) && self.fetcher.hops().next().is_some();
             if !is_fed && !is_first {
                 let asked = self.view.ask_proxy();
-                out.extend(asked.map(|(to, message)| Output::Send { to, message }));
+                out.extend(asked.map(|(to, message)| PeerOutput::Send { to, message }));
             }
         }
         let fetched = self.fetcher.tick(now_ms, &mut self.rng, out);
@@ -142,11 +142,11 @@ impl Peer {
     }
 
     /// A message has come from a member.
-    pub fn receive(&mut self, now_ms: u64, from: u64, message: Message, out: &mut Vec<Output>) {
+    pub fn receive(&mut self, now_ms: u64, from: u64, message: Message, out: &mut Vec<PeerOutput>) {
         match message {
             Message::Gossip { me, view, answer } if me.id == from => {
                 if let Some(message) = self.view.receive(&mut self.rng, me, view, answer) {
-                    out.push(Output::Send { to: from, message });
+                    out.push(PeerOutput::Send { to: from, message });
                 }
                 self.view_changed();
             }
@@ -157,7 +157,7 @@ impl Peer {
             {
                 let own = self.fetcher.recv.lineage(&stream);
                 if lineage < own && !self.server.paused(from) {
-                    out.push(Output::Send { to: from, message: empty(stream, own, after) });
+                    out.push(PeerOutput::Send { to: from, message: empty(stream, own, after) });
                 }
             }
             Message::Request { stream, after, up_to, bytes_max, .. } => {
@@ -168,15 +168,16 @@ impl Peer {
             Message::Events { stream, lineage, .. }
                 if !self.fetcher.hears(now_ms, from, &stream, lineage, out) => {}
             Message::Events { stream, after, held, count, hops, stands, batches, .. } => {
-                let answer = Answer { from, after, has: Has { held, count, hops }, stands, batches };
+                let answer = FetchAnswer { from, after, has: Has { held, count, hops }, stands, batches };
                 self.fetcher.answered(now_ms, &mut self.rng, &stream, answer, out);
             }
         }
         self.settle(now_ms, out);
     }
 
-    /// The proxy says of which lineage a stream is; answers whether that is what this client has of it now, and not an earlier one.
-    pub fn hear(&mut self, now_ms: u64, stream: &Stream, lineage: u64, out: &mut Vec<Output>) -> bool {
+    /// The proxy says of which lineage a stream is; answers whether that is what this client has of it now, and not an
+    /// earlier one.
+    pub fn hear(&mut self, now_ms: u64, stream: &Stream, lineage: u64, out: &mut Vec<PeerOutput>) -> bool {
         let heard = self.fetcher.hears(now_ms, self.proxy.id, stream, lineage, out);
         if !self.fetcher.turned.is_empty() {
             self.settle(now_ms, out);
@@ -185,7 +186,7 @@ impl Peer {
     }
 
     /// There is a connection with a member, to or from it. What was sent to it before may be lost.
-    pub fn connected(&mut self, now_ms: u64, member: &Member, out: &mut Vec<Output>) {
+    pub fn connected(&mut self, now_ms: u64, member: &Member, out: &mut Vec<PeerOutput>) {
         self.notifier.forget(member.id);
         if member.id == self.proxy.id {
             self.fetcher.proxy_is(now_ms, &mut self.rng, member.id, out);
@@ -195,7 +196,7 @@ impl Peer {
     }
 
     /// There is no connection with a member any more, or none could be made.
-    pub fn disconnected(&mut self, now_ms: u64, id: u64, out: &mut Vec<Output>) {
+    pub fn disconnected(&mut self, now_ms: u64, id: u64, out: &mut Vec<PeerOutput>) {
         self.view.lost(id);
         self.view_changed();
         self.notifier.forget(id);
@@ -205,7 +206,7 @@ impl Peer {
     }
 
     /// The proxy is another member now, or the same one elsewhere.
-    pub fn proxy_moved(&mut self, now_ms: u64, proxy: Member, out: &mut Vec<Output>) {
+    pub fn proxy_moved(&mut self, now_ms: u64, proxy: Member, out: &mut Vec<PeerOutput>) {
         self.view.proxy_moved(proxy.clone());
         self.view_changed();
         self.notifier.forget(self.proxy.id);
@@ -216,14 +217,14 @@ impl Peer {
 
     /// A member's connection has so much to send that it takes nothing more (`true`), or it takes something again:
     /// until then its requests wait, and it is told nothing.
-    pub fn pause(&mut self, now_ms: u64, id: u64, paused: bool, out: &mut Vec<Output>) {
+    pub fn pause(&mut self, now_ms: u64, id: u64, paused: bool, out: &mut Vec<PeerOutput>) {
         self.server.pause(now_ms, id, paused);
         self.settle(now_ms, out);
     }
 
     /// Whether the application takes events. While it does not nothing is asked for; what has been asked for before
     /// still comes.
-    pub fn reading(&mut self, now_ms: u64, reading: bool, out: &mut Vec<Output>) {
+    pub fn reading(&mut self, now_ms: u64, reading: bool, out: &mut Vec<PeerOutput>) {
         self.fetcher.reading(now_ms, &mut self.rng, reading, out);
         self.settle(now_ms, out);
     }
@@ -273,7 +274,7 @@ impl Peer {
     }
 
     /// Answers what may be answered, and tells others what is new.
-    fn settle(&mut self, now_ms: u64, out: &mut Vec<Output>) {
+    fn settle(&mut self, now_ms: u64, out: &mut Vec<PeerOutput>) {
         let turned = std::mem::take(&mut self.fetcher.turned);
         if !turned.is_empty() && self.feeds > 0 {
             // What others told of it before this one believed it, they do not tell again.
@@ -281,7 +282,7 @@ impl Peer {
         }
         for stream in turned {
             let lineage = self.fetcher.recv.lineage(&stream);
-            self.server.end(&stream, lineage, |to, message| out.push(Output::Send { to, message }));
+            self.server.end(&stream, lineage, |to, message| out.push(PeerOutput::Send { to, message }));
         }
         let recv = &self.fetcher.recv;
         for index in 0..recv.streams() {
@@ -290,7 +291,7 @@ impl Peer {
             if self.notifier.is_at(index, lineage, (held, count), hops) {
                 continue;
             }
-            let progress = Progress { stream: stream.clone(), lineage, held, count, hops };
+            let progress = RegionProgress { stream: stream.clone(), lineage, held, count, hops };
             if self.notifier.progress(index, progress) {
                 self.server.progressed(stream);
             }
@@ -299,9 +300,9 @@ impl Peer {
     }
 
     /// The same where nothing is new of any stream.
-    fn serve(&mut self, now_ms: u64, out: &mut Vec<Output>) {
+    fn serve(&mut self, now_ms: u64, out: &mut Vec<PeerOutput>) {
         let recv = &self.fetcher.recv;
-        let mut send = |to, message| out.push(Output::Send { to, message });
+        let mut send = |to, message| out.push(PeerOutput::Send { to, message });
         let hops = |stream: &Stream| recv.index(stream).map_or(UNFED, |index| self.fetcher.hops_of(index));
         self.server.serve(now_ms, recv, hops, &mut send);
         if self.server.overloaded() {

@@ -6,13 +6,13 @@ use crate::limits::STREAMS_MAX;
 use crate::name::Stream;
 use crate::positions::Position;
 
-use super::message::{Member, Message, Progress};
+use super::message::{Member, Message, RegionProgress};
 use super::notify::{FED_HERE, Notifier};
 use super::options::{Options, Stats};
-use super::peer::Output;
-use super::rng::Rng;
-use super::serve::{Server, Source, empty};
-use super::view::View;
+use super::peer::PeerOutput;
+use super::rng::RegionRng;
+use super::serve::{ServeSource, Server, empty};
+use super::view::MemberView;
 
 /// Of its members, the proxy feeds one in so many.
 const FEEDS_ONE_IN: usize = 20;
@@ -23,8 +23,8 @@ const FEEDS_MAX: usize = 128;
 /// to the outbox that each call is given, and none is to deliver something.
 #[derive(Debug)]
 pub struct ProxyPeer {
-    rng: Rng,
-    view: View,
+    rng: RegionRng,
+    view: MemberView,
     notifier: Notifier,
     server: Server,
     /// Their places in the notifier, and their lineages.
@@ -43,8 +43,8 @@ impl ProxyPeer {
     /// A proxy that knows nobody yet and has nothing. `seed` makes its choices.
     pub fn new(me: Member, options: &Options, seed: u64) -> Self {
         Self {
-            rng: Rng::new(seed),
-            view: View::new(me, None, options),
+            rng: RegionRng::new(seed),
+            view: MemberView::new(me, None, options),
             notifier: Notifier::new(options),
             server: Server::new(options, options.feed_ms),
             streams: BTreeMap::new(),
@@ -68,9 +68,9 @@ impl ProxyPeer {
     }
 
     /// Does what is due. Whose connection takes no more of what was to be sent before has to be said first.
-    pub fn tick(&mut self, now_ms: u64, source: &impl Source, out: &mut Vec<Output>) {
+    pub fn tick(&mut self, now_ms: u64, source: &impl ServeSource, out: &mut Vec<PeerOutput>) {
         if now_ms >= self.view.due_ms() {
-            self.view.tick(now_ms, &mut self.rng, |to, message| out.push(Output::Send { to, message }));
+            self.view.tick(now_ms, &mut self.rng, |to, message| out.push(PeerOutput::Send { to, message }));
             self.view_changed();
         }
         if now_ms >= self.tidy_at_ms {
@@ -83,7 +83,7 @@ impl ProxyPeer {
 
     /// The source has a stream's events up to `last` now. Clients are told when it is time: see
     /// [`due_ms`](Self::due_ms). A stream beyond the first [`STREAMS_MAX`] is not told of.
-    pub fn appended(&mut self, stream: &Stream, last: Position, out: &mut Vec<Output>) {
+    pub fn appended(&mut self, stream: &Stream, last: Position, out: &mut Vec<PeerOutput>) {
         let Position { lineage, seq: count } = last;
         let known = self.streams.get(stream).copied();
         if known.is_none() && self.streams.len() >= STREAMS_MAX {
@@ -93,9 +93,10 @@ impl ProxyPeer {
         let index = known.map_or(self.streams.len(), |(index, _)| index);
         self.streams.insert(stream.clone(), (index, lineage));
         if known.is_some_and(|(_, before)| before != lineage) {
-            self.server.end(stream, lineage, |to, message| out.push(Output::Send { to, message }));
+            self.server.end(stream, lineage, |to, message| out.push(PeerOutput::Send { to, message }));
         }
-        self.notifier.progress(index, Progress { stream: stream.clone(), lineage, held: 0, count, hops: 0 });
+        self.notifier
+            .progress(index, RegionProgress { stream: stream.clone(), lineage, held: 0, count, hops: 0 });
         self.server.progressed(stream);
     }
 
@@ -105,12 +106,12 @@ impl ProxyPeer {
         now_ms: u64,
         from: u64,
         message: Message,
-        source: &impl Source,
-        out: &mut Vec<Output>,
+        source: &impl ServeSource,
+        out: &mut Vec<PeerOutput>,
     ) {
         match message {
             Message::Gossip { me, view, answer } if me.id == from => {
-                let mut send = |message| out.push(Output::Send { to: from, message });
+                let mut send = |message| out.push(PeerOutput::Send { to: from, message });
                 if !me.reachable() {
                     self.notifier.add_direct(from);
                     self.unreachable.insert(from);
@@ -126,7 +127,7 @@ impl ProxyPeer {
             Message::Request { stream, lineage, after, .. } if lineage != source.lineage(&stream) => {
                 let own = source.lineage(&stream);
                 if lineage < own && !self.server.paused(from) {
-                    out.push(Output::Send { to: from, message: empty(stream, own, after) });
+                    out.push(PeerOutput::Send { to: from, message: empty(stream, own, after) });
                 }
             }
             Message::Request { stream, after, up_to, bytes_max, .. } => {
@@ -143,7 +144,13 @@ impl ProxyPeer {
     }
 
     /// There is a connection with a member. One that nobody can connect to is told of everything from here.
-    pub fn connected(&mut self, now_ms: u64, member: &Member, source: &impl Source, out: &mut Vec<Output>) {
+    pub fn connected(
+        &mut self,
+        now_ms: u64,
+        member: &Member,
+        source: &impl ServeSource,
+        out: &mut Vec<PeerOutput>,
+    ) {
         self.notifier.forget(member.id);
         self.members.insert(member.id);
         if !member.reachable() {
@@ -154,7 +161,13 @@ impl ProxyPeer {
     }
 
     /// There is no connection with a member any more, or none could be made.
-    pub fn disconnected(&mut self, now_ms: u64, id: u64, source: &impl Source, out: &mut Vec<Output>) {
+    pub fn disconnected(
+        &mut self,
+        now_ms: u64,
+        id: u64,
+        source: &impl ServeSource,
+        out: &mut Vec<PeerOutput>,
+    ) {
         self.view.lost(id);
         self.view_changed();
         self.notifier.forget(id);
@@ -165,7 +178,14 @@ impl ProxyPeer {
     }
 
     /// As [`Peer::pause`](super::Peer::pause).
-    pub fn pause(&mut self, now_ms: u64, id: u64, paused: bool, source: &impl Source, out: &mut Vec<Output>) {
+    pub fn pause(
+        &mut self,
+        now_ms: u64,
+        id: u64,
+        paused: bool,
+        source: &impl ServeSource,
+        out: &mut Vec<PeerOutput>,
+    ) {
         self.server.pause(now_ms, id, paused);
         self.settle(now_ms, source, out);
     }
@@ -206,8 +226,8 @@ impl ProxyPeer {
         self.notifier.view_changed(&members);
     }
 
-    fn settle(&mut self, now_ms: u64, source: &impl Source, out: &mut Vec<Output>) {
-        let mut send = |to, message| out.push(Output::Send { to, message });
+    fn settle(&mut self, now_ms: u64, source: &impl ServeSource, out: &mut Vec<PeerOutput>) {
+        let mut send = |to, message| out.push(PeerOutput::Send { to, message });
         self.server.serve(now_ms, source, |_| 0, &mut send);
         if self.server.overloaded() {
             return;

@@ -8,7 +8,7 @@ use crate::limits::STREAMS_MAX;
 use crate::name::Stream;
 
 use super::message::batch_size;
-use super::serve::Source;
+use super::serve::ServeSource;
 
 /// What a batch takes in memory besides its bytes, about.
 const OVERHEAD: usize = 64;
@@ -19,7 +19,7 @@ const NEWEST: usize = 4;
 #[derive(Debug, Default)]
 pub(super) struct Recv {
     names: BTreeMap<Stream, usize>,
-    streams: Vec<Kept>,
+    streams: Vec<ReceivedKept>,
     /// By region, of which lineage its streams are.
     lineages: BTreeMap<String, u64>,
     /// The stream of each kept batch, in the order in which they were delivered.
@@ -29,7 +29,7 @@ pub(super) struct Recv {
 }
 
 #[derive(Debug)]
-struct Kept {
+struct ReceivedKept {
     name: Stream,
     held: u64,
     count: u64,
@@ -54,7 +54,7 @@ impl Recv {
         }
         let index = self.streams.len();
         self.names.insert(stream.clone(), index);
-        self.streams.push(Kept {
+        self.streams.push(ReceivedKept {
             name: stream.clone(),
             held: count,
             count,
@@ -111,7 +111,7 @@ impl Recv {
 
     /// How many bytes an event of a stream has on average, from 1; `None` if none is kept.
     pub(super) fn event_bytes(&self, index: usize) -> Option<usize> {
-        let Kept { held, count, bytes, .. } = &self.streams[index];
+        let ReceivedKept { held, count, bytes, .. } = &self.streams[index];
         let numbers = usize::try_from(count - held).unwrap_or(usize::MAX);
         bytes.checked_div(numbers).map(|bytes| bytes.max(1))
     }
@@ -143,7 +143,7 @@ impl Recv {
     }
 }
 
-impl Source for Recv {
+impl ServeSource for Recv {
     fn lineage(&self, stream: &Stream) -> u64 {
         // As long as no region has begun anew, there is no name to look for.
         if self.lineages.is_empty() { 0 } else { self.lineage_of(stream.region()) }

@@ -2,9 +2,9 @@
 
 /// A deterministic generator.
 #[derive(Clone, Debug)]
-pub(crate) struct Rng(u64);
+pub(crate) struct RegionRng(u64);
 
-impl Rng {
+impl RegionRng {
     pub(crate) fn new(seed: u64) -> Self {
         Self(seed)
     }

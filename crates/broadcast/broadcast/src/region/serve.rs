@@ -2,8 +2,8 @@
 //! so that whoever asks for much gets it more slowly, and whoever reads slowly holds nobody up.
 //!
 //! What waits is bounded: one request for each stream and member (a later one replaces it), a limited number of them
-//! for each member besides those that stand, a limited number of members. What waited for longer than its sender does is
-//! dropped.
+//! for each member besides those that stand, a limited number of members. What waited for longer than its sender does
+//! is dropped.
 //!
 //! A request may stand: whoever asked is fed, in rounds, with what comes, until it takes the request back or its
 //! connection ends. A limited number of members is fed of each stream, and no more than the bytes a second allow: where
@@ -25,8 +25,8 @@ const REQUESTS_MAX: usize = 64;
 const MEMBERS_MAX: usize = 1 << 16;
 /// Bytes of one answer, if a single batch is not larger.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
-/// Bytes of answers to one member after which it gets none until the next tick: by then the shell has seen what waits for its
-/// connection, and says if that takes no more.
+/// Bytes of answers to one member after which it gets none until the next tick: by then the shell has seen what waits
+/// for its connection, and says if that takes no more.
 const TICK_BYTES_MAX: usize = 256 << 10;
 /// Bytes below which batches are put together, and what they make together at most: every listener that they get to
 /// handles one in place of many.
@@ -37,7 +37,7 @@ const LEAVES_ONE_IN: usize = 2;
 const FULL_MS: u64 = 5_000;
 
 /// Where the answers come from: what a client keeps, or a proxy's histories.
-pub trait Source {
+pub trait ServeSource {
     /// The lineage of a stream's region, of which it has the stream.
     fn lineage(&self, stream: &Stream) -> u64;
 
@@ -58,7 +58,7 @@ pub(super) struct Server {
     fed_turns: VecDeque<u64>,
     turns: VecDeque<u64>,
     /// Requests that stand.
-    standing: BTreeMap<Stream, Standing>,
+    standing: BTreeMap<Stream, ServeStanding>,
     /// When a stream with news may have a round.
     round_at_ms: u64,
     feed_ms: u64,
@@ -72,7 +72,7 @@ pub(super) struct Server {
 
 #[derive(Debug)]
 struct Queue {
-    requests: VecDeque<Request>,
+    requests: VecDeque<ServeRequest>,
     budget: Budget,
     /// Bytes of answers since that tick.
     answered: (u64, usize),
@@ -83,7 +83,7 @@ struct Queue {
 }
 
 #[derive(Debug)]
-struct Request {
+struct ServeRequest {
     stream: Stream,
     after: u64,
     up_to: u64,
@@ -95,7 +95,7 @@ struct Request {
 
 /// Who is fed of a stream.
 #[derive(Debug, Default)]
-struct Standing {
+struct ServeStanding {
     members: Vec<Fed>,
     news: bool,
     round_at_ms: u64,
@@ -200,8 +200,8 @@ impl Server {
         self.standing.values().map(|standing| standing.members.len()).sum()
     }
 
-    /// Takes a request. One that is to stand does if fewer than `feeds_max` others are fed of its stream, which has to be one that
-    /// is here: whoever asks for others would take all room there is.
+    /// Takes a request. One that is to stand does if fewer than `feeds_max` others are fed of its stream, which has to
+    /// be one that is here: whoever asks for others would take all room there is.
     pub(super) fn request(
         &mut self,
         now_ms: u64,
@@ -222,7 +222,7 @@ impl Server {
                 return;
             }
         }
-        self.enqueue(now_ms, from, Request { stream, after, up_to, bytes_max, at_ms: now_ms, stands });
+        self.enqueue(now_ms, from, ServeRequest { stream, after, up_to, bytes_max, at_ms: now_ms, stands });
     }
 
     /// A request stands from now on in place of the one that did, if there is room for it, or none does.
@@ -253,8 +253,8 @@ impl Server {
         }
     }
 
-    /// A stream begins anew: what was asked for of it is no more. Those that were fed of it are told that, and in which lineage it is
-    /// now; they ask again.
+    /// A stream begins anew: what was asked for of it is no more. Those that were fed of it are told that, and in which
+    /// lineage it is now; they ask again.
     pub(super) fn end(&mut self, stream: &Stream, lineage: u64, mut send: impl FnMut(u64, Message)) {
         for queue in self.queues.values_mut() {
             queue.requests.retain(|request| request.stream != *stream);
@@ -265,12 +265,13 @@ impl Server {
         }
     }
 
-    fn enqueue(&mut self, now_ms: u64, from: u64, request: Request) {
+    fn enqueue(&mut self, now_ms: u64, from: u64, request: ServeRequest) {
         let is_full = self.queue(now_ms, from).requests.len() >= REQUESTS_MAX;
         // One that stands has its place: of each stream there is one.
         let has_room = !is_full || (request.stands && self.feeds(from, &request.stream));
         let queue = self.queue(now_ms, from);
-        let alike = |waiting: &Request| waiting.stream == request.stream && waiting.stands == request.stands;
+        let alike =
+            |waiting: &ServeRequest| waiting.stream == request.stream && waiting.stands == request.stands;
         match queue.requests.iter().position(alike) {
             Some(at) => queue.requests[at] = request,
             None if has_room => queue.requests.push_back(request),
@@ -295,7 +296,7 @@ impl Server {
     }
 
     /// Those that are fed get what they lack of the streams whose round it is. Those that are left are told.
-    fn round(&mut self, now_ms: u64, source: &impl Source, send: &mut impl FnMut(u64, Message)) {
+    fn round(&mut self, now_ms: u64, source: &impl ServeSource, send: &mut impl FnMut(u64, Message)) {
         if now_ms < self.round_at_ms {
             return;
         }
@@ -325,7 +326,8 @@ impl Server {
             lack.extend(members.map(|fed| (fed.member, stream.clone(), fed.after, fed.bytes_max)));
         }
         for (member, stream, after, bytes_max) in lack {
-            let request = Request { stream, after, up_to: STANDING, bytes_max, at_ms: now_ms, stands: true };
+            let request =
+                ServeRequest { stream, after, up_to: STANDING, bytes_max, at_ms: now_ms, stands: true };
             self.enqueue(now_ms, member, request);
         }
     }
@@ -339,7 +341,7 @@ impl Server {
     pub(super) fn serve(
         &mut self,
         now_ms: u64,
-        source: &impl Source,
+        source: &impl ServeSource,
         hops: impl Fn(&Stream) -> u8,
         mut send: impl FnMut(u64, Message),
     ) {
@@ -353,7 +355,7 @@ impl Server {
         &mut self,
         fed: bool,
         now_ms: u64,
-        source: &impl Source,
+        source: &impl ServeSource,
         hops: &impl Fn(&Stream) -> u8,
         send: &mut impl FnMut(u64, Message),
     ) {
@@ -462,7 +464,7 @@ impl Server {
     }
 }
 
-struct Answer {
+struct ServeAnswer {
     message: Message,
     events: u64,
     /// The last number that it has or passes over.
@@ -477,13 +479,13 @@ impl Queue {
     }
 }
 
-impl Standing {
+impl ServeStanding {
     /// Takes away some of those that still wait for the last round, the latest first, so that what can be sent suffices
     /// for the others. One is always kept.
     fn leave(&mut self, now_ms: u64, stream: &Stream, queues: &BTreeMap<u64, Queue>) -> Vec<Fed> {
         let waits = |fed: &Fed| {
             queues.get(&fed.member).is_some_and(|queue| {
-                let of = |request: &Request| request.stands && request.stream == *stream;
+                let of = |request: &ServeRequest| request.stands && request.stream == *stream;
                 !queue.paused && queue.requests.iter().any(of)
             })
         };
@@ -497,7 +499,7 @@ impl Standing {
 }
 
 /// What is sent of a stream.
-struct Gathered {
+struct ServeGathered {
     stream: Stream,
     after: u64,
     up_to: u64,
@@ -516,14 +518,14 @@ pub(super) fn empty(stream: Stream, lineage: u64, after: u64) -> Message {
 /// The answer to a request; `None` if the stream is not known here. What the one before was is used again if it is the
 /// same.
 fn answer(
-    source: &impl Source,
-    request: &Request,
+    source: &impl ServeSource,
+    request: &ServeRequest,
     hops: u8,
     stands: bool,
-    before: &mut Option<Gathered>,
-) -> Option<Answer> {
+    before: &mut Option<ServeGathered>,
+) -> Option<ServeAnswer> {
     let (held, count) = source.held(&request.stream)?;
-    let same = |gathered: &Gathered| {
+    let same = |gathered: &ServeGathered| {
         gathered.stream == request.stream
             && (gathered.after, gathered.up_to) == (request.after, request.up_to)
             && gathered.bytes_max == request.bytes_max
@@ -532,18 +534,18 @@ fn answer(
         Some(gathered) => gathered,
         None => gather(source, request, held),
     };
-    let Gathered { last, events, .. } = gathered;
+    let ServeGathered { last, events, .. } = gathered;
     let (stream, after, complete) = (request.stream.clone(), request.after, last >= count);
     let batches = gathered.batches.clone();
     *before = Some(gathered);
     let lineage = source.lineage(&stream);
     let message = Message::Events { stream, lineage, after, held, count, hops, stands, batches };
-    Some(Answer { message, events, last, complete })
+    Some(ServeAnswer { message, events, last, complete })
 }
 
 /// Reads what is asked for. What is kept no longer is left out: the answer says so by `held`.
-fn gather(source: &impl Source, request: &Request, held: u64) -> Gathered {
-    let Request { ref stream, after, up_to, bytes_max, .. } = *request;
+fn gather(source: &impl ServeSource, request: &ServeRequest, held: u64) -> ServeGathered {
+    let ServeRequest { ref stream, after, up_to, bytes_max, .. } = *request;
     let mut batches: Vec<Batch> = Vec::new();
     let (mut last, mut bytes, mut events) = (after.max(held), 0, 0);
     while last < up_to && batches.len() < BATCHES_MAX && (bytes < bytes_max || batches.is_empty()) {
@@ -555,7 +557,7 @@ fn gather(source: &impl Source, request: &Request, held: u64) -> Gathered {
         (last, bytes, events) = (batch.last, bytes + size, events + u64::from(batch.count));
         batches.push(batch);
     }
-    Gathered { stream: stream.clone(), after, up_to, bytes_max, batches: join(batches), last, events }
+    ServeGathered { stream: stream.clone(), after, up_to, bytes_max, batches: join(batches), last, events }
 }
 
 /// Puts small batches together.

@@ -1,6 +1,6 @@
 //! A little seeded world: a proxy, clients, connections that delay, break and can be cut, and the check that every
-//! client gets every number once and in order, as the event that was published or as a tombstone of a collected one; of one
-//! lineage, until it is told that the region has begun anew.
+//! client gets every number once and in order, as the event that was published or as a tombstone of a collected one; of
+//! one lineage, until it is told that the region has begun anew.
 
 mod asking;
 mod lineage;
@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 
-use super::rng::Rng;
+use super::rng::RegionRng;
 use super::*;
 use crate::limits::STREAMS_MAX;
 use crate::{Batch, Content, Position, Stream, Writer};
@@ -24,7 +24,7 @@ fn payload(lineage: u64, seq: u64) -> Bytes {
     Bytes::from(format!("{lineage}/{seq}"))
 }
 
-impl Source for History {
+impl ServeSource for History {
     fn lineage(&self, _: &Stream) -> u64 {
         self.1
     }
@@ -74,7 +74,7 @@ struct World {
     now: u64,
     steps: BTreeMap<(u64, u64), Step>,
     number: u64,
-    rng: Rng,
+    rng: RegionRng,
     proxy: ProxyPeer,
     history: History,
     nodes: BTreeMap<u64, Node>,
@@ -107,7 +107,7 @@ impl World {
             now: 0,
             steps: BTreeMap::new(),
             number: 0,
-            rng: Rng::new(seed),
+            rng: RegionRng::new(seed),
             proxy: ProxyPeer::new(member(PROXY), &options, seed),
             history: History::default(),
             nodes: BTreeMap::new(),
@@ -261,12 +261,14 @@ impl World {
         self.now = end;
     }
 
-    fn carry_out(&mut self, id: u64, out: Vec<Output>) {
+    fn carry_out(&mut self, id: u64, out: Vec<PeerOutput>) {
         for output in out {
             match output {
-                Output::Send { to, message } => self.send(id, to, message),
-                Output::Deliver { stream, lineage, batch } => self.delivered(id, &stream, lineage, &batch),
-                Output::Anew { lineage, .. } => {
+                PeerOutput::Send { to, message } => self.send(id, to, message),
+                PeerOutput::Deliver { stream, lineage, batch } => {
+                    self.delivered(id, &stream, lineage, &batch)
+                }
+                PeerOutput::Anew { lineage, .. } => {
                     let node = self.nodes.get_mut(&id).unwrap();
                     assert!(lineage > node.lineage, "client {id}: {lineage} after {}", node.lineage);
                     node.got.clear();
@@ -596,7 +598,7 @@ fn a_client_whose_application_does_not_read_asks_for_nothing() {
     assert_eq!(world.nodes[&10].got.get(&stream(0)), None);
     world.nodes.get_mut(&10).unwrap().peer.reading(world.now, true, &mut out);
     for output in out {
-        let Output::Send { to, message } = output else { panic!("nothing was asked for before") };
+        let PeerOutput::Send { to, message } = output else { panic!("nothing was asked for before") };
         world.send(10, to, message);
     }
     world.settle();
@@ -622,7 +624,7 @@ fn requests_are_answered_within_the_budget_in_turns_and_wait_while_a_connection_
     for now in 0..1_000 {
         proxy.tick(now, &history, &mut out);
         for output in out.drain(..) {
-            let Output::Send { to, message: Message::Events { .. } } = output else { continue };
+            let PeerOutput::Send { to, message: Message::Events { .. } } = output else { continue };
             *answers.entry(to).or_default() += 1;
             proxy.receive(now, to, request(100), &history, &mut Vec::new());
         }
@@ -643,9 +645,9 @@ fn whoever_asks_for_everything_gets_a_bounded_part_of_it_until_it_is_said_whethe
     let mut out = Vec::new();
     proxy.appended(&stream(0), at(EVENTS), &mut out);
     // What it gets of that: bytes, and up to which number.
-    let gets = |out: &mut Vec<Output>| {
+    let gets = |out: &mut Vec<PeerOutput>| {
         out.drain(..).fold((0, 0), |(bytes, last), output| match output {
-            Output::Send { to: 10, message } => {
+            PeerOutput::Send { to: 10, message } => {
                 let Message::Events { batches, .. } = &message else { return (bytes, last) };
                 (bytes + message.size(), batches.last().map_or(last, |batch| batch.last))
             }
@@ -696,7 +698,7 @@ fn who_asks_for_streams_that_are_none_takes_bounded_room_and_keeps_nobody_from_b
     assert_eq!(proxy.stats().feeds, 1);
 
     let mut peer = Peer::new(member(20), member(PROXY), BTreeMap::new(), Options::default(), 1);
-    let begun = Progress { stream: stream(0), lineage: 0, held: 0, count: 10, hops: 0 };
+    let begun = RegionProgress { stream: stream(0), lineage: 0, held: 0, count: 10, hops: 0 };
     peer.receive(0, PROXY, Message::Notify(vec![begun]), &mut out);
     peer.pause(0, 10, true, &mut out);
     (1..=MADE_UP).for_each(|number| peer.receive(0, 10, standing(number), &mut out));
@@ -728,7 +730,7 @@ fn a_proxy_leaves_those_that_it_cannot_feed_in_time_and_says_so() {
         }
         proxy.tick(now, &history, &mut out);
         for output in out.drain(..) {
-            let Output::Send { to, message: Message::Events { stands, batches, .. } } = output else {
+            let PeerOutput::Send { to, message: Message::Events { stands, batches, .. } } = output else {
                 continue;
             };
             if stands {
@@ -766,13 +768,14 @@ fn a_client_keeps_a_bounded_number_of_bytes() {
 fn messages_that_lie_are_survived() {
     let mut peer = Peer::new(member(10), member(PROXY), BTreeMap::new(), small(), 1);
     let mut out = Vec::new();
-    let notify =
-        |count| Message::Notify(vec![Progress { stream: stream(0), lineage: 0, held: 0, count, hops: 1 }]);
+    let notify = |count| {
+        Message::Notify(vec![RegionProgress { stream: stream(0), lineage: 0, held: 0, count, hops: 1 }])
+    };
     peer.receive(0, 66, notify(u64::MAX), &mut out);
     let mut sent = 0;
     for now in 0..2_000 {
         for output in std::mem::take(&mut out) {
-            let Output::Send { to, message: Message::Request { after, .. } } = output else { continue };
+            let PeerOutput::Send { to, message: Message::Request { after, .. } } = output else { continue };
             sent += 1;
             // Whoever is asked claims to have it all, and gives nothing, or what was not asked for.
             let mut writer = Writer::new(1 << 40);
@@ -869,7 +872,8 @@ fn events_numbered_from_one_too_early_are_caught() {
     planted(shift, 0);
 }
 
-/// A life of a region, from a seed: clients join, leave, crash, are slow and cut off, and in the end all have everything.
+/// A life of a region, from a seed: clients join, leave, crash, are slow and cut off, and in the end all have
+/// everything.
 fn live(seed: u64) {
     // Every fourth one by the paper's protocol alone.
     let feeds = if seed % 4 == 3 { 0 } else { small().feeds };
@@ -966,7 +970,7 @@ fn streams_beyond_the_bound_are_left_out_and_counted_by_the_proxy_and_by_listene
     for n in 0..STREAMS_MAX + 2 {
         let stream = Stream::parse(&format!("r/{n:05}")).unwrap();
         proxy.appended(&stream, at(1), &mut out);
-        let progress = Progress { stream, lineage: 0, held: 0, count: 1, hops: 0 };
+        let progress = RegionProgress { stream, lineage: 0, held: 0, count: 1, hops: 0 };
         peer.receive(0, PROXY, Message::Notify(vec![progress]), &mut out);
         out.clear();
     }

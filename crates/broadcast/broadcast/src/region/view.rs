@@ -9,9 +9,9 @@
 //! - Who crashes is reinforced by nobody, and its entries age: the number of rounds since it was heard itself travels
 //!   with an entry, and ends it. Who finds that a neighbour's connection ended forgets it at once.
 
-use super::message::{Member, Message, Seen};
+use super::message::{Member, Message, MessageSeen};
 use super::options::Options;
-use super::rng::Rng;
+use super::rng::RegionRng;
 
 /// Rounds after which an entry is dropped that nobody has renewed. Entries live for about V / 2 rounds anyway.
 const ROUNDS_MAX: u16 = 30;
@@ -22,11 +22,11 @@ const LOST_MAX: usize = 64;
 const NEW_ONE_IN: usize = 4;
 
 #[derive(Debug)]
-pub(super) struct View {
+pub(super) struct MemberView {
     me: Member,
     /// `None` in the proxy's own view.
     proxy: Option<Member>,
-    seen: Vec<Seen>,
+    seen: Vec<MessageSeen>,
     /// Lost members, and the round until which others' word for them is not taken.
     lost: Vec<(u64, u64)>,
     round: u64,
@@ -36,7 +36,7 @@ pub(super) struct View {
     proxy_rounds: u64,
 }
 
-impl View {
+impl MemberView {
     pub(super) fn new(me: Member, proxy: Option<Member>, options: &Options) -> Self {
         let mut view = Self {
             me,
@@ -72,7 +72,7 @@ impl View {
     }
 
     /// The round, if it is due: whom to send what.
-    pub(super) fn tick(&mut self, now_ms: u64, rng: &mut Rng, mut send: impl FnMut(u64, Message)) {
+    pub(super) fn tick(&mut self, now_ms: u64, rng: &mut RegionRng, mut send: impl FnMut(u64, Message)) {
         if now_ms < self.next_ms {
             return;
         }
@@ -108,9 +108,9 @@ impl View {
     /// Takes over what another member sent; its answer, if it wants one.
     pub(super) fn receive(
         &mut self,
-        rng: &mut Rng,
+        rng: &mut RegionRng,
         from: Member,
-        view: Vec<Seen>,
+        view: Vec<MessageSeen>,
         answer: bool,
     ) -> Option<Message> {
         let reply = (!answer).then(|| match from.reachable() {
@@ -123,9 +123,9 @@ impl View {
         let sender = from.id;
         self.lost.retain(|(id, _)| *id != sender);
         if from.reachable() {
-            self.take(Seen { member: from, rounds: 0 });
+            self.take(MessageSeen { member: from, rounds: 0 });
         }
-        let (known, mut new): (Vec<Seen>, Vec<Seen>) = view
+        let (known, mut new): (Vec<MessageSeen>, Vec<MessageSeen>) = view
             .into_iter()
             .filter(|seen| {
                 let lost = self.lost.iter().any(|(id, _)| *id == seen.member.id);
@@ -172,7 +172,7 @@ impl View {
         Message::Gossip { me: self.me.clone(), view: self.seen.clone(), answer }
     }
 
-    fn take(&mut self, new: Seen) {
+    fn take(&mut self, new: MessageSeen) {
         if new.member.id == self.me.id {
             return;
         }
@@ -188,7 +188,7 @@ impl View {
         let Some(proxy) = &self.proxy else { return };
         let id = proxy.id;
         if self.seen.len() < self.view_max && self.seen.iter().all(|seen| seen.member.id != id) {
-            self.seen.push(Seen { member: proxy.clone(), rounds: 0 });
+            self.seen.push(MessageSeen { member: proxy.clone(), rounds: 0 });
         }
     }
 }

@@ -4,19 +4,19 @@
 //! which is the same for a new event, for what a failed replica in between did not hand on, and for a replica
 //! that joins with nothing. Back go the numbers up to which all from there to the tail hold.
 //!
-//! A replica joins behind the tail. When it has been sent everything, and holds what that was, the tail hands over: from
-//! then on it counts nothing as held that the joining replica does not hold as well, and tells it what publishers have
-//! published. Only then the configuration service hears that it caught up. So whatever was acknowledged before it became
-//! a member, and by whoever knows of that or not, it has. And one whose disk stands still is not handed over to: it keeps
-//! nobody waiting, and is sent no more than a bounded part of the history.
+//! A replica joins behind the tail. When it has been sent everything, and holds what that was, the tail hands over:
+//! from then on it counts nothing as held that the joining replica does not hold as well, and tells it what publishers
+//! have published. Only then the configuration service hears that it caught up. So whatever was acknowledged before it
+//! became a member, and by whoever knows of that or not, it has. And one whose disk stands still is not handed over to:
+//! it keeps nobody waiting, and is sent no more than a bounded part of the history.
 //!
-//! What keeps the others waiting all the same is told to the configuration service (`waits.rs`), which removes it. A tail
-//! does not give a handover up by itself: the service may know already that the joining replica caught up, and only
-//! the next epoch says that it did not become a member.
+//! What keeps the others waiting all the same is told to the configuration service (`waits.rs`), which removes it. A
+//! tail does not give a handover up by itself: the service may know already that the joining replica caught up, and
+//! only the next epoch says that it did not become a member.
 //!
-//! What a joining replica has beyond what is held without it may come to nothing: the tail may die, and the next one give the
-//! same numbers to other events. So it moves into its history only what the tail says is held without it, and forgets the
-//! rest when it joins behind another tail, or it may have been another one meanwhile.
+//! What a joining replica has beyond what is held without it may come to nothing: the tail may die, and the next one
+//! give the same numbers to other events. So it moves into its history only what the tail says is held without it, and
+//! forgets the rest when it joins behind another tail, or it may have been another one meanwhile.
 //!
 //! A link carries something only while both its ends are in the same epoch; a replica follows anew in each.
 //! Messages of an earlier epoch are left out, so a replica that was removed can neither append nor acknowledge.
@@ -30,11 +30,11 @@ use crate::message::{Chain, Message, Origin, PublisherId, ReplicaId, Role};
 use crate::name::Stream;
 use crate::positions::Position;
 use crate::record::Record;
-use crate::replica::follower::Follower;
+use crate::replica::follower::StreamFollower;
 use crate::replica::greeting::Greeting;
 use crate::replica::stream::{Collects, StreamState};
 use crate::replica::{
-    Connection, ConnectionId, MESSAGE_BYTES, Output, Peer, Replica, Ticket, WAITING_BYTES_MAX,
+    Connection, ConnectionId, MESSAGE_BYTES, Peer, Replica, ReplicaOutput, ReplicaTicket, WAITING_BYTES_MAX,
     size_of_message,
 };
 
@@ -116,7 +116,7 @@ impl Replica {
         self.forgot += 1;
         self.watch.forgot();
         if self.config.durability.needs_disk() {
-            self.outputs.push(Output::Persist { record: Record::Forgot, ticket: None });
+            self.outputs.push(ReplicaOutput::Persist { record: Record::Forgot, ticket: None });
         }
     }
 
@@ -152,7 +152,7 @@ impl Replica {
             return;
         }
         if let Some(connection) = self.connections.get_mut(&from) {
-            connection.follows = Some(Follower::new(epoch, lineage, counts.into_iter().collect()));
+            connection.follows = Some(StreamFollower::new(epoch, lineage, counts.into_iter().collect()));
             self.receivers.insert(from);
             self.look_at_follower(from);
         }
@@ -192,7 +192,7 @@ impl Replica {
         } else {
             return;
         };
-        self.outputs.push(Output::Close(from, why));
+        self.outputs.push(ReplicaOutput::Close(from, why));
         if let Some(connection) = self.connections.get_mut(&from) {
             connection.follows = None;
         }
@@ -236,7 +236,7 @@ impl Replica {
         self.state_of(&stream).applied_elsewhere(last);
         if self.is_kept(&stream) {
             let record = Record::Applied { stream, last };
-            self.outputs.push(Output::Persist { record, ticket: None });
+            self.outputs.push(ReplicaOutput::Persist { record, ticket: None });
         }
     }
 
@@ -245,13 +245,13 @@ impl Replica {
         if self.is_kept(&stream) {
             let ticket = self.ticket(&stream, batch.last);
             let record = Record::Stored { stream: stream.clone(), batch, origin };
-            self.outputs.push(Output::Persist { record, ticket: Some(ticket) });
+            self.outputs.push(ReplicaOutput::Persist { record, ticket: Some(ticket) });
         }
         self.settle(&stream);
     }
 
     /// The disk has what a ticket stands for, and what was to be written before it.
-    pub fn persisted(&mut self, now_ms: u64, ticket: &Ticket) {
+    pub fn persisted(&mut self, now_ms: u64, ticket: &ReplicaTicket) {
         self.now_ms = now_ms;
         if (ticket.forgot, ticket.elsewhere) != (self.forgot, self.elsewhere(&ticket.stream)) {
             return;
@@ -263,14 +263,14 @@ impl Replica {
     }
 
     /// Tickets for all that is there, to be given back once a disk has it that was given none of it before.
-    pub fn tickets(&self) -> Vec<Ticket> {
+    pub fn tickets(&self) -> Vec<ReplicaTicket> {
         let kept = self.streams.iter().filter(|(stream, _)| self.is_kept(stream));
         kept.map(|(stream, state)| self.ticket(stream, state.last())).collect()
     }
 
-    fn ticket(&self, stream: &Stream, last: u64) -> Ticket {
+    fn ticket(&self, stream: &Stream, last: u64) -> ReplicaTicket {
         let elsewhere = self.elsewhere(stream);
-        Ticket { stream: stream.clone(), last, elsewhere, forgot: self.forgot }
+        ReplicaTicket { stream: stream.clone(), last, elsewhere, forgot: self.forgot }
     }
 
     /// The lineage of a stream's region, if that is another one: what it has of its own it may keep in another one.
@@ -291,7 +291,7 @@ impl Replica {
             }
             if self.is_kept(&stream) {
                 let record = Record::Publishers { stream, numbers };
-                self.outputs.push(Output::Persist { record, ticket: None });
+                self.outputs.push(ReplicaOutput::Persist { record, ticket: None });
             }
         }
     }
@@ -397,11 +397,12 @@ impl Replica {
                 state.times_up_to(held).for_each(|time_ms| delays.add(wall_ms.saturating_sub(time_ms)));
             }
             state.settle(held);
-            self.outputs.push(Output::Held { stream: stream.clone(), last: held });
+            self.outputs.push(ReplicaOutput::Held { stream: stream.clone(), last: held });
         }
     }
 
-    /// Tells the replica before us what all from here on hold, if that grew; there is nobody behind one that is joining.
+    /// Tells the replica before us what all from here on hold, if that grew; there is nobody behind one that is
+    /// joining.
     pub(super) fn tell_held(&mut self) {
         let Some((_, through)) = self.following else { return };
         let is_member = self.chain.place(self.config.id).is_some();
@@ -459,7 +460,7 @@ impl Replica {
             {
                 let mut send = |waiting: &mut usize, message: Message| {
                     *waiting += size_of_message(&message);
-                    outputs.push(Output::Send(id, message));
+                    outputs.push(ReplicaOutput::Send(id, message));
                 };
                 let is_member = chain.place(replica).is_some();
                 let may_hand_over =
@@ -568,7 +569,7 @@ impl Replica {
                         sent.seq = batch.last;
                         let message = Message::Events { stream: stream.clone(), lineage, batch };
                         connection.waiting += size_of_message(&message);
-                        outputs.push(Output::Send(id, message));
+                        outputs.push(ReplicaOutput::Send(id, message));
                         if connection.waiting >= WAITING_BYTES_MAX {
                             connection.filled = Some(stream.clone());
                         }

@@ -29,7 +29,8 @@ impl Delays {
         self.counts.iter().sum()
     }
 
-    /// The end of the bucket, in milliseconds, below which `percent` of all are; `None` if there are none, or that one has no end.
+    /// The end of the bucket, in milliseconds, below which `percent` of all are; `None` if there are none, or that one
+    /// has no end.
     pub fn percentile_ms(&self, percent: u32) -> Option<u64> {
         let wanted = (u128::from(self.count()) * u128::from(percent)).div_ceil(100).max(1);
         let mut passed = 0;

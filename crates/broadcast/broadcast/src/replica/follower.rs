@@ -1,8 +1,8 @@
 //! A replica that follows this one: how far it was sent each stream, and how far it holds it.
 //!
 //! One that joins is sent no more than [`UNSETTLED_BYTES_MAX`] beyond what it holds, of all streams together: what its
-//! disk does not have it keeps in memory, and a disk may stand still. What it had when it began to follow counts as that
-//! much until it holds it, so that one that follows anew again and again is not sent as much each time.
+//! disk does not have it keeps in memory, and a disk may stand still. What it had when it began to follow counts as
+//! that much until it holds it, so that one that follows anew again and again is not sent as much each time.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -13,7 +13,7 @@ use crate::replica::stream::{UNSETTLED_BYTES, UNSETTLED_BYTES_MAX};
 
 /// A replica that follows this one.
 #[derive(Debug)]
-pub(super) struct Follower {
+pub(super) struct StreamFollower {
     /// The epoch in which it does.
     pub(super) epoch: u64,
     /// The lineage of what it had when it began to.
@@ -39,7 +39,7 @@ pub(super) struct Follower {
     ahead_bytes: usize,
 }
 
-impl Follower {
+impl StreamFollower {
     /// One that follows in `epoch`, and got so far in each stream of `lineage`.
     pub(super) fn new(epoch: u64, lineage: u64, counts: BTreeMap<Stream, Position>) -> Self {
         let had = counts.iter().filter(|(_, count)| count.seq > 0);
@@ -76,7 +76,8 @@ impl Follower {
         }
     }
 
-    /// How far it was sent a stream whose events are of `lineage` here: not at all, if what it was sent or had is of another one.
+    /// How far it was sent a stream whose events are of `lineage` here: not at all, if what it was sent or had is of
+    /// another one.
     pub(super) fn sent_of(&mut self, stream: &Stream, lineage: u64) -> u64 {
         match self.sent.get(stream) {
             Some(sent) if sent.lineage == lineage => return sent.seq,

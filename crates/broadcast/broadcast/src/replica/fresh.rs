@@ -1,18 +1,18 @@
-//! How old it is what a replica knows of a stream: an age says that so many milliseconds ago the stream's own region had
-//! acknowledged nothing that is not held here.
+//! How old it is what a replica knows of a stream: an age says that so many milliseconds ago the stream's own region
+//! had acknowledged nothing that is not held here.
 //!
-//! - An age counts from when it was asked for ([`Message::Ask`]), so that an answer which waited somewhere is as old as it is.
-//!   Who tells it adds how old its own knowledge is; so over any number of proxies and replicas the ages add up.
-//! - In the stream's own region the chain proves it. Nothing is acknowledged in a later epoch before one of its members,
-//!   which are some of this epoch's and some that its tail handed over to, has moved on to that. So a tail asks
-//!   the replica before it, and that one the one before it: if all of them up to the head are in the tail's
-//!   epoch when they answer, the tail has what had been acknowledged when it asked. While it hands over nobody
-//!   knows but the one that joins, so for that time it learns nothing.
+//! - An age counts from when it was asked for ([`Message::Ask`]), so that an answer which waited somewhere is as old as
+//!   it is. Who tells it adds how old its own knowledge is; so over any number of proxies and replicas the ages add up.
+//! - In the stream's own region the chain proves it. Nothing is acknowledged in a later epoch before one of its
+//!   members, which are some of this epoch's and some that its tail handed over to, has moved on to that. So a tail
+//!   asks the replica before it, and that one the one before it: if all of them up to the head are in the tail's epoch
+//!   when they answer, the tail has what had been acknowledged when it asked. While it hands over nobody knows but the
+//!   one that joins, so for that time it learns nothing.
 //! - In other regions a head asks all proxies that it knows, and what it learns goes down its chain in the same way.
-//!   What it is told is more than it holds, perhaps: that counts once it holds as much. Less than it holds says nothing of
-//!   that: whoever says so has not got as far himself. From whom a stream comes says at least
-//!   as much as it has sent, so of a stream that goes on something is always learnt. In the chain less counts as well: a
-//!   replica may not know yet what those behind it hold.
+//!   What it is told is more than it holds, perhaps: that counts once it holds as much. Less than it holds says nothing
+//!   of that: whoever says so has not got as far himself. From whom a stream comes says at least as much as it has
+//!   sent, so of a stream that goes on something is always learnt. In the chain less counts as well: a replica may not
+//!   know yet what those behind it hold.
 //! - What is told of another lineage than is held says nothing.
 //! - A tail that was removed and does not know, or a region that is cut off, is answered by nobody: its ages grow.
 
@@ -98,8 +98,8 @@ impl Replica {
         }
     }
 
-    /// So many milliseconds ago a stream's own region had acknowledged nothing that is not held here; [`AGE_UNKNOWN`] if that
-    /// was never known.
+    /// So many milliseconds ago a stream's own region had acknowledged nothing that is not held here; [`AGE_UNKNOWN`]
+    /// if that was never known.
     pub fn age_ms(&self, stream: &Stream) -> u32 {
         let Some(state) = self.streams.get(stream) else { return AGE_UNKNOWN };
         let mut known = self.known.get(stream).copied().unwrap_or_default();

@@ -1,20 +1,22 @@
 //! Which beginning of its region's events a replica has (`Chain::lineage`).
 //!
-//! When all that have a region's events are lost, or stay away for too long, its chain begins with a replica that was no
-//! member, and gives the same numbers to other events. Whoever comes back later has some that nobody else will ever have,
-//! under numbers that others have events for. How far it is says nothing about that once the chain has gone further; the lineage does.
+//! When all that have a region's events are lost, or stay away for too long, its chain begins with a replica that was
+//! no member, and gives the same numbers to other events. Whoever comes back later has some that nobody else will ever
+//! have, under numbers that others have events for. How far it is says nothing about that once the chain has gone
+//! further; the lineage does.
 //!
 //! - The replica that a lineage begins with keeps what it has: nobody has more.
 //! - One that joins keeps what it has until it reaches the chain's tail: until then the next chain may begin with it.
 //! - What is dropped is all of it, streams of other regions as well. Those come again, from the tail like the others.
 //!
-//! Other regions have events of it too. What says how far somebody is says of which lineage, and counts only together with what is
-//! of the same one:
-//! - All that a replica has of another region is of one lineage. A head that hears of a greater one, from whomever, drops what it has
-//!   of that region and takes it from its beginning; of a smaller one it takes nothing.
-//! - Down the chain it is the replica before that knows: the one behind drops what it has of another lineage than what comes.
-//! - So whoever is behind another one in a chain has no greater lineage of any region, and no more of the same, but one that
-//!   joins: it takes what the chain has.
+//! Other regions have events of it too. What says how far somebody is says of which lineage, and counts only together
+//! with what is of the same one:
+//! - All that a replica has of another region is of one lineage. A head that hears of a greater one, from whomever,
+//!   drops what it has of that region and takes it from its beginning; of a smaller one it takes nothing.
+//! - Down the chain it is the replica before that knows: the one behind drops what it has of another lineage than what
+//!   comes.
+//! - So whoever is behind another one in a chain has no greater lineage of any region, and no more of the same, but one
+//!   that joins: it takes what the chain has.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +25,7 @@ use crate::message::{Has, Message};
 use crate::name::Stream;
 use crate::record::Record;
 use crate::replica::stream::StreamState;
-use crate::replica::{Output, Replica};
+use crate::replica::{Replica, ReplicaOutput};
 
 /// Of which lineages somebody's events are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -122,13 +124,13 @@ impl Replica {
         self.forgot += 1;
         self.watch.forgot();
         if dropped.streams.values().any(|state| state.last() > 0) {
-            self.outputs.push(Output::SetAside(dropped));
+            self.outputs.push(ReplicaOutput::SetAside(dropped));
         }
         self.turn_to_lineage(false);
     }
 
-    /// It is a member of its chain, or has been handed over to: what was acknowledged until now it has, and from now on nothing is
-    /// without it.
+    /// It is a member of its chain, or has been handed over to: what was acknowledged until now it has, and from now on
+    /// nothing is without it.
     pub(super) fn is_as_good_as_a_member(&mut self) {
         if self.lineages.member == self.chain.epoch {
             return;
@@ -136,7 +138,7 @@ impl Replica {
         self.lineages.member = self.chain.epoch;
         if self.config.durability.needs_disk() {
             let record = Record::Member { epoch: self.chain.epoch };
-            self.outputs.push(Output::Persist { record, ticket: None });
+            self.outputs.push(ReplicaOutput::Persist { record, ticket: None });
         }
     }
 
@@ -144,17 +146,18 @@ impl Replica {
         self.lineages.own = self.chain.lineage;
         if self.config.durability.needs_disk() {
             let record = Record::Lineage { lineage: self.lineages.own, keeps };
-            self.outputs.push(Output::Persist { record, ticket: None });
+            self.outputs.push(ReplicaOutput::Persist { record, ticket: None });
         }
     }
 
-    /// Whether the lineage of another region can be kept: of each that is told there is a stream, and those are limited.
+    /// Whether the lineage of another region can be kept: of each that is told there is a stream, and those are
+    /// limited.
     pub(super) fn has_room_for(&self, region: &str) -> bool {
         self.lineages.others.contains_key(region) || self.lineages.others.len() < STREAMS_MAX
     }
 
-    /// The replica before this one, which is in the same epoch, sends what is of some lineage: whether it is taken. Of another
-    /// region than this one's that is what counts, whatever this replica has.
+    /// The replica before this one, which is in the same epoch, sends what is of some lineage: whether it is taken. Of
+    /// another region than this one's that is what counts, whatever this replica has.
     pub(super) fn takes(&mut self, stream: &Stream, lineage: u64) -> bool {
         if self.lineage_of(stream) == lineage {
             return true;
@@ -166,7 +169,8 @@ impl Replica {
         takes
     }
 
-    /// What comes of another region from here on is of another lineage than what this replica has of it, which is dropped.
+    /// What comes of another region from here on is of another lineage than what this replica has of it, which is
+    /// dropped.
     pub(super) fn turn_region(&mut self, region: &str, lineage: u64) {
         let is_of = |stream: &Stream| stream.region() == region;
         let (streams, kept) = std::mem::take(&mut self.streams).into_iter().partition(|(s, _)| is_of(s));
@@ -194,14 +198,14 @@ impl Replica {
         }
         let needs_disk = self.config.durability.needs_disk();
         if dropped.streams.values().any(|state| state.last() > 0) {
-            self.outputs.push(Output::SetAside(dropped));
+            self.outputs.push(ReplicaOutput::SetAside(dropped));
             if needs_disk {
                 self.watch.puts_aside(region);
             }
         }
         if needs_disk {
             let record = Record::Elsewhere { region: region.to_owned(), lineage };
-            self.outputs.push(Output::Persist { record, ticket: None });
+            self.outputs.push(ReplicaOutput::Persist { record, ticket: None });
         }
     }
 }

@@ -5,25 +5,26 @@
 //! - Two proxies that are as far may pass each other's threshold, subscribe to each other, and then both wait until
 //!   somebody else passes it again. So only one that has more than we do is subscribed to, or as much if the stream is
 //!   its own region's: what it has is never from us.
-//! - It compares what was said at different moments: of several that are as far, whoever speaks next is ahead of what the
-//!   source said a moment ago. So what another one said is compared with what the source says after it, or with what it
-//!   said last if it says nothing for two of its turns.
+//! - It compares what was said at different moments: of several that are as far, whoever speaks next is ahead of what
+//!   the source said a moment ago. So what another one said is compared with what the source says after it, or with
+//!   what it said last if it says nothing for two of its turns.
 //! - A source that died or fell silent may have advertised more than anybody else will have soon. So a source
 //!   whose connection ended, or that said nothing for `silence_ms`, is none, and the next one that has more is
 //!   subscribed to at once.
-//! - A source may live and get nothing itself: it is cut off, or its chain stands still. A slow stream would have to fall
-//!   far behind before the rule says so. So a source that brings nothing for `silence_ms`, in which another one has
-//!   more than we do, is left for that one, first of all for the stream's own region. If that brings nothing either,
-//!   because much else is on its way, there is twice as long for the next one.
+//! - A source may live and get nothing itself: it is cut off, or its chain stands still. A slow stream would have to
+//!   fall far behind before the rule says so. So a source that brings nothing for `silence_ms`, in which another one
+//!   has more than we do, is left for that one, first of all for the stream's own region. If that brings nothing
+//!   either, because much else is on its way, there is twice as long for the next one.
 //! - One that is as far as the others never passes them. So a stream is moved back to its own region's proxy once that
-//!   was as far as we are for [`RETURN_SILENCES`] times `silence_ms`, so that a link which comes and goes is not relied on.
+//!   was as far as we are for [`RETURN_SILENCES`] times `silence_ms`, so that a link which comes and goes is not relied
+//!   on.
 //! - What comes may be more than the chain takes. So a stream of which too much is on its way down the chain is asked
 //!   of nobody until half of that has left.
 //! - A subscription always begins at our own count, and what does not continue it is left out; then the
 //!   subscription is made again.
-//! - A region may begin anew, with other events under the same numbers. What a proxy says of itself is of one of its region's
-//!   lineages: of a greater one than ours we take all from the beginning, of a smaller one nothing (`lineage.rs`). Those that
-//!   have not heard of it yet say so, and are not asked, over whichever regions they are.
+//! - A region may begin anew, with other events under the same numbers. What a proxy says of itself is of one of its
+//!   region's lineages: of a greater one than ours we take all from the beginning, of a smaller one nothing
+//!   (`lineage.rs`). Those that have not heard of it yet say so, and are not asked, over whichever regions they are.
 
 use std::collections::BTreeMap;
 
@@ -52,8 +53,8 @@ pub(super) struct Expects {
     starves_ms: Option<u64>,
     /// How often in a row a source was left for that.
     starved: u32,
-    /// Since when the stream's own region's proxy, while it is not the source, has been as far as we are, and when it last
-    /// said so.
+    /// Since when the stream's own region's proxy, while it is not the source, has been as far as we are, and when it
+    /// last said so.
     direct_ms: Option<(u64, u64)>,
 }
 
@@ -68,8 +69,8 @@ impl Expects {
         seconds > 0.0 && count as f64 > seq as f64 + damping / seconds
     }
 
-    /// The stream's own region's proxy, which is not the source, says how far it is; answers whether it has been as far as
-    /// we are for long enough.
+    /// The stream's own region's proxy, which is not the source, says how far it is; answers whether it has been as far
+    /// as we are for long enough.
     fn may_return(&mut self, is_as_far: bool, now_ms: u64, silence_ms: u64) -> bool {
         if !is_as_far {
             self.direct_ms = None;
@@ -109,12 +110,12 @@ struct Other {
 
 /// What the other end of a connection, another region's tail, advertised last, as far as it is of our lineages.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct ProxyTold {
     counts: BTreeMap<Stream, u64>,
     at_ms: u64,
 }
 
-impl Told {
+impl ProxyTold {
     /// What it said of some streams counts no more.
     pub(super) fn forget(&mut self, is_of: impl Fn(&Stream) -> bool) {
         self.counts.retain(|stream, _| !is_of(stream));
@@ -122,8 +123,8 @@ impl Told {
 }
 
 impl Replica {
-    /// Says that it is alive, and if it is the tail how far it is: to all replicas, and to clients if `to_clients`; not to those
-    /// that ask for it.
+    /// Says that it is alive, and if it is the tail how far it is: to all replicas, and to clients if `to_clients`; not
+    /// to those that ask for it.
     pub(super) fn advertise(&mut self, to_clients: bool) {
         let wanted = |connection: &Connection| match connection.peer {
             _ if connection.has_asked => false,
@@ -192,7 +193,7 @@ impl Replica {
             return;
         }
         self.look_at_lineages(&counts);
-        let mut told = Told { counts: BTreeMap::new(), at_ms: self.now_ms };
+        let mut told = ProxyTold { counts: BTreeMap::new(), at_ms: self.now_ms };
         for Advertised { stream, count, .. } in &counts {
             if self.is_local(stream) || count.lineage != self.lineage_of(stream) {
                 continue;
@@ -207,7 +208,8 @@ impl Replica {
         if let Some(answers) = answers {
             self.learn(region, answers, &counts);
         }
-        // One that says nothing of a stream any more is not the tail any more, or has another lineage: it sends none of it.
+        // One that says nothing of a stream any more is not the tail any more, or has another lineage: it sends none of
+        // it.
         let mut left = Vec::new();
         for (stream, expects) in &mut self.expects {
             if expects.source == Some(from) && !told.counts.contains_key(stream) {
@@ -345,8 +347,8 @@ impl Replica {
         }
     }
 
-    /// Another region's head wants a stream's events from the one after `after` on. It was told of the stream; if that is not here
-    /// any more, its region has begun anew, and of what the head has it would be sent nothing.
+    /// Another region's head wants a stream's events from the one after `after` on. It was told of the stream; if that
+    /// is not here any more, its region has begun anew, and of what the head has it would be sent nothing.
     pub(super) fn subscribe(&mut self, from: ConnectionId, stream: Stream, after: Position) {
         if self.is_tail()
             && self.streams.contains_key(&stream)
@@ -357,8 +359,8 @@ impl Replica {
         }
     }
 
-    /// A client wants events. One that asks a replica which is not the tail is told the chain. One that is refused is sent what it
-    /// was sent before.
+    /// A client wants events. One that asks a replica which is not the tail is told the chain. One that is refused is
+    /// sent what it was sent before.
     pub(super) fn listen(&mut self, from: ConnectionId, positions: Vec<(Stream, Position)>, others: bool) {
         if !self.is_tail() {
             self.send(from, Message::Chain(self.chain.clone()));
@@ -394,8 +396,8 @@ impl Replica {
         self.send(from, Message::Listening { positions: begins });
     }
 
-    /// Where a client begins that wants to go on from a position: if that is of an earlier lineage than what is here, at the
-    /// beginning of this one.
+    /// Where a client begins that wants to go on from a position: if that is of an earlier lineage than what is here,
+    /// at the beginning of this one.
     pub fn begins(&self, (stream, position): (Stream, Position)) -> (Stream, Position) {
         let lineage = self.lineage_of(&stream);
         let position = match position.seq {
@@ -435,7 +437,7 @@ impl Replica {
             }
         }
         // Nobody listens to what is advertised any more.
-        self.connections.values_mut().for_each(|connection| connection.told = Told::default());
+        self.connections.values_mut().for_each(|connection| connection.told = ProxyTold::default());
     }
 
     /// Gives up sources that said nothing for too long.

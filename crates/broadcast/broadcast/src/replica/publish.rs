@@ -1,21 +1,21 @@
 //! Publishing (section 2.1): the head numbers a publisher's events, and answers when the tail holds them.
 
 use crate::batch::{Batch, Writer};
-use crate::history::Refusal;
+use crate::history::FinalityRefusal;
 use crate::limits::STREAMS_MAX;
 use crate::message::{Message, Origin, PublisherId, Reason};
 use crate::name::Stream;
 use crate::replica::stream::StreamState;
-use crate::replica::{Answer, ConnectionId, Output, Replica};
+use crate::replica::{ConnectionId, Replica, ReplicaAnswer, ReplicaOutput};
 
 /// Answers that wait for the events of one stream beyond which nothing that is there already is asked for.
 const ANSWERS_MAX: usize = 1 << 18;
 
 impl Replica {
-    /// A publisher's events, in its order: `first` is its own number of the first one. What it published before
-    /// is left out; what would leave a gap in its numbers is refused, as it may be a retry that overtook another. What was
-    /// answered is no gap: if this head counts, the chain forgot it, or it was refused; and if it does not count, what it
-    /// takes comes to nothing, and is known to the others when it comes again.
+    /// A publisher's events, in its order: `first` is its own number of the first one. What it published before is left
+    /// out; what would leave a gap in its numbers is refused, as it may be a retry that overtook another. What was
+    /// answered is no gap: if this head counts, the chain forgot it, or it was refused; and if it does not count, what
+    /// it takes comes to nothing, and is known to the others when it comes again.
     pub(super) fn publish(
         &mut self,
         from: ConnectionId,
@@ -80,11 +80,11 @@ impl Replica {
                 if self.answers.get(&stream).is_some_and(|answers| answers.len() >= ANSWERS_MAX) {
                     // A refusal would say that it was not published.
                     let text = format!("too many wait for what was published of {stream}");
-                    self.outputs.push(Output::Close(from, text));
+                    self.outputs.push(ReplicaOutput::Close(from, text));
                     return;
                 }
                 let number = last;
-                self.answer_later(Answer {
+                self.answer_later(ReplicaAnswer {
                     connection: from,
                     client,
                     stream,
@@ -115,8 +115,8 @@ impl Replica {
         }
         let after = state.last();
         if !batch.has_one_time() {
-            // Events have the time at which they got their number, whatever their publisher says; and none that is before
-            // another's in front of it, whatever this replica's clock says.
+            // Events have the time at which they got their number, whatever their publisher says; and none that is
+            // before another's in front of it, whatever this replica's clock says.
             let mut writer = Writer::new(after);
             if let Err(malformed) = writer.extend(&batch) {
                 return refuse(self, Reason::Invalid, malformed.to_string());
@@ -132,7 +132,7 @@ impl Replica {
         batch.state.time_ms = self.wall_ms.max(state.time_ms());
         let collects = match state.admit(&batch, &mut self.admission) {
             Ok(collects) => collects,
-            Err(refusal @ (Refusal::Busy { .. } | Refusal::Spent { .. })) => {
+            Err(refusal @ (FinalityRefusal::Busy { .. } | FinalityRefusal::Spent { .. })) => {
                 return refuse(self, Reason::Limit, refusal.to_string());
             }
             Err(refusal) => return refuse(self, Reason::Invalid, refusal.to_string()),
@@ -143,12 +143,12 @@ impl Replica {
             self.counters.published += u64::from(batch.count);
             self.stored(stream.clone(), batch, origin);
             let (seq, repeated, number) = (Some(seq), repeated > 0, last);
-            self.answer_later(Answer { connection: from, client, stream, number, seq, repeated });
+            self.answer_later(ReplicaAnswer { connection: from, client, stream, number, seq, repeated });
         }
     }
 
     /// Answers a publisher once its events up to `answer.number` are settled.
-    fn answer_later(&mut self, answer: Answer) {
+    fn answer_later(&mut self, answer: ReplicaAnswer) {
         self.answers.entry(answer.stream.clone()).or_default().push_back(answer);
     }
 
@@ -157,13 +157,13 @@ impl Replica {
         let mut due = Vec::new();
         for (stream, answers) in &mut self.answers {
             let Some(state) = self.streams.get(stream) else { continue };
-            let settled = |answer: &Answer| state.publishers.is_settled(answer.client, answer.number);
+            let settled = |answer: &ReplicaAnswer| state.publishers.is_settled(answer.client, answer.number);
             // In the order of the stream, but for retries of what was settled before: those are few.
             while answers.front().is_some_and(settled) {
                 due.extend(answers.pop_front().map(|answer| (answer, state.held())));
             }
         }
-        for (Answer { connection, stream, number, seq, repeated, .. }, held) in due {
+        for (ReplicaAnswer { connection, stream, number, seq, repeated, .. }, held) in due {
             let seq = seq.unwrap_or(held);
             self.send(connection, Message::Published { stream, number, seq, repeated });
         }

@@ -5,9 +5,9 @@
 
 use std::collections::VecDeque;
 
-use crate::batch::{Batch, Malformed};
+use crate::batch::{Batch, MalformedBatch};
 use crate::event::Collect;
-use crate::history::{Budget, Gap, History, HistoryOptions, OnItsWay, Refusal};
+use crate::history::{Budget, FinalityRefusal, Gap, History, HistoryOptions, OnItsWay};
 use crate::message::Origin;
 use crate::replica::publishers::Publishers;
 
@@ -44,7 +44,7 @@ impl Collects {
     /// Of a batch that nobody has looked at.
     pub const UNKNOWN: Self = Self { by_key: true, otherwise: true, slow: true };
 
-    fn of(batch: &Batch) -> Result<Self, Malformed> {
+    fn of(batch: &Batch) -> Result<Self, MalformedBatch> {
         let mut collects = Self { by_key: false, otherwise: false, slow: false };
         let mut cursor = batch.cursor();
         while let Some((event, _)) = cursor.next_alike(u32::MAX)? {
@@ -113,8 +113,8 @@ impl StreamState {
         self.history.last()
     }
 
-    /// The time of the last event that this replica has, or a later one: the next event gets none before it. The last event is
-    /// never collected, so whoever becomes the head knows it, whatever it was told of those before.
+    /// The time of the last event that this replica has, or a later one: the next event gets none before it. The last
+    /// event is never collected, so whoever becomes the head knows it, whatever it was told of those before.
     pub fn time_ms(&self) -> u64 {
         let held = self.history.time_ms();
         // One without events says nothing: it stands for some that were collected.
@@ -150,7 +150,7 @@ impl StreamState {
     ///
     /// The history knows what is settled. What is on its way is looked at as well where it can make a difference: for a
     /// stream whose events collect by key only, or by number only, it can't. Steps are taken from the budget.
-    pub fn admit(&mut self, batch: &Batch, budget: &mut Budget) -> Result<Collects, Refusal> {
+    pub fn admit(&mut self, batch: &Batch, budget: &mut Budget) -> Result<Collects, FinalityRefusal> {
         let collects = Collects::of(batch)?;
         let last = self.last();
         let nothing = OnItsWay::default();
@@ -165,14 +165,15 @@ impl StreamState {
         }
         let unsettled = self.unsettled.iter().map(|entry| &entry.batch);
         match self.history.admit_behind(on_its_way, unsettled, (last, batch), budget) {
-            Err(Refusal::TooMany { place }) if !self.unsettled.is_empty() => {
-                // What is on its way took a part of the steps. Is it too many for the history alone, it is so later as well.
+            Err(FinalityRefusal::TooMany { place }) if !self.unsettled.is_empty() => {
+                // What is on its way took a part of the steps. Is it too many for the history alone, it is so later as
+                // well.
                 let mut alone = Budget::default();
                 let none = std::iter::empty();
                 let admitted = self.history.admit_behind(&nothing, none, (last, batch), &mut alone);
                 budget.takes_as(&alone);
                 admitted?;
-                Err(Refusal::Spent { place })
+                Err(FinalityRefusal::Spent { place })
             }
             admitted => admitted.map(|()| collects),
         }
@@ -226,8 +227,8 @@ impl StreamState {
         self.on_its_way.settled(self.history.last());
     }
 
-    /// What is stored from here on comes from a replica that has applied the predicates up to number `last`, as it gives
-    /// it to the replica behind.
+    /// What is stored from here on comes from a replica that has applied the predicates up to number `last`, as it
+    /// gives it to the replica behind.
     pub fn applied_elsewhere(&mut self, last: u64) {
         self.history.applied_elsewhere(self.last(), last);
     }
@@ -321,11 +322,11 @@ mod tests {
         let mut stream = StreamState::new(HistoryOptions::default());
         let many = events(0, 20_000, Some(&Collect::SameKey));
         assert_eq!(stream.store(&many, None, Collects::UNKNOWN), Ok(true));
-        assert!(matches!(admitted(&mut stream), Err(Refusal::Spent { place: 0 })));
+        assert!(matches!(admitted(&mut stream), Err(FinalityRefusal::Spent { place: 0 })));
         stream.settle(20_000);
-        assert!(matches!(admitted(&mut stream), Err(Refusal::TooMany { place: 0 })));
+        assert!(matches!(admitted(&mut stream), Err(FinalityRefusal::TooMany { place: 0 })));
         assert_eq!(stream.store(&events(20_000, 1, None), None, Collects::UNKNOWN), Ok(true));
-        assert!(matches!(admitted(&mut stream), Err(Refusal::TooMany { place: 0 })));
+        assert!(matches!(admitted(&mut stream), Err(FinalityRefusal::TooMany { place: 0 })));
     }
 
     #[test]
@@ -342,6 +343,9 @@ mod tests {
         both.publish(&content, Some(&Collect::KeepLast(50))).unwrap();
         both.publish(&content, Some(&Collect::SameKey)).unwrap();
         // The first of them collects 50 events, for which the second would leave no reason.
-        assert!(matches!(stream.admit(&both.finish(0), &mut Budget::default()), Err(Refusal::Undoes { .. })));
+        assert!(matches!(
+            stream.admit(&both.finish(0), &mut Budget::default()),
+            Err(FinalityRefusal::Undoes { .. })
+        ));
     }
 }

@@ -6,8 +6,9 @@
 //!   that takes writes and finishes no sync holds what is `interval`.
 //! - Of the replica behind this one only that counts which this one's own disk has, as no more is sent to it.
 //! - When another chain is behind this replica it waits anew: who kept it waiting may be gone.
-//! - Of a region that has begun anew nothing is written before what was there of it is put aside, which is no fault of the disk:
-//!   its streams are left out until something of it is written, here and at the next one, for [`TURNING_MS`] at most.
+//! - Of a region that has begun anew nothing is written before what was there of it is put aside, which is no fault of
+//!   the disk: its streams are left out until something of it is written, here and at the next one, for [`TURNING_MS`]
+//!   at most.
 //! - A replica that was not awake did not wait: of a pause only [`AWAKE_MS`] count.
 
 use std::collections::BTreeMap;
@@ -33,14 +34,14 @@ struct Stall {
 
 /// What a look finds.
 #[derive(Clone, Copy, Default)]
-struct Found {
+struct WaitFound {
     reached: u64,
     /// Whether there is more to reach.
     is_behind: bool,
 }
 
 impl Stall {
-    fn look(&mut self, found: Found, elapsed_ms: u64) {
+    fn look(&mut self, found: WaitFound, elapsed_ms: u64) {
         if !found.is_behind || found.reached > self.reached {
             *self = Self { reached: found.reached, waited_ms: 0 };
         } else {
@@ -135,7 +136,7 @@ impl Replica {
             turning.elapsed_ms += elapsed_ms;
             turning.elapsed_ms < TURNING_MS
         });
-        let (mut on_disks, mut helds) = ([Found::default(); KINDS], [Found::default(); KINDS]);
+        let (mut on_disks, mut helds) = ([WaitFound::default(); KINDS], [WaitFound::default(); KINDS]);
         for (stream, state) in &self.streams {
             let kind = self.config.durability.of(stream) as usize;
             let last = state.last();

@@ -4,18 +4,18 @@ use super::slabs::NOBODY;
 
 /// A node's place in the list.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Links {
+pub(super) struct RecencyLinks {
     older: u32,
     newer: u32,
 }
 
-impl Links {
-    pub(super) const NONE: Links = Links { older: NOBODY, newer: NOBODY };
+impl RecencyLinks {
+    pub(super) const NONE: RecencyLinks = RecencyLinks { older: NOBODY, newer: NOBODY };
 }
 
 /// Anything that finds a node's links by its number.
-pub(super) trait Nodes {
-    fn links(&mut self, node: u32) -> &mut Links;
+pub(super) trait RecencyNodes {
+    fn links(&mut self, node: u32) -> &mut RecencyLinks;
 }
 
 /// The list's ends.
@@ -33,8 +33,8 @@ impl Recency {
     }
 
     /// Appends a node that is not in the list.
-    pub(super) fn push(&mut self, node: u32, nodes: &mut impl Nodes) {
-        *nodes.links(node) = Links { older: self.newest, newer: NOBODY };
+    pub(super) fn push(&mut self, node: u32, nodes: &mut impl RecencyNodes) {
+        *nodes.links(node) = RecencyLinks { older: self.newest, newer: NOBODY };
         match self.newest {
             NOBODY => self.oldest = node,
             newest => nodes.links(newest).newer = node,
@@ -43,8 +43,8 @@ impl Recency {
     }
 
     /// Takes a node out of the list.
-    pub(super) fn unlink(&mut self, node: u32, nodes: &mut impl Nodes) {
-        let Links { older, newer } = std::mem::replace(nodes.links(node), Links::NONE);
+    pub(super) fn unlink(&mut self, node: u32, nodes: &mut impl RecencyNodes) {
+        let RecencyLinks { older, newer } = std::mem::replace(nodes.links(node), RecencyLinks::NONE);
         match older {
             NOBODY => self.oldest = newer,
             older => nodes.links(older).newer = newer,

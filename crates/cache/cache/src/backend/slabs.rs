@@ -34,7 +34,7 @@ const LARGER_SLOT_FACTOR: u32 = 4;
 
 /// A slot of the data region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Slot {
+pub(super) struct SlabSlot {
     slab: u32,
     index: u32,
 }
@@ -57,7 +57,7 @@ struct Size {
     /// Cut out of blocks, not of slabs.
     large: bool,
     /// Freed slots, the one freed first in front.
-    resting: VecDeque<(Slot, Instant)>,
+    resting: VecDeque<(SlabSlot, Instant)>,
     /// The slab that still has slots which were never used.
     carving: Option<u32>,
 }
@@ -105,7 +105,7 @@ impl Slabs {
     ///
     /// # Panics
     /// If `len` is beyond [`ENTRY_BYTES_MAX`].
-    pub(super) fn allocate(&mut self, len: usize, now: Instant) -> Option<Slot> {
+    pub(super) fn allocate(&mut self, len: usize, now: Instant) -> Option<SlabSlot> {
         let size = self.size_for(len);
         if let Some((_, since)) = self.sizes[size].resting.front()
             && now.since(*since) >= SLOT_REST
@@ -133,10 +133,10 @@ impl Slabs {
     }
 
     /// A slot that was never used since its slab got its size.
-    fn carve(&mut self, size: usize) -> Option<Slot> {
+    fn carve(&mut self, size: usize) -> Option<SlabSlot> {
         let index = self.sizes[size].carving?;
         let slab = &mut self.slabs[index as usize];
-        let slot = Slot { slab: index, index: slab.carved };
+        let slot = SlabSlot { slab: index, index: slab.carved };
         slab.carved += 1;
         if slab.carved as usize == slab.owners.len() {
             self.sizes[size].carving = None;
@@ -145,13 +145,13 @@ impl Slabs {
         Some(slot)
     }
 
-    fn take_resting(&mut self, size: usize) -> Option<Slot> {
+    fn take_resting(&mut self, size: usize) -> Option<SlabSlot> {
         let (slot, _) = self.sizes[size].resting.pop_front()?;
         self.note_taken(slot);
         Some(slot)
     }
 
-    fn note_taken(&mut self, slot: Slot) {
+    fn note_taken(&mut self, slot: SlabSlot) {
         let slab = &mut self.slabs[slot.slab as usize];
         if slab.live == 0 {
             self.empty.remove(&slot.slab);
@@ -177,12 +177,12 @@ impl Slabs {
     }
 
     /// Says who is in a slot.
-    pub(super) fn set_owner(&mut self, slot: Slot, owner: Owner) {
+    pub(super) fn set_owner(&mut self, slot: SlabSlot, owner: Owner) {
         self.slabs[slot.slab as usize].owners[slot.index as usize] = owner;
     }
 
     /// Gives a slot back. No index entry points at it any more.
-    pub(super) fn free(&mut self, slot: Slot, now: Instant) {
+    pub(super) fn free(&mut self, slot: SlabSlot, now: Instant) {
         let slab = &mut self.slabs[slot.slab as usize];
         slab.owners[slot.index as usize] = NOBODY;
         slab.live -= 1;
@@ -195,14 +195,14 @@ impl Slabs {
     }
 
     /// Where in the data region a slot begins.
-    pub(super) fn offset(&self, slot: Slot) -> u64 {
+    pub(super) fn offset(&self, slot: SlabSlot) -> u64 {
         let slot_bytes = self.sizes[self.slabs[slot.slab as usize].size].slot_bytes;
         u64::from(slot.slab) * SLAB_BYTES + u64::from(slot.index) * u64::from(slot_bytes)
     }
 
     /// Who has to go, so that reclaiming what is empty then makes room for an entry of `len` bytes: everybody in
     /// the slab of `slot`, or in its block if a whole one is needed.
-    pub(super) fn owners_around(&self, slot: Slot, len: usize) -> Vec<Owner> {
+    pub(super) fn owners_around(&self, slot: SlabSlot, len: usize) -> Vec<Owner> {
         let first = slot.slab / SLABS_PER_BLOCK * SLABS_PER_BLOCK;
         let slabs = if self.sizes[self.size_for(len)].large {
             first..first + SLABS_PER_BLOCK
@@ -307,7 +307,7 @@ mod tests {
     #[test]
     fn without_other_room_the_slot_that_was_freed_first_is_used_at_once() {
         let mut slabs = Slabs::new(1);
-        let slots: Vec<Slot> = std::iter::from_fn(|| slabs.allocate(100_000, at(0))).collect();
+        let slots: Vec<SlabSlot> = std::iter::from_fn(|| slabs.allocate(100_000, at(0))).collect();
         assert!(slots.len() > 2);
         slabs.free(slots[2], at(0));
         slabs.free(slots[0], at(0));
@@ -337,7 +337,7 @@ mod tests {
     #[test]
     fn sixteen_emptied_slabs_of_a_block_hold_the_longest_entry_again() {
         let mut slabs = Slabs::new(1);
-        let slots: Vec<Slot> = (0..SLABS_PER_BLOCK as usize * 8)
+        let slots: Vec<SlabSlot> = (0..SLABS_PER_BLOCK as usize * 8)
             .map(|n| slabs.allocate(9000, at(0)).unwrap_or_else(|| panic!("room for entry {n}")))
             .collect();
         slabs.set_owner(slots[1], 7);
@@ -361,7 +361,7 @@ mod tests {
             steps in proptest::collection::vec((0_usize..ENTRY_BYTES_MAX, 0_u32..6, any::<prop::sample::Index>()), 1..300),
         ) {
             let mut slabs = Slabs::new(4);
-            let mut used: Vec<(Slot, u64, u64)> = Vec::new();
+            let mut used: Vec<(SlabSlot, u64, u64)> = Vec::new();
             for (n, (len, shift, index)) in steps.into_iter().enumerate() {
                 let now = at(n as u64);
                 let len = (len >> (2 * shift)).max(33);

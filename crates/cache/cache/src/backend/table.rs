@@ -11,9 +11,9 @@
 //! - **Insert.** Data entry, then hash and version into an index entry whose pointer is 0, then the pointer. A
 //!   reader sees no entry until the pointer is there. If the index entry was another key's a moment ago, the
 //!   reader may combine the new hash with the old pointer: the data entry carries its whole key.
-//! - **Remove.** The pointer becomes 0, then hash and version do; the slot is freed and rests. Were the name left there,
-//!   the pointer of the way's next key would complete it: a reader that combines the two would count a version that
-//!   this replica held long ago as its vote.
+//! - **Remove.** The pointer becomes 0, then hash and version do; the slot is freed and rests. Were the name left
+//!   there, the pointer of the way's next key would complete it: a reader that combines the two would count a version
+//!   that this replica held long ago as its vote.
 //! - **Reuse.** A reader that copied a pointer before it changed may find its slot half rewritten, or rewritten
 //!   whole for another key, or its slab cut into other slots: checksum, key and length tell.
 //! - **Overflow.** The chained entry is in the table before the bucket's flag is set, and a chained entry that
@@ -31,11 +31,11 @@ use tailwater_env::Instant;
 
 // From the module above: `tests/loom.rs` has another one.
 use super::Region;
-use super::recency::{Links, Nodes, Recency};
-use super::slabs::{NOBODY, Slabs, Slot};
+use super::recency::{Recency, RecencyLinks, RecencyNodes};
+use super::slabs::{NOBODY, SlabSlot, Slabs};
 use super::tombstones::Tombstones;
 use crate::layout::{
-    BUCKET_BYTES, BUCKET_HEADER_BYTES, Entry, FLAG_OVERFLOWED, FLAGS_OFFSET, INDEX_ENTRY_BYTES, KeyHash,
+    BUCKET_BYTES, BUCKET_HEADER_BYTES, FLAG_OVERFLOWED, FLAGS_OFFSET, INDEX_ENTRY_BYTES, Item, KeyHash,
     POINTER_OFFSET, Pointer, WAYS, bucket_offset, index_entry_offset,
 };
 use crate::limits::OVERFLOW_CHAIN_MAX;
@@ -44,7 +44,7 @@ use crate::version::Version;
 
 /// What the table counted since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Counts {
+pub(super) struct TableCounts {
     pub(super) sets: u64,
     pub(super) erases: u64,
     pub(super) superseded: u64,
@@ -55,7 +55,7 @@ pub(super) struct Counts {
 
 /// Where an entry is named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum TablePlace {
     Way(usize),
     Chain,
 }
@@ -63,17 +63,17 @@ enum Place {
 struct Node {
     hash: KeyHash,
     version: Version,
-    slot: Slot,
+    slot: SlabSlot,
     len: u32,
-    place: Place,
+    place: TablePlace,
     modified: Instant,
-    links: Links,
+    links: RecencyLinks,
 }
 
 struct NodeArena(Vec<Node>);
 
-impl Nodes for NodeArena {
-    fn links(&mut self, node: u32) -> &mut Links {
+impl RecencyNodes for NodeArena {
+    fn links(&mut self, node: u32) -> &mut RecencyLinks {
         &mut self.0[node as usize].links
     }
 }
@@ -105,7 +105,7 @@ pub(super) struct Table {
     chained: usize,
     recency: Recency,
     tombstones: Tombstones,
-    counts: Counts,
+    counts: TableCounts,
 }
 
 impl Table {
@@ -126,12 +126,12 @@ impl Table {
             chained: 0,
             recency: Recency::EMPTY,
             tombstones: Tombstones::default(),
-            counts: Counts::default(),
+            counts: TableCounts::default(),
         }
     }
 
     /// Applies a SET or an ERASE. The slot of what it replaces is free afterwards.
-    pub(super) fn apply(&mut self, entry: &Entry<'_>, now: Instant) -> Outcome {
+    pub(super) fn apply(&mut self, entry: &Item<'_>, now: Instant) -> Outcome {
         let hash = KeyHash::of(entry.key);
         let held = self.find(hash);
         let known = held.map(|node| self.node(node).version).or_else(|| self.tombstones.of(hash));
@@ -161,7 +161,7 @@ impl Table {
         Outcome::Applied
     }
 
-    fn set(&mut self, hash: KeyHash, entry: &Entry<'_>, held: Option<u32>, now: Instant) {
+    fn set(&mut self, hash: KeyHash, entry: &Item<'_>, held: Option<u32>, now: Instant) {
         if let Some(node) = held {
             // First of all, so that it is the last one to be evicted for its own successor.
             self.recency.unlink(node, &mut self.nodes);
@@ -177,7 +177,7 @@ impl Table {
         self.tombstones.remove(hash);
     }
 
-    fn replace(&mut self, number: u32, version: Version, slot: Slot, pointer: Pointer, now: Instant) {
+    fn replace(&mut self, number: u32, version: Version, slot: SlabSlot, pointer: Pointer, now: Instant) {
         let node = &mut self.nodes.0[number as usize];
         node.version = version;
         node.modified = now;
@@ -185,7 +185,7 @@ impl Table {
         let before = std::mem::replace(&mut node.slot, slot);
         let (hash, place) = (node.hash, node.place);
         self.slabs.set_owner(slot, number);
-        if let Place::Way(way) = place {
+        if let TablePlace::Way(way) = place {
             let at = index_entry_offset(hash.bucket(self.config.buckets), way);
             self.index.write(at + 16, &version.to_bytes());
             self.index.store_release_u64(at + POINTER_OFFSET as u64, pointer.to_word());
@@ -193,7 +193,7 @@ impl Table {
         self.slabs.free(before, now);
     }
 
-    fn insert(&mut self, hash: KeyHash, version: Version, slot: Slot, pointer: Pointer, now: Instant) {
+    fn insert(&mut self, hash: KeyHash, version: Version, slot: SlabSlot, pointer: Pointer, now: Instant) {
         let bucket = hash.bucket(self.config.buckets);
         let chain_full = self.chained >= self.config.overflow_max
             || self.chains.get(&bucket).is_some_and(|chain| chain.len() >= OVERFLOW_CHAIN_MAX);
@@ -205,9 +205,9 @@ impl Table {
             version,
             slot,
             len: pointer.len,
-            place: Place::Chain,
+            place: TablePlace::Chain,
             modified: now,
-            links: Links::NONE,
+            links: RecencyLinks::NONE,
         };
         let number = match self.unused_nodes.pop() {
             Some(number) => {
@@ -236,7 +236,7 @@ impl Table {
     fn put_in_way(&mut self, number: u32, bucket: u64, way: usize) {
         self.ways[bucket as usize * WAYS + way] = number;
         let node = &mut self.nodes.0[number as usize];
-        node.place = Place::Way(way);
+        node.place = TablePlace::Way(way);
         let pointer = Pointer { offset: self.slabs.offset(node.slot), len: node.len };
         let mut name = [0; POINTER_OFFSET];
         name[..16].copy_from_slice(&node.hash.0.to_le_bytes());
@@ -252,7 +252,7 @@ impl Table {
         let Node { hash, slot, place, .. } = *self.node(number);
         let bucket = hash.bucket(self.config.buckets);
         match place {
-            Place::Way(way) => {
+            TablePlace::Way(way) => {
                 let at = index_entry_offset(bucket, way);
                 self.index.store_release_u64(at + POINTER_OFFSET as u64, 0);
                 self.ways[bucket as usize * WAYS + way] = NOBODY;
@@ -265,7 +265,7 @@ impl Table {
                     None => self.index.write(at, &[0; POINTER_OFFSET]),
                 }
             }
-            Place::Chain => {
+            TablePlace::Chain => {
                 let chain = self.chains.get_mut(&bucket).expect("the chain of a chained node");
                 chain.retain(|chained| *chained != number);
                 self.chained -= 1;
@@ -280,7 +280,7 @@ impl Table {
     }
 
     /// A slot for `len` bytes, evicting what was modified least recently as far as needed.
-    fn make_room(&mut self, len: usize, now: Instant) -> Slot {
+    fn make_room(&mut self, len: usize, now: Instant) -> SlabSlot {
         let wanted = self.slabs.slot_bytes_for(len);
         while self.slabs.live_bytes() + wanted > self.config.evict_above_bytes {
             let Some(oldest) = self.recency.oldest() else { break };
@@ -353,7 +353,7 @@ impl Table {
         Some(self.node(self.find(hash)?).len as usize)
     }
 
-    pub(super) fn counts(&self) -> Counts {
+    pub(super) fn counts(&self) -> TableCounts {
         self.counts
     }
 

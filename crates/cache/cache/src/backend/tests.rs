@@ -67,7 +67,7 @@ fn read(backend: &Backend, key: &[u8]) -> Option<(Version, Vec<u8>)> {
         BucketView::Found { version, pointer: Pointer { offset, len } } => {
             let mut bytes = vec![0; len as usize];
             backend.data.read(offset, &mut bytes);
-            assert_eq!(Entry::parse(&bytes).expect("quiet").version, version);
+            assert_eq!(Item::parse(&bytes).expect("quiet").version, version);
             bytes
         }
         BucketView::Absent => return None,
@@ -78,7 +78,7 @@ fn read(backend: &Backend, key: &[u8]) -> Option<(Version, Vec<u8>)> {
         },
         BucketView::OtherConfig => panic!("a bucket of this backend"),
     };
-    let entry = Entry::parse(&bytes).expect("quiet");
+    let entry = Item::parse(&bytes).expect("quiet");
     assert_eq!((entry.key, entry.tombstone), (key, false));
     Some((entry.version, entry.value.to_vec()))
 }
@@ -315,7 +315,7 @@ fn the_scan_of_the_far_side_names_the_bucket_and_what_it_points_at() {
     let (place, offset, len) = hit.data.expect("held");
     let mut bytes = vec![0; len as usize];
     backend.regions()[place].read(offset, &mut bytes);
-    assert_eq!(Entry::parse(&bytes).expect("quiet").key, b"k");
+    assert_eq!(Item::parse(&bytes).expect("quiet").key, b"k");
     assert_eq!(backend.scar(&op(b"none")).expect("a bucket").data, None);
     assert_eq!(backend.scar(&op(b"long")).expect("a bucket").data, None, "longer than one read");
     assert_eq!(backend.scar(&ScarOp { bucket: 512, key_hash: 0, apart: 0 }), None);
@@ -385,7 +385,7 @@ fn read_racing(backend: &Backend, key: &[u8], mut overtake: impl FnMut()) -> Rac
     let BucketView::Found { pointer, .. } = scan_bucket(&bucket, hash, ID) else { return Raced::NotNamed };
     let mut bytes = vec![0; pointer.len as usize];
     copy(&backend.data, pointer.offset, &mut bytes, (pointer.len as usize / 40).next_multiple_of(8));
-    match Entry::parse(&bytes) {
+    match Item::parse(&bytes) {
         Ok(entry) if entry.key == key => {
             assert_eq!(entry.value, value(key, entry.version, entry.value.len()), "a value that nobody set");
             Raced::Proven(entry.version)

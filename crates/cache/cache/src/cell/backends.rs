@@ -55,8 +55,8 @@ impl Connector for ByAddress {
     }
 }
 
-/// Which start of which backend is at the other end: the generation of its index region, which no other one has. `None` if
-/// that is no backend.
+/// Which start of which backend is at the other end: the generation of its index region, which no other one has. `None`
+/// if that is no backend.
 pub fn instance_of(connection: &dyn Connection) -> Option<u64> {
     let regions = connection.regions();
     regions.iter().find(|region| region.kind == INDEX_KIND).map(|region| region.generation)

@@ -1,11 +1,10 @@
 //! Consistent reads: the version that two of three replicas agree on.
 //!
-//! In rounds. Each asks a quorum of a key's replicas for their bucket, and one more if they do not agree or one of
-//! them is late. The first that is asked sends the data along, where that takes no more round trips. As soon as a quorum names
-//! one version, the data is what came along, or comes from the first that named it. The bytes must
-//! carry that very version. A key begins another round, after a short pause, if the replicas disagree (a SET is
-//! under way, or one lost the key) or the data was replaced meanwhile; a bounded number of rounds, and never beyond
-//! the deadline.
+//! In rounds. Each asks a quorum of a key's replicas for their bucket, and one more if they do not agree or one of them
+//! is late. The first that is asked sends the data along, where that takes no more round trips. As soon as a quorum
+//! names one version, the data is what came along, or comes from the first that named it. The bytes must carry that
+//! very version. A key begins another round, after a short pause, if the replicas disagree (a SET is under way, or one
+//! lost the key) or the data was replaced meanwhile; a bounded number of rounds, and never beyond the deadline.
 //!
 //! What is answered is at least as new as every SET that was acknowledged before the read began, as long as at
 //! most one replica of the key lost it meanwhile.
@@ -20,12 +19,12 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use tailwater_env::Instant;
 
-use super::lookup::{Ask, Gone, Hit, Keys, Named, name_from, read_data};
+use super::lookup::{BackendGone, Hit, Keys, LookupAsk, Named, name_from, read_data};
 use super::placement::{REPLICAS_MAX, backend_of};
-use super::quorum::{Verdict, Vote, Votes};
+use super::quorum::{QuorumVerdict, Vote, Votes};
 use super::relaxed::{SUSPECT_FACTOR, by_backend, first_of};
-use super::replica::Live;
-use super::{Failure, Inner, Lookup, mapped};
+use super::replica::LiveReplica;
+use super::{CellFailure, CellInner, Lookup, mapped};
 use crate::layout::{KeyHash, Pointer};
 use crate::limits::QUORUM_ROUNDS_MAX;
 use crate::version::Version;
@@ -34,10 +33,10 @@ use crate::version::Version;
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Reads a bounded number of keys. Ends at `end` at the latest, which begins to count when something takes time.
-pub(super) async fn get(cell: &Inner, keys: &[Bytes], end: &mut Option<Instant>) -> Vec<Lookup> {
+pub(super) async fn get(cell: &CellInner, keys: &[Bytes], end: &mut Option<Instant>) -> Vec<Lookup> {
     let mut lookups = vec![None; keys.len()];
     mapped::consistent(cell, keys, &mut lookups);
-    let mut why = Failure::NoQuorum;
+    let mut why = CellFailure::NoQuorum;
     if lookups.iter().any(Option::is_none) {
         why = get_open(cell, &Keys::new(keys), &mut lookups, end).await;
     }
@@ -46,11 +45,11 @@ pub(super) async fn get(cell: &Inner, keys: &[Bytes], end: &mut Option<Instant>)
 
 /// Reads the keys that have no answer yet; some may still have none, for the reason returned.
 async fn get_open(
-    cell: &Inner,
+    cell: &CellInner,
     keys: &Keys<'_>,
     lookups: &mut [Option<Lookup>],
     end: &mut Option<Instant>,
-) -> Failure {
+) -> CellFailure {
     for round in 0..QUORUM_ROUNDS_MAX {
         let open: Vec<usize> = (0..lookups.len()).filter(|key| lookups[*key].is_none()).collect();
         if open.is_empty() {
@@ -61,31 +60,31 @@ async fn get_open(
         }
         let mut this_round = Round::new(cell, keys, open, lookups);
         if !this_round.run(end).await {
-            return Failure::Deadline;
+            return CellFailure::Deadline;
         }
     }
-    Failure::NoQuorum
+    CellFailure::NoQuorum
 }
 
 /// A key's state in one round.
-struct Key {
+struct LookupKey {
     /// Its replicas in the order in which they are asked.
     order: [usize; REPLICAS_MAX],
     /// How many of them were.
     asked: usize,
     votes: Votes,
     /// What each replica named: where, or the value itself.
-    named: [Option<(Arc<Live>, Source)>; REPLICAS_MAX],
-    state: State,
+    named: [Option<(Arc<LiveReplica>, ConsistentSource)>; REPLICAS_MAX],
+    state: ConsistentState,
 }
 
-enum Source {
+enum ConsistentSource {
     Data(Pointer),
     Sent(Hit),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum ConsistentState {
     Voting,
     /// Data of this version is on its way, or was asked for.
     Fetching(Version),
@@ -94,28 +93,34 @@ enum State {
 }
 
 /// What comes back from one replica.
-enum Reply {
-    Named { backend: usize, live: Option<Arc<Live>>, named: Vec<(usize, Named)> },
-    Fetched { backend: usize, hits: Vec<(usize, Option<Hit>)>, gone: Option<Arc<Live>> },
+enum ConsistentReply {
+    Named { backend: usize, live: Option<Arc<LiveReplica>>, named: Vec<(usize, Named)> },
+    Fetched { backend: usize, hits: Vec<(usize, Option<Hit>)>, gone: Option<Arc<LiveReplica>> },
 }
 
 struct Round<'a> {
-    cell: &'a Inner,
+    cell: &'a CellInner,
     keys: &'a Keys<'a>,
     open: Vec<usize>,
     /// By key; those that are not open stay `Over`.
-    states: Vec<Key>,
+    states: Vec<LookupKey>,
     lookups: &'a mut [Option<Lookup>],
     /// Keys that are neither answered nor left to the next round.
     waiting: usize,
 }
 
 impl<'a> Round<'a> {
-    fn new(cell: &'a Inner, keys: &'a Keys<'a>, open: Vec<usize>, lookups: &'a mut [Option<Lookup>]) -> Self {
-        let state = |key: usize| if lookups[key].is_none() { State::Voting } else { State::Over };
+    fn new(
+        cell: &'a CellInner,
+        keys: &'a Keys<'a>,
+        open: Vec<usize>,
+        lookups: &'a mut [Option<Lookup>],
+    ) -> Self {
+        let state =
+            |key: usize| if lookups[key].is_none() { ConsistentState::Voting } else { ConsistentState::Over };
         let random = cell.env.random_u64();
         let states = (0..lookups.len())
-            .map(|key| Key {
+            .map(|key| LookupKey {
                 order: order(cell, keys.hashes[key], random),
                 asked: 0,
                 votes: Votes::new(cell.mode),
@@ -175,15 +180,15 @@ impl<'a> Round<'a> {
     /// Asks one more replica of every key that `wants` one and is not agreed on.
     fn ask(
         &mut self,
-        under_way: &mut FuturesUnordered<BoxFuture<'a, Reply>>,
+        under_way: &mut FuturesUnordered<BoxFuture<'a, ConsistentReply>>,
         fetches: &mut Vec<(usize, usize)>,
-        wants: impl Fn(&Key) -> bool,
+        wants: impl Fn(&LookupKey) -> bool,
     ) {
         let (cell, keys) = (self.cell, self.keys);
         let [mut first, mut others] = [const { Vec::new() }; 2];
         for &key in &self.open {
             let state = &mut self.states[key];
-            if state.state == State::Voting && state.asked < cell.mode.replicas() && wants(state) {
+            if state.state == ConsistentState::Voting && state.asked < cell.mode.replicas() && wants(state) {
                 let place = state.order[state.asked];
                 let groups: &mut Vec<(usize, usize)> =
                     if state.asked == 0 { &mut first } else { &mut others };
@@ -191,12 +196,12 @@ impl<'a> Round<'a> {
                 groups.push((backend_of(keys.hashes[key], place, cell.replicas.len()), key));
             }
         }
-        for (mut groups, ask) in [(first, Ask::Values), (others, Ask::Buckets)] {
+        for (mut groups, ask) in [(first, LookupAsk::Values), (others, LookupAsk::Buckets)] {
             for (backend, wanted) in by_backend(&mut groups) {
                 let replica = &cell.replicas[backend];
                 start(under_way, self, fetches, async move {
                     let (live, named) = name_from(cell, replica, keys, wanted, ask).await;
-                    Reply::Named { backend, live, named }
+                    ConsistentReply::Named { backend, live, named }
                 });
             }
         }
@@ -210,7 +215,8 @@ impl<'a> Round<'a> {
         for &key in &self.open {
             let state = &self.states[key];
             let asked = state.order[..state.asked].iter();
-            for place in asked.filter(|place| state.state == State::Voting && !state.votes.has_voted(**place))
+            for place in asked
+                .filter(|place| state.state == ConsistentState::Voting && !state.votes.has_voted(**place))
             {
                 let late = &cell.replicas[backend_of(self.keys.hashes[key], *place, cell.replicas.len())];
                 if !late.has_answered_since(now - cell.hedge_after) {
@@ -223,7 +229,7 @@ impl<'a> Round<'a> {
     /// Starts reading the data of keys that have just been agreed on.
     fn fetch(
         &mut self,
-        under_way: &mut FuturesUnordered<BoxFuture<'a, Reply>>,
+        under_way: &mut FuturesUnordered<BoxFuture<'a, ConsistentReply>>,
         fetches: &mut Vec<(usize, usize)>,
     ) {
         let (cell, keys) = (self.cell, self.keys);
@@ -233,7 +239,7 @@ impl<'a> Round<'a> {
                 let mut found = Vec::with_capacity(wanted.len());
                 for key in wanted {
                     let place = self.place(key, backend);
-                    if let Some((from, Source::Data(pointer))) = &self.states[key].named[place] {
+                    if let Some((from, ConsistentSource::Data(pointer))) = &self.states[key].named[place] {
                         live = Some(Arc::clone(from));
                         found.push((key, *pointer));
                     }
@@ -244,7 +250,7 @@ impl<'a> Round<'a> {
                     let read = read_data(cell, &live, keys, &found, |key, hit| hits.push((key, hit))).await;
                     let gone = match read {
                         Ok(()) => None,
-                        Err(Gone) => {
+                        Err(BackendGone) => {
                             let missing = found.iter().map(|(key, _)| *key);
                             let missing: Vec<usize> =
                                 missing.filter(|key| hits.iter().all(|(hit, _)| hit != key)).collect();
@@ -252,7 +258,7 @@ impl<'a> Round<'a> {
                             Some(live)
                         }
                     };
-                    Reply::Fetched { backend, hits, gone }
+                    ConsistentReply::Fetched { backend, hits, gone }
                 });
             }
         }
@@ -265,14 +271,14 @@ impl<'a> Round<'a> {
         (backend + backends - first) % backends
     }
 
-    fn take(&mut self, reply: Reply, fetches: &mut Vec<(usize, usize)>) {
+    fn take(&mut self, reply: ConsistentReply, fetches: &mut Vec<(usize, usize)>) {
         match reply {
-            Reply::Named { backend, live, named } => {
+            ConsistentReply::Named { backend, live, named } => {
                 for (key, named) in named {
                     self.take_vote(key, backend, live.as_ref(), named, fetches);
                 }
             }
-            Reply::Fetched { backend, hits, gone } => {
+            ConsistentReply::Fetched { backend, hits, gone } => {
                 if let Some(gone) = gone {
                     self.cell.replicas[backend].give_up(&gone);
                 }
@@ -287,17 +293,17 @@ impl<'a> Round<'a> {
         &mut self,
         key: usize,
         backend: usize,
-        live: Option<&Arc<Live>>,
+        live: Option<&Arc<LiveReplica>>,
         named: Named,
         fetches: &mut Vec<(usize, usize)>,
     ) {
         let place = self.place(key, backend);
-        if self.states[key].state != State::Voting {
+        if self.states[key].state != ConsistentState::Voting {
             return;
         }
         let (vote, source) = match named {
-            Named::At(version, pointer) => (Vote::Holds(version), Some(Source::Data(pointer))),
-            Named::Sent(hit) => (Vote::Holds(hit.version), Some(Source::Sent(hit))),
+            Named::At(version, pointer) => (Vote::Holds(version), Some(ConsistentSource::Data(pointer))),
+            Named::Sent(hit) => (Vote::Holds(hit.version), Some(ConsistentSource::Sent(hit))),
             Named::Absent => (Vote::Absent, None),
             Named::Torn | Named::Unreachable => (Vote::None, None),
         };
@@ -305,11 +311,11 @@ impl<'a> Round<'a> {
         state.votes.cast(place, vote);
         state.named[place] = live.cloned().zip(source);
         match state.votes.verdict() {
-            Verdict::Wait => {}
-            Verdict::Agreed { version, replica } => {
-                state.state = State::Fetching(version);
+            QuorumVerdict::Wait => {}
+            QuorumVerdict::Agreed { version, replica } => {
+                state.state = ConsistentState::Fetching(version);
                 let sent = state.named.iter().flatten().find_map(|(_, source)| match source {
-                    Source::Sent(hit) if hit.version == version => Some(hit.clone()),
+                    ConsistentSource::Sent(hit) if hit.version == version => Some(hit.clone()),
                     _ => None,
                 });
                 match sent {
@@ -320,14 +326,14 @@ impl<'a> Round<'a> {
                     }
                 }
             }
-            Verdict::Miss => self.answer(key, Lookup::Miss),
-            Verdict::Unreachable => self.answer(key, Lookup::Failed(Failure::Unreachable)),
-            Verdict::Disagree => self.leave(key),
+            QuorumVerdict::Miss => self.answer(key, Lookup::Miss),
+            QuorumVerdict::Unreachable => self.answer(key, Lookup::Failed(CellFailure::Unreachable)),
+            QuorumVerdict::Disagree => self.leave(key),
         }
     }
 
     fn take_data(&mut self, key: usize, hit: Option<Hit>) {
-        let State::Fetching(agreed) = self.states[key].state else { return };
+        let ConsistentState::Fetching(agreed) = self.states[key].state else { return };
         match hit {
             Some(Hit { version, value, .. }) if version == agreed => {
                 self.answer(key, Lookup::Hit { version, value })
@@ -343,14 +349,14 @@ impl<'a> Round<'a> {
 
     /// Ends this round for a key.
     fn leave(&mut self, key: usize) {
-        self.states[key].state = State::Over;
+        self.states[key].state = ConsistentState::Over;
         self.waiting -= 1;
     }
 }
 
 /// The order in which a key's replicas are asked: a random backend first, the same for all keys of a call that it has,
 /// and last those that kept a read waiting lately.
-fn order(cell: &Inner, hash: KeyHash, random: u64) -> [usize; REPLICAS_MAX] {
+fn order(cell: &CellInner, hash: KeyHash, random: u64) -> [usize; REPLICAS_MAX] {
     let (replicas, backends) = (cell.mode.replicas(), cell.replicas.len());
     let first = first_of(random, hash, cell.mode, backends);
     let mut order: [usize; REPLICAS_MAX] = std::array::from_fn(|step| (first + step) % replicas);
@@ -361,12 +367,12 @@ fn order(cell: &Inner, hash: KeyHash, random: u64) -> [usize; REPLICAS_MAX] {
 
 /// Polls a request once, takes its reply if it is there at once, and else leaves it under way.
 fn start<'a>(
-    under_way: &mut FuturesUnordered<BoxFuture<'a, Reply>>,
+    under_way: &mut FuturesUnordered<BoxFuture<'a, ConsistentReply>>,
     round: &mut Round<'a>,
     fetches: &mut Vec<(usize, usize)>,
-    request: impl Future<Output = Reply> + Send + 'a,
+    request: impl Future<Output = ConsistentReply> + Send + 'a,
 ) {
-    let mut request: BoxFuture<'a, Reply> = Box::pin(request);
+    let mut request: BoxFuture<'a, ConsistentReply> = Box::pin(request);
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     match request.as_mut().poll(&mut context) {
         Poll::Ready(reply) => round.take(reply, fetches),

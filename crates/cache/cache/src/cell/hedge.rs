@@ -1,10 +1,10 @@
 //! When a relaxed read that waits also asks another replica.
 //!
-//! Hedging is for a backend that is stuck (Fast ACS, section 2.4: after 30 ms). Where everything is slow, asking
-//! twice makes it slower still, until nearly every read is asked twice. So one waits, before that, longer than reads did
+//! Hedging is for a backend that is stuck (Fast ACS, section 2.4: after 30 ms). Where everything is slow, asking twice
+//! makes it slower still, until nearly every read is asked twice. So one waits, before that, longer than reads did
 //! lately ([`Usual`]); and a read that waits for a backend which answers *something*, or where all of a key's backends
-//! kept reads waiting lately, or this process itself runs late, is only hedged as far as a budget goes, a fixed part
-//! of all reads.
+//! kept reads waiting lately, or this process itself runs late, is only hedged as far as a budget goes, a fixed part of
+//! all reads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -11,10 +11,10 @@ use futures::stream::FuturesOrdered;
 use prost::Message;
 use tailwater_rma::{CallError, OpError, READ_BYTES_MAX, ReadOp, ScarOp, ScarReply};
 
-use super::Inner;
-use super::replica::{Live, Replica};
+use super::CellInner;
+use super::replica::{LiveReplica, Replica};
 use crate::layout::{
-    BUCKET_BYTES, BucketView, Entry, KeyHash, Pointer, bucket_offset, head_bytes, parse_apart, scan_bucket,
+    BUCKET_BYTES, BucketView, Item, KeyHash, Pointer, bucket_offset, head_bytes, parse_apart, scan_bucket,
 };
 use crate::limits::{DATA_BYTES_PER_READ, LOOKUP_KEYS_MAX, SCAR_OPS_MAX, TORN_RETRIES_MAX};
 use crate::protocol::{Looked, LookupReply, LookupRequest, METHOD_LOOKUP};
@@ -50,7 +50,7 @@ pub(super) struct Hit {
 
 /// One replica's answer for one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum LookupAnswer {
     Hit(Hit),
     Miss,
     /// Torn or inconsistent as often as we looked.
@@ -73,17 +73,17 @@ pub(super) enum Named {
 }
 
 /// The replica is of no use any more; whoever gets this gives the connection up.
-pub(super) struct Gone;
+pub(super) struct BackendGone;
 
 /// Asks one replica for some of the keys, and tries again what is torn. `wanted` are indexes into `keys`.
 pub(super) async fn read_from(
-    cell: &Inner,
+    cell: &CellInner,
     replica: &Replica,
     keys: &Keys<'_>,
     wanted: Vec<usize>,
-) -> Vec<(usize, Answer)> {
+) -> Vec<(usize, LookupAnswer)> {
     let Some(live) = replica.live() else {
-        return wanted.into_iter().map(|key| (key, Answer::Unreachable)).collect();
+        return wanted.into_iter().map(|key| (key, LookupAnswer::Unreachable)).collect();
     };
     let mut answers = Vec::with_capacity(wanted.len());
     let mut wanted = wanted;
@@ -96,33 +96,33 @@ pub(super) async fn read_from(
         match torn {
             Ok(torn) if torn.is_empty() => return answers,
             Ok(torn) => wanted = torn,
-            Err(Gone) => {
+            Err(BackendGone) => {
                 replica.give_up(&live);
                 wanted.retain(|key| !answers.iter().any(|(answered, _)| answered == key));
-                answers.extend(wanted.iter().map(|key| (*key, Answer::Unreachable)));
+                answers.extend(wanted.iter().map(|key| (*key, LookupAnswer::Unreachable)));
                 return answers;
             }
         }
     }
-    answers.extend(wanted.iter().map(|key| (*key, Answer::Torn)));
+    answers.extend(wanted.iter().map(|key| (*key, LookupAnswer::Torn)));
     answers
 }
 
 /// 2xR from one replica: buckets, then data. Returns what was torn.
 async fn read_twice(
-    cell: &Inner,
-    live: &Live,
+    cell: &CellInner,
+    live: &LiveReplica,
     keys: &Keys<'_>,
     wanted: &[usize],
-    answers: &mut Vec<(usize, Answer)>,
-) -> Result<Vec<usize>, Gone> {
+    answers: &mut Vec<(usize, LookupAnswer)>,
+) -> Result<Vec<usize>, BackendGone> {
     let mut found = Vec::with_capacity(wanted.len());
     let mut torn = Vec::new();
     for (key, named) in read_buckets(cell, live, keys, wanted).await? {
         sort_out(key, named, answers, &mut found, &mut torn);
     }
     read_data(cell, live, keys, &found, |key, hit| match hit {
-        Some(hit) => answers.push((key, Answer::Hit(hit))),
+        Some(hit) => answers.push((key, LookupAnswer::Hit(hit))),
         None => torn.push(key),
     })
     .await?;
@@ -132,42 +132,42 @@ async fn read_twice(
 fn sort_out(
     key: usize,
     named: Named,
-    answers: &mut Vec<(usize, Answer)>,
+    answers: &mut Vec<(usize, LookupAnswer)>,
     found: &mut Vec<(usize, Pointer)>,
     torn: &mut Vec<usize>,
 ) {
     match named {
         Named::At(_, pointer) => found.push((key, pointer)),
-        Named::Sent(hit) => answers.push((key, Answer::Hit(hit))),
-        Named::Absent => answers.push((key, Answer::Miss)),
+        Named::Sent(hit) => answers.push((key, LookupAnswer::Hit(hit))),
+        Named::Absent => answers.push((key, LookupAnswer::Miss)),
         Named::Torn => torn.push(key),
-        Named::Unreachable => answers.push((key, Answer::Unreachable)),
+        Named::Unreachable => answers.push((key, LookupAnswer::Unreachable)),
     }
 }
 
 /// One round trip: the far side scans the buckets and sends the data along. Returns what was torn.
 async fn scan_and_read(
-    cell: &Inner,
-    live: &Live,
+    cell: &CellInner,
+    live: &LiveReplica,
     keys: &Keys<'_>,
     wanted: &[usize],
-    answers: &mut Vec<(usize, Answer)>,
-) -> Result<Vec<usize>, Gone> {
+    answers: &mut Vec<(usize, LookupAnswer)>,
+) -> Result<Vec<usize>, BackendGone> {
     let mut torn = Vec::new();
     let mut without_data = Vec::new();
     for scanned in scan(cell, live, keys, wanted).await? {
         match scanned {
-            Scanned { key, named, apart: None } => {
+            LookupScanned { key, named, apart: None } => {
                 sort_out(key, named, answers, &mut without_data, &mut torn);
             }
-            Scanned { key, named: _, apart: Some(reply) } => match proven_apart(reply, keys, key) {
-                Some(hit) => answers.push((key, Answer::Hit(hit))),
+            LookupScanned { key, named: _, apart: Some(reply) } => match proven_apart(reply, keys, key) {
+                Some(hit) => answers.push((key, LookupAnswer::Hit(hit))),
                 None => torn.push(key),
             },
         }
     }
     read_data(cell, live, keys, &without_data, |key, hit| match hit {
-        Some(hit) => answers.push((key, Answer::Hit(hit))),
+        Some(hit) => answers.push((key, LookupAnswer::Hit(hit))),
         None => torn.push(key),
     })
     .await?;
@@ -175,7 +175,7 @@ async fn scan_and_read(
 }
 
 /// What a SCAR found of one key.
-struct Scanned {
+struct LookupScanned {
     key: usize,
     named: Named,
     /// What lies where the bucket points, if that was sent along.
@@ -183,7 +183,12 @@ struct Scanned {
 }
 
 /// SCARs of some keys; asks for the entries of those that overflowed.
-async fn scan(cell: &Inner, live: &Live, keys: &Keys<'_>, wanted: &[usize]) -> Result<Vec<Scanned>, Gone> {
+async fn scan(
+    cell: &CellInner,
+    live: &LiveReplica,
+    keys: &Keys<'_>,
+    wanted: &[usize],
+) -> Result<Vec<LookupScanned>, BackendGone> {
     let mut scanned = Vec::with_capacity(wanted.len());
     let mut overflowed = Vec::new();
     let ops: Vec<ScarOp> = wanted
@@ -205,10 +210,10 @@ async fn scan(cell: &Inner, live: &Live, keys: &Keys<'_>, wanted: &[usize]) -> R
         })
         .collect();
     for wanted in wanted.chunks(SCAR_OPS_MAX) {
-        let replies = asked.next().await.expect("one for each").map_err(|_| Gone)?;
+        let replies = asked.next().await.expect("one for each").map_err(|_| BackendGone)?;
         for (key, reply) in wanted.iter().copied().zip(replies) {
             // A server that refuses what it said it has was replaced by another one.
-            let reply = reply.map_err(|_| Gone)?;
+            let reply = reply.map_err(|_| BackendGone)?;
             cell.count_bytes(reply.bucket.len() + reply.head.len() + reply.data.len());
             let (named, apart) = match scan_bucket(&reply.bucket, keys.hashes[key], cell.config_id) {
                 BucketView::Found { version, pointer } => {
@@ -219,27 +224,27 @@ async fn scan(cell: &Inner, live: &Live, keys: &Keys<'_>, wanted: &[usize]) -> R
                     overflowed.push(key);
                     continue;
                 }
-                BucketView::OtherConfig => return Err(Gone),
+                BucketView::OtherConfig => return Err(BackendGone),
             };
-            scanned.push(Scanned { key, named, apart });
+            scanned.push(LookupScanned { key, named, apart });
         }
     }
     let looked_up = look_up(cell, live, keys, overflowed).await?;
-    scanned.extend(looked_up.into_iter().map(|(key, named)| Scanned { key, named, apart: None }));
+    scanned.extend(looked_up.into_iter().map(|(key, named)| LookupScanned { key, named, apart: None }));
     Ok(scanned)
 }
 
 /// Reads the buckets of some keys, and asks for the entries of those that overflowed.
 pub(super) async fn read_buckets(
-    cell: &Inner,
-    live: &Live,
+    cell: &CellInner,
+    live: &LiveReplica,
     keys: &Keys<'_>,
     wanted: &[usize],
-) -> Result<Vec<(usize, Named)>, Gone> {
+) -> Result<Vec<(usize, Named)>, BackendGone> {
     let ops: Vec<ReadOp> = wanted.iter().map(|key| bucket_op(live, keys.hashes[*key])).collect();
     let total = wanted.len() * BUCKET_BYTES;
     let mut buffer = cell.buffers.take(total);
-    let results = live.connection.read(&ops, &mut buffer.as_mut()[..total]).await.map_err(|_| Gone)?;
+    let results = live.connection.read(&ops, &mut buffer.as_mut()[..total]).await.map_err(|_| BackendGone)?;
     live.note_answer(&cell.env);
     cell.count_bytes(total);
     let mut named = Vec::with_capacity(wanted.len());
@@ -247,12 +252,12 @@ pub(super) async fn read_buckets(
     let buckets = buffer.as_ref().chunks_exact(BUCKET_BYTES);
     for ((key, bucket), result) in wanted.iter().copied().zip(buckets).zip(results) {
         // The bucket lies in the region as it was told to us: whoever refuses it is another server.
-        result.map_err(|_| Gone)?;
+        result.map_err(|_| BackendGone)?;
         match scan_bucket(bucket, keys.hashes[key], cell.config_id) {
             BucketView::Found { version, pointer } => named.push((key, Named::At(version, pointer))),
             BucketView::Absent => named.push((key, Named::Absent)),
             BucketView::Overflowed => overflowed.push(key),
-            BucketView::OtherConfig => return Err(Gone),
+            BucketView::OtherConfig => return Err(BackendGone),
         }
     }
     named.extend(look_up(cell, live, keys, overflowed).await?);
@@ -260,7 +265,7 @@ pub(super) async fn read_buckets(
 }
 
 /// The READ of a key's bucket.
-pub(super) fn bucket_op(live: &Live, hash: KeyHash) -> ReadOp {
+pub(super) fn bucket_op(live: &LiveReplica, hash: KeyHash) -> ReadOp {
     ReadOp {
         region: live.index.id,
         generation: live.index.generation,
@@ -272,12 +277,12 @@ pub(super) fn bucket_op(live: &Live, hash: KeyHash) -> ReadOp {
 /// Reads data entries, in batches that fit a buffer each, and tells `each` what proved itself; `None` for what
 /// did not.
 pub(super) async fn read_data(
-    cell: &Inner,
-    live: &Live,
+    cell: &CellInner,
+    live: &LiveReplica,
     keys: &Keys<'_>,
     found: &[(usize, Pointer)],
     mut each: impl FnMut(usize, Option<Hit>),
-) -> Result<(), Gone> {
+) -> Result<(), BackendGone> {
     let mut rest = found;
     let mut ops = Vec::with_capacity(found.len());
     while !rest.is_empty() {
@@ -289,11 +294,12 @@ pub(super) async fn read_data(
             push_ops(live, *pointer, &mut ops);
         }
         let mut buffer = cell.buffers.take(total);
-        let results = live.connection.read(&ops, &mut buffer.as_mut()[..total]).await.map_err(|_| Gone)?;
+        let results =
+            live.connection.read(&ops, &mut buffer.as_mut()[..total]).await.map_err(|_| BackendGone)?;
         live.note_answer(&cell.env);
         cell.count_bytes(total);
         if results.iter().any(|result| matches!(result, Err(OpError::StaleRegion | OpError::Unsupported))) {
-            return Err(Gone);
+            return Err(BackendGone);
         }
         // What else failed was out of bounds: a pointer that was torn. Its bytes are an earlier user's of the
         // buffer, and might be that very entry, so the result counts and not the bytes.
@@ -325,7 +331,7 @@ pub(super) fn ops_for(pointer: Pointer) -> usize {
     pointer.len.div_ceil(READ_BYTES_MAX) as usize
 }
 
-pub(super) fn push_ops(live: &Live, pointer: Pointer, ops: &mut Vec<ReadOp>) {
+pub(super) fn push_ops(live: &LiveReplica, pointer: Pointer, ops: &mut Vec<ReadOp>) {
     let mut at = 0;
     while at < pointer.len {
         let len = (pointer.len - at).min(READ_BYTES_MAX);
@@ -338,7 +344,7 @@ pub(super) fn push_ops(live: &Live, pointer: Pointer, ops: &mut Vec<ReadOp>) {
 /// The value in `bytes[range]`, if those bytes are an entry of `key`.
 pub(super) fn proven(bytes: &Bytes, range: std::ops::Range<usize>, key: &[u8]) -> Option<Hit> {
     let range = range.start..range.end.min(bytes.len());
-    let entry = Entry::parse(bytes.get(range.clone())?).ok()?;
+    let entry = Item::parse(bytes.get(range.clone())?).ok()?;
     if entry.key != key || entry.tombstone {
         return None;
     }
@@ -355,11 +361,11 @@ fn proven_apart(reply: ScarReply, keys: &Keys<'_>, key: usize) -> Option<Hit> {
 
 /// Asks the backend itself for entries that may be in its chains.
 async fn look_up(
-    cell: &Inner,
-    live: &Live,
+    cell: &CellInner,
+    live: &LiveReplica,
     keys: &Keys<'_>,
     mut wanted: Vec<usize>,
-) -> Result<Vec<(usize, Named)>, Gone> {
+) -> Result<Vec<(usize, Named)>, BackendGone> {
     let mut named = Vec::new();
     while !wanted.is_empty() {
         let later = wanted.split_off(wanted.len().min(LOOKUP_KEYS_MAX));
@@ -367,7 +373,7 @@ async fn look_up(
         let payload = LookupRequest::of(cell.config_id, hashes).encode_to_vec();
         let reply = match live.connection.call(METHOD_LOOKUP, payload.into()).await {
             Ok(reply) => reply,
-            Err(CallError::Lost(_) | CallError::Refused { .. }) => return Err(Gone),
+            Err(CallError::Lost(_) | CallError::Refused { .. }) => return Err(BackendGone),
             Err(CallError::Overloaded { .. }) => {
                 named.extend(wanted.into_iter().chain(later).map(|key| (key, Named::Unreachable)));
                 return Ok(named);
@@ -375,7 +381,7 @@ async fn look_up(
         };
         cell.count_bytes(reply.len());
         let parts =
-            LookupReply::decode(reply).ok().and_then(|reply| reply.parts(wanted.len())).ok_or(Gone)?;
+            LookupReply::decode(reply).ok().and_then(|reply| reply.parts(wanted.len())).ok_or(BackendGone)?;
         let asked = wanted.len();
         let mut again = Vec::new();
         for (key, part) in wanted.into_iter().zip(parts) {
@@ -390,7 +396,7 @@ async fn look_up(
         }
         if again.len() == asked {
             // The first entry always has room: whoever defers all is not one of our backends.
-            return Err(Gone);
+            return Err(BackendGone);
         }
         again.extend(later);
         wanted = again;
@@ -400,7 +406,7 @@ async fn look_up(
 
 /// What a replica is asked to name in a consistent read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ask {
+pub(super) enum LookupAsk {
     /// What its buckets say.
     Buckets,
     /// The values as well, if they come in the same round trip.
@@ -409,22 +415,22 @@ pub(super) enum Ask {
 
 /// The connection of a replica and what it names for some keys; for the consistent read.
 pub(super) async fn name_from(
-    cell: &Inner,
+    cell: &CellInner,
     replica: &Replica,
     keys: &Keys<'_>,
     wanted: Vec<usize>,
-    ask: Ask,
-) -> (Option<Arc<Live>>, Vec<(usize, Named)>) {
+    ask: LookupAsk,
+) -> (Option<Arc<LiveReplica>>, Vec<(usize, Named)>) {
     let unreachable = |wanted: Vec<usize>| wanted.into_iter().map(|key| (key, Named::Unreachable)).collect();
     let Some(live) = replica.live() else { return (None, unreachable(wanted)) };
-    let named = if ask == Ask::Values && live.can.scar && !live.can.memory {
+    let named = if ask == LookupAsk::Values && live.can.scar && !live.can.memory {
         name_with_values(cell, &live, keys, &wanted).await
     } else {
         read_buckets(cell, &live, keys, &wanted).await
     };
     match named {
         Ok(named) => (Some(live), named),
-        Err(Gone) => {
+        Err(BackendGone) => {
             replica.give_up(&live);
             (None, unreachable(wanted))
         }
@@ -433,13 +439,13 @@ pub(super) async fn name_from(
 
 /// What the buckets of some keys say, and the values that came along and proved themselves.
 async fn name_with_values(
-    cell: &Inner,
-    live: &Live,
+    cell: &CellInner,
+    live: &LiveReplica,
     keys: &Keys<'_>,
     wanted: &[usize],
-) -> Result<Vec<(usize, Named)>, Gone> {
+) -> Result<Vec<(usize, Named)>, BackendGone> {
     let scanned = scan(cell, live, keys, wanted).await?.into_iter();
-    let named = scanned.map(|Scanned { key, named, apart }| match &named {
+    let named = scanned.map(|LookupScanned { key, named, apart }| match &named {
         // A value of another version, or that is torn, was replaced meanwhile: the bucket's word stands.
         Named::At(version, _) => {
             let hit = apart.and_then(|reply| proven_apart(reply, keys, key));

@@ -16,8 +16,8 @@ use tailwater_rma::ReadOp;
 use super::lookup::{bucket_op, count_that_fits, ops_for, proven, push_ops};
 use super::placement::{Mode, backend_of};
 use super::relaxed::first_of;
-use super::replica::{Live, Replica};
-use super::{Inner, Lookup};
+use super::replica::{LiveReplica, Replica};
+use super::{CellInner, Lookup};
 use crate::layout::{BUCKET_BYTES, BucketView, KeyHash, Pointer, scan_bucket};
 use crate::version::Version;
 
@@ -33,7 +33,7 @@ struct Pick {
 
 /// A data entry to be read.
 #[derive(Clone, Copy)]
-struct Fetch {
+struct MappedFetch {
     backend: usize,
     key: usize,
     pointer: Pointer,
@@ -49,7 +49,7 @@ type Said = Option<Option<(Version, Pointer)>>;
 struct Scratch {
     picks: Vec<Pick>,
     said: Vec<[Said; 2]>,
-    fetches: Vec<Fetch>,
+    fetches: Vec<MappedFetch>,
     ops: Vec<ReadOp>,
     entries: Vec<(usize, Pointer)>,
     buckets: Vec<u8>,
@@ -60,7 +60,7 @@ thread_local! {
 }
 
 /// Relaxed: one live replica of each key, chosen at random.
-pub(super) fn relaxed(cell: &Inner, keys: &[Bytes], lookups: &mut [Option<Lookup>]) {
+pub(super) fn relaxed(cell: &CellInner, keys: &[Bytes], lookups: &mut [Option<Lookup>]) {
     let random = cell.env.random_u64();
     with_scratch(|scratch| {
         for (key, bytes) in keys.iter().enumerate() {
@@ -76,7 +76,7 @@ pub(super) fn relaxed(cell: &Inner, keys: &[Bytes], lookups: &mut [Option<Lookup
         }
         scratch.read_buckets(cell, |pick, said, fetches| match said {
             Some(Some((_, pointer))) => {
-                fetches.push(Fetch { backend: pick.backend, key: pick.key, pointer, agreed: None });
+                fetches.push(MappedFetch { backend: pick.backend, key: pick.key, pointer, agreed: None });
             }
             Some(None) => lookups[pick.key] = Some(Lookup::Miss),
             None => {}
@@ -86,7 +86,7 @@ pub(super) fn relaxed(cell: &Inner, keys: &[Bytes], lookups: &mut [Option<Lookup
 }
 
 /// Consistent: two replicas of each key that agree; over memory there is nothing to gain from asking the third.
-pub(super) fn consistent(cell: &Inner, keys: &[Bytes], lookups: &mut [Option<Lookup>]) {
+pub(super) fn consistent(cell: &CellInner, keys: &[Bytes], lookups: &mut [Option<Lookup>]) {
     let random = cell.env.random_u64();
     let votes = cell.mode.quorum();
     const { assert!(Mode::R32.quorum() == 2 && Mode::R1.quorum() == 1) };
@@ -111,7 +111,7 @@ pub(super) fn consistent(cell: &Inner, keys: &[Bytes], lookups: &mut [Option<Loo
                     // Over memory no replica is quicker than another: the one at hand serves the data.
                     if let Some(Some((agreed, pointer))) = says {
                         let (backend, key) = (pick.backend, pick.key);
-                        fetches.push(Fetch { backend, key, pointer, agreed: Some(agreed) });
+                        fetches.push(MappedFetch { backend, key, pointer, agreed: Some(agreed) });
                     }
                 }
                 (None, None) => lookups[pick.key] = Some(Lookup::Miss),
@@ -133,13 +133,13 @@ fn with_scratch(read: impl FnOnce(&mut Scratch)) {
 }
 
 /// The connection of a backend, if it is one to mapped memory.
-fn mapped(replica: &Replica) -> Option<std::sync::Arc<Live>> {
+fn mapped(replica: &Replica) -> Option<std::sync::Arc<LiveReplica>> {
     replica.live().filter(|live| live.can.memory)
 }
 
 impl Scratch {
     /// Reads the buckets that were picked, and tells `each` what they say.
-    fn read_buckets(&mut self, cell: &Inner, mut each: impl FnMut(&Pick, Said, &mut Vec<Fetch>)) {
+    fn read_buckets(&mut self, cell: &CellInner, mut each: impl FnMut(&Pick, Said, &mut Vec<MappedFetch>)) {
         self.picks.sort_unstable_by_key(|pick| pick.backend);
         for group in self.picks.chunk_by(|one, next| one.backend == next.backend) {
             let replica = &cell.replicas[group[0].backend];
@@ -173,7 +173,7 @@ impl Scratch {
     }
 
     /// Reads the data that was asked for. What does not prove itself, or not as the version agreed on, stays open.
-    fn read_data(&mut self, cell: &Inner, keys: &[Bytes], lookups: &mut [Option<Lookup>]) {
+    fn read_data(&mut self, cell: &CellInner, keys: &[Bytes], lookups: &mut [Option<Lookup>]) {
         self.fetches.sort_unstable_by_key(|fetch| fetch.backend);
         for group in self.fetches.chunk_by(|one, next| one.backend == next.backend) {
             let replica = &cell.replicas[group[0].backend];

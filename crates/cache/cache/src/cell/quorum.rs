@@ -16,7 +16,7 @@ pub(super) enum Vote {
 
 /// What the votes so far amount to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum QuorumVerdict {
     /// Further votes decide.
     Wait,
     /// A quorum holds this version. `replica` was the first to say so: the preferred one to fetch it from.
@@ -66,29 +66,29 @@ impl Votes {
         self.votes[..self.count].iter().copied()
     }
 
-    pub(super) fn verdict(&self) -> Verdict {
+    pub(super) fn verdict(&self) -> QuorumVerdict {
         let quorum = self.mode.quorum();
         let votes_for = |wanted: Vote| self.iter().filter(|(_, vote)| *vote == wanted).count();
         for (replica, vote) in self.iter() {
             if let Vote::Holds(version) = vote
                 && votes_for(vote) >= quorum
             {
-                return Verdict::Agreed { version, replica };
+                return QuorumVerdict::Agreed { version, replica };
             }
         }
         if votes_for(Vote::Absent) >= quorum {
-            return Verdict::Miss;
+            return QuorumVerdict::Miss;
         }
         if votes_for(Vote::None) > self.mode.replicas() - quorum {
-            return Verdict::Unreachable;
+            return QuorumVerdict::Unreachable;
         }
-        if self.count < self.mode.replicas() { Verdict::Wait } else { Verdict::Disagree }
+        if self.count < self.mode.replicas() { QuorumVerdict::Wait } else { QuorumVerdict::Disagree }
     }
 }
 
 /// What one replica answered to a SET or an ERASE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ack {
+pub(super) enum ReplicaAck {
     /// It holds this version, or a later one of the same client, which then came after it.
     Applied,
     /// It refused because of this higher version of another client.
@@ -131,15 +131,15 @@ impl Acks {
     }
 
     /// Counts one replica's answer; the caller counts each replica once.
-    pub(super) fn count(&mut self, ack: Ack) {
+    pub(super) fn count(&mut self, ack: ReplicaAck) {
         match ack {
-            Ack::Applied => self.applied += 1,
-            Ack::Superseded(version) => {
+            ReplicaAck::Applied => self.applied += 1,
+            ReplicaAck::Superseded(version) => {
                 self.refused += 1;
                 self.highest = self.highest.max(version);
             }
-            Ack::Overloaded => self.overloaded += 1,
-            Ack::None => self.unanswered += 1,
+            ReplicaAck::Overloaded => self.overloaded += 1,
+            ReplicaAck::None => self.unanswered += 1,
         }
         assert!(self.applied + self.against() <= self.mode.replicas(), "a replica answers once");
     }
@@ -212,12 +212,12 @@ mod tests {
     const V2: Vote = Vote::Holds(Version { timestamp_us: 2, client_id: 0, sequence: 0 });
     const V3: Vote = Vote::Holds(Version { timestamp_us: 3, client_id: 0, sequence: 0 });
 
-    fn agreed(vote: Vote, replica: usize) -> Verdict {
+    fn agreed(vote: Vote, replica: usize) -> QuorumVerdict {
         let Vote::Holds(version) = vote else { panic!("a version") };
-        Verdict::Agreed { version, replica }
+        QuorumVerdict::Agreed { version, replica }
     }
 
-    fn verdict(mode: Mode, votes: &[(usize, Vote)]) -> Verdict {
+    fn verdict(mode: Mode, votes: &[(usize, Vote)]) -> QuorumVerdict {
         let mut all = Votes::new(mode);
         for (replica, vote) in votes {
             all.cast(*replica, *vote);
@@ -228,41 +228,41 @@ mod tests {
     #[test]
     fn decision_table_of_a_consistent_read() {
         use Vote::{Absent, None};
-        type Case<'a> = (&'a str, &'a [(usize, Vote)], Verdict);
+        type Case<'a> = (&'a str, &'a [(usize, Vote)], QuorumVerdict);
         let cases: &[Case] = &[
-            ("nobody voted", &[], Verdict::Wait),
-            ("one vote is no quorum", &[(0, V1)], Verdict::Wait),
+            ("nobody voted", &[], QuorumVerdict::Wait),
+            ("one vote is no quorum", &[(0, V1)], QuorumVerdict::Wait),
             ("two agree, the third is not waited for", &[(2, V1), (0, V1)], agreed(V1, 2)),
-            ("two differ, the third decides", &[(0, V1), (1, V2)], Verdict::Wait),
+            ("two differ, the third decides", &[(0, V1), (1, V2)], QuorumVerdict::Wait),
             ("the third agrees with the second", &[(0, V1), (1, V2), (2, V2)], agreed(V2, 1)),
             ("a quorum on an old version is the answer", &[(0, V2), (1, V1), (2, V1)], agreed(V1, 1)),
-            ("all differ", &[(0, V1), (1, V2), (2, V3)], Verdict::Disagree),
-            ("a miss needs a quorum", &[(0, Absent)], Verdict::Wait),
-            ("two misses", &[(1, Absent), (2, Absent)], Verdict::Miss),
+            ("all differ", &[(0, V1), (1, V2), (2, V3)], QuorumVerdict::Disagree),
+            ("a miss needs a quorum", &[(0, Absent)], QuorumVerdict::Wait),
+            ("two misses", &[(1, Absent), (2, Absent)], QuorumVerdict::Miss),
             ("a restarted replica is outvoted", &[(0, Absent), (1, V1), (2, V1)], agreed(V1, 1)),
-            ("one of three holds it", &[(0, Absent), (1, V1), (2, Absent)], Verdict::Miss),
+            ("one of three holds it", &[(0, Absent), (1, V1), (2, Absent)], QuorumVerdict::Miss),
             ("one gone, two agree", &[(0, None), (1, V1), (2, V1)], agreed(V1, 1)),
-            ("one gone, two miss", &[(0, None), (1, Absent), (2, Absent)], Verdict::Miss),
-            ("one gone, two differ", &[(0, None), (1, V1), (2, V2)], Verdict::Disagree),
-            ("one gone, one lost it", &[(0, None), (1, V1), (2, Absent)], Verdict::Disagree),
-            ("one gone so far", &[(0, None)], Verdict::Wait),
-            ("two gone, the third is not waited for", &[(0, None), (1, None)], Verdict::Unreachable),
-            ("two gone", &[(0, V1), (1, None), (2, None)], Verdict::Unreachable),
+            ("one gone, two miss", &[(0, None), (1, Absent), (2, Absent)], QuorumVerdict::Miss),
+            ("one gone, two differ", &[(0, None), (1, V1), (2, V2)], QuorumVerdict::Disagree),
+            ("one gone, one lost it", &[(0, None), (1, V1), (2, Absent)], QuorumVerdict::Disagree),
+            ("one gone so far", &[(0, None)], QuorumVerdict::Wait),
+            ("two gone, the third is not waited for", &[(0, None), (1, None)], QuorumVerdict::Unreachable),
+            ("two gone", &[(0, V1), (1, None), (2, None)], QuorumVerdict::Unreachable),
         ];
         for (name, votes, expected) in cases {
             assert_eq!(verdict(Mode::R32, votes), *expected, "{name}");
         }
-        assert_eq!(verdict(Mode::R1, &[]), Verdict::Wait);
+        assert_eq!(verdict(Mode::R1, &[]), QuorumVerdict::Wait);
         assert_eq!(verdict(Mode::R1, &[(0, V1)]), agreed(V1, 0));
-        assert_eq!(verdict(Mode::R1, &[(0, Absent)]), Verdict::Miss);
-        assert_eq!(verdict(Mode::R1, &[(0, None)]), Verdict::Unreachable);
+        assert_eq!(verdict(Mode::R1, &[(0, Absent)]), QuorumVerdict::Miss);
+        assert_eq!(verdict(Mode::R1, &[(0, None)]), QuorumVerdict::Unreachable);
     }
 
     #[test]
     fn decision_table_of_a_set() {
-        use Ack::{Applied, None, Overloaded, Superseded};
+        use ReplicaAck::{Applied, None, Overloaded, Superseded};
         let v = |timestamp_us| Version { timestamp_us, client_id: 0, sequence: 0 };
-        type Case<'a> = (&'a str, &'a [Ack], Settled);
+        type Case<'a> = (&'a str, &'a [ReplicaAck], Settled);
         let cases: &[Case] = &[
             ("nobody answered", &[], Settled::Wait),
             ("one of two", &[Applied], Settled::Wait),

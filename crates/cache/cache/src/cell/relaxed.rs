@@ -13,14 +13,14 @@ use futures::stream::FuturesUnordered;
 use tailwater_env::Instant;
 
 use super::hedge::{BUDGET_FACTOR, STUCK_FACTOR};
-use super::lookup::{Answer, Hit, Keys, read_from};
+use super::lookup::{Hit, Keys, LookupAnswer, read_from};
 use super::placement::{Mode, backend_of};
 use super::quorum::Asked;
-use super::{Failure, Inner, Lookup, mapped};
+use super::{CellFailure, CellInner, Lookup, mapped};
 use crate::layout::KeyHash;
 
 /// What a replica answers for some keys, by their index.
-type Reply = Vec<(usize, Answer)>;
+type RelaxedReply = Vec<(usize, LookupAnswer)>;
 
 /// For how many hedging delays a replica that was late is not the first to be asked.
 pub(super) const SUSPECT_FACTOR: u32 = 10;
@@ -31,7 +31,7 @@ const IN_TIME_ONE_IN: u32 = 4;
 /// Reads a bounded number of keys. Ends at `end` at the latest, which begins to count when something takes time. Adds
 /// frames that values borrow from to `frames`. Values in them of `unchecked_from` bytes or more are not checked.
 pub(super) async fn get(
-    cell: &Inner,
+    cell: &CellInner,
     keys: &[Bytes],
     unchecked_from: usize,
     end: &mut Option<Instant>,
@@ -43,12 +43,12 @@ pub(super) async fn get(
         let keys = Keys::unchecked_from(keys, unchecked_from);
         get_open(cell, &keys, &mut lookups, end, frames).await;
     }
-    lookups.into_iter().map(|lookup| lookup.unwrap_or(Lookup::Failed(Failure::Deadline))).collect()
+    lookups.into_iter().map(|lookup| lookup.unwrap_or(Lookup::Failed(CellFailure::Deadline))).collect()
 }
 
 /// Reads the keys that have no answer yet; at the deadline some may still have none.
 async fn get_open(
-    cell: &Inner,
+    cell: &CellInner,
     keys: &Keys<'_>,
     lookups: &mut [Option<Lookup>],
     end: &mut Option<Instant>,
@@ -68,7 +68,7 @@ async fn get_open(
     for key in wanted {
         match read.ask(key) {
             Some(backend) => groups.push((backend, key)),
-            None => read.finish(key, Lookup::Failed(Failure::Unreachable)),
+            None => read.finish(key, Lookup::Failed(CellFailure::Unreachable)),
         }
     }
 
@@ -80,7 +80,8 @@ async fn get_open(
         while !groups.is_empty() {
             for (backend, wanted) in by_backend(&mut groups) {
                 let replica = &cell.replicas[backend];
-                let mut asking: BoxFuture<'_, Reply> = Box::pin(read_from(cell, replica, keys, wanted));
+                let mut asking: BoxFuture<'_, RelaxedReply> =
+                    Box::pin(read_from(cell, replica, keys, wanted));
                 match futures::poll!(&mut asking) {
                     std::task::Poll::Ready(reply) => read.answered(reply, &mut groups),
                     std::task::Poll::Pending => under_way.push(asking),
@@ -122,7 +123,7 @@ async fn get_open(
 }
 
 struct Relaxed<'a> {
-    cell: &'a Inner,
+    cell: &'a CellInner,
     keys: &'a Keys<'a>,
     asked: Vec<Asked>,
     lookups: &'a mut [Option<Lookup>],
@@ -144,26 +145,26 @@ impl Relaxed<'_> {
         asked.ask(start, quick).or_else(|| asked.ask(start, live)).map(backend)
     }
 
-    fn answered(&mut self, answers: Vec<(usize, Answer)>, groups: &mut Vec<(usize, usize)>) {
+    fn answered(&mut self, answers: Vec<(usize, LookupAnswer)>, groups: &mut Vec<(usize, usize)>) {
         for (key, answer) in answers {
             let others = self.asked[key].answered();
             if self.lookups[key].is_some() {
                 continue;
             }
             let failure = match answer {
-                Answer::Hit(Hit { version, value, frame }) => {
+                LookupAnswer::Hit(Hit { version, value, frame }) => {
                     if self.frames.last().is_none_or(|last| last.as_ptr() != frame.as_ptr()) {
                         self.frames.push(frame);
                     }
                     self.finish(key, Lookup::Hit { version, value });
                     continue;
                 }
-                Answer::Miss => {
+                LookupAnswer::Miss => {
                     self.finish(key, Lookup::Miss);
                     continue;
                 }
-                Answer::Torn => Failure::Torn,
-                Answer::Unreachable => Failure::Unreachable,
+                LookupAnswer::Torn => CellFailure::Torn,
+                LookupAnswer::Unreachable => CellFailure::Unreachable,
             };
             match self.ask(key) {
                 Some(backend) => groups.push((backend, key)),
@@ -173,10 +174,10 @@ impl Relaxed<'_> {
         }
     }
 
-    /// Asks another replica for the keys that wait for a backend which is stuck while another one is not, and notes it; for the
-    /// others as far as the budget goes; both only if the read, which `began` then, waits longer than usual. It was to be done at
-    /// `at`: if that was some time ago this process has too much to do, and no backend is to blame. Whether some are left that
-    /// may have to be asked of another one later.
+    /// Asks another replica for the keys that wait for a backend which is stuck while another one is not, and notes it;
+    /// for the others as far as the budget goes; both only if the read, which `began` then, waits longer than usual. It
+    /// was to be done at `at`: if that was some time ago this process has too much to do, and no backend is to blame.
+    /// Whether some are left that may have to be asked of another one later.
     fn hedge(&mut self, at: Instant, began: Option<Instant>, groups: &mut Vec<(usize, usize)>) -> bool {
         let cell = self.cell;
         let now = cell.env.now();
@@ -196,7 +197,8 @@ impl Relaxed<'_> {
             if is_stuck {
                 late.suspect(now + SUSPECT_FACTOR * cell.hedge_after);
             }
-            // Where all are late it is this process, or the network, that has too much to do: more reads make that worse.
+            // Where all are late it is this process, or the network, that has too much to do: more reads make that
+            // worse.
             let is_sure = is_unusual_for_stuck && is_stuck && self.has_quick(key);
             if !(is_sure || is_unusual_for_others && cell.hedges.spend()) {
                 left = true;

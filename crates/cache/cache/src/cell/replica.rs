@@ -20,7 +20,7 @@ use super::sender::Sender;
 use crate::layout::{DATA_KIND, HEADER_USED_BYTES, INDEX_KIND, IndexHeader};
 
 /// A connection to a backend whose layout was checked.
-pub(super) struct Live {
+pub(super) struct LiveReplica {
     pub(super) connection: Arc<dyn Connection>,
     pub(super) can: Capabilities,
     pub(super) index: RegionInfo,
@@ -30,7 +30,7 @@ pub(super) struct Live {
     pub(super) answered_ns: AtomicU64,
 }
 
-impl Live {
+impl LiveReplica {
     /// Checks that a backend of the cell with `config_id` is at the other end.
     async fn open(connection: Arc<dyn Connection>, config_id: u64) -> Result<Self, String> {
         let regions = connection.regions();
@@ -74,7 +74,7 @@ impl Live {
 pub(super) struct Replica {
     pub(super) number: usize,
     pub(super) sender: Sender,
-    live: RwLock<Option<Arc<Live>>>,
+    live: RwLock<Option<Arc<LiveReplica>>>,
     /// Written with `live` held, read without: whether it is worth asking for it.
     is_live: AtomicBool,
     /// Relaxed reads prefer other replicas until then (nanoseconds of the world's clock).
@@ -98,7 +98,7 @@ impl Replica {
     }
 
     /// The connection, if there is one.
-    pub(super) fn live(&self) -> Option<Arc<Live>> {
+    pub(super) fn live(&self) -> Option<Arc<LiveReplica>> {
         self.live.read().clone()
     }
 
@@ -108,7 +108,7 @@ impl Replica {
     }
 
     /// Gives up a connection that failed, unless that was done already and there is another one by now.
-    pub(super) fn give_up(&self, failed: &Arc<Live>) {
+    pub(super) fn give_up(&self, failed: &Arc<LiveReplica>) {
         let mut live = self.live.write();
         if live.as_ref().is_some_and(|live| Arc::ptr_eq(live, failed)) {
             *live = None;
@@ -143,7 +143,7 @@ impl Replica {
         }
     }
 
-    fn install(&self, live: &Arc<Live>) {
+    fn install(&self, live: &Arc<LiveReplica>) {
         *self.live.write() = Some(Arc::clone(live));
         self.is_live.store(true, Ordering::Relaxed);
     }
@@ -173,7 +173,7 @@ pub(super) async fn keep_connected(
     loop {
         let attempt = async {
             let connection = connector.connect(replica.number).await?;
-            Live::open(connection, config.config_id).await
+            LiveReplica::open(connection, config.config_id).await
         };
         match env.timeout(config.connect_deadline, attempt).await {
             Some(Ok(live)) => {
@@ -211,7 +211,7 @@ async fn follow(
     env: &Env,
     config: KeepConfig,
     replica: &Replica,
-    live: &Arc<Live>,
+    live: &Arc<LiveReplica>,
     moved: &watch::Sender<u64>,
 ) {
     let mut last_seen = 0;

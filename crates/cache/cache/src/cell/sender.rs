@@ -24,26 +24,26 @@ use tailwater_env::{Env, Instant};
 use tailwater_rma::CallError;
 use tokio::sync::Notify;
 
-use super::quorum::Ack;
+use super::quorum::ReplicaAck;
 use super::replica::Replica;
 use super::set::Mutation;
 use crate::limits::{MUTATE_BYTES_MAX, MUTATE_CALLS_IN_FLIGHT, MUTATE_ENTRIES_MAX};
 use crate::protocol::{METHOD_MUTATE, MutateReply, Outcome, REFUSED_VERSION, encode_mutate};
 
-/// One entry on its way to one backend. Dropped unanswered, it answers [`Ack::None`].
-pub(super) struct Waiting {
+/// One entry on its way to one backend. Dropped unanswered, it answers [`ReplicaAck::None`].
+pub(super) struct SenderWaiting {
     pub(super) entry: Bytes,
     mutation: Option<Arc<Mutation>>,
     item: usize,
     deadline: Instant,
 }
 
-impl Waiting {
+impl SenderWaiting {
     pub(super) fn new(entry: Bytes, mutation: Arc<Mutation>, item: usize, deadline: Instant) -> Self {
         Self { entry, mutation: Some(mutation), item, deadline }
     }
 
-    pub(super) fn answer(mut self, ack: Ack) {
+    pub(super) fn answer(mut self, ack: ReplicaAck) {
         if let Some(mutation) = self.mutation.take() {
             mutation.count(self.item, ack);
         }
@@ -54,19 +54,19 @@ impl Waiting {
             self.mutation.as_ref().is_some_and(|mutation| mutation.client_id() == version.client_id)
         };
         let ack = match outcome {
-            Outcome::Applied => Ack::Applied,
+            Outcome::Applied => ReplicaAck::Applied,
             // Our own later SET of the same key was faster: it is as if ours had come just before it.
-            Outcome::Superseded(version) if mine(version) => Ack::Applied,
-            Outcome::Superseded(version) | Outcome::BelowSummary(version) => Ack::Superseded(version),
+            Outcome::Superseded(version) if mine(version) => ReplicaAck::Applied,
+            Outcome::Superseded(version) | Outcome::BelowSummary(version) => ReplicaAck::Superseded(version),
         };
         self.answer(ack);
     }
 }
 
-impl Drop for Waiting {
+impl Drop for SenderWaiting {
     fn drop(&mut self) {
         if let Some(mutation) = self.mutation.take() {
-            mutation.count(self.item, Ack::None);
+            mutation.count(self.item, ReplicaAck::None);
         }
     }
 }
@@ -82,7 +82,7 @@ pub(super) struct Sender {
 
 #[derive(Default)]
 struct Queue {
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<SenderWaiting>,
     bytes: usize,
     /// CALLs under way.
     calls: usize,
@@ -103,8 +103,8 @@ impl Sender {
         Self { queue: Mutex::default(), wake: Notify::new(), bytes_max, entries_max }
     }
 
-    /// Queues some entries. Those for which there is no room are answered [`Ack::Overloaded`].
-    pub(super) fn send(&self, entries: impl Iterator<Item = Waiting>) {
+    /// Queues some entries. Those for which there is no room are answered [`ReplicaAck::Overloaded`].
+    pub(super) fn send(&self, entries: impl Iterator<Item = SenderWaiting>) {
         let mut refused = Vec::new();
         {
             let mut queue = self.queue.lock();
@@ -122,13 +122,13 @@ impl Sender {
             }
         }
         for waiting in refused {
-            waiting.answer(Ack::Overloaded);
+            waiting.answer(ReplicaAck::Overloaded);
         }
     }
 
     /// What goes with the next CALL, which counts as under way from now on; `None` if there is nothing to send,
     /// or enough is under way. Entries whose deadline has passed are answered instead.
-    fn next_batch(&self, now: Instant) -> Option<Vec<Waiting>> {
+    fn next_batch(&self, now: Instant) -> Option<Vec<SenderWaiting>> {
         let mut batch = Vec::new();
         let mut late = Vec::new();
         let mut bytes = 0;
@@ -215,28 +215,28 @@ impl Drop for UnderWay<'_> {
     }
 }
 
-async fn send(config: SendConfig, replica: Arc<Replica>, batch: Vec<Waiting>) {
+async fn send(config: SendConfig, replica: Arc<Replica>, batch: Vec<SenderWaiting>) {
     let under_way = UnderWay(&replica.sender);
     let answers = call(&config, &replica, &batch).await;
     // Before the answers, so that whoever comes back with the next SET finds room.
     drop(under_way);
     for (waiting, answer) in batch.into_iter().zip(answers) {
         match answer {
-            Answer::Outcome(outcome) => waiting.outcome(outcome),
-            Answer::Overloaded => waiting.answer(Ack::Overloaded),
+            SenderAnswer::Outcome(outcome) => waiting.outcome(outcome),
+            SenderAnswer::Overloaded => waiting.answer(ReplicaAck::Overloaded),
         }
     }
     // Whatever has no answer says so when it is dropped.
 }
 
 /// The backend's word on one entry.
-enum Answer {
+enum SenderAnswer {
     Outcome(Outcome),
     Overloaded,
 }
 
 /// One CALL; as many answers as entries, or none if there is none to be had.
-async fn call(config: &SendConfig, replica: &Replica, batch: &[Waiting]) -> Vec<Answer> {
+async fn call(config: &SendConfig, replica: &Replica, batch: &[SenderWaiting]) -> Vec<SenderAnswer> {
     let Some(live) = replica.live() else { return Vec::new() };
     let pieces = encode_mutate(config.config_id, batch.iter().map(|waiting| &waiting.entry));
     let call = live.connection.call_with_pieces(METHOD_MUTATE, pieces);
@@ -247,9 +247,9 @@ async fn call(config: &SendConfig, replica: &Replica, batch: &[Waiting]) -> Vec<
                 tracing::warn!(peer = live.connection.peer(), "cache backend answered nonsense to a SET");
                 replica.give_up(&live);
             }
-            outcomes.unwrap_or_default().into_iter().map(Answer::Outcome).collect()
+            outcomes.unwrap_or_default().into_iter().map(SenderAnswer::Outcome).collect()
         }
-        Some(Err(CallError::Overloaded { .. })) => batch.iter().map(|_| Answer::Overloaded).collect(),
+        Some(Err(CallError::Overloaded { .. })) => batch.iter().map(|_| SenderAnswer::Overloaded).collect(),
         Some(Err(error @ (CallError::Lost(_) | CallError::Refused { .. }))) => {
             match &error {
                 CallError::Refused { code: REFUSED_VERSION, .. } => {
@@ -275,9 +275,9 @@ mod tests {
     use crate::cell::placement::Mode;
     use crate::cell::quorum::Settled;
 
-    fn waiting(mutation: &Arc<Mutation>, item: usize, bytes: usize, deadline_ns: u64) -> Waiting {
+    fn waiting(mutation: &Arc<Mutation>, item: usize, bytes: usize, deadline_ns: u64) -> SenderWaiting {
         let deadline = Instant::from_ns(deadline_ns);
-        Waiting::new(Bytes::from(vec![0; bytes]), Arc::clone(mutation), item, deadline)
+        SenderWaiting::new(Bytes::from(vec![0; bytes]), Arc::clone(mutation), item, deadline)
     }
 
     #[test]

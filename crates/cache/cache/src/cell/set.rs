@@ -12,9 +12,9 @@ use tailwater_env::Instant;
 use tokio::sync::Notify;
 
 use super::placement::{Mode, backend_of};
-use super::quorum::{Ack, Acks, Settled};
-use super::sender::{self, Waiting};
-use super::{Inner, SetError};
+use super::quorum::{Acks, ReplicaAck, Settled};
+use super::sender::{self, SenderWaiting};
+use super::{CellInner, SetError};
 use crate::layout::{KeyHash, encode_entry};
 use crate::limits::{KEY_BYTES_MAX, SUPERSEDED_RETRIES_MAX, VALUE_BYTES_MAX};
 use crate::version::Version;
@@ -43,7 +43,7 @@ impl Mutation {
     }
 
     /// Counts one replica's answer for one item.
-    pub(super) fn count(&self, item: usize, ack: Ack) {
+    pub(super) fn count(&self, item: usize, ack: ReplicaAck) {
         let mut items = self.items.lock();
         let acks = &mut items.acks[item];
         let was_open = acks.settled() == Settled::Wait;
@@ -70,7 +70,7 @@ impl Mutation {
 /// SETs (`Some`) and ERASEs (`None`), all at once. Ends at the deadline at the latest; what is unsettled by
 /// then may or may not come about.
 pub(super) async fn mutate(
-    cell: &Inner,
+    cell: &CellInner,
     items: &[(Bytes, Option<Bytes>)],
     deadline: Instant,
 ) -> Vec<Result<Version, SetError>> {
@@ -115,7 +115,7 @@ pub(super) async fn mutate(
 
 /// Queues the items for all their replicas.
 fn send(
-    cell: &Inner,
+    cell: &CellInner,
     items: &[(Bytes, Option<Bytes>)],
     open: &[usize],
     deadline: Instant,
@@ -123,7 +123,7 @@ fn send(
     let mutation = Mutation::new(cell.mode, cell.versions.client_id(), open.len());
     let wall_ms = cell.env.wall_ms();
     let mut versions = Vec::with_capacity(open.len());
-    let mut queued: Vec<(usize, Waiting)> = Vec::with_capacity(open.len() * cell.mode.replicas());
+    let mut queued: Vec<(usize, SenderWaiting)> = Vec::with_capacity(open.len() * cell.mode.replicas());
     for (item, index) in open.iter().enumerate() {
         let (key, value) = &items[*index];
         let version = cell.versions.next(wall_ms);
@@ -132,7 +132,7 @@ fn send(
         let hash = KeyHash::of(key);
         for replica in 0..cell.mode.replicas() {
             let backend = backend_of(hash, replica, cell.replicas.len());
-            let waiting = Waiting::new(entry.clone(), Arc::clone(&mutation), item, deadline);
+            let waiting = SenderWaiting::new(entry.clone(), Arc::clone(&mutation), item, deadline);
             queued.push((backend, waiting));
         }
     }

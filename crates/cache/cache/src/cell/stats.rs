@@ -28,9 +28,9 @@ pub struct CellStats {
 
 /// A count that any thread adds to.
 #[derive(Default)]
-pub(super) struct Count(AtomicU64);
+pub(super) struct StatCount(AtomicU64);
 
-impl Count {
+impl StatCount {
     pub(super) fn add(&self, n: u64) {
         // Relaxed: it publishes nothing but itself.
         self.0.fetch_add(n, Ordering::Relaxed);
@@ -43,14 +43,14 @@ impl Count {
 
 #[derive(Default)]
 pub(super) struct Counters {
-    pub(super) relaxed: Count,
-    pub(super) hedged: Count,
-    pub(super) consistent: Count,
-    pub(super) failed: Count,
-    pub(super) misses: Count,
-    pub(super) bytes: Count,
-    pub(super) sets: Count,
-    pub(super) set_failures: Count,
+    pub(super) relaxed: StatCount,
+    pub(super) hedged: StatCount,
+    pub(super) consistent: StatCount,
+    pub(super) failed: StatCount,
+    pub(super) misses: StatCount,
+    pub(super) bytes: StatCount,
+    pub(super) sets: StatCount,
+    pub(super) set_failures: StatCount,
 }
 
 impl Counters {

@@ -6,7 +6,7 @@ use tailwater_env::Instant;
 use tailwater_rma::{Capabilities, Connection, LocalDoorbell};
 
 use super::*;
-use crate::testing::{Double, Faults, in_runtime, served, small, world_by_hand};
+use crate::testing::{CellFaults, Double, in_runtime, served, small, world_by_hand};
 use crate::{Backend, BackendConfig};
 
 const ID: u64 = 77;
@@ -17,7 +17,7 @@ const WIRE_WITH_SCAR: Capabilities = Capabilities { memory: false, scar: true };
 struct World {
     env: Env,
     backends: Vec<(Arc<Backend>, LocalDoorbell)>,
-    faults: Vec<Arc<Faults>>,
+    faults: Vec<Arc<CellFaults>>,
     cell: Cell,
 }
 
@@ -171,14 +171,14 @@ fn with_two_of_three_gone_relaxed_reads_use_the_third_and_the_rest_fails_without
             world.lose(2);
             world.assert_all_hit(&world.cell.get_relaxed(&keys).await, &items);
             for lookup in world.cell.get_consistent(&keys).await {
-                assert_eq!(lookup, Lookup::Failed(Failure::Unreachable));
+                assert_eq!(lookup, Lookup::Failed(CellFailure::Unreachable));
             }
             for result in world.cell.set(items.clone()).await {
                 assert_eq!(result, Err(SetError::Unreachable));
             }
             world.lose(1);
             for lookup in world.cell.get_relaxed(&keys).await {
-                assert_eq!(lookup, Lookup::Failed(Failure::Unreachable));
+                assert_eq!(lookup, Lookup::Failed(CellFailure::Unreachable));
             }
         });
     }
@@ -217,7 +217,7 @@ fn replicas_that_hold_different_versions_for_good_make_a_consistent_read_fail() 
         world.until_carried_out(before + 1).await;
         Arc::get_mut(&mut world.cell.inner).expect("the only handle").deadline = Duration::from_secs(60);
         let lookup = world.cell.get_consistent(&keys_of(&items)).await;
-        assert_eq!(lookup[0], Lookup::Failed(Failure::NoQuorum));
+        assert_eq!(lookup[0], Lookup::Failed(CellFailure::NoQuorum));
         world.assert_all_hit(&world.cell.get_relaxed(&keys_of(&items)).await, &items);
     });
 }
@@ -256,7 +256,7 @@ fn assert_only_the_budget_is_hedged(make: fn(&Replica, Instant)) {
             make(replica, world.env.now());
         }
         let lookups = world.cell.get_relaxed(&keys_of(&items)).await;
-        assert!(lookups.iter().all(|lookup| *lookup == Lookup::Failed(Failure::Deadline)));
+        assert!(lookups.iter().all(|lookup| *lookup == Lookup::Failed(CellFailure::Deadline)));
         // 64 saved up, which 400 reads add nothing to.
         assert_eq!(world.cell.stats().hedged, 64);
     });
@@ -332,8 +332,8 @@ fn when_all_backends_stall_operations_end_at_the_deadline() {
             faults.stalled.store(true, Ordering::Relaxed);
         }
         let keys = [key(1)];
-        assert_eq!(world.cell.get_relaxed(&keys).await, [Lookup::Failed(Failure::Deadline)]);
-        assert_eq!(world.cell.get_consistent(&keys).await, [Lookup::Failed(Failure::Deadline)]);
+        assert_eq!(world.cell.get_relaxed(&keys).await, [Lookup::Failed(CellFailure::Deadline)]);
+        assert_eq!(world.cell.get_consistent(&keys).await, [Lookup::Failed(CellFailure::Deadline)]);
         assert_eq!(world.cell.set(items(1, 1)).await, [Err(SetError::Deadline)]);
         assert_eq!(world.cell.clear().await, 0);
         assert_eq!(world.cell.stats().failed, 2);
@@ -357,7 +357,7 @@ fn one_operation_with_many_keys_has_one_deadline_for_all() {
             let keys = keys_of(&items);
             assert!(keys.len() > 3 * KEYS_PER_LOOKUP_MAX);
             let cell = &world.cell;
-            let late = vec![Lookup::Failed(Failure::Deadline); keys.len()];
+            let late = vec![Lookup::Failed(CellFailure::Deadline); keys.len()];
 
             let mut relaxed = std::pin::pin!(cell.get_relaxed(&keys));
             assert!(futures::poll!(&mut relaxed).is_pending());
@@ -398,7 +398,7 @@ fn torn_reads_are_read_again_and_given_up_in_the_end() {
         }
         torn.store(u64::MAX, Ordering::Relaxed);
         for lookup in world.cell.get_relaxed(&keys).await {
-            assert!(matches!(lookup, Lookup::Miss | Lookup::Failed(Failure::Torn)), "{lookup:?}");
+            assert!(matches!(lookup, Lookup::Miss | Lookup::Failed(CellFailure::Torn)), "{lookup:?}");
         }
         torn.store(0, Ordering::Relaxed);
         world.assert_all_hit(&world.cell.get_relaxed(&keys).await, &items);
@@ -624,7 +624,7 @@ fn consistent_reads_beside_a_writer_never_go_back_and_never_miss_what_was_acknow
                         newest = version;
                     }
                     // Replaced as often as it was looked at.
-                    Lookup::Failed(Failure::NoQuorum) => {}
+                    Lookup::Failed(CellFailure::NoQuorum) => {}
                     other => panic!("{other:?}"),
                 }
                 tokio::task::yield_now().await;
@@ -660,7 +660,7 @@ fn a_watch_completes_when_something_was_set_and_at_its_deadline_otherwise() {
 struct Restarting {
     env: Env,
     now: parking_lot::Mutex<Option<(Arc<Backend>, LocalDoorbell)>>,
-    lost: parking_lot::Mutex<Vec<Arc<Faults>>>,
+    lost: parking_lot::Mutex<Vec<Arc<CellFaults>>>,
 }
 
 impl Connector for Restarting {
@@ -697,7 +697,7 @@ fn a_restarted_backend_is_connected_again_and_one_of_another_configuration_is_no
             connector.lost.lock().drain(..).for_each(|faults| faults.lost.store(true, Ordering::Relaxed));
         };
         down(None);
-        assert_eq!(cell.get_relaxed(&[key(0)]).await, [Lookup::Failed(Failure::Unreachable)]);
+        assert_eq!(cell.get_relaxed(&[key(0)]).await, [Lookup::Failed(CellFailure::Unreachable)]);
         down(Some(served(&env, small(ID + 1))));
         let mut attempts = connector.lost.lock().len();
         while attempts < 3 {

@@ -72,7 +72,7 @@ proptest! {
         flip in any::<prop::sample::Index>(),
     ) {
         let bytes = encode_entry(&key, version(timestamp), value.as_deref());
-        let entry = Entry::parse(&bytes).expect("as written");
+        let entry = Item::parse(&bytes).expect("as written");
         prop_assert_eq!(entry.key, &key[..]);
         prop_assert_eq!(entry.value, value.as_deref().unwrap_or_default());
         prop_assert_eq!(entry.version, version(timestamp));
@@ -82,15 +82,15 @@ proptest! {
         let bit = flip.index(bytes.len() * 8);
         let mut torn = bytes.to_vec();
         torn[bit / 8] ^= 1 << (bit % 8);
-        prop_assert!(Entry::parse(&torn).is_err());
+        prop_assert!(Item::parse(&torn).is_err());
         for cut in 0..bytes.len() {
-            prop_assert!(Entry::parse(&bytes[..cut]).is_err());
+            prop_assert!(Item::parse(&bytes[..cut]).is_err());
         }
     }
 
     #[test]
     fn foreign_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..800), hash in any::<u128>()) {
-        let _ = Entry::parse(&bytes);
+        let _ = Item::parse(&bytes);
         let _ = scan_bucket(&bytes, KeyHash(hash), 0);
     }
 
@@ -118,7 +118,7 @@ proptest! {
         bytes.truncate(bytes.len() - cut);
         bytes.extend(vec![7; behind]);
         let (head, rest) = bytes.split_at(head_bytes(&key).min(bytes.len()));
-        let whole = Entry::parse(&bytes).ok().filter(|entry| entry.key == key && !entry.tombstone);
+        let whole = Item::parse(&bytes).ok().filter(|entry| entry.key == key && !entry.tombstone);
         prop_assert_eq!(
             parse_apart(&key, head, rest, usize::MAX),
             whole.map(|entry| (entry.version, entry.value.len())),

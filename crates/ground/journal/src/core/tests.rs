@@ -19,8 +19,8 @@ fn at(ms: u64) -> Instant {
     Instant::from_ns(ms * 1_000_000)
 }
 
-fn failure() -> Failure {
-    Failure::new("write", std::path::Path::new("x"), &std::io::Error::other("broken"))
+fn failure() -> JournalFailure {
+    JournalFailure::new("write", std::path::Path::new("x"), &std::io::Error::other("broken"))
 }
 
 fn empty() -> Core {
@@ -28,7 +28,7 @@ fn empty() -> Core {
 }
 
 fn empty_with(config: JournalConfig) -> Core {
-    let recovered = Recovered {
+    let recovered = RecoveredJournal {
         journal: [3; 16],
         incarnation: Incarnation(0),
         files: VecDeque::new(),
@@ -52,8 +52,8 @@ fn begin(core: &mut Core, ms: u64) -> Plan {
     plan
 }
 
-fn append(core: &mut Core, bytes: usize) -> Result<JournalPosition, AppendError> {
-    let append = Append::new(core.incarnation());
+fn append(core: &mut Core, bytes: usize) -> Result<JournalPosition, JournalAppendError> {
+    let append = JournalAppendOptions::new(core.incarnation());
     core.enqueue(TAG, &[&vec![1; bytes]], &append).map(|enqueued| enqueued.end)
 }
 
@@ -67,10 +67,10 @@ fn write(core: &mut Core, ms: u64) -> JournalPosition {
 #[test]
 fn a_fresh_journal_begins_file_one_and_takes_nothing_before() {
     let mut core = empty();
-    assert!(matches!(append(&mut core, 1), Err(AppendError::Latched(_))));
+    assert!(matches!(append(&mut core, 1), Err(JournalAppendError::Latched(_))));
     let plan = begin(&mut core, 0);
     assert_eq!((plan.header.sequence, plan.header.predecessor), (FileSequence(1), FileSequence(0)));
-    assert_eq!(plan.source, Source::Grow);
+    assert_eq!(plan.source, AppendSource::Grow);
     append(&mut core, 1).expect("open");
 }
 
@@ -81,7 +81,7 @@ fn who_was_refused_is_told_to_try_again_when_the_longest_record_has_room() {
     let mut core = empty_with(JournalConfig { backlog_bytes, ..config() });
     begin(&mut core, 0);
     append(&mut core, 8 << 10).expect("room");
-    assert!(matches!(append(&mut core, longest), Err(AppendError::Backlog { .. })));
+    assert!(matches!(append(&mut core, longest), Err(JournalAppendError::Backlog { .. })));
     assert!(!core.take_refused(), "half of the backlog is free, which is not enough");
     let Step::Write(group) = core.next_step(at(0)) else { panic!("a group is to be written") };
     assert!(core.take_refused());
@@ -119,7 +119,7 @@ fn groups_fill_whole_pages_and_the_next_one_begins_where_the_records_ended() {
 fn the_writer_is_woken_by_the_first_record_after_it_went_to_sleep_and_not_by_the_next() {
     let mut core = begun();
     assert!(matches!(core.next_step(at(0)), Step::Wait(None)));
-    let append = Append::new(core.incarnation());
+    let append = JournalAppendOptions::new(core.incarnation());
     assert!(core.enqueue(TAG, &[b"a"], &append).expect("room").wake_writer);
     assert!(!core.enqueue(TAG, &[b"b"], &append).expect("room").wake_writer);
 }
@@ -127,7 +127,7 @@ fn the_writer_is_woken_by_the_first_record_after_it_went_to_sleep_and_not_by_the
 #[test]
 fn a_record_that_does_not_fit_waits_for_the_next_file_which_waits_for_the_last_sync() {
     let mut core = begun();
-    let unsynced = Append::new(core.incarnation()).unsynced();
+    let unsynced = JournalAppendOptions::new(core.incarnation()).unsynced();
     for _ in 0..3 {
         core.enqueue(TAG, &[&[1; 16 << 10]], &unsynced).expect("room");
     }
@@ -146,7 +146,7 @@ fn a_record_that_does_not_fit_waits_for_the_next_file_which_waits_for_the_last_s
 #[test]
 fn what_is_written_without_a_sync_is_synced_when_the_interval_is_over() {
     let mut core = begun();
-    let unsynced = Append::new(core.incarnation()).unsynced();
+    let unsynced = JournalAppendOptions::new(core.incarnation()).unsynced();
     core.enqueue(TAG, &[b"a"], &unsynced).expect("room");
     let end = write(&mut core, 10);
     assert!(matches!(core.next_step(at(20)), Step::Wait(Some(deadline)) if deadline == at(110)));
@@ -168,7 +168,7 @@ fn much_that_is_written_without_a_sync_does_not_wait_for_the_interval() {
         ..config()
     });
     begin(&mut core, 0);
-    let unsynced = Append::new(core.incarnation()).unsynced();
+    let unsynced = JournalAppendOptions::new(core.incarnation()).unsynced();
     let record = vec![1; mib];
     let synced_with = |core: &mut Core| {
         for count in 1..32 {
@@ -190,7 +190,7 @@ fn much_that_is_written_without_a_sync_does_not_wait_for_the_interval() {
 #[test]
 fn who_asks_for_a_sync_does_not_wait_for_the_interval() {
     let mut core = begun();
-    let unsynced = Append::new(core.incarnation()).unsynced();
+    let unsynced = JournalAppendOptions::new(core.incarnation()).unsynced();
     let first = core.enqueue(TAG, &[b"a"], &unsynced).expect("room").end;
     write(&mut core, 10);
     assert!(matches!(core.next_step(at(20)), Step::Wait(Some(_))));
@@ -211,7 +211,7 @@ fn who_asks_for_a_sync_does_not_wait_for_the_interval() {
 #[test]
 fn a_steady_stream_without_syncs_is_synced_with_a_group_once_it_is_time() {
     let mut core = begun();
-    let unsynced = Append::new(core.incarnation()).unsynced();
+    let unsynced = JournalAppendOptions::new(core.incarnation()).unsynced();
     core.enqueue(TAG, &[b"a"], &unsynced).expect("room");
     write(&mut core, 0);
     core.enqueue(TAG, &[b"b"], &unsynced).expect("room");
@@ -230,9 +230,9 @@ fn a_failure_cuts_all_that_is_not_durable_and_skips_its_positions() {
     let before = core.incarnation();
     let loss = core.failed(failure(), None, at(5)).expect("records were lost");
     assert_eq!(loss, Loss { after: durable, upto, incarnation: before.next() });
-    assert!(matches!(append(&mut core, 1), Err(AppendError::Latched(_))));
-    let stale = core.enqueue(TAG, &[b"x"], &Append::new(before));
-    assert_eq!(stale, Err(AppendError::Stale { current: before.next() }));
+    assert!(matches!(append(&mut core, 1), Err(JournalAppendError::Latched(_))));
+    let stale = core.enqueue(TAG, &[b"x"], &JournalAppendOptions::new(before));
+    assert_eq!(stale, Err(JournalAppendError::Stale { current: before.next() }));
     let plan = begin(&mut core, 5);
     assert_eq!((plan.header.predecessor_end, plan.header.base), (durable, upto));
     assert!(append(&mut core, 1).expect("open again") > upto);
@@ -267,7 +267,7 @@ fn a_file_that_grows_is_left_for_the_first_written_one_that_may_be_used_and_that
     core.spare_ready();
     let end = append(&mut core, 1).expect("room");
     let plan = begin(&mut core, 0);
-    assert_eq!((plan.header.sequence, plan.source), (FileSequence(2), Source::Spare));
+    assert_eq!((plan.header.sequence, plan.source), (FileSequence(2), AppendSource::Spare));
     assert_eq!(write(&mut core, 0), end);
     core.spare_ready();
     append(&mut core, 1).expect("room");
@@ -286,19 +286,19 @@ fn the_last_spare_file_is_kept_for_the_step_after_a_failure() {
             Err(error) => break error,
         }
     };
-    assert!(matches!(full, AppendError::Full(FullReason::NoSpace { .. })), "{full}");
-    let reserved = Append::new(core.incarnation()).reserved();
+    assert!(matches!(full, JournalAppendError::Full(FullReason::NoSpace { .. })), "{full}");
+    let reserved = JournalAppendOptions::new(core.incarnation()).reserved();
     core.enqueue(TAG, &[&[1; 3 << 10]], &reserved).expect("kept back for it");
     let Step::Write(_) = core.next_step(at(0)) else { panic!("a group is to be written") };
     core.failed(failure(), None, at(0));
-    assert_eq!(begin(&mut core, 0).source, Source::Spare);
+    assert_eq!(begin(&mut core, 0).source, AppendSource::Spare);
     append(&mut core, 8 << 10).expect("there is room in it");
 }
 
 #[test]
 fn a_file_is_free_once_all_its_tags_are_trimmed_and_it_is_not_being_written() {
     let mut core = begun();
-    let append = Append::new(core.incarnation());
+    let append = JournalAppendOptions::new(core.incarnation());
     let first = core.enqueue(Tag(1), &[b"a"], &append).expect("room").end;
     for _ in 0..3 {
         core.enqueue(TAG, &[&[1; 15 << 10]], &append).expect("room");
@@ -315,7 +315,7 @@ fn a_file_is_free_once_all_its_tags_are_trimmed_and_it_is_not_being_written() {
 #[test]
 fn the_owner_of_the_oldest_record_is_asked_to_trim_when_files_get_scarce() {
     let mut core = begun();
-    let append = Append::new(core.incarnation());
+    let append = JournalAppendOptions::new(core.incarnation());
     let first = core.enqueue(Tag(1), &[b"a"], &append).expect("room").end;
     assert_eq!(core.trim_wanted(Tag(1)), None);
     for _ in 0..4 {
@@ -331,10 +331,10 @@ fn the_owner_of_the_oldest_record_is_asked_to_trim_when_files_get_scarce() {
 #[test]
 fn a_close_syncs_what_is_left_and_then_ends() {
     let mut core = begun();
-    let unsynced = Append::new(core.incarnation()).unsynced();
+    let unsynced = JournalAppendOptions::new(core.incarnation()).unsynced();
     core.enqueue(TAG, &[b"a"], &unsynced).expect("room");
     core.close();
-    assert_eq!(core.enqueue(TAG, &[b"b"], &unsynced), Err(AppendError::Closed));
+    assert_eq!(core.enqueue(TAG, &[b"b"], &unsynced), Err(JournalAppendError::Closed));
     write(&mut core, 0);
     assert!(matches!(core.next_step(at(0)), Step::Sync));
     core.synced();

@@ -2,8 +2,8 @@ use crate::contract::Expect;
 
 use super::*;
 
-fn empty() -> State {
-    State::new(BTreeMap::new(), 0, 0)
+fn empty() -> MetaState {
+    MetaState::new(BTreeMap::new(), 0, 0)
 }
 
 fn put(key: &str, expect: Expect) -> Op {
@@ -15,14 +15,14 @@ fn at(ms: u64) -> Instant {
 }
 
 /// Judges, and appends at a position ten further on for each commit; the revision.
-fn append(state: &mut State, ops: &[Op]) -> (u64, Settled) {
-    let Verdict::Changes(changes) = state.judge(ops) else { panic!("something is to be changed") };
+fn append(state: &mut MetaState, ops: &[Op]) -> (u64, SettledCommits) {
+    let CommitVerdict::Changes(changes) = state.judge(ops) else { panic!("something is to be changed") };
     let commit = state.draft(changes);
     let revision = commit.revision;
     (revision, state.appended(commit, JournalPosition(revision * 10), 100, None))
 }
 
-fn lease(state: &mut State, key: &str) -> (u64, watch::Receiver<bool>) {
+fn lease(state: &mut MetaState, key: &str) -> (u64, watch::Receiver<bool>) {
     let commit = state.draft(Vec::new());
     let revision = commit.revision;
     let (lost, seen) = watch::channel(false);
@@ -39,7 +39,7 @@ fn a_commit_is_seen_by_readers_when_it_is_durable_and_by_later_commits_at_once()
     let mut state = empty();
     let (revision, mut settled) = append(&mut state, &[put("a", Expect::Absent)]);
     assert_eq!(state.get("a"), None);
-    assert!(matches!(state.judge(&[put("a", Expect::Version(revision))]), Verdict::Changes(_)));
+    assert!(matches!(state.judge(&[put("a", Expect::Version(revision))]), CommitVerdict::Changes(_)));
     assert!(settled.try_recv().is_err());
     state.apply_first(at(0));
     assert_eq!(state.get("a").map(|found| found.version), Some(revision));
@@ -50,13 +50,13 @@ fn a_commit_is_seen_by_readers_when_it_is_durable_and_by_later_commits_at_once()
 fn a_conflict_with_a_commit_on_its_way_is_one_only_if_that_lasts() {
     let mut state = empty();
     let _first = append(&mut state, &[put("a", Expect::Absent)]);
-    let Verdict::Conflict(key, Some(mut settled)) = state.judge(&[put("a", Expect::Absent)]) else {
+    let CommitVerdict::Conflict(key, Some(mut settled)) = state.judge(&[put("a", Expect::Absent)]) else {
         panic!("it conflicts with what is on its way");
     };
     assert_eq!(key, "a");
     state.lose_first(LOST);
     assert_eq!(settled.try_recv(), Ok(Err(LOST)));
-    assert!(matches!(state.judge(&[put("a", Expect::Absent)]), Verdict::Changes(_)));
+    assert!(matches!(state.judge(&[put("a", Expect::Absent)]), CommitVerdict::Changes(_)));
     assert_eq!(state.incarnation, LOST.incarnation);
 }
 
@@ -65,7 +65,7 @@ fn a_conflict_with_a_durable_commit_is_one_at_once() {
     let mut state = empty();
     let _first = append(&mut state, &[put("a", Expect::Any)]);
     state.apply_first(at(0));
-    assert!(matches!(state.judge(&[put("a", Expect::Absent)]), Verdict::Conflict(_, None)));
+    assert!(matches!(state.judge(&[put("a", Expect::Absent)]), CommitVerdict::Conflict(_, None)));
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn the_oldest_pending_change_of_a_key_does_not_hide_the_newest() {
     append(&mut state, &[delete]);
     state.apply_first(at(0));
     assert!(state.get("a").is_some());
-    assert!(matches!(state.judge(&[put("a", Expect::Absent)]), Verdict::Changes(_)));
+    assert!(matches!(state.judge(&[put("a", Expect::Absent)]), CommitVerdict::Changes(_)));
     state.apply_first(at(0));
     assert!(state.get("a").is_none() && state.newest.is_empty());
 }
@@ -112,11 +112,11 @@ fn a_lease_lives_by_being_renewed_and_is_in_no_snapshot() {
 fn a_key_that_is_leased_or_about_to_be_can_not_be_written_but_deleted() {
     let mut state = empty();
     let (_, lost) = lease(&mut state, "l");
-    assert!(matches!(state.judge(&[put("l", Expect::Any)]), Verdict::Conflict(_, Some(_))));
+    assert!(matches!(state.judge(&[put("l", Expect::Any)]), CommitVerdict::Conflict(_, Some(_))));
     state.apply_first(at(0));
-    assert!(matches!(state.judge(&[put("l", Expect::Any)]), Verdict::Conflict(_, None)));
+    assert!(matches!(state.judge(&[put("l", Expect::Any)]), CommitVerdict::Conflict(_, None)));
     append(&mut state, &[Op::Delete { key: "l".to_owned(), expect: Expect::Any }]);
-    assert!(matches!(state.judge(&[put("l", Expect::Absent)]), Verdict::Changes(_)));
+    assert!(matches!(state.judge(&[put("l", Expect::Absent)]), CommitVerdict::Changes(_)));
     state.apply_first(at(0));
     assert!(*lost.borrow());
 }

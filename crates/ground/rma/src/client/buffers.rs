@@ -13,12 +13,12 @@ use parking_lot::Mutex;
 /// Bytes of the shortest buffer. They double from one size to the next.
 pub(super) const SHORT_BYTES: usize = 64 << 10;
 
-/// Bytes of the longest buffer that is kept: an answer to a SCAR of as many chunks as a reader asks for at once (2 MiB), with what
-/// comes around them.
+/// Bytes of the longest buffer that is kept: an answer to a SCAR of as many chunks as a reader asks for at once (2
+/// MiB), with what comes around them.
 const KEPT_BYTES_MAX: usize = (2 << 20) + (256 << 10);
 
-/// Buffers kept: as many as there are connections in a process, of consumers that each have their own, which get long answers at the
-/// same time.
+/// Buffers kept: as many as there are connections in a process, of consumers that each have their own, which get long
+/// answers at the same time.
 const KEPT_MAX: usize = 64;
 
 /// The process's.

@@ -21,20 +21,21 @@ use crate::client::buffers::{RECEIVE, SHORT_BYTES};
 use crate::client::outgoing::{Outgoing, PIECES_MAX};
 use crate::client::stream::Stream;
 use crate::connection::{CallError, ConnectionLost};
-use crate::frame::{self, CallAnswer, Decoder, FrameError, Header, Kind};
+use crate::frame::{self, CallAnswer, Decoder, FrameError, FrameKind, Header};
 use crate::limits::{CALL_BYTES_MAX, OUTGOING_BYTES_MAX, WATCH_PERIOD};
 use crate::local::too_large;
 use crate::service::Refusal;
 
-/// Bytes that are received at once where it is not known what comes: all of most frames, and of a long one no more than is
-/// copied without a thought.
+/// Bytes that are received at once where it is not known what comes: all of most frames, and of a long one no more than
+/// is copied without a thought.
 const FIRST_BYTES: usize = 8 << 10;
 
 /// A frame from this length on has memory of its own. What borrows from it keeps not much more than the frame then.
 const LONG_BYTES: usize = 64 << 10;
 
-/// Bytes of a long frame that are waited for before any of them is received: what comes is checked at once, while it is in the core's
-/// cache, and neither a wake nor a system call is spent on a part of it. More would keep the sender waiting for room.
+/// Bytes of a long frame that are waited for before any of them is received: what comes is checked at once, while it is
+/// in the core's cache, and neither a wake nor a system call is spent on a part of it. More would keep the sender
+/// waiting for room.
 const WAITED_FOR_BYTES_MAX: usize = 1 << 20;
 
 /// The id of WATCH requests, whose answers go to nobody in particular.
@@ -42,15 +43,15 @@ const WATCH_REQUEST: u64 = 0;
 
 /// One socket's requests. Dropping it closes the socket.
 pub(crate) struct Mux {
-    inner: Arc<Inner>,
+    inner: Arc<MuxInner>,
     _reader: Task,
     _writer: Task,
 }
 
-struct Inner {
+struct MuxInner {
     peer: String,
     stream: Stream,
-    state: Mutex<State>,
+    state: Mutex<MuxState>,
     /// Some of the outgoing bytes went.
     room: Notify,
     /// The writer task is to write: `writing` is set, and for it to clear.
@@ -64,7 +65,7 @@ struct Inner {
 }
 
 #[derive(Default)]
-struct State {
+struct MuxState {
     /// Who waits for which request. Emptied when the connection is lost.
     waiting: HashMap<u64, oneshot::Sender<(Header, Bytes)>>,
     last_request: u64,
@@ -77,8 +78,8 @@ struct State {
 }
 
 /// A request under way; dropping it abandons the answer.
-pub(crate) struct Pending {
-    inner: Arc<Inner>,
+pub(crate) struct PendingRequest {
+    inner: Arc<MuxInner>,
     request: u64,
     answer: oneshot::Receiver<(Header, Bytes)>,
 }
@@ -94,10 +95,10 @@ impl Mux {
         doorbell: u32,
         on_lost: impl FnOnce() + Send + 'static,
     ) -> Self {
-        let inner = Arc::new(Inner {
+        let inner = Arc::new(MuxInner {
             peer,
             stream,
-            state: Mutex::new(State::default()),
+            state: Mutex::new(MuxState::default()),
             room: Notify::new(),
             writer_due: Notify::new(),
             is_lost: AtomicBool::new(false),
@@ -145,7 +146,7 @@ impl Mux {
     pub(crate) async fn request(
         &self,
         encode: impl FnOnce(&mut Vec<u8>, u64),
-    ) -> Result<Pending, ConnectionLost> {
+    ) -> Result<PendingRequest, ConnectionLost> {
         self.request_and(encode, &[]).await
     }
 
@@ -154,7 +155,7 @@ impl Mux {
         &self,
         encode: impl FnOnce(&mut Vec<u8>, u64),
         pieces: &[Bytes],
-    ) -> Result<Pending, ConnectionLost> {
+    ) -> Result<PendingRequest, ConnectionLost> {
         let look = || {
             if let Err(lost) = self.alive() {
                 return Some(Err(lost));
@@ -174,7 +175,7 @@ impl Mux {
         }
         let header = |out: &mut Vec<u8>, id| frame::encode_call(out, id, method, len);
         let pending = self.request_and(header, pieces).await?;
-        let (header, body) = pending.answer(Kind::CallReply).await?;
+        let (header, body) = pending.answer(FrameKind::CallReply).await?;
         match CallAnswer::parse(&header, body) {
             Ok(CallAnswer::Done(bytes)) => Ok(bytes),
             Ok(CallAnswer::Refused(Refusal { code, message })) => Err(CallError::Refused { code, message }),
@@ -214,9 +215,9 @@ impl Mux {
     }
 }
 
-impl Pending {
+impl PendingRequest {
     /// The response, whose kind is to be `kind`.
-    pub(crate) async fn answer(mut self, kind: Kind) -> Result<(Header, Bytes), ConnectionLost> {
+    pub(crate) async fn answer(mut self, kind: FrameKind) -> Result<(Header, Bytes), ConnectionLost> {
         let Ok((header, body)) = (&mut self.answer).await else {
             return Err(self.inner.why());
         };
@@ -228,13 +229,13 @@ impl Pending {
     }
 }
 
-impl Drop for Pending {
+impl Drop for PendingRequest {
     fn drop(&mut self) {
         self.inner.state.lock().waiting.remove(&self.request);
     }
 }
 
-impl Inner {
+impl MuxInner {
     fn why(&self) -> ConnectionLost {
         self.why.get().cloned().expect("it is set before anybody is told")
     }
@@ -257,10 +258,10 @@ impl Inner {
 
     fn submit(
         self: &Arc<Self>,
-        mut state: parking_lot::MutexGuard<'_, State>,
+        mut state: parking_lot::MutexGuard<'_, MuxState>,
         encode: impl FnOnce(&mut Vec<u8>, u64),
         pieces: &[Bytes],
-    ) -> Pending {
+    ) -> PendingRequest {
         state.last_request += 1;
         let request = state.last_request;
         let (send, answer) = oneshot::channel();
@@ -269,13 +270,13 @@ impl Inner {
             state.waiting.insert(request, send);
         }
         self.write(state, |out| encode(out, request), pieces);
-        Pending { inner: self.clone(), request, answer }
+        PendingRequest { inner: self.clone(), request, answer }
     }
 
     /// Appends what `encode` writes and `pieces`, and has it written out if nobody is writing.
     fn write(
         &self,
-        mut state: parking_lot::MutexGuard<'_, State>,
+        mut state: parking_lot::MutexGuard<'_, MuxState>,
         encode: impl FnOnce(&mut Vec<u8>),
         pieces: &[Bytes],
     ) {
@@ -367,7 +368,8 @@ impl Inner {
             let buffer = decoder.buffer();
             let was_long =
                 std::mem::replace(&mut is_long, missing > 0 && buffer.len() + missing >= LONG_BYTES);
-            // Behind a long frame there is room for a little of what follows: a receive that is full may have left more.
+            // Behind a long frame there is room for a little of what follows: a receive that is full may have left
+            // more.
             let room = if is_long { missing + FIRST_BYTES } else { missing.max(FIRST_BYTES) };
             if is_long != was_long || buffer.capacity() - buffer.len() < room {
                 let mut roomy = RECEIVE.take(SHORT_BYTES.max(buffer.len() + room));
@@ -395,7 +397,7 @@ impl Inner {
     /// Hands out the responses that are whole.
     fn dispatch(&self, decoder: &mut Decoder) -> Result<(), FrameError> {
         while let Some((header, body)) = decoder.next()? {
-            if header.kind == Kind::WatchReply {
+            if header.kind == FrameKind::WatchReply {
                 self.watch_sent.store(false, Ordering::Release);
                 self.doorbell.send_replace(frame::parse_watch_reply(body));
                 continue;

@@ -23,7 +23,8 @@ impl Stream {
         }
     }
 
-    /// As [`Stream::readable`], once as many bytes are there, as far as the kernel sees to that; `before` is what it was told last.
+    /// As [`Stream::readable`], once as many bytes are there, as far as the kernel sees to that; `before` is what it
+    /// was told last.
     pub(crate) async fn readable_from(&self, bytes: usize, before: &mut usize) -> io::Result<()> {
         if let Self::Tcp(socket) = self
             && std::mem::replace(before, bytes) != bytes
@@ -40,8 +41,9 @@ impl Stream {
         }
     }
 
-    /// Reads at most `bytes_max` into the spare capacity of `buffer`; an error of kind `WouldBlock` if there is nothing. A
-    /// receive that finds fewer has emptied the socket, and is noted as that: the next one waits without another look.
+    /// Reads at most `bytes_max` into the spare capacity of `buffer`; an error of kind `WouldBlock` if there is
+    /// nothing. A receive that finds fewer has emptied the socket, and is noted as that: the next one waits without
+    /// another look.
     pub(crate) fn try_read_buf(&self, buffer: &mut BytesMut, bytes_max: usize) -> io::Result<usize> {
         let mut emptied = None;
         let mut receive = |socket: BorrowedFd<'_>| {
@@ -104,13 +106,14 @@ impl Stream {
     }
 }
 
-/// A TCP socket that has fewer than `bytes` bytes counts as one that has none, unless no more will come. The kernel makes the room
-/// that it takes to have as many, and takes fewer for enough if it can't. A wish: where it is not taken, every byte counts.
+/// A TCP socket that has fewer than `bytes` bytes counts as one that has none, unless no more will come. The kernel
+/// makes the room that it takes to have as many, and takes fewer for enough if it can't. A wish: where it is not taken,
+/// every byte counts.
 fn set_readable_from(socket: BorrowedFd<'_>, bytes: usize) {
     let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
     let len = size_of_val(&bytes) as libc::socklen_t;
     let (socket, value) = (socket.as_raw_fd(), (&raw const bytes).cast());
-    // SAFETY: `value` points to `len` bytes that live until the call is over, and the kernel only reads them; the descriptor
-    // is borrowed for as long.
+    // SAFETY: `value` points to `len` bytes that live until the call is over, and the kernel only reads them; the
+    // descriptor is borrowed for as long.
     let _ = unsafe { libc::setsockopt(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, value, len) };
 }

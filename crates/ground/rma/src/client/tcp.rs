@@ -12,7 +12,7 @@ use crate::client::stream::Stream;
 use crate::connection::{
     CallError, Capabilities, Connection, ConnectionLost, OpError, ReadOp, RegionInfo, ScarOp, ScarReply,
 };
-use crate::frame::{self, Decoder, HelloReply, Kind};
+use crate::frame::{self, Decoder, FrameKind, HelloReply};
 use crate::limits::{BATCH_BYTES_MAX, BATCH_OPS_MAX, READ_BYTES_MAX};
 
 /// A connection whose READs are answered by the far side's engine.
@@ -52,7 +52,7 @@ impl Tcp {
             let len = ops.iter().map(|op| op.len as usize).sum();
             let (part, rest) = out.split_at_mut(len);
             out = rest;
-            let (header, body) = pending.answer(Kind::ReadReply).await?;
+            let (header, body) = pending.answer(FrameKind::ReadReply).await?;
             frame::unpack_read(&header, &body, ops, part, &mut results)
                 .map_err(|error| self.mux.refuse(&error))?;
         }
@@ -66,7 +66,7 @@ impl Tcp {
             let rest = &ops[results.len()..];
             let batch = &rest[..rest.len().min(BATCH_OPS_MAX)];
             let pending = self.mux.request(|out, id| frame::encode_scar(out, id, batch)).await?;
-            let (header, body) = pending.answer(Kind::ScarReply).await?;
+            let (header, body) = pending.answer(FrameKind::ScarReply).await?;
             let replies =
                 frame::unpack_scar(&header, &body, batch).map_err(|error| self.mux.refuse(&error))?;
             results.extend(replies.into_iter().map_while(|reply| reply));

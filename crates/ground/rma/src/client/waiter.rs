@@ -35,13 +35,13 @@ pub(crate) struct Bell {
     page: Mapping,
     /// The word as the thread last saw it; whoever waits is subscribed.
     told: watch::Sender<u32>,
-    listening: Mutex<Listening>,
+    listening: Mutex<DoorbellListening>,
 }
 
 /// Whether a bell needs the thread. A task subscribes before it looks here, the thread counts subscribers with
 /// this locked: so either the thread sees the task, or the task sees that it has to poke the thread.
 #[derive(Default)]
-struct Listening {
+struct DoorbellListening {
     /// The thread sleeps on this bell's word, or is about to.
     listened: bool,
     /// Looks since anybody waited.
@@ -52,7 +52,7 @@ struct Listening {
 impl Bell {
     pub(crate) fn new(page: Mapping) -> Arc<Self> {
         let value = page.word().load(Ordering::Acquire);
-        let (told, listening) = (watch::Sender::new(value), Mutex::new(Listening::default()));
+        let (told, listening) = (watch::Sender::new(value), Mutex::new(DoorbellListening::default()));
         Arc::new(Self { page, told, listening })
     }
 
@@ -139,13 +139,13 @@ impl Drop for Registration {
 
 /// The thread's side.
 struct Waiter {
-    set: Mutex<Set>,
+    set: Mutex<DoorbellSet>,
     /// Moves when the set changed, or a bell that is not slept on has a waiter. Private to the process.
     poked: AtomicU32,
 }
 
 #[derive(Default)]
-struct Set {
+struct DoorbellSet {
     bells: Vec<Arc<Bell>>,
     running: bool,
 }
@@ -153,7 +153,7 @@ struct Set {
 impl Waiter {
     fn of_process() -> &'static Self {
         static WAITER: OnceLock<Waiter> = OnceLock::new();
-        WAITER.get_or_init(|| Waiter { set: Mutex::new(Set::default()), poked: AtomicU32::new(0) })
+        WAITER.get_or_init(|| Waiter { set: Mutex::new(DoorbellSet::default()), poked: AtomicU32::new(0) })
     }
 
     fn add(&'static self, env: &Env, bell: Arc<Bell>) {

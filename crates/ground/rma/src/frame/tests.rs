@@ -176,7 +176,7 @@ proptest! {
             .iter()
             .map(|(len, _)| ReadOp { region: RegionId(0), generation: 0, offset: 0, len: *len })
             .collect();
-        let bytes = encoded(|out| frame(out, Kind::ReadReply, ops.len() as u16, 3, |out| {
+        let bytes = encoded(|out| frame(out, FrameKind::ReadReply, ops.len() as u16, 3, |out| {
             out.extend(ops.iter().map(|(_, done)| if *done { 0 } else { Status::StaleRegion as u8 }));
             for (i, (len, done)) in ops.iter().enumerate() {
                 if *done {
@@ -205,8 +205,8 @@ fn unpack_as_everything(header: &Header, body: &Bytes) {
     if header.kind.is_response() {
         let count = usize::from(header.argument);
         match header.kind {
-            Kind::HelloReply => drop(HelloReply::parse(body.clone())),
-            Kind::ReadReply => {
+            FrameKind::HelloReply => drop(HelloReply::parse(body.clone())),
+            FrameKind::ReadReply => {
                 for len in [0, 1, 100, READ_LEN_ODD] {
                     let op = ReadOp { region: RegionId(0), generation: 0, offset: 0, len };
                     let ops = vec![op; count];
@@ -215,17 +215,17 @@ fn unpack_as_everything(header: &Header, body: &Bytes) {
                     let _ = unpack_read(header, body, &ops[1..], &mut out[len as usize..], &mut Vec::new());
                 }
             }
-            Kind::ScarReply => {
+            FrameKind::ScarReply => {
                 for apart in [0, 1, READ_LEN_ODD, u32::MAX] {
                     let ops = vec![ScarOp { bucket: 0, key_hash: 0, apart }; count + 1];
                     let _ = unpack_scar(header, body, &ops[1..]);
                     let _ = unpack_scar(header, body, &ops);
                 }
             }
-            Kind::WatchReply => {
+            FrameKind::WatchReply => {
                 parse_watch_reply(body.clone());
             }
-            Kind::CallReply => drop(CallAnswer::parse(header, body.clone())),
+            FrameKind::CallReply => drop(CallAnswer::parse(header, body.clone())),
             _ => unreachable!("it is a response"),
         }
     } else {
@@ -334,7 +334,7 @@ fn answers_that_contradict_themselves_are_refused() {
     let op = ReadOp { region: RegionId(0), generation: 0, offset: 0, len: 4 };
     let read = |argument: u16, body: &[u8], ops: &[ReadOp]| {
         let bytes = encoded(|out| {
-            frame(out, Kind::ReadReply, argument, 0, |out| out.extend_from_slice(body));
+            frame(out, FrameKind::ReadReply, argument, 0, |out| out.extend_from_slice(body));
         });
         let (header, body) = one(Side::Responses, &bytes);
         let mut out = vec![0; ops.len() * 4];
@@ -350,7 +350,7 @@ fn answers_that_contradict_themselves_are_refused() {
 
     let scar = |results: &[(u8, u32, u32)], data: &[u8]| {
         let bytes = encoded(|out| {
-            frame(out, Kind::ScarReply, results.len() as u16, 0, |out| {
+            frame(out, FrameKind::ScarReply, results.len() as u16, 0, |out| {
                 for (status, bucket, data) in results {
                     out.extend_from_slice(&[*status, 0, 0, 0]);
                     out.extend_from_slice(&bucket.to_le_bytes());

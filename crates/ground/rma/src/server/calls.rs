@@ -15,7 +15,7 @@ use crate::server::mailbox::{Mailbox, Message};
 use crate::service::{REFUSED_TOO_LARGE, Refusal, Reply, Service};
 
 /// A CALL on its way to the application, and the way back.
-pub(crate) struct Job {
+pub(crate) struct CallJob {
     pub(crate) peer: Arc<Peer>,
     pub(crate) method: u16,
     pub(crate) payload: Bytes,
@@ -24,10 +24,10 @@ pub(crate) struct Job {
     pub(crate) engine: Arc<Mailbox>,
 }
 
-impl Job {
+impl CallJob {
     /// Has the application carry it out, on this thread.
     pub(crate) fn run(self, service: &dyn Service) {
-        let Job { peer, method, payload, connection, request, engine } = self;
+        let CallJob { peer, method, payload, connection, request, engine } = self;
         let reply = Reply::new(move |answer| {
             let answer = checked(answer);
             engine.send(Message::Answer { connection, request, answer });
@@ -68,7 +68,7 @@ impl Drop for AtWorker {
 }
 
 struct Queue {
-    jobs: VecDeque<(Job, AtWorker)>,
+    jobs: VecDeque<(CallJob, AtWorker)>,
     bytes: usize,
     stopped: bool,
 }
@@ -101,7 +101,7 @@ impl Calls {
     }
 
     /// Queues a CALL, or answers `false` if the queue is full.
-    pub(crate) fn submit(&self, job: Job, counted: AtWorker) -> bool {
+    pub(crate) fn submit(&self, job: CallJob, counted: AtWorker) -> bool {
         let mut queue = self.queue.lock();
         let bytes = queue.bytes + job.payload.len();
         if queue.stopped || queue.jobs.len() >= self.jobs_max || bytes > self.bytes_max {
@@ -130,7 +130,7 @@ impl Calls {
         }
     }
 
-    fn next(&self) -> Option<(Job, AtWorker)> {
+    fn next(&self) -> Option<(CallJob, AtWorker)> {
         let mut queue = self.queue.lock();
         loop {
             if queue.stopped {

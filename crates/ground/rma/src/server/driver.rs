@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use crate::server::output::Next;
-use crate::server::session::{Ended, Session, World};
-use crate::server::shared::Shared;
+use crate::server::output::NextOutput;
+use crate::server::session::{Session, SessionEnded, World};
+use crate::server::shared::EngineShared;
 use crate::socket::send_with_files;
 
 /// What ends a connection, for the log.
@@ -20,7 +20,7 @@ pub(crate) enum Gone {
     #[error(transparent)]
     Io(#[from] io::Error),
     #[error(transparent)]
-    Ended(#[from] Ended),
+    Ended(#[from] SessionEnded),
     #[error("the server's buffers are full: {total} bytes, {memory} of them for this connection")]
     Memory { memory: usize, total: usize },
 }
@@ -60,22 +60,22 @@ pub(crate) trait Driver {
 
     /// Moves what can be moved between a socket and its session; `true` if there is more and only fairness
     /// stopped it.
-    fn turn(&mut self, id: u64, turn: &mut Turn<'_>) -> Result<bool, Gone>;
+    fn turn(&mut self, id: u64, turn: &mut DriverTurn<'_>) -> Result<bool, Gone>;
 
     /// Closes a socket.
     fn remove(&mut self, id: u64);
 }
 
 /// A connection's turn.
-pub(crate) struct Turn<'a> {
-    pub(crate) shared: &'a Arc<Shared>,
+pub(crate) struct DriverTurn<'a> {
+    pub(crate) shared: &'a Arc<EngineShared>,
     pub(crate) session: &'a mut Session,
     pub(crate) world: World<'a>,
     /// The connection was given the doorbell's page.
     pub(crate) mapped: &'a mut bool,
 }
 
-impl Turn<'_> {
+impl DriverTurn<'_> {
     /// Sends some of the output together with the descriptors that are due; `None` if none are due.
     pub(crate) fn send_files(&mut self, socket: impl AsFd) -> Option<io::Result<usize>> {
         let table = self.session.files_due()?;
@@ -87,7 +87,7 @@ impl Turn<'_> {
         }
         let regions = table.regions().iter().filter_map(|region| region.file());
         let files: Vec<_> = std::iter::once(doorbell.file()).chain(regions).collect();
-        let (Next::Bytes(bytes) | Next::LastBytes(bytes)) = self.session.next_output()? else {
+        let (NextOutput::Bytes(bytes) | NextOutput::LastBytes(bytes)) = self.session.next_output()? else {
             unreachable!("they go with the first bytes of a connection, which are a header's");
         };
         let sent = send_with_files(socket, bytes, &files);

@@ -1,8 +1,8 @@
 //! An engine: one thread that serves its connections and waits for nothing but them.
 //!
 //! The loop is: wait; serve the sockets that are ready; end what is overdue; take in what other threads, and this one,
-//! sent; look at the doorbell for parked WATCHes. What it waits with, and how bytes come off a socket and onto it, is the
-//! driver's business ([`Driver`]); what the bytes mean is the session's.
+//! sent; look at the doorbell for parked WATCHes. What it waits with, and how bytes come off a socket and onto it, is
+//! the driver's business ([`Driver`]); what the bytes mean is the session's.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
@@ -15,12 +15,12 @@ use tailwater_access::Peer;
 use tailwater_env::{HashMap, Instant};
 
 use crate::limits::LOOK_AGAIN;
-use crate::server::calls::{AtWorkers, Job};
-use crate::server::driver::{Driver, Gone, Turn};
-use crate::server::listen::{Accepted, Listener};
+use crate::server::calls::{AtWorkers, CallJob};
+use crate::server::driver::{Driver, DriverTurn, Gone};
+use crate::server::listen::{AcceptedConnection, Listener};
 use crate::server::mailbox::{Mailbox, Message};
 use crate::server::session::{Call, Session, World};
-use crate::server::shared::Shared;
+use crate::server::shared::EngineShared;
 
 /// Connections accepted before those that are there have their turn.
 const ACCEPT_MAX: usize = 64;
@@ -52,7 +52,7 @@ struct Connection {
 /// One engine.
 pub(crate) struct Engine<D> {
     driver: D,
-    shared: Arc<Shared>,
+    shared: Arc<EngineShared>,
     mailbox: Arc<Mailbox>,
     listeners: Vec<Listener>,
     accept_again: Option<Instant>,
@@ -73,7 +73,7 @@ impl<D: Driver> Engine<D> {
     /// timer.
     pub(crate) fn new(
         mut driver: D,
-        shared: Arc<Shared>,
+        shared: Arc<EngineShared>,
         number: usize,
         listeners: Vec<Listener>,
     ) -> io::Result<Self> {
@@ -132,8 +132,9 @@ impl<D: Driver> Engine<D> {
         }
     }
 
-    /// Takes in what was sent, and looks at the doorbell; whether there is nothing more, and whoever sends something from
-    /// now on wakes the engine. Looks again once: what is done here has answers of its own. Sockets have their turn then.
+    /// Takes in what was sent, and looks at the doorbell; whether there is nothing more, and whoever sends something
+    /// from now on wakes the engine. Looks again once: what is done here has answers of its own. Sockets have their
+    /// turn then.
     fn settle(&mut self) -> bool {
         for _ in 0..2 {
             let messages = self.mailbox.take();
@@ -248,10 +249,10 @@ impl<D: Driver> Engine<D> {
         }
     }
 
-    fn begin(&mut self, accepted: Accepted) {
+    fn begin(&mut self, accepted: AcceptedConnection) {
         let id = self.next_connection;
         self.next_connection += 1;
-        let Accepted { socket, peer, at, unix } = accepted;
+        let AcceptedConnection { socket, peer, at, unix } = accepted;
         if let Err(error) = self.driver.add(id, socket) {
             if let Some(left_out) = self.shared.complain("not served") {
                 tracing::warn!(peer = peer.address, %error, left_out, "cannot serve a connection");
@@ -284,7 +285,7 @@ impl<D: Driver> Engine<D> {
         let doorbell = || shared.doorbell.value();
         let mut submit = |call: Call| {
             let is_short = shared.service.is_short(call.method, &call.payload);
-            let job = Job {
+            let job = CallJob {
                 peer: peer.clone(),
                 method: call.method,
                 payload: call.payload,
@@ -307,7 +308,7 @@ impl<D: Driver> Engine<D> {
             files: *unix,
             submit: &mut submit,
         };
-        let turn = self.driver.turn(id, &mut Turn { shared, session, world, mapped });
+        let turn = self.driver.turn(id, &mut DriverTurn { shared, session, world, mapped });
         let settled = turn.and_then(|again| {
             connection.account(&self.shared)?;
             Ok(again)
@@ -428,7 +429,7 @@ impl Connection {
     /// Accounts for the memory held for the peer, which is little for all but those that are behind. When all of them
     /// hold more than they may, whoever holds more than its share and still grows has to go: never one that others
     /// left no room.
-    fn account(&mut self, shared: &Shared) -> Result<(), Gone> {
+    fn account(&mut self, shared: &EngineShared) -> Result<(), Gone> {
         let memory = self.session.memory();
         let grew = memory > self.memory;
         let total = shared.change_memory(self.memory, memory);

@@ -12,8 +12,8 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use tailwater_env::HashMap;
 
-use crate::server::driver::{Driver, Gone, Turn};
-use crate::server::output::Next;
+use crate::server::driver::{Driver, DriverTurn, Gone};
+use crate::server::output::NextOutput;
 use crate::server::pipe::Pipe;
 use crate::server::session::Session;
 
@@ -101,7 +101,7 @@ impl Driver for Epoll {
         Ok(())
     }
 
-    fn turn(&mut self, id: u64, turn: &mut Turn<'_>) -> Result<bool, Gone> {
+    fn turn(&mut self, id: u64, turn: &mut DriverTurn<'_>) -> Result<bool, Gone> {
         let socket = self.sockets.get_mut(&id).expect("sockets go with their connections");
         turn.session.lend_output(&mut self.output);
         let again = move_bytes(socket, &mut self.pipe, &mut self.receive, turn);
@@ -122,7 +122,7 @@ fn move_bytes(
     socket: &mut Socket,
     pipe: &mut Pipe,
     receive: &mut [u8],
-    turn: &mut Turn<'_>,
+    turn: &mut DriverTurn<'_>,
 ) -> Result<bool, Gone> {
     let mut turn_bytes = 0;
     loop {
@@ -145,7 +145,7 @@ fn move_bytes(
         while socket.writable && turn.session.next_output().is_some() {
             let sent = match (turn.send_files(&socket.fd), turn.session.next_output()) {
                 (Some(sent), _) => sent,
-                (None, Some(Next::LastBytes(bytes))) => {
+                (None, Some(NextOutput::LastBytes(bytes))) => {
                     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
                     rustix::net::send(&socket.fd, bytes, flags).map_err(io::Error::from)
                 }

@@ -19,7 +19,7 @@ const BACKLOG: i32 = 1024;
 
 /// A connection that a client just made.
 #[derive(Debug)]
-pub(crate) struct Accepted {
+pub(crate) struct AcceptedConnection {
     pub(crate) socket: OwnedFd,
     pub(crate) peer: Arc<Peer>,
     /// Where it came in: that is all by which those that come to different Unix sockets differ.
@@ -68,18 +68,18 @@ impl Listener {
     }
 
     /// The next connection; an error of kind `WouldBlock` if there is none.
-    pub(crate) fn accept(&self) -> io::Result<Accepted> {
+    pub(crate) fn accept(&self) -> io::Result<AcceptedConnection> {
         let (socket, from) = acceptfrom_with(self, flags())?;
         match self {
             Self::Tcp { at, .. } => {
                 let from = from.and_then(|from: SocketAddrAny| SocketAddr::try_from(from).ok());
                 let address = from.map_or_else(|| "tcp:?".to_owned(), |from| format!("tcp:{from}"));
-                Ok(Accepted { socket, peer: anonymous(address), at: Arc::clone(at), unix: false })
+                Ok(AcceptedConnection { socket, peer: anonymous(address), at: Arc::clone(at), unix: false })
             }
             Self::Unix { at, .. } => {
                 let pid = sockopt::socket_peercred(&socket)?.pid;
                 let address = format!("unix:pid {}", pid.as_raw_nonzero());
-                Ok(Accepted { socket, peer: anonymous(address), at: Arc::clone(at), unix: true })
+                Ok(AcceptedConnection { socket, peer: anonymous(address), at: Arc::clone(at), unix: true })
             }
         }
     }

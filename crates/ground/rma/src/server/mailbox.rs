@@ -7,13 +7,13 @@ use rustix::event::EventfdFlags;
 
 use crate::coalesce::{Attention, Parking};
 use crate::frame::CallAnswer;
-use crate::server::listen::Accepted;
+use crate::server::listen::AcceptedConnection;
 
 /// What other threads tell an engine.
 #[derive(Debug)]
 pub(crate) enum Message {
     /// Serve this connection.
-    Serve(Accepted),
+    Serve(AcceptedConnection),
     /// The application answered.
     Answer { connection: u64, request: u64, answer: CallAnswer },
     /// End.
@@ -25,8 +25,8 @@ pub(crate) enum Message {
 pub(crate) struct Mailbox {
     messages: Mutex<Vec<Message>>,
     event: OwnedFd,
-    /// Spares senders the event's system call, and the engine the turn for it, while it is busy: with answers of its own
-    /// thread always, and with those of others when many come at once.
+    /// Spares senders the event's system call, and the engine the turn for it, while it is busy: with answers of its
+    /// own thread always, and with those of others when many come at once.
     attention: Attention,
     /// WATCHes that the engine has parked.
     pub(crate) parking: Parking,

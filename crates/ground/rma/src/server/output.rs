@@ -13,7 +13,8 @@ use crate::region::Region;
 use crate::server::pipe;
 
 /// The shortest stretch that is not copied. Measured on one stream over the loopback, with a `sendfile` for each, in
-/// seconds of the sender's CPU for each GB: 4 KiB 1.2 copied and 1.5 not, 16 KiB 0.51 and 0.33, 64 KiB 0.30 and 0.16, 256 KiB 0.24 and 0.10.
+/// seconds of the sender's CPU for each GB: 4 KiB 1.2 copied and 1.5 not, 16 KiB 0.51 and 0.33, 64 KiB 0.30 and 0.16,
+/// 256 KiB 0.24 and 0.10.
 pub(crate) const STRETCH_BYTES_MIN: u32 = 16 << 10;
 
 /// Bytes of a region, to be sent from where they lie.
@@ -25,14 +26,14 @@ pub(crate) struct Stretch {
 }
 
 #[derive(Debug)]
-enum Piece {
+enum OutputPiece {
     Bytes(Vec<u8>),
     Stretch(Stretch),
 }
 
 /// What is to be sent next.
 #[derive(Debug)]
-pub(crate) enum Next<'a> {
+pub(crate) enum NextOutput<'a> {
     /// These bytes, and what is behind them.
     Bytes(&'a [u8]),
     /// These bytes, behind which there is nothing.
@@ -42,9 +43,9 @@ pub(crate) enum Next<'a> {
 
 /// Unsent answers.
 #[derive(Debug, Default)]
-pub(crate) struct Output {
+pub(crate) struct OutputQueue {
     /// What goes before `tail`.
-    ahead: VecDeque<Piece>,
+    ahead: VecDeque<OutputPiece>,
     tail: Vec<u8>,
     /// How many of the first piece's bytes went, if it is one of bytes.
     sent: usize,
@@ -54,7 +55,7 @@ pub(crate) struct Output {
     ahead_bytes: usize,
 }
 
-impl Output {
+impl OutputQueue {
     /// Where further bytes are appended.
     pub(crate) fn bytes(&mut self) -> &mut Vec<u8> {
         &mut self.tail
@@ -72,17 +73,17 @@ impl Output {
             self.tail.clear();
             if !bytes.is_empty() {
                 self.ahead_bytes += bytes.len();
-                self.ahead.push_back(Piece::Bytes(bytes));
+                self.ahead.push_back(OutputPiece::Bytes(bytes));
             }
         }
         let len = len as usize;
         self.ahead_bytes += len;
-        self.ahead.push_back(Piece::Stretch(Stretch { region: Arc::clone(region), offset, len }));
+        self.ahead.push_back(OutputPiece::Stretch(Stretch { region: Arc::clone(region), offset, len }));
     }
 
     /// What is to be sent next, but for what was taken; `None` if there is nothing.
-    pub(crate) fn next(&self) -> Option<Next<'_>> {
-        let last = || (self.sent < self.tail.len()).then(|| Next::LastBytes(&self.tail[self.sent..]));
+    pub(crate) fn next(&self) -> Option<NextOutput<'_>> {
+        let last = || (self.sent < self.tail.len()).then(|| NextOutput::LastBytes(&self.tail[self.sent..]));
         self.ahead().next().or_else(last)
     }
 
@@ -94,19 +95,19 @@ impl Output {
 
     /// Bytes of memory held.
     pub(crate) fn memory(&self) -> usize {
-        let held = |piece: &Piece| match piece {
-            Piece::Bytes(bytes) => bytes.capacity(),
-            Piece::Stretch(_) => size_of::<Piece>(),
+        let held = |piece: &OutputPiece| match piece {
+            OutputPiece::Bytes(bytes) => bytes.capacity(),
+            OutputPiece::Stretch(_) => size_of::<OutputPiece>(),
         };
         self.taken + self.tail.capacity() + self.ahead.iter().map(held).sum::<usize>()
     }
 
     /// What goes before the last bytes, beginning with what is to be sent next.
-    pub(crate) fn ahead(&self) -> impl Iterator<Item = Next<'_>> {
+    pub(crate) fn ahead(&self) -> impl Iterator<Item = NextOutput<'_>> {
         let mut sent = self.sent;
         self.ahead.iter().map(move |piece| match piece {
-            Piece::Bytes(bytes) => Next::Bytes(&bytes[std::mem::take(&mut sent)..]),
-            Piece::Stretch(stretch) => Next::Stretch(stretch),
+            OutputPiece::Bytes(bytes) => NextOutput::Bytes(&bytes[std::mem::take(&mut sent)..]),
+            OutputPiece::Stretch(stretch) => NextOutput::Stretch(stretch),
         })
     }
 
@@ -122,12 +123,12 @@ impl Output {
         let mut left = count;
         while left > 0 {
             let (part, is_over) = match self.ahead.front_mut() {
-                Some(Piece::Bytes(bytes)) => {
+                Some(OutputPiece::Bytes(bytes)) => {
                     let part = left.min(bytes.len() - self.sent);
                     self.sent += part;
                     (part, self.sent == bytes.len())
                 }
-                Some(Piece::Stretch(stretch)) => {
+                Some(OutputPiece::Stretch(stretch)) => {
                     let part = left.min(stretch.len);
                     stretch.len -= part;
                     stretch.offset += part as u64;
@@ -152,15 +153,15 @@ impl Output {
         }
     }
 
-    /// Takes out what [`Output::next`] answers, a stretch as a copy, to be sent as a whole before anything else is
+    /// Takes out what [`OutputQueue::next`] answers, a stretch as a copy, to be sent as a whole before anything else is
     /// taken.
     pub(crate) fn take(&mut self) -> Option<Vec<u8>> {
         assert_eq!(self.taken, 0, "one at a time");
         let ahead = self.ahead.pop_front();
         let is_ahead = ahead.is_some();
         let mut bytes = match ahead {
-            Some(Piece::Bytes(bytes)) => bytes,
-            Some(Piece::Stretch(Stretch { region, offset, len })) => {
+            Some(OutputPiece::Bytes(bytes)) => bytes,
+            Some(OutputPiece::Stretch(Stretch { region, offset, len })) => {
                 let mut bytes = Vec::with_capacity(len);
                 region.append_to(offset, len as u32, &mut bytes);
                 bytes
@@ -225,7 +226,7 @@ mod tests {
     }
 
     /// Everything, sent in pieces of at most `step` bytes through `sent`, or taken where `taken` says so.
-    fn drain(output: &mut Output, step: usize, taken: impl Fn(usize) -> bool) -> Vec<u8> {
+    fn drain(output: &mut OutputQueue, step: usize, taken: impl Fn(usize) -> bool) -> Vec<u8> {
         let mut all = Vec::new();
         for turn in 0.. {
             let pending = output.pending();
@@ -236,10 +237,10 @@ mod tests {
             } else {
                 match output.next() {
                     None => break,
-                    Some(Next::Bytes(bytes) | Next::LastBytes(bytes)) => {
+                    Some(NextOutput::Bytes(bytes) | NextOutput::LastBytes(bytes)) => {
                         bytes[..step.min(bytes.len())].to_vec()
                     }
-                    Some(Next::Stretch(Stretch { region, offset, len })) => {
+                    Some(NextOutput::Stretch(Stretch { region, offset, len })) => {
                         let mut bytes = Vec::new();
                         region.append_to(*offset, step.min(*len) as u32, &mut bytes);
                         bytes
@@ -261,7 +262,7 @@ mod tests {
             for taken in [|_| false, |_| true, |turn: usize| turn.is_multiple_of(3)] {
                 for backing in [Backing::Shared, Backing::Private] {
                     let region = region(backing);
-                    let mut output = Output::default();
+                    let mut output = OutputQueue::default();
                     output.bytes().extend_from_slice(b"first");
                     output.sent(2);
                     output.region(&region, 7, LONG);
@@ -286,7 +287,7 @@ mod tests {
     #[test]
     fn a_stretch_takes_no_memory_of_its_own() {
         let region = region(Backing::Shared);
-        let mut output = Output::default();
+        let mut output = OutputQueue::default();
         output.bytes().extend_from_slice(b"header");
         for _ in 0..10 {
             output.region(&region, 0, 1 << 19);

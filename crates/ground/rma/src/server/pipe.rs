@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 
 use crate::region::{Backing, Region};
-use crate::server::output::Next;
+use crate::server::output::NextOutput;
 
 /// What it is to hold: what the kernel lets anybody have.
 const BYTES: usize = 1 << 20;
@@ -74,7 +74,7 @@ impl Pipe {
     /// Of kind `WouldBlock` if the socket takes none.
     pub(crate) fn send<'a>(
         &mut self,
-        pieces: impl Iterator<Item = Next<'a>>,
+        pieces: impl Iterator<Item = NextOutput<'a>>,
         socket: BorrowedFd<'_>,
     ) -> io::Result<usize> {
         let ends = self.ends.take().map_or_else(Ends::new, Ok)?;
@@ -97,14 +97,14 @@ impl Ends {
     }
 
     /// Puts in what there is room for; how many bytes that are, which is some if there is something.
-    fn fill<'a>(&self, pieces: impl Iterator<Item = Next<'a>>) -> io::Result<usize> {
+    fn fill<'a>(&self, pieces: impl Iterator<Item = NextOutput<'a>>) -> io::Result<usize> {
         let mut held = 0;
         for piece in pieces {
             let (put, len) = match piece {
-                Next::Bytes(bytes) | Next::LastBytes(bytes) => {
+                NextOutput::Bytes(bytes) | NextOutput::LastBytes(bytes) => {
                     (rustix::io::write(&self.back, bytes).map_err(io::Error::from), bytes.len())
                 }
-                Next::Stretch(stretch) => (stretch.put_into(self.back.as_fd()), stretch.len()),
+                NextOutput::Stretch(stretch) => (stretch.put_into(self.back.as_fd()), stretch.len()),
             };
             match put {
                 Ok(put) => {
@@ -143,15 +143,15 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::server::output::{Output, STRETCH_BYTES_MIN};
+    use crate::server::output::{OutputQueue, STRETCH_BYTES_MIN};
 
     /// Stretches of one region of numbers, each behind its number, and then the bytes that have to come.
-    fn owed(stretches: u32) -> (Output, Vec<u8>) {
+    fn owed(stretches: u32) -> (OutputQueue, Vec<u8>) {
         const LEN: u32 = STRETCH_BYTES_MIN + 77;
         let region = Region::create("pipe", 1 << 20, 0, Backing::Shared).expect("there is memory");
         let bytes: Vec<u8> = (0..region.len()).map(|place| (place % 251) as u8).collect();
         region.write(0, &bytes);
-        let (region, mut output, mut all) = (Arc::new(region), Output::default(), Vec::new());
+        let (region, mut output, mut all) = (Arc::new(region), OutputQueue::default(), Vec::new());
         for number in 0..stretches {
             let offset = 1_001 * u64::from(number);
             output.bytes().extend_from_slice(&number.to_le_bytes());

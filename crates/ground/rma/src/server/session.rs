@@ -19,7 +19,7 @@ use tailwater_env::Instant;
 
 use crate::connection::{OpError, ScarOp};
 use crate::frame::{
-    self, CallAnswer, Decoder, FrameError, HelloReply, Kind, ReadOps, Request, ScarOps, Side, Status,
+    self, CallAnswer, Decoder, FrameError, FrameKind, HelloReply, ReadOps, Request, ScarOps, Side, Status,
 };
 use crate::limits::{
     BATCH_BYTES_MAX, CALLS_PER_CONNECTION_MAX, OUTPUT_BYTES_HARD_MAX, OUTPUT_BYTES_KEPT, READ_BYTES_MAX,
@@ -27,13 +27,13 @@ use crate::limits::{
 };
 use crate::region::Region;
 use crate::server::limits::SessionLimits;
-use crate::server::output::{Next, Output};
+use crate::server::output::{NextOutput, OutputQueue};
 use crate::service::Service;
-use crate::table::Table;
+use crate::table::RegionTable;
 
 /// Why a connection was ended by this side.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Ended {
+pub(crate) enum SessionEnded {
     #[error(transparent)]
     Frame(#[from] FrameError),
     #[error("a frame other than HELLO came first")]
@@ -58,7 +58,7 @@ pub(crate) enum Ended {
     Idle(Duration),
 }
 
-impl Ended {
+impl SessionEnded {
     /// What lines in the log about it are bounded by.
     pub(crate) fn complaint(&self) -> &'static str {
         match self {
@@ -117,10 +117,10 @@ pub(crate) struct Session {
 /// Everything but the decoder, which frames are borrowed from while this is changed.
 #[derive(Debug)]
 struct PeerState {
-    output: Output,
+    output: OutputQueue,
     /// When it last took a byte, or the output last became non-empty.
     output_moved: Instant,
-    table: Option<Table>,
+    table: Option<RegionTable>,
     files_due: bool,
     watches: Vec<Parked>,
     calls: usize,
@@ -133,7 +133,7 @@ impl Session {
             decoder: Decoder::new(Side::Requests),
             input_lent: 0,
             peer: PeerState {
-                output: Output::default(),
+                output: OutputQueue::default(),
                 output_moved: now,
                 table: None,
                 files_due: false,
@@ -146,13 +146,13 @@ impl Session {
     }
 
     /// Takes bytes off the socket and answers what can be answered.
-    pub(crate) fn receive(&mut self, bytes: &[u8], world: &mut World<'_>) -> Result<(), Ended> {
+    pub(crate) fn receive(&mut self, bytes: &[u8], world: &mut World<'_>) -> Result<(), SessionEnded> {
         self.decoder.feed(bytes);
         self.answer(world)
     }
 
     /// Takes up requests that wait for room in the output. To be called after bytes were sent.
-    pub(crate) fn answer(&mut self, world: &mut World<'_>) -> Result<(), Ended> {
+    pub(crate) fn answer(&mut self, world: &mut World<'_>) -> Result<(), SessionEnded> {
         while self.wants_input() {
             let Some((header, body)) = self.decoder.next()? else {
                 break;
@@ -176,12 +176,12 @@ impl Session {
     }
 
     /// What to send next.
-    pub(crate) fn next_output(&self) -> Option<Next<'_>> {
+    pub(crate) fn next_output(&self) -> Option<NextOutput<'_>> {
         self.peer.output.next()
     }
 
     /// What goes out together: all but the last bytes.
-    pub(crate) fn output_ahead(&self) -> impl Iterator<Item = Next<'_>> {
+    pub(crate) fn output_ahead(&self) -> impl Iterator<Item = NextOutput<'_>> {
         self.peer.output.ahead()
     }
 
@@ -220,7 +220,7 @@ impl Session {
     }
 
     /// The regions whose descriptors have to go with the next byte sent, if any.
-    pub(crate) fn files_due(&self) -> Option<&Table> {
+    pub(crate) fn files_due(&self) -> Option<&RegionTable> {
         self.peer.table.as_ref().filter(|_| self.peer.files_due)
     }
 
@@ -235,10 +235,10 @@ impl Session {
         request: u64,
         answer: &CallAnswer,
         now: Instant,
-    ) -> Result<(), Ended> {
+    ) -> Result<(), SessionEnded> {
         let unsent = self.peer.output.pending() + answer.frame_bytes();
         if unsent > OUTPUT_BYTES_HARD_MAX {
-            return Err(Ended::Unread(unsent));
+            return Err(SessionEnded::Unread(unsent));
         }
         self.peer.calls -= 1;
         self.peer.starts_output(now);
@@ -269,20 +269,20 @@ impl Session {
     }
 
     /// Ends the connection if one of its deadlines has passed.
-    pub(crate) fn check_deadlines(&self, now: Instant) -> Result<(), Ended> {
+    pub(crate) fn check_deadlines(&self, now: Instant) -> Result<(), SessionEnded> {
         let limits = &self.limits;
         let over = |since: Instant, limit: Duration| since + limit <= now;
         if self.peer.table.is_none() && over(self.last_request, limits.hello_deadline) {
-            return Err(Ended::Silent(limits.hello_deadline));
+            return Err(SessionEnded::Silent(limits.hello_deadline));
         }
         if self.peer.output.pending() > 0 && over(self.peer.output_moved, limits.drain_deadline) {
-            return Err(Ended::NotReading(limits.drain_deadline));
+            return Err(SessionEnded::NotReading(limits.drain_deadline));
         }
         if self.half_frame_since.is_some_and(|since| over(since, limits.frame_deadline)) {
-            return Err(Ended::HalfFrame(limits.frame_deadline));
+            return Err(SessionEnded::HalfFrame(limits.frame_deadline));
         }
         match self.idle_limit() {
-            Some(limit) if over(self.last_request, limit) => Err(Ended::Idle(limit)),
+            Some(limit) if over(self.last_request, limit) => Err(SessionEnded::Idle(limit)),
             _ => Ok(()),
         }
     }
@@ -318,16 +318,16 @@ impl PeerState {
         }
     }
 
-    fn answer(&mut self, id: u64, request: Request, world: &mut World<'_>) -> Result<(), Ended> {
+    fn answer(&mut self, id: u64, request: Request, world: &mut World<'_>) -> Result<(), SessionEnded> {
         self.starts_output(world.now);
         let Some(table) = &self.table else {
             let Request::Hello { lowest, highest } = request else {
-                return Err(Ended::NoHello);
+                return Err(SessionEnded::NoHello);
             };
             return self.hello(id, lowest, highest, world);
         };
         match request {
-            Request::Hello { .. } => Err(Ended::HelloAgain),
+            Request::Hello { .. } => Err(SessionEnded::HelloAgain),
             Request::Read(ops) => read(&mut self.output, id, &ops, table),
             Request::Scar(ops) => {
                 scar(&mut self.output, id, &ops, table, world.service);
@@ -355,12 +355,12 @@ impl PeerState {
         }
     }
 
-    fn hello(&mut self, id: u64, lowest: u8, highest: u8, world: &World<'_>) -> Result<(), Ended> {
+    fn hello(&mut self, id: u64, lowest: u8, highest: u8, world: &World<'_>) -> Result<(), SessionEnded> {
         if !(lowest..=highest).contains(&frame::VERSION) {
-            return Err(Ended::Version { lowest, highest });
+            return Err(SessionEnded::Version { lowest, highest });
         }
-        world.service.admit(world.peer).map_err(|refusal| Ended::Refused(refusal.message))?;
-        let table = Table::of(world.service);
+        world.service.admit(world.peer).map_err(|refusal| SessionEnded::Refused(refusal.message))?;
+        let table = RegionTable::of(world.service);
         let files = world.files && table.regions().iter().all(|region| region.file().is_some());
         let probe = ScarOp { bucket: 0, key_hash: 0, apart: 0 };
         let reply = HelloReply {
@@ -379,16 +379,16 @@ impl PeerState {
 }
 
 /// Answers a READ straight from the regions.
-fn read(out: &mut Output, id: u64, ops: &ReadOps, table: &Table) -> Result<(), Ended> {
+fn read(out: &mut OutputQueue, id: u64, ops: &ReadOps, table: &RegionTable) -> Result<(), SessionEnded> {
     let count = ops.iter().len();
     let bytes: u64 = ops.iter().map(|op| u64::from(op.len)).filter(|len| *len <= READ_BYTES_MAX.into()).sum();
     if bytes > BATCH_BYTES_MAX as u64 {
-        return Err(Ended::BatchTooLarge(bytes));
+        return Err(SessionEnded::BatchTooLarge(bytes));
     }
     let found: Vec<_> = ops.iter().map(|op| table.find(&op).map(|region| (region, op))).collect();
     let bytes: usize = found.iter().flatten().map(|(_, op)| op.len as usize).sum();
     let argument = u16::try_from(count).expect("batches are limited");
-    frame::header(out.bytes(), Kind::ReadReply, argument, id, count + bytes);
+    frame::header(out.bytes(), FrameKind::ReadReply, argument, id, count + bytes);
     let status = |found: &Result<_, OpError>| match found {
         Ok(_) => Status::Done as u8,
         Err(error) => Status::from(*error) as u8,
@@ -401,7 +401,7 @@ fn read(out: &mut Output, id: u64, ops: &ReadOps, table: &Table) -> Result<(), E
 }
 
 /// Answers a SCAR as far as the response has room.
-fn scar(out: &mut Output, id: u64, ops: &ScarOps, table: &Table, service: &dyn Service) {
+fn scar(out: &mut OutputQueue, id: u64, ops: &ScarOps, table: &RegionTable, service: &dyn Service) {
     let count = ops.iter().len();
     let mut room = BATCH_BYTES_MAX;
     let mut full = false;
@@ -415,7 +415,7 @@ fn scar(out: &mut Output, id: u64, ops: &ScarOps, table: &Table, service: &dyn S
     }
     let argument = u16::try_from(count).expect("batches are limited");
     let results = frame::scar_results_bytes(count);
-    frame::header(out.bytes(), Kind::ScarReply, argument, id, results + BATCH_BYTES_MAX - room);
+    frame::header(out.bytes(), FrameKind::ScarReply, argument, id, results + BATCH_BYTES_MAX - room);
     for result in &found {
         let (status, bucket, data) = match result {
             Ok(Some(hit)) => (Status::Done, hit.bucket.2, hit.data.map_or(0, |(_, _, len)| len)),
@@ -456,7 +456,7 @@ impl Scarred<'_> {
 /// Where the answer to one SCAR lies, or `None` if it exceeds `room` bytes.
 fn scar_one<'a>(
     op: &ScarOp,
-    table: &'a Table,
+    table: &'a RegionTable,
     service: &dyn Service,
     room: usize,
 ) -> Result<Option<Scarred<'a>>, OpError> {

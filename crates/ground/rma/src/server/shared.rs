@@ -12,7 +12,7 @@ use crate::server::limits::SessionLimits;
 use crate::server::mailbox::Mailbox;
 use crate::service::Service;
 
-pub(crate) struct Shared {
+pub(crate) struct EngineShared {
     pub(crate) env: Env,
     pub(crate) config: ServerConfig,
     pub(crate) service: Arc<dyn Service>,
@@ -27,7 +27,7 @@ pub(crate) struct Shared {
     pub(crate) complaints: Complaints,
 }
 
-impl Shared {
+impl EngineShared {
     /// Whether a line about something that peers cause may be written, and how many were not before it.
     pub(crate) fn complain(&self, reason: &'static str) -> Option<u64> {
         self.complaints.admit(self.env.now(), reason)

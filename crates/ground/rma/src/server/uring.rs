@@ -20,7 +20,7 @@ use tailwater_env::HashMap;
 
 use crate::frame;
 use crate::limits::OUTPUT_BYTES_KEPT;
-use crate::server::driver::{Driver, Gone, Turn};
+use crate::server::driver::{Driver, DriverTurn, Gone};
 use crate::server::pipe::Pipe;
 use crate::server::ring::{Completion, Ring, is};
 use crate::server::session::Session;
@@ -165,7 +165,7 @@ impl Driver for Uring {
         Ok(())
     }
 
-    fn turn(&mut self, id: u64, turn: &mut Turn<'_>) -> Result<bool, Gone> {
+    fn turn(&mut self, id: u64, turn: &mut DriverTurn<'_>) -> Result<bool, Gone> {
         let socket = self.sockets.get_mut(&id).expect("sockets go with their connections");
         socket.told = false;
         let sent = std::mem::take(&mut socket.sent);
@@ -223,7 +223,7 @@ impl Socket {
     /// Sends everything up to the last stretch, as far as the socket takes it at once: the ring would have another
     /// thread of the kernel splice. What is left goes through the ring, as a copy. Whether anything went, and
     /// with it made room for further answers, of which no completion will tell.
-    fn send_stretches(&self, pipe: &mut Pipe, turn: &mut Turn<'_>) -> Result<bool, Gone> {
+    fn send_stretches(&self, pipe: &mut Pipe, turn: &mut DriverTurn<'_>) -> Result<bool, Gone> {
         let is_due = |session: &Session| session.output_ahead().next().is_some();
         if !is_due(turn.session) {
             return Ok(false);

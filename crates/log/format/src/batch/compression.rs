@@ -115,7 +115,7 @@ impl Decompressor {
         input: &'a [u8],
         bytes_max: usize,
     ) -> Result<&'a [u8], DecompressError> {
-        let mut output = Output { bytes: &mut self.out, codec, bytes_max };
+        let mut output = CompressedOutput { bytes: &mut self.out, codec, bytes_max };
         output.bytes.clear();
         match codec {
             Codec::None => {
@@ -142,13 +142,13 @@ impl std::fmt::Debug for Decompressor {
 }
 
 /// Where decompressed bytes go, up to the limit.
-struct Output<'a> {
+struct CompressedOutput<'a> {
     bytes: &'a mut Vec<u8>,
     codec: Codec,
     bytes_max: usize,
 }
 
-impl Output<'_> {
+impl CompressedOutput<'_> {
     fn too_large(&self) -> DecompressError {
         DecompressError::TooLarge { codec: self.codec, bytes_max: self.bytes_max }
     }

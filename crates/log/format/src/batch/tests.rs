@@ -116,7 +116,7 @@ fn kept_records_share_the_batches_memory_unless_they_were_compressed() {
     for codec in Codec::ALL {
         let batch = build(&records, codec);
         let mut decompressor = Decompressor::new();
-        let kept = BatchRecords::open(&batch, &mut decompressor, LIMIT).expect("the batch is whole");
+        let kept = RecordsOfBatch::open(&batch, &mut decompressor, LIMIT).expect("the batch is whole");
         let read: Vec<_> = kept.iter().map(|record| owned(&record.expect("whole"))).collect();
         assert_eq!(read, records, "{codec}");
         let shared = batch.as_ptr_range().contains(&kept.records.as_ptr());

@@ -2,43 +2,43 @@
 
 use std::fmt;
 
-use super::Failure;
+use super::CallFailure;
 
 macro_rules! error_codes {
     ($($(#[$doc:meta])* $name:ident = $number:literal, $word:literal, $retry:literal;)*) => {
-        /// Why a node refuses. A code that this program does not know is kept as [`ErrorCode::Other`].
+        /// Why a node refuses. A code that this program does not know is kept as [`CallErrorCode::Other`].
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum ErrorCode {
+        pub enum CallErrorCode {
             $($(#[$doc])* $name,)*
             /// A code of a later version, with its number. It is treated as one that a retry does not help.
             Other(u16),
         }
 
-        impl ErrorCode {
+        impl CallErrorCode {
             /// All codes that this program knows.
-            pub const ALL: &[ErrorCode] = &[$(ErrorCode::$name,)*];
+            pub const ALL: &[CallErrorCode] = &[$(CallErrorCode::$name,)*];
 
             /// The number on the wire.
             pub const fn number(self) -> u16 {
                 match self {
-                    $(ErrorCode::$name => $number,)*
-                    ErrorCode::Other(number) => number,
+                    $(CallErrorCode::$name => $number,)*
+                    CallErrorCode::Other(number) => number,
                 }
             }
 
             /// The code with this number.
             pub const fn from_number(number: u16) -> Self {
                 match number {
-                    $($number => ErrorCode::$name,)*
-                    other => ErrorCode::Other(other),
+                    $($number => CallErrorCode::$name,)*
+                    other => CallErrorCode::Other(other),
                 }
             }
 
             /// Its name in logs, metrics and JSON.
             pub const fn name(self) -> &'static str {
                 match self {
-                    $(ErrorCode::$name => $word,)*
-                    ErrorCode::Other(_) => "other",
+                    $(CallErrorCode::$name => $word,)*
+                    CallErrorCode::Other(_) => "other",
                 }
             }
 
@@ -46,8 +46,8 @@ macro_rules! error_codes {
             /// nothing of whether the first one was carried out.
             pub const fn is_retriable(self) -> bool {
                 match self {
-                    $(ErrorCode::$name => $retry,)*
-                    ErrorCode::Other(_) => false,
+                    $(CallErrorCode::$name => $retry,)*
+                    CallErrorCode::Other(_) => false,
                 }
             }
         }
@@ -103,10 +103,10 @@ error_codes! {
     Damaged = 23, "damaged", false;
 }
 
-impl fmt::Display for ErrorCode {
+impl fmt::Display for CallErrorCode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ErrorCode::Other(number) => write!(f, "other ({number})"),
+            CallErrorCode::Other(number) => write!(f, "other ({number})"),
             known => f.write_str(known.name()),
         }
     }
@@ -117,28 +117,28 @@ impl fmt::Display for ErrorCode {
 #[error("{code}: {message}")]
 pub struct CallRefusal {
     /// The code.
-    pub code: ErrorCode,
+    pub code: CallErrorCode,
     /// In words.
     pub message: String,
 }
 
 impl CallRefusal {
     /// A refusal.
-    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+    pub fn new(code: CallErrorCode, message: impl Into<String>) -> Self {
         Self { code, message: message.into() }
     }
 }
 
-impl From<CallRefusal> for Failure {
+impl From<CallRefusal> for CallFailure {
     fn from(refusal: CallRefusal) -> Self {
         Self { code: u32::from(refusal.code.number()), message: refusal.message }
     }
 }
 
-impl From<Failure> for CallRefusal {
-    fn from(failure: Failure) -> Self {
+impl From<CallFailure> for CallRefusal {
+    fn from(failure: CallFailure) -> Self {
         // A number that no code can have is told apart from none of them: it stays unknown.
         let number = u16::try_from(failure.code).unwrap_or(u16::MAX);
-        Self { code: ErrorCode::from_number(number), message: failure.message }
+        Self { code: CallErrorCode::from_number(number), message: failure.message }
     }
 }

@@ -26,15 +26,15 @@ fn the_numbers_of_methods_never_change() {
 
 #[test]
 fn every_error_code_has_a_number_of_its_own_and_unknown_ones_are_kept() {
-    let numbers: Vec<_> = ErrorCode::ALL.iter().map(|code| code.number()).collect();
+    let numbers: Vec<_> = CallErrorCode::ALL.iter().map(|code| code.number()).collect();
     assert_eq!(numbers, (1..=23).collect::<Vec<u16>>());
-    for code in ErrorCode::ALL {
-        assert_eq!(ErrorCode::from_number(code.number()), *code);
+    for code in CallErrorCode::ALL {
+        assert_eq!(CallErrorCode::from_number(code.number()), *code);
     }
-    assert_eq!(ErrorCode::from_number(999), ErrorCode::Other(999));
-    assert_eq!(ErrorCode::Other(999).number(), 999);
-    let failure = Failure { code: 1 << 20, message: String::new() };
-    assert_eq!(CallRefusal::from(failure).code, ErrorCode::Other(u16::MAX));
+    assert_eq!(CallErrorCode::from_number(999), CallErrorCode::Other(999));
+    assert_eq!(CallErrorCode::Other(999).number(), 999);
+    let failure = CallFailure { code: 1 << 20, message: String::new() };
+    assert_eq!(CallRefusal::from(failure).code, CallErrorCode::Other(u16::MAX));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use uuid::Uuid;
 
-use crate::wire::Records;
+use crate::wire::RecordsBytes;
 
 messages! {
     FetchRequest {
@@ -66,7 +66,7 @@ messages! {
         log_start_offset: i64 [5..] = -1,
         aborted_transactions: Option<Vec<AbortedTransaction>>,
         preferred_read_replica: i32 [11..] = -1,
-        records: Records,
+        records: RecordsBytes,
     } + tagged {
         0 => diverging_epoch: FetchResponseEpochEndOffset [12..],
         1 => current_leader: LeaderIdAndEpoch [12..],

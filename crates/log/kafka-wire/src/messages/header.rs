@@ -14,7 +14,7 @@
 
 use bytes::Bytes;
 
-use crate::api::{Api, Request};
+use crate::api::{Api, ApiRequest};
 use crate::wire::{Frame, Malformed, Reader, TooLong, Wire, Writer};
 
 /// A request's header.
@@ -49,7 +49,7 @@ impl RequestHeader {
 }
 
 /// The frame of a request.
-pub fn request<R: Request>(request: &R, version: i16, correlation_id: i32, client_id: &str) -> Frame {
+pub fn request<R: ApiRequest>(request: &R, version: i16, correlation_id: i32, client_id: &str) -> Frame {
     let flexible = R::API.is_flexible(version);
     let mut writer = Writer::new(version, false);
     R::API.number().write(&mut writer);

@@ -2,7 +2,7 @@
 
 use uuid::Uuid;
 
-use crate::wire::Records;
+use crate::wire::RecordsBytes;
 
 messages! {
     ProduceRequest {
@@ -18,7 +18,7 @@ messages! {
     }
     PartitionProduceData {
         index: i32,
-        records: Records,
+        records: RecordsBytes,
     }
     ProduceResponse {
         responses: Vec<TopicProduceResponse>,

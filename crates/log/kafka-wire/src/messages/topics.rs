@@ -1,4 +1,5 @@
-//! Looking after topics: CreateTopics, DeleteTopics, CreatePartitions, DeleteRecords, DescribeLogDirs, DescribeProducers.
+//! Looking after topics: CreateTopics, DeleteTopics, CreatePartitions, DeleteRecords, DescribeLogDirs,
+//! DescribeProducers.
 
 use uuid::Uuid;
 

@@ -4,11 +4,11 @@ use bytes::Bytes;
 use proptest::prelude::*;
 
 use super::{ITEMS_MAX, Malformed, Reader, TooLong, Wire, Writer};
-use crate::api::{Api, Request, for_each_request};
+use crate::api::{Api, ApiRequest, for_each_request};
 use crate::messages::cluster::{ApiVersionsResponse, MetadataRequest, MetadataResponse};
 use crate::messages::fetch::{FetchResponse, FetchableTopicResponse, PartitionData};
 use crate::messages::header::{RequestHeader, read_response, request, response};
-use crate::wire::Records;
+use crate::wire::RecordsBytes;
 
 /// The body of a message as it is on the wire.
 fn body<M: Wire>(message: &M, api: Api, version: i16) -> Bytes {
@@ -36,10 +36,11 @@ fn read_as_everything(bytes: &Bytes) -> usize {
     let mut read = 0;
     macro_rules! both {
         ($request:ident) => {
-            for version in <$request as Request>::API.versions() {
-                let api = <$request as Request>::API;
+            for version in <$request as ApiRequest>::API.versions() {
+                let api = <$request as ApiRequest>::API;
                 read += usize::from(there_and_back::<$request>(bytes, api, version));
-                read += usize::from(there_and_back::<<$request as Request>::Response>(bytes, api, version));
+                read +=
+                    usize::from(there_and_back::<<$request as ApiRequest>::Response>(bytes, api, version));
             }
         };
     }
@@ -69,12 +70,12 @@ fn every_message_with_its_defaults_goes_there_and_back_in_every_version() {
     use crate::messages::topics::*;
     macro_rules! both {
         ($request:ident) => {
-            let api = <$request as Request>::API;
+            let api = <$request as ApiRequest>::API;
             for version in api.versions() {
                 let asked = body(&$request::default(), api, version);
                 assert_eq!(read(asked, api, version), Ok(($request::default(), 0)), "{api:?} {version}");
-                let answer = <$request as Request>::Response::default();
-                assert!(there_and_back::<<$request as Request>::Response>(
+                let answer = <$request as ApiRequest>::Response::default();
+                assert!(there_and_back::<<$request as ApiRequest>::Response>(
                     &body(&answer, api, version),
                     api,
                     version
@@ -155,7 +156,7 @@ fn the_bytes_of_a_request_and_of_its_answer_never_change() {
 #[test]
 fn an_answer_that_no_frame_holds_is_an_error() {
     let piece = Bytes::from(vec![0; 1 << 20]);
-    let records = |mib: usize| Records(vec![piece.clone(); mib]);
+    let records = |mib: usize| RecordsBytes(vec![piece.clone(); mib]);
     for (mib, version) in [([1_024, 1_024], 11), ([1_024, 1_024], 12), ([2_048, 0], 11), ([0, 4_096], 12)] {
         let partitions =
             mib.map(|mib| PartitionData { records: records(mib), ..Default::default() }).to_vec();
@@ -169,7 +170,7 @@ fn an_answer_that_no_frame_holds_is_an_error() {
 #[test]
 fn records_go_out_from_where_they_lie_whatever_is_around_them() {
     for sizes in [vec![], vec![10], vec![5_000], vec![5_000, 100, 70_000]] {
-        let records = Records(sizes.iter().map(|size| Bytes::from(vec![7_u8; *size])).collect());
+        let records = RecordsBytes(sizes.iter().map(|size| Bytes::from(vec![7_u8; *size])).collect());
         let partitions = vec![PartitionData { records: records.clone(), ..Default::default() }; 2];
         let topic = FetchableTopicResponse { topic: "t".to_owned(), partitions, ..Default::default() };
         let answer = FetchResponse { responses: vec![topic], ..Default::default() };

@@ -138,9 +138,9 @@ impl<T: Wire> Wire for Option<Vec<T>> {
 
 /// Record batches, as bytes that nobody here looks into; null is read as none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Records(pub Vec<Bytes>);
+pub struct RecordsBytes(pub Vec<Bytes>);
 
-impl Records {
+impl RecordsBytes {
     /// Bytes of all of them.
     pub fn len(&self) -> usize {
         self.0.iter().map(Bytes::len).sum()
@@ -160,7 +160,7 @@ impl Records {
     }
 }
 
-impl Wire for Records {
+impl Wire for RecordsBytes {
     fn write(&self, writer: &mut Writer) {
         writer.length(Some(self.len()));
         for piece in &self.0 {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use tailwater_log::StreamInfo;
+use tailwater_log::LogStreamInfo;
 use uuid::Uuid;
 
 use crate::answers::metadata::{CLUSTER_OPERATIONS, TOPIC_OPERATIONS};
@@ -74,7 +74,7 @@ pub(crate) async fn describe_topic_partitions(
             error => error,
         })
     };
-    let mut topics: BTreeMap<String, Result<StreamInfo, ErrorCode>> = match asks_for_all {
+    let mut topics: BTreeMap<String, Result<LogStreamInfo, ErrorCode>> = match asks_for_all {
         true => broker.visible_topics(&context).map(|stream| (stream.name.clone(), Ok(stream))).collect(),
         false => request.topics.into_iter().map(|topic| (topic.name.clone(), find(&topic.name))).collect(),
     };

@@ -1,5 +1,5 @@
-//! DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources. A topic's configuration is its stream's,
-//! seen through `topic_config.rs`; the node's is in its file, and only shown here.
+//! DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources. A topic's configuration is its
+//! stream's, seen through `topic_config.rs`; the node's is in its file, and only shown here.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::answers::distinct;
 use crate::answers::topics::may;
 use crate::broker::{Broker, Context};
 use crate::config::Listener;
-use crate::errors::{ErrorCode, Refused};
+use crate::errors::{ErrorCode, RefusedRequest};
 use crate::messages::configs::{
     AlterConfigsRequest, AlterConfigsResponse, AlterConfigsResponseResourceResponse, ConfigResource,
     DescribeConfigsRequest, DescribeConfigsResource, DescribeConfigsResourceResult, DescribeConfigsResponse,
@@ -18,7 +18,7 @@ use crate::messages::configs::{
     IncrementalAlterConfigsResponse, IncrementalAlterConfigsResponseAlterConfigsResourceResponse,
     ListConfigResourcesRequest, ListConfigResourcesResponse,
 };
-use crate::topic_config::{self, KEYS, Kind};
+use crate::topic_config::{self, KEYS, TopicConfigKind};
 
 /// What has a configuration.
 const TOPIC: i8 = 2;
@@ -78,13 +78,13 @@ pub(crate) async fn describe_configs(
     DescribeConfigsResponse { results: results.collect(), ..Default::default() }
 }
 
-fn may_cluster(broker: &Broker, context: &Context) -> Result<(), Refused> {
-    let refused = |error| Refused::new(error, "this client may not do that to the broker");
+fn may_cluster(broker: &Broker, context: &Context) -> Result<(), RefusedRequest> {
+    let refused = |error| RefusedRequest::new(error, "this client may not do that to the broker");
     broker.authorize_cluster(context).map_err(refused)
 }
 
-fn no_such_resource(given: i8) -> Refused {
-    Refused::new(
+fn no_such_resource(given: i8) -> RefusedRequest {
+    RefusedRequest::new(
         ErrorCode::InvalidRequest,
         format!(
             "resource type {given}: only topics ({TOPIC}) and brokers ({BROKER}) have a configuration here"
@@ -102,7 +102,7 @@ pub(crate) fn of_topic(
     let after_max_ms = broker.log.timestamp_after_max_ms();
     let default = StreamConfig::default();
     let wanted = KEYS.iter().filter(|key| keys.is_none_or(|keys| keys.iter().any(|name| name == key.name)));
-    let describe = |key: &topic_config::Key| {
+    let describe = |key: &topic_config::TopicConfigKey| {
         let (value, default) = (key.value(config, after_max_ms), key.value(&default, after_max_ms));
         let source = if value == default { FROM_DEFAULT } else { FROM_TOPIC };
         let mut same = Vec::new();
@@ -136,7 +136,7 @@ fn of_broker(
     name: &str,
     keys: Option<&[String]>,
     synonyms: bool,
-) -> Result<Vec<DescribeConfigsResourceResult>, Refused> {
+) -> Result<Vec<DescribeConfigsResourceResult>, RefusedRequest> {
     let config = &broker.config;
     if name.is_empty() {
         return Ok(vec![]);
@@ -144,7 +144,7 @@ fn of_broker(
     if name.parse() != Ok(config.broker_id) {
         let name: String = name.chars().take(64).collect();
         let why = format!("there is no broker {name:?}: this one is {}", config.broker_id);
-        return Err(Refused::new(ErrorCode::InvalidRequest, why));
+        return Err(RefusedRequest::new(ErrorCode::InvalidRequest, why));
     }
     let plaintext = |address: &dyn std::fmt::Display| format!("PLAINTEXT://{address}");
     let (listeners, advertised): (Vec<_>, Vec<_>) = config
@@ -156,23 +156,23 @@ fn of_broker(
         })
         .unzip();
     let values = [
-        ("advertised.listeners", Kind::String, advertised.join(",")),
-        ("auto.create.topics.enable", Kind::Boolean, config.auto_create_topics.to_string()),
-        ("connections.max.idle.ms", Kind::Long, config.idle_ms.to_string()),
-        ("default.replication.factor", Kind::Int, "1".to_owned()),
-        ("delete.topic.enable", Kind::Boolean, "true".to_owned()),
-        ("fetch.max.bytes", Kind::Int, config.fetch_bytes_max.to_string()),
-        ("listeners", Kind::String, listeners.join(",")),
-        ("log.dirs", Kind::String, broker.log.dir().display().to_string()),
-        ("max.connections", Kind::Int, config.connections_max.to_string()),
-        ("node.id", Kind::Int, config.broker_id.to_string()),
-        ("num.partitions", Kind::Int, config.default_partitions.to_string()),
-        ("queued.max.request.bytes", Kind::Long, config.requests_bytes_max.to_string()),
-        ("socket.request.max.bytes", Kind::Int, config.frame_bytes_max.to_string()),
+        ("advertised.listeners", TopicConfigKind::String, advertised.join(",")),
+        ("auto.create.topics.enable", TopicConfigKind::Boolean, config.auto_create_topics.to_string()),
+        ("connections.max.idle.ms", TopicConfigKind::Long, config.idle_ms.to_string()),
+        ("default.replication.factor", TopicConfigKind::Int, "1".to_owned()),
+        ("delete.topic.enable", TopicConfigKind::Boolean, "true".to_owned()),
+        ("fetch.max.bytes", TopicConfigKind::Int, config.fetch_bytes_max.to_string()),
+        ("listeners", TopicConfigKind::String, listeners.join(",")),
+        ("log.dirs", TopicConfigKind::String, broker.log.dir().display().to_string()),
+        ("max.connections", TopicConfigKind::Int, config.connections_max.to_string()),
+        ("node.id", TopicConfigKind::Int, config.broker_id.to_string()),
+        ("num.partitions", TopicConfigKind::Int, config.default_partitions.to_string()),
+        ("queued.max.request.bytes", TopicConfigKind::Long, config.requests_bytes_max.to_string()),
+        ("socket.request.max.bytes", TopicConfigKind::Int, config.frame_bytes_max.to_string()),
     ];
     let wanted =
         values.into_iter().filter(|(name, ..)| keys.is_none_or(|keys| keys.iter().any(|key| key == name)));
-    let describe = |(name, kind, value): (&str, Kind, String)| DescribeConfigsResourceResult {
+    let describe = |(name, kind, value): (&str, TopicConfigKind, String)| DescribeConfigsResourceResult {
         name: name.to_owned(),
         value: Some(value.clone()),
         read_only: true,
@@ -250,10 +250,10 @@ pub(crate) async fn incremental_alter_configs(
     IncrementalAlterConfigsResponse { responses, ..Default::default() }
 }
 
-type Resource = (i8, String);
+type NamedResource = (i8, String);
 
 /// The resources that are there more than once.
-fn repeated<'a>(resources: impl Iterator<Item = (i8, &'a str)>) -> BTreeSet<Resource> {
+fn repeated<'a>(resources: impl Iterator<Item = (i8, &'a str)>) -> BTreeSet<NamedResource> {
     let mut seen = BTreeSet::new();
     resources
         .map(|(kind, name)| (kind, name.to_owned()))
@@ -265,19 +265,22 @@ fn repeated<'a>(resources: impl Iterator<Item = (i8, &'a str)>) -> BTreeSet<Reso
 async fn edit(
     broker: &Broker,
     context: &Context,
-    (kind, name): &Resource,
-    twice: &BTreeSet<Resource>,
+    (kind, name): &NamedResource,
+    twice: &BTreeSet<NamedResource>,
     edits: Vec<Edit>,
     all_of_it: bool,
     only_look: bool,
-) -> Result<(), Refused> {
+) -> Result<(), RefusedRequest> {
     if twice.contains(&(*kind, name.clone())) {
-        return Err(Refused::new(ErrorCode::InvalidRequest, "the resource is named twice in one request"));
+        return Err(RefusedRequest::new(
+            ErrorCode::InvalidRequest,
+            "the resource is named twice in one request",
+        ));
     }
     if *kind == BROKER {
         may_cluster(broker, context)?;
         let why = "the node's configuration is in its file, and read when it starts";
-        return Err(Refused::new(ErrorCode::InvalidRequest, why));
+        return Err(RefusedRequest::new(ErrorCode::InvalidRequest, why));
     }
     if *kind != TOPIC {
         return Err(no_such_resource(*kind));
@@ -298,7 +301,7 @@ fn apply(
     edits: &[Edit],
     all_of_it: bool,
     after_max_ms: u64,
-) -> Result<StreamConfig, Refused> {
+) -> Result<StreamConfig, RefusedRequest> {
     // What is fixed when a stream is created, and what Kafka has no name for, stays.
     let default = StreamConfig {
         shards: old.shards,
@@ -310,7 +313,8 @@ fn apply(
     let mut config = if all_of_it { default.clone() } else { old.clone() };
     let mut seen = BTreeSet::new();
     for edit in edits {
-        let invalid = |why: &str| Refused::new(ErrorCode::InvalidRequest, format!("{}: {why}", edit.name));
+        let invalid =
+            |why: &str| RefusedRequest::new(ErrorCode::InvalidRequest, format!("{}: {why}", edit.name));
         if !seen.insert(&edit.name) {
             return Err(invalid("it is named twice"));
         }
@@ -322,9 +326,9 @@ fn apply(
         let value = edit.value.as_deref().ok_or_else(|| invalid("null is no value"))?;
         match edit.operation {
             SET => key.set(&mut config, value)?,
-            APPEND | SUBTRACT if key.kind != Kind::List => {
+            APPEND | SUBTRACT if key.kind != TopicConfigKind::List => {
                 let why = format!("{} is no list: nothing can be added to it or taken away", edit.name);
-                return Err(Refused::new(ErrorCode::InvalidConfig, why));
+                return Err(RefusedRequest::new(ErrorCode::InvalidConfig, why));
             }
             APPEND | SUBTRACT => {
                 let now = key.value(&config, after_max_ms);

@@ -11,7 +11,9 @@ use crate::answers::distinct;
 use crate::answers::group_admin::GROUP_OPERATIONS;
 use crate::broker::{Broker, Context};
 use crate::errors::ErrorCode;
-use crate::groups::consumer::{Beat, ConsumerGroup, JOINING, LEAVING_FOR_NOW, Member, Partitions, Refused};
+use crate::groups::consumer::{
+    Beat, ConsumerGroup, JOINING, LEAVING_FOR_NOW, Member, MemberRefused, Partitions,
+};
 use crate::groups::group::Group;
 use crate::messages::groups::{
     Assignment, ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse,
@@ -67,7 +69,7 @@ pub(crate) async fn heartbeat(
 }
 
 /// What holds of every heartbeat by itself.
-fn check(context: &Context, request: ConsumerGroupHeartbeatRequest) -> Result<Beat, Refused> {
+fn check(context: &Context, request: ConsumerGroupHeartbeatRequest) -> Result<Beat, MemberRefused> {
     let invalid = |why: &str| Err((ErrorCode::InvalidRequest, why.to_owned()));
     let is_empty = |text: &Option<String>| text.as_deref() == Some("");
     let epoch = request.member_epoch;

@@ -1,12 +1,12 @@
 //! Fetch: record batches, as they were produced, and waiting for the next ones.
 //!
 //! What is at the tail comes from memory, what is behind it from the durable layer; what is found goes out as it lies.
-//! A fetch that finds less than it wants listens to its partitions' shards and looks again when one of them moves, until
-//! its time is over. What it found counts against the room of all answers until it is sent, with the memory that it
-//! keeps; where little of that is left it looks for less, but for one batch, so that consumers that read slowly bound
-//! each other and stop nobody. What is kept of many partitions, while they are waited for and in the answer, counts as
-//! other answers do. Where consumers are many, one that was just given little waits a moment first (`pace.rs`). Fetch
-//! sessions are answered with full fetches, as a broker without room for sessions does.
+//! A fetch that finds less than it wants listens to its partitions' shards and looks again when one of them moves,
+//! until its time is over. What it found counts against the room of all answers until it is sent, with the memory that
+//! it keeps; where little of that is left it looks for less, but for one batch, so that consumers that read slowly
+//! bound each other and stop nobody. What is kept of many partitions, while they are waited for and in the answer,
+//! counts as other answers do. Where consumers are many, one that was just given little waits a moment first
+//! (`pace.rs`). Fetch sessions are answered with full fetches, as a broker without room for sessions does.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::messages::fetch::{
     PartitionData,
 };
 use crate::messages::header::response;
-use crate::wire::{Frame, Records};
+use crate::wire::{Frame, RecordsBytes};
 
 /// From this version on topics are named by their ids.
 const IDS_FROM_VERSION: i16 = 13;
@@ -41,12 +41,12 @@ const PARTITION_BYTES: usize = 256;
 const TURN_PARTITIONS: usize = 256;
 
 /// What is asked of one partition.
-struct Asked {
+struct FetchAsked {
     shard: Result<ShardId, ErrorCode>,
     partition: FetchPartition,
 }
 
-impl Asked {
+impl FetchAsked {
     fn bytes_max(&self) -> usize {
         usize::try_from(self.partition.partition_max_bytes).unwrap_or(0)
     }
@@ -86,7 +86,7 @@ pub(crate) async fn fetch(
 
 /// The records of an answer.
 #[derive(Clone, Copy)]
-struct Kept {
+struct FetchKept {
     bytes: usize,
     /// Bytes of the memory that they keep.
     memory: usize,
@@ -97,7 +97,7 @@ async fn answer(
     broker: &Arc<Broker>,
     context: &Context,
     wanted: Wanted,
-) -> (FetchResponse, Kept, Option<OwnedSemaphorePermit>) {
+) -> (FetchResponse, FetchKept, Option<OwnedSemaphorePermit>) {
     let Wanted { topics, min_bytes, max_bytes, wait, committed_only } = wanted;
     let deadline = broker.env.now() + wait;
     let next_fetch = *context.peer.next_fetch.lock();
@@ -118,7 +118,7 @@ async fn answer(
             let now = broker.env.now();
             *context.peer.next_fetch.lock() = now + broker.pace.answered(now, found.bytes);
             broker.stats.fetched(found.hot_bytes as u64, (found.bytes - found.hot_bytes) as u64);
-            let records = Kept { bytes: found.bytes, memory: found.memory };
+            let records = FetchKept { bytes: found.bytes, memory: found.memory };
             return (respond(topics, found), records, permit);
         }
         drop((found, permit));
@@ -137,7 +137,7 @@ async fn answer(
 /// What a Fetch that waits keeps of its request.
 struct Wanted {
     /// Those with partitions that were not named before: as much memory as the log has shards.
-    topics: Vec<(FetchableTopicResponse, Vec<Asked>)>,
+    topics: Vec<(FetchableTopicResponse, Vec<FetchAsked>)>,
     min_bytes: usize,
     max_bytes: usize,
     wait: Duration,
@@ -163,7 +163,7 @@ fn take_apart(broker: &Arc<Broker>, context: &Context, request: FetchRequest) ->
                 .as_ref()
                 .map_err(|error| *error)
                 .and_then(|stream| shard_of(stream, partition.partition));
-            Asked { shard, partition }
+            FetchAsked { shard, partition }
         });
         // A partition that is named again is answered once.
         let asked = asked.filter(|asked| {
@@ -201,7 +201,7 @@ struct Found {
 
 async fn look(
     broker: &Broker,
-    topics: &[(FetchableTopicResponse, Vec<Asked>)],
+    topics: &[(FetchableTopicResponse, Vec<FetchAsked>)],
     max_bytes: usize,
     committed_only: bool,
 ) -> Found {
@@ -223,7 +223,7 @@ async fn look(
                 found.memory += fetched.0.memory;
                 found.hot_bytes += if fetched.1 { fetched.0.bytes } else { 0 };
                 found.failed |= data.diverging_epoch.epoch >= 0;
-                data.records = Records(fetched.0.pieces);
+                data.records = RecordsBytes(fetched.0.pieces);
             }
             Err(error) => {
                 data.error_code = error.number();
@@ -238,7 +238,7 @@ async fn look(
 /// What is in one partition, and whether it came from memory.
 async fn look_at(
     broker: &Broker,
-    asked: &Asked,
+    asked: &FetchAsked,
     room: usize,
     at_least_one: bool,
     data: &mut PartitionData,
@@ -295,7 +295,7 @@ async fn look_at(
     Ok(fetched)
 }
 
-fn respond(topics: Vec<(FetchableTopicResponse, Vec<Asked>)>, found: Found) -> FetchResponse {
+fn respond(topics: Vec<(FetchableTopicResponse, Vec<FetchAsked>)>, found: Found) -> FetchResponse {
     let mut partitions = found.partitions.into_iter();
     let responses = topics.into_iter().map(|(mut topic, asked)| {
         topic.partitions = partitions.by_ref().take(asked.len()).collect();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tailwater_format::ShardNumber;
-use tailwater_log::{StreamConfig, StreamError, StreamInfo};
+use tailwater_log::{LogStreamInfo, StreamConfig, StreamError};
 use uuid::Uuid;
 
 use crate::answers::distinct;
@@ -98,7 +98,7 @@ fn failed(error: ErrorCode, name: Option<String>, topic_id: Uuid) -> MetadataRes
 }
 
 impl Broker {
-    pub(crate) fn describe_topic(&self, stream: &StreamInfo) -> MetadataResponseTopic {
+    pub(crate) fn describe_topic(&self, stream: &LogStreamInfo) -> MetadataResponseTopic {
         let partitions = (0..stream.config.shards).map(|number| {
             let tail = self.log.tails(stream.id, &[ShardNumber(number)]);
             let term = tail.ok().and_then(|tails| tails.first().map(|tail| tail.term.0));
@@ -127,7 +127,7 @@ impl Broker {
         context: &Context,
         name: &str,
         may_create: bool,
-    ) -> Result<StreamInfo, ErrorCode> {
+    ) -> Result<LogStreamInfo, ErrorCode> {
         self.authorize_topic(context, name)?;
         match self.log.stream(name) {
             Ok(stream) => return Ok(stream),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tailwater_access::Resource;
 use tailwater_format::StreamId;
-use tailwater_log::StreamInfo;
+use tailwater_log::LogStreamInfo;
 use uuid::Uuid;
 
 use crate::answers::distinct;
@@ -269,7 +269,7 @@ pub(crate) async fn offset_delete(
     for topic in request.topics {
         let stream = broker.find_topic(&context, &topic.name, Uuid::nil(), false);
         let check = |index: i32| -> Result<(StreamId, u32), ErrorCode> {
-            let stream: &StreamInfo = stream.as_ref().map_err(|error| *error)?;
+            let stream: &LogStreamInfo = stream.as_ref().map_err(|error| *error)?;
             let shard = shard_of(stream, index)?;
             if subscribed.contains(&stream.name) {
                 return Err(ErrorCode::GroupSubscribedToTopic);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tailwater_format::limits::RECORDS_DECOMPRESSED_BYTES_MAX;
 use tailwater_format::{Decompressor, Offset, ShardId, TransactionId, batches};
-use tailwater_log::{Locate, ReadError, View};
+use tailwater_log::{LocateRead, ReadError, View};
 use uuid::Uuid;
 
 use crate::broker::{Broker, Context, shard_of};
@@ -103,7 +103,8 @@ async fn position(
         time if time < 0 => return Err(ErrorCode::UnsupportedVersion),
         time => time,
     };
-    let found = broker.log.locate(shard, Locate::TransactionId(TransactionId(time))).await.map_err(failed)?;
+    let found =
+        broker.log.locate(shard, LocateRead::TransactionId(TransactionId(time))).await.map_err(failed)?;
     if found.offset >= tail.next_offset {
         return Ok(NOTHING);
     }

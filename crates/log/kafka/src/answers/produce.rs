@@ -7,12 +7,12 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::join_all;
 use tailwater_format::{BatchError, BatchHeader, Codec, Offset};
-use tailwater_log::{AppendOptions, Appended, Pending, StreamInfo, Timestamps};
+use tailwater_log::{AppendAnswer, AppendOptions, LogStreamInfo, PendingAppend, Timestamps};
 use uuid::Uuid;
 
 use crate::api::Api;
 use crate::broker::{Broker, Context, Memory, Outcome, Promised, shard_of};
-use crate::errors::{ErrorCode, Refused, stream_error};
+use crate::errors::{ErrorCode, RefusedRequest, stream_error};
 use crate::messages::header::response;
 use crate::messages::produce::{
     InitProducerIdRequest, InitProducerIdResponse, PartitionProduceResponse, ProduceRequest, ProduceResponse,
@@ -30,7 +30,8 @@ const IDS_FROM_VERSION: i16 = 13;
 const WORDS_BYTES_MAX: usize = 400;
 /// What the answer for one partition takes at most, and what it takes until it is answered.
 const PARTITION_BYTES_MAX: usize = 64 + WORDS_BYTES_MAX;
-/// What the answer for one topic takes at most, beside its name and its partitions; and all answers beside their topics.
+/// What the answer for one topic takes at most, beside its name and its partitions; and all answers beside their
+/// topics.
 const TOPIC_BYTES_MAX: usize = 64;
 
 /// What the answer to a request takes at most.
@@ -48,14 +49,14 @@ struct Begun {
     log_start: i64,
     append_time: bool,
     bytes: u64,
-    appended: Result<Pending, Refused>,
+    appended: Result<PendingAppend, RefusedRequest>,
 }
 
-/// Begins to append; the batches of one connection are submitted in the order in which this is called. If there is no room
-/// for the answer nothing is, and the connection has to be closed, for this reason.
+/// Begins to append; the batches of one connection are submitted in the order in which this is called. If there is no
+/// room for the answer nothing is, and the connection has to be closed, for this reason.
 ///
-/// A batch is read from end to end before it is submitted, and what is compressed may come to far more than was sent, so
-/// others have their turn in between.
+/// A batch is read from end to end before it is submitted, and what is compressed may come to far more than was sent,
+/// so others have their turn in between.
 pub(crate) async fn produce(
     broker: &Arc<Broker>,
     context: &Context,
@@ -67,12 +68,12 @@ pub(crate) async fn produce(
     let room = broker.room_for_answer(answer_bytes_max(&request))?;
     let room_bytes = room.as_ref().map_or(0, |room| room.num_permits() << 10);
     let refused = if !matches!(acks, -1..=1) {
-        Some(Refused::new(
+        Some(RefusedRequest::new(
             ErrorCode::InvalidRequiredAcks,
             format!("acks is {acks}: it is 0, 1 or -1, which is all"),
         ))
     } else if request.transactional_id.is_some() {
-        Some(Refused::new(ErrorCode::InvalidTxnState, NO_TRANSACTIONS))
+        Some(RefusedRequest::new(ErrorCode::InvalidTxnState, NO_TRANSACTIONS))
     } else {
         None
     };
@@ -81,8 +82,10 @@ pub(crate) async fn produce(
     for topic in request.topic_data {
         let found = broker.find_topic(context, &topic.name, topic.topic_id, version >= IDS_FROM_VERSION);
         let found = found.map_err(|error| match error {
-            ErrorCode::TopicAuthorizationFailed => Refused::new(error, "this client may not append to it"),
-            error => Refused::new(error, "there is no such topic"),
+            ErrorCode::TopicAuthorizationFailed => {
+                RefusedRequest::new(error, "this client may not append to it")
+            }
+            error => RefusedRequest::new(error, "there is no such topic"),
         });
         let mut partitions = Vec::with_capacity(topic.partition_data.len());
         for partition in topic.partition_data {
@@ -134,7 +137,7 @@ const NO_TRANSACTIONS: &str = "transactions are not supported";
 fn begin(
     broker: &Broker,
     version: i16,
-    stream: Result<&StreamInfo, Refused>,
+    stream: Result<&LogStreamInfo, RefusedRequest>,
     partition: i32,
     records: Bytes,
 ) -> Begun {
@@ -151,7 +154,7 @@ fn begin(
         Ok(shard) => shard,
         Err(error) => {
             let why = format!("the topic has {} partitions", stream.config.shards);
-            return refused(Refused::new(error, why));
+            return refused(RefusedRequest::new(error, why));
         }
     };
     let header = match check(&records, version, stream.config.timestamps) {
@@ -161,10 +164,10 @@ fn begin(
     let tail = broker.log.tails(stream.id, &[shard.shard]).ok().and_then(|tails| tails.first().copied());
     let appended = if header.base_offset == Offset(0) {
         let pending = broker.log.submit(stream.id, shard.shard, records, AppendOptions::default());
-        pending.map_err(Refused::from)
+        pending.map_err(RefusedRequest::from)
     } else {
         let why = format!("a producer's batch begins with offset {}, not 0", header.base_offset);
-        Err(Refused::new(ErrorCode::InvalidRecord, why))
+        Err(RefusedRequest::new(ErrorCode::InvalidRecord, why))
     };
     Begun {
         partition,
@@ -176,26 +179,26 @@ fn begin(
 }
 
 /// What Kafka demands of a producer's batch beyond what the log does.
-fn check(records: &[u8], version: i16, timestamps: Timestamps) -> Result<BatchHeader, Refused> {
-    let invalid = |why: String| Refused::new(ErrorCode::InvalidRecord, why);
+fn check(records: &[u8], version: i16, timestamps: Timestamps) -> Result<BatchHeader, RefusedRequest> {
+    let invalid = |why: String| RefusedRequest::new(ErrorCode::InvalidRecord, why);
     let header = BatchHeader::parse(records).map_err(|error| match error {
         // What ends too early, and the formats before this one, were never batches.
         BatchError::Incomplete { .. } | BatchError::Magic { found: 0 | 1 } => invalid(error.to_string()),
-        error => Refused::new(ErrorCode::CorruptMessage, error.to_string()),
+        error => RefusedRequest::new(ErrorCode::CorruptMessage, error.to_string()),
     })?;
     if header.len != records.len() {
         return Err(invalid("a partition's records are not exactly one batch".to_owned()));
     }
     if header.codec == Codec::Zstd && version < ZSTD_FROM_VERSION {
         let why = "zstd is for clients that produce in version 7 or later";
-        return Err(Refused::new(ErrorCode::UnsupportedCompressionType, why));
+        return Err(RefusedRequest::new(ErrorCode::UnsupportedCompressionType, why));
     }
     if header.is_transactional() {
-        return Err(Refused::new(ErrorCode::InvalidTxnState, NO_TRANSACTIONS));
+        return Err(RefusedRequest::new(ErrorCode::InvalidTxnState, NO_TRANSACTIONS));
     }
     if header.is_append_time() && timestamps == Timestamps::Create {
         let why = "a producer's batch says that its timestamps are those of its append";
-        return Err(Refused::new(ErrorCode::InvalidTimestamp, why));
+        return Err(RefusedRequest::new(ErrorCode::InvalidTimestamp, why));
     }
     Ok(header)
 }
@@ -213,9 +216,9 @@ async fn finish(
                     Some(timeout) => broker.env.timeout(timeout, pending.outcome()).await,
                     None => Some(pending.outcome().await),
                 };
-                outcome.map(|outcome| outcome.map_err(Refused::from)).unwrap_or_else(|| {
+                outcome.map(|outcome| outcome.map_err(RefusedRequest::from)).unwrap_or_else(|| {
                     let why = "not durable in time, but it may still become so";
-                    Err(Refused::new(ErrorCode::RequestTimedOut, why))
+                    Err(RefusedRequest::new(ErrorCode::RequestTimedOut, why))
                 })
             }
             Err(refused) => Err(refused),
@@ -225,7 +228,7 @@ async fn finish(
                 broker.stats.appended(appended.last_offset.0 - appended.base_offset.0 + 1, bytes);
                 done(partition, log_start, append_time, &appended)
             }
-            Err(Refused { error, mut why }) => {
+            Err(RefusedRequest { error, mut why }) => {
                 broker.stats.append_refused();
                 cut(&mut why, WORDS_BYTES_MAX);
                 tracing::debug!(topic = name, partition, ?error, why, "an append was refused");
@@ -259,7 +262,12 @@ fn is_told_the_start(error: ErrorCode) -> bool {
     matches!(error, InvalidRecord | InvalidTimestamp | OutOfOrderSequenceNumber | InvalidProducerEpoch)
 }
 
-fn done(partition: i32, log_start: i64, append_time: bool, appended: &Appended) -> PartitionProduceResponse {
+fn done(
+    partition: i32,
+    log_start: i64,
+    append_time: bool,
+    appended: &AppendAnswer,
+) -> PartitionProduceResponse {
     PartitionProduceResponse {
         index: partition,
         base_offset: appended.base_offset.0 as i64,

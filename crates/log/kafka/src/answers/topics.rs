@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tailwater_format::{Offset, ShardId, StreamId};
-use tailwater_log::{StreamConfig, StreamError, StreamInfo};
+use tailwater_log::{LogStreamInfo, StreamConfig, StreamError};
 use uuid::Uuid;
 
 use crate::answers::configs;
 use crate::broker::{Broker, Context, shard_of};
-use crate::errors::{ErrorCode, Refused, stream_error};
+use crate::errors::{ErrorCode, RefusedRequest, stream_error};
 use crate::messages::topics::{
     CreatableTopic, CreatableTopicConfigs, CreatableTopicResult, CreatePartitionsRequest,
     CreatePartitionsResponse, CreatePartitionsTopic, CreatePartitionsTopicResult, CreateTopicsRequest,
@@ -37,13 +37,13 @@ fn repeated<'a>(names: impl Iterator<Item = &'a str>) -> BTreeSet<String> {
 }
 
 /// Whether a client may do to a topic what it asks for.
-pub(crate) fn may(broker: &Broker, context: &Context, topic: &str) -> Result<(), Refused> {
-    let refused = |error| Refused::new(error, format!("this client may not do that to topic {topic}"));
+pub(crate) fn may(broker: &Broker, context: &Context, topic: &str) -> Result<(), RefusedRequest> {
+    let refused = |error| RefusedRequest::new(error, format!("this client may not do that to topic {topic}"));
     broker.authorize_topic(context, topic).map_err(refused)
 }
 
-fn twice() -> Refused {
-    Refused::new(ErrorCode::InvalidRequest, "the topic is named twice in one request")
+fn twice() -> RefusedRequest {
+    RefusedRequest::new(ErrorCode::InvalidRequest, "the topic is named twice in one request")
 }
 
 pub(crate) async fn create_topics(
@@ -67,7 +67,7 @@ pub(crate) async fn create_topics(
     CreateTopicsResponse { topics, ..Default::default() }
 }
 
-fn not_created(name: String, refused: Refused) -> CreatableTopicResult {
+fn not_created(name: String, refused: RefusedRequest) -> CreatableTopicResult {
     CreatableTopicResult {
         name,
         error_code: refused.error.number(),
@@ -112,16 +112,16 @@ async fn create(
     context: &Context,
     topic: &CreatableTopic,
     only_look: bool,
-) -> Result<(Uuid, StreamConfig), Refused> {
+) -> Result<(Uuid, StreamConfig), RefusedRequest> {
     may(broker, context, &topic.name)?;
-    tailwater_log::check_name(&topic.name).map_err(|error| Refused::from(StreamError::from(error)))?;
+    tailwater_log::check_name(&topic.name).map_err(|error| RefusedRequest::from(StreamError::from(error)))?;
     if broker.log.stream(&topic.name).is_ok() {
         return Err(StreamError::Exists(topic.name.clone()).into());
     }
     let mut config = StreamConfig { shards: partitions(broker, topic)?, ..StreamConfig::default() };
     for wanted in &topic.configs {
         let value = wanted.value.as_deref().ok_or_else(|| {
-            Refused::new(ErrorCode::InvalidConfig, format!("{} is null: no topic's is", wanted.name))
+            RefusedRequest::new(ErrorCode::InvalidConfig, format!("{} is null: no topic's is", wanted.name))
         })?;
         topic_config::key(&wanted.name)?.set(&mut config, value)?;
     }
@@ -134,25 +134,25 @@ async fn create(
 }
 
 /// How many partitions a new topic wants.
-fn partitions(broker: &Broker, topic: &CreatableTopic) -> Result<u32, Refused> {
+fn partitions(broker: &Broker, topic: &CreatableTopic) -> Result<u32, RefusedRequest> {
     if topic.assignments.is_empty() {
         replication_factor(topic.replication_factor)?;
         return match topic.num_partitions {
             -1 => Ok(broker.config.default_partitions),
             given => u32::try_from(given).ok().filter(|given| *given > 0).ok_or_else(|| {
-                Refused::new(ErrorCode::InvalidPartitions, format!("{given} partitions: at least 1"))
+                RefusedRequest::new(ErrorCode::InvalidPartitions, format!("{given} partitions: at least 1"))
             }),
         };
     }
     if topic.num_partitions != -1 || topic.replication_factor != -1 {
         let why = "with an assignment of replicas, partitions and replication factor are -1";
-        return Err(Refused::new(ErrorCode::InvalidRequest, why));
+        return Err(RefusedRequest::new(ErrorCode::InvalidRequest, why));
     }
     let mut numbers: Vec<i32> = topic.assignments.iter().map(|given| given.partition_index).collect();
     numbers.sort_unstable();
     if !(0..).zip(&numbers).all(|(expected, number)| expected == *number) {
         let why = "the partitions of an assignment are 0, 1, and so on, each once";
-        return Err(Refused::new(ErrorCode::InvalidReplicaAssignment, why));
+        return Err(RefusedRequest::new(ErrorCode::InvalidReplicaAssignment, why));
     }
     for assignment in &topic.assignments {
         assigned(broker, &assignment.broker_ids)?;
@@ -160,21 +160,21 @@ fn partitions(broker: &Broker, topic: &CreatableTopic) -> Result<u32, Refused> {
     Ok(numbers.len() as u32)
 }
 
-fn replication_factor(given: i16) -> Result<(), Refused> {
+fn replication_factor(given: i16) -> Result<(), RefusedRequest> {
     if matches!(given, -1 | REPLICATION_FACTOR) {
         return Ok(());
     }
     let why = format!("replication factor {given}: a partition has one replica, on this node");
-    Err(Refused::new(ErrorCode::InvalidReplicationFactor, why))
+    Err(RefusedRequest::new(ErrorCode::InvalidReplicationFactor, why))
 }
 
 /// Whether a partition is to be where it can be.
-fn assigned(broker: &Broker, brokers: &[i32]) -> Result<(), Refused> {
+fn assigned(broker: &Broker, brokers: &[i32]) -> Result<(), RefusedRequest> {
     if brokers == [broker.config.broker_id] {
         return Ok(());
     }
     let why = format!("a partition has one replica, on broker {}", broker.config.broker_id);
-    Err(Refused::new(ErrorCode::InvalidReplicaAssignment, why))
+    Err(RefusedRequest::new(ErrorCode::InvalidReplicaAssignment, why))
 }
 
 pub(crate) async fn delete_topics(
@@ -218,7 +218,11 @@ pub(crate) async fn delete_topics(
     DeleteTopicsResponse { responses, ..Default::default() }
 }
 
-async fn delete(broker: &Broker, context: &Context, topic: &DeleteTopicState) -> Result<StreamInfo, Refused> {
+async fn delete(
+    broker: &Broker,
+    context: &Context,
+    topic: &DeleteTopicState,
+) -> Result<LogStreamInfo, RefusedRequest> {
     let stream = match (&topic.name, topic.topic_id) {
         (Some(name), id) if id.is_nil() => {
             may(broker, context, name)?;
@@ -227,13 +231,18 @@ async fn delete(broker: &Broker, context: &Context, topic: &DeleteTopicState) ->
         (None, id) if !id.is_nil() => {
             let stream = broker.log.stream_by_id(StreamId(id));
             let stream =
-                stream.map_err(|error| Refused::new(ErrorCode::UnknownTopicId, error.to_string()))?;
+                stream.map_err(|error| RefusedRequest::new(ErrorCode::UnknownTopicId, error.to_string()))?;
             // Whoever knows its id only is not told its name.
-            let refused = |error| Refused::new(error, "this client may not do that to this topic");
+            let refused = |error| RefusedRequest::new(error, "this client may not do that to this topic");
             broker.authorize_topic(context, &stream.name).map_err(refused)?;
             stream
         }
-        _ => return Err(Refused::new(ErrorCode::InvalidRequest, "a topic has a name or an id, not both")),
+        _ => {
+            return Err(RefusedRequest::new(
+                ErrorCode::InvalidRequest,
+                "a topic has a name or an id, not both",
+            ));
+        }
     };
     broker.log.delete_stream(&stream.name).await?;
     Ok(stream)
@@ -245,7 +254,7 @@ pub(crate) async fn create_partitions(
     request: CreatePartitionsRequest,
 ) -> CreatePartitionsResponse {
     let repeated = repeated(request.topics.iter().map(|topic| topic.name.as_str()));
-    let result = |name, outcome: Result<(), Refused>| {
+    let result = |name, outcome: Result<(), RefusedRequest>| {
         let refused = outcome.err();
         CreatePartitionsTopicResult {
             name,
@@ -266,7 +275,7 @@ async fn grow(
     context: &Context,
     topic: CreatePartitionsTopic,
     only_look: bool,
-) -> Result<(), Refused> {
+) -> Result<(), RefusedRequest> {
     may(broker, context, &topic.name)?;
     if let Some(assignments) = &topic.assignments {
         for assignment in assignments {
@@ -278,11 +287,11 @@ async fn grow(
         let more = u32::try_from(topic.count).ok().filter(|count| *count > old.shards).ok_or_else(|| {
             let why =
                 format!("{} partitions: the topic has {} and can only get more", topic.count, old.shards);
-            Refused::new(ErrorCode::InvalidPartitions, why)
+            RefusedRequest::new(ErrorCode::InvalidPartitions, why)
         })?;
         if assigned.is_some_and(|assigned| assigned != more - old.shards) {
             let why = format!("an assignment of replicas for each of {} new partitions", more - old.shards);
-            return Err(Refused::new(ErrorCode::InvalidReplicaAssignment, why));
+            return Err(RefusedRequest::new(ErrorCode::InvalidReplicaAssignment, why));
         }
         Ok(StreamConfig { shards: more, ..old.clone() })
     };
@@ -322,7 +331,7 @@ pub(crate) async fn delete_records(
 /// The first offset that is left.
 async fn truncate(
     broker: &Broker,
-    stream: &StreamInfo,
+    stream: &LogStreamInfo,
     asked: &DeleteRecordsPartition,
 ) -> Result<Offset, ErrorCode> {
     let shard: ShardId = shard_of(stream, asked.partition_index)?;

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use tailwater_access::Everybody;
 use tailwater_format::{BatchBuilder, Codec, ShardNumber, StreamId};
-use tailwater_log::{Flush, Log, LogConfig, StreamConfig};
+use tailwater_log::{FlushPolicy, Log, LogConfig, StreamConfig};
 
 mod memory;
 
@@ -12,7 +12,7 @@ use crate::KafkaConfig;
 use crate::messages::fetch::{FetchPartition, FetchRequest, FetchTopic};
 use crate::messages::header::request;
 use crate::messages::produce::{PartitionProduceData, ProduceRequest, TopicProduceData};
-use crate::wire::Records;
+use crate::wire::RecordsBytes;
 
 /// A log with a topic of one partition, and a broker in front of it.
 async fn broker(dir: &std::path::Path) -> (Log, StreamId, Arc<Broker>) {
@@ -57,7 +57,7 @@ fn produce(acks: i16, timeout_ms: i32) -> Bytes {
 fn produce_of(value: &[u8], acks: i16, timeout_ms: i32) -> Bytes {
     let mut batch = BatchBuilder::new();
     batch.append(None, Some(value), &[], Env::real().wall_ms()).expect("small");
-    let records = Records(vec![batch.finish(Codec::None)]);
+    let records = RecordsBytes(vec![batch.finish(Codec::None)]);
     let partition_data = vec![PartitionProduceData { index: 0, records }];
     let topic = TopicProduceData { name: "topic".to_owned(), partition_data, ..Default::default() };
     let asked = ProduceRequest { acks, timeout_ms, topic_data: vec![topic], ..Default::default() };
@@ -134,7 +134,8 @@ async fn half_a_request_at_the_end_is_not_carried_out_but_those_before_it_are() 
 async fn a_large_batch_is_read_to_its_end_while_the_one_before_it_waits_for_the_disk() {
     let dir = tempfile::tempdir().expect("a directory");
     let (log, _, broker) = broker(dir.path()).await;
-    let seldom = StreamConfig { flush: Flush::EveryMs(60_000), flush_bytes: 8 << 20, ..Default::default() };
+    let seldom =
+        StreamConfig { flush: FlushPolicy::EveryMs(60_000), flush_bytes: 8 << 20, ..Default::default() };
     log.delete_stream("topic").await.expect("there");
     log.create_stream("topic", seldom).await.expect("new");
     // Less than what is read ahead of a request that may not begin.
@@ -159,7 +160,7 @@ async fn a_produce_of_many_compressed_batches_lets_others_on_between_them() {
     let batch = || {
         let mut batch = BatchBuilder::new();
         batch.append(None, Some(&[0; 1_000]), &[], Env::real().wall_ms()).expect("small");
-        PartitionProduceData { index: 0, records: Records(vec![batch.finish(Codec::Zstd)]) }
+        PartitionProduceData { index: 0, records: RecordsBytes(vec![batch.finish(Codec::Zstd)]) }
     };
     let partition_data = vec![batch(), batch(), batch()];
     let topic_data =
@@ -201,7 +202,7 @@ async fn looking_for_a_time_in_many_partitions_lets_others_on_between_them() {
     let partition_data = (0..3).map(|index| {
         let mut batch = BatchBuilder::new();
         batch.append(None, Some(&[0; 1_000]), &[], Env::real().wall_ms()).expect("small");
-        PartitionProduceData { index, records: Records(vec![batch.finish(Codec::Zstd)]) }
+        PartitionProduceData { index, records: RecordsBytes(vec![batch.finish(Codec::Zstd)]) }
     });
     let topic = TopicProduceData {
         name: "three".to_owned(),
@@ -324,7 +325,7 @@ async fn large_answers_that_are_not_sent_are_bounded_together_and_small_ones_go_
 fn produce_to_many() -> Bytes {
     let mut batch = BatchBuilder::new();
     batch.append(None, Some(b"value"), &[], Env::real().wall_ms()).expect("small");
-    let records = Records(vec![batch.finish(Codec::None)]);
+    let records = RecordsBytes(vec![batch.finish(Codec::None)]);
     let mut partition_data = vec![PartitionProduceData { index: 0, records }];
     partition_data.extend((1..=1_000).map(|index| PartitionProduceData { index, ..Default::default() }));
     let topic = TopicProduceData { name: "topic".to_owned(), partition_data, ..Default::default() };
@@ -383,7 +384,7 @@ async fn the_words_of_errors_of_produce_are_no_longer_than_there_is_room_for() {
     let mut builder = BatchBuilder::new();
     builder.append(None, Some(b"value"), &[], i64::MAX / 2).expect("small");
     for records in [builder.finish(Codec::None), Bytes::new(), vec![0xff; 100].into()] {
-        let partition_data = vec![PartitionProduceData { index: 0, records: Records(vec![records]) }];
+        let partition_data = vec![PartitionProduceData { index: 0, records: RecordsBytes(vec![records]) }];
         let topic = TopicProduceData { name: "topic".to_owned(), partition_data, ..Default::default() };
         let produce =
             ProduceRequest { acks: -1, timeout_ms: 30_000, topic_data: vec![topic], ..Default::default() };
@@ -439,7 +440,7 @@ async fn a_very_large_request_that_waits_for_room_holds_none_of_the_others_up() 
     assert!(next.now_or_never().flatten().is_some());
 }
 
-async fn asked<R: crate::api::Request>(broker: &Arc<Broker>, version: i16, asked: &R) -> R::Response {
+async fn asked<R: crate::api::ApiRequest>(broker: &Arc<Broker>, version: i16, asked: &R) -> R::Response {
     let frame = request(asked, version, 1, "test").concat();
     let begun = broker.begin(&peer(broker), frame.slice(4..), None).await.expect("well-formed");
     let Outcome::Frame(frame, _) = begun.answer.await else { panic!("an answer") };

@@ -6,7 +6,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tailwater_env::HashMap;
 use tailwater_format::{BatchHeader, NO_TIMESTAMP_MS, Offset, ShardId, ShardNumber};
-use tailwater_log::{Locate, Log, ReadError, StreamInfo};
+use tailwater_log::{LocateRead, Log, LogStreamInfo, ReadError};
 
 use super::classic::ClassicGroup;
 use super::consumer::ConsumerGroup;
@@ -263,7 +263,7 @@ impl Broker {
 
     async fn shard_lag(
         &self,
-        stream: &StreamInfo,
+        stream: &LogStreamInfo,
         number: u32,
         committed: Option<Committed>,
         member: Option<String>,
@@ -307,11 +307,11 @@ impl Broker {
         &self,
         name: &str,
         streams: &[String],
-        to: Locate,
+        to: LocateRead,
         dry_run: bool,
     ) -> Result<Vec<Reset>, GroupError> {
         let known = self.groups.offsets().of(name);
-        let streams: Vec<StreamInfo> = if streams.is_empty() {
+        let streams: Vec<LogStreamInfo> = if streams.is_empty() {
             let mut ids: Vec<_> = known.keys().map(|(stream, _)| *stream).collect();
             ids.dedup();
             ids.into_iter().filter_map(|id| self.log.stream_by_id(id).ok()).collect()

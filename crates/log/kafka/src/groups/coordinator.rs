@@ -1,7 +1,8 @@
 //! All groups of the node: who waits for an answer, what time it is, and what is kept.
 //!
-//! One lock holds every group; a step of one takes microseconds, and nothing is awaited under it. Each group has at most
-//! one alarm, never later than what the group has to do next: a heartbeat only moves that away, and leaves the alarm.
+//! One lock holds every group; a step of one takes microseconds, and nothing is awaited under it. Each group has at
+//! most one alarm, never later than what the group has to do next: a heartbeat only moves that away, and leaves the
+//! alarm.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,12 +14,12 @@ use tailwater_env::{Complaints, Env, HashMap, Instant, Task};
 use tailwater_log::Log;
 use tokio::sync::Notify;
 
-use super::classic::{self, ClassicGroup, Join, Output, Phase, Sync, Ticket};
+use super::classic::{self, ClassicGroup, ClassicOutput, ClassicPhase, Join, Sync, Ticket};
 use super::config::GroupsConfig;
-use super::consumer::{self, Beat, Catalog, ConsumerGroup, JOINING, Refused, Told, Topics};
+use super::consumer::{self, Beat, Catalog, ConsumerGroup, JOINING, MemberRefused, Told, Topics};
 use super::group::Group;
-use super::offsets::{Change, GroupOffsets, NotKept, Offsets};
-use super::records::{GroupRecord, Kind};
+use super::offsets::{GroupOffsets, NotKept, OffsetChange, Offsets};
+use super::records::{GroupRecord, GroupRecordKind};
 use super::retention;
 use crate::errors::ErrorCode;
 use crate::messages::membership::{JoinGroupResponse, SyncGroupResponse};
@@ -40,12 +41,12 @@ pub(crate) struct Committer {
 
 /// The coordinator of all groups.
 pub(crate) struct Coordinator {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<CoordinatorShared>,
     _tasks: [Task; 2],
 }
 
 /// What its tasks share.
-pub(super) struct Shared {
+pub(super) struct CoordinatorShared {
     pub env: Env,
     pub log: Log,
     pub config: GroupsConfig,
@@ -54,7 +55,7 @@ pub(super) struct Shared {
     /// The topics that there were a moment ago.
     catalog: Mutex<Listed>,
     pub offsets: Offsets,
-    table: Mutex<Table>,
+    table: Mutex<GroupTable>,
     /// Wakes the task that ticks: there is an earlier alarm.
     earlier: Notify,
     complaints: Complaints,
@@ -69,8 +70,8 @@ struct Listed {
 }
 
 #[derive(Default)]
-struct Table {
-    groups: BTreeMap<Arc<str>, Entry>,
+struct GroupTable {
+    groups: BTreeMap<Arc<str>, GroupEntry>,
     alarms: BTreeSet<(Instant, Arc<str>)>,
     waiting: HashMap<u64, Waiter>,
     /// What members of all groups brought, in bytes.
@@ -78,7 +79,7 @@ struct Table {
     tickets: u64,
 }
 
-struct Entry {
+struct GroupEntry {
     group: Group,
     /// Bytes of what its members brought.
     bytes: usize,
@@ -103,9 +104,9 @@ pub(crate) struct Snapshot {
 
 /// A group in short.
 #[derive(Clone, Debug)]
-pub(crate) struct Summary {
+pub(crate) struct CoordinatorSummary {
     pub name: Arc<str>,
-    pub kind: Kind,
+    pub kind: GroupRecordKind,
     /// Kafka's name of it.
     pub state: &'static str,
     /// Empty if it never had members.
@@ -119,30 +120,30 @@ impl Coordinator {
         let (offsets, records) = opened.map_err(|error| format!("groups can't be read: {error}"))?;
         let classic_limits = Arc::new(config.classic_limits());
         let consumer_limits = Arc::new(config.consumer_limits());
-        let mut table = Table::default();
+        let mut table = GroupTable::default();
         let now_ms = env.wall_ms();
         for name in offsets.groups() {
             let group = Group::Classic(ClassicGroup::new(Arc::clone(&classic_limits), 0, None));
-            table.groups.insert(name, Entry::new(group, Some(now_ms)));
+            table.groups.insert(name, GroupEntry::new(group, Some(now_ms)));
         }
         for (name, record) in records {
             let protocol_type = Some(record.protocol_type.clone()).filter(|name| !name.is_empty());
             let group = match record.kind {
-                Kind::Classic => {
+                GroupRecordKind::Classic => {
                     let limits = Arc::clone(&classic_limits);
                     Group::Classic(ClassicGroup::new(limits, record.generation, protocol_type))
                 }
-                Kind::Consumer => {
+                GroupRecordKind::Consumer => {
                     let limits = Arc::clone(&consumer_limits);
                     Group::Consumer(ConsumerGroup::new(limits, record.generation))
                 }
             };
             // Whoever was in it has to join again.
             let empty_since_ms = record.empty_since_ms.or(Some(now_ms));
-            let entry = Entry { kept: Some(record), ..Entry::new(group, empty_since_ms) };
+            let entry = GroupEntry { kept: Some(record), ..GroupEntry::new(group, empty_since_ms) };
             table.groups.insert(name, entry);
         }
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(CoordinatorShared {
             env: env.clone(),
             log: log.clone(),
             config,
@@ -210,7 +211,7 @@ impl Coordinator {
                 }
                 Some(entry) => self.shared.make_classic_if_unused(entry),
             }
-            if matches!(table.groups.get(name), Some(Entry { group: Group::Consumer(_), .. })) {
+            if matches!(table.groups.get(name), Some(GroupEntry { group: Group::Consumer(_), .. })) {
                 let catalog = self.shared.catalog(false);
                 let told =
                     self.shared.step_consumer(&mut table, name, |group, now| group.join(now, join, &catalog));
@@ -327,11 +328,11 @@ impl Coordinator {
         name: &str,
         mut beat: Beat,
         may_know: impl Fn(&str) -> bool,
-    ) -> Result<(Told, Duration), Refused> {
+    ) -> Result<(Told, Duration), MemberRefused> {
         check_name(name).map_err(|error| (error, "a group has a name of 1 to 512 bytes".to_owned()))?;
         beat.check()?;
-        // Topics are listed before the lock is taken, and taken from the list once it is: no step sees older ones than the
-        // last.
+        // Topics are listed before the lock is taken, and taken from the list once it is: no step sees older ones than
+        // the last.
         let catalog = self.shared.catalog(beat.epoch == JOINING || beat.topics.is_some());
         let known = match self.shared.table.lock().groups.get(name).map(|entry| &entry.group) {
             Some(Group::Consumer(group)) => group.pattern_of(&beat),
@@ -364,7 +365,7 @@ impl Coordinator {
         let told = self.shared.step(&mut table, name, |group, now, out| match group {
             Group::Consumer(group) => group.heartbeat(now, beat, &catalog),
             // Clients come again then; there being no such group they take for the end.
-            Group::Classic(classic) if classic.phase == Phase::Dead => {
+            Group::Classic(classic) if classic.phase == ClassicPhase::Dead => {
                 Err((ErrorCode::CoordinatorNotAvailable, "the group is being deleted".to_owned()))
             }
             Group::Classic(classic) if beat.epoch != JOINING => {
@@ -373,7 +374,7 @@ impl Coordinator {
             }
             Group::Classic(classic) => {
                 // Whoever is in it stays, and speaks the classic protocol for as long as it likes.
-                let moved = match classic.phase == Phase::Empty {
+                let moved = match classic.phase == ClassicPhase::Empty {
                     true => Some(ConsumerGroup::new(Arc::clone(limits), classic.generation)),
                     false => ConsumerGroup::of_classic(now, Arc::clone(limits), classic, &catalog),
                 };
@@ -394,7 +395,7 @@ impl Coordinator {
             return Ok(());
         }
         let name: Arc<str> = name.into();
-        let kept = self.shared.offsets.change(Arc::clone(&name), Change::Commit(offsets)).await;
+        let kept = self.shared.offsets.change(Arc::clone(&name), OffsetChange::Commit(offsets)).await;
         kept.map_err(|error| match error {
             NotKept::Full => ErrorCode::InvalidCommitOffsetSize,
             NotKept::Meta(_) => ErrorCode::CoordinatorNotAvailable,
@@ -418,7 +419,7 @@ impl Coordinator {
         let (reply, done) = oneshot::channel();
         let (shared, name) = (Arc::clone(&self.shared), name.to_owned());
         let forget = async move {
-            let _ = reply.send(shared.forget(&name, Change::Delete).await);
+            let _ = reply.send(shared.forget(&name, OffsetChange::Delete).await);
         };
         self.shared.env.spawn("kafka-group-delete", forget).detach();
         done.await.unwrap_or(Err(ErrorCode::CoordinatorNotAvailable))
@@ -438,7 +439,7 @@ impl Coordinator {
         if offsets.is_empty() {
             return Ok(());
         }
-        let done = self.shared.offsets.change(name.into(), Change::Forget(offsets)).await;
+        let done = self.shared.offsets.change(name.into(), OffsetChange::Forget(offsets)).await;
         done.map_err(|_| ErrorCode::CoordinatorNotAvailable)
     }
 
@@ -453,10 +454,10 @@ impl Coordinator {
     }
 
     /// All groups in short, by name: nothing of their members is copied.
-    pub fn summaries(&self) -> Vec<Summary> {
+    pub fn summaries(&self) -> Vec<CoordinatorSummary> {
         let table = self.shared.table.lock();
         let living = table.groups.iter().filter(|(_, entry)| !entry.group.is_dead());
-        let summary = |(name, entry): (&Arc<str>, &Entry)| Summary {
+        let summary = |(name, entry): (&Arc<str>, &GroupEntry)| CoordinatorSummary {
             name: Arc::clone(name),
             kind: entry.group.kind(),
             state: entry.group.state(),
@@ -466,7 +467,7 @@ impl Coordinator {
     }
 }
 
-impl Entry {
+impl GroupEntry {
     fn new(group: Group, empty_since_ms: Option<i64>) -> Self {
         Self { group, bytes: 0, alarm: None, empty_since_ms, kept: None }
     }
@@ -477,7 +478,7 @@ impl Entry {
     }
 }
 
-impl Table {
+impl GroupTable {
     fn ticket(&mut self, waiter: Waiter) -> Ticket {
         self.tickets += 1;
         self.waiting.insert(self.tickets, waiter);
@@ -493,28 +494,28 @@ impl Table {
         }
     }
 
-    fn answer(&mut self, out: Vec<Output>) {
+    fn answer(&mut self, out: Vec<ClassicOutput>) {
         for output in out {
-            let (Output::Join(ticket, _) | Output::Sync(ticket, _)) = &output;
+            let (ClassicOutput::Join(ticket, _) | ClassicOutput::Sync(ticket, _)) = &output;
             // Whoever waited may have gone.
             match (self.waiting.remove(&ticket.0), output) {
-                (Some(Waiter::Join(waiter)), Output::Join(_, answer)) => _ = waiter.send(answer),
-                (Some(Waiter::Sync(waiter)), Output::Sync(_, answer)) => _ = waiter.send(answer),
+                (Some(Waiter::Join(waiter)), ClassicOutput::Join(_, answer)) => _ = waiter.send(answer),
+                (Some(Waiter::Sync(waiter)), ClassicOutput::Sync(_, answer)) => _ = waiter.send(answer),
                 _ => debug_assert!(false, "every ticket is answered once, with what it is for"),
             }
         }
     }
 }
 
-impl Shared {
-    fn add_group(&self, table: &mut Table, name: &str) -> Result<(), ErrorCode> {
+impl CoordinatorShared {
+    fn add_group(&self, table: &mut GroupTable, name: &str) -> Result<(), ErrorCode> {
         self.check_place(table, name)?;
         self.insert_group(table, name);
         Ok(())
     }
 
     /// Whether there is a place for one more group.
-    fn check_place(&self, table: &Table, name: &str) -> Result<(), ErrorCode> {
+    fn check_place(&self, table: &GroupTable, name: &str) -> Result<(), ErrorCode> {
         if table.groups.len() >= self.config.groups_max {
             if let Some(left_out) = self.complaints.admit(self.env.now(), "too many groups") {
                 let max = self.config.groups_max;
@@ -525,16 +526,16 @@ impl Shared {
         Ok(())
     }
 
-    fn insert_group(&self, table: &mut Table, name: &str) {
+    fn insert_group(&self, table: &mut GroupTable, name: &str) {
         let group = ClassicGroup::new(Arc::clone(&self.classic_limits), 0, None);
-        table.groups.insert(name.into(), Entry::new(Group::Classic(group), Some(self.env.wall_ms())));
+        table.groups.insert(name.into(), GroupEntry::new(Group::Classic(group), Some(self.env.wall_ms())));
     }
 
     /// Whether so many bytes may be kept of what a member brings, in place of those that it `replaces`: who brings no
     /// more than it has is in, however full it is.
     fn check_room(
         &self,
-        table: &Table,
+        table: &GroupTable,
         name: &str,
         bytes: usize,
         replaces: impl Fn(&Group) -> usize,
@@ -552,7 +553,7 @@ impl Shared {
     }
 
     /// Has a group that nobody is in be one of the classic protocol.
-    fn make_classic_if_unused(&self, entry: &mut Entry) {
+    fn make_classic_if_unused(&self, entry: &mut GroupEntry) {
         if let Group::Consumer(group) = &entry.group
             && entry.group.is_unused()
         {
@@ -561,8 +562,8 @@ impl Shared {
         }
     }
 
-    /// The topics that there are; up to a moment ago, unless `fresh`. They are listed when they have changed: they may be
-    /// tens of thousands, and every group waits for that.
+    /// The topics that there are; up to a moment ago, unless `fresh`. They are listed when they have changed: they may
+    /// be tens of thousands, and every group waits for that.
     pub fn catalog(&self, fresh: bool) -> Arc<Catalog> {
         let mut listed = self.catalog.lock();
         let now = self.env.now();
@@ -578,11 +579,11 @@ impl Shared {
 
     fn step_classic<T>(
         &self,
-        table: &mut Table,
+        table: &mut GroupTable,
         name: &str,
-        step: impl FnOnce(&mut ClassicGroup, Instant, &mut Vec<Output>) -> T,
+        step: impl FnOnce(&mut ClassicGroup, Instant, &mut Vec<ClassicOutput>) -> T,
     ) -> Option<T> {
-        let step = |group: &mut Group, now, out: &mut Vec<Output>| match group {
+        let step = |group: &mut Group, now, out: &mut Vec<ClassicOutput>| match group {
             Group::Classic(group) => Some(step(group, now, out)),
             Group::Consumer(_) => None,
         };
@@ -592,11 +593,11 @@ impl Shared {
     /// One step of a group of KIP-848; `None` if it is none.
     fn step_consumer<T>(
         &self,
-        table: &mut Table,
+        table: &mut GroupTable,
         name: &str,
         step: impl FnOnce(&mut ConsumerGroup, Instant) -> T,
     ) -> Option<T> {
-        let step = |group: &mut Group, now, _: &mut Vec<Output>| match group {
+        let step = |group: &mut Group, now, _: &mut Vec<ClassicOutput>| match group {
             Group::Classic(_) => None,
             Group::Consumer(group) => Some(step(group, now)),
         };
@@ -606,9 +607,9 @@ impl Shared {
     /// One step of a group and what follows from it; `None` if there is no such group.
     fn step<T>(
         &self,
-        table: &mut Table,
+        table: &mut GroupTable,
         name: &str,
-        step: impl FnOnce(&mut Group, Instant, &mut Vec<Output>) -> T,
+        step: impl FnOnce(&mut Group, Instant, &mut Vec<ClassicOutput>) -> T,
     ) -> Option<T> {
         let (known, _) = table.groups.get_key_value(name)?;
         let known = Arc::clone(known);
@@ -655,7 +656,7 @@ impl Shared {
 
     /// Keeps what is to be kept of a group, if that changed. What there is no room for is tried again with the group's
     /// next step, or when offsets are looked at: a group that is empty has no steps any more.
-    fn remember(&self, name: &Arc<str>, entry: &mut Entry) {
+    fn remember(&self, name: &Arc<str>, entry: &mut GroupEntry) {
         let group = &entry.group;
         if group.is_dead() {
             // Behind its deletion it would be there again.
@@ -681,7 +682,7 @@ impl Shared {
     }
 
     /// Forgets a group that is dead, as `change` says.
-    async fn forget(&self, name: &str, change: Change) -> Result<(), ErrorCode> {
+    async fn forget(&self, name: &str, change: OffsetChange) -> Result<(), ErrorCode> {
         let forgotten = self.offsets.change(name.into(), change).await;
         let mut table = self.table.lock();
         match table.groups.get_mut(name) {
@@ -709,7 +710,7 @@ impl Shared {
 
     /// A group as it is; `None` if there is none, or it is being deleted.
     pub fn group(&self, name: &str) -> Option<Snapshot> {
-        self.table.lock().groups.get(name).and_then(Entry::snapshot)
+        self.table.lock().groups.get(name).and_then(GroupEntry::snapshot)
     }
 
     /// Deletes a group that nobody is in and that has committed nothing, or nothing that is left. Of any other it keeps
@@ -725,7 +726,7 @@ impl Shared {
                 return;
             }
         }
-        let forgotten = self.forget(name, Change::DeleteUnused).await;
+        let forgotten = self.forget(name, OffsetChange::DeleteUnused).await;
         if forgotten.is_ok() && !self.table.lock().groups.contains_key(name) {
             tracing::info!(group = %name, "removed: nobody is in it, and its offsets are over");
         }
@@ -747,7 +748,7 @@ impl Shared {
     }
 }
 
-async fn tick(shared: Arc<Shared>) {
+async fn tick(shared: Arc<CoordinatorShared>) {
     loop {
         let next = shared.tick_due();
         let earlier = shared.earlier.notified();

@@ -2,9 +2,9 @@
 
 use tailwater_env::Instant;
 
-use super::classic::{ClassicGroup, Join, Output, Phase};
+use super::classic::{ClassicGroup, ClassicOutput, ClassicPhase, Join};
 use super::consumer::{Beat, Catalog, ConsumerGroup};
-use super::records::Kind;
+use super::records::GroupRecordKind;
 use crate::errors::ErrorCode;
 
 /// A group, by the protocol that its members speak. One without members becomes the other kind when a member of that
@@ -16,10 +16,10 @@ pub(crate) enum Group {
 }
 
 impl Group {
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> GroupRecordKind {
         match self {
-            Self::Classic(_) => Kind::Classic,
-            Self::Consumer(_) => Kind::Consumer,
+            Self::Classic(_) => GroupRecordKind::Classic,
+            Self::Consumer(_) => GroupRecordKind::Consumer,
         }
     }
 
@@ -63,7 +63,7 @@ impl Group {
 
     pub fn is_dead(&self) -> bool {
         match self {
-            Self::Classic(group) => group.phase == Phase::Dead,
+            Self::Classic(group) => group.phase == ClassicPhase::Dead,
             Self::Consumer(group) => group.is_dead,
         }
     }
@@ -107,7 +107,7 @@ impl Group {
         }
     }
 
-    pub fn tick(&mut self, now: Instant, out: &mut Vec<Output>) {
+    pub fn tick(&mut self, now: Instant, out: &mut Vec<ClassicOutput>) {
         match self {
             Self::Classic(group) => group.tick(now, out),
             Self::Consumer(group) => group.tick(now),

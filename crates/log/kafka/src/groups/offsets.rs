@@ -2,8 +2,8 @@
 //!
 //! One task writes everything, in the order in which it came. Whatever came while a commit of metadata was under way is
 //! in the next one, all groups' together, so a thousand groups need no more syncs than one. Memory shows a change only
-//! when it is durable, and before it is answered. Whoever is told that a change failed makes it again; a group's record,
-//! of which nobody is told, goes into the next round instead, until it is written.
+//! when it is durable, and before it is answered. Whoever is told that a change failed makes it again; a group's
+//! record, of which nobody is told, goes into the next round instead, until it is written.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,9 @@ use tailwater_format::StreamId;
 use tailwater_meta::{Expect, Meta, MetaError, Op};
 use tokio::sync::{mpsc, oneshot};
 
-use super::records::{Block, BlockId, Committed, GROUPS, GroupRecord, OFFSETS, decode_block, encode_block};
+use super::records::{
+    BlockId, Committed, GROUPS, GroupRecord, GroupRecordBlock, OFFSETS, decode_block, encode_block,
+};
 
 /// Changes that wait for the task, beyond which whoever brings one waits.
 const QUEUE_MAX: usize = 1_024;
@@ -34,7 +36,7 @@ pub(crate) type GroupOffsets = BTreeMap<Partition, Committed>;
 
 /// What is to be changed.
 #[derive(Debug)]
-pub(crate) enum Change {
+pub(crate) enum OffsetChange {
     Commit(GroupOffsets),
     /// Offsets that are given up, where they are still these: what was committed since then stays.
     Forget(GroupOffsets),
@@ -55,13 +57,13 @@ pub(crate) enum NotKept {
     Meta(#[from] MetaError),
 }
 
-struct Request {
+struct OffsetRequest {
     group: Arc<str>,
-    change: Change,
-    reply: Option<Reply>,
+    change: OffsetChange,
+    reply: Option<OffsetReply>,
 }
 
-type Reply = oneshot::Sender<Result<(), NotKept>>;
+type OffsetReply = oneshot::Sender<Result<(), NotKept>>;
 
 #[derive(Default)]
 struct Memory {
@@ -87,7 +89,7 @@ impl Memory {
 /// All groups' offsets.
 pub(crate) struct Offsets {
     memory: Arc<RwLock<Memory>>,
-    requests: mpsc::Sender<Request>,
+    requests: mpsc::Sender<OffsetRequest>,
     _writer: Task,
 }
 
@@ -130,16 +132,16 @@ impl Offsets {
     ///
     /// # Errors
     /// `Full` of a commit that needs more memory than is left.
-    pub async fn change(&self, group: Arc<str>, change: Change) -> Result<(), NotKept> {
+    pub async fn change(&self, group: Arc<str>, change: OffsetChange) -> Result<(), NotKept> {
         let (reply, done) = oneshot::channel();
-        let request = Request { group, change, reply: Some(reply) };
+        let request = OffsetRequest { group, change, reply: Some(reply) };
         self.requests.send(request).await.map_err(|_| stopped())?;
         done.await.unwrap_or_else(|_| Err(stopped()))
     }
 
     /// Makes a group's record durable some time soon; whether there is room to wait for that.
     pub fn remember(&self, group: Arc<str>, record: GroupRecord) -> bool {
-        let request = Request { group, change: Change::Group(record), reply: None };
+        let request = OffsetRequest { group, change: OffsetChange::Group(record), reply: None };
         self.requests.try_send(request).is_ok()
     }
 
@@ -182,15 +184,15 @@ struct Writer {
 
 /// What one round changes.
 #[derive(Default)]
-struct Round {
+struct OffsetRound {
     partitions: BTreeMap<(Arc<str>, Partition), Option<Committed>>,
     groups: BTreeMap<Arc<str>, Option<GroupRecord>>,
     /// How much more memory its commits take than what they replace.
     bytes: usize,
-    replies: Vec<Reply>,
+    replies: Vec<OffsetReply>,
 }
 
-impl Round {
+impl OffsetRound {
     /// What is committed once what is in the round so far is.
     fn now<'a>(&'a self, memory: &'a Memory, key: &(Arc<str>, Partition)) -> Option<&'a Committed> {
         match self.partitions.get(key) {
@@ -201,7 +203,7 @@ impl Round {
 }
 
 impl Writer {
-    async fn run(self, mut queue: mpsc::Receiver<Request>) {
+    async fn run(self, mut queue: mpsc::Receiver<OffsetRequest>) {
         // Groups' records that could not be written, at most one for each group that there is.
         let mut unwritten = BTreeMap::new();
         loop {
@@ -217,7 +219,7 @@ impl Writer {
                 return;
             }
             // What comes now of one of these groups replaces what it was.
-            let mut round = Round { groups: std::mem::take(&mut unwritten), ..Round::default() };
+            let mut round = OffsetRound { groups: std::mem::take(&mut unwritten), ..OffsetRound::default() };
             if let Some(first) = first {
                 self.add(&mut round, first);
             }
@@ -253,10 +255,10 @@ impl Writer {
         }
     }
 
-    fn add(&self, round: &mut Round, request: Request) {
-        let Request { group, change, reply } = request;
+    fn add(&self, round: &mut OffsetRound, request: OffsetRequest) {
+        let OffsetRequest { group, change, reply } = request;
         match change {
-            Change::Commit(offsets) => {
+            OffsetChange::Commit(offsets) => {
                 let memory = self.memory.read();
                 let growth = |(partition, offset): (&Partition, &Committed)| {
                     let before = round.now(&memory, &(Arc::clone(&group), *partition));
@@ -274,7 +276,7 @@ impl Writer {
                     .map(|(partition, offset)| ((Arc::clone(&group), partition), Some(offset)));
                 round.partitions.extend(changes);
             }
-            Change::Forget(offsets) => {
+            OffsetChange::Forget(offsets) => {
                 let memory = self.memory.read();
                 for (partition, seen) in offsets {
                     let key = (Arc::clone(&group), partition);
@@ -283,8 +285,8 @@ impl Writer {
                     }
                 }
             }
-            Change::Group(record) => _ = round.groups.insert(group, Some(record)),
-            Change::DeleteUnused => {
+            OffsetChange::Group(record) => _ = round.groups.insert(group, Some(record)),
+            OffsetChange::DeleteUnused => {
                 let memory = self.memory.read();
                 let known = memory.groups.get(&group).into_iter().flat_map(BTreeMap::keys);
                 let known = known.map(|partition| (Arc::clone(&group), *partition));
@@ -293,7 +295,7 @@ impl Writer {
                     round.groups.insert(group, None);
                 }
             }
-            Change::Delete => {
+            OffsetChange::Delete => {
                 let known = self
                     .memory
                     .read()
@@ -315,7 +317,7 @@ impl Writer {
     }
 
     /// Writes the blocks in which something changed, and the groups.
-    async fn write(&self, round: &Round) -> Result<(), MetaError> {
+    async fn write(&self, round: &OffsetRound) -> Result<(), MetaError> {
         let (mut ops, mut bytes) = (Vec::new(), 0);
         for op in self.ops(round) {
             let more = op.key().len() + if let Op::Put { value, .. } = &op { value.len() } else { 0 };
@@ -332,8 +334,8 @@ impl Writer {
         Ok(())
     }
 
-    fn ops(&self, round: &Round) -> Vec<Op> {
-        let mut blocks: BTreeMap<(&Arc<str>, BlockId), Block> = BTreeMap::new();
+    fn ops(&self, round: &OffsetRound) -> Vec<Op> {
+        let mut blocks: BTreeMap<(&Arc<str>, BlockId), GroupRecordBlock> = BTreeMap::new();
         let memory = self.memory.read();
         for ((group, (stream, partition)), committed) in &round.partitions {
             let id = BlockId::of(*stream, *partition);

@@ -35,12 +35,12 @@ const FORMAT: u8 = 1;
 
 /// Which protocol the members of a group speak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum GroupRecordKind {
     Classic = 1,
     Consumer = 2,
 }
 
-impl Kind {
+impl GroupRecordKind {
     /// Kafka's name of it.
     pub fn name(self) -> &'static str {
         match self {
@@ -53,7 +53,7 @@ impl Kind {
 /// What is kept of a group besides offsets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GroupRecord {
-    pub kind: Kind,
+    pub kind: GroupRecordKind,
     pub generation: i32,
     pub empty_since_ms: Option<i64>,
     pub protocol_type: String,
@@ -77,7 +77,7 @@ impl Committed {
 }
 
 /// A group's offsets of some partitions that lie together.
-pub(crate) type Block = BTreeMap<u32, Committed>;
+pub(crate) type GroupRecordBlock = BTreeMap<u32, Committed>;
 
 /// Which offsets a block holds.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -125,8 +125,8 @@ impl GroupRecord {
     pub fn decode(mut bytes: &[u8]) -> Result<Self, BadRecord> {
         let [format, kind] = take(&mut bytes)?;
         let kind = match (format, kind) {
-            (FORMAT, 1) => Kind::Classic,
-            (FORMAT, 2) => Kind::Consumer,
+            (FORMAT, 1) => GroupRecordKind::Classic,
+            (FORMAT, 2) => GroupRecordKind::Consumer,
             _ => return Err(BadRecord),
         };
         let generation = i32::from_le_bytes(take(&mut bytes)?);
@@ -136,7 +136,7 @@ impl GroupRecord {
     }
 }
 
-pub(crate) fn encode_block(block: &Block) -> Vec<u8> {
+pub(crate) fn encode_block(block: &GroupRecordBlock) -> Vec<u8> {
     let mut bytes = vec![FORMAT];
     for (partition, committed) in block {
         bytes.extend(partition.to_le_bytes());
@@ -151,11 +151,11 @@ pub(crate) fn encode_block(block: &Block) -> Vec<u8> {
     bytes
 }
 
-pub(crate) fn decode_block(mut bytes: &[u8]) -> Result<Block, BadRecord> {
+pub(crate) fn decode_block(mut bytes: &[u8]) -> Result<GroupRecordBlock, BadRecord> {
     if take::<1>(&mut bytes)? != [FORMAT] {
         return Err(BadRecord);
     }
-    let mut block = Block::new();
+    let mut block = GroupRecordBlock::new();
     while !bytes.is_empty() {
         let partition = u32::from_le_bytes(take(&mut bytes)?);
         let offset = i64::from_le_bytes(take(&mut bytes)?);
@@ -207,7 +207,7 @@ mod tests {
             protocol_type in ".{0,20}",
         ) {
             prop_assert_eq!(decode_block(&encode_block(&block)), Ok(block));
-            for kind in [Kind::Classic, Kind::Consumer] {
+            for kind in [GroupRecordKind::Classic, GroupRecordKind::Consumer] {
                 let protocol_type = protocol_type.clone();
                 let group = GroupRecord { kind, generation, empty_since_ms, protocol_type };
                 prop_assert_eq!(GroupRecord::decode(&group.encode()), Ok(group));
@@ -245,10 +245,14 @@ mod tests {
             "ffffffffffffffff",
             "02006869",
         );
-        assert_eq!(hex(encode_block(&Block::from([(2, committed)]))), expected);
+        assert_eq!(hex(encode_block(&GroupRecordBlock::from([(2, committed)]))), expected);
         let protocol_type = "consumer".to_owned();
-        let group =
-            GroupRecord { kind: Kind::Classic, generation: 3, empty_since_ms: Some(8), protocol_type };
+        let group = GroupRecord {
+            kind: GroupRecordKind::Classic,
+            generation: 3,
+            empty_since_ms: Some(8),
+            protocol_type,
+        };
         assert_eq!(hex(group.encode()), "0101030000000800000000000000636f6e73756d6572");
     }
 }

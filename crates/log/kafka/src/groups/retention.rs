@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::coordinator::{Shared, Snapshot};
-use super::offsets::{Change, GroupOffsets, Partition};
+use super::coordinator::{CoordinatorShared, Snapshot};
+use super::offsets::{GroupOffsets, OffsetChange, Partition};
 use super::records::Committed;
 
-pub(super) async fn run(shared: Arc<Shared>) {
+pub(super) async fn run(shared: Arc<CoordinatorShared>) {
     let every = Duration::from_millis(shared.config.offsets_check_ms);
     loop {
         shared.env.sleep(every).await;
@@ -15,7 +15,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
     }
 }
 
-async fn sweep(shared: &Shared) {
+async fn sweep(shared: &CoordinatorShared) {
     let now_ms = shared.env.wall_ms();
     let retention_ms = i64::try_from(shared.config.offsets_retention_ms).unwrap_or(i64::MAX);
     let streams: std::collections::BTreeMap<_, _> =
@@ -35,7 +35,7 @@ async fn sweep(shared: &Shared) {
         let over: GroupOffsets = offsets.filter(is_over).collect();
         if !over.is_empty() {
             tracing::info!(group = %name, partitions = over.len(), "committed offsets are over");
-            let forget = Change::Forget(over);
+            let forget = OffsetChange::Forget(over);
             if let Err(error) = shared.offsets.change(Arc::clone(&name), forget).await {
                 tracing::warn!(group = %name, %error, "they stay for now");
             }

@@ -17,7 +17,7 @@ use super::classic::{Join, Sync};
 use super::consumer::{Beat, LEAVING, Partitions};
 use super::coordinator::Committer;
 use super::offsets::{GroupOffsets, Offsets};
-use super::records::{Committed, GroupRecord, Kind};
+use super::records::{Committed, GroupRecord, GroupRecordKind};
 use super::{Coordinator, GroupsConfig};
 use crate::errors::ErrorCode;
 
@@ -426,9 +426,9 @@ async fn a_group_moves_to_the_other_protocol_with_members_in_it_and_back_when_th
     // What can't be taken in changes nothing.
     let bad = Beat { pattern: Some("(".to_owned()), ..beat("a") };
     assert_eq!(groups.beat("g", bad, |_| true).expect_err("refused").0, ErrorCode::InvalidRegularExpression);
-    assert_eq!(state(), Some((Kind::Classic, "CompletingRebalance")));
+    assert_eq!(state(), Some((GroupRecordKind::Classic, "CompletingRebalance")));
     let (told, _) = groups.beat("g", beat("a"), |_| true).expect("taken in");
-    assert_eq!((told.epoch, state()), (2, Some((Kind::Consumer, "Reconciling"))));
+    assert_eq!((told.epoch, state()), (2, Some((GroupRecordKind::Consumer, "Reconciling"))));
     assert_eq!(groups.heartbeat("g", &joined.member_id, None, 1), Err(ErrorCode::RebalanceInProgress));
     let again = Join { member_id: joined.member_id.clone(), ..classic };
     assert_eq!(groups.join("g", again.clone()).await.generation_id, 2);
@@ -436,7 +436,7 @@ async fn a_group_moves_to_the_other_protocol_with_members_in_it_and_back_when_th
     let committer = Committer { member_id: joined.member_id, generation: 2, instance: None };
     groups.check_commit("g", &committer).expect("allowed");
     groups.beat("g", Beat { epoch: LEAVING, ..beat("a") }, |_| true).expect("in");
-    assert_eq!(state(), Some((Kind::Classic, "PreparingRebalance")));
+    assert_eq!(state(), Some((GroupRecordKind::Classic, "PreparingRebalance")));
     assert_eq!(groups.join("g", again).await.generation_id, 3);
     assert_eq!(groups.offsets().get("g", (topic, 0)).map(|found| found.offset), Some(5));
 }
@@ -490,7 +490,7 @@ async fn a_group_s_record_that_metadata_did_not_take_is_written_when_it_does() {
     });
     let (offsets, _) = Offsets::open(&Env::real(), meta.clone(), usize::MAX).await.expect("it opens");
     let record = |generation| GroupRecord {
-        kind: Kind::Classic,
+        kind: GroupRecordKind::Classic,
         generation,
         empty_since_ms: None,
         protocol_type: "consumer".to_owned(),

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use tailwater_access::Everybody;
 use tailwater_env::Env;
 use tailwater_format::{BatchBuilder, BatchError, Codec, Producer};
-use tailwater_kafka::api::Request;
+use tailwater_kafka::api::ApiRequest;
 use tailwater_kafka::messages::header::{read_response, request};
 use tailwater_kafka::{Broker, KafkaConfig, Server};
 use tailwater_log::{Log, LogConfig};
@@ -126,30 +126,30 @@ impl Client {
     }
 
     /// The answer to a request; `None` if the broker closes the connection instead, after which there is a new one.
-    pub fn ask<R: Request>(&mut self, version: i16, asked: &R) -> Option<R::Response> {
+    pub fn ask<R: ApiRequest>(&mut self, version: i16, asked: &R) -> Option<R::Response> {
         let frame = self.frame(version, asked);
         let answer = self.exchange(&frame)?;
         Some(self.read::<R>(version, answer))
     }
 
     /// Sends a request, and waits for nothing.
-    pub fn begin<R: Request>(&mut self, version: i16, asked: &R) {
+    pub fn begin<R: ApiRequest>(&mut self, version: i16, asked: &R) {
         let frame = self.frame(version, asked);
         self.send(&frame).expect("it is sent");
     }
 
     /// The answer to what was begun.
-    pub fn end<R: Request>(&mut self, version: i16) -> R::Response {
+    pub fn end<R: ApiRequest>(&mut self, version: i16) -> R::Response {
         let answer = self.receive().expect("an answer");
         self.read::<R>(version, answer)
     }
 
-    fn frame<R: Request>(&mut self, version: i16, asked: &R) -> Vec<u8> {
+    fn frame<R: ApiRequest>(&mut self, version: i16, asked: &R) -> Vec<u8> {
         self.correlation_id += 1;
         request(asked, version, self.correlation_id, "test").concat().to_vec()
     }
 
-    fn read<R: Request>(&self, version: i16, answer: Bytes) -> R::Response {
+    fn read<R: ApiRequest>(&self, version: i16, answer: Bytes) -> R::Response {
         let (id, answer) = read_response(R::API, version, answer).unwrap_or_else(|error| {
             panic!("the answer to {} {version} can't be read: {error}", R::API.name())
         });

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use tailwater_format::Codec;
-use tailwater_kafka::api::Request;
+use tailwater_kafka::api::ApiRequest;
 use tailwater_kafka::messages::fetch::*;
 use tailwater_kafka::messages::produce::{InitProducerIdRequest, ProduceRequest};
 use tailwater_kafka::messages::topics::{DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic};
@@ -75,7 +75,7 @@ pub fn produce(session: &mut Session) {
 
 fn whole_request(name: &str, topic_id: Uuid, records: Bytes) -> ProduceRequest {
     use tailwater_kafka::messages::produce::{PartitionProduceData, TopicProduceData};
-    let data = PartitionProduceData { index: 0, records: tailwater_kafka::wire::Records(vec![records]) };
+    let data = PartitionProduceData { index: 0, records: tailwater_kafka::wire::RecordsBytes(vec![records]) };
     let topic = TopicProduceData { name: name.to_owned(), topic_id, partition_data: vec![data] };
     ProduceRequest { acks: -1, timeout_ms: 30_000, topic_data: vec![topic], ..Default::default() }
 }

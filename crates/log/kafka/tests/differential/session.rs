@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 
 use bytes::Bytes;
 use tailwater_format::{Decompressor, batches};
-use tailwater_kafka::api::Request;
+use tailwater_kafka::api::ApiRequest;
 use tailwater_kafka::messages::cluster::{MetadataRequest, MetadataRequestTopic, MetadataResponseTopic};
 use tailwater_kafka::messages::configs::{DescribeConfigsRequest, DescribeConfigsResource};
 use tailwater_kafka::messages::fetch::{
@@ -17,7 +17,7 @@ use tailwater_kafka::messages::produce::{
     PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData,
 };
 use tailwater_kafka::messages::topics::{CreatableTopic, CreatableTopicConfig, CreateTopicsRequest};
-use tailwater_kafka::wire::Records;
+use tailwater_kafka::wire::RecordsBytes;
 use uuid::Uuid;
 
 use crate::common::Client;
@@ -60,7 +60,7 @@ impl Session {
     }
 
     /// Notes the answer to what was begun on another connection.
-    pub fn end<R: Request>(&mut self, what: impl Display, version: i16, of: &mut Client) -> R::Response
+    pub fn end<R: ApiRequest>(&mut self, what: impl Display, version: i16, of: &mut Client) -> R::Response
     where
         R::Response: Debug,
     {
@@ -71,7 +71,7 @@ impl Session {
     }
 
     /// Asks, and notes what is answered.
-    pub fn ask<R: Request>(&mut self, what: impl Display, version: i16, asked: &R) -> Option<R::Response>
+    pub fn ask<R: ApiRequest>(&mut self, what: impl Display, version: i16, asked: &R) -> Option<R::Response>
     where
         R::Response: Debug,
     {
@@ -82,7 +82,7 @@ impl Session {
     }
 
     /// The same for every version that is spoken here.
-    pub fn ask_all<R: Request>(&mut self, what: impl Display, asked: &R)
+    pub fn ask_all<R: ApiRequest>(&mut self, what: impl Display, asked: &R)
     where
         R::Response: Debug,
     {
@@ -90,7 +90,7 @@ impl Session {
     }
 
     /// The same for some of them.
-    pub fn ask_in<R: Request>(&mut self, what: impl Display, versions: RangeInclusive<i16>, asked: &R)
+    pub fn ask_in<R: ApiRequest>(&mut self, what: impl Display, versions: RangeInclusive<i16>, asked: &R)
     where
         R::Response: Debug,
     {
@@ -99,7 +99,7 @@ impl Session {
         }
     }
 
-    fn note<R: Request>(&mut self, what: impl Display, version: i16, fields: Option<Fields>) {
+    fn note<R: ApiRequest>(&mut self, what: impl Display, version: i16, fields: Option<Fields>) {
         let closed = || BTreeMap::from([("connection".to_owned(), "closed".to_owned())]);
         let mut fields = fields.unwrap_or_else(closed);
         for (path, value) in &mut fields {
@@ -187,8 +187,8 @@ impl Session {
         while self.metadata(name).error_code == 0 {}
     }
 
-    /// Waits until a topic's configuration shows a value, or with `None` that it has none of its own: Kafka's broker learns of a change after its controller, which
-    /// is who acknowledges it.
+    /// Waits until a topic's configuration shows a value, or with `None` that it has none of its own: Kafka's broker
+    /// learns of a change after its controller, which is who acknowledges it.
     pub fn wait_for_config(&mut self, topic: &str, name: &str, value: Option<&str>) {
         const TOPIC: i8 = 1;
         let asked = DescribeConfigsRequest {
@@ -230,7 +230,7 @@ impl Session {
         partition: i32,
         records: Bytes,
     ) -> Option<ProduceResponse> {
-        let data = PartitionProduceData { index: partition, records: Records(vec![records]) };
+        let data = PartitionProduceData { index: partition, records: RecordsBytes(vec![records]) };
         let topic = TopicProduceData { name: topic.to_owned(), topic_id, partition_data: vec![data] };
         let asked =
             ProduceRequest { acks: -1, timeout_ms: 30_000, topic_data: vec![topic], ..Default::default() };

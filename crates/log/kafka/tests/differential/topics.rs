@@ -1,7 +1,7 @@
 //! Scripts about topics and brokers: which there are, how they are configured, and what is refused.
 
 use bytes::Bytes;
-use tailwater_kafka::api::{Api, Request};
+use tailwater_kafka::api::{Api, ApiRequest};
 use tailwater_kafka::messages::cluster::*;
 use tailwater_kafka::messages::configs::*;
 use tailwater_kafka::messages::header::read_response;

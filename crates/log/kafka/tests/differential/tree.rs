@@ -1,8 +1,9 @@
-//! An answer as its fields, each with a path: made from what `{:#?}` prints, so that no field of no message is forgotten.
+//! An answer as its fields, each with a path: made from what `{:#?}` prints, so that no field of no message is
+//! forgotten.
 //!
-//! What can't be the same on two brokers is replaced by what it is: an id, a port, words for people; the ids of members by
-//! their numbers, in the order in which they were given. Items of lists are named by what they are about, as brokers put
-//! them in any order.
+//! What can't be the same on two brokers is replaced by what it is: an id, a port, words for people; the ids of members
+//! by their numbers, in the order in which they were given. Items of lists are named by what they are about, as brokers
+//! put them in any order.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;

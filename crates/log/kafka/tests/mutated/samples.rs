@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use tailwater_format::Codec;
-use tailwater_kafka::api::Request;
+use tailwater_kafka::api::ApiRequest;
 use tailwater_kafka::messages::cluster::*;
 use tailwater_kafka::messages::configs::*;
 use tailwater_kafka::messages::fetch::*;
@@ -20,7 +20,7 @@ use tailwater_kafka::messages::topics::{
     DeleteRecordsTopic, DeleteTopicState, DeleteTopicsRequest, DescribableLogDirTopic,
     DescribeLogDirsRequest,
 };
-use tailwater_kafka::wire::Records;
+use tailwater_kafka::wire::RecordsBytes;
 use uuid::Uuid;
 
 use crate::common::batch;
@@ -184,18 +184,18 @@ fn groups(out: &mut Vec<Sample>, topic_id: Uuid) {
 
 /// A Produce request of these records.
 pub fn produce(topic_id: Uuid, records: Bytes) -> ProduceRequest {
-    let data = PartitionProduceData { index: 0, records: Records(vec![records]) };
+    let data = PartitionProduceData { index: 0, records: RecordsBytes(vec![records]) };
     let topic = TopicProduceData { name: TOPIC.to_owned(), topic_id, partition_data: vec![data] };
     ProduceRequest { acks: -1, timeout_ms: 1_000, topic_data: vec![topic], ..Default::default() }
 }
 
-fn add<R: Request>(samples: &mut Vec<Sample>, asked: R) {
+fn add<R: ApiRequest>(samples: &mut Vec<Sample>, asked: R) {
     for version in R::API.versions() {
         let frame = request(&asked, version, 7, "test").concat();
         samples.push(Sample { api: R::API.number(), version, frame, read_answer: read_answer::<R> });
     }
 }
 
-fn read_answer<R: Request>(version: i16, answer: Bytes) -> bool {
+fn read_answer<R: ApiRequest>(version: i16, answer: Bytes) -> bool {
     read_response::<R::Response>(R::API, version, answer).is_ok()
 }

@@ -10,20 +10,24 @@ use tailwater_meta::{Expect, Meta, MetaError, Op};
 use tokio::sync::oneshot;
 
 use super::{
-    Damaged, Log, ShardDescription, ShardHandle, Stream, StreamDescription, StreamInfo, describe_segments,
+    Damaged, Log, LogStreamInfo, ShardDescription, ShardHandle, Stream, StreamDescription, describe_segments,
 };
 use crate::config::{StreamConfig, check_name};
 use crate::error::{AppendError, StreamError};
 use crate::limits::COMMIT_OPS_MAX;
-use crate::owner::Request;
+use crate::owner::OwnerRequest;
 use crate::producer::Producers;
 use crate::shard::{Recovered, Shard, Truncation};
-use crate::stream::{SegmentRecord, StreamRecord, name_key, stream_key};
+use crate::stream::{SegmentRecord, StreamRecord, name_key, prefixes_of_parts, stream_key};
 use crate::view::{SharedView, View};
 
 impl Log {
     /// Creates a stream. Cancelling it does not take it back.
-    pub async fn create_stream(&self, name: &str, config: StreamConfig) -> Result<StreamInfo, StreamError> {
+    pub async fn create_stream(
+        &self,
+        name: &str,
+        config: StreamConfig,
+    ) -> Result<LogStreamInfo, StreamError> {
         let (log, name) = (self.clone(), name.to_owned());
         self.to_the_end(async move { log.create(&name, config).await }).await
     }
@@ -54,7 +58,7 @@ impl Log {
         outcome.await.unwrap_or_else(|_| Err(StreamError::Closed.into()))
     }
 
-    async fn create(&self, name: &str, config: StreamConfig) -> Result<StreamInfo, StreamError> {
+    async fn create(&self, name: &str, config: StreamConfig) -> Result<LogStreamInfo, StreamError> {
         let inner = &*self.inner;
         let _naming = inner.naming.lock().await;
         self.check_create(name, &config)?;
@@ -116,7 +120,7 @@ impl Log {
             let owner = (record.id.0.as_u128() as usize ^ number as usize) % inner.owners.len();
             let (reply, slot) = oneshot::channel();
             if damaged.is_none() {
-                let request = Request::Open(Box::new(shard), undone, Arc::clone(&view), reply);
+                let request = OwnerRequest::Open(Box::new(shard), undone, Arc::clone(&view), reply);
                 inner.owners[owner].send(request).await.map_err(|_| StreamError::Closed)?;
             }
             opening.push(async move {
@@ -142,7 +146,7 @@ impl Log {
         &self,
         name: &str,
         change: impl FnOnce(&StreamConfig) -> Result<StreamConfig, E> + Send + 'static,
-    ) -> Result<StreamInfo, E> {
+    ) -> Result<LogStreamInfo, E> {
         let (log, name) = (self.clone(), name.to_owned());
         self.to_the_end(async move { log.alter(&name, change).await }).await
     }
@@ -151,7 +155,7 @@ impl Log {
         &self,
         name: &str,
         change: impl FnOnce(&StreamConfig) -> Result<StreamConfig, E>,
-    ) -> Result<StreamInfo, E> {
+    ) -> Result<LogStreamInfo, E> {
         let inner = &*self.inner;
         let _naming = inner.naming.lock().await;
         self.check_open()?;
@@ -176,7 +180,7 @@ impl Log {
             let owned = stream.shards.iter().filter(|shard| shard.owner == number);
             let slots = owned.filter_map(|shard| shard.slot.as_ref().ok().copied()).collect();
             let (reply, done) = oneshot::channel();
-            let request = Request::Configure(slots, Arc::clone(&config), reply);
+            let request = OwnerRequest::Configure(slots, Arc::clone(&config), reply);
             owner.send(request).await.map_err(|_| StreamError::Closed)?;
             done.await.map_err(|_| StreamError::Closed)?;
         }
@@ -213,7 +217,10 @@ impl Log {
             let owned = stream.shards.iter().filter(|shard| shard.owner == number);
             let slots = owned.filter_map(|shard| shard.slot.as_ref().ok().copied());
             let (reply, done) = oneshot::channel();
-            owner.send(Request::Delete(slots.collect(), reply)).await.map_err(|_| StreamError::Closed)?;
+            owner
+                .send(OwnerRequest::Delete(slots.collect(), reply))
+                .await
+                .map_err(|_| StreamError::Closed)?;
             done.await.map_err(|_| StreamError::Closed)?;
         }
         let damaged = stream.shards.iter().filter_map(|shard| shard.slot.as_ref().err());
@@ -230,18 +237,18 @@ impl Log {
 
     /// Deletes segments that no shard has that was opened.
     pub(crate) async fn remove(&self, segments: Vec<SegmentId>) -> Result<(), StreamError> {
-        let request = Request::Remove(segments);
+        let request = OwnerRequest::Remove(segments);
         self.inner.owners[0].send(request).await.map_err(|_| StreamError::Closed)
     }
 
     /// All streams, by name.
-    pub fn list_streams(&self) -> Vec<StreamInfo> {
+    pub fn list_streams(&self) -> Vec<LogStreamInfo> {
         let streams = self.inner.streams.read();
         streams.by_name.values().filter_map(|id| streams.by_id.get(id)).map(|stream| stream.info()).collect()
     }
 
-    /// A number that is another one when a stream was created, altered or deleted since: what was listed before that is as
-    /// it was.
+    /// A number that is another one when a stream was created, altered or deleted since: what was listed before that is
+    /// as it was.
     pub fn streams_changes(&self) -> u64 {
         self.inner.streams.read().changes
     }
@@ -254,12 +261,12 @@ impl Log {
     }
 
     /// The stream of that name.
-    pub fn stream(&self, name: &str) -> Result<StreamInfo, StreamError> {
+    pub fn stream(&self, name: &str) -> Result<LogStreamInfo, StreamError> {
         self.find(name).map(|stream| stream.info())
     }
 
     /// The stream of that id.
-    pub fn stream_by_id(&self, id: StreamId) -> Result<StreamInfo, StreamError> {
+    pub fn stream_by_id(&self, id: StreamId) -> Result<LogStreamInfo, StreamError> {
         let stream = self.inner.streams.read().by_id.get(&id).cloned();
         stream.map(|stream| stream.info()).ok_or_else(|| StreamError::NoStream(id.to_string()))
     }
@@ -289,7 +296,7 @@ impl Log {
             .ok_or(StreamError::NoShard { shard: shard.0, shards: stream.record.config.shards })?;
         let slot = handle.slot().map_err(StreamError::Damaged)?;
         let (reply, answer) = oneshot::channel();
-        let request = Request::Truncate(slot, Truncation { before, reply });
+        let request = OwnerRequest::Truncate(slot, Truncation { before, reply });
         self.inner.owners[handle.owner].try_send(request, false).map_err(|error| match error {
             AppendError::Closed => StreamError::Closed,
             _ => StreamError::Overloaded,
@@ -318,8 +325,8 @@ fn unavailable(error: MetaError) -> StreamError {
 
 /// Removes what metadata still has of a stream that has no record any more.
 pub(crate) async fn remove_leftovers(meta: &dyn Meta, stream: StreamId) -> Result<(), MetaError> {
-    for kind in ["shard", "segment", "producers"] {
-        let found = meta.list(&format!("log/{kind}/{stream}/")).await?;
+    for prefix in prefixes_of_parts(stream) {
+        let found = meta.list(&prefix).await?;
         for some in found.chunks(COMMIT_OPS_MAX) {
             let delete = |(key, _): &(String, _)| Op::Delete { key: key.clone(), expect: Expect::Any };
             meta.commit(some.iter().map(delete).collect()).await?;

@@ -6,59 +6,59 @@ use std::pin::pin;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::Request;
+use super::OwnerRequest;
 use crate::error::AppendError;
 use crate::limits::{OWNER_QUEUE_REQUESTS, OWNER_ROUND_REQUESTS};
 
 /// What waits for an owner, in order.
 #[derive(Default)]
 pub(super) struct Queue {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<QueueWaiting>,
     /// Rung when there is room again, and at the end.
     room: Notify,
 }
 
 #[derive(Default)]
-struct Waiting {
-    requests: VecDeque<Request>,
+struct QueueWaiting {
+    requests: VecDeque<OwnerRequest>,
     has_ended: bool,
 }
 
 /// Why a request is not in the queue, with it.
-pub(super) enum Refusal {
-    Full(Box<Request>),
-    Ended(Box<Request>),
+pub(super) enum SubmitRefusal {
+    Full(Box<OwnerRequest>),
+    Ended(Box<OwnerRequest>),
 }
 
 impl Queue {
-    pub(super) fn push(&self, request: Request) -> Result<(), Refusal> {
+    pub(super) fn push(&self, request: OwnerRequest) -> Result<(), SubmitRefusal> {
         let mut waiting = self.waiting.lock();
         if waiting.has_ended {
-            return Err(Refusal::Ended(Box::new(request)));
+            return Err(SubmitRefusal::Ended(Box::new(request)));
         }
         if waiting.requests.len() >= OWNER_QUEUE_REQUESTS {
-            return Err(Refusal::Full(Box::new(request)));
+            return Err(SubmitRefusal::Full(Box::new(request)));
         }
         waiting.requests.push_back(request);
         Ok(())
     }
 
-    pub(super) async fn send(&self, mut request: Request) -> Result<(), AppendError> {
+    pub(super) async fn send(&self, mut request: OwnerRequest) -> Result<(), AppendError> {
         loop {
             // Before the look, so that no room is missed.
             let mut room = pin!(self.room.notified());
             room.as_mut().enable();
             request = match self.push(request) {
                 Ok(()) => return Ok(()),
-                Err(Refusal::Ended(_)) => return Err(AppendError::Closed),
-                Err(Refusal::Full(request)) => *request,
+                Err(SubmitRefusal::Ended(_)) => return Err(AppendError::Closed),
+                Err(SubmitRefusal::Full(request)) => *request,
             };
             room.await;
         }
     }
 
     /// Takes what comes next, up to a round's worth, into `empty`.
-    pub(super) fn take(&self, empty: &mut VecDeque<Request>) {
+    pub(super) fn take(&self, empty: &mut VecDeque<OwnerRequest>) {
         let mut waiting = self.waiting.lock();
         let was_full = waiting.requests.len() >= OWNER_QUEUE_REQUESTS;
         if waiting.requests.len() <= OWNER_ROUND_REQUESTS {
@@ -73,7 +73,7 @@ impl Queue {
     }
 
     /// Takes what waits, if that is one request.
-    pub(super) fn take_only(&self) -> Option<Request> {
+    pub(super) fn take_only(&self) -> Option<OwnerRequest> {
         let mut waiting = self.waiting.lock();
         if waiting.requests.len() == 1 { waiting.requests.pop_front() } else { None }
     }

@@ -1,5 +1,5 @@
-//! Who goes round, and when: whoever brings an append that comes alone, the journal's thread behind the sync of it, and for all
-//! else a task.
+//! Who goes round, and when: whoever brings an append that comes alone, the journal's thread behind the sync of it, and
+//! for all else a task.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -13,14 +13,15 @@ use tailwater_journal::{Durable, JournalPosition, Lost, Written};
 use tokio::sync::Notify;
 
 use super::queue::Queue;
-use super::{Floor, Owner, Plan, Request};
+use super::{Owner, OwnerDependencies, OwnerRequest, RoundPlan};
 use crate::limits::ROUNDS_AT_A_STRETCH;
 
 /// An owner, and the ways to it.
 ///
-/// Whoever finds it with next to nothing to do carries a single append out on the spot, and the journal's thread what follows
-/// from its sync: an append that is flushed at once and acknowledged when it is synced wakes no thread but the journal's
-/// before it is answered. Under load, and for everything else, the task goes round, with many requests at a time.
+/// Whoever finds it with next to nothing to do carries a single append out on the spot, and the journal's thread what
+/// follows from its sync: an append that is flushed at once and acknowledged when it is synced wakes no thread but the
+/// journal's before it is answered. Under load, and for everything else, the task goes round, with many requests at a
+/// time.
 pub(super) struct Shell {
     /// Locked for a round, and never over an await. `None` once it has ended, which it does with a round that panics.
     owner: Mutex<Option<Box<Owner>>>,
@@ -44,7 +45,7 @@ impl Wake for Poke {
 impl Shell {
     /// One around `owner`, and its task.
     pub(super) fn start(owner: Owner) -> (Arc<Self>, Task) {
-        let Floor { env, journal, .. } = owner.floor.clone();
+        let OwnerDependencies { env, journal, .. } = owner.floor.clone();
         let following =
             Following { env: env.clone(), durable: journal.durable(), written: journal.written() };
         let shell = Arc::new_cyclic(|shell| Self {
@@ -53,7 +54,7 @@ impl Shell {
             wake: Notify::new(),
             poke: Waker::from(Arc::new(Poke(Weak::clone(shell)))),
         });
-        let task = env.spawn("log-owner", following.run(End(Arc::clone(&shell))));
+        let task = env.spawn("log-owner", following.run(RoundEnd(Arc::clone(&shell))));
         (shell, task)
     }
 
@@ -69,12 +70,14 @@ impl Shell {
 
     /// The journal has covered what [`Shell::round_here`] awaits, or never will.
     fn follow(&self) {
-        // A loss has to be known everywhere before anything is appended again, and the journal is in the midst of telling.
+        // A loss has to be known everywhere before anything is appended again, and the journal is in the midst of
+        // telling.
         self.round_here(|owner| owner.is_first_durable().then_some(None));
     }
 
-    /// A round on the caller's thread with what `begin` takes up, if that is its to do; the task is woken for what is left.
-    fn round_here(&self, begin: impl FnOnce(&mut Owner) -> Option<Option<Request>>) {
+    /// A round on the caller's thread with what `begin` takes up, if that is its to do; the task is woken for what is
+    /// left.
+    fn round_here(&self, begin: impl FnOnce(&mut Owner) -> Option<Option<OwnerRequest>>) {
         let Some(mut place) = self.owner.try_lock() else { return self.wake.notify_one() };
         let Some(mut owner) = place.take() else { return };
         // Put back behind the round, and not if that panics: nobody goes on with what is half done.
@@ -106,9 +109,9 @@ impl Drop for OnPanic<'_> {
 }
 
 /// Ends an owner with its task, even with one that has not begun.
-struct End(Arc<Shell>);
+struct RoundEnd(Arc<Shell>);
 
-impl Drop for End {
+impl Drop for RoundEnd {
     fn drop(&mut self) {
         self.0.queue.end();
         drop(self.0.owner.lock().take());
@@ -124,13 +127,13 @@ struct Following {
 
 impl Following {
     /// Rounds whenever there is something to do, until the owner is closed.
-    async fn run(mut self, end: End) {
+    async fn run(mut self, end: RoundEnd) {
         let shell = &*end.0;
         let mut commits = FuturesUnordered::new();
         let mut requests = VecDeque::new();
         for round in 1_u64.. {
             let plan = shell.owner.lock().as_mut().map(|owner| owner.hand_over(&mut commits));
-            let Plan { wake_at, follow_durable, follow_written } = plan.expect(PANICKED);
+            let RoundPlan { wake_at, follow_durable, follow_written } = plan.expect(PANICKED);
             let mut done = Vec::new();
             let (mut durable_closed, mut written_closed) = (false, false);
             tokio::select! {

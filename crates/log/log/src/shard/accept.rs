@@ -5,14 +5,14 @@ use std::sync::Arc;
 use tailwater_env::Instant;
 use tailwater_format::Offset;
 
-use super::{Append, Duplicate, Output, Shard, State};
+use super::{Duplicate, Output, Shard, ShardPhase, StoreAppend};
 use crate::batches::Accepted;
 use crate::error::AppendError;
 use crate::producer::Verdict;
 
 impl Shard {
     /// Takes in an append: into the buffer, or answered at once.
-    pub fn append(&mut self, now: Instant, wall_ms: i64, append: Append, out: &mut Vec<Output>) {
+    pub fn append(&mut self, now: Instant, wall_ms: i64, append: StoreAppend, out: &mut Vec<Output>) {
         match self.check(now, &append) {
             Ok(Verdict::Append) => self.accept(now, wall_ms, append),
             Ok(Verdict::Duplicate(base_offset)) => {
@@ -30,17 +30,17 @@ impl Shard {
         }
     }
 
-    fn check(&self, now: Instant, append: &Append) -> Result<Verdict, AppendError> {
+    fn check(&self, now: Instant, append: &StoreAppend) -> Result<Verdict, AppendError> {
         let current = match self.state {
-            State::Owning(term) => term,
-            State::Resting | State::Claiming => self.changes.record().term.next(),
-            State::Lost => return Err(AppendError::NotOwner),
-            State::Deleted => return Err(AppendError::NoStream),
+            ShardPhase::Owning(term) => term,
+            ShardPhase::Resting | ShardPhase::Claiming => self.changes.record().term.next(),
+            ShardPhase::Lost => return Err(AppendError::NotOwner),
+            ShardPhase::Deleted => return Err(AppendError::NoStream),
         };
         if self.closing {
             return Err(AppendError::Closed);
         }
-        if self.state == State::Resting
+        if self.state == ShardPhase::Resting
             && let Some(why) = self.changes.refusal(now)
         {
             return Err(AppendError::Refused(Arc::clone(why)));
@@ -58,15 +58,15 @@ impl Shard {
         Ok(verdict)
     }
 
-    fn accept(&mut self, now: Instant, wall_ms: i64, append: Append) {
-        if self.state == State::Resting {
-            self.state = State::Claiming;
+    fn accept(&mut self, now: Instant, wall_ms: i64, append: StoreAppend) {
+        if self.state == ShardPhase::Resting {
+            self.state = ShardPhase::Claiming;
             self.changes.claim();
         }
         if self.buffer.is_empty() {
             self.buffer_since = now;
         }
-        let Append { mut batches, waiter, .. } = append;
+        let StoreAppend { mut batches, waiter, .. } = append;
         batches.raise_append_time(self.append_time_ms);
         self.append_time_ms = batches.append_time_ms.unwrap_or(self.append_time_ms);
         if let Some(claim) = batches.claim {

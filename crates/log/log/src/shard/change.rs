@@ -12,8 +12,8 @@ use std::sync::Arc;
 use tailwater_env::Instant;
 use tailwater_format::{Offset, SegmentId, SegmentNumber, ShardId};
 
-use super::{Output, Shard, State, Truncation};
-use crate::config::Durability;
+use super::{Output, Shard, ShardPhase, Truncation};
+use crate::config::StreamDurability;
 use crate::error::{AppendError, StreamError};
 use crate::limits::{COMMIT_OPS_MAX, COMMIT_REFUSED_PAUSE, COMMIT_RETRY, TRUNCATIONS_MAX};
 use crate::retention;
@@ -106,7 +106,8 @@ impl Changes {
         self.log_start = self.log_start.max(log_start);
     }
 
-    /// The shard ends at `end` by now: what lay behind it is lost and can't be truncated, what lies before it still can.
+    /// The shard ends at `end` by now: what lay behind it is lost and can't be truncated, what lies before it still
+    /// can.
     pub(super) fn cut_log_start(&mut self, end: Offset, out: &mut Vec<Output>) {
         let end = end.max(self.record.log_start);
         self.log_start = self.log_start.min(end);
@@ -166,8 +167,8 @@ impl Shard {
     /// still be lost (`interval`) is removed when it is synced.
     pub fn truncate(&mut self, now: Instant, truncation: Truncation, out: &mut Vec<Output>) {
         let refused = match self.state {
-            State::Deleted => Some(StreamError::NoStream(self.id.stream.to_string())),
-            State::Lost => Some(StreamError::NotOwner),
+            ShardPhase::Deleted => Some(StreamError::NoStream(self.id.stream.to_string())),
+            ShardPhase::Lost => Some(StreamError::NotOwner),
             _ if self.closing => Some(StreamError::Closed),
             _ if self.changes.truncations.len() >= TRUNCATIONS_MAX => Some(StreamError::Overloaded),
             _ if truncation.before > self.acked_next => {
@@ -193,7 +194,7 @@ impl Shard {
         if changes.committing.is_some() || now < changes.retry_at {
             return None;
         }
-        if matches!(self.state, State::Lost | State::Deleted) {
+        if matches!(self.state, ShardPhase::Lost | ShardPhase::Deleted) {
             return None;
         }
         self.changes.refused = None;
@@ -226,8 +227,8 @@ impl Shard {
         let producers = (!completed.is_empty()).then(|| {
             // What is acknowledged, and not yet synced, may be lost: then other batches get its offsets.
             let upto = match self.config.durability {
-                Durability::Fsync => self.acked_next,
-                Durability::Interval => self.completed_end().0,
+                StreamDurability::Fsync => self.acked_next,
+                StreamDurability::Interval => self.completed_end().0,
             };
             ProducersRecord { upto, producers: self.producers.snapshot(upto) }
         });
@@ -240,14 +241,14 @@ impl Shard {
     /// Takes in how a commit ended: with the record's new version, or not.
     pub fn committed(&mut self, now: Instant, result: Result<u64, ChangeError>, out: &mut Vec<Output>) {
         let Some(change) = self.changes.committing.take() else { return };
-        if self.state == State::Deleted {
+        if self.state == ShardPhase::Deleted {
             return;
         }
         let version = match result {
             Ok(version) => version,
             Err(ChangeError::Conflict(Some((record, version)))) if record == change.record => version,
             Err(ChangeError::Conflict(_)) => {
-                self.state = State::Lost;
+                self.state = ShardPhase::Lost;
                 self.changes.claim = false;
                 self.fail_unwritten(&AppendError::NotOwner, out);
                 self.changes.fail_truncations(&StreamError::NotOwner, out);
@@ -260,8 +261,8 @@ impl Shard {
                 self.changes.claim = false;
                 // Whoever is told that nothing was removed should not find it removed later. Retention asks again.
                 self.changes.log_start = self.changes.record.log_start;
-                if self.state == State::Claiming {
-                    self.state = State::Resting;
+                if self.state == ShardPhase::Claiming {
+                    self.state = ShardPhase::Resting;
                     self.fail_unwritten(&AppendError::Refused(Arc::clone(&why)), out);
                 }
                 self.changes.fail_truncations(&StreamError::Refused(why.to_string()), out);
@@ -271,8 +272,8 @@ impl Shard {
                 self.changes.retry_at = now + COMMIT_RETRY;
                 self.changes.uncertain = Some(change);
                 self.changes.claim = false;
-                if self.state == State::Claiming {
-                    self.state = State::Resting;
+                if self.state == ShardPhase::Claiming {
+                    self.state = ShardPhase::Resting;
                     self.fail_unwritten(&AppendError::Unavailable(format!("metadata: {why}").into()), out);
                 }
                 self.changes.fail_truncations(&StreamError::Unavailable(why), out);
@@ -295,8 +296,8 @@ impl Shard {
         if claimed {
             self.changes.claim = false;
             // Nothing was written in this term, even if those who made us claim it were refused meanwhile.
-            if matches!(self.state, State::Claiming | State::Resting) {
-                self.state = State::Owning(change.record.term);
+            if matches!(self.state, ShardPhase::Claiming | ShardPhase::Resting) {
+                self.state = ShardPhase::Owning(change.record.term);
             }
         }
         if moved {

@@ -12,7 +12,7 @@ use crate::error::{AppendError, StreamError};
 
 /// Checked record batches to append, and who waits for the answer.
 #[derive(Debug)]
-pub struct Append {
+pub struct StoreAppend {
     /// The batches.
     pub batches: Checked,
     /// Refuse them if the shard's term is another one.
@@ -21,7 +21,7 @@ pub struct Append {
     pub waiter: Waiter,
 }
 
-type Tell = Box<dyn FnOnce(Result<Appended, AppendError>) + Send>;
+type Tell = Box<dyn FnOnce(Result<AppendAnswer, AppendError>) + Send>;
 
 /// Who waits for an append: told once how it ended, and told [`AppendError::Closed`] where it is dropped before.
 pub struct Waiter {
@@ -34,13 +34,13 @@ impl Waiter {
     /// One that is told through `tell`.
     pub(crate) fn new(
         permit: Option<Permit>,
-        tell: impl FnOnce(Result<Appended, AppendError>) + Send + 'static,
+        tell: impl FnOnce(Result<AppendAnswer, AppendError>) + Send + 'static,
     ) -> Self {
         Self { tell: Some(Box::new(tell)), permit }
     }
 
     /// Answers.
-    pub(crate) fn answer(mut self, result: Result<Appended, AppendError>) {
+    pub(crate) fn answer(mut self, result: Result<AppendAnswer, AppendError>) {
         self.tell_once(result);
     }
 
@@ -49,7 +49,7 @@ impl Waiter {
         self.tell = None;
     }
 
-    fn tell_once(&mut self, result: Result<Appended, AppendError>) {
+    fn tell_once(&mut self, result: Result<AppendAnswer, AppendError>) {
         // First, so that whoever is told finds the room.
         self.permit = None;
         if let Some(tell) = self.tell.take() {
@@ -72,7 +72,7 @@ impl std::fmt::Debug for Waiter {
 
 /// An acknowledged append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Appended {
+pub struct AppendAnswer {
     /// Offset of its first record.
     pub base_offset: Offset,
     /// Offset of its last record.
@@ -126,7 +126,7 @@ pub enum WriteError {
 #[derive(Debug)]
 pub enum Output {
     /// Answer an append.
-    Reply(Waiter, Result<Appended, AppendError>),
+    Reply(Waiter, Result<AppendAnswer, AppendError>),
     /// Hand bytes that readers may see to the cells' writer.
     Extend {
         /// Their segment.

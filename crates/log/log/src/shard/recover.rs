@@ -19,7 +19,7 @@ use crate::stream::{SegmentRecord, ShardRecord};
 
 /// A segment that the store recovered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct SegmentsFound {
     /// Its name.
     pub id: SegmentId,
     /// Its length, which ends with an entry.
@@ -78,11 +78,11 @@ pub fn recover(
     record: ShardRecord,
     version: u64,
     recorded: Vec<SegmentRecord>,
-    found: &[Found],
+    found: &[SegmentsFound],
     now_ms: i64,
 ) -> Result<Recovered, String> {
     let mut recovered = Recovered { record, version, ..Recovered::default() };
-    let mut found: BTreeMap<(SegmentNumber, Term), Found> =
+    let mut found: BTreeMap<(SegmentNumber, Term), SegmentsFound> =
         found.iter().map(|found| ((found.id.number, found.id.term), found.clone())).collect();
 
     for segment in recorded {
@@ -113,7 +113,7 @@ pub fn recover(
         return Err(format!("segment {id} is not whole: {why}"));
     }
     while let Some((&(number, _), _)) = found.first_key_value() {
-        let mut terms: Vec<Found> = Vec::new();
+        let mut terms: Vec<SegmentsFound> = Vec::new();
         while let Some(entry) = found.first_entry().filter(|entry| entry.key().0 == number) {
             terms.push(entry.remove());
         }

@@ -3,7 +3,7 @@
 use tailwater_env::Instant;
 use tailwater_format::{ENTRY_HEADER_BYTES, Position};
 
-use super::{OpenSegment, Output, PRODUCERS_EXPIRE_EVERY, Reach, Shard, State};
+use super::{Output, PRODUCERS_EXPIRE_EVERY, Reach, Shard, ShardOpenSegment, ShardPhase};
 use crate::error::AppendError;
 use crate::retention;
 use crate::stream::SegmentRecord;
@@ -12,7 +12,7 @@ impl Shard {
     /// Ends the open segment if `bytes` more of batches would make it too long.
     pub(super) fn roll_if_full(&mut self, bytes: usize) {
         let entry_len = (ENTRY_HEADER_BYTES + bytes) as u64;
-        let is_full = |open: &OpenSegment| {
+        let is_full = |open: &ShardOpenSegment| {
             open.length.0 > 0 && open.length.0 + entry_len > retention::roll_bytes(&self.config)
         };
         if self.open.as_ref().is_some_and(is_full) {
@@ -39,7 +39,7 @@ impl Shard {
     }
 
     /// Ends a segment for ever at its synced length.
-    pub(super) fn complete(&mut self, segment: &OpenSegment, wall_ms: i64, out: &mut Vec<Output>) {
+    pub(super) fn complete(&mut self, segment: &ShardOpenSegment, wall_ms: i64, out: &mut Vec<Output>) {
         if segment.synced == Position(0) {
             // No reader saw it, no record names it: the number is free, for a higher term.
             if segment.created {
@@ -74,12 +74,13 @@ impl Shard {
 
     /// Rolls by time, expires segments and producers. Call it about once a second.
     pub fn tick(&mut self, now: Instant, wall_ms: i64, out: &mut Vec<Output>) {
-        if matches!(self.state, State::Deleted | State::Lost) {
+        if matches!(self.state, ShardPhase::Deleted | ShardPhase::Lost) {
             return;
         }
         let roll_age_ms = u128::from(retention::roll_age_ms(&self.config));
-        let is_old =
-            |open: &OpenSegment| open.length.0 > 0 && now.since(open.created_at).as_millis() >= roll_age_ms;
+        let is_old = |open: &ShardOpenSegment| {
+            open.length.0 > 0 && now.since(open.created_at).as_millis() >= roll_age_ms
+        };
         // An entry that the store has yet to take belongs to the open segment.
         if self.writing.is_none() && self.open.as_ref().is_some_and(is_old) {
             self.rolling.extend(self.open.take());
@@ -110,14 +111,14 @@ impl Shard {
         self.rolling.extend(self.open.take());
         self.complete_rolled(wall_ms, out);
         // What metadata can't take is not waited for: the next start finds the same in the store.
-        if !self.changes.is_pending() || self.changes.is_refused() || self.state == State::Lost {
+        if !self.changes.is_pending() || self.changes.is_refused() || self.state == ShardPhase::Lost {
             out.push(Output::Closed);
         }
     }
 
     /// The stream is deleted: fails what waits and deletes the segments.
     pub fn delete(&mut self, out: &mut Vec<Output>) {
-        self.state = State::Deleted;
+        self.state = ShardPhase::Deleted;
         let in_flight = std::mem::take(&mut self.in_flight);
         for accepted in in_flight.into_iter().flat_map(|entry| entry.appends) {
             out.push(Output::Reply(accepted.waiter, Err(AppendError::NoStream)));

@@ -9,7 +9,7 @@ use crate::stream::{SegmentRecord, ShardRecord};
 
 /// A segment that is not completed.
 #[derive(Debug)]
-pub(super) struct OpenSegment {
+pub(super) struct ShardOpenSegment {
     pub(super) id: SegmentId,
     /// Whether the store has it; it is created with its first entry.
     pub(super) created: bool,

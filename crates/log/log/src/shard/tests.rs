@@ -17,7 +17,7 @@ use crate::error::StreamError;
 use crate::producer::SequenceError;
 use crate::stream::ShardRecord;
 
-type Reply = oneshot::Receiver<Result<Appended, AppendError>>;
+type Reply = oneshot::Receiver<Result<AppendAnswer, AppendError>>;
 
 const OWNER: u64 = 99;
 
@@ -91,7 +91,7 @@ impl World {
         let batches = Checked::check(bytes, ids, tailwater_format::limits::RECORDS_DECOMPRESSED_BYTES_MAX)
             .expect("good");
         let waiter = Waiter::new(None, |outcome| drop(reply.send(outcome)));
-        let append = Append { batches, expected_term, waiter };
+        let append = StoreAppend { batches, expected_term, waiter };
         let mut out = Vec::new();
         self.shard.append(self.now(), self.now_ms as i64, append, &mut out);
         self.perform(out);
@@ -268,7 +268,7 @@ impl World {
 
     /// What recovery finds if the process is killed after the journal was synced up to `journal`.
     fn restart(&mut self, config: StreamConfig) -> Recovered {
-        let found: Vec<Found> = self
+        let found: Vec<SegmentsFound> = self
             .segments
             .iter()
             .map(|(&id, entries)| {
@@ -281,7 +281,7 @@ impl World {
                     last_transaction_id: last.transaction_id,
                 });
                 let length = Position(entries.iter().map(|entry| entry.len() as u64).sum());
-                Found { id, length, sealed: self.sealed.contains_key(&id), content, damaged: None }
+                SegmentsFound { id, length, sealed: self.sealed.contains_key(&id), content, damaged: None }
             })
             .collect();
         let (record, version) = self.record.unwrap_or_default();
@@ -326,7 +326,7 @@ fn appends_whose_times_were_taken_in_another_order_than_their_places_have_times_
         batches.set_append_time(taken).expect("no explicit ids");
         let (reply, receiver) = oneshot::channel();
         let waiter = Waiter::new(None, |outcome| drop(reply.send(outcome)));
-        let append = Append { batches, expected_term: None, waiter };
+        let append = StoreAppend { batches, expected_term: None, waiter };
         let mut out = Vec::new();
         world.shard.append(world.now(), 3_000, append, &mut out);
         world.perform(out);
@@ -404,7 +404,7 @@ fn dlsns_name_segment_entry_and_slot() {
 
 #[test]
 fn a_periodic_flush_waits_for_its_time_or_its_bytes() {
-    let mut world = world(StreamConfig { flush: Flush::EveryMs(20), flush_bytes: 1_000, ..config() });
+    let mut world = world(StreamConfig { flush: FlushPolicy::EveryMs(20), flush_bytes: 1_000, ..config() });
     let mut reply = world.append(1);
     world.work();
     assert_eq!(world.journal, 0);
@@ -634,7 +634,7 @@ fn a_busy_store_is_waited_for_and_then_given_up() {
 
 #[test]
 fn a_clean_stop_completes_and_records_the_open_segment() {
-    let mut world = world(StreamConfig { flush: Flush::EveryMs(1_000), ..config() });
+    let mut world = world(StreamConfig { flush: FlushPolicy::EveryMs(1_000), ..config() });
     let reply = world.append(2);
     world.close();
     assert_eq!(offsets(reply), (0, 1));
@@ -679,7 +679,7 @@ fn recovery_deletes_what_metadata_gave_up_and_refuses_what_is_missing() {
     };
     let found = |id, length, sealed, content| {
         let length = Position(length);
-        Found { id, length, sealed, content, damaged: None }
+        SegmentsFound { id, length, sealed, content, damaged: None }
     };
     let record = ShardRecord {
         term: Term(3),
@@ -718,14 +718,14 @@ fn recovery_deletes_what_metadata_gave_up_and_refuses_what_is_missing() {
     assert!(recover(shard_id(), record, 4, vec![kept], &short, 9).unwrap_err().contains("99 of 100"));
     let gap = [stored[1].clone(), found(id(2, 3), 70, false, Some(content(21, 30)))];
     assert!(recover(shard_id(), record, 4, vec![kept], &gap, 9).unwrap_err().contains("goes on"));
-    let short = Found { damaged: Some("synced up to 90".to_owned()), ..stored[3].clone() };
+    let short = SegmentsFound { damaged: Some("synced up to 90".to_owned()), ..stored[3].clone() };
     let short = recover(shard_id(), record, 4, vec![kept], &[stored[1].clone(), short], 9).unwrap_err();
     assert!(short.contains("is not whole: synced up to 90"), "{short}");
 }
 
 #[test]
 fn interval_durability_acknowledges_when_written_and_a_loss_takes_back_what_was_not_synced() {
-    let mut world = world(StreamConfig { durability: Durability::Interval, ..config() });
+    let mut world = world(StreamConfig { durability: StreamDurability::Interval, ..config() });
     let synced = world.append_as(7, 0, 0, 1);
     world.settle_all();
     world.sync(world.journal);
@@ -743,7 +743,7 @@ fn interval_durability_acknowledges_when_written_and_a_loss_takes_back_what_was_
 
 #[test]
 fn what_is_seen_synced_before_it_is_seen_written_does_not_hold_up_the_next_segment() {
-    let interval = StreamConfig { segment_bytes: 4_096, durability: Durability::Interval, ..config() };
+    let interval = StreamConfig { segment_bytes: 4_096, durability: StreamDurability::Interval, ..config() };
     let mut world = world(interval);
     let first = world.append(30);
     world.work();
@@ -759,7 +759,7 @@ fn what_is_seen_synced_before_it_is_seen_written_does_not_hold_up_the_next_segme
 
 #[test]
 fn a_segment_follows_at_once_on_one_that_was_synced_before_it_was_full() {
-    let interval = StreamConfig { segment_bytes: 4_096, durability: Durability::Interval, ..config() };
+    let interval = StreamConfig { segment_bytes: 4_096, durability: StreamDurability::Interval, ..config() };
     let mut world = world(interval);
     drop(world.append(30));
     world.settle_all();
@@ -774,8 +774,9 @@ fn a_segment_follows_at_once_on_one_that_was_synced_before_it_was_full() {
 
 #[test]
 fn what_waits_for_the_sync_of_a_segment_or_for_the_store_has_no_time_that_is_over() {
-    let flush = Flush::EveryMs(20);
-    let interval = StreamConfig { flush, segment_bytes: 4_096, durability: Durability::Interval, ..config() };
+    let flush = FlushPolicy::EveryMs(20);
+    let interval =
+        StreamConfig { flush, segment_bytes: 4_096, durability: StreamDurability::Interval, ..config() };
     let mut rolling = world(interval);
     drop(rolling.append(30));
     rolling.now_ms += 20;

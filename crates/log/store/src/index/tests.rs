@@ -71,7 +71,7 @@ proptest! {
         let contents = all.last().map(|(_, last)| {
             let bytes = entry(last.entry_id.0, last.base_offset.0, last.record_count, last.transaction_id.0);
             let first = &all[0].1;
-            Contents {
+            IndexContents {
                 first_offset: first.base_offset,
                 first_transaction_id: first.transaction_id,
                 last: RawHeader::of(&bytes).expect("just encoded"),

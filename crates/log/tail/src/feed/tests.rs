@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use tailwater_format::{ShardNumber, StreamId};
 
 use super::*;
-use crate::testing::{Appended, MemoryLog};
+use crate::testing::{MemoryAppended, MemoryLog};
 
 const CHUNK: u32 = 64;
 const DELAY: Duration = Duration::from_secs(1);
@@ -82,7 +82,7 @@ impl Rig {
         }
     }
 
-    fn append(&mut self, records: usize) -> Appended {
+    fn append(&mut self, records: usize) -> MemoryAppended {
         self.log.append(shard(), &vec![&[7_u8; 40][..]; records])
     }
 
@@ -101,7 +101,7 @@ impl Rig {
     fn run(&mut self) -> Option<Instant> {
         for _ in 0..10_000 {
             match self.feed.plan(self.now) {
-                Plan::Wait { at } => {
+                FeedPlan::Wait { at } => {
                     assert!(at.is_none_or(|at| at > self.now), "a feed that waits for the past spins");
                     return at;
                 }
@@ -111,13 +111,13 @@ impl Rig {
         panic!("the feed spins: {:?}", self.feed);
     }
 
-    fn answer(&mut self, plan: Plan) {
+    fn answer(&mut self, plan: FeedPlan) {
         match plan {
-            Plan::Wait { .. } => {}
-            Plan::Fetch { durable: true, .. } if self.durable_fails => {
+            FeedPlan::Wait { .. } => {}
+            FeedPlan::Fetch { durable: true, .. } if self.durable_fails => {
                 self.feed.failed(self.now, SourceError::Unavailable("a test".to_owned()));
             }
-            Plan::Fetch { range, durable } => {
+            FeedPlan::Fetch { range, durable } => {
                 assert!(range.from < range.to && range.len() <= FETCH_BYTES_MAX, "{range:?}");
                 *(if durable { &mut self.durable_fetches } else { &mut self.cell_fetches }) += 1;
                 let mut bytes = BytesMut::from(&self.log.bytes(range.segment, range.from, range.to)[..]);
@@ -132,7 +132,7 @@ impl Rig {
                 }
                 self.feed.fetched(&range, bytes.freeze(), durable);
             }
-            Plan::Segments { from } => {
+            FeedPlan::Segments { from } => {
                 self.listings += 1;
                 match self.log.list(shard(), from) {
                     Ok(segments) => drop(self.feed.listed(self.now, from, &segments)),
@@ -478,7 +478,7 @@ fn damage_in_the_durable_layer_is_an_error_behind_what_can_be_read() {
     assert_eq!(rig.run(), None);
     let mut reader = Reader::at(start());
     let look = reader.drain(&mut rig.feed);
-    let Look::Failed(ReadError::Corrupt { segment, position, .. }) = look else { panic!("{look:?}") };
+    let Look::Failed(FeedReadError::Corrupt { segment, position, .. }) = look else { panic!("{look:?}") };
     assert_eq!((segment, position), (bad.segment, bad.from));
     assert_eq!(reader.offsets, [0, 1]);
 }
@@ -495,7 +495,7 @@ fn an_entry_that_ends_behind_its_sealed_segment_is_an_error_and_not_left_out() {
     rig.run();
     let mut reader = Reader::at(start());
     let look = reader.drain(&mut rig.feed);
-    assert!(matches!(look, Look::Failed(ReadError::Corrupt { .. })), "{look:?}");
+    assert!(matches!(look, Look::Failed(FeedReadError::Corrupt { .. })), "{look:?}");
     assert_eq!(reader.offsets, [0, 1]);
 }
 
@@ -554,7 +554,7 @@ fn a_deleted_stream_ends_everything_at_once() {
     rig.feed.observe_deleted();
     assert_eq!(rig.run(), None);
     let look = rig.feed.look(None, start());
-    assert!(matches!(look, Look::Failed(ReadError::StreamDeleted)), "old bytes are not shown: {look:?}");
+    assert!(matches!(look, Look::Failed(FeedReadError::StreamDeleted)), "old bytes are not shown: {look:?}");
 }
 
 #[test]
@@ -613,8 +613,8 @@ fn a_listing_that_does_not_help_is_repeated_after_a_pause() {
         rig.append(1);
     }
     rig.publish();
-    let Plan::Segments { from } = rig.feed.plan(rig.now) else { panic!("it knows nothing of segment 1") };
-    let stale = SegmentInfo {
+    let FeedPlan::Segments { from } = rig.feed.plan(rig.now) else { panic!("it knows nothing of segment 1") };
+    let stale = SourceSegment {
         number: from,
         term: Term(1),
         base_offset: Offset(0),
@@ -622,11 +622,11 @@ fn a_listing_that_does_not_help_is_repeated_after_a_pause() {
         sealed: false,
     };
     rig.feed.listed(rig.now, from, &[stale]);
-    assert!(matches!(rig.feed.plan(rig.now), Plan::Wait { at: Some(_) }));
+    assert!(matches!(rig.feed.plan(rig.now), FeedPlan::Wait { at: Some(_) }));
     rig.now = rig.now + DELAY;
-    assert_eq!(rig.feed.plan(rig.now), Plan::Segments { from });
+    assert_eq!(rig.feed.plan(rig.now), FeedPlan::Segments { from });
     rig.feed.listed(rig.now, from, &[]);
-    assert!(matches!(rig.feed.plan(rig.now), Plan::Wait { at: Some(_) }));
+    assert!(matches!(rig.feed.plan(rig.now), FeedPlan::Wait { at: Some(_) }));
 }
 
 #[test]

@@ -221,7 +221,7 @@ impl DurableSource for Liar {
         &self,
         _: ShardId,
         _: SegmentNumber,
-    ) -> tailwater_env::BoxFuture<'_, Result<Vec<crate::SegmentInfo>, SourceError>> {
+    ) -> tailwater_env::BoxFuture<'_, Result<Vec<crate::SourceSegment>, SourceError>> {
         Box::pin(std::future::ready(Ok(Vec::new())))
     }
 }

@@ -19,13 +19,13 @@ pub struct ReaderConfig {
     pub catch_up_window_bytes: usize,
     /// Most bytes per second of each shard, wherever they are read.
     pub bytes_per_s: u64,
-    /// The same beyond what is written meanwhile: how fast a backlog shrinks, of the process or of a consumer that catches
-    /// up by itself.
+    /// The same beyond what is written meanwhile: how fast a backlog shrinks, of the process or of a consumer that
+    /// catches up by itself.
     pub catch_up_bytes_per_s: u64,
     /// Lengths are not read again sooner than this, rounded up to the runtime's next tick (1 ms); 0 reads them at every
-    /// wake-up. What comes after a pause is read at once. The longer it is, the fewer and the larger are the reads. From
-    /// [`crate::limits::UNWATCHED_PAUSE_MIN`] on no doorbell is waited for as long as each read brings something new.
-    /// `None`: 250 us where 50 cursors or more follow, and 0 where fewer do.
+    /// wake-up. What comes after a pause is read at once. The longer it is, the fewer and the larger are the reads.
+    /// From [`crate::limits::UNWATCHED_PAUSE_MIN`] on no doorbell is waited for as long as each read brings something
+    /// new. `None`: 250 us where 50 cursors or more follow, and 0 where fewer do.
     pub lengths_every: Option<Duration>,
     /// Lengths are read after this long even if no doorbell rang.
     pub watch_deadline: Duration,
@@ -36,9 +36,9 @@ pub struct ReaderConfig {
     /// How often the writers publish an idle page again. A page that says the same for more than twice as long counts
     /// as silent. A client takes what its node tells.
     pub page_refresh: Duration,
-    /// How often the durable source is asked for the lengths of a page (64 shards of a stream) of which the metadata cell
-    /// says nothing new: one page each time, however many are followed. One of which it says more than the cell counts as
-    /// silent, and the others are all asked at once.
+    /// How often the durable source is asked for the lengths of a page (64 shards of a stream) of which the metadata
+    /// cell says nothing new: one page each time, however many are followed. One of which it says more than the cell
+    /// counts as silent, and the others are all asked at once.
     pub durable_lengths_every: Duration,
 }
 

@@ -19,17 +19,17 @@ use tailwater_format::{
 };
 use tokio::sync::watch;
 
-use super::{Heard, Inner, Page, SharedFeed, page_of};
+use super::{LengthHeard, ReaderPage, SharedFeed, TailReaderInner, page_of};
 use crate::SourceError;
 use crate::limits::{ASKS_MAX, CURSORS_MANY, INTERVAL_MAX, LENGTHS_EVERY, UNWATCHED_PAUSE_MIN};
 
 /// Follows the tail pages in the metadata cell, until it is dropped.
-pub(super) async fn follow_cell(inner: Arc<Inner>, cell: Cell) {
+pub(super) async fn follow_cell(inner: Arc<TailReaderInner>, cell: Cell) {
     let env = &inner.env;
     let mut seen = Seen::default();
     let mut followed = inner.followed.subscribe();
     followed.mark_changed(); // what is followed already is new here
-    let mut versions: BTreeMap<Page, Version> = BTreeMap::new();
+    let mut versions: BTreeMap<ReaderPage, Version> = BTreeMap::new();
     let mut read_at = Instant::default();
     let mut tails = TailPage::empty();
     let mut all_told = false;
@@ -38,8 +38,8 @@ pub(super) async fn follow_cell(inner: Arc<Inner>, cell: Cell) {
     let mut is_flowing = false;
     loop {
         is_untold |= if is_flowing && inner.pause() >= UNWATCHED_PAUSE_MIN {
-            // What comes next is there when the pause is over, or soon after: to be told of it would take a request of each
-            // backend, and its answer.
+            // What comes next is there when the pause is over, or soon after: to be told of it would take a request of
+            // each backend, and its answer.
             take_change(&mut followed)
         } else {
             let deadline = if all_told {
@@ -129,11 +129,11 @@ fn take_change(changes: &mut watch::Receiver<u64>) -> bool {
 /// Asks the durable source for lengths, until it is dropped: for those that the metadata cell does not tell of, and now
 /// and then for those of a page of which it says nothing new, as a writer that can't reach the cell may be at work. A
 /// source that does not answer holds nothing up but its own page.
-pub(super) async fn follow_source(inner: Arc<Inner>) {
+pub(super) async fn follow_source(inner: Arc<TailReaderInner>) {
     let (env, config) = (&inner.env, &inner.config);
     let mut followed = inner.followed.subscribe();
     // When each page was asked last, and whether it has yet to be answered.
-    let mut asked: BTreeMap<Page, (Instant, bool)> = BTreeMap::new();
+    let mut asked: BTreeMap<ReaderPage, (Instant, bool)> = BTreeMap::new();
     let mut asking = FuturesUnordered::new();
     let mut is_new = true;
     // When a page was asked last of which the cell tells.
@@ -157,8 +157,8 @@ pub(super) async fn follow_source(inner: Arc<Inner>) {
                 }
             }
         }
-        // One after the other, however many there are, so that waiting costs a process the same. Where one turned out to
-        // be behind, the others are all suspect.
+        // One after the other, however many there are, so that waiting costs a process the same. Where one turned out
+        // to be behind, the others are all suspect.
         quiet.sort_unstable();
         let apart = if any_behind { Duration::ZERO } else { config.durable_lengths_every };
         for (since, page) in quiet {
@@ -207,9 +207,9 @@ enum Standing {
     Behind,
 }
 
-impl Inner {
-    /// How long after lengths were read they are read again at the earliest. Where a flush has many cursors to wake, and
-    /// nothing else is configured, they share the wake-up with the flushes right behind it.
+impl TailReaderInner {
+    /// How long after lengths were read they are read again at the earliest. Where a flush has many cursors to wake,
+    /// and nothing else is configured, they share the wake-up with the flushes right behind it.
     pub(crate) fn pause(&self) -> Duration {
         self.config.lengths_every.unwrap_or_else(|| match self.cursors.load(Ordering::Relaxed) {
             ..CURSORS_MANY => Duration::ZERO,
@@ -218,12 +218,12 @@ impl Inner {
     }
 
     /// The pages that have a followed shard, in order.
-    fn pages(&self) -> Vec<Page> {
+    fn pages(&self) -> Vec<ReaderPage> {
         self.state.lock().heard.keys().copied().collect()
     }
 
     /// The metadata cell told of a page; whether it is to be gone by.
-    fn heard(&self, page: Page, is_changed: bool) -> bool {
+    fn heard(&self, page: ReaderPage, is_changed: bool) -> bool {
         let now = self.env.now();
         let mut state = self.state.lock();
         let Some(heard) = state.heard.get_mut(&page) else { return true };
@@ -235,7 +235,7 @@ impl Inner {
         self.standing(heard, now).is_quiet()
     }
 
-    fn standing(&self, heard: &Heard, now: Instant) -> Standing {
+    fn standing(&self, heard: &LengthHeard, now: Instant) -> Standing {
         let config = &self.config;
         match () {
             () if !self.follows_cell || now.since(heard.at) >= config.silent_after => Standing::Silent,
@@ -246,8 +246,8 @@ impl Inner {
     }
 
     /// All pages, and what the metadata cell's words of them are worth.
-    fn silence(&self, now: Instant) -> Vec<(Page, Standing)> {
-        let pages: Vec<(Page, Standing)> = {
+    fn silence(&self, now: Instant) -> Vec<(ReaderPage, Standing)> {
+        let pages: Vec<(ReaderPage, Standing)> = {
             let state = self.state.lock();
             state.heard.iter().map(|(page, heard)| (*page, self.standing(heard, now))).collect()
         };
@@ -258,9 +258,9 @@ impl Inner {
         pages
     }
 
-    /// The durable source says more than the metadata cell does of a page. Where the cell has said the same for a while,
-    /// it is not about to say that.
-    fn overtaken(&self, page: Page) {
+    /// The durable source says more than the metadata cell does of a page. Where the cell has said the same for a
+    /// while, it is not about to say that.
+    fn overtaken(&self, page: ReaderPage) {
         let now = self.env.now();
         let mut state = self.state.lock();
         let Some(heard) = state.heard.get_mut(&page) else { return };
@@ -277,7 +277,7 @@ impl Inner {
         ahead.min().unwrap_or(now + self.config.silent_after)
     }
 
-    async fn ask_source(&self, page: Page) {
+    async fn ask_source(&self, page: ReaderPage) {
         let (stream, source) = (page.0, &self.fetcher.source);
         let mut followed = self.shards_of(page);
         followed.retain(|shard| {
@@ -299,7 +299,12 @@ impl Inner {
     }
 
     /// Takes in the source's answer for some shards of a page.
-    fn answered(&self, page: Page, asked: &[ShardNumber], answer: Result<Vec<Option<Tail>>, SourceError>) {
+    fn answered(
+        &self,
+        page: ReaderPage,
+        asked: &[ShardNumber],
+        answer: Result<Vec<Option<Tail>>, SourceError>,
+    ) {
         let stream = page.0;
         match answer {
             Ok(tails) => {
@@ -333,12 +338,12 @@ impl Inner {
         }
     }
 
-    fn shards_of(&self, page: Page) -> Vec<ShardNumber> {
+    fn shards_of(&self, page: ReaderPage) -> Vec<ShardNumber> {
         self.state.lock().shared.range(shards_in(page)).map(|(id, _)| id.shard).collect()
     }
 
     /// The feeds of a page's shards, each shard's shared one before its private ones.
-    fn feeds_of_page(&self, page: Page) -> Vec<Arc<SharedFeed>> {
+    fn feeds_of_page(&self, page: ReaderPage) -> Vec<Arc<SharedFeed>> {
         let state = self.state.lock();
         let private =
             state.private.iter().filter_map(Weak::upgrade).filter(|feed| page_of(feed.shard) == page);
@@ -368,8 +373,8 @@ impl Inner {
             (feed.tail().is_none(), feed.observe(tail), feed.log_start() > log_start)
         };
         if (is_first && is_news) || is_cut {
-            // Cursors wait to learn whether they are near the tail; and one whose next records were removed hears it now,
-            // not when it reads on.
+            // Cursors wait to learn whether they are near the tail; and one whose next records were removed hears it
+            // now, not when it reads on.
             self.announce(feed);
         }
         if is_news {
@@ -407,7 +412,7 @@ fn reach(tail: &Tail) -> (Term, SegmentNumber, Position, bool) {
 }
 
 /// The shards that a page can tell of.
-fn shards_in((stream, page): Page) -> RangeInclusive<ShardId> {
+fn shards_in((stream, page): ReaderPage) -> RangeInclusive<ShardId> {
     let shard = |number| ShardId { stream, shard: ShardNumber(number) };
     shard(page * SHARDS_PER_PAGE)..=shard(page * SHARDS_PER_PAGE + (SHARDS_PER_PAGE - 1))
 }

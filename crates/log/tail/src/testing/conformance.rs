@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use tailwater_format::{Position, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId, Term};
 
-use crate::{DurableSource, SegmentInfo, SourceError};
+use crate::{DurableSource, SourceError, SourceSegment};
 
 /// What a shard is known to hold: its segments, oldest first, each with all of its durable bytes. To mean anything
 /// there are several, of some entries each, and only the last one is not sealed.
@@ -11,7 +11,7 @@ pub struct Stored {
     /// The shard.
     pub shard: ShardId,
     /// Its segments.
-    pub segments: Vec<(SegmentInfo, Bytes)>,
+    pub segments: Vec<(SourceSegment, Bytes)>,
 }
 
 /// Checks that `source` answers for `stored` as [`DurableSource`] says. Nothing may be appended meanwhile.
@@ -30,7 +30,7 @@ pub async fn check_durable_source(source: &dyn DurableSource, stored: &Stored) {
 }
 
 async fn segments_are_listed_from_any_number_on(source: &dyn DurableSource, stored: &Stored) {
-    let infos: Vec<SegmentInfo> = stored.segments.iter().map(|(info, _)| *info).collect();
+    let infos: Vec<SourceSegment> = stored.segments.iter().map(|(info, _)| *info).collect();
     let newest = infos.last().expect("something is stored").number;
     for from in 0..=newest.0 {
         let listed = source.segments(stored.shard, SegmentNumber(from)).await.expect("the shard is there");

@@ -12,17 +12,17 @@ use tailwater_format::{
     Term, TransactionId, encode_entry_with,
 };
 
-use crate::{DurableSource, Place, SegmentInfo, SourceError};
+use crate::{DurableSource, Place, SourceError, SourceSegment};
 
 /// Some shards, in memory. Cheap to clone; clones are the same log.
 #[derive(Clone)]
 pub struct MemoryLog {
-    inner: Arc<Mutex<Inner>>,
+    inner: Arc<Mutex<MemoryInner>>,
     chunk_bytes: u32,
 }
 
 #[derive(Default)]
-struct Inner {
+struct MemoryInner {
     shards: BTreeMap<ShardId, Shard>,
     deleted: BTreeSet<StreamId>,
     refused: BTreeSet<ShardId>,
@@ -49,7 +49,7 @@ struct Shard {
 
 /// What an append made durable: what a writer is told.
 #[derive(Clone, Debug)]
-pub struct Appended {
+pub struct MemoryAppended {
     /// The segment.
     pub segment: SegmentId,
     /// Where the bytes begin.
@@ -68,12 +68,12 @@ impl MemoryLog {
 
     /// Appends an entry of one batch with a record for each of `values`, or a control entry if there are none. A
     /// shard that is not there begins with it.
-    pub fn append(&self, id: ShardId, values: &[&[u8]]) -> Appended {
+    pub fn append(&self, id: ShardId, values: &[&[u8]]) -> MemoryAppended {
         self.append_with(id, values, Codec::None)
     }
 
     /// The same, compressed.
-    pub fn append_with(&self, id: ShardId, values: &[&[u8]], codec: Codec) -> Appended {
+    pub fn append_with(&self, id: ShardId, values: &[&[u8]], codec: Codec) -> MemoryAppended {
         let mut inner = self.inner.lock();
         let shard = inner.shards.entry(id).or_insert_with(|| Shard {
             segments: BTreeMap::new(),
@@ -118,7 +118,7 @@ impl MemoryLog {
         segment.entries.push((from, base_offset));
         segment.bytes.extend_from_slice(&bytes);
         let tail = tail_of(shard, self.chunk_bytes).expect("it has a segment");
-        Appended { segment: segment_id, from, bytes, tail }
+        MemoryAppended { segment: segment_id, from, bytes, tail }
     }
 
     /// Seals the open segment; the next append begins another one.
@@ -246,11 +246,11 @@ impl MemoryLog {
     }
 
     /// [`DurableSource::segments`] at this moment.
-    pub fn list(&self, id: ShardId, from: SegmentNumber) -> Result<Vec<SegmentInfo>, SourceError> {
+    pub fn list(&self, id: ShardId, from: SegmentNumber) -> Result<Vec<SourceSegment>, SourceError> {
         let inner = self.inner.lock();
         check(&inner, id)?;
         let shard = inner.shards.get(&id).ok_or(SourceError::NoStream)?;
-        let info = |(number, segment): (&SegmentNumber, &Segment)| SegmentInfo {
+        let info = |(number, segment): (&SegmentNumber, &Segment)| SourceSegment {
             number: *number,
             term: segment.term,
             base_offset: segment.base_offset,
@@ -287,14 +287,14 @@ impl MemoryLog {
     }
 }
 
-fn check(inner: &Inner, shard: ShardId) -> Result<(), SourceError> {
+fn check(inner: &MemoryInner, shard: ShardId) -> Result<(), SourceError> {
     if inner.refused.contains(&shard) {
         return Err(SourceError::Refused("damaged".to_owned()));
     }
     check_stream(inner, shard.stream)
 }
 
-fn check_stream(inner: &Inner, stream: StreamId) -> Result<(), SourceError> {
+fn check_stream(inner: &MemoryInner, stream: StreamId) -> Result<(), SourceError> {
     if inner.unavailable {
         return Err(SourceError::Unavailable("switched off".to_owned()));
     }
@@ -352,7 +352,7 @@ impl DurableSource for MemoryLog {
         &self,
         shard: ShardId,
         from: SegmentNumber,
-    ) -> BoxFuture<'_, Result<Vec<SegmentInfo>, SourceError>> {
+    ) -> BoxFuture<'_, Result<Vec<SourceSegment>, SourceError>> {
         Box::pin(std::future::ready(self.list(shard, from)))
     }
 }

@@ -78,8 +78,8 @@ impl TestCell {
         }
     }
 
-    /// Whether values change on their way, as they do where they were evicted meanwhile. Connections that begin while it is so
-    /// are as over a socket.
+    /// Whether values change on their way, as they do where they were evicted meanwhile. Connections that begin while
+    /// it is so are as over a socket.
     pub(crate) fn set_torn(&self, torn: bool) {
         self.ring.torn.store(torn, Ordering::Relaxed);
     }

@@ -16,7 +16,7 @@ use crate::limits::{CATCH_UP_READS_MAX, FETCHES_MAX, LENGTHS_EVERY, TAIL_READS_M
 use crate::lock::LockTiming;
 use crate::testing::MemoryLog;
 use crate::{
-    Cells, Cursor, DurableSource, Entries, Place, ReadError, ReaderConfig, SegmentInfo, SourceError,
+    Cells, Cursor, DurableSource, Entries, FeedReadError, Place, ReaderConfig, SourceError, SourceSegment,
     TailReader, TailWriter, Waiter, WriterConfig,
 };
 
@@ -135,7 +135,7 @@ impl World {
 #[derive(Default)]
 pub(super) struct Seen {
     pub(super) values: Vec<(Offset, Bytes)>,
-    pub(super) error: Option<ReadError>,
+    pub(super) error: Option<FeedReadError>,
 }
 
 pub(super) struct Follower {
@@ -478,7 +478,7 @@ impl DurableSource for Stalled {
         &self,
         shard: ShardId,
         from: SegmentNumber,
-    ) -> BoxFuture<'_, Result<Vec<SegmentInfo>, SourceError>> {
+    ) -> BoxFuture<'_, Result<Vec<SourceSegment>, SourceError>> {
         self.log.segments(shard, from)
     }
 }
@@ -579,7 +579,7 @@ fn who_reads_what_retention_removed_is_told_where_to_go_on() {
                 Err(error) => break error,
             }
         };
-        assert_eq!(error, ReadError::Truncated { log_start: Offset(40) });
+        assert_eq!(error, FeedReadError::Truncated { log_start: Offset(40) });
         let go_on = world.follow(shard(0), 40);
         world.append_some(shard(0), 2);
         world.assert_all_seen(&[go_on]).await;
@@ -601,7 +601,7 @@ fn a_deleted_stream_is_told_by_the_page_or_by_the_source() {
             world.writer.delete_stream(shard(0).stream);
             for follower in &followers {
                 until(&world.env, "it is told", || follower.seen.lock().error.is_some()).await;
-                assert_eq!(follower.seen.lock().error, Some(ReadError::StreamDeleted));
+                assert_eq!(follower.seen.lock().error, Some(FeedReadError::StreamDeleted));
             }
         }
     });
@@ -624,7 +624,7 @@ fn a_shard_that_the_source_refuses_is_an_error_for_its_readers_and_the_others_of
         world.assert_all_seen(&[other]).await;
         for follower in [at_its_end, in_the_past] {
             until(&world.env, "it is told", || follower.seen.lock().error.is_some()).await;
-            assert_eq!(follower.seen.lock().error, Some(ReadError::Refused("damaged".to_owned())));
+            assert_eq!(follower.seen.lock().error, Some(FeedReadError::Refused("damaged".to_owned())));
         }
     });
 }

@@ -23,8 +23,8 @@ pub struct WriterConfig {
     pub shadow_bytes_max: usize,
     /// The same for all shards together; beyond it, the one jumps that is extended.
     pub shadow_bytes_total_max: usize,
-    /// How often in a second some shard's chunks are written, for all shards together; beyond it what a shard has to write
-    /// gathers until its turn comes.
+    /// How often in a second some shard's chunks are written, for all shards together; beyond it what a shard has to
+    /// write gathers until its turn comes.
     pub shadow_writes_per_s: u64,
     /// The locks' times.
     pub lock: LockTiming,

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tailwater_cache::{Cell, Failure, Lookup, Seen};
+use tailwater_cache::{Cell, CellFailure, Lookup, Seen};
 use tailwater_env::Env;
 
-use super::Shared;
+use super::TailWriterShared;
 use super::state::PageId;
 use crate::lock::{Action, Lock, LockTiming, LockValue, Signature};
 use crate::lock_key;
@@ -19,7 +19,7 @@ const CONFIRM_AFTER: Duration = Duration::from_millis(2);
 /// Locks that are all held are looked at after this long though the cell's doorbell did not ring.
 const HELD_CHECK_EVERY: Duration = Duration::from_secs(1);
 
-pub(super) async fn run(env: Env, cell: Cell, timing: LockTiming, shared: Arc<Shared>) {
+pub(super) async fn run(env: Env, cell: Cell, timing: LockTiming, shared: Arc<TailWriterShared>) {
     let writer = env.random_u64();
     let mut locks: BTreeMap<PageId, Lock> = BTreeMap::new();
     let mut seen = Seen::default();
@@ -52,7 +52,7 @@ pub(super) async fn run(env: Env, cell: Cell, timing: LockTiming, shared: Arc<Sh
 }
 
 /// One look at all locks; whether any was written, so that the next look should come soon.
-async fn look(env: &Env, cell: &Cell, shared: &Shared, locks: &mut BTreeMap<PageId, Lock>) -> bool {
+async fn look(env: &Env, cell: &Cell, shared: &TailWriterShared, locks: &mut BTreeMap<PageId, Lock>) -> bool {
     if locks.is_empty() {
         return false;
     }
@@ -64,7 +64,7 @@ async fn look(env: &Env, cell: &Cell, shared: &Shared, locks: &mut BTreeMap<Page
         let action = match lookup {
             Lookup::Hit { value, .. } => lock.step(now, LockValue::decode(&value)),
             Lookup::Miss => lock.step(now, None),
-            Lookup::Failed(Failure::NoQuorum) => lock.disagreed(now),
+            Lookup::Failed(CellFailure::NoQuorum) => lock.disagreed(now),
             // Nobody can tell who holds it: who did goes on, and who did not has no page to publish either.
             Lookup::Failed(_) => continue,
         };

@@ -74,7 +74,7 @@ pub(super) struct Part {
 }
 
 /// One batch of chunk writes: the chunks of its parts, one after the other.
-pub(super) struct Round {
+pub(super) struct WriteRound {
     pub(super) parts: Vec<Part>,
     pub(super) chunks: Vec<(Bytes, Bytes)>,
 }
@@ -145,7 +145,7 @@ impl Shard {
 }
 
 #[derive(Default)]
-struct Page {
+struct LengthPage {
     deleted: bool,
     locked: bool,
     in_flight: bool,
@@ -163,7 +163,7 @@ struct Page {
 pub(super) struct WriterState {
     config: WriterConfig,
     shards: BTreeMap<ShardId, Shard>,
-    pages: BTreeMap<PageId, Page>,
+    pages: BTreeMap<PageId, LengthPage>,
     shard_times: Schedule<ShardId>,
     page_times: Schedule<PageId>,
     rounds_in_flight: usize,
@@ -294,7 +294,7 @@ impl WriterState {
     }
 
     /// The next batch of chunk writes, if one may be started.
-    pub(super) fn next_round(&mut self, now: Instant) -> Option<Round> {
+    pub(super) fn next_round(&mut self, now: Instant) -> Option<WriteRound> {
         self.refresh(now);
         if self.rounds_in_flight == SHADOW_ROUNDS_MAX || self.shard_times.due(now).is_none() {
             return None;
@@ -303,7 +303,7 @@ impl WriterState {
             self.paced_until = now + wait;
             return None;
         }
-        let mut round = Round { parts: Vec::new(), chunks: Vec::new() };
+        let mut round = WriteRound { parts: Vec::new(), chunks: Vec::new() };
         let mut round_bytes = 0;
         while round_bytes < SHADOW_ROUND_BYTES_MAX && round.parts.len() < SHADOW_ROUND_PARTS_MAX {
             let Some(id) = self.shard_times.due(now) else { break };
@@ -428,7 +428,7 @@ impl WriterState {
         for id in shards {
             self.reschedule(id);
         }
-        let is_stale = |page: &Page| now.since(page.published_at) + every >= self.config.page_refresh;
+        let is_stale = |page: &LengthPage| now.since(page.published_at) + every >= self.config.page_refresh;
         let stale: Vec<_> = self.pages.iter().filter(|(_, page)| is_stale(page)).map(|(id, _)| *id).collect();
         for id in stale {
             self.touch_page(now, id, true);
@@ -446,7 +446,7 @@ impl WriterState {
         let new_page = &mut self.new_page;
         let page = self.pages.entry(id).or_insert_with(|| {
             *new_page = true;
-            Page::default()
+            LengthPage::default()
         });
         page.due |= due;
         page.dirty_since.get_or_insert(now);

@@ -11,10 +11,10 @@ use tailwater_broadcast::{Collect, Content, History, HistoryOptions, Writer};
 use tailwater_env::HashMap;
 
 use crate::charts::{self, Curve};
-use crate::report::{self, Format};
+use crate::report::{self, ReportFormat};
 use crate::stats::round;
 
-use super::workload::{Arrivals, Update, Workload};
+use super::workload::{Update, Workload, WorkloadArrivals};
 
 /// Events of one batch.
 const BATCH: usize = 100;
@@ -53,8 +53,8 @@ struct Common {
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
     /// Form of the output.
-    #[arg(short, long, value_enum, default_value_t = Format::Table)]
-    output: Format,
+    #[arg(short, long, value_enum, default_value_t = ReportFormat::Table)]
+    output: ReportFormat,
 }
 
 #[derive(Serialize)]
@@ -108,7 +108,7 @@ struct KeptPoint {
 }
 
 /// The name for `-o json` of the ratio of new keys to invalidations in a case, and what comes.
-type Case = (&'static str, Arrivals);
+type Case = (&'static str, WorkloadArrivals);
 
 /// Figure 9.
 pub fn ages(args: AgesArgs) -> anyhow::Result<()> {
@@ -128,7 +128,7 @@ pub fn ages(args: AgesArgs) -> anyhow::Result<()> {
 
 fn ages_of(seed: u64, skew: f64, lambda: f64, ticks: u64) -> AgesCurve {
     let mut workload =
-        Workload::new(seed, skew, Arrivals::Growing { new_keys: NEW_KEYS, invalidations: lambda });
+        Workload::new(seed, skew, WorkloadArrivals::Growing { new_keys: NEW_KEYS, invalidations: lambda });
     // Ranges of ages [2^n, 2^(n+1)).
     let mut counts = vec![0u64; 64];
     let mut events = 0;
@@ -157,15 +157,15 @@ fn ages_of(seed: u64, skew: f64, lambda: f64, ticks: u64) -> AgesCurve {
 
 /// Figure 10a.
 pub fn growing(args: KeptArgs) -> anyhow::Result<()> {
-    let arrivals = Arrivals::Growing { new_keys: NEW_KEYS, invalidations: 200.0 };
+    let arrivals = WorkloadArrivals::Growing { new_keys: NEW_KEYS, invalidations: 200.0 };
     kept("broadcast 10a", "Events kept, with new keys (figure 10a)", &[("10 to 200", arrivals)], args)
 }
 
 /// Figure 10b.
 pub fn finite(args: KeptArgs) -> anyhow::Result<()> {
     let cases = [
-        ("none", Arrivals::Finite { new_keys: 0.0, invalidations: 10.0 * NEW_KEYS }),
-        ("1 to 10", Arrivals::Finite { new_keys: NEW_KEYS, invalidations: 10.0 * NEW_KEYS }),
+        ("none", WorkloadArrivals::Finite { new_keys: 0.0, invalidations: 10.0 * NEW_KEYS }),
+        ("1 to 10", WorkloadArrivals::Finite { new_keys: NEW_KEYS, invalidations: 10.0 * NEW_KEYS }),
     ];
     kept("broadcast 10b", "Events kept, with 100,000 keys (figure 10b)", &cases, args)
 }
@@ -259,8 +259,8 @@ mod tests {
     #[test]
     fn a_history_keeps_what_keeping_the_latest_of_each_key_keeps() {
         for case in [
-            ("growing", Arrivals::Growing { new_keys: NEW_KEYS, invalidations: 200.0 }),
-            ("finite", Arrivals::Finite { new_keys: NEW_KEYS, invalidations: 10.0 * NEW_KEYS }),
+            ("growing", WorkloadArrivals::Growing { new_keys: NEW_KEYS, invalidations: 200.0 }),
+            ("finite", WorkloadArrivals::Finite { new_keys: NEW_KEYS, invalidations: 10.0 * NEW_KEYS }),
         ] {
             let curve = kept_of(3, 1.1, case, 20_000).unwrap();
             assert!(curve.points.len() >= 13);

@@ -1,8 +1,10 @@
-//! A region's listener of figure 4: it hears every event, and checks of each that it continues its stream and its driver.
+//! A region's listener of figure 4: it hears every event, and checks of each that it continues its stream and its
+//! driver.
 //!
-//! It takes each event by `get_event`, as an application does, or whole batches, whose events it reads in place. A delay ends when the
-//! listener has been handed the event: by `get_event` it reads the clock behind the last of the events that were made at the same
-//! time, a driver's batch, so that the others' delays are a little too long; of a batch it reads it once, when that came.
+//! It takes each event by `get_event`, as an application does, or whole batches, whose events it reads in place. A
+//! delay ends when the listener has been handed the event: by `get_event` it reads the clock behind the last of the
+//! events that were made at the same time, a driver's batch, so that the others' delays are a little too long; of a
+//! batch it reads it once, when that came.
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -21,7 +23,7 @@ pub(super) const PAYLOAD_BYTES: usize = 10;
 /// How a listener takes what comes.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Receive {
+pub(super) enum HearingReceive {
     /// Each event by `Listener::get_event`.
     GetEvent,
     /// Batches by `Listener::next`.
@@ -30,7 +32,7 @@ pub(super) enum Receive {
 
 /// What one region's listener has got.
 #[derive(Default)]
-pub(super) struct Heard {
+pub(super) struct EventsHeard {
     pub(super) events: AtomicU64,
     /// Of which it heard a tombstone.
     pub(super) collected: AtomicU64,
@@ -39,7 +41,7 @@ pub(super) struct Heard {
     pub(super) delays: Mutex<Durations>,
 }
 
-impl Heard {
+impl EventsHeard {
     /// Events and tombstones: all that it was told of.
     pub(super) fn all(&self) -> u64 {
         self.events.load(Ordering::Relaxed) + self.collected.load(Ordering::Relaxed)
@@ -49,15 +51,15 @@ impl Heard {
 /// Hears everything, and checks it.
 pub(super) async fn listen(
     listener: Listener,
-    receive: Receive,
-    heard: Arc<Heard>,
+    receive: HearingReceive,
+    heard: Arc<EventsHeard>,
     run: Arc<Run>,
     drivers: u16,
 ) -> Result<(), ListenError> {
     let checks = Checks::new(heard, drivers);
     match receive {
-        Receive::GetEvent => take_events(listener, checks, &run).await,
-        Receive::Batches => take_batches(listener, checks, &run).await,
+        HearingReceive::GetEvent => take_events(listener, checks, &run).await,
+        HearingReceive::Batches => take_batches(listener, checks, &run).await,
     }
 }
 
@@ -123,7 +125,7 @@ struct Follows {
 
 /// What a listener knows of what it is to get next, and what it has counted since it last told it.
 struct Checks {
-    heard: Arc<Heard>,
+    heard: Arc<EventsHeard>,
     drivers: u16,
     streams: Vec<Follows>,
     /// The stream of the last event.
@@ -136,7 +138,7 @@ struct Checks {
 }
 
 impl Checks {
-    fn new(heard: Arc<Heard>, drivers: u16) -> Self {
+    fn new(heard: Arc<EventsHeard>, drivers: u16) -> Self {
         Self { heard, drivers, streams: Vec::new(), at: 0, made_us: 0, alike: 0, collected: 0, reordered: 0 }
     }
 
@@ -222,7 +224,7 @@ mod tests {
 
     #[test]
     fn a_tombstone_is_no_loss_and_no_event_and_what_follows_it_may_have_any_number_of_its_driver() {
-        let heard = Arc::new(Heard::default());
+        let heard = Arc::new(EventsHeard::default());
         let mut checks = Checks::new(Arc::clone(&heard), 2);
         let name = Stream::parse("r0/events").unwrap();
         let stream = checks.stream(&name);

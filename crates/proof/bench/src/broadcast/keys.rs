@@ -2,8 +2,8 @@
 //! search by key may not depend on how many there are (section 3.4's future work, an index).
 //!
 //! For each number of stored events a proxy, a process of its own, which has one event of each of as many keys. Drivers
-//! publish events with keys drawn at random in a closed loop, to one proxy after the other for a few seconds each, so that
-//! what the machine does otherwise meets all of them. A listener of each proxy checks that no number is missing.
+//! publish events with keys drawn at random in a closed loop, to one proxy after the other for a few seconds each, so
+//! that what the machine does otherwise meets all of them. A listener of each proxy checks that no number is missing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,11 +19,11 @@ use tailwater_client::broadcast::{Collect, Content, Listener, Positions, Publish
 use tailwater_env::Env;
 use tokio::runtime::Runtime;
 
-use super::node::{Node, StreamView};
+use super::node::{Node, SeenStreamView};
 use crate::child::Child;
 use crate::clock::monotonic_ns;
 use crate::interrupt;
-use crate::report::{self, Format};
+use crate::report::{self, ReportFormat};
 use crate::stats::{Durations, PercentilesMs, round};
 use crate::system::{Workspace, free_address};
 
@@ -55,8 +55,8 @@ pub struct Args {
     #[arg(long, default_value = "memory", value_parser = ["memory", "interval", "fsync"])]
     durability: String,
     /// Form of the output.
-    #[arg(short, long, value_enum, default_value_t = Format::Table)]
-    output: Format,
+    #[arg(short, long, value_enum, default_value_t = ReportFormat::Table)]
+    output: ReportFormat,
 }
 
 #[derive(Serialize)]
@@ -101,7 +101,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let _entered = runtime.enter();
     let mut proxies = Vec::new();
     for &stored in &args.stored {
-        let mut proxy = Proxy::start(stored, &args.durability, &workspace, &runtime)?;
+        let mut proxy = KeysProxy::start(stored, &args.durability, &workspace, &runtime)?;
         eprintln!("{stored} events are published, and {} replaced", proxy.replaced_first());
         proxy.fill(args, &runtime)?;
         proxies.push(proxy);
@@ -118,7 +118,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             );
         }
     }
-    let costs = proxies.iter_mut().map(Proxy::cost).collect::<anyhow::Result<Vec<_>>>()?;
+    let costs = proxies.iter_mut().map(KeysProxy::cost).collect::<anyhow::Result<Vec<_>>>()?;
     let outcome = Outcome {
         durability: args.durability.clone(),
         drivers: args.drivers,
@@ -138,19 +138,19 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 /// What a listener has got.
 #[derive(Default)]
-struct Heard {
+struct KeysHeard {
     last: AtomicU64,
     missed: AtomicU64,
 }
 
 /// One, with as many keys as it stores events.
-struct Proxy {
+struct KeysProxy {
     stored: u64,
     node: Node,
     child: Child,
     address: String,
     stream: Stream,
-    heard: Arc<Heard>,
+    heard: Arc<KeysHeard>,
     /// Of all turns.
     events: u64,
     time: Duration,
@@ -158,7 +158,7 @@ struct Proxy {
     acks: Durations,
 }
 
-impl Proxy {
+impl KeysProxy {
     fn start(
         stored: u64,
         durability: &str,
@@ -169,7 +169,7 @@ impl Proxy {
         let broadcast = format!("listen = \"{at}\"\nregion = \"r0\"\ndurability = \"{durability}\"");
         let node = Node::prepare(&format!("proxy-{stored}"), workspace.path(), &broadcast)?;
         let child = node.start()?;
-        let heard = Arc::new(Heard::default());
+        let heard = Arc::new(KeysHeard::default());
         let address = at.to_string();
         let env = Env::real();
         let listener = Listener::new(&env, vec![address.clone()], Positions::start());
@@ -214,7 +214,7 @@ impl Proxy {
         Ok(())
     }
 
-    fn view(&self) -> anyhow::Result<StreamView> {
+    fn view(&self) -> anyhow::Result<SeenStreamView> {
         let streams = self.node.streams();
         streams
             .and_then(|streams| streams.into_iter().next())
@@ -303,7 +303,7 @@ async fn drive(
 }
 
 /// Hears everything, and counts the numbers that are missing.
-async fn listen(mut listener: Listener, heard: Arc<Heard>) {
+async fn listen(mut listener: Listener, heard: Arc<KeysHeard>) {
     let mut last = 0;
     while let Ok(received) = listener.next().await {
         let Received::Events(_, batch) = received else { continue };

@@ -11,7 +11,7 @@ use crate::system::{agent, free_address};
 
 /// A stream, of `GET /v1/broadcast/streams`.
 #[derive(Deserialize)]
-pub struct StreamView {
+pub struct SeenStreamView {
     /// The last number that the node has.
     pub last: u64,
     /// The last one that it knows all replicas to hold.
@@ -55,7 +55,7 @@ impl Node {
     }
 
     /// Its streams; `None` if it does not answer.
-    pub fn streams(&self) -> Option<Vec<StreamView>> {
+    pub fn streams(&self) -> Option<Vec<SeenStreamView>> {
         self.ask("/v1/broadcast/streams")
     }
 

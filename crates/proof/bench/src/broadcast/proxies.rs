@@ -17,12 +17,12 @@ use tailwater_broadcast::Writer;
 use tailwater_client::broadcast::{Collect, Content, Listener, Positions, Publisher, Stream};
 use tailwater_env::Env;
 
-use super::hearing::{Heard, PAYLOAD_BYTES, Receive, listen};
+use super::hearing::{EventsHeard, HearingReceive, PAYLOAD_BYTES, listen};
 use super::node::Node;
 use crate::child::Child;
 use crate::clock::{cpu_of, monotonic_ns};
 use crate::interrupt;
-use crate::report::{self, Format};
+use crate::report::{self, ReportFormat};
 use crate::stats::{Durations, round};
 use crate::system::{Workspace, free_address};
 
@@ -51,14 +51,14 @@ pub struct Args {
     #[arg(long, default_value_t = 2_000_000)]
     keep_last: u64,
     /// How a listener takes what comes: each event by `get_event`, or whole batches, whose events are read in place.
-    #[arg(long, value_enum, default_value_t = Receive::GetEvent)]
-    receive: Receive,
+    #[arg(long, value_enum, default_value_t = HearingReceive::GetEvent)]
+    receive: HearingReceive,
     /// Where the proxies keep events before they count as held: the paper's do in memory.
     #[arg(long, default_value = "memory", value_parser = ["memory", "interval", "fsync"])]
     durability: String,
     /// Form of the output.
-    #[arg(short, long, value_enum, default_value_t = Format::Table)]
-    output: Format,
+    #[arg(short, long, value_enum, default_value_t = ReportFormat::Table)]
+    output: ReportFormat,
 }
 
 #[derive(Serialize)]
@@ -75,11 +75,12 @@ struct Outcome {
     batch: u32,
     keep_last: u64,
     durability: String,
-    receive: Receive,
+    receive: HearingReceive,
     /// Events a second that were published and heard in every region.
     events_per_s: f64,
     published: u64,
-    /// In all regions, of events of which a tombstone was heard: those of a listener that fell behind by more than `keep_last`.
+    /// In all regions, of events of which a tombstone was heard: those of a listener that fell behind by more than
+    /// `keep_last`.
     collected: u64,
     lost: u64,
     reordered: u64,
@@ -155,7 +156,7 @@ async fn measure(args: &Args, addresses: &[SocketAddr], mut proxies: Vec<Child>)
     let (mut heard, mut listening) = (Vec::new(), Vec::new());
     for at in addresses {
         let listener = Listener::new(&env, vec![at.to_string()], Positions::start());
-        let of_this = Arc::new(Heard::default());
+        let of_this = Arc::new(EventsHeard::default());
         heard.push(Arc::clone(&of_this));
         let run = Arc::clone(&run);
         listening.push(tokio::spawn(listen(listener, args.receive, of_this, run, args.drivers)));
@@ -169,7 +170,7 @@ async fn measure(args: &Args, addresses: &[SocketAddr], mut proxies: Vec<Child>)
         }
     }
     // Until every region hears something of every stream the run has not begun.
-    let least = |heard: &[Arc<Heard>]| heard.iter().map(|h| h.events.load(Ordering::Relaxed)).min();
+    let least = |heard: &[Arc<EventsHeard>]| heard.iter().map(|h| h.events.load(Ordering::Relaxed)).min();
     wait(&mut proxies, "hear the first events everywhere", || {
         heard.iter().all(|h| h.streams.load(Ordering::Relaxed) == args.proxies as u64)
     })
@@ -208,7 +209,7 @@ async fn measure(args: &Args, addresses: &[SocketAddr], mut proxies: Vec<Child>)
     for of_one in &heard {
         delays.add(&of_one.delays.lock().expect("no listener panics"));
     }
-    let missing = |h: &Arc<Heard>| published.saturating_sub(h.all());
+    let missing = |h: &Arc<EventsHeard>| published.saturating_sub(h.all());
     for task in listening {
         if task.is_finished() {
             task.await.context("a listener")?.context("a listener has ended")?;

@@ -6,8 +6,8 @@
 //! In each tick a number of new keys and a number of invalidations come, both Poisson distributed. (The paper
 //! calls its lambda the parameter of the inter-arrival times, but its figures grow with it: it is a rate.)
 //!
-//! With a finite set of keys there are 100,000 from the start, and all ranks, new keys' too, are Zipf distributed over the keys that
-//! there are. Arrivals are the same; there may be no new keys.
+//! With a finite set of keys there are 100,000 from the start, and all ranks, new keys' too, are Zipf distributed over
+//! the keys that there are. Arrivals are the same; there may be no new keys.
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -20,14 +20,14 @@ const CHUNK_MAX: usize = 512;
 
 /// What to generate.
 #[derive(Clone, Copy, Debug)]
-pub enum Arrivals {
+pub enum WorkloadArrivals {
     /// From no key on; new keys and invalidations for each tick, on average.
     Growing { new_keys: f64, invalidations: f64 },
     /// From 100,000 keys on; likewise, and new keys may be 0.
     Finite { new_keys: f64, invalidations: f64 },
 }
 
-impl Arrivals {
+impl WorkloadArrivals {
     /// How many new keys and invalidations come in a tick.
     fn draw(self, random: &mut StdRng) -> (u64, u64) {
         let (Self::Growing { new_keys, invalidations } | Self::Finite { new_keys, invalidations }) = self;
@@ -54,8 +54,8 @@ pub struct Update {
 pub struct Workload {
     random: StdRng,
     skew: f64,
-    arrivals: Arrivals,
-    order: Order,
+    arrivals: WorkloadArrivals,
+    order: WorkloadOrder,
     /// By key, when it was added.
     added: Vec<u64>,
     tick: u64,
@@ -66,10 +66,10 @@ pub struct Workload {
 
 impl Workload {
     /// A workload with a skew above 1.
-    pub fn new(seed: u64, skew: f64, arrivals: Arrivals) -> Self {
-        let mut order = Order::default();
+    pub fn new(seed: u64, skew: f64, arrivals: WorkloadArrivals) -> Self {
+        let mut order = WorkloadOrder::default();
         let mut added = Vec::new();
-        if let Arrivals::Finite { .. } = arrivals {
+        if let WorkloadArrivals::Finite { .. } = arrivals {
             (0..FINITE_KEYS).for_each(|key| order.insert(key as usize, key));
             added = vec![0; FINITE_KEYS as usize];
         }
@@ -86,11 +86,11 @@ impl Workload {
         let key = self.added.len() as u32;
         let rank = match self.arrivals {
             // Far ranks are more than a usize holds.
-            Arrivals::Growing { .. } => {
+            WorkloadArrivals::Growing { .. } => {
                 let zeta = Zeta::new(self.skew).expect("a skew above 1");
                 zeta.sample(&mut self.random).min(u32::MAX.into()) as usize - 1
             }
-            Arrivals::Finite { .. } => self.zipf(),
+            WorkloadArrivals::Finite { .. } => self.zipf(),
         };
         self.order.insert(rank, key);
         self.added.push(self.tick);
@@ -127,12 +127,12 @@ impl Workload {
 
 /// Keys in an order: the one at a rank, and inserting at a rank, in time with the root of their number.
 #[derive(Default)]
-struct Order {
+struct WorkloadOrder {
     chunks: Vec<Vec<u32>>,
     len: usize,
 }
 
-impl Order {
+impl WorkloadOrder {
     fn chunk(&self, mut rank: usize) -> (usize, usize) {
         for (at, chunk) in self.chunks.iter().enumerate() {
             if rank < chunk.len() {
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn the_order_is_that_of_a_plain_list() {
-        let (mut order, mut list) = (Order::default(), Vec::new());
+        let (mut order, mut list) = (WorkloadOrder::default(), Vec::new());
         let mut random = StdRng::seed_from_u64(1);
         for key in 0..5000u32 {
             let rank = random.random_range(0..=list.len() + 1);
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn the_same_seed_generates_the_same_and_new_keys_come_more_often_than_old_ones() {
-        let arrivals = Arrivals::Growing { new_keys: 10.0, invalidations: 200.0 };
+        let arrivals = WorkloadArrivals::Growing { new_keys: 10.0, invalidations: 200.0 };
         let generate = |seed| {
             let mut workload = Workload::new(seed, 1.1, arrivals);
             (0..50_000).map(|_| workload.next()).collect::<Vec<_>>()
@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn of_a_finite_set_poisson_distributed_numbers_of_invalidations_and_of_new_keys_come_in_a_tick() {
         for (new_keys, invalidations) in [(0.0, 100.0), (10.0, 100.0)] {
-            let mut workload = Workload::new(7, 1.1, Arrivals::Finite { new_keys, invalidations });
+            let mut workload = Workload::new(7, 1.1, WorkloadArrivals::Finite { new_keys, invalidations });
             // Of each tick: new keys, invalidations.
             let mut ticks = vec![[0.0f64; 2]; 1_001];
             loop {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::Effort;
-use super::markdown::Table;
+use super::markdown::MarkdownTable;
 use super::peers::{Peer, Server, words};
 use super::runner::{Missing, Runner, number, ratios};
 use super::series::Series;
@@ -171,7 +171,7 @@ pub fn show(runner: &Runner, effort: &Effort, results: &Results) -> anyhow::Resu
         "ack p99.9, ms",
         "cores: server, client",
     ];
-    let mut table = Table::new("Durable append of 128-byte records", &columns);
+    let mut table = MarkdownTable::new("Durable append of 128-byte records", &columns);
     let mut rows = Vec::new();
     let mut notes = String::new();
     for (in_flight, systems) in IN_FLIGHT.into_iter().zip(&results.runs) {

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::Effort;
 use super::append::Gathering;
-use super::markdown::Table;
+use super::markdown::MarkdownTable;
 use super::peers::{Peer, Server, words};
 use super::runner::{Missing, Runner, number};
 use super::search::largest;
@@ -46,7 +46,7 @@ impl Setting {
 }
 
 /// One run with some consumers.
-struct Attempt {
+struct FanoutAttempt {
     consumers: usize,
     keeps_up: bool,
     value: Value,
@@ -58,7 +58,7 @@ struct Of {
     setting: Setting,
     /// The most consumers of each round; `None`: not even one.
     most: Vec<Option<usize>>,
-    attempts: Vec<Attempt>,
+    attempts: Vec<FanoutAttempt>,
     /// Why runs have no result.
     missing: Vec<Missing>,
 }
@@ -147,7 +147,7 @@ fn search(runner: &mut Runner, effort: &Effort, of: &mut Of) -> anyhow::Result<(
             Ok(value) => {
                 ran = true;
                 let keeps_up = value["keeps_up"] == true;
-                attempts.push(Attempt { consumers, keeps_up, value });
+                attempts.push(FanoutAttempt { consumers, keeps_up, value });
                 anyhow::Ok(keeps_up)
             }
             // A run that breaks does not keep up; that it broke is told besides.
@@ -297,8 +297,8 @@ impl System {
         Ok(Server::start(runner, peer, fsync)?.map(Some))
     }
 
-    /// Warm-up behind the start of its server. Tailwater's is started for each run, and has no longer than a client of Kafka's
-    /// beside a broker that is warm.
+    /// Warm-up behind the start of its server. Tailwater's is started for each run, and has no longer than a client of
+    /// Kafka's beside a broker that is warm.
     fn first_warmup_s(self, effort: &Effort) -> u64 {
         match self {
             System::KafkaClient | System::KafkaMinimal => effort.cold_jvm_s,
@@ -322,7 +322,7 @@ impl Of {
     }
 
     /// The run with most consumers that kept up.
-    fn best(&self) -> Option<&Attempt> {
+    fn best(&self) -> Option<&FanoutAttempt> {
         self.attempts.iter().filter(|attempt| attempt.keeps_up).max_by_key(|attempt| attempt.consumers)
     }
 
@@ -353,7 +353,7 @@ pub fn show(runner: &Runner, effort: &Effort, results: &Results) -> anyhow::Resu
         "setting",
     ];
     let title = "TCP: most consumers that keep up with 240 Mbit/s of 1 KiB messages, each reads everything";
-    let mut table = Table::new(title, &columns);
+    let mut table = MarkdownTable::new(title, &columns);
     let (mut rows, mut curves, mut notes) = (Vec::new(), Vec::new(), String::new());
     for of in &results.0 {
         let name = of.system.name(runner);

@@ -22,12 +22,12 @@ pub fn heading(args: &Args, effort: &Effort, work: &Path) -> anyhow::Result<Stri
 }
 
 /// A table with a title.
-pub struct Table {
+pub struct MarkdownTable {
     text: String,
     columns: usize,
 }
 
-impl Table {
+impl MarkdownTable {
     /// One without rows.
     pub fn new(title: &str, columns: &[&str]) -> Self {
         let mut text = format!("\n### {title}\n\n");
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn every_row_has_as_many_cells_as_there_are_columns() {
-        let mut table = Table::new("t", &["a", "b", "c"]);
+        let mut table = MarkdownTable::new("t", &["a", "b", "c"]);
         table.row(&["1", "2", "3"]);
         table.missing("x", "not installed");
         let text = table.end("That was it.");

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::Effort;
-use super::markdown::Table;
+use super::markdown::MarkdownTable;
 use super::peers::{Peer, java, words};
 use super::runner::{Missing, Runner, number, ratios};
 use super::series::Series;
@@ -64,7 +64,7 @@ fn cores(value: &Value) -> f64 {
 pub fn show(runner: &Runner, results: &Results) -> anyhow::Result<String> {
     let columns =
         ["system", "what is stored", "keeps up", "Gbit/s", "delay p50, ms", "delay p99, ms", "cores in all"];
-    let mut table = Table::new(
+    let mut table = MarkdownTable::new(
         "256 consumers in shared memory, 240 Mbit/s of 1 KiB messages, each reads everything",
         &columns,
     );

@@ -1,12 +1,12 @@
-//! One connection: requests out, answers in, in their order. Nothing is handed to another thread, and no byte of records
-//! is copied on its way out.
+//! One connection: requests out, answers in, in their order. Nothing is handed to another thread, and no byte of
+//! records is copied on its way out.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 
 use anyhow::{Context, bail};
 use bytes::{Buf, Bytes, BytesMut};
-use tailwater_kafka_wire::api::Request;
+use tailwater_kafka_wire::api::ApiRequest;
 use tailwater_kafka_wire::messages::header::{read_response, request};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
@@ -36,7 +36,7 @@ impl Connection {
     }
 
     /// Puts a request in the queue that [`Connection::next`] sends.
-    pub fn queue<R: Request>(&mut self, asked: &R, version: i16) {
+    pub fn queue<R: ApiRequest>(&mut self, asked: &R, version: i16) {
         self.correlation_id = self.correlation_id.wrapping_add(1);
         self.out.extend(request(asked, version, self.correlation_id, "tailwater-bench").pieces);
     }
@@ -60,7 +60,7 @@ impl Connection {
     }
 
     /// Asks, and waits for the answer; nothing else may be under way.
-    pub async fn ask<R: Request>(&mut self, asked: &R, version: i16) -> anyhow::Result<R::Response> {
+    pub async fn ask<R: ApiRequest>(&mut self, asked: &R, version: i16) -> anyhow::Result<R::Response> {
         self.queue(asked, version);
         let frame = self.next().await?;
         answer::<R>(frame, version)
@@ -105,7 +105,7 @@ impl Connection {
 }
 
 /// What a frame answers to a request.
-pub fn answer<R: Request>(frame: Bytes, version: i16) -> anyhow::Result<R::Response> {
+pub fn answer<R: ApiRequest>(frame: Bytes, version: i16) -> anyhow::Result<R::Response> {
     let (_, answer) = read_response(R::API, version, frame)
         .with_context(|| format!("the answer to {} can't be read", R::API.name()))?;
     Ok(answer)

@@ -17,7 +17,7 @@ use super::versions;
 use crate::check::ShardCheck;
 use crate::messages::Validate;
 use crate::reading::Process;
-use crate::tally::Seen;
+use crate::tally::TallySeen;
 
 /// `fetch.max.wait.ms` and `max.partition.fetch.bytes` of Kafka's consumer, with their defaults there.
 const WAIT_MS: i32 = 500;
@@ -34,7 +34,7 @@ struct Consumer {
     topic: String,
     /// Each shard that it reads, and the offset that comes next.
     next: Vec<(u32, i64)>,
-    seen: Seen,
+    seen: TallySeen,
     decompressor: Decompressor,
 }
 
@@ -52,7 +52,7 @@ pub async fn start(process: &Arc<Process>, shards: Vec<u32>) -> anyhow::Result<(
     }
     // Nothing else is in the stream but the records of one producer, so offsets and sequences are the same.
     let checks = next.iter().map(|&(_, offset)| ShardCheck::starting_at(offset as u64)).collect();
-    let seen = Seen::new(shards[0], checks);
+    let seen = TallySeen::new(shards[0], checks);
     let topic = config.stream.clone();
     let mut consumer = Consumer { connection, topic, next, seen, decompressor: Decompressor::new() };
     consumer.fetch();

@@ -1,5 +1,5 @@
-//! An idempotent producer with acks=all, in the thread of its caller: records gather in a batch for each partition, which
-//! goes out when it is full, or when a request may begin and it is old enough.
+//! An idempotent producer with acks=all, in the thread of its caller: records gather in a batch for each partition,
+//! which goes out when it is full, or when a request may begin and it is old enough.
 
 use std::collections::VecDeque;
 use std::time::{Duration, SystemTime};
@@ -11,7 +11,7 @@ use tailwater_kafka_wire::ErrorCode;
 use tailwater_kafka_wire::messages::produce::{
     InitProducerIdRequest, PartitionProduceData, ProduceRequest, TopicProduceData,
 };
-use tailwater_kafka_wire::wire::Records;
+use tailwater_kafka_wire::wire::RecordsBytes;
 
 use super::connection::{Connection, answer};
 use super::versions;
@@ -171,7 +171,7 @@ impl Producer {
                 let Some((records, batch)) = shard.full.pop_front() else { continue };
                 bytes += records.len();
                 partitions
-                    .push(PartitionProduceData { index: index as i32, records: Records(vec![records]) });
+                    .push(PartitionProduceData { index: index as i32, records: RecordsBytes(vec![records]) });
                 batches.push(batch);
             }
             if partitions.is_empty() {

@@ -13,7 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What requests are signed with.
 #[derive(Clone, Debug)]
-pub struct Credentials {
+pub struct LoadCredentials {
     /// The access key's id.
     pub key_id: String,
     /// Its secret.
@@ -23,7 +23,7 @@ pub struct Credentials {
 /// One connection.
 pub struct Client {
     node: SocketAddr,
-    credentials: Option<Credentials>,
+    credentials: Option<LoadCredentials>,
     stream: Option<TcpStream>,
     answer: Vec<u8>,
 }
@@ -35,7 +35,7 @@ impl Client {
     }
 
     /// Signs its requests.
-    pub fn signed(self, credentials: Option<Credentials>) -> Self {
+    pub fn signed(self, credentials: Option<LoadCredentials>) -> Self {
         Self { credentials, ..self }
     }
 
@@ -87,7 +87,7 @@ impl Client {
              application/x-amz-json-1.0\r\ncontent-length: {}\r\n",
             body.len()
         );
-        if let Some(Credentials { key_id, secret }) = &self.credentials {
+        if let Some(LoadCredentials { key_id, secret }) = &self.credentials {
             let target = Some(target.as_str());
             let unsigned =
                 Unsigned { method: "POST", path: "/", query: "", host: &host, target, body: body.as_bytes() };

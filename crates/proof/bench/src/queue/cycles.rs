@@ -1,8 +1,8 @@
-//! `bench queue cycles`: workers that each send, receive and delete in a closed loop, over connections that are kept, on
-//! one queue of a node that is started for it, or of any server that speaks SQS's protocol.
+//! `bench queue cycles`: workers that each send, receive and delete in a closed loop, over connections that are kept,
+//! on one queue of a node that is started for it, or of any server that speaks SQS's protocol.
 //!
-//! Every body that comes is checked by the sum in it. What a worker receives is what was sent by any of them, or is of the
-//! backlog that was sent before; the queue's length stays what it was.
+//! Every body that comes is checked by the sum in it. What a worker receives is what was sent by any of them, or is of
+//! the backlog that was sent before; the queue's length stays what it was.
 
 use std::net::SocketAddr;
 use std::sync::Mutex;
@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use super::client::Client;
-use super::load::Random;
+use super::load::LoadRandom;
 use super::nodes::{Nodes, StoreArgs};
 use super::traffic::Traffic;
 use crate::clock::cpu_of;
 use crate::interrupt;
-use crate::report::{self, Format};
+use crate::report::{self, ReportFormat};
 use crate::stats::{Durations, PercentilesMs, round};
 
 /// Flags of it.
@@ -53,8 +53,8 @@ pub struct Args {
     #[arg(long, default_value_t = 3)]
     warmup_s: u64,
     /// Form of the output.
-    #[arg(short, long, value_enum, default_value_t = Format::Table)]
-    output: Format,
+    #[arg(short, long, value_enum, default_value_t = ReportFormat::Table)]
+    output: ReportFormat,
 }
 
 #[derive(Serialize)]
@@ -171,7 +171,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 impl Run<'_> {
     /// Cycle after cycle.
     fn work(&self, at: u64) -> anyhow::Result<()> {
-        let (mut client, mut random) = (Client::new(self.server), Random(u64::MAX - at));
+        let (mut client, mut random) = (Client::new(self.server), LoadRandom(u64::MAX - at));
         let mut took = Took::default();
         let ns = |since: Instant| since.elapsed().as_nanos() as u64;
         // What the last receives did not find.

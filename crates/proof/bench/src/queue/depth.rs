@@ -1,5 +1,5 @@
-//! `bench queue depth`: what a receive takes, and the memory of the node, with more and more messages in one queue; and what it
-//! takes on another queue after many messages have passed through it, in turn with a queue that is new.
+//! `bench queue depth`: what a receive takes, and the memory of the node, with more and more messages in one queue; and
+//! what it takes on another queue after many messages have passed through it, in turn with a queue that is new.
 //!
 //! One worker measures: it sends a batch, receives one and deletes it, so that the queue stays as long as it is.
 
@@ -10,11 +10,11 @@ use anyhow::ensure;
 use serde::Serialize;
 
 use super::client::Client;
-use super::load::Random;
+use super::load::LoadRandom;
 use super::nodes::{Nodes, StoreArgs};
 use super::traffic::{Traffic, share_out};
 use crate::interrupt;
-use crate::report::{self, Format};
+use crate::report::{self, ReportFormat};
 use crate::stats::{Durations, PercentilesMs, round};
 
 /// Flags of it.
@@ -47,8 +47,8 @@ pub struct Args {
     #[arg(long, default_value_t = 5_000)]
     receives: u64,
     /// Form of the output.
-    #[arg(short, long, value_enum, default_value_t = Format::Table)]
-    output: Format,
+    #[arg(short, long, value_enum, default_value_t = ReportFormat::Table)]
+    output: ReportFormat,
 }
 
 #[derive(Serialize)]
@@ -149,7 +149,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 
 /// Measures queues of the same nodes, in turns; beside each, how many messages a second it took to come here.
 fn measure<const N: usize>(queues: [(&Bench<'_>, f64); N]) -> anyhow::Result<[Measured; N]> {
-    let mut clients = queues.map(|(bench, _)| (Client::new(bench.server), Random(u64::MAX)));
+    let mut clients = queues.map(|(bench, _)| (Client::new(bench.server), LoadRandom(u64::MAX)));
     let mut took: [(Took, Duration, u64); N] = std::array::from_fn(|_| Default::default());
     for (at, (bench, _)) in queues.iter().enumerate() {
         let (client, random) = &mut clients[at];
@@ -198,7 +198,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Sends a batch, receives one and deletes it; how many it received.
-    fn cycle(&self, client: &mut Client, random: &mut Random, took: &mut Took) -> anyhow::Result<u64> {
+    fn cycle(&self, client: &mut Client, random: &mut LoadRandom, took: &mut Took) -> anyhow::Result<u64> {
         let ns = |since: Instant| since.elapsed().as_nanos() as u64;
         let begin = Instant::now();
         self.traffic.send(client, self.args.batch, random)?;

@@ -1,7 +1,8 @@
 //! The load of BDQS, section V.A: first all senders, and when they have sent everything all receivers.
 //!
-//! A message is its number in its queue, a checksum and random letters. The correct order of a queue is that of its index: sends
-//! that overlap may be in either order, so between the phases the queue is looked through, without receiving anything.
+//! A message is its number in its queue, a checksum and random letters. The correct order of a queue is that of its
+//! index: sends that overlap may be in either order, so between the phases the queue is looked through, without
+//! receiving anything.
 
 use std::net::SocketAddr;
 use std::sync::Mutex;
@@ -14,7 +15,7 @@ use serde_json::{Value, json};
 use twox_hash::XxHash3_64;
 
 use super::client::Client;
-use super::order::Order;
+use super::order::DeliveryOrder;
 use crate::stats::{Durations, PercentilesMs, round};
 
 /// Senders of a queue.
@@ -60,7 +61,7 @@ pub struct Measured {
     pub out_of_order_rate: f64,
     pub average_displacement: f64,
     #[serde(flatten)]
-    pub order: Order,
+    pub order: DeliveryOrder,
 }
 
 /// One queue under load.
@@ -73,9 +74,9 @@ struct Queue {
 }
 
 /// A small generator, seeded by what it is for: splitmix64.
-pub struct Random(pub u64);
+pub struct LoadRandom(pub u64);
 
-impl Random {
+impl LoadRandom {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -90,7 +91,7 @@ impl Random {
 }
 
 /// A body of about so many bytes, with a number and a sum over all of it.
-pub fn body(number: u32, bytes: usize, random: &mut Random) -> String {
+pub fn body(number: u32, bytes: usize, random: &mut LoadRandom) -> String {
     let mut letters = String::with_capacity(bytes + 8);
     while letters.len() + 28 < bytes {
         let mut bits = random.next();
@@ -111,7 +112,7 @@ pub fn number_of(body: &str) -> Option<u32> {
 }
 
 /// An action, with what chance drops of it: the request, which nobody sees then, or the answer.
-fn call(client: &mut Client, random: &mut Random, p: f64, action: &str, with: &Value) -> Option<Value> {
+fn call(client: &mut Client, random: &mut LoadRandom, p: f64, action: &str, with: &Value) -> Option<Value> {
     if random.chance(p) {
         return None;
     }
@@ -147,7 +148,7 @@ impl Load {
             self.receive(nodes, queue, at, &receives, &cycles, &last_ns, begin);
         })?;
         let receive_s = last_ns.load(Ordering::Relaxed) as f64 / 1e9;
-        let mut order = Order::default();
+        let mut order = DeliveryOrder::default();
         for (queue, correct) in queues.iter().zip(orders) {
             order.add(&queue.order(&correct));
         }
@@ -174,7 +175,7 @@ impl Load {
     fn send(&self, nodes: &[SocketAddr], queue: &Queue, at: usize, sends: &Mutex<Durations>) {
         let mut turn = at;
         let mut client = Client::new(nodes[turn % nodes.len()]);
-        let mut random = Random(at as u64);
+        let mut random = LoadRandom(at as u64);
         let mut took = Durations::default();
         for _ in 0..self.messages {
             let number = queue.next.fetch_add(1, Ordering::Relaxed);
@@ -210,7 +211,7 @@ impl Load {
     ) {
         let mut turn = at;
         let mut client = Client::new(nodes[turn % nodes.len()]);
-        let mut random = Random(1_000_003 + at as u64);
+        let mut random = LoadRandom(1_000_003 + at as u64);
         let mut took = Durations::default();
         let mut silent_since = Instant::now();
         let with = json!({"QueueUrl": queue.url, "WaitTimeSeconds": 1});
@@ -267,7 +268,7 @@ impl Queue {
     }
 
     /// What was received, against the correct order.
-    fn order(&self, correct: &[u32]) -> Order {
+    fn order(&self, correct: &[u32]) -> DeliveryOrder {
         let sent = self.next.load(Ordering::Relaxed);
         let mut places = vec![u32::MAX; sent as usize];
         let mut next = 0;
@@ -279,7 +280,7 @@ impl Queue {
         }
         let received = self.received.lock().expect("no worker panicked");
         let received: Vec<u32> = received.iter().map(|number| places[*number as usize]).collect();
-        Order::of(&received, sent)
+        DeliveryOrder::of(&received, sent)
     }
 }
 

@@ -1,8 +1,8 @@
-//! `bench queue neighbours`: two accounts of one node, each with its quota. What the quiet one waits for its answers while the
-//! other is silent, while it uses its quota, and while it asks for a multiple of it.
+//! `bench queue neighbours`: two accounts of one node, each with its quota. What the quiet one waits for its answers
+//! while the other is silent, while it uses its quota, and while it asks for a multiple of it.
 //!
-//! Both keep to a timetable: who gets an answer late does not ask less. The three follow each other in each round, so that
-//! what else the machine does is in all of them.
+//! Both keep to a timetable: who gets an answer late does not ask less. The three follow each other in each round, so
+//! that what else the machine does is in all of them.
 
 use std::net::SocketAddr;
 use std::sync::Mutex;
@@ -13,12 +13,12 @@ use anyhow::{Context, bail};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::client::{Client, Credentials};
-use super::load::{Random, body};
+use super::client::{Client, LoadCredentials};
+use super::load::{LoadRandom, body};
 use super::nodes::{Account, Nodes, StoreArgs};
 use super::traffic::Traffic;
 use crate::interrupt;
-use crate::report::{self, Format};
+use crate::report::{self, ReportFormat};
 use crate::stats::{Durations, PercentilesMs, round};
 
 /// Time at the beginning of each part that is not measured.
@@ -51,8 +51,8 @@ pub struct Args {
     #[arg(long, default_value_t = 3)]
     rounds: u64,
     /// Form of the output.
-    #[arg(short, long, value_enum, default_value_t = Format::Table)]
-    output: Format,
+    #[arg(short, long, value_enum, default_value_t = ReportFormat::Table)]
+    output: ReportFormat,
 }
 
 #[derive(Serialize)]
@@ -64,14 +64,14 @@ struct Outcome {
     body_bytes: usize,
     duration_s: u64,
     rounds: u64,
-    parts: Vec<Part>,
+    parts: Vec<NeighbourPart>,
     /// The quiet account's p99 beside the most that the other asks for, over that alone.
     p99_ratio: f64,
 }
 
 /// What was measured while the other account asked for so much, all rounds together.
 #[derive(Serialize)]
-struct Part {
+struct NeighbourPart {
     /// Requests a second that the other account asked for; 0 is alone.
     asked_per_s: u64,
     /// The quiet account's requests.
@@ -85,7 +85,7 @@ struct Part {
 }
 
 #[derive(Default)]
-struct Counted {
+struct NeighbourCounts {
     quiet: Durations,
     admitted: u64,
     refused: u64,
@@ -99,7 +99,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let account = |number: u64| Account {
         id: format!("{number:012}"),
         requests_per_s: args.quota,
-        credentials: Credentials {
+        credentials: LoadCredentials {
             key_id: format!("AKIABENCH{number}"),
             secret: format!("secret-of-{number}"),
         },
@@ -122,7 +122,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         other: other.credentials,
     };
     let asked = [0, args.quota, args.quota * args.times];
-    let mut counted: Vec<Counted> = asked.iter().map(|_| Counted::default()).collect();
+    let mut counted: Vec<NeighbourCounts> = asked.iter().map(|_| NeighbourCounts::default()).collect();
     for number in 0..args.rounds {
         for (asked, counted) in asked.iter().zip(&mut counted) {
             bench.part(*asked, counted)?;
@@ -130,7 +130,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         let p99 = counted.iter().map(|counted| counted.quiet.percentiles_ms().p99).collect::<Vec<_>>();
         eprintln!("round {}: the quiet account's p99 {p99:?} ms so far", number + 1);
     }
-    let part = |(asked, counted): (&u64, &Counted)| Part {
+    let part = |(asked, counted): (&u64, &NeighbourCounts)| NeighbourPart {
         asked_per_s: *asked,
         quiet_ms: counted.quiet.percentiles_ms(),
         quiet_requests: counted.quiet.count(),
@@ -138,7 +138,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         refused_per_s: round(counted.refused as f64 / counted.seconds, 0),
         node_cores: round(counted.cpu.as_secs_f64() / counted.seconds, 3),
     };
-    let parts: Vec<Part> = asked.iter().zip(&counted).map(part).collect();
+    let parts: Vec<NeighbourPart> = asked.iter().zip(&counted).map(part).collect();
     let p99_ratio = round(parts[2].quiet_ms.p99 / parts[0].quiet_ms.p99.max(1e-9), 2);
     report::print(
         args.output,
@@ -162,15 +162,15 @@ struct Bench<'a> {
     nodes: &'a Nodes,
     /// The quiet account's queue.
     traffic: Traffic,
-    quiet: Credentials,
+    quiet: LoadCredentials,
     /// The other's.
     url: String,
-    other: Credentials,
+    other: LoadCredentials,
 }
 
 impl Bench<'_> {
     /// Lets both run for the time of one part, the other one at so many requests a second.
-    fn part(&self, asked_per_s: u64, counted: &mut Counted) -> anyhow::Result<()> {
+    fn part(&self, asked_per_s: u64, counted: &mut NeighbourCounts) -> anyhow::Result<()> {
         let (measuring, stopping) = (AtomicBool::new(false), AtomicBool::new(false));
         let (admitted, refused) = (AtomicU64::new(0), AtomicU64::new(0));
         let quiet = Mutex::new(Durations::default());
@@ -220,7 +220,7 @@ impl Bench<'_> {
         all: &Mutex<Durations>,
     ) -> anyhow::Result<()> {
         let mut client = Client::new(self.server).signed(Some(self.quiet.clone()));
-        let (mut random, mut took) = (Random(at), Durations::default());
+        let (mut random, mut took) = (LoadRandom(at), Durations::default());
         let mut timetable = Timetable::new(self.args.quiet_per_s, self.args.connections, at);
         while !stopping.load(Ordering::Relaxed) {
             timetable.wait();
@@ -257,7 +257,7 @@ impl Bench<'_> {
         refused: &AtomicU64,
     ) -> anyhow::Result<()> {
         let mut client = Client::new(self.server).signed(Some(self.other.clone()));
-        let mut random = Random(at);
+        let mut random = LoadRandom(at);
         let mut timetable = Timetable::new(asked_per_s, self.args.connections, at);
         let (mut is_sending, mut receipt) = (true, None);
         while !stopping.load(Ordering::Relaxed) {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 
-use super::client::{Client, Credentials};
+use super::client::{Client, LoadCredentials};
 use crate::child::Child;
 use crate::system::{Workspace, free_address};
 
@@ -48,7 +48,7 @@ struct Node {
     name: String,
     config: PathBuf,
     sqs: SocketAddr,
-    credentials: Option<Credentials>,
+    credentials: Option<LoadCredentials>,
 }
 
 /// An account of the nodes, with a quota.
@@ -58,7 +58,7 @@ pub struct Account {
     /// Requests that it may send in a second; 0 is any number.
     pub requests_per_s: u64,
     /// The key that it signs with.
-    pub credentials: Credentials,
+    pub credentials: LoadCredentials,
 }
 
 /// All of them.
@@ -96,7 +96,7 @@ impl Nodes {
                     args.replicas
                 );
             }
-            for Account { id, requests_per_s, credentials: Credentials { key_id, secret } } in accounts {
+            for Account { id, requests_per_s, credentials: LoadCredentials { key_id, secret } } in accounts {
                 config += &format!(
                     "[[sqs.accounts]]\nid = {id:?}\nrequests_per_s = {requests_per_s}\n\
                      [[sqs.accounts.keys]]\nid = {key_id:?}\nsecret = {secret:?}\n"

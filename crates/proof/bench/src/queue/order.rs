@@ -4,7 +4,7 @@ use serde::Serialize;
 
 /// What became of the messages of one run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Order {
+pub struct DeliveryOrder {
     /// Messages sent.
     pub sent: u64,
     /// Messages that did not come, or came damaged.
@@ -17,7 +17,7 @@ pub struct Order {
     pub displacement: u64,
 }
 
-impl Order {
+impl DeliveryOrder {
     /// Compares what was received, in places of the correct order of `sent` messages, with that.
     pub fn of(received: &[u32], sent: u32) -> Self {
         let mut seen = vec![false; sent as usize];
@@ -70,16 +70,16 @@ mod tests {
 
     #[test]
     fn the_paper_s_examples_are_counted_as_the_paper_counts_them() {
-        let one = Order::of(&[1, 0, 2, 3, 4], 5);
+        let one = DeliveryOrder::of(&[1, 0, 2, 3, 4], 5);
         assert_eq!((one.out_of_order, one.displacement), (1, 2), "20 %, 0.4");
-        let other = Order::of(&[1, 2, 3, 4, 0], 5);
+        let other = DeliveryOrder::of(&[1, 2, 3, 4, 0], 5);
         assert_eq!((other.out_of_order, other.displacement), (1, 8), "20 %, 1.6");
     }
 
     #[test]
     fn duplicates_and_losses_are_counted_and_left_out_of_the_order() {
-        let order = Order::of(&[0, 1, 0, 3, 1, 4], 5);
+        let order = DeliveryOrder::of(&[0, 1, 0, 3, 1, 4], 5);
         assert_eq!((order.lost, order.duplicates, order.out_of_order, order.displacement), (1, 2, 0, 0));
-        assert_eq!(Order::of(&[], 3), Order { sent: 3, lost: 3, ..Order::default() });
+        assert_eq!(DeliveryOrder::of(&[], 3), DeliveryOrder { sent: 3, lost: 3, ..DeliveryOrder::default() });
     }
 }

@@ -1,4 +1,5 @@
-//! Messages as the closed loops send, receive and delete them: on one queue, each body with a number and a sum over all of it.
+//! Messages as the closed loops send, receive and delete them: on one queue, each body with a number and a sum over all
+//! of it.
 
 use std::net::SocketAddr;
 use std::sync::Mutex;
@@ -8,7 +9,7 @@ use anyhow::{Context, ensure};
 use serde_json::{Value, json};
 
 use super::client::Client;
-use super::load::{Random, body, number_of};
+use super::load::{LoadRandom, body, number_of};
 use crate::interrupt;
 use crate::report::ProgressLine;
 
@@ -55,8 +56,8 @@ impl Traffic {
     }
 
     /// Sends so many messages in one request, at most ten.
-    pub fn send(&self, client: &mut Client, count: u64, random: &mut Random) -> anyhow::Result<()> {
-        let message = |random: &mut Random| {
+    pub fn send(&self, client: &mut Client, count: u64, random: &mut LoadRandom) -> anyhow::Result<()> {
+        let message = |random: &mut LoadRandom| {
             let number = self.next.fetch_add(1, Ordering::Relaxed);
             let mut message = json!({"MessageBody": body(number as u32, self.body_bytes, random)});
             if let Some(groups) = self.fifo {
@@ -105,13 +106,14 @@ impl Traffic {
     }
 }
 
-/// Has `workers` connections do something `times` times together, and shows how far they are. The first failure ends all.
+/// Has `workers` connections do something `times` times together, and shows how far they are. The first failure ends
+/// all.
 pub fn share_out(
     server: SocketAddr,
     workers: usize,
     times: u64,
     what: &str,
-    step: impl Fn(&mut Client, &mut Random) -> anyhow::Result<()> + Sync,
+    step: impl Fn(&mut Client, &mut LoadRandom) -> anyhow::Result<()> + Sync,
 ) -> anyhow::Result<()> {
     let none_panics = "no worker panics";
     let (left, failed) = (AtomicU64::new(times), Mutex::new(None));
@@ -120,7 +122,7 @@ pub fn share_out(
         for at in 0..workers as u64 {
             let (left, failed, line, step) = (&left, &failed, &line, &step);
             scope.spawn(move || {
-                let (mut client, mut random) = (Client::new(server), Random(at));
+                let (mut client, mut random) = (Client::new(server), LoadRandom(at));
                 let one_less = |left: u64| left.checked_sub(1);
                 while let Ok(before) = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less) {
                     if before % 100 == 0 {

@@ -6,13 +6,13 @@ use std::process::ExitCode;
 use std::thread;
 
 use clap::Parser;
-use tailwater_sim::scenarios::{self, Failure, Scenario};
+use tailwater_sim::scenarios::{self, Scenario, ScenarioFailure};
 use tailwater_sim::{Plant, Report};
 
 /// Seeded simulation of the real code: crashes, lost writes, a bad network.
 #[derive(Parser)]
 #[command(version)]
-struct Options {
+struct SimFlags {
     /// Number of seeds to run, for each scenario.
     #[arg(long, default_value_t = 200)]
     seeds: u64,
@@ -40,7 +40,7 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    let options = Options::parse();
+    let options = SimFlags::parse();
     if options.list {
         for scenario in scenarios::ALL {
             println!("{:<20} {}", scenario.name, scenario.about);
@@ -93,7 +93,7 @@ fn replay(scenario: &Scenario, seed: u64, events: bool) -> u64 {
     }
 }
 
-fn run_seeds(scenario: &Scenario, options: &Options) -> u64 {
+fn run_seeds(scenario: &Scenario, options: &SimFlags) -> u64 {
     let jobs = options.jobs.or_else(|| thread::available_parallelism().ok()).unwrap_or(NonZero::<usize>::MIN);
     let (mut held, mut failures) = (0, 0);
     let mut total = Report::default();
@@ -118,7 +118,7 @@ fn run_seeds(scenario: &Scenario, options: &Options) -> u64 {
     failures
 }
 
-fn report(failure: &Failure) {
+fn report(failure: &ScenarioFailure) {
     eprintln!("FAILED {failure}");
     eprintln!("replay with: {}", failure.replay());
 }

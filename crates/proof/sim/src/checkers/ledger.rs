@@ -18,11 +18,11 @@ use std::collections::BTreeMap;
 
 use super::{Violation, ensure};
 
-/// A record of a [`Ledger`]; in the order of acceptance.
+/// A record of a [`DeliveryLedger`]; in the order of acceptance.
 pub type RecordId = u64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum LedgerState {
     Open,
     Lost,
     Kept,
@@ -31,8 +31,8 @@ enum State {
 
 /// One sequence of records.
 #[derive(Clone, Debug, Default)]
-pub struct Ledger {
-    states: Vec<State>,
+pub struct DeliveryLedger {
+    states: Vec<LedgerState>,
     /// The epoch that each was accepted in, and the owner it belongs to.
     origins: Vec<(u64, u8)>,
     /// Those in state `Lost`.
@@ -41,7 +41,7 @@ pub struct Ledger {
     trimmed: BTreeMap<u8, RecordId>,
 }
 
-impl Ledger {
+impl DeliveryLedger {
     /// An empty sequence.
     pub fn new() -> Self {
         Self::default()
@@ -55,7 +55,7 @@ impl Ledger {
     /// A record of `owner` was accepted, after all accepted before it. Failures that cut records begin another
     /// `epoch`.
     pub fn accepted(&mut self, epoch: u64, owner: u8) -> RecordId {
-        self.states.push(State::Open);
+        self.states.push(LedgerState::Open);
         self.origins.push((epoch, owner));
         self.next() - 1
     }
@@ -63,14 +63,14 @@ impl Ledger {
     /// A record was acknowledged.
     pub fn acknowledged(&mut self, id: RecordId) -> Result<(), Violation> {
         let state = &mut self.states[id as usize];
-        ensure(matches!(state, State::Open | State::Kept), || {
+        ensure(matches!(state, LedgerState::Open | LedgerState::Kept), || {
             format!("record {id} was acknowledged, though it is {state:?}")
         })?;
-        *state = State::Kept;
+        *state = LedgerState::Kept;
         // What acknowledges has begun a further file, which says that these were cut.
         for lost in std::mem::take(&mut self.lost) {
             if lost < id {
-                self.states[lost as usize] = State::Gone;
+                self.states[lost as usize] = LedgerState::Gone;
             } else {
                 self.lost.push(lost);
             }
@@ -81,11 +81,11 @@ impl Ledger {
     /// A record was reported lost.
     pub fn lost(&mut self, id: RecordId) -> Result<(), Violation> {
         let state = &mut self.states[id as usize];
-        ensure(matches!(state, State::Open | State::Lost | State::Gone), || {
+        ensure(matches!(state, LedgerState::Open | LedgerState::Lost | LedgerState::Gone), || {
             format!("record {id} was reported lost, though it is {state:?}")
         })?;
-        if *state == State::Open {
-            *state = State::Lost;
+        if *state == LedgerState::Open {
+            *state = LedgerState::Lost;
             self.lost.push(id);
         }
         Ok(())
@@ -100,7 +100,7 @@ impl Ledger {
     /// Number of records that have to be there.
     pub fn kept(&self) -> u64 {
         let needed = (0..self.states.len()).filter(|&id| self.is_needed(id));
-        needed.filter(|&id| self.states[id] == State::Kept).count() as u64
+        needed.filter(|&id| self.states[id] == LedgerState::Kept).count() as u64
     }
 
     fn is_needed(&self, id: usize) -> bool {
@@ -110,8 +110,8 @@ impl Ledger {
 
     /// Everything accepted so far, and not reported lost, was acknowledged at once.
     pub fn all_acknowledged(&mut self) {
-        for state in self.states.iter_mut().filter(|state| **state == State::Open) {
-            *state = State::Kept;
+        for state in self.states.iter_mut().filter(|state| **state == LedgerState::Open) {
+            *state = LedgerState::Kept;
         }
     }
 
@@ -125,7 +125,7 @@ impl Ledger {
         let mut is_found = vec![false; self.states.len()];
         for &id in found {
             ensure(id < self.next(), || format!("record {id} was found, but was never accepted"))?;
-            let gone = self.states[id as usize] == State::Gone;
+            let gone = self.states[id as usize] == LedgerState::Gone;
             ensure(!gone || !self.is_needed(id as usize), || {
                 format!("record {id} came back, though an earlier recovery did not find it")
             })?;
@@ -137,11 +137,11 @@ impl Ledger {
                 continue;
             }
             match (state, is_found[id]) {
-                (State::Kept, false) => {
+                (LedgerState::Kept, false) => {
                     return Err(Violation::new(format!("record {id} was acknowledged and is not there")));
                 }
-                (State::Open, false) => missing_open = Some(id),
-                (State::Open, true) => {
+                (LedgerState::Open, false) => missing_open = Some(id),
+                (LedgerState::Open, true) => {
                     if let Some(missing) =
                         missing_open.filter(|&gap| self.origins[gap].0 == self.origins[id].0)
                     {
@@ -153,7 +153,7 @@ impl Ledger {
             }
         }
         for (id, found) in is_found.into_iter().enumerate() {
-            self.states[id] = if found { State::Kept } else { State::Gone };
+            self.states[id] = if found { LedgerState::Kept } else { LedgerState::Gone };
         }
         self.lost.clear();
         Ok(())
@@ -164,8 +164,8 @@ impl Ledger {
 mod tests {
     use super::*;
 
-    fn ledger(accepted: u64) -> Ledger {
-        let mut ledger = Ledger::new();
+    fn ledger(accepted: u64) -> DeliveryLedger {
+        let mut ledger = DeliveryLedger::new();
         for _ in 0..accepted {
             ledger.accepted(1, 0);
         }

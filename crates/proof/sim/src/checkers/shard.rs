@@ -20,7 +20,7 @@ pub struct ShardChecker {
     /// Identities produced, acknowledged or not.
     produced: BTreeSet<u64>,
     /// What is at each offset, once anybody saw it or was told. Terms never decrease.
-    records: BTreeMap<u64, Known>,
+    records: BTreeMap<u64, KnownRecords>,
     /// The offset of each of these.
     offsets: BTreeMap<u64, u64>,
     acknowledged: BTreeSet<u64>,
@@ -34,7 +34,7 @@ pub struct ShardChecker {
 
 /// A record that was seen.
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct KnownRecords {
     identity: u64,
     term: u32,
 }
@@ -171,7 +171,7 @@ impl ShardChecker {
             }
             self.lose(offset, term);
         }
-        let known = self.records.entry(offset).or_insert(Known { identity, term }).identity;
+        let known = self.records.entry(offset).or_insert(KnownRecords { identity, term }).identity;
         ensure(known == identity, || {
             format!("offset {offset}: {how} record {identity:#x}, but it was {known:#x} before")
         })?;

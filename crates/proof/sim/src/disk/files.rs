@@ -8,7 +8,7 @@ use crate::rng::Rng;
 use crate::world::Crash;
 
 use super::inode::{Inode, Survival};
-use super::names::{Entry, Names};
+use super::names::{NameEntry, Names};
 use super::{Faults, SECTOR_BYTES};
 
 /// Room that a file takes is counted in these.
@@ -63,14 +63,14 @@ impl DiskState {
     pub(super) fn open(&self, path: &Path) -> io::Result<u64> {
         match self.names.get(path) {
             None => Err(io::ErrorKind::NotFound.into()),
-            Some(Entry::Dir) => Err(io::ErrorKind::IsADirectory.into()),
-            Some(Entry::File(inode)) => Ok(inode),
+            Some(NameEntry::Dir) => Err(io::ErrorKind::IsADirectory.into()),
+            Some(NameEntry::File(inode)) => Ok(inode),
         }
     }
 
     pub(super) fn create(&mut self, path: &Path) -> io::Result<u64> {
         let inode = self.inode_next;
-        self.names.link(path, Entry::File(inode))?;
+        self.names.link(path, NameEntry::File(inode))?;
         self.inode_next += 1;
         self.inodes.insert(inode, Inode::default());
         Ok(inode)
@@ -175,7 +175,7 @@ impl DiskState {
 
     pub(super) fn flip_bit(&mut self, path: &Path, position: u64, bit: u8) -> bool {
         match self.names.get(path) {
-            Some(Entry::File(inode)) => self.inode_mut(inode).flip_bit(position as usize, bit),
+            Some(NameEntry::File(inode)) => self.inode_mut(inode).flip_bit(position as usize, bit),
             _ => false,
         }
     }
@@ -186,7 +186,7 @@ impl DiskState {
 
     pub(super) fn contents(&self, path: &Path) -> Option<Vec<u8>> {
         match self.names.get(path) {
-            Some(Entry::File(inode)) => Some(self.inode(inode).bytes().to_vec()),
+            Some(NameEntry::File(inode)) => Some(self.inode(inode).bytes().to_vec()),
             _ => None,
         }
     }

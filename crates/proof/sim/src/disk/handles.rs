@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 
 use tailwater_env::{Disk, File, LockGuard, OpenMode};
 
-use crate::world::{Crash, Owner, Shared, kill};
+use crate::world::{Crash, ExecutorShared, Owner, kill};
 
 use super::SimDisk;
 use super::files::DiskState;
@@ -29,7 +29,7 @@ pub(super) struct Mount {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum HandleKind {
     Look,
     Read,
     Change,
@@ -44,7 +44,7 @@ impl Mount {
     /// One call: time passes before and after its effect, the power may fail in it.
     fn call<T>(
         &self,
-        kind: Kind,
+        kind: HandleKind,
         name: &'static str,
         arg: u64,
         effect: impl FnOnce(&mut DiskState) -> io::Result<T>,
@@ -53,7 +53,7 @@ impl Mount {
         let (before, after, last, power_before) = {
             let mut state = self.disk.state.lock();
             let (before, after) = costs(kind, &mut state);
-            let changes = kind == Kind::Change || kind == Kind::Sync;
+            let changes = kind == HandleKind::Change || kind == HandleKind::Sync;
             let last = changes && state.count_change();
             let power_before = last && state.rng.below(2) == 0;
             (before, after, last, power_before)
@@ -76,7 +76,7 @@ impl Mount {
     }
 
     /// The world, if this incarnation is still alive and has the disk.
-    fn shared(&self) -> io::Result<Arc<Shared>> {
+    fn shared(&self) -> io::Result<Arc<ExecutorShared>> {
         let shared = Weak::upgrade(&self.disk.shared).ok_or_else(dead)?;
         let (alive, attached) = shared
             .with(|core| (core.is_alive(self.owner), core.nodes[self.owner.node].disk().is(&self.disk)));
@@ -92,13 +92,13 @@ impl Mount {
     }
 }
 
-fn costs(kind: Kind, state: &mut DiskState) -> (u64, u64) {
+fn costs(kind: HandleKind, state: &mut DiskState) -> (u64, u64) {
     let rng = &mut state.rng;
     let (low, high) = match kind {
-        Kind::Look | Kind::Read => READ_NS,
-        Kind::Change => WRITE_NS,
-        Kind::Sync if rng.chance(SLOW_SYNC_PER_MILLION) => SLOW_SYNC_NS,
-        Kind::Sync => SYNC_NS,
+        HandleKind::Look | HandleKind::Read => READ_NS,
+        HandleKind::Change => WRITE_NS,
+        HandleKind::Sync if rng.chance(SLOW_SYNC_PER_MILLION) => SLOW_SYNC_NS,
+        HandleKind::Sync => SYNC_NS,
     };
     let total = rng.between(low, high);
     let before = rng.below(total + 1);
@@ -118,8 +118,8 @@ fn detached() -> io::Error {
 impl Disk for Mount {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
         let (kind, create) = match mode {
-            OpenMode::Read | OpenMode::ReadWrite => (Kind::Look, false),
-            OpenMode::CreateNew => (Kind::Change, true),
+            OpenMode::Read | OpenMode::ReadWrite => (HandleKind::Look, false),
+            OpenMode::CreateNew => (HandleKind::Change, true),
         };
         let inode = self.call(kind, "open", path_hash(path), |state| {
             if !create {
@@ -134,27 +134,29 @@ impl Disk for Mount {
     }
 
     fn create_dir_all(&self, dir: &Path) -> io::Result<()> {
-        self.call(Kind::Change, "mkdir", path_hash(dir), |state| state.names_mut().make_dirs(dir))
+        self.call(HandleKind::Change, "mkdir", path_hash(dir), |state| state.names_mut().make_dirs(dir))
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        self.call(Kind::Look, "list", path_hash(dir), |state| state.names().list(dir))
+        self.call(HandleKind::Look, "list", path_hash(dir), |state| state.names().list(dir))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.call(Kind::Change, "rename", path_hash(to), |state| state.names_mut().rename(from, to))
+        self.call(HandleKind::Change, "rename", path_hash(to), |state| state.names_mut().rename(from, to))
     }
 
     fn remove_file(&self, path: &Path) -> io::Result<()> {
-        self.call(Kind::Change, "remove", path_hash(path), |state| state.names_mut().unlink(path))
+        self.call(HandleKind::Change, "remove", path_hash(path), |state| state.names_mut().unlink(path))
     }
 
     fn remove_dir_all(&self, dir: &Path) -> io::Result<()> {
-        self.call(Kind::Change, "remove-dir", path_hash(dir), |state| state.names_mut().remove_dir_all(dir))
+        self.call(HandleKind::Change, "remove-dir", path_hash(dir), |state| {
+            state.names_mut().remove_dir_all(dir)
+        })
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        self.call(Kind::Sync, "sync-dir", path_hash(dir), |state| {
+        self.call(HandleKind::Sync, "sync-dir", path_hash(dir), |state| {
             let mut fault = state.faults.sync_dir;
             let strikes = fault.strikes(&mut state.rng);
             state.faults.sync_dir = fault;
@@ -166,23 +168,23 @@ impl Disk for Mount {
     }
 
     fn free_bytes(&self, _dir: &Path) -> io::Result<u64> {
-        self.call(Kind::Look, "free", 0, |state| Ok(state.capacity.saturating_sub(state.used())))
+        self.call(HandleKind::Look, "free", 0, |state| Ok(state.capacity.saturating_sub(state.used())))
     }
 
     fn lock(&self, path: &Path) -> io::Result<LockGuard> {
-        let lock = self.call(Kind::Change, "lock", path_hash(path), |state| state.lock(path))?;
-        Ok(Box::new(Lock { disk: self.disk.clone(), path: path.to_owned(), lock }))
+        let lock = self.call(HandleKind::Change, "lock", path_hash(path), |state| state.lock(path))?;
+        Ok(Box::new(SimLock { disk: self.disk.clone(), path: path.to_owned(), lock }))
     }
 }
 
 /// Held until it is dropped or its node crashes.
-struct Lock {
+struct SimLock {
     disk: SimDisk,
     path: PathBuf,
     lock: u64,
 }
 
-impl Drop for Lock {
+impl Drop for SimLock {
     fn drop(&mut self) {
         self.disk.state.lock().unlock(&self.path, self.lock);
     }
@@ -202,7 +204,7 @@ impl SimFile {
 
 impl File for SimFile {
     fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
-        self.mount.call(Kind::Read, "read", position, |state| {
+        self.mount.call(HandleKind::Read, "read", position, |state| {
             let mut fault = state.faults.read;
             let strikes = fault.strikes(&mut state.rng);
             state.faults.read = fault;
@@ -215,20 +217,21 @@ impl File for SimFile {
 
     fn write_all_at(&self, bytes: &[u8], position: u64) -> io::Result<()> {
         self.expect_writable()?;
-        self.mount.call(Kind::Change, "write", position, |state| state.write(self.inode, bytes, position))
+        self.mount
+            .call(HandleKind::Change, "write", position, |state| state.write(self.inode, bytes, position))
     }
 
     fn len(&self) -> io::Result<u64> {
-        self.mount.call(Kind::Look, "len", self.inode, |state| Ok(state.inode(self.inode).len()))
+        self.mount.call(HandleKind::Look, "len", self.inode, |state| Ok(state.inode(self.inode).len()))
     }
 
     fn set_len(&self, length: u64) -> io::Result<()> {
         self.expect_writable()?;
-        self.mount.call(Kind::Change, "set-len", length, |state| state.set_len(self.inode, length))
+        self.mount.call(HandleKind::Change, "set-len", length, |state| state.set_len(self.inode, length))
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.mount.call(Kind::Sync, "sync", self.inode, |state| state.sync(self.inode))
+        self.mount.call(HandleKind::Sync, "sync", self.inode, |state| state.sync(self.inode))
     }
 }
 

@@ -5,7 +5,7 @@ use crate::rng::Rng;
 use super::SECTOR_BYTES;
 
 /// What was done to a file since its last successful sync.
-enum Pending {
+enum PendingWrites {
     Write { position: u64, bytes: Vec<u8> },
     SetLen(u64),
 }
@@ -42,7 +42,7 @@ pub(super) struct Inode {
     current: Vec<u8>,
     /// What is on the disk for certain.
     durable: Vec<u8>,
-    pending: Vec<Pending>,
+    pending: Vec<PendingWrites>,
 }
 
 impl Inode {
@@ -63,19 +63,19 @@ impl Inode {
 
     pub(super) fn write(&mut self, bytes: &[u8], position: u64) {
         write_into(&mut self.current, bytes, position);
-        self.pending.push(Pending::Write { position, bytes: bytes.to_vec() });
+        self.pending.push(PendingWrites::Write { position, bytes: bytes.to_vec() });
     }
 
     pub(super) fn set_len(&mut self, length: u64) {
         self.current.resize(length as usize, 0);
-        self.pending.push(Pending::SetLen(length));
+        self.pending.push(PendingWrites::SetLen(length));
     }
 
     pub(super) fn sync(&mut self) {
         for pending in std::mem::take(&mut self.pending) {
             match pending {
-                Pending::Write { position, bytes } => write_into(&mut self.durable, &bytes, position),
-                Pending::SetLen(length) => self.durable.resize(length as usize, 0),
+                PendingWrites::Write { position, bytes } => write_into(&mut self.durable, &bytes, position),
+                PendingWrites::SetLen(length) => self.durable.resize(length as usize, 0),
             }
         }
     }
@@ -126,7 +126,7 @@ impl Inode {
                 }
             };
             match pending {
-                Pending::Write { position, bytes } => {
+                PendingWrites::Write { position, bytes } => {
                     longest = longest.max(position + bytes.len() as u64);
                     if whole {
                         write_into(&mut self.durable, &bytes, position);
@@ -134,11 +134,11 @@ impl Inode {
                         write_torn(&mut self.durable, &bytes, position, rng);
                     }
                 }
-                Pending::SetLen(length) if whole => {
+                PendingWrites::SetLen(length) if whole => {
                     self.durable.resize(length as usize, 0);
                     longest = longest.max(length);
                 }
-                Pending::SetLen(_) => {}
+                PendingWrites::SetLen(_) => {}
             }
         }
         // A length may reach the disk without the bytes below it.

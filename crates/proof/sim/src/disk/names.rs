@@ -10,59 +10,61 @@ use super::inode::Survival;
 
 /// What a name stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Entry {
+pub(super) enum NameEntry {
     Dir,
     File(u64),
 }
 
 /// A change of names that its directory has not synced.
 #[derive(Debug)]
-enum Change {
-    Link { path: PathBuf, entry: Entry },
-    Unlink { path: PathBuf, entry: Entry },
-    Rename { from: PathBuf, to: PathBuf, entry: Entry },
+enum NameChange {
+    Link { path: PathBuf, entry: NameEntry },
+    Unlink { path: PathBuf, entry: NameEntry },
+    Rename { from: PathBuf, to: PathBuf, entry: NameEntry },
 }
 
-impl Change {
+impl NameChange {
     /// Whether syncing `dir` makes it durable; a rename between directories needs the one it leads to.
     fn lies_in(&self, dir: &Path) -> bool {
         match self {
-            Change::Link { path, .. } | Change::Unlink { path, .. } => path.parent() == Some(dir),
-            Change::Rename { to, .. } => to.parent() == Some(dir),
+            NameChange::Link { path, .. } | NameChange::Unlink { path, .. } => path.parent() == Some(dir),
+            NameChange::Rename { to, .. } => to.parent() == Some(dir),
         }
     }
 }
 
-type Tree = BTreeMap<PathBuf, Entry>;
+type NameTree = BTreeMap<PathBuf, NameEntry>;
 
 /// All names of a disk. The root is always there.
 #[derive(Default)]
 pub(super) struct Names {
-    current: Tree,
-    durable: Tree,
-    pending: Vec<Change>,
+    current: NameTree,
+    durable: NameTree,
+    pending: Vec<NameChange>,
 }
 
 impl Names {
-    pub(super) fn get(&self, path: &Path) -> Option<Entry> {
-        if path.parent().is_none() { Some(Entry::Dir) } else { self.current.get(path).copied() }
+    pub(super) fn get(&self, path: &Path) -> Option<NameEntry> {
+        if path.parent().is_none() { Some(NameEntry::Dir) } else { self.current.get(path).copied() }
     }
 
     pub(super) fn files(&self) -> impl Iterator<Item = (&PathBuf, u64)> {
         self.current.iter().filter_map(|(path, entry)| match entry {
-            Entry::File(inode) => Some((path, *inode)),
-            Entry::Dir => None,
+            NameEntry::File(inode) => Some((path, *inode)),
+            NameEntry::Dir => None,
         })
     }
 
     /// Inodes that a name may stand for, before or after a crash.
     pub(super) fn inodes(&self) -> impl Iterator<Item = u64> {
         let pending = self.pending.iter().map(|change| match change {
-            Change::Link { entry, .. } | Change::Unlink { entry, .. } | Change::Rename { entry, .. } => entry,
+            NameChange::Link { entry, .. }
+            | NameChange::Unlink { entry, .. }
+            | NameChange::Rename { entry, .. } => entry,
         });
         self.current.values().chain(self.durable.values()).chain(pending).filter_map(|entry| match entry {
-            Entry::File(inode) => Some(*inode),
-            Entry::Dir => None,
+            NameEntry::File(inode) => Some(*inode),
+            NameEntry::Dir => None,
         })
     }
 
@@ -75,14 +77,14 @@ impl Names {
             .collect())
     }
 
-    pub(super) fn link(&mut self, path: &Path, entry: Entry) -> io::Result<()> {
+    pub(super) fn link(&mut self, path: &Path, entry: NameEntry) -> io::Result<()> {
         let parent = path.parent().ok_or(io::ErrorKind::AlreadyExists)?;
         self.expect_dir(parent)?;
         if self.current.contains_key(path) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
         self.current.insert(path.to_owned(), entry);
-        self.pending.push(Change::Link { path: path.to_owned(), entry });
+        self.pending.push(NameChange::Link { path: path.to_owned(), entry });
         Ok(())
     }
 
@@ -91,9 +93,9 @@ impl Names {
         above.reverse();
         for dir in above {
             match self.get(dir) {
-                Some(Entry::Dir) => {}
-                Some(Entry::File(_)) => return Err(io::ErrorKind::NotADirectory.into()),
-                None => self.link(dir, Entry::Dir)?,
+                Some(NameEntry::Dir) => {}
+                Some(NameEntry::File(_)) => return Err(io::ErrorKind::NotADirectory.into()),
+                None => self.link(dir, NameEntry::Dir)?,
             }
         }
         Ok(())
@@ -106,17 +108,17 @@ impl Names {
             return Ok(());
         }
         apply_rename(&mut self.current, from, to, entry);
-        self.pending.push(Change::Rename { from: from.to_owned(), to: to.to_owned(), entry });
+        self.pending.push(NameChange::Rename { from: from.to_owned(), to: to.to_owned(), entry });
         Ok(())
     }
 
     pub(super) fn unlink(&mut self, path: &Path) -> io::Result<()> {
         match self.current.get(path) {
             None => Err(io::ErrorKind::NotFound.into()),
-            Some(Entry::Dir) => Err(io::ErrorKind::IsADirectory.into()),
+            Some(NameEntry::Dir) => Err(io::ErrorKind::IsADirectory.into()),
             Some(&entry) => {
                 self.current.remove(path);
-                self.pending.push(Change::Unlink { path: path.to_owned(), entry });
+                self.pending.push(NameChange::Unlink { path: path.to_owned(), entry });
                 Ok(())
             }
         }
@@ -124,7 +126,7 @@ impl Names {
 
     pub(super) fn remove_dir_all(&mut self, dir: &Path) -> io::Result<()> {
         self.expect_dir(dir)?;
-        let inside: Vec<(PathBuf, Entry)> = self
+        let inside: Vec<(PathBuf, NameEntry)> = self
             .current
             .range(dir.to_path_buf()..)
             .take_while(|(path, _)| path.starts_with(dir))
@@ -133,7 +135,7 @@ impl Names {
         // Deepest first, as an operating system does it.
         for (path, entry) in inside.into_iter().rev() {
             self.current.remove(&path);
-            self.pending.push(Change::Unlink { path, entry });
+            self.pending.push(NameChange::Unlink { path, entry });
         }
         Ok(())
     }
@@ -169,7 +171,7 @@ impl Names {
         let paths: Vec<PathBuf> = self.durable.keys().cloned().collect();
         for path in paths {
             let parent = path.parent().expect("only the root has none, and it is not in the tree");
-            if parent.parent().is_some() && self.durable.get(parent) != Some(&Entry::Dir) {
+            if parent.parent().is_some() && self.durable.get(parent) != Some(&NameEntry::Dir) {
                 self.durable.remove(&path);
             }
         }
@@ -178,34 +180,34 @@ impl Names {
 
     fn expect_dir(&self, dir: &Path) -> io::Result<()> {
         match self.get(dir) {
-            Some(Entry::Dir) => Ok(()),
-            Some(Entry::File(_)) => Err(io::ErrorKind::NotADirectory.into()),
+            Some(NameEntry::Dir) => Ok(()),
+            Some(NameEntry::File(_)) => Err(io::ErrorKind::NotADirectory.into()),
             None => Err(io::ErrorKind::NotFound.into()),
         }
     }
 }
 
-fn apply(tree: &mut Tree, change: &Change) {
+fn apply(tree: &mut NameTree, change: &NameChange) {
     match change {
-        Change::Link { path, entry } => {
+        NameChange::Link { path, entry } => {
             tree.insert(path.clone(), *entry);
         }
-        Change::Unlink { path, entry } => {
+        NameChange::Unlink { path, entry } => {
             if tree.get(path) == Some(entry) {
                 tree.remove(path);
             }
         }
-        Change::Rename { from, to, entry } => apply_rename(tree, from, to, *entry),
+        NameChange::Rename { from, to, entry } => apply_rename(tree, from, to, *entry),
     }
 }
 
-fn apply_rename(tree: &mut Tree, from: &Path, to: &Path, entry: Entry) {
+fn apply_rename(tree: &mut NameTree, from: &Path, to: &Path, entry: NameEntry) {
     if tree.get(from) == Some(&entry) {
         tree.remove(from);
     }
     tree.insert(to.to_owned(), entry);
-    if entry == Entry::Dir {
-        let inside: Vec<(PathBuf, Entry)> = tree
+    if entry == NameEntry::Dir {
+        let inside: Vec<(PathBuf, NameEntry)> = tree
             .range(from.to_path_buf()..)
             .take_while(|(path, _)| path.starts_with(from))
             .map(|(path, &entry)| (path.clone(), entry))

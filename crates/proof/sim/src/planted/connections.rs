@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use prost::Message;
-use tailwater_cache::layout::{Entry, encode_entry};
+use tailwater_cache::layout::{Item, encode_entry};
 use tailwater_cache::protocol::{METHOD_MUTATE, MutateReply, MutateRequest, Outcome, encode_mutate};
 use tailwater_format::{ChunkKey, Position, SegmentId, ShardId, StreamId, TailPage, Term};
 use tailwater_rma::{
@@ -40,7 +40,7 @@ impl PlantedConnection {
         let mut rest = &request.entries[..];
         let mut entries = Vec::new();
         while !rest.is_empty() {
-            let entry = Entry::parse(rest).ok()?;
+            let entry = Item::parse(rest).ok()?;
             rest = &rest[entry.bytes.len()..];
             let value = (!entry.tombstone).then(|| self.change_value(entry.key, entry.value));
             entries.push(encode_entry(entry.key, entry.version, value.as_deref()));
@@ -54,7 +54,7 @@ impl PlantedConnection {
         let mut rest = &request.entries[..];
         let (mut entries, mut aliases) = (Vec::new(), Vec::new());
         while !rest.is_empty() {
-            let entry = Entry::parse(rest).ok()?;
+            let entry = Item::parse(rest).ok()?;
             rest = &rest[entry.bytes.len()..];
             let value = (!entry.tombstone).then_some(entry.value);
             entries.push(encode_entry(entry.key, entry.version, value));
@@ -124,7 +124,7 @@ impl PlantedConnection {
         let mut rest = &request.entries[..];
         let mut count = 0;
         while !rest.is_empty() {
-            rest = &rest[Entry::parse(rest).ok()?.bytes.len()..];
+            rest = &rest[Item::parse(rest).ok()?.bytes.len()..];
             count += 1;
         }
         Some(MutateReply::of(&vec![Outcome::Applied; count]).encode_to_vec().into())

@@ -10,7 +10,7 @@ use tailwater_env::BoxFuture;
 use tailwater_format::TailPage;
 use tailwater_format::tails::{tail_page_key, tail_page_of};
 use tailwater_format::{Offset, Position, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId, Tail};
-use tailwater_tail::{Cells, DurableSource, ReaderConfig, SegmentInfo, SourceError};
+use tailwater_tail::{Cells, DurableSource, ReaderConfig, SourceError, SourceSegment};
 
 use super::Plant;
 
@@ -81,7 +81,7 @@ impl DurableSource for ToldOnce {
         &self,
         shard: ShardId,
         from: SegmentNumber,
-    ) -> BoxFuture<'_, Result<Vec<SegmentInfo>, SourceError>> {
+    ) -> BoxFuture<'_, Result<Vec<SourceSegment>, SourceError>> {
         self.source.segments(shard, from)
     }
 }

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use prost::Message;
 use tailwater_env::Env;
 use tailwater_format::{Offset, ShardId, ShardNumber, StreamId, Term};
-use tailwater_log::{AppendError, Appended, Fetched, Log, ReadError};
+use tailwater_log::{AppendAnswer, AppendError, Fetched, Log, ReadError};
 use tailwater_meta::{Expect, Op};
 
 use super::Plant;
@@ -24,7 +24,7 @@ const SPOIL_EVERY: Duration = Duration::from_micros(200);
 
 /// A shard's producers as metadata has them, those from some offset on left out.
 #[derive(Clone, PartialEq, prost::Message)]
-struct Producers {
+struct PlantedProducers {
     #[prost(uint64, tag = "1")]
     upto: u64,
     #[prost(bytes = "vec", repeated, tag = "2")]
@@ -54,7 +54,8 @@ impl Plant {
         }
     }
 
-    /// Where a one-sided reader goes on that is told that what is before `log_start` was removed, and with the bug is not.
+    /// Where a one-sided reader goes on that is told that what is before `log_start` was removed, and with the bug is
+    /// not.
     pub fn untold(self, log_start: Offset) -> Option<Offset> {
         (self == Plant::TruncationNotTold).then_some(log_start)
     }
@@ -67,10 +68,10 @@ impl Plant {
         batch: Bytes,
         next: Offset,
         count: usize,
-    ) -> Result<Appended, AppendError> {
+    ) -> Result<AppendAnswer, AppendError> {
         if self == Plant::DuplicateAnsweredEarly {
             let last_offset = Offset(next.0 + count as u64 - 1);
-            return Ok(Appended {
+            return Ok(AppendAnswer {
                 base_offset: next,
                 last_offset,
                 append_time_ms: 0,
@@ -83,7 +84,7 @@ impl Plant {
 
     /// What spoils, for as long as the process lives, what metadata has of the shards' producers, if that is the bug.
     pub fn spoil_producers(self, env: &Env, log: &Log) -> Option<impl Future<Output = ()> + Send + use<>> {
-        let spoil: fn(&mut Producers) = match self {
+        let spoil: fn(&mut PlantedProducers) = match self {
             Plant::ProducersSnapshotEmpty => |stored| stored.producers.clear(),
             Plant::ProducersNotReplayed => |stored| stored.upto = i64::MAX as u64,
             _ => return None,
@@ -93,7 +94,7 @@ impl Plant {
             loop {
                 env.sleep(SPOIL_EVERY).await;
                 for (key, found) in log.meta().list(PRODUCERS).await.unwrap_or_default() {
-                    let Ok(mut stored) = Producers::decode(found.value.clone()) else { continue };
+                    let Ok(mut stored) = PlantedProducers::decode(found.value.clone()) else { continue };
                     spoil(&mut stored);
                     let value = Bytes::from(stored.encode_to_vec());
                     if value != found.value {

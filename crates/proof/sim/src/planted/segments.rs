@@ -1,7 +1,7 @@
 //! A store that goes on in segments which it found at its start.
 
 use tailwater_format::{Position, SegmentId};
-use tailwater_journal::{Append, JournalPosition};
+use tailwater_journal::{JournalAppendOptions, JournalPosition};
 use tailwater_store::{SegmentStore, StoreError, TAG};
 
 /// Puts the record of an append into the journal, as the store does for a segment that takes appends: kind 2,
@@ -20,6 +20,6 @@ pub(super) fn append_all_the_same(
     header.extend_from_slice(&[0; 4]);
     header.extend_from_slice(&position.0.to_le_bytes());
     let journal = store.journal();
-    let append = Append::new(journal.incarnation());
+    let append = JournalAppendOptions::new(journal.incarnation());
     journal.append(TAG, &[&header, entry], append).map_err(StoreError::Journal)
 }

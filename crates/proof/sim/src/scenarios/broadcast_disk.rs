@@ -1,12 +1,13 @@
-//! One replica of a broadcast and its disk, the real one of `tailwater_broadcast_server::disk`, through many lives: a publisher
-//! that tries again, collections by key, checkpoints all the time; a disk that fails or gets full, crashes at any I/O,
-//! recovery included.
+//! One replica of a broadcast and its disk, the real one of `tailwater_broadcast_server::disk`, through many lives: a
+//! publisher that tries again, collections by key, checkpoints all the time; a disk that fails or gets full, crashes at
+//! any I/O, recovery included.
 //!
 //! Checked: what was acknowledged is there after every start, each event once and under the number that its publisher
-//! gave it; what is collected has been so by an event that is there; and where the disk works again, so does the replica.
+//! gave it; what is collected has been so by an event that is there; and where the disk works again, so does the
+//! replica.
 //!
-//! In one variant the region begins anew in some of the lives, and the replica drops what it has: after every start all of that is
-//! still what the replica has, or all of it lies aside.
+//! In one variant the region begins anew in some of the lives, and the replica drops what it has: after every start all
+//! of that is still what the replica has, or all of it lies aside.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,9 +18,9 @@ use parking_lot::Mutex;
 use tailwater_broadcast::HistoryOptions;
 use tailwater_broadcast::checks::{Observer, Published};
 use tailwater_broadcast::message::{Chain, Member, Message, PublisherId, Role};
-use tailwater_broadcast::recovered::Recovered;
+use tailwater_broadcast::recovered::RecoveredStream;
 use tailwater_broadcast::replica::stream::StreamState;
-use tailwater_broadcast::replica::{Config, Output, Peer, Replica, size_of_message};
+use tailwater_broadcast::replica::{Config, Peer, Replica, ReplicaOutput, size_of_message};
 use tailwater_broadcast::{Batch, Collect, Content, Durability, Event, Kind, Stream, Writer};
 use tailwater_broadcast_server::disk::{Disk, DiskOptions, Keeper, checkpoint};
 use tailwater_env::{Env, OpenMode};
@@ -239,21 +240,21 @@ fn chain(epoch: u64, lineage: u64, head: u64, joining: Option<u64>) -> Chain {
 }
 
 /// What lies aside of a lineage.
-fn aside(env: &Env, lineage: u64) -> Result<Recovered, String> {
+fn aside(env: &Env, lineage: u64) -> Result<RecoveredStream, String> {
     let path = Path::new(DIR).join(format!("aside-{lineage:016x}")).join("checkpoint");
     let file =
         env.disk().open(&path, OpenMode::Read).map_err(|error| format!("{}: {error}", path.display()))?;
     let mut reader = checkpoint::Reader::open(file).map_err(|error| error.to_string())?;
-    let mut recovered = Recovered::new(HistoryOptions::default());
+    let mut recovered = RecoveredStream::new(HistoryOptions::default());
     while let Some(record) = reader.next_record().map_err(|error| error.to_string())? {
         recovered.apply(record)?;
     }
     Ok(recovered)
 }
 
-/// That a disk is of the newest lineage, or of the one before if nothing was acknowledged since; and in the first case all that was
-/// acknowledged in that lies aside.
-fn look_at_lineage(model: &mut Model, found: u64, aside: Option<&Recovered>) -> Result<(), Violation> {
+/// That a disk is of the newest lineage, or of the one before if nothing was acknowledged since; and in the first case
+/// all that was acknowledged in that lies aside.
+fn look_at_lineage(model: &mut Model, found: u64, aside: Option<&RecoveredStream>) -> Result<(), Violation> {
     if let Some((lineage, acknowledged)) = model.before.take() {
         if let Some(aside) = aside {
             ensure(aside.lineages().own == lineage, || {
@@ -341,7 +342,7 @@ async fn run_replica(env: Env, mut replica: Replica, mut keeper: Keeper, model: 
         }
         for output in replica.outputs() {
             match output {
-                Output::Send(link, message) => {
+                ReplicaOutput::Send(link, message) => {
                     replica.drained(link, size_of_message(&message));
                     let mut model = model.lock();
                     match message {
@@ -356,7 +357,7 @@ async fn run_replica(env: Env, mut replica: Replica, mut keeper: Keeper, model: 
                         _ => {}
                     }
                 }
-                Output::Close(_, why) => model.lock().note(Err(Violation::new(why))),
+                ReplicaOutput::Close(_, why) => model.lock().note(Err(Violation::new(why))),
                 output => keeper.take(output),
             }
         }

@@ -19,7 +19,7 @@ use crate::planted::Plant;
 use crate::rng::Rng;
 use crate::world::{Crash, Node, World};
 
-use super::cells::{self, Kind};
+use super::cells::{self, CellsKind};
 
 const KEYS: u64 = 12;
 const CLIENT_NAMES: [&str; 3] = ["client-0", "client-1", "client-2"];
@@ -27,7 +27,7 @@ const VALUE_BYTES_MAX: u64 = 6_000;
 const DURATION: Duration = Duration::from_millis(200);
 
 #[derive(Default)]
-struct State {
+struct CacheScenario {
     /// (key, client, number) of every value that was handed to a SET.
     offered: BTreeSet<(u64, u64, u64)>,
     /// The latest version that was acknowledged for a key, and whether it was ever erased.
@@ -39,7 +39,7 @@ struct State {
     report: Report,
 }
 
-type Outside = Arc<Mutex<State>>;
+type Outside = Arc<Mutex<CacheScenario>>;
 
 /// Runs the scenario.
 pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
@@ -48,7 +48,7 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
     let backends = cells::backend_nodes(world);
     let buckets = rng.between(1, 8);
     for (number, node) in backends.iter().enumerate() {
-        cells::start_backend(&net, node, number, Kind::Data, buckets);
+        cells::start_backend(&net, node, number, CellsKind::Data, buckets);
     }
     if rng.below(2) == 0 {
         net.set_weather(Weather::FOUL);
@@ -58,7 +58,7 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
     for (number, name) in CLIENT_NAMES.iter().enumerate() {
         let node = world.node(name);
         let env = node.env();
-        let cell = world.run(cells::connect(&net, &node, &env, Kind::Data, plant))?;
+        let cell = world.run(cells::connect(&net, &node, &env, CellsKind::Data, plant))?;
         let client = Client {
             env: env.clone(),
             cell,
@@ -125,11 +125,11 @@ async fn break_backends(
         backends[number].crash(Crash::Process);
         outside.sleep(Duration::from_micros(rng.below(40_000))).await;
         backends[number].start();
-        cells::start_backend(&net, &backends[number], number, Kind::Data, buckets);
+        cells::start_backend(&net, &backends[number], number, CellsKind::Data, buckets);
     }
 }
 
-impl State {
+impl CacheScenario {
     /// What a get answers was set for that key, whole.
     fn check_value(&self, key: u64, lookup: &Lookup) -> Result<(), Violation> {
         let Lookup::Hit { value, .. } = lookup else { return Ok(()) };

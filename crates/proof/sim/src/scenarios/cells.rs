@@ -17,20 +17,20 @@ const BACKEND_NAMES: [&str; BACKENDS] = ["backend-0", "backend-1", "backend-2"];
 
 /// One cell of the scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum CellsKind {
     Data,
     Metadata,
 }
 
-impl Kind {
+impl CellsKind {
     fn address(self, backend: usize) -> String {
         format!("{self:?}/{backend}")
     }
 
     fn config_id(self) -> u64 {
         match self {
-            Kind::Data => 0xda7a,
-            Kind::Metadata => 0x4e7a,
+            CellsKind::Data => 0xda7a,
+            CellsKind::Metadata => 0x4e7a,
         }
     }
 }
@@ -42,13 +42,13 @@ pub(super) fn backend_nodes(world: &crate::world::World) -> Vec<Node> {
 
 /// Starts the backends of both cells on a node that is up.
 pub(super) fn start_backends(net: &Net, node: &Node, number: usize, buckets: u64) {
-    for kind in [Kind::Data, Kind::Metadata] {
+    for kind in [CellsKind::Data, CellsKind::Metadata] {
         start_backend(net, node, number, kind, buckets);
     }
 }
 
 /// Starts one backend.
-pub(super) fn start_backend(net: &Net, node: &Node, number: usize, kind: Kind, buckets: u64) {
+pub(super) fn start_backend(net: &Net, node: &Node, number: usize, kind: CellsKind, buckets: u64) {
     let config = BackendConfig {
         capacity_bytes: 4 << 20,
         buckets,
@@ -65,7 +65,7 @@ pub(super) fn start_backend(net: &Net, node: &Node, number: usize, kind: Kind, b
 }
 
 /// A client of a cell, on `node`, whose SETs go through `plant`.
-pub(super) async fn connect(net: &Net, node: &Node, env: &Env, kind: Kind, plant: Plant) -> Cell {
+pub(super) async fn connect(net: &Net, node: &Node, env: &Env, kind: CellsKind, plant: Plant) -> Cell {
     let connector = NetConnector { net: net.clone(), node: node.clone(), kind, plant };
     let backends = Backends::through(Arc::new(connector), BACKENDS);
     let client_id = env.random_u64() as u32;
@@ -76,7 +76,7 @@ pub(super) async fn connect(net: &Net, node: &Node, env: &Env, kind: Kind, plant
 struct NetConnector {
     net: Net,
     node: Node,
-    kind: Kind,
+    kind: CellsKind,
     plant: Plant,
 }
 

@@ -29,7 +29,7 @@ use std::time::Duration;
 use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
 use tailwater_env::Env;
 use tailwater_format::{Offset, ShardId, ShardNumber, StreamId};
-use tailwater_log::{Durability, Log, StreamConfig};
+use tailwater_log::{Log, StreamConfig, StreamDurability};
 use tailwater_tail::Cells;
 use tokio::sync::watch;
 
@@ -39,7 +39,7 @@ use crate::planted::Plant;
 use crate::rng::Rng;
 use crate::world::{Crash, Node, Outside, World};
 
-use super::cells::{self, Kind};
+use super::cells::{self, CellsKind};
 use super::lives::make_data_dir;
 pub(super) use client::{decode, encode};
 pub(super) use owner::{draw_config, draw_stream};
@@ -55,12 +55,12 @@ const LATE_READER: u64 = 100;
 const STREAM: &str = "stream";
 
 /// What everybody in the scenario shares: the world from outside.
-struct Shared {
+struct ClusterShared {
     outside: Outside,
     net: Net,
     /// Where the log may be opened; the disk with the data goes from one to the other.
     owners: [Node; 2],
-    /// Which of them has the disk. The other one may still run: see [`Shared::former`].
+    /// Which of them has the disk. The other one may still run: see [`ClusterShared::former`].
     current: watch::Sender<usize>,
     backends: Vec<Node>,
     stream_config: StreamConfig,
@@ -72,11 +72,11 @@ struct Shared {
     plant: Plant,
     /// The log as opened by each owner's process, and the process's view of the world; stale once it is down.
     logs: Mutex<[Option<(Log, Env)>; 2]>,
-    state: Mutex<State>,
+    state: Mutex<ClusterState>,
 }
 
 #[derive(Default)]
-struct State {
+struct ClusterState {
     /// What was acknowledged may be lost, if a new term shows it.
     may_lose: bool,
     /// The stream each time it was created; the last one is the one there is.
@@ -103,12 +103,12 @@ struct Stream {
     deleted: bool,
 }
 
-/// Which of [`State::streams`].
+/// Which of [`ClusterState::streams`].
 type Generation = usize;
 
-type Cluster = Arc<Shared>;
+type Cluster = Arc<ClusterShared>;
 
-impl State {
+impl ClusterState {
     fn note(&mut self, result: Result<(), Violation>) {
         if let Err(violation) = result {
             self.violation.get_or_insert(violation);
@@ -121,7 +121,7 @@ impl State {
     }
 }
 
-impl Shared {
+impl ClusterShared {
     fn note(&self, result: Result<(), Violation>) {
         self.state.lock().note(result);
     }
@@ -204,7 +204,7 @@ impl Shared {
 
     /// Whether what readers see, and what is acknowledged, need not be synced.
     fn is_interval(&self) -> bool {
-        self.stream_config.durability == Durability::Interval && self.plant != Plant::IntervalAsFsync
+        self.stream_config.durability == StreamDurability::Interval && self.plant != Plant::IntervalAsFsync
     }
 
     fn is_over(&self) -> bool {
@@ -213,8 +213,8 @@ impl Shared {
 
     /// Both cells, as a client on `node` sees them.
     async fn cells(&self, node: &Node, env: &Env, plant: Plant) -> Cells {
-        let data = cells::connect(&self.net, node, env, Kind::Data, plant).await;
-        let metadata = cells::connect(&self.net, node, env, Kind::Metadata, plant).await;
+        let data = cells::connect(&self.net, node, env, CellsKind::Data, plant).await;
+        let metadata = cells::connect(&self.net, node, env, CellsKind::Metadata, plant).await;
         Cells { data, metadata }
     }
 }
@@ -226,8 +226,8 @@ fn shard_id(stream: StreamId, shard: u32) -> ShardId {
 /// Runs the scenario.
 pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
     let durability = match plant {
-        Plant::IntervalAsFsync => Durability::Interval,
-        _ => Durability::Fsync,
+        Plant::IntervalAsFsync => StreamDurability::Interval,
+        _ => StreamDurability::Fsync,
     };
     let rng = Rng::new(world.seed(), "scenario/cluster");
     run_with(world, plant, rng, durability, false, false)
@@ -238,19 +238,19 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
 pub fn run_interval(world: &mut World, plant: Plant) -> Result<Report, Violation> {
     let mut rng = Rng::new(world.seed(), "scenario/cluster-interval");
     let kills_only = rng.below(2) == 0;
-    run_with(world, plant, rng, Durability::Interval, kills_only, !kills_only)
+    run_with(world, plant, rng, StreamDurability::Interval, kills_only, !kills_only)
 }
 
 fn run_with(
     world: &mut World,
     plant: Plant,
     mut rng: Rng,
-    durability: Durability,
+    durability: StreamDurability,
     kills_only: bool,
     may_lose: bool,
 ) -> Result<Report, Violation> {
     let shards = rng.between(1, 3) as u32;
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(ClusterShared {
         outside: world.outside(),
         net: Net::new(world),
         owners: OWNER_NAMES.map(|name| world.node(name)),
@@ -263,7 +263,7 @@ fn run_with(
         buckets: rng.between(4, 64),
         plant,
         logs: Mutex::default(),
-        state: Mutex::new(State { may_lose, ..State::default() }),
+        state: Mutex::new(ClusterState { may_lose, ..ClusterState::default() }),
     });
     make_data_dir(shared.owner());
     shared.owners[1].crash(Crash::Process);
@@ -324,7 +324,7 @@ async fn settle(shared: Cluster) {
     }
 }
 
-impl Shared {
+impl ClusterShared {
     /// How many appends to each shard of the stream there is were acknowledged.
     fn acknowledged(&self) -> (usize, Vec<u64>) {
         let state = self.state.lock();

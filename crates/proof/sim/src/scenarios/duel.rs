@@ -26,7 +26,7 @@ use crate::planted::Plant;
 use crate::rng::Rng;
 use crate::world::{Crash, Node, World};
 
-use super::cells::{self, Kind};
+use super::cells::{self, CellsKind};
 
 const OWNERS: [&str; 3] = ["owner-0", "owner-1", "owner-2"];
 /// Longest time between a takeover and the end of the lock's holder before, several times.
@@ -34,7 +34,7 @@ const SETTLED_MAX: Duration = Duration::from_secs(60);
 const CHUNK_BYTES: u32 = 512;
 
 #[derive(Default)]
-struct State {
+struct DuelState {
     /// What each segment's owner has made durable.
     segments: BTreeMap<(u64, u32), Vec<u8>>,
     /// The term of the tail that was found last.
@@ -43,7 +43,7 @@ struct State {
     report: Report,
 }
 
-type Shared = Arc<Mutex<State>>;
+type DuelShared = Arc<Mutex<DuelState>>;
 
 fn shard() -> ShardId {
     ShardId { stream: StreamId(uuid::Uuid::from_u128(0xd0e1)), shard: ShardNumber(0) }
@@ -64,7 +64,7 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
     if rng.below(2) == 0 {
         net.set_weather(Weather::FOUL);
     }
-    let state = Shared::default();
+    let state = DuelShared::default();
     let auditor = world.node("auditor");
     let auditing = audit(auditor.env(), cells_of(world, &net, &auditor, Plant::None)?, state.clone());
     auditor.env().spawn("audit", auditing).detach();
@@ -110,8 +110,8 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
 
 fn cells_of(world: &World, net: &Net, node: &Node, plant: Plant) -> Result<Cells, Violation> {
     let env = node.env();
-    let data = world.run(cells::connect(net, node, &env, Kind::Data, plant))?;
-    let metadata = world.run(cells::connect(net, node, &env, Kind::Metadata, plant))?;
+    let data = world.run(cells::connect(net, node, &env, CellsKind::Data, plant))?;
+    let metadata = world.run(cells::connect(net, node, &env, CellsKind::Metadata, plant))?;
     Ok(Cells { data, metadata })
 }
 
@@ -119,7 +119,7 @@ fn cells_of(world: &World, net: &Net, node: &Node, plant: Plant) -> Result<Cells
 struct Owner {
     rng: Rng,
     term: u32,
-    state: Shared,
+    state: DuelShared,
 }
 
 impl Owner {
@@ -161,7 +161,7 @@ impl Owner {
 }
 
 /// Looks into both cells, for as long as the scenario lasts.
-async fn audit(env: tailwater_env::Env, cells: Cells, state: Shared) {
+async fn audit(env: tailwater_env::Env, cells: Cells, state: DuelShared) {
     loop {
         env.sleep(Duration::from_micros(env.random_below(8_000))).await;
         let looked =
@@ -196,7 +196,7 @@ async fn audit(env: tailwater_env::Env, cells: Cells, state: Shared) {
     }
 }
 
-impl State {
+impl DuelState {
     fn note(&mut self, result: Result<(), Violation>) {
         if let Err(violation) = result {
             self.violation.get_or_insert(violation);

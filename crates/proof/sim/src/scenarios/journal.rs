@@ -1,7 +1,7 @@
 //! One journal through many lives: appenders of two tags that wait for their acknowledgements or do not, trims,
 //! failing syncs and writes, a full disk, and crashes at any I/O, recovery included.
 //!
-//! Checked: the [`Ledger`]'s rules after every recovery; every replayed byte; positions that only grow; a close
+//! Checked: the [`DeliveryLedger`]'s rules after every recovery; every replayed byte; positions that only grow; a close
 //! that answers `Ok` acknowledges everything; once the disk works again, so does the journal.
 
 use std::path::Path;
@@ -11,10 +11,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tailwater_env::Env;
 use tailwater_journal::{
-    Append, AppendError, Journal, JournalConfig, JournalPosition, OpenError, ReplayError, Tag,
+    Journal, JournalAppendError, JournalAppendOptions, JournalConfig, JournalOpenError, JournalPosition,
+    ReplayError, Tag,
 };
 
-use crate::checkers::{Ledger, RecordId, Report, Violation, ensure};
+use crate::checkers::{DeliveryLedger, RecordId, Report, Violation, ensure};
 use crate::planted::Plant;
 use crate::rng::Rng;
 use crate::world::{Crash, Node, World};
@@ -34,8 +35,8 @@ const EAGER_APPENDS_MAX: usize = 50;
 const RECORD_BYTES_MAX: usize = 6_000;
 
 /// What the world outside of the node knows.
-struct State {
-    ledger: Ledger,
+struct JournalScenario {
+    ledger: DeliveryLedger,
     /// Where each accepted record of this life ends.
     accepted: Vec<(RecordId, JournalPosition)>,
     violation: Option<Violation>,
@@ -43,12 +44,12 @@ struct State {
     outside: crate::world::Outside,
 }
 
-type Outside = Arc<Mutex<State>>;
+type Outside = Arc<Mutex<JournalScenario>>;
 
-impl State {
+impl JournalScenario {
     fn new(world: &World) -> Self {
         Self {
-            ledger: Ledger::new(),
+            ledger: DeliveryLedger::new(),
             accepted: Vec::new(),
             violation: None,
             report: Report::default(),
@@ -57,7 +58,7 @@ impl State {
     }
 }
 
-impl Outcome for State {
+impl Outcome for JournalScenario {
     fn report(&mut self) -> &mut Report {
         &mut self.report
     }
@@ -78,12 +79,12 @@ const LIVES: Lives = Lives {
 
 /// Runs the scenario.
 pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
-    LIVES.drawn(world, plant, State::new(world), live)
+    LIVES.drawn(world, plant, JournalScenario::new(world), live)
 }
 
 /// The power fails at every I/O: seed after seed at the next one, then at every one of the recovery after it.
 pub fn run_every_io(world: &mut World, plant: Plant) -> Result<Report, Violation> {
-    LIVES.every_io(world, plant, State::new, live)
+    LIVES.every_io(world, plant, JournalScenario::new, live)
 }
 
 /// From a start to a crash or a close.
@@ -107,7 +108,7 @@ fn live(
     };
     let (journal, found) = match opened {
         Ok(opened) => opened,
-        Err(OpenError::Disk(_)) if life.disk_fails() || !node.is_up() => {
+        Err(JournalOpenError::Disk(_)) if life.disk_fails() || !node.is_up() => {
             state.lock().report.count("failed opens", 1);
             node.crash(Crash::Process);
             return Ok(());
@@ -121,7 +122,7 @@ fn live(
     state.lock().ledger.recovered(&found)?;
 
     for number in 0..rng.between(1, 3) {
-        let appender = Appender {
+        let appender = JournalAppender {
             env: env.clone(),
             journal: journal.clone(),
             state: state.clone(),
@@ -154,7 +155,7 @@ async fn end_in_order(
     env: Env,
     state: Outside,
 ) -> Result<(), Violation> {
-    let probe = Appender {
+    let probe = JournalAppender {
         env,
         journal: journal.clone(),
         state: state.clone(),
@@ -206,7 +207,7 @@ fn draw_config(rng: &mut Rng) -> JournalConfig {
 }
 
 /// Opens the journal and answers the records found, each checked byte by byte.
-async fn open(env: Env, config: JournalConfig) -> Result<(Journal, Vec<RecordId>), OpenError> {
+async fn open(env: Env, config: JournalConfig) -> Result<(Journal, Vec<RecordId>), JournalOpenError> {
     let mut found = Vec::new();
     let mut position = JournalPosition(0);
     let journal = Journal::open(&env, Path::new(DIR), config, &mut |tag, end, bytes| {
@@ -250,7 +251,7 @@ enum Fate {
 }
 
 #[derive(Clone)]
-struct Appender {
+struct JournalAppender {
     env: Env,
     journal: Journal,
     state: Outside,
@@ -261,7 +262,7 @@ struct Appender {
     under_way: Arc<tokio::sync::Semaphore>,
 }
 
-impl Appender {
+impl JournalAppender {
     async fn run(self) {
         loop {
             let length = match self.env.random_below(20) {
@@ -294,13 +295,17 @@ impl Appender {
         loop {
             match self.offer(length, sync) {
                 Ok((id, end)) => return self.await_fate(id, end).await,
-                Err(AppendError::Stale { .. }) => {}
-                Err(AppendError::Closed) => return Fate::Closed,
-                Err(AppendError::Full(_) | AppendError::Latched(_) | AppendError::Backlog { .. }) => {
+                Err(JournalAppendError::Stale { .. }) => {}
+                Err(JournalAppendError::Closed) => return Fate::Closed,
+                Err(
+                    JournalAppendError::Full(_)
+                    | JournalAppendError::Latched(_)
+                    | JournalAppendError::Backlog { .. },
+                ) => {
                     self.state.lock().report.count("refusals", 1);
                     self.journal.ready().await;
                 }
-                Err(refused @ AppendError::TooLarge { .. }) => {
+                Err(refused @ JournalAppendError::TooLarge { .. }) => {
                     let what = format!("{length} bytes were refused: {refused}");
                     self.state.lock().note(Err(Violation::new(what)));
                     return Fate::Closed;
@@ -310,11 +315,11 @@ impl Appender {
     }
 
     /// One attempt, in one step: the order of acceptance is the order of ids.
-    fn offer(&self, length: usize, sync: bool) -> Result<(RecordId, JournalPosition), AppendError> {
+    fn offer(&self, length: usize, sync: bool) -> Result<(RecordId, JournalPosition), JournalAppendError> {
         let mut state = self.state.lock();
         let incarnation = self.journal.incarnation();
         let id = state.ledger.next();
-        let append = Append::new(incarnation);
+        let append = JournalAppendOptions::new(incarnation);
         let append = if sync { append } else { append.unsynced() };
         let bytes = encode(id, self.tag, length.max(8));
         let (head, tail) = bytes.split_at(bytes.len() / 2);

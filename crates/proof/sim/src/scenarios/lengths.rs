@@ -19,7 +19,7 @@ use tailwater_format::{
 use tailwater_tail::limits::DURABLE_LENGTHS_EVERY;
 use tailwater_tail::testing::MemoryLog;
 use tailwater_tail::{
-    Cells, Cursor, DurableSource, Place, SegmentInfo, SourceError, TailReader, TailWriter, Waiter,
+    Cells, Cursor, DurableSource, Place, SourceError, SourceSegment, TailReader, TailWriter, Waiter,
 };
 
 use crate::checkers::{Report, Violation, ensure};
@@ -28,7 +28,7 @@ use crate::planted::Plant;
 use crate::rng::Rng;
 use crate::world::{Node, World};
 
-use super::cells::{self, Kind};
+use super::cells::{self, CellsKind};
 
 const CHUNK_BYTES: u32 = 512;
 /// How long nothing happens while calls are counted.
@@ -44,12 +44,12 @@ const NEVER: Duration = Duration::from_secs(120);
 const SLACK: Duration = Duration::from_millis(400);
 
 /// A log that counts how often it is asked how long it is.
-struct Counting {
+struct CountingLengths {
     log: MemoryLog,
     asked: Arc<AtomicU64>,
 }
 
-impl DurableSource for Counting {
+impl DurableSource for CountingLengths {
     fn read(
         &self,
         segment: SegmentId,
@@ -72,13 +72,13 @@ impl DurableSource for Counting {
         &self,
         shard: ShardId,
         from: SegmentNumber,
-    ) -> BoxFuture<'_, Result<Vec<SegmentInfo>, SourceError>> {
+    ) -> BoxFuture<'_, Result<Vec<SourceSegment>, SourceError>> {
         self.log.segments(shard, from)
     }
 }
 
 #[derive(Default)]
-struct State {
+struct LengthsState {
     appended: BTreeMap<(ShardId, Offset), Instant>,
     /// How far each consumer is.
     seen: Vec<(ShardId, Offset)>,
@@ -97,7 +97,7 @@ struct Cluster<'a> {
     log: MemoryLog,
     asked: Arc<AtomicU64>,
     shards: Vec<ShardId>,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<LengthsState>>,
 }
 
 /// Runs the scenario.
@@ -149,12 +149,12 @@ impl<'a> Cluster<'a> {
         let [writer_node, reader_node] = ["writer", "reader"].map(|name| world.node(name));
         let writer = TailWriter::start(&writer_node.env(), Some(cells_of(world, &net, &writer_node)?));
         let (log, asked, state) =
-            (MemoryLog::new(CHUNK_BYTES), Arc::default(), Arc::<Mutex<State>>::default());
+            (MemoryLog::new(CHUNK_BYTES), Arc::default(), Arc::<Mutex<LengthsState>>::default());
         let stream = StreamId(uuid::Uuid::from_u128(0x1e46));
         let shards = (0..pages as u32).flat_map(|page| [page * SHARDS_PER_PAGE, page * SHARDS_PER_PAGE + 1]);
         let shards: Vec<_> = shards.map(|shard| ShardId { stream, shard: ShardNumber(shard) }).collect();
         let reader_env = reader_node.env();
-        let source = Counting { log: log.clone(), asked: Arc::clone(&asked) };
+        let source = CountingLengths { log: log.clone(), asked: Arc::clone(&asked) };
         let cells = cells_of(world, &net, &reader_node)?;
         let source = plant.source(Arc::new(source));
         let reader = TailReader::start(&reader_env, Some(cells), source, plant.reader_config());
@@ -235,12 +235,12 @@ impl<'a> Cluster<'a> {
 
 fn cells_of(world: &World, net: &Net, node: &Node) -> Result<Cells, Violation> {
     let env = node.env();
-    let data = world.run(cells::connect(net, node, &env, Kind::Data, Plant::None))?;
-    let metadata = world.run(cells::connect(net, node, &env, Kind::Metadata, Plant::None))?;
+    let data = world.run(cells::connect(net, node, &env, CellsKind::Data, Plant::None))?;
+    let metadata = world.run(cells::connect(net, node, &env, CellsKind::Metadata, Plant::None))?;
     Ok(Cells { data, metadata })
 }
 
-async fn consume(env: Env, mut cursor: Cursor, number: usize, state: Arc<Mutex<State>>) {
+async fn consume(env: Env, mut cursor: Cursor, number: usize, state: Arc<Mutex<LengthsState>>) {
     loop {
         let entries = match cursor.next().await {
             Ok(entries) => entries,

@@ -34,7 +34,8 @@ pub(super) trait Outcome {
 }
 
 /// One life: from a start to a crash or a close.
-pub(super) type Live<M> = fn(&World, &Node, &mut Rng, &Life, Plant, &Arc<Mutex<M>>) -> Result<(), Violation>;
+pub(super) type LifeLive<M> =
+    fn(&World, &Node, &mut Rng, &Life, Plant, &Arc<Mutex<M>>) -> Result<(), Violation>;
 
 /// How many lives a scenario's node has, and of what kind.
 pub(super) struct Lives {
@@ -60,11 +61,12 @@ const EVERY_IO_NODES: [&str; 4] = ["a", "b", "c", "d"];
 /// How long a life is at most: longer than it takes to get to any of the I/Os.
 const EVERY_IO_LENGTH_MAX: Duration = Duration::from_secs(1);
 
-/// The I/O of a life, and that of the recovery after it, in which the power fails in the `case`-th case, both from 1 on.
+/// The I/O of a life, and that of the recovery after it, in which the power fails in the `case`-th case, both from 1
+/// on.
 ///
-/// `ios` cases have each I/O of a life once, each with another of a recovery, far from those of its neighbours, and those
-/// all equally often. Each further such round has the next I/O of a recovery with each, so that `ios * recovery_ios` cases
-/// have each pair once.
+/// `ios` cases have each I/O of a life once, each with another of a recovery, far from those of its neighbours, and
+/// those all equally often. Each further such round has the next I/O of a recovery with each, so that `ios *
+/// recovery_ios` cases have each pair once.
 fn every_io_of(case: u64, (ios, recovery_ios): (u64, u64)) -> (u64, u64) {
     let (io, round) = (case % ios, case / ios);
     // About the golden section of them: multiples of it are spread evenly, however many one takes.
@@ -83,7 +85,7 @@ impl Lives {
         world: &mut World,
         plant: Plant,
         model: M,
-        live: Live<M>,
+        live: LifeLive<M>,
     ) -> Result<Report, Violation> {
         let mut rng = Rng::new(world.seed(), &format!("scenario/{}", self.name));
         let lives: Vec<Life> = (0..rng.between(2, self.most))
@@ -100,7 +102,7 @@ impl Lives {
         world: &mut World,
         plant: Plant,
         model: impl Fn(&World) -> M,
-        live: Live<M>,
+        live: LifeLive<M>,
     ) -> Result<Report, Violation> {
         let length = EVERY_IO_LENGTH_MAX;
         let nodes = self.every_io.0.div_ceil(EVERY_IO_SEEDS);

@@ -1,13 +1,12 @@
-//! A log alone, without cells, through many lives: producers of two shards, one of them idempotent, readers of the durable
-//! layer, segments that roll, truncations and retention, the stream deleted and created again; a disk that fails or gets
-//! full, and crashes at any I/O, of metadata, segments and recovery too.
+//! A log alone, without cells, through many lives: producers of two shards, one of them idempotent, readers of the
+//! durable layer, segments that roll, truncations and retention, the stream deleted and created again; a disk that
+//! fails or gets full, and crashes at any I/O, of metadata, segments and recovery too.
 //!
 //! Checked as in the [`cluster`](super::cluster): each shard by a [`ShardChecker`](crate::checkers::ShardChecker), read
 //! from its start after every start and followed from there on; no record twice, and those of the idempotent producer,
 //! which sends again what was not answered, also over a crash, and now and then what is on its way or was answered, all
-//! there, at the offsets that were answered first; a reader misses only what was to be removed, and
-//! what was removed stays so; a stream that is deleted and created again is another one, and a deletion that was answered
-//! is final.
+//! there, at the offsets that were answered first; a reader misses only what was to be removed, and what was removed
+//! stays so; a stream that is deleted and created again is another one, and a deletion that was answered is final.
 
 mod client;
 mod model;
@@ -19,7 +18,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tailwater_env::Env;
 use tailwater_format::{ShardId, ShardNumber, StreamId};
-use tailwater_log::{Durability, Log, LogConfig, StreamConfig};
+use tailwater_log::{Log, LogConfig, StreamConfig, StreamDurability};
 
 use crate::checkers::{Report, Violation, ensure};
 use crate::planted::Plant;
@@ -68,8 +67,8 @@ pub fn run_every_io(world: &mut World, plant: Plant) -> Result<Report, Violation
 fn draw_stream(world: &World, plant: Plant) -> StreamConfig {
     let mut rng = Rng::new(world.seed(), "scenario/log/stream");
     let durability = match plant {
-        Plant::IntervalAsFsync => Durability::Interval,
-        _ => Durability::Fsync,
+        Plant::IntervalAsFsync => StreamDurability::Interval,
+        _ => StreamDurability::Fsync,
     };
     let segment_bytes = rng.between(4, 8) << 10;
     StreamConfig {

@@ -1,11 +1,13 @@
-//! Queues in their embedded store, through many lives: clients that send, receive, delete and change visibility in a standard and
-//! in a FIFO queue, both with dead letters that are brought back, purge the latter, and delete queues whose messages have gone to
-//! their dead-letter queue; checkpoints all the time; a disk that fails or gets full, and crashes at any I/O, of the tree and of recovery too.
+//! Queues in their embedded store, through many lives: clients that send, receive, delete and change visibility in a
+//! standard and in a FIFO queue, both with dead letters that are brought back, purge the latter, and delete queues
+//! whose messages have gone to their dead-letter queue; checkpoints all the time; a disk that fails or gets full, and
+//! crashes at any I/O, of the tree and of recovery too.
 //!
-//! Checked against a plain model ([`model`]) that knows messages by what is in them: what was acknowledged and not asked
-//! to be deleted is there after every start; what was deleted never comes back; nothing is there that was not sent, or
-//! twice; nobody receives what is invisible; a FIFO queue's groups stay in order, also where they are dead letters: what others of its
-//! group have passed is not there any more, whatever the disk does; and a deduplication id is one message.
+//! Checked against a plain model ([`model`]) that knows messages by what is in them: what was acknowledged and not
+//! asked to be deleted is there after every start; what was deleted never comes back; nothing is there that was not
+//! sent, or twice; nobody receives what is invisible; a FIFO queue's groups stay in order, also where they are dead
+//! letters: what others of its group have passed is not there any more, whatever the disk does; and a deduplication id
+//! is one message.
 
 mod client;
 mod model;

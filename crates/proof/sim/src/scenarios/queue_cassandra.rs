@@ -1,12 +1,14 @@
-//! Queues in a store that front ends share: three of them, with clocks up to five seconds apart ([`fronts`]), over a model of
-//! Cassandra ([`cluster`]) whose calls fail and whose replicas get writes late; front ends crash and come back with another clock.
+//! Queues in a store that front ends share: three of them, with clocks up to five seconds apart ([`fronts`]), over a
+//! model of Cassandra ([`cluster`]) whose calls fail and whose replicas get writes late; front ends crash and come back
+//! with another clock.
 //!
-//! Checked, by what is in the messages: whatever is received was sent; at a quorum, what a receive answers was not deleted
-//! before the receive began; and at the end, when everybody has swept and received, whatever was acknowledged and not asked to be
-//! deleted has come. At one replica only the last, as replicas agree in the end. At a quorum the queue may be a FIFO queue: what holds
-//! for it beyond that is in [`fifo`].
+//! Checked, by what is in the messages: whatever is received was sent; at a quorum, what a receive answers was not
+//! deleted before the receive began; and at the end, when everybody has swept and received, whatever was acknowledged
+//! and not asked to be deleted has come. At one replica only the last, as replicas agree in the end. At a quorum the
+//! queue may be a FIFO queue: what holds for it beyond that is in [`fifo`].
 //!
-//! The queue is purged once at most: what was acknowledged before is deleted then, and what is sent after the answer stays.
+//! The queue is purged once at most: what was acknowledged before is deleted then, and what is sent after the answer
+//! stays.
 
 pub mod auto;
 mod cluster;
@@ -25,7 +27,7 @@ use parking_lot::Mutex;
 use tailwater_env::{Env, Instant};
 use tailwater_queue::shared::{SharedConfig, SharedQueues};
 use tailwater_queue::{
-    Consistency, Fifo, Message, OrderHint, QueueRecord, QueueStore, Receive, Send, Settings, View,
+    Consistency, Fifo, Message, OrderHint, QueueRecord, QueueStore, QueueView, Receive, Send, Settings,
 };
 
 use crate::checkers::{Report, Violation, ensure};
@@ -33,7 +35,7 @@ use crate::planted::Plant;
 use crate::rng::Rng;
 use crate::world::World;
 use cluster::Cluster;
-use fronts::{Doing, Once, SKEW, Seen, number_of};
+use fronts::{Doing, FrontSeen, Once, SKEW, number_of};
 
 /// How long there is load: buckets are dropped within it.
 const LOAD: Duration = Duration::from_secs(100);
@@ -43,18 +45,18 @@ const REST: Duration = Duration::from_secs(60);
 /// What the world outside knows.
 #[derive(Default)]
 struct Model {
-    seen: Seen,
+    seen: FrontSeen,
     next: u64,
     attempted: BTreeSet<u64>,
     deleted: BTreeSet<u64>,
     purge: Once,
-    groups: fifo::Groups,
+    groups: fifo::FifoGroups,
 }
 
 type Outside = Arc<Mutex<Model>>;
 
-impl AsMut<Seen> for Model {
-    fn as_mut(&mut self) -> &mut Seen {
+impl AsMut<FrontSeen> for Model {
+    fn as_mut(&mut self) -> &mut FrontSeen {
         &mut self.seen
     }
 }
@@ -84,8 +86,13 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
     let cluster = Cluster::new(world.outside(), Rng::new(world.seed(), "cluster"), faults);
     let config = fronts::config(level, &mut rng);
     let model = Outside::default();
-    let starting =
-        Starting { cluster: Arc::clone(&cluster), config, plant, model: Arc::clone(&model), settings };
+    let starting = QueueCassandraStarting {
+        cluster: Arc::clone(&cluster),
+        config,
+        plant,
+        model: Arc::clone(&model),
+        settings,
+    };
     let start = {
         let starting = starting.clone();
         move |env| starting.start(env)
@@ -102,7 +109,7 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
 
 /// What a front end is started with.
 #[derive(Clone)]
-struct Starting {
+struct QueueCassandraStarting {
     cluster: Arc<Cluster>,
     config: SharedConfig,
     plant: Plant,
@@ -110,13 +117,13 @@ struct Starting {
     settings: Settings,
 }
 
-impl Starting {
+impl QueueCassandraStarting {
     fn start(&self, env: Env) {
-        fronts::start(&env, self.clone().open(env.clone()), Front::client);
+        fronts::start(&env, self.clone().open(env.clone()), SimFront::client);
     }
 
     /// A front end of the one queue, as soon as the cluster lets it be.
-    async fn open(self, env: Env) -> Option<Arc<Front>> {
+    async fn open(self, env: Env) -> Option<Arc<SimFront>> {
         let record = QueueRecord::new("account", "q", self.settings);
         let opened = fronts::open(&env, &self.cluster, &self.config, self.plant, |store| {
             let record = record.clone();
@@ -127,20 +134,20 @@ impl Starting {
         });
         let (store, queue) = opened.await?;
         let level = self.config.consistency;
-        Some(Arc::new(Front { env, store, queue, model: self.model, level }))
+        Some(Arc::new(SimFront { env, store, queue, model: self.model, level }))
     }
 }
 
 /// A front end and its clients.
-struct Front {
+struct SimFront {
     env: Env,
     store: SharedQueues,
-    queue: Arc<View>,
+    queue: Arc<QueueView>,
     model: Outside,
     level: Consistency,
 }
 
-impl Front {
+impl SimFront {
     async fn client(self: Arc<Self>) {
         while !self.model.lock().seen.stop {
             self.env.sleep(Duration::from_millis(100 + self.env.random_below(4_000))).await;
@@ -244,10 +251,10 @@ impl Front {
 }
 
 /// Nobody else is there any more, and nothing fails: sweeps, and receives and deletes everything.
-async fn last(env: Env, starting: Starting) -> Result<(), String> {
+async fn last(env: Env, starting: QueueCassandraStarting) -> Result<(), String> {
     let is_fifo = starting.settings.fifo.is_some();
     let settings = Settings { order_hint: OrderHint::K(1), ..starting.settings.clone() };
-    let opened = Starting { settings, ..starting }.open(env).await;
+    let opened = QueueCassandraStarting { settings, ..starting }.open(env).await;
     let front = opened.ok_or("the queue can't be opened")?;
     front.store.sweep().await.map_err(|error| error.to_string())?;
     let mut silent = 0;

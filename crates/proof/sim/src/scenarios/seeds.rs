@@ -7,15 +7,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
-use super::{Failure, Scenario};
+use super::{Scenario, ScenarioFailure};
 use crate::checkers::Report;
 use crate::planted::Plant;
 
 /// As much as a process's first thread has: scenarios that are run on that one have it, too.
 const STACK_BYTES: usize = 8 << 20;
 
-/// Runs `seeds`, so many at the same time, each in a world of its own on one thread. `tell` hears of all of them in their order, until it
-/// breaks.
+/// Runs `seeds`, so many at the same time, each in a world of its own on one thread. `tell` hears of all of them in
+/// their order, until it breaks.
 ///
 /// # Panics
 /// If the machine has no more threads.
@@ -23,7 +23,7 @@ pub fn run_seeds(
     scenario: &Scenario,
     seeds: Range<u64>,
     jobs: NonZero<usize>,
-    mut tell: impl FnMut(Result<Report, Failure>) -> ControlFlow<()>,
+    mut tell: impl FnMut(Result<Report, ScenarioFailure>) -> ControlFlow<()>,
 ) {
     let (next, end) = (AtomicU64::new(seeds.start), seeds.end);
     let (done, results) = mpsc::channel();

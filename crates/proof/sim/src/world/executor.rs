@@ -1,13 +1,13 @@
 //! The single-threaded executor: which task runs next is drawn by seed, and time jumps when none can run.
 //!
 //! Rules that keep it free of deadlocks with itself:
-//! - No future is polled and none is dropped while [`Shared::core`] is locked: both run foreign code that may
+//! - No future is polled and none is dropped while [`ExecutorShared::core`] is locked: both run foreign code that may
 //!   call back in here. Futures to be dropped wait in the graveyard until the scheduler is at its top.
 //! - Wakers touch the ready list only, so they may be called at any moment.
 //!
 //! **Tasks that run during a disk call.** Disk calls block, and in the real world the other threads go on
 //! meanwhile: an append that arrives during an fdatasync is the ordinary case, not the rare one. So a disk call
-//! of a dedicated task polls a few other ready tasks, by seed, before it returns ([`Shared::pause_for_io`]).
+//! of a dedicated task polls a few other ready tasks, by seed, before it returns ([`ExecutorShared::pause_for_io`]).
 //! Code that holds a lock across a disk call while another task wants that lock would hang here; in the real
 //! world it would stall an asynchronous worker thread for the length of an fdatasync.
 
@@ -109,7 +109,7 @@ pub(crate) struct Core {
 }
 
 /// What all handles on one world share.
-pub(crate) struct Shared {
+pub(crate) struct ExecutorShared {
     pub(crate) seed: u64,
     core: Mutex<Core>,
     ready: Arc<ReadyList>,
@@ -118,7 +118,7 @@ pub(crate) struct Shared {
 }
 
 /// Whether the scheduler found something to do.
-pub(crate) enum Step {
+pub(crate) enum ExecutorStep {
     /// The main future is to be polled.
     Main,
     /// A task was polled, or time moved.
@@ -127,7 +127,7 @@ pub(crate) enum Step {
     Nothing,
 }
 
-impl Shared {
+impl ExecutorShared {
     pub(crate) fn new(seed: u64) -> Arc<Self> {
         let ready = Arc::new(ReadyList::default());
         let main_waker =
@@ -225,20 +225,20 @@ impl Shared {
     }
 
     /// One scheduling decision: polls a ready task or moves time to the next timer.
-    pub(crate) fn step(&self) -> Step {
+    pub(crate) fn step(&self) -> ExecutorStep {
         self.bury();
         match self.pick(true) {
-            Some(MAIN_TASK) => Step::Main,
+            Some(MAIN_TASK) => ExecutorStep::Main,
             Some(id) => {
                 self.poll_task(id);
-                Step::Done
+                ExecutorStep::Done
             }
             None => match self.with(|core| core.timers.first_key_value().map(|(&(at, _), _)| at)) {
                 Some(at_ns) => {
                     self.advance_to(at_ns);
-                    Step::Done
+                    ExecutorStep::Done
                 }
-                None => Step::Nothing,
+                None => ExecutorStep::Nothing,
             },
         }
     }
@@ -405,14 +405,14 @@ impl Core {
 
 /// Completes when virtual time has reached its deadline; dropping it cancels the timer.
 pub(crate) struct Sleep {
-    shared: Arc<Shared>,
+    shared: Arc<ExecutorShared>,
     owner: Option<Owner>,
     deadline_ns: u64,
     key: Option<(u64, u64)>,
 }
 
 impl Sleep {
-    pub(crate) fn new(shared: Arc<Shared>, owner: Option<Owner>, deadline_ns: u64) -> Self {
+    pub(crate) fn new(shared: Arc<ExecutorShared>, owner: Option<Owner>, deadline_ns: u64) -> Self {
         Self { shared, owner, deadline_ns, key: None }
     }
 }

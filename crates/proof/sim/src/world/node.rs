@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use crate::disk::SimDisk;
 use crate::rng::Rng;
 
-use super::executor::{Owner, Shared, Sleep};
+use super::executor::{ExecutorShared, Owner, Sleep};
 
 /// The wall clock when a world begins: 2026-01-01T00:00:00Z in ms.
 const WALL_MS_AT_START: i64 = 1_767_225_600_000;
@@ -55,12 +55,12 @@ impl NodeState {
 /// A handle on one simulated machine.
 #[derive(Clone)]
 pub struct Node {
-    shared: Arc<Shared>,
+    shared: Arc<ExecutorShared>,
     id: usize,
 }
 
 impl Node {
-    pub(super) fn create(shared: &Arc<Shared>, name: &'static str) -> Self {
+    pub(super) fn create(shared: &Arc<ExecutorShared>, name: &'static str) -> Self {
         let disk = SimDisk::new(shared, name);
         let id = shared.with(|core| {
             core.record("node", name, core.nodes.len() as u64, 0);
@@ -215,7 +215,7 @@ impl Node {
 }
 
 /// Kills one incarnation. Called from outside, or by its own disk when the last permitted I/O was made.
-pub(crate) fn kill(shared: &Shared, owner: Owner, how: Crash) {
+pub(crate) fn kill(shared: &ExecutorShared, owner: Owner, how: Crash) {
     let disk = shared.with(|core| {
         if !core.is_alive(owner) {
             return None;
@@ -236,11 +236,11 @@ pub(crate) fn kill(shared: &Shared, owner: Owner, how: Crash) {
 /// For tasks that belong to no node and survive all crashes.
 #[derive(Clone)]
 pub struct Outside {
-    shared: Arc<Shared>,
+    shared: Arc<ExecutorShared>,
 }
 
 impl Outside {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
+    pub(super) fn new(shared: Arc<ExecutorShared>) -> Self {
         Self { shared }
     }
 
@@ -276,7 +276,7 @@ impl Outside {
 }
 
 struct NodeClock {
-    shared: Arc<Shared>,
+    shared: Arc<ExecutorShared>,
     owner: Option<Owner>,
 }
 
@@ -298,7 +298,7 @@ impl Clock for NodeClock {
 }
 
 struct NodeRandom {
-    shared: Arc<Shared>,
+    shared: Arc<ExecutorShared>,
     node: usize,
 }
 
@@ -314,7 +314,7 @@ impl Random for NodeRandom {
 }
 
 struct NodeTasks {
-    shared: Arc<Shared>,
+    shared: Arc<ExecutorShared>,
     owner: Option<Owner>,
 }
 

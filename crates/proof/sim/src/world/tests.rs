@@ -80,7 +80,7 @@ fn time_jumps_to_the_next_timer_and_not_past_it() {
 fn a_wait_that_cannot_end_is_reported_and_so_is_a_task_that_spins() {
     let mut world = World::new(1);
     let stuck = world.run(futures::future::pending::<()>()).expect_err("nobody wakes it");
-    assert!(matches!(stuck, Stuck::Deadlock { .. }), "{stuck}");
+    assert!(matches!(stuck, StuckWorld::Deadlock { .. }), "{stuck}");
 
     world.set_steps_max(10_000);
     let env = world.node("a").env();
@@ -95,7 +95,7 @@ fn a_wait_that_cannot_end_is_reported_and_so_is_a_task_that_spins() {
         }
     });
     let stuck = world.run(futures::future::pending::<()>()).expect_err("bounded");
-    assert!(matches!(stuck, Stuck::StepsUsedUp { .. }), "{stuck}");
+    assert!(matches!(stuck, StuckWorld::StepsUsedUp { .. }), "{stuck}");
     drop(spinner);
 }
 

@@ -11,7 +11,7 @@ use crate::ids::Sequence;
 use crate::queue::{Counts, ReceiptError};
 use crate::request::{Message, Receive, Send, Sent};
 use crate::settings::{Fifo, MoveStatus, MoveTask, Redrive, Scope, Settings};
-use crate::view::View;
+use crate::view::QueueView;
 
 fn settings(visibility_s: u32) -> Settings {
     Settings { fifo: Some(Fifo::default()), visibility_s, ..Settings::default() }
@@ -28,7 +28,7 @@ fn message(group: &str, body: &str) -> Send {
 }
 
 impl Suite<'_> {
-    async fn send_to(&self, queue: &View, group: &str, bodies: &[String]) -> Vec<Sent> {
+    async fn send_to(&self, queue: &QueueView, group: &str, bodies: &[String]) -> Vec<Sent> {
         let mut sent = Vec::new();
         for some in bodies.chunks(10) {
             let sends = some.iter().map(|body| message(group, body)).collect();
@@ -37,7 +37,7 @@ impl Suite<'_> {
         sent
     }
 
-    async fn received(&self, queue: &View, count: usize) -> Vec<String> {
+    async fn received(&self, queue: &QueueView, count: usize) -> Vec<String> {
         self.receive(queue, count).await.iter().map(body).collect()
     }
 

@@ -10,10 +10,10 @@ use bytes::Bytes;
 use super::{Core, Then};
 use crate::ids::QueueId;
 use crate::limits::{MOVE_TASKS_MAX, PURGE_PAUSE_MS};
-use crate::record::Op;
-use crate::request::{Admin, QueueError, Reply};
+use crate::record::QueueOp;
+use crate::request::{Admin, QueueError, QueueReply};
 use crate::settings::{MoveStatus, MoveTask, QueueRecord};
-use crate::view::View;
+use crate::view::QueueView;
 
 impl Core {
     /// Takes what was asked for, unless something before it is under way.
@@ -38,7 +38,7 @@ impl Core {
                 },
                 Admin::Drop(id, reply) => match self.shelf.queues.contains_key(&id) {
                     false => drop(reply.send(Err(QueueError::NoQueue))),
-                    true => self.pend(vec![Op::Drop { queue: id, at: now }], Then::Done(reply), true),
+                    true => self.pend(vec![QueueOp::Drop { queue: id, at: now }], Then::Done(reply), true),
                 },
                 Admin::Purge(id, reply) => self.purge(id, reply, now),
                 Admin::StartTask(task, reply) => self.start_task(*task, reply, now),
@@ -47,7 +47,7 @@ impl Core {
         }
     }
 
-    fn create(&mut self, mut record: QueueRecord, reply: Reply<Arc<View>>, now: u64) {
+    fn create(&mut self, mut record: QueueRecord, reply: QueueReply<Arc<QueueView>>, now: u64) {
         if let Some(id) = self.shelf.find(&record.account, &record.name) {
             let view = Arc::clone(&self.shelf.queues[&id].view);
             let _ = reply.send(Err(QueueError::Exists(view)));
@@ -63,7 +63,7 @@ impl Core {
         self.pend(vec![put(id, &record)], Then::Created(id, reply), true);
     }
 
-    fn purge(&mut self, id: QueueId, reply: Reply<()>, now: u64) {
+    fn purge(&mut self, id: QueueId, reply: QueueReply<()>, now: u64) {
         let Some(hosted) = self.shelf.queues.get(&id) else {
             let _ = reply.send(Err(QueueError::NoQueue));
             return;
@@ -73,10 +73,10 @@ impl Core {
             return;
         }
         let upto = hosted.queue.last();
-        self.pend(vec![Op::Purge { queue: id, upto, at: now }], Then::Done(reply), true);
+        self.pend(vec![QueueOp::Purge { queue: id, upto, at: now }], Then::Done(reply), true);
     }
 
-    fn start_task(&mut self, mut task: MoveTask, reply: Reply<u64>, now: u64) {
+    fn start_task(&mut self, mut task: MoveTask, reply: QueueReply<u64>, now: u64) {
         let Some(id) = self.shelf.find(&task.account, &task.source) else {
             let _ = reply.send(Err(QueueError::NoQueue));
             return;
@@ -101,7 +101,7 @@ impl Core {
         self.pend(vec![put_task(&task)], Then::TaskStarted(id, reply), true);
     }
 
-    fn cancel_task(&mut self, id: u64, account: &str, reply: Reply<u64>) {
+    fn cancel_task(&mut self, id: u64, account: &str, reply: QueueReply<u64>) {
         let known = self.shelf.tasks.get(&id).filter(|task| task.account == account);
         let Some(task) = known.filter(|task| task.status == MoveStatus::Running) else {
             let _ = reply.send(Err(QueueError::NoTask));
@@ -114,10 +114,10 @@ impl Core {
     }
 }
 
-fn put(queue: QueueId, record: &QueueRecord) -> Op {
-    Op::Put { queue, record: Bytes::from(serde_json::to_vec(record).expect("it is plain data")) }
+fn put(queue: QueueId, record: &QueueRecord) -> QueueOp {
+    QueueOp::Put { queue, record: Bytes::from(serde_json::to_vec(record).expect("it is plain data")) }
 }
 
-pub(super) fn put_task(task: &MoveTask) -> Op {
-    Op::Task { task: Bytes::from(serde_json::to_vec(task).expect("it is plain data")) }
+pub(super) fn put_task(task: &MoveTask) -> QueueOp {
+    QueueOp::Task { task: Bytes::from(serde_json::to_vec(task).expect("it is plain data")) }
 }

@@ -1,8 +1,8 @@
 //! Reading ahead: contents of a backlog come from the tree before they are received.
 //!
-//! A receive that had to wait for the tree begins with it: what will be received next is read in one go, and again each time half
-//! of that was received, for as long as there is something that is not in memory. One such reading of a queue is under way at a
-//! time. Nobody waits for it: whoever is faster reads for himself.
+//! A receive that had to wait for the tree begins with it: what will be received next is read in one go, and again each
+//! time half of that was received, for as long as there is something that is not in memory. One such reading of a queue
+//! is under way at a time. Nobody waits for it: whoever is faster reads for himself.
 
 use bytes::Bytes;
 
@@ -69,9 +69,9 @@ mod tests {
     use super::*;
     use crate::core::Numbers;
     use crate::limits::HOT_BYTES;
-    use crate::pages::Entry;
-    use crate::queue::State;
-    use crate::request::{Receive, Request};
+    use crate::pages::PageEntry;
+    use crate::queue::ChangesState;
+    use crate::request::{QueueRequest, Receive};
     use crate::settings::{Fifo, QueueRecord, Settings};
     use crate::shelf::Shelf;
 
@@ -85,9 +85,9 @@ mod tests {
         let mut shelf = Shelf::default();
         let queue = shelf.restore(QUEUE, QueueRecord::new("account", "q", settings));
         for sequence in 1..=BACKLOG {
-            let entry = Entry::new(Number(sequence), NOW, NOW);
+            let entry = PageEntry::new(Number(sequence), NOW, NOW);
             let group = is_fifo.then(|| Arc::from(format!("group-{}", sequence % 7)));
-            queue.restore(Sequence(sequence), State { entry, group, source: None }, NOW);
+            queue.restore(Sequence(sequence), ChangesState { entry, group, source: None }, NOW);
         }
         Core::new(shelf, Arc::new(Numbers::default()), 1)
     }
@@ -107,7 +107,7 @@ mod tests {
                 while received < BACKLOG {
                     let (reply, mut answer) = oneshot::channel();
                     let receive = Receive { count, ..Receive::default() };
-                    core.take(Request::Receive(QUEUE, receive, reply), NOW);
+                    core.take(QueueRequest::Receive(QUEUE, receive, reply), NOW);
                     let found = answer.try_recv().expect("answered").expect("received");
                     assert!(!found.is_empty());
                     received += found.len() as u64;
@@ -134,7 +134,7 @@ mod tests {
     fn what_was_deleted_while_it_was_read_is_not_kept() {
         let mut core = core(false);
         let (reply, _answer) = oneshot::channel();
-        core.take(Request::Receive(QUEUE, Receive { count: 1, ..Receive::default() }, reply), NOW);
+        core.take(QueueRequest::Receive(QUEUE, Receive { count: 1, ..Receive::default() }, reply), NOW);
         let ahead = core.reads.pop().expect("it reads ahead");
         let queue = &mut core.shelf.queues.get_mut(&QUEUE).expect("the queue").queue;
         for (sequence, _) in &ahead.wanted {

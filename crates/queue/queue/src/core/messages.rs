@@ -9,11 +9,11 @@ use crate::deduplication::DeduplicationKey;
 use crate::ids::{QueueId, Receipt, Sequence};
 use crate::limits::{DEDUPLICATION_LOOK_MS, MEMORY_BYTES_MAX};
 use crate::queue::{Arrival, ReceiptError};
-use crate::record::Op;
-use crate::request::{Found, Outcomes, QueueError, Reply, Send, Sent};
+use crate::record::QueueOp;
+use crate::request::{Outcomes, QueueError, QueueFound, QueueReply, Send, Sent};
 
 impl Core {
-    pub(super) fn send(&mut self, id: QueueId, sends: Vec<Send>, reply: Reply<Vec<Sent>>, now: u64) {
+    pub(super) fn send(&mut self, id: QueueId, sends: Vec<Send>, reply: QueueReply<Vec<Sent>>, now: u64) {
         if self.shelf.contents.bytes() > MEMORY_BYTES_MAX {
             let _ = reply.send(Err(QueueError::Overloaded("more is sent than the disk can take")));
             return;
@@ -60,7 +60,7 @@ impl Core {
                 generation: 0,
                 sequence: arrival.sequence,
             }));
-            ops.push(Op::Send { queue: id, arrival, content });
+            ops.push(QueueOp::Send { queue: id, arrival, content });
         }
         // All were sent before, and that is durable: there is nothing to wait for.
         if ops.is_empty() && sent.iter().all(|sent| matches!(sent, SentAs::New(_))) {
@@ -79,7 +79,13 @@ impl Core {
         is_over && self.shelf.keys.load(Ordering::Relaxed) >= self.keys_max
     }
 
-    pub(super) fn delete(&mut self, id: QueueId, receipts: &[Receipt], reply: Reply<Outcomes>, now: u64) {
+    pub(super) fn delete(
+        &mut self,
+        id: QueueId,
+        receipts: &[Receipt],
+        reply: QueueReply<Outcomes>,
+        now: u64,
+    ) {
         let Some(hosted) = self.shelf.queues.get_mut(&id) else {
             let _ = reply.send(Err(QueueError::NoQueue));
             return;
@@ -91,7 +97,7 @@ impl Core {
                 false => Err(ReceiptError::Unavailable),
             };
             if outcome.is_ok() && hosted.queue.entry(*sequence).is_some() {
-                ops.push(Op::Delete { queue: id, sequence: *sequence });
+                ops.push(QueueOp::Delete { queue: id, sequence: *sequence });
             }
             outcomes.push(outcome);
         }
@@ -102,7 +108,7 @@ impl Core {
         &mut self,
         id: QueueId,
         changes: &[(Receipt, Duration)],
-        reply: Reply<Outcomes>,
+        reply: QueueReply<Outcomes>,
         now: u64,
     ) {
         if !self.shelf.queues.contains_key(&id) {
@@ -119,17 +125,18 @@ impl Core {
             if outcome.is_ok() {
                 let visible_at = now + millis(*visibility);
                 let entry = hosted.queue.entry(*sequence).expect("it was checked");
-                // The record of its receive may be lost: nobody waits for those. Without it a replay would not know the token,
-                // and what is answered here would be forgotten. Behind this one in the journal is only what came after.
-                self.push(&Op::receive(id, *sequence, &entry));
-                ops.push(Op::Change { queue: id, sequence: *sequence, token: *token, visible_at });
+                // The record of its receive may be lost: nobody waits for those. Without it a replay would not know the
+                // token, and what is answered here would be forgotten. Behind this one in the journal is only what came
+                // after.
+                self.push(&QueueOp::receive(id, *sequence, &entry));
+                ops.push(QueueOp::Change { queue: id, sequence: *sequence, token: *token, visible_at });
             }
             outcomes.push(outcome);
         }
         self.settle_or_answer(ops, outcomes, reply);
     }
 
-    fn settle_or_answer(&mut self, ops: Vec<Op>, outcomes: Outcomes, reply: Reply<Outcomes>) {
+    fn settle_or_answer(&mut self, ops: Vec<QueueOp>, outcomes: Outcomes, reply: QueueReply<Outcomes>) {
         match ops.is_empty() {
             true => drop(reply.send(Ok(outcomes))),
             false => self.pend(ops, Then::Outcomes(outcomes, reply), false),
@@ -141,7 +148,7 @@ impl Core {
         id: QueueId,
         from: Sequence,
         count: usize,
-        reply: Reply<Vec<Found>>,
+        reply: QueueReply<Vec<QueueFound>>,
         now: u64,
     ) {
         let found = match self.shelf.queues.get_mut(&id) {

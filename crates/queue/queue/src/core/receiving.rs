@@ -1,8 +1,9 @@
 //! Receives, and those that wait.
 //!
 //! A receive that finds nothing and may wait does, at no cost: it is looked at again when a message has become visible
-//! (sent, given back, or its timeout over) and when its own time is over, and at no other time. One that may not wait does so only while
-//! messages before those that it is looking for are moved to another queue, and where such a move was lost they are looked at again.
+//! (sent, given back, or its timeout over) and when its own time is over, and at no other time. One that may not wait
+//! does so only while messages before those that it is looking for are moved to another queue, and where such a move
+//! was lost they are looked at again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,8 +13,8 @@ use super::{Core, Then, next_sequence, random_below};
 use crate::ids::{QueueId, Receipt, Sequence, Token};
 use crate::limits::{BATCH_MAX, MOVE_STEP, MOVE_WAIT_MS};
 use crate::queue::{Taken, Want};
-use crate::record::Op;
-use crate::request::{Found, Message, QueueError, Receive, Reply};
+use crate::record::QueueOp;
+use crate::request::{Message, QueueError, QueueFound, QueueReply, Receive};
 
 /// A receive that waits.
 struct Waiter {
@@ -25,7 +26,7 @@ struct Waiter {
     moves_until: u64,
     /// Which of the two holds.
     ends_at: u64,
-    reply: Reply<Vec<Found>>,
+    reply: QueueReply<Vec<QueueFound>>,
 }
 
 /// The receives that wait at one queue, those that came first at the front.
@@ -66,7 +67,13 @@ impl Waiting {
 }
 
 impl Core {
-    pub(super) fn receive(&mut self, id: QueueId, receive: Receive, reply: Reply<Vec<Found>>, now: u64) {
+    pub(super) fn receive(
+        &mut self,
+        id: QueueId,
+        receive: Receive,
+        reply: QueueReply<Vec<QueueFound>>,
+        now: u64,
+    ) {
         let Some(hosted) = self.shelf.queues.get(&id) else {
             let _ = reply.send(Err(QueueError::NoQueue));
             return;
@@ -108,8 +115,9 @@ impl Core {
             self.redrive(id, target, &received.overdue, now);
         }
         if received.taken.is_empty() {
-            // Behind messages that are moved, of its group or as many of the dead-letter queue as are moved at once, it goes on when
-            // these moves are durable: what is there is found, and however many there are, little is under way at a time.
+            // Behind messages that are moved, of its group or as many of the dead-letter queue as are moved at once, it
+            // goes on when these moves are durable: what is there is found, and however many there are, little is under
+            // way at a time.
             let hosted = self.shelf.queues.get(&id)?;
             let is_behind_moves = received.overdue.len() >= MOVE_STEP || hosted.queue.is_held();
             waiter.ends_at =
@@ -121,9 +129,9 @@ impl Core {
             return None;
         }
         for Taken { sequence, entry, .. } in &received.taken {
-            self.push(&Op::receive(id, *sequence, entry));
+            self.push(&QueueOp::receive(id, *sequence, entry));
         }
-        let found: Vec<Found> = received.taken.iter().map(|taken| self.found(id, taken)).collect();
+        let found: Vec<QueueFound> = received.taken.iter().map(|taken| self.found(id, taken)).collect();
         self.read_ahead(id, &received.taken, found.iter().any(|found| !found.is_here));
         if waiter.reply.send(Ok(found)).is_err() {
             // Whoever asked is gone: the next one gets them at once.
@@ -146,7 +154,7 @@ impl Core {
     }
 
     /// A message as it is answered.
-    pub(super) fn found(&self, queue: QueueId, taken: &Taken) -> Found {
+    pub(super) fn found(&self, queue: QueueId, taken: &Taken) -> QueueFound {
         let Taken { sequence, entry, source } = taken;
         let content = self.shelf.contents.get(entry.number);
         let is_here = content.is_some();
@@ -161,7 +169,7 @@ impl Core {
             source: source.clone(),
             content: content.unwrap_or_default(),
         };
-        Found { message, is_here }
+        QueueFound { message, is_here }
     }
 
     /// The dead-letter queue of a queue, if it has one that is there and of the same kind.
@@ -181,7 +189,7 @@ impl Core {
             // As Amazon has it: in a FIFO queue the message counts as sent now.
             let sent_at = if other.queue.is_fifo() { now } else { entry.sent_at };
             let arrives = next_sequence(&mut other.queue);
-            ops.push(Op::Move {
+            ops.push(QueueOp::Move {
                 queue: id,
                 sequence: *sequence,
                 to: target,
@@ -230,8 +238,8 @@ impl Core {
         }
     }
 
-    /// A move was lost: its message, and what is behind it, is there for the receives that wait. Not at once: while the journal
-    /// takes nothing, they would be moved and lost over and over.
+    /// A move was lost: its message, and what is behind it, is there for the receives that wait. Not at once: while the
+    /// journal takes nothing, they would be moved and lost over and over.
     pub(super) fn serve_later(&mut self, id: QueueId, at: u64) {
         if let Some(waiting) = self.waiting.get_mut(&id) {
             waiting.again_at = Some(at);

@@ -1,7 +1,7 @@
 //! Move tasks: messages of a dead-letter queue are brought back, some at a time.
 //!
-//! A task has one operation of its own under way at a time: a step, its end, or its cancellation. So what it says that it has
-//! moved is what it has.
+//! A task has one operation of its own under way at a time: a step, its end, or its cancellation. So what it says that
+//! it has moved is what it has.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use super::admin::put_task;
 use super::{Core, Then, next_sequence};
 use crate::ids::{QueueId, Sequence};
 use crate::limits::{MOVE_PAUSE_MS, MOVE_STEP};
-use crate::record::Op;
+use crate::record::QueueOp;
 use crate::settings::{MoveStatus, MoveTask};
 
 /// The tasks that run.
@@ -40,7 +40,7 @@ impl Runs {
 
 /// A step that is not durable yet.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Step {
+pub(super) struct TaskStep {
     task: u64,
     moving: u64,
     /// When the next one is due.
@@ -109,7 +109,7 @@ impl Core {
             }
             let other = self.shelf.queues.get_mut(&target).expect("it was looked for");
             let arrives = next_sequence(&mut other.queue);
-            ops.push(Op::Move {
+            ops.push(QueueOp::Move {
                 queue: source,
                 sequence,
                 to: target,
@@ -121,7 +121,7 @@ impl Core {
         }
         let pause =
             task.rate_max.map_or(MOVE_PAUSE_MS, |rate| ops.len() as u64 * 1_000 / u64::from(rate.max(1)));
-        let step = Step { task: id, moving: ops.len() as u64, next_at: now + pause };
+        let step = TaskStep { task: id, moving: ops.len() as u64, next_at: now + pause };
         self.pend(ops, Then::Moved(Some(step)), false);
     }
 
@@ -138,8 +138,8 @@ impl Core {
     }
 
     /// A step is durable, or was lost: then it is made again, at that time.
-    pub(super) fn task_moved(&mut self, step: Option<Step>, lost_until: Option<u64>) {
-        let Some(Step { task, moving, next_at }) = step else { return };
+    pub(super) fn task_moved(&mut self, step: Option<TaskStep>, lost_until: Option<u64>) {
+        let Some(TaskStep { task, moving, next_at }) = step else { return };
         if lost_until.is_none()
             && let Some(task) = self.shelf.tasks.get_mut(&task)
         {

@@ -40,7 +40,7 @@ impl Node {
     fn ask<T>(
         &mut self,
         now: u64,
-        request: impl FnOnce(Reply<T>) -> Request,
+        request: impl FnOnce(QueueReply<T>) -> QueueRequest,
     ) -> oneshot::Receiver<Result<T, QueueError>> {
         let (reply, answer) = oneshot::channel();
         self.core.take(request(reply), now);
@@ -59,24 +59,24 @@ impl Node {
 
     fn send(&mut self, now: u64, count: usize) -> oneshot::Receiver<Result<Vec<Sent>, QueueError>> {
         let send = Send { content: Bytes::from_static(b"content"), ..Send::default() };
-        self.ask(now, |reply| Request::Send(QUEUE, vec![send; count], reply))
+        self.ask(now, |reply| QueueRequest::Send(QUEUE, vec![send; count], reply))
     }
 
     fn send_to_group(&mut self, now: u64, group: &str) -> oneshot::Receiver<Result<Vec<Sent>, QueueError>> {
         let send = Send { group: Some(group.to_owned()), ..Send::default() };
-        self.ask(now, |reply| Request::Send(QUEUE, vec![send], reply))
+        self.ask(now, |reply| QueueRequest::Send(QUEUE, vec![send], reply))
     }
 
     fn create(&mut self, name: &str, settings: Settings) -> QueueId {
         let record = Box::new(QueueRecord::new("account", name, settings));
-        let mut created = self.ask(NOW, |reply| Request::Admin(Admin::Create(record, reply)));
+        let mut created = self.ask(NOW, |reply| QueueRequest::Admin(Admin::Create(record, reply)));
         self.settle(NOW);
         created.try_recv().expect("answered").expect("created").id
     }
 
     fn receive(&mut self, now: u64, count: usize) -> Vec<Receipt> {
         let receive = Receive { count, ..Receive::default() };
-        let mut answer = self.ask(now, |reply| Request::Receive(QUEUE, receive, reply));
+        let mut answer = self.ask(now, |reply| QueueRequest::Receive(QUEUE, receive, reply));
         let found = answer.try_recv().expect("at once").expect("received");
         found.iter().map(|found| found.message.receipt).collect()
     }
@@ -109,7 +109,7 @@ fn a_change_of_visibility_is_remembered_though_the_record_of_its_receive_was_ref
     node.core.refused(&full(), NOW + 10);
     let heartbeat = |receipt| vec![(receipt, Duration::from_secs(60))];
     let mut changed =
-        node.ask(NOW + 20_000, |reply| Request::ChangeVisibility(QUEUE, heartbeat(receipt), reply));
+        node.ask(NOW + 20_000, |reply| QueueRequest::ChangeVisibility(QUEUE, heartbeat(receipt), reply));
     node.settle(NOW + 20_000);
     assert_eq!(changed.try_recv().expect("answered").expect("changed"), [Ok(())]);
 
@@ -120,7 +120,7 @@ fn a_change_of_visibility_is_remembered_though_the_record_of_its_receive_was_ref
     assert_eq!((entry.receives, entry.last_after, entry.visible_at), (1, 10, NOW + 80_000));
     // And who has received it goes on with it.
     let mut changed =
-        node.ask(after + 40_000, |reply| Request::ChangeVisibility(QUEUE, heartbeat(receipt), reply));
+        node.ask(after + 40_000, |reply| QueueRequest::ChangeVisibility(QUEUE, heartbeat(receipt), reply));
     node.settle(after + 40_000);
     assert_eq!(changed.try_recv().expect("answered").expect("changed"), [Ok(())]);
 }
@@ -134,7 +134,7 @@ fn a_change_of_visibility_whose_message_somebody_else_receives_before_it_is_dura
     let receipts = node.receive(NOW, 2);
     let half_a_minute = Duration::from_secs(30);
     let heartbeat = receipts.iter().map(|receipt| (*receipt, half_a_minute)).collect();
-    let mut changed = node.ask(NOW + 29_998, |reply| Request::ChangeVisibility(QUEUE, heartbeat, reply));
+    let mut changed = node.ask(NOW + 29_998, |reply| QueueRequest::ChangeVisibility(QUEUE, heartbeat, reply));
     // The disk takes its time, and both are visible: one of them is received.
     let other = node.receive(NOW + 30_000, 1)[0];
     assert_eq!(other.sequence, receipts[0].sequence);
@@ -154,7 +154,7 @@ fn what_was_received_again_since_a_change_of_visibility_belongs_to_its_last_rece
     let first = node.receive(NOW, 1)[0];
     // The change is not durable before the message was received again.
     let change = vec![(first, Duration::ZERO)];
-    drop(node.ask(NOW + 29_999, |reply| Request::ChangeVisibility(QUEUE, change, reply)));
+    drop(node.ask(NOW + 29_999, |reply| QueueRequest::ChangeVisibility(QUEUE, change, reply)));
     let second = node.receive(NOW + 30_000, 1)[0];
     node.settle(NOW + 30_000);
     let recovered = node.recovered(Settings::default(), NOW + 30_001);
@@ -173,22 +173,22 @@ fn sends_that_the_journal_has_no_room_for_leave_room_to_what_takes_messages_away
     node.settle(NOW);
     // One round: more, a delete, more, a receive, a heartbeat, and a queue that is to be created.
     let mut sent = [node.send(NOW + 1, 10), node.send(NOW + 1, 1)];
-    let mut deleted = node.ask(NOW + 1, |reply| Request::Delete(QUEUE, vec![receipts[0]], reply));
+    let mut deleted = node.ask(NOW + 1, |reply| QueueRequest::Delete(QUEUE, vec![receipts[0]], reply));
     let mut more = node.send(NOW + 1, 2);
     let fourth = node.receive(NOW + 1, 1)[0];
     let change = vec![(receipts[1], Duration::from_secs(100))];
-    let mut changed = node.ask(NOW + 1, |reply| Request::ChangeVisibility(QUEUE, change, reply));
+    let mut changed = node.ask(NOW + 1, |reply| QueueRequest::ChangeVisibility(QUEUE, change, reply));
     let record = Box::new(QueueRecord::new("account", "other", Settings::default()));
-    let mut created = node.ask(NOW + 1, |reply| Request::Admin(Admin::Create(record, reply)));
+    let mut created = node.ask(NOW + 1, |reply| QueueRequest::Admin(Admin::Create(record, reply)));
 
     assert!(node.core.round().expect("a round").is_growing());
     node.core.refused_growing(&full(), NOW + 1);
     let round = node.core.round().expect("the rest");
     assert!(!round.is_growing() && round.is_awaited);
-    let kinds = |op: &Op| match op {
-        Op::Delete { sequence, .. } => ("delete", *sequence),
-        Op::Receive { sequence, .. } => ("receive", *sequence),
-        Op::Change { sequence, .. } => ("change", *sequence),
+    let kinds = |op: &QueueOp| match op {
+        QueueOp::Delete { sequence, .. } => ("delete", *sequence),
+        QueueOp::Receive { sequence, .. } => ("receive", *sequence),
+        QueueOp::Change { sequence, .. } => ("change", *sequence),
         other => panic!("{other:?}"),
     };
     let ops: Vec<_> = record::read(&round.bytes).expect("a record").iter().map(kinds).collect();
@@ -206,7 +206,7 @@ fn sends_that_the_journal_has_no_room_for_leave_room_to_what_takes_messages_away
     let queue = &node.core.shelf.queues[&QUEUE].queue;
     assert_eq!((queue.counts().in_flight, queue.entry(first.sequence)), (3, None));
     // What was refused has left nothing behind that keeps others waiting.
-    drop(node.ask(NOW + 3, |reply| Request::Admin(Admin::Purge(QUEUE, reply))));
+    drop(node.ask(NOW + 3, |reply| QueueRequest::Admin(Admin::Purge(QUEUE, reply))));
     node.settle(NOW + 3);
     assert_eq!(node.core.shelf.queues[&QUEUE].queue.counts().in_flight, 0);
 }
@@ -221,7 +221,7 @@ fn a_receive_that_waits_gets_what_was_behind_a_message_that_was_kept_for_too_lon
     drop(node.send_to_group(NOW + 30_000, "g"));
     node.settle(NOW + 30_000);
     let receive = Receive { count: 1, wait: Some(Duration::from_secs(3_600)), ..Receive::default() };
-    let mut waiting = node.ask(NOW + 30_000, |reply| Request::Receive(QUEUE, receive, reply));
+    let mut waiting = node.ask(NOW + 30_000, |reply| QueueRequest::Receive(QUEUE, receive, reply));
     node.core.tick(NOW + 30_000);
     assert!(waiting.try_recv().is_err());
     let at = node.core.wake_at().expect("something happens");
@@ -238,7 +238,7 @@ fn moving(count: usize) -> (Node, QueueId, u64) {
     node.settle(NOW);
     let target = node.create("target", Settings::default());
     let task = MoveTask { target: Some("target".to_owned()), ..MoveTask::new("account", "q") };
-    let mut started = node.ask(NOW, |reply| Request::Admin(Admin::StartTask(Box::new(task), reply)));
+    let mut started = node.ask(NOW, |reply| QueueRequest::Admin(Admin::StartTask(Box::new(task), reply)));
     node.settle(NOW);
     let task = started.try_recv().expect("answered").expect("started");
     (node, target, task)
@@ -253,7 +253,7 @@ fn a_cancelled_task_has_moved_what_it_says_and_moves_nothing_more() {
         assert!(node.core.appended());
         // The step is in the journal when it is told to stop.
         let mut cancelled =
-            node.ask(NOW, |reply| Request::Admin(Admin::CancelTask(task, "account".to_owned(), reply)));
+            node.ask(NOW, |reply| QueueRequest::Admin(Admin::CancelTask(task, "account".to_owned(), reply)));
         node.core.tick(NOW + 1_000);
         match is_lost {
             true => node.core.lose_first(&full(), NOW + 1_000),
@@ -281,7 +281,7 @@ fn a_cancelled_task_has_moved_what_it_says_and_moves_nothing_more() {
 fn a_cancellation_that_was_lost_leaves_the_task_running() {
     let (mut node, target, task) = moving(MOVE_STEP);
     let mut cancelled =
-        node.ask(NOW, |reply| Request::Admin(Admin::CancelTask(task, "account".to_owned(), reply)));
+        node.ask(NOW, |reply| QueueRequest::Admin(Admin::CancelTask(task, "account".to_owned(), reply)));
     node.core.tick(NOW);
     node.core.refused(&full(), NOW);
     assert!(cancelled.try_recv().expect("answered").is_err());
@@ -296,7 +296,7 @@ fn with_a_queue_its_move_tasks_go_whatever_is_on_its_way() {
     node.core.tick(NOW);
     node.settle(NOW);
     // The deletion is in the journal before the end of the task.
-    let mut dropped = node.ask(NOW + 1_000, |reply| Request::Admin(Admin::Drop(QUEUE, reply)));
+    let mut dropped = node.ask(NOW + 1_000, |reply| QueueRequest::Admin(Admin::Drop(QUEUE, reply)));
     node.core.tick(NOW + 1_000);
     node.settle(NOW + 1_000);
     dropped.try_recv().expect("answered").expect("deleted");
@@ -315,7 +315,7 @@ fn a_move_of_one_group_takes_many_messages_at_a_time_in_their_order() {
     node.settle(NOW);
     let target = node.create("target", fifo());
     let task = MoveTask { target: Some("target".to_owned()), ..MoveTask::new("account", "q") };
-    drop(node.ask(NOW, |reply| Request::Admin(Admin::StartTask(Box::new(task), reply))));
+    drop(node.ask(NOW, |reply| QueueRequest::Admin(Admin::StartTask(Box::new(task), reply))));
     node.settle(NOW);
     // A lost step changes nothing.
     node.core.tick(NOW);
@@ -340,7 +340,7 @@ fn there_is_a_bound_to_the_deduplication_ids_of_all_queues_together() {
     let send = |node: &mut Node, queue, now, id: u64| {
         let send =
             Send { group: Some("g".to_owned()), deduplication: Some(id.to_string()), ..Send::default() };
-        let mut sent = node.ask(now, |reply| Request::Send(queue, vec![send], reply));
+        let mut sent = node.ask(now, |reply| QueueRequest::Send(queue, vec![send], reply));
         node.settle(now);
         sent.try_recv().expect("answered").map(|_| ())
     };
@@ -354,7 +354,7 @@ fn there_is_a_bound_to_the_deduplication_ids_of_all_queues_together() {
     assert!(send(&mut node, QUEUE, NOW + DEDUPLICATION_MS + 1, 11).is_ok());
     assert_eq!(node.core.shelf.keys.load(Ordering::Relaxed), 9);
     // With a queue its ids go.
-    drop(node.ask(NOW + DEDUPLICATION_MS + 1, |reply| Request::Admin(Admin::Drop(other, reply))));
+    drop(node.ask(NOW + DEDUPLICATION_MS + 1, |reply| QueueRequest::Admin(Admin::Drop(other, reply))));
     node.settle(NOW + DEDUPLICATION_MS + 1);
     assert_eq!(node.core.shelf.keys.load(Ordering::Relaxed), 5);
     // A start counts them, whatever the number of owners.
@@ -395,7 +395,7 @@ fn a_receive_that_may_not_wait_finds_what_is_behind_many_messages_for_the_dead_l
         let (mut node, dead) = overdue(settings, count);
         let now = NOW + 60_000;
         let receive = Receive { count: 10, ..Receive::default() };
-        let mut answer = node.ask(now, |reply| Request::Receive(QUEUE, receive, reply));
+        let mut answer = node.ask(now, |reply| QueueRequest::Receive(QUEUE, receive, reply));
         node.settle(now);
         let found = answer.try_recv().expect("answered").expect("received");
         assert_eq!(found.iter().map(|found| found.message.receives).collect::<Vec<_>>(), [1]);
@@ -407,8 +407,8 @@ fn a_receive_that_may_not_wait_finds_what_is_behind_many_messages_for_the_dead_l
 fn a_receive_that_may_not_wait_ends_though_no_message_can_be_moved() {
     let (mut node, _) = overdue(Settings::default(), 3 * MOVE_STEP);
     let mut now = NOW + 60_000;
-    let mut answer =
-        node.ask(now, |reply| Request::Receive(QUEUE, Receive { count: 1, ..Receive::default() }, reply));
+    let mut answer = node
+        .ask(now, |reply| QueueRequest::Receive(QUEUE, Receive { count: 1, ..Receive::default() }, reply));
     let mut looks = 0;
     let found = loop {
         node.core.tick(now);
@@ -424,7 +424,8 @@ fn a_receive_that_may_not_wait_ends_though_no_message_can_be_moved() {
     assert!(found.is_empty() && looks <= 2 + MOVE_WAIT_MS / MOVE_RETRY_MS, "{looks}");
 }
 
-/// A FIFO queue with as many messages in one group, of which the first was received as often as it may be, and its dead-letter queue.
+/// A FIFO queue with as many messages in one group, of which the first was received as often as it may be, and its
+/// dead-letter queue.
 fn overdue_before(others: usize) -> (Node, QueueId, Vec<Sequence>) {
     let redrive = Redrive { target: "dead".to_owned(), receives_max: 1 };
     let mut node = Node::new(Settings { redrive: Some(redrive), ..fifo() });
@@ -446,7 +447,7 @@ fn what_is_behind_a_message_for_the_dead_letter_queue_is_received_when_that_has_
     let (mut node, dead, sent) = overdue_before(2);
     let mut now = NOW + 60_000;
     let receive = Receive { count: 10, ..Receive::default() };
-    let mut answer = node.ask(now, |reply| Request::Receive(QUEUE, receive, reply));
+    let mut answer = node.ask(now, |reply| QueueRequest::Receive(QUEUE, receive, reply));
     // The journal takes the move, and loses it.
     assert!(node.core.round().is_some() && node.core.appended());
     assert!(answer.try_recv().is_err(), "nothing may have been received before the move is durable");
@@ -469,7 +470,7 @@ fn a_receive_that_may_not_wait_is_answered_with_nothing_when_the_moves_before_it
     let (mut node, _, _) = overdue_before(0);
     let now = NOW + 60_000;
     let receive = Receive { count: 10, ..Receive::default() };
-    let mut answer = node.ask(now, |reply| Request::Receive(QUEUE, receive, reply));
+    let mut answer = node.ask(now, |reply| QueueRequest::Receive(QUEUE, receive, reply));
     node.settle(now);
     assert!(answer.try_recv().expect("answered").expect("received").is_empty());
     assert_eq!(node.core.wake_at(), None);
@@ -483,12 +484,12 @@ fn what_is_behind_the_messages_of_a_step_of_a_task_is_not_received_before_they_h
     node.settle(NOW);
     node.create("target", fifo());
     let task = MoveTask { target: Some("target".to_owned()), ..MoveTask::new("account", "q") };
-    drop(node.ask(NOW, |reply| Request::Admin(Admin::StartTask(Box::new(task), reply))));
+    drop(node.ask(NOW, |reply| QueueRequest::Admin(Admin::StartTask(Box::new(task), reply))));
     node.settle(NOW);
     node.core.tick(NOW);
     assert!(node.core.round().is_some() && node.core.appended());
     let receive = Receive { count: 1, ..Receive::default() };
-    let mut answer = node.ask(NOW, |reply| Request::Receive(QUEUE, receive, reply));
+    let mut answer = node.ask(NOW, |reply| QueueRequest::Receive(QUEUE, receive, reply));
     assert!(answer.try_recv().is_err());
     node.core.lose_first(&full(), NOW);
     let now = node.core.wake_at().expect("the next try");
@@ -510,12 +511,12 @@ fn with_too_many_messages_in_flight_a_receive_that_may_wait_does_and_gets_what_t
     }
     let receive =
         |wait_s| Receive { count: 1, wait: Some(Duration::from_secs(wait_s)), ..Receive::default() };
-    let mut at_once = node.ask(NOW, |reply| Request::Receive(QUEUE, receive(0), reply));
+    let mut at_once = node.ask(NOW, |reply| QueueRequest::Receive(QUEUE, receive(0), reply));
     assert!(matches!(at_once.try_recv().expect("answered"), Err(QueueError::TooManyInFlight)));
-    let mut first = node.ask(NOW, |reply| Request::Receive(QUEUE, receive(20), reply));
-    let mut second = node.ask(NOW + 1, |reply| Request::Receive(QUEUE, receive(20), reply));
+    let mut first = node.ask(NOW, |reply| QueueRequest::Receive(QUEUE, receive(20), reply));
+    let mut second = node.ask(NOW + 1, |reply| QueueRequest::Receive(QUEUE, receive(20), reply));
     assert!(first.try_recv().is_err() && second.try_recv().is_err(), "both wait");
-    let deleted = node.ask(NOW + 2, |reply| Request::Delete(QUEUE, vec![receipts[0]], reply));
+    let deleted = node.ask(NOW + 2, |reply| QueueRequest::Delete(QUEUE, vec![receipts[0]], reply));
     node.settle(NOW + 2);
     drop(deleted);
     assert_eq!(first.try_recv().expect("answered").expect("received").len(), 1);

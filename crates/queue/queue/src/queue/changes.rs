@@ -5,13 +5,13 @@
 use std::sync::Arc;
 
 use super::Queue;
-use crate::deduplication::{DeduplicationKey, Seen};
+use crate::deduplication::{DeduplicationKey, DeduplicationSeen};
 use crate::ids::{Number, Sequence};
-use crate::pages::{DELAYED, DIRTY, Entry, IN_FLIGHT, IN_TREE, Pages, STORED};
+use crate::pages::{DELAYED, DIRTY, IN_FLIGHT, IN_TREE, PageEntry, Pages, STORED};
 
 /// What has changed since the last checkpoint.
 #[derive(Default)]
-pub(super) struct Changes {
+pub(super) struct QueueChanges {
     /// Messages with another state, each once; some may be gone.
     pub(super) changed: Vec<Sequence>,
     /// Messages that the tree has and that are gone, with their contents' numbers if those go with them.
@@ -41,7 +41,7 @@ pub(crate) struct Delta {
     pub(crate) removed: Vec<(Sequence, Option<Number>)>,
     pub(crate) contents_removed: Vec<Number>,
     pub(crate) upserts: Vec<Upsert>,
-    pub(crate) seen: Vec<(DeduplicationKey, Seen)>,
+    pub(crate) seen: Vec<(DeduplicationKey, DeduplicationSeen)>,
     pub(crate) forgotten: Vec<DeduplicationKey>,
 }
 
@@ -62,8 +62,8 @@ pub(crate) struct Delta {
 ///   .      1   length of the name of the queue that it came from, which follows
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct State {
-    pub(crate) entry: Entry,
+pub(crate) struct ChangesState {
+    pub(crate) entry: PageEntry,
     pub(crate) group: Option<Arc<str>>,
     pub(crate) source: Option<Arc<str>>,
 }
@@ -75,9 +75,10 @@ pub(crate) struct StateError;
 
 const FIXED_BYTES: usize = 40;
 
-impl State {
+impl ChangesState {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let Entry { number, sent_at, visible_at, first_after, last_after, token, receives, .. } = self.entry;
+        let PageEntry { number, sent_at, visible_at, first_after, last_after, token, receives, .. } =
+            self.entry;
         let mut bytes = Vec::with_capacity(64);
         for field in [number.0, sent_at, visible_at] {
             bytes.extend_from_slice(&field.to_le_bytes());
@@ -100,7 +101,7 @@ impl State {
         let (fixed, mut rest) = bytes.split_at_checked(FIXED_BYTES).ok_or(StateError)?;
         let u64_at = |at: usize| u64::from_le_bytes(fixed[at..at + 8].try_into().expect("8 bytes"));
         let u32_at = |at: usize| u32::from_le_bytes(fixed[at..at + 4].try_into().expect("4 bytes"));
-        let mut entry = Entry::new(Number(u64_at(0)), u64_at(8), u64_at(16));
+        let mut entry = PageEntry::new(Number(u64_at(0)), u64_at(8), u64_at(16));
         (entry.first_after, entry.last_after, entry.token) = (u32_at(24), u32_at(28), u32_at(32));
         entry.receives = u16::from_le_bytes([fixed[36], fixed[37]]);
         entry.generation = fixed[38];
@@ -144,7 +145,7 @@ impl Queue {
             entry.set(DIRTY, false);
             entry.set(IN_TREE | STORED, true);
             let entry = *entry;
-            let state = State { entry, group: self.group_of(&entry), source: self.source_of(&entry) };
+            let state = ChangesState { entry, group: self.group_of(&entry), source: self.source_of(&entry) };
             upserts.push(Upsert { sequence, state: state.encode(), content });
         }
         let removed = changes.removed.iter().map(|(sequence, _)| *sequence);
@@ -167,8 +168,8 @@ impl Queue {
     }
 
     /// A message that the checkpoint has.
-    pub(crate) fn restore(&mut self, sequence: Sequence, state: State, now: u64) {
-        let State { mut entry, group, source } = state;
+    pub(crate) fn restore(&mut self, sequence: Sequence, state: ChangesState, now: u64) {
+        let ChangesState { mut entry, group, source } = state;
         entry.set(IN_TREE | STORED | DIRTY, true); // dirty: it need not be noted as changed
         self.put(sequence, entry, group.as_ref(), source.as_ref(), now);
         if let Some(entry) = self.pages.get_mut(sequence) {
@@ -187,19 +188,19 @@ mod tests {
 
     #[test]
     fn a_state_comes_back_as_it_was() {
-        let mut entry = Entry::new(Number(1), 2, 3);
+        let mut entry = PageEntry::new(Number(1), 2, 3);
         (entry.first_after, entry.last_after, entry.token, entry.receives) = (4, 5, 6, 7);
         (entry.generation, entry.flags) = (8, IN_FLIGHT);
         for (group, source) in [(None, None), (Some("g".into()), Some("queue".into()))] {
-            let state = State { entry, group, source };
-            assert_eq!(State::decode(&state.encode()), Ok(state));
+            let state = ChangesState { entry, group, source };
+            assert_eq!(ChangesState::decode(&state.encode()), Ok(state));
         }
     }
 
     proptest! {
         #[test]
         fn no_bytes_make_decoding_panic(bytes: Vec<u8>) {
-            let _ = State::decode(&bytes);
+            let _ = ChangesState::decode(&bytes);
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use tailwater_env::HashMap;
 
-use super::{Queue, Received, Taken, Want};
+use super::{Queue, QueueReceived, Taken, Want};
 use crate::ids::{Sequence, Token};
 use crate::limits::{ATTEMPT_MS, ATTEMPTS_MAX, BATCH_MAX, MOVE_STEP};
 use crate::pages::{IN_FLIGHT, MOVING};
@@ -15,12 +15,12 @@ impl Queue {
         now: u64,
         want: &Want,
         random_below: &mut dyn FnMut(u64) -> u64,
-    ) -> Received {
+    ) -> QueueReceived {
         if let Some(again) = want.attempt.as_ref().and_then(|attempt| self.receive_again(attempt, now, want))
         {
-            return Received { taken: again, ..Received::default() };
+            return QueueReceived { taken: again, ..QueueReceived::default() };
         }
-        let mut received = Received::default();
+        let mut received = QueueReceived::default();
         let mut groups = Vec::new();
         while received.taken.len() < want.count && received.overdue.len() < MOVE_STEP {
             // The group whose first message is the oldest; its tuple is out of the index meanwhile.
@@ -91,7 +91,8 @@ impl Queue {
         Some(again.collect())
     }
 
-    /// The next messages of the groups that `taken` are of and of those whose first messages are `heads`, as many of each.
+    /// The next messages of the groups that `taken` are of and of those whose first messages are `heads`, as many of
+    /// each.
     pub(super) fn upcoming_fifo(
         &self,
         taken: &[Taken],
@@ -113,7 +114,8 @@ impl Queue {
         next.take(count).copied().collect()
     }
 
-    /// Messages of the groups whose first messages are `heads`, each group's in its order and up to the first that is invisible.
+    /// Messages of the groups whose first messages are `heads`, each group's in its order and up to the first that is
+    /// invisible.
     pub(super) fn movable_fifo(
         &self,
         heads: impl Iterator<Item = Sequence>,
@@ -134,7 +136,8 @@ impl Queue {
         movable.take(count).collect()
     }
 
-    /// Makes the index have the tuple of a group's first message, unless that is moving, and forgets a group that has none.
+    /// Makes the index have the tuple of a group's first message, unless that is moving, and forgets a group that has
+    /// none.
     pub(super) fn refresh(&mut self, place: u32, now: u64) {
         let group = self.groups.get_mut(place);
         while group.messages.front().is_some_and(|first| self.pages.get(*first).is_none()) {

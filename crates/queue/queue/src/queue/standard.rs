@@ -1,6 +1,6 @@
 //! Receiving from a queue without groups.
 
-use super::{Queue, Received, Want};
+use super::{Queue, QueueReceived, Want};
 use crate::ids::Token;
 use crate::limits::MOVE_STEP;
 use crate::settings::OrderHint;
@@ -11,8 +11,8 @@ impl Queue {
         now: u64,
         want: &Want,
         random_below: &mut dyn FnMut(u64) -> u64,
-    ) -> Received {
-        let mut received = Received::default();
+    ) -> QueueReceived {
+        let mut received = QueueReceived::default();
         let mut handed_out = Vec::new();
         while received.taken.len() < want.count && received.overdue.len() < MOVE_STEP {
             let Self { index, pages, .. } = self;

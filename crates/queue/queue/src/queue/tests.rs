@@ -172,7 +172,8 @@ fn messages_go_when_they_are_too_old_whether_in_flight_or_from_another_queue() {
     }
     queue.received_at(START + 3 * SECOND, 1);
     // Sent long before it came here.
-    let carried = Carried { entry: Entry::new(Number(9), START - 50 * SECOND, 0), group: None, source: None };
+    let carried =
+        Carried { entry: PageEntry::new(Number(9), START - 50 * SECOND, 0), group: None, source: None };
     let moved = Sequence(queue.next.0);
     queue.apply_moved(moved, &carried, START - 50 * SECOND, None, false, (START, START + 3 * SECOND));
     assert_eq!(queue.oldest_sent_at(), Some(START - 50 * SECOND));
@@ -203,7 +204,7 @@ fn a_message_received_too_often_is_moved_and_is_back_if_that_is_lost() {
         let received = queue.receive(now, &want, &mut no_choice);
         // In its group nothing is behind it yet.
         assert_eq!((received.overdue, received.taken.len()), (vec![bad], usize::from(!fifo)));
-        assert_eq!(queue.receive(now, &want, &mut no_choice), Received::default());
+        assert_eq!(queue.receive(now, &want, &mut no_choice), QueueReceived::default());
         queue.abort_move(bad, now);
         let received = queue.receive(now, &want, &mut no_choice);
         assert_eq!((received.overdue, received.taken.len()), (vec![bad], 0));
@@ -277,7 +278,7 @@ fn a_checkpoint_has_what_changed_since_the_last_one_and_restores_it() {
 
         let mut restored = Queue::new(settings(fifo));
         for upsert in first.upserts.iter().filter(|upsert| upsert.sequence.0 > 3).chain(&second.upserts) {
-            restored.restore(upsert.sequence, State::decode(&upsert.state).expect("a state"), START);
+            restored.restore(upsert.sequence, ChangesState::decode(&upsert.state).expect("a state"), START);
         }
         restored.next = second.next;
         assert_eq!(restored.counts(), queue.counts());

@@ -17,7 +17,7 @@ struct Store {
     /// Of `env`, though nothing runs here.
     _runtime: tokio::runtime::Runtime,
     dir: tempfile::TempDir,
-    journal: Vec<Op>,
+    journal: Vec<QueueOp>,
     /// None only while it is opened again.
     recovery: Option<Recovery>,
     /// Each queue's messages by their numbers there, with their contents'.
@@ -42,7 +42,7 @@ impl Store {
         self.recovery.as_mut().expect("it is open")
     }
 
-    fn apply(&mut self, op: Op) {
+    fn apply(&mut self, op: QueueOp) {
         self.journal.push(op.clone());
         let recovery = self.recovery();
         let now = recovery.now;
@@ -54,7 +54,7 @@ impl Store {
         let queue = QueueId(self.queues);
         let record = QueueRecord::new("account", queue.0.to_string(), Settings::default());
         let record = Bytes::from(serde_json::to_vec(&record).expect("it is plain data"));
-        self.apply(Op::Put { queue, record });
+        self.apply(QueueOp::Put { queue, record });
         self.model.insert(queue, BTreeMap::new());
         queue
     }
@@ -69,34 +69,34 @@ impl Store {
         let (sequence, number, now) = (self.next(queue), Number(self.numbers), self.recovery().now);
         let arrival =
             Arrival { sequence, number, sent_at: now, visible_at: now, group: None, deduplication: None };
-        self.apply(Op::Send { queue, arrival, content: content(number) });
+        self.apply(QueueOp::Send { queue, arrival, content: content(number) });
         self.model.get_mut(&queue).expect("it is there").insert(sequence, number);
     }
 
     fn shift(&mut self, queue: QueueId, which: usize, to: QueueId) {
         let Some((sequence, number)) = self.pick(queue, which).filter(|_| queue != to) else { return };
         let (arrives, now) = (self.next(to), self.recovery().now);
-        self.apply(Op::Move { queue, sequence, to, arrives, sent_at: now, is_new: false, at: now });
+        self.apply(QueueOp::Move { queue, sequence, to, arrives, sent_at: now, is_new: false, at: now });
         self.model.get_mut(&queue).expect("it is there").remove(&sequence);
         self.model.get_mut(&to).expect("it is there").insert(arrives, number);
     }
 
     fn delete(&mut self, queue: QueueId, which: usize) {
         let Some((sequence, _)) = self.pick(queue, which) else { return };
-        self.apply(Op::Delete { queue, sequence });
+        self.apply(QueueOp::Delete { queue, sequence });
         self.model.get_mut(&queue).expect("it is there").remove(&sequence);
     }
 
     fn purge(&mut self, queue: QueueId) {
         let upto = self.recovery().shelf.queues[&queue].queue.last();
         let at = self.recovery().now;
-        self.apply(Op::Purge { queue, upto, at });
+        self.apply(QueueOp::Purge { queue, upto, at });
         self.model.insert(queue, BTreeMap::new());
     }
 
     fn drop_queue(&mut self, queue: QueueId) {
         let at = self.recovery().now;
-        self.apply(Op::Drop { queue, at });
+        self.apply(QueueOp::Drop { queue, at });
         self.model.remove(&queue);
     }
 

@@ -6,15 +6,19 @@ use futures::future::{join_all, try_join_all};
 
 use super::numbers::sent_at;
 use super::rows::{Letter, Tuple};
-use super::{Front, Known};
+use super::{KnownQueue, SharedFront};
 use crate::contract::Outcomes;
 use crate::ids::{Number, Receipt};
 use crate::limits::{FORWARDS_KNOWN_MAX, INVISIBLE_MS_MAX, LETTERS_MAX};
 use crate::queue::ReceiptError;
 use crate::request::QueueError;
 
-impl Front {
-    pub(super) async fn delete(&self, known: &Known, receipts: Vec<Receipt>) -> Result<Outcomes, QueueError> {
+impl SharedFront {
+    pub(super) async fn delete(
+        &self,
+        known: &KnownQueue,
+        receipts: Vec<Receipt>,
+    ) -> Result<Outcomes, QueueError> {
         if known.is_fifo() {
             return self.delete_fifo(known, &receipts).await;
         }
@@ -25,7 +29,7 @@ impl Front {
 
     pub(super) async fn change_visibility(
         &self,
-        known: &Known,
+        known: &KnownQueue,
         changes: Vec<(Receipt, Duration)>,
     ) -> Result<Outcomes, QueueError> {
         if known.is_fifo() {
@@ -37,7 +41,11 @@ impl Front {
     }
 
     /// Makes messages visible again that could not be handed out, as if they had not been received.
-    pub(super) async fn give_back(&self, known: &Known, receipts: Vec<Receipt>) -> Result<(), QueueError> {
+    pub(super) async fn give_back(
+        &self,
+        known: &KnownQueue,
+        receipts: Vec<Receipt>,
+    ) -> Result<(), QueueError> {
         if known.is_fifo() {
             return self.give_back_fifo(known, &receipts).await;
         }
@@ -47,10 +55,10 @@ impl Front {
         given.map(drop)
     }
 
-    /// Deletes the message of a receipt, also of one of an earlier receive: the body goes, and with it the message. Of its tuple
-    /// the receipt knows where it was put; if it is not there any more, it goes when it is found to have no body. What is a dead letter
-    /// by now, or is about to be one, goes as well.
-    async fn delete_one(&self, known: &Known, receipt: &Receipt) -> Result<(), QueueError> {
+    /// Deletes the message of a receipt, also of one of an earlier receive: the body goes, and with it the message. Of
+    /// its tuple the receipt knows where it was put; if it is not there any more, it goes when it is found to have no
+    /// body. What is a dead letter by now, or is about to be one, goes as well.
+    async fn delete_one(&self, known: &KnownQueue, receipt: &Receipt) -> Result<(), QueueError> {
         let number = Number(receipt.sequence.0);
         let forward = known.forwards.lock().remove(&(number, receipt.token.0));
         let (visible_at, moves) = forward.unwrap_or((receipt.place, receipt.token.0));
@@ -65,9 +73,10 @@ impl Front {
         Ok(())
     }
 
-    /// Deletes a message, the body of which is gone, where it was put as a dead letter, or is about to be: see [`Front::redrive`]. Also
-    /// where the queue has no dead-letter queue: it may have had one, or have one that is not known here yet.
-    async fn delete_letters(&self, known: &Known, number: Number) -> Result<(), QueueError> {
+    /// Deletes a message, the body of which is gone, where it was put as a dead letter, or is about to be: see
+    /// [`SharedFront::redrive`]. Also where the queue has no dead-letter queue: it may have had one, or have one that
+    /// is not known here yet.
+    async fn delete_letters(&self, known: &KnownQueue, number: Number) -> Result<(), QueueError> {
         let level = self.level(known);
         let (mut left, mut room) = (vec![(known.id, number)], LETTERS_MAX);
         while room > 0
@@ -95,7 +104,7 @@ impl Front {
     /// Makes the message of a receipt visible in so long from now.
     async fn change_one(
         &self,
-        known: &Known,
+        known: &KnownQueue,
         receipt: &Receipt,
         visibility: Duration,
     ) -> Result<Result<(), ReceiptError>, QueueError> {
@@ -132,7 +141,7 @@ impl Front {
         Ok(Ok(()))
     }
 
-    async fn give_back_one(&self, known: &Known, receipt: &Receipt) -> Result<(), QueueError> {
+    async fn give_back_one(&self, known: &KnownQueue, receipt: &Receipt) -> Result<(), QueueError> {
         let Some(tuple) = self.current(known, receipt).await? else { return Ok(()) };
         let mut moved = Tuple { moves: tuple.moves + 1, receives: tuple.receives.saturating_sub(1), ..tuple };
         if moved.receives == 0 {
@@ -147,7 +156,7 @@ impl Front {
     }
 
     /// The tuple of a receipt, if it is still the one that its receive put, or a change of visibility after it.
-    async fn current(&self, known: &Known, receipt: &Receipt) -> Result<Option<Tuple>, QueueError> {
+    async fn current(&self, known: &KnownQueue, receipt: &Receipt) -> Result<Option<Tuple>, QueueError> {
         let (level, number) = (self.level(known), Number(receipt.sequence.0));
         let forward = known.forwards.lock().get(&(number, receipt.token.0)).copied();
         let place = forward.unwrap_or((receipt.place, receipt.token.0));
@@ -163,7 +172,7 @@ impl Front {
 
     async fn tuple_at(
         &self,
-        known: &Known,
+        known: &KnownQueue,
         number: Number,
         (visible_at, moves): (u64, u32),
     ) -> Result<Option<Tuple>, QueueError> {

@@ -10,20 +10,20 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tailwater_env::HashMap;
 
-use super::Front;
+use super::SharedFront;
 use super::rows::Record;
 use crate::ids::QueueId;
 use crate::limits::{DROP_AFTER_MS, PARTS_MAX, PURGE_PAUSE_MS, QUEUES_KNOWN_MAX, RECREATE_PAUSE_MS};
-use crate::request::{Change, QueueError};
+use crate::request::{QueueError, VisibilityChange};
 use crate::settings::{Consistency, QueueRecord};
-use crate::view::View;
+use crate::view::QueueView;
 
 /// Attempts of a change that others' changes come between.
 const ATTEMPTS: usize = 20;
 
 /// A queue as it is stored, in JSON: space `queues/ACCOUNT`, its name as the key.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Stored {
+struct StoredQueue {
     id: u64,
     parts: u16,
     #[serde(default)]
@@ -45,35 +45,35 @@ const GONE: &str = "gone";
 
 /// A queue that was deleted, or was about to be, in JSON.
 #[derive(Serialize, Deserialize)]
-struct Gone {
+struct QueueGone {
     at: u64,
-    queue: Stored,
+    queue: StoredQueue,
 }
 
 /// Where the accounts are that have queues, or had.
 const ACCOUNTS: &str = "accounts";
 
 /// What is remembered of a queue.
-struct Entry {
-    view: Arc<View>,
+struct DirectoryEntry {
+    view: Arc<QueueView>,
     parts: u16,
     read_at: u64,
 }
 
 /// What is remembered of all.
 #[derive(Default)]
-pub(super) struct Directory {
-    entries: Mutex<HashMap<(String, String), Entry>>,
+pub(super) struct SharedDirectory {
+    entries: Mutex<HashMap<(String, String), DirectoryEntry>>,
 }
 
-impl Directory {
+impl SharedDirectory {
     /// A queue, and how many parts it has.
     pub(super) async fn find(
         &self,
-        front: &Front,
+        front: &SharedFront,
         account: &str,
         name: &str,
-    ) -> Result<Option<(Arc<View>, u16)>, QueueError> {
+    ) -> Result<Option<(Arc<QueueView>, u16)>, QueueError> {
         let now = front.now();
         let key = (account.to_owned(), name.to_owned());
         if let Some(entry) = self.entries.lock().get(&key) {
@@ -91,8 +91,8 @@ impl Directory {
         }
     }
 
-    fn remember(&self, stored: Stored, now: u64) -> Result<(Arc<View>, u16), QueueError> {
-        let Stored { id, parts, record, .. } = stored;
+    fn remember(&self, stored: StoredQueue, now: u64) -> Result<(Arc<QueueView>, u16), QueueError> {
+        let StoredQueue { id, parts, record, .. } = stored;
         let mut entries = self.entries.lock();
         if entries.len() >= QUEUES_KNOWN_MAX {
             entries.clear();
@@ -105,24 +105,24 @@ impl Directory {
                 entry.view.set(record);
                 Arc::clone(&entry.view)
             }
-            None => Arc::new(View::new(QueueId(id), record)),
+            None => Arc::new(QueueView::new(QueueId(id), record)),
         };
-        entries.insert(key, Entry { view: Arc::clone(&view), parts, read_at: now });
+        entries.insert(key, DirectoryEntry { view: Arc::clone(&view), parts, read_at: now });
         Ok((view, parts))
     }
 
-    fn forget(&self, view: &View) {
+    fn forget(&self, view: &QueueView) {
         self.entries.lock().remove(&(view.account.clone(), view.name.clone()));
     }
 
     pub(super) async fn list(
         &self,
-        front: &Front,
+        front: &SharedFront,
         account: &str,
         prefix: &str,
         after: Option<&str>,
         most: usize,
-    ) -> Result<Vec<Arc<View>>, QueueError> {
+    ) -> Result<Vec<Arc<QueueView>>, QueueError> {
         let now = front.now();
         let records = front.rows.records(&space_of(account)).await?;
         let mut views = Vec::new();
@@ -137,7 +137,7 @@ impl Directory {
         Ok(views)
     }
 
-    pub(super) async fn all(&self, front: &Front) -> Result<Vec<Arc<View>>, QueueError> {
+    pub(super) async fn all(&self, front: &SharedFront) -> Result<Vec<Arc<QueueView>>, QueueError> {
         let mut views = Vec::new();
         for (account, _) in front.rows.records(ACCOUNTS).await? {
             views.extend(self.list(front, &account, "", None, usize::MAX).await?);
@@ -147,9 +147,9 @@ impl Directory {
 
     pub(super) async fn create(
         &self,
-        front: &Front,
+        front: &SharedFront,
         mut record: QueueRecord,
-    ) -> Result<Arc<View>, QueueError> {
+    ) -> Result<Arc<QueueView>, QueueError> {
         check(front, &record)?;
         let now = front.now();
         let (account, name) = (record.account.clone(), record.name.clone());
@@ -166,7 +166,7 @@ impl Directory {
         (record.created_at, record.modified_at) = (now, now);
         let id = front.numbers.next(&front.env, now)?.0;
         let parts = front.config.parts.clamp(1, PARTS_MAX);
-        let stored = Stored { id, parts, purged_at: None, record };
+        let stored = StoredQueue { id, parts, purged_at: None, record };
         if front.rows.write_record(&space_of(&account), &name, Some(write(&stored)), None, 0).await? {
             return Ok(self.remember(stored, now)?.0);
         }
@@ -176,7 +176,12 @@ impl Directory {
         }
     }
 
-    pub(super) async fn update(&self, front: &Front, view: &View, change: Change) -> Result<(), QueueError> {
+    pub(super) async fn update(
+        &self,
+        front: &SharedFront,
+        view: &QueueView,
+        change: VisibilityChange,
+    ) -> Result<(), QueueError> {
         self.change(front, view, |stored, now| {
             change(&mut stored.record);
             stored.record.modified_at = now;
@@ -186,7 +191,7 @@ impl Directory {
     }
 
     /// Notes that a queue is purged now.
-    pub(super) async fn purge(&self, front: &Front, view: &View) -> Result<(), QueueError> {
+    pub(super) async fn purge(&self, front: &SharedFront, view: &QueueView) -> Result<(), QueueError> {
         self.change(front, view, |stored, now| match stored.purged_at {
             Some(at) if now < at + PURGE_PAUSE_MS => Err(QueueError::PurgedRecently),
             _ => {
@@ -199,9 +204,9 @@ impl Directory {
 
     async fn change(
         &self,
-        front: &Front,
-        view: &View,
-        change: impl Fn(&mut Stored, u64) -> Result<(), QueueError>,
+        front: &SharedFront,
+        view: &QueueView,
+        change: impl Fn(&mut StoredQueue, u64) -> Result<(), QueueError>,
     ) -> Result<(), QueueError> {
         let space = space_of(&view.account);
         for _ in 0..ATTEMPTS {
@@ -221,7 +226,7 @@ impl Directory {
         Err(QueueError::Overloaded("the queue is being changed by others all the time"))
     }
 
-    pub(super) async fn delete(&self, front: &Front, view: &View) -> Result<(), QueueError> {
+    pub(super) async fn delete(&self, front: &SharedFront, view: &QueueView) -> Result<(), QueueError> {
         let space = space_of(&view.account);
         for _ in 0..ATTEMPTS {
             let record = front.rows.record(&space, &view.name).await?.ok_or(QueueError::NoQueue)?;
@@ -230,7 +235,7 @@ impl Directory {
                 return Err(QueueError::NoQueue);
             }
             // First: whoever looks for what is left of it can't find it by its name any more.
-            let gone = Gone { at: front.now(), queue: stored };
+            let gone = QueueGone { at: front.now(), queue: stored };
             let value = Bytes::from(serde_json::to_vec(&gone).expect("it is plain data"));
             let key = view.id.0.to_string();
             // One that is there is of a try that failed: it says a time that is too early.
@@ -249,19 +254,22 @@ impl Directory {
         Err(QueueError::Overloaded("the queue is being changed by others all the time"))
     }
 
-    /// Queues that were deleted so long ago that no front end knows them any more, with their parts and what [`Directory::forget_gone`]
-    /// wants.
-    pub(super) async fn gone(&self, front: &Front) -> Result<Vec<(Arc<View>, u16, Record)>, QueueError> {
+    /// Queues that were deleted so long ago that no front end knows them any more, with their parts and what
+    /// [`SharedDirectory::forget_gone`] wants.
+    pub(super) async fn gone(
+        &self,
+        front: &SharedFront,
+    ) -> Result<Vec<(Arc<QueueView>, u16, Record)>, QueueError> {
         let mut all = Vec::new();
         for (_, record) in front.rows.records(GONE).await? {
-            let gone: Gone = serde_json::from_slice(&record.value).map_err(|error| {
+            let gone: QueueGone = serde_json::from_slice(&record.value).map_err(|error| {
                 QueueError::Unavailable(format!("a queue's record makes no sense: {error}"))
             })?;
             if front.now() < gone.at + front.config.directory_ms + DROP_AFTER_MS {
                 continue;
             }
-            let Stored { id, parts, record: queue, .. } = gone.queue;
-            let view = Arc::new(View::new(QueueId(id), Arc::new(queue)));
+            let StoredQueue { id, parts, record: queue, .. } = gone.queue;
+            let view = Arc::new(QueueView::new(QueueId(id), Arc::new(queue)));
             let there = front.rows.record(&space_of(&view.account), &view.name).await?;
             match there.map(|record| read(&record)).transpose()? {
                 // Whoever was about to delete it did not.
@@ -275,8 +283,8 @@ impl Directory {
     /// Nothing is left of a deleted queue.
     pub(super) async fn forget_gone(
         &self,
-        front: &Front,
-        view: &View,
+        front: &SharedFront,
+        view: &QueueView,
         gone: &Record,
     ) -> Result<(), QueueError> {
         front.rows.write_record(GONE, &view.id.0.to_string(), None, Some(gone.version), 0).await?;
@@ -284,7 +292,7 @@ impl Directory {
     }
 }
 
-fn check(front: &Front, record: &QueueRecord) -> Result<(), QueueError> {
+fn check(front: &SharedFront, record: &QueueRecord) -> Result<(), QueueError> {
     let level = record.settings.consistency.unwrap_or(front.config.consistency);
     match (record.settings.fifo, level) {
         (Some(_), Consistency::One) => Err(QueueError::Unsupported(
@@ -294,11 +302,11 @@ fn check(front: &Front, record: &QueueRecord) -> Result<(), QueueError> {
     }
 }
 
-fn read(record: &Record) -> Result<Stored, QueueError> {
+fn read(record: &Record) -> Result<StoredQueue, QueueError> {
     serde_json::from_slice(&record.value)
         .map_err(|error| QueueError::Unavailable(format!("a queue's record makes no sense: {error}")))
 }
 
-fn write(stored: &Stored) -> Bytes {
+fn write(stored: &StoredQueue) -> Bytes {
     Bytes::from(serde_json::to_vec(stored).expect("it is plain data"))
 }

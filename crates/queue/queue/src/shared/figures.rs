@@ -7,8 +7,8 @@ use tailwater_env::HashMap;
 
 use super::heads::{begin_of, bucket_of, slices};
 use super::numbers::sent_at;
-use super::rows::{Kind, Partition, Tuple};
-use super::{Front, Known};
+use super::rows::{RowKind, RowPartition, Tuple};
+use super::{KnownQueue, SharedFront};
 use crate::ids::{Number, Receipt, Sequence, Token};
 use crate::limits::{BUCKETS_LISTED, COUNTED_MAX, ROWS_READ};
 use crate::queue::Counts;
@@ -24,10 +24,10 @@ const PEEKED_MAX: usize = 10_000;
 /// But, whatever asks, so many tuples in a millisecond.
 const TUPLES_PER_MS: u64 = 50;
 
-impl Front {
-    /// How a queue stands. Its tuples are counted, up to [`COUNTED_MAX`]; what takes long to count is told again for a while. What was
-    /// kept for long enough is not, though it may be there until somebody meets it.
-    pub(super) async fn figures(&self, known: &Known) -> Result<Figures, QueueError> {
+impl SharedFront {
+    /// How a queue stands. Its tuples are counted, up to [`COUNTED_MAX`]; what takes long to count is told again for a
+    /// while. What was kept for long enough is not, though it may be there until somebody meets it.
+    pub(super) async fn figures(&self, known: &KnownQueue) -> Result<Figures, QueueError> {
         let began = self.now();
         let last = known.figures.lock().filter(|figures| {
             let Counts { visible, in_flight, delayed } = figures.counts;
@@ -47,7 +47,7 @@ impl Front {
         Ok(figures)
     }
 
-    async fn count(&self, known: &Known, now: u64) -> Result<Figures, QueueError> {
+    async fn count(&self, known: &KnownQueue, now: u64) -> Result<Figures, QueueError> {
         if known.is_fifo() {
             return self.count_groups(known, now).await;
         }
@@ -72,7 +72,7 @@ impl Front {
     /// Tells of all tuples, `most` of them, part by part and in order within each.
     pub(super) async fn each_tuple(
         &self,
-        known: &Known,
+        known: &KnownQueue,
         most: usize,
         mut tell: impl FnMut(&Tuple),
     ) -> Result<(), QueueError> {
@@ -86,7 +86,7 @@ impl Front {
     /// The same, from a bucket on, until it was enough.
     pub(super) async fn each_tuple_until(
         &self,
-        known: &Known,
+        known: &KnownQueue,
         bucket: u64,
         most: usize,
         mut tell: impl FnMut(&Tuple) -> ControlFlow<()>,
@@ -98,14 +98,14 @@ impl Front {
             tell(tuple)?;
             if told < most { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         };
-        let mut from_bucket = self.rows.floor(level, known.id, Kind::Tuples).await?.max(bucket);
+        let mut from_bucket = self.rows.floor(level, known.id, RowKind::Tuples).await?.max(bucket);
         loop {
             let buckets =
-                self.rows.buckets(level, known.id, Kind::Tuples, from_bucket, BUCKETS_LISTED).await?;
+                self.rows.buckets(level, known.id, RowKind::Tuples, from_bucket, BUCKETS_LISTED).await?;
             let Some(last) = buckets.last().copied() else { return Ok(()) };
             for bucket in buckets {
                 for part in 0..known.parts {
-                    let at = Partition { queue: known.id, bucket, part };
+                    let at = RowPartition { queue: known.id, bucket, part };
                     // Cursors are safe to skip to: below them there is nothing.
                     let known_from = known.heads.lock().from(bucket, part);
                     let from = known_from.unwrap_or(begin_of(bucket + 1));
@@ -124,7 +124,7 @@ impl Front {
     pub(super) async fn each_tuple_within(
         &self,
         level: Consistency,
-        at: Partition,
+        at: RowPartition,
         (mut from, upto): (u64, u64),
         mut tell: impl FnMut(&Tuple) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>, QueueError> {
@@ -152,11 +152,11 @@ impl Front {
 
     /// Looks at messages from a number on, oldest first.
     ///
-    /// Bodies are in that order, the index is not: when a message is visible again, and how often it was received, is told of
-    /// what is among the first [`PEEKED_MAX`]. Of a FIFO queue nothing else is told: a body may be in no group.
+    /// Bodies are in that order, the index is not: when a message is visible again, and how often it was received, is
+    /// told of what is among the first [`PEEKED_MAX`]. Of a FIFO queue nothing else is told: a body may be in no group.
     pub(super) async fn peek(
         &self,
-        known: &Known,
+        known: &KnownQueue,
         from: Sequence,
         count: usize,
     ) -> Result<Vec<Message>, QueueError> {
@@ -173,15 +173,15 @@ impl Front {
         }
         let after = Number(from.0.saturating_sub(1));
         let mut bucket_from = bucket_of(if from.0 == 0 { 0 } else { sent_at(Number(from.0)) });
-        bucket_from = bucket_from.max(self.rows.floor(level, known.id, Kind::Bodies).await?);
+        bucket_from = bucket_from.max(self.rows.floor(level, known.id, RowKind::Bodies).await?);
         let mut messages = Vec::new();
         loop {
             let buckets =
-                self.rows.buckets(level, known.id, Kind::Bodies, bucket_from, BUCKETS_LISTED).await?;
+                self.rows.buckets(level, known.id, RowKind::Bodies, bucket_from, BUCKETS_LISTED).await?;
             let Some(last) = buckets.last().copied() else { return Ok(messages) };
             for bucket in buckets {
                 let reads = (0..known.parts).map(|part| {
-                    let at = Partition { queue: known.id, bucket, part };
+                    let at = RowPartition { queue: known.id, bucket, part };
                     self.rows.bodies(level, at, after, count)
                 });
                 let mut bodies: Vec<_> = try_join_all(reads).await?.into_iter().flatten().collect();

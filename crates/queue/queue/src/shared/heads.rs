@@ -1,15 +1,16 @@
-//! Where the head of a queue is: what one front end knows of the index without asking, and which tuples it has to ask for.
+//! Where the head of a queue is: what one front end knows of the index without asking, and which tuples it has to ask
+//! for.
 //!
 //! A deleted row costs a reader until its partition is dropped. So nobody reads what is surely empty:
-//! - The **floor** is the lowest bucket of a queue. It is in the store, and only ever moves up, past empty buckets whose time was
-//!   over longer ago than [`Margin`]; these are dropped whole.
-//! - Within a bucket each front end has a **cursor** for each part: below it there was nothing when it looked. It stays the margin
-//!   behind the clock, too.
+//! - The **floor** is the lowest bucket of a queue. It is in the store, and only ever moves up, past empty buckets
+//!   whose time was over longer ago than [`Margin`]; these are dropped whole.
+//! - Within a bucket each front end has a **cursor** for each part: below it there was nothing when it looked. It stays
+//!   the margin behind the clock, too.
 //!
-//! The margin is what makes both safe without a lock: a tuple is put at its writer's now or later, clocks differ by no more than
-//! the allowed skew, and a writer whose put took longer than [`WRITE_MS`] to be answered puts the tuple again. Where a clock is further
-//! off, or a replica has not got the row yet, a look-back finds the tuple ([`LOOK_BACK_MS`]: cursors are forgotten), and where its bucket
-//! is gone the sweeper does.
+//! The margin is what makes both safe without a lock: a tuple is put at its writer's now or later, clocks differ by no
+//! more than the allowed skew, and a writer whose put took longer than [`WRITE_MS`] to be answered puts the tuple
+//! again. Where a clock is further off, or a replica has not got the row yet, a look-back finds the tuple
+//! ([`LOOK_BACK_MS`]: cursors are forgotten), and where its bucket is gone the sweeper does.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -41,7 +42,8 @@ pub(crate) fn begin_of(bucket: u64) -> u64 {
     bucket * BUCKET_MS
 }
 
-/// Times to be read one after the other, from included to included: a read through many deleted rows is refused by Cassandra.
+/// Times to be read one after the other, from included to included: a read through many deleted rows is refused by
+/// Cassandra.
 pub(crate) fn slices(from: u64, upto: u64) -> impl Iterator<Item = (u64, u64)> {
     // What every receive reads, at the end of the index, is one.
     let step = if upto.saturating_sub(from) <= 2 * SLICE_MS { 2 * SLICE_MS } else { SLICE_MS };
@@ -128,8 +130,8 @@ impl Heads {
         self.registered.contains(&bucket)
     }
 
-    /// This front end has put a bucket into the list. Where nobody receives the list is not read, nor what is below the floor
-    /// forgotten: nothing is kept then that is not needed.
+    /// This front end has put a bucket into the list. Where nobody receives the list is not read, nor what is below the
+    /// floor forgotten: nothing is kept then that is not needed.
     pub(crate) fn register(&mut self, bucket: u64, now: u64, margin: Margin) {
         // What is before that is put there again, should it be.
         self.registered = self.registered.split_off(&bucket_of(margin.before(now)));
@@ -140,7 +142,8 @@ impl Heads {
         }
     }
 
-    /// The buckets that can be dropped if they are empty, lowest first; the floor may go to behind the last that is, without a gap.
+    /// The buckets that can be dropped if they are empty, lowest first; the floor may go to behind the last that is,
+    /// without a gap.
     pub(crate) fn droppable(&self, now: u64, margin: Margin) -> Vec<u64> {
         let upto = bucket_of(margin.before(now).saturating_sub(DROP_AFTER_MS));
         self.listed.range(..upto).copied().collect()

@@ -5,8 +5,9 @@
 //!    | milliseconds    | front end    | counter    |    since the beginning of 2020, for 139 years
 //! ```
 //!
-//! No two front ends have the same place at the same time: each takes one of 4,096, as a record that ends unless it is renewed, and
-//! makes no number when it could not renew it. A place is free again only after longer than clocks may differ.
+//! No two front ends have the same place at the same time: each takes one of 4,096, as a record that ends unless it is
+//! renewed, and makes no number when it could not renew it. A place is free again only after longer than clocks may
+//! differ.
 
 use parking_lot::Mutex;
 use tailwater_env::{Env, Instant};
@@ -39,11 +40,11 @@ pub(super) fn last_at(ms: u64) -> Number {
 /// Makes numbers.
 #[derive(Debug, Default)]
 pub(super) struct Numbers {
-    state: Mutex<State>,
+    state: Mutex<NumbersState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct NumbersState {
     front: Option<(u64, Instant)>,
     last: u64,
 }

@@ -11,12 +11,12 @@ use tailwater_env::Instant;
 
 use super::heads::{begin_of, bucket_of, slices};
 use super::numbers::sent_at;
-use super::rows::{Body, Letter, Partition, Tuple};
-use super::search::{Looked, Search, Witness};
+use super::rows::{Body, Letter, RowPartition, Tuple};
+use super::search::{Search, SearchLooked, Witness};
 use super::sending::{PUTS_MAX, TOO_SLOW};
-use super::takes::{Moment, Place};
-use super::whole::{Held, RECEIVE_KIB};
-use super::{Front, Known};
+use super::takes::{Moment, TakePlace};
+use super::whole::{HeldCall, RECEIVE_KIB};
+use super::{KnownQueue, SharedFront};
 use crate::ids::{Number, Receipt, Sequence, Token};
 use crate::limits::{BATCH_MAX, INVISIBLE_MS_MAX, LOOK_MS, LOOKS_EVERY, POLL_MS_MAX, SETTLE_MS};
 use crate::order_hint::choose;
@@ -38,8 +38,8 @@ pub(super) struct Want {
 
 /// Tuples that this front end's other receives leave alone while it is there.
 struct Taking<'a> {
-    known: &'a Known,
-    tuples: Vec<Place>,
+    known: &'a KnownQueue,
+    tuples: Vec<TakePlace>,
 }
 
 impl Drop for Taking<'_> {
@@ -50,18 +50,18 @@ impl Drop for Taking<'_> {
 }
 
 /// A read of the index, until it was chosen from.
-struct Reading<'a> {
-    known: &'a Known,
+struct ReceiveReading<'a> {
+    known: &'a KnownQueue,
     begun: Moment,
 }
 
-impl<'a> Reading<'a> {
-    fn begin(known: &'a Known) -> Self {
+impl<'a> ReceiveReading<'a> {
+    fn begin(known: &'a KnownQueue) -> Self {
         Self { known, begun: known.takes.lock().begin_read() }
     }
 }
 
-impl Drop for Reading<'_> {
+impl Drop for ReceiveReading<'_> {
     fn drop(&mut self) {
         self.known.takes.lock().end_read(self.begun);
     }
@@ -74,10 +74,10 @@ enum Taken {
     Nothing,
 }
 
-impl Front {
+impl SharedFront {
     pub(super) async fn receive(
         self: &Arc<Self>,
-        known: &Arc<Known>,
+        known: &Arc<KnownQueue>,
         receive: Receive,
     ) -> Result<Vec<Message>, QueueError> {
         let settings = known.record().settings.clone();
@@ -89,7 +89,7 @@ impl Front {
         };
         let until = self.env.now() + receive.wait.unwrap_or(of_seconds(settings.wait_s));
         let Some(attempt) = receive.attempt.filter(|_| settings.fifo.is_some()) else {
-            return self.receive_until(known, want, until).await.map(Held::handed_out);
+            return self.receive_until(known, want, until).await.map(HeldCall::handed_out);
         };
         if let Some(messages) = self.receive_again(known, &attempt, want.visibility_ms).await? {
             return Ok(messages);
@@ -104,10 +104,10 @@ impl Front {
     /// Receives what is visible, or the first that is until then.
     async fn receive_until(
         self: &Arc<Self>,
-        known: &Arc<Known>,
+        known: &Arc<KnownQueue>,
         want: Want,
         until: Instant,
-    ) -> Result<Held, QueueError> {
+    ) -> Result<HeldCall, QueueError> {
         let held = self.receive_whole(known, want).await?;
         if !held.messages().is_empty() || self.env.now() >= until {
             return Ok(held);
@@ -130,17 +130,21 @@ impl Front {
     }
 
     /// Receives what is visible, without waiting. Dropped it receives nothing.
-    async fn receive_whole(self: &Arc<Self>, known: &Arc<Known>, want: Want) -> Result<Held, QueueError> {
+    async fn receive_whole(
+        self: &Arc<Self>,
+        known: &Arc<KnownQueue>,
+        want: Want,
+    ) -> Result<HeldCall, QueueError> {
         let (front, of) = (Arc::clone(self), Arc::clone(known));
         let receive = async move {
             let messages = front.receive_now(&of, want).await?;
-            Ok(Held::new(&front, &of, messages))
+            Ok(HeldCall::new(&front, &of, messages))
         };
         self.whole(RECEIVE_KIB, receive).await
     }
 
     /// Receives what is visible, without waiting.
-    async fn receive_now(&self, known: &Known, want: Want) -> Result<Vec<Message>, QueueError> {
+    async fn receive_now(&self, known: &KnownQueue, want: Want) -> Result<Vec<Message>, QueueError> {
         if known.is_fifo() {
             return self.receive_fifo(known, want).await;
         }
@@ -169,7 +173,7 @@ impl Front {
     /// Receives visible messages up to a number, whatever else is visible before them. Not from a FIFO queue.
     pub(super) async fn receive_upto(
         &self,
-        known: &Known,
+        known: &KnownQueue,
         upto: Number,
         count: usize,
         visibility: Duration,
@@ -177,9 +181,10 @@ impl Front {
     ) -> Result<Vec<Message>, QueueError> {
         let now = self.now();
         self.refresh(known, now).await?;
-        let reading = Reading::begin(known);
+        let reading = ReceiveReading::begin(known);
         let most = count + known.takes.lock().hidden();
-        // As a rule they are the oldest. Looking there moves the cursors on: nobody reads through what was received before.
+        // As a rule they are the oldest. Looking there moves the cursors on: nobody reads through what was received
+        // before.
         let mut chosen = self.oldest(known, now, most).await?;
         chosen.retain(|tuple| tuple.number <= upto);
         if !chosen.is_empty() {
@@ -201,9 +206,11 @@ impl Front {
             .await?;
             let last = chosen.last().filter(|_| chosen.len() >= most);
             let looked = match (chosen.is_empty(), first_hidden) {
-                (false, _) => Looked::Found(last.map(|tuple| bucket_of(tuple.visible_at))),
-                (true, Some((visible_at, number))) => Looked::Hidden(Witness::Tuple(visible_at, number)),
-                (true, None) => Looked::Nothing,
+                (false, _) => SearchLooked::Found(last.map(|tuple| bucket_of(tuple.visible_at))),
+                (true, Some((visible_at, number))) => {
+                    SearchLooked::Hidden(Witness::Tuple(visible_at, number))
+                }
+                (true, None) => SearchLooked::Nothing,
             };
             search.looked(self.env.now(), read, looked);
         }
@@ -224,7 +231,12 @@ impl Front {
     }
 
     /// Whether a message is still invisible where it was.
-    async fn is_hidden(&self, known: &Known, witness: Option<Witness>, now: u64) -> Result<bool, QueueError> {
+    async fn is_hidden(
+        &self,
+        known: &KnownQueue,
+        witness: Option<Witness>,
+        now: u64,
+    ) -> Result<bool, QueueError> {
         match witness {
             Some(Witness::Tuple(visible_at, number)) if visible_at > now => {
                 let at = known.tuples_at(visible_at, number);
@@ -237,7 +249,7 @@ impl Front {
     /// Takes tuples that were chosen: their messages, and the last error if there was one.
     async fn take_all(
         &self,
-        known: &Known,
+        known: &KnownQueue,
         chosen: Vec<Tuple>,
         visibility_ms: u64,
     ) -> (Vec<Message>, Option<QueueError>) {
@@ -256,7 +268,7 @@ impl Front {
     /// Chooses among the oldest visible tuples, and keeps this front end's other receives away from what it chose.
     async fn choose<'a>(
         &self,
-        known: &'a Known,
+        known: &'a KnownQueue,
         count: usize,
     ) -> Result<(Vec<Tuple>, Taking<'a>), QueueError> {
         let hint = match known.record().settings.order_hint {
@@ -267,7 +279,7 @@ impl Front {
         let now = self.now();
         self.refresh(known, now).await?;
         let is_sampled = known.record().settings.order_hint == OrderHint::Infinity;
-        let reading = Reading::begin(known);
+        let reading = ReceiveReading::begin(known);
         // Those that are being taken may still be there.
         let most = hint as usize + count - 1 + known.takes.lock().hidden();
         let mut candidates = match is_sampled {
@@ -290,7 +302,7 @@ impl Front {
     /// The oldest visible tuples, in order.
     pub(super) async fn oldest(
         &self,
-        known: &Known,
+        known: &KnownQueue,
         now: u64,
         most: usize,
     ) -> Result<Vec<Tuple>, QueueError> {
@@ -308,7 +320,7 @@ impl Front {
     /// The oldest visible tuples of a bucket, in order.
     async fn read_bucket(
         &self,
-        known: &Known,
+        known: &KnownQueue,
         bucket: u64,
         now: u64,
         most: usize,
@@ -320,7 +332,7 @@ impl Front {
         };
         let upto = now.min(begin_of(bucket + 1) - 1);
         let reads = parts.iter().map(async |(part, from)| {
-            let at = Partition { queue: known.id, bucket, part: *part };
+            let at = RowPartition { queue: known.id, bucket, part: *part };
             let mut tuples = Vec::new();
             for (from, upto) in slices(*from, upto) {
                 tuples.extend(self.rows.tuples(level, at, from, upto, most - tuples.len()).await?);
@@ -342,14 +354,14 @@ impl Front {
         Ok(tuples)
     }
 
-    /// Visible tuples from a random time on: the paper's baseline without order. The time is one between the oldest and the
-    /// newest of them: in all the rest of their bucket there may be nothing.
-    async fn sample(&self, known: &Known, now: u64, most: usize) -> Result<Vec<Tuple>, QueueError> {
+    /// Visible tuples from a random time on: the paper's baseline without order. The time is one between the oldest and
+    /// the newest of them: in all the rest of their bucket there may be nothing.
+    async fn sample(&self, known: &KnownQueue, now: u64, most: usize) -> Result<Vec<Tuple>, QueueError> {
         let buckets = known.heads.lock().readable(now, self.margin());
         let level = self.level(known);
         let read = async |bucket: u64, from: u64, upto: u64, most: usize| {
             let reads = (0..known.parts).map(|part| {
-                let at = Partition { queue: known.id, bucket, part };
+                let at = RowPartition { queue: known.id, bucket, part };
                 self.rows.tuples(level, at, from, upto, most)
             });
             let found = try_join_all(reads).await?;
@@ -384,7 +396,7 @@ impl Front {
     }
 
     /// Moves a tuple that was chosen, and fetches its message.
-    async fn take(&self, known: &Known, tuple: Tuple, visibility_ms: u64) -> Result<Taken, QueueError> {
+    async fn take(&self, known: &KnownQueue, tuple: Tuple, visibility_ms: u64) -> Result<Taken, QueueError> {
         let record = known.record();
         if known.is_expired(tuple.number, self.now()) {
             self.remove(known, tuple).await?;
@@ -453,16 +465,17 @@ impl Front {
         level == Consistency::Quorum || sent_at(number) + SETTLE_MS + self.config.skew_ms <= self.now()
     }
 
-    /// Now and then, looks whether another receiver took the message before: then it has another tuple beside this one. The first
-    /// of them is no duplicate: if each counted the others, two receives of a message would be two duplicates.
-    async fn look(&self, known: &Known, moved: &Tuple) {
+    /// Now and then, looks whether another receiver took the message before: then it has another tuple beside this one.
+    /// The first of them is no duplicate: if each counted the others, two receives of a message would be two
+    /// duplicates.
+    async fn look(&self, known: &KnownQueue, moved: &Tuple) {
         let is_auto = known.record().settings.order_hint == OrderHint::Auto;
         let every = if is_auto { known.hint.lock().looks_every() } else { LOOKS_EVERY };
         if self.env.random_below(every) > 0 {
             return;
         }
-        // The other one asked for the same time as this one, or for the queue's. Whoever it is not seen of is not counted: a
-        // look is a sample.
+        // The other one asked for the same time as this one, or for the queue's. Whoever it is not seen of is not
+        // counted: a look is a sample.
         let usual = moved.received_at + u64::from(known.record().settings.visibility_s) * 1_000;
         let usual = Some(usual).filter(|usual| usual.abs_diff(moved.visible_at) > LOOK_MS);
         let mut is_duplicate = false;
@@ -483,7 +496,7 @@ impl Front {
     }
 
     /// Takes a message away, with the one tuple of it that is known.
-    pub(super) async fn remove(&self, known: &Known, tuple: Tuple) -> Result<(), QueueError> {
+    pub(super) async fn remove(&self, known: &KnownQueue, tuple: Tuple) -> Result<(), QueueError> {
         let level = self.level(known);
         self.rows.delete_body(level, known.body_at(tuple.number), tuple.number).await?;
         let at = known.tuples_at(tuple.visible_at, tuple.number);
@@ -492,10 +505,11 @@ impl Front {
 
     /// Moves a message to the dead-letter queue, unless it is gone; `false` if there is none that it can go to.
     ///
-    /// It is put there before it goes here: a crash between leaves it in both. Somebody may delete it meanwhile, by an earlier receipt.
-    /// So where it goes is noted before its body is read: either the deletion is seen here, or who deletes sees the note, and deletes
-    /// it there, too. A deletion there also counts before the put: its timestamp is the later one.
-    async fn redrive(&self, known: &Known, tuple: Tuple, target: &str) -> Result<bool, QueueError> {
+    /// It is put there before it goes here: a crash between leaves it in both. Somebody may delete it meanwhile, by an
+    /// earlier receipt. So where it goes is noted before its body is read: either the deletion is seen here, or who
+    /// deletes sees the note, and deletes it there, too. A deletion there also counts before the put: its timestamp is
+    /// the later one.
+    async fn redrive(&self, known: &KnownQueue, tuple: Tuple, target: &str) -> Result<bool, QueueError> {
         let record = known.record();
         let Some((target, _)) = self.directory.find(self, &record.account, target).await? else {
             return Ok(false);
@@ -533,7 +547,7 @@ impl Front {
 }
 
 /// Counts a receive that waits.
-struct Waiting<'a>(&'a Known);
+struct Waiting<'a>(&'a KnownQueue);
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {

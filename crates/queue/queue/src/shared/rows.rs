@@ -1,17 +1,19 @@
 //! What the shared store stands on: rows in Cassandra, or a model of it.
 //!
 //! Cassandra's promises are few, and all that is used of them is here:
-//! - A row is written and deleted whole. Of two writes of the same row the one with the later timestamp stays, and of a write
-//!   and a delete with the same timestamp the delete. **Timestamps are not taken from clocks**: they follow from the row ([`stamp`]),
-//!   so that a delete always has a later one than what it deletes, and doing anything twice is doing it once.
-//! - With [`Consistency::Quorum`] a read sees every write that was answered before it began; with [`Consistency::One`] it
-//!   may not see it yet.
+//! - A row is written and deleted whole. Of two writes of the same row the one with the later timestamp stays, and of a
+//!   write and a delete with the same timestamp the delete. **Timestamps are not taken from clocks**: they follow from
+//!   the row ([`stamp`]), so that a delete always has a later one than what it deletes, and doing anything twice is
+//!   doing it once.
+//! - With [`Consistency::Quorum`] a read sees every write that was answered before it began; with [`Consistency::One`]
+//!   it may not see it yet.
 //! - A call that fails may have been done, and may be done later.
-//! - [`Rows::write_record`] and [`Rows::write_cells`] are the only ones that compare: each record, and each group, is linearizable,
-//!   at a majority whatever the queue's level. One of them that fails may still be done later, as long as it compares well.
+//! - [`Rows::write_record`] and [`Rows::write_cells`] are the only ones that compare: each record, and each group, is
+//!   linearizable, at a majority whatever the queue's level. One of them that fails may still be done later, as long as
+//!   it compares well.
 //!
-//! Numbers of messages have the time of their sending in them ([`crate::shared::numbers`]); partitions, buckets and timestamps
-//! follow from it.
+//! Numbers of messages have the time of their sending in them ([`crate::shared::numbers`]); partitions, buckets and
+//! timestamps follow from it.
 
 use bytes::Bytes;
 use tailwater_env::BoxFuture;
@@ -29,7 +31,7 @@ pub type Done<'a, T> = BoxFuture<'a, Result<T, RowsError>>;
 
 /// Where a tuple or a body is: all rows of a queue, a span of time and a part are together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Partition {
+pub struct RowPartition {
     /// The queue.
     pub queue: QueueId,
     /// The span of time: of a tuple's visible_at, or of when a body was sent.
@@ -67,8 +69,8 @@ impl Tuple {
 pub struct Body {
     /// What was sent.
     pub content: Bytes,
-    /// The queue that the message was moved away from, if this is its dead-letter queue: its name, and the number that the
-    /// message was first sent with.
+    /// The queue that the message was moved away from, if this is its dead-letter queue: its name, and the number that
+    /// the message was first sent with.
     pub source: Option<(String, Number)>,
     /// The group that the message is in, in a FIFO queue.
     pub group: Option<GroupKey>,
@@ -78,7 +80,7 @@ pub struct Body {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Letter {
     /// Where its body is.
-    pub at: Partition,
+    pub at: RowPartition,
     /// Its number there.
     pub number: Number,
 }
@@ -89,7 +91,7 @@ pub struct GroupKey(pub u64);
 
 /// A cell of a group: the smallest thing that is written there. What they say decides [`crate::shared`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cell {
+pub struct RowCell {
     /// Where it is in its group.
     pub key: Bytes,
     /// What it says.
@@ -102,7 +104,7 @@ pub struct Cell {
 
 /// Which buckets are listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
+pub enum RowKind {
     /// Those with tuples.
     Tuples,
     /// Those with bodies.
@@ -118,7 +120,8 @@ pub struct Record {
     pub version: u64,
 }
 
-/// The timestamp, in microseconds, of putting a tuple that was moved `moves` times, or with 0 a body; deleting it has the next.
+/// The timestamp, in microseconds, of putting a tuple that was moved `moves` times, or with 0 a body; deleting it has
+/// the next.
 pub fn stamp(number: Number, moves: u32) -> i64 {
     let sent_us = super::numbers::sent_at(number) * 1_000;
     i64::try_from(sent_us).unwrap_or(i64::MAX / 2) + 2 * i64::from(moves)
@@ -130,7 +133,7 @@ pub trait Rows: Send + Sync + 'static {
     fn tuples(
         &self,
         level: Consistency,
-        at: Partition,
+        at: RowPartition,
         from: u64,
         upto: u64,
         most: usize,
@@ -140,60 +143,60 @@ pub trait Rows: Send + Sync + 'static {
     fn tuple(
         &self,
         level: Consistency,
-        at: Partition,
+        at: RowPartition,
         visible_at: u64,
         number: Number,
     ) -> Done<'_, Option<Tuple>>;
 
     /// Puts a tuple.
-    fn put_tuple(&self, level: Consistency, at: Partition, tuple: Tuple) -> Done<'_, ()>;
+    fn put_tuple(&self, level: Consistency, at: RowPartition, tuple: Tuple) -> Done<'_, ()>;
 
     /// Deletes a tuple, as it was put.
-    fn delete_tuple(&self, level: Consistency, at: Partition, tuple: Tuple) -> Done<'_, ()>;
+    fn delete_tuple(&self, level: Consistency, at: RowPartition, tuple: Tuple) -> Done<'_, ()>;
 
     /// A body.
-    fn body(&self, level: Consistency, at: Partition, number: Number) -> Done<'_, Option<Body>>;
+    fn body(&self, level: Consistency, at: RowPartition, number: Number) -> Done<'_, Option<Body>>;
 
     /// Puts a body.
-    fn put_body(&self, level: Consistency, at: Partition, number: Number, body: Body) -> Done<'_, ()>;
+    fn put_body(&self, level: Consistency, at: RowPartition, number: Number, body: Body) -> Done<'_, ()>;
 
     /// Deletes a body.
-    fn delete_body(&self, level: Consistency, at: Partition, number: Number) -> Done<'_, ()>;
+    fn delete_body(&self, level: Consistency, at: RowPartition, number: Number) -> Done<'_, ()>;
 
-    /// The numbers of a partition's bodies that are greater than `after`, ascending, and the groups that they are in; `most` of
-    /// them.
+    /// The numbers of a partition's bodies that are greater than `after`, ascending, and the groups that they are in;
+    /// `most` of them.
     fn bodies(
         &self,
         level: Consistency,
-        at: Partition,
+        at: RowPartition,
         after: Number,
         most: usize,
     ) -> Done<'_, Vec<(Number, Option<GroupKey>)>>;
 
     /// Notes that a queue has such a bucket, before anything is put there.
-    fn put_bucket(&self, level: Consistency, queue: QueueId, kind: Kind, bucket: u64) -> Done<'_, ()>;
+    fn put_bucket(&self, level: Consistency, queue: QueueId, kind: RowKind, bucket: u64) -> Done<'_, ()>;
 
     /// A queue's buckets from `from` on, ascending; `most` of them.
     fn buckets(
         &self,
         level: Consistency,
         queue: QueueId,
-        kind: Kind,
+        kind: RowKind,
         from: u64,
         most: usize,
     ) -> Done<'_, Vec<u64>>;
 
     /// Deletes all of a partition whose timestamp is `upto_us` or earlier.
-    fn clear(&self, level: Consistency, kind: Kind, at: Partition, upto_us: i64) -> Done<'_, ()>;
+    fn clear(&self, level: Consistency, kind: RowKind, at: RowPartition, upto_us: i64) -> Done<'_, ()>;
 
     /// Takes a bucket that is empty from the list.
-    fn delete_bucket(&self, level: Consistency, queue: QueueId, kind: Kind, bucket: u64) -> Done<'_, ()>;
+    fn delete_bucket(&self, level: Consistency, queue: QueueId, kind: RowKind, bucket: u64) -> Done<'_, ()>;
 
     /// The bucket below which a queue has nothing; the greatest one that was ever put.
-    fn floor(&self, level: Consistency, queue: QueueId, kind: Kind) -> Done<'_, u64>;
+    fn floor(&self, level: Consistency, queue: QueueId, kind: RowKind) -> Done<'_, u64>;
 
     /// Moves the floor up; without effect if it is there already.
-    fn put_floor(&self, level: Consistency, queue: QueueId, kind: Kind, bucket: u64) -> Done<'_, ()>;
+    fn put_floor(&self, level: Consistency, queue: QueueId, kind: RowKind, bucket: u64) -> Done<'_, ()>;
 
     /// Where a receipt's tuple is now, if its visibility was changed; kept for 12 hours.
     fn forward(
@@ -217,8 +220,8 @@ pub trait Rows: Send + Sync + 'static {
     /// Notes that a message may also be there, as a dead letter; kept for 12 hours.
     fn put_letter(&self, level: Consistency, queue: QueueId, number: Number, letter: Letter) -> Done<'_, ()>;
 
-    /// Where a message may also be, as a dead letter; `most` of them, in each queue the latest first: the others are as a rule from
-    /// attempts that failed.
+    /// Where a message may also be, as a dead letter; `most` of them, in each queue the latest first: the others are as
+    /// a rule from attempts that failed.
     fn letters(
         &self,
         level: Consistency,
@@ -233,8 +236,8 @@ pub trait Rows: Send + Sync + 'static {
     /// The records of a space, by key.
     fn records<'a>(&'a self, space: &'a str) -> Done<'a, Vec<(String, Record)>>;
 
-    /// Writes a record, or with `None` deletes it, if its version is `expected`, or with `None` if it is not there; whether it
-    /// was. It is gone after `ttl_s` seconds, if that is not 0.
+    /// Writes a record, or with `None` deletes it, if its version is `expected`, or with `None` if it is not there;
+    /// whether it was. It is gone after `ttl_s` seconds, if that is not 0.
     fn write_record<'a>(
         &'a self,
         space: &'a str,
@@ -245,7 +248,7 @@ pub trait Rows: Send + Sync + 'static {
     ) -> Done<'a, bool>;
 
     /// The cells of a group that have one of these keys, by key; read together, so that no change is seen in part.
-    fn cells(&self, queue: QueueId, group: GroupKey, keys: Vec<Bytes>) -> Done<'_, Vec<Cell>>;
+    fn cells(&self, queue: QueueId, group: GroupKey, keys: Vec<Bytes>) -> Done<'_, Vec<RowCell>>;
 
     /// The cells of a group with `from <= key < upto`, by key; `most` of them.
     fn cells_from(
@@ -255,16 +258,16 @@ pub trait Rows: Send + Sync + 'static {
         from: Bytes,
         upto: Bytes,
         most: usize,
-    ) -> Done<'_, Vec<Cell>>;
+    ) -> Done<'_, Vec<RowCell>>;
 
-    /// Writes and deletes cells of a group, all or none, if the version of its first cell is `expected`, or with 0 if it has none;
-    /// whether it was. The first of `cells` is that one, with its next version.
+    /// Writes and deletes cells of a group, all or none, if the version of its first cell is `expected`, or with 0 if
+    /// it has none; whether it was. The first of `cells` is that one, with its next version.
     fn write_cells(
         &self,
         queue: QueueId,
         group: GroupKey,
         expected: u64,
-        cells: Vec<Cell>,
+        cells: Vec<RowCell>,
         gone: Vec<Bytes>,
     ) -> Done<'_, bool>;
 }

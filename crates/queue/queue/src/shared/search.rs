@@ -1,15 +1,17 @@
 //! How a move task looks for what is left of what it has to move, without reading the whole queue again and again.
 //!
-//! As a rule that is the oldest of what is visible, and found at once. Where it is not, the whole index is looked at, bucket by bucket:
+//! As a rule that is the oldest of what is visible, and found at once. Where it is not, the whole index is looked at,
+//! bucket by bucket:
 //! - Where something was found to be moved, the next look goes on from there.
-//! - Where all that was found is invisible, the first of it is the *witness*. As long as that is where it was, and invisible, there is
-//!   nothing to be done; but somebody may make others visible, behind other messages, and so everything is looked at
-//!   again, more and more rarely.
-//! - Where nothing was found in two looks that follow each other, nothing is left. Not in one: what becomes visible earlier while a look
-//!   goes on is moved from what is yet to be looked at to what was.
+//! - Where all that was found is invisible, the first of it is the *witness*. As long as that is where it was, and
+//!   invisible, there is nothing to be done; but somebody may make others visible, behind other messages, and so
+//!   everything is looked at again, more and more rarely.
+//! - Where nothing was found in two looks that follow each other, nothing is left. Not in one: what becomes visible
+//!   earlier while a look goes on is moved from what is yet to be looked at to what was.
 //!
-//! Looks that find nothing to be moved read no more than [`SEARCH_TUPLES_PER_MS`]. One that goes on begins with the bucket in which the last
-//! one found something, and reads again what is before that in there. No input, no output, no clock.
+//! Looks that find nothing to be moved read no more than [`SEARCH_TUPLES_PER_MS`]. One that goes on begins with the
+//! bucket in which the last one found something, and reads again what is before that in there. No input, no output, no
+//! clock.
 
 use std::time::Duration;
 
@@ -30,7 +32,7 @@ pub(super) enum Witness {
 
 /// What a look found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Looked {
+pub(super) enum SearchLooked {
     /// Something to be moved; the bucket that it was in, if not everything was looked at.
     Found(Option<u64>),
     Hidden(Witness),
@@ -75,25 +77,25 @@ impl Search {
     }
 
     /// Looked from [`Search::bucket`] on, and read so many tuples.
-    pub(super) fn looked(&mut self, now: Instant, read: u64, looked: Looked) {
+    pub(super) fn looked(&mut self, now: Instant, read: u64, looked: SearchLooked) {
         let began_at = std::mem::take(&mut self.bucket);
         let before = self.looked.filter(|_| began_at > 0).map_or(0, |(_, read)| read);
         self.looked = Some((now, before + read));
         self.witness = None;
         match looked {
-            Looked::Found(bucket) => {
+            SearchLooked::Found(bucket) => {
                 self.found();
                 self.bucket = bucket.unwrap_or(0);
             }
-            Looked::Hidden(witness) => {
+            SearchLooked::Hidden(witness) => {
                 self.witness = Some(witness);
                 self.in_vain = 0;
                 let longest = Duration::from_millis(SEARCH_PAUSE_MS_MAX);
                 self.pause = (2 * self.pause).clamp(Duration::from_millis(MOVE_RETRY_MS), longest);
             }
             // Below where it began there may be something by now.
-            Looked::Nothing if began_at > 0 => self.in_vain = 0,
-            Looked::Nothing => self.in_vain += 1,
+            SearchLooked::Nothing if began_at > 0 => self.in_vain = 0,
+            SearchLooked::Nothing => self.in_vain += 1,
         }
     }
 
@@ -121,7 +123,7 @@ mod tests {
             if search.is_due(at(ms), true) {
                 looks.push(ms - last);
                 last = ms;
-                search.looked(at(ms), 5, Looked::Hidden(WITNESS));
+                search.looked(at(ms), 5, SearchLooked::Hidden(WITNESS));
             }
         }
         assert_eq!(looks[..5], [0, 1_000, 2_000, 4_000, 8_000]);
@@ -140,7 +142,7 @@ mod tests {
             search.found();
             if search.is_due(at(ms), false) {
                 read += 1_000_000;
-                search.looked(at(ms), 1_000_000, Looked::Hidden(WITNESS));
+                search.looked(at(ms), 1_000_000, SearchLooked::Hidden(WITNESS));
             }
         }
         assert!(read <= 3_600_000 * SEARCH_TUPLES_PER_MS + 1_000_000, "{read}");
@@ -149,10 +151,10 @@ mod tests {
     #[test]
     fn a_look_goes_on_where_the_last_one_found_something() {
         let mut search = Search::default();
-        search.looked(at(1), 1_000_000, Looked::Found(Some(9)));
+        search.looked(at(1), 1_000_000, SearchLooked::Found(Some(9)));
         assert!(search.is_due(at(1), false));
         assert_eq!(search.bucket(), 9);
-        search.looked(at(2), 10, Looked::Nothing);
+        search.looked(at(2), 10, SearchLooked::Nothing);
         assert_eq!(search.bucket(), 0);
         // That was not everything; and everything was much.
         assert!(!search.is_due(at(3), false) && !search.is_over());
@@ -162,15 +164,15 @@ mod tests {
     #[test]
     fn nothing_is_left_when_two_looks_in_a_row_at_everything_found_nothing() {
         let mut search = Search::default();
-        search.looked(at(1), 0, Looked::Nothing);
+        search.looked(at(1), 0, SearchLooked::Nothing);
         assert!(search.is_due(at(1), false) && !search.is_over());
-        search.looked(at(2), 1, Looked::Hidden(WITNESS));
-        search.looked(at(3), 0, Looked::Nothing);
+        search.looked(at(2), 1, SearchLooked::Hidden(WITNESS));
+        search.looked(at(3), 0, SearchLooked::Nothing);
         assert!(!search.is_over());
         search.found();
-        search.looked(at(4), 0, Looked::Nothing);
+        search.looked(at(4), 0, SearchLooked::Nothing);
         assert!(!search.is_over());
-        search.looked(at(5), 0, Looked::Nothing);
+        search.looked(at(5), 0, SearchLooked::Nothing);
         assert!(search.is_over());
     }
 }

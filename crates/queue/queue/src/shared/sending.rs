@@ -5,8 +5,8 @@ use std::time::Duration;
 use futures::future::{join_all, try_join_all};
 
 use super::numbers::sent_at;
-use super::rows::{Body, Kind, Tuple};
-use super::{Front, Known};
+use super::rows::{Body, RowKind, Tuple};
+use super::{KnownQueue, SharedFront};
 use crate::contract::SentEach;
 use crate::ids::{Number, Sequence};
 use crate::limits::{CONTENT_BYTES_MAX, REQUEST_BYTES_MAX, WRITE_MS};
@@ -19,9 +19,9 @@ pub(super) const PUTS_MAX: usize = 3;
 pub(super) const TOO_SLOW: QueueError =
     QueueError::Overloaded("the store is too slow for messages to be put where they are found");
 
-impl Front {
+impl SharedFront {
     /// Sends messages; each for itself.
-    pub(super) async fn send(&self, known: &Known, sends: Vec<Send>) -> Result<SentEach, QueueError> {
+    pub(super) async fn send(&self, known: &KnownQueue, sends: Vec<Send>) -> Result<SentEach, QueueError> {
         let bytes: usize = sends.iter().map(|send| send.content.len()).sum();
         if bytes > REQUEST_BYTES_MAX || sends.iter().any(|send| send.content.len() > CONTENT_BYTES_MAX) {
             return Err(QueueError::Unsupported("a message, or all of a request, is longer than 2 MiB"));
@@ -52,7 +52,7 @@ impl Front {
     /// Puts one message in that was sent. The number that it has then.
     async fn put(
         &self,
-        known: &Known,
+        known: &KnownQueue,
         number: Number,
         delay_ms: u64,
         body: Body,
@@ -63,11 +63,11 @@ impl Front {
     }
 
     /// Puts a message in that comes from another queue, where it still is. Whether it is there: as with
-    /// [`Front::is_put_in_time`] it has to have another number otherwise. After an error it is not, as far as that can be had: each attempt
-    /// would leave a body that the sweeper brings back.
+    /// [`SharedFront::is_put_in_time`] it has to have another number otherwise. After an error it is not, as far as
+    /// that can be had: each attempt would leave a body that the sweeper brings back.
     pub(super) async fn put_copy(
         &self,
-        known: &Known,
+        known: &KnownQueue,
         number: Number,
         body: &Body,
     ) -> Result<bool, QueueError> {
@@ -88,7 +88,7 @@ impl Front {
     }
 
     /// The same, with as many numbers as that takes.
-    pub(super) async fn put_copy_in_time(&self, known: &Known, body: &Body) -> Result<(), QueueError> {
+    pub(super) async fn put_copy_in_time(&self, known: &KnownQueue, body: &Body) -> Result<(), QueueError> {
         for _ in 0..PUTS_MAX {
             if self.put_copy(known, self.numbers.next(&self.env, self.now())?, body).await? {
                 return Ok(());
@@ -98,7 +98,7 @@ impl Front {
     }
 
     /// Puts the first tuple of a message whose body is there.
-    async fn list_first(&self, known: &Known, number: Number, delay_ms: u64) -> Result<(), QueueError> {
+    async fn list_first(&self, known: &KnownQueue, number: Number, delay_ms: u64) -> Result<(), QueueError> {
         // When it was sent, so that messages of one request stay in order; later only if that took long.
         let sent_at = sent_at(number);
         let at = |now: u64| {
@@ -112,7 +112,7 @@ impl Front {
     /// Puts a body; the number that it has then: another one where it took long.
     pub(super) async fn put_body_in_time(
         &self,
-        known: &Known,
+        known: &KnownQueue,
         number: Number,
         body: &Body,
     ) -> Result<Number, QueueError> {
@@ -126,9 +126,14 @@ impl Front {
         Err(TOO_SLOW)
     }
 
-    /// Puts a body, and says whether it is there. One that took long may have come to a partition that was dropped meanwhile: it is
-    /// deleted again, and has to have another number.
-    async fn is_put_in_time(&self, known: &Known, number: Number, body: &Body) -> Result<bool, QueueError> {
+    /// Puts a body, and says whether it is there. One that took long may have come to a partition that was dropped
+    /// meanwhile: it is deleted again, and has to have another number.
+    async fn is_put_in_time(
+        &self,
+        known: &KnownQueue,
+        number: Number,
+        body: &Body,
+    ) -> Result<bool, QueueError> {
         self.put_body(known, number, body.clone()).await?;
         if self.now() <= sent_at(number) + WRITE_MS {
             return Ok(true);
@@ -137,10 +142,10 @@ impl Front {
         Ok(false)
     }
 
-    async fn put_body(&self, known: &Known, number: Number, body: Body) -> Result<(), QueueError> {
+    async fn put_body(&self, known: &KnownQueue, number: Number, body: Body) -> Result<(), QueueError> {
         let (level, at) = (self.level(known), known.body_at(number));
         if !known.bodies.lock().contains(&at.bucket) {
-            self.rows.put_bucket(level, known.id, Kind::Bodies, at.bucket).await?;
+            self.rows.put_bucket(level, known.id, RowKind::Bodies, at.bucket).await?;
             let mut bodies = known.bodies.lock();
             bodies.insert(at.bucket);
             // A few are enough: messages are sent now.
@@ -151,12 +156,12 @@ impl Front {
         Ok(self.rows.put_body(level, at, number, body).await?)
     }
 
-    /// Drops everything that was sent before, and answers when nothing goes with it that is sent from then on, whichever clocks they
-    /// have that send it. What is sent meanwhile may go, or stay.
-    pub(super) async fn purge(&self, known: &Known) -> Result<(), QueueError> {
+    /// Drops everything that was sent before, and answers when nothing goes with it that is sent from then on,
+    /// whichever clocks they have that send it. What is sent meanwhile may go, or stay.
+    pub(super) async fn purge(&self, known: &KnownQueue) -> Result<(), QueueError> {
         let skew = Duration::from_millis(self.config.skew_ms);
-        // What is sent from now on has a greater time than what is dropped once both skews are over: the senders' clocks may be
-        // ahead of this one before, and behind it after.
+        // What is sent from now on has a greater time than what is dropped once both skews are over: the senders'
+        // clocks may be ahead of this one before, and behind it after.
         let (upto, until) = (self.now() + self.config.skew_ms, self.env.now() + 2 * skew);
         self.clear_kinds(known, kinds_of(known), upto, false).await?;
         self.env.sleep_until(until).await;
@@ -164,20 +169,20 @@ impl Front {
     }
 
     /// Drops everything that a queue has which is just being deleted.
-    pub(super) async fn clear(&self, known: &Known) -> Result<(), QueueError> {
+    pub(super) async fn clear(&self, known: &KnownQueue) -> Result<(), QueueError> {
         self.clear_kinds(known, kinds_of(known), self.now(), false).await
     }
 
     /// Drops everything of a queue that was deleted.
-    pub(super) async fn clear_gone(&self, known: &Known) -> Result<(), QueueError> {
-        self.clear_kinds(known, &[Kind::Bodies, Kind::Tuples], self.now(), true).await
+    pub(super) async fn clear_gone(&self, known: &KnownQueue) -> Result<(), QueueError> {
+        self.clear_kinds(known, &[RowKind::Bodies, RowKind::Tuples], self.now(), true).await
     }
 
     /// Drops what was sent before `upto`.
     async fn clear_kinds(
         &self,
-        known: &Known,
-        kinds: &[Kind],
+        known: &KnownQueue,
+        kinds: &[RowKind],
         upto: u64,
         is_gone: bool,
     ) -> Result<(), QueueError> {
@@ -195,7 +200,7 @@ impl Front {
                 for some in buckets.chunks(16) {
                     let clears = some.iter().flat_map(|bucket| {
                         (0..known.parts).map(|part| {
-                            let at = super::Partition { queue: known.id, bucket: *bucket, part };
+                            let at = super::RowPartition { queue: known.id, bucket: *bucket, part };
                             self.rows.clear(level, kind, at, upto_us)
                         })
                     });
@@ -214,10 +219,10 @@ impl Front {
 }
 
 /// What is dropped of a queue that goes on, or that others don't know yet to be gone.
-fn kinds_of(known: &Known) -> &'static [Kind] {
+fn kinds_of(known: &KnownQueue) -> &'static [RowKind] {
     match known.is_fifo() {
         // Timestamps of groups' tuples are long ago: what is put from now on would be cleared, too.
-        true => &[Kind::Bodies],
-        false => &[Kind::Bodies, Kind::Tuples],
+        true => &[RowKind::Bodies],
+        false => &[RowKind::Bodies, RowKind::Tuples],
     }
 }

@@ -11,13 +11,13 @@ use super::numbers::{FRONTS_MAX, Numbers, PLACE_S};
 use super::rows::{Rows, RowsError};
 use super::sweeper::Suspects;
 use super::whole::SMALL_KIB;
-use super::{Front, SharedConfig, SharedQueues};
-use crate::contract::{Answer, Outcomes, QueueStore, SentEach};
+use super::{SharedConfig, SharedFront, SharedQueues};
+use crate::contract::{Outcomes, QueueStore, SentEach, StoreAnswer};
 use crate::ids::{Receipt, Secret, Sequence};
 use crate::limits::CALLS_KIB;
-use crate::request::{Change, Figures, Message, QueueError, Receive, Send, Sent};
+use crate::request::{Figures, Message, QueueError, Receive, Send, Sent, VisibilityChange};
 use crate::settings::{MoveTask, QueueRecord};
-use crate::view::View;
+use crate::view::QueueView;
 
 /// Where the store's own records are.
 const STORE: &str = "store";
@@ -36,7 +36,7 @@ impl SharedQueues {
     /// A front end of the queues in `rows`, whose tables are there.
     pub async fn start(env: &Env, rows: Arc<dyn Rows>, config: SharedConfig) -> Result<Self, QueueError> {
         let secret = secret(env, rows.as_ref()).await?;
-        let front = Arc::new(Front {
+        let front = Arc::new(SharedFront {
             env: env.clone(),
             rows,
             config,
@@ -85,14 +85,14 @@ async fn secret(env: &Env, rows: &dyn Rows) -> Result<Secret, QueueError> {
 }
 
 /// A front end's place.
-struct Place {
+struct TuplePlace {
     front: u64,
     version: u64,
     mark: Bytes,
 }
 
-impl Front {
-    async fn take_place(&self) -> Result<Place, QueueError> {
+impl SharedFront {
+    async fn take_place(&self) -> Result<TuplePlace, QueueError> {
         let mark = Bytes::copy_from_slice(&self.env.random_u64().to_le_bytes());
         for _ in 0..64 {
             let front = self.env.random_below(FRONTS_MAX);
@@ -100,13 +100,13 @@ impl Front {
             let key = front.to_string();
             if self.rows.write_record(FRONTS, &key, Some(mark.clone()), None, PLACE_S).await? {
                 self.numbers.place(front, began + PLACE_USED);
-                return Ok(Place { front, version: 1, mark });
+                return Ok(TuplePlace { front, version: 1, mark });
             }
         }
         Err(QueueError::Overloaded("there are too many front ends"))
     }
 
-    async fn keep_place(self: Arc<Self>, mut place: Place) {
+    async fn keep_place(self: Arc<Self>, mut place: TuplePlace) {
         loop {
             self.env.sleep(RENEW_EVERY).await;
             match self.renew(&mut place).await {
@@ -121,7 +121,7 @@ impl Front {
         }
     }
 
-    async fn renew(&self, place: &mut Place) -> Result<bool, RowsError> {
+    async fn renew(&self, place: &mut TuplePlace) -> Result<bool, RowsError> {
         let began = self.env.now();
         let key = place.front.to_string();
         let value = Some(place.mark.clone());
@@ -143,7 +143,7 @@ impl QueueStore for SharedQueues {
         &self.front.secret
     }
 
-    fn find<'a>(&'a self, account: &'a str, name: &'a str) -> Answer<'a, Option<Arc<View>>> {
+    fn find<'a>(&'a self, account: &'a str, name: &'a str) -> StoreAnswer<'a, Option<Arc<QueueView>>> {
         Box::pin(async move {
             let found = self.front.directory.find(&self.front, account, name).await?;
             Ok(found.map(|(view, _)| view))
@@ -156,23 +156,23 @@ impl QueueStore for SharedQueues {
         prefix: &'a str,
         after: Option<&'a str>,
         most: usize,
-    ) -> Answer<'a, Vec<Arc<View>>> {
+    ) -> StoreAnswer<'a, Vec<Arc<QueueView>>> {
         Box::pin(self.front.directory.list(&self.front, account, prefix, after, most))
     }
 
-    fn all(&self) -> Answer<'_, Vec<Arc<View>>> {
+    fn all(&self) -> StoreAnswer<'_, Vec<Arc<QueueView>>> {
         Box::pin(self.front.directory.all(&self.front))
     }
 
-    fn create(&self, record: QueueRecord) -> Answer<'_, Arc<View>> {
+    fn create(&self, record: QueueRecord) -> StoreAnswer<'_, Arc<QueueView>> {
         Box::pin(self.front.directory.create(&self.front, record))
     }
 
-    fn update<'a>(&'a self, queue: &'a View, change: Change) -> Answer<'a, ()> {
+    fn update<'a>(&'a self, queue: &'a QueueView, change: VisibilityChange) -> StoreAnswer<'a, ()> {
         Box::pin(self.front.directory.update(&self.front, queue, change))
     }
 
-    fn delete_queue<'a>(&'a self, queue: &'a View) -> Answer<'a, ()> {
+    fn delete_queue<'a>(&'a self, queue: &'a QueueView) -> StoreAnswer<'a, ()> {
         Box::pin(async move {
             let known = self.front.known(queue).await?;
             let front = Arc::clone(&self.front);
@@ -185,7 +185,7 @@ impl QueueStore for SharedQueues {
         })
     }
 
-    fn purge<'a>(&'a self, queue: &'a View) -> Answer<'a, ()> {
+    fn purge<'a>(&'a self, queue: &'a QueueView) -> StoreAnswer<'a, ()> {
         Box::pin(async move {
             let known = self.front.known(queue).await?;
             let front = Arc::clone(&self.front);
@@ -197,11 +197,11 @@ impl QueueStore for SharedQueues {
         })
     }
 
-    fn send<'a>(&'a self, queue: &'a View, sends: Vec<Send>) -> Answer<'a, Vec<Sent>> {
+    fn send<'a>(&'a self, queue: &'a QueueView, sends: Vec<Send>) -> StoreAnswer<'a, Vec<Sent>> {
         Box::pin(async move { self.send_each(queue, sends).await?.into_iter().collect() })
     }
 
-    fn send_each<'a>(&'a self, queue: &'a View, sends: Vec<Send>) -> Answer<'a, SentEach> {
+    fn send_each<'a>(&'a self, queue: &'a QueueView, sends: Vec<Send>) -> StoreAnswer<'a, SentEach> {
         Box::pin(async move {
             let known = self.front.known(queue).await?;
             let bytes: usize = sends.iter().map(|send| send.content.len()).sum();
@@ -211,7 +211,7 @@ impl QueueStore for SharedQueues {
         })
     }
 
-    fn receive<'a>(&'a self, queue: &'a View, receive: Receive) -> Answer<'a, Vec<Message>> {
+    fn receive<'a>(&'a self, queue: &'a QueueView, receive: Receive) -> StoreAnswer<'a, Vec<Message>> {
         Box::pin(async move {
             let known = self.front.known(queue).await?;
             let messages = self.front.receive(&known, receive).await;
@@ -220,14 +220,19 @@ impl QueueStore for SharedQueues {
         })
     }
 
-    fn peek<'a>(&'a self, queue: &'a View, from: Sequence, count: usize) -> Answer<'a, Vec<Message>> {
+    fn peek<'a>(
+        &'a self,
+        queue: &'a QueueView,
+        from: Sequence,
+        count: usize,
+    ) -> StoreAnswer<'a, Vec<Message>> {
         Box::pin(async move {
             let known = self.front.known(queue).await?;
             self.front.peek(&known, from, count).await
         })
     }
 
-    fn delete<'a>(&'a self, queue: &'a View, receipts: Vec<Receipt>) -> Answer<'a, Outcomes> {
+    fn delete<'a>(&'a self, queue: &'a QueueView, receipts: Vec<Receipt>) -> StoreAnswer<'a, Outcomes> {
         Box::pin(async move {
             let known = self.front.known(queue).await?;
             self.front.delete(&known, receipts).await
@@ -236,9 +241,9 @@ impl QueueStore for SharedQueues {
 
     fn change_visibility<'a>(
         &'a self,
-        queue: &'a View,
+        queue: &'a QueueView,
         changes: Vec<(Receipt, Duration)>,
-    ) -> Answer<'a, Outcomes> {
+    ) -> StoreAnswer<'a, Outcomes> {
         Box::pin(async move {
             let known = self.front.known(queue).await?;
             let front = Arc::clone(&self.front);
@@ -247,29 +252,29 @@ impl QueueStore for SharedQueues {
         })
     }
 
-    fn give_back<'a>(&'a self, queue: &'a View, receipts: Vec<Receipt>) -> Answer<'a, ()> {
+    fn give_back<'a>(&'a self, queue: &'a QueueView, receipts: Vec<Receipt>) -> StoreAnswer<'a, ()> {
         Box::pin(async move {
             let known = self.front.known(queue).await?;
             self.front.give_back(&known, receipts).await
         })
     }
 
-    fn figures<'a>(&'a self, queue: &'a View) -> Answer<'a, Figures> {
+    fn figures<'a>(&'a self, queue: &'a QueueView) -> StoreAnswer<'a, Figures> {
         Box::pin(async move {
             let known = self.front.known(queue).await?;
             self.front.figures(&known).await
         })
     }
 
-    fn start_move(&self, task: MoveTask) -> Answer<'_, u64> {
+    fn start_move(&self, task: MoveTask) -> StoreAnswer<'_, u64> {
         Box::pin(self.front.start_move(task))
     }
 
-    fn cancel_move<'a>(&'a self, account: &'a str, task: u64) -> Answer<'a, u64> {
+    fn cancel_move<'a>(&'a self, account: &'a str, task: u64) -> StoreAnswer<'a, u64> {
         Box::pin(self.front.cancel_move(account, task))
     }
 
-    fn list_moves<'a>(&'a self, account: &'a str, source: &'a str) -> Answer<'a, Vec<MoveTask>> {
+    fn list_moves<'a>(&'a self, account: &'a str, source: &'a str) -> StoreAnswer<'a, Vec<MoveTask>> {
         Box::pin(self.front.list_moves(account, source))
     }
 

@@ -1,17 +1,18 @@
-//! What nobody waits for: buckets are dropped in which there is nothing, or nothing but what was kept for long enough, what is left of
-//! deleted queues is, and bodies and tuples are brought together again.
+//! What nobody waits for: buckets are dropped in which there is nothing, or nothing but what was kept for long enough,
+//! what is left of deleted queues is, and bodies and tuples are brought together again.
 //!
-//! A sweep reads the whole index of a queue, and the numbers of all its bodies. A body that is older than any send that is still under
-//! way, and that no tuple leads to, gets a new tuple: visible now. While the sweep reads, tuples move: forward they are met
-//! again, but a change of visibility may bring one back to where the sweep has been. So a body has to be without a tuple in two sweeps
-//! that follow each other. A tuple without a body is removed when it is received. The sweeper removes those that nobody receives, so
-//! that they are not counted for as long: it also has to find them twice, as most were only deleted while it read.
+//! A sweep reads the whole index of a queue, and the numbers of all its bodies. A body that is older than any send that
+//! is still under way, and that no tuple leads to, gets a new tuple: visible now. While the sweep reads, tuples move:
+//! forward they are met again, but a change of visibility may bring one back to where the sweep has been. So a body has
+//! to be without a tuple in two sweeps that follow each other. A tuple without a body is removed when it is received.
+//! The sweeper removes those that nobody receives, so that they are not counted for as long: it also has to find them
+//! twice, as most were only deleted while it read.
 //!
-//! What was kept for long enough and nobody receives goes in whole buckets, lowest first, so many of them with each sweep: as they are in
-//! the order of time, so do they expire.
+//! What was kept for long enough and nobody receives goes in whole buckets, lowest first, so many of them with each
+//! sweep: as they are in the order of time, so do they expire.
 //!
-//! One front end sweeps a queue at a time: it notes that it does, as a record that ends by itself. That two do is harmless: both put
-//! the same message in, and the second tuple goes with the first delete, or receive.
+//! One front end sweeps a queue at a time: it notes that it does, as a record that ends by itself. That two do is
+//! harmless: both put the same message in, and the second tuple goes with the first delete, or receive.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -24,13 +25,13 @@ use tailwater_env::HashSet;
 
 use super::heads::{Heads, begin_of, bucket_of, slices};
 use super::numbers::sent_at;
-use super::rows::{Kind, Partition, Tuple};
-use super::{Front, Known};
+use super::rows::{RowKind, RowPartition, Tuple};
+use super::{KnownQueue, SharedFront};
 use crate::ids::{Number, QueueId};
 use crate::limits::{BUCKETS_LISTED, DROP_AFTER_MS, GHOSTS_MAX, ROWS_READ, SETTLE_MS};
 use crate::request::QueueError;
 use crate::settings::Consistency;
-use crate::view::View;
+use crate::view::QueueView;
 
 /// Where it is noted which queue is being swept.
 const SPACE: &str = "sweeps";
@@ -50,7 +51,7 @@ pub(super) struct Suspect {
     tuples: BTreeSet<Number>,
 }
 
-impl Front {
+impl SharedFront {
     /// Sweeps all queues, again and again.
     pub(super) async fn sweep_all(self: Arc<Self>) {
         let mut suspects = Suspects::default();
@@ -75,7 +76,7 @@ impl Front {
         }
         // A front end that died while it deleted them left something, and those that did not know yet sent to them.
         for (view, parts, gone) in self.directory.gone(self).await? {
-            let cleared = self.clear_gone(&Known::new(Arc::clone(&view), parts)).await;
+            let cleared = self.clear_gone(&KnownQueue::new(Arc::clone(&view), parts)).await;
             match cleared {
                 Ok(()) => self.directory.forget_gone(self, &view, &gone).await?,
                 failed => outcome = failed,
@@ -85,7 +86,7 @@ impl Front {
     }
 
     /// Sweeps a queue, unless another front end does, or just did.
-    async fn sweep_one(&self, view: &View, suspects: &mut Suspects) -> Result<(), QueueError> {
+    async fn sweep_one(&self, view: &QueueView, suspects: &mut Suspects) -> Result<(), QueueError> {
         let key = view.id.0.to_string();
         let ttl_s = (self.config.sweep_ms / 2_000).max(1) as u32;
         if !self.rows.write_record(SPACE, &key, Some(Bytes::new()), None, ttl_s).await? {
@@ -98,9 +99,9 @@ impl Front {
             suspects.insert(known.id, found);
         }
         self.drop_bodies(&known).await?;
-        // Receives drop what they are past; of a queue that nobody receives from nothing is dropped but here. Not trusting this front
-        // end's cursors.
-        let aside = Known::new(Arc::clone(&known.view), known.parts);
+        // Receives drop what they are past; of a queue that nobody receives from nothing is dropped but here. Not
+        // trusting this front end's cursors.
+        let aside = KnownQueue::new(Arc::clone(&known.view), known.parts);
         let now = self.now();
         self.refresh(&aside, now).await?;
         let expired = self.drop_empty(&aside, now).await?;
@@ -109,7 +110,11 @@ impl Front {
     }
 
     /// Sweeps a queue; what it found, of which what is in `before`, too, is put right.
-    pub(super) async fn sweep_queue(&self, known: &Known, before: &Suspect) -> Result<Suspect, QueueError> {
+    pub(super) async fn sweep_queue(
+        &self,
+        known: &KnownQueue,
+        before: &Suspect,
+    ) -> Result<Suspect, QueueError> {
         if known.is_fifo() {
             self.sweep_groups(known).await?;
             return Ok(Suspect::default());
@@ -124,13 +129,13 @@ impl Front {
         })
         .await?;
         let mut without = BTreeSet::new();
-        let mut from = self.rows.floor(level, known.id, Kind::Bodies).await?;
+        let mut from = self.rows.floor(level, known.id, RowKind::Bodies).await?;
         loop {
-            let buckets = self.rows.buckets(level, known.id, Kind::Bodies, from, BUCKETS_LISTED).await?;
+            let buckets = self.rows.buckets(level, known.id, RowKind::Bodies, from, BUCKETS_LISTED).await?;
             let Some(last) = buckets.last().copied() else { break };
             for bucket in buckets.into_iter().filter(|bucket| *bucket <= bucket_of(upto)) {
                 for part in 0..known.parts {
-                    let at = Partition { queue: known.id, bucket, part };
+                    let at = RowPartition { queue: known.id, bucket, part };
                     let mut after = Number(0);
                     loop {
                         let bodies = self.rows.bodies(level, at, after, ROWS_READ).await?;
@@ -161,7 +166,7 @@ impl Front {
     }
 
     /// Removes the tuples of messages whose bodies are gone.
-    async fn remove_ghosts(&self, known: &Known, ghosts: &BTreeSet<Number>) -> Result<(), QueueError> {
+    async fn remove_ghosts(&self, known: &KnownQueue, ghosts: &BTreeSet<Number>) -> Result<(), QueueError> {
         if ghosts.is_empty() {
             return Ok(());
         }
@@ -189,25 +194,25 @@ impl Front {
     }
 
     /// Gives a body a tuple: visible now, and with as many moves as no lost tuple of it had.
-    async fn list_again(&self, known: &Known, number: Number) -> Result<(), QueueError> {
+    async fn list_again(&self, known: &KnownQueue, number: Number) -> Result<(), QueueError> {
         self.put_tuple(known, Tuple::new(0, number, 1 << 20), |now| now).await?;
         tracing::info!(queue = %known.id, "a message that was in no index is in it again");
         known.sent.notify_one();
         Ok(())
     }
 
-    /// As [`Front::each_tuple`], but not trusting this front end's cursors.
+    /// As [`SharedFront::each_tuple`], but not trusting this front end's cursors.
     async fn each_tuple_from_the_floor(
         &self,
-        known: &Known,
+        known: &KnownQueue,
         tell: impl FnMut(&Tuple),
     ) -> Result<(), QueueError> {
-        let aside = Known::new(Arc::clone(&known.view), known.parts);
+        let aside = KnownQueue::new(Arc::clone(&known.view), known.parts);
         self.each_tuple(&aside, usize::MAX, tell).await
     }
 
     /// Drops buckets of tuples behind the head, beside the receives; every [`DROP_EVERY_MS`] at most.
-    pub(super) fn drop_buckets(self: &Arc<Self>, known: &Arc<Known>) {
+    pub(super) fn drop_buckets(self: &Arc<Self>, known: &Arc<KnownQueue>) {
         let now = self.now();
         let mut dropping = known.dropping.lock();
         if (dropping.0..dropping.0 + DROP_EVERY_MS).contains(&now)
@@ -226,9 +231,9 @@ impl Front {
         *dropping = (now, Some(task));
     }
 
-    /// Drops the lowest buckets of tuples, up to the first in which there is something to be received, now or later. How many tuples went
-    /// with them that were of messages kept for long enough.
-    async fn drop_empty(&self, known: &Known, now: u64) -> Result<u64, QueueError> {
+    /// Drops the lowest buckets of tuples, up to the first in which there is something to be received, now or later.
+    /// How many tuples went with them that were of messages kept for long enough.
+    async fn drop_empty(&self, known: &KnownQueue, now: u64) -> Result<u64, QueueError> {
         let margin = self.margin();
         let droppable = known.heads.lock().droppable(now, margin);
         let mut first = None;
@@ -246,11 +251,11 @@ impl Front {
         let level = self.level(known);
         if !empty.is_empty() {
             // First the floor: from now on nobody puts anything below it, nor reads there.
-            self.rows.put_floor(level, known.id, Kind::Tuples, floor).await?;
+            self.rows.put_floor(level, known.id, RowKind::Tuples, floor).await?;
             known.heads.lock().raise(floor);
         }
         for bucket in empty {
-            self.drop_bucket(known, Kind::Tuples, bucket).await?;
+            self.drop_bucket(known, RowKind::Tuples, bucket).await?;
         }
         Ok(expired)
     }
@@ -258,14 +263,14 @@ impl Front {
     /// How many tuples there are in a part of a bucket, if all of them are of messages that were kept for long enough.
     async fn expired_in(
         &self,
-        known: &Known,
+        known: &KnownQueue,
         bucket: u64,
         part: u16,
         now: u64,
     ) -> Result<Option<u64>, QueueError> {
         // Whatever the queue's level: what one replica does not have yet another one may.
         let level = Consistency::Quorum;
-        let at = Partition { queue: known.id, bucket, part };
+        let at = RowPartition { queue: known.id, bucket, part };
         // A group's tuple does not say how old its messages are.
         let is_over = |tuple: &Tuple| !known.is_fifo() && known.is_expired(tuple.number, now);
         // From the cursor on: what is below would be read through all that was deleted there.
@@ -292,12 +297,12 @@ impl Front {
         Ok(Some(expired))
     }
 
-    async fn drop_bucket(&self, known: &Known, kind: Kind, bucket: u64) -> Result<(), QueueError> {
+    async fn drop_bucket(&self, known: &KnownQueue, kind: RowKind, bucket: u64) -> Result<(), QueueError> {
         let level = self.level(known);
         // Nothing in it has a later timestamp but what was moved a million times within it.
         let upto_us = i64::try_from(begin_of(bucket + 1) * 1_000 + (1 << 21)).unwrap_or(i64::MAX);
         let clears = (0..known.parts).map(|part| {
-            let at = Partition { queue: known.id, bucket, part };
+            let at = RowPartition { queue: known.id, bucket, part };
             self.rows.clear(level, kind, at, upto_us)
         });
         try_join_all(clears).await?;
@@ -305,26 +310,26 @@ impl Front {
     }
 
     /// Drops buckets of bodies that are empty, or older than messages are kept.
-    async fn drop_bodies(&self, known: &Known) -> Result<(), QueueError> {
+    async fn drop_bodies(&self, known: &KnownQueue) -> Result<(), QueueError> {
         let level = self.level(known);
         let now = self.now();
         let old = bucket_of(self.margin().before(now).saturating_sub(DROP_AFTER_MS));
         let expired = bucket_of(now.saturating_sub(known.kept_ms()));
-        let floor = self.rows.floor(level, known.id, Kind::Bodies).await?;
-        let buckets = self.rows.buckets(level, known.id, Kind::Bodies, floor, BUCKETS_LISTED).await?;
+        let floor = self.rows.floor(level, known.id, RowKind::Bodies).await?;
+        let buckets = self.rows.buckets(level, known.id, RowKind::Bodies, floor, BUCKETS_LISTED).await?;
         let mut is_lowest = true;
         for bucket in buckets.into_iter().filter(|bucket| *bucket < old) {
             let reads = (0..known.parts).map(|part| {
-                let at = Partition { queue: known.id, bucket, part };
+                let at = RowPartition { queue: known.id, bucket, part };
                 self.rows.bodies(Consistency::Quorum, at, Number(0), 1)
             });
             let is_empty = try_join_all(reads).await?.iter().all(Vec::is_empty);
             is_lowest &= is_empty || bucket < expired;
             if is_empty || bucket < expired {
-                self.drop_bucket(known, Kind::Bodies, bucket).await?;
+                self.drop_bucket(known, RowKind::Bodies, bucket).await?;
             }
             if is_lowest {
-                self.rows.put_floor(level, known.id, Kind::Bodies, bucket + 1).await?;
+                self.rows.put_floor(level, known.id, RowKind::Bodies, bucket + 1).await?;
             }
         }
         Ok(())

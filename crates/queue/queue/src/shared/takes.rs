@@ -1,19 +1,20 @@
 //! Which tuples this front end's receives are taking, so that no two of them take the same one.
 //!
-//! A receive reads the index, chooses, and then takes what it chose. Another one of the same front end may have read the index before
-//! the first had moved its tuples, and choose after it has: what it read is not so any more. So a tuple stays hidden from a read
+//! A receive reads the index, chooses, and then takes what it chose. Another one of the same front end may have read
+//! the index before the first had moved its tuples, and choose after it has: what it read is not so any more. So a
+//! tuple stays hidden from a read
 //! - while somebody takes it, and
 //! - if it was let go of after the read began.
 //!
-//! A read that begins later sees the move, at a quorum; at one replica it may not, and receives what somebody has, as at any other front
-//! end.
+//! A read that begins later sees the move, at a quorum; at one replica it may not, and receives what somebody has, as
+//! at any other front end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::ids::Number;
 
 /// Where a tuple is: when it is visible, and its message.
-pub(super) type Place = (u64, Number);
+pub(super) type TakePlace = (u64, Number);
 
 /// When something happened, in the order of what happened here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,9 +24,9 @@ pub(super) struct Moment(u64);
 #[derive(Debug, Default)]
 pub(super) struct Takes {
     last: u64,
-    taking: BTreeSet<Place>,
+    taking: BTreeSet<TakePlace>,
     /// What was let go of while somebody was reading; no longer than reads that began before.
-    gone: BTreeMap<Place, Moment>,
+    gone: BTreeMap<TakePlace, Moment>,
     reading: BTreeSet<Moment>,
 }
 
@@ -52,7 +53,7 @@ impl Takes {
     }
 
     /// Whether a tuple that a read found may be taken.
-    pub(super) fn is_free(&self, place: &Place, begun: Moment) -> bool {
+    pub(super) fn is_free(&self, place: &TakePlace, begun: Moment) -> bool {
         !self.taking.contains(place) && self.gone.get(place).is_none_or(|gone| *gone < begun)
     }
 
@@ -62,12 +63,12 @@ impl Takes {
     }
 
     /// They are being taken.
-    pub(super) fn take(&mut self, places: impl IntoIterator<Item = Place>) {
+    pub(super) fn take(&mut self, places: impl IntoIterator<Item = TakePlace>) {
         self.taking.extend(places);
     }
 
     /// One was taken, or not: it is where it is.
-    pub(super) fn let_go(&mut self, place: Place) {
+    pub(super) fn let_go(&mut self, place: TakePlace) {
         self.taking.remove(&place);
         if !self.reading.is_empty() {
             let now = self.next();
@@ -80,7 +81,7 @@ impl Takes {
 mod tests {
     use super::*;
 
-    const ONE: Place = (7, Number(1));
+    const ONE: TakePlace = (7, Number(1));
 
     #[test]
     fn what_is_being_taken_is_free_for_nobody_and_what_was_taken_for_reads_that_begin_later() {

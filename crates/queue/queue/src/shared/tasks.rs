@@ -1,9 +1,10 @@
 //! Move tasks: bringing dead letters back.
 //!
-//! A task is a record, and whichever front end runs it notes in it how far it is. As long as it does there is a mark, which ends by
-//! itself: a task without one has lost its front end, and another one goes on. A step receives messages, sends them as new ones, and
-//! deletes them: a crash between leaves some of them twice. What a step could not move is visible again, at once or when its timeout
-//! is over; a task ends when nothing is left of what it has to move, visible or not.
+//! A task is a record, and whichever front end runs it notes in it how far it is. As long as it does there is a mark,
+//! which ends by itself: a task without one has lost its front end, and another one goes on. A step receives messages,
+//! sends them as new ones, and deletes them: a crash between leaves some of them twice. What a step could not move is
+//! visible again, at once or when its timeout is over; a task ends when nothing is left of what it has to move, visible
+//! or not.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -15,8 +16,8 @@ use futures::future::{Either, select};
 use super::numbers::last_at;
 use super::receiving::Want;
 use super::rows::{Body, GroupKey, Record};
-use super::search::{Looked, Search, Witness};
-use super::{Front, Known};
+use super::search::{Search, SearchLooked, Witness};
+use super::{KnownQueue, SharedFront};
 use crate::ids::{Number, Receipt};
 use crate::limits::{BATCH_MAX, MOVE_PAUSE_MS, MOVE_RETRY_MS, MOVE_TASKS_MAX};
 use crate::request::{Message, QueueError};
@@ -54,7 +55,7 @@ fn write(task: &MoveTask) -> Option<Bytes> {
     Some(Bytes::from(serde_json::to_vec(task).expect("it is plain data")))
 }
 
-impl Front {
+impl SharedFront {
     pub(super) async fn start_move(self: &Arc<Self>, mut task: MoveTask) -> Result<u64, QueueError> {
         let source = self.directory.find(self, &task.account, &task.source).await?;
         let (source, _) = source.ok_or(QueueError::NoQueue)?;
@@ -77,7 +78,8 @@ impl Front {
         if !self.rows.write_record(&space, &key_of(id), write(&task), None, 0).await? {
             return Err(QueueError::TaskRuns);
         }
-        // Of two that were begun at the same time the later one to look sees the other, whichever has the greater id. Both may.
+        // Of two that were begun at the same time the later one to look sees the other, whichever has the greater id.
+        // Both may.
         for (key, other) in self.rows.records(&space).await? {
             if key != key_of(id) && read(&other)?.status == MoveStatus::Running {
                 self.rows.write_record(&space, &key_of(id), None, Some(1), 0).await?;
@@ -231,7 +233,12 @@ impl Front {
     }
 
     /// Moves some messages. After an error those of them are moved that the task says.
-    async fn step(&self, known: &Known, task: &mut MoveTask, search: &mut Search) -> Result<(), QueueError> {
+    async fn step(
+        &self,
+        known: &KnownQueue,
+        task: &mut MoveTask,
+        search: &mut Search,
+    ) -> Result<(), QueueError> {
         let (upto, count) = (Number(task.upto), task.rate_max.map_or(BATCH_MAX, step_size));
         let messages = self.receive_step(known, upto, count, search).await?;
         // What came after the task's start stays. By its number here: it may have been sent long before.
@@ -268,7 +275,12 @@ impl Front {
     }
 
     /// Moves a message; `false` if it is not known where it goes.
-    async fn move_one(&self, known: &Known, task: &MoveTask, message: &Message) -> Result<bool, QueueError> {
+    async fn move_one(
+        &self,
+        known: &KnownQueue,
+        task: &MoveTask,
+        message: &Message,
+    ) -> Result<bool, QueueError> {
         let target = match (&task.target, &message.source) {
             (Some(target), _) => target.as_str(),
             (None, Some(source)) => source,
@@ -291,7 +303,7 @@ impl Front {
 
     async fn receive_step(
         &self,
-        known: &Known,
+        known: &KnownQueue,
         upto: Number,
         count: usize,
         search: &mut Search,
@@ -304,7 +316,7 @@ impl Front {
     }
 
     /// Makes messages of a step visible again. What fails is visible when its timeout is over.
-    async fn give_back_step(&self, known: &Known, messages: &[Message]) {
+    async fn give_back_step(&self, known: &KnownQueue, messages: &[Message]) {
         if !messages.is_empty() {
             let receipts = messages.iter().map(|message| message.receipt);
             let _ = self.give_back(known, receipts.collect()).await;
@@ -314,7 +326,7 @@ impl Front {
     /// Looks for a group that has something up to a number, visible or not.
     async fn look_for_a_group(
         &self,
-        known: &Known,
+        known: &KnownQueue,
         upto: Number,
         search: &mut Search,
     ) -> Result<(), QueueError> {
@@ -322,12 +334,13 @@ impl Front {
             Some(Witness::Group(at)) => self.group_has_upto(known, at, upto).await?,
             _ => false,
         };
-        // What becomes visible is received, whatever else there is: as long as this one has something there is nothing to look for.
+        // What becomes visible is received, whatever else there is: as long as this one has something there is nothing
+        // to look for.
         if is_hidden || !search.is_due(self.env.now(), false) {
             return Ok(());
         }
         let (found, read) = self.group_with_upto(known, upto).await?;
-        let looked = found.map_or(Looked::Nothing, |at| Looked::Hidden(Witness::Group(at)));
+        let looked = found.map_or(SearchLooked::Nothing, |at| SearchLooked::Hidden(Witness::Group(at)));
         search.looked(self.env.now(), read, looked);
         Ok(())
     }

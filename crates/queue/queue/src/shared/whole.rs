@@ -1,13 +1,14 @@
 //! Calls that go on to their end when nobody waits for them any more, and what they have received then.
 //!
-//! A send between its body and its tuple, a receive between the new tuple and the old one: whoever asks may leave in between, and nobody
-//! would come back for the rest. So these are tasks of their own, which a call only waits for. What they take together is bounded.
+//! A send between its body and its tuple, a receive between the new tuple and the old one: whoever asks may leave in
+//! between, and nobody would come back for the rest. So these are tasks of their own, which a call only waits for. What
+//! they take together is bounded.
 
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::{Front, Known};
+use super::{KnownQueue, SharedFront};
 use crate::ids::Receipt;
 use crate::limits::CALLS_KIB;
 use crate::request::{Message, QueueError};
@@ -17,7 +18,7 @@ pub(super) const SMALL_KIB: usize = 1;
 /// See [`SMALL_KIB`].
 pub(super) const RECEIVE_KIB: usize = 64;
 
-impl Front {
+impl SharedFront {
     /// Does something as a task of its own, for which so much is counted while it is under way.
     pub(super) async fn whole<T: Send + 'static>(
         &self,
@@ -38,14 +39,14 @@ impl Front {
 }
 
 /// Messages that were received, until they are handed out. Dropped before, it gives them back.
-pub(super) struct Held {
-    front: Arc<Front>,
-    known: Arc<Known>,
+pub(super) struct HeldCall {
+    front: Arc<SharedFront>,
+    known: Arc<KnownQueue>,
     messages: Vec<Message>,
 }
 
-impl Held {
-    pub(super) fn new(front: &Arc<Front>, known: &Arc<Known>, messages: Vec<Message>) -> Self {
+impl HeldCall {
+    pub(super) fn new(front: &Arc<SharedFront>, known: &Arc<KnownQueue>, messages: Vec<Message>) -> Self {
         Self { front: Arc::clone(front), known: Arc::clone(known), messages }
     }
 
@@ -58,7 +59,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldCall {
     fn drop(&mut self) {
         let receipts: Vec<Receipt> = self.messages.iter().map(|message| message.receipt).collect();
         if receipts.is_empty() {

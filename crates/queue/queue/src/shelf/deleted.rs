@@ -5,19 +5,20 @@ use std::collections::{BTreeMap, VecDeque};
 use crate::limits::RECREATE_PAUSE_MS;
 
 /// Account and name of a queue.
-pub(crate) type Name = (String, String);
+pub(crate) type DeletedName = (String, String);
 
-/// Names of queues that were deleted. There are as many as were deleted within [`RECREATE_PAUSE_MS`] before the last of them.
+/// Names of queues that were deleted. There are as many as were deleted within [`RECREATE_PAUSE_MS`] before the last of
+/// them.
 #[derive(Default)]
 pub(crate) struct Deleted {
-    names: BTreeMap<Name, u64>,
+    names: BTreeMap<DeletedName, u64>,
     /// In the order of deletion.
-    order: VecDeque<(u64, Name)>,
+    order: VecDeque<(u64, DeletedName)>,
 }
 
 impl Deleted {
     /// A queue was deleted at that time.
-    pub(crate) fn insert(&mut self, name: Name, at: u64) {
+    pub(crate) fn insert(&mut self, name: DeletedName, at: u64) {
         while let Some((deleted_at, name)) = self.order.front()
             && deleted_at + RECREATE_PAUSE_MS <= at
         {
@@ -31,12 +32,12 @@ impl Deleted {
     }
 
     /// Whether the name can't be used yet.
-    pub(crate) fn is_held(&self, name: &Name, now: u64) -> bool {
+    pub(crate) fn is_held(&self, name: &DeletedName, now: u64) -> bool {
         self.names.get(name).is_some_and(|at| now < at + RECREATE_PAUSE_MS)
     }
 
     /// Takes everything out, in the order of deletion.
-    pub(crate) fn drain(&mut self) -> impl Iterator<Item = (Name, u64)> {
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = (DeletedName, u64)> {
         self.names.clear();
         std::mem::take(&mut self.order).into_iter().map(|(at, name)| (name, at))
     }
@@ -46,7 +47,7 @@ impl Deleted {
 mod tests {
     use super::*;
 
-    fn name(number: u64) -> Name {
+    fn name(number: u64) -> DeletedName {
         ("account".to_owned(), number.to_string())
     }
 

@@ -1,10 +1,11 @@
-//! Contents as the tree has them: small ones many in a row, since a row of its own for each would be a page of its own for each that is
-//! half a page long, written, read and freed one by one.
+//! Contents as the tree has them: small ones many in a row, since a row of its own for each would be a page of its own
+//! for each that is half a page long, written, read and freed one by one.
 //!
-//! A bundle has contents of one checkpoint in the order of their numbers, and is cut by its bytes; its key is the first of these
-//! numbers. Numbers in different bundles do not mix: what is not beyond all that was ever put in bundles lies alone, and so does what is
-//! large. A bundle's row does not change when some of its contents are not wanted any more: which are is in a small row beside it.
-//! When few are left it is written again without the others, so that what is kept for nothing is bounded.
+//! A bundle has contents of one checkpoint in the order of their numbers, and is cut by its bytes; its key is the first
+//! of these numbers. Numbers in different bundles do not mix: what is not beyond all that was ever put in bundles lies
+//! alone, and so does what is large. A bundle's row does not change when some of its contents are not wanted any more:
+//! which are is in a small row beside it. When few are left it is written again without the others, so that what is
+//! kept for nothing is bounded.
 
 use bytes::Bytes;
 use redb::{ReadTransaction, ReadableTable, Table, TableDefinition, WriteTransaction};

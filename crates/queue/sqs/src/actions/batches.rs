@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use crate::error::{Code, Refusal};
+use crate::error::{Code, ErrorRefusal};
 use crate::limits::BATCH_MAX;
 use crate::names::is_simple;
 
@@ -36,37 +36,37 @@ pub(super) struct FailedEntry {
 }
 
 impl FailedEntry {
-    pub(super) fn new(id: String, refusal: Refusal) -> Self {
-        let Refusal { code, message } = refusal;
+    pub(super) fn new(id: String, refusal: ErrorRefusal) -> Self {
+        let ErrorRefusal { code, message } = refusal;
         Self { id, sender_fault: code.is_sender(), code: code.query_code(), message }
     }
 }
 
 /// Checks what holds for all entries together. `kind` is their name in messages.
-pub(super) fn check<'a>(ids: impl ExactSizeIterator<Item = &'a str>, kind: &str) -> Result<(), Refusal> {
+pub(super) fn check<'a>(ids: impl ExactSizeIterator<Item = &'a str>, kind: &str) -> Result<(), ErrorRefusal> {
     match ids.len() {
         0 => {
             let message = format!("There should be at least one {kind} in the request.");
-            return Err(Refusal::new(Code::EmptyBatchRequest, message));
+            return Err(ErrorRefusal::new(Code::EmptyBatchRequest, message));
         }
         1..=BATCH_MAX => {}
         count => {
             let message =
                 format!("Maximum number of entries per request are {BATCH_MAX}. You have sent {count}.");
-            return Err(Refusal::new(Code::TooManyEntriesInBatchRequest, message));
+            return Err(ErrorRefusal::new(Code::TooManyEntriesInBatchRequest, message));
         }
     }
     let mut seen = BTreeSet::new();
     for id in ids {
         if !is_simple(id) {
-            return Err(Refusal::new(
+            return Err(ErrorRefusal::new(
                 Code::InvalidBatchEntryId,
                 "A batch entry id can only contain alphanumeric characters, hyphens and underscores. It can be at most 80 \
                  letters long.",
             ));
         }
         if !seen.insert(id) {
-            return Err(Refusal::new(Code::BatchEntryIdsNotDistinct, format!("Id {id} repeated.")));
+            return Err(ErrorRefusal::new(Code::BatchEntryIdsNotDistinct, format!("Id {id} repeated.")));
         }
     }
     Ok(())

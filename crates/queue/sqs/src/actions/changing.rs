@@ -3,24 +3,24 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tailwater_queue::{QueueRecord, View};
+use tailwater_queue::{QueueRecord, QueueView};
 
-use crate::error::{Code, Refusal};
-use crate::front::Context;
+use crate::error::{Code, ErrorRefusal};
+use crate::front::RequestContext;
 use crate::limits::RECORD_BYTES_MAX;
 
-impl Context<'_> {
+impl RequestContext<'_> {
     /// Makes a change of a queue's record, or none if that is refused, or the record would be too long.
     pub(super) async fn change(
         &self,
-        queue: &View,
-        change: impl Fn(&mut QueueRecord) -> Result<(), Refusal> + Send + Sync + 'static,
-    ) -> Result<(), Refusal> {
+        queue: &QueueView,
+        change: impl Fn(&mut QueueRecord) -> Result<(), ErrorRefusal> + Send + Sync + 'static,
+    ) -> Result<(), ErrorRefusal> {
         let changed = move |record: &QueueRecord| {
             let mut changed = record.clone();
             change(&mut changed)?;
             check_record(&changed)?;
-            Ok::<_, Refusal>(changed)
+            Ok::<_, ErrorRefusal>(changed)
         };
         // What is refused now costs the store nothing.
         changed(&queue.record())?;
@@ -37,11 +37,11 @@ impl Context<'_> {
 }
 
 /// Whether a record is as short as one may be: those that the store writes at once are written together, or not at all.
-pub(super) fn check_record(record: &QueueRecord) -> Result<(), Refusal> {
+pub(super) fn check_record(record: &QueueRecord) -> Result<(), ErrorRefusal> {
     let bytes = serde_json::to_vec(record).map_or(usize::MAX, |json| json.len());
     match bytes <= RECORD_BYTES_MAX {
         true => Ok(()),
-        false => Err(Refusal::new(
+        false => Err(ErrorRefusal::new(
             Code::InvalidAttributeValue,
             format!(
                 "Attributes and tags of a queue may have {RECORD_BYTES_MAX} bytes together, and not {bytes}."

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use serde::Deserialize;
-use tailwater_queue::{Outcomes, Receipt, ReceiptError, View};
+use tailwater_queue::{Outcomes, QueueView, Receipt, ReceiptError};
 
 use super::batches::{self, BatchAnswer, DoneEntry, FailedEntry};
-use crate::error::{Code, Refusal};
-use crate::front::Context;
+use crate::error::{Code, ErrorRefusal};
+use crate::front::RequestContext;
 use crate::limits::VISIBILITY_S;
 use crate::protocol::Nothing;
 
@@ -27,7 +27,7 @@ struct Batch {
     entries: Vec<One>,
 }
 
-pub(super) async fn delete(context: &Context<'_>) -> Result<Nothing, Refusal> {
+pub(super) async fn delete(context: &RequestContext<'_>) -> Result<Nothing, ErrorRefusal> {
     let one: One = context.asked.parameters()?;
     let queue = context.queue(one.queue_url.as_deref()).await?;
     let receipt = receipt(context, &queue, &one)?;
@@ -36,7 +36,7 @@ pub(super) async fn delete(context: &Context<'_>) -> Result<Nothing, Refusal> {
     Ok(Nothing {})
 }
 
-pub(super) async fn change(context: &Context<'_>) -> Result<Nothing, Refusal> {
+pub(super) async fn change(context: &RequestContext<'_>) -> Result<Nothing, ErrorRefusal> {
     let one: One = context.asked.parameters()?;
     let queue = context.queue(one.queue_url.as_deref()).await?;
     let change = (receipt(context, &queue, &one)?, visibility(&one)?);
@@ -45,7 +45,9 @@ pub(super) async fn change(context: &Context<'_>) -> Result<Nothing, Refusal> {
     Ok(Nothing {})
 }
 
-pub(super) async fn delete_batch(context: &Context<'_>) -> Result<BatchAnswer<DoneEntry>, Refusal> {
+pub(super) async fn delete_batch(
+    context: &RequestContext<'_>,
+) -> Result<BatchAnswer<DoneEntry>, ErrorRefusal> {
     let (queue, entries) = batch(context, "DeleteMessageBatchRequestEntry").await?;
     let (ready, failed) = divide(entries, |one| receipt(context, &queue, one));
     let (entries, receipts): (Vec<One>, Vec<Receipt>) = ready.into_iter().unzip();
@@ -53,7 +55,9 @@ pub(super) async fn delete_batch(context: &Context<'_>) -> Result<BatchAnswer<Do
     Ok(collect(entries, outcomes, failed))
 }
 
-pub(super) async fn change_batch(context: &Context<'_>) -> Result<BatchAnswer<DoneEntry>, Refusal> {
+pub(super) async fn change_batch(
+    context: &RequestContext<'_>,
+) -> Result<BatchAnswer<DoneEntry>, ErrorRefusal> {
     let (queue, entries) = batch(context, "ChangeMessageVisibilityBatchRequestEntry").await?;
     let (ready, failed) = divide(entries, |one| Ok((receipt(context, &queue, one)?, visibility(one)?)));
     let (entries, changes): (Vec<One>, Vec<(Receipt, Duration)>) = ready.into_iter().unzip();
@@ -62,17 +66,20 @@ pub(super) async fn change_batch(context: &Context<'_>) -> Result<BatchAnswer<Do
 }
 
 async fn delete_all(
-    context: &Context<'_>,
-    queue: &View,
+    context: &RequestContext<'_>,
+    queue: &QueueView,
     receipts: Vec<Receipt>,
-) -> Result<Outcomes, Refusal> {
+) -> Result<Outcomes, ErrorRefusal> {
     let outcomes = context.front.queues.delete(queue, receipts).await?;
     let deleted = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
     context.front.accounts.deleted(&queue.account, deleted);
     Ok(outcomes)
 }
 
-async fn batch(context: &Context<'_>, kind: &str) -> Result<(std::sync::Arc<View>, Vec<One>), Refusal> {
+async fn batch(
+    context: &RequestContext<'_>,
+    kind: &str,
+) -> Result<(std::sync::Arc<QueueView>, Vec<One>), ErrorRefusal> {
     let batch: Batch = context.asked.parameters()?;
     let queue = context.queue(batch.queue_url.as_deref()).await?;
     batches::check(batch.entries.iter().map(|entry| entry.id.as_deref().unwrap_or_default()), kind)?;
@@ -81,7 +88,7 @@ async fn batch(context: &Context<'_>, kind: &str) -> Result<(std::sync::Arc<View
 
 fn divide<T>(
     entries: Vec<One>,
-    read: impl Fn(&One) -> Result<T, Refusal>,
+    read: impl Fn(&One) -> Result<T, ErrorRefusal>,
 ) -> (Vec<(One, T)>, Vec<FailedEntry>) {
     let (mut ready, mut failed) = (Vec::new(), Vec::new());
     for entry in entries {
@@ -109,37 +116,39 @@ fn collect(
     BatchAnswer { successful, failed }
 }
 
-fn receipt(context: &Context<'_>, queue: &View, one: &One) -> Result<Receipt, Refusal> {
-    let text = one.receipt_handle.as_deref().ok_or_else(|| Refusal::missing("ReceiptHandle"))?;
+fn receipt(context: &RequestContext<'_>, queue: &QueueView, one: &One) -> Result<Receipt, ErrorRefusal> {
+    let text = one.receipt_handle.as_deref().ok_or_else(|| ErrorRefusal::missing("ReceiptHandle"))?;
     let receipt = context.front.queues.secret().read(text).ok().filter(|receipt| receipt.queue == queue.id);
     receipt.ok_or_else(|| {
         let message = format!("The input receipt handle \"{text}\" is not a valid receipt handle.");
-        Refusal::new(Code::ReceiptHandleIsInvalid, message)
+        ErrorRefusal::new(Code::ReceiptHandleIsInvalid, message)
     })
 }
 
-fn visibility(one: &One) -> Result<Duration, Refusal> {
-    let given = one.visibility_timeout.ok_or_else(|| Refusal::missing("VisibilityTimeout"))?;
+fn visibility(one: &One) -> Result<Duration, ErrorRefusal> {
+    let given = one.visibility_timeout.ok_or_else(|| ErrorRefusal::missing("VisibilityTimeout"))?;
     let seconds = u32::try_from(given).ok().filter(|seconds| VISIBILITY_S.contains(seconds));
     let seconds = seconds.ok_or_else(|| {
-        Refusal::value(given, "VisibilityTimeout", "Must be between 0 and 43200, if provided.")
+        ErrorRefusal::value(given, "VisibilityTimeout", "Must be between 0 and 43200, if provided.")
     })?;
     Ok(Duration::from_secs(seconds.into()))
 }
 
-fn refusal(error: ReceiptError, one: &One) -> Refusal {
+fn refusal(error: ReceiptError, one: &One) -> ErrorRefusal {
     let handle = one.receipt_handle.as_deref().unwrap_or_default();
     match error {
-        ReceiptError::Expired => Refusal::value(handle, "ReceiptHandle", "The receipt handle has expired."),
-        ReceiptError::Unavailable => Refusal::value(
+        ReceiptError::Expired => {
+            ErrorRefusal::value(handle, "ReceiptHandle", "The receipt handle has expired.")
+        }
+        ReceiptError::Unavailable => ErrorRefusal::value(
             handle,
             "ReceiptHandle",
             "Message does not exist or is not available for visibility timeout change.",
         ),
         ReceiptError::NotInFlight => {
-            Refusal::new(Code::MessageNotInflight, "The message referred to is not in flight.")
+            ErrorRefusal::new(Code::MessageNotInflight, "The message referred to is not in flight.")
         }
-        ReceiptError::TooLong => Refusal::value(
+        ReceiptError::TooLong => ErrorRefusal::value(
             one.visibility_timeout.unwrap_or_default(),
             "VisibilityTimeout",
             "Total VisibilityTimeout for the message is beyond the limit [43200 seconds].",

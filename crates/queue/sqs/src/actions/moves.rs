@@ -5,8 +5,8 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use tailwater_queue::{MoveStatus, MoveTask};
 
-use crate::error::{Code, Refusal};
-use crate::front::Context;
+use crate::error::{Code, ErrorRefusal};
+use crate::front::RequestContext;
 use crate::names;
 
 /// Most messages a second that a task can be limited to.
@@ -39,7 +39,7 @@ pub(super) struct Cancelled {
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "PascalCase")]
-pub(super) struct Listed {
+pub(super) struct MoveListed {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     results: Vec<ListedTask>,
 }
@@ -62,7 +62,7 @@ struct ListedTask {
     started_timestamp: u64,
 }
 
-pub(super) async fn start(context: &Context<'_>) -> Result<Started, Refusal> {
+pub(super) async fn start(context: &RequestContext<'_>) -> Result<Started, ErrorRefusal> {
     let parameters: Parameters = context.asked.parameters()?;
     let source = context.by_arn(parameters.source_arn.as_deref(), "SourceArn").await?;
     let others = context.front.queues.list(&source.account, "", None, usize::MAX).await?;
@@ -70,7 +70,7 @@ pub(super) async fn start(context: &Context<'_>) -> Result<Started, Refusal> {
         queue.record().settings.redrive.as_ref().is_some_and(|redrive| redrive.target == source.name)
     });
     if !is_dead_letter_queue {
-        return Err(Refusal::new(
+        return Err(ErrorRefusal::new(
             Code::InvalidParameterValue,
             "Source queue must be configured as a Dead Letter Queue.",
         ));
@@ -80,21 +80,27 @@ pub(super) async fn start(context: &Context<'_>) -> Result<Started, Refusal> {
         Some(arn) => {
             let target = context.by_arn(Some(arn), "DestinationArn").await?;
             if target.id == source.id {
-                return Err(Refusal::value(
+                return Err(ErrorRefusal::value(
                     arn,
                     "DestinationArn",
                     "Source and destination must be different.",
                 ));
             }
             if target.record().settings.fifo.is_some() != source.record().settings.fifo.is_some() {
-                return Err(Refusal::value(arn, "DestinationArn", "The queues must be of the same type."));
+                return Err(ErrorRefusal::value(
+                    arn,
+                    "DestinationArn",
+                    "The queues must be of the same type.",
+                ));
             }
             Some(target.name.clone())
         }
     };
     let rate_max = parameters.max_number_of_messages_per_second.map(|rate| {
         let given = u32::try_from(rate).ok().filter(|_| (1..=RATE_MAX).contains(&rate));
-        given.ok_or_else(|| Refusal::value(rate, "MaxNumberOfMessagesPerSecond", "Must be from 1 to 500."))
+        given.ok_or_else(|| {
+            ErrorRefusal::value(rate, "MaxNumberOfMessagesPerSecond", "Must be from 1 to 500.")
+        })
     });
     let rate_max = rate_max.transpose()?;
     let task = MoveTask { target, rate_max, ..MoveTask::new(&source.account, &source.name) };
@@ -102,21 +108,21 @@ pub(super) async fn start(context: &Context<'_>) -> Result<Started, Refusal> {
     Ok(Started { task_handle: handle(id, &context.arn(&source)) })
 }
 
-pub(super) async fn cancel(context: &Context<'_>) -> Result<Cancelled, Refusal> {
+pub(super) async fn cancel(context: &RequestContext<'_>) -> Result<Cancelled, ErrorRefusal> {
     let parameters: Parameters = context.asked.parameters()?;
-    let text = parameters.task_handle.ok_or_else(|| Refusal::missing("TaskHandle"))?;
+    let text = parameters.task_handle.ok_or_else(|| ErrorRefusal::missing("TaskHandle"))?;
     let id = read_handle(&text)
-        .ok_or_else(|| Refusal::value(&text, "TaskHandle", "It is no handle of a task."))?;
+        .ok_or_else(|| ErrorRefusal::value(&text, "TaskHandle", "It is no handle of a task."))?;
     let moved = context.front.queues.cancel_move(context.account(), id).await?;
     Ok(Cancelled { approximate_number_of_messages_moved: moved })
 }
 
-pub(super) async fn list(context: &Context<'_>) -> Result<Listed, Refusal> {
+pub(super) async fn list(context: &RequestContext<'_>) -> Result<MoveListed, ErrorRefusal> {
     let parameters: Parameters = context.asked.parameters()?;
     let source = context.by_arn(parameters.source_arn.as_deref(), "SourceArn").await?;
     let most = parameters.max_results.unwrap_or(1);
     if !(1..=LISTED_MAX).contains(&most) {
-        return Err(Refusal::value(most, "MaxResults", "Must be from 1 to 10."));
+        return Err(ErrorRefusal::value(most, "MaxResults", "Must be from 1 to 10."));
     }
     let region = &context.front.config.region;
     let source_arn = context.arn(&source);
@@ -137,7 +143,7 @@ pub(super) async fn list(context: &Context<'_>) -> Result<Listed, Refusal> {
         failure_reason: task.failure,
         started_timestamp: task.started_at,
     });
-    Ok(Listed { results: results.collect() })
+    Ok(MoveListed { results: results.collect() })
 }
 
 /// A task's handle has its number and its source, as Amazon's has.

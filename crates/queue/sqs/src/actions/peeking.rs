@@ -1,13 +1,13 @@
 //! PeekMessages, which only Tailwater has: looks at messages without receiving them.
 
 use serde::{Deserialize, Serialize};
-use tailwater_queue::{Message, Sequence, View};
+use tailwater_queue::{Message, QueueView, Sequence};
 
-use super::receiving::{MessageOut, Wanted, message_out};
-use crate::error::Refusal;
-use crate::front::Context;
+use super::receiving::{MessageOut, ReceiveWanted, message_out};
+use crate::error::ErrorRefusal;
+use crate::front::RequestContext;
 use crate::limits::{PEEK_BYTES_MAX, PEEK_MAX, PEEK_STEP};
-use crate::room::Taken;
+use crate::room::RoomTaken;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
@@ -36,28 +36,29 @@ struct PeekedMessage {
     visible_at: u64,
 }
 
-pub(super) async fn peek(context: &Context<'_>) -> Result<(Peeked, Option<Taken>), Refusal> {
+pub(super) async fn peek(context: &RequestContext<'_>) -> Result<(Peeked, Option<RoomTaken>), ErrorRefusal> {
     let parameters: Parameters = context.asked.parameters()?;
     let queue = context.queue(parameters.queue_url.as_deref()).await?;
     let count = parameters.max_number_of_messages.unwrap_or(10).clamp(1, PEEK_MAX);
     context.front.wait_for_room().await?;
     let (messages, next) = look(context, &queue, Sequence(parameters.from), count).await?;
     let room = context.front.room_for(&messages).await?;
-    let wanted = Wanted { system: vec!["All".to_owned()], own: vec!["All".to_owned()] };
+    let wanted = ReceiveWanted { system: vec!["All".to_owned()], own: vec!["All".to_owned()] };
     let messages = messages.iter().map(|message| {
         let visible_at = message.visible_at;
         Ok(PeekedMessage { message: message_out(context, &queue, message, &wanted, false)?, visible_at })
     });
-    Ok((Peeked { messages: messages.collect::<Result<_, Refusal>>()?, next }, room))
+    Ok((Peeked { messages: messages.collect::<Result<_, ErrorRefusal>>()?, next }, room))
 }
 
-/// Messages from `from` on, up to `count` and as many as have [`PEEK_BYTES_MAX`] together; and where to look on, if there may be more.
+/// Messages from `from` on, up to `count` and as many as have [`PEEK_BYTES_MAX`] together; and where to look on, if
+/// there may be more.
 async fn look(
-    context: &Context<'_>,
-    queue: &View,
+    context: &RequestContext<'_>,
+    queue: &QueueView,
     mut from: Sequence,
     count: usize,
-) -> Result<(Vec<Message>, Option<u64>), Refusal> {
+) -> Result<(Vec<Message>, Option<u64>), ErrorRefusal> {
     let (mut messages, mut bytes) = (Vec::new(), 0);
     while messages.len() < count {
         let step = PEEK_STEP.min(count - messages.len());

@@ -3,8 +3,8 @@
 use serde::Deserialize;
 use tailwater_queue::QueueRecord;
 
-use crate::error::Refusal;
-use crate::front::Context;
+use crate::error::ErrorRefusal;
+use crate::front::RequestContext;
 use crate::policy;
 use crate::protocol::Nothing;
 
@@ -18,15 +18,15 @@ struct Parameters {
     actions: Vec<String>,
 }
 
-pub(super) async fn add(context: &Context<'_>) -> Result<Nothing, Refusal> {
+pub(super) async fn add(context: &RequestContext<'_>) -> Result<Nothing, ErrorRefusal> {
     let Parameters { queue_url, label, accounts, actions } = context.asked.parameters()?;
     let queue = context.queue(queue_url.as_deref()).await?;
-    let label = label.ok_or_else(|| Refusal::missing("Label"))?;
+    let label = label.ok_or_else(|| ErrorRefusal::missing("Label"))?;
     if accounts.is_empty() {
-        return Err(Refusal::missing("AWSAccountIds"));
+        return Err(ErrorRefusal::missing("AWSAccountIds"));
     }
     if actions.is_empty() {
-        return Err(Refusal::missing("Actions"));
+        return Err(ErrorRefusal::missing("Actions"));
     }
     let arn = context.arn(&queue);
     let permit = move |record: &mut QueueRecord| {
@@ -39,10 +39,10 @@ pub(super) async fn add(context: &Context<'_>) -> Result<Nothing, Refusal> {
     Ok(Nothing {})
 }
 
-pub(super) async fn remove(context: &Context<'_>) -> Result<Nothing, Refusal> {
+pub(super) async fn remove(context: &RequestContext<'_>) -> Result<Nothing, ErrorRefusal> {
     let Parameters { queue_url, label, .. } = context.asked.parameters()?;
     let queue = context.queue(queue_url.as_deref()).await?;
-    let label = label.ok_or_else(|| Refusal::missing("Label"))?;
+    let label = label.ok_or_else(|| ErrorRefusal::missing("Label"))?;
     let forbid = move |record: &mut QueueRecord| {
         let policy = record.attributes.get("Policy").map(String::as_str);
         match policy::without_permission(policy, &label)? {

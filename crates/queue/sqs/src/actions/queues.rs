@@ -6,13 +6,13 @@ use std::sync::Arc;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
-use tailwater_queue::{QueueError, QueueRecord, Redrive, Settings, View};
+use tailwater_queue::{QueueError, QueueRecord, QueueView, Redrive, Settings};
 
 use super::changing::check_record;
 use super::tags::check_tags;
 use crate::attributes::{self, AllowPolicy};
-use crate::error::{Code, Refusal};
-use crate::front::Context;
+use crate::error::{Code, ErrorRefusal};
+use crate::front::RequestContext;
 use crate::limits::PAGE_MAX;
 use crate::protocol::Nothing;
 
@@ -62,9 +62,9 @@ pub(super) struct AttributesAnswer {
     attributes: BTreeMap<String, String>,
 }
 
-pub(super) async fn create(context: &Context<'_>) -> Result<UrlAnswer, Refusal> {
+pub(super) async fn create(context: &RequestContext<'_>) -> Result<UrlAnswer, ErrorRefusal> {
     let parameters: Parameters = context.asked.parameters()?;
-    let name = parameters.queue_name.ok_or_else(|| Refusal::missing("QueueName"))?;
+    let name = parameters.queue_name.ok_or_else(|| ErrorRefusal::missing("QueueName"))?;
     context.ask_for_queue(context.account(), &name)?;
     let wanted = parameters.attributes.unwrap_or_default();
     let tags = parameters.tags.unwrap_or_default();
@@ -87,10 +87,10 @@ pub(super) async fn create(context: &Context<'_>) -> Result<UrlAnswer, Refusal> 
 
 /// A queue that is there is created again, if it has the attributes that were asked for.
 fn same(
-    context: &Context<'_>,
-    known: &View,
+    context: &RequestContext<'_>,
+    known: &QueueView,
     wanted: &BTreeMap<String, String>,
-) -> Result<UrlAnswer, Refusal> {
+) -> Result<UrlAnswer, ErrorRefusal> {
     let all = attributes::all(&known.record(), &context.front.config.region);
     for (name, value) in wanted {
         let is_same = match (all.get(name), name.as_str()) {
@@ -102,7 +102,7 @@ fn same(
             let message = format!(
                 "A queue already exists with the same name and a different value for attribute {name}"
             );
-            return Err(Refusal::new(Code::QueueNameExists, message));
+            return Err(ErrorRefusal::new(Code::QueueNameExists, message));
         }
     }
     Ok(UrlAnswer { queue_url: context.url(known) })
@@ -123,16 +123,16 @@ fn same_policy(one: &str, other: &str) -> bool {
 
 /// Whether a queue may have its dead letters go where its settings say.
 async fn check_redrive(
-    context: &Context<'_>,
+    context: &RequestContext<'_>,
     name: &str,
     settings: &Settings,
     wanted: &BTreeMap<String, String>,
-) -> Result<(), Refusal> {
+) -> Result<(), ErrorRefusal> {
     let (Some(Redrive { target, .. }), Some(policy)) = (&settings.redrive, wanted.get("RedrivePolicy"))
     else {
         return Ok(());
     };
-    let refuse = |reason: &str| Refusal::value(policy, "RedrivePolicy", reason);
+    let refuse = |reason: &str| ErrorRefusal::value(policy, "RedrivePolicy", reason);
     context.ask_for_queue(context.account(), target)?;
     let dead = context.front.queues.find(context.account(), target).await?;
     let dead = dead.ok_or_else(|| refuse("Dead letter target does not exist."))?.record();
@@ -150,48 +150,48 @@ async fn check_redrive(
     Err(refuse(&format!("Queue {name} does not have permission to use {target} as its dead letter queue.")))
 }
 
-pub(super) async fn delete(context: &Context<'_>) -> Result<Nothing, Refusal> {
+pub(super) async fn delete(context: &RequestContext<'_>) -> Result<Nothing, ErrorRefusal> {
     let parameters: Parameters = context.asked.parameters()?;
     let queue = context.queue(parameters.queue_url.as_deref()).await?;
     context.front.queues.delete_queue(&queue).await?;
     Ok(Nothing {})
 }
 
-pub(super) async fn purge(context: &Context<'_>) -> Result<Nothing, Refusal> {
+pub(super) async fn purge(context: &RequestContext<'_>) -> Result<Nothing, ErrorRefusal> {
     let parameters: Parameters = context.asked.parameters()?;
     let queue = context.queue(parameters.queue_url.as_deref()).await?;
     match context.front.queues.purge(&queue).await {
         Err(QueueError::PurgedRecently) => {
             let message =
                 format!("Only one PurgeQueue operation on {} is allowed every 60 seconds.", queue.name);
-            Err(Refusal::new(Code::PurgeQueueInProgress, message))
+            Err(ErrorRefusal::new(Code::PurgeQueueInProgress, message))
         }
         purged => Ok(purged.map(|()| Nothing {})?),
     }
 }
 
-pub(super) async fn get_url(context: &Context<'_>) -> Result<UrlAnswer, Refusal> {
+pub(super) async fn get_url(context: &RequestContext<'_>) -> Result<UrlAnswer, ErrorRefusal> {
     let parameters: Parameters = context.asked.parameters()?;
-    let name = parameters.queue_name.ok_or_else(|| Refusal::missing("QueueName"))?;
+    let name = parameters.queue_name.ok_or_else(|| ErrorRefusal::missing("QueueName"))?;
     let account = parameters.owner.unwrap_or_else(|| context.account().to_owned());
     let queue = context.find(&account, &name).await?;
     Ok(UrlAnswer { queue_url: context.url(&queue) })
 }
 
-pub(super) async fn list(context: &Context<'_>) -> Result<UrlsAnswer, Refusal> {
+pub(super) async fn list(context: &RequestContext<'_>) -> Result<UrlsAnswer, ErrorRefusal> {
     let parameters: Parameters = context.asked.parameters()?;
     let prefix = parameters.queue_name_prefix.unwrap_or_default();
-    let page = Page::read(parameters.max_results, parameters.next_token.as_deref())?;
+    let page = ListPage::read(parameters.max_results, parameters.next_token.as_deref())?;
     let queues =
         context.front.queues.list(context.account(), &prefix, page.after.as_deref(), page.most + 1).await?;
     let (queues, next_token) = page.cut(queues);
     Ok(UrlsAnswer { queue_urls: queues.iter().map(|queue| context.url(queue)).collect(), next_token })
 }
 
-pub(super) async fn list_sources(context: &Context<'_>) -> Result<SourcesAnswer, Refusal> {
+pub(super) async fn list_sources(context: &RequestContext<'_>) -> Result<SourcesAnswer, ErrorRefusal> {
     let parameters: Parameters = context.asked.parameters()?;
     let dead = context.queue(parameters.queue_url.as_deref()).await?;
-    let page = Page::read(parameters.max_results, parameters.next_token.as_deref())?;
+    let page = ListPage::read(parameters.max_results, parameters.next_token.as_deref())?;
     let mut queues = context.front.queues.list(&dead.account, "", page.after.as_deref(), usize::MAX).await?;
     queues.retain(|queue| {
         queue.record().settings.redrive.as_ref().is_some_and(|redrive| redrive.target == dead.name)
@@ -201,7 +201,7 @@ pub(super) async fn list_sources(context: &Context<'_>) -> Result<SourcesAnswer,
 }
 
 /// A part of a list.
-struct Page {
+struct ListPage {
     most: usize,
     /// The name of the last one of the page before.
     after: Option<String>,
@@ -209,23 +209,23 @@ struct Page {
     is_asked: bool,
 }
 
-impl Page {
-    fn read(max_results: Option<i64>, next_token: Option<&str>) -> Result<Self, Refusal> {
+impl ListPage {
+    fn read(max_results: Option<i64>, next_token: Option<&str>) -> Result<Self, ErrorRefusal> {
         let most = max_results.map(|given| {
             let most = usize::try_from(given).ok().filter(|most| (1..=PAGE_MAX).contains(most));
             most.ok_or_else(|| {
-                Refusal::value(given, "MaxResults", "Must be an integer from 1 to 1000, if provided.")
+                ErrorRefusal::value(given, "MaxResults", "Must be an integer from 1 to 1000, if provided.")
             })
         });
         let after = next_token.map(|token| {
             let name = URL_SAFE_NO_PAD.decode(token).ok().and_then(|bytes| String::from_utf8(bytes).ok());
-            name.ok_or_else(|| Refusal::value(token, "NextToken", "Must be one that was answered."))
+            name.ok_or_else(|| ErrorRefusal::value(token, "NextToken", "Must be one that was answered."))
         });
         let is_asked = max_results.is_some();
         Ok(Self { most: most.transpose()?.unwrap_or(PAGE_MAX), after: after.transpose()?, is_asked })
     }
 
-    fn cut(&self, mut queues: Vec<Arc<View>>) -> (Vec<Arc<View>>, Option<String>) {
+    fn cut(&self, mut queues: Vec<Arc<QueueView>>) -> (Vec<Arc<QueueView>>, Option<String>) {
         let is_more = queues.len() > self.most;
         queues.truncate(self.most);
         let last = queues.last().filter(|_| is_more && self.is_asked);
@@ -234,12 +234,12 @@ impl Page {
     }
 }
 
-pub(super) async fn get_attributes(context: &Context<'_>) -> Result<AttributesAnswer, Refusal> {
+pub(super) async fn get_attributes(context: &RequestContext<'_>) -> Result<AttributesAnswer, ErrorRefusal> {
     let parameters: Parameters = context.asked.parameters()?;
     let queue = context.queue(parameters.queue_url.as_deref()).await?;
     let names = &parameters.attribute_names;
     if let Some(unknown) = names.iter().find(|name| !attributes::is_known(name)) {
-        return Err(Refusal::new(Code::InvalidAttributeName, format!("Unknown Attribute {unknown}.")));
+        return Err(ErrorRefusal::new(Code::InvalidAttributeName, format!("Unknown Attribute {unknown}.")));
     }
     let is_wanted = |name: &str| names.iter().any(|wanted| wanted == name || wanted == "All");
     let mut all = attributes::all(&queue.record(), &context.front.config.region);
@@ -257,10 +257,10 @@ pub(super) async fn get_attributes(context: &Context<'_>) -> Result<AttributesAn
     Ok(AttributesAnswer { attributes: all })
 }
 
-pub(super) async fn set_attributes(context: &Context<'_>) -> Result<Nothing, Refusal> {
+pub(super) async fn set_attributes(context: &RequestContext<'_>) -> Result<Nothing, ErrorRefusal> {
     let parameters: Parameters = context.asked.parameters()?;
     let queue = context.queue(parameters.queue_url.as_deref()).await?;
-    let wanted = parameters.attributes.ok_or_else(|| Refusal::missing("Attribute.Name"))?;
+    let wanted = parameters.attributes.ok_or_else(|| ErrorRefusal::missing("Attribute.Name"))?;
     let record = queue.record();
     let (mut settings, mut kept) = (record.settings.clone(), record.attributes.clone());
     attributes::set(&mut settings, &mut kept, &wanted, &queue.account)?;

@@ -7,17 +7,17 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
-use tailwater_queue::{Message, Receive, View};
+use tailwater_queue::{Message, QueueView, Receive};
 use tailwater_sqs_wire::hex;
 
 use super::sending::checked_id;
-use crate::content::{Attribute, Content, Value, md5_of_attributes};
-use crate::error::{Code, Refusal};
-use crate::front::Context;
+use crate::content::{Attribute, MessageContent, Value, md5_of_attributes};
+use crate::error::{Code, ErrorRefusal};
+use crate::front::RequestContext;
 use crate::held::Held;
 use crate::limits::{SMALL_BYTES, VISIBILITY_S, WAIT_S};
 use crate::names;
-use crate::room::Taken;
+use crate::room::RoomTaken;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
@@ -67,17 +67,19 @@ struct AttributeOut {
     data_type: String,
 }
 
-pub(super) async fn receive(context: &Context<'_>) -> Result<(ReceivedAnswer, Option<Taken>, Held), Refusal> {
+pub(super) async fn receive(
+    context: &RequestContext<'_>,
+) -> Result<(ReceivedAnswer, Option<RoomTaken>, Held), ErrorRefusal> {
     if context.body_bytes > SMALL_BYTES {
         // While it waits it would hold room that sends need.
         let message = format!("The body of a ReceiveMessage is longer than {SMALL_BYTES} bytes.");
-        return Err(Refusal::new(Code::Malformed, message));
+        return Err(ErrorRefusal::new(Code::Malformed, message));
     }
     let parameters: Parameters = context.asked.parameters()?;
     let queue = context.queue(parameters.queue_url.as_deref()).await?;
     let count = parameters.max_number_of_messages.unwrap_or(1);
     let count = usize::try_from(count).ok().filter(|count| (1..=10).contains(count)).ok_or_else(|| {
-        Refusal::value(count, "MaxNumberOfMessages", "Must be between 1 and 10, if provided.")
+        ErrorRefusal::value(count, "MaxNumberOfMessages", "Must be between 1 and 10, if provided.")
     })?;
     let visibility = seconds(
         parameters.visibility_timeout,
@@ -102,7 +104,7 @@ pub(super) async fn receive(context: &Context<'_>) -> Result<(ReceivedAnswer, Op
     // Where there is none somebody else may have room for them.
     let room = context.front.room_for(&messages).await?;
     accounts.received(&queue.account, messages.len());
-    let asked = Wanted {
+    let asked = ReceiveWanted {
         system: parameters
             .attribute_names
             .into_iter()
@@ -126,23 +128,23 @@ fn seconds(
     range: RangeInclusive<u32>,
     parameter: &str,
     reason: &str,
-) -> Result<Option<Duration>, Refusal> {
+) -> Result<Option<Duration>, ErrorRefusal> {
     let seconds = given.map(|given| {
         let seconds = u32::try_from(given).ok().filter(|seconds| range.contains(seconds));
         seconds
             .map(|seconds| Duration::from_secs(seconds.into()))
-            .ok_or_else(|| Refusal::value(given, parameter, reason))
+            .ok_or_else(|| ErrorRefusal::value(given, parameter, reason))
     });
     seconds.transpose()
 }
 
 /// Which attributes were asked for.
-pub(super) struct Wanted {
+pub(super) struct ReceiveWanted {
     pub(super) system: Vec<String>,
     pub(super) own: Vec<String>,
 }
 
-impl Wanted {
+impl ReceiveWanted {
     fn is_system(&self, name: &str) -> bool {
         self.system.iter().any(|wanted| wanted == name || wanted == "All")
     }
@@ -157,14 +159,14 @@ impl Wanted {
 
 /// A message, with what was asked for of its attributes.
 pub(super) fn message_out(
-    context: &Context<'_>,
-    queue: &View,
+    context: &RequestContext<'_>,
+    queue: &QueueView,
     message: &Message,
-    wanted: &Wanted,
+    wanted: &ReceiveWanted,
     with_receipt: bool,
-) -> Result<MessageOut, Refusal> {
-    let content = Content::decode(&message.content)
-        .map_err(|error| Refusal::new(Code::InternalFailure, error.to_string()))?;
+) -> Result<MessageOut, ErrorRefusal> {
+    let content = MessageContent::decode(&message.content)
+        .map_err(|error| ErrorRefusal::new(Code::InternalFailure, error.to_string()))?;
     let is_fifo = queue.record().settings.fifo.is_some();
     let source = message
         .source

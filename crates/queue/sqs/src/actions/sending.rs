@@ -11,9 +11,9 @@ use tailwater_queue::{QueueRecord, Send, Sent};
 use tailwater_sqs_wire::hex;
 
 use super::batches::{self, BatchAnswer, FailedEntry};
-use crate::content::{Attribute, Attributes, Content, Value, md5_of, md5_of_attributes};
-use crate::error::{Code, Refusal};
-use crate::front::Context;
+use crate::content::{Attribute, Attributes, MessageContent, Value, md5_of, md5_of_attributes};
+use crate::error::{Code, ErrorRefusal};
+use crate::front::RequestContext;
 use crate::limits::{ATTRIBUTE_NAME_CHARS_MAX, ATTRIBUTES_MAX, DELAY_S, ID_CHARS_MAX, MESSAGE_BYTES};
 
 #[derive(Debug, Default, Deserialize)]
@@ -71,7 +71,7 @@ struct Ready {
     system_attributes_md5: Option<[u8; 16]>,
 }
 
-pub(super) async fn send(context: &Context<'_>) -> Result<SentAnswer, Refusal> {
+pub(super) async fn send(context: &RequestContext<'_>) -> Result<SentAnswer, ErrorRefusal> {
     let message: Message = context.asked.parameters()?;
     let queue = context.queue(message.queue_url.as_deref()).await?;
     let record = queue.record();
@@ -81,7 +81,9 @@ pub(super) async fn send(context: &Context<'_>) -> Result<SentAnswer, Refusal> {
     Ok(told(context, &record, &sent[0]))
 }
 
-pub(super) async fn send_batch(context: &Context<'_>) -> Result<BatchAnswer<SentAnswer>, Refusal> {
+pub(super) async fn send_batch(
+    context: &RequestContext<'_>,
+) -> Result<BatchAnswer<SentAnswer>, ErrorRefusal> {
     let batch: Batch = context.asked.parameters()?;
     let queue = context.queue(batch.queue_url.as_deref()).await?;
     let ids = batch.entries.iter().map(|entry| entry.id.as_deref().unwrap_or_default());
@@ -100,7 +102,7 @@ pub(super) async fn send_batch(context: &Context<'_>) -> Result<BatchAnswer<Sent
     if bytes > most {
         let message =
             format!("Batch requests cannot be longer than {most} bytes. You have sent {bytes} bytes.");
-        return Err(Refusal::new(Code::BatchRequestTooLong, message));
+        return Err(ErrorRefusal::new(Code::BatchRequestTooLong, message));
     }
     let ids: Vec<String> = ready.iter().map(|one| one.id.clone().unwrap_or_default()).collect();
     let (sends, told): (Vec<Send>, Vec<_>) = ready.into_iter().map(Ready::split).unzip();
@@ -127,9 +129,9 @@ pub(super) async fn send_batch(context: &Context<'_>) -> Result<BatchAnswer<Sent
 
 impl Ready {
     /// What is sent, and what tells of it afterwards.
-    fn split(self) -> (Send, impl FnOnce(&Context<'_>, &QueueRecord, &Sent) -> SentAnswer) {
+    fn split(self) -> (Send, impl FnOnce(&RequestContext<'_>, &QueueRecord, &Sent) -> SentAnswer) {
         let Self { send, bytes: _, id, body_md5, attributes_md5, system_attributes_md5 } = self;
-        let told = move |context: &Context<'_>, record: &QueueRecord, sent: &Sent| SentAnswer {
+        let told = move |context: &RequestContext<'_>, record: &QueueRecord, sent: &Sent| SentAnswer {
             id,
             md5_of_message_body: hex(&body_md5),
             md5_of_message_attributes: attributes_md5.map(|md5| hex(&md5)),
@@ -141,16 +143,16 @@ impl Ready {
     }
 }
 
-fn invalid(message: impl Into<String>) -> Refusal {
-    Refusal::new(Code::InvalidParameterValue, message)
+fn invalid(message: impl Into<String>) -> ErrorRefusal {
+    ErrorRefusal::new(Code::InvalidParameterValue, message)
 }
 
-fn prepare(record: &QueueRecord, message: Message, sender: &str) -> Result<Ready, Refusal> {
+fn prepare(record: &QueueRecord, message: Message, sender: &str) -> Result<Ready, ErrorRefusal> {
     let settings = &record.settings;
     let body = message
         .message_body
         .filter(|body| !body.is_empty())
-        .ok_or_else(|| Refusal::missing("MessageBody"))?;
+        .ok_or_else(|| ErrorRefusal::missing("MessageBody"))?;
     check_characters(&body)?;
     let attributes = attributes(message.message_attributes.unwrap_or_default())?;
     let (trace, system_attributes_md5) = trace_header(message.message_system_attributes.unwrap_or_default())?;
@@ -164,10 +166,11 @@ fn prepare(record: &QueueRecord, message: Message, sender: &str) -> Result<Ready
     let is_fifo = settings.fifo.is_some();
     let delay = message.delay_seconds.map(|delay| {
         let seconds = u32::try_from(delay).ok().filter(|seconds| DELAY_S.contains(seconds));
-        let seconds = seconds
-            .ok_or_else(|| Refusal::value(delay, "DelaySeconds", "DelaySeconds must be >= 0 and <= 900."))?;
+        let seconds = seconds.ok_or_else(|| {
+            ErrorRefusal::value(delay, "DelaySeconds", "DelaySeconds must be >= 0 and <= 900.")
+        })?;
         match is_fifo && seconds > 0 {
-            true => Err(Refusal::value(
+            true => Err(ErrorRefusal::value(
                 delay,
                 "DelaySeconds",
                 "The request include parameter that is not valid for this queue type.",
@@ -181,9 +184,9 @@ fn prepare(record: &QueueRecord, message: Message, sender: &str) -> Result<Ready
     let deduplication = match (&settings.fifo, deduplication) {
         (None, Some(id)) => {
             let reason = "The request include parameter that is not valid for this queue type.";
-            return Err(Refusal::value(id, "MessageDeduplicationId", reason));
+            return Err(ErrorRefusal::value(id, "MessageDeduplicationId", reason));
         }
-        (Some(_), _) if group.is_none() => return Err(Refusal::missing("MessageGroupId")),
+        (Some(_), _) if group.is_none() => return Err(ErrorRefusal::missing("MessageGroupId")),
         (Some(fifo), None) if fifo.by_content => Some(hex(&Sha256::digest(&body))),
         (Some(_), None) => {
             return Err(invalid(
@@ -194,7 +197,7 @@ fn prepare(record: &QueueRecord, message: Message, sender: &str) -> Result<Ready
         (_, deduplication) => deduplication,
     };
     let (body_md5, attributes_md5) = (md5_of(body.as_bytes()), md5_of_attributes(attributes.iter()));
-    let content = Content {
+    let content = MessageContent {
         body,
         body_md5,
         sender: sender.to_owned(),
@@ -208,14 +211,14 @@ fn prepare(record: &QueueRecord, message: Message, sender: &str) -> Result<Ready
 }
 
 /// Whether a body has only characters that XML can have.
-fn check_characters(body: &str) -> Result<(), Refusal> {
+fn check_characters(body: &str) -> Result<(), ErrorRefusal> {
     let is_control = |byte: u8| byte < 0x20 && !matches!(byte, b'\t' | b'\n' | b'\r');
     // Two characters are left, which in UTF-8 begin with a byte that few texts have.
     let is_none =
         |body: &str| body.bytes().any(|byte| byte == 0xef) && body.contains(['\u{fffe}', '\u{ffff}']);
     match body.bytes().any(is_control) || is_none(body) {
         false => Ok(()),
-        true => Err(Refusal::new(
+        true => Err(ErrorRefusal::new(
             Code::InvalidMessageContents,
             "Invalid character was found in the message body, the set of allowed characters is #x9 | #xA | #xD | [#x20 to \
              #xD7FF] | [#xE000 to #xFFFD] | [#x10000 to #x10FFFF]",
@@ -224,7 +227,7 @@ fn check_characters(body: &str) -> Result<(), Refusal> {
 }
 
 /// A group's name or a deduplication id: 1 to 128 printable characters of ASCII, without spaces.
-pub(super) fn checked_id(id: Option<String>, parameter: &str) -> Result<Option<String>, Refusal> {
+pub(super) fn checked_id(id: Option<String>, parameter: &str) -> Result<Option<String>, ErrorRefusal> {
     match id {
         Some(id)
             if id.is_empty()
@@ -234,7 +237,7 @@ pub(super) fn checked_id(id: Option<String>, parameter: &str) -> Result<Option<S
             let reason = format!(
                 "{parameter} can only include alphanumeric and punctuation characters. 1 to 128 in length."
             );
-            Err(Refusal::value(id, parameter, &reason))
+            Err(ErrorRefusal::value(id, parameter, &reason))
         }
         id => Ok(id),
     }
@@ -248,7 +251,7 @@ fn attribute_bytes((name, attribute): (&String, &Attribute)) -> usize {
     name.len() + attribute.data_type.len() + value
 }
 
-fn attributes(given: BTreeMap<String, AttributeIn>) -> Result<Attributes, Refusal> {
+fn attributes(given: BTreeMap<String, AttributeIn>) -> Result<Attributes, ErrorRefusal> {
     if given.len() > ATTRIBUTES_MAX {
         return Err(invalid(format!(
             "Number of message attributes [{}] exceeds the allowed maximum [{ATTRIBUTES_MAX}].",
@@ -258,7 +261,7 @@ fn attributes(given: BTreeMap<String, AttributeIn>) -> Result<Attributes, Refusa
     given.into_iter().map(|(name, value)| Ok((name.clone(), attribute(&name, value)?))).collect()
 }
 
-fn attribute(name: &str, given: AttributeIn) -> Result<Attribute, Refusal> {
+fn attribute(name: &str, given: AttributeIn) -> Result<Attribute, ErrorRefusal> {
     let lower = name.to_ascii_lowercase();
     let is_good = (1..=ATTRIBUTE_NAME_CHARS_MAX).contains(&name.len())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'))
@@ -309,7 +312,7 @@ fn attribute(name: &str, given: AttributeIn) -> Result<Attribute, Refusal> {
 }
 
 /// The one system attribute that can be sent, and the checksum of all of them.
-fn trace_header(given: BTreeMap<String, AttributeIn>) -> Result<(String, Option<[u8; 16]>), Refusal> {
+fn trace_header(given: BTreeMap<String, AttributeIn>) -> Result<(String, Option<[u8; 16]>), ErrorRefusal> {
     let attributes = attributes(given)?;
     let md5 = md5_of_attributes(attributes.iter());
     let mut trace = String::new();

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::front::Context;
+use crate::front::RequestContext;
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "PascalCase")]
@@ -12,7 +12,7 @@ pub(super) struct CallerIdentity {
     account: String,
 }
 
-pub(super) fn get_caller_identity(context: &Context<'_>) -> CallerIdentity {
+pub(super) fn get_caller_identity(context: &RequestContext<'_>) -> CallerIdentity {
     let account = context.account();
     let key = &context.identity.key;
     CallerIdentity {

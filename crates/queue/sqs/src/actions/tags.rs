@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use tailwater_queue::QueueRecord;
 
 use crate::attributes::{consistency, order_hint, set_by_tags};
-use crate::error::Refusal;
-use crate::front::Context;
+use crate::error::ErrorRefusal;
+use crate::front::RequestContext;
 use crate::limits::{TAG_KEY_CHARS_MAX, TAG_VALUE_CHARS_MAX, TAGS_MAX};
 use crate::protocol::Nothing;
 
@@ -27,26 +27,26 @@ pub(super) struct TagsAnswer {
 }
 
 /// Whether a queue may have these tags.
-pub(super) fn check_tags(tags: &BTreeMap<String, String>) -> Result<(), Refusal> {
+pub(super) fn check_tags(tags: &BTreeMap<String, String>) -> Result<(), ErrorRefusal> {
     if tags.len() > TAGS_MAX {
-        return Err(Refusal::value(tags.len(), "Tags", "A queue can have 50 tags."));
+        return Err(ErrorRefusal::value(tags.len(), "Tags", "A queue can have 50 tags."));
     }
     for (key, value) in tags {
         if key.is_empty() || key.chars().count() > TAG_KEY_CHARS_MAX {
-            return Err(Refusal::value(key, "TagKey", "Must be 1 to 128 in length."));
+            return Err(ErrorRefusal::value(key, "TagKey", "Must be 1 to 128 in length."));
         }
         if value.chars().count() > TAG_VALUE_CHARS_MAX {
-            return Err(Refusal::value(value, "TagValue", "Must be at most 256 in length."));
+            return Err(ErrorRefusal::value(value, "TagValue", "Must be at most 256 in length."));
         }
     }
     order_hint(tags)?;
     consistency(tags).map(|_| ())
 }
 
-pub(super) async fn tag(context: &Context<'_>) -> Result<Nothing, Refusal> {
+pub(super) async fn tag(context: &RequestContext<'_>) -> Result<Nothing, ErrorRefusal> {
     let parameters: Parameters = context.asked.parameters()?;
     let queue = context.queue(parameters.queue_url.as_deref()).await?;
-    let tags = parameters.tags.ok_or_else(|| Refusal::missing("Tags"))?;
+    let tags = parameters.tags.ok_or_else(|| ErrorRefusal::missing("Tags"))?;
     let set = move |record: &mut QueueRecord| {
         record.tags.extend(tags.clone());
         check_tags(&record.tags)?;
@@ -57,10 +57,10 @@ pub(super) async fn tag(context: &Context<'_>) -> Result<Nothing, Refusal> {
     Ok(Nothing {})
 }
 
-pub(super) async fn untag(context: &Context<'_>) -> Result<Nothing, Refusal> {
+pub(super) async fn untag(context: &RequestContext<'_>) -> Result<Nothing, ErrorRefusal> {
     let parameters: Parameters = context.asked.parameters()?;
     let queue = context.queue(parameters.queue_url.as_deref()).await?;
-    let keys = parameters.tag_keys.ok_or_else(|| Refusal::missing("TagKeys"))?;
+    let keys = parameters.tag_keys.ok_or_else(|| ErrorRefusal::missing("TagKeys"))?;
     let remove = move |record: &mut QueueRecord| {
         record.tags.retain(|key, _| !keys.contains(key));
         set_by_tags(&mut record.settings, &record.tags);
@@ -70,7 +70,7 @@ pub(super) async fn untag(context: &Context<'_>) -> Result<Nothing, Refusal> {
     Ok(Nothing {})
 }
 
-pub(super) async fn list(context: &Context<'_>) -> Result<TagsAnswer, Refusal> {
+pub(super) async fn list(context: &RequestContext<'_>) -> Result<TagsAnswer, ErrorRefusal> {
     let parameters: Parameters = context.asked.parameters()?;
     let queue = context.queue(parameters.queue_url.as_deref()).await?;
     Ok(TagsAnswer { tags: queue.record().tags.clone() })

@@ -1,11 +1,11 @@
 //! Whether a queue's policy lets another account do something.
 //!
-//! Each element of a statement says yes, no, or what nothing here understands: a condition, an element that is not known, a value
-//! of a wrong kind. A statement allows if all of it says yes, and it denies unless some of it says no. So what is not
-//! understood never allows, and never keeps a statement from denying.
+//! Each element of a statement says yes, no, or what nothing here understands: a condition, an element that is not
+//! known, a value of a wrong kind. A statement allows if all of it says yes, and it denies unless some of it says no.
+//! So what is not understood never allows, and never keeps a statement from denying.
 //!
-//! Principals are accounts: a user or a role stands for the account that it is of. Resources are compared with the queue's ARN,
-//! but for the region, as everywhere here.
+//! Principals are accounts: a user or a role stands for the account that it is of. Resources are compared with the
+//! queue's ARN, but for the region, as everywhere here.
 
 use serde_json::{Map, Value};
 
@@ -39,7 +39,7 @@ enum Applies {
 use Applies::{No, Unknown, Yes};
 
 /// What is asked for.
-struct Asked<'a> {
+struct PolicyQuestion<'a> {
     account: &'a str,
     action: &'a str,
     queue_arn: &'a str,
@@ -53,7 +53,7 @@ pub(crate) fn allows(policy: &str, account: &str, action: &str, queue_arn: &str)
     let Ok(policy) = serde_json::from_str::<Value>(policy) else { return false };
     // What is allowed for a message is allowed for several.
     let action = action.strip_suffix("Batch").unwrap_or(action);
-    let asked = Asked { account, action, queue_arn };
+    let asked = PolicyQuestion { account, action, queue_arn };
     let statements = policy.get("Statement").map(list).unwrap_or_default();
     let mut is_allowed = false;
     for statement in statements {
@@ -69,7 +69,7 @@ pub(crate) fn allows(policy: &str, account: &str, action: &str, queue_arn: &str)
     is_allowed
 }
 
-fn applies(statement: &Map<String, Value>, asked: &Asked<'_>, is_allowing: bool) -> Applies {
+fn applies(statement: &Map<String, Value>, asked: &PolicyQuestion<'_>, is_allowing: bool) -> Applies {
     let is_known = |name: &String| {
         let not = name.strip_prefix("Not").unwrap_or(name);
         matches!(name.as_str(), "Sid" | "Effect") || matches!(not, "Principal" | "Action" | "Resource")

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use super::number;
-use crate::error::{Code, Refusal};
+use crate::error::{Code, ErrorRefusal};
 use crate::limits::PARAMETERS_MAX;
 
 /// Most parts of a parameter's name.
@@ -58,7 +58,7 @@ fn is_number(name: &str) -> bool {
 pub(crate) struct Form(BTreeMap<String, String>);
 
 /// Reads `name=value&...`.
-pub(crate) fn parse_form(bytes: &[u8]) -> Result<Form, Refusal> {
+pub(crate) fn parse_form(bytes: &[u8]) -> Result<Form, ErrorRefusal> {
     let mut form = Form::default();
     for (name, value) in form_urlencoded::parse(bytes) {
         form.insert(name.into_owned(), value.into_owned())?;
@@ -67,15 +67,17 @@ pub(crate) fn parse_form(bytes: &[u8]) -> Result<Form, Refusal> {
 }
 
 impl Form {
-    fn insert(&mut self, name: String, value: String) -> Result<(), Refusal> {
+    fn insert(&mut self, name: String, value: String) -> Result<(), ErrorRefusal> {
         self.0.insert(name, value);
         match self.0.len() <= PARAMETERS_MAX {
             true => Ok(()),
-            false => Err(Refusal::new(Code::Malformed, format!("more than {PARAMETERS_MAX} parameters"))),
+            false => {
+                Err(ErrorRefusal::new(Code::Malformed, format!("more than {PARAMETERS_MAX} parameters")))
+            }
         }
     }
 
-    pub(super) fn extend(&mut self, other: Form) -> Result<(), Refusal> {
+    pub(super) fn extend(&mut self, other: Form) -> Result<(), ErrorRefusal> {
         other.0.into_iter().try_for_each(|(name, value)| self.insert(name, value))
     }
 
@@ -88,13 +90,16 @@ impl Form {
     }
 
     /// The parameters under the names of the JSON form.
-    pub(super) fn tree(&self) -> Result<Value, Refusal> {
+    pub(super) fn tree(&self) -> Result<Value, ErrorRefusal> {
         let mut root = Node::default();
         for (name, value) in &self.0 {
             let mut node = &mut root;
             for (depth, part) in name.split('.').enumerate() {
                 if depth >= DEPTH_MAX {
-                    return Err(Refusal::new(Code::Malformed, format!("the parameter {name} is no name")));
+                    return Err(ErrorRefusal::new(
+                        Code::Malformed,
+                        format!("the parameter {name} is no name"),
+                    ));
                 }
                 node = node.children.entry(part).or_default();
             }
@@ -112,12 +117,12 @@ struct Node<'a> {
 }
 
 impl Node<'_> {
-    fn object(&self) -> Result<Value, Refusal> {
+    fn object(&self) -> Result<Value, ErrorRefusal> {
         let mut object = Map::new();
         for (name, node) in &self.children {
             match repeated(name) {
                 Some(Repeated::List(plural)) => {
-                    let items: Result<Vec<Value>, Refusal> =
+                    let items: Result<Vec<Value>, ErrorRefusal> =
                         node.items().iter().map(|item| item.any()).collect();
                     object.insert(plural.to_owned(), items?.into());
                 }
@@ -133,7 +138,7 @@ impl Node<'_> {
                 None if is_number(name) => {
                     let text = node.value.unwrap_or_default();
                     let value =
-                        number(text).ok_or_else(|| Refusal::value(text, name, "Must be an integer."))?;
+                        number(text).ok_or_else(|| ErrorRefusal::value(text, name, "Must be an integer."))?;
                     object.insert((*name).to_owned(), value);
                 }
                 None => {
@@ -144,7 +149,7 @@ impl Node<'_> {
         Ok(object.into())
     }
 
-    fn any(&self) -> Result<Value, Refusal> {
+    fn any(&self) -> Result<Value, ErrorRefusal> {
         match self.value {
             Some(text) if self.children.is_empty() => Ok(text.into()),
             _ => self.object(),

@@ -2,14 +2,14 @@
 
 use serde_json::{Map, Value};
 
-use super::Service;
+use super::ProtocolService;
 
 const SQS: &str = "http://queue.amazonaws.com/doc/2012-11-05/";
 const STS: &str = "https://sts.amazonaws.com/doc/2011-06-15/";
 
 /// An action's result.
-pub(super) fn result(service: Service, action: &str, result: &Value, request_id: &str) -> String {
-    let namespace = if service == Service::Sts { STS } else { SQS };
+pub(super) fn result(service: ProtocolService, action: &str, result: &Value, request_id: &str) -> String {
+    let namespace = if service == ProtocolService::Sts { STS } else { SQS };
     let mut out = String::with_capacity(512);
     out.push_str("<?xml version=\"1.0\"?>");
     out.push_str(&format!("<{action}Response xmlns=\"{namespace}\">"));
@@ -127,7 +127,7 @@ mod tests {
             "Messages": [{"Body": "<a>\r\n", "Attributes": {"SenderId": "1"},
                 "MessageAttributes": {"n": {"StringValue": "v", "DataType": "String"}}}],
         });
-        let text = result(Service::Sqs, "ReceiveMessage", &value, "id");
+        let text = result(ProtocolService::Sqs, "ReceiveMessage", &value, "id");
         assert_eq!(
             text,
             "<?xml version=\"1.0\"?>\
@@ -141,8 +141,11 @@ mod tests {
 
     #[test]
     fn an_action_that_answers_nothing_has_no_result() {
-        let text = result(Service::Sqs, "DeleteMessage", &json!({}), "id");
+        let text = result(ProtocolService::Sqs, "DeleteMessage", &json!({}), "id");
         assert!(!text.contains("DeleteMessageResult"), "{text}");
-        assert!(result(Service::Sqs, "ReceiveMessage", &json!({}), "id").contains("<ReceiveMessageResult/>"));
+        assert!(
+            result(ProtocolService::Sqs, "ReceiveMessage", &json!({}), "id")
+                .contains("<ReceiveMessageResult/>")
+        );
     }
 }

@@ -8,10 +8,10 @@ use bytes::Bytes;
 use sha2::{Digest, Sha256};
 use tailwater_sqs_wire::{hex, is_signature};
 
-use super::Claim;
+use super::SignedClaim;
 
 /// The body, if all its chunks are signed, and the last one is there.
-pub(super) fn read(framed: &Bytes, key: &[u8; 32], claim: &Claim) -> Option<Bytes> {
+pub(super) fn read(framed: &Bytes, key: &[u8; 32], claim: &SignedClaim) -> Option<Bytes> {
     let empty = hex(&Sha256::digest(b""));
     let mut before = claim.signature.clone();
     let mut rest = &framed[..];

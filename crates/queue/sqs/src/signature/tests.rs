@@ -18,7 +18,7 @@ fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
         .collect()
 }
 
-fn code_of(result: Result<(String, Option<Bytes>), Refusal>) -> Code {
+fn code_of(result: Result<(String, Option<Bytes>), ErrorRefusal>) -> Code {
     result.expect_err("it is refused").code
 }
 

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::Request;
 use serde_json::{Value, json};
-use tailwater_access::{Authorizer, Denied, Peer, Protocol, Request as Question, Resource};
+use tailwater_access::{AccessRequest as Question, Authorizer, Denied, Peer, Protocol, Resource};
 use tailwater_env::Env;
 use tailwater_sqs::{AccountConfig, KeyConfig, SqsConfig};
 use tailwater_sqs_wire::{Unsigned, sign};

@@ -43,8 +43,8 @@ async fn answers_that_nobody_takes_are_bounded_together_and_others_are_told() {
 
 #[tokio::test]
 async fn messages_for_whose_answer_there_is_no_room_count_as_not_received() {
-    // Beside an answer that is kept there is not enough for messages as they are, or not for what becomes of them: in XML each character of
-    // them is five.
+    // Beside an answer that is kept there is not enough for messages as they are, or not for what becomes of them: in
+    // XML each character of them is five.
     for (room, form) in [(300 << 10, false), (400 << 10, true)] {
         let api = Api::open(SqsConfig { answers_bytes_max: room, stalled_ms: 200, ..SqsConfig::default() });
         let url = api.done("CreateQueue", json!({"QueueName": "q"})).await["QueueUrl"].clone();

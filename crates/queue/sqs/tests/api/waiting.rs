@@ -1,4 +1,5 @@
-//! Receives that wait: what they cost meanwhile, counted in turns, which no busy machine makes more of, and what they take from others.
+//! Receives that wait: what they cost meanwhile, counted in turns, which no busy machine makes more of, and what they
+//! take from others.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -21,8 +22,8 @@ use super::Api;
 /// Receives that wait at the same time.
 const WAITING: usize = 50;
 
-/// Turns of the few requests that a test makes meanwhile: of a front or an owner that looks again and again it would be more for each
-/// receive that waits.
+/// Turns of the few requests that a test makes meanwhile: of a front or an owner that looks again and again it would be
+/// more for each receive that waits.
 const TURNS_MAX: usize = WAITING / 2;
 
 /// A future that counts how often it is asked.
@@ -119,7 +120,8 @@ async fn receives_that_wait_cost_nothing_until_there_is_something_for_one_of_the
     let before = turns();
     assert!(before.0 > 0 && before.1 >= WAITING, "all are counted: {before:?}");
 
-    // A second, by the node's own clock: one more that waits, for nothing. And whoever asks for something else is answered.
+    // A second, by the node's own clock: one more that waits, for nothing. And whoever asks for something else is
+    // answered.
     let one_second = api.done("ReceiveMessage", json!({"QueueUrl": other, "WaitTimeSeconds": 1}));
     assert_eq!(meanwhile(&mut waiting, one_second).await, json!({}));
     let asked = json!({"QueueUrl": url, "AttributeNames": ["All"]});

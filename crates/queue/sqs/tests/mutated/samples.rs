@@ -186,7 +186,8 @@ pub fn samples(done: impl Fn(&str, Value) -> Value) -> Vec<Sample> {
     all
 }
 
-/// Requests with signatures that are right at `now_ms`, milliseconds since the epoch, at `host`: in the header, of a body in one piece.
+/// Requests with signatures that are right at `now_ms`, milliseconds since the epoch, at `host`: in the header, of a
+/// body in one piece.
 pub fn signed(host: &str, now_ms: i64) -> Vec<Sample> {
     let now = jiff::Timestamp::from_millisecond(now_ms).expect("a time");
     let of = |mut sample: Sample| {

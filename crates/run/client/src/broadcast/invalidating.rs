@@ -5,13 +5,14 @@
 //!   may have had any key, forgets everything.
 //! - A value that was being loaded while its key changed is not kept: a [`Load`] begins before the source is read,
 //!   and keeps its value only if nothing that could concern it came since.
-//! - It knows when it may be stale: [`Cached::Fresh`] is answered at a time T only if every event is applied whose publish
-//!   was answered before T - [`fresh_for`](InvalidatingConfig::fresh_for), in whichever region. The proxy says how far
-//!   the stream is, and how old it is what it knows of the stream's own region; that counts from when it was asked, so
-//!   neither a cut link, nor a replica that was removed and does not know, nor bytes that waited make a
-//!   value look fresh.
-//! - When the stream's region has begun anew, which gives the numbers of events that it heard to others, it forgets everything and
-//!   begins again from now on; whichever region it listens in, once that has heard of it. Until then values get stale.
+//! - It knows when it may be stale: [`Cached::Fresh`] is answered at a time T only if every event is applied whose
+//!   publish was answered before T - [`fresh_for`](InvalidatingConfig::fresh_for), in whichever region. The proxy says
+//!   how far the stream is, and how old it is what it knows of the stream's own region; that counts from when it was
+//!   asked, so neither a cut link, nor a replica that was removed and does not know, nor bytes that waited make a value
+//!   look fresh.
+//! - When the stream's region has begun anew, which gives the numbers of events that it heard to others, it forgets
+//!   everything and begins again from now on; whichever region it listens in, once that has heard of it. Until then
+//!   values get stale.
 
 mod applied;
 
@@ -41,17 +42,17 @@ const TOLD_MAX: usize = 16;
 pub struct InvalidatingConfig {
     /// Values at most; beyond it the one that was used longest ago is forgotten.
     pub entries_max: usize,
-    /// How old it may be what is known of the stream's own region for values to count as fresh. The proxy is asked twice a
-    /// second; to that comes `advertise_ms`, some milliseconds and the way there and back for each replica behind the head
-    /// and each region that what it says came through.
+    /// How old it may be what is known of the stream's own region for values to count as fresh. The proxy is asked
+    /// twice a second; to that comes `advertise_ms`, some milliseconds and the way there and back for each replica
+    /// behind the head and each region that what it says came through.
     pub fresh_for: Duration,
     /// Whether all events of the stream collect by key only. Then the event that made another one obsolete has
     /// its key, and a tombstone forgets nothing.
     pub collects_by_key: bool,
-    /// Whether it gets most events from the region's other listeners and caches that share, and passes them on to others
-    /// ([`Listener::sharing`]), so that thousands of caches don't load the proxy. It is `Fresh` by the same word of the proxy's,
-    /// which each of them asks all the same. Where it can't listen for the others it says so in the log, tries again, and
-    /// keeps nothing meanwhile.
+    /// Whether it gets most events from the region's other listeners and caches that share, and passes them on to
+    /// others ([`Listener::sharing`]), so that thousands of caches don't load the proxy. It is `Fresh` by the same word
+    /// of the proxy's, which each of them asks all the same. Where it can't listen for the others it says so in the
+    /// log, tries again, and keeps nothing meanwhile.
     pub sharing: Option<Sharing>,
 }
 
@@ -88,7 +89,7 @@ impl<V> Cached<V> {
 /// The cache; cheap to clone. It listens until the last clone is dropped.
 #[derive(Debug)]
 pub struct InvalidatingCache<V> {
-    shared: Arc<Shared<V>>,
+    shared: Arc<InvalidatingShared<V>>,
     _task: Arc<Task>,
 }
 
@@ -99,16 +100,16 @@ impl<V> Clone for InvalidatingCache<V> {
 }
 
 #[derive(Debug)]
-struct Shared<V> {
+struct InvalidatingShared<V> {
     env: Env,
     config: InvalidatingConfig,
-    state: Mutex<State<V>>,
+    state: Mutex<InvalidatingState<V>>,
     /// Told of every change of `position` and `fresh_as_of`.
     moved: Notify,
 }
 
 #[derive(Debug)]
-struct State<V> {
+struct InvalidatingState<V> {
     entries: HashMap<Bytes, (V, u64)>,
     by_use: BTreeMap<u64, Bytes>,
     uses: u64,
@@ -127,7 +128,7 @@ impl<V: Clone + Send + 'static> InvalidatingCache<V> {
     /// A cache that listens to `stream` from now on, at the region whose replicas are at `addresses`. It is empty,
     /// and keeps nothing until it hears the proxy.
     pub fn new(env: &Env, addresses: Vec<String>, stream: Stream, config: InvalidatingConfig) -> Self {
-        let state = State {
+        let state = InvalidatingState {
             entries: HashMap::default(),
             by_use: BTreeMap::new(),
             uses: 0,
@@ -137,8 +138,12 @@ impl<V: Clone + Send + 'static> InvalidatingCache<V> {
             position: None,
             fresh_as_of: None,
         };
-        let shared =
-            Arc::new(Shared { env: env.clone(), config, state: Mutex::new(state), moved: Notify::new() });
+        let shared = Arc::new(InvalidatingShared {
+            env: env.clone(),
+            config,
+            state: Mutex::new(state),
+            moved: Notify::new(),
+        });
         let listening = listen(Arc::clone(&shared), addresses, stream);
         Self { shared, _task: Arc::new(env.spawn("invalidating-cache", listening)) }
     }
@@ -180,8 +185,9 @@ impl<V: Clone + Send + 'static> InvalidatingCache<V> {
     /// the proxy knows nothing of it until then. Cancelling it loses nothing, here and below.
     pub async fn fresh(&self) {
         let shared = &*self.shared;
-        let is_fresh =
-            |state: &State<V>| state.fresh_until(&shared.config).is_some_and(|end| shared.env.now() < end);
+        let is_fresh = |state: &InvalidatingState<V>| {
+            state.fresh_until(&shared.config).is_some_and(|end| shared.env.now() < end)
+        };
         shared.until(is_fresh).await;
     }
 
@@ -198,10 +204,11 @@ impl<V: Clone + Send + 'static> InvalidatingCache<V> {
         }
     }
 
-    /// Completes when all events up to the number `seq` were applied: no value from before them is answered any more. With
-    /// [`InvalidatingConfig::collects_by_key`] also those that made them obsolete, if it heard of a tombstone only; that may
-    /// take until the proxy says how far it is. `seq` is what [`Publisher::publish`](super::Publisher::publish) answered for the cache's stream, in this process
-    /// or in another one, and so who changes something and awaits this reads what he wrote.
+    /// Completes when all events up to the number `seq` were applied: no value from before them is answered any more.
+    /// With [`InvalidatingConfig::collects_by_key`] also those that made them obsolete, if it heard of a tombstone
+    /// only; that may take until the proxy says how far it is. `seq` is what
+    /// [`Publisher::publish`](super::Publisher::publish) answered for the cache's stream, in this process or in another
+    /// one, and so who changes something and awaits this reads what he wrote.
     pub async fn reached(&self, seq: u64) {
         self.shared.until(|state| state.position.is_some_and(|position| position >= seq)).await;
     }
@@ -222,9 +229,9 @@ impl<V: Clone + Send + 'static> InvalidatingCache<V> {
     }
 }
 
-impl<V> Shared<V> {
+impl<V> InvalidatingShared<V> {
     /// Completes when something holds that `moved` is told of.
-    async fn until(&self, holds: impl Fn(&State<V>) -> bool) {
+    async fn until(&self, holds: impl Fn(&InvalidatingState<V>) -> bool) {
         loop {
             let moved = self.moved.notified();
             // From now on nothing is missed.
@@ -242,7 +249,7 @@ impl<V> Shared<V> {
 #[derive(Debug)]
 #[must_use = "what was read is kept by `store`"]
 pub struct Load<V> {
-    shared: Arc<Shared<V>>,
+    shared: Arc<InvalidatingShared<V>>,
     key: Bytes,
     changes: u64,
     clears: u64,
@@ -275,7 +282,7 @@ impl<V> Drop for Load<V> {
     }
 }
 
-impl<V> State<V> {
+impl<V> InvalidatingState<V> {
     /// Until when values count as fresh.
     fn fresh_until(&self, config: &InvalidatingConfig) -> Option<Instant> {
         Some(self.fresh_as_of? + config.fresh_for)
@@ -326,7 +333,7 @@ impl<V> State<V> {
 }
 
 /// A listener as the configuration says.
-async fn begin<V>(shared: &Shared<V>, addresses: &[String], stream: &Stream) -> Listener {
+async fn begin<V>(shared: &InvalidatingShared<V>, addresses: &[String], stream: &Stream) -> Listener {
     let positions = || Positions::now([stream.clone()]);
     let Some(sharing) = &shared.config.sharing else {
         return Listener::new(&shared.env, addresses.to_vec(), positions());
@@ -344,14 +351,18 @@ async fn begin<V>(shared: &Shared<V>, addresses: &[String], stream: &Stream) -> 
 }
 
 /// Follows the stream, anew if what the proxy has of it is not what it was.
-async fn listen<V: Send + 'static>(shared: Arc<Shared<V>>, addresses: Vec<String>, stream: Stream) {
+async fn listen<V: Send + 'static>(
+    shared: Arc<InvalidatingShared<V>>,
+    addresses: Vec<String>,
+    stream: Stream,
+) {
     let shares = shared.config.sharing.is_some();
     loop {
         let mut listener = begin(&shared, &addresses, &stream).await;
         let mut position = None;
         let mut applied = Applied::default();
-        // How far the proxy said it was, and when the stream's own region had acknowledged no more than that: what is newer than
-        // all that is applied.
+        // How far the proxy said it was, and when the stream's own region had acknowledged no more than that: what is
+        // newer than all that is applied.
         let mut told: VecDeque<(u64, Instant)> = VecDeque::new();
         loop {
             match listener.next().await {
@@ -369,8 +380,8 @@ async fn listen<V: Send + 'static>(shared: Arc<Shared<V>>, addresses: Vec<String
                     let found = counts.iter().find(|told| told.stream == stream);
                     let (count, as_of) = found.map_or((0, None), |told| (told.count, told.as_of));
                     let now = shared.env.now();
-                    // Through one connection all comes in order: the proxy knew of what it had sent. What others send may be
-                    // newer than what it said.
+                    // Through one connection all comes in order: the proxy knew of what it had sent. What others send
+                    // may be newer than what it said.
                     let knew_all_until = if shares { as_of } else { Some(now) };
                     if !applied.tell(now, count, knew_all_until) {
                         break; // All replicas were lost, and numbers begin anew.
@@ -414,7 +425,10 @@ async fn listen<V: Send + 'static>(shared: Arc<Shared<V>>, addresses: Vec<String
 }
 
 /// Forgets what the events are about; answers whether there was a tombstone that forgot nothing.
-fn apply<V>(shared: &Shared<V>, batch: &Batch) -> Result<bool, tailwater_broadcast::Malformed> {
+fn apply<V>(
+    shared: &InvalidatingShared<V>,
+    batch: &Batch,
+) -> Result<bool, tailwater_broadcast::MalformedBatch> {
     let mut state = shared.state.lock();
     let mut skipped = false;
     for event in batch.events() {

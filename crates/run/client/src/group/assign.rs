@@ -19,8 +19,8 @@ pub(super) fn subscribers(members: &[(String, Bytes)]) -> BTreeMap<String, Vec<S
     subscribers
 }
 
-/// Of each topic, its subscribers in the order of their ids get as many partitions each, in rows; the first ones get one
-/// more where that does not come out even.
+/// Of each topic, its subscribers in the order of their ids get as many partitions each, in rows; the first ones get
+/// one more where that does not come out even.
 pub(super) fn range(
     subscribers: &BTreeMap<String, Vec<String>>,
     partitions: &BTreeMap<String, u32>,

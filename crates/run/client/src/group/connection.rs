@@ -1,12 +1,12 @@
-//! One request after the other in Kafka's protocol. What fails, or is cancelled, closes the connection; the next request
-//! opens another.
+//! One request after the other in Kafka's protocol. What fails, or is cancelled, closes the connection; the next
+//! request opens another.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use tailwater_env::Env;
-use tailwater_kafka_wire::api::{Api, Request};
+use tailwater_kafka_wire::api::{Api, ApiRequest};
 use tailwater_kafka_wire::messages::cluster::{ApiVersionsRequest, ApiVersionsResponse};
 use tailwater_kafka_wire::messages::header::{read_response, request};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -43,7 +43,11 @@ impl Connection {
     }
 
     /// Asks, and waits for the answer: for `wait`, if it is one that the node holds back, and a little longer.
-    pub(super) async fn call<R: Request>(&mut self, asked: &R, wait: Duration) -> Result<R::Response, Error> {
+    pub(super) async fn call<R: ApiRequest>(
+        &mut self,
+        asked: &R,
+        wait: Duration,
+    ) -> Result<R::Response, Error> {
         let limit = wait + ANSWER_DEADLINE;
         let env = self.env.clone();
         // Whatever ends this early leaves no connection behind on which the answer would come later.
@@ -56,7 +60,7 @@ impl Connection {
         Ok(answer)
     }
 
-    async fn call_on<R: Request>(
+    async fn call_on<R: ApiRequest>(
         &mut self,
         open: Option<Open>,
         asked: &R,
@@ -88,7 +92,7 @@ impl Connection {
         Ok(Open { stream, versions })
     }
 
-    async fn exchange<R: Request>(
+    async fn exchange<R: ApiRequest>(
         &mut self,
         stream: &mut TcpStream,
         asked: &R,

@@ -30,7 +30,7 @@ use crate::{Client, Error, Stream};
 const HEARTBEATS_PER_SESSION: u32 = 15;
 
 /// A member of a group, or one to be.
-pub(super) struct Membership {
+pub(super) struct GroupMembership {
     env: Env,
     config: GroupConfig,
     stream: Stream,
@@ -38,29 +38,30 @@ pub(super) struct Membership {
     /// Empty if it has none, or lost it.
     member_id: String,
     generation: i32,
-    shared: Arc<Shared>,
+    shared: Arc<MembershipShared>,
     heartbeats: Option<Task>,
 }
 
 /// What the task of the heartbeats has to say.
 #[derive(Default)]
-struct Shared {
+struct MembershipShared {
     /// Why it has to join, if it has to.
     due: Mutex<Option<ErrorCode>>,
     changed: Notify,
 }
 
-impl Shared {
+impl MembershipShared {
     fn join_again(&self, why: ErrorCode) {
         *self.due.lock() = Some(why);
         self.changed.notify_one();
     }
 }
 
-impl Membership {
+impl GroupMembership {
     pub(super) fn new(env: &Env, config: &GroupConfig, stream: &Stream) -> Self {
         let connection = Connection::new(env, &config.kafka, &config.client_id);
-        let shared = Shared { due: Mutex::new(Some(ErrorCode::None)), ..Shared::default() };
+        let shared =
+            MembershipShared { due: Mutex::new(Some(ErrorCode::None)), ..MembershipShared::default() };
         Self {
             env: env.clone(),
             config: config.clone(),

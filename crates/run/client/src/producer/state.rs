@@ -10,7 +10,7 @@
 //!   takes any sequence from it, so of two CALLs the later one could be first.
 //! - Every batch is acknowledged or failed exactly once, whatever way it leaves: [`Promise`].
 //! - A shard is in the schedule exactly while it has something that may be sent at some time: whatever changes
-//!   that ends in [`State::reschedule`].
+//!   that ends in [`ProducerCore::reschedule`].
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -18,11 +18,11 @@ use bytes::Bytes;
 use tailwater_env::Instant;
 use tailwater_format::Offset;
 use tailwater_format::batch::{BatchBuilder, Producer};
-use tailwater_format::call::ErrorCode;
+use tailwater_format::call::CallErrorCode;
 use tailwater_format::limits::APPEND_ITEMS_MAX;
 
 use super::ack::{Ack, Promise};
-use super::{Partitioner, ProducerConfig, Trouble, shard_of_key};
+use super::{Partitioner, ProducerSettings, Trouble, shard_of_key};
 use crate::Error;
 use crate::limits::{APPEND_BYTES_MAX, BATCH_BYTES_TARGET_MAX, BATCHES_IN_FLIGHT_MAX, RETRY_PAUSE};
 
@@ -90,8 +90,8 @@ struct Shard {
 }
 
 /// All of a producer but its I/O.
-pub(super) struct State {
-    config: ProducerConfig,
+pub(super) struct ProducerCore {
+    config: ProducerSettings,
     /// Producer id and epoch.
     identity: Option<(i64, i16)>,
     shards: Vec<Shard>,
@@ -115,12 +115,12 @@ pub(super) struct State {
     closed: Option<String>,
 }
 
-impl State {
-    pub(super) fn new(shards: u32, config: ProducerConfig, identity: Option<(i64, i16)>) -> Self {
+impl ProducerCore {
+    pub(super) fn new(shards: u32, config: ProducerSettings, identity: Option<(i64, i16)>) -> Self {
         assert!(shards > 0, "a stream has at least one shard");
         let batch_bytes = config.batch_bytes.min(BATCH_BYTES_TARGET_MAX);
         Self {
-            config: ProducerConfig { batch_bytes, ..config },
+            config: ProducerSettings { batch_bytes, ..config },
             identity,
             shards: (0..shards).map(|_| Shard::default()).collect(),
             schedule: BTreeSet::new(),
@@ -142,12 +142,12 @@ impl State {
         Some(Trouble { error: error.clone(), lasts: now.since(*since) })
     }
 
-    /// Whether [`State::put`] answers something else than that the buffer is full.
+    /// Whether [`ProducerCore::put`] answers something else than that the buffer is full.
     pub(super) fn has_room(&self) -> bool {
         self.buffered < self.config.buffer_bytes_max || self.closed.is_some()
     }
 
-    /// Seals what is open as soon as it may be sent. Answers what to ask [`State::is_flushed`] with.
+    /// Seals what is open as soon as it may be sent. Answers what to ask [`ProducerCore::is_flushed`] with.
     pub(super) fn flush(&mut self) -> u64 {
         self.flush_upto = self.next_number;
         for shard in 0..self.shards.len() as u32 {
@@ -404,7 +404,7 @@ impl State {
 }
 
 fn is_hole(error: &Error) -> bool {
-    matches!(error, Error::Refused(refusal) if refusal.code == ErrorCode::OutOfOrderSequence)
+    matches!(error, Error::Refused(refusal) if refusal.code == CallErrorCode::OutOfOrderSequence)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! A server of SQS's protocol, asked in JSON over HTTP.
 //!
-//! Connections are kept and used again, one for each call at a time, so that there are as many as there are calls at the same time; a call
-//! that is dropped closes its connection, which ends a receive that waits.
+//! Connections are kept and used again, one for each call at a time, so that there are as many as there are calls at
+//! the same time; a call that is dropped closes its connection, which ends a receive that waits.
 
 use std::fmt;
 use std::sync::Arc;
@@ -59,9 +59,9 @@ impl fmt::Debug for Credentials {
 
 /// A server of SQS's protocol. Clones share its connections.
 #[derive(Clone)]
-pub struct Endpoint(Arc<Inner>);
+pub struct Endpoint(Arc<EndpointInner>);
 
-struct Inner {
+struct EndpointInner {
     env: Env,
     /// As it was given.
     host: String,
@@ -84,8 +84,8 @@ impl fmt::Debug for Endpoint {
 }
 
 impl Endpoint {
-    /// The one at `http://HOST:PORT`, or `HOST:PORT`; it is connected to when it is asked. Without credentials nothing is signed. There is
-    /// no TLS: a server behind it needs a proxy on this host.
+    /// The one at `http://HOST:PORT`, or `HOST:PORT`; it is connected to when it is asked. Without credentials nothing
+    /// is signed. There is no TLS: a server behind it needs a proxy on this host.
     pub fn new(env: &Env, address: &str, credentials: Option<Credentials>) -> Result<Self, Error> {
         let host = address.strip_prefix("http://").unwrap_or(address).trim_end_matches('/');
         if host.is_empty() || host.contains('/') {
@@ -94,7 +94,7 @@ impl Endpoint {
         let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
         let address = if has_port { host.to_owned() } else { format!("{host}:80") };
         let (env, host, idle) = (env.clone(), host.to_owned(), Mutex::default());
-        Ok(Self(Arc::new(Inner { env, host, address, credentials, idle })))
+        Ok(Self(Arc::new(EndpointInner { env, host, address, credentials, idle })))
     }
 
     /// An action of SQS with its parameters; its answer. Waits 30 s for it.
@@ -102,7 +102,8 @@ impl Endpoint {
         self.call_within(action, parameters, CALL_DEADLINE).await
     }
 
-    /// The same, with another time to wait. An action that is not SQS's has its service before it: `Tailwater.PeekMessages`.
+    /// The same, with another time to wait. An action that is not SQS's has its service before it:
+    /// `Tailwater.PeekMessages`.
     pub async fn call_within(
         &self,
         action: &str,

@@ -15,7 +15,8 @@ const DELETE_PAUSE: Duration = Duration::from_millis(100);
 /// What became of a message that was not both done and deleted.
 #[derive(Debug)]
 pub enum Unhandled<T, E> {
-    /// The work failed: the message is visible again, at once or, where the server could not be told, after its timeout.
+    /// The work failed: the message is visible again, at once or, where the server could not be told, after its
+    /// timeout.
     Failed(E),
     /// The work is done, with this result, but the message may come again: it could not be deleted in time.
     NotDeleted(T, Error),
@@ -33,8 +34,8 @@ impl<T, E: fmt::Display> fmt::Display for Unhandled<T, E> {
 impl<T: fmt::Debug, E: std::error::Error> std::error::Error for Unhandled<T, E> {}
 
 impl Queue {
-    /// Does `work` for a message, which is kept invisible meanwhile; then deletes it, or gives it back if the work failed. The work must
-    /// not block the thread: there would be no beats. A beat that fails is a warning in the log.
+    /// Does `work` for a message, which is kept invisible meanwhile; then deletes it, or gives it back if the work
+    /// failed. The work must not block the thread: there would be no beats. A beat that fails is a warning in the log.
     pub async fn handle<T, E>(
         &self,
         message: &Message,
@@ -46,7 +47,8 @@ impl Queue {
         self.handle_telling(message, work, log).await
     }
 
-    /// The same; `missed` is told of each beat that failed. The work goes on: that it is done twice is better than not at all.
+    /// The same; `missed` is told of each beat that failed. The work goes on: that it is done twice is better than not
+    /// at all.
     pub async fn handle_telling<T, E>(
         &self,
         message: &Message,

@@ -85,8 +85,8 @@ pub struct RegionView {
     pub delay: Option<DelayView>,
 }
 
-/// How long after an event's number the node knew that all replicas of its region hold it, the tail first. Of each batch the oldest event counts, and percentiles are rounded up to a power of
-/// two; `None` is 131 s or more.
+/// How long after an event's number the node knew that all replicas of its region hold it, the tail first. Of each
+/// batch the oldest event counts, and percentiles are rounded up to a power of two; `None` is 131 s or more.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct DelayView {
     /// Batches, while the node was a member of its region's chain, since its start.
@@ -158,7 +158,8 @@ pub struct BroadcastStreamView {
     /// If the stream is another region's and the node is the head: the region whose proxy it fetches it from.
     #[serde(default)]
     pub source: Option<String>,
-    /// Which beginning of the stream's region its numbers count from, in hex: a greater one each time that it begins anew.
+    /// Which beginning of the stream's region its numbers count from, in hex: a greater one each time that it begins
+    /// anew.
     #[serde(default)]
     pub lineage: String,
     /// The last number that the node has.

@@ -3,7 +3,7 @@
 //! | key | value, in JSON |
 //! |---|---|
 //! | `bridge/FROM>TO/SHARD` | [`ShardState`], of a bridge from a log stream |
-//! | `bridge/FROM>TO` | [`StreamState`], of a bridge into a log stream |
+//! | `bridge/FROM>TO` | [`BridgeState`], of a bridge into a log stream |
 
 use anyhow::Context;
 use serde::de::DeserializeOwned;
@@ -36,7 +36,7 @@ pub(super) struct ShardState {
 
 /// How far a broadcast stream is carried into a log stream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct StreamState {
+pub(super) struct BridgeState {
     /// The log stream.
     pub(super) stream: StreamId,
     /// All events up to this number are in the log.
@@ -52,7 +52,7 @@ pub(super) struct StreamState {
 }
 
 pub(super) fn shard_key(config: &BridgeConfig, shard: u32) -> String {
-    format!("bridge/{}>{}/{shard}", config.from, config.to)
+    format!("{}/{shard}", stream_key(config))
 }
 
 pub(super) fn stream_key(config: &BridgeConfig) -> String {

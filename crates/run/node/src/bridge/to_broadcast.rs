@@ -7,8 +7,9 @@
 //!   the offsets. What is published again after a restart has the number that it had, and the chain leaves it out.
 //!   It is published again as well if the chain forgot the publisher (65,536 others were active since), or if
 //!   retention removed records that were not carried yet; then readers can tell by the offset.
-//! - If all replicas lost the broadcast stream, and its region began anew, it is filled again from the beginning of the log stream,
-//!   unless `start` is `now`. The chain's lineage says that, however many events others have published by then.
+//! - If all replicas lost the broadcast stream, and its region began anew, it is filled again from the beginning of the
+//!   log stream, unless `start` is `now`. The chain's lineage says that, however many events others have published by
+//!   then.
 //!
 //! A record that is too large for an event becomes one without payload, whose header says so.
 
@@ -25,14 +26,15 @@ use tailwater_broadcast::client::{Acknowledged, Listener, Newest, PublishError, 
 use tailwater_broadcast::message::{PublisherId, Reason};
 use tailwater_broadcast::{Batch, Collect, Content, Position, Positions, Stream, TooLarge, Writer};
 use tailwater_env::Env;
-use tailwater_format::batch::{BatchRecords, Decompressor, Record};
+use tailwater_format::batch::{Decompressor, Record, RecordsOfBatch};
 use tailwater_format::limits::RECORDS_DECOMPRESSED_BYTES_MAX;
 use tailwater_format::{Offset, ShardId, ShardNumber, batches};
-use tailwater_log::{Fetched, Locate, ReadError, StreamInfo};
+use tailwater_log::{Fetched, LocateRead, LogStreamInfo, ReadError};
 
 use super::state::{ShardState, load, save, shard_key};
 use super::{
-    Context, FROM_HEADER, OFFSET_HEADER, OMITTED_HEADER, SAVE_EVERY, SHARD_HEADER, Status, for_ever,
+    BridgeContext, BridgeStatus, FROM_HEADER, OFFSET_HEADER, OMITTED_HEADER, SAVE_EVERY, SHARD_HEADER,
+    for_ever,
 };
 use crate::config::{BridgeConfig, BridgeStart};
 
@@ -47,11 +49,11 @@ const ANSWER: Duration = Duration::from_secs(5);
 
 /// Carries all shards, until it is dropped.
 pub(super) async fn run(
-    context: Context,
+    context: BridgeContext,
     config: BridgeConfig,
     name: String,
     to: Stream,
-    status: Arc<Status>,
+    status: Arc<BridgeStatus>,
 ) {
     let once = || async {
         match carry_stream(&context, &config, &name, &to, &status).await {
@@ -64,11 +66,11 @@ pub(super) async fn run(
 
 /// Carries each shard in a task of its own, as long as the log stream is what it is.
 async fn carry_stream(
-    context: &Context,
+    context: &BridgeContext,
     config: &BridgeConfig,
     name: &str,
     to: &Stream,
-    status: &Arc<Status>,
+    status: &Arc<BridgeStatus>,
 ) -> anyhow::Result<Infallible> {
     let find = || {
         let found = context.log.stream(name);
@@ -116,18 +118,18 @@ async fn carry_stream(
 
 /// A shard on its way.
 struct Shard {
-    context: Context,
+    context: BridgeContext,
     config: BridgeConfig,
-    from: StreamInfo,
+    from: LogStreamInfo,
     shard: ShardNumber,
     to: Stream,
-    status: Arc<Status>,
+    status: Arc<BridgeStatus>,
     /// Whether a head did not know the shard's publisher, of a stream that is not lost.
     forgotten: AtomicBool,
 }
 
 /// Events of one piece, and where the shard is behind them.
-struct Piece {
+struct BridgePiece {
     batch: Option<Batch>,
     next: u64,
     count: u64,
@@ -217,8 +219,8 @@ impl Shard {
                         Err(error) => return Err(self.refused(&state, error).await?),
                     }
                     (state.next, state.number) = (next, state.number + count);
-                    Status::count(&self.status.carried, count);
-                    Status::count(&self.status.omitted, omitted);
+                    BridgeStatus::count(&self.status.carried, count);
+                    BridgeStatus::count(&self.status.omitted, omitted);
                 }
                 () = listener.changed(), if is_at_end => {}
                 () = env.sleep_until(save_at) => {
@@ -235,7 +237,8 @@ impl Shard {
         }
     }
 
-    /// The head's chain is of a lineage: if that is another one than that in which the events before were acknowledged, those are lost.
+    /// The head's chain is of a lineage: if that is another one than that in which the events before were acknowledged,
+    /// those are lost.
     fn look_at_lineage(&self, state: &ShardState, newest: Newest) -> anyhow::Result<()> {
         if newest.lineage > state.lineage {
             bail!("region {} has begun anew", self.to.region());
@@ -251,11 +254,12 @@ impl Shard {
         }
     }
 
-    /// Where it begins the first time, as somebody that the chain, which is of `lineage` (0 if that is not known), does not know.
+    /// Where it begins the first time, as somebody that the chain, which is of `lineage` (0 if that is not known), does
+    /// not know.
     async fn begin(&self, lineage: u64) -> anyhow::Result<ShardState> {
         let what = match self.config.start {
-            BridgeStart::Start => Locate::Start,
-            BridgeStart::Now => Locate::End,
+            BridgeStart::Start => LocateRead::Start,
+            BridgeStart::Now => LocateRead::End,
         };
         let next = self.context.log.locate(self.id(), what).await?.offset.0;
         let (stream, publisher) = (self.from.id, String::new());
@@ -315,7 +319,7 @@ impl Shard {
     }
 
     /// The events of what was fetched, from the record at `from` on.
-    fn pieces(&self, fetched: &Fetched, from: u64) -> anyhow::Result<Vec<Piece>> {
+    fn pieces(&self, fetched: &Fetched, from: u64) -> anyhow::Result<Vec<BridgePiece>> {
         let now_ms = self.context.env.wall_ms().max(0) as u64;
         let collect = match self.config.collect.as_str() {
             "" => None,
@@ -331,7 +335,8 @@ impl Shard {
                 let header = *batch?.header();
                 let batch = bytes.slice(at..at + header.len);
                 at += header.len;
-                let records = BatchRecords::open(&batch, &mut decompressor, RECORDS_DECOMPRESSED_BYTES_MAX)?;
+                let records =
+                    RecordsOfBatch::open(&batch, &mut decompressor, RECORDS_DECOMPRESSED_BYTES_MAX)?;
                 for record in &records {
                     let record = record?;
                     if record.offset.0 < next {
@@ -396,15 +401,15 @@ impl Shard {
     }
 }
 
-fn piece(writer: &mut Writer, next: u64, omitted: &mut u64) -> Piece {
+fn piece(writer: &mut Writer, next: u64, omitted: &mut u64) -> BridgePiece {
     let count = u64::from(writer.count());
     let writer = std::mem::replace(writer, Writer::new(0));
     let batch = (count > 0).then(|| writer.finish(0));
-    Piece { batch, next, count, omitted: std::mem::take(omitted) }
+    BridgePiece { batch, next, count, omitted: std::mem::take(omitted) }
 }
 
-/// Where a stream ends, as the members of its own region's chain have it that is this one or a later one; and one in which that
-/// is so.
+/// Where a stream ends, as the members of its own region's chain have it that is this one or a later one; and one in
+/// which that is so.
 pub(super) async fn last_of(
     env: &Env,
     addresses: &[String],

@@ -6,8 +6,8 @@
 //! - What is collected before it was carried is not appended: a tombstone is no record.
 //! - Each event is appended exactly once, whatever restarts, and is as durable as the log stream promises before the
 //!   next ones are: at a start, the numbers of the records behind what was written down last are read from the log.
-//! - If all replicas lost the broadcast stream, and its region began anew, what it has now is appended from its beginning. The
-//!   chain's lineage says that, however many events it has by then.
+//! - If all replicas lost the broadcast stream, and its region began anew, what it has now is appended from its
+//!   beginning. The chain's lineage says that, however many events it has by then.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -18,14 +18,14 @@ use bytes::Bytes;
 use tailwater_broadcast::client::{Listener, Newest, Received};
 use tailwater_broadcast::{Batch, Content, Position, Positions, Stream};
 use tailwater_client::shard_of_key;
-use tailwater_format::batch::{BatchBuilder, BatchRecords, Codec, Decompressor};
+use tailwater_format::batch::{BatchBuilder, Codec, Decompressor, RecordsOfBatch};
 use tailwater_format::limits::RECORDS_DECOMPRESSED_BYTES_MAX;
 use tailwater_format::{Offset, ShardId, ShardNumber, batches};
-use tailwater_log::{AppendOptions, Locate, ReadError, StreamInfo};
+use tailwater_log::{AppendOptions, LocateRead, LogStreamInfo, ReadError};
 
-use super::state::{StreamState, load, save, stream_key};
+use super::state::{BridgeState, load, save, stream_key};
 use super::to_broadcast::last_of;
-use super::{Context, FROM_HEADER, SAVE_EVERY, SEQ_HEADER, Status, for_ever};
+use super::{BridgeContext, BridgeStatus, FROM_HEADER, SAVE_EVERY, SEQ_HEADER, for_ever};
 use crate::config::{BridgeConfig, BridgeStart};
 
 /// Bytes of one append, roughly, and of what is read at once.
@@ -33,11 +33,11 @@ const PIECE_BYTES: usize = 256 << 10;
 
 /// Carries it, until it is dropped.
 pub(super) async fn run(
-    context: Context,
+    context: BridgeContext,
     config: BridgeConfig,
     from: Stream,
     name: String,
-    status: Arc<Status>,
+    status: Arc<BridgeStatus>,
 ) {
     let once = || async {
         match carry(&context, &config, &from, &name, &status).await {
@@ -49,11 +49,11 @@ pub(super) async fn run(
 }
 
 async fn carry(
-    context: &Context,
+    context: &BridgeContext,
     config: &BridgeConfig,
     from: &Stream,
     name: &str,
-    status: &Status,
+    status: &BridgeStatus,
 ) -> anyhow::Result<Infallible> {
     let (env, log) = (&context.env, &context.log);
     let found = log.stream(name);
@@ -61,13 +61,13 @@ async fn carry(
         .with_context(|| format!("log stream {name}: create it with `tailwater stream create {name}`"))?;
     let addresses = context.regions.get(from.region()).context("the region is not known")?;
     let (meta, key) = (&**log.meta(), stream_key(config));
-    let stored: Option<StreamState> = load(meta, &key).await?;
+    let stored: Option<BridgeState> = load(meta, &key).await?;
     let known = stored.as_ref().map(|stored| Newest { lineage: stored.lineage, epoch: stored.epoch });
     let known = known.unwrap_or_default();
     let (Position { lineage, seq: last }, newest) = last_of(env, addresses, from, known).await?;
-    let goes_on = |state: &StreamState| state.seq <= last && (state.lineage == lineage || state.lineage == 0);
+    let goes_on = |state: &BridgeState| state.seq <= last && (state.lineage == lineage || state.lineage == 0);
     let mut state = match stored.filter(|stored| stored.stream == to.id) {
-        Some(state) if goes_on(&state) => StreamState { lineage, ..state },
+        Some(state) if goes_on(&state) => BridgeState { lineage, ..state },
         other => {
             let seq = match (other, config.start) {
                 (Some(state), _) => {
@@ -78,13 +78,13 @@ async fn carry(
                 (None, BridgeStart::Now) => last,
             };
             let state =
-                StreamState { stream: to.id, seq, epoch: newest.epoch, lineage, ends: ends(context, &to)? };
+                BridgeState { stream: to.id, seq, epoch: newest.epoch, lineage, ends: ends(context, &to)? };
             save(meta, &key, &state).await?;
             state
         }
     };
     let appended = appended_after(context, config, &to, &state).await?;
-    let to = Target { context, config, stream: to, appended };
+    let to = BridgeTarget { context, config, stream: to, appended };
     let position = Position { lineage, seq: state.seq };
     let positions = Positions { streams: [(from.clone(), position)].into(), others: false };
     let mut listener = Listener::since(env, addresses.clone(), positions, newest);
@@ -93,7 +93,7 @@ async fn carry(
         tokio::select! {
             received = listener.next() => match received? {
                 Received::Events(_, batch) => {
-                    Status::count(&status.carried, to.append(&batch).await?);
+                    BridgeStatus::count(&status.carried, to.append(&batch).await?);
                     seq = batch.last;
                     status.works(0, last.saturating_sub(seq));
                 }
@@ -113,7 +113,7 @@ async fn carry(
                     // Nothing is being appended here now: all up to `seq` is before these ends.
                     let (newest, ends) = (listener.newest(), ends(context, &to.stream)?);
                     let epoch = if newest.lineage == state.lineage { newest.epoch } else { state.epoch };
-                    state = StreamState { seq, epoch, ends, ..state };
+                    state = BridgeState { seq, epoch, ends, ..state };
                     save(meta, &key, &state).await?;
                 }
                 save_at = env.now() + SAVE_EVERY;
@@ -122,7 +122,7 @@ async fn carry(
     }
 }
 
-fn ends(context: &Context, stream: &StreamInfo) -> anyhow::Result<Vec<u64>> {
+fn ends(context: &BridgeContext, stream: &LogStreamInfo) -> anyhow::Result<Vec<u64>> {
     let shards: Vec<ShardNumber> = (0..stream.config.shards).map(ShardNumber).collect();
     let tails = context.log.tails(stream.id, &shards)?;
     Ok(tails.iter().map(|tail| tail.next_offset.0).collect())
@@ -130,10 +130,10 @@ fn ends(context: &Context, stream: &StreamInfo) -> anyhow::Result<Vec<u64>> {
 
 /// The numbers of the events that are in the log behind what `state` tells of.
 async fn appended_after(
-    context: &Context,
+    context: &BridgeContext,
     config: &BridgeConfig,
-    to: &StreamInfo,
-    state: &StreamState,
+    to: &LogStreamInfo,
+    state: &BridgeState,
 ) -> anyhow::Result<BTreeSet<u64>> {
     let log = &context.log;
     let mut appended = BTreeSet::new();
@@ -145,7 +145,7 @@ async fn appended_after(
             let fetched = match log.fetch(id, at, PIECE_BYTES, true).await {
                 Ok(fetched) => fetched,
                 Err(ReadError::Truncated { .. }) => {
-                    at = log.locate(id, Locate::Start).await?.offset;
+                    at = log.locate(id, LocateRead::Start).await?.offset;
                     continue;
                 }
                 Err(error) => return Err(error.into()),
@@ -161,7 +161,7 @@ async fn appended_after(
                     from += header.len;
                     at = header.next_offset();
                     for record in
-                        &BatchRecords::open(&batch, &mut decompressor, RECORDS_DECOMPRESSED_BYTES_MAX)?
+                        &RecordsOfBatch::open(&batch, &mut decompressor, RECORDS_DECOMPRESSED_BYTES_MAX)?
                     {
                         let headers = record?.headers;
                         let is_ours = headers.get(FROM_HEADER) == Some(Some(config.from.as_bytes()));
@@ -176,14 +176,14 @@ async fn appended_after(
 }
 
 /// The log stream, and what is in it already.
-struct Target<'a> {
-    context: &'a Context,
+struct BridgeTarget<'a> {
+    context: &'a BridgeContext,
     config: &'a BridgeConfig,
-    stream: StreamInfo,
+    stream: LogStreamInfo,
     appended: BTreeSet<u64>,
 }
 
-impl Target<'_> {
+impl BridgeTarget<'_> {
     /// Appends a batch's events; how many, when all are as durable as they have to be.
     async fn append(&self, batch: &Batch) -> anyhow::Result<u64> {
         let mut builders: BTreeMap<ShardNumber, BatchBuilder> = BTreeMap::new();

@@ -34,12 +34,12 @@ use tailwater_env::Env;
 use tokio::sync::{Semaphore, watch};
 use uuid::Uuid;
 
-use super::hub::{Feed, Hub, Piece};
-use super::quotas::Addresses;
+use super::hub::{Hub, HubFeed, HubPiece};
+use super::quotas::QuotaAddresses;
 use super::ws::{self, NoUpgrade, Upgrade};
-use crate::api::{ErrorBody, Text};
+use crate::api::{ErrorBody, EventText};
 use crate::config::BroadcastConfig;
-use crate::http::Sender;
+use crate::http::ConnectionSender;
 
 /// How often a listener for which there is nothing is sent a line, so that a connection that is gone is noticed.
 const HEARTBEAT: Duration = Duration::from_secs(10);
@@ -51,12 +51,12 @@ const STREAMS_MAX: usize = 1_000;
 /// After so many seconds whoever was refused for what others do may try again.
 const RETRY_AFTER: header::HeaderValue = header::HeaderValue::from_static("1");
 
-/// Requests under way whose events have their publisher's own numbers: each has a connection to the head, which has replicas and
-/// other clients to connect to it as well.
+/// Requests under way whose events have their publisher's own numbers: each has a connection to the head, which has
+/// replicas and other clients to connect to it as well.
 const NUMBERED_MAX: usize = 256;
 
 /// What the routes need.
-pub struct Front {
+pub struct BroadcastFront {
     env: Env,
     config: BroadcastConfig,
     handle: Handle,
@@ -65,7 +65,7 @@ pub struct Front {
     hub: tokio::sync::Mutex<Weak<Hub>>,
     publishers: Mutex<BTreeMap<String, Arc<Publisher>>>,
     /// What those who post may publish.
-    quotas: Addresses,
+    quotas: QuotaAddresses,
     /// Room for requests whose events have their publisher's own numbers.
     numbered: Semaphore,
     /// Room for WebSockets.
@@ -119,8 +119,9 @@ impl From<PublishError> for Failed {
     }
 }
 
-impl Front {
-    /// For the proxy that `handle` is a replica of; the `regions`' replicas, its own one's too; until `stopping` closes.
+impl BroadcastFront {
+    /// For the proxy that `handle` is a replica of; the `regions`' replicas, its own one's too; until `stopping`
+    /// closes.
     pub fn new(
         env: &Env,
         config: BroadcastConfig,
@@ -131,7 +132,7 @@ impl Front {
     ) -> Arc<Self> {
         let (hub, publishers) = Default::default();
         let sockets = Arc::new(Semaphore::new(config.http.connections_max));
-        let quotas = Addresses::new(env, config.quotas.publisher());
+        let quotas = QuotaAddresses::new(env, config.quotas.publisher());
         let env = env.clone();
         Arc::new(Self {
             env,
@@ -192,10 +193,10 @@ impl Front {
     }
 
     /// What somebody is sent from `positions` on.
-    async fn feed(&self, positions: Positions) -> Result<Feed, Failed> {
+    async fn feed(&self, positions: Positions) -> Result<HubFeed, Failed> {
         let hub = self.hub().await?;
         let absent = hub.absent(&positions).saturating_sub(ABSENT_EACH);
-        let feed = Feed::new(hub, positions);
+        let feed = HubFeed::new(hub, positions);
         if absent == 0 {
             return Ok(feed);
         }
@@ -232,7 +233,7 @@ impl Front {
 
 /// Any page in a browser could publish and listen through the browser's own machine: those whose origin is not
 /// allowed may not.
-async fn check_origin(State(front): State<Arc<Front>>, request: Request, next: Next) -> Response {
+async fn check_origin(State(front): State<Arc<BroadcastFront>>, request: Request, next: Next) -> Response {
     let Some(origin) = request.headers().get(header::ORIGIN).cloned() else { return next.run(request).await };
     if !front.config.http.origins.iter().any(|allowed| allowed.as_bytes() == origin.as_bytes()) {
         let why = format!("pages of {origin:?} may not use this: see origins below [broadcast.http]");
@@ -261,7 +262,7 @@ fn preflight(request: &Request) -> Option<Response> {
 }
 
 /// Lets a request through that its sender may make.
-async fn authorized(State(front): State<Arc<Front>>, request: Request, next: Next) -> Response {
+async fn authorized(State(front): State<Arc<BroadcastFront>>, request: Request, next: Next) -> Response {
     match crate::http::ask(&*front.authorizer, Protocol::Broadcast, &request) {
         Ok(()) => next.run(request).await,
         Err(denied) => Failed(StatusCode::FORBIDDEN, "not_authorized", denied.to_string()).into_response(),
@@ -282,23 +283,23 @@ fn unknown(status: StatusCode, method: Method, uri: Uri) -> Failed {
 #[serde(deny_unknown_fields)]
 struct PublishEvent {
     #[serde(default)]
-    key: Option<Text>,
+    key: Option<EventText>,
     #[serde(default)]
-    headers: Vec<(Text, Text)>,
+    headers: Vec<(EventText, EventText)>,
     #[serde(default)]
     collect: Option<String>,
     #[serde(default)]
-    payload: Text,
+    payload: EventText,
 }
 
-/// What a request publishes. Its events are encoded one by one as they are read: what a body holds of small ones would take many
-/// times as much otherwise.
-struct Events {
+/// What a request publishes. Its events are encoded one by one as they are read: what a body holds of small ones would
+/// take many times as much otherwise.
+struct PostedEvents {
     writer: Writer,
     now_ms: u64,
 }
 
-impl Events {
+impl PostedEvents {
     /// Reads a request in the form that its type says.
     fn read(headers: &HeaderMap, body: &Bytes, now_ms: u64) -> Result<Writer, Failed> {
         let mut events = Self { writer: Writer::new(0), now_ms };
@@ -333,11 +334,16 @@ impl Events {
                 for value in headers.get_all("tailwater-header") {
                     let pair = value.to_str().ok().and_then(|text| text.split_once('='));
                     let (name, value) = pair.ok_or_else(|| malformed("a Tailwater-Header is name=value"))?;
-                    pairs.push((Text(name.to_owned().into()), Text(value.to_owned().into())));
+                    pairs.push((EventText(name.to_owned().into()), EventText(value.to_owned().into())));
                 }
-                let key = text("tailwater-key")?.map(|key| Text(key.into()));
+                let key = text("tailwater-key")?.map(|key| EventText(key.into()));
                 let collect = text("tailwater-collect")?;
-                events.add(PublishEvent { key, headers: pairs, collect, payload: Text(body.clone()) })?;
+                events.add(PublishEvent {
+                    key,
+                    headers: pairs,
+                    collect,
+                    payload: EventText(body.clone()),
+                })?;
             }
         }
         Ok(events.writer)
@@ -355,8 +361,8 @@ impl Events {
     }
 }
 
-/// What an event collects. The head looks at its predicate as well, among much else that may be wrong with it there: that it is none
-/// can be told here.
+/// What an event collects. The head looks at its predicate as well, among much else that may be wrong with it there:
+/// that it is none can be told here.
 fn collection(text: &str, now_ms: u64) -> Result<Collect, Failed> {
     let collect = Collect::parse(text, now_ms).map_err(malformed)?;
     // One that is too large is told so by whoever encodes it.
@@ -370,7 +376,7 @@ fn collection(text: &str, now_ms: u64) -> Result<Collect, Failed> {
 
 /// An array of events. What was wrong with one, other than its JSON, is left in `failed`.
 struct Array<'a> {
-    events: &'a mut Events,
+    events: &'a mut PostedEvents,
     failed: &'a mut Option<Failed>,
 }
 
@@ -414,9 +420,9 @@ fn numbered(headers: &HeaderMap, count: u32) -> Result<Option<(PublisherId, u64)
 }
 
 async fn publish(
-    State(front): State<Arc<Front>>,
+    State(front): State<Arc<BroadcastFront>>,
     path: Result<Path<(String, String)>, PathRejection>,
-    Extension(Sender { address: sender, .. }): Extension<Sender>,
+    Extension(ConnectionSender { address: sender, .. }): Extension<ConnectionSender>,
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Response, Failed> {
@@ -425,7 +431,7 @@ async fn publish(
     }
     let Path((region, name)) = path.map_err(|rejected| malformed(rejected.body_text()))?;
     let stream = Stream::parse(&format!("{region}/{name}")).map_err(malformed)?;
-    let writer = Events::read(&headers, &body, front.env.wall_ms().max(0) as u64)?;
+    let writer = PostedEvents::read(&headers, &body, front.env.wall_ms().max(0) as u64)?;
     let count = writer.count();
     if count == 0 {
         return Err(malformed("there is no event in the body"));
@@ -470,7 +476,7 @@ fn over_quota(wait: Duration) -> Response {
 
 /// Where a listener wants to begin.
 async fn positions(
-    front: &Front,
+    front: &BroadcastFront,
     headers: &HeaderMap,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Result<Positions, Failed> {
@@ -505,7 +511,7 @@ async fn positions(
 }
 
 async fn listen(
-    State(front): State<Arc<Front>>,
+    State(front): State<Arc<BroadcastFront>>,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
     headers: HeaderMap,
 ) -> Result<Response, Failed> {
@@ -518,37 +524,37 @@ async fn listen(
 /// What a listener is sent, piece by piece.
 fn frames(
     env: Env,
-    feed: Feed,
+    feed: HubFeed,
     heartbeat: Duration,
 ) -> impl futures::Stream<Item = Result<Bytes, Infallible>> {
     const HEART: Bytes = Bytes::from_static(b":\n\n");
-    futures::stream::unfold((feed, env, Frame::Begin), move |(mut feed, env, next)| async move {
+    futures::stream::unfold((feed, env, EventFrame::Begin), move |(mut feed, env, next)| async move {
         let (frame, next) = match next {
             // So that who heard nothing before its connection ended resumes at the same place.
-            Frame::Begin => match env.timeout(heartbeat, feed.begin()).await {
-                None => (HEART, Frame::Begin),
+            EventFrame::Begin => match env.timeout(heartbeat, feed.begin()).await {
+                None => (HEART, EventFrame::Begin),
                 Some(token) => {
-                    (Bytes::from(format!("id: {token}\nevent: begin\ndata: {{}}\n\n")), Frame::Piece)
+                    (Bytes::from(format!("id: {token}\nevent: begin\ndata: {{}}\n\n")), EventFrame::Piece)
                 }
             },
-            Frame::Piece => match env.timeout(heartbeat, feed.next()).await {
-                None => (HEART, Frame::Piece),
-                Some(Piece { token, event: None, json }) => {
-                    (Bytes::from(format!("id: {token}\ndata: ")), Frame::Body(json))
+            EventFrame::Piece => match env.timeout(heartbeat, feed.next()).await {
+                None => (HEART, EventFrame::Piece),
+                Some(HubPiece { token, event: None, json }) => {
+                    (Bytes::from(format!("id: {token}\ndata: ")), EventFrame::Body(json))
                 }
-                Some(Piece { token, event: Some(event), json }) => {
-                    (Bytes::from(format!("id: {token}\nevent: {event}\ndata: ")), Frame::Body(json))
+                Some(HubPiece { token, event: Some(event), json }) => {
+                    (Bytes::from(format!("id: {token}\nevent: {event}\ndata: ")), EventFrame::Body(json))
                 }
             },
-            Frame::Body(json) => (json, Frame::End),
-            Frame::End => (Bytes::from_static(b"\n\n"), Frame::Piece),
+            EventFrame::Body(json) => (json, EventFrame::End),
+            EventFrame::End => (Bytes::from_static(b"\n\n"), EventFrame::Piece),
         };
         Some((Ok(frame), (feed, env, next)))
     })
 }
 
 async fn open_socket(
-    State(front): State<Arc<Front>>,
+    State(front): State<Arc<BroadcastFront>>,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
     mut request: Request,
 ) -> Result<Response, Failed> {
@@ -581,7 +587,7 @@ async fn open_socket(
 }
 
 /// What of the stream of server-sent events comes next. A batch's JSON has no line ends in it, and is sent as it is.
-enum Frame {
+enum EventFrame {
     Begin,
     Piece,
     Body(Bytes),
@@ -599,7 +605,7 @@ mod tests {
         let env = Env::real();
         // Nobody answers there.
         let hub = Hub::start(&env, vec!["127.0.0.1:1".to_owned()], Vec::new(), 1 << 20);
-        let feed = Feed::new(hub, Positions::now([Stream::parse("eu/prices").unwrap()]));
+        let feed = HubFeed::new(hub, Positions::now([Stream::parse("eu/prices").unwrap()]));
         let mut frames = std::pin::pin!(frames(env.clone(), feed, Duration::from_millis(1)));
         for _ in 0..2 {
             let frame =
@@ -612,7 +618,9 @@ mod tests {
     fn what_is_wrong_with_an_event_in_json_is_said_of_the_form_that_it_has() {
         let refused = |kind: &str, body: &'static str| {
             let headers = HeaderMap::from_iter([(header::CONTENT_TYPE, kind.parse().unwrap())]);
-            Events::read(&headers, &Bytes::from_static(body.as_bytes()), 0).expect_err("it is refused").2
+            PostedEvents::read(&headers, &Bytes::from_static(body.as_bytes()), 0)
+                .expect_err("it is refused")
+                .2
         };
         for (body, expected) in [
             (

@@ -18,11 +18,11 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tailwater_broadcast::client::{ListenError, Listener, Received};
 use tailwater_broadcast::message::FROM_NOW;
-use tailwater_broadcast::{Batch, Heard, Malformed, Position, Positions, Stream};
+use tailwater_broadcast::{Batch, Heard, MalformedBatch, Position, Positions, Stream};
 use tailwater_env::{Complaints, Env, Instant, Task};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use super::ring::{Item, Ring};
+use super::ring::{EventRing, RingItem};
 use crate::api::EventView;
 
 /// Feeds with a listener of their own; each may have some MiB waiting.
@@ -32,8 +32,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Items that a feed takes from the ring at once, and bytes of the tokens that say where it is behind each of them.
 const TAKEN_MAX: usize = 64;
 const TAKEN_TOKENS_BYTES: usize = 1 << 20;
-/// Bytes of JSON behind which the rest of a batch is a batch of its own: what takes two bytes there may take thousands in JSON, where
-/// each event says its collection.
+/// Bytes of JSON behind which the rest of a batch is a batch of its own: what takes two bytes there may take thousands
+/// in JSON, where each event says its collection.
 const JSON_BYTES: usize = 1 << 20;
 /// Tokens that are kept for other listeners, and those of one batch.
 const TOKENS_MAX: usize = 2 * TAKEN_MAX;
@@ -42,7 +42,7 @@ const ALIKE_MAX: usize = 4;
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// The first events of a batch in JSON, and the number up to which they are.
-fn encode(stream: &Stream, batch: &Batch) -> Result<(Bytes, u64), Malformed> {
+fn encode(stream: &Stream, batch: &Batch) -> Result<(Bytes, u64), MalformedBatch> {
     let (mut events, mut last) = (Vec::new(), batch.after);
     for event in batch.events() {
         let event = event?;
@@ -65,7 +65,7 @@ fn encode(stream: &Stream, batch: &Batch) -> Result<(Bytes, u64), Malformed> {
 pub struct Hub {
     env: Env,
     addresses: Vec<String>,
-    live: Arc<Live>,
+    live: Arc<HubLive>,
     tokens: Mutex<Tokens>,
     catching_up: Arc<Semaphore>,
     turns: Mutex<Vec<Weak<Mutex<Option<Turn>>>>>,
@@ -81,20 +81,20 @@ struct Turn {
 }
 
 /// A turn that is used now, and given back when this is dropped.
-struct Taken<'a> {
+struct HubTaken<'a> {
     turn: Option<Turn>,
     of: &'a Mutex<Option<Turn>>,
     env: &'a Env,
 }
 
-impl Drop for Taken<'_> {
+impl Drop for HubTaken<'_> {
     fn drop(&mut self) {
         *self.of.lock() = self.turn.take().map(|turn| Turn { asked: self.env.now(), ..turn });
     }
 }
 
-struct Live {
-    ring: Mutex<Ring>,
+struct HubLive {
+    ring: Mutex<EventRing>,
     /// The ring's end.
     moved: watch::Sender<u64>,
     complaints: Complaints,
@@ -103,8 +103,9 @@ struct Live {
 impl Hub {
     /// Follows the proxy at `addresses`, from now on; `known` are the streams that it has now.
     pub fn start(env: &Env, addresses: Vec<String>, known: Vec<Stream>, bytes_max: usize) -> Arc<Self> {
-        let ring = Mutex::new(Ring::new(bytes_max));
-        let live = Arc::new(Live { ring, moved: watch::Sender::new(0), complaints: Complaints::default() });
+        let ring = Mutex::new(EventRing::new(bytes_max));
+        let live =
+            Arc::new(HubLive { ring, moved: watch::Sender::new(0), complaints: Complaints::default() });
         let positions = Positions { others: true, ..Positions::now(known) };
         let follow = follow(env.clone(), addresses.clone(), positions, Arc::clone(&live));
         Arc::new(Self {
@@ -156,7 +157,7 @@ impl Hub {
     }
 }
 
-async fn follow(env: Env, addresses: Vec<String>, mut positions: Positions, live: Arc<Live>) {
+async fn follow(env: Env, addresses: Vec<String>, mut positions: Positions, live: Arc<HubLive>) {
     loop {
         let mut listener = Listener::new(&env, addresses.clone(), positions.clone());
         loop {
@@ -175,7 +176,9 @@ async fn follow(env: Env, addresses: Vec<String>, mut positions: Positions, live
                         break;
                     }
                 }
-                Received::Anew { region, lineage } => live.ring.lock().push(Item::Anew { region, lineage }),
+                Received::Anew { region, lineage } => {
+                    live.ring.lock().push(RingItem::Anew { region, lineage })
+                }
                 Received::Counts(_) | Received::Lost => continue,
             }
             live.tell();
@@ -185,15 +188,15 @@ async fn follow(env: Env, addresses: Vec<String>, mut positions: Positions, live
     }
 }
 
-impl Live {
+impl HubLive {
     /// Puts a batch into the ring.
-    async fn take(&self, stream: &Stream, lineage: u64, batch: Batch) -> Result<(), Malformed> {
+    async fn take(&self, stream: &Stream, lineage: u64, batch: Batch) -> Result<(), MalformedBatch> {
         let mut rest = Some(batch);
         while let Some(batch) = rest {
             let (json, last) = encode(stream, &batch)?;
             rest = batch.rest(last)?;
             let Some(batch) = batch.up_to(last)? else { return Ok(()) };
-            self.ring.lock().push(Item::Events { stream: stream.clone(), lineage, batch, json });
+            self.ring.lock().push(RingItem::Events { stream: stream.clone(), lineage, batch, json });
             if rest.is_some() {
                 self.tell();
                 tokio::task::yield_now().await;
@@ -222,7 +225,7 @@ fn lineage_of(listener: &mut Listener, stream: &Stream) -> u64 {
 }
 
 /// What a feed answers, and the token that resumes behind it.
-pub struct Piece {
+pub struct HubPiece {
     pub token: Arc<str>,
     /// What it is, if it is no batch: [`ANEW`] or [`STALE`].
     pub event: Option<&'static str>,
@@ -232,7 +235,8 @@ pub struct Piece {
 
 /// A region has begun anew: `{"anew": REGION}`.
 pub const ANEW: &str = "anew";
-/// The listener was cut off from the live edge, and is behind for now, or is there again: `{"stale": true}`, `{"stale": false}`.
+/// The listener was cut off from the live edge, and is behind for now, or is there again: `{"stale": true}`, `{"stale":
+/// false}`.
 pub const STALE: &str = "stale";
 
 /// What becomes of positions by a batch at a place in the ring, and the token that says so.
@@ -243,8 +247,8 @@ struct Moved {
     token: Arc<str>,
 }
 
-/// The newest ones: most listeners at the live edge have the same positions, and a token has all streams in it. Those that
-/// had the same have it as the same memory from then on, so that finding it takes no look at the streams.
+/// The newest ones: most listeners at the live edge have the same positions, and a token has all streams in it. Those
+/// that had the same have it as the same memory from then on, so that finding it takes no look at the streams.
 #[derive(Default)]
 struct Tokens(VecDeque<Moved>);
 
@@ -268,13 +272,13 @@ impl Tokens {
 }
 
 /// One listener's way through the events.
-pub struct Feed {
+pub struct HubFeed {
     hub: Arc<Hub>,
     positions: Arc<Positions>,
     at: At,
     /// Whether it was told that it may be stale, and not yet that it is not any more.
     stale: bool,
-    ready: VecDeque<Piece>,
+    ready: VecDeque<HubPiece>,
     /// What follows them of a batch that is not in the ring, and its lineage.
     rest: Option<(Stream, u64, Batch)>,
     /// Bytes of the last token.
@@ -292,7 +296,7 @@ enum At {
     Live(u64),
 }
 
-impl Feed {
+impl HubFeed {
     /// From `positions` on.
     pub fn new(hub: Arc<Hub>, positions: Positions) -> Self {
         let moved = hub.live.moved.subscribe();
@@ -323,7 +327,7 @@ impl Feed {
     }
 
     /// What comes next. Cancelling it loses nothing.
-    pub async fn next(&mut self) -> Piece {
+    pub async fn next(&mut self) -> HubPiece {
         loop {
             if let Some(piece) = self.ready.pop_front() {
                 return piece;
@@ -354,7 +358,7 @@ impl Feed {
                 }
             }
             At::Behind(turn) => {
-                let mut taken = Taken { turn: turn.lock().take(), of: turn, env: &self.hub.env };
+                let mut taken = HubTaken { turn: turn.lock().take(), of: turn, env: &self.hub.env };
                 let (received, lineage) = match &mut taken.turn {
                     Some(turn) => {
                         let received = turn.listener.next().await;
@@ -409,13 +413,13 @@ impl Feed {
                         *place += items.len() as u64;
                         for (item, place) in items.iter().zip(first..) {
                             match &**item {
-                                Item::Events { stream, lineage, batch, json } => {
+                                RingItem::Events { stream, lineage, batch, json } => {
                                     self.take((stream, *lineage), batch, Some((place, json)));
                                 }
-                                Item::Anew { region, lineage } => {
+                                RingItem::Anew { region, lineage } => {
                                     self.hear(region, *lineage);
                                 }
-                                Item::Gone => {}
+                                RingItem::Gone => {}
                             }
                         }
                     }
@@ -432,7 +436,7 @@ impl Feed {
     }
 
     fn tell(&mut self, event: &'static str, json: String) {
-        self.ready.push_back(Piece {
+        self.ready.push_back(HubPiece {
             token: self.positions.token().into(),
             event: Some(event),
             json: json.into(),
@@ -503,7 +507,7 @@ impl Feed {
             }
         };
         self.token_bytes = token.len();
-        self.ready.push_back(Piece { token, event: None, json });
+        self.ready.push_back(HubPiece { token, event: None, json });
     }
 }
 
@@ -520,8 +524,8 @@ mod tests {
         let [stream, other] = ["eu/prices", "eu/flags"].map(|name| Stream::parse(name).unwrap());
         let one = Positions::of([stream.clone()]);
         let two = Positions::of([stream.clone(), other]);
-        let mut feeds: Vec<Feed> =
-            [&one, &two, &one, &two].map(|at| Feed::new(Arc::clone(&hub), at.clone())).into();
+        let mut feeds: Vec<HubFeed> =
+            [&one, &two, &one, &two].map(|at| HubFeed::new(Arc::clone(&hub), at.clone())).into();
         for place in 0..3 {
             let mut events = Writer::new(place);
             events.publish(&Content::default(), None).unwrap();
@@ -554,20 +558,20 @@ mod tests {
             events.publish(&Content::default(), None).unwrap();
             let batch = events.finish(0);
             let (json, _) = encode(&stream, &batch).unwrap();
-            hub.live.ring.lock().push(Item::Events { stream: stream.clone(), lineage, batch, json });
+            hub.live.ring.lock().push(RingItem::Events { stream: stream.clone(), lineage, batch, json });
         };
         hub.live.ring.lock().begin(&[(stream.clone(), Position { lineage: 1, seq: 3 })]);
-        let mut feed = Feed::new(Arc::clone(&hub), at(1, 3));
+        let mut feed = HubFeed::new(Arc::clone(&hub), at(1, 3));
         push(1, 3);
         let mut next = async || {
-            let Piece { token, event, json } = feed.next().await;
+            let HubPiece { token, event, json } = feed.next().await;
             let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
             (event, json, Positions::parse(&token).unwrap())
         };
         let (event, json, token) = next().await;
         assert_eq!((event, &json["last"], token), (None, &4.into(), at(1, 4)));
         push(1, 4);
-        hub.live.ring.lock().push(Item::Anew { region: "eu".to_owned(), lineage: 2 });
+        hub.live.ring.lock().push(RingItem::Anew { region: "eu".to_owned(), lineage: 2 });
         push(2, 0);
         assert_eq!(next().await, (Some(ANEW), serde_json::json!({ "anew": "eu" }), at(2, 0)));
         let (event, json, token) = next().await;
@@ -595,8 +599,8 @@ mod tests {
         let batch = events_that_repeat_a_predicate(COUNT);
         assert!(batch.bytes.len() < 10_000);
         hub.live.ring.lock().begin(&[(stream.clone(), Position { lineage: 1, seq: 0 })]);
-        let mut live = Feed::new(Arc::clone(&hub), Positions::of([stream.clone()]));
-        let mut behind = Feed::new(Arc::clone(&hub), Positions::of([stream.clone()]));
+        let mut live = HubFeed::new(Arc::clone(&hub), Positions::of([stream.clone()]));
+        let mut behind = HubFeed::new(Arc::clone(&hub), Positions::of([stream.clone()]));
         // As a listener of its own is answered.
         behind.take((&stream, 1), &batch, None);
         hub.live.take(&stream, 1, batch).await.unwrap();
@@ -604,7 +608,7 @@ mod tests {
         assert!(hub.live.ring.lock().read(0, 1).is_none());
         let mut last = 0;
         while last < COUNT {
-            let Piece { token, json, .. } = behind.next().await;
+            let HubPiece { token, json, .. } = behind.next().await;
             assert!(json.len() < JSON_BYTES + 10_000 && behind.ready.is_empty());
             let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
             assert_eq!(json["after"], last);
@@ -630,7 +634,7 @@ mod tests {
         let stream = Stream::parse("eu/prices").unwrap();
         hub.live.ring.lock().begin(&[(stream.clone(), Position { lineage: 1, seq: 0 })]);
         let others = (0..4_000).map(|n| Stream::parse(&format!("eu/{n}-{}", "x".repeat(50))).unwrap());
-        let mut feed = Feed::new(Arc::clone(&hub), Positions::of(others.chain([stream.clone()])));
+        let mut feed = HubFeed::new(Arc::clone(&hub), Positions::of(others.chain([stream.clone()])));
         let token = feed.begin().await;
         for after in 0..64 {
             let mut events = Writer::new(after);

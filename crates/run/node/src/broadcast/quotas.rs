@@ -9,12 +9,13 @@ use tailwater_access::network;
 use tailwater_broadcast::quota::{Meter, Quota};
 use tailwater_env::{Env, HashMap, Instant};
 
-/// Addresses that are remembered at most, and how often those are forgotten of which nothing is missing when there are as many.
+/// Addresses that are remembered at most, and how often those are forgotten of which nothing is missing when there are
+/// as many.
 const ADDRESSES_MAX: usize = 10_000;
 const TIDY: Duration = Duration::from_secs(1);
 
 /// A meter for each address that published lately.
-pub(super) struct Addresses {
+pub(super) struct QuotaAddresses {
     env: Env,
     quota: Quota,
     meters: Mutex<Meters>,
@@ -28,7 +29,7 @@ struct Meters {
     tidied: Instant,
 }
 
-impl Addresses {
+impl QuotaAddresses {
     pub(super) fn new(env: &Env, quota: Quota) -> Self {
         let now = env.now();
         let meters = Meters { of: HashMap::default(), others: Meter::new(quota, now), tidied: now };
@@ -87,7 +88,7 @@ mod tests {
     async fn the_addresses_of_a_network_of_ipv6_share_a_quota_and_one_of_ipv4_has_one_however_it_is_written()
     {
         let quota = Quota { events_per_s: 1, burst_s: 1.0, ..Quota::NONE };
-        let addresses = Addresses::new(&Env::real(), quota);
+        let addresses = QuotaAddresses::new(&Env::real(), quota);
         let may = |from: &str| addresses.admit(from.parse().unwrap()).is_ok();
         for spends in ["2001:db8::1", "::ffff:192.0.2.1"] {
             // So much that nothing is back soon.
@@ -100,7 +101,7 @@ mod tests {
     #[tokio::test]
     async fn addresses_beyond_those_that_are_remembered_share_a_quota() {
         let quota = Quota { events_per_s: 1, burst_s: 1.0, ..Quota::NONE };
-        let addresses = Addresses::new(&Env::real(), quota);
+        let addresses = QuotaAddresses::new(&Env::real(), quota);
         let address = |n: usize| IpAddr::V6(Ipv6Addr::from_bits((n as u128) << 64));
         for n in 0..2 * ADDRESSES_MAX {
             // So much that none of them is forgotten soon.

@@ -9,7 +9,7 @@ use tailwater_broadcast::{Batch, Position, Positions, Stream};
 
 /// What came, and as listeners are sent it.
 #[derive(Debug)]
-pub enum Item {
+pub enum RingItem {
     /// A batch, which is of this lineage of its stream's region.
     Events { stream: Stream, lineage: u64, batch: Batch, json: Bytes },
     /// A region has begun anew: what follows of its streams is of this lineage.
@@ -20,8 +20,8 @@ pub enum Item {
 
 /// A run of items. Older ones leave it, so that it holds at most `bytes_max`, or one item.
 #[derive(Debug)]
-pub struct Ring {
-    items: VecDeque<Arc<Item>>,
+pub struct EventRing {
+    items: VecDeque<Arc<RingItem>>,
     /// The place of the first item; places are never reused.
     first: u64,
     bytes: usize,
@@ -52,7 +52,7 @@ impl Span {
     }
 }
 
-impl Ring {
+impl EventRing {
     /// An empty one.
     pub fn new(bytes_max: usize) -> Self {
         Self {
@@ -100,9 +100,9 @@ impl Ring {
     }
 
     /// Adds what continues a stream, or that a region begins anew.
-    pub fn push(&mut self, item: Item) {
+    pub fn push(&mut self, item: RingItem) {
         match &item {
-            Item::Events { stream, lineage, batch, .. } => {
+            RingItem::Events { stream, lineage, batch, .. } => {
                 self.hear(stream.region(), *lineage);
                 let begins = Span::at(Position { lineage: *lineage, seq: batch.after });
                 let span = self.spans.entry(stream.clone()).or_insert(begins);
@@ -111,17 +111,16 @@ impl Ring {
                 }
                 span.end = batch.last;
             }
-            Item::Anew { region, lineage } => {
+            RingItem::Anew { region, lineage } => {
                 self.hear(region, *lineage);
                 self.spans.retain(|stream, _| stream.region() != region);
-                let is_of =
-                    |item: &Item| matches!(item, Item::Events { stream, .. } if stream.region() == region);
+                let is_of = |item: &RingItem| matches!(item, RingItem::Events { stream, .. } if stream.region() == region);
                 for old in self.items.iter_mut().filter(|item| is_of(item)) {
                     self.bytes -= size(old);
-                    *old = Arc::new(Item::Gone);
+                    *old = Arc::new(RingItem::Gone);
                 }
             }
-            Item::Gone => {}
+            RingItem::Gone => {}
         }
         self.bytes += size(&item);
         self.items.push_back(Arc::new(item));
@@ -129,7 +128,7 @@ impl Ring {
             let Some(old) = self.items.pop_front() else { return };
             self.first += 1;
             self.bytes -= size(&old);
-            if let Item::Events { stream, lineage, batch, .. } = &*old
+            if let RingItem::Events { stream, lineage, batch, .. } = &*old
                 && let Some(span) = self.spans.get_mut(stream).filter(|span| span.lineage == *lineage)
             {
                 span.start = batch.last;
@@ -137,8 +136,8 @@ impl Ring {
         }
     }
 
-    /// From which place on somebody at `positions` can read without a gap; `None` if it has to get closer first, or hear that a
-    /// region has begun anew. What is wanted from now on begins at the end.
+    /// From which place on somebody at `positions` can read without a gap; `None` if it has to get closer first, or
+    /// hear that a region has begun anew. What is wanted from now on begins at the end.
     pub fn join(&self, positions: &mut Positions) -> Option<u64> {
         let is_close = |(stream, span): (&Stream, &Span)| match positions.streams.get(stream) {
             Some(position) => span.has_what_follows(*position),
@@ -161,17 +160,17 @@ impl Ring {
     }
 
     /// The items from a place on; `None` if some of them have left.
-    pub fn read(&self, from: u64, count_max: usize) -> Option<Vec<Arc<Item>>> {
+    pub fn read(&self, from: u64, count_max: usize) -> Option<Vec<Arc<RingItem>>> {
         let skipped = usize::try_from(from.checked_sub(self.first)?).ok()?;
         Some(self.items.iter().skip(skipped).take(count_max).cloned().collect())
     }
 }
 
-fn size(item: &Item) -> usize {
+fn size(item: &RingItem) -> usize {
     match item {
-        Item::Events { batch, json, .. } => batch.bytes.len() + json.len() + 256,
-        Item::Anew { region, .. } => region.len() + 256,
-        Item::Gone => 0,
+        RingItem::Events { batch, json, .. } => batch.bytes.len() + json.len() + 256,
+        RingItem::Anew { region, .. } => region.len() + 256,
+        RingItem::Gone => 0,
     }
 }
 
@@ -182,17 +181,17 @@ mod tests {
     use super::*;
 
     /// Of lineage 1.
-    fn item(name: &str, after: u64, count: u64) -> Item {
+    fn item(name: &str, after: u64, count: u64) -> RingItem {
         item_of(1, name, after, count)
     }
 
-    fn item_of(lineage: u64, name: &str, after: u64, count: u64) -> Item {
+    fn item_of(lineage: u64, name: &str, after: u64, count: u64) -> RingItem {
         let mut writer = Writer::new(after);
         for _ in 0..count {
             writer.publish(&Content::default(), None).unwrap();
         }
         let stream = Stream::parse(name).unwrap();
-        Item::Events { stream, lineage, batch: writer.finish(0), json: Bytes::from_static(&[0; 744]) }
+        RingItem::Events { stream, lineage, batch: writer.finish(0), json: Bytes::from_static(&[0; 744]) }
     }
 
     fn at(name: &str, seq: u64) -> Positions {
@@ -204,10 +203,10 @@ mod tests {
         Positions { streams: [(Stream::parse(name).unwrap(), position)].into(), others: false }
     }
 
-    fn last(item: &Item) -> u64 {
+    fn last(item: &RingItem) -> u64 {
         match item {
-            Item::Events { batch, .. } => batch.last,
-            Item::Anew { .. } | Item::Gone => 0,
+            RingItem::Events { batch, .. } => batch.last,
+            RingItem::Anew { .. } | RingItem::Gone => 0,
         }
     }
 
@@ -217,7 +216,7 @@ mod tests {
 
     #[test]
     fn who_is_too_far_behind_can_not_join_until_it_is_close() {
-        let mut ring = Ring::new(3_500);
+        let mut ring = EventRing::new(3_500);
         assert_eq!(ring.join(&mut at("a/s", 0)), None);
         ring.begin(&begin("a/s", 10));
         assert_eq!(ring.join(&mut at("a/s", 9)), None);
@@ -237,7 +236,7 @@ mod tests {
 
     #[test]
     fn who_begins_now_begins_at_the_end_and_who_wants_all_has_to_have_all() {
-        let mut ring = Ring::new(1 << 20);
+        let mut ring = EventRing::new(1 << 20);
         ring.begin(&begin("a/s", 10));
         ring.push(item("a/s", 10, 2));
         let mut now = at("a/s", FROM_NOW);
@@ -251,10 +250,10 @@ mod tests {
 
     #[test]
     fn who_has_not_heard_that_a_region_began_anew_can_not_join_and_who_has_can_while_the_old_items_leave() {
-        let mut ring = Ring::new(3_500);
+        let mut ring = EventRing::new(3_500);
         ring.begin(&begin("a/s", 10));
         ring.push(item("a/s", 10, 2));
-        ring.push(Item::Anew { region: "a".to_owned(), lineage: 2 });
+        ring.push(RingItem::Anew { region: "a".to_owned(), lineage: 2 });
         assert_eq!(ring.join(&mut at("a/s", 12)), None);
         assert_eq!(ring.join(&mut at("a/other", 12)), None, "it has heard of no event of that stream");
         assert_eq!(ring.join(&mut at_of(2, "a/s", 0)), Some(0));
@@ -263,7 +262,7 @@ mod tests {
         assert_eq!(ring.join(&mut at_of(2, "a/s", 0)), Some(0));
         assert_eq!(ring.join(&mut at("a/s", 12)), None);
         assert!(
-            matches!(*ring.read(0, 1).unwrap()[0], Item::Gone),
+            matches!(*ring.read(0, 1).unwrap()[0], RingItem::Gone),
             "what was before is not kept for anybody"
         );
         ring.push(item_of(2, "a/s", 3, 3));

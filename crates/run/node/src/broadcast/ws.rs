@@ -35,7 +35,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::{CloseFrame, Frame};
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Error, Message};
 
-use super::hub::{Feed, Piece};
+use super::hub::{HubFeed, HubPiece};
 
 /// How long nothing is sent before a ping is.
 const HEARTBEAT: Duration = Duration::from_secs(10);
@@ -46,7 +46,7 @@ const CLOSING: Duration = Duration::from_secs(2);
 /// Bytes that are read while it does.
 const CLOSING_BYTES_MAX: usize = 1 << 20;
 
-type Socket = WebSocketStream<TokioIo<Upgraded>>;
+type EventSocket = WebSocketStream<TokioIo<Upgraded>>;
 
 /// What a request for a WebSocket needs to become one.
 pub(super) struct Upgrade {
@@ -106,7 +106,7 @@ fn has_token(headers: &HeaderMap, name: header::HeaderName, token: &str) -> bool
 pub(super) async fn serve(
     env: Env,
     on_upgrade: OnUpgrade,
-    feed: Feed,
+    feed: HubFeed,
     patience: Duration,
     mut stopping: watch::Receiver<()>,
     permit: OwnedSemaphorePermit,
@@ -116,7 +116,7 @@ pub(super) async fn serve(
         .max_message_size(Some(MESSAGE_BYTES_MAX))
         .max_frame_size(Some(MESSAGE_BYTES_MAX))
         .read_buffer_size(MESSAGE_BYTES_MAX);
-    let mut socket = Socket::from_raw_socket(TokioIo::new(upgraded), Role::Server, Some(config)).await;
+    let mut socket = EventSocket::from_raw_socket(TokioIo::new(upgraded), Role::Server, Some(config)).await;
     let ended = tokio::select! {
         ended = follow(&env, &mut socket, feed, patience) => ended,
         // Nobody sends anything: it completes when the server is dropped.
@@ -133,13 +133,18 @@ fn closing(code: CloseCode, reason: &'static str) -> CloseFrame {
 }
 
 /// What a client is sent next.
-enum Next {
+enum NextFrame {
     Begin(String),
-    Piece(Piece),
+    Piece(HubPiece),
 }
 
 /// Answers what the client is told at its end, if it is still there.
-async fn follow(env: &Env, socket: &mut Socket, mut feed: Feed, patience: Duration) -> Option<CloseFrame> {
+async fn follow(
+    env: &Env,
+    socket: &mut EventSocket,
+    mut feed: HubFeed,
+    patience: Duration,
+) -> Option<CloseFrame> {
     let (mut sink, mut source) = socket.split();
     let heard = Mutex::new(env.now());
     let sending = async {
@@ -147,18 +152,18 @@ async fn follow(env: &Env, socket: &mut Socket, mut feed: Feed, patience: Durati
         loop {
             let next = async {
                 match has_begun {
-                    true => Next::Piece(feed.next().await),
-                    false => Next::Begin(feed.begin().await),
+                    true => NextFrame::Piece(feed.next().await),
+                    false => NextFrame::Begin(feed.begin().await),
                 }
             };
             match env.timeout(HEARTBEAT, next).await {
-                Some(Next::Begin(token)) => {
+                Some(NextFrame::Begin(token)) => {
                     has_begun = true;
                     let begin = serde_json::json!({ "token": token }).to_string();
                     sink.send(Message::text(begin)).await.ok()?;
                     *heard.lock() = env.now();
                 }
-                Some(Next::Piece(piece)) => {
+                Some(NextFrame::Piece(piece)) => {
                     let [head, rest] = fragments(piece);
                     sink.feed(Message::Frame(head)).await.ok()?;
                     sink.send(Message::Frame(rest)).await.ok()?;
@@ -208,7 +213,7 @@ async fn listen(
 
 /// Says why it ends, and gives the client the time to read it: what it sent and nobody read would make the kernel
 /// throw away what it was sent.
-async fn close(mut socket: Socket, frame: CloseFrame) {
+async fn close(mut socket: EventSocket, frame: CloseFrame) {
     if socket.close(Some(frame)).await.is_err() {
         return;
     }
@@ -224,7 +229,7 @@ async fn close(mut socket: Socket, frame: CloseFrame) {
 }
 
 /// A batch's message. Its JSON is an object that is not empty.
-fn fragments(piece: Piece) -> [Frame; 2] {
+fn fragments(piece: HubPiece) -> [Frame; 2] {
     let head = format!("{{\"token\":\"{}\",", piece.token);
     let rest = piece.json.slice(1..);
     [
@@ -240,7 +245,7 @@ mod tests {
     #[test]
     fn the_two_fragments_are_one_object_and_the_second_is_shared() {
         let json = Bytes::from_static(b"{\"stream\":\"a/s\",\"after\":4}");
-        let [head, rest] = fragments(Piece { token: "t".into(), event: None, json: json.clone() });
+        let [head, rest] = fragments(HubPiece { token: "t".into(), event: None, json: json.clone() });
         assert!(!head.header().is_final && rest.header().is_final);
         assert_eq!(rest.payload().as_ptr(), json[1..].as_ptr());
         let whole = [head.payload(), rest.payload()].concat();

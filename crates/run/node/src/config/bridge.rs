@@ -42,30 +42,30 @@ pub enum BridgeStart {
 
 /// One end of a bridge.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum End {
+pub enum BridgeEnd {
     /// A stream of the log, by its name.
     Log(String),
     /// A broadcast stream.
     Broadcast(Stream),
 }
 
-impl fmt::Display for End {
+impl fmt::Display for BridgeEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            End::Log(name) => write!(f, "log:{name}"),
-            End::Broadcast(stream) => write!(f, "broadcast:{stream}"),
+            BridgeEnd::Log(name) => write!(f, "log:{name}"),
+            BridgeEnd::Broadcast(stream) => write!(f, "broadcast:{stream}"),
         }
     }
 }
 
-impl FromStr for End {
+impl FromStr for BridgeEnd {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once(':') {
-            Some(("log", name)) if !name.is_empty() => Ok(End::Log(name.to_owned())),
+            Some(("log", name)) if !name.is_empty() => Ok(BridgeEnd::Log(name.to_owned())),
             Some(("broadcast", name)) => {
-                Stream::parse(name).map(End::Broadcast).map_err(|error| format!("{text:?}: {error}"))
+                Stream::parse(name).map(BridgeEnd::Broadcast).map_err(|error| format!("{text:?}: {error}"))
             }
             _ => Err(format!("{text:?} is neither log:NAME nor broadcast:REGION/NAME")),
         }
@@ -74,15 +74,15 @@ impl FromStr for End {
 
 impl BridgeConfig {
     /// Its ends, if they are some.
-    pub fn ends(&self) -> Result<(End, End), String> {
+    pub fn ends(&self) -> Result<(BridgeEnd, BridgeEnd), String> {
         Ok((self.from.parse()?, self.to.parse()?))
     }
 
-    fn check(&self, broadcast: &BroadcastConfig) -> Result<(End, End), String> {
+    fn check(&self, broadcast: &BroadcastConfig) -> Result<(BridgeEnd, BridgeEnd), String> {
         let (from, to) = self.ends()?;
         let stream = match (&from, &to) {
-            (End::Log(_), End::Broadcast(stream)) => stream,
-            (End::Broadcast(stream), End::Log(_)) => stream,
+            (BridgeEnd::Log(_), BridgeEnd::Broadcast(stream)) => stream,
+            (BridgeEnd::Broadcast(stream), BridgeEnd::Log(_)) => stream,
             _ => return Err("one end has to be a log stream and the other one a broadcast stream".to_owned()),
         };
         if !broadcast.enabled {
@@ -92,7 +92,7 @@ impl BridgeConfig {
         if region != broadcast.region && !broadcast.regions.contains_key(region) {
             return Err(format!("region {region} is neither the node's own nor in [broadcast.regions]"));
         }
-        if matches!(from, End::Broadcast(_)) && !(self.collect.is_empty() && self.shards.is_empty()) {
+        if matches!(from, BridgeEnd::Broadcast(_)) && !(self.collect.is_empty() && self.shards.is_empty()) {
             return Err("collect and shards are for bridges from log streams".to_owned());
         }
         if !self.collect.is_empty() {
@@ -104,7 +104,7 @@ impl BridgeConfig {
 
 /// Whether bridges can be carried out; if not, which one can't and why.
 pub(super) fn check(bridges: &[BridgeConfig], broadcast: &BroadcastConfig) -> anyhow::Result<()> {
-    let mut onwards: BTreeMap<End, Vec<End>> = BTreeMap::new();
+    let mut onwards: BTreeMap<BridgeEnd, Vec<BridgeEnd>> = BTreeMap::new();
     for bridge in bridges {
         let (from, to) = bridge.check(broadcast).map_err(|why| {
             anyhow::anyhow!("[[bridge]] from = {:?}, to = {:?}: {why}", bridge.from, bridge.to)
@@ -125,7 +125,7 @@ pub(super) fn check(bridges: &[BridgeConfig], broadcast: &BroadcastConfig) -> an
                 bridge.to,
                 reached.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
             );
-            let more: Vec<End> = onwards.get(&reached[next]).into_iter().flatten().cloned().collect();
+            let more: Vec<BridgeEnd> = onwards.get(&reached[next]).into_iter().flatten().cloned().collect();
             reached.extend(more.into_iter().filter(|end| !reached.contains(end)).collect::<Vec<_>>());
             next += 1;
         }

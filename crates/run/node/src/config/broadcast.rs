@@ -24,11 +24,11 @@ pub struct BroadcastConfig {
     pub configuration: String,
     /// Whether this node has the region's events; if not, it only decides who is in the chain.
     pub replica: bool,
-    /// A replica of this region that says nothing for so many milliseconds is removed from the chain, as is one that does
-    /// not move on for five times as many, and a proxy that says nothing is not waited for.
+    /// A replica of this region that says nothing for so many milliseconds is removed from the chain, as is one that
+    /// does not move on for five times as many, and a proxy that says nothing is not waited for.
     pub silence_ms: u64,
-    /// The chain's last member, if it keeps its events in memory only or its disk is gone, is given up for another one after so long without a
-    /// sign of it, in milliseconds. For the node that decides the chain.
+    /// The chain's last member, if it keeps its events in memory only or its disk is gone, is given up for another one
+    /// after so long without a sign of it, in milliseconds. For the node that decides the chain.
     pub lost_ms: u64,
     /// How often a proxy tells the others how far it is, in milliseconds.
     pub advertise_ms: u64,

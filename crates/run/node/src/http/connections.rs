@@ -23,7 +23,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tailwater_access::Peer;
 use tailwater_env::{Complaints, Env};
-use tailwater_format::call::ErrorCode;
+use tailwater_format::call::CallErrorCode;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, oneshot, watch};
 
@@ -38,7 +38,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Who sent a request: an extension of it.
 #[derive(Clone, Debug)]
-pub struct Sender {
+pub struct ConnectionSender {
     /// From where.
     pub address: SocketAddr,
     /// The same in words, and on whose behalf.
@@ -131,7 +131,7 @@ pub async fn serve(
         // Best effort: without it the peer is dropped later.
         let _ = rustix::net::sockopt::set_tcp_user_timeout(&socket, timeout_ms);
         let routes = TowerToHyperService::new(routes.clone());
-        let sender = Sender { address: peer, peer: Arc::new(Peer::anonymous(peer.to_string())) };
+        let sender = ConnectionSender { address: peer, peer: Arc::new(Peer::anonymous(peer.to_string())) };
         let service = service_fn(move |mut request: hyper::Request<Incoming>| {
             request.extensions_mut().insert(sender.clone());
             routes.call(request)
@@ -181,7 +181,7 @@ async fn bound_body(State(bodies): State<Arc<Bodies>>, request: Request, next: N
     let (head, body) = request.into_parts();
     let too_long = || {
         let why = format!("the body is longer than {most} bytes: see body_bytes_max below {section}");
-        refused(StatusCode::PAYLOAD_TOO_LARGE, ErrorCode::Malformed, why)
+        refused(StatusCode::PAYLOAD_TOO_LARGE, CallErrorCode::Malformed, why)
     };
     let announced =
         head.headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
@@ -198,17 +198,17 @@ async fn bound_body(State(bodies): State<Arc<Bodies>>, request: Request, next: N
     let Ok(_room) = room.try_acquire_many(wanted as u32) else {
         let _ = env.timeout(timeout, discard(body)).await;
         let why = format!("too many bodies are under way: see bodies_bytes_max below {section}");
-        let mut answer = refused(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::Overloaded, why);
+        let mut answer = refused(StatusCode::SERVICE_UNAVAILABLE, CallErrorCode::Overloaded, why);
         answer.headers_mut().insert(header::RETRY_AFTER, header::HeaderValue::from_static("1"));
         return answer;
     };
     match env.timeout(timeout, to_bytes(body, most)).await {
         Some(Ok(bytes)) => next.run(Request::from_parts(head, Body::from(bytes))).await,
         Some(Err(error)) if is_too_long(&error) => too_long(),
-        Some(Err(error)) => refused(StatusCode::BAD_REQUEST, ErrorCode::Malformed, error.to_string()),
+        Some(Err(error)) => refused(StatusCode::BAD_REQUEST, CallErrorCode::Malformed, error.to_string()),
         None => {
             let why = format!("the body did not come within {timeout:?}");
-            refused(StatusCode::REQUEST_TIMEOUT, ErrorCode::Malformed, why)
+            refused(StatusCode::REQUEST_TIMEOUT, CallErrorCode::Malformed, why)
         }
     }
 }

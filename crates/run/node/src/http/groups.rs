@@ -11,7 +11,7 @@ use tailwater_format::Start;
 use tailwater_kafka::{Broker, GroupError, GroupInfo, MemberInfo, Reset, ShardLag};
 
 use super::target;
-use crate::Shared;
+use crate::NodeShared;
 use crate::api::{
     ErrorBody, GroupMemberView, GroupReset, GroupShardView, GroupSummary, GroupView, ResetGroup,
 };
@@ -46,9 +46,9 @@ impl From<JsonRejection> for Failed {
     }
 }
 
-type Answer<T> = Result<Json<T>, Failed>;
+type GroupsAnswer<T> = Result<Json<T>, Failed>;
 
-fn broker(shared: &Shared) -> Result<&Arc<Broker>, Failed> {
+fn broker(shared: &NodeShared) -> Result<&Arc<Broker>, Failed> {
     let off = || {
         let why = "there are no groups: Kafka's protocol is switched off ([kafka] enabled)".to_owned();
         Failed(StatusCode::NOT_FOUND, "unknown_group", why)
@@ -56,7 +56,7 @@ fn broker(shared: &Shared) -> Result<&Arc<Broker>, Failed> {
     shared.kafka.as_ref().map(|server| server.broker()).ok_or_else(off)
 }
 
-pub(super) async fn list(State(shared): State<Arc<Shared>>) -> Answer<Vec<GroupSummary>> {
+pub(super) async fn list(State(shared): State<Arc<NodeShared>>) -> GroupsAnswer<Vec<GroupSummary>> {
     let broker = broker(&shared)?;
     let mut groups = Vec::new();
     for name in broker.group_names() {
@@ -67,26 +67,26 @@ pub(super) async fn list(State(shared): State<Arc<Shared>>) -> Answer<Vec<GroupS
 }
 
 pub(super) async fn describe(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<NodeShared>>,
     Path(name): Path<String>,
-) -> Answer<GroupView> {
+) -> GroupsAnswer<GroupView> {
     Ok(Json(view(broker(&shared)?.describe_group(&name).await?)))
 }
 
 pub(super) async fn delete(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<NodeShared>>,
     Path(name): Path<String>,
-) -> Answer<serde_json::Value> {
+) -> GroupsAnswer<serde_json::Value> {
     broker(&shared)?.delete_group(&name).await?;
     tracing::info!(group = name, "deleted a group");
     Ok(Json(serde_json::json!({ "deleted": name })))
 }
 
 pub(super) async fn reset(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<NodeShared>>,
     Path(name): Path<String>,
     body: Result<Json<ResetGroup>, JsonRejection>,
-) -> Answer<Vec<GroupReset>> {
+) -> GroupsAnswer<Vec<GroupReset>> {
     let Json(ResetGroup { to, streams, dry_run }) = body?;
     let start = to.parse::<Start>();
     let start = start.map_err(|why| Failed(StatusCode::BAD_REQUEST, "malformed", why.to_string()))?;

@@ -6,8 +6,8 @@ use std::time::Duration;
 use tailwater_broadcast_server::disk::DiskStats;
 use tailwater_broadcast_server::{RegionSnapshot, Snapshot, StreamSnapshot};
 
-use super::{Page, TimesRead};
-use crate::Shared;
+use super::{MetricsPage, TimesRead};
+use crate::NodeShared;
 use crate::api::BridgeView;
 use crate::bridge::Bridges;
 
@@ -24,7 +24,7 @@ pub(super) struct BroadcastsRead {
 }
 
 impl BroadcastsRead {
-    pub(super) async fn of(shared: &Shared) -> Self {
+    pub(super) async fn of(shared: &NodeShared) -> Self {
         let snapshot = match &shared.broadcast {
             Some(broadcast) => broadcast.snapshot().await,
             None => None,
@@ -34,7 +34,7 @@ impl BroadcastsRead {
         Self { snapshot, throttled, bridges, streams_told_max: shared.streams_told_max }
     }
 
-    pub(super) fn tell(&self, page: &mut Page<'_>) -> fmt::Result {
+    pub(super) fn tell(&self, page: &mut MetricsPage<'_>) -> fmt::Result {
         let Some(read) = &self.snapshot else { return Ok(()) };
         page.gauge(
             "tailwater_broadcast_epoch",
@@ -91,7 +91,7 @@ impl BroadcastsRead {
         self.streams(&read.streams, page)
     }
 
-    fn bridges(&self, page: &mut Page<'_>) -> fmt::Result {
+    fn bridges(&self, page: &mut MetricsPage<'_>) -> fmt::Result {
         let of = |read_one: fn(&BridgeView) -> u64| {
             self.bridges
                 .iter()
@@ -108,7 +108,7 @@ impl BroadcastsRead {
         page.gauges("tailwater_bridge_lag", help, "bridge", self.bridges.iter().filter_map(known))
     }
 
-    fn streams(&self, streams: &[StreamSnapshot], page: &mut Page<'_>) -> fmt::Result {
+    fn streams(&self, streams: &[StreamSnapshot], page: &mut MetricsPage<'_>) -> fmt::Result {
         page.gauge("tailwater_broadcast_streams", "Streams of all regions.", streams.len() as u64)?;
         let told = &streams[..streams.len().min(self.streams_told_max)];
         let of = |read_one: fn(&StreamSnapshot) -> u64| {
@@ -143,7 +143,7 @@ impl BroadcastsRead {
     }
 }
 
-fn disk_of(disk: &DiskStats, page: &mut Page<'_>) -> fmt::Result {
+fn disk_of(disk: &DiskStats, page: &mut MetricsPage<'_>) -> fmt::Result {
     let bytes = "Bytes of the checkpoint and of the journal's files, those ready to be written included.";
     page.gauge("tailwater_broadcast_disk_bytes", bytes, disk.bytes)?;
     page.counter("tailwater_broadcast_checkpoints", "Checkpoints written.", disk.checkpoints)?;
@@ -162,7 +162,7 @@ fn disk_of(disk: &DiskStats, page: &mut Page<'_>) -> fmt::Result {
     page.histogram("tailwater_broadcast_journal_sync_seconds", "Time that a sync of it took.", &times)
 }
 
-fn delays(read: &Snapshot, page: &mut Page<'_>) -> fmt::Result {
+fn delays(read: &Snapshot, page: &mut MetricsPage<'_>) -> fmt::Result {
     let of = read.delays.iter().map(|(region, delays)| {
         let seconds = |end: Option<u64>| end.map_or(f64::INFINITY, |ms| ms as f64 / 1e3);
         let buckets = delays.buckets().map(|(end, count)| (seconds(end), count)).collect();
@@ -173,7 +173,7 @@ fn delays(read: &Snapshot, page: &mut Page<'_>) -> fmt::Result {
 }
 
 /// Listeners that share events with each other.
-fn region(of: RegionSnapshot, page: &mut Page<'_>) -> fmt::Result {
+fn region(of: RegionSnapshot, page: &mut MetricsPage<'_>) -> fmt::Result {
     let members = "Listeners that share events with each other, connected here.";
     page.gauge("tailwater_broadcast_region_members", members, of.members as u64)?;
     let view = "Those of them that are told first of what is new.";

@@ -4,18 +4,18 @@ use std::fmt;
 
 use tailwater_kafka::{GroupInfo, ShardLag};
 
-use super::Page;
-use crate::Shared;
+use super::MetricsPage;
+use crate::NodeShared;
 
 /// The groups, read for one page.
-pub(super) struct Groups {
+pub(super) struct GroupMetrics {
     count: usize,
     told: Vec<GroupInfo>,
     shards_max: usize,
 }
 
-impl Groups {
-    pub(super) async fn read(shared: &Shared) -> Self {
+impl GroupMetrics {
+    pub(super) async fn read(shared: &NodeShared) -> Self {
         let shards_max = shared.group_shards_told_max;
         let Some(server) = &shared.kafka else { return Self { count: 0, told: Vec::new(), shards_max } };
         let names = server.broker().group_names();
@@ -27,7 +27,7 @@ impl Groups {
         Self { count: names.len(), told, shards_max }
     }
 
-    pub(super) fn tell(&self, page: &mut Page<'_>) -> fmt::Result {
+    pub(super) fn tell(&self, page: &mut MetricsPage<'_>) -> fmt::Result {
         page.gauge("tailwater_groups", "Kafka's groups.", self.count as u64)?;
         let omitted = "Groups without series of their own: beyond metrics.groups_max, by name.";
         page.gauge("tailwater_groups_omitted", omitted, (self.count - self.told.len()) as u64)?;

@@ -4,7 +4,7 @@ use std::fs;
 
 /// The process, at one moment.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Process {
+pub struct ProcessMetrics {
     /// User and system time since it began.
     pub cpu_seconds: f64,
     /// Memory that is its own or mapped, cells included.
@@ -21,7 +21,7 @@ pub struct Process {
     pub start_seconds: f64,
 }
 
-impl Process {
+impl ProcessMetrics {
     /// Looks. What can't be read is 0: `/proc` may be hidden, and a page of metrics is no place to fail for that.
     #[allow(clippy::disallowed_methods)] // It is this very process.
     pub fn read() -> Self {
@@ -65,7 +65,7 @@ mod tests {
     fn a_line_of_the_kernel_is_understood_whatever_the_program_is_called() {
         let stat =
             "7 (a) b (c) S 1 7 7 0 -1 4194560 1 2 3 4 150 50 0 0 20 0 9 0 400 8192 3 18446744073709551615 1";
-        let process = Process::parse(stat, "cpu 1 2\nbtime 1000\n");
+        let process = ProcessMetrics::parse(stat, "cpu 1 2\nbtime 1000\n");
         assert_eq!(process.cpu_seconds, 200.0 / rustix::param::clock_ticks_per_second() as f64);
         assert_eq!((process.threads, process.virtual_bytes), (9, 8192));
         assert_eq!(process.resident_bytes, 3 * rustix::param::page_size() as u64);
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn this_process_uses_something_of_everything() {
-        let process = Process::read();
+        let process = ProcessMetrics::read();
         assert!(process.resident_bytes > 0 && process.virtual_bytes >= process.resident_bytes);
         assert!(process.fds_open >= 3 && process.threads >= 1);
         assert!(process.start_seconds > 1e9);

@@ -4,8 +4,8 @@ use std::fmt;
 
 use tailwater_queue::Figures;
 
-use super::Page;
-use crate::Shared;
+use super::MetricsPage;
+use crate::NodeShared;
 
 /// What the queues' owners say, asked before the page is written.
 pub(super) struct QueuesRead {
@@ -15,7 +15,7 @@ pub(super) struct QueuesRead {
 }
 
 impl QueuesRead {
-    pub(super) async fn of(shared: &Shared) -> Self {
+    pub(super) async fn of(shared: &NodeShared) -> Self {
         // A store that does not answer has nothing to tell.
         let all = shared.queues.all().await.unwrap_or_default();
         let mut figures = Vec::new();
@@ -32,7 +32,7 @@ impl QueuesRead {
 /// Name, help, and what it is.
 type Series = (&'static str, &'static str, fn(&Figures) -> u64);
 
-pub(super) fn queues(read: &QueuesRead, page: &mut Page<'_>) -> fmt::Result {
+pub(super) fn queues(read: &QueuesRead, page: &mut MetricsPage<'_>) -> fmt::Result {
     page.gauge("tailwater_queues", "Queues.", read.count as u64)?;
     let omitted = "Queues without series of their own: beyond metrics.queues_max, by account and name.";
     page.gauge(
@@ -78,7 +78,7 @@ pub(super) fn queues(read: &QueuesRead, page: &mut Page<'_>) -> fmt::Result {
     Ok(())
 }
 
-pub(super) fn sqs(shared: &Shared, page: &mut Page<'_>) -> fmt::Result {
+pub(super) fn sqs(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
     let Some(server) = &shared.sqs else { return Ok(()) };
     let stats = server.front().stats();
     page.gauge("tailwater_sqs_connections", "Connections of SQS's clients.", stats.connections)?;

@@ -7,20 +7,20 @@ fn at(ms: u64) -> Instant {
 }
 
 /// Nobody goes away.
-fn next(waiting: &mut Waiting<u32>, now: Instant) -> Next<u32> {
+fn next(waiting: &mut TurnsWaiting<u32>, now: Instant) -> NextTurn<u32> {
     waiting.next(now, |_| false)
 }
 
 /// Who gets the next turn, which it does not keep.
-fn served(waiting: &mut Waiting<u32>, bytes: u64) -> Option<(String, u32)> {
-    let Next::Begin { connection, who } = next(waiting, at(0)) else { return None };
+fn served(waiting: &mut TurnsWaiting<u32>, bytes: u64) -> Option<(String, u32)> {
+    let NextTurn::Begin { connection, who } = next(waiting, at(0)) else { return None };
     waiting.ended(at(0), &connection, bytes);
     Some((connection, who))
 }
 
 #[test]
 fn who_asks_for_much_gets_no_more_bytes_than_who_asks_for_one_read_at_a_time() {
-    let mut waiting = Waiting::new(1, 0, at(0));
+    let mut waiting = TurnsWaiting::new(1, 0, at(0));
     (0..100).for_each(|read| waiting.ask("greedy", 1_000, read));
     let (mut greedy, mut modest) = (0, 0);
     for read in 0..90 {
@@ -38,7 +38,7 @@ fn who_asks_for_much_gets_no_more_bytes_than_who_asks_for_one_read_at_a_time() {
 
 #[test]
 fn who_comes_later_has_no_turns_saved_up_and_each_one_s_reads_keep_their_order() {
-    let mut waiting = Waiting::new(1, 0, at(0));
+    let mut waiting = TurnsWaiting::new(1, 0, at(0));
     (0..6).for_each(|read| waiting.ask("a", 100, read));
     for read in 0..3 {
         assert_eq!(served(&mut waiting, 100), Some(("a".to_owned(), read)));
@@ -52,34 +52,34 @@ fn who_comes_later_has_no_turns_saved_up_and_each_one_s_reads_keep_their_order()
 
 #[test]
 fn no_more_read_at_a_time_than_may_and_a_turn_that_ends_is_the_next_one_s() {
-    let mut waiting = Waiting::new(2, 0, at(0));
+    let mut waiting = TurnsWaiting::new(2, 0, at(0));
     for name in ["a", "b", "c"] {
         waiting.ask(name, 1, 0);
     }
     let [first, second] = [(); 2].map(|()| next(&mut waiting, at(0)));
-    assert!(matches!((&first, &second), (Next::Begin { .. }, Next::Begin { .. })));
-    assert_eq!(next(&mut waiting, at(0)), Next::Nobody);
+    assert!(matches!((&first, &second), (NextTurn::Begin { .. }, NextTurn::Begin { .. })));
+    assert_eq!(next(&mut waiting, at(0)), NextTurn::Nobody);
     assert_eq!(waiting.count(|_| false), 1);
     waiting.ended(at(0), "a", 1);
-    assert_eq!(next(&mut waiting, at(0)), Next::Begin { connection: "c".to_owned(), who: 0 });
+    assert_eq!(next(&mut waiting, at(0)), NextTurn::Begin { connection: "c".to_owned(), who: 0 });
 }
 
 #[test]
 fn all_together_keep_to_the_rate() {
-    let mut waiting = Waiting::new(4, 1_000, at(0));
+    let mut waiting = TurnsWaiting::new(4, 1_000, at(0));
     (0..1_000).for_each(|read| waiting.ask(if read % 3 == 0 { "a" } else { "b" }, 100, read));
     let (mut now, mut bytes) = (at(0), 0);
     while now < at(10_000) {
         match next(&mut waiting, now) {
-            Next::Begin { connection, .. } => {
+            NextTurn::Begin { connection, .. } => {
                 waiting.ended(now, &connection, 100);
                 bytes += 100;
             }
-            Next::Later(at) => {
+            NextTurn::Later(at) => {
                 assert_eq!(waiting.later(now), Some(at));
                 now = at;
             }
-            Next::Nobody => panic!("there are more"),
+            NextTurn::Nobody => panic!("there are more"),
         }
     }
     // The rate for ten seconds, a second's worth at first, and one that is larger than what was left.
@@ -88,12 +88,12 @@ fn all_together_keep_to_the_rate() {
 
 #[test]
 fn who_is_gone_gets_no_turn_and_leaves_nothing_behind() {
-    let mut waiting = Waiting::new(1, 0, at(0));
+    let mut waiting = TurnsWaiting::new(1, 0, at(0));
     (0..3).for_each(|read| waiting.ask("a", 100, read));
     waiting.ask("b", 100, 9);
-    assert_eq!(waiting.next(at(0), |who| *who < 2), Next::Begin { connection: "a".to_owned(), who: 2 });
+    assert_eq!(waiting.next(at(0), |who| *who < 2), NextTurn::Begin { connection: "a".to_owned(), who: 2 });
     waiting.ended(at(0), "a", 100);
-    assert_eq!(waiting.next(at(0), |_| true), Next::Nobody);
+    assert_eq!(waiting.next(at(0), |_| true), NextTurn::Nobody);
     assert_eq!(waiting.count(|_| false), 0);
     waiting.ask("b", 100, 1);
     assert_eq!(served(&mut waiting, 100), Some(("b".to_owned(), 1)));

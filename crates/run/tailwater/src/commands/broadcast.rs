@@ -26,7 +26,8 @@ pub enum Command {
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
         output: Format,
     },
-    /// Show the node's place in its region's chain, what it has of each region and how long that took, and its counters.
+    /// Show the node's place in its region's chain, what it has of each region and how long that took, and its
+    /// counters.
     Stats {
         /// Form of the output.
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
@@ -39,11 +40,11 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
     let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     match command {
         Command::Publish(args) => {
-            let proxy = Proxy::of(server)?;
+            let proxy = ProxyFlags::of(server)?;
             runtime()?.block_on(publish::run(&proxy, args))
         }
         Command::Listen(args) => {
-            let proxy = Proxy::of(server)?;
+            let proxy = ProxyFlags::of(server)?;
             let streams = server.get("/v1/broadcast/streams")?;
             runtime()?.block_on(listen::run(&proxy, streams, args))
         }
@@ -53,13 +54,13 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
 }
 
 /// The proxy of the node's region, and where those of others are.
-struct Proxy {
+struct ProxyFlags {
     region: String,
     addresses: Vec<String>,
     others: BTreeMap<String, Vec<String>>,
 }
 
-impl Proxy {
+impl ProxyFlags {
     fn of(server: &Server) -> anyhow::Result<Self> {
         let view: BroadcastView = server.get("/v1/broadcast")?;
         let mut addresses = vec![view.address];

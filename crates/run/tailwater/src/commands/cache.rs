@@ -12,7 +12,7 @@ use tailwater_env::Env;
 use tailwater_node::api::CellView;
 use tailwater_node::backend::{BackendOptions, CellKind, ServedBackend};
 use tailwater_node::signal::StopSignals;
-use tailwater_node::{CellConfig, Config, LogFormat, Logging, thread_count};
+use tailwater_node::{CellSection, Config, LogFormat, Logging, thread_count};
 
 use crate::admin::Server;
 use crate::output::{self, Format};
@@ -103,7 +103,7 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
             );
             let kind = cell.kind();
             let defaults = Config::default();
-            let default: &CellConfig = match kind {
+            let default: &CellSection = match kind {
                 CellKind::Data => &defaults.data_cell,
                 CellKind::Metadata => &defaults.metadata_cell,
             };

@@ -98,9 +98,9 @@ struct JsonRecord<'a> {
     term: u32,
     timestamp_ms: i64,
     #[serde(flatten)]
-    key: format::Field<'a>,
+    key: format::TemplateField<'a>,
     #[serde(flatten)]
-    value: format::Field<'a>,
+    value: format::TemplateField<'a>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     headers: Vec<(&'a str, Option<String>)>,
 }
@@ -225,8 +225,8 @@ fn write_record(out: &mut impl Write, args: &Args, batch: &Batch, record: &Recor
         dlsn: batch.dlsn(record.offset).unwrap_or_default().to_string(),
         term: batch.term().0,
         timestamp_ms: record.timestamp_ms,
-        key: format::Field::key(record.key),
-        value: format::Field::value(record.value),
+        key: format::TemplateField::key(record.key),
+        value: format::TemplateField::value(record.value),
         headers: headers
             .map(|header| (header.key, header.value.map(|v| String::from_utf8_lossy(v).into_owned())))
             .collect(),

@@ -29,7 +29,7 @@ pub struct Args {
 /// How a check came out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Verdict {
+enum DoctorVerdict {
     Ok,
     /// It works, but not as well as it could.
     Warn,
@@ -40,19 +40,19 @@ enum Verdict {
 #[derive(Debug, Serialize)]
 struct Check {
     name: &'static str,
-    verdict: Verdict,
+    verdict: DoctorVerdict,
     found: String,
     /// What to do about it.
     mend: Option<String>,
 }
 
 impl Check {
-    fn new(name: &'static str, verdict: Verdict, found: impl Into<String>) -> Self {
+    fn new(name: &'static str, verdict: DoctorVerdict, found: impl Into<String>) -> Self {
         Self { name, verdict, found: found.into(), mend: None }
     }
 
     fn mend(mut self, mend: impl Into<String>) -> Self {
-        if self.verdict != Verdict::Ok {
+        if self.verdict != DoctorVerdict::Ok {
             self.mend = Some(mend.into());
         }
         self
@@ -79,9 +79,9 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             let mut table = output::table(&["", "check", "found"]);
             for check in &checks {
                 let verdict = match check.verdict {
-                    Verdict::Ok => "ok",
-                    Verdict::Warn => "warn",
-                    Verdict::Fail => "FAIL",
+                    DoctorVerdict::Ok => "ok",
+                    DoctorVerdict::Warn => "warn",
+                    DoctorVerdict::Fail => "FAIL",
                 };
                 table.add_row([verdict, check.name, &check.found]);
                 if let Some(mend) = &check.mend {
@@ -91,7 +91,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             output::print(&table)?;
         }
     }
-    let failed = checks.iter().filter(|check| check.verdict == Verdict::Fail).count();
+    let failed = checks.iter().filter(|check| check.verdict == DoctorVerdict::Fail).count();
     anyhow::ensure!(failed == 0, "{failed} of {} checks failed", checks.len());
     Ok(())
 }
@@ -104,11 +104,11 @@ fn shared_memory() -> Check {
             let mut read = [0; 2];
             region.write(region.len() - 2, b"ok");
             region.read(region.len() - 2, &mut read);
-            let verdict = if &read == b"ok" { Verdict::Ok } else { Verdict::Fail };
+            let verdict = if &read == b"ok" { DoctorVerdict::Ok } else { DoctorVerdict::Fail };
             Check::new(NAME, verdict, "64 MiB reserved, mapped and sealed")
         }
         Err(error) => {
-            Check::new(NAME, Verdict::Fail, format!("64 MiB can't be reserved, mapped and sealed: {error}")).mend(
+            Check::new(NAME, DoctorVerdict::Fail, format!("64 MiB can't be reserved, mapped and sealed: {error}")).mend(
                 "raise the memory limit, or lower capacity_bytes of the cells; in a container, allow the memfd_create \
                  system call; seals need Linux 5.1",
             )
@@ -120,19 +120,18 @@ fn sockets(dir: &std::path::Path) -> Check {
     const NAME: &str = "path of the sockets";
     let config = Config { data: dir.to_owned(), ..Config::default() };
     match config.check_sockets() {
-        Ok(()) => Check::new(NAME, Verdict::Ok, "short enough"),
-        Err(error) => {
-            Check::new(NAME, Verdict::Fail, error.to_string()).mend("choose another --data, or link to it")
-        }
+        Ok(()) => Check::new(NAME, DoctorVerdict::Ok, "short enough"),
+        Err(error) => Check::new(NAME, DoctorVerdict::Fail, error.to_string())
+            .mend("choose another --data, or link to it"),
     }
 }
 
 fn descriptors() -> Check {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
     let verdict = match limit {
-        0..1_024 => Verdict::Fail,
-        1_024..10_000 => Verdict::Warn,
-        _ => Verdict::Ok,
+        0..1_024 => DoctorVerdict::Fail,
+        1_024..10_000 => DoctorVerdict::Warn,
+        _ => DoctorVerdict::Ok,
     };
     Check::new("file descriptors", verdict, format!("{limit} allowed"))
         .mend("raise it: `ulimit -n 65536`, or LimitNOFILE=65536 in the systemd unit")
@@ -141,16 +140,16 @@ fn descriptors() -> Check {
 fn fsync(dir: &std::path::Path) -> Check {
     const NAME: &str = "append of 4 KiB + fdatasync";
     match fsync_times(dir) {
-        Err(error) => Check::new(NAME, Verdict::Fail, format!("{}: {error}", dir.display()))
+        Err(error) => Check::new(NAME, DoctorVerdict::Fail, format!("{}: {error}", dir.display()))
             .mend("choose a directory that can be written with --data"),
         Ok(mut times) => {
             times.sort();
             let (median, slow) = (times[times.len() / 2], times[times.len() * 99 / 100]);
             let verdict = match median {
                 // No disk that keeps its promise is this fast.
-                median if median < Duration::from_micros(5) => Verdict::Warn,
-                median if median > Duration::from_millis(10) => Verdict::Warn,
-                _ => Verdict::Ok,
+                median if median < Duration::from_micros(5) => DoctorVerdict::Warn,
+                median if median > Duration::from_millis(10) => DoctorVerdict::Warn,
+                _ => DoctorVerdict::Ok,
             };
             Check::new(NAME, verdict, format!("p50 {median:.0?}, p99 {slow:.0?}")).mend(
                 if median < Duration::from_millis(1) {
@@ -181,13 +180,13 @@ fn fsync_times(dir: &std::path::Path) -> std::io::Result<Vec<Duration>> {
 fn free_space(dir: &std::path::Path) -> Check {
     const NAME: &str = "free disk space";
     match rustix::fs::statvfs(dir) {
-        Err(error) => Check::new(NAME, Verdict::Fail, format!("{}: {error}", dir.display())),
+        Err(error) => Check::new(NAME, DoctorVerdict::Fail, format!("{}: {error}", dir.display())),
         Ok(stat) => {
             let free = stat.f_bavail.saturating_mul(stat.f_frsize);
             let verdict = match free {
-                0..0x2000_0000 => Verdict::Fail,
-                0x2000_0000..0x1_0000_0000 => Verdict::Warn,
-                _ => Verdict::Ok,
+                0..0x2000_0000 => DoctorVerdict::Fail,
+                0x2000_0000..0x1_0000_0000 => DoctorVerdict::Warn,
+                _ => DoctorVerdict::Ok,
             };
             let journal = Config::default().journal;
             let journal = output::bytes(journal.file_bytes * u64::from(journal.files_max));
@@ -204,7 +203,7 @@ fn congestion() -> Check {
     let (used, available) = (read("tcp_congestion_control"), read("tcp_available_congestion_control"));
     let has_cubic = available.split_whitespace().any(|name| name == "cubic");
     // The node asks for cubic on its own sockets, so only its absence is worth a word.
-    let verdict = if has_cubic || used.trim() == "cubic" { Verdict::Ok } else { Verdict::Warn };
+    let verdict = if has_cubic || used.trim() == "cubic" { DoctorVerdict::Ok } else { DoctorVerdict::Warn };
     Check::new(NAME, verdict, format!("{} (available: {})", used.trim(), available.trim()))
         .mend("load the cubic module: some others cap a loopback or data-centre stream near 10 Gbit/s")
 }
@@ -212,11 +211,13 @@ fn congestion() -> Check {
 fn io_uring() -> Check {
     let disabled = fs::read_to_string("/proc/sys/kernel/io_uring_disabled").unwrap_or_default();
     match disabled.trim() {
-        "0" => Check::new("io_uring", Verdict::Ok, "enabled"),
-        "" => {
-            Check::new("io_uring", Verdict::Warn, "the kernel does not say; epoll is used if it is missing")
-        }
-        _ => Check::new("io_uring", Verdict::Warn, "disabled: epoll is used")
+        "0" => Check::new("io_uring", DoctorVerdict::Ok, "enabled"),
+        "" => Check::new(
+            "io_uring",
+            DoctorVerdict::Warn,
+            "the kernel does not say; epoll is used if it is missing",
+        ),
+        _ => Check::new("io_uring", DoctorVerdict::Warn, "disabled: epoll is used")
             .mend("sysctl kernel.io_uring_disabled=0 lets TCP readers be served with less CPU"),
     }
 }
@@ -228,9 +229,9 @@ fn idle_wake() -> Check {
     let mut times = wake_times();
     times.sort();
     let Some(median) = times.get(times.len() / 2) else {
-        return Check::new(NAME, Verdict::Ok, "not measured: it takes two processors");
+        return Check::new(NAME, DoctorVerdict::Ok, "not measured: it takes two processors");
     };
-    let verdict = if *median > Duration::from_micros(30) { Verdict::Warn } else { Verdict::Ok };
+    let verdict = if *median > Duration::from_micros(30) { DoctorVerdict::Warn } else { DoctorVerdict::Ok };
     let check = Check::new(NAME, verdict, format!("p50 {median:.0?}, on a processor that is idle"));
     check.mend(if fs::read_to_string(POLL).is_ok_and(|ns| ns.trim() == "0") {
         format!(
@@ -242,8 +243,8 @@ fn idle_wake() -> Check {
     })
 }
 
-/// Each with the two threads on processors of their own: without that, the one that waits is mostly given the processor of the
-/// one that wakes it, which is awake. Empty if there is no second processor, or no thread can be started.
+/// Each with the two threads on processors of their own: without that, the one that waits is mostly given the processor
+/// of the one that wakes it, which is awake. Empty if there is no second processor, or no thread can be started.
 fn wake_times() -> Vec<Duration> {
     const TIMES: usize = 200;
     let Some([waker, waiter]) = two_processors() else { return Vec::new() };
@@ -293,7 +294,7 @@ fn clock() -> Check {
         .duration_since(std::time::SystemTime::UNIX_EPOCH)
         .map_or(0, |since| since.as_secs());
     if wall_s < year_2024_s {
-        return Check::new(NAME, Verdict::Fail, format!("{wall_s} s since 1970"))
+        return Check::new(NAME, DoctorVerdict::Fail, format!("{wall_s} s since 1970"))
             .mend("set the clock: timestamps and retention follow it");
     }
     let source = fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource")
@@ -303,7 +304,7 @@ fn clock() -> Check {
         std::hint::black_box(Instant::now());
     }
     let cost = start.elapsed() / 1_000;
-    let verdict = if cost > Duration::from_nanos(500) { Verdict::Warn } else { Verdict::Ok };
+    let verdict = if cost > Duration::from_nanos(500) { DoctorVerdict::Warn } else { DoctorVerdict::Ok };
     Check::new(NAME, verdict, format!("{}, {cost:.0?} a reading", source.trim()))
         .mend("a clock source that needs system calls slows every record: prefer tsc or kvm-clock")
 }
@@ -312,12 +313,12 @@ fn clock() -> Check {
 fn clock_synchronised(said: Option<&str>) -> Check {
     const NAME: &str = "clock synchronised";
     match said.map(str::trim) {
-        Some("yes") => Check::new(NAME, Verdict::Ok, "yes, as the kernel has it"),
-        Some("no") => Check::new(NAME, Verdict::Warn, "no, as the kernel has it").mend(
+        Some("yes") => Check::new(NAME, DoctorVerdict::Ok, "yes, as the kernel has it"),
+        Some("no") => Check::new(NAME, DoctorVerdict::Warn, "no, as the kernel has it").mend(
             "run chrony, ntpd or systemd-timesyncd: positions by time, and retention, follow the clock, and nodes that share \
              queues in Cassandra need theirs within clock_skew_ms",
         ),
-        _ => Check::new(NAME, Verdict::Ok, "not known: there is no timedatectl that says"),
+        _ => Check::new(NAME, DoctorVerdict::Ok, "not known: there is no timedatectl that says"),
     }
 }
 
@@ -355,9 +356,9 @@ mod tests {
             let check = clock_synchronised(said);
             (check.verdict, check.mend.is_some())
         };
-        assert_eq!(verdict(Some("yes\n")), (Verdict::Ok, false));
-        assert_eq!(verdict(Some("no\n")), (Verdict::Warn, true));
-        assert_eq!(verdict(Some("")), (Verdict::Ok, false));
-        assert_eq!(verdict(None), (Verdict::Ok, false));
+        assert_eq!(verdict(Some("yes\n")), (DoctorVerdict::Ok, false));
+        assert_eq!(verdict(Some("no\n")), (DoctorVerdict::Warn, true));
+        assert_eq!(verdict(Some("")), (DoctorVerdict::Ok, false));
+        assert_eq!(verdict(None), (DoctorVerdict::Ok, false));
     }
 }

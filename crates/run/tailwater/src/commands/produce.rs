@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use indicatif::ProgressBar;
 use serde::Serialize;
-use tailwater_client::{Ack, Client, Error, Partitioner, Producer, ProducerConfig};
+use tailwater_client::{Ack, Client, Error, Partitioner, Producer, ProducerSettings};
 use tailwater_env::Env;
-use tailwater_format::call::ErrorCode;
+use tailwater_format::call::CallErrorCode;
 
 use crate::admin::Server;
 use crate::lines::Lines;
@@ -78,7 +78,7 @@ async fn produce(address: &str, args: Args) -> anyhow::Result<()> {
     };
     let codec = args.codec.parse().map_err(|error| anyhow::anyhow!("{error}"))?;
     let deadline = Duration::from_millis(args.deadline_ms);
-    let config = ProducerConfig { partitioner, codec, deadline, ..Default::default() };
+    let config = ProducerSettings { partitioner, codec, deadline, ..Default::default() };
     let client = Client::connect(address).await?;
     let producer = client.producer(&args.name, config).await?;
     if let Some(shard) = args.shard {
@@ -151,7 +151,7 @@ async fn tell_trouble(producer: &Producer, progress: &ProgressBar) {
 }
 
 /// What tells one reason from another.
-fn kind(error: &Error) -> (std::mem::Discriminant<Error>, Option<ErrorCode>) {
+fn kind(error: &Error) -> (std::mem::Discriminant<Error>, Option<CallErrorCode>) {
     let code = match error {
         Error::Refused(refusal) => Some(refusal.code),
         _ => None,

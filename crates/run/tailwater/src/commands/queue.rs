@@ -13,7 +13,7 @@ use tailwater_client::Error;
 
 use crate::admin::Server;
 use crate::output::{self, Format};
-use client::{Client, Endpoint};
+use client::{Client, EndpointFlags};
 
 /// Messages of one batch.
 const BATCH: usize = 10;
@@ -25,7 +25,7 @@ const BATCH_BYTES: usize = 512 << 10;
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
-    endpoint: Endpoint,
+    endpoint: EndpointFlags,
     #[command(subcommand)]
     command: Command,
 }
@@ -52,11 +52,11 @@ pub enum Command {
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
         output: Format,
     },
-    /// Send messages: the given ones, the lines of standard input, or a file as one message. It ends at the first batch of
-    /// which something can't be sent, as an empty line, and says which that is and how many were sent.
-    Send(Send),
+    /// Send messages: the given ones, the lines of standard input, or a file as one message. It ends at the first batch
+    /// of which something can't be sent, as an empty line, and says which that is and how many were sent.
+    Send(SendArgs),
     /// Receive messages. Without --delete or --exec they are visible again after their timeout.
-    Receive(Receive),
+    Receive(ReceiveArgs),
     /// Look at messages without receiving them.
     Peek {
         /// The queue.
@@ -111,11 +111,12 @@ pub struct Create {
     /// A FIFO queue: messages with the same body within five minutes are one.
     #[arg(long, requires = "fifo")]
     deduplicate_by_content: bool,
-    /// Receive a random one of the oldest K visible messages: 1 for the best order, `auto` for as few as keep duplicates rare
-    /// where several front ends share the queue, `infinity` for no order at all. By default 1.
+    /// Receive a random one of the oldest K visible messages: 1 for the best order, `auto` for as few as keep
+    /// duplicates rare where several front ends share the queue, `infinity` for no order at all. By default 1.
     #[arg(long, value_name = "K")]
     order_hint: Option<tailwater_queue::OrderHint>,
-    /// Where queues are in Cassandra: how many replicas have to answer, `one` or `quorum`. By default as the node is configured.
+    /// Where queues are in Cassandra: how many replicas have to answer, `one` or `quorum`. By default as the node is
+    /// configured.
     #[arg(long, value_name = "LEVEL")]
     consistency: Option<tailwater_queue::Consistency>,
     /// How long a received message is invisible, in seconds. By default 30.
@@ -147,7 +148,7 @@ pub struct Create {
 
 /// Messages to be sent.
 #[derive(clap::Args)]
-pub struct Send {
+pub struct SendArgs {
     /// The queue.
     name: String,
     /// The messages; without any, each line of standard input is one.
@@ -174,7 +175,7 @@ pub struct Send {
 
 /// Messages to be received.
 #[derive(clap::Args)]
-pub struct Receive {
+pub struct ReceiveArgs {
     /// The queue.
     name: String,
     /// Most messages, ending when there are none; without it one, and with --exec it goes on for ever.
@@ -189,8 +190,8 @@ pub struct Receive {
     /// Delete them once they are printed.
     #[arg(long, conflicts_with = "exec")]
     delete: bool,
-    /// Run a command for each, with its body on standard input: delete it if that ends well, make it visible again if not.
-    /// For as long as the command runs the message stays invisible.
+    /// Run a command for each, with its body on standard input: delete it if that ends well, make it visible again if
+    /// not. For as long as the command runs the message stays invisible.
     #[arg(long, value_name = "COMMAND")]
     exec: Option<String>,
     /// Form of the output.
@@ -356,7 +357,7 @@ fn describe(client: &Client, name: &str, format: Format) -> anyhow::Result<()> {
     }
 }
 
-fn send(client: &Client, send: Send) -> anyhow::Result<()> {
+fn send(client: &Client, send: SendArgs) -> anyhow::Result<()> {
     let url = client.url(&send.name)?;
     let is_lines = send.file.is_none() && send.bodies.is_empty();
     let unit = if is_lines { "line" } else { "message" };
@@ -402,7 +403,7 @@ fn read_file(file: &std::path::Path) -> anyhow::Result<Vec<u8>> {
 struct Batch<'a> {
     client: &'a Client,
     url: &'a str,
-    send: &'a Send,
+    send: &'a SendArgs,
     /// What they are called where one can't be sent.
     unit: &'static str,
     entries: Vec<Value>,
@@ -485,7 +486,7 @@ impl Batch<'_> {
     }
 }
 
-fn receive(client: &Client, receive: Receive) -> anyhow::Result<()> {
+fn receive(client: &Client, receive: ReceiveArgs) -> anyhow::Result<()> {
     if let Some(command) = &receive.exec {
         return client.block_on(handle::work_off(client, &receive, command));
     }

@@ -15,8 +15,8 @@ use crate::support::{Node, wait_for};
 const REGIONS: usize = 4;
 /// Where each region's node is reached, in its namespace.
 const PORT: u16 = 9400;
-/// How often each region publishes: for a stream with many events another proxy that has more tells of a cut, for one with
-/// few its source's silence.
+/// How often each region publishes: for a stream with many events another proxy that has more tells of a cut, for one
+/// with few its source's silence.
 const EVERY_MS: [u64; REGIONS] = [5, 5, 50, 5];
 /// Events of each region that each of them has to get before the next thing happens.
 const EVENTS: usize = 20;

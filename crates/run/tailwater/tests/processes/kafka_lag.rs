@@ -1,5 +1,5 @@
-//! How far behind groups are in seconds, of records whose times are known: as it is described, listed, watched, and told
-//! at `/metrics`.
+//! How far behind groups are in seconds, of records whose times are known: as it is described, listed, watched, and
+//! told at `/metrics`.
 
 use bytes::Bytes;
 use serde_json::Value;

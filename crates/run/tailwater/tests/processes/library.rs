@@ -1,8 +1,8 @@
 //! The client library against a real node, as an application uses it.
 
 use crate::support::{Node, wait_for};
-use tailwater_client::{Client, ClientConfig, ConsumerConfig, Error, ProducerConfig, Start, Transport};
-use tailwater_format::call::ErrorCode;
+use tailwater_client::{Client, ClientConfig, ConsumerConfig, Error, ProducerSettings, Start, Transport};
+use tailwater_format::call::CallErrorCode;
 
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime")
@@ -15,7 +15,7 @@ fn explicit_transaction_ids_position_exactly_and_a_decreasing_one_is_refused() {
     node.run(&["stream", "create", "s"]);
     runtime().block_on(async {
         let client = Client::connect(&node.data).await.expect("connected");
-        let config = ProducerConfig { explicit_transaction_ids: true, ..ProducerConfig::default() };
+        let config = ProducerSettings { explicit_transaction_ids: true, ..ProducerSettings::default() };
         let producer = client.producer("s", config).await.expect("a producer");
         for id in [10, 20, 20, 35] {
             let value = format!("transaction {id}");
@@ -23,7 +23,7 @@ fn explicit_transaction_ids_position_exactly_and_a_decreasing_one_is_refused() {
         }
         let refused = producer.send_at(0, 34, None, b"too late").expect("room").await;
         let Err(Error::Refused(refusal)) = refused else { panic!("{refused:?}") };
-        assert_eq!(refusal.code, ErrorCode::TransactionIdDecreased);
+        assert_eq!(refusal.code, CallErrorCode::TransactionIdDecreased);
 
         for (wanted, first) in [(0, 0), (10, 0), (11, 1), (20, 1), (21, 3), (35, 3)] {
             let config = ConsumerConfig { start: Start::TransactionId(wanted), ..Default::default() };
@@ -42,7 +42,7 @@ fn a_consumer_knows_how_far_behind_it_is_in_each_shard() {
     node.run(&["stream", "create", "s", "--shards", "2"]);
     runtime().block_on(async {
         let client = Client::connect(&node.data).await.expect("connected");
-        let producer = client.producer("s", ProducerConfig::default()).await.expect("a producer");
+        let producer = client.producer("s", ProducerSettings::default()).await.expect("a producer");
         for number in 0..10 {
             producer.send_at(0, number, None, b"value").expect("room").await.expect("appended");
         }
@@ -101,7 +101,7 @@ fn another_node_s_cells_at_the_paths_that_a_node_tells_are_not_read_and_its_own_
     runtime().block_on(async {
         // By TCP, as from another host, where the same paths are its own node's.
         let client = Client::connect(&there.data).await.expect("connected");
-        let producer = client.producer("s", ProducerConfig::default()).await.expect("a producer");
+        let producer = client.producer("s", ProducerSettings::default()).await.expect("a producer");
         let config = ConsumerConfig { start: Start::Beginning, ..ConsumerConfig::default() };
         let mut consumer = client.consumer("s", config).await.expect("a consumer");
         for number in 0.. {
@@ -157,7 +157,7 @@ fn every_codec_comes_back_over_shared_memory_and_over_tcp() {
         let client = Client::connect(&node.data).await.expect("connected");
         let mut sent = Vec::new();
         for codec in Codec::ALL {
-            let config = ProducerConfig { codec, ..ProducerConfig::default() };
+            let config = ProducerSettings { codec, ..ProducerSettings::default() };
             let producer = client.producer("s", config).await.expect("a producer");
             for number in 0..200 {
                 let value = format!("{codec} {number} {}", "text that repeats ".repeat(10));
@@ -194,7 +194,7 @@ fn a_consumer_over_tcp_finds_the_cells_of_a_restarted_node_again() {
         let config = ClientConfig { transport: Transport::Tcp, ..ClientConfig::default() };
         let client = Client::connect_with(tailwater_env::Env::real(), &node.data, config).await;
         let client = client.expect("connected");
-        let producer = client.producer("s", ProducerConfig::default()).await.expect("a producer");
+        let producer = client.producer("s", ProducerSettings::default()).await.expect("a producer");
         let config = ConsumerConfig { start: Start::Beginning, ..ConsumerConfig::default() };
         let mut consumer = client.consumer("s", config).await.expect("a consumer");
         let mut sent: u64 = 0;
@@ -230,7 +230,7 @@ fn records_that_a_dying_node_may_have_taken_are_there_once_and_in_order() {
     // Sends without a pause while the node is killed again and again; every record must end acknowledged.
     let sending = runtime.spawn(async move {
         let client = Client::connect(&address).await.expect("connected");
-        let producer = client.producer("s", ProducerConfig::default()).await.expect("a producer");
+        let producer = client.producer("s", ProducerSettings::default()).await.expect("a producer");
         let mut acks = std::collections::VecDeque::new();
         let mut count = 0_u64;
         while !stopping.load(std::sync::atomic::Ordering::Relaxed) {

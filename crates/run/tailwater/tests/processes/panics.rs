@@ -1,5 +1,5 @@
-//! A panic ends a process that serves. What the operating system can refuse and the program can't do without, a thread, is
-//! what makes it panic here.
+//! A panic ends a process that serves. What the operating system can refuse and the program can't do without, a thread,
+//! is what makes it panic here.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;

@@ -86,8 +86,8 @@ async fn front_ends_share_queues(one: &SharedQueues, other: &SharedQueues) {
     assert!(matches!(refused, Err(QueueError::Unsupported(why)) if why.contains("quorum")));
 }
 
-/// Two front ends send to the same groups and receive from them, at the same time: each group stays in order, each id is one
-/// message, and a group is one receiver's at a time.
+/// Two front ends send to the same groups and receive from them, at the same time: each group stays in order, each id
+/// is one message, and a group is one receiver's at a time.
 async fn front_ends_share_groups(one: &SharedQueues, other: &SharedQueues) {
     let settings = Settings { fifo: Some(Fifo::default()), ..Settings::default() };
     let queue = one.create(QueueRecord::new("account", "groups.fifo", settings)).await.expect("created");

@@ -1,6 +1,6 @@
-//! Clients of Amazon SQS against the node, unmodified, one program for each below `tests/sqs/`: boto3, a new one, which speaks JSON,
-//! and an old one, which speaks Query; the AWS command line; the AWS SDKs for Java, Go and JavaScript. The node has an account, so what each of them signs is
-//! verified.
+//! Clients of Amazon SQS against the node, unmodified, one program for each below `tests/sqs/`: boto3, a new one, which
+//! speaks JSON, and an old one, which speaks Query; the AWS command line; the AWS SDKs for Java, Go and JavaScript. The
+//! node has an account, so what each of them signs is verified.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

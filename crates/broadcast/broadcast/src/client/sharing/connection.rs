@@ -9,8 +9,8 @@ use tailwater_env::{Env, Task};
 use tokio::sync::Semaphore;
 
 use super::LinkId;
-use super::inputs::{Input, Inputs};
-use super::outbox::{Written, outbox};
+use super::inputs::{Input, SharingInputs};
+use super::outbox::{OutboxWritten, outbox};
 use super::socket::{self, Door, ReadHalf, WriteHalf};
 use crate::client::link::{CLIENT, hello};
 use crate::frame::FrameReader;
@@ -31,7 +31,7 @@ pub(super) fn next_id() -> LinkId {
 }
 
 /// Takes connections until it is dropped; then they end. Those beyond `links_max` are closed at once.
-pub(super) async fn accept(env: Env, door: Door, me: Member, links_max: usize, inputs: Inputs) {
+pub(super) async fn accept(env: Env, door: Door, me: Member, links_max: usize, inputs: SharingInputs) {
     let room = Arc::new(Semaphore::new(links_max));
     let mut connections: Vec<(std::sync::Weak<()>, Task)> = Vec::new();
     loop {
@@ -62,7 +62,7 @@ async fn accepted(
     env: &Env,
     (reader, writer): (ReadHalf, WriteHalf),
     me: &Member,
-    inputs: &Inputs,
+    inputs: &SharingInputs,
 ) -> anyhow::Result<()> {
     let mut reader = FrameReader::new(reader).sparing();
     let opening = async {
@@ -88,8 +88,8 @@ pub(super) async fn dial(
     link: LinkId,
     (to, host_sockets): (Member, bool),
     me: Member,
-    written: Written,
-    inputs: Inputs,
+    written: OutboxWritten,
+    inputs: SharingInputs,
 ) {
     let opening = async {
         let (reader, writer) = socket::connect(&to, host_sockets).await?;
@@ -133,8 +133,8 @@ async fn run(
     link: LinkId,
     mut reader: FrameReader<ReadHalf>,
     writer: WriteHalf,
-    written: Written,
-    inputs: &Inputs,
+    written: OutboxWritten,
+    inputs: &SharingInputs,
 ) -> anyhow::Result<()> {
     let reading = async {
         let mut came = Vec::new();

@@ -1,5 +1,5 @@
-//! What owns the peer: it takes inputs, and does what follows. One task of its own looks after its clock, and waits for the
-//! application.
+//! What owns the peer: it takes inputs, and does what follows. One task of its own looks after its clock, and waits for
+//! the application.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use std::time::Duration;
 use tailwater_env::{Env, Instant, Task};
 use tokio::sync::mpsc;
 
-use super::inputs::{Input, Inputs, Shared};
-use super::links::{Gone, Links, Sent};
+use super::inputs::{Input, InputsShared, SharingInputs};
+use super::links::{LinkGone, LinkSent, Links};
 use super::outbox::{Outbox, outbox};
 use super::{LinkId, SharingStats, connection};
 use crate::batch::Batch;
@@ -18,7 +18,7 @@ use crate::limits::STREAMS_MAX;
 use crate::message::Message;
 use crate::name::Stream;
 use crate::positions::Position;
-use crate::region::{Member, Options, Output, Peer};
+use crate::region::{Member, Options, Peer, PeerOutput};
 
 /// Bytes of events that wait for the application after which nothing more is asked for.
 const UNREAD_BYTES_MAX: usize = 1 << 20;
@@ -40,13 +40,13 @@ pub(super) struct Core {
     host_sockets: bool,
     /// The last number of each stream that the listener began with or has.
     positions: BTreeMap<Stream, Position>,
-    outbox: Vec<Output>,
+    outbox: Vec<PeerOutput>,
     /// What waits for the application, and how many bytes of events that is.
     waiting: VecDeque<Came>,
     waiting_bytes: usize,
     reading: bool,
     events: mpsc::Sender<Came>,
-    inputs: Inputs,
+    inputs: SharingInputs,
     sweep_at_ms: u64,
     /// When its task looks at it next, and whether it does when the application has room.
     wakes_at: Instant,
@@ -56,10 +56,10 @@ pub(super) struct Core {
 }
 
 /// Ends a listener with its core's task, even with one that has not begun.
-pub(super) struct Ending(Arc<Shared>);
+pub(super) struct Ending(Arc<InputsShared>);
 
 impl Ending {
-    pub(super) fn of(shared: &Arc<Shared>) -> Self {
+    pub(super) fn of(shared: &Arc<InputsShared>) -> Self {
         Self(Arc::clone(shared))
     }
 }
@@ -110,7 +110,7 @@ impl Core {
         me: Member,
         options: Options,
         (links_max, host_sockets): (usize, bool),
-        (events, inputs): (mpsc::Sender<Came>, Inputs),
+        (events, inputs): (mpsc::Sender<Came>, SharingInputs),
     ) -> Self {
         Self {
             env: env.clone(),
@@ -274,7 +274,7 @@ impl Core {
     }
 
     /// A link is gone without a goodbye.
-    fn gone(&mut self, now_ms: u64, gone: Gone) {
+    fn gone(&mut self, now_ms: u64, gone: LinkGone) {
         let Some(peer) = &mut self.peer else { return };
         if gone.last {
             peer.disconnected(now_ms, gone.member, &mut self.outbox);
@@ -331,14 +331,14 @@ impl Core {
         while !self.outbox.is_empty() {
             for output in std::mem::take(&mut self.outbox) {
                 match output {
-                    Output::Send { to, message } => self.send(now_ms, to, Message::Region(message)),
-                    Output::Deliver { stream, lineage, batch } => {
+                    PeerOutput::Send { to, message } => self.send(now_ms, to, Message::Region(message)),
+                    PeerOutput::Deliver { stream, lineage, batch } => {
                         self.positions.insert(stream.clone(), Position { lineage, seq: batch.last });
                         self.waiting_bytes += weight(&batch);
                         self.waiting
                             .push_back(Came { received: Ok(Received::Events(stream, batch)), lineage });
                     }
-                    Output::Anew { region, lineage } => {
+                    PeerOutput::Anew { region, lineage } => {
                         tracing::warn!(
                             region,
                             "a region has begun anew: its streams' numbers are those of other events now, which come from the \
@@ -403,9 +403,9 @@ impl Core {
             self.links.dialled(now_ms, link, to, writer, task);
         }
         match self.links.send(now_ms, to, &message) {
-            Sent::Yes => {}
-            Sent::Full => peer.pause(now_ms, to, true, &mut self.outbox),
-            Sent::No => peer.disconnected(now_ms, to, &mut self.outbox),
+            LinkSent::Yes => {}
+            LinkSent::Full => peer.pause(now_ms, to, true, &mut self.outbox),
+            LinkSent::No => peer.disconnected(now_ms, to, &mut self.outbox),
         }
     }
 

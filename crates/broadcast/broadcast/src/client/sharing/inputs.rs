@@ -1,6 +1,6 @@
 //! What comes for the core, and from whom: whoever has something takes the core's lock, gives it all that there is, and
-//! carries out what follows, in its own task. So what a connection brings is dealt with, passed on and handed over without
-//! waking anybody else but the application.
+//! carries out what follows, in its own task. So what a connection brings is dealt with, passed on and handed over
+//! without waking anybody else but the application.
 
 use std::sync::{Arc, Weak};
 
@@ -17,7 +17,8 @@ use crate::region::Member;
 
 /// Something for the core.
 pub(super) enum Input {
-    /// The tail is there, or there again, and says where the listener begins, and in which regions anew: with their lineages.
+    /// The tail is there, or there again, and says where the listener begins, and in which regions anew: with their
+    /// lineages.
     Proxy {
         link: LinkId,
         proxy: Member,
@@ -36,9 +37,9 @@ pub(super) enum Input {
 }
 
 /// A core that several tasks use.
-pub(crate) struct Shared {
-    /// None once the listener has ended, which it does as well when something panics on the way: what that leaves behind is not
-    /// gone on with.
+pub(crate) struct InputsShared {
+    /// None once the listener has ended, which it does as well when something panics on the way: what that leaves
+    /// behind is not gone on with.
     pub(super) core: Mutex<Option<Box<Core>>>,
     /// The core's own task is to look at it: for its clock, or for the application.
     pub(super) wake: Notify,
@@ -46,13 +47,13 @@ pub(crate) struct Shared {
     pub(super) counted: Notify,
 }
 
-impl std::fmt::Debug for Shared {
+impl std::fmt::Debug for InputsShared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Shared")
     }
 }
 
-impl Shared {
+impl InputsShared {
     pub(super) fn new(core: Core) -> Self {
         Self { core: Mutex::new(Some(Box::new(core))), wake: Notify::new(), counted: Notify::new() }
     }
@@ -92,14 +93,14 @@ impl Shared {
 
 /// Where a connection's task gives the core its inputs. It does not keep the core alive.
 #[derive(Clone)]
-pub(super) struct Inputs(Weak<Shared>);
+pub(super) struct SharingInputs(Weak<InputsShared>);
 
 /// The listener has ended.
 pub(super) struct Ended;
 
-impl Inputs {
+impl SharingInputs {
     /// To a core that will be there.
-    pub(super) fn to(shared: &Weak<Shared>) -> Self {
+    pub(super) fn to(shared: &Weak<InputsShared>) -> Self {
         Self(Weak::clone(shared))
     }
 

@@ -16,8 +16,8 @@ use crate::region::AGAIN_MS;
 const UNREAD_BYTES_MAX: usize = 8 << 20;
 /// How long a link may leave unread what waits for it, in milliseconds.
 const STALLED_MS: u64 = 5_000;
-/// How long a link may be silent if its listener is in the view, and if it is not, in milliseconds. Whoever tells it of progress
-/// again would have to connect anew each time if that were shorter.
+/// How long a link may be silent if its listener is in the view, and if it is not, in milliseconds. Whoever tells it of
+/// progress again would have to connect anew each time if that were shorter.
 const IDLE_MS: (u64, u64) = (60_000, 2 * AGAIN_MS + 2_000);
 /// How long a goodbye may take to leave, in milliseconds.
 const BYE_MS: u64 = 1_000;
@@ -47,7 +47,7 @@ struct Link {
 
 /// What became of a message.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Sent {
+pub(super) enum LinkSent {
     /// It waits to be written.
     Yes,
     /// So does it, but nothing more should.
@@ -58,7 +58,7 @@ pub(super) enum Sent {
 
 /// A link that is gone.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Gone {
+pub(super) struct LinkGone {
     /// Whom it led to.
     pub(super) member: u64,
     /// Whether no other one leads there.
@@ -109,18 +109,18 @@ impl Links {
     }
 
     /// Sends something to a listener, with the next [`flush`](Self::flush).
-    pub(super) fn send(&mut self, now_ms: u64, member: u64, message: &Message) -> Sent {
-        let Some(id) = self.of.get(&member).and_then(|links| links.first()) else { return Sent::No };
-        let Some(link) = self.links.get_mut(id) else { return Sent::No };
+    pub(super) fn send(&mut self, now_ms: u64, member: u64, message: &Message) -> LinkSent {
+        let Some(id) = self.of.get(&member).and_then(|links| links.first()) else { return LinkSent::No };
+        let Some(link) = self.links.get_mut(id) else { return LinkSent::No };
         if self.unwritten.last() != Some(id) {
             self.unwritten.push(*id);
         }
         link.used_ms = now_ms;
         if link.writer.add(message) <= WAITING_BYTES_MAX || link.paused {
-            return Sent::Yes;
+            return LinkSent::Yes;
         }
         (link.paused, link.moved_ms) = (true, now_ms);
-        Sent::Full
+        LinkSent::Full
     }
 
     /// Writes what was sent, as far as the connections take it at once.
@@ -157,7 +157,7 @@ impl Links {
     }
 
     /// Forgets a link, which ends it if it stands.
-    pub(super) fn remove(&mut self, id: LinkId) -> Option<Gone> {
+    pub(super) fn remove(&mut self, id: LinkId) -> Option<LinkGone> {
         let link = self.links.remove(&id)?;
         let links = self.of.get_mut(&link.member)?;
         links.retain(|other| *other != id);
@@ -165,7 +165,7 @@ impl Links {
         if last {
             self.of.remove(&link.member);
         }
-        Some(Gone { member: link.member, last })
+        Some(LinkGone { member: link.member, last })
     }
 
     /// Ends a link of no use: its listener is told that this is no failure.
@@ -179,7 +179,7 @@ impl Links {
     }
 
     /// Ends links that nobody uses, and forgets those that are stuck; these are answered.
-    pub(super) fn sweep(&mut self, now_ms: u64, needed: impl Fn(u64) -> bool) -> Vec<Gone> {
+    pub(super) fn sweep(&mut self, now_ms: u64, needed: impl Fn(u64) -> bool) -> Vec<LinkGone> {
         self.ending.retain(|(since, _)| now_ms.saturating_sub(*since) < BYE_MS);
         let silent = |link: &Link| now_ms.saturating_sub(link.used_ms);
         let idle = self.links.iter().filter(|(_, link)| {
@@ -203,14 +203,14 @@ mod tests {
     use bytes::BytesMut;
 
     use super::*;
-    use crate::client::sharing::outbox::{Written, outbox};
+    use crate::client::sharing::outbox::{OutboxWritten, outbox};
 
     fn task() -> Task {
         Task::new(|| {})
     }
 
     /// What is to be written, if it is one message or none.
-    fn written(by: &Written) -> Option<Message> {
+    fn written(by: &OutboxWritten) -> Option<Message> {
         let bytes = by.take();
         (!bytes.is_empty()).then(|| Message::decode(bytes.slice(4..)).unwrap())
     }
@@ -221,13 +221,13 @@ mod tests {
         let ((in_, accepted), (out, dialled)) = (outbox(), outbox());
         links.accepted(0, 1, 7, in_);
         links.dialled(0, 2, 7, out, task());
-        assert_eq!(links.send(0, 7, &Message::Bye), Sent::Yes);
+        assert_eq!(links.send(0, 7, &Message::Bye), LinkSent::Yes);
         assert!(written(&dialled).is_some() && written(&accepted).is_none());
-        assert_eq!(links.remove(2), Some(Gone { member: 7, last: false }));
-        assert_eq!(links.send(0, 7, &Message::Bye), Sent::Yes);
+        assert_eq!(links.remove(2), Some(LinkGone { member: 7, last: false }));
+        assert_eq!(links.send(0, 7, &Message::Bye), LinkSent::Yes);
         assert!(written(&accepted).is_some());
-        assert_eq!(links.remove(1), Some(Gone { member: 7, last: true }));
-        assert_eq!(links.send(0, 7, &Message::Bye), Sent::No);
+        assert_eq!(links.remove(1), Some(LinkGone { member: 7, last: true }));
+        assert_eq!(links.send(0, 7, &Message::Bye), LinkSent::No);
     }
 
     #[test]
@@ -239,11 +239,11 @@ mod tests {
         links.accepted(0, 1, 7, writer);
         let mut full = 0;
         for _ in 0..WAITING_BYTES_MAX / size.len() + 9 {
-            full += u64::from(links.send(0, 7, &Message::Bye) == Sent::Full);
+            full += u64::from(links.send(0, 7, &Message::Bye) == LinkSent::Full);
         }
         assert_eq!(full, 1);
         assert_eq!(links.sweep(STALLED_MS, |_| true), []);
-        assert_eq!(links.sweep(STALLED_MS + 1, |_| true), [Gone { member: 7, last: true }]);
+        assert_eq!(links.sweep(STALLED_MS + 1, |_| true), [LinkGone { member: 7, last: true }]);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::LinkId;
-use super::inputs::{Input, Inputs};
+use super::inputs::{Input, SharingInputs};
 use super::socket::WriteHalf;
 use crate::message::Message;
 use crate::pieces::Pieces;
@@ -21,15 +21,15 @@ const WRITE_BYTES: usize = 256 << 10;
 
 /// Where the core puts messages. The connection ends when it is dropped.
 #[derive(Debug)]
-pub(super) struct Outbox(Arc<Shared>);
+pub(super) struct Outbox(Arc<OutboxShared>);
 
 /// The connection's side of it.
 #[derive(Debug)]
-pub(super) struct Written(Arc<Shared>);
+pub(super) struct OutboxWritten(Arc<OutboxShared>);
 
 #[derive(Debug, Default)]
-struct Shared {
-    waiting: Mutex<Waiting>,
+struct OutboxShared {
+    waiting: Mutex<OutboxWaiting>,
     /// Where it leads, once that is there.
     to: OnceLock<WriteHalf>,
     /// There is something for the connection's task to do.
@@ -37,7 +37,7 @@ struct Shared {
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct OutboxWaiting {
     pieces: Pieces,
     /// The core may write: the connection is there, and has taken all so far. Otherwise its task does.
     is_clear: bool,
@@ -46,13 +46,14 @@ struct Waiting {
 }
 
 /// The two ends of it.
-pub(super) fn outbox() -> (Outbox, Written) {
+pub(super) fn outbox() -> (Outbox, OutboxWritten) {
     let shared = Arc::default();
-    (Outbox(Arc::clone(&shared)), Written(shared))
+    (Outbox(Arc::clone(&shared)), OutboxWritten(shared))
 }
 
 impl Outbox {
-    /// Adds a message; how many bytes wait with it. It leaves with the next [`flush`](Self::flush) at the latest, if the connection takes it.
+    /// Adds a message; how many bytes wait with it. It leaves with the next [`flush`](Self::flush) at the latest, if
+    /// the connection takes it.
     pub(super) fn add(&self, message: &Message) -> usize {
         let mut waiting = self.0.waiting.lock();
         waiting.pieces.add(message);
@@ -80,7 +81,7 @@ impl Drop for Outbox {
     }
 }
 
-impl Written {
+impl OutboxWritten {
     /// Sends something that the connection's task itself has to say.
     pub(super) fn send(&self, message: &Message) {
         let mut waiting = self.0.waiting.lock();
@@ -88,12 +89,12 @@ impl Written {
         self.0.flush(&mut waiting);
     }
 
-    /// Writes to `to` what waited for it, and from then on what does not leave at once; the core hears when some of that has left.
-    /// Ends when the other end is dropped, and gives up what is left then.
+    /// Writes to `to` what waited for it, and from then on what does not leave at once; the core hears when some of
+    /// that has left. Ends when the other end is dropped, and gives up what is left then.
     ///
     /// # Errors
     /// What the system says when the connection has ended.
-    pub(super) async fn write(&self, link: LinkId, to: WriteHalf, inputs: &Inputs) -> io::Result<()> {
+    pub(super) async fn write(&self, link: LinkId, to: WriteHalf, inputs: &SharingInputs) -> io::Result<()> {
         let to = self.0.to.get_or_init(|| to);
         loop {
             let is_clear = {
@@ -127,8 +128,8 @@ impl Written {
     }
 }
 
-impl Shared {
-    fn flush(&self, waiting: &mut Waiting) {
+impl OutboxShared {
+    fn flush(&self, waiting: &mut OutboxWaiting) {
         let Some(to) = self.to.get().filter(|_| waiting.is_clear) else { return };
         // Of an error the task hears as well, when it tries.
         let _ = to.write_some(&mut waiting.pieces);

@@ -6,10 +6,10 @@ use std::time::Duration;
 use tailwater_env::Env;
 
 use super::connection;
-use super::inputs::{Ended, Input, Inputs};
+use super::inputs::{Ended, Input, SharingInputs};
 use super::outbox::outbox;
 use crate::client::asking::{Asking, Next};
-use crate::client::link::{self, CLIENT, End, Link};
+use crate::client::link::{self, CLIENT, Link, LinkEnd};
 use crate::message::Message;
 use crate::positions::Positions;
 use crate::region::Member;
@@ -24,7 +24,7 @@ pub(super) struct Proxy {
     /// Where the listener began; what "now" is once the tail has said it, and where a region has begun anew since.
     positions: Positions,
     ask_every: Duration,
-    inputs: Inputs,
+    inputs: SharingInputs,
 }
 
 impl Proxy {
@@ -34,7 +34,7 @@ impl Proxy {
         me: Member,
         positions: &Positions,
         ask_every: Duration,
-        inputs: Inputs,
+        inputs: SharingInputs,
     ) -> Self {
         Self { env: env.clone(), addresses, me, positions: positions.clone(), ask_every, inputs }
     }
@@ -42,7 +42,8 @@ impl Proxy {
     /// Runs until it is dropped, or the listener has ended.
     pub(super) async fn run(mut self) {
         loop {
-            match link::connect(&self.env, &self.addresses, (u128::from(self.me.id), CLIENT), End::Tail).await
+            match link::connect(&self.env, &self.addresses, (u128::from(self.me.id), CLIENT), LinkEnd::Tail)
+                .await
             {
                 Ok(link) => match self.serve(link).await {
                     Ok(Ended) => return,

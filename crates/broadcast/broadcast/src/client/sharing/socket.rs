@@ -1,6 +1,6 @@
-//! How two listeners are connected. In one network namespace, which is most often that of one host, they meet at an abstract Unix
-//! socket named after the one that is connected to: a message there takes the kernel half the time that TCP takes. All others
-//! connect through TCP. Whoever is there says who it is, one way or the other.
+//! How two listeners are connected. In one network namespace, which is most often that of one host, they meet at an
+//! abstract Unix socket named after the one that is connected to: a message there takes the kernel half the time that
+//! TCP takes. All others connect through TCP. Whoever is there says who it is, one way or the other.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;

@@ -6,10 +6,10 @@
 
 use crate::name::Stream;
 use crate::region::message::{Message, STANDING, UNFED};
-use crate::region::peer::Output;
-use crate::region::rng::Rng;
+use crate::region::peer::PeerOutput;
+use crate::region::rng::RegionRng;
 
-use super::{Deadline, Fetch, Fetcher, NOTHING};
+use super::{Deadline, Fetch, NOTHING, RegionFetcher};
 
 /// Milliseconds for which a member that did not want to feed this one, or stopped bringing anything, is not asked to.
 const REFUSED_MS: u64 = 5_000;
@@ -20,31 +20,31 @@ const HOPS_MAX: u8 = 32;
 
 /// A request of this client that stands, or is to.
 #[derive(Debug)]
-pub(super) struct Feed {
+pub(super) struct FetchFeed {
     pub(super) of: u64,
     /// Up to where it was answered.
     pub(super) after: u64,
     /// The feeder's.
     pub(super) hops: u8,
-    pub(super) due: Option<Due>,
+    pub(super) due: Option<FetchDue>,
 }
 
 /// What others have told of, and a feeder is to bring.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Due {
+pub(super) struct FetchDue {
     /// The last number of it.
     count: u64,
     /// Until when it may bring nothing of it, and at the latest, not all.
     pub(super) by: Deadline,
 }
 
-impl Due {
+impl FetchDue {
     pub(super) fn new(count: u64, now_ms: u64, timeout_ms: u64) -> Self {
         Self { count, by: Deadline::new(now_ms, timeout_ms) }
     }
 }
 
-impl Fetcher {
+impl RegionFetcher {
     /// As above, for a request that stands: it was answered up to `last`.
     pub(super) fn fed(
         &mut self,
@@ -53,14 +53,14 @@ impl Fetcher {
         from: u64,
         last: u64,
         hops: u8,
-        out: &mut Vec<Output>,
+        out: &mut Vec<PeerOutput>,
     ) -> u64 {
         let timeout_ms = self.timeout_ms();
         let (stream, lineage) = self.recv.named(index);
         let fetch = &mut self.streams[index];
         if let Some(wanted) = fetch.wanted.take_if(|wanted| wanted.of == from) {
             self.stats.moves += 1;
-            if let Some(old) = fetch.feed.replace(Feed { due: None, ..wanted }) {
+            if let Some(old) = fetch.feed.replace(FetchFeed { due: None, ..wanted }) {
                 out.push(take_back(stream.clone(), lineage, old.of));
             }
         }
@@ -93,9 +93,9 @@ impl Fetcher {
         }
     }
 
-    /// Moves to a member that is closer to the proxy than what feeds this one; not where others have too much to do, as what is on
-    /// its way would come twice.
-    pub(super) fn prefer(&mut self, now_ms: u64, index: usize, to: u64, hops: u8, out: &mut Vec<Output>) {
+    /// Moves to a member that is closer to the proxy than what feeds this one; not where others have too much to do, as
+    /// what is on its way would come twice.
+    pub(super) fn prefer(&mut self, now_ms: u64, index: usize, to: u64, hops: u8, out: &mut Vec<PeerOutput>) {
         let fetch = &self.streams[index];
         let Some(feed) = &fetch.feed else { return };
         let refuses = self.known.get(&to).is_none_or(|known| now_ms < known.refuses_until_ms);
@@ -112,11 +112,11 @@ impl Fetcher {
     }
 
     /// Asks a member to feed this one with what comes after a number.
-    fn want(&mut self, now_ms: u64, index: usize, of: u64, after: u64, out: &mut Vec<Output>) {
-        let due = Some(Due::new(STANDING, now_ms, self.timeout_ms()));
+    fn want(&mut self, now_ms: u64, index: usize, of: u64, after: u64, out: &mut Vec<PeerOutput>) {
+        let due = Some(FetchDue::new(STANDING, now_ms, self.timeout_ms()));
         let fetch = &mut self.streams[index];
         fetch.moves_at_ms = now_ms + MOVE_MS;
-        fetch.wanted = Some(Feed { of, after, hops: UNFED, due });
+        fetch.wanted = Some(FetchFeed { of, after, hops: UNFED, due });
         *(if of == self.proxy {
             &mut self.stats.requests_to_proxy
         } else {
@@ -125,17 +125,17 @@ impl Fetcher {
         let (stream, lineage) = self.recv.named(index);
         let bytes_max = self.options.request_bytes.min(u32::MAX as usize) as u32;
         let message = Message::Request { stream, lineage, after, up_to: STANDING, bytes_max };
-        out.push(Output::Send { to: of, message });
+        out.push(PeerOutput::Send { to: of, message });
     }
 
     /// Looks for one that feeds this client with what comes after a number: there is no gap before.
     pub(super) fn seek(
         &mut self,
         now_ms: u64,
-        rng: &mut Rng,
+        rng: &mut RegionRng,
         index: usize,
         after: u64,
-        out: &mut Vec<Output>,
+        out: &mut Vec<PeerOutput>,
     ) {
         let fetch = &self.streams[index];
         if self.options.feeds == 0 || fetch.feed.is_some() || fetch.wanted.is_some() {
@@ -180,8 +180,8 @@ impl Fetcher {
         &mut self,
         now_ms: u64,
         index: usize,
-        which: impl Fn(&Feed) -> bool,
-        out: &mut Vec<Output>,
+        which: impl Fn(&FetchFeed) -> bool,
+        out: &mut Vec<PeerOutput>,
     ) -> bool {
         let mut any = false;
         for feed in self.streams[index].take_feeds(which) {
@@ -198,7 +198,7 @@ impl Fetcher {
     }
 
     /// What was on its way from a member may be lost: if it feeds this one, it is asked to again.
-    pub(in crate::region) fn reconnected(&mut self, now_ms: u64, id: u64, out: &mut Vec<Output>) {
+    pub(in crate::region) fn reconnected(&mut self, now_ms: u64, id: u64, out: &mut Vec<PeerOutput>) {
         for index in 0..self.streams.len() {
             let fetch = &mut self.streams[index];
             let feed = fetch.take_feeds(|feed| feed.of == id).next();
@@ -214,7 +214,7 @@ impl Fetcher {
     }
 
     /// Takes back all requests that stand.
-    pub(super) fn take_back_all(&mut self, out: &mut Vec<Output>) {
+    pub(super) fn take_back_all(&mut self, out: &mut Vec<PeerOutput>) {
         for index in 0..self.streams.len() {
             for feed in self.streams[index].take_feeds(|_| true) {
                 let (stream, lineage) = self.recv.named(index);
@@ -225,19 +225,22 @@ impl Fetcher {
 }
 
 impl Fetch {
-    pub(super) fn feeds(&self) -> impl Iterator<Item = &Feed> {
+    pub(super) fn feeds(&self) -> impl Iterator<Item = &FetchFeed> {
         self.feed.iter().chain(&self.wanted)
     }
 
     /// Forgets those that match.
-    pub(super) fn take_feeds(&mut self, which: impl Fn(&Feed) -> bool) -> impl Iterator<Item = Feed> {
+    pub(super) fn take_feeds(
+        &mut self,
+        which: impl Fn(&FetchFeed) -> bool,
+    ) -> impl Iterator<Item = FetchFeed> {
         let taken = [self.feed.take_if(|feed| which(feed)), self.wanted.take_if(|feed| which(feed))];
         taken.into_iter().flatten()
     }
 }
 
 /// Takes back the request that stands with a member.
-pub(super) fn take_back(stream: Stream, lineage: u64, to: u64) -> Output {
+pub(super) fn take_back(stream: Stream, lineage: u64, to: u64) -> PeerOutput {
     let message = Message::Request { stream, lineage, after: STANDING, up_to: STANDING, bytes_max: 0 };
-    Output::Send { to, message }
+    PeerOutput::Send { to, message }
 }

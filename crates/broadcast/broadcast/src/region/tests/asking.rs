@@ -5,12 +5,15 @@ use super::*;
 #[test]
 fn one_whom_the_proxy_tells_asks_it_for_the_newest_part_and_the_others_for_the_rest() {
     let mut peer = Peer::new(member(10), member(PROXY), BTreeMap::new(), Options { feeds: 0, ..small() }, 1);
-    let notify =
-        |count| Message::Notify(vec![Progress { stream: stream(0), lineage: 0, held: 0, count, hops: 0 }]);
+    let notify = |count| {
+        Message::Notify(vec![RegionProgress { stream: stream(0), lineage: 0, held: 0, count, hops: 0 }])
+    };
     let history = History(BTreeMap::from([(stream(0), vec![false; 2_000])]), 0);
-    let asked = |out: &mut Vec<Output>| -> Vec<(u64, u64, u64)> {
+    let asked = |out: &mut Vec<PeerOutput>| -> Vec<(u64, u64, u64)> {
         let requests = out.drain(..).filter_map(|output| match output {
-            Output::Send { to, message: Message::Request { after, up_to, .. } } => Some((to, after, up_to)),
+            PeerOutput::Send { to, message: Message::Request { after, up_to, .. } } => {
+                Some((to, after, up_to))
+            }
             _ => None,
         });
         requests.collect()
@@ -44,10 +47,10 @@ fn others_that_answer_late_get_longer_until_they_answer_soon_again() {
     // Whoever tells of ten more is asked for them.
     let mut told = |peer: &mut Peer, now: u64, of: u64| {
         asked_for += 10;
-        let progress = Progress { stream: stream(0), lineage: 0, held: 0, count: asked_for, hops: 0 };
+        let progress = RegionProgress { stream: stream(0), lineage: 0, held: 0, count: asked_for, hops: 0 };
         peer.receive(now, of, Message::Notify(vec![progress]), &mut out);
         assert!(out.drain(..).any(
-            |output| matches!(output, Output::Send { to, message: Message::Request { .. } } if to == of)
+            |output| matches!(output, PeerOutput::Send { to, message: Message::Request { .. } } if to == of)
         ));
         asked_for
     };
@@ -83,7 +86,7 @@ fn fed_and_behind() -> Peer {
     let options = Options { request_timeout_ms: 500, ..small() };
     let mut peer = Peer::new(member(10), member(PROXY), BTreeMap::new(), options, 1);
     let tell = |peer: &mut Peer, now: u64, from: u64, count: u64| {
-        let progress = Progress { stream: stream(0), lineage: 0, held: 0, count, hops: 1 };
+        let progress = RegionProgress { stream: stream(0), lineage: 0, held: 0, count, hops: 1 };
         peer.receive(now, from, Message::Notify(vec![progress]), &mut Vec::new());
     };
     tell(&mut peer, 0, 11, 10);

@@ -28,7 +28,7 @@ fn what_another_client_says_of_a_later_lineage_is_asked_of_the_proxy_and_turns_n
     let mut peer = Peer::new(member(2), member(PROXY), BTreeMap::new(), small(), 1);
     let mut out = Vec::new();
     let told = |lineage, number| {
-        let progress = Progress { stream: stream(number), lineage, held: 0, count: 5, hops: 0 };
+        let progress = RegionProgress { stream: stream(number), lineage, held: 0, count: 5, hops: 0 };
         Message::Notify(vec![progress])
     };
     peer.receive(0, PROXY, told(3, 0), &mut out);
@@ -48,17 +48,17 @@ fn what_another_client_says_of_a_later_lineage_is_asked_of_the_proxy_and_turns_n
     for message in [told(u64::MAX, 0), events(u64::MAX), request, told(u64::MAX - 1, 1)] {
         peer.receive(0, 7, message, &mut out);
     }
-    let asks = |output: &&Output| {
-        matches!(output, Output::Send { to: PROXY, message: Message::Request { lineage: 3, .. } })
+    let asks = |output: &&PeerOutput| {
+        matches!(output, PeerOutput::Send { to: PROXY, message: Message::Request { lineage: 3, .. } })
     };
     assert_eq!(out.iter().filter(asks).count(), 1, "asked once: {out:?}");
-    assert!(!out.iter().any(|output| matches!(output, Output::Anew { .. })), "{out:?}");
+    assert!(!out.iter().any(|output| matches!(output, PeerOutput::Anew { .. })), "{out:?}");
     assert!(peer.hear(0, &stream(0), 3, &mut out), "it is where it was");
 
     // The proxy says so.
     out.clear();
     peer.receive(0, PROXY, events(4), &mut out);
-    let anew = Output::Anew { region: "eu".to_owned(), lineage: 4 };
+    let anew = PeerOutput::Anew { region: "eu".to_owned(), lineage: 4 };
     assert!(out.contains(&anew), "{out:?}");
     assert!(!peer.hear(0, &stream(0), 3, &mut out));
 }

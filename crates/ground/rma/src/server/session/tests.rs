@@ -67,20 +67,20 @@ impl Test {
         test
     }
 
-    fn send(&mut self, encode: impl FnOnce(&mut Vec<u8>)) -> Result<(), Ended> {
+    fn send(&mut self, encode: impl FnOnce(&mut Vec<u8>)) -> Result<(), SessionEnded> {
         let mut bytes = Vec::new();
         encode(&mut bytes);
         self.send_bytes(&bytes)
     }
 
-    fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), Ended> {
+    fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), SessionEnded> {
         self.step(|session, world| session.receive(bytes, world))
     }
 
     fn step(
         &mut self,
-        step: impl FnOnce(&mut Session, &mut World<'_>) -> Result<(), Ended>,
-    ) -> Result<(), Ended> {
+        step: impl FnOnce(&mut Session, &mut World<'_>) -> Result<(), SessionEnded>,
+    ) -> Result<(), SessionEnded> {
         let (calls, accepts, doorbell) = (&mut self.calls, self.accepts_calls, self.doorbell);
         let mut submit = |call| {
             if accepts {
@@ -111,13 +111,13 @@ impl Test {
     /// Its region has no file, so all of it is bytes, and in one piece.
     fn unsent(&self) -> &[u8] {
         match self.session.next_output() {
-            Some(Next::LastBytes(bytes)) => bytes,
+            Some(NextOutput::LastBytes(bytes)) => bytes,
             Some(other) => panic!("{other:?}"),
             None => &[],
         }
     }
 
-    fn pass(&mut self, time: Duration) -> Result<(), Ended> {
+    fn pass(&mut self, time: Duration) -> Result<(), SessionEnded> {
         self.now = self.now + time;
         self.session.look(self.doorbell, self.now);
         self.session.check_deadlines(self.now)
@@ -134,13 +134,13 @@ const SECOND: Duration = Duration::from_secs(1);
 fn who_does_not_say_hello_first_is_dropped() {
     let mut test = Test::new();
     let ended = test.send(|out| frame::encode_watch(out, 0, 0, SECOND));
-    assert_eq!(ended, Err(Ended::NoHello));
+    assert_eq!(ended, Err(SessionEnded::NoHello));
 }
 
 #[test]
 fn who_says_hello_twice_is_dropped() {
     let mut test = Test::greeted();
-    assert_eq!(test.send(|out| frame::encode_hello(out, 0)), Err(Ended::HelloAgain));
+    assert_eq!(test.send(|out| frame::encode_hello(out, 0)), Err(SessionEnded::HelloAgain));
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn who_speaks_only_other_versions_is_dropped() {
     let mut hello = Vec::new();
     frame::encode_hello(&mut hello, 0);
     hello[frame::HEADER_BYTES + 4..][..2].copy_from_slice(&[3, 9]);
-    assert_eq!(test.send_bytes(&hello), Err(Ended::Version { lowest: 3, highest: 9 }));
+    assert_eq!(test.send_bytes(&hello), Err(SessionEnded::Version { lowest: 3, highest: 9 }));
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn who_says_nothing_is_dropped_after_the_hello_deadline() {
     let mut test = Test::new();
     assert_eq!(test.session.next_deadline(), Some(Instant::default() + SECOND));
     assert_eq!(test.pass(SECOND / 2), Ok(()));
-    assert_eq!(test.pass(SECOND / 2), Err(Ended::Silent(SECOND)));
+    assert_eq!(test.pass(SECOND / 2), Err(SessionEnded::Silent(SECOND)));
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn who_stops_in_the_middle_of_a_frame_is_dropped() {
     test.send_bytes(&[1, 0]).expect("it could become a frame");
     assert_eq!(test.pass(SECOND), Ok(()));
     test.send_bytes(&[0]).expect("it could still");
-    assert_eq!(test.pass(SECOND), Err(Ended::HalfFrame(2 * SECOND)));
+    assert_eq!(test.pass(SECOND), Err(SessionEnded::HalfFrame(2 * SECOND)));
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn who_is_idle_is_dropped_unless_it_waits_for_something() {
     let answer = CallAnswer::Done(Bytes::new());
     test.session.call_answered(1, &answer, test.now).expect("it is small");
     test.take_all();
-    assert_eq!(test.pass(SECOND), Err(Ended::Idle(4 * SECOND)));
+    assert_eq!(test.pass(SECOND), Err(SessionEnded::Idle(4 * SECOND)));
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn who_takes_none_of_its_answers_is_dropped_and_who_takes_some_is_not() {
         // Asks for something now and then, so that it is not idle.
         test.send(|out| frame::encode_watch(out, 2, 0, SECOND)).expect("it is well-formed");
     }
-    assert_eq!(test.pass(3 * SECOND), Err(Ended::NotReading(3 * SECOND)));
+    assert_eq!(test.pass(3 * SECOND), Err(SessionEnded::NotReading(3 * SECOND)));
 }
 
 fn test_op(len: u32) -> ReadOp {
@@ -221,7 +221,7 @@ fn a_batch_that_asks_for_more_than_a_frame_may_bring_is_dropped() {
     let mut test = Test::greeted();
     let ops = vec![test.op(1 << 20); 5];
     let ended = test.send(|out| frame::encode_read(out, 1, &ops));
-    assert_eq!(ended, Err(Ended::BatchTooLarge(5 << 20)));
+    assert_eq!(ended, Err(SessionEnded::BatchTooLarge(5 << 20)));
 }
 
 #[test]
@@ -287,5 +287,5 @@ fn who_leaves_too_many_call_answers_unread_is_dropped() {
         test.send(|out| encode_call(out, id, 0, b"")).expect("it is well-formed");
     }
     let ended = (0..fit).find_map(|id| test.session.call_answered(id, &answer, test.now).err());
-    assert!(matches!(ended, Some(Ended::Unread(_))), "{ended:?}");
+    assert!(matches!(ended, Some(SessionEnded::Unread(_))), "{ended:?}");
 }

@@ -6,7 +6,7 @@ use super::*;
 
 /// A topic of one partition that flushes when it has so many bytes.
 async fn gathers(log: &Log, name: &str, flush_bytes: u32) -> StreamId {
-    let config = StreamConfig { flush: Flush::EveryMs(60_000), flush_bytes, ..Default::default() };
+    let config = StreamConfig { flush: FlushPolicy::EveryMs(60_000), flush_bytes, ..Default::default() };
     log.create_stream(name, config).await.expect("new").id
 }
 
@@ -15,7 +15,7 @@ fn produce_to(topics: &[(&str, usize)], timeout_ms: i32) -> Bytes {
     let topic_data = topics.iter().map(|(name, bytes)| {
         let mut batch = BatchBuilder::new();
         batch.append(None, Some(&vec![7; *bytes]), &[], Env::real().wall_ms()).expect("small");
-        let records = Records(vec![batch.finish(Codec::None)]);
+        let records = RecordsBytes(vec![batch.finish(Codec::None)]);
         let partition_data = vec![PartitionProduceData { index: 0, records }];
         TopicProduceData { name: (*name).to_owned(), partition_data, ..Default::default() }
     });

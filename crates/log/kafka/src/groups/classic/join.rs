@@ -6,7 +6,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use tailwater_env::Instant;
 
-use super::{ClassicGroup, Member, Output, Phase, Ticket, common_protocols, pending_bytes, protocols_bytes};
+use super::{
+    ClassicGroup, ClassicOutput, ClassicPhase, Member, Ticket, common_protocols, pending_bytes,
+    protocols_bytes,
+};
 use crate::errors::ErrorCode;
 use crate::groups::bounds::{NAME_BYTES_MAX, PROTOCOLS_MAX, Who};
 use crate::messages::membership::{JoinGroupResponse, JoinGroupResponseMember};
@@ -61,15 +64,15 @@ impl Join {
 
 impl ClassicGroup {
     /// A member joins; the answer comes when the others have, or time is over.
-    pub fn join(&mut self, now: Instant, join: Join, ticket: Ticket, out: &mut Vec<Output>) {
+    pub fn join(&mut self, now: Instant, join: Join, ticket: Ticket, out: &mut Vec<ClassicOutput>) {
         let refuse = |error: ErrorCode, member_id: &str| {
             let member_id = member_id.to_owned();
-            Output::Join(
+            ClassicOutput::Join(
                 ticket,
                 JoinGroupResponse { error_code: error.number(), member_id, ..Default::default() },
             )
         };
-        if self.phase == Phase::Dead {
+        if self.phase == ClassicPhase::Dead {
             out.push(refuse(ErrorCode::CoordinatorNotAvailable, &join.member_id));
         } else if !self.limits.session_ms.contains(&join.session_ms) {
             out.push(refuse(ErrorCode::InvalidSessionTimeout, &join.member_id));
@@ -100,7 +103,7 @@ impl ClassicGroup {
         }
     }
 
-    fn join_new(&mut self, now: Instant, join: Join, ticket: Ticket, out: &mut Vec<Output>) {
+    fn join_new(&mut self, now: Instant, join: Join, ticket: Ticket, out: &mut Vec<ClassicOutput>) {
         let id = join.new_id.clone();
         debug_assert!(!self.members.contains_key(&id) && !self.pending.contains_key(&id), "it is new");
         let known = join.instance.as_ref().and_then(|instance| self.instances.get(instance).cloned());
@@ -110,7 +113,7 @@ impl ClassicGroup {
             self.pending.insert(id.clone(), now + millis(join.session_ms));
             let error_code = ErrorCode::MemberIdRequired.number();
             let answer = JoinGroupResponse { error_code, member_id: id, ..Default::default() };
-            out.push(Output::Join(ticket, answer));
+            out.push(ClassicOutput::Join(ticket, answer));
         } else {
             self.add(now, id, join, ticket, out);
         }
@@ -118,31 +121,31 @@ impl ClassicGroup {
 
     /// A member that is known joins: because it was told to, because it wants something else than before, or because
     /// it did not get the answer.
-    fn join_again(&mut self, now: Instant, join: Join, ticket: Ticket, out: &mut Vec<Output>) {
+    fn join_again(&mut self, now: Instant, join: Join, ticket: Ticket, out: &mut Vec<ClassicOutput>) {
         let id = join.member_id.clone();
         let is_leader = self.leader.as_ref() == Some(&id);
         let is_same = self.members.get(&id).is_some_and(|member| member.protocols == join.protocols);
         let knows_already = match self.phase {
-            Phase::Completing => is_same,
+            ClassicPhase::Completing => is_same,
             // A leader joins again to have things assigned anew.
-            Phase::Stable => is_same && !is_leader,
+            ClassicPhase::Stable => is_same && !is_leader,
             _ => false,
         };
         if knows_already {
             self.touch(now, &id);
             let members = if is_leader { self.members_for_leader() } else { Vec::new() };
-            out.push(Output::Join(ticket, JoinGroupResponse { members, ..self.joined(&id) }));
+            out.push(ClassicOutput::Join(ticket, JoinGroupResponse { members, ..self.joined(&id) }));
             return;
         }
         self.update(now, &id, join, ticket, out);
         self.prepare_or_complete(now, out);
     }
 
-    fn add(&mut self, now: Instant, id: String, join: Join, ticket: Ticket, out: &mut Vec<Output>) {
+    fn add(&mut self, now: Instant, id: String, join: Join, ticket: Ticket, out: &mut Vec<ClassicOutput>) {
         if self.members.is_empty() {
             self.protocol_type = Some(join.protocol_type);
         }
-        if let Phase::Preparing { initial: Some(initial), .. } = &mut self.phase {
+        if let ClassicPhase::Preparing { initial: Some(initial), .. } = &mut self.phase {
             initial.grew = true;
         }
         if let Some(instance) = &join.instance {
@@ -169,7 +172,7 @@ impl ClassicGroup {
     }
 
     /// What a member says of itself now, and the ticket that it waits with.
-    fn update(&mut self, now: Instant, id: &str, join: Join, ticket: Ticket, out: &mut Vec<Output>) {
+    fn update(&mut self, now: Instant, id: &str, join: Join, ticket: Ticket, out: &mut Vec<ClassicOutput>) {
         let Some(member) = self.members.get_mut(id) else { return };
         member.client_id = join.client_id;
         member.client_host = join.client_host;
@@ -179,7 +182,7 @@ impl ClassicGroup {
         member.deadline = now + member.session;
         if let Some(before) = member.joining.replace(ticket) {
             // It asked twice; whoever still waits for the first answer asks again.
-            out.push(Output::Join(before, join_error(ErrorCode::RebalanceInProgress, id)));
+            out.push(ClassicOutput::Join(before, join_error(ErrorCode::RebalanceInProgress, id)));
         }
     }
 
@@ -192,16 +195,16 @@ impl ClassicGroup {
         id: String,
         join: Join,
         ticket: Ticket,
-        out: &mut Vec<Output>,
+        out: &mut Vec<ClassicOutput>,
     ) {
         let leader_before = self.leader.clone().unwrap_or_default();
         let skips_assignment = join.skips_assignment;
         let Some(mut member) = self.members.remove(before) else { return };
         if let Some(ticket) = member.joining.take() {
-            out.push(Output::Join(ticket, join_error(ErrorCode::FencedInstanceId, before)));
+            out.push(ClassicOutput::Join(ticket, join_error(ErrorCode::FencedInstanceId, before)));
         }
         if let Some(ticket) = member.syncing.take() {
-            out.push(Output::Sync(ticket, super::sync_error(ErrorCode::FencedInstanceId)));
+            out.push(ClassicOutput::Sync(ticket, super::sync_error(ErrorCode::FencedInstanceId)));
         }
         if let Some(instance) = &member.instance {
             self.instances.insert(instance.clone(), id.clone());
@@ -211,7 +214,7 @@ impl ClassicGroup {
         }
         self.members.insert(id.clone(), member);
         self.update(now, &id, join, ticket, out);
-        if self.phase != Phase::Stable || self.select_protocol() != self.protocol {
+        if self.phase != ClassicPhase::Stable || self.select_protocol() != self.protocol {
             self.prepare_or_complete(now, out);
             return;
         }
@@ -228,7 +231,7 @@ impl ClassicGroup {
             // Told of another leader, it won't assign anything.
             false => JoinGroupResponse { leader: leader_before, ..self.joined(&id) },
         };
-        out.push(Output::Join(ticket, answer));
+        out.push(ClassicOutput::Join(ticket, answer));
     }
 
     /// The answer to who is in this generation; the leader is told of the members too.

@@ -1,4 +1,5 @@
-//! How the members of a group come from the classic protocol to KIP-848's, and back: as consumers, which they have to be.
+//! How the members of a group come from the classic protocol to KIP-848's, and back: as consumers, which they have to
+//! be.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use tailwater_env::Instant;
 use tailwater_kafka_wire::consumer::{self, Assigned, Assignment, encode};
 
 use super::join::join_error;
-use super::{ClassicGroup, Limits, Member, Output, Phase, sync_error};
+use super::{ClassicGroup, ClassicOutput, ClassicPhase, Limits, Member, sync_error};
 use crate::errors::ErrorCode;
 
 /// A member that is a consumer.
@@ -27,13 +28,13 @@ pub(crate) struct Consumer {
 }
 
 impl ClassicGroup {
-    /// Its members as consumers; `None` if they are none, or say so in a form that is not known. Left out are those that
-    /// have not heard of their id yet: they come again with another one.
+    /// Its members as consumers; `None` if they are none, or say so in a form that is not known. Left out are those
+    /// that have not heard of their id yet: they come again with another one.
     ///
     /// A member has what it was assigned, and what it said when it joined that it had: one that rebalances
     /// cooperatively may be about to give that up, but has not.
     pub fn consumers(&self) -> Option<Vec<Consumer>> {
-        if self.phase == Phase::Dead || !self.is_of_consumers() {
+        if self.phase == ClassicPhase::Dead || !self.is_of_consumers() {
             return None;
         }
         let unheard = |member: &Member| member.fresh && member.instance.is_none() && member.joining.is_some();
@@ -62,13 +63,13 @@ impl ClassicGroup {
     }
 
     /// Has all who wait for an answer join again: they are members of another group by then.
-    pub fn give_up_waiting(&mut self, out: &mut Vec<Output>) {
+    pub fn give_up_waiting(&mut self, out: &mut Vec<ClassicOutput>) {
         for (id, member) in &mut self.members {
             if let Some(ticket) = member.joining.take() {
-                out.push(Output::Join(ticket, join_error(ErrorCode::RebalanceInProgress, id)));
+                out.push(ClassicOutput::Join(ticket, join_error(ErrorCode::RebalanceInProgress, id)));
             }
             if let Some(ticket) = member.syncing.take() {
-                out.push(Output::Sync(ticket, sync_error(ErrorCode::RebalanceInProgress)));
+                out.push(ClassicOutput::Sync(ticket, sync_error(ErrorCode::RebalanceInProgress)));
             }
         }
     }
@@ -79,7 +80,7 @@ impl ClassicGroup {
         limits: Arc<Limits>,
         generation: i32,
         consumers: Vec<Consumer>,
-        out: &mut Vec<Output>,
+        out: &mut Vec<ClassicOutput>,
     ) -> Self {
         let mut group = Self::new(limits, generation, Some(consumer::PROTOCOL_TYPE.to_owned()));
         let mut members = BTreeMap::new();
@@ -107,7 +108,7 @@ impl ClassicGroup {
         group.leader = members.keys().next().cloned();
         group.members = members;
         group.protocol = group.select_protocol();
-        group.phase = Phase::Stable;
+        group.phase = ClassicPhase::Stable;
         group.prepare_or_complete(now, out);
         group
     }

@@ -133,8 +133,8 @@ impl World {
         }
         for output in out {
             let (ticket, error) = match output {
-                Output::Join(ticket, answer) => (ticket, answer.error_code),
-                Output::Sync(ticket, answer) => (ticket, answer.error_code),
+                ClassicOutput::Join(ticket, answer) => (ticket, answer.error_code),
+                ClassicOutput::Sync(ticket, answer) => (ticket, answer.error_code),
             };
             assert!(self.waiting.remove(&ticket.0), "answered twice, with {error}");
         }
@@ -147,7 +147,7 @@ impl World {
         let held = group.members.values().flat_map(|member| [member.joining, member.syncing]).flatten();
         let held: BTreeSet<u64> = held.map(|ticket| ticket.0).collect();
         assert_eq!(held, self.waiting, "who waits for an answer is held by a member");
-        assert_eq!(group.members.is_empty(), matches!(group.phase, Phase::Empty | Phase::Dead));
+        assert_eq!(group.members.is_empty(), matches!(group.phase, ClassicPhase::Empty | ClassicPhase::Dead));
         assert!(group.members.len() + group.pending.len() <= group.limits.members_max);
         assert!(group.bytes() <= group.limits.bytes_max);
         assert!(group.pending.keys().all(|id| !group.members.contains_key(id)));
@@ -158,10 +158,10 @@ impl World {
             return;
         }
         assert!(group.leader.as_ref().is_some_and(|leader| group.members.contains_key(leader)));
-        let in_use = matches!(group.phase, Phase::Completing | Phase::Stable);
+        let in_use = matches!(group.phase, ClassicPhase::Completing | ClassicPhase::Stable);
         for member in group.members.values() {
-            assert!(member.joining.is_none() || matches!(group.phase, Phase::Preparing { .. }));
-            assert!(member.syncing.is_none() || group.phase == Phase::Completing);
+            assert!(member.joining.is_none() || matches!(group.phase, ClassicPhase::Preparing { .. }));
+            assert!(member.syncing.is_none() || group.phase == ClassicPhase::Completing);
             if let (true, Some(protocol)) = (in_use, &group.protocol) {
                 assert!(member.protocols.iter().any(|(name, _)| name == protocol), "all have it");
             }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use tailwater_env::Instant;
 
 use super::join::join_error;
-use super::{ClassicGroup, Initial, Output, Phase, Ticket, common_protocols};
+use super::{ClassicGroup, ClassicOutput, ClassicPhase, Initial, Ticket, common_protocols};
 use crate::errors::ErrorCode;
 use crate::messages::membership::{JoinGroupResponse, SyncGroupResponse};
 
@@ -33,23 +33,23 @@ impl Sync {
 
 impl ClassicGroup {
     /// A member wants its assignment; the answer comes when the leader has given it.
-    pub fn sync(&mut self, now: Instant, sync: Sync, ticket: Ticket, out: &mut Vec<Output>) {
+    pub fn sync(&mut self, now: Instant, sync: Sync, ticket: Ticket, out: &mut Vec<ClassicOutput>) {
         if let Err(error) = self.check_sync(&sync) {
-            out.push(Output::Sync(ticket, sync_error(error)));
+            out.push(ClassicOutput::Sync(ticket, sync_error(error)));
             return;
         }
         let id = sync.member_id;
         self.touch(now, &id);
         let Some(member) = self.members.get_mut(&id) else { return };
         member.synced = true;
-        if self.phase == Phase::Stable {
+        if self.phase == ClassicPhase::Stable {
             let assignment = member.assignment.clone();
-            out.push(Output::Sync(ticket, self.synced(assignment)));
+            out.push(ClassicOutput::Sync(ticket, self.synced(assignment)));
             self.forget_sync_deadline();
             return;
         }
         if let Some(before) = member.syncing.replace(ticket) {
-            out.push(Output::Sync(before, sync_error(ErrorCode::RebalanceInProgress)));
+            out.push(ClassicOutput::Sync(before, sync_error(ErrorCode::RebalanceInProgress)));
         }
         if self.leader.as_ref() == Some(&id) {
             self.assign(now, sync.assignments, out);
@@ -58,7 +58,7 @@ impl ClassicGroup {
     }
 
     fn check_sync(&self, sync: &Sync) -> Result<(), ErrorCode> {
-        if self.phase == Phase::Dead {
+        if self.phase == ClassicPhase::Dead {
             return Err(ErrorCode::CoordinatorNotAvailable);
         }
         self.check_member(&sync.member_id, sync.instance.as_deref())?;
@@ -68,7 +68,7 @@ impl ClassicGroup {
             return Err(ErrorCode::InconsistentGroupProtocol);
         }
         match self.phase {
-            Phase::Preparing { .. } => Err(ErrorCode::RebalanceInProgress),
+            ClassicPhase::Preparing { .. } => Err(ErrorCode::RebalanceInProgress),
             _ => Ok(()),
         }
     }
@@ -79,7 +79,7 @@ impl ClassicGroup {
     }
 
     /// The leader's word: who gets what. Members that it does not name get nothing.
-    fn assign(&mut self, now: Instant, assignments: Vec<(String, Bytes)>, out: &mut Vec<Output>) {
+    fn assign(&mut self, now: Instant, assignments: Vec<(String, Bytes)>, out: &mut Vec<ClassicOutput>) {
         let mut assignments: BTreeMap<String, Bytes> = assignments.into_iter().collect();
         assignments.retain(|id, _| self.members.contains_key(id));
         let bytes: usize = assignments.values().map(Bytes::len).sum();
@@ -89,7 +89,7 @@ impl ClassicGroup {
             self.prepare(now, out);
             return;
         }
-        self.phase = Phase::Stable;
+        self.phase = ClassicPhase::Stable;
         for (id, member) in &mut self.members {
             member.assignment = assignments.remove(id).unwrap_or_default();
         }
@@ -97,7 +97,7 @@ impl ClassicGroup {
     }
 
     /// Answers all who wait for their assignment.
-    fn answer_syncs(&mut self, now: Instant, error: ErrorCode, out: &mut Vec<Output>) {
+    fn answer_syncs(&mut self, now: Instant, error: ErrorCode, out: &mut Vec<ClassicOutput>) {
         let (protocol_type, protocol_name) = (self.protocol_type.clone(), self.protocol.clone());
         for member in self.members.values_mut() {
             let Some(ticket) = member.syncing.take() else { continue };
@@ -111,7 +111,7 @@ impl ClassicGroup {
                 },
                 error => sync_error(error),
             };
-            out.push(Output::Sync(ticket, answer));
+            out.push(ClassicOutput::Sync(ticket, answer));
         }
     }
 
@@ -131,16 +131,16 @@ impl ClassicGroup {
     }
 
     /// Begins to prepare the next generation, or ends that if nobody else is waited for.
-    pub(super) fn prepare_or_complete(&mut self, now: Instant, out: &mut Vec<Output>) {
+    pub(super) fn prepare_or_complete(&mut self, now: Instant, out: &mut Vec<ClassicOutput>) {
         match self.phase {
-            Phase::Preparing { .. } => self.complete_if_all_joined(now, out),
+            ClassicPhase::Preparing { .. } => self.complete_if_all_joined(now, out),
             _ => self.prepare(now, out),
         }
     }
 
-    fn prepare(&mut self, now: Instant, out: &mut Vec<Output>) {
-        let is_initial = self.phase == Phase::Empty;
-        if self.phase == Phase::Completing {
+    fn prepare(&mut self, now: Instant, out: &mut Vec<ClassicOutput>) {
+        let is_initial = self.phase == ClassicPhase::Empty;
+        if self.phase == ClassicPhase::Completing {
             // What they had is not what the leader was about to give them.
             self.members.values_mut().for_each(|member| member.assignment = Bytes::new());
         }
@@ -150,9 +150,9 @@ impl ClassicGroup {
         if is_initial {
             let first = self.limits.initial_delay.min(wait);
             let initial = Initial { left: wait - first, grew: false };
-            self.phase = Phase::Preparing { until: now + first, initial: Some(initial) };
+            self.phase = ClassicPhase::Preparing { until: now + first, initial: Some(initial) };
         } else {
-            self.phase = Phase::Preparing { until: now + wait, initial: None };
+            self.phase = ClassicPhase::Preparing { until: now + wait, initial: None };
             self.complete_if_all_joined(now, out);
         }
     }
@@ -161,8 +161,8 @@ impl ClassicGroup {
         self.members.values().map(|member| member.rebalance).max().unwrap_or_default()
     }
 
-    pub(super) fn complete_if_all_joined(&mut self, now: Instant, out: &mut Vec<Output>) {
-        let Phase::Preparing { initial, .. } = &self.phase else { return };
+    pub(super) fn complete_if_all_joined(&mut self, now: Instant, out: &mut Vec<ClassicOutput>) {
+        let ClassicPhase::Preparing { initial, .. } = &self.phase else { return };
         let all_joined = self.members.values().all(|member| member.joining.is_some());
         // The first generation waits its time.
         let none_missing = all_joined && self.pending.is_empty() && initial.is_none();
@@ -172,9 +172,9 @@ impl ClassicGroup {
     }
 
     /// The time to wait for members is over.
-    pub(super) fn wait_is_over(&mut self, now: Instant, out: &mut Vec<Output>) {
+    pub(super) fn wait_is_over(&mut self, now: Instant, out: &mut Vec<ClassicOutput>) {
         let delay = self.limits.initial_delay;
-        if let Phase::Preparing { until, initial: Some(initial) } = &mut self.phase
+        if let ClassicPhase::Preparing { until, initial: Some(initial) } = &mut self.phase
             && initial.grew
             && !initial.left.is_zero()
         {
@@ -188,7 +188,7 @@ impl ClassicGroup {
     }
 
     /// The next generation begins with those who joined, and with static members, which may be back soon.
-    fn complete(&mut self, now: Instant, out: &mut Vec<Output>) {
+    fn complete(&mut self, now: Instant, out: &mut Vec<ClassicOutput>) {
         let gone = self.members.iter().filter(|(_, member)| member.joining.is_none());
         let gone: Vec<String> =
             gone.filter(|(_, member)| member.instance.is_none()).map(|(id, _)| id.clone()).collect();
@@ -199,12 +199,12 @@ impl ClassicGroup {
         let Some((first, _)) = joined else {
             if self.members.is_empty() {
                 self.next_generation();
-                self.phase = Phase::Empty;
+                self.phase = ClassicPhase::Empty;
                 self.protocol = None;
             } else {
                 // Only static members, none of which is back. They are waited for until their sessions end.
                 let until = now + self.rebalance_timeout();
-                self.phase = Phase::Preparing { until, initial: None };
+                self.phase = ClassicPhase::Preparing { until, initial: None };
             }
             return;
         };
@@ -214,7 +214,7 @@ impl ClassicGroup {
         }
         self.next_generation();
         self.protocol = self.select_protocol();
-        self.phase = Phase::Completing;
+        self.phase = ClassicPhase::Completing;
         self.sync_deadline = Some(now + self.rebalance_timeout());
         let for_leader = self.members_for_leader();
         let answer = self.joined("");
@@ -225,7 +225,7 @@ impl ClassicGroup {
             member.deadline = now + member.session;
             let is_leader = *id == answer.leader;
             let members = if is_leader { for_leader.clone() } else { Vec::new() };
-            out.push(Output::Join(
+            out.push(ClassicOutput::Join(
                 ticket,
                 JoinGroupResponse { member_id: id.clone(), members, ..answer.clone() },
             ));
@@ -252,18 +252,18 @@ impl ClassicGroup {
     }
 
     /// A member is out: the others have to share what it had.
-    pub(super) fn remove(&mut self, now: Instant, id: &str, out: &mut Vec<Output>) {
+    pub(super) fn remove(&mut self, now: Instant, id: &str, out: &mut Vec<ClassicOutput>) {
         self.take_out(id, out);
         self.prepare_or_complete(now, out);
     }
 
-    fn take_out(&mut self, id: &str, out: &mut Vec<Output>) {
+    fn take_out(&mut self, id: &str, out: &mut Vec<ClassicOutput>) {
         let Some(member) = self.members.remove(id) else { return };
         if let Some(ticket) = member.joining {
-            out.push(Output::Join(ticket, join_error(ErrorCode::UnknownMemberId, id)));
+            out.push(ClassicOutput::Join(ticket, join_error(ErrorCode::UnknownMemberId, id)));
         }
         if let Some(ticket) = member.syncing {
-            out.push(Output::Sync(ticket, sync_error(ErrorCode::UnknownMemberId)));
+            out.push(ClassicOutput::Sync(ticket, sync_error(ErrorCode::UnknownMemberId)));
         }
         if let Some(instance) = &member.instance {
             self.instances.remove(instance);

@@ -9,7 +9,7 @@ struct World {
     group: ClassicGroup,
     now: Instant,
     tickets: u64,
-    answers: BTreeMap<u64, Output>,
+    answers: BTreeMap<u64, ClassicOutput>,
 }
 
 impl World {
@@ -27,9 +27,9 @@ impl World {
         Self { group, now: Instant::from_ns(0), tickets: 0, answers: BTreeMap::new() }
     }
 
-    fn take(&mut self, out: Vec<Output>) {
+    fn take(&mut self, out: Vec<ClassicOutput>) {
         for output in out {
-            let (Output::Join(ticket, _) | Output::Sync(ticket, _)) = &output;
+            let (ClassicOutput::Join(ticket, _) | ClassicOutput::Sync(ticket, _)) = &output;
             assert!(self.answers.insert(ticket.0, output).is_none(), "answered twice");
         }
     }
@@ -88,14 +88,14 @@ impl World {
 
     fn joined(&mut self, ticket: u64) -> JoinGroupResponse {
         match self.answers.remove(&ticket) {
-            Some(Output::Join(_, answer)) => answer,
+            Some(ClassicOutput::Join(_, answer)) => answer,
             other => panic!("{other:?}"),
         }
     }
 
     fn synced(&mut self, ticket: u64) -> (i16, String) {
         match self.answers.remove(&ticket) {
-            Some(Output::Sync(_, answer)) => {
+            Some(ClassicOutput::Sync(_, answer)) => {
                 (answer.error_code, String::from_utf8_lossy(&answer.assignment).into_owned())
             }
             other => panic!("{other:?}"),
@@ -117,7 +117,7 @@ impl World {
             world.sync(id, if *id == ids[0] { &all } else { &[] });
         }
         world.answers.clear();
-        assert_eq!(world.group.phase, Phase::Stable);
+        assert_eq!(world.group.phase, ClassicPhase::Stable);
         world
     }
 }
@@ -168,7 +168,7 @@ fn the_first_members_wait_for_each_other_and_the_leader_assigns() {
     let a = world.sync("a", &[("a", "0-4"), ("b", "5-9"), ("nobody", "x")]);
     assert_eq!(world.synced(b), (NONE, "5-9".to_owned()));
     assert_eq!(world.synced(a), (NONE, "0-4".to_owned()));
-    assert_eq!(world.group.phase, Phase::Stable);
+    assert_eq!(world.group.phase, ClassicPhase::Stable);
     let again = world.sync("b", &[]);
     assert_eq!(world.synced(again), (NONE, "5-9".to_owned()), "whose answer was lost asks again");
     assert_eq!(world.beat("a"), Ok(()));
@@ -180,7 +180,7 @@ fn who_has_no_id_gets_one_and_counts_when_it_comes_with_it() {
     let asked = world.join_as(Join { id_required: true, ..join("new a") });
     let asked = world.joined(asked);
     assert_eq!((asked.error_code, asked.member_id.as_str()), (code(ErrorCode::MemberIdRequired), "a"));
-    assert_eq!(world.group.phase, Phase::Empty);
+    assert_eq!(world.group.phase, ClassicPhase::Empty);
     assert!(!world.group.is_unused());
     let a = world.join("a");
     world.pass(3 * SECOND);
@@ -256,7 +256,7 @@ fn a_member_keeps_its_share_to_the_last_moment_of_its_session_and_then_it_is_the
     assert_eq!(world.beat("a"), Ok(()));
     world.pass(SECOND - MOMENT);
     assert_eq!(world.group.next_deadline(), Some(end), "when somebody has to look");
-    assert_eq!(world.group.phase, Phase::Stable);
+    assert_eq!(world.group.phase, ClassicPhase::Stable);
     assert_eq!(&world.group.members["b"].assignment[..], b"b");
     // A word at that moment is not too late.
     let before = world.group.clone();
@@ -275,7 +275,7 @@ fn a_member_keeps_its_share_to_the_last_moment_of_its_session_and_then_it_is_the
     assert_eq!((a.generation_id, a.leader.as_str(), a.members.len()), (2, "a", 1));
     let a = world.sync("a", &[("a", "a and b")]);
     assert_eq!(world.synced(a), (NONE, "a and b".to_owned()));
-    assert_eq!(world.group.phase, Phase::Stable);
+    assert_eq!(world.group.phase, ClassicPhase::Stable);
 }
 
 #[test]
@@ -370,7 +370,7 @@ fn members_that_have_no_protocol_in_common_are_refused() {
         let ticket = world.join_as(refused);
         assert_eq!(world.joined(ticket).error_code, code(ErrorCode::InconsistentGroupProtocol));
     }
-    assert_eq!(world.group.phase, Phase::Stable, "nobody was disturbed");
+    assert_eq!(world.group.phase, ClassicPhase::Stable, "nobody was disturbed");
     let wrong = Sync {
         member_id: "a".to_owned(),
         instance: None,
@@ -424,7 +424,7 @@ fn timeouts_members_and_bytes_are_bounded() {
     }
     let full = world.join("new e");
     assert_eq!(world.joined(full).error_code, code(ErrorCode::GroupMaxSizeReached));
-    assert_eq!(world.group.phase, Phase::Stable);
+    assert_eq!(world.group.phase, ClassicPhase::Stable);
     world.leave("d", None).expect("in");
     let large = vec![("range".to_owned(), Bytes::from(vec![0; 10_001]))];
     let large = world.join_as(Join { protocols: large, ..join("new e") });
@@ -501,7 +501,7 @@ fn who_asks_twice_is_answered_twice() {
     let again = world.join("b");
     let again = world.joined(again);
     assert_eq!((again.error_code, again.generation_id), (NONE, 2));
-    assert_eq!(world.group.phase, Phase::Completing);
+    assert_eq!(world.group.phase, ClassicPhase::Completing);
     let first = world.sync("b", &[]);
     let second = world.sync("b", &[]);
     assert_eq!(world.synced(first).0, code(ErrorCode::RebalanceInProgress));

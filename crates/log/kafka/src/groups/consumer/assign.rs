@@ -171,7 +171,7 @@ fn even_out(members: &[Subscriber], assigned: &mut [BTreeSet<Partition>], looks_
     let mut looks = 0;
     let mut look = |partitions: &BTreeSet<Partition>, topics: &BTreeSet<StreamId>| {
         looks += 1 + topics.len().min(partitions.len());
-        if looks > looks_max { Err(TooLong) } else { Ok(first_of(partitions, topics)) }
+        if looks > looks_max { Err(AssignmentTooLong) } else { Ok(first_of(partitions, topics)) }
     };
     let mut loads = loads_of(0..members.len(), assigned);
     let mut takers = loads.clone();
@@ -197,7 +197,7 @@ fn even_out(members: &[Subscriber], assigned: &mut [BTreeSet<Partition>], looks_
                 match look(&assigned[to], &member.topics) {
                     Ok(Some(_)) => _ = takers.insert((load, index)),
                     Ok(None) => {}
-                    Err(TooLong) => return,
+                    Err(AssignmentTooLong) => return,
                 }
             }
         }
@@ -205,7 +205,7 @@ fn even_out(members: &[Subscriber], assigned: &mut [BTreeSet<Partition>], looks_
 }
 
 /// There were as many looks as may be.
-struct TooLong;
+struct AssignmentTooLong;
 
 /// The first partition that is of any of the topics.
 fn first_of(partitions: &BTreeSet<Partition>, topics: &BTreeSet<StreamId>) -> Option<Partition> {

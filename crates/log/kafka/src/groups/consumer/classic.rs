@@ -29,7 +29,7 @@ use super::{Catalog, ConsumerGroup, JOINING, Limits, Member, Partitions};
 use crate::errors::ErrorCode;
 use crate::groups::bounds::topics_bytes;
 use crate::groups::classic::{
-    self, ClassicGroup, Consumer, Join, Output, Sync, common_protocols, protocols_bytes,
+    self, ClassicGroup, ClassicOutput, Consumer, Join, Sync, common_protocols, protocols_bytes,
 };
 use crate::messages::membership::{JoinGroupResponse, SyncGroupResponse};
 
@@ -56,8 +56,8 @@ impl Classic {
 
 impl ConsumerGroup {
     /// A group of KIP-848 with the members of a classic one, which have what they had; `None` if they are no consumers,
-    /// or say what they read in a form that is not known. A new target is made in the next step, as there may be members
-    /// that the last assignment is not for.
+    /// or say what they read in a form that is not known. A new target is made in the next step, as there may be
+    /// members that the last assignment is not for.
     pub fn of_classic(
         now: Instant,
         limits: Arc<Limits>,
@@ -97,7 +97,7 @@ impl ConsumerGroup {
         now: Instant,
         limits: Arc<classic::Limits>,
         catalog: &Catalog,
-        out: &mut Vec<Output>,
+        out: &mut Vec<ClassicOutput>,
     ) -> ClassicGroup {
         let consumers = self.members.iter().filter_map(|(id, member)| {
             let Classic { session, protocols, .. } = member.classic.clone()?;

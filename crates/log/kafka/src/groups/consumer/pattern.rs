@@ -14,7 +14,7 @@ use regex_automata::util::syntax;
 use tailwater_env::Instant;
 use tailwater_format::StreamId;
 
-use super::{Catalog, Refused};
+use super::{Catalog, MemberRefused};
 use crate::errors::ErrorCode;
 
 /// Bytes that a compiled pattern may take.
@@ -24,8 +24,8 @@ const MATCHING_BYTES_MAX: usize = 64 << 10;
 /// After so long topics are looked up again although they are the same: who may know of them can change by itself.
 const LOOK_AGAIN: Duration = Duration::from_secs(600);
 
-/// A pattern of topics' whole names, on somebody's behalf. Members of the same principal that say the same share what it
-/// was compiled to, and what it found.
+/// A pattern of topics' whole names, on somebody's behalf. Members of the same principal that say the same share what
+/// it was compiled to, and what it found.
 #[derive(Clone, Debug)]
 pub(crate) struct Pattern {
     pub text: String,
@@ -35,7 +35,7 @@ pub(crate) struct Pattern {
 }
 
 /// What tells a pattern from others: its text, and on whose behalf.
-pub(super) type Key<'a> = (&'a str, &'a str);
+pub(super) type PatternKey<'a> = (&'a str, &'a str);
 
 #[derive(Debug)]
 struct Compiled {
@@ -60,7 +60,7 @@ struct Found {
 
 impl Pattern {
     /// Compiles a pattern, which takes some milliseconds at most.
-    pub fn new(text: &str, principal: &Arc<str>) -> Result<Self, Refused> {
+    pub fn new(text: &str, principal: &Arc<str>) -> Result<Self, MemberRefused> {
         let invalid = |why: String| (ErrorCode::InvalidRegularExpression, why);
         // By itself first: within the group that makes it one of whole names, a parenthesis too many could end that.
         syntax::parse(text).map_err(|error| invalid(error.to_string()))?;
@@ -81,7 +81,7 @@ impl Pattern {
         Ok(Self { text: text.to_owned(), principal: Arc::clone(principal), compiled: Arc::new(compiled) })
     }
 
-    pub(super) fn key(&self) -> Key<'_> {
+    pub(super) fn key(&self) -> PatternKey<'_> {
         (&self.text, &self.principal)
     }
 

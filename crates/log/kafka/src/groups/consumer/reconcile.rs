@@ -7,7 +7,7 @@ use tailwater_env::Instant;
 use tailwater_format::StreamId;
 
 use super::assign::{Assignor, Subscriber};
-use super::pattern::Key;
+use super::pattern::PatternKey;
 use super::{Catalog, ConsumerGroup, Member, Partitions, Pattern};
 
 /// The topics that a member wants.
@@ -51,7 +51,7 @@ impl ConsumerGroup {
     /// The topics of the catalog that members want: each of them, in their order, and all together. What was found for
     /// one is shared by those who say the same.
     pub(super) fn wanted(&self, catalog: &Catalog) -> (Vec<Wanted>, BTreeMap<StreamId, u32>) {
-        let mut found: BTreeMap<(&BTreeSet<String>, Option<Key<'_>>), Wanted> = BTreeMap::new();
+        let mut found: BTreeMap<(&BTreeSet<String>, Option<PatternKey<'_>>), Wanted> = BTreeMap::new();
         let each = self.members.values().map(|member| {
             let said = (&member.topics, member.pattern.as_ref().map(Pattern::key));
             Arc::clone(found.entry(said).or_insert_with(|| Arc::new(member.wants(catalog))))

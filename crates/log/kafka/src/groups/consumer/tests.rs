@@ -39,7 +39,7 @@ impl World {
         }
     }
 
-    pub(super) fn beat(&mut self, mut beat: Beat) -> Result<Told, Refused> {
+    pub(super) fn beat(&mut self, mut beat: Beat) -> Result<Told, MemberRefused> {
         let (known, principal) = (self.group.pattern_of(&beat), Arc::clone(&beat.principal));
         let may_know = |name: &str| self.hidden.get(name).is_none_or(|who| **who == *principal);
         beat.look_up(known, self.now, &self.catalog, may_know);
@@ -64,7 +64,7 @@ impl World {
     }
 
     /// One in which nothing has changed.
-    fn same(&mut self, id: &str, epoch: i32) -> Result<Told, Refused> {
+    fn same(&mut self, id: &str, epoch: i32) -> Result<Told, MemberRefused> {
         self.beat(Beat { member_id: id.to_owned(), epoch, ..Beat::default() })
     }
 
@@ -85,7 +85,7 @@ pub(super) fn joining(id: &str) -> Beat {
     }
 }
 
-fn error(result: Result<Told, Refused>) -> ErrorCode {
+fn error(result: Result<Told, MemberRefused>) -> ErrorCode {
     result.expect_err("refused").0
 }
 

@@ -32,7 +32,7 @@ fn truncation_moves_the_start_at_record_granularity_and_deletes_what_lies_before
 
 #[test]
 fn a_truncation_of_what_is_not_synced_is_recorded_once_it_is() {
-    let mut world = world(StreamConfig { durability: Durability::Interval, ..config() });
+    let mut world = world(StreamConfig { durability: StreamDurability::Interval, ..config() });
     drop(world.append(4));
     world.settle_all();
     world.sync(world.journal);
@@ -53,7 +53,7 @@ fn a_truncation_of_what_is_not_synced_is_recorded_once_it_is() {
 #[test]
 fn a_truncation_of_what_is_lost_afterwards_goes_as_far_as_the_log_does() {
     for synced in [0, 4] {
-        let mut world = world(StreamConfig { durability: Durability::Interval, ..config() });
+        let mut world = world(StreamConfig { durability: StreamDurability::Interval, ..config() });
         if synced > 0 {
             drop(world.append(synced));
             world.settle_all();

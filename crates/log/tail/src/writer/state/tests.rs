@@ -83,7 +83,7 @@ impl Rig {
         self.now = self.now + Duration::from_millis(ms);
     }
 
-    fn round(&mut self) -> Option<Round> {
+    fn round(&mut self) -> Option<WriteRound> {
         let round = self.state.next_round(self.now)?;
         assert_eq!(round.parts.iter().map(|part| part.chunks).sum::<usize>(), round.chunks.len());
         assert!(!round.parts.is_empty() && round.parts.iter().all(|part| part.chunks > 0));
@@ -91,7 +91,7 @@ impl Rig {
     }
 
     /// Ends a round; its chunks are in the cell then if it is `ok`.
-    fn end(&mut self, round: Round, ok: bool) {
+    fn end(&mut self, round: WriteRound, ok: bool) {
         if ok {
             self.cell.extend(round.chunks);
         }

@@ -8,18 +8,18 @@ use tailwater_broadcast::{Batch, Event};
 use tailwater_client::broadcast::Acknowledged;
 
 use crate::check::ShardCheck;
-use crate::messages::{Faults, ShardTotal};
+use crate::messages::{FaultFlags, ShardTotal};
 use crate::stats::Durations;
 
 /// Which event it is: its publisher, and that one's own number for it, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Origin {
+pub struct HeardOrigin {
     pub publisher: u16,
     pub number: u64,
 }
 
 /// An event's payload: what it is, and when it was made.
-pub fn payload(origin: Origin, made_ns: u64) -> Bytes {
+pub fn payload(origin: HeardOrigin, made_ns: u64) -> Bytes {
     let mut payload = BytesMut::with_capacity(18);
     payload.put_u16_le(origin.publisher);
     payload.put_u64_le(origin.number);
@@ -28,20 +28,23 @@ pub fn payload(origin: Origin, made_ns: u64) -> Bytes {
 }
 
 /// What an event is, and when it was made; `None` if it is none of ours.
-pub fn read(event: &Event) -> Option<(Origin, u64)> {
+pub fn read(event: &Event) -> Option<(HeardOrigin, u64)> {
     let (publisher, rest) = event.content()?.payload.split_first_chunk()?;
     let (number, rest) = rest.split_first_chunk()?;
     let made_ns = u64::from_le_bytes(rest.try_into().ok()?);
-    Some((Origin { publisher: u16::from_le_bytes(*publisher), number: u64::from_le_bytes(*number) }, made_ns))
+    Some((
+        HeardOrigin { publisher: u16::from_le_bytes(*publisher), number: u64::from_le_bytes(*number) },
+        made_ns,
+    ))
 }
 
 /// What the listener got that follows the stream all the time.
-pub struct Heard {
+pub struct KillsHeard {
     /// What each number is, from 1 on.
-    events: Vec<Origin>,
+    events: Vec<HeardOrigin>,
     /// Of each publisher.
     checks: Vec<ShardCheck>,
-    pub faults: Faults,
+    pub faults: FaultFlags,
     /// From before an event was published to after it was heard.
     pub delays: Durations,
     last_ns: Option<u64>,
@@ -50,13 +53,13 @@ pub struct Heard {
     pub ended: Option<String>,
 }
 
-impl Heard {
+impl KillsHeard {
     /// Nothing yet, of so many publishers.
     pub fn new(publishers: usize) -> Self {
         Self {
             events: Vec::new(),
             checks: vec![ShardCheck::default(); publishers],
-            faults: Faults::default(),
+            faults: FaultFlags::default(),
             delays: Durations::default(),
             last_ns: None,
             pause_ns: 0,
@@ -158,7 +161,7 @@ mod tests {
     fn batch(after: u64, numbers: &[u64]) -> Batch {
         let mut writer = Writer::new(after);
         for &number in numbers {
-            let payload = payload(Origin { publisher: 0, number }, 5);
+            let payload = payload(HeardOrigin { publisher: 0, number }, 5);
             writer.publish(&Content { payload, ..Content::default() }, None).expect("it fits");
         }
         writer.finish(after + numbers.len() as u64)
@@ -170,19 +173,19 @@ mod tests {
 
     #[test]
     fn what_is_lost_reordered_or_comes_again_is_counted() {
-        let mut heard = Heard::new(1);
+        let mut heard = KillsHeard::new(1);
         heard.take(&batch(0, &[0, 2, 1]), 10).expect("it continues");
         heard.take(&batch(3, &[2, 4]), 20).expect("it continues");
         assert!(heard.is_complete(&[5]) && !heard.is_complete(&[6]));
         assert_eq!(heard.finish(&[answers(&[1, 3, 2, 4, 5, 6])]), 0);
-        let faults = Faults { lost: 2, reordered: 1, duplicated: 1, corrupted: 0 };
+        let faults = FaultFlags { lost: 2, reordered: 1, duplicated: 1, corrupted: 0 };
         assert_eq!((heard.faults, heard.last(), heard.delays.count()), (faults, 5, 5));
         assert!(heard.take(&batch(6, &[6]), 30).is_err(), "event 6 is missing");
     }
 
     #[test]
     fn an_answer_with_another_event_s_number_is_counted_but_a_repeated_one_may_be_greater() {
-        let mut heard = Heard::new(1);
+        let mut heard = KillsHeard::new(1);
         heard.take(&batch(0, &[0, 1, 2]), 10).expect("it continues");
         assert_eq!(heard.finish(&[answers(&[1, 3, 3])]), 1);
         let repeated = |seq| Acknowledged { seq, repeated: true };
@@ -191,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_pause_is_the_longest_since_it_was_asked_for_and_may_not_be_over() {
-        let mut heard = Heard::new(1);
+        let mut heard = KillsHeard::new(1);
         for (after, at) in [(0, 10), (1, 30), (2, 35)] {
             heard.take(&batch(after, &[after]), at).expect("it continues");
         }
@@ -201,7 +204,7 @@ mod tests {
 
     #[test]
     fn another_event_under_a_number_and_a_tombstone_too_early_differ() {
-        let mut heard = Heard::new(1);
+        let mut heard = KillsHeard::new(1);
         heard.take(&batch(0, &[0, 1, 2, 3]), 10).expect("it continues");
         let events: Vec<Event> = batch(0, &[0, 1, 7]).events().map(|event| event.expect("ours")).collect();
         assert_eq!(events.iter().map(|event| heard.differing(event, 0)).sum::<u64>(), 1);

@@ -15,7 +15,7 @@ use tokio::time::MissedTickBehavior;
 use super::MembersConfig;
 use crate::clock::monotonic_ns;
 use crate::limits::{FINISH_DEADLINE, READY_DEADLINE};
-use crate::messages::Order;
+use crate::messages::MessageOrder;
 use crate::stats::{Durations, SparseDurations};
 use crate::worker::{Orders, answer};
 
@@ -30,18 +30,18 @@ const VIEW_LEAST: usize = 3;
 
 /// What the process tells.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) enum Answer {
+pub(super) enum ListenerAnswer {
     /// Its listeners take part.
     Ready,
     /// What they got in all.
-    Heard(Heard),
+    Heard(MembersHeard),
     /// It can't go on.
     Failed(String),
 }
 
 /// What all listeners of a process got.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(super) struct Heard {
+pub(super) struct MembersHeard {
     pub(super) delivered: u64,
     pub(super) measured: u64,
     pub(super) reordered: u64,
@@ -58,9 +58,9 @@ pub(super) struct Heard {
     pub(super) links: usize,
 }
 
-impl Heard {
+impl MembersHeard {
     /// Adds the sums of another; delays and views are no sums.
-    pub(super) fn add(&mut self, other: &Heard) {
+    pub(super) fn add(&mut self, other: &MembersHeard) {
         for (own, more) in [
             (&mut self.delivered, other.delivered),
             (&mut self.measured, other.measured),
@@ -84,7 +84,7 @@ impl Heard {
 struct Process {
     /// Events stamped from here on are measured.
     from_ns: u64,
-    heard: Heard,
+    heard: MembersHeard,
     delays: Durations,
     /// What each one has.
     counts: Vec<u64>,
@@ -125,12 +125,12 @@ pub async fn be_members(config: MembersConfig, mut orders: Orders) -> anyhow::Re
     })
     .await
     .context("the listeners do not find each other")?;
-    answer(&Answer::Ready)?;
+    answer(&ListenerAnswer::Ready)?;
     while let Some(order) = orders.recv().await {
         match order {
-            Order::Start => {}
-            Order::Measure { from_ns } => process.borrow_mut().from_ns = from_ns,
-            Order::Finish { produced } => {
+            MessageOrder::Start => {}
+            MessageOrder::Measure { from_ns } => process.borrow_mut().from_ns = from_ns,
+            MessageOrder::Finish { produced } => {
                 let wanted = produced.first().map_or(0, |total| total.records);
                 // Who has not everything by then has lost it.
                 let _ = wait(&process, FINISH_DEADLINE, |process| {
@@ -142,7 +142,7 @@ pub async fn be_members(config: MembersConfig, mut orders: Orders) -> anyhow::Re
                     process.members.iter().zip(&looks).all(|(now, then)| now.looks > *then)
                 };
                 let _ = wait(&process, FINISH_DEADLINE, looked).await;
-                return answer(&Answer::Heard(process.borrow().sum()));
+                return answer(&ListenerAnswer::Heard(process.borrow().sum()));
             }
         }
     }
@@ -233,8 +233,8 @@ impl Process {
         }
     }
 
-    fn sum(&self) -> Heard {
-        let mut heard = Heard { delays: self.delays.to_sparse(), ..self.heard.clone() };
+    fn sum(&self) -> MembersHeard {
+        let mut heard = MembersHeard { delays: self.delays.to_sparse(), ..self.heard.clone() };
         heard.delivered = self.counts.iter().sum();
         let stats: Vec<_> = self.members.iter().filter_map(|member| member.stats).collect();
         heard.view_min = stats.iter().map(|stats| stats.region.view).min().unwrap_or(0);
@@ -242,7 +242,7 @@ impl Process {
         heard.hops_max = hops.max().unwrap_or(0);
         for stats in stats {
             let region = stats.region;
-            heard.add(&Heard {
+            heard.add(&MembersHeard {
                 from_proxy: region.from_proxy,
                 requests_to_proxy: region.requests_to_proxy,
                 requests_to_peers: region.requests_to_peers,
@@ -251,7 +251,7 @@ impl Process {
                 moves: region.moves,
                 fed: region.fed,
                 links: stats.links,
-                ..Heard::default()
+                ..MembersHeard::default()
             });
         }
         heard

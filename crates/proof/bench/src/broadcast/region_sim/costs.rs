@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
-use tailwater_broadcast::region::{Member, Message, Options, Peer, Progress};
+use tailwater_broadcast::region::{Member, Message, Options, Peer, RegionProgress};
 use tailwater_broadcast::{Batch, Collect, Content, Stream, Writer};
 
 use super::net::Costs;
@@ -42,7 +42,7 @@ fn receive_ns(events: u64) -> f64 {
     let pair = least_ns(|| {
         let after = count;
         count += events;
-        let progress = Progress { stream: stream.clone(), lineage: 0, held: 0, count, hops: 1 };
+        let progress = RegionProgress { stream: stream.clone(), lineage: 0, held: 0, count, hops: 1 };
         peer.receive(0, 3, Message::Notify(vec![progress]), &mut out);
         let batch = Batch { after, last: count, ..lot.clone() };
         let (stream, batches) = (stream.clone(), vec![batch]);

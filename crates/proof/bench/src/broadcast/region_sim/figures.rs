@@ -13,7 +13,7 @@ use super::costs;
 use super::net::{Costs, MS, Network, SECOND, Time};
 use super::world::{Setup, World};
 use crate::charts::{Curve, curves};
-use crate::report::{self, Format, ProgressLine};
+use crate::report::{self, ProgressLine, ReportFormat};
 use crate::stats::{PercentilesMs, round};
 
 /// What the paper loads three regions with: 864,000 events a second for each.
@@ -81,8 +81,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
     /// Form of the output.
-    #[arg(short, long, value_enum, default_value_t = Format::Table)]
-    output: Format,
+    #[arg(short, long, value_enum, default_value_t = ReportFormat::Table)]
+    output: ReportFormat,
 }
 
 /// One run.
@@ -131,8 +131,8 @@ struct Report {
     latency_ms: Vec<Vec<f64>>,
     costs: Costs,
     seconds: f64,
-    /// Of all runs of the paper's protocol that of the best one ([`best`]), and that for each shuffle time and load. Null and empty
-    /// where clients are fed.
+    /// Of all runs of the paper's protocol that of the best one ([`best`]), and that for each shuffle time and load.
+    /// Null and empty where clients are fed.
     best_fanout: Option<usize>,
     best_fanouts: Vec<Best>,
     runs: Vec<Run>,
@@ -393,8 +393,9 @@ impl Run {
     }
 }
 
-/// The best run of the paper's protocol: of those that deliver within one percent of the most events a second to each client the
-/// one with the lowest mean delay. Those without a delay come last, and of several the one that delivers most.
+/// The best run of the paper's protocol: of those that deliver within one percent of the most events a second to each
+/// client the one with the lowest mean delay. Those without a delay come last, and of several the one that delivers
+/// most.
 fn best<'a>(runs: impl IntoIterator<Item = &'a Run>) -> Option<&'a Run> {
     let papers: Vec<&Run> = runs.into_iter().filter(|run| run.feeds == 0).collect();
     let most = papers.iter().map(|run| run.delivered_s).fold(0.0, f64::max);

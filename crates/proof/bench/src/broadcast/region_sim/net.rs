@@ -42,7 +42,7 @@ fn wire_bytes(bytes: usize) -> f64 {
 }
 
 /// Until when what a machine has is taken.
-struct Taken {
+struct NetTaken {
     region: u32,
     up: Time,
     down: Time,
@@ -50,17 +50,17 @@ struct Taken {
 }
 
 /// The cards, the processors and the links as far as they are taken.
-pub struct Lines {
+pub struct NetLines {
     network: Network,
-    machines: Vec<Taken>,
+    machines: Vec<NetTaken>,
     links: Vec<Vec<Time>>,
     cut: Vec<(u32, u32)>,
 }
 
-impl Lines {
+impl NetLines {
     pub fn new(network: Network, region_of: Vec<u32>) -> Self {
         let regions = network.latency_ms.len();
-        let machine = |region| Taken { region, up: 0, down: 0, processor: 0 };
+        let machine = |region| NetTaken { region, up: 0, down: 0, processor: 0 };
         Self {
             network,
             machines: region_of.into_iter().map(machine).collect(),
@@ -118,19 +118,19 @@ impl Lines {
 
 /// What is to happen, in its order: by its time, and what is for the same time in the order in which it was put in.
 ///
-/// Nearly all of it is for the next milliseconds. It lies in buckets of a short time each, and only the current one is put in
-/// order: a heap of all that waits is as deep as there are clients, and each level of it waits for memory.
+/// Nearly all of it is for the next milliseconds. It lies in buckets of a short time each, and only the current one is
+/// put in order: a heap of all that waits is as deep as there are clients, and each level of it waits for memory.
 pub struct Queue<T> {
     /// What is left of the current bucket, the next one last.
-    current: Vec<Entry>,
+    current: Vec<NetEntry>,
     /// What has come for the current bucket since it was put in order.
-    late: BinaryHeap<Reverse<Entry>>,
+    late: BinaryHeap<Reverse<NetEntry>>,
     /// The buckets after the current one, each at its number modulo [`BUCKETS`].
-    buckets: Vec<Vec<Entry>>,
+    buckets: Vec<Vec<NetEntry>>,
     /// Entries in them.
     near: usize,
     /// What is beyond them.
-    far: BinaryHeap<Reverse<Entry>>,
+    far: BinaryHeap<Reverse<NetEntry>>,
     /// The current bucket's number.
     bucket: u64,
     slots: Vec<Option<T>>,
@@ -140,11 +140,11 @@ pub struct Queue<T> {
 }
 
 /// A time, the number in the order of arrival, and a slot, or a machine whose tick it is.
-type Entry = (Time, u64, u32);
+type NetEntry = (Time, u64, u32);
 
 /// What happens next.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Next<T> {
+pub enum NextArrival<T> {
     /// A machine's tick, which takes no slot: there are more of them than of all else.
     Tick(NodeId),
     /// Something else.
@@ -195,7 +195,7 @@ impl<T> Queue<T> {
         self.place((time, self.number, what));
     }
 
-    fn place(&mut self, entry: Entry) {
+    fn place(&mut self, entry: NetEntry) {
         let bucket = entry.0 >> BUCKET_BITS;
         if bucket <= self.bucket {
             self.late.push(Reverse(entry));
@@ -235,7 +235,7 @@ impl<T> Queue<T> {
     }
 
     /// The next, if it is before `end`.
-    pub fn next(&mut self, end: Time) -> Option<(Time, Next<T>)> {
+    pub fn next(&mut self, end: Time) -> Option<(Time, NextArrival<T>)> {
         if !self.turn() {
             return None;
         }
@@ -252,10 +252,10 @@ impl<T> Queue<T> {
         }
         self.happened += 1;
         if what & TICK != 0 {
-            return Some((time, Next::Tick(what & !TICK)));
+            return Some((time, NextArrival::Tick(what & !TICK)));
         }
         self.free.push(what);
-        Some((time, Next::What(self.slots[what as usize].take()?)))
+        Some((time, NextArrival::What(self.slots[what as usize].take()?)))
     }
 
     /// How much has happened.
@@ -276,7 +276,7 @@ mod tests {
             local_bits_s: 1e9,
             region_bits_s: 1e10,
         };
-        let mut lines = Lines::new(network, vec![0, 0, 1]);
+        let mut lines = NetLines::new(network, vec![0, 0, 1]);
         // 1,448 bytes and their headers: 12,208 bits.
         assert_eq!(lines.send(0, 0, 1, 1448), (12_208, Some(12_208 + MS)));
         assert_eq!(lines.send(0, 0, 1, 1448), (24_416, Some(24_416 + MS)));
@@ -296,9 +296,10 @@ mod tests {
             queue.at(time, what);
         }
         queue.tick_at(2, 7);
-        let order: Vec<Next<char>> = std::iter::from_fn(|| queue.next(6).map(|(_, next)| next)).collect();
-        let what = Next::What;
-        assert_eq!(order, [what('a'), what('b'), Next::Tick(7), what('c'), what('d')]);
+        let order: Vec<NextArrival<char>> =
+            std::iter::from_fn(|| queue.next(6).map(|(_, next)| next)).collect();
+        let what = NextArrival::What;
+        assert_eq!(order, [what('a'), what('b'), NextArrival::Tick(7), what('c'), what('d')]);
         assert_eq!(queue.happened(), 5);
     }
 
@@ -311,7 +312,8 @@ mod tests {
         let mut number = 0u64;
         for round in 0..50_000 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            // At once, in the same bucket or the next ones, in those that are near, and beyond them; often for the same time.
+            // At once, in the same bucket or the next ones, in those that are near, and beyond them; often for the same
+            // time.
             let ahead = [0, 1_000, 100_000, 5 * MS, 900 * MS, 5 * SECOND][(random >> 33) as usize % 6];
             let time = now + (random >> 40) * ahead / (1 << 24) / 500 * 500;
             number += 1;
@@ -320,12 +322,12 @@ mod tests {
             // More comes than happens at first, and then all of it happens.
             if round % 3 > 0 || round > 30_000 {
                 let Some(Reverse((time, number))) = heap.pop() else { continue };
-                assert_eq!(queue.next(Time::MAX), Some((time, Next::What(number))));
+                assert_eq!(queue.next(Time::MAX), Some((time, NextArrival::What(number))));
                 now = time;
             }
         }
         while let Some(Reverse((time, number))) = heap.pop() {
-            assert_eq!(queue.next(Time::MAX), Some((time, Next::What(number))));
+            assert_eq!(queue.next(Time::MAX), Some((time, NextArrival::What(number))));
         }
         assert_eq!((queue.next(Time::MAX), queue.happened()), (None, number));
     }

@@ -4,7 +4,7 @@ use super::net::{SECOND, Time};
 use crate::stats::{Durations, PercentilesMs, round};
 
 /// What is measured of one stream. Its events are published in lots of the same size.
-struct Watched {
+struct WatchedLink {
     /// Events of a lot.
     lot: u64,
     /// Of each lot when it came to its proxy, and how many clients do not have it.
@@ -21,7 +21,7 @@ struct Second {
 }
 
 pub struct Watch {
-    streams: Vec<Watched>,
+    streams: Vec<WatchedLink>,
     clients: u32,
     /// Only what is delivered, and what is published, from here on counts, and what is delivered until there.
     from: Time,
@@ -36,7 +36,8 @@ pub struct Watch {
 
 impl Watch {
     pub fn new(clients: u32, lots: Vec<u64>, from: Time, until: Time) -> Self {
-        let streams: Vec<Watched> = lots.into_iter().map(|lot| Watched { lot, lots: Vec::new() }).collect();
+        let streams: Vec<WatchedLink> =
+            lots.into_iter().map(|lot| WatchedLink { lot, lots: Vec::new() }).collect();
         Self {
             to_all: streams.iter().map(|_| Durations::default()).collect(),
             seconds: streams.iter().map(|_| Vec::new()).collect(),

@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tailwater_broadcast::message::{Chain, Member, Message, Role};
-use tailwater_broadcast::region::{self, Options, Output, Peer, ProxyPeer};
+use tailwater_broadcast::region::{self, Options, Peer, PeerOutput, ProxyPeer};
 use tailwater_broadcast::replica::{self, Config, ConnectionId, Replica};
 use tailwater_broadcast::{Batch, Collect, Content, Position, Stream, Writer};
 
-use super::net::{Costs, Lines, MS, Network, Next, NodeId, Queue, SECOND, Time};
+use super::net::{Costs, MS, NetLines, Network, NextArrival, NodeId, Queue, SECOND, Time};
 use super::watch::Watch;
 
 /// Between two ticks of a replica, as its server has them.
@@ -69,7 +69,7 @@ impl Setup {
     }
 }
 
-enum Step {
+enum WorldStep {
     Region { from: NodeId, to: NodeId, message: region::Message },
     Replica { connection: ConnectionId, to: NodeId, message: Box<Message> },
     Drained { connection: ConnectionId, node: NodeId, bytes: usize },
@@ -86,34 +86,34 @@ struct ReplicaNode {
 
 /// Two replicas, or a replica and a publisher.
 #[derive(Clone, Copy)]
-struct Ends {
+struct LinkEnds {
     from: NodeId,
     to: NodeId,
 }
 
 pub struct World {
     setup: Setup,
-    queue: Queue<Step>,
-    lines: Lines,
+    queue: Queue<WorldStep>,
+    lines: NetLines,
     replicas: Vec<ReplicaNode>,
     clients: Vec<Peer>,
     /// When the tick of each client and each proxy is due.
     ticks: Vec<Time>,
-    names: Names,
-    connections: BTreeMap<ConnectionId, Ends>,
+    names: WorldNames,
+    connections: BTreeMap<ConnectionId, LinkEnds>,
     streams: Vec<Stream>,
     lots: Vec<Batch>,
     published: Vec<u64>,
     start: Time,
-    outbox: Vec<Output>,
+    outbox: Vec<PeerOutput>,
     pub watch: Watch,
 }
 
-/// Addresses by their lengths, which is all that counts here: "n" and a machine's number. Views are full of them, and copied all the
-/// time: those of the same length share one, so that it stays in the cache.
-struct Names(Vec<Arc<str>>);
+/// Addresses by their lengths, which is all that counts here: "n" and a machine's number. Views are full of them, and
+/// copied all the time: those of the same length share one, so that it stays in the cache.
+struct WorldNames(Vec<Arc<str>>);
 
-impl Names {
+impl WorldNames {
     fn new() -> Self {
         Self((0..=NodeId::MAX.ilog10() as usize).map(|digits| Arc::from("n".repeat(digits + 2))).collect())
     }
@@ -135,9 +135,9 @@ fn publisher(region: u32) -> ConnectionId {
 }
 
 /// What the tail of a chain has for its region.
-struct Histories<'a>(&'a Replica);
+struct WorldHistories<'a>(&'a Replica);
 
-impl region::Source for Histories<'_> {
+impl region::ServeSource for WorldHistories<'_> {
     fn lineage(&self, stream: &Stream) -> u64 {
         self.0.lineage_of(stream)
     }
@@ -175,12 +175,12 @@ impl World {
         let watch = Watch::new(regions * setup.clients, watched, start + setup.settle, start + setup.load);
         let name = |region| Stream::parse(&format!("region{region}/events")).expect("a name");
         let mut world = Self {
-            lines: Lines::new(setup.network.clone(), region_of),
+            lines: NetLines::new(setup.network.clone(), region_of),
             queue: Queue::new(),
             replicas: Vec::new(),
             clients: Vec::new(),
             ticks: vec![0; (replicas + regions * setup.clients) as usize],
-            names: Names::new(),
+            names: WorldNames::new(),
             connections: BTreeMap::new(),
             streams: (0..regions).map(name).collect(),
             lots,
@@ -197,14 +197,14 @@ impl World {
             world.connect_chain(region);
             let first = start.saturating_sub(world.setup.trickle);
             let at = first + (world.setup.lot / u64::from(regions)) * u64::from(region);
-            world.queue.at(at, Step::Publish(region));
+            world.queue.at(at, WorldStep::Publish(region));
         }
         for client in 0..regions * world.setup.clients {
             world.add_client(replicas + client);
         }
         for (a, b, from, to) in world.setup.cuts.clone() {
-            world.queue.at(start + from, Step::Cut { a, b, cut: true });
-            world.queue.at(start + to, Step::Cut { a, b, cut: false });
+            world.queue.at(start + from, WorldStep::Cut { a, b, cut: true });
+            world.queue.at(start + to, WorldStep::Cut { a, b, cut: false });
         }
         world
     }
@@ -240,7 +240,7 @@ impl World {
             },
         );
         self.replicas.push(ReplicaNode { replica, proxy });
-        self.queue.at(u64::from(node), Step::ReplicaTick(node));
+        self.queue.at(u64::from(node), WorldStep::ReplicaTick(node));
         if is_tail {
             self.queue.tick_at(0, node);
         }
@@ -272,13 +272,13 @@ impl World {
         }
         let role = Role::Client(u128::from(region));
         let name = format!("region{region}");
-        self.connections.insert(publisher(region), Ends { from: head, to: head });
+        self.connections.insert(publisher(region), LinkEnds { from: head, to: head });
         self.replica(head).connected(0, publisher(region), replica::Peer::In(name, role));
     }
 
     fn connect(&mut self, from: NodeId, to: NodeId) {
         let connection = u64::from(from) << 20 | u64::from(to);
-        self.connections.insert(connection, Ends { from, to });
+        self.connections.insert(connection, LinkEnds { from, to });
         let name = |node| format!("region{}", node / self.setup.replicas);
         let (out, into) = (
             replica::Peer::Out(name(to), u64::from(to)),
@@ -303,17 +303,17 @@ impl World {
                 shown(now);
             }
             match next {
-                Next::Tick(node) => self.tick(now, node),
-                Next::What(step) => self.step(now, step),
+                NextArrival::Tick(node) => self.tick(now, node),
+                NextArrival::What(step) => self.step(now, step),
             }
         }
         self.queue.happened()
     }
 
-    fn step(&mut self, now: Time, step: Step) {
+    fn step(&mut self, now: Time, step: WorldStep) {
         let costs = self.setup.costs;
         match step {
-            Step::Region { from, to, message } => {
+            WorldStep::Region { from, to, message } => {
                 let events = match &message {
                     region::Message::Events { batches, .. } => {
                         batches.iter().map(|b| u64::from(b.count)).sum()
@@ -324,7 +324,7 @@ impl World {
                 let done = self.lines.handle(now, to, message.size(), cost);
                 self.region_message(done, from, to, message);
             }
-            Step::Replica { connection, to, message } => {
+            WorldStep::Replica { connection, to, message } => {
                 let events = match &*message {
                     Message::Events { batch, .. } | Message::Append { batch, .. } => u64::from(batch.count),
                     _ => 0,
@@ -334,13 +334,13 @@ impl World {
                 self.replica(to).receive(done / MS, connection, *message);
                 self.replica_outputs(done, to);
             }
-            Step::Drained { connection, node, bytes } => {
+            WorldStep::Drained { connection, node, bytes } => {
                 self.replica(node).drained(connection, bytes);
                 self.replica_outputs(now, node);
             }
-            Step::ReplicaTick(node) => self.replica_tick(now, node),
-            Step::Publish(region) => self.publish(now, region),
-            Step::Cut { a, b, cut } => self.cut(now, a, b, cut),
+            WorldStep::ReplicaTick(node) => self.replica_tick(now, node),
+            WorldStep::Publish(region) => self.publish(now, region),
+            WorldStep::Cut { a, b, cut } => self.cut(now, a, b, cut),
         }
     }
 
@@ -358,7 +358,7 @@ impl World {
         self.replica_outputs(done, head);
         let next = now + if now < self.start { TRICKLE } else { self.setup.lot };
         if next < self.start + self.setup.load {
-            self.queue.at(next, Step::Publish(region));
+            self.queue.at(next, WorldStep::Publish(region));
         }
     }
 
@@ -401,18 +401,18 @@ impl World {
         let now_ms = now / MS;
         self.replica(node).tick(now_ms, WALL_MS + now_ms);
         self.replica_outputs(now, node);
-        self.queue.at(now + REPLICA_TICK, Step::ReplicaTick(node));
+        self.queue.at(now + REPLICA_TICK, WorldStep::ReplicaTick(node));
     }
 
     fn replica_outputs(&mut self, now: Time, node: NodeId) {
         for output in self.replica(node).outputs() {
             match output {
-                replica::Output::Send(connection, message) => {
+                replica::ReplicaOutput::Send(connection, message) => {
                     self.send_replica(now, node, connection, message)
                 }
-                replica::Output::Close(_, why) => panic!("a replica ends a connection: {why}"),
-                replica::Output::Persist { .. } | replica::Output::SetAside(_) => {}
-                replica::Output::Held { stream, last } => {
+                replica::ReplicaOutput::Close(_, why) => panic!("a replica ends a connection: {why}"),
+                replica::ReplicaOutput::Persist { .. } | replica::ReplicaOutput::SetAside(_) => {}
+                replica::ReplicaOutput::Held { stream, last } => {
                     let node_state = &mut self.replicas[node as usize];
                     if let Some(proxy) = &mut node_state.proxy {
                         let lineage = node_state.replica.lineage_of(&stream);
@@ -439,9 +439,9 @@ impl World {
         }
         let to = if ends.from == node { ends.to } else { ends.from };
         let (left, arrives) = self.lines.send(now, node, to, bytes);
-        self.queue.at(left, Step::Drained { connection, node, bytes });
+        self.queue.at(left, WorldStep::Drained { connection, node, bytes });
         if let Some(arrives) = arrives {
-            self.queue.at(arrives, Step::Replica { connection, to, message: Box::new(message) });
+            self.queue.at(arrives, WorldStep::Replica { connection, to, message: Box::new(message) });
         }
     }
 
@@ -462,11 +462,11 @@ impl World {
         &mut self,
         now: Time,
         node: NodeId,
-        step: impl FnOnce(&mut ProxyPeer, &Histories<'_>, &mut Vec<Output>),
+        step: impl FnOnce(&mut ProxyPeer, &WorldHistories<'_>, &mut Vec<PeerOutput>),
     ) {
         let ReplicaNode { replica, proxy, .. } = &mut self.replicas[node as usize];
         if let Some(proxy) = proxy {
-            step(proxy, &Histories(replica), &mut self.outbox);
+            step(proxy, &WorldHistories(replica), &mut self.outbox);
             self.region_outputs(now, node);
         }
     }
@@ -477,15 +477,15 @@ impl World {
         let mut now = now;
         for output in outbox.drain(..) {
             match output {
-                Output::Send { to, message } => {
+                PeerOutput::Send { to, message } => {
                     let to = node_of(to);
                     now = self.lines.work(now, node, self.setup.costs.message_ns);
                     let (_, arrives) = self.lines.send(now, node, to, message.size());
                     let arrives = arrives.expect("links within regions are not cut");
-                    self.queue.at(arrives, Step::Region { from: node, to, message });
+                    self.queue.at(arrives, WorldStep::Region { from: node, to, message });
                 }
-                Output::Anew { region, .. } => panic!("region {region} begins anew"),
-                Output::Deliver { stream, batch, .. } => {
+                PeerOutput::Anew { region, .. } => panic!("region {region} begins anew"),
+                PeerOutput::Deliver { stream, batch, .. } => {
                     let index =
                         self.streams.iter().position(|known| *known == stream).expect("a known stream");
                     self.watch.delivered(now, index, batch.after, batch.last);

@@ -5,8 +5,9 @@
 //! event   number u64 | when it was about to be published, CLOCK_MONOTONIC in ns u64 | zeros
 //! ```
 //!
-//! What is due is published every `--every-us`, as one batch where the peer has batches. The subscribers are spread over
-//! threads with a connection each. All rates and CPU times are of the measured time; lost events are of the whole run.
+//! What is due is published every `--every-us`, as one batch where the peer has batches. The subscribers are spread
+//! over threads with a connection each. All rates and CPU times are of the measured time; lost events are of the whole
+//! run.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -26,8 +27,8 @@ use super::redis::Redis;
 use crate::clock::{cpu_of, cpu_of_thread, monotonic_ns};
 use crate::stats::{Durations, round};
 
-/// How long subscribers may take to be ready, and behind the last publish how long none of them may get anything, nor the
-/// publisher an answer, until what is missing counts as lost.
+/// How long subscribers may take to be ready, and behind the last publish how long none of them may get anything, nor
+/// the publisher an answer, until what is missing counts as lost.
 const PATIENCE: Duration = Duration::from_secs(20);
 const READ_BYTES: usize = 64 << 10;
 /// The publisher goes on so long behind the measured time, which so ends while everything runs.
@@ -83,7 +84,7 @@ impl System {
 }
 
 /// What a connection says, and understands. Each connection has its own.
-pub(super) trait Wire {
+pub(super) trait LoadWire {
     /// What every connection begins with.
     fn open(&mut self, out: &mut Vec<u8>);
     /// What is said before anything else is done in a run, and how many lines answer it.
@@ -107,7 +108,7 @@ pub(super) trait Wire {
 
 /// What all threads share.
 #[derive(Default)]
-struct Shared {
+struct LoadShared {
     ready: AtomicUsize,
     publisher: AtomicU32,
     /// The measured time.
@@ -129,9 +130,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
 }
 
-fn load<W: Wire + 'static>(args: &Args, wire: fn() -> W) -> anyhow::Result<()> {
+fn load<W: LoadWire + 'static>(args: &Args, wire: fn() -> W) -> anyhow::Result<()> {
     ensure!(args.event_bytes >= 16 && args.every_us > 0 && args.threads > 0, "a flag is too small");
-    let shared = Arc::new(Shared { from_ns: AtomicU64::new(u64::MAX), ..Shared::default() });
+    let shared = Arc::new(LoadShared { from_ns: AtomicU64::new(u64::MAX), ..LoadShared::default() });
     let port = args.port;
     runtime()?.block_on(async {
         let mut publisher = Publisher::connect(port, wire()).await?;
@@ -163,7 +164,7 @@ fn load<W: Wire + 'static>(args: &Args, wire: fn() -> W) -> anyhow::Result<()> {
     shared.until_ns.store(until_ns, Ordering::Relaxed);
     shared.from_ns.store(from_ns, Ordering::Release);
     let publishing = {
-        let (shared, schedule) = (Arc::clone(&shared), Schedule::of(args, begin_ns, from_ns, until_ns));
+        let (shared, schedule) = (Arc::clone(&shared), LoadSchedule::of(args, begin_ns, from_ns, until_ns));
         std::thread::Builder::new().spawn(move || publish(port, wire(), schedule, &shared))?
     };
     let cpu = || {
@@ -240,7 +241,7 @@ async fn connect(port: u16) -> std::io::Result<TcpStream> {
 
 // ---- Publishing
 
-struct Schedule {
+struct LoadSchedule {
     rate: f64,
     every: Duration,
     event_bytes: usize,
@@ -250,7 +251,7 @@ struct Schedule {
     until_ns: u64,
 }
 
-impl Schedule {
+impl LoadSchedule {
     fn of(args: &Args, begin_ns: u64, from_ns: u64, until_ns: u64) -> Self {
         Self {
             rate: args.rate,
@@ -265,7 +266,7 @@ impl Schedule {
 }
 
 #[derive(Default)]
-struct Published {
+struct LoadPublished {
     all: u64,
     measured: u64,
     /// Not acknowledged when the run ended.
@@ -282,7 +283,7 @@ struct Publisher<W> {
     events: usize,
 }
 
-impl<W: Wire> Publisher<W> {
+impl<W: LoadWire> Publisher<W> {
     async fn connect(port: u16, mut wire: W) -> anyhow::Result<Self> {
         let stream = connect(port).await?;
         let (received, mut out) = (BytesMut::with_capacity(READ_BYTES), Vec::new());
@@ -329,11 +330,16 @@ impl<W: Wire> Publisher<W> {
     }
 }
 
-fn publish(port: u16, wire: impl Wire, schedule: Schedule, shared: &Shared) -> anyhow::Result<Published> {
+fn publish(
+    port: u16,
+    wire: impl LoadWire,
+    schedule: LoadSchedule,
+    shared: &LoadShared,
+) -> anyhow::Result<LoadPublished> {
     shared.publisher.store(rustix::thread::gettid().as_raw_nonzero().get() as u32, Ordering::Release);
     runtime()?.block_on(async {
         let mut publisher = Publisher::connect(port, wire).await?;
-        let mut published = Published::default();
+        let mut published = LoadPublished::default();
         let mut ticks = tokio::time::interval(schedule.every);
         let mut batch = Vec::new();
         loop {
@@ -376,11 +382,11 @@ fn publish(port: u16, wire: impl Wire, schedule: Schedule, shared: &Shared) -> a
 // ---- Subscribing
 
 /// Subscribes so many on this thread, until the measured time is over for good.
-fn subscribe<W: Wire + 'static>(
+fn subscribe<W: LoadWire + 'static>(
     port: u16,
     numbers: std::ops::Range<usize>,
     wire: fn() -> W,
-    shared: &Arc<Shared>,
+    shared: &Arc<LoadShared>,
 ) -> anyhow::Result<Durations> {
     let delays = Rc::new(RefCell::new(Durations::default()));
     let local = tokio::task::LocalSet::new();
@@ -407,8 +413,8 @@ fn subscribe<W: Wire + 'static>(
 async fn one(
     port: u16,
     number: usize,
-    mut wire: impl Wire,
-    shared: Arc<Shared>,
+    mut wire: impl LoadWire,
+    shared: Arc<LoadShared>,
     delays: Rc<RefCell<Durations>>,
 ) -> anyhow::Result<()> {
     let mut stream = connect(port).await?;
@@ -467,7 +473,7 @@ async fn one(
 /// What a subscriber makes of `text` in two pieces: the events, and what it says.
 #[cfg(test)]
 pub(super) fn received_in_pieces(
-    wire: &mut impl Wire,
+    wire: &mut impl LoadWire,
     text: &[u8],
     parted: usize,
 ) -> (Vec<Vec<u8>>, Vec<u8>) {

@@ -11,7 +11,7 @@
 use anyhow::bail;
 use bytes::{Buf, BytesMut};
 
-use super::load::Wire;
+use super::load::LoadWire;
 
 const STREAM: &str = "BENCH";
 const SUBJECT: &str = "bench.events";
@@ -38,7 +38,7 @@ impl Nats {
     }
 }
 
-impl Wire for Nats {
+impl LoadWire for Nats {
     fn open(&mut self, out: &mut Vec<u8>) {
         out.extend(CONNECT);
     }

@@ -1,5 +1,5 @@
-//! Redis's protocol (RESP2), as much of it as the load needs: lines that end with `\r\n`, of which `*N` tells that N values
-//! follow and `$N` that N bytes do.
+//! Redis's protocol (RESP2), as much of it as the load needs: lines that end with `\r\n`, of which `*N` tells that N
+//! values follow and `$N` that N bytes do.
 //!
 //! With streams a batch is a transaction, so that a reader that waits wakes up once for all of it; each subscriber asks
 //! for what comes behind the last entry that it got, again and again. Without, it is PUBLISH and SUBSCRIBE.
@@ -7,7 +7,7 @@
 use anyhow::{bail, ensure};
 use bytes::{Buf, BytesMut};
 
-use super::load::Wire;
+use super::load::LoadWire;
 
 const KEY: &str = "events";
 /// Entries that a reader asks for at once.
@@ -39,7 +39,7 @@ impl Redis {
     }
 
     /// The next part of XREAD's answer, which is `*1 *2 $ key *N`, and of each entry `*2 $ id *2 $ field $ value`.
-    fn part(&mut self, cursor: &mut Cursor<'_>, event: &mut impl FnMut(&[u8])) -> Option<()> {
+    fn part(&mut self, cursor: &mut RedisCursor<'_>, event: &mut impl FnMut(&[u8])) -> Option<()> {
         let Some(left) = self.left else {
             cursor.number(b'*')?;
             cursor.number(b'*')?;
@@ -59,7 +59,7 @@ impl Redis {
     }
 }
 
-impl Wire for Redis {
+impl LoadWire for Redis {
     fn open(&mut self, _out: &mut Vec<u8>) {}
 
     fn prepare(&mut self, out: &mut Vec<u8>) -> usize {
@@ -106,7 +106,7 @@ impl Wire for Redis {
     ) -> anyhow::Result<()> {
         let mut whole = 0;
         loop {
-            let mut cursor = Cursor { bytes: received, at: whole, wrong: false };
+            let mut cursor = RedisCursor { bytes: received, at: whole, wrong: false };
             let done = if self.streams {
                 self.part(&mut cursor, &mut event)
             } else {
@@ -137,7 +137,11 @@ impl Wire for Redis {
 }
 
 /// `*3 $ message $ channel $ payload`, or `*3 $ subscribe $ channel :1`.
-fn message(cursor: &mut Cursor<'_>, is_subscribed: &mut bool, event: &mut impl FnMut(&[u8])) -> Option<()> {
+fn message(
+    cursor: &mut RedisCursor<'_>,
+    is_subscribed: &mut bool,
+    event: &mut impl FnMut(&[u8]),
+) -> Option<()> {
     cursor.number(b'*')?;
     let kind = cursor.bulk()?;
     cursor.bulk()?;
@@ -152,13 +156,13 @@ fn message(cursor: &mut Cursor<'_>, is_subscribed: &mut bool, event: &mut impl F
 }
 
 /// Reads values; `None` where one is not whole yet, or where it is another one than was said.
-struct Cursor<'a> {
+struct RedisCursor<'a> {
     bytes: &'a [u8],
     at: usize,
     wrong: bool,
 }
 
-impl<'a> Cursor<'a> {
+impl<'a> RedisCursor<'a> {
     fn number(&mut self, kind: u8) -> Option<usize> {
         let rest = &self.bytes[self.at..];
         let end = rest.iter().position(|byte| *byte == b'\n')?;

@@ -1,10 +1,11 @@
-//! A region loses all its replicas and begins anew with empty ones. One that had left before comes back, with its disk or with what it
-//! has in memory, when the new chain has given its numbers to other events. There is another region, perhaps two, over which its events
-//! come as well; the late replica may go on telling those what it has.
+//! A region loses all its replicas and begins anew with empty ones. One that had left before comes back, with its disk
+//! or with what it has in memory, when the new chain has given its numbers to other events. There is another region,
+//! perhaps two, over which its events come as well; the late replica may go on telling those what it has.
 //!
-//! Checked, as in the scenario beside it, for those who publish and listen after that, in all regions, and for those who listened
-//! before, some of whom were away meanwhile: whichever replica they ask, the late one as well, they get what was published, and
-//! after they were told none of what was before. In every second world some of them share. And what the late one had lies aside on its disk.
+//! Checked, as in the scenario beside it, for those who publish and listen after that, in all regions, and for those
+//! who listened before, some of whom were away meanwhile: whichever replica they ask, the late one as well, they get
+//! what was published, and after they were told none of what was before. In every second world some of them share. And
+//! what the late one had lies aside on its disk.
 
 use std::collections::BTreeMap;
 
@@ -110,7 +111,8 @@ impl Sim {
         }
     }
 
-    /// Listeners of all regions, who are not there when the region begins anew. Of those that share, where, and what they had kept.
+    /// Listeners of all regions, who are not there when the region begins anew. Of those that share, where, and what
+    /// they had kept.
     fn some_go_away(&mut self) -> Vec<(usize, Observed)> {
         let mut away = Vec::new();
         for pid in self.clients.keys().copied().collect::<Vec<_>>() {

@@ -1,5 +1,5 @@
-//! Publishers and listeners, as the client library behaves: what a publisher sends is decided by the library's own queue.
-//! They keep now and then how far they are, and one that crashes goes on from there, as who it was.
+//! Publishers and listeners, as the client library behaves: what a publisher sends is decided by the library's own
+//! queue. They keep now and then how far they are, and one that crashes goes on from there, as who it was.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,14 +9,14 @@ use tailwater_broadcast::message::{Chain, Message, PublisherId, Reason};
 use tailwater_broadcast::{Batch, Heard, Position, Positions, Stream, Writer};
 
 use super::WALL_MS_AT_START;
-use super::net::{LinkId, Pid};
+use super::net::{Pid, SimLinkId};
 use super::sharing::Sharer;
 use super::truth::{Truths, content, may_be_refused};
 use crate::checkers::{Violation, ensure};
 use crate::planted::Plant;
 
 /// What a client does about a message.
-pub(super) enum Next {
+pub(super) enum NextAct {
     Nothing,
     Send(Vec<Message>),
     /// It is connected to the wrong replica: try this one, or any.
@@ -28,7 +28,7 @@ pub(super) struct Publisher {
     pub(super) region: usize,
     pub(super) id: PublisherId,
     pub(super) stream: Stream,
-    pub(super) link: Option<LinkId>,
+    pub(super) link: Option<SimLinkId>,
     pub(super) wanted: Option<String>,
     pub(super) at: String,
     ready: bool,
@@ -137,16 +137,16 @@ impl Publisher {
         self.queue.reconnected();
     }
 
-    pub(super) fn receive(&mut self, message: Message, truths: &mut Truths) -> Result<Next, Violation> {
+    pub(super) fn receive(&mut self, message: Message, truths: &mut Truths) -> Result<NextAct, Violation> {
         match message {
             Message::Chain(chain) => match chain.members.first() {
                 Some(head) if head.address == self.at => {
                     self.ready = true;
                     self.head_epoch = chain.epoch;
                     self.epoch = self.epoch.max(chain.epoch);
-                    Ok(Next::Send(self.messages()))
+                    Ok(NextAct::Send(self.messages()))
                 }
-                head => Ok(Next::Reconnect(head.map(|head| head.address.clone()))),
+                head => Ok(NextAct::Reconnect(head.map(|head| head.address.clone()))),
             },
             Message::Published { stream, number, seq, repeated } => {
                 for ((first, last), told) in self.queue.published(number, seq, repeated) {
@@ -156,34 +156,34 @@ impl Publisher {
                     }
                     self.waiting.pop_front();
                 }
-                Ok(Next::Send(self.messages()))
+                Ok(NextAct::Send(self.messages()))
             }
-            Message::Refused { reason: Reason::NotHead, .. } => Ok(Next::Reconnect(None)),
+            Message::Refused { reason: Reason::NotHead, .. } => Ok(NextAct::Reconnect(None)),
             Message::Refused { reason: Reason::Gap, first, .. } => self.gap(first),
             Message::Refused { first, reason, .. } if may_be_refused(self.id) => {
                 for (first, last) in self.queue.refused(first, reason) {
                     (first..=last).for_each(|number| truths.refused(&self.stream, self.id, number));
                     self.waiting.retain(|numbers| *numbers != (first, last));
                 }
-                Ok(Next::Send(self.messages()))
+                Ok(NextAct::Send(self.messages()))
             }
             Message::Refused { text, reason, .. } => {
                 Err(Violation::new(format!("a publish was refused ({reason:?}): {text}")))
             }
-            _ => Ok(Next::Nothing),
+            _ => Ok(NextAct::Nothing),
         }
     }
 }
 
 impl Publisher {
     /// The head says that it does not know what came before `first`.
-    fn gap(&mut self, first: u64) -> Result<Next, Violation> {
+    fn gap(&mut self, first: u64) -> Result<NextAct, Violation> {
         if self.plant == Plant::RenamedOnGap {
             self.rename();
-            return Ok(Next::Send(self.messages()));
+            return Ok(NextAct::Send(self.messages()));
         }
         if self.queue.refused(first, Reason::Gap).is_empty() {
-            return Ok(Next::Send(self.messages()));
+            return Ok(NextAct::Send(self.messages()));
         }
         // It goes on from what it had kept, and was answered up to there.
         ensure(self.head_epoch < self.epoch, || {
@@ -197,7 +197,7 @@ impl Publisher {
         for numbers in self.waiting.clone() {
             self.push(numbers);
         }
-        Ok(Next::Reconnect(None))
+        Ok(NextAct::Reconnect(None))
     }
 }
 
@@ -271,7 +271,7 @@ impl Observed {
 /// Listens to everything, from the beginning, and where a region begins anew from there.
 pub(super) struct Listener {
     pub(super) region: usize,
-    pub(super) link: Option<LinkId>,
+    pub(super) link: Option<SimLinkId>,
     pub(super) wanted: Option<String>,
     pub(super) at: String,
     pub(super) observed: Observed,
@@ -326,34 +326,34 @@ impl Listener {
         Ok(Message::Listen { positions, others })
     }
 
-    pub(super) fn receive(&mut self, message: Message, truths: &mut Truths) -> Result<Next, Violation> {
+    pub(super) fn receive(&mut self, message: Message, truths: &mut Truths) -> Result<NextAct, Violation> {
         match message {
             Message::Chain(chain) => self.chain(&chain),
             Message::Listening { positions } => {
                 for (stream, position) in positions {
                     self.observed.hears(&stream, position.lineage);
                 }
-                Ok(Next::Nothing)
+                Ok(NextAct::Nothing)
             }
             Message::Events { stream, lineage, batch } => {
                 if !self.observed.hears(&stream, lineage) {
-                    return Ok(Next::Nothing);
+                    return Ok(NextAct::Nothing);
                 }
                 // A listener that asked twice is sent some of it twice.
                 let rest = batch.rest(self.observed.at(&stream));
                 if let Some(batch) = rest.map_err(|error| Violation::new(error.to_string()))? {
                     self.observed.delivered((&stream, lineage), &batch, truths)?;
                 }
-                Ok(Next::Nothing)
+                Ok(NextAct::Nothing)
             }
-            _ => Ok(Next::Nothing),
+            _ => Ok(NextAct::Nothing),
         }
     }
 
-    fn chain(&mut self, chain: &Chain) -> Result<Next, Violation> {
+    fn chain(&mut self, chain: &Chain) -> Result<NextAct, Violation> {
         Ok(match chain.members.last() {
-            Some(tail) if tail.address == self.at => Next::Send(vec![self.listen(chain)?]),
-            tail => Next::Reconnect(tail.map(|tail| tail.address.clone())),
+            Some(tail) if tail.address == self.at => NextAct::Send(vec![self.listen(chain)?]),
+            tail => NextAct::Reconnect(tail.map(|tail| tail.address.clone())),
         })
     }
 }
@@ -366,11 +366,11 @@ pub(super) enum Client {
 }
 
 impl Client {
-    pub(super) fn receive(&mut self, message: Message, truths: &mut Truths) -> Result<Next, Violation> {
+    pub(super) fn receive(&mut self, message: Message, truths: &mut Truths) -> Result<NextAct, Violation> {
         match self {
             Client::Publisher(publisher) => publisher.receive(message, truths),
             Client::Listener(listener) => listener.receive(message, truths),
-            Client::Sharer(_) => Ok(Next::Nothing),
+            Client::Sharer(_) => Ok(NextAct::Nothing),
         }
     }
 
@@ -382,7 +382,7 @@ impl Client {
         }
     }
 
-    pub(super) fn link(&self) -> Option<LinkId> {
+    pub(super) fn link(&self) -> Option<SimLinkId> {
         match self {
             Client::Publisher(publisher) => publisher.link,
             Client::Listener(listener) => listener.link,
@@ -390,7 +390,7 @@ impl Client {
         }
     }
 
-    pub(super) fn linked(&mut self, link: LinkId, at: String) {
+    pub(super) fn linked(&mut self, link: SimLinkId, at: String) {
         match self {
             Client::Publisher(publisher) => (publisher.link, publisher.at) = (Some(link), at),
             Client::Listener(listener) => (listener.link, listener.at) = (Some(link), at),

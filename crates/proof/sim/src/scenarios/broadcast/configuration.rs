@@ -1,5 +1,5 @@
-//! The configuration service of a region ends and starts again: with the chain that it had, or without, as its metadata is lost.
-//! Then a replica's disk, or memory, may be lost with it: that of the node that kept both.
+//! The configuration service of a region ends and starts again: with the chain that it had, or without, as its metadata
+//! is lost. Then a replica's disk, or memory, may be lost with it: that of the node that kept both.
 
 use tailwater_broadcast::membership::{Membership, unbegun};
 use tailwater_broadcast::message::Member;
@@ -28,8 +28,9 @@ impl Sim {
         }
     }
 
-    /// The metadata is lost, and a replica with it, perhaps, which starts again at once with nothing. The others reach the service
-    /// before it has listened for long enough, and one of them at least has been a member until now; if there is none, nothing is lost.
+    /// The metadata is lost, and a replica with it, perhaps, which starts again at once with nothing. The others reach
+    /// the service before it has listened for long enough, and one of them at least has been a member until now; if
+    /// there is none, nothing is lost.
     fn loses_metadata(&mut self, region: usize) -> bool {
         let slots = self.regions[region].slots.len();
         let slot = self.rng.index(slots + 1);

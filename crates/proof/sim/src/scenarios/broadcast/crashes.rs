@@ -1,4 +1,5 @@
-//! Replicas that crash, and clients that do and come back with what they had kept; listeners that stop reading; slow links.
+//! Replicas that crash, and clients that do and come back with what they had kept; listeners that stop reading; slow
+//! links.
 
 use tailwater_broadcast::message::Member;
 
@@ -27,8 +28,8 @@ impl Sim {
         !sites.any(|at| self.net.cuts.contains(&(me.min(at), me.max(at))))
     }
 
-    /// A replica dies, if another member of its chain is there, or all of them have their disks; its own may die as well if one is
-    /// there. So the last member that the configuration service waits for comes back.
+    /// A replica dies, if another member of its chain is there, or all of them have their disks; its own may die as
+    /// well if one is there. So the last member that the configuration service waits for comes back.
     pub(super) fn crash(&mut self, region: usize, slot: usize) {
         let Some(pid) = self.regions[region].slots[slot].0 else { return };
         let can_spare = self.can_spare(region, pid);
@@ -77,8 +78,8 @@ impl Sim {
         }
     }
 
-    /// One crashes, and comes back at once, as soon as it is connected: with what it had kept, or with nothing. A listener may come
-    /// back in another region.
+    /// One crashes, and comes back at once, as soon as it is connected: with what it had kept, or with nothing. A
+    /// listener may come back in another region.
     pub(super) fn crash_client(&mut self) -> Result<(), Violation> {
         let are_alone = self.clients.iter().filter(|(_, client)| !matches!(client, Client::Sharer(_)));
         let pids: Vec<Pid> = are_alone.map(|(pid, _)| *pid).collect();
@@ -130,8 +131,8 @@ impl Sim {
         self.report.count("listeners that stopped reading", 1);
     }
 
-    /// A link becomes slow, or slow in another way: between two replicas of a region, two regions, or a replica and its region's
-    /// clients.
+    /// A link becomes slow, or slow in another way: between two replicas of a region, two regions, or a replica and its
+    /// region's clients.
     pub(super) fn slow_link(&mut self) {
         let (region, other) = (self.rng.index(self.regions.len()), self.rng.index(self.regions.len()));
         let slots = self.regions[region].slots.len();
@@ -157,8 +158,8 @@ impl Sim {
         self.report.count("links made slow", 1);
     }
 
-    /// The head is cut off from its region and its configuration service, and not from its clients: it takes itself for the head
-    /// while there is another one.
+    /// The head is cut off from its region and its configuration service, and not from its clients: it takes itself for
+    /// the head while there is another one.
     pub(super) fn head_alone(&mut self, region: usize) {
         let Some(head) = self.regions[region].service.chain().head() else { return };
         let Some(slot) = self.nodes.get(&head).map(|node| node.slot) else { return };

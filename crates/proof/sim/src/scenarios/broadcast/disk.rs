@@ -6,8 +6,8 @@ use std::collections::VecDeque;
 use bytes::{Bytes, BytesMut};
 use tailwater_broadcast::HistoryOptions;
 use tailwater_broadcast::record::Record;
-use tailwater_broadcast::recovered::Recovered;
-use tailwater_broadcast::replica::{Dropped, Replica, Ticket};
+use tailwater_broadcast::recovered::RecoveredStream;
+use tailwater_broadcast::replica::{Dropped, Replica, ReplicaTicket};
 use tailwater_broadcast_server::disk::Walk;
 
 use super::net::Pid;
@@ -34,11 +34,11 @@ pub(super) struct Disk {
     trimmed: u64,
     /// How many of all records are durable.
     synced: u64,
-    tickets: VecDeque<(u64, Ticket)>,
+    tickets: VecDeque<(u64, ReplicaTicket)>,
     unfinished: Option<Unfinished>,
     /// What the replica dropped and does not lie aside yet, and what is written after that.
     putting_aside: VecDeque<Dropped>,
-    waiting: VecDeque<(Bytes, Option<Ticket>)>,
+    waiting: VecDeque<(Bytes, Option<ReplicaTicket>)>,
     /// What lies aside.
     pub(super) aside: Vec<Dropped>,
     /// Until when it stands still.
@@ -72,7 +72,7 @@ impl Disk {
         self.trimmed + self.journal.len() as u64
     }
 
-    pub(super) fn append(&mut self, record: &Record, ticket: Option<Ticket>) {
+    pub(super) fn append(&mut self, record: &Record, ticket: Option<ReplicaTicket>) {
         self.waiting.push_back((encoded(record), ticket));
         self.write();
     }
@@ -106,7 +106,7 @@ impl Disk {
         rng: &mut Rng,
         plant: Plant,
         replica: &Replica,
-    ) -> Vec<Ticket> {
+    ) -> Vec<ReplicaTicket> {
         if now_ms < self.stands_until_ms {
             return Vec::new();
         }
@@ -168,8 +168,8 @@ impl Disk {
     }
 
     /// What is there.
-    pub(super) fn load(&self, plant: Plant) -> Result<Recovered, Violation> {
-        let mut recovered = Recovered::new(HistoryOptions::default());
+    pub(super) fn load(&self, plant: Plant) -> Result<RecoveredStream, Violation> {
+        let mut recovered = RecoveredStream::new(HistoryOptions::default());
         for bytes in self.checkpoint.iter().chain(&self.journal) {
             let record = Record::decode(bytes.clone()).map_err(|error| Violation::new(error.to_string()))?;
             if let Some(record) = plant.broadcast_record(record) {

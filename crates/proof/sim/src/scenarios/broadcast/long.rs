@@ -1,9 +1,9 @@
-//! Faults that last: the link between two members of a chain is cut for as long, or all that a member has to its region's
-//! replicas, one after the other, or a member's disk stands still, or that of one which joins. All replicas reach the configuration
-//! service meanwhile, and say that they live.
+//! Faults that last: the link between two members of a chain is cut for as long, or all that a member has to its
+//! region's replicas, one after the other, or a member's disk stands still, or that of one which joins. All replicas
+//! reach the configuration service meanwhile, and say that they live.
 //!
-//! Checked: no publisher waits for longer than [`WAIT_MAX_MS`] for as long as the fault lasts, nobody leaves the chain to whom
-//! nothing happened, and who does is not let in and removed over and over.
+//! Checked: no publisher waits for longer than [`WAIT_MAX_MS`] for as long as the fault lasts, nobody leaves the chain
+//! to whom nothing happened, and who does is not let in and removed over and over.
 
 use std::collections::BTreeMap;
 
@@ -16,14 +16,16 @@ use crate::checkers::{Violation, ensure};
 const LASTS_MS: u64 = 20_000;
 /// A member is removed once it did not move on for 2 s; then its publishers find the head, and the chain its links.
 const WAIT_MAX_MS: u64 = 6_000;
-/// The chain is whole before, and one replica leaves it, joins, and is a member again: that takes three changes. There is no second
-/// time, as it is a member again only behind a tail that it reaches, with a disk that goes on; and without that it stays joining.
+/// The chain is whole before, and one replica leaves it, joins, and is a member again: that takes three changes. There
+/// is no second time, as it is a member again only behind a tail that it reaches, with a disk that goes on; and without
+/// that it stays joining.
 const CHANGES_MAX: u64 = 3;
 /// As many before that, if it ended and started again.
 const RESTART_CHANGES_MAX: u64 = 3;
 
-/// A member's second link is cut so much later than the first one at most. Nobody is removed for a link before it did not move on for
-/// five times as long as silence may last, and that a link is cut is known after that long once, and half as much until it is told.
+/// A member's second link is cut so much later than the first one at most. Nobody is removed for a link before it did
+/// not move on for five times as long as silence may last, and that a link is cut is known after that long once, and
+/// half as much until it is told.
 const APART_MAX_MS: u64 = 7 * SILENCE_MS / 2;
 /// About so long after it begins to join a replica is handed over to, and is a member.
 const JOINS_MS: u64 = 400;
@@ -37,7 +39,7 @@ enum Begins {
 }
 
 /// A fault that has yet to begin.
-enum Later {
+enum LaterStart {
     /// The disk stands still.
     Stands,
     /// The link to another slot is cut.
@@ -72,11 +74,11 @@ impl Sim {
                     hit.push(first);
                 }
                 let at_ms = self.now_ms + self.rng.below(APART_MAX_MS);
-                let later = second.map(|second| (Begins::At(at_ms), Later::Cut(second)));
+                let later = second.map(|second| (Begins::At(at_ms), LaterStart::Cut(second)));
                 ("replicas alone for long", later)
             }
             2 if self.regions[region].durable => {
-                ("disks standing still for long", Some((Begins::At(self.now_ms), Later::Stands)))
+                ("disks standing still for long", Some((Begins::At(self.now_ms), LaterStart::Stands)))
             }
             _ if self.regions[region].durable => {
                 self.crash(region, slot);
@@ -85,7 +87,7 @@ impl Sim {
                     true => Begins::AfterJoining(self.rng.below(JOINS_MS)),
                     false => Begins::At(self.now_ms + self.rng.below(5_000)),
                 };
-                ("disks standing still for long at a start", Some((begins, Later::Stands)))
+                ("disks standing still for long at a start", Some((begins, LaterStart::Stands)))
             }
             _ => return Ok(false),
         };
@@ -108,8 +110,8 @@ impl Sim {
                 *begins = Begins::At(self.now_ms + after_ms);
             }
             match later.take_if(|(begins, _)| matches!(begins, Begins::At(ms) if *ms <= self.now_ms)) {
-                Some((_, Later::Cut(other))) => self.cut(site(region, slot), site(region, other)),
-                Some((_, Later::Stands)) => {
+                Some((_, LaterStart::Cut(other))) => self.cut(site(region, slot), site(region, other)),
+                Some((_, LaterStart::Stands)) => {
                     if let Some(disk) = self.regions[region].disks.get_mut(&slot) {
                         disk.stands_until_ms = end_ms;
                     }

@@ -1,5 +1,5 @@
-//! Connections between processes: in order while they last, late, slow, cut, and lost with everything on them. Whoever stops
-//! reading gets nothing, and keeps its connections.
+//! Connections between processes: in order while they last, late, slow, cut, and lost with everything on them. Whoever
+//! stops reading gets nothing, and keeps its connections.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -11,7 +11,7 @@ use crate::rng::Rng;
 /// A process: a replica, a publisher or a listener; never reused.
 pub(super) type Pid = u64;
 /// A connection; both its ends call it by this number.
-pub(super) type LinkId = u64;
+pub(super) type SimLinkId = u64;
 
 /// After this a message that waits for a cut network ends its connection, in milliseconds.
 const UNACKNOWLEDGED_MS: u64 = 3_000;
@@ -26,7 +26,7 @@ pub(super) struct Slow {
 }
 
 /// A message on its way.
-struct Sent {
+struct NetSent {
     /// When its first byte comes, and its last.
     begins_ms: u64,
     at_ms: u64,
@@ -36,8 +36,8 @@ struct Sent {
 
 /// One direction of a connection.
 #[derive(Default)]
-struct Way {
-    sent: VecDeque<Sent>,
+struct NetWay {
+    sent: VecDeque<NetSent>,
     /// When all that was sent has left.
     left_ms: u64,
     /// Bytes of all that is on its way.
@@ -45,7 +45,7 @@ struct Way {
 }
 
 /// A connection.
-pub(super) struct Link {
+pub(super) struct SimLink {
     /// Who opened it.
     pub(super) dialer: Pid,
     /// Who took it.
@@ -55,7 +55,7 @@ pub(super) struct Link {
     /// When its ends are told that it is open; `None` afterwards.
     pub(super) opens_ms: Option<u64>,
     /// To the acceptor, to the dialer.
-    ways: [Way; 2],
+    ways: [NetWay; 2],
     /// When something last came, at the dialer.
     pub(super) heard_ms: u64,
     /// Whether it may be silent for as long as it likes.
@@ -64,18 +64,18 @@ pub(super) struct Link {
 
 /// What the network does next.
 pub(super) enum Happening {
-    Opened(LinkId),
-    Delivered { link: LinkId, to: Pid, from: Pid, message: Box<Message> },
-    Broken(LinkId),
+    Opened(SimLinkId),
+    Delivered { link: SimLinkId, to: Pid, from: Pid, message: Box<Message> },
+    Broken(SimLinkId),
 }
 
 /// The network.
 pub(super) struct Net {
-    pub(super) links: BTreeMap<LinkId, Link>,
+    pub(super) links: BTreeMap<SimLinkId, SimLink>,
     /// The same by who dialled whom, and by who was dialled.
-    dialled: BTreeSet<(Pid, Pid, LinkId)>,
-    taken: BTreeSet<(Pid, LinkId)>,
-    next: LinkId,
+    dialled: BTreeSet<(Pid, Pid, SimLinkId)>,
+    taken: BTreeSet<(Pid, SimLinkId)>,
+    next: SimLinkId,
     /// Pairs of sites between which nothing passes, smaller first.
     pub(super) cuts: BTreeSet<(u32, u32)>,
     /// Pairs of sites with a slow way between them, smaller first.
@@ -123,7 +123,13 @@ impl Net {
     }
 
     /// Opens a connection, unless the network is cut.
-    pub(super) fn dial(&mut self, now_ms: u64, rng: &mut Rng, dialer: Pid, acceptor: Pid) -> Option<LinkId> {
+    pub(super) fn dial(
+        &mut self,
+        now_ms: u64,
+        rng: &mut Rng,
+        dialer: Pid,
+        acceptor: Pid,
+    ) -> Option<SimLinkId> {
         let sites = self.between_sites(dialer, acceptor);
         if self.cuts.contains(&sites) {
             return None;
@@ -134,7 +140,7 @@ impl Net {
         let latency_ms = slow.map_or(2 * self.latency_ms, |slow| 2 * slow.latency_ms.1);
         let opens_ms = Some(now_ms + rng.between(1, latency_ms));
         let (ways, heard_ms, may_be_silent) = (Default::default(), now_ms, false);
-        let link = Link { dialer, acceptor, sites, opens_ms, ways, heard_ms, may_be_silent };
+        let link = SimLink { dialer, acceptor, sites, opens_ms, ways, heard_ms, may_be_silent };
         self.links.insert(id, link);
         self.dialled.insert((dialer, acceptor, id));
         self.taken.insert((acceptor, id));
@@ -142,8 +148,8 @@ impl Net {
     }
 
     /// A connection is gone.
-    pub(super) fn remove(&mut self, id: LinkId) {
-        if let Some(Link { dialer, acceptor, .. }) = self.links.remove(&id) {
+    pub(super) fn remove(&mut self, id: SimLinkId) {
+        if let Some(SimLink { dialer, acceptor, .. }) = self.links.remove(&id) {
             self.dialled.remove(&(dialer, acceptor, id));
             self.taken.remove(&(acceptor, id));
         }
@@ -154,7 +160,7 @@ impl Net {
         &mut self,
         now_ms: u64,
         rng: &mut Rng,
-        link: LinkId,
+        link: SimLinkId,
         from: Pid,
         message: Message,
     ) -> usize {
@@ -170,12 +176,12 @@ impl Net {
         let begins_ms = (leaves_ms + latency_ms).max(after_ms);
         let at_ms = (way.left_ms + latency_ms).max(after_ms);
         way.bytes += bytes;
-        way.sent.push_back(Sent { begins_ms, at_ms, bytes, message });
+        way.sent.push_back(NetSent { begins_ms, at_ms, bytes, message });
         way.bytes
     }
 
     /// Bytes that are on their way from one end of a connection.
-    pub(super) fn bytes(&self, link: LinkId, from: Pid) -> usize {
+    pub(super) fn bytes(&self, link: SimLinkId, from: Pid) -> usize {
         self.links.get(&link).map_or(0, |link| link.ways[usize::from(from != link.dialer)].bytes)
     }
 
@@ -214,7 +220,7 @@ impl Net {
                     if next.at_ms > now_ms {
                         break;
                     }
-                    let Some(Sent { message, bytes, .. }) = way.sent.pop_front() else { break };
+                    let Some(NetSent { message, bytes, .. }) = way.sent.pop_front() else { break };
                     way.bytes -= bytes;
                     let message = Box::new(message);
                     happenings.push(Happening::Delivered { link: id, to, from, message });
@@ -234,24 +240,24 @@ impl Net {
     }
 
     /// The connections of a process, in the order in which they were opened.
-    pub(super) fn of(&self, pid: Pid) -> Vec<LinkId> {
+    pub(super) fn of(&self, pid: Pid) -> Vec<SimLinkId> {
         let dialled = self.dialled_by(pid).map(|(_, id)| id);
-        let taken = self.taken.range((pid, 0)..=(pid, LinkId::MAX)).map(|(_, id)| *id);
-        let mut all: Vec<LinkId> = dialled.chain(taken).collect();
+        let taken = self.taken.range((pid, 0)..=(pid, SimLinkId::MAX)).map(|(_, id)| *id);
+        let mut all: Vec<SimLinkId> = dialled.chain(taken).collect();
         all.sort_unstable();
         all.dedup();
         all
     }
 
     /// Whom a process has connected to, and the connections.
-    pub(super) fn dialled_by(&self, pid: Pid) -> impl Iterator<Item = (Pid, LinkId)> {
-        let all = self.dialled.range((pid, 0, 0)..=(pid, Pid::MAX, LinkId::MAX));
+    pub(super) fn dialled_by(&self, pid: Pid) -> impl Iterator<Item = (Pid, SimLinkId)> {
+        let all = self.dialled.range((pid, 0, 0)..=(pid, Pid::MAX, SimLinkId::MAX));
         all.map(|(_, acceptor, id)| (*acceptor, *id))
     }
 
     /// The connection that `dialer` opened to `acceptor` first.
-    pub(super) fn between(&self, dialer: Pid, acceptor: Pid) -> Option<LinkId> {
-        let mut all = self.dialled.range((dialer, acceptor, 0)..=(dialer, acceptor, LinkId::MAX));
+    pub(super) fn between(&self, dialer: Pid, acceptor: Pid) -> Option<SimLinkId> {
+        let mut all = self.dialled.range((dialer, acceptor, 0)..=(dialer, acceptor, SimLinkId::MAX));
         all.next().map(|(_, _, id)| *id)
     }
 }

@@ -1,15 +1,16 @@
-//! Listeners that share (section 3.2) in a world of regions and chains: the library's `region::Peer`, with the connections that its
-//! `client/sharing` keeps, and the proxy's side as the server has it. They crash and come back with what they had kept, come and go,
-//! read nothing for a while, and are cut off from each other and from the proxy, while replicas do.
+//! Listeners that share (section 3.2) in a world of regions and chains: the library's `region::Peer`, with the
+//! connections that its `client/sharing` keeps, and the proxy's side as the server has it. They crash and come back
+//! with what they had kept, come and go, read nothing for a while, and are cut off from each other and from the proxy,
+//! while replicas do.
 
 use std::collections::BTreeMap;
 
 use tailwater_broadcast::message::Message;
-use tailwater_broadcast::region::{self, Member, Options, Output, Peer, STANDING};
+use tailwater_broadcast::region::{self, Member, Options, Peer, PeerOutput, STANDING};
 use tailwater_broadcast::{Heard, Position, Positions, Stream};
 
 use super::clients::{Client, Observed};
-use super::net::{LinkId, Pid};
+use super::net::{Pid, SimLinkId};
 use super::{Sim, site};
 use crate::checkers::Violation;
 use crate::planted::Plant;
@@ -25,7 +26,7 @@ const IDLE_MS: u64 = 3_000;
 const SWEEP_MS: u64 = 1_000;
 
 /// A connection to another one.
-struct Link {
+struct SharingLink {
     member: u64,
     dialled: bool,
     /// What is to be sent once it is open.
@@ -38,7 +39,7 @@ struct Link {
 pub(super) struct Sharer {
     pub(super) region: usize,
     /// To a replica.
-    pub(super) link: Option<LinkId>,
+    pub(super) link: Option<SimLinkId>,
     pub(super) wanted: Option<String>,
     pub(super) at: String,
     pub(super) observed: Observed,
@@ -51,10 +52,10 @@ pub(super) struct Sharer {
     peer: Option<Box<Peer>>,
     /// Where it began; where a region has begun anew since as well.
     began: Positions,
-    links: BTreeMap<LinkId, Link>,
+    links: BTreeMap<SimLinkId, SharingLink>,
     /// Of each other one, the connection to write to first.
-    of: BTreeMap<u64, Vec<LinkId>>,
-    outbox: Vec<Output>,
+    of: BTreeMap<u64, Vec<SimLinkId>>,
+    outbox: Vec<PeerOutput>,
     reads: bool,
     sweep_ms: u64,
 }
@@ -89,7 +90,7 @@ impl Sharer {
     }
 
     /// A connection is gone.
-    pub(super) fn lost(&mut self, now_ms: u64, link: LinkId) {
+    pub(super) fn lost(&mut self, now_ms: u64, link: SimLinkId) {
         if self.link == Some(link) {
             self.link = None;
             self.tail = None;
@@ -103,8 +104,8 @@ impl Sharer {
     }
 
     /// Forgets a connection to another one, which may have failed.
-    fn remove(&mut self, now_ms: u64, link: LinkId, failed: bool) {
-        let Some(Link { member, .. }) = self.links.remove(&link) else { return };
+    fn remove(&mut self, now_ms: u64, link: SimLinkId, failed: bool) {
+        let Some(SharingLink { member, .. }) = self.links.remove(&link) else { return };
         let is_last = self.of.get_mut(&member).is_none_or(|links| {
             links.retain(|other| *other != link);
             links.is_empty()
@@ -122,14 +123,14 @@ impl Sharer {
         }
     }
 
-    fn first(&mut self, member: u64) -> Option<(LinkId, &mut Link)> {
+    fn first(&mut self, member: u64) -> Option<(SimLinkId, &mut SharingLink)> {
         let id = *self.of.get(&member)?.first()?;
         Some((id, self.links.get_mut(&id)?))
     }
 
-    fn add(&mut self, now_ms: u64, link: LinkId, member: u64, dialled: bool) {
+    fn add(&mut self, now_ms: u64, link: SimLinkId, member: u64, dialled: bool) {
         let waiting = dialled.then(Vec::new);
-        self.links.insert(link, Link { member, dialled, waiting, paused: false, used_ms: now_ms });
+        self.links.insert(link, SharingLink { member, dialled, waiting, paused: false, used_ms: now_ms });
         let links = self.of.entry(member).or_default();
         links.insert(if dialled { 0 } else { links.len() }, link);
     }
@@ -286,7 +287,7 @@ impl Sim {
     }
 
     /// One has connected to another one.
-    pub(super) fn sharers_opened(&mut self, link: LinkId, dialer: Pid, acceptor: Pid) {
+    pub(super) fn sharers_opened(&mut self, link: SimLinkId, dialer: Pid, acceptor: Pid) {
         let now_ms = self.now_ms;
         let member = match self.clients.get_mut(&dialer) {
             Some(Client::Sharer(sharer)) if sharer.links.contains_key(&link) => sharer.me.clone(),
@@ -297,7 +298,7 @@ impl Sim {
             // The tail has not said where it begins.
             return self.broken(link);
         }
-        let old: Vec<LinkId> = other.of.get(&member.id).into_iter().flatten().copied().collect();
+        let old: Vec<SimLinkId> = other.of.get(&member.id).into_iter().flatten().copied().collect();
         for id in old {
             if other.links.get(&id).is_some_and(|link| !link.dialled) {
                 other.remove(now_ms, id, false);
@@ -319,7 +320,7 @@ impl Sim {
     }
 
     /// What one had sent has left.
-    pub(super) fn sharer_drained(&mut self, link: LinkId, from: Pid) {
+    pub(super) fn sharer_drained(&mut self, link: SimLinkId, from: Pid) {
         let Some(Client::Sharer(sharer)) = self.clients.get_mut(&from) else { return };
         let Some(drained) = sharer.links.get_mut(&link) else { return };
         if drained.paused && self.net.bytes(link, from) <= WAITING_BYTES_MAX / 2 {
@@ -335,7 +336,7 @@ impl Sim {
     pub(super) fn sharer_receives(
         &mut self,
         pid: Pid,
-        link: LinkId,
+        link: SimLinkId,
         message: Message,
     ) -> Result<(), Violation> {
         let now_ms = self.now_ms;
@@ -400,7 +401,7 @@ impl Sim {
                     });
                     for id in idle.map(|(id, _)| *id).collect::<Vec<_>>() {
                         self.net.send(now_ms, &mut self.rng, id, pid, Message::Bye);
-                        let Some(Link { member, .. }) = sharer.links.remove(&id) else { continue };
+                        let Some(SharingLink { member, .. }) = sharer.links.remove(&id) else { continue };
                         if let Some(links) = sharer.of.get_mut(&member) {
                             links.retain(|other| *other != id);
                             if links.is_empty() {
@@ -423,12 +424,12 @@ impl Sim {
             }
             for output in std::mem::take(&mut sharer.outbox) {
                 match output {
-                    Output::Send { to, message } => self.sharer_sends(pid, to, message),
-                    Output::Deliver { stream, lineage, batch } => {
+                    PeerOutput::Send { to, message } => self.sharer_sends(pid, to, message),
+                    PeerOutput::Deliver { stream, lineage, batch } => {
                         let Some(Client::Sharer(sharer)) = self.clients.get_mut(&pid) else { continue };
                         sharer.observed.delivered((&stream, lineage), &batch, &self.truths)?;
                     }
-                    Output::Anew { region, lineage } => {
+                    PeerOutput::Anew { region, lineage } => {
                         let Some(Client::Sharer(sharer)) = self.clients.get_mut(&pid) else { continue };
                         sharer.observed.begin_anew(&region, lineage);
                     }

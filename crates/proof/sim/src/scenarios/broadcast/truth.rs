@@ -81,7 +81,7 @@ fn identity(event: &Event) -> Option<(PublisherId, u64)> {
 
 /// One stream.
 #[derive(Default)]
-struct Truth {
+struct BroadcastTruth {
     published: Published,
     /// The last number of each publisher.
     publishers: BTreeMap<PublisherId, u64>,
@@ -98,9 +98,9 @@ struct Truth {
 /// All streams, and all who listen.
 #[derive(Default)]
 pub(super) struct Truths {
-    streams: BTreeMap<Stream, Truth>,
+    streams: BTreeMap<Stream, BroadcastTruth>,
     /// What there was of regions before they began anew, and the last lineage of that.
-    earlier: BTreeMap<Stream, Truth>,
+    earlier: BTreeMap<Stream, BroadcastTruth>,
     lineages: BTreeMap<String, u64>,
     /// What each replica was given of each stream, before it is settled.
     tentative: BTreeMap<u64, BTreeMap<Stream, BTreeMap<u64, Event>>>,
@@ -115,8 +115,8 @@ impl Truths {
         }
     }
 
-    /// A replica has each stream so far only, since it forgot what was on its way or has read its disk. One that was joining may
-    /// hold what no tail has settled, and have collected some of that: that was published all the same.
+    /// A replica has each stream so far only, since it forgot what was on its way or has read its disk. One that was
+    /// joining may hold what no tail has settled, and have collected some of that: that was published all the same.
     pub(super) fn holds(&mut self, replica: u64, last: impl Fn(&Stream) -> u64) {
         for (stream, events) in self.tentative.get_mut(&replica).into_iter().flatten() {
             let last = last(stream);
@@ -142,7 +142,7 @@ impl Truths {
         self.lineages.get(stream.region()).is_some_and(|last| lineage <= *last)
     }
 
-    fn of(&self, stream: &Stream, lineage: u64) -> Option<&Truth> {
+    fn of(&self, stream: &Stream, lineage: u64) -> Option<&BroadcastTruth> {
         if self.is_earlier(stream, lineage) { &self.earlier } else { &self.streams }.get(stream)
     }
 
@@ -154,7 +154,7 @@ impl Truths {
     /// The tail of a stream's own chain holds it up to `last`: now it is published for good.
     pub(super) fn settled(&mut self, tail: u64, stream: &Stream, last: u64) -> Result<(), Violation> {
         if !self.streams.contains_key(stream) {
-            self.streams.insert(stream.clone(), Truth::default());
+            self.streams.insert(stream.clone(), BroadcastTruth::default());
         }
         let Some(truth) = self.streams.get_mut(stream) else { return Ok(()) };
         let mut tentative = self.tentative.get_mut(&tail).and_then(|streams| streams.get_mut(stream));
@@ -201,7 +201,8 @@ impl Truths {
         }
     }
 
-    /// A tail says that it held a stream up to `count` and the stream's own region had acknowledged no more before `as_of_ms`.
+    /// A tail says that it held a stream up to `count` and the stream's own region had acknowledged no more before
+    /// `as_of_ms`.
     pub(super) fn told(&self, stream: &Stream, count: Position, as_of_ms: u64) -> Result<(), Violation> {
         let answered = self.of(stream, count.lineage).map_or(&[][..], |truth| &truth.answered);
         let count = count.seq;

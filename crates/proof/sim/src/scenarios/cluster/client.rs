@@ -7,8 +7,8 @@ use tailwater_env::{BoxFuture, Env};
 use tailwater_format::{
     BatchBuilder, Codec, Position, Producer, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId, Tail,
 };
-use tailwater_log::{AppendError, Appended, Log};
-use tailwater_tail::{DurableSource, SegmentInfo, SourceError};
+use tailwater_log::{AppendAnswer, AppendError, Log};
+use tailwater_tail::{DurableSource, SourceError, SourceSegment};
 
 use crate::checkers::{Violation, ensure};
 use crate::rng::Rng;
@@ -116,7 +116,7 @@ impl Producing {
         Batch { generation, identities, bytes: builder.finish(Codec::None) }
     }
 
-    fn answered(&mut self, batch: Batch, answer: Option<Result<Appended, AppendError>>, by_former: bool) {
+    fn answered(&mut self, batch: Batch, answer: Option<Result<AppendAnswer, AppendError>>, by_former: bool) {
         let shared = self.shared.clone();
         let mut state = shared.state.lock();
         let idempotent = shared.idempotent;
@@ -156,7 +156,7 @@ impl Producing {
     }
 }
 
-fn is_retriable(answer: &Result<Appended, AppendError>) -> bool {
+fn is_retriable(answer: &Result<AppendAnswer, AppendError>) -> bool {
     answer.as_ref().is_err_and(AppendError::is_retriable)
 }
 
@@ -166,15 +166,15 @@ async fn append(
     stream: StreamId,
     shard: ShardNumber,
     batch: Bytes,
-) -> Result<Appended, AppendError> {
+) -> Result<AppendAnswer, AppendError> {
     env.sleep(Duration::from_micros(env.random_below(200))).await;
     log.append(stream, shard, batch).await
 }
 
 /// The durable layer of a reader: the owner's log, some way off.
-pub(super) struct Source(pub(super) Cluster);
+pub(super) struct ClientSource(pub(super) Cluster);
 
-impl Source {
+impl ClientSource {
     async fn ask<T: Send + 'static, F>(&self, ask: impl FnOnce(Log) -> F) -> Result<T, SourceError>
     where
         F: Future<Output = Result<T, SourceError>> + Send + 'static,
@@ -187,7 +187,7 @@ impl Source {
     }
 }
 
-impl DurableSource for Source {
+impl DurableSource for ClientSource {
     fn read(
         &self,
         segment: SegmentId,
@@ -210,7 +210,7 @@ impl DurableSource for Source {
         &self,
         shard: ShardId,
         from: SegmentNumber,
-    ) -> BoxFuture<'_, Result<Vec<SegmentInfo>, SourceError>> {
+    ) -> BoxFuture<'_, Result<Vec<SourceSegment>, SourceError>> {
         Box::pin(self.ask(move |log| async move { DurableSource::segments(&log, shard, from).await }))
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tailwater_env::Env;
 use tailwater_format::SegmentNumber;
 use tailwater_journal::JournalConfig;
-use tailwater_log::{Durability, Flush, Log, LogConfig, StreamConfig};
+use tailwater_log::{FlushPolicy, Log, LogConfig, StreamConfig, StreamDurability};
 use tailwater_meta::MetaConfig;
 use tailwater_store::StoreConfig;
 use tailwater_tail::WriterConfig;
@@ -64,7 +64,7 @@ pub(super) async fn supervise(shared: Cluster, mut rng: Rng) {
     }
 }
 
-impl super::Shared {
+impl super::ClusterShared {
     async fn died_or_replaced(&self, place: usize) {
         let mut current = self.current.subscribe();
         let replaced = std::pin::pin!(current.wait_for(|current| *current != place));
@@ -141,7 +141,11 @@ pub(in crate::scenarios) fn draw_config(rng: &mut Rng) -> LogConfig {
     }
 }
 
-pub(in crate::scenarios) fn draw_stream(rng: &mut Rng, shards: u32, durability: Durability) -> StreamConfig {
+pub(in crate::scenarios) fn draw_stream(
+    rng: &mut Rng,
+    shards: u32,
+    durability: StreamDurability,
+) -> StreamConfig {
     StreamConfig {
         shards,
         retention_ms: None,
@@ -149,7 +153,11 @@ pub(in crate::scenarios) fn draw_stream(rng: &mut Rng, shards: u32, durability: 
         segment_bytes: rng.between(4, 32) << 10,
         segment_ms: rng.between(50, 1_000),
         chunk_bytes: 512 << rng.below(4),
-        flush: if rng.below(2) == 0 { Flush::Immediate } else { Flush::EveryMs(rng.between(1, 10)) },
+        flush: if rng.below(2) == 0 {
+            FlushPolicy::Immediate
+        } else {
+            FlushPolicy::EveryMs(rng.between(1, 10))
+        },
         flush_bytes: 8 << 10,
         durability,
         ..StreamConfig::default()

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use tailwater_env::Env;
 use tailwater_format::{Offset, Records, ShardId};
-use tailwater_log::{Locate, Location, ReadError as LocateError};
-use tailwater_tail::{Cells, Cursor, Entries, Place, ReadError, ReaderConfig, TailReader, Waiter};
+use tailwater_log::{LocateRead, ReadError as LocateError, ReadLocation};
+use tailwater_tail::{Cells, Cursor, Entries, FeedReadError, Place, ReaderConfig, TailReader, Waiter};
 
 use crate::checkers::{Violation, ensure};
 use crate::planted::Plant;
 use crate::world::{Node, run_on};
 
-use super::client::{Source, decode};
+use super::client::{ClientSource, decode};
 use super::{Cluster, Generation, shard_id};
 
 /// Keeps a reader's process up and reading.
@@ -45,7 +45,7 @@ async fn read_all(shared: Cluster, node: Node, env: Env, reader: u64) {
     // What a reader SETs is nothing, so no bug is planted in front of it.
     let cells = shared.cells(&node, &env, Plant::None).await;
     let config = ReaderConfig { delay_max: Duration::from_millis(100), ..ReaderConfig::default() };
-    let tail = TailReader::start(&env, Some(cells.clone()), Arc::new(Source(shared.clone())), config);
+    let tail = TailReader::start(&env, Some(cells.clone()), Arc::new(ClientSource(shared.clone())), config);
     let shards =
         (0..shared.stream_config.shards).map(|shard| read_shard(&shared, &env, &cells, &tail, shard, reader));
     futures::future::join_all(shards).await;
@@ -91,12 +91,12 @@ async fn read_shard(shared: &Cluster, env: &Env, cells: &Cells, tail: &TailReade
                         break;
                     }
                 }
-                Err(ReadError::Truncated { log_start }) => {
+                Err(FeedReadError::Truncated { log_start }) => {
                     astray = shared.plant.untold(log_start);
                     truncated(shared, generation, shard, reader, log_start);
                     break;
                 }
-                Err(ReadError::StreamDeleted) => {
+                Err(FeedReadError::StreamDeleted) => {
                     shared.told_of_deletion(generation);
                     shared.count("readers told of a deletion");
                     break;
@@ -130,9 +130,9 @@ fn truncated(shared: &Cluster, generation: Generation, shard: u32, reader: u64, 
 }
 
 /// Where the record at `offset` is, if the owner says so.
-async fn locate(shared: &Cluster, id: ShardId, offset: u64) -> Option<Result<Location, LocateError>> {
+async fn locate(shared: &Cluster, id: ShardId, offset: u64) -> Option<Result<ReadLocation, LocateError>> {
     let (log, env) = shared.log()?;
-    run_on(&env, "locate", async move { log.locate(id, Locate::Offset(Offset(offset))).await }).await
+    run_on(&env, "locate", async move { log.locate(id, LocateRead::Offset(Offset(offset))).await }).await
 }
 
 fn check(

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tailwater_env::Env;
 use tailwater_format::limits::RECORDS_DECOMPRESSED_BYTES_MAX;
 use tailwater_format::{BatchBuilder, Codec, Decompressor, Offset, Producer, ShardId, ShardNumber, batches};
-use tailwater_log::{AppendError, Appended, Fetched, Log, ReadError, StreamError};
+use tailwater_log::{AppendAnswer, AppendError, Fetched, Log, ReadError, StreamError};
 
 use crate::checkers::{Violation, ensure};
 use crate::planted::Plant;
@@ -141,8 +141,8 @@ impl Client {
         }
     }
 
-    /// Appends to a shard; waits for the answer before it sends the next batch. What an idempotent producer sends is now and
-    /// then on its way twice at the same time.
+    /// Appends to a shard; waits for the answer before it sends the next batch. What an idempotent producer sends is
+    /// now and then on its way twice at the same time.
     pub(super) async fn produce(self, shard: u32) {
         while self.pause(1_500).await {
             let Some((generation, stream)) = self.model.lock().current() else { continue };
@@ -218,7 +218,7 @@ impl Client {
         batch
     }
 
-    fn answered(&self, shard: u32, batch: &Batch, answer: Result<Appended, AppendError>) {
+    fn answered(&self, shard: u32, batch: &Batch, answer: Result<AppendAnswer, AppendError>) {
         let mut model = self.model.lock();
         let is_idempotent = shard == IDEMPOTENT;
         match answer {

@@ -18,7 +18,7 @@ const MARKS_KEPT: usize = 40;
 
 /// A commit that was handed in.
 #[derive(Debug)]
-struct Commit {
+struct ModelCommit {
     ops: Vec<Op>,
     /// Its version, once it was answered, seen by somebody, or found by a start: then it stays.
     version: Option<u64>,
@@ -28,7 +28,7 @@ struct Commit {
 
 #[derive(Default)]
 pub(super) struct Model {
-    commits: Vec<Commit>,
+    commits: Vec<ModelCommit>,
     /// Highest version that was answered or seen, by key; a read after that is not older.
     floors: BTreeMap<String, u64>,
     /// The keys and versions that the watcher was told of.
@@ -84,7 +84,7 @@ impl Model {
         let mut ops: Vec<Op> = puts.iter().map(|(key, expect)| put(key, *expect)).collect();
         ops.extend(deletes.iter().map(|(key, expect)| Op::Delete { key: key.clone(), expect: *expect }));
         ops.push(put(&mark(number), Expect::Absent));
-        self.commits.push(Commit { ops: ops.clone(), version: None, gone: false });
+        self.commits.push(ModelCommit { ops: ops.clone(), version: None, gone: false });
         (number, ops)
     }
 

@@ -6,15 +6,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use tailwater_env::{Env, Instant};
 use tailwater_queue::{
-    Message, MoveTask, QueueError, QueueRecord, Queues, ReceiptError, Receive, Redrive, Send, Sequence,
-    Settings, View,
+    Message, MoveTask, QueueError, QueueRecord, QueueView, Queues, ReceiptError, Receive, Redrive, Send,
+    Sequence, Settings,
 };
 
 use crate::checkers::Violation;
 use crate::planted::Plant;
 use crate::scenarios::lives::Outcome;
 
-use super::model::{Name, SLACK, Seen};
+use super::model::{ModelSeen, QueueName, SLACK};
 use super::{ACCOUNT, DEAD, FIFO, FIFO_DEAD, LETTERS, Outside, STANDARD, WORK};
 
 /// Groups of the FIFO queue.
@@ -27,24 +27,24 @@ pub(super) struct Client {
     plant: Plant,
 }
 
-fn body(env: &Env, name: Name) -> Bytes {
+fn body(env: &Env, name: QueueName) -> Bytes {
     let mut body = name.to_le_bytes().to_vec();
     body.resize(8 + env.random_below(300) as usize, b'x');
     body.into()
 }
 
-fn seen(queue: &'static str, message: &Message) -> Seen {
+fn seen(queue: &'static str, message: &Message) -> ModelSeen {
     // What is in it is checked by the journal and the tree; one that is cut is no message of ours.
-    let name = message.content.first_chunk().map_or(0, |first| Name::from_le_bytes(*first));
-    Seen { queue, name, sequence: message.receipt.sequence.0, generation: message.generation }
+    let name = message.content.first_chunk().map_or(0, |first| QueueName::from_le_bytes(*first));
+    ModelSeen { queue, name, sequence: message.receipt.sequence.0, generation: message.generation }
 }
 
-fn find(queues: &Queues, name: &str) -> Arc<View> {
+fn find(queues: &Queues, name: &str) -> Arc<QueueView> {
     queues.find(ACCOUNT, name).expect("it was created before anything else")
 }
 
 /// Everything that is in the queues, looked at and not received; `None` if the disk refuses.
-pub(super) async fn list(env: Env, queues: Queues) -> Option<Vec<Seen>> {
+pub(super) async fn list(env: Env, queues: Queues) -> Option<Vec<ModelSeen>> {
     let mut found = Vec::new();
     // A move task goes on meanwhile: what it brings back is seen at the second look.
     let known =
@@ -57,12 +57,12 @@ pub(super) async fn list(env: Env, queues: Queues) -> Option<Vec<Seen>> {
 }
 
 /// Queues that were to be deleted and are still there.
-fn works(queues: &Queues) -> Vec<Arc<View>> {
+fn works(queues: &Queues) -> Vec<Arc<QueueView>> {
     queues.list(ACCOUNT, WORK, None, usize::MAX)
 }
 
 /// Everything that is in a queue; `None` if the disk refuses.
-async fn look(env: &Env, queues: &Queues, name: &'static str, queue: &View) -> Option<Vec<Seen>> {
+async fn look(env: &Env, queues: &Queues, name: &'static str, queue: &QueueView) -> Option<Vec<ModelSeen>> {
     let (mut found, mut from) = (Vec::new(), Sequence(0));
     loop {
         match queues.peek(queue, from, 50).await {
@@ -141,9 +141,9 @@ impl Client {
         self.send_to(&find(&self.queues, STANDARD)).await;
     }
 
-    async fn send_to(&self, queue: &View) {
+    async fn send_to(&self, queue: &QueueView) {
         let count = 1 + self.env.random_below(4);
-        let names: Vec<Name> = (0..count).map(|_| self.model.lock().begin_send(None)).collect();
+        let names: Vec<QueueName> = (0..count).map(|_| self.model.lock().begin_send(None)).collect();
         self.model.lock().sends_to(&queue.name, &names);
         let delay = (self.env.random_below(4) == 0).then(|| Duration::from_millis(self.env.random_below(10)));
         let sends = names.iter();
@@ -174,7 +174,7 @@ impl Client {
     }
 
     /// Has messages go to the dead-letter queue, and deletes the queue: with those that have not got there yet.
-    async fn end_work(&self, work: &View) {
+    async fn end_work(&self, work: &QueueView) {
         for _ in 0..1 + self.env.random_below(3) {
             let receive = Receive { count: 10, visibility: Some(Duration::ZERO), ..Receive::default() };
             if let Err(error) = self.queues.receive(work, receive).await {
@@ -265,7 +265,7 @@ impl Client {
         let begun: Instant = self.env.now();
         match self.queues.receive(&find(&self.queues, queue), receive).await {
             Ok(messages) => {
-                let all: Vec<Seen> = messages.iter().map(|message| seen(queue, message)).collect();
+                let all: Vec<ModelSeen> = messages.iter().map(|message| seen(queue, message)).collect();
                 let mut model = self.model.lock();
                 let received = model.received(&all, (begun, self.env.now()), visibility);
                 model.note(received);

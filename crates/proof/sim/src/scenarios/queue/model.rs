@@ -11,16 +11,16 @@ use crate::scenarios::lives::Outcome;
 use super::{FIFO, FIFO_DEAD, WORK};
 
 /// A message's name: what its body begins with.
-pub(super) type Name = u64;
+pub(super) type QueueName = u64;
 
 /// What a queue's clock may be off: it counts in milliseconds.
 pub(super) const SLACK: Duration = Duration::from_millis(2);
 
 /// A message of a queue, as it was received or looked at.
 #[derive(Clone, Debug)]
-pub(super) struct Seen {
+pub(super) struct ModelSeen {
     pub(super) queue: &'static str,
-    pub(super) name: Name,
+    pub(super) name: QueueName,
     pub(super) sequence: u64,
     /// How often it was brought back from a dead-letter queue.
     pub(super) generation: u8,
@@ -34,27 +34,29 @@ pub(super) struct Model {
     pub(super) clients: usize,
     /// Sends that were answered.
     pub(super) answered: u64,
-    names: Name,
-    attempted: BTreeSet<Name>,
-    sent: BTreeSet<Name>,
-    deleting: BTreeSet<Name>,
+    names: QueueName,
+    attempted: BTreeSet<QueueName>,
+    sent: BTreeSet<QueueName>,
+    deleting: BTreeSet<QueueName>,
     /// When the delete of each was answered.
-    deleted: BTreeMap<Name, Instant>,
+    deleted: BTreeMap<QueueName, Instant>,
     /// Of this life, of each message's last receive: when it was answered, and until when there can't be another.
-    hidden: BTreeMap<(&'static str, Name), (Instant, Instant)>,
-    /// Of the FIFO queue: each message's group, and the number that it was answered or seen with before it was brought back.
-    groups: BTreeMap<Name, u64>,
-    sequences: BTreeMap<Name, u64>,
+    hidden: BTreeMap<(&'static str, QueueName), (Instant, Instant)>,
+    /// Of the FIFO queue: each message's group, and the number that it was answered or seen with before it was brought
+    /// back.
+    groups: BTreeMap<QueueName, u64>,
+    sequences: BTreeMap<QueueName, u64>,
     /// Of the FIFO queue and its dead letters: where each message was seen last, or was acknowledged.
-    places: BTreeMap<(&'static str, Name), u64>,
-    /// Places of messages that others of their group have passed, since when, and the first that did: there is nothing any more.
-    passed: BTreeMap<(&'static str, u64), (Instant, Name)>,
+    places: BTreeMap<(&'static str, QueueName), u64>,
+    /// Places of messages that others of their group have passed, since when, and the first that did: there is nothing
+    /// any more.
+    passed: BTreeMap<(&'static str, u64), (Instant, QueueName)>,
     /// When those were purged that were, and that had been acknowledged before.
-    purged: BTreeMap<Name, Instant>,
+    purged: BTreeMap<QueueName, Instant>,
     /// Purges that are not answered: they may take what is sent now, too.
     purging: usize,
     /// What was sent to queues that are deleted in time.
-    works: BTreeMap<String, Vec<Name>>,
+    works: BTreeMap<String, Vec<QueueName>>,
     works_ever: u64,
 }
 
@@ -80,7 +82,7 @@ impl Model {
     }
 
     /// A message that is about to be sent.
-    pub(super) fn begin_send(&mut self, group: Option<u64>) -> Name {
+    pub(super) fn begin_send(&mut self, group: Option<u64>) -> QueueName {
         self.names += 1;
         self.attempted.insert(self.names);
         self.groups.extend(group.map(|group| (self.names, group)));
@@ -90,7 +92,7 @@ impl Model {
         self.names
     }
 
-    pub(super) fn sent(&mut self, name: Name, sequence: u64) {
+    pub(super) fn sent(&mut self, name: QueueName, sequence: u64) {
         self.answered += 1;
         self.sent.insert(name);
         self.report.count("sent", 1);
@@ -102,7 +104,7 @@ impl Model {
     }
 
     /// A deduplication id stands for one message, whoever sent it how often.
-    fn one_message(&mut self, name: Name, sequence: u64) -> Result<(), Violation> {
+    fn one_message(&mut self, name: QueueName, sequence: u64) -> Result<(), Violation> {
         let known = *self.sequences.entry(name).or_insert(sequence);
         ensure(known == sequence, || {
             format!(
@@ -118,23 +120,24 @@ impl Model {
     }
 
     /// These are about to be sent to a queue.
-    pub(super) fn sends_to(&mut self, queue: &str, names: &[Name]) {
+    pub(super) fn sends_to(&mut self, queue: &str, names: &[QueueName]) {
         if queue.starts_with(WORK) {
             self.works.entry(queue.to_owned()).or_default().extend(names);
         }
     }
 
     /// A queue is about to be deleted, with what is not in its dead-letter queue by now.
-    pub(super) fn begin_end_work(&mut self, queue: &str, there: &[Seen]) {
-        let there: BTreeSet<Name> = there.iter().map(|seen| seen.name).collect();
+    pub(super) fn begin_end_work(&mut self, queue: &str, there: &[ModelSeen]) {
+        let there: BTreeSet<QueueName> = there.iter().map(|seen| seen.name).collect();
         let names = self.works.get(queue).into_iter().flatten();
-        let (moved, left): (Vec<Name>, Vec<Name>) = names.copied().partition(|name| there.contains(name));
+        let (moved, left): (Vec<QueueName>, Vec<QueueName>) =
+            names.copied().partition(|name| there.contains(name));
         self.deleting.extend(left);
         self.report.count("dead letters", moved.len() as u64);
     }
 
     /// The FIFO queue is about to be purged; what was acknowledged there.
-    pub(super) fn begin_purge(&mut self) -> Vec<Name> {
+    pub(super) fn begin_purge(&mut self) -> Vec<QueueName> {
         self.purging += 1;
         self.deleting.extend(self.groups.keys());
         self.groups.keys().filter(|name| self.sent.contains(name)).copied().collect()
@@ -145,24 +148,24 @@ impl Model {
     }
 
     /// The FIFO queue was purged, at that time.
-    pub(super) fn purged(&mut self, before: Vec<Name>, at: Instant) {
+    pub(super) fn purged(&mut self, before: Vec<QueueName>, at: Instant) {
         for name in before {
             self.purged.entry(name).or_insert(at);
         }
         self.report.count("purges", 1);
     }
 
-    pub(super) fn begin_delete(&mut self, name: Name) {
+    pub(super) fn begin_delete(&mut self, name: QueueName) {
         self.deleting.insert(name);
     }
 
-    pub(super) fn deleted(&mut self, name: Name, at: Instant) {
+    pub(super) fn deleted(&mut self, name: QueueName, at: Instant) {
         self.deleted.entry(name).or_insert(at);
         self.report.count("deleted", 1);
     }
 
     /// Nothing is known of how long it is invisible.
-    pub(super) fn forget_hidden(&mut self, queue: &'static str, name: Name) {
+    pub(super) fn forget_hidden(&mut self, queue: &'static str, name: QueueName) {
         self.hidden.remove(&(queue, name));
     }
 
@@ -170,7 +173,7 @@ impl Model {
     pub(super) fn changed(
         &mut self,
         queue: &'static str,
-        name: Name,
+        name: QueueName,
         (begun, ended): (Instant, Instant),
         visibility: Duration,
     ) -> Result<(), Violation> {
@@ -193,8 +196,8 @@ impl Model {
     }
 
     /// A message that was seen by something that began at that time.
-    fn check_known(&self, seen: &Seen, begun: Instant) -> Result<(), Violation> {
-        let Seen { queue, name, sequence, generation } = seen;
+    fn check_known(&self, seen: &ModelSeen, begun: Instant) -> Result<(), Violation> {
+        let ModelSeen { queue, name, sequence, generation } = seen;
         // What had gone to the dead-letter queue was not there to be purged, and may come back from there.
         let is_as_sent = *queue == FIFO && *generation == 0;
         ensure(!is_as_sent || self.purged.get(name).is_none_or(|at| begun <= *at), || {
@@ -206,7 +209,8 @@ impl Model {
             )
         })?;
         ensure(self.attempted.contains(name), || format!("message {name} in {queue} was never sent"))?;
-        // A receive that waits for a slow disk may be answered when its message was received again, and deleted by that receipt.
+        // A receive that waits for a slow disk may be answered when its message was received again, and deleted by that
+        // receipt.
         ensure(self.deleted.get(name).is_none_or(|at| begun <= *at), || {
             format!("message {name} was deleted and came back in {queue}")
         })
@@ -215,13 +219,13 @@ impl Model {
     /// A receive, begun and answered at these times, which made its messages invisible for so long.
     pub(super) fn received(
         &mut self,
-        seen: &[Seen],
+        seen: &[ModelSeen],
         (begun, ended): (Instant, Instant),
         visibility: Duration,
     ) -> Result<(), Violation> {
         for (at, message) in seen.iter().enumerate() {
             self.check_known(message, begun)?;
-            let Seen { queue, name, .. } = *message;
+            let ModelSeen { queue, name, .. } = *message;
             let until = begun + visibility;
             let mut is_last = true;
             if let Some((other_ended, other_until)) = self.hidden.get(&(queue, name)) {
@@ -245,8 +249,8 @@ impl Model {
     }
 
     /// Where a message of a group is.
-    fn see_in_group(&mut self, seen: &Seen) -> Result<(), Violation> {
-        let Seen { queue, name, sequence, generation } = *seen;
+    fn see_in_group(&mut self, seen: &ModelSeen) -> Result<(), Violation> {
+        let ModelSeen { queue, name, sequence, generation } = *seen;
         if !self.groups.contains_key(&name) {
             return Ok(());
         }
@@ -258,9 +262,10 @@ impl Model {
         if queue == FIFO && generation == 0 { self.one_message(name, sequence) } else { Ok(()) }
     }
 
-    /// A message was received: all that is before it in its group and was not received just before it has to have left its place, for
-    /// the dead-letter queue, or from there. Where it is now is not known: but it is not seen there again.
-    fn pass(&mut self, seen: &Seen, before: &[Seen], now: Instant) {
+    /// A message was received: all that is before it in its group and was not received just before it has to have left
+    /// its place, for the dead-letter queue, or from there. Where it is now is not known: but it is not seen there
+    /// again.
+    fn pass(&mut self, seen: &ModelSeen, before: &[ModelSeen], now: Instant) {
         let group = self.groups.get(&seen.name);
         for ((queue, other), place) in &self.places {
             let is_before = *queue == seen.queue && *place < seen.sequence && self.groups.get(other) == group;
@@ -272,7 +277,7 @@ impl Model {
     }
 
     /// What is in the queues after a start.
-    pub(super) fn recovered(&mut self, found: &[Seen], now: Instant) -> Result<(), Violation> {
+    pub(super) fn recovered(&mut self, found: &[ModelSeen], now: Instant) -> Result<(), Violation> {
         let mut numbers = BTreeSet::new();
         for seen in found {
             self.check_known(seen, now)?;
@@ -280,7 +285,7 @@ impl Model {
             numbers.insert((seen.queue, seen.name, seen.sequence));
             self.see_in_group(seen)?;
         }
-        let names: BTreeSet<Name> = found.iter().map(|seen| seen.name).collect();
+        let names: BTreeSet<QueueName> = found.iter().map(|seen| seen.name).collect();
         self.check_all_there(&names)?;
         let mut once = BTreeSet::new();
         for (queue, name, _) in numbers {
@@ -290,7 +295,7 @@ impl Model {
         Ok(())
     }
 
-    fn check_all_there(&self, names: &BTreeSet<Name>) -> Result<(), Violation> {
+    fn check_all_there(&self, names: &BTreeSet<QueueName>) -> Result<(), Violation> {
         let missing = self.sent.difference(&self.deleting).find(|name| !names.contains(name));
         ensure(missing.is_none(), || {
             format!("message {} was acknowledged and is not there", missing.expect("there is one"))

@@ -1,16 +1,17 @@
-//! Whether `K = auto` finds the order hint that it is to find: duplicates at or under the target, and out of order no more than with the
-//! smallest fixed hint that meets it.
+//! Whether `K = auto` finds the order hint that it is to find: duplicates at or under the target, and out of order no
+//! more than with the smallest fixed hint that meets it.
 //!
-//! The world of [`super::order`]: receivers at a front end each, three with even seeds and two with odd ones, who work on what they
-//! received, over a model of Cassandra where nothing fails. First with `auto`, counted when it has learned; then with one fixed hint after
-//! the other, until one of them meets the target.
+//! The world of [`super::order`]: receivers at a front end each, three with even seeds and two with odd ones, who work
+//! on what they received, over a model of Cassandra where nothing fails. First with `auto`, counted when it has
+//! learned; then with one fixed hint after the other, until one of them meets the target.
 //!
 //! # What chance is allowed for
 //!
-//! A fixed hint meets the target if what is counted does: that is what "of those tried" says. Of `auto` two things are by chance: how many
-//! duplicates there are at some K, by the root of how many are expected; and K itself, as each front end knows the rate from the dozen
-//! duplicates of its last 1,024 looks ([`SPREAD`]), and K hardly changes while so few are counted. Both together are the standard error,
-//! and three of them are allowed beyond the target. What K by chance does to the order is in [`DISORDER`].
+//! A fixed hint meets the target if what is counted does: that is what "of those tried" says. Of `auto` two things are
+//! by chance: how many duplicates there are at some K, by the root of how many are expected; and K itself, as each
+//! front end knows the rate from the dozen duplicates of its last 1,024 looks ([`SPREAD`]), and K hardly changes while
+//! so few are counted. Both together are the standard error, and three of them are allowed beyond the target. What K by
+//! chance does to the order is in [`DISORDER`].
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use parking_lot::Mutex;
 use tailwater_queue::limits::AUTO_TARGET_PERMILLE;
 use tailwater_queue::{OrderHint, QueueError};
 
-use super::order::{Counted, Fronts, in_world};
+use super::order::{Fronts, OrderCounts, in_world};
 use crate::checkers::{Report, Violation, ensure};
 use crate::planted::Plant;
 use crate::world::World;
@@ -30,13 +31,15 @@ const LEARNING: u64 = 4_000;
 const COUNTED: u64 = 4_000;
 /// More messages than are received: at the end of a queue there are fewer than K to choose from.
 const LEFT: u64 = 100;
-/// The fixed hints that are tried, each twice as large as the one before: so many are counted that chance does not choose among them.
+/// The fixed hints that are tried, each twice as large as the one before: so many are counted that chance does not
+/// choose among them.
 const HINTS: [u32; 4] = [6, 12, 25, 50];
 const TARGET: f64 = AUTO_TARGET_PERMILLE as f64 / 1_000.0;
 /// Standard deviation of a front end's K, as a part of it.
 const SPREAD: f64 = 0.28;
-/// Beyond the share that is out of order with the fixed hint. It grows by some 0.11 with the logarithm of K, of which the mean of three front
-/// ends is by chance up to 0.3 too large, so to say: where duplicates are counted by both of their receivers, it is 0.7.
+/// Beyond the share that is out of order with the fixed hint. It grows by some 0.11 with the logarithm of K, of which
+/// the mean of three front ends is by chance up to 0.3 too large, so to say: where duplicates are counted by both of
+/// their receivers, it is 0.7.
 const DISORDER: f64 = 0.03;
 
 /// Runs the scenario.
@@ -85,14 +88,15 @@ async fn compare(fronts: &Fronts, receivers: usize) -> Result<Result<Report, Vio
     Ok(Err(Violation::new("none of the fixed hints meets the target")))
 }
 
-/// What is received with a hint after the first `before` receives; less than [`COUNTED`] if there were more than so many duplicates.
+/// What is received with a hint after the first `before` receives; less than [`COUNTED`] if there were more than so
+/// many duplicates.
 async fn count(
     fronts: &Fronts,
     hint: OrderHint,
     before: u64,
     duplicates_max: u64,
-) -> Result<Counted, QueueError> {
-    let counted = Arc::new(Mutex::new((0, Counted::default())));
+) -> Result<OrderCounts, QueueError> {
+    let counted = Arc::new(Mutex::new((0, OrderCounts::default())));
     let note = {
         let counted = Arc::clone(&counted);
         move |got| {
@@ -111,6 +115,6 @@ async fn count(
 }
 
 /// The share of messages that came out of order.
-fn disorder(counted: &Counted) -> f64 {
+fn disorder(counted: &OrderCounts) -> f64 {
     counted.out_of_order() as f64 / (counted.received - counted.duplicates).max(1) as f64
 }

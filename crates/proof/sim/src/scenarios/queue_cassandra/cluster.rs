@@ -1,5 +1,5 @@
-//! A model of Cassandra: three replicas that get writes sooner or later, timestamps, levels, calls that fail and are done
-//! all the same. As little as the algorithm may count on, and no more.
+//! A model of Cassandra: three replicas that get writes sooner or later, timestamps, levels, calls that fail and are
+//! done all the same. As little as the algorithm may count on, and no more.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tailwater_env::{Env, Instant};
 use tailwater_queue::shared::rows::{
-    Body, Cell, Done, GroupKey, Kind, Letter, Partition, Record, Rows, RowsError, Tuple, stamp,
+    Body, Done, GroupKey, Letter, Record, RowCell, RowKind, RowPartition, Rows, RowsError, Tuple, stamp,
 };
 use tailwater_queue::{Consistency, Number, QueueId};
 use tokio::sync::mpsc;
@@ -24,17 +24,17 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 const HINT_PAUSE: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Key {
-    Tuple(Partition, u64, Number),
-    Body(Partition, Number),
-    Bucket(QueueId, Kind, u64),
-    Floor(QueueId, Kind),
+enum ClusterKey {
+    Tuple(RowPartition, u64, Number),
+    Body(RowPartition, Number),
+    Bucket(QueueId, RowKind, u64),
+    Floor(QueueId, RowKind),
     Forward(QueueId, Number, u32),
     Letter(QueueId, Number, Letter),
 }
 
 #[derive(Clone, Debug)]
-enum Value {
+enum ClusterValue {
     Tuple(Tuple),
     Body(Body),
     Bucket,
@@ -44,29 +44,29 @@ enum Value {
 }
 
 #[derive(Clone, Debug)]
-enum Write {
+enum ClusterWrite {
     /// A row, or its deletion.
-    Row(Key, i64, Option<Value>),
+    Row(ClusterKey, i64, Option<ClusterValue>),
     /// The deletion of a partition.
-    Clear(Kind, Partition, i64),
+    Clear(RowKind, RowPartition, i64),
 }
 
 #[derive(Default)]
 struct Replica {
-    rows: BTreeMap<Key, (i64, Option<Value>)>,
-    cleared: BTreeMap<(Kind, Partition), i64>,
+    rows: BTreeMap<ClusterKey, (i64, Option<ClusterValue>)>,
+    cleared: BTreeMap<(RowKind, RowPartition), i64>,
 }
 
 impl Replica {
-    fn apply(&mut self, write: Write) {
+    fn apply(&mut self, write: ClusterWrite) {
         match write {
-            Write::Row(key, stamp, value) => {
+            ClusterWrite::Row(key, stamp, value) => {
                 let known = self.rows.get(&key);
                 if known.is_none_or(|(at, _)| stamp > *at || (stamp == *at && value.is_none())) {
                     self.rows.insert(key, (stamp, value));
                 }
             }
-            Write::Clear(kind, at, upto) => {
+            ClusterWrite::Clear(kind, at, upto) => {
                 let known = self.cleared.entry((kind, at)).or_insert(upto);
                 *known = upto.max(*known);
             }
@@ -74,13 +74,18 @@ impl Replica {
     }
 }
 
-/// What the replicas of a read say together, `most` rows of it: of each row what is latest. What comes after those is not looked at: a
-/// partition may have many thousands.
-fn merged(replicas: &[&Replica], from: Key, upto: Key, most: usize) -> Vec<(Key, Value)> {
-    let is_cleared = |key: &Key, stamp: i64| {
+/// What the replicas of a read say together, `most` rows of it: of each row what is latest. What comes after those is
+/// not looked at: a partition may have many thousands.
+fn merged(
+    replicas: &[&Replica],
+    from: ClusterKey,
+    upto: ClusterKey,
+    most: usize,
+) -> Vec<(ClusterKey, ClusterValue)> {
+    let is_cleared = |key: &ClusterKey, stamp: i64| {
         let partition = match key {
-            Key::Tuple(at, ..) => (Kind::Tuples, *at),
-            Key::Body(at, _) => (Kind::Bodies, *at),
+            ClusterKey::Tuple(at, ..) => (RowKind::Tuples, *at),
+            ClusterKey::Body(at, _) => (RowKind::Bodies, *at),
             _ => return false,
         };
         replicas.iter().any(|replica| replica.cleared.get(&partition).is_some_and(|upto| stamp <= *upto))
@@ -104,17 +109,17 @@ fn merged(replicas: &[&Replica], from: Key, upto: Key, most: usize) -> Vec<(Key,
 }
 
 /// Records are linearizable: one copy is a model of many.
-type Records = BTreeMap<(String, String), (Record, Option<Duration>)>;
+type ClusterRecords = BTreeMap<(String, String), (Record, Option<Duration>)>;
 
 /// So are groups: their cells, and until when each is there.
-type Groups = BTreeMap<(QueueId, GroupKey), BTreeMap<Bytes, (Cell, Duration)>>;
+type ClusterGroups = BTreeMap<(QueueId, GroupKey), BTreeMap<Bytes, (RowCell, Duration)>>;
 
 /// A conditional write of a group.
 #[derive(Clone)]
 struct GroupWrite {
     at: (QueueId, GroupKey),
     expected: u64,
-    cells: Vec<Cell>,
+    cells: Vec<RowCell>,
     gone: Vec<Bytes>,
 }
 
@@ -122,8 +127,8 @@ struct GroupWrite {
 pub(super) struct Cluster {
     outside: Outside,
     replicas: Mutex<[Replica; REPLICAS]>,
-    records: Mutex<Records>,
-    groups: Mutex<Groups>,
+    records: Mutex<ClusterRecords>,
+    groups: Mutex<ClusterGroups>,
     rng: Mutex<Rng>,
     /// Replicas that are away: they get what was written meanwhile when they are back.
     away: Mutex<[bool; REPLICAS]>,
@@ -231,7 +236,7 @@ impl SimRows {
         }
     }
 
-    fn write(&self, level: Consistency, write: Write) -> Done<'_, ()> {
+    fn write(&self, level: Consistency, write: ClusterWrite) -> Done<'_, ()> {
         let cluster = Arc::clone(&self.cluster);
         Box::pin(async move {
             if cluster.fails() {
@@ -268,7 +273,13 @@ impl SimRows {
         })
     }
 
-    fn read(&self, level: Consistency, from: Key, upto: Key, most: usize) -> Done<'_, Vec<(Key, Value)>> {
+    fn read(
+        &self,
+        level: Consistency,
+        from: ClusterKey,
+        upto: ClusterKey,
+        most: usize,
+    ) -> Done<'_, Vec<(ClusterKey, ClusterValue)>> {
         let cluster = Arc::clone(&self.cluster);
         Box::pin(async move {
             if cluster.fails() {
@@ -299,7 +310,7 @@ impl Rows for SimRows {
     fn tuples(
         &self,
         level: Consistency,
-        at: Partition,
+        at: RowPartition,
         from: u64,
         upto: u64,
         most: usize,
@@ -308,10 +319,11 @@ impl Rows for SimRows {
             if from > upto {
                 return Ok(Vec::new());
             }
-            let (from, upto) = (Key::Tuple(at, from, Number(0)), Key::Tuple(at, upto, Number(u64::MAX)));
+            let (from, upto) =
+                (ClusterKey::Tuple(at, from, Number(0)), ClusterKey::Tuple(at, upto, Number(u64::MAX)));
             let rows = self.read(level, from, upto, most).await?.into_iter();
             let tuples = rows.filter_map(|(_, value)| match value {
-                Value::Tuple(tuple) => Some(tuple),
+                ClusterValue::Tuple(tuple) => Some(tuple),
                 _ => None,
             });
             let tuples: Vec<Tuple> = tuples.collect();
@@ -323,7 +335,7 @@ impl Rows for SimRows {
     fn tuple(
         &self,
         level: Consistency,
-        at: Partition,
+        at: RowPartition,
         visible_at: u64,
         number: Number,
     ) -> Done<'_, Option<Tuple>> {
@@ -333,31 +345,31 @@ impl Rows for SimRows {
         })
     }
 
-    fn put_tuple(&self, level: Consistency, at: Partition, tuple: Tuple) -> Done<'_, ()> {
+    fn put_tuple(&self, level: Consistency, at: RowPartition, tuple: Tuple) -> Done<'_, ()> {
         if self.plant == Plant::OthersSeenFirst {
             self.own.lock().insert((tuple.visible_at, tuple.number));
         }
-        let key = Key::Tuple(at, tuple.visible_at, tuple.number);
+        let key = ClusterKey::Tuple(at, tuple.visible_at, tuple.number);
         let stamp = stamp(tuple.number, tuple.moves);
-        self.write(level, Write::Row(key, stamp, Some(Value::Tuple(tuple))))
+        self.write(level, ClusterWrite::Row(key, stamp, Some(ClusterValue::Tuple(tuple))))
     }
 
-    fn delete_tuple(&self, level: Consistency, at: Partition, tuple: Tuple) -> Done<'_, ()> {
-        let key = Key::Tuple(at, tuple.visible_at, tuple.number);
-        self.write(level, Write::Row(key, stamp(tuple.number, tuple.moves) + 1, None))
+    fn delete_tuple(&self, level: Consistency, at: RowPartition, tuple: Tuple) -> Done<'_, ()> {
+        let key = ClusterKey::Tuple(at, tuple.visible_at, tuple.number);
+        self.write(level, ClusterWrite::Row(key, stamp(tuple.number, tuple.moves) + 1, None))
     }
 
-    fn body(&self, level: Consistency, at: Partition, number: Number) -> Done<'_, Option<Body>> {
+    fn body(&self, level: Consistency, at: RowPartition, number: Number) -> Done<'_, Option<Body>> {
         Box::pin(async move {
-            let key = Key::Body(at, number);
+            let key = ClusterKey::Body(at, number);
             Ok(self.read(level, key, key, 1).await?.into_iter().find_map(|(_, value)| match value {
-                Value::Body(body) => Some(body),
+                ClusterValue::Body(body) => Some(body),
                 _ => None,
             }))
         })
     }
 
-    fn put_body(&self, level: Consistency, at: Partition, number: Number, body: Body) -> Done<'_, ()> {
+    fn put_body(&self, level: Consistency, at: RowPartition, number: Number, body: Body) -> Done<'_, ()> {
         if self.plant == Plant::BodyNotPut && self.cluster.rng.lock().below(20) == 0 {
             return Box::pin(async { Ok(()) });
         }
@@ -366,20 +378,23 @@ impl Rows for SimRows {
             return Box::pin(async { Ok(()) });
         }
         let stamp = stamp(number, 0);
-        self.write(level, Write::Row(Key::Body(at, number), stamp, Some(Value::Body(body))))
+        self.write(
+            level,
+            ClusterWrite::Row(ClusterKey::Body(at, number), stamp, Some(ClusterValue::Body(body))),
+        )
     }
 
-    fn delete_body(&self, level: Consistency, at: Partition, number: Number) -> Done<'_, ()> {
+    fn delete_body(&self, level: Consistency, at: RowPartition, number: Number) -> Done<'_, ()> {
         if self.plant == Plant::BodyNotDeleted || self.moving.lock().remove(&number) {
             return Box::pin(async { Ok(()) });
         }
-        self.write(level, Write::Row(Key::Body(at, number), stamp(number, 0) + 1, None))
+        self.write(level, ClusterWrite::Row(ClusterKey::Body(at, number), stamp(number, 0) + 1, None))
     }
 
     fn bodies(
         &self,
         level: Consistency,
-        at: Partition,
+        at: RowPartition,
         after: Number,
         most: usize,
     ) -> Done<'_, Vec<(Number, Option<GroupKey>)>> {
@@ -388,58 +403,66 @@ impl Rows for SimRows {
             if self.plant == Plant::FullBucketDropped && most == 1 {
                 return Ok(Vec::new());
             }
-            let (from, upto) = (Key::Body(at, Number(after.0 + 1)), Key::Body(at, Number(u64::MAX)));
+            let (from, upto) =
+                (ClusterKey::Body(at, Number(after.0 + 1)), ClusterKey::Body(at, Number(u64::MAX)));
             let rows = self.read(level, from, upto, most).await?.into_iter();
             let numbers = rows.filter_map(|(key, value)| match (key, value) {
-                (Key::Body(_, number), Value::Body(body)) => Some((number, body.group)),
+                (ClusterKey::Body(_, number), ClusterValue::Body(body)) => Some((number, body.group)),
                 _ => None,
             });
             Ok(numbers.collect())
         })
     }
 
-    fn put_bucket(&self, level: Consistency, queue: QueueId, kind: Kind, bucket: u64) -> Done<'_, ()> {
-        self.write(level, Write::Row(Key::Bucket(queue, kind, bucket), 2, Some(Value::Bucket)))
+    fn put_bucket(&self, level: Consistency, queue: QueueId, kind: RowKind, bucket: u64) -> Done<'_, ()> {
+        self.write(
+            level,
+            ClusterWrite::Row(ClusterKey::Bucket(queue, kind, bucket), 2, Some(ClusterValue::Bucket)),
+        )
     }
 
     fn buckets(
         &self,
         level: Consistency,
         queue: QueueId,
-        kind: Kind,
+        kind: RowKind,
         from: u64,
         most: usize,
     ) -> Done<'_, Vec<u64>> {
         Box::pin(async move {
-            let (from, upto) = (Key::Bucket(queue, kind, from), Key::Bucket(queue, kind, u64::MAX));
+            let (from, upto) =
+                (ClusterKey::Bucket(queue, kind, from), ClusterKey::Bucket(queue, kind, u64::MAX));
             let rows = self.read(level, from, upto, most).await?.into_iter();
             let buckets = rows.filter_map(|(key, _)| match key {
-                Key::Bucket(_, _, bucket) => Some(bucket),
+                ClusterKey::Bucket(_, _, bucket) => Some(bucket),
                 _ => None,
             });
             Ok(buckets.collect())
         })
     }
 
-    fn clear(&self, level: Consistency, kind: Kind, at: Partition, upto_us: i64) -> Done<'_, ()> {
-        self.write(level, Write::Clear(kind, at, upto_us))
+    fn clear(&self, level: Consistency, kind: RowKind, at: RowPartition, upto_us: i64) -> Done<'_, ()> {
+        self.write(level, ClusterWrite::Clear(kind, at, upto_us))
     }
 
-    fn delete_bucket(&self, level: Consistency, queue: QueueId, kind: Kind, bucket: u64) -> Done<'_, ()> {
-        self.write(level, Write::Row(Key::Bucket(queue, kind, bucket), 3, None))
+    fn delete_bucket(&self, level: Consistency, queue: QueueId, kind: RowKind, bucket: u64) -> Done<'_, ()> {
+        self.write(level, ClusterWrite::Row(ClusterKey::Bucket(queue, kind, bucket), 3, None))
     }
 
-    fn floor(&self, level: Consistency, queue: QueueId, kind: Kind) -> Done<'_, u64> {
+    fn floor(&self, level: Consistency, queue: QueueId, kind: RowKind) -> Done<'_, u64> {
         Box::pin(async move {
-            let key = Key::Floor(queue, kind);
+            let key = ClusterKey::Floor(queue, kind);
             let row = self.read(level, key, key, 1).await?.pop();
-            Ok(row.map_or(0, |(_, value)| if let Value::Floor(bucket) = value { bucket } else { 0 }))
+            Ok(row.map_or(0, |(_, value)| if let ClusterValue::Floor(bucket) = value { bucket } else { 0 }))
         })
     }
 
-    fn put_floor(&self, level: Consistency, queue: QueueId, kind: Kind, bucket: u64) -> Done<'_, ()> {
+    fn put_floor(&self, level: Consistency, queue: QueueId, kind: RowKind, bucket: u64) -> Done<'_, ()> {
         let stamp = i64::try_from(bucket).expect("a time");
-        self.write(level, Write::Row(Key::Floor(queue, kind), stamp, Some(Value::Floor(bucket))))
+        self.write(
+            level,
+            ClusterWrite::Row(ClusterKey::Floor(queue, kind), stamp, Some(ClusterValue::Floor(bucket))),
+        )
     }
 
     fn forward(
@@ -450,10 +473,10 @@ impl Rows for SimRows {
         token: u32,
     ) -> Done<'_, Option<(u64, u32)>> {
         Box::pin(async move {
-            let key = Key::Forward(queue, number, token);
+            let key = ClusterKey::Forward(queue, number, token);
             let row = self.read(level, key, key, 1).await?.pop();
             Ok(row.and_then(|(_, value)| match value {
-                Value::Forward(visible_at, moves) => Some((visible_at, moves)),
+                ClusterValue::Forward(visible_at, moves) => Some((visible_at, moves)),
                 _ => None,
             }))
         })
@@ -467,8 +490,11 @@ impl Rows for SimRows {
         token: u32,
         (visible_at, moves): (u64, u32),
     ) -> Done<'_, ()> {
-        let key = Key::Forward(queue, number, token);
-        self.write(level, Write::Row(key, stamp(number, moves), Some(Value::Forward(visible_at, moves))))
+        let key = ClusterKey::Forward(queue, number, token);
+        self.write(
+            level,
+            ClusterWrite::Row(key, stamp(number, moves), Some(ClusterValue::Forward(visible_at, moves))),
+        )
     }
 
     fn put_letter(&self, level: Consistency, queue: QueueId, number: Number, letter: Letter) -> Done<'_, ()> {
@@ -479,8 +505,8 @@ impl Rows for SimRows {
         if self.plant == Plant::LetterNotNoted {
             return Box::pin(async { Ok(()) });
         }
-        let key = Key::Letter(queue, number, letter);
-        self.write(level, Write::Row(key, stamp(letter.number, 0), Some(Value::Letter)))
+        let key = ClusterKey::Letter(queue, number, letter);
+        self.write(level, ClusterWrite::Row(key, stamp(letter.number, 0), Some(ClusterValue::Letter)))
     }
 
     fn letters(
@@ -492,13 +518,13 @@ impl Rows for SimRows {
     ) -> Done<'_, Vec<Letter>> {
         Box::pin(async move {
             let letter = |end: u64, part: u16| {
-                let at = Partition { queue: QueueId(end), bucket: end, part };
-                Key::Letter(queue, number, Letter { at, number: Number(end) })
+                let at = RowPartition { queue: QueueId(end), bucket: end, part };
+                ClusterKey::Letter(queue, number, Letter { at, number: Number(end) })
             };
             let rows =
                 self.read(level, letter(0, 0), letter(u64::MAX, u16::MAX), usize::MAX).await?.into_iter();
             let letters = rows.filter_map(|(key, _)| match key {
-                Key::Letter(_, _, letter) => Some(letter),
+                ClusterKey::Letter(_, _, letter) => Some(letter),
                 _ => None,
             });
             let mut letters: Vec<Letter> = letters.collect();
@@ -560,7 +586,7 @@ impl Rows for SimRows {
         })
     }
 
-    fn cells(&self, queue: QueueId, group: GroupKey, keys: Vec<Bytes>) -> Done<'_, Vec<Cell>> {
+    fn cells(&self, queue: QueueId, group: GroupKey, keys: Vec<Bytes>) -> Done<'_, Vec<RowCell>> {
         Box::pin(async move {
             let cells = self.group(queue, group).await?;
             Ok(cells.into_iter().filter(|cell| keys.contains(&cell.key)).collect())
@@ -574,7 +600,7 @@ impl Rows for SimRows {
         from: Bytes,
         upto: Bytes,
         most: usize,
-    ) -> Done<'_, Vec<Cell>> {
+    ) -> Done<'_, Vec<RowCell>> {
         Box::pin(async move {
             let cells = self.group(queue, group).await?.into_iter();
             Ok(cells.filter(|cell| cell.key >= from && cell.key < upto).take(most).collect())
@@ -586,7 +612,7 @@ impl Rows for SimRows {
         queue: QueueId,
         group: GroupKey,
         expected: u64,
-        cells: Vec<Cell>,
+        cells: Vec<RowCell>,
         gone: Vec<Bytes>,
     ) -> Done<'_, bool> {
         Box::pin(async move {
@@ -665,7 +691,7 @@ impl SimRows {
     }
 
     /// The cells of a group, by key.
-    async fn group(&self, queue: QueueId, group: GroupKey) -> Result<Vec<Cell>, RowsError> {
+    async fn group(&self, queue: QueueId, group: GroupKey) -> Result<Vec<RowCell>, RowsError> {
         if self.cluster.fails() {
             self.env.sleep(TIMEOUT).await;
             return timed_out();

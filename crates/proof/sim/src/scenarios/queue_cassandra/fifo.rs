@@ -1,8 +1,9 @@
 //! Clients of a FIFO queue, and what they check beyond what holds for all queues.
 //!
-//! Everybody sends again, through any front end, what nobody was told of, and now and then what somebody was told of, also to another
-//! group: it is one message, with one sequence. Whatever is received, all of its group that is before it is gone, or in the same
-//! hand; and what is received is not received again within its timeout, as far as clocks agree.
+//! Everybody sends again, through any front end, what nobody was told of, and now and then what somebody was told of,
+//! also to another group: it is one message, with one sequence. Whatever is received, all of its group that is before
+//! it is gone, or in the same hand; and what is received is not received again within its timeout, as far as clocks
+//! agree.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,14 +15,14 @@ use tailwater_queue::{Message, QueueStore, ReceiptError, Receive, Send};
 use crate::checkers::{Violation, ensure};
 
 use super::fronts::{SKEW, number_of};
-use super::{Front, Model};
+use super::{Model, SimFront};
 
 /// Groups of the queue; a message's is its number's rest.
 const GROUPS: u64 = 3;
 
 /// What is known of groups.
 #[derive(Default)]
-pub(super) struct Groups {
+pub(super) struct FifoGroups {
     /// The sequence that each message was answered or received with.
     sequences: BTreeMap<u64, u64>,
     /// Of each message's last receive: when it was answered, and until when there can't be another.
@@ -30,7 +31,7 @@ pub(super) struct Groups {
     unsure: Vec<u64>,
 }
 
-impl Groups {
+impl FifoGroups {
     fn one_message(&mut self, number: u64, sequence: u64) -> Result<(), Violation> {
         let known = *self.sequences.entry(number).or_insert(sequence);
         ensure(known == sequence, || {
@@ -75,7 +76,7 @@ impl Model {
     }
 }
 
-impl Front {
+impl SimFront {
     pub(super) async fn send_fifo(&self) {
         let numbers: Vec<u64> = {
             let mut model = self.model.lock();

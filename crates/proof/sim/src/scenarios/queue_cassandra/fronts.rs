@@ -1,5 +1,5 @@
-//! What scenarios of queues over the model have in common: three front ends with clocks apart, which crash and come back with another
-//! clock, and what is seen of messages from outside, by what is in them.
+//! What scenarios of queues over the model have in common: three front ends with clocks apart, which crash and come
+//! back with another clock, and what is seen of messages from outside, by what is in them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tailwater_env::{Env, Instant};
 use tailwater_queue::shared::{SharedConfig, SharedQueues};
-use tailwater_queue::{Consistency, Message, QueueError, QueueRecord, QueueStore, View};
+use tailwater_queue::{Consistency, Message, QueueError, QueueRecord, QueueStore, QueueView};
 
 use super::cluster::{Cluster, SimRows};
 use crate::checkers::{Report, Violation, ensure};
@@ -23,7 +23,7 @@ pub(super) const SKEW: Duration = Duration::from_millis(SKEW_MS);
 
 /// What the world outside has seen of messages.
 #[derive(Default)]
-pub(super) struct Seen {
+pub(super) struct FrontSeen {
     /// Those whose sends were answered.
     pub(super) sent: BTreeSet<u64>,
     pub(super) going: Going,
@@ -35,7 +35,7 @@ pub(super) struct Seen {
     pub(super) report: Report,
 }
 
-impl Seen {
+impl FrontSeen {
     /// Keeps the first violation.
     pub(super) fn note(&mut self, checked: Result<(), Violation>) {
         if let Err(violation) = checked {
@@ -166,15 +166,15 @@ pub(super) fn start<F: Send + Sync + 'static, C: Future<Output = ()> + Send + 's
 }
 
 /// Creates a queue, or finds the one that is there.
-pub(super) async fn create(store: &SharedQueues, record: QueueRecord) -> Result<Arc<View>, QueueError> {
+pub(super) async fn create(store: &SharedQueues, record: QueueRecord) -> Result<Arc<QueueView>, QueueError> {
     match store.create(record).await {
         Ok(view) | Err(QueueError::Exists(view)) => Ok(view),
         Err(error) => Err(error),
     }
 }
 
-/// Runs front ends, which crash now and then in every other world, for the first of `times`; lets the cluster rest for the second one,
-/// without failures; and then runs `last` alone.
+/// Runs front ends, which crash now and then in every other world, for the first of `times`; lets the cluster rest for
+/// the second one, without failures; and then runs `last` alone.
 pub(super) fn run<M, L>(
     world: &World,
     mut rng: Rng,
@@ -185,7 +185,7 @@ pub(super) fn run<M, L>(
     last: impl FnOnce(Env) -> L,
 ) -> Result<(), Violation>
 where
-    M: AsMut<Seen> + Send + 'static,
+    M: AsMut<FrontSeen> + Send + 'static,
     L: Future<Output = Result<(), String>> + Send + 'static,
 {
     let nodes: Vec<Node> = FRONTS.iter().map(|name| world.node(name)).collect();
@@ -219,7 +219,7 @@ where
     take_violation(model)
 }
 
-fn take_violation<M: AsMut<Seen>>(model: &Mutex<M>) -> Result<(), Violation> {
+fn take_violation<M: AsMut<FrontSeen>>(model: &Mutex<M>) -> Result<(), Violation> {
     model.lock().as_mut().violation.take().map_or(Ok(()), Err)
 }
 

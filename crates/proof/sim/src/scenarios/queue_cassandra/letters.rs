@@ -1,18 +1,22 @@
-//! Dead letters, move tasks, delays, and queues that are purged, deleted and created again, in a store that front ends share: the same
-//! faults as in [`super`], and clocks as far apart.
+//! Dead letters, move tasks, delays, and queues that are purged, deleted and created again, in a store that front ends
+//! share: the same faults as in [`super`], and clocks as far apart.
 //!
-//! Two queues, `work` and `side`, have the same dead-letter queue, and clients that leave much to it: they forget messages, and delete
-//! them by receipts whose timeout is over. All three are standard queues, or, at a quorum, FIFO queues.
+//! Two queues, `work` and `side`, have the same dead-letter queue, and clients that leave much to it: they forget
+//! messages, and delete them by receipts whose timeout is over. All three are standard queues, or, at a quorum, FIFO
+//! queues.
 //!
 //! Checked, by what is in the messages:
-//! - At the end whatever was acknowledged and not asked to be deleted is received, from one of the queues; of FIFO queues without move
-//!   tasks exactly once. A purge takes what was in its queue, and a deleted queue takes what was not known to be a dead letter.
-//! - Where nothing fails and there are no move tasks, a message of a standard queue becomes a dead letter once, and is nowhere else then:
-//!   but for receives at the same time, each of which may move it.
+//! - At the end whatever was acknowledged and not asked to be deleted is received, from one of the queues; of FIFO
+//!   queues without move tasks exactly once. A purge takes what was in its queue, and a deleted queue takes what was
+//!   not known to be a dead letter.
+//! - Where nothing fails and there are no move tasks, a message of a standard queue becomes a dead letter once, and is
+//!   nowhere else then: but for receives at the same time, each of which may move it.
 //! - Nothing is received before its delay is over, as far as clocks agree.
-//! - At a quorum, what was deleted is not received again: in the same queue never, and as a dead letter neither, whenever it was moved
-//!   there, unless a move task may have brought it back; of a FIFO queue if its timeout was not over.
-//! - At a quorum, what was received as often as it may be is received from the dead-letter queue only, and says where it came from.
+//! - At a quorum, what was deleted is not received again: in the same queue never, and as a dead letter neither,
+//!   whenever it was moved there, unless a move task may have brought it back; of a FIFO queue if its timeout was not
+//!   over.
+//! - At a quorum, what was received as often as it may be is received from the dead-letter queue only, and says where
+//!   it came from.
 //! - No move task fails.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,18 +29,19 @@ use tailwater_env::{Env, Instant};
 use tailwater_queue::shared::{SharedConfig, SharedQueues};
 use tailwater_queue::{
     Consistency, Fifo, Message, MoveStatus, MoveTask, Number, OrderHint, QueueError, QueueId, QueueRecord,
-    QueueStore, Receive, Redrive, Send, Settings, View,
+    QueueStore, QueueView, Receive, Redrive, Send, Settings,
 };
 
 use super::cluster::Cluster;
-use super::fronts::{self, Doing, Once, SKEW, Seen, number_of};
+use super::fronts::{self, Doing, FrontSeen, Once, SKEW, number_of};
 use crate::checkers::{Report, Violation, ensure};
 use crate::planted::Plant;
 use crate::rng::Rng;
 use crate::world::World;
 
 const LOAD: Duration = Duration::from_secs(80);
-/// Longer than any timeout, those of move tasks' steps included, any late write, and the pause after a queue's deletion.
+/// Longer than any timeout, those of move tasks' steps included, any late write, and the pause after a queue's
+/// deletion.
 const REST: Duration = Duration::from_secs(70);
 /// Longer than a message is on its way to the dead-letter queue where nothing fails: some eight calls after each other.
 const AT_ONCE: Duration = Duration::from_millis(100);
@@ -71,20 +76,20 @@ struct Sending {
 }
 
 /// A message in a queue.
-type Place = (QueueId, u64, u64);
+type LetterPlace = (QueueId, u64, u64);
 
 /// What the world outside knows.
 #[derive(Default)]
 struct Model {
-    seen: Seen,
+    seen: FrontSeen,
     sends: BTreeMap<u64, Sending>,
     /// When deletes were answered: of messages, wherever they are, and of those in one place.
     deleted: BTreeMap<u64, Instant>,
-    gone: BTreeMap<Place, Instant>,
+    gone: BTreeMap<LetterPlace, Instant>,
     /// Messages that were received as dead letters, and their numbers there.
     letters: BTreeMap<u64, BTreeSet<Number>>,
     /// Where each message was at the end.
-    there: BTreeMap<u64, BTreeSet<Place>>,
+    there: BTreeMap<u64, BTreeSet<LetterPlace>>,
     /// When move tasks began.
     moves: Vec<Instant>,
     purge: Once,
@@ -93,8 +98,8 @@ struct Model {
 
 type Outside = Arc<Mutex<Model>>;
 
-impl AsMut<Seen> for Model {
-    fn as_mut(&mut self) -> &mut Seen {
+impl AsMut<FrontSeen> for Model {
+    fn as_mut(&mut self) -> &mut FrontSeen {
         &mut self.seen
     }
 }
@@ -179,7 +184,7 @@ impl Model {
     }
 }
 
-fn place_of(message: &Message) -> Place {
+fn place_of(message: &Message) -> LetterPlace {
     (message.receipt.queue, message.receipt.sequence.0, number_of(message))
 }
 
@@ -200,7 +205,8 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
     let cluster = Cluster::new(world.outside(), Rng::new(world.seed(), "cluster"), faults);
     let config = fronts::config(level, &mut rng);
     let model = Outside::default();
-    let starting = Starting { case, cluster: Arc::clone(&cluster), config, plant, model: Arc::clone(&model) };
+    let starting =
+        LettersStarting { case, cluster: Arc::clone(&cluster), config, plant, model: Arc::clone(&model) };
     let start = {
         let starting = starting.clone();
         move |env| starting.start(env)
@@ -227,7 +233,7 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
 
 /// What a front end is started with.
 #[derive(Clone)]
-struct Starting {
+struct LettersStarting {
     case: Case,
     cluster: Arc<Cluster>,
     config: SharedConfig,
@@ -235,17 +241,17 @@ struct Starting {
     model: Outside,
 }
 
-impl Starting {
+impl LettersStarting {
     fn start(&self, env: Env) {
-        fronts::start(&env, self.clone().open(env.clone()), Front::client);
+        fronts::start(&env, self.clone().open(env.clone()), LettersFront::client);
     }
 
     /// A front end of the queues, as soon as the cluster lets it be.
-    async fn open(self, env: Env) -> Option<Arc<Front>> {
+    async fn open(self, env: Env) -> Option<Arc<LettersFront>> {
         let Self { case, cluster, config, plant, model } = self;
         let opened = fronts::open(&env, &cluster, &config, plant, |store| {
             let (env, views, model) = (env.clone(), Mutex::default(), Arc::clone(&model));
-            let front = Front { env, store, views, model, case, plant };
+            let front = LettersFront { env, store, views, model, case, plant };
             async move {
                 let (dead, work) = (front.open(DEAD).await, front.open(WORK).await);
                 dead.and(work).map(|_| Arc::new(front))
@@ -256,18 +262,18 @@ impl Starting {
 }
 
 /// A front end and its clients.
-struct Front {
+struct LettersFront {
     env: Env,
     store: SharedQueues,
-    views: Mutex<[Option<Arc<View>>; QUEUES.len()]>,
+    views: Mutex<[Option<Arc<QueueView>>; QUEUES.len()]>,
     model: Outside,
     case: Case,
     plant: Plant,
 }
 
-impl Front {
+impl LettersFront {
     /// Finds a queue, or creates it.
-    async fn open(&self, queue: usize) -> Option<Arc<View>> {
+    async fn open(&self, queue: usize) -> Option<Arc<QueueView>> {
         let redrive = Redrive { target: QUEUES[DEAD].to_owned(), receives_max: RECEIVES_MAX };
         let settings = Settings {
             fifo: self.case.is_fifo.then(Fifo::default),
@@ -282,7 +288,7 @@ impl Front {
     }
 
     /// A queue as it is known here.
-    async fn view(&self, queue: usize) -> Option<Arc<View>> {
+    async fn view(&self, queue: usize) -> Option<Arc<QueueView>> {
         let known = self.views.lock()[queue].clone();
         match known {
             Some(view) => Some(view),
@@ -381,14 +387,20 @@ impl Front {
     }
 
     /// Deletes a message when somebody else may have it, or it is a dead letter by now.
-    async fn delete_late(self: Arc<Self>, view: Arc<View>, queue: usize, message: Message, until: Instant) {
+    async fn delete_late(
+        self: Arc<Self>,
+        view: Arc<QueueView>,
+        queue: usize,
+        message: Message,
+        until: Instant,
+    ) {
         self.env.sleep(Duration::from_millis(self.env.random_below(12_000))).await;
         self.model.lock().seen.report.count("late deletes", 1);
         self.delete(&view, queue, &message, until).await;
     }
 
     /// Deletes a message, which is its receiver's until then.
-    async fn delete(&self, view: &View, queue: usize, message: &Message, until: Instant) {
+    async fn delete(&self, view: &QueueView, queue: usize, message: &Message, until: Instant) {
         let number = number_of(message);
         self.model.lock().seen.going.begin([number]);
         let answer = self.store.delete(view, vec![message.receipt]).await;
@@ -486,7 +498,7 @@ impl Front {
 }
 
 /// Nobody else is there any more, and nothing fails: sweeps, and receives and deletes everything.
-async fn last(env: Env, starting: Starting) -> Result<(), String> {
+async fn last(env: Env, starting: LettersStarting) -> Result<(), String> {
     let front = starting.open(env.clone()).await.ok_or("the queues can't be opened")?;
     front.cancel_moves().await;
     let tasks = front.store.list_moves(ACCOUNT, QUEUES[DEAD]).await.map_err(|error| error.to_string())?;

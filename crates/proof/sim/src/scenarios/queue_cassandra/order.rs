@@ -1,9 +1,10 @@
-//! What an order hint costs and saves (BDQS, section V.C), and whether `auto` finds the one that it is to find: two or three
-//! receivers, each at a front end of its own, and a queue full of messages, over a model of Cassandra where nothing fails.
+//! What an order hint costs and saves (BDQS, section V.C), and whether `auto` finds the one that it is to find: two or
+//! three receivers, each at a front end of its own, and a queue full of messages, over a model of Cassandra where
+//! nothing fails.
 //!
-//! Each receiver takes a message, works on it for a time by chance and deletes it. The seed says how many receivers there are,
-//! and whether K is fixed, and at what, or `auto` ([`Case::of`]). Counted is the second half of what is received, when `auto` has
-//! found its K: duplicates, messages out of the order of the index, and by how many places.
+//! Each receiver takes a message, works on it for a time by chance and deletes it. The seed says how many receivers
+//! there are, and whether K is fixed, and at what, or `auto` ([`Case::of`]). Counted is the second half of what is
+//! received, when `auto` has found its K: duplicates, messages out of the order of the index, and by how many places.
 //!
 //! Checked: every message is received.
 
@@ -17,7 +18,7 @@ use parking_lot::Mutex;
 use tailwater_env::Env;
 use tailwater_queue::shared::{SharedConfig, SharedQueues};
 use tailwater_queue::{
-    Consistency, OrderHint, QueueError, QueueRecord, QueueStore, Receive, Send, Settings, View,
+    Consistency, OrderHint, QueueError, QueueRecord, QueueStore, QueueView, Receive, Send, Settings,
 };
 
 use super::cluster::{Cluster, SimRows};
@@ -99,7 +100,7 @@ pub fn run_case(world: &mut World, case: Case) -> Result<Report, Violation> {
     let distinct: BTreeSet<u64> = received.iter().map(|(number, _)| *number).collect();
     let lost = case.messages - distinct.len() as u64;
     ensure(lost == 0, || format!("{lost} messages are lost"))?;
-    let mut counted = Counted::default();
+    let mut counted = OrderCounts::default();
     for (at, got) in received.iter().enumerate() {
         counted.note(*got, at >= received.len() / 2);
     }
@@ -136,7 +137,8 @@ where
     }
 }
 
-/// Front ends, of which each has one receiver. They are of one process for the world, and share nothing but the cluster.
+/// Front ends, of which each has one receiver. They are of one process for the world, and share nothing but the
+/// cluster.
 pub(super) struct Fronts {
     env: Env,
     stores: Vec<SharedQueues>,
@@ -193,7 +195,7 @@ impl Fronts {
 async fn receive(
     env: &Env,
     store: &SharedQueues,
-    view: &View,
+    view: &QueueView,
     mut rng: Rng,
     note: &impl Fn(Got) -> ControlFlow<()>,
 ) -> Result<(), QueueError> {
@@ -214,7 +216,7 @@ async fn receive(
 
 /// Receives, as they are counted.
 #[derive(Default)]
-pub(super) struct Counted {
+pub(super) struct OrderCounts {
     seen: BTreeSet<u64>,
     /// Places of the messages that came for the first time, in the order in which they came.
     firsts: Vec<(u64, u64)>,
@@ -222,7 +224,7 @@ pub(super) struct Counted {
     pub(super) duplicates: u64,
 }
 
-impl Counted {
+impl OrderCounts {
     /// Another receive; what is not counted is only remembered.
     pub(super) fn note(&mut self, (number, place): Got, is_counted: bool) {
         let is_first = self.seen.insert(number);

@@ -1,13 +1,13 @@
-//! BDQS, section V.D, figure 8, in simulated time: servers, each a front end and, three of them, a replica, are killed after
-//! times that are exponential around the mean time to failure, and are back ten seconds later.
+//! BDQS, section V.D, figure 8, in simulated time: servers, each a front end and, three of them, a replica, are killed
+//! after times that are exponential around the mean time to failure, and are back ten seconds later.
 //!
-//! For each queue three senders with a pause of half a second, and when all is sent three receivers that work two seconds on a
-//! message; each goes to another server when the one that it uses does not answer. The seed says which of the paper's three
-//! mean times it is, and whether one replica or a quorum answers ([`Case::of`]); the rarer failures are, the more is sent, so
-//! that there are some.
+//! For each queue three senders with a pause of half a second, and when all is sent three receivers that work two
+//! seconds on a message; each goes to another server when the one that it uses does not answer. The seed says which of
+//! the paper's three mean times it is, and whether one replica or a quorum answers ([`Case::of`]); the rarer failures
+//! are, the more is sent, so that there are some.
 //!
-//! Checked: every message that was sent is received. Counted: kills, duplicates, messages out of the order of the index. Times
-//! in the report are of the world.
+//! Checked: every message that was sent is received. Counted: kills, duplicates, messages out of the order of the
+//! index. Times in the report are of the world.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use tailwater_env::Env;
 use tailwater_queue::shared::{SharedConfig, SharedQueues};
 use tailwater_queue::{
-    Consistency, Message, OrderHint, QueueError, QueueRecord, QueueStore, Receive, Send, Settings, View,
+    Consistency, Message, OrderHint, QueueError, QueueRecord, QueueStore, QueueView, Receive, Send, Settings,
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -63,14 +63,14 @@ impl Case {
 }
 
 /// What a client asks a server.
-enum Request {
+enum ServersRequest {
     Send(usize, u64, oneshot::Sender<Result<(), QueueError>>),
     Receive(usize, oneshot::Sender<Result<Vec<Message>, QueueError>>),
     Delete(usize, Message, oneshot::Sender<Result<(), QueueError>>),
 }
 
 /// Where the servers that are up take requests.
-type Servers = Arc<Mutex<[Option<mpsc::Sender<Request>>; SERVERS]>>;
+type Servers = Arc<Mutex<[Option<mpsc::Sender<ServersRequest>>; SERVERS]>>;
 
 /// What receivers of a queue got: the number in a message and its place in the index, in the order in which they came.
 #[derive(Default)]
@@ -161,7 +161,7 @@ impl Server {
     }
 
     /// Opens the queues, as soon as the replicas let it.
-    async fn open(&self, env: &Env) -> (SharedQueues, Vec<Arc<View>>) {
+    async fn open(&self, env: &Env) -> (SharedQueues, Vec<Arc<QueueView>>) {
         loop {
             let rows = Arc::new(SimRows::new(&self.cluster, env, self.plant));
             if let Ok(store) = SharedQueues::start(env, rows, self.config.clone()).await {
@@ -209,18 +209,18 @@ impl Server {
     }
 }
 
-async fn answer(store: SharedQueues, queues: Vec<Arc<View>>, request: Request) {
+async fn answer(store: SharedQueues, queues: Vec<Arc<QueueView>>, request: ServersRequest) {
     match request {
-        Request::Send(queue, number, reply) => {
+        ServersRequest::Send(queue, number, reply) => {
             let send = Send { content: Bytes::copy_from_slice(&number.to_le_bytes()), ..Send::default() };
             let _ = reply.send(store.send(&queues[queue], vec![send]).await.map(|_| ()));
         }
-        Request::Receive(queue, reply) => {
+        ServersRequest::Receive(queue, reply) => {
             let wait = Some(Duration::from_secs(1));
             let receive = Receive { count: 1, visibility: Some(VISIBILITY), wait, attempt: None };
             let _ = reply.send(store.receive(&queues[queue], receive).await);
         }
-        Request::Delete(queue, message, reply) => {
+        ServersRequest::Delete(queue, message, reply) => {
             let _ = reply.send(store.delete(&queues[queue], vec![message.receipt]).await.map(|_| ()));
         }
     }
@@ -235,7 +235,10 @@ struct Client {
 
 impl Client {
     /// Asks until it is answered well, each time another server.
-    async fn ask<T>(&mut self, request: impl Fn(oneshot::Sender<Result<T, QueueError>>) -> Request) -> T {
+    async fn ask<T>(
+        &mut self,
+        request: impl Fn(oneshot::Sender<Result<T, QueueError>>) -> ServersRequest,
+    ) -> T {
         loop {
             let server = self.servers.lock()[self.at % SERVERS].clone();
             if let Some(server) = server {
@@ -255,7 +258,7 @@ impl Client {
 
     async fn send(mut self, queue: usize, numbers: std::ops::Range<u64>) {
         for number in numbers {
-            self.ask(|reply| Request::Send(queue, number, reply)).await;
+            self.ask(|reply| ServersRequest::Send(queue, number, reply)).await;
             self.env.sleep(SEND_PAUSE).await;
         }
     }
@@ -263,7 +266,7 @@ impl Client {
     async fn receive(mut self, queue: usize, sent: u64, got: Arc<Mutex<Got>>) {
         let mut silent_since = self.env.now();
         while (got.lock().distinct.len() as u64) < sent && self.env.now().since(silent_since) < SILENCE {
-            let messages = self.ask(|reply| Request::Receive(queue, reply)).await;
+            let messages = self.ask(|reply| ServersRequest::Receive(queue, reply)).await;
             let Some(message) = messages.into_iter().next() else { continue };
             silent_since = self.env.now();
             let number = number_of(&message);
@@ -273,7 +276,7 @@ impl Client {
                 got.distinct.insert(number);
             }
             self.env.sleep(WORK).await;
-            self.ask(|reply| Request::Delete(queue, message.clone(), reply)).await;
+            self.ask(|reply| ServersRequest::Delete(queue, message.clone(), reply)).await;
         }
     }
 }

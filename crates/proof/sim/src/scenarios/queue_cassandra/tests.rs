@@ -1,4 +1,4 @@
-use tailwater_queue::shared::rows::{Cell, Kind, Letter, Partition, Rows};
+use tailwater_queue::shared::rows::{Letter, RowCell, RowKind, RowPartition, Rows};
 use tailwater_queue::{Counts, MoveStatus, MoveTask, Number, QueueError, QueueId, Redrive, Sequence};
 
 use super::cluster::SimRows;
@@ -68,7 +68,7 @@ async fn start(cluster: &Arc<Cluster>, env: &Env, consistency: Consistency) -> S
 }
 
 /// A queue whose messages are visible at once again after their first receive, and then dead letters in another one.
-async fn work_and_dead(front: &SharedQueues) -> (Arc<View>, Arc<View>) {
+async fn work_and_dead(front: &SharedQueues) -> (Arc<QueueView>, Arc<QueueView>) {
     let redrive = Some(Redrive { target: "dead".to_owned(), receives_max: 1 });
     let settings = Settings { redrive, visibility_s: 0, ..Settings::default() };
     let work = front.create(QueueRecord::new("a", "work", settings)).await.expect("created");
@@ -104,7 +104,8 @@ fn a_purge_takes_what_was_sent_before_and_nothing_that_is_sent_after_it_however_
     });
 }
 
-/// By itself a receive that has waited for long looks again every 400 ms; what the world's clock says is no matter of a busy machine.
+/// By itself a receive that has waited for long looks again every 400 ms; what the world's clock says is no matter of a
+/// busy machine.
 #[test]
 fn what_frees_a_message_wakes_the_receive_that_waits_at_the_same_front_end() {
     const AT_ONCE: Duration = Duration::from_millis(150);
@@ -221,9 +222,9 @@ fn what_is_sent_to_a_queue_that_was_just_deleted_is_dropped_with_it() {
         // For a second it does not know.
         other.send(&there, vec![Send::default()]).await.expect("sent");
         let left = async |kind| rows.buckets(Consistency::Quorum, queue.id, kind, 0, 9).await.expect("read");
-        assert!(!left(Kind::Tuples).await.is_empty() && !left(Kind::Bodies).await.is_empty());
+        assert!(!left(RowKind::Tuples).await.is_empty() && !left(RowKind::Bodies).await.is_empty());
         env.sleep(Duration::from_secs(3_600)).await;
-        assert!(left(Kind::Tuples).await.is_empty() && left(Kind::Bodies).await.is_empty());
+        assert!(left(RowKind::Tuples).await.is_empty() && left(RowKind::Bodies).await.is_empty());
         assert!(rows.records("gone").await.expect("read").is_empty());
     });
 }
@@ -243,19 +244,19 @@ fn a_queue_that_can_not_be_swept_keeps_no_other_one_from_being() {
             let bucket_of =
                 async |queue, kind| rows.buckets(quorum, queue, kind, 0, 1).await.expect("read")[0];
             // What the first one's group says makes no sense any more.
-            let bucket = bucket_of(broken.id, Kind::Bodies).await;
-            let at = Partition { queue: broken.id, bucket, part };
+            let bucket = bucket_of(broken.id, RowKind::Bodies).await;
+            let at = RowPartition { queue: broken.id, bucket, part };
             for (_, group) in rows.bodies(quorum, at, Number(0), 9).await.expect("read") {
                 let value = Bytes::from_static(b"nonsense");
-                let cell = Cell { key: Bytes::from_static(&[0]), value, version: 2, ttl_s: 1 << 20 };
+                let cell = RowCell { key: Bytes::from_static(&[0]), value, version: 2, ttl_s: 1 << 20 };
                 let group = group.expect("it is in one");
                 assert!(
                     rows.write_cells(broken.id, group, 1, vec![cell], Vec::new()).await.expect("written")
                 );
             }
             // And the other one's message has lost its tuple.
-            let bucket = bucket_of(whole.id, Kind::Tuples).await;
-            let at = Partition { queue: whole.id, bucket, part };
+            let bucket = bucket_of(whole.id, RowKind::Tuples).await;
+            let at = RowPartition { queue: whole.id, bucket, part };
             for tuple in rows.tuples(quorum, at, 0, u64::MAX, 9).await.expect("read") {
                 rows.delete_tuple(quorum, at, tuple).await.expect("deleted");
             }
@@ -519,13 +520,13 @@ fn messages_of_a_fifo_queue_that_nobody_receives_go_when_they_were_kept_for_long
             async |front: &SharedQueues, queue| front.figures(queue).await.expect("counted").happened.expired;
         assert_eq!(gone(&one, &queue).await + gone(&other, &there).await, 34);
         let quorum = Consistency::Quorum;
-        for bucket in rows.buckets(quorum, queue.id, Kind::Tuples, 0, 99).await.expect("read") {
+        for bucket in rows.buckets(quorum, queue.id, RowKind::Tuples, 0, 99).await.expect("read") {
             for part in 0..2 {
-                let at = Partition { queue: queue.id, bucket, part };
+                let at = RowPartition { queue: queue.id, bucket, part };
                 assert_eq!(rows.tuples(quorum, at, 0, u64::MAX, 9).await.expect("read"), []);
             }
         }
-        assert!(rows.buckets(quorum, queue.id, Kind::Bodies, 0, 9).await.expect("read").is_empty());
+        assert!(rows.buckets(quorum, queue.id, RowKind::Bodies, 0, 9).await.expect("read").is_empty());
     });
 }
 
@@ -553,7 +554,7 @@ fn messages_of_a_standard_queue_that_nobody_receives_go_when_they_were_kept_for_
         let gone =
             async |front: &SharedQueues, queue| front.figures(queue).await.expect("counted").happened.expired;
         assert_eq!(gone(&one, &queue).await + gone(&other, &there).await, 93);
-        for kind in [Kind::Tuples, Kind::Bodies] {
+        for kind in [RowKind::Tuples, RowKind::Bodies] {
             let left = rows.buckets(Consistency::Quorum, queue.id, kind, 0, 99).await.expect("read");
             assert!(left.is_empty(), "{kind:?}: {left:?}");
         }
@@ -606,7 +607,8 @@ fn of_the_places_of_a_dead_letter_the_latest_is_found_and_too_many_are_not_answe
         let queue = front.create(QueueRecord::new("a", "q", Settings::default())).await.expect("created");
         let sent = front.send(&queue, vec![Send::default()]).await.expect("sent")[0].number;
         let letter = |count: u64| {
-            let at = Partition { queue: QueueId(1 << 20), bucket: 1 + count / 4, part: (count % 2) as u16 };
+            let at =
+                RowPartition { queue: QueueId(1 << 20), bucket: 1 + count / 4, part: (count % 2) as u16 };
             Letter { at, number: Number(count) }
         };
         for count in 0..1_001 {

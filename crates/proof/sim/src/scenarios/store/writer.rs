@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tailwater_env::Env;
 use tailwater_format::{Position, SegmentId, SegmentNumber, ShardId, Term};
-use tailwater_journal::{AppendError, JournalPosition};
+use tailwater_journal::{JournalAppendError, JournalPosition};
 use tailwater_store::{SegmentStore, StoreError};
 use tokio::sync::Semaphore;
 
@@ -242,12 +242,14 @@ impl Writer {
     async fn refused(&self, error: StoreError) -> Option<()> {
         self.model.lock().report.count("refusals", 1);
         match error {
-            StoreError::Journal(AppendError::Stale { .. }) => {}
+            StoreError::Journal(JournalAppendError::Stale { .. }) => {}
             StoreError::Full { .. }
             | StoreError::NoSpace { .. }
             | StoreError::DiskFailed(_)
             | StoreError::Journal(
-                AppendError::Full(_) | AppendError::Latched(_) | AppendError::Backlog { .. },
+                JournalAppendError::Full(_)
+                | JournalAppendError::Latched(_)
+                | JournalAppendError::Backlog { .. },
             ) => {}
             error => {
                 let what = format!("a correct operation was refused: {error}");

@@ -6,19 +6,19 @@ use std::time::Duration;
 use futures::future::join_all;
 
 use super::BUSY;
-use super::group::{Group, Slot};
+use super::group::{Group, GroupSlot};
 use crate::contract::Outcomes;
 use crate::ids::{Number, Receipt};
 use crate::limits::{BATCH_MAX, GROUP_ATTEMPTS};
 use crate::queue::ReceiptError;
 use crate::request::QueueError;
 use crate::shared::rows::GroupKey;
-use crate::shared::{Front, Known};
+use crate::shared::{KnownQueue, SharedFront};
 
-impl Front {
+impl SharedFront {
     pub(in crate::shared) async fn delete_fifo(
         &self,
-        known: &Known,
+        known: &KnownQueue,
         receipts: &[Receipt],
     ) -> Result<Outcomes, QueueError> {
         let outcomes = self.with_groups(known, receipts, |group, place, now| {
@@ -26,7 +26,7 @@ impl Front {
             group.delete(receipt.sequence, receipt.token, now)
         });
         let outcomes = outcomes.await?;
-        let gone: Vec<Slot> = outcomes.iter().filter_map(|outcome| outcome.ok().flatten()).collect();
+        let gone: Vec<GroupSlot> = outcomes.iter().filter_map(|outcome| outcome.ok().flatten()).collect();
         known.happened.lock().deleted += gone.len() as u64;
         if !gone.is_empty() {
             // What is behind it in its group is visible now.
@@ -38,7 +38,7 @@ impl Front {
 
     pub(in crate::shared) async fn change_fifo(
         &self,
-        known: &Known,
+        known: &KnownQueue,
         changes: &[(Receipt, Duration)],
     ) -> Result<Outcomes, QueueError> {
         let receipts: Vec<Receipt> = changes.iter().map(|(receipt, _)| *receipt).collect();
@@ -56,7 +56,7 @@ impl Front {
 
     pub(in crate::shared) async fn give_back_fifo(
         &self,
-        known: &Known,
+        known: &KnownQueue,
         receipts: &[Receipt],
     ) -> Result<(), QueueError> {
         let given = self.with_groups(known, receipts, |group, place, now| {
@@ -71,7 +71,7 @@ impl Front {
     /// Changes the groups of receipts, each once; what became of each receipt, by its place.
     async fn with_groups<T: Clone>(
         &self,
-        known: &Known,
+        known: &KnownQueue,
         receipts: &[Receipt],
         change: impl Fn(&mut Group, usize, u64) -> Result<T, ReceiptError>,
     ) -> Result<Vec<Result<T, ReceiptError>>, QueueError> {
@@ -98,7 +98,7 @@ impl Front {
 
     async fn with_group<T>(
         &self,
-        known: &Known,
+        known: &KnownQueue,
         at: GroupKey,
         places: &[usize],
         change: &impl Fn(&mut Group, usize, u64) -> Result<T, ReceiptError>,
@@ -116,7 +116,7 @@ impl Front {
     }
 
     /// Deletes the bodies of messages that are in their groups no more. What fails is left to the sweeper.
-    pub(super) async fn forget_bodies(&self, known: &Known, gone: &[Slot]) {
+    pub(super) async fn forget_bodies(&self, known: &KnownQueue, gone: &[GroupSlot]) {
         let deletes = gone.iter().map(|slot| {
             let number = Number(slot.number);
             self.rows.delete_body(super::LEVEL, known.body_at(number), number)

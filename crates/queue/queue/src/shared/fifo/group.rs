@@ -2,13 +2,14 @@
 //!
 //! ```text
 //! key of a cell        value, in JSON
-//! 0                    [`State`], and the version that every change of the group compares
-//! 1, sequence          [`Slot`]: a message                          big-endian: by key is by sequence
-//! 2, 16 bytes          [`Seen`]: a deduplication id, for 5 minutes, or what came from another queue, for as long as messages are kept
+//! 0                    [`GroupState`], and the version that every change of the group compares
+//! 1, sequence          [`GroupSlot`]: a message                          big-endian: by key is by sequence
+//! 2, 16 bytes          [`GroupSeen`]: a deduplication id, for 5 minutes, or what came from another queue, for as long as messages are kept
 //! ```
 //!
-//! Everything that is invisible because it was received is among the first [`BATCH_MAX`] messages: nothing after an invisible one
-//! is received. So these and the next one ([`FIRST`]) are all that a receive, a delete or a change of visibility looks at.
+//! Everything that is invisible because it was received is among the first [`BATCH_MAX`] messages: nothing after an
+//! invisible one is received. So these and the next one ([`FIRST`]) are all that a receive, a delete or a change of
+//! visibility looks at.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +23,7 @@ use crate::limits::{BATCH_MAX, GROUP_TTL_S, INVISIBLE_MS_MAX};
 use crate::queue::ReceiptError;
 use crate::request::QueueError;
 use crate::shared::numbers::sent_at;
-use crate::shared::rows::Cell;
+use crate::shared::rows::RowCell;
 
 /// Messages that are read from a group's first one on.
 pub(super) const FIRST: usize = BATCH_MAX + 1;
@@ -32,25 +33,25 @@ pub(super) const STATE: Bytes = Bytes::from_static(&[0]);
 
 /// Where a group's tuple was put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Listed {
+pub(super) struct GroupListed {
     pub(super) visible_at: u64,
     pub(super) moves: u32,
 }
 
 /// What a group's first cell says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct State {
+pub(super) struct GroupState {
     /// The greatest sequence that was given to a message.
     pub(super) last: u64,
     /// No message is before it.
     pub(super) head: u64,
     /// Its tuple in the index: there is one as long as there are messages.
-    pub(super) tuple: Option<Listed>,
+    pub(super) tuple: Option<GroupListed>,
 }
 
 /// A message of a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Slot {
+pub(super) struct GroupSlot {
     /// Its place in the group; of the cell's key.
     #[serde(skip)]
     pub(super) sequence: u64,
@@ -66,7 +67,7 @@ pub(super) struct Slot {
 
 /// The message that a deduplication id was taken with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Seen {
+pub(super) struct GroupSeen {
     pub(super) number: u64,
     pub(super) sequence: u64,
 }
@@ -88,17 +89,17 @@ pub(super) fn seen_key(key: &DeduplicationKey) -> Bytes {
 }
 
 /// What a cell says.
-pub(super) fn read<T: DeserializeOwned>(cell: &Cell) -> Result<T, QueueError> {
+pub(super) fn read<T: DeserializeOwned>(cell: &RowCell) -> Result<T, QueueError> {
     serde_json::from_slice(&cell.value)
         .map_err(|error| QueueError::Unavailable(format!("a cell of a group makes no sense: {error}")))
 }
 
 /// A message's cell.
-pub(super) fn read_slot(cell: &Cell) -> Result<Slot, QueueError> {
+pub(super) fn read_slot(cell: &RowCell) -> Result<GroupSlot, QueueError> {
     let sequence = cell.key.get(1..).and_then(|key| Some(u64::from_be_bytes(key.try_into().ok()?)));
     let sequence =
         sequence.ok_or_else(|| QueueError::Unavailable("a cell's key makes no sense".to_owned()))?;
-    Ok(Slot { sequence, ..read(cell)? })
+    Ok(GroupSlot { sequence, ..read(cell)? })
 }
 
 fn write<T: Serialize>(value: &T) -> Bytes {
@@ -117,7 +118,7 @@ pub(super) struct Want {
     pub(super) receives_max: Option<u16>,
 }
 
-impl Slot {
+impl GroupSlot {
     fn is_expired(&self, now: u64, kept_ms: u64) -> bool {
         sent_at(Number(self.number)).saturating_add(kept_ms) <= now
     }
@@ -125,10 +126,10 @@ impl Slot {
 
 /// What a receive finds in a group.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Received {
-    pub(super) taken: Vec<Slot>,
+pub(super) struct GroupReceived {
+    pub(super) taken: Vec<GroupSlot>,
     /// Kept for long enough: they are out already.
-    pub(super) expired: Vec<Slot>,
+    pub(super) expired: Vec<GroupSlot>,
 }
 
 /// A group, read and changed but not written yet.
@@ -136,9 +137,9 @@ pub(super) struct Received {
 pub(super) struct Group {
     /// 0 if it is not there.
     pub(super) version: u64,
-    pub(super) state: State,
+    pub(super) state: GroupState,
     /// Its first messages, [`FIRST`] of them or all; none where they were not read.
-    slots: BTreeMap<u64, Slot>,
+    slots: BTreeMap<u64, GroupSlot>,
     /// When the first was visible as it was read.
     head_before: Option<u64>,
     /// Whether its tuple is to be put again, wherever it is.
@@ -149,23 +150,23 @@ pub(super) struct Group {
 
 impl Group {
     /// As it was read.
-    pub(super) fn new(version: u64, state: State, slots: Vec<Slot>) -> Self {
+    pub(super) fn new(version: u64, state: GroupState, slots: Vec<GroupSlot>) -> Self {
         let head_before = slots.first().map(|slot| slot.visible_at);
         let slots = slots.into_iter().map(|slot| (slot.sequence, slot)).collect();
         Self { version, state, slots, head_before, ..Self::default() }
     }
 
     /// A message that is in the first ones.
-    pub(super) fn slot(&self, sequence: Sequence) -> Option<&Slot> {
+    pub(super) fn slot(&self, sequence: Sequence) -> Option<&GroupSlot> {
         self.slots.get(&sequence.0)
     }
 
     /// The first message.
-    pub(super) fn first(&self) -> Option<&Slot> {
+    pub(super) fn first(&self) -> Option<&GroupSlot> {
         self.slots.values().next()
     }
 
-    fn put(&mut self, slot: Slot) {
+    fn put(&mut self, slot: GroupSlot) {
         self.slots.insert(slot.sequence, slot);
         self.changes.insert(slot_key(slot.sequence), Some((write(&slot), GROUP_TTL_S)));
     }
@@ -195,25 +196,25 @@ impl Group {
         number: Number,
         visible_at: u64,
         key: Option<(&DeduplicationKey, u32)>,
-    ) -> Seen {
+    ) -> GroupSeen {
         let sequence = number.0.max(self.state.last + 1);
         if self.state.tuple.is_none() && self.slots.is_empty() {
             self.state.head = self.state.head.max(self.state.last + 1);
         }
         self.state.last = sequence;
-        self.put(Slot { sequence, number: number.0, visible_at, ..Slot::default() });
-        let seen = Seen { number: number.0, sequence };
+        self.put(GroupSlot { sequence, number: number.0, visible_at, ..GroupSlot::default() });
+        let seen = GroupSeen { number: number.0, sequence };
         if let Some((key, ttl_s)) = key {
             self.changes.insert(seen_key(key), Some((write(&seen), ttl_s)));
         }
         seen
     }
 
-    /// Makes the first messages, as far as they are visible and were received too often, this claim's until then: nobody else can
-    /// delete or receive them while they are brought to the dead-letter queue.
-    pub(super) fn claim(&mut self, now: u64, until: u64, want: &Want) -> Vec<Slot> {
+    /// Makes the first messages, as far as they are visible and were received too often, this claim's until then:
+    /// nobody else can delete or receive them while they are brought to the dead-letter queue.
+    pub(super) fn claim(&mut self, now: u64, until: u64, want: &Want) -> Vec<GroupSlot> {
         let mut claimed = Vec::new();
-        let first: Vec<Slot> = self.slots.values().copied().take(BATCH_MAX).collect();
+        let first: Vec<GroupSlot> = self.slots.values().copied().take(BATCH_MAX).collect();
         for mut slot in first.into_iter().filter(|slot| !slot.is_expired(now, want.kept_ms)) {
             if slot.visible_at > now || want.receives_max.is_none_or(|most| slot.receives < most) {
                 break;
@@ -226,18 +227,18 @@ impl Group {
     }
 
     /// Takes out what a claim has brought to the dead-letter queue, as far as it still has it: that.
-    pub(super) fn take_claimed(&mut self, claimed: &[Slot]) -> Vec<Slot> {
+    pub(super) fn take_claimed(&mut self, claimed: &[GroupSlot]) -> Vec<GroupSlot> {
         let is_there =
-            |slot: &&Slot| self.slots.get(&slot.sequence).is_some_and(|now| now.token == slot.token);
-        let taken: Vec<Slot> = claimed.iter().filter(is_there).copied().collect();
+            |slot: &&GroupSlot| self.slots.get(&slot.sequence).is_some_and(|now| now.token == slot.token);
+        let taken: Vec<GroupSlot> = claimed.iter().filter(is_there).copied().collect();
         taken.iter().for_each(|slot| self.remove(Sequence(slot.sequence)));
         taken
     }
 
     /// Receives from the first message on until one is invisible, or has to go to the dead-letter queue first.
-    pub(super) fn receive(&mut self, now: u64, want: &Want) -> Received {
-        let mut received = Received::default();
-        let first: Vec<Slot> = self.slots.values().copied().take(BATCH_MAX).collect();
+    pub(super) fn receive(&mut self, now: u64, want: &Want) -> GroupReceived {
+        let mut received = GroupReceived::default();
+        let first: Vec<GroupSlot> = self.slots.values().copied().take(BATCH_MAX).collect();
         for mut slot in first {
             if slot.is_expired(now, want.kept_ms) {
                 self.remove(Sequence(slot.sequence));
@@ -260,9 +261,9 @@ impl Group {
     }
 
     /// Takes out what was kept for long enough of the first messages, [`BATCH_MAX`] of them: these.
-    pub(super) fn expire(&mut self, now: u64, kept_ms: u64) -> Vec<Slot> {
+    pub(super) fn expire(&mut self, now: u64, kept_ms: u64) -> Vec<GroupSlot> {
         let first = self.slots.values().copied().take(BATCH_MAX);
-        let expired: Vec<Slot> = first.filter(|slot| slot.is_expired(now, kept_ms)).collect();
+        let expired: Vec<GroupSlot> = first.filter(|slot| slot.is_expired(now, kept_ms)).collect();
         expired.iter().for_each(|slot| self.remove(Sequence(slot.sequence)));
         expired
     }
@@ -279,7 +280,7 @@ impl Group {
         sequence: Sequence,
         token: Token,
         now: u64,
-    ) -> Result<Option<Slot>, ReceiptError> {
+    ) -> Result<Option<GroupSlot>, ReceiptError> {
         match self.slot(sequence).copied() {
             None => Ok(None),
             Some(_) if !self.is_held(sequence, token, now) => Err(ReceiptError::Expired),
@@ -346,8 +347,8 @@ impl Group {
     }
 
     /// What is to be written: its cells that stay, with the first of them, and the keys of those that go.
-    pub(super) fn into_cells(self) -> (Vec<Cell>, Vec<Bytes>) {
-        let mut cells = vec![Cell {
+    pub(super) fn into_cells(self) -> (Vec<RowCell>, Vec<Bytes>) {
+        let mut cells = vec![RowCell {
             key: STATE,
             value: write(&self.state),
             version: self.version + 1,
@@ -356,7 +357,7 @@ impl Group {
         let mut gone = Vec::new();
         for (key, change) in self.changes {
             match change {
-                Some((value, ttl_s)) => cells.push(Cell { key, value, version: 0, ttl_s }),
+                Some((value, ttl_s)) => cells.push(RowCell { key, value, version: 0, ttl_s }),
                 None => gone.push(key),
             }
         }

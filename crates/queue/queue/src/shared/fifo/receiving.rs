@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tailwater_env::HashSet;
 
-use super::group::{Group, Listed, Received, Slot, Want};
+use super::group::{Group, GroupListed, GroupReceived, GroupSlot, Want};
 use super::{BUSY, LEVEL};
 use crate::ids::{Number, QueueId, Receipt, Sequence, Token};
 use crate::limits::{ATTEMPT_MS, GROUP_ATTEMPTS, GROUPS_READ, SETTLE_MS};
@@ -14,11 +14,11 @@ use crate::request::{Message, QueueError};
 use crate::shared::numbers::sent_at;
 use crate::shared::receiving;
 use crate::shared::rows::{Body, GroupKey, Tuple};
-use crate::shared::{Front, Known};
+use crate::shared::{KnownQueue, SharedFront};
 
 /// What an attempt has received, in JSON: group, sequence and token of each.
 #[derive(Debug, Serialize, Deserialize)]
-struct Attempt(Vec<(u64, u64, u32)>);
+struct ReceiveAttempt(Vec<(u64, u64, u32)>);
 
 /// Where an attempt is.
 fn attempt_space(queue: QueueId, attempt: &str) -> String {
@@ -28,11 +28,11 @@ fn attempt_space(queue: QueueId, attempt: &str) -> String {
 
 const ATTEMPT: &str = "attempt";
 
-impl Front {
+impl SharedFront {
     /// Receives what is visible, without waiting.
     pub(in crate::shared) async fn receive_fifo(
         &self,
-        known: &Known,
+        known: &KnownQueue,
         want: receiving::Want,
     ) -> Result<Vec<Message>, QueueError> {
         let mut messages = Vec::new();
@@ -67,7 +67,7 @@ impl Front {
     /// Receives from the group of a tuple.
     async fn receive_from(
         &self,
-        known: &Known,
+        known: &KnownQueue,
         tuple: Tuple,
         want: receiving::Want,
     ) -> Result<Vec<Message>, QueueError> {
@@ -81,7 +81,7 @@ impl Front {
         };
         for _ in 0..GROUP_ATTEMPTS {
             let mut group = self.group(known, at).await?;
-            let listed = Listed { visible_at: tuple.visible_at, moves: tuple.moves };
+            let listed = GroupListed { visible_at: tuple.visible_at, moves: tuple.moves };
             if group.state.tuple.map(|tuple| tuple.visible_at) != Some(listed.visible_at) {
                 self.forget_tuple(known, at, listed, group).await?;
                 return Ok(Vec::new());
@@ -135,9 +135,9 @@ impl Front {
     /// A tuple was found that its group does not have.
     async fn forget_tuple(
         &self,
-        known: &Known,
+        known: &KnownQueue,
         at: GroupKey,
-        listed: Listed,
+        listed: GroupListed,
         group: Group,
     ) -> Result<(), QueueError> {
         if u64::from(listed.moves) > group.version {
@@ -153,9 +153,9 @@ impl Front {
     /// The FIFO queue that messages go to which were received too often.
     async fn dead_letters(
         &self,
-        known: &Known,
+        known: &KnownQueue,
         name: &str,
-    ) -> Result<Option<std::sync::Arc<Known>>, QueueError> {
+    ) -> Result<Option<std::sync::Arc<KnownQueue>>, QueueError> {
         let found = self.directory.find(self, &known.record().account, name).await?;
         let found = found.filter(|(view, _)| view.id != known.id && view.record().settings.fifo.is_some());
         match found {
@@ -164,14 +164,14 @@ impl Front {
         }
     }
 
-    /// Brings messages to the dead-letter queue that were claimed for it, before they go here. While they are claimed nobody deletes
-    /// them; when that is over, because this took long or ended in between, somebody else claims them.
+    /// Brings messages to the dead-letter queue that were claimed for it, before they go here. While they are claimed
+    /// nobody deletes them; when that is over, because this took long or ended in between, somebody else claims them.
     async fn bring(
         &self,
-        known: &Known,
-        target: &Known,
+        known: &KnownQueue,
+        target: &KnownQueue,
         at: GroupKey,
-        claimed: &[Slot],
+        claimed: &[GroupSlot],
     ) -> Result<(), QueueError> {
         for slot in claimed {
             self.copy_to(known, target, at, slot).await?;
@@ -191,10 +191,10 @@ impl Front {
     /// Puts a message into the dead-letter queue, in the same group. If it is still here later it is done again, once.
     async fn copy_to(
         &self,
-        known: &Known,
-        target: &Known,
+        known: &KnownQueue,
+        target: &KnownQueue,
         at: GroupKey,
-        slot: &Slot,
+        slot: &GroupSlot,
     ) -> Result<(), QueueError> {
         let number = Number(slot.number);
         let Some(body) = self.rows.body(LEVEL, known.body_at(number), number).await? else { return Ok(()) };
@@ -207,13 +207,13 @@ impl Front {
     /// What an attempt has received, invisible from now on again, if all of it is still in flight by that receive.
     pub(in crate::shared) async fn receive_again(
         &self,
-        known: &Known,
+        known: &KnownQueue,
         attempt: &str,
         visibility_ms: u64,
     ) -> Result<Option<Vec<Message>>, QueueError> {
         let space = attempt_space(known.id, attempt);
         let Some(record) = self.rows.record(&space, ATTEMPT).await? else { return Ok(None) };
-        let Ok(Attempt(taken)) = serde_json::from_slice(&record.value) else { return Ok(None) };
+        let Ok(ReceiveAttempt(taken)) = serde_json::from_slice(&record.value) else { return Ok(None) };
         let mut messages = Vec::with_capacity(taken.len());
         for group_taken in taken.chunk_by(|one, other| one.0 == other.0) {
             let at = GroupKey(group_taken[0].0);
@@ -247,16 +247,17 @@ impl Front {
         Ok(Some(messages))
     }
 
-    /// Notes what an attempt has received. A front end that dies before this has received it for nobody until its timeout is over.
+    /// Notes what an attempt has received. A front end that dies before this has received it for nobody until its
+    /// timeout is over.
     pub(in crate::shared) async fn remember_attempt(
         &self,
-        known: &Known,
+        known: &KnownQueue,
         attempt: &str,
         messages: &[Message],
     ) -> Result<(), QueueError> {
         let space = attempt_space(known.id, attempt);
         let of = |receipt: &Receipt| (receipt.place, receipt.sequence.0, receipt.token.0);
-        let taken = Attempt(messages.iter().map(|message| of(&message.receipt)).collect());
+        let taken = ReceiveAttempt(messages.iter().map(|message| of(&message.receipt)).collect());
         let value = Bytes::from(serde_json::to_vec(&taken).expect("it is plain data"));
         let version = self.rows.record(&space, ATTEMPT).await?.map(|record| record.version);
         let ttl_s = (ATTEMPT_MS / 1_000) as u32;
@@ -265,7 +266,7 @@ impl Front {
     }
 }
 
-fn count(known: &Known, received: &Received) {
+fn count(known: &KnownQueue, received: &GroupReceived) {
     let mut happened = known.happened.lock();
     happened.received += received.taken.len() as u64;
     // Its timeout, or the end of a change of visibility: nobody deleted it.
@@ -273,7 +274,7 @@ fn count(known: &Known, received: &Received) {
     happened.expired += received.expired.len() as u64;
 }
 
-fn message(queue: QueueId, at: GroupKey, slot: &Slot, body: Body) -> Message {
+fn message(queue: QueueId, at: GroupKey, slot: &GroupSlot, body: Body) -> Message {
     let number = Number(slot.number);
     let origin = body.source.as_ref().map_or(number, |(_, origin)| *origin);
     Message {

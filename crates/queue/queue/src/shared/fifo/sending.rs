@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures::future::join_all;
 use serde::{Deserialize, Serialize};
 
-use super::group::Seen;
+use super::group::GroupSeen;
 use super::{BUSY, group_key};
 use crate::contract::SentEach;
 use crate::deduplication::DeduplicationKey;
@@ -15,7 +15,7 @@ use crate::limits::{CLAIM_MS, DEDUPLICATION_MS, GROUP_ATTEMPTS, GROUP_TTL_S, SET
 use crate::request::{QueueError, Send, Sent};
 use crate::settings::Scope;
 use crate::shared::rows::{Body, GroupKey};
-use crate::shared::{Front, Known};
+use crate::shared::{KnownQueue, SharedFront};
 
 /// A message on its way into a group.
 pub(in crate::shared) struct Arrival {
@@ -30,7 +30,7 @@ pub(in crate::shared) struct Arrival {
 
 /// Which group a deduplication id belongs to, and since when, in JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Claim {
+struct SendClaim {
     group: u64,
     at: u64,
 }
@@ -43,10 +43,10 @@ fn claim_space(queue: QueueId, key: &DeduplicationKey) -> String {
 
 const CLAIM: &str = "claim";
 
-impl Front {
+impl SharedFront {
     pub(in crate::shared) async fn send_fifo(
         &self,
-        known: &Known,
+        known: &KnownQueue,
         sends: Vec<Send>,
     ) -> Result<SentEach, QueueError> {
         let fifo = known.record().settings.fifo.unwrap_or_default();
@@ -71,7 +71,7 @@ impl Front {
         for (places, done) in join_all(into_groups).await {
             for (at, place) in places.into_iter().enumerate() {
                 sent[place] = match &done {
-                    Ok(seen) => seen.get(at).ok_or(BUSY).map(|Seen { number, sequence }| Sent {
+                    Ok(seen) => seen.get(at).ok_or(BUSY).map(|GroupSeen { number, sequence }| Sent {
                         number: Number(*number),
                         generation: 0,
                         sequence: Sequence(*sequence),
@@ -84,21 +84,22 @@ impl Front {
         Ok(sent)
     }
 
-    /// Sends messages to one group, but for those whose ids were seen, in this one or in another one; the message of each.
+    /// Sends messages to one group, but for those whose ids were seen, in this one or in another one; the message of
+    /// each.
     async fn send_to(
         &self,
-        known: &Known,
+        known: &KnownQueue,
         at: GroupKey,
         arrivals: Vec<Arrival>,
         scope: Scope,
-    ) -> Result<Vec<Seen>, QueueError> {
+    ) -> Result<Vec<GroupSeen>, QueueError> {
         let _turn = known.turns.take(at).await;
         let began = self.now();
         let claims = arrivals.iter().map(async |arrival| match (scope, &arrival.key) {
             (Scope::Queue, Some(key)) => self.claim(known, at, key).await,
             _ => Ok(None),
         });
-        let elsewhere = join_all(claims).await.into_iter().collect::<Result<Vec<Option<Seen>>, _>>()?;
+        let elsewhere = join_all(claims).await.into_iter().collect::<Result<Vec<Option<GroupSeen>>, _>>()?;
         let (mut here, mut places) = (Vec::new(), Vec::new());
         for (arrival, seen) in arrivals.into_iter().zip(&elsewhere) {
             places.push(seen.is_none().then_some(here.len()));
@@ -109,17 +110,19 @@ impl Front {
         Ok(all.filter_map(|(place, seen)| place.map_or(seen, |place| sent.get(place).copied())).collect())
     }
 
-    /// Makes sure that an id belongs to this group for as long as it can be seen; or the message that another group has seen it with.
+    /// Makes sure that an id belongs to this group for as long as it can be seen; or the message that another group has
+    /// seen it with.
     async fn claim(
         &self,
-        known: &Known,
+        known: &KnownQueue,
         at: GroupKey,
         key: &DeduplicationKey,
-    ) -> Result<Option<Seen>, QueueError> {
+    ) -> Result<Option<GroupSeen>, QueueError> {
         let space = claim_space(known.id, key);
         for _ in 0..GROUP_ATTEMPTS {
             let now = self.now();
-            let ours = Bytes::from(serde_json::to_vec(&Claim { group: at.0, at: now }).expect("plain data"));
+            let ours =
+                Bytes::from(serde_json::to_vec(&SendClaim { group: at.0, at: now }).expect("plain data"));
             let ttl_s = (CLAIM_MS / 1_000) as u32;
             let Some(record) = self.rows.record(&space, CLAIM).await? else {
                 if self.rows.write_record(&space, CLAIM, Some(ours), None, ttl_s).await? {
@@ -127,7 +130,7 @@ impl Front {
                 }
                 continue;
             };
-            let claim: Claim = serde_json::from_slice(&record.value)
+            let claim: SendClaim = serde_json::from_slice(&record.value)
                 .map_err(|error| QueueError::Unavailable(format!("a claim makes no sense: {error}")))?;
             // What is sent by it now is seen for as long as it lasts.
             let is_young = now < claim.at + CLAIM_MS / 4;
@@ -140,7 +143,8 @@ impl Front {
                 if let Some(seen) = seen.get(key) {
                     return Ok(Some(*seen));
                 }
-                // Who had it while it was young may still be about to send; what is older can't happen any more after a write.
+                // Who had it while it was young may still be about to send; what is older can't happen any more after a
+                // write.
                 let is_old = now >= claim.at + CLAIM_MS / 4 + SETTLE_MS + self.config.skew_ms;
                 let group = self.group(known, other).await?;
                 if !is_old || !self.write(known, other, group).await? {
@@ -162,21 +166,21 @@ impl Front {
         Err(BUSY)
     }
 
-    /// Puts messages behind the others of a group, in their order, but for those whose ids it has seen; their claims were looked at
-    /// after `began`.
+    /// Puts messages behind the others of a group, in their order, but for those whose ids it has seen; their claims
+    /// were looked at after `began`.
     async fn append(
         &self,
-        known: &Known,
+        known: &KnownQueue,
         at: GroupKey,
         mut arrivals: Vec<Arrival>,
         began: u64,
-    ) -> Result<Vec<Seen>, QueueError> {
+    ) -> Result<Vec<GroupSeen>, QueueError> {
         let keys: Vec<DeduplicationKey> = arrivals.iter().filter_map(|arrival| arrival.key).collect();
         let delay_ms = u64::from(known.record().settings.delay_s) * 1_000;
         for _ in 0..GROUP_ATTEMPTS {
             let (mut group, mut seen) = self.state(known, at, &keys).await?;
-            // A claim is good for longer than this, and a body that is in no group is not deleted before. Behind the read: whoever makes
-            // what is too late fail changes the group after that time.
+            // A claim is good for longer than this, and a body that is in no group is not deleted before. Behind the
+            // read: whoever makes what is too late fail changes the group after that time.
             if self.now() > began + SETTLE_MS {
                 break;
             }
@@ -211,11 +215,11 @@ impl Front {
         Err(BUSY)
     }
 
-    /// Puts a message that comes from another queue behind the others of a group. Done again it is done once, however late: `mark` says
-    /// what it is.
+    /// Puts a message that comes from another queue behind the others of a group. Done again it is done once, however
+    /// late: `mark` says what it is.
     pub(in crate::shared) async fn put_in_group(
         &self,
-        known: &Known,
+        known: &KnownQueue,
         at: GroupKey,
         body: Body,
         mark: &str,

@@ -1,5 +1,5 @@
-//! What nobody waits for: messages that were kept for long enough, groups whose tuple was lost, and bodies that are in no group. And
-//! purges.
+//! What nobody waits for: messages that were kept for long enough, groups whose tuple was lost, and bodies that are in
+//! no group. And purges.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,14 +12,15 @@ use crate::limits::{BUCKETS_LISTED, DEDUPLICATION_MS, GROUP_ATTEMPTS, ROWS_READ,
 use crate::request::QueueError;
 use crate::shared::heads::bucket_of;
 use crate::shared::numbers::sent_at;
-use crate::shared::rows::{GroupKey, Kind, Partition};
-use crate::shared::{Front, Known};
+use crate::shared::rows::{GroupKey, RowKind, RowPartition};
+use crate::shared::{KnownQueue, SharedFront};
 
-impl Front {
+impl SharedFront {
     /// Sweeps a FIFO queue.
-    pub(in crate::shared) async fn sweep_groups(&self, known: &Known) -> Result<(), QueueError> {
+    pub(in crate::shared) async fn sweep_groups(&self, known: &KnownQueue) -> Result<(), QueueError> {
         let mut groups = self.bodies_by_group(known).await?;
-        // Buckets of bodies are dropped when all in them were kept for long enough; then the index alone has their groups.
+        // Buckets of bodies are dropped when all in them were kept for long enough; then the index alone has their
+        // groups.
         for at in self.groups(known).await? {
             groups.entry(at).or_default();
         }
@@ -35,16 +36,19 @@ impl Front {
     }
 
     /// The groups of all bodies, whether or not the index knows.
-    async fn bodies_by_group(&self, known: &Known) -> Result<BTreeMap<GroupKey, Vec<Number>>, QueueError> {
+    async fn bodies_by_group(
+        &self,
+        known: &KnownQueue,
+    ) -> Result<BTreeMap<GroupKey, Vec<Number>>, QueueError> {
         let mut groups: BTreeMap<GroupKey, Vec<Number>> = BTreeMap::new();
-        let mut from = self.rows.floor(LEVEL, known.id, Kind::Bodies).await?;
+        let mut from = self.rows.floor(LEVEL, known.id, RowKind::Bodies).await?;
         loop {
-            let buckets = self.rows.buckets(LEVEL, known.id, Kind::Bodies, from, BUCKETS_LISTED).await?;
+            let buckets = self.rows.buckets(LEVEL, known.id, RowKind::Bodies, from, BUCKETS_LISTED).await?;
             let Some(last) = buckets.last().copied() else { return Ok(groups) };
             for (bucket, part) in
                 buckets.iter().flat_map(|bucket| (0..known.parts).map(|part| (*bucket, part)))
             {
-                let at = Partition { queue: known.id, bucket, part };
+                let at = RowPartition { queue: known.id, bucket, part };
                 let mut after = Number(0);
                 loop {
                     let bodies = self.rows.bodies(LEVEL, at, after, ROWS_READ).await?;
@@ -62,7 +66,7 @@ impl Front {
     }
 
     /// A group without what was kept for long enough. None if others change it.
-    async fn without_expired(&self, known: &Known, at: GroupKey) -> Result<Option<Group>, QueueError> {
+    async fn without_expired(&self, known: &KnownQueue, at: GroupKey) -> Result<Option<Group>, QueueError> {
         loop {
             let mut group = self.group(known, at).await?;
             let expired = group.expire(self.now(), known.kept_ms());
@@ -80,11 +84,11 @@ impl Front {
     }
 
     /// Puts the tuple of a group again, if the index does not have it, or where nobody looks.
-    async fn relist(&self, known: &Known, at: GroupKey) -> Result<(), QueueError> {
+    async fn relist(&self, known: &KnownQueue, at: GroupKey) -> Result<(), QueueError> {
         let Some(mut group) = self.without_expired(known, at).await? else { return Ok(()) };
         let Some(listed) = group.state.tuple else { return Ok(()) };
         let place = known.tuples_at(listed.visible_at, Number(at.0));
-        let floor = self.rows.floor(LEVEL, known.id, Kind::Tuples).await?;
+        let floor = self.rows.floor(LEVEL, known.id, RowKind::Tuples).await?;
         let tuple = self.rows.tuple(LEVEL, place, listed.visible_at, Number(at.0)).await?;
         if tuple.is_some() && bucket_of(listed.visible_at) >= floor {
             return Ok(());
@@ -101,7 +105,7 @@ impl Front {
     /// Deletes bodies that are not in their group.
     async fn delete_orphans(
         &self,
-        known: &Known,
+        known: &KnownQueue,
         at: GroupKey,
         old: BTreeSet<Number>,
     ) -> Result<(), QueueError> {
@@ -121,7 +125,7 @@ impl Front {
 
     async fn without_slot(
         &self,
-        known: &Known,
+        known: &KnownQueue,
         at: GroupKey,
         numbers: &BTreeSet<Number>,
     ) -> Result<Vec<Number>, QueueError> {
@@ -134,7 +138,7 @@ impl Front {
     }
 
     /// Takes all messages out of all groups. Their bodies are dropped after that.
-    pub(in crate::shared) async fn clear_groups(&self, known: &Known) -> Result<(), QueueError> {
+    pub(in crate::shared) async fn clear_groups(&self, known: &KnownQueue) -> Result<(), QueueError> {
         for at in self.groups(known).await? {
             let _turn = known.turns.take(at).await;
             for _ in 0..GROUP_ATTEMPTS {

@@ -1,13 +1,13 @@
-use super::group::{FIRST, Group, Received, Slot, State, Want};
+use super::group::{FIRST, Group, GroupReceived, GroupSlot, GroupState, Want};
 use crate::deduplication::DeduplicationKey;
 use crate::ids::{Number, Sequence, Token};
 use crate::limits::BATCH_MAX;
 use crate::queue::ReceiptError;
 use crate::settings::Scope;
-use crate::shared::fifo::group::{Listed, read, read_slot, slot_key};
+use crate::shared::fifo::group::{GroupListed, read, read_slot, slot_key};
 use crate::shared::fifo::{group_key, state_of, tuple_of};
 use crate::shared::numbers::sent_at;
-use crate::shared::rows::{Cell, stamp};
+use crate::shared::rows::{RowCell, stamp};
 
 /// A time after the beginning of numbers.
 const START: u64 = 1_800_000_000_000;
@@ -21,8 +21,8 @@ fn number(ms: u64) -> Number {
 #[derive(Default)]
 struct Stored {
     version: u64,
-    state: State,
-    slots: Vec<Slot>,
+    state: GroupState,
+    slots: Vec<GroupSlot>,
 }
 
 impl Stored {
@@ -35,7 +35,7 @@ impl Stored {
     fn write(&mut self, mut group: Group) -> bool {
         let listed = group.to_be_listed();
         if let Some(visible_at) = listed {
-            group.state.tuple = visible_at.map(|visible_at| Listed { visible_at, moves: 1 });
+            group.state.tuple = visible_at.map(|visible_at| GroupListed { visible_at, moves: 1 });
         }
         let (cells, gone) = group.into_cells();
         assert_eq!(cells[0].version, self.version + 1);
@@ -59,7 +59,7 @@ impl Stored {
         sent
     }
 
-    fn receive(&mut self, now: u64, want: Want) -> Received {
+    fn receive(&mut self, now: u64, want: Want) -> GroupReceived {
         let mut group = self.group();
         let received = group.receive(now, &want);
         self.write(group);
@@ -71,7 +71,7 @@ fn want(count: usize, token: u32) -> Want {
     Want { count, visibility_ms: 1_000, token: Token(token), kept_ms: 1 << 40, receives_max: None }
 }
 
-fn sequences(slots: &[Slot]) -> Vec<u64> {
+fn sequences(slots: &[GroupSlot]) -> Vec<u64> {
     slots.iter().map(|slot| slot.sequence).collect()
 }
 
@@ -83,7 +83,7 @@ fn a_group_is_received_in_order_and_stops_at_what_is_invisible() {
     let first = stored.receive(START, want(3, 1)).taken;
     assert_eq!(sequences(&first), sent[..3]);
     assert_eq!(stored.state.tuple.map(|tuple| tuple.visible_at), Some(START + 1_000));
-    assert_eq!(stored.receive(START + 999, want(10, 2)), Received::default());
+    assert_eq!(stored.receive(START + 999, want(10, 2)), GroupReceived::default());
     // The second goes, and the first is visible again: then comes the third, which is not.
     let mut group = stored.group();
     assert_eq!(group.delete(Sequence(sent[1]), Token(1), START + 1).map(|gone| gone.is_some()), Ok(true));
@@ -175,16 +175,16 @@ fn an_id_that_was_seen_is_written_with_its_message() {
     let key = DeduplicationKey::new(Scope::Group, "g", "id");
     let seen = group.append(number(START), START, Some((&key, 300)));
     let (cells, _) = group.into_cells();
-    let kept: Vec<&Cell> = cells.iter().filter(|cell| cell.key == super::seen_key(&key)).collect();
+    let kept: Vec<&RowCell> = cells.iter().filter(|cell| cell.key == super::seen_key(&key)).collect();
     assert_eq!((kept.len(), kept[0].ttl_s), (1, 300));
-    assert_eq!(read::<super::Seen>(kept[0]).expect("it can be read"), seen);
+    assert_eq!(read::<super::GroupSeen>(kept[0]).expect("it can be read"), seen);
 }
 
 #[test]
 fn a_group_s_tuple_has_a_timestamp_that_is_long_ago() {
     for name in ["", "g", "another group"] {
         let moves = u32::MAX >> 1;
-        let tuple = tuple_of(group_key(name), Listed { visible_at: START, moves });
+        let tuple = tuple_of(group_key(name), GroupListed { visible_at: START, moves });
         assert!(stamp(tuple.number, tuple.moves) < i64::try_from(START).expect("a time") * 1_000);
     }
 }

@@ -1,8 +1,8 @@
 //! How far everything was applied, where tombstones were skipped.
 //!
-//! Of a tombstone that was skipped all is applied when the event that made the others obsolete has arrived. Whoever made the
-//! tombstone had that event, so it was acknowledged by when the tombstone arrived; a proxy that knows all that was acknowledged by then
-//! says a count that has it.
+//! Of a tombstone that was skipped all is applied when the event that made the others obsolete has arrived. Whoever
+//! made the tombstone had that event, so it was acknowledged by when the tombstone arrived; a proxy that knows all that
+//! was acknowledged by then says a count that has it.
 
 use std::collections::VecDeque;
 
@@ -13,7 +13,7 @@ const MARKS_MAX: usize = 16;
 
 /// What had arrived when.
 #[derive(Clone, Copy, Debug)]
-struct Mark {
+struct AppliedMark {
     last: u64,
     by: Instant,
     /// Whether something was skipped since the mark before.
@@ -28,7 +28,7 @@ pub(super) struct Applied {
     /// Whether something was skipped since the last mark.
     skipped: bool,
     /// The oldest first.
-    marks: VecDeque<Mark>,
+    marks: VecDeque<AppliedMark>,
     /// What is applied up to the first number when the second one has arrived.
     owed: Option<(u64, u64)>,
 }
@@ -50,12 +50,12 @@ impl Applied {
         self.advance();
     }
 
-    /// The proxy has the stream up to `count`, which is all that had been acknowledged at a time, if that is known. Answers whether
-    /// these are still the events that have arrived.
+    /// The proxy has the stream up to `count`, which is all that had been acknowledged at a time, if that is known.
+    /// Answers whether these are still the events that have arrived.
     pub(super) fn tell(&mut self, now: Instant, count: u64, knew_all_until: Option<Instant>) -> bool {
         if self.marks.len() < MARKS_MAX {
             let skipped = std::mem::take(&mut self.skipped);
-            self.marks.push_back(Mark { last: self.arrived, by: now, skipped });
+            self.marks.push_back(AppliedMark { last: self.arrived, by: now, skipped });
         }
         let known = self.marks.partition_point(|mark| knew_all_until.is_some_and(|until| mark.by <= until));
         if self.marks.range(..known).any(|mark| mark.last > count) {
@@ -63,7 +63,7 @@ impl Applied {
         }
         // What is owed was told before, and comes first.
         if self.owed.is_none() {
-            let known: Vec<Mark> = self.marks.drain(..known).collect();
+            let known: Vec<AppliedMark> = self.marks.drain(..known).collect();
             if let Some(last) = known.last().filter(|_| known.iter().any(|mark| mark.skipped)) {
                 self.owed = Some((last.last, count));
             }

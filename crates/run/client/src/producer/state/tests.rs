@@ -12,18 +12,18 @@ fn at(ms: u64) -> Instant {
     Instant::from_ns(ms * MS)
 }
 
-fn config() -> ProducerConfig {
-    ProducerConfig { batch_bytes: 1_000, buffer_bytes_max: 100_000, ..ProducerConfig::default() }
+fn config() -> ProducerSettings {
+    ProducerSettings { batch_bytes: 1_000, buffer_bytes_max: 100_000, ..ProducerSettings::default() }
 }
 
-fn refused(code: ErrorCode) -> Error {
+fn refused(code: CallErrorCode) -> Error {
     Error::Refused(CallRefusal::new(code, "a test"))
 }
 
 /// A producer of three shards, and a node that takes batches as one does: in sequence from the first one that it sees,
 /// each once.
 struct Rig {
-    state: State,
+    state: ProducerCore,
     now: Instant,
     node: Vec<NodeShard>,
     acks: Vec<(u32, Vec<u8>, Ack)>,
@@ -39,14 +39,14 @@ struct NodeShard {
 }
 
 impl Rig {
-    fn new(config: ProducerConfig) -> Self {
+    fn new(config: ProducerSettings) -> Self {
         let identity = config.idempotent.then_some((7, 0));
         let node = (0..3).map(|_| NodeShard::default()).collect();
-        Self { state: State::new(3, config, identity), now: at(1_000), node, acks: Vec::new() }
+        Self { state: ProducerCore::new(3, config, identity), now: at(1_000), node, acks: Vec::new() }
     }
 
     /// One whose shards have acknowledged something.
-    fn known(config: ProducerConfig) -> Self {
+    fn known(config: ProducerSettings) -> Self {
         let mut rig = Self::new(config);
         rig.state.shards.iter_mut().for_each(|shard| shard.is_known = true);
         rig.node.iter_mut().for_each(|shard| shard.next_sequence = Some(0));
@@ -76,7 +76,7 @@ impl Rig {
                 return Outcome::Acked(Offset(*offset));
             }
             if node.next_sequence.is_some_and(|next| producer.base_sequence != next) {
-                return Outcome::from_error(refused(ErrorCode::OutOfOrderSequence));
+                return Outcome::from_error(refused(CallErrorCode::OutOfOrderSequence));
             }
             node.next_sequence = Some(producer.base_sequence + parsed.header().record_count as i32);
             node.last.push_back((producer.base_sequence, offset));
@@ -100,7 +100,7 @@ impl Rig {
         self.state.answered(self.now, outcomes);
     }
 
-    fn refuse(&mut self, batches: Vec<Sealed>, code: ErrorCode) {
+    fn refuse(&mut self, batches: Vec<Sealed>, code: CallErrorCode) {
         let outcomes = batches.into_iter().map(|batch| (batch, Outcome::from_error(refused(code)))).collect();
         self.state.answered(self.now, outcomes);
     }
@@ -200,7 +200,7 @@ fn the_first_batches_of_a_shard_wait_for_its_first_answer_as_the_node_takes_any_
 
 #[test]
 fn a_batch_that_fills_up_while_it_lingers_goes_at_once() {
-    let mut rig = Rig::new(ProducerConfig { linger: Duration::from_millis(100), ..config() });
+    let mut rig = Rig::new(ProducerSettings { linger: Duration::from_millis(100), ..config() });
     assert!(rig.put(0, b"first"));
     assert!(rig.take().is_empty());
     assert_eq!(rig.state.next_deadline(), Some(at(1_100)));
@@ -211,7 +211,7 @@ fn a_batch_that_fills_up_while_it_lingers_goes_at_once() {
 
 #[test]
 fn a_flush_waits_for_what_was_there_and_not_for_what_comes() {
-    let mut rig = Rig::new(ProducerConfig { linger: Duration::from_secs(100), ..config() });
+    let mut rig = Rig::new(ProducerSettings { linger: Duration::from_secs(100), ..config() });
     rig.put(0, b"one");
     rig.put(1, b"two");
     let upto = rig.state.flush();
@@ -230,7 +230,7 @@ fn a_flush_waits_for_what_was_there_and_not_for_what_comes() {
 
 #[test]
 fn a_full_buffer_refuses_and_has_room_again_after_the_answer() {
-    let mut rig = Rig::new(ProducerConfig { buffer_bytes_max: 500, ..config() });
+    let mut rig = Rig::new(ProducerSettings { buffer_bytes_max: 500, ..config() });
     for _ in 0..4 {
         rig.put(0, &[0; 100]);
     }
@@ -244,7 +244,8 @@ fn a_full_buffer_refuses_and_has_room_again_after_the_answer() {
 
 #[test]
 fn records_of_the_greatest_length_fit_whatever_the_configuration_says() {
-    let mut rig = Rig::new(ProducerConfig { batch_bytes: usize::MAX, buffer_bytes_max: 1 << 30, ..config() });
+    let mut rig =
+        Rig::new(ProducerSettings { batch_bytes: usize::MAX, buffer_bytes_max: 1 << 30, ..config() });
     let long = vec![0; APPEND_BYTES_MAX / 2];
     for _ in 0..6 {
         let (ack, _) = rig.state.put(Instant::default, 5, 0, None, &long).expect("it is not too long");
@@ -264,7 +265,7 @@ fn records_of_the_greatest_length_fit_whatever_the_configuration_says() {
 fn one_call_carries_many_shards_and_no_more_than_a_node_takes() {
     let shards = 3 * APPEND_ITEMS_MAX as u32 / 2;
     let mut state =
-        State::new(shards, ProducerConfig { buffer_bytes_max: 1 << 30, ..config() }, Some((1, 0)));
+        ProducerCore::new(shards, ProducerSettings { buffer_bytes_max: 1 << 30, ..config() }, Some((1, 0)));
     for shard in 0..shards {
         drop(state.put(|| at(0), 5, shard, None, b"value").expect("there is room"));
     }
@@ -282,7 +283,7 @@ fn a_refusal_that_may_pass_is_followed_by_the_same_batches_in_order() {
     let first = rig.take();
     assert_eq!(first.len(), BATCHES_IN_FLIGHT_MAX);
     let sequences: Vec<Bytes> = first.iter().map(|batch| batch.bytes.clone()).collect();
-    rig.refuse(first, ErrorCode::Overloaded);
+    rig.refuse(first, CallErrorCode::Overloaded);
     assert!(rig.take().is_empty(), "after a pause");
     rig.now = rig.state.next_deadline().expect("it is tried again");
     assert_eq!(rig.now, at(1_000) + RETRY_PAUSE);
@@ -306,7 +307,7 @@ fn batches_behind_a_refused_one_are_sent_again_and_not_failed() {
     let late = batches.split_off(2);
     rig.answer(batches);
     assert!(rig.take().is_empty(), "nothing is sent while some are in flight");
-    rig.refuse(vec![refused_one], ErrorCode::Overloaded);
+    rig.refuse(vec![refused_one], CallErrorCode::Overloaded);
     rig.answer(late);
     rig.settle();
     rig.assert_all_acked();
@@ -343,7 +344,7 @@ fn a_batch_that_waits_for_its_answer_stays_among_those_that_the_node_remembers()
     // The others' answers overtake the first one's, and that is lost.
     rig.answer(batches);
     assert!(rig.take().is_empty(), "a sixth one would make the node forget the first");
-    let lost = Outcome::Retry(refused(ErrorCode::Unavailable));
+    let lost = Outcome::Retry(refused(CallErrorCode::Unavailable));
     rig.state.answered(rig.now, vec![(first, lost)]);
     rig.settle();
     rig.assert_all_acked();
@@ -363,19 +364,19 @@ fn trouble_is_why_batches_are_sent_again_for_as_long_as_that_lasts_and_of_the_sh
     let mut batches = rig.take();
     assert_eq!(code(&rig), None, "nothing is known of what is in flight");
     let second = batches.split_off(1);
-    rig.refuse(batches, ErrorCode::Overloaded);
+    rig.refuse(batches, CallErrorCode::Overloaded);
     rig.now = rig.now + Duration::from_secs(1);
-    rig.refuse(second, ErrorCode::StorageFailed);
-    assert_eq!(code(&rig), Some((ErrorCode::Overloaded, Duration::from_secs(1))));
+    rig.refuse(second, CallErrorCode::StorageFailed);
+    assert_eq!(code(&rig), Some((CallErrorCode::Overloaded, Duration::from_secs(1))));
     // The first shard's reason is another one now, and is as old as the first.
     let again = rig.take();
-    rig.refuse(again, ErrorCode::NoSpace);
-    assert_eq!(code(&rig), Some((ErrorCode::NoSpace, Duration::from_secs(1))));
+    rig.refuse(again, CallErrorCode::NoSpace);
+    assert_eq!(code(&rig), Some((CallErrorCode::NoSpace, Duration::from_secs(1))));
     rig.now = rig.now + Duration::from_secs(1);
     let mut first = rig.take();
     let second = first.split_off(1);
     rig.answer(first);
-    assert_eq!(code(&rig), Some((ErrorCode::StorageFailed, Duration::from_secs(1))));
+    assert_eq!(code(&rig), Some((CallErrorCode::StorageFailed, Duration::from_secs(1))));
     rig.answer(second);
     assert_eq!(code(&rig), None);
     rig.settle();
@@ -384,13 +385,13 @@ fn trouble_is_why_batches_are_sent_again_for_as_long_as_that_lasts_and_of_the_sh
 
 #[test]
 fn without_sequences_a_shard_has_one_batch_in_flight_so_that_order_is_kept() {
-    let mut rig = Rig::new(ProducerConfig { idempotent: false, ..config() });
+    let mut rig = Rig::new(ProducerSettings { idempotent: false, ..config() });
     for n in 0..12_u8 {
         rig.put(0, &[n; 240]);
     }
     let first = rig.take();
     assert_eq!(first.len(), 1);
-    rig.refuse(first, ErrorCode::Overloaded);
+    rig.refuse(first, CallErrorCode::Overloaded);
     rig.settle();
     rig.assert_all_acked();
     rig.assert_in_order();
@@ -398,10 +399,10 @@ fn without_sequences_a_shard_has_one_batch_in_flight_so_that_order_is_kept() {
 
 #[test]
 fn without_sequences_a_failure_is_one_batch_s_own() {
-    let mut rig = Rig::new(ProducerConfig { idempotent: false, ..config() });
+    let mut rig = Rig::new(ProducerSettings { idempotent: false, ..config() });
     rig.put(0, b"bad");
     let first = rig.take();
-    rig.refuse(first, ErrorCode::CorruptBatch);
+    rig.refuse(first, CallErrorCode::CorruptBatch);
     assert!(matches!(rig.acks[0].2.try_result(), Some(Err(Error::Refused(_)))));
     rig.put(0, b"good");
     rig.settle();
@@ -420,7 +421,7 @@ fn a_failure_for_good_fails_what_is_behind_it_and_closes_the_producer() {
     assert_eq!(other.shard, 1);
     rig.put(1, b"open");
     let bad = batches.remove(0);
-    rig.refuse(vec![bad], ErrorCode::ProducerFenced);
+    rig.refuse(vec![bad], CallErrorCode::ProducerFenced);
     assert!(matches!(rig.acks[0].2.try_result(), Some(Err(Error::Refused(_)))), "why");
     assert!(matches!(rig.acks[13].2.try_result(), Some(Err(Error::Closed(_)))), "what was never sent");
     assert!(matches!(rig.state.put(Instant::default, 5, 2, None, b"late"), Err(Error::Closed(_))));
@@ -428,7 +429,7 @@ fn a_failure_for_good_fails_what_is_behind_it_and_closes_the_producer() {
     // What is in flight may still be acknowledged, or fails now.
     rig.answer(vec![other]);
     assert!(matches!(rig.acks[12].2.try_result(), Some(Ok(_))));
-    rig.refuse(batches, ErrorCode::Overloaded);
+    rig.refuse(batches, CallErrorCode::Overloaded);
     assert!(rig.acks.iter().all(|(_, _, ack)| ack.try_result().is_some()));
     assert_eq!((rig.state.buffered, rig.state.next_deadline()), (0, None));
     assert!(rig.state.is_flushed(u64::MAX));
@@ -436,13 +437,13 @@ fn a_failure_for_good_fails_what_is_behind_it_and_closes_the_producer() {
 
 #[test]
 fn a_node_that_does_not_come_back_is_given_up_at_the_deadline() {
-    let mut rig = Rig::new(ProducerConfig { deadline: Duration::from_secs(2), ..config() });
+    let mut rig = Rig::new(ProducerSettings { deadline: Duration::from_secs(2), ..config() });
     rig.put(0, b"value");
     while rig.acks[0].2.try_result().is_none() {
         rig.now = rig.now.max(rig.state.next_deadline().expect("it is tried again"));
         let batches = rig.take();
         assert_eq!(batches.len(), 1);
-        rig.refuse(batches, ErrorCode::Unavailable);
+        rig.refuse(batches, CallErrorCode::Unavailable);
     }
     assert!(rig.now >= at(3_000));
     assert!(matches!(rig.acks[0].2.try_result(), Some(Err(Error::Refused(_)))));
@@ -479,7 +480,7 @@ fn whatever_way_a_batch_is_lost_its_records_are_answered() {
 #[test]
 fn shards_are_chosen_as_the_configuration_says() {
     let chosen = |partitioner, key: Option<&[u8]>| {
-        let mut state = State::new(4, ProducerConfig { partitioner, ..config() }, None);
+        let mut state = ProducerCore::new(4, ProducerSettings { partitioner, ..config() }, None);
         (0..8_u64).map(|n| state.choose_shard(key, || n * 3)).collect::<Vec<_>>()
     };
     assert_eq!(chosen(Partitioner::RoundRobin, Some(b"key")), [1, 2, 3, 0, 1, 2, 3, 0]);
@@ -510,7 +511,7 @@ proptest! {
         steps in prop::collection::vec((0_u8..4, 0_u32..3, 0_usize..400), 1..200),
         idempotent in prop::bool::weighted(0.8),
     ) {
-        let mut rig = Rig::new(ProducerConfig { idempotent, ..config() });
+        let mut rig = Rig::new(ProducerSettings { idempotent, ..config() });
         let mut under_way: VecDeque<Vec<Sealed>> = VecDeque::new();
         for (number, (what, shard, len)) in steps.into_iter().enumerate() {
             match what {
@@ -538,10 +539,10 @@ proptest! {
                             Fate::Answered => rig.append(&batch),
                             Fate::AnswerLost => {
                                 drop(rig.append(&batch));
-                                Outcome::Retry(refused(ErrorCode::StorageFailed))
+                                Outcome::Retry(refused(CallErrorCode::StorageFailed))
                             }
                             Fate::Cut if index == 0 => rig.append(&batch),
-                            Fate::Cut | Fate::Overloaded => Outcome::Retry(refused(ErrorCode::Overloaded)),
+                            Fate::Cut | Fate::Overloaded => Outcome::Retry(refused(CallErrorCode::Overloaded)),
                         };
                         outcomes.push((batch, outcome));
                     }

@@ -16,7 +16,7 @@ use tailwater_env::Env;
 use tailwater_node::api::{BroadcastStreamView, EventView};
 use tailwater_node::signal::StopSignals;
 
-use super::Proxy;
+use super::ProxyFlags;
 use crate::output::Format;
 use crate::template::{Template, write_headers, write_time};
 
@@ -112,7 +112,7 @@ struct JsonEvent<'a> {
 }
 
 /// Writes events to standard output until it is interrupted, or there is an end.
-pub async fn run(proxy: &Proxy, known: Vec<BroadcastStreamView>, args: Args) -> anyhow::Result<()> {
+pub async fn run(proxy: &ProxyFlags, known: Vec<BroadcastStreamView>, args: Args) -> anyhow::Result<()> {
     let env = Env::real();
     let end = |view: BroadcastStreamView| {
         let lineage = u64::from_str_radix(&view.lineage, 16).unwrap_or(0);
@@ -204,7 +204,7 @@ fn forget(left: &mut BTreeMap<Stream, Position>, region: &str, positions: &Posit
     left.retain(|stream, end| stream.region() != region || end.lineage >= lineage);
 }
 
-async fn share(env: &Env, proxy: &Proxy, positions: Positions, args: &Args) -> anyhow::Result<Listener> {
+async fn share(env: &Env, proxy: &ProxyFlags, positions: Positions, args: &Args) -> anyhow::Result<Listener> {
     let listen = args.share_listen;
     anyhow::ensure!(
         args.share_advertised.is_some() || !listen.ip().is_unspecified(),
@@ -238,7 +238,7 @@ fn shared(stats: &SharingStats) -> String {
 }
 
 async fn positions(
-    proxy: &Proxy,
+    proxy: &ProxyFlags,
     held: &BTreeMap<Stream, Position>,
     args: &Args,
 ) -> anyhow::Result<Positions> {

@@ -11,7 +11,7 @@ use tailwater_broadcast::client::{Acknowledged, PublishError, Publisher};
 use tailwater_broadcast::{Collect, Content};
 use tailwater_env::Env;
 
-use super::Proxy;
+use super::ProxyFlags;
 use crate::lines::Lines;
 use crate::output::{self, Format};
 
@@ -38,14 +38,14 @@ pub struct Args {
     /// 7d, 12h, 5m, 30s, 100ms) or matching=PREDICATE.
     #[arg(long, value_name = "WHICH")]
     collect: Option<String>,
-    /// With `json`, a line for each acknowledged event: stream, its number, and whether it was repeated: then an earlier
-    /// try had published it, and the number is one that its own is not greater than.
+    /// With `json`, a line for each acknowledged event: stream, its number, and whether it was repeated: then an
+    /// earlier try had published it, and the number is one that its own is not greater than.
     #[arg(short, long, value_enum, default_value_t = Format::Table)]
     output: Format,
 }
 
 #[derive(Serialize)]
-struct Published<'a> {
+struct PublishCounts<'a> {
     stream: &'a str,
     seq: u64,
     repeated: bool,
@@ -57,7 +57,7 @@ fn header(text: &str) -> Result<(Bytes, Bytes), String> {
 }
 
 /// Publishes lines until there are no more and all are acknowledged.
-pub async fn run(proxy: &Proxy, args: Args) -> anyhow::Result<()> {
+pub async fn run(proxy: &ProxyFlags, args: Args) -> anyhow::Result<()> {
     let env = Env::real();
     let stream = proxy.stream(&args.stream)?;
     let addresses = proxy.numbering(&stream)?;
@@ -72,7 +72,7 @@ pub async fn run(proxy: &Proxy, args: Args) -> anyhow::Result<()> {
             answer.with_context(|| format!("{published} events were published before this"))?;
         published += 1;
         match args.output {
-            Format::Json => output::print_json(&Published { stream: stream.as_str(), seq, repeated }),
+            Format::Json => output::print_json(&PublishCounts { stream: stream.as_str(), seq, repeated }),
             Format::Table => Ok(()),
         }
     };

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use tailwater_client::Batch;
 use tailwater_format::batch::Record;
 
-pub use crate::template::{Field, Template};
+pub use crate::template::{Template, TemplateField};
 use crate::template::{write_headers, write_time};
 
 /// A record's `--format`.

@@ -20,12 +20,12 @@ pub(super) struct Reading {
     /// While nothing is heard, the node is asked again every so many milliseconds [default: 250].
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=HOUR_MS))]
     silence_check_ms: Option<u64>,
-    /// How long shards are is read after so many milliseconds although the cell does not tell that it changed; less than
-    /// --silent-after-ms [default: 750, or seven eighths of that if it is less].
+    /// How long shards are is read after so many milliseconds although the cell does not tell that it changed; less
+    /// than --silent-after-ms [default: 750, or seven eighths of that if it is less].
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=HOUR_MS))]
     watch_deadline_ms: Option<u64>,
-    /// The node is asked how long shards are every so many milliseconds although the metadata cell tells, 64 shards of a
-    /// stream each time [default: 2000].
+    /// The node is asked how long shards are every so many milliseconds although the metadata cell tells, 64 shards of
+    /// a stream each time [default: 2000].
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=HOUR_MS))]
     durable_lengths_ms: Option<u64>,
     /// Most bytes per second of each shard, wherever they are read [default: 536870912].

@@ -24,12 +24,12 @@ pub struct Stats {
 struct Line {
     records: u64,
     records_per_s: f64,
-    lag: Vec<ShardLag>,
-    reads: Reads,
+    lag: Vec<LagOfShard>,
+    reads: ReadStats,
 }
 
 #[derive(Serialize)]
-struct ShardLag {
+struct LagOfShard {
     shard: u32,
     next_offset: u64,
     end_offset: Option<u64>,
@@ -39,7 +39,7 @@ struct ShardLag {
 
 /// What the chunks came from; see `tailwater_client::ReaderStats`.
 #[derive(Serialize)]
-struct Reads {
+struct ReadStats {
     relaxed: u64,
     hedged: u64,
     consistent: u64,
@@ -73,9 +73,9 @@ impl Stats {
         let now = self.env.now();
         let seconds = now.since(self.last_at).as_secs_f64().max(1e-3);
         let records_per_s = (self.records - self.last_records) as f64 / seconds;
-        let lag: Vec<ShardLag> = consumer
+        let lag: Vec<LagOfShard> = consumer
             .lags()
-            .map(|lag| ShardLag {
+            .map(|lag| LagOfShard {
                 shard: lag.shard,
                 next_offset: lag.next_offset.0,
                 end_offset: lag.end_offset.map(|end| end.0),
@@ -84,7 +84,7 @@ impl Stats {
             })
             .collect();
         let reads = client.reader_stats();
-        let reads = Reads {
+        let reads = ReadStats {
             relaxed: reads.relaxed,
             hedged: reads.hedged,
             consistent: reads.consistent,
@@ -113,7 +113,7 @@ impl std::fmt::Display for Line {
                 None => write!(f, " in shard {}", slowest.shard)?,
             }
         }
-        let Reads { relaxed, hedged, consistent, durable, cell_bytes, durable_bytes } = self.reads;
+        let ReadStats { relaxed, hedged, consistent, durable, cell_bytes, durable_bytes } = self.reads;
         write!(f, "; reads: {relaxed} relaxed, {hedged} hedged, {consistent} consistent, {durable} durable")?;
         write!(f, "; bytes: {cell_bytes} from cells, {durable_bytes} durable")
     }

@@ -16,7 +16,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Where the queues are.
 #[derive(clap::Args, Clone)]
-pub struct Endpoint {
+pub struct EndpointFlags {
     /// Address of SQS's protocol; by default the one that the node at --server tells. Requests are signed if
     /// AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are set.
     #[arg(long, global = true, env = "AWS_ENDPOINT_URL_SQS", value_name = "URL")]
@@ -32,7 +32,7 @@ pub struct Client {
 
 impl Client {
     /// A client of the endpoint, or of the node's.
-    pub fn new(server: &Server, endpoint: Endpoint) -> anyhow::Result<Self> {
+    pub fn new(server: &Server, endpoint: EndpointFlags) -> anyhow::Result<Self> {
         let address = match endpoint.endpoint {
             Some(given) => given,
             None => {

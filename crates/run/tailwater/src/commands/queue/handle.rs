@@ -8,7 +8,7 @@ use tailwater_client::queue::{Message, Unhandled};
 use tailwater_env::Env;
 use tokio::io::AsyncWriteExt;
 
-use super::Receive;
+use super::ReceiveArgs;
 use super::client::{Client, explained};
 
 /// How long a receive waits where it goes on for ever, by default: as long as it may.
@@ -17,10 +17,10 @@ const WAIT_S: u32 = 20;
 /// Pause before a node that is away is asked again.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// Receives messages and runs `command` for each, one after the other: those behind one that takes long would become visible meanwhile.
-/// It ends when it has handled as many as are wanted, or there are none; if nobody says how many, never, whether or not a node is
-/// away for a while.
-pub async fn work_off(client: &Client, receive: &Receive, command: &str) -> anyhow::Result<()> {
+/// Receives messages and runs `command` for each, one after the other: those behind one that takes long would become
+/// visible meanwhile. It ends when it has handled as many as are wanted, or there are none; if nobody says how many,
+/// never, whether or not a node is away for a while.
+pub async fn work_off(client: &Client, receive: &ReceiveArgs, command: &str) -> anyhow::Result<()> {
     let mut queue = client.endpoint().queue(&receive.name).await.map_err(explained)?;
     let is_endless = receive.count.is_none();
     let wait_s = receive.wait.unwrap_or(if is_endless { WAIT_S } else { 0 });
@@ -72,12 +72,12 @@ pub async fn work_off(client: &Client, receive: &Receive, command: &str) -> anyh
 }
 
 /// Why a message was not handled.
-enum Failure {
+enum HandlerFailure {
     Start(std::io::Error),
     Ended(ExitStatus),
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for HandlerFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Start(error) => write!(f, "sh can't be run: {error}"),
@@ -87,7 +87,7 @@ impl fmt::Display for Failure {
 }
 
 /// Runs `command` in a shell, the message's body on its standard input.
-async fn run(message: &Message, command: &str) -> Result<(), Failure> {
+async fn run(message: &Message, command: &str) -> Result<(), HandlerFailure> {
     let group = message.answer["Attributes"]["MessageGroupId"].as_str().unwrap_or_default();
     let mut child = tokio::process::Command::new("sh")
         .arg("-c")
@@ -97,7 +97,7 @@ async fn run(message: &Message, command: &str) -> Result<(), Failure> {
         .env("TAILWATER_RECEIVE_COUNT", message.receives.to_string())
         .env("TAILWATER_GROUP", group)
         .spawn()
-        .map_err(Failure::Start)?;
+        .map_err(HandlerFailure::Start)?;
     let mut stdin = child.stdin.take().expect("piped");
     let write = async {
         // A command may end without reading all of it.
@@ -105,8 +105,8 @@ async fn run(message: &Message, command: &str) -> Result<(), Failure> {
         drop(stdin);
     };
     let ((), status) = futures::join!(write, child.wait());
-    match status.map_err(Failure::Start)? {
+    match status.map_err(HandlerFailure::Start)? {
         status if status.success() => Ok(()),
-        status => Err(Failure::Ended(status)),
+        status => Err(HandlerFailure::Ended(status)),
     }
 }

@@ -1,5 +1,5 @@
-//! What dies while producers append and one-sided consumers, each a process of its own, read: nobody else may notice more
-//! than a delay.
+//! What dies while producers append and one-sided consumers, each a process of its own, read: nobody else may notice
+//! more than a delay.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -164,7 +164,8 @@ fn a_producer_and_a_consumer_killed_under_load_are_nobody_else_s_concern() {
     assert_eq!(sent + left, there.len() as u64);
 }
 
-/// kill -9 of a node under a load, and a restart; how many lines are there then: in order, and all that were acknowledged.
+/// kill -9 of a node under a load, and a restart; how many lines are there then: in order, and all that were
+/// acknowledged.
 fn kill_and_restart(node: &mut Node, load: &Load, lines: &Lines, round: usize) -> u64 {
     node.process.kill();
     let acked = load.acked();
@@ -329,7 +330,8 @@ fn a_consumer_that_learns_of_a_truncation_while_the_node_is_away_waits_for_it_an
     let pid = rustix::process::Pid::from_child(reader.follower.child());
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("stopped");
     node.run(&["stream", "truncate", "s", "--before", "-10"]);
-    // The reader will hear of it from the metadata cell. A page that is on its way now may be from before; the next one is not.
+    // The reader will hear of it from the metadata cell. A page that is on its way now may be from before; the next one
+    // is not.
     let published = || metric(&node, "tailwater_tail_pages_published_total ");
     let before = published();
     wait_for("the truncation to be told", || (published() >= before + 2.0).then_some(()));

@@ -212,8 +212,8 @@ impl Node {
         let mut command = tailwater_within(&place.starter);
         command.arg("serve").arg("--data").arg(dir);
         command.args(["--admin", admin, "--listen", data, "--kafka", kafka, "--sqs", sqs]);
-        // A start touches all memory of the cells and writes three files of the journal: with the defaults tests waited for that, and for
-        // the disk, for a good part of their time.
+        // A start touches all memory of the cells and writes three files of the journal: with the defaults tests waited
+        // for that, and for the disk, for a good part of their time.
         command.env("TAILWATER_JOURNAL__FILE_BYTES", (16 << 20).to_string());
         command.env("TAILWATER_DATA_CELL__CAPACITY_BYTES", (64 << 20).to_string());
         // Any port: `/v1/node` tells which.

@@ -4,11 +4,11 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 
 use bytes::Bytes;
-use tailwater_kafka_wire::api::Request;
+use tailwater_kafka_wire::api::ApiRequest;
 use tailwater_kafka_wire::messages::fetch::{FetchPartition, FetchRequest, FetchTopic};
 use tailwater_kafka_wire::messages::header::{read_response, request};
 use tailwater_kafka_wire::messages::produce::{PartitionProduceData, ProduceRequest, TopicProduceData};
-use tailwater_kafka_wire::wire::Records;
+use tailwater_kafka_wire::wire::RecordsBytes;
 
 use super::{Node, PATIENCE};
 
@@ -26,14 +26,14 @@ impl Raw {
     }
 
     /// Sends a request, and reads no answer.
-    pub fn send<R: Request>(&mut self, version: i16, asked: &R) {
+    pub fn send<R: ApiRequest>(&mut self, version: i16, asked: &R) {
         self.correlation_id += 1;
         let frame = request(asked, version, self.correlation_id, "raw").concat();
         self.stream.write_all(&frame).expect("sent");
     }
 
     /// Reads the answer to a request.
-    pub fn receive<R: Request>(&mut self, version: i16) -> R::Response {
+    pub fn receive<R: ApiRequest>(&mut self, version: i16) -> R::Response {
         let mut len = [0; 4];
         self.stream.read_exact(&mut len).expect("an answer");
         let mut answer = vec![0; u32::from_be_bytes(len) as usize];
@@ -43,19 +43,19 @@ impl Raw {
         answer
     }
 
-    pub fn call<R: Request>(&mut self, version: i16, asked: &R) -> R::Response {
+    pub fn call<R: ApiRequest>(&mut self, version: i16, asked: &R) -> R::Response {
         self.send(version, asked);
         self.receive::<R>(version)
     }
 
     /// In the newest version.
-    pub fn ask<R: Request>(&mut self, asked: &R) -> R::Response {
+    pub fn ask<R: ApiRequest>(&mut self, asked: &R) -> R::Response {
         self.call(*R::API.versions().end(), asked)
     }
 
     /// Appends a batch to a shard, and returns the offset of its first record once it is durable.
     pub fn produce(&mut self, topic: &str, shard: i32, batch: Bytes) -> i64 {
-        let data = PartitionProduceData { index: shard, records: Records(vec![batch]) };
+        let data = PartitionProduceData { index: shard, records: RecordsBytes(vec![batch]) };
         let topic =
             TopicProduceData { name: topic.to_owned(), partition_data: vec![data], ..Default::default() };
         let asked =

@@ -77,7 +77,8 @@ fn group_of(body: &str) -> &str {
     body.split('/').next().expect("a first part")
 }
 
-/// Messages on their way to a FIFO queue: they are sent until that is answered, and with the same deduplication ids always.
+/// Messages on their way to a FIFO queue: they are sent until that is answered, and with the same deduplication ids
+/// always.
 #[derive(Default)]
 struct OnTheirWay {
     bodies: Vec<String>,
@@ -113,8 +114,8 @@ impl World {
         }
     }
 
-    /// Sends to groups of the sender, in order: nothing before what it sent last was answered. Now and then it is not sure that it
-    /// was, and sends again.
+    /// Sends to groups of the sender, in order: nothing before what it sent last was answered. Now and then it is not
+    /// sure that it was, and sends again.
     fn send_to_groups(&self, client: &Client, sender: usize, on_their_way: &mut OnTheirWay) {
         if on_their_way.bodies.is_empty() {
             let bodies = (0..3_u64).map(|place| {

@@ -258,7 +258,7 @@ fn only_a_group_of_consumers_moves() {
     let mut waiting = group("consumer");
     let mut out = Vec::new();
     waiting.give_up_waiting(&mut out);
-    let [Output::Join(classic::Ticket(1), answer)] = &out[..] else { panic!("{out:?}") };
+    let [ClassicOutput::Join(classic::Ticket(1), answer)] = &out[..] else { panic!("{out:?}") };
     assert_eq!(answer.error_code, ErrorCode::RebalanceInProgress.number());
 }
 
@@ -276,6 +276,6 @@ fn a_group_whose_last_member_of_the_other_protocol_is_out_is_a_classic_one_that_
     assert_eq!((group.state(), group.generation, out.len()), ("PreparingRebalance", 6, 0));
     assert_eq!(group.heartbeat(world.now, "a", None, 6), Err(ErrorCode::RebalanceInProgress));
     group.join(world.now, joining("a", 0..2), classic::Ticket(9), &mut out);
-    let [Output::Join(classic::Ticket(9), answer)] = &out[..] else { panic!("{out:?}") };
+    let [ClassicOutput::Join(classic::Ticket(9), answer)] = &out[..] else { panic!("{out:?}") };
     assert_eq!((answer.generation_id, answer.leader.as_str()), (7, "a"));
 }

@@ -21,14 +21,14 @@ use tailwater_client::broadcast::{Content, Publisher, RegionOptions, Stream};
 use tailwater_env::Env;
 
 pub use self::listeners::be_members;
-use self::listeners::{Answer, Heard};
+use self::listeners::{ListenerAnswer, MembersHeard};
 use super::proxies::start_proxy;
 use crate::child::Child;
 use crate::clock::{cpu_of, monotonic_ns};
 use crate::interrupt;
 use crate::limits::{CONSUMERS_PER_PROCESS, FINISH_DEADLINE, READY_DEADLINE};
-use crate::messages::{Order, Role, ShardTotal};
-use crate::report::{self, Format};
+use crate::messages::{MessageOrder, ProcessRole, ShardTotal};
+use crate::report::{self, ReportFormat};
 use crate::stats::{Durations, PercentilesMs, round};
 use crate::system::{Workspace, free_address};
 
@@ -50,9 +50,9 @@ pub struct Args {
     /// How long to measure, in seconds.
     #[arg(long, default_value_t = 10)]
     duration_s: u64,
-    /// How long to run before, in seconds. In the first half of it the rate rises to what it will be, so that listeners find
-    /// each other before they have much to carry. If not given, 40 for 1,000 clients, as many for each of them where they are
-    /// more or fewer, and 3 at least.
+    /// How long to run before, in seconds. In the first half of it the rate rises to what it will be, so that listeners
+    /// find each other before they have much to carry. If not given, 40 for 1,000 clients, as many for each of them
+    /// where they are more or fewer, and 3 at least.
     #[arg(long)]
     warmup_s: Option<u64>,
     /// Bytes of an event, from 8.
@@ -68,10 +68,10 @@ pub struct Args {
     #[arg(long, value_name = "DIR")]
     dir: Option<std::path::PathBuf>,
     #[command(flatten)]
-    protocol: Protocol,
+    protocol: MembersProtocol,
     /// Form of the output.
-    #[arg(short, long, value_enum, default_value_t = Format::Table)]
-    output: Format,
+    #[arg(short, long, value_enum, default_value_t = ReportFormat::Table)]
+    output: ReportFormat,
 }
 
 impl Args {
@@ -82,7 +82,7 @@ impl Args {
 
 /// What a listener does; if nothing is said what the library does.
 #[derive(clap::Args, Clone, Debug, Serialize, Deserialize)]
-struct Protocol {
+struct MembersProtocol {
     /// Whether they do not share at all, and the node sends everything to each.
     #[arg(long)]
     proxy_alone: bool,
@@ -127,7 +127,7 @@ pub struct MembersConfig {
     addresses: Vec<String>,
     stream: String,
     count: usize,
-    protocol: Protocol,
+    protocol: MembersProtocol,
 }
 
 #[derive(Serialize)]
@@ -136,7 +136,7 @@ struct Outcome {
     processes: usize,
     rate: f64,
     warmup_s: u64,
-    protocol: Protocol,
+    protocol: MembersProtocol,
     /// Events a second that were published, and that a listener got.
     published_per_s: f64,
     delivered_per_s: f64,
@@ -155,7 +155,8 @@ struct Outcome {
     duplicates: u64,
     /// Times that another member began to feed a listener.
     moves: u64,
-    /// At the end: listeners that are fed, and members that the one farthest from the node has between, itself included.
+    /// At the end: listeners that are fed, and members that the one farthest from the node has between, itself
+    /// included.
     fed: usize,
     hops_max: u8,
     /// Members that a listener knows at least, and connections to others on average.
@@ -198,7 +199,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let name = format!("listeners-{number}");
         let mut child = Child::start_worker(&name, workspace.path(), number, sender.clone())?;
         let (addresses, stream) = (vec![address.to_string()], "r0/events".to_owned());
-        child.tell(&Role::Members(MembersConfig {
+        child.tell(&ProcessRole::Members(MembersConfig {
             addresses,
             stream,
             count,
@@ -219,13 +220,13 @@ struct Bench<'a> {
     args: &'a Args,
     proxy: Child,
     listeners: Vec<Child>,
-    answers: Receiver<(usize, Option<Answer>)>,
+    answers: Receiver<(usize, Option<ListenerAnswer>)>,
 }
 
 impl Bench<'_> {
     fn measure(&mut self, runtime: &tokio::runtime::Runtime, address: &str) -> anyhow::Result<Outcome> {
         let args = self.args;
-        self.gather(READY_DEADLINE, |answer| matches!(answer, Answer::Ready).then_some(()))?;
+        self.gather(READY_DEADLINE, |answer| matches!(answer, ListenerAnswer::Ready).then_some(()))?;
         let publisher = {
             // Its task is spawned in there.
             let _inside = runtime.enter();
@@ -234,7 +235,7 @@ impl Bench<'_> {
         let begin_ns = monotonic_ns();
         let from_ns = begin_ns + args.warmup_s() * 1_000_000_000;
         let until_ns = from_ns + args.duration_s * 1_000_000_000;
-        self.tell(&Order::Measure { from_ns })?;
+        self.tell(&MessageOrder::Measure { from_ns })?;
         let publishing = runtime.spawn(publish(publisher, Load::of(args), begin_ns, until_ns));
         let mut cpu = [Duration::ZERO; 3];
         while monotonic_ns() < until_ns {
@@ -251,12 +252,12 @@ impl Bench<'_> {
         let cores = Cores { proxy: cores(0), publisher: cores(1), listeners: cores(2) };
         let published = runtime.block_on(publishing).context("the publisher")??;
         let total = ShardTotal { records: published.all, checksums: 0 };
-        self.tell(&Order::Finish { produced: vec![total] })?;
+        self.tell(&MessageOrder::Finish { produced: vec![total] })?;
         let heard = self.gather(FINISH_DEADLINE * 2, |answer| match answer {
-            Answer::Heard(heard) => Some(heard),
-            Answer::Ready | Answer::Failed(_) => None,
+            ListenerAnswer::Heard(heard) => Some(heard),
+            ListenerAnswer::Ready | ListenerAnswer::Failed(_) => None,
         })?;
-        let mut all = Heard::default();
+        let mut all = MembersHeard::default();
         let mut delays = Durations::default();
         for heard in &heard {
             delays.add_sparse(&heard.delays);
@@ -294,7 +295,7 @@ impl Bench<'_> {
         })
     }
 
-    fn tell(&mut self, order: &Order) -> anyhow::Result<()> {
+    fn tell(&mut self, order: &MessageOrder) -> anyhow::Result<()> {
         self.listeners.iter_mut().try_for_each(|child| child.tell(order))
     }
 
@@ -308,7 +309,7 @@ impl Bench<'_> {
     fn gather<T>(
         &mut self,
         limit: Duration,
-        mut take: impl FnMut(Answer) -> Option<T>,
+        mut take: impl FnMut(ListenerAnswer) -> Option<T>,
     ) -> anyhow::Result<Vec<T>> {
         let mut all = BTreeMap::new();
         let begin_ns = monotonic_ns();
@@ -318,7 +319,7 @@ impl Bench<'_> {
             let waited = Duration::from_nanos(monotonic_ns() - begin_ns);
             ensure!(waited < limit, "the listeners did not answer within {limit:?}");
             match self.answers.recv_timeout(Duration::from_millis(100)) {
-                Ok((number, Some(Answer::Failed(error)))) => {
+                Ok((number, Some(ListenerAnswer::Failed(error)))) => {
                     anyhow::bail!("listeners-{number}: {error}");
                 }
                 Ok((number, Some(answer))) => all.extend(take(answer).map(|taken| (number, taken))),
@@ -362,7 +363,7 @@ impl Load {
 
 /// How many events were published.
 #[derive(Default)]
-struct Published {
+struct MembersPublished {
     all: u64,
     measured: u64,
 }
@@ -373,8 +374,8 @@ async fn publish(
     load: Load,
     begin_ns: u64,
     until_ns: u64,
-) -> anyhow::Result<Published> {
-    let mut published = Published::default();
+) -> anyhow::Result<MembersPublished> {
+    let mut published = MembersPublished::default();
     let mut answers = FuturesUnordered::new();
     let mut ticks = tokio::time::interval(load.every);
     let mut payload = vec![0; load.event_bytes];

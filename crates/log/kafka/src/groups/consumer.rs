@@ -14,7 +14,8 @@
 //! - no partition is ever given to a member while another one has it, or was not heard to have given it up;
 //! - epochs of group, target and member never go back, and none is ahead of the one before it;
 //! - when nothing changes any more, and members do as they are told, everybody has its target after a few heartbeats;
-//! - a member that is silent for the session timeout is out, and so is one that does not give up in time what it has to.
+//! - a member that is silent for the session timeout is out, and so is one that does not give up in time what it has
+//!   to.
 //!
 //! Here is what a heartbeat is checked for and changes; `reconcile.rs` is what a member gets, and `classic.rs` what
 //! members do that still speak the classic protocol.
@@ -109,7 +110,7 @@ pub(crate) struct Beat {
     /// On whose behalf it subscribes to topics that match.
     pub principal: Arc<str>,
     /// What the pattern was compiled to: [`Beat::look_up`].
-    pub compiled: Option<Result<Pattern, Refused>>,
+    pub compiled: Option<Result<Pattern, MemberRefused>>,
     pub assignor: Option<String>,
     /// What it has at the moment.
     pub owned: Option<Partitions>,
@@ -128,8 +129,8 @@ impl Beat {
         self.pattern.as_deref().filter(|text| !text.is_empty())
     }
 
-    /// Does what takes long of a heartbeat before its step: the pattern is compiled, if it is not `known`, and topics are
-    /// looked up, of which `may_know` says whether the member may know of them.
+    /// Does what takes long of a heartbeat before its step: the pattern is compiled, if it is not `known`, and topics
+    /// are looked up, of which `may_know` says whether the member may know of them.
     pub fn look_up(
         &mut self,
         known: Option<Pattern>,
@@ -156,7 +157,7 @@ impl Beat {
     ///
     /// # Errors
     /// Which part is.
-    pub fn check(&self) -> Result<(), Refused> {
+    pub fn check(&self) -> Result<(), MemberRefused> {
         let is_short = |text: &Option<String>, max| text.as_ref().is_none_or(|text| text.len() <= max);
         if !self.who().is_bounded() || !is_short(&self.rack, NAME_BYTES_MAX) {
             let why =
@@ -181,7 +182,7 @@ pub(crate) struct Told {
 }
 
 /// Why a heartbeat is refused, in words too.
-pub(crate) type Refused = (ErrorCode, String);
+pub(crate) type MemberRefused = (ErrorCode, String);
 
 /// A member.
 #[derive(Clone, Debug)]
@@ -363,7 +364,7 @@ impl ConsumerGroup {
     ///
     /// # Errors
     /// Nothing was changed then, but for a member that does not fit in any more.
-    pub fn heartbeat(&mut self, now: Instant, beat: Beat, catalog: &Catalog) -> Result<Told, Refused> {
+    pub fn heartbeat(&mut self, now: Instant, beat: Beat, catalog: &Catalog) -> Result<Told, MemberRefused> {
         if self.is_dead {
             return Err((ErrorCode::CoordinatorNotAvailable, "the group is being deleted".to_owned()));
         }
@@ -419,7 +420,7 @@ impl ConsumerGroup {
     }
 
     /// Whether the member is known under that id, name and epoch.
-    fn check(&self, beat: &Beat) -> Result<(), Refused> {
+    fn check(&self, beat: &Beat) -> Result<(), MemberRefused> {
         let id = &beat.member_id;
         if let Some(instance) = &beat.instance {
             let holder = self.instances.get(instance);
@@ -461,7 +462,7 @@ impl ConsumerGroup {
     }
 
     /// Makes a member of whoever joins. A static one that is back has what it had.
-    fn take_in(&mut self, now: Instant, beat: &Beat) -> Result<(), Refused> {
+    fn take_in(&mut self, now: Instant, beat: &Beat) -> Result<(), MemberRefused> {
         let id = &beat.member_id;
         self.take_place(id, beat.instance.as_ref());
         if let Some(member) = self.members.get_mut(id) {
@@ -541,7 +542,7 @@ impl ConsumerGroup {
     }
 
     /// A member leaves; a static one may say that it will be back, and keeps what it has.
-    fn leave(&mut self, now: Instant, beat: &Beat) -> Result<Told, Refused> {
+    fn leave(&mut self, now: Instant, beat: &Beat) -> Result<Told, MemberRefused> {
         let id = &beat.member_id;
         if let Some(instance) = &beat.instance {
             match self.instances.get(instance) {
@@ -670,11 +671,11 @@ impl ConsumerGroup {
     }
 }
 
-fn unknown_member(id: &str) -> Refused {
+fn unknown_member(id: &str) -> MemberRefused {
     (ErrorCode::UnknownMemberId, format!("there is no member {id}"))
 }
 
-fn unknown_assignor(name: &str) -> Refused {
+fn unknown_assignor(name: &str) -> MemberRefused {
     (ErrorCode::UnsupportedAssignor, format!("there is no assignor {name}: uniform, range"))
 }
 

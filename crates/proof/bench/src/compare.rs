@@ -115,10 +115,11 @@ struct Effort {
     broadcast_s: u64,
     /// Warm-up of a JVM, client and broker, that has just started.
     cold_jvm_s: u64,
-    /// Warm-up of a client's JVM beside a broker that is warm, and of Tailwater where it is compared with that over TCP.
+    /// Warm-up of a client's JVM beside a broker that is warm, and of Tailwater where it is compared with that over
+    /// TCP.
     warm_jvm_s: u64,
-    /// Warm-up of a broadcast: by then listeners that share keep as many bytes for others as they may, and servers' buffers are
-    /// as large as they get. Memory that is touched for the first time costs much on a virtual machine.
+    /// Warm-up of a broadcast: by then listeners that share keep as many bytes for others as they may, and servers'
+    /// buffers are as large as they get. Memory that is touched for the first time costs much on a virtual machine.
     broadcast_warmup_s: u64,
     /// Warm-up of everything else.
     warmup_s: u64,

@@ -9,10 +9,10 @@
 //! ```
 //!
 //! What holds:
-//! - **Order.** Before it joins again it commits what the application is done with, and reads nothing until it knows its
-//!   shards, so whoever gets a shard goes on exactly there, and a shard's records are consumed in order.
-//! - **At least once.** Only what the application is done with is committed ([`GroupConsumer::done`]); what it was handed
-//!   besides comes again, to whoever has the shard then.
+//! - **Order.** Before it joins again it commits what the application is done with, and reads nothing until it knows
+//!   its shards, so whoever gets a shard goes on exactly there, and a shard's records are consumed in order.
+//! - **At least once.** Only what the application is done with is committed ([`GroupConsumer::done`]); what it was
+//!   handed besides comes again, to whoever has the shard then.
 //! - Who is silent for [`GroupConfig::session_timeout`], or does not call [`GroupConsumer::next_within`] for
 //!   [`GroupConfig::rebalance_timeout`] while the group waits for it, is out; it joins again by itself, and what it had
 //!   not committed by then is consumed by others.
@@ -29,7 +29,7 @@ use tailwater_format::{Offset, Start};
 use tailwater_kafka_wire::ErrorCode;
 
 use crate::{Batch, Client, Consumer, Error, Stream};
-use membership::{Membership, is_healed_by_joining};
+use membership::{GroupMembership, is_healed_by_joining};
 
 /// How a consumer behaves in its group.
 #[derive(Clone, Debug)]
@@ -68,14 +68,14 @@ impl GroupConfig {
     }
 }
 
-/// Reads those shards of a stream that its group gives it. Dropping it without [`GroupConsumer::close`] leaves its shards
-/// to nobody until its session ends.
+/// Reads those shards of a stream that its group gives it. Dropping it without [`GroupConsumer::close`] leaves its
+/// shards to nobody until its session ends.
 pub struct GroupConsumer {
     client: Client,
     env: Env,
     stream: Stream,
     config: GroupConfig,
-    membership: Membership,
+    membership: GroupMembership,
     /// Reads the shards of this generation; none while it is not in one, or has none.
     consumer: Option<Consumer>,
     /// The shards of this generation.
@@ -91,7 +91,7 @@ impl Client {
     pub async fn group_consumer(&self, stream: &str, config: GroupConfig) -> Result<GroupConsumer, Error> {
         let stream = self.stream(stream).await?;
         let env = self.node().env().clone();
-        let membership = Membership::new(&env, &config, &stream);
+        let membership = GroupMembership::new(&env, &config, &stream);
         Ok(GroupConsumer {
             client: self.clone(),
             committed_at: env.now(),
@@ -156,9 +156,10 @@ impl GroupConsumer {
     /// Commits at once what the application is done with.
     ///
     /// # Errors
-    /// [`Error::Group`] where the node refuses for good what is committed: there is no room for it, or the stream is gone.
-    /// It is tried again with the next commit, as long as this member has the shard. That the group goes on without this
-    /// member is none: it joins again, and what was not committed is consumed again, by whoever has its shards then.
+    /// [`Error::Group`] where the node refuses for good what is committed: there is no room for it, or the stream is
+    /// gone. It is tried again with the next commit, as long as this member has the shard. That the group goes on
+    /// without this member is none: it joins again, and what was not committed is consumed again, by whoever has its
+    /// shards then.
     pub async fn commit(&mut self) -> Result<(), Error> {
         self.committed_at = self.env.now();
         if self.uncommitted.is_empty() {
@@ -258,7 +259,7 @@ impl GroupConsumer {
 }
 
 fn is_out_of_range(error: &Error) -> bool {
-    let code = tailwater_format::call::ErrorCode::OffsetOutOfRange;
+    let code = tailwater_format::call::CallErrorCode::OffsetOutOfRange;
     matches!(error, Error::Refused(refusal) if refusal.code == code)
 }
 

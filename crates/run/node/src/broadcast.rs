@@ -18,7 +18,7 @@ use tailwater_access::Authorizer;
 use tailwater_broadcast::message::ReplicaId;
 use tailwater_broadcast::replica;
 use tailwater_broadcast_server::disk::{Disk, DiskOptions};
-use tailwater_broadcast_server::{ConfigurationAt, Quotas, Server, ServerConfig, Snapshot, fresh_id};
+use tailwater_broadcast_server::{ConfigurationAt, Quotas, ReplicaServerConfig, Server, Snapshot, fresh_id};
 use tailwater_env::{Env, Progress, Task};
 use tailwater_meta::Meta;
 use tokio::net::TcpListener;
@@ -43,7 +43,7 @@ pub struct Broadcast {
 /// The HTTP in front of it; it ends when this is dropped.
 struct Http {
     address: SocketAddr,
-    front: Arc<http::Front>,
+    front: Arc<http::BroadcastFront>,
     _stop: oneshot::Sender<()>,
     /// Its WebSockets end when it closes.
     _stopping: watch::Sender<()>,
@@ -70,7 +70,7 @@ impl Broadcast {
         let given = &config.quotas;
         let quotas =
             (*given != QuotasConfig::default()).then(|| Quotas::new(env, given.publisher(), given.region()));
-        let server = ServerConfig {
+        let server = ReplicaServerConfig {
             replica: replica::Config {
                 advertise_ms: config.advertise_ms,
                 damping: config.damping,
@@ -107,7 +107,7 @@ impl Broadcast {
         let address = listener.local_addr()?;
         let handle = self.server.handle().clone();
         let stopping = watch::Sender::new(());
-        let front = http::Front::new(
+        let front = http::BroadcastFront::new(
             env,
             self.config.clone(),
             handle,

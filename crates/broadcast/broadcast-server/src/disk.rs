@@ -40,14 +40,16 @@ use tailwater_broadcast::history::HistoryOptions;
 use tailwater_broadcast::message::ReplicaId;
 use tailwater_broadcast::name::Stream;
 use tailwater_broadcast::record::Record;
-use tailwater_broadcast::recovered::Recovered;
+use tailwater_broadcast::recovered::RecoveredStream;
 use tailwater_broadcast::replica::Lineages;
 use tailwater_broadcast::replica::stream::StreamState;
 use tailwater_env::{Env, OpenMode, Progress};
-use tailwater_journal::{Journal, JournalConfig, JournalPosition, JournalStats, OpenError, ReplayError, Tag};
+use tailwater_journal::{
+    Journal, JournalConfig, JournalOpenError, JournalPosition, JournalStats, ReplayError, Tag,
+};
 
-use self::checkpoint::{CheckpointError, RECORD_BYTES_MAX};
-pub use self::keeper::{Happened, Keeper};
+use self::checkpoint::{HistoryCheckpointError, RECORD_BYTES_MAX};
+pub use self::keeper::{Keeper, KeeperHappened};
 pub use self::walk::Walk;
 
 /// The tag of the records in the journal.
@@ -133,7 +135,7 @@ pub enum DiskError {
         /// The directory.
         dir: PathBuf,
         /// Why.
-        error: OpenError,
+        error: JournalOpenError,
     },
 }
 
@@ -179,8 +181,8 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Opens a directory, making it if it is not there, for a replica of `region`. A new one gets an id, which it keeps.
-    /// Blocks on the disk until all is read.
+    /// Opens a directory, making it if it is not there, for a replica of `region`. A new one gets an id, which it
+    /// keeps. Blocks on the disk until all is read.
     pub fn open(env: &Env, dir: &Path, region: &str, options: DiskOptions) -> Result<Self, DiskError> {
         let disk = env.disk();
         disk.create_dir_all(dir).map_err(failed("made", dir))?;
@@ -190,7 +192,7 @@ impl Disk {
         let journal_dir = dir.join("journal");
         options.progress.begin("broadcasts", 0);
         let (id, is_new) = identity::open(env, dir, region)?;
-        let mut recovered = Recovered::new(options.history.clone());
+        let mut recovered = RecoveredStream::new(options.history.clone());
         let (covered, checkpoint_bytes) = load_checkpoint(env, dir, &mut recovered)?;
         let has_journal = disk.list(&journal_dir).is_ok_and(|names| !names.is_empty());
         // What was put aside is a checkpoint that needs none.
@@ -253,7 +255,7 @@ impl Disk {
 fn load_checkpoint(
     env: &Env,
     dir: &Path,
-    recovered: &mut Recovered,
+    recovered: &mut RecoveredStream,
 ) -> Result<(JournalPosition, u64), DiskError> {
     let (path, disk) = (dir.join("checkpoint"), env.disk());
     let unfinished = dir.join("checkpoint.new");
@@ -267,8 +269,8 @@ fn load_checkpoint(
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((JournalPosition(0), 0)),
         opened => opened.map_err(failed("opened", &path))?,
     };
-    let damaged = |error: CheckpointError| match error {
-        CheckpointError::Io(error) => failed("read", &path)(error),
+    let damaged = |error: HistoryCheckpointError| match error {
+        HistoryCheckpointError::Io(error) => failed("read", &path)(error),
         other => DiskError::Damaged { path: path.clone(), why: other.to_string() },
     };
     let bytes = file.len().map_err(failed("read", &path))?;

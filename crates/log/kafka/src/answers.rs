@@ -16,8 +16,8 @@ pub(crate) mod versions;
 
 use std::collections::BTreeSet;
 
-/// The first of all items with the same key: what a request names twice is answered once, so that an answer is bounded by
-/// what there is and not by how often it is asked for.
+/// The first of all items with the same key: what a request names twice is answered once, so that an answer is bounded
+/// by what there is and not by how often it is asked for.
 pub(crate) fn distinct<T, K: Ord>(items: Vec<T>, key: impl Fn(&T) -> K) -> Vec<T> {
     let mut seen = BTreeSet::new();
     items.into_iter().filter(|item| seen.insert(key(item))).collect()

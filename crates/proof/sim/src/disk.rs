@@ -26,7 +26,7 @@ use parking_lot::Mutex;
 use tailwater_env::Disk;
 
 use crate::rng::Rng;
-use crate::world::{Crash, Owner, Shared};
+use crate::world::{Crash, ExecutorShared, Owner};
 
 use files::DiskState;
 
@@ -81,13 +81,13 @@ pub struct Faults {
 /// The controls of one node's disk; outlives the node's processes.
 #[derive(Clone)]
 pub struct SimDisk {
-    shared: std::sync::Weak<Shared>,
+    shared: std::sync::Weak<ExecutorShared>,
     name: &'static str,
     state: Arc<Mutex<DiskState>>,
 }
 
 impl SimDisk {
-    pub(crate) fn new(shared: &Arc<Shared>, name: &'static str) -> Self {
+    pub(crate) fn new(shared: &Arc<ExecutorShared>, name: &'static str) -> Self {
         let rng = Rng::new(shared.seed, &format!("disk/{name}"));
         Self { shared: Arc::downgrade(shared), name, state: Arc::new(Mutex::new(DiskState::new(rng))) }
     }

@@ -26,7 +26,7 @@ use tailwater_env::{Env, Task};
 use tailwater_rma::{Backing, Peer, READ_BYTES_MAX, Refusal, Region, Reply, ScarHit, ScarOp, Service};
 
 use crate::layout::{
-    BUCKET_BYTES, BucketView, DATA_KIND, Entry, INDEX_KIND, IndexHeader, KeyHash, bucket_offset,
+    BUCKET_BYTES, BucketView, DATA_KIND, INDEX_KIND, IndexHeader, Item, KeyHash, bucket_offset,
     index_region_bytes, scan_bucket,
 };
 use crate::limits::{
@@ -81,7 +81,7 @@ impl BackendConfig {
 /// What a backend counted, and how full it is.
 pub type BackendStats = InfoReply;
 
-type Ring = Arc<dyn Fn() + Send + Sync>;
+type DoorbellRing = Arc<dyn Fn() + Send + Sync>;
 
 /// One replica of a cell.
 pub struct Backend {
@@ -92,7 +92,7 @@ pub struct Backend {
     table: Mutex<Table>,
     lookups: AtomicU64,
     /// One for each server or local connection that serves this backend: set up by the owner, so few.
-    doorbells: Mutex<Vec<Ring>>,
+    doorbells: Mutex<Vec<DoorbellRing>>,
     sweeper: Mutex<Option<Task>>,
 }
 
@@ -214,7 +214,7 @@ impl Backend {
         let mut entries = Vec::new();
         let mut rest = &request.entries[..];
         while !rest.is_empty() {
-            let entry = Entry::parse(rest).map_err(|error| malformed(&error.to_string()))?;
+            let entry = Item::parse(rest).map_err(|error| malformed(&error.to_string()))?;
             rest = &rest[entry.bytes.len()..];
             if entries.len() == MUTATE_ENTRIES_MAX {
                 return Err(malformed("too many entries"));

@@ -1,10 +1,10 @@
 //! A region's chain whose replicas are killed in turn under load.
 //!
-//! Three replicas, each a process; publishers at a rate, and a listener that follows them. The chain's middle, its tail and its head
-//! are killed with -9, each once the one before it is a whole member again, and started again: in one turn once the
-//! chain has gone on without the dead one, in the next at once. A replica that comes back becomes the tail. So after each kill
-//! everything there is is read from the beginning, which is what that replica has kept on its disk and was sent since,
-//! and compared with what was heard when it was published.
+//! Three replicas, each a process; publishers at a rate, and a listener that follows them. The chain's middle, its tail
+//! and its head are killed with -9, each once the one before it is a whole member again, and started again: in one turn
+//! once the chain has gone on without the dead one, in the next at once. A replica that comes back becomes the tail. So
+//! after each kill everything there is is read from the beginning, which is what that replica has kept on its disk and
+//! was sent since, and compared with what was heard when it was published.
 
 mod heard;
 
@@ -24,14 +24,14 @@ use tailwater_client::broadcast::{
 use tailwater_env::Env;
 use tokio::task::JoinHandle;
 
-use self::heard::{Heard, Origin};
+use self::heard::{HeardOrigin, KillsHeard};
 use super::node::Node;
 use crate::child::Child;
 use crate::clock::monotonic_ns;
 use crate::interrupt;
 use crate::limits::READY_DEADLINE;
-use crate::messages::Faults;
-use crate::report::{self, Format, ProgressLine};
+use crate::messages::FaultFlags;
+use crate::report::{self, ProgressLine, ReportFormat};
 use crate::stats::{Durations, PercentilesMs, round};
 use crate::system::{Workspace, free_address};
 
@@ -39,7 +39,7 @@ const REPLICAS: usize = 3;
 /// The one that keeps the chain; while it is down the chain works as it is.
 const CONFIGURATION: usize = 0;
 /// What is killed, in this order.
-const TURN: [Place; 3] = [Place::Middle, Place::Tail, Place::Head];
+const TURN: [KillsPlace; 3] = [KillsPlace::Middle, KillsPlace::Tail, KillsPlace::Head];
 /// Events that have to come before the next thing happens, so that there is load all the time.
 const MORE: u64 = 100;
 /// Events of one publisher that are not answered; beyond it it falls behind its rate.
@@ -74,13 +74,13 @@ pub struct Args {
     #[arg(long)]
     keep: bool,
     /// Form of the output.
-    #[arg(short, long, value_enum, default_value_t = Format::Table)]
-    output: Format,
+    #[arg(short, long, value_enum, default_value_t = ReportFormat::Table)]
+    output: ReportFormat,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Place {
+enum KillsPlace {
     Head,
     Middle,
     Tail,
@@ -107,7 +107,7 @@ struct Outcome {
     /// The longest time in which nothing was heard.
     longest_pause_ms: f64,
     /// By what was killed, of the longest such time of each kill.
-    pauses_ms: BTreeMap<Place, Pauses>,
+    pauses_ms: BTreeMap<KillsPlace, Pauses>,
     /// From publishing an event to its acknowledgement.
     ack_ms: PercentilesMs,
     /// From before an event was published to after it was heard.
@@ -137,7 +137,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let workspace = Workspace::create(args.dir.as_deref(), args.keep)?;
     let mut bench = Bench {
         region: Region::start(&args.durability, workspace.path())?,
-        shared: Arc::new(Shared::new(args)),
+        shared: Arc::new(KillsShared::new(args)),
         runtime: tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?,
         publishing: Vec::new(),
     };
@@ -161,11 +161,11 @@ struct Region {
 #[derive(Deserialize)]
 struct ChainView {
     epoch: u64,
-    chain: Vec<MemberView>,
+    chain: Vec<SeenMemberView>,
 }
 
 #[derive(Deserialize)]
-struct MemberView {
+struct SeenMemberView {
     address: String,
     role: String,
 }
@@ -235,34 +235,34 @@ impl Region {
 }
 
 /// What publishers, the listener and who kills have in common.
-struct Shared {
+struct KillsShared {
     stream: Stream,
-    heard: Mutex<Heard>,
+    heard: Mutex<KillsHeard>,
     /// Events that publishers were given so far.
     given: AtomicU64,
     stopping: AtomicBool,
 }
 
-impl Shared {
+impl KillsShared {
     fn new(args: &Args) -> Self {
         Self {
             stream: Stream::parse("r0/events").expect("a stream's name"),
-            heard: Mutex::new(Heard::new(args.publishers.into())),
+            heard: Mutex::new(KillsHeard::new(args.publishers.into())),
             given: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
         }
     }
 
-    fn heard(&self) -> MutexGuard<'_, Heard> {
+    fn heard(&self) -> MutexGuard<'_, KillsHeard> {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 struct Bench {
     region: Region,
-    shared: Arc<Shared>,
+    shared: Arc<KillsShared>,
     runtime: tokio::runtime::Runtime,
-    publishing: Vec<JoinHandle<anyhow::Result<Published>>>,
+    publishing: Vec<JoinHandle<anyhow::Result<KillsPublished>>>,
 }
 
 impl Bench {
@@ -271,7 +271,7 @@ impl Bench {
         let elapsed = || Duration::from_nanos(monotonic_ns() - begin_ns);
         let following = self.begin(args);
         self.wait_to_hear(MORE)?;
-        let mut pauses_ms = BTreeMap::<Place, Pauses>::new();
+        let mut pauses_ms = BTreeMap::<KillsPlace, Pauses>::new();
         let (mut kills, mut differing) = (0, 0);
         let mut shown = ProgressLine::new();
         for turn in 0.. {
@@ -311,7 +311,7 @@ impl Bench {
             published.into_iter().map(|published| published.answers).collect();
         let mut heard = self.shared.heard();
         let misnumbered = heard.finish(&answers);
-        let Faults { lost, reordered, duplicated, corrupted } = heard.faults;
+        let FaultFlags { lost, reordered, duplicated, corrupted } = heard.faults;
         ensure!(corrupted == 0, "the listener got events that no publisher was answered of");
         Ok(Outcome {
             durability: args.durability.clone(),
@@ -356,7 +356,7 @@ impl Bench {
     }
 
     /// Kills whoever is in this place, starts it again, and waits until it is a whole member of the chain.
-    fn kill(&mut self, place: Place, at_once: bool) -> anyhow::Result<()> {
+    fn kill(&mut self, place: KillsPlace, at_once: bool) -> anyhow::Result<()> {
         let mut chain = None;
         self.region.wait("agree about a chain of three", |region| {
             chain = region.whole();
@@ -410,7 +410,7 @@ impl Bench {
     }
 
     /// What the publishers were answered, when they have ended.
-    fn published(&mut self) -> anyhow::Result<Vec<Published>> {
+    fn published(&mut self) -> anyhow::Result<Vec<KillsPublished>> {
         let publishing = std::mem::take(&mut self.publishing);
         self.region
             .wait("acknowledge the last events", |_| Ok(publishing.iter().all(JoinHandle::is_finished)))?;
@@ -419,7 +419,7 @@ impl Bench {
 }
 
 /// Hears everything as it comes.
-async fn follow(mut listener: Listener, shared: Arc<Shared>) {
+async fn follow(mut listener: Listener, shared: Arc<KillsShared>) {
     loop {
         let received = listener.next().await;
         let mut heard = shared.heard();
@@ -437,7 +437,7 @@ async fn follow(mut listener: Listener, shared: Arc<Shared>) {
 }
 
 /// Reads up to what was heard when it begins.
-async fn compare(mut listener: Listener, shared: &Shared, keep_last: u64) -> anyhow::Result<u64> {
+async fn compare(mut listener: Listener, shared: &KillsShared, keep_last: u64) -> anyhow::Result<u64> {
     let until = shared.heard().last();
     let (mut last, mut differing) = (0, 0);
     while last < until {
@@ -461,7 +461,7 @@ async fn compare(mut listener: Listener, shared: &Shared, keep_last: u64) -> any
 
 /// What one publisher was answered, in the order of its events.
 #[derive(Default)]
-struct Published {
+struct KillsPublished {
     answers: Vec<Acknowledged>,
     acks: Durations,
 }
@@ -472,10 +472,10 @@ async fn publish(
     number: u16,
     rate: f64,
     keep_last: u64,
-    shared: Arc<Shared>,
-) -> anyhow::Result<Published> {
+    shared: Arc<KillsShared>,
+) -> anyhow::Result<KillsPublished> {
     let collect = Collect::KeepLast(keep_last);
-    let mut published = Published::default();
+    let mut published = KillsPublished::default();
     let mut answers = FuturesOrdered::new();
     let mut ticks = tokio::time::interval(TICK);
     let (begin_ns, mut given) = (monotonic_ns(), 0);
@@ -492,7 +492,7 @@ async fn publish(
         let now_ns = monotonic_ns();
         let due = ((now_ns - begin_ns) as f64 / 1e9 * rate) as u64;
         while given < due && answers.len() < UNANSWERED_MAX {
-            let payload = heard::payload(Origin { publisher: number, number: given }, now_ns);
+            let payload = heard::payload(HeardOrigin { publisher: number, number: given }, now_ns);
             let content = Content { payload, ..Content::default() };
             let answer = publisher.publish(&shared.stream, &content, Some(&collect));
             answers.push_back(async move { (answer.await, monotonic_ns() - now_ns) });

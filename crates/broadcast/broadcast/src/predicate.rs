@@ -18,7 +18,7 @@ use bytes::Bytes;
 use crate::batch::EventRef;
 use crate::event::Event;
 
-pub use facts::{Facts, Numbers, Values};
+pub use facts::{Facts, NumberFacts, Values};
 pub use parse::{DEPTH_MAX, NODES_MAX, SyntaxError};
 
 /// Branches that a predicate is taken apart into, to see what it says about the events it holds for.
@@ -47,7 +47,7 @@ pub(crate) enum Node {
     And(Vec<Node>),
     Or(Vec<Node>),
     Not(Box<Node>),
-    Test(Field, Check),
+    Test(Field, PredicateCheck),
 }
 
 /// What a comparison looks at.
@@ -61,7 +61,7 @@ pub(crate) enum Field {
 
 /// What it asks of it. Bytes for a key or a header, numbers for the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Check {
+pub(crate) enum PredicateCheck {
     Bytes(Order, Bytes),
     StartsWith(Bytes),
     /// Sorted.
@@ -155,7 +155,7 @@ impl Subject for Event {
     }
 }
 
-impl Check {
+impl PredicateCheck {
     fn holds_for(&self, value: Option<&[u8]>) -> bool {
         let Some(value) = value else { return *self == Self::Missing };
         match self {
@@ -177,7 +177,7 @@ impl Check {
 
 impl Node {
     /// Three-valued: `test` answers for the comparisons.
-    fn evaluate(&self, test: &impl Fn(&Field, &Check) -> Truth) -> Truth {
+    fn evaluate(&self, test: &impl Fn(&Field, &PredicateCheck) -> Truth) -> Truth {
         let first = |nodes: &[Node], decides: Truth, otherwise: Truth| {
             let mut unknown = false;
             for node in nodes {
@@ -221,7 +221,7 @@ impl Node {
             Self::Test(Field::Key, _) => by_key,
             Self::Test(Field::Header(_), _) => false,
             // Of the number or the time: what comes before has a smaller number, and no later time.
-            Self::Test(_, Check::Number(order, _)) => matches!(
+            Self::Test(_, PredicateCheck::Number(order, _)) => matches!(
                 (order, negated),
                 (Order::Less | Order::AtMost, false) | (Order::AtLeast | Order::Greater, true)
             ),

@@ -14,8 +14,8 @@
 //! - Of a stream that is kept on disk, a replica sends the one behind it nothing that its own disk does not have, and
 //!   counts nothing else as held. So what was acknowledged, or read, is on the disks of all members, and each of
 //!   them can go on alone when all of them ended.
-//! - What a replica has of a stream is of one lineage of the stream's region. When it joins a chain of another one it drops all
-//!   of it, and gets that chain's; when it hears that another region has begun anew, what it has of that one.
+//! - What a replica has of a stream is of one lineage of the stream's region. When it joins a chain of another one it
+//!   drops all of it, and gets that chain's; when it hears that another region has begun anew, what it has of that one.
 
 mod chain;
 mod delays;
@@ -38,7 +38,7 @@ use crate::name::Stream;
 use crate::positions::Position;
 use crate::record::Record;
 pub use delays::Delays;
-use follower::Follower;
+use follower::StreamFollower;
 pub use lineage::{Dropped, Lineages};
 use stream::StreamState;
 
@@ -92,7 +92,7 @@ impl Config {
 
 /// What a replica wants done.
 #[derive(Debug, PartialEq)]
-pub enum Output {
+pub enum ReplicaOutput {
     /// A message to be sent; the shell says with [`Replica::drained`] when its bytes left.
     Send(ConnectionId, Message),
     /// The connection broke the protocol; the text says how.
@@ -102,7 +102,7 @@ pub enum Output {
         /// What.
         record: Record,
         /// To be given to [`Replica::persisted`] once the disk has it.
-        ticket: Option<Ticket>,
+        ticket: Option<ReplicaTicket>,
     },
     /// All replicas hold the stream up to here, and readers outside the chain may see it. If the stream is kept on
     /// disk it has to get there some time, as [`Record::Held`] behind what was to be written before.
@@ -112,14 +112,14 @@ pub enum Output {
         /// The last number.
         last: u64,
     },
-    /// The replica has dropped all that it had, or had of another region. It is to be put aside on the disk, for whoever may
-    /// need it, before anything that follows is written.
+    /// The replica has dropped all that it had, or had of another region. It is to be put aside on the disk, for
+    /// whoever may need it, before anything that follows is written.
     SetAside(Dropped),
 }
 
 /// Events that are on their way to the disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ticket {
+pub struct ReplicaTicket {
     /// The stream.
     pub stream: Stream,
     /// The last event's number.
@@ -155,9 +155,9 @@ struct Connection {
     /// Whether it wants streams that begin later as well.
     listens_to_all: bool,
     /// As whose follower down the chain it gets events.
-    follows: Option<Follower>,
+    follows: Option<StreamFollower>,
     /// How far it says it is, if it is another region's tail.
-    told: proxy::Told,
+    told: proxy::ProxyTold,
     /// What it asks with and is not answered yet, whether it has ever asked, and when it was last told anything.
     asks: Option<u64>,
     has_asked: bool,
@@ -173,7 +173,7 @@ impl Connection {
 
 /// A publish that is not answered yet.
 #[derive(Debug)]
-struct Answer {
+struct ReplicaAnswer {
     connection: ConnectionId,
     client: PublisherId,
     stream: Stream,
@@ -198,7 +198,7 @@ pub struct Replica {
     /// Those of them that may be sent events: most clients that share are sent none.
     receivers: BTreeSet<ConnectionId>,
     expects: BTreeMap<Stream, proxy::Expects>,
-    answers: BTreeMap<Stream, VecDeque<Answer>>,
+    answers: BTreeMap<Stream, VecDeque<ReplicaAnswer>>,
     /// How old it is what is known of each stream, and when this replica was last the head and handed over to nobody.
     known: BTreeMap<Stream, fresh::Known>,
     heads_ms: Option<u64>,
@@ -226,11 +226,11 @@ pub struct Replica {
     recovered: bool,
     /// The steps that are left for finding out what may be published.
     admission: Budget,
-    outputs: Vec<Output>,
+    outputs: Vec<ReplicaOutput>,
     /// For the metrics.
     pub counters: Counters,
-    /// For the metrics, while this replica is a member of the chain: by the streams' region, how long after its number the oldest
-    /// event of each batch was known here to be held by all members.
+    /// For the metrics, while this replica is a member of the chain: by the streams' region, how long after its number
+    /// the oldest event of each batch was known here to be held by all members.
     pub delays: BTreeMap<String, Delays>,
 }
 
@@ -251,7 +251,8 @@ pub struct Counters {
     pub moved: u64,
     /// Batches that came with a gap, and were left out.
     pub gaps: u64,
-    /// Times that another region told of a stream which was left out, as there were [`STREAMS_MAX`](crate::limits::STREAMS_MAX).
+    /// Times that another region told of a stream which was left out, as there were
+    /// [`STREAMS_MAX`](crate::limits::STREAMS_MAX).
     pub left_out: u64,
 }
 
@@ -354,7 +355,7 @@ impl Replica {
             filled: None,
             listens_to_all: false,
             follows: None,
-            told: proxy::Told::default(),
+            told: proxy::ProxyTold::default(),
             asks: None,
             has_asked: false,
             told_ms: 0,
@@ -458,7 +459,7 @@ impl Replica {
             }
             (message, peer) => {
                 let why = format!("{peer:?} may not send {}", kind_of(&message));
-                self.outputs.push(Output::Close(from, why));
+                self.outputs.push(ReplicaOutput::Close(from, why));
             }
         }
     }
@@ -494,7 +495,7 @@ impl Replica {
 
     /// What is to be done after the inputs so far. The shell calls it after every burst of inputs: events that
     /// came together leave together.
-    pub fn outputs(&mut self) -> Vec<Output> {
+    pub fn outputs(&mut self) -> Vec<ReplicaOutput> {
         self.tell_held();
         self.answer();
         self.pump();
@@ -544,9 +545,9 @@ impl Replica {
         let Some(connection) = self.connections.get_mut(&to) else { return };
         connection.waiting += size_of_message(&message);
         if connection.waiting > UNREAD_BYTES_MAX {
-            self.outputs.push(Output::Close(to, "it does not read what it is sent".to_owned()));
+            self.outputs.push(ReplicaOutput::Close(to, "it does not read what it is sent".to_owned()));
         } else {
-            self.outputs.push(Output::Send(to, message));
+            self.outputs.push(ReplicaOutput::Send(to, message));
         }
     }
 }

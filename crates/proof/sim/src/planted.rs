@@ -56,8 +56,8 @@ pub enum Plant {
     /// Chunks are keyed without their segment's term: what the owner of one term writes of a segment number is also
     /// what readers of another term's segment with that number find.
     ChunkKeyWithoutTerm,
-    /// Chunks are keyed without their stream: what was written of a stream is also what is found of another one that was
-    /// created under its name, until more is written of that one.
+    /// Chunks are keyed without their stream: what was written of a stream is also what is found of another one that
+    /// was created under its name, until more is written of that one.
     ChunkKeyWithoutStream,
     /// Readers ask the durable layer for lengths a quarter as often as they have to.
     LengthsAskedSeldom,

@@ -9,7 +9,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::Effort;
-use super::markdown::Table;
+use super::markdown::MarkdownTable;
 use super::peers::{Peer, Server, words};
 use super::runner::{Missing, Runner, number};
 use super::series::Series;
@@ -178,7 +178,7 @@ pub fn show(runner: &Runner, results: &Results) -> anyhow::Result<String> {
     let (mut text, mut rows) = (String::new(), Vec::new());
     for (rate, systems) in RATES.into_iter().zip(&results.0) {
         let title = format!("{SUBSCRIBERS} subscribers of {rate} events a second of {EVENT_BYTES} bytes");
-        let mut table = Table::new(&title, &columns);
+        let mut table = MarkdownTable::new(&title, &columns);
         for (system, runs) in SYSTEMS.into_iter().zip(systems) {
             let (name, acknowledged) = (system.name(runner.root()), system.acknowledges());
             let values: Vec<&Value> = runs.iter().flatten().collect();

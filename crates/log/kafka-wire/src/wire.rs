@@ -22,7 +22,7 @@ mod types;
 mod writer;
 
 pub use reader::{ITEMS_MAX, Malformed, Reader};
-pub use types::{Records, Wire};
+pub use types::{RecordsBytes, Wire};
 pub use writer::{Frame, TooLong, Writer};
 
 #[cfg(test)]

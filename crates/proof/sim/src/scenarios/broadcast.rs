@@ -1,15 +1,17 @@
-//! Regions with chains of replicas, their configuration services, publishers that try again and listeners:
-//! replicas die and are replaced, are cut off and suspected wrongly, regions are cut from each other, connections
-//! break, links are slow, clocks differ, disks stand still, clients crash and come back with what they had kept, or stop
-//! reading (`crashes.rs`); a configuration service restarts, or loses its metadata, with a replica's disk perhaps (`configuration.rs`). At the end one fault lasts (`long.rs`). In a scenario of its own some listeners share (`sharing.rs`).
+//! Regions with chains of replicas, their configuration services, publishers that try again and listeners: replicas die
+//! and are replaced, are cut off and suspected wrongly, regions are cut from each other, connections break, links are
+//! slow, clocks differ, disks stand still, clients crash and come back with what they had kept, or stop reading
+//! (`crashes.rs`); a configuration service restarts, or loses its metadata, with a replica's disk perhaps
+//! (`configuration.rs`). At the end one fault lasts (`long.rs`). In a scenario of its own some listeners share
+//! (`sharing.rs`).
 //!
-//! Checked with the executable guarantees of section 2.1: every listener gets every event, or a tombstone that a
-//! later collection explains, in order; what was acknowledged is there once, in its publisher's order, under the
-//! number that was told; no collection undoes another one, and publishers are refused nothing else; all regions agree on every number; no
-//! connection has more to send than it may; whatever tails say of how old their knowledge is covers what had
-//! been acknowledged by then. Some regions' replicas keep events on disk: all of them may
-//! end at once, and lose what was not synced. Of the others' one member of the chain survives always: what is lost with
-//! all of them is not promised.
+//! Checked with the executable guarantees of section 2.1: every listener gets every event, or a tombstone that a later
+//! collection explains, in order; what was acknowledged is there once, in its publisher's order, under the number that
+//! was told; no collection undoes another one, and publishers are refused nothing else; all regions agree on every
+//! number; no connection has more to send than it may; whatever tails say of how old their knowledge is covers what had
+//! been acknowledged by then. Some regions' replicas keep events on disk: all of them may end at once, and lose what
+//! was not synced. Of the others' one member of the chain survives always: what is lost with all of them is not
+//! promised.
 
 mod anew;
 mod clients;
@@ -27,14 +29,14 @@ use tailwater_broadcast::membership::Membership;
 use tailwater_broadcast::message::{AGE_UNKNOWN, Chain, Member, Message, Role, Waits};
 use tailwater_broadcast::record::Record;
 use tailwater_broadcast::replica::{
-    Config, MESSAGE_BYTES, Output, Peer, Replica, WAITING_BYTES_MAX, size_of_message,
+    Config, MESSAGE_BYTES, Peer, Replica, ReplicaOutput, WAITING_BYTES_MAX, size_of_message,
 };
 use tailwater_broadcast::{Durability, Position, Stream};
 use tailwater_broadcast_server::region::Region as Sharers;
 
-use self::clients::{Client, Listener, Next, Observed, Publisher};
+use self::clients::{Client, Listener, NextAct, Observed, Publisher};
 use self::disk::Disk;
-use self::net::{Happening, LinkId, Net, Pid};
+use self::net::{Happening, Net, Pid, SimLinkId};
 use self::sharing::Sharer;
 use self::truth::{HEAVY_BYTES, KINDS, Truths, publisher_id};
 use crate::checkers::{Report, Violation, ensure};
@@ -55,8 +57,8 @@ const LOST_MS: u64 = 600_000;
 const SETTLE_MS: u64 = 120_000;
 /// Once nothing fails any more tails know of all streams how far their own regions were so long ago.
 const KNOWN_MS: u64 = 2_000;
-/// Bytes that may be on their way from a replica on one connection: what its events may be, one message more, and as much again for
-/// all else.
+/// Bytes that may be on their way from a replica on one connection: what its events may be, one message more, and as
+/// much again for all else.
 const WAITING_MAX: usize = WAITING_BYTES_MAX + 2 * (MESSAGE_BYTES + HEAVY_BYTES);
 /// 1970 is so long ago when a world begins.
 const WALL_MS_AT_START: u64 = 1_700_000_000_000;
@@ -73,7 +75,7 @@ struct Node {
     reports_from_ms: u64,
     /// What it waited for, a while ago and since.
     waited: VecDeque<Waits>,
-    links: BTreeMap<LinkId, Pid>,
+    links: BTreeMap<SimLinkId, Pid>,
     /// Whether something came that it has not acted on yet.
     has_news: bool,
 }
@@ -392,7 +394,7 @@ impl Sim {
         }
     }
 
-    fn opened(&mut self, link: LinkId) {
+    fn opened(&mut self, link: SimLinkId) {
         let Some(Link2 { dialer, acceptor }) = self.ends(link) else { return };
         if matches!(self.clients.get(&dialer), Some(Client::Sharer(_))) && !self.nodes.contains_key(&acceptor)
         {
@@ -419,11 +421,11 @@ impl Sim {
         }
     }
 
-    fn ends(&self, link: LinkId) -> Option<Link2> {
+    fn ends(&self, link: SimLinkId) -> Option<Link2> {
         self.net.links.get(&link).map(|link| Link2 { dialer: link.dialer, acceptor: link.acceptor })
     }
 
-    fn delivered(&mut self, link: LinkId, to: Pid, from: Pid, message: Message) -> Result<(), Violation> {
+    fn delivered(&mut self, link: SimLinkId, to: Pid, from: Pid, message: Message) -> Result<(), Violation> {
         if let Some(sender) = self.nodes.get_mut(&from)
             && self.plant != Plant::DrainedTooEarly
         {
@@ -469,8 +471,8 @@ impl Sim {
                     batch.last = last;
                     batch.state.time_ms = replica.stream(&stream).map_or(0, |state| state.time_ms());
                 }
-                // What it has already it does not take again, from whom ever: one that does not know the newest chain may have
-                // numbered others so.
+                // What it has already it does not take again, from whom ever: one that does not know the newest chain
+                // may have numbered others so.
                 if let Ok(Some(new)) = batch.rest(before) {
                     self.truths.stored(to, &stream, &new);
                 }
@@ -485,13 +487,13 @@ impl Sim {
             return Ok(());
         }
         match client.receive(message, &mut self.truths)? {
-            Next::Nothing => {}
-            Next::Send(messages) => {
+            NextAct::Nothing => {}
+            NextAct::Send(messages) => {
                 for message in messages {
                     self.net.send(self.now_ms, &mut self.rng, link, to, message);
                 }
             }
-            Next::Reconnect(wanted) => {
+            NextAct::Reconnect(wanted) => {
                 *client.wanted() = wanted;
                 self.broken(link);
             }
@@ -500,7 +502,7 @@ impl Sim {
     }
 
     /// A connection is gone, for both of its ends.
-    fn broken(&mut self, link: LinkId) {
+    fn broken(&mut self, link: SimLinkId) {
         let Some(ends) = self.ends(link) else { return };
         self.net.remove(link);
         for pid in [ends.dialer, ends.acceptor] {
@@ -536,8 +538,8 @@ impl Sim {
         }
         let region = node.region;
         let tail = self.regions[region].service.chain().tail();
-        // With a bug that makes tails of others only the true one's word counts. One that does not know yet that another
-        // is the tail now has settled what that one has as well.
+        // With a bug that makes tails of others only the true one's word counts. One that does not know yet that
+        // another is the tail now has settled what that one has as well.
         let tails_are_right = matches!(
             self.plant,
             Plant::None
@@ -565,8 +567,8 @@ impl Sim {
         if let Some(sharers) = &mut node.sharers {
             for output in &outputs {
                 match output {
-                    Output::Held { stream, .. } => sharers.held(stream, &node.replica),
-                    Output::Send(to, message) => sharers.sent(*to, size_of_message(message)),
+                    ReplicaOutput::Held { stream, .. } => sharers.held(stream, &node.replica),
+                    ReplicaOutput::Send(to, message) => sharers.sent(*to, size_of_message(message)),
                     _ => {}
                 }
             }
@@ -574,7 +576,7 @@ impl Sim {
         }
         for (at, output) in outputs.into_iter().enumerate() {
             match output {
-                Output::Send(link, message) => {
+                ReplicaOutput::Send(link, message) => {
                     let message = self.plant.broadcast_message(&node.replica, message);
                     match &message {
                         Message::Published { stream, seq, repeated: false, .. } => {
@@ -605,22 +607,22 @@ impl Sim {
                         self.report.count("messages to full connections", 1);
                     }
                 }
-                Output::Close(link, _) if at >= of_the_replica => ended.push(link),
-                Output::Close(link, why) => {
+                ReplicaOutput::Close(link, _) if at >= of_the_replica => ended.push(link),
+                ReplicaOutput::Close(link, why) => {
                     return Err(Violation::new(format!("replica {pid} ended connection {link}: {why}")));
                 }
-                Output::SetAside(dropped) => {
+                ReplicaOutput::SetAside(dropped) => {
                     self.report.count("replicas that dropped what they had", 1);
                     if let Some(disk) = self.regions[region].disks.get_mut(&node.slot) {
                         disk.put_aside(REGIONS[region], dropped);
                     }
                 }
-                Output::Persist { record, ticket } => {
+                ReplicaOutput::Persist { record, ticket } => {
                     if let Some(disk) = self.regions[region].disks.get_mut(&node.slot) {
                         disk.append(&record, ticket);
                     }
                 }
-                Output::Held { stream, last } => {
+                ReplicaOutput::Held { stream, last } => {
                     if let Some(disk) = self.regions[region].disks.get_mut(&node.slot) {
                         disk.append(&Record::Held { stream, last }, None);
                     }
@@ -717,7 +719,8 @@ impl Sim {
                 }
             }
             5 => {
-                // A replica is cut off from its region, its clients perhaps excepted, or its configuration service as well.
+                // A replica is cut off from its region, its clients perhaps excepted, or its configuration service as
+                // well.
                 if !self.regions[region].slots[slot].0.is_some_and(|pid| self.can_spare(region, pid)) {
                     return Ok(());
                 }
@@ -727,7 +730,7 @@ impl Sim {
                 self.report.count("replicas cut off", 1);
             }
             6 => {
-                let links: Vec<LinkId> = self.net.links.keys().copied().collect();
+                let links: Vec<SimLinkId> = self.net.links.keys().copied().collect();
                 if !links.is_empty() {
                     let link = links[self.rng.index(links.len())];
                     self.broken(link);
@@ -757,8 +760,8 @@ impl Sim {
             })
     }
 
-    /// Whether the replicas of a region are its chain, and know it. Counting members is not enough: one that has just ended
-    /// is a member until it was silent for long enough, and the chain has yet to change for it.
+    /// Whether the replicas of a region are its chain, and know it. Counting members is not enough: one that has just
+    /// ended is a member until it was silent for long enough, and the chain has yet to change for it.
     fn is_whole(&self, region: &Region) -> bool {
         let chain = region.service.chain();
         let is_member = |pid: Pid| {
@@ -837,7 +840,7 @@ impl Sim {
 }
 
 /// Whether a connection leads out of the chain.
-fn is_outside(replica: &Replica, link: LinkId, region: usize) -> bool {
+fn is_outside(replica: &Replica, link: SimLinkId, region: usize) -> bool {
     match replica.peer(link) {
         Some(Peer::In(_, Role::Client(_))) => true,
         Some(Peer::In(other, Role::Replica(_))) => other != REGIONS[region],

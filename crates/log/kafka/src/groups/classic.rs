@@ -14,7 +14,7 @@
 //! holds, and `property.rs` checks:
 //! - every ticket is answered exactly once;
 //! - a generation is only ever followed by the next one, and all of its members use one protocol that each supports;
-//! - a group without members is [`Phase::Empty`], and only such a group is;
+//! - a group without members is [`ClassicPhase::Empty`], and only such a group is;
 //! - a member that is silent for its session timeout is out, but not while it waits for an answer;
 //! - members, and the bytes that they brought, stay within [`Limits`].
 //!
@@ -65,14 +65,14 @@ pub(crate) struct Ticket(pub u64);
 
 /// An answer to a request that waited.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Output {
+pub(crate) enum ClassicOutput {
     Join(Ticket, JoinGroupResponse),
     Sync(Ticket, SyncGroupResponse),
 }
 
 /// Where a group is; see the drawing above.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub(crate) enum ClassicPhase {
     Empty,
     /// Members are waited for until then.
     Preparing {
@@ -162,7 +162,7 @@ fn pending_bytes(id: &str) -> usize {
 #[derive(Clone, Debug)]
 pub(crate) struct ClassicGroup {
     limits: Arc<Limits>,
-    pub phase: Phase,
+    pub phase: ClassicPhase,
     pub generation: i32,
     pub protocol_type: Option<String>,
     pub protocol: Option<String>,
@@ -181,7 +181,7 @@ impl ClassicGroup {
     pub fn new(limits: Arc<Limits>, generation: i32, protocol_type: Option<String>) -> Self {
         Self {
             limits,
-            phase: Phase::Empty,
+            phase: ClassicPhase::Empty,
             generation,
             protocol_type,
             protocol: None,
@@ -196,11 +196,11 @@ impl ClassicGroup {
     /// Kafka's name of where it is.
     pub fn state(&self) -> &'static str {
         match self.phase {
-            Phase::Empty => "Empty",
-            Phase::Preparing { .. } => "PreparingRebalance",
-            Phase::Completing => "CompletingRebalance",
-            Phase::Stable => "Stable",
-            Phase::Dead => "Dead",
+            ClassicPhase::Empty => "Empty",
+            ClassicPhase::Preparing { .. } => "PreparingRebalance",
+            ClassicPhase::Completing => "CompletingRebalance",
+            ClassicPhase::Stable => "Stable",
+            ClassicPhase::Dead => "Dead",
         }
     }
 
@@ -212,7 +212,7 @@ impl ClassicGroup {
 
     /// Whether nobody is in it or about to be.
     pub fn is_unused(&self) -> bool {
-        self.phase == Phase::Empty && self.pending.is_empty()
+        self.phase == ClassicPhase::Empty && self.pending.is_empty()
     }
 
     /// Whether its members are consumers, as those of KIP-848 are.
@@ -223,7 +223,7 @@ impl ClassicGroup {
     /// When [`ClassicGroup::tick`] has something to do, at the latest.
     pub fn next_deadline(&self) -> Option<Instant> {
         let phase = match &self.phase {
-            Phase::Preparing { until, .. } => Some(*until),
+            ClassicPhase::Preparing { until, .. } => Some(*until),
             _ => None,
         };
         let silent = self.members.values().filter(|member| member.is_timed()).map(|member| member.deadline);
@@ -261,14 +261,14 @@ impl ClassicGroup {
         instance: Option<&str>,
         generation: i32,
     ) -> Result<(), ErrorCode> {
-        if self.phase == Phase::Dead {
+        if self.phase == ClassicPhase::Dead {
             return Err(ErrorCode::CoordinatorNotAvailable);
         }
         self.check_member(id, instance)?;
         self.check_generation(generation)?;
         self.touch(now, id);
         match self.phase {
-            Phase::Preparing { .. } => Err(ErrorCode::RebalanceInProgress),
+            ClassicPhase::Preparing { .. } => Err(ErrorCode::RebalanceInProgress),
             _ => Ok(()),
         }
     }
@@ -281,10 +281,10 @@ impl ClassicGroup {
         instance: Option<&str>,
         generation: i32,
     ) -> Result<(), ErrorCode> {
-        if self.phase == Phase::Dead {
+        if self.phase == ClassicPhase::Dead {
             return Err(ErrorCode::CoordinatorNotAvailable);
         }
-        if generation < 0 && self.phase == Phase::Empty {
+        if generation < 0 && self.phase == ClassicPhase::Empty {
             // Somebody who keeps offsets here without being in the group.
             return Ok(());
         }
@@ -297,7 +297,7 @@ impl ClassicGroup {
         self.touch(now, id);
         // A member of the last generation commits while the next one is prepared; once that has begun, its leader
         // decides on what was committed.
-        if self.phase == Phase::Completing { Err(ErrorCode::RebalanceInProgress) } else { Ok(()) }
+        if self.phase == ClassicPhase::Completing { Err(ErrorCode::RebalanceInProgress) } else { Ok(()) }
     }
 
     /// A member leaves; a static one may be made to by its name alone.
@@ -306,9 +306,9 @@ impl ClassicGroup {
         now: Instant,
         id: &str,
         instance: Option<&str>,
-        out: &mut Vec<Output>,
+        out: &mut Vec<ClassicOutput>,
     ) -> Result<(), ErrorCode> {
-        if self.phase == Phase::Dead {
+        if self.phase == ClassicPhase::Dead {
             return Err(ErrorCode::CoordinatorNotAvailable);
         }
         let id = match instance {
@@ -329,17 +329,17 @@ impl ClassicGroup {
     /// Deletes the group, which nobody may be in.
     pub fn delete(&mut self) -> Result<(), ErrorCode> {
         match self.phase {
-            Phase::Dead => return Err(ErrorCode::GroupIdNotFound),
-            Phase::Empty => {}
+            ClassicPhase::Dead => return Err(ErrorCode::GroupIdNotFound),
+            ClassicPhase::Empty => {}
             _ => return Err(ErrorCode::NonEmptyGroup),
         }
-        self.phase = Phase::Dead;
+        self.phase = ClassicPhase::Dead;
         self.pending.clear();
         Ok(())
     }
 
     /// Does what time demands.
-    pub fn tick(&mut self, now: Instant, out: &mut Vec<Output>) {
+    pub fn tick(&mut self, now: Instant, out: &mut Vec<ClassicOutput>) {
         let void = self.pending.len();
         self.pending.retain(|_, deadline| *deadline > now);
         if self.pending.len() < void {
@@ -360,7 +360,7 @@ impl ClassicGroup {
                 self.remove(now, &id, out);
             }
         }
-        if let Phase::Preparing { until, .. } = self.phase
+        if let ClassicPhase::Preparing { until, .. } = self.phase
             && until <= now
         {
             self.wait_is_over(now, out);
@@ -375,7 +375,7 @@ impl ClassicGroup {
     /// What everybody in a stable group subscribes to, where they say it in the way of consumers; `None` where that is
     /// not known.
     pub fn subscribed_topics(&self) -> Option<BTreeSet<String>> {
-        if !self.is_of_consumers() || self.phase != Phase::Stable {
+        if !self.is_of_consumers() || self.phase != ClassicPhase::Stable {
             return None;
         }
         let protocol = self.protocol.as_deref()?;
@@ -386,14 +386,14 @@ impl ClassicGroup {
     /// What a member says of itself to the leader; nothing before the group has agreed on a protocol.
     pub fn member_metadata(&self, member: &Member) -> Bytes {
         match (&self.phase, &self.protocol) {
-            (Phase::Stable, Some(protocol)) => member.metadata(protocol),
+            (ClassicPhase::Stable, Some(protocol)) => member.metadata(protocol),
             _ => Bytes::new(),
         }
     }
 
     /// The partitions that a member of a stable group reads, where that is assigned in the way of consumers.
     pub fn assigned(&self, member: &Member) -> Vec<(String, u32)> {
-        if !self.is_of_consumers() || self.phase != Phase::Stable {
+        if !self.is_of_consumers() || self.phase != ClassicPhase::Stable {
             return Vec::new();
         }
         let topics = consumer::assigned(member.assignment.clone()).unwrap_or_default();

@@ -25,7 +25,7 @@ use tailwater_env::panics;
 
 use crate::checkers::{Report, Violation};
 use crate::planted::Plant;
-use crate::world::{Stuck, World};
+use crate::world::{StuckWorld, World};
 pub use seeds::run_seeds;
 
 /// A named scenario.
@@ -173,8 +173,8 @@ pub const ALL: &[Scenario] = &[
     },
 ];
 
-/// Those whose seeds are the cases of a figure, or hold by chance more or less, each many times as long as another scenario's seed: nobody
-/// means them who asks for seeds of all.
+/// Those whose seeds are the cases of a figure, or hold by chance more or less, each many times as long as another
+/// scenario's seed: nobody means them who asks for seeds of all.
 pub const FIGURES: &[&str] = &["queue-servers", "queue-order", "queue-auto"];
 
 /// The scenario of that name.
@@ -185,7 +185,7 @@ pub fn find(name: &str) -> Option<&'static Scenario> {
 /// What a failed run left.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("scenario {scenario}, seed {seed}: {violation}")]
-pub struct Failure {
+pub struct ScenarioFailure {
     /// The scenario's name.
     pub scenario: &'static str,
     /// The seed that shows it.
@@ -196,7 +196,7 @@ pub struct Failure {
     pub recent: Vec<String>,
 }
 
-impl Failure {
+impl ScenarioFailure {
     /// The command that shows it again.
     pub fn replay(&self) -> String {
         format!("cargo run -p tailwater-sim --bin sim -- --scenario {} --seed {}", self.scenario, self.seed)
@@ -205,7 +205,7 @@ impl Failure {
 
 impl Scenario {
     /// Runs one seed. A panic anywhere in the world is a violation like any other.
-    pub fn run_seed(&self, seed: u64, plant: Plant, print_events: bool) -> Result<Report, Failure> {
+    pub fn run_seed(&self, seed: u64, plant: Plant, print_events: bool) -> Result<Report, ScenarioFailure> {
         let mut world = World::new(seed);
         world.set_print_events(print_events);
         // A world that panicked is looked at, and never run again.
@@ -221,12 +221,12 @@ impl Scenario {
                 report.events = world.events();
                 report
             })
-            .map_err(|violation| Failure { scenario: self.name, seed, violation, recent })
+            .map_err(|violation| ScenarioFailure { scenario: self.name, seed, violation, recent })
     }
 }
 
-impl From<Stuck> for Violation {
-    fn from(stuck: Stuck) -> Self {
+impl From<StuckWorld> for Violation {
+    fn from(stuck: StuckWorld) -> Self {
         Violation::new(stuck.to_string())
     }
 }

@@ -10,7 +10,7 @@ mod watermarks;
 use std::collections::BTreeMap;
 use std::fmt;
 
-pub use ledger::{Ledger, RecordId};
+pub use ledger::{DeliveryLedger, RecordId};
 pub use shard::ShardChecker;
 pub use watermarks::WatermarkChecker;
 

@@ -28,10 +28,10 @@ mod serve;
 mod tests;
 mod view;
 
-pub use message::{Member, Message, Progress, STANDING, Seen, UNFED};
+pub use message::{Member, Message, MessageSeen, RegionProgress, STANDING, UNFED};
 pub use options::{Begin, Options, Stats};
-pub use peer::{Output, Peer};
+pub use peer::{Peer, PeerOutput};
 pub use proxy::ProxyPeer;
-pub use serve::Source;
+pub use serve::ServeSource;
 
 pub(crate) use notify::AGAIN_MS;

@@ -42,7 +42,7 @@ pub use stats::CellStats;
 use crate::limits::{BACKENDS_MAX, KEYS_PER_LOOKUP_MAX, MUTATE_ENTRIES_MAX};
 use crate::protocol::METHOD_CLEAR;
 use crate::version::{Version, VersionClock};
-use buffers::Buffers;
+use buffers::BufferPool;
 use hedge::{HedgeBudget, Usual};
 use replica::{KeepConfig, Replica, keep_connected};
 use sender::{SendConfig, Sender};
@@ -61,11 +61,11 @@ pub enum Lookup {
     /// The replicas that count hold no value.
     Miss,
     /// Nothing can be said.
-    Failed(Failure),
+    Failed(CellFailure),
 }
 
-/// `parts` as one piece, without a copy, if they lie one behind the other in one of `frames` and are at least half of it:
-/// the piece keeps all of the frame.
+/// `parts` as one piece, without a copy, if they lie one behind the other in one of `frames` and are at least half of
+/// it: the piece keeps all of the frame.
 pub fn joined<'a>(parts: impl IntoIterator<Item = &'a [u8]>, frames: &[Bytes]) -> Option<Bytes> {
     let mut place: Option<Range<usize>> = None;
     for part in parts {
@@ -86,7 +86,7 @@ pub fn joined<'a>(parts: impl IntoIterator<Item = &'a [u8]>, frames: &[Bytes]) -
 
 /// Why nothing can be said of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Failure {
+pub enum CellFailure {
     /// Too few of its replicas are connected.
     #[error("too few replicas are reachable")]
     Unreachable,
@@ -199,11 +199,11 @@ pub struct Seen(u64);
 /// A handle on a cell; cheap to clone. The connections end with the last one.
 #[derive(Clone)]
 pub struct Cell {
-    inner: Arc<Inner>,
+    inner: Arc<CellInner>,
 }
 
 /// What all handles share.
-struct Inner {
+struct CellInner {
     env: Env,
     config_id: u64,
     mode: Mode,
@@ -214,7 +214,7 @@ struct Inner {
     sending: SendConfig,
     versions: VersionClock,
     replicas: Vec<Arc<Replica>>,
-    buffers: Buffers,
+    buffers: BufferPool,
     counters: Counters,
     /// Counts what the doorbells and connections of all backends did.
     moved: Arc<watch::Sender<u64>>,
@@ -222,7 +222,7 @@ struct Inner {
     _tasks: Vec<Task>,
 }
 
-impl Drop for Inner {
+impl Drop for CellInner {
     fn drop(&mut self) {
         for replica in &self.replicas {
             replica.sender.close();
@@ -230,7 +230,7 @@ impl Drop for Inner {
     }
 }
 
-impl Inner {
+impl CellInner {
     fn count_bytes(&self, bytes: usize) {
         self.counters.bytes.add(bytes as u64);
     }
@@ -278,7 +278,7 @@ impl Cell {
             // An error would mean that the task ended, which only dropping does.
             let _ = tried.wait_for(|tried| *tried).await;
         }
-        let inner = Inner {
+        let inner = CellInner {
             env: env.clone(),
             config_id: config.id,
             mode: config.mode,
@@ -289,7 +289,7 @@ impl Cell {
             sending,
             versions: VersionClock::new(config.client_id),
             replicas,
-            buffers: Buffers::default(),
+            buffers: BufferPool::default(),
             counters: Counters::default(),
             moved,
             _tasks: tasks,
@@ -302,8 +302,8 @@ impl Cell {
         self.get_relaxed_with_frames(keys, usize::MAX).await.0
     }
 
-    /// The same, and what values borrow from that came over a socket. Those that one backend sent together, in the order
-    /// of the keys, lie next to each other in it: see [`joined`]. Of those that came over a socket, values of
+    /// The same, and what values borrow from that came over a socket. Those that one backend sent together, in the
+    /// order of the keys, lie next to each other in it: see [`joined`]. Of those that came over a socket, values of
     /// `unchecked_from` bytes or more are whatever the backend had where they lay when it sent them: for whoever checks
     /// what is in them in any case.
     pub async fn get_relaxed_with_frames(

@@ -39,7 +39,7 @@ use tailwater_env::{Complaints, Env};
 use crate::atomics::AtomicUsize;
 use crate::doorbell::Doorbell;
 use crate::service::Service;
-use crate::table::Table;
+use crate::table::RegionTable;
 
 use calls::Calls;
 use driver::Driver;
@@ -48,7 +48,7 @@ use epoll::Epoll;
 use listen::Listener;
 pub(crate) use mailbox::Mailbox;
 use mailbox::Message;
-use shared::Shared;
+use shared::EngineShared;
 use uring::Uring;
 
 /// How long a dropped server waits for its engines, which end as soon as they are not in the application's `scar`.
@@ -130,7 +130,7 @@ impl Default for ServerConfig {
 /// A running server. Dropping it closes all connections and removes its socket file, and returns once that is
 /// done; CALLs that run are not waited for.
 pub struct Server {
-    shared: Arc<Shared>,
+    shared: Arc<EngineShared>,
     tcp: Option<SocketAddr>,
     unix: Option<PathBuf>,
     engine_kind: EngineKind,
@@ -146,7 +146,7 @@ impl Server {
     /// # Panics
     /// If `service` has more regions than [`crate::limits::REGIONS_MAX`].
     pub fn start(env: &Env, config: ServerConfig, service: Arc<dyn Service>) -> io::Result<Server> {
-        let _checked = Table::of(&*service);
+        let _checked = RegionTable::of(&*service);
         let mut listeners = Vec::new();
         if let Some(address) = config.tcp {
             listeners.push(Listener::tcp(address)?);
@@ -179,7 +179,7 @@ impl Server {
             config.calls_queued_max,
             config.call_bytes_queued_max,
         );
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(EngineShared {
             env: env.clone(),
             config,
             service,
@@ -200,9 +200,9 @@ impl Server {
         Ok(server)
     }
 
-    /// As [`Server::start`], at addresses that a server may have had whose process was killed. The kernel ends an io_uring, and
-    /// lets go of the sockets in it, some time after its process is gone: so addresses that are taken are tried again for
-    /// [`SOCKETS_OUTLIVE_PROCESS`].
+    /// As [`Server::start`], at addresses that a server may have had whose process was killed. The kernel ends an
+    /// io_uring, and lets go of the sockets in it, some time after its process is gone: so addresses that are taken are
+    /// tried again for [`SOCKETS_OUTLIVE_PROCESS`].
     ///
     /// # Errors
     /// As of [`Server::start`].
@@ -275,7 +275,7 @@ impl Server {
 /// An engine's thread: tells whether it started, and serves until it is stopped.
 fn run_engine<D: Driver>(
     driver: io::Result<D>,
-    shared: Arc<Shared>,
+    shared: Arc<EngineShared>,
     number: usize,
     listeners: Vec<Listener>,
     started: &std::sync::mpsc::SyncSender<io::Result<()>>,

@@ -29,8 +29,8 @@ use tailwater_env::{Env, Task};
 use tokio::sync::mpsc;
 
 use self::core::Core;
-use self::inputs::Inputs;
-pub(super) use self::inputs::Shared;
+pub(super) use self::inputs::InputsShared;
+use self::inputs::SharingInputs;
 use self::socket::Door;
 use crate::client::listener::Came;
 use crate::limits::STREAM_BYTES_MAX;
@@ -46,10 +46,11 @@ pub struct Sharing {
     pub advertised: Option<String>,
     /// Connections to other listeners, and as many from them; from 1.
     pub links_max: usize,
-    /// Whether listeners of this host meet at Unix sockets, if they do so too, which costs all of them less; others use TCP.
+    /// Whether listeners of this host meet at Unix sockets, if they do so too, which costs all of them less; others use
+    /// TCP.
     pub host_sockets: bool,
-    /// How often the proxy is asked how far it is, which [`Received::Counts`](crate::client::Received::Counts) tells; each second at least. It is
-    /// asked by every listener of the region. A cache asks twice a second.
+    /// How often the proxy is asked how far it is, which [`Received::Counts`](crate::client::Received::Counts) tells;
+    /// each second at least. It is asked by every listener of the region. A cache asks twice a second.
     pub ask_every: Duration,
     /// Of the protocol. `streams` and `begin` follow from the listener's positions.
     pub options: Options,
@@ -83,7 +84,7 @@ pub(super) async fn start(
     positions: Positions,
     sharing: Sharing,
     events: mpsc::Sender<Came>,
-) -> io::Result<(Arc<Shared>, Task)> {
+) -> io::Result<(Arc<InputsShared>, Task)> {
     let invalid = |text: String| io::Error::new(io::ErrorKind::InvalidInput, text);
     TooManyStreams::check(positions.streams.len()).map_err(|too_many| invalid(too_many.to_string()))?;
     let (mut door, address) = match sharing.listen {
@@ -117,11 +118,16 @@ pub(super) async fn start(
         ..sharing.options
     };
     let shared = Arc::new_cyclic(|shared| {
-        let core =
-            Core::new(env, me.clone(), options, (links_max, host_sockets), (events, Inputs::to(shared)));
-        Shared::new(core)
+        let core = Core::new(
+            env,
+            me.clone(),
+            options,
+            (links_max, host_sockets),
+            (events, SharingInputs::to(shared)),
+        );
+        InputsShared::new(core)
     });
-    let inputs = Inputs::to(&Arc::downgrade(&shared));
+    let inputs = SharingInputs::to(&Arc::downgrade(&shared));
     let mut tasks = Vec::new();
     if let Some(door) = door {
         let accepting = connection::accept(env.clone(), door, me.clone(), links_max, inputs.clone());

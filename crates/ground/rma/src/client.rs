@@ -22,7 +22,7 @@ use tokio::net::{TcpSocket, UnixStream};
 
 use crate::address::Address;
 use crate::connection::Connection;
-use crate::frame::{self, Decoder, HelloReply, Kind, Side};
+use crate::frame::{self, Decoder, FrameKind, HelloReply, Side};
 use crate::limits::CONNECT_DEADLINE;
 use crate::socket::{receive_with_files, tune_tcp};
 
@@ -107,7 +107,7 @@ async fn greet(env: &Env, address: &Address) -> Result<Arc<dyn Connection>, Fail
     let mut files = Vec::new();
     let reply = loop {
         if let Some((header, body)) = decoder.next()? {
-            if header.kind != Kind::HelloReply {
+            if header.kind != FrameKind::HelloReply {
                 return Err(Failure::Greeting("another frame came first".to_owned()));
             }
             break HelloReply::parse(body)?;

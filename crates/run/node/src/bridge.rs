@@ -23,7 +23,7 @@ use tailwater_env::{Env, Task};
 use tailwater_log::Log;
 
 use crate::api::BridgeView;
-use crate::config::{BridgeConfig, End};
+use crate::config::{BridgeConfig, BridgeEnd};
 
 /// A pause before what did not work is tried again.
 const RETRY: Duration = Duration::from_millis(500);
@@ -45,7 +45,7 @@ pub const OMITTED_HEADER: &str = "tailwater-omitted";
 
 /// What all bridges use.
 #[derive(Clone)]
-struct Context {
+struct BridgeContext {
     env: Env,
     log: Log,
     /// The replicas of each region, this one included.
@@ -54,7 +54,7 @@ struct Context {
 
 /// How a bridge is doing.
 #[derive(Default)]
-struct Status {
+struct BridgeStatus {
     carried: AtomicU64,
     omitted: AtomicU64,
     errors: AtomicU64,
@@ -63,7 +63,7 @@ struct Status {
     error: Mutex<Option<String>>,
 }
 
-impl Status {
+impl BridgeStatus {
     fn count(counter: &AtomicU64, more: u64) {
         counter.fetch_add(more, Ordering::Relaxed);
     }
@@ -88,7 +88,7 @@ impl Status {
 
 struct Bridge {
     config: BridgeConfig,
-    status: Arc<Status>,
+    status: Arc<BridgeStatus>,
 }
 
 /// The bridges of a node; they end when this is dropped.
@@ -105,19 +105,19 @@ impl Bridges {
         regions: BTreeMap<String, Vec<String>>,
         configs: &[BridgeConfig],
     ) -> Self {
-        let context = Context { env: env.clone(), log: log.clone(), regions: Arc::new(regions) };
+        let context = BridgeContext { env: env.clone(), log: log.clone(), regions: Arc::new(regions) };
         let (mut bridges, mut tasks) = (Vec::new(), Vec::new());
         for config in configs {
-            let status = Arc::new(Status::default());
+            let status = Arc::new(BridgeStatus::default());
             let (context, config) = (context.clone(), config.clone());
             bridges.push(Bridge { config: config.clone(), status: Arc::clone(&status) });
             let Ok((from, to)) = config.ends() else { continue };
             tracing::info!(from = config.from, to = config.to, "a bridge is carried");
             tasks.push(match (from, to) {
-                (End::Log(name), End::Broadcast(stream)) => {
+                (BridgeEnd::Log(name), BridgeEnd::Broadcast(stream)) => {
                     env.spawn("bridge", to_broadcast::run(context, config, name, stream, status))
                 }
-                (End::Broadcast(stream), End::Log(name)) => {
+                (BridgeEnd::Broadcast(stream), BridgeEnd::Log(name)) => {
                     env.spawn("bridge", to_log::run(context, config, stream, name, status))
                 }
                 _ => continue,
@@ -148,13 +148,13 @@ impl Bridges {
 async fn for_ever<F: Future<Output = anyhow::Error>>(
     env: &Env,
     config: &BridgeConfig,
-    status: &Status,
+    status: &BridgeStatus,
     mut once: impl FnMut() -> F,
 ) {
     let mut said: Option<(String, u32)> = None;
     loop {
         let why = once().await.to_string();
-        Status::count(&status.errors, 1);
+        BridgeStatus::count(&status.errors, 1);
         *status.error.lock() = Some(why.clone());
         let is_news = said.as_ref().is_none_or(|(last, times)| *last != why || times % SAY_EVERY == 0);
         if is_news {

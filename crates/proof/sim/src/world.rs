@@ -18,13 +18,13 @@ use std::time::Duration;
 
 use tailwater_env::{Env, Instant, Task};
 
-pub(crate) use executor::{Owner, Shared};
+pub(crate) use executor::{ExecutorShared, Owner};
 pub(crate) use node::kill;
 pub use node::{Crash, Crashed, Node, Outside};
 
 /// Why a world came to a halt before its main future completed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Stuck {
+pub enum StuckWorld {
     /// Every task waits for another one.
     #[error("nothing is ready and no timer is set at {at_ns} ns: the main future waits for ever")]
     Deadlock {
@@ -46,14 +46,14 @@ pub const STEPS_MAX_DEFAULT: u64 = 5_000_000;
 
 /// A seeded world. Dropping it drops every task in it.
 pub struct World {
-    shared: Arc<Shared>,
+    shared: Arc<ExecutorShared>,
     steps_max: u64,
 }
 
 impl World {
     /// A world in which everything is decided by `seed`.
     pub fn new(seed: u64) -> Self {
-        Self { shared: Shared::new(seed), steps_max: STEPS_MAX_DEFAULT }
+        Self { shared: ExecutorShared::new(seed), steps_max: STEPS_MAX_DEFAULT }
     }
 
     /// The seed it was made from.
@@ -87,28 +87,30 @@ impl World {
     }
 
     /// Runs everything until `main` completes.
-    pub fn run<F: Future>(&self, main: F) -> Result<F::Output, Stuck> {
+    pub fn run<F: Future>(&self, main: F) -> Result<F::Output, StuckWorld> {
         let mut main = std::pin::pin!(main);
         let waker = self.shared.main_waker();
         loop {
             match self.shared.step() {
-                executor::Step::Main => {
+                executor::ExecutorStep::Main => {
                     if let Poll::Ready(output) = main.as_mut().poll(&mut Context::from_waker(&waker)) {
                         return Ok(output);
                     }
                 }
-                executor::Step::Done => {}
-                executor::Step::Nothing => return Err(Stuck::Deadlock { at_ns: self.shared.now_ns() }),
+                executor::ExecutorStep::Done => {}
+                executor::ExecutorStep::Nothing => {
+                    return Err(StuckWorld::Deadlock { at_ns: self.shared.now_ns() });
+                }
             }
             let (steps, at_ns) = self.shared.with(|core| (core.steps, core.now_ns));
             if steps > self.steps_max {
-                return Err(Stuck::StepsUsedUp { steps, at_ns });
+                return Err(StuckWorld::StepsUsedUp { steps, at_ns });
             }
         }
     }
 
     /// Runs everything for a stretch of virtual time.
-    pub fn run_for(&self, duration: Duration) -> Result<(), Stuck> {
+    pub fn run_for(&self, duration: Duration) -> Result<(), StuckWorld> {
         self.run(self.outside().sleep(duration))
     }
 

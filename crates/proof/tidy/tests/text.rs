@@ -1,0 +1,76 @@
+//! How the code looks: lines that fit beside each other, functions that fit on a screen or two, one style of modules.
+
+use tailwater_tidy::{SourceFile, rust_files};
+
+/// Columns of a line that is a comment, with its indentation.
+const COMMENT_COLUMNS_MAX: usize = 120;
+/// Lines of a function, from its `fn` to its closing brace.
+const FUNCTION_LINES_MAX: usize = 100;
+
+fn none_of(found: &[String]) {
+    assert!(found.is_empty(), "{} places:\n{}", found.len(), found.join("\n"));
+}
+
+#[test]
+fn comments_are_at_most_120_columns_wide() {
+    let mut found = Vec::new();
+    for file in rust_files() {
+        for (at, line) in file.text.lines().enumerate() {
+            let columns = line.chars().count();
+            // An address can't be broken, and what is drawn is as wide as it is.
+            let may = line.contains("://") || line.contains('|');
+            if line.trim_start().starts_with("//") && columns > COMMENT_COLUMNS_MAX && !may {
+                found.push(format!("{}:{}: {columns} columns", file.path, at + 1));
+            }
+        }
+    }
+    none_of(&found);
+}
+
+/// The functions of a file with the lines they take, by indentation: rustfmt puts the closing brace below the `fn`.
+fn functions(file: &SourceFile) -> Vec<(usize, String, usize)> {
+    let lines: Vec<&str> = file.text.lines().collect();
+    let mut found = Vec::new();
+    for (at, line) in lines.iter().enumerate() {
+        let code = line.trim_start();
+        let Some((before, behind)) = code.split_once("fn ") else { continue };
+        let qualifies = |word: &str| {
+            matches!(word, "pub" | "const" | "async" | "unsafe" | "extern" | "\"C\"")
+                || word.starts_with("pub(")
+        };
+        if !before.split_whitespace().all(qualifies) || line.ends_with(';') {
+            continue;
+        }
+        let closing = format!("{}}}", &line[..line.len() - code.len()]);
+        let Some(length) = lines[at..].iter().position(|line| *line == closing) else { continue };
+        let name = behind.split(['(', '<']).next().unwrap_or_default().to_owned();
+        found.push((at + 1, name, length + 1));
+    }
+    found
+}
+
+#[test]
+fn functions_are_at_most_100_lines_long() {
+    let (mut found, mut seen) = (Vec::new(), 0);
+    for file in rust_files() {
+        for (line, name, length) in functions(&file) {
+            seen += 1;
+            if length > FUNCTION_LINES_MAX {
+                found.push(format!("{}:{line}: {name} has {length} lines", file.path));
+            }
+        }
+    }
+    assert!(seen > 5_000, "only {seen} functions were found: does this test still see them?");
+    none_of(&found);
+}
+
+#[test]
+fn a_module_with_parts_is_a_file_beside_their_folder() {
+    let files = rust_files();
+    let in_src = files.iter().filter(|file| file.path.split('/').nth(3) == Some("src"));
+    let found: Vec<String> = in_src
+        .filter(|file| file.path.ends_with("/mod.rs"))
+        .map(|file| format!("{}: name it as its folder, beside it", file.path))
+        .collect();
+    none_of(&found);
+}
