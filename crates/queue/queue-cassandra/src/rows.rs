@@ -53,6 +53,11 @@ pub struct CassandraRows {
     put_forward: Statement,
     letters: Statement,
     put_letter: Statement,
+    fifo: ConditionalStatements,
+}
+
+/// What FIFO queues, names and settings need: statements that compare, at one level each.
+struct ConditionalStatements {
     record: PreparedStatement,
     records: PreparedStatement,
     insert_record: PreparedStatement,
@@ -96,6 +101,86 @@ fn partition(at: RowPartition) -> (i64, i64, i32) {
     (signed(at.queue.0), signed(at.bucket), at.part.into())
 }
 
+impl ConditionalStatements {
+    async fn prepare(session: &Session, keyspace: &str) -> Result<Self, RowsError> {
+        // A majority decides about a write, and a read at a majority sees what was decided. One whose outcome nobody
+        // knows may be decided later: whoever compares by it finds out.
+        let conditional = async |cql: String, level: Level| {
+            let mut prepared = session.prepare(cql).await.map_err(error)?;
+            prepared.set_consistency(level);
+            Ok::<_, RowsError>(prepared)
+        };
+        let k = keyspace;
+        Ok(Self {
+            record: conditional(
+                format!("SELECT value, version FROM {k}.records WHERE space = ? AND key = ?"),
+                Level::Quorum,
+            )
+            .await?,
+            records: conditional(
+                format!("SELECT key, value, version FROM {k}.records WHERE space = ?"),
+                Level::Quorum,
+            )
+            .await?,
+            insert_record: conditional(
+                format!(
+                    "INSERT INTO {k}.records (space, key, value, version) VALUES (?, ?, ?, 1) IF NOT EXISTS \
+                     USING TTL ?"
+                ),
+                Level::Quorum,
+            )
+            .await?,
+            update_record: conditional(
+                format!(
+                    "UPDATE {k}.records USING TTL ? SET value = ?, version = ? WHERE space = ? AND key = ? \
+                     IF version = ?"
+                ),
+                Level::Quorum,
+            )
+            .await?,
+            delete_record: conditional(
+                format!("DELETE FROM {k}.records WHERE space = ? AND key = ? IF version = ?"),
+                Level::Quorum,
+            )
+            .await?,
+            cells: conditional(
+                format!(
+                    "SELECT cell, value, version FROM {k}.groups WHERE queue = ? AND grp = ? AND cell IN ?"
+                ),
+                Level::Quorum,
+            )
+            .await?,
+            cells_from: conditional(
+                format!(
+                    "SELECT cell, value, version FROM {k}.groups WHERE queue = ? AND grp = ? AND cell >= ? \
+                     AND cell < ? LIMIT ?"
+                ),
+                Level::Quorum,
+            )
+            .await?,
+            // Of one that is not there the version is null, and that is what it is compared with.
+            first_cell: conditional(
+                format!(
+                    "UPDATE {k}.groups USING TTL ? SET value = ?, version = ? \
+                     WHERE queue = ? AND grp = ? AND cell = ? IF version = ?"
+                ),
+                Level::Quorum,
+            )
+            .await?,
+            put_cell: conditional(
+                format!("INSERT INTO {k}.groups (queue, grp, cell, value) VALUES (?, ?, ?, ?) USING TTL ?"),
+                Level::Quorum,
+            )
+            .await?,
+            delete_cell: conditional(
+                format!("DELETE FROM {k}.groups WHERE queue = ? AND grp = ? AND cell = ?"),
+                Level::Quorum,
+            )
+            .await?,
+        })
+    }
+}
+
 impl CassandraRows {
     /// Connects, and creates keyspace and tables if they are not there.
     pub async fn connect(config: &CassandraConfig) -> Result<Self, RowsError> {
@@ -130,13 +215,6 @@ impl CassandraRows {
             one.set_consistency(Level::One);
             quorum.set_consistency(Level::Quorum);
             Ok::<_, RowsError>(Statement { one, quorum })
-        };
-        // A majority decides about a write, and a read at a majority sees what was decided. One whose outcome nobody
-        // knows may be decided later: whoever compares by it finds out.
-        let conditional = async |cql: String, level: Level| {
-            let mut prepared = session.prepare(cql).await.map_err(error)?;
-            prepared.set_consistency(level);
-            Ok::<_, RowsError>(prepared)
         };
         let k = keyspace;
         let columns = "visible_at, number, moves, receives, first_received_at, received_at";
@@ -208,71 +286,7 @@ impl CassandraRows {
                  USING TIMESTAMP ?"
             ))
             .await?,
-            record: conditional(
-                format!("SELECT value, version FROM {k}.records WHERE space = ? AND key = ?"),
-                Level::Quorum,
-            )
-            .await?,
-            records: conditional(
-                format!("SELECT key, value, version FROM {k}.records WHERE space = ?"),
-                Level::Quorum,
-            )
-            .await?,
-            insert_record: conditional(
-                format!(
-                    "INSERT INTO {k}.records (space, key, value, version) VALUES (?, ?, ?, 1) IF NOT EXISTS \
-                     USING TTL ?"
-                ),
-                Level::Quorum,
-            )
-            .await?,
-            update_record: conditional(
-                format!(
-                    "UPDATE {k}.records USING TTL ? SET value = ?, version = ? WHERE space = ? AND key = ? \
-                     IF version = ?"
-                ),
-                Level::Quorum,
-            )
-            .await?,
-            delete_record: conditional(
-                format!("DELETE FROM {k}.records WHERE space = ? AND key = ? IF version = ?"),
-                Level::Quorum,
-            )
-            .await?,
-            cells: conditional(
-                format!(
-                    "SELECT cell, value, version FROM {k}.groups WHERE queue = ? AND grp = ? AND cell IN ?"
-                ),
-                Level::Quorum,
-            )
-            .await?,
-            cells_from: conditional(
-                format!(
-                    "SELECT cell, value, version FROM {k}.groups WHERE queue = ? AND grp = ? AND cell >= ? \
-                     AND cell < ? LIMIT ?"
-                ),
-                Level::Quorum,
-            )
-            .await?,
-            // Of one that is not there the version is null, and that is what it is compared with.
-            first_cell: conditional(
-                format!(
-                    "UPDATE {k}.groups USING TTL ? SET value = ?, version = ? \
-                     WHERE queue = ? AND grp = ? AND cell = ? IF version = ?"
-                ),
-                Level::Quorum,
-            )
-            .await?,
-            put_cell: conditional(
-                format!("INSERT INTO {k}.groups (queue, grp, cell, value) VALUES (?, ?, ?, ?) USING TTL ?"),
-                Level::Quorum,
-            )
-            .await?,
-            delete_cell: conditional(
-                format!("DELETE FROM {k}.groups WHERE queue = ? AND grp = ? AND cell = ?"),
-                Level::Quorum,
-            )
-            .await?,
+            fifo: ConditionalStatements::prepare(&session, keyspace).await?,
             session,
         })
     }
@@ -643,7 +657,8 @@ impl Rows for CassandraRows {
 
     fn record<'a>(&'a self, space: &'a str, key: &'a str) -> Done<'a, Option<Record>> {
         async move {
-            let rows = self.execute(&self.record, (space, key)).await?.into_rows_result().map_err(error)?;
+            let rows =
+                self.execute(&self.fifo.record, (space, key)).await?.into_rows_result().map_err(error)?;
             let row = rows.maybe_first_row::<(Option<Bytes>, Option<i64>)>().map_err(error)?;
             let Some((Some(value), Some(version))) = row else { return Ok(None) };
             Ok(Some(Record { value, version: unsigned(version) }))
@@ -653,7 +668,7 @@ impl Rows for CassandraRows {
 
     fn records<'a>(&'a self, space: &'a str) -> Done<'a, Vec<(String, Record)>> {
         async move {
-            let rows = self.execute(&self.records, (space,)).await?.into_rows_result().map_err(error)?;
+            let rows = self.execute(&self.fifo.records, (space,)).await?.into_rows_result().map_err(error)?;
             let rows = rows.rows::<(String, Option<Bytes>, Option<i64>)>().map_err(error)?;
             let mut records = Vec::new();
             for row in rows {
@@ -677,13 +692,16 @@ impl Rows for CassandraRows {
         async move {
             let ttl_s = i32::try_from(ttl_s).unwrap_or(i32::MAX);
             match (value, expected) {
-                (Some(value), None) => self.applied(&self.insert_record, (space, key, value, ttl_s)).await,
+                (Some(value), None) => {
+                    self.applied(&self.fifo.insert_record, (space, key, value, ttl_s)).await
+                }
                 (Some(value), Some(expected)) => {
                     let (version, expected) = (signed(expected + 1), signed(expected));
-                    self.applied(&self.update_record, (ttl_s, value, version, space, key, expected)).await
+                    self.applied(&self.fifo.update_record, (ttl_s, value, version, space, key, expected))
+                        .await
                 }
                 (None, Some(expected)) => {
-                    self.applied(&self.delete_record, (space, key, signed(expected))).await
+                    self.applied(&self.fifo.delete_record, (space, key, signed(expected))).await
                 }
                 (None, None) => Ok(self.record(space, key).await?.is_none()),
             }
@@ -692,7 +710,7 @@ impl Rows for CassandraRows {
     }
 
     fn cells(&self, queue: QueueId, group: GroupKey, keys: Vec<Bytes>) -> Done<'_, Vec<RowCell>> {
-        async move { cells_of(self.execute(&self.cells, (signed(queue.0), signed(group.0), keys)).await?) }
+        async move { cells_of(self.execute(&self.fifo.cells, (signed(queue.0), signed(group.0), keys)).await?) }
             .boxed()
     }
 
@@ -707,7 +725,7 @@ impl Rows for CassandraRows {
         async move {
             let most = i32::try_from(most).unwrap_or(i32::MAX);
             let values = (signed(queue.0), signed(group.0), from, upto, most);
-            cells_of(self.execute(&self.cells_from, values).await?)
+            cells_of(self.execute(&self.fifo.cells_from, values).await?)
         }
         .boxed()
     }
@@ -732,16 +750,16 @@ impl Rows for CassandraRows {
                 let ttl = Some(CqlValue::Int(i32::try_from(cell.ttl_s).unwrap_or(i32::MAX)));
                 let (key, value) = (blob(&cell.key), blob(&cell.value));
                 if number == 0 {
-                    batch.append_statement(self.first_cell.clone());
+                    batch.append_statement(self.fifo.first_cell.clone());
                     let before = Some(expected).filter(|expected| *expected > 0).and_then(big);
                     values.push(vec![ttl, value, big(cell.version), big(queue.0), big(group.0), key, before]);
                 } else {
-                    batch.append_statement(self.put_cell.clone());
+                    batch.append_statement(self.fifo.put_cell.clone());
                     values.push(vec![big(queue.0), big(group.0), key, value, ttl]);
                 }
             }
             for key in &gone {
-                batch.append_statement(self.delete_cell.clone());
+                batch.append_statement(self.fifo.delete_cell.clone());
                 values.push(vec![big(queue.0), big(group.0), blob(key)]);
             }
             is_applied(self.session.batch(&batch, values).await.map_err(error)?)

@@ -74,129 +74,77 @@ pub enum Code {
 /// A code's names: its type in the JSON protocol, its code in the Query protocol, and the status of HTTP.
 struct ErrorNames(&'static str, &'static str, u16);
 
+/// The names of an error that SQS has, of one that all of Amazon's services have, and of one of SQS's whose code in the Query
+/// protocol is its type behind `AWS.SimpleQueueService.`.
+macro_rules! names {
+    (sqs $type:literal, $code:expr, $status:literal) => {
+        ErrorNames(concat!("com.amazonaws.sqs#", $type), $code, $status)
+    };
+    (coral $type:literal, $code:literal, $status:literal) => {
+        ErrorNames(concat!("com.amazon.coral.service#", $type), $code, $status)
+    };
+    (both $type:literal, $status:literal) => {
+        names!(sqs $type, concat!("AWS.SimpleQueueService.", $type), $status)
+    };
+}
+
 impl Code {
     fn names(self) -> ErrorNames {
         match self {
-            Code::AccessDenied => {
-                ErrorNames("com.amazon.coral.service#AccessDeniedException", "AccessDenied", 403)
+            Code::AccessDenied => names!(coral "AccessDeniedException", "AccessDenied", 403),
+            Code::BatchEntryIdsNotDistinct => names!(both "BatchEntryIdsNotDistinct", 400),
+            Code::BatchRequestTooLong => names!(both "BatchRequestTooLong", 400),
+            Code::EmptyBatchRequest => names!(both "EmptyBatchRequest", 400),
+            Code::IncompleteSignature => {
+                names!(coral "IncompleteSignatureException", "IncompleteSignature", 400)
             }
-            Code::BatchEntryIdsNotDistinct => ErrorNames(
-                "com.amazonaws.sqs#BatchEntryIdsNotDistinct",
-                "AWS.SimpleQueueService.BatchEntryIdsNotDistinct",
-                400,
-            ),
-            Code::BatchRequestTooLong => ErrorNames(
-                "com.amazonaws.sqs#BatchRequestTooLong",
-                "AWS.SimpleQueueService.BatchRequestTooLong",
-                400,
-            ),
-            Code::EmptyBatchRequest => ErrorNames(
-                "com.amazonaws.sqs#EmptyBatchRequest",
-                "AWS.SimpleQueueService.EmptyBatchRequest",
-                400,
-            ),
-            Code::IncompleteSignature => ErrorNames(
-                "com.amazon.coral.service#IncompleteSignatureException",
-                "IncompleteSignature",
-                400,
-            ),
-            Code::InternalFailure => {
-                ErrorNames("com.amazon.coral.service#InternalFailure", "InternalFailure", 500)
+            Code::InternalFailure => names!(coral "InternalFailure", "InternalFailure", 500),
+            Code::InvalidAction => names!(coral "UnknownOperationException", "InvalidAction", 400),
+            Code::InvalidAddress => names!(sqs "InvalidAddress", "InvalidAddress", 404),
+            Code::InvalidAttributeName => names!(sqs "InvalidAttributeName", "InvalidAttributeName", 400),
+            Code::InvalidAttributeValue => names!(sqs "InvalidAttributeValue", "InvalidAttributeValue", 400),
+            Code::InvalidBatchEntryId => names!(both "InvalidBatchEntryId", 400),
+            Code::InvalidClientTokenId => {
+                names!(coral "UnrecognizedClientException", "InvalidClientTokenId", 403)
             }
-            Code::InvalidAction => {
-                ErrorNames("com.amazon.coral.service#UnknownOperationException", "InvalidAction", 400)
-            }
-            Code::InvalidAddress => ErrorNames("com.amazonaws.sqs#InvalidAddress", "InvalidAddress", 404),
-            Code::InvalidAttributeName => {
-                ErrorNames("com.amazonaws.sqs#InvalidAttributeName", "InvalidAttributeName", 400)
-            }
-            Code::InvalidAttributeValue => {
-                ErrorNames("com.amazonaws.sqs#InvalidAttributeValue", "InvalidAttributeValue", 400)
-            }
-            Code::InvalidBatchEntryId => ErrorNames(
-                "com.amazonaws.sqs#InvalidBatchEntryId",
-                "AWS.SimpleQueueService.InvalidBatchEntryId",
-                400,
-            ),
-            Code::InvalidClientTokenId => ErrorNames(
-                "com.amazon.coral.service#UnrecognizedClientException",
-                "InvalidClientTokenId",
-                403,
-            ),
             Code::InvalidMessageContents => {
-                ErrorNames("com.amazonaws.sqs#InvalidMessageContents", "InvalidMessageContents", 400)
+                names!(sqs "InvalidMessageContents", "InvalidMessageContents", 400)
             }
-            Code::InvalidParameterValue => ErrorNames(
-                "com.amazon.coral.service#InvalidParameterValueException",
-                "InvalidParameterValue",
-                400,
-            ),
-            Code::InvalidSecurity => ErrorNames("com.amazonaws.sqs#InvalidSecurity", "InvalidSecurity", 403),
-            Code::Malformed => {
-                ErrorNames("com.amazon.coral.service#SerializationException", "MalformedInput", 400)
+            Code::InvalidParameterValue => {
+                names!(coral "InvalidParameterValueException", "InvalidParameterValue", 400)
             }
-            Code::MessageNotInflight => ErrorNames(
-                "com.amazonaws.sqs#MessageNotInflight",
-                "AWS.SimpleQueueService.MessageNotInflight",
-                400,
-            ),
-            Code::MissingAuthenticationToken => ErrorNames(
-                "com.amazon.coral.service#MissingAuthenticationTokenException",
-                "MissingAuthenticationToken",
-                403,
-            ),
-            Code::MissingParameter => ErrorNames(
-                "com.amazon.coral.service#MissingRequiredParameterException",
-                "MissingParameter",
-                400,
-            ),
-            Code::OverLimit => ErrorNames("com.amazonaws.sqs#OverLimit", "OverLimit", 403),
-            Code::PurgeQueueInProgress => ErrorNames(
-                "com.amazonaws.sqs#PurgeQueueInProgress",
-                "AWS.SimpleQueueService.PurgeQueueInProgress",
-                403,
-            ),
-            Code::QueueDeletedRecently => ErrorNames(
-                "com.amazonaws.sqs#QueueDeletedRecently",
-                "AWS.SimpleQueueService.QueueDeletedRecently",
-                400,
-            ),
-            Code::QueueDoesNotExist => ErrorNames(
-                "com.amazonaws.sqs#QueueDoesNotExist",
-                "AWS.SimpleQueueService.NonExistentQueue",
-                400,
-            ),
-            Code::QueueNameExists => {
-                ErrorNames("com.amazonaws.sqs#QueueNameExists", "QueueAlreadyExists", 400)
+            Code::InvalidSecurity => names!(sqs "InvalidSecurity", "InvalidSecurity", 403),
+            Code::Malformed => names!(coral "SerializationException", "MalformedInput", 400),
+            Code::MessageNotInflight => names!(both "MessageNotInflight", 400),
+            Code::MissingAuthenticationToken => {
+                names!(coral "MissingAuthenticationTokenException", "MissingAuthenticationToken", 403)
             }
+            Code::MissingParameter => {
+                names!(coral "MissingRequiredParameterException", "MissingParameter", 400)
+            }
+            Code::OverLimit => names!(sqs "OverLimit", "OverLimit", 403),
+            Code::PurgeQueueInProgress => names!(both "PurgeQueueInProgress", 403),
+            Code::QueueDeletedRecently => names!(both "QueueDeletedRecently", 400),
+            Code::QueueDoesNotExist => {
+                names!(sqs "QueueDoesNotExist", "AWS.SimpleQueueService.NonExistentQueue", 400)
+            }
+            Code::QueueNameExists => names!(sqs "QueueNameExists", "QueueAlreadyExists", 400),
             Code::ReceiptHandleIsInvalid => {
-                ErrorNames("com.amazonaws.sqs#ReceiptHandleIsInvalid", "ReceiptHandleIsInvalid", 400)
+                names!(sqs "ReceiptHandleIsInvalid", "ReceiptHandleIsInvalid", 400)
             }
-            Code::RequestExpired => {
-                ErrorNames("com.amazon.coral.service#RequestExpiredException", "RequestExpired", 400)
-            }
-            Code::RequestThrottled => {
-                ErrorNames("com.amazonaws.sqs#RequestThrottled", "RequestThrottled", 403)
-            }
+            Code::RequestExpired => names!(coral "RequestExpiredException", "RequestExpired", 400),
+            Code::RequestThrottled => names!(sqs "RequestThrottled", "RequestThrottled", 403),
             Code::ResourceNotFound => {
-                ErrorNames("com.amazonaws.sqs#ResourceNotFoundException", "ResourceNotFoundException", 404)
+                names!(sqs "ResourceNotFoundException", "ResourceNotFoundException", 404)
             }
             Code::SignatureDoesNotMatch => {
-                ErrorNames("com.amazon.coral.service#InvalidSignatureException", "SignatureDoesNotMatch", 403)
+                names!(coral "InvalidSignatureException", "SignatureDoesNotMatch", 403)
             }
             Code::ServiceUnavailable => {
-                ErrorNames("com.amazon.coral.service#ServiceUnavailableException", "ServiceUnavailable", 503)
+                names!(coral "ServiceUnavailableException", "ServiceUnavailable", 503)
             }
-            Code::TooManyEntriesInBatchRequest => ErrorNames(
-                "com.amazonaws.sqs#TooManyEntriesInBatchRequest",
-                "AWS.SimpleQueueService.TooManyEntriesInBatchRequest",
-                400,
-            ),
-            Code::UnsupportedOperation => ErrorNames(
-                "com.amazonaws.sqs#UnsupportedOperation",
-                "AWS.SimpleQueueService.UnsupportedOperation",
-                400,
-            ),
+            Code::TooManyEntriesInBatchRequest => names!(both "TooManyEntriesInBatchRequest", 400),
+            Code::UnsupportedOperation => names!(both "UnsupportedOperation", 400),
         }
     }
 

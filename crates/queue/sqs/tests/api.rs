@@ -132,15 +132,10 @@ async fn a_message_is_sent_received_and_deleted_in_either_form() {
     assert!(body.contains("<Value>arn:aws:sqs:us-east-1:000000000000:q</Value>"), "{body}");
 }
 
-#[tokio::test]
-async fn errors_have_amazon_s_codes_in_either_form() {
-    let api = Api::open(SqsConfig::default());
-    let url = api.done("CreateQueue", json!({"QueueName": "q", "Attributes": {"DelaySeconds": "1"}})).await["QueueUrl"]
-        .clone();
-    let fifo = json!({"QueueName": "q.fifo", "Attributes": {"FifoQueue": "true"}});
-    let fifo = api.done("CreateQueue", fifo).await["QueueUrl"].clone();
+/// Requests for a queue and a FIFO queue, and the code that refuses each; none where it is done.
+fn refusals(url: &Value, fifo: &Value) -> Vec<(&'static str, Value, &'static str)> {
     let handle = "AAAA";
-    for (action, parameters, code) in [
+    vec![
         (
             "SendMessage",
             json!({"QueueUrl": "http://h/000000000000/none", "MessageBody": "m"}),
@@ -236,7 +231,17 @@ async fn errors_have_amazon_s_codes_in_either_form() {
         ),
         ("NoAction", json!({}), "InvalidAction"),
         ("SendMessage", json!({"QueueUrl": 1}), "MalformedInput"),
-    ] {
+    ]
+}
+
+#[tokio::test]
+async fn errors_have_amazon_s_codes_in_either_form() {
+    let api = Api::open(SqsConfig::default());
+    let url = api.done("CreateQueue", json!({"QueueName": "q", "Attributes": {"DelaySeconds": "1"}})).await["QueueUrl"]
+        .clone();
+    let fifo = json!({"QueueName": "q.fifo", "Attributes": {"FifoQueue": "true"}});
+    let fifo = api.done("CreateQueue", fifo).await["QueueUrl"].clone();
+    for (action, parameters, code) in refusals(&url, &fifo) {
         if code.is_empty() {
             api.done(action, parameters).await;
         } else {

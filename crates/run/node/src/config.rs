@@ -586,124 +586,154 @@ impl Config {
     fn check(&self) -> anyhow::Result<()> {
         self.check_sockets()?;
         self.listen.check()?;
-        let admin = &self.admin;
+        self.admin.check()?;
+        self.data_cell.check("data_cell")?;
+        self.metadata_cell.check("metadata_cell")?;
+        self.journal.check()?;
+        self.log.check()?;
+        self.kafka.check().map_err(|why| anyhow::anyhow!(why))?;
+        self.queues.check()?;
+        self.sqs.check().map_err(|why| anyhow::anyhow!(why))?;
+        self.broadcast.check()?;
+        bridge::check(&self.bridge, &self.broadcast)
+    }
+}
+
+impl AdminConfig {
+    fn check(&self) -> anyhow::Result<()> {
         anyhow::ensure!(
-            admin.connections_max >= 1,
+            self.connections_max >= 1,
             "[admin] connections_max = 0 lets nobody in: use at least 1"
         );
         anyhow::ensure!(
-            admin.header_bytes_max >= 8 << 10,
+            self.header_bytes_max >= 8 << 10,
             "[admin] header_bytes_max = {} is too small: use at least 8192",
-            admin.header_bytes_max
+            self.header_bytes_max
         );
         anyhow::ensure!(
-            admin.body_bytes_max >= 1 << 10,
+            self.body_bytes_max >= 1 << 10,
             "[admin] body_bytes_max = {} is too small to create a stream: use at least 1024",
-            admin.body_bytes_max
+            self.body_bytes_max
         );
         anyhow::ensure!(
-            (100..=3_600_000).contains(&admin.timeout_ms),
+            (100..=3_600_000).contains(&self.timeout_ms),
             "[admin] timeout_ms = {} is not between 100 and 3600000",
-            admin.timeout_ms
+            self.timeout_ms
         );
-        for (name, cell) in [("data_cell", &self.data_cell), ("metadata_cell", &self.metadata_cell)] {
-            let count = cell.backends.len();
-            match cell.mode {
-                CellModeSetting::R32 => anyhow::ensure!(
-                    count >= 3,
-                    "[{name}] mode R3.2 keeps three copies in three backend processes, but `backends` lists \
-                     {count}: start them with `tailwater cache serve` and list their addresses, or use mode R1"
-                ),
-                CellModeSetting::R1 => {}
-            }
-            anyhow::ensure!(
-                cell.capacity_bytes >= 1 << 20,
-                "[{name}] capacity_bytes = {} is too small: use at least 1048576",
-                cell.capacity_bytes
-            );
-            anyhow::ensure!(
-                (512..=1 << 20).contains(&cell.value_bytes),
-                "[{name}] value_bytes = {} is not between 512 and 1048576, which are the shortest and the longest chunks",
-                cell.value_bytes
-            );
-            anyhow::ensure!(
-                cell.ttl_ms >= 1_000,
-                "[{name}] ttl_ms = {} is too short: use at least 1000",
-                cell.ttl_ms
-            );
-            anyhow::ensure!(
-                (10..=60_000).contains(&cell.refresh_ms),
-                "[{name}] refresh_ms = {} is not between 10 and 60000",
-                cell.refresh_ms
-            );
-            anyhow::ensure!(
-                (1..=100).contains(&cell.eviction_percent),
-                "[{name}] eviction_percent = {} is not between 1 and 100",
-                cell.eviction_percent
-            );
-            anyhow::ensure!(
-                (1..1_000).contains(&cell.deadline_ms),
-                "[{name}] deadline_ms = {} is not between 1 and 999",
-                cell.deadline_ms
-            );
-            anyhow::ensure!(
-                (1..=cell.deadline_ms).contains(&cell.hedge_after_ms),
-                "[{name}] hedge_after_ms = {} is not between 1 and deadline_ms",
-                cell.hedge_after_ms
-            );
+        Ok(())
+    }
+}
+
+impl CellSection {
+    fn check(&self, name: &str) -> anyhow::Result<()> {
+        let count = self.backends.len();
+        match self.mode {
+            CellModeSetting::R32 => anyhow::ensure!(
+                count >= 3,
+                "[{name}] mode R3.2 keeps three copies in three backend processes, but `backends` lists \
+                 {count}: start them with `tailwater cache serve` and list their addresses, or use mode R1"
+            ),
+            CellModeSetting::R1 => {}
         }
         anyhow::ensure!(
-            self.journal.file_bytes >= 16 << 20,
+            self.capacity_bytes >= 1 << 20,
+            "[{name}] capacity_bytes = {} is too small: use at least 1048576",
+            self.capacity_bytes
+        );
+        anyhow::ensure!(
+            (512..=1 << 20).contains(&self.value_bytes),
+            "[{name}] value_bytes = {} is not between 512 and 1048576, which are the shortest and the longest chunks",
+            self.value_bytes
+        );
+        anyhow::ensure!(
+            self.ttl_ms >= 1_000,
+            "[{name}] ttl_ms = {} is too short: use at least 1000",
+            self.ttl_ms
+        );
+        anyhow::ensure!(
+            (10..=60_000).contains(&self.refresh_ms),
+            "[{name}] refresh_ms = {} is not between 10 and 60000",
+            self.refresh_ms
+        );
+        anyhow::ensure!(
+            (1..=100).contains(&self.eviction_percent),
+            "[{name}] eviction_percent = {} is not between 1 and 100",
+            self.eviction_percent
+        );
+        anyhow::ensure!(
+            (1..1_000).contains(&self.deadline_ms),
+            "[{name}] deadline_ms = {} is not between 1 and 999",
+            self.deadline_ms
+        );
+        anyhow::ensure!(
+            (1..=self.deadline_ms).contains(&self.hedge_after_ms),
+            "[{name}] hedge_after_ms = {} is not between 1 and deadline_ms",
+            self.hedge_after_ms
+        );
+        Ok(())
+    }
+}
+
+impl JournalSection {
+    fn check(&self) -> anyhow::Result<()> {
+        anyhow::ensure!(
+            self.file_bytes >= 16 << 20,
             "[journal] file_bytes = {} is too small for the longest record: use at least 16777216",
-            self.journal.file_bytes
+            self.file_bytes
         );
         anyhow::ensure!(
-            self.journal.files_max >= 3,
+            self.files_max >= 3,
             "[journal] files_max = {} is too few: use at least 3",
-            self.journal.files_max
+            self.files_max
         );
+        Ok(())
+    }
+}
+
+impl LogSection {
+    fn check(&self) -> anyhow::Result<()> {
         anyhow::ensure!(
-            (1..=64).contains(&self.log.owners),
+            (1..=64).contains(&self.owners),
             "[log] owners = {} is not between 1 and 64",
-            self.log.owners
+            self.owners
         );
         anyhow::ensure!(
-            (APPEND_BYTES_MAX..=RECORDS_DECOMPRESSED_BYTES_MAX).contains(&self.log.decompressed_bytes_max),
+            (APPEND_BYTES_MAX..=RECORDS_DECOMPRESSED_BYTES_MAX).contains(&self.decompressed_bytes_max),
             "[log] decompressed_bytes_max = {} is not between {APPEND_BYTES_MAX}, which is an append, and \
              {RECORDS_DECOMPRESSED_BYTES_MAX}, which is what readers take",
-            self.log.decompressed_bytes_max
+            self.decompressed_bytes_max
         );
         anyhow::ensure!(
-            self.log.shadow_bytes_max >= 64 << 10,
+            self.shadow_bytes_max >= 64 << 10,
             "[log] shadow_bytes_max = {} is too small: use at least 65536",
-            self.log.shadow_bytes_max
+            self.shadow_bytes_max
         );
         anyhow::ensure!(
-            self.log.shadow_bytes_total_max >= self.log.shadow_bytes_max,
+            self.shadow_bytes_total_max >= self.shadow_bytes_max,
             "[log] shadow_bytes_total_max = {} is less than shadow_bytes_max = {}, which is a part of it",
-            self.log.shadow_bytes_total_max,
-            self.log.shadow_bytes_max
+            self.shadow_bytes_total_max,
+            self.shadow_bytes_max
         );
         anyhow::ensure!(
-            (100..=10_000_000).contains(&self.log.shadow_writes_per_s),
+            (100..=10_000_000).contains(&self.shadow_writes_per_s),
             "[log] shadow_writes_per_s = {} is not between 100 and 10000000",
-            self.log.shadow_writes_per_s
+            self.shadow_writes_per_s
         );
         anyhow::ensure!(
-            (1..=1_024).contains(&self.log.catch_up_reads_max),
+            (1..=1_024).contains(&self.catch_up_reads_max),
             "[log] catch_up_reads_max = {} is not between 1 and 1024",
-            self.log.catch_up_reads_max
+            self.catch_up_reads_max
         );
         anyhow::ensure!(
-            self.log.catch_up_bytes_per_s == 0 || self.log.catch_up_bytes_per_s >= 64 << 10,
+            self.catch_up_bytes_per_s == 0 || self.catch_up_bytes_per_s >= 64 << 10,
             "[log] catch_up_bytes_per_s = {} is too little for a read: use at least 65536, or 0 for no bound",
-            self.log.catch_up_bytes_per_s
+            self.catch_up_bytes_per_s
         );
         for (name, given, least, most) in [
-            ("publish_delay_ms", self.log.publish_delay_ms, 0, 1_000),
-            ("retry_delay_ms", self.log.retry_delay_ms, 1, 60_000),
-            ("lock_check_ms", self.log.lock_check_ms, 1, 30_000),
-            ("lock_retry_ms", self.log.lock_retry_ms, 100, 3_600_000),
+            ("publish_delay_ms", self.publish_delay_ms, 0, 1_000),
+            ("retry_delay_ms", self.retry_delay_ms, 1, 60_000),
+            ("lock_check_ms", self.lock_check_ms, 1, 30_000),
+            ("lock_retry_ms", self.lock_retry_ms, 100, 3_600_000),
         ] {
             anyhow::ensure!(
                 (least..=most).contains(&given),
@@ -711,43 +741,45 @@ impl Config {
             );
         }
         // A holder looks at its lock so often; fewer looks than two would take it from one that is well.
-        let seize_ms_min = 2 * self.log.lock_check_ms;
+        let seize_ms_min = 2 * self.lock_check_ms;
         anyhow::ensure!(
-            (seize_ms_min..=60_000).contains(&self.log.lock_seize_ms),
+            (seize_ms_min..=60_000).contains(&self.lock_seize_ms),
             "[log] lock_seize_ms = {} is not between {seize_ms_min}, which is two looks of a holder, and 60000",
-            self.log.lock_seize_ms
+            self.lock_seize_ms
         );
-        self.kafka.check().map_err(|why| anyhow::anyhow!(why))?;
+        Ok(())
+    }
+}
+
+impl QueuesSection {
+    fn check(&self) -> anyhow::Result<()> {
         anyhow::ensure!(
-            (1..=64).contains(&self.queues.owners),
+            (1..=64).contains(&self.owners),
             "[queues] owners = {} is not between 1 and 64",
-            self.queues.owners
+            self.owners
         );
         anyhow::ensure!(
-            (4 << 20..=1 << 30).contains(&self.queues.checkpoint_bytes),
+            (4 << 20..=1 << 30).contains(&self.checkpoint_bytes),
             "[queues] checkpoint_bytes = {} is not between 4194304 and 1073741824",
-            self.queues.checkpoint_bytes
+            self.checkpoint_bytes
         );
         let parts_max = tailwater_queue::limits::PARTS_MAX;
         anyhow::ensure!(
-            (1..=parts_max).contains(&self.queues.parts),
+            (1..=parts_max).contains(&self.parts),
             "[queues] parts = {} is not between 1 and {parts_max}",
-            self.queues.parts
+            self.parts
         );
         anyhow::ensure!(
-            self.queues.clock_skew_ms <= 60_000,
+            self.clock_skew_ms <= 60_000,
             "[queues] clock_skew_ms = {} is more than 60000: synchronize the clocks",
-            self.queues.clock_skew_ms
+            self.clock_skew_ms
         );
         anyhow::ensure!(
-            (1_000..=86_400_000).contains(&self.queues.sweep_ms),
+            (1_000..=86_400_000).contains(&self.sweep_ms),
             "[queues] sweep_ms = {} is not between 1000 and 86400000",
-            self.queues.sweep_ms
+            self.sweep_ms
         );
-        self.queues.cassandra.check().map_err(|why| anyhow::anyhow!(why))?;
-        self.sqs.check().map_err(|why| anyhow::anyhow!(why))?;
-        self.broadcast.check()?;
-        bridge::check(&self.bridge, &self.broadcast)?;
+        self.cassandra.check().map_err(|why| anyhow::anyhow!(why))?;
         Ok(())
     }
 }

@@ -99,6 +99,88 @@ fn kafka<R: KafkaRequest>(socket: &mut TcpStream, version: i16, asked: &R) -> R:
     read_response(R::API, version, answer.into()).unwrap().1
 }
 
+/// A topic, a group and the cluster are refused, each with its own code, and what is listed is nothing.
+fn kafka_refuses(socket: &mut TcpStream, metadata: &MetadataRequest) {
+    let data = PartitionProduceData { index: 0, ..Default::default() };
+    let data = TopicProduceData { name: "s".to_owned(), partition_data: vec![data], ..Default::default() };
+    let produce =
+        ProduceRequest { acks: -1, timeout_ms: 1_000, topic_data: vec![data], ..Default::default() };
+    let created = CreatableTopic {
+        name: "t".to_owned(),
+        num_partitions: 1,
+        replication_factor: 1,
+        ..Default::default()
+    };
+    let create = CreateTopicsRequest { topics: vec![created], timeout_ms: 1_000, ..Default::default() };
+    let find = FindCoordinatorRequest { coordinator_keys: vec!["g".to_owned()], ..Default::default() };
+    let beat = HeartbeatRequest { group_id: "g".to_owned(), ..Default::default() };
+    let refused = [
+        (
+            kafka(socket, 9, &produce).responses[0].partition_responses[0].error_code,
+            KafkaError::TopicAuthorizationFailed,
+        ),
+        (kafka(socket, 9, metadata).topics[0].error_code, KafkaError::TopicAuthorizationFailed),
+        (kafka(socket, 5, &create).topics[0].error_code, KafkaError::TopicAuthorizationFailed),
+        (kafka(socket, 4, &find).coordinators[0].error_code, KafkaError::GroupAuthorizationFailed),
+        (kafka(socket, 4, &beat).error_code, KafkaError::GroupAuthorizationFailed),
+        (
+            kafka(socket, 0, &DescribeClusterRequest::default()).error_code,
+            KafkaError::ClusterAuthorizationFailed,
+        ),
+    ];
+    for (answered, expected) in refused {
+        assert_eq!(answered, expected.number(), "{expected:?}");
+    }
+    let all = kafka(socket, 9, &MetadataRequest::default());
+    assert!(all.topics.is_empty(), "{all:?}");
+}
+
+/// Of what matches a pattern, a member of a group is told of what it may know of.
+fn a_pattern_shows_what_may_be_known(admin: SocketAddr, socket: &mut TcpStream) {
+    let created = http(admin, "POST", "/v1/streams", &format!("{{\"name\":\"{HIDDEN}\"}}"));
+    assert!(created.starts_with("HTTP/1.1 200 "), "{created}");
+    let joins = ConsumerGroupHeartbeatRequest {
+        group_id: "g".to_owned(),
+        member_id: "a".to_owned(),
+        rebalance_timeout_ms: 60_000,
+        subscribed_topic_regex: Some(".*".to_owned()),
+        topic_partitions: Some(vec![]),
+        ..Default::default()
+    };
+    let told = kafka(socket, 1, &joins);
+    assert_eq!((told.error_code, told.assignment.map(|told| told.topic_partitions.len())), (0, Some(1)));
+    let leaves = ConsumerGroupHeartbeatRequest { member_epoch: -1, ..joins };
+    assert_eq!(kafka(socket, 1, &leaves).error_code, 0);
+}
+
+fn every_protocol_asked(asked: &BTreeSet<String>, stream: &str) {
+    for (protocol, operation, resource) in [
+        (Protocol::Call, "append", Resource::Node),
+        (Protocol::Cell, "read", Resource::Node),
+        (Protocol::Http, "GET", Resource::Path("/v1/streams")),
+        (Protocol::Kafka, "Produce", Resource::Stream("s")),
+        (Protocol::Kafka, "Heartbeat", Resource::Group("g")),
+        (Protocol::Broadcast, "connect", Resource::Node),
+        (Protocol::Sqs, "ReceiveMessage", Resource::Node),
+        (Protocol::Sqs, "CreateQueue", Resource::Queue("000000000000/q")),
+        (Protocol::Sqs, "SendMessage", Resource::Queue("000000000000/q")),
+        (Protocol::Broadcast, "publish", Resource::Broadcast(stream)),
+    ] {
+        let question = format!("{protocol:?} {operation} {resource:?}");
+        assert!(asked.contains(&question), "{question} among {asked:#?}");
+    }
+}
+
+/// In the JSON protocol and in the Query protocol.
+fn sqs_denies(sqs: SocketAddr, receive: &str, send: &str) {
+    let answer = sqs_asked(sqs, "ReceiveMessage", receive);
+    let is_denied = answer.starts_with("HTTP/1.1 400 ") && answer.contains("#AccessDeniedException");
+    assert!(is_denied && answer.contains(WHY), "{answer}");
+    let answer = sqs_asked(sqs, "", send);
+    let is_denied = answer.starts_with("HTTP/1.1 403 ") && answer.contains("<Code>AccessDenied</Code>");
+    assert!(is_denied && answer.contains(WHY), "{answer}");
+}
+
 #[test]
 fn whom_the_authorizer_refuses_every_protocol_refuses_in_words_of_its_own() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -152,21 +234,7 @@ fn whom_the_authorizer_refuses_every_protocol_refuses_in_words_of_its_own() {
     let send = "Action=SendMessage&QueueUrl=/000000000000/q&MessageBody=1";
     assert!(sqs_asked(sqs, "", send).starts_with("HTTP/1.1 200 "));
 
-    // Of what matches a pattern, a member of a group is told of what it may know of.
-    let created = http(admin, "POST", "/v1/streams", &format!("{{\"name\":\"{HIDDEN}\"}}"));
-    assert!(created.starts_with("HTTP/1.1 200 "), "{created}");
-    let joins = ConsumerGroupHeartbeatRequest {
-        group_id: "g".to_owned(),
-        member_id: "a".to_owned(),
-        rebalance_timeout_ms: 60_000,
-        subscribed_topic_regex: Some(".*".to_owned()),
-        topic_partitions: Some(vec![]),
-        ..Default::default()
-    };
-    let told = kafka(&mut socket, 1, &joins);
-    assert_eq!((told.error_code, told.assignment.map(|told| told.topic_partitions.len())), (0, Some(1)));
-    let leaves = ConsumerGroupHeartbeatRequest { member_epoch: -1, ..joins };
-    assert_eq!(kafka(&mut socket, 1, &leaves).error_code, 0);
+    a_pattern_shows_what_may_be_known(admin, &mut socket);
 
     door.shut.store(true, Ordering::Relaxed);
 
@@ -189,46 +257,10 @@ fn whom_the_authorizer_refuses_every_protocol_refuses_in_words_of_its_own() {
         assert!(!matches!(connected, Ok(_) | Err(ConnectError::Timeout { .. })), "{address}");
     }
 
-    let data = PartitionProduceData { index: 0, ..Default::default() };
-    let data = TopicProduceData { name: "s".to_owned(), partition_data: vec![data], ..Default::default() };
-    let produce =
-        ProduceRequest { acks: -1, timeout_ms: 1_000, topic_data: vec![data], ..Default::default() };
-    let created = CreatableTopic {
-        name: "t".to_owned(),
-        num_partitions: 1,
-        replication_factor: 1,
-        ..Default::default()
-    };
-    let create = CreateTopicsRequest { topics: vec![created], timeout_ms: 1_000, ..Default::default() };
-    let find = FindCoordinatorRequest { coordinator_keys: vec!["g".to_owned()], ..Default::default() };
-    let beat = HeartbeatRequest { group_id: "g".to_owned(), ..Default::default() };
-    let refused = [
-        (
-            kafka(&mut socket, 9, &produce).responses[0].partition_responses[0].error_code,
-            KafkaError::TopicAuthorizationFailed,
-        ),
-        (kafka(&mut socket, 9, &metadata).topics[0].error_code, KafkaError::TopicAuthorizationFailed),
-        (kafka(&mut socket, 5, &create).topics[0].error_code, KafkaError::TopicAuthorizationFailed),
-        (kafka(&mut socket, 4, &find).coordinators[0].error_code, KafkaError::GroupAuthorizationFailed),
-        (kafka(&mut socket, 4, &beat).error_code, KafkaError::GroupAuthorizationFailed),
-        (
-            kafka(&mut socket, 0, &DescribeClusterRequest::default()).error_code,
-            KafkaError::ClusterAuthorizationFailed,
-        ),
-    ];
-    for (answered, expected) in refused {
-        assert_eq!(answered, expected.number(), "{expected:?}");
-    }
-    let all = kafka(&mut socket, 9, &MetadataRequest::default());
-    assert!(all.topics.is_empty(), "{all:?}");
+    kafka_refuses(&mut socket, &metadata);
 
     let receive = "{\"QueueUrl\":\"/000000000000/q\"}";
-    let answer = sqs_asked(sqs, "ReceiveMessage", receive);
-    let is_denied = answer.starts_with("HTTP/1.1 400 ") && answer.contains("#AccessDeniedException");
-    assert!(is_denied && answer.contains(WHY), "{answer}");
-    let answer = sqs_asked(sqs, "", send);
-    let is_denied = answer.starts_with("HTTP/1.1 403 ") && answer.contains("<Code>AccessDenied</Code>");
-    assert!(is_denied && answer.contains(WHY), "{answer}");
+    sqs_denies(sqs, receive, send);
 
     let published = runtime.block_on(publisher.publish(&stream, &content, None)).unwrap_err();
     let PublishError::Refused { reason, text, .. } = published else { panic!("{published}") };
@@ -243,21 +275,7 @@ fn whom_the_authorizer_refuses_every_protocol_refuses_in_words_of_its_own() {
     let received = sqs_asked(sqs, "ReceiveMessage", receive);
     assert_eq!(received.matches("\"MessageId\"").count(), 1, "{received}");
     let asked = door.asked.lock().unwrap().clone();
-    for (protocol, operation, resource) in [
-        (Protocol::Call, "append", Resource::Node),
-        (Protocol::Cell, "read", Resource::Node),
-        (Protocol::Http, "GET", Resource::Path("/v1/streams")),
-        (Protocol::Kafka, "Produce", Resource::Stream("s")),
-        (Protocol::Kafka, "Heartbeat", Resource::Group("g")),
-        (Protocol::Broadcast, "connect", Resource::Node),
-        (Protocol::Sqs, "ReceiveMessage", Resource::Node),
-        (Protocol::Sqs, "CreateQueue", Resource::Queue("000000000000/q")),
-        (Protocol::Sqs, "SendMessage", Resource::Queue("000000000000/q")),
-        (Protocol::Broadcast, "publish", Resource::Broadcast(stream.as_str())),
-    ] {
-        let question = format!("{protocol:?} {operation} {resource:?}");
-        assert!(asked.contains(&question), "{question} among {asked:#?}");
-    }
+    every_protocol_asked(&asked, stream.as_str());
     drop(publisher);
     runtime.block_on(node.stop()).unwrap();
 }

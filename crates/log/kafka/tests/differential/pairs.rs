@@ -179,14 +179,25 @@ pub fn pairs(session: &mut Session) {
         let two = session.ask("two joins alone again", version, &again(&two)).expect("an answer");
         session.ask("two assigns itself all again", up_to(5), &sync(group, &two, &[(&two, "all")]));
 
-        // The leader leaves while one waits for it.
-        comes(session, &mut other, version, &patient(group, ""));
-        wait_for_state(session, group, "PreparingRebalance", 2);
-        session.ask("two leaves while four waits", up_to(5), &leave(group, &[(&two.member_id, None)]));
-        let four = session.end::<JoinGroupRequest>("four leads", version, &mut other);
-        session.ask("four leaves", up_to(5), &leave(group, &[(&four.member_id, None)]));
-        session.ask("nobody is left", up_to(6), &describe(group));
+        leader_leaves(session, &mut other, version, group, &two);
     }
+}
+
+/// The leader leaves while one waits for it.
+fn leader_leaves(
+    session: &mut Session,
+    other: &mut Session,
+    version: i16,
+    group: &str,
+    two: &JoinGroupResponse,
+) {
+    let up_to = |max: i16| version.min(max);
+    comes(session, other, version, &patient(group, ""));
+    wait_for_state(session, group, "PreparingRebalance", 2);
+    session.ask("two leaves while four waits", up_to(5), &leave(group, &[(&two.member_id, None)]));
+    let four = session.end::<JoinGroupRequest>("four leads", version, other);
+    session.ask("four leaves", up_to(5), &leave(group, &[(&four.member_id, None)]));
+    session.ask("nobody is left", up_to(6), &describe(group));
 }
 
 /// Two static members, whose places others take under their names.

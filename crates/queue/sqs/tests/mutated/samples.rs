@@ -67,6 +67,29 @@ fn in_the_address(path: &str, form: &str) -> Sample {
     Sample { method: "GET", address, headers: vec![("host", b"h".to_vec())], body: Vec::new() }
 }
 
+/// Requests of the Query protocol: a path, and the form that is its body.
+fn forms(deleted: &str, changed: &str) -> Vec<(&'static str, String)> {
+    let in_full = "/000000000000/full";
+    let in_source = "/000000000000/source";
+    vec![
+        ("/", "Action=CreateQueue&QueueName=made&Attribute.1.Name=DelaySeconds&Attribute.1.Value=1&Tag.1.Key=k&Tag.1.Value=v".to_owned()),
+        ("/", "Action=ListQueues&QueueNamePrefix=s&MaxResults=2".to_owned()),
+        ("/", "Action=GetQueueUrl&QueueName=full".to_owned()),
+        ("/", "Action=GetCallerIdentity&Version=2011-06-15".to_owned()),
+        (in_full, "Action=GetQueueAttributes&AttributeName.1=All".to_owned()),
+        (in_full, "Action=ReceiveMessage&MaxNumberOfMessages=2&VisibilityTimeout=0&AttributeName.1=All&MessageAttributeName.1=All".to_owned()),
+        (in_full, format!("Action=DeleteMessage&ReceiptHandle={deleted}")),
+        (in_full, format!("Action=ChangeMessageVisibility&ReceiptHandle={changed}&VisibilityTimeout=30")),
+        (in_source, "Action=SendMessage&MessageBody=m%20%C3%A9&MessageAttribute.1.Name=n&MessageAttribute.1.Value.DataType=Number\
+            &MessageAttribute.1.Value.StringValue=1&DelaySeconds=1".to_owned()),
+        (in_source, "Action=SendMessageBatch&SendMessageBatchRequestEntry.1.Id=a&SendMessageBatchRequestEntry.1.MessageBody=m\
+            &SendMessageBatchRequestEntry.2.Id=b&SendMessageBatchRequestEntry.2.MessageBody=m".to_owned()),
+        (in_source, "Action=SetQueueAttributes&Attribute.1.Name=VisibilityTimeout&Attribute.1.Value=5".to_owned()),
+        (in_source, "Action=AddPermission&Label=l2&AWSAccountId.1=111111111111&ActionName.1=SendMessage".to_owned()),
+        (in_source, "Action=TagQueue&Tag.1.Key=k&Tag.1.Value=v".to_owned()),
+    ]
+}
+
 /// One of each action in each form, for queues that it makes with `done`.
 pub fn samples(done: impl Fn(&str, Value) -> Value) -> Vec<Sample> {
     let fifo = json!({"FifoQueue": "true", "ContentBasedDeduplication": "true"});
@@ -160,25 +183,7 @@ pub fn samples(done: impl Fn(&str, Value) -> Value) -> Vec<Sample> {
         ("TagQueue", json!({"QueueUrl": source, "Tags": {"tailwater-order-hint": "3", "k": "v"}})),
         ("UntagQueue", json!({"QueueUrl": source, "TagKeys": ["k"]})),
     ];
-    let in_full = "/000000000000/full";
-    let in_source = "/000000000000/source";
-    let forms = [
-        ("/", "Action=CreateQueue&QueueName=made&Attribute.1.Name=DelaySeconds&Attribute.1.Value=1&Tag.1.Key=k&Tag.1.Value=v".to_owned()),
-        ("/", "Action=ListQueues&QueueNamePrefix=s&MaxResults=2".to_owned()),
-        ("/", "Action=GetQueueUrl&QueueName=full".to_owned()),
-        ("/", "Action=GetCallerIdentity&Version=2011-06-15".to_owned()),
-        (in_full, "Action=GetQueueAttributes&AttributeName.1=All".to_owned()),
-        (in_full, "Action=ReceiveMessage&MaxNumberOfMessages=2&VisibilityTimeout=0&AttributeName.1=All&MessageAttributeName.1=All".to_owned()),
-        (in_full, format!("Action=DeleteMessage&ReceiptHandle={deleted}")),
-        (in_full, format!("Action=ChangeMessageVisibility&ReceiptHandle={changed}&VisibilityTimeout=30")),
-        (in_source, "Action=SendMessage&MessageBody=m%20%C3%A9&MessageAttribute.1.Name=n&MessageAttribute.1.Value.DataType=Number\
-            &MessageAttribute.1.Value.StringValue=1&DelaySeconds=1".to_owned()),
-        (in_source, "Action=SendMessageBatch&SendMessageBatchRequestEntry.1.Id=a&SendMessageBatchRequestEntry.1.MessageBody=m\
-            &SendMessageBatchRequestEntry.2.Id=b&SendMessageBatchRequestEntry.2.MessageBody=m".to_owned()),
-        (in_source, "Action=SetQueueAttributes&Attribute.1.Name=VisibilityTimeout&Attribute.1.Value=5".to_owned()),
-        (in_source, "Action=AddPermission&Label=l2&AWSAccountId.1=111111111111&ActionName.1=SendMessage".to_owned()),
-        (in_source, "Action=TagQueue&Tag.1.Key=k&Tag.1.Value=v".to_owned()),
-    ];
+    let forms = forms(&deleted, &changed);
     let mut all: Vec<Sample> =
         requests.iter().map(|(action, parameters)| in_json(action, parameters)).collect();
     all.extend(forms.iter().map(|(path, form)| in_a_form(path, form)));

@@ -4,7 +4,8 @@
 //! key of a cell        value, in JSON
 //! 0                    [`GroupState`], and the version that every change of the group compares
 //! 1, sequence          [`GroupSlot`]: a message                          big-endian: by key is by sequence
-//! 2, 16 bytes          [`GroupSeen`]: a deduplication id, for 5 minutes, or what came from another queue, for as long as messages are kept
+//! 2, 16 bytes          [`GroupSeen`]: a deduplication id, for 5 minutes, or what came from another queue,
+//!                      for as long as messages are kept
 //! ```
 //!
 //! Everything that is invisible because it was received is among the first [`BATCH_MAX`] messages: nothing after an
