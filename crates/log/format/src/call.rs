@@ -22,7 +22,7 @@
 //! | 7 `Locate` | [`Locate`] | [`Location`] |
 //! | 8 `InitProducer` | [`InitProducer`] | [`ProducerInfo`] |
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use prost::Message;
 use uuid::Uuid;
 
@@ -354,6 +354,41 @@ pub struct Append {
     /// is refused. Otherwise transaction ids are the running maximum of the timestamps.
     #[prost(bool, tag = "3")]
     pub explicit_transaction_ids: bool,
+}
+
+impl Append {
+    /// The bytes that [`encode_call`] makes, in pieces: the batches among them are the items' own memory.
+    pub fn to_pieces(&self) -> Vec<Bytes> {
+        use prost::encoding::{WireType, bool, bytes, encode_key, encode_varint, uint32};
+
+        let (mut pieces, mut between) = (Vec::with_capacity(2 * self.items.len() + 1), BytesMut::new());
+        if !self.stream.is_empty() {
+            bytes::encode(1, &self.stream, &mut between);
+        }
+        for item in &self.items {
+            encode_key(2, WireType::LengthDelimited, &mut between);
+            encode_varint(item.encoded_len() as u64, &mut between);
+            if item.shard != 0 {
+                uint32::encode(1, &item.shard, &mut between);
+            }
+            if !item.batches.is_empty() {
+                encode_key(2, WireType::LengthDelimited, &mut between);
+                encode_varint(item.batches.len() as u64, &mut between);
+                pieces.push(between.split().freeze());
+                pieces.push(item.batches.clone());
+            }
+            if let Some(term) = &item.expected_term {
+                uint32::encode(3, term, &mut between);
+            }
+        }
+        if self.explicit_transaction_ids {
+            bool::encode(3, &self.explicit_transaction_ids, &mut between);
+        }
+        if !between.is_empty() {
+            pieces.push(between.freeze());
+        }
+        pieces
+    }
 }
 
 /// Record batches for one shard.

@@ -50,14 +50,24 @@ impl Node {
         method: Method,
         request: &Q,
     ) -> Result<A, Error> {
-        let answer = self.call_bytes(method, encode_call(request)).await?;
+        let answer = self.call_bytes(method, vec![encode_call(request)]).await?;
         Ok(decode_call(answer)?)
     }
 
+    /// The same for a request in pieces, which are sent from where they are.
+    pub(crate) async fn call_with_pieces<A: CallMessage>(
+        &self,
+        method: Method,
+        pieces: Vec<Bytes>,
+    ) -> Result<A, Error> {
+        Ok(decode_call(self.call_bytes(method, pieces).await?)?)
+    }
+
     /// The same, where the answer is no message.
-    pub(crate) async fn call_bytes(&self, method: Method, payload: Bytes) -> Result<Bytes, Error> {
+    pub(crate) async fn call_bytes(&self, method: Method, pieces: Vec<Bytes>) -> Result<Bytes, Error> {
         let connection = self.connection().await?;
-        let answer = self.env.timeout(CALL_DEADLINE, connection.call(method.number(), payload)).await;
+        let called = connection.call_with_pieces(method.number(), pieces);
+        let answer = self.env.timeout(CALL_DEADLINE, called).await;
         match answer {
             None => {
                 // Its network may be gone without a word. Others that wait for an answer keep it.

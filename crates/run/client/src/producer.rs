@@ -285,7 +285,7 @@ fn append(
             .map(|batch| AppendItem { shard: batch.shard, batches: batch.bytes.clone(), expected_term: None })
             .collect();
         let append = Append { stream, items, explicit_transaction_ids };
-        let result = node.call(Method::Append, &append).await;
+        let result = node.call_with_pieces(Method::Append, append.to_pieces()).await;
         (batches, result)
     }
     .boxed()

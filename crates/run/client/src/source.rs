@@ -59,7 +59,7 @@ impl DurableSource for NodeSource {
     ) -> BoxFuture<'_, Result<Bytes, SourceError>> {
         Box::pin(async move {
             let request = ReadDurable { segment: Some(SegmentRef::from(segment)), position: from.0, len };
-            match self.node.call_bytes(Method::ReadDurable, encode_call(&request)).await {
+            match self.node.call_bytes(Method::ReadDurable, vec![encode_call(&request)]).await {
                 Ok(bytes) => Ok(bytes),
                 Err(Error::Refused(refusal)) if is_missing(refusal.code) => {
                     // Removed, most likely; the segments that are left say so.

@@ -34,10 +34,12 @@ pub struct RecordTooLarge {
     pub batch_bytes: usize,
 }
 
-/// Makes one batch after the other, reusing its buffers.
+/// Makes one batch after the other. What is not compressed is handed over as it was gathered; otherwise the memory it was
+/// gathered in is used again.
 #[derive(Debug, Default)]
 pub struct BatchBuilder {
-    records: Vec<u8>,
+    /// Room for the batch's header, and its records behind it; empty before the first record.
+    batch: Vec<u8>,
     record_count: u32,
     base_timestamp_ms: i64,
     max_timestamp_ms: i64,
@@ -86,7 +88,11 @@ impl BatchBuilder {
         }
         self.max_timestamp_ms = self.max_timestamp_ms.max(timestamp_ms);
         self.record_count += 1;
-        let out = &mut self.records;
+        let out = &mut self.batch;
+        if out.is_empty() {
+            out.reserve(BATCH_HEADER_BYTES + record_bytes);
+            out.resize(BATCH_HEADER_BYTES, 0);
+        }
         let start = out.len();
         out.reserve(record_bytes);
         varint::put(out, body_len as i64);
@@ -106,12 +112,12 @@ impl BatchBuilder {
 
     /// Length of the batch so far in bytes, before compression.
     pub fn len(&self) -> usize {
-        BATCH_HEADER_BYTES + self.records.len()
+        self.batch.len().max(BATCH_HEADER_BYTES)
     }
 
     /// Memory that is kept for records, in bytes, whether there are any or not.
     pub fn memory(&self) -> usize {
-        self.records.capacity()
+        self.batch.capacity()
     }
 
     /// Whether there is no record.
@@ -145,10 +151,19 @@ impl BatchBuilder {
     /// If there is no record: an empty batch is not taken by anyone.
     pub fn finish(&mut self, codec: Codec) -> Bytes {
         assert!(self.record_count > 0, "a batch has at least one record");
-        let room = if codec == Codec::None { self.len() } else { BATCH_HEADER_BYTES + self.len() / 2 };
-        let mut batch = Vec::with_capacity(room);
-        batch.resize(BATCH_HEADER_BYTES, 0);
-        self.compressor.compress(codec, &self.records, &mut batch);
+        let mut batch = match codec {
+            // The next batch is likely to be as long: growing by and by would copy it several times.
+            Codec::None => {
+                let room = Vec::with_capacity(self.batch.len());
+                std::mem::replace(&mut self.batch, room)
+            }
+            codec => {
+                let mut batch = Vec::with_capacity(BATCH_HEADER_BYTES + self.len() / 2);
+                batch.resize(BATCH_HEADER_BYTES, 0);
+                self.compressor.compress(codec, &self.batch[BATCH_HEADER_BYTES..], &mut batch);
+                batch
+            }
+        };
 
         let transactional = if self.transactional { TRANSACTIONAL } else { 0 };
         let none = Producer { id: -1, epoch: -1, base_sequence: -1 };
@@ -174,7 +189,7 @@ impl BatchBuilder {
 
     /// Drops what was appended.
     pub fn clear(&mut self) {
-        self.records.clear();
+        self.batch.clear();
         self.record_count = 0;
         self.producer = None;
         self.transactional = false;

@@ -148,3 +148,28 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn an_append_in_pieces_is_the_same_bytes_and_its_batches_are_not_copied() {
+    let item = |shard, batches: &'static [u8], expected_term| AppendItem {
+        shard,
+        batches: Bytes::from_static(batches),
+        expected_term,
+    };
+    let items = [
+        item(0, b"", None),
+        item(7, b"one batch", Some(0)),
+        item(300, b"another", Some(9)),
+        item(1, b"x", None),
+    ];
+    for count in 0..=items.len() {
+        for (stream, explicit_transaction_ids) in [(Bytes::new(), false), (stream_to_wire(stream()), true)] {
+            let append = Append { stream, items: items[..count].to_vec(), explicit_transaction_ids };
+            let pieces = append.to_pieces();
+            assert_eq!(pieces.concat(), encode_call(&append), "{append:?}");
+            for item in append.items.iter().filter(|item| !item.batches.is_empty()) {
+                assert!(pieces.iter().any(|piece| piece.as_ptr() == item.batches.as_ptr()), "{item:?}");
+            }
+        }
+    }
+}
