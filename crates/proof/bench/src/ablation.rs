@@ -31,7 +31,7 @@ pub struct Args {
     /// How many consumers.
     #[arg(long, default_value_t = 100)]
     consumers: usize,
-    /// How they read while there is a cell.
+    /// How consumers read while there is a cell.
     #[arg(long, value_enum, default_value_t = TransportFlag::Shm)]
     transport: TransportFlag,
     /// What is appended, in Mbit/s of messages.
@@ -46,7 +46,7 @@ pub struct Args {
     /// Seconds of each phase.
     #[arg(long, default_value_t = 10.0, value_name = "SECONDS")]
     phase_s: f64,
-    /// Draw it.
+    /// Draw the phases into this file, as an SVG.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
     #[command(flatten)]

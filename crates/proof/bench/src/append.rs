@@ -23,22 +23,22 @@ pub struct Args {
     /// Bytes of each record.
     #[arg(long, default_value_t = 128, value_name = "BYTES")]
     record_bytes: usize,
-    /// Records that wait for their acknowledgement, at any moment.
+    /// Records that wait for their acknowledgement at any moment.
     #[arg(long, default_value_t = 4_096, value_name = "RECORDS")]
     in_flight: usize,
     /// Shards of the stream.
     #[arg(long, default_value_t = 1)]
     shards: u32,
-    /// Which shard the next records go to.
+    /// To which shard the next records go.
     #[arg(long, value_enum, default_value_t = Spread::RoundRobin)]
     spread: Spread,
     /// Seconds that are measured.
     #[arg(long, default_value_t = 15.0, value_name = "SECONDS")]
     duration_s: f64,
-    /// Seconds before, which do not count.
+    /// Seconds of warm-up, which do not count.
     #[arg(long, default_value_t = 2.0, value_name = "SECONDS")]
     warmup_s: f64,
-    /// When the node writes what was appended: at once, or every so many milliseconds.
+    /// When the node writes what was appended: at once, or every MS milliseconds.
     #[arg(long, default_value = "immediate", value_name = "immediate|MS")]
     flush: String,
     /// Bytes of records in one batch.

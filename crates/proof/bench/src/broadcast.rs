@@ -17,7 +17,7 @@ pub use members::{MembersConfig, be_members};
 /// Which figure.
 #[derive(Subcommand)]
 pub enum Command {
-    /// Throughput of proxies, one a region, each a process: events published, and heard in every region.
+    /// Throughput of proxies, a process for each region: events are published, and heard in every region.
     #[command(name = "4")]
     Proxies(proxies::Args),
     /// Garbage collection: how often keys are invalidated by the time since they were added.
@@ -29,7 +29,7 @@ pub enum Command {
     /// Garbage collection: events that are kept, with 100,000 keys from the start.
     #[command(name = "10b")]
     Finite(collection::KeptArgs),
-    /// What an event costs a proxy that collects by key, with few events stored and with many.
+    /// What an event that collects by key costs a proxy, with few events stored and with many.
     Keys(keys::Args),
     /// Throughput by fan-out and shuffle time, in simulated regions.
     #[command(name = "5b")]
@@ -37,12 +37,12 @@ pub enum Command {
     /// Delay and throughput as load grows, by fan-out, in simulated regions.
     #[command(name = "6")]
     Load(region_sim::figures::Args),
-    /// The link between two simulated regions is cut and healed.
+    /// Throughput while the link between two simulated regions is cut and healed.
     #[command(name = "7")]
     Cut(region_sim::figures::Args),
     /// One region on real connections: listeners that share events with each other, in processes of up to 500.
     Members(members::Args),
-    /// Replicas of one region's chain that are killed in turn, head, middle and tail, under load: nothing may be lost.
+    /// Loss and pauses while the replicas of one region's chain are killed in turn under load. Nothing may be lost.
     Kills(kills::Args),
     /// Ten simulated regions of ten thousand clients.
     Many(region_sim::figures::Args),

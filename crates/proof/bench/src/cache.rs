@@ -32,13 +32,13 @@ pub struct Args {
     /// Bytes of each value.
     #[arg(long, default_value_t = 4_096, value_name = "BYTES")]
     value_bytes: usize,
-    /// How many values there are; more than the processor caches hold.
+    /// How many values there are. They should be more than the processor's caches hold.
     #[arg(long, default_value_t = 65_536)]
     values: usize,
     /// Seconds for each figure.
     #[arg(long, default_value_t = 2.0, value_name = "SECONDS")]
     duration_s: f64,
-    /// Only one way of reading.
+    /// Measure only this way of reading.
     #[arg(long, value_enum)]
     transport: Option<TransportFlag>,
     /// Leave memcached out, although it is installed.

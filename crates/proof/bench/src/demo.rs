@@ -26,25 +26,25 @@ use crate::text::Text;
 /// Flags of `demo`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Append the lines of this file, again and again, and not the text that this machine has.
+    /// Append the lines of this file, again and again. By default the lines are of text that this machine has.
     #[arg(long, env = "INPUT", value_name = "FILE")]
     input: Option<String>,
-    /// How many consumers; each reads everything.
+    /// How many consumers there are. Each reads everything.
     #[arg(long, default_value_t = 1_000)]
     consumers: usize,
-    /// Processes that they are spread over.
+    /// Processes over which the consumers are spread.
     #[arg(long, default_value_t = 4)]
     processes: usize,
     /// Shards of the stream.
     #[arg(long, default_value_t = 4)]
     shards: u32,
-    /// Lines appended per second.
+    /// Lines that are appended in a second.
     #[arg(long, default_value_t = 5_000.0, value_name = "LINES")]
     rate: f64,
     /// How long to append, in seconds.
     #[arg(long, default_value_t = 25.0)]
     seconds: f64,
-    /// Where to put the data; a directory on a disk, in which one is made and removed again.
+    /// Where to put the data: a directory on a disk. A directory is made in it, and removed again.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Leave the directory, with the logs of all processes.

@@ -32,20 +32,20 @@ pub struct Args {
     /// How many consumers.
     #[arg(long, default_value_t = 100)]
     consumers: usize,
-    /// Most consumers in one process, at most 500; the number of processes follows.
+    /// The most consumers in one process, up to 500. The number of processes follows.
     #[arg(long, default_value_t = CONSUMERS_PER_PROCESS)]
     per_process: usize,
-    /// How many processes the consumers are spread over, whatever their number; at most 500 in one.
+    /// How many processes the consumers are spread over, whatever their number. At most 500 are in one process.
     #[arg(long, value_name = "PROCESSES", conflicts_with = "per_process")]
     processes: Option<usize>,
-    /// Stop one consumer (SIGSTOP), which has a process to itself, for so many seconds of the measured time, and tell
-    /// what the others noticed and how it caught up.
+    /// Stop one consumer (SIGSTOP) for SECONDS seconds of the measured time. It has a process to itself. The report
+    /// says what the others noticed and how it caught up.
     #[arg(long, value_name = "SECONDS", conflicts_with = "start")]
     stop_one: Option<f64>,
-    /// How they read.
+    /// How consumers read.
     #[arg(long, value_enum, default_value_t = TransportFlag::Shm)]
     transport: TransportFlag,
-    /// A connection to everything for each consumer; otherwise the consumers of a process share its reader.
+    /// Give each consumer a connection to everything. Otherwise the consumers of a process share its reader.
     #[arg(long)]
     connection_each: bool,
     /// What is appended, in Mbit/s of messages.
@@ -57,54 +57,54 @@ pub struct Args {
     /// Shards of the stream.
     #[arg(long, default_value_t = 1)]
     shards: u32,
-    /// How many shards each consumer reads; all of them if not given.
+    /// How many shards each consumer reads. By default all shards.
     #[arg(long, value_name = "SHARDS")]
     shards_per_consumer: Option<u32>,
-    /// Each process has consumers of all shards; otherwise those of the same shards are in the same process, as far as
-    /// that goes.
+    /// Give each process consumers of all shards. Otherwise consumers of the same shards are in the same process, as
+    /// far as possible.
     #[arg(long)]
     apart: bool,
     /// Seconds that are measured.
     #[arg(long, default_value_t = 15.0, value_name = "SECONDS")]
     duration_s: f64,
-    /// Seconds before, which do not count; 3 if not given, and 10 where consumers are crowded.
+    /// Seconds of warm-up, which do not count. By default 3, and 10 where consumers are crowded.
     #[arg(long, value_name = "SECONDS")]
     warmup_s: Option<f64>,
-    /// When the node writes what was appended: at once, or every so many milliseconds.
+    /// When the node writes what was appended: at once, or every MS milliseconds.
     #[arg(long, default_value = "immediate", value_name = "immediate|MS")]
     flush: String,
-    /// Consumers are there before the producer (smooth), or all start at once beside a running one.
+    /// When consumers start: before the producer, or all at once beside a running producer.
     #[arg(long, value_enum, default_value_t = FanoutStart::Smooth)]
     start: FanoutStart,
-    /// Whether each consumer computes each record's checksum, or the first one in a process that reads it; if not given
-    /// each consumer, but where they are crowded: where those that share a reader are given 250,000 records/s all in
-    /// all.
+    /// Who computes a record's checksum: each consumer, or the first one in a process that reads it. By default each
+    /// consumer, and the first one where consumers are crowded. They are crowded where those that share a reader are
+    /// given 250,000 records/s all in all.
     #[arg(long, value_enum)]
     validate: Option<Validate>,
-    /// Which shard the next records go to.
+    /// To which shard the next records go.
     #[arg(long, value_enum, default_value_t = Spread::RoundRobin)]
     spread: Spread,
     /// How long the producer's batches wait for more, in microseconds.
     #[arg(long, default_value_t = 0, value_name = "US")]
     linger_us: u64,
-    /// How often the producer sends what is due, in microseconds; 1,000 if not given; where consumers are crowded, as
-    /// often as each shard is given 8 records, every 5,000 to 30,000.
+    /// How often the producer sends what is due, in microseconds. By default 1,000. Where consumers are crowded it is
+    /// as often as each shard is given 8 records, from 5,000 to 30,000.
     #[arg(long, value_name = "US", value_parser = clap::value_parser!(u64).range(1..))]
     every_us: Option<u64>,
-    /// A reader asks for lengths not more often than this, in microseconds, rounded up to the next tick of a
-    /// millisecond; 0 is at every wake-up. If not given, 250 for readers of 50 consumers or more, 5,000 where they are
-    /// crowded, and 0 for others.
+    /// The least time between two looks of a reader for lengths, in microseconds, rounded up to the next tick of a
+    /// millisecond. 0 is a look at every wake-up. By default 250 for readers of 50 consumers or more, 5,000 where
+    /// consumers are crowded, and 0 for others.
     #[arg(long, value_name = "US")]
     lengths_every_us: Option<u64>,
-    /// How fast a backlog shrinks: most bytes per second of each shard beyond what is written meanwhile; the client
-    /// library's default if not given.
+    /// How fast a backlog shrinks: most bytes a second of each shard beyond what is written meanwhile. By default as in
+    /// the client library.
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
     catch_up_bytes_per_s: Option<u64>,
-    /// A process polls its consumers not more often than this, in microseconds; 0 is whenever something came. If not
-    /// given 0, and 5,000 where they are crowded.
+    /// The least time between two polls of a process's consumers, in microseconds. 0 is a poll whenever something came.
+    /// By default 0, and 5,000 where consumers are crowded.
     #[arg(long, value_name = "US")]
     poll_every_us: Option<u64>,
-    /// What a process keeps of each shard for consumers near the tail, in KiB; half a second's worth if not given.
+    /// What a process keeps of each shard for consumers near the tail, in KiB. By default half a second's worth.
     #[arg(long, value_name = "KIB")]
     window_kib: Option<usize>,
     /// Draw rates and delays over time as an SVG.
@@ -113,10 +113,11 @@ pub struct Args {
     /// Bytes of records in one batch.
     #[arg(long, default_value_t = 256 << 10, value_name = "BYTES")]
     batch_bytes: usize,
-    /// So many consumers more, which read all shards one-sidedly in processes of their own; with --protocol kafka.
+    /// With --protocol kafka: this many consumers besides, which read all shards one-sidedly in processes of their own.
     #[arg(long, default_value_t = 0, value_name = "CONSUMERS", conflicts_with = "stop_one")]
     one_sided: usize,
-    /// How many processes those are spread over; at most 500 in one, and as few as there have to be if not given.
+    /// How many processes the consumers of --one-sided are spread over, with at most 500 in one. By default as few as
+    /// there have to be.
     #[arg(long, value_name = "PROCESSES", requires = "one_sided")]
     one_sided_processes: Option<usize>,
     #[command(flatten)]

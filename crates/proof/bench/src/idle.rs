@@ -18,7 +18,7 @@ pub struct Args {
     /// How many consumers.
     #[arg(long, default_value_t = 10_000)]
     consumers: usize,
-    /// How they would read.
+    /// How the consumers would read.
     #[arg(long, value_enum, default_value_t = TransportFlag::Shm)]
     transport: TransportFlag,
     /// Shards of the stream.

@@ -55,15 +55,15 @@ use clap::Subcommand;
 /// What to measure.
 #[derive(Subcommand)]
 pub enum Command {
-    /// One producer, many consumers that each read and check everything they follow.
+    /// One producer, and many consumers. Each consumer reads and checks everything that it follows.
     Fanout(fanout::Args),
-    /// Durable appends with a fixed number in flight.
+    /// Durable appends, with a fixed number of records in flight.
     Append(append::Args),
     /// Reads and writes of a data cell.
     Cache(cache::Args),
-    /// The cells taken away one after the other: delay and durable reads over time.
+    /// Delay and durable reads over time, while the cells are taken away one after the other.
     Ablation(ablation::Args),
-    /// Consumers that wait while nothing happens: what they cost.
+    /// What consumers cost that wait while nothing happens.
     Idle(idle::Args),
     /// The experiments of the Sprinkler paper, by the numbers of its figures.
     #[command(subcommand)]

@@ -40,7 +40,7 @@ pub enum TransportFlag {
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MessageProtocol {
-    /// Our own: producers call the node, consumers read one-sidedly.
+    /// Tailwater's own: producers call the node, consumers read one-sidedly.
     Tailwater,
     /// Kafka's: producers and consumers ask a broker.
     Kafka,
@@ -60,9 +60,9 @@ pub enum Validate {
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Spread {
-    /// Every record to another shard than the one before.
+    /// Each record goes to another shard than the one before.
     RoundRobin,
-    /// All that is due at once to one shard, as Kafka's producer does it with records that have no key.
+    /// All that is due at once goes to one shard, as Kafka's producer does with records that have no key.
     Sticky,
 }
 

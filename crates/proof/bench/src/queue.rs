@@ -35,10 +35,10 @@ pub enum Command {
     /// Duplicates, order and loss while requests and answers are dropped, receivers quit and nodes are killed (figures
     /// 7, 8).
     Failures(Args),
-    /// Sends, receives and deletes in a closed loop, beside another server with `--endpoint`.
+    /// Sends, receives and deletes in a closed loop. `--endpoint` measures another server.
     Cycles(cycles::Args),
-    /// What a receive takes, and the node's memory, with many messages in a queue, and after many have passed through
-    /// one.
+    /// How long a receive takes, and the node's memory: with many messages in a queue, and after many have passed
+    /// through one.
     Depth(depth::Args),
     /// Response times of an account that keeps within its quota, alone and beside one that does not.
     Neighbours(neighbours::Args),
@@ -64,22 +64,23 @@ pub struct Args {
     /// Bytes of a body.
     #[arg(long, default_value_t = 2_048, value_name = "BYTES")]
     body_bytes: usize,
-    /// Pause between two sends of a sender, in milliseconds. `response` makes a run for each.
+    /// Pauses between two sends of a sender, in milliseconds. `response` makes a run for each.
     #[arg(long, value_delimiter = ',', default_value = "0", value_name = "MS")]
     send_pause_ms: Vec<u64>,
     /// How long a receiver works on a message, in milliseconds.
     #[arg(long, default_value_t = 0, value_name = "MS")]
     receive_pause_ms: u64,
-    /// `failures`: chances that a request, and that an answer, is dropped, and that a receiver quits; one run for each.
+    /// `failures`: chances that a request is dropped, that an answer is dropped, and that a receiver quits. There is
+    /// one run for each.
     #[arg(long, value_delimiter = ',', default_value = "0.0001,0.001,0.01,0.1", value_name = "P")]
     chance: Vec<f64>,
-    /// `failures`: mean time between kills of a node, in seconds; 0 kills none. Instead of the chances.
+    /// `failures`: mean time between kills of a node, in seconds, in place of the chances. 0 kills none.
     #[arg(long, default_value_t = 0.0, value_name = "SECONDS")]
     mttf_s: f64,
     /// `failures`: how long a killed node is away, in seconds.
     #[arg(long, default_value_t = 10.0, value_name = "SECONDS")]
     mttr_s: f64,
-    /// Where to draw it, as an SVG.
+    /// Draw the figure into this file, as an SVG.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
     /// Form of the output.

@@ -31,20 +31,20 @@ const STOP_DEADLINE: Duration = Duration::from_secs(10);
 /// Flags about the system under test.
 #[derive(clap::Args, Clone)]
 pub struct SystemArgs {
-    /// Copies of each cached value: r1 (in the node; the default with --protocol kafka) or r3.2 (three backend
-    /// processes for each cell; else the default).
+    /// Copies of each cached value: r1 (in the node) or r3.2 (three backend processes for each cell). By default r3.2,
+    /// and r1 with --protocol kafka.
     #[arg(long, value_enum)]
     cells: Option<CellProcesses>,
     /// Memory of each backend of the data cell, in MiB.
     #[arg(long, default_value_t = 512, value_name = "MIB")]
     cell_mib: u64,
-    /// Bytes of the stream's chunks; the stream's default if not given.
+    /// Bytes of the stream's chunks. By default the stream's default.
     #[arg(long, value_name = "BYTES")]
     chunk_bytes: Option<u32>,
-    /// Where to put the data; a directory on the disk to measure, in which one is made and removed again.
+    /// Where to put the data: a directory on the disk to measure. A directory is made in it, and removed again.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// More lines for the node's configuration file.
+    /// More lines of the node's configuration file.
     #[arg(long, hide = true, default_value = "")]
     node_config: String,
     /// Leave the directory, with the logs of all processes.

@@ -11,10 +11,10 @@ pub struct TargetArgs {
     /// What clients speak.
     #[arg(long, value_enum, default_value_t = MessageProtocol::Tailwater)]
     protocol: MessageProtocol,
-    /// Load this broker, and start no node; with --protocol kafka.
+    /// With --protocol kafka: load this broker, and start no node.
     #[arg(long, value_name = "HOST:PORT")]
     bootstrap: Option<String>,
-    /// The broker's process, whose CPU time is then told.
+    /// The broker's process. The report has its CPU time then.
     #[arg(long, value_name = "PID", requires = "bootstrap")]
     server_pid: Option<u32>,
     /// When the node acknowledges.

@@ -22,10 +22,10 @@ use settings::Parsed;
 struct Cli {
     #[command(flatten)]
     server: admin::Server,
-    /// Configuration file (TOML): a node's, with a section [client] for the other commands.
+    /// Configuration file (TOML) of a node. The other commands read its section [client].
     #[arg(long, global = true, env = "TAILWATER_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Print the configuration that would be used, as a file, and stop.
+    /// Print the configuration that would be used, in the form of a file, and stop.
     #[arg(long, global = true)]
     print_config: bool,
     #[command(subcommand)]
@@ -54,10 +54,11 @@ enum Command {
     /// Run a cache backend as a process of its own, or look after cells.
     #[command(subcommand)]
     Cache(commands::cache::Command),
-    /// Measure.
+    /// Measure Tailwater on this machine.
     #[command(subcommand)]
     Bench(tailwater_bench::Command),
-    /// Show the main job: a node with replicated cells, a producer, and a thousand verifying consumers.
+    /// Show Tailwater at work: a node with replicated cells, a producer, and a thousand consumers that verify what they
+    /// read.
     Demo(tailwater_bench::demo::Args),
     /// Check whether this machine suits a node, and say what to mend.
     Doctor(commands::doctor::Args),

@@ -46,10 +46,10 @@ pub struct KeptArgs {
 
 #[derive(clap::Args)]
 struct Common {
-    /// Of the generator.
+    /// Seed of the generator.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Draws the figure into this file.
+    /// Draw the figure into this file, as an SVG.
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
     /// Form of the output.

@@ -36,7 +36,7 @@ const REPLACED_MIN: u64 = 100_000;
 /// Flags of `bench broadcast keys`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Events that are stored, each with a key of its own; a proxy for each number.
+    /// Numbers of events that are stored, each with a key of its own. There is a proxy for each number.
     #[arg(long, value_delimiter = ',', default_values_t = [10_000, 10_000_000])]
     stored: Vec<u64>,
     /// How often each proxy has its turn.
@@ -45,7 +45,7 @@ pub struct Args {
     /// How long a turn is, in seconds.
     #[arg(long, default_value_t = 3)]
     duration_s: u64,
-    /// Drivers; each waits for a batch's answer before it publishes the next.
+    /// Drivers. Each waits for a batch's answer before it publishes the next batch.
     #[arg(long, default_value_t = 4)]
     drivers: u64,
     /// Events of a batch.

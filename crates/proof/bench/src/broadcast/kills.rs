@@ -52,7 +52,7 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Flags of `bench broadcast kills`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// How long to go on, in seconds; the turn of kills that is under way then is brought to its end.
+    /// How long to go on, in seconds. The turn of kills that is under way then is brought to its end.
     #[arg(long, default_value_t = 120)]
     duration_s: u64,
     /// Events a second, of all publishers together.
@@ -61,7 +61,7 @@ pub struct Args {
     /// Publishers, all in one stream.
     #[arg(long, default_value_t = 2)]
     publishers: u16,
-    /// Each event collects those more than so many before it, so that long runs need no more memory than short ones.
+    /// Each event collects the events that are more than this many before it. So long runs need no more memory than short ones.
     #[arg(long, default_value_t = 200_000)]
     keep_last: u64,
     /// What a replica does with an event before it counts as held: `memory`, `interval` or `fsync`.

@@ -41,7 +41,7 @@ pub struct Args {
     /// Listeners.
     #[arg(long, default_value_t = 1_000)]
     clients: usize,
-    /// Processes that they are spread over.
+    /// Processes over which the listeners are spread.
     #[arg(long, default_value_t = 2)]
     processes: usize,
     /// Events a second.
@@ -50,15 +50,15 @@ pub struct Args {
     /// How long to measure, in seconds.
     #[arg(long, default_value_t = 10)]
     duration_s: u64,
-    /// How long to run before, in seconds. In the first half of it the rate rises to what it will be, so that listeners
-    /// find each other before they have much to carry. If not given, 40 for 1,000 clients, as many for each of them
-    /// where they are more or fewer, and 3 at least.
+    /// How long to warm up, in seconds. In the first half the rate rises to what it will be, so that listeners find
+    /// each other before they have much to carry. By default 40 for 1,000 clients, in proportion for more or fewer, and
+    /// at least 3.
     #[arg(long)]
     warmup_s: Option<u64>,
     /// Bytes of an event, from 8.
     #[arg(long, default_value_t = 16)]
     event_bytes: usize,
-    /// Events that are due are published every so many microseconds.
+    /// How often due events are published, in microseconds.
     #[arg(long, default_value_t = 2_000)]
     every_us: u64,
     /// What the node does with an event before it is acknowledged: `memory`, `interval` or `fsync`.
@@ -83,22 +83,22 @@ impl Args {
 /// What a listener does; if nothing is said what the library does.
 #[derive(clap::Args, Clone, Debug, Serialize, Deserialize)]
 struct MembersProtocol {
-    /// Whether they do not share at all, and the node sends everything to each.
+    /// Do not share at all: the node sends everything to each listener.
     #[arg(long)]
     proxy_alone: bool,
-    /// Whether they connect through TCP, though they are on one host.
+    /// Connect through TCP, though all listeners are on one host.
     #[arg(long)]
     tcp: bool,
-    /// Members of a view at most.
+    /// Members of a view, at most.
     #[arg(long, default_value_t = RegionOptions::default().view_max)]
     view: usize,
     /// Members that are told of news between two shuffles.
     #[arg(long, default_value_t = RegionOptions::default().fanout)]
     fanout: usize,
-    /// Members that a listener feeds with what comes; 0 is the paper's protocol.
+    /// Members that a listener feeds with what comes. 0 is the paper's protocol.
     #[arg(long, default_value_t = RegionOptions::default().feeds)]
     feeds: usize,
-    /// Milliseconds after which others are told.
+    /// Milliseconds after which others are told of news.
     #[arg(long, default_value_t = RegionOptions::default().shuffle_ms)]
     shuffle_ms: u64,
     /// Milliseconds between two messages about news to one member at least.
@@ -107,16 +107,16 @@ struct MembersProtocol {
     /// Milliseconds between two exchanges of views.
     #[arg(long, default_value_t = RegionOptions::default().gossip_ms)]
     gossip_ms: u64,
-    /// Milliseconds after which a request is given up; the node is given four times as long.
+    /// Milliseconds after which a request is given up. The node is given four times as long.
     #[arg(long, default_value_t = RegionOptions::default().request_timeout_ms)]
     request_timeout_ms: u64,
-    /// KiB of events that are asked for at once.
+    /// KiB of events that a listener asks for at once.
     #[arg(long, default_value_t = RegionOptions::default().request_bytes >> 10)]
     request_kib: usize,
     /// KiB of events that a listener keeps for others.
     #[arg(long, default_value_t = RegionOptions::default().recv_bytes >> 10)]
     recv_kib: usize,
-    /// Connections that a listener makes, and as many that it takes: as many as fit, up to 64, if not given.
+    /// Connections that a listener makes, and as many that it takes. By default as many as fit, up to 64.
     #[arg(long)]
     links_max: Option<usize>,
 }

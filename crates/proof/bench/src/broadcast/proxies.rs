@@ -1,7 +1,7 @@
 //! Events that proxies carry among each other (figure 4): one proxy a region, each a process of its own, drivers
 //! that publish to each in a closed loop, and a listener in each region that gets everything.
 //!
-//! Every event is 10 bytes, numbered on its own, and collects all that are more than N before it. A listener
+//! Every event is 10 bytes, numbered on its own, and collects all that are more than this many before it. A listener
 //! checks of each event that it continues its stream and its driver, and reads when it was made.
 
 use std::collections::BTreeMap;
@@ -38,22 +38,23 @@ pub struct Args {
     /// How long to measure, in seconds.
     #[arg(long, default_value_t = 10)]
     duration_s: u64,
-    /// How long to run before, in seconds.
+    /// How long to warm up, in seconds.
     #[arg(long, default_value_t = 3)]
     warmup_s: u64,
-    /// Drivers for each proxy; each waits for a batch's answer before it publishes the next.
+    /// Drivers for each proxy. Each waits for a batch's answer before it publishes the next batch.
     #[arg(long, default_value_t = 4)]
     drivers: u16,
     /// Events of a batch.
     #[arg(long, default_value_t = 2000)]
     batch: u32,
-    /// Each event collects those more than so many before it: the paper's 100,000,000, but for memory.
+    /// Each event collects the events that are more than this many before it. The paper has 100,000,000, which takes much
+    /// memory.
     #[arg(long, default_value_t = 2_000_000)]
     keep_last: u64,
-    /// How a listener takes what comes: each event by `get_event`, or whole batches, whose events are read in place.
+    /// How a listener takes what comes: each event by `get_event`, or whole batches with their events in place.
     #[arg(long, value_enum, default_value_t = HearingReceive::GetEvent)]
     receive: HearingReceive,
-    /// Where the proxies keep events before they count as held: the paper's do in memory.
+    /// Where a proxy keeps an event before it counts it as held. The paper's proxies keep it in memory.
     #[arg(long, default_value = "memory", value_parser = ["memory", "interval", "fsync"])]
     durability: String,
     /// Form of the output.

@@ -25,7 +25,7 @@ use crate::stats::{Durations, PercentilesMs, round};
 pub struct Args {
     #[command(flatten)]
     store: StoreArgs,
-    /// A server that runs already, HOST:PORT, instead of a node of our own.
+    /// A server that runs already, HOST:PORT, in place of a node that is started.
     #[arg(long, value_name = "ADDRESS", requires = "server_pid")]
     endpoint: Option<SocketAddr>,
     /// The process of that server, for its CPU time.
@@ -34,13 +34,13 @@ pub struct Args {
     /// Workers, each with a connection of its own.
     #[arg(long, default_value_t = 16)]
     workers: usize,
-    /// Messages of a cycle: more than one are sent, received and deleted in batches.
+    /// Messages of a cycle. More than one are sent, received and deleted in batches.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=10))]
     batch: u64,
     /// Bytes of a body.
     #[arg(long, default_value_t = 2_048, value_name = "BYTES")]
     body_bytes: usize,
-    /// A FIFO queue, with so many groups.
+    /// Use a FIFO queue with this many groups.
     #[arg(long, value_name = "GROUPS", value_parser = clap::value_parser!(u64).range(1..))]
     fifo: Option<u64>,
     /// Messages that are in the queue from the beginning.
@@ -49,7 +49,7 @@ pub struct Args {
     /// How long to measure, in seconds.
     #[arg(long, default_value_t = 10)]
     duration_s: u64,
-    /// How long to run before, in seconds.
+    /// How long to warm up, in seconds.
     #[arg(long, default_value_t = 3)]
     warmup_s: u64,
     /// Form of the output.

@@ -22,13 +22,14 @@ use crate::stats::{Durations, PercentilesMs, round};
 pub struct Args {
     #[command(flatten)]
     store: StoreArgs,
-    /// Messages in the queue, ascending; it is measured at each.
+    /// Numbers of messages in the queue, ascending. There is a measurement at each.
     #[arg(long, value_delimiter = ',', default_value = "10000,100000,1000000")]
     depth: Vec<u64>,
-    /// Messages that have passed through another queue, ascending; at each it is measured in turn with a new one.
+    /// Numbers of messages that have passed through another queue, ascending. At each it is measured in turn with a new
+    /// queue.
     #[arg(long, value_delimiter = ',', default_value = "1000000")]
     passed: Vec<u64>,
-    /// Messages that are in that queue while others pass, and in the new one.
+    /// Messages that stand in the other queue while messages pass, and in the new queue.
     #[arg(long, default_value_t = 1_000, value_name = "MESSAGES")]
     standing: u64,
     /// Bytes of a body.
@@ -37,13 +38,13 @@ pub struct Args {
     /// Messages of a request.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=10))]
     batch: u64,
-    /// FIFO queues, with so many groups.
+    /// Use FIFO queues with this many groups.
     #[arg(long, value_name = "GROUPS", value_parser = clap::value_parser!(u64).range(1..))]
     fifo: Option<u64>,
     /// Connections that fill the queue, and that let messages pass.
     #[arg(long, default_value_t = 8)]
     workers: usize,
-    /// Receives that are measured each time, after a tenth as many that are not.
+    /// Receives that are measured each time. A tenth as many come before and are not measured.
     #[arg(long, default_value_t = 5_000)]
     receives: u64,
     /// Form of the output.

@@ -15,7 +15,7 @@ const START_DEADLINE: Duration = Duration::from_secs(60);
 /// Where the queues are.
 #[derive(clap::Args, Clone, Debug)]
 pub struct StoreArgs {
-    /// A node of the Cassandra that the queues are in, HOST:PORT; without it they are in the embedded store.
+    /// A node of Cassandra for the queues, HOST:PORT. By default queues are in the embedded store.
     #[arg(long, value_name = "ADDRESS")]
     pub cassandra: Option<String>,
     /// Copies of each row in Cassandra.
@@ -24,7 +24,7 @@ pub struct StoreArgs {
     /// Replicas that have to answer: one or quorum.
     #[arg(long, default_value = "quorum")]
     pub consistency: tailwater_queue::Consistency,
-    /// Nodes in front of Cassandra; the embedded store has one.
+    /// Nodes in front of Cassandra. The embedded store has one.
     #[arg(long, default_value_t = 3)]
     pub fronts: usize,
     /// Partitions over which a queue is spread in Cassandra.

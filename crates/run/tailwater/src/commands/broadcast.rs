@@ -18,16 +18,15 @@ use crate::output::{self, Format};
 pub enum Command {
     /// Publish the lines of a file, or of standard input, in a stream.
     Publish(publish::Args),
-    /// Write out the events of streams as they come, from a position on.
+    /// Write out the events of streams from a position on, as they come.
     Listen(listen::Args),
-    /// List streams: how far the node is in them, and what of them is kept.
+    /// List streams with how far the node is in each, and what it keeps of each.
     Streams {
         /// Form of the output.
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
         output: Format,
     },
-    /// Show the node's place in its region's chain, what it has of each region and how long that took, and its
-    /// counters.
+    /// Show the node's place in its region's chain, what it has of each region, how long that took, and its counters.
     Stats {
         /// Form of the output.
         #[arg(short, long, value_enum, default_value_t = Format::Table)]

@@ -22,7 +22,7 @@ use crate::output::{self, Format};
 pub enum Command {
     /// Run one cache backend as a process of its own.
     Serve {
-        /// Which cell it is for.
+        /// The cell of the backend.
         #[arg(long, value_enum)]
         cell: CellArg,
         /// Where clients on this host connect.
@@ -31,20 +31,20 @@ pub enum Command {
         /// Where clients on other hosts connect.
         #[arg(long, value_name = "IP:PORT", value_parser = super::address)]
         tcp: Option<SocketAddr>,
-        /// Memory for values; taken from shared memory at the start. The node's default if not given.
+        /// Memory for values, taken from shared memory at the start. By default as much as a node's own backend has.
         #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1 << 20..))]
         capacity_bytes: Option<u64>,
-        /// The size of values that its index is laid out for: of the data cell, the smallest chunks that many streams
-        /// have. The node's default if not given.
+        /// The size of values for which the index is laid out. For the data cell it is that of the smallest chunks that
+        /// many streams have. By default as a node's own backend.
         #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(512..=1 << 20))]
         value_bytes: Option<u64>,
-        /// How long a value is kept that is not written again. The node's default if not given.
+        /// How long a value is kept that is not written again. By default as in a node's own backend.
         #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1_000..))]
         ttl_ms: Option<u64>,
-        /// How full it may get before it evicts what was not written for longest, in percent.
+        /// How full the backend may get, in percent, before it evicts what was not written for longest.
         #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(1..=100))]
         eviction_percent: Option<u8>,
-        /// Threads that answer one-sided reads over TCP; 0 is one for each core but one.
+        /// Threads that answer one-sided reads over TCP. 0 is one for each core but one.
         #[arg(long, value_name = "N", default_value_t = 0)]
         engines: usize,
         /// Which log lines are written, as in `info,tailwater_cache=debug`.
@@ -57,9 +57,9 @@ pub enum Command {
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
         output: Format,
     },
-    /// Forget everything that a cell holds: readers take the durable way until it is warm again.
+    /// Forget everything that a cell holds. Readers read the durable layer until the cell is warm again.
     Clear {
-        /// Which cell.
+        /// The cell.
         #[arg(value_enum)]
         cell: CellArg,
     },

@@ -27,35 +27,36 @@ const RETRY_PAUSE: Duration = Duration::from_millis(200);
 pub struct Args {
     /// The stream.
     name: String,
-    /// Only this shard; may be given several times. All of them if not given.
+    /// Read only this shard. It may be given several times. By default all shards.
     #[arg(long)]
     shard: Vec<u32>,
-    /// Share the shards with the others in this group, and go on from what it committed; Kafka's clients may be in it
-    /// too. Where it committed nothing it begins at `--from`. Ends, on an interrupt, by leaving.
+    /// Be a member of this group: share the shards with its other members, and go on from what the group committed.
+    /// Kafka's clients may be members too. A shard without a commit begins at `--from`. On an interrupt the member
+    /// leaves and the command ends.
     #[arg(short, long, value_name = "NAME", conflicts_with_all = ["shard", "stats"])]
     group: Option<String>,
     /// Where to begin: start, end, OFFSET, -N (before the end), @TIME (ms since the epoch, or RFC 3339),
     /// dlsn:SEGMENT/ENTRY/SLOT or tx:N.
     #[arg(long, default_value = "start", allow_hyphen_values = true)]
     from: Start,
-    /// Go on with what is appended later (this is what happens by default).
+    /// Go on with what is appended later. This is the default.
     #[arg(short, long, conflicts_with = "exit_at_end")]
     follow: bool,
     /// Stop behind the records that are there at the start.
     #[arg(short, long)]
     exit_at_end: bool,
-    /// Stop after so many records.
+    /// Stop after this many records.
     #[arg(short = 'n', long, value_name = "N")]
     count: Option<u64>,
     /// How a record is written: %k key, %v value, %o offset, %s shard, %t timestamp in ms, %T the same in
     /// RFC 3339, %d DLSN, %h headers, %S stream, %% a percent sign; \n, \t and \\ as usual.
     #[arg(long, default_value = "%v\\n", value_parser = format::template)]
     format: Template,
-    /// With `json`, each record is a line.
+    /// Form of the output. With `json`, each record is a line.
     #[arg(short, long, value_enum, default_value_t = Format::Table)]
     output: Format,
-    /// Print to standard error every so many seconds, and at the end, how fast it reads and how far behind it is in
-    /// each shard, in records and in milliseconds.
+    /// Print to standard error, every SECONDS seconds and at the end, how fast records are read, and how far behind
+    /// each shard is in records and in milliseconds.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1",
         value_parser = clap::value_parser!(u32).range(1..=86_400))]
     stats: Option<u32>,

@@ -15,7 +15,7 @@ use crate::output::{self, Format};
 /// What to do with groups.
 #[derive(Subcommand)]
 pub enum Command {
-    /// List groups with their lag: records that are not consumed, and the age of the oldest of them.
+    /// List groups with their lag: the records that are not consumed, and the age of the oldest of these.
     Ls {
         #[command(flatten)]
         watch: Watch,
@@ -23,9 +23,9 @@ pub enum Command {
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
         output: Format,
     },
-    /// Show a group's members, its shards, and how far behind it is in each.
+    /// Show a group's members and shards, and how far behind the group is in each shard.
     Describe {
-        /// Its name.
+        /// The group's name.
         name: String,
         #[command(flatten)]
         watch: Watch,
@@ -33,16 +33,16 @@ pub enum Command {
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
         output: Format,
     },
-    /// Have a group without members go on from another position.
+    /// Let a group without members go on from another position.
     Reset {
-        /// The group; one that is not there is made.
+        /// The group's name. A group that does not exist is created.
         name: String,
         /// The record that is consumed next: start, end, OFFSET, -N (before the end), @TIME (ms since the epoch, or
         /// RFC 3339), dlsn:SEGMENT/ENTRY/SLOT or tx:N.
         #[arg(long, value_name = "POSITION", allow_hyphen_values = true)]
         to: Start,
-        /// In all shards of this stream; may be given several times. If not given, of those that the group has
-        /// committed something of.
+        /// Reset all shards of this stream. It may be given several times. By default the shards in which the group has
+        /// committed something.
         #[arg(long, value_name = "NAME")]
         stream: Vec<String>,
         /// Only show what would be committed.
@@ -54,7 +54,7 @@ pub enum Command {
     },
     /// Delete a group without members, and what it committed.
     Delete {
-        /// Its name.
+        /// The group's name.
         name: String,
     },
 }
@@ -62,7 +62,7 @@ pub enum Command {
 /// Showing something again and again.
 #[derive(clap::Args, Clone, Copy)]
 pub struct Watch {
-    /// Show it again every so many seconds, until interrupted.
+    /// Show it again every SECONDS seconds, until interrupted.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1",
         value_parser = clap::value_parser!(u32).range(1..=86_400))]
     watch: Option<u32>,

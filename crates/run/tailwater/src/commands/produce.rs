@@ -23,35 +23,35 @@ const TROUBLE_LOOK_EVERY: Duration = Duration::from_millis(200);
 pub struct Args {
     /// The stream.
     name: String,
-    /// File whose lines become records; standard input if not given.
+    /// File whose lines become records. By default standard input.
     file: Option<PathBuf>,
-    /// What separates key and value in a line; lines without it have no key.
+    /// What separates key and value in a line. A line without it has no key.
     #[arg(short, long, value_name = "TEXT")]
     key_delimiter: Option<String>,
     /// Which shard a record goes to.
     #[arg(long, value_enum, default_value_t = PartitionerArg::Key)]
     partitioner: PartitionerArg,
-    /// All records go to this shard.
+    /// Append all records to this shard.
     #[arg(long, conflicts_with = "partitioner")]
     shard: Option<u32>,
     /// Compression: none, gzip, snappy, lz4 or zstd.
     #[arg(long, default_value = "none")]
     codec: String,
-    /// How long a batch is tried before its records, and the command, fail.
+    /// How long a batch is tried before it fails, in milliseconds. Then the command fails as well.
     #[arg(long, value_name = "MS", default_value_t = 120_000)]
     deadline_ms: u64,
-    /// With `json`, a line for each acknowledged batch: stream, shard, first offset, count.
+    /// Form of the output. With `json`, each acknowledged batch is a line: stream, shard, first offset, count.
     #[arg(short, long, value_enum, default_value_t = Format::Table)]
     output: Format,
 }
 
 #[derive(clap::ValueEnum, Clone, Copy)]
 enum PartitionerArg {
-    /// By the hash of the key; without a key, one after the other.
+    /// By the hash of the key. Records without a key go to one shard after the other.
     Key,
-    /// One after the other.
+    /// To one shard after the other.
     RoundRobin,
-    /// Any.
+    /// To any shard.
     Random,
 }
 

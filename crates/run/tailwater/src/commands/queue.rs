@@ -37,7 +37,7 @@ pub enum Command {
     Create(Create),
     /// List queues.
     Ls {
-        /// Only those whose names begin like this.
+        /// List only queues whose names begin like this.
         #[arg(default_value = "")]
         prefix: String,
         /// Form of the output.
@@ -46,22 +46,23 @@ pub enum Command {
     },
     /// Show a queue's attributes and tags.
     Describe {
-        /// Its name.
+        /// The queue's name.
         name: String,
         /// Form of the output.
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
         output: Format,
     },
-    /// Send messages: the given ones, the lines of standard input, or a file as one message. It ends at the first batch
-    /// of which something can't be sent, as an empty line, and says which that is and how many were sent.
+    /// Send messages: the given ones, the lines of standard input, or a file as one message. The command ends at the
+    /// first batch with a message that can't be sent, such as an empty line. It says which message that is and how many
+    /// were sent.
     Send(SendArgs),
-    /// Receive messages. Without --delete or --exec they are visible again after their timeout.
+    /// Receive messages. Without --delete or --exec a message is visible again after its timeout.
     Receive(ReceiveArgs),
     /// Look at messages without receiving them.
     Peek {
         /// The queue.
         name: String,
-        /// Most messages.
+        /// How many messages at most.
         #[arg(short = 'n', long, default_value_t = 10)]
         count: usize,
         /// Form of the output.
@@ -72,10 +73,10 @@ pub enum Command {
     Move {
         /// The dead-letter queue.
         source: String,
-        /// Where to; by default to where each came from.
+        /// The queue that gets them. By default the queue from which each message came.
         #[arg(long, value_name = "QUEUE")]
         to: Option<String>,
-        /// Most messages a second.
+        /// How many messages a second at most.
         #[arg(long, value_name = "N")]
         rate: Option<u32>,
         /// Form of the output.
@@ -84,7 +85,7 @@ pub enum Command {
     },
     /// Delete all messages of a queue.
     Purge {
-        /// Its name.
+        /// The queue's name.
         name: String,
         /// Form of the output.
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
@@ -92,7 +93,7 @@ pub enum Command {
     },
     /// Delete a queue and all its messages.
     Delete {
-        /// Its name.
+        /// The queue's name.
         name: String,
         /// Form of the output.
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
@@ -103,19 +104,19 @@ pub enum Command {
 /// A queue to be created.
 #[derive(clap::Args)]
 pub struct Create {
-    /// Its name: 1 to 80 of a-z A-Z 0-9 _ -
+    /// The queue's name: 1 to 80 of a-z A-Z 0-9 _ -
     name: String,
-    /// A FIFO queue; its name ends with .fifo.
+    /// Create a FIFO queue. Its name ends with .fifo.
     #[arg(long)]
     fifo: bool,
-    /// A FIFO queue: messages with the same body within five minutes are one.
+    /// In a FIFO queue: take messages with the same body within five minutes for one.
     #[arg(long, requires = "fifo")]
     deduplicate_by_content: bool,
-    /// Receive a random one of the oldest K visible messages: 1 for the best order, `auto` for as few as keep
-    /// duplicates rare where several front ends share the queue, `infinity` for no order at all. By default 1.
+    /// Receive a random one of the oldest K visible messages. 1, the default, is the best order. `auto` is the smallest
+    /// K that keeps duplicates rare where several front ends share the queue. `infinity` is no order at all.
     #[arg(long, value_name = "K")]
     order_hint: Option<tailwater_queue::OrderHint>,
-    /// Where queues are in Cassandra: how many replicas have to answer, `one` or `quorum`. By default as the node is
+    /// For queues in Cassandra: how many replicas have to answer, `one` or `quorum`. By default as the node is
     /// configured.
     #[arg(long, value_name = "LEVEL")]
     consistency: Option<tailwater_queue::Consistency>,
@@ -128,17 +129,18 @@ pub struct Create {
     /// How long a message is kept, in seconds. By default 345600, which is four days.
     #[arg(long, value_name = "S")]
     retention: Option<u32>,
-    /// How long a receive waits for messages if it does not say, in seconds. By default 0.
+    /// How long a receive waits for messages, in seconds, if it does not say so itself. By default 0.
     #[arg(long, value_name = "S")]
     wait: Option<u32>,
     // `requires` would count only what is on the command line: `create` looks whether both are given.
-    /// Where messages go that were received --max-receives times.
+    /// The queue that gets messages that were received --max-receives times.
     #[arg(long, value_name = "QUEUE")]
     dead_letter_queue: Option<String>,
-    /// See --dead-letter-queue: neither goes without the other.
+    /// How often a message may be received before it goes to --dead-letter-queue. Each of the two options needs the
+    /// other.
     #[arg(long, value_name = "N")]
     max_receives: Option<u32>,
-    /// A tag; more than once for several.
+    /// A tag. It may be given several times.
     #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
     tag: Vec<(String, String)>,
     /// Form of the output.
@@ -151,21 +153,21 @@ pub struct Create {
 pub struct SendArgs {
     /// The queue.
     name: String,
-    /// The messages; without any, each line of standard input is one.
+    /// The messages. By default each line of standard input is one.
     bodies: Vec<String>,
-    /// A file to be sent as one message; - is standard input.
+    /// A file that is sent as one message. - is standard input.
     #[arg(short, long, value_name = "FILE", conflicts_with = "bodies")]
     file: Option<PathBuf>,
-    /// Their group, in a FIFO queue.
+    /// The group of the messages, in a FIFO queue.
     #[arg(long)]
     group: Option<String>,
-    /// The deduplication id of the one message.
+    /// The deduplication id, if there is one message.
     #[arg(long, value_name = "ID")]
     deduplication_id: Option<String>,
-    /// How long they are invisible at first, in seconds.
+    /// How long the messages are invisible at first, in seconds.
     #[arg(long, value_name = "S")]
     delay: Option<u32>,
-    /// An attribute, as text; more than once for several.
+    /// An attribute, as text. It may be given several times.
     #[arg(long, value_name = "NAME=VALUE", value_parser = pair)]
     attribute: Vec<(String, String)>,
     /// Form of the output.
@@ -178,20 +180,21 @@ pub struct SendArgs {
 pub struct ReceiveArgs {
     /// The queue.
     name: String,
-    /// Most messages, ending when there are none; without it one, and with --exec it goes on for ever.
+    /// How many messages at most. The command ends earlier when there are none. By default one; with --exec, by
+    /// default, the command goes on for ever.
     #[arg(short = 'n', long)]
     count: Option<usize>,
-    /// How long to wait for messages, in seconds, at most 20. By default 0, and 20 where it goes on for ever.
+    /// How long to wait for messages, in seconds, at most 20. By default 0; 20 where the command goes on for ever.
     #[arg(long, value_name = "S")]
     wait: Option<u32>,
-    /// How long they are invisible, in seconds; by default as long as the queue says.
+    /// How long received messages are invisible, in seconds. By default as long as the queue says.
     #[arg(long, value_name = "S")]
     visibility_timeout: Option<u64>,
-    /// Delete them once they are printed.
+    /// Delete the messages once they are printed.
     #[arg(long, conflicts_with = "exec")]
     delete: bool,
-    /// Run a command for each, with its body on standard input: delete it if that ends well, make it visible again if
-    /// not. For as long as the command runs the message stays invisible.
+    /// Run a command for each message, with the body on standard input. The message stays invisible for as long as the
+    /// command runs. If the command ends well the message is deleted. If not it is visible again.
     #[arg(long, value_name = "COMMAND")]
     exec: Option<String>,
     /// Form of the output.

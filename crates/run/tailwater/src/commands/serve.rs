@@ -10,7 +10,7 @@ use tailwater_node::{Config, Node};
 /// Flags of `serve`. What is not given comes from `TAILWATER_…` variables, the file, or the defaults.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Directory of everything durable; created if missing.
+    /// Directory of everything durable. It is created if it is missing.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     /// Where clients connect.
@@ -19,8 +19,8 @@ pub struct Args {
     /// Where admin HTTP listens.
     #[arg(long, value_name = "IP:PORT", value_parser = super::address)]
     admin: Option<SocketAddr>,
-    /// Where Kafka's clients connect, and what they are told to connect to if that is not the address at which they
-    /// came; give it again for each further listener.
+    /// Where Kafka's clients connect. After = comes the address that they are told, if it is not the one at which they
+    /// came. Give it again for each further listener.
     #[arg(long, value_name = "IP:PORT[=HOST:PORT]", value_parser = kafka_listener)]
     kafka: Vec<KafkaListener>,
     /// Do not speak Kafka's protocol.

@@ -13,17 +13,16 @@ use crate::output::{self, Format};
 pub enum Command {
     /// Create a stream.
     Create {
-        /// Its name: 1 to 249 of a-z A-Z 0-9 . _ -
+        /// The stream's name: 1 to 249 of a-z A-Z 0-9 . _ -
         name: String,
-        /// Number of shards; each is an ordered log of its own.
+        /// Number of shards. Each is an ordered log of its own.
         #[arg(long, default_value_t = 1)]
         shards: u32,
-        /// Delete completed segments this many milliseconds after they were completed; `none` keeps them. By
-        /// default 604800000, which is a week.
+        /// Delete a segment this many milliseconds after it was completed. `none` keeps it. By default 604800000, which
+        /// is a week.
         #[arg(long, value_name = "MS|none", allow_negative_numbers = true)]
         retention_ms: Option<String>,
-        /// Delete the oldest completed segments beyond this many bytes in a shard; `none`, the default, is no
-        /// limit.
+        /// Delete the oldest completed segments beyond this many bytes in a shard. `none`, the default, is no limit.
         #[arg(long, value_name = "BYTES|none", allow_negative_numbers = true)]
         retention_bytes: Option<String>,
         /// Complete a segment at this size. By default 268435456.
@@ -35,13 +34,14 @@ pub enum Command {
         /// Size of the chunks in the data cell, a power of two. By default 4096.
         #[arg(long, value_name = "BYTES")]
         chunk_bytes: Option<u32>,
-        /// When appended records are written: at once, which is the default, or every so many milliseconds.
+        /// When appended records are written: at once (`immediate`, the default), or every MS milliseconds.
         #[arg(long, value_name = "immediate|MS")]
         flush: Option<String>,
-        /// What an acknowledgement promises: on disk, which is the default, or handed to the operating system.
+        /// What an acknowledgement promises. `fsync`, the default: the record is on disk. `interval`: the operating
+        /// system has it.
         #[arg(long, value_name = "fsync|interval")]
         durability: Option<String>,
-        /// Which time a record has: `create` is its producer's, `append` that of its append [default: create].
+        /// Which time a record has: `create` is its producer's time, `append` that of its append [default: create].
         #[arg(long, value_name = "create|append")]
         timestamps: Option<String>,
         /// Form of the output.
@@ -56,7 +56,7 @@ pub enum Command {
     },
     /// Show a stream's configuration, shards and segments.
     Describe {
-        /// Its name.
+        /// The stream's name.
         name: String,
         /// Form of the output.
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
@@ -64,14 +64,14 @@ pub enum Command {
     },
     /// Delete a stream and everything in it.
     Delete {
-        /// Its name.
+        /// The stream's name.
         name: String,
     },
     /// Remove the records before a position, in one shard or in all of them.
     ///
-    /// A shard that begins behind the position stays as it is. Where one ends before it, the command fails and removes
-    /// nothing: name the shards that have it with `--shard`, or give a position that every shard has, as `end`, -N and
-    /// @TIME are.
+    /// A shard that begins behind the position stays as it is. If a shard ends before the position, the command fails
+    /// and removes nothing. Then name a shard that has the position with `--shard`, or give a position that every shard
+    /// has: `end`, -N or @TIME.
     Truncate {
         /// The stream's name.
         name: String,
@@ -79,7 +79,7 @@ pub enum Command {
         /// RFC 3339), dlsn:SEGMENT/ENTRY/SLOT or tx:N.
         #[arg(long, value_name = "POSITION", allow_hyphen_values = true)]
         before: Start,
-        /// The shard; all of them if not given.
+        /// The shard. By default all shards.
         #[arg(long)]
         shard: Option<u32>,
     },

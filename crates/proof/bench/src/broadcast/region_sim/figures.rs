@@ -37,8 +37,8 @@ pub struct Args {
     /// Fan-outs (the paper's F), by commas.
     #[arg(long, value_delimiter = ',')]
     fanouts: Vec<usize>,
-    /// How many others a client feeds, by commas; 0 is the paper's protocol, in which nobody is fed. Else the first of
-    /// the fan-outs is used, or 4. `many` has 6 if nothing is said, 5b and 7 have 0, and 6 has both.
+    /// How many others a client feeds, by commas. 0 is the paper's protocol, in which nobody is fed. With any other
+    /// number the first of the fan-outs is used, or 4. By default 6 for `many`, 0 for 5b and 7, and both for 6.
     #[arg(long, value_delimiter = ',')]
     feeds: Vec<usize>,
     /// Milliseconds between the proxy's rounds where clients are fed.
@@ -53,7 +53,7 @@ pub struct Args {
     /// Simulated seconds that are measured.
     #[arg(long)]
     seconds: Option<f64>,
-    /// Of 7: from when to when the link is cut, in simulated seconds after the first event.
+    /// For 7: from when to when the link is cut, in simulated seconds after the first event.
     #[arg(long, value_delimiter = ',', default_values_t = [19.0, 41.0])]
     cut_s: Vec<f64>,
     /// Milliseconds between two notifications by one client.
@@ -68,16 +68,16 @@ pub struct Args {
     /// Nanoseconds that an event costs its receiver.
     #[arg(long)]
     event_ns: Option<f64>,
-    /// Measure both on this machine first.
+    /// Measure both costs on this machine first.
     #[arg(long)]
     measure_costs: bool,
-    /// Runs at the same time.
+    /// How many runs go on at the same time.
     #[arg(long, default_value_t = 2)]
     threads: usize,
-    /// Of all choices.
+    /// Seed of all choices.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Draw it.
+    /// Draw the figure into this file, as an SVG.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
     /// Form of the output.

@@ -26,30 +26,30 @@ const TOKEN_EVERY: Duration = Duration::from_millis(500);
 /// Flags of `broadcast listen`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Streams: REGION/NAME, or NAME in the node's own region. All of them, and those that begin later, if not given.
+    /// Streams: REGION/NAME, or NAME in the node's own region. By default all streams, with those that begin later.
     stream: Vec<String>,
-    /// Where to begin: start (all that still matters), now, or token:TOKEN (where another listener ended).
+    /// Where to begin: `start` (all that still matters), `now`, or token:TOKEN (where another listener ended).
     #[arg(long, default_value = "start")]
     from: From,
-    /// Go on from the token in this file, if it is there, and write the token there as it goes on.
+    /// Keep the token in this file: go on from it if the file is there, and write each later token to it.
     #[arg(long, value_name = "FILE", conflicts_with = "from")]
     token_file: Option<PathBuf>,
     /// Stop behind the events that are there at the start.
     #[arg(short, long)]
     exit_at_end: bool,
-    /// Stop after so many events, tombstones included.
+    /// Stop after this many events; tombstones count.
     #[arg(short = 'n', long, value_name = "N")]
     count: Option<u64>,
-    /// Share events with the region's other listeners that do: fetch most of them from those, and pass them on.
+    /// Share events with the region's other listeners that share: fetch most events from them, and pass events on.
     #[arg(long)]
     share: bool,
-    /// Where those connect to this one; 127.0.0.1 is for listeners on the same machine.
+    /// Where other listeners connect to this one. 127.0.0.1 is for listeners on the same machine.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0", requires = "share")]
     share_listen: SocketAddr,
-    /// The HOST:PORT that they are told, if it is not that.
+    /// The HOST:PORT that other listeners are told, if it is not the address of --share-listen.
     #[arg(long, value_name = "HOST:PORT", value_parser = host_and_port, requires = "share")]
     share_advertised: Option<String>,
-    /// With --share, print to standard error every so many seconds, and at the end, what came from where.
+    /// With --share, print to standard error what came from where, every SECONDS seconds and at the end.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1",
         value_parser = clap::value_parser!(u32).range(1..=86_400), requires = "share")]
     stats: Option<u32>,
@@ -60,7 +60,7 @@ pub struct Args {
     /// How a tombstone is written: %a the first number that it covers, %n the last, %S and %t as above.
     #[arg(long, value_name = "FORMAT", default_value = "# %S: %a to %n collected\\n", value_parser = tombstone)]
     tombstone_format: Template,
-    /// With `json`, each event is a line.
+    /// Form of the output. With `json`, each event is a line.
     #[arg(short, long, value_enum, default_value_t = Format::Table)]
     output: Format,
 }

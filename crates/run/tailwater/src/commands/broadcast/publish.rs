@@ -23,23 +23,23 @@ const UNACKNOWLEDGED_MAX: usize = 65_536;
 pub struct Args {
     /// The stream: REGION/NAME, or NAME in the node's own region. Its first event makes it.
     stream: String,
-    /// File whose lines become events; standard input if not given.
+    /// File whose lines become events. By default standard input.
     file: Option<PathBuf>,
-    /// The key of all of them.
+    /// The key of all events.
     #[arg(long, value_name = "TEXT", conflicts_with = "key_delimiter")]
     key: Option<String>,
-    /// What separates key and payload in a line; lines without it have no key.
+    /// What separates key and payload in a line. A line without it has no key.
     #[arg(short, long, value_name = "TEXT")]
     key_delimiter: Option<String>,
-    /// A header of all of them; may be given several times.
+    /// A header of all events. It may be given several times.
     #[arg(long, value_name = "NAME=VALUE", value_parser = header)]
     header: Vec<(Bytes, Bytes)>,
-    /// Which earlier events each of them makes obsolete: same-key, keep-last=N, before=NUMBER, older-than=AGE (as in
-    /// 7d, 12h, 5m, 30s, 100ms) or matching=PREDICATE.
+    /// Which earlier events each event makes obsolete: same-key, keep-last=N, before=NUMBER, older-than=AGE (as in 7d,
+    /// 12h, 5m, 30s, 100ms) or matching=PREDICATE.
     #[arg(long, value_name = "WHICH")]
     collect: Option<String>,
-    /// With `json`, a line for each acknowledged event: stream, its number, and whether it was repeated: then an
-    /// earlier try had published it, and the number is one that its own is not greater than.
+    /// Form of the output. With `json`, each acknowledged event is a line: its stream, its number, and whether it was
+    /// repeated. Of a repeated event an earlier try had published it, and its own number is at most the one given.
     #[arg(short, long, value_enum, default_value_t = Format::Table)]
     output: Format,
 }

@@ -10,29 +10,29 @@ const HOUR_MS: u64 = 3_600_000;
 #[derive(clap::Args)]
 #[command(next_help_heading = "Reading")]
 pub(super) struct Reading {
-    /// How many milliseconds the cell may be behind the durable layer before that is read [default: 1000].
+    /// How many milliseconds the cell may be behind the durable layer before the durable layer is read [default: 1000].
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(..=HOUR_MS))]
     delay_max_ms: Option<u64>,
-    /// How many milliseconds nothing is heard from the metadata cell before the node is asked how long shards are
-    /// [default: 850].
+    /// How many milliseconds the metadata cell may be silent before the node is asked for the shards' lengths [default:
+    /// 850].
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(8..=HOUR_MS))]
     silent_after_ms: Option<u64>,
-    /// While nothing is heard, the node is asked again every so many milliseconds [default: 250].
+    /// While the metadata cell is silent, ask the node again every MS milliseconds [default: 250].
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=HOUR_MS))]
     silence_check_ms: Option<u64>,
-    /// How long shards are is read after so many milliseconds although the cell does not tell that it changed; less
-    /// than --silent-after-ms [default: 750, or seven eighths of that if it is less].
+    /// Read the shards' lengths after MS milliseconds although the cell tells of no change. It has to be less than
+    /// --silent-after-ms [default: 750, or seven eighths of --silent-after-ms if that is less].
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=HOUR_MS))]
     watch_deadline_ms: Option<u64>,
-    /// The node is asked how long shards are every so many milliseconds although the metadata cell tells, 64 shards of
-    /// a stream each time [default: 2000].
+    /// While the metadata cell answers, ask the node too every MS milliseconds, for the lengths of 64 shards of a
+    /// stream each time [default: 2000].
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=HOUR_MS))]
     durable_lengths_ms: Option<u64>,
-    /// Most bytes per second of each shard, wherever they are read [default: 536870912].
+    /// Most bytes a second of each shard, from either layer [default: 536870912].
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
     bytes_per_s: Option<u64>,
-    /// How fast a backlog shrinks: most bytes per second of each shard beyond what is written meanwhile
-    /// [default: 67108864].
+    /// How fast a backlog shrinks: most bytes a second of each shard beyond what is written meanwhile [default:
+    /// 67108864].
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
     catch_up_bytes_per_s: Option<u64>,
     /// Bytes of each shard that are kept in memory near its end [default: 4194304].

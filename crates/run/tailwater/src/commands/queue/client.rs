@@ -17,7 +17,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 /// Where the queues are.
 #[derive(clap::Args, Clone)]
 pub struct EndpointFlags {
-    /// Address of SQS's protocol; by default the one that the node at --server tells. Requests are signed if
+    /// Address of SQS's protocol. By default the one that the node at --server tells. Requests are signed if
     /// AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are set.
     #[arg(long, global = true, env = "AWS_ENDPOINT_URL_SQS", value_name = "URL")]
     endpoint: Option<String>,
