@@ -8,7 +8,7 @@ INPUT ?=
 
 CORES ?= 0,1
 
-.PHONY: help build check test demo sim bench bench-peers bench-compare spec spec-full doc deny clean
+.PHONY: help build check test demo sim bench bench-peers bench-compare figures spec spec-full doc deny clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -45,6 +45,10 @@ bench-compare: ## Tailwater beside Kafka, NATS, Aeron and Redis in one run, on C
 
 bench-peers: ## installs Kafka, NATS and Aeron into .tools/, and memcached and Redis; bench/README.md says how to load them
 	bench/peers/install
+
+figures: ## docs/benchmarks.md and docs/img/figures from the result files in bench/results
+	@.ci/need cc=gcc git=git
+	$(CARGO) run -q -p tailwater-bench --bin figures
 
 spec: ## the small TLA+ models and their planted bugs
 	spec/run small

@@ -7,15 +7,15 @@ const TOP: f64 = 50.0;
 const BAR: f64 = 14.0;
 
 /// One system's bars, each with the name of what it shows.
-pub struct Row {
+pub struct Row<'a> {
     /// The system.
     pub label: String,
     /// What is shown, and how much of it.
-    pub values: Vec<(&'static str, f64)>,
+    pub values: Vec<(&'a str, f64)>,
 }
 
 /// Draws a row for each system. What is no number, and 0 on a logarithmic scale, has a bar without length.
-pub fn bars(title: &str, unit: &str, logarithmic: bool, rows: &[Row]) -> String {
+pub fn bars(title: &str, unit: &str, logarithmic: bool, rows: &[Row<'_>]) -> String {
     const LEFT: f64 = 300.0;
     const RIGHT: f64 = 90.0;
     let mut canvas = Canvas::default();
@@ -47,9 +47,12 @@ pub fn bars(title: &str, unit: &str, logarithmic: bool, rows: &[Row]) -> String 
         }
         y += 12.0;
     }
+    // A letter is some 6 pixels wide.
+    let wide = |name: &&str| (6.0 * name.chars().count() as f64 + 16.0).max(110.0);
+    let mut x = if names.iter().map(wide).sum::<f64>() < WIDTH - LEFT { LEFT } else { 20.0 };
     for (number, name) in names.iter().enumerate() {
-        let x = LEFT + 110.0 * number as f64;
         canvas.text(x, 40.0, "start", COLOURS[number % COLOURS.len()], name);
+        x += wide(name);
     }
     canvas.finish(y + 10.0)
 }

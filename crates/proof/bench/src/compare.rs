@@ -24,7 +24,7 @@ mod markdown;
 mod peers;
 mod runner;
 mod search;
-mod series;
+pub(crate) mod series;
 mod shared;
 
 use std::os::unix::process::CommandExt;

@@ -25,6 +25,7 @@ pub mod demo;
 mod disk;
 mod experiment;
 mod fanout;
+pub mod figures;
 mod idle;
 mod interrupt;
 mod kafka;

@@ -50,6 +50,6 @@ fn rows(
     runs: &[Run],
     label: impl Fn(&Run) -> String,
     values: impl Fn(&Run) -> Vec<(&'static str, f64)>,
-) -> Vec<Row> {
+) -> Vec<Row<'static>> {
     runs.iter().map(|run| Row { label: label(run), values: values(run) }).collect()
 }

@@ -1,0 +1,5 @@
+//! Makes docs/benchmarks.md and docs/img/figures from bench/results: `make figures`.
+
+fn main() -> anyhow::Result<()> {
+    tailwater_bench::figures::main()
+}
