@@ -287,6 +287,11 @@ impl Feed {
         }
         self.observe_log_start(seen.log_start);
         let Some(known) = &mut self.tail else {
+            // A cell that is so far behind when a reader comes is not on its way there: its node was started again, or
+            // took the shard over, and what lies before is only in the file.
+            if seen.durable.0.saturating_sub(seen.cached.0) >= FETCH_BYTES_MAX {
+                self.layer.give_up(seen.durable);
+            }
             self.tail = Some(seen);
             return true;
         };
@@ -418,7 +423,7 @@ impl Feed {
         let is_tail = segment.number == tail.segment;
         let durable = sealed_at.unwrap_or(tail.durable);
         let cached = if is_tail { tail.cached.min(durable) } else { durable };
-        let delayed = is_tail && self.layer.is_late(now, tail.cached, durable);
+        let delayed = is_tail && self.layer.is_late(now, from, tail.cached, durable);
         let (to, durably) = match () {
             () if durable <= from => return FeedPlan::Wait { at: None },
             () if self.distrust => (durable, true),
@@ -467,9 +472,6 @@ impl Feed {
         let Some(cutter) = &mut self.cutter else { return News::default() };
         if cutter.segment() != range.segment || cutter.end() != range.from {
             return News::default();
-        }
-        if durable {
-            self.layer.begin_anew();
         }
         // What the beginning of an entry came from counts as much as its end.
         let durable = durable && (cutter.end() == cutter.position() || self.rest_is_durable);

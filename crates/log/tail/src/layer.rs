@@ -2,6 +2,9 @@
 //!
 //! The cached layer usually leads and costs the durable store nothing, so a reader waits for it; only when it
 //! has been behind for longer than the reader can bear does the reader turn to the durable layer.
+//!
+//! What the cached layer was waited for once is not waited for again: of all that was durable when the wait was over, the
+//! reader takes the rest as fast as its limits allow. The paper reads all of it at once, so that it needs no such rule.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -18,36 +21,42 @@ const HISTORY_MAX: usize = 1_024;
 pub struct DelayedDurable {
     delay_max: Duration,
     /// Durable lengths that the cached layer has not reached yet, with the time each was first seen; both
-    /// grow from front to back.
+    /// grow from front to back, and all are behind `given_up`.
     history: VecDeque<(Instant, Position)>,
+    /// The cached layer is not waited for before this position.
+    given_up: Position,
 }
 
 impl DelayedDurable {
     /// `delay_max` is how long the cached layer may be behind (the paper's: 1 s).
     pub fn new(delay_max: Duration) -> Self {
-        Self { delay_max, history: VecDeque::new() }
+        Self { delay_max, history: VecDeque::new(), given_up: Position(0) }
     }
 
-    /// Whether to read from the durable layer what the cached one does not have, seeing both lengths at `now`.
-    /// Who does so says so with [`DelayedDurable::begin_anew`]; algorithm 1 does both in one step, but not
-    /// every "yes" can be followed at once here.
-    pub fn is_late(&mut self, now: Instant, cached: Position, durable: Position) -> bool {
-        let last = self.history.back().map_or(Position(0), |&(_, position)| position);
+    /// Whether a reader at `from` takes from the durable layer what the cached one does not have, seeing both lengths at
+    /// `now`.
+    pub fn is_late(&mut self, now: Instant, from: Position, cached: Position, durable: Position) -> bool {
+        let last = self.history.back().map_or(self.given_up, |&(_, position)| position);
         if durable > last {
             if self.history.len() == HISTORY_MAX {
                 self.history.pop_back();
             }
             self.history.push_back((now, durable));
         }
-        while self.history.front().is_some_and(|&(_, position)| position <= cached) {
+        let there = cached.max(from);
+        while self.history.front().is_some_and(|&(_, position)| position <= there) {
             self.history.pop_front();
         }
-        self.deadline().is_some_and(|deadline| now >= deadline)
+        if self.deadline().is_some_and(|deadline| now >= deadline) {
+            self.give_up(durable);
+        }
+        from < self.given_up
     }
 
-    /// The durable layer is read: from here on, the cached one is waited for again.
-    pub fn begin_anew(&mut self) {
-        self.history.clear();
+    /// The cached layer is not waited for up to `durable`, which has been there for long enough.
+    pub fn give_up(&mut self, durable: Position) {
+        self.given_up = self.given_up.max(durable);
+        self.history.retain(|&(_, position)| position > durable);
     }
 
     /// When the answer becomes yes although nothing is published: the moment the wait is over.
@@ -66,65 +75,92 @@ mod tests {
         Instant::from_ns(ms * MS)
     }
 
-    /// Algorithm 1 as the paper has it.
-    fn should_read_durable(layer: &mut DelayedDurable, ms: u64, cached: u64, durable: u64) -> bool {
-        let late = layer.is_late(at(ms), Position(cached), Position(durable));
-        if late {
-            layer.begin_anew();
+    /// Algorithm 1 as the paper has it: a reader that takes all that a layer has.
+    struct Follower {
+        layer: DelayedDurable,
+        from: u64,
+    }
+
+    impl Follower {
+        fn new() -> Self {
+            Self { layer: DelayedDurable::new(Duration::from_secs(1)), from: 0 }
         }
-        late
+
+        fn should_read_durable(&mut self, ms: u64, cached: u64, durable: u64) -> bool {
+            self.from = self.from.max(cached);
+            let late = self.layer.is_late(at(ms), Position(self.from), Position(cached), Position(durable));
+            if late {
+                self.from = durable;
+            }
+            late
+        }
     }
 
     #[test]
     fn a_cache_that_keeps_up_is_never_left() {
-        let mut layer = DelayedDurable::new(Duration::from_secs(1));
+        let mut follower = Follower::new();
         for step in 0..10_000 {
             // The cache is one step behind, for ever, but each length for one step only.
-            assert!(!should_read_durable(&mut layer, step * 10, step * 100, step * 100 + 100));
+            assert!(!follower.should_read_durable(step * 10, step * 100, step * 100 + 100));
         }
     }
 
     #[test]
     fn a_cache_that_stops_is_left_after_the_delay_and_not_before() {
-        let mut layer = DelayedDurable::new(Duration::from_secs(1));
-        assert!(!should_read_durable(&mut layer, 0, 100, 200));
-        assert!(!should_read_durable(&mut layer, 999, 100, 300));
-        assert!(should_read_durable(&mut layer, 1_000, 100, 400));
+        let mut follower = Follower::new();
+        assert!(!follower.should_read_durable(0, 100, 200));
+        assert!(!follower.should_read_durable(999, 100, 300));
+        assert!(follower.should_read_durable(1_000, 100, 400));
     }
 
     #[test]
     fn after_a_durable_read_the_wait_begins_anew() {
-        let mut layer = DelayedDurable::new(Duration::from_secs(1));
-        assert!(!should_read_durable(&mut layer, 0, 0, 200));
-        assert!(should_read_durable(&mut layer, 1_000, 0, 200));
-        assert!(!should_read_durable(&mut layer, 1_002, 0, 300));
-        assert!(!should_read_durable(&mut layer, 2_001, 0, 300));
-        assert!(should_read_durable(&mut layer, 2_002, 0, 300));
+        let mut follower = Follower::new();
+        assert!(!follower.should_read_durable(0, 0, 200));
+        assert!(follower.should_read_durable(1_000, 0, 200));
+        assert!(!follower.should_read_durable(1_002, 0, 300));
+        assert!(!follower.should_read_durable(2_001, 0, 300));
+        assert!(follower.should_read_durable(2_002, 0, 300));
     }
 
     #[test]
-    fn a_late_cache_stays_late_until_somebody_reads_the_durable_layer() {
+    fn what_was_waited_for_once_is_read_in_many_pieces_without_another_wait() {
         let mut layer = DelayedDurable::new(Duration::from_secs(1));
-        assert!(!layer.is_late(at(0), Position(0), Position(200)));
-        assert!(layer.is_late(at(1_000), Position(0), Position(200)));
-        assert!(layer.is_late(at(1_100), Position(100), Position(200)));
-        assert!(!layer.is_late(at(1_200), Position(200), Position(200)), "it has caught up by itself");
+        let mut is_late =
+            |ms, from, durable| layer.is_late(at(ms), Position(from), Position(0), Position(durable));
+        assert!(!is_late(0, 0, 1_000));
+        for from in (0..1_000).step_by(100) {
+            assert!(is_late(1_000 + from, from, 1_000 + from), "at {from}");
+        }
+        // What came meanwhile was first seen later, and is waited for since then.
+        assert!(!is_late(2_000, 1_000, 1_900));
+        assert!(!is_late(2_099, 1_000, 1_900));
+        assert!(is_late(2_100, 1_000, 1_900));
+    }
+
+    #[test]
+    fn a_late_cache_stays_late_until_it_is_read_or_has_caught_up() {
+        let mut layer = DelayedDurable::new(Duration::from_secs(1));
+        assert!(!layer.is_late(at(0), Position(0), Position(0), Position(200)));
+        assert!(layer.is_late(at(1_000), Position(0), Position(0), Position(200)));
+        assert!(layer.is_late(at(1_100), Position(100), Position(100), Position(200)));
+        assert!(!layer.is_late(at(1_200), Position(200), Position(200), Position(200)));
     }
 
     #[test]
     fn a_cache_that_catches_up_in_time_resets_the_wait() {
-        let mut layer = DelayedDurable::new(Duration::from_secs(1));
-        assert!(!should_read_durable(&mut layer, 0, 0, 200));
-        assert!(!should_read_durable(&mut layer, 900, 200, 300));
-        assert!(!should_read_durable(&mut layer, 1_500, 200, 300));
-        assert_eq!(layer.deadline(), Some(at(1_900)));
+        let mut follower = Follower::new();
+        assert!(!follower.should_read_durable(0, 0, 200));
+        assert!(!follower.should_read_durable(900, 200, 300));
+        assert!(!follower.should_read_durable(1_500, 200, 300));
+        assert_eq!(follower.layer.deadline(), Some(at(1_900)));
     }
 
     #[test]
     fn a_long_outage_is_remembered_in_bounded_memory() {
         let mut layer = DelayedDurable::new(Duration::from_secs(3_600));
         for step in 1..10_000 {
-            layer.is_late(at(step), Position(0), Position(step));
+            layer.is_late(at(step), Position(0), Position(0), Position(step));
         }
         assert!(layer.history.len() <= HISTORY_MAX);
     }

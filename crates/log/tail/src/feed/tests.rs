@@ -294,6 +294,46 @@ fn a_late_cache_that_trickles_is_left_all_the_same() {
     assert_eq!((rig.cell_fetches, rig.durable_fetches), (1, 1));
 }
 
+/// An idle file after a restart: its node's cell has nothing of it, and never will.
+#[test]
+fn a_file_that_a_new_reader_finds_far_ahead_of_its_cell_is_read_without_waiting_for_it() {
+    let mut rig = Rig::with(Feed::shared(shard(), config(true, 1 << 24), Instant::default()));
+    while rig.log.tail(shard()).is_none_or(|tail| tail.durable.0 <= 2 * FETCH_BYTES_MAX) {
+        rig.append(1_000);
+    }
+    rig.publish_uncached();
+    assert!(rig.feed.begin_near(start()), "the window holds it");
+    rig.run_for_long();
+    assert!(rig.now < Instant::default() + DELAY, "nothing but the rate was waited for: {:?}", rig.now);
+    let length = rig.log.tail(shard()).expect("it is there").durable;
+    assert_eq!(rig.feed.place().map(|place| place.position), Some(length), "all was read");
+    // What comes now is waited for as ever.
+    rig.append(1);
+    rig.publish_uncached();
+    assert_eq!(rig.run(), Some(rig.now + DELAY));
+}
+
+/// A takeover, an eviction: the cell had been there before, and is far behind for once.
+#[test]
+fn a_cell_that_falls_far_behind_is_waited_for_once_and_not_before_each_piece() {
+    let limit = FeedConfig { bytes_per_s: 1 << 18, ..config(true, 1 << 24) };
+    let mut rig = Rig::with(Feed::shared(shard(), limit, Instant::default()));
+    rig.append(1);
+    rig.publish();
+    rig.feed.begin_near(start());
+    rig.run();
+    while rig.log.tail(shard()).is_none_or(|tail| tail.durable.0 <= 1 << 20) {
+        rig.append(1_000);
+    }
+    rig.publish_uncached();
+    rig.run_for_long();
+    let length = rig.log.tail(shard()).expect("it is there").durable;
+    assert_eq!(rig.feed.place().map(|place| place.position), Some(length), "all was read");
+    assert!(rig.durable_fetches >= 4, "the limit makes pieces of it: {}", rig.durable_fetches);
+    // A second for the cell, four for the limit, and no second for each piece.
+    assert!(rig.now < Instant::default() + DELAY * 7, "{:?}", rig.now);
+}
+
 #[test]
 fn a_rate_limit_does_not_make_the_wait_for_the_cache_begin_anew() {
     let limit = FeedConfig { bytes_per_s: 1_000, ..config(true, 1 << 20) };
