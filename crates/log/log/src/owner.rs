@@ -1,7 +1,7 @@
 //! The owner of many shards: a thin shell around [`Shard`].
 //!
-//! A round takes everything that is queued, lets the shards concerned write their entries, looks how far the journal
-//! is, and does what the shards put out. It waits for nothing: the store takes entries without I/O, and metadata
+//! A round takes everything that is queued, lets the shards concerned write their entries, and looks how far the journal
+//! is. Each of these is a step of the shard, whose outputs are carried out before its next step. It waits for nothing: the store takes entries without I/O, and metadata
 //! commits run beside the rounds and come back into them. A task goes round whenever there is something to do; where
 //! there is nothing, whoever brings a request does ([`Shell`]).
 //!
@@ -25,7 +25,7 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use tailwater_env::{Env, Instant, Task};
 use tailwater_format::SegmentId;
-use tailwater_journal::{FullReason, Journal, JournalAppendError as JournalError, JournalPosition, WaitFor};
+use tailwater_journal::{FullReason, Journal, JournalAppendError as JournalError, WaitFor};
 use tailwater_meta::Meta;
 use tailwater_store::{SegmentStore, StoreError};
 use tailwater_tail::TailWriter;
@@ -34,13 +34,15 @@ use tokio::sync::oneshot;
 use self::queue::SubmitRefusal;
 use self::shell::Shell;
 use crate::commit;
-use crate::config::{StreamConfig, StreamDurability};
+use crate::config::StreamConfig;
 use crate::counters::Counters;
 use crate::error::{AppendError, StreamError};
 use crate::follow::{Follower, Placed};
 use crate::hot::Hot;
-use crate::limits::{BUSY_RETRY, ENTRIES_WITHOUT_TASK};
-use crate::shard::{ChangeError, Output, Shard, StoreAppend, Truncation, Write, WriteError};
+use crate::limits::ENTRIES_WITHOUT_TASK;
+use crate::shard::{
+    ChangeError, Output, Shard, ShardInput, StepTime, StoreAppend, Truncation, ViewChange, Write, WriteError,
+};
 use crate::slots::{Slot, Slots};
 use crate::upkeep::Upkeep;
 use crate::view::SharedView;
@@ -49,8 +51,8 @@ use crate::view::SharedView;
 pub(crate) enum OwnerRequest {
     /// Append to a shard.
     Append(Slot, StoreAppend),
-    /// Own a shard, after doing what recovery found undone in its segments.
-    Open(Box<Shard>, Vec<Output>, Arc<SharedView>, oneshot::Sender<Slot>),
+    /// Own a shard.
+    Open(Box<Shard>, Arc<SharedView>, oneshot::Sender<Slot>),
     /// Shards of a stream behave in another way from now on.
     Configure(Vec<Slot>, Arc<StreamConfig>, oneshot::Sender<()>),
     /// Truncate a shard.
@@ -136,9 +138,9 @@ struct Owned {
     slot: Slot,
     shard: Shard,
     view: Arc<SharedView>,
-    /// In the list of shards to look at in this round.
+    /// In the list of shards that are to go on in this round.
     touched: bool,
-    /// In the set of times to look at shards.
+    /// The last one in the set of times at which shards go on.
     wake_at: Option<Instant>,
     closed: bool,
 }
@@ -147,10 +149,7 @@ struct Owner {
     floor: OwnerDependencies,
     owned: Slots<Box<Owned>>,
     touched: Vec<Slot>,
-    /// Shards whose entry the store was too busy for, and when to offer it again.
-    blocked: Vec<Slot>,
-    blocked_until: Instant,
-    /// When shards want to be looked at although nothing happens to them.
+    /// When shards go on although nothing happens to them.
     wakes: BTreeSet<(Instant, Slot)>,
     /// Waiting to be durable: the entries of `fsync` shards for their acknowledgement, the others' to be safe.
     durable: Follower,
@@ -179,8 +178,6 @@ impl Owner {
             floor,
             owned: Slots::new(),
             touched: Vec::new(),
-            blocked: Vec::new(),
-            blocked_until: Instant::default(),
             wakes: BTreeSet::new(),
             durable,
             written,
@@ -196,15 +193,26 @@ impl Owner {
         }
     }
 
-    /// Takes requests, lets the shards write, looks how far the journal is, and does what the shards put out.
+    /// The time of a round: all of its steps are taken at once.
+    fn time(&self) -> StepTime {
+        StepTime { now: self.floor.env.now(), wall_ms: self.floor.env.wall_ms() }
+    }
+
+    /// Takes requests, lets the shards go on that got some, and looks how far the journal is.
     fn round(&mut self, requests: impl IntoIterator<Item = OwnerRequest>) {
-        let (now, wall_ms) = (self.floor.env.now(), self.floor.env.wall_ms());
+        let at = self.time();
         for request in requests {
-            self.take(request, now, wall_ms);
+            self.take(request, at);
         }
-        self.work_on_touched();
-        self.follow_journal();
-        self.work_on_touched();
+        let mut touched = std::mem::take(&mut self.touched);
+        for slot in touched.drain(..) {
+            if let Some(owned) = self.owned.get(slot) {
+                owned.touched = false;
+            }
+            self.step(slot, at, ShardInput::Proceed);
+        }
+        self.touched = touched; // its memory serves the next round
+        self.follow_journal(at);
     }
 
     /// Whether nothing is under way that is the task's, or that is better done together with what comes next.
@@ -214,7 +222,6 @@ impl Owner {
             && self.durable.len() < ENTRIES_WITHOUT_TASK
             && self.written.is_empty()
             && self.upkeep.is_idle()
-            && self.blocked.is_empty()
             && self.wakes.is_empty()
             && self.commits.is_empty()
             && self.commits_under_way == 0
@@ -268,55 +275,46 @@ impl Owner {
     }
 
     fn wake_at(&self) -> Instant {
-        let mut wake_at = self.tick_at;
-        if !self.blocked.is_empty() {
-            wake_at = wake_at.min(self.blocked_until);
-        }
-        self.wakes.first().map_or(wake_at, |(first, _)| wake_at.min(*first))
+        self.wakes.first().map_or(self.tick_at, |(first, _)| self.tick_at.min(*first))
     }
 
-    fn take(&mut self, request: OwnerRequest, now: Instant, wall_ms: i64) {
+    fn take(&mut self, request: OwnerRequest, at: StepTime) {
         match request {
             OwnerRequest::Append(slot, append) => {
-                let Some(owned) = self.owned.get(slot) else {
+                if self.owned.get(slot).is_none() {
                     append.waiter.answer(Err(AppendError::NoStream));
                     return;
-                };
-                owned.shard.append(now, wall_ms, append, &mut self.out);
+                }
+                self.step(slot, at, ShardInput::Append(append));
                 self.touch(slot);
             }
             OwnerRequest::Truncate(slot, truncation) => {
-                let Some(owned) = self.owned.get(slot) else {
+                if self.owned.get(slot).is_none() {
                     let _ = truncation.reply.send(Err(StreamError::NoStream(String::new())));
                     return;
-                };
-                owned.shard.truncate(now, truncation, &mut self.out);
+                }
+                self.step(slot, at, ShardInput::Truncate(truncation));
                 self.touch(slot);
             }
-            OwnerRequest::Open(shard, mut undone, view, reply) => {
+            OwnerRequest::Open(shard, view, reply) => {
                 let slot = self.owned.reserve();
                 self.floor.tail.open(shard.id(), shard.tail());
                 let (touched, wake_at, closed) = (false, None, false);
-                let mut owned = Box::new(Owned { slot, shard: *shard, view, touched, wake_at, closed });
-                self.out.append(&mut undone);
-                self.perform(&mut owned);
-                self.owned.put(slot, owned);
-                self.touch(slot);
+                self.owned.put(slot, Box::new(Owned { slot, shard: *shard, view, touched, wake_at, closed }));
+                self.step(slot, at, ShardInput::Opened);
                 let _ = reply.send(slot);
             }
             OwnerRequest::Configure(slots, config, reply) => {
                 for slot in slots {
-                    let Some(owned) = self.owned.get(slot) else { continue };
-                    owned.shard.configure(Arc::clone(&config));
+                    self.step(slot, at, ShardInput::Configure(Arc::clone(&config)));
                     self.touch(slot);
                 }
                 let _ = reply.send(());
             }
             OwnerRequest::Delete(slots, reply) => {
                 for slot in slots {
-                    let Some(mut owned) = self.owned.remove(slot) else { continue };
-                    owned.shard.delete(&mut self.out);
-                    self.perform(&mut owned);
+                    self.step(slot, at, ShardInput::Delete);
+                    let Some(owned) = self.owned.remove(slot) else { continue };
                     if let Some(wake_at) = owned.wake_at {
                         self.wakes.remove(&(wake_at, slot));
                     }
@@ -330,10 +328,10 @@ impl Owner {
             }
             OwnerRequest::Close(reply) => {
                 self.closing = Some(reply);
-                for owned in self.owned.all() {
-                    owned.shard.close();
+                for slot in self.owned.used().collect::<Vec<_>>() {
+                    self.step(slot, at, ShardInput::Close);
+                    self.touch(slot);
                 }
-                self.touch_all();
             }
         }
     }
@@ -347,125 +345,52 @@ impl Owner {
         }
     }
 
-    fn touch_all(&mut self) {
-        for slot in self.owned.used().collect::<Vec<_>>() {
-            self.touch(slot);
-        }
-    }
-
     /// Touches the shards whose time has come.
     fn wake_due(&mut self) {
-        let now = self.floor.env.now();
-        while let Some(&(wake_at, slot)) = self.wakes.first().filter(|(wake_at, _)| *wake_at <= now) {
-            self.wakes.remove(&(wake_at, slot));
-            if let Some(owned) = self.owned.get(slot) {
-                owned.wake_at = None;
-            }
+        let at = self.time();
+        while let Some((_, slot)) = self.wakes.first().copied().filter(|(wake_at, _)| *wake_at <= at.now) {
+            self.wakes.pop_first();
             self.touch(slot);
         }
-        if now >= self.blocked_until {
-            for slot in std::mem::take(&mut self.blocked) {
-                self.touch(slot);
-            }
-        }
-        if now >= self.tick_at {
-            self.tick_at = now + self.floor.tick;
-            let wall_ms = self.floor.env.wall_ms();
+        if at.now >= self.tick_at {
+            self.tick_at = at.now + self.floor.tick;
             for slot in self.owned.used().collect::<Vec<_>>() {
-                let Some(mut owned) = self.owned.take(slot) else { continue };
-                owned.shard.tick(now, wall_ms, &mut self.out);
-                self.perform(&mut owned);
-                self.owned.put(slot, owned);
+                self.step(slot, at, ShardInput::Tick);
             }
             self.upkeep.retry(&self.floor.store);
-            self.touch_all();
         }
     }
 
-    fn work_on_touched(&mut self) {
-        let mut touched = std::mem::take(&mut self.touched);
-        for slot in touched.drain(..) {
-            let Some(mut owned) = self.owned.take(slot) else { continue };
-            owned.touched = false;
-            self.work(&mut owned);
-            self.owned.put(slot, owned);
+    /// A step of a shard, if it is still there, and of what follows from it at once.
+    fn step(&mut self, slot: Slot, at: StepTime, input: ShardInput) {
+        let Some(mut owned) = self.owned.take(slot) else { return };
+        let mut next = Some(input);
+        while let Some(input) = next {
+            let changed = owned.shard.step(at, input, &mut self.out);
+            next = self.perform(&mut owned, changed).map(|write| self.write(&owned, write));
         }
-        if self.touched.is_empty() {
-            self.touched = touched; // its memory serves the next round
-        }
+        self.owned.put(slot, owned);
     }
 
-    /// Lets a shard write what is due, and tell metadata what is new.
-    fn work(&mut self, owned: &mut Owned) {
-        let (now, wall_ms) = (self.floor.env.now(), self.floor.env.wall_ms());
-        while let Some(write) = owned.shard.next_write(now, wall_ms) {
-            match self.write(&mut owned.shard, &write) {
-                Ok(journal) => {
-                    owned.shard.wrote(now, Ok(journal), &mut self.out);
-                    let placed = Placed { journal, slot: owned.slot };
-                    if owned.shard.durability() == StreamDurability::Interval {
-                        self.written.place(placed);
-                    }
-                    self.durable.place(placed);
-                }
-                Err(Refused::Write(error)) => {
-                    owned.shard.wrote(now, Err(error), &mut self.out);
-                    if owned.shard.is_blocked() {
-                        if self.blocked.is_empty() {
-                            self.blocked_until = now + BUSY_RETRY;
-                        }
-                        self.blocked.push(owned.slot);
-                        break;
-                    }
-                }
-                // The segment is over. What of it is durable has been acknowledged before it is sealed there:
-                // that is `follow_journal`'s, which finds the lost entries too if there are any.
-                Err(Refused::Over(why)) if owned.shard.is_in_flight() => {
-                    owned.shard.wrote(now, Err(WriteError::Busy("the journal lost records")), &mut self.out);
-                    tracing::warn!(shard = %owned.shard.id(), %why, "a segment ends early");
-                    self.blocked_until = now + BUSY_RETRY;
-                    self.blocked.push(owned.slot);
-                    break;
-                }
-                Err(Refused::Over(why)) => {
-                    tracing::warn!(shard = %owned.shard.id(), %why, "a segment ends early");
-                    owned.shard.lost(&why.into(), wall_ms, &mut self.out);
-                    self.perform(owned);
-                }
+    /// Hands an entry to the store; what the shard is told of it.
+    fn write(&mut self, owned: &Owned, write: Write) -> ShardInput {
+        let Write { segment, create, position, bytes, sync, tell_written } = write;
+        if create && let Err(error) = self.floor.store.create(segment) {
+            return ShardInput::Wrote { created: false, result: Err(refused(owned, error)) };
+        }
+        let result = self.floor.store.append_with(&segment, position, bytes, sync);
+        if let Ok(journal) = result {
+            let placed = Placed { journal, slot: owned.slot };
+            if tell_written {
+                self.written.place(placed);
             }
+            self.durable.place(placed);
         }
-        if let Some(upto) = owned.shard.awaited_sync() {
-            self.floor.journal.ask_sync(upto);
-        }
-        // First: what it completes is part of the change.
-        owned.shard.finish(wall_ms, &mut self.out);
-        if let Some(change) = owned.shard.next_change(now) {
-            let slot = owned.slot;
-            let commit = commit::commit(Arc::clone(&self.floor.meta), change);
-            self.commits.push(commit.map(move |result| (slot, result)).boxed());
-        }
-        let wake_at = owned.shard.deadline();
-        if wake_at != owned.wake_at {
-            if let Some(wake_at) = owned.wake_at {
-                self.wakes.remove(&(wake_at, owned.slot));
-            }
-            self.wakes.extend(wake_at.map(|wake_at| (wake_at, owned.slot)));
-            owned.wake_at = wake_at;
-        }
-        self.perform(owned);
-    }
-
-    fn write(&self, shard: &mut Shard, write: &Write) -> Result<JournalPosition, Refused> {
-        if write.create {
-            self.floor.store.create(write.segment).map_err(refused)?;
-            shard.created();
-        }
-        let Write { segment, position, bytes, sync, .. } = write;
-        self.floor.store.append_with(segment, *position, bytes.clone(), *sync).map_err(refused)
+        ShardInput::Wrote { created: true, result: result.map_err(|error| refused(owned, error)) }
     }
 
     fn committed(&mut self, slot: Slot, result: Result<u64, ChangeError>) {
-        let Some(mut owned) = self.owned.take(slot) else { return };
+        let Some(owned) = self.owned.get(slot) else { return };
         match &result {
             Ok(_) => {}
             Err(ChangeError::Refused(why)) => tracing::error!(
@@ -477,23 +402,16 @@ impl Owner {
                 tracing::warn!(shard = %owned.shard.id(), ?error, "metadata did not take a change");
             }
         }
-        owned.shard.committed(self.floor.env.now(), result, &mut self.out);
-        self.perform(&mut owned);
-        self.owned.put(slot, owned);
-        self.touch(slot);
+        self.step(slot, self.time(), ShardInput::Committed(result));
     }
 
     /// Looks how far the journal is, and lets the shards concerned acknowledge.
-    fn follow_journal(&mut self) {
-        let wall_ms = self.floor.env.wall_ms();
+    fn follow_journal(&mut self, at: StepTime) {
         for placed in self.written.take_covered() {
-            self.covered(placed.slot, |shard, out| shard.settle(placed.journal, wall_ms, out));
+            self.step(placed.slot, at, ShardInput::Written(placed.journal));
         }
         for placed in self.durable.take_covered() {
-            self.covered(placed.slot, |shard, out| match shard.durability() {
-                StreamDurability::Fsync => shard.settle(placed.journal, wall_ms, out),
-                StreamDurability::Interval => shard.sync(placed.journal, wall_ms, out),
-            });
+            self.step(placed.slot, at, ShardInput::Synced(placed.journal));
         }
         // What was written and is lost is not durable either.
         self.written.take_lost();
@@ -507,38 +425,39 @@ impl Owner {
             let why: Arc<str> = why.into();
             tracing::error!(shards = lost.len(), "records in flight were lost: {why}");
             for placed in lost {
-                self.covered(placed.slot, |shard, out| shard.lost(&why, wall_ms, out));
-                self.touch(placed.slot);
+                self.step(placed.slot, at, ShardInput::Lost(Arc::clone(&why)));
             }
         }
         self.upkeep.follow(&self.floor.journal, &self.floor.store);
     }
 
-    fn covered(&mut self, slot: Slot, step: impl FnOnce(&mut Shard, &mut Vec<Output>)) {
-        let Some(mut owned) = self.owned.take(slot) else { return };
-        step(&mut owned.shard, &mut self.out);
-        let rolled = self.perform(&mut owned);
-        let is_truncating = owned.shard.is_truncating();
-        self.owned.put(slot, owned);
-        if rolled || is_truncating || self.closing.is_some() {
-            self.touch(slot);
-        }
-    }
-
-    /// Shows what changed, then does what the shard put out; whether its list of segments changed.
-    fn perform(&mut self, owned: &mut Owned) -> bool {
+    /// Shows what changed, then does what the shard put out, but for an entry, which is answered.
+    fn perform(&mut self, owned: &mut Owned, changed: ViewChange) -> Option<Write> {
         for output in &self.out {
             if let Output::Extend { base_offset, bytes, tail, .. } = output {
                 owned.view.keep(&self.floor.hot, *base_offset, tail.next_offset, bytes);
             }
         }
-        let (tail_changed, list_changed) = owned.shard.take_changed();
-        if tail_changed || list_changed {
-            let completed = list_changed.then(|| owned.shard.completed().copied().collect());
+        if changed.tail || changed.list {
+            let completed = changed.list.then(|| owned.shard.completed().copied().collect());
             owned.view.set(owned.shard.tail(), owned.shard.acked_transaction_id(), completed);
         }
+        let mut write = None;
         for output in self.out.drain(..) {
             match output {
+                Output::Write(next) => write = Some(next),
+                Output::Sync(upto) => self.floor.journal.ask_sync(upto),
+                Output::Commit(change) => {
+                    let slot = owned.slot;
+                    let commit = commit::commit(Arc::clone(&self.floor.meta), change);
+                    self.commits.push(commit.map(move |result| (slot, result)).boxed());
+                }
+                Output::WakeAt(wake_at) => {
+                    if let Some(before) = std::mem::replace(&mut owned.wake_at, wake_at) {
+                        self.wakes.remove(&(before, owned.slot));
+                    }
+                    self.wakes.extend(wake_at.map(|wake_at| (wake_at, owned.slot)));
+                }
                 Output::Reply(waiter, result) => {
                     self.floor.counters.answered(&result);
                     waiter.answer(result);
@@ -556,7 +475,7 @@ impl Owner {
                 Output::Closed => owned.closed = true,
             }
         }
-        list_changed
+        write
     }
 
     fn is_closed(&mut self) -> bool {
@@ -564,17 +483,9 @@ impl Owner {
     }
 }
 
-/// Why the store did not take an entry.
-enum Refused {
-    /// This entry, or not at the moment.
-    Write(WriteError),
-    /// The segment takes no more entries.
-    Over(String),
-}
-
-fn refused(error: StoreError) -> Refused {
-    let unavailable = |error: &StoreError| WriteError::Unavailable(error.to_string().into());
-    Refused::Write(match &error {
+/// What the store's not taking an entry is to a shard.
+fn refused(owned: &Owned, error: StoreError) -> WriteError {
+    match &error {
         StoreError::Full { .. } => {
             WriteError::Busy("segment files are written more slowly than records arrive")
         }
@@ -590,8 +501,13 @@ fn refused(error: StoreError) -> Refused {
             WriteError::NoSpace(format!("{reason}; free some space or shorten retention").into())
         }
         StoreError::NoSpace { .. } => WriteError::NoSpace(error.to_string().into()),
-        StoreError::DiskFailed(_) | StoreError::Journal(_) | StoreError::Closed => unavailable(&error),
+        StoreError::DiskFailed(_) | StoreError::Journal(_) | StoreError::Closed => {
+            WriteError::Unavailable(error.to_string().into())
+        }
         StoreError::Fenced { .. } | StoreError::NotNext { .. } => WriteError::Fenced,
-        _ => return Refused::Over(error.to_string()),
-    })
+        _ => {
+            tracing::warn!(shard = %owned.shard.id(), why = %error, "a segment ends early");
+            WriteError::Over(error.to_string().into())
+        }
+    }
 }

@@ -1,16 +1,18 @@
-//! One shard as a step machine: appends, journal progress, metadata answers and time go in, what to write, to
-//! record and to answer comes out. No clock, disk or channel is touched here; the shell is `owner.rs`.
+//! One shard as a step machine: [`Shard::step`] takes what happens (a [`ShardInput`]: appends, the store's and metadata's
+//! answers, the journal's progress, time) and puts out what to do (an [`Output`]: what to write, to record and to
+//! answer). No clock, disk or channel is touched here; the shell is `owner.rs`.
 //!
 //! ```text
-//!  append()     next_write()/wrote()     settle()                       complete()
-//!  --------> buffer ----------> in flight ------> acknowledged, visible ------> completed segment
-//!                                           \-> (interval) unsynced --sync()--/
+//!   Append        Write, Wrote            Synced                         (full or old)
+//!  --------> buffer ----------> in flight ------> acknowledged, visible ------> completed segment -- Seal, Commit
+//!                                  \-- Written -> acknowledged, unsynced -- Synced --/            (interval)
 //! ```
 //!
 //! What holds:
 //! - Offsets and transaction ids are given when an append is accepted, in the order of acceptance; entries leave
 //!   in that order, and acknowledgements are given in that order. What fails takes everything behind it along,
 //!   so an acknowledged record never has an unacknowledged one before it that is missing.
+//! - The store is asked for one entry at a time, and metadata for one commit at a time.
 //! - An append is acknowledged, shown to readers and remembered as its producer's in one step, `settle_entry`:
 //!   when its entry is durable (or written, with `interval`).
 //! - A segment is only ever written by the owner that created it: the first append after a start, a loss or a
@@ -44,14 +46,17 @@ use tailwater_journal::JournalPosition;
 use crate::batches::{Accepted, encode};
 use crate::config::{FlushPolicy, StreamConfig, StreamDurability};
 use crate::error::AppendError;
-use crate::limits::{ENTRY_BYTES_TARGET, ENTRY_RECORDS_TARGET, STALL_MAX};
+use crate::limits::{BUSY_RETRY, ENTRY_BYTES_TARGET, ENTRY_RECORDS_TARGET, STALL_MAX};
 use crate::producer::{Producers, Refused};
 use crate::retention;
 use crate::stream::SegmentRecord;
 
 use change::Changes;
 pub use change::{Change, ChangeError};
-pub use outputs::{AppendAnswer, Output, StoreAppend, Truncation, Waiter, Write, WriteError};
+pub use outputs::{
+    AppendAnswer, Output, ShardInput, StepTime, StoreAppend, Truncation, ViewChange, Waiter, Write,
+    WriteError,
+};
 pub use recover::{FoundContent, Recovered, SegmentsFound, recover};
 use segments::{ShardOpenSegment, Visible};
 
@@ -101,6 +106,14 @@ struct Reach {
     transaction_id: TransactionId,
 }
 
+/// An entry that the store was too busy for.
+#[derive(Clone, Copy, Debug)]
+struct Blocked {
+    since: Instant,
+    /// When it is offered again.
+    retry_at: Instant,
+}
+
 /// A duplicate that waits for the first.
 #[derive(Debug)]
 struct Duplicate {
@@ -117,6 +130,12 @@ pub struct Shard {
     config: Arc<StreamConfig>,
     state: ShardPhase,
     closing: bool,
+    /// [`Output::Closed`] is out.
+    is_closed: bool,
+    /// What recovery found to be done in the store.
+    undone: Vec<Output>,
+    /// The last [`Output::WakeAt`].
+    wake_at: Option<Instant>,
 
     changes: Changes,
     /// Completed segments, oldest first.
@@ -131,8 +150,10 @@ pub struct Shard {
     buffer_since: Instant,
     /// The entry that the store was asked to take and has not taken yet.
     writing: Option<Flush>,
-    /// Since when the store has been too busy for `writing`.
-    blocked_since: Option<Instant>,
+    /// The store has not answered the last [`Output::Write`].
+    is_asked: bool,
+    /// The store was too busy for `writing`.
+    blocked: Option<Blocked>,
     in_flight: VecDeque<Flush>,
     unsynced: VecDeque<Unsynced>,
     duplicates: Vec<Duplicate>,
@@ -164,7 +185,8 @@ pub struct Shard {
 const PRODUCERS_EXPIRE_EVERY: Duration = Duration::from_secs(60);
 
 impl Shard {
-    /// The shard as recovery found it; for a created stream's, [`Recovered::default`].
+    /// The shard as recovery found it; for a created stream's, [`Recovered::default`]. [`ShardInput::Opened`] is its first
+    /// input.
     /// `owner` is random for each start of a log.
     pub fn new(
         id: ShardId,
@@ -173,6 +195,7 @@ impl Shard {
         recovered: Recovered,
         producers: Producers,
     ) -> Self {
+        let undone = recovered.undone();
         let Recovered { record, version, completed, unsaved, .. } = recovered;
         let completed: VecDeque<SegmentRecord> = completed.into();
         let (next_offset, transaction_id) =
@@ -188,6 +211,9 @@ impl Shard {
             config,
             state: ShardPhase::Resting,
             closing: false,
+            is_closed: false,
+            undone,
+            wake_at: None,
             changes: Changes::new(owner, record, version, unsaved),
             completed,
             cut: None,
@@ -195,7 +221,8 @@ impl Shard {
             buffer_bytes: 0,
             buffer_since: Instant::default(),
             writing: None,
-            blocked_since: None,
+            is_asked: false,
+            blocked: None,
             in_flight: VecDeque::new(),
             unsynced: VecDeque::new(),
             duplicates: Vec::new(),
@@ -214,25 +241,104 @@ impl Shard {
         }
     }
 
+    /// Takes in what happens, and puts out what is to be done about it: first what readers see is shown, if it changed,
+    /// and then the outputs are carried out in their order.
+    pub fn step(&mut self, at: StepTime, input: ShardInput, out: &mut Vec<Output>) -> ViewChange {
+        let StepTime { now, wall_ms } = at;
+        let is_answer = matches!(input, ShardInput::Wrote { .. });
+        assert_eq!(
+            self.is_asked, is_answer,
+            "{}: the store's answer, and nothing else, follows on a write",
+            self.id
+        );
+        self.is_asked = false;
+        match input {
+            ShardInput::Append(append) => self.append(now, wall_ms, append, out),
+            ShardInput::Truncate(truncation) => self.truncate(now, truncation, out),
+            ShardInput::Configure(config) => {
+                assert!(
+                    self.config.may_become(&config).is_ok(),
+                    "{}: looked at before it was committed",
+                    self.id
+                );
+                self.config = config;
+            }
+            ShardInput::Close => self.closing = true,
+            ShardInput::Delete => self.delete(out),
+            event => {
+                if self.take_in(at, event, out) {
+                    self.proceed(at, out);
+                }
+            }
+        }
+        ViewChange {
+            tail: std::mem::take(&mut self.tail_changed),
+            list: std::mem::take(&mut self.list_changed),
+        }
+    }
+
+    /// Takes in what is no request; whether the shard may have something to do behind it.
+    fn take_in(
+        &mut self,
+        StepTime { now, wall_ms }: StepTime,
+        event: ShardInput,
+        out: &mut Vec<Output>,
+    ) -> bool {
+        match event {
+            ShardInput::Opened => out.append(&mut self.undone),
+            ShardInput::Wrote { created, result } => self.wrote(now, wall_ms, created, result, out),
+            ShardInput::Written(upto) => {
+                self.settle(upto, wall_ms, out);
+                return self.may_go_on();
+            }
+            ShardInput::Synced(upto) => {
+                match self.config.durability {
+                    StreamDurability::Fsync => self.settle(upto, wall_ms, out),
+                    StreamDurability::Interval => self.sync(upto, wall_ms, out),
+                }
+                return self.may_go_on();
+            }
+            ShardInput::Lost(why) => self.lost(&why, wall_ms, out),
+            ShardInput::Committed(result) => self.committed(now, result, out),
+            ShardInput::Tick => self.tick(now, wall_ms, out),
+            ShardInput::Proceed => {}
+            _ => unreachable!("a request"),
+        }
+        true
+    }
+
+    /// Whether the journal's progress lets the shard do more than answer: a segment is completed, a truncation may be
+    /// recorded, or the end is near. Asked for every entry, so it is no more than a look.
+    fn may_go_on(&self) -> bool {
+        self.list_changed || self.changes.is_truncating() || self.closing
+    }
+
+    /// Puts out what is due: the next entry, and if there is none, what is to be told to metadata.
+    fn proceed(&mut self, at: StepTime, out: &mut Vec<Output>) {
+        if let Some(write) = self.next_write(at.now, at.wall_ms) {
+            self.is_asked = true;
+            out.push(Output::Write(write));
+            return;
+        }
+        out.extend(self.awaited_sync().map(Output::Sync));
+        // First: what it completes is part of the change.
+        self.finish(at.wall_ms, out);
+        out.extend(self.next_change(at.now).map(Output::Commit));
+        let wake_at = self.deadline();
+        if wake_at != self.wake_at {
+            self.wake_at = wake_at;
+            out.push(Output::WakeAt(wake_at));
+        }
+    }
+
     /// Where to note what is refused before it comes here.
     pub(crate) fn refused(&self) -> &Arc<Refused> {
         self.producers.refused()
     }
 
-    /// Behaves as `config` says from now on, which keeps what a stream keeps for ever ([`StreamConfig::may_become`]).
-    pub fn configure(&mut self, config: Arc<StreamConfig>) {
-        assert!(self.config.may_become(&config).is_ok(), "{}: looked at before it was committed", self.id);
-        self.config = config;
-    }
-
     /// Which shard this is.
     pub fn id(&self) -> ShardId {
         self.id
-    }
-
-    /// Whether an acknowledgement waits for a sync of the journal, or only for the write.
-    pub fn durability(&self) -> StreamDurability {
-        self.config.durability
     }
 
     /// The tail that readers may see; `cached` is left to the cells' writer.
@@ -261,11 +367,6 @@ impl Shard {
         self.completed.iter().filter(|segment| self.cut != Some(segment.number))
     }
 
-    /// Whether tail or list of segments changed since the last call: (tail, list).
-    pub fn take_changed(&mut self) -> (bool, bool) {
-        (std::mem::take(&mut self.tail_changed), std::mem::take(&mut self.list_changed))
-    }
-
     /// Offset after the last record that no loss takes back.
     fn synced_next(&self) -> Offset {
         let Some(Unsynced { reach, .. }) = self.unsynced.front() else { return self.acked_next };
@@ -273,20 +374,17 @@ impl Shard {
         segment.expect("a segment is completed after its last entry is synced").synced_next
     }
 
-    /// Whether records are to be removed: call [`Shard::next_change`] again when something was synced, which it may
-    /// wait for.
-    pub fn is_truncating(&self) -> bool {
-        self.changes.wanted_log_start() > self.changes.log_start()
-    }
-
     /// Whether some append waits for the journal.
-    pub fn is_in_flight(&self) -> bool {
+    fn is_in_flight(&self) -> bool {
         !self.in_flight.is_empty() || !self.unsynced.is_empty()
     }
 
-    /// When to call [`Shard::next_write`] and [`Shard::next_change`] although nothing happened. Not while something
-    /// else has to happen first: a deadline that has passed and leads to nothing would keep the owner running.
-    pub fn deadline(&self) -> Option<Instant> {
+    /// When to go on although nothing happened. Not while something else has to happen first: a deadline that has passed
+    /// and leads to nothing would keep the owner running.
+    fn deadline(&self) -> Option<Instant> {
+        if matches!(self.state, ShardPhase::Lost | ShardPhase::Deleted) {
+            return None;
+        }
         let could_write = self.writing.is_none() && !self.waits_for_roll();
         let flush = match (self.config.flush, self.state) {
             (FlushPolicy::EveryMs(ms), ShardPhase::Owning(_)) if !self.buffer.is_empty() && could_write => {
@@ -294,17 +392,16 @@ impl Shard {
             }
             _ => None,
         };
-        [flush, self.changes.retry_deadline()].into_iter().flatten().min()
+        let retry = self.blocked.map(|blocked| blocked.retry_at);
+        [flush, retry, self.changes.retry_deadline()].into_iter().flatten().min()
     }
 
-    /// Whether the store was too busy for an entry: call [`Shard::next_write`] again in a moment.
-    pub fn is_blocked(&self) -> bool {
-        self.blocked_since.is_some()
-    }
-
-    /// The next entry to hand to the store, if one is due; [`Shard::wrote`] has to follow before anything else.
-    pub fn next_write(&mut self, now: Instant, wall_ms: i64) -> Option<Write> {
+    /// The next entry to hand to the store, if one is due.
+    fn next_write(&mut self, now: Instant, wall_ms: i64) -> Option<Write> {
         let ShardPhase::Owning(term) = self.state else { return None };
+        if self.blocked.is_some_and(|blocked| now < blocked.retry_at) {
+            return None;
+        }
         if self.writing.is_none() {
             if !self.is_due(now) {
                 return None;
@@ -323,6 +420,7 @@ impl Shard {
             position: entry.from,
             bytes: entry.bytes.clone(),
             sync: entry.sync,
+            tell_written: self.config.durability == StreamDurability::Interval,
         })
     }
 
@@ -335,7 +433,7 @@ impl Shard {
 
     /// Up to where the journal has to be synced before the next segment can begin, if one waits for that, or before a
     /// truncation can be recorded.
-    pub fn awaited_sync(&self) -> Option<JournalPosition> {
+    fn awaited_sync(&self) -> Option<JournalPosition> {
         let is_awaited = self.waits_for_roll() || self.changes.wanted_log_start() > self.synced_next();
         if self.config.durability != StreamDurability::Interval || !is_awaited {
             return None;
@@ -425,53 +523,56 @@ impl Shard {
         }
     }
 
-    /// Takes in what the store said to the last [`Shard::next_write`].
-    pub fn wrote(
+    /// Takes in what the store said to the last write.
+    fn wrote(
         &mut self,
         now: Instant,
+        wall_ms: i64,
+        created: bool,
         result: Result<JournalPosition, WriteError>,
         out: &mut Vec<Output>,
     ) {
+        let open = self.open.as_mut().expect("the entry belongs to the open segment");
+        open.created |= created;
         let error = match result {
             Ok(journal) => {
                 let mut entry = self.writing.take().expect("the store answers what it was asked");
-                let open = self.open.as_mut().expect("the entry belongs to the open segment");
                 debug_assert_eq!((open.id, open.length), (entry.segment, entry.from));
-                open.created = true;
                 open.length = Position(open.length.0 + entry.bytes.len() as u64);
                 open.next_entry = open.next_entry.next();
                 entry.journal = journal;
                 self.in_flight.push_back(entry);
-                self.blocked_since = None;
+                self.blocked = None;
                 return;
             }
             Err(error) => error,
         };
         match error {
-            WriteError::Busy(why) => {
-                let since = *self.blocked_since.get_or_insert(now);
-                if now.since(since) > STALL_MAX {
-                    self.fail_unwritten(&AppendError::Overloaded(why), out);
-                }
-            }
+            WriteError::Busy(why) => self.block(now, why, out),
             WriteError::NoSpace(why) => self.fail_unwritten(&AppendError::NoSpace(why), out),
             WriteError::Unavailable(why) => self.fail_unwritten(&AppendError::Unavailable(why), out),
             WriteError::Fenced => {
                 self.state = ShardPhase::Lost;
                 self.fail_unwritten(&AppendError::NotOwner, out);
             }
+            // What of the segment is durable has been acknowledged before it is sealed there: a loss in the journal, if
+            // there was one, comes as `ShardInput::Lost`, behind all that was synced before it.
+            WriteError::Over(_) if self.is_in_flight() => self.block(now, "the journal lost records", out),
+            WriteError::Over(why) => self.lost(&why, wall_ms, out),
         }
     }
 
-    /// Notes that [`Write::create`] was done although the append after it failed.
-    pub fn created(&mut self) {
-        if let Some(open) = &mut self.open {
-            open.created = true;
+    /// The store is too busy for an entry: offers it again in a moment, but not for ever.
+    fn block(&mut self, now: Instant, why: &'static str, out: &mut Vec<Output>) {
+        let since = self.blocked.map_or(now, |blocked| blocked.since);
+        self.blocked = Some(Blocked { since, retry_at: now + BUSY_RETRY });
+        if now.since(since) > STALL_MAX {
+            self.fail_unwritten(&AppendError::Overloaded(why), out);
         }
     }
 
     /// The journal is written (`interval`) or synced (`fsync`) up to `upto`: acknowledges what lies before it.
-    pub fn settle(&mut self, upto: JournalPosition, wall_ms: i64, out: &mut Vec<Output>) {
+    fn settle(&mut self, upto: JournalPosition, wall_ms: i64, out: &mut Vec<Output>) {
         // One that was synced before it was full, before readers see the next one.
         self.complete_rolled(wall_ms, out);
         while self.in_flight.front().is_some_and(|entry| entry.journal <= upto) {
@@ -544,9 +645,8 @@ impl Shard {
         }
     }
 
-    /// The journal is synced up to `upto`, and so written. Only `interval` shards need the call: see
-    /// [`Shard::settle`], which may come later: the two watermarks are not read at the same moment.
-    pub fn sync(&mut self, upto: JournalPosition, wall_ms: i64, out: &mut Vec<Output>) {
+    /// The journal is synced up to `upto`, and so written, with `interval`.
+    fn sync(&mut self, upto: JournalPosition, wall_ms: i64, out: &mut Vec<Output>) {
         self.settle(upto, wall_ms, out);
         while self.unsynced.front().is_some_and(|unsynced| unsynced.journal <= upto) {
             let unsynced = self.unsynced.pop_front().expect("just looked at");
@@ -557,7 +657,7 @@ impl Shard {
 
     /// A sync failed and everything that was not durable is gone from the journal. Fails what was in flight,
     /// seals the segment at its durable length; the next append claims a higher term.
-    pub fn lost(&mut self, why: &Arc<str>, wall_ms: i64, out: &mut Vec<Output>) {
+    fn lost(&mut self, why: &Arc<str>, wall_ms: i64, out: &mut Vec<Output>) {
         if !self.is_in_flight() && self.writing.is_none() && self.buffer.is_empty() {
             return;
         }
@@ -590,7 +690,7 @@ impl Shard {
 
     /// Fails what is in no entry that the store took, and gives its offsets back.
     fn fail_unwritten(&mut self, error: &AppendError, out: &mut Vec<Output>) {
-        self.blocked_since = None;
+        self.blocked = None;
         let failed = self.writing.take().map(|entry| entry.appends).into_iter().flatten();
         let failed: Vec<Accepted> = failed.chain(self.buffer.drain(..)).collect();
         self.buffer_bytes = 0;

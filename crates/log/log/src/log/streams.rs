@@ -103,11 +103,10 @@ impl Log {
         let mut opening = Vec::with_capacity(shards.len());
         for (number, shard) in (first..).zip(shards) {
             let id = ShardId { stream: record.id, shard: ShardNumber(number) };
-            let (damaged, (mut recovered, producers)) = match shard {
+            let (damaged, (recovered, producers)) = match shard {
                 Ok(shard) => (None, shard),
                 Err(damaged) => (Some(damaged), Default::default()),
             };
-            let undone = recovered.take_undone();
             let shard = Shard::new(id, Arc::clone(&config), inner.owner_number, recovered, producers);
             let completed: Arc<[SegmentRecord]> = shard.completed().copied().collect();
             let view = SharedView::new(View {
@@ -120,7 +119,7 @@ impl Log {
             let owner = (record.id.0.as_u128() as usize ^ number as usize) % inner.owners.len();
             let (reply, slot) = oneshot::channel();
             if damaged.is_none() {
-                let request = OwnerRequest::Open(Box::new(shard), undone, Arc::clone(&view), reply);
+                let request = OwnerRequest::Open(Box::new(shard), Arc::clone(&view), reply);
                 inner.owners[owner].send(request).await.map_err(|_| StreamError::Closed)?;
             }
             opening.push(async move {

@@ -12,7 +12,7 @@ use crate::producer::Verdict;
 
 impl Shard {
     /// Takes in an append: into the buffer, or answered at once.
-    pub fn append(&mut self, now: Instant, wall_ms: i64, append: StoreAppend, out: &mut Vec<Output>) {
+    pub(super) fn append(&mut self, now: Instant, wall_ms: i64, append: StoreAppend, out: &mut Vec<Output>) {
         match self.check(now, &append) {
             Ok(Verdict::Append) => self.accept(now, wall_ms, append),
             Ok(Verdict::Duplicate(base_offset)) => {

@@ -132,6 +132,11 @@ impl Changes {
         self.log_start
     }
 
+    /// Whether records are to be removed, of which metadata has not been told.
+    pub(super) fn is_truncating(&self) -> bool {
+        self.log_start > self.record.log_start
+    }
+
     /// Why nothing can be committed for a while, if metadata can't take it.
     pub(super) fn refusal(&self, now: Instant) -> Option<&Arc<str>> {
         self.refused.as_ref().filter(|_| now < self.retry_at)
@@ -163,9 +168,8 @@ impl Changes {
 }
 
 impl Shard {
-    /// Removes the records before an offset, at record granularity; segments wholly before it are deleted. What may
-    /// still be lost (`interval`) is removed when it is synced.
-    pub fn truncate(&mut self, now: Instant, truncation: Truncation, out: &mut Vec<Output>) {
+    /// Takes in a truncation: recorded with the next change, or answered at once.
+    pub(super) fn truncate(&mut self, now: Instant, truncation: Truncation, out: &mut Vec<Output>) {
         let refused = match self.state {
             ShardPhase::Deleted => Some(StreamError::NoStream(self.id.stream.to_string())),
             ShardPhase::Lost => Some(StreamError::NotOwner),
@@ -188,8 +192,8 @@ impl Shard {
         }
     }
 
-    /// The next commit, if one is due; [`Shard::committed`] has to follow, some time.
-    pub fn next_change(&mut self, now: Instant) -> Option<Change> {
+    /// The next commit, if one is due.
+    pub(super) fn next_change(&mut self, now: Instant) -> Option<Change> {
         let changes = &self.changes;
         if changes.committing.is_some() || now < changes.retry_at {
             return None;
@@ -239,7 +243,12 @@ impl Shard {
     }
 
     /// Takes in how a commit ended: with the record's new version, or not.
-    pub fn committed(&mut self, now: Instant, result: Result<u64, ChangeError>, out: &mut Vec<Output>) {
+    pub(super) fn committed(
+        &mut self,
+        now: Instant,
+        result: Result<u64, ChangeError>,
+        out: &mut Vec<Output>,
+    ) {
         let Some(change) = self.changes.committing.take() else { return };
         if self.state == ShardPhase::Deleted {
             return;

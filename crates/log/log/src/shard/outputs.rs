@@ -3,12 +3,76 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use tailwater_env::Instant;
 use tailwater_format::{Dlsn, Offset, Position, SegmentId, Tail, Term};
+use tailwater_journal::JournalPosition;
 use tokio::sync::oneshot;
 
+use super::{Change, ChangeError};
 use crate::batches::Checked;
 use crate::budget::Permit;
+use crate::config::StreamConfig;
 use crate::error::{AppendError, StreamError};
+
+/// When a step is taken.
+#[derive(Clone, Copy, Debug)]
+pub struct StepTime {
+    /// What durations are measured by.
+    pub now: Instant,
+    /// What is written down: wall time in ms.
+    pub wall_ms: i64,
+}
+
+/// What happens to a shard.
+///
+/// Requests (the first four) are gathered: [`ShardInput::Proceed`] says that all that came together is there. After
+/// everything else the shard goes on by itself.
+#[derive(Debug)]
+pub enum ShardInput {
+    /// Somebody appends: answered by one [`Output::Reply`].
+    Append(StoreAppend),
+    /// Somebody removes the records before an offset, at record granularity; segments wholly before it are deleted.
+    /// What may still be lost (`interval`) is removed when it is synced. Answered by one [`Output::Truncated`].
+    Truncate(Truncation),
+    /// The stream is configured so from now on, and keeps what it keeps for ever ([`StreamConfig::may_become`]).
+    Configure(Arc<StreamConfig>),
+    /// No more appends are taken. [`Output::Closed`] follows once all is written, completed and recorded.
+    Close,
+    /// All requests that came together are there, or the time of the last [`Output::WakeAt`] has come.
+    Proceed,
+    /// The shard has an owner: the first input.
+    Opened,
+    /// The store answers [`Output::Write`]: the next input after that.
+    Wrote {
+        /// Whether the store has the segment by now.
+        created: bool,
+        /// Where the entry's record in the journal ends, or why the store did not take the entry.
+        result: Result<JournalPosition, WriteError>,
+    },
+    /// The journal is written up to there. Only `interval` shards are told.
+    Written(JournalPosition),
+    /// The journal is synced up to there, and so written. The two watermarks are not read at the same moment: this may
+    /// come before [`ShardInput::Written`].
+    Synced(JournalPosition),
+    /// A sync failed, and whatever of this shard was not synced is gone from the journal.
+    Lost(Arc<str>),
+    /// How the commit of the last [`Output::Commit`] ended: with the new version of the shard's record, or not.
+    Committed(Result<u64, ChangeError>),
+    /// About a second has passed: segments roll by time and expire, producers are forgotten.
+    Tick,
+    /// The stream is deleted: the last input.
+    Delete,
+}
+
+/// Which part of what readers see of a shard a step has changed.
+#[must_use = "what changed is shown before the outputs are carried out"]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ViewChange {
+    /// [`super::Shard::tail`] and [`super::Shard::acked_transaction_id`].
+    pub tail: bool,
+    /// [`super::Shard::completed`].
+    pub list: bool,
+}
 
 /// Checked record batches to append, and who waits for the answer.
 #[derive(Debug)]
@@ -95,7 +159,7 @@ pub struct Truncation {
 }
 
 /// An entry to hand to the store.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Write {
     /// Its segment.
     pub segment: SegmentId,
@@ -107,6 +171,8 @@ pub struct Write {
     pub bytes: Bytes,
     /// Whether the journal should sync it at once.
     pub sync: bool,
+    /// Whether the shard is to be told when it is written, and not only when it is synced.
+    pub tell_written: bool,
 }
 
 /// Why the store did not take an entry.
@@ -118,6 +184,8 @@ pub enum WriteError {
     NoSpace(Arc<str>),
     /// A higher term has been seen.
     Fenced,
+    /// The segment takes no more entries.
+    Over(Arc<str>),
     /// Anything else.
     Unavailable(Arc<str>),
 }
@@ -125,6 +193,14 @@ pub enum WriteError {
 /// What the shell has to do, in this order.
 #[derive(Debug)]
 pub enum Output {
+    /// Hand an entry to the store. The last output of its step; [`ShardInput::Wrote`] is the next input.
+    Write(Write),
+    /// Have the journal synced up to there: the next segment, or a truncation, waits for it.
+    Sync(JournalPosition),
+    /// Commit to metadata. [`ShardInput::Committed`] follows, some time, and no other commit before it.
+    Commit(Change),
+    /// [`ShardInput::Proceed`] is due then, although nothing happens; `None`: not any more.
+    WakeAt(Option<Instant>),
     /// Answer an append.
     Reply(Waiter, Result<AppendAnswer, AppendError>),
     /// Hand bytes that readers may see to the cells' writer.

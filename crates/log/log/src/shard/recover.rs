@@ -63,11 +63,11 @@ pub struct Recovered {
 }
 
 impl Recovered {
-    /// Takes out what is to be done in the store, for the shard's owner. Nobody waits for it: a journal that takes no
-    /// records, as on a full disk, does not keep a log from being opened and read.
-    pub fn take_undone(&mut self) -> Vec<Output> {
-        let seals = self.seals.drain(..).map(|(id, length)| Output::Seal(id, length));
-        seals.chain(self.deletes.drain(..).map(Output::Delete)).collect()
+    /// What is to be done in the store, for the shard's owner. Nobody waits for it: a journal that takes no records, as
+    /// on a full disk, does not keep a log from being opened and read.
+    pub(super) fn undone(&self) -> Vec<Output> {
+        let seals = self.seals.iter().map(|&(id, length)| Output::Seal(id, length));
+        seals.chain(self.deletes.iter().copied().map(Output::Delete)).collect()
     }
 }
 

@@ -72,8 +72,8 @@ impl Shard {
         }
     }
 
-    /// Rolls by time, expires segments and producers. Call it about once a second.
-    pub fn tick(&mut self, now: Instant, wall_ms: i64, out: &mut Vec<Output>) {
+    /// Rolls by time, expires segments and producers.
+    pub(super) fn tick(&mut self, now: Instant, wall_ms: i64, out: &mut Vec<Output>) {
         if matches!(self.state, ShardPhase::Deleted | ShardPhase::Lost) {
             return;
         }
@@ -98,26 +98,27 @@ impl Shard {
         }
     }
 
-    /// Takes no more appends; [`Output::Closed`] follows from [`Shard::finish`] once all is done.
-    pub fn close(&mut self) {
-        self.closing = true;
-    }
-
     /// While closing: completes the open segment once nothing is queued, and says when all is recorded.
-    pub fn finish(&mut self, wall_ms: i64, out: &mut Vec<Output>) {
-        if !self.closing || !self.buffer.is_empty() || self.writing.is_some() || self.is_in_flight() {
+    pub(super) fn finish(&mut self, wall_ms: i64, out: &mut Vec<Output>) {
+        if !self.closing
+            || self.is_closed
+            || !self.buffer.is_empty()
+            || self.writing.is_some()
+            || self.is_in_flight()
+        {
             return;
         }
         self.rolling.extend(self.open.take());
         self.complete_rolled(wall_ms, out);
         // What metadata can't take is not waited for: the next start finds the same in the store.
         if !self.changes.is_pending() || self.changes.is_refused() || self.state == ShardPhase::Lost {
+            self.is_closed = true;
             out.push(Output::Closed);
         }
     }
 
     /// The stream is deleted: fails what waits and deletes the segments.
-    pub fn delete(&mut self, out: &mut Vec<Output>) {
+    pub(super) fn delete(&mut self, out: &mut Vec<Output>) {
         self.state = ShardPhase::Deleted;
         let in_flight = std::mem::take(&mut self.in_flight);
         for accepted in in_flight.into_iter().flat_map(|entry| entry.appends) {

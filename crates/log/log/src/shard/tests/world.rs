@@ -1,0 +1,266 @@
+//! A shard over a journal, a store and metadata that are lists, which check what they are asked to do.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tailwater_format::{
+    BatchBuilder, Codec, Producer, ShardNumber, StreamId, parse_entry, parse_entry_header,
+};
+use tokio::sync::oneshot;
+
+use super::super::*;
+use super::transcript;
+use crate::batches::{Checked, TransactionIds};
+use crate::stream::{ProducersRecord, ShardRecord};
+
+pub(super) type Reply = oneshot::Receiver<Result<AppendAnswer, AppendError>>;
+
+const OWNER: u64 = 99;
+
+/// A shard and everything below it.
+pub(super) struct World {
+    pub(super) shard: Shard,
+    pub(super) now_ms: u64,
+    /// The entry that the store was asked to take.
+    pub(super) asked: Option<Write>,
+    /// What metadata was asked to commit.
+    pub(super) asked_meta: Option<Change>,
+    /// Entries per segment, as the store took them.
+    pub(super) segments: BTreeMap<SegmentId, Vec<Bytes>>,
+    sealed: BTreeMap<SegmentId, Position>,
+    deleted: Vec<SegmentId>,
+    pub(super) journal: u64,
+    pub(super) record: Option<(ShardRecord, u64)>,
+    recorded: BTreeMap<SegmentNumber, SegmentRecord>,
+    pub(super) producers: Option<ProducersRecord>,
+    /// What the cells' writer was told.
+    shadow: BTreeMap<SegmentId, Vec<u8>>,
+    /// What was put out, one a line.
+    pub(super) lines: Arc<Mutex<Vec<String>>>,
+    pub(super) closed: bool,
+}
+
+pub(super) fn shard_id() -> ShardId {
+    ShardId { stream: StreamId(uuid::Uuid::from_u128(1)), shard: ShardNumber(0) }
+}
+
+pub(super) fn config() -> StreamConfig {
+    StreamConfig { retention_ms: None, ..StreamConfig::default() }
+}
+
+pub(super) fn batch(timestamps: &[i64], producer: Option<(i64, i16, i32)>) -> Bytes {
+    let mut builder = BatchBuilder::new();
+    for &timestamp in timestamps {
+        builder.append(None, Some(&[7; 100]), &[], timestamp).expect("small");
+    }
+    if let Some((id, epoch, base_sequence)) = producer {
+        builder.set_producer(Producer { id, epoch, base_sequence });
+    }
+    builder.finish(Codec::None)
+}
+
+pub(super) fn checked(bytes: Bytes, ids: TransactionIds) -> Checked {
+    Checked::check(bytes, ids, RECORDS_DECOMPRESSED_BYTES_MAX).expect("good")
+}
+
+impl World {
+    /// A created stream's shard, opened, at 1,000 ms.
+    pub(super) fn new(config: StreamConfig) -> Self {
+        let mut world = Self {
+            shard: Shard::new(
+                shard_id(),
+                Arc::new(config),
+                OWNER,
+                Recovered::default(),
+                Producers::default(),
+            ),
+            now_ms: 1_000,
+            asked: None,
+            asked_meta: None,
+            segments: BTreeMap::new(),
+            sealed: BTreeMap::new(),
+            deleted: Vec::new(),
+            journal: 0,
+            record: None,
+            recorded: BTreeMap::new(),
+            producers: None,
+            shadow: BTreeMap::new(),
+            lines: Arc::default(),
+            closed: false,
+        };
+        world.step(ShardInput::Opened);
+        world
+    }
+
+    /// A step, and what can be done about its outputs without an answer to the shard.
+    pub(super) fn step(&mut self, input: ShardInput) {
+        let at = StepTime { now: Instant::from_ns(self.now_ms * 1_000_000), wall_ms: self.now_ms as i64 };
+        let mut out = Vec::new();
+        let changed = self.shard.step(at, input, &mut out);
+        if changed.tail {
+            self.lines.lock().push(transcript::tail("show", &self.shard.tail()));
+        }
+        if changed.list {
+            self.lines.lock().push(transcript::list(self.shard.completed()));
+        }
+        let writes = out.iter().position(|output| matches!(output, Output::Write(_)));
+        assert!(writes.is_none_or(|index| index + 1 == out.len()), "a write is the last output of its step");
+        for output in out {
+            // Whoever waits for a reply writes it down.
+            self.lines.lock().extend(transcript::output(&output));
+            self.perform(output);
+        }
+    }
+
+    /// Offers an append, whose reply is written down as `name`'s.
+    pub(super) fn offer(&mut self, name: &str, batches: Checked, expected_term: Option<Term>) -> Reply {
+        let (reply, receiver) = oneshot::channel();
+        let (name, lines) = (name.to_owned(), Arc::clone(&self.lines));
+        let waiter = Waiter::new(None, move |outcome| {
+            lines.lock().push(transcript::reply(&name, &outcome));
+            drop(reply.send(outcome));
+        });
+        self.step(ShardInput::Append(StoreAppend { batches, expected_term, waiter }));
+        receiver
+    }
+
+    /// Offers a batch of `count` records of a producer.
+    pub(super) fn append_as(&mut self, id: i64, epoch: i16, sequence: i32, count: usize) -> Reply {
+        let bytes = batch(&vec![5; count], Some((id, epoch, sequence)));
+        self.offer("p", checked(bytes, TransactionIds::RunningMaximum), None)
+    }
+
+    /// The store takes what it was asked to, and metadata commits, until nothing is left of that.
+    pub(super) fn work(&mut self) {
+        self.step(ShardInput::Proceed);
+        while self.asked.is_some() || self.asked_meta.is_some() {
+            if self.asked.is_some() {
+                self.wrote();
+            } else {
+                self.commit();
+            }
+        }
+    }
+
+    /// The same, and everything written is synced.
+    pub(super) fn settle_all(&mut self) {
+        self.work();
+        self.step(ShardInput::Synced(JournalPosition(self.journal)));
+        self.work();
+    }
+
+    /// The store takes the entry that it was asked to, as its record of ten bytes in the journal.
+    pub(super) fn wrote(&mut self) {
+        let write = self.asked.take().expect("asked");
+        if write.create {
+            let fresh = self.segments.insert(write.segment, Vec::new()).is_none();
+            assert!(fresh && !self.deleted.contains(&write.segment), "{} is used twice", write.segment);
+        }
+        let entries = self.segments.get_mut(&write.segment).expect("created");
+        assert_eq!(entries.iter().map(|entry| entry.len() as u64).sum::<u64>(), write.position.0);
+        assert!(!self.sealed.contains_key(&write.segment), "{} is sealed", write.segment);
+        let header = parse_entry(&write.bytes).expect("an entry").header;
+        assert_eq!(header.segment_id(), write.segment);
+        if let Some(last) = entries.last() {
+            header.check_follows(&parse_entry_header(last).expect("an entry")).expect("continues");
+        }
+        entries.push(write.bytes);
+        self.journal += 10;
+        let result = Ok(JournalPosition(self.journal));
+        self.step(ShardInput::Wrote { created: true, result });
+    }
+
+    /// The store does not take the entry.
+    pub(super) fn refuse(&mut self, error: WriteError) {
+        let write = self.asked.take().expect("asked");
+        self.step(ShardInput::Wrote { created: !write.create, result: Err(error) });
+    }
+
+    /// Metadata does what it was asked to.
+    pub(super) fn commit(&mut self) {
+        let result = self.commit_unanswered();
+        self.step(ShardInput::Committed(result));
+    }
+
+    /// The same, and does not answer.
+    pub(super) fn commit_unanswered(&mut self) -> Result<u64, ChangeError> {
+        let change = self.asked_meta.take().expect("asked");
+        let version = self.record.map_or(0, |(_, version)| version);
+        if version != change.version {
+            return Err(ChangeError::Conflict(self.record));
+        }
+        self.record = Some((change.record, version + 1));
+        for segment in &change.completed {
+            self.recorded.insert(segment.number, *segment);
+        }
+        for number in &change.deleted {
+            self.recorded.remove(number).expect("recorded");
+        }
+        self.producers = change.producers.or(self.producers.take());
+        Ok(version + 1)
+    }
+
+    fn perform(&mut self, output: Output) {
+        match output {
+            Output::Write(write) => assert!(self.asked.replace(write).is_none(), "one entry at a time"),
+            Output::Commit(change) => {
+                assert!(self.asked_meta.replace(change).is_none(), "one commit at a time");
+            }
+            Output::Sync(upto) => assert!(upto.0 <= self.journal, "no more can be synced than was written"),
+            Output::WakeAt(_) | Output::Truncated(..) => {}
+            Output::Reply(waiter, result) => {
+                if let Ok(appended) = &result {
+                    assert!(
+                        appended.last_offset < self.shard.tail().next_offset,
+                        "visible before it is acked"
+                    );
+                }
+                waiter.answer(result);
+            }
+            Output::Extend { segment, from, bytes, tail, .. } => {
+                let shadow = self.shadow.entry(segment).or_default();
+                assert_eq!(shadow.len() as u64, from.0, "in order and without gaps");
+                shadow.extend_from_slice(&bytes);
+                assert_eq!((tail.segment_id(shard_id()), tail.durable.0), (segment, shadow.len() as u64));
+            }
+            Output::Update(tail) => assert!(tail.is_possible()),
+            Output::Seal(id, length) => {
+                let stored: u64 = self.segments[&id].iter().map(|entry| entry.len() as u64).sum();
+                assert!(length.0 <= stored && self.sealed.insert(id, length).is_none());
+            }
+            Output::Delete(id) => {
+                self.segments.remove(&id).expect("there");
+                self.deleted.push(id);
+            }
+            Output::Closed => assert!(!std::mem::replace(&mut self.closed, true), "it ends once"),
+        }
+    }
+
+    /// The process is killed and starts again: what the store has is recovered, with what metadata has.
+    pub(super) fn restart(&mut self) {
+        let found: Vec<SegmentsFound> = self
+            .segments
+            .iter()
+            .map(|(&id, entries)| {
+                let headers: Vec<_> =
+                    entries.iter().map(|entry| parse_entry_header(entry).expect("an entry")).collect();
+                let content = headers.first().zip(headers.last()).map(|(first, last)| FoundContent {
+                    base_offset: first.base_offset,
+                    next_offset: last.next_offset(),
+                    first_transaction_id: first.transaction_id,
+                    last_transaction_id: last.transaction_id,
+                });
+                let length = Position(entries.iter().map(|entry| entry.len() as u64).sum());
+                SegmentsFound { id, length, sealed: self.sealed.contains_key(&id), content, damaged: None }
+            })
+            .collect();
+        let (record, version) = self.record.unwrap_or_default();
+        let recorded = self.recorded.values().copied().collect();
+        let recovered = recover(shard_id(), record, version, recorded, &found, 5_000).expect("consistent");
+        (self.asked, self.asked_meta) = (None, None);
+        let config = Arc::clone(&self.shard.config);
+        self.shard = Shard::new(shard_id(), config, OWNER + 1, recovered, Producers::default());
+        self.step(ShardInput::Opened);
+    }
+}
