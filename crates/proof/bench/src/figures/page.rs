@@ -22,7 +22,8 @@ result file: [bench/README.md](../bench/README.md). What was learned by measurin
   it is acknowledged and checked by every consumer, and nothing was lost, reordered or corrupted.
 - Clients and servers shared the machine's processors. The machines are small and virtual, and change from minute to minute: compare
   figures of one table, not of two.
-- The age of a figure is the number of later commits that changed the code it is about, tests apart, as `make figures` found them last.
+- The age of a figure is the number of later commits that changed the code it is about, tests and comments apart, as `make figures`
+  found them last.
 ";
 
 /// The whole page.
