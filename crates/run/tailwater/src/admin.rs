@@ -1,12 +1,17 @@
 //! The admin HTTP of a node, as the command line uses it.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tailwater_client::Client;
+use tailwater_env::Env;
 use tailwater_node::api::{ErrorBody, NodeView};
+
+/// Pause before a node that is not there is asked again.
+const ASK_AGAIN_AFTER: Duration = Duration::from_millis(200);
 
 /// What a node answered instead of doing it.
 #[derive(Debug)]
@@ -40,6 +45,27 @@ impl Server {
         self.finish(agent().get(self.url(path)).call())
     }
 
+    /// GET from a node that may not be there yet: it is asked again until `patience` is over.
+    pub fn get_within<T: DeserializeOwned>(&self, patience: Duration, path: &str) -> anyhow::Result<T> {
+        let env = Env::real();
+        let (until, mut told) = (env.now() + patience, false);
+        loop {
+            let answer = agent().get(self.url(path)).call();
+            let away = match &answer {
+                Ok(answer) => answer.status() == ureq::http::StatusCode::SERVICE_UNAVAILABLE,
+                Err(ureq::Error::Io(_) | ureq::Error::ConnectionFailed | ureq::Error::Timeout(_)) => true,
+                Err(_) => false,
+            };
+            if !away || env.now() >= until {
+                return self.finish(answer);
+            }
+            if !std::mem::replace(&mut told, true) {
+                eprintln!("tailwater: no node is ready at {} yet; waiting for it", self.server);
+            }
+            std::thread::park_timeout(ASK_AGAIN_AFTER);
+        }
+    }
+
     /// POST with a JSON body.
     pub fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> anyhow::Result<T> {
         self.finish(agent().post(self.url(path)).send_json(body))
@@ -50,9 +76,10 @@ impl Server {
         self.finish(agent().delete(self.url(path)).call())
     }
 
-    /// Where the node's clients connect: through its Unix socket if that is on this host.
-    pub fn data_address(&self) -> anyhow::Result<String> {
-        let node: NodeView = self.get("/v1/node")?;
+    /// Where the node's clients connect: through its Unix socket if that is on this host. The node is waited for until
+    /// `patience` is over.
+    pub fn data_address(&self, patience: Duration) -> anyhow::Result<String> {
+        let node: NodeView = self.get_within(patience, "/v1/node")?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         // What the node calls an address may be another node's from here: every host has paths, and a loopback, of its
         // own.

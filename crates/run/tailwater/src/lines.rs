@@ -1,18 +1,18 @@
-//! Lines of a file or of standard input, each of which becomes a record or an event.
+//! Lines of a file or of standard input, each of which becomes a record or an event. A line ends with LF or CR LF, which do not
+//! belong to it, or with the input; its bytes are taken as they are, in whatever encoding.
 
 use std::path::Path;
 
 use anyhow::Context;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, BufReader};
 
-/// Longest line, in bytes, without its end.
-const LINE_BYTES_MAX: usize = 1 << 20;
-
 /// An input, line by line.
 pub struct Lines {
     input: Box<dyn AsyncBufRead + Unpin>,
     /// What errors call it.
     name: String,
+    /// Longest line, in bytes, without its end.
+    bytes_max: usize,
     /// The line that is being read, or was answered last.
     line: Vec<u8>,
     /// Whether `line` was answered.
@@ -22,8 +22,9 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Those of `file`; of standard input if there is none, or it is called `-`.
-    pub async fn open(file: Option<&Path>) -> anyhow::Result<Self> {
+    /// Those of `file`; of standard input if there is none, or it is called `-`. A line has `bytes_max` bytes at most, without
+    /// its end.
+    pub async fn open(file: Option<&Path>, bytes_max: usize) -> anyhow::Result<Self> {
         let file = file.filter(|path| path.as_os_str() != "-");
         let (input, name): (Box<dyn AsyncBufRead + Unpin>, String) = match file {
             Some(path) => {
@@ -33,10 +34,15 @@ impl Lines {
             }
             None => (Box::new(BufReader::new(tokio::io::stdin())), "standard input".to_owned()),
         };
-        Ok(Self { input, name, line: Vec::new(), taken: true, count: 0 })
+        Ok(Self { input, name, bytes_max, line: Vec::new(), taken: true, count: 0 })
     }
 
-    /// The next line, with its end if it has one; `None` behind the last one, which needs no end.
+    /// How many lines were answered.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The next line, without its end; `None` behind the last one, which needs no end.
     ///
     /// Cancel safe: what was read of a line before this was dropped is the beginning of the next answer.
     ///
@@ -46,7 +52,7 @@ impl Lines {
         if std::mem::take(&mut self.taken) {
             self.line.clear();
         }
-        let room = (LINE_BYTES_MAX + 2).saturating_sub(self.line.len());
+        let room = (self.bytes_max + 3).saturating_sub(self.line.len());
         let mut limited = (&mut self.input).take(room as u64);
         let read = limited.read_until(b'\n', &mut self.line).await;
         read.with_context(|| format!("can't read {}", self.name))?;
@@ -54,15 +60,24 @@ impl Lines {
         if self.line.is_empty() {
             return Ok(None);
         }
+        let bytes = without_end(&self.line).len();
         anyhow::ensure!(
-            self.line.strip_suffix(b"\n").unwrap_or(&self.line).len() <= LINE_BYTES_MAX,
-            "line {} of {} is longer than {LINE_BYTES_MAX} bytes; the lines before it were sent",
+            bytes <= self.bytes_max,
+            "line {} of {} is longer than {} bytes; the lines before it were sent",
             self.count + 1,
-            self.name
+            self.name,
+            self.bytes_max
         );
         self.taken = true;
         self.count += 1;
-        Ok(Some(&self.line))
+        Ok(Some(&self.line[..bytes]))
+    }
+}
+
+fn without_end(line: &[u8]) -> &[u8] {
+    match line.strip_suffix(b"\n") {
+        Some(line) => line.strip_suffix(b"\r").unwrap_or(line),
+        None => line,
     }
 }
 
@@ -73,9 +88,18 @@ mod tests {
 
     use super::*;
 
+    const LINE_BYTES_MAX: usize = 1 << 20;
+
     fn lines(input: impl tokio::io::AsyncRead + Unpin + 'static) -> Lines {
         let input = Box::new(BufReader::new(input));
-        Lines { input, name: "input".to_owned(), line: Vec::new(), taken: true, count: 0 }
+        Lines {
+            input,
+            name: "input".to_owned(),
+            bytes_max: LINE_BYTES_MAX,
+            line: Vec::new(),
+            taken: true,
+            count: 0,
+        }
     }
 
     #[tokio::test]
@@ -83,10 +107,10 @@ mod tests {
         let (mut end, input) = tokio::io::duplex(64);
         let mut lines = lines(input);
         end.write_all(b"a\nbeg").await.expect("written");
-        assert_eq!(lines.next().await.expect("read"), Some(&b"a\n"[..]));
+        assert_eq!(lines.next().await.expect("read"), Some(&b"a"[..]));
         assert!(lines.next().now_or_never().is_none(), "there is no more yet");
         end.write_all(b"in\nlast").await.expect("written");
-        assert_eq!(lines.next().await.expect("read"), Some(&b"begin\n"[..]));
+        assert_eq!(lines.next().await.expect("read"), Some(&b"begin"[..]));
         assert!(lines.next().now_or_never().is_none(), "it may go on");
         drop(end);
         assert_eq!(lines.next().await.expect("read"), Some(&b"last"[..]));
@@ -97,12 +121,22 @@ mod tests {
     #[tokio::test]
     async fn a_line_is_too_long_with_its_first_byte_too_many_however_it_comes() {
         let longest = vec![b'x'; LINE_BYTES_MAX];
-        let mut fits = lines(std::io::Cursor::new([&longest[..], b"\n", &longest[..]].concat()));
-        assert_eq!(fits.next().await.expect("fits").map(<[u8]>::len), Some(LINE_BYTES_MAX + 1));
+        let mut fits = lines(std::io::Cursor::new([&longest[..], b"\r\n", &longest[..]].concat()));
+        assert_eq!(fits.next().await.expect("fits").map(<[u8]>::len), Some(LINE_BYTES_MAX));
         assert_eq!(fits.next().await.expect("fits").map(<[u8]>::len), Some(LINE_BYTES_MAX));
         let mut longer = lines(std::io::Cursor::new([b"one\n", &longest[..], b"x\n"].concat()));
         assert!(longer.next().await.expect("fits").is_some());
         let error = longer.next().await.expect_err("too long").to_string();
         assert!(error.starts_with("line 2 of input is longer"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_line_ends_with_lf_or_cr_lf_and_keeps_every_other_byte() {
+        let mut lines = lines(std::io::Cursor::new(b"a\r\nb\rc\n\r\n\n\xff\r\r\nlast\r"));
+        for expected in [&b"a"[..], b"b\rc", b"", b"", b"\xff\r", b"last\r"] {
+            assert_eq!(lines.next().await.expect("read"), Some(expected));
+        }
+        assert_eq!(lines.next().await.expect("read"), None);
+        assert_eq!(lines.count(), 6);
     }
 }

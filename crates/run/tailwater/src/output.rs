@@ -50,6 +50,11 @@ pub fn progress(total_bytes: Option<u64>) -> indicatif::ProgressBar {
     bar.with_style(indicatif::ProgressStyle::with_template(template).expect("a template of known keys"))
 }
 
+/// A number of things that one word names, as people write it: "1 record", "2 records".
+pub fn counted(count: u64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
 /// A number of bytes as people write it.
 pub fn bytes(count: u64) -> String {
     indicatif::BinaryBytes(count).to_string()

@@ -4,6 +4,7 @@ mod listen;
 mod publish;
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::Subcommand;
@@ -39,11 +40,11 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
     let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     match command {
         Command::Publish(args) => {
-            let proxy = ProxyFlags::of(server)?;
+            let proxy = ProxyFlags::of(server, Duration::from_millis(args.deadline_ms))?;
             runtime()?.block_on(publish::run(&proxy, args))
         }
         Command::Listen(args) => {
-            let proxy = ProxyFlags::of(server)?;
+            let proxy = ProxyFlags::of(server, Duration::ZERO)?;
             let streams = server.get("/v1/broadcast/streams")?;
             runtime()?.block_on(listen::run(&proxy, streams, args))
         }
@@ -60,8 +61,9 @@ struct ProxyFlags {
 }
 
 impl ProxyFlags {
-    fn of(server: &Server) -> anyhow::Result<Self> {
-        let view: BroadcastView = server.get("/v1/broadcast")?;
+    /// Of a node that is waited for until `patience` is over.
+    fn of(server: &Server, patience: Duration) -> anyhow::Result<Self> {
+        let view: BroadcastView = server.get_within(patience, "/v1/broadcast")?;
         let mut addresses = vec![view.address];
         for replica in view.chain {
             if !addresses.contains(&replica.address) {

@@ -52,6 +52,7 @@ pub enum Command {
         log: String,
     },
     /// List a node's cells.
+    #[command(visible_alias = "list")]
     Ls {
         /// Form of the output.
         #[arg(short, long, value_enum, default_value_t = Format::Table)]

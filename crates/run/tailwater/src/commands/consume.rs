@@ -108,7 +108,7 @@ struct JsonRecord<'a> {
 
 /// Writes records to standard output.
 pub fn run(server: &Server, args: Args) -> anyhow::Result<()> {
-    let address = server.data_address()?;
+    let address = server.data_address(Duration::ZERO)?;
     let kafka = args.group.is_some().then(|| server.kafka_address()).transpose()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {

@@ -16,6 +16,7 @@ use crate::output::{self, Format};
 #[derive(Subcommand)]
 pub enum Command {
     /// List groups with their lag: the records that are not consumed, and the age of the oldest of these.
+    #[command(visible_alias = "list")]
     Ls {
         #[command(flatten)]
         watch: Watch,

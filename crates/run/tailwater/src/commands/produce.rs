@@ -9,10 +9,14 @@ use serde::Serialize;
 use tailwater_client::{Ack, Client, Error, Partitioner, Producer, ProducerSettings};
 use tailwater_env::Env;
 use tailwater_format::call::CallErrorCode;
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::admin::Server;
 use crate::lines::Lines;
 use crate::output::{self, Format};
+
+/// Longest line, in bytes: its record fits a batch with room for what describes it.
+const LINE_BYTES_MAX: usize = tailwater_format::limits::BATCH_BYTES_MAX - 256;
 
 /// How long records wait before it is said why.
 const TROUBLE_TOLD_AFTER: Duration = Duration::from_secs(1);
@@ -23,7 +27,8 @@ const TROUBLE_LOOK_EVERY: Duration = Duration::from_millis(200);
 pub struct Args {
     /// The stream.
     name: String,
-    /// File whose lines become records. By default standard input.
+    /// File whose lines become records. By default standard input. A line ends with LF or CR LF, which the record does not
+    /// have, and is as long as a batch may be at most: 4,128,512 bytes.
     file: Option<PathBuf>,
     /// What separates key and value in a line. A line without it has no key.
     #[arg(short, long, value_name = "TEXT")]
@@ -37,7 +42,8 @@ pub struct Args {
     /// Compression: none, gzip, snappy, lz4 or zstd.
     #[arg(long, default_value = "none")]
     codec: String,
-    /// How long a batch is tried before it fails, in milliseconds. Then the command fails as well.
+    /// How long a batch is tried before it fails, in milliseconds. Then the command fails as well. A node that is not
+    /// there yet is waited for as long.
     #[arg(long, value_name = "MS", default_value_t = 120_000)]
     deadline_ms: u64,
     /// Form of the output. With `json`, each acknowledged batch is a line: stream, shard, first offset, count.
@@ -55,6 +61,14 @@ enum PartitionerArg {
     Random,
 }
 
+/// How reading lines ended.
+enum Ended {
+    /// There are no more.
+    Input,
+    /// By Ctrl-C.
+    Interrupted,
+}
+
 #[derive(Serialize)]
 struct AckedBatch<'a> {
     stream: &'a str,
@@ -65,7 +79,7 @@ struct AckedBatch<'a> {
 
 /// Appends lines until there are no more and all are acknowledged.
 pub fn run(server: &Server, args: Args) -> anyhow::Result<()> {
-    let address = server.data_address()?;
+    let address = server.data_address(Duration::from_millis(args.deadline_ms))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(produce(&address, args))
 }
@@ -87,16 +101,27 @@ async fn produce(address: &str, args: Args) -> anyhow::Result<()> {
     }
     #[allow(clippy::disallowed_methods)] // Its user's file.
     let size = args.file.as_ref().and_then(|file| std::fs::metadata(file).ok()).map(|file| file.len());
-    let mut lines = Lines::open(args.file.as_deref()).await?;
+    let mut lines = Lines::open(args.file.as_deref(), LINE_BYTES_MAX).await?;
     let progress = output::progress(size);
-    let mut report = Report { name: &args.name, format: args.output, acks: VecDeque::new(), records: 0 };
-    tokio::select! {
-        done = append(&producer, &args, &mut lines, &mut report, &progress) => done?,
-        () = tell_trouble(&producer, &progress) => {}
-    }
+    let mut report = Report { name: &args.name, format: args.output, acks: VecDeque::new(), appended: 0 };
+    let appended = tokio::select! {
+        done = append(&producer, &args, &mut lines, &mut report, &progress) => done,
+        () = tell_trouble(&producer, &progress) => Ok(Ended::Input),
+    };
     progress.finish_and_clear();
-    if args.output == Format::Table {
-        eprintln!("{} records appended to {}", report.records, args.name);
+    let count = output::counted(report.appended, "record");
+    let rest = || {
+        let (next, name) = (lines.count() + 1, &args.name);
+        format!(
+            "{count} of {} lines were appended; the rest: tail -n +{next} FILE | tailwater produce {name}",
+            next - 1
+        )
+    };
+    match appended {
+        Ok(Ended::Input) if args.output == Format::Table => eprintln!("{count} appended to {}", args.name),
+        Ok(Ended::Input) => {}
+        Ok(Ended::Interrupted) => anyhow::bail!("interrupted: {}", rest()),
+        Err(error) => return Err(error.context(rest())),
     }
     Ok(())
 }
@@ -107,29 +132,45 @@ async fn append(
     lines: &mut Lines,
     report: &mut Report<'_>,
     progress: &ProgressBar,
-) -> anyhow::Result<()> {
-    loop {
+) -> anyhow::Result<Ended> {
+    let mut interrupts = signal(SignalKind::interrupt())?;
+    let ended = loop {
         // A terminal or a pipe may be silent for long: what was sent is reported meanwhile.
         let line = tokio::select! {
             biased;
-            line = lines.next() => line?,
+            _ = interrupts.recv() => break Ok(Ended::Interrupted),
+            line = lines.next() => line,
             result = report.next() => {
                 result?;
                 continue;
             }
         };
-        let Some(line) = line else { break };
-        progress.inc(line.len() as u64);
-        let line = line.strip_suffix(b"\n").unwrap_or(line);
+        let line = match line {
+            Ok(Some(line)) => line,
+            Ok(None) => break Ok(Ended::Input),
+            Err(error) => break Err(error),
+        };
+        progress.inc(line.len() as u64 + 1);
         let (key, value) = split(line, args.key_delimiter.as_deref());
-        report.add(send(producer, args.shard, key, value).await?);
+        match send(producer, args.shard, key, value).await {
+            Ok(ack) => report.add(ack),
+            Err(error) => break Err(error.into()),
+        }
         report.finished()?;
+    };
+    // What was sent is on its way, however it ended. Whoever interrupts a second time does not wait for it.
+    let told = async {
+        producer.flush().await;
+        while !report.acks.is_empty() {
+            report.next().await?;
+        }
+        anyhow::Ok(())
+    };
+    tokio::select! {
+        told = told => told?,
+        _ = interrupts.recv() => {}
     }
-    producer.flush().await;
-    while !report.acks.is_empty() {
-        report.next().await?;
-    }
-    Ok(())
+    ended
 }
 
 /// Tells why nothing is acknowledged, for as long as that is so: batches are tried for minutes.
@@ -194,12 +235,12 @@ struct Report<'a> {
     format: Format,
     /// The first record of each batch is enough to learn of the batch, but only the answer tells which it was.
     acks: VecDeque<Ack>,
-    records: u64,
+    /// Records that were acknowledged.
+    appended: u64,
 }
 
 impl Report<'_> {
     fn add(&mut self, ack: Ack) {
-        self.records += 1;
         // Records that share a batch share its acknowledgement.
         if self.acks.back().is_none_or(|last| !last.same_batch(&ack)) {
             self.acks.push_back(ack);
@@ -227,9 +268,14 @@ impl Report<'_> {
         }
     }
 
-    fn report(&self, result: Result<tailwater_client::Acked, Error>) -> anyhow::Result<()> {
+    fn report(&mut self, result: Result<tailwater_client::Acked, Error>) -> anyhow::Result<()> {
         let acked = result?;
-        if self.format == Format::Json && acked.offset == acked.base_offset {
+        // Of the records of a batch the first one tells of all.
+        if acked.offset != acked.base_offset {
+            return Ok(());
+        }
+        self.appended += u64::from(acked.count);
+        if self.format == Format::Json {
             output::print_json(&AckedBatch {
                 stream: self.name,
                 shard: acked.shard,

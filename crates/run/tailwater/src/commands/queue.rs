@@ -36,6 +36,7 @@ pub enum Command {
     /// Create a queue.
     Create(Create),
     /// List queues.
+    #[command(visible_alias = "list")]
     Ls {
         /// List only queues whose names begin like this.
         #[arg(default_value = "")]

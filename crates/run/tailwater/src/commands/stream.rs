@@ -49,6 +49,7 @@ pub enum Command {
         output: Format,
     },
     /// List streams.
+    #[command(visible_alias = "list")]
     Ls {
         /// Form of the output.
         #[arg(short, long, value_enum, default_value_t = Format::Table)]

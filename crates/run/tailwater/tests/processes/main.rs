@@ -25,6 +25,7 @@ mod kafka_kcat;
 mod kafka_lag;
 mod kafka_listeners;
 mod library;
+mod lines;
 mod metrics;
 mod panics;
 mod queues;

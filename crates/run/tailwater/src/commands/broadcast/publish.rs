@@ -8,6 +8,7 @@ use futures::stream::FuturesOrdered;
 use futures::{FutureExt, StreamExt};
 use serde::Serialize;
 use tailwater_broadcast::client::{Acknowledged, PublishError, Publisher};
+use tailwater_broadcast::limits::PAYLOAD_BYTES_MAX;
 use tailwater_broadcast::{Collect, Content};
 use tailwater_env::Env;
 
@@ -23,7 +24,8 @@ const UNACKNOWLEDGED_MAX: usize = 65_536;
 pub struct Args {
     /// The stream: REGION/NAME, or NAME in the node's own region. Its first event makes it.
     stream: String,
-    /// File whose lines become events. By default standard input.
+    /// File whose lines become events. By default standard input. A line ends with LF or CR LF, which the event does not
+    /// have, and has 1 MiB at most.
     file: Option<PathBuf>,
     /// The key of all events.
     #[arg(long, value_name = "TEXT", conflicts_with = "key_delimiter")]
@@ -38,6 +40,9 @@ pub struct Args {
     /// 12h, 5m, 30s, 100ms) or matching=PREDICATE.
     #[arg(long, value_name = "WHICH")]
     collect: Option<String>,
+    /// How long a node that is not there yet is waited for, in milliseconds.
+    #[arg(long, value_name = "MS", default_value_t = 120_000)]
+    pub deadline_ms: u64,
     /// Form of the output. With `json`, each acknowledged event is a line: its stream, its number, and whether it was
     /// repeated. Of a repeated event an earlier try had published it, and its own number is at most the one given.
     #[arg(short, long, value_enum, default_value_t = Format::Table)]
@@ -63,7 +68,7 @@ pub async fn run(proxy: &ProxyFlags, args: Args) -> anyhow::Result<()> {
     let addresses = proxy.numbering(&stream)?;
     let now_ms = env.wall_ms().max(0) as u64;
     let collect = args.collect.as_deref().map(|text| Collect::parse(text, now_ms)).transpose()?;
-    let mut lines = Lines::open(args.file.as_deref()).await?;
+    let mut lines = Lines::open(args.file.as_deref(), PAYLOAD_BYTES_MAX).await?;
     let publisher = Publisher::new(&env, addresses);
     let mut answers = FuturesOrdered::new();
     let mut published = 0u64;
@@ -87,7 +92,7 @@ pub async fn run(proxy: &ProxyFlags, args: Args) -> anyhow::Result<()> {
             line = lines.next(), if answers.len() < UNACKNOWLEDGED_MAX => line?,
         };
         let Some(line) = line else { break };
-        let content = content(line.strip_suffix(b"\n").unwrap_or(line), &args);
+        let content = content(line, &args);
         loop {
             // It is in the publisher's queue when this returns, or was refused.
             let mut answer = publisher.publish(&stream, &content, collect.as_ref()).boxed();
@@ -112,7 +117,7 @@ pub async fn run(proxy: &ProxyFlags, args: Args) -> anyhow::Result<()> {
         tell(answer)?;
     }
     if args.output == Format::Table {
-        eprintln!("{published} events published in {stream}");
+        eprintln!("{} published in {stream}", output::counted(published, "event"));
     }
     Ok(())
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tailwater_client::queue::{Message, Unhandled};
 use tailwater_env::Env;
 use tokio::io::AsyncWriteExt;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::ReceiveArgs;
 use super::client::{Client, explained};
@@ -34,8 +35,16 @@ pub async fn work_off(client: &Client, receive: &ReceiveArgs, command: &str) -> 
     }
     let wanted = receive.count.unwrap_or(usize::MAX);
     let (mut received, mut failed) = (0_usize, 0_usize);
-    while received < wanted {
-        let mut messages = match queue.receive(1).await {
+    // From here on a Ctrl-C ends this by its own hand: a message that is handled is given back.
+    let mut interrupts = signal(SignalKind::interrupt())?;
+    let mut interrupted = false;
+    while received < wanted && !interrupted {
+        let answer = tokio::select! {
+            biased;
+            _ = interrupts.recv() => break,
+            answer = queue.receive(1) => answer,
+        };
+        let mut messages = match answer {
             Err(error) if is_endless && error.is_retriable() => {
                 eprintln!("tailwater: {error}; trying again");
                 Env::real().sleep(RETRY_PAUSE).await;
@@ -52,7 +61,7 @@ pub async fn work_off(client: &Client, receive: &ReceiveArgs, command: &str) -> 
         let missed = |error: &tailwater_client::Error| {
             eprintln!("tailwater: the message may become visible while it is handled: {error}");
         };
-        match queue.handle_telling(&message, run(&message, command), missed).await {
+        match queue.handle_telling(&message, run(&message, command, &mut interrupts), missed).await {
             Ok(()) => {}
             Err(Unhandled::NotDeleted((), error)) if is_endless && error.is_retriable() => {
                 eprintln!(
@@ -63,6 +72,7 @@ pub async fn work_off(client: &Client, receive: &ReceiveArgs, command: &str) -> 
             Err(Unhandled::NotDeleted((), error)) => return Err(explained(error)),
             Err(Unhandled::Failed(why)) => {
                 failed += 1;
+                interrupted = matches!(why, HandlerFailure::Interrupted);
                 eprintln!("tailwater: {} was not handled ({why}) and is visible again", message.id);
             }
         }
@@ -75,6 +85,8 @@ pub async fn work_off(client: &Client, receive: &ReceiveArgs, command: &str) -> 
 enum HandlerFailure {
     Start(std::io::Error),
     Ended(ExitStatus),
+    /// By Ctrl-C, which ends the command too.
+    Interrupted,
 }
 
 impl fmt::Display for HandlerFailure {
@@ -82,12 +94,13 @@ impl fmt::Display for HandlerFailure {
         match self {
             Self::Start(error) => write!(f, "sh can't be run: {error}"),
             Self::Ended(status) => write!(f, "{status}"),
+            Self::Interrupted => f.write_str("interrupted"),
         }
     }
 }
 
 /// Runs `command` in a shell, the message's body on its standard input.
-async fn run(message: &Message, command: &str) -> Result<(), HandlerFailure> {
+async fn run(message: &Message, command: &str, interrupts: &mut Signal) -> Result<(), HandlerFailure> {
     let group = message.answer["Attributes"]["MessageGroupId"].as_str().unwrap_or_default();
     let mut child = tokio::process::Command::new("sh")
         .arg("-c")
@@ -104,7 +117,17 @@ async fn run(message: &Message, command: &str) -> Result<(), HandlerFailure> {
         let _ = stdin.write_all(message.body.as_bytes()).await;
         drop(stdin);
     };
-    let ((), status) = futures::join!(write, child.wait());
+    let handled = async { futures::join!(write, child.wait()).1 };
+    let status = tokio::select! {
+        biased;
+        _ = interrupts.recv() => None,
+        status = handled => Some(status),
+    };
+    let Some(status) = status else {
+        // A terminal has interrupted it as well, but whoever sent the signal to this process alone has not.
+        let _ = child.kill().await;
+        return Err(HandlerFailure::Interrupted);
+    };
     match status.map_err(HandlerFailure::Start)? {
         status if status.success() => Ok(()),
         status => Err(HandlerFailure::Ended(status)),

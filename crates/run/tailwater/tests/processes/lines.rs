@@ -1,0 +1,94 @@
+//! What the command line makes of lines, of a node that is not there yet, and of Ctrl-C.
+
+use std::io::Write;
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::{Node, wait_for};
+
+/// A command whose standard input stays open, and whose errors go to a file.
+fn started(mut command: Command, errors: &std::path::Path) -> Child {
+    let errors = std::fs::File::create(errors).expect("created");
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(errors).spawn().expect("it starts")
+}
+
+fn interrupt(child: &Child) {
+    kill_process(Pid::from_child(child), Signal::INT).expect("it runs");
+}
+
+#[test]
+fn the_end_of_a_line_is_lf_or_cr_lf_for_the_log_for_queues_and_for_broadcasts() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = Node::start(&dir.path().join("data"));
+    node.run(&["stream", "create", "n"]);
+    node.run(&["queue", "create", "n"]);
+    for way in [["produce", "n"].as_slice(), &["queue", "send", "n"], &["broadcast", "publish", "n"]] {
+        let sent = node.output(way, b"one\r\ntwo\n");
+        assert!(sent.status.success(), "{way:?}: {}", String::from_utf8_lossy(&sent.stderr));
+    }
+    assert_eq!(node.run(&["consume", "n", "--exit-at-end"]), "one\ntwo\n");
+    assert_eq!(node.run(&["queue", "receive", "n", "-n", "1", "--delete"]), "one\n");
+    assert_eq!(node.run(&["broadcast", "listen", "n", "--exit-at-end"]), "one\ntwo\n");
+}
+
+#[test]
+fn a_producer_and_a_publisher_wait_for_a_node_that_is_not_there_yet() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut node = Node::start(&dir.path().join("data"));
+    node.run(&["stream", "create", "n"]);
+    node.process.kill();
+    let give_up = node.run_failing(&["produce", "n", "--deadline-ms", "1"]);
+    assert!(give_up.contains("no node's admin HTTP answers"), "{give_up}");
+    let ways = [["produce", "n"].as_slice(), &["broadcast", "publish", "n"]].map(|way| {
+        let errors = dir.path().join(way[0]);
+        let mut child = started(node.command(way), &errors);
+        child.stdin.take().expect("piped").write_all(b"one\n").expect("written");
+        wait_for("it to tell that it waits", || {
+            std::fs::read_to_string(&errors).ok().filter(|told| told.contains("waiting for it"))
+        });
+        (child, errors)
+    });
+    node.restart();
+    for (mut child, errors) in ways {
+        let ended = child.wait().expect("it ends");
+        assert!(ended.success(), "{:?}", std::fs::read_to_string(errors));
+    }
+    assert_eq!(node.consume("n"), ["one"]);
+    assert_eq!(node.run(&["broadcast", "listen", "n", "--exit-at-end"]), "one\n");
+}
+
+#[test]
+fn a_producer_that_is_interrupted_tells_what_was_appended_and_how_to_go_on() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = Node::start(&dir.path().join("data"));
+    node.run(&["stream", "create", "n"]);
+    let errors = dir.path().join("errors");
+    let mut producer = started(node.command(&["produce", "n"]), &errors);
+    let mut input = producer.stdin.take().expect("piped");
+    input.write_all(b"one\ntwo\nthree\n").expect("written");
+    wait_for("all lines to be read", || (node.consume("n").len() == 3).then_some(()));
+    interrupt(&producer);
+    assert!(!producer.wait().expect("it ends").success());
+    let told = std::fs::read_to_string(&errors).expect("readable");
+    assert!(told.contains("interrupted: 3 records of 3 lines were appended"), "{told}");
+    assert!(told.contains("tail -n +4 FILE | tailwater produce n"), "{told}");
+}
+
+#[test]
+fn a_handler_that_is_interrupted_gives_its_message_back() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = Node::start(&dir.path().join("data"));
+    node.run(&["queue", "create", "q"]);
+    node.run(&["queue", "send", "q", "work"]);
+    let (begun, errors) = (dir.path().join("begun"), dir.path().join("errors"));
+    let command = format!("touch {}; exec sleep 3600", begun.display());
+    let receive = ["queue", "receive", "q", "--exec", &command];
+    let mut worker = started(node.command(&receive), &errors);
+    wait_for("the handler to begin", || begun.exists().then_some(()));
+    interrupt(&worker);
+    worker.wait().expect("it ends");
+    let told = std::fs::read_to_string(&errors).expect("readable");
+    assert!(told.contains("interrupted") && told.contains("visible again"), "{told}");
+    assert_eq!(node.run(&["queue", "receive", "q"]), "work\n");
+}
