@@ -220,20 +220,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_record_s_bytes_never_change() {
-        let held = Record::Held { stream: Stream::parse("eu/s").unwrap(), last: 0x0102 };
-        assert_eq!(encoded(&held), [&[2, 4][..], b"eu/s", &[2, 1, 0, 0, 0, 0, 0, 0]].concat());
-        assert_eq!(encoded(&Record::Forgot), [4][..]);
-        let applied = Record::Applied { stream: Stream::parse("eu/s").unwrap(), last: 0x0102 };
-        assert_eq!(encoded(&applied), [&[6, 4][..], b"eu/s", &[2, 1, 0, 0, 0, 0, 0, 0]].concat());
-        let lineage = Record::Lineage { lineage: 0x0102, keeps: true };
-        assert_eq!(encoded(&lineage), [7, 2, 1, 0, 0, 0, 0, 0, 0, 1][..]);
-        let elsewhere = Record::Elsewhere { region: "us".to_owned(), lineage: 0x0102 };
-        assert_eq!(encoded(&elsewhere), [&[8, 2][..], b"us", &[2, 1, 0, 0, 0, 0, 0, 0]].concat());
-        assert_eq!(encoded(&Record::Member { epoch: 0x0102 }), [9, 2, 1, 0, 0, 0, 0, 0, 0][..]);
-    }
-
     proptest! {
         #[test]
         fn a_changed_record_is_refused_or_read_without_a_panic(
