@@ -22,8 +22,9 @@
 //! ```
 
 mod events;
+mod piece;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{BufMut, Bytes};
 
 pub use self::events::Events;
 use crate::event::{Collect, Content};
@@ -500,28 +501,6 @@ fn code_of(collect: &Collect) -> u8 {
         Collect::OlderThan(_) => 5,
         Collect::Matching(_) => 6,
     }
-}
-
-/// Appends a state: time u64 LE, then a collection's code (0 for none) and its argument as in an event.
-pub(crate) fn put_state(out: &mut BytesMut, state: &BatchState) {
-    out.put_u64_le(state.time_ms);
-    match &state.collect {
-        None => out.put_u8(0),
-        Some(collect) => {
-            out.put_u8(code_of(collect));
-            put_collect(out, collect);
-        }
-    }
-}
-
-/// Takes what [`put_state`] wrote.
-pub(crate) fn take_state(rest: &mut &[u8]) -> Result<BatchState, MalformedBatch> {
-    let cut = MalformedBatch("its header is cut off");
-    let (time, after) = rest.split_first_chunk().ok_or(cut.clone())?;
-    let (&code, after) = after.split_first().ok_or(cut)?;
-    *rest = after;
-    let collect = if code == 0 { None } else { Some(take_collect(code, rest)?) };
-    Ok(BatchState { time_ms: u64::from_le_bytes(*time), collect })
 }
 
 /// Encodes events into a batch.

@@ -65,6 +65,24 @@ struct MembershipSeen {
     epoch: u64,
 }
 
+/// What this service knows of a member of the chain, best first. The best one that a member has decides who stays:
+///
+/// | state   | it is                                                       | if it is the best one                    |
+/// |---------|-------------------------------------------------------------|------------------------------------------|
+/// | sure    | heard, since another one started as well                    | `Sure` and `Unsure` stay                 |
+/// | unsure  | not silent, and not heard since this service or one started | all stay, until more is known            |
+/// | started | heard, and started again: it has what its disk kept         | the first one stays, others join it      |
+/// | silent  | not heard, and may come back                                | all stay; if one would join, `Lost` goes |
+/// | lost    | not there, and can't come back                              | all stay; if one would join, all go      |
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum MemberState {
+    Sure,
+    Unsure,
+    Started,
+    Silent,
+    Lost,
+}
+
 /// Who says of a replica that it does not move on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Word {
@@ -241,94 +259,12 @@ impl Membership {
             return None;
         }
         let mut next = self.chain.clone();
-        let silent = |id: ReplicaId| {
-            let at_ms = self.seen.get(&id).map(|seen| seen.at_ms);
-            at_ms.is_none_or(|at_ms| now_ms.saturating_sub(at_ms) > self.silence_ms)
-        };
-        next.joining.retain(|member| !silent(member.id));
-        // Another replica has its address, so it must have ended, and its memory with it.
-        let has_successor = |member: &Member| {
-            let mut others = self.joins.iter().chain(&self.chain.joining);
-            others.any(|o| o.address == member.address && o.id != member.id)
-        };
-        let comes_back = |member: &Member| self.seen.get(&member.id).is_some_and(|seen| seen.durable);
-        let replaced = |member: &Member| !comes_back(member) && has_successor(member);
-        let stays = |member: &Member| {
-            !silent(member.id) && !self.started.contains_key(&member.id) && !replaced(member)
-        };
-        // One that was heard last before another one started may have ended as well.
-        let last_start_ms = self.started.values().max().copied().unwrap_or(0);
-        let heard = |member: &Member| {
-            self.seen.get(&member.id).is_some_and(|seen| seen.heard && seen.at_ms >= last_start_ms)
-        };
-        let is_there = |member: &Member| !silent(member.id) && !replaced(member);
-        (self.waits, self.leaves) = (false, None);
-        if next.members.iter().any(|member| stays(member) && heard(member)) {
-            next.members.retain(stays);
-            let stuck = self.who_is_stuck();
-            if self.stuck.map(|(stuck, _)| stuck) != stuck {
-                self.stuck = stuck.map(|stuck| (stuck, now_ms));
-            }
-            if let Some(((id, word), found_ms)) = self.stuck
-                && let sure_ms = found_ms + if word == Word::Others { self.silence_ms } else { 0 }
-                && next.members == self.chain.members
-                && next.members.iter().filter(|other| other.id != id).any(|other| {
-                    let is_alive = self.seen.get(&other.id).is_some_and(|seen| seen.at_ms >= sure_ms);
-                    is_alive && heard(other) && !self.has_stuck_disk(other.id)
-                })
-            {
-                next.members.retain(|member| member.id != id);
-                next.joining.retain(|member| member.id != id);
-                self.leaves = Some((id, now_ms));
-            }
-        } else if next.members.iter().any(stays) {
-            // Nobody has heard them since this service, or the member, started: they may be there all the same.
-            self.waits = true;
-        } else if next.members.iter().any(is_there) {
-            // All that are there have started again.
-            next.members.retain(is_there);
-            let others = next.members.split_off(1);
-            next.joining.extend(others);
-        } else if !self.joins.is_empty() || !next.joining.is_empty() {
-            let lost = |member: &Member| {
-                let Some(seen) = self.seen.get(&member.id) else { return true };
-                let silent_ms = now_ms.saturating_sub(seen.at_ms);
-                let can_not_come_back = !seen.durable || has_successor(member);
-                replaced(member) || (can_not_come_back && silent_ms > self.lost_ms)
-            };
-            next.members.retain(|member| !lost(member));
-        }
+        next.joining.retain(|member| !self.is_silent(member.id));
+        self.keep_members(&mut next);
         let begins = next.members.is_empty();
-        let kept_out = self.kept_out.values().filter(|member| begins && !silent(member.id));
-        for member in self.joins.iter().chain(kept_out) {
-            if let Some(known) =
-                next.members.iter_mut().chain(&mut next.joining).find(|known| known.id == member.id)
-            {
-                known.address.clone_from(&member.address);
-            } else if next.members.len() + next.joining.len() < MEMBERS_MAX
-                && (begins || self.may_join(now_ms, member.id))
-                && self.leaves() != Some(member.id)
-            {
-                next.joining.push(member.clone());
-            }
-        }
-        if begins && let Some(first) = self.who_has_most(&next.joining) {
-            next.members.push(next.joining.remove(first));
-        } else if let Some(at) = next.joining.iter().position(|member| {
-            // One that started again since has only what its disk had.
-            self.caught_up.contains(&member.id) && !self.started.contains_key(&member.id)
-        }) {
-            next.members.push(next.joining.remove(at));
-        }
-        let goes_on = next.members.iter().any(|member| self.chain.place(member.id).is_some());
-        if !goes_on && !next.members.is_empty() {
-            // Of metadata that is lost nobody else knows the lineages and the epochs.
-            for seen in self.seen.values() {
-                next.lineage = next.lineage.max(counted_on(seen.has.lineage));
-                next.epoch = next.epoch.max(counted_on(seen.epoch)).max(counted_on(seen.has.epoch));
-            }
-            next.lineage = next.lineage.wrapping_add(1);
-        }
+        self.let_in(&mut next, begins);
+        self.promote(&mut next, begins);
+        self.begin_anew(&mut next);
         // Whoever is joining and started again begins anew with whom it follows, which a new epoch tells that one.
         let begins_anew = |member: &Member| member.id & 1 == 0 && self.started.contains_key(&member.id);
         if next == self.chain && !next.joining.iter().any(begins_anew) {
@@ -340,6 +276,124 @@ impl Membership {
         }
         next.epoch += 1;
         Some(next)
+    }
+
+    fn is_silent(&self, id: ReplicaId) -> bool {
+        let at_ms = self.seen.get(&id).map(|seen| seen.at_ms);
+        at_ms.is_none_or(|at_ms| self.now_ms.saturating_sub(at_ms) > self.silence_ms)
+    }
+
+    /// What is known of a member of the chain.
+    fn state_of(&self, member: &Member) -> MemberState {
+        // Another replica has its address, so it must have ended, and its memory with it.
+        let mut others = self.joins.iter().chain(&self.chain.joining);
+        let has_successor = others.any(|o| o.address == member.address && o.id != member.id);
+        let Some(seen) = self.seen.get(&member.id) else { return MemberState::Lost };
+        // One that was heard last before another one started may have ended as well.
+        let last_start_ms = self.started.values().max().copied().unwrap_or(0);
+        if !seen.durable && has_successor {
+            MemberState::Lost
+        } else if self.is_silent(member.id) {
+            let silent_ms = self.now_ms.saturating_sub(seen.at_ms);
+            let can_not_come_back = !seen.durable || has_successor;
+            let is_lost = can_not_come_back && silent_ms > self.lost_ms;
+            if is_lost { MemberState::Lost } else { MemberState::Silent }
+        } else if self.started.contains_key(&member.id) {
+            MemberState::Started
+        } else if seen.heard && seen.at_ms >= last_start_ms {
+            MemberState::Sure
+        } else {
+            MemberState::Unsure
+        }
+    }
+
+    /// Leaves those members in the next chain that stay: the best state that one has decides ([`MemberState`]).
+    fn keep_members(&mut self, next: &mut Chain) {
+        (self.waits, self.leaves) = (false, None);
+        let best = next.members.iter().map(|member| self.state_of(member)).min();
+        match best {
+            Some(MemberState::Sure) => {
+                next.members.retain(|member| self.state_of(member) <= MemberState::Unsure);
+                self.leave_stuck_out(next);
+            }
+            Some(MemberState::Unsure) => self.waits = true,
+            Some(MemberState::Started) => {
+                next.members.retain(|member| self.state_of(member) == MemberState::Started);
+                let others = next.members.split_off(1);
+                next.joining.extend(others);
+            }
+            Some(MemberState::Silent | MemberState::Lost)
+                if !self.joins.is_empty() || !next.joining.is_empty() =>
+            {
+                next.members.retain(|member| self.state_of(member) == MemberState::Silent);
+            }
+            Some(MemberState::Silent | MemberState::Lost) | None => {}
+        }
+    }
+
+    /// Leaves out who keeps the chain from moving on, once that is sure and another member goes on without it.
+    fn leave_stuck_out(&mut self, next: &mut Chain) {
+        let now_ms = self.now_ms;
+        let stuck = self.who_is_stuck();
+        if self.stuck.map(|(stuck, _)| stuck) != stuck {
+            self.stuck = stuck.map(|stuck| (stuck, now_ms));
+        }
+        let Some(((id, word), found_ms)) = self.stuck else { return };
+        let sure_ms = found_ms + if word == Word::Others { self.silence_ms } else { 0 };
+        let goes_on = |other: &Member| {
+            let is_alive = self.seen.get(&other.id).is_some_and(|seen| seen.at_ms >= sure_ms);
+            is_alive && self.state_of(other) == MemberState::Sure && !self.has_stuck_disk(other.id)
+        };
+        if next.members == self.chain.members
+            && next.members.iter().filter(|other| other.id != id).any(goes_on)
+        {
+            next.members.retain(|member| member.id != id);
+            next.joining.retain(|member| member.id != id);
+            self.leaves = Some((id, now_ms));
+        }
+    }
+
+    /// Lets those join that want to, and says where those listen that are in it. A chain that begins is joined by those
+    /// that are kept out as well.
+    fn let_in(&self, next: &mut Chain, begins: bool) {
+        let kept_out = self.kept_out.values().filter(|member| begins && !self.is_silent(member.id));
+        for member in self.joins.iter().chain(kept_out) {
+            if let Some(known) =
+                next.members.iter_mut().chain(&mut next.joining).find(|known| known.id == member.id)
+            {
+                known.address.clone_from(&member.address);
+            } else if next.members.len() + next.joining.len() < MEMBERS_MAX
+                && (begins || self.may_join(self.now_ms, member.id))
+                && self.leaves() != Some(member.id)
+            {
+                next.joining.push(member.clone());
+            }
+        }
+    }
+
+    /// Makes a member of whoever caught up; of a chain that begins, of whoever has most.
+    fn promote(&self, next: &mut Chain, begins: bool) {
+        let first = if begins { self.who_has_most(&next.joining) } else { None };
+        // One that started again since has only what its disk had.
+        let caught_up =
+            |member: &Member| self.caught_up.contains(&member.id) && !self.started.contains_key(&member.id);
+        if let Some(at) = first.or_else(|| next.joining.iter().position(caught_up)) {
+            next.members.push(next.joining.remove(at));
+        }
+    }
+
+    /// Gives a chain that none of the members before it is in a lineage and an epoch that nobody knows yet.
+    fn begin_anew(&self, next: &mut Chain) {
+        let goes_on = next.members.iter().any(|member| self.chain.place(member.id).is_some());
+        if goes_on || next.members.is_empty() {
+            return;
+        }
+        // Of metadata that is lost nobody else knows the lineages and the epochs.
+        for seen in self.seen.values() {
+            next.lineage = next.lineage.max(counted_on(seen.has.lineage));
+            next.epoch = next.epoch.max(counted_on(seen.epoch)).max(counted_on(seen.has.epoch));
+        }
+        next.lineage = next.lineage.wrapping_add(1);
     }
 
     /// The place of the replica that a chain should begin with: one that has events, of the last lineage, was a member

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::limits::{REGION_BYTES_MAX, STREAM_BYTES_MAX};
+use crate::wire::{BadMessage, PieceWriter, Reader, WirePiece, put_text};
 
 /// A stream's name: `REGION/NAME`. The region is the one whose proxy gives the stream's events their numbers
 /// (section 2.2: "a stream belongs to a region").
@@ -40,6 +41,22 @@ impl Stream {
     /// `REGION/NAME`.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+impl WirePiece for Stream {
+    const BYTES_MIN: usize = 1 + "r/n".len();
+
+    fn put(&self, out: &mut PieceWriter<'_>) {
+        put_text(out.bytes, &self.0);
+    }
+
+    fn take(from: &mut Reader) -> Result<Self, BadMessage> {
+        Self::parse(&from.text()?).map_err(|error| BadMessage(error.to_string()))
+    }
+
+    fn size(&self) -> usize {
+        1 + self.0.len()
     }
 }
 

@@ -8,9 +8,6 @@ use bytes::{Buf, Bytes, BytesMut};
 
 use crate::message::Message;
 
-/// Shorter bytes of events are copied: a piece of their own would cost more.
-const APART_BYTES_MIN: usize = 8 << 10;
-
 /// See the module. As a [`Buf`] it is all of them, in order.
 #[derive(Debug, Default)]
 pub(crate) struct Pieces {
@@ -25,14 +22,7 @@ impl Pieces {
     pub(crate) fn add(&mut self, message: &Message) {
         // Where in `last` something belongs.
         let mut apart: Vec<(usize, Bytes)> = Vec::new();
-        message.encode_with(&mut self.last, &mut |out, bytes| {
-            if bytes.len() < APART_BYTES_MIN {
-                out.extend_from_slice(bytes);
-                return 0;
-            }
-            apart.push((out.len(), bytes.clone()));
-            bytes.len()
-        });
+        message.encode_apart(&mut self.last, &mut apart);
         let mut split = 0;
         for (at, bytes) in apart {
             self.ready_bytes += at - split + bytes.len();
@@ -78,6 +68,7 @@ impl Buf for Pieces {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::APART_BYTES_MIN;
     use crate::{Batch, Content, Stream, Writer, region};
 
     fn batch(bytes: usize) -> Batch {

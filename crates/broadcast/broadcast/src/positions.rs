@@ -7,22 +7,28 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::{BufMut, BytesMut};
 
 use crate::limits::{ABSENT_EACH, ABSENT_MAX, STREAMS_MAX};
-use crate::message::FROM_NOW;
 use crate::name::Stream;
-use crate::wire::{BadMessage, Reader, put_list, put_position, put_stream};
+use crate::wire::table::pieces;
+use crate::wire::{BadMessage, Reader, WirePiece};
 
 const VERSION: u8 = 2;
 /// Before there were lineages in it.
 const VERSION_WITHOUT: u8 = 1;
 
-/// A place in a stream: behind the event with a number, of a lineage of the stream's region
-/// ([`Chain::lineage`](crate::message::Chain::lineage)). Those of a greater lineage are behind all of a smaller one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Position {
-    /// The lineage; 0 if it is not known.
-    pub lineage: u64,
-    /// The number; [`FROM_NOW`] for a listener that begins with what comes.
-    pub seq: u64,
+/// As a position's number: what comes from now on.
+pub const FROM_NOW: u64 = u64::MAX;
+
+pieces! {
+    /// A place in a stream: behind the event with a number, of a lineage of the stream's region
+    /// ([`Chain::lineage`](crate::message::Chain::lineage)). Those of a greater lineage are behind all of a smaller
+    /// one.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+    pub struct Position {
+        /// The lineage; 0 if it is not known.
+        pub lineage: u64,
+        /// The number; [`FROM_NOW`] for a listener that begins with what comes.
+        pub seq: u64,
+    }
 }
 
 impl Position {
@@ -200,11 +206,11 @@ impl Positions {
         let mut out = BytesMut::new();
         out.put_u8(VERSION);
         out.put_u8(u8::from(self.others));
-        let streams: Vec<_> = self.streams.iter().collect();
-        put_list(&mut out, &streams, |out, (stream, position)| {
-            put_stream(out, stream);
-            put_position(out, **position);
-        });
+        out.put_u32_le(self.streams.len() as u32);
+        for (stream, position) in &self.streams {
+            stream.append(&mut out);
+            position.append(&mut out);
+        }
         URL_SAFE_NO_PAD.encode(out)
     }
 
@@ -217,13 +223,12 @@ impl Positions {
                 return Err(BadMessage("it is of another version".to_owned()));
             }
             let others = from.u8()? != 0;
-            let streams = match version {
+            let streams: Vec<(Stream, Position)> = match version {
                 VERSION_WITHOUT => {
-                    let take =
-                        |from: &mut Reader| Ok((from.stream()?, Position { lineage: 0, seq: from.u64()? }));
-                    from.list(12, take)?
+                    let streams = Vec::<(Stream, u64)>::take(&mut from)?;
+                    streams.into_iter().map(|(stream, seq)| (stream, Position { lineage: 0, seq })).collect()
                 }
-                _ => from.list(20, |from| Ok((from.stream()?, from.position()?)))?,
+                _ => WirePiece::take(&mut from)?,
             };
             from.end()?;
             // Whoever listens from there would be refused.
@@ -297,10 +302,7 @@ mod tests {
     #[test]
     fn a_token_without_lineages_is_known_and_whoever_has_it_begins_anew() {
         let mut out = BytesMut::from(&[1u8, 0][..]);
-        put_list(&mut out, &[("eu/prices", 7u64), ("us/flags", 0)], |out, (name, after)| {
-            put_stream(out, &stream(name));
-            out.put_u64_le(*after);
-        });
+        vec![(stream("eu/prices"), 7_u64), (stream("us/flags"), 0)].append(&mut out);
         let mut positions = Positions::parse(&URL_SAFE_NO_PAD.encode(out)).unwrap();
         assert_eq!(positions.streams[&stream("eu/prices")], at(0, 7));
         assert_eq!(positions.hear(&stream("eu/prices"), 4), Heard::Anew);

@@ -26,6 +26,7 @@ mod lineage;
 mod proxy;
 mod publish;
 pub mod publishers;
+mod pump;
 pub mod stream;
 mod waits;
 

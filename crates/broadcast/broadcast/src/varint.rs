@@ -12,6 +12,11 @@ pub(crate) fn put(out: &mut impl BufMut, mut value: u64) {
     out.put_u8(value as u8);
 }
 
+/// How many bytes `value` takes.
+pub(crate) fn size(value: u64) -> usize {
+    (64 - (value | 1).leading_zeros() as usize).div_ceil(7)
+}
+
 /// Takes one from the front of `bytes`; `None` if it is cut off, has more than ten bytes or does not fit.
 #[inline]
 pub(crate) fn take(bytes: &mut &[u8]) -> Option<u64> {
@@ -54,6 +59,7 @@ mod tests {
         for value in [0, 1, 127, 128, 300, 1 << 35, u64::MAX] {
             let mut bytes = Vec::new();
             put(&mut bytes, value);
+            assert_eq!(bytes.len(), size(value));
             for cut in 0..bytes.len() {
                 assert_eq!(take(&mut &bytes[..cut]), None);
             }

@@ -8,6 +8,7 @@ use tailwater_broadcast::message::{
     Advertised, Chain, Has, Member, Message, Origin, Reason, Role, VERSION, Waits,
 };
 use tailwater_broadcast::record::Record;
+use tailwater_broadcast::wire::WirePiece;
 use tailwater_broadcast::{Collect, Content, Position, Stream, Writer, region};
 
 fn samples() -> Vec<Message> {
@@ -180,6 +181,7 @@ fn every_message_comes_back_and_every_cut_one_is_refused() {
         let mut out = BytesMut::new();
         message.encode(&mut out);
         let frame = out.freeze().slice(4..);
+        assert_eq!(frame.len(), message.size());
         assert_eq!(Message::decode(frame.clone()).unwrap(), message);
         for cut in 0..frame.len() {
             assert!(Message::decode(frame.slice(..cut)).is_err(), "{message:?} cut at {cut}");

@@ -1,25 +1,19 @@
-//! What the members of a region say to each other, and its bytes.
+//! What the members of a region say to each other, and its bytes: a u8 that says which kind of [`Message`] it is, and
+//! that kind's fields as the table has them, in the forms of [`wire`](crate::wire).
 //!
-//! ```text
-//! message:    u8 kind, then
-//!   1 gossip  u8 1 if it answers one, member, list of (member, u16 rounds)
-//!   2 notify  list of (stream, u64 lineage, u64 held, u64 count, u8 hops)
-//!   3 request stream, u64 lineage, u64 after, u64 up to, u32 bytes
-//!   4 events  stream, u64 lineage, u64 after, u64 held, u64 count, u8 hops, u8 1 if the request stands, list of batches
-//! member:     u64 id, text address (u8 length)
-//! ```
-//! Numbers are little-endian; streams, batches and lists as in [`wire`](crate::wire). A lineage is that of the stream's
-//! region, of which the sender has the stream ([`Chain::lineage`](crate::message::Chain::lineage)): what is of a
-//! smaller one than the receiver's says nothing, and of a greater one the receiver begins anew with.
+//! A lineage is that of the stream's region, of which the sender has the stream
+//! ([`Chain::lineage`](crate::message::Chain::lineage)): what is of a smaller one than the receiver's says nothing, and
+//! of a greater one the receiver begins anew with.
 
 use std::sync::Arc;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 
 use crate::batch::Batch;
 use crate::limits::STREAMS_MAX;
 use crate::name::Stream;
-use crate::wire::{BadMessage, Reader, put_batch_with, put_bytes, put_list, put_stream, put_text};
+use crate::wire::table::{kinds, pieces};
+use crate::wire::{BadMessage, Reader, WirePiece};
 
 /// Members named in one message.
 pub const MEMBERS_MAX: usize = 256;
@@ -32,13 +26,41 @@ pub const STANDING: u64 = u64::MAX;
 /// Hops of a member that no other one feeds.
 pub const UNFED: u8 = u8::MAX;
 
-/// One who takes part.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Member {
-    /// Its number: a random one that it drew when it started, unique in its region.
-    pub id: u64,
-    /// Where others can connect to it, at most 255 bytes; empty if nobody can, and then it talks to the proxy alone.
-    pub address: Arc<str>,
+pieces! {
+    /// One who takes part.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Member {
+        /// Its number: a random one that it drew when it started, unique in its region.
+        pub id: u64,
+        /// Where others can connect to it, at most 255 bytes; empty if nobody can, and then it talks to the proxy
+        /// alone.
+        pub address: Arc<str>,
+    }
+
+    /// A member of a view.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct MessageSeen {
+        /// Who.
+        pub member: Member,
+        /// For how many rounds of gossip it has not been heard itself.
+        pub rounds: u16,
+    }
+
+    /// How far somebody has come in a stream: it keeps the events with the numbers (`held`, `count`].
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct RegionProgress {
+        /// Which stream.
+        pub stream: Stream,
+        /// Of which lineage.
+        pub lineage: u64,
+        /// The number after which it keeps events.
+        pub held: u64,
+        /// The last number that it has.
+        pub count: u64,
+        /// Through how many members events come to it from the proxy, itself included: 0 is the proxy, [`UNFED`] says
+        /// that no request of it stands anywhere.
+        pub hops: u8,
+    }
 }
 
 impl Member {
@@ -48,84 +70,56 @@ impl Member {
     }
 }
 
-/// A member of a view.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MessageSeen {
-    /// Who.
-    pub member: Member,
-    /// For how many rounds of gossip it has not been heard itself.
-    pub rounds: u16,
+kinds! {
+    /// A message of the region-level protocol.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub enum Message checked by check {
+        /// The sender's view.
+        1 => Gossip {
+            /// Whether it answers another one, and wants no answer.
+            answer: bool,
+            /// The sender.
+            me: Member,
+            /// Its view.
+            view: Vec<MessageSeen>,
+        },
+        /// How far the sender has come in some streams.
+        2 => Notify(streams: Vec<RegionProgress>),
+        /// Wants events with the numbers (`after`, `up_to`].
+        3 => Request {
+            /// Of this stream.
+            stream: Stream,
+            /// Of which lineage.
+            lineage: u64,
+            /// The number before the first one.
+            after: u64,
+            /// The last one, or [`STANDING`].
+            up_to: u64,
+            /// About so many bytes of them; at least one event comes, if there is one.
+            bytes_max: u32,
+        },
+        /// The answer to a request: what of it the sender has, or as much of that as was asked for. Without any, to
+        /// whoever does not know of its lineage.
+        4 => Events {
+            /// Of this stream.
+            stream: Stream,
+            /// Of which lineage.
+            lineage: u64,
+            /// As in the request.
+            after: u64,
+            /// As in [`RegionProgress`].
+            held: u64,
+            /// As in [`RegionProgress`].
+            count: u64,
+            /// As in [`RegionProgress`].
+            hops: u8,
+            /// Whether the request stands. One that was to stand and does not was answered once.
+            stands: bool,
+            /// The events, in order, perhaps with holes.
+            batches: Vec<Batch>,
+        },
+    }
 }
-
-/// How far somebody has come in a stream: it keeps the events with the numbers (`held`, `count`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RegionProgress {
-    /// Which stream.
-    pub stream: Stream,
-    /// Of which lineage.
-    pub lineage: u64,
-    /// The number after which it keeps events.
-    pub held: u64,
-    /// The last number that it has.
-    pub count: u64,
-    /// Through how many members events come to it from the proxy, itself included: 0 is the proxy, [`UNFED`] says
-    /// that no request of it stands anywhere.
-    pub hops: u8,
-}
-
-/// A message of the region-level protocol.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Message {
-    /// The sender's view.
-    Gossip {
-        /// The sender.
-        me: Member,
-        /// Its view.
-        view: Vec<MessageSeen>,
-        /// Whether it answers another one, and wants no answer.
-        answer: bool,
-    },
-    /// How far the sender has come in some streams.
-    Notify(Vec<RegionProgress>),
-    /// Wants events with the numbers (`after`, `up_to`].
-    Request {
-        /// Of this stream.
-        stream: Stream,
-        /// Of which lineage.
-        lineage: u64,
-        /// The number before the first one.
-        after: u64,
-        /// The last one, or [`STANDING`].
-        up_to: u64,
-        /// About so many bytes of them; at least one event comes, if there is one.
-        bytes_max: u32,
-    },
-    /// The answer to a request: what of it the sender has, or as much of that as was asked for. Without any, to whoever
-    /// does not know of its lineage.
-    Events {
-        /// Of this stream.
-        stream: Stream,
-        /// Of which lineage.
-        lineage: u64,
-        /// As in the request.
-        after: u64,
-        /// As in [`RegionProgress`].
-        held: u64,
-        /// As in [`RegionProgress`].
-        count: u64,
-        /// As in [`RegionProgress`].
-        hops: u8,
-        /// Whether the request stands. One that was to stand and does not was answered once.
-        stands: bool,
-        /// The events, in order, perhaps with holes.
-        batches: Vec<Batch>,
-    },
-}
-
-const GOSSIP: u8 = 1;
-const NOTIFY: u8 = 2;
-const REQUEST: u8 = 3;
-const EVENTS: u8 = 4;
 
 impl Message {
     /// Appends its bytes.
@@ -133,120 +127,29 @@ impl Message {
     /// # Panics
     /// If an address has more than 255 bytes.
     pub fn encode(&self, out: &mut BytesMut) {
-        self.encode_with(out, &mut put_bytes);
-    }
-
-    /// As [`encode`](Self::encode); `place` puts the bytes of events where they belong, or answers how many of them it
-    /// has not. Answers how many that are of all.
-    pub(crate) fn encode_with(
-        &self,
-        out: &mut BytesMut,
-        place: &mut impl FnMut(&mut BytesMut, &Bytes) -> usize,
-    ) -> usize {
-        let mut apart = 0;
-        match self {
-            Message::Gossip { me, view, answer } => {
-                out.put_u8(GOSSIP);
-                out.put_u8(u8::from(*answer));
-                put_member(out, me);
-                put_list(out, view, |out, seen| {
-                    put_member(out, &seen.member);
-                    out.put_u16_le(seen.rounds);
-                });
-            }
-            Message::Notify(streams) => {
-                out.put_u8(NOTIFY);
-                put_list(out, streams, |out, progress| {
-                    put_stream(out, &progress.stream);
-                    out.put_u64_le(progress.lineage);
-                    out.put_u64_le(progress.held);
-                    out.put_u64_le(progress.count);
-                    out.put_u8(progress.hops);
-                });
-            }
-            Message::Request { stream, lineage, after, up_to, bytes_max } => {
-                out.put_u8(REQUEST);
-                put_stream(out, stream);
-                out.put_u64_le(*lineage);
-                out.put_u64_le(*after);
-                out.put_u64_le(*up_to);
-                out.put_u32_le(*bytes_max);
-            }
-            Message::Events { stream, lineage, after, held, count, hops, stands, batches } => {
-                out.put_u8(EVENTS);
-                put_stream(out, stream);
-                out.put_u64_le(*lineage);
-                out.put_u64_le(*after);
-                out.put_u64_le(*held);
-                out.put_u64_le(*count);
-                out.put_u8(*hops);
-                out.put_u8(u8::from(*stands));
-                put_list(out, batches, |out, batch| apart += put_batch_with(out, batch, place));
-            }
-        }
-        apart
+        self.append(out);
     }
 
     /// Reads one from all of `bytes`; batches are checked, and slices of them.
     pub fn decode(bytes: Bytes) -> Result<Self, BadMessage> {
         let mut reader = Reader::new(bytes);
-        let message = Self::read(&mut reader)?;
+        let message = Self::take(&mut reader)?;
         reader.end()?;
         Ok(message)
     }
 
-    /// Reads one from the front of a larger message.
-    pub(crate) fn read(reader: &mut Reader) -> Result<Self, BadMessage> {
-        Ok(match reader.u8()? {
-            GOSSIP => {
-                let answer = reader.u8()? == 1;
-                let me = member(reader)?;
-                let view = reader
-                    .list(11, |reader| Ok(MessageSeen { member: member(reader)?, rounds: reader.u16()? }))?;
-                within("members", view.len(), MEMBERS_MAX)?;
-                Message::Gossip { me, view, answer }
-            }
-            NOTIFY => {
-                let streams = reader.list(26, |reader| {
-                    let (stream, lineage) = (reader.stream()?, reader.u64()?);
-                    let (held, count) = (reader.u64()?, reader.u64()?);
-                    Ok(RegionProgress { stream, lineage, held, count, hops: reader.u8()? })
-                })?;
-                within("streams", streams.len(), STREAMS_MAX)?;
-                Message::Notify(streams)
-            }
-            REQUEST => Message::Request {
-                stream: reader.stream()?,
-                lineage: reader.u64()?,
-                after: reader.u64()?,
-                up_to: reader.u64()?,
-                bytes_max: reader.u32()?,
-            },
-            EVENTS => {
-                let (stream, lineage) = (reader.stream()?, reader.u64()?);
-                let (after, held, count) = (reader.u64()?, reader.u64()?, reader.u64()?);
-                let (hops, stands) = (reader.u8()?, reader.u8()? == 1);
-                let batches = reader.list(33, Reader::batch)?;
-                within("batches", batches.len(), BATCHES_MAX)?;
-                Message::Events { stream, lineage, after, held, count, hops, stands, batches }
-            }
-            kind => return Err(BadMessage(format!("there is no kind {kind}"))),
-        })
+    /// How many bytes it takes.
+    pub fn size(&self) -> usize {
+        WirePiece::size(self)
     }
 
-    /// How many bytes it takes, or a few more: a batch's collection is not looked at.
-    pub fn size(&self) -> usize {
+    /// That it names no more than it may.
+    fn check(&self) -> Result<(), BadMessage> {
         match self {
-            Message::Gossip { me, view, .. } => {
-                15 + me.address.len() + view.iter().map(|seen| 11 + seen.member.address.len()).sum::<usize>()
-            }
-            Message::Notify(streams) => {
-                5 + streams.iter().map(|p| 26 + p.stream.as_str().len()).sum::<usize>()
-            }
-            Message::Request { stream, .. } => 30 + stream.as_str().len(),
-            Message::Events { stream, batches, .. } => {
-                40 + stream.as_str().len() + batches.iter().map(batch_size).sum::<usize>()
-            }
+            Message::Gossip { view, .. } => within("members", view.len(), MEMBERS_MAX),
+            Message::Notify(streams) => within("streams", streams.len(), STREAMS_MAX),
+            Message::Events { batches, .. } => within("batches", batches.len(), BATCHES_MAX),
+            Message::Request { .. } => Ok(()),
         }
     }
 }
@@ -258,15 +161,6 @@ pub(crate) fn batch_size(batch: &Batch) -> usize {
 
 fn within(what: &str, count: usize, max: usize) -> Result<(), BadMessage> {
     if count > max { Err(BadMessage(format!("{count} {what}, more than {max}"))) } else { Ok(()) }
-}
-
-pub(crate) fn put_member(out: &mut BytesMut, member: &Member) {
-    out.put_u64_le(member.id);
-    put_text(out, &member.address);
-}
-
-pub(crate) fn member(reader: &mut Reader) -> Result<Member, BadMessage> {
-    Ok(Member { id: reader.u64()?, address: reader.text()?.into() })
 }
 
 #[cfg(test)]
@@ -336,10 +230,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn messages_come_back_and_their_size_is_not_underestimated(message in message()) {
+        fn messages_come_back_and_their_size_is_that_of_their_bytes(message in message()) {
             let mut out = BytesMut::new();
             message.encode(&mut out);
-            prop_assert!(out.len() <= message.size() && message.size() <= out.len() + 64, "{}", out.len());
+            prop_assert_eq!(out.len(), message.size());
             prop_assert_eq!(Message::decode(out.freeze()).unwrap(), message);
         }
 

@@ -22,7 +22,6 @@
 //! Messages of an earlier epoch are left out, so a replica that was removed can neither append nor acknowledge.
 
 use std::collections::BTreeMap;
-use std::ops::Bound;
 
 use crate::batch::Batch;
 use crate::durability::{Durabilities, Durability};
@@ -31,12 +30,8 @@ use crate::name::Stream;
 use crate::positions::Position;
 use crate::record::Record;
 use crate::replica::follower::StreamFollower;
-use crate::replica::greeting::Greeting;
 use crate::replica::stream::{Collects, StreamState};
-use crate::replica::{
-    Connection, ConnectionId, MESSAGE_BYTES, Peer, Replica, ReplicaOutput, ReplicaTicket, WAITING_BYTES_MAX,
-    size_of_message,
-};
+use crate::replica::{ConnectionId, Peer, Replica, ReplicaOutput, ReplicaTicket};
 
 impl Replica {
     /// The configuration service says how the chain is. Older news are left out, and a chain that has not begun.
@@ -430,161 +425,6 @@ impl Replica {
             |(stream, state): (&Stream, &StreamState)| self.held_by(handover.to, stream) >= state.held();
         self.streams.iter().all(has_all).then_some(handover.to)
     }
-
-    /// Sends followers and subscribers what is there for them, as far as their connections take it.
-    pub(super) fn pump(&mut self) {
-        let (epoch, me, is_tail) = (self.chain.epoch, self.config.id, self.is_tail());
-        let Self {
-            config,
-            streams,
-            connections,
-            receivers,
-            outputs,
-            chain,
-            handover,
-            persisted: on_disk,
-            lineages,
-            ..
-        } = self;
-        let lineage_of = |stream: &Stream| lineages.of(&config.region, stream);
-        receivers.retain(|id| connections.get(id).is_some_and(Connection::receives));
-        for &id in receivers.iter() {
-            let Some(connection) = connections.get_mut(&id) else { continue };
-            let follower = match &connection.peer {
-                Peer::In(_, Role::Replica(replica)) => Some(*replica),
-                _ => None,
-            };
-            if let (Some(replica), Some(follows)) = (follower, &mut connection.follows)
-                && follows.epoch == epoch
-                && chain.before(replica).is_some_and(|member| member.id == me)
-            {
-                let mut send = |waiting: &mut usize, message: Message| {
-                    *waiting += size_of_message(&message);
-                    outputs.push(ReplicaOutput::Send(id, message));
-                };
-                let is_member = chain.place(replica).is_some();
-                let may_hand_over =
-                    is_tail && handover.as_ref().is_none_or(|handover| handover.to == replica);
-                let on_disk_of = |stream: &Stream| persisted(&config.durability, on_disk, stream);
-                if follows.greeting.is_none() && !is_member && may_hand_over {
-                    let has_all = |(stream, state): (&Stream, &StreamState)| {
-                        follows.sent_of(stream, lineage_of(stream)) >= state.last().min(on_disk_of(stream))
-                    };
-                    if streams.iter().all(has_all) && follows.holds_everything() {
-                        // From here on everything new waits for it, and carries who published it; also while it has no
-                        // connection, as the service may know already that it caught up. Each connection tells it anew.
-                        handover.get_or_insert(Handover { to: replica, ready: false });
-                        follows.greeting = Some(Greeting::of(streams, &chain.region));
-                    }
-                }
-                if is_member && follows.greeting.is_none() {
-                    follows.greeting = Some(Greeting::of(streams, &chain.region));
-                }
-                if let Some(greeting) = &mut follows.greeting {
-                    let enough = WAITING_BYTES_MAX.min(connection.waiting + MESSAGE_BYTES);
-                    while connection.waiting < enough
-                        && let Some(message) = greeting.next(streams)
-                    {
-                        send(&mut connection.waiting, message);
-                    }
-                }
-                let is_greeted = follows.greeting.as_ref().is_some_and(Greeting::is_told);
-                // A member is told who published what it has no other way to know before it gets it.
-                let may_send = is_greeted || !is_member;
-                let mut behind = !may_send;
-                let filled = follows.filled.take();
-                let in_turn = turns(filled.as_ref()).flat_map(|part| streams.range::<Stream, _>(part));
-                for (stream, state) in in_turn.filter(|_| may_send) {
-                    let last = state.last().min(on_disk_of(stream));
-                    let lineage = lineage_of(stream);
-                    let mut sent = follows.sent_of(stream, lineage);
-                    while sent < last
-                        && connection.waiting < WAITING_BYTES_MAX
-                        && (is_member || follows.has_room())
-                    {
-                        let next = state.next_after(sent, MESSAGE_BYTES);
-                        let Some(next) = next.filter(|next| next.batch.last <= last) else { break };
-                        if follows.told_applied.insert(stream.clone()) {
-                            let last = Position { lineage, seq: state.history.applied() };
-                            let applied = Message::Applied { epoch, stream: stream.clone(), last };
-                            send(&mut connection.waiting, applied);
-                        }
-                        sent = next.batch.last;
-                        if !is_member {
-                            let last = Position { lineage, seq: sent };
-                            follows.sent_while_joining(stream, last, next.batch.bytes.len());
-                        }
-                        let (stream, origin, batch) = (stream.clone(), next.origin, next.batch);
-                        let append =
-                            Message::Append { epoch, stream: stream.clone(), lineage, origin, batch };
-                        send(&mut connection.waiting, append);
-                        if connection.waiting >= WAITING_BYTES_MAX || !(is_member || follows.has_room()) {
-                            follows.filled = Some(stream);
-                        }
-                    }
-                    if let Some(position) = follows.sent.get_mut(stream) {
-                        position.seq = sent;
-                    }
-                    behind |= sent < last;
-                }
-                follows.filled = follows.filled.take().or(filled);
-                if !is_member {
-                    let held = streams.iter().filter(|(_, state)| state.held() > 0).map(|(stream, state)| {
-                        (stream, Position { lineage: lineage_of(stream), seq: state.held() })
-                    });
-                    let news: Vec<(Stream, Position)> = held
-                        .filter(|(stream, held)| follows.told_held.get(stream) != Some(held))
-                        .map(|(stream, held)| (stream.clone(), held))
-                        .collect();
-                    if !news.is_empty() {
-                        follows.told_held.extend(news.iter().cloned());
-                        send(&mut connection.waiting, Message::Held { epoch, counts: news });
-                    }
-                }
-                let is_next_tail = !behind && chain.tail() == Some(replica);
-                if is_greeted && !follows.token && (is_next_tail || !is_member) {
-                    follows.token = true;
-                    send(&mut connection.waiting, Message::Token { epoch });
-                }
-            }
-            if !is_tail {
-                continue;
-            }
-            let filled = connection.filled.take();
-            for part in turns(filled.as_ref()) {
-                for (stream, sent) in connection.subscriptions.range_mut::<Stream, _>(part) {
-                    let Some(state) = streams.get(stream) else { continue };
-                    let lineage = lineage_of(stream);
-                    if sent.lineage != lineage {
-                        // A client is told by what comes. A proxy drops what it has first, and asks anew.
-                        if sent.lineage > lineage || follower.is_some() {
-                            continue;
-                        }
-                        *sent = Position { lineage, seq: 0 };
-                    }
-                    while sent.seq < state.held() && connection.waiting < WAITING_BYTES_MAX {
-                        let Some(batch) = state.history.read(sent.seq, u64::MAX, MESSAGE_BYTES) else {
-                            break;
-                        };
-                        sent.seq = batch.last;
-                        let message = Message::Events { stream: stream.clone(), lineage, batch };
-                        connection.waiting += size_of_message(&message);
-                        outputs.push(ReplicaOutput::Send(id, message));
-                        if connection.waiting >= WAITING_BYTES_MAX {
-                            connection.filled = Some(stream.clone());
-                        }
-                    }
-                }
-            }
-            connection.filled = connection.filled.take().or(filled);
-        }
-    }
-}
-
-/// The streams after the one that filled a connection last, then the others: none keeps another one waiting.
-fn turns(filled: Option<&Stream>) -> impl Iterator<Item = (Bound<&Stream>, Bound<&Stream>)> {
-    let first = (filled.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
-    std::iter::once(first).chain(filled.map(|filled| (Bound::Unbounded, Bound::Included(filled))))
 }
 
 /// How far this replica's disk has a stream; to the end if it need not have it.
@@ -604,5 +444,5 @@ pub(super) fn persisted(
 pub(super) struct Handover {
     pub(super) to: ReplicaId,
     /// Whether it has been told what publishers have published.
-    ready: bool,
+    pub(super) ready: bool,
 }

@@ -1,12 +1,12 @@
 //! Publishing (section 2.1): the head numbers a publisher's events, and answers when the tail holds them.
 
-use crate::batch::{Batch, Writer};
+use crate::batch::{Batch, MalformedBatch, Writer};
 use crate::history::FinalityRefusal;
 use crate::limits::STREAMS_MAX;
 use crate::message::{Message, Origin, PublisherId, Reason};
 use crate::name::Stream;
 use crate::replica::stream::StreamState;
-use crate::replica::{ConnectionId, Replica, ReplicaAnswer, ReplicaOutput};
+use crate::replica::{Config, ConnectionId, Replica, ReplicaAnswer, ReplicaOutput};
 
 /// Answers that wait for the events of one stream beyond which nothing that is there already is asked for.
 const ANSWERS_MAX: usize = 1 << 18;
@@ -22,86 +22,45 @@ impl Replica {
         stream: Stream,
         client: PublisherId,
         (answered, first): (u64, u64),
-        mut batch: Batch,
+        batch: Batch,
     ) {
-        let count = u64::from(batch.count);
-        let refuse = |replica: &mut Self, reason, text: String| {
-            replica.counters.refused += count;
-            replica.send(from, Message::Refused { stream: stream.clone(), first, reason, text });
+        let count = batch.count;
+        match self.take_in(from, &stream, client, (answered, first), batch) {
+            Ok(Some(PublishTaken { number, seq, repeated })) => {
+                self.answer_later(ReplicaAnswer { connection: from, client, stream, number, seq, repeated });
+            }
+            Ok(None) => {}
+            Err(PublishRefused { reason, text }) => {
+                self.counters.refused += u64::from(count);
+                self.send(from, Message::Refused { stream, first, reason, text });
+            }
+        }
+    }
+
+    /// Takes a publisher's events in. Answers what is to be answered once they are settled, if anything is.
+    fn take_in(
+        &mut self,
+        from: ConnectionId,
+        stream: &Stream,
+        client: PublisherId,
+        (answered, first): (u64, u64),
+        batch: Batch,
+    ) -> Result<Option<PublishTaken>, PublishRefused> {
+        self.may_publish(stream, client, first, &batch)?;
+        self.may_begin(stream)?;
+        let Some(number) = first.checked_add(u64::from(batch.count) - 1) else { return Ok(None) };
+        let known = self.known_of(stream, client, (answered, first), number)?;
+        let batch = match known {
+            0 => batch,
+            known if known == u64::from(batch.count) => return Ok(self.all_is_known(from, stream, number)),
+            known => match batch.rest(batch.after + known) {
+                Ok(Some(rest)) => rest,
+                _ => return Ok(None),
+            },
         };
-        if !self.is_local(&stream) {
-            let text = format!(
-                "{stream} belongs to region {}, and this is the proxy of region {}: publish it to a replica of {0}",
-                stream.region(),
-                self.config.region
-            );
-            return refuse(self, Reason::Invalid, text);
-        }
-        if !self.is_head() {
-            let text = format!(
-                "replica {} is not the head of region {}'s chain",
-                self.config.id, self.config.region
-            );
-            return refuse(self, Reason::NotHead, text);
-        }
-        if batch.last - batch.after != count || first == 0 {
-            return refuse(self, Reason::Invalid, "what is published can't contain tombstones".to_owned());
-        }
-        if !(Origin { client, first }).may_have(batch.count) {
-            let text = format!("a publisher has no {count} numbers from {first} on");
-            return refuse(self, Reason::Invalid, text);
-        }
-        if !self.streams.contains_key(&stream) {
-            let local = self.streams.keys().filter(|stream| self.is_local(stream)).count();
-            if local >= self.config.streams_max {
-                let text = format!("region {} has {local} streams, as many as it may", self.config.region);
-                return refuse(self, Reason::Limit, text);
-            }
-            // Listeners name them all, and tokens have them.
-            if self.streams.len() >= STREAMS_MAX {
-                let text =
-                    format!("there are {STREAMS_MAX} streams of all regions, as many as a proxy carries");
-                return refuse(self, Reason::Limit, text);
-            }
-        }
-        let Some(last) = first.checked_add(count - 1) else { return };
-        // One that is not known has to begin with the first that is not answered: a later one may have overtaken it.
-        let newest = self.streams.get(&stream).and_then(|state| state.publishers.newest(client)).unwrap_or(0);
-        let newest = newest.max(answered.min(first - 1));
-        if first > newest.saturating_add(1) {
-            let text = format!("the publisher's event {} is missing here", newest + 1);
-            return refuse(self, Reason::Gap, text);
-        }
-        let repeated = (newest + 1 - first).min(count);
-        if repeated > 0 {
-            self.counters.repeated += repeated;
-            self.state_of(&stream).publishers.repeated(client);
-            if last <= newest {
-                if self.answers.get(&stream).is_some_and(|answers| answers.len() >= ANSWERS_MAX) {
-                    // A refusal would say that it was not published.
-                    let text = format!("too many wait for what was published of {stream}");
-                    self.outputs.push(ReplicaOutput::Close(from, text));
-                    return;
-                }
-                let number = last;
-                self.answer_later(ReplicaAnswer {
-                    connection: from,
-                    client,
-                    stream,
-                    number,
-                    seq: None,
-                    repeated: true,
-                });
-                return;
-            }
-            match batch.rest(batch.after + repeated) {
-                Ok(Some(rest)) => batch = rest,
-                _ => return,
-            }
-        }
         // What is refused begins no stream.
         let mut new;
-        let state = match self.streams.get_mut(&stream) {
+        let state = match self.streams.get_mut(stream) {
             Some(state) => state,
             None => {
                 new = StreamState::new(self.config.history.clone());
@@ -111,40 +70,104 @@ impl Replica {
         if state.is_full() {
             let text =
                 format!("more of {stream} is on its way down the chain than may be: publish it again later");
-            return refuse(self, Reason::Limit, text);
+            return Err(PublishRefused::limit(text));
         }
-        let after = state.last();
-        if !batch.has_one_time() {
-            // Events have the time at which they got their number, whatever their publisher says; and none that is
-            // before another's in front of it, whatever this replica's clock says.
-            let mut writer = Writer::new(after);
-            if let Err(malformed) = writer.extend(&batch) {
-                return refuse(self, Reason::Invalid, malformed.to_string());
-            }
-            batch = writer.finish(0);
-            // It may say more than its publisher did, who had the first event's collection in the batch's state.
-            if let Err(malformed) = batch.check() {
-                return refuse(self, Reason::Invalid, malformed.to_string());
-            }
-        }
-        batch.last = after + u64::from(batch.count);
-        batch.after = after;
-        batch.state.time_ms = self.wall_ms.max(state.time_ms());
-        let collects = match state.admit(&batch, &mut self.admission) {
-            Ok(collects) => collects,
-            Err(refusal @ (FinalityRefusal::Busy { .. } | FinalityRefusal::Spent { .. })) => {
-                return refuse(self, Reason::Limit, refusal.to_string());
-            }
-            Err(refusal) => return refuse(self, Reason::Invalid, refusal.to_string()),
-        };
-        let origin = Some(Origin { client, first: last + 1 - u64::from(batch.count) });
+        let batch = numbered(state, batch, self.wall_ms)?;
+        let collects = state.admit(&batch, &mut self.admission)?;
+        let origin = Some(Origin { client, first: number + 1 - u64::from(batch.count) });
         let seq = batch.last;
-        if self.state_of(&stream).store(&batch, origin, collects) == Ok(true) {
-            self.counters.published += u64::from(batch.count);
-            self.stored(stream.clone(), batch, origin);
-            let (seq, repeated, number) = (Some(seq), repeated > 0, last);
-            self.answer_later(ReplicaAnswer { connection: from, client, stream, number, seq, repeated });
+        if self.state_of(stream).store(&batch, origin, collects) != Ok(true) {
+            return Ok(None);
         }
+        self.counters.published += u64::from(batch.count);
+        self.stored(stream.clone(), batch, origin);
+        Ok(Some(PublishTaken { number, seq: Some(seq), repeated: known > 0 }))
+    }
+
+    /// Whether it is this replica that gives the events their numbers, and they can have some.
+    fn may_publish(
+        &self,
+        stream: &Stream,
+        client: PublisherId,
+        first: u64,
+        batch: &Batch,
+    ) -> Result<(), PublishRefused> {
+        let Config { id, region, .. } = &self.config;
+        if !self.is_local(stream) {
+            let of = stream.region();
+            return Err(PublishRefused::invalid(format!(
+                "{stream} belongs to region {of}, and this is the proxy of region {region}: publish it to a replica \
+                 of {of}"
+            )));
+        }
+        if !self.is_head() {
+            let text = format!("replica {id} is not the head of region {region}'s chain");
+            return Err(PublishRefused { reason: Reason::NotHead, text });
+        }
+        let count = u64::from(batch.count);
+        if batch.last - batch.after != count || first == 0 {
+            return Err(PublishRefused::invalid("what is published can't contain tombstones".to_owned()));
+        }
+        if !(Origin { client, first }).may_have(batch.count) {
+            let text = format!("a publisher has no {count} numbers from {first} on");
+            return Err(PublishRefused::invalid(text));
+        }
+        Ok(())
+    }
+
+    /// Whether a stream is there, or there is room for it.
+    fn may_begin(&self, stream: &Stream) -> Result<(), PublishRefused> {
+        if self.streams.contains_key(stream) {
+            return Ok(());
+        }
+        let local = self.streams.keys().filter(|stream| self.is_local(stream)).count();
+        if local >= self.config.streams_max {
+            let region = &self.config.region;
+            return Err(PublishRefused::limit(format!(
+                "region {region} has {local} streams, as many as it may"
+            )));
+        }
+        // Listeners name them all, and tokens have them.
+        if self.streams.len() >= STREAMS_MAX {
+            return Err(PublishRefused::limit(format!(
+                "there are {STREAMS_MAX} streams of all regions, as many as a proxy carries"
+            )));
+        }
+        Ok(())
+    }
+
+    /// How many of a publisher's events, from its number `first` up to `last`, were published before.
+    fn known_of(
+        &mut self,
+        stream: &Stream,
+        client: PublisherId,
+        (answered, first): (u64, u64),
+        last: u64,
+    ) -> Result<u64, PublishRefused> {
+        // One that is not known has to begin with the first that is not answered: a later one may have overtaken it.
+        let newest = self.streams.get(stream).and_then(|state| state.publishers.newest(client)).unwrap_or(0);
+        let newest = newest.max(answered.min(first - 1));
+        if first > newest.saturating_add(1) {
+            let text = format!("the publisher's event {} is missing here", newest + 1);
+            return Err(PublishRefused { reason: Reason::Gap, text });
+        }
+        let known = (newest + 1 - first).min(last + 1 - first);
+        if known > 0 {
+            self.counters.repeated += known;
+            self.state_of(stream).publishers.repeated(client);
+        }
+        Ok(known)
+    }
+
+    /// All of a message was published before: it is answered as well, unless very many wait for that.
+    fn all_is_known(&mut self, from: ConnectionId, stream: &Stream, number: u64) -> Option<PublishTaken> {
+        if self.answers.get(stream).is_some_and(|answers| answers.len() >= ANSWERS_MAX) {
+            // A refusal would say that it was not published.
+            let text = format!("too many wait for what was published of {stream}");
+            self.outputs.push(ReplicaOutput::Close(from, text));
+            return None;
+        }
+        Some(PublishTaken { number, seq: None, repeated: true })
     }
 
     /// Answers a publisher once its events up to `answer.number` are settled.
@@ -177,4 +200,59 @@ impl Replica {
             self.send(answer.connection, Message::Refused { stream, first, reason: Reason::NotHead, text });
         }
     }
+}
+
+/// What is published, and has to be settled before its publisher is answered: as in [`ReplicaAnswer`].
+struct PublishTaken {
+    number: u64,
+    seq: Option<u64>,
+    repeated: bool,
+}
+
+/// Why events are not published.
+struct PublishRefused {
+    reason: Reason,
+    text: String,
+}
+
+impl PublishRefused {
+    fn invalid(text: String) -> Self {
+        Self { reason: Reason::Invalid, text }
+    }
+
+    fn limit(text: String) -> Self {
+        Self { reason: Reason::Limit, text }
+    }
+}
+
+impl From<MalformedBatch> for PublishRefused {
+    fn from(malformed: MalformedBatch) -> Self {
+        Self::invalid(malformed.to_string())
+    }
+}
+
+impl From<FinalityRefusal> for PublishRefused {
+    fn from(refusal: FinalityRefusal) -> Self {
+        match refusal {
+            FinalityRefusal::Busy { .. } | FinalityRefusal::Spent { .. } => Self::limit(refusal.to_string()),
+            _ => Self::invalid(refusal.to_string()),
+        }
+    }
+}
+
+/// A publisher's batch with the numbers that are next in a stream. Its events have the time at which they get them,
+/// whatever their publisher says; and none that is before another's in front of it, whatever this replica's clock says.
+fn numbered(state: &StreamState, mut batch: Batch, wall_ms: u64) -> Result<Batch, MalformedBatch> {
+    let after = state.last();
+    if !batch.has_one_time() {
+        let mut writer = Writer::new(after);
+        writer.extend(&batch)?;
+        batch = writer.finish(0);
+        // It may say more than its publisher did, who had the first event's collection in the batch's state.
+        batch.check()?;
+    }
+    batch.last = after + u64::from(batch.count);
+    batch.after = after;
+    batch.state.time_ms = wall_ms.max(state.time_ms());
+    Ok(batch)
 }

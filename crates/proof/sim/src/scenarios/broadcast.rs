@@ -554,7 +554,6 @@ impl Sim {
                 | Plant::FallbackLeftOut
                 | Plant::HoleHidden
         ) && self.late != Some(pid);
-        let mut ended = Vec::new();
         if node.replica.chain().tail() == Some(pid) && (tails_are_right || tail == Some(pid)) {
             for (stream, state) in node.replica.streams() {
                 if stream.region() == REGIONS[region] {
@@ -574,63 +573,77 @@ impl Sim {
             }
             outputs.extend(sharers.outputs(self.now_ms, &node.replica));
         }
+        let mut ended = Vec::new();
         for (at, output) in outputs.into_iter().enumerate() {
             match output {
-                ReplicaOutput::Send(link, message) => {
-                    let message = self.plant.broadcast_message(&node.replica, message);
-                    match &message {
-                        Message::Published { stream, seq, repeated: false, .. } => {
-                            self.truths.answered(self.now_ms, stream, *seq);
-                        }
-                        Message::Advertise { counts, .. } if is_outside(&node.replica, link, region) => {
-                            for told in counts.iter().filter(|told| told.age_ms != AGE_UNKNOWN) {
-                                let as_of_ms = self.now_ms - u64::from(told.age_ms);
-                                // Another bug may make this wrong before what it is for is found.
-                                if matches!(self.plant, Plant::None | Plant::AgeNotTold) {
-                                    self.truths.told(&told.stream, told.count, as_of_ms)?;
-                                }
-                                self.report.count("ages told", 1);
-                            }
-                        }
-                        _ => {}
-                    }
-                    if self.plant == Plant::DrainedTooEarly {
-                        node.replica.drained(link, size_of_message(&message));
-                    }
-                    let bytes = self.net.send(self.now_ms, &mut self.rng, link, pid, message);
-                    ensure(bytes <= WAITING_MAX, || {
-                        format!(
-                            "{bytes} bytes wait for a connection of replica {pid}, which may be {WAITING_MAX}"
-                        )
-                    })?;
-                    if bytes > WAITING_BYTES_MAX {
-                        self.report.count("messages to full connections", 1);
-                    }
-                }
                 ReplicaOutput::Close(link, _) if at >= of_the_replica => ended.push(link),
-                ReplicaOutput::Close(link, why) => {
-                    return Err(Violation::new(format!("replica {pid} ended connection {link}: {why}")));
-                }
-                ReplicaOutput::SetAside(dropped) => {
-                    self.report.count("replicas that dropped what they had", 1);
-                    if let Some(disk) = self.regions[region].disks.get_mut(&node.slot) {
-                        disk.put_aside(REGIONS[region], dropped);
-                    }
-                }
-                ReplicaOutput::Persist { record, ticket } => {
-                    if let Some(disk) = self.regions[region].disks.get_mut(&node.slot) {
-                        disk.append(&record, ticket);
-                    }
-                }
-                ReplicaOutput::Held { stream, last } => {
-                    if let Some(disk) = self.regions[region].disks.get_mut(&node.slot) {
-                        disk.append(&Record::Held { stream, last }, None);
-                    }
-                }
+                output => self.act_on(pid, output)?,
             }
         }
         self.report.count("sharing connections ended by the proxy", ended.len() as u64);
         ended.into_iter().for_each(|link| self.broken(link));
+        Ok(())
+    }
+
+    /// A replica wants something done.
+    fn act_on(&mut self, pid: Pid, output: ReplicaOutput) -> Result<(), Violation> {
+        let Some(node) = self.nodes.get_mut(&pid) else { return Ok(()) };
+        let disk = self.regions[node.region].disks.get_mut(&node.slot);
+        match output {
+            ReplicaOutput::Send(link, message) => return self.sent(pid, link, message),
+            ReplicaOutput::Close(link, why) => {
+                return Err(Violation::new(format!("replica {pid} ended connection {link}: {why}")));
+            }
+            ReplicaOutput::SetAside(dropped) => {
+                self.report.count("replicas that dropped what they had", 1);
+                if let Some(disk) = disk {
+                    disk.put_aside(REGIONS[node.region], dropped);
+                }
+            }
+            ReplicaOutput::Persist { record, ticket } => {
+                if let Some(disk) = disk {
+                    disk.append(&record, ticket);
+                }
+            }
+            ReplicaOutput::Held { stream, last } => {
+                if let Some(disk) = disk {
+                    disk.append(&Record::Held { stream, last }, None);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A replica sends a message: what it says has to be true, and no more may wait than there is room for.
+    fn sent(&mut self, pid: Pid, link: SimLinkId, message: Message) -> Result<(), Violation> {
+        let Some(node) = self.nodes.get_mut(&pid) else { return Ok(()) };
+        let message = self.plant.broadcast_message(&node.replica, message);
+        match &message {
+            Message::Published { stream, seq, repeated: false, .. } => {
+                self.truths.answered(self.now_ms, stream, *seq);
+            }
+            Message::Advertise { counts, .. } if is_outside(&node.replica, link, node.region) => {
+                for told in counts.iter().filter(|told| told.age_ms != AGE_UNKNOWN) {
+                    let as_of_ms = self.now_ms - u64::from(told.age_ms);
+                    // Another bug may make this wrong before what it is for is found.
+                    if matches!(self.plant, Plant::None | Plant::AgeNotTold) {
+                        self.truths.told(&told.stream, told.count, as_of_ms)?;
+                    }
+                    self.report.count("ages told", 1);
+                }
+            }
+            _ => {}
+        }
+        if self.plant == Plant::DrainedTooEarly {
+            node.replica.drained(link, size_of_message(&message));
+        }
+        let bytes = self.net.send(self.now_ms, &mut self.rng, link, pid, message);
+        ensure(bytes <= WAITING_MAX, || {
+            format!("{bytes} bytes wait for a connection of replica {pid}, which may be {WAITING_MAX}")
+        })?;
+        if bytes > WAITING_BYTES_MAX {
+            self.report.count("messages to full connections", 1);
+        }
         Ok(())
     }
 
