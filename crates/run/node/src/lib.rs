@@ -134,32 +134,11 @@ impl Node {
     /// The same on this thread, which waits for the disk.
     async fn start_here(config: Config, authorizer: Arc<dyn Authorizer>) -> anyhow::Result<Self> {
         let env = Env::real();
-        env.disk()
-            .create_dir_all(&config.data)
-            .with_context(|| format!("the data directory {} can't be created", config.data.display()))?;
-        let admin = TcpListener::bind(config.listen.admin).await.with_context(|| {
-            format!("admin HTTP can't listen on {}: choose another with --admin", config.listen.admin)
-        })?;
-        let kafka = match config.kafka.enabled {
-            true => Some(bind_kafka(&config.kafka).await?),
-            false => None,
-        };
-        let sqs = match config.sqs.enabled {
-            true => Some(TcpListener::bind(config.sqs.listen).await.with_context(|| {
-                let listen = config.sqs.listen;
-                format!("SQS's protocol can't be spoken on {listen}: choose another address with --sqs, or --no-sqs")
-            })?),
-            false => None,
-        };
-        let broadcast = match config.broadcast.enabled {
-            true => Some(TcpListener::bind(config.broadcast.listen).await.with_context(|| {
-                let listen = config.broadcast.listen;
-                format!("broadcasts can't be carried on {listen}: choose another address with --broadcast, or --no-broadcast")
-            })?),
-            false => None,
-        };
-        // The directory's lock comes first of all: a second node must not touch the first one's sockets.
-        let lock = tailwater_store::lock_data_dir(&env, &config.data)?;
+        // The directory's lock comes first of all: a second node must not touch the first one's sockets, and is told that the
+        // directory is in use and not that a port is, which it would choose another one for.
+        let lock = tailwater_store::lock_data_dir(&env, &config.data)
+            .with_context(|| format!("the data directory {} can't be used", config.data.display()))?;
+        let Listeners { admin, kafka, sqs, broadcast } = Listeners::bind(&config).await?;
         // Recovery may take minutes, in which whoever looks after the node has to see that it is alive.
         let admin_addr = admin.local_addr()?;
         let (stop_http, stopped) = oneshot::channel::<()>();
@@ -324,6 +303,41 @@ async fn node_id(env: &Env, log: &Log) -> anyhow::Result<String> {
     let put = Op::Put { key: KEY.to_owned(), value: id.clone().into(), expect: Expect::Absent };
     log.meta().commit(vec![put]).await?;
     Ok(id)
+}
+
+/// What is listened at from the start on: clients that come early wait.
+struct Listeners {
+    admin: TcpListener,
+    kafka: Option<KafkaListeners>,
+    sqs: Option<TcpListener>,
+    broadcast: Option<TcpListener>,
+}
+
+impl Listeners {
+    async fn bind(config: &Config) -> anyhow::Result<Self> {
+        let admin = TcpListener::bind(config.listen.admin).await.with_context(|| {
+            format!("admin HTTP can't listen on {}: choose another with --admin", config.listen.admin)
+        })?;
+        let kafka = match config.kafka.enabled {
+            true => Some(bind_kafka(&config.kafka).await?),
+            false => None,
+        };
+        let sqs = match config.sqs.enabled {
+            true => Some(TcpListener::bind(config.sqs.listen).await.with_context(|| {
+                let listen = config.sqs.listen;
+                format!("SQS's protocol can't be spoken on {listen}: choose another address with --sqs, or --no-sqs")
+            })?),
+            false => None,
+        };
+        let broadcast = match config.broadcast.enabled {
+            true => Some(TcpListener::bind(config.broadcast.listen).await.with_context(|| {
+                let listen = config.broadcast.listen;
+                format!("broadcasts can't be carried on {listen}: choose another address with --broadcast, or --no-broadcast")
+            })?),
+            false => None,
+        };
+        Ok(Self { admin, kafka, sqs, broadcast })
+    }
 }
 
 /// Sockets, each with what is configured for it.

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::Stdio;
 
-use crate::support::{Follower, Node, free_port, tailwater, wait_for};
+use crate::support::{Follower, Node, free_port, serve, wait_for};
 use serde_json::Value;
 
 const FSYNC: (&str, &str) = ("TAILWATER_BROADCAST__DURABILITY", "fsync");
@@ -120,12 +120,7 @@ fn a_stream_can_be_kept_otherwise_than_the_others() {
     assert_eq!(heard(&node, &["forgotten", "--format", "%n %v\\n"]), ["1 z"]);
     // What was kept can't be taken for the stream's events later, when others have gone on.
     node.process.kill();
-    let refused = tailwater()
-        .args(["serve", "--data", &dir.path().join("data").display().to_string(), "--no-kafka", "--no-sqs"])
-        .args(["--admin", "127.0.0.1:0", "--listen", "127.0.0.1:0", "--broadcast", "127.0.0.1:0"])
-        .envs([memory])
-        .output()
-        .expect("it starts");
+    let refused = serve(&dir.path().join("data")).envs([memory]).output().expect("it starts");
     let error = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && error.contains("remove"), "{error}");
 }

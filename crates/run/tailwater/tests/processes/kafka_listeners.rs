@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use crate::support::kafka::need;
-use crate::support::{Node, free_port, tailwater, told};
+use crate::support::{Node, free_port, serve, tailwater, told};
 
 fn kcat_at(broker: &str, args: &[&str], input: &str) -> String {
     let mut command = Command::new("kcat");
@@ -42,9 +42,9 @@ fn kcat_is_told_the_address_of_the_listener_by_which_it_came_and_reads_there_wha
 #[test]
 fn listeners_of_flags_are_printed_as_a_file_has_them_and_such_as_can_not_be_are_refused_with_what_to_do() {
     let dir = tempfile::tempdir().expect("a directory");
-    let serve = |args: &[&str]| told(tailwater().arg("serve").args(args), "");
+    let shown = |args: &[&str]| told(tailwater().arg("serve").args(args), "");
     let three = ["--kafka", "127.0.0.1:1=a:11", "--kafka", "127.0.0.1:2", "--kafka", "0.0.0.0:3=c:13"];
-    let (ok, printed, _) = serve(&[&three[..], &["--print-config"]].concat());
+    let (ok, printed, _) = shown(&[&three[..], &["--print-config"]].concat());
     assert!(ok);
     let config: toml::Table = toml::from_str(&printed).expect("TOML");
     let kafka = &config["kafka"];
@@ -58,16 +58,14 @@ fn listeners_of_flags_are_printed_as_a_file_has_them_and_such_as_can_not_be_are_
     let file = dir.path().join("printed.toml");
     std::fs::write(&file, &printed).expect("written");
     let file = file.to_str().expect("text");
-    let (_, again, _) = serve(&["--config", file, "--print-config"]);
+    let (_, again, _) = shown(&["--config", file, "--print-config"]);
     assert_eq!(again, printed);
     // One flag is the first listener, and what it does not say is not changed.
-    let (_, changed, _) = serve(&["--config", file, "--kafka", "127.0.0.1:4", "--print-config"]);
+    let (_, changed, _) = shown(&["--config", file, "--kafka", "127.0.0.1:4", "--print-config"]);
     assert_eq!(changed, printed.replace("127.0.0.1:1\"", "127.0.0.1:4\""));
 
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let taken = taken.local_addr().expect("bound").to_string();
-    let data = dir.path().join("data");
-    let elsewhere = ["--admin", "127.0.0.1:0", "--data", data.to_str().expect("text")];
     for (first, second, why) in [
         ("127.0.0.1:1", "0.0.0.0:2", "set its `advertised`"),
         ("127.0.0.1:1", "0.0.0.0:1=a:1", "an address or a port of its own"),
@@ -76,8 +74,8 @@ fn listeners_of_flags_are_printed_as_a_file_has_them_and_such_as_can_not_be_are_
         ("127.0.0.1:1", "a:2=a:2", "0.0.0.0:9092=kafka.example:9092"),
         ("127.0.0.1:0", taken.as_str(), "choose another address for it in [[kafka.listeners]]"),
     ] {
-        let listeners = ["--kafka", first, "--kafka", second];
-        let (ok, _, error) = serve(&[&elsewhere[..], &listeners].concat());
+        let mut second_listener = serve(&dir.path().join("data"));
+        let (ok, _, error) = told(second_listener.args(["--kafka", first, "--kafka", second]), "");
         assert!(!ok && error.contains(why), "{second}: {error}");
     }
 }

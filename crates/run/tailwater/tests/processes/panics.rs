@@ -4,7 +4,7 @@
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 
-use crate::support::{Node, Process, preloaded, tailwater, wait_for};
+use crate::support::{Node, Process, preloaded, serve, tailwater, wait_for};
 
 const ABORTED: i32 = 6;
 
@@ -81,13 +81,9 @@ fn a_panic_ends_a_cache_backend_with_a_line_that_says_why() {
 fn a_log_that_can_not_be_written_ends_nobody() {
     let dir = tempfile::tempdir().expect("a directory");
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("it is there");
-    let mut command = tailwater();
-    command.args(["serve", "--data"]).arg(dir.path().join("data"));
+    let mut command = serve(&dir.path().join("data"));
     // It says of everything where it listens.
-    for listen in ["LISTEN__DATA", "LISTEN__ADMIN", "KAFKA__LISTEN", "SQS__LISTEN", "BROADCAST__LISTEN"] {
-        command.env(format!("TAILWATER_{listen}"), "127.0.0.1:0");
-    }
-    command.env("TAILWATER_BROADCAST__HTTP__LISTEN", "127.0.0.1:0").env("TAILWATER_LOGGING__FILTER", "debug");
+    command.env("TAILWATER_LOGGING__FILTER", "debug");
     let mut node = command.stderr(full).spawn().expect("it starts");
     let socket = dir.path().join("data/node.sock");
     wait_for("the node to listen", || {

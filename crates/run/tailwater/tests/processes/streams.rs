@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use crate::support::{Node, Process, tailwater, told, wait_for};
+use crate::support::{Node, Process, serve, tailwater, told, wait_for};
 
 fn numbered(count: usize) -> Vec<String> {
     (0..count).map(|number| format!("line {number}")).collect()
@@ -353,19 +353,33 @@ fn a_node_that_is_told_to_stop_while_it_starts_ends_well_and_has_everything_when
 }
 
 #[test]
-fn a_second_node_on_the_same_directory_refuses_to_start_and_says_why() {
+fn a_second_node_on_the_same_directory_is_told_so_and_who_has_it_even_where_its_ports_are_taken_too() {
     let dir = tempfile::tempdir().expect("a directory");
     let data = dir.path().join("data");
     let node = Node::start(&data);
-    let second = tailwater()
-        .arg("serve")
-        .arg("--data")
-        .arg(&data)
-        .args(["--admin", "127.0.0.1:0", "--listen", "127.0.0.1:0", "--no-kafka"])
-        .output()
-        .expect("it runs");
-    let why = String::from_utf8_lossy(&second.stderr).into_owned();
-    assert!(!second.status.success());
-    assert!(why.contains(&node.process.id().to_string()), "it names who has it: {why}");
+    // As somebody starts it who does not know that it runs: by the same command.
+    let same =
+        ["--admin", &node.admin, "--kafka", &node.kafka, "--sqs", &node.sqs, "--broadcast", &node.broadcast];
+    for flags in [&[][..], &same] {
+        let second = serve(&data).args(flags).output().expect("it runs");
+        let why = String::from_utf8_lossy(&second.stderr).into_owned();
+        assert!(!second.status.success());
+        let holder = format!("is in use by process {}: stop that process", node.process.id());
+        assert!(why.contains(&holder) && !why.contains("listen"), "{why}");
+    }
     node.run(&["stream", "create", "still-works"]);
+}
+
+#[test]
+fn a_node_whose_port_is_taken_leaves_its_directory_to_the_next_one() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let data = dir.path().join("data");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let taken = taken.local_addr().expect("bound").to_string();
+    for (flag, other) in [("--admin", "--admin"), ("--sqs", "--no-sqs"), ("--broadcast", "--no-broadcast")] {
+        let refused = serve(&data).args([flag, &taken]).output().expect("it runs");
+        let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success() && why.contains(&taken) && why.contains(other), "{why}");
+    }
+    Node::start(&data).run(&["stream", "create", "works"]);
 }

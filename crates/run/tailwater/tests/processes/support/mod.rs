@@ -8,10 +8,14 @@ pub mod raw;
 pub mod sqs;
 
 use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+
+use tailwater_node::Config;
 
 /// How long a condition is waited for before the test fails: for machines that are very busy.
 pub const PATIENCE: Duration = Duration::from_secs(300);
@@ -21,8 +25,19 @@ pub fn tailwater() -> Command {
     tailwater_within(&[])
 }
 
+/// Where a node listens that is told nothing else: taken for as long as the tests run. So one that a test starts there fails
+/// every time, and not only on a machine where somebody else runs a node.
+static DEFAULT_PORTS: LazyLock<Vec<TcpListener>> = LazyLock::new(|| {
+    let Config { listen, kafka, sqs, broadcast, .. } = Config::default();
+    let http = broadcast.http.listen;
+    let defaults = [listen.data, listen.admin, kafka.listen, sqs.listen, broadcast.listen, http];
+    // What can't be listened at is taken already.
+    defaults.into_iter().filter_map(|address| TcpListener::bind(address).ok()).collect()
+});
+
 /// The same, started by a command that ends in becoming it.
 fn tailwater_within(starter: &[String]) -> Command {
+    LazyLock::force(&DEFAULT_PORTS);
     let words: Vec<&str> =
         starter.iter().map(String::as_str).chain([env!("CARGO_BIN_EXE_tailwater")]).collect();
     let mut command = Command::new(words[0]);
@@ -30,6 +45,22 @@ fn tailwater_within(starter: &[String]) -> Command {
     // Nothing of the caller's environment may change what is tested.
     for (key, _) in std::env::vars().filter(|(key, _)| key.starts_with("TAILWATER_")) {
         command.env_remove(key);
+    }
+    command
+}
+
+/// A node on a data directory, which listens at any port where its flags say nothing else: the ports of the defaults are
+/// somebody else's.
+pub fn serve(data: &Path) -> Command {
+    serve_within(&[], data)
+}
+
+fn serve_within(starter: &[String], data: &Path) -> Command {
+    let mut command = tailwater_within(starter);
+    command.arg("serve").arg("--data").arg(data);
+    let fronts = ["KAFKA__LISTEN", "SQS__LISTEN", "BROADCAST__LISTEN", "BROADCAST__HTTP__LISTEN"];
+    for listen in ["LISTEN__DATA", "LISTEN__ADMIN"].into_iter().chain(fronts) {
+        command.env(format!("TAILWATER_{listen}"), "127.0.0.1:0");
     }
     command
 }
@@ -209,15 +240,13 @@ impl Node {
         // Not beside the data, whose disk a test may fill.
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let log = std::env::temp_dir().join(format!("tailwater-test-{}-{number}.log", std::process::id()));
-        let mut command = tailwater_within(&place.starter);
-        command.arg("serve").arg("--data").arg(dir);
+        // Of what is told by no flag, `/v1/node` tells the port.
+        let mut command = serve_within(&place.starter, dir);
         command.args(["--admin", admin, "--listen", data, "--kafka", kafka, "--sqs", sqs]);
         // A start touches all memory of the cells and writes three files of the journal: with the defaults tests waited
         // for that, and for the disk, for a good part of their time.
         command.env("TAILWATER_JOURNAL__FILE_BYTES", (16 << 20).to_string());
         command.env("TAILWATER_DATA_CELL__CAPACITY_BYTES", (64 << 20).to_string());
-        // Any port: `/v1/node` tells which.
-        command.env("TAILWATER_BROADCAST__HTTP__LISTEN", "127.0.0.1:0");
         command.args(["--broadcast", broadcast]).args(flags);
         command.envs(environment.iter().map(|(key, value)| (key, value)));
         Process::start(&mut command, &log)
