@@ -11,19 +11,19 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Serialize;
-
-use crate::appender::Gathering;
-use crate::experiment::{self, ExperimentObserver, ExperimentPlan, LiveExperiment, Sample, Timeline};
-use crate::interrupt;
-use crate::limits::CONSUMERS_PER_PROCESS;
-use crate::messages::{
-    ConsumersConfig, MessageProtocol, ProducerConfig, Reads, Spread, TransportFlag, Validate,
+use tailwater_load::appender::Gathering;
+use tailwater_load::experiment::{self, Live, Observer, Plan, Sample, Timeline};
+use tailwater_load::interrupt;
+use tailwater_load::limits::CONSUMERS_PER_PROCESS;
+use tailwater_load::messages::{
+    ConsumersConfig, ProducerConfig, Protocol, Reads, Spread, Transport, Validate,
 };
-use crate::payload::HEADER_BYTES;
+use tailwater_load::payload::HEADER_BYTES;
+use tailwater_load::report::{self, Format, ProgressLine};
+use tailwater_load::stats::{Durations, PercentilesMs, round};
+use tailwater_load::system::{CellName, Cells, System, SystemArgs};
+
 use crate::plot::{self, PlotMark};
-use crate::report::{self, ProgressLine, ReportFormat};
-use crate::stats::{Durations, PercentilesMs, round};
-use crate::system::{CellName, CellProcesses, System, SystemArgs};
 
 /// Flags of `bench ablation`.
 #[derive(clap::Args)]
@@ -217,7 +217,7 @@ impl Phases {
     fn new(length: Duration) -> Self {
         Self {
             length,
-            line: ProgressLine::new(),
+            line: ProgressLine::default(),
             timeline: Timeline::new(Duration::from_millis(250)),
             marks: Vec::new(),
             done: Vec::new(),

@@ -4,17 +4,17 @@ use std::time::Duration;
 
 use anyhow::Context;
 use serde::Serialize;
+use tailwater_load::appender::{Appender, Gathering};
+use tailwater_load::clock::{cpu_of, monotonic_ns};
+use tailwater_load::interrupt;
+use tailwater_load::messages::{Protocol, Spread};
+use tailwater_load::payload::{self, HEADER_BYTES};
+use tailwater_load::report::{self, Format, ProgressLine};
+use tailwater_load::stats::{Durations, PercentilesMs, round};
+use tailwater_load::system::System;
 
-use crate::appender::{Appender, Gathering};
-use crate::clock::{cpu_of, monotonic_ns};
 use crate::disk;
-use crate::interrupt;
-use crate::messages::{MessageProtocol, Spread};
-use crate::payload::{self, HEADER_BYTES};
 use crate::pingpong::core_to_core_ns;
-use crate::report::{self, ProgressLine, ReportFormat};
-use crate::stats::{Durations, PercentilesMs, round};
-use crate::system::System;
 use crate::target::{LoadTarget, TargetArgs};
 
 /// Flags of `bench append`.
@@ -215,7 +215,7 @@ impl Load {
         };
         let stream = system.stream();
         let mut appender = Appender::connect(protocol, &address, stream, args.shards, gathering).await?;
-        let mut line = ProgressLine::new();
+        let mut line = ProgressLine::default();
 
         let begin_ns = monotonic_ns();
         self.measure_from_ns = begin_ns + (args.warmup_s * 1e9) as u64;

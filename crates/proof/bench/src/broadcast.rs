@@ -11,8 +11,7 @@ mod region_sim;
 mod workload;
 
 use clap::Subcommand;
-
-pub use members::{MembersConfig, be_members};
+use tailwater_load::worker;
 
 /// Which figure.
 #[derive(Subcommand)]
@@ -63,4 +62,9 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         Command::Kills(args) => kills::run(&args),
         Command::Many(args) => region_sim::figures::many(&args),
     }
+}
+
+/// Runs a process full of listeners.
+pub fn run_worker() -> anyhow::Result<()> {
+    worker::run_as(|config, orders| worker::alone(members::be_members(config, orders)))
 }

@@ -8,16 +8,16 @@ use bytes::Bytes;
 use serde::Serialize;
 use tailwater_cache::{Backends, Cell, CellConfig, Lookup, Mode};
 use tailwater_env::Env;
+use tailwater_load::clock::cpu_of;
+use tailwater_load::interrupt;
+use tailwater_load::messages::Transport;
+use tailwater_load::report::{self, Format, ProgressLine};
+use tailwater_load::stats::{Durations, PercentilesMs, round};
+use tailwater_load::system::{BackendProcess, Workspace, cpu_of_backends, start_data_cell};
 use tailwater_rma::Address;
 
-use crate::clock::cpu_of;
-use crate::interrupt;
 use crate::memcached::Memcached;
-use crate::messages::TransportFlag;
 use crate::pingpong::core_to_core_ns;
-use crate::report::{self, ProgressLine, ReportFormat};
-use crate::stats::{Durations, PercentilesMs, round};
-use crate::system::{BackendProcess, Workspace, cpu_of_backends, start_data_cell};
 
 /// The data cell's config id, as a node has it.
 const DATA_CELL: u64 = 1;
@@ -180,7 +180,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 async fn measure(args: &Args, backends: &[BackendProcess]) -> anyhow::Result<Vec<Figure>> {
     let keys: Vec<Bytes> = (0..args.values).map(|i| Bytes::from(format!("bench-{i:010}"))).collect();
     let value = Bytes::from(vec![7; args.value_bytes]);
-    let mut line = ProgressLine::new();
+    let mut line = ProgressLine::default();
     let mut figures = Vec::new();
     let mut filled = false;
     for transport in [TransportFlag::Shm, TransportFlag::Tcp] {
@@ -233,7 +233,7 @@ fn measure_memcached(args: &Args, capacity: u64, ours: &[Figure]) -> anyhow::Res
     };
     let keys: Vec<String> = (0..args.values).map(|i| format!("bench-{i:010}")).collect();
     let value = vec![7; args.value_bytes];
-    let mut line = ProgressLine::new();
+    let mut line = ProgressLine::default();
     line.show("filling memcached");
     for some in keys.chunks(FILL_BATCH) {
         interrupt::check()?;

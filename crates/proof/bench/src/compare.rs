@@ -34,9 +34,9 @@ use std::process::Command;
 use anyhow::Context;
 use clap::Parser;
 
-use crate::interrupt;
-use crate::system::Workspace;
 use runner::Runner;
+use tailwater_load::interrupt;
+use tailwater_load::system::Workspace;
 
 /// Flags.
 #[derive(Parser)]

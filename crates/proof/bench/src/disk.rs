@@ -5,8 +5,8 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::interrupt;
-use crate::stats::Durations;
+use tailwater_load::interrupt;
+use tailwater_load::stats::Durations;
 
 /// What was measured.
 pub struct Synced {

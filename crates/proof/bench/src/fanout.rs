@@ -4,23 +4,21 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Serialize;
+use tailwater_load::appender::Gathering;
+use tailwater_load::experiment::{self, Cpu, Live, Observer, Outcome, Plan, Sample, Timeline};
+use tailwater_load::interrupt;
+use tailwater_load::limits::{CONSUMERS_PER_PROCESS, KEPT_UP_WITHIN, RATE_TOLERANCE};
+use tailwater_load::messages::{
+    ConsumersConfig, ProducerConfig, Protocol, Reads, Spread, Transport, Validate,
+};
+use tailwater_load::payload::HEADER_BYTES;
+use tailwater_load::report::{self, Format, ProgressLine};
+use tailwater_load::stats::{PercentilesMs, round};
+use tailwater_load::stopping::{self, StopOne, TICK_MS};
+use tailwater_load::system::System;
 
-use crate::appender::Gathering;
-use crate::experiment::{
-    self, Cpu, ExperimentObserver, ExperimentPlan, LiveExperiment, Outcome, Sample, Timeline,
-};
-use crate::interrupt;
-use crate::limits::{CONSUMERS_PER_PROCESS, KEPT_UP_WITHIN, RATE_TOLERANCE};
-use crate::messages::{
-    ConsumersConfig, MessageProtocol, ProducerConfig, Reads, Spread, TransportFlag, Validate,
-};
-use crate::payload::HEADER_BYTES;
 use crate::pingpong::core_to_core_ns;
 use crate::plot;
-use crate::report::{self, ProgressLine, ReportFormat};
-use crate::stats::{PercentilesMs, round};
-use crate::stopping::{self, StopOne, TICK_MS};
-use crate::system::System;
 use crate::target::{LoadTarget, TargetArgs};
 
 /// Bytes of a chunk: what reads are compared with.
@@ -359,7 +357,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     };
     let core_to_core_ns = core_to_core_ns().map(|ns| round(ns, 1));
     let mut system = args.target.start()?;
-    let mut watch = Watch { line: ProgressLine::new(), timeline: Timeline::new(Duration::from_millis(500)) };
+    let mut watch =
+        Watch { line: ProgressLine::default(), timeline: Timeline::new(Duration::from_millis(500)) };
     let outcome = experiment::run(&mut system, &plan, &mut watch)?;
     let Watch { line, timeline } = watch;
     drop(line);

@@ -3,14 +3,13 @@
 use std::time::Duration;
 
 use serde::Serialize;
-
-use crate::experiment::{self, Cpu, ExperimentObserver, ExperimentPlan, LiveExperiment};
-use crate::interrupt;
-use crate::limits::CONSUMERS_PER_PROCESS;
-use crate::messages::{ConsumersConfig, MessageProtocol, TransportFlag, Validate};
-use crate::report::{self, ReportFormat};
-use crate::stats::round;
-use crate::system::{CellProcesses, System, SystemArgs};
+use tailwater_load::experiment::{self, Cpu, ExperimentObserver, ExperimentPlan, LiveExperiment};
+use tailwater_load::interrupt;
+use tailwater_load::limits::CONSUMERS_PER_PROCESS;
+use tailwater_load::messages::{ConsumersConfig, MessageProtocol, TransportFlag, Validate};
+use tailwater_load::report::{self, ReportFormat};
+use tailwater_load::stats::round;
+use tailwater_load::system::{CellProcesses, System, SystemArgs};
 
 /// Flags of `bench idle`.
 #[derive(clap::Args)]

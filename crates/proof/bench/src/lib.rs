@@ -1,9 +1,7 @@
-//! Load from end to end, on real processes: what is measured is what a user would run.
+//! Measurements from end to end, on real processes: what is measured is what a user would run.
 //!
-//! Every bench starts its own system under test ([`system`]): cache backends, a node, processes full of consumers
-//! ([`worker`]) and one producer ([`load`]), all of them this same binary. They end with the process that started
-//! them, however it ends. What a consumer counts it has checked: a sequence number for each shard, a checksum over
-//! each record ([`payload`]), and at the end how many records the producer had acknowledged.
+//! What runs, and how it checks what it counts, is in [`tailwater_load`]; here is what is varied and what is reported. All
+//! processes are this same binary, and end with the one that started them, however it ends.
 //!
 //! With `-o json` a bench ends with one JSON object on the last line of standard output.
 
@@ -11,45 +9,21 @@
 #![allow(clippy::disallowed_methods)]
 
 mod ablation;
-mod acks;
 mod append;
-mod appender;
 mod broadcast;
 mod cache;
 mod charts;
-mod check;
-mod child;
-mod clock;
 pub mod compare;
-pub mod demo;
 mod disk;
-mod experiment;
 mod fanout;
 pub mod figures;
 mod idle;
-mod interrupt;
-mod kafka;
-mod limits;
-mod load;
 mod memcached;
-mod messages;
-mod payload;
 mod pingpong;
 mod plot;
 mod queue;
-mod reading;
-mod report;
-mod stats;
-mod stopping;
 mod svg;
-mod system;
-mod tally;
 mod target;
-mod text;
-mod ticks;
-mod worker;
-
-pub use system::free_address;
 
 use clap::Subcommand;
 
@@ -72,12 +46,9 @@ pub enum Command {
     /// Queues: throughput, response times, order and duplicates, failures.
     #[command(subcommand)]
     Queue(queue::Command),
-    /// One process of a bench; reads what to do from standard input.
+    /// A process full of listeners to a broadcast; reads what to do from standard input.
     #[command(hide = true)]
     Worker,
-    /// Becomes another command of this program that dies with process PARENT.
-    #[command(hide = true)]
-    Child(child::Args),
 }
 
 /// Runs one of them.
@@ -90,7 +61,6 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         Command::Idle(args) => idle::run(args),
         Command::Broadcast(command) => broadcast::run(command),
         Command::Queue(command) => queue::run(command),
-        Command::Worker => worker::run(),
-        Command::Child(args) => child::run(args),
+        Command::Worker => broadcast::run_worker(),
     }
 }

@@ -10,8 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-
-use crate::clock::cpu_of;
+use tailwater_load::clock::cpu_of;
 
 /// How long it may take to listen.
 const START_DEADLINE: Duration = Duration::from_secs(10);

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use anyhow::Context;
+use tailwater_load::experiment::Sample;
 
-use crate::experiment::Sample;
 use crate::svg::{Canvas, WIDTH, short};
 
 const PANEL_HEIGHT: f64 = 180.0;
@@ -122,7 +122,7 @@ impl Svg {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stats::PercentilesMs;
+    use tailwater_load::stats::PercentilesMs;
 
     #[test]
     fn every_line_has_a_point_for_every_sample() {

@@ -18,10 +18,10 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use serde::Serialize;
 
-use crate::report::{self, ReportFormat};
-use crate::stats::round;
 use load::{Load, Measured};
 use nodes::{Nodes, StoreArgs, create_queues};
+use tailwater_load::report::{self, Format};
+use tailwater_load::stats::round;
 
 /// What to measure of queues.
 #[derive(clap::Subcommand)]

@@ -64,6 +64,6 @@ pub fn short(value: f64) -> String {
         value if value >= 1e6 => format!("{:.1}M", value / 1e6),
         value if value >= 1e4 => format!("{:.0}k", value / 1e3),
         value if value >= 10.0 => format!("{value:.0}"),
-        value => format!("{}", crate::stats::round(value, 2)),
+        value => format!("{}", tailwater_load::stats::round(value, 2)),
     }
 }

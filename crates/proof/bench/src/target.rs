@@ -1,9 +1,8 @@
 //! What a load is put on, as flags say it: a node of ours that the bench starts, or a broker that is there.
 
 use serde::Serialize;
-
-use crate::messages::MessageProtocol;
-use crate::system::{CellProcesses, PeerDurability, System, SystemArgs};
+use tailwater_load::messages::MessageProtocol;
+use tailwater_load::system::{CellProcesses, PeerDurability, System, SystemArgs};
 
 /// Flags about the server and how it is spoken to.
 #[derive(clap::Args, Clone)]

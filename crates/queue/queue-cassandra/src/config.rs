@@ -83,15 +83,6 @@ impl CassandraConfig {
         }
         Ok(())
     }
-
-    /// As CQL has it.
-    pub(crate) fn replication(&self) -> String {
-        if self.datacenters.is_empty() {
-            return format!("{{'class': 'SimpleStrategy', 'replication_factor': {}}}", self.replicas);
-        }
-        let copies = self.datacenters.iter().map(|(name, copies)| format!(", '{name}': {copies}"));
-        format!("{{'class': 'NetworkTopologyStrategy'{}}}", copies.collect::<String>())
-    }
 }
 
 #[cfg(test)]
@@ -105,8 +96,6 @@ mod tests {
         let injected = CassandraConfig { keyspace: "a; DROP".to_owned(), ..good.clone() };
         assert!(injected.check().is_err());
         let datacenters = BTreeMap::from([("eu-west".to_owned(), 3), ("us'".to_owned(), 1)]);
-        assert!(CassandraConfig { datacenters, ..good.clone() }.check().is_err());
-        let two = CassandraConfig { datacenters: BTreeMap::from([("eu".to_owned(), 2)]), ..good };
-        assert_eq!(two.replication(), "{'class': 'NetworkTopologyStrategy', 'eu': 2}");
+        assert!(CassandraConfig { datacenters, ..good }.check().is_err());
     }
 }

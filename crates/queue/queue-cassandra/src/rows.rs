@@ -20,7 +20,7 @@ use tailwater_queue::shared::rows::{
 use tailwater_queue::{Consistency, Number, QueueId};
 
 use crate::config::CassandraConfig;
-use crate::schema::TABLES;
+use crate::schema::{TABLES, replication};
 
 /// How long a change of the schema may take.
 const SETUP_TIMEOUT: Duration = Duration::from_secs(30);
@@ -358,7 +358,7 @@ async fn create(session: &Session, config: &CassandraConfig) -> Result<(), RowsE
     if TABLES.iter().all(|(table, _)| there.iter().any(|name| name == table)) {
         return Ok(());
     }
-    let replication = config.replication();
+    let replication = replication(config);
     let mut statements =
         vec![format!("CREATE KEYSPACE IF NOT EXISTS {keyspace} WITH replication = {replication}")];
     statements.extend(

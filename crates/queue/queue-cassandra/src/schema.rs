@@ -14,6 +14,17 @@
 //! What was deleted is kept for a day before its deletion is forgotten: a replica that was down for longer has to be
 //! repaired, or made anew, before it comes back.
 
+use crate::CassandraConfig;
+
+/// How many copies a keyspace has, as CQL says it.
+pub(crate) fn replication(config: &CassandraConfig) -> String {
+    if config.datacenters.is_empty() {
+        return format!("{{'class': 'SimpleStrategy', 'replication_factor': {}}}", config.replicas);
+    }
+    let copies = config.datacenters.iter().map(|(name, copies)| format!(", '{name}': {copies}"));
+    format!("{{'class': 'NetworkTopologyStrategy'{}}}", copies.collect::<String>())
+}
+
 /// What is created in the keyspace.
 pub(crate) const TABLES: [(&str, &str); 8] = [
     (
@@ -51,3 +62,18 @@ pub(crate) const TABLES: [(&str, &str); 8] = [
     ),
     ("records", "(space text, key text, value blob, version bigint, PRIMARY KEY ((space), key))"),
 ];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn copies_are_counted_by_data_center_where_some_are_named() {
+        let anywhere = CassandraConfig::default();
+        assert_eq!(replication(&anywhere), "{'class': 'SimpleStrategy', 'replication_factor': 3}");
+        let eu = CassandraConfig { datacenters: BTreeMap::from([("eu".to_owned(), 2)]), ..anywhere };
+        assert_eq!(replication(&eu), "{'class': 'NetworkTopologyStrategy', 'eu': 2}");
+    }
+}

@@ -5,6 +5,7 @@
 
 mod bridge;
 mod broadcast;
+mod file;
 
 use std::net::SocketAddr;
 use std::num::NonZero;
@@ -12,7 +13,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use figment::Figment;
-use figment::providers::{Env, Format, Serialized, Toml};
+use figment::providers::{Env, Serialized};
 use serde::{Deserialize, Serialize};
 use tailwater_format::limits::RECORDS_DECOMPRESSED_BYTES_MAX;
 use tailwater_kafka::KafkaConfig;
@@ -29,14 +30,20 @@ pub(crate) use self::bridge::BridgeEnd;
 pub use self::bridge::{BridgeConfig, BridgeStart};
 pub use self::broadcast::BroadcastConfig;
 pub(crate) use self::broadcast::QuotasConfig;
+use self::file::ConfigFile;
 
 /// Longest path of a Unix socket: what the system's addresses have room for, less the zero at the end.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 /// More than any machine has cores for, and few enough for the system to start.
 const WORKERS_MAX: usize = 1_024;
 
-/// How many threads there are of a kind that `configured` says the number of, engines or workers: as many, or, for 0,
-/// one for each core but one, which is left to everything else; at least one.
+/// What a build without the driver says to whoever wants queues in Cassandra.
+pub(crate) const NO_CASSANDRA: &str = "[queues] store = \"cassandra\", but this build has no Cassandra: `make dist` makes \
+    target/dist/tailwater, which has it, as has one of `cargo build --release -p tailwater --features cassandra`; or use \
+    \"embedded\"";
+
+/// How many threads there are of a kind that `configured` says the number of, engines or workers: as many, or, for 0, one for
+/// each core but one, which is left to everything else; at least one.
 pub fn thread_count(configured: usize) -> usize {
     let cores = || std::thread::available_parallelism().map_or(1, NonZero::get);
     if configured == 0 { (cores() - 1).max(1) } else { configured }
@@ -427,6 +434,14 @@ impl Default for QueuesSection {
     }
 }
 
+impl QueuesSection {
+    /// Whether queues can be where they should be, in a build that `has_cassandra` or not.
+    fn check_store(&self, has_cassandra: bool) -> anyhow::Result<()> {
+        anyhow::ensure!(has_cassandra || self.store != QueueStoreKind::Cassandra, NO_CASSANDRA);
+        Ok(())
+    }
+}
+
 impl Default for MetricsConfig {
     fn default() -> Self {
         Self { queues_max: 100, streams_max: 100, groups_max: 100, group_shards_max: 1_000 }
@@ -444,8 +459,7 @@ impl Config {
     pub fn load(file: Option<&PathBuf>, flags: impl Serialize) -> anyhow::Result<Self> {
         let mut figment = Figment::from(Serialized::defaults(Self::default()));
         if let Some(file) = file {
-            anyhow::ensure!(file.is_file(), "configuration file {} does not exist", file.display());
-            figment = figment.merge(Toml::file_exact(file));
+            figment = figment.merge(ConfigFile::read(file)?);
         }
         let sections = [
             "DATA",
@@ -539,11 +553,12 @@ impl Config {
             owners: self.queues.owners,
             // Well before the journal is full, as the log does.
             checkpoint_bytes: self.queues.checkpoint_bytes.min(journal_bytes / 4),
-            ..tailwater_queue::QueuesConfig::default()
+            ..tailwater_queue::QueuesSection::default()
         }
     }
 
     /// How queues in a shared store are used.
+    #[cfg(feature = "cassandra")]
     pub(crate) fn shared_queues_config(&self) -> SharedConfig {
         let QueuesSection { consistency, clock_skew_ms, parts, sweep_ms, .. } = self.queues;
         SharedConfig { consistency, skew_ms: clock_skew_ms, parts, sweep_ms, ..SharedConfig::default() }
@@ -779,6 +794,7 @@ impl QueuesSection {
             "[queues] sweep_ms = {} is not between 1000 and 86400000",
             self.sweep_ms
         );
+        self.check_store(cfg!(feature = "cassandra"))?;
         self.cassandra.check().map_err(|why| anyhow::anyhow!(why))?;
         Ok(())
     }
@@ -867,6 +883,16 @@ mod tests {
         }
         assert!(told("10.0.0.5:7420", Some("10.0.0.5:0")).is_err());
         told("10.0.0.5:0", None).expect("the port that it gets is told");
+    }
+
+    #[test]
+    fn queues_in_cassandra_are_refused_by_a_build_without_it_which_says_how_to_get_it() {
+        let mut queues = QueuesSection::default();
+        queues.check_store(false).expect("embedded");
+        queues.store = QueueStoreKind::Cassandra;
+        queues.check_store(true).expect("it has it");
+        let error = queues.check_store(false).expect_err("refused").to_string();
+        assert!(error.contains("make dist") && error.contains("--features cassandra"), "{error}");
     }
 
     #[test]

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
+#[cfg(feature = "cassandra")]
 use anyhow::Context;
 use tailwater_env::Env;
 use tailwater_journal::{Journal, JournalPosition, ReplayError};
 use tailwater_queue::QueueStore;
-use tailwater_queue::shared::SharedQueues;
-use tailwater_queue_cassandra::CassandraRows;
 
 use crate::config::{Config, QueueStoreKind};
 
@@ -47,13 +46,21 @@ impl Recovery {
             Self::Embedded(recovery) => {
                 Ok(Arc::new(recovery.finish(env, journal.clone(), config.queues_config())))
             }
-            Self::Shared => {
-                let at =
-                    || format!("the queues in Cassandra at {:?}", config.queues.cassandra.contact_points);
-                let rows = CassandraRows::shared(&config.queues.cassandra).await.with_context(at)?;
-                let queues = SharedQueues::start(env, rows, config.shared_queues_config()).await;
-                Ok(Arc::new(queues.with_context(at)?))
-            }
+            Self::Shared => open_shared(env, config).await,
         }
     }
+}
+
+#[cfg(feature = "cassandra")]
+async fn open_shared(env: &Env, config: &Config) -> anyhow::Result<Arc<dyn QueueStore>> {
+    let cassandra = &config.queues.cassandra;
+    let at = || format!("the queues in Cassandra at {:?}", cassandra.contact_points);
+    let rows = tailwater_queue_cassandra::CassandraRows::shared(cassandra).await.with_context(at)?;
+    let queues = tailwater_queue::shared::SharedQueues::start(env, rows, config.shared_queues_config()).await;
+    Ok(Arc::new(queues.with_context(at)?))
+}
+
+#[cfg(not(feature = "cassandra"))]
+async fn open_shared(_: &Env, _: &Config) -> anyhow::Result<Arc<dyn QueueStore>> {
+    anyhow::bail!(crate::config::NO_CASSANDRA)
 }

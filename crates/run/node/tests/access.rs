@@ -60,7 +60,7 @@ impl Authorizer for Door {
 }
 
 fn free_address() -> SocketAddr {
-    tailwater_bench::free_address().unwrap()
+    tailwater_load::free_address().unwrap()
 }
 
 fn http(address: SocketAddr, method: &str, path: &str, body: &str) -> String {

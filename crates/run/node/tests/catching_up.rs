@@ -24,7 +24,7 @@ const GREEDY_READS: usize = 200;
 const MODEST_READS: usize = 4;
 
 fn free_address() -> SocketAddr {
-    tailwater_bench::free_address().unwrap()
+    tailwater_load::free_address().unwrap()
 }
 
 async fn read(connection: &dyn Connection, segment: SegmentRef, position: u64) -> Result<Bytes, CallError> {

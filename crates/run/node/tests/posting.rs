@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
 
 fn free_address() -> SocketAddr {
-    tailwater_bench::free_address().unwrap()
+    tailwater_load::free_address().unwrap()
 }
 
 /// What posts an array of events to a region.

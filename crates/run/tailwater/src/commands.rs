@@ -2,6 +2,8 @@
 
 use std::net::SocketAddr;
 
+#[cfg(not(feature = "bench"))]
+pub mod bench;
 pub mod broadcast;
 pub mod cache;
 pub mod consume;

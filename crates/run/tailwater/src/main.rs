@@ -55,11 +55,18 @@ enum Command {
     #[command(subcommand)]
     Cache(commands::cache::Command),
     /// Measure Tailwater on this machine.
+    #[cfg(feature = "bench")]
     #[command(subcommand)]
     Bench(tailwater_bench::Command),
+    /// Measure: not in this build, but in that of `make dist`.
+    #[cfg(not(feature = "bench"))]
+    Bench(commands::bench::Args),
     /// Show Tailwater at work: a node with replicated cells, a producer, and a thousand consumers that verify what they
     /// read.
-    Demo(tailwater_bench::demo::Args),
+    Demo(tailwater_load::demo::Args),
+    /// A process of the demo's, or of a bench's.
+    #[command(hide = true, subcommand)]
+    Load(tailwater_load::Command),
     /// Check whether this machine suits a node, and say what to mend.
     Doctor(commands::doctor::Args),
     /// Print a completion script for a shell.
@@ -105,8 +112,12 @@ fn run(parsed: Parsed) -> anyhow::Result<()> {
         Command::Queue(args) => commands::queue::run(&cli.server, args),
         Command::Broadcast(command) => commands::broadcast::run(&cli.server, command),
         Command::Cache(command) => commands::cache::run(&cli.server, command),
+        #[cfg(feature = "bench")]
         Command::Bench(command) => tailwater_bench::run(command),
-        Command::Demo(args) => tailwater_bench::demo::run(args),
+        #[cfg(not(feature = "bench"))]
+        Command::Bench(args) => commands::bench::run(args),
+        Command::Demo(args) => tailwater_load::demo::run(args),
+        Command::Load(command) => tailwater_load::run(command),
         Command::Doctor(args) => commands::doctor::run(args),
         Command::Completion { shell } => {
             let mut script = Vec::new();

@@ -41,7 +41,7 @@ impl Kafka {
         let done = Command::new(root().join("bench/peers/install")).arg("kafka").status().expect("it runs");
         assert!(done.success(), "Kafka can't be installed: see above");
         let dir = tempfile::tempdir().expect("a directory");
-        let [port, controller] = [(); 2].map(|()| tailwater_bench::free_address().expect("a port").port());
+        let [port, controller] = [(); 2].map(|()| tailwater_load::free_address().expect("a port").port());
         let data = dir.path().join("data");
         let file = dir.path().join("server.properties");
         let properties = format!(

@@ -9,10 +9,10 @@ use bytes::Bytes;
 use serde::Serialize;
 use tailwater_broadcast::{Collect, Content, History, HistoryOptions, Writer};
 use tailwater_env::HashMap;
+use tailwater_load::report::{self, Format};
+use tailwater_load::stats::round;
 
 use crate::charts::{self, Curve};
-use crate::report::{self, ReportFormat};
-use crate::stats::round;
 
 use super::workload::{Update, Workload, WorkloadArrivals};
 

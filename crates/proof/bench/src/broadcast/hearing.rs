@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use futures::FutureExt;
 use serde::Serialize;
 use tailwater_client::broadcast::{ListenError, Listener, Received, Stream};
+use tailwater_load::stats::Durations;
 
 use super::proxies::Run;
-use crate::stats::Durations;
 
 /// An event's payload: u32 its number, u16 its driver, u32 when it was made.
 pub(super) const PAYLOAD_BYTES: usize = 10;

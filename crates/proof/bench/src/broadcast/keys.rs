@@ -17,15 +17,15 @@ use serde::Serialize;
 use tailwater_broadcast::Writer;
 use tailwater_client::broadcast::{Collect, Content, Listener, Positions, Publisher, Received, Stream};
 use tailwater_env::Env;
+use tailwater_load::child::Child;
+use tailwater_load::clock::monotonic_ns;
+use tailwater_load::interrupt;
+use tailwater_load::report::{self, Format};
+use tailwater_load::stats::{Durations, PercentilesMs, round};
+use tailwater_load::system::{Workspace, free_address};
 use tokio::runtime::Runtime;
 
 use super::node::{Node, SeenStreamView};
-use crate::child::Child;
-use crate::clock::monotonic_ns;
-use crate::interrupt;
-use crate::report::{self, ReportFormat};
-use crate::stats::{Durations, PercentilesMs, round};
-use crate::system::{Workspace, free_address};
 
 /// How long a proxy may take until its listener has everything.
 const SETTLE: Duration = Duration::from_secs(60);

@@ -22,18 +22,18 @@ use tailwater_client::broadcast::{
     Acknowledged, Collect, Content, Listener, Positions, Publisher, Received, Stream,
 };
 use tailwater_env::Env;
+use tailwater_load::child::Child;
+use tailwater_load::clock::monotonic_ns;
+use tailwater_load::interrupt;
+use tailwater_load::limits::READY_DEADLINE;
+use tailwater_load::messages::Faults;
+use tailwater_load::report::{self, Format, ProgressLine};
+use tailwater_load::stats::{Durations, PercentilesMs, round};
+use tailwater_load::system::{Workspace, free_address};
 use tokio::task::JoinHandle;
 
 use self::heard::{HeardOrigin, KillsHeard};
 use super::node::Node;
-use crate::child::Child;
-use crate::clock::monotonic_ns;
-use crate::interrupt;
-use crate::limits::READY_DEADLINE;
-use crate::messages::FaultFlags;
-use crate::report::{self, ProgressLine, ReportFormat};
-use crate::stats::{Durations, PercentilesMs, round};
-use crate::system::{Workspace, free_address};
 
 const REPLICAS: usize = 3;
 /// The one that keeps the chain; while it is down the chain works as it is.
@@ -273,7 +273,7 @@ impl Bench {
         self.wait_to_hear(MORE)?;
         let mut pauses_ms = BTreeMap::<KillsPlace, Pauses>::new();
         let (mut kills, mut differing) = (0, 0);
-        let mut shown = ProgressLine::new();
+        let mut shown = ProgressLine::default();
         for turn in 0.. {
             for place in TURN {
                 // What came before is not its doing.

@@ -19,18 +19,18 @@ use serde::{Deserialize, Serialize};
 use tailwater_broadcast::Writer;
 use tailwater_client::broadcast::{Content, Publisher, RegionOptions, Stream};
 use tailwater_env::Env;
+use tailwater_load::child::Child;
+use tailwater_load::clock::{cpu_of, monotonic_ns};
+use tailwater_load::interrupt;
+use tailwater_load::limits::{CONSUMERS_PER_PROCESS, FINISH_DEADLINE, READY_DEADLINE};
+use tailwater_load::messages::{Order, ShardTotal};
+use tailwater_load::report::{self, Format};
+use tailwater_load::stats::{Durations, PercentilesMs, round};
+use tailwater_load::system::{Workspace, free_address};
 
 pub use self::listeners::be_members;
 use self::listeners::{ListenerAnswer, MembersHeard};
 use super::proxies::start_proxy;
-use crate::child::Child;
-use crate::clock::{cpu_of, monotonic_ns};
-use crate::interrupt;
-use crate::limits::{CONSUMERS_PER_PROCESS, FINISH_DEADLINE, READY_DEADLINE};
-use crate::messages::{MessageOrder, ProcessRole, ShardTotal};
-use crate::report::{self, ReportFormat};
-use crate::stats::{Durations, PercentilesMs, round};
-use crate::system::{Workspace, free_address};
 
 /// Publishes that are not answered; beyond it the publisher falls behind its rate.
 const UNANSWERED_MAX: usize = 2_000;
@@ -197,14 +197,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let count = left.div_ceil(args.processes - number);
         left -= count;
         let name = format!("listeners-{number}");
-        let mut child = Child::start_worker(&name, workspace.path(), number, sender.clone())?;
+        let mut child =
+            Child::start_worker(&name, &["bench", "worker"], workspace.path(), number, sender.clone())?;
         let (addresses, stream) = (vec![address.to_string()], "r0/events".to_owned());
-        child.tell(&ProcessRole::Members(MembersConfig {
-            addresses,
-            stream,
-            count,
-            protocol: args.protocol.clone(),
-        }))?;
+        child.tell(&MembersConfig { addresses, stream, count, protocol: args.protocol.clone() })?;
         listeners.push(child);
     }
     drop(sender);

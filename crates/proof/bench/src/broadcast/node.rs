@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-
-use crate::child::Child;
-use crate::system::{agent, free_address};
+use tailwater_load::child::Child;
+use tailwater_load::system::{agent, free_address};
 
 /// A stream, of `GET /v1/broadcast/streams`.
 #[derive(Deserialize)]

@@ -16,15 +16,15 @@ use serde::Serialize;
 use tailwater_broadcast::Writer;
 use tailwater_client::broadcast::{Collect, Content, Listener, Positions, Publisher, Stream};
 use tailwater_env::Env;
+use tailwater_load::child::Child;
+use tailwater_load::clock::{cpu_of, monotonic_ns};
+use tailwater_load::interrupt;
+use tailwater_load::report::{self, Format};
+use tailwater_load::stats::{Durations, round};
+use tailwater_load::system::{Workspace, free_address};
 
 use super::hearing::{EventsHeard, HearingReceive, PAYLOAD_BYTES, listen};
 use super::node::Node;
-use crate::child::Child;
-use crate::clock::{cpu_of, monotonic_ns};
-use crate::interrupt;
-use crate::report::{self, ReportFormat};
-use crate::stats::{Durations, round};
-use crate::system::{Workspace, free_address};
 
 /// How long the proxies may take to carry the first event everywhere, and the last ones.
 const SETTLE: Duration = Duration::from_secs(60);

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tailwater_load::stats::round;
 
 use super::Effort;
 use super::markdown::MarkdownTable;
@@ -11,7 +12,6 @@ use super::runner::{Missing, Runner, number, ratios};
 use super::series::Series;
 use crate::charts::{self, Row};
 use crate::disk;
-use crate::stats::round;
 
 const RECORD_BYTES: usize = 128;
 const IN_FLIGHT: [usize; 2] = [4_096, 1];
@@ -232,7 +232,7 @@ pub fn show(runner: &Runner, effort: &Effort, results: &Results) -> anyhow::Resu
     let latest = Series::of(systems_p50(&results.runs));
     notes += &format!(
         "- Tailwater's ack p50 with one in flight over the disk's p50: {}\n",
-        crate::stats::round(latest.median() / p50.median(), 2)
+        tailwater_load::stats::round(latest.median() / p50.median(), 2)
     );
     runner.write(
         "ack-latency.svg",

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use serde_json::Value;
+use tailwater_load::interrupt;
 
 use super::series::Series;
-use crate::interrupt;
 use crate::pingpong::core_to_core_ns;
 
 /// Added to the time that a run should take before it is ended as hanging.

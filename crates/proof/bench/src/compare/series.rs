@@ -1,6 +1,6 @@
 //! The same figure from several rounds.
 
-use crate::stats::round;
+use tailwater_load::stats::round;
 
 /// Values in the order of their rounds; those that are no numbers are left out.
 #[derive(Clone, Debug, Default)]

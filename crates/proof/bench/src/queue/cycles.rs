@@ -10,15 +10,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use tailwater_load::clock::cpu_of;
+use tailwater_load::interrupt;
+use tailwater_load::report::{self, Format};
+use tailwater_load::stats::{Durations, PercentilesMs, round};
 
 use super::client::Client;
 use super::load::LoadRandom;
 use super::nodes::{Nodes, StoreArgs};
 use super::traffic::Traffic;
-use crate::clock::cpu_of;
-use crate::interrupt;
-use crate::report::{self, ReportFormat};
-use crate::stats::{Durations, PercentilesMs, round};
 
 /// Flags of it.
 #[derive(clap::Args)]

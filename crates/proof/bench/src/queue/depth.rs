@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use serde::Serialize;
+use tailwater_load::interrupt;
+use tailwater_load::report::{self, Format};
+use tailwater_load::stats::{Durations, PercentilesMs, round};
 
 use super::client::Client;
 use super::load::LoadRandom;
 use super::nodes::{Nodes, StoreArgs};
 use super::traffic::{Traffic, share_out};
-use crate::interrupt;
-use crate::report::{self, ReportFormat};
-use crate::stats::{Durations, PercentilesMs, round};
 
 /// Flags of it.
 #[derive(clap::Args)]

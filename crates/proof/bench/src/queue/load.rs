@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use serde::Serialize;
 use serde_json::{Value, json};
+use tailwater_load::stats::{Durations, PercentilesMs, round};
 use twox_hash::XxHash3_64;
 
 use super::client::Client;
 use super::order::DeliveryOrder;
-use crate::stats::{Durations, PercentilesMs, round};
 
 /// Senders of a queue.
 pub const SENDERS: usize = 3;

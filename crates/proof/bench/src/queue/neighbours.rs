@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use serde::Serialize;
 use serde_json::{Value, json};
+use tailwater_load::interrupt;
+use tailwater_load::report::{self, Format};
+use tailwater_load::stats::{Durations, PercentilesMs, round};
 
 use super::client::{Client, LoadCredentials};
 use super::load::{LoadRandom, body};
 use super::nodes::{Account, Nodes, StoreArgs};
 use super::traffic::Traffic;
-use crate::interrupt;
-use crate::report::{self, ReportFormat};
-use crate::stats::{Durations, PercentilesMs, round};
 
 /// Time at the beginning of each part that is not measured.
 const SETTLE: Duration = Duration::from_millis(500);

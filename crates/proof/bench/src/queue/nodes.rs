@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
+use tailwater_load::child::Child;
+use tailwater_load::system::{Workspace, free_address};
 
 use super::client::{Client, LoadCredentials};
-use crate::child::Child;
-use crate::system::{Workspace, free_address};
 
 const START_DEADLINE: Duration = Duration::from_secs(60);
 

@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, ensure};
 use serde_json::{Value, json};
+use tailwater_load::interrupt;
+use tailwater_load::report::ProgressLine;
 
 use super::client::Client;
 use super::load::{LoadRandom, body, number_of};
-use crate::interrupt;
-use crate::report::ProgressLine;
 
 /// Messages of one request when a queue is filled.
 const FILL_BATCH: u64 = 10;
@@ -117,7 +117,7 @@ pub fn share_out(
 ) -> anyhow::Result<()> {
     let none_panics = "no worker panics";
     let (left, failed) = (AtomicU64::new(times), Mutex::new(None));
-    let line = Mutex::new(ProgressLine::new());
+    let line = Mutex::new(ProgressLine::default());
     std::thread::scope(|scope| {
         for at in 0..workers as u64 {
             let (left, failed, line, step) = (&left, &failed, &line, &step);

@@ -1,35 +1,11 @@
 //! The load programs tell what they measured in the form that scripts read.
 
-use crate::support::{Node, run, tailwater};
+use crate::demo::{assert_numbers, last_line};
+use crate::support::Node;
 
 /// The last line that a bench of two seconds writes to standard output.
 fn measured(args: &[&str]) -> serde_json::Value {
     last_line(&[&["bench"], args, &["--duration-s", "2", "--warmup-s", "0"]].concat())
-}
-
-/// The object in the last line of a command that must end well.
-pub fn last_line(args: &[&str]) -> serde_json::Value {
-    let text = written(&[args, &["-o", "json"]].concat());
-    let last = text.lines().last().expect("a line");
-    let json: serde_json::Value = serde_json::from_str(last).expect("JSON");
-    assert!(json.is_object(), "{last}");
-    json
-}
-
-/// What a command writes to standard output, which must end well.
-fn written(args: &[&str]) -> String {
-    let dir = tempfile::tempdir().expect("a directory");
-    let output = run(tailwater().args(args).current_dir(dir.path()), b"");
-    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).expect("text")
-}
-
-/// Whether all of these are there and numbers; a dot goes into an object.
-pub fn assert_numbers(json: &serde_json::Value, fields: &[&str]) {
-    for field in fields {
-        let found = field.split('.').fold(json, |json, name| &json[name]);
-        assert!(found.is_number(), "{field} is {found} in {json}");
-    }
 }
 
 #[test]
@@ -189,37 +165,6 @@ fn loads_in_kafka_s_protocol_on_a_broker_that_is_there_agree_with_its_own_counte
     assert_eq!(delivered, 3 * produced, "{json}");
     assert!(counted(bytes) >= 200 * delivered, "{json}");
     assert!(!node.run(&["stream", "ls"]).contains("bench-"));
-}
-
-/// Few consumers, for as long as the demo's own warm-up and a little more.
-const SHORT_DEMO: [&str; 9] =
-    ["demo", "--consumers", "6", "--processes", "2", "--seconds", "2.5", "--rate", "500"];
-
-#[test]
-fn the_demo_shows_a_table_of_this_machine_s_text_and_ends_with_its_verdict() {
-    let text = written(&SHORT_DEMO);
-    let heads = ["appended/s", "relaxed/s", "verified so far"];
-    assert!(heads.iter().all(|head| text.contains(head)), "{text}");
-    let last = text.lines().last().expect("a line");
-    assert!(last.starts_with("verdict ") && last.ends_with("0 lost, 0 reordered, 0 corrupted"), "{text}");
-}
-
-#[test]
-fn the_demo_appends_a_file_of_one_s_own_and_every_consumer_reads_all_of_it() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let input = dir.path().join("own.txt");
-    std::fs::write(&input, "a line\nand another one\n").expect("written");
-    let input = input.to_str().expect("text");
-    let json = last_line(&[&SHORT_DEMO[..], &["--input", input]].concat());
-    let appended = json["appended"].as_u64().expect("a count");
-    assert!(appended > 0);
-    assert_eq!(json["delivered"].as_u64(), Some(6 * appended), "{json}");
-    assert_eq!(json["verdict"], "0 lost, 0 reordered, 0 corrupted");
-    assert_numbers(&json, &["delay_ms.p50", "ack_ms.p99", "reads.relaxed", "delivered_per_s"]);
-    let absent = run(tailwater().args(SHORT_DEMO).args(["--input", "/no/such/file"]), b"");
-    assert!(!absent.status.success());
-    let told = String::from_utf8_lossy(&absent.stderr).into_owned();
-    assert!(told.contains("/no/such/file can't be read"), "{told}");
 }
 
 #[test]

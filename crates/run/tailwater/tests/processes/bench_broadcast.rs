@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::bench::{assert_numbers, last_line};
+use crate::demo::{assert_numbers, last_line};
 
 /// The object that `bench broadcast` ends with.
 fn broadcast(args: &[&str]) -> Value {

@@ -8,13 +8,22 @@ use crate::support::{Follower, Node, wait_for};
 
 /// Builds examples of the client library; where each one's executable is.
 ///
-/// `cargo test --workspace` has built the same with the same features, so that this only looks them up; in a test of
-/// this crate alone, it is what builds them.
+/// `cargo test --workspace --all-features` has built the same with the same features, so that this only looks them up; in a
+/// test of this crate alone, it is what builds them.
 fn build(names: &[&str]) -> Vec<PathBuf> {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("it is below the target directory");
     let mut cargo = Command::new(env!("CARGO"));
     // What they need was fetched to build this test.
-    cargo.args(["build", "--workspace", "--offline", "--message-format=json", "--target-dir"]).arg(target);
+    cargo
+        .args([
+            "build",
+            "--workspace",
+            "--all-features",
+            "--offline",
+            "--message-format=json",
+            "--target-dir",
+        ])
+        .arg(target);
     cargo.args(if cfg!(debug_assertions) { &[][..] } else { &["--release"] });
     for name in names {
         cargo.args(["--example", name]);

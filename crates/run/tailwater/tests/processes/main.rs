@@ -5,7 +5,9 @@
 
 mod support;
 
+#[cfg(feature = "bench")]
 mod bench;
+#[cfg(feature = "bench")]
 mod bench_broadcast;
 mod bridge;
 mod broadcast;
@@ -13,6 +15,7 @@ mod broadcast_disk;
 mod broadcast_http;
 mod broadcast_links;
 mod broadcast_ws;
+mod demo;
 mod docs;
 mod examples;
 mod faults;
@@ -29,6 +32,7 @@ mod lines;
 mod metrics;
 mod panics;
 mod queues;
+#[cfg(feature = "cassandra")]
 mod queues_cassandra;
 mod roles;
 mod settings;

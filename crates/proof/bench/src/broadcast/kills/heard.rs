@@ -6,10 +6,9 @@ use anyhow::{Context, ensure};
 use bytes::{BufMut, Bytes, BytesMut};
 use tailwater_broadcast::{Batch, Event};
 use tailwater_client::broadcast::Acknowledged;
-
-use crate::check::ShardCheck;
-use crate::messages::{FaultFlags, ShardTotal};
-use crate::stats::Durations;
+use tailwater_load::check::ShardCheck;
+use tailwater_load::messages::{FaultFlags, ShardTotal};
+use tailwater_load::stats::Durations;
 
 /// Which event it is: its publisher, and that one's own number for it, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

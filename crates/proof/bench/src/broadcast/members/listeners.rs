@@ -10,14 +10,14 @@ use tailwater_client::broadcast::{
     Batch, Listener, Positions, Received, RegionOptions, Sharing, SharingStats, Stream,
 };
 use tailwater_env::Env;
+use tailwater_load::clock::monotonic_ns;
+use tailwater_load::limits::{FINISH_DEADLINE, READY_DEADLINE};
+use tailwater_load::messages::Order;
+use tailwater_load::stats::{Durations, SparseDurations};
+use tailwater_load::worker::{Orders, answer};
 use tokio::time::MissedTickBehavior;
 
 use super::MembersConfig;
-use crate::clock::monotonic_ns;
-use crate::limits::{FINISH_DEADLINE, READY_DEADLINE};
-use crate::messages::MessageOrder;
-use crate::stats::{Durations, SparseDurations};
-use crate::worker::{Orders, answer};
 
 /// Descriptors of a process that are no listener's connections.
 const OTHER_DESCRIPTORS: usize = 300;

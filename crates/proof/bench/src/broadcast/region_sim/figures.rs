@@ -8,13 +8,13 @@ use std::time::Instant;
 use anyhow::{Context, ensure};
 use serde::Serialize;
 use tailwater_broadcast::region::Options;
+use tailwater_load::report::{self, Format, ProgressLine};
+use tailwater_load::stats::{PercentilesMs, round};
 
 use super::costs;
 use super::net::{Costs, MS, Network, SECOND, Time};
 use super::world::{Setup, World};
 use crate::charts::{Curve, curves};
-use crate::report::{self, ProgressLine, ReportFormat};
-use crate::stats::{PercentilesMs, round};
 
 /// What the paper loads three regions with: 864,000 events a second for each.
 const FULL_LOAD: f64 = 2_592_000.0;
@@ -307,7 +307,7 @@ struct Shown {
 
 impl Shown {
     fn new(runs: usize) -> Self {
-        Self { started: Instant::now(), runs, line: Mutex::new((ProgressLine::new(), 0)) }
+        Self { started: Instant::now(), runs, line: Mutex::new((ProgressLine::default(), 0)) }
     }
 
     /// One of the runs is done, or is as far as `text` says.

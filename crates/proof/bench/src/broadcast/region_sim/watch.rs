@@ -1,7 +1,7 @@
 //! What arrives where and when: delays until all clients have an event, and events a second.
 
 use super::net::{SECOND, Time};
-use crate::stats::{Durations, PercentilesMs, round};
+use tailwater_load::stats::{Durations, PercentilesMs, round};
 
 /// What is measured of one stream. Its events are published in lots of the same size.
 struct WatchedLink {

@@ -19,13 +19,13 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use bytes::BytesMut;
 use serde_json::{Value, json};
+use tailwater_load::clock::{cpu_of, cpu_of_thread, monotonic_ns};
+use tailwater_load::stats::{Durations, round};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::nats::Nats;
 use super::redis::Redis;
-use crate::clock::{cpu_of, cpu_of_thread, monotonic_ns};
-use crate::stats::{Durations, round};
 
 /// How long subscribers may take to be ready, and behind the last publish how long none of them may get anything, nor
 /// the publisher an answer, until what is missing counts as lost.

@@ -1,5 +1,6 @@
 //! Real processes under test: nodes, backends, and whoever uses them.
 
+#[cfg(feature = "cassandra")]
 pub mod cassandra;
 pub mod kafka;
 pub mod load;
@@ -67,7 +68,7 @@ fn serve_within(starter: &[String], data: &Path) -> Command {
 
 /// A port that nobody listens on, and that no connection is given meanwhile.
 pub fn free_port() -> u16 {
-    tailwater_bench::free_address().expect("a port").port()
+    tailwater_load::free_address().expect("a port").port()
 }
 
 /// Waits until `done` answers something.

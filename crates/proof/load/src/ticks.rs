@@ -15,6 +15,7 @@ pub struct Ticks {
 }
 
 impl Ticks {
+    /// Begins at once, with the first tick.
     pub fn new(every: Duration) -> Self {
         let ticked = Arc::new(Notify::new());
         let taken_by = Arc::downgrade(&ticked);

@@ -120,16 +120,12 @@ impl<'de> Visitor<'de> for ShownVisitor {
 }
 
 /// A line that shows how far a run is, overwritten in place; nothing where standard error is no terminal.
+#[derive(Default)]
 pub struct ProgressLine {
     shown: bool,
 }
 
 impl ProgressLine {
-    /// One that is empty.
-    pub fn new() -> Self {
-        Self { shown: false }
-    }
-
     /// Shows another text.
     pub fn show(&mut self, text: &str) {
         if std::io::stderr().is_terminal() {

@@ -19,6 +19,9 @@ use crate::stats::{Durations, PercentilesMs};
 use crate::stopping::{StopOne, Stopping};
 use crate::system::System;
 
+/// What becomes a worker of a load.
+const WORKER: [&str; 2] = ["load", "worker"];
+
 /// What to run.
 pub struct ExperimentPlan {
     /// How many consumers in all.
@@ -204,7 +207,7 @@ impl Run {
                 ..reading.clone()
             };
             let name = format!("consumers-{number}");
-            let mut worker = Child::start_worker(&name, system.dir(), number, sender.clone())?;
+            let mut worker = Child::start_worker(&name, &WORKER, system.dir(), number, sender.clone())?;
             worker.tell(&ProcessRole::Consumers(config))?;
             workers.push(worker);
         }
@@ -213,7 +216,7 @@ impl Run {
             Some(config) => {
                 let node = address(system, config.protocol, TransportFlag::Shm)?;
                 let config = ProducerConfig { node, stream: system.stream().to_owned(), ..config.clone() };
-                let mut producer = Child::start_worker("producer", system.dir(), processes, sender)?;
+                let mut producer = Child::start_worker("producer", &WORKER, system.dir(), processes, sender)?;
                 producer.tell(&ProcessRole::Producer(config))?;
                 Some(producer)
             }

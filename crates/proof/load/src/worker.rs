@@ -8,10 +8,11 @@ use std::io::Write;
 
 use anyhow::Context;
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 
 use crate::messages::{MessageAnswer, MessageOrder, ProcessRole};
-use crate::{broadcast, load, reading};
+use crate::{appending, reading};
 
 /// Orders that wait to be read: there are four in all.
 const ORDERS_MAX: usize = 8;
@@ -19,11 +20,28 @@ const ORDERS_MAX: usize = 8;
 /// What a worker hears.
 pub type Orders = mpsc::Receiver<MessageOrder>;
 
-/// Runs a worker until it is told to end, or nobody tells it anything any more.
+/// Runs a worker of this crate's roles until it is told to end, or nobody tells it anything any more.
 pub fn run() -> anyhow::Result<()> {
+    run_as(|role, orders| match role {
+        Role::Consumers(config) => {
+            let mut runtime = tokio::runtime::Builder::new_multi_thread();
+            let runtime = runtime.worker_threads(1).enable_all().build()?;
+            // On that thread: what blocks on it has another one.
+            let running = runtime.spawn(reading::run(config, orders));
+            runtime.block_on(running)?
+        }
+        Role::Producer(config) => alone(appending::run(config, orders)),
+    })
+}
+
+/// Runs a worker whose first line says what it is for, as an `R`; it tells the coordinator why it fails.
+///
+/// # Errors
+/// Those of `run`, and a first line that is no `R`.
+pub fn run_as<R: DeserializeOwned>(run: impl FnOnce(R, Orders) -> anyhow::Result<()>) -> anyhow::Result<()> {
     let mut role = String::new();
     std::io::stdin().read_line(&mut role)?;
-    let role: ProcessRole =
+    let role =
         serde_json::from_str(&role).context("a worker is told on standard input what it is for, as JSON")?;
     let (sender, orders) = mpsc::channel(ORDERS_MAX);
     std::thread::Builder::new().name("orders".to_owned()).spawn(move || {
@@ -34,17 +52,7 @@ pub fn run() -> anyhow::Result<()> {
             }
         }
     })?;
-    let result = match role {
-        ProcessRole::Consumers(config) => {
-            let mut runtime = tokio::runtime::Builder::new_multi_thread();
-            let runtime = runtime.worker_threads(1).enable_all().build()?;
-            // On that thread: what blocks on it has another one.
-            let running = runtime.spawn(reading::run(config, orders));
-            runtime.block_on(running)?
-        }
-        ProcessRole::Producer(config) => alone(load::run(config, orders))?,
-        ProcessRole::Members(config) => alone(broadcast::be_members(config, orders))?,
-    };
+    let result = run(role, orders);
     if let Err(error) = &result {
         // The coordinator may be gone, which is then the reason.
         let _ = answer(&MessageAnswer::Failed(format!("{error:#}")));
@@ -54,9 +62,9 @@ pub fn run() -> anyhow::Result<()> {
 }
 
 /// Runs a task, and those that it begins, on this thread.
-fn alone(task: impl Future<Output = anyhow::Result<()>>) -> std::io::Result<anyhow::Result<()>> {
+pub fn alone(task: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    Ok(tokio::task::LocalSet::new().block_on(&runtime, task))
+    tokio::task::LocalSet::new().block_on(&runtime, task)
 }
 
 /// Tells the coordinator something.

@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use crate::clock::cpu_of;
 use crate::limits::ERROR_LINES;
 
-/// Flags of the hidden command `child`.
+/// Flags of the hidden command `load child`.
 #[derive(clap::Args)]
 pub struct Args {
     /// The process to die with.
@@ -57,15 +57,16 @@ impl Child {
         Self::start_with(name, args, dir, Stdio::null(), Stdio::null())
     }
 
-    /// Starts a process that takes lines of JSON and answers with such; every answer, and `None` when there will be
-    /// no more, is handed to `answers` with `number`.
+    /// Starts this binary with `args` as a process that takes lines of JSON and answers with such ([`crate::worker`]);
+    /// every answer, and `None` when there will be no more, is handed to `answers` with `number`.
     pub fn start_worker<A: DeserializeOwned + Send + 'static>(
         name: &str,
+        args: &[&str],
         dir: &Path,
         number: usize,
         answers: Sender<(usize, Option<A>)>,
     ) -> anyhow::Result<Self> {
-        let mut child = Self::start_with(name, &["bench", "worker"], dir, Stdio::piped(), Stdio::piped())?;
+        let mut child = Self::start_with(name, args, dir, Stdio::piped(), Stdio::piped())?;
         child.input = child.process.stdin.take();
         let output = child.process.stdout.take().context("a worker without output")?;
         let read = move || {
@@ -100,7 +101,7 @@ impl Child {
         let errors = std::fs::OpenOptions::new().create(true).append(true).open(&log)?;
         let parent = std::process::id().to_string();
         let process = Command::new(std::env::current_exe()?)
-            .args(["bench", "child", &parent, "--"])
+            .args(["load", "child", &parent, "--"])
             .args(args)
             .stdin(input)
             .stdout(output)

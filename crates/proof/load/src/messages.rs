@@ -22,8 +22,6 @@ pub enum ProcessRole {
     Consumers(ConsumersConfig),
     /// It appends.
     Producer(ProducerConfig),
-    /// It listens to a broadcast; it answers in words of its own.
-    Members(crate::broadcast::MembersConfig),
 }
 
 /// Which way consumers read.
