@@ -3,45 +3,51 @@
 # `make` without a target lists them.
 
 CARGO ?= cargo
+# Where cargo puts what it builds.
+TARGET := $(or $(CARGO_TARGET_DIR),target)
 SEEDS ?= 200
 INPUT ?=
 
 CORES ?= 0,1
 
-.PHONY: help build check test demo sim bench bench-peers bench-compare figures spec spec-full doc deny clean
+.PHONY: help build dist check test demo sim bench bench-peers bench-compare figures spec spec-full doc deny clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 22
 
-build: ## the release binary, target/release/tailwater
+build: ## the program, target/release/tailwater, without what most do not need: benches, Cassandra
 	@.ci/need cc=gcc
 	$(CARGO) build --release -p tailwater
+
+dist: ## what is shipped and measured, target/dist/tailwater: everything, optimized as one program; takes longer
+	@.ci/need cc=gcc
+	$(CARGO) build --profile dist -p tailwater --all-features
 
 check: ## formatting and lints
 	@.ci/need cc=gcc
 	$(CARGO) fmt --all -- --check
-	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --workspace --all-targets --all-features -- -D warnings
 
 test: ## everything that must hold: check, all tests, 200 simulated seeds, the small TLA+ models with their planted bugs
 	@.ci/test
 
 demo: build ## one node, six cache backends, 1,000 consumers, about 30 s; INPUT=FILE appends that file instead
-	target/release/tailwater demo $(if $(INPUT),--input '$(INPUT)')
+	$(TARGET)/release/tailwater demo $(if $(INPUT),--input '$(INPUT)')
 
 sim: ## SEEDS=n seeds of every simulated scenario
 	@.ci/need cc=gcc
 	$(CARGO) run --release -q -p tailwater-sim --bin sim -- --seeds $(SEEDS)
 
-bench: build ## the two loads at a size that takes a minute; `target/release/tailwater bench --help` has the rest
-	target/release/tailwater bench append --record-bytes 128 --in-flight 4096 --duration-s 15
-	target/release/tailwater bench fanout --consumers 1000 --rate-mbit 150 --duration-s 15
+bench: dist ## the two loads at a size that takes a minute; `target/dist/tailwater bench --help` has the rest
+	$(TARGET)/dist/tailwater bench append --record-bytes 128 --in-flight 4096 --duration-s 15
+	$(TARGET)/dist/tailwater bench fanout --consumers 1000 --rate-mbit 150 --duration-s 15
 
 bench-compare: ## Tailwater beside Kafka, NATS, Aeron and Redis in one run, on CORES=0,1; over an hour; needs root; results in target/compare
 	@[ "$$(id -u)" = 0 ] || { echo 'make bench-compare needs root, for a network namespace: sudo make bench-compare'; exit 1; }
 	-bench/peers/install
 	@.ci/need cc=gcc setpriv=util-linux
-	$(CARGO) build --release -p tailwater -p tailwater-bench --bins
-	target/release/compare --cores $(CORES) $(ARGS)
+	$(CARGO) build --profile dist -p tailwater -p tailwater-bench --bins --all-features
+	$(TARGET)/dist/compare --cores $(CORES) $(ARGS)
 
 bench-peers: ## installs Kafka, NATS and Aeron into .tools/, and memcached and Redis; bench/README.md says how to load them
 	bench/peers/install
