@@ -470,6 +470,7 @@ mod hello {
 mod why {
     use super::*;
 
+    /// Bytes of the text that says why something is refused; what is longer is cut off.
     const BYTES_MAX: usize = 1000;
 
     pub(super) fn put(out: &mut PieceWriter<'_>, text: &str) {

@@ -45,7 +45,7 @@ impl Stream {
 }
 
 impl WirePiece for Stream {
-    const BYTES_MIN: usize = 1 + "r/n".len();
+    const SHORTEST: usize = 1 + "r/n".len();
 
     fn put(&self, out: &mut PieceWriter<'_>) {
         put_text(out.bytes, &self.0);

@@ -34,7 +34,7 @@ impl BadMessage {
 /// Something that has its own form in a message.
 pub trait WirePiece: Sized {
     /// Bytes that each takes at least.
-    const BYTES_MIN: usize;
+    const SHORTEST: usize;
 
     /// Appends it.
     ///
@@ -173,7 +173,7 @@ pub fn put_text(out: &mut BytesMut, text: &str) {
 macro_rules! numbers {
     ($($type:ty)*) => { $(
         impl WirePiece for $type {
-            const BYTES_MIN: usize = size_of::<$type>();
+            const SHORTEST: usize = size_of::<$type>();
 
             fn put(&self, out: &mut PieceWriter<'_>) {
                 out.bytes.put_slice(&self.to_le_bytes());
@@ -184,7 +184,7 @@ macro_rules! numbers {
             }
 
             fn size(&self) -> usize {
-                Self::BYTES_MIN
+                Self::SHORTEST
             }
         }
     )* };
@@ -193,7 +193,7 @@ macro_rules! numbers {
 numbers! { u8 u16 u32 u64 u128 }
 
 impl WirePiece for bool {
-    const BYTES_MIN: usize = 1;
+    const SHORTEST: usize = 1;
 
     fn put(&self, out: &mut PieceWriter<'_>) {
         u8::from(*self).put(out);
@@ -209,7 +209,7 @@ impl WirePiece for bool {
 }
 
 impl WirePiece for String {
-    const BYTES_MIN: usize = 1;
+    const SHORTEST: usize = 1;
 
     fn put(&self, out: &mut PieceWriter<'_>) {
         put_text(out.bytes, self);
@@ -227,7 +227,7 @@ impl WirePiece for String {
 }
 
 impl WirePiece for Arc<str> {
-    const BYTES_MIN: usize = 1;
+    const SHORTEST: usize = 1;
 
     fn put(&self, out: &mut PieceWriter<'_>) {
         put_text(out.bytes, self);
@@ -243,7 +243,7 @@ impl WirePiece for Arc<str> {
 }
 
 impl<A: WirePiece, B: WirePiece> WirePiece for (A, B) {
-    const BYTES_MIN: usize = A::BYTES_MIN + B::BYTES_MIN;
+    const SHORTEST: usize = A::SHORTEST + B::SHORTEST;
 
     fn put(&self, out: &mut PieceWriter<'_>) {
         self.0.put(out);
@@ -261,7 +261,7 @@ impl<A: WirePiece, B: WirePiece> WirePiece for (A, B) {
 
 /// A value that is not there is written as its default, which has to be of zeros.
 impl<T: WirePiece + Copy + Default> WirePiece for Option<T> {
-    const BYTES_MIN: usize = 1 + T::BYTES_MIN;
+    const SHORTEST: usize = 1 + T::SHORTEST;
 
     fn put(&self, out: &mut PieceWriter<'_>) {
         self.is_some().put(out);
@@ -280,7 +280,7 @@ impl<T: WirePiece + Copy + Default> WirePiece for Option<T> {
 
 /// For as many items as the count says there have to be bytes before anything is allocated.
 impl<T: WirePiece> WirePiece for Vec<T> {
-    const BYTES_MIN: usize = 4;
+    const SHORTEST: usize = 4;
 
     fn put(&self, out: &mut PieceWriter<'_>) {
         (self.len() as u32).put(out);
@@ -289,7 +289,7 @@ impl<T: WirePiece> WirePiece for Vec<T> {
 
     fn take(from: &mut Reader) -> Result<Self, BadMessage> {
         let count = u32::take(from)? as usize;
-        if count.saturating_mul(T::BYTES_MIN.max(1)) > from.rest.len() {
+        if count.saturating_mul(T::SHORTEST.max(1)) > from.rest.len() {
             return Err(BadMessage::cut("a list"));
         }
         (0..count).map(|_| T::take(from)).collect()

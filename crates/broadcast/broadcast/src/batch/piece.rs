@@ -9,7 +9,7 @@ use crate::wire::{BadMessage, PieceWriter, Reader, WirePiece};
 
 /// What is read is [checked](Batch::check).
 impl WirePiece for Batch {
-    const BYTES_MIN: usize = 8 + 8 + 4 + BatchState::BYTES_MIN + 4;
+    const SHORTEST: usize = 8 + 8 + 4 + BatchState::SHORTEST + 4;
 
     fn put(&self, out: &mut PieceWriter<'_>) {
         self.after.put(out);
@@ -36,7 +36,7 @@ impl WirePiece for Batch {
 
 /// The time, then a collection's code (0 for none) and its argument as in an event.
 impl WirePiece for BatchState {
-    const BYTES_MIN: usize = 8 + 1;
+    const SHORTEST: usize = 8 + 1;
 
     fn put(&self, out: &mut PieceWriter<'_>) {
         self.time_ms.put(out);

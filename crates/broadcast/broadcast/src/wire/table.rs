@@ -15,7 +15,7 @@ macro_rules! pieces {
         }
 
         impl $crate::wire::WirePiece for $name {
-            const BYTES_MIN: usize = 0 $(+ <$type as $crate::wire::WirePiece>::BYTES_MIN)*;
+            const SHORTEST: usize = 0 $(+ <$type as $crate::wire::WirePiece>::SHORTEST)*;
 
             fn put(&self, out: &mut $crate::wire::PieceWriter<'_>) {
                 $($crate::wire::WirePiece::put(&self.$field, out);)*
@@ -63,7 +63,7 @@ macro_rules! kinds {
         }
 
         impl $crate::wire::WirePiece for $name {
-            const BYTES_MIN: usize = 1;
+            const SHORTEST: usize = 1;
 
             fn put(&self, out: &mut $crate::wire::PieceWriter<'_>) {
                 match self {
