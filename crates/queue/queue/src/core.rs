@@ -24,7 +24,7 @@ use crate::ids::{Number, QueueId, Sequence};
 use crate::limits::{DEDUPLICATION_KEYS_MAX, MOVE_RETRY_MS};
 use crate::queue::ReceiptError;
 use crate::record::QueueOp;
-use crate::request::{Admin, Figures, Outcomes, QueueError, QueueReply, QueueRequest, Sent};
+use crate::request::{Admin, Figures, Outcomes, QueueError, QueueFound, QueueReply, QueueRequest, Sent};
 use crate::shelf::Shelf;
 use crate::view::QueueView;
 pub(crate) use ahead::{Ahead, ReadAhead};
@@ -52,6 +52,8 @@ enum Then {
     TaskCancelled(u64, u64, QueueReply<u64>),
     /// Messages moved, by a step of a task if it was one.
     Moved(Option<TaskStep>),
+    /// What a receive found, and moved others for. It has that whatever becomes of the moves.
+    Received(QueueId, Vec<QueueFound>, QueueReply<Vec<QueueFound>>),
     TaskEnded(u64),
 }
 
@@ -125,6 +127,8 @@ pub(crate) struct Core {
     keys_max: u64,
     /// When the keys of all queues were looked at last because there were too many.
     keys_looked_at: u64,
+    /// [`crate::QueuesConfig::cooldowns`].
+    pub(crate) cooldowns: bool,
 }
 
 impl Core {
@@ -145,6 +149,7 @@ impl Core {
             closing: None,
             keys_max: DEDUPLICATION_KEYS_MAX,
             keys_looked_at: 0,
+            cooldowns: true,
         };
         core.resume_tasks();
         core
@@ -285,6 +290,8 @@ impl Core {
                         touched.insert(*queue);
                     }
                     QueueOp::Move { queue, to, .. } => touched.extend([*queue, *to]),
+                    // Less of a delay may make messages visible.
+                    QueueOp::Put { queue, .. } => drop(touched.insert(*queue)),
                     QueueOp::Delete { queue, .. } => drop(touched.insert(*queue)),
                     QueueOp::Change { queue, sequence, token, .. } => {
                         touched.insert(*queue);
@@ -300,7 +307,7 @@ impl Core {
                 self.shelf.apply(op, now);
             }
             self.admin_pending -= usize::from(is_admin);
-            self.answer(then);
+            self.answer(then, now);
             for queue in touched {
                 self.serve(queue, now);
             }
@@ -345,13 +352,14 @@ impl Core {
                     let _ = reply.send(Err(error));
                 }
                 Then::Moved(step) => self.task_moved(step, Some(now + MOVE_RETRY_MS)),
+                Then::Received(queue, found, reply) => self.hand_out(queue, found, reply, now),
                 Then::TaskEnded(task) => self.task_ended(task, Some(now + MOVE_RETRY_MS)),
             }
         }
         self.take_admin(now);
     }
 
-    fn answer(&mut self, then: Then) {
+    fn answer(&mut self, then: Then, now: u64) {
         match then {
             Then::Sent(sent, reply) => {
                 let sent = sent.into_iter().map(|sent| match sent {
@@ -381,6 +389,7 @@ impl Core {
                 let _ = reply.send(Ok(moved));
             }
             Then::Moved(step) => self.task_moved(step, None),
+            Then::Received(queue, found, reply) => self.hand_out(queue, found, reply, now),
             Then::TaskEnded(task) => self.task_ended(task, None),
         }
     }

@@ -102,13 +102,30 @@ impl Deduplication {
         }
     }
 
+    /// Forgets what was taken for the messages up to this one.
+    pub(crate) fn forget(&mut self, upto: Sequence) {
+        let Self { seen, order, expired, total, .. } = self;
+        seen.retain(|key, seen| {
+            let is_kept = seen.sequence > upto;
+            if !is_kept {
+                total.fetch_sub(1, Ordering::Relaxed);
+                expired.push(*key);
+            }
+            is_kept
+        });
+        order.retain(|(at, key)| seen.get(key).is_some_and(|seen| seen.at == *at));
+    }
+
     /// What the next checkpoint has to write, and to remove.
     pub(crate) fn take_changes(
         &mut self,
     ) -> (Vec<(DeduplicationKey, DeduplicationSeen)>, Vec<DeduplicationKey>) {
         let added = std::mem::take(&mut self.added);
         let written = added.into_iter().filter_map(|key| Some((key, *self.seen.get(&key)?))).collect();
-        (written, std::mem::take(&mut self.expired))
+        // One that was taken again since is written over.
+        let mut removed = std::mem::take(&mut self.expired);
+        removed.retain(|key| !self.seen.contains_key(key));
+        (written, removed)
     }
 }
 
@@ -130,6 +147,23 @@ mod tests {
         seen.expire(1_000 + DEDUPLICATION_MS);
         assert_eq!(seen.get(&key, 1_000 + DEDUPLICATION_MS), Some(again));
         assert_eq!(seen.take_changes(), (vec![(key, again), (key, again)], vec![]));
+    }
+
+    #[test]
+    fn what_was_taken_up_to_a_message_is_forgotten_and_can_be_taken_again_before_the_next_checkpoint() {
+        let [one, two] = ["1", "2"].map(|id| DeduplicationKey::new(Scope::Queue, "g", id));
+        let mut seen = Deduplication::default();
+        let at = |number| DeduplicationSeen { number: Number(number), sequence: Sequence(number), at: 1_000 };
+        seen.insert(one, at(1), true);
+        seen.insert(two, at(2), true);
+        seen.take_changes();
+        seen.forget(Sequence(1));
+        assert_eq!((seen.get(&one, 1_000), seen.get(&two, 1_000)), (None, Some(at(2))));
+        assert_eq!(seen.total.load(Ordering::Relaxed), 1);
+        seen.insert(one, at(3), true);
+        assert_eq!(seen.take_changes(), (vec![(one, at(3))], vec![]));
+        seen.forget(Sequence(3));
+        assert_eq!(seen.take_changes().1.len(), 2);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! No input, no output, no clock: whoever calls says what time it is, and that time never goes back. What is called
 //! `apply_…` follows from a journal record that is durable, on the way as at recovery; the same records in the same
 //! order make the same queue. Nothing here ever looks at more messages than it answers with: not for a backlog, and
-//! not for a group that has one.
+//! not for a group that has one. Two do, and have to: a purge, and a change of a FIFO queue's delay.
 
 mod changes;
 mod fifo;
@@ -84,7 +84,7 @@ pub enum ReceiptError {
     /// There is no such message, or it was received again since.
     #[error("the message does not exist or is not available for a change of its visibility timeout")]
     Unavailable,
-    /// The message is visible.
+    /// The message is visible: a FIFO queue wants to know.
     #[error("the message is not in flight")]
     NotInFlight,
     /// It would be invisible for more than 12 hours since it was received.
@@ -162,6 +162,28 @@ impl Queue {
 
     pub(crate) fn is_fifo(&self) -> bool {
         self.settings.fifo.is_some()
+    }
+
+    /// Changes how it behaves. In a FIFO queue another delay is also that of what is there and was not received yet.
+    pub(crate) fn set(&mut self, settings: Settings, now: u64) {
+        let before = std::mem::replace(&mut self.settings, settings);
+        let [before, after] =
+            [before.delay_s, self.settings.delay_s].map(|seconds| u64::from(seconds) * 1_000);
+        if !self.is_fifo() || before == after {
+            return;
+        }
+        let is_delayed = |entry: &PageEntry| {
+            entry.receives == 0 && !entry.is(MOVING) && entry.visible_at == entry.sent_at + before
+        };
+        let entries = self.pages.iter_from(Sequence(0)).filter(|(_, entry)| is_delayed(entry));
+        for sequence in entries.map(|(sequence, _)| sequence).collect::<Vec<_>>() {
+            self.unlist(sequence);
+            let Some(entry) = self.pages.get_mut(sequence) else { continue };
+            entry.visible_at = entry.sent_at + after;
+            entry.set(DELAYED, true);
+            self.list(sequence, now);
+            self.note_changed(sequence);
+        }
     }
 
     /// Lets the time be `now`: what is too old goes, and what becomes visible by itself does.
@@ -484,7 +506,8 @@ impl Queue {
         if entry.token != token.0 {
             return Err(ReceiptError::Unavailable);
         }
-        if !entry.is(IN_FLIGHT) {
+        // As Amazon has it: a standard queue takes it as long as nobody else has received the message.
+        if self.is_fifo() && !entry.is(IN_FLIGHT) {
             return Err(ReceiptError::NotInFlight);
         }
         let received_at = entry.sent_at + u64::from(entry.last_after);
@@ -528,7 +551,7 @@ impl Queue {
         }
     }
 
-    /// Everything up to a message was purged.
+    /// Everything up to a message was purged, and with it the deduplication ids that were taken for that.
     pub(crate) fn apply_purge(&mut self, upto: Sequence, now: u64) {
         while let Some((sequence, _)) = self.pages.first()
             && sequence <= upto
@@ -544,6 +567,7 @@ impl Queue {
         while self.aged.first().is_some_and(|(_, sequence)| self.pages.get(*sequence).is_none()) {
             self.aged.pop_first();
         }
+        self.deduplication.forget(upto);
         self.changes.purged_upto = self.changes.purged_upto.max(Some(upto));
     }
 
@@ -580,6 +604,11 @@ impl Queue {
     /// groups.
     pub(crate) fn is_held(&self) -> bool {
         self.is_fifo() && !self.moving.is_empty()
+    }
+
+    /// Whether messages are on their way to another queue.
+    pub(crate) fn is_moving(&self) -> bool {
+        !self.moving.is_empty()
     }
 
     /// The move is durable: the message is here no more. What arrives where it goes, if it was still here.

@@ -35,11 +35,13 @@ pub struct QueuesConfig {
     /// Whether who reads contents waits for a checkpoint that is being written. redb keeps locks while it is at the
     /// disk, so where all tasks run on one thread that has to be.
     pub one_at_the_tree: bool,
+    /// Whether a minute has to be between two purges of a queue, and between its deletion and its name's next use.
+    pub cooldowns: bool,
 }
 
 impl Default for QueuesConfig {
     fn default() -> Self {
-        Self { owners: 1, checkpoint_bytes: CHECKPOINT_BYTES, one_at_the_tree: false }
+        Self { owners: 1, checkpoint_bytes: CHECKPOINT_BYTES, one_at_the_tree: false, cooldowns: true }
     }
 }
 
@@ -96,7 +98,8 @@ impl Queues {
                 checkpoint_due: Arc::clone(&checkpoint_due),
                 checkpoint_bytes: config.checkpoint_bytes,
             };
-            let core = Core::new(shelf, Arc::clone(&numbers), env.random_u64());
+            let mut core = Core::new(shelf, Arc::clone(&numbers), env.random_u64());
+            core.cooldowns = config.cooldowns;
             let (owner, task) = owner::start(floor, core);
             tasks.push(task);
             owner

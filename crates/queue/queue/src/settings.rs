@@ -220,6 +220,12 @@ pub enum MoveStatus {
     Failed,
 }
 
+/// Why a task failed, in Amazon's words: the queue that it takes from, or brings to, is not there.
+pub(crate) const NO_QUEUE: &str = "AWS.SimpleQueueService.NonExistentQueue";
+
+/// Why a task failed, in Amazon's words: it is not known where a message came from, or that queue is not there.
+pub(crate) const NO_SOURCE: &str = "CouldNotDetermineMessageSource";
+
 /// A task that brings messages of a dead-letter queue back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MoveTask {

@@ -84,6 +84,8 @@ pub struct SharedConfig {
     pub sweep_ms: u64,
     /// How old what a front end knows of a queue's settings may be, in milliseconds.
     pub directory_ms: u64,
+    /// Whether a minute has to be between two purges of a queue, and between its deletion and its name's next use.
+    pub cooldowns: bool,
 }
 
 impl Default for SharedConfig {
@@ -94,6 +96,7 @@ impl Default for SharedConfig {
             parts: 2,
             sweep_ms: 600_000,
             directory_ms: 1_000,
+            cooldowns: true,
         }
     }
 }

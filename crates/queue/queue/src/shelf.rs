@@ -95,15 +95,15 @@ impl Shelf {
 
     /// Puts a queue in that the checkpoint has.
     pub(crate) fn restore(&mut self, id: QueueId, record: QueueRecord) -> &mut Queue {
-        self.put(id, record, false);
+        self.put(id, record, false, 0);
         &mut self.queues.get_mut(&id).expect("it was put there").queue
     }
 
-    fn put(&mut self, id: QueueId, record: QueueRecord, is_changed: bool) {
+    fn put(&mut self, id: QueueId, record: QueueRecord, is_changed: bool, now: u64) {
         self.queue_last = self.queue_last.max(id);
         match self.queues.get_mut(&id) {
             Some(hosted) => {
-                hosted.queue.settings = record.settings.clone();
+                hosted.queue.set(record.settings.clone(), now);
                 hosted.record = Arc::new(record);
                 hosted.view.set(Arc::clone(&hosted.record));
                 hosted.is_changed |= is_changed;
@@ -231,7 +231,7 @@ impl Shelf {
                 self.forget_dropped(queue);
             }
             QueueOp::Put { queue, record } => match serde_json::from_slice(&record) {
-                Ok(record) => self.put(queue, record, true),
+                Ok(record) => self.put(queue, record, true, now),
                 Err(error) => tracing::error!(%queue, %error, "a queue's record makes no sense"),
             },
             QueueOp::Drop { queue, at } => self.drop_queue(queue, at, now),

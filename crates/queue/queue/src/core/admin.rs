@@ -54,7 +54,7 @@ impl Core {
             return;
         }
         let name = (record.account.clone(), record.name.clone());
-        if self.shelf.deleted.is_held(&name, now) {
+        if self.cooldowns && self.shelf.deleted.is_held(&name, now) {
             let _ = reply.send(Err(QueueError::DeletedRecently));
             return;
         }
@@ -68,7 +68,7 @@ impl Core {
             let _ = reply.send(Err(QueueError::NoQueue));
             return;
         };
-        if hosted.purged_at.is_some_and(|at| now < at + PURGE_PAUSE_MS) {
+        if self.cooldowns && hosted.purged_at.is_some_and(|at| now < at + PURGE_PAUSE_MS) {
             let _ = reply.send(Err(QueueError::PurgedRecently));
             return;
         }

@@ -64,7 +64,7 @@ impl Core {
         }
         // All were sent before, and that is durable: there is nothing to wait for.
         if ops.is_empty() && sent.iter().all(|sent| matches!(sent, SentAs::New(_))) {
-            return self.answer(Then::Sent(sent, reply));
+            return self.answer(Then::Sent(sent, reply), now);
         }
         self.pend(ops, Then::Sent(sent, reply), false);
     }

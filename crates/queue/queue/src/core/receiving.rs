@@ -2,8 +2,8 @@
 //!
 //! A receive that finds nothing and may wait does, at no cost: it is looked at again when a message has become visible
 //! (sent, given back, or its timeout over) and when its own time is over, and at no other time. One that may not wait
-//! does so only while messages before those that it is looking for are moved to another queue, and where such a move
-//! was lost they are looked at again.
+//! does so only while messages that it found first are moved to another queue, or those before what it is looking for,
+//! and where such a move was lost they are looked at again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -26,6 +26,8 @@ struct Waiter {
     moves_until: u64,
     /// Which of the two holds.
     ends_at: u64,
+    /// Whether messages were received so often by it that they are moved.
+    has_moved: bool,
     reply: QueueReply<Vec<QueueFound>>,
 }
 
@@ -89,7 +91,8 @@ impl Core {
         };
         let until = now + millis(wait);
         let may_wait = until > now;
-        let waiter = Waiter { want, may_wait, until, moves_until: now + MOVE_WAIT_MS, ends_at: until, reply };
+        let moves_until = now + MOVE_WAIT_MS;
+        let waiter = Waiter { want, may_wait, until, moves_until, ends_at: until, has_moved: false, reply };
         if let Some(waiter) = self.try_receive(id, waiter, now, false)
             && self.shelf.queues.contains_key(&id)
         {
@@ -111,15 +114,20 @@ impl Core {
             return None;
         }
         self.shelf.forget_dropped(id);
-        if let Some(target) = target {
-            self.redrive(id, target, &received.overdue, now);
-        }
+        let moves = target.map(|target| self.moves(id, target, &received.overdue, now)).unwrap_or_default();
         if received.taken.is_empty() {
+            if !moves.is_empty() {
+                self.pend(moves, Then::Moved(None), false);
+            }
             // Behind messages that are moved, of its group or as many of the dead-letter queue as are moved at once, it
             // goes on when these moves are durable: what is there is found, and however many there are, little is under
-            // way at a time.
+            // way at a time. Whoever is told that there is nothing finds what was moved for that in the dead-letter
+            // queue.
+            waiter.has_moved |= !received.overdue.is_empty();
             let hosted = self.shelf.queues.get(&id)?;
-            let is_behind_moves = received.overdue.len() >= MOVE_STEP || hosted.queue.is_held();
+            let is_behind_moves = received.overdue.len() >= MOVE_STEP
+                || hosted.queue.is_held()
+                || waiter.has_moved && hosted.queue.is_moving();
             waiter.ends_at =
                 if is_behind_moves { waiter.until.max(waiter.moves_until) } else { waiter.until };
             if waiter.ends_at > now && !is_last {
@@ -133,15 +141,29 @@ impl Core {
         }
         let found: Vec<QueueFound> = received.taken.iter().map(|taken| self.found(id, taken)).collect();
         self.read_ahead(id, &received.taken, found.iter().any(|found| !found.is_here));
-        if waiter.reply.send(Ok(found)).is_err() {
-            // Whoever asked is gone: the next one gets them at once.
-            if let Some(hosted) = self.shelf.queues.get_mut(&id) {
-                for taken in &received.taken {
-                    hosted.queue.give_back(taken.sequence, Token(taken.entry.token), now);
-                }
-            }
+        match moves.is_empty() {
+            true => self.hand_out(id, found, waiter.reply, now),
+            // Whoever is told what there was finds what was moved before it in the dead-letter queue.
+            false => self.pend(moves, Then::Received(id, found, waiter.reply), false),
         }
         None
+    }
+
+    pub(super) fn hand_out(
+        &mut self,
+        id: QueueId,
+        found: Vec<QueueFound>,
+        reply: QueueReply<Vec<QueueFound>>,
+        now: u64,
+    ) {
+        // Whoever asked is gone: the next one gets them at once.
+        if let Err(Ok(found)) = reply.send(Ok(found))
+            && let Some(hosted) = self.shelf.queues.get_mut(&id)
+        {
+            for QueueFound { message: Message { receipt, .. }, .. } in found {
+                hosted.queue.give_back(receipt.sequence, receipt.token, now);
+            }
+        }
     }
 
     /// What was received can't be handed out.
@@ -181,7 +203,8 @@ impl Core {
         (target != id && other.queue.is_fifo() == hosted.queue.is_fifo()).then_some(target)
     }
 
-    fn redrive(&mut self, id: QueueId, target: QueueId, overdue: &[Sequence], now: u64) {
+    /// What moves messages that were received too often to the dead-letter queue.
+    fn moves(&mut self, id: QueueId, target: QueueId, overdue: &[Sequence], now: u64) -> Vec<QueueOp> {
         let mut ops = Vec::with_capacity(overdue.len());
         for sequence in overdue {
             let entry = self.shelf.queues.get(&id).and_then(|hosted| hosted.queue.entry(*sequence));
@@ -199,9 +222,7 @@ impl Core {
                 at: now,
             });
         }
-        if !ops.is_empty() {
-            self.pend(ops, Then::Moved(None), false);
-        }
+        ops
     }
 
     /// Gives the receives that wait at a queue what there is.

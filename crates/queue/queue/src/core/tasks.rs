@@ -10,7 +10,7 @@ use super::{Core, Then, next_sequence};
 use crate::ids::{QueueId, Sequence};
 use crate::limits::{MOVE_PAUSE_MS, MOVE_STEP};
 use crate::record::QueueOp;
-use crate::settings::{MoveStatus, MoveTask};
+use crate::settings::{MoveStatus, MoveTask, NO_QUEUE, NO_SOURCE};
 
 /// The tasks that run.
 #[derive(Debug, Default)]
@@ -85,7 +85,7 @@ impl Core {
             return self.runs.remove(id);
         };
         let Some(source) = self.shelf.find(&task.account, &task.source) else {
-            return self.end(task, Some("the source queue does not exist"));
+            return self.end(task, Some(NO_QUEUE));
         };
         let count = task.rate_max.map_or(MOVE_STEP, |rate| {
             ((u64::from(rate) * MOVE_PAUSE_MS / 1_000) as usize).clamp(1, MOVE_STEP)
@@ -99,7 +99,8 @@ impl Core {
         for sequence in movable {
             let Some(target) = self.task_target(&task, source, sequence) else {
                 if ops.is_empty() {
-                    return self.end(task, Some("the queue that a message goes to is not known"));
+                    let why = if task.target.is_some() { NO_QUEUE } else { NO_SOURCE };
+                    return self.end(task, Some(why));
                 }
                 break;
             };

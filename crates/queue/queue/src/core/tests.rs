@@ -424,6 +424,24 @@ fn a_receive_that_may_not_wait_ends_though_no_message_can_be_moved() {
     assert!(found.is_empty() && looks <= 2 + MOVE_WAIT_MS / MOVE_RETRY_MS, "{looks}");
 }
 
+#[test]
+fn a_receive_that_moves_something_and_finds_something_is_answered_when_the_move_is_durable_or_lost() {
+    for is_lost in [false, true] {
+        let (mut node, dead) = overdue(Settings::default(), 1);
+        let now = NOW + 60_000;
+        let receive = Receive { count: 10, ..Receive::default() };
+        let mut answer = node.ask(now, |reply| QueueRequest::Receive(QUEUE, receive, reply));
+        assert!(node.core.round().is_some() && node.core.appended());
+        assert!(answer.try_recv().is_err(), "the dead letter is not there yet");
+        match is_lost {
+            true => node.core.lose_first(&full(), now),
+            false => node.core.settle(now),
+        }
+        assert_eq!(answer.try_recv().expect("answered").expect("received").len(), 1);
+        assert_eq!(node.core.shelf.queues[&dead].queue.counts().visible, u64::from(!is_lost));
+    }
+}
+
 /// A FIFO queue with as many messages in one group, of which the first was received as often as it may be, and its
 /// dead-letter queue.
 fn overdue_before(others: usize) -> (Node, QueueId, Vec<Sequence>) {

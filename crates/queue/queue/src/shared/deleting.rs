@@ -114,9 +114,6 @@ impl SharedFront {
         };
         let now = self.now();
         let visibility_ms = u64::try_from(visibility.as_millis()).unwrap_or(u64::MAX);
-        if tuple.visible_at <= now {
-            return Ok(Err(ReceiptError::NotInFlight));
-        }
         if now.saturating_add(visibility_ms) > tuple.received_at + INVISIBLE_MS_MAX {
             return Ok(Err(ReceiptError::TooLong));
         }

@@ -21,7 +21,7 @@ use super::{KnownQueue, SharedFront};
 use crate::ids::{Number, Receipt};
 use crate::limits::{BATCH_MAX, MOVE_PAUSE_MS, MOVE_RETRY_MS, MOVE_TASKS_MAX};
 use crate::request::{Message, QueueError};
-use crate::settings::{MoveStatus, MoveTask};
+use crate::settings::{MoveStatus, MoveTask, NO_QUEUE, NO_SOURCE};
 
 /// Where the tasks are that run, by id, in the value of which is the account and source.
 const RUNNING: &str = "moves";
@@ -174,8 +174,7 @@ impl SharedFront {
             let before = task.moved;
             let stepped = match &source {
                 None => {
-                    (task.status, task.failure) =
-                        (MoveStatus::Failed, Some("the source queue does not exist".into()));
+                    (task.status, task.failure) = (MoveStatus::Failed, Some(NO_QUEUE.to_owned()));
                     Ok(())
                 }
                 Some((source, _)) => {
@@ -250,10 +249,8 @@ impl SharedFront {
                 Ok(true) => task.moved += 1,
                 Ok(false) => {
                     self.give_back_step(known, &old[at..]).await;
-                    (task.status, task.failure) = (
-                        MoveStatus::Failed,
-                        Some("the queue that a message goes to is not known".to_owned()),
-                    );
+                    let why = if task.target.is_some() { NO_QUEUE } else { NO_SOURCE };
+                    (task.status, task.failure) = (MoveStatus::Failed, Some(why.to_owned()));
                     return Ok(());
                 }
                 Err(error) => {

@@ -109,8 +109,9 @@ impl Model {
         now: u64,
     ) -> Result<(), ReceiptError> {
         self.expire(now);
+        let fifo = self.fifo;
         match self.find(sequence) {
-            Some(message) if message.token == Some(token) && message.visible_at > now => Ok(()),
+            Some(message) if message.token == Some(token) && (!fifo || message.visible_at > now) => Ok(()),
             Some(message) if message.token == Some(token) => Err(ReceiptError::NotInFlight),
             _ => Err(ReceiptError::Unavailable),
         }
