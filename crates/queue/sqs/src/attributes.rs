@@ -53,7 +53,8 @@ fn number(name: &str, text: &str, range: RangeInclusive<u32>) -> Result<u32, Err
 }
 
 fn boolean(name: &str, text: &str) -> Result<bool, ErrorRefusal> {
-    match text {
+    // Also as Python writes it.
+    match text.to_ascii_lowercase().as_str() {
         "true" => Ok(true),
         "false" => Ok(false),
         _ => Err(invalid(name)),
@@ -79,6 +80,11 @@ pub(crate) fn set(
             "RedrivePolicy" => settings.redrive = Some(redrive(value, account)?),
             "FifoQueue" => match (boolean(name, value)?, is_fifo) {
                 (true, true) => {}
+                (false, true) => {
+                    let message = "Invalid value for the parameter FifoQueue. Reason: Modifying queue type is not \
+                        supported.";
+                    return Err(ErrorRefusal::new(Code::InvalidAttributeValue, message));
+                }
                 // As Amazon has it: a queue that is none can't be asked to be none.
                 _ => return Err(unknown(name)),
             },
@@ -105,8 +111,7 @@ pub(crate) fn set(
             }
             "KmsMasterKeyId" if value.chars().count() > KEY_ID_CHARS_MAX => return Err(invalid(name)),
             "SqsManagedSseEnabled" => {
-                boolean(name, value)?;
-                kept.insert(name.clone(), value.clone());
+                kept.insert(name.clone(), boolean(name, value)?.to_string());
             }
             "KmsDataKeyReusePeriodSeconds" => {
                 number(name, value, 60..=86_400)?;
@@ -117,6 +122,7 @@ pub(crate) fn set(
             _ => return Err(unknown(name)),
         }
     }
+    check_encryption(kept, wanted)?;
     match settings.fifo {
         Some(Fifo { limit_by_group: true, scope: Scope::Queue, .. }) => Err(ErrorRefusal::new(
             Code::InvalidAttributeValue,
@@ -124,6 +130,26 @@ pub(crate) fn set(
         )),
         _ => Ok(()),
     }
+}
+
+/// A queue is encrypted in one way at most. Which way it is on its own gives way to a key.
+fn check_encryption(
+    kept: &mut BTreeMap<String, String>,
+    wanted: &BTreeMap<String, String>,
+) -> Result<(), ErrorRefusal> {
+    const MANAGED: &str = "SqsManagedSseEnabled";
+    let is_managed = kept.get(MANAGED).is_some_and(|value| value == "true");
+    if !is_managed || !kept.contains_key("KmsMasterKeyId") {
+        return Ok(());
+    }
+    if wanted.contains_key(MANAGED) {
+        return Err(ErrorRefusal::new(
+            Code::InvalidAttributeName,
+            "You can use one type of server-side encryption (SSE) at one time. You can either enable KMS SSE or SQS SSE.",
+        ));
+    }
+    kept.remove(MANAGED);
+    Ok(())
 }
 
 fn set_fifo(fifo: &mut Fifo, name: &str, value: &str) -> Result<(), ErrorRefusal> {
@@ -145,15 +171,17 @@ fn redrive(policy: &str, account: &str) -> Result<Redrive, ErrorRefusal> {
     let arn = parsed.get("deadLetterTargetArn").and_then(Value::as_str);
     let arn = arn
         .ok_or_else(|| refuse("Redrive policy does not contain mandatory attribute: deadLetterTargetArn."))?;
-    let most = match parsed.get("maxReceiveCount") {
-        Some(Value::String(text)) => text.parse().ok(),
-        Some(value) => value.as_u64().and_then(|number| u32::try_from(number).ok()),
+    let given = match parsed.get("maxReceiveCount") {
+        Some(Value::String(text)) => text.clone(),
+        Some(value) => value.to_string(),
         None => return Err(refuse("Redrive policy does not contain mandatory attribute: maxReceiveCount.")),
     };
-    let most = most.filter(|most| RECEIVES.contains(most));
-    let most =
-        most.ok_or_else(|| refuse("Invalid value for maxReceiveCount: must be between 1 and 1000."))?;
+    let most = given.parse().ok().filter(|most| RECEIVES.contains(most)).ok_or_else(|| {
+        let valid = "valid values are from 1 to 1000 both inclusive.";
+        refuse(&format!("Invalid value for maxReceiveCount: {given}, {valid}"))
+    })?;
     match names::of_arn(arn) {
+        None => Err(refuse("Invalid value for deadLetterTargetArn.")),
         Some((owner, target)) if owner == account => {
             Ok(Redrive { target: target.to_owned(), receives_max: u16::try_from(most).expect("checked") })
         }

@@ -220,7 +220,7 @@ impl From<QueueError> for ErrorRefusal {
                 Self::new(Code::OverLimit, "Too many messages in flight: the limit is 120000.")
             }
             QueueError::TaskRuns => Self::new(
-                Code::UnsupportedOperation,
+                Code::InvalidParameterValue,
                 "There is already a task running. Only one active task is allowed for a source queue arn at a given time.",
             ),
             QueueError::NoTask => Self::new(Code::ResourceNotFound, "Task does not exist."),

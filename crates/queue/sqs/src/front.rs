@@ -58,6 +58,8 @@ pub(crate) struct RequestContext<'a> {
     /// The request's path: in the Query protocol it may name the queue.
     path: &'a str,
     pub(crate) request_id: &'a str,
+    /// The trace that the request is part of, as its header says.
+    pub(crate) trace: Option<&'a str>,
     /// How long the request's body is, in bytes.
     pub(crate) body_bytes: usize,
 }
@@ -155,6 +157,7 @@ impl Front {
             base,
             path: &path,
             request_id: &request_id,
+            trace: head.headers.get("x-amzn-trace-id").and_then(|trace| trace.to_str().ok()),
             body_bytes,
         };
         if let Err(refusal) = context.ask(Resource::Node) {

@@ -38,5 +38,6 @@ pub use attributes::{CONSISTENCY_TAG, ORDER_HINT_TAG};
 pub use config::{AccountConfig, KeyConfig, SqsConfig};
 pub use error::{Code, ErrorRefusal};
 pub use front::Front;
+pub use protocol::JsonObject;
 pub use server::Server;
 pub use stats::SqsStatsRead;

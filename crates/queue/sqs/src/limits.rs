@@ -17,6 +17,12 @@ pub const ATTRIBUTES_MAX: usize = 10;
 /// Characters of an attribute's name, and of its type.
 pub const ATTRIBUTE_NAME_CHARS_MAX: usize = 256;
 
+/// Digits of an attribute's number that count.
+pub const NUMBER_DIGITS_MAX: usize = 38;
+
+/// Powers of ten of the first digit that counts of such a number. It may be 10 to the next one, and not more.
+pub const NUMBER_POWERS: RangeInclusive<i64> = -128..=125;
+
 /// Bytes of a message, or of a batch, attributes included.
 pub const MESSAGE_BYTES: RangeInclusive<u32> = 1_024..=1_048_576;
 

@@ -32,6 +32,12 @@ fn list(value: &Value) -> Vec<&Value> {
     value.as_array().map_or_else(|| vec![value], |items| items.iter().collect())
 }
 
+/// As Amazon writes what is often one text: that, or a list.
+fn one_or_more(texts: impl Iterator<Item = String>) -> Value {
+    let mut texts: Vec<Value> = texts.map(Value::from).collect();
+    if texts.len() == 1 { texts.remove(0) } else { texts.into() }
+}
+
 /// The policy with a permission more.
 pub(crate) fn with_permission(
     policy: Option<&str>,
@@ -47,21 +53,24 @@ pub(crate) fn with_permission(
             "Must be alphanumeric characters, hyphens, or underscores.",
         ));
     }
-    if let Some(account) = accounts.iter().find(|account| account.len() != 12) {
-        return Err(ErrorRefusal::value(account, "AWSAccountId", "The account id is invalid."));
+    let is_account = |id: &String| id.len() == 12 && id.bytes().all(|byte| byte.is_ascii_digit());
+    if accounts.is_empty() || !accounts.iter().all(is_account) {
+        let given = format!("[{}]", accounts.join(", "));
+        return Err(ErrorRefusal::value(given, "PrincipalId", "Unable to verify."));
     }
     if actions.len() > ACTIONS_MAX {
-        return Err(ErrorRefusal::new(Code::OverLimit, format!("{ACTIONS_MAX} actions are allowed.")));
+        let message = format!("{} Actions were found, maximum allowed is {ACTIONS_MAX}.", actions.len());
+        return Err(ErrorRefusal::new(Code::OverLimit, message));
     }
     if let Some(action) = actions.iter().find(|action| !PERMITTED.contains(&action.as_str())) {
         return Err(ErrorRefusal::value(
-            action,
+            format!("SQS:{action}"),
             "ActionName",
             "Only the queue owner is allowed to invoke this action.",
         ));
     }
     let empty =
-        || json!({"Version": "2012-10-17", "Id": format!("{queue_arn}/SQSDefaultPolicy"), "Statement": []});
+        || json!({"Version": "2008-10-17", "Id": format!("{queue_arn}/SQSDefaultPolicy"), "Statement": []});
     let mut policy = policy.and_then(|policy| serde_json::from_str(policy).ok()).unwrap_or_else(empty);
     let mut statements: Vec<Value> =
         policy.get("Statement").map(list).unwrap_or_default().into_iter().cloned().collect();
@@ -71,9 +80,8 @@ pub(crate) fn with_permission(
     if statements.len() >= STATEMENTS_MAX {
         return Err(ErrorRefusal::new(Code::OverLimit, format!("{STATEMENTS_MAX} permissions are allowed.")));
     }
-    let principals: Vec<String> =
-        accounts.iter().map(|account| format!("arn:aws:iam::{account}:root")).collect();
-    let actions: Vec<String> = actions.iter().map(|action| format!("SQS:{action}")).collect();
+    let principals = one_or_more(accounts.iter().map(|account| format!("arn:aws:iam::{account}:root")));
+    let actions = one_or_more(actions.iter().map(|action| format!("SQS:{action}")));
     statements.push(json!({
         "Sid": label,
         "Effect": "Allow",
@@ -92,11 +100,15 @@ pub(crate) fn with_permission(
 /// The policy without a permission; none if it was the last one.
 pub(crate) fn without_permission(policy: Option<&str>, label: &str) -> Result<Option<String>, ErrorRefusal> {
     let absent = || {
-        let reason = "can't find label on existing policy.";
+        let reason = match policy {
+            Some(_) => "can't find label on existing policy.",
+            None => "can't find label.",
+        };
         ErrorRefusal::value(label, "Label", reason)
     };
-    let mut policy: Value = policy.and_then(|policy| serde_json::from_str(policy).ok()).ok_or_else(absent)?;
-    let statements = policy.get("Statement").map(list).unwrap_or_default();
+    let parsed = policy.and_then(|policy| serde_json::from_str(policy).ok());
+    let mut changed: Value = parsed.ok_or_else(absent)?;
+    let statements = changed.get("Statement").map(list).unwrap_or_default();
     let is_it = |statement: &&&Value| statement.get("Sid").and_then(Value::as_str) == Some(label);
     let rest: Vec<Value> =
         statements.iter().filter(|statement| !is_it(statement)).map(|item| (*item).clone()).collect();
@@ -104,8 +116,8 @@ pub(crate) fn without_permission(policy: Option<&str>, label: &str) -> Result<Op
         return Err(absent());
     }
     let is_last = rest.is_empty();
-    policy["Statement"] = rest.into();
-    Ok((!is_last).then(|| policy.to_string()))
+    changed["Statement"] = rest.into();
+    Ok((!is_last).then(|| changed.to_string()))
 }
 
 #[cfg(test)]

@@ -10,8 +10,9 @@ mod xml;
 use bytes::Bytes;
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::{Response, StatusCode};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{DeserializeOwned, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use crate::error::{Code, ErrorRefusal};
@@ -109,7 +110,8 @@ impl ActionAsked {
             Parameters::Json(body) => serde_json::from_slice(body),
             Parameters::Form(form) => serde_json::from_value(form.tree()?),
         };
-        read.map_err(|error| ErrorRefusal::new(Code::Malformed, error.to_string()))
+        read.map(|JsonObject(parameters)| parameters)
+            .map_err(|error| ErrorRefusal::new(Code::Malformed, error.to_string()))
     }
 
     /// The parameter of a queue's address, without looking at the others.
@@ -170,6 +172,39 @@ fn respond(
     headers.insert(CONTENT_TYPE, content_type);
     headers.insert("x-amzn-requestid", HeaderValue::from_str(request_id).expect("an id is ASCII"));
     response
+}
+
+/// What is an object in JSON: an array of its values, which serde would take in place of it, is none.
+#[derive(Clone, Debug, Default)]
+pub struct JsonObject<T>(pub T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for JsonObject<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ObjectVisitor<T>(std::marker::PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
+            type Value = JsonObject<T>;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map)).map(JsonObject)
+            }
+        }
+
+        deserializer.deserialize_map(ObjectVisitor(std::marker::PhantomData))
+    }
+}
+
+/// A parameter that may be null, which is the same as none.
+pub(crate) fn or_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Default + Deserialize<'de>,
+{
+    Option::<T>::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
 /// An answer without anything in it.

@@ -6,6 +6,10 @@ mod accounts;
 mod answers;
 #[path = "api/connections.rs"]
 mod connections;
+#[path = "api/documented.rs"]
+mod documented;
+#[path = "api/parity.rs"]
+mod parity;
 #[path = "api/waiting.rs"]
 mod waiting;
 
@@ -42,6 +46,19 @@ impl Api {
     }
 
     fn open_for(env: Env, config: SqsConfig, authorizer: Arc<dyn Authorizer>) -> Self {
+        Self::open_all(env, config, QueuesConfig::default(), authorizer)
+    }
+
+    fn open_with(config: SqsConfig, queues: QueuesConfig) -> Self {
+        Self::open_all(Env::real(), config, queues, Arc::new(Everybody))
+    }
+
+    fn open_all(
+        env: Env,
+        config: SqsConfig,
+        queues_config: QueuesConfig,
+        authorizer: Arc<dyn Authorizer>,
+    ) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let below = |name: &str| dir.path().join(name);
         let mut recovery = Recovery::begin(&env, &below("queues")).expect("a tree");
@@ -55,7 +72,7 @@ impl Api {
             Journal::open(&env, dir, small, &mut |_, position, bytes| recovery.replay(position, bytes))
         };
         let journal = open(&below("journal"), &mut recovery).expect("a journal");
-        let queues = recovery.finish(&env, journal, QueuesConfig::default());
+        let queues = recovery.finish(&env, journal, queues_config);
         let front = Front::new(&env, config, Arc::new(queues), authorizer);
         Self { front, peer: Peer::anonymous("192.0.2.1:1".to_owned()), _dir: dir }
     }

@@ -9,7 +9,7 @@ use super::batches::{self, BatchAnswer, DoneEntry, FailedEntry};
 use crate::error::{Code, ErrorRefusal};
 use crate::front::RequestContext;
 use crate::limits::VISIBILITY_S;
-use crate::protocol::Nothing;
+use crate::protocol::{JsonObject, Nothing, or_default};
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
@@ -24,7 +24,8 @@ struct One {
 #[serde(rename_all = "PascalCase", default)]
 struct Batch {
     queue_url: Option<String>,
-    entries: Vec<One>,
+    #[serde(deserialize_with = "or_default")]
+    entries: Vec<JsonObject<One>>,
 }
 
 pub(super) async fn delete(context: &RequestContext<'_>) -> Result<Nothing, ErrorRefusal> {
@@ -82,8 +83,9 @@ async fn batch(
 ) -> Result<(std::sync::Arc<QueueView>, Vec<One>), ErrorRefusal> {
     let batch: Batch = context.asked.parameters()?;
     let queue = context.queue(batch.queue_url.as_deref()).await?;
-    batches::check(batch.entries.iter().map(|entry| entry.id.as_deref().unwrap_or_default()), kind)?;
-    Ok((queue, batch.entries))
+    let entries: Vec<One> = batch.entries.into_iter().map(|JsonObject(entry)| entry).collect();
+    batches::check(entries.iter().map(|entry| entry.id.as_deref().unwrap_or_default()), kind)?;
+    Ok((queue, entries))
 }
 
 fn divide<T>(

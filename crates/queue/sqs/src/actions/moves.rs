@@ -111,8 +111,10 @@ pub(super) async fn start(context: &RequestContext<'_>) -> Result<Started, Error
 pub(super) async fn cancel(context: &RequestContext<'_>) -> Result<Cancelled, ErrorRefusal> {
     let parameters: Parameters = context.asked.parameters()?;
     let text = parameters.task_handle.ok_or_else(|| ErrorRefusal::missing("TaskHandle"))?;
-    let id = read_handle(&text)
-        .ok_or_else(|| ErrorRefusal::value(&text, "TaskHandle", "It is no handle of a task."))?;
+    let (id, source_arn) = read_handle(&text).ok_or_else(|| {
+        ErrorRefusal::new(Code::InvalidParameterValue, "Value for parameter TaskHandle is invalid.")
+    })?;
+    context.by_arn(Some(&source_arn), "SourceArn").await?;
     let moved = context.front.queues.cancel_move(context.account(), id).await?;
     Ok(Cancelled { approximate_number_of_messages_moved: moved })
 }
@@ -151,7 +153,7 @@ fn handle(id: u64, source_arn: &str) -> String {
     STANDARD.encode(serde_json::json!({"taskId": id, "sourceArn": source_arn}).to_string())
 }
 
-fn read_handle(text: &str) -> Option<u64> {
+fn read_handle(text: &str) -> Option<(u64, String)> {
     let fields: serde_json::Value = serde_json::from_slice(&STANDARD.decode(text).ok()?).ok()?;
-    fields.get("taskId")?.as_u64()
+    Some((fields.get("taskId")?.as_u64()?, fields.get("sourceArn")?.as_str()?.to_owned()))
 }

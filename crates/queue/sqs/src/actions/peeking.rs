@@ -7,6 +7,7 @@ use super::receiving::{MessageOut, ReceiveWanted, message_out};
 use crate::error::ErrorRefusal;
 use crate::front::RequestContext;
 use crate::limits::{PEEK_BYTES_MAX, PEEK_MAX, PEEK_STEP};
+use crate::protocol::or_default;
 use crate::room::RoomTaken;
 
 #[derive(Debug, Default, Deserialize)]
@@ -14,6 +15,7 @@ use crate::room::RoomTaken;
 struct Parameters {
     queue_url: Option<String>,
     /// The first one, by its number in the queue.
+    #[serde(deserialize_with = "or_default")]
     from: u64,
     max_number_of_messages: Option<usize>,
 }

@@ -6,15 +6,16 @@ use tailwater_queue::QueueRecord;
 use crate::error::ErrorRefusal;
 use crate::front::RequestContext;
 use crate::policy;
-use crate::protocol::Nothing;
+use crate::protocol::{Nothing, or_default};
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 struct Parameters {
     queue_url: Option<String>,
     label: Option<String>,
-    #[serde(rename = "AWSAccountIds")]
+    #[serde(rename = "AWSAccountIds", deserialize_with = "or_default")]
     accounts: Vec<String>,
+    #[serde(deserialize_with = "or_default")]
     actions: Vec<String>,
 }
 
@@ -22,9 +23,6 @@ pub(super) async fn add(context: &RequestContext<'_>) -> Result<Nothing, ErrorRe
     let Parameters { queue_url, label, accounts, actions } = context.asked.parameters()?;
     let queue = context.queue(queue_url.as_deref()).await?;
     let label = label.ok_or_else(|| ErrorRefusal::missing("Label"))?;
-    if accounts.is_empty() {
-        return Err(ErrorRefusal::missing("AWSAccountIds"));
-    }
     if actions.is_empty() {
         return Err(ErrorRefusal::missing("Actions"));
     }

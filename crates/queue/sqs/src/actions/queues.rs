@@ -14,7 +14,7 @@ use crate::attributes::{self, AllowPolicy};
 use crate::error::{Code, ErrorRefusal};
 use crate::front::RequestContext;
 use crate::limits::PAGE_MAX;
-use crate::protocol::Nothing;
+use crate::protocol::{Nothing, or_default};
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
@@ -25,6 +25,7 @@ struct Parameters {
     owner: Option<String>,
     queue_name_prefix: Option<String>,
     attributes: Option<BTreeMap<String, String>>,
+    #[serde(deserialize_with = "or_default")]
     attribute_names: Vec<String>,
     #[serde(alias = "tags")]
     tags: Option<BTreeMap<String, String>>,
@@ -69,7 +70,7 @@ pub(super) async fn create(context: &RequestContext<'_>) -> Result<UrlAnswer, Er
     let wanted = parameters.attributes.unwrap_or_default();
     let tags = parameters.tags.unwrap_or_default();
     let (mut settings, attributes) = attributes::create(&name, &wanted, context.account())?;
-    check_tags(&tags)?;
+    check_tags(&name, &tags)?;
     attributes::set_by_tags(&mut settings, &tags);
     if let Some(known) = context.front.queues.find(context.account(), &name).await? {
         return same(context, &known, &wanted);
@@ -96,7 +97,7 @@ fn same(
         let is_same = match (all.get(name), name.as_str()) {
             // Written differently, it may be the same.
             (Some(known), "RedrivePolicy") => same_policy(known, value),
-            (known, _) => known.map_or("", String::as_str) == value,
+            (known, _) => same_value(known.map_or("", String::as_str), value),
         };
         if !is_same {
             let message = format!(
@@ -106,6 +107,16 @@ fn same(
         }
     }
     Ok(UrlAnswer { queue_url: context.url(known) })
+}
+
+/// Whether these are the same text, number, boolean or JSON.
+fn same_value(one: &str, other: &str) -> bool {
+    let json = |text: &str| serde_json::from_str::<serde_json::Value>(text).ok();
+    let is_boolean = matches!(one, "true" | "false");
+    one == other
+        || is_boolean && one.eq_ignore_ascii_case(other)
+        || one.parse::<u32>().is_ok_and(|one| other.parse() == Ok(one))
+        || json(one).is_some_and(|one| json(other) == Some(one))
 }
 
 fn same_policy(one: &str, other: &str) -> bool {

@@ -17,14 +17,18 @@ use crate::front::RequestContext;
 use crate::held::Held;
 use crate::limits::{SMALL_BYTES, VISIBILITY_S, WAIT_S};
 use crate::names;
+use crate::protocol::or_default;
 use crate::room::RoomTaken;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 struct Parameters {
     queue_url: Option<String>,
+    #[serde(deserialize_with = "or_default")]
     attribute_names: Vec<String>,
+    #[serde(deserialize_with = "or_default")]
     message_system_attribute_names: Vec<String>,
+    #[serde(deserialize_with = "or_default")]
     message_attribute_names: Vec<String>,
     max_number_of_messages: Option<i64>,
     visibility_timeout: Option<i64>,

@@ -14,7 +14,14 @@ use super::batches::{self, BatchAnswer, FailedEntry};
 use crate::content::{Attribute, Attributes, MessageContent, Value, md5_of, md5_of_attributes};
 use crate::error::{Code, ErrorRefusal};
 use crate::front::RequestContext;
-use crate::limits::{ATTRIBUTE_NAME_CHARS_MAX, ATTRIBUTES_MAX, DELAY_S, ID_CHARS_MAX, MESSAGE_BYTES};
+use crate::limits::{
+    ATTRIBUTE_NAME_CHARS_MAX, ATTRIBUTES_MAX, DELAY_S, ID_CHARS_MAX, MESSAGE_BYTES, NUMBER_DIGITS_MAX,
+    NUMBER_POWERS,
+};
+use crate::protocol::{JsonObject, or_default};
+
+const NO_DEDUPLICATION_ID: &str = "The queue should either have ContentBasedDeduplication enabled or \
+    MessageDeduplicationId provided explicitly";
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
@@ -23,11 +30,13 @@ struct Message {
     queue_url: Option<String>,
     message_body: Option<String>,
     delay_seconds: Option<i64>,
-    message_attributes: Option<BTreeMap<String, AttributeIn>>,
-    message_system_attributes: Option<BTreeMap<String, AttributeIn>>,
+    message_attributes: Option<AttributesIn>,
+    message_system_attributes: Option<AttributesIn>,
     message_deduplication_id: Option<String>,
     message_group_id: Option<String>,
 }
+
+type AttributesIn = BTreeMap<String, JsonObject<AttributeIn>>;
 
 /// An attribute as clients send it.
 #[derive(Debug, Default, Deserialize)]
@@ -42,7 +51,8 @@ struct AttributeIn {
 #[serde(rename_all = "PascalCase", default)]
 struct Batch {
     queue_url: Option<String>,
-    entries: Vec<Message>,
+    #[serde(deserialize_with = "or_default")]
+    entries: Vec<JsonObject<Message>>,
 }
 
 #[derive(Debug, Serialize)]
@@ -64,7 +74,6 @@ pub(super) struct SentAnswer {
 /// A message that may be sent, and what is answered when it was.
 struct Ready {
     send: Send,
-    bytes: usize,
     id: Option<String>,
     body_md5: [u8; 16],
     attributes_md5: Option<[u8; 16]>,
@@ -75,7 +84,7 @@ pub(super) async fn send(context: &RequestContext<'_>) -> Result<SentAnswer, Err
     let message: Message = context.asked.parameters()?;
     let queue = context.queue(message.queue_url.as_deref()).await?;
     let record = queue.record();
-    let ready = prepare(&record, message, context.account())?;
+    let ready = prepare(context, &record, message)?;
     let (send, told) = ready.split();
     let sent = context.front.queues.send(&queue, vec![send]).await?;
     Ok(told(context, &record, &sent[0]))
@@ -86,23 +95,18 @@ pub(super) async fn send_batch(
 ) -> Result<BatchAnswer<SentAnswer>, ErrorRefusal> {
     let batch: Batch = context.asked.parameters()?;
     let queue = context.queue(batch.queue_url.as_deref()).await?;
-    let ids = batch.entries.iter().map(|entry| entry.id.as_deref().unwrap_or_default());
+    let entries: Vec<Message> = batch.entries.into_iter().map(|JsonObject(entry)| entry).collect();
+    let ids = entries.iter().map(|entry| entry.id.as_deref().unwrap_or_default());
     batches::check(ids, "SendMessageBatchRequestEntry")?;
     let record = queue.record();
+    check_whole(&record, &entries)?;
     let (mut ready, mut failed) = (Vec::new(), Vec::new());
-    for entry in batch.entries {
+    for entry in entries {
         let id = entry.id.clone().unwrap_or_default();
-        match prepare(&record, entry, context.account()) {
+        match prepare(context, &record, entry) {
             Ok(one) => ready.push(one),
             Err(refusal) => failed.push(FailedEntry::new(id, refusal)),
         }
-    }
-    let bytes: usize = ready.iter().map(|one| one.bytes).sum();
-    let most = *MESSAGE_BYTES.end() as usize;
-    if bytes > most {
-        let message =
-            format!("Batch requests cannot be longer than {most} bytes. You have sent {bytes} bytes.");
-        return Err(ErrorRefusal::new(Code::BatchRequestTooLong, message));
     }
     let ids: Vec<String> = ready.iter().map(|one| one.id.clone().unwrap_or_default()).collect();
     let (sends, told): (Vec<Send>, Vec<_>) = ready.into_iter().map(Ready::split).unzip();
@@ -130,7 +134,7 @@ pub(super) async fn send_batch(
 impl Ready {
     /// What is sent, and what tells of it afterwards.
     fn split(self) -> (Send, impl FnOnce(&RequestContext<'_>, &QueueRecord, &Sent) -> SentAnswer) {
-        let Self { send, bytes: _, id, body_md5, attributes_md5, system_attributes_md5 } = self;
+        let Self { send, id, body_md5, attributes_md5, system_attributes_md5 } = self;
         let told = move |context: &RequestContext<'_>, record: &QueueRecord, sent: &Sent| SentAnswer {
             id,
             md5_of_message_body: hex(&body_md5),
@@ -147,7 +151,40 @@ fn invalid(message: impl Into<String>) -> ErrorRefusal {
     ErrorRefusal::new(Code::InvalidParameterValue, message)
 }
 
-fn prepare(record: &QueueRecord, message: Message, sender: &str) -> Result<Ready, ErrorRefusal> {
+/// What a batch is refused for as a whole, although it is only some of its entries that are wrong.
+fn check_whole(record: &QueueRecord, entries: &[Message]) -> Result<(), ErrorRefusal> {
+    let bytes: usize = entries.iter().map(given_bytes).sum();
+    let most = *MESSAGE_BYTES.end() as usize;
+    if bytes > most {
+        let message =
+            format!("Batch requests cannot be longer than {most} bytes. You have sent {bytes} bytes.");
+        return Err(ErrorRefusal::new(Code::BatchRequestTooLong, message));
+    }
+    let Some(fifo) = record.settings.fifo else { return Ok(()) };
+    if entries.iter().any(|entry| entry.message_group_id.is_none()) {
+        return Err(invalid("The request must contain the parameter MessageGroupId."));
+    }
+    match fifo.by_content || entries.iter().all(|entry| entry.message_deduplication_id.is_some()) {
+        true => Ok(()),
+        false => Err(invalid(NO_DEDUPLICATION_ID)),
+    }
+}
+
+/// Bytes of a message as it was given, whatever else is wrong with it.
+fn given_bytes(message: &Message) -> usize {
+    let length = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+    let attributes = message.message_attributes.iter().flatten().map(|(name, JsonObject(given))| {
+        let binary = given.binary_value.as_deref().map_or(0, |text| text.trim_end_matches('=').len() * 3 / 4);
+        name.len() + length(&given.data_type) + length(&given.string_value) + binary
+    });
+    length(&message.message_body) + attributes.sum::<usize>()
+}
+
+fn prepare(
+    context: &RequestContext<'_>,
+    record: &QueueRecord,
+    message: Message,
+) -> Result<Ready, ErrorRefusal> {
     let settings = &record.settings;
     let body = message
         .message_body
@@ -156,6 +193,8 @@ fn prepare(record: &QueueRecord, message: Message, sender: &str) -> Result<Ready
     check_characters(&body)?;
     let attributes = attributes(message.message_attributes.unwrap_or_default())?;
     let (trace, system_attributes_md5) = trace_header(message.message_system_attributes.unwrap_or_default())?;
+    let header = context.trace.filter(|header| header.len() <= usize::from(u16::MAX)).unwrap_or_default();
+    let trace = if trace.is_empty() { header.to_owned() } else { trace };
     let bytes = body.len() + attributes.iter().map(attribute_bytes).sum::<usize>();
     if bytes > settings.message_bytes_max as usize {
         let most = settings.message_bytes_max;
@@ -189,10 +228,7 @@ fn prepare(record: &QueueRecord, message: Message, sender: &str) -> Result<Ready
         (Some(_), _) if group.is_none() => return Err(ErrorRefusal::missing("MessageGroupId")),
         (Some(fifo), None) if fifo.by_content => Some(hex(&Sha256::digest(&body))),
         (Some(_), None) => {
-            return Err(invalid(
-                "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided \
-                 explicitly",
-            ));
+            return Err(invalid(NO_DEDUPLICATION_ID));
         }
         (_, deduplication) => deduplication,
     };
@@ -200,14 +236,14 @@ fn prepare(record: &QueueRecord, message: Message, sender: &str) -> Result<Ready
     let content = MessageContent {
         body,
         body_md5,
-        sender: sender.to_owned(),
+        sender: context.account().to_owned(),
         group: group.clone().unwrap_or_default(),
         deduplication: deduplication.clone().unwrap_or_default(),
         trace,
         attributes,
     };
     let send = Send { content: content.encode(), delay, group, deduplication };
-    Ok(Ready { send, bytes, id: message.id, body_md5, attributes_md5, system_attributes_md5 })
+    Ok(Ready { send, id: message.id, body_md5, attributes_md5, system_attributes_md5 })
 }
 
 /// Whether a body has only characters that XML can have.
@@ -251,14 +287,14 @@ fn attribute_bytes((name, attribute): (&String, &Attribute)) -> usize {
     name.len() + attribute.data_type.len() + value
 }
 
-fn attributes(given: BTreeMap<String, AttributeIn>) -> Result<Attributes, ErrorRefusal> {
+fn attributes(given: AttributesIn) -> Result<Attributes, ErrorRefusal> {
     if given.len() > ATTRIBUTES_MAX {
         return Err(invalid(format!(
             "Number of message attributes [{}] exceeds the allowed maximum [{ATTRIBUTES_MAX}].",
             given.len()
         )));
     }
-    given.into_iter().map(|(name, value)| Ok((name.clone(), attribute(&name, value)?))).collect()
+    given.into_iter().map(|(name, JsonObject(value))| Ok((name.clone(), attribute(&name, value)?))).collect()
 }
 
 fn attribute(name: &str, given: AttributeIn) -> Result<Attribute, ErrorRefusal> {
@@ -300,7 +336,7 @@ fn attribute(name: &str, given: AttributeIn) -> Result<Attribute, ErrorRefusal> 
         _ => return Err(empty()),
     };
     match &value {
-        Value::Text(text) if kind == "Number" && text.parse::<f64>().is_err() => {
+        Value::Text(text) if kind == "Number" && !is_number(text) => {
             return Err(invalid(format!(
                 "Can't cast the value of message (user) attribute '{name}' to a number."
             )));
@@ -311,8 +347,28 @@ fn attribute(name: &str, given: AttributeIn) -> Result<Attribute, ErrorRefusal> 
     Ok(Attribute { data_type, value })
 }
 
+/// Whether that is a number that an attribute can have: decimal, with at most 38 digits that count, and 0 or from
+/// 10^-128 to 10^126.
+fn is_number(text: &str) -> bool {
+    let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
+    let Ok(exponent) = exponent.parse::<i32>() else { return false };
+    let mantissa = mantissa.strip_prefix(['+', '-']).unwrap_or(mantissa);
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let digits = [whole, fraction].concat();
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return false;
+    }
+    let from_first = digits.trim_start_matches('0');
+    let counting = from_first.trim_end_matches('0');
+    // The power of ten of the first digit that counts.
+    let power = from_first.len() as i64 - fraction.len() as i64 - 1 + i64::from(exponent);
+    counting.is_empty()
+        || counting.len() <= NUMBER_DIGITS_MAX
+            && (NUMBER_POWERS.contains(&power) || counting == "1" && power == *NUMBER_POWERS.end() + 1)
+}
+
 /// The one system attribute that can be sent, and the checksum of all of them.
-fn trace_header(given: BTreeMap<String, AttributeIn>) -> Result<(String, Option<[u8; 16]>), ErrorRefusal> {
+fn trace_header(given: AttributesIn) -> Result<(String, Option<[u8; 16]>), ErrorRefusal> {
     let attributes = attributes(given)?;
     let md5 = md5_of_attributes(attributes.iter());
     let mut trace = String::new();
@@ -328,4 +384,44 @@ fn trace_header(given: BTreeMap<String, AttributeIn>) -> Result<(String, Option<
         }
     }
     Ok((trace, md5))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_attributes_have_so_many_digits_and_are_neither_too_large_nor_too_small() {
+        let (long, longer) = ("1".repeat(NUMBER_DIGITS_MAX), "1".repeat(NUMBER_DIGITS_MAX + 1));
+        let good =
+            ["0", "-0.0", "1", "+1.50", ".5", "5.", "1e126", "-9.9e125", "1E-128", "0e999", "007", &long];
+        for number in good {
+            assert!(is_number(number), "{number}");
+        }
+        let bad = [
+            "",
+            "-",
+            ".",
+            "e1",
+            "1e",
+            "NaN",
+            "inf",
+            "1e127",
+            "1.1e126",
+            "1e999",
+            "9e-129",
+            "1e-400",
+            "1e99999999999",
+            "0x1",
+            " 1",
+            "1 ",
+            "1_0",
+            "--1",
+            &longer,
+        ];
+        for number in bad {
+            assert!(!is_number(number), "{number}");
+        }
+        assert!(is_number(&format!("{long}{}", "0".repeat(80))));
+    }
 }

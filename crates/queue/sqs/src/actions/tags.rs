@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use tailwater_queue::QueueRecord;
 
 use crate::attributes::{consistency, order_hint, set_by_tags};
-use crate::error::ErrorRefusal;
+use crate::error::{Code, ErrorRefusal};
 use crate::front::RequestContext;
 use crate::limits::{TAG_KEY_CHARS_MAX, TAG_VALUE_CHARS_MAX, TAGS_MAX};
 use crate::protocol::Nothing;
@@ -27,9 +27,10 @@ pub(super) struct TagsAnswer {
 }
 
 /// Whether a queue may have these tags.
-pub(super) fn check_tags(tags: &BTreeMap<String, String>) -> Result<(), ErrorRefusal> {
+pub(super) fn check_tags(queue: &str, tags: &BTreeMap<String, String>) -> Result<(), ErrorRefusal> {
     if tags.len() > TAGS_MAX {
-        return Err(ErrorRefusal::value(tags.len(), "Tags", "A queue can have 50 tags."));
+        let message = format!("Too many tags added for queue {queue}.");
+        return Err(ErrorRefusal::new(Code::InvalidParameterValue, message));
     }
     for (key, value) in tags {
         if key.is_empty() || key.chars().count() > TAG_KEY_CHARS_MAX {
@@ -46,10 +47,11 @@ pub(super) fn check_tags(tags: &BTreeMap<String, String>) -> Result<(), ErrorRef
 pub(super) async fn tag(context: &RequestContext<'_>) -> Result<Nothing, ErrorRefusal> {
     let parameters: Parameters = context.asked.parameters()?;
     let queue = context.queue(parameters.queue_url.as_deref()).await?;
-    let tags = parameters.tags.ok_or_else(|| ErrorRefusal::missing("Tags"))?;
+    let tags =
+        parameters.tags.filter(|tags| !tags.is_empty()).ok_or_else(|| ErrorRefusal::missing("Tags"))?;
     let set = move |record: &mut QueueRecord| {
         record.tags.extend(tags.clone());
-        check_tags(&record.tags)?;
+        check_tags(&record.name, &record.tags)?;
         set_by_tags(&mut record.settings, &record.tags);
         Ok(())
     };
@@ -60,7 +62,10 @@ pub(super) async fn tag(context: &RequestContext<'_>) -> Result<Nothing, ErrorRe
 pub(super) async fn untag(context: &RequestContext<'_>) -> Result<Nothing, ErrorRefusal> {
     let parameters: Parameters = context.asked.parameters()?;
     let queue = context.queue(parameters.queue_url.as_deref()).await?;
-    let keys = parameters.tag_keys.ok_or_else(|| ErrorRefusal::missing("TagKeys"))?;
+    let keys = parameters.tag_keys.filter(|keys| !keys.is_empty()).ok_or_else(|| {
+        let message = "Tag keys must be between 1 and 128 characters in length.";
+        ErrorRefusal::new(Code::InvalidParameterValue, message)
+    })?;
     let remove = move |record: &mut QueueRecord| {
         record.tags.retain(|key, _| !keys.contains(key));
         set_by_tags(&mut record.settings, &record.tags);

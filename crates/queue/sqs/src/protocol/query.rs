@@ -41,6 +41,25 @@ fn repeated(name: &str) -> Option<Repeated> {
     })
 }
 
+/// Whether that is a list's, or a map's, name in the JSON form. Python's clients send an empty one as that, without a
+/// value.
+fn is_plural(name: &str) -> bool {
+    matches!(
+        name,
+        "AttributeNames"
+            | "MessageAttributeNames"
+            | "MessageSystemAttributeNames"
+            | "TagKeys"
+            | "AWSAccountIds"
+            | "Actions"
+            | "Entries"
+            | "Attributes"
+            | "MessageAttributes"
+            | "MessageSystemAttributes"
+            | "Tags"
+    )
+}
+
 fn is_number(name: &str) -> bool {
     matches!(
         name,
@@ -121,6 +140,7 @@ impl Node<'_> {
         let mut object = Map::new();
         for (name, node) in &self.children {
             match repeated(name) {
+                _ if node.is_empty() && (is_plural(name) || repeated(name).is_some()) => {}
                 Some(Repeated::List(plural)) => {
                     let items: Result<Vec<Value>, ErrorRefusal> =
                         node.items().iter().map(|item| item.any()).collect();
@@ -147,6 +167,11 @@ impl Node<'_> {
             }
         }
         Ok(object.into())
+    }
+
+    /// Whether there is a name, and nothing else.
+    fn is_empty(&self) -> bool {
+        self.value == Some("") && self.children.is_empty()
     }
 
     fn any(&self) -> Result<Value, ErrorRefusal> {
@@ -199,6 +224,14 @@ mod tests {
                 "TagKeys": ["one"],
                 "Tags": {"k": ""},
             })
+        );
+    }
+
+    #[test]
+    fn lists_and_maps_without_a_value_are_empty() {
+        assert_eq!(
+            tree("AttributeNames=&AttributeName=&Tags=&Entries=&Attribute=&QueueName="),
+            json!({"QueueName": ""})
         );
     }
 

@@ -9,6 +9,10 @@ pub const FULL: &str = "http://h/000000000000/full";
 /// The action that is refused.
 pub const NO_TASK: &str = "CancelMessageMoveTask";
 
+/// What that is asked: `{"taskId":99,"sourceArn":"arn:aws:sqs:us-east-1:000000000000:full"}`.
+const HANDLE: &str =
+    "eyJ0YXNrSWQiOjk5LCJzb3VyY2VBcm4iOiJhcm46YXdzOnNxczp1cy1lYXN0LTE6MDAwMDAwMDAwMDAwOmZ1bGwifQ==";
+
 /// An access key and its secret.
 pub const KEY: (&str, &str) = ("AKIDEXAMPLE", "secret");
 
@@ -155,7 +159,7 @@ pub fn samples(done: impl Fn(&str, Value) -> Value) -> Vec<Sample> {
             "MaxNumberOfMessagesPerSecond": 5}),
         ),
         // There is none of that number: the one request that is not done.
-        (NO_TASK, json!({"TaskHandle": "eyJ0YXNrSWQiOjk5fQ=="})),
+        (NO_TASK, json!({"TaskHandle": HANDLE})),
         (
             "ReceiveMessage",
             json!({"QueueUrl": FULL, "MaxNumberOfMessages": 2, "VisibilityTimeout": 0, "AttributeNames": ["All"],

@@ -1,0 +1,369 @@
+//! The documented errors of attributes, tags, permissions, dead-letter queues and move tasks: codes, statuses, texts.
+
+use serde_json::{Value, json};
+use tailwater_sqs::SqsConfig;
+
+use super::Api;
+
+const ARN: &str = "arn:aws:sqs:us-east-1:000000000000:";
+
+/// An action, what it is asked, the code that refuses it, and the text.
+type Refused = (&'static str, Value, &'static str, String);
+
+impl Api {
+    async fn with_queues(names: &[&str]) -> Self {
+        let api = Self::open(SqsConfig::default());
+        for name in names {
+            let fifo = if name.ends_with(".fifo") { json!({"FifoQueue": "true"}) } else { json!({}) };
+            api.done("CreateQueue", json!({"QueueName": name, "Attributes": fifo})).await;
+        }
+        api
+    }
+
+    async fn refuses(&self, cases: Vec<Refused>) {
+        for (action, asked, code, text) in cases {
+            let (status, error, body) = self.json(action, asked.clone()).await;
+            let told: Value = serde_json::from_str(&body).expect("JSON");
+            assert_eq!((status, error), (400, format!("{code};Sender")), "{action} {asked}: {body}");
+            assert_eq!(told["message"], text, "{action} {asked}");
+        }
+    }
+}
+
+fn set(queue: &str, name: &str, value: &str) -> Value {
+    json!({"QueueUrl": format!("/000000000000/{queue}"), "Attributes": {name: value}})
+}
+
+/// Something asked of the queue `q`.
+fn of_q(more: Value) -> Value {
+    let mut asked = json!({"QueueUrl": "/000000000000/q"});
+    asked.as_object_mut().expect("a map").extend(more.as_object().expect("a map").clone());
+    asked
+}
+
+#[tokio::test]
+async fn attributes_that_are_none_or_have_no_such_value_are_refused() {
+    let api = Api::with_queues(&["q", "q.fifo"]).await;
+    let mut cases = vec![
+        (
+            "SetQueueAttributes",
+            set("q", "Nothing", "1"),
+            "InvalidAttributeName",
+            "Unknown Attribute Nothing.".into(),
+        ),
+        (
+            "SetQueueAttributes",
+            set("q", "FifoQueue", "true"),
+            "InvalidAttributeName",
+            "Unknown Attribute FifoQueue.".into(),
+        ),
+        (
+            "SetQueueAttributes",
+            set("q.fifo", "FifoQueue", "false"),
+            "InvalidAttributeValue",
+            "Invalid value for the parameter FifoQueue. Reason: Modifying queue type is not supported."
+                .into(),
+        ),
+        (
+            "GetQueueAttributes",
+            of_q(json!({"AttributeNames": ["Nothing"]})),
+            "InvalidAttributeName",
+            "Unknown Attribute Nothing.".into(),
+        ),
+        (
+            "CreateQueue",
+            json!({"QueueName": "q", "Attributes": {"DelaySeconds": "7"}}),
+            "QueueAlreadyExists",
+            "A queue already exists with the same name and a different value for attribute DelaySeconds"
+                .into(),
+        ),
+        (
+            "SetQueueAttributes",
+            set("none", "DelaySeconds", "1"),
+            "AWS.SimpleQueueService.NonExistentQueue",
+            "The specified queue does not exist.".into(),
+        ),
+    ];
+    for (name, values) in [
+        ("DelaySeconds", ["-1", "901", "x"]),
+        ("MaximumMessageSize", ["1023", "1048577", ""]),
+        ("MessageRetentionPeriod", ["59", "1209601", "1.5"]),
+        ("ReceiveMessageWaitTimeSeconds", ["-1", "21", "x"]),
+        ("VisibilityTimeout", ["-1", "43201", "x"]),
+        ("KmsDataKeyReusePeriodSeconds", ["59", "86401", "x"]),
+        ("SqsManagedSseEnabled", ["yes", "1", ""]),
+        ("Policy", ["{", "[]", "7"]),
+        ("RedriveAllowPolicy", ["{", "{}", "{\"redrivePermission\":\"byQueue\"}"]),
+    ] {
+        for value in values {
+            let text = format!("Invalid value for the parameter {name}.");
+            cases.push(("SetQueueAttributes", set("q", name, value), "InvalidAttributeValue", text));
+        }
+    }
+    api.refuses(cases).await;
+}
+
+#[tokio::test]
+async fn a_queue_is_encrypted_in_one_way() {
+    let api = Api::with_queues(&["q"]).await;
+    let told = async |name: &str| {
+        let told = api.done("GetQueueAttributes", of_q(json!({"AttributeNames": [name]}))).await;
+        told["Attributes"][name].clone()
+    };
+    api.done("SetQueueAttributes", set("q", "SqsManagedSseEnabled", "true")).await;
+    api.done("SetQueueAttributes", set("q", "KmsMasterKeyId", "key")).await;
+    assert_eq!(
+        (told("KmsMasterKeyId").await, told("SqsManagedSseEnabled").await),
+        (json!("key"), json!("false"))
+    );
+    let text = "You can use one type of server-side encryption (SSE) at one time. You can either enable KMS SSE or SQS SSE.";
+    let both = set("q", "SqsManagedSseEnabled", "true");
+    api.refuses(vec![("SetQueueAttributes", both, "InvalidAttributeName", text.into())]).await;
+}
+
+#[tokio::test]
+async fn tags_have_a_number_and_lengths() {
+    let api = Api::with_queues(&["q"]).await;
+    let many: serde_json::Map<String, Value> = (0..51).map(|tag| (tag.to_string(), json!("x"))).collect();
+    let text = |text: &str| text.to_owned();
+    api.refuses(vec![
+        (
+            "TagQueue",
+            of_q(json!({})),
+            "MissingParameter",
+            text("The request must contain the parameter Tags."),
+        ),
+        (
+            "TagQueue",
+            of_q(json!({"Tags": {}})),
+            "MissingParameter",
+            text("The request must contain the parameter Tags."),
+        ),
+        (
+            "TagQueue",
+            of_q(json!({"Tags": many})),
+            "InvalidParameterValue",
+            text("Too many tags added for queue q."),
+        ),
+        (
+            "CreateQueue",
+            json!({"QueueName": "new", "tags": many}),
+            "InvalidParameterValue",
+            text("Too many tags added for queue new."),
+        ),
+        (
+            "UntagQueue",
+            of_q(json!({"TagKeys": []})),
+            "InvalidParameterValue",
+            text("Tag keys must be between 1 and 128 characters in length."),
+        ),
+        (
+            "TagQueue",
+            of_q(json!({"Tags": {"": "x"}})),
+            "InvalidParameterValue",
+            text("Value  for parameter TagKey is invalid. Reason: Must be 1 to 128 in length."),
+        ),
+        (
+            "ListQueueTags",
+            json!({"QueueUrl": "/000000000000/none"}),
+            "AWS.SimpleQueueService.NonExistentQueue",
+            text("The specified queue does not exist."),
+        ),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn permissions_are_told_as_a_policy_and_refused_as_amazon_does() {
+    let api = Api::with_queues(&["q"]).await;
+    let permission = |label: &str, accounts: &[&str], actions: &[&str]| {
+        of_q(json!({"Label": label, "AWSAccountIds": accounts, "Actions": actions}))
+    };
+    let label = |reason: &str| format!("Value one for parameter Label is invalid. Reason: {reason}");
+    let (account, eight) = ("111111111111", ["SendMessage"; 8]);
+    api.refuses(vec![(
+        "RemovePermission",
+        of_q(json!({"Label": "one"})),
+        "InvalidParameterValue",
+        label("can't find label."),
+    )])
+    .await;
+    api.done("AddPermission", permission("two", &[account], &["ReceiveMessage"])).await;
+    let told = api.done("GetQueueAttributes", of_q(json!({"AttributeNames": ["Policy"]}))).await;
+    let policy: Value =
+        serde_json::from_str(told["Attributes"]["Policy"].as_str().expect("text")).expect("JSON");
+    assert_eq!(policy["Version"], "2008-10-17");
+    assert_eq!(policy["Statement"][0]["Principal"]["AWS"], "arn:aws:iam::111111111111:root");
+    assert_eq!(policy["Statement"][0]["Action"], "SQS:ReceiveMessage");
+    api.done("AddPermission", permission("one", &[account, "222222222222"], &["SendMessage", "PurgeQueue"]))
+        .await;
+    let value = |value: &str, parameter: &str, reason: &str| {
+        format!("Value {value} for parameter {parameter} is invalid. Reason: {reason}")
+    };
+    let owner = "Only the queue owner is allowed to invoke this action.";
+    api.refuses(vec![
+        (
+            "AddPermission",
+            permission("one", &[account], &["*"]),
+            "InvalidParameterValue",
+            label("Already exists."),
+        ),
+        (
+            "AddPermission",
+            permission("three", &[], &["*"]),
+            "InvalidParameterValue",
+            value("[]", "PrincipalId", "Unable to verify."),
+        ),
+        (
+            "AddPermission",
+            permission("three", &["12"], &["*"]),
+            "InvalidParameterValue",
+            value("[12]", "PrincipalId", "Unable to verify."),
+        ),
+        (
+            "AddPermission",
+            permission("three", &[account], &[]),
+            "MissingParameter",
+            "The request must contain the parameter Actions.".into(),
+        ),
+        (
+            "AddPermission",
+            permission("three", &[account], &eight),
+            "OverLimit",
+            "8 Actions were found, maximum allowed is 7.".into(),
+        ),
+        (
+            "AddPermission",
+            permission("three", &[account], &["CreateQueue"]),
+            "InvalidParameterValue",
+            value("SQS:CreateQueue", "ActionName", owner),
+        ),
+        (
+            "RemovePermission",
+            of_q(json!({"Label": "three"})),
+            "InvalidParameterValue",
+            value("three", "Label", "can't find label on existing policy."),
+        ),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn a_redrive_policy_says_what_is_wrong_with_it() {
+    let api = Api::with_queues(&["q", "dead", "q.fifo", "closed"]).await;
+    api.done(
+        "SetQueueAttributes",
+        set("closed", "RedriveAllowPolicy", "{\"redrivePermission\":\"denyAll\"}"),
+    )
+    .await;
+    let policy = |target: &str, most: Value| {
+        json!({"deadLetterTargetArn": target, "maxReceiveCount": most}).to_string()
+    };
+    let of = |name: &str| format!("{ARN}{name}");
+    let count = |most: &str| {
+        format!("Invalid value for maxReceiveCount: {most}, valid values are from 1 to 1000 both inclusive.")
+    };
+    let missing = |name: &str| format!("Redrive policy does not contain mandatory attribute: {name}.");
+    let cases = [
+        ("{".to_owned(), "Redrive policy is not a valid JSON map.".to_owned()),
+        (json!({"maxReceiveCount": 1}).to_string(), missing("deadLetterTargetArn")),
+        (json!({"deadLetterTargetArn": of("dead")}).to_string(), missing("maxReceiveCount")),
+        (policy("dummy", json!(42)), "Invalid value for deadLetterTargetArn.".to_owned()),
+        (policy(&of("dead"), json!(0)), count("0")),
+        (policy(&of("dead"), json!("1001")), count("1001")),
+        (policy(&of("dead"), json!(-36)), count("-36")),
+        (policy(&of("none"), json!(1)), "Dead letter target does not exist.".to_owned()),
+        (
+            policy(&of("q.fifo"), json!(1)),
+            "Dead-letter queue must be same type of queue as the source.".to_owned(),
+        ),
+        (
+            policy(&of("closed"), json!(1)),
+            "Queue q does not have permission to use closed as its dead letter queue.".to_owned(),
+        ),
+    ];
+    let cases = cases.map(|(policy, reason)| {
+        let text = format!("Value {policy} for parameter RedrivePolicy is invalid. Reason: {reason}");
+        ("SetQueueAttributes", set("q", "RedrivePolicy", &policy), "InvalidParameterValue", text)
+    });
+    api.refuses(cases.into()).await;
+}
+
+#[tokio::test]
+async fn move_tasks_are_refused_as_amazon_does() {
+    let api = Api::with_queues(&["q", "dead", "q.fifo"]).await;
+    let policy = json!({"deadLetterTargetArn": format!("{ARN}dead"), "maxReceiveCount": 1}).to_string();
+    api.done("SetQueueAttributes", set("q", "RedrivePolicy", &policy)).await;
+    let of = |name: &str| json!({"SourceArn": format!("{ARN}{name}")});
+    let gone = |parameter: &str| {
+        format!("The resource that you specified for the {parameter} parameter doesn't exist.")
+    };
+    let handle = |task: u64, name: &str| {
+        use base64::Engine;
+        let fields = json!({"taskId": task, "sourceArn": format!("{ARN}{name}")}).to_string();
+        json!({"TaskHandle": base64::engine::general_purpose::STANDARD.encode(fields)})
+    };
+    let to =
+        |name: &str| json!({"SourceArn": format!("{ARN}dead"), "DestinationArn": format!("{ARN}{name}")});
+    let rate = json!({"SourceArn": format!("{ARN}dead"), "MaxNumberOfMessagesPerSecond": 501});
+    let (bad, none) = ("InvalidParameterValue", "ResourceNotFoundException");
+    api.refuses(vec![
+        (
+            "StartMessageMoveTask",
+            of("q"),
+            bad,
+            "Source queue must be configured as a Dead Letter Queue.".into(),
+        ),
+        ("StartMessageMoveTask", of("none"), none, gone("SourceArn")),
+        ("StartMessageMoveTask", to("none"), none, gone("DestinationArn")),
+        (
+            "StartMessageMoveTask",
+            rate,
+            bad,
+            "Value 501 for parameter MaxNumberOfMessagesPerSecond is invalid. Reason: Must be from 1 to 500."
+                .into(),
+        ),
+        ("ListMessageMoveTasks", of("none"), none, gone("SourceArn")),
+        (
+            "CancelMessageMoveTask",
+            json!({"TaskHandle": "x"}),
+            bad,
+            "Value for parameter TaskHandle is invalid.".into(),
+        ),
+        ("CancelMessageMoveTask", handle(1, "none"), none, gone("SourceArn")),
+        ("CancelMessageMoveTask", handle(1, "dead"), none, "Task does not exist.".into()),
+    ])
+    .await;
+    let (status, _, body) = api.query("/", &format!("Action=StartMessageMoveTask&SourceArn={ARN}none")).await;
+    assert!(status == 404 && body.contains("<Code>ResourceNotFoundException</Code>"), "{status} {body}");
+}
+
+#[tokio::test]
+async fn one_task_of_a_queue_runs_at_a_time_and_a_failed_one_has_amazon_s_reason() {
+    let api = Api::with_queues(&["q", "dead", "other"]).await;
+    let policy = json!({"deadLetterTargetArn": format!("{ARN}dead"), "maxReceiveCount": 1}).to_string();
+    api.done("SetQueueAttributes", set("q", "RedrivePolicy", &policy)).await;
+    for _ in 0..30 {
+        api.done("SendMessage", json!({"QueueUrl": "/000000000000/dead", "MessageBody": "m"})).await;
+    }
+    let start = json!({"SourceArn": format!("{ARN}dead"), "DestinationArn": format!("{ARN}other"),
+        "MaxNumberOfMessagesPerSecond": 1});
+    let started = api.done("StartMessageMoveTask", start.clone()).await;
+    let text = "There is already a task running. Only one active task is allowed for a source queue arn at a given time.";
+    api.refuses(vec![("StartMessageMoveTask", start, "InvalidParameterValue", text.into())]).await;
+    api.done("CancelMessageMoveTask", json!({"TaskHandle": started["TaskHandle"]})).await;
+    // Nobody sent these to the dead-letter queue: where they came from is not known.
+    let source = json!({"SourceArn": format!("{ARN}dead")});
+    api.done("StartMessageMoveTask", source.clone()).await;
+    let last = loop {
+        let listed = api.done("ListMessageMoveTasks", source.clone()).await;
+        if listed["Results"][0]["Status"] != "RUNNING" {
+            break listed["Results"][0].clone();
+        }
+        tokio::task::yield_now().await;
+    };
+    assert_eq!(
+        (&last["Status"], &last["FailureReason"]),
+        (&json!("FAILED"), &json!("CouldNotDetermineMessageSource"))
+    );
+}
