@@ -28,3 +28,13 @@ pub const ABSENT_EACH: usize = 16;
 /// Publishers that one stream remembers, but for those that wait for answers; beyond it the one that was idle longest
 /// is forgotten.
 pub const PUBLISHERS_MAX: usize = 65_536;
+
+const _: () = {
+    assert!(REGION_BYTES_MAX < STREAM_BYTES_MAX, "a stream's name has its region's in it");
+    assert!(
+        STREAM_BYTES_MAX + KEY_BYTES_MAX + 2 * HEADERS_MAX * HEADER_BYTES_MAX + PAYLOAD_BYTES_MAX
+            < BATCH_BYTES_MAX,
+        "any event fits a batch"
+    );
+    assert!(ABSENT_EACH <= ABSENT_MAX, "who names a few has room");
+};

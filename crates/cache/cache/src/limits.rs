@@ -106,3 +106,17 @@ const _: () = assert!(MUTATE_BYTES_MAX + ENTRY_BYTES_MAX + 64 <= tailwater_rma::
 const _: () = assert!(LOOKUP_BYTES_MAX + 8 * LOOKUP_KEYS_MAX + 64 <= tailwater_rma::CALL_BYTES_MAX);
 const _: () = assert!(LOOKUP_BYTES_MAX >= ENTRY_BYTES_MAX);
 const _: () = assert!(ENTRY_BYTES_MAX <= 2 * tailwater_rma::READ_BYTES_MAX as usize);
+
+const _: () = {
+    assert!(
+        BLOCKS_MIN <= BLOCKS_MAX && BLOCKS_MAX * BLOCK_BYTES < u64::MAX / 2,
+        "any number of blocks is a region"
+    );
+    assert!(VALUE_BYTES_MAX <= tailwater_rma::READ_BYTES_MAX as usize, "two READs get any entry");
+    assert!(APPLY_ENTRIES_MAX <= MUTATE_ENTRIES_MAX, "a step is part of a call");
+    assert!(SHORT_CALL_BYTES_MAX < MUTATE_BYTES_MAX, "a short call is shorter than the longest");
+    assert!(KEYS_PER_LOOKUP_MAX <= LOOKUP_KEYS_MAX, "what a client asks at once is answered");
+    assert!(SCAR_OPS_MAX <= tailwater_rma::limits::BATCH_OPS_MAX, "SCARs go out in one batch");
+    assert!(DATA_BYTES_PER_READ <= tailwater_rma::READ_BYTES_MAX as usize, "a READ of data is a READ");
+    assert!(BUFFER_KEPT_BYTES_MAX >= DATA_BYTES_PER_READ, "a usual buffer is kept");
+};

@@ -77,3 +77,12 @@ const _: () = assert!(FILES_MIN > SPARES_FOR_FAILURE + 1);
 const _: () = assert!(SPARES_TARGET > SPARES_FOR_FAILURE && SPARES_TARGET <= SPARES_KEPT_MAX);
 const _: () = assert!(FILE_BYTES_MIN.is_multiple_of(PAGE_BYTES) && FILE_BYTES_MIN > HEADER_BYTES);
 const _: () = assert!(FRAME_BYTES.is_multiple_of(8));
+
+const _: () = {
+    assert!(UNSYNCED_BYTES_MAX >= RECORD_BYTES_MAX as u64, "one record is written before it is synced");
+    assert!(BEGIN_SYNC_BYTES <= UNSYNCED_BYTES_MAX, "the disk begins before the sync has to");
+    assert!(RECORD_BYTES_MAX + FRAME_BYTES < u32::MAX as usize, "a frame's length is 32 bits wide");
+    assert!(ZERO_SLICE_BYTES.is_multiple_of(PAGE_BYTES), "whole pages are zeroed");
+    assert!(RETRY_MIN.as_nanos() <= RETRY_MAX.as_nanos(), "a pause grows");
+    assert!(SPARES_KEPT_MAX as usize <= DEAD_MAX, "what is asked back can be kept");
+};

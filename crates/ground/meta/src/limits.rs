@@ -43,3 +43,13 @@ pub const SNAPSHOT_WRITE_BYTES: usize = 1 << 20;
 
 const _: () = assert!(COMMIT_BYTES_MAX > VALUE_BYTES_MAX + KEY_BYTES_MAX);
 const _: () = assert!(WATCH_BYTES_MAX > COMMIT_BYTES_MAX);
+
+const _: () = {
+    assert!(OPS_MAX * 64 < COMMIT_BYTES_MAX, "as many operations as are allowed fit, if they are small");
+    assert!(
+        COMMIT_BYTES_MAX < tailwater_journal::limits::RECORD_BYTES_MAX / 2,
+        "a commit is one record of the journal"
+    );
+    assert!(LEASE_TTL_MIN.as_nanos() < LEASE_TTL_MAX.as_nanos(), "there are leases");
+    assert!(SNAPSHOT_WRITE_BYTES >= VALUE_BYTES_MAX, "any value is written at once");
+};

@@ -77,3 +77,12 @@ const _: () = {
     assert!(LOOK_AGAIN.as_millis() <= LOOK_AGAIN_IDLE.as_millis());
     assert!(WATCH_PERIOD.as_secs() <= WATCH_DEADLINE_MAX.as_secs(), "a server parks it for that long");
 };
+
+const _: () = {
+    assert!(OUTPUT_BYTES_KEPT <= OUTPUT_BYTES_HARD_MAX, "what is kept is within the bound");
+    assert!(
+        FRAME_BODY_MAX < OUTGOING_BYTES_MAX && FRAME_BODY_MAX < OUTPUT_BYTES_HARD_MAX,
+        "any frame can be sent"
+    );
+    assert!(FRAME_BODY_MAX < u32::MAX as usize, "a frame's length is 32 bits wide");
+};

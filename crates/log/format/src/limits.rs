@@ -43,3 +43,13 @@ const _: () = assert!(CHUNK_BYTES_MIN <= CHUNK_BYTES_DEFAULT && CHUNK_BYTES_DEFA
 const _: () = assert!(ENTRY_BODY_BYTES_MAX < u32::MAX as usize / 2, "an entry's length is 32 bits wide");
 const _: () = assert!(BATCH_BYTES_MAX <= ENTRY_BODY_BYTES_MAX, "any batch fits an entry");
 const _: () = assert!(BATCH_BYTES_MAX <= RECORDS_DECOMPRESSED_BYTES_MAX, "any batch can be iterated");
+
+const _: () = {
+    assert!(
+        CHUNK_BYTES_MIN.is_power_of_two() && CHUNK_BYTES_MAX.is_power_of_two(),
+        "so are all sizes of chunks"
+    );
+    assert!(ENTRY_BODY_BYTES_MAX <= RECORDS_DECOMPRESSED_BYTES_MAX, "what is not compressed can be read");
+    assert!(CALL_INFO_BYTES_MAX < CALL_BYTES_MAX, "a CALL has more than its description");
+    assert!(SHARDS_PER_CALL_MAX >= SHARDS_PER_PAGE as usize, "a page of shards is asked for at once");
+};

@@ -93,3 +93,37 @@ pub const COMMIT_RETRY: Duration = Duration::from_millis(100);
 /// How long it waits after a commit that metadata can't take: what there is to commit has to change first, as it does
 /// when producers are forgotten, which is looked at once a minute.
 pub const COMMIT_REFUSED_PAUSE: Duration = Duration::from_secs(60);
+
+const _: () = {
+    assert!(SHARDS_MAX as u64 <= SHARDS_TOTAL_MAX, "the largest stream can be made");
+    assert!(APPEND_BYTES_MAX <= tailwater_format::limits::ENTRY_BODY_BYTES_MAX, "an entry holds any append");
+    assert!(APPEND_BYTES_MAX <= tailwater_format::limits::BATCH_BYTES_MAX, "a CALL has any append");
+    assert!(
+        APPEND_BYTES_MAX + (1 << 10) <= tailwater_journal::limits::RECORD_BYTES_MAX,
+        "a record of the journal holds any entry"
+    );
+    assert!(
+        APPEND_BYTES_MAX as u64 + APPEND_OVERHEAD_BYTES <= IN_FLIGHT_BYTES_DEFAULT,
+        "any append can be in flight"
+    );
+    assert!(OWNER_ROUND_REQUESTS <= OWNER_QUEUE_REQUESTS, "a round takes what is queued");
+    assert!(
+        COMMIT_OPS_MAX / 2 + COMMIT_OPS_MAX / 4 + 3 <= COMMIT_OPS_MAX,
+        "a change of a shard is one commit"
+    );
+    assert!(COMMIT_OPS_MAX <= tailwater_meta::limits::OPS_MAX, "metadata takes a commit");
+    assert!(
+        PRODUCER_BYTES + PRODUCER_BATCHES * PRODUCER_BATCH_BYTES < PRODUCERS_BYTES_MAX / 2,
+        "a snapshot holds many producers"
+    );
+    assert!(BUSY_RETRY.as_nanos() < STALL_MAX.as_nanos(), "an entry is offered again before it is given up");
+    assert!(
+        COMMIT_RETRY.as_nanos() < COMMIT_REFUSED_PAUSE.as_nanos(),
+        "what may help is tried sooner than what does not"
+    );
+    assert!(
+        READ_BYTES_MAX >= tailwater_tail::limits::DURABLE_READ_BYTES_MAX,
+        "readers are given what they ask for"
+    );
+    assert!(SINGLE_MAX <= CATCHING_UP_MAX, "single reads are fewer");
+};

@@ -78,16 +78,39 @@ pub struct StoreConfig {
     pub index_step: u32,
 }
 
+impl StoreConfig {
+    const DEFAULT: Self = Self {
+        pending_bytes_max: 512 << 20,
+        fill_bytes: 256 << 10,
+        sync_bytes: 64 << 20,
+        journal_bytes: 128 << 20,
+        sync_age: Duration::from_secs(5),
+        tick: Duration::from_millis(500),
+        index_step: 64 << 10,
+    };
+}
+
 impl Default for StoreConfig {
     fn default() -> Self {
-        Self {
-            pending_bytes_max: 512 << 20,
-            fill_bytes: 256 << 10,
-            sync_bytes: 64 << 20,
-            journal_bytes: 128 << 20,
-            sync_age: Duration::from_secs(5),
-            tick: Duration::from_millis(500),
-            index_step: 64 << 10,
-        }
+        Self::DEFAULT
     }
 }
+
+const _: () = {
+    assert!(WRITE_BYTES_MAX as u64 >= BEGIN_SYNC_BYTES, "a large write begins its way to the disk");
+    assert!(DISK_READ_BYTES <= READ_BYTES_MAX, "a read is some of the disk's");
+    assert!(READ_QUEUE >= READER_TASKS, "every reader has a queue");
+    assert!(SYNC_TASKS <= FILL_BATCH, "a batch keeps all of them busy");
+    assert!(RETRY_MIN.as_nanos() <= RETRY_MAX.as_nanos(), "a pause grows");
+    assert!(SIDECAR_BYTES_MAX < CHECKPOINT_BYTES_MAX, "one segment is less than all");
+};
+
+const _: () = {
+    let config = StoreConfig::DEFAULT;
+    let entry_max = tailwater_format::ENTRY_BYTES_MAX as u64 + PIECE_OVERHEAD;
+    assert!(config.fill_bytes <= config.sync_bytes, "files are written before they are synced");
+    assert!(config.sync_bytes + entry_max < config.pending_bytes_max, "and synced before memory is full");
+    assert!(config.sync_bytes <= config.journal_bytes, "and before the journal has much that is not needed");
+    assert!(config.index_step as usize <= READ_BYTES_MAX, "from one point to the next is one read");
+    assert!(config.tick.as_nanos() < config.sync_age.as_nanos(), "an age is looked at in time");
+};

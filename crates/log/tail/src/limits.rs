@@ -168,3 +168,26 @@ pub const ASKS_MAX: usize = 16;
 
 const _: () = assert!(SILENT_AFTER.as_nanos() > WATCH_DEADLINE.as_nanos());
 const _: () = assert!(SHADOW_BYTES_MAX <= SHADOW_BYTES_TOTAL_MAX);
+
+const _: () = {
+    assert!(
+        WINDOW_BYTES_MIN <= CATCH_UP_WINDOW_BYTES && CATCH_UP_WINDOW_BYTES <= WINDOW_BYTES,
+        "in this order"
+    );
+    assert!(WINDOW_BYTES <= WINDOW_BYTES_MAX, "the default can be configured");
+    assert!(
+        FETCH_BYTES_MAX <= WINDOW_BYTES as u64 && FETCH_BYTES_MAX <= ROUND_BYTES_MAX,
+        "any fetch has room"
+    );
+    assert!(CATCH_UP_STEP_BYTES <= FETCH_BYTES_MAX && WHOLE_BYTES_MIN <= FETCH_BYTES_MAX, "parts of a fetch");
+    assert!(CATCH_UP_BYTES_PER_S <= READ_BYTES_PER_S, "the tail goes first");
+    assert!(FETCH_CHUNKS_MAX <= tailwater_cache::limits::KEYS_PER_LOOKUP_MAX as u64, "a fetch is one lookup");
+    assert!(SHADOW_ROUND_BYTES_MAX <= SHADOW_BYTES_MAX, "a round is part of what waits");
+    assert!(SHADOW_ROUND_PARTS_MAX as u64 <= SHADOW_WRITES_PER_S, "a round is less than a second's writes");
+    assert!(PAGE_REFRESH.as_nanos() <= CHUNK_REFRESH.as_nanos(), "lengths are never older than bytes");
+    assert!(RETRY_DELAY.as_nanos() < PAGE_REFRESH.as_nanos(), "a page is tried again before it expires");
+    assert!(PUBLISH_DELAY.as_nanos() < DELAY_MAX.as_nanos(), "what is published is seen in time");
+    assert!(INTERVAL_MIN.as_nanos() <= INTERVAL_MAX.as_nanos(), "there are intervals");
+    assert!(SEGMENTS_KEPT_MAX >= tailwater_format::limits::SEGMENTS_PER_REPLY_MAX, "a reply is kept");
+    assert!(CATCH_UP_READS_MAX <= TAIL_READS_MAX, "the tail has as many turns");
+};

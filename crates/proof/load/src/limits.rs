@@ -32,3 +32,11 @@ pub const TEXT_BYTES_MAX: usize = 32 << 20;
 
 /// Gaps in one consumer's sequence that are remembered in order to tell late records from repeated ones.
 pub const GAPS_MAX: usize = 1_024;
+
+const _: () = {
+    assert!(
+        KEPT_UP_WITHIN.as_nanos() < FINISH_DEADLINE.as_nanos(),
+        "who does not keep up is told from who does not end"
+    );
+    assert!(LINE_BYTES_MAX < TEXT_BYTES_MAX, "an answer has lines");
+};

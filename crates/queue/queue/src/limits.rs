@@ -216,3 +216,21 @@ pub const GROUPS_READ: usize = 32;
 /// The shared store: how long which group a deduplication id belongs to is kept, in milliseconds. It belongs to that
 /// group for a quarter of it, and a little longer; then it can belong to another one.
 pub const CLAIM_MS: u64 = 4 * DEDUPLICATION_MS;
+
+const _: () = {
+    assert!(OWNER_ROUND_REQUESTS <= OWNER_QUEUE_REQUESTS, "a round takes what is queued");
+    assert!(CONTENT_BYTES_MAX <= REQUEST_BYTES_MAX, "any content can be sent");
+    assert!(
+        TREE_CACHE_BYTES as u64 + HOT_BYTES + CHECKPOINT_BYTES < MEMORY_BYTES_MAX,
+        "messages have memory, too"
+    );
+    assert!(DEDUPLICATION_LOOK_MS < DEDUPLICATION_MS && DEDUPLICATION_MS < CLAIM_MS, "in this order");
+    assert!(MOVE_PAUSE_MS < MOVE_RETRY_MS && MOVE_RETRY_MS < MOVE_WAIT_MS, "in this order");
+    assert!(ORDER_HINT_MAX as u64 <= IN_FLIGHT_MAX, "a receive looks at no more than can be in flight");
+    assert!(
+        WRITE_MS <= SETTLE_MS && SETTLE_MS < DROP_AFTER_MS,
+        "what is written is settled before its bucket goes"
+    );
+    assert!(AUTO_LOOKS_EVERY <= LOOKS_EVERY, "auto looks more often");
+    assert!(REFRESH_MS < BUCKET_MS, "a bucket is in the list while it is written");
+};

@@ -97,3 +97,26 @@ pub const PRESIGNED_S_MAX: u64 = 7 * 24 * 3_600;
 /// Bodies and answers up to this size take nothing of what all large ones share, in bytes. Receives, which may wait,
 /// have no longer bodies.
 pub const SMALL_BYTES: usize = 64 << 10;
+
+const _: () = {
+    assert!(BATCH_MAX == tailwater_queue::limits::BATCH_MAX, "a batch is one request");
+    assert!(
+        *MESSAGE_BYTES.end() as usize <= tailwater_queue::limits::CONTENT_BYTES_MAX,
+        "any message is a content"
+    );
+    assert!(
+        *VISIBILITY_S.end() as u64 * 1_000 == tailwater_queue::limits::INVISIBLE_MS_MAX,
+        "both say 12 hours"
+    );
+    assert!(
+        PEEK_STEP <= PEEK_MAX && PEEK_BYTES_MAX >= *MESSAGE_BYTES.end() as usize,
+        "a look shows any message"
+    );
+    assert!(ALLOW_POLICY_BYTES_MAX <= POLICY_BYTES_MAX, "one policy is part of all");
+    assert!(
+        POLICY_BYTES_MAX + ALLOW_POLICY_BYTES_MAX + TAGS_MAX * 4 * (TAG_KEY_CHARS_MAX + TAG_VALUE_CHARS_MAX)
+            < RECORD_BYTES_MAX,
+        "a queue's record has its parts"
+    );
+    assert!(SMALL_BYTES <= BODY_STEP_BYTES, "what is large takes whole steps");
+};

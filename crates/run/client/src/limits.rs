@@ -44,3 +44,14 @@ pub const RETRY_PAUSE: Duration = Duration::from_millis(50);
 const _: () =
     assert!(BATCH_BYTES_TARGET_MAX + APPEND_BYTES_MAX / 2 < tailwater_format::limits::BATCH_BYTES_MAX);
 const _: () = assert!(APPEND_BYTES_MAX < tailwater_format::limits::CALL_BYTES_MAX / 2 + 1);
+
+const _: () = {
+    assert!(CONNECT_DEADLINE.as_nanos() <= CALL_DEADLINE.as_nanos(), "a call may connect");
+    assert!(CELLS_ASK_DEADLINE.as_nanos() < CALL_DEADLINE.as_nanos(), "and ask for the cells");
+    assert!(RECONNECT_PAUSE_MIN.as_nanos() <= RECONNECT_PAUSE_MAX.as_nanos(), "a pause grows");
+    assert!(RETRY_PAUSE.as_nanos() < CALL_DEADLINE.as_nanos(), "there is time for a second try");
+    assert!(
+        SHARDS_MAX as usize >= tailwater_format::limits::SHARDS_PER_PAGE as usize,
+        "a page of shards is one stream's"
+    );
+};
