@@ -5,6 +5,7 @@
 //! - [`tails`]: how far segments reach, as the metadata cell keeps it.
 //! - [`batch`]: Kafka's record batches, which entries carry.
 //! - [`call`]: what is asked of a node two-sidedly.
+//! - [`watermark`]: how far something is appended, durable and cached, as types.
 //! - [`Start`]: where to begin in a shard, as people write it.
 //!
 //! Nothing read is trusted: every decoder checks before it uses, allocates no more than the bounds in [`limits`]
@@ -20,6 +21,7 @@ mod ids;
 pub mod limits;
 mod start;
 pub mod tails;
+pub mod watermark;
 
 pub use batch::{
     Batch, BatchBuilder, BatchError, BatchHeader, Codec, Decompressor, NO_TIMESTAMP_MS, Producer, Record,
@@ -37,3 +39,4 @@ pub use ids::{
 pub use limits::SHARDS_PER_PAGE;
 pub use start::{Start, StartError};
 pub use tails::{Tail, TailPage, TailPageError, tail_page_key, tail_page_of};
+pub use watermark::{AppendedTo, CachedTo, DurableTo};

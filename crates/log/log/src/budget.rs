@@ -36,7 +36,8 @@ impl ReadBudget {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.budget.used.fetch_sub(self.bytes, Ordering::Relaxed);
+        let before = self.budget.used.fetch_sub(self.bytes, Ordering::Relaxed);
+        debug_assert!(before >= self.bytes, "what is given back was taken");
     }
 }
 

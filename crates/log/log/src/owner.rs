@@ -1,9 +1,10 @@
 //! The owner of many shards: a thin shell around [`Shard`].
 //!
-//! A round takes everything that is queued, lets the shards concerned write their entries, and looks how far the journal
-//! is. Each of these is a step of the shard, whose outputs are carried out before its next step. It waits for nothing: the store takes entries without I/O, and metadata
-//! commits run beside the rounds and come back into them. A task goes round whenever there is something to do; where
-//! there is nothing, whoever brings a request does ([`Shell`]).
+//! A round takes everything that is queued, lets the shards concerned write their entries, and looks how far the
+//! journal is. Each of these is a step of the shard, whose outputs are carried out before its next step. A round waits
+//! for nothing: the store takes entries without I/O, and metadata commits run beside the rounds and come back into
+//! them. A task goes round whenever there is something to do; where there is nothing, whoever brings a request does
+//! ([`Shell`]).
 //!
 //! What holds:
 //! - Each shard has one owner, and only its owner's rounds touch it, one at a time.
@@ -445,7 +446,10 @@ impl Owner {
         let mut write = None;
         for output in self.out.drain(..) {
             match output {
-                Output::Write(next) => write = Some(next),
+                Output::Write(next) => {
+                    assert!(write.is_none(), "{}: one entry at a time", owned.shard.id());
+                    write = Some(next);
+                }
                 Output::Sync(upto) => self.floor.journal.ask_sync(upto),
                 Output::Commit(change) => {
                     let slot = owned.slot;

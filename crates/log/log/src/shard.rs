@@ -1,6 +1,6 @@
-//! One shard as a step machine: [`Shard::step`] takes what happens (a [`ShardInput`]: appends, the store's and metadata's
-//! answers, the journal's progress, time) and puts out what to do (an [`Output`]: what to write, to record and to
-//! answer). No clock, disk or channel is touched here; the shell is `owner.rs`.
+//! One shard as a step machine: [`Shard::step`] takes what happens (a [`ShardInput`]: appends, the store's and
+//! metadata's answers, the journal's progress, time) and puts out what to do (an [`Output`]: what to write, to record
+//! and to answer). No clock, disk or channel is touched here; the shell is `owner.rs`.
 //!
 //! ```text
 //!   Append        Write, Wrote            Synced                         (full or old)
@@ -38,8 +38,8 @@ use std::time::Duration;
 use tailwater_env::Instant;
 use tailwater_format::limits::RECORDS_DECOMPRESSED_BYTES_MAX;
 use tailwater_format::{
-    Dlsn, EntryFields, EntryId, Offset, Position, SegmentId, SegmentNumber, ShardId, SlotId, Tail, Term,
-    TransactionId,
+    AppendedTo, Dlsn, DurableTo, EntryFields, EntryId, Offset, Position, SegmentId, SegmentNumber, ShardId,
+    SlotId, Tail, Term, TransactionId,
 };
 use tailwater_journal::JournalPosition;
 
@@ -164,13 +164,13 @@ pub struct Shard {
     open: Option<ShardOpenSegment>,
 
     /// Offset of the next record to be accepted.
-    next_offset: Offset,
+    next_offset: AppendedTo<Offset>,
     /// Running maximum up to there.
     transaction_id: TransactionId,
     /// The latest time that an append's records were given as theirs, in this life of the shard.
     append_time_ms: i64,
     /// Offset after the last acknowledged record.
-    acked_next: Offset,
+    acked_next: DurableTo<Offset>,
     /// Running maximum up to there.
     acked_transaction_id: TransactionId,
     visible: Visible,
@@ -185,9 +185,8 @@ pub struct Shard {
 const PRODUCERS_EXPIRE_EVERY: Duration = Duration::from_secs(60);
 
 impl Shard {
-    /// The shard as recovery found it; for a created stream's, [`Recovered::default`]. [`ShardInput::Opened`] is its first
-    /// input.
-    /// `owner` is random for each start of a log.
+    /// The shard as recovery found it; for a created stream's, [`Recovered::default`]. [`ShardInput::Opened`] is its
+    /// first input. `owner` is random for each start of a log.
     pub fn new(
         id: ShardId,
         config: Arc<StreamConfig>,
@@ -228,10 +227,10 @@ impl Shard {
             duplicates: Vec::new(),
             rolling: VecDeque::new(),
             open: None,
-            next_offset,
+            next_offset: AppendedTo::new(next_offset),
             transaction_id,
             append_time_ms: i64::MIN,
-            acked_next: next_offset,
+            acked_next: DurableTo::new(next_offset),
             acked_transaction_id: transaction_id,
             visible,
             producers,
@@ -271,10 +270,48 @@ impl Shard {
                 }
             }
         }
+        self.check_invariants();
         ViewChange {
             tail: std::mem::take(&mut self.tail_changed),
             list: std::mem::take(&mut self.list_changed),
         }
+    }
+
+    /// What holds between any two steps.
+    fn check_invariants(&self) {
+        debug_assert!(
+            self.acked_next.get() <= self.next_offset.get(),
+            "{}: only what was accepted is acked",
+            self.id
+        );
+        debug_assert!(self.acked_transaction_id <= self.transaction_id, "{}: a running maximum", self.id);
+        debug_assert!(
+            self.changes.log_start() <= self.acked_next.get(),
+            "{}: what is removed was there",
+            self.id
+        );
+        debug_assert!(self.buffer.len() <= self.buffer_bytes, "{}: no append is empty", self.id);
+        debug_assert!(
+            self.writing.is_some() || self.blocked.is_none(),
+            "{}: only an entry is blocked",
+            self.id
+        );
+        debug_assert!(
+            self.writing.is_none() || self.open.is_some(),
+            "{}: an entry is of the open segment",
+            self.id
+        );
+        debug_assert!(self.tail().is_possible(), "{}: {:?}", self.id, self.tail());
+        debug_assert!(
+            self.unsynced.is_empty() || self.config.durability == StreamDurability::Interval,
+            "{}: acked before it was synced",
+            self.id
+        );
+        debug_assert!(
+            self.state != ShardPhase::Lost || (self.buffer.is_empty() && self.writing.is_none()),
+            "{}: nobody waits for what is never written",
+            self.id
+        );
     }
 
     /// Takes in what is no request; whether the shard may have something to do behind it.
@@ -348,8 +385,8 @@ impl Shard {
             term: self.visible.term,
             base_offset: self.visible.base_offset,
             cached: Position(0),
-            durable: self.visible.durable,
-            next_offset: self.acked_next,
+            durable: self.visible.durable.get(),
+            next_offset: self.acked_next.get(),
             sealed: self.visible.sealed && self.cut != Some(self.visible.number),
             previous: self.visible.previous,
             chunk_bytes: self.config.chunk_bytes,
@@ -369,9 +406,14 @@ impl Shard {
 
     /// Offset after the last record that no loss takes back.
     fn synced_next(&self) -> Offset {
-        let Some(Unsynced { reach, .. }) = self.unsynced.front() else { return self.acked_next };
-        let segment = self.rolling.iter().chain(&self.open).find(|open| open.id == reach.segment);
-        segment.expect("a segment is completed after its last entry is synced").synced_next
+        let Some(Unsynced { reach, .. }) = self.unsynced.front() else { return self.acked_next.get() };
+        self.segment(reach.segment).synced_next
+    }
+
+    /// A segment that has entries which are not synced.
+    fn segment(&self, id: SegmentId) -> &ShardOpenSegment {
+        let segment = self.rolling.iter().chain(&self.open).find(|open| open.id == id);
+        segment.expect("a segment is completed after its last entry is synced")
     }
 
     /// Whether some append waits for the journal.
@@ -379,8 +421,8 @@ impl Shard {
         !self.in_flight.is_empty() || !self.unsynced.is_empty()
     }
 
-    /// When to go on although nothing happened. Not while something else has to happen first: a deadline that has passed
-    /// and leads to nothing would keep the owner running.
+    /// When to go on although nothing happened. Not while something else has to happen first: a deadline that has
+    /// passed and leads to nothing would keep the owner running.
     fn deadline(&self) -> Option<Instant> {
         if matches!(self.state, ShardPhase::Lost | ShardPhase::Deleted) {
             return None;
@@ -428,7 +470,7 @@ impl Shard {
     /// two.
     fn waits_for_roll(&self) -> bool {
         self.config.durability == StreamDurability::Interval
-            && self.rolling.iter().any(|segment| segment.synced < segment.length)
+            && self.rolling.iter().any(|segment| !segment.is_synced())
     }
 
     /// Up to where the journal has to be synced before the next segment can begin, if one waits for that, or before a
@@ -476,11 +518,15 @@ impl Shard {
 
     /// Turns the front of the buffer into an entry of the open segment.
     fn gather(&mut self, term: Term, count: usize, now: Instant, wall_ms: i64) -> Flush {
+        assert!(self.changes.record().term == term, "{}: an entry is of the term that metadata has", self.id);
         let appends: Vec<Accepted> = self.buffer.drain(..count).collect();
         self.buffer_bytes -= appends.iter().map(|accepted| accepted.batches.bytes.len()).sum::<usize>();
         self.buffer_since = now;
 
+        debug_assert!(!self.buffer.is_empty() || self.buffer_bytes == 0, "{}: bytes of no append", self.id);
         let base_offset = appends[0].base_offset;
+        let written_next = self.in_flight.back().map_or(self.acked_next.get(), |entry| entry.next_offset);
+        assert_eq!(base_offset, written_next, "{}: an entry goes on where the last one ended", self.id);
         let first_transaction_id = appends[0].first_transaction_id;
         let id = SegmentId { shard: self.id, number: self.next_number(), term };
         let open = self.open.get_or_insert(ShardOpenSegment {
@@ -488,11 +534,11 @@ impl Shard {
             created: false,
             created_ms: wall_ms,
             created_at: now,
-            length: Position(0),
+            length: AppendedTo::new(Position(0)),
             next_entry: EntryId(0),
             base_offset,
             first_transaction_id,
-            synced: Position(0),
+            synced: DurableTo::new(Position(0)),
             synced_next: base_offset,
             synced_transaction_id: first_transaction_id,
         });
@@ -508,10 +554,10 @@ impl Shard {
         };
         let bytes = encode(&fields, &appends);
         // With `interval` the next segment waits until this one is synced: its last entry should not take long.
-        let is_last = open.length.0 + 2 * bytes.len() as u64 > retention::roll_bytes(&self.config);
+        let is_last = open.length.get().0 + 2 * bytes.len() as u64 > retention::roll_bytes(&self.config);
         Flush {
             segment: open.id,
-            from: open.length,
+            from: open.length.get(),
             bytes,
             sync: self.config.durability == StreamDurability::Fsync || is_last,
             next_offset,
@@ -537,8 +583,18 @@ impl Shard {
         let error = match result {
             Ok(journal) => {
                 let mut entry = self.writing.take().expect("the store answers what it was asked");
-                debug_assert_eq!((open.id, open.length), (entry.segment, entry.from));
-                open.length = Position(open.length.0 + entry.bytes.len() as u64);
+                assert_eq!(
+                    (open.id, open.length.get()),
+                    (entry.segment, entry.from),
+                    "it was asked for this entry"
+                );
+                let before = self.in_flight.back().map(|before| before.journal);
+                assert!(
+                    before < Some(journal),
+                    "{}: a later entry has a later place in the journal",
+                    self.id
+                );
+                open.length.advance(Position(entry.from.0 + entry.bytes.len() as u64));
                 open.next_entry = open.next_entry.next();
                 entry.journal = journal;
                 self.in_flight.push_back(entry);
@@ -593,13 +649,15 @@ impl Shard {
             next_offset: entry.next_offset,
             transaction_id: entry.transaction_id,
         };
-        assert_eq!(entry.base_offset, self.acked_next, "{}: entries settle in order", self.id);
+        assert_eq!(entry.base_offset, self.acked_next.get(), "{}: entries settle in order", self.id);
         match self.config.durability {
             StreamDurability::Fsync => self.synced(reach),
             StreamDurability::Interval => self.unsynced.push_back(Unsynced { journal: entry.journal, reach }),
         }
-        self.visible.reach(entry.segment, entry.base_offset, reach.position);
-        self.acked_next = reach.next_offset;
+        let appended = self.segment(entry.segment).length;
+        self.visible.reach(entry.segment, entry.base_offset, reach.position, appended);
+        self.acked_next.advance(reach.next_offset, self.next_offset);
+        debug_assert!(reach.transaction_id >= self.acked_transaction_id, "{}: a running maximum", self.id);
         self.acked_transaction_id = reach.transaction_id;
         self.tail_changed = true;
         out.push(Output::Extend {
@@ -630,7 +688,7 @@ impl Shard {
         if self.duplicates.is_empty() {
             return;
         }
-        let (term, acked_next) = (self.visible.term, self.acked_next);
+        let (term, acked_next) = (self.visible.term, self.acked_next.get());
         for duplicate in self.duplicates.extract_if(.., |duplicate| duplicate.next_offset <= acked_next) {
             out.push(Output::Reply(
                 duplicate.waiter,
@@ -677,9 +735,9 @@ impl Shard {
         }
         // With `interval`, what was acknowledged since the last sync is gone with the rest.
         let (next_offset, transaction_id) = self.completed_end();
-        self.acked_next = next_offset;
+        self.acked_next.take_back(next_offset);
         self.acked_transaction_id = transaction_id;
-        self.next_offset = next_offset;
+        self.next_offset.take_back(next_offset);
         self.transaction_id = transaction_id;
         self.producers.take_back(next_offset);
         self.changes.cut_log_start(next_offset, out);
@@ -699,9 +757,9 @@ impl Shard {
         }
         let (next_offset, transaction_id) = match self.in_flight.back() {
             Some(entry) => (entry.next_offset, entry.transaction_id),
-            None => (self.acked_next, self.acked_transaction_id),
+            None => (self.acked_next.get(), self.acked_transaction_id),
         };
-        self.next_offset = next_offset;
+        self.next_offset.take_back(next_offset);
         self.transaction_id = transaction_id;
         if failed.iter().any(|accepted| accepted.batches.claim.is_some()) {
             self.producers.take_back(next_offset);

@@ -53,6 +53,7 @@ impl<T> Slots<T> {
     /// Puts something into a slot.
     pub(crate) fn put(&mut self, slot: Slot, content: T) {
         if let Some(place) = self.place(slot) {
+            assert!(place.content.is_none(), "a slot is put into when it is empty");
             place.content = Some(content);
         }
     }

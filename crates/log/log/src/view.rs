@@ -78,6 +78,12 @@ impl SharedView {
     ) {
         {
             let mut view = self.view.write();
+            assert!(
+                view.tail.log_start <= tail.log_start && view.tail.segment <= tail.segment.next(),
+                "{}: what readers were shown goes forward",
+                view.shard
+            );
+            debug_assert!(tail.is_possible(), "{}: {tail:?}", view.shard);
             view.tail = tail;
             view.transaction_id = transaction_id;
             if let Some(completed) = completed {

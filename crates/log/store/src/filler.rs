@@ -226,7 +226,7 @@ impl Filler {
         // From here on a segment that becomes dirty has its first record after `upto`: whatever is durable by now
         // was appended before, and is taken below.
         let floor_before = self.inner.floor.swap(upto.0, Ordering::Relaxed);
-        debug_assert!(floor_before <= upto.0);
+        assert!(floor_before <= upto.0, "the floor goes forward only");
         let mut outcome = Outcome::default();
         self.remove_deleted(upto, &mut outcome).await;
         let mut dirty = Vec::new();
@@ -402,6 +402,11 @@ impl Filler {
             };
             let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else { return Ok(()) };
             let (start, end) = (first.start, last.end());
+            assert!(last.journal_end <= upto, "{id}: only what the journal has is written to a file");
+            debug_assert!(
+                pieces.windows(2).all(|two| two[0].end() == two[1].start),
+                "{id}: written without a gap"
+            );
             let path = self.inner.layout.segment(&id);
             let Some(file) = self.handle(id)? else { return Ok(()) };
             let written = if pieces.len() == 1 {
@@ -461,6 +466,7 @@ impl Filler {
                 segment.file = FileState::Unnamed;
             }
         }
+        assert!(!self.handles.contains_key(&id), "{id}: a file is opened for writing once");
         self.handles.insert(id, FillerHandle { file: file.clone(), replacement });
         Ok(Some(file))
     }
@@ -689,6 +695,7 @@ impl Filler {
         write_fresh(&**disk, &unfinished, &checkpoint.encode()).or_failure("writing", &unfinished)?;
         disk.rename(&unfinished, &path).or_failure("renaming", &unfinished)?;
         disk.sync_dir(inner.layout.root()).or_failure("syncing", inner.layout.root())?;
+        assert!(checkpoint.journal <= upto, "a checkpoint does not say more than was looked at");
         self.trimmed = self.trimmed.max(checkpoint.journal);
         inner.counters.trimmed.store(self.trimmed.0, Ordering::Relaxed);
         inner.ledger.trim(self.trimmed);

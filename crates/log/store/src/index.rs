@@ -147,6 +147,12 @@ impl SparseIndex {
         };
         if due {
             let (base_offset, transaction_id) = (entry.base_offset, entry.transaction_id);
+            debug_assert!(
+                self.points
+                    .last()
+                    .is_none_or(|last| last.position < position && last.base_offset <= base_offset),
+                "points are in the order of the entries"
+            );
             self.points.push(Point { position, base_offset, transaction_id });
         }
     }

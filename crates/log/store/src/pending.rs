@@ -16,7 +16,7 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use tailwater_format::Position;
+use tailwater_format::{AppendedTo, DurableTo, Position};
 use tailwater_journal::JournalPosition;
 
 use crate::limits::PIECE_OVERHEAD;
@@ -53,8 +53,8 @@ pub fn cost(length: usize) -> u64 {
 #[derive(Debug)]
 pub struct PendingEntries {
     pieces: VecDeque<Piece>,
-    synced: Position,
-    appended: Position,
+    synced: DurableTo<Position>,
+    appended: AppendedTo<Position>,
     /// How many of the pieces are in the file.
     written: usize,
     /// How many of the pieces are durable.
@@ -64,12 +64,13 @@ pub struct PendingEntries {
 impl PendingEntries {
     /// Nothing pending behind `synced`.
     pub fn new(synced: Position) -> Self {
-        Self { pieces: VecDeque::new(), synced, appended: synced, written: 0, durable: 0 }
+        let (synced, appended) = (DurableTo::new(synced), AppendedTo::new(synced));
+        Self { pieces: VecDeque::new(), synced, appended, written: 0, durable: 0 }
     }
 
     /// Up to here the file is synced.
     pub fn synced(&self) -> Position {
-        self.synced
+        self.synced.get()
     }
 
     /// Up to here the file is written.
@@ -84,7 +85,7 @@ impl PendingEntries {
 
     /// The segment's end.
     pub fn appended(&self) -> Position {
-        self.appended
+        self.appended.get()
     }
 
     /// What the pending entries count against the memory's bound.
@@ -97,15 +98,28 @@ impl PendingEntries {
         self.pieces.is_empty()
     }
 
+    /// `synced <= written <= durable <= appended`, and the pieces are what lies between the first and the last.
+    fn check(&self) {
+        assert!(self.written <= self.durable, "only durable bytes are written to a file");
+        assert!(self.durable <= self.pieces.len(), "only what was appended is durable");
+        debug_assert_eq!(self.start_of(0), self.synced(), "what is synced is not pending");
+        debug_assert_eq!(
+            self.pieces.back().map_or(self.synced(), Piece::end),
+            self.appended(),
+            "and the rest is"
+        );
+    }
+
     fn start_of(&self, index: usize) -> Position {
-        self.pieces.get(index).map_or(self.appended, |piece| piece.start)
+        self.pieces.get(index).map_or(self.appended(), |piece| piece.start)
     }
 
     /// Appends an entry whose record ends at `journal_end`.
     pub fn push(&mut self, bytes: Bytes, journal_end: JournalPosition) {
         debug_assert!(self.pieces.back().is_none_or(|last| last.journal_end <= journal_end));
-        let piece = Piece { start: self.appended, bytes, journal_end };
-        self.appended = piece.end();
+        debug_assert!(!bytes.is_empty(), "an entry has a header");
+        let piece = Piece { start: self.appended(), bytes, journal_end };
+        self.appended.advance(piece.end());
         self.pieces.push_back(piece);
     }
 
@@ -125,16 +139,18 @@ impl PendingEntries {
     /// Cuts the segment at `length`, which must be where an entry begins or ends, or before all that is pending.
     /// Answers the memory given back; `None`, and nothing is changed, if `length` is inside a pending entry.
     pub fn cut(&mut self, length: Position) -> Option<u64> {
-        assert!(length <= self.appended, "a cut does not grow a segment");
         let keep = self.pieces.partition_point(|piece| piece.start < length);
         if keep > 0 && self.pieces[keep - 1].end() > length {
             return None;
         }
         let cut = self.pieces.drain(keep..).map(|piece| piece.cost()).sum();
-        self.appended = length;
-        self.synced = self.synced.min(length);
+        self.appended.take_back(length);
+        if length < self.synced() {
+            self.synced.take_back(length);
+        }
         self.written = self.written.min(keep);
         self.durable = self.durable.min(keep);
+        self.check();
         Some(cut)
     }
 
@@ -157,6 +173,7 @@ impl PendingEntries {
         let count = self.pieces.partition_point(|piece| piece.end() <= end);
         assert!(count <= self.durable, "only durable bytes are written to a file");
         self.written = self.written.max(count);
+        self.check();
     }
 
     /// Nothing after `synced` is believed to be in the file any more.
@@ -176,7 +193,8 @@ impl PendingEntries {
         }
         self.written -= count;
         self.durable -= count;
-        self.synced = self.start_of(0);
+        self.synced.advance(self.start_of(0), self.appended);
+        self.check();
         (freed, last)
     }
 
@@ -187,13 +205,13 @@ impl PendingEntries {
 
     /// Bytes that wait to be written, durable or not.
     pub fn unwritten_bytes(&self) -> u64 {
-        self.appended.0 - self.written().0
+        self.appended().0 - self.written().0
     }
 
     /// The bytes of `from..to`, in order, without copying; both must lie in what is pending.
     pub fn read(&self, from: Position, to: Position) -> Vec<Bytes> {
         assert!(
-            self.synced <= from && from <= to && to <= self.appended,
+            self.synced() <= from && from <= to && to <= self.appended(),
             "only what is pending is read here"
         );
         let first = self.pieces.partition_point(|piece| piece.end() <= from);
@@ -202,10 +220,12 @@ impl PendingEntries {
             if piece.start >= to {
                 break;
             }
+            debug_assert!(piece.start >= self.synced(), "what is synced is not pending");
             let begin = from.0.saturating_sub(piece.start.0) as usize;
             let end = (to.0.min(piece.end().0) - piece.start.0) as usize;
             out.push(piece.bytes.slice(begin..end));
         }
+        debug_assert_eq!(out.iter().map(|bytes| bytes.len() as u64).sum::<u64>(), to.0 - from.0, "no gap");
         out
     }
 }

@@ -190,6 +190,9 @@ impl Segment {
 
     /// Appends an entry that was checked, whose record ends at `journal_end`.
     pub fn append(&mut self, header: EntryHeader, entry: Bytes, journal_end: JournalPosition) {
+        assert!(!self.is_sealed(), "{}: nothing is appended behind a seal", self.id);
+        assert_eq!(header.len as usize, entry.len(), "{}: an entry is whole", self.id);
+        debug_assert_eq!(header.segment_id(), self.id, "an entry is of its segment");
         if let Some(index) = &mut self.index {
             index.note(self.pending.appended(), &header);
         }
@@ -213,6 +216,8 @@ impl Segment {
 
     /// Ends the segment at `length`, by a record that ends at `record_end`. Answers the memory given back.
     pub fn seal(&mut self, length: Position, record_end: JournalPosition) -> u64 {
+        assert!(length <= self.pending.appended(), "{}: a seal does not grow a segment", self.id);
+        assert!(self.phase != Phase::Filed, "{}: its length is written down for ever", self.id);
         let freed = self.cut(length);
         // Nothing beyond counts any more.
         self.promised = Position(0);
@@ -224,6 +229,11 @@ impl Segment {
     /// in it. Answers the memory given back.
     pub fn lose(&mut self, survived: &dyn Fn(JournalPosition) -> bool) -> u64 {
         let end = self.pending.advance_while(survived);
+        assert!(
+            self.pending.synced() <= end && end <= self.pending.appended(),
+            "{}: a loss is of the end",
+            self.id
+        );
         match self.phase {
             Phase::Sealed { record_end } if !survived(record_end) => {
                 self.phase = Phase::Closed(Closed::Lost);

@@ -11,7 +11,7 @@ use tailwater_journal::{Incarnation, JournalPosition};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::StoreError;
-use crate::segment::Segment;
+use crate::segment::{Phase, Segment};
 
 /// One shard's segments.
 #[derive(Debug, Default)]
@@ -62,6 +62,7 @@ pub struct Work {
 impl Work {
     /// Notes that the files don't cover `segment`, which needs no record before `floor`.
     pub fn mark_dirty(&mut self, segment: &mut Segment, floor: JournalPosition) {
+        debug_assert!(segment.phase != Phase::Filed, "{}: its files have all of it", segment.id);
         if !segment.dirty {
             segment.dirty = true;
             segment.needs_from = floor;
@@ -161,7 +162,6 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::segment::Phase;
 
     fn id(number: u64, term: u32) -> SegmentId {
         let shard = ShardId { stream: StreamId(Uuid::from_u128(1)), shard: ShardNumber(0) };

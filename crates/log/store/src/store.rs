@@ -193,7 +193,7 @@ impl StoreInner {
     /// Gives `cost` bytes of the pending memory back.
     pub(crate) fn release(&self, cost: u64) {
         let before = self.pending_bytes.fetch_sub(cost, Ordering::Relaxed);
-        debug_assert!(before >= cost, "what is given back was taken");
+        assert!(before >= cost, "what is given back was taken");
     }
 
     pub(crate) fn pending_bytes(&self) -> u64 {
@@ -294,6 +294,7 @@ impl SegmentStore {
             return Err(refusal);
         }
         let end = inner.record(stripe.incarnation, Record::Create(id), true)?;
+        assert!(stripe.shards.get(&id).is_err(), "{id}: a segment's name is used once");
         let mut segment = Segment::new(id, Phase::Open, inner.config.index_step);
         segment.created = end;
         stripe.shards.insert(segment);
@@ -364,6 +365,7 @@ impl SegmentStore {
         let floor = inner.floor();
         let record = Record::Append(*id, position, &entry);
         let end = inner.record(stripe.incarnation, record, sync)?;
+        assert!(segment.created < end, "{id}: an entry's record is behind that of its segment");
         segment.append(header, entry, end);
         stripe.work.mark_dirty(segment, floor);
         if !segment.ready && segment.pending.unwritten_bytes() >= inner.config.fill_bytes {
@@ -478,6 +480,7 @@ impl SegmentStore {
             }
             let end = Position(position.0.saturating_add(length.min(READ_BYTES_MAX) as u64)).min(durable);
             let synced = segment.pending.synced();
+            assert!(synced <= durable, "{id}: what is synced in a file was durable before");
             let tail = if end > synced { segment.pending.read(position.max(synced), end) } else { vec![] };
             (end.min(synced), tail)
         };
@@ -488,6 +491,7 @@ impl SegmentStore {
         let bytes = (file_end.0 - position.0) as usize;
         self.submit(Job::Read { id: *id, position, bytes, reply })?;
         let head = answer.await.map_err(|_| StoreError::Closed)??;
+        assert_eq!(head.len(), bytes, "{id}: a read is answered whole or with an error");
         Ok(if tail.is_empty() { head.into() } else { join(&head, tail) })
     }
 

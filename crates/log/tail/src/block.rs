@@ -110,7 +110,7 @@ impl Cutter {
     /// With an error, it has those before the bad one, and the bytes behind them are forgotten, so that they can
     /// be read again from [`Cutter::position`] on.
     pub(crate) fn push(&mut self, mut bytes: Bytes) -> (Option<Block>, Result<(), CutError>) {
-        let start = self.reader.position();
+        let (start, all) = (self.reader.position(), self.end().0 + bytes.len() as u64);
         let mut parts = BlockParts::default();
         let result = match self.complete_rest(&mut bytes, &mut parts) {
             Ok(true) => self.cut(bytes, &mut parts),
@@ -121,6 +121,12 @@ impl Cutter {
             self.rest.clear();
         }
         let end = self.reader.position();
+        assert!(start <= end, "{}: entries are read in order", self.segment);
+        assert!(
+            result.is_err() || self.end().0 == all,
+            "{}: a byte is in an entry or waits for its rest",
+            self.segment
+        );
         let block = (end > start).then(|| Block {
             segment: self.segment,
             start,
@@ -232,6 +238,7 @@ impl BlockParts {
         let compressed = self.batches[first_batch..].iter().filter(|batch| batch.header.codec != Codec::None);
         self.extra_bytes += compressed.map(|batch| batch.records.len()).sum::<usize>();
         let (first_batch, batch_end) = (first_batch as u32, self.batches.len() as u32);
+        debug_assert!(first_batch <= batch_end, "an entry's batches are those added for it");
         self.entries.push(BlockEntry { header: *header, first_batch, batch_end });
         Ok(())
     }

@@ -199,6 +199,8 @@ impl Cursor {
 
     /// Moves behind `block`; its entries from the next offset on, if there are any.
     fn take(&mut self, number: u64, block: Arc<Block>) -> Result<Option<Entries>, FeedReadError> {
+        assert!(self.seen.is_none_or(|seen| seen < number), "a block is taken once");
+        assert!(block.start < block.end, "{}: a block has bytes", block.segment);
         self.seen = Some(number);
         self.place = Place { segment: block.segment.number, position: block.end };
         let begins_segment =

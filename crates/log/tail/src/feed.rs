@@ -454,6 +454,11 @@ impl Feed {
             }
         }
         self.held_since = None;
+        assert!(
+            from < to && to <= durable.max(cached),
+            "{segment}: fetched is what is there and was not: {from}..{to}"
+        );
+        assert!(!self.busy, "{segment}: one fetch at a time");
         self.charged = to.0 - from.0;
         self.rate.charge(self.charged);
         self.backlog_rate.charge(self.charged);
@@ -681,6 +686,7 @@ impl Feed {
     }
 
     fn push_block(&mut self, block: Block) {
+        debug_assert!(block.start < block.end, "{}: a block has bytes", block.segment);
         self.window_bytes += block.len_bytes();
         self.window.push_back(Arc::new(block));
         while self.config.shared && self.window_bytes > self.config.window_bytes && self.window.len() > 1 {
@@ -690,6 +696,11 @@ impl Feed {
 
     fn drop_oldest(&mut self) {
         if let Some(block) = self.window.pop_front() {
+            assert!(
+                self.window_bytes >= block.len_bytes(),
+                "{}: what leaves the window was in it",
+                block.segment
+            );
             self.window_bytes -= block.len_bytes();
             self.first += 1;
             self.readers.drop_first();
@@ -729,6 +740,7 @@ impl Readers {
     }
 
     fn drop_first(&mut self) {
+        debug_assert_eq!(self.next.iter().sum::<u32>(), self.count, "every reader is counted once");
         self.count -= self.next.pop_front().unwrap_or(0);
     }
 

@@ -34,6 +34,7 @@ impl ByteRange {
     }
 
     pub(crate) fn len(&self) -> u64 {
+        debug_assert!(self.from <= self.to, "{}: a range does not end before it begins", self.segment);
         self.to.0 - self.from.0
     }
 
@@ -50,6 +51,7 @@ impl ByteRange {
     fn part(&self, number: u64) -> (u64, u64) {
         let chunk = u64::from(self.chunk_bytes);
         let (start, end) = (number * chunk, (number + 1) * chunk);
+        debug_assert!(self.chunks().contains(&number), "{}: chunk {number} is not asked for", self.segment);
         (start.max(self.from.0), end.min(self.to.0))
     }
 }
@@ -127,7 +129,9 @@ impl Assembly {
     }
 
     fn take(&mut self) -> Bytes {
-        self.whole.take().unwrap_or_else(|| std::mem::take(&mut self.bytes).freeze())
+        let bytes = self.whole.take().unwrap_or_else(|| std::mem::take(&mut self.bytes).freeze());
+        assert_eq!(bytes.len(), self.range.memory(), "{}: all of the range and no more", self.range.segment);
+        bytes
     }
 }
 

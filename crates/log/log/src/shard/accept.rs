@@ -70,17 +70,18 @@ impl Shard {
         batches.raise_append_time(self.append_time_ms);
         self.append_time_ms = batches.append_time_ms.unwrap_or(self.append_time_ms);
         if let Some(claim) = batches.claim {
-            self.producers.accept(claim, self.next_offset);
+            self.producers.accept(claim, self.next_offset.get());
         }
         let accepted = Accepted {
-            base_offset: self.next_offset,
+            base_offset: self.next_offset.get(),
             first_transaction_id: self.transaction_id.max(batches.first_timestamp),
             transaction_id: self.transaction_id.max(batches.max_timestamp),
             append_time_ms: batches.append_time_ms.unwrap_or(wall_ms),
             batches,
             waiter,
         };
-        self.next_offset = accepted.next_offset();
+        assert!(accepted.batches.records > 0, "{}: an empty append is refused before", self.id);
+        self.next_offset.advance(accepted.next_offset());
         self.transaction_id = accepted.transaction_id;
         self.buffer_bytes += accepted.batches.bytes.len();
         self.buffer.push_back(accepted);

@@ -99,6 +99,8 @@ impl Changes {
     }
 
     pub(super) fn completed(&mut self, segment: SegmentRecord) {
+        let last = self.completed.back().map_or(self.record.next_offset, |last| last.next_offset);
+        assert_eq!(segment.base_offset, last, "a segment goes on where the last one ended");
         self.completed.push_back(segment);
     }
 
@@ -175,8 +177,8 @@ impl Shard {
             ShardPhase::Lost => Some(StreamError::NotOwner),
             _ if self.closing => Some(StreamError::Closed),
             _ if self.changes.truncations.len() >= TRUNCATIONS_MAX => Some(StreamError::Overloaded),
-            _ if truncation.before > self.acked_next => {
-                Some(StreamError::BeyondEnd { end: self.acked_next, given: truncation.before })
+            _ if truncation.before > self.acked_next.get() => {
+                Some(StreamError::BeyondEnd { end: self.acked_next.get(), given: truncation.before })
             }
             _ => None,
         };
@@ -231,11 +233,14 @@ impl Shard {
         let producers = (!completed.is_empty()).then(|| {
             // What is acknowledged, and not yet synced, may be lost: then other batches get its offsets.
             let upto = match self.config.durability {
-                StreamDurability::Fsync => self.acked_next,
+                StreamDurability::Fsync => self.acked_next.get(),
                 StreamDurability::Interval => self.completed_end().0,
             };
             ProducersRecord { upto, producers: self.producers.snapshot(upto) }
         });
+        assert!(record.next_offset <= self.acked_next.get(), "{}: only what is acked is recorded", self.id);
+        assert!(log_start <= self.acked_next.get(), "{}: only what is acked is removed", self.id);
+        assert!(record.next_segment >= changes.record.next_segment, "{}: numbers go forward only", self.id);
         let change =
             Change { shard: self.id, record, version: changes.version, completed, deleted, producers };
         self.changes.committing = Some(change.clone());
@@ -290,6 +295,14 @@ impl Shard {
             }
         };
         assert!(change.record.log_start >= self.changes.record.log_start, "a log start goes forward only");
+        assert!(change.record.term >= self.changes.record.term, "a term goes forward only");
+        assert!(change.record.next_offset >= self.changes.record.next_offset, "what is completed stays so");
+        assert!(
+            change.completed.iter().eq(self.changes.completed.range(..change.completed.len())),
+            "{}: {}",
+            self.id,
+            "what was committed is the oldest that metadata was not told of"
+        );
         let moved = change.record.log_start > self.changes.record.log_start;
         let claimed = change.record.term > self.changes.record.term;
         self.changes.record = change.record;

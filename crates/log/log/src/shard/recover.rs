@@ -9,6 +9,7 @@
 //! | the same | entries that continue the shard | sealed at their length, recorded |
 //! | the same | no entries | deleted; the number is used again with a higher term |
 //! | the same | entries that do not continue the shard | the shard can't be opened |
+//! | a start of the log behind all that there is | whatever | the shard can't be opened: bytes are gone |
 
 use std::collections::BTreeMap;
 
@@ -152,5 +153,15 @@ pub fn recover(
             }
         }
     }
+    if record.log_start > next_offset {
+        return Err(format!(
+            "the shard begins at offset {}, but ends at offset {next_offset}",
+            record.log_start
+        ));
+    }
+    assert!(
+        recovered.unsaved.len() <= recovered.completed.len(),
+        "what metadata lacks is part of all there is"
+    );
     Ok(recovered)
 }

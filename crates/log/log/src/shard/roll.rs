@@ -13,7 +13,7 @@ impl Shard {
     pub(super) fn roll_if_full(&mut self, bytes: usize) {
         let entry_len = (ENTRY_HEADER_BYTES + bytes) as u64;
         let is_full = |open: &ShardOpenSegment| {
-            open.length.0 > 0 && open.length.0 + entry_len > retention::roll_bytes(&self.config)
+            open.length.get().0 > 0 && open.length.get().0 + entry_len > retention::roll_bytes(&self.config)
         };
         if self.open.as_ref().is_some_and(is_full) {
             self.rolling.extend(self.open.take());
@@ -24,15 +24,16 @@ impl Shard {
     pub(super) fn synced(&mut self, reach: Reach) {
         let segment = self.rolling.iter_mut().chain(&mut self.open).find(|open| open.id == reach.segment);
         let segment = segment.expect("a segment is completed after its last entry is synced");
-        assert!(reach.position > segment.synced && reach.position <= segment.length);
-        segment.synced = reach.position;
+        assert!(reach.position > segment.synced.get(), "{}: an entry is synced once", reach.segment);
+        assert!(reach.next_offset > segment.synced_next, "{}: an entry has records", reach.segment);
+        segment.synced.advance(reach.position, segment.length);
         segment.synced_next = reach.next_offset;
         segment.synced_transaction_id = reach.transaction_id;
     }
 
     /// Completes the segments that take no more entries and are synced to their end.
     pub(super) fn complete_rolled(&mut self, wall_ms: i64, out: &mut Vec<Output>) {
-        while self.rolling.front().is_some_and(|segment| segment.synced == segment.length) {
+        while self.rolling.front().is_some_and(ShardOpenSegment::is_synced) {
             let segment = self.rolling.pop_front().expect("just looked at");
             self.complete(&segment, wall_ms, out);
         }
@@ -40,7 +41,8 @@ impl Shard {
 
     /// Ends a segment for ever at its synced length.
     pub(super) fn complete(&mut self, segment: &ShardOpenSegment, wall_ms: i64, out: &mut Vec<Output>) {
-        if segment.synced == Position(0) {
+        let length = segment.synced.get();
+        if length == Position(0) {
             // No reader saw it, no record names it: the number is free, for a higher term.
             if segment.created {
                 out.push(Output::Delete(segment.id));
@@ -52,20 +54,28 @@ impl Shard {
             term: segment.id.term,
             base_offset: segment.base_offset,
             next_offset: segment.synced_next,
-            length: segment.synced,
+            length,
             first_transaction_id: segment.first_transaction_id,
             last_transaction_id: segment.synced_transaction_id,
             created_ms: segment.created_ms,
             sealed_ms: wall_ms,
         };
+        assert!(record.base_offset < record.next_offset, "{}: bytes are records", segment.id);
+        assert!(
+            self.completed
+                .back()
+                .is_none_or(|last| last.number < record.number && last.next_offset == record.base_offset),
+            "{}: a segment goes on where the last one ended",
+            segment.id
+        );
         self.completed.push_back(record);
         self.changes.completed(record);
         self.list_changed = true;
-        if segment.synced < segment.length {
+        if !segment.is_synced() {
             self.cut = Some(record.number);
         }
-        out.push(Output::Seal(segment.id, segment.synced));
-        if self.visible.is(segment.id) && self.visible.durable == segment.synced {
+        out.push(Output::Seal(segment.id, length));
+        if self.visible.is(segment.id) && self.visible.durable.get() == length {
             self.visible.sealed = true;
             self.tail_changed = true;
             out.push(Output::Update(self.tail()));
@@ -79,7 +89,7 @@ impl Shard {
         }
         let roll_age_ms = u128::from(retention::roll_age_ms(&self.config));
         let is_old = |open: &ShardOpenSegment| {
-            open.length.0 > 0 && now.since(open.created_at).as_millis() >= roll_age_ms
+            open.length.get().0 > 0 && now.since(open.created_at).as_millis() >= roll_age_ms
         };
         // An entry that the store has yet to take belongs to the open segment.
         if self.writing.is_none() && self.open.as_ref().is_some_and(is_old) {
@@ -87,7 +97,7 @@ impl Shard {
         }
         self.complete_rolled(wall_ms, out);
 
-        let open_bytes = self.rolling.iter().chain(&self.open).map(|open| open.length.0).sum();
+        let open_bytes = self.rolling.iter().chain(&self.open).map(|open| open.length.get().0).sum();
         let count = retention::expired(&self.config, self.completed.iter(), open_bytes, wall_ms);
         if let Some(last) = count.checked_sub(1).and_then(|index| self.completed.get(index)) {
             self.changes.raise_log_start(last.next_offset);

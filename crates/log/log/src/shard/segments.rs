@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 
 use tailwater_env::Instant;
-use tailwater_format::{EntryId, Offset, Position, SegmentId, SegmentNumber, Term, TransactionId};
+use tailwater_format::{
+    AppendedTo, DurableTo, EntryId, Offset, Position, SegmentId, SegmentNumber, Term, TransactionId,
+};
 
 use crate::stream::{SegmentRecord, ShardRecord};
 
@@ -16,16 +18,23 @@ pub(super) struct ShardOpenSegment {
     pub(super) created_ms: i64,
     pub(super) created_at: Instant,
     /// Bytes that the store took.
-    pub(super) length: Position,
+    pub(super) length: AppendedTo<Position>,
     pub(super) next_entry: EntryId,
     pub(super) base_offset: Offset,
     pub(super) first_transaction_id: TransactionId,
     /// Bytes that the journal synced, at most `length`; where the segment is sealed if the rest is lost.
-    pub(super) synced: Position,
+    pub(super) synced: DurableTo<Position>,
     /// Offset after the records in them.
     pub(super) synced_next: Offset,
     /// Running transaction id after the records in them.
     pub(super) synced_transaction_id: TransactionId,
+}
+
+impl ShardOpenSegment {
+    /// Whether all that the store took is synced.
+    pub(super) fn is_synced(&self) -> bool {
+        self.synced.get() == self.length.get()
+    }
 }
 
 /// The newest segment as readers see it.
@@ -34,7 +43,8 @@ pub(super) struct Visible {
     pub(super) number: SegmentNumber,
     pub(super) term: Term,
     pub(super) base_offset: Offset,
-    pub(super) durable: Position,
+    /// With `interval` this is what was written.
+    pub(super) durable: DurableTo<Position>,
     pub(super) sealed: bool,
     pub(super) previous: Option<(SegmentNumber, Term, Position)>,
     /// Whether it has an entry. If not, it is the name that the shard's next segment will most likely have.
@@ -53,7 +63,7 @@ impl Visible {
                 number: record.next_segment,
                 term: record.term.next(),
                 base_offset: next_offset,
-                durable: Position(0),
+                durable: DurableTo::new(Position(0)),
                 sealed: false,
                 previous: None,
                 exists: false,
@@ -64,26 +74,36 @@ impl Visible {
             number: last.number,
             term: last.term,
             base_offset: last.base_offset,
-            durable: last.length,
+            durable: DurableTo::new(last.length),
             sealed: true,
             previous: previous.map(|segment| (segment.number, segment.term, segment.length)),
             exists: true,
         }
     }
 
-    /// An entry of `segment` that begins with offset `base_offset` is there, and ends at `position`.
-    pub(super) fn reach(&mut self, segment: SegmentId, base_offset: Offset, position: Position) {
+    /// An entry of `segment` that begins with offset `base_offset` is there, and ends at `position`; the store took
+    /// `appended`.
+    pub(super) fn reach(
+        &mut self,
+        segment: SegmentId,
+        base_offset: Offset,
+        position: Position,
+        appended: AppendedTo<Position>,
+    ) {
         if self.exists && (self.number, self.term) == (segment.number, segment.term) {
-            assert!(position > self.durable && !self.sealed, "{segment}: a watermark goes forward only");
-            self.durable = position;
+            assert!(position > self.durable.get() && !self.sealed, "{segment}: readers were shown its end");
+            self.durable.advance(position, appended);
             return;
         }
-        let previous = self.exists.then_some((self.number, self.term, self.durable));
+        assert!(!self.exists || self.number < segment.number, "{segment}: behind the newest one");
+        let previous = self.exists.then_some((self.number, self.term, self.durable.get()));
+        let mut durable = DurableTo::new(Position(0));
+        durable.advance(position, appended);
         *self = Self {
             number: segment.number,
             term: segment.term,
             base_offset,
-            durable: position,
+            durable,
             sealed: false,
             previous,
             exists: true,

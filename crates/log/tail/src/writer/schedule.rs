@@ -21,10 +21,10 @@ impl<K: Copy + Ord> Schedule<K> {
             return;
         }
         if let Some(at) = *scheduled {
-            self.times.remove(&(at, key));
+            assert!(self.times.remove(&(at, key)), "a key is where its record says");
         }
         if let Some(at) = wanted {
-            self.times.insert((at, key));
+            assert!(self.times.insert((at, key)), "a key is there once");
         }
         *scheduled = wanted;
     }

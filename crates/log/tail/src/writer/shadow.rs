@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use tailwater_format::{ChunkKey, Position, SegmentId};
+use tailwater_format::{CachedTo, ChunkKey, DurableTo, Position, SegmentId};
 
 /// The bytes of a segment that may still have to be written, from the beginning of a chunk on.
 ///
@@ -23,8 +23,7 @@ pub(super) struct Shadow {
     pieces: VecDeque<Bytes>,
     /// How many they are.
     len: usize,
-    /// As far as everything was acknowledged by the cell, or jumped over.
-    pub(super) cached: Position,
+    cached: CachedTo<Position>,
 }
 
 impl Shadow {
@@ -35,7 +34,7 @@ impl Shadow {
             start: Position(0),
             pieces: VecDeque::new(),
             len: 0,
-            cached: Position(0),
+            cached: CachedTo::new(Position(0)),
         }
     }
 
@@ -48,8 +47,22 @@ impl Shadow {
         self.push(bytes.clone());
     }
 
+    /// Where the durable bytes end that were handed on.
     pub(super) fn end(&self) -> Position {
         Position(self.start.0 + self.len as u64)
+    }
+
+    /// As far as everything was acknowledged by the cell, or jumped over.
+    pub(super) fn cached(&self) -> Position {
+        self.cached.get()
+    }
+
+    /// The cell acknowledged a round with everything up to `end`, or what of it was not jumped over.
+    pub(super) fn acknowledge(&mut self, end: Position) {
+        // Of two rounds the later one may be seen first.
+        if end > self.cached.get() {
+            self.cached.advance(end, DurableTo::new(self.end()));
+        }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -57,7 +70,7 @@ impl Shadow {
     }
 
     pub(super) fn is_shadowed(&self) -> bool {
-        self.cached == self.end()
+        self.cached.get() == self.end()
     }
 
     /// The chunks to write, each from its beginning, keyed. The full ones are gone from here afterwards.
@@ -77,6 +90,7 @@ impl Shadow {
         if !partial.is_empty() {
             write(full, partial);
         }
+        self.check();
     }
 
     /// Gives up everything but the partial chunk; whether that was anything.
@@ -84,10 +98,23 @@ impl Shadow {
         let before = self.start;
         while self.take_full().is_some() {}
         self.keep_partial();
+        self.check();
         self.start != before
     }
 
+    /// What is left behind a round or a jump is the partial chunk.
+    fn check(&self) {
+        assert!(self.len < self.chunk_bytes as usize, "{}: full chunks leave", self.segment);
+        assert!(
+            self.start.0.is_multiple_of(u64::from(self.chunk_bytes)),
+            "{}: chunks are aligned",
+            self.segment
+        );
+        assert!(self.pieces.len() <= 1, "{}: what is left has memory of its own", self.segment);
+    }
+
     fn push(&mut self, piece: Bytes) {
+        debug_assert!(!piece.is_empty(), "{}: a piece has bytes", self.segment);
         self.len += piece.len();
         self.pieces.push_back(piece);
     }
@@ -110,11 +137,13 @@ impl Shadow {
                 self.pieces.push_front(piece);
             }
         }
+        debug_assert_eq!(bytes.len(), chunk, "{}: a full chunk is full", self.segment);
         Some(bytes.into())
     }
 
     /// What is left, less than a chunk, as one piece of its own: it must not keep the memory of what left.
     fn keep_partial(&mut self) -> Bytes {
+        debug_assert_eq!(self.pieces.iter().map(Bytes::len).sum::<usize>(), self.len, "{}", self.segment);
         let partial = Bytes::from(Vec::from_iter(self.pieces.drain(..)).concat());
         self.len = 0;
         if !partial.is_empty() {

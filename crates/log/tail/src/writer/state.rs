@@ -119,11 +119,14 @@ impl Shard {
     fn published(&self) -> Tail {
         let cached = match self.segments.back() {
             Some(open) if open.segment.number == self.tail.segment && open.segment.term == self.tail.term => {
-                open.cached
+                open.cached()
             }
             _ => Position(0),
         };
-        Tail { cached: cached.min(self.tail.durable), ..self.tail }
+        // A loss in an `interval` stream takes back what was cached.
+        let published = Tail { cached: cached.min(self.tail.durable), ..self.tail };
+        debug_assert!(published.is_possible(), "{published:?}");
+        published
     }
 
     fn is_shadowed(&self) -> bool {
@@ -214,6 +217,7 @@ impl WriterState {
 
     pub(super) fn update(&mut self, now: Instant, id: ShardId, tail: Tail) {
         let Some(shard) = self.shards.get_mut(&id) else { return self.open(now, id, tail) };
+        assert_eq!(shard.tail.chunk_bytes, tail.chunk_bytes, "{id}: the size of chunks is for ever");
         shard.tail = tail;
         // A tail without bytes to wait for is worth telling at once.
         let due = shard.is_shadowed();
@@ -229,7 +233,10 @@ impl WriterState {
         tail: Tail,
     ) {
         let id = segment.shard;
+        assert_eq!(tail.segment_id(id), segment, "the tail is that of the bytes");
+        assert_eq!(tail.durable.0, from.0 + bytes.len() as u64, "{segment}: the tail ends with the bytes");
         let shard = self.shards.entry(id).or_insert_with(|| Shard::new(tail));
+        assert_eq!(shard.tail.chunk_bytes, tail.chunk_bytes, "{id}: the size of chunks is for ever");
         shard.tail = tail;
         if shard.segments.back().is_none_or(|open| open.segment != segment) {
             shard.segments.push_back(Shadow::new(segment, tail.chunk_bytes));
@@ -308,6 +315,7 @@ impl WriterState {
         while round_bytes < SHADOW_ROUND_BYTES_MAX && round.parts.len() < SHADOW_ROUND_PARTS_MAX {
             let Some(id) = self.shard_times.due(now) else { break };
             let shard = self.shards.get_mut(&id).expect("what is scheduled is there");
+            assert!(!shard.in_flight, "{id}: one round of a shard at a time");
             shard.wanted = None;
             // What is shadowed to its end, or was jumped over to its end, and is not the open segment has nothing
             // more to come.
@@ -332,6 +340,9 @@ impl WriterState {
         if round.parts.is_empty() {
             return None;
         }
+        let chunks: usize = round.parts.iter().map(|part| part.chunks).sum();
+        assert_eq!(chunks, round.chunks.len(), "every chunk of a round is of a part");
+        assert!(round.parts.len() <= SHADOW_ROUND_PARTS_MAX, "a round has a bound");
         self.pace.charge(round.parts.len() as u64);
         self.rounds_in_flight += 1;
         Some(round)
@@ -339,6 +350,7 @@ impl WriterState {
 
     /// Takes in how each part of a round ended.
     pub(super) fn round_done(&mut self, now: Instant, parts: &[(Part, bool)]) {
+        assert!(self.rounds_in_flight > 0, "a round that ends was begun");
         self.rounds_in_flight -= 1;
         self.stats.rounds_failed += u64::from(parts.iter().any(|(_, ok)| !ok));
         for &(part, ok) in parts {
@@ -351,7 +363,7 @@ impl WriterState {
                 // It is not there if the cached stream jumped meanwhile.
                 let shadow = shard.segments.iter_mut().find(|shadow| shadow.segment == part.segment);
                 if let Some(shadow) = shadow {
-                    shadow.cached = shadow.cached.max(part.end);
+                    shadow.acknowledge(part.end);
                 }
             } else {
                 let before = shard.buffered_bytes();
@@ -375,6 +387,7 @@ impl WriterState {
     pub(super) fn next_publish(&mut self, now: Instant) -> Option<Publish> {
         let id = self.page_times.due(now)?;
         let page = self.pages.get_mut(&id).expect("what is scheduled is there");
+        assert!(page.locked && !page.in_flight, "a page is published by who has its lock, once at a time");
         page.in_flight = true;
         page.due = false;
         page.dirty_since = None;
@@ -388,6 +401,7 @@ impl WriterState {
     /// Takes in how a publication ended.
     pub(super) fn publish_done(&mut self, now: Instant, id: PageId, ok: bool) {
         let Some(page) = self.pages.get_mut(&id) else { return };
+        assert!(page.in_flight, "a publication that ends was begun");
         page.in_flight = false;
         page.published_at = now;
         if !ok {
@@ -474,6 +488,10 @@ impl WriterState {
         if !deleted {
             for (shard, state) in self.shards.range(id.shards()) {
                 let place = (shard.shard.0 - first) as usize;
+                assert!(
+                    place < SHARDS_PER_PAGE as usize && place >= tails.len(),
+                    "{shard}: in the order of the page"
+                );
                 tails.resize(place, None);
                 tails.push(Some(state.published()));
             }
