@@ -79,20 +79,23 @@ pub struct StoreConfig {
 }
 
 impl StoreConfig {
-    const DEFAULT: Self = Self {
-        pending_bytes_max: 512 << 20,
-        fill_bytes: 256 << 10,
-        sync_bytes: 64 << 20,
-        journal_bytes: 128 << 20,
-        sync_age: Duration::from_secs(5),
-        tick: Duration::from_millis(500),
-        index_step: 64 << 10,
-    };
+    /// The default, for the relations below.
+    const fn usual() -> Self {
+        Self {
+            pending_bytes_max: 512 << 20,
+            fill_bytes: 256 << 10,
+            sync_bytes: 64 << 20,
+            journal_bytes: 128 << 20,
+            sync_age: Duration::from_secs(5),
+            tick: Duration::from_millis(500),
+            index_step: 64 << 10,
+        }
+    }
 }
 
 impl Default for StoreConfig {
     fn default() -> Self {
-        Self::DEFAULT
+        Self::usual()
     }
 }
 
@@ -106,7 +109,7 @@ const _: () = {
 };
 
 const _: () = {
-    let config = StoreConfig::DEFAULT;
+    let config = StoreConfig::usual();
     let entry_max = tailwater_format::ENTRY_BYTES_MAX as u64 + PIECE_OVERHEAD;
     assert!(config.fill_bytes <= config.sync_bytes, "files are written before they are synced");
     assert!(config.sync_bytes + entry_max < config.pending_bytes_max, "and synced before memory is full");
