@@ -11,7 +11,7 @@ mod shm;
 #[allow(unsafe_code)]
 mod stream;
 mod tcp;
-mod waiter;
+pub(crate) mod waiter;
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -29,6 +29,8 @@ pub mod limits;
 pub mod local;
 #[allow(unsafe_code)]
 mod mapping;
+#[allow(unsafe_code)]
+mod passing;
 #[cfg_attr(test, allow(unsafe_code))] // its tests try what the seals forbid
 mod region;
 mod server;
@@ -45,6 +47,9 @@ pub use connection::{
 pub use doorbell::{Doorbell, DoorbellStats};
 pub use limits::{CALL_BYTES_MAX, READ_BYTES_MAX};
 pub use local::LocalDoorbell;
+pub use passing::{
+    ArenaReader, ArenaWriter, NoticeReader, NoticeWriter, PassingListener, PassingSocket, SameUser,
+};
 pub use region::{Backing, Region};
 pub use server::{EngineKind, SOCKETS_OUTLIVE_PROCESS, Server, ServerConfig};
 pub use service::{REFUSED_ABANDONED, REFUSED_TOO_LARGE, Refusal, Reply, ScarHit, Service};

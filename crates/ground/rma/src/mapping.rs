@@ -131,6 +131,19 @@ impl Mapping {
         unsafe { out.set_len(filled) };
     }
 
+    /// A range's bytes where they are; `None` if it does not lie in the mapping.
+    ///
+    /// # Safety
+    /// Nobody, in no process, writes to the range as long as the slice is there, and whoever wrote it last did so
+    /// before something that this thread has seen with [`Mapping::load_acquire`].
+    pub(crate) unsafe fn bytes(&self, range: std::ops::Range<usize>) -> Option<&[u8]> {
+        if range.start > range.end || range.end > self.len {
+            return None;
+        }
+        // SAFETY: the range lies in the mapping, which is there as long as `self` is borrowed; nobody writes to it.
+        Some(unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(range.start), range.len()) })
+    }
+
     /// Puts the pages of a range into a pipe, as far as it has room for them without waiting; how many bytes.
     ///
     /// # Errors

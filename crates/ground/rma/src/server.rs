@@ -17,7 +17,7 @@ mod driver;
 mod engine;
 mod epoll;
 mod limits;
-mod listen;
+pub(crate) mod listen;
 mod mailbox;
 mod output;
 mod pipe;

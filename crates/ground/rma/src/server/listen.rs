@@ -67,6 +67,14 @@ impl Listener {
         Ok(Self::Unix { socket, name, at: format!("unix:{}", path.display()).into() })
     }
 
+    /// A Unix socket's descriptor, and its name, which goes with it; `None` of another one.
+    pub(crate) fn into_unix(self) -> Option<(OwnedFd, SocketFile)> {
+        match self {
+            Self::Unix { socket, name, .. } => Some((socket, name)),
+            Self::Tcp { .. } => None,
+        }
+    }
+
     /// The next connection; an error of kind `WouldBlock` if there is none.
     pub(crate) fn accept(&self) -> io::Result<AcceptedConnection> {
         let (socket, from) = acceptfrom_with(self, flags())?;
