@@ -22,6 +22,8 @@ pub struct Block {
     entries: Vec<BlockEntry>,
     batches: Vec<BlockBatch>,
     len_bytes: usize,
+    /// The arena that it borrows from, if it came through a window.
+    arena: Option<u64>,
 }
 
 /// One entry of a block.
@@ -30,8 +32,8 @@ pub struct BlockEntry {
     /// Its header.
     pub header: EntryHeader,
     /// Its record batches among the block's.
-    first_batch: u32,
-    batch_end: u32,
+    pub(crate) first_batch: u32,
+    pub(crate) batch_end: u32,
 }
 
 /// One record batch of a block, ready to be iterated over by any number of consumers.
@@ -44,6 +46,24 @@ pub struct BlockBatch {
 }
 
 impl Block {
+    /// A block that another process has checked; it borrows `len_bytes` of that process's memory.
+    pub(crate) fn of_window(
+        segment: SegmentId,
+        place: Range<Position>,
+        entries: Vec<BlockEntry>,
+        batches: Vec<BlockBatch>,
+        len_bytes: usize,
+        arena: u64,
+    ) -> Self {
+        let Range { start, end } = place;
+        Self { segment, start, end, entries, batches, len_bytes, arena: Some(arena) }
+    }
+
+    /// The number of the window's arena that it borrows from, if it does.
+    pub(crate) fn arena(&self) -> Option<u64> {
+        self.arena
+    }
+
     /// The entries, in order; control entries are not among them.
     pub fn entries(&self) -> &[BlockEntry] {
         &self.entries
@@ -137,6 +157,7 @@ impl Cutter {
                 + size_of_val(&parts.batches[..]),
             entries: parts.entries,
             batches: parts.batches,
+            arena: None,
         });
         (block, result)
     }

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tailwater_format::{EntryHeader, Offset, Position, SegmentId, ShardId};
+use tailwater_format::{EntryHeader, Offset, Position, SegmentId, ShardId, Tail};
 use tokio::sync::Notify;
 
 use crate::block::{Block, BlockBatch};
@@ -120,11 +120,40 @@ impl Cursor {
         self.shared.feed.lock().tail().map(|tail| tail.next_offset)
     }
 
+    /// How far the shard reaches, as far as is known.
+    pub fn tail(&self) -> Option<Tail> {
+        self.shared.feed.lock().tail()
+    }
+
+    /// Where the next entry begins.
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
+    /// The next block, if it is there, whether it has entries or not. For who hands blocks on; it begins at the place
+    /// before, or earlier.
+    ///
+    /// # Errors
+    /// As those of [`Cursor::poll`].
+    pub fn poll_block(&mut self) -> Result<Option<Arc<Block>>, FeedReadError> {
+        Ok(self.step()?.map(|(block, _)| block))
+    }
+
     /// What comes next, if it is there. Never waits.
     ///
     /// Offsets go up by one, but for one case: where records that were delivered turn out to be lost (durability
     /// `interval`), those that took their offsets come next, in a higher term.
     pub fn poll(&mut self) -> Result<Option<Entries>, FeedReadError> {
+        while let Some((_, entries)) = self.step()? {
+            if entries.is_some() {
+                return Ok(entries);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Moves behind the next block, if it is there: the block, and its entries that come next, if it has some.
+    fn step(&mut self) -> Result<Option<(Arc<Block>, Option<Entries>)>, FeedReadError> {
         loop {
             let changes = self.shared.changes();
             if self.front_at == Some(changes) {
@@ -137,9 +166,8 @@ impl Cursor {
             };
             match look? {
                 Look::Block(number, block) => {
-                    if let Some(entries) = self.take(number, block)? {
-                        return Ok(Some(entries));
-                    }
+                    let entries = self.take(number, Arc::clone(&block))?;
+                    return Ok(Some((block, entries)));
                 }
                 Look::Front if self.private.is_some() && self.return_to_shared() => {}
                 Look::Front => {

@@ -140,6 +140,8 @@ pub(crate) struct Feed {
     log_start: Offset,
     /// Nothing is heard from the metadata cell: there is no use in waiting for the cached layer.
     silent: bool,
+    /// Where the window of another process is in this shard, as far as it told: what comes next it brings from there.
+    fed_from: Option<(SegmentId, Position)>,
     layer: DelayedDurable,
     rate: RateLimit,
     /// Of a backlog: earns what is written, too.
@@ -189,6 +191,7 @@ impl Feed {
             tail: None,
             log_start: Offset(0),
             silent: false,
+            fed_from: None,
             layer: DelayedDurable::new(config.delay_max),
             rate: RateLimit::new(config.bytes_per_s, now),
             backlog_rate: RateLimit::steady(config.catch_up_bytes_per_s, CATCH_UP_STEP_BYTES, now),
@@ -365,6 +368,11 @@ impl Feed {
         if let Some(at) = self.retry_at.filter(|at| now < *at) {
             return FeedPlan::Wait { at: Some(at) };
         }
+        if self.is_fed()
+            && let Some(wait) = self.plan_fed(now, &tail)
+        {
+            return wait;
+        }
         if !self.config.shared && self.window_bytes >= self.config.window_bytes {
             return wait; // until the reader has made room
         }
@@ -515,6 +523,8 @@ impl Feed {
         }
         let was_missing = std::mem::replace(&mut self.relist, false);
         match segments.first() {
+            // What a window brought meanwhile is further on.
+            Some(_) if self.place.is_some_and(|place| place.segment != from) => {}
             Some(first) if first.number > from => {
                 // What lies between was removed: who has not read it is told, who has goes on.
                 self.observe_log_start(first.base_offset);
@@ -593,6 +603,78 @@ impl Feed {
         self.read_term = None;
         self.began = Place { segment: number, position: Position(0) };
         self.jump(self.began);
+    }
+}
+
+/// The window of another process: a layer in front of the cells. Its blocks are those that it cut of the same bytes.
+impl Feed {
+    /// Whether the window brings what comes next. It has reached this place or is about to, in the segment that is
+    /// written now; at its end, and when nothing else is heard, the feed goes on by itself.
+    pub(crate) fn is_fed(&self) -> bool {
+        let (Some((segment, at)), Some(place), Some(tail)) = (self.fed_from, self.place, self.tail) else {
+            return false;
+        };
+        let is_written = tail.segment == segment.number && tail.term == segment.term;
+        let is_left = tail.sealed && place.position >= tail.durable;
+        let is_place = place.segment == segment.number && at <= place.position;
+        let is_same = self.read_term.is_none_or(|read| read == segment.term);
+        is_written && is_place && is_same && !is_left && !self.silent && self.error.is_none()
+    }
+
+    /// Whether it has brought all that is durable.
+    pub(crate) fn is_fed_all(&self) -> bool {
+        let is_behind = |tail: &Tail, place: Place| place.position < tail.durable;
+        self.is_fed() && !self.tail.zip(self.place).is_some_and(|(tail, place)| is_behind(&tail, place))
+    }
+
+    /// Waits for the window as algorithm 1 waits for the cached layer, and no longer.
+    fn plan_fed(&mut self, now: Instant, tail: &Tail) -> Option<FeedPlan> {
+        let position = self.place?.position;
+        if self.layer.is_late(now, position, tail.durable) {
+            self.layer.begin_anew();
+            self.fed_from = None;
+            return None;
+        }
+        Some(FeedPlan::Wait { at: self.layer.deadline() })
+    }
+
+    /// Takes in where the window is; `None` if it has left.
+    pub(crate) fn window_at(&mut self, at: Option<(SegmentId, Position)>) {
+        self.fed_from = at;
+    }
+
+    /// Takes in a block of the window, if it continues what was read; otherwise only where the window is. It is left
+    /// where it is, too, if most readers have yet to take what it would push out.
+    pub(crate) fn offered(&mut self, block: Block) -> News {
+        let (segment, end) = (block.segment, block.end);
+        self.fed_from = Some((segment, end));
+        let Some(place) = self.place else { return News::default() };
+        let is_written =
+            self.tail.is_some_and(|tail| tail.segment == segment.number && tail.term == segment.term);
+        let continues = place.segment == segment.number && (block.start..end).contains(&place.position);
+        let is_same = self.read_term.is_none_or(|read| read == segment.term);
+        let bytes = end.0 - block.start.0;
+        let is_wanted = is_written && continues && is_same && self.error.is_none();
+        if !is_wanted || self.would_leave_most_behind(bytes) {
+            return News::default();
+        }
+        self.cutter = None;
+        self.distrust = false;
+        self.rest_is_durable = false;
+        self.failures = 0;
+        self.retry_at = None;
+        self.held_since = None;
+        self.place = Some(Place { segment: segment.number, position: end });
+        self.read_term = Some(segment.term);
+        self.push_block(block);
+        News { announce: true, entry_bytes: end.0 - place.position.0 }
+    }
+
+    /// Lets go of blocks that keep arenas before this one, whoever has yet to take them.
+    pub(crate) fn let_go_before(&mut self, arena: u64) {
+        while self.window.front().and_then(|block| block.arena()).is_some_and(|of| of < arena) {
+            self.drop_oldest();
+        }
     }
 }
 

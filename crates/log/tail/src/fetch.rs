@@ -144,6 +144,8 @@ pub(crate) struct FetchCounters {
     pub(crate) cell_bytes: AtomicU64,
     pub(crate) durable_bytes: AtomicU64,
     pub(crate) entry_bytes: AtomicU64,
+    pub(crate) window_blocks: AtomicU64,
+    pub(crate) window_bytes: AtomicU64,
 }
 
 /// Who is fetched for, and what a durable read of it is. Each has turns of its own, so that consumers near the tail do

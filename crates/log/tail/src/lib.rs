@@ -17,6 +17,7 @@ mod source;
 pub mod testing;
 #[cfg(test)]
 mod tests;
+pub mod window;
 mod writer;
 
 use bytes::{BufMut, Bytes, BytesMut};

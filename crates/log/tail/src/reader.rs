@@ -17,6 +17,7 @@
 //! cursor can see calls [`TailReaderInner::announce`]. Both keep until somebody looks, so that neither is lost.
 
 mod config;
+mod fed;
 mod lengths;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -110,6 +111,8 @@ struct LengthHeard {
     changed_at: Instant,
     /// The durable source has told of more since.
     is_behind: bool,
+    /// The window that feeds shards of it, and follows the page itself, was last known to be alive.
+    fed_at: Option<Instant>,
 }
 
 /// A feed and who waits for it.
@@ -122,6 +125,8 @@ pub(crate) struct SharedFeed {
     changes: AtomicU64,
     /// Whether it waits to be planned.
     is_due: AtomicBool,
+    /// Whether a window brings what comes next.
+    is_fed: AtomicBool,
 }
 
 impl SharedFeed {
@@ -133,6 +138,7 @@ impl SharedFeed {
             waiters: Mutex::default(),
             changes: AtomicU64::new(0),
             is_due: AtomicBool::new(false),
+            is_fed: AtomicBool::new(false),
         }
     }
 
@@ -208,6 +214,8 @@ impl TailReader {
             cell_bytes: counters.cell_bytes.load(Ordering::Relaxed),
             durable_bytes: counters.durable_bytes.load(Ordering::Relaxed),
             entry_bytes: counters.entry_bytes.load(Ordering::Relaxed),
+            window_blocks: counters.window_blocks.load(Ordering::Relaxed),
+            window_bytes: counters.window_bytes.load(Ordering::Relaxed),
         }
     }
 
@@ -246,6 +254,7 @@ impl TailReaderInner {
                 at: now,
                 changed_at: now,
                 is_behind: false,
+                fed_at: None,
             });
             drop(state);
             self.followed.send_modify(|count| *count += 1);
@@ -497,6 +506,7 @@ fn start_planned(inner: &TailReaderInner, under_way: &mut ReadsUnderWay, later: 
         if has_failed {
             inner.announce(&feed);
         }
+        inner.note_fed(&feed);
         later.set(&feed, None);
         match plan {
             FeedPlan::Wait { at } => later.set(&feed, at),

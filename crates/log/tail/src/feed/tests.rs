@@ -7,6 +7,8 @@ use tailwater_format::{ShardNumber, StreamId};
 use super::*;
 use crate::testing::{MemoryAppended, MemoryLog};
 
+mod fed;
+
 const CHUNK: u32 = 64;
 const DELAY: Duration = Duration::from_secs(1);
 

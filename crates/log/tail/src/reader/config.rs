@@ -134,6 +134,10 @@ pub struct ReaderStats {
     pub durable_bytes: u64,
     /// Bytes of entries that became readable.
     pub entry_bytes: u64,
+    /// Blocks that came through the window of another process, and were not read again.
+    pub window_blocks: u64,
+    /// Bytes of entries in them.
+    pub window_bytes: u64,
 }
 
 #[cfg(test)]

@@ -21,7 +21,9 @@ use tokio::sync::watch;
 
 use super::{LengthHeard, ReaderPage, SharedFeed, TailReaderInner, page_of};
 use crate::SourceError;
-use crate::limits::{ASKS_MAX, CURSORS_MANY, INTERVAL_MAX, LENGTHS_EVERY, UNWATCHED_PAUSE_MIN};
+use crate::limits::{
+    ASKS_MAX, CURSORS_MANY, FED_SILENT_AFTER, INTERVAL_MAX, LENGTHS_EVERY, UNWATCHED_PAUSE_MIN,
+};
 
 /// Follows the tail pages in the metadata cell, until it is dropped.
 pub(super) async fn follow_cell(inner: Arc<TailReaderInner>, cell: Cell) {
@@ -37,7 +39,11 @@ pub(super) async fn follow_cell(inner: Arc<TailReaderInner>, cell: Cell) {
     // The last read brought something new.
     let mut is_flowing = false;
     loop {
-        is_untold |= if is_flowing && inner.pause() >= UNWATCHED_PAUSE_MIN {
+        is_untold |= if inner.is_fed() {
+            // A window tells of all that is followed: whoever rings has one to wake less. A feed that it does not feed
+            // any more is told as one that is followed anew.
+            followed.changed().await.is_ok()
+        } else if is_flowing && inner.pause() >= UNWATCHED_PAUSE_MIN {
             // What comes next is there when the pause is over, or soon after: to be told of it would take a request of
             // each backend, and its answer.
             take_change(&mut followed)
@@ -223,7 +229,7 @@ impl TailReaderInner {
     }
 
     /// The metadata cell told of a page; whether it is to be gone by.
-    fn heard(&self, page: ReaderPage, is_changed: bool) -> bool {
+    pub(super) fn heard(&self, page: ReaderPage, is_changed: bool) -> bool {
         let now = self.env.now();
         let mut state = self.state.lock();
         let Some(heard) = state.heard.get_mut(&page) else { return true };
@@ -237,10 +243,12 @@ impl TailReaderInner {
 
     fn standing(&self, heard: &LengthHeard, now: Instant) -> Standing {
         let config = &self.config;
+        let is_fed = heard.fed_at.is_some_and(|at| now.since(at) < FED_SILENT_AFTER);
         match () {
-            () if !self.follows_cell || now.since(heard.at) >= config.silent_after => Standing::Silent,
+            () if !self.follows_cell => Standing::Silent,
+            () if !is_fed && now.since(heard.at) >= config.silent_after => Standing::Silent,
             () if heard.is_behind => Standing::Behind,
-            () if now.since(heard.changed_at) >= config.unchanged_after() => Standing::Silent,
+            () if !is_fed && now.since(heard.changed_at) >= config.unchanged_after() => Standing::Silent,
             () => Standing::Quiet { since: heard.changed_at },
         }
     }
@@ -367,6 +375,13 @@ impl TailReaderInner {
     }
 
     fn observe(&self, feed: &Arc<SharedFeed>, tail: Tail) {
+        if self.observed(feed, tail) {
+            self.make_due(feed);
+        }
+    }
+
+    /// The same, but that it is planned again is the caller's to see to; whether it says anything new.
+    pub(super) fn observed(&self, feed: &Arc<SharedFeed>, tail: Tail) -> bool {
         let (is_first, is_news, is_cut) = {
             let mut feed = feed.feed.lock();
             let log_start = feed.log_start();
@@ -377,13 +392,11 @@ impl TailReaderInner {
             // now, not when it reads on.
             self.announce(feed);
         }
-        if is_news {
-            self.make_due(feed);
-        }
+        is_news
     }
 
     /// Tells feeds whether the metadata cell is silent.
-    fn set_silent(&self, feeds: &[Arc<SharedFeed>], silent: bool) {
+    pub(super) fn set_silent(&self, feeds: &[Arc<SharedFeed>], silent: bool) {
         for feed in feeds {
             let changed = feed.feed.lock().set_silent(silent);
             if changed {
