@@ -223,6 +223,9 @@ pub struct NodeInfo {
     /// The cell that keeps tail pages.
     #[prost(message, optional, tag = "5")]
     pub metadata_cell: Option<CellInfo>,
+    /// The Unix socket of the process that reads for others on the node's host, if there is to be one.
+    #[prost(string, optional, tag = "6")]
+    pub window: Option<String>,
 }
 
 /// One cell.

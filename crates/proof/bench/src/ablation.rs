@@ -128,6 +128,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             protocol: MessageProtocol::Tailwater,
             transport: args.transport,
             connection_each: false,
+            own_reader: false,
             from_beginning: true,
             validate: Validate::Consumer,
             lengths_every_us: None,

@@ -46,6 +46,10 @@ pub struct Args {
     /// Give each consumer a connection to everything. Otherwise the consumers of a process share its reader.
     #[arg(long)]
     connection_each: bool,
+    /// A process for each consumer, which reads as an application does: through the window where the node offers one,
+    /// and by itself where it does not.
+    #[arg(long, conflicts_with_all = ["connection_each", "per_process", "processes", "stop_one", "one_sided"])]
+    own_reader: bool,
     /// What is appended, in Mbit/s of messages.
     #[arg(long, default_value_t = 240.0, value_name = "MBIT")]
     rate_mbit: f64,
@@ -245,6 +249,8 @@ struct Report {
     reads: Reads,
     /// Of those who read one-sidedly, if there are any.
     read_amplification: Option<Amplification>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    own_reader: Option<OwnReaderCost>,
     core_to_core_ns: Option<f64>,
     consumers_started_ms: f64,
     /// How long after the last record was appended the last consumer had everything.
@@ -277,6 +283,32 @@ impl Amplification {
             bytes: round((reads.cell_bytes + reads.durable_bytes) as f64 / useful, 3),
             reads: round(asked / (useful / CHUNK_BYTES), 3),
         })
+    }
+}
+
+/// What one consumer costs that has a reader of its own.
+#[derive(Debug, PartialEq, Serialize)]
+struct OwnReaderCost {
+    /// Cores, of each.
+    cpu_cores: f64,
+    /// How often threads of each went to sleep in a second.
+    wakes_s: f64,
+    /// Read from cells and the durable layer by the readers themselves, for each byte that became readable.
+    read_by_itself: f64,
+    /// Of what became readable, what came through the window.
+    through_window: f64,
+}
+
+impl OwnReaderCost {
+    fn of(outcome: &Outcome) -> Self {
+        let (processes, reads) = (outcome.processes as f64, outcome.consumed.reads);
+        let useful = (reads.entry_bytes as f64).max(1.0);
+        Self {
+            cpu_cores: round(outcome.cpu.consumers / outcome.wall_s / processes, 4),
+            wakes_s: round(outcome.sleeps as f64 / outcome.wall_s / processes, 1),
+            read_by_itself: round((reads.cell_bytes + reads.durable_bytes) as f64 / useful, 3),
+            through_window: round(reads.window_bytes as f64 / useful, 3),
+        }
     }
 }
 
@@ -324,6 +356,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             protocol,
             transport: args.transport,
             connection_each: args.connection_each,
+            own_reader: args.own_reader,
             from_beginning: args.start == FanoutStart::Smooth,
             validate: pace.validate,
             lengths_every_us: pace.lengths_every_us,
@@ -384,7 +417,10 @@ fn processes(args: &Args) -> anyhow::Result<usize> {
         args.per_process
     );
     let least = together.div_ceil(CONSUMERS_PER_PROCESS);
-    let processes = args.processes.unwrap_or(together.div_ceil(args.per_process));
+    let processes = match args.own_reader {
+        true => together,
+        false => args.processes.unwrap_or(together.div_ceil(args.per_process)),
+    };
     anyhow::ensure!(
         (least..=together).contains(&processes),
         "{together} consumers are spread over {least} to {together} processes, not {processes}: see --processes"
@@ -456,12 +492,14 @@ fn report(
         producer_late_ms: outcome.late_ms(),
         producer_rate: round(producer_rate, 4),
         cpu_s: Cpu {
+            window: round(cpu.window, 2),
             node: round(cpu.node, 2),
             backends: round(cpu.backends, 2),
             consumers: round(cpu.consumers, 2),
             producer: round(cpu.producer, 2),
         },
         cpu_cores: Cpu {
+            window: cores(cpu.window),
             node: cores(cpu.node),
             backends: cores(cpu.backends),
             consumers: cores(cpu.consumers),
@@ -470,6 +508,7 @@ fn report(
         wall_s: round(*wall_s, 2),
         reads,
         read_amplification: Amplification::of(&reads),
+        own_reader: args.own_reader.then(|| OwnReaderCost::of(&outcome)),
         core_to_core_ns,
         consumers_started_ms: round(outcome.started_ms, 1),
         ended_after_ms,

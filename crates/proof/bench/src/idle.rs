@@ -70,6 +70,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             protocol: MessageProtocol::Tailwater,
             transport: args.transport,
             connection_each: false,
+            own_reader: false,
             from_beginning: true,
             validate: Validate::Consumer,
             lengths_every_us: None,
@@ -97,6 +98,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         cells: args.system.cells(),
         duration_s: args.duration_s,
         cpu_s: Cpu {
+            window: round(cpu.window, 3),
             node: round(cpu.node, 2),
             backends: round(cpu.backends, 2),
             consumers: round(cpu.consumers, 2),

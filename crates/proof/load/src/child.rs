@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, getppid, kill_process, set_parent_process_dea
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::clock::cpu_of;
+use crate::clock::{child_with_command, cpu_of, sleeps_of};
 use crate::limits::ERROR_LINES;
 
 /// Flags of the hidden command `load child`.
@@ -128,6 +128,16 @@ impl Child {
     /// CPU time since its start; zero if it is gone.
     pub fn cpu(&self) -> Duration {
         cpu_of(self.process.id()).unwrap_or_default()
+    }
+
+    /// How often its threads went to sleep so far.
+    pub fn sleeps(&self) -> u64 {
+        sleeps_of(self.process.id())
+    }
+
+    /// CPU time so far of a child of its own that runs this command; zero if there is none.
+    pub fn cpu_of_its(&self, command: &str) -> Duration {
+        child_with_command(self.process.id(), command).and_then(cpu_of).unwrap_or_default()
     }
 
     /// Memory that is in use (resident), in bytes; zero if it is gone.

@@ -17,6 +17,33 @@ pub fn cpu_of(pid: u32) -> Option<Duration> {
     cpu_at(&format!("/proc/{pid}/stat"))
 }
 
+/// How often the threads of a process have gone to sleep, which is about how often they were woken; 0 if it is gone.
+pub fn sleeps_of(pid: u32) -> u64 {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let status = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("status")).ok());
+    let count = |status: String| {
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+        line.trim().parse::<u64>().ok()
+    };
+    status.filter_map(count).sum()
+}
+
+/// The child of a process that runs this command of ours.
+pub fn child_with_command(pid: u32, command: &str) -> Option<u32> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let children = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+    let is_it = |child: &u32| {
+        let line = std::fs::read(format!("/proc/{child}/cmdline")).unwrap_or_default();
+        line.split(|byte| *byte == 0).nth(1) == Some(command.as_bytes())
+    };
+    let children: Vec<String> = children.collect();
+    children
+        .iter()
+        .flat_map(|line| line.split_ascii_whitespace())
+        .filter_map(|id| id.parse().ok())
+        .find(is_it)
+}
+
 /// The same of one thread of this process.
 pub fn cpu_of_thread(thread: u32) -> Option<Duration> {
     cpu_at(&format!("/proc/self/task/{thread}/stat"))

@@ -146,6 +146,7 @@ fn plan(args: &Args, input: Option<PathBuf>) -> anyhow::Result<ExperimentPlan> {
             protocol: MessageProtocol::Tailwater,
             transport: TransportFlag::Shm,
             connection_each: false,
+            own_reader: false,
             from_beginning: true,
             validate: Validate::Consumer,
             lengths_every_us: None,

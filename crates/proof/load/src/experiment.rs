@@ -56,6 +56,8 @@ pub struct Cpu {
     pub node: f64,
     /// The cache backends alone.
     pub backends: f64,
+    /// The node's window, if it has one.
+    pub window: f64,
     /// All processes with consumers.
     pub consumers: f64,
     /// The producer's process.
@@ -119,6 +121,8 @@ pub struct Outcome {
     pub delays: Durations,
     /// CPU time of the measured time, until the last record was acknowledged.
     pub cpu: Cpu,
+    /// How often threads of processes with consumers went to sleep meanwhile.
+    pub sleeps: u64,
     /// How long that was, in seconds.
     pub wall_s: f64,
     /// How long the consumers of the slowest process took to start, in ms.
@@ -331,7 +335,7 @@ impl Run {
         while self.produced.is_none() && (self.producer.is_some() || begin.elapsed() < end) {
             let elapsed = begin.elapsed();
             if elapsed >= plan.warmup && before.is_none() {
-                before = Some((self.cpu(system), Instant::now()));
+                before = Some((self.cpu(system), self.sleeps(), Instant::now()));
                 if plan.start_at_once {
                     self.start_consumers()?;
                 }
@@ -348,9 +352,12 @@ impl Run {
             }
             self.hear(Duration::from_millis(20))?;
         }
-        let (cpu_before, since) = before.context("the run ended before the measured time began")?;
+        let (cpu_before, sleeps_before, since) =
+            before.context("the run ended before the measured time began")?;
         let (cpu, wall_s) = (self.cpu(system), since.elapsed().as_secs_f64());
+        let sleeps = self.sleeps().saturating_sub(sleeps_before);
         let cpu = Cpu {
+            window: cpu.window - cpu_before.window,
             node: cpu.node - cpu_before.node,
             backends: cpu.backends - cpu_before.backends,
             consumers: cpu.consumers - cpu_before.consumers,
@@ -389,11 +396,16 @@ impl Run {
             consumed,
             delays,
             cpu,
+            sleeps,
             wall_s,
             started_ms: self.started_ms,
             processes: self.workers.len(),
             stopping: self.stopping,
         })
+    }
+
+    fn sleeps(&self) -> u64 {
+        self.workers.iter().map(Child::sleeps).sum()
     }
 
     fn cpu(&self, system: &System) -> Cpu {
@@ -403,6 +415,7 @@ impl Run {
         Cpu {
             node: (node + backends).as_secs_f64(),
             backends: backends.as_secs_f64(),
+            window: system.window_cpu().as_secs_f64(),
             consumers: consumers.as_secs_f64(),
             producer: producer.as_secs_f64(),
         }

@@ -89,6 +89,8 @@ pub struct ConsumersConfig {
     pub transport: TransportFlag,
     /// Whether each consumer has a connection of its own to everything, or they share the process's.
     pub connection_each: bool,
+    /// Whether they read as an application does, through the window where the node offers one.
+    pub own_reader: bool,
     /// Whether they begin with the first record, or behind the newest.
     pub from_beginning: bool,
     /// Who checks checksums.
@@ -246,6 +248,12 @@ pub struct Reads {
     #[serde(skip_serializing_if = "is_zero")]
     #[serde(default)]
     pub entry_bytes: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(default)]
+    pub window_blocks: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(default)]
+    pub window_bytes: u64,
 }
 
 fn is_zero(count: &u64) -> bool {
@@ -262,6 +270,8 @@ impl From<ReaderStats> for Reads {
             cell_bytes: stats.cell_bytes,
             durable_bytes: stats.durable_bytes,
             entry_bytes: stats.entry_bytes,
+            window_blocks: stats.window_blocks,
+            window_bytes: stats.window_bytes,
         }
     }
 }
@@ -287,6 +297,8 @@ impl Reads {
             (&mut self.cell_bytes, other.cell_bytes),
             (&mut self.durable_bytes, other.durable_bytes),
             (&mut self.entry_bytes, other.entry_bytes),
+            (&mut self.window_blocks, other.window_blocks),
+            (&mut self.window_bytes, other.window_bytes),
         ];
         for (own, other) in pairs {
             *own = with(*own, other);

@@ -19,7 +19,9 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use parking_lot::Mutex;
-use tailwater_client::{Client, ClientConfig, Consumer, ConsumerConfig, Error, ReaderConfig, Start};
+use tailwater_client::{
+    Client, ClientConfig, Consumer, ConsumerConfig, Error, ReaderConfig, Start, WindowUse,
+};
 use tailwater_env::Env;
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::sync::watch;
@@ -93,6 +95,7 @@ async fn connect(config: &ConsumersConfig) -> Result<Vec<Client>, Error> {
                 catch_up_bytes_per_s: config.catch_up_bytes_per_s.unwrap_or(defaults.catch_up_bytes_per_s),
                 ..defaults
             },
+            window: if config.own_reader { WindowUse::WhereOffered } else { WindowUse::Never },
         };
         async move { Client::connect_with(Env::real(), &config.node, client).await }
     };

@@ -419,6 +419,14 @@ impl System {
         (server, cpu_of_backends(&self.data_cell) + cpu_of_backends(&self.metadata_cell))
     }
 
+    /// CPU time of the node's window so far; zero if it has none.
+    pub fn window_cpu(&self) -> Duration {
+        match &self.server {
+            Server::Node(node) => node.child.cpu_of_its("window"),
+            Server::Broker(_) => Duration::ZERO,
+        }
+    }
+
     /// Stops the node in order; the rest with it. A broker goes on.
     pub fn stop(mut self) -> anyhow::Result<()> {
         match &mut self.server {

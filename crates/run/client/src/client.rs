@@ -4,7 +4,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tailwater_env::Env;
+use tailwater_env::{Env, Task};
 use tailwater_format::call::{
     self, CALL_VERSION, CallErrorCode, CallMessage, FindStream, Hello, Method, NodeInfo, stream_from_wire,
 };
@@ -16,7 +16,7 @@ use crate::cells;
 use crate::connection::Node;
 use crate::limits::{CALL_DEADLINE, CONNECT_DEADLINE, RETRY_PAUSE, SHARDS_MAX};
 use crate::source::NodeSource;
-use crate::{Consumer, ConsumerConfig, Error, Producer, ProducerSettings};
+use crate::{Consumer, ConsumerConfig, Error, Producer, ProducerSettings, window};
 
 /// Which way to the cells.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,6 +30,16 @@ pub enum Transport {
     Tcp,
 }
 
+/// Whether a client borrows what another process of this host has read and checked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WindowUse {
+    /// Where the node has a window on this host that is of this user; not with [`Transport::Tcp`].
+    #[default]
+    WhereOffered,
+    /// It reads by itself.
+    Never,
+}
+
 /// How a client behaves. The defaults suit most.
 #[derive(Clone, Debug, Default)]
 pub struct ClientConfig {
@@ -39,6 +49,8 @@ pub struct ClientConfig {
     pub transport: Transport,
     /// How the process reads.
     pub reader: ReaderConfig,
+    /// Whether it may do so through a window.
+    pub window: WindowUse,
 }
 
 /// A process's connection to a cluster. Cheap to clone; all its consumers share one reader.
@@ -50,7 +62,9 @@ pub struct Client {
 struct ClientInner {
     env: Env,
     node: Arc<Node>,
+    node_id: String,
     reader: TailReader,
+    _window: Option<Task>,
 }
 
 /// A stream, as it was found.
@@ -89,7 +103,13 @@ impl Client {
         let source: Arc<dyn DurableSource> = Arc::new(NodeSource::new(Arc::clone(&node)));
         reader.page_refresh = cells::page_refresh(&info).unwrap_or(reader.page_refresh);
         let reader = TailReader::start(&env, cells, source, reader);
-        Ok(Self { inner: Arc::new(ClientInner { env, node, reader }) })
+        let is_wanted = config.window == WindowUse::WhereOffered && config.transport != Transport::Tcp;
+        let window = info.window.filter(|_| is_wanted).map(|path| {
+            let follow = window::follow(env.clone(), reader.clone(), path.into(), info.node_id.clone());
+            env.spawn("client-window", follow)
+        });
+        let inner = ClientInner { env, node, node_id: info.node_id, reader, _window: window };
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     /// The id of the node at `address`, which it has for the life of its data directory. Asks nothing else, and once.
@@ -98,6 +118,11 @@ impl Client {
         let hello = Hello { version: CALL_VERSION, client: String::new() };
         let info: NodeInfo = node.call(Method::Hello, &hello).await?;
         Ok(info.node_id)
+    }
+
+    /// The id of the node that it was connected to.
+    pub fn connected_node_id(&self) -> &str {
+        &self.inner.node_id
     }
 
     /// Finds a stream by its name.
@@ -120,6 +145,11 @@ impl Client {
     /// A consumer of the stream of that name.
     pub async fn consumer(&self, stream: &str, config: ConsumerConfig) -> Result<Consumer, Error> {
         let stream = self.stream(stream).await?;
+        Consumer::start(self.clone(), stream, config).await
+    }
+
+    /// A consumer of a stream that is known already.
+    pub async fn consumer_of(&self, stream: Stream, config: ConsumerConfig) -> Result<Consumer, Error> {
         Consumer::start(self.clone(), stream, config).await
     }
 

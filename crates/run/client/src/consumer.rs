@@ -8,8 +8,8 @@ use tailwater_format::batch::{Record, Records};
 use tailwater_format::call::{
     DlsnInfo, Locate, LocateWhat, Location, Method, offset_from_wire, stream_to_wire,
 };
-use tailwater_format::{Dlsn, Offset, Position, SegmentNumber, Start, Term};
-use tailwater_tail::{BlockBatch, Cursor, Entries, FeedReadError, Place, Waiter};
+use tailwater_format::{Dlsn, Offset, Position, SegmentNumber, Start, Tail, Term};
+use tailwater_tail::{Block, BlockBatch, Cursor, Entries, FeedReadError, Place, Waiter};
 
 use crate::limits::LOCATES_IN_FLIGHT_MAX;
 use crate::{Client, Error, Stream};
@@ -194,6 +194,18 @@ impl Consumer {
             }
         }
         Ok(None)
+    }
+
+    /// How far a shard reaches, and where its cursor is, for who hands blocks on; `None` if it does not read the shard.
+    pub fn reach(&self, shard: u32) -> Option<(Place, Option<Tail>)> {
+        let cursor = self.cursors.iter().find(|cursor| cursor.shard().shard.0 == shard)?;
+        Some((cursor.place(), cursor.tail()))
+    }
+
+    /// The next block of a shard, if it is there and the shard is read: as [`Consumer::poll`], for who hands blocks on.
+    pub fn poll_block(&mut self, shard: u32) -> Result<Option<Arc<Block>>, FeedReadError> {
+        let cursor = self.cursors.iter_mut().find(|cursor| cursor.shard().shard.0 == shard);
+        cursor.map_or(Ok(None), Cursor::poll_block)
     }
 
     /// After [`Error::Truncated`]: moves to the oldest record that is left. Does nothing otherwise. Cancelling it

@@ -34,8 +34,9 @@ pub mod limits;
 mod producer;
 pub mod queue;
 mod source;
+mod window;
 
-pub use client::{Client, ClientConfig, Stream, Transport};
+pub use client::{Client, ClientConfig, Stream, Transport, WindowUse};
 pub use consumer::{Batch, Consumer, ConsumerConfig, Lag};
 pub use error::Error;
 pub use group::{GroupConfig, GroupConsumer};

@@ -41,6 +41,26 @@ pub const LOCATES_IN_FLIGHT_MAX: usize = 16;
 /// Pause before what was refused with an error that may pass, as a batch, is sent again.
 pub const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
+/// Arenas of a window that a reader keeps: what it has yet to read, and what its consumers have yet to take. Behind
+/// them it reads by itself.
+pub const WINDOW_ARENAS_KEPT: usize = 4;
+
+/// How often a reader looks whether its window is alive, and which shards it follows no more.
+pub const WINDOW_LOOK_EVERY: Duration = Duration::from_millis(750);
+
+/// A window that says nothing for this long is left. One that is stopped is, too, where something is durable that it
+/// does not bring, after the reader's `delay_max`.
+pub const WINDOW_BEAT_DEADLINE: Duration = Duration::from_secs(3);
+
+/// How long a window may take to greet, or to take what a reader says.
+pub const WINDOW_START_DEADLINE: Duration = Duration::from_secs(5);
+
+/// First and longest pause before a window is looked for again; doubled in between. Where there is none, as on another
+/// host than the node's, it costs one system call each time.
+pub const WINDOW_PAUSE_MIN: Duration = Duration::from_millis(100);
+/// See [`WINDOW_PAUSE_MIN`].
+pub const WINDOW_PAUSE_MAX: Duration = Duration::from_secs(2);
+
 const _: () =
     assert!(BATCH_BYTES_TARGET_MAX + APPEND_BYTES_MAX / 2 < tailwater_format::limits::BATCH_BYTES_MAX);
 const _: () = assert!(APPEND_BYTES_MAX < tailwater_format::limits::CALL_BYTES_MAX / 2 + 1);

@@ -95,6 +95,9 @@ pub struct Listen {
     pub data: SocketAddr,
     /// For clients on this host: the same through shared memory. Below the data directory if relative.
     pub unix: PathBuf,
+    /// A process beside the node reads the cells once for all processes of its user on this host: the window, at a
+    /// socket beside `unix`. Where there is none, each of them reads by itself.
+    pub window: bool,
     /// Admin HTTP: health, metrics, `/v1`.
     pub admin: SocketAddr,
     /// The address of `data` that clients are told, if it differs (behind a proxy or NAT).
@@ -312,6 +315,7 @@ impl Default for Listen {
         Self {
             data: SocketAddr::from(([127, 0, 0, 1], 7420)),
             unix: PathBuf::from("node.sock"),
+            window: true,
             admin: SocketAddr::from(([127, 0, 0, 1], 7421)),
             advertised_data: None,
             connections_max: 10_000,
@@ -570,6 +574,11 @@ impl Config {
         self.data.join(&self.listen.unix)
     }
 
+    /// Where they connect to the window, if there is to be one. Without cells there is nothing to read for others.
+    pub fn window_socket(&self) -> Option<PathBuf> {
+        (self.listen.window && self.log.cells).then(|| self.node_socket().with_extension("window"))
+    }
+
     /// Where they connect to the backend of a cell that the node runs itself.
     pub fn cell_socket(&self, kind: CellKind) -> PathBuf {
         self.data.join(format!("{}-cell.sock", kind.name()))
@@ -583,7 +592,7 @@ impl Config {
         let own = |kind, cell: &CellSection| cell.backends.is_empty().then(|| self.cell_socket(kind));
         let cells = [own(CellKind::Data, &self.data_cell), own(CellKind::Metadata, &self.metadata_cell)];
         let cells = cells.into_iter().flatten().filter(|_| self.log.cells);
-        for path in cells.chain([self.node_socket()]) {
+        for path in cells.chain([self.node_socket()]).chain(self.window_socket()) {
             let path = std::path::absolute(&path).unwrap_or(path);
             let length = path.as_os_str().len();
             anyhow::ensure!(

@@ -174,6 +174,8 @@ impl Node {
         let id = node_id(&env, &log).await?;
         let info = {
             let (id, cells) = (id.clone(), node_cells.clone());
+            let window = config.window_socket().and_then(|path| std::path::absolute(path).ok());
+            let window = window.and_then(|path| path.into_os_string().into_string().ok());
             move || {
                 let [data_cell, metadata_cell] =
                     [0, 1].map(|cell| cells.as_ref().map(|cells| cells[cell].info()));
@@ -183,6 +185,7 @@ impl Node {
                     program: concat!("tailwater ", env!("CARGO_PKG_VERSION")).to_owned(),
                     data_cell,
                     metadata_cell,
+                    window: window.clone(),
                 }
             }
         };

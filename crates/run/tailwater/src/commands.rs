@@ -13,6 +13,7 @@ pub mod produce;
 pub mod queue;
 pub mod serve;
 pub mod stream;
+pub mod window;
 
 /// An address to listen on.
 fn address(text: &str) -> Result<SocketAddr, String> {

@@ -69,6 +69,9 @@ enum Command {
     Load(tailwater_load::Command),
     /// Check whether this machine suits a node, and say what to mend.
     Doctor(commands::doctor::Args),
+    /// Read the cells of a node once for all processes of this user; a node starts it by itself.
+    #[command(hide = true)]
+    Window(commands::window::Args),
     /// Print a completion script for a shell.
     Completion {
         /// Which shell.
@@ -119,6 +122,7 @@ fn run(parsed: Parsed) -> anyhow::Result<()> {
         Command::Demo(args) => tailwater_load::demo::run(args),
         Command::Load(command) => tailwater_load::run(command),
         Command::Doctor(args) => commands::doctor::run(args),
+        Command::Window(args) => commands::window::run(args),
         Command::Completion { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "tailwater", &mut script);

@@ -160,12 +160,17 @@ pub fn run(args: Args, file: Option<&PathBuf>, print_config: bool) -> anyhow::Re
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build()?;
     let started = runtime.block_on(async {
         let mut stop = StopSignals::caught();
+        let window = super::window::WantedWindow::of(&config);
         let node = tokio::select! {
             node = Node::start(config) => node?,
             // As if it had been killed; the next start goes on with what it left.
             () = stop.next() => return anyhow::Ok(false),
         };
-        stop.next().await;
+        tokio::select! {
+            () = stop.next() => {}
+            // For ever; the process that it runs ends with it.
+            () = super::window::supervise(window) => {}
+        }
         node.stop().await?;
         Ok(true)
     })?;

@@ -38,3 +38,4 @@ mod roles;
 mod settings;
 mod sqs_clients;
 mod streams;
+mod window;

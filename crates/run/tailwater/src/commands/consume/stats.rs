@@ -46,6 +46,7 @@ struct ReadStats {
     durable: u64,
     cell_bytes: u64,
     durable_bytes: u64,
+    window_bytes: u64,
 }
 
 impl Stats {
@@ -91,6 +92,7 @@ impl Stats {
             durable: reads.durable,
             cell_bytes: reads.cell_bytes,
             durable_bytes: reads.durable_bytes,
+            window_bytes: reads.window_bytes,
         };
         let records_per_s = (records_per_s * 10.0).round() / 10.0;
         let line = Line { records: self.records, records_per_s, lag, reads };
@@ -113,8 +115,12 @@ impl std::fmt::Display for Line {
                 None => write!(f, " in shard {}", slowest.shard)?,
             }
         }
-        let ReadStats { relaxed, hedged, consistent, durable, cell_bytes, durable_bytes } = self.reads;
+        let ReadStats { relaxed, hedged, consistent, durable, cell_bytes, durable_bytes, window_bytes } =
+            self.reads;
         write!(f, "; reads: {relaxed} relaxed, {hedged} hedged, {consistent} consistent, {durable} durable")?;
-        write!(f, "; bytes: {cell_bytes} from cells, {durable_bytes} durable")
+        write!(
+            f,
+            "; bytes: {cell_bytes} from cells, {durable_bytes} durable, {window_bytes} through a window"
+        )
     }
 }

@@ -248,6 +248,8 @@ impl Node {
         // for that, and for the disk, for a good part of their time.
         command.env("TAILWATER_JOURNAL__FILE_BYTES", (16 << 20).to_string());
         command.env("TAILWATER_DATA_CELL__CAPACITY_BYTES", (64 << 20).to_string());
+        // What is tested are the cells, and how a process reads them by itself: a test of the window says so.
+        command.env("TAILWATER_LISTEN__WINDOW", "false");
         command.args(["--broadcast", broadcast]).args(flags);
         command.envs(environment.iter().map(|(key, value)| (key, value)));
         Process::start(&mut command, &log)

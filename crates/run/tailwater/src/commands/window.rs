@@ -1,0 +1,101 @@
+//! `tailwater window`: the process beside a node that reads its cells for all processes of its user; and what the node
+//! does to have one.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use tailwater_env::Env;
+use tailwater_node::{Config, LogFormat, Logging};
+use tailwater_window::WindowConfig;
+use tokio::io::AsyncReadExt;
+use tokio::process::Command;
+
+/// First and longest pause before a window that ended is started again; doubled in between.
+const RESTART_PAUSE_MIN: Duration = Duration::from_millis(200);
+/// See [`RESTART_PAUSE_MIN`].
+const RESTART_PAUSE_MAX: Duration = Duration::from_secs(10);
+
+/// Flags of `window`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The address of the node.
+    #[arg(long, value_name = "unix:PATH|HOST:PORT")]
+    node: String,
+    /// Where readers connect.
+    #[arg(long, value_name = "PATH")]
+    unix: PathBuf,
+    /// Which log lines are written, as in `info,tailwater_window=debug`.
+    #[arg(long, value_name = "FILTER", default_value = "info")]
+    log: String,
+}
+
+/// Reads for others until standard input ends, which is when the node does that started it.
+pub fn run(args: Args) -> anyhow::Result<()> {
+    tailwater_node::logging::init(&Logging { filter: args.log, format: LogFormat::Text })?;
+    tailwater_node::panics::end_the_process();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let done = runtime.block_on(async {
+        let config = WindowConfig { node: args.node, listen: args.unix };
+        tokio::select! {
+            done = tailwater_window::run(Env::real(), config) => done,
+            () = input_ended() => Ok(()),
+        }
+    });
+    // A thread waits in a read of standard input, which nothing ends.
+    runtime.shutdown_background();
+    done
+}
+
+async fn input_ended() {
+    let (mut input, mut buffer) = (tokio::io::stdin(), [0; 64]);
+    while let Ok(1..) = input.read(&mut buffer).await {}
+}
+
+/// The window that a node is to have, if it is to have one.
+pub struct WantedWindow(Option<WindowConfig>);
+
+impl WantedWindow {
+    /// As it is configured.
+    pub fn of(config: &Config) -> Self {
+        let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
+        Self(config.window_socket().map(|socket| WindowConfig {
+            node: format!("unix:{}", absolute(config.node_socket()).display()),
+            listen: absolute(socket),
+        }))
+    }
+}
+
+/// Runs it, and again whenever it ends. Dropping this ends it.
+pub async fn supervise(WantedWindow(wanted): WantedWindow) {
+    let Some(WindowConfig { node, listen }) = wanted else { return std::future::pending().await };
+    let env = Env::real();
+    let mut pause = RESTART_PAUSE_MIN;
+    loop {
+        let begun = env.now();
+        let program = std::env::current_exe().unwrap_or_else(|_| "tailwater".into());
+        let mut command = Command::new(program);
+        command.args(["window", "--node", &node, "--unix"]).arg(&listen);
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).kill_on_drop(true);
+        // It has no settings of its own, and refuses none.
+        for (name, _) in
+            std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("TAILWATER_"))
+        {
+            command.env_remove(name);
+        }
+        match command.spawn() {
+            Ok(mut child) => {
+                // Its standard input is kept with it: it ends when this process does, however that is.
+                let input = child.stdin.take();
+                let ended = child.wait().await;
+                drop(input);
+                let how = ended.map_or_else(|why| why.to_string(), |status| status.to_string());
+                tracing::warn!(%how, "the window ended; readers read by themselves until it is there again");
+            }
+            Err(why) => tracing::warn!(%why, "the window can't be started; readers read by themselves"),
+        }
+        pause = if env.now().since(begun) > RESTART_PAUSE_MAX { RESTART_PAUSE_MIN } else { pause };
+        env.sleep(pause).await;
+        pause = (pause * 2).min(RESTART_PAUSE_MAX);
+    }
+}

@@ -1,0 +1,116 @@
+//! The shared window across processes: one process reads a node's cells once, validates what it reads once, and hands
+//! it to all processes of its user on this host, which borrow it from where it is.
+//!
+//! ```text
+//!   readers --which shards--> Window <--blocks-- consumers of the client library <-- cells, durable fallback
+//!      ^                         `--> the publisher: arenas, notice
+//!      `------ mapped, read-only -------'
+//! ```
+//!
+//! It is a client of the node like any other, and nobody depends on it: what it does not bring its readers read by
+//! themselves. See [`tailwater_tail::window`] for what it says and how.
+//!
+//! What holds:
+//! - What was published is never changed, and readers can't change it. The window keeps two arenas; others are kept by
+//!   who reads in them.
+//! - No reader holds it back: one that does not take its arenas is hung up on.
+//! - Only processes of its own user, and root's, are served.
+//! - Readers, shards and what waits for either are bounded ([`limits`]).
+
+pub mod limits;
+mod publisher;
+mod readers;
+mod shards;
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use tailwater_client::{Client, ClientConfig, ReaderConfig, WindowUse};
+use tailwater_env::Env;
+use tailwater_rma::PassingListener;
+use tailwater_tail::window::WindowFrame;
+
+use crate::limits::{BEAT_EVERY, PACE_FOR_READER, PACE_MAX, PACE_MIN};
+use crate::publisher::ArenaPublisher;
+use crate::readers::{ReaderAsked, ReaderConnections};
+use crate::shards::FedShards;
+
+/// What a window needs to know.
+#[derive(Clone, Debug)]
+pub struct WindowConfig {
+    /// The address of the node.
+    pub node: String,
+    /// The Unix socket where readers connect.
+    pub listen: PathBuf,
+}
+
+/// Serves readers until it is dropped.
+///
+/// # Errors
+/// If the node can't be reached or the socket can't be bound, and if there is no memory for an arena.
+pub async fn run(env: Env, config: WindowConfig) -> anyhow::Result<()> {
+    let reader = ReaderConfig { lengths_every: Some(PACE_MIN), ..ReaderConfig::default() };
+    let client = ClientConfig {
+        name: "window".to_owned(),
+        reader,
+        window: WindowUse::Never,
+        ..ClientConfig::default()
+    };
+    let client = Client::connect_with(env.clone(), &config.node, client).await?;
+    let listener = PassingListener::bind(&config.listen)
+        .with_context(|| format!("the window can't listen at {}", config.listen.display()))?;
+    let node = WindowFrame::node(client.connected_node_id());
+    let mut publisher = ArenaPublisher::create(&env)?;
+    let mut readers = ReaderConnections::new(&env, listener, node);
+    let mut shards = FedShards::new(client.clone());
+    let mut progress = client.reader().progress();
+    let mut beat_at = env.now();
+    let mut publish_at = env.now();
+    let mut is_due = false;
+    loop {
+        tokio::select! {
+            biased;
+            () = env.sleep_until(beat_at) => {
+                publisher.beat();
+                shards.beat();
+                // What changed of a shard that nothing was written to is told now.
+                is_due = true;
+                beat_at = env.now() + BEAT_EVERY;
+            }
+            () = env.sleep_until(publish_at), if is_due => {
+                is_due = false;
+                if shards.pump(&mut publisher, &mut readers)? {
+                    publisher.publish();
+                    publish_at = env.now() + pace(readers.count());
+                }
+            }
+            changed = progress.changed(), if !is_due => {
+                changed.context("the reader ended")?;
+                is_due = true;
+            }
+            asked = readers.next() => match asked {
+                ReaderAsked::Come(socket) => readers.welcome(socket, &publisher),
+                ReaderAsked::Follow(reader, shard) if readers.follows(reader, shard) => {
+                    shards.follow(shard);
+                    is_due = true;
+                }
+                ReaderAsked::Follow(..) => {}
+                ReaderAsked::Leave(reader, shard) => {
+                    if readers.leaves(reader, shard) {
+                        shards.leave(shard);
+                    }
+                }
+                ReaderAsked::Gone(reader) => readers.gone(reader).into_iter().for_each(|shard| shards.leave(shard)),
+            },
+            started = shards.started() => {
+                shards.take(started);
+                is_due = true;
+            }
+        }
+    }
+}
+
+/// How long after one wake of so many readers the next one is.
+fn pace(readers: usize) -> std::time::Duration {
+    (PACE_FOR_READER * u32::try_from(readers).unwrap_or(u32::MAX)).clamp(PACE_MIN, PACE_MAX)
+}

@@ -1,0 +1,39 @@
+//! Every bound of this crate, with its unit and its reason.
+
+use std::time::Duration;
+
+/// Readers at a time; one more is hung up on, and reads by itself. Each costs two descriptors and some hundred bytes.
+pub const READERS_MAX: usize = 8_192;
+
+/// Shards that one reader may follow through a window; what is beyond it reads by itself.
+pub const SHARDS_OF_READER_MAX: usize = 4_096;
+
+/// Shards that all readers follow together; of what is beyond nobody is fed. Each costs the window a consumer.
+pub const SHARDS_MAX: usize = 16_384;
+
+/// Shards whose places are asked of the node at the same time.
+pub const STARTS_MAX: usize = 16;
+
+/// Arenas that were passed to a reader who has not said that it has them. One more, and it is hung up on: they are kept
+/// for as long as they lie in its socket.
+pub const ARENAS_UNTAKEN_MAX: usize = 4;
+
+/// Requests of readers that wait for their turn, for all together; readers wait beyond it.
+pub const REQUESTS_MAX: usize = 1_024;
+
+/// The window reads lengths no more often than this while something flows, so that a wake of its readers brings several
+/// flushes. What comes after a pause is read at once.
+pub const PACE_MIN: Duration = Duration::from_millis(5);
+
+/// The same with very many readers.
+pub const PACE_MAX: Duration = Duration::from_millis(50);
+
+/// Time between two wakes for each reader that they wake: waking takes the window some 2 us for each, and so a tenth of
+/// a core at most.
+pub const PACE_FOR_READER: Duration = Duration::from_micros(20);
+
+/// After so many beats a shard is tried again that could not be read: its stream is gone, or its node is away.
+pub const START_PAUSE_BEATS: u32 = 8;
+
+/// How often a window says that it is alive.
+pub const BEAT_EVERY: Duration = Duration::from_millis(250);
