@@ -630,8 +630,7 @@ impl Feed {
     /// Waits for the window as algorithm 1 waits for the cached layer, and no longer.
     fn plan_fed(&mut self, now: Instant, tail: &Tail) -> Option<FeedPlan> {
         let position = self.place?.position;
-        if self.layer.is_late(now, position, tail.durable) {
-            self.layer.begin_anew();
+        if self.layer.is_late(now, position, position, tail.durable) {
             self.fed_from = None;
             return None;
         }

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use figment::Figment;
 use figment::providers::{Env, Serialized};
+use figment::value::Value;
 use serde::{Deserialize, Serialize};
 use tailwater_format::limits::RECORDS_DECOMPRESSED_BYTES_MAX;
 use tailwater_kafka::KafkaConfig;
@@ -233,6 +234,8 @@ pub struct QueuesSection {
     pub parts: u16,
     /// In Cassandra: pause between two looks for messages that are in no index, in milliseconds.
     pub sweep_ms: u64,
+    /// Whether a minute has to be between two purges of a queue, and between its deletion and its name's next use.
+    pub cooldowns: bool,
     /// In Cassandra: where that is.
     pub cassandra: CassandraConfig,
 }
@@ -433,6 +436,7 @@ impl Default for QueuesSection {
             clock_skew_ms: shared.skew_ms,
             parts: shared.parts,
             sweep_ms: shared.sweep_ms,
+            cooldowns: shared.cooldowns,
             cassandra: CassandraConfig::default(),
         }
     }
@@ -493,7 +497,11 @@ impl Config {
             );
         }
         let variables = variables.filter(move |key| is_known(&section(key.as_str()))).split("__");
-        figment = figment.merge(variables).merge(Serialized::defaults(flags));
+        let given = variables.iter().map(|(key, text)| (key.into_string(), text));
+        let texts = texts(given.collect())?;
+        figment = figment.merge(variables);
+        figment = texts.into_iter().fold(figment, |figment, text| figment.merge(text));
+        figment = figment.merge(Serialized::defaults(flags));
         let config: Self = figment.extract()?;
         config.check()?;
         Ok(config)
@@ -557,15 +565,17 @@ impl Config {
             owners: self.queues.owners,
             // Well before the journal is full, as the log does.
             checkpoint_bytes: self.queues.checkpoint_bytes.min(journal_bytes / 4),
-            ..tailwater_queue::QueuesSection::default()
+            cooldowns: self.queues.cooldowns,
+            ..tailwater_queue::QueuesConfig::default()
         }
     }
 
     /// How queues in a shared store are used.
     #[cfg(feature = "cassandra")]
     pub(crate) fn shared_queues_config(&self) -> SharedConfig {
-        let QueuesSection { consistency, clock_skew_ms, parts, sweep_ms, .. } = self.queues;
-        SharedConfig { consistency, skew_ms: clock_skew_ms, parts, sweep_ms, ..SharedConfig::default() }
+        let QueuesSection { consistency, clock_skew_ms: skew_ms, parts, sweep_ms, cooldowns, .. } =
+            self.queues;
+        SharedConfig { consistency, skew_ms, parts, sweep_ms, cooldowns, ..SharedConfig::default() }
     }
 
     /// Where clients on this host connect. Below the data directory if it is not absolute.
@@ -809,9 +819,44 @@ impl QueuesSection {
     }
 }
 
+/// Variables of keys that are texts, and look like something else: `123456789012` is an account, and no number.
+fn texts(variables: Vec<(String, String)>) -> anyhow::Result<Vec<Serialized<String>>> {
+    let defaults = Figment::from(Serialized::defaults(Config::default()));
+    let is_text = |value: &Value| matches!(value, Value::String(..));
+    let mut texts = Vec::new();
+    for (key, text) in variables {
+        let read: Value = text.parse()?;
+        if !is_text(&read) && defaults.find_value(&key).is_ok_and(|default| is_text(&default)) {
+            texts.push(Serialized::default(&key, text));
+        }
+    }
+    Ok(texts)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_variable_of_a_key_that_is_a_text_is_the_text_that_it_looks_like() {
+        let with = |key: &str, text: &str| {
+            let texts = texts(vec![(key.to_owned(), text.to_owned())]).expect("readable");
+            let figment = Figment::from(Serialized::defaults(Config::default()));
+            let figment = texts.into_iter().fold(figment, |figment, text| figment.merge(text));
+            figment.extract::<Config>().expect("a configuration")
+        };
+        for text in ["123456789012", "000000000012", "1.50", "true", "1e3", "[1]", "{a=1}"] {
+            assert_eq!(with("sqs.account", text).sqs.account, text);
+            assert_eq!(with("queues.cassandra.password", text).queues.cassandra.password, text);
+            assert_eq!(with("data", text).data, PathBuf::from(text));
+        }
+        // What is no text stays what it is; so does a text that is written as one.
+        for (key, text) in
+            [("sqs.idle_ms", "5"), ("sqs.account", "\"x\""), ("sqs.enabled", "true"), ("none", "1")]
+        {
+            assert!(texts(vec![(key.to_owned(), text.to_owned())]).expect("readable").is_empty(), "{key}");
+        }
+    }
 
     #[test]
     fn the_printed_configuration_is_the_one_it_was_printed_from() {
