@@ -37,6 +37,7 @@ use tailwater_env::Progress;
 use tailwater_format::call::{CallErrorCode, CallRefusal};
 use tailwater_format::{ShardId, ShardNumber, Start, TransactionId};
 use tailwater_log::{LocateRead, LogStreamInfo, ReadError};
+use tailwater_sqs::JsonObject;
 
 use crate::NodeShared;
 use crate::api::{BroadcastAt, CellView, CreateStream, ErrorBody, NodeView, StreamView, Truncate, Truncated};
@@ -256,9 +257,9 @@ async fn list_streams(State(shared): State<Arc<NodeShared>>) -> Json<Vec<StreamV
 
 async fn create_stream(
     State(shared): State<Arc<NodeShared>>,
-    body: Result<Json<CreateStream>, JsonRejection>,
+    body: Result<Json<JsonObject<CreateStream>>, JsonRejection>,
 ) -> AdminAnswer<StreamView> {
-    let Json(create) = body?;
+    let Json(JsonObject(create)) = body?;
     let config = create.config().map_err(|error| Failed(stream_refusal(error.into())))?;
     let created = shared.log.create_stream(&create.name, config).await;
     let created = created.map_err(|error| Failed(stream_refusal(error)))?;
@@ -309,9 +310,9 @@ fn target(start: Start) -> LocateRead {
 async fn truncate_stream(
     State(shared): State<Arc<NodeShared>>,
     Path(name): Path<String>,
-    body: Result<Json<Truncate>, JsonRejection>,
+    body: Result<Json<JsonObject<Truncate>>, JsonRejection>,
 ) -> AdminAnswer<Vec<Truncated>> {
-    let Json(truncate) = body?;
+    let Json(JsonObject(truncate)) = body?;
     let before = truncate.before.parse::<Start>();
     let before = before.map_err(|why| Failed(CallRefusal::new(CallErrorCode::Malformed, why.to_string())))?;
     let before = target(before);

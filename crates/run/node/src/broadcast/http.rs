@@ -31,6 +31,7 @@ use tailwater_broadcast::message::{PublisherId, Reason};
 use tailwater_broadcast::{Collect, Content, NoRoomForStreams, Positions, Predicate, Stream, Writer};
 use tailwater_broadcast_server::Handle;
 use tailwater_env::Env;
+use tailwater_sqs::JsonObject;
 use tokio::sync::{Semaphore, watch};
 use uuid::Uuid;
 
@@ -319,12 +320,15 @@ impl PostedEvents {
                 failed.map_or(Ok(()), Err)?;
                 read.map_err(malformed)?;
             }
-            "application/json" => events.add(serde_json::from_slice(body).map_err(malformed)?)?,
+            "application/json" => {
+                let JsonObject(event) = serde_json::from_slice(body).map_err(malformed)?;
+                events.add(event)?;
+            }
             "application/x-ndjson" => {
                 let lines = (1u64..).zip(body.split(|byte| *byte == b'\n'));
                 for (number, line) in lines.filter(|(_, line)| !line.trim_ascii().is_empty()) {
                     let read = serde_json::from_slice(line).map_err(malformed);
-                    let added = read.and_then(|event| events.add(event));
+                    let added = read.and_then(|JsonObject(event)| events.add(event));
                     added
                         .map_err(|failed| failed.at(format_args!("line {number} of the body, by itself")))?;
                 }
@@ -389,7 +393,7 @@ impl<'de> Visitor<'de> for Array<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut array: A) -> Result<(), A::Error> {
         let mut number = 0u64;
-        while let Some(event) = array.next_element()? {
+        while let Some(JsonObject(event)) = array.next_element()? {
             number += 1;
             if let Err(failed) = self.events.add(event) {
                 *self.failed = Some(failed.at(format_args!("event {number} of the body")));
@@ -599,6 +603,23 @@ mod tests {
     use futures::StreamExt;
 
     use super::*;
+
+    #[test]
+    fn an_event_is_an_object_and_no_array_of_its_fields() {
+        let read = |kind: &str, body: &str| {
+            let headers = HeaderMap::from_iter([(header::CONTENT_TYPE, kind.parse().expect("a type"))]);
+            PostedEvents::read(&headers, &Bytes::from(body.to_owned()), 1_000).is_ok()
+        };
+        let (json, lines) = ("application/json", "application/x-ndjson");
+        for (kind, body) in [(json, r#"[{"key":"k","payload":"p"}]"#), (json, "{}"), (lines, "{}\n{}")] {
+            assert!(read(kind, body), "{body}");
+        }
+        for (kind, body) in
+            [(json, r#"[["k",[],null,"p"]]"#), (lines, r#"["k",[],null,"p"]"#), (lines, "{}\n[]")]
+        {
+            assert!(!read(kind, body), "{body}");
+        }
+    }
 
     #[tokio::test]
     async fn a_listener_from_now_on_is_sent_heartbeats_while_it_is_not_known_when_that_is() {

@@ -9,6 +9,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use tailwater_format::Start;
 use tailwater_kafka::{Broker, GroupError, GroupInfo, MemberInfo, Reset, ShardLag};
+use tailwater_sqs::JsonObject;
 
 use super::target;
 use crate::NodeShared;
@@ -85,9 +86,9 @@ pub(super) async fn delete(
 pub(super) async fn reset(
     State(shared): State<Arc<NodeShared>>,
     Path(name): Path<String>,
-    body: Result<Json<ResetGroup>, JsonRejection>,
+    body: Result<Json<JsonObject<ResetGroup>>, JsonRejection>,
 ) -> GroupsAnswer<Vec<GroupReset>> {
-    let Json(ResetGroup { to, streams, dry_run }) = body?;
+    let Json(JsonObject(ResetGroup { to, streams, dry_run })) = body?;
     let start = to.parse::<Start>();
     let start = start.map_err(|why| Failed(StatusCode::BAD_REQUEST, "malformed", why.to_string()))?;
     let resets = broker(&shared)?.reset_group(&name, &streams, target(start), dry_run).await?;
