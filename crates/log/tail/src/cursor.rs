@@ -68,6 +68,9 @@ impl Entries {
     }
 }
 
+/// A block, and its entries that come next, if it has some.
+type CursorStep = (Arc<Block>, Option<Entries>);
+
 /// Reads one shard from one place on. Dropping it leaves nothing behind.
 pub struct Cursor {
     reader: TailReader,
@@ -153,7 +156,7 @@ impl Cursor {
     }
 
     /// Moves behind the next block, if it is there: the block, and its entries that come next, if it has some.
-    fn step(&mut self) -> Result<Option<(Arc<Block>, Option<Entries>)>, FeedReadError> {
+    fn step(&mut self) -> Result<Option<CursorStep>, FeedReadError> {
         loop {
             let changes = self.shared.changes();
             if self.front_at == Some(changes) {
