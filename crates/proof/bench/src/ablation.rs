@@ -12,16 +12,18 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tailwater_load::appender::Gathering;
-use tailwater_load::experiment::{self, Live, Observer, Plan, Sample, Timeline};
+use tailwater_load::experiment::{
+    self, ExperimentObserver, ExperimentPlan, LiveExperiment, Sample, Timeline,
+};
 use tailwater_load::interrupt;
 use tailwater_load::limits::CONSUMERS_PER_PROCESS;
 use tailwater_load::messages::{
-    ConsumersConfig, ProducerConfig, Protocol, Reads, Spread, Transport, Validate,
+    ConsumersConfig, MessageProtocol, ProducerConfig, Reads, Spread, TransportFlag, Validate,
 };
 use tailwater_load::payload::HEADER_BYTES;
-use tailwater_load::report::{self, Format, ProgressLine};
+use tailwater_load::report::{self, ProgressLine, ReportFormat};
 use tailwater_load::stats::{Durations, PercentilesMs, round};
-use tailwater_load::system::{CellName, Cells, System, SystemArgs};
+use tailwater_load::system::{CellName, CellProcesses, System, SystemArgs};
 
 use crate::plot::{self, PlotMark};
 

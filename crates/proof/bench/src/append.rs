@@ -7,9 +7,9 @@ use serde::Serialize;
 use tailwater_load::appender::{Appender, Gathering};
 use tailwater_load::clock::{cpu_of, monotonic_ns};
 use tailwater_load::interrupt;
-use tailwater_load::messages::{Protocol, Spread};
+use tailwater_load::messages::{MessageProtocol, Spread};
 use tailwater_load::payload::{self, HEADER_BYTES};
-use tailwater_load::report::{self, Format, ProgressLine};
+use tailwater_load::report::{self, ProgressLine, ReportFormat};
 use tailwater_load::stats::{Durations, PercentilesMs, round};
 use tailwater_load::system::System;
 

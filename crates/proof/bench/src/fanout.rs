@@ -5,14 +5,16 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tailwater_load::appender::Gathering;
-use tailwater_load::experiment::{self, Cpu, Live, Observer, Outcome, Plan, Sample, Timeline};
+use tailwater_load::experiment::{
+    self, Cpu, ExperimentObserver, ExperimentPlan, LiveExperiment, Outcome, Sample, Timeline,
+};
 use tailwater_load::interrupt;
 use tailwater_load::limits::{CONSUMERS_PER_PROCESS, KEPT_UP_WITHIN, RATE_TOLERANCE};
 use tailwater_load::messages::{
-    ConsumersConfig, ProducerConfig, Protocol, Reads, Spread, Transport, Validate,
+    ConsumersConfig, MessageProtocol, ProducerConfig, Reads, Spread, TransportFlag, Validate,
 };
 use tailwater_load::payload::HEADER_BYTES;
-use tailwater_load::report::{self, Format, ProgressLine};
+use tailwater_load::report::{self, ProgressLine, ReportFormat};
 use tailwater_load::stats::{PercentilesMs, round};
 use tailwater_load::stopping::{self, StopOne, TICK_MS};
 use tailwater_load::system::System;

@@ -20,7 +20,7 @@ use serde::Serialize;
 
 use load::{Load, Measured};
 use nodes::{Nodes, StoreArgs, create_queues};
-use tailwater_load::report::{self, Format};
+use tailwater_load::report::{self, ReportFormat};
 use tailwater_load::stats::round;
 
 /// What to measure of queues.

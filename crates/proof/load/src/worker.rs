@@ -23,14 +23,14 @@ pub type Orders = mpsc::Receiver<MessageOrder>;
 /// Runs a worker of this crate's roles until it is told to end, or nobody tells it anything any more.
 pub fn run() -> anyhow::Result<()> {
     run_as(|role, orders| match role {
-        Role::Consumers(config) => {
+        ProcessRole::Consumers(config) => {
             let mut runtime = tokio::runtime::Builder::new_multi_thread();
             let runtime = runtime.worker_threads(1).enable_all().build()?;
             // On that thread: what blocks on it has another one.
             let running = runtime.spawn(reading::run(config, orders));
             runtime.block_on(running)?
         }
-        Role::Producer(config) => alone(appending::run(config, orders)),
+        ProcessRole::Producer(config) => alone(appending::run(config, orders)),
     })
 }
 

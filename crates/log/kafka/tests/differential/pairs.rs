@@ -186,7 +186,7 @@ pub fn pairs(session: &mut Session) {
 /// The leader leaves while one waits for it.
 fn leader_leaves(
     session: &mut Session,
-    other: &mut Session,
+    other: &mut Client,
     version: i16,
     group: &str,
     two: &JoinGroupResponse,

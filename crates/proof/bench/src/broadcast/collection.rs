@@ -9,7 +9,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use tailwater_broadcast::{Collect, Content, History, HistoryOptions, Writer};
 use tailwater_env::HashMap;
-use tailwater_load::report::{self, Format};
+use tailwater_load::report::{self, ReportFormat};
 use tailwater_load::stats::round;
 
 use crate::charts::{self, Curve};

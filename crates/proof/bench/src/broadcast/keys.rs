@@ -20,7 +20,7 @@ use tailwater_env::Env;
 use tailwater_load::child::Child;
 use tailwater_load::clock::monotonic_ns;
 use tailwater_load::interrupt;
-use tailwater_load::report::{self, Format};
+use tailwater_load::report::{self, ReportFormat};
 use tailwater_load::stats::{Durations, PercentilesMs, round};
 use tailwater_load::system::{Workspace, free_address};
 use tokio::runtime::Runtime;

@@ -23,8 +23,8 @@ use tailwater_load::child::Child;
 use tailwater_load::clock::{cpu_of, monotonic_ns};
 use tailwater_load::interrupt;
 use tailwater_load::limits::{CONSUMERS_PER_PROCESS, FINISH_DEADLINE, READY_DEADLINE};
-use tailwater_load::messages::{Order, ShardTotal};
-use tailwater_load::report::{self, Format};
+use tailwater_load::messages::{MessageOrder, ShardTotal};
+use tailwater_load::report::{self, ReportFormat};
 use tailwater_load::stats::{Durations, PercentilesMs, round};
 use tailwater_load::system::{Workspace, free_address};
 

@@ -19,7 +19,7 @@ use tailwater_env::Env;
 use tailwater_load::child::Child;
 use tailwater_load::clock::{cpu_of, monotonic_ns};
 use tailwater_load::interrupt;
-use tailwater_load::report::{self, Format};
+use tailwater_load::report::{self, ReportFormat};
 use tailwater_load::stats::{Durations, round};
 use tailwater_load::system::{Workspace, free_address};
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use serde::Serialize;
 use tailwater_load::interrupt;
-use tailwater_load::report::{self, Format};
+use tailwater_load::report::{self, ReportFormat};
 use tailwater_load::stats::{Durations, PercentilesMs, round};
 
 use super::client::Client;

@@ -13,7 +13,7 @@ use anyhow::{Context, bail};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tailwater_load::interrupt;
-use tailwater_load::report::{self, Format};
+use tailwater_load::report::{self, ReportFormat};
 use tailwater_load::stats::{Durations, PercentilesMs, round};
 
 use super::client::{Client, LoadCredentials};

@@ -84,6 +84,7 @@ fn live(
         checkpoint_bytes: rng.between(1, 16) * 512,
         // All tasks of a world run on one thread.
         one_at_the_tree: true,
+        ..QueuesConfig::default()
     };
     let opened = world.run(node.run("open", open(env.clone(), draw_journal(rng), config)))?;
     let Some((queues, journal)) = lives::opened(node, life, model, opened)? else {

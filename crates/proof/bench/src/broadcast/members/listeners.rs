@@ -12,7 +12,7 @@ use tailwater_client::broadcast::{
 use tailwater_env::Env;
 use tailwater_load::clock::monotonic_ns;
 use tailwater_load::limits::{FINISH_DEADLINE, READY_DEADLINE};
-use tailwater_load::messages::Order;
+use tailwater_load::messages::MessageOrder;
 use tailwater_load::stats::{Durations, SparseDurations};
 use tailwater_load::worker::{Orders, answer};
 use tokio::time::MissedTickBehavior;

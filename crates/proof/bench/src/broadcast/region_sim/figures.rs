@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::{Context, ensure};
 use serde::Serialize;
 use tailwater_broadcast::region::Options;
-use tailwater_load::report::{self, Format, ProgressLine};
+use tailwater_load::report::{self, ProgressLine, ReportFormat};
 use tailwater_load::stats::{PercentilesMs, round};
 
 use super::costs;
