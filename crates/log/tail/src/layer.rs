@@ -3,8 +3,9 @@
 //! The cached layer usually leads and costs the durable store nothing, so a reader waits for it; only when it
 //! has been behind for longer than the reader can bear does the reader turn to the durable layer.
 //!
-//! What the cached layer was waited for once is not waited for again: of all that was durable when the wait was over, the
-//! reader takes the rest as fast as its limits allow. The paper reads all of it at once, so that it needs no such rule.
+//! What the cached layer was waited for once is not waited for again: of all that was durable when the wait was over,
+//! the reader takes the rest as fast as its limits allow. The paper reads all of it at once, so that it needs no such
+//! rule.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -33,8 +34,8 @@ impl DelayedDurable {
         Self { delay_max, history: VecDeque::new(), given_up: Position(0) }
     }
 
-    /// Whether a reader at `from` takes from the durable layer what the cached one does not have, seeing both lengths at
-    /// `now`.
+    /// Whether a reader at `from` takes from the durable layer what the cached one does not have, seeing both lengths
+    /// at `now`.
     pub fn is_late(&mut self, now: Instant, from: Position, cached: Position, durable: Position) -> bool {
         let last = self.history.back().map_or(self.given_up, |&(_, position)| position);
         if durable > last {

@@ -1,7 +1,7 @@
 //! Measurements from end to end, on real processes: what is measured is what a user would run.
 //!
-//! What runs, and how it checks what it counts, is in [`tailwater_load`]; here is what is varied and what is reported. All
-//! processes are this same binary, and end with the one that started them, however it ends.
+//! What runs, and how it checks what it counts, is in [`tailwater_load`]; here is what is varied and what is reported.
+//! All processes are this same binary, and end with the one that started them, however it ends.
 //!
 //! With `-o json` a bench ends with one JSON object on the last line of standard output.
 

@@ -1,11 +1,11 @@
-//! Load from end to end, on real processes: a node and its cells, a producer, and consumers that check what they read. The
-//! demo, and what the benches are made of.
+//! Load from end to end, on real processes: a node and its cells, a producer, and consumers that check what they read.
+//! The demo, and what the benches are made of.
 //!
-//! Whoever loads something starts a system ([`system`]): cache backends, a node, processes full of consumers ([`worker`],
-//! [`reading`]) and one producer ([`appending`]), all of them this same binary by its hidden commands `load`
-//! ([`Command`]). They end with the process that started them, however it ends. What a consumer counts it has checked: a
-//! sequence number for each shard, a checksum over each record ([`payload`]), and at the end how many records the producer
-//! had acknowledged.
+//! Whoever loads something starts a system ([`system`]): cache backends, a node, processes full of consumers
+//! ([`worker`], [`reading`]) and one producer ([`appending`]), all of them this same binary by its hidden commands
+//! `load` ([`Command`]). They end with the process that started them, however it ends. What a consumer counts it has
+//! checked: a sequence number for each shard, a checksum over each record ([`payload`]), and at the end how many
+//! records the producer had acknowledged.
 
 // It runs real processes, with real clocks and real disks; nothing of it runs in a simulated world.
 #![allow(clippy::disallowed_methods)]

@@ -74,8 +74,8 @@ pub enum Code {
 /// A code's names: its type in the JSON protocol, its code in the Query protocol, and the status of HTTP.
 struct ErrorNames(&'static str, &'static str, u16);
 
-/// The names of an error that SQS has, of one that all of Amazon's services have, and of one of SQS's whose code in the Query
-/// protocol is its type behind `AWS.SimpleQueueService.`.
+/// The names of an error that SQS has, of one that all of Amazon's services have, and of one of SQS's whose code in the
+/// Query protocol is its type behind `AWS.SimpleQueueService.`.
 macro_rules! names {
     (sqs $type:literal, $code:expr, $status:literal) => {
         ErrorNames(concat!("com.amazonaws.sqs#", $type), $code, $status)

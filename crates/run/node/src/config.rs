@@ -43,8 +43,8 @@ pub(crate) const NO_CASSANDRA: &str = "[queues] store = \"cassandra\", but this 
     target/dist/tailwater, which has it, as has one of `cargo build --release -p tailwater --features cassandra`; or use \
     \"embedded\"";
 
-/// How many threads there are of a kind that `configured` says the number of, engines or workers: as many, or, for 0, one for
-/// each core but one, which is left to everything else; at least one.
+/// How many threads there are of a kind that `configured` says the number of, engines or workers: as many, or, for 0,
+/// one for each core but one, which is left to everything else; at least one.
 pub fn thread_count(configured: usize) -> usize {
     let cores = || std::thread::available_parallelism().map_or(1, NonZero::get);
     if configured == 0 { (cores() - 1).max(1) } else { configured }

@@ -134,8 +134,8 @@ impl Node {
     /// The same on this thread, which waits for the disk.
     async fn start_here(config: Config, authorizer: Arc<dyn Authorizer>) -> anyhow::Result<Self> {
         let env = Env::real();
-        // The directory's lock comes first of all: a second node must not touch the first one's sockets, and is told that the
-        // directory is in use and not that a port is, which it would choose another one for.
+        // The directory's lock comes first of all: a second node must not touch the first one's sockets, and is told
+        // that the directory is in use and not that a port is, which it would choose another one for.
         let lock = tailwater_store::lock_data_dir(&env, &config.data)
             .with_context(|| format!("the data directory {} can't be used", config.data.display()))?;
         let Listeners { admin, kafka, sqs, broadcast } = Listeners::bind(&config).await?;
@@ -172,23 +172,7 @@ impl Node {
         progress.begin("queues", 0);
         let queues = recovery.finish(&env, &config, log.journal()).await?;
         let id = node_id(&env, &log).await?;
-        let info = {
-            let (id, cells) = (id.clone(), node_cells.clone());
-            let window = config.window_socket().and_then(|path| std::path::absolute(path).ok());
-            let window = window.and_then(|path| path.into_os_string().into_string().ok());
-            move || {
-                let [data_cell, metadata_cell] =
-                    [0, 1].map(|cell| cells.as_ref().map(|cells| cells[cell].info()));
-                NodeInfo {
-                    node_id: id.clone(),
-                    version: CALL_VERSION,
-                    program: concat!("tailwater ", env!("CARGO_PKG_VERSION")).to_owned(),
-                    data_cell,
-                    metadata_cell,
-                    window: window.clone(),
-                }
-            }
-        };
+        let info = info_of(id.clone(), node_cells.clone(), &config);
         let meters = Arc::new(Meters::default());
         let kafka = match kafka {
             Some(listeners) => Some(start_kafka(&env, &config, listeners, &log, &id, &authorizer).await?),
@@ -293,6 +277,23 @@ async fn tell(env: Env, progress: Progress) {
         env.sleep(TOLD_EVERY).await;
         let Stage { what, done, whole } = progress.stage();
         tracing::info!(what, done, whole, "recovering");
+    }
+}
+
+/// What clients are told of the node when they say hello, anew each time: cells come and go.
+fn info_of(id: String, cells: Option<[Arc<NodeCell>; 2]>, config: &Config) -> impl Fn() -> NodeInfo + use<> {
+    let window = config.window_socket().and_then(|path| std::path::absolute(path).ok());
+    let window = window.and_then(|path| path.into_os_string().into_string().ok());
+    move || {
+        let [data_cell, metadata_cell] = [0, 1].map(|cell| cells.as_ref().map(|cells| cells[cell].info()));
+        NodeInfo {
+            node_id: id.clone(),
+            version: CALL_VERSION,
+            program: concat!("tailwater ", env!("CARGO_PKG_VERSION")).to_owned(),
+            data_cell,
+            metadata_cell,
+            window: window.clone(),
+        }
     }
 }
 

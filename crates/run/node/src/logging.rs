@@ -16,8 +16,8 @@ pub fn init(config: &Logging) -> anyhow::Result<()> {
         .parse()
         .map_err(|error| anyhow::anyhow!("[logging] filter = {:?}: {error}", config.filter))?;
     let colours = std::io::stderr().is_terminal();
-    // A line that can't be written, as the disk is full or nobody reads any more, is left out. To complain of that there
-    // as well would be a panic.
+    // A line that can't be written, as the disk is full or nobody reads any more, is left out. To complain of that
+    // there as well would be a panic.
     let lines = tracing_subscriber::fmt::layer()
         .with_ansi(colours)
         .with_writer(std::io::stderr)

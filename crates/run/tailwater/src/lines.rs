@@ -1,5 +1,5 @@
-//! Lines of a file or of standard input, each of which becomes a record or an event. A line ends with LF or CR LF, which do not
-//! belong to it, or with the input; its bytes are taken as they are, in whatever encoding.
+//! Lines of a file or of standard input, each of which becomes a record or an event. A line ends with LF or CR LF,
+//! which do not belong to it, or with the input; its bytes are taken as they are, in whatever encoding.
 
 use std::path::Path;
 
@@ -22,8 +22,8 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Those of `file`; of standard input if there is none, or it is called `-`. A line has `bytes_max` bytes at most, without
-    /// its end.
+    /// Those of `file`; of standard input if there is none, or it is called `-`. A line has `bytes_max` bytes at most,
+    /// without its end.
     pub async fn open(file: Option<&Path>, bytes_max: usize) -> anyhow::Result<Self> {
         let file = file.filter(|path| path.as_os_str() != "-");
         let (input, name): (Box<dyn AsyncBufRead + Unpin>, String) = match file {

@@ -34,8 +34,8 @@ pub struct RecordTooLarge {
     pub batch_bytes: usize,
 }
 
-/// Makes one batch after the other. What is not compressed is handed over as it was gathered; otherwise the memory it was
-/// gathered in is used again.
+/// Makes one batch after the other. What is not compressed is handed over as it was gathered; otherwise the memory it
+/// was gathered in is used again.
 #[derive(Debug, Default)]
 pub struct BatchBuilder {
     /// Room for the batch's header, and its records behind it; empty before the first record.

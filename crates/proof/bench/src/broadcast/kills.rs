@@ -61,7 +61,8 @@ pub struct Args {
     /// Publishers, all in one stream.
     #[arg(long, default_value_t = 2)]
     publishers: u16,
-    /// Each event collects the events that are more than this many before it. So long runs need no more memory than short ones.
+    /// Each event collects the events that are more than this many before it. So long runs need no more memory than
+    /// short ones.
     #[arg(long, default_value_t = 200_000)]
     keep_last: u64,
     /// What a replica does with an event before it counts as held: `memory`, `interval` or `fsync`.

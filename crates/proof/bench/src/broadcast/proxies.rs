@@ -47,8 +47,8 @@ pub struct Args {
     /// Events of a batch.
     #[arg(long, default_value_t = 2000)]
     batch: u32,
-    /// Each event collects the events that are more than this many before it. The paper has 100,000,000, which takes much
-    /// memory.
+    /// Each event collects the events that are more than this many before it. The paper has 100,000,000, which takes
+    /// much memory.
     #[arg(long, default_value_t = 2_000_000)]
     keep_last: u64,
     /// How a listener takes what comes: each event by `get_event`, or whole batches with their events in place.

@@ -15,12 +15,12 @@ use crate::disk;
 
 const RECORD_BYTES: usize = 128;
 const IN_FLIGHT: [usize; 2] = [4_096, 1];
-const SYSTEMS: [System; 3] = [System::Tailwater, System::Kafka, System::Nats];
+const SYSTEMS: [ComparedSystem; 3] = [ComparedSystem::Tailwater, ComparedSystem::Kafka, ComparedSystem::Nats];
 /// What is appended and synced to see what the disk does by itself.
 const DISK_BYTES: usize = 4_096;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum System {
+enum ComparedSystem {
     Tailwater,
     Kafka,
     Nats,
@@ -28,20 +28,20 @@ enum System {
 
 /// How Kafka's producer gathers records.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Gathering {
+pub struct PeerGathering {
     linger_ms: u32,
     batch_kib: u32,
 }
 
-impl Gathering {
+impl PeerGathering {
     /// Nothing waits: the client's default, but for batches that hold many records.
-    pub const NONE: Gathering = Gathering { linger_ms: 0, batch_kib: 128 };
+    pub const NONE: PeerGathering = PeerGathering { linger_ms: 0, batch_kib: 128 };
 
     /// All that are tried.
-    pub fn all() -> impl Iterator<Item = Gathering> {
+    pub fn all() -> impl Iterator<Item = PeerGathering> {
         [1_024, 128]
             .into_iter()
-            .flat_map(|batch_kib| [1, 5, 0].map(|linger_ms| Gathering { linger_ms, batch_kib }))
+            .flat_map(|batch_kib| [1, 5, 0].map(|linger_ms| PeerGathering { linger_ms, batch_kib }))
     }
 
     /// As KafkaBench takes it.
@@ -61,7 +61,7 @@ pub struct Results {
     runs: Vec<Vec<Vec<Result<Value, Missing>>>>,
     disk: Vec<Value>,
     /// What suits Kafka best with many in flight; `None` if no attempt at it succeeded.
-    gathering: Option<Gathering>,
+    gathering: Option<PeerGathering>,
 }
 
 /// Runs all of them.
@@ -74,8 +74,8 @@ pub fn run(runner: &mut Runner, effort: &Effort) -> anyhow::Result<Results> {
         for (number, in_flight) in IN_FLIGHT.into_iter().enumerate() {
             disk.push(sync_alone(runner)?);
             for (system, results) in SYSTEMS.into_iter().zip(&mut runs[number]) {
-                let best = gathering.unwrap_or(Gathering::NONE);
-                let gathering = if in_flight == 1 { Gathering::NONE } else { best };
+                let best = gathering.unwrap_or(PeerGathering::NONE);
+                let gathering = if in_flight == 1 { PeerGathering::NONE } else { best };
                 results.push(one(runner, effort, system, in_flight, gathering)?);
             }
         }
@@ -84,12 +84,12 @@ pub fn run(runner: &mut Runner, effort: &Effort) -> anyhow::Result<Results> {
 }
 
 /// Kafka's best throughput with many in flight.
-fn choose(runner: &mut Runner, effort: &Effort) -> anyhow::Result<Option<Gathering>> {
+fn choose(runner: &mut Runner, effort: &Effort) -> anyhow::Result<Option<PeerGathering>> {
     eprintln!("== append, what suits Kafka best");
     let Ok(server) = Server::start(runner, Peer::Kafka, true)? else { return Ok(None) };
     let mut best = (f64::MIN, None);
     let mut warmup_s = effort.cold_jvm_s;
-    for gathering in Gathering::all().take(effort.settings) {
+    for gathering in PeerGathering::all().take(effort.settings) {
         let args = kafka_args(IN_FLIGHT[0], gathering, warmup_s, effort.choose_s);
         let label =
             format!("append-choose-kafka-linger-{}-batch-{}", gathering.linger_ms, gathering.batch_kib);
@@ -105,7 +105,7 @@ fn choose(runner: &mut Runner, effort: &Effort) -> anyhow::Result<Option<Gatheri
     Ok(best.1)
 }
 
-fn kafka_args(in_flight: usize, gathering: Gathering, warmup_s: u64, duration_s: u64) -> Vec<String> {
+fn kafka_args(in_flight: usize, gathering: PeerGathering, warmup_s: u64, duration_s: u64) -> Vec<String> {
     let load = format!(
         "append --record-bytes {RECORD_BYTES} --in-flight {in_flight} --warmup-s {warmup_s} --duration-s {duration_s}"
     );
@@ -115,14 +115,14 @@ fn kafka_args(in_flight: usize, gathering: Gathering, warmup_s: u64, duration_s:
 fn one(
     runner: &mut Runner,
     effort: &Effort,
-    system: System,
+    system: ComparedSystem,
     in_flight: usize,
-    gathering: Gathering,
+    gathering: PeerGathering,
 ) -> anyhow::Result<Result<Value, Missing>> {
     let load = format!("append --record-bytes {RECORD_BYTES} --in-flight {in_flight}");
     let duration_s = effort.append_s;
     let (peer, label, args, warmup_s) = match system {
-        System::Tailwater => {
+        ComparedSystem::Tailwater => {
             let args = words(&format!("{load} --warmup-s {} --duration-s {duration_s}", effort.warmup_s));
             return runner.tailwater(
                 &format!("append-{in_flight}-tailwater"),
@@ -130,11 +130,11 @@ fn one(
                 effort.warmup_s + duration_s,
             );
         }
-        System::Kafka => {
+        ComparedSystem::Kafka => {
             let args = kafka_args(in_flight, gathering, effort.cold_jvm_s, duration_s);
             (Peer::Kafka, "kafka", args, effort.cold_jvm_s)
         }
-        System::Nats => {
+        ComparedSystem::Nats => {
             let args = words(&format!("{load} --warmup-s {} --duration-s {duration_s}", effort.warmup_s));
             (Peer::Nats, "nats", args, effort.warmup_s)
         }
@@ -243,8 +243,8 @@ pub fn show(runner: &Runner, effort: &Effort, results: &Results) -> anyhow::Resu
             "Kafka with 4,096 in flight: {}, the best of {} settings tried by records/s; with one in flight there is \
              nothing to gather: {}. ",
             gathering.name(),
-            Gathering::all().count().min(effort.settings),
-            Gathering::NONE.name(),
+            PeerGathering::all().count().min(effort.settings),
+            PeerGathering::NONE.name(),
         )
     });
     let said = format!(
@@ -260,20 +260,22 @@ fn systems_p50(runs: &[Vec<Vec<Result<Value, Missing>>>]) -> Vec<f64> {
     runs[1][0].iter().flatten().map(|value| number(value, "/ack_ms/p50")).collect()
 }
 
-impl System {
+impl ComparedSystem {
     fn name(self, runner: &Runner) -> String {
         match self {
-            System::Tailwater => "Tailwater".to_owned(),
-            System::Kafka => Peer::Kafka.title("Kafka", runner.root()),
-            System::Nats => Peer::Nats.title("NATS JetStream", runner.root()),
+            ComparedSystem::Tailwater => "Tailwater".to_owned(),
+            ComparedSystem::Kafka => Peer::Kafka.title("Kafka", runner.root()),
+            ComparedSystem::Nats => Peer::Nats.title("NATS JetStream", runner.root()),
         }
     }
 
     /// Cores in use: Tailwater says so itself, the peers say seconds.
     fn cores(self, value: &Value, own: &str, seconds: &str) -> f64 {
         match self {
-            System::Tailwater => number(value, own),
-            System::Kafka | System::Nats => number(value, seconds) / number(value, "/duration_s"),
+            ComparedSystem::Tailwater => number(value, own),
+            ComparedSystem::Kafka | ComparedSystem::Nats => {
+                number(value, seconds) / number(value, "/duration_s")
+            }
         }
     }
 }

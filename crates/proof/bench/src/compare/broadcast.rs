@@ -24,22 +24,22 @@ const RATES: [u32; 2] = [2_000, 20_000];
 const KEPT_UP: f64 = 0.98;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum System {
+enum ComparedSystem {
     Tailwater { shares: bool, durability: &'static str },
     Peer { peer: Peer, load: &'static str, fsync: bool },
 }
 
-const SYSTEMS: [System; 10] = [
-    System::Tailwater { shares: true, durability: "memory" },
-    System::Tailwater { shares: true, durability: "interval" },
-    System::Tailwater { shares: true, durability: "fsync" },
-    System::Tailwater { shares: false, durability: "interval" },
-    System::Peer { peer: Peer::Nats, load: "nats-core", fsync: false },
-    System::Peer { peer: Peer::Redis, load: "redis-pubsub", fsync: false },
-    System::Peer { peer: Peer::Nats, load: "jetstream", fsync: false },
-    System::Peer { peer: Peer::Nats, load: "jetstream", fsync: true },
-    System::Peer { peer: Peer::Redis, load: "redis-streams", fsync: false },
-    System::Peer { peer: Peer::Redis, load: "redis-streams", fsync: true },
+const SYSTEMS: [ComparedSystem; 10] = [
+    ComparedSystem::Tailwater { shares: true, durability: "memory" },
+    ComparedSystem::Tailwater { shares: true, durability: "interval" },
+    ComparedSystem::Tailwater { shares: true, durability: "fsync" },
+    ComparedSystem::Tailwater { shares: false, durability: "interval" },
+    ComparedSystem::Peer { peer: Peer::Nats, load: "nats-core", fsync: false },
+    ComparedSystem::Peer { peer: Peer::Redis, load: "redis-pubsub", fsync: false },
+    ComparedSystem::Peer { peer: Peer::Nats, load: "jetstream", fsync: false },
+    ComparedSystem::Peer { peer: Peer::Nats, load: "jetstream", fsync: true },
+    ComparedSystem::Peer { peer: Peer::Redis, load: "redis-streams", fsync: false },
+    ComparedSystem::Peer { peer: Peer::Redis, load: "redis-streams", fsync: true },
 ];
 
 /// What all rounds brought: for each rate, for each system.
@@ -62,7 +62,7 @@ pub fn run(runner: &mut Runner, effort: &Effort) -> anyhow::Result<Results> {
 fn one(
     runner: &mut Runner,
     effort: &Effort,
-    system: System,
+    system: ComparedSystem,
     rate: u32,
 ) -> anyhow::Result<Result<Value, Missing>> {
     let label = format!("broadcast-{rate}-{}", system.label());
@@ -72,13 +72,13 @@ fn one(
         effort.broadcast_warmup_s, effort.broadcast_s
     );
     let (peer, name, fsync) = match system {
-        System::Tailwater { shares, durability } => {
+        ComparedSystem::Tailwater { shares, durability } => {
             let alone = if shares { "" } else { "--proxy-alone" };
             let args =
                 format!("broadcast members --clients {SUBSCRIBERS} --durability {durability} {alone} {load}");
             return runner.tailwater(&label, &words(&args), takes_s);
         }
-        System::Peer { peer, load, fsync } => (peer, load, fsync),
+        ComparedSystem::Peer { peer, load, fsync } => (peer, load, fsync),
     };
     let server = match Server::start(runner, peer, fsync)? {
         Ok(server) => server,
@@ -90,21 +90,23 @@ fn one(
     Ok(result)
 }
 
-impl System {
+impl ComparedSystem {
     fn label(self) -> String {
         match self {
-            System::Tailwater { shares, durability } => {
+            ComparedSystem::Tailwater { shares, durability } => {
                 format!("tailwater-{}-{durability}", if shares { "sharing" } else { "alone" })
             }
-            System::Peer { load, fsync, .. } => format!("{load}{}", if fsync { "-synced" } else { "" }),
+            ComparedSystem::Peer { load, fsync, .. } => {
+                format!("{load}{}", if fsync { "-synced" } else { "" })
+            }
         }
     }
 
     fn name(self, root: &Path) -> String {
         match self {
-            System::Tailwater { shares: true, .. } => "Tailwater, listeners share".to_owned(),
-            System::Tailwater { shares: false, .. } => "Tailwater, the node alone".to_owned(),
-            System::Peer { peer, load, .. } => {
+            ComparedSystem::Tailwater { shares: true, .. } => "Tailwater, listeners share".to_owned(),
+            ComparedSystem::Tailwater { shares: false, .. } => "Tailwater, the node alone".to_owned(),
+            ComparedSystem::Peer { peer, load, .. } => {
                 let name = match load {
                     "nats-core" => "NATS",
                     "jetstream" => "NATS JetStream",
@@ -119,26 +121,26 @@ impl System {
     /// When an event is acknowledged.
     fn acknowledges(self) -> &'static str {
         match self {
-            System::Tailwater { durability: "memory", .. } => "in memory",
-            System::Tailwater { durability: "interval", .. } => "written, synced each second",
-            System::Tailwater { .. } => "synced",
-            System::Peer { load: "nats-core" | "redis-pubsub", .. } => "stored nowhere",
-            System::Peer { fsync: true, .. } => "synced",
-            System::Peer { load: "jetstream", .. } => "written, synced every 2 minutes",
-            System::Peer { .. } => "written, synced each second",
+            ComparedSystem::Tailwater { durability: "memory", .. } => "in memory",
+            ComparedSystem::Tailwater { durability: "interval", .. } => "written, synced each second",
+            ComparedSystem::Tailwater { .. } => "synced",
+            ComparedSystem::Peer { load: "nats-core" | "redis-pubsub", .. } => "stored nowhere",
+            ComparedSystem::Peer { fsync: true, .. } => "synced",
+            ComparedSystem::Peer { load: "jetstream", .. } => "written, synced every 2 minutes",
+            ComparedSystem::Peer { .. } => "written, synced each second",
         }
     }
 
     /// Whether an event outlives the server's process.
     fn is_durable(self) -> bool {
         match self {
-            System::Tailwater { durability, .. } => durability != "memory",
-            System::Peer { load, .. } => !["nats-core", "redis-pubsub"].contains(&load),
+            ComparedSystem::Tailwater { durability, .. } => durability != "memory",
+            ComparedSystem::Peer { load, .. } => !["nats-core", "redis-pubsub"].contains(&load),
         }
     }
 
     fn is_ours(self) -> bool {
-        matches!(self, System::Tailwater { .. })
+        matches!(self, ComparedSystem::Tailwater { .. })
     }
 }
 

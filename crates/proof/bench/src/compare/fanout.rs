@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::Effort;
-use super::append::Gathering;
+use super::append::PeerGathering;
 use super::markdown::MarkdownTable;
 use super::peers::{Peer, Server, words};
 use super::runner::{Missing, Runner, number};
@@ -18,7 +18,7 @@ const CONSUMERS_MAX: usize = 4_096;
 const BEHIND_S: u64 = 120;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum System {
+enum ComparedSystem {
     TailwaterEach,
     TailwaterShared,
     KafkaClient,
@@ -26,8 +26,13 @@ enum System {
     Nats,
 }
 
-const SYSTEMS: [System; 5] =
-    [System::TailwaterEach, System::KafkaClient, System::KafkaMinimal, System::TailwaterShared, System::Nats];
+const SYSTEMS: [ComparedSystem; 5] = [
+    ComparedSystem::TailwaterEach,
+    ComparedSystem::KafkaClient,
+    ComparedSystem::KafkaMinimal,
+    ComparedSystem::TailwaterShared,
+    ComparedSystem::Nats,
+];
 
 /// What a system is run with: arguments, and the same for people.
 #[derive(Clone)]
@@ -54,7 +59,7 @@ struct FanoutAttempt {
 
 /// What a system brought.
 struct Of {
-    system: System,
+    system: ComparedSystem,
     setting: Setting,
     /// The most consumers of each round; `None`: not even one.
     most: Vec<Option<usize>>,
@@ -84,7 +89,7 @@ pub fn run(runner: &mut Runner, effort: &Effort) -> anyhow::Result<Results> {
 
 /// Tries every setting with the number of consumers that the search begins with. The best keeps up with the least CPU
 /// time or, where none keeps up, has the least delay.
-fn choose(runner: &mut Runner, effort: &Effort, system: System) -> anyhow::Result<Of> {
+fn choose(runner: &mut Runner, effort: &Effort, system: ComparedSystem) -> anyhow::Result<Of> {
     let settings = system.settings();
     let mut of = Of {
         system,
@@ -166,7 +171,7 @@ fn search(runner: &mut Runner, effort: &Effort, of: &mut Of) -> anyhow::Result<(
 
 fn attempt(
     runner: &mut Runner,
-    system: System,
+    system: ComparedSystem,
     server: Option<&Server>,
     (label, setting): (&str, &Setting),
     consumers: usize,
@@ -174,7 +179,7 @@ fn attempt(
 ) -> anyhow::Result<Result<Value, Missing>> {
     let mut load =
         format!("fanout --consumers {consumers} --rate-mbit {RATE_MBIT} --duration-s {duration_s}");
-    if system != System::Nats {
+    if system != ComparedSystem::Nats {
         load += &format!(" --warmup-s {warmup_s}");
     }
     let args = [words(&load), words(system.args()), setting.args.clone()].concat();
@@ -209,15 +214,15 @@ fn parts(value: &Value) -> [f64; 2] {
     }
 }
 
-impl System {
+impl ComparedSystem {
     /// In the names of files.
     fn label(self) -> &'static str {
         match self {
-            System::TailwaterEach => "tailwater-connection-each",
-            System::TailwaterShared => "tailwater-shared-reader",
-            System::KafkaClient => "kafka-client",
-            System::KafkaMinimal => "kafka-minimal",
-            System::Nats => "nats",
+            ComparedSystem::TailwaterEach => "tailwater-connection-each",
+            ComparedSystem::TailwaterShared => "tailwater-shared-reader",
+            ComparedSystem::KafkaClient => "kafka-client",
+            ComparedSystem::KafkaMinimal => "kafka-minimal",
+            ComparedSystem::Nats => "nats",
         }
     }
 
@@ -225,19 +230,19 @@ impl System {
     fn name(self, runner: &Runner) -> String {
         let title = |peer: Peer, name| peer.title(name, runner.root());
         match self {
-            System::TailwaterEach => "Tailwater, a connection for each".to_owned(),
-            System::TailwaterShared => "Tailwater, a process shares its reader".to_owned(),
-            System::KafkaClient => title(Peer::Kafka, "Kafka") + ", its Java client",
-            System::KafkaMinimal => title(Peer::Kafka, "Kafka") + ", minimal reader",
-            System::Nats => title(Peer::Nats, "NATS JetStream"),
+            ComparedSystem::TailwaterEach => "Tailwater, a connection for each".to_owned(),
+            ComparedSystem::TailwaterShared => "Tailwater, a process shares its reader".to_owned(),
+            ComparedSystem::KafkaClient => title(Peer::Kafka, "Kafka") + ", its Java client",
+            ComparedSystem::KafkaMinimal => title(Peer::Kafka, "Kafka") + ", minimal reader",
+            ComparedSystem::Nats => title(Peer::Nats, "NATS JetStream"),
         }
     }
 
     fn synced(self) -> &'static str {
         match self {
-            System::TailwaterEach | System::TailwaterShared => "before readers see it",
-            System::KafkaClient | System::KafkaMinimal => "before the acknowledgement",
-            System::Nats => "not synced (its default)",
+            ComparedSystem::TailwaterEach | ComparedSystem::TailwaterShared => "before readers see it",
+            ComparedSystem::KafkaClient | ComparedSystem::KafkaMinimal => "before the acknowledgement",
+            ComparedSystem::Nats => "not synced (its default)",
         }
     }
 
@@ -245,28 +250,30 @@ impl System {
     fn args(self) -> &'static str {
         match self {
             // A process reads on one thread: two of them for two cores.
-            System::TailwaterEach => "--transport tcp --connection-each --processes 2 --every-us 5000",
-            System::TailwaterShared => "--transport tcp --every-us 5000 --validate consumer",
-            System::KafkaClient => "--reader client",
-            System::KafkaMinimal => "--reader minimal",
-            System::Nats => "",
+            ComparedSystem::TailwaterEach => {
+                "--transport tcp --connection-each --processes 2 --every-us 5000"
+            }
+            ComparedSystem::TailwaterShared => "--transport tcp --every-us 5000 --validate consumer",
+            ComparedSystem::KafkaClient => "--reader client",
+            ComparedSystem::KafkaMinimal => "--reader minimal",
+            ComparedSystem::Nats => "",
         }
     }
 
     /// Consumers that its search begins with: near what it is known to manage, so that few runs are wasted.
     fn first(self) -> usize {
         match self {
-            System::TailwaterEach | System::KafkaClient => 16,
-            System::TailwaterShared => 320,
-            System::KafkaMinimal => 48,
-            System::Nats => 4,
+            ComparedSystem::TailwaterEach | ComparedSystem::KafkaClient => 16,
+            ComparedSystem::TailwaterShared => 320,
+            ComparedSystem::KafkaMinimal => 48,
+            ComparedSystem::Nats => 4,
         }
     }
 
     /// How records are gathered: the same choice for everybody who has it.
     fn settings(self) -> Vec<Setting> {
         match self {
-            System::TailwaterEach => [
+            ComparedSystem::TailwaterEach => [
                 "--flush 5 --chunk-bytes 65536 --lengths-every-us 80000 --window-kib 4096",
                 "--flush 5 --chunk-bytes 65536 --lengths-every-us 20000 --window-kib 2048",
                 "--flush 5 --window-kib 2048",
@@ -274,25 +281,25 @@ impl System {
             ]
             .map(|args| Setting { args: words(args), name: args.to_owned() })
             .to_vec(),
-            System::TailwaterShared => ["5", "immediate", "1"]
+            ComparedSystem::TailwaterShared => ["5", "immediate", "1"]
                 .map(|flush| Setting {
                     args: words(&format!("--flush {flush}")),
                     name: format!("--flush {flush}"),
                 })
                 .to_vec(),
-            System::KafkaClient | System::KafkaMinimal => {
-                Gathering::all().map(|one| Setting { args: one.args(), name: one.name() }).collect()
+            ComparedSystem::KafkaClient | ComparedSystem::KafkaMinimal => {
+                PeerGathering::all().map(|one| Setting { args: one.args(), name: one.name() }).collect()
             }
-            System::Nats => vec![Setting { args: Vec::new(), name: "-".to_owned() }],
+            ComparedSystem::Nats => vec![Setting { args: Vec::new(), name: "-".to_owned() }],
         }
     }
 
     /// Its server, if that does not come with the load.
     fn start(self, runner: &mut Runner) -> anyhow::Result<Result<Option<Server>, Missing>> {
         let (peer, fsync) = match self {
-            System::TailwaterEach | System::TailwaterShared => return Ok(Ok(None)),
-            System::KafkaClient | System::KafkaMinimal => (Peer::Kafka, true),
-            System::Nats => (Peer::Nats, false),
+            ComparedSystem::TailwaterEach | ComparedSystem::TailwaterShared => return Ok(Ok(None)),
+            ComparedSystem::KafkaClient | ComparedSystem::KafkaMinimal => (Peer::Kafka, true),
+            ComparedSystem::Nats => (Peer::Nats, false),
         };
         Ok(Server::start(runner, peer, fsync)?.map(Some))
     }
@@ -301,16 +308,16 @@ impl System {
     /// Kafka's beside a broker that is warm.
     fn first_warmup_s(self, effort: &Effort) -> u64 {
         match self {
-            System::KafkaClient | System::KafkaMinimal => effort.cold_jvm_s,
-            System::TailwaterEach | System::TailwaterShared => effort.warm_jvm_s,
-            System::Nats => effort.warmup_s,
+            ComparedSystem::KafkaClient | ComparedSystem::KafkaMinimal => effort.cold_jvm_s,
+            ComparedSystem::TailwaterEach | ComparedSystem::TailwaterShared => effort.warm_jvm_s,
+            ComparedSystem::Nats => effort.warmup_s,
         }
     }
 
     /// Warm-up of later runs.
     fn next_warmup_s(self, effort: &Effort) -> u64 {
         match self {
-            System::Nats => effort.warmup_s,
+            ComparedSystem::Nats => effort.warmup_s,
             _ => effort.warm_jvm_s,
         }
     }
@@ -378,16 +385,16 @@ pub fn show(runner: &Runner, effort: &Effort, results: &Results) -> anyhow::Resu
             notes += &format!("- {name}: a run {}\n", missing.0);
         }
         rows.push(Row { label: name.clone(), values: vec![("consumers", of.series().median())] });
-        if of.system != System::Nats {
+        if of.system != ComparedSystem::Nats {
             curves.push(of.curve(&name, "/delay_ms/p50", "p50"));
             curves.push(of.curve(&name, "/delay_ms/p99", "p99"));
         }
     }
     let find = |system| results.0.iter().find(|of| of.system == system);
     let pairs = [
-        (System::TailwaterEach, System::KafkaClient),
-        (System::TailwaterEach, System::KafkaMinimal),
-        (System::TailwaterShared, System::KafkaClient),
+        (ComparedSystem::TailwaterEach, ComparedSystem::KafkaClient),
+        (ComparedSystem::TailwaterEach, ComparedSystem::KafkaMinimal),
+        (ComparedSystem::TailwaterShared, ComparedSystem::KafkaClient),
     ];
     for (own, other) in pairs {
         if let (Some(a), Some(b)) = (find(own), find(other)) {
@@ -409,7 +416,7 @@ pub fn show(runner: &Runner, effort: &Effort, results: &Results) -> anyhow::Resu
          the search begins with. Kafka: `log.flush.interval.messages=1`. NATS: sync at its default, every 2 minutes, \
          because synced always it does not hold the rate.\n\n{notes}\n![](consumers-that-keep-up.svg)\n\n\
          ![](delay-by-consumers.svg)",
-        System::TailwaterEach.settings().len().min(effort.settings),
-        System::KafkaClient.settings().len().min(effort.settings),
+        ComparedSystem::TailwaterEach.settings().len().min(effort.settings),
+        ComparedSystem::KafkaClient.settings().len().min(effort.settings),
     )))
 }

@@ -1,8 +1,8 @@
 //! What git knows about a figure's code since the figure's build.
 //!
-//! A commit counts if it changed code in one of the figure's paths, and is not in `bench/results/ignored-commits`. Tests
-//! and comments are no code.
-//! Through the renames of an ignored commit a path is followed to the name that it had before.
+//! A commit counts if it changed code in one of the figure's paths, and is not in `bench/results/ignored-commits`.
+//! Tests and comments are no code. Through the renames of an ignored commit a path is followed to the name that it had
+//! before.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

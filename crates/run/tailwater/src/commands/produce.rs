@@ -27,8 +27,8 @@ const TROUBLE_LOOK_EVERY: Duration = Duration::from_millis(200);
 pub struct Args {
     /// The stream.
     name: String,
-    /// File whose lines become records. By default standard input. A line ends with LF or CR LF, which the record does not
-    /// have, and is as long as a batch may be at most: 4,128,512 bytes.
+    /// File whose lines become records. By default standard input. A line ends with LF or CR LF, which the record does
+    /// not have, and is as long as a batch may be at most: 4,128,512 bytes.
     file: Option<PathBuf>,
     /// What separates key and value in a line. A line without it has no key.
     #[arg(short, long, value_name = "TEXT")]
@@ -62,7 +62,7 @@ enum PartitionerArg {
 }
 
 /// How reading lines ended.
-enum Ended {
+enum InputEnd {
     /// There are no more.
     Input,
     /// By Ctrl-C.
@@ -106,7 +106,7 @@ async fn produce(address: &str, args: Args) -> anyhow::Result<()> {
     let mut report = Report { name: &args.name, format: args.output, acks: VecDeque::new(), appended: 0 };
     let appended = tokio::select! {
         done = append(&producer, &args, &mut lines, &mut report, &progress) => done,
-        () = tell_trouble(&producer, &progress) => Ok(Ended::Input),
+        () = tell_trouble(&producer, &progress) => Ok(InputEnd::Input),
     };
     progress.finish_and_clear();
     let count = output::counted(report.appended, "record");
@@ -118,9 +118,9 @@ async fn produce(address: &str, args: Args) -> anyhow::Result<()> {
         )
     };
     match appended {
-        Ok(Ended::Input) if args.output == Format::Table => eprintln!("{count} appended to {}", args.name),
-        Ok(Ended::Input) => {}
-        Ok(Ended::Interrupted) => anyhow::bail!("interrupted: {}", rest()),
+        Ok(InputEnd::Input) if args.output == Format::Table => eprintln!("{count} appended to {}", args.name),
+        Ok(InputEnd::Input) => {}
+        Ok(InputEnd::Interrupted) => anyhow::bail!("interrupted: {}", rest()),
         Err(error) => return Err(error.context(rest())),
     }
     Ok(())
@@ -132,13 +132,13 @@ async fn append(
     lines: &mut Lines,
     report: &mut Report<'_>,
     progress: &ProgressBar,
-) -> anyhow::Result<Ended> {
+) -> anyhow::Result<InputEnd> {
     let mut interrupts = signal(SignalKind::interrupt())?;
     let ended = loop {
         // A terminal or a pipe may be silent for long: what was sent is reported meanwhile.
         let line = tokio::select! {
             biased;
-            _ = interrupts.recv() => break Ok(Ended::Interrupted),
+            _ = interrupts.recv() => break Ok(InputEnd::Interrupted),
             line = lines.next() => line,
             result = report.next() => {
                 result?;
@@ -147,7 +147,7 @@ async fn append(
         };
         let line = match line {
             Ok(Some(line)) => line,
-            Ok(None) => break Ok(Ended::Input),
+            Ok(None) => break Ok(InputEnd::Input),
             Err(error) => break Err(error),
         };
         progress.inc(line.len() as u64 + 1);

@@ -8,8 +8,8 @@ use crate::support::{Follower, Node, wait_for};
 
 /// Builds examples of the client library; where each one's executable is.
 ///
-/// `cargo test --workspace --all-features` has built the same with the same features, so that this only looks them up; in a
-/// test of this crate alone, it is what builds them.
+/// `cargo test --workspace --all-features` has built the same with the same features, so that this only looks them up;
+/// in a test of this crate alone, it is what builds them.
 fn build(names: &[&str]) -> Vec<PathBuf> {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("it is below the target directory");
     let mut cargo = Command::new(env!("CARGO"));

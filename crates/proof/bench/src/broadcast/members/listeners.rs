@@ -81,7 +81,7 @@ impl MembersHeard {
 
 /// What they have in common; the process has one thread.
 #[derive(Default)]
-struct Process {
+struct ListenerProcess {
     /// Events stamped from here on are measured.
     from_ns: u64,
     heard: MembersHeard,
@@ -105,11 +105,11 @@ pub async fn be_members(config: MembersConfig, mut orders: Orders) -> anyhow::Re
     let env = Env::real();
     let stream = Stream::parse(&config.stream)?;
     let sharing = sharing(&config)?;
-    let process = Rc::new(RefCell::new(Process {
+    let process = Rc::new(RefCell::new(ListenerProcess {
         from_ns: u64::MAX,
         counts: vec![0; config.count],
         members: vec![Member::default(); config.count],
-        ..Process::default()
+        ..ListenerProcess::default()
     }));
     for number in 0..config.count {
         let (positions, addresses) = (Positions::of([stream.clone()]), config.addresses.clone());
@@ -138,7 +138,7 @@ pub async fn be_members(config: MembersConfig, mut orders: Orders) -> anyhow::Re
                 })
                 .await;
                 let looks: Vec<u64> = process.borrow().members.iter().map(|member| member.looks).collect();
-                let looked = |process: &Process| {
+                let looked = |process: &ListenerProcess| {
                     process.members.iter().zip(&looks).all(|(now, then)| now.looks > *then)
                 };
                 let _ = wait(&process, FINISH_DEADLINE, looked).await;
@@ -179,9 +179,9 @@ fn sharing(config: &MembersConfig) -> anyhow::Result<Sharing> {
 
 /// Waits for a condition; it looks every few milliseconds.
 async fn wait(
-    process: &RefCell<Process>,
+    process: &RefCell<ListenerProcess>,
     limit: Duration,
-    holds: impl Fn(&Process) -> bool,
+    holds: impl Fn(&ListenerProcess) -> bool,
 ) -> anyhow::Result<()> {
     let begin_ns = monotonic_ns();
     loop {
@@ -199,7 +199,7 @@ async fn wait(
     }
 }
 
-impl Process {
+impl ListenerProcess {
     /// A listener of theirs says what it has counted.
     fn looked(&mut self, number: usize, stats: Option<SharingStats>) {
         self.members[number] = Member { stats, looks: self.members[number].looks + 1 };
@@ -259,7 +259,7 @@ impl Process {
 }
 
 /// Hears everything, and checks it.
-async fn listen(mut listener: Listener, number: usize, process: Rc<RefCell<Process>>) {
+async fn listen(mut listener: Listener, number: usize, process: Rc<RefCell<ListenerProcess>>) {
     let mut last = 0;
     // How it stands with the others is looked at while nothing comes, too.
     let mut look = tokio::time::interval(LOOK);

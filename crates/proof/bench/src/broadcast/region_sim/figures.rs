@@ -279,7 +279,7 @@ impl Args {
     fn run_all(&self, setups: &[(Setup, f64)]) -> anyhow::Result<Vec<Run>> {
         let next = AtomicUsize::new(0);
         let done = Mutex::new(Vec::new());
-        let shown = Shown::new(setups.len());
+        let shown = ShownRun::new(setups.len());
         std::thread::scope(|scope| {
             for _ in 0..self.threads.clamp(1, 64) {
                 scope.spawn(|| {
@@ -298,14 +298,14 @@ impl Args {
 }
 
 /// Shows how far runs are.
-struct Shown {
+struct ShownRun {
     started: Instant,
     runs: usize,
     /// The line, and how many runs are done.
     line: Mutex<(ProgressLine, usize)>,
 }
 
-impl Shown {
+impl ShownRun {
     fn new(runs: usize) -> Self {
         Self { started: Instant::now(), runs, line: Mutex::new((ProgressLine::default(), 0)) }
     }
@@ -335,7 +335,7 @@ fn part_in_words(what: &str, (from, to): (Time, Time), now: Time, elapsed_s: f64
     format!("{what} {:.0} %, {at:.2} of {all:.2} simulated seconds, {left_s:.0} s left", 100.0 * part)
 }
 
-fn one(setup: Setup, load: f64, shown: &Shown) -> (World, Run) {
+fn one(setup: Setup, load: f64, shown: &ShownRun) -> (World, Run) {
     let started = Instant::now();
     let (feeds, fanout, shuffle_ms) = (setup.options.feeds, setup.options.fanout, setup.options.shuffle_ms);
     let clients = u64::from(setup.clients);
@@ -517,7 +517,7 @@ pub fn figure_7(args: &Args) -> anyhow::Result<()> {
     let at = |seconds: f64| (seconds * SECOND as f64) as Time;
     setup.cuts = vec![(2, 3, at(from_s), at(to_s))];
     let started = Instant::now();
-    let (world, run) = one(setup.clone(), load, &Shown::new(1));
+    let (world, run) = one(setup.clone(), load, &ShownRun::new(1));
     let begin = (world.load_start() / SECOND) as usize;
     let series = |region: usize| {
         let seconds: Vec<(f64, f64)> = world.watch.series(region).into_iter().skip(begin).collect();
@@ -572,7 +572,7 @@ pub fn many(args: &Args) -> anyhow::Result<()> {
     setup.load = setup.settle + (args.seconds.unwrap_or(1.0) * SECOND as f64) as Time;
     setup.options.recv_bytes = args.recv_kb.unwrap_or(128) << 10;
     let started = Instant::now();
-    let (_, run) = one(setup.clone(), load, &Shown::new(1));
+    let (_, run) = one(setup.clone(), load, &ShownRun::new(1));
     let report = Report {
         bench: "broadcast",
         regions,

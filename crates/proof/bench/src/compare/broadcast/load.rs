@@ -38,7 +38,7 @@ const BEHIND_NS: u64 = 100_000_000;
 #[derive(clap::Args)]
 pub struct Args {
     #[arg(long, value_enum)]
-    system: System,
+    system: ComparedSystem,
     #[arg(long)]
     port: u16,
     #[arg(long)]
@@ -64,7 +64,7 @@ pub struct Args {
 
 /// What is loaded.
 #[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq)]
-pub enum System {
+pub enum ComparedSystem {
     /// NATS without JetStream: nothing is stored.
     NatsCore,
     /// A push consumer of a JetStream stream for each subscriber.
@@ -75,11 +75,11 @@ pub enum System {
     RedisStreams,
 }
 
-impl System {
+impl ComparedSystem {
     /// Events that the publisher has on their way without an answer; beyond it, it falls behind its rate. More suits
     /// Redis, and JetStream drops what is more than 10,000.
     fn unanswered_max(self) -> usize {
-        if self == System::Jetstream { 4_096 } else { 16_384 }
+        if self == ComparedSystem::Jetstream { 4_096 } else { 16_384 }
     }
 }
 
@@ -123,10 +123,10 @@ struct LoadShared {
 /// Runs it, and prints one JSON object.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     match args.system {
-        System::NatsCore => load(args, || Nats::new(false)),
-        System::Jetstream => load(args, || Nats::new(true)),
-        System::RedisPubsub => load(args, || Redis::new(false)),
-        System::RedisStreams => load(args, || Redis::new(true)),
+        ComparedSystem::NatsCore => load(args, || Nats::new(false)),
+        ComparedSystem::Jetstream => load(args, || Nats::new(true)),
+        ComparedSystem::RedisPubsub => load(args, || Redis::new(false)),
+        ComparedSystem::RedisStreams => load(args, || Redis::new(true)),
     }
 }
 

@@ -24,8 +24,8 @@ const UNACKNOWLEDGED_MAX: usize = 65_536;
 pub struct Args {
     /// The stream: REGION/NAME, or NAME in the node's own region. Its first event makes it.
     stream: String,
-    /// File whose lines become events. By default standard input. A line ends with LF or CR LF, which the event does not
-    /// have, and has 1 MiB at most.
+    /// File whose lines become events. By default standard input. A line ends with LF or CR LF, which the event does
+    /// not have, and has 1 MiB at most.
     file: Option<PathBuf>,
     /// The key of all events.
     #[arg(long, value_name = "TEXT", conflicts_with = "key_delimiter")]

@@ -26,8 +26,8 @@ pub fn tailwater() -> Command {
     tailwater_within(&[])
 }
 
-/// Where a node listens that is told nothing else: taken for as long as the tests run. So one that a test starts there fails
-/// every time, and not only on a machine where somebody else runs a node.
+/// Where a node listens that is told nothing else: taken for as long as the tests run. So one that a test starts there
+/// fails every time, and not only on a machine where somebody else runs a node.
 static DEFAULT_PORTS: LazyLock<Vec<TcpListener>> = LazyLock::new(|| {
     let Config { listen, kafka, sqs, broadcast, .. } = Config::default();
     let http = broadcast.http.listen;
@@ -50,8 +50,8 @@ fn tailwater_within(starter: &[String]) -> Command {
     command
 }
 
-/// A node on a data directory, which listens at any port where its flags say nothing else: the ports of the defaults are
-/// somebody else's.
+/// A node on a data directory, which listens at any port where its flags say nothing else: the ports of the defaults
+/// are somebody else's.
 pub fn serve(data: &Path) -> Command {
     serve_within(&[], data)
 }
