@@ -173,7 +173,7 @@ impl Reader {
         // A line may be half there.
         let whole = &log[..log.rfind('\n')?];
         let told = whole.lines().rev().find_map(|line| line.split_once("; bytes: "))?.1;
-        let (cells, durable) = told.strip_suffix(" durable")?.split_once(" from cells, ")?;
+        let (cells, durable) = told.split_once(" durable")?.0.split_once(" from cells, ")?;
         Some((cells.parse().ok()?, durable.parse().ok()?))
     }
 
