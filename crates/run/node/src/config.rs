@@ -318,7 +318,7 @@ impl Default for Listen {
         Self {
             data: SocketAddr::from(([127, 0, 0, 1], 7420)),
             unix: PathBuf::from("node.sock"),
-            window: true,
+            window: false,
             admin: SocketAddr::from(([127, 0, 0, 1], 7421)),
             advertised_data: None,
             connections_max: 10_000,
