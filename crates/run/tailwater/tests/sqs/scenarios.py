@@ -4,6 +4,7 @@ Run by sqs_clients.rs with a new boto3, which speaks JSON, and with an old one, 
 every message and raise if one is wrong. A scenario that does not hold raises.
 """
 
+import base64
 import collections
 import json
 import os
@@ -166,7 +167,10 @@ def redrive():
         assert task["Status"] == "COMPLETED" and task["ApproximateNumberOfMessagesMoved"] == 20, task
         assert counts(source)[0] == 20
         refused("InvalidParameterValue", SQS.start_message_move_task, SourceArn=arn(source))
-        refused("ResourceNotFoundException", SQS.cancel_message_move_task, TaskHandle="eyJ0YXNrSWQiOjk5fQ==")
+        unknown = json.dumps({"taskId": 99, "sourceArn": arn(dead)}).encode()
+        unknown = base64.b64encode(unknown).decode()
+        refused("ResourceNotFoundException", SQS.cancel_message_move_task, TaskHandle=unknown)
+        refused("InvalidParameterValue", SQS.cancel_message_move_task, TaskHandle="eyJ0YXNrSWQiOjk5fQ==")
 
 
 def fifo():
