@@ -208,7 +208,11 @@ fn messages_of_a_group_that_are_sent_to_others_are_caught() {
 
 #[test]
 fn dead_letters_that_are_brought_back_by_sending_them_again_are_caught() {
-    is_caught(Plant::BroughtBackBySending, "queue", &["acknowledged and is not there"]);
+    is_caught(
+        Plant::BroughtBackBySending,
+        "queue",
+        &["acknowledged and is not there", "was purged and came back"],
+    );
 }
 
 #[test]
