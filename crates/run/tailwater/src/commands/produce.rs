@@ -81,7 +81,10 @@ struct AckedBatch<'a> {
 pub fn run(server: &Server, args: Args) -> anyhow::Result<()> {
     let address = server.data_address(Duration::from_millis(args.deadline_ms))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    runtime.block_on(produce(&address, args))
+    let done = runtime.block_on(produce(&address, args));
+    // A read of standard input goes on after a Ctrl-C, and nobody waits for it.
+    runtime.shutdown_background();
+    done
 }
 
 async fn produce(address: &str, args: Args) -> anyhow::Result<()> {
