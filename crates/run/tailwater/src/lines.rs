@@ -37,11 +37,6 @@ impl Lines {
         Ok(Self { input, name, bytes_max, line: Vec::new(), taken: true, count: 0 })
     }
 
-    /// How many lines were answered.
-    pub fn count(&self) -> u64 {
-        self.count
-    }
-
     /// The next line, without its end; `None` behind the last one, which needs no end.
     ///
     /// Cancel safe: what was read of a line before this was dropped is the beginning of the next answer.
@@ -137,6 +132,6 @@ mod tests {
             assert_eq!(lines.next().await.expect("read"), Some(expected));
         }
         assert_eq!(lines.next().await.expect("read"), None);
-        assert_eq!(lines.count(), 6);
+        assert_eq!(lines.count, 6);
     }
 }

@@ -1,6 +1,7 @@
 //! `tailwater produce`
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -106,18 +107,24 @@ async fn produce(address: &str, args: Args) -> anyhow::Result<()> {
     let size = args.file.as_ref().and_then(|file| std::fs::metadata(file).ok()).map(|file| file.len());
     let mut lines = Lines::open(args.file.as_deref(), LINE_BYTES_MAX).await?;
     let progress = output::progress(size);
-    let mut report = Report { name: &args.name, format: args.output, acks: VecDeque::new(), appended: 0 };
+    let mut report =
+        Report { name: &args.name, format: args.output, acks: VecDeque::new(), sent: 0, appended: 0 };
     let appended = tokio::select! {
         done = append(&producer, &args, &mut lines, &mut report, &progress) => done,
-        () = tell_trouble(&producer, &progress) => Ok(InputEnd::Input),
+        never = tell_trouble(&producer, &progress) => match never {},
     };
     progress.finish_and_clear();
     let count = output::counted(report.appended, "record");
     let rest = || {
-        let (next, name) = (lines.count() + 1, &args.name);
+        let (sent, name) = (report.sent, &args.name);
+        let next = sent + 1;
+        // Lines of a batch that failed are not behind those that were appended: only whoever knows them can send them again.
+        let open = match sent - report.appended {
+            0 => String::new(),
+            open => format!("of {open} of these lines it is not known; "),
+        };
         format!(
-            "{count} of {} lines were appended; the rest: tail -n +{next} FILE | tailwater produce {name}",
-            next - 1
+            "{count} of {sent} lines were appended; {open}the rest: tail -n +{next} FILE | tailwater produce {name}"
         )
     };
     match appended {
@@ -177,7 +184,7 @@ async fn append(
 }
 
 /// Tells why nothing is acknowledged, for as long as that is so: batches are tried for minutes.
-async fn tell_trouble(producer: &Producer, progress: &ProgressBar) {
+async fn tell_trouble(producer: &Producer, progress: &ProgressBar) -> Infallible {
     let env = Env::real();
     let mut told = None;
     loop {
@@ -238,12 +245,15 @@ struct Report<'a> {
     format: Format,
     /// The first record of each batch is enough to learn of the batch, but only the answer tells which it was.
     acks: VecDeque<Ack>,
+    /// Records that the producer took, one for each line.
+    sent: u64,
     /// Records that were acknowledged.
     appended: u64,
 }
 
 impl Report<'_> {
     fn add(&mut self, ack: Ack) {
+        self.sent += 1;
         // Records that share a batch share its acknowledgement.
         if self.acks.back().is_none_or(|last| !last.same_batch(&ack)) {
             self.acks.push_back(ack);

@@ -25,6 +25,24 @@ fn every_file_that_a_document_names_exists() {
     assert!(checked > 10, "only {checked} names were found: does this test still look at the right words?");
 }
 
+/// A group's page names a crate's files from the crate's folder on.
+#[test]
+fn every_file_that_a_group_s_page_names_is_in_one_of_its_crates() {
+    let groups = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut checked = 0;
+    for group in std::fs::read_dir(groups).expect("a folder") {
+        let group = group.expect("readable").path();
+        let page = std::fs::read_to_string(group.join("README.md")).expect("each group has a page");
+        let crates: Vec<_> =
+            std::fs::read_dir(&group).expect("a folder").map(|of| of.expect("readable").path()).collect();
+        for named in page.split('`').filter(|word| word.ends_with(".rs") && word.contains('/')) {
+            assert!(crates.iter().any(|of| of.join(named).exists()), "{} names {named}", group.display());
+            checked += 1;
+        }
+    }
+    assert!(checked > 50, "only {checked} names were found: does this test still look at the right words?");
+}
+
 #[test]
 fn the_program_in_the_readme_is_the_one_that_the_client_s_documentation_compiles() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
