@@ -118,7 +118,8 @@ async fn produce(address: &str, args: Args) -> anyhow::Result<()> {
     let rest = || {
         let (sent, name) = (report.sent, &args.name);
         let next = sent + 1;
-        // Lines of a batch that failed are not behind those that were appended: only whoever knows them can send them again.
+        // Lines of a batch that failed are not behind those that were appended: only whoever knows them can send them
+        // again.
         let open = match sent - report.appended {
             0 => String::new(),
             open => format!("of {open} of these lines it is not known; "),
