@@ -7,7 +7,7 @@
 //! asked to be deleted is there after every start; what was deleted never comes back; nothing is there that was not
 //! sent, or twice; nobody receives what is invisible; a FIFO queue's groups stay in order, also where they are dead
 //! letters: what others of its group have passed is not there any more, whatever the disk does; and a deduplication id
-//! is one message.
+//! is one message until a purge takes it.
 
 mod client;
 mod model;

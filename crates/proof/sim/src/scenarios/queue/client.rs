@@ -204,7 +204,7 @@ impl Client {
         }
     }
 
-    /// Sends until it is answered: by its id it is one message.
+    /// Sends until it is answered: by its id it is one message, unless a purge takes it meanwhile.
     async fn send_fifo(&self) {
         let group = self.env.random_below(GROUPS);
         let name = self.model.lock().begin_send(Some(group));
@@ -225,7 +225,12 @@ impl Client {
             };
             // Now and then it is not sure that it was answered, and sends again.
             let is_unsure = self.env.random_below(3) == 0;
-            match self.queues.send(&find(&self.queues, FIFO), vec![send]).await {
+            if attempt > 0 {
+                self.model.lock().begin_resend(name);
+            }
+            let sent = self.queues.send(&find(&self.queues, FIFO), vec![send]).await;
+            self.model.lock().end_resend(name);
+            match sent {
                 Ok(sent) => self.model.lock().sent(name, sent[0].sequence.0),
                 Err(error) => self.failed(error).await,
             }

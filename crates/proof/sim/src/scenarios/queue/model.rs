@@ -55,6 +55,13 @@ pub(super) struct Model {
     purged: BTreeMap<QueueName, Instant>,
     /// Purges that are not answered: they may take what is sent now, too.
     purging: usize,
+    /// The last message that a purge which has ended may have taken.
+    purged_up_to: QueueName,
+    /// Messages that are being sent again.
+    resending: BTreeSet<QueueName>,
+    /// Messages that were sent again when a purge may have taken them with their deduplication ids: each may be several
+    /// messages, one behind the other.
+    anew: BTreeSet<QueueName>,
     /// What was sent to queues that are deleted in time.
     works: BTreeMap<String, Vec<QueueName>>,
     works_ever: u64,
@@ -73,7 +80,11 @@ impl Outcome for Model {
 impl Model {
     /// Nothing is left of the life before.
     pub(super) fn begin_life(&mut self) {
+        if self.purging > 0 {
+            self.purged_up_to = self.names;
+        }
         (self.clients, self.purging) = (0, 0);
+        self.resending.clear();
         self.hidden.clear();
         // Receives that were not durable may not have been. But one whose delete is durable was.
         let deleted = &self.deleted;
@@ -92,6 +103,18 @@ impl Model {
         self.names
     }
 
+    /// A message is about to be sent again, by the same deduplication id.
+    pub(super) fn begin_resend(&mut self, name: QueueName) {
+        self.resending.insert(name);
+        if self.purging > 0 || name <= self.purged_up_to {
+            self.anew.insert(name);
+        }
+    }
+
+    pub(super) fn end_resend(&mut self, name: QueueName) {
+        self.resending.remove(&name);
+    }
+
     pub(super) fn sent(&mut self, name: QueueName, sequence: u64) {
         self.answered += 1;
         self.sent.insert(name);
@@ -103,10 +126,10 @@ impl Model {
         }
     }
 
-    /// A deduplication id stands for one message, whoever sent it how often.
+    /// A deduplication id stands for one message, whoever sent it how often, until a purge takes it.
     fn one_message(&mut self, name: QueueName, sequence: u64) -> Result<(), Violation> {
         let known = *self.sequences.entry(name).or_insert(sequence);
-        ensure(known == sequence, || {
+        ensure(known == sequence || self.anew.contains(&name), || {
             format!(
                 "message {name} was sent once, by its deduplication id, and is there as {known} and as {sequence}"
             )
@@ -139,12 +162,14 @@ impl Model {
     /// The FIFO queue is about to be purged; what was acknowledged there.
     pub(super) fn begin_purge(&mut self) -> Vec<QueueName> {
         self.purging += 1;
+        self.anew.extend(&self.resending);
         self.deleting.extend(self.groups.keys());
         self.groups.keys().filter(|name| self.sent.contains(name)).copied().collect()
     }
 
     pub(super) fn end_purge(&mut self) {
         self.purging -= 1;
+        self.purged_up_to = self.names;
     }
 
     /// The FIFO queue was purged, at that time.
@@ -178,6 +203,9 @@ impl Model {
         visibility: Duration,
     ) -> Result<(), Violation> {
         let until = begun + visibility;
+        if self.anew.contains(&name) {
+            return Ok(());
+        }
         // What was known was forgotten when it began: this receive was told meanwhile.
         if let Some((other_ended, other_until)) = self.hidden.get(&(queue, name)) {
             let was_before = *other_until <= begun + SLACK;
@@ -198,8 +226,9 @@ impl Model {
     /// A message that was seen by something that began at that time.
     fn check_known(&self, seen: &ModelSeen, begun: Instant) -> Result<(), Violation> {
         let ModelSeen { queue, name, sequence, generation } = seen;
+        let is_one = !self.anew.contains(name);
         // What had gone to the dead-letter queue was not there to be purged, and may come back from there.
-        let is_as_sent = *queue == FIFO && *generation == 0;
+        let is_as_sent = is_one && *queue == FIFO && *generation == 0;
         ensure(!is_as_sent || self.purged.get(name).is_none_or(|at| begun <= *at), || {
             format!("message {name} was purged and came back in {queue}")
         })?;
@@ -211,7 +240,7 @@ impl Model {
         ensure(self.attempted.contains(name), || format!("message {name} in {queue} was never sent"))?;
         // A receive that waits for a slow disk may be answered when its message was received again, and deleted by that
         // receipt.
-        ensure(self.deleted.get(name).is_none_or(|at| begun <= *at), || {
+        ensure(!is_one || self.deleted.get(name).is_none_or(|at| begun <= *at), || {
             format!("message {name} was deleted and came back in {queue}")
         })
     }
@@ -232,7 +261,7 @@ impl Model {
                 is_last = ended + SLACK >= *other_until;
                 // One that took long to be answered may have come before one that is known already.
                 let was_before = begun <= *other_ended && *other_ended + SLACK >= until;
-                ensure(is_last || was_before, || {
+                ensure(is_last || was_before || self.anew.contains(&name), || {
                     format!("message {name} of {queue} was received while it was invisible")
                 })?;
             }
