@@ -6,8 +6,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use tailwater_env::{Env, Instant};
 use tailwater_queue::{
-    Message, MoveTask, QueueError, QueueRecord, QueueView, Queues, ReceiptError, Receive, Redrive, Send,
-    Sequence, Settings,
+    Message, MoveStatus, MoveTask, QueueError, QueueRecord, QueueView, Queues, ReceiptError, Receive,
+    Redrive, Send, Sequence, Settings,
 };
 
 use crate::checkers::Violation;
@@ -17,6 +17,8 @@ use crate::scenarios::lives::Outcome;
 use super::model::{ModelSeen, QueueName, SLACK};
 use super::{ACCOUNT, DEAD, FIFO, FIFO_DEAD, LETTERS, Outside, STANDARD, WORK};
 
+/// How often everything is looked at after a start, while a move task goes on.
+const LOOKS_MAX: usize = 200;
 /// Groups of the FIFO queue.
 const GROUPS: u64 = 3;
 
@@ -46,12 +48,36 @@ fn find(queues: &Queues, name: &str) -> Arc<QueueView> {
 /// Everything that is in the queues, looked at and not received; `None` if the disk refuses.
 pub(super) async fn list(env: Env, queues: Queues) -> Option<Vec<ModelSeen>> {
     let mut found = Vec::new();
-    // A move task goes on meanwhile: what it brings back is seen at the second look.
+    // A move task goes on meanwhile, and what it has in hand is seen in neither queue until that is durable.
+    for _ in 0..LOOKS_MAX {
+        let runs_before = runs_move(&queues).await?;
+        found.extend(list_once(&env, &queues).await?);
+        if !runs_before {
+            return Some(found);
+        }
+        env.sleep(Duration::from_millis(1)).await;
+    }
+    None
+}
+
+/// Whether a move task runs; `None` if the disk refuses.
+async fn runs_move(queues: &Queues) -> Option<bool> {
+    let mut runs = false;
+    for dead in [DEAD, FIFO_DEAD] {
+        let tasks = queues.list_moves(ACCOUNT, dead).await.ok()?;
+        runs |= tasks.iter().any(|task| task.status == MoveStatus::Running);
+    }
+    Some(runs)
+}
+
+async fn list_once(env: &Env, queues: &Queues) -> Option<Vec<ModelSeen>> {
+    let mut found = Vec::new();
+    // What a move task brings back is seen at the second look.
     let known =
-        [STANDARD, DEAD, STANDARD, FIFO, FIFO_DEAD, FIFO, LETTERS].map(|name| (name, find(&queues, name)));
-    let work = works(&queues).into_iter().map(|work| (WORK, work));
+        [STANDARD, DEAD, STANDARD, FIFO, FIFO_DEAD, FIFO, LETTERS].map(|name| (name, find(queues, name)));
+    let work = works(queues).into_iter().map(|work| (WORK, work));
     for (name, queue) in known.into_iter().chain(work) {
-        found.extend(look(&env, &queues, name, &queue).await?);
+        found.extend(look(env, queues, name, &queue).await?);
     }
     Some(found)
 }

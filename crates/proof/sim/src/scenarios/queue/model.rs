@@ -318,7 +318,9 @@ impl Model {
         self.check_all_there(&names)?;
         let mut once = BTreeSet::new();
         for (queue, name, _) in numbers {
-            ensure(once.insert((queue, name)), || format!("message {name} is twice in {queue}"))?;
+            ensure(once.insert((queue, name)) || self.anew.contains(&name), || {
+                format!("message {name} is twice in {queue}")
+            })?;
         }
         self.report.count("recovered", names.len() as u64);
         Ok(())
