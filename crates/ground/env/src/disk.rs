@@ -58,6 +58,11 @@ pub trait File: Send + Sync + 'static {
     /// Writes all of `bytes` at `position`, growing the file where needed. After an error any part of the
     /// range may hold old or new bytes.
     fn write_all_at(&self, bytes: &[u8], position: u64) -> io::Result<()>;
+    /// Writes all of `pieces`, one behind the other, at `position`: as [`File::write_all_at`], by a file that can from
+    /// where they are.
+    fn write_pieces_at(&self, pieces: &[&[u8]], position: u64) -> io::Result<()> {
+        self.write_all_at(&pieces.concat(), position)
+    }
     /// The file's length in bytes.
     fn len(&self) -> io::Result<u64>;
     /// Cuts or (with zeros) grows the file.

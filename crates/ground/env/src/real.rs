@@ -2,7 +2,7 @@
 
 #![allow(clippy::disallowed_methods)] // this is the one place that the seams lead to
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -13,6 +13,9 @@ use rustix::fs::FlockOperation;
 use tokio::runtime::Handle;
 
 use crate::{Clock, Disk, Env, File, Instant, LockGuard, OpenMode, Random, Task, Tasks};
+
+/// Most pieces that Linux takes in one write (`IOV_MAX`).
+const WRITE_PIECES_MAX: usize = 1_024;
 
 pub(crate) fn env(runtime: Handle) -> Env {
     Env::new(
@@ -166,6 +169,27 @@ impl File for RealFile {
         self.0.write_all_at(bytes, position)
     }
 
+    fn write_pieces_at(&self, pieces: &[&[u8]], mut position: u64) -> io::Result<()> {
+        for some in pieces.chunks(WRITE_PIECES_MAX) {
+            let mut slices: Vec<IoSlice<'_>> = some.iter().map(|piece| IoSlice::new(piece)).collect();
+            let mut left = &mut slices[..];
+            // Those that are empty at the beginning are not worth a call.
+            IoSlice::advance_slices(&mut left, 0);
+            while !left.is_empty() {
+                match rustix::io::pwritev(&self.0, left, position) {
+                    Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                    Ok(count) => {
+                        position += count as u64;
+                        IoSlice::advance_slices(&mut left, count);
+                    }
+                    Err(rustix::io::Errno::INTR) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn len(&self) -> io::Result<u64> {
         Ok(self.0.metadata()?.len())
     }
@@ -236,6 +260,25 @@ mod tests {
                 Err(Errno::OPNOTSUPP) => {}
                 Err(error) => panic!("the last page has to be read from the disk: {error}"),
             }
+        });
+    }
+
+    #[test]
+    fn more_pieces_than_one_write_takes_are_written_one_behind_the_other() {
+        in_runtime(|env| {
+            let dir = tempfile::tempdir().expect("a directory");
+            let file = env.disk().open(&dir.path().join("file"), OpenMode::CreateNew).expect("new");
+            let pieces: Vec<Vec<u8>> =
+                (0..2 * WRITE_PIECES_MAX + 3).map(|number| vec![number as u8; number % 5]).collect();
+            let pieces: Vec<&[u8]> = pieces.iter().map(|piece| &piece[..]).collect();
+            let whole = pieces.concat();
+            file.write_pieces_at(&pieces, 7).expect("written");
+            assert_eq!(file.len().expect("a length"), 7 + whole.len() as u64);
+            let mut read = vec![1; 7 + whole.len()];
+            assert_eq!(file.read_at(&mut read, 0).expect("readable"), read.len());
+            assert!(read == [&[0; 7][..], &whole].concat());
+            file.write_pieces_at(&[], 0).expect("nothing to write");
+            file.write_pieces_at(&[b"", b""], 0).expect("nothing to write");
         });
     }
 

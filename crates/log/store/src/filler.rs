@@ -34,7 +34,9 @@ use crate::StoreError;
 use crate::checkpoint::{Checkpoint, OpenSegment};
 use crate::files::{copy_prefix, create_fresh, remove_empty_dirs, remove_if_there, scan, write_fresh};
 use crate::index::Sidecar;
-use crate::limits::{BEGIN_SYNC_BYTES, FILL_BATCH, RETRY_MAX, RETRY_MIN, STRIPES, WRITE_BYTES_MAX};
+use crate::limits::{
+    BEGIN_SYNC_BYTES, FILL_BATCH, JOINED_BYTES_MAX, RETRY_MAX, RETRY_MIN, STRIPES, WRITE_BYTES_MAX,
+};
 use crate::record::Record;
 use crate::segment::{FileState, Phase};
 use crate::shards::Deleting;
@@ -409,8 +411,10 @@ impl Filler {
             );
             let path = self.inner.layout.segment(&id);
             let Some(file) = self.handle(id)? else { return Ok(()) };
-            let written = if pieces.len() == 1 {
-                file.write_all_at(&first.bytes, start.0)
+            let are_long = end.0 - start.0 >= (pieces.len() * JOINED_BYTES_MAX) as u64;
+            let written = if are_long || pieces.len() == 1 {
+                let pieces: Vec<&[u8]> = pieces.iter().map(|piece| &piece.bytes[..]).collect();
+                file.write_pieces_at(&pieces, start.0)
             } else {
                 self.buffer.clear();
                 pieces.iter().for_each(|piece| self.buffer.extend_from_slice(&piece.bytes));

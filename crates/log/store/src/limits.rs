@@ -20,9 +20,13 @@ pub const DISK_READ_BYTES: usize = 256 << 10;
 /// Reads that wait for a reader thread; beyond it a read is answered [`Busy`](crate::StoreError::Busy).
 pub const READ_QUEUE: usize = 1024;
 
-/// Bytes of one write into a segment file: large enough for sequential bandwidth, small enough that the
+/// Bytes of one write into a segment file: large enough for sequential bandwidth, small enough that a
 /// buffer it is gathered in stays in the second-level cache's neighbourhood.
 pub const WRITE_BYTES_MAX: usize = 1 << 20;
+
+/// Entries of one write that have so many bytes on average are written from where they are. Joining 1 MiB of them
+/// first took an eighth of the write's time; of entries of 300 bytes it saved a tenth.
+pub const JOINED_BYTES_MAX: usize = 4 << 10;
 
 /// Bytes of one write into a segment file from which on the system begins at once to bring them to the disk. What is
 /// shorter is not worth a request of its own.
