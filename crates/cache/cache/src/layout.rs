@@ -53,7 +53,7 @@ use twox_hash::XxHash3_64;
 use twox_hash::xxhash3_64::{RawHasher, SecretBuffer};
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::limits::{BUCKETS_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::limits::{APART_BYTES_MIN, BUCKETS_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::version::Version;
 
 /// `RegionInfo::kind` of the index region.
@@ -351,10 +351,7 @@ pub fn parse_apart(key: &[u8], head: &[u8], rest: &[u8], unchecked_from: usize) 
     if value.len() >= unchecked_from {
         return Some((header.version, header.value_len));
     }
-    let mut checksum = RawHasher::new(SecretBuffer::default());
-    checksum.write(&head[8..]);
-    checksum.write(value);
-    (u64_at(head, 0) == Some(checksum.finish())).then_some((header.version, header.value_len))
+    (u64_at(head, 0) == Some(checksum_apart(head, value))).then_some((header.version, header.value_len))
 }
 
 /// Writes the data entry of a SET (`value`) or of an ERASE (`None`).
@@ -362,20 +359,71 @@ pub fn parse_apart(key: &[u8], head: &[u8], rest: &[u8], unchecked_from: usize) 
 /// # Panics
 /// If key or value are beyond their limits, which the caller has checked.
 pub fn encode_entry(key: &[u8], version: Version, value: Option<&[u8]>) -> Bytes {
-    let flags = if value.is_none() { FLAG_TOMBSTONE } else { 0 };
-    let value = value.unwrap_or_default();
-    assert!(key.len() <= KEY_BYTES_MAX && value.len() <= VALUE_BYTES_MAX);
-    let mut bytes = BytesMut::with_capacity(ENTRY_HEADER_BYTES + key.len() + value.len());
-    bytes.put_u64_le(0);
-    bytes.put_u32_le(value.len() as u32);
-    bytes.put_u16_le(key.len() as u16);
-    bytes.put_u16_le(flags);
-    bytes.put_slice(&version.to_bytes());
-    bytes.put_slice(key);
-    bytes.put_slice(value);
+    let more = value.map_or(0, <[u8]>::len);
+    let mut bytes = encode_head(key, version, value, more);
+    bytes.put_slice(value.unwrap_or_default());
     let checksum = xxh3_64(&bytes[8..]);
     bytes[..8].copy_from_slice(&checksum.to_le_bytes());
     bytes.freeze()
+}
+
+/// A data entry on its way to a backend.
+#[derive(Clone, Debug)]
+pub struct EncodedEntry {
+    /// All of it, or what is before `value`.
+    head: Bytes,
+    /// The caller's own memory, or nothing.
+    value: Bytes,
+}
+
+impl EncodedEntry {
+    /// What [`encode_entry`] writes; a value that is at least [`APART_BYTES_MIN`] long is not copied.
+    ///
+    /// # Panics
+    /// As [`encode_entry`].
+    pub fn new(key: &[u8], version: Version, value: Option<&Bytes>) -> Self {
+        let Some(value) = value.filter(|value| value.len() >= APART_BYTES_MIN) else {
+            let head = encode_entry(key, version, value.map(|value| &value[..]));
+            return Self { head, value: Bytes::new() };
+        };
+        let mut head = encode_head(key, version, Some(value), 0);
+        let checksum = checksum_apart(&head, value);
+        head[..8].copy_from_slice(&checksum.to_le_bytes());
+        Self { head: head.freeze(), value: value.clone() }
+    }
+
+    /// Its bytes, in one piece or two.
+    pub fn pieces(&self) -> impl Iterator<Item = &Bytes> + Clone {
+        [&self.head, &self.value].into_iter().filter(|piece| !piece.is_empty())
+    }
+
+    /// Its length.
+    #[allow(clippy::len_without_is_empty)] // an entry has a header
+    pub fn len(&self) -> usize {
+        self.head.len() + self.value.len()
+    }
+}
+
+/// An entry's bytes before its value, without a checksum, and room for `more` bytes.
+fn encode_head(key: &[u8], version: Version, value: Option<&[u8]>, more: usize) -> BytesMut {
+    let value_len = value.map_or(0, <[u8]>::len);
+    assert!(key.len() <= KEY_BYTES_MAX && value_len <= VALUE_BYTES_MAX);
+    let mut head = BytesMut::with_capacity(head_bytes(key) + more);
+    head.put_u64_le(0);
+    head.put_u32_le(value_len as u32);
+    head.put_u16_le(key.len() as u16);
+    head.put_u16_le(if value.is_none() { FLAG_TOMBSTONE } else { 0 });
+    head.put_slice(&version.to_bytes());
+    head.put_slice(key);
+    head
+}
+
+/// The checksum of an entry that begins with `head`, of which the checksum is not looked at, and goes on with `value`.
+fn checksum_apart(head: &[u8], value: &[u8]) -> u64 {
+    let mut checksum = RawHasher::new(SecretBuffer::default());
+    checksum.write(&head[8..]);
+    checksum.write(value);
+    checksum.finish()
 }
 
 /// XXH3-64, by the widest instructions that this machine has: it is most of what a get of a hot key costs.

@@ -8,6 +8,10 @@ pub const KEY_BYTES_MAX: usize = 1024;
 /// The longest value, in bytes.
 pub const VALUE_BYTES_MAX: usize = 1 << 20;
 
+/// A value of so many bytes goes to the backends from where it is, behind the entry's head. Of 64 KiB that took a fifth
+/// of the time of encoding and sending; at 4 KiB a piece more costs more than the copy.
+pub const APART_BYTES_MIN: usize = 32 << 10;
+
 /// The longest data entry, in bytes: header, key and value.
 pub const ENTRY_BYTES_MAX: usize = crate::layout::ENTRY_HEADER_BYTES + KEY_BYTES_MAX + VALUE_BYTES_MAX;
 

@@ -69,7 +69,7 @@ const CODE_APPLIED: u32 = 0;
 const CODE_SUPERSEDED: u32 = 1;
 const CODE_BELOW_SUMMARY: u32 = 2;
 
-/// Encodes a [`MutateRequest`] of `entries`, as pieces that are not copied together.
+/// Encodes a [`MutateRequest`] of entries, whole or in pieces, as pieces that are not copied together.
 pub fn encode_mutate<'a>(config_id: u64, entries: impl Iterator<Item = &'a Bytes> + Clone) -> Vec<Bytes> {
     let entries_bytes: usize = entries.clone().map(Bytes::len).sum();
     let mut fields = BytesMut::new();

@@ -14,7 +14,6 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
@@ -27,19 +26,20 @@ use tokio::sync::Notify;
 use super::quorum::ReplicaAck;
 use super::replica::Replica;
 use super::set::Mutation;
+use crate::layout::EncodedEntry;
 use crate::limits::{MUTATE_BYTES_MAX, MUTATE_CALLS_IN_FLIGHT, MUTATE_ENTRIES_MAX};
 use crate::protocol::{METHOD_MUTATE, MutateReply, Outcome, REFUSED_VERSION, encode_mutate};
 
 /// One entry on its way to one backend. Dropped unanswered, it answers [`ReplicaAck::None`].
 pub(super) struct SenderWaiting {
-    pub(super) entry: Bytes,
+    pub(super) entry: EncodedEntry,
     mutation: Option<Arc<Mutation>>,
     item: usize,
     deadline: Instant,
 }
 
 impl SenderWaiting {
-    pub(super) fn new(entry: Bytes, mutation: Arc<Mutation>, item: usize, deadline: Instant) -> Self {
+    pub(super) fn new(entry: EncodedEntry, mutation: Arc<Mutation>, item: usize, deadline: Instant) -> Self {
         Self { entry, mutation: Some(mutation), item, deadline }
     }
 
@@ -238,7 +238,7 @@ enum SenderAnswer {
 /// One CALL; as many answers as entries, or none if there is none to be had.
 async fn call(config: &SendConfig, replica: &Replica, batch: &[SenderWaiting]) -> Vec<SenderAnswer> {
     let Some(live) = replica.live() else { return Vec::new() };
-    let pieces = encode_mutate(config.config_id, batch.iter().map(|waiting| &waiting.entry));
+    let pieces = encode_mutate(config.config_id, batch.iter().flat_map(|waiting| waiting.entry.pieces()));
     let call = live.connection.call_with_pieces(METHOD_MUTATE, pieces);
     match config.env.timeout(config.call_deadline, call).await {
         Some(Ok(bytes)) => {
@@ -271,25 +271,31 @@ async fn call(config: &SendConfig, replica: &Replica, batch: &[SenderWaiting]) -
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
     use crate::cell::placement::Mode;
     use crate::cell::quorum::Settled;
+    use crate::layout::ENTRY_HEADER_BYTES;
 
     fn waiting(mutation: &Arc<Mutation>, item: usize, bytes: usize, deadline_ns: u64) -> SenderWaiting {
-        let deadline = Instant::from_ns(deadline_ns);
-        SenderWaiting::new(Bytes::from(vec![0; bytes]), Arc::clone(mutation), item, deadline)
+        let (deadline, version) = (Instant::from_ns(deadline_ns), crate::Version::default());
+        // So many bytes with its header.
+        let entry = EncodedEntry::new(b"", version, Some(&Bytes::from(vec![0; bytes - ENTRY_HEADER_BYTES])));
+        SenderWaiting::new(entry, Arc::clone(mutation), item, deadline)
     }
 
     #[test]
     fn a_full_queue_refuses_at_once_in_bytes_as_well_as_in_count() {
         let mutation = Mutation::new(Mode::R1, 1, 5);
-        let sender = Sender::new(100, 3);
+        let sender = Sender::new(300, 3);
         sender.send(
-            [80, 30, 10].into_iter().enumerate().map(|(item, bytes)| waiting(&mutation, item, bytes, 9)),
+            [180, 130, 40].into_iter().enumerate().map(|(item, bytes)| waiting(&mutation, item, bytes, 9)),
         );
-        assert_eq!(mutation.settled(1), Settled::Overloaded, "80 + 30 bytes are more than 100");
-        sender
-            .send([1, 1].into_iter().enumerate().map(|(item, bytes)| waiting(&mutation, 3 + item, bytes, 9)));
+        assert_eq!(mutation.settled(1), Settled::Overloaded, "180 + 130 bytes are more than 300");
+        sender.send(
+            [32, 32].into_iter().enumerate().map(|(item, bytes)| waiting(&mutation, 3 + item, bytes, 9)),
+        );
         assert_eq!(mutation.settled(3), Settled::Wait);
         assert_eq!(mutation.settled(4), Settled::Overloaded, "three are enough");
     }
@@ -298,7 +304,7 @@ mod tests {
     fn an_entry_that_waited_too_long_is_answered_and_not_sent() {
         let mutation = Mutation::new(Mode::R1, 1, 2);
         let sender = Sender::new(1000, 1000);
-        sender.send([10, 20].into_iter().enumerate().map(|(item, ns)| waiting(&mutation, item, 1, ns)));
+        sender.send([10, 20].into_iter().enumerate().map(|(item, ns)| waiting(&mutation, item, 32, ns)));
         assert_eq!(sender.next_batch(Instant::from_ns(15)).expect("the second one").len(), 1);
         assert_eq!(mutation.settled(0), Settled::Unreachable);
     }

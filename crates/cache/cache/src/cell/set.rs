@@ -15,7 +15,7 @@ use super::placement::{Mode, backend_of};
 use super::quorum::{Acks, ReplicaAck, Settled};
 use super::sender::{self, SenderWaiting};
 use super::{CellInner, SetError};
-use crate::layout::{KeyHash, encode_entry};
+use crate::layout::{EncodedEntry, KeyHash};
 use crate::limits::{KEY_BYTES_MAX, SUPERSEDED_RETRIES_MAX, VALUE_BYTES_MAX};
 use crate::version::Version;
 
@@ -128,7 +128,7 @@ fn send(
         let (key, value) = &items[*index];
         let version = cell.versions.next(wall_ms);
         versions.push(version);
-        let entry = encode_entry(key, version, value.as_deref());
+        let entry = EncodedEntry::new(key, version, value.as_ref());
         let hash = KeyHash::of(key);
         for replica in 0..cell.mode.replicas() {
             let backend = backend_of(hash, replica, cell.replicas.len());

@@ -28,6 +28,22 @@ fn golden_bytes_of_a_data_entry() {
 }
 
 #[test]
+fn an_entry_in_pieces_is_the_same_bytes_and_a_long_value_is_not_copied() {
+    for len in [0, 1, APART_BYTES_MIN - 1, APART_BYTES_MIN, VALUE_BYTES_MAX] {
+        let value = Bytes::from((0..len).map(|at| at as u8).collect::<Vec<_>>());
+        let entry = EncodedEntry::new(b"key", version(9), Some(&value));
+        let pieces: Vec<&Bytes> = entry.pieces().collect();
+        let whole = encode_entry(b"key", version(9), Some(&value));
+        assert!(entry.len() == whole.len() && pieces.iter().all(|piece| !piece.is_empty()));
+        assert!(Vec::from_iter(pieces.iter().map(|piece| &piece[..])).concat() == whole, "{len} bytes");
+        let shared = pieces.iter().any(|piece| piece.as_ptr() == value.as_ptr());
+        assert_eq!(shared, len >= APART_BYTES_MIN, "{len} bytes");
+    }
+    let erased = EncodedEntry::new(b"key", version(9), None);
+    assert_eq!(Vec::from_iter(erased.pieces()), [&encode_entry(b"key", version(9), None)]);
+}
+
+#[test]
 fn a_bucket_answers_for_each_of_its_ways() {
     let pointer = Pointer { offset: 640, len: 100 };
     for way in 0..WAYS {
