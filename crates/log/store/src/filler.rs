@@ -641,10 +641,12 @@ impl Filler {
                 .and_then(|file| scan(&*file, *id, sidecar.length, self.inner.config.index_step))
                 .or_failure("reading", &path)?;
             sidecar.contents = scanned.contents;
-            index = Some(scanned.index);
+            index = Some(scanned.index.clone());
             let mut stripe = self.inner.stripe(&id.shard);
             if let Ok(segment) = stripe.shards.get_mut(id) {
                 segment.synced_contents = scanned.contents;
+                // On a full disk there is no sidecar to look it up in for long.
+                segment.index = Some(scanned.index);
                 segment.rescan = false;
             }
         }

@@ -139,13 +139,17 @@ impl SparseIndex {
         Self { step, points: Vec::new() }
     }
 
-    /// Takes a point if it is time for one.
-    pub fn note(&mut self, position: Position, entry: &EntryHeader) {
-        let due = match self.points.last() {
+    /// Whether it is time for a point at an entry that begins at `position`.
+    fn is_due(&self, position: Position) -> bool {
+        match self.points.last() {
             None => true,
             Some(last) => position.0 >= last.position.0.saturating_add(u64::from(self.step)),
-        };
-        if due {
+        }
+    }
+
+    /// Takes a point if it is time for one.
+    pub fn note(&mut self, position: Position, entry: &EntryHeader) {
+        if self.is_due(position) {
             let (base_offset, transaction_id) = (entry.base_offset, entry.transaction_id);
             debug_assert!(
                 self.points
@@ -155,6 +159,32 @@ impl SparseIndex {
             );
             self.points.push(Point { position, base_offset, transaction_id });
         }
+    }
+
+    /// The points of some entries behind each other, each with its place. Where none is due, an entry is not looked at;
+    /// where its header makes no sense, none is taken.
+    pub fn of<'a>(step: u32, entries: impl Iterator<Item = (Position, &'a [u8])>) -> Self {
+        let mut index = Self::new(step);
+        for (position, entry) in entries {
+            if index.is_due(position)
+                && let Ok(header) = parse_entry_header(entry)
+            {
+                index.note(position, &header);
+            }
+        }
+        index
+    }
+
+    /// Takes over the points of the entries that follow.
+    pub fn extend(&mut self, following: Self) {
+        debug_assert!(
+            self.points
+                .last()
+                .zip(following.points.first())
+                .is_none_or(|(last, next)| last.position < next.position),
+            "what follows lies behind"
+        );
+        self.points.extend(following.points);
     }
 
     /// Forgets entries that begin at `length` or after.

@@ -198,6 +198,11 @@ impl PendingEntries {
         (freed, last)
     }
 
+    /// The pending entries.
+    pub fn pieces(&self) -> impl Iterator<Item = &Piece> {
+        self.pieces.iter()
+    }
+
     /// The last pending entry.
     pub fn last(&self) -> Option<&Piece> {
         self.pieces.back()

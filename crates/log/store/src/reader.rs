@@ -11,6 +11,7 @@ use crate::StoreError;
 use crate::files::{read_whole, scan};
 use crate::index::{Sidecar, SparseIndex};
 use crate::limits::{DISK_READ_BYTES, SIDECAR_BYTES_MAX};
+use crate::segment::Phase;
 use crate::store::StoreInner;
 
 /// What a reader task is asked for.
@@ -90,35 +91,58 @@ fn failed(inner: &StoreInner, id: &SegmentId, position: Position, why: String) -
     StoreError::Read { id: *id, position, why }
 }
 
-/// The points of a segment: those of its sidecar, or of a scan.
+/// The points of a segment: those of its sidecar, or of a scan. They are kept: of a segment that is not filed with the
+/// segment, so that neither a full disk, on which it can't be sealed, nor the number of such segments has each lookup
+/// scan again; the sidecar gets them in the end.
 fn index(inner: &StoreInner, id: SegmentId) -> Result<Arc<SparseIndex>, StoreError> {
     if let Some(index) = inner.cached_index(&id) {
         return Ok(index);
     }
-    let (sealed, synced, appended) = {
+    let step = inner.config.index_step;
+    let (synced, appended, pending) = {
         let stripe = inner.stripe(&id.shard);
         let segment = stripe.shards.get(&id)?;
-        (segment.is_sealed(), segment.pending.synced(), segment.pending.appended())
+        if let Some(index) = &segment.index {
+            // Another reader's, meanwhile.
+            return Ok(Arc::new(index.clone()));
+        }
+        let pending = &segment.pending;
+        let entries = pending.pieces().map(|piece| (piece.start, &piece.bytes[..]));
+        (pending.synced(), pending.appended(), SparseIndex::of(step, entries))
     };
     let sidecar = read_whole(&**inner.env.disk(), &inner.layout.sidecar(&id), SIDECAR_BYTES_MAX);
     let points = match sidecar {
-        Ok(Some(bytes)) if Sidecar::decode(&id, &bytes).is_ok() => Sidecar::decode_points(&bytes),
+        Ok(Some(bytes)) if Sidecar::decode(&id, &bytes).is_ok_and(|sidecar| sidecar.length == appended) => {
+            Sidecar::decode_points(&bytes)
+        }
         _ => None,
     };
     let index = match points {
         Some(points) => points,
-        None if synced == Position(0) => SparseIndex::new(inner.config.index_step),
         None => {
-            let file = open(inner, &id);
-            let scanned = file.and_then(|file| scan(&*file, id, synced, inner.config.index_step));
-            scanned.map_err(|error| failed(inner, &id, Position(0), error.to_string()))?.index
+            let mut index = match synced {
+                Position(0) => SparseIndex::new(step),
+                _ => {
+                    let file = open(inner, &id);
+                    let scanned = file.and_then(|file| scan(&*file, id, synced, step));
+                    scanned.map_err(|error| failed(inner, &id, Position(0), error.to_string()))?.index
+                }
+            };
+            index.extend(pending);
+            index
         }
     };
-    let index = Arc::new(index);
-    // A segment whose end is still in memory gets further points later: its entries lie behind the last one
-    // that is known here, so the lookup is right, but from further away than a step.
-    if sealed && synced == appended {
+    let mut stripe = inner.stripe(&id.shard);
+    let segment = stripe.shards.get_mut(&id)?;
+    if segment.phase == Phase::Filed {
+        drop(stripe);
+        let index = Arc::new(index);
         inner.cache_index(id, index.clone());
+        return Ok(index);
     }
-    Ok(index)
+    // A segment without an index is not appended to any more, but it may have been cut.
+    if segment.pending.appended() == appended {
+        segment.index = Some(index.clone());
+    }
+    Ok(Arc::new(index))
 }

@@ -74,7 +74,8 @@ pub struct Segment {
     pub pending: PendingEntries,
     /// Entries up to `pending.synced()`.
     pub synced_contents: Option<IndexContents>,
-    /// Points of all entries, if it has been followed from its beginning.
+    /// Points of all entries, if it has been followed from its beginning, or was looked at since it was closed; not of
+    /// a filed one.
     pub index: Option<SparseIndex>,
     /// Its file.
     pub file: FileState,

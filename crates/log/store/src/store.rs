@@ -94,7 +94,7 @@ pub(crate) struct StoreInner {
     pub(crate) urgent: AtomicBool,
     pub(crate) counters: Counters,
     pub(crate) handles: Mutex<HandleCache>,
-    /// Indexes of segments that are not in memory by themselves, the latest last.
+    /// Indexes of filed segments, the latest last.
     indexes: Mutex<Vec<(SegmentId, Arc<SparseIndex>)>>,
 }
 

@@ -11,6 +11,7 @@ use tailwater_env::{Progress, Stage};
 use tailwater_format::{Offset, Position, Term, TransactionId};
 use tailwater_journal::{Journal, JournalPosition};
 use tailwater_sim::{Crash, Fault, Faults, Node, World};
+use tailwater_store::limits::INDEX_CACHE;
 use tailwater_store::{RecoveredSegment, Recovery, SegmentStore, StoreConfig, StoreError};
 
 /// A store that only does what a test asks for.
@@ -22,6 +23,11 @@ fn quiet() -> StoreConfig {
         sync_age: std::time::Duration::from_secs(1 << 20),
         ..store_config()
     }
+}
+
+/// The same with memory for many segments.
+fn roomy() -> StoreConfig {
+    StoreConfig { pending_bytes_max: 4 << 20, ..quiet() }
 }
 
 struct Bench {
@@ -368,6 +374,70 @@ fn a_full_disk_refuses_appends_says_so_keeps_what_was_acknowledged_and_resumes()
     store.create(next.id).expect("service resumes by itself");
     fill(&bench, &store, &mut next, 2);
     assert_eq!(bench.read(&store, &entries), bytes);
+}
+
+#[test]
+fn on_a_full_disk_a_restarted_store_scans_a_segment_once_however_often_it_is_looked_at() {
+    let bench = Bench::new(31);
+    let (store, _) = bench.open(roomy());
+    let mut entries: Vec<Entries> =
+        (0..INDEX_CACHE as u32 + 2).map(|number| Entries::new(segment(number, 0, 1))).collect();
+    for entries in &mut entries {
+        store.create(entries.id).expect("fresh");
+        fill(&bench, &store, entries, 20);
+    }
+    bench.flush(&store).expect("a disk that works");
+    // Of some the end is in the journal only.
+    for entries in entries.iter_mut().step_by(2) {
+        fill(&bench, &store, entries, 20);
+    }
+    let find = |store: &SegmentStore, entries: &[Entries]| {
+        let (store, ids): (_, Vec<_>) = (store.clone(), entries.iter().map(|entries| entries.id).collect());
+        bench.run(async move {
+            let mut found = Vec::new();
+            for id in ids {
+                for offset in [0, 7, 14, 28] {
+                    found.push(store.locate_offset(&id, Offset(offset)).await.expect("there"));
+                }
+                found.push(store.locate_transaction_id(&id, TransactionId(30)).await.expect("there"));
+            }
+            found
+        })
+    };
+    let known = find(&store, &entries);
+    assert_eq!(store.stats().file_reads, 0, "a segment that is followed from its beginning has its index");
+    drop(store);
+
+    let disk = bench.node.disk();
+    disk.set_capacity(disk.used());
+    let (store, recovered) = bench.restart(Crash::Process, roomy());
+    assert!(recovered.iter().all(|segment| !segment.sealed));
+    let found = find(&store, &entries);
+    let scans = store.stats().file_reads;
+    assert_eq!(scans, entries.len() as u64, "each is scanned once");
+    for (found, known) in found.iter().zip(&known) {
+        assert!(*found <= *known && known.0 - found.0 < 2 * 256, "{found} is not close to {known}");
+    }
+    assert_eq!(find(&store, &entries), found);
+    assert_eq!(store.stats().file_reads, scans, "and not again, though nothing is sealed");
+
+    disk.set_capacity(u64::MAX);
+    // One that is cut has no point behind its end.
+    let (cut, length) = (entries[1].id, found[5 + 2]);
+    let ends: Vec<_> = entries
+        .iter()
+        .map(|entries| match entries.id == cut {
+            true => store.seal(&entries.id, length),
+            false => store.seal(&entries.id, entries.position),
+        })
+        .collect();
+    for end in ends {
+        bench.durable(&store, end.expect("there is room"));
+    }
+    bench.flush(&store).expect("there is room");
+    let behind = find(&store, &entries[1..2]);
+    assert!(length > Position(0) && behind.iter().all(|position| *position < length), "{behind:?}");
+    assert_eq!(find(&store, &entries[..1]), found[..5], "the sidecar has the same points");
 }
 
 #[test]
