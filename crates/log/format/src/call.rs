@@ -360,6 +360,14 @@ pub struct Append {
 }
 
 impl Append {
+    /// Calls `look` with the batches of one item after the other of `payload`, a call of this method, until it says
+    /// that it has seen enough; whether it did. Ends where the payload makes no sense. Decodes nothing else, and
+    /// allocates nothing.
+    pub fn any_batches(payload: &[u8], look: impl FnMut(&[u8]) -> bool) -> bool {
+        let mut batches = fields_of_bytes(payload, 2).flat_map(|item| fields_of_bytes(item, 2));
+        batches.any(look)
+    }
+
     /// The bytes that [`encode_call`] makes, in pieces: the batches among them are the items' own memory.
     pub fn to_pieces(&self) -> Vec<Bytes> {
         use prost::encoding::{WireType, bool, bytes, encode_key, encode_varint, uint32};
@@ -392,6 +400,26 @@ impl Append {
         }
         pieces
     }
+}
+
+/// The values of one field of a message, a field of bytes or of messages. Ends where the message does, or makes no
+/// sense.
+fn fields_of_bytes(mut message: &[u8], wanted: u32) -> impl Iterator<Item = &[u8]> {
+    use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
+
+    std::iter::from_fn(move || {
+        while !message.is_empty() {
+            let (tag, wire_type) = decode_key(&mut message).ok()?;
+            if (tag, wire_type) == (wanted, WireType::LengthDelimited) {
+                let len = usize::try_from(decode_varint(&mut message).ok()?).ok()?;
+                let value;
+                (value, message) = message.split_at_checked(len)?;
+                return Some(value);
+            }
+            skip_field(wire_type, tag, &mut message, DecodeContext::default()).ok()?;
+        }
+        None
+    })
 }
 
 /// Record batches for one shard.

@@ -173,3 +173,40 @@ fn an_append_in_pieces_is_the_same_bytes_and_its_batches_are_not_copied() {
         }
     }
 }
+
+proptest! {
+    #[test]
+    fn the_batches_seen_in_an_append_are_those_that_it_is_decoded_with(
+        items in proptest::collection::vec((any::<u32>(), proptest::collection::vec(any::<u8>(), 1..40)), 0..5),
+        (stream, explicit_transaction_ids, cut) in (any::<bool>(), any::<bool>(), any::<prop::sample::Index>()),
+        unknown in proptest::collection::vec(any::<u8>(), 0..20),
+    ) {
+        let items = items.into_iter().map(|(shard, batches)| AppendItem {
+            shard,
+            batches: batches.into(),
+            expected_term: (shard % 2 == 0).then_some(shard),
+        });
+        let stream = if stream { Bytes::from_static(&[7; 16]) } else { Bytes::new() };
+        let append = Append { stream, items: items.collect(), explicit_transaction_ids };
+        // A field that a later version has, of bytes, before and behind.
+        let later = [&[0b1111_1010, 1, unknown.len() as u8][..], &unknown].concat();
+        let payload = [&later[..], &encode_call(&append), &later].concat();
+        let seen = |payload: &[u8]| {
+            let mut seen = Vec::new();
+            let enough = Append::any_batches(payload, |batches| {
+                seen.push(batches.to_vec());
+                false
+            });
+            assert!(!enough);
+            seen
+        };
+        let batches: Vec<Vec<u8>> = append.items.iter().map(|item| item.batches.to_vec()).collect();
+        prop_assert_eq!(seen(&payload), &batches[..]);
+        let enough = batches.len() > 1 && Append::any_batches(&payload, |seen| seen == batches[1]);
+        prop_assert_eq!(enough, batches.len() > 1);
+        // What is cut short, or is anything else, is looked at as far as it makes sense.
+        let cut = seen(&payload[..cut.index(payload.len())]);
+        prop_assert!(batches.starts_with(&cut));
+        seen(&unknown);
+    }
+}
