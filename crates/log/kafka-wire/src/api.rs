@@ -16,11 +16,12 @@ use crate::messages::membership::{
 };
 use crate::messages::offsets::*;
 use crate::messages::produce::*;
+use crate::messages::replicas::*;
 use crate::messages::security::*;
 use crate::messages::topics::{
     CreatePartitionsRequest, CreatePartitionsResponse, CreateTopicsRequest, CreateTopicsResponse,
     DeleteRecordsRequest, DeleteRecordsResponse, DeleteTopicsRequest, DeleteTopicsResponse,
-    DescribeLogDirsRequest, DescribeLogDirsResponse,
+    DescribeLogDirsRequest, DescribeLogDirsResponse, DescribeProducersRequest, DescribeProducersResponse,
 };
 use crate::wire::Wire;
 
@@ -124,14 +125,22 @@ apis! {
     31 DeleteAcls: 1..=3, flexible from 2, DeleteAclsRequest -> DeleteAclsResponse;
     32 DescribeConfigs: 1..=4, flexible from 4, DescribeConfigsRequest -> DescribeConfigsResponse;
     33 AlterConfigs: 0..=2, flexible from 2, AlterConfigsRequest -> AlterConfigsResponse;
+    34 AlterReplicaLogDirs: 1..=2, flexible from 2, AlterReplicaLogDirsRequest -> AlterReplicaLogDirsResponse;
     35 DescribeLogDirs: 1..=5, flexible from 2, DescribeLogDirsRequest -> DescribeLogDirsResponse;
     36 SaslAuthenticate: 0..=2, flexible from 2, SaslAuthenticateRequest -> SaslAuthenticateResponse;
     37 CreatePartitions: 0..=3, flexible from 2, CreatePartitionsRequest -> CreatePartitionsResponse;
     42 DeleteGroups: 0..=2, flexible from 2, DeleteGroupsRequest -> DeleteGroupsResponse;
+    43 ElectLeaders: 0..=2, flexible from 2, ElectLeadersRequest -> ElectLeadersResponse;
     44 IncrementalAlterConfigs: 0..=1, flexible from 1, IncrementalAlterConfigsRequest -> IncrementalAlterConfigsResponse;
+    45 AlterPartitionReassignments: 0..=1, flexible from 0, AlterPartitionReassignmentsRequest -> AlterPartitionReassignmentsResponse;
+    46 ListPartitionReassignments: 0..=0, flexible from 0, ListPartitionReassignmentsRequest -> ListPartitionReassignmentsResponse;
     47 OffsetDelete: 0..=0, flexible from i16::MAX, OffsetDeleteRequest -> OffsetDeleteResponse;
     48 DescribeClientQuotas: 0..=1, flexible from 1, DescribeClientQuotasRequest -> DescribeClientQuotasResponse;
+    49 AlterClientQuotas: 0..=1, flexible from 1, AlterClientQuotasRequest -> AlterClientQuotasResponse;
+    55 DescribeQuorum: 0..=2, flexible from 0, DescribeQuorumRequest -> DescribeQuorumResponse;
+    57 UpdateFeatures: 0..=2, flexible from 0, UpdateFeaturesRequest -> UpdateFeaturesResponse;
     60 DescribeCluster: 0..=2, flexible from 0, DescribeClusterRequest -> DescribeClusterResponse;
+    61 DescribeProducers: 0..=0, flexible from 0, DescribeProducersRequest -> DescribeProducersResponse;
     68 ConsumerGroupHeartbeat: 0..=1, flexible from 0, ConsumerGroupHeartbeatRequest -> ConsumerGroupHeartbeatResponse;
     69 ConsumerGroupDescribe: 0..=1, flexible from 0, ConsumerGroupDescribeRequest -> ConsumerGroupDescribeResponse;
     74 ListConfigResources: 0..=1, flexible from 0, ListConfigResourcesRequest -> ListConfigResourcesResponse;

@@ -12,5 +12,6 @@ pub mod header;
 pub mod membership;
 pub mod offsets;
 pub mod produce;
+pub mod replicas;
 pub mod security;
 pub mod topics;

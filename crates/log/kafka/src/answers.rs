@@ -10,6 +10,8 @@ pub(crate) mod metadata;
 pub(crate) mod offsets;
 pub(crate) mod positions;
 pub(crate) mod produce;
+pub(crate) mod producers;
+pub(crate) mod replicas;
 pub(crate) mod security;
 pub(crate) mod topics;
 pub(crate) mod versions;

@@ -14,6 +14,8 @@ mod kafka;
 mod pairs;
 #[path = "differential/records.rs"]
 mod records;
+#[path = "differential/replicas.rs"]
+mod replicas;
 #[path = "differential/session.rs"]
 mod session;
 #[path = "differential/silence.rs"]
@@ -44,6 +46,9 @@ const SCRIPTS: &[Script] = &[
     ("configs", topics::configs),
     ("cluster", topics::cluster),
     ("security", topics::security),
+    ("replicas", replicas::replicas),
+    ("controllers", replicas::controllers),
+    ("producers", replicas::producers),
     ("produce", records::produce),
     ("idempotence", records::idempotence),
     ("timestamps", records::timestamps),

@@ -56,7 +56,7 @@ pub use log::{
     StreamDescription,
 };
 pub use open::{LogConfig, ReplayOthers};
-pub use producer::SequenceError;
+pub use producer::{ProducerBatch, ProducerState, SequenceError};
 pub use shard::AppendAnswer;
 pub use stream::{SegmentRecord, StreamRecordError};
 pub use view::{Listener, View};

@@ -34,7 +34,7 @@ use crate::hot::Hot;
 use crate::limits::{APPEND_OVERHEAD_BYTES, READ_BYTES_MAX, SHARDS_TOTAL_MAX};
 use crate::locate::{LocateRead, ReadLocation, locate};
 use crate::owner::{OwnerHandle, OwnerRequest};
-use crate::producer::Refused;
+use crate::producer::{ProducerState, Refused};
 use crate::producer_ids::ProducerIds;
 use crate::scan::read_error;
 use crate::shard::{AppendAnswer, StoreAppend, Waiter};
@@ -363,6 +363,24 @@ impl Log {
             Ok(handle.view.tail())
         };
         shards.iter().map(tail).collect()
+    }
+
+    /// What a shard remembers of the idempotent producers of acknowledged records, by producer: so many as one snapshot
+    /// has room for ([`crate::limits::PRODUCERS_BYTES_MAX`]).
+    ///
+    /// # Errors
+    /// `Unavailable` where its owner has too much to do, or has ended.
+    pub async fn producers(&self, shard: ShardId) -> Result<Vec<ProducerState>, ReadError> {
+        let stream = self.inner.streams.read().by_id.get(&shard.stream).cloned();
+        let stream = stream.ok_or(ReadError::NoStream)?;
+        let shards = stream.record.config.shards;
+        let handle = stream.shard(shard.shard).ok_or(ReadError::NoShard { shard: shard.shard.0, shards })?;
+        let slot = handle.slot().map_err(ReadError::Damaged)?;
+        let (reply, answer) = oneshot::channel();
+        let request = OwnerRequest::Producers(slot, reply);
+        let sent = self.inner.owners[handle.owner].try_send(request, false);
+        sent.map_err(|error| ReadError::Unavailable(error.to_string()))?;
+        answer.await.map_err(|_| ReadError::NoStream)
     }
 
     /// A shard's segments from number `from` on, oldest first; from the oldest that is left, if that was removed.

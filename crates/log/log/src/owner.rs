@@ -41,6 +41,7 @@ use crate::error::{AppendError, StreamError};
 use crate::follow::{Follower, Placed};
 use crate::hot::Hot;
 use crate::limits::ENTRIES_WITHOUT_TASK;
+use crate::producer::ProducerState;
 use crate::shard::{
     ChangeError, Output, Shard, ShardInput, StepTime, StoreAppend, Truncation, ViewChange, Write, WriteError,
 };
@@ -58,6 +59,8 @@ pub(crate) enum OwnerRequest {
     Configure(Vec<Slot>, Arc<StreamConfig>, oneshot::Sender<()>),
     /// Truncate a shard.
     Truncate(Slot, Truncation),
+    /// Tell what a shard remembers of its producers.
+    Producers(Slot, oneshot::Sender<Vec<ProducerState>>),
     /// Give shards of a deleted stream up, and delete their segments.
     Delete(Vec<Slot>, oneshot::Sender<()>),
     /// Delete segments that no owned shard has.
@@ -296,6 +299,12 @@ impl Owner {
                 }
                 self.step(slot, at, ShardInput::Truncate(truncation));
                 self.touch(slot);
+            }
+            OwnerRequest::Producers(slot, reply) => {
+                // Of a shard that is gone the sender is dropped, which is an answer.
+                if let Some(owned) = self.owned.get(slot) {
+                    let _ = reply.send(owned.shard.producers());
+                }
             }
             OwnerRequest::Open(shard, view, reply) => {
                 let slot = self.owned.reserve();

@@ -47,7 +47,7 @@ use crate::batches::{Accepted, encode};
 use crate::config::{FlushPolicy, StreamConfig, StreamDurability};
 use crate::error::AppendError;
 use crate::limits::{BUSY_RETRY, ENTRY_BYTES_TARGET, ENTRY_RECORDS_TARGET, STALL_MAX};
-use crate::producer::{Producers, Refused};
+use crate::producer::{ProducerState, Producers, Refused};
 use crate::retention;
 use crate::stream::SegmentRecord;
 
@@ -397,6 +397,11 @@ impl Shard {
     /// Running transaction id of the last record that readers may see.
     pub fn acked_transaction_id(&self) -> TransactionId {
         self.acked_transaction_id
+    }
+
+    /// What it remembers of the producers of acknowledged records, by producer.
+    pub fn producers(&self) -> Vec<ProducerState> {
+        self.producers.snapshot(self.acked_next.get())
     }
 
     /// Completed segments whose lengths are final, oldest first.

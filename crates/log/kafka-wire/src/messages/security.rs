@@ -109,6 +109,28 @@ messages! {
         key: String,
         value: f64,
     }
+    AlterClientQuotasRequest {
+        entries: Vec<AlterClientQuotasEntry>,
+        validate_only: bool,
+    }
+    AlterClientQuotasEntry {
+        entity: Vec<EntityData>,
+        ops: Vec<AlterClientQuotasOp>,
+    }
+    AlterClientQuotasOp {
+        key: String,
+        value: f64,
+        remove: bool,
+    }
+    AlterClientQuotasResponse {
+        throttle_time_ms: i32,
+        entries: Vec<AlterClientQuotasResult>,
+    }
+    AlterClientQuotasResult {
+        error_code: i16,
+        error_message: Option<String>,
+        entity: Vec<EntityData>,
+    }
     SaslHandshakeRequest {
         mechanism: String,
     }

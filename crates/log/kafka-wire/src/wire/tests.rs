@@ -8,6 +8,10 @@ use crate::api::{Api, ApiRequest, for_each_request};
 use crate::messages::cluster::{ApiVersionsResponse, MetadataRequest, MetadataResponse};
 use crate::messages::fetch::{FetchResponse, FetchableTopicResponse, PartitionData};
 use crate::messages::header::{RequestHeader, read_response, request, response};
+use crate::messages::replicas::{
+    DescribeQuorumListener, DescribeQuorumNode, DescribeQuorumPartitionData, DescribeQuorumResponse,
+    DescribeQuorumTopicData, ElectLeadersRequest, QuorumReplicaState,
+};
 use crate::wire::RecordsBytes;
 
 /// The body of a message as it is on the wire.
@@ -51,6 +55,7 @@ fn read_as_everything(bytes: &Bytes) -> usize {
     use crate::messages::membership::*;
     use crate::messages::offsets::*;
     use crate::messages::produce::*;
+    use crate::messages::replicas::*;
     use crate::messages::security::*;
     use crate::messages::topics::*;
     for_each_request!(both);
@@ -66,6 +71,7 @@ fn every_message_with_its_defaults_goes_there_and_back_in_every_version() {
     use crate::messages::membership::*;
     use crate::messages::offsets::*;
     use crate::messages::produce::*;
+    use crate::messages::replicas::*;
     use crate::messages::security::*;
     use crate::messages::topics::*;
     macro_rules! both {
@@ -151,6 +157,45 @@ fn the_bytes_of_a_request_and_of_its_answer_never_change() {
     let expected = [0, 0, 0, 19, 0, 0, 0, 7, 0, 0, 0, 0, 0, 1, b'c', 255, 255, 255, 255, 0, 0, 0, 0];
     assert_eq!(frame[..], expected);
     assert_eq!(read_response(Api::Metadata, 2, frame.slice(4..)), Ok((7, answer)));
+}
+
+#[test]
+fn the_bytes_of_what_a_quorum_is_told_to_be_are_those_of_the_protocol() {
+    let answer = DescribeQuorumResponse {
+        topics: vec![DescribeQuorumTopicData {
+            topic_name: "m".to_owned(),
+            partitions: vec![DescribeQuorumPartitionData {
+                leader_id: 1,
+                leader_epoch: 2,
+                high_watermark: 3,
+                current_voters: vec![QuorumReplicaState {
+                    replica_id: 1,
+                    log_end_offset: 3,
+                    ..Default::default()
+                }],
+                ..Default::default()
+            }],
+        }],
+        nodes: vec![DescribeQuorumNode {
+            node_id: 1,
+            listeners: vec![DescribeQuorumListener {
+                name: "P".to_owned(),
+                host: "h".to_owned(),
+                port: 9_092,
+            }],
+        }],
+        ..Default::default()
+    };
+    let none = [255; 8];
+    let voter = [&[2, 0, 0, 0, 1][..], &[0; 16], &[0, 0, 0, 0, 0, 0, 0, 3], &none, &none, &[0]].concat();
+    let before =
+        [&[0, 0, 0, 2, 2, b'm', 2][..], &[0; 6], &[0, 0, 0, 0, 1, 0, 0, 0, 2], &[0, 0, 0, 0, 0, 0, 0, 3]];
+    let nodes = [2, 0, 0, 0, 1, 2, 2, b'P', 2, b'h', 0x23, 0x84, 0, 0];
+    let expected = [&before.concat()[..], &voter, &[1, 0, 0], &nodes, &[0]].concat();
+    assert_eq!(body(&answer, Api::DescribeQuorum, 2)[..], expected);
+    let asked = ElectLeadersRequest { election_type: 1, topic_partitions: None, timeout_ms: 1 };
+    assert_eq!(body(&asked, Api::ElectLeaders, 0)[..], [255, 255, 255, 255, 0, 0, 0, 1]);
+    assert_eq!(body(&asked, Api::ElectLeaders, 2)[..], [1, 0, 0, 0, 0, 1, 0]);
 }
 
 #[test]

@@ -138,7 +138,7 @@ fn masked(name: &str, value: String, members: &mut Members) -> String {
         "error_message" | "batch_index_error_message" if value != "None" && value != "\"\"" => "words",
         "documentation" if value != "None" => "words",
         "producer_id" if !value.starts_with('-') && value != "0" => "an id",
-        "log_append_time_ms" if value != "-1" => "now",
+        "log_append_time_ms" | "last_fetch_timestamp" | "last_caught_up_timestamp" if value != "-1" => "now",
         "partition_size" | "total_bytes" | "usable_bytes" if !value.starts_with('-') => "bytes",
         _ => return value,
     };

@@ -13,12 +13,13 @@ use tailwater_kafka::messages::header::{read_response, request};
 use tailwater_kafka::messages::membership::*;
 use tailwater_kafka::messages::offsets::*;
 use tailwater_kafka::messages::produce::*;
+use tailwater_kafka::messages::replicas::*;
 use tailwater_kafka::messages::security::*;
 use tailwater_kafka::messages::topics::{
     CreatableReplicaAssignment, CreatableTopic, CreatableTopicConfig, CreatePartitionsRequest,
     CreatePartitionsTopic, CreateTopicsRequest, DeleteRecordsPartition, DeleteRecordsRequest,
     DeleteRecordsTopic, DeleteTopicState, DeleteTopicsRequest, DescribableLogDirTopic,
-    DescribeLogDirsRequest,
+    DescribeLogDirsRequest, DescribeProducersRequest, TopicRequest as DescribeProducersTopic,
 };
 use tailwater_kafka::wire::RecordsBytes;
 use uuid::Uuid;
@@ -126,8 +127,38 @@ pub fn samples(topic_id: Uuid) -> Vec<Sample> {
     let cursor = DescribeTopicPartitionsRequestCursor { topic_name: name(), partition_index: 0 };
     let topics = vec![TopicRequest { name: name() }];
     add(out, DescribeTopicPartitionsRequest { topics, cursor: Some(cursor), ..Default::default() });
+    replicas(out);
     groups(out, topic_id);
     all
+}
+
+fn replicas(out: &mut Vec<Sample>) {
+    let name = || TOPIC.to_owned();
+    let topics = vec![AlterReplicaLogDirTopic { name: name(), partitions: vec![0] }];
+    add(
+        out,
+        AlterReplicaLogDirsRequest { dirs: vec![AlterReplicaLogDir { path: "/data".to_owned(), topics }] },
+    );
+    let topics = vec![ElectLeadersTopicPartitions { topic: name(), partitions: vec![0] }];
+    add(out, ElectLeadersRequest { topic_partitions: Some(topics), ..Default::default() });
+    let partitions = vec![ReassignablePartition { partition_index: 0, replicas: Some(vec![1]) }];
+    let topics = vec![ReassignableTopic { name: name(), partitions }];
+    add(out, AlterPartitionReassignmentsRequest { topics, ..Default::default() });
+    let topics = vec![ListPartitionReassignmentsTopics { name: name(), partition_indexes: vec![0] }];
+    add(out, ListPartitionReassignmentsRequest { topics: Some(topics), ..Default::default() });
+    let entity = vec![EntityData { entity_type: "client-id".to_owned(), entity_name: Some(name()) }];
+    let ops =
+        vec![AlterClientQuotasOp { key: "consumer_byte_rate".to_owned(), value: 1_000.0, remove: false }];
+    let entries = vec![AlterClientQuotasEntry { entity, ops }];
+    add(out, AlterClientQuotasRequest { entries, validate_only: false });
+    let partitions = vec![DescribeQuorumRequestPartitionData { partition_index: 0 }];
+    let topics =
+        vec![DescribeQuorumRequestTopicData { topic_name: "__cluster_metadata".to_owned(), partitions }];
+    add(out, DescribeQuorumRequest { topics });
+    let feature_updates = vec![FeatureUpdateKey { feature: "f".to_owned(), ..Default::default() }];
+    add(out, UpdateFeaturesRequest { feature_updates, ..Default::default() });
+    let topics = vec![DescribeProducersTopic { name: name(), partition_indexes: vec![0] }];
+    add(out, DescribeProducersRequest { topics });
 }
 
 fn groups(out: &mut Vec<Sample>, topic_id: Uuid) {

@@ -45,6 +45,11 @@ fn java_is_told_what_is_refused_in_exceptions_that_it_knows() {
 }
 
 #[test]
+fn java_s_admin_client_is_told_that_a_node_is_alone() {
+    with_node(|node| scenario(node, "Clients.java", "alone"));
+}
+
+#[test]
 fn librdkafka_brings_every_codec_back_whole_and_in_order() {
     with_node(|node| scenario(node, "librdkafka.py", "records"));
 }

@@ -16,6 +16,7 @@ import org.apache.kafka.common.acl.*;
 import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.errors.*;
 import org.apache.kafka.common.header.internals.RecordHeader;
+import org.apache.kafka.common.quota.*;
 import org.apache.kafka.common.serialization.*;
 
 public class Clients {
@@ -27,6 +28,7 @@ public class Clients {
             case "records" -> records();
             case "admin" -> admin();
             case "refusals" -> refusals();
+            case "alone" -> alone();
             case "range" -> group("group.protocol", "classic", "partition.assignment.strategy", RangeAssignor.class.getName());
             case "cooperative" -> group("group.protocol", "classic", "partition.assignment.strategy", CooperativeStickyAssignor.class.getName());
             case "kip848" -> group("group.protocol", "consumer");
@@ -270,6 +272,48 @@ public class Clients {
             fails(InvalidTimestampException.class,
                     producer.send(new ProducerRecord<>("there", 0, System.currentTimeMillis() + 86_400_000L, null, "tomorrow")));
             same(0L, producer.send(new ProducerRecord<>("there", 0, null, "today")).get().offset());
+        }
+    }
+
+    // What administrators of several nodes do, with one; and what a partition knows of its producers.
+    static void alone() throws Exception {
+        try (var admin = adminClient()) {
+            admin.createTopics(List.of(new NewTopic("t", 2, (short) 1))).all().get();
+            var first = new TopicPartition("t", 0);
+            int node = admin.describeCluster().controller().get().id();
+            try (var producer = producer()) {
+                for (int i = 0; i < 3; i++) producer.send(new ProducerRecord<>("t", 0, null, "value " + i)).get();
+            }
+            var producers = admin.describeProducers(List.of(first)).partitionResult(first).get().activeProducers();
+            same(1, producers.size());
+            same(2, producers.get(0).lastSequence());
+            same(OptionalLong.empty(), producers.get(0).currentTransactionStartOffset());
+
+            var quorum = admin.describeMetadataQuorum().quorumInfo().get();
+            same(node, quorum.leaderId());
+            same(List.of(node), quorum.voters().stream().map(QuorumInfo.ReplicaState::replicaId).toList());
+            same(List.of(), quorum.observers());
+            var elected = admin.electLeaders(ElectionType.PREFERRED, Set.of(first)).partitions().get().get(first);
+            check(elected.orElseThrow() instanceof ElectionNotNeededException, elected);
+            same(Map.of(), admin.electLeaders(ElectionType.UNCLEAN, null).partitions().get());
+
+            same(Map.of(), admin.listPartitionReassignments().reassignments().get());
+            Function<List<Integer>, Future<?>> move = brokers -> admin.alterPartitionReassignments(
+                    Map.of(first, Optional.ofNullable(brokers).map(NewPartitionReassignment::new))).all();
+            move.apply(List.of(node)).get();
+            fails(InvalidReplicaAssignmentException.class, move.apply(List.of(node, node + 1)));
+            fails(NoReassignmentInProgressException.class, move.apply(null));
+            var replica = new TopicPartitionReplica("t", 0, node);
+            fails(LogDirNotFoundException.class, admin.alterReplicaLogDirs(Map.of(replica, "/elsewhere")).all());
+
+            var client = new ClientQuotaEntity(Map.of(ClientQuotaEntity.CLIENT_ID, "me"));
+            Function<Double, Future<?>> quota = value -> admin.alterClientQuotas(
+                    List.of(new ClientQuotaAlteration(client, List.of(new ClientQuotaAlteration.Op("producer_byte_rate", value))))).all();
+            var refused = failure(quota.apply(1e6));
+            check(refused instanceof InvalidRequestException && refused.getMessage().contains("no quotas"), refused);
+            quota.apply(null).get();
+            var feature = Map.of("no.such", new FeatureUpdate((short) 1, FeatureUpdate.UpgradeType.UPGRADE));
+            fails(InvalidUpdateVersionException.class, admin.updateFeatures(feature, new UpdateFeaturesOptions()).all());
         }
     }
 

@@ -1,0 +1,146 @@
+//! What administrators of clusters ask a node for that is alone.
+
+#![allow(clippy::disallowed_methods)] // a real broker
+
+mod common;
+
+use common::{Client, Tailwater, batch};
+use tailwater_format::Codec;
+use tailwater_kafka::messages::produce::{PartitionProduceData, ProduceRequest, TopicProduceData};
+use tailwater_kafka::messages::replicas::*;
+use tailwater_kafka::messages::security::{
+    AlterClientQuotasEntry, AlterClientQuotasOp, AlterClientQuotasRequest, EntityData,
+};
+use tailwater_kafka::messages::topics::{
+    CreatableTopic, CreateTopicsRequest, DescribeLogDirsRequest, DescribeProducersRequest, ProducerState,
+    TopicRequest,
+};
+use tailwater_kafka::wire::RecordsBytes;
+use tailwater_kafka::{ErrorCode, KafkaConfig};
+
+fn create(client: &mut Client, name: &str) {
+    let topic = CreatableTopic {
+        name: name.to_owned(),
+        num_partitions: 2,
+        replication_factor: 1,
+        ..Default::default()
+    };
+    let asked = CreateTopicsRequest { topics: vec![topic], timeout_ms: 1_000, validate_only: false };
+    assert_eq!(client.ask(5, &asked).expect("an answer").topics[0].error_code, 0);
+}
+
+/// What a partition tells of its producers.
+fn producers(client: &mut Client, topic: &str, partition: i32) -> Vec<ProducerState> {
+    let topics = vec![TopicRequest { name: topic.to_owned(), partition_indexes: vec![partition, partition] }];
+    let mut answer = client.ask(0, &DescribeProducersRequest { topics }).expect("an answer");
+    let mut partitions = answer.topics.remove(0).partitions;
+    assert_eq!(partitions.len(), 1, "what is named twice is answered once");
+    assert_eq!(partitions[0].error_code, 0);
+    partitions.remove(0).active_producers
+}
+
+#[test]
+fn a_partition_tells_of_its_idempotent_producers_also_after_a_restart() {
+    let mut tailwater = Tailwater::start(KafkaConfig::default());
+    let mut client = Client::connect(tailwater.address());
+    create(&mut client, "t");
+    for (first, timestamps) in [(0, &[1, 2][..]), (2, &[3])] {
+        let records = RecordsBytes(vec![batch(timestamps, Codec::None, Some((77, 4, first)))]);
+        let partition_data = vec![PartitionProduceData { index: 1, records }];
+        let topic = TopicProduceData { name: "t".to_owned(), partition_data, ..Default::default() };
+        let asked =
+            ProduceRequest { acks: -1, timeout_ms: 1_000, topic_data: vec![topic], ..Default::default() };
+        let answer = client.ask(9, &asked).expect("an answer");
+        assert_eq!(answer.responses[0].partition_responses[0].error_code, 0);
+    }
+    let told = producers(&mut client, "t", 1);
+    let [producer] = told.as_slice() else { panic!("{told:?}") };
+    assert_eq!((producer.producer_id, producer.producer_epoch, producer.last_sequence), (77, 4, 2));
+    assert!(producer.last_timestamp > 1_000_000_000_000, "the node's time: {producer:?}");
+    assert_eq!(producers(&mut client, "t", 0), []);
+    tailwater.restart();
+    let told = producers(&mut Client::connect(tailwater.address()), "t", 1);
+    assert_eq!((told[0].producer_id, told[0].last_sequence), (77, 2));
+}
+
+#[test]
+fn a_replica_stays_in_the_directory_that_it_is_in() {
+    let tailwater = Tailwater::start(KafkaConfig::default());
+    let mut client = Client::connect(tailwater.address());
+    create(&mut client, "t");
+    let dirs = client.ask(4, &DescribeLogDirsRequest { topics: None }).expect("an answer");
+    let own = dirs.results[0].log_dir.clone();
+    let mut moved = |path: &str, name: &str| {
+        let topics = vec![AlterReplicaLogDirTopic { name: name.to_owned(), partitions: vec![1] }];
+        let asked =
+            AlterReplicaLogDirsRequest { dirs: vec![AlterReplicaLogDir { path: path.to_owned(), topics }] };
+        let answer = client.ask(2, &asked).expect("an answer");
+        ErrorCode::from_number(answer.results[0].partitions[0].error_code).expect("a code")
+    };
+    assert_eq!(moved(&own, "t"), ErrorCode::None);
+    assert_eq!(moved(&own, "nobody.s"), ErrorCode::ReplicaNotAvailable);
+    assert_eq!(moved("/elsewhere", "t"), ErrorCode::LogDirNotFound);
+}
+
+#[test]
+fn the_node_is_the_quorum_of_its_metadata_whose_end_moves_with_every_change() {
+    let tailwater = Tailwater::start(KafkaConfig { broker_id: 5, ..KafkaConfig::default() });
+    let mut client = Client::connect(tailwater.address());
+    let partitions = vec![DescribeQuorumRequestPartitionData { partition_index: 0 }];
+    let topics =
+        vec![DescribeQuorumRequestTopicData { topic_name: "__cluster_metadata".to_owned(), partitions }];
+    let asked = DescribeQuorumRequest { topics };
+    let mut ends = Vec::new();
+    for topic in ["a", "b"] {
+        create(&mut client, topic);
+        let answer = client.ask(2, &asked).expect("an answer");
+        assert_eq!((answer.error_code, answer.nodes[0].node_id), (0, 5));
+        assert_eq!(answer.nodes[0].listeners[0].port, tailwater.address().port());
+        let partition = &answer.topics[0].partitions[0];
+        assert_eq!((partition.error_code, partition.leader_id), (0, 5));
+        assert_eq!((partition.current_voters.len(), partition.observers.len()), (1, 0));
+        assert_eq!(partition.current_voters[0].replica_id, 5);
+        assert_eq!(partition.current_voters[0].log_end_offset, partition.high_watermark);
+        ends.push(partition.high_watermark);
+    }
+    assert!(ends[0] < ends[1], "{ends:?}");
+}
+
+#[test]
+fn what_can_not_be_done_here_is_refused_with_the_reason() {
+    let tailwater = Tailwater::start(KafkaConfig::default());
+    let mut client = Client::connect(tailwater.address());
+    create(&mut client, "t");
+    let said = |error_code: i16, message: Option<String>, code: ErrorCode, words: &str| {
+        assert_eq!(error_code, code.number());
+        let message = message.expect("a sentence");
+        assert!(message.contains(words), "{message}");
+    };
+    let topics = vec![ElectLeadersTopicPartitions { topic: "t".to_owned(), partitions: vec![0] }];
+    let asked = ElectLeadersRequest { topic_partitions: Some(topics), ..Default::default() };
+    let mut answer = client.ask(2, &asked).expect("an answer");
+    let result = answer.replica_election_results[0].partition_result.remove(0);
+    said(result.error_code, result.error_message, ErrorCode::ElectionNotNeeded, "broker 1 leads it");
+
+    let partitions = vec![ReassignablePartition { partition_index: 0, replicas: Some(vec![1, 2]) }];
+    let topics = vec![ReassignableTopic { name: "t".to_owned(), partitions }];
+    let asked = AlterPartitionReassignmentsRequest { topics, ..Default::default() };
+    let mut answer = client.ask(1, &asked).expect("an answer");
+    let result = answer.responses[0].partitions.remove(0);
+    said(result.error_code, result.error_message, ErrorCode::InvalidReplicaAssignment, "one replica");
+
+    let entity = vec![EntityData { entity_type: "user".to_owned(), entity_name: None }];
+    let op = |remove| AlterClientQuotasOp { key: "producer_byte_rate".to_owned(), value: 1.0, remove };
+    let entries =
+        [false, true].map(|remove| AlterClientQuotasEntry { entity: entity.clone(), ops: vec![op(remove)] });
+    let asked = AlterClientQuotasRequest { entries: entries.to_vec(), validate_only: false };
+    let mut answer = client.ask(1, &asked).expect("an answer");
+    assert_eq!((answer.entries[1].error_code, &answer.entries[1].entity), (0, &entity));
+    let refused = answer.entries.remove(0);
+    said(refused.error_code, refused.error_message, ErrorCode::InvalidRequest, "there are no quotas");
+
+    let update = FeatureUpdateKey { feature: "transaction.version".to_owned(), ..Default::default() };
+    let asked = UpdateFeaturesRequest { feature_updates: vec![update], ..Default::default() };
+    let answer = client.ask(2, &asked).expect("an answer");
+    said(answer.error_code, answer.error_message, ErrorCode::InvalidUpdateVersion, "transaction.version");
+}
