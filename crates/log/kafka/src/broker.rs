@@ -25,6 +25,7 @@ use crate::groups::Coordinator;
 use crate::groups::admin::RecordTimes;
 use crate::messages::header::{RequestHeader, response};
 use crate::pace::Pace;
+use crate::runtime::RuntimeConfigs;
 use crate::stats::Stats;
 use crate::wire::{Frame, Malformed, Reader, TooLong, Wire};
 
@@ -130,7 +131,9 @@ pub(crate) struct Context {
 pub struct Broker {
     pub(crate) env: Env,
     pub(crate) log: Log,
+    /// As the file has it; what can be set while the node runs is in `configs`.
     pub(crate) config: KafkaConfig,
+    pub(crate) configs: Arc<RuntimeConfigs>,
     pub(crate) cluster_id: String,
     pub(crate) stats: Stats,
     pub(crate) pace: Pace,
@@ -164,13 +167,15 @@ impl Broker {
         authorizer: Arc<dyn Authorizer>,
     ) -> Result<Arc<Self>, String> {
         config.check()?;
-        let groups = Coordinator::open(env, config.groups.clone(), &log).await?;
+        let configs = RuntimeConfigs::open(env, Arc::clone(log.meta()), config.clone()).await?;
+        let groups = Coordinator::open(env, Arc::clone(&configs), &log).await?;
         Ok(Arc::new(Self {
             env: env.clone(),
             log,
             cluster_id,
             stats: Stats::default(),
             pace: Pace::default(),
+            configs,
             groups,
             record_times: RecordTimes::default(),
             authorizer,

@@ -195,9 +195,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     async fn exchange(&mut self) -> Result<Infallible, Closing> {
-        let idle = Duration::from_millis(self.broker.config.idle_ms);
         loop {
             self.begin_requests().await?;
+            let idle = Duration::from_millis(self.broker.configs.now().idle_ms);
             let env = self.broker.env.clone();
             let is_waiting = !self.under_way.is_empty();
             let wants_room = matches!(self.room, Room::Wanted { .. });

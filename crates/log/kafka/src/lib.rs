@@ -24,6 +24,7 @@ mod connection;
 mod errors;
 mod groups;
 mod pace;
+mod runtime;
 mod server;
 mod stats;
 mod topic_config;

@@ -93,7 +93,8 @@ impl TopicConfigKey {
     }
 }
 
-fn number<T: std::str::FromStr>(text: &str) -> Result<T, Wrong> {
+/// A number of that type.
+pub(crate) fn number<T: std::str::FromStr>(text: &str) -> Result<T, Wrong> {
     text.parse().map_err(|_| format!("not a number of type {}", kind_of::<T>()))
 }
 
@@ -113,7 +114,8 @@ fn shown(limit: Option<u64>, none: i64) -> String {
     limit.map_or(none, |limit| i64::try_from(limit).unwrap_or(i64::MAX)).to_string()
 }
 
-fn unsigned(text: &str) -> Result<u64, Wrong> {
+/// A number of type LONG that is not negative.
+pub(crate) fn unsigned(text: &str) -> Result<u64, Wrong> {
     u64::try_from(number::<i64>(text)?).map_err(|_| "it is negative".to_owned())
 }
 

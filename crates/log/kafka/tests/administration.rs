@@ -6,6 +6,12 @@ mod common;
 
 use common::{Client, Tailwater, batch};
 use tailwater_format::Codec;
+use tailwater_kafka::messages::cluster::{MetadataRequest, MetadataRequestTopic};
+use tailwater_kafka::messages::configs::{
+    DescribeConfigsRequest, DescribeConfigsResource, IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsRequestAlterConfigsResource, IncrementalAlterConfigsRequestAlterableConfig,
+};
+use tailwater_kafka::messages::membership::ConsumerGroupHeartbeatRequest;
 use tailwater_kafka::messages::produce::{PartitionProduceData, ProduceRequest, TopicProduceData};
 use tailwater_kafka::messages::replicas::*;
 use tailwater_kafka::messages::security::{
@@ -143,4 +149,118 @@ fn what_can_not_be_done_here_is_refused_with_the_reason() {
     let asked = UpdateFeaturesRequest { feature_updates: vec![update], ..Default::default() };
     let answer = client.ask(2, &asked).expect("an answer");
     said(answer.error_code, answer.error_message, ErrorCode::InvalidUpdateVersion, "transaction.version");
+}
+
+/// Sets one name of a configuration, or gives it up; the error, and the words for it.
+fn set(client: &mut Client, kind: i8, of: &str, name: &str, value: Option<&str>) -> (ErrorCode, String) {
+    let configs = vec![IncrementalAlterConfigsRequestAlterableConfig {
+        name: name.to_owned(),
+        config_operation: i8::from(value.is_none()),
+        value: value.map(str::to_owned),
+    }];
+    let resources = vec![IncrementalAlterConfigsRequestAlterConfigsResource {
+        resource_type: kind,
+        resource_name: of.to_owned(),
+        configs,
+    }];
+    let asked = IncrementalAlterConfigsRequest { resources, validate_only: false };
+    let answer = client.ask(1, &asked).expect("an answer").responses.remove(0);
+    let error = ErrorCode::from_number(answer.error_code).expect("a code");
+    (error, answer.error_message.unwrap_or_default())
+}
+
+/// Value and source of one name.
+fn described(client: &mut Client, kind: i8, of: &str, name: &str) -> Option<(String, i8)> {
+    let resources = vec![DescribeConfigsResource {
+        resource_type: kind,
+        resource_name: of.to_owned(),
+        configuration_keys: Some(vec![name.to_owned()]),
+    }];
+    let asked = DescribeConfigsRequest { resources, include_synonyms: true, include_documentation: true };
+    let mut found = client.ask(4, &asked).expect("an answer").results.remove(0).configs;
+    assert!(found.len() <= 1, "one name");
+    let found = found.pop()?;
+    Some((found.value.expect("a value"), found.config_source))
+}
+
+const BROKER: i8 = 4;
+const GROUP: i8 = 32;
+const DONE: (ErrorCode, String) = (ErrorCode::None, String::new());
+
+#[test]
+fn what_is_set_of_a_broker_holds_at_once_and_after_a_restart_until_it_is_given_up() {
+    let mut tailwater = Tailwater::start(KafkaConfig::default());
+    let mut client = Client::connect(tailwater.address());
+    let usual = |client: &mut Client, name: &str| {
+        let topic = CreatableTopic {
+            name: name.to_owned(),
+            num_partitions: -1,
+            replication_factor: -1,
+            ..Default::default()
+        };
+        let asked = CreateTopicsRequest { topics: vec![topic], timeout_ms: 1_000, validate_only: false };
+        client.ask(5, &asked).expect("an answer").topics[0].num_partitions
+    };
+    let name = "num.partitions";
+    assert_eq!(described(&mut client, BROKER, "1", name), Some(("1".to_owned(), 4)));
+    assert_eq!(set(&mut client, BROKER, "", name, Some("2")), DONE);
+    assert_eq!(described(&mut client, BROKER, "", name), Some(("2".to_owned(), 3)));
+    assert_eq!(usual(&mut client, "two"), 2);
+    assert_eq!(set(&mut client, BROKER, "1", name, Some("3")), DONE);
+    assert_eq!(usual(&mut client, "three"), 3);
+    tailwater.restart();
+    let mut client = Client::connect(tailwater.address());
+    assert_eq!(described(&mut client, BROKER, "1", name), Some(("3".to_owned(), 2)));
+    assert_eq!(usual(&mut client, "three.again"), 3);
+    for of in ["1", ""] {
+        assert_eq!(set(&mut client, BROKER, of, name, None), DONE);
+    }
+    assert_eq!(usual(&mut client, "one"), 1);
+
+    assert_eq!(set(&mut client, BROKER, "1", "auto.create.topics.enable", Some("false")), DONE);
+    let topic = MetadataRequestTopic { name: Some("missing".to_owned()), ..Default::default() };
+    let asked = MetadataRequest { topics: Some(vec![topic]), ..Default::default() };
+    let answer = client.ask(9, &asked).expect("an answer");
+    assert_eq!(answer.topics[0].error_code, ErrorCode::UnknownTopicOrPartition.number());
+    for (name, value, words) in [
+        ("listeners", "PLAINTEXT://:9092", "can't be set of a broker while the node runs"),
+        ("log.retention.ms", "1", "set retention.ms of each topic"),
+        ("num.partitions", "-1", "it is negative"),
+    ] {
+        let (error, why) = set(&mut client, BROKER, "1", name, Some(value));
+        assert!(error == ErrorCode::InvalidConfig && why.contains(words), "{error:?}: {why}");
+    }
+}
+
+#[test]
+fn a_member_is_told_the_interval_that_is_set_of_its_group_with_its_next_heartbeat() {
+    let tailwater = Tailwater::start(KafkaConfig::default());
+    let mut client = Client::connect(tailwater.address());
+    create(&mut client, "t");
+    let mut beats = [("g", 0), ("other", 0)];
+    let beat = |client: &mut Client, (group, epoch): &mut (&str, i32)| {
+        let asked = ConsumerGroupHeartbeatRequest {
+            group_id: (*group).to_owned(),
+            member_id: "m".to_owned(),
+            member_epoch: *epoch,
+            rebalance_timeout_ms: 60_000,
+            subscribed_topic_names: Some(vec!["t".to_owned()]),
+            topic_partitions: Some(vec![]),
+            ..Default::default()
+        };
+        let answer = client.ask(1, &asked).expect("an answer");
+        assert_eq!(answer.error_code, 0, "{:?}", answer.error_message);
+        *epoch = answer.member_epoch;
+        answer.heartbeat_interval_ms
+    };
+    assert_eq!(beats.each_mut().map(|of| beat(&mut client, of)), [5_000, 5_000]);
+    let name = "consumer.heartbeat.interval.ms";
+    assert_eq!(set(&mut client, GROUP, "g", name, Some("700")), DONE);
+    assert_eq!(described(&mut client, GROUP, "g", name), Some(("700".to_owned(), 8)));
+    assert_eq!(described(&mut client, GROUP, "other", name), Some(("5000".to_owned(), 4)));
+    assert_eq!(beats.each_mut().map(|of| beat(&mut client, of)), [700, 5_000]);
+    assert_eq!(set(&mut client, BROKER, "1", "group.consumer.heartbeat.interval.ms", Some("900")), DONE);
+    assert_eq!(beats.each_mut().map(|of| beat(&mut client, of)), [700, 900]);
+    assert_eq!(set(&mut client, GROUP, "g", name, None), DONE);
+    assert_eq!(beats.each_mut().map(|of| beat(&mut client, of)), [900, 900]);
 }

@@ -1,9 +1,11 @@
 //! DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources. A topic's configuration is its
-//! stream's, seen through `topic_config.rs`; the node's is in its file, and only shown here.
+//! stream's, seen through `topic_config.rs`; the node's is in its file, and what of it, and of a group's, can be set
+//! while the node runs is in `runtime.rs`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use tailwater_access::Resource;
 use tailwater_log::{StreamConfig, StreamError};
 
 use crate::answers::distinct;
@@ -18,17 +20,22 @@ use crate::messages::configs::{
     IncrementalAlterConfigsResponse, IncrementalAlterConfigsResponseAlterConfigsResourceResponse,
     ListConfigResourcesRequest, ListConfigResourcesResponse,
 };
+use crate::runtime::{self, BROKER_KEYS, ConfigScope, ConfigValues, GROUP_KEYS};
 use crate::topic_config::{self, KEYS, TopicConfigKind};
 
 /// What has a configuration.
 const TOPIC: i8 = 2;
 const BROKER: i8 = 4;
-const KINDS: [i8; 5] = [TOPIC, BROKER, 8, 16, 32];
+const GROUP: i8 = 32;
+const KINDS: [i8; 5] = [TOPIC, BROKER, 8, 16, GROUP];
 
 /// Where a value comes from.
 const FROM_TOPIC: i8 = 1;
+const FROM_BROKER: i8 = 2;
+const FROM_BROKERS: i8 = 3;
 const FROM_FILE: i8 = 4;
 const FROM_DEFAULT: i8 = 5;
+const FROM_GROUP: i8 = 8;
 
 /// What IncrementalAlterConfigs does with a value.
 const SET: i8 = 0;
@@ -53,6 +60,8 @@ pub(crate) async fn describe_configs(
             }
             BROKER => may_cluster(&broker, &context)
                 .and_then(|()| of_broker(&broker, &asked.resource_name, keys, request.include_synonyms)),
+            GROUP => may_group(&broker, &context, &asked.resource_name)
+                .and_then(|()| of_group(&broker, &asked.resource_name, keys, request.include_synonyms)),
             other => Err(no_such_resource(other)),
         }
     };
@@ -83,11 +92,17 @@ fn may_cluster(broker: &Broker, context: &Context) -> Result<(), RefusedRequest>
     broker.authorize_cluster(context).map_err(refused)
 }
 
+fn may_group(broker: &Broker, context: &Context, group: &str) -> Result<(), RefusedRequest> {
+    let refused = |error| RefusedRequest::new(error, "this client may not do that to the group");
+    broker.authorize_group(context, group).map_err(refused)
+}
+
 fn no_such_resource(given: i8) -> RefusedRequest {
     RefusedRequest::new(
         ErrorCode::InvalidRequest,
         format!(
-            "resource type {given}: only topics ({TOPIC}) and brokers ({BROKER}) have a configuration here"
+            "resource type {given}: only topics ({TOPIC}), brokers ({BROKER}) and groups ({GROUP}) have a configuration \
+             here"
         ),
     )
 }
@@ -130,7 +145,69 @@ pub(crate) fn of_topic(
     wanted.map(describe).collect()
 }
 
-/// The node's own configuration. What is for all brokers of a cluster, under an empty name, is nothing.
+/// A value that may have been set, as clients are told it.
+fn described(
+    name: &str,
+    kind: TopicConfigKind,
+    read_only: bool,
+    values: Vec<(&str, String, i8)>,
+    synonyms: bool,
+) -> DescribeConfigsResourceResult {
+    let documentation = match read_only {
+        true => "In the node's own configuration, under [kafka].",
+        false => "Can be set while the node runs; else as in the node's own configuration, under [kafka].",
+    };
+    let (_, value, source) = values.first().cloned().unwrap_or_default();
+    let same = values.into_iter().map(|(name, value, source)| DescribeConfigsSynonym {
+        name: name.to_owned(),
+        value: Some(value),
+        source,
+    });
+    DescribeConfigsResourceResult {
+        name: name.to_owned(),
+        value: Some(value),
+        read_only,
+        config_source: source,
+        is_sensitive: false,
+        synonyms: if synonyms { same.collect() } else { vec![] },
+        config_type: kind as i8,
+        documentation: Some(documentation.to_owned()),
+    }
+}
+
+/// What of a group's configuration is its own, and what is the node's.
+fn of_group(
+    broker: &Broker,
+    name: &str,
+    keys: Option<&[String]>,
+    synonyms: bool,
+) -> Result<Vec<DescribeConfigsResourceResult>, RefusedRequest> {
+    let own = broker.configs.values(&ConfigScope::group(name)?);
+    let wanted = GROUP_KEYS.iter().filter(|key| is_asked_for(keys, key.name));
+    let describe = |key: &runtime::RuntimeKey| {
+        let own = own.get(key.name).map(|value| (key.name, value.clone(), FROM_GROUP));
+        // The node's is called the same, as a group's.
+        let node = BROKER_KEYS.iter().find(|node| node.name.strip_prefix("group.") == Some(key.name));
+        let node = node.into_iter().flat_map(|node| layers(broker, node));
+        described(key.name, key.kind, false, own.into_iter().chain(node).collect(), synonyms)
+    };
+    Ok(wanted.map(describe).collect())
+}
+
+/// The values that a name has: of this broker, of all brokers, and in the file. The first one counts.
+fn layers(broker: &Broker, key: &'static runtime::RuntimeKey) -> Vec<(&'static str, String, i8)> {
+    let set = [(ConfigScope::Broker, FROM_BROKER), (ConfigScope::Brokers, FROM_BROKERS)].into_iter();
+    let set = set.filter_map(|(scope, source)| {
+        Some((key.name, broker.configs.values(&scope).get(key.name)?.clone(), source))
+    });
+    set.chain([(key.name, key.value(&broker.config), FROM_FILE)]).collect()
+}
+
+fn is_asked_for(keys: Option<&[String]>, name: &str) -> bool {
+    keys.is_none_or(|keys| keys.iter().any(|key| key == name))
+}
+
+/// The node's own configuration; of all brokers of a cluster, under an empty name, what is set of them.
 fn of_broker(
     broker: &Broker,
     name: &str,
@@ -138,13 +215,13 @@ fn of_broker(
     synonyms: bool,
 ) -> Result<Vec<DescribeConfigsResourceResult>, RefusedRequest> {
     let config = &broker.config;
-    if name.is_empty() {
-        return Ok(vec![]);
-    }
-    if name.parse() != Ok(config.broker_id) {
-        let name: String = name.chars().take(64).collect();
-        let why = format!("there is no broker {name:?}: this one is {}", config.broker_id);
-        return Err(RefusedRequest::new(ErrorCode::InvalidRequest, why));
+    if broker_scope(broker, name)? == ConfigScope::Brokers {
+        let brokers = broker.configs.values(&ConfigScope::Brokers);
+        let set = BROKER_KEYS.iter().filter(|key| is_asked_for(keys, key.name)).filter_map(|key| {
+            let values = vec![(key.name, brokers.get(key.name)?.clone(), FROM_BROKERS)];
+            Some(described(key.name, key.kind, false, values, synonyms))
+        });
+        return Ok(set.collect());
     }
     let plaintext = |address: &dyn std::fmt::Display| format!("PLAINTEXT://{address}");
     let (listeners, advertised): (Vec<_>, Vec<_>) = config
@@ -157,37 +234,37 @@ fn of_broker(
         .unzip();
     let values = [
         ("advertised.listeners", TopicConfigKind::String, advertised.join(",")),
-        ("auto.create.topics.enable", TopicConfigKind::Boolean, config.auto_create_topics.to_string()),
-        ("connections.max.idle.ms", TopicConfigKind::Long, config.idle_ms.to_string()),
         ("default.replication.factor", TopicConfigKind::Int, "1".to_owned()),
         ("delete.topic.enable", TopicConfigKind::Boolean, "true".to_owned()),
-        ("fetch.max.bytes", TopicConfigKind::Int, config.fetch_bytes_max.to_string()),
         ("listeners", TopicConfigKind::String, listeners.join(",")),
         ("log.dirs", TopicConfigKind::String, broker.log.dir().display().to_string()),
         ("max.connections", TopicConfigKind::Int, config.connections_max.to_string()),
         ("node.id", TopicConfigKind::Int, config.broker_id.to_string()),
-        ("num.partitions", TopicConfigKind::Int, config.default_partitions.to_string()),
         ("queued.max.request.bytes", TopicConfigKind::Long, config.requests_bytes_max.to_string()),
         ("socket.request.max.bytes", TopicConfigKind::Int, config.frame_bytes_max.to_string()),
     ];
-    let wanted =
-        values.into_iter().filter(|(name, ..)| keys.is_none_or(|keys| keys.iter().any(|key| key == name)));
-    let describe = |(name, kind, value): (&str, TopicConfigKind, String)| DescribeConfigsResourceResult {
-        name: name.to_owned(),
-        value: Some(value.clone()),
-        read_only: true,
-        config_source: FROM_FILE,
-        is_sensitive: false,
-        synonyms: match synonyms {
-            true => {
-                vec![DescribeConfigsSynonym { name: name.to_owned(), value: Some(value), source: FROM_FILE }]
-            }
-            false => vec![],
-        },
-        config_type: kind as i8,
-        documentation: Some("In the node's own configuration, under [kafka].".to_owned()),
-    };
-    Ok(wanted.map(describe).collect())
+    let fixed = values.into_iter().filter(|(name, ..)| is_asked_for(keys, name));
+    let fixed = fixed
+        .map(|(name, kind, value)| described(name, kind, true, vec![(name, value, FROM_FILE)], synonyms));
+    let changing = BROKER_KEYS.iter().filter(|key| is_asked_for(keys, key.name));
+    let changing = changing.map(|key| described(key.name, key.kind, false, layers(broker, key), synonyms));
+    let mut all: Vec<_> = fixed.chain(changing).collect();
+    all.sort_by(|one, other| one.name.cmp(&other.name));
+    Ok(all)
+}
+
+/// Which configuration a broker's name stands for.
+fn broker_scope(broker: &Broker, name: &str) -> Result<ConfigScope, RefusedRequest> {
+    let own = broker.config.broker_id;
+    match name {
+        "" => Ok(ConfigScope::Brokers),
+        name if name.parse() == Ok(own) => Ok(ConfigScope::Broker),
+        name => {
+            let name: String = name.chars().take(64).collect();
+            let why = format!("there is no broker {name:?}: this one is {own}");
+            Err(RefusedRequest::new(ErrorCode::InvalidRequest, why))
+        }
+    }
 }
 
 /// What one name of a topic's configuration is to become.
@@ -277,13 +354,22 @@ async fn edit(
             "the resource is named twice in one request",
         ));
     }
-    if *kind == BROKER {
-        may_cluster(broker, context)?;
-        let why = "the node's configuration is in its file, and read when it starts";
-        return Err(RefusedRequest::new(ErrorCode::InvalidRequest, why));
-    }
-    if *kind != TOPIC {
-        return Err(no_such_resource(*kind));
+    let scope = match *kind {
+        TOPIC => None,
+        BROKER => {
+            may_cluster(broker, context)?;
+            Some(broker_scope(broker, name)?)
+        }
+        GROUP => {
+            may_group(broker, context, name)?;
+            Some(ConfigScope::group(name)?)
+        }
+        other => return Err(no_such_resource(other)),
+    };
+    if let Some(scope) = scope {
+        let of = scope.clone();
+        let change = move |old: &ConfigValues| set(&of, old, &edits, all_of_it);
+        return broker.configs.change(scope, change, only_look).await;
     }
     may(broker, context, name)?;
     let after_max_ms = broker.log.timestamp_after_max_ms();
@@ -294,6 +380,44 @@ async fn edit(
     }
     broker.log.alter_stream(name, change).await?;
     Ok(())
+}
+
+/// What is set of a broker or a group after these edits.
+fn set(
+    scope: &ConfigScope,
+    old: &ConfigValues,
+    edits: &[Edit],
+    all_of_it: bool,
+) -> Result<ConfigValues, RefusedRequest> {
+    let mut values = if all_of_it { ConfigValues::new() } else { old.clone() };
+    let mut seen = BTreeSet::new();
+    for edit in edits {
+        let invalid =
+            |why: &str| RefusedRequest::new(ErrorCode::InvalidRequest, format!("{}: {why}", edit.name));
+        if !seen.insert(&edit.name) {
+            return Err(invalid(TWICE));
+        }
+        runtime::key(scope, &edit.name)?;
+        match edit.operation {
+            DELETE => _ = values.remove(&edit.name),
+            SET => {
+                let value = edit.value.as_deref().ok_or_else(|| invalid(NULL))?;
+                values.insert(edit.name.clone(), value.trim().to_owned());
+            }
+            APPEND | SUBTRACT => return Err(no_list(&edit.name)),
+            _ => return Err(invalid(OPERATIONS)),
+        }
+    }
+    Ok(values)
+}
+
+const TWICE: &str = "it is named twice";
+const NULL: &str = "null is no value";
+const OPERATIONS: &str = "only set (0), delete (1), append (2) and subtract (3) are known";
+
+fn no_list(name: &str) -> RefusedRequest {
+    let why = format!("{name} is no list: nothing can be added to it or taken away");
+    RefusedRequest::new(ErrorCode::InvalidConfig, why)
 }
 
 fn apply(
@@ -316,25 +440,22 @@ fn apply(
         let invalid =
             |why: &str| RefusedRequest::new(ErrorCode::InvalidRequest, format!("{}: {why}", edit.name));
         if !seen.insert(&edit.name) {
-            return Err(invalid("it is named twice"));
+            return Err(invalid(TWICE));
         }
         let key = topic_config::key(&edit.name)?;
         if edit.operation == DELETE {
             key.reset(&mut config, &default, after_max_ms);
             continue;
         }
-        let value = edit.value.as_deref().ok_or_else(|| invalid("null is no value"))?;
+        let value = edit.value.as_deref().ok_or_else(|| invalid(NULL))?;
         match edit.operation {
             SET => key.set(&mut config, value)?,
-            APPEND | SUBTRACT if key.kind != TopicConfigKind::List => {
-                let why = format!("{} is no list: nothing can be added to it or taken away", edit.name);
-                return Err(RefusedRequest::new(ErrorCode::InvalidConfig, why));
-            }
+            APPEND | SUBTRACT if key.kind != TopicConfigKind::List => return Err(no_list(&edit.name)),
             APPEND | SUBTRACT => {
                 let now = key.value(&config, after_max_ms);
                 key.set(&mut config, &list(&now, value, edit.operation == APPEND))?;
             }
-            _ => return Err(invalid("only set (0), delete (1), append (2) and subtract (3) are known")),
+            _ => return Err(invalid(OPERATIONS)),
         }
     }
     Ok(config)
@@ -375,6 +496,13 @@ pub(crate) async fn list_config_resources(
     if asked.contains(&BROKER) {
         let resource_name = broker.config.broker_id.to_string();
         resources.push(ConfigResource { resource_name, resource_type: BROKER });
+    }
+    if asked.contains(&GROUP) {
+        let groups = broker.configs.groups().into_iter();
+        let shown = groups.filter(|name| broker.shows(&context, Resource::Group(name)));
+        resources.extend(
+            shown.map(|name| ConfigResource { resource_name: name.to_string(), resource_type: GROUP }),
+        );
     }
     ListConfigResourcesResponse { config_resources: resources, ..Default::default() }
 }

@@ -175,7 +175,7 @@ fn take_apart(broker: &Arc<Broker>, context: &Context, request: FetchRequest) ->
         (answer, asked)
     });
     let topics = topics.filter(|(_, asked)| !asked.is_empty()).collect();
-    let max_bytes = usize::try_from(request.max_bytes).unwrap_or(0).min(broker.config.fetch_bytes_max);
+    let max_bytes = usize::try_from(request.max_bytes).unwrap_or(0).min(broker.configs.now().fetch_bytes_max);
     Wanted {
         topics,
         // No answer has more than that, so nobody waits for more.

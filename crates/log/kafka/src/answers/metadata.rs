@@ -47,7 +47,8 @@ pub(crate) async fn metadata(
             wanted.map(|topic| failed(ErrorCode::InvalidRequest, topic.name.clone(), topic.topic_id));
         return MetadataResponse { topics: topics.collect(), ..Default::default() };
     }
-    let may_create = broker.config.auto_create_topics && (version < 4 || request.allow_auto_topic_creation);
+    let may_create =
+        broker.configs.now().auto_create_topics && (version < 4 || request.allow_auto_topic_creation);
     let mut topics = Vec::new();
     if asks_for_all {
         topics.extend(broker.visible_topics(&context).map(|stream| broker.describe_topic(&stream)));
@@ -135,7 +136,8 @@ impl Broker {
             Err(_) if !may_create => return Err(ErrorCode::UnknownTopicOrPartition),
             Err(_) => {}
         }
-        let config = StreamConfig { shards: self.config.default_partitions, ..StreamConfig::default() };
+        let config =
+            StreamConfig { shards: self.configs.now().default_partitions, ..StreamConfig::default() };
         match self.log.create_stream(name, config).await {
             Ok(created) => {
                 tracing::info!(

@@ -138,7 +138,7 @@ fn partitions(broker: &Broker, topic: &CreatableTopic) -> Result<u32, RefusedReq
     if topic.assignments.is_empty() {
         replication_factor(topic.replication_factor)?;
         return match topic.num_partitions {
-            -1 => Ok(broker.config.default_partitions),
+            -1 => Ok(broker.configs.now().default_partitions),
             given => u32::try_from(given).ok().filter(|given| *given > 0).ok_or_else(|| {
                 RefusedRequest::new(ErrorCode::InvalidPartitions, format!("{given} partitions: at least 1"))
             }),

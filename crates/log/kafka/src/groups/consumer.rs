@@ -292,7 +292,7 @@ impl Member {
 /// A group.
 #[derive(Clone, Debug)]
 pub(crate) struct ConsumerGroup {
-    limits: Arc<Limits>,
+    pub limits: Arc<Limits>,
     pub epoch: i32,
     /// The epoch of the target.
     pub target_epoch: i32,

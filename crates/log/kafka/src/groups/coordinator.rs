@@ -16,13 +16,14 @@ use tokio::sync::Notify;
 
 use super::classic::{self, ClassicGroup, ClassicOutput, ClassicPhase, Join, Sync, Ticket};
 use super::config::GroupsConfig;
-use super::consumer::{self, Beat, Catalog, ConsumerGroup, JOINING, MemberRefused, Told, Topics};
+use super::consumer::{Beat, Catalog, ConsumerGroup, JOINING, MemberRefused, Told, Topics};
 use super::group::Group;
 use super::offsets::{GroupOffsets, NotKept, OffsetChange, Offsets};
 use super::records::{GroupRecord, GroupRecordKind};
 use super::retention;
 use crate::errors::ErrorCode;
 use crate::messages::membership::{JoinGroupResponse, SyncGroupResponse};
+use crate::runtime::RuntimeConfigs;
 
 /// Longest name of a group, in bytes: it is a part of metadata's keys.
 pub(crate) const GROUP_ID_BYTES_MAX: usize = 512;
@@ -51,7 +52,8 @@ pub(super) struct CoordinatorShared {
     pub log: Log,
     pub config: GroupsConfig,
     classic_limits: Arc<classic::Limits>,
-    consumer_limits: Arc<consumer::Limits>,
+    /// What groups of KIP-848 are bounded by, and when their members are out.
+    configs: Arc<RuntimeConfigs>,
     /// The topics that there were a moment ago.
     catalog: Mutex<Listed>,
     pub offsets: Offsets,
@@ -115,11 +117,11 @@ pub(crate) struct CoordinatorSummary {
 
 impl Coordinator {
     /// Goes on with what is kept of groups and offsets.
-    pub async fn open(env: &Env, config: GroupsConfig, log: &Log) -> Result<Self, String> {
+    pub async fn open(env: &Env, configs: Arc<RuntimeConfigs>, log: &Log) -> Result<Self, String> {
+        let config = configs.now().groups.clone();
         let opened = Offsets::open(env, Arc::clone(log.meta()), config.offsets_bytes_max).await;
         let (offsets, records) = opened.map_err(|error| format!("groups can't be read: {error}"))?;
         let classic_limits = Arc::new(config.classic_limits());
-        let consumer_limits = Arc::new(config.consumer_limits());
         let mut table = GroupTable::default();
         let now_ms = env.wall_ms();
         for name in offsets.groups() {
@@ -134,8 +136,7 @@ impl Coordinator {
                     Group::Classic(ClassicGroup::new(limits, record.generation, protocol_type))
                 }
                 GroupRecordKind::Consumer => {
-                    let limits = Arc::clone(&consumer_limits);
-                    Group::Consumer(ConsumerGroup::new(limits, record.generation))
+                    Group::Consumer(ConsumerGroup::new(configs.group_limits(&name), record.generation))
                 }
             };
             // Whoever was in it has to join again.
@@ -148,7 +149,7 @@ impl Coordinator {
             log: log.clone(),
             config,
             classic_limits,
-            consumer_limits,
+            configs,
             catalog: Mutex::new(Listed {
                 at: Instant::default(),
                 changes: log.streams_changes(),
@@ -361,9 +362,13 @@ impl Coordinator {
             }
             Some(_) => {}
         }
-        let limits = &self.shared.consumer_limits;
+        let limits = &self.shared.configs.group_limits(name);
         let told = self.shared.step(&mut table, name, |group, now, out| match group {
-            Group::Consumer(group) => group.heartbeat(now, beat, &catalog),
+            Group::Consumer(group) => {
+                // They may have been set since its members were last heard of.
+                group.limits = Arc::clone(limits);
+                group.heartbeat(now, beat, &catalog)
+            }
             // Clients come again then; there being no such group they take for the end.
             Group::Classic(classic) if classic.phase == ClassicPhase::Dead => {
                 Err((ErrorCode::CoordinatorNotAvailable, "the group is being deleted".to_owned()))

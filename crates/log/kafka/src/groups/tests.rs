@@ -19,14 +19,22 @@ use super::coordinator::Committer;
 use super::offsets::{GroupOffsets, Offsets};
 use super::records::{Committed, GroupRecord, GroupRecordKind};
 use super::{Coordinator, GroupsConfig};
+use crate::config::KafkaConfig;
 use crate::errors::ErrorCode;
+use crate::runtime::RuntimeConfigs;
 
 async fn log(dir: &Path) -> Log {
     Log::open(&Env::real(), LogConfig::default(), dir, None).await.expect("it opens")
 }
 
 async fn open(log: &Log, config: GroupsConfig) -> Coordinator {
-    Coordinator::open(&Env::real(), config, log).await.expect("it opens")
+    open_in(&Env::real(), log, config).await
+}
+
+async fn open_in(env: &Env, log: &Log, groups: GroupsConfig) -> Coordinator {
+    let file = KafkaConfig { groups, ..KafkaConfig::default() };
+    let configs = RuntimeConfigs::open(env, Arc::clone(log.meta()), file).await.expect("it opens");
+    Coordinator::open(env, configs, log).await.expect("it opens")
 }
 
 async fn stream(log: &Log, name: &str) -> StreamId {

@@ -331,6 +331,43 @@ pub fn configs(session: &mut Session) {
         both.resources.push(both.resources[0].clone());
         session.ask("a topic twice", version, &both);
     }
+    let timeouts = ["consumer.heartbeat.interval.ms", "consumer.session.timeout.ms"];
+    let group = describe(32, "configured", Some(&timeouts));
+    session.ask("a group of which nothing is set", 4, &group);
+    session.ask("a group without a name", 4, &describe(32, "", Some(&timeouts)));
+    let wait = |session: &mut Session, value: &str| {
+        crate::pairs::until(|| {
+            let described = session.client.ask(4, &group).expect("an answer");
+            let mut configs = described.results[0].configs.iter();
+            configs.any(|config| config.name == timeouts[1] && config.value.as_deref() == Some(value))
+        });
+    };
+    for version in IncrementalAlterConfigsRequest::API.versions() {
+        let of_group = |edits: Edits<'_>, only_look| edit(32, "configured", edits, only_look);
+        session.ask("a group's", version, &of_group(&[(timeouts[1], 0, Some("50000"))], false));
+        wait(session, "50000");
+        session.ask("after a group's was set", 4, &group);
+        session.ask("groups", 1, &ListConfigResourcesRequest { resource_types: vec![32] });
+        for (what, edits) in [
+            ("a group's wrong value", &[(timeouts[1], 0, Some("x"))][..]),
+            ("a group's, too long", &[(timeouts[0], 0, Some("99999999"))]),
+            ("a group's, of no such name", &[("no.such", 0, Some("1"))]),
+            ("a group's null", &[(timeouts[1], 0, None)]),
+            ("a group's, twice", &[(timeouts[1], 0, Some("46000")), (timeouts[1], 1, None)]),
+        ] {
+            session.ask(what, version, &of_group(edits, false));
+        }
+        session.ask("a group's, taken back", version, &of_group(&[(timeouts[1], 1, None)], false));
+        wait(session, "45000");
+        session.ask("after a group's was taken back", 4, &group);
+        session.ask("of another broker", version, &edit(4, "7", &[("num.partitions", 0, Some("2"))], true));
+        session.ask("a broker's listeners", version, &edit(4, "1", &[("listeners", 0, Some("x"))], true));
+        session.ask(
+            "a broker's partitions",
+            version,
+            &edit(4, "1", &[("num.partitions", 0, Some("2"))], true),
+        );
+    }
     session.ask("brokers", 1, &ListConfigResourcesRequest { resource_types: vec![4] });
     session.ask("what there is none of", 1, &ListConfigResourcesRequest { resource_types: vec![77] });
     session.ask("clients", 0, &ListConfigResourcesRequest::default());

@@ -86,7 +86,7 @@ async fn who_waits_for_a_silent_member_of_the_classic_protocol_is_alone_when_its
     let dir = tempfile::tempdir().expect("a directory");
     let log = log(dir.path()).await;
     let (clock, env) = Moved::new();
-    let groups = Coordinator::open(&env, quick(), &log).await.expect("it opens");
+    let groups = open_in(&env, &log, quick()).await;
     let joining = |id: &str| Join { new_id: id.to_owned(), ..member(10_000) };
     let first = groups.join("g", joining("silent")).await;
     assert_eq!((first.error_code, first.generation_id), (0, 1));
@@ -132,7 +132,7 @@ async fn what_a_silent_member_of_kip_848_had_is_the_other_one_s_when_its_session
     let topic = stream(&log, "topic").await;
     let (clock, env) = Moved::new();
     let config = GroupsConfig { consumer_session_timeout_ms: 45_000, ..quick() };
-    let groups = Coordinator::open(&env, config, &log).await.expect("it opens");
+    let groups = open_in(&env, &log, config).await;
     let says = |id: &str, epoch: i32, owned: Option<std::ops::Range<u32>>| {
         let owned = owned.map(|numbers| Partitions::from([(topic, numbers.collect())]));
         let beat = Beat { member_id: id.to_owned(), epoch, owned, ..Beat::default() };

@@ -192,6 +192,14 @@ public class Clients {
             var broker = new ConfigResource(ConfigResource.Type.BROKER, String.valueOf(cluster.controller().get().id()));
             var node = admin.describeConfigs(List.of(broker)).all().get().get(broker);
             check(node.get("listeners").isReadOnly(), "the node's configuration is in its file");
+            var group = new ConfigResource(ConfigResource.Type.GROUP, "readers");
+            for (var set : Map.of(broker, "group.consumer.session.timeout.ms", group, "consumer.session.timeout.ms").entrySet()) {
+                alter(admin, set.getKey(), set.getValue(), "46000", AlterConfigOp.OpType.SET).get();
+                same("46000", admin.describeConfigs(List.of(set.getKey())).all().get().get(set.getKey()).get(set.getValue()).value());
+                alter(admin, set.getKey(), set.getValue(), null, AlterConfigOp.OpType.DELETE).get();
+                same("45000", admin.describeConfigs(List.of(set.getKey())).all().get().get(set.getKey()).get(set.getValue()).value());
+            }
+            fails(InvalidConfigurationException.class, alter(admin, broker, "log.retention.ms", "1", AlterConfigOp.OpType.SET));
             check(!admin.listConfigResources().all().get().isEmpty(), "resources are listed");
 
             // More partitions, which begin empty and take records.

@@ -1,0 +1,525 @@
+//! What clients change of the node's configuration, and of single groups', while it runs.
+//!
+//! What holds:
+//! - A change is durable before it holds, and before it is answered; changes are made one at a time.
+//! - What is set of this broker counts over what is set of all brokers, and that over the node's file.
+//! - Only what takes effect at once can be set, and only to what the file could say as well.
+//! - It is bounded: as many groups have a configuration of their own as there may be groups.
+//!
+//! Metadata has the names with their values as text, for the reason that there are few of them:
+//!
+//! ```text
+//! kafka/config/broker         what is set of this broker
+//! kafka/config/brokers        what is set of all brokers
+//! kafka/config/group/GROUP    what is set of a group
+//!                    0  1  format   1
+//!                    1     lines NAME=VALUE, to the end
+//! ```
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures::channel::oneshot;
+use parking_lot::RwLock;
+use tailwater_env::Env;
+use tailwater_meta::{Expect, Meta, Op};
+
+use crate::config::KafkaConfig;
+use crate::errors::{ErrorCode, RefusedRequest};
+use crate::groups::consumer::Limits;
+use crate::groups::coordinator::{GROUP_ID_BYTES_MAX, check_name};
+use crate::topic_config::{self, TopicConfigKind};
+
+/// Where all of it is.
+const CONFIGS: &str = "kafka/config/";
+const FORMAT: u8 = 1;
+
+/// What a configuration is of.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum ConfigScope {
+    /// This broker.
+    Broker,
+    /// All brokers of the cluster, of which this one is the only one.
+    Brokers,
+    /// A group.
+    Group(Arc<str>),
+}
+
+impl ConfigScope {
+    fn key(&self) -> String {
+        match self {
+            Self::Broker => format!("{CONFIGS}broker"),
+            Self::Brokers => format!("{CONFIGS}brokers"),
+            Self::Group(name) => format!("{CONFIGS}group/{name}"),
+        }
+    }
+
+    fn parse(key: &str) -> Option<Self> {
+        match key.strip_prefix(CONFIGS)? {
+            "broker" => Some(Self::Broker),
+            "brokers" => Some(Self::Brokers),
+            other => other.strip_prefix("group/").map(|name| Self::Group(name.into())),
+        }
+    }
+
+    /// A group's, by its name.
+    pub fn group(name: &str) -> Result<Self, RefusedRequest> {
+        let why = || format!("a group has a name of 1 to {GROUP_ID_BYTES_MAX} bytes");
+        check_name(name).map_err(|_| RefusedRequest::new(ErrorCode::InvalidRequest, why()))?;
+        Ok(Self::Group(name.into()))
+    }
+}
+
+/// Names that are set, with their values.
+pub(crate) type ConfigValues = BTreeMap<String, String>;
+
+fn encode(values: &ConfigValues) -> Vec<u8> {
+    let lines = values.iter().map(|(name, value)| format!("{name}={value}\n"));
+    [vec![FORMAT], lines.collect::<String>().into_bytes()].concat()
+}
+
+fn decode(bytes: &[u8]) -> Option<ConfigValues> {
+    let text = std::str::from_utf8(bytes.strip_prefix(&[FORMAT])?).ok()?;
+    text.lines().map(|line| line.split_once('=').map(|(name, value)| (name.into(), value.into()))).collect()
+}
+
+/// Puts a value into a configuration.
+type Set = fn(&mut KafkaConfig, &str) -> Result<(), String>;
+
+/// A name that can be set while the node runs.
+pub(crate) struct RuntimeKey {
+    pub name: &'static str,
+    pub kind: TopicConfigKind,
+    set: Set,
+}
+
+/// The names that can be set of a broker.
+pub(crate) const BROKER_KEYS: &[RuntimeKey] = &[
+    RuntimeKey {
+        name: "auto.create.topics.enable",
+        kind: TopicConfigKind::Boolean,
+        set: |config, text| {
+            config.auto_create_topics = text.parse().map_err(|_| "true or false".to_owned())?;
+            Ok(())
+        },
+    },
+    RuntimeKey {
+        name: "connections.max.idle.ms",
+        kind: TopicConfigKind::Long,
+        set: |config, text| {
+            config.idle_ms = topic_config::unsigned(text)?;
+            Ok(())
+        },
+    },
+    RuntimeKey {
+        name: "fetch.max.bytes",
+        kind: TopicConfigKind::Int,
+        set: |config, text| {
+            let bytes: i32 = topic_config::number(text)?;
+            config.fetch_bytes_max = usize::try_from(bytes).map_err(|_| "it is negative".to_owned())?;
+            Ok(())
+        },
+    },
+    RuntimeKey { name: "group.consumer.heartbeat.interval.ms", kind: TopicConfigKind::Int, set: heartbeat },
+    RuntimeKey { name: "group.consumer.session.timeout.ms", kind: TopicConfigKind::Int, set: session },
+    RuntimeKey {
+        name: "num.partitions",
+        kind: TopicConfigKind::Int,
+        set: |config, text| {
+            let partitions: i32 = topic_config::number(text)?;
+            config.default_partitions = u32::try_from(partitions).map_err(|_| "it is negative".to_owned())?;
+            Ok(())
+        },
+    },
+];
+
+/// The names that can be set of a group.
+pub(crate) const GROUP_KEYS: &[RuntimeKey] = &[
+    RuntimeKey { name: "consumer.heartbeat.interval.ms", kind: TopicConfigKind::Int, set: heartbeat },
+    RuntimeKey { name: "consumer.session.timeout.ms", kind: TopicConfigKind::Int, set: session },
+];
+
+fn heartbeat(config: &mut KafkaConfig, text: &str) -> Result<(), String> {
+    let ms: i32 = topic_config::number(text)?;
+    config.groups.consumer_heartbeat_ms = u64::try_from(ms).map_err(|_| "it is negative".to_owned())?;
+    Ok(())
+}
+
+fn session(config: &mut KafkaConfig, text: &str) -> Result<(), String> {
+    let ms: i32 = topic_config::number(text)?;
+    config.groups.consumer_session_timeout_ms = u64::try_from(ms).map_err(|_| "it is negative".to_owned())?;
+    Ok(())
+}
+
+impl RuntimeKey {
+    /// The value that a configuration has.
+    pub fn value(&self, config: &KafkaConfig) -> String {
+        match self.name {
+            "auto.create.topics.enable" => config.auto_create_topics.to_string(),
+            "connections.max.idle.ms" => config.idle_ms.to_string(),
+            "fetch.max.bytes" => config.fetch_bytes_max.to_string(),
+            "num.partitions" => config.default_partitions.to_string(),
+            name if name.ends_with("consumer.heartbeat.interval.ms") => {
+                config.groups.consumer_heartbeat_ms.to_string()
+            }
+            _ => config.groups.consumer_session_timeout_ms.to_string(),
+        }
+    }
+}
+
+/// What holds at this moment.
+struct RuntimeState {
+    values: BTreeMap<ConfigScope, ConfigValues>,
+    config: Arc<KafkaConfig>,
+    limits: Arc<Limits>,
+    /// Of groups that have a configuration of their own.
+    groups: BTreeMap<Arc<str>, Arc<Limits>>,
+}
+
+/// The node's configuration as it is now, and groups'.
+pub(crate) struct RuntimeConfigs {
+    env: Env,
+    meta: Arc<dyn Meta>,
+    file: KafkaConfig,
+    state: RwLock<RuntimeState>,
+    /// Held over a change.
+    changing: tokio::sync::Mutex<()>,
+}
+
+impl RuntimeConfigs {
+    /// Reads what was set. What the file no longer allows is left out, with a line in the log.
+    pub async fn open(env: &Env, meta: Arc<dyn Meta>, file: KafkaConfig) -> Result<Arc<Self>, String> {
+        let mut values = BTreeMap::new();
+        let listed =
+            meta.list(CONFIGS).await.map_err(|error| format!("configurations can't be read: {error}"))?;
+        for (key, value) in listed {
+            match ConfigScope::parse(&key).zip(decode(&value.value)) {
+                Some((scope, set)) => _ = values.insert(scope, set),
+                None => tracing::warn!(key, "a configuration that this program does not know is passed over"),
+            }
+        }
+        let mut config = file.clone();
+        let mut left_out = Vec::new();
+        for scope in [ConfigScope::Brokers, ConfigScope::Broker] {
+            match with(&config, &scope, values.get(&scope)) {
+                Ok(with) => config = with,
+                Err(why) => left_out.push((scope, why)),
+            }
+        }
+        let mut state = RuntimeState {
+            values,
+            limits: Arc::new(config.groups.consumer_limits()),
+            config: Arc::new(config),
+            groups: BTreeMap::new(),
+        };
+        left_out.extend(state.set_groups());
+        for (scope, RefusedRequest { why, .. }) in left_out {
+            tracing::warn!(
+                ?scope,
+                why,
+                "what clients have set is left out: set it anew, or change the node's file"
+            );
+            state.values.remove(&scope);
+        }
+        let (env, state) = (env.clone(), RwLock::new(state));
+        Ok(Arc::new(Self { env, meta, file, state, changing: tokio::sync::Mutex::default() }))
+    }
+
+    /// The node's, with what is set of it.
+    pub fn now(&self) -> Arc<KafkaConfig> {
+        Arc::clone(&self.state.read().config)
+    }
+
+    /// How a group of KIP-848 behaves.
+    pub fn group_limits(&self, group: &str) -> Arc<Limits> {
+        let state = self.state.read();
+        Arc::clone(state.groups.get(group).unwrap_or(&state.limits))
+    }
+
+    /// What is set.
+    pub fn values(&self, scope: &ConfigScope) -> ConfigValues {
+        self.state.read().values.get(scope).cloned().unwrap_or_default()
+    }
+
+    /// The groups of which something is set, in order.
+    pub fn groups(&self) -> Vec<Arc<str>> {
+        self.state.read().groups.keys().cloned().collect()
+    }
+
+    /// Sets something else: what `change` makes of what is set. It holds when this is answered; dropping this gives up
+    /// the answer only.
+    ///
+    /// # Errors
+    /// What `change` answers; `InvalidConfig` for what the node can't be; what metadata answers.
+    pub async fn change(
+        self: &Arc<Self>,
+        scope: ConfigScope,
+        change: impl FnOnce(&ConfigValues) -> Result<ConfigValues, RefusedRequest> + Send + 'static,
+        only_look: bool,
+    ) -> Result<(), RefusedRequest> {
+        let (reply, done) = oneshot::channel();
+        let configs = Arc::clone(self);
+        let task = async move {
+            let _ = reply.send(configs.change_to_the_end(scope, change, only_look).await);
+        };
+        self.env.spawn("kafka-configs", task).detach();
+        done.await.unwrap_or_else(|_| {
+            Err(RefusedRequest::new(ErrorCode::NotLeaderOrFollower, "the node stops: try again"))
+        })
+    }
+
+    async fn change_to_the_end(
+        &self,
+        scope: ConfigScope,
+        change: impl FnOnce(&ConfigValues) -> Result<ConfigValues, RefusedRequest>,
+        only_look: bool,
+    ) -> Result<(), RefusedRequest> {
+        let _changing = self.changing.lock().await;
+        let mut values = self.state.read().values.clone();
+        let set = change(values.get(&scope).unwrap_or(&ConfigValues::new()))?;
+        let key = scope.key();
+        let op = match set.is_empty() {
+            true => Op::Delete { key, expect: Expect::Any },
+            false => Op::Put { key, value: encode(&set).into(), expect: Expect::Any },
+        };
+        tracing::info!(?scope, ?set, only_look, "a client sets configurations");
+        match set.is_empty() {
+            true => _ = values.remove(&scope),
+            false => _ = values.insert(scope, set),
+        }
+        let state = self.state_of(values)?;
+        if only_look {
+            return Ok(());
+        }
+        let committed = self.meta.commit(vec![op]).await;
+        committed.map_err(|error| {
+            let why = format!("it can't be recorded: {error}");
+            RefusedRequest::new(ErrorCode::NotLeaderOrFollower, why)
+        })?;
+        *self.state.write() = state;
+        Ok(())
+    }
+
+    /// What holds if these are set.
+    fn state_of(&self, values: BTreeMap<ConfigScope, ConfigValues>) -> Result<RuntimeState, RefusedRequest> {
+        let mut config = self.file.clone();
+        for scope in [ConfigScope::Brokers, ConfigScope::Broker] {
+            config = with(&config, &scope, values.get(&scope))?;
+        }
+        let limits = Arc::new(config.groups.consumer_limits());
+        let mut state = RuntimeState { values, config: Arc::new(config), limits, groups: BTreeMap::new() };
+        if let Some((_, why)) = state.set_groups().into_iter().next() {
+            return Err(why);
+        }
+        let max = state.config.groups.groups_max;
+        if state.groups.len() > max {
+            let why =
+                format!("{max} groups have a configuration of their own, which is as many as there may be");
+            return Err(RefusedRequest::new(ErrorCode::PolicyViolation, why));
+        }
+        Ok(state)
+    }
+}
+
+impl RuntimeState {
+    /// Makes the limits of the groups of which something is set; of which of them that can't be, and why.
+    fn set_groups(&mut self) -> Vec<(ConfigScope, RefusedRequest)> {
+        let mut failed = Vec::new();
+        for (scope, set) in &self.values {
+            let ConfigScope::Group(name) = scope else { continue };
+            match with(&self.config, scope, Some(set)) {
+                Ok(config) => {
+                    self.groups.insert(Arc::clone(name), Arc::new(config.groups.consumer_limits()));
+                }
+                Err(why) => failed.push((scope.clone(), why)),
+            }
+        }
+        failed
+    }
+}
+
+/// A configuration with what is set.
+fn with(
+    config: &KafkaConfig,
+    scope: &ConfigScope,
+    set: Option<&ConfigValues>,
+) -> Result<KafkaConfig, RefusedRequest> {
+    let mut config = config.clone();
+    for (name, value) in set.into_iter().flatten() {
+        let shown: String = value.chars().take(64).collect();
+        let invalid =
+            |why: String| RefusedRequest::new(ErrorCode::InvalidConfig, format!("{name} = {shown:?}: {why}"));
+        (key(scope, name)?.set)(&mut config, value).map_err(invalid)?;
+    }
+    // All of them together: an interval may be longer if its timeout is.
+    config.check().map_err(|why| {
+        let whose =
+            if let ConfigScope::Group(name) = scope { format!("group {name}: ") } else { String::new() };
+        RefusedRequest::new(ErrorCode::InvalidConfig, format!("{whose}{why}"))
+    })?;
+    Ok(config)
+}
+
+/// The name, if it can be set.
+pub(crate) fn key(scope: &ConfigScope, name: &str) -> Result<&'static RuntimeKey, RefusedRequest> {
+    let (keys, whose) = match scope {
+        ConfigScope::Broker | ConfigScope::Brokers => (BROKER_KEYS, "a broker"),
+        ConfigScope::Group(_) => (GROUP_KEYS, "a group"),
+    };
+    keys.iter().find(|key| key.name == name).ok_or_else(|| {
+        let name: String = name.chars().take(64).collect();
+        let of_topics = topic_config::KEYS.iter().find(|key| key.synonym == name);
+        let why = match of_topics.filter(|_| !matches!(scope, ConfigScope::Group(_))) {
+            Some(topic) => format!("{name} is no default that can be set: set {} of each topic", topic.name),
+            None => {
+                let known: Vec<&str> = keys.iter().map(|key| key.name).collect();
+                format!(
+                    "{name:?} can't be set of {whose} while the node runs; what can be is {}",
+                    known.join(", ")
+                )
+            }
+        };
+        RefusedRequest::new(ErrorCode::InvalidConfig, why)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use tailwater_log::{Log, LogConfig};
+
+    use super::*;
+
+    async fn opened(dir: &std::path::Path, file: KafkaConfig) -> (Log, Arc<RuntimeConfigs>) {
+        let env = Env::real();
+        let mut config = LogConfig::default();
+        config.journal.file_bytes = 16 << 20;
+        config.journal.files_max = 4;
+        let log = Log::open(&env, config, dir, None).await.expect("opened");
+        let configs = RuntimeConfigs::open(&env, Arc::clone(log.meta()), file).await.expect("opened");
+        (log, configs)
+    }
+
+    fn set(
+        values: &[(&str, &str)],
+    ) -> impl FnOnce(&ConfigValues) -> Result<ConfigValues, RefusedRequest> + 'static {
+        let values = values.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        move |_| Ok(values)
+    }
+
+    fn group(name: &str) -> ConfigScope {
+        ConfigScope::group(name).expect("a name")
+    }
+
+    #[tokio::test]
+    async fn what_is_set_of_this_broker_counts_over_what_is_set_of_all_and_that_over_the_file_also_after_a_restart()
+     {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (log, configs) = opened(dir.path(), KafkaConfig::default()).await;
+        let partitions = |configs: &RuntimeConfigs| configs.now().default_partitions;
+        for (scope, value, expected) in
+            [(ConfigScope::Brokers, "3", 3), (ConfigScope::Broker, "5", 5), (ConfigScope::Brokers, "4", 5)]
+        {
+            configs.change(scope, set(&[("num.partitions", value)]), false).await.expect("set");
+            assert_eq!(partitions(&configs), expected);
+        }
+        configs
+            .change(ConfigScope::Broker, set(&[("num.partitions", "9")]), true)
+            .await
+            .expect("it could be");
+        assert_eq!(partitions(&configs), 5, "it was only looked at");
+        log.close().await;
+        drop((log, configs));
+        let (log, configs) = opened(dir.path(), KafkaConfig::default()).await;
+        assert_eq!(partitions(&configs), 5);
+        configs.change(ConfigScope::Broker, set(&[]), false).await.expect("taken back");
+        assert_eq!(partitions(&configs), 4);
+        log.close().await;
+    }
+
+    #[tokio::test]
+    async fn a_group_has_its_own_timeouts_and_others_have_the_brokers() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (log, configs) = opened(dir.path(), KafkaConfig::default()).await;
+        let both = [("consumer.heartbeat.interval.ms", "50000"), ("consumer.session.timeout.ms", "90000")];
+        configs.change(group("slow"), set(&both), false).await.expect("both fit each other");
+        let heartbeat = |name: &str| configs.group_limits(name).heartbeat.as_millis();
+        assert_eq!((heartbeat("slow"), heartbeat("other")), (50_000, 5_000));
+        let faster = [("group.consumer.heartbeat.interval.ms", "700")];
+        configs.change(ConfigScope::Broker, set(&faster), false).await.expect("set");
+        assert_eq!((heartbeat("slow"), heartbeat("other")), (50_000, 700));
+        assert_eq!(configs.groups(), [Arc::from("slow")]);
+        configs.change(group("slow"), set(&[]), false).await.expect("taken back");
+        assert_eq!((heartbeat("slow"), configs.groups().len()), (700, 0));
+        log.close().await;
+    }
+
+    #[tokio::test]
+    async fn what_can_not_be_is_refused_with_the_reason_and_changes_nothing() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = KafkaConfig {
+            groups: crate::GroupsConfig { groups_max: 1, ..crate::GroupsConfig::default() },
+            ..KafkaConfig::default()
+        };
+        let (log, configs) = opened(dir.path(), file).await;
+        let own = [("consumer.heartbeat.interval.ms", "40000")];
+        configs.change(group("one"), set(&own), false).await.expect("set");
+        for (scope, name, value, why) in [
+            (ConfigScope::Broker, "num.partitions", "0", "default_partitions = 0 is not between"),
+            (ConfigScope::Broker, "num.partitions", "many", "num.partitions = \"many\": not a number"),
+            (ConfigScope::Broker, "auto.create.topics.enable", "yes", "true or false"),
+            (ConfigScope::Broker, "log.retention.ms", "1", "set retention.ms of each topic"),
+            (
+                ConfigScope::Brokers,
+                "listeners",
+                "PLAINTEXT://:1",
+                "can't be set of a broker while the node runs",
+            ),
+            (group("two"), "share.session.timeout.ms", "50000", "what can be is consumer.heartbeat"),
+            (group("two"), "consumer.heartbeat.interval.ms", "45001", "group two: "),
+            (group("two"), "consumer.heartbeat.interval.ms", "40000", "1 groups have a configuration"),
+            (ConfigScope::Broker, "group.consumer.session.timeout.ms", "30000", "group one: "),
+        ] {
+            let refused = configs.change(scope, set(&[(name, value)]), false).await.expect_err(name);
+            assert!(refused.why.contains(why), "{}", refused.why);
+        }
+        assert_eq!(configs.values(&ConfigScope::Broker), ConfigValues::new());
+        assert_eq!(*configs.now(), configs.file);
+        assert!(ConfigScope::group("").is_err() && ConfigScope::group(&"g".repeat(513)).is_err());
+        log.close().await;
+    }
+
+    #[tokio::test]
+    async fn what_the_file_no_longer_allows_is_left_out() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (log, configs) = opened(dir.path(), KafkaConfig::default()).await;
+        let own = [("consumer.heartbeat.interval.ms", "40000")];
+        configs.change(group("one"), set(&own), false).await.expect("set");
+        log.close().await;
+        drop((log, configs));
+        let mut file = KafkaConfig::default();
+        file.groups.consumer_session_timeout_ms = 30_000;
+        let (log, configs) = opened(dir.path(), file).await;
+        assert_eq!(configs.groups().len(), 0);
+        configs.change(ConfigScope::Broker, set(&[("num.partitions", "2")]), false).await.expect("set");
+        log.close().await;
+    }
+
+    #[test]
+    fn the_bytes_and_keys_of_what_is_set_stay_the_same_for_ever() {
+        let values =
+            ConfigValues::from([("b".to_owned(), "2".to_owned()), ("a".to_owned(), "1=1".to_owned())]);
+        assert_eq!(encode(&values), b"\x01a=1=1\nb=2\n");
+        assert_eq!(decode(&encode(&values)), Some(values));
+        for bytes in [&b""[..], b"\x02a=1\n", b"\x01a", b"\x01\xff=1\n"] {
+            assert_eq!(decode(bytes), None);
+        }
+        for (scope, key) in [
+            (ConfigScope::Broker, "kafka/config/broker"),
+            (ConfigScope::Brokers, "kafka/config/brokers"),
+            (group("a/b"), "kafka/config/group/a/b"),
+        ] {
+            assert_eq!(scope.key(), key);
+            assert_eq!(ConfigScope::parse(key), Some(scope));
+        }
+    }
+}
