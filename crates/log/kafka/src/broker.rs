@@ -23,6 +23,7 @@ use crate::connection::Closing;
 use crate::errors::ErrorCode;
 use crate::groups::Coordinator;
 use crate::groups::admin::RecordTimes;
+use crate::internal::{self, OFFSETS_TOPIC};
 use crate::messages::header::{RequestHeader, response};
 use crate::pace::Pace;
 use crate::runtime::RuntimeConfigs;
@@ -479,14 +480,15 @@ impl Broker {
         self.authorize(context, Resource::Node)
     }
 
-    /// The streams that a client may know of.
+    /// The streams that a client may know of, without the internal topic.
     pub(crate) fn visible_topics(&self, context: &Context) -> impl Iterator<Item = LogStreamInfo> {
         let streams = self.log.list_streams().into_iter();
+        let streams = streams.filter(|stream| stream.name != OFFSETS_TOPIC);
         streams.filter(|stream| self.shows(context, Resource::Stream(&stream.name)))
     }
 
     /// The stream that a request names, by id where its version has ids, else by name, if the client may do to it what
-    /// it asks for.
+    /// it asks for. The internal topic is `InvalidTopic`.
     pub(crate) fn find_topic(
         &self,
         context: &Context,
@@ -494,9 +496,13 @@ impl Broker {
         id: Uuid,
         by_id: bool,
     ) -> Result<LogStreamInfo, ErrorCode> {
+        if internal::is_asked_for(name, id, by_id) {
+            return Err(ErrorCode::InvalidTopic);
+        }
         if by_id {
             let found = self.log.stream_by_id(tailwater_format::StreamId(id));
-            let found = found.map_err(|_| ErrorCode::UnknownTopicId)?;
+            let found = found.ok().filter(|stream| stream.name != OFFSETS_TOPIC);
+            let found = found.ok_or(ErrorCode::UnknownTopicId)?;
             self.authorize_topic(context, &found.name)?;
             return Ok(found);
         }

@@ -23,6 +23,7 @@ mod config;
 mod connection;
 mod errors;
 mod groups;
+mod internal;
 mod pace;
 mod runtime;
 mod server;

@@ -11,15 +11,21 @@ use tailwater_kafka::messages::configs::{
     DescribeConfigsRequest, DescribeConfigsResource, IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsRequestAlterConfigsResource, IncrementalAlterConfigsRequestAlterableConfig,
 };
+use tailwater_kafka::messages::fetch::{
+    FetchPartition, FetchRequest, FetchTopic, ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic,
+};
 use tailwater_kafka::messages::membership::ConsumerGroupHeartbeatRequest;
+use tailwater_kafka::messages::offsets::{
+    OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic,
+};
 use tailwater_kafka::messages::produce::{PartitionProduceData, ProduceRequest, TopicProduceData};
 use tailwater_kafka::messages::replicas::*;
 use tailwater_kafka::messages::security::{
     AlterClientQuotasEntry, AlterClientQuotasOp, AlterClientQuotasRequest, EntityData,
 };
 use tailwater_kafka::messages::topics::{
-    CreatableTopic, CreateTopicsRequest, DescribeLogDirsRequest, DescribeProducersRequest, ProducerState,
-    TopicRequest,
+    CreatableTopic, CreateTopicsRequest, DeleteTopicsRequest, DescribeLogDirsRequest,
+    DescribeProducersRequest, ProducerState, TopicRequest,
 };
 use tailwater_kafka::wire::RecordsBytes;
 use tailwater_kafka::{ErrorCode, KafkaConfig};
@@ -263,4 +269,56 @@ fn a_member_is_told_the_interval_that_is_set_of_its_group_with_its_next_heartbea
     assert_eq!(beats.each_mut().map(|of| beat(&mut client, of)), [700, 900]);
     assert_eq!(set(&mut client, GROUP, "g", name, None), DONE);
     assert_eq!(beats.each_mut().map(|of| beat(&mut client, of)), [900, 900]);
+}
+
+const OFFSETS: &str = "__consumer_offsets";
+
+/// All topics, with whether they are internal and how many partitions they have.
+fn topics(client: &mut Client, named: Option<&str>) -> Vec<(String, bool, usize)> {
+    let named =
+        named.map(|name| vec![MetadataRequestTopic { name: Some(name.to_owned()), ..Default::default() }]);
+    let answer = client.ask(9, &MetadataRequest { topics: named, ..Default::default() }).expect("an answer");
+    let topics = answer.topics.into_iter();
+    topics.map(|topic| (topic.name.expect("a name"), topic.is_internal, topic.partitions.len())).collect()
+}
+
+#[test]
+fn the_topic_of_committed_offsets_is_listed_once_there_is_a_group_and_has_no_records() {
+    let tailwater = Tailwater::start(KafkaConfig::default());
+    let mut client = Client::connect(tailwater.address());
+    create(&mut client, "a");
+    assert_eq!(topics(&mut client, None), [("a".to_owned(), false, 2)]);
+    assert_eq!(topics(&mut client, Some(OFFSETS)), [(OFFSETS.to_owned(), true, 1)]);
+    let partitions = vec![OffsetCommitRequestPartition { committed_offset: 0, ..Default::default() }];
+    let commits = vec![OffsetCommitRequestTopic { name: "a".to_owned(), partitions, ..Default::default() }];
+    let asked = OffsetCommitRequest {
+        group_id: "g".to_owned(),
+        generation_id_or_member_epoch: -1,
+        topics: commits,
+        ..Default::default()
+    };
+    assert_eq!(client.ask(8, &asked).expect("an answer").topics[0].partitions[0].error_code, 0);
+    assert_eq!(topics(&mut client, None), [(OFFSETS.to_owned(), true, 1), ("a".to_owned(), false, 2)]);
+
+    let partitions = vec![ListOffsetsPartition { partition_index: 0, timestamp: -1, ..Default::default() }];
+    let asked = ListOffsetsRequest {
+        replica_id: -1,
+        topics: vec![ListOffsetsTopic { name: OFFSETS.to_owned(), partitions }],
+        ..Default::default()
+    };
+    let end = client.ask(7, &asked).expect("an answer").topics[0].partitions[0].clone();
+    assert_eq!((end.error_code, end.offset), (0, 0));
+    let partitions = vec![FetchPartition { partition: 0, partition_max_bytes: 1, ..Default::default() }];
+    let topic = FetchTopic { topic: OFFSETS.to_owned(), partitions, ..Default::default() };
+    let asked = FetchRequest { topics: vec![topic], max_bytes: 1, ..Default::default() };
+    let found = client.ask(12, &asked).expect("an answer").responses[0].partitions[0].clone();
+    assert_eq!((found.error_code, found.high_watermark, found.records.0.len()), (0, 0, 0));
+
+    assert_eq!(described(&mut client, 2, OFFSETS, "cleanup.policy"), Some(("compact".to_owned(), 1)));
+    let (error, why) = set(&mut client, 2, OFFSETS, "retention.ms", Some("1"));
+    assert!(error == ErrorCode::InvalidTopic && why.contains("in its metadata"), "{error:?}: {why}");
+    let topic_names = vec![OFFSETS.to_owned()];
+    let asked = DeleteTopicsRequest { topic_names, timeout_ms: 1_000, ..Default::default() };
+    let deleted = client.ask(5, &asked).expect("an answer").responses.remove(0);
+    assert_eq!(deleted.error_code, ErrorCode::InvalidTopic.number());
 }

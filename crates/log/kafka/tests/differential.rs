@@ -55,6 +55,7 @@ const SCRIPTS: &[Script] = &[
     ("fetch", records::fetch),
     ("positions", records::positions),
     ("delete records", records::delete_records),
+    ("internal", replicas::internal),
     ("lives", groups::lives),
     ("refusals", groups::refusals),
     ("members", groups::members),

@@ -9,6 +9,7 @@ use uuid::Uuid;
 use crate::answers::metadata::{CLUSTER_OPERATIONS, TOPIC_OPERATIONS};
 use crate::broker::{Broker, Context};
 use crate::errors::ErrorCode;
+use crate::internal;
 use crate::messages::cluster::{
     DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse, DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse, DescribeTopicPartitionsResponseCursor,
@@ -67,7 +68,7 @@ pub(crate) async fn describe_topic_partitions(
 ) -> DescribeTopicPartitionsResponse {
     let asks_for_all = request.topics.is_empty();
     let find = |name: &str| {
-        broker.find_topic(&context, name, Uuid::nil(), false).map_err(|error| match error {
+        broker.find_topic_to_read(&context, name, Uuid::nil(), false).map_err(|error| match error {
             ErrorCode::UnknownTopicOrPartition if tailwater_log::check_name(name).is_err() => {
                 ErrorCode::InvalidTopic
             }
@@ -75,7 +76,10 @@ pub(crate) async fn describe_topic_partitions(
         })
     };
     let mut topics: BTreeMap<String, Result<LogStreamInfo, ErrorCode>> = match asks_for_all {
-        true => broker.visible_topics(&context).map(|stream| (stream.name.clone(), Ok(stream))).collect(),
+        true => {
+            let listed = broker.listed_topics(&context).into_iter();
+            listed.map(|stream| (stream.name.clone(), Ok(stream))).collect()
+        }
         false => request.topics.into_iter().map(|topic| (topic.name.clone(), find(&topic.name))).collect(),
     };
     let mut first = 0;
@@ -122,6 +126,7 @@ pub(crate) async fn describe_topic_partitions(
         response.topics.push(DescribeTopicPartitionsResponseTopic {
             name: Some(name.clone()),
             topic_id: stream.id.0,
+            is_internal: internal::is_internal(stream.id),
             partitions: partitions
                 .into_iter()
                 .map(|partition| DescribeTopicPartitionsResponsePartition {

@@ -13,6 +13,7 @@ use crate::answers::topics::may;
 use crate::broker::{Broker, Context};
 use crate::config::Listener;
 use crate::errors::{ErrorCode, RefusedRequest};
+use crate::internal::{OFFSETS_TOPIC, check_not_internal};
 use crate::messages::configs::{
     AlterConfigsRequest, AlterConfigsResponse, AlterConfigsResponseResourceResponse, ConfigResource,
     DescribeConfigsRequest, DescribeConfigsResource, DescribeConfigsResourceResult, DescribeConfigsResponse,
@@ -54,6 +55,9 @@ pub(crate) async fn describe_configs(
             TOPIC => {
                 let name = &asked.resource_name;
                 may(&broker, &context, name)?;
+                if name == OFFSETS_TOPIC {
+                    return Ok(of_internal(&broker, keys, request.include_synonyms));
+                }
                 tailwater_log::check_name(name).map_err(StreamError::from)?;
                 let stream = broker.log.stream(name)?;
                 Ok(of_topic(&broker, &stream.config, keys, request.include_synonyms))
@@ -143,6 +147,22 @@ pub(crate) fn of_topic(
         }
     };
     wanted.map(describe).collect()
+}
+
+/// What the internal topic is told to have: nothing of it can be set, and of what is committed the latest is kept.
+fn of_internal(
+    broker: &Broker,
+    keys: Option<&[String]>,
+    synonyms: bool,
+) -> Vec<DescribeConfigsResourceResult> {
+    let mut configs = of_topic(broker, &StreamConfig::default(), keys, synonyms);
+    for config in &mut configs {
+        config.read_only = true;
+        if config.name == "cleanup.policy" {
+            (config.value, config.config_source) = (Some("compact".to_owned()), FROM_TOPIC);
+        }
+    }
+    configs
 }
 
 /// A value that may have been set, as clients are told it.
@@ -372,6 +392,7 @@ async fn edit(
         return broker.configs.change(scope, change, only_look).await;
     }
     may(broker, context, name)?;
+    check_not_internal(name)?;
     let after_max_ms = broker.log.timestamp_after_max_ms();
     let change = move |old: &StreamConfig| apply(old, &edits, all_of_it, after_max_ms);
     if only_look {
@@ -488,7 +509,7 @@ pub(crate) async fn list_config_resources(
     }
     let mut resources = Vec::new();
     if asked.contains(&TOPIC) {
-        let streams = broker.visible_topics(&context);
+        let streams = broker.listed_topics(&context).into_iter();
         resources.extend(
             streams.map(|stream| ConfigResource { resource_name: stream.name, resource_type: TOPIC }),
         );

@@ -20,6 +20,7 @@ use crate::answers::positions::epoch_end;
 use crate::api::Api;
 use crate::broker::{Broker, Context, Outcome, shard_of};
 use crate::errors::{ErrorCode, read_error};
+use crate::internal;
 use crate::messages::fetch::{
     FetchPartition, FetchRequest, FetchResponse, FetchResponseEpochEndOffset, FetchableTopicResponse,
     PartitionData,
@@ -157,7 +158,7 @@ fn take_apart(broker: &Arc<Broker>, context: &Context, request: FetchRequest) ->
     let by_id = context.version >= IDS_FROM_VERSION;
     let mut asked_before = BTreeSet::new();
     let topics = request.topics.into_iter().map(|topic| {
-        let stream = broker.find_topic(context, &topic.topic, topic.topic_id, by_id);
+        let stream = broker.find_topic_to_read(context, &topic.topic, topic.topic_id, by_id);
         let asked = topic.partitions.into_iter().map(|partition| {
             let shard = stream
                 .as_ref()
@@ -245,6 +246,10 @@ async fn look_at(
 ) -> Result<(Fetched, bool), ErrorCode> {
     let (log, partition) = (&broker.log, &asked.partition);
     let shard = asked.shard?;
+    if internal::is_internal(shard.stream) {
+        internal::look_at(data, partition.fetch_offset, partition.current_leader_epoch)?;
+        return Ok((Fetched::default(), true));
+    }
     let tails = log.tails(shard.stream, &[shard.shard]).map_err(|error| read_error(&error))?;
     let tail = tails.first().ok_or(ErrorCode::UnknownTopicOrPartition)?;
     let term = tail.term.0 as i32;

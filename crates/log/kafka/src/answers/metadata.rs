@@ -9,6 +9,7 @@ use uuid::Uuid;
 use crate::answers::distinct;
 use crate::broker::{Broker, Context};
 use crate::errors::{ErrorCode, stream_error};
+use crate::internal::{self, OFFSETS_TOPIC};
 use crate::messages::cluster::{
     MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponseBroker,
     MetadataResponsePartition, MetadataResponseTopic,
@@ -51,7 +52,7 @@ pub(crate) async fn metadata(
         broker.configs.now().auto_create_topics && (version < 4 || request.allow_auto_topic_creation);
     let mut topics = Vec::new();
     if asks_for_all {
-        topics.extend(broker.visible_topics(&context).map(|stream| broker.describe_topic(&stream)));
+        topics.extend(broker.listed_topics(&context).iter().map(|stream| broker.describe_topic(stream)));
     } else {
         for asked in topics_asked.unwrap_or_default() {
             let topic = match asked.name {
@@ -65,7 +66,7 @@ pub(crate) async fn metadata(
                 None if version < IDS_ASKED_FROM_VERSION => {
                     failed(ErrorCode::InvalidTopic, Some(String::new()), Uuid::nil())
                 }
-                _ => match broker.find_topic(&context, "", asked.topic_id, true) {
+                _ => match broker.find_topic_to_read(&context, "", asked.topic_id, true) {
                     Ok(stream) => broker.describe_topic(&stream),
                     // Java's consumer would never look at metadata again: it can't read a topic that has no name.
                     Err(ErrorCode::UnknownTopicId) if asked.topic_id != Uuid::nil() => continue,
@@ -100,9 +101,15 @@ fn failed(error: ErrorCode, name: Option<String>, topic_id: Uuid) -> MetadataRes
 
 impl Broker {
     pub(crate) fn describe_topic(&self, stream: &LogStreamInfo) -> MetadataResponseTopic {
+        let is_internal = internal::is_internal(stream.id);
         let partitions = (0..stream.config.shards).map(|number| {
-            let tail = self.log.tails(stream.id, &[ShardNumber(number)]);
-            let term = tail.ok().and_then(|tails| tails.first().map(|tail| tail.term.0));
+            let term = match is_internal {
+                true => Some(internal::EPOCH as u32),
+                false => {
+                    let tail = self.log.tails(stream.id, &[ShardNumber(number)]);
+                    tail.ok().and_then(|tails| tails.first().map(|tail| tail.term.0))
+                }
+            };
             let id = self.config.broker_id;
             MetadataResponsePartition {
                 error_code: if term.is_some() { 0 } else { ErrorCode::LeaderNotAvailable.number() },
@@ -117,6 +124,7 @@ impl Broker {
         MetadataResponseTopic {
             name: Some(stream.name.clone()),
             topic_id: stream.id.0,
+            is_internal,
             partitions: partitions.collect(),
             ..Default::default()
         }
@@ -129,6 +137,9 @@ impl Broker {
         name: &str,
         may_create: bool,
     ) -> Result<LogStreamInfo, ErrorCode> {
+        if name == OFFSETS_TOPIC {
+            return self.find_topic_to_read(context, name, Uuid::nil(), false);
+        }
         self.authorize_topic(context, name)?;
         match self.log.stream(name) {
             Ok(stream) => return Ok(stream),

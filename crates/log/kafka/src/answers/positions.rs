@@ -10,6 +10,7 @@ use uuid::Uuid;
 
 use crate::broker::{Broker, Context, shard_of};
 use crate::errors::{ErrorCode, read_error};
+use crate::internal;
 use crate::messages::fetch::{
     ListOffsetsPartition, ListOffsetsPartitionResponse, ListOffsetsRequest, ListOffsetsResponse,
     ListOffsetsTopic, ListOffsetsTopicResponse, OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse,
@@ -34,7 +35,7 @@ pub(crate) async fn list_offsets(
     let repeated = repeated(&request.topics);
     let mut refused = BTreeSet::new();
     for topic in &request.topics {
-        let stream = broker.find_topic(&context, &topic.name, Uuid::nil(), false);
+        let stream = broker.find_topic_to_read(&context, &topic.name, Uuid::nil(), false);
         let mut partitions = Vec::new();
         for asked in &topic.partitions {
             let partition = (topic.name.as_str(), asked.partition_index);
@@ -85,6 +86,13 @@ async fn position(
     asked: &ListOffsetsPartition,
 ) -> Result<(i64, i64, i32), ErrorCode> {
     const NOTHING: (i64, i64, i32) = (-1, -1, -1);
+    if internal::is_internal(shard.stream) {
+        internal::check_epoch(asked.current_leader_epoch)?;
+        return Ok(match asked.timestamp {
+            LATEST | EARLIEST | EARLIEST_LOCAL => (-1, 0, internal::EPOCH),
+            _ => NOTHING,
+        });
+    }
     let failed = |error: ReadError| read_error(&error);
     let view = broker.log.view(shard).map_err(failed)?;
     check_epoch(&view, asked.current_leader_epoch)?;
@@ -177,8 +185,12 @@ pub(crate) async fn offset_for_leader_epoch(
     request: OffsetForLeaderEpochRequest,
 ) -> OffsetForLeaderEpochResponse {
     let end = |topic: &str, asked: &OffsetForLeaderPartition| {
-        let stream = broker.find_topic(&context, topic, Uuid::nil(), false)?;
+        let stream = broker.find_topic_to_read(&context, topic, Uuid::nil(), false)?;
         let shard = shard_of(&stream, asked.partition)?;
+        if internal::is_internal(shard.stream) {
+            internal::check_epoch(asked.current_leader_epoch)?;
+            return Ok(if asked.leader_epoch == internal::EPOCH { (internal::EPOCH, 0) } else { (-1, -1) });
+        }
         let view = broker.log.view(shard).map_err(|error| read_error(&error))?;
         check_epoch(&view, asked.current_leader_epoch)?;
         Ok(epoch_end(&view, asked.leader_epoch))

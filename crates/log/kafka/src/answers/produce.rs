@@ -85,6 +85,7 @@ pub(crate) async fn produce(
             ErrorCode::TopicAuthorizationFailed => {
                 RefusedRequest::new(error, "this client may not append to it")
             }
+            ErrorCode::InvalidTopic => RefusedRequest::new(error, "the node alone writes to it"),
             error => RefusedRequest::new(error, "there is no such topic"),
         });
         let mut partitions = Vec::with_capacity(topic.partition_data.len());

@@ -102,7 +102,7 @@ pub(crate) async fn elect_leaders(
     };
     // Asked for all partitions, those of each topic are told that an election was needed for: none.
     let all = || {
-        let topics = broker.visible_topics(&context);
+        let topics = broker.listed_topics(&context).into_iter();
         topics.map(|stream| ElectLeadersTopicPartitions { topic: stream.name, partitions: vec![] }).collect()
     };
     let asked = request.topic_partitions.unwrap_or_else(all);

@@ -11,6 +11,7 @@ use uuid::Uuid;
 use crate::answers::configs;
 use crate::broker::{Broker, Context, shard_of};
 use crate::errors::{ErrorCode, RefusedRequest, stream_error};
+use crate::internal::{OFFSETS_TOPIC, check_not_internal};
 use crate::messages::topics::{
     CreatableTopic, CreatableTopicConfigs, CreatableTopicResult, CreatePartitionsRequest,
     CreatePartitionsResponse, CreatePartitionsTopic, CreatePartitionsTopicResult, CreateTopicsRequest,
@@ -115,7 +116,7 @@ async fn create(
 ) -> Result<(Uuid, StreamConfig), RefusedRequest> {
     may(broker, context, &topic.name)?;
     tailwater_log::check_name(&topic.name).map_err(|error| RefusedRequest::from(StreamError::from(error)))?;
-    if broker.log.stream(&topic.name).is_ok() {
+    if topic.name == OFFSETS_TOPIC || broker.log.stream(&topic.name).is_ok() {
         return Err(StreamError::Exists(topic.name.clone()).into());
     }
     let mut config = StreamConfig { shards: partitions(broker, topic)?, ..StreamConfig::default() };
@@ -226,6 +227,7 @@ async fn delete(
     let stream = match (&topic.name, topic.topic_id) {
         (Some(name), id) if id.is_nil() => {
             may(broker, context, name)?;
+            check_not_internal(name)?;
             broker.log.stream(name)?
         }
         (None, id) if !id.is_nil() => {
@@ -277,6 +279,7 @@ async fn grow(
     only_look: bool,
 ) -> Result<(), RefusedRequest> {
     may(broker, context, &topic.name)?;
+    check_not_internal(&topic.name)?;
     if let Some(assignments) = &topic.assignments {
         for assignment in assignments {
             assigned(broker, &assignment.broker_ids)?;

@@ -458,6 +458,11 @@ impl Coordinator {
         self.shared.names()
     }
 
+    /// Whether there is a group.
+    pub fn has_any(&self) -> bool {
+        self.shared.table.lock().groups.values().any(|entry| !entry.group.is_dead())
+    }
+
     /// All groups in short, by name: nothing of their members is copied.
     pub fn summaries(&self) -> Vec<CoordinatorSummary> {
         let table = self.shared.table.lock();

@@ -8,7 +8,17 @@ use tailwater_kafka::messages::security::{
 };
 use tailwater_kafka::messages::topics::{DescribeProducersRequest, TopicRequest};
 
+use tailwater_kafka::messages::cluster::{
+    DescribeTopicPartitionsRequest, MetadataRequest, MetadataRequestTopic, TopicRequest as DescribedTopic,
+};
+use tailwater_kafka::messages::fetch::{
+    FetchPartition, FetchRequest, FetchTopic, ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic,
+};
+use tailwater_kafka::messages::topics::{CreatableTopic, CreateTopicsRequest};
+use uuid::Uuid;
+
 use crate::common::batch;
+use crate::groups::ready;
 use crate::session::Session;
 
 const NOBODY_S: &str = "nobody.s";
@@ -124,4 +134,47 @@ pub fn producers(session: &mut Session) {
     session.produce("without an id", 9, topic, 1, batch(&[1], Codec::None, None));
     session.ask_all("one of them", &of(&[("producers", &[0, 1])]));
     session.ask_all("not there", &of(&[(NOBODY_S, &[0]), ("producers", &[5, -1])]));
+}
+
+/// The topic in which groups are kept.
+pub fn internal(session: &mut Session) {
+    const NAME: &str = "__consumer_offsets";
+    ready(session);
+    let id = session.wait_for(NAME, 1);
+    let topic = MetadataRequestTopic { topic_id: Uuid::nil(), name: Some(NAME.to_owned()) };
+    let asked =
+        MetadataRequest { topics: Some(vec![topic]), allow_auto_topic_creation: false, ..Default::default() };
+    session.ask_in("by name", 1..=13, &asked);
+    let topics = vec![DescribedTopic { name: NAME.to_owned() }];
+    let described =
+        DescribeTopicPartitionsRequest { topics, response_partition_limit: 1, ..Default::default() };
+    session.ask_all("described", &described);
+    for timestamp in [-1, -2, -3, 1_000] {
+        let partitions = vec![ListOffsetsPartition { timestamp, ..Default::default() }];
+        let topics = vec![ListOffsetsTopic { name: NAME.to_owned(), partitions }];
+        let asked = ListOffsetsRequest { replica_id: -1, topics, ..Default::default() };
+        session.ask_in(format!("time {timestamp}"), 7..=11, &asked);
+    }
+    for fetch_offset in [0, 7, -1] {
+        let partitions =
+            vec![FetchPartition { fetch_offset, partition_max_bytes: 1_000, ..Default::default() }];
+        let topics = vec![FetchTopic { topic: NAME.to_owned(), topic_id: id, partitions }];
+        let asked = FetchRequest { max_bytes: 1_000, topics, ..Default::default() };
+        session.fetch(format!("from {fetch_offset}"), 12, &asked);
+        session.fetch(format!("from {fetch_offset}"), 16, &asked);
+    }
+    for version in [9, 13] {
+        session.produce("written to", version, (NAME, id), 0, batch(&[1], Codec::None, None));
+    }
+    let topic = CreatableTopic {
+        name: NAME.to_owned(),
+        num_partitions: 1,
+        replication_factor: 1,
+        ..Default::default()
+    };
+    session.ask(
+        "created",
+        7,
+        &CreateTopicsRequest { topics: vec![topic], timeout_ms: 30_000, validate_only: true },
+    );
 }

@@ -601,6 +601,9 @@ public class Clients {
             waitFor("all records", () -> IntStream.range(0, 6).allMatch(p -> Member.next.getOrDefault(p, 0L) == 10), member);
             var listed = admin.listGroups().all().get();
             check(listed.stream().anyMatch(group -> group.groupId().equals("g")), listed);
+            same(Set.of("shared"), admin.listTopics().names().get());
+            var all = admin.listTopics(new ListTopicsOptions().listInternal(true)).listings().get();
+            check(all.stream().anyMatch(topic -> topic.name().equals("__consumer_offsets") && topic.isInternal()), all);
             var described = admin.describeConsumerGroups(List.of("g")).all().get().get("g");
             same(GroupState.STABLE, described.groupState());
             same(1, described.members().size());
