@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use tailwater_access::Denied;
 use tailwater_broadcast::limits::STREAMS_MAX;
-use tailwater_broadcast::message::{Member, Message, Reason};
+use tailwater_broadcast::message::{FROM_NOW, Member, Message, Reason};
 use tailwater_broadcast::replica::{ConnectionId, Peer, Replica, ReplicaOutput, size_of_message};
+use tailwater_broadcast::{Position, Stream};
 use tailwater_env::{Complaints, Env, Instant, Task};
 use tokio::sync::mpsc;
 
@@ -276,7 +277,17 @@ impl Core {
                 self.reported(id, message);
             }
             ReplicaInput::Message(id, Message::Share { member, positions }, _) => {
-                self.region.shared(now_ms, id, member, positions, &mut self.replica);
+                match self.unknown_region(&positions) {
+                    Some(why) => self.replica.refuse_listener(id, why),
+                    None => self.region.shared(now_ms, id, member, positions, &mut self.replica),
+                }
+            }
+            ReplicaInput::Message(id, Message::Listen { positions, others }, room) => {
+                match self.unknown_region(&positions) {
+                    Some(why) => self.replica.refuse_listener(id, why),
+                    None => self.replica.receive(now_ms, id, Message::Listen { positions, others }),
+                }
+                drop(room);
             }
             ReplicaInput::Message(id, Message::Region(message), _) => {
                 self.region.receive(now_ms, id, message, &mut self.replica);
@@ -289,6 +300,27 @@ impl Core {
                 self.replica.refuse(id, stream, first, Reason::NotAuthorized, why);
             }
         }
+    }
+
+    /// Why a client that wants events from these positions on waits for some that never come: it names a region of which
+    /// nothing is known here. Whoever has had events of it is let in: the region was there, and may come back.
+    fn unknown_region(&self, positions: &[(Stream, Position)]) -> Option<String> {
+        let is_known = |region: &str| {
+            region == self.config.replica.region
+                || self.config.regions.contains_key(region)
+                || self.replica.streams().any(|(stream, _)| stream.region() == region)
+        };
+        let mut begins = positions.iter().filter(|(_, position)| matches!(position.seq, 0 | FROM_NOW));
+        let mut known = BTreeSet::new();
+        let region = begins.find_map(|(stream, _)| {
+            let region = stream.region();
+            let is_new = known.insert(region);
+            (is_new && !is_known(region)).then_some(region)
+        })?;
+        Some(format!(
+            "there is no region {region}: it is neither this node's own nor in [broadcast.regions], and no stream of it has \
+             come here"
+        ))
     }
 
     /// Hands a replica's report to the configuration service here.

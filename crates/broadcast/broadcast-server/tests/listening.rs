@@ -1,4 +1,5 @@
-//! Listeners over real connections that name more streams than they may, or than there is room for.
+//! Listeners over real connections that name more streams than they may, or than there is room for, or streams of a
+//! region that there is not.
 
 mod common;
 
@@ -108,4 +109,48 @@ async fn a_listener_for_whose_streams_there_is_no_room_is_told_so_and_gets_them_
         }
     };
     assert_eq!(heard, last);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_listener_of_a_region_that_is_not_known_is_told_so_whether_it_shares_or_not() {
+    let env = Env::real();
+    let (meta, _dir) = meta(&env).await;
+    let proxy = proxy(&env, ConfigurationAt::Here(meta)).await;
+    let (mut reader, mut writer) = connected(&proxy).await;
+    let stream = Stream::parse("mars/news").unwrap();
+    let member = Member { id: 7, address: "127.0.0.1:1".into() };
+    let asks = |position: Position| {
+        let positions =
+            vec![(Stream::parse("eu/news").unwrap(), Position::START), (stream.clone(), position)];
+        let share = Message::Share { member: member.clone(), positions: positions.clone() };
+        [Message::Listen { positions, others: false }, share]
+    };
+    for asked in [asks(Position::START), asks(Position::NOW)].concat() {
+        writer.send(&asked).await.unwrap();
+        loop {
+            match reader.next().await.unwrap().expect("it is open") {
+                Message::ListenRefused { reason, text } => {
+                    assert_eq!(reason, Reason::Limit, "the region may come");
+                    assert!(text.contains("there is no region mars"), "{text}");
+                    break;
+                }
+                Message::Listening { positions } => panic!("it listens at {positions:?}"),
+                _ => {}
+            }
+        }
+    }
+    // Whoever has had events of it goes on when it is there again.
+    for asked in asks(Position { lineage: 0, seq: 7 }) {
+        writer.send(&asked).await.unwrap();
+        loop {
+            match reader.next().await.unwrap().expect("it is open") {
+                Message::Listening { .. } => break,
+                Message::ListenRefused { text, .. } => panic!("{text}"),
+                _ => {}
+            }
+        }
+    }
+    let mut listener = Listener::new(&env, vec![proxy.address().to_string()], Positions::of([stream]));
+    let Err(ListenError::Refused(why)) = listener.get_event().await else { panic!("it is not refused") };
+    assert!(why.contains("there is no region mars"), "{why}");
 }

@@ -396,6 +396,11 @@ impl Replica {
         self.send(from, Message::Listening { positions: begins });
     }
 
+    /// A client's streams can't be listened to now; it may ask again later.
+    pub fn refuse_listener(&mut self, to: ConnectionId, why: String) {
+        self.send(to, Message::ListenRefused { reason: Reason::Limit, text: why });
+    }
+
     /// Where a client begins that wants to go on from a position: if that is of an earlier lineage than what is here,
     /// at the beginning of this one.
     pub fn begins(&self, (stream, position): (Stream, Position)) -> (Stream, Position) {

@@ -222,6 +222,13 @@ impl BroadcastFront {
         })
     }
 
+    /// Refuses a stream of a region that this node does not know, and that no stream here is of.
+    async fn check_region(&self, stream: &Stream) -> Result<(), Failed> {
+        let Err(unknown) = self.addresses(stream.region()) else { return Ok(()) };
+        let streams = self.streams().await?;
+        if streams.iter().any(|known| known.region() == stream.region()) { Ok(()) } else { Err(unknown) }
+    }
+
     fn publisher(&self, region: &str) -> Result<Arc<Publisher>, Failed> {
         let addresses = self.addresses(region)?;
         let mut publishers = self.publishers.lock();
@@ -433,6 +440,9 @@ async fn publish(
     if let Err(wait) = front.quotas.admit(sender.ip()) {
         return Ok(over_quota(wait));
     }
+    if let Some(refused) = refuse_encoded(&headers) {
+        return Ok(refused);
+    }
     let Path((region, name)) = path.map_err(|rejected| malformed(rejected.body_text()))?;
     let stream = Stream::parse(&format!("{region}/{name}")).map_err(malformed)?;
     let writer = PostedEvents::read(&headers, &body, front.env.wall_ms().max(0) as u64)?;
@@ -469,6 +479,19 @@ async fn publish(
     Ok(Json(answer).into_response())
 }
 
+/// The answer to a body that is compressed: listeners would be sent it as it is, and not know it.
+fn refuse_encoded(headers: &HeaderMap) -> Option<Response> {
+    let encodings = headers.get_all(header::CONTENT_ENCODING).iter();
+    let encoding =
+        encodings.into_iter().find(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity"))?;
+    let why = format!(
+        "a body in Content-Encoding {encoding:?} is not taken: send it as it is, without this header"
+    );
+    let mut answer = Failed(StatusCode::UNSUPPORTED_MEDIA_TYPE, "malformed", why).into_response();
+    answer.headers_mut().insert(header::ACCEPT_ENCODING, header::HeaderValue::from_static("identity"));
+    Some(answer)
+}
+
 /// Its quota is used up for so long.
 fn over_quota(wait: Duration) -> Response {
     let why = "too much was published from this address: see [broadcast.quotas]".to_owned();
@@ -500,6 +523,12 @@ async fn positions(
     // What an EventSource sends when it connects again, by itself.
     if let Some(last) = headers.get("last-event-id").and_then(|id| id.to_str().ok()) {
         token = Some(last.to_owned());
+    }
+    // Whoever resumes has had events: the region was there, and may come back.
+    if token.is_none() {
+        for stream in &named {
+            front.check_region(stream).await?;
+        }
     }
     let names_all = named.is_empty();
     let wanted = match from.as_str() {

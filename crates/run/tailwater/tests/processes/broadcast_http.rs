@@ -159,6 +159,7 @@ fn what_can_not_be_done_is_refused_in_json() {
         ("local/s", &[json_type], br#"{"payload": 7}"#, (400, "malformed")),
         ("local/s", &[("tailwater-collect", "everything")], b"x", (400, "malformed")),
         ("local/s", &[("origin", "https://evil.example")], b"x", (403, "not_authorized")),
+        ("local/s", &[("content-encoding", "gzip")], b"x", (415, "malformed")),
         ("local/s", &[], &large, (413, "too_large")),
         ("local/s", &[], &larger, (413, "malformed")),
     ] {
@@ -175,6 +176,9 @@ fn what_can_not_be_done_is_refused_in_json() {
         let answer = agent().get(format!("{base}/v1/events?{query}")).call().expect("it answers");
         assert_eq!(answer.status(), 400, "{query}");
     }
+    let mut answer = agent().get(format!("{base}/v1/events?stream=mars/s")).call().expect("it answers");
+    let told: Value = answer.body_mut().read_json().expect("JSON");
+    assert_eq!((answer.status().as_u16(), &told["error"]), (404, &json!("unknown_region")), "{told}");
     let many: String = (0..1_001).map(|n| format!("stream=local/{n}&")).collect();
     for path in ["events", "ws"] {
         let mut asks = agent().get(format!("{base}/v1/{path}?{many}"));
