@@ -6,6 +6,7 @@
 //! | `17` | the record with this offset |
 //! | `-17` | so many records before the end |
 //! | `@1700000000000`, `@2023-11-14T22:13:20Z` | the first record at or after this time: ms since the epoch, or RFC 3339 |
+//! | `@2023-11-14` | the first record of this day in UTC, or after it |
 //! | `dlsn:1/2/3` | the record with these coordinates: segment, entry, slot |
 //! | `tx:17` | the first record with this transaction id or a larger one |
 //!
@@ -54,8 +55,11 @@ pub enum StartError {
         /// The greatest one.
         max: u64,
     },
-    /// The time is in neither of the two forms.
-    #[error("{0:?} is no time: give milliseconds since 1970, or RFC 3339 as in 2026-01-31T23:59:59Z")]
+    /// The time is in none of the forms.
+    #[error(
+        "{0:?} is no time: give milliseconds since 1970, a date in UTC as in 2026-01-31, or RFC 3339 as in \
+         2026-01-31T23:59:59Z"
+    )]
     Time(String),
     /// The coordinates are not three numbers.
     #[error("{0:?} is not SEGMENT/ENTRY/SLOT, as in dlsn:1/2/3")]
@@ -127,9 +131,18 @@ fn time_ms(text: &str) -> Result<i64, StartError> {
     if let Ok(ms) = text.parse() {
         return Ok(ms);
     }
-    let time: jiff::Timestamp = text.parse().map_err(|_| StartError::Time(shown(text)))?;
+    let wrong = || StartError::Time(shown(text));
+    // What parses dates would take one with a time and leave the time out.
+    let is_date = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-');
+    let time: jiff::Timestamp = match is_date {
+        true => {
+            let date: jiff::civil::Date = text.parse().map_err(|_| wrong())?;
+            date.to_zoned(jiff::tz::TimeZone::UTC).map_err(|_| wrong())?.timestamp()
+        }
+        false => text.parse().map_err(|_| wrong())?,
+    };
     let ms = -(-time.as_nanosecond()).div_euclid(1_000_000);
-    i64::try_from(ms).map_err(|_| StartError::Time(shown(text)))
+    i64::try_from(ms).map_err(|_| wrong())
 }
 
 fn number(text: &str, what: &'static str) -> Result<u64, StartError> {
@@ -172,6 +185,7 @@ mod tests {
         assert_eq!(parse("@-1"), Ok(Start::TimeMs(-1)));
         assert_eq!(parse("@1970-01-01T00:00:01Z"), Ok(Start::TimeMs(1_000)));
         assert_eq!(parse("@1970-01-01T01:00:01+01:00"), Ok(Start::TimeMs(1_000)));
+        assert_eq!(parse("@1970-01-02"), Ok(Start::TimeMs(86_400_000)));
         assert_eq!(parse("tx:-5"), Ok(Start::TransactionId(-5)));
         let dlsn = Dlsn { segment: SegmentNumber(1), entry: EntryId(2), slot: SlotId(3) };
         assert_eq!(parse("dlsn:1/2/3"), Ok(Start::Dlsn(dlsn)));
@@ -191,7 +205,9 @@ mod tests {
             assert!(why(text).contains("@TIME"), "{text}: {}", why(text));
         }
         assert!(why("@noon").contains("RFC 3339"));
-        assert!(why("@2026-01-31").contains("RFC 3339"), "a date is no point in time");
+        for text in ["@2026-02-31", "@2026-01", "@2026-01-31T12:00:00", "@-"] {
+            assert!(why(text).contains("a date in UTC as in 2026-01-31"), "{text}: {}", why(text));
+        }
         for text in ["dlsn:", "dlsn:1/2", "dlsn:1/2/3/4"] {
             assert!(why(text).contains("SEGMENT/ENTRY/SLOT"), "{text}");
         }

@@ -462,6 +462,9 @@ impl Default for Logging {
     }
 }
 
+/// What is told where an address is none.
+const ADDRESSES: &str = ": use an IP address and a port, as in 127.0.0.1:7420 or [::1]:7420";
+
 impl Config {
     /// Defaults under `file` under the environment under `flags`, checked.
     pub fn load(file: Option<&PathBuf>, flags: impl Serialize) -> anyhow::Result<Self> {
@@ -502,7 +505,12 @@ impl Config {
         figment = figment.merge(variables);
         figment = texts.into_iter().fold(figment, |figment, text| figment.merge(text));
         figment = figment.merge(Serialized::defaults(flags));
-        let config: Self = figment.extract()?;
+        let config: Self = figment.extract().map_err(|error| {
+            let told = error.to_string();
+            // What the standard library says of an address does not say what one looks like.
+            let right = if told.contains("invalid socket address") { ADDRESSES } else { "" };
+            anyhow::anyhow!("{told}{right}")
+        })?;
         config.check()?;
         Ok(config)
     }

@@ -33,7 +33,8 @@ pub struct Server {
         global = true,
         env = "TAILWATER_SERVER",
         default_value = "127.0.0.1:7421",
-        value_name = "HOST:PORT"
+        value_name = "HOST:PORT",
+        value_parser = crate::values::server
     )]
     server: String,
 }

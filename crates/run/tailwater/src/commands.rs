@@ -1,7 +1,5 @@
 //! One file for each command.
 
-use std::net::SocketAddr;
-
 #[cfg(not(feature = "bench"))]
 pub mod bench;
 pub mod broadcast;
@@ -14,8 +12,3 @@ pub mod queue;
 pub mod serve;
 pub mod stream;
 pub mod window;
-
-/// An address to listen on.
-fn address(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| "use an IP address and a port, as in 127.0.0.1:7420 or [::1]:7420".to_owned())
-}

@@ -7,6 +7,7 @@ mod lines;
 mod output;
 mod settings;
 mod template;
+mod values;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -81,7 +82,7 @@ enum Command {
 
 fn main() -> ExitCode {
     allocator::keep_freed_memory();
-    match settings::parse(&Cli::command()).and_then(run) {
+    match settings::parse(&values::with_negative_numbers(Cli::command())).and_then(run) {
         Ok(()) => ExitCode::SUCCESS,
         // Whoever reads our output has seen enough (`| head`).
         Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,

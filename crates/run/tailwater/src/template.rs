@@ -124,6 +124,26 @@ impl Serialize for TemplateField<'_> {
     }
 }
 
+/// Whether the help of an option of this command names every letter that its template may have, and no other.
+#[cfg(test)]
+pub fn help_names(path: &[&str], option: &str, letters: &str) {
+    use std::collections::BTreeSet;
+
+    let mut command = <crate::Cli as clap::CommandFactory>::command();
+    for name in path {
+        command = command.find_subcommand(name).expect("a command").clone();
+    }
+    let arg = command.get_arguments().find(|arg| arg.get_long() == Some(option)).expect("an option");
+    let help = arg.get_long_help().or(arg.get_help()).expect("it has a help").to_string();
+    let named: BTreeSet<char> = help
+        .split('%')
+        .skip(1)
+        .filter_map(|behind| behind.chars().next())
+        .filter(|c| c.is_alphabetic())
+        .collect();
+    assert_eq!(named, letters.chars().collect(), "{help}");
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -91,8 +91,17 @@ impl Endpoint {
         if host.is_empty() || host.contains('/') {
             return Err(Error::Address(format!("{address} is no http://HOST:PORT")));
         }
-        let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-        let address = if has_port { host.to_owned() } else { format!("{host}:80") };
+        // What is behind the last colon in brackets is the end of an IPv6 address.
+        let address = match host.rsplit_once(':').filter(|(_, port)| !port.ends_with(']')) {
+            None => format!("{host}:80"),
+            Some((_, port)) if port.parse().is_ok_and(|port: u16| port > 0) => host.to_owned(),
+            Some((_, port)) => {
+                let port: String = port.chars().take(64).collect();
+                return Err(Error::Address(format!(
+                    "{port:?} is no port: a number from 1 to 65535, as in http://localhost:9324"
+                )));
+            }
+        };
         let (env, host, idle) = (env.clone(), host.to_owned(), Mutex::default());
         Ok(Self(Arc::new(EndpointInner { env, host, address, credentials, idle })))
     }

@@ -16,6 +16,7 @@ use tailwater_node::{CellSection, Config, LogFormat, Logging, thread_count};
 
 use crate::admin::Server;
 use crate::output::{self, Format};
+use crate::values;
 
 /// What to do with caches.
 #[derive(Subcommand)]
@@ -29,23 +30,23 @@ pub enum Command {
         #[arg(long, value_name = "PATH")]
         unix: Option<PathBuf>,
         /// Where clients on other hosts connect.
-        #[arg(long, value_name = "IP:PORT", value_parser = super::address)]
+        #[arg(long, value_name = "IP:PORT", value_parser = values::address)]
         tcp: Option<SocketAddr>,
         /// Memory for values, taken from shared memory at the start. By default as much as a node's own backend has.
-        #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1 << 20..))]
+        #[arg(long, value_name = "BYTES", value_parser = values::number::<u64>(1 << 20..=u64::MAX))]
         capacity_bytes: Option<u64>,
         /// The size of values for which the index is laid out. For the data cell it is that of the smallest chunks that
         /// many streams have. By default as a node's own backend.
-        #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(512..=1 << 20))]
+        #[arg(long, value_name = "BYTES", value_parser = values::number::<u64>(512..=1 << 20))]
         value_bytes: Option<u64>,
         /// How long a value is kept that is not written again. By default as in a node's own backend.
-        #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1_000..))]
+        #[arg(long, value_name = "MS", value_parser = values::number::<u64>(1_000..=u64::MAX))]
         ttl_ms: Option<u64>,
         /// How full the backend may get, in percent, before it evicts what was not written for longest.
-        #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(1..=100))]
+        #[arg(long, value_name = "PERCENT", value_parser = values::number::<u8>(1..=100))]
         eviction_percent: Option<u8>,
         /// Threads that answer one-sided reads over TCP. 0 is one for each core but one.
-        #[arg(long, value_name = "N", default_value_t = 0)]
+        #[arg(long, value_name = "N", default_value_t = 0, value_parser = values::number::<usize>(0..=1_024))]
         engines: usize,
         /// Which log lines are written, as in `info,tailwater_cache=debug`.
         #[arg(long, value_name = "FILTER", default_value = "info")]

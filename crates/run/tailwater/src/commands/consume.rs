@@ -15,6 +15,7 @@ use tailwater_format::batch::Record;
 
 use crate::admin::Server;
 use crate::output::Format;
+use crate::values;
 use format::Template;
 use reading::Reading;
 use stats::Stats;
@@ -28,14 +29,14 @@ pub struct Args {
     /// The stream.
     name: String,
     /// Read only this shard. It may be given several times. By default all shards.
-    #[arg(long)]
+    #[arg(long, value_name = "N", value_parser = values::number::<u32>(0..=u32::MAX.into()))]
     shard: Vec<u32>,
     /// Be a member of this group: share the shards with its other members, and go on from what the group committed.
     /// Kafka's clients may be members too. A shard without a commit begins at `--from`. On an interrupt the member
     /// leaves and the command ends.
     #[arg(short, long, value_name = "NAME", conflicts_with_all = ["shard", "stats"])]
     group: Option<String>,
-    /// Where to begin: start, end, OFFSET, -N (before the end), @TIME (ms since the epoch, or RFC 3339),
+    /// Where to begin: start, end, OFFSET, -N (before the end), @TIME (ms since the epoch, a date in UTC, or RFC 3339),
     /// dlsn:SEGMENT/ENTRY/SLOT or tx:N.
     #[arg(long, default_value = "start", allow_hyphen_values = true)]
     from: Start,
@@ -46,10 +47,10 @@ pub struct Args {
     #[arg(short, long)]
     exit_at_end: bool,
     /// Stop after this many records.
-    #[arg(short = 'n', long, value_name = "N")]
+    #[arg(short = 'n', long, value_name = "N", value_parser = values::number::<u64>(0..=u64::MAX))]
     count: Option<u64>,
-    /// How a record is written: %k key, %v value, %o offset, %s shard, %t timestamp in ms, %T the same in
-    /// RFC 3339, %d DLSN, %h headers, %S stream, %% a percent sign; \n, \t and \\ as usual.
+    /// How a record is written: %k key, %v value, %o offset, %s or %p shard, %t timestamp in ms, %T the same in
+    /// RFC 3339, %d DLSN, %h headers, %S stream, %% a percent sign; \n, \t, \r, \0 (a zero byte) and \\ as usual.
     #[arg(long, default_value = "%v\\n", value_parser = format::template)]
     format: Template,
     /// Form of the output. With `json`, each record is a line.
@@ -58,7 +59,7 @@ pub struct Args {
     /// Print to standard error, every SECONDS seconds and at the end, how fast records are read, and how far behind
     /// each shard is in records and in milliseconds.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1",
-        value_parser = clap::value_parser!(u32).range(1..=86_400))]
+        value_parser = values::number::<u32>(1..=86_400))]
     stats: Option<u32>,
     /// Which way to the cells.
     #[arg(long, value_enum, default_value_t = TransportArg::Auto)]

@@ -11,6 +11,7 @@ use tailwater_node::api::{GroupReset, GroupShardView, GroupSummary, GroupView, R
 
 use crate::admin::{Server, escaped};
 use crate::output::{self, Format};
+use crate::values;
 
 /// What to do with groups.
 #[derive(Subcommand)]
@@ -38,8 +39,8 @@ pub enum Command {
     Reset {
         /// The group's name. A group that does not exist is created.
         name: String,
-        /// The record that is consumed next: start, end, OFFSET, -N (before the end), @TIME (ms since the epoch, or
-        /// RFC 3339), dlsn:SEGMENT/ENTRY/SLOT or tx:N.
+        /// The record that is consumed next: start, end, OFFSET, -N (before the end), @TIME (ms since the epoch, a
+        /// date in UTC, or RFC 3339), dlsn:SEGMENT/ENTRY/SLOT or tx:N.
         #[arg(long, value_name = "POSITION", allow_hyphen_values = true)]
         to: Start,
         /// Reset all shards of this stream. It may be given several times. By default the shards in which the group has
@@ -65,7 +66,7 @@ pub enum Command {
 pub struct Watch {
     /// Show it again every SECONDS seconds, until interrupted.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1",
-        value_parser = clap::value_parser!(u32).range(1..=86_400))]
+        value_parser = values::number::<u32>(1..=86_400))]
     watch: Option<u32>,
 }
 

@@ -15,6 +15,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::admin::Server;
 use crate::lines::Lines;
 use crate::output::{self, Format};
+use crate::values;
 
 /// Longest line, in bytes: its record fits a batch with room for what describes it.
 const LINE_BYTES_MAX: usize = tailwater_format::limits::BATCH_BYTES_MAX - 256;
@@ -38,14 +39,14 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t = PartitionerArg::Key)]
     partitioner: PartitionerArg,
     /// Append all records to this shard.
-    #[arg(long, conflicts_with = "partitioner")]
+    #[arg(long, value_name = "N", value_parser = values::number::<u32>(0..=u32::MAX.into()), conflicts_with = "partitioner")]
     shard: Option<u32>,
     /// Compression: none, gzip, snappy, lz4 or zstd.
     #[arg(long, default_value = "none")]
     codec: String,
     /// How long a batch is tried before it fails, in milliseconds. Then the command fails as well. A node that is not
     /// there yet is waited for as long.
-    #[arg(long, value_name = "MS", default_value_t = 120_000)]
+    #[arg(long, value_name = "MS", default_value_t = 120_000, value_parser = values::number::<u64>(0..=u64::MAX))]
     deadline_ms: u64,
     /// Form of the output. With `json`, each acknowledged batch is a line: stream, shard, first offset, count.
     #[arg(short, long, value_enum, default_value_t = Format::Table)]

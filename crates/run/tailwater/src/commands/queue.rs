@@ -4,15 +4,19 @@ mod client;
 mod handle;
 
 use std::io::{BufRead, Read};
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::Subcommand;
 use serde_json::{Map, Value, json};
 use tailwater_client::Error;
+use tailwater_sqs::limits;
 
 use crate::admin::Server;
 use crate::output::{self, Format};
+use crate::values;
 use client::{Client, EndpointFlags};
 
 /// Messages of one batch.
@@ -64,7 +68,8 @@ pub enum Command {
         /// The queue.
         name: String,
         /// How many messages at most.
-        #[arg(short = 'n', long, default_value_t = 10)]
+        #[arg(short = 'n', long, value_name = "N", default_value_t = 10,
+            value_parser = values::number::<usize>(0..=u64::MAX))]
         count: usize,
         /// Form of the output.
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
@@ -78,7 +83,7 @@ pub enum Command {
         #[arg(long, value_name = "QUEUE")]
         to: Option<String>,
         /// How many messages a second at most.
-        #[arg(long, value_name = "N")]
+        #[arg(long, value_name = "N", value_parser = values::number::<u32>(1..=500))]
         rate: Option<u32>,
         /// Form of the output.
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
@@ -122,16 +127,16 @@ pub struct Create {
     #[arg(long, value_name = "LEVEL")]
     consistency: Option<tailwater_queue::Consistency>,
     /// How long a received message is invisible, in seconds. By default 30.
-    #[arg(long, value_name = "S")]
+    #[arg(long, value_name = "S", value_parser = within::<u32>(limits::VISIBILITY_S))]
     visibility_timeout: Option<u32>,
     /// How long a message is invisible after it was sent, in seconds. By default 0.
-    #[arg(long, value_name = "S")]
+    #[arg(long, value_name = "S", value_parser = within::<u32>(limits::DELAY_S))]
     delay: Option<u32>,
     /// How long a message is kept, in seconds. By default 345600, which is four days.
-    #[arg(long, value_name = "S")]
+    #[arg(long, value_name = "S", value_parser = within::<u32>(limits::RETENTION_S))]
     retention: Option<u32>,
     /// How long a receive waits for messages, in seconds, if it does not say so itself. By default 0.
-    #[arg(long, value_name = "S")]
+    #[arg(long, value_name = "S", value_parser = within::<u32>(limits::WAIT_S))]
     wait: Option<u32>,
     // `requires` would count only what is on the command line: `create` looks whether both are given.
     /// The queue that gets messages that were received --max-receives times.
@@ -139,7 +144,7 @@ pub struct Create {
     dead_letter_queue: Option<String>,
     /// How often a message may be received before it goes to --dead-letter-queue. Each of the two options needs the
     /// other.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = within::<u32>(limits::RECEIVES))]
     max_receives: Option<u32>,
     /// A tag. It may be given several times.
     #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
@@ -166,11 +171,14 @@ pub struct SendArgs {
     #[arg(long, value_name = "ID")]
     deduplication_id: Option<String>,
     /// How long the messages are invisible at first, in seconds.
-    #[arg(long, value_name = "S")]
+    #[arg(long, value_name = "S", value_parser = within::<u32>(limits::DELAY_S))]
     delay: Option<u32>,
     /// An attribute, as text. It may be given several times.
     #[arg(long, value_name = "NAME=VALUE", value_parser = pair)]
     attribute: Vec<(String, String)>,
+    /// How long a node that is not there yet is waited for, in milliseconds.
+    #[arg(long, value_name = "MS", default_value_t = 120_000, value_parser = values::number::<u64>(0..=u64::MAX))]
+    deadline_ms: u64,
     /// Form of the output.
     #[arg(short, long, value_enum, default_value_t = Format::Table)]
     output: Format,
@@ -183,13 +191,13 @@ pub struct ReceiveArgs {
     name: String,
     /// How many messages at most. The command ends earlier when there are none. By default one; with --exec, by
     /// default, the command goes on for ever.
-    #[arg(short = 'n', long)]
+    #[arg(short = 'n', long, value_name = "N", value_parser = values::number::<usize>(0..=u64::MAX))]
     count: Option<usize>,
     /// How long to wait for messages, in seconds, at most 20. By default 0; 20 where the command goes on for ever.
-    #[arg(long, value_name = "S")]
+    #[arg(long, value_name = "S", value_parser = within::<u32>(limits::WAIT_S))]
     wait: Option<u32>,
     /// How long received messages are invisible, in seconds. By default as long as the queue says.
-    #[arg(long, value_name = "S")]
+    #[arg(long, value_name = "S", value_parser = within::<u64>(limits::VISIBILITY_S))]
     visibility_timeout: Option<u64>,
     /// Delete the messages once they are printed.
     #[arg(long, conflicts_with = "exec")]
@@ -203,6 +211,13 @@ pub struct ReceiveArgs {
     output: Format,
 }
 
+/// A number within a limit of SQS's.
+fn within<T: TryFrom<u64>>(
+    limit: RangeInclusive<u32>,
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {
+    values::number((*limit.start()).into()..=(*limit.end()).into())
+}
+
 fn pair(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("use KEY=VALUE")?;
     Ok((key.to_owned(), value.to_owned()))
@@ -210,7 +225,11 @@ fn pair(text: &str) -> Result<(String, String), String> {
 
 /// Runs one of them.
 pub fn run(server: &Server, args: Args) -> anyhow::Result<()> {
-    let client = Client::new(server, args.endpoint)?;
+    let patience = match &args.command {
+        Command::Send(send) => Duration::from_millis(send.deadline_ms),
+        _ => Duration::ZERO,
+    };
+    let client = Client::new(server, args.endpoint, patience)?;
     match args.command {
         Command::Create(create) => self::create(&client, create),
         Command::Ls { prefix, output } => list(&client, &prefix, output),
@@ -582,7 +601,7 @@ fn move_back(
         if task["Status"] != "RUNNING" {
             break task;
         }
-        client.pause(std::time::Duration::from_millis(50));
+        client.pause(Duration::from_millis(50));
     };
     match format {
         Format::Json => output::print_json(&task)?,

@@ -7,6 +7,8 @@ use serde::Serialize;
 use tailwater_node::signal::StopSignals;
 use tailwater_node::{Config, Node};
 
+use crate::values;
+
 /// Flags of `serve`. What is not given comes from `TAILWATER_…` variables, the file, or the defaults.
 #[derive(clap::Args)]
 pub struct Args {
@@ -14,10 +16,10 @@ pub struct Args {
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     /// Where clients connect.
-    #[arg(long, value_name = "IP:PORT", value_parser = super::address)]
+    #[arg(long, value_name = "IP:PORT", value_parser = values::address)]
     listen: Option<SocketAddr>,
     /// Where admin HTTP listens.
-    #[arg(long, value_name = "IP:PORT", value_parser = super::address)]
+    #[arg(long, value_name = "IP:PORT", value_parser = values::address)]
     admin: Option<SocketAddr>,
     /// Where Kafka's clients connect. After = comes the address that they are told, if it is not the one at which they
     /// came. Give it again for each further listener.
@@ -27,13 +29,13 @@ pub struct Args {
     #[arg(long, conflicts_with = "kafka")]
     no_kafka: bool,
     /// Where SQS's clients connect.
-    #[arg(long, value_name = "IP:PORT", value_parser = super::address)]
+    #[arg(long, value_name = "IP:PORT", value_parser = values::address)]
     sqs: Option<SocketAddr>,
     /// Do not speak SQS's protocol.
     #[arg(long, conflicts_with = "sqs")]
     no_sqs: bool,
     /// Where publishers, listeners and other replicas of broadcasts connect.
-    #[arg(long, value_name = "IP:PORT", value_parser = super::address)]
+    #[arg(long, value_name = "IP:PORT", value_parser = values::address)]
     broadcast: Option<SocketAddr>,
     /// Take no part in broadcasts.
     #[arg(long, conflicts_with = "broadcast")]
@@ -117,7 +119,7 @@ fn kafka_listener(text: &str) -> Result<KafkaListener, String> {
         Some((listen, advertised)) => (listen, Some(advertised.to_owned())),
         None => (text, None),
     };
-    let listen = super::address(listen)
+    let listen = values::address(listen)
         .map_err(|why| format!("{why}; with what clients are told: 0.0.0.0:9092=kafka.example:9092"))?;
     Ok(KafkaListener { listen, advertised })
 }

@@ -7,6 +7,10 @@ use tailwater_node::api::{CreateStream, StreamView, Truncate, Truncated};
 
 use crate::admin::{Server, escaped};
 use crate::output::{self, Format};
+use crate::values;
+
+/// Shards of a stream, as a node has it (`tailwater_log::limits`).
+const SHARDS_MAX: u64 = 4_096;
 
 /// What to do with streams.
 #[derive(Subcommand)]
@@ -16,7 +20,7 @@ pub enum Command {
         /// The stream's name: 1 to 249 of a-z A-Z 0-9 . _ -
         name: String,
         /// Number of shards. Each is an ordered log of its own.
-        #[arg(long, default_value_t = 1)]
+        #[arg(long, value_name = "N", default_value_t = 1, value_parser = values::number::<u32>(1..=SHARDS_MAX))]
         shards: u32,
         /// Delete a segment this many milliseconds after it was completed. `none` keeps it. By default 604800000, which
         /// is a week.
@@ -26,13 +30,13 @@ pub enum Command {
         #[arg(long, value_name = "BYTES|none", allow_negative_numbers = true)]
         retention_bytes: Option<String>,
         /// Complete a segment at this size. By default 268435456.
-        #[arg(long, value_name = "BYTES")]
+        #[arg(long, value_name = "BYTES", value_parser = values::number::<u64>(0..=u64::MAX))]
         segment_bytes: Option<u64>,
         /// Complete a segment at this age. By default 86400000, which is a day.
-        #[arg(long, value_name = "MS")]
+        #[arg(long, value_name = "MS", value_parser = values::number::<u64>(0..=u64::MAX))]
         segment_ms: Option<u64>,
         /// Size of the chunks in the data cell, a power of two. By default 4096.
-        #[arg(long, value_name = "BYTES")]
+        #[arg(long, value_name = "BYTES", value_parser = values::number::<u32>(0..=u32::MAX.into()))]
         chunk_bytes: Option<u32>,
         /// When appended records are written: at once (`immediate`, the default), or every MS milliseconds.
         #[arg(long, value_name = "immediate|MS")]
@@ -76,12 +80,12 @@ pub enum Command {
     Truncate {
         /// The stream's name.
         name: String,
-        /// The first record that is left: start, end, OFFSET, -N (before the end), @TIME (ms since the epoch, or
-        /// RFC 3339), dlsn:SEGMENT/ENTRY/SLOT or tx:N.
+        /// The first record that is left: start, end, OFFSET, -N (before the end), @TIME (ms since the epoch, a
+        /// date in UTC, or RFC 3339), dlsn:SEGMENT/ENTRY/SLOT or tx:N.
         #[arg(long, value_name = "POSITION", allow_hyphen_values = true)]
         before: Start,
         /// The shard. By default all shards.
-        #[arg(long)]
+        #[arg(long, value_name = "N", value_parser = values::number::<u32>(0..=u32::MAX.into()))]
         shard: Option<u32>,
     },
 }

@@ -33,15 +33,27 @@ fn the_end_of_a_line_is_lf_or_cr_lf_for_the_log_for_queues_and_for_broadcasts() 
 }
 
 #[test]
-fn a_producer_and_a_publisher_wait_for_a_node_that_is_not_there_yet() {
+fn producers_publishers_and_senders_wait_for_a_node_that_is_not_there_yet() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut node = Node::start(&dir.path().join("data"));
     node.run(&["stream", "create", "n"]);
+    node.run(&["queue", "create", "n"]);
+    let sqs = format!("http://{}", node.sqs);
     node.process.kill();
-    let give_up = node.run_failing(&["produce", "n", "--deadline-ms", "1"]);
-    assert!(give_up.contains("no node's admin HTTP answers"), "{give_up}");
-    let ways = [["produce", "n"].as_slice(), &["broadcast", "publish", "n"]].map(|way| {
-        let errors = dir.path().join(way[0]);
+    for way in [["produce", "n"].as_slice(), &["queue", "send", "n"]] {
+        let give_up = node.run_failing(&[way, &["--deadline-ms", "1"]].concat());
+        assert!(give_up.contains("no node's admin HTTP answers"), "{give_up}");
+    }
+    let give_up = node.run_failing(&["queue", "--endpoint", &sqs, "send", "n", "--deadline-ms", "1"]);
+    assert!(give_up.contains("nobody answers SQS's protocol"), "{give_up}");
+    let ways = [
+        ["produce", "n"].as_slice(),
+        &["broadcast", "publish", "n"],
+        &["queue", "send", "n"],
+        &["queue", "--endpoint", &sqs, "send", "n"],
+    ];
+    let ways = ways.map(|way| {
+        let errors = dir.path().join(format!("{} {}", way[0], way.len()));
         let mut child = started(node.command(way), &errors);
         child.stdin.take().expect("piped").write_all(b"one\n").expect("written");
         wait_for("it to tell that it waits", || {
@@ -56,6 +68,7 @@ fn a_producer_and_a_publisher_wait_for_a_node_that_is_not_there_yet() {
     }
     assert_eq!(node.consume("n"), ["one"]);
     assert_eq!(node.run(&["broadcast", "listen", "n", "--exit-at-end"]), "one\n");
+    assert_eq!(node.run(&["queue", "receive", "n", "-n", "3"]), "one\none\n");
 }
 
 #[test]

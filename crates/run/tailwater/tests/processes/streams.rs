@@ -113,7 +113,7 @@ fn a_consumer_reads_as_fast_as_its_flag_says_or_its_variable_and_not_at_a_rate_t
     }
     for (flag, given) in [("--bytes-per-s", "0"), ("--silent-after-ms", "1"), ("--window-bytes", "100")] {
         let refused = node.run_failing(&["consume", "s", flag, given]);
-        assert!(refused.contains(flag) && refused.contains(".."), "{refused}");
+        assert!(refused.contains(flag) && refused.contains("use a whole number"), "{refused}");
     }
 }
 
@@ -269,17 +269,28 @@ fn mistakes_are_answered_with_what_to_do() {
     assert!(crowd.contains("1024 at most"), "{crowd}");
     node.run(&["stream", "create", "endless", "--retention-ms", "-1", "--retention-bytes", "-1"]);
     assert!(node.run(&["stream", "describe", "endless"]).contains("none"));
+    for value in ["127.0.0.1", "127.0.0.1:70000", "localhost:7421"] {
+        let mut check = tailwater();
+        let (_, _, refused) =
+            told(check.args(["serve", "--config-check"]).env("TAILWATER_LISTEN__ADMIN", value), "");
+        assert!(refused.contains("as in 127.0.0.1:7420"), "{value}: {refused}");
+    }
+    for (server, right) in [("node", "node:7421"), ("node:70000", "from 1 to 65535")] {
+        let (_, _, refused) = told(tailwater().args(["stream", "ls", "--server", server]), "");
+        assert!(refused.contains(right), "{refused}");
+    }
     let misspelt = tailwater().args(["serve", "--config-check"]).env("TAILWATER_LSTEN__ADMIN", "x").output();
     let misspelt = String::from_utf8(misspelt.expect("it runs").stderr).expect("text");
     assert!(misspelt.contains("TAILWATER_LSTEN__ADMIN") && misspelt.contains("--print-config"), "{misspelt}");
     assert!(node.run_failing(&["consume", "s", "--from", "whenever"]).contains("OFFSET"));
     assert!(node.run_failing(&["consume", "s", "--from", "@noon"]).contains("RFC 3339"));
+    assert!(node.run_failing(&["queue", "--endpoint", "http://localhost:x", "ls"]).contains("1 to 65535"));
     assert!(
         node.run_failing(&["stream", "truncate", "s", "--before", "dlsn:1"]).contains("SEGMENT/ENTRY/SLOT")
     );
     assert!(node.run_failing(&["produce", "s", "/no/such/file"]).contains("/no/such/file"));
     let backend = ["cache", "serve", "--cell", "data", "--tcp", "127.0.0.1:0"];
-    assert!(node.run_failing(&[&backend[..], &["--ttl-ms", "999"]].concat()).contains("1000.."));
+    assert!(node.run_failing(&[&backend[..], &["--ttl-ms", "999"]].concat()).contains("1000 or more"));
     assert!(node.run_failing(&["stream", "create", "t", "--shards", "0"]).contains("shards"));
 }
 

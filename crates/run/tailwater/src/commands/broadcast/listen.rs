@@ -19,6 +19,11 @@ use tailwater_node::signal::StopSignals;
 use super::ProxyFlags;
 use crate::output::Format;
 use crate::template::{Template, write_headers, write_time};
+use crate::values;
+
+/// The letters of `--format` and of `--tombstone-format`; their help says what each is.
+const LETTERS: &str = "kvnStThc";
+const TOMBSTONE_LETTERS: &str = "anSt";
 
 /// How often the token is written to its file, at most.
 const TOKEN_EVERY: Duration = Duration::from_millis(500);
@@ -38,26 +43,27 @@ pub struct Args {
     #[arg(short, long)]
     exit_at_end: bool,
     /// Stop after this many events; tombstones count.
-    #[arg(short = 'n', long, value_name = "N")]
+    #[arg(short = 'n', long, value_name = "N", value_parser = values::number::<u64>(0..=u64::MAX))]
     count: Option<u64>,
     /// Share events with the region's other listeners that share: fetch most events from them, and pass events on.
     #[arg(long)]
     share: bool,
     /// Where other listeners connect to this one. 127.0.0.1 is for listeners on the same machine.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0", requires = "share")]
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:0", value_parser = values::address, requires = "share")]
     share_listen: SocketAddr,
     /// The HOST:PORT that other listeners are told, if it is not the address of --share-listen.
-    #[arg(long, value_name = "HOST:PORT", value_parser = host_and_port, requires = "share")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = values::host_and_port, requires = "share")]
     share_advertised: Option<String>,
     /// With --share, print to standard error what came from where, every SECONDS seconds and at the end.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1",
-        value_parser = clap::value_parser!(u32).range(1..=86_400), requires = "share")]
+        value_parser = values::number::<u32>(1..=86_400), requires = "share")]
     stats: Option<u32>,
     /// How an event is written: %k key, %v payload, %n number, %S stream, %t time in ms, %T the same in RFC 3339, %h
-    /// headers, %c what it collects, %% a percent sign; \n, \t and \\ as usual.
+    /// headers, %c what it collects, %% a percent sign; \n, \t, \r, \0 (a zero byte) and \\ as usual.
     #[arg(long, default_value = "%v\\n", value_parser = template)]
     format: Template,
-    /// How a tombstone is written: %a the first number that it covers, %n the last, %S and %t as above.
+    /// How a tombstone is written: %a the first number that it covers, %n the last; %S, %t, %% and what begins with a
+    /// backslash as in --format.
     #[arg(long, value_name = "FORMAT", default_value = "# %S: %a to %n collected\\n", value_parser = tombstone)]
     tombstone_format: Template,
     /// Form of the output. With `json`, each event is a line.
@@ -87,21 +93,12 @@ impl std::str::FromStr for From {
     }
 }
 
-fn host_and_port(text: &str) -> Result<String, String> {
-    let port =
-        text.rsplit_once(':').and_then(|(host, port)| port.parse::<u16>().ok().filter(|_| !host.is_empty()));
-    match port {
-        Some(_) if text.len() <= 255 => Ok(text.to_owned()),
-        _ => Err("use HOST:PORT".to_owned()),
-    }
-}
-
 fn template(text: &str) -> Result<Template, String> {
-    Template::parse(text, "kvnStThc")
+    Template::parse(text, LETTERS)
 }
 
 fn tombstone(text: &str) -> Result<Template, String> {
-    Template::parse(text, "anSt")
+    Template::parse(text, TOMBSTONE_LETTERS)
 }
 
 #[derive(Serialize)]
@@ -318,4 +315,16 @@ async fn write_token(file: &Path, positions: &Positions) -> anyhow::Result<()> {
     let failed = || format!("can't write {}", file.display());
     tokio::fs::write(&beside, positions.token() + "\n").await.with_context(failed)?;
     tokio::fs::rename(&beside, file).await.with_context(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::template::help_names;
+
+    #[test]
+    fn the_help_names_every_letter_and_no_other() {
+        help_names(&["broadcast", "listen"], "format", LETTERS);
+        help_names(&["broadcast", "listen"], "tombstone-format", TOMBSTONE_LETTERS);
+    }
 }

@@ -15,6 +15,7 @@ use tailwater_env::Env;
 use super::ProxyFlags;
 use crate::lines::Lines;
 use crate::output::{self, Format};
+use crate::values;
 
 /// Events that are not acknowledged yet; beyond it no more lines are read.
 const UNACKNOWLEDGED_MAX: usize = 65_536;
@@ -41,7 +42,7 @@ pub struct Args {
     #[arg(long, value_name = "WHICH")]
     collect: Option<String>,
     /// How long a node that is not there yet is waited for, in milliseconds.
-    #[arg(long, value_name = "MS", default_value_t = 120_000)]
+    #[arg(long, value_name = "MS", default_value_t = 120_000, value_parser = values::number::<u64>(0..=u64::MAX))]
     pub deadline_ms: u64,
     /// Form of the output. With `json`, each acknowledged event is a line: its stream, its number, and whether it was
     /// repeated. Of a repeated event an earlier try had published it, and its own number is at most the one given.

@@ -8,9 +8,12 @@ use tailwater_format::batch::Record;
 pub use crate::template::{Template, TemplateField};
 use crate::template::{write_headers, write_time};
 
+/// The letters of `--format`; its help says what each is.
+const LETTERS: &str = "kvosptTdhS";
+
 /// A record's `--format`.
 pub fn template(text: &str) -> Result<Template, String> {
-    Template::parse(text, "kvosptTdhS")
+    Template::parse(text, LETTERS)
 }
 
 /// Writes one record.
@@ -38,4 +41,15 @@ pub fn write<W: Write>(
         }
         _ => out.write_all(stream.as_bytes()),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::template::help_names;
+
+    #[test]
+    fn the_help_names_every_letter_and_no_other() {
+        help_names(&["consume"], "format", LETTERS);
+    }
 }

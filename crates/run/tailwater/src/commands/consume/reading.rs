@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use tailwater_client::ReaderConfig;
 
+use crate::values;
+
 const HOUR_MS: u64 = 3_600_000;
 
 /// What is not given is as the client library has it.
@@ -11,35 +13,35 @@ const HOUR_MS: u64 = 3_600_000;
 #[command(next_help_heading = "Reading")]
 pub(super) struct Reading {
     /// How many milliseconds the cell may be behind the durable layer before the durable layer is read [default: 1000].
-    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(..=HOUR_MS))]
+    #[arg(long, value_name = "MS", value_parser = values::number::<u64>(0..=HOUR_MS))]
     delay_max_ms: Option<u64>,
     /// How many milliseconds the metadata cell may be silent before the node is asked for the shards' lengths [default:
     /// 850].
-    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(8..=HOUR_MS))]
+    #[arg(long, value_name = "MS", value_parser = values::number::<u64>(8..=HOUR_MS))]
     silent_after_ms: Option<u64>,
     /// While the metadata cell is silent, ask the node again every MS milliseconds [default: 250].
-    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=HOUR_MS))]
+    #[arg(long, value_name = "MS", value_parser = values::number::<u64>(1..=HOUR_MS))]
     silence_check_ms: Option<u64>,
     /// Read the shards' lengths after MS milliseconds although the cell tells of no change. It has to be less than
     /// --silent-after-ms [default: 750, or seven eighths of --silent-after-ms if that is less].
-    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=HOUR_MS))]
+    #[arg(long, value_name = "MS", value_parser = values::number::<u64>(1..=HOUR_MS))]
     watch_deadline_ms: Option<u64>,
     /// While the metadata cell answers, ask the node too every MS milliseconds, for the lengths of 64 shards of a
     /// stream each time [default: 2000].
-    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=HOUR_MS))]
+    #[arg(long, value_name = "MS", value_parser = values::number::<u64>(1..=HOUR_MS))]
     durable_lengths_ms: Option<u64>,
     /// Most bytes a second of each shard, from either layer [default: 536870912].
-    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "BYTES", value_parser = values::number::<u64>(1..=u64::MAX))]
     bytes_per_s: Option<u64>,
     /// How fast a backlog shrinks: most bytes a second of each shard beyond what is written meanwhile [default:
     /// 67108864].
-    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "BYTES", value_parser = values::number::<u64>(1..=u64::MAX))]
     catch_up_bytes_per_s: Option<u64>,
     /// Bytes of each shard that are kept in memory near its end [default: 4194304].
-    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(4_096..=1 << 30))]
+    #[arg(long, value_name = "BYTES", value_parser = values::number::<u64>(4_096..=1 << 30))]
     window_bytes: Option<u64>,
     /// Bytes that are read ahead for a shard that is further behind [default: 1048576].
-    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(4_096..=1 << 30))]
+    #[arg(long, value_name = "BYTES", value_parser = values::number::<u64>(4_096..=1 << 30))]
     catch_up_window_bytes: Option<u64>,
 }
 

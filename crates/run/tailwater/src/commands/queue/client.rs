@@ -6,13 +6,15 @@ use anyhow::{Context, anyhow};
 use serde_json::{Value, json};
 use tailwater_client::Error;
 use tailwater_client::queue::{self, Credentials};
-use tailwater_env::Env;
+use tailwater_env::{Env, Instant};
 use tailwater_node::api::NodeView;
 
 use crate::admin::Server;
 
 /// How long an answer may take; a receive waits up to 20 s.
 const DEADLINE: Duration = Duration::from_secs(60);
+/// Pause before a node that is not there is asked again.
+const ASK_AGAIN_AFTER: Duration = Duration::from_millis(200);
 
 /// Where the queues are.
 #[derive(clap::Args, Clone)]
@@ -28,26 +30,30 @@ pub struct Client {
     runtime: tokio::runtime::Runtime,
     env: Env,
     endpoint: queue::Endpoint,
+    /// Until when somebody who answers is waited for.
+    waits_until: Instant,
 }
 
 impl Client {
-    /// A client of the endpoint, or of the node's.
-    pub fn new(server: &Server, endpoint: EndpointFlags) -> anyhow::Result<Self> {
-        let address = match endpoint.endpoint {
-            Some(given) => given,
-            None => {
-                let node: NodeView = server.get("/v1/node")?;
-                node.sqs.context("the node does not speak SQS's protocol: [sqs] enabled")?.to_string()
-            }
-        };
+    /// A client of the endpoint, or of the node's, which is waited for until `patience` is over.
+    pub fn new(server: &Server, endpoint: EndpointFlags, patience: Duration) -> anyhow::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let env = {
             let _inside = runtime.enter();
             Env::real()
         };
+        // Longer than a year is for ever.
+        let waits_until = env.now() + patience.min(Duration::from_secs(366 * 86_400));
+        let address = match endpoint.endpoint {
+            Some(given) => given,
+            None => {
+                let node: NodeView = server.get_within(patience, "/v1/node")?;
+                node.sqs.context("the node does not speak SQS's protocol: [sqs] enabled")?.to_string()
+            }
+        };
         let endpoint = queue::Endpoint::new(&env, &address, Credentials::from_env())
             .context("--endpoint, or AWS_ENDPOINT_URL_SQS")?;
-        Ok(Self { runtime, env, endpoint })
+        Ok(Self { runtime, env, endpoint, waits_until })
     }
 
     /// The library's client.
@@ -75,9 +81,22 @@ impl Client {
         self.call(&format!("Tailwater.{action}"), parameters)
     }
 
-    /// The address of a queue, by its name.
+    /// The address of a queue, by its name. Somebody who answers is waited for first.
     pub fn url(&self, name: &str) -> anyhow::Result<String> {
-        let answer = self.call("GetQueueUrl", &json!({"QueueName": name}))?;
+        let parameters = json!({"QueueName": name});
+        let mut told = false;
+        let answer = loop {
+            let asked = self.endpoint.call_within("GetQueueUrl", &parameters, DEADLINE);
+            match self.block_on(asked) {
+                Err(Error::Unreachable { address, .. }) if self.env.now() < self.waits_until => {
+                    if !std::mem::replace(&mut told, true) {
+                        eprintln!("tailwater: nobody answers at {address} yet; waiting for it");
+                    }
+                    self.pause(ASK_AGAIN_AFTER);
+                }
+                answered => break answered.map_err(explained)?,
+            }
+        };
         answer["QueueUrl"].as_str().map(str::to_owned).context("the answer has no QueueUrl")
     }
 
