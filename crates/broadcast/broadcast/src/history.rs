@@ -347,6 +347,11 @@ impl History {
         work::sweep(self, steps)
     }
 
+    /// Bytes of the encoded events that are stored, at once.
+    pub fn bytes(&self) -> u64 {
+        self.blocks.bytes()
+    }
+
     /// What it holds. Takes time in proportion to the number of its blocks.
     pub fn stats(&self) -> HistoryStats {
         HistoryStats {

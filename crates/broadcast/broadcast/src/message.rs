@@ -169,6 +169,8 @@ kinds! {
         3 => Limit,
         /// The publisher may not publish to the stream.
         4 => NotAuthorized,
+        /// The stream holds as many bytes as it may: events of it have to be collected first.
+        5 => Full,
     }
 }
 

@@ -69,6 +69,9 @@ pub struct Config {
     pub silence_ms: u64,
     /// Streams that publishers of this region may begin.
     pub streams_max: usize,
+    /// Bytes of encoded events that a stream of this region may hold, on their way among them, before publishers are
+    /// refused; an eighth more for events that collect others, as they make room.
+    pub stream_bytes_max: u64,
     /// Of every stream's history.
     pub history: HistoryOptions,
     /// Which streams are kept on disk.
@@ -85,6 +88,7 @@ impl Config {
             damping: 100.0,
             silence_ms: 500,
             streams_max: 64,
+            stream_bytes_max: u64::MAX,
             history: HistoryOptions::default(),
             durability: Durabilities::default(),
         }

@@ -354,3 +354,39 @@ fn another_region_is_asked_for_no_more_than_the_chain_takes() {
         assert_eq!(asked(&mut head), is_asked);
     }
 }
+
+#[test]
+fn a_stream_that_holds_what_it_may_takes_nothing_but_what_makes_room_until_there_is_some() {
+    let mut head = Replica::new(Config { stream_bytes_max: 8 << 20, ..Config::new("here", 1) });
+    let members = vec![Member { id: 1, address: "replica-1".to_owned() }];
+    head.configure(
+        0,
+        Chain { epoch: 1, lineage: 1, region: "here".to_owned(), members, joining: Vec::new() },
+    );
+    head.connected(0, 7, client(3));
+    let mut publisher = 0;
+    let mut publish = |head: &mut Replica, name: &str, collect: Option<&Collect>| {
+        publisher += 1;
+        let mut events = Writer::new(0);
+        let payload = Bytes::from(vec![b'x'; 1 << 20]);
+        events.publish(&Content { payload, ..Content::default() }, collect).unwrap();
+        let (stream, batch) = (Stream::parse(name).unwrap(), events.finish(0));
+        head.receive(0, 7, Message::Publish { stream, client: publisher, answered: 0, first: 1, batch });
+        head.outputs().into_iter().find_map(|output| match output {
+            ReplicaOutput::Send(7, Message::Refused { reason, text, .. }) => Some((reason, text)),
+            _ => None,
+        })
+    };
+    for _ in 0..7 {
+        assert_eq!(publish(&mut head, "here/news", None), None);
+    }
+    let (reason, text) = publish(&mut head, "here/news", None).expect("it is refused");
+    assert!(reason == Reason::Full && text.contains("[broadcast] stream_bytes_max"), "{text}");
+    assert_eq!(publish(&mut head, "here/other", None), None, "another stream has room of its own");
+    assert_eq!(publish(&mut head, "here/news", Some(&Collect::KeepLast(3))), None);
+    let stream = Stream::parse("here/news").unwrap();
+    while head.stream(&stream).unwrap().bytes() > 5 << 20 {
+        head.tick(0, 0);
+    }
+    assert_eq!(publish(&mut head, "here/news", None), None);
+}

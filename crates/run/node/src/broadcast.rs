@@ -76,6 +76,7 @@ impl Broadcast {
                 damping: config.damping,
                 silence_ms: config.silence_ms,
                 streams_max: config.streams_max,
+                stream_bytes_max: config.stream_bytes_max,
                 ..replica::Config::new(&config.region, id)
             },
             advertised: Some(config.advertised.clone()).filter(|advertised| !advertised.is_empty()),

@@ -218,7 +218,7 @@ impl<A> Queue<A> {
         }
         let Some(refused) = self.pending.remove(at) else { return Vec::new() };
         let mut told = Vec::new();
-        if matches!(reason, Reason::Invalid | Reason::Limit) && refused.answers.len() > 1 {
+        if matches!(reason, Reason::Invalid | Reason::Limit | Reason::Full) && refused.answers.len() > 1 {
             // One of those who asked did so for something that can't be: each is asked for alone.
             for (place, pending) in refused.apart().into_iter().enumerate() {
                 self.pending.insert(at + place, pending);

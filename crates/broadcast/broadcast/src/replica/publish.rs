@@ -5,7 +5,7 @@ use crate::history::FinalityRefusal;
 use crate::limits::STREAMS_MAX;
 use crate::message::{Message, Origin, PublisherId, Reason};
 use crate::name::Stream;
-use crate::replica::stream::StreamState;
+use crate::replica::stream::{Collects, StreamState};
 use crate::replica::{Config, ConnectionId, Replica, ReplicaAnswer, ReplicaOutput};
 
 /// Answers that wait for the events of one stream beyond which nothing that is there already is asked for.
@@ -74,6 +74,7 @@ impl Replica {
         }
         let batch = numbered(state, batch, self.wall_ms)?;
         let collects = state.admit(&batch, &mut self.admission)?;
+        has_room(stream, state, &batch, collects, self.config.stream_bytes_max)?;
         let origin = Some(Origin { client, first: number + 1 - u64::from(batch.count) });
         let seq = batch.last;
         if self.state_of(stream).store(&batch, origin, collects) != Ok(true) {
@@ -238,6 +239,26 @@ impl From<FinalityRefusal> for PublishRefused {
             _ => Self::invalid(refusal.to_string()),
         }
     }
+}
+
+/// Whether a stream may hold a batch more.
+fn has_room(
+    stream: &Stream,
+    state: &StreamState,
+    batch: &Batch,
+    collects: Collects,
+    bytes_max: u64,
+) -> Result<(), PublishRefused> {
+    let (held, more) = (state.bytes(), batch.bytes.len() as u64);
+    let may = if collects.any() { bytes_max.saturating_add(bytes_max / 8) } else { bytes_max };
+    if held.saturating_add(more) <= may {
+        return Ok(());
+    }
+    let text = format!(
+        "{stream} holds {held} bytes, and with {more} more it would hold more than it may, which are {bytes_max} \
+         ([broadcast] stream_bytes_max): collect events of it first"
+    );
+    Err(PublishRefused { reason: Reason::Full, text })
 }
 
 /// A publisher's batch with the numbers that are next in a stream. Its events have the time at which they get them,

@@ -44,6 +44,11 @@ impl Collects {
     /// Of a batch that nobody has looked at.
     pub const UNKNOWN: Self = Self { by_key: true, otherwise: true, slow: true };
 
+    /// Whether any does.
+    pub fn any(self) -> bool {
+        self.by_key || self.otherwise
+    }
+
     fn of(batch: &Batch) -> Result<Self, MalformedBatch> {
         let mut collects = Self { by_key: false, otherwise: false, slow: false };
         let mut cursor = batch.cursor();
@@ -139,6 +144,11 @@ impl StreamState {
     /// Whether so much is on its way down the chain that publishers have to try again later.
     pub fn is_full(&self) -> bool {
         self.unsettled_bytes > UNSETTLED_BYTES_MAX
+    }
+
+    /// Bytes of encoded events that it has, those on their way among them.
+    pub fn bytes(&self) -> u64 {
+        self.history.bytes() + self.unsettled_bytes as u64
     }
 
     /// Whether so little is on its way that it is worth to ask another region for more again.

@@ -109,6 +109,7 @@ impl From<PublishError> for Failed {
             PublishError::TooLarge(_) => (StatusCode::PAYLOAD_TOO_LARGE, "too_large"),
             PublishError::Malformed(_) => (StatusCode::PAYLOAD_TOO_LARGE, "malformed"),
             PublishError::Refused { reason: Reason::Limit, .. } => (StatusCode::TOO_MANY_REQUESTS, "limit"),
+            PublishError::Refused { reason: Reason::Full, .. } => (StatusCode::INSUFFICIENT_STORAGE, "full"),
             PublishError::Refused { reason: Reason::NotAuthorized, .. } => {
                 (StatusCode::FORBIDDEN, "not_authorized")
             }

@@ -39,6 +39,8 @@ pub struct BroadcastConfig {
     pub connections_max: usize,
     /// Streams of this region.
     pub streams_max: usize,
+    /// Bytes of events that each of them may hold before publishers are refused.
+    pub stream_bytes_max: u64,
     /// What a replica does with events before it counts them as held, if not said otherwise of a stream: `memory`,
     /// `interval` or `fsync`.
     #[serde(with = "durability_text")]
@@ -177,6 +179,7 @@ impl Default for BroadcastConfig {
             damping: 100.0,
             connections_max: 10_000,
             streams_max: 64,
+            stream_bytes_max: 2 << 30,
             durability: Durability::Interval,
             sync_interval_ms: 1_000,
             checkpoint_bytes: 64 << 20,
@@ -220,6 +223,7 @@ impl BroadcastConfig {
         within("advertise_ms", self.advertise_ms, 10, self.silence_ms / 2)?;
         within("connections_max", self.connections_max as u64, 1, 1_000_000)?;
         within("streams_max", self.streams_max as u64, 1, 4_096)?;
+        within("stream_bytes_max", self.stream_bytes_max, 4 << 20, 1 << 50)?;
         within("sync_interval_ms", self.sync_interval_ms, 1, 3_600_000)?;
         within("checkpoint_bytes", self.checkpoint_bytes, 1 << 20, 16 << 30)?;
         for name in self.streams.keys() {
