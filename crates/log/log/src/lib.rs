@@ -36,6 +36,7 @@ mod open;
 mod owner;
 mod producer;
 mod producer_ids;
+mod refill;
 mod retention;
 mod scan;
 mod shard;

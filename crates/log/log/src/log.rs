@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::join_all;
-use parking_lot::RwLock;
-use tailwater_env::{Env, HashMap};
+use parking_lot::{Mutex, RwLock};
+use tailwater_env::{Env, HashMap, Task};
 use tailwater_format::{
     Offset, Position, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId, Tail, Term, TransactionId,
 };
@@ -163,6 +163,8 @@ pub(crate) struct LogInner {
     pub(crate) single: tokio::sync::Semaphore,
     pub(crate) counters: Arc<Counters>,
     pub(crate) closed: AtomicBool,
+    /// Brings the shards' ends back into the data cell after the start.
+    pub(crate) refill: Mutex<Option<Task>>,
     pub(crate) tail: TailWriter,
     pub(crate) meta: Arc<dyn Meta>,
     pub(crate) store: SegmentStore,
@@ -350,6 +352,16 @@ impl Log {
         let handle = stream.shard(shard.shard).ok_or(ReadError::NoShard { shard: shard.shard.0, shards })?;
         handle.slot().map_err(ReadError::Damaged)?;
         Ok(Arc::clone(&handle.view))
+    }
+
+    /// The shards that are not damaged, with their tails as they are now, in order.
+    pub(crate) fn whole_shards(&self) -> Vec<(ShardId, Tail)> {
+        let streams = self.inner.streams.read();
+        let handles = streams.by_id.values().flat_map(|stream| &stream.shards);
+        let views = handles.filter(|handle| handle.slot.is_ok()).map(|handle| handle.view.get());
+        let mut shards: Vec<_> = views.map(|view| (view.shard, view.tail)).collect();
+        shards.sort_unstable_by_key(|(shard, _)| *shard);
+        shards
     }
 
     /// The tails of shards; `cached` is not filled in. A shard without any segment has the tail that its first

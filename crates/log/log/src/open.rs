@@ -38,6 +38,7 @@ use crate::log::{Damaged, Log, LogInner, Streams, remove_leftovers};
 use crate::owner::{self, OwnerDependencies};
 use crate::producer::{Claim, Producers};
 use crate::producer_ids::ProducerIds;
+use crate::refill::refill;
 use crate::scan::{Scan, read_error};
 use crate::shard::{FoundContent, Recovered, SegmentsFound, recover};
 use crate::stream::{Key, PREFIX, ProducersRecord, SegmentRecord, ShardRecord, StreamRecord};
@@ -185,6 +186,7 @@ impl Log {
                 single: tokio::sync::Semaphore::new(SINGLE_MAX),
                 counters,
                 closed: AtomicBool::new(false),
+                refill: parking_lot::Mutex::new(None),
                 tail,
                 meta,
                 store,
@@ -263,7 +265,17 @@ impl Log {
             let shards: Vec<_> = shards.try_collect().await?;
             self.adopt(record, shards).await.map_err(|error| LogOpenError::Meta(error.to_string()))?;
         }
+        self.refill_cell();
         Ok(())
+    }
+
+    /// Begins to bring the ends of the shards back into the data cell, if there is one.
+    fn refill_cell(&self) {
+        let inner = &*self.inner;
+        if inner.tail.refill_share(1) > 0 {
+            let refill = refill(inner.store.clone(), inner.tail.clone(), self.whole_shards());
+            *inner.refill.lock() = Some(inner.env.spawn("tail-refill", refill));
+        }
     }
 
     /// A shard whose bytes are not all there is refused, whoever asks for it; the others need not wait for that.

@@ -63,6 +63,14 @@ pub const SHADOW_BYTES_TOTAL_MAX: usize = 256 << 20;
 /// writes can be outstanding before the others wait.
 pub const SHADOW_ROUNDS_MAX: usize = 8;
 
+/// Bytes of the end of a shard that go back into the data cell after a start, when they are only on the disk: the
+/// longest fetch, and half of what may wait for the cell, so that what is appended meanwhile has room.
+pub const REFILL_BYTES_MAX: u64 = SHADOW_BYTES_MAX as u64 / 2;
+
+/// The same for all shards of a process together: a quarter of a data cell of the default size, so that what other
+/// nodes have in it stays.
+pub const REFILL_BYTES_TOTAL_MAX: u64 = 64 << 20;
+
 /// Bytes in one round of chunk writes, after which no further shard is added: a few CALLs for each replica.
 pub const SHADOW_ROUND_BYTES_MAX: usize = 2 << 20;
 
@@ -187,6 +195,8 @@ const _: () = {
     assert!(CATCH_UP_BYTES_PER_S <= READ_BYTES_PER_S, "the tail goes first");
     assert!(FETCH_CHUNKS_MAX <= tailwater_cache::limits::KEYS_PER_LOOKUP_MAX as u64, "a fetch is one lookup");
     assert!(SHADOW_ROUND_BYTES_MAX <= SHADOW_BYTES_MAX, "a round is part of what waits");
+    assert!(REFILL_BYTES_MAX <= SHADOW_BYTES_MAX as u64 / 2, "what goes back leaves room for what is new");
+    assert!(REFILL_BYTES_TOTAL_MAX <= SHADOW_BYTES_TOTAL_MAX as u64 / 2, "of all shards, too");
     assert!(SHADOW_ROUND_PARTS_MAX as u64 <= SHADOW_WRITES_PER_S, "a round is less than a second's writes");
     assert!(PAGE_REFRESH.as_nanos() <= CHUNK_REFRESH.as_nanos(), "lengths are never older than bytes");
     assert!(RETRY_DELAY.as_nanos() < PAGE_REFRESH.as_nanos(), "a page is tried again before it expires");

@@ -53,6 +53,7 @@ pub struct TailWriter {
 
 struct WriterHandle {
     env: Env,
+    config: WriterConfig,
     shared: Arc<TailWriterShared>,
     _task: Task,
     _locks: Task,
@@ -80,7 +81,8 @@ impl TailWriter {
         let task = env.spawn("tail-writer", run(env.clone(), cells.clone(), Arc::clone(&shared)));
         let locks = locks::run(env.clone(), cells.metadata, config.lock, Arc::clone(&shared));
         let locks = env.spawn("tail-locks", locks);
-        Self { inner: Some(Arc::new(WriterHandle { env: env.clone(), shared, _task: task, _locks: locks })) }
+        let env = env.clone();
+        Self { inner: Some(Arc::new(WriterHandle { env, config, shared, _task: task, _locks: locks })) }
     }
 
     /// Announces a shard: after its creation, and after a restart with the tail that recovery found.
@@ -101,6 +103,23 @@ impl TailWriter {
     /// Takes in a change of a tail that brought no bytes: sealed, or truncated at the front.
     pub fn update(&self, shard: ShardId, tail: Tail) {
         self.with_state(|state, now| state.update(now, shard, tail));
+    }
+
+    /// Takes in the end of a segment that was there before this writer, as after a restart: `pieces` reach from `from`,
+    /// where a chunk begins, to the segment's end. The cell gets them as if they had just become durable, and readers
+    /// are told then. Whether they were taken: not where the shard has gone on beyond the next segment, nor where there
+    /// is no room among what waits to be written.
+    pub fn refill(&self, segment: SegmentId, from: Position, pieces: &[Bytes]) -> bool {
+        let mut taken = false;
+        self.with_state(|state, now| taken = state.refill(now, segment, from, pieces));
+        taken
+    }
+
+    /// Bytes of the end of each of `shards` shards that [`TailWriter::refill`] is to be given; 0 without cells.
+    pub fn refill_share(&self, shards: usize) -> u64 {
+        let Some(handle) = &self.inner else { return 0 };
+        let config = handle.config;
+        config.refill_bytes_max.min(config.refill_bytes_total_max / shards.max(1) as u64)
     }
 
     /// Tells readers that the stream is gone, and forgets it.

@@ -550,6 +550,7 @@ impl Config {
     /// How the cells are written.
     fn tail_config(&self) -> tailwater_tail::WriterConfig {
         let of = Duration::from_millis;
+        let defaults = tailwater_tail::WriterConfig::default();
         tailwater_tail::WriterConfig {
             publish_delay: of(self.log.publish_delay_ms),
             retry_delay: of(self.log.retry_delay_ms),
@@ -558,6 +559,11 @@ impl Config {
             shadow_bytes_max: self.log.shadow_bytes_max,
             shadow_bytes_total_max: self.log.shadow_bytes_total_max,
             shadow_writes_per_s: self.log.shadow_writes_per_s,
+            refill_bytes_max: (self.log.shadow_bytes_max as u64 / 2).min(defaults.refill_bytes_max),
+            // A small cell of the node's own keeps room for what others write.
+            refill_bytes_total_max: (self.data_cell.capacity_bytes / 4)
+                .min(self.log.shadow_bytes_total_max as u64 / 2)
+                .min(defaults.refill_bytes_total_max),
             lock: LockTiming {
                 check_every: of(self.log.lock_check_ms),
                 seize_after: of(self.log.lock_seize_ms),

@@ -151,7 +151,9 @@ fn tail(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
     page.counter("tailwater_tail_pages_published", published, tail.pages_published)?;
     let failed = "Tail pages that the metadata cell did not acknowledge.";
     page.counter("tailwater_tail_publishes_failed", failed, tail.publishes_failed)?;
-    page.counter("tailwater_tail_jumps", "Times that a cached stream jumped over bytes.", tail.jumps)
+    page.counter("tailwater_tail_jumps", "Times that a cached stream jumped over bytes.", tail.jumps)?;
+    let refilled = "Bytes of the shards' ends that were brought back into the data cell after the start.";
+    page.counter("tailwater_tail_refilled_bytes", refilled, tail.refilled_bytes)
 }
 
 fn cells(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {

@@ -315,6 +315,26 @@ fn a_file_that_a_new_reader_finds_far_ahead_of_its_cell_is_read_without_waiting_
     assert_eq!(rig.run(), Some(rig.now + DELAY));
 }
 
+/// A restart: the writer brings the end of the segment back while a reader is already at it.
+#[test]
+fn what_comes_back_into_a_cell_that_was_given_up_is_read_from_there() {
+    let mut rig = Rig::with(Feed::shared(shard(), config(true, 1 << 24), Instant::default()));
+    while rig.log.tail(shard()).is_none_or(|tail| tail.durable.0 <= 2 * FETCH_BYTES_MAX) {
+        rig.append(1_000);
+    }
+    rig.publish_uncached();
+    assert!(rig.feed.begin_near(start()), "the window holds it");
+    let plan = rig.feed.plan(rig.now);
+    assert!(matches!(plan, FeedPlan::Fetch { durable: true, .. }), "{plan:?}");
+    rig.answer(plan);
+    rig.publish();
+    rig.run_for_long();
+    let length = rig.log.tail(shard()).expect("it is there").durable;
+    assert_eq!(rig.feed.place().map(|place| place.position), Some(length), "all was read");
+    assert_eq!(rig.durable_fetches, 1);
+    assert!(rig.cell_fetches > 0);
+}
+
 /// A takeover, an eviction: the cell had been there before, and is far behind for once.
 #[test]
 fn a_cell_that_falls_far_behind_is_waited_for_once_and_not_before_each_piece() {

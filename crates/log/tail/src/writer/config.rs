@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::limits::{
-    CHUNK_REFRESH, PAGE_REFRESH, PUBLISH_DELAY, RETRY_DELAY, SHADOW_BYTES_MAX, SHADOW_BYTES_TOTAL_MAX,
-    SHADOW_WRITES_PER_S,
+    CHUNK_REFRESH, PAGE_REFRESH, PUBLISH_DELAY, REFILL_BYTES_MAX, REFILL_BYTES_TOTAL_MAX, RETRY_DELAY,
+    SHADOW_BYTES_MAX, SHADOW_BYTES_TOTAL_MAX, SHADOW_WRITES_PER_S,
 };
 use crate::lock::LockTiming;
 
@@ -23,6 +23,11 @@ pub struct WriterConfig {
     pub shadow_bytes_max: usize,
     /// The same for all shards together; beyond it, the one jumps that is extended.
     pub shadow_bytes_total_max: usize,
+    /// Bytes of the end of one shard that are written to the data cell again after a start. They wait among those of
+    /// `shadow_bytes_max`, of which they should be half at most.
+    pub refill_bytes_max: u64,
+    /// The same for all shards together, each of which has the same share: a part of what the cell holds.
+    pub refill_bytes_total_max: u64,
     /// How often in a second some shard's chunks are written, for all shards together; beyond it what a shard has to
     /// write gathers until its turn comes.
     pub shadow_writes_per_s: u64,
@@ -39,6 +44,8 @@ impl Default for WriterConfig {
             page_refresh: PAGE_REFRESH,
             shadow_bytes_max: SHADOW_BYTES_MAX,
             shadow_bytes_total_max: SHADOW_BYTES_TOTAL_MAX,
+            refill_bytes_max: REFILL_BYTES_MAX,
+            refill_bytes_total_max: REFILL_BYTES_TOTAL_MAX,
             shadow_writes_per_s: SHADOW_WRITES_PER_S,
             lock: LockTiming::default(),
         }

@@ -28,10 +28,16 @@ pub(super) struct Shadow {
 
 impl Shadow {
     pub(super) fn new(segment: SegmentId, chunk_bytes: u32) -> Self {
+        Self::beginning_at(segment, chunk_bytes, Position(0))
+    }
+
+    /// One that jumps over what is before `start`, where a chunk begins.
+    pub(super) fn beginning_at(segment: SegmentId, chunk_bytes: u32, start: Position) -> Self {
+        assert!(start.0.is_multiple_of(u64::from(chunk_bytes)), "{segment}: chunks are aligned");
         Self {
             segment,
             chunk_bytes,
-            start: Position(0),
+            start,
             pieces: VecDeque::new(),
             len: 0,
             cached: CachedTo::new(Position(0)),

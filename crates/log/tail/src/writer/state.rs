@@ -41,6 +41,8 @@ pub struct WriterStats {
     pub publishes_failed: u64,
     /// Times that a shard's cached stream jumped over bytes.
     pub jumps: u64,
+    /// Bytes of segments from before the start that were taken to be written to the data cell again.
+    pub refilled_bytes: u64,
 }
 
 /// A page of a stream: up to [`SHARDS_PER_PAGE`] shards whose tails are one value.
@@ -253,6 +255,41 @@ impl WriterState {
         shard.wanted.get_or_insert(now);
         self.touch_page(now, PageId::of(id), false);
         self.reschedule(id);
+    }
+
+    /// Takes in the end of a segment that was there before this writer: `pieces` reach from `from`, where a chunk
+    /// begins, to the segment's end. Whether it is wanted: the segment is the shard's newest one or the one before,
+    /// this writer had none of it yet, and there is memory for it.
+    pub(super) fn refill(
+        &mut self,
+        now: Instant,
+        segment: SegmentId,
+        from: Position,
+        pieces: &[Bytes],
+    ) -> bool {
+        let id = segment.shard;
+        let Some(shard) = self.shards.get_mut(&id) else { return false };
+        let bytes: usize = pieces.iter().map(Bytes::len).sum();
+        let named = (segment, Position(from.0 + bytes as u64));
+        let tail = &shard.tail;
+        let is_newest = tail.sealed && (tail.segment_id(id), tail.durable) == named;
+        let is_known = is_newest || tail.previous_segment_id(id) == Some(named);
+        let is_first = shard.segments.front().is_none_or(|first| segment.number < first.segment.number);
+        let fits = shard.buffered_bytes() + bytes <= self.config.shadow_bytes_max
+            && self.buffered_bytes + bytes <= self.config.shadow_bytes_total_max;
+        if bytes == 0 || !is_known || !is_first || !fits {
+            return false;
+        }
+        let mut shadow = Shadow::beginning_at(segment, tail.chunk_bytes, from);
+        for piece in pieces {
+            shadow.extend(shadow.end(), piece);
+        }
+        shard.segments.push_front(shadow);
+        self.buffered_bytes += bytes;
+        self.stats.refilled_bytes += bytes as u64;
+        shard.wanted.get_or_insert(now);
+        self.reschedule(id);
+        true
     }
 
     pub(super) fn delete_stream(&mut self, now: Instant, stream: StreamId) {

@@ -566,3 +566,105 @@ proptest::proptest! {
         proptest::prop_assert!(rig.has(segment(shard(0), number), chunk, length));
     }
 }
+
+/// The bytes of a segment in a range, in pieces of at most 100.
+fn pieces(segment: SegmentId, from: u64, to: u64) -> Vec<Bytes> {
+    let bytes: Vec<u8> = (from..to).map(|position| byte(segment, position)).collect();
+    bytes.chunks(100).map(Bytes::copy_from_slice).collect()
+}
+
+/// A shard that a start found with one segment, of which this writer has told no bytes yet.
+fn found(rig: &mut Rig, length: u64) -> SegmentId {
+    let found = segment(shard(0), 1);
+    rig.state.open(rig.now, shard(0), Tail { sealed: true, ..tail(found, length) });
+    assert_eq!(rig.published().cached, Position(0));
+    found
+}
+
+#[test]
+fn the_end_of_a_segment_from_before_the_start_is_written_again_and_then_told() {
+    let mut rig = Rig::new();
+    let found = found(&mut rig, 1_000);
+    assert!(rig.state.refill(rig.now, found, Position(640), &pieces(found, 640, 1_000)));
+    let round = rig.round().expect("there is something to write");
+    assert_eq!(rig.state.cached(shard(0)), Position(0), "not before it is in the cell");
+    rig.end(round, true);
+    let told = rig.published();
+    assert_eq!((told.cached, told.durable, told.sealed), (Position(1_000), Position(1_000), true));
+    assert!(rig.has(found, 640, 1_000) && !rig.has(found, 0, 640));
+    assert_eq!(rig.state.stats().refilled_bytes, 360);
+    assert!(!rig.state.refill(rig.now, found, Position(640), &pieces(found, 640, 1_000)), "once");
+    // What the cell forgets of an idle shard comes back as it does for any other.
+    rig.cell.clear();
+    rig.pass(25_000);
+    rig.write_all();
+    assert!(rig.has(found, 960, 1_000));
+}
+
+#[test]
+fn a_shard_that_was_appended_to_before_its_old_end_came_gets_both_into_the_cell() {
+    let mut rig = Rig::new();
+    let found = found(&mut rig, 1_000);
+    let next = segment(shard(0), 2);
+    let bytes = pieces(next, 0, 100).remove(0);
+    let previous = Some((found.number, found.term, Position(1_000)));
+    rig.state.extend(rig.now, next, Position(0), &bytes, Tail { previous, ..tail(next, 100) });
+    assert!(rig.state.refill(rig.now, found, Position(896), &pieces(found, 896, 1_000)));
+    rig.write_all();
+    assert!(rig.has(found, 896, 1_000) && rig.has(next, 0, 100));
+    let told = rig.published();
+    assert_eq!((told.segment, told.cached), (next.number, Position(100)));
+}
+
+#[test]
+fn what_is_not_the_end_of_a_shard_or_has_no_room_is_not_taken_back() {
+    let mut rig = Rig::new();
+    let found = found(&mut rig, 20_000);
+    let refused = |rig: &mut Rig, segment: SegmentId, from, to| {
+        assert!(!rig.state.refill(rig.now, segment, Position(from), &pieces(segment, from, to)));
+        assert!(rig.round().is_none());
+    };
+    refused(&mut rig, found, 19_200, 19_999);
+    refused(&mut rig, found, 20_032, 20_032);
+    refused(&mut rig, found, 6_400, 20_000);
+    refused(&mut rig, segment(shard(0), 2), 0, 20_000);
+    refused(&mut rig, segment(shard(1), 1), 19_968, 20_000);
+    rig.state.delete_stream(rig.now, stream());
+    refused(&mut rig, found, 19_968, 20_000);
+}
+
+#[test]
+fn an_old_end_that_the_cell_does_not_take_is_left_to_the_durable_layer() {
+    let mut rig = Rig::new();
+    let found = found(&mut rig, 1_000);
+    assert!(rig.state.refill(rig.now, found, Position(640), &pieces(found, 640, 1_000)));
+    let round = rig.round().expect("there is something to write");
+    rig.end(round, false);
+    rig.pass(1_000);
+    rig.write_all();
+    assert_eq!(rig.published().cached, Position(1_000), "readers look, and go on to the durable layer");
+    assert!(rig.has(found, 960, 1_000) && !rig.has(found, 640, 960));
+}
+
+#[test]
+fn what_is_appended_while_an_old_end_waits_goes_into_the_cell_as_well() {
+    let mut rig = Rig::unlocked();
+    let (old, next) = (segment(shard(0), 1), segment(shard(0), 2));
+    rig.state.open(rig.now, shard(0), Tail { sealed: true, ..tail(old, 5_000) });
+    assert!(rig.state.refill(rig.now, old, Position(0), &pieces(old, 0, 5_000)));
+    rig.extend(next, 5_000);
+    assert!(rig.round().is_none(), "the lock is not held yet");
+    rig.state.set_locked(rig.now, PageId::of(shard(0)), true);
+    rig.write_all();
+    assert!(rig.has(old, 0, 5_000) && rig.has(next, 0, 5_000));
+    assert_eq!(rig.state.stats().jumps, 0);
+    // What is more than may wait together is jumped over, the oldest first and all of it.
+    let mut rig = Rig::unlocked();
+    rig.state.open(rig.now, shard(0), Tail { sealed: true, ..tail(old, 5_000) });
+    assert!(rig.state.refill(rig.now, old, Position(0), &pieces(old, 0, 5_000)));
+    rig.extend(next, 5_001);
+    rig.state.set_locked(rig.now, PageId::of(shard(0)), true);
+    rig.write_all();
+    assert!(!rig.has(old, 0, 64) && rig.has(next, 4_992, 5_001));
+    assert_eq!(rig.state.stats().jumps, 1);
+}
