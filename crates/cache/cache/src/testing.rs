@@ -9,9 +9,9 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use tailwater_env::{Clock, Env, Instant, Random, Task, Tasks};
+use tailwater_rma::testing::{ConnectionHooks, Decorated, ScarResults, cut, scar_of};
 use tailwater_rma::{
-    Backing, CallError, Capabilities, Connection, ConnectionLost, LocalDoorbell, OpError, ReadOp, RegionInfo,
-    ScarOp, ScarReply, Service,
+    Backing, CallError, Capabilities, Connection, ConnectionLost, LocalDoorbell, ReadOp, ScarOp, Service,
 };
 
 use crate::{Backend, BackendConfig};
@@ -131,10 +131,9 @@ pub(crate) struct CellFaults {
 
 /// A connection to a local backend with faults, and with the capabilities of the transport it plays.
 pub(crate) struct Double {
-    inner: Arc<dyn Connection>,
     service: Arc<dyn Service>,
     can: Capabilities,
-    pub(crate) faults: Arc<CellFaults>,
+    faults: Arc<CellFaults>,
 }
 
 impl Double {
@@ -147,103 +146,61 @@ impl Double {
         let service = Arc::clone(backend) as Arc<dyn Service>;
         let inner = tailwater_rma::local::connect(Arc::clone(&service), doorbell.clone(), env);
         let faults = Arc::new(CellFaults::default());
-        (Arc::new(Self { inner, service, can, faults: Arc::clone(&faults) }), faults)
-    }
-
-    async fn pass(&self) -> Result<(), ConnectionLost> {
-        if self.faults.stalled.load(Ordering::Relaxed) {
-            std::future::pending::<()>().await;
-        }
-        if !self.can.memory {
-            // A transport with a wire never answers at once.
-            tokio::task::yield_now().await;
-        }
-        self.lost().map_or(Ok(()), Err)
+        let hooks = Self { service, can, faults: Arc::clone(&faults) };
+        (Arc::new(Decorated { inner, hooks }), faults)
     }
 }
 
-impl Connection for Double {
-    fn peer(&self) -> &str {
-        "double"
-    }
-
-    fn capabilities(&self) -> Capabilities {
+impl ConnectionHooks for Double {
+    fn capabilities(&self, _: &dyn Connection) -> Capabilities {
         self.can
     }
 
-    fn regions(&self) -> Vec<RegionInfo> {
-        self.inner.regions()
-    }
-
-    fn read<'a>(
-        &'a self,
-        ops: &'a [ReadOp],
-        out: &'a mut [u8],
-    ) -> BoxFuture<'a, Result<Vec<Result<(), OpError>>, ConnectionLost>> {
+    fn pass(&self) -> BoxFuture<'_, Result<(), ConnectionLost>> {
         Box::pin(async move {
-            self.pass().await?;
-            self.faults.reads.fetch_add(1, Ordering::Relaxed);
-            let tear = |left: u64| left.checked_sub(1);
-            let torn =
-                self.faults.torn_reads.fetch_update(Ordering::Relaxed, Ordering::Relaxed, tear).is_ok();
-            let results = self.inner.read(ops, out).await?;
-            if torn {
-                let mut at = 0;
-                for op in ops {
-                    let len = op.len as usize;
-                    out[at + len / 2..at + len].fill(0x5a);
-                    at += len;
-                }
-            }
-            Ok(results)
-        })
-    }
-
-    fn scar<'a>(
-        &'a self,
-        ops: &'a [ScarOp],
-    ) -> BoxFuture<'a, Result<Vec<Result<ScarReply, OpError>>, ConnectionLost>> {
-        Box::pin(async move {
-            self.pass().await?;
-            self.faults.scars.fetch_add(1, Ordering::Relaxed);
-            let regions = self.service.regions();
-            let copy = |(place, offset, len): (usize, u64, u32)| {
-                let mut bytes = vec![0; len as usize];
-                regions[place].read(offset, &mut bytes);
-                Bytes::from(bytes)
-            };
-            let reply = |op: &ScarOp| {
-                let hit = self.service.scar(op).ok_or(OpError::OutOfBounds)?;
-                let bucket = copy(hit.bucket);
-                let frame = hit.data.map(copy).unwrap_or_default();
-                let apart = frame.len().min(op.apart as usize);
-                Ok(ScarReply { bucket, head: frame.slice(..apart), data: frame.slice(apart..), frame })
-            };
-            Ok(ops.iter().map(reply).collect())
-        })
-    }
-
-    fn watch(&self, last_seen: u32, deadline: Duration) -> BoxFuture<'_, Result<u32, ConnectionLost>> {
-        Box::pin(async move {
-            let seen = self.inner.watch(last_seen, deadline).await;
-            self.pass().await?;
-            seen
-        })
-    }
-
-    fn call(&self, method: u16, payload: Bytes) -> BoxFuture<'_, Result<Bytes, CallError>> {
-        Box::pin(async move {
-            self.pass().await?;
-            self.faults.calls.lock().push(method);
-            if self.faults.calls_stalled.load(Ordering::Relaxed) {
+            if self.faults.stalled.load(Ordering::Relaxed) {
                 std::future::pending::<()>().await;
             }
-            self.inner.call(method, payload).await
+            if !self.can.memory {
+                // A transport with a wire never answers at once.
+                tokio::task::yield_now().await;
+            }
+            self.lost().map_or(Ok(()), Err)
         })
+    }
+
+    fn after_read(&self, ops: &[ReadOp], out: &mut [u8]) {
+        self.faults.reads.fetch_add(1, Ordering::Relaxed);
+        let tear = |left: u64| left.checked_sub(1);
+        if self.faults.torn_reads.fetch_update(Ordering::Relaxed, Ordering::Relaxed, tear).is_ok() {
+            let mut at = 0;
+            for op in ops {
+                let len = op.len as usize;
+                out[at + len / 2..at + len].fill(0x5a);
+                at += len;
+            }
+        }
+    }
+
+    fn scar<'a>(&'a self, _: &'a dyn Connection, ops: &'a [ScarOp]) -> BoxFuture<'a, ScarResults> {
+        self.faults.scars.fetch_add(1, Ordering::Relaxed);
+        Box::pin(std::future::ready(scar_of(&*self.service, ops, |_| ())))
+    }
+
+    fn call<'a>(
+        &'a self,
+        inner: &'a dyn Connection,
+        method: u16,
+        payload: Bytes,
+    ) -> BoxFuture<'a, Result<Bytes, CallError>> {
+        self.faults.calls.lock().push(method);
+        if self.faults.calls_stalled.load(Ordering::Relaxed) {
+            return Box::pin(std::future::pending());
+        }
+        inner.call(method, payload)
     }
 
     fn lost(&self) -> Option<ConnectionLost> {
-        let lost = self.faults.lost.load(Ordering::Relaxed);
-        lost.then(|| ConnectionLost { peer: "double".to_owned(), reason: "a test cut it".to_owned() })
+        cut("double", self.faults.lost.load(Ordering::Relaxed))
     }
 }

@@ -37,6 +37,8 @@ mod server;
 mod service;
 mod socket;
 mod table;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 pub use address::{Address, AddressError};
 pub use client::{ConnectError, connect};

@@ -192,7 +192,7 @@ impl Plant {
             | Plant::LengthTooEarly
             | Plant::SetAcknowledgedUnapplied
             | Plant::ChunkKeyWithoutStream
-            | Plant::ChunkKeyWithoutTerm => Arc::new(connections::PlantedConnection::new(connection, self)),
+            | Plant::ChunkKeyWithoutTerm => connections::PlantedConnection::in_front_of(connection, self),
             _ => connection,
         }
     }

@@ -1,11 +1,11 @@
 use std::time::Duration;
 
 use tailwater_cache::Version;
-use tailwater_env::Env;
+use tailwater_env::{BoxFuture, Env};
 use tailwater_format::{SegmentNumber, ShardId, ShardNumber, StreamId, Term};
 
 use super::*;
-use crate::testing::MemoryLog;
+use crate::testing::{DecoratedSource, MemoryLog, SourceHooks};
 use crate::tests::{TestCell, in_runtime, until};
 
 const CHUNK: u32 = 64;
@@ -196,33 +196,18 @@ fn chunks_that_came_in_one_piece_are_not_copied_and_others_are_not_taken_for_suc
     assert!(!Assembly::new(range).accept_whole(&whole(), &frames[..1]), "no frame");
 }
 
-/// A source that answers with as many bytes as it likes.
+/// Answers with as many bytes as it likes.
 struct Liar(usize);
 
-impl DurableSource for Liar {
-    fn read(
-        &self,
+impl SourceHooks for Liar {
+    fn read<'a>(
+        &'a self,
+        _: &'a dyn DurableSource,
         _: SegmentId,
         _: Position,
         _: u32,
-    ) -> tailwater_env::BoxFuture<'_, Result<Bytes, SourceError>> {
+    ) -> BoxFuture<'a, Result<Bytes, SourceError>> {
         Box::pin(std::future::ready(Ok(Bytes::from(vec![0; self.0]))))
-    }
-
-    fn tails<'a>(
-        &'a self,
-        _: StreamId,
-        _: &'a [ShardNumber],
-    ) -> tailwater_env::BoxFuture<'a, Result<Vec<Option<tailwater_format::Tail>>, SourceError>> {
-        Box::pin(std::future::ready(Ok(Vec::new())))
-    }
-
-    fn segments(
-        &self,
-        _: ShardId,
-        _: SegmentNumber,
-    ) -> tailwater_env::BoxFuture<'_, Result<Vec<crate::SourceSegment>, SourceError>> {
-        Box::pin(std::future::ready(Ok(Vec::new())))
     }
 }
 
@@ -232,7 +217,10 @@ fn a_source_that_answers_too_much_or_nothing_is_refused() {
         let range =
             ByteRange { segment: segment(), chunk_bytes: CHUNK, from: Position(3), to: Position(103) };
         for (len, is_good) in [(0, false), (101, false), (100, true), (1, true)] {
-            let fetcher = Fetcher::new(None, Arc::new(Liar(len)));
+            let fetcher = Fetcher::new(
+                None,
+                Arc::new(DecoratedSource { inner: Arc::new(MemoryLog::new(CHUNK)), hooks: Liar(len) }),
+            );
             let answer = fetcher.durable(&range, Lane::Tail).await;
             assert_eq!(answer.is_ok(), is_good, "{len}: {answer:?}");
             assert!(is_good || matches!(answer, Err(SourceError::Invalid(_))));

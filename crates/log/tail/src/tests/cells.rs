@@ -4,14 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures::future::BoxFuture;
 use tailwater_cache::{Backend, BackendConfig, Backends, Cell, CellConfig, Connector, Mode};
 use tailwater_env::Env;
-use tailwater_rma::{
-    Backing, CallError, Capabilities, Connection, ConnectionLost, LocalDoorbell, OpError, ReadOp, RegionInfo,
-    ScarOp, ScarReply, Service,
-};
+use tailwater_rma::testing::{ConnectionHooks, Decorated, ScarResults, cut, scar_of};
+use tailwater_rma::{Backing, Capabilities, Connection, ConnectionLost, LocalDoorbell, ScarOp};
 
 /// Whoever waits for as long as this waits for ever.
 const NEVER: Duration = Duration::from_secs(600);
@@ -112,9 +109,9 @@ impl Connector for Ring {
         let inner = tailwater_rma::local::connect(Arc::clone(service) as _, doorbell.clone(), &self.env);
         let (gone, torn) = (Arc::clone(&self.gone[backend]), Arc::clone(&self.torn));
         let is_wire = torn.load(Ordering::Relaxed);
-        let connection = Switched { inner, service: Arc::clone(service), gone, torn, is_wire };
-        let answer = match connection.lost() {
-            None => Ok(Arc::new(connection) as Arc<dyn Connection>),
+        let hooks = Switched { service: Arc::clone(service), gone, torn, is_wire };
+        let answer = match hooks.lost() {
+            None => Ok(Arc::new(Decorated { inner, hooks }) as Arc<dyn Connection>),
             Some(lost) => Err(lost.to_string()),
         };
         Box::pin(std::future::ready(answer))
@@ -123,90 +120,30 @@ impl Connector for Ring {
 
 /// A connection that a test can cut, and damage.
 struct Switched {
-    inner: Arc<dyn Connection>,
     service: Arc<Backend>,
     gone: Arc<AtomicBool>,
     torn: Arc<AtomicBool>,
     is_wire: bool,
 }
 
-impl Switched {
-    fn check(&self) -> Result<(), ConnectionLost> {
-        self.lost().map_or(Ok(()), Err)
-    }
-}
-
-impl Connection for Switched {
-    fn peer(&self) -> &str {
-        "switched"
-    }
-
-    fn capabilities(&self) -> Capabilities {
+impl ConnectionHooks for Switched {
+    fn capabilities(&self, _: &dyn Connection) -> Capabilities {
         let is_wire = self.is_wire;
         Capabilities { memory: !is_wire, scar: is_wire }
     }
 
-    fn regions(&self) -> Vec<RegionInfo> {
-        self.inner.regions()
-    }
-
-    fn read<'a>(
-        &'a self,
-        ops: &'a [ReadOp],
-        out: &'a mut [u8],
-    ) -> BoxFuture<'a, Result<Vec<Result<(), OpError>>, ConnectionLost>> {
-        Box::pin(async move {
-            self.check()?;
-            self.inner.read(ops, out).await
-        })
-    }
-
-    fn scar<'a>(
-        &'a self,
-        ops: &'a [ScarOp],
-    ) -> BoxFuture<'a, Result<Vec<Result<ScarReply, OpError>>, ConnectionLost>> {
-        Box::pin(async move {
-            self.check()?;
-            let regions = self.service.regions();
-            let copy = |(place, offset, len): (usize, u64, u32)| {
-                let mut bytes = vec![0; len as usize];
-                regions[place].read(offset, &mut bytes);
-                bytes
-            };
-            let reply = |op: &ScarOp| {
-                let hit = self.service.scar(op).ok_or(OpError::OutOfBounds)?;
-                let bucket = Bytes::from(copy(hit.bucket));
-                let mut frame = hit.data.map(copy).unwrap_or_default();
-                let apart = frame.len().min(op.apart as usize);
-                if self.torn.load(Ordering::Relaxed)
-                    && let Some(byte) = frame.get_mut(apart + 100)
-                {
-                    *byte ^= 1;
-                }
-                let frame = Bytes::from(frame);
-                Ok(ScarReply { bucket, head: frame.slice(..apart), data: frame.slice(apart..), frame })
-            };
-            Ok(ops.iter().map(reply).collect())
-        })
-    }
-
-    fn watch(&self, last_seen: u32, deadline: Duration) -> BoxFuture<'_, Result<u32, ConnectionLost>> {
-        Box::pin(async move {
-            let seen = self.inner.watch(last_seen, deadline).await;
-            self.check()?;
-            seen
-        })
-    }
-
-    fn call(&self, method: u16, payload: Bytes) -> BoxFuture<'_, Result<Bytes, CallError>> {
-        Box::pin(async move {
-            self.check().map_err(CallError::Lost)?;
-            self.inner.call(method, payload).await
-        })
+    fn scar<'a>(&'a self, _: &'a dyn Connection, ops: &'a [ScarOp]) -> BoxFuture<'a, ScarResults> {
+        let damage = |data: &mut [u8]| {
+            if self.torn.load(Ordering::Relaxed)
+                && let Some(byte) = data.get_mut(100)
+            {
+                *byte ^= 1;
+            }
+        };
+        Box::pin(std::future::ready(scar_of(&*self.service, ops, damage)))
     }
 
     fn lost(&self) -> Option<ConnectionLost> {
-        let gone = self.gone.load(Ordering::Relaxed);
-        gone.then(|| ConnectionLost { peer: "switched".to_owned(), reason: "a test cut it".to_owned() })
+        cut("switched", self.gone.load(Ordering::Relaxed))
     }
 }

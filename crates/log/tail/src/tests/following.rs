@@ -14,10 +14,10 @@ use tailwater_format::{Offset, Position, SegmentId, SegmentNumber, ShardId, Shar
 use super::{TestCell, in_runtime, until};
 use crate::limits::{CATCH_UP_READS_MAX, FETCHES_MAX, LENGTHS_EVERY, TAIL_READS_MAX, WINDOW_BYTES};
 use crate::lock::LockTiming;
-use crate::testing::MemoryLog;
+use crate::testing::{DecoratedSource, MemoryLog, SourceHooks};
 use crate::{
-    Cells, Cursor, DurableSource, Entries, FeedReadError, Place, ReaderConfig, SourceError, SourceSegment,
-    TailReader, TailWriter, Waiter, WriterConfig,
+    Cells, Cursor, DurableSource, Entries, FeedReadError, Place, ReaderConfig, SourceError, TailReader,
+    TailWriter, Waiter, WriterConfig,
 };
 
 const DATA: u64 = 1;
@@ -172,10 +172,14 @@ pub(super) fn values(entries: &Entries) -> Vec<(Offset, Bytes)> {
         .collect()
 }
 
+/// Runs a test in a world of its own.
+fn in_world<F: Future<Output = ()>>(test: impl FnOnce(World) -> F) {
+    in_runtime(|env| async move { test(World::start(env, reader_config()).await).await });
+}
+
 #[test]
 fn in_a_process_of_many_cursors_flushes_that_follow_closely_share_a_wake_up() {
-    in_runtime(|env| async move {
-        let world = World::start(env, reader_config()).await;
+    in_world(|world| async move {
         world.append_some(shard(0), 1);
         let inner = &world.reader.inner;
         let mut cursors: Vec<Cursor> = (0..49).map(|_| world.cursor(shard(0), 0)).collect();
@@ -319,8 +323,7 @@ fn a_shard_that_is_followed_later_hears_of_a_page_that_others_have_seen() {
 
 #[test]
 fn segments_roll_under_cursors_at_the_end_and_in_the_past() {
-    in_runtime(|env| async move {
-        let world = World::start(env, reader_config()).await;
+    in_world(|world| async move {
         world.append_some(shard(0), 5);
         world.roll(shard(0));
         // At the end of a sealed segment, before there is another one.
@@ -367,8 +370,7 @@ fn a_slow_cursor_falls_out_of_the_window_catches_up_alone_and_holds_nobody_back(
 
 #[test]
 fn one_two_and_three_backends_of_the_data_cell_are_gone_and_come_back() {
-    in_runtime(|env| async move {
-        let world = World::start(env, reader_config()).await;
+    in_world(|world| async move {
         world.append(shard(0), &[b"first"]);
         let followers: Vec<_> = (0..10).map(|_| world.follow(shard(0), 0)).collect();
         for gone in [1, 2, 3, 0, 3, 1, 0] {
@@ -384,8 +386,7 @@ fn one_two_and_three_backends_of_the_data_cell_are_gone_and_come_back() {
 
 #[test]
 fn the_metadata_cell_is_silent_and_lengths_come_from_the_durable_layer() {
-    in_runtime(|env| async move {
-        let world = World::start(env, reader_config()).await;
+    in_world(|world| async move {
         world.append(shard(0), &[b"first"]);
         let followers: Vec<_> = (0..10).map(|_| world.follow(shard(0), 0)).collect();
         world.assert_all_seen(&followers).await;
@@ -402,8 +403,7 @@ fn the_metadata_cell_is_silent_and_lengths_come_from_the_durable_layer() {
 
 #[test]
 fn emptied_cells_cost_time_and_nothing_else() {
-    in_runtime(|env| async move {
-        let world = World::start(env, reader_config()).await;
+    in_world(|world| async move {
         world.append(shard(0), &[b"first"]);
         let followers: Vec<_> = (0..10).map(|_| world.follow(shard(0), 0)).collect();
         for round in 0..10 {
@@ -438,48 +438,38 @@ fn without_cells_everything_comes_from_the_durable_layer() {
     });
 }
 
-/// A log of which some shards' bytes never come.
+/// The bytes of some shards never come.
 struct Stalled {
-    log: MemoryLog,
     shards: Range<u32>,
     /// So many bytes more than they are their tails tell of.
     more: u64,
 }
 
-impl DurableSource for Stalled {
-    fn read(
-        &self,
+impl Stalled {
+    fn in_front_of(log: &MemoryLog, shards: Range<u32>, more: u64) -> Arc<dyn DurableSource> {
+        Arc::new(DecoratedSource { inner: Arc::new(log.clone()), hooks: Self { shards, more } })
+    }
+}
+
+impl SourceHooks for Stalled {
+    fn read<'a>(
+        &'a self,
+        inner: &'a dyn DurableSource,
         segment: SegmentId,
         from: Position,
         len: u32,
-    ) -> BoxFuture<'_, Result<Bytes, SourceError>> {
+    ) -> BoxFuture<'a, Result<Bytes, SourceError>> {
         if self.shards.contains(&segment.shard.shard.0) {
             return Box::pin(std::future::pending());
         }
-        self.log.read(segment, from, len)
+        inner.read(segment, from, len)
     }
 
-    fn tails<'a>(
-        &'a self,
-        stream: StreamId,
-        shards: &'a [ShardNumber],
-    ) -> BoxFuture<'a, Result<Vec<Option<Tail>>, SourceError>> {
-        Box::pin(async move {
-            let mut tails = self.log.tails(stream, shards).await?;
-            let stalled = shards.iter().zip(&mut tails).filter(|(shard, _)| self.shards.contains(&shard.0));
-            for tail in stalled.filter_map(|(_, tail)| tail.as_mut()) {
-                tail.durable.0 += self.more;
-            }
-            Ok(tails)
-        })
-    }
-
-    fn segments(
-        &self,
-        shard: ShardId,
-        from: SegmentNumber,
-    ) -> BoxFuture<'_, Result<Vec<SourceSegment>, SourceError>> {
-        self.log.segments(shard, from)
+    fn told(&self, _: StreamId, shards: &[ShardNumber], tails: &mut [Option<Tail>]) {
+        let stalled = shards.iter().zip(tails).filter(|(shard, _)| self.shards.contains(&shard.0));
+        for tail in stalled.filter_map(|(_, tail)| tail.as_mut()) {
+            tail.durable.0 += self.more;
+        }
     }
 }
 
@@ -492,7 +482,7 @@ fn any_number_of_cursors_that_wait_for_a_slow_durable_layer_hold_no_cursor_at_th
         for _ in 0..100 {
             log.append(shard(0), &[&[7; 90]]);
         }
-        let source = Arc::new(Stalled { log: log.clone(), shards: 0..1, more: 0 });
+        let source = Stalled::in_front_of(&log, 0..1, 0);
         let config = ReaderConfig { window_bytes: 3_000, ..reader_config() };
         let reader = TailReader::start(&env, None, source, config);
         let mut hot = Cursor::new(&reader, shard(1), place, Offset(0), Arc::default());
@@ -519,7 +509,7 @@ fn shards_far_behind_whose_reads_wait_for_their_turn_hold_no_shard_at_its_tail_b
         let place = Place { segment: SegmentNumber(1), position: Position(0) };
         let far = 1..TAIL_READS_MAX as u32 + 1;
         (0..far.end).for_each(|number| drop(log.append(shard(number), &[b"first"])));
-        let source = Arc::new(Stalled { log: log.clone(), shards: far.clone(), more: WINDOW_BYTES as u64 });
+        let source = Stalled::in_front_of(&log, far.clone(), WINDOW_BYTES as u64);
         // All of them are near enough for a feed that is shared.
         let config = ReaderConfig { window_bytes: 2 * WINDOW_BYTES, ..reader_config() };
         let reader = TailReader::start(&env, None, source, config);
@@ -540,8 +530,7 @@ fn shards_far_behind_whose_reads_wait_for_their_turn_hold_no_shard_at_its_tail_b
 
 #[test]
 fn a_source_that_is_away_is_waited_for() {
-    in_runtime(|env| async move {
-        let world = World::start(env, reader_config()).await;
+    in_world(|world| async move {
         world.append_some(shard(0), 10);
         world.data.set_gone(3);
         world.metadata.set_gone(3);
@@ -609,8 +598,7 @@ fn a_deleted_stream_is_told_by_the_page_or_by_the_source() {
 
 #[test]
 fn a_shard_that_the_source_refuses_is_an_error_for_its_readers_and_the_others_of_its_page_go_on() {
-    in_runtime(|env| async move {
-        let world = World::start(env, reader_config()).await;
+    in_world(|world| async move {
         world.append_some(shard(0), 3);
         world.append_some(shard(1), 3);
         let [at_its_end, other] = [0, 1].map(|number| world.follow(shard(number), 0));
@@ -631,8 +619,7 @@ fn a_shard_that_the_source_refuses_is_an_error_for_its_readers_and_the_others_of
 
 #[test]
 fn a_second_writer_takes_the_page_over_and_cursors_go_on() {
-    in_runtime(|env| async move {
-        let world = World::start(env, reader_config()).await;
+    in_world(|world| async move {
         world.append_some(shard(0), 3);
         let followers = [world.follow(shard(0), 0)];
         world.assert_all_seen(&followers).await;
@@ -658,8 +645,7 @@ fn a_second_writer_takes_the_page_over_and_cursors_go_on() {
 
 #[test]
 fn records_that_were_lost_and_replaced_are_delivered_again_in_a_higher_term() {
-    in_runtime(|env| async move {
-        let world = World::start(env, reader_config()).await;
+    in_world(|world| async move {
         world.append(shard(0), &[b"kept"]);
         world.roll(shard(0));
         world.append(shard(0), &[b"lost"]);
@@ -706,8 +692,7 @@ fn cursors_that_come_and_go_at_once_leave_a_feed_to_whoever_stays() {
 
 #[test]
 fn one_waiter_is_woken_by_any_of_its_shards() {
-    in_runtime(|env| async move {
-        let world = World::start(env, reader_config()).await;
+    in_world(|world| async move {
         let waiter = Arc::new(Waiter::default());
         let mut cursors = Vec::new();
         for number in 0..20 {

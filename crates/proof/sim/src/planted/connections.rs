@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -11,9 +10,8 @@ use prost::Message;
 use tailwater_cache::layout::{Item, encode_entry};
 use tailwater_cache::protocol::{METHOD_MUTATE, MutateReply, MutateRequest, Outcome, encode_mutate};
 use tailwater_format::{ChunkKey, Position, SegmentId, ShardId, StreamId, TailPage, Term};
-use tailwater_rma::{
-    CallError, Capabilities, Connection, ConnectionLost, OpError, ReadOp, RegionInfo, ScarOp, ScarReply,
-};
+use tailwater_rma::testing::{ConnectionHooks, Decorated};
+use tailwater_rma::{CallError, Connection};
 
 use super::Plant;
 
@@ -21,7 +19,6 @@ use super::Plant;
 const TERMS_ALIKE: u32 = 3;
 
 pub(super) struct PlantedConnection {
-    inner: Arc<dyn Connection>,
     plant: Plant,
     /// How much of each chunk was sent before.
     sent: Mutex<BTreeMap<Bytes, usize>>,
@@ -30,8 +27,9 @@ pub(super) struct PlantedConnection {
 }
 
 impl PlantedConnection {
-    pub(super) fn new(inner: Arc<dyn Connection>, plant: Plant) -> Self {
-        Self { inner, plant, sent: Mutex::default(), last: Mutex::default() }
+    pub(super) fn in_front_of(inner: Arc<dyn Connection>, plant: Plant) -> Arc<dyn Connection> {
+        let hooks = Self { plant, sent: Mutex::default(), last: Mutex::default() };
+        Arc::new(Decorated { inner, hooks })
     }
 
     /// The request with each entry as the bug makes it.
@@ -131,41 +129,15 @@ impl PlantedConnection {
     }
 }
 
-impl Connection for PlantedConnection {
-    fn peer(&self) -> &str {
-        self.inner.peer()
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
-
-    fn regions(&self) -> Vec<RegionInfo> {
-        self.inner.regions()
-    }
-
-    fn read<'a>(
+impl ConnectionHooks for PlantedConnection {
+    fn call<'a>(
         &'a self,
-        ops: &'a [ReadOp],
-        out: &'a mut [u8],
-    ) -> BoxFuture<'a, Result<Vec<Result<(), OpError>>, ConnectionLost>> {
-        self.inner.read(ops, out)
-    }
-
-    fn scar<'a>(
-        &'a self,
-        ops: &'a [ScarOp],
-    ) -> BoxFuture<'a, Result<Vec<Result<ScarReply, OpError>>, ConnectionLost>> {
-        self.inner.scar(ops)
-    }
-
-    fn watch(&self, last_seen: u32, deadline: Duration) -> BoxFuture<'_, Result<u32, ConnectionLost>> {
-        self.inner.watch(last_seen, deadline)
-    }
-
-    fn call(&self, method: u16, payload: Bytes) -> BoxFuture<'_, Result<Bytes, CallError>> {
+        inner: &'a dyn Connection,
+        method: u16,
+        payload: Bytes,
+    ) -> BoxFuture<'a, Result<Bytes, CallError>> {
         if method != METHOD_MUTATE {
-            return self.inner.call(method, payload);
+            return inner.call(method, payload);
         }
         if self.plant == Plant::SetAcknowledgedUnapplied
             && let Some(answer) = Self::applied(&payload)
@@ -176,15 +148,10 @@ impl Connection for PlantedConnection {
             && let Some((payload, count)) = Self::with_other_terms(&payload)
         {
             return Box::pin(async move {
-                let answer = self.inner.call(method, payload).await?;
+                let answer = inner.call(method, payload).await?;
                 Ok(Self::for_the_first(&answer, count).unwrap_or(answer))
             });
         }
-        let payload = self.change(&payload).unwrap_or(payload);
-        self.inner.call(method, payload)
-    }
-
-    fn lost(&self) -> Option<ConnectionLost> {
-        self.inner.lost()
+        inner.call(method, self.change(&payload).unwrap_or(payload))
     }
 }

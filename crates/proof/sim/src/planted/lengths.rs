@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use parking_lot::Mutex;
 use tailwater_cache::Lookup;
-use tailwater_env::BoxFuture;
 use tailwater_format::TailPage;
 use tailwater_format::tails::{tail_page_key, tail_page_of};
-use tailwater_format::{Offset, Position, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId, Tail};
-use tailwater_tail::{Cells, DurableSource, ReaderConfig, SourceError, SourceSegment};
+use tailwater_format::{Offset, ShardId, ShardNumber, StreamId, Tail};
+use tailwater_tail::testing::{DecoratedSource, SourceHooks};
+use tailwater_tail::{Cells, DurableSource, ReaderConfig};
 
 use super::Plant;
 
@@ -29,7 +28,7 @@ impl Plant {
     /// `source`, with the bug in front of it if it is one of what it tells.
     pub fn source(self, source: Arc<dyn DurableSource>) -> Arc<dyn DurableSource> {
         match self {
-            Plant::LengthsToldOnce => Arc::new(ToldOnce { source, told: Mutex::default() }),
+            Plant::LengthsToldOnce => Arc::new(DecoratedSource { inner: source, hooks: ToldOnce::default() }),
             _ => source,
         }
     }
@@ -48,40 +47,15 @@ impl Plant {
     }
 }
 
-/// A source that says of each shard what it said first.
-struct ToldOnce {
-    source: Arc<dyn DurableSource>,
-    told: Mutex<BTreeMap<ShardId, Option<Tail>>>,
-}
+/// Says of each shard what it said first.
+#[derive(Default)]
+struct ToldOnce(Mutex<BTreeMap<ShardId, Option<Tail>>>);
 
-impl DurableSource for ToldOnce {
-    fn read(
-        &self,
-        segment: SegmentId,
-        from: Position,
-        len: u32,
-    ) -> BoxFuture<'_, Result<Bytes, SourceError>> {
-        self.source.read(segment, from, len)
-    }
-
-    fn tails<'a>(
-        &'a self,
-        stream: StreamId,
-        shards: &'a [ShardNumber],
-    ) -> BoxFuture<'a, Result<Vec<Option<Tail>>, SourceError>> {
-        Box::pin(async move {
-            let tails = self.source.tails(stream, shards).await?;
-            let mut told = self.told.lock();
-            let of = shards.iter().map(|shard| ShardId { stream, shard: *shard });
-            Ok(of.zip(tails).map(|(shard, tail)| *told.entry(shard).or_insert(tail)).collect())
-        })
-    }
-
-    fn segments(
-        &self,
-        shard: ShardId,
-        from: SegmentNumber,
-    ) -> BoxFuture<'_, Result<Vec<SourceSegment>, SourceError>> {
-        self.source.segments(shard, from)
+impl SourceHooks for ToldOnce {
+    fn told(&self, stream: StreamId, shards: &[ShardNumber], tails: &mut [Option<Tail>]) {
+        let mut told = self.0.lock();
+        for (shard, tail) in shards.iter().zip(tails) {
+            *tail = *told.entry(ShardId { stream, shard: *shard }).or_insert(*tail);
+        }
     }
 }

@@ -6,10 +6,12 @@ use std::time::Duration;
 use tailwater_cache::{Backend, BackendConfig, Backends, Cell, CellConfig, Connector, Mode};
 use tailwater_env::{BoxFuture, Env};
 use tailwater_rma::{Backing, Connection, LocalDoorbell};
+use tailwater_tail::Cells;
 
+use crate::checkers::Violation;
 use crate::net::Net;
 use crate::planted::Plant;
-use crate::world::Node;
+use crate::world::{Node, World};
 
 /// Backends of a cell; R=3.2.
 pub(super) const BACKENDS: usize = 3;
@@ -36,7 +38,7 @@ impl CellsKind {
 }
 
 /// The nodes that backends run on.
-pub(super) fn backend_nodes(world: &crate::world::World) -> Vec<Node> {
+pub(super) fn backend_nodes(world: &World) -> Vec<Node> {
     BACKEND_NAMES.iter().map(|name| world.node(name)).collect()
 }
 
@@ -71,6 +73,12 @@ pub(super) async fn connect(net: &Net, node: &Node, env: &Env, kind: CellsKind, 
     let client_id = env.random_u64() as u32;
     let config = CellConfig::new(kind.config_id(), Mode::R32, backends, client_id);
     Cell::connect(env, config).await.expect("three backends are enough")
+}
+
+/// Both cells, as a client on `node` sees them.
+pub(super) fn connect_both(world: &World, net: &Net, node: &Node, plant: Plant) -> Result<Cells, Violation> {
+    let connect = |kind| world.run(connect(net, node, &node.env(), kind, plant));
+    Ok(Cells { data: connect(CellsKind::Data)?, metadata: connect(CellsKind::Metadata)? })
 }
 
 struct NetConnector {

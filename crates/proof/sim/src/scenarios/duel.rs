@@ -24,9 +24,9 @@ use crate::checkers::{Report, Violation, ensure};
 use crate::net::{Net, Weather};
 use crate::planted::Plant;
 use crate::rng::Rng;
-use crate::world::{Crash, Node, World};
+use crate::world::{Crash, World};
 
-use super::cells::{self, CellsKind};
+use super::cells;
 
 const OWNERS: [&str; 3] = ["owner-0", "owner-1", "owner-2"];
 /// Longest time between a takeover and the end of the lock's holder before, several times.
@@ -66,14 +66,15 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
     }
     let state = DuelShared::default();
     let auditor = world.node("auditor");
-    let auditing = audit(auditor.env(), cells_of(world, &net, &auditor, Plant::None)?, state.clone());
+    let auditing =
+        audit(auditor.env(), cells::connect_both(world, &net, &auditor, Plant::None)?, state.clone());
     auditor.env().spawn("audit", auditing).detach();
 
     let mut number = rng.below(3);
     let mut owners = Vec::new();
     for (term, name) in (1..).zip(OWNERS) {
         let node = world.node(name);
-        let cells = cells_of(world, &net, &node, plant)?;
+        let cells = cells::connect_both(world, &net, &node, plant)?;
         let owner = Owner { rng: Rng::new(world.seed(), name), term, state: state.clone() };
         node.env()
             .spawn("owner", owner.run(node.env(), TailWriter::start(&node.env(), Some(cells)), number))
@@ -106,13 +107,6 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
     ensure(settled.is_some(), || "the last owner's tail is never published".to_owned())?;
     let state = state.lock();
     Ok(state.report.clone())
-}
-
-fn cells_of(world: &World, net: &Net, node: &Node, plant: Plant) -> Result<Cells, Violation> {
-    let env = node.env();
-    let data = world.run(cells::connect(net, node, &env, CellsKind::Data, plant))?;
-    let metadata = world.run(cells::connect(net, node, &env, CellsKind::Metadata, plant))?;
-    Ok(Cells { data, metadata })
 }
 
 /// The owner of one term: makes bytes durable in one segment after the other, and shadows them.

@@ -10,17 +10,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
 use parking_lot::Mutex;
-use tailwater_env::{BoxFuture, Env, Instant};
+use tailwater_env::{Env, Instant};
 use tailwater_format::{
-    Offset, Position, SHARDS_PER_PAGE, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId, Tail,
+    Offset, Position, SHARDS_PER_PAGE, SegmentNumber, ShardId, ShardNumber, StreamId, Tail,
 };
 use tailwater_tail::limits::DURABLE_LENGTHS_EVERY;
-use tailwater_tail::testing::MemoryLog;
-use tailwater_tail::{
-    Cells, Cursor, DurableSource, Place, SourceError, SourceSegment, TailReader, TailWriter, Waiter,
-};
+use tailwater_tail::testing::{DecoratedSource, MemoryLog, SourceHooks};
+use tailwater_tail::{Cursor, Place, TailReader, TailWriter, Waiter};
 
 use crate::checkers::{Report, Violation, ensure};
 use crate::net::Net;
@@ -28,7 +25,7 @@ use crate::planted::Plant;
 use crate::rng::Rng;
 use crate::world::{Node, World};
 
-use super::cells::{self, CellsKind};
+use super::cells;
 
 const CHUNK_BYTES: u32 = 512;
 /// How long nothing happens while calls are counted.
@@ -43,37 +40,12 @@ const NEVER: Duration = Duration::from_secs(120);
 /// What messages take, and the look at what is known to be behind, in all.
 const SLACK: Duration = Duration::from_millis(400);
 
-/// A log that counts how often it is asked how long it is.
-struct CountingLengths {
-    log: MemoryLog,
-    asked: Arc<AtomicU64>,
-}
+/// Counts how often a source is asked how long it is.
+struct CountingLengths(Arc<AtomicU64>);
 
-impl DurableSource for CountingLengths {
-    fn read(
-        &self,
-        segment: SegmentId,
-        from: Position,
-        len: u32,
-    ) -> BoxFuture<'_, Result<Bytes, SourceError>> {
-        self.log.read(segment, from, len)
-    }
-
-    fn tails<'a>(
-        &'a self,
-        stream: StreamId,
-        shards: &'a [ShardNumber],
-    ) -> BoxFuture<'a, Result<Vec<Option<Tail>>, SourceError>> {
-        self.asked.fetch_add(1, Ordering::Relaxed);
-        self.log.tails(stream, shards)
-    }
-
-    fn segments(
-        &self,
-        shard: ShardId,
-        from: SegmentNumber,
-    ) -> BoxFuture<'_, Result<Vec<SourceSegment>, SourceError>> {
-        self.log.segments(shard, from)
+impl SourceHooks for CountingLengths {
+    fn told(&self, _: StreamId, _: &[ShardNumber], _: &mut [Option<Tail>]) {
+        self.0.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -147,15 +119,17 @@ impl<'a> Cluster<'a> {
             cells::start_backends(&net, node, number, 64);
         }
         let [writer_node, reader_node] = ["writer", "reader"].map(|name| world.node(name));
-        let writer = TailWriter::start(&writer_node.env(), Some(cells_of(world, &net, &writer_node)?));
+        let cells_of = |node: &Node| cells::connect_both(world, &net, node, Plant::None);
+        let writer = TailWriter::start(&writer_node.env(), Some(cells_of(&writer_node)?));
         let (log, asked, state) =
             (MemoryLog::new(CHUNK_BYTES), Arc::default(), Arc::<Mutex<LengthsState>>::default());
         let stream = StreamId(uuid::Uuid::from_u128(0x1e46));
         let shards = (0..pages as u32).flat_map(|page| [page * SHARDS_PER_PAGE, page * SHARDS_PER_PAGE + 1]);
         let shards: Vec<_> = shards.map(|shard| ShardId { stream, shard: ShardNumber(shard) }).collect();
         let reader_env = reader_node.env();
-        let source = CountingLengths { log: log.clone(), asked: Arc::clone(&asked) };
-        let cells = cells_of(world, &net, &reader_node)?;
+        let hooks = CountingLengths(Arc::clone(&asked));
+        let source = DecoratedSource { inner: Arc::new(log.clone()), hooks };
+        let cells = cells_of(&reader_node)?;
         let source = plant.source(Arc::new(source));
         let reader = TailReader::start(&reader_env, Some(cells), source, plant.reader_config());
         for &shard in &shards {
@@ -231,13 +205,6 @@ impl<'a> Cluster<'a> {
     fn heal(&self) {
         self.backends.iter().for_each(|backend| self.net.heal(&self.writer_node, backend));
     }
-}
-
-fn cells_of(world: &World, net: &Net, node: &Node) -> Result<Cells, Violation> {
-    let env = node.env();
-    let data = world.run(cells::connect(net, node, &env, CellsKind::Data, Plant::None))?;
-    let metadata = world.run(cells::connect(net, node, &env, CellsKind::Metadata, Plant::None))?;
-    Ok(Cells { data, metadata })
 }
 
 async fn consume(env: Env, mut cursor: Cursor, number: usize, state: Arc<Mutex<LengthsState>>) {

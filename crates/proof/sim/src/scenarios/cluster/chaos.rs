@@ -9,7 +9,7 @@ use crate::checkers::Violation;
 use crate::disk::{Fault, Faults};
 use crate::net::Weather;
 use crate::rng::Rng;
-use crate::scenarios::cells::{self, CellsKind};
+use crate::scenarios::cells;
 use crate::world::{Crash, Node, run_on};
 
 use super::{Cluster, STREAM};
@@ -169,9 +169,7 @@ fn start(shared: &Cluster, number: usize) {
     let node = &shared.backends[number];
     if !node.is_up() {
         node.start();
-        for kind in [CellsKind::Data, CellsKind::Metadata] {
-            cells::start_backend(&shared.net, node, number, kind, shared.buckets);
-        }
+        cells::start_backends(&shared.net, node, number, shared.buckets);
     }
 }
 
