@@ -26,13 +26,12 @@ use tailwater_broadcast_server::disk::{Disk, DiskOptions, Keeper, checkpoint};
 use tailwater_env::{Env, OpenMode};
 use tailwater_journal::JournalConfig;
 
-use super::faults::{End, Life};
 use super::journal::{EVERY_IO, RECOVERY_IO};
-use super::lives::{self, Lives, Outcome};
+use super::lives::{self, Lives, Living, Noted, Outcome};
 use crate::checkers::{Report, Violation, ensure};
 use crate::planted::Plant;
 use crate::rng::Rng;
-use crate::world::{Crash, Node, World};
+use crate::world::World;
 
 const DIR: &str = "/data/broadcast";
 const CLIENT: PublisherId = 7;
@@ -42,8 +41,6 @@ const OTHER: u64 = 999;
 const OTHER_LINK: u64 = 2;
 /// All events have this time.
 const WALL_MS: u64 = 1_700_000_000_000;
-/// Longest time that a disk which works again may leave events without an answer.
-const RESUME_MAX: Duration = Duration::from_secs(60);
 
 const LIVES: Lives = Lives {
     name: "broadcast-disk",
@@ -51,6 +48,7 @@ const LIVES: Lives = Lives {
     changes_max: 150,
     length_max: Duration::from_millis(100),
     calm: Duration::from_millis(50),
+    resume_max: Duration::from_secs(60),
     every_io: (EVERY_IO, RECOVERY_IO),
 };
 
@@ -64,17 +62,12 @@ struct Model {
     acknowledged: u64,
     /// The same of the lineage before, while the disk may still be of that.
     before: Option<(u64, u64)>,
-    violation: Option<Violation>,
-    report: Report,
+    noted: Noted,
 }
 
 impl Outcome for Model {
-    fn report(&mut self) -> &mut Report {
-        &mut self.report
-    }
-
-    fn violation(&mut self) -> &mut Option<Violation> {
-        &mut self.violation
+    fn noted(&mut self) -> &mut Noted {
+        &mut self.noted
     }
 }
 
@@ -120,50 +113,19 @@ fn published(last: u64) -> Published {
 }
 
 /// From a start to a crash or a close.
-fn live(
-    world: &World,
-    node: &Node,
-    rng: &mut Rng,
-    life: &Life,
-    plant: Plant,
-    model: &Arc<Mutex<Model>>,
-) -> Result<(), Violation> {
-    live_and(false, (world, node), rng, life, plant, model)
+fn live(living: &Living<'_, Model>, rng: &mut Rng) -> Result<(), Violation> {
+    live_and(false, living, rng)
 }
 
 /// The same, and the region may have begun anew before.
-fn live_anew(
-    world: &World,
-    node: &Node,
-    rng: &mut Rng,
-    life: &Life,
-    plant: Plant,
-    model: &Arc<Mutex<Model>>,
-) -> Result<(), Violation> {
-    let anew = rng.chance(500_000);
-    live_and(anew, (world, node), rng, life, plant, model)
+fn live_anew(living: &Living<'_, Model>, rng: &mut Rng) -> Result<(), Violation> {
+    live_and(rng.chance(500_000), living, rng)
 }
 
-fn live_and(
-    anew: bool,
-    (world, node): (&World, &Node),
-    rng: &mut Rng,
-    life: &Life,
-    plant: Plant,
-    model: &Arc<Mutex<Model>>,
-) -> Result<(), Violation> {
-    life.begin(node);
-    let env = node.env_with_disk(|disk| plant.disk(disk));
-    model.lock().report.count("lives", 1);
+fn live_and(anew: bool, living: &Living<'_, Model>, rng: &mut Rng) -> Result<(), Violation> {
+    let Living { env, model, .. } = living;
     let options = DiskOptions {
-        journal: JournalConfig {
-            file_bytes: 64 << 10,
-            files_max: rng.between(3, 8) as u32,
-            reserve_bytes: 0,
-            backlog_bytes: rng.between(8, 32) as usize * 1024,
-            record_bytes_max: 6_000,
-            sync_interval: Duration::from_millis(rng.between(1, 20)),
-        },
+        journal: JournalConfig { reserve_bytes: 0, ..lives::draw_journal(rng, (3, 8), (8, 32)) },
         checkpoint_bytes: rng.between(1, 8) * 1024,
         ..DiskOptions::new(Durability::Fsync.into())
     };
@@ -177,14 +139,11 @@ fn live_and(
         };
         Ok((disk, aside))
     };
-    let opened = world.run(node.run("open", open))?;
-    let Some((disk, aside)) = lives::opened(node, life, model, opened)? else {
-        return Ok(());
-    };
+    let Some((disk, aside)) = living.open(open)? else { return Ok(()) };
     let found = disk.streams.get(&stream());
     look_at_lineage(&mut model.lock(), disk.lineages.own, aside.as_ref())?;
     let last = check(found, model.lock().acknowledged)?;
-    model.lock().report.count("recovered", last);
+    model.lock().count("recovered", last);
 
     let (id, Disk { keeper, streams, lineages, .. }) = (disk.id(), disk);
     let lineage = lineages.own;
@@ -197,40 +156,19 @@ fn live_and(
         (model.lineage, model.acknowledged) = (model.lineages, 0);
         replica.configure(0, chain(1, model.lineage, OTHER, Some(id)));
         replica.connected(0, OTHER_LINK, Peer::Out("a".to_owned(), OTHER));
-        model.report.count("begun anew", 1);
+        model.count("begun anew", 1);
     }
     replica.configure(0, chain(2, model.lock().lineage, id, None));
     replica.connected(0, LINK, Peer::In("client".to_owned(), Role::Client(CLIENT)));
     let journal = keeper.journal().clone();
-    let running = run_replica(env.clone(), replica, keeper, model.clone());
+    let running = run_replica(env.clone(), replica, keeper, Arc::clone(model));
     env.spawn("replica", running).detach();
-    if !lives::pass(world, node, life, model)? {
-        return Ok(());
-    }
-    match life.end {
-        End::Crash(how) => node.crash(how),
-        End::Close => {
-            Life::mend(node);
-            let before = model.lock().acknowledged;
-            let outside = world.outside();
-            let resumed = async {
-                while model.lock().acknowledged == before && model.lock().violation.is_none() {
-                    outside.sleep(Duration::from_millis(2)).await;
-                }
-            };
-            let resumed = world.run(outside.timeout(RESUME_MAX, resumed))?;
-            ensure(resumed.is_some(), || "the disk works again, but no event is acknowledged".to_owned())?;
-            let closed = node.run("close", async move { journal.close().await });
-            match world.run(outside.timeout(RESUME_MAX, closed))? {
-                Some(Ok(Ok(()))) => model.lock().report.count("closes", 1),
-                other => {
-                    return Err(Violation::new(format!("closing with a disk that works: {other:?}")));
-                }
-            }
-            node.crash(Crash::Power);
-        }
-    }
-    model.lock().take_violation()
+    living.end(|| {
+        let before = model.lock().acknowledged;
+        let otherwise = "the disk works again, but no event is acknowledged";
+        living.world.run(living.until(otherwise, |model| model.acknowledged != before))??;
+        living.world.run(living.close(async move { journal.close().await }))?
+    })
 }
 
 fn chain(epoch: u64, lineage: u64, head: u64, joining: Option<u64>) -> Chain {
@@ -261,7 +199,7 @@ fn look_at_lineage(model: &mut Model, found: u64, aside: Option<&RecoveredStream
                 format!("what lies aside is of lineage {}", aside.lineages().own)
             })?;
             check(aside.stream(&stream()), acknowledged)?;
-            model.report.count("found aside", 1);
+            model.count("found aside", 1);
         } else if found == lineage && model.acknowledged == 0 {
             // The disk had not come to it.
             (model.lineage, model.acknowledged) = (lineage, acknowledged);
@@ -348,7 +286,7 @@ async fn run_replica(env: Env, mut replica: Replica, mut keeper: Keeper, model: 
                     match message {
                         Message::Published { number, .. } => {
                             let new = number.saturating_sub(model.acknowledged);
-                            model.report.count("acknowledged", new);
+                            model.count("acknowledged", new);
                             model.acknowledged = model.acknowledged.max(number);
                         }
                         Message::Refused { text, .. } => {
@@ -362,7 +300,7 @@ async fn run_replica(env: Env, mut replica: Replica, mut keeper: Keeper, model: 
             }
         }
         let stats = keeper.stats();
-        model.lock().report.count("checkpoints", stats.checkpoints - checkpoints);
+        model.lock().count("checkpoints", stats.checkpoints - checkpoints);
         checkpoints = stats.checkpoints;
     }
 }

@@ -11,22 +11,17 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tailwater_env::Env;
 use tailwater_journal::{
-    Journal, JournalAppendError, JournalAppendOptions, JournalConfig, JournalOpenError, JournalPosition,
-    ReplayError, Tag,
+    Journal, JournalAppendError, JournalAppendOptions, JournalConfig, JournalPosition, ReplayError, Tag,
 };
 
 use crate::checkers::{DeliveryLedger, RecordId, Report, Violation, ensure};
 use crate::planted::Plant;
 use crate::rng::Rng;
-use crate::world::{Crash, Node, World};
+use crate::world::World;
 
-use super::faults::{End, Life};
-use super::lives::{self, Lives, Outcome};
+use super::lives::{self, Lives, Living, Noted, Outcome};
 
 const DIR: &str = "/data/journal";
-/// Longest time that a working disk may leave an append without an answer: the journal's longest pause between
-/// two attempts, with room to spare.
-const RESUME_MAX: Duration = Duration::from_secs(20);
 /// I/Os of a life, and of the recovery after it, at each of which some seed lets the power fail.
 pub(super) const EVERY_IO: u64 = 160;
 pub(super) const RECOVERY_IO: u64 = 17;
@@ -39,8 +34,7 @@ struct JournalScenario {
     ledger: DeliveryLedger,
     /// Where each accepted record of this life ends.
     accepted: Vec<(RecordId, JournalPosition)>,
-    violation: Option<Violation>,
-    report: Report,
+    noted: Noted,
     outside: crate::world::Outside,
 }
 
@@ -51,20 +45,19 @@ impl JournalScenario {
         Self {
             ledger: DeliveryLedger::new(),
             accepted: Vec::new(),
-            violation: None,
-            report: Report::default(),
+            noted: Noted::default(),
             outside: world.outside(),
         }
     }
 }
 
 impl Outcome for JournalScenario {
-    fn report(&mut self) -> &mut Report {
-        &mut self.report
+    fn noted(&mut self) -> &mut Noted {
+        &mut self.noted
     }
 
-    fn violation(&mut self) -> &mut Option<Violation> {
-        &mut self.violation
+    fn begin_life(&mut self) {
+        self.accepted.clear();
     }
 }
 
@@ -74,6 +67,7 @@ const LIVES: Lives = Lives {
     changes_max: 120,
     length_max: Duration::from_millis(60),
     calm: Duration::from_millis(5),
+    resume_max: Duration::from_secs(20),
     every_io: (EVERY_IO, RECOVERY_IO),
 };
 
@@ -88,82 +82,29 @@ pub fn run_every_io(world: &mut World, plant: Plant) -> Result<Report, Violation
 }
 
 /// From a start to a crash or a close.
-fn live(
-    world: &World,
-    node: &Node,
-    rng: &mut Rng,
-    life: &Life,
-    plant: Plant,
-    state: &Outside,
-) -> Result<(), Violation> {
-    life.begin(node);
-    let env = node.env_with_disk(|disk| plant.disk(disk));
-    state.lock().report.count("lives", 1);
-    state.lock().accepted.clear();
-    let config = draw_config(rng);
-    let opened = world.run(node.run("open", open(env.clone(), config)))?;
-    let Ok(opened) = opened else {
-        state.lock().report.count("crashes in recovery", 1);
-        return Ok(());
-    };
-    let (journal, found) = match opened {
-        Ok(opened) => opened,
-        Err(JournalOpenError::Disk(_)) if life.disk_fails() || !node.is_up() => {
-            state.lock().report.count("failed opens", 1);
-            node.crash(Crash::Process);
-            return Ok(());
-        }
-        Err(error) => return Err(Violation::new(format!("the journal can't be opened: {error}"))),
-    };
-    state.lock().report.count("records recovered", found.len() as u64);
+fn live(living: &Living<'_, JournalScenario>, rng: &mut Rng) -> Result<(), Violation> {
+    let Living { world, env, model: state, .. } = living;
+    let opening = open(env.clone(), lives::draw_journal(rng, (3, 8), (8, 64)));
+    let Some((journal, found)) = living.open(opening)? else { return Ok(()) };
+    state.lock().count("records recovered", found.len() as u64);
     for id in &found {
         world.outside().record("recovered", *id, 0);
     }
     state.lock().ledger.recovered(&found)?;
 
     for number in 0..rng.between(1, 3) {
-        let appender = JournalAppender {
-            env: env.clone(),
-            journal: journal.clone(),
-            state: state.clone(),
-            tag: Tag(1 + (number % 2) as u8),
-            eager: rng.below(2) == 0,
-            under_way: under_way(),
-        };
+        let tag = Tag(1 + (number % 2) as u8);
+        let appender = JournalAppender::new(living, &journal, tag, rng.below(2) == 0);
         env.spawn("appender", appender.run()).detach();
     }
-    env.spawn("trimmer", trim(env.clone(), journal.clone(), state.clone())).detach();
-
-    if !lives::pass(world, node, life, state)? {
-        return Ok(());
-    }
-    match life.end {
-        End::Crash(how) => node.crash(how),
-        End::Close => {
-            Life::mend(node);
-            world.run(end_in_order(world, node, journal, env, state.clone()))??;
-        }
-    }
-    state.lock().take_violation()
+    env.spawn("trimmer", trim(env.clone(), journal.clone(), Arc::clone(state))).detach();
+    living.end(|| living.world.run(end_in_order(living, journal))?)
 }
 
 /// With a disk that works the journal takes a record and acknowledges it, and its close acknowledges the rest.
-async fn end_in_order(
-    world: &World,
-    node: &Node,
-    journal: Journal,
-    env: Env,
-    state: Outside,
-) -> Result<(), Violation> {
-    let probe = JournalAppender {
-        env,
-        journal: journal.clone(),
-        state: state.clone(),
-        tag: Tag(1),
-        eager: true,
-        under_way: under_way(),
-    };
-    let resumed = node.run("probe", async move {
+async fn end_in_order(living: &Living<'_, JournalScenario>, journal: Journal) -> Result<(), Violation> {
+    let probe = JournalAppender::new(living, &journal, Tag(1), true);
+    let resumed = living.finish("probe", async move {
         let mut lost = 0;
         // Records that were under way when the disk was mended may still get lost.
         while probe.append_one(100, true).await != Fate::Acknowledged {
@@ -171,43 +112,14 @@ async fn end_in_order(
             assert!(lost < 100, "a disk that works loses nothing for ever");
         }
     });
-    let resumed = world.outside().timeout(RESUME_MAX, resumed).await;
-    ensure(resumed.is_some(), || "the disk works again, but the journal does not".to_owned())?;
-    let closing = journal.clone();
-    let closed = node.run("close", async move { closing.close().await });
-    let closed = world.outside().timeout(RESUME_MAX, closed).await;
-    match closed {
-        Some(Ok(Ok(()))) => {
-            state.lock().ledger.all_acknowledged();
-            state.lock().report.count("closes", 1);
-        }
-        Some(Ok(Err(error))) => {
-            return Err(Violation::new(format!("the disk works, but closing failed: {error}")));
-        }
-        Some(Err(_)) => return Err(Violation::new("nobody crashed the node")),
-        None => return Err(Violation::new("closing takes for ever")),
-    }
-    node.crash(Crash::Power);
+    living.in_time("the disk works again, but the journal does not", resumed).await??;
+    living.close(async move { journal.close().await }).await?;
+    living.model.lock().ledger.all_acknowledged();
     Ok(())
 }
 
-fn under_way() -> Arc<tokio::sync::Semaphore> {
-    Arc::new(tokio::sync::Semaphore::new(EAGER_APPENDS_MAX))
-}
-
-fn draw_config(rng: &mut Rng) -> JournalConfig {
-    JournalConfig {
-        file_bytes: 64 << 10,
-        files_max: rng.between(3, 8) as u32,
-        reserve_bytes: 4 << 10,
-        backlog_bytes: rng.between(8, 64) as usize * 1024,
-        record_bytes_max: RECORD_BYTES_MAX,
-        sync_interval: Duration::from_millis(rng.between(1, 20)),
-    }
-}
-
 /// Opens the journal and answers the records found, each checked byte by byte.
-async fn open(env: Env, config: JournalConfig) -> Result<(Journal, Vec<RecordId>), JournalOpenError> {
+async fn open(env: Env, config: JournalConfig) -> Result<(Journal, Vec<RecordId>), String> {
     let mut found = Vec::new();
     let mut position = JournalPosition(0);
     let journal = Journal::open(&env, Path::new(DIR), config, &mut |tag, end, bytes| {
@@ -217,8 +129,8 @@ async fn open(env: Env, config: JournalConfig) -> Result<(Journal, Vec<RecordId>
         position = end;
         found.push(decode(tag, bytes)?);
         Ok(())
-    })?;
-    Ok((journal, found))
+    });
+    Ok((journal.map_err(|error| error.to_string())?, found))
 }
 
 /// A record: its id, then bytes that follow from the id and the tag.
@@ -263,6 +175,12 @@ struct JournalAppender {
 }
 
 impl JournalAppender {
+    fn new(living: &Living<'_, JournalScenario>, journal: &Journal, tag: Tag, eager: bool) -> Self {
+        let (env, journal, state) = (living.env.clone(), journal.clone(), Arc::clone(living.model));
+        let under_way = Arc::new(tokio::sync::Semaphore::new(EAGER_APPENDS_MAX));
+        Self { env, journal, state, tag, eager, under_way }
+    }
+
     async fn run(self) {
         loop {
             let length = match self.env.random_below(20) {
@@ -284,7 +202,7 @@ impl JournalAppender {
                     return;
                 }
             }
-            if self.state.lock().violation.is_some() {
+            if self.state.lock().has_failed() {
                 return;
             }
         }
@@ -302,7 +220,7 @@ impl JournalAppender {
                     | JournalAppendError::Latched(_)
                     | JournalAppendError::Backlog { .. },
                 ) => {
-                    self.state.lock().report.count("refusals", 1);
+                    self.state.lock().count("refusals", 1);
                     self.journal.ready().await;
                 }
                 Err(refused @ JournalAppendError::TooLarge { .. }) => {
@@ -341,7 +259,7 @@ impl JournalAppender {
                 state.outside.record("acknowledged", id, end.0);
                 let acknowledged = state.ledger.acknowledged(id);
                 state.note(acknowledged);
-                state.report.count("acknowledged", 1);
+                state.count("acknowledged", 1);
                 Fate::Acknowledged
             }
             Err(lost) if lost.closed => Fate::Closed,
@@ -349,7 +267,7 @@ impl JournalAppender {
                 state.outside.record("lost", id, end.0);
                 let told = state.ledger.lost(id);
                 state.note(told);
-                state.report.count("lost", 1);
+                state.count("lost", 1);
                 Fate::Lost
             }
         }
@@ -375,6 +293,6 @@ async fn trim(env: Env, journal: Journal, state: Outside) {
             outside.ledger.trimmed(tag, id + 1);
         }
         outside.outside.record("trimmed", id + 1, tags.len() as u64);
-        outside.report.count("trims", 1);
+        outside.count("trims", 1);
     }
 }

@@ -6,36 +6,220 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tailwater_env::Env;
+use tailwater_journal::JournalConfig;
 
-use super::faults::Life;
+use super::faults::{End, Life};
 use crate::checkers::{Report, Violation, ensure};
 use crate::planted::Plant;
 use crate::rng::Rng;
 use crate::world::{Crash, Crashed, Node, World};
 
+/// What the world outside knows of a scenario, whatever that is about.
+#[derive(Default)]
+pub(super) struct Noted {
+    /// What happened so far.
+    pub(super) report: Report,
+    /// The first thing seen that must not be.
+    pub(super) violation: Option<Violation>,
+    /// Clients end.
+    pub(super) stop: bool,
+    /// Those that have not.
+    pub(super) clients: usize,
+}
+
 /// What the world outside of a scenario's node knows.
 pub(super) trait Outcome {
-    /// What happened so far.
-    fn report(&mut self) -> &mut Report;
-    /// The first thing seen that must not be.
-    fn violation(&mut self) -> &mut Option<Violation>;
+    /// What is noted of it.
+    fn noted(&mut self) -> &mut Noted;
+
+    /// Nothing is left of the life before.
+    fn begin_life(&mut self) {}
+
+    /// Counts something.
+    fn count(&mut self, what: &'static str, times: u64) {
+        self.noted().report.count(what, times);
+    }
 
     /// Notes what a check came to.
     fn note(&mut self, result: Result<(), Violation>) {
         if let Err(violation) = result {
-            self.violation().get_or_insert(violation);
+            self.noted().violation.get_or_insert(violation);
         }
+    }
+
+    /// Whether anything was seen that must not be.
+    fn has_failed(&mut self) -> bool {
+        self.noted().violation.is_some()
+    }
+
+    /// Whether clients are to end.
+    fn is_over(&mut self) -> bool {
+        self.noted().stop || self.has_failed()
     }
 
     /// Fails if anything was seen that must not be.
     fn take_violation(&mut self) -> Result<(), Violation> {
-        self.violation().take().map_or(Ok(()), Err)
+        self.noted().violation.take().map_or(Ok(()), Err)
     }
 }
 
+/// Runs a client as a task of `env`, and counts it while it does.
+pub(super) fn spawn_client<M: Outcome + Send + 'static>(
+    env: &Env,
+    model: &Arc<Mutex<M>>,
+    name: &'static str,
+    running: impl Future<Output = ()> + Send + 'static,
+) {
+    model.lock().noted().clients += 1;
+    let model = Arc::clone(model);
+    let run = async move {
+        running.await;
+        model.lock().noted().clients -= 1;
+    };
+    env.spawn(name, run).detach();
+}
+
+/// A journal with files, bytes of backlog in KiB, and an interval of syncs that are drawn.
+pub(super) fn draw_journal(rng: &mut Rng, files: (u64, u64), backlog_kib: (u64, u64)) -> JournalConfig {
+    JournalConfig {
+        file_bytes: 64 << 10,
+        files_max: rng.between(files.0, files.1) as u32,
+        reserve_bytes: 4 << 10,
+        backlog_bytes: rng.between(backlog_kib.0, backlog_kib.1) as usize * 1024,
+        record_bytes_max: 6_000,
+        sync_interval: Duration::from_millis(rng.between(1, 20)),
+    }
+}
+
+/// One life, which has begun.
+pub(super) struct Living<'a, M> {
+    pub(super) world: &'a World,
+    pub(super) node: &'a Node,
+    pub(super) life: &'a Life,
+    pub(super) plant: Plant,
+    /// The node's, with the planted bug in front of its disk.
+    pub(super) env: Env,
+    pub(super) model: &'a Arc<Mutex<M>>,
+    resume_max: Duration,
+}
+
 /// One life: from a start to a crash or a close.
-pub(super) type LifeLive<M> =
-    fn(&World, &Node, &mut Rng, &Life, Plant, &Arc<Mutex<M>>) -> Result<(), Violation>;
+pub(super) type LifeLive<M> = fn(&Living<'_, M>, &mut Rng) -> Result<(), Violation>;
+
+impl<M: Outcome> Living<'_, M> {
+    /// Opens everything as a node does; `None` if the life ended with it. An injected failure may end a start, damage
+    /// may not.
+    pub(super) fn open<T: Send + 'static>(
+        &self,
+        opening: impl Future<Output = Result<T, String>> + Send + 'static,
+    ) -> Result<Option<T>, Violation> {
+        match self.world.run(self.node.run("open", opening))? {
+            Err(Crashed) => {
+                self.model.lock().count("crashes in recovery", 1);
+                Ok(None)
+            }
+            Ok(Ok(opened)) => Ok(Some(opened)),
+            Ok(Err(_)) if !self.node.is_up() => Ok(None),
+            Ok(Err(error)) => {
+                let injected = error.contains("injected") || error.contains("space");
+                ensure(self.life.disk_fails() && injected, || {
+                    format!("what is on the disk can't be opened: {error}")
+                })?;
+                self.model.lock().count("failed opens", 1);
+                self.node.crash(Crash::Process);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Runs something on the node; `None` if that ended the life.
+    pub(super) fn run<T: Send + 'static>(
+        &self,
+        name: &'static str,
+        running: impl Future<Output = T> + Send + 'static,
+    ) -> Result<Option<T>, Violation> {
+        Ok(self.world.run(self.node.run(name, running))?.ok())
+    }
+
+    /// Lets the life's time pass, and lets it end if it has not by itself: where that is in good order, as `in_order`
+    /// says, from where on the disk works.
+    pub(super) fn end(&self, in_order: impl FnOnce() -> Result<(), Violation>) -> Result<(), Violation> {
+        self.world.run(async {
+            self.world.outside().timeout(self.life.length, self.node.died()).await;
+        })?;
+        self.model.lock().take_violation()?;
+        match self.life.end {
+            _ if !self.node.is_up() => {
+                self.model.lock().count("crashes at an I/O", 1);
+                return Ok(());
+            }
+            End::Crash(how) => self.node.crash(how),
+            End::Close => {
+                Life::mend(self.node);
+                in_order()?;
+            }
+        }
+        self.model.lock().take_violation()
+    }
+
+    /// What comes of something, where the disk works; `otherwise` is said if that takes for ever.
+    pub(super) async fn in_time<T>(
+        &self,
+        otherwise: &str,
+        coming: impl Future<Output = T>,
+    ) -> Result<T, Violation> {
+        let came = self.world.outside().timeout(self.resume_max, coming).await;
+        came.ok_or_else(|| Violation::new(otherwise))
+    }
+
+    /// Waits until something holds, where the disk works, or anything was seen that must not be.
+    pub(super) async fn until(
+        &self,
+        otherwise: &str,
+        mut holds: impl FnMut(&mut M) -> bool,
+    ) -> Result<(), Violation> {
+        let outside = self.world.outside();
+        let mut is_over = || {
+            let mut model = self.model.lock();
+            holds(&mut model) || model.has_failed()
+        };
+        let waiting = async {
+            while !is_over() {
+                outside.sleep(Duration::from_millis(2)).await;
+            }
+        };
+        self.in_time(otherwise, waiting).await
+    }
+
+    /// Lets all clients end.
+    pub(super) async fn stop_clients(&self) -> Result<(), Violation> {
+        self.model.lock().noted().stop = true;
+        self.until("a client waits for ever", |model| model.noted().clients == 0).await?;
+        self.model.lock().take_violation()
+    }
+
+    /// What comes of something on the node, which nobody crashes.
+    pub(super) async fn finish<T: Send + 'static>(
+        &self,
+        name: &'static str,
+        running: impl Future<Output = T> + Send + 'static,
+    ) -> Result<T, Violation> {
+        self.node.run(name, running).await.map_err(|Crashed| Violation::new("nobody crashed the node"))
+    }
+
+    /// Closes everything as a node does, and ends the life.
+    pub(super) async fn close<E: std::fmt::Display + Send + 'static>(
+        &self,
+        closing: impl Future<Output = Result<(), E>> + Send + 'static,
+    ) -> Result<(), Violation> {
+        let closed = self.in_time("closing takes for ever", self.finish("close", closing)).await??;
+        closed.map_err(|error| Violation::new(format!("the disk works, but closing failed: {error}")))?;
+        self.model.lock().count("closes", 1);
+        self.node.crash(Crash::Power);
+        Ok(())
+    }
+}
 
 /// How many lives a scenario's node has, and of what kind.
 pub(super) struct Lives {
@@ -49,6 +233,9 @@ pub(super) struct Lives {
     pub(super) length_max: Duration,
     /// How long the calm one is.
     pub(super) calm: Duration,
+    /// Longest time that a disk which works again may leave clients without an answer: the longest pauses between two
+    /// attempts, with room to spare.
+    pub(super) resume_max: Duration,
     /// I/Os of a life, and of the recovery after it, at each of which one of [`EVERY_IO_SEEDS`] lets the power fail.
     pub(super) every_io: (u64, u64),
 }
@@ -91,8 +278,7 @@ impl Lives {
         let lives: Vec<Life> = (0..rng.between(2, self.most))
             .map(|_| Life::draw(&mut rng, self.changes_max, self.length_max))
             .collect();
-        let mut live = |node: &Node, life: &Life, model: &_| live(world, node, &mut rng, life, plant, model);
-        self.lead(world.node("a"), &lives, model, &mut live)
+        self.lead(world, plant, world.node("a"), &lives, model, &mut |living| live(living, &mut rng))
     }
 
     /// The power fails at every I/O: seed after seed at the next one, then at one of the recovery after it. Where there
@@ -107,12 +293,13 @@ impl Lives {
         let length = EVERY_IO_LENGTH_MAX;
         let nodes = self.every_io.0.div_ceil(EVERY_IO_SEEDS);
         let mut rng = Rng::new(world.seed(), &format!("scenario/{}", self.name));
-        let mut live = |node: &Node, life: &Life, model: &_| live(world, node, &mut rng, life, plant, model);
         let mut report = Report::default();
         for (case, name) in (world.seed() * nodes..).zip(EVERY_IO_NODES).take(nodes as usize) {
             let (io, recovery_io) = every_io_of(case, self.every_io);
             let lives = [io, recovery_io].map(|io| Life::until_change(io, length));
-            report.add(&self.lead(world.node(name), &lives, model(world), &mut live)?);
+            let node = world.node(name);
+            let live = &mut |living: &Living<'_, M>| live(living, &mut rng);
+            report.add(&self.lead(world, plant, node, &lives, model(world), live)?);
         }
         Ok(report)
     }
@@ -120,64 +307,34 @@ impl Lives {
     /// Leads a new node through `lives`, and a calm one.
     fn lead<M: Outcome>(
         &self,
+        world: &World,
+        plant: Plant,
         node: Node,
         lives: &[Life],
         model: M,
-        live: &mut impl FnMut(&Node, &Life, &Arc<Mutex<M>>) -> Result<(), Violation>,
+        live: &mut impl FnMut(&Living<'_, M>) -> Result<(), Violation>,
     ) -> Result<Report, Violation> {
         let model = Arc::new(Mutex::new(model));
         make_data_dir(&node);
         for life in lives.iter().chain([&Life::calm(self.calm)]) {
             let before = node.disk().changes();
-            live(&node, life, &model)?;
+            life.begin(&node);
+            {
+                let mut model = model.lock();
+                (model.noted().stop, model.noted().clients) = (false, 0);
+                model.begin_life();
+                model.count("lives", 1);
+            }
+            let env = node.env_with_disk(|disk| plant.disk(disk));
+            let (node, model, resume_max) = (&node, &model, self.resume_max);
+            live(&Living { world, node, life, plant, env, model, resume_max })?;
             if life.crash_at_change.is_some_and(|at| node.disk().changes() - before < at) {
-                model.lock().report().count("I/Os to fail at that did not come", 1);
+                model.lock().count("I/Os to fail at that did not come", 1);
             }
         }
-        let report = model.lock().report().clone();
+        let report = model.lock().noted().report.clone();
         Ok(report)
     }
-}
-
-/// What a start came to; `None` if the life ended with it. An injected failure may end a start, damage may not.
-pub(super) fn opened<T>(
-    node: &Node,
-    life: &Life,
-    model: &Mutex<impl Outcome>,
-    opened: Result<Result<T, String>, Crashed>,
-) -> Result<Option<T>, Violation> {
-    match opened {
-        Err(Crashed) => {
-            model.lock().report().count("crashes in recovery", 1);
-            Ok(None)
-        }
-        Ok(Ok(opened)) => Ok(Some(opened)),
-        Ok(Err(_)) if !node.is_up() => Ok(None),
-        Ok(Err(error)) => {
-            let injected = life.disk_fails() && (error.contains("injected") || error.contains("space"));
-            ensure(injected, || format!("what is on the disk can't be opened: {error}"))?;
-            model.lock().report().count("failed opens", 1);
-            node.crash(Crash::Process);
-            Ok(None)
-        }
-    }
-}
-
-/// Lets a life's time pass. Answers whether the node still runs.
-pub(super) fn pass(
-    world: &World,
-    node: &Node,
-    life: &Life,
-    model: &Mutex<impl Outcome>,
-) -> Result<bool, Violation> {
-    world.run(async {
-        world.outside().timeout(life.length, node.died()).await;
-    })?;
-    model.lock().take_violation()?;
-    if !node.is_up() {
-        model.lock().report().count("crashes at an I/O", 1);
-    }
-    Ok(node.is_up())
 }
 
 /// The directory that an operator made before the first start.

@@ -20,21 +20,18 @@ use tailwater_env::Env;
 use tailwater_format::{ShardId, ShardNumber, StreamId};
 use tailwater_log::{Log, LogConfig, StreamConfig, StreamDurability};
 
-use crate::checkers::{Report, Violation, ensure};
+use crate::checkers::{Report, Violation};
 use crate::planted::Plant;
 use crate::rng::Rng;
-use crate::world::{Crash, Crashed, Node, World};
+use crate::world::World;
 
 use super::cluster;
-use super::faults::{End, Life};
-use super::lives::{self, Lives, Outcome};
+use super::lives::{Lives, Living};
 use client::Client;
 use model::Model;
 
 /// Its parent is there; the directory itself is the log's to create, and to sync.
 const DIR: &str = "/data/log";
-/// Longest time that a disk which works again may leave appends without an answer, or a close may take.
-const RESUME_MAX: Duration = Duration::from_secs(60);
 const STREAM: &str = "stream";
 const SHARDS: u32 = 2;
 /// The shard whose producer is idempotent.
@@ -49,6 +46,7 @@ const LIVES: Lives = Lives {
     changes_max: 400,
     length_max: Duration::from_millis(100),
     calm: Duration::from_millis(20),
+    resume_max: Duration::from_secs(60),
     every_io: (300, 60),
 };
 
@@ -80,30 +78,16 @@ fn draw_stream(world: &World, plant: Plant) -> StreamConfig {
 }
 
 /// From a start to a crash or a close.
-fn live(
-    world: &World,
-    node: &Node,
-    rng: &mut Rng,
-    life: &Life,
-    plant: Plant,
-    model: &Outside,
-) -> Result<(), Violation> {
-    life.begin(node);
-    let env = node.env_with_disk(|disk| plant.disk(disk));
-    model.lock().begin_life();
-    let opened = world.run(node.run("open", open(env.clone(), cluster::draw_config(rng))))?;
-    let Some(log) = lives::opened(node, life, model, opened)? else {
-        return Ok(());
-    };
+fn live(living: &Living<'_, Model>, rng: &mut Rng) -> Result<(), Violation> {
+    let Living { env, model, plant, .. } = living;
+    let Some(log) = living.open(open(env.clone(), cluster::draw_config(rng)))? else { return Ok(()) };
     model.lock().recovered(&log)?;
-    let client = Client { env: env.clone(), log: log.clone(), plant, model: model.clone() };
+    let client = Client { env: env.clone(), log: log.clone(), plant: *plant, model: Arc::clone(model) };
     let reading = client.clone();
-    match world.run(node.run("verify", async move { reading.verify().await }))? {
-        Err(Crashed) => return Ok(()),
-        Ok(verified) => verified?,
-    }
+    let Some(verified) = living.run("verify", async move { reading.verify().await })? else { return Ok(()) };
+    verified?;
 
-    if let Some(spoiling) = plant.spoil_producers(&env, &log) {
+    if let Some(spoiling) = plant.spoil_producers(env, &log) {
         env.spawn("planted", spoiling).detach();
     }
     for shard in 0..SHARDS {
@@ -111,46 +95,22 @@ fn live(
         client.spawn("reader", client.clone().read(shard));
     }
     client.spawn("keeper", client.clone().keep());
-    if !lives::pass(world, node, life, model)? {
-        return Ok(());
-    }
-    match life.end {
-        End::Crash(how) => node.crash(how),
-        End::Close => {
-            Life::mend(node);
-            world.run(end_in_order(world, node, client, model))??;
-        }
-    }
-    model.lock().take_violation()
+    living.end(|| living.world.run(end_in_order(living, client))?)
 }
 
 /// With a disk that works appends are answered again, everything can be read, and the log closes.
-async fn end_in_order(world: &World, node: &Node, client: Client, model: &Outside) -> Result<(), Violation> {
-    let outside = world.outside();
-    let before = model.lock().answered;
-    let resumed = async {
-        while !model.lock().all_answered_since(before) && model.lock().violation.is_none() {
-            outside.sleep(Duration::from_millis(2)).await;
-        }
-    };
-    let resumed = outside.timeout(RESUME_MAX, resumed).await;
-    ensure(resumed.is_some(), || "the disk works again, but not all appends are answered".to_owned())?;
-    model.lock().stop = true;
-    let ended = async {
-        while model.lock().clients > 0 {
-            outside.sleep(Duration::from_millis(2)).await;
-        }
-    };
-    ensure(outside.timeout(RESUME_MAX, ended).await.is_some(), || "a client waits for ever".to_owned())?;
-    model.lock().take_violation()?;
+async fn end_in_order(living: &Living<'_, Model>, client: Client) -> Result<(), Violation> {
+    let before = living.model.lock().answered;
+    let otherwise = "the disk works again, but not all appends are answered";
+    living.until(otherwise, |model| model.all_answered_since(before)).await?;
+    living.stop_clients().await?;
     let log = client.log.clone();
-    let verified = node.run("verify", async move { client.verify().await }).await;
-    verified.map_err(|_| Violation::new("nobody crashed the node"))??;
-    let closed = outside.timeout(RESUME_MAX, node.run("close", async move { log.close().await })).await;
-    ensure(matches!(closed, Some(Ok(()))), || format!("closing with a disk that works: {closed:?}"))?;
-    model.lock().report.count("closes", 1);
-    node.crash(Crash::Power);
-    Ok(())
+    living.finish("verify", async move { client.verify().await }).await??;
+    let close = async move {
+        log.close().await;
+        Ok::<(), Violation>(())
+    };
+    living.close(close).await
 }
 
 /// Opens the log as a node does; an error in words.

@@ -21,20 +21,16 @@ use tailwater_env::Env;
 use tailwater_journal::{Journal, JournalConfig};
 use tailwater_queue::{Fifo, QueueError, QueueRecord, Queues, QueuesConfig, Recovery, Redrive, Settings};
 
-use crate::checkers::{Report, Violation, ensure};
+use crate::checkers::{Report, Violation};
 use crate::planted::Plant;
 use crate::rng::Rng;
-use crate::world::{Crash, Crashed, Node, World};
+use crate::world::World;
 
-use super::faults::{End, Life};
-use super::lives::{self, Lives, Outcome};
+use super::lives::{self, Lives, Living, Outcome};
 use client::Client;
 use model::Model;
 
 const DIR: &str = "/data";
-/// Longest time that a disk which works again may leave a send without an answer: the journal's and the tree's longest
-/// pauses between two attempts, with room to spare.
-const RESUME_MAX: Duration = Duration::from_secs(60);
 
 const ACCOUNT: &str = "account";
 const STANDARD: &str = "standard";
@@ -54,6 +50,7 @@ const LIVES: Lives = Lives {
     changes_max: 400,
     length_max: Duration::from_millis(60),
     calm: Duration::from_millis(10),
+    resume_max: Duration::from_secs(60),
     every_io: (400, 60),
 };
 
@@ -68,17 +65,8 @@ pub fn run_every_io(world: &mut World, plant: Plant) -> Result<Report, Violation
 }
 
 /// From a start to a crash or a close.
-fn live(
-    world: &World,
-    node: &Node,
-    rng: &mut Rng,
-    life: &Life,
-    plant: Plant,
-    model: &Outside,
-) -> Result<(), Violation> {
-    life.begin(node);
-    let env = node.env_with_disk(|disk| plant.disk(disk));
-    model.lock().begin_life();
+fn live(living: &Living<'_, Model>, rng: &mut Rng) -> Result<(), Violation> {
+    let Living { env, model, plant, .. } = living;
     let config = QueuesConfig {
         owners: rng.between(1, 2) as usize,
         checkpoint_bytes: rng.between(1, 16) * 512,
@@ -86,86 +74,42 @@ fn live(
         one_at_the_tree: true,
         ..QueuesConfig::default()
     };
-    let opened = world.run(node.run("open", open(env.clone(), draw_journal(rng), config)))?;
-    let Some((queues, journal)) = lives::opened(node, life, model, opened)? else {
-        return Ok(());
+    let journal = JournalConfig {
+        file_bytes: 128 << 10,
+        reserve_bytes: 16 << 10,
+        record_bytes_max: 64 << 10,
+        ..lives::draw_journal(rng, (3, 6), (64, 128))
     };
-    match world.run(node.run("list", client::list(env.clone(), queues.clone())))? {
-        Err(Crashed) => return Ok(()),
-        Ok(Some(found)) => model.lock().recovered(&found, world.outside().now())?,
+    let Some((queues, journal)) = living.open(open(env.clone(), journal, config))? else { return Ok(()) };
+    match living.run("list", client::list(env.clone(), queues.clone()))? {
+        None => return Ok(()),
+        Some(Some(found)) => model.lock().recovered(&found, living.world.now())?,
         // A disk that refuses a read leaves nothing to be compared.
-        Ok(None) => model.lock().report.count("unread listings", 1),
+        Some(None) => model.lock().count("unread listings", 1),
     }
 
     for _ in 0..rng.between(1, 4) {
-        Client::start(&env, &queues, model, plant);
+        Client::start(env, &queues, model, *plant);
     }
-    if !lives::pass(world, node, life, model)? {
-        return Ok(());
-    }
-    match life.end {
-        End::Crash(how) => node.crash(how),
-        End::Close => {
-            Life::mend(node);
-            world.run(end_in_order(world, node, env, queues, journal, model))??;
-        }
-    }
-    model.lock().take_violation()
+    living.end(|| living.world.run(end_in_order(living, queues, journal))?)
 }
 
 /// With a disk that works sends are answered again, everything can be received and deleted, and all closes.
-async fn end_in_order(
-    world: &World,
-    node: &Node,
-    env: Env,
-    queues: Queues,
-    journal: Journal,
-    model: &Outside,
-) -> Result<(), Violation> {
-    let outside = world.outside();
+async fn end_in_order(living: &Living<'_, Model>, queues: Queues, journal: Journal) -> Result<(), Violation> {
+    let Living { env, model, .. } = living;
     let before = model.lock().answered;
-    let resumed = async {
-        while model.lock().answered == before && model.lock().violation.is_none() {
-            outside.sleep(Duration::from_millis(2)).await;
-        }
-    };
-    let resumed = outside.timeout(RESUME_MAX, resumed).await;
-    ensure(resumed.is_some(), || "the disk works again, but no send is answered".to_owned())?;
-    model.lock().stop = true;
-    let ended = async {
-        while model.lock().clients > 0 {
-            outside.sleep(Duration::from_millis(2)).await;
-        }
-    };
-    ensure(outside.timeout(RESUME_MAX, ended).await.is_some(), || "a client waits for ever".to_owned())?;
-    model.lock().take_violation()?;
-    let drain = client::drain(env, queues.clone(), model.clone());
-    let drained = outside.timeout(RESUME_MAX, node.run("drain", drain)).await;
-    ensure(matches!(drained, Some(Ok(()))), || "not everything can be received and deleted".to_owned())?;
+    let otherwise = "the disk works again, but no send is answered";
+    living.until(otherwise, |model| model.answered != before).await?;
+    living.stop_clients().await?;
+    let drain = living.finish("drain", client::drain(env.clone(), queues.clone(), Arc::clone(model)));
+    living.in_time("not everything can be received and deleted", drain).await??;
     model.lock().take_violation()?;
     model.lock().drained()?;
     let close = async move {
         queues.close().await;
         journal.close().await
     };
-    match outside.timeout(RESUME_MAX, node.run("close", close)).await {
-        Some(Ok(Ok(()))) => model.lock().report.count("closes", 1),
-        other => return Err(Violation::new(format!("closing with a disk that works: {other:?}"))),
-    }
-    model.lock().stop = false;
-    node.crash(Crash::Power);
-    Ok(())
-}
-
-fn draw_journal(rng: &mut Rng) -> JournalConfig {
-    JournalConfig {
-        file_bytes: 128 << 10,
-        files_max: rng.between(3, 6) as u32,
-        reserve_bytes: 16 << 10,
-        backlog_bytes: rng.between(64, 128) as usize * 1024,
-        record_bytes_max: 64 << 10,
-        sync_interval: Duration::from_millis(rng.between(1, 20)),
-    }
+    living.close(close).await
 }
 
 /// Opens everything as a node does, and makes the queues if they are not there; an error in words.
@@ -193,7 +137,7 @@ async fn open(env: Env, journal: JournalConfig, config: QueuesConfig) -> Result<
         while let Err(error) = queues.create(record.clone()).await {
             match error {
                 QueueError::Exists(_) => break,
-                QueueError::Unavailable(_) if env.now() < begun + RESUME_MAX => {
+                QueueError::Unavailable(_) if env.now() < begun + LIVES.resume_max => {
                     env.sleep(Duration::from_millis(5)).await;
                 }
                 other => return Err(other.to_string()),

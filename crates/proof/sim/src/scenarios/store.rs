@@ -22,17 +22,14 @@ use tailwater_store::{RecoveredSegment, Recovery, SegmentStore, StoreConfig, Sto
 use crate::checkers::{Report, Violation, ensure};
 use crate::planted::Plant;
 use crate::rng::Rng;
-use crate::world::{Crash, Crashed, Node, World};
+use crate::world::{Crash, World};
 
-use super::faults::{End, Life};
 use super::journal::{EVERY_IO, RECOVERY_IO};
-use super::lives::{self, Lives, Outcome};
+use super::lives::{self, Lives, Living, Outcome};
 use model::Model;
 use writer::Writer;
 
 const DIR: &str = "/data";
-/// Longest time that a disk which works again may leave writers without service.
-const RESUME_MAX: Duration = Duration::from_secs(60);
 
 /// What the world outside of the node knows.
 type Outside = Arc<Mutex<Model>>;
@@ -43,112 +40,67 @@ const LIVES: Lives = Lives {
     changes_max: 250,
     length_max: Duration::from_millis(80),
     calm: Duration::from_millis(20),
+    resume_max: Duration::from_secs(60),
     every_io: (EVERY_IO, RECOVERY_IO),
 };
 
 /// Runs the scenario.
 pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
-    LIVES.drawn(world, plant, Model::new(), live)
+    LIVES.drawn(world, plant, Model::default(), live)
 }
 
 /// The power fails at every I/O: seed after seed at the next one, then at every one of the recovery after it.
 pub fn run_every_io(world: &mut World, plant: Plant) -> Result<Report, Violation> {
-    LIVES.every_io(world, plant, |_| Model::new(), live)
+    LIVES.every_io(world, plant, |_| Model::default(), live)
 }
 
 /// From a start to a crash or a close.
-fn live(
-    world: &World,
-    node: &Node,
-    rng: &mut Rng,
-    life: &Life,
-    plant: Plant,
-    model: &Outside,
-) -> Result<(), Violation> {
-    life.begin(node);
-    let env = node.env_with_disk(|disk| plant.disk(disk));
-    model.lock().report.count("lives", 1);
-    let opening = open(env.clone(), draw_journal(rng), draw_store(rng));
-    let opened = world.run(node.run("open", opening))?;
-    let Some((store, segments)) = lives::opened(node, life, model, opened)? else {
-        return Ok(());
-    };
-    model.lock().stop = false;
+fn live(living: &Living<'_, Model>, rng: &mut Rng) -> Result<(), Violation> {
+    let Living { env, model, plant, .. } = living;
+    let journal = JournalConfig { record_bytes_max: 8 << 10, ..lives::draw_journal(rng, (4, 8), (16, 64)) };
+    let opening = open(env.clone(), journal, draw_store(rng));
+    let Some((store, segments)) = living.open(opening)? else { return Ok(()) };
     model.lock().recovered(&segments)?;
-    let verified = verify(store.clone(), segments, model.clone(), plant);
-    match world.run(node.run("verify", verified))? {
-        Err(Crashed) => return Ok(()),
-        Ok(verified) => verified?,
-    }
+    let verified = verify(store.clone(), segments, Arc::clone(model), *plant);
+    let Some(verified) = living.run("verify", verified)? else { return Ok(()) };
+    verified?;
 
     let writers = rng.between(1, 3);
     for number in 0..writers {
         let shard = ShardId { stream: stream(), shard: ShardNumber(number as u32) };
-        let writer = Writer::new(&env, &store, model, shard, rng.below(2) == 0);
+        let writer = Writer::new(env, &store, model, shard, rng.below(2) == 0);
         env.spawn("writer", writer.clone().run(Duration::ZERO)).detach();
         if rng.below(3) == 0 {
             let after = Duration::from_micros(rng.below(20_000));
             env.spawn("rival", writer.run(after)).detach();
         }
-        env.spawn("reader", read(env.clone(), store.clone(), model.clone(), shard)).detach();
+        env.spawn("reader", read(env.clone(), store.clone(), Arc::clone(model), shard)).detach();
     }
-    if !lives::pass(world, node, life, model)? {
-        return Ok(());
-    }
-    match life.end {
-        End::Crash(how) => node.crash(how),
-        End::Close => {
-            Life::mend(node);
-            world.run(end_in_order(world, node, &store, model))??;
-        }
-    }
-    model.lock().take_violation()
+    living.end(|| living.world.run(end_in_order(living, &store))?)
 }
 
-/// With a disk that works writers get on, everything comes into segment files, and the journal closes.
-async fn end_in_order(
-    world: &World,
-    node: &Node,
-    store: &SegmentStore,
-    model: &Outside,
-) -> Result<(), Violation> {
+/// With a disk that works writers get on, and everything comes into segment files.
+async fn end_in_order(living: &Living<'_, Model>, store: &SegmentStore) -> Result<(), Violation> {
+    let model = living.model;
     let before = model.lock().acknowledged;
-    let outside = world.outside();
-    let resumed = async {
-        while model.lock().acknowledged == before && model.lock().violation.is_none() {
-            outside.sleep(Duration::from_millis(5)).await;
-        }
-    };
-    let resumed = outside.timeout(RESUME_MAX, resumed).await;
-    ensure(resumed.is_some(), || "the disk works again, but nothing is acknowledged any more".to_owned())?;
+    let otherwise = "the disk works again, but nothing is acknowledged any more";
+    living.until(otherwise, |model| model.acknowledged != before).await?;
     model.lock().take_violation()?;
-    model.lock().stop = true;
-    let (flushing, env) = (store.clone(), node.env());
-    let flushed = node.run("flush", async move {
+    model.lock().noted().stop = true;
+    let (flushing, env) = (store.clone(), living.node.env());
+    let flush = living.finish("flush", async move {
         while flushing.flush().await.is_err() {
             env.sleep(Duration::from_millis(10)).await;
         }
     });
-    let flushed = outside.timeout(RESUME_MAX, flushed).await;
-    ensure(flushed.is_some(), || "the disk works again, but segments are not filled".to_owned())?;
-    model.lock().report.count("flushes", 1);
-    node.crash(Crash::Power);
+    living.in_time("the disk works again, but segments are not filled", flush).await??;
+    model.lock().count("flushes", 1);
+    living.node.crash(Crash::Power);
     Ok(())
 }
 
 fn stream() -> StreamId {
     StreamId(uuid::Uuid::from_u128(0x5eed))
-}
-
-fn draw_journal(rng: &mut Rng) -> JournalConfig {
-    JournalConfig {
-        file_bytes: 64 << 10,
-        files_max: rng.between(4, 8) as u32,
-        reserve_bytes: 4 << 10,
-        backlog_bytes: rng.between(16, 64) as usize * 1024,
-        record_bytes_max: 8 << 10,
-        sync_interval: Duration::from_millis(rng.between(1, 20)),
-    }
 }
 
 fn draw_store(rng: &mut Rng) -> StoreConfig {
@@ -224,7 +176,7 @@ async fn read(env: Env, store: SegmentStore, model: Outside, shard: ShardId) {
             Ok(bytes) => {
                 let read = model.read(&info.id, at.0, &bytes);
                 model.note(read);
-                model.report.count("reads", 1);
+                model.count("reads", 1);
             }
             // Deleted meanwhile, or too much at once.
             Err(StoreError::Unknown(_) | StoreError::Busy) => {}

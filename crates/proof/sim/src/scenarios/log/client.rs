@@ -10,7 +10,7 @@ use tailwater_log::{AppendAnswer, AppendError, Fetched, Log, ReadError, StreamEr
 use crate::checkers::{Violation, ensure};
 use crate::planted::Plant;
 use crate::scenarios::cluster::{decode, encode};
-use crate::scenarios::lives::Outcome;
+use crate::scenarios::lives::{Outcome, spawn_client};
 
 use super::model::{Batch, Generation};
 use super::{IDEMPOTENT, Outside, SHARDS, STREAM, shard_id};
@@ -29,20 +29,13 @@ pub(super) struct Client {
 impl Client {
     /// Starts one of the methods below as a task of the node.
     pub(super) fn spawn(&self, name: &'static str, running: impl Future<Output = ()> + Send + 'static) {
-        self.model.lock().clients += 1;
-        let model = self.model.clone();
-        let run = async move {
-            running.await;
-            model.lock().clients -= 1;
-        };
-        self.env.spawn(name, run).detach();
+        spawn_client(&self.env, &self.model, name, running);
     }
 
     /// Waits a moment; whether to go on.
     async fn pause(&self, most_us: u64) -> bool {
         self.env.sleep(Duration::from_micros(self.env.random_below(most_us))).await;
-        let model = self.model.lock();
-        !model.stop && model.violation.is_none()
+        !self.model.lock().is_over()
     }
 
     /// Reads all shards from their start to their end: everything that was acknowledged is there.
@@ -108,7 +101,7 @@ impl Client {
         }
         let next = Offset(checker.reader_next(READER));
         ensure(fetched.pieces.is_empty() || count > 0, || format!("shard {shard}: no record at {next}"))?;
-        model.report.count("records read", count);
+        model.count("records read", count);
         Ok(next)
     }
 
@@ -116,7 +109,7 @@ impl Client {
     fn truncated(&self, generation: Generation, shard: u32, log_start: Offset) -> Result<(), Violation> {
         let mut model = self.model.lock();
         model.told_of_start(generation, shard, log_start);
-        model.report.count("readers told of a removal", 1);
+        model.count("readers told of a removal", 1);
         model.checker(generation, shard).reader_truncated(READER, log_start.0)
     }
 
@@ -169,7 +162,7 @@ impl Client {
         let next = Offset(self.model.lock().checker(batch.generation, shard.shard.0).acknowledged_end());
         let (count, bytes) = (batch.identities.len(), batch.bytes.clone());
         let answer = self.plant.append_again(&self.log, shard, bytes, next, count).await;
-        self.model.lock().report.count("appends sent twice at once", 1);
+        self.model.lock().count("appends sent twice at once", 1);
         self.answered(shard.shard.0, batch, answer);
     }
 
@@ -188,7 +181,7 @@ impl Client {
         // In another stream nobody knows the producer: it may go on with any sequence number.
         let unanswered = model.producer.unanswered.clone().filter(|batch| batch.generation == generation);
         if let Some(batch) = unanswered.filter(|_| shard == IDEMPOTENT) {
-            model.report.count("appends sent again", 1);
+            model.count("appends sent again", 1);
             return batch;
         }
         let answered = model.producer.answered.clone().filter(|batch| batch.generation == generation);
@@ -196,7 +189,7 @@ impl Client {
             && self.env.random_below(8) == 0
             && let Some(batch) = answered
         {
-            model.report.count("answered appends sent again", 1);
+            model.count("answered appends sent again", 1);
             return batch;
         }
         let identities = model.identities(generation, shard, 1 + self.env.random_below(4));
@@ -228,7 +221,7 @@ impl Client {
                     checker.acknowledged(appended.base_offset.0, &batch.identities, appended.term.0);
                 model.note(checked);
                 model.answered[shard as usize] += 1;
-                model.report.count("appends", 1);
+                model.count("appends", 1);
                 let producer = &mut model.producer;
                 if is_idempotent
                     && producer.unanswered.as_ref().is_some_and(|it| it.sequence == batch.sequence)
@@ -240,12 +233,12 @@ impl Client {
             Err(AppendError::NoStream) => model.told_of_deletion(batch.generation),
             // It is sent again.
             Err(error) if error.is_retriable() && is_idempotent => {}
-            Err(AppendError::Lost(_) | AppendError::Closed) => model.report.count("lost appends", 1),
+            Err(AppendError::Lost(_) | AppendError::Closed) => model.count("lost appends", 1),
             Err(error) if error.is_retriable() => {
                 // Not in the log, and it never will be.
                 let checked = model.checker(batch.generation, shard).refused(&batch.identities);
                 model.note(checked);
-                model.report.count("refused appends", 1);
+                model.count("refused appends", 1);
             }
             Err(error) => {
                 model.note(Err(Violation::new(format!("a correct append was refused: {error}"))));
@@ -283,7 +276,7 @@ impl Client {
                 let found = model.found(found.id);
                 model.note(found);
             }
-            Err(_) => model.report.count("failed creations", 1),
+            Err(_) => model.count("failed creations", 1),
         }
     }
 
@@ -294,10 +287,10 @@ impl Client {
         match deleted {
             Ok(()) => {
                 model.streams[generation].deleted = true;
-                model.report.count("deletions", 1);
+                model.count("deletions", 1);
             }
             // Whether it happened is seen at the next start.
-            Err(_) => model.report.count("failed deletions", 1),
+            Err(_) => model.count("failed deletions", 1),
         }
     }
 
@@ -314,13 +307,13 @@ impl Client {
                 model.told_of_start(generation, shard, start);
                 let truncated = model.checker(generation, shard).truncated(start.0);
                 model.note(truncated);
-                model.report.count("truncations", 1);
+                model.count("truncations", 1);
             }
             Err(error @ (StreamError::BeyondEnd { .. } | StreamError::NoShard { .. })) => {
                 model.note(Err(Violation::new(format!("a correct truncation was refused: {error}"))));
             }
             Err(StreamError::NoStream(_)) => model.told_of_deletion(generation),
-            Err(_) => model.report.count("failed truncations", 1),
+            Err(_) => model.count("failed truncations", 1),
         }
     }
 }

@@ -7,9 +7,9 @@ use bytes::Bytes;
 use tailwater_format::{Offset, StreamId};
 use tailwater_log::{Log, StreamConfig};
 
-use crate::checkers::{Report, ShardChecker, Violation, ensure};
+use crate::checkers::{ShardChecker, Violation, ensure};
 use crate::planted::OldAnswers;
-use crate::scenarios::lives::Outcome;
+use crate::scenarios::lives::{Noted, Outcome};
 
 use super::{SHARDS, STREAM, shard_id};
 
@@ -49,8 +49,7 @@ pub(super) struct Producer {
 }
 
 pub(super) struct Model {
-    pub(super) report: Report,
-    pub(super) violation: Option<Violation>,
+    pub(super) noted: Noted,
     pub(super) config: StreamConfig,
     /// The stream each time it was created; the last one is the one there is, if any.
     pub(super) streams: Vec<Stream>,
@@ -59,43 +58,27 @@ pub(super) struct Model {
     pub(super) old_answers: Arc<OldAnswers>,
     /// Appends acknowledged, by shard.
     pub(super) answered: [u64; SHARDS as usize],
-    /// Clients end.
-    pub(super) stop: bool,
-    pub(super) clients: usize,
     identity_next: u64,
 }
 
 impl Outcome for Model {
-    fn report(&mut self) -> &mut Report {
-        &mut self.report
-    }
-
-    fn violation(&mut self) -> &mut Option<Violation> {
-        &mut self.violation
+    fn noted(&mut self) -> &mut Noted {
+        &mut self.noted
     }
 }
 
 impl Model {
     pub(super) fn new(config: StreamConfig) -> Self {
         Self {
-            report: Report::default(),
-            violation: None,
+            noted: Noted::default(),
             config,
             streams: Vec::new(),
             producer: Producer::default(),
             producer_ids: BTreeSet::new(),
             old_answers: Arc::default(),
             answered: [0; SHARDS as usize],
-            stop: false,
-            clients: 0,
             identity_next: 0,
         }
-    }
-
-    /// Nobody is left of the life before.
-    pub(super) fn begin_life(&mut self) {
-        (self.clients, self.stop) = (0, false);
-        self.report.count("lives", 1);
     }
 
     /// What a start found is what there was.
@@ -135,7 +118,7 @@ impl Model {
         }
         let checkers = std::array::from_fn(|_| ShardChecker::new());
         self.streams.push(Stream { id, checkers, deleting: false, deleted: false });
-        self.report.count("streams", 1);
+        self.count("streams", 1);
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use tailwater_env::Env;
 use tailwater_meta::{EmbeddedMeta, Expect, Meta, MetaError, Versioned, WatchEnd};
 
 use crate::checkers::{Violation, ensure};
-use crate::scenarios::lives::Outcome;
+use crate::scenarios::lives::{Outcome, spawn_client};
 
 use super::Outside;
 use super::model::LEASES;
@@ -36,13 +36,12 @@ impl Client {
             own: None,
             lease_key: format!("{LEASES}{number}"),
         };
-        model.lock().clients += 1;
-        env.spawn("client", client.run()).detach();
+        spawn_client(env, model, "client", client.run());
     }
 
     async fn run(mut self) {
         self.own = self.get(&self.own_key.clone()).await.map(|found| found.version);
-        while !self.is_over() {
+        while !self.model.lock().is_over() {
             match self.env.random_below(12) {
                 0..5 => self.write_own().await,
                 5..8 => self.write_shared().await,
@@ -55,12 +54,6 @@ impl Client {
             }
             self.env.sleep(Duration::from_micros(self.env.random_below(1_500))).await;
         }
-        self.model.lock().clients -= 1;
-    }
-
-    fn is_over(&self) -> bool {
-        let model = self.model.lock();
-        model.stop || model.violation.is_some()
     }
 
     fn shared_key(&self) -> String {
@@ -121,7 +114,7 @@ impl Client {
         let (number, ops) = self.model.lock().begin(&changes, &deletes);
         match self.meta.commit(ops).await {
             Ok(version) => self.answered(number, version),
-            Err(MetaError::Conflict { .. }) => self.model.lock().report.count("conflicts", 1),
+            Err(MetaError::Conflict { .. }) => self.model.lock().count("conflicts", 1),
             Err(MetaError::Unavailable(_)) => self.unavailable().await,
             Err(error) => self.model.lock().note(Err(Violation::new(format!("refused: {error}")))),
         }
@@ -154,7 +147,7 @@ impl Client {
         });
         {
             let mut model = self.model.lock();
-            model.report.count("leases", 1);
+            model.count("leases", 1);
             model.note(there);
         }
         drop(lease);
@@ -171,7 +164,7 @@ impl Client {
     }
 
     async fn unavailable(&self) {
-        self.model.lock().report.count("unavailable", 1);
+        self.model.lock().count("unavailable", 1);
         self.env.sleep(Duration::from_micros(500 + self.env.random_below(5_000))).await;
     }
 }

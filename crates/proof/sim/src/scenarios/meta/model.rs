@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use tailwater_meta::{Expect, Op, Versioned};
 
-use crate::checkers::{Report, Violation, ensure};
-use crate::scenarios::lives::Outcome;
+use crate::checkers::{Violation, ensure};
+use crate::scenarios::lives::{Noted, Outcome};
 
 const MARKS: &str = "mark/";
 pub(super) const LEASES: &str = "lease/";
@@ -33,11 +33,8 @@ pub(super) struct Model {
     floors: BTreeMap<String, u64>,
     /// The keys and versions that the watcher was told of.
     watched: BTreeMap<String, u64>,
-    answered: u64,
-    pub(super) clients: u64,
-    pub(super) stop: bool,
-    pub(super) violation: Option<Violation>,
-    pub(super) report: Report,
+    pub(super) answered: u64,
+    noted: Noted,
 }
 
 fn mark(commit: usize) -> String {
@@ -59,20 +56,16 @@ fn commit_of(value: &[u8]) -> Option<usize> {
 }
 
 impl Outcome for Model {
-    fn report(&mut self) -> &mut Report {
-        &mut self.report
+    fn noted(&mut self) -> &mut Noted {
+        &mut self.noted
     }
 
-    fn violation(&mut self) -> &mut Option<Violation> {
-        &mut self.violation
+    fn begin_life(&mut self) {
+        self.watched.clear();
     }
 }
 
 impl Model {
-    pub(super) fn answered(&self) -> u64 {
-        self.answered
-    }
-
     /// The operations of a new commit: it puts `puts`, deletes `deletes`, and leaves its mark.
     pub(super) fn begin(
         &mut self,
@@ -100,7 +93,7 @@ impl Model {
     /// What was handed in as `number` is answered.
     pub(super) fn answer(&mut self, number: usize, version: u64) -> Result<(), Violation> {
         self.answered += 1;
-        self.report.count("commits", 1);
+        self.count("commits", 1);
         self.is_there(number, version)?;
         let keys: Vec<String> = self.commits[number].ops.iter().map(|op| op.key().to_owned()).collect();
         for key in keys {
@@ -127,7 +120,7 @@ impl Model {
 
     /// Somebody got `found` for `key`; reads after `floor` was known are not older.
     pub(super) fn got(&mut self, key: &str, found: Option<&Versioned>, floor: u64) -> Result<(), Violation> {
-        self.report.count("reads", 1);
+        self.count("reads", 1);
         let Some(found) = found else { return Ok(()) };
         ensure(found.version >= floor, || {
             format!("{key:?} was got at version {}, but version {floor} was answered before", found.version)
@@ -178,8 +171,6 @@ impl Model {
 
     /// Checks what a start found, and takes it as what there is.
     pub(super) fn recovered(&mut self, found: Vec<(String, Versioned)>) -> Result<(), Violation> {
-        self.clients = 0;
-        self.watched.clear();
         let found: BTreeMap<String, Versioned> = found.into_iter().collect();
         for (key, versioned) in &found {
             ensure(!key.starts_with(LEASES), || format!("the lease {key:?} is there after a restart"))?;
@@ -204,7 +195,7 @@ impl Model {
         for commit in self.commits.iter_mut().filter(|commit| commit.version.is_none()) {
             commit.gone = true;
         }
-        self.report.count("keys recovered", found.len() as u64);
+        self.count("keys recovered", found.len() as u64);
         Ok(())
     }
 
@@ -224,7 +215,7 @@ impl Model {
 
     /// The watcher is told of a change.
     pub(super) fn watch_event(&mut self, key: &str, value: Option<&Versioned>) -> Result<(), Violation> {
-        self.report.count("events watched", 1);
+        self.count("events watched", 1);
         match value {
             None => {
                 self.watched.remove(key);

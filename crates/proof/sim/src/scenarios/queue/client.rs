@@ -12,7 +12,7 @@ use tailwater_queue::{
 
 use crate::checkers::Violation;
 use crate::planted::Plant;
-use crate::scenarios::lives::Outcome;
+use crate::scenarios::lives::{Outcome, spawn_client};
 
 use super::model::{ModelSeen, QueueName, SLACK};
 use super::{ACCOUNT, DEAD, FIFO, FIFO_DEAD, LETTERS, Outside, STANDARD, WORK};
@@ -107,7 +107,7 @@ async fn look(env: &Env, queues: &Queues, name: &'static str, queue: &QueueView)
 pub(super) async fn drain(env: Env, queues: Queues, model: Outside) {
     let client = Client { env, queues, model, plant: Plant::None };
     let mut empty = 0;
-    while empty < 2 && client.model.lock().violation.is_none() {
+    while empty < 2 && !client.model.lock().has_failed() {
         empty += 1;
         for work in works(&client.queues) {
             client.end_work(&work).await;
@@ -133,18 +133,11 @@ impl Client {
     /// Starts one as a task of `env`.
     pub(super) fn start(env: &Env, queues: &Queues, model: &Outside, plant: Plant) {
         let client = Self { env: env.clone(), queues: queues.clone(), model: model.clone(), plant };
-        model.lock().clients += 1;
-        env.spawn("client", client.run()).detach();
+        spawn_client(env, model, "client", client.run());
     }
 
     async fn run(self) {
-        loop {
-            {
-                let model = self.model.lock();
-                if model.stop || model.violation.is_some() {
-                    break;
-                }
-            }
+        while !self.model.lock().is_over() {
             match self.env.random_below(18) {
                 0..4 => self.send().await,
                 4..6 => self.send_fifo().await,
@@ -160,7 +153,6 @@ impl Client {
             }
             self.env.sleep(Duration::from_micros(self.env.random_below(1_500))).await;
         }
-        self.model.lock().clients -= 1;
     }
 
     async fn send(&self) {
@@ -213,7 +205,7 @@ impl Client {
         let Some(there) = look(&self.env, &self.queues, LETTERS, &letters).await else { return };
         self.model.lock().begin_end_work(&work.name, &there);
         match self.queues.delete_queue(work).await {
-            Ok(()) => self.model.lock().report.count("deleted queues", 1),
+            Ok(()) => self.model.lock().count("deleted queues", 1),
             Err(error) => self.failed(error).await,
         }
     }
@@ -260,7 +252,7 @@ impl Client {
                 Ok(sent) => self.model.lock().sent(name, sent[0].sequence.0),
                 Err(error) => self.failed(error).await,
             }
-            if !is_unsure || self.model.lock().stop {
+            if !is_unsure || self.model.lock().noted.stop {
                 return;
             }
         }
@@ -354,7 +346,7 @@ impl Client {
         }
         let task = MoveTask::new(ACCOUNT, dead);
         match self.queues.start_move(task).await {
-            Ok(_) => self.model.lock().report.count("move tasks", 1),
+            Ok(_) => self.model.lock().count("move tasks", 1),
             Err(QueueError::TaskRuns) => {}
             Err(error) => self.failed(error).await,
         }
@@ -383,7 +375,7 @@ impl Client {
     async fn failed(&self, error: QueueError) {
         match error {
             QueueError::Unavailable(_) => {
-                self.model.lock().report.count("unavailable", 1);
+                self.model.lock().count("unavailable", 1);
                 self.env.sleep(Duration::from_micros(500 + self.env.random_below(5_000))).await;
             }
             error => self.model.lock().note(Err(Violation::new(format!("refused: {error}")))),

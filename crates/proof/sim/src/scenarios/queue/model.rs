@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tailwater_env::Instant;
 
-use crate::checkers::{Report, Violation, ensure};
-use crate::scenarios::lives::Outcome;
+use crate::checkers::{Violation, ensure};
+use crate::scenarios::lives::{Noted, Outcome};
 
 use super::{FIFO, FIFO_DEAD, WORK};
 
@@ -28,10 +28,7 @@ pub(super) struct ModelSeen {
 
 #[derive(Default)]
 pub(super) struct Model {
-    pub(super) report: Report,
-    pub(super) violation: Option<Violation>,
-    pub(super) stop: bool,
-    pub(super) clients: usize,
+    pub(super) noted: Noted,
     /// Sends that were answered.
     pub(super) answered: u64,
     names: QueueName,
@@ -68,30 +65,24 @@ pub(super) struct Model {
 }
 
 impl Outcome for Model {
-    fn report(&mut self) -> &mut Report {
-        &mut self.report
+    fn noted(&mut self) -> &mut Noted {
+        &mut self.noted
     }
 
-    fn violation(&mut self) -> &mut Option<Violation> {
-        &mut self.violation
-    }
-}
-
-impl Model {
-    /// Nothing is left of the life before.
-    pub(super) fn begin_life(&mut self) {
+    fn begin_life(&mut self) {
         if self.purging > 0 {
             self.purged_up_to = self.names;
         }
-        (self.clients, self.purging) = (0, 0);
+        self.purging = 0;
         self.resending.clear();
         self.hidden.clear();
         // Receives that were not durable may not have been. But one whose delete is durable was.
         let deleted = &self.deleted;
         self.passed.retain(|_, (_, by)| deleted.contains_key(by));
-        self.report.count("lives", 1);
     }
+}
 
+impl Model {
     /// A message that is about to be sent.
     pub(super) fn begin_send(&mut self, group: Option<u64>) -> QueueName {
         self.names += 1;
@@ -118,7 +109,7 @@ impl Model {
     pub(super) fn sent(&mut self, name: QueueName, sequence: u64) {
         self.answered += 1;
         self.sent.insert(name);
-        self.report.count("sent", 1);
+        self.count("sent", 1);
         if self.groups.contains_key(&name) {
             self.places.entry((FIFO, name)).or_insert(sequence);
             let one = self.one_message(name, sequence);
@@ -156,7 +147,7 @@ impl Model {
         let (moved, left): (Vec<QueueName>, Vec<QueueName>) =
             names.copied().partition(|name| there.contains(name));
         self.deleting.extend(left);
-        self.report.count("dead letters", moved.len() as u64);
+        self.count("dead letters", moved.len() as u64);
     }
 
     /// The FIFO queue is about to be purged; what was acknowledged there.
@@ -177,7 +168,7 @@ impl Model {
         for name in before {
             self.purged.entry(name).or_insert(at);
         }
-        self.report.count("purges", 1);
+        self.count("purges", 1);
     }
 
     pub(super) fn begin_delete(&mut self, name: QueueName) {
@@ -186,7 +177,7 @@ impl Model {
 
     pub(super) fn deleted(&mut self, name: QueueName, at: Instant) {
         self.deleted.entry(name).or_insert(at);
-        self.report.count("deleted", 1);
+        self.count("deleted", 1);
     }
 
     /// Nothing is known of how long it is invisible.
@@ -272,7 +263,7 @@ impl Model {
             if self.groups.contains_key(&name) {
                 self.pass(message, &seen[..at], ended);
             }
-            self.report.count("received", 1);
+            self.count("received", 1);
         }
         Ok(())
     }
@@ -284,9 +275,9 @@ impl Model {
             return Ok(());
         }
         if queue == FIFO_DEAD {
-            self.report.count("dead letters of groups", 1);
+            self.count("dead letters of groups", 1);
         }
-        self.report.count("brought back to groups", u64::from(queue == FIFO && generation > 0));
+        self.count("brought back to groups", u64::from(queue == FIFO && generation > 0));
         self.places.insert((queue, name), sequence);
         if queue == FIFO && generation == 0 { self.one_message(name, sequence) } else { Ok(()) }
     }
@@ -322,7 +313,7 @@ impl Model {
                 format!("message {name} is twice in {queue}")
             })?;
         }
-        self.report.count("recovered", names.len() as u64);
+        self.count("recovered", names.len() as u64);
         Ok(())
     }
 

@@ -8,8 +8,8 @@ use tailwater_format::{
 };
 use tailwater_store::RecoveredSegment;
 
-use crate::checkers::{Report, Violation, ensure};
-use crate::scenarios::lives::Outcome;
+use crate::checkers::{Violation, ensure};
+use crate::scenarios::lives::{Noted, Outcome};
 
 /// One segment.
 #[derive(Clone, Debug, Default)]
@@ -36,16 +36,14 @@ pub(super) struct SegmentModel {
 }
 
 /// All segments, and what the scenario counts.
+#[derive(Default)]
 pub(super) struct Model {
     segments: BTreeMap<SegmentKey, SegmentModel>,
     /// The highest term created in each shard.
     terms: BTreeMap<u32, Term>,
-    pub(super) violation: Option<Violation>,
-    pub(super) report: Report,
+    noted: Noted,
     /// Appends acknowledged.
     pub(super) acknowledged: u64,
-    /// Writers end.
-    pub(super) stop: bool,
 }
 
 /// A segment's id in an order.
@@ -56,27 +54,12 @@ fn key(id: &SegmentId) -> SegmentKey {
 }
 
 impl Outcome for Model {
-    fn report(&mut self) -> &mut Report {
-        &mut self.report
-    }
-
-    fn violation(&mut self) -> &mut Option<Violation> {
-        &mut self.violation
+    fn noted(&mut self) -> &mut Noted {
+        &mut self.noted
     }
 }
 
 impl Model {
-    pub(super) fn new() -> Self {
-        Self {
-            segments: BTreeMap::new(),
-            terms: BTreeMap::new(),
-            violation: None,
-            report: Report::default(),
-            acknowledged: 0,
-            stop: false,
-        }
-    }
-
     fn segment(&mut self, id: &SegmentId) -> &mut SegmentModel {
         self.segments.entry(key(id)).or_default()
     }
@@ -146,7 +129,7 @@ impl Model {
         let segment = self.segment(id);
         segment.promised = segment.promised.max(end);
         self.acknowledged += 1;
-        self.report.count("acknowledged", 1);
+        self.count("acknowledged", 1);
     }
 
     /// The store says how far a segment is durable: a promise too.
@@ -169,7 +152,7 @@ impl Model {
         let before = *segment.sealed.get_or_insert(length);
         ensure(before == length, || format!("{id} was sealed at {before}, and then at {length}"))?;
         segment.cut(length);
-        self.report.count("seals", 1);
+        self.count("seals", 1);
         Ok(())
     }
 
@@ -179,7 +162,7 @@ impl Model {
 
     pub(super) fn deleted(&mut self, id: &SegmentId) {
         self.segment(id).deleted = true;
-        self.report.count("deletes", 1);
+        self.count("deletes", 1);
     }
 
     /// A reader got `bytes` at `position`.
@@ -241,7 +224,7 @@ impl Model {
             })?;
             segment.deleted = true;
         }
-        self.report.count("segments recovered", found.len() as u64);
+        self.count("segments recovered", found.len() as u64);
         Ok(())
     }
 

@@ -72,7 +72,7 @@ impl Writer {
             let (id, created) = {
                 // One step: what is created is known to have been.
                 let mut model = self.model.lock();
-                if model.stop || model.violation.is_some() {
+                if model.is_over() {
                     return None;
                 }
                 let (number, term) = model.next_segment(&self.shard, term);
@@ -139,7 +139,7 @@ impl Writer {
             let sync = self.env.random_below(5) != 0;
             let appended = {
                 let mut model = self.model.lock();
-                if model.stop || model.violation.is_some() {
+                if model.is_over() {
                     return Err(Over::Stop);
                 }
                 let entry = model.next_entry(id, body);
@@ -155,7 +155,7 @@ impl Writer {
                 Ok(appended) => return Ok(appended),
                 Err(StoreError::Fenced { .. }) => return Err(Over::Stop),
                 Err(StoreError::Lost { durable }) => {
-                    self.model.lock().report.count("lost", 1);
+                    self.model.lock().count("lost", 1);
                     return Err(Over::Segment(durable));
                 }
                 // A rival that has taken over seals before its creation fences.
@@ -172,7 +172,7 @@ impl Writer {
     /// Seals at `length`, until that is durable; whether it is.
     async fn seal(&self, id: &SegmentId, length: Position) -> bool {
         loop {
-            if self.model.lock().violation.is_some() {
+            if self.model.lock().has_failed() {
                 return false;
             }
             match self.store.seal(id, length) {
@@ -240,7 +240,7 @@ impl Writer {
 
     /// Waits if it is worth another try; none if the writer has to end.
     async fn refused(&self, error: StoreError) -> Option<()> {
-        self.model.lock().report.count("refusals", 1);
+        self.model.lock().count("refusals", 1);
         match error {
             StoreError::Journal(JournalAppendError::Stale { .. }) => {}
             StoreError::Full { .. }
