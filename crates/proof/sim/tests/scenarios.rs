@@ -8,11 +8,7 @@ fn seeds() -> u64 {
     std::env::var("SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(200)
 }
 
-fn holds(name: &str) {
-    holds_for(name, seeds());
-}
-
-fn holds_for(name: &str, seeds: u64) {
+fn holds(name: &str, seeds: u64) {
     let scenario: &Scenario = scenarios::find(name).expect("it is listed");
     for seed in 0..seeds {
         if let Err(failure) = scenario.run_seed(seed, Plant::None, false) {
@@ -96,27 +92,6 @@ fn what_was_found_once_stays_away() {
     }
 }
 
-#[test]
-fn journal() {
-    holds("journal");
-}
-
-#[test]
-fn store() {
-    holds("store");
-}
-
-#[test]
-fn queue_cassandra() {
-    // Minutes of virtual time each.
-    holds_for("queue-cassandra", seeds() / 10);
-}
-
-#[test]
-fn queue_cassandra_letters() {
-    holds_for("queue-cassandra-letters", seeds() / 10);
-}
-
 /// What a seed of a scenario tells, which has to hold.
 fn report(scenario: &str, seed: u64) -> Report {
     let scenario = scenarios::find(scenario).expect("it is listed");
@@ -140,99 +115,41 @@ fn queue_auto() {
     }
 }
 
-#[test]
-fn journal_every_io() {
-    holds("journal-every-io");
+/// A test each, with the name of its scenario: it holds for the first seeds, or for one in so many of them.
+macro_rules! hold {
+    ($($name:ident / $share:literal;)*) => {
+        $(#[test]
+        fn $name() {
+            holds(&stringify!($name).replace('_', "-"), seeds() / $share);
+        })*
+    };
 }
 
-#[test]
-fn store_every_io() {
-    holds("store-every-io");
-}
-
-#[test]
-fn meta() {
-    holds("meta");
-}
-
-#[test]
-fn meta_every_io() {
-    holds("meta-every-io");
-}
-
-#[test]
-fn log() {
-    holds("log");
-}
-
-#[test]
-fn log_every_io() {
-    holds("log-every-io");
-}
-
-#[test]
-fn broadcast() {
+hold! {
+    journal / 1;
+    store / 1;
+    // Minutes of virtual time each.
+    queue_cassandra / 10;
+    queue_cassandra_letters / 10;
+    journal_every_io / 1;
+    store_every_io / 1;
+    meta / 1;
+    meta_every_io / 1;
+    log / 1;
+    log_every_io / 1;
     // Many replicas, clients and messages each.
-    holds_for("broadcast", seeds() / 5);
-}
-
-#[test]
-fn broadcast_sharing() {
-    holds_for("broadcast-sharing", seeds() / 5);
-}
-
-#[test]
-fn broadcast_anew() {
-    holds_for("broadcast-anew", seeds() / 2);
-}
-
-#[test]
-fn broadcast_disk() {
-    holds("broadcast-disk");
-}
-
-#[test]
-fn broadcast_disk_anew() {
-    holds("broadcast-disk-anew");
-}
-
-#[test]
-fn broadcast_disk_every_io() {
-    holds("broadcast-disk-every-io");
-}
-
-#[test]
-fn queue() {
-    holds("queue");
-}
-
-#[test]
-fn queue_every_io() {
-    holds("queue-every-io");
-}
-
-#[test]
-fn cache() {
-    holds("cache");
-}
-
-#[test]
-fn duel() {
-    holds("duel");
-}
-
-#[test]
-fn cluster_interval() {
-    holds("cluster-interval");
-}
-
-#[test]
-fn lengths() {
+    broadcast / 5;
+    broadcast_sharing / 5;
+    broadcast_anew / 2;
+    broadcast_disk / 1;
+    broadcast_disk_anew / 1;
+    broadcast_disk_every_io / 1;
+    queue / 1;
+    queue_every_io / 1;
+    cache / 1;
+    duel / 1;
+    cluster_interval / 1;
     // Minutes of virtual time, and a second of a core, each.
-    holds_for("lengths", seeds() / 10);
-}
-
-#[test]
-fn cluster() {
-    holds("cluster");
+    lengths / 10;
+    cluster / 1;
 }
