@@ -302,8 +302,8 @@ impl Core {
         }
     }
 
-    /// Why a client that wants events from these positions on waits for some that never come: it names a region of which
-    /// nothing is known here. Whoever has had events of it is let in: the region was there, and may come back.
+    /// Why a client that wants events from these positions on waits for some that never come: it names a region of
+    /// which nothing is known here. Whoever has had events of it is let in: the region was there, and may come back.
     fn unknown_region(&self, positions: &[(Stream, Position)]) -> Option<String> {
         let is_known = |region: &str| {
             region == self.config.replica.region

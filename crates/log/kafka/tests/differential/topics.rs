@@ -238,8 +238,12 @@ pub fn partitions(session: &mut Session) {
 }
 
 pub fn configs(session: &mut Session) {
-    session.create("configs", 1, &[("retention.ms", "60000"), ("message.timestamp.type", "LogAppendTime")]);
-    let describe = |kind, name: &str, keys: Option<&[&str]>| DescribeConfigsRequest {
+    topic_configs(session);
+    runtime_configs(session);
+}
+
+fn describe(kind: i8, name: &str, keys: Option<&[&str]>) -> DescribeConfigsRequest {
+    DescribeConfigsRequest {
         resources: vec![DescribeConfigsResource {
             resource_type: kind,
             resource_name: name.to_owned(),
@@ -247,7 +251,32 @@ pub fn configs(session: &mut Session) {
         }],
         include_synonyms: true,
         include_documentation: true,
-    };
+    }
+}
+
+/// Names, operations and values.
+type Edits<'a> = &'a [(&'a str, i8, Option<&'a str>)];
+
+fn edit(kind: i8, name: &str, edits: Edits<'_>, validate_only: bool) -> IncrementalAlterConfigsRequest {
+    IncrementalAlterConfigsRequest {
+        resources: vec![IncrementalAlterConfigsRequestAlterConfigsResource {
+            resource_type: kind,
+            resource_name: name.to_owned(),
+            configs: edits
+                .iter()
+                .map(|(name, config_operation, value)| IncrementalAlterConfigsRequestAlterableConfig {
+                    name: (*name).to_owned(),
+                    config_operation: *config_operation,
+                    value: value.map(str::to_owned),
+                })
+                .collect(),
+        }],
+        validate_only,
+    }
+}
+
+fn topic_configs(session: &mut Session) {
+    session.create("configs", 1, &[("retention.ms", "60000"), ("message.timestamp.type", "LogAppendTime")]);
     let some = [
         "retention.ms",
         "message.timestamp.type",
@@ -290,22 +319,6 @@ pub fn configs(session: &mut Session) {
         session.ask("null", version, &replace(2, "configs", &[("segment.ms", None)], false));
         session.ask("no such topic", version, &replace(2, "nobody.s", &[], false));
     }
-    type Edits<'a> = &'a [(&'a str, i8, Option<&'a str>)];
-    let edit = |kind, name: &str, edits: Edits<'_>, validate_only| IncrementalAlterConfigsRequest {
-        resources: vec![IncrementalAlterConfigsRequestAlterConfigsResource {
-            resource_type: kind,
-            resource_name: name.to_owned(),
-            configs: edits
-                .iter()
-                .map(|(name, config_operation, value)| IncrementalAlterConfigsRequestAlterableConfig {
-                    name: (*name).to_owned(),
-                    config_operation: *config_operation,
-                    value: value.map(str::to_owned),
-                })
-                .collect(),
-        }],
-        validate_only,
-    };
     for version in IncrementalAlterConfigsRequest::API.versions() {
         session.ask("set", version, &edit(2, "configs", &[("retention.ms", 0, Some("90000"))], false));
         session.wait_for_config("configs", "retention.ms", Some("90000"));
@@ -331,6 +344,10 @@ pub fn configs(session: &mut Session) {
         both.resources.push(both.resources[0].clone());
         session.ask("a topic twice", version, &both);
     }
+}
+
+/// Of a group, and of brokers.
+fn runtime_configs(session: &mut Session) {
     let timeouts = ["consumer.heartbeat.interval.ms", "consumer.session.timeout.ms"];
     let group = describe(32, "configured", Some(&timeouts));
     session.ask("a group of which nothing is set", 4, &group);
