@@ -34,11 +34,13 @@ use crate::limits::{OFFSET_MAX, RECORDS_DECOMPRESSED_BYTES_MAX, TERM_MAX};
 
 mod builder;
 mod compression;
+mod recompress;
 mod records;
 mod varint;
 
 pub use builder::{BatchBuilder, Producer, RecordTooLarge};
 pub use compression::{Codec, DecompressError, Decompressor, UnknownCodec};
+pub use recompress::Recompressor;
 pub use records::{RECORD_BYTES_MIN, Record, RecordCorrupt, RecordHeader, RecordHeaders, Records};
 
 /// Length of a batch's header in bytes.

@@ -6,6 +6,7 @@
 //! - A name that Kafka does not know is refused, as Kafka does.
 //! - Whether a value was set or is the default is told by comparing it with the default: the stream keeps no names.
 
+use tailwater_format::Codec;
 use tailwater_log::{FlushPolicy, StreamConfig, StreamDurability, Timestamps};
 
 use crate::errors::{ErrorCode, RefusedRequest};
@@ -121,7 +122,7 @@ pub(crate) fn unsigned(text: &str) -> Result<u64, Wrong> {
 
 const NEVER: i64 = i64::MAX;
 const NO_COMPACTION: &str = "topics are not compacted here";
-const AS_PRODUCED: &str = "batches stay as their producer compressed them";
+const ONE_LEVEL: &str = "the node compresses at one level";
 const NO_REPLICATION: &str = "a partition has one replica";
 const NO_TIERS: &str = "there is no second tier for a topic to be in";
 
@@ -138,29 +139,47 @@ pub(crate) const KEYS: &[TopicConfigKey] = &[
         name: "compression.gzip.level",
         kind: TopicConfigKind::Int,
         synonym: "compression.gzip.level",
-        documentation: "Batches stay as their producer compressed them.",
-        meaning: Meaning::Fixed("-1", AS_PRODUCED),
+        documentation: "Of batches that the node compresses.",
+        meaning: Meaning::Fixed("-1", ONE_LEVEL),
     },
     TopicConfigKey {
         name: "compression.lz4.level",
         kind: TopicConfigKind::Int,
         synonym: "compression.lz4.level",
-        documentation: "Batches stay as their producer compressed them.",
-        meaning: Meaning::Fixed("9", AS_PRODUCED),
+        documentation: "Of batches that the node compresses.",
+        meaning: Meaning::Fixed("9", ONE_LEVEL),
     },
     TopicConfigKey {
         name: "compression.type",
         kind: TopicConfigKind::String,
         synonym: "compression.type",
-        documentation: "Batches stay as their producer compressed them.",
-        meaning: Meaning::Fixed("producer", AS_PRODUCED),
+        documentation: "producer: batches stay as their producer compressed them. uncompressed, gzip, snappy, lz4 or \
+                        zstd: those that are not compressed so are compressed anew.",
+        meaning: Meaning::Mapped(
+            |config, _| match config.compression {
+                None => "producer".to_owned(),
+                Some(Codec::None) => "uncompressed".to_owned(),
+                Some(codec) => codec.name().to_owned(),
+            },
+            |config, text| {
+                config.compression = match text {
+                    "producer" => None,
+                    "uncompressed" => Some(Codec::None),
+                    name => match name.parse() {
+                        Ok(codec) if codec != Codec::None => Some(codec),
+                        _ => return Err("producer, uncompressed, gzip, snappy, lz4 or zstd".to_owned()),
+                    },
+                };
+                Ok(())
+            },
+        ),
     },
     TopicConfigKey {
         name: "compression.zstd.level",
         kind: TopicConfigKind::Int,
         synonym: "compression.zstd.level",
-        documentation: "Batches stay as their producer compressed them.",
-        meaning: Meaning::Fixed("3", AS_PRODUCED),
+        documentation: "Of batches that the node compresses.",
+        meaning: Meaning::Fixed("3", ONE_LEVEL),
     },
     TopicConfigKey {
         name: "delete.retention.ms",
@@ -500,6 +519,12 @@ mod tests {
                 StreamConfig { durability: StreamDurability::Interval, ..default.clone() },
             ),
             (
+                "compression.type",
+                "uncompressed",
+                StreamConfig { compression: Some(Codec::None), ..default.clone() },
+            ),
+            ("compression.type", "lz4", StreamConfig { compression: Some(Codec::Lz4), ..default.clone() }),
+            (
                 "message.timestamp.type",
                 "LogAppendTime",
                 StreamConfig { timestamps: Timestamps::Append, ..default.clone() },
@@ -521,7 +546,8 @@ mod tests {
         for (name, value, why) in [
             ("cleanup.policy", "compact", "not compacted"),
             ("cleanup.policy", "compact,delete", "not compacted"),
-            ("compression.type", "zstd", "as their producer"),
+            ("compression.type", "none", "producer, uncompressed, gzip"),
+            ("compression.zstd.level", "9", "at one level"),
             ("min.insync.replicas", "2", "one replica"),
             ("retention.ms", "-2", "at least 0"),
             ("retention.ms", "soon", "not a number of type LONG"),

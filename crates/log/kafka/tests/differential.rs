@@ -50,6 +50,7 @@ const SCRIPTS: &[Script] = &[
     ("controllers", replicas::controllers),
     ("producers", replicas::producers),
     ("produce", records::produce),
+    ("compression", records::compression),
     ("idempotence", records::idempotence),
     ("timestamps", records::timestamps),
     ("fetch", records::fetch),

@@ -6,10 +6,10 @@
 use std::cell::RefCell;
 
 use bytes::{Bytes, BytesMut};
-use tailwater_format::batch::{DecompressError, assign, set_append_time};
+use tailwater_format::batch::{DecompressError, Recompressor, assign, batches, set_append_time};
 use tailwater_format::limits::RECORDS_DECOMPRESSED_BYTES_MAX;
 use tailwater_format::{
-    Batch, BatchError, Decompressor, EntryFields, Offset, Term, TransactionId, encode_entry_with,
+    Batch, BatchError, Codec, Decompressor, EntryFields, Offset, Term, TransactionId, encode_entry_with,
 };
 
 use crate::error::AppendError;
@@ -61,6 +61,8 @@ enum BatchCounts {
 }
 
 thread_local! {
+    /// The same for what is compressed anew.
+    static RECOMPRESSOR: RefCell<Recompressor> = RefCell::default();
     /// Its buffers are used again by every check of a thread.
     static DECOMPRESSOR: RefCell<Decompressor> = RefCell::new(Decompressor::new());
 }
@@ -155,6 +157,41 @@ impl Checked {
         }
         checked.bytes = bytes;
         Ok(checked)
+    }
+
+    /// Compresses the records of all batches by `codec`, where they are not already. An append that has more than
+    /// `bytes_max` bytes then is `TooLarge`.
+    pub fn recompress(&mut self, codec: Codec, bytes_max: usize) -> Result<(), AppendError> {
+        let invalid = |error: BatchError| AppendError::Invalid(error.to_string().into());
+        let (mut out, mut counts, mut is_as_it_was) = (Vec::new(), Vec::new(), true);
+        for batch in batches(&self.bytes) {
+            let batch = batch.map_err(invalid)?;
+            is_as_it_was &= batch.header().codec == codec;
+        }
+        if is_as_it_was {
+            return Ok(());
+        }
+        if codec == Codec::None && self.decompressed_bytes > bytes_max {
+            return Err(AppendError::TooLarge { given: self.decompressed_bytes, max: bytes_max });
+        }
+        for batch in batches(&self.bytes) {
+            let (batch, start) = (batch.map_err(invalid)?, out.len());
+            RECOMPRESSOR
+                .with_borrow_mut(|codecs| {
+                    codecs.recompress(&batch, codec, RECORDS_DECOMPRESSED_BYTES_MAX, &mut out)
+                })
+                .map_err(invalid)?;
+            let len = u32::try_from(out.len() - start).expect("records are bounded");
+            counts.push((len, batch.header().record_count));
+        }
+        if out.len() > bytes_max {
+            return Err(AppendError::TooLarge { given: out.len(), max: bytes_max });
+        }
+        if counts.len() > 1 {
+            self.counts = BatchCounts::Many(counts);
+        }
+        self.bytes = out.into();
+        Ok(())
     }
 
     /// Whether no timestamp is further ahead of the wall's clock, or behind it, than allowed. Explicit ids need not be
@@ -327,6 +364,45 @@ mod tests {
         let checked = check([&one[..], &two[..]].concat()).expect("good");
         assert_eq!((checked.records, checked.first_timestamp.0, checked.max_timestamp.0), (5, 30, 50));
         assert_eq!(checked.claim, None);
+    }
+
+    #[test]
+    fn an_append_that_is_compressed_anew_says_the_same_of_itself_and_is_bounded_afterwards() {
+        let producer = Producer { id: 5, epoch: 0, base_sequence: 3 };
+        let one = batch(&[30, 10], Codec::Gzip, Some(producer));
+        let mut checked = check(one.clone()).expect("good");
+        let before = checked.clone();
+        checked.recompress(Codec::Gzip, 1_000).expect("nothing to do");
+        assert_eq!(checked.bytes, one);
+        checked.recompress(Codec::Zstd, 1_000).expect("small");
+        assert_eq!(checked.bytes, batch(&[30, 10], Codec::Zstd, Some(producer)));
+        assert_eq!((checked.claim, checked.records), (before.claim, before.records));
+
+        let two = [one_of(Codec::None), one_of(Codec::Lz4), one_of(Codec::Snappy)].concat();
+        let mut checked = check(two).expect("good");
+        checked.recompress(Codec::Snappy, 10_000).expect("small");
+        let codecs: Vec<Codec> =
+            batches(&checked.bytes).map(|batch| batch.expect("whole").header().codec).collect();
+        assert_eq!(codecs, [Codec::Snappy; 3]);
+        let mut accepted = checked.clone();
+        accepted.set_append_time(77).expect("times are not explicit");
+        for batch in batches(&accepted.bytes) {
+            let batch = batch.expect("the lengths of the batches are the new ones");
+            batch.check_crc().expect("right");
+            assert_eq!(batch.header().max_timestamp_ms, 77);
+        }
+
+        let mut long = BatchBuilder::new();
+        long.append(None, Some(&[b'x'; 50_000]), &[], 1).expect("small");
+        let mut checked = check(long.finish(Codec::Zstd)).expect("good");
+        for codec in [Codec::None, Codec::Gzip] {
+            let refused = checked.recompress(codec, 30).expect_err("too long");
+            assert!(matches!(refused, AppendError::TooLarge { max: 30, .. }), "{refused:?}");
+        }
+    }
+
+    fn one_of(codec: Codec) -> Bytes {
+        batch(&[1, 2, 3], codec, None)
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+use tailwater_format::Codec;
 
 use crate::limits::{APPEND_BYTES_MAX, NAME_BYTES_MAX, SHARDS_MAX};
 
@@ -152,6 +153,30 @@ pub struct StreamConfig {
     pub timestamp_after_max_ms: Option<u64>,
     /// Bytes of one append, at most [`APPEND_BYTES_MAX`].
     pub append_bytes_max: u32,
+    /// The codec by which records are compressed anew when they are appended; `None` leaves them as their producer
+    /// compressed them. An append may have [`StreamConfig::append_bytes_max`] before and after that.
+    #[serde(with = "compression_name")]
+    pub compression: Option<Codec>,
+}
+
+/// What `compression` is called.
+mod compression_name {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+    use tailwater_format::Codec;
+
+    /// As their producer compressed them.
+    const PRODUCER: &str = "producer";
+
+    pub(super) fn serialize<S: Serializer>(codec: &Option<Codec>, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(codec.map_or(PRODUCER, Codec::name))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Codec>, D::Error> {
+        match String::deserialize(from)?.as_str() {
+            PRODUCER => Ok(None),
+            name => name.parse().map(Some).map_err(D::Error::custom),
+        }
+    }
 }
 
 impl Default for StreamConfig {
@@ -170,6 +195,7 @@ impl Default for StreamConfig {
             timestamp_before_max_ms: None,
             timestamp_after_max_ms: None,
             append_bytes_max: APPEND_BYTES_MAX as u32,
+            compression: None,
         }
     }
 }

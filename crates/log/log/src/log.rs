@@ -311,6 +311,9 @@ impl Log {
             });
         }
         let mut batches = Checked::check(batches, options.transaction_ids, inner.decompressed_bytes_max)?;
+        if let Some(codec) = config.compression {
+            batches.recompress(codec, config.append_bytes_max as usize)?;
+        }
         let now = inner.env.wall_ms();
         match config.timestamps {
             Timestamps::Create => {

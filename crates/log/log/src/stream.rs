@@ -19,7 +19,7 @@
 use bytes::Bytes;
 use prost::Message;
 use tailwater_format::{
-    Offset, Position, SegmentNumber, ShardId, ShardNumber, StreamId, Term, TransactionId,
+    Codec, Offset, Position, SegmentNumber, ShardId, ShardNumber, StreamId, Term, TransactionId,
 };
 use uuid::Uuid;
 
@@ -238,6 +238,9 @@ mod stored {
         pub(super) timestamp_after_max_ms: Option<u64>,
         #[prost(uint32, optional, tag = "16")]
         pub(super) append_bytes_max: Option<u32>,
+        /// The number of the codec.
+        #[prost(uint32, optional, tag = "17")]
+        pub(super) compression: Option<u32>,
     }
 
     #[derive(Clone, Copy, PartialEq, prost::Message)]
@@ -343,6 +346,7 @@ impl StreamRecord {
             timestamp_before_max_ms: config.timestamp_before_max_ms,
             timestamp_after_max_ms: config.timestamp_after_max_ms,
             append_bytes_max: Some(config.append_bytes_max),
+            compression: config.compression.map(|codec| codec as u32),
         }
         .encode_to_vec()
         .into()
@@ -353,6 +357,10 @@ impl StreamRecord {
         let stored: stored::Stream = decode(key, value)?;
         let refuse = |why: String| StreamRecordError { key: key.to_owned(), why };
         let id = Uuid::from_slice(&stored.id).map_err(|error| refuse(error.to_string()))?;
+        let codec = |number: u32| {
+            let known = u8::try_from(number).ok().and_then(Codec::from_number);
+            known.ok_or_else(|| refuse(format!("there is no codec {number}")))
+        };
         let config = StreamConfig {
             shards: stored.shards,
             retention_ms: stored.retention_ms,
@@ -371,6 +379,7 @@ impl StreamRecord {
             timestamp_before_max_ms: stored.timestamp_before_max_ms,
             timestamp_after_max_ms: stored.timestamp_after_max_ms,
             append_bytes_max: stored.append_bytes_max.unwrap_or(StreamConfig::default().append_bytes_max),
+            compression: stored.compression.map(codec).transpose()?,
         };
         config.check().map_err(|error| refuse(error.to_string()))?;
         Ok(Self { id: StreamId(id), name: stored.name, created_ms: stored.created_ms, config })
@@ -534,6 +543,7 @@ mod tests {
                 timestamp_before_max_ms: Some(0),
                 timestamp_after_max_ms: Some(1),
                 append_bytes_max: 2,
+                compression: Some(Codec::Lz4),
                 ..StreamConfig::default()
             },
         };

@@ -15,6 +15,26 @@ use crate::session::Session;
 const THEN: i64 = 1_700_000_000_000;
 const HOUR_MS: i64 = 3_600_000;
 
+/// Topics that say how their records are compressed.
+pub fn compression(session: &mut Session) {
+    for name in ["producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"] {
+        let topic = &format!("compressed-{name}");
+        let id = session.create(topic, 1, &[("compression.type", name)]);
+        for codec in Codec::ALL {
+            let records = batch(&[THEN, THEN + 2, THEN + 1], codec, None);
+            session.produce(format!("{codec:?} to {name}"), 9, (topic, id), 0, records);
+        }
+        let numbered = batch(&[THEN, THEN + 3], Codec::Lz4, Some((5, 0, 0)));
+        for again in ["for the first time", "again"] {
+            session.produce(format!("{again} to {name}"), 9, (topic, id), 0, numbered.clone());
+        }
+        let partitions = vec![FetchPartition { partition_max_bytes: 1 << 20, ..Default::default() }];
+        let topics = vec![FetchTopic { topic: topic.clone(), topic_id: id, partitions }];
+        let asked = FetchRequest { max_bytes: 1 << 20, topics, ..Default::default() };
+        session.fetch(format!("all of {name}"), 12, &asked);
+    }
+}
+
 pub fn produce(session: &mut Session) {
     let now = session.now;
     let id = session.create("produce", 2, &[]);
