@@ -1,5 +1,5 @@
-//! Batches whose records are compressed anew, by another codec. Records are the same bytes in all of them, so nothing of
-//! a record is looked at.
+//! Batches whose records are compressed anew, by another codec. Records are the same bytes in all of them, so nothing
+//! of a record is looked at.
 
 use super::compression::Compressor;
 use super::{
@@ -16,8 +16,8 @@ pub struct Recompressor {
 }
 
 impl Recompressor {
-    /// Appends a batch to `out` with its records compressed by `codec`, and everything else as it was. At most `bytes_max`
-    /// bytes are decompressed.
+    /// Appends a batch to `out` with its records compressed by `codec`, and everything else as it was. At most
+    /// `bytes_max` bytes are decompressed.
     ///
     /// # Errors
     /// What is wrong with the compressed bytes; nothing is appended then.
