@@ -11,15 +11,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Serialize;
-use tailwater_load::appender::Gathering;
 use tailwater_load::experiment::{
     self, ExperimentObserver, ExperimentPlan, LiveExperiment, Sample, Timeline,
 };
 use tailwater_load::interrupt;
-use tailwater_load::limits::CONSUMERS_PER_PROCESS;
-use tailwater_load::messages::{
-    ConsumersConfig, MessageProtocol, ProducerConfig, Reads, Spread, TransportFlag, Validate,
-};
+use tailwater_load::messages::{ConsumersConfig, FaultFlags, ProducerConfig, Reads, TransportFlag};
 use tailwater_load::payload::HEADER_BYTES;
 use tailwater_load::report::{self, ProgressLine, ReportFormat};
 use tailwater_load::stats::{Durations, PercentilesMs, round};
@@ -71,10 +67,8 @@ struct Report {
     shards: u32,
     produced: u64,
     delivered: u64,
-    lost: u64,
-    reordered: u64,
-    duplicated: u64,
-    corrupted: u64,
+    #[serde(flatten)]
+    faults: FaultFlags,
     reads: Reads,
     phases: Vec<PhaseReport>,
     series: Vec<Sample>,
@@ -112,52 +106,10 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     interrupt::listen()?;
     let message_bytes = args.message_bytes.max(HEADER_BYTES);
     let duration = Duration::from_secs_f64(args.phase_s * PHASES.len() as f64);
-    let plan = ExperimentPlan {
-        consumers: args.consumers,
-        processes: args.consumers.div_ceil(CONSUMERS_PER_PROCESS),
-        stop_one: None,
-        one_sided: 0,
-        one_sided_processes: 0,
-        reading: ConsumersConfig {
-            node: String::new(),
-            stream: String::new(),
-            shards: args.shards,
-            first: 0,
-            count: 0,
-            of: 0,
-            together: false,
-            shards_per_consumer: args.shards,
-            protocol: MessageProtocol::Tailwater,
-            transport: args.transport,
-            connection_each: false,
-            own_reader: false,
-            from_beginning: true,
-            validate: Validate::Consumer,
-            lengths_every_us: None,
-            catch_up_bytes_per_s: None,
-            poll_every_us: 0,
-            window_bytes: 4 << 20,
-            tick_ms: 100,
-        },
-        appending: Some(ProducerConfig {
-            node: String::new(),
-            stream: String::new(),
-            shards: args.shards,
-            rate: args.rate_mbit * 1e6 / 8.0 / message_bytes as f64,
-            message_bytes,
-            text: None,
-            protocol: MessageProtocol::Tailwater,
-            gathering: Gathering::default(),
-            spread: Spread::RoundRobin,
-            every_us: 1_000,
-            duration_ms: duration.as_millis() as u64,
-            tick_ms: 100,
-        }),
-        flush: "immediate".to_owned(),
-        warmup: WARMUP,
-        start_at_once: false,
-        duration,
-    };
+    let rate = args.rate_mbit * 1e6 / 8.0 / message_bytes as f64;
+    let reading = ConsumersConfig::new(args.shards, args.transport);
+    let appending = ProducerConfig::new(args.shards, rate, message_bytes, duration);
+    let plan = ExperimentPlan::new(args.consumers, reading, Some(appending), [WARMUP, duration]);
     let mut system = System::start(&args.system)?;
     let mut phases = Phases::new(Duration::from_secs_f64(args.phase_s));
     let outcome = experiment::run(&mut system, &plan, &mut phases)?;
@@ -183,10 +135,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         shards: args.shards,
         produced: outcome.produced.measured,
         delivered: consumed.measured,
-        lost: consumed.faults.lost,
-        reordered: consumed.faults.reordered,
-        duplicated: consumed.faults.duplicated,
-        corrupted: consumed.faults.corrupted,
+        faults: consumed.faults,
         reads: consumed.reads,
         phases: done,
         series: timeline.samples,

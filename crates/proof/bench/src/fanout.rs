@@ -11,7 +11,7 @@ use tailwater_load::experiment::{
 use tailwater_load::interrupt;
 use tailwater_load::limits::{CONSUMERS_PER_PROCESS, KEPT_UP_WITHIN, RATE_TOLERANCE};
 use tailwater_load::messages::{
-    ConsumersConfig, MessageProtocol, ProducerConfig, Reads, Spread, TransportFlag, Validate,
+    ConsumersConfig, FaultFlags, MessageProtocol, ProducerConfig, Reads, Spread, TransportFlag, Validate,
 };
 use tailwater_load::payload::HEADER_BYTES;
 use tailwater_load::report::{self, ProgressLine, ReportFormat};
@@ -232,10 +232,8 @@ struct Report {
     produced: u64,
     delivered: u64,
     /// Over the whole run, the warm-up included.
-    lost: u64,
-    reordered: u64,
-    duplicated: u64,
-    corrupted: u64,
+    #[serde(flatten)]
+    faults: FaultFlags,
     delivered_gbit_s: f64,
     /// Of every measured record, for every consumer.
     delay_ms: PercentilesMs,
@@ -340,6 +338,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let half_second = (args.rate_mbit * 1e6 / 16.0) as usize / args.shards as usize;
     let window_bytes = args.window_kib.map_or(half_second.clamp(128 << 10, 64 << 20), |kib| kib << 10);
     let pace = FanoutPace::of(&args, processes);
+    let duration = Duration::from_secs_f64(args.duration_s);
     let plan = ExperimentPlan {
         consumers: args.consumers,
         processes,
@@ -347,16 +346,9 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         one_sided: args.one_sided,
         one_sided_processes,
         reading: ConsumersConfig {
-            node: String::new(),
-            stream: String::new(),
-            shards: args.shards,
-            first: 0,
-            count: 0,
-            of: 0,
             together: !args.apart,
             shards_per_consumer,
             protocol,
-            transport: args.transport,
             connection_each: args.connection_each,
             own_reader: args.own_reader,
             from_beginning: args.start == FanoutStart::Smooth,
@@ -366,14 +358,9 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             poll_every_us: pace.poll_every_us,
             window_bytes,
             tick_ms: if stop_one.is_some() { TICK_MS } else { 500 },
+            ..ConsumersConfig::new(args.shards, args.transport)
         },
         appending: Some(ProducerConfig {
-            node: String::new(),
-            stream: String::new(),
-            shards: args.shards,
-            rate: args.rate(),
-            message_bytes: args.message_bytes(),
-            text: None,
             protocol,
             spread: args.spread,
             gathering: Gathering {
@@ -382,13 +369,13 @@ pub fn run(args: Args) -> anyhow::Result<()> {
                 requests_in_flight: args.target.requests_in_flight,
             },
             every_us: pace.every_us,
-            duration_ms: (args.duration_s * 1e3) as u64,
             tick_ms: 500,
+            ..ProducerConfig::new(args.shards, args.rate(), args.message_bytes(), duration)
         }),
         flush: args.flush.clone(),
         warmup: Duration::from_secs_f64(pace.warmup_s),
         start_at_once: args.start == FanoutStart::AtOnce,
-        duration: Duration::from_secs_f64(args.duration_s),
+        duration,
     };
     let core_to_core_ns = core_to_core_ns().map(|ns| round(ns, 1));
     let mut system = args.target.start()?;
@@ -403,8 +390,10 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     }
     let report = report(&args, &plan, outcome, core_to_core_ns, timeline.samples);
     report::print(args.output, &report)?;
-    let faults = report.lost + report.reordered + report.duplicated + report.corrupted;
-    anyhow::ensure!(faults == 0 && report.error.is_none(), "records were not what they should be: see above");
+    anyhow::ensure!(
+        report.faults.total() == 0 && report.error.is_none(),
+        "records were not what they should be: see above"
+    );
     Ok(())
 }
 
@@ -454,7 +443,6 @@ fn report(
     let reads = consumed.reads;
     let producer_rate = produced.measured as f64 / produced.measured_s / rate;
     let ended_after_ms = outcome.ended_after_ms().map(|ms| round(ms, 2));
-    let cores = |seconds: f64| round(seconds / wall_s, 3);
     let whole = outcome.ended_after_ms().is_some_and(|ms| ms <= KEPT_UP_WITHIN.as_secs_f64() * 1e3);
     Report {
         bench: "fanout",
@@ -484,29 +472,14 @@ fn report(
         duration_s: args.duration_s,
         produced: produced.measured,
         delivered: consumed.measured,
-        lost: consumed.faults.lost,
-        reordered: consumed.faults.reordered,
-        duplicated: consumed.faults.duplicated,
-        corrupted: consumed.faults.corrupted,
+        faults: consumed.faults,
         delivered_gbit_s: round(consumed.measured_bytes as f64 * 8.0 / 1e9 / produced.measured_s, 3),
         delay_ms: outcome.delays.percentiles_ms(),
         ack_ms: outcome.ack_ms(),
         producer_late_ms: outcome.late_ms(),
         producer_rate: round(producer_rate, 4),
-        cpu_s: Cpu {
-            window: round(cpu.window, 2),
-            node: round(cpu.node, 2),
-            backends: round(cpu.backends, 2),
-            consumers: round(cpu.consumers, 2),
-            producer: round(cpu.producer, 2),
-        },
-        cpu_cores: Cpu {
-            window: cores(cpu.window),
-            node: cores(cpu.node),
-            backends: cores(cpu.backends),
-            consumers: cores(cpu.consumers),
-            producer: cores(cpu.producer),
-        },
+        cpu_s: cpu.over(1.0, 2),
+        cpu_cores: cpu.over(*wall_s, 3),
         wall_s: round(*wall_s, 2),
         reads,
         read_amplification: Amplification::of(&reads),

@@ -5,8 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 use tailwater_load::experiment::{self, Cpu, ExperimentObserver, ExperimentPlan, LiveExperiment};
 use tailwater_load::interrupt;
-use tailwater_load::limits::CONSUMERS_PER_PROCESS;
-use tailwater_load::messages::{ConsumersConfig, MessageProtocol, TransportFlag, Validate};
+use tailwater_load::messages::{ConsumersConfig, TransportFlag};
 use tailwater_load::report::{self, ReportFormat};
 use tailwater_load::stats::round;
 use tailwater_load::system::{CellProcesses, System, SystemArgs};
@@ -52,40 +51,15 @@ struct Report {
 /// Runs it.
 pub fn run(args: Args) -> anyhow::Result<()> {
     interrupt::listen()?;
-    let plan = ExperimentPlan {
-        consumers: args.consumers,
-        processes: args.consumers.div_ceil(CONSUMERS_PER_PROCESS),
-        stop_one: None,
-        one_sided: 0,
-        one_sided_processes: 0,
-        reading: ConsumersConfig {
-            node: String::new(),
-            stream: String::new(),
-            shards: args.shards,
-            first: 0,
-            count: 0,
-            of: 0,
-            together: false,
-            shards_per_consumer: 1,
-            protocol: MessageProtocol::Tailwater,
-            transport: args.transport,
-            connection_each: false,
-            own_reader: false,
-            from_beginning: true,
-            validate: Validate::Consumer,
-            lengths_every_us: None,
-            catch_up_bytes_per_s: None,
-            poll_every_us: 0,
-            window_bytes: 1 << 20,
-            // Reports are no part of what is measured.
-            tick_ms: 3_600_000,
-        },
-        appending: None,
-        flush: "immediate".to_owned(),
-        warmup: Duration::from_secs(3),
-        start_at_once: false,
-        duration: Duration::from_secs_f64(args.duration_s),
+    let reading = ConsumersConfig {
+        shards_per_consumer: 1,
+        window_bytes: 1 << 20,
+        // Reports are no part of what is measured.
+        tick_ms: 3_600_000,
+        ..ConsumersConfig::new(args.shards, args.transport)
     };
+    let times = [Duration::from_secs(3), Duration::from_secs_f64(args.duration_s)];
+    let plan = ExperimentPlan::new(args.consumers, reading, None, times);
     let mut system = System::start(&args.system)?;
     let outcome = experiment::run(&mut system, &plan, &mut Nobody)?;
     let cpu = outcome.cpu;
@@ -97,13 +71,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         shards: args.shards,
         cells: args.system.cells(),
         duration_s: args.duration_s,
-        cpu_s: Cpu {
-            window: round(cpu.window, 3),
-            node: round(cpu.node, 2),
-            backends: round(cpu.backends, 2),
-            consumers: round(cpu.consumers, 2),
-            producer: 0.0,
-        },
+        cpu_s: Cpu { window: round(cpu.window, 3), producer: 0.0, ..cpu.over(1.0, 2) },
         cores: round((cpu.node + cpu.consumers) / outcome.wall_s, 4),
         consumers_started_ms: round(outcome.started_ms, 1),
     };

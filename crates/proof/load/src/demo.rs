@@ -11,13 +11,9 @@ use std::time::Duration;
 use anyhow::Context;
 use serde::Serialize;
 
-use crate::appender::Gathering;
 use crate::experiment::{self, ExperimentObserver, ExperimentPlan, LiveExperiment, Outcome};
 use crate::interrupt;
-use crate::limits::CONSUMERS_PER_PROCESS;
-use crate::messages::{
-    ConsumersConfig, FaultFlags, MessageProtocol, ProducerConfig, Reads, Spread, TransportFlag, Validate,
-};
+use crate::messages::{ConsumersConfig, FaultFlags, ProducerConfig, Reads, TransportFlag};
 use crate::report::{self, ReportFormat};
 use crate::stats::{Durations, PercentilesMs, round};
 use crate::system::{System, SystemArgs};
@@ -68,10 +64,8 @@ struct Summary {
     delay_ms: PercentilesMs,
     ack_ms: PercentilesMs,
     reads: Reads,
-    lost: u64,
-    reordered: u64,
-    duplicated: u64,
-    corrupted: u64,
+    #[serde(flatten)]
+    faults: FaultFlags,
     error: Option<String>,
     verdict: String,
 }
@@ -126,54 +120,16 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 fn plan(args: &Args, input: Option<PathBuf>) -> anyhow::Result<ExperimentPlan> {
     let text = input.map(|file| file.into_os_string().into_string());
     let text = text.transpose().map_err(|name| anyhow::anyhow!("{name:?} is no name in UTF-8"))?;
-    Ok(ExperimentPlan {
-        consumers: args.consumers,
-        processes: args
-            .processes
-            .clamp(args.consumers.div_ceil(CONSUMERS_PER_PROCESS), args.consumers.max(1)),
-        stop_one: None,
-        one_sided: 0,
-        one_sided_processes: 0,
-        reading: ConsumersConfig {
-            node: String::new(),
-            stream: String::new(),
-            shards: args.shards,
-            first: 0,
-            count: 0,
-            of: 0,
-            together: false,
-            shards_per_consumer: args.shards,
-            protocol: MessageProtocol::Tailwater,
-            transport: TransportFlag::Shm,
-            connection_each: false,
-            own_reader: false,
-            from_beginning: true,
-            validate: Validate::Consumer,
-            lengths_every_us: None,
-            catch_up_bytes_per_s: None,
-            poll_every_us: 0,
-            window_bytes: 4 << 20,
-            tick_ms: 250,
-        },
-        appending: Some(ProducerConfig {
-            node: String::new(),
-            stream: String::new(),
-            shards: args.shards,
-            rate: args.rate,
-            message_bytes: 0,
-            text: Some(text.unwrap_or_default()),
-            protocol: MessageProtocol::Tailwater,
-            gathering: Gathering::default(),
-            spread: Spread::RoundRobin,
-            every_us: 1_000,
-            duration_ms: (args.seconds * 1e3) as u64,
-            tick_ms: 250,
-        }),
-        flush: "immediate".to_owned(),
-        warmup: WARMUP,
-        start_at_once: false,
-        duration: Duration::from_secs_f64(args.seconds),
-    })
+    let duration = Duration::from_secs_f64(args.seconds);
+    let tick_ms = 250;
+    let reading = ConsumersConfig { tick_ms, ..ConsumersConfig::new(args.shards, TransportFlag::Shm) };
+    let appending = ProducerConfig {
+        text: Some(text.unwrap_or_default()),
+        tick_ms,
+        ..ProducerConfig::new(args.shards, args.rate, 0, duration)
+    };
+    let plan = ExperimentPlan::new(args.consumers, reading, Some(appending), [WARMUP, duration]);
+    Ok(ExperimentPlan { processes: args.processes.clamp(plan.processes, args.consumers.max(1)), ..plan })
 }
 
 fn is_right(outcome: &Outcome) -> bool {
@@ -212,10 +168,7 @@ fn summary(args: &Args, outcome: &Outcome) -> Summary {
         delay_ms: outcome.delays.percentiles_ms(),
         ack_ms: outcome.ack_ms(),
         reads: consumed.reads,
-        lost: consumed.faults.lost,
-        reordered: consumed.faults.reordered,
-        duplicated: consumed.faults.duplicated,
-        corrupted: consumed.faults.corrupted,
+        faults: consumed.faults,
         error: consumed.error.clone(),
         verdict,
     }

@@ -10,12 +10,12 @@ use serde::Serialize;
 use crate::child::Child;
 use crate::clock::monotonic_ns;
 use crate::interrupt;
-use crate::limits::{FINISH_DEADLINE, READY_DEADLINE};
+use crate::limits::{CONSUMERS_PER_PROCESS, FINISH_DEADLINE, READY_DEADLINE};
 use crate::messages::{
     Appending, Consumed, ConsumersConfig, FaultFlags, MessageAnswer, MessageOrder, MessageProtocol,
     ProcessRole, Produced, ProducerConfig, ReadingFlags, Reads, TransportFlag,
 };
-use crate::stats::{Durations, PercentilesMs};
+use crate::stats::{Durations, PercentilesMs, round};
 use crate::stopping::{StopOne, Stopping};
 use crate::system::System;
 
@@ -49,6 +49,31 @@ pub struct ExperimentPlan {
     pub duration: Duration,
 }
 
+impl ExperimentPlan {
+    /// So many consumers of one kind, in as few processes as may be, all there before the producer begins; what is
+    /// appended is written at once.
+    pub fn new(
+        consumers: usize,
+        reading: ConsumersConfig,
+        appending: Option<ProducerConfig>,
+        [warmup, duration]: [Duration; 2],
+    ) -> Self {
+        Self {
+            consumers,
+            processes: consumers.div_ceil(CONSUMERS_PER_PROCESS),
+            stop_one: None,
+            one_sided: 0,
+            one_sided_processes: 0,
+            reading,
+            appending,
+            flush: "immediate".to_owned(),
+            warmup,
+            start_at_once: false,
+            duration,
+        }
+    }
+}
+
 /// CPU time, in seconds.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Cpu {
@@ -62,6 +87,20 @@ pub struct Cpu {
     pub consumers: f64,
     /// The producer's process.
     pub producer: f64,
+}
+
+impl Cpu {
+    /// Per second of `wall_s`, with so many digits behind the point; over one second it is the time itself.
+    pub fn over(&self, wall_s: f64, digits: i32) -> Self {
+        let per_s = |cpu_s: f64| round(cpu_s / wall_s, digits);
+        Self {
+            node: per_s(self.node),
+            backends: per_s(self.backends),
+            window: per_s(self.window),
+            consumers: per_s(self.consumers),
+            producer: per_s(self.producer),
+        }
+    }
 }
 
 /// What is known while it runs.

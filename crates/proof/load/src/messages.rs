@@ -9,6 +9,8 @@
 //!   Finish (what was produced) -->  <-- Consumed
 //! ```
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 use tailwater_client::ReaderStats;
 
@@ -107,6 +109,33 @@ pub struct ConsumersConfig {
     pub tick_ms: u64,
 }
 
+impl ConsumersConfig {
+    /// Consumers that each read all of `shards` shards from the beginning, and check every record.
+    pub fn new(shards: u32, transport: TransportFlag) -> Self {
+        Self {
+            node: String::new(),
+            stream: String::new(),
+            shards,
+            first: 0,
+            count: 0,
+            of: 0,
+            together: false,
+            shards_per_consumer: shards,
+            protocol: MessageProtocol::Tailwater,
+            transport,
+            connection_each: false,
+            own_reader: false,
+            from_beginning: true,
+            validate: Validate::Consumer,
+            lengths_every_us: None,
+            catch_up_bytes_per_s: None,
+            poll_every_us: 0,
+            window_bytes: 4 << 20,
+            tick_ms: 100,
+        }
+    }
+}
+
 /// A process with one producer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ProducerConfig {
@@ -135,6 +164,26 @@ pub struct ProducerConfig {
     pub duration_ms: u64,
     /// How often to tell of progress.
     pub tick_ms: u64,
+}
+
+impl ProducerConfig {
+    /// A producer of `rate` records a second of `message_bytes` each, which go to the shards in turn as they are due.
+    pub fn new(shards: u32, rate: f64, message_bytes: usize, duration: Duration) -> Self {
+        Self {
+            node: String::new(),
+            stream: String::new(),
+            shards,
+            rate,
+            message_bytes,
+            text: None,
+            protocol: MessageProtocol::Tailwater,
+            spread: Spread::RoundRobin,
+            gathering: Gathering::default(),
+            every_us: 1_000,
+            duration_ms: duration.as_millis() as u64,
+            tick_ms: 100,
+        }
+    }
 }
 
 /// What a worker is told later.
