@@ -7,16 +7,24 @@ use tailwater_broadcast::replica::stream::UNSETTLED_BYTES_MAX;
 use tailwater_broadcast::replica::{Config, Peer, Replica, ReplicaOutput};
 use tailwater_broadcast::{Batch, Collect, Content, Position, Stream, Writer};
 
+/// A chain of these replicas, the head first.
+fn chain(epoch: u64, members: &[u64]) -> Chain {
+    let member = |id: &u64| Member { id: *id, address: format!("replica-{id}") };
+    let members = members.iter().map(member).collect();
+    Chain { epoch, lineage: 1, region: "here".to_owned(), members, joining: Vec::new() }
+}
+
+/// Replica 1, in a chain.
+fn replica(members: &[u64]) -> Replica {
+    let mut replica = Replica::new(Config::new("here", 1));
+    replica.configure(0, chain(1, members));
+    replica
+}
+
 #[test]
 fn publishers_are_refused_while_too_much_waits_for_a_replica_that_holds_nothing() {
-    let mut head = Replica::new(Config::new("here", 1));
-    let member = |id| Member { id, address: format!("replica-{id}") };
-    let members = vec![member(1), member(2)];
-    head.configure(
-        0,
-        Chain { epoch: 1, lineage: 1, region: "here".to_owned(), members, joining: Vec::new() },
-    );
-    head.connected(0, 7, Peer::In("client".to_owned(), Role::Client(3)));
+    let mut head = replica(&[1, 2]);
+    head.connected(0, 7, client(3));
     let stream = Stream::parse("here/news").unwrap();
     let payload = Bytes::from(vec![b'x'; 1 << 20]);
     let mut refused = None;
@@ -46,13 +54,8 @@ fn publishers_are_refused_while_too_much_waits_for_a_replica_that_holds_nothing(
 
 #[test]
 fn what_takes_long_to_find_out_about_leaves_time_for_everything_else() {
-    let mut head = Replica::new(Config::new("here", 1));
-    let members = vec![Member { id: 1, address: "replica-1".to_owned() }];
-    head.configure(
-        0,
-        Chain { epoch: 1, lineage: 1, region: "here".to_owned(), members, joining: Vec::new() },
-    );
-    head.connected(0, 7, Peer::In("client".to_owned(), Role::Client(3)));
+    let mut head = replica(&[1]);
+    head.connected(0, 7, client(3));
     let stream = Stream::parse("here/news").unwrap();
     let key = |key: &'static str| Content { key: Some(key.into()), ..Content::default() };
     let publish = |head: &mut Replica, client, first, batch: &Batch| {
@@ -92,28 +95,19 @@ fn what_takes_long_to_find_out_about_leaves_time_for_everything_else() {
 
 #[test]
 fn a_replica_that_is_not_the_head_any_more_is_sent_nothing_of_other_regions() {
-    let mut head = Replica::new(Config::new("here", 1));
-    let member = |id| Member { id, address: format!("replica-{id}") };
-    let chain =
-        |epoch, members| Chain { epoch, lineage: 1, region: "here".to_owned(), members, joining: Vec::new() };
-    head.configure(0, chain(1, vec![member(1)]));
+    let mut head = replica(&[1]);
     head.connected(0, 8, Peer::Out("there".to_owned(), 5));
     let stream = Stream::parse("there/news").unwrap();
     head.receive(0, 8, advertise(&stream, 1));
     head.outputs();
-    head.configure(0, chain(2, vec![member(2)]));
+    head.configure(0, chain(2, &[2]));
     assert!(head.outputs().contains(&ReplicaOutput::Send(8, Message::Unsubscribe { stream })));
 }
 
 #[test]
 fn a_stream_with_much_to_send_keeps_no_other_one_waiting() {
-    let mut tail = Replica::new(Config::new("here", 1));
-    let members = vec![Member { id: 1, address: "replica-1".to_owned() }];
-    tail.configure(
-        0,
-        Chain { epoch: 1, lineage: 1, region: "here".to_owned(), members, joining: Vec::new() },
-    );
-    tail.connected(0, 7, Peer::In("client".to_owned(), Role::Client(3)));
+    let mut tail = replica(&[1]);
+    tail.connected(0, 7, client(3));
     let [busy, lone] = ["here/busy", "here/lone"].map(|name| Stream::parse(name).unwrap());
     for (stream, count) in [(&busy, 8), (&lone, 1)] {
         for first in 1..=count {
@@ -122,7 +116,7 @@ fn a_stream_with_much_to_send_keeps_no_other_one_waiting() {
             tail.receive(0, 7, publish);
         }
     }
-    tail.connected(0, 8, Peer::In("client".to_owned(), Role::Client(4)));
+    tail.connected(0, 8, client(4));
     tail.receive(0, 8, Message::Listen { positions: Vec::new(), others: true });
     let mut sent = || {
         tail.drained(8, usize::MAX);
@@ -137,12 +131,7 @@ fn a_stream_with_much_to_send_keeps_no_other_one_waiting() {
 
 #[test]
 fn streams_of_other_regions_beyond_the_bound_are_left_out_and_counted() {
-    let mut head = Replica::new(Config::new("here", 1));
-    let members = vec![Member { id: 1, address: "replica-1".to_owned() }];
-    head.configure(
-        0,
-        Chain { epoch: 1, lineage: 1, region: "here".to_owned(), members, joining: Vec::new() },
-    );
+    let mut head = replica(&[1]);
     head.connected(0, 8, Peer::Out("there".to_owned(), 5));
     let stream = |n: usize| Stream::parse(&format!("there/{n:05}")).unwrap();
     let counts = |streams: std::ops::Range<usize>| {
@@ -158,12 +147,7 @@ fn streams_of_other_regions_beyond_the_bound_are_left_out_and_counted() {
 
 #[test]
 fn a_stream_that_would_be_one_more_than_a_proxy_carries_is_not_begun_by_a_publisher_either() {
-    let mut head = Replica::new(Config::new("here", 1));
-    let members = vec![Member { id: 1, address: "replica-1".to_owned() }];
-    head.configure(
-        0,
-        Chain { epoch: 1, lineage: 1, region: "here".to_owned(), members, joining: Vec::new() },
-    );
+    let mut head = replica(&[1]);
     head.connected(0, 7, client(3));
     head.connected(0, 8, Peer::Out("there".to_owned(), 5));
     let far = |n: usize| Stream::parse(&format!("there/{n:05}")).unwrap();
@@ -185,12 +169,7 @@ fn a_stream_that_would_be_one_more_than_a_proxy_carries_is_not_begun_by_a_publis
 
 #[test]
 fn who_names_more_streams_than_a_listener_may_is_told_so_and_sent_what_it_was_sent_before() {
-    let mut tail = Replica::new(Config::new("here", 1));
-    let members = vec![Member { id: 1, address: "replica-1".to_owned() }];
-    tail.configure(
-        0,
-        Chain { epoch: 1, lineage: 1, region: "here".to_owned(), members, joining: Vec::new() },
-    );
+    let mut tail = replica(&[1]);
     tail.connected(0, 7, client(3));
     tail.connected(0, 8, client(4));
     let stream = |n: usize| Stream::parse(&format!("here/{n:05}")).unwrap();
@@ -217,12 +196,7 @@ fn who_names_more_streams_than_a_listener_may_is_told_so_and_sent_what_it_was_se
 
 #[test]
 fn streams_that_are_made_up_by_many_listeners_are_bounded_together_and_keep_out_nobody_who_names_a_few() {
-    let mut tail = Replica::new(Config::new("here", 1));
-    let members = vec![Member { id: 1, address: "replica-1".to_owned() }];
-    tail.configure(
-        0,
-        Chain { epoch: 1, lineage: 1, region: "here".to_owned(), members, joining: Vec::new() },
-    );
+    let mut tail = replica(&[1]);
     let listen = |tail: &mut Replica, id: u64, streams: Vec<String>| {
         if tail.peer(id).is_none() {
             tail.connected(0, id, client(id.into()));
@@ -263,12 +237,7 @@ fn streams_that_are_made_up_by_many_listeners_are_bounded_together_and_keep_out_
 
 #[test]
 fn another_region_subscribes_to_streams_that_are_there_only_and_clients_to_none() {
-    let mut tail = Replica::new(Config::new("here", 1));
-    let members = vec![Member { id: 1, address: "replica-1".to_owned() }];
-    tail.configure(
-        0,
-        Chain { epoch: 1, lineage: 1, region: "here".to_owned(), members, joining: Vec::new() },
-    );
+    let mut tail = replica(&[1]);
     tail.connected(0, 7, client(3));
     tail.connected(0, 8, Peer::In("there".to_owned(), Role::Replica(5)));
     let [early, late] = ["here/early", "here/late"].map(|name| Stream::parse(name).unwrap());
@@ -321,13 +290,7 @@ fn large(after: u64) -> Batch {
 
 #[test]
 fn another_region_is_asked_for_no_more_than_the_chain_takes() {
-    let mut head = Replica::new(Config::new("here", 1));
-    let member = |id| Member { id, address: format!("replica-{id}") };
-    let members = vec![member(1), member(2)];
-    head.configure(
-        0,
-        Chain { epoch: 1, lineage: 1, region: "here".to_owned(), members, joining: Vec::new() },
-    );
+    let mut head = replica(&[1, 2]);
     head.connected(0, 7, Peer::In("here".to_owned(), Role::Replica(2)));
     head.receive(0, 7, Message::Follow { epoch: 1, lineage: 1, counts: Vec::new() });
     head.connected(0, 8, Peer::Out("there".to_owned(), 5));

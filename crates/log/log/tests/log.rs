@@ -22,15 +22,29 @@ use tailwater_log::{
     StreamConfig, StreamDurability, StreamError, TransactionIds,
 };
 use tailwater_tail::{DurableSource, SourceError};
+use tempfile::TempDir;
 use tokio::sync::oneshot;
 
 const SHARD: ShardNumber = ShardNumber(0);
 
-#[test]
-fn what_was_acknowledged_is_read_back_and_survives_a_clean_restart() {
+/// Runs a test of a log in a directory of its own.
+fn in_log(test: impl AsyncFnOnce(Env, TempDir, Log)) {
     in_world(|env| async move {
         let dir = tempfile::tempdir().expect("a directory");
         let log = open(&env, dir.path()).await;
+        test(env, dir, log).await;
+    });
+}
+
+/// Drops a log, and opens it again.
+async fn reopen(env: &Env, dir: &TempDir, log: Log) -> Log {
+    drop(log);
+    open(env, dir.path()).await
+}
+
+#[test]
+fn what_was_acknowledged_is_read_back_and_survives_a_clean_restart() {
+    in_log(async |env, dir, log| {
         let stream = create(&log, "a", StreamConfig::default()).await;
         let first = log.append(stream, SHARD, values(&["one", "two"])).await.expect("appended");
         let second = log.append(stream, SHARD, values(&["three"])).await.expect("appended");
@@ -39,9 +53,7 @@ fn what_was_acknowledged_is_read_back_and_survives_a_clean_restart() {
         assert_eq!(values_of(&log, shard(stream, 0)).await, ["one", "two", "three"]);
         log.close().await;
         assert_eq!(log.append(stream, SHARD, values(&["late"])).await, Err(AppendError::Closed));
-        drop(log);
-
-        let log = open(&env, dir.path()).await;
+        let log = reopen(&env, &dir, log).await;
         let tail = log.view(shard(stream, 0)).expect("the shard").tail;
         assert!(tail.sealed, "completed by the stop");
         assert_eq!(values_of(&log, shard(stream, 0)).await, ["one", "two", "three"]);
@@ -54,9 +66,7 @@ fn what_was_acknowledged_is_read_back_and_survives_a_clean_restart() {
 
 #[test]
 fn whoever_waits_for_a_log_is_told_how_far_it_is_until_all_its_shards_are_open() {
-    in_world(|env| async move {
-        let dir = tempfile::tempdir().expect("a directory");
-        let log = open(&env, dir.path()).await;
+    in_log(async |env, dir, log| {
         for name in ["a", "b"] {
             let config = StreamConfig { shards: 3, ..StreamConfig::default() };
             let stream = create(&log, name, config).await;
@@ -83,9 +93,7 @@ fn a_log_that_lost_an_owner_or_was_closed_says_that_it_takes_no_appends() {
         until(&env, || log.health().is_err()).await;
         let why = log.health().expect_err("one of its owners is gone");
         assert!(why.contains("restart"), "{why}");
-        drop(log);
-
-        let log = open(&env, dir.path()).await;
+        let log = reopen(&env, &dir, log).await;
         log.close().await;
         assert_eq!(log.health(), Err("the log was closed".to_owned()));
     });
@@ -93,9 +101,7 @@ fn a_log_that_lost_an_owner_or_was_closed_says_that_it_takes_no_appends() {
 
 #[test]
 fn a_log_whose_owner_panicked_on_the_thread_of_who_appended_takes_no_appends_and_says_so() {
-    in_world(|env| async move {
-        let dir = tempfile::tempdir().expect("a directory");
-        let log = open(&env, dir.path()).await;
+    in_log(async |env, dir, log| {
         let stream = create(&log, "a", StreamConfig::default()).await;
         log.append(stream, SHARD, values(&["one"])).await.expect("appended");
         // Refused at once, and so answered within the round of whoever finds the owner with nothing to do.
@@ -122,8 +128,7 @@ fn a_log_whose_owner_panicked_on_the_thread_of_who_appended_takes_no_appends_and
         let why = log.health().expect_err("one of its owners is gone");
         assert!(why.contains("restart"), "{why}");
         assert_eq!(values_of(&log, shard(stream, 0)).await, ["one"], "what is there is read");
-        drop(log);
-        let log = open(&env, dir.path()).await;
+        let log = reopen(&env, &dir, log).await;
         log.append(stream, SHARD, values(&["four"])).await.expect("appended");
         assert_eq!(values_of(&log, shard(stream, 0)).await, ["one", "four"]);
     });
@@ -131,9 +136,7 @@ fn a_log_whose_owner_panicked_on_the_thread_of_who_appended_takes_no_appends_and
 
 #[test]
 fn whoever_waits_for_records_is_told_when_their_stream_is_deleted() {
-    in_world(|env| async move {
-        let dir = tempfile::tempdir().expect("a directory");
-        let log = open(&env, dir.path()).await;
+    in_log(async |_, _dir, log| {
         let stream = create(&log, "a", StreamConfig::default()).await;
         let id = shard(stream, 0);
         log.append(stream, SHARD, values(&["one"])).await.expect("appended");
@@ -147,9 +150,7 @@ fn whoever_waits_for_records_is_told_when_their_stream_is_deleted() {
 
 #[test]
 fn a_shard_with_missing_bytes_is_refused_and_all_others_go_on() {
-    in_world(|env| async move {
-        let dir = tempfile::tempdir().expect("a directory");
-        let log = open(&env, dir.path()).await;
+    in_log(async |env, dir, log| {
         let stream = create(&log, "a", StreamConfig { shards: 2, ..StreamConfig::default() }).await;
         let other = create(&log, "b", StreamConfig::default()).await;
         for (stream, number) in [(stream, 0), (stream, 1), (other, 0)] {
@@ -182,9 +183,7 @@ fn a_shard_with_missing_bytes_is_refused_and_all_others_go_on() {
             assert_eq!(values_of(&log, id).await, ["one", "two", "three"]);
         }
         log.close().await;
-        drop(log);
-
-        let log = open(&env, dir.path()).await;
+        let log = reopen(&env, &dir, log).await;
         assert!(matches!(log.view(shard(stream, 0)), Err(ReadError::Damaged(_))), "also the next time");
         log.delete_stream("a").await.expect("deleted");
         assert_eq!(log.shards_damaged(), 0);
@@ -196,9 +195,7 @@ fn a_shard_with_missing_bytes_is_refused_and_all_others_go_on() {
 #[test]
 fn a_shard_whose_open_segment_lost_synced_bytes_is_refused_at_every_start_and_its_offsets_are_not_given_again()
  {
-    in_world(|env| async move {
-        let dir = tempfile::tempdir().expect("a directory");
-        let log = open(&env, dir.path()).await;
+    in_log(async |env, dir, log| {
         let stream = create(&log, "a", StreamConfig { shards: 3, ..StreamConfig::default() }).await;
         for number in 0..3 {
             for value in ["one", "two"] {
@@ -246,9 +243,7 @@ fn a_shard_whose_open_segment_lost_synced_bytes_is_refused_at_every_start_and_it
 
 #[test]
 fn a_copy_of_a_lost_segment_that_lacks_what_was_appended_after_it_does_not_make_it_whole() {
-    in_world(|env| async move {
-        let dir = tempfile::tempdir().expect("a directory");
-        let log = open(&env, dir.path()).await;
+    in_log(async |env, dir, log| {
         let stream = create(&log, "a", StreamConfig::default()).await;
         log.append(stream, SHARD, values(&["one"])).await.expect("appended");
         log.store().flush().await.expect("written");
@@ -305,8 +300,7 @@ fn what_was_acknowledged_survives_kills_and_terms_grow() {
                 let value = format!("unacknowledged {record}");
                 drop(log.submit(stream, SHARD, values(&[&value]), AppendOptions::default()));
             }
-            drop(log);
-            let log = open(&env, dir.path()).await;
+            let log = reopen(&env, &dir, log).await;
             let found = values_of(&log, shard(stream, 0)).await;
             assert!(found.starts_with(&expected[0]));
             expected[0] = found;
@@ -384,8 +378,7 @@ fn segments_roll_and_every_position_is_found_exactly() {
 
         // The same after a restart, from the sidecars.
         log.close().await;
-        drop(log);
-        let log = open(&env, dir.path()).await;
+        let log = reopen(&env, &dir, log).await;
         assert_eq!(read_all(&log, id).await, seen);
         for record in &seen {
             let found = log.locate(id, LocateRead::Offset(Offset(record.offset))).await.expect("found");
@@ -396,9 +389,7 @@ fn segments_roll_and_every_position_is_found_exactly() {
 
 #[test]
 fn truncation_is_exact_to_the_record_durable_and_told_to_readers() {
-    in_world(|env| async move {
-        let dir = tempfile::tempdir().expect("a directory");
-        let log = open(&env, dir.path()).await;
+    in_log(async |env, dir, log| {
         let config = StreamConfig { segment_bytes: 4_096, ..StreamConfig::default() };
         let stream = create(&log, "a", config).await;
         let id = shard(stream, 0);
@@ -417,17 +408,14 @@ fn truncation_is_exact_to_the_record_durable_and_told_to_readers() {
         assert_eq!(read, Err(ReadError::Truncated { log_start: cut }));
         let beyond = log.truncate("a", SHARD, Offset(41)).await;
         assert_eq!(beyond, Err(StreamError::BeyondEnd { end: Offset(40), given: Offset(41) }));
-        drop(log);
-
-        let log = open(&env, dir.path()).await;
+        let log = reopen(&env, &dir, log).await;
         assert_eq!(log_start(&log, id), cut);
         let time = log.locate(id, LocateRead::TransactionId(TransactionId(0))).await.expect("found");
         assert_eq!(time.offset, cut, "not before the start");
         // All of it, and nothing is left to restart from but the numbers.
         log.truncate("a", SHARD, Offset(40)).await.expect("truncated");
         until(&env, || log.segments(id, SegmentNumber(0)).expect("the shard").is_empty()).await;
-        drop(log);
-        let log = open(&env, dir.path()).await;
+        let log = reopen(&env, &dir, log).await;
         let appended = log.append(stream, SHARD, values(&["z"])).await.expect("appended");
         assert_eq!(appended.base_offset, Offset(40));
     });
@@ -435,9 +423,7 @@ fn truncation_is_exact_to_the_record_durable_and_told_to_readers() {
 
 #[test]
 fn a_time_that_only_a_removed_record_reached_is_where_what_is_left_begins() {
-    in_world(|env| async move {
-        let dir = tempfile::tempdir().expect("a directory");
-        let log = open(&env, dir.path()).await;
+    in_log(async |_, _dir, log| {
         let config = StreamConfig { segment_bytes: 4_096, ..StreamConfig::default() };
         let stream = create(&log, "a", config).await;
         let id = shard(stream, 0);
@@ -463,9 +449,7 @@ fn a_time_that_only_a_removed_record_reached_is_where_what_is_left_begins() {
 
 #[test]
 fn a_batch_whose_header_says_another_largest_time_is_positioned_by_its_records() {
-    in_world(|env| async move {
-        let dir = tempfile::tempdir().expect("a directory");
-        let log = open(&env, dir.path()).await;
+    in_log(async |_, _dir, log| {
         let stream = create(&log, "a", StreamConfig::default()).await;
         // Bytes 35 to 43 of a batch are the time, 17 to 21 the checksum of all from 21 on.
         let saying = |time: i64, records: &[(i64, String)]| {
@@ -490,9 +474,7 @@ fn a_batch_whose_header_says_another_largest_time_is_positioned_by_its_records()
 
 #[test]
 fn retention_by_time_removes_what_is_old_even_if_nothing_comes_after_it() {
-    in_world(|env| async move {
-        let dir = tempfile::tempdir().expect("a directory");
-        let log = open(&env, dir.path()).await;
+    in_log(async |env, _dir, log| {
         let config = StreamConfig { retention_ms: Some(30), ..StreamConfig::default() };
         let stream = create(&log, "a", config).await;
         let id = shard(stream, 0);
@@ -506,9 +488,7 @@ fn retention_by_time_removes_what_is_old_even_if_nothing_comes_after_it() {
 
 #[test]
 fn retention_by_bytes_keeps_the_newest() {
-    in_world(|env| async move {
-        let dir = tempfile::tempdir().expect("a directory");
-        let log = open(&env, dir.path()).await;
+    in_log(async |env, _dir, log| {
         let config = StreamConfig {
             retention_ms: None,
             retention_bytes: Some(16 << 10),
@@ -535,9 +515,7 @@ fn retention_by_bytes_keeps_the_newest() {
 
 #[test]
 fn an_idempotent_producer_that_repeats_itself_is_recognized_over_kills() {
-    in_world(|env| async move {
-        let dir = tempfile::tempdir().expect("a directory");
-        let log = open(&env, dir.path()).await;
+    in_log(async |env, dir, log| {
         // Small segments, so that snapshots and scans both have a part in it.
         let config = StreamConfig { segment_bytes: 4_096, ..StreamConfig::default() };
         let stream = create(&log, "a", config).await;
@@ -574,9 +552,7 @@ fn an_idempotent_producer_that_repeats_itself_is_recognized_over_kills() {
 
 #[test]
 fn a_stream_that_is_created_again_under_its_name_is_another_one() {
-    in_world(|env| async move {
-        let dir = tempfile::tempdir().expect("a directory");
-        let log = open(&env, dir.path()).await;
+    in_log(async |env, dir, log| {
         let first = create(&log, "a", StreamConfig::default()).await;
         log.append(first, SHARD, values(&["old"])).await.expect("appended");
         let again = log.create_stream("a", StreamConfig::default()).await;
@@ -590,9 +566,7 @@ fn a_stream_that_is_created_again_under_its_name_is_another_one() {
         assert_ne!(first, second);
         assert!(read_all(&log, shard(second, 0)).await.is_empty());
         log.append(second, ShardNumber(1), values(&["new"])).await.expect("appended");
-        drop(log);
-
-        let log = open(&env, dir.path()).await;
+        let log = reopen(&env, &dir, log).await;
         let names: Vec<_> = log.list_streams().into_iter().map(|stream| (stream.name, stream.id)).collect();
         assert_eq!(names, [("a".to_owned(), second)]);
         assert_eq!(values_of(&log, shard(second, 1)).await, ["new"]);
@@ -606,9 +580,7 @@ fn a_stream_that_is_created_again_under_its_name_is_another_one() {
 
 #[test]
 fn names_and_configurations_out_of_bounds_are_refused_with_reasons() {
-    in_world(|env| async move {
-        let dir = tempfile::tempdir().expect("a directory");
-        let log = open(&env, dir.path()).await;
+    in_log(async |_, _dir, log| {
         let refused = log.create_stream("a/b", StreamConfig::default()).await.unwrap_err();
         assert!(refused.to_string().contains("only letters"), "{refused}");
         let config = StreamConfig { shards: 5_000, ..StreamConfig::default() };
@@ -633,9 +605,7 @@ fn a_second_log_in_the_same_directory_is_refused() {
 
 #[test]
 fn concurrent_appends_to_many_shards_are_all_acknowledged_in_order() {
-    in_world(|env| async move {
-        let dir = tempfile::tempdir().expect("a directory");
-        let log = open(&env, dir.path()).await;
+    in_log(async |_, _dir, log| {
         let config = StreamConfig { shards: 100, flush: FlushPolicy::EveryMs(2), ..StreamConfig::default() };
         let stream = create(&log, "a", config).await;
         let shards = (0..100).map(|number| {
@@ -676,9 +646,7 @@ async fn answered_by(log: &Log, stream: StreamId, options: AppendOptions) -> Str
 
 #[test]
 fn an_append_that_comes_alone_to_an_idle_log_is_answered_by_the_journals_thread_and_others_are_not() {
-    in_world(|env| async move {
-        let dir = tempfile::tempdir().expect("a directory");
-        let log = open(&env, dir.path()).await;
+    in_log(async |env, _dir, log| {
         let stream = create(&log, "a", StreamConfig::default()).await;
         let alone = AppendOptions { alone: true, ..AppendOptions::default() };
         // The first one claims a term, which takes the owner's task; afterwards the log is idle some time.
@@ -746,9 +714,7 @@ fn what_a_new_producer_sends_behind_a_batch_that_found_no_room_waits_for_that_ba
 
 #[test]
 fn explicit_transaction_ids_are_positions_and_may_not_decrease() {
-    in_world(|env| async move {
-        let dir = tempfile::tempdir().expect("a directory");
-        let log = open(&env, dir.path()).await;
+    in_log(async |_, _dir, log| {
         let stream = create(&log, "a", StreamConfig::default()).await;
         let explicit =
             AppendOptions { transaction_ids: TransactionIds::Explicit, ..AppendOptions::default() };
@@ -801,8 +767,7 @@ fn a_failed_sync_fails_what_was_in_flight_and_the_log_goes_on() {
         assert!(acknowledged.last().expect("some").0 > Term(1), "it goes on in a higher term");
         let expected: Vec<String> = acknowledged.into_iter().map(|(_, value)| value).collect();
         assert_eq!(values_of(&log, shard(stream, 0)).await, expected);
-        drop(log);
-        let log = open(&env, dir.path()).await;
+        let log = reopen(&env, &dir, log).await;
         assert_eq!(values_of(&log, shard(stream, 0)).await, expected, "what failed does not come back");
     });
 }
@@ -873,9 +838,7 @@ fn a_start_on_a_disk_without_room_opens_and_is_read_and_what_it_left_undone_is_d
 
 #[test]
 fn interval_durability_acknowledges_and_reads_back() {
-    in_world(|env| async move {
-        let dir = tempfile::tempdir().expect("a directory");
-        let log = open(&env, dir.path()).await;
+    in_log(async |env, dir, log| {
         let config = StreamConfig {
             durability: StreamDurability::Interval,
             segment_bytes: 4_096,
@@ -888,8 +851,7 @@ fn interval_durability_acknowledges_and_reads_back() {
             assert_eq!(appended.base_offset.0, record);
         }
         log.close().await;
-        drop(log);
-        let log = open(&env, dir.path()).await;
+        let log = reopen(&env, &dir, log).await;
         assert_eq!(read_all(&log, shard(stream, 0)).await.len(), 50);
     });
 }
@@ -915,9 +877,7 @@ async fn alter(log: &Log, config: StreamConfig) -> Result<(), StreamError> {
 
 #[test]
 fn a_stream_gets_more_shards_and_another_behaviour_for_good() {
-    in_world(|env| async move {
-        let dir = tempfile::tempdir().expect("a directory");
-        let log = open(&env, dir.path()).await;
+    in_log(async |env, dir, log| {
         let stream = create(&log, "a", StreamConfig::default()).await;
         log.append(stream, SHARD, values(&["one"])).await.expect("appended");
         // Segments of the old size are open, and a commit of the shard's owner follows the change.
@@ -942,9 +902,7 @@ fn a_stream_gets_more_shards_and_another_behaviour_for_good() {
         let segments = log.segments(shard(stream, 0), SegmentNumber(0)).expect("the shard");
         assert!(segments.len() > 2, "the shard rolls at its new size: {segments:?}");
         assert_eq!(log.truncate("a", SHARD, Offset(5)).await, Ok(Offset(5)));
-        drop(log);
-
-        let log = open(&env, dir.path()).await;
+        let log = reopen(&env, &dir, log).await;
         let info = log.stream("a").expect("it is there");
         assert_eq!((info.config.shards, info.config.segment_bytes), (3, 4_096));
         assert_eq!(values_of(&log, shard(stream, 2)).await, ["two"]);
@@ -960,9 +918,7 @@ fn a_stream_gets_more_shards_and_another_behaviour_for_good() {
 
 #[test]
 fn a_change_that_nobody_waits_for_any_more_takes_place_as_a_whole() {
-    in_world(|env| async move {
-        let dir = tempfile::tempdir().expect("a directory");
-        let log = open(&env, dir.path()).await;
+    in_log(async |env, _dir, log| {
         for name in ["a", "b", "c"] {
             // Polled once, so that it has begun, and dropped.
             let mut creation = Box::pin(log.create_stream(name, StreamConfig::default()));

@@ -48,9 +48,10 @@ impl Bench {
         self.run(async move { open(&env, config) }).expect("a disk that works")
     }
 
-    fn restart(&self, how: Crash, config: StoreConfig) -> Opened {
+    fn restart(&self, store: SegmentStore, how: Crash) -> Opened {
+        drop(store);
         self.node.restart(how);
-        self.open(config)
+        self.open(quiet())
     }
 
     fn run<T: Send + 'static>(&self, future: impl Future<Output = T> + Send + 'static) -> T {
@@ -73,6 +74,36 @@ impl Bench {
         self.run(async move { read_all(&store, &id, Position(0), to).await }).expect("readable")
     }
 
+    /// Seals a segment at its end, and everything comes into files.
+    fn seal(&self, store: &SegmentStore, entries: &Entries) {
+        let end = store.seal(&entries.id, entries.position).expect("at its end");
+        self.durable(store, end);
+        self.flush(store).expect("a disk that works");
+    }
+
+    /// Deletes a segment, and it is gone from the files.
+    fn delete(&self, store: &SegmentStore, entries: &Entries) {
+        let end = store.delete(&entries.id).expect("there");
+        self.durable(store, end);
+        self.flush(store).expect("a disk that works");
+    }
+
+    /// Waits until the journal has a file to go on in.
+    fn ready(&self, store: &SegmentStore) {
+        let journal = store.journal().clone();
+        self.run(async move { journal.ready().await });
+    }
+
+    /// Waits until the store takes appends again.
+    fn resumed(&self, store: &SegmentStore) {
+        let (waiting, env) = (store.clone(), self.node.env());
+        self.run(async move {
+            while waiting.refusal().is_some() {
+                env.sleep(std::time::Duration::from_millis(10)).await;
+            }
+        });
+    }
+
     fn faults(&self, faults: Faults) {
         self.node.disk().set_faults(faults);
     }
@@ -81,6 +112,15 @@ impl Bench {
         let files = self.node.disk().files().into_iter().map(|(path, _)| path);
         files.filter(|path| path.to_string_lossy().ends_with(kind)).collect()
     }
+}
+
+/// An empty store, and a fresh segment in it.
+fn begun(seed: u64) -> (Bench, SegmentStore, Entries) {
+    let bench = Bench::new(seed);
+    let (store, _) = bench.open(quiet());
+    let entries = Entries::new(segment(0, 0, 1));
+    store.create(entries.id).expect("fresh");
+    (bench, store, entries)
 }
 
 /// A segment with `count` durable entries, and the bytes that they are.
@@ -193,18 +233,14 @@ fn a_higher_term_fences_the_old_owner_across_restarts() {
     assert_eq!(store.create(segment(0, 2, 1)), Err(fenced));
     assert!(matches!(store.create(segment(0, 1, 3)), Err(StoreError::NotNext { .. })));
     bench.durable(&store, end);
-    drop(store);
-    let (store, _) = bench.restart(Crash::Power, quiet());
+    let (store, _) = bench.restart(store, Crash::Power);
     assert_eq!(store.highest_term(&shard(0)), Some(Term(3)));
     assert!(matches!(store.create(segment(0, 2, 2)), Err(StoreError::Fenced { .. })));
 }
 
 #[test]
 fn filled_bytes_leave_memory_and_come_back_from_the_file() {
-    let bench = Bench::new(4);
-    let (store, _) = bench.open(quiet());
-    let mut entries = Entries::new(segment(0, 0, 1));
-    store.create(entries.id).expect("fresh");
+    let (bench, store, mut entries) = begun(4);
     let mut bytes = fill(&bench, &store, &mut entries, 10);
     assert_eq!(bench.files(".seg"), Vec::<PathBuf>::new(), "nothing is written on the way of an append");
     bench.flush(&store).expect("a disk that works");
@@ -219,16 +255,12 @@ fn filled_bytes_leave_memory_and_come_back_from_the_file() {
 #[test]
 fn a_crash_leaves_what_was_durable_and_nobody_appends_to_it_again() {
     for (seed, how) in [(5, Crash::Process), (6, Crash::Power)] {
-        let bench = Bench::new(seed);
-        let (store, _) = bench.open(quiet());
-        let mut entries = Entries::new(segment(0, 0, 1));
-        store.create(entries.id).expect("fresh");
+        let (bench, store, mut entries) = begun(seed);
         let mut bytes = fill(&bench, &store, &mut entries, 4);
         bench.flush(&store).expect("a disk that works");
         bytes.extend(fill(&bench, &store, &mut entries, 5));
-        drop(store);
 
-        let (store, recovered) = bench.restart(how, quiet());
+        let (store, recovered) = bench.restart(store, how);
         assert_eq!(recovered_lengths(&recovered), [(entries.position.0, false)]);
         let contents = recovered[0].contents.expect("entries");
         assert_eq!(contents.last.header().next_offset(), Offset(entries.offset));
@@ -242,9 +274,8 @@ fn a_crash_leaves_what_was_durable_and_nobody_appends_to_it_again() {
         let mut next = Entries { offset: entries.offset, ..Entries::new(segment(0, 1, 2)) };
         store.create(next.id).expect("a higher term");
         fill(&bench, &store, &mut next, 2);
-        drop(store);
 
-        let (store, recovered) = bench.restart(how, quiet());
+        let (store, recovered) = bench.restart(store, how);
         assert_eq!(recovered_lengths(&recovered), [(length.0, true), (next.position.0, false)]);
         assert_eq!(bench.read(&store, &entries), bytes);
     }
@@ -252,10 +283,7 @@ fn a_crash_leaves_what_was_durable_and_nobody_appends_to_it_again() {
 
 #[test]
 fn a_sealed_segment_has_its_length_for_ever() {
-    let bench = Bench::new(7);
-    let (store, _) = bench.open(quiet());
-    let mut entries = Entries::new(segment(0, 0, 1));
-    store.create(entries.id).expect("fresh");
+    let (bench, store, mut entries) = begun(7);
     fill(&bench, &store, &mut entries, 3);
     let length = entries.position;
     fill(&bench, &store, &mut entries, 3);
@@ -272,8 +300,7 @@ fn a_sealed_segment_has_its_length_for_ever() {
     assert_eq!(bench.node.disk().contents(&path).map(|bytes| bytes.len() as u64), Some(length.0), "cut");
     let contents = store.info(&entries.id).expect("there").contents.expect("read again");
     assert_eq!(contents.last.header().entry_id.0, 2);
-    drop(store);
-    let (store, recovered) = bench.restart(Crash::Power, quiet());
+    let (store, recovered) = bench.restart(store, Crash::Power);
     assert_eq!(recovered_lengths(&recovered), [(length.0, true)]);
     assert_eq!(recovered[0].contents, Some(contents));
     assert_eq!(entries.append(&store, 1), Err(StoreError::Sealed { length }));
@@ -281,22 +308,16 @@ fn a_sealed_segment_has_its_length_for_ever() {
 
 #[test]
 fn a_deleted_segment_is_gone_with_its_files_and_stays_gone() {
-    let bench = Bench::new(8);
-    let (store, _) = bench.open(quiet());
-    let mut entries = Entries::new(segment(0, 0, 1));
-    store.create(entries.id).expect("fresh");
+    let (bench, store, mut entries) = begun(8);
     fill(&bench, &store, &mut entries, 3);
-    let end = store.seal(&entries.id, entries.position).expect("at its end");
-    bench.durable(&store, end);
-    bench.flush(&store).expect("a disk that works");
+    bench.seal(&store, &entries);
     let end = store.delete(&entries.id).expect("there");
     assert_eq!(store.appended(&entries.id), Err(StoreError::Unknown(entries.id)));
     bench.durable(&store, end);
     bench.flush(&store).expect("a disk that works");
     assert_eq!(bench.files(".seg").len() + bench.files(".idx").len(), 0);
     assert_eq!(store.stats().pending_bytes, 0);
-    drop(store);
-    let (_store, recovered) = bench.restart(Crash::Power, quiet());
+    let (_store, recovered) = bench.restart(store, Crash::Power);
     assert_eq!(recovered, []);
 }
 
@@ -317,17 +338,14 @@ fn directories_go_with_the_last_segment_in_them_and_come_back_with_the_next_one(
         }
         bench.flush(&store).expect("a disk that works");
         assert_eq!(names(&stream).expect("there"), ["0", "1"], "round {number}");
-        let end = store.delete(&entries.id).expect("there");
-        bench.durable(&store, end);
-        bench.flush(&store).expect("a disk that works");
+        bench.delete(&store, &entries);
         assert_eq!(names(&stream).expect("the other shard is there"), ["1"], "round {number}");
     }
     let mut again = Entries::new(segment(0, 2, 1));
     store.create(again.id).expect("fresh");
     let bytes = fill(&bench, &store, &mut again, 3);
     bench.flush(&store).expect("a disk that works");
-    drop(store);
-    let (store, _) = bench.restart(Crash::Power, quiet());
+    let (store, _) = bench.restart(store, Crash::Power);
     assert_eq!(bench.read(&store, &again), bytes, "names are durable in a directory that was made again");
     for id in [again.id, kept.id] {
         let end = store.delete(&id).expect("there");
@@ -350,10 +368,7 @@ fn empty_directories_that_a_crash_left_are_removed_at_the_next_start() {
 
 #[test]
 fn a_full_disk_refuses_appends_says_so_keeps_what_was_acknowledged_and_resumes() {
-    let bench = Bench::new(9);
-    let (store, _) = bench.open(quiet());
-    let mut entries = Entries::new(segment(0, 0, 1));
-    store.create(entries.id).expect("fresh");
+    let (bench, store, mut entries) = begun(9);
     let bytes = fill(&bench, &store, &mut entries, 8);
     let disk = bench.node.disk();
     disk.set_capacity(disk.used());
@@ -364,12 +379,7 @@ fn a_full_disk_refuses_appends_says_so_keeps_what_was_acknowledged_and_resumes()
     store.seal(&entries.id, entries.position).expect("metadata has room");
 
     disk.set_capacity(u64::MAX);
-    let (waiting, env) = (store.clone(), bench.node.env());
-    bench.run(async move {
-        while waiting.refusal().is_some() {
-            env.sleep(std::time::Duration::from_millis(10)).await;
-        }
-    });
+    bench.resumed(&store);
     let mut next = Entries { offset: entries.offset, ..Entries::new(segment(0, 1, 1)) };
     store.create(next.id).expect("service resumes by itself");
     fill(&bench, &store, &mut next, 2);
@@ -452,10 +462,7 @@ fn after_a_failed_sync_the_file_is_replaced_and_nothing_is_lost() {
     ];
     for (seed, faults) in faults.into_iter().enumerate() {
         for filled_before in [false, true] {
-            let bench = Bench::new(10 + seed as u64);
-            let (store, _) = bench.open(quiet());
-            let mut entries = Entries::new(segment(0, 0, 1));
-            store.create(entries.id).expect("fresh");
+            let (bench, store, mut entries) = begun(10 + seed as u64);
             let mut bytes = Vec::new();
             if filled_before {
                 bytes = fill(&bench, &store, &mut entries, 6);
@@ -482,8 +489,7 @@ fn after_a_failed_sync_the_file_is_replaced_and_nothing_is_lost() {
             assert_eq!(bench.read(&store, &entries), bytes);
             assert_eq!(store.refusal(), None);
             entries.append(&store, 5).expect("open for appends");
-            drop(store);
-            let (store, recovered) = bench.restart(Crash::Power, quiet());
+            let (store, recovered) = bench.restart(store, Crash::Power);
             assert!(recovered[0].length.0 >= bytes.len() as u64 && recovered[0].damaged.is_none());
             let read = store.clone();
             let to = Position(bytes.len() as u64);
@@ -503,10 +509,7 @@ fn files_that_can_not_be_synced_refuse_appends_with_the_reason_and_lose_nothing(
         Faults { write: always, ..Faults::default() },
     ];
     for (seed, faults) in faults.into_iter().enumerate() {
-        let bench = Bench::new(40 + seed as u64);
-        let (store, _) = bench.open(quiet());
-        let mut entries = Entries::new(segment(0, 0, 1));
-        store.create(entries.id).expect("fresh");
+        let (bench, store, mut entries) = begun(40 + seed as u64);
         let mut bytes = fill(&bench, &store, &mut entries, 6);
         bench.faults(faults);
         for _ in 0..2 {
@@ -524,17 +527,11 @@ fn files_that_can_not_be_synced_refuse_appends_with_the_reason_and_lose_nothing(
 
         // The disk works again: service resumes by itself, in the same segment, since the journal lost nothing.
         bench.faults(Faults::default());
-        let (waiting, env) = (store.clone(), bench.node.env());
-        bench.run(async move {
-            while waiting.refusal().is_some() {
-                env.sleep(std::time::Duration::from_millis(10)).await;
-            }
-        });
+        bench.resumed(&store);
         bytes.extend(fill(&bench, &store, &mut entries, 3));
         assert_eq!(bench.read(&store, &entries), bytes);
         bench.flush(&store).expect("a disk that works");
-        drop(store);
-        let (store, recovered) = bench.restart(Crash::Power, quiet());
+        let (store, recovered) = bench.restart(store, Crash::Power);
         assert_eq!(recovered_lengths(&recovered), [(entries.position.0, false)], "{faults:?}");
         assert_eq!(bench.read(&store, &entries), bytes, "{faults:?}");
     }
@@ -543,10 +540,7 @@ fn files_that_can_not_be_synced_refuse_appends_with_the_reason_and_lose_nothing(
 #[test]
 fn a_failed_sync_of_the_journal_cuts_what_was_not_acknowledged_and_a_new_segment_goes_on() {
     for seed in 50..58 {
-        let bench = Bench::new(seed);
-        let (store, _) = bench.open(quiet());
-        let mut entries = Entries::new(segment(0, 0, 1));
-        store.create(entries.id).expect("fresh");
+        let (bench, store, mut entries) = begun(seed);
         let bytes = fill(&bench, &store, &mut entries, 3);
         let durable = entries.position;
         let acknowledged = entries.clone();
@@ -577,17 +571,15 @@ fn a_failed_sync_of_the_journal_cuts_what_was_not_acknowledged_and_a_new_segment
 
         // The disk works again: the segment is sealed where it ends, and a new one goes on from there.
         bench.faults(Faults::default());
-        let journal = store.journal().clone();
-        bench.run(async move { journal.ready().await });
+        bench.ready(&store);
         let end = store.seal(&entries.id, durable).expect("where it ends");
         bench.durable(&store, end);
         let mut next = next;
         store.create(next.id).expect("service resumes");
         let more = fill(&bench, &store, &mut next, 4);
         assert_eq!(bench.read(&store, &next), more);
-        drop(store);
         // The lost entry may be whole on the disk: it stays away all the same.
-        let (store, recovered) = bench.restart(Crash::Power, quiet());
+        let (store, recovered) = bench.restart(store, Crash::Power);
         assert_eq!(
             recovered_lengths(&recovered),
             [(durable.0, true), (next.position.0, false)],
@@ -601,16 +593,12 @@ fn a_failed_sync_of_the_journal_cuts_what_was_not_acknowledged_and_a_new_segment
 #[test]
 fn names_that_could_not_be_synced_are_not_counted_on() {
     for seed in 100..116 {
-        let bench = Bench::new(seed);
-        let (store, _) = bench.open(quiet());
-        let mut entries = Entries::new(segment(0, 0, 1));
-        store.create(entries.id).expect("fresh");
+        let (bench, store, mut entries) = begun(seed);
         let bytes = fill(&bench, &store, &mut entries, 6);
         // The directories of data, segments, stream and shard; the checkpoint's own can be synced.
         bench.faults(Faults { sync_dir: Fault::Next(4), ..Faults::default() });
         bench.flush(&store).expect_err("no name is durable");
-        drop(store);
-        let (store, recovered) = bench.restart(Crash::Power, quiet());
+        let (store, recovered) = bench.restart(store, Crash::Power);
         assert_eq!(recovered_lengths(&recovered), [(entries.position.0, false)], "seed {seed}");
         assert_eq!(bench.read(&store, &entries), bytes);
     }
@@ -619,10 +607,7 @@ fn names_that_could_not_be_synced_are_not_counted_on() {
 #[test]
 fn a_sidecar_that_only_a_kill_has_left_is_not_counted_on() {
     for seed in 120..136 {
-        let bench = Bench::new(seed);
-        let (store, _) = bench.open(quiet());
-        let mut entries = Entries::new(segment(0, 0, 1));
-        store.create(entries.id).expect("fresh");
+        let (bench, store, mut entries) = begun(seed);
         fill(&bench, &store, &mut entries, 6);
         bench.flush(&store).expect("a disk that works");
         let end = store.seal(&entries.id, entries.position).expect("at its end");
@@ -630,13 +615,11 @@ fn a_sidecar_that_only_a_kill_has_left_is_not_counted_on() {
         bench.faults(Faults { sync_dir: Fault::Next(100), ..Faults::default() });
         bench.flush(&store).expect_err("the sidecar's name is not durable");
         assert_eq!(bench.files(".idx").len(), 1);
-        drop(store);
         bench.faults(Faults::default());
-        let (store, recovered) = bench.restart(Crash::Process, quiet());
+        let (store, recovered) = bench.restart(store, Crash::Process);
         assert_eq!(recovered_lengths(&recovered), [(entries.position.0, true)], "seed {seed}");
         bench.flush(&store).expect("a disk that works");
-        drop(store);
-        let (_store, recovered) = bench.restart(Crash::Power, quiet());
+        let (_store, recovered) = bench.restart(store, Crash::Power);
         assert_eq!(recovered_lengths(&recovered), [(entries.position.0, true)], "seed {seed}");
     }
 }
@@ -658,8 +641,7 @@ fn what_the_journal_lost_is_cut_and_its_segment_is_over() {
     bench.run(async move { waiting.wait_for(end).await }).expect_err("lost");
     bench.faults(Faults::default());
     // The journal goes on in another file, beyond the positions that were lost.
-    let journal = store.journal().clone();
-    bench.run(async move { journal.ready().await });
+    bench.ready(&store);
     fill(&bench, &store, &mut other, 2);
     assert_eq!(store.durable_length(&entries.id), Ok(durable));
     assert_eq!(store.appended(&entries.id), Ok(durable));
@@ -667,8 +649,7 @@ fn what_the_journal_lost_is_cut_and_its_segment_is_over() {
     let end = store.seal(&entries.id, durable).expect("where it ends");
     bench.durable(&store, end);
     bench.flush(&store).expect("a disk that works");
-    drop(store);
-    let (store, recovered) = bench.restart(Crash::Power, quiet());
+    let (store, recovered) = bench.restart(store, Crash::Power);
     assert_eq!(recovered_lengths(&recovered), [(durable.0, true), (other.position.0, false)]);
     entries.position = durable;
     assert_eq!(bench.read(&store, &entries), bytes);
@@ -694,10 +675,7 @@ fn pending_memory_is_bounded_and_comes_back() {
 
 #[test]
 fn lookups_find_entries_in_memory_in_sidecars_and_after_these_are_damaged() {
-    let bench = Bench::new(22);
-    let (store, _) = bench.open(quiet());
-    let mut entries = Entries::new(segment(0, 0, 1));
-    store.create(entries.id).expect("fresh");
+    let (bench, store, mut entries) = begun(22);
     fill(&bench, &store, &mut entries, 40);
     let find = |store: &SegmentStore| {
         let (store, id) = (store.clone(), entries.id);
@@ -709,41 +687,32 @@ fn lookups_find_entries_in_memory_in_sidecars_and_after_these_are_damaged() {
     };
     let found = find(&store);
     assert!(found.0 > Position(0) && found.1 > Position(0));
-    let end = store.seal(&entries.id, entries.position).expect("at its end");
-    bench.durable(&store, end);
-    bench.flush(&store).expect("a disk that works");
+    bench.seal(&store, &entries);
     assert_eq!(bench.files(".idx").len(), 1);
     assert_eq!(find(&store), found);
-    drop(store);
-    let (store, _) = bench.restart(Crash::Power, quiet());
+    let (store, _) = bench.restart(store, Crash::Power);
     assert_eq!(find(&store), found);
-    drop(store);
     // A point is damaged: scanned. Then the header: the segment counts as unsealed, and loses nothing else.
     let sidecar = bench.files(".idx").pop().expect("one");
     assert!(bench.node.disk().flip_bit(&sidecar, 180, 1));
-    let (store, recovered) = bench.restart(Crash::Power, quiet());
+    let (store, recovered) = bench.restart(store, Crash::Power);
     assert_eq!(recovered_lengths(&recovered), [(entries.position.0, true)]);
     assert_eq!(find(&store), found);
-    drop(store);
     assert!(bench.node.disk().flip_bit(&sidecar, 40, 1));
-    let (store, recovered) = bench.restart(Crash::Power, quiet());
+    let (store, recovered) = bench.restart(store, Crash::Power);
     assert_eq!(recovered_lengths(&recovered), [(entries.position.0, false)]);
     assert_eq!(find(&store), found);
 }
 
 #[test]
 fn a_damaged_checkpoint_costs_a_scan_and_nothing_else() {
-    let bench = Bench::new(23);
-    let (store, _) = bench.open(quiet());
-    let mut entries = Entries::new(segment(0, 0, 1));
-    store.create(entries.id).expect("fresh");
+    let (bench, store, mut entries) = begun(23);
     let mut bytes = fill(&bench, &store, &mut entries, 5);
     bench.flush(&store).expect("a disk that works");
     bytes.extend(fill(&bench, &store, &mut entries, 5));
-    drop(store);
     let checkpoint = bench.files("checkpoint").pop().expect("one");
     assert!(bench.node.disk().flip_bit(&checkpoint, 12, 3));
-    let (store, recovered) = bench.restart(Crash::Power, quiet());
+    let (store, recovered) = bench.restart(store, Crash::Power);
     assert_eq!(recovered_lengths(&recovered), [(entries.position.0, false)]);
     assert_eq!(bench.read(&store, &entries), bytes);
 }

@@ -13,6 +13,7 @@ use tailwater_queue::{
     Fifo, Message, MoveStatus, MoveTask, QueueError, QueueRecord, QueueView, Queues, QueuesConfig, Receive,
     Recovery, Redrive, Send, Sequence, Settings, TAG, TreeError,
 };
+use tempfile::TempDir;
 
 struct Store {
     env: Env,
@@ -22,6 +23,13 @@ struct Store {
 }
 
 impl Store {
+    /// One in a new directory.
+    async fn open_anew() -> (TempDir, Self) {
+        let dir = tempfile::tempdir().expect("a directory");
+        let store = Self::open(dir.path()).await;
+        (dir, store)
+    }
+
     async fn open(dir: &Path) -> Self {
         Self::open_with(dir, QueuesConfig::default()).await
     }
@@ -152,8 +160,7 @@ fn fifo() -> Settings {
 
 #[tokio::test]
 async fn what_was_answered_is_there_after_a_crash_and_what_was_deleted_is_not() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let mut store = Store::open(dir.path()).await;
+    let (dir, mut store) = Store::open_anew().await;
     store.create("q", Settings { visibility_s: 0, ..Settings::default() }).await;
     let mut kept = BTreeSet::new();
     for round in 0..6_usize {
@@ -190,8 +197,7 @@ async fn what_was_answered_is_there_after_a_crash_and_what_was_deleted_is_not() 
 
 #[tokio::test]
 async fn contents_that_are_in_the_tree_only_are_read_from_there() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let store = Store::open(dir.path()).await;
+    let (dir, store) = Store::open_anew().await;
     let queue = store.create("q", Settings::default()).await;
     let all = bodies(0..100);
     for part in all.chunks(10) {
@@ -207,8 +213,7 @@ async fn contents_that_are_in_the_tree_only_are_read_from_there() {
 
 #[tokio::test]
 async fn a_fifo_queue_takes_nothing_twice_whatever_comes_between() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let mut store = Store::open(dir.path()).await;
+    let (_dir, mut store) = Store::open_anew().await;
     store.create("q.fifo", fifo()).await;
     let send = |id: &str| Send {
         content: Bytes::from(id.to_owned()),
@@ -242,8 +247,7 @@ async fn a_fifo_queue_takes_nothing_twice_whatever_comes_between() {
 
 #[tokio::test]
 async fn a_receive_waits_for_a_send_for_a_timeout_or_for_its_own_time() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let store = Store::open(dir.path()).await;
+    let (_dir, store) = Store::open_anew().await;
     let queue = store.create("q", Settings::default()).await;
     let wait = |ms, visibility_ms| Receive {
         count: 1,
@@ -270,8 +274,7 @@ async fn a_receive_waits_for_a_send_for_a_timeout_or_for_its_own_time() {
 
 #[tokio::test]
 async fn whoever_waits_first_is_served_first_and_who_went_away_takes_nothing_along() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let store = Store::open(dir.path()).await;
+    let (_dir, store) = Store::open_anew().await;
     let queue = store.create("q", Settings::default()).await;
     let waiting = |store: &Store| {
         let (queues, queue) = (store.queues.clone(), Arc::clone(&queue));
@@ -301,8 +304,7 @@ async fn whoever_waits_first_is_served_first_and_who_went_away_takes_nothing_alo
 
 #[tokio::test]
 async fn dead_letters_go_to_their_queue_and_are_brought_back_by_a_task() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let store = Store::open(dir.path()).await;
+    let (_dir, store) = Store::open_anew().await;
     let redrive = Redrive { target: "dead".to_owned(), receives_max: 2 };
     let settings = Settings { redrive: Some(redrive), visibility_s: 0, ..Settings::default() };
     let queue = store.create("work", settings).await;
@@ -343,8 +345,7 @@ async fn dead_letters_go_to_their_queue_and_are_brought_back_by_a_task() {
 
 #[tokio::test]
 async fn dead_letters_survive_the_deletion_of_the_queue_that_they_come_from() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let store = Store::open(dir.path()).await;
+    let (_dir, store) = Store::open_anew().await;
     let redrive = Redrive { target: "dead".to_owned(), receives_max: 1 };
     let settings = Settings { redrive: Some(redrive), visibility_s: 0, ..Settings::default() };
     let queue = store.create("work", settings).await;
@@ -366,8 +367,7 @@ async fn dead_letters_survive_the_deletion_of_the_queue_that_they_come_from() {
 
 #[tokio::test]
 async fn a_purged_queue_and_a_deleted_one_stay_empty_and_leave_nothing_in_the_tree() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let mut store = Store::open(dir.path()).await;
+    let (_dir, mut store) = Store::open_anew().await;
     for name in ["purged", "deleted"] {
         let queue = store.create(name, Settings::default()).await;
         for part in bodies(0..50).chunks(10) {
@@ -399,8 +399,7 @@ async fn a_purged_queue_and_a_deleted_one_stay_empty_and_leave_nothing_in_the_tr
 
 #[tokio::test]
 async fn receipts_are_checked_and_say_what_became_of_their_message() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let store = Store::open(dir.path()).await;
+    let (_dir, store) = Store::open_anew().await;
     let queue = store.create("q", Settings::default()).await;
     store.send(&queue, bodies(0..2)).await;
     let messages = store.receive(&queue, 2).await;
@@ -454,16 +453,14 @@ async fn several_owners_share_journal_and_tree() {
 
 #[tokio::test]
 async fn the_embedded_store_is_what_the_contract_says() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let store = Store::open(dir.path()).await;
+    let (_dir, store) = Store::open_anew().await;
     tailwater_queue::conformance::check(&store.env, &store.queues, "conformance").await;
     tailwater_queue::conformance::check_fifo(&store.env, &store.queues, "conformance").await;
 }
 
 #[tokio::test]
 async fn a_receive_that_is_dropped_when_it_is_answered_receives_nothing() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let store = Store::open(dir.path()).await;
+    let (_dir, store) = Store::open_anew().await;
     let queue = store.create("q", Settings { visibility_s: 3_600, ..Settings::default() }).await;
     store.send(&queue, ["one".to_owned()]).await;
     let receive = |wait_s| {

@@ -12,6 +12,7 @@ use tailwater_env::{BoxFuture, Env};
 use tailwater_format::StreamId;
 use tailwater_log::{Log, LogConfig, StreamConfig};
 use tailwater_meta::{Lease, Meta, MetaError, Op, Versioned, Watch};
+use tempfile::TempDir;
 
 use super::classic::{Join, Sync};
 use super::consumer::{Beat, LEAVING, Partitions};
@@ -39,6 +40,15 @@ async fn open_in(env: &Env, log: &Log, groups: GroupsConfig) -> Coordinator {
 
 async fn stream(log: &Log, name: &str) -> StreamId {
     log.create_stream(name, StreamConfig { shards: 100, ..StreamConfig::default() }).await.expect("new").id
+}
+
+/// A directory, a log in it with a stream, and the groups of that.
+async fn begun(config: GroupsConfig) -> (TempDir, Log, StreamId, Coordinator) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let log = log(dir.path()).await;
+    let topic = stream(&log, "topic").await;
+    let groups = open(&log, config).await;
+    (dir, log, topic, groups)
 }
 
 fn offsets(stream: StreamId, partitions: std::ops::Range<u32>, offset: i64) -> GroupOffsets {
@@ -90,10 +100,7 @@ fn offsets_at(groups: &Coordinator, name: &str, partition: u32) -> GroupOffsets 
 
 #[tokio::test]
 async fn what_was_committed_since_somebody_looked_is_not_given_up() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let log = log(dir.path()).await;
-    let topic = stream(&log, "topic").await;
-    let groups = open(&log, GroupsConfig::default()).await;
+    let (_dir, _log, topic, groups) = begun(GroupsConfig::default()).await;
     groups.commit("g", offsets(topic, 0..3, 5)).await.expect("kept");
     let seen = groups.offsets().of("g");
     groups.commit("g", offsets(topic, 0..1, 6)).await.expect("kept");
@@ -142,10 +149,7 @@ async fn what_is_committed_is_there_after_the_log_is_opened_again_and_what_is_de
 
 #[tokio::test]
 async fn a_group_whose_deleter_goes_away_is_deleted_all_the_same() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let log = log(dir.path()).await;
-    let topic = stream(&log, "topic").await;
-    let groups = open(&log, GroupsConfig::default()).await;
+    let (_dir, _log, topic, groups) = begun(GroupsConfig::default()).await;
     groups.check_commit("group", &nobody()).expect("allowed");
     groups.commit("group", offsets(topic, 0..1, 7)).await.expect("kept");
     {
@@ -160,10 +164,7 @@ async fn a_group_whose_deleter_goes_away_is_deleted_all_the_same() {
 
 #[tokio::test]
 async fn a_group_of_which_something_is_committed_while_it_is_deleted_is_there_with_it() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let log = log(dir.path()).await;
-    let topic = stream(&log, "topic").await;
-    let groups = open(&log, GroupsConfig::default()).await;
+    let (_dir, _log, topic, groups) = begun(GroupsConfig::default()).await;
     groups.commit("g", offsets(topic, 0..1, 7)).await.expect("kept");
     groups.check_commit("g", &nobody()).expect("allowed");
     // One round writes both.
@@ -182,10 +183,7 @@ async fn a_group_of_which_something_is_committed_while_it_is_deleted_is_there_wi
 
 #[tokio::test]
 async fn a_group_that_is_removed_as_unused_keeps_what_is_committed_meanwhile() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let log = log(dir.path()).await;
-    let topic = stream(&log, "topic").await;
-    let groups = open(&log, GroupsConfig::default()).await;
+    let (_dir, _log, topic, groups) = begun(GroupsConfig::default()).await;
     let name: Arc<str> = "g".into();
     // It has nothing any more, and nobody looked since.
     groups.commit("g", offsets(topic, 1..2, 5)).await.expect("kept");
@@ -202,11 +200,8 @@ async fn a_group_that_is_removed_as_unused_keeps_what_is_committed_meanwhile() {
 
 #[tokio::test]
 async fn commits_stay_within_the_memory_that_they_may_take_also_those_of_known_partitions() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let log = log(dir.path()).await;
-    let topic = stream(&log, "topic").await;
     let config = GroupsConfig { offsets_bytes_max: 16 << 10, ..GroupsConfig::default() };
-    let groups = open(&log, config).await;
+    let (_dir, _log, topic, groups) = begun(config).await;
     groups.commit("g", offsets(topic, 0..100, 5)).await.expect("kept");
     let long = |partition: u32| -> GroupOffsets {
         let committed = offsets(topic, partition..partition + 1, 6).into_iter();
@@ -225,10 +220,7 @@ async fn commits_stay_within_the_memory_that_they_may_take_also_those_of_known_p
 
 #[tokio::test]
 async fn many_groups_commits_share_their_syncs() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let log = log(dir.path()).await;
-    let topic = stream(&log, "topic").await;
-    let groups = open(&log, GroupsConfig::default()).await;
+    let (_dir, log, topic, groups) = begun(GroupsConfig::default()).await;
     let before = log.journal().stats().groups;
     let names = (0..1_000).map(|number| format!("g{number}")).collect::<Vec<_>>();
     let commits = names.iter().map(|name| groups.commit(name, offsets(topic, 0..3, 1)));
@@ -268,11 +260,8 @@ async fn a_generation_is_followed_by_the_next_one_over_a_restart_and_its_members
 
 #[tokio::test]
 async fn offsets_are_over_when_nobody_reads_for_long_enough_and_the_group_with_them() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let log = log(dir.path()).await;
-    let topic = stream(&log, "topic").await;
     let config = GroupsConfig { offsets_retention_ms: 50, offsets_check_ms: 10, ..quick() };
-    let groups = open(&log, config).await;
+    let (_dir, log, topic, groups) = begun(config).await;
     let joined = groups.join("read", member(600_000)).await;
     groups.commit("read", offsets(topic, 0..1, 5)).await.expect("kept");
     groups.commit("unread", offsets(topic, 0..1, 5)).await.expect("kept");
@@ -287,10 +276,7 @@ async fn offsets_are_over_when_nobody_reads_for_long_enough_and_the_group_with_t
 
 #[tokio::test]
 async fn what_there_is_no_room_to_keep_of_a_group_is_kept_when_it_is_looked_at_again() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let log = log(dir.path()).await;
-    let topic = stream(&log, "topic").await;
-    let groups = open(&log, quick()).await;
+    let (_dir, log, topic, groups) = begun(quick()).await;
     let joined = groups.join("g", member(600_000)).await;
     // As many changes as can wait: nothing is awaited before the member leaves.
     let commits = (0..2_000).map(|_| groups.commit("g", offsets(topic, 0..1, 5)));
@@ -322,10 +308,7 @@ async fn offsets_of_a_deleted_stream_are_gone_whoever_gets_its_name() {
 
 #[tokio::test]
 async fn a_commit_that_is_allowed_and_keeps_nothing_makes_no_group() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let log = log(dir.path()).await;
-    let topic = stream(&log, "topic").await;
-    let groups = open(&log, GroupsConfig { groups_max: 1, ..quick() }).await;
+    let (_dir, _log, topic, groups) = begun(GroupsConfig { groups_max: 1, ..quick() }).await;
     for name in ["a", "b", "c"] {
         groups.check_commit(name, &nobody()).expect("allowed");
         groups.commit(name, GroupOffsets::default()).await.expect("there is nothing to keep");
@@ -398,10 +381,7 @@ fn beat(id: &str) -> Beat {
 
 #[tokio::test]
 async fn a_group_that_everybody_left_changes_its_protocol_and_keeps_its_offsets_and_its_count() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let log = log(dir.path()).await;
-    let topic = stream(&log, "topic").await;
-    let groups = open(&log, quick()).await;
+    let (_dir, _log, topic, groups) = begun(quick()).await;
     let joined = groups.join("g", member(600_000)).await;
     groups.commit("g", offsets(topic, 0..1, 5)).await.expect("kept");
     groups.leave("g", &joined.member_id, None).expect("in");
@@ -418,10 +398,7 @@ async fn a_group_that_everybody_left_changes_its_protocol_and_keeps_its_offsets_
 
 #[tokio::test]
 async fn a_group_moves_to_the_other_protocol_with_members_in_it_and_back_when_the_last_of_that_one_leaves() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let log = log(dir.path()).await;
-    let topic = stream(&log, "topic").await;
-    let groups = open(&log, quick()).await;
+    let (_dir, _log, topic, groups) = begun(quick()).await;
     let subscription = tailwater_kafka_wire::consumer::Subscription {
         topics: vec!["topic".to_owned()],
         ..Default::default()

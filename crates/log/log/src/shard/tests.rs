@@ -186,12 +186,7 @@ fn an_entry_larger_than_a_segment_gets_one_of_its_own() {
     transcript(
         short_segments(),
         "
-        append a 100; all
-            -> commit behind 0: term 1, starts 0, next segment 0
-            -> create and write 0.1@0 of 0..100 up to id 5, sync
-            -> show 0.1@11085, records 0..100
-            -> extend 0.1@0 with 0..100
-            -> reply a: 0 to 99 in term 1, 0/0/0
+        begun with a 100
         append b 100; all
             -> create and write 1.1@0 of 100..200 up to id 5, sync
             -> show 1.1@11085, records 0..200, behind 0.1@11085
@@ -210,12 +205,7 @@ fn an_old_segment_rolls_without_further_appends_and_the_owner_keeps_its_term() {
     transcript(
         StreamConfig { segment_ms: 500, ..config() },
         "
-        append a 1; all
-            -> commit behind 0: term 1, starts 0, next segment 0
-            -> create and write 0.1@0 of 0..1 up to id 5, sync
-            -> show 0.1@258, records 0..1
-            -> extend 0.1@0 with 0..1
-            -> reply a: 0 to 0 in term 1, 0/0/0
+        begun with a 1
         +499; tick
         +1; tick
             -> show 0.1@258, sealed, records 0..1
@@ -319,12 +309,7 @@ fn a_failed_sync_fails_what_was_in_flight_and_the_log_goes_on_with_a_higher_term
     transcript(
         config(),
         "
-        append kept 1 as 7/0/0; all
-            -> commit behind 0: term 1, starts 0, next segment 0
-            -> create and write 0.1@0 of 0..1 up to id 5, sync
-            -> show 0.1@258, records 0..1
-            -> extend 0.1@0 with 0..1
-            -> reply kept: 0 to 0 in term 1, 0/0/0
+        begun with kept 1 as 7/0/0
         append lost 1 as 7/0/1; proceed; wrote
             -> write 0.1@258 of 1..2 up to id 5, sync
         append duplicate 1 as 7/0/1
@@ -467,12 +452,7 @@ fn a_full_disk_refuses_appends_and_gives_their_offsets_back() {
     transcript(
         config(),
         "
-        append a 1 as 7/0/0; all
-            -> commit behind 0: term 1, starts 0, next segment 0
-            -> create and write 0.1@0 of 0..1 up to id 5, sync
-            -> show 0.1@258, records 0..1
-            -> extend 0.1@0 with 0..1
-            -> reply a: 0 to 0 in term 1, 0/0/0
+        begun with a 1 as 7/0/0
         append b 1 as 7/0/1; proceed
             -> write 0.1@258 of 1..2 up to id 5, sync
         refused full
@@ -491,12 +471,7 @@ fn a_busy_store_is_waited_for_and_then_given_up() {
     transcript(
         config(),
         "
-        append a 1; all
-            -> commit behind 0: term 1, starts 0, next segment 0
-            -> create and write 0.1@0 of 0..1 up to id 5, sync
-            -> show 0.1@258, records 0..1
-            -> extend 0.1@0 with 0..1
-            -> reply a: 0 to 0 in term 1, 0/0/0
+        begun with a 1
         append waits 1; proceed
             -> write 0.1@258 of 1..2 up to id 5, sync
         refused busy
@@ -563,12 +538,7 @@ fn after_a_kill_the_open_segment_is_sealed_and_never_appended_to() {
     transcript(
         config(),
         "
-        append a 2; all
-            -> commit behind 0: term 1, starts 0, next segment 0
-            -> create and write 0.1@0 of 0..2 up to id 5, sync
-            -> show 0.1@367, records 0..2
-            -> extend 0.1@0 with 0..2
-            -> reply a: 0 to 1 in term 1, 0/0/0
+        begun with a 2
         # Recorded without waiting for an append.
         restart
             -> show 0.1@367, sealed, records 0..2
@@ -801,12 +771,7 @@ fn the_producers_are_recorded_with_each_completed_segment() {
     let world = transcript(
         StreamConfig { segment_ms: 10, ..config() },
         "
-        append a 4 as 7/0/0; all
-            -> commit behind 0: term 1, starts 0, next segment 0
-            -> create and write 0.1@0 of 0..4 up to id 5, sync
-            -> show 0.1@585, records 0..4
-            -> extend 0.1@0 with 0..4
-            -> reply a: 0 to 3 in term 1, 0/0/0
+        begun with a 4 as 7/0/0
         +10; tick
             -> show 0.1@585, sealed, records 0..4
             -> show completed [0.1@585 of 0..4]
@@ -825,12 +790,7 @@ fn a_deleted_shard_fails_everything_and_frees_its_segments() {
     transcript(
         short_segments(),
         "
-        append a 15; all
-            -> commit behind 0: term 1, starts 0, next segment 0
-            -> create and write 0.1@0 of 0..15 up to id 5, sync
-            -> show 0.1@1784, records 0..15
-            -> extend 0.1@0 with 0..15
-            -> reply a: 0 to 14 in term 1, 0/0/0
+        begun with a 15
         append b 15; all
             -> write 0.1@1784 of 15..30 up to id 5, sync
             -> show 0.1@3568, records 0..30

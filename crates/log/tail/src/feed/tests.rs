@@ -71,6 +71,11 @@ impl Rig {
         Self::with(Feed::shared(shard(), config(true, 1 << 20), Instant::default()))
     }
 
+    /// A shared feed with a small window.
+    fn narrow() -> Self {
+        Self::with(Feed::shared(shard(), config(true, 2_000), Instant::default()))
+    }
+
     fn with(feed: Feed) -> Self {
         Self {
             log: MemoryLog::new(CHUNK),
@@ -84,19 +89,52 @@ impl Rig {
         }
     }
 
+    fn tail(&self) -> Tail {
+        self.log.tail(shard()).expect("something was appended")
+    }
+
     fn append(&mut self, records: usize) -> MemoryAppended {
         self.log.append(shard(), &vec![&[7_u8; 40][..]; records])
     }
 
     /// Publishes the log's tail with all of it cached.
     fn publish(&mut self) {
-        let tail = self.log.tail(shard()).expect("something was appended");
+        let tail = self.tail();
         self.feed.observe(Tail { cached: tail.durable, ..tail });
     }
 
     /// Publishes the log's tail with nothing cached.
     fn publish_uncached(&mut self) {
-        self.feed.observe(self.log.tail(shard()).expect("something was appended"));
+        self.feed.observe(self.tail());
+    }
+
+    /// A feed of so many records, which has begun at the first and read all of them.
+    fn begun(records: usize) -> Self {
+        let mut rig = Self::new();
+        rig.append(records);
+        rig.begin();
+        rig
+    }
+
+    /// Publishes the log's tail, and begins at its start, unless it has begun or that is too far; until when the feed
+    /// waits then.
+    fn begin(&mut self) -> Option<Instant> {
+        self.publish();
+        self.feed.begin_near(start());
+        self.run()
+    }
+
+    /// The same, where the feed has begun.
+    fn go_on(&mut self) -> Option<Instant> {
+        self.publish();
+        self.run()
+    }
+
+    /// What a new reader sees from the start on.
+    fn read(&mut self) -> Vec<u64> {
+        let mut reader = Reader::at(start());
+        reader.drain(&mut self.feed);
+        reader.offsets
     }
 
     /// Plans and answers until the feed waits; until when.
@@ -166,9 +204,7 @@ fn what_is_cached_is_read_from_the_cell_and_seen_once_and_in_order() {
     let mut reader = Reader::at(start());
     for round in 1..20 {
         rig.append(3);
-        rig.publish();
-        rig.feed.begin_near(start());
-        assert_eq!(rig.run(), None);
+        assert_eq!(rig.begin(), None);
         assert!(matches!(reader.drain(&mut rig.feed), Look::Front));
         assert_eq!(reader.offsets.len(), 3 * round);
     }
@@ -196,13 +232,11 @@ fn a_control_entry_moves_the_place_and_is_not_seen() {
     rig.append(0);
     rig.append(2);
     rig.append(0);
-    rig.publish();
-    rig.feed.begin_near(start());
-    rig.run();
+    rig.begin();
     let mut reader = Reader::at(start());
     reader.drain(&mut rig.feed);
     assert_eq!(reader.offsets, [0, 1]);
-    assert_eq!(reader.place.position, rig.log.tail(shard()).expect("it is there").durable);
+    assert_eq!(reader.place.position, rig.tail().durable);
 }
 
 #[test]
@@ -216,8 +250,7 @@ fn a_segment_is_left_at_its_sealed_length_for_the_next_one() {
         rig.append(2);
         rig.log.roll(shard());
         rig.append(1);
-        rig.publish();
-        rig.run();
+        rig.go_on();
         reader.drain(&mut rig.feed);
     }
     assert!(reader.offsets.iter().copied().eq(0..17), "{:?}", reader.offsets);
@@ -229,15 +262,12 @@ fn segments_that_rolled_unseen_are_asked_of_the_durable_layer() {
     let mut rig = Rig::new();
     let mut reader = Reader::at(start());
     rig.append(2);
-    rig.publish();
-    rig.feed.begin_near(start());
-    rig.run();
+    rig.begin();
     for _ in 0..4 {
         rig.log.roll(shard());
         rig.append(3);
     }
-    rig.publish();
-    rig.run();
+    rig.go_on();
     reader.drain(&mut rig.feed);
     assert!(reader.offsets.iter().copied().eq(0..14), "{:?}", reader.offsets);
     assert_eq!(rig.listings, 1);
@@ -258,8 +288,7 @@ fn a_reader_at_the_end_of_a_sealed_segment_finds_the_next_one() {
             assert!(matches!(reader.drain(&mut rig.feed), Look::Front));
         }
         rig.append(2);
-        rig.publish();
-        rig.run();
+        rig.go_on();
         assert!(matches!(reader.drain(&mut rig.feed), Look::Front));
         assert_eq!(reader.offsets, [4, 5]);
     }
@@ -276,16 +305,14 @@ fn a_cache_that_is_late_is_waited_for_and_then_left() {
     rig.now = deadline;
     rig.run();
     assert_eq!((rig.cell_fetches, rig.durable_fetches), (0, 1));
-    let mut reader = Reader::at(start());
-    reader.drain(&mut rig.feed);
-    assert_eq!(reader.offsets, [0, 1]);
+    assert_eq!(rig.read(), [0, 1]);
 }
 
 #[test]
 fn a_late_cache_that_trickles_is_left_all_the_same() {
     let mut rig = Rig::new();
     rig.append(200);
-    let tail = rig.log.tail(shard()).expect("it is there");
+    let tail = rig.tail();
     rig.feed.observe(tail);
     rig.feed.begin_near(start());
     rig.run();
@@ -307,7 +334,7 @@ fn a_file_that_a_new_reader_finds_far_ahead_of_its_cell_is_read_without_waiting_
     assert!(rig.feed.begin_near(start()), "the window holds it");
     rig.run_for_long();
     assert!(rig.now < Instant::default() + DELAY, "nothing but the rate was waited for: {:?}", rig.now);
-    let length = rig.log.tail(shard()).expect("it is there").durable;
+    let length = rig.tail().durable;
     assert_eq!(rig.feed.place().map(|place| place.position), Some(length), "all was read");
     // What comes now is waited for as ever.
     rig.append(1);
@@ -341,15 +368,13 @@ fn a_cell_that_falls_far_behind_is_waited_for_once_and_not_before_each_piece() {
     let limit = FeedConfig { bytes_per_s: 1 << 18, ..config(true, 1 << 24) };
     let mut rig = Rig::with(Feed::shared(shard(), limit, Instant::default()));
     rig.append(1);
-    rig.publish();
-    rig.feed.begin_near(start());
-    rig.run();
+    rig.begin();
     while rig.log.tail(shard()).is_none_or(|tail| tail.durable.0 <= 1 << 20) {
         rig.append(1_000);
     }
     rig.publish_uncached();
     rig.run_for_long();
-    let length = rig.log.tail(shard()).expect("it is there").durable;
+    let length = rig.tail().durable;
     assert_eq!(rig.feed.place().map(|place| place.position), Some(length), "all was read");
     assert!(rig.durable_fetches >= 4, "the limit makes pieces of it: {}", rig.durable_fetches);
     // A second for the cell, four for the limit, and no second for each piece.
@@ -361,9 +386,7 @@ fn a_rate_limit_does_not_make_the_wait_for_the_cache_begin_anew() {
     let limit = FeedConfig { bytes_per_s: 1_000, ..config(true, 1 << 20) };
     let mut rig = Rig::with(Feed::shared(shard(), limit, Instant::default()));
     rig.append(100);
-    rig.publish();
-    rig.feed.begin_near(start());
-    rig.run();
+    rig.begin();
     rig.append(1);
     rig.publish_uncached();
     let paused = rig.run().expect("the cache is waited for");
@@ -392,7 +415,7 @@ fn a_backlog_is_read_as_slowly_by_a_shared_feed_as_by_a_private_one() {
         assert!(rig.feed.place().is_some() || rig.feed.begin_near(start()), "the window holds it");
         let begun = rig.now;
         rig.run_for_long();
-        let length = rig.log.tail(shard()).expect("it is there").durable;
+        let length = rig.tail().durable;
         assert_eq!(rig.feed.place().map(|place| place.position), Some(length), "all was read");
         // The first of it was heard of before anything was read: a bucket's worth is free, and the last read overdraws.
         let paid = length.0.saturating_sub(CATCH_UP_BYTES_PER_S / 16 + CATCH_UP_STEP_BYTES);
@@ -410,15 +433,13 @@ fn a_backlog_is_read_as_slowly_by_a_shared_feed_as_by_a_private_one() {
 fn what_is_written_meanwhile_does_not_count_as_a_backlog() {
     let mut rig = Rig::with(Feed::shared(shard(), catching_up(true), Instant::default()));
     rig.append(1);
-    rig.publish();
-    assert!(rig.feed.begin_near(start()));
-    rig.run();
+    rig.begin();
+    assert!(rig.feed.place().is_some());
     let begun = rig.now;
     // A bucket's worth at a time, and several seconds' worth in no time at all.
-    while rig.log.tail(shard()).expect("it is there").durable.0 < 4 * CATCH_UP_BYTES_PER_S {
+    while rig.tail().durable.0 < 4 * CATCH_UP_BYTES_PER_S {
         rig.append(10);
-        rig.publish();
-        assert_eq!(rig.run(), None, "nothing is held back");
+        assert_eq!(rig.go_on(), None, "nothing is held back");
     }
     assert_eq!(rig.now, begun);
 }
@@ -427,16 +448,14 @@ fn what_is_written_meanwhile_does_not_count_as_a_backlog() {
 fn what_many_segments_got_meanwhile_does_not_count_as_a_backlog() {
     let mut rig = Rig::with(Feed::shared(shard(), catching_up(true), Instant::default()));
     rig.append(1);
-    rig.publish();
-    assert!(rig.feed.begin_near(start()));
-    rig.run();
+    rig.begin();
+    assert!(rig.feed.place().is_some());
     let mut read = 0;
     while read < 4 * CATCH_UP_BYTES_PER_S {
         rig.append(10);
-        read += rig.log.tail(shard()).expect("it is there").durable.0;
+        read += rig.tail().durable.0;
         rig.log.roll(shard());
-        rig.publish();
-        assert_eq!(rig.run(), None, "nothing is held back");
+        assert_eq!(rig.go_on(), None, "nothing is held back");
     }
 }
 
@@ -448,9 +467,7 @@ fn without_a_metadata_cell_nothing_is_waited_for() {
     rig.feed.begin_near(start());
     assert!(rig.feed.set_silent(true));
     assert_eq!(rig.run(), None);
-    let mut reader = Reader::at(start());
-    reader.drain(&mut rig.feed);
-    assert_eq!(reader.offsets, [0, 1]);
+    assert_eq!(rig.read(), [0, 1]);
 }
 
 #[test]
@@ -458,9 +475,7 @@ fn lengths_that_go_back_change_nothing() {
     let mut rig = Rig::new();
     let old = rig.append(2).tail;
     rig.append(2);
-    rig.publish();
-    rig.feed.begin_near(start());
-    rig.run();
+    rig.begin();
     let known = rig.feed.tail();
     for stale in [old, Tail { cached: Position(0), ..old }, Tail { durable: Position(0), ..old }] {
         assert!(!rig.feed.observe(stale));
@@ -518,13 +533,10 @@ fn cached_bytes_that_make_no_sense_are_read_from_the_durable_layer() {
     rig.cell_is_damaged = true;
     rig.run();
     assert_eq!((rig.cell_fetches, rig.durable_fetches), (1, 1));
-    let mut reader = Reader::at(start());
-    reader.drain(&mut rig.feed);
-    assert_eq!(reader.offsets, [0, 1, 2]);
+    assert_eq!(rig.read(), [0, 1, 2]);
     rig.cell_is_damaged = false;
     rig.append(1);
-    rig.publish();
-    rig.run();
+    rig.go_on();
     assert_eq!((rig.cell_fetches, rig.durable_fetches), (2, 1), "the cell is believed again");
 }
 
@@ -535,9 +547,7 @@ fn damage_in_the_durable_layer_is_an_error_behind_what_can_be_read() {
     let bad = rig.append(2);
     rig.append(2);
     rig.log.damage(bad.segment, Position(bad.from.0 + bad.bytes.len() as u64 - 1));
-    rig.publish();
-    rig.feed.begin_near(start());
-    assert_eq!(rig.run(), None);
+    assert_eq!(rig.begin(), None);
     let mut reader = Reader::at(start());
     let look = reader.drain(&mut rig.feed);
     let Look::Failed(FeedReadError::Corrupt { segment, position, .. }) = look else { panic!("{look:?}") };
@@ -568,8 +578,7 @@ fn who_falls_behind_what_retention_removed_is_told_and_the_feed_goes_on() {
         rig.append(2);
         rig.log.roll(shard());
     }
-    rig.publish();
-    rig.run();
+    rig.go_on();
     let mut reader = Reader::at(start());
     reader.drain(&mut rig.feed);
     assert_eq!(reader.offsets, [0, 1]);
@@ -586,11 +595,7 @@ fn who_falls_behind_what_retention_removed_is_told_and_the_feed_goes_on() {
 
 #[test]
 fn a_segment_that_is_removed_behind_its_reader_is_no_truncation() {
-    let mut rig = Rig::new();
-    rig.append(3);
-    rig.publish();
-    rig.feed.begin_near(start());
-    rig.run();
+    let mut rig = Rig::begun(3);
     let mut reader = Reader::at(start());
     reader.drain(&mut rig.feed);
     // Two segments further, and what was read is removed: the end of its segment can't be asked any more.
@@ -608,11 +613,7 @@ fn a_segment_that_is_removed_behind_its_reader_is_no_truncation() {
 
 #[test]
 fn a_deleted_stream_ends_everything_at_once() {
-    let mut rig = Rig::new();
-    rig.append(3);
-    rig.publish();
-    rig.feed.begin_near(start());
-    rig.run();
+    let mut rig = Rig::begun(3);
     rig.feed.observe_deleted();
     assert_eq!(rig.run(), None);
     let look = rig.feed.look(None, start());
@@ -693,18 +694,13 @@ fn a_listing_that_does_not_help_is_repeated_after_a_pause() {
 
 #[test]
 fn a_number_that_is_used_again_is_read_from_its_beginning() {
-    let mut rig = Rig::new();
-    rig.append(3);
-    rig.publish();
-    rig.feed.begin_near(start());
-    rig.run();
+    let mut rig = Rig::begun(3);
     let mut reader = Reader::at(start());
     reader.drain(&mut rig.feed);
     // With durability `interval`, what was published can be lost; its number and offsets are given again.
     rig.log.lose(shard(), Position(0));
     rig.append(5);
-    rig.publish();
-    rig.run();
+    rig.go_on();
     assert!(matches!(reader.drain(&mut rig.feed), Look::Front));
     assert_eq!(reader.offsets, [0, 1, 2, 0, 1, 2, 3, 4]);
 }
@@ -714,14 +710,11 @@ fn a_segment_that_was_sealed_shorter_than_it_was_seen_is_left() {
     let mut rig = Rig::new();
     let first = rig.append(3);
     rig.append(3);
-    rig.publish();
-    rig.feed.begin_near(start());
-    rig.run();
+    rig.begin();
     let end = Position(first.bytes.len() as u64);
     rig.feed.observe(rig.log.lose(shard(), end).expect("a part of it is left"));
     rig.append(2);
-    rig.publish();
-    rig.run();
+    rig.go_on();
     let mut reader = Reader::at(start());
     assert!(matches!(reader.drain(&mut rig.feed), Look::Front));
     assert_eq!(reader.offsets, [0, 1, 2, 3, 4, 5, 3, 4], "the cursor hands out both, in two terms");
@@ -729,7 +722,7 @@ fn a_segment_that_was_sealed_shorter_than_it_was_seen_is_left() {
 
 #[test]
 fn the_shared_window_drops_its_oldest_and_says_so_to_who_is_behind() {
-    let mut rig = Rig::with(Feed::shared(shard(), config(true, 2_000), Instant::default()));
+    let mut rig = Rig::narrow();
     rig.append(1);
     rig.publish();
     assert!(rig.feed.begin_near(start()));
@@ -737,8 +730,7 @@ fn the_shared_window_drops_its_oldest_and_says_so_to_who_is_behind() {
     let slow = Reader::at(start());
     for _ in 0..100 {
         rig.append(1);
-        rig.publish();
-        rig.run();
+        rig.go_on();
         assert!(matches!(fast.drain(&mut rig.feed), Look::Front));
     }
     assert!(fast.offsets.iter().copied().eq(0..101));
@@ -774,7 +766,7 @@ fn full_window(rig: &mut Rig, taken: &[u64]) -> u64 {
 
 #[test]
 fn a_shared_feed_waits_for_a_while_when_most_of_its_readers_would_fall_out_of_the_window() {
-    let mut rig = Rig::with(Feed::shared(shard(), config(true, 2_000), Instant::default()));
+    let mut rig = Rig::narrow();
     // Two of three have taken the first block only, so the feed stops with the second one at its front.
     let blocks = full_window(&mut rig, &[u64::MAX, 1, 1]);
     let until = rig.run().expect("it waits");
@@ -788,7 +780,7 @@ fn a_shared_feed_waits_for_a_while_when_most_of_its_readers_would_fall_out_of_th
 
 #[test]
 fn a_shared_feed_leaves_readers_that_take_nothing_behind() {
-    let mut rig = Rig::with(Feed::shared(shard(), config(true, 2_000), Instant::default()));
+    let mut rig = Rig::narrow();
     let blocks = full_window(&mut rig, &[1, 1]);
     rig.now = rig.run().expect("it waits");
     rig.run_for_long();
@@ -798,13 +790,11 @@ fn a_shared_feed_leaves_readers_that_take_nothing_behind() {
 
 #[test]
 fn a_shared_feed_waits_for_no_minority() {
-    let mut rig = Rig::with(Feed::shared(shard(), config(true, 2_000), Instant::default()));
+    let mut rig = Rig::narrow();
     let mut seen = None;
     for round in 0..100 {
         rig.append(1);
-        rig.publish();
-        rig.feed.begin_near(start());
-        assert_eq!(rig.run(), None);
+        assert_eq!(rig.begin(), None);
         if round == 0 {
             // This one takes no more.
             rig.feed.took(None, 0);
@@ -817,7 +807,7 @@ fn a_shared_feed_waits_for_no_minority() {
 
 #[test]
 fn a_shared_feed_waits_for_readers_that_joined_and_have_yet_to_take_their_first_block() {
-    let mut rig = Rig::with(Feed::shared(shard(), config(true, 2_000), Instant::default()));
+    let mut rig = Rig::narrow();
     rig.append(1);
     rig.publish();
     assert_eq!(rig.feed.joined(start()), None, "it has not begun");
@@ -835,7 +825,7 @@ fn a_shared_feed_waits_for_readers_that_joined_and_have_yet_to_take_their_first_
 
 #[test]
 fn a_shared_feed_waits_for_nobody_who_left() {
-    let mut rig = Rig::with(Feed::shared(shard(), config(true, 2_000), Instant::default()));
+    let mut rig = Rig::narrow();
     full_window(&mut rig, &[1]);
     assert!(rig.run().is_some());
     rig.feed.left(Some(1));
@@ -844,7 +834,7 @@ fn a_shared_feed_waits_for_nobody_who_left() {
 
 #[test]
 fn a_shared_feed_does_not_begin_far_behind_the_tail() {
-    let mut rig = Rig::with(Feed::shared(shard(), config(true, 2_000), Instant::default()));
+    let mut rig = Rig::narrow();
     assert!(matches!(rig.feed.look(None, start()), Look::Front), "who knows");
     for _ in 0..100 {
         rig.append(1);
@@ -852,7 +842,7 @@ fn a_shared_feed_does_not_begin_far_behind_the_tail() {
     rig.publish();
     assert!(!rig.feed.begin_near(start()));
     assert!(matches!(rig.feed.look(None, start()), Look::Behind));
-    let tail = rig.log.tail(shard()).expect("it is there");
+    let tail = rig.tail();
     assert!(rig.feed.begin_near(Place { segment: tail.segment, position: tail.durable }));
 }
 
@@ -865,7 +855,7 @@ fn what_is_far_from_the_tail_is_the_same_for_feeds_of_any_window() {
         assert!(feed.is_far(at(3, 0)), "who knows");
         let mut rig = Rig::new();
         rig.append(1);
-        let tail = rig.log.tail(shard()).expect("it is there");
+        let tail = rig.tail();
         let previous = Some((SegmentNumber(2), tail.term, Position(1_000)));
         feed.observe(Tail { segment: SegmentNumber(3), durable: Position(far), previous, ..tail });
         assert!(feed.is_far(at(3, 0)));

@@ -55,12 +55,7 @@ fn a_fenced_store_ends_the_ownership() {
     transcript(
         config(),
         "
-        append a 1; all
-            -> commit behind 0: term 1, starts 0, next segment 0
-            -> create and write 0.1@0 of 0..1 up to id 5, sync
-            -> show 0.1@258, records 0..1
-            -> extend 0.1@0 with 0..1
-            -> reply a: 0 to 0 in term 1, 0/0/0
+        begun with a 1
         append b 1; proceed
             -> write 0.1@258 of 1..2 up to id 5, sync
         refused fenced
@@ -76,12 +71,7 @@ fn a_fenced_shard_does_not_ask_metadata_again_what_it_did_not_answer() {
     transcript(
         StreamConfig { segment_ms: 500, ..config() },
         "
-        append a 1; all
-            -> commit behind 0: term 1, starts 0, next segment 0
-            -> create and write 0.1@0 of 0..1 up to id 5, sync
-            -> show 0.1@258, records 0..1
-            -> extend 0.1@0 with 0..1
-            -> reply a: 0 to 0 in term 1, 0/0/0
+        begun with a 1
         +500; tick
             -> show 0.1@258, sealed, records 0..1
             -> show completed [0.1@258 of 0..1]
@@ -153,12 +143,7 @@ fn a_truncation_that_metadata_can_not_take_is_refused_and_does_not_happen_later(
     transcript(
         config(),
         "
-        append a 4; all
-            -> commit behind 0: term 1, starts 0, next segment 0
-            -> create and write 0.1@0 of 0..4 up to id 5, sync
-            -> show 0.1@585, records 0..4
-            -> extend 0.1@0 with 0..4
-            -> reply a: 0 to 3 in term 1, 0/0/0
+        begun with a 4
         truncate 3; proceed
             -> commit behind 1: term 1, starts 3, next segment 0
         uncommitted refused

@@ -177,12 +177,7 @@ fn retention_rolls_the_last_segment_and_deletes_it_when_its_time_is_over_again()
     transcript(
         StreamConfig { retention_ms: Some(1_000), ..config() },
         "
-        append a 3; all
-            -> commit behind 0: term 1, starts 0, next segment 0
-            -> create and write 0.1@0 of 0..3 up to id 5, sync
-            -> show 0.1@476, records 0..3
-            -> extend 0.1@0 with 0..3
-            -> reply a: 0 to 2 in term 1, 0/0/0
+        begun with a 3
         +999; tick
         +1; tick
             -> show 0.1@476, sealed, records 0..3

@@ -5,6 +5,7 @@
 //! | `append a 3` | an append of three records, called `a` in its reply |
 //! | ` ... as 7/0/2` | it has a producer, that one's epoch, and a sequence number |
 //! | ` ... term 3`, ` ... ids 5,9`, ` ... explicit` | it expects a term, has timestamps, and they are transaction ids |
+//! | `begun with a 3 ...` | that append as the first one of a new shard, and `all`: one entry, in the first segment |
 //! | `truncate 40`, `close`, `proceed`, `tick`, `delete`, `lost WHY` | that input |
 //! | `wrote` | the store takes the entry; its record in the journal ends ten bytes behind the last one |
 //! | `refused busy` | it does not; or it is `full`, `failed`, `fenced`, or the segment is `over` |
@@ -146,6 +147,7 @@ fn happens(world: &mut World, event: &str) {
     let upto = |world: &World| JournalPosition(if rest.is_empty() { world.journal } else { number() });
     match what {
         "append" => append(world, rest),
+        "begun" => begun(world, rest.strip_prefix("with ").expect("what it begins with")),
         "truncate" => {
             let (reply, _) = tokio::sync::oneshot::channel();
             world.step(ShardInput::Truncate(Truncation { before: Offset(number()), reply }));
@@ -192,6 +194,22 @@ fn happens(world: &mut World, event: &str) {
             world.now_ms += later_ms.unwrap_or_else(|| panic!("nothing happens like this: {event}"));
         }
     }
+}
+
+/// A first append, which is answered. What is put out for it is always the same, and not shown.
+fn begun(world: &mut World, text: &str) {
+    append(world, text);
+    world.settle_all();
+    let Tail { durable, next_offset, .. } = world.shard.tail();
+    let name = text.split(' ').next().unwrap_or_default();
+    let expected = [
+        "commit behind 0: term 1, starts 0, next segment 0".to_owned(),
+        format!("create and write 0.1@0 of 0..{next_offset} up to id 5, sync"),
+        format!("show 0.1@{durable}, records 0..{next_offset}"),
+        format!("extend 0.1@0 with 0..{next_offset}"),
+        format!("reply {name}: 0 to {} in term 1, 0/0/0", next_offset.0 - 1),
+    ];
+    assert_eq!(world.lines.lock().drain(..).collect::<Vec<_>>(), expected);
 }
 
 fn append(world: &mut World, text: &str) {

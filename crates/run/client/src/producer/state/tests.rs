@@ -105,6 +105,13 @@ impl Rig {
         self.state.answered(self.now, outcomes);
     }
 
+    /// Sends and answers until nothing is left; everything is acknowledged then, and in order.
+    fn settle_in_order(&mut self) {
+        self.settle();
+        self.assert_all_acked();
+        self.assert_in_order();
+    }
+
     /// Sends and answers until nothing is left.
     fn settle(&mut self) {
         for _ in 0..10_000 {
@@ -172,9 +179,7 @@ fn full_batches_do_not_wait_for_answers_up_to_as_many_as_the_node_remembers() {
     }
     assert_eq!(taken.len(), BATCHES_IN_FLIGHT_MAX);
     rig.answer(taken);
-    rig.settle();
-    rig.assert_all_acked();
-    rig.assert_in_order();
+    rig.settle_in_order();
 }
 
 #[test]
@@ -193,9 +198,7 @@ fn the_first_batches_of_a_shard_wait_for_its_first_answer_as_the_node_takes_any_
     let outcomes = first.into_iter().map(|batch| (batch, Outcome::from_error(lost.clone()))).collect();
     rig.state.answered(rig.now, outcomes);
     rig.answer(second);
-    rig.settle();
-    rig.assert_all_acked();
-    rig.assert_in_order();
+    rig.settle_in_order();
 }
 
 #[test]
@@ -290,9 +293,7 @@ fn a_refusal_that_may_pass_is_followed_by_the_same_batches_in_order() {
     let again = rig.take();
     assert!(again.iter().map(|batch| &batch.bytes).eq(&sequences), "the same bytes, with the same sequences");
     rig.answer(again);
-    rig.settle();
-    rig.assert_all_acked();
-    rig.assert_in_order();
+    rig.settle_in_order();
 }
 
 #[test]
@@ -309,9 +310,7 @@ fn batches_behind_a_refused_one_are_sent_again_and_not_failed() {
     assert!(rig.take().is_empty(), "nothing is sent while some are in flight");
     rig.refuse(vec![refused_one], CallErrorCode::Overloaded);
     rig.answer(late);
-    rig.settle();
-    rig.assert_all_acked();
-    rig.assert_in_order();
+    rig.settle_in_order();
 }
 
 #[test]
@@ -327,9 +326,7 @@ fn what_was_appended_but_not_answered_is_not_appended_twice() {
     let lost = Error::Unreachable { address: "node".to_owned(), reason: "reset".to_owned() };
     let outcomes = batches.into_iter().map(|batch| (batch, Outcome::from_error(lost.clone()))).collect();
     rig.state.answered(rig.now, outcomes);
-    rig.settle();
-    rig.assert_all_acked();
-    rig.assert_in_order();
+    rig.settle_in_order();
 }
 
 #[test]
@@ -346,9 +343,7 @@ fn a_batch_that_waits_for_its_answer_stays_among_those_that_the_node_remembers()
     assert!(rig.take().is_empty(), "a sixth one would make the node forget the first");
     let lost = Outcome::Retry(refused(CallErrorCode::Unavailable));
     rig.state.answered(rig.now, vec![(first, lost)]);
-    rig.settle();
-    rig.assert_all_acked();
-    rig.assert_in_order();
+    rig.settle_in_order();
 }
 
 #[test]
@@ -392,9 +387,7 @@ fn without_sequences_a_shard_has_one_batch_in_flight_so_that_order_is_kept() {
     let first = rig.take();
     assert_eq!(first.len(), 1);
     rig.refuse(first, CallErrorCode::Overloaded);
-    rig.settle();
-    rig.assert_all_acked();
-    rig.assert_in_order();
+    rig.settle_in_order();
 }
 
 #[test]
@@ -553,8 +546,6 @@ proptest! {
         for batches in under_way {
             rig.answer(batches);
         }
-        rig.settle();
-        rig.assert_all_acked();
-        rig.assert_in_order();
+        rig.settle_in_order();
     }
 }
