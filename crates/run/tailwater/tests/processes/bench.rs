@@ -139,8 +139,7 @@ fn a_fan_out_load_in_kafka_s_protocol_tells_of_its_consumers_and_of_the_one_side
 #[test]
 fn loads_in_kafka_s_protocol_on_a_broker_that_is_there_agree_with_its_own_counters_and_leave_no_topic() {
     const IN_FLIGHT: u64 = 64;
-    let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start(&dir.path().join("data"));
+    let (_dir, node) = Node::start_anew();
     let counted = |series: &str| node.metric(series).unwrap_or_else(|| panic!("no {series}")) as u64;
     let (records, bytes) =
         ("tailwater_kafka_appended_records_total", "tailwater_kafka_fetched_bytes_total{from=\"memory\"}");

@@ -43,8 +43,7 @@ fn heard(node: &Node, args: &[&str]) -> Vec<String> {
 
 #[test]
 fn what_is_published_is_heard_listed_and_resumed_behind_by_a_token() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start(&dir.path().join("data"));
+    let (dir, node) = Node::start_anew();
     publish(&node, &["prices", "-k", "=", "--header", "from=test"], "a=1\nb=2\nno key\n");
     let lines = heard(&node, &["prices", "--format", "%S %n %k|%v|%h\\n"]);
     assert_eq!(
@@ -103,8 +102,7 @@ fn what_is_published_is_heard_listed_and_resumed_behind_by_a_token() {
 
 #[test]
 fn what_can_not_be_published_or_listened_to_is_refused_with_what_to_do() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start(&dir.path().join("data"));
+    let (dir, node) = Node::start_anew();
     let refused = |args: &[&str], expected: &str| {
         let error = node.run_failing(&[&["broadcast"], args].concat());
         assert!(error.contains(expected), "{error}");
@@ -128,8 +126,7 @@ fn what_can_not_be_published_or_listened_to_is_refused_with_what_to_do() {
 
 #[test]
 fn every_way_to_say_what_is_obsolete_leaves_what_it_says_and_a_tombstone_for_the_rest() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start(&dir.path().join("data"));
+    let (_dir, node) = Node::start_anew();
     for (stream, collect, expected) in [
         ("key", "same-key", &["# 1-1", "b=2 ", "# 3-4", "a=end same-key"][..]),
         ("last", "keep-last=2", &["# 1-2", "a=3 ", "a=4 ", "a=end keep-last=2"]),
@@ -166,8 +163,7 @@ fn now_ms() -> u128 {
 
 #[test]
 fn a_node_that_restarts_alone_takes_events_again() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let mut node = Node::start(&dir.path().join("data"));
+    let (_dir, mut node) = Node::start_anew();
     publish(&node, &["s"], "before\n");
     node.process.kill();
     node.restart();
@@ -476,8 +472,7 @@ fn view_of_stream(node: &Node) -> Option<u64> {
 
 #[test]
 fn listeners_share_events_and_one_that_is_killed_is_missed_by_nobody() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start(&dir.path().join("data"));
+    let (_dir, node) = Node::start_anew();
     publish(&node, &["prices"], "first\n");
     let listen = ["broadcast", "listen", "prices", "--share", "--format", "%n %v\\n"];
     let mut listeners: Vec<Follower> = (0..6)

@@ -80,8 +80,7 @@ impl Events {
 
 #[test]
 fn what_is_posted_in_any_form_comes_as_server_sent_events_and_goes_on_behind_the_last_id() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start(&dir.path().join("data"));
+    let (_dir, node) = Node::start_anew();
     let base = base(&node);
     let mut live = Events::open(&base, "from=now", None);
 
@@ -120,8 +119,7 @@ fn what_is_posted_in_any_form_comes_as_server_sent_events_and_goes_on_behind_the
 
 #[test]
 fn who_resumes_and_names_another_stream_gets_that_too_and_none_that_it_does_not_name() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start(&dir.path().join("data"));
+    let (_dir, node) = Node::start_anew();
     let base = base(&node);
     for stream in ["a", "b", "c"] {
         post(&base, &format!("local/{stream}"), &[], format!("{stream}1").as_bytes());
@@ -145,8 +143,7 @@ fn who_resumes_and_names_another_stream_gets_that_too_and_none_that_it_does_not_
 
 #[test]
 fn what_can_not_be_done_is_refused_in_json() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start(&dir.path().join("data"));
+    let (_dir, node) = Node::start_anew();
     let base = base(&node);
     let json_type = ("content-type", "application/json");
     let large = vec![b'x'; (1 << 20) + 1];
@@ -199,8 +196,7 @@ fn what_can_not_be_done_is_refused_in_json() {
 
 #[test]
 fn a_predicate_that_is_none_is_answered_with_the_place_of_the_mistake_and_nothing_is_published() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start(&dir.path().join("data"));
+    let (_dir, node) = Node::start_anew();
     let base = base(&node);
     let refused = |headers: &[(&str, &str)], body: &[u8], expected: &str| {
         let (status, answer) = post(&base, "local/s", headers, body);
@@ -345,8 +341,7 @@ fn an_address_that_posts_more_than_its_quota_is_told_when_to_come_back() {
 
 #[test]
 fn streams_that_listeners_make_up_are_bounded_together_and_keep_out_nobody_who_names_a_few() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start(&dir.path().join("data"));
+    let (_dir, node) = Node::start_anew();
     let base = base(&node);
     let listen = |count: usize| {
         let made_up: String = (0..count).map(|n| format!("stream=local/{n}&")).collect();

@@ -83,8 +83,7 @@ impl Socket {
 
 #[test]
 fn a_listener_that_was_cut_off_goes_on_behind_its_token_and_misses_nothing() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start(&dir.path().join("data"));
+    let (_dir, node) = Node::start_anew();
     let address = address(&node);
     let (mut live, begin) = Socket::open(&address, "from=now");
     publish(&address, "local/prices", &[("tailwater-key", "k")], b"one");
@@ -143,8 +142,7 @@ fn a_listener_that_does_not_read_is_cut_off_and_catches_up_and_hurts_nobody() {
 
 #[test]
 fn whatever_a_client_sends_ends_its_own_connection_only_and_with_the_reason() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start(&dir.path().join("data"));
+    let (_dir, node) = Node::start_anew();
     let address = address(&node);
     let (mut other, _) = Socket::open(&address, "from=now");
     type Garbage = fn(&mut WebSocket<TcpStream>);
@@ -207,8 +205,7 @@ fn a_request_that_can_not_become_a_websocket_is_answered_with_why() {
 
 #[test]
 fn a_node_that_stops_says_so() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let mut node = Node::start(&dir.path().join("data"));
+    let (_dir, mut node) = Node::start_anew();
     let (mut socket, _) = Socket::open(&address(&node), "from=now");
     assert!(node.process.stop());
     assert_eq!(socket.next(), Err(CloseCode::Away));
@@ -239,8 +236,7 @@ fn read_frame(from: &mut impl Read) -> (bool, u8, Vec<u8>) {
 
 #[test]
 fn handshake_fragments_pong_and_close_are_those_of_rfc_6455_byte_by_byte() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start(&dir.path().join("data"));
+    let (_dir, node) = Node::start_anew();
     let address = address(&node);
     let mut socket = TcpStream::connect(&address).expect("it listens");
     socket.set_read_timeout(Some(PATIENCE)).expect("a socket");

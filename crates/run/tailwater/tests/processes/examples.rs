@@ -66,9 +66,7 @@ fn first_lines_of(program: &Path, args: &[&str], count: usize) -> Vec<String> {
 fn what_the_produce_example_appends_the_consume_example_prints_in_order() {
     let examples = build(&["produce", "consume"]);
     let [produce, consume] = &examples[..] else { panic!("{examples:?}") };
-    let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start(&dir.path().join("data"));
-    node.run(&["stream", "create", "s", "--shards", "3"]);
+    let (_dir, node) = Node::with_stream(&["s", "--shards", "3"]);
 
     let acknowledged = lines_of(produce, &[&node.data, "s", "500"]);
     assert_eq!(acknowledged.len(), 500);
@@ -100,16 +98,14 @@ fn what_the_produce_example_appends_the_consume_example_prints_in_order() {
 
 #[test]
 fn the_cache_example_reads_what_it_changed() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start(&dir.path().join("data"));
+    let (_dir, node) = Node::start_anew();
     let printed = lines_of(&build(&["cache"])[0], &[&node.broadcast, "local/prices", "tea"]);
     assert_eq!(printed, ["tea costs 1", "tea costs 2", "tea costs 3"]);
 }
 
 #[test]
 fn the_cache_example_says_that_it_may_be_stale_while_the_node_is_gone_and_that_it_is_not_when_it_is_back() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let mut node = Node::start(&dir.path().join("data"));
+    let (_dir, mut node) = Node::start_anew();
     let mut cache = Command::new(&build(&["cache"])[0]);
     let cache = Follower::of(cache.args([&node.broadcast, "local/prices", "tea", "watch"]));
     let next = |line: &str| while cache.next() != line {};
@@ -122,8 +118,7 @@ fn the_cache_example_says_that_it_may_be_stale_while_the_node_is_gone_and_that_i
 
 #[test]
 fn the_broadcast_example_hands_events_and_tombstones_to_its_callback_and_goes_on_from_a_token() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start(&dir.path().join("data"));
+    let (_dir, node) = Node::start_anew();
     let example = &build(&["broadcast"])[0];
     let run = |args: &[&str]| lines_of(example, &[&[node.broadcast.as_str(), "local/prices"], args].concat());
     for (number, [key, value]) in [["tea", "1"], ["coffee", "2"], ["tea", "3"]].into_iter().enumerate() {
@@ -139,8 +134,7 @@ fn the_broadcast_example_hands_events_and_tombstones_to_its_callback_and_goes_on
 
 #[test]
 fn the_worker_example_keeps_what_takes_longer_than_its_timeout_and_does_what_failed_again() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start(&dir.path().join("data"));
+    let (_dir, node) = Node::start_anew();
     node.run(&["queue", "create", "jobs", "--visibility-timeout", "18"]);
     node.run(&["queue", "send", "jobs", "25000"]);
     let worker = &build(&["worker"])[0];

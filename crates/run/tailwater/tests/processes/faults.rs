@@ -41,9 +41,7 @@ fn garbage(length: usize) -> Vec<u8> {
 
 #[test]
 fn garbage_on_every_port_costs_its_sender_the_connection_and_nobody_else_anything() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let mut node = Node::start(&dir.path().join("data"));
-    node.run(&["stream", "create", "s"]);
+    let (_dir, mut node) = Node::with_stream(&["s"]);
     let follower = Follower::start(&node, &["consume", "s"]);
     let garbage = garbage(64 << 10);
     for port in 0..PORTS {
@@ -122,9 +120,7 @@ fn a_flood_of_garbage_on_every_port_is_logged_and_takes_bounded_memory() {
     /// What all of it together may cost at most: about 90 KiB for each connection that is held open. Whoever believed
     /// the lengths that these announce would take 8 MiB for each, or more.
     const RESIDENT_BYTES_MAX: u64 = 64 << 20;
-    let dir = tempfile::tempdir().expect("a directory");
-    let mut node = Node::start(&dir.path().join("data"));
-    node.run(&["stream", "create", "s"]);
+    let (_dir, mut node) = Node::with_stream(&["s"]);
     node.produce("s", &numbered(0..50));
     let garbage = garbage(256 << 10);
     let at = |socket: &str| format!("at=\"unix:{}\"", node.dir.join(socket).display());
@@ -182,9 +178,7 @@ fn a_flood_of_garbage_on_every_port_is_logged_and_takes_bounded_memory() {
 fn garbage_on_the_ports_of_clients_of_others_is_logged_and_takes_bounded_memory() {
     const CONNECTIONS: usize = 150;
     const RESIDENT_BYTES_MAX: u64 = 64 << 20;
-    let dir = tempfile::tempdir().expect("a directory");
-    let mut node = Node::start(&dir.path().join("data"));
-    node.run(&["stream", "create", "s"]);
+    let (_dir, mut node) = Node::with_stream(&["s"]);
     let view: serde_json::Value =
         serde_json::from_str(&node.get("/v1/node").expect("it answers")).expect("JSON");
     let text = |value: &serde_json::Value| value.as_str().expect("an address").to_owned();
@@ -310,9 +304,7 @@ fn admin_http_refuses_what_is_too_much_too_long_or_too_slow_and_says_so() {
 
 #[test]
 fn a_node_that_recovers_is_alive_and_not_ready_and_says_so_and_can_be_told_to_stop() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let mut node = Node::start(&dir.path().join("data"));
-    node.run(&["stream", "create", "s"]);
+    let (_dir, mut node) = Node::with_stream(&["s"]);
     node.produce("s", &numbered(0..100));
     node.process.kill();
     // The newest snapshot of metadata, which recovery reads, is a pipe in which nothing comes.
@@ -390,9 +382,7 @@ fn a_full_disk_refuses_appends_with_the_reason_keeps_what_was_acknowledged_and_r
 
 #[test]
 fn a_producer_with_the_usual_patience_says_once_why_it_waits_and_goes_on_when_the_node_is_back() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let mut node = Node::start(&dir.path().join("data"));
-    node.run(&["stream", "create", "s"]);
+    let (dir, mut node) = Node::with_stream(&["s"]);
     let mut patient = Producing::start(&node, "first\n", dir.path());
     wait_for("the first line", || node.consume("s").contains(&"first".to_owned()).then_some(()));
     node.process.kill();

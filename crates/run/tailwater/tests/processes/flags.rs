@@ -19,8 +19,7 @@ fn numbered(count: usize, bytes: usize) -> Vec<String> {
 
 #[test]
 fn a_stream_is_created_with_what_its_flags_say_and_with_the_defaults_of_those_that_are_not_given() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start(&dir.path().join("data"));
+    let (_dir, node) = Node::start_anew();
     let default = json(&node.run(&["stream", "create", "default", "-o", "json"]))["config"].clone();
     for (flag, given, field, value) in [
         ("--shards", "3", "shards", serde_json::json!(3)),
@@ -53,8 +52,7 @@ fn a_stream_is_created_with_what_its_flags_say_and_with_the_defaults_of_those_th
 #[test]
 fn records_wait_for_a_periodic_flush_and_not_for_an_immediate_one() {
     const FLUSH_MS: u64 = 700;
-    let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start(&dir.path().join("data"));
+    let (_dir, node) = Node::start_anew();
     node.run(&["stream", "create", "late", "--flush", &FLUSH_MS.to_string()]);
     node.run(&["stream", "create", "now", "--flush", "immediate"]);
     let took = |stream: &str| {
@@ -97,8 +95,7 @@ fn a_stream_with_durability_interval_is_acknowledged_before_a_sync_and_one_with_
 
 #[test]
 fn the_data_cell_has_a_stream_in_chunks_of_the_size_that_it_was_created_with() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start(&dir.path().join("data"));
+    let (_dir, node) = Node::start_anew();
     for (stream, chunk_bytes) in [("small", 512), ("large", 65_536)] {
         node.run(&["cache", "clear", "data"]);
         node.run(&["stream", "create", stream, "--chunk-bytes", &chunk_bytes.to_string()]);
@@ -115,9 +112,7 @@ fn the_data_cell_has_a_stream_in_chunks_of_the_size_that_it_was_created_with() {
 
 #[test]
 fn segments_are_completed_at_their_age_and_removed_at_theirs_and_readers_begin_behind_them() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start(&dir.path().join("data"));
-    node.run(&["stream", "create", "kept", "--segment-ms", "200"]);
+    let (_dir, node) = Node::with_stream(&["kept", "--segment-ms", "200"]);
     node.run(&["stream", "create", "removed", "--segment-ms", "200", "--retention-ms", "400"]);
     for stream in ["kept", "removed"] {
         node.produce(stream, &numbered(10, 10));
@@ -154,8 +149,7 @@ fn walk(dir: &std::path::Path) -> Vec<String> {
 fn records_go_to_shards_one_after_the_other_or_to_any_whatever_their_keys() {
     const LINES: usize = 400;
     const SHARDS: usize = 4;
-    let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start(&dir.path().join("data"));
+    let (_dir, node) = Node::start_anew();
     let lines: String = (0..LINES).map(|number| format!("one:{number}\n")).collect();
     let shards_with = |partitioner: &str| {
         node.run(&["stream", "create", partitioner, "--shards", &SHARDS.to_string()]);

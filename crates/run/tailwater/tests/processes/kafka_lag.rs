@@ -144,9 +144,7 @@ fn the_lag_in_seconds_is_the_age_of_the_oldest_record_that_is_left_and_was_not_c
 
 #[test]
 fn the_lag_in_seconds_of_records_that_retention_removed_is_that_of_the_oldest_one_left() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start(&dir.path().join("data"));
-    node.run(&["stream", "create", "s", "--segment-bytes", "4096", "--retention-bytes", "4096"]);
+    let (_dir, node) = Node::with_stream(&["s", "--segment-bytes", "4096", "--retention-bytes", "4096"]);
     node.run(&["group", "reset", "g", "--stream", "s", "--to", "start"]);
     let mut raw = Raw::connect(&node);
     let begin = wall_ms() - HOUR_MS;
@@ -175,9 +173,7 @@ fn the_lag_in_seconds_of_records_that_retention_removed_is_that_of_the_oldest_on
 
 #[test]
 fn records_with_the_time_of_their_append_are_as_old_as_that_and_those_without_a_time_have_no_age() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start(&dir.path().join("data"));
-    node.run(&["stream", "create", "appended", "--timestamps", "append"]);
+    let (_dir, node) = Node::with_stream(&["appended", "--timestamps", "append"]);
     node.run(&["stream", "create", "timeless"]);
     let mut raw = Raw::connect(&node);
     let before = wall_ms();
@@ -205,9 +201,7 @@ fn records_with_the_time_of_their_append_are_as_old_as_that_and_those_without_a_
 
 #[test]
 fn the_lag_in_seconds_that_is_watched_grows_with_the_clock_until_something_is_committed() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start(&dir.path().join("data"));
-    node.run(&["stream", "create", "s"]);
+    let (_dir, node) = Node::with_stream(&["s"]);
     let mut raw = Raw::connect(&node);
     let times = [2, 1].map(|hours| wall_ms() - hours * HOUR_MS);
     for time in times {

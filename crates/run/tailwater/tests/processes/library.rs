@@ -10,9 +10,7 @@ fn runtime() -> tokio::runtime::Runtime {
 
 #[test]
 fn explicit_transaction_ids_position_exactly_and_a_decreasing_one_is_refused() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start(&dir.path().join("data"));
-    node.run(&["stream", "create", "s"]);
+    let (_dir, node) = Node::with_stream(&["s"]);
     runtime().block_on(async {
         let client = Client::connect(&node.data).await.expect("connected");
         let config = ProducerSettings { explicit_transaction_ids: true, ..ProducerSettings::default() };
@@ -37,9 +35,7 @@ fn explicit_transaction_ids_position_exactly_and_a_decreasing_one_is_refused() {
 
 #[test]
 fn a_consumer_knows_how_far_behind_it_is_in_each_shard() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start(&dir.path().join("data"));
-    node.run(&["stream", "create", "s", "--shards", "2"]);
+    let (_dir, node) = Node::with_stream(&["s", "--shards", "2"]);
     runtime().block_on(async {
         let client = Client::connect(&node.data).await.expect("connected");
         let producer = client.producer("s", ProducerSettings::default()).await.expect("a producer");
@@ -71,9 +67,7 @@ fn a_consumer_knows_how_far_behind_it_is_in_each_shard() {
 
 #[test]
 fn more_consumers_and_shards_than_a_connection_may_ask_for_at_once_start_at_the_same_time() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start(&dir.path().join("data"));
-    node.run(&["stream", "create", "s", "--shards", "32"]);
+    let (_dir, node) = Node::with_stream(&["s", "--shards", "32"]);
     runtime().block_on(async {
         let client = Client::connect(&node.data).await.expect("connected");
         let config = || ConsumerConfig { start: Start::Beginning, ..ConsumerConfig::default() };
@@ -150,9 +144,7 @@ fn a_node_whose_address_is_another_node_s_from_here_is_an_error_that_says_what_t
 #[test]
 fn every_codec_comes_back_over_shared_memory_and_over_tcp() {
     use tailwater_format::batch::Codec;
-    let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start(&dir.path().join("data"));
-    node.run(&["stream", "create", "s"]);
+    let (_dir, node) = Node::with_stream(&["s"]);
     runtime().block_on(async {
         let client = Client::connect(&node.data).await.expect("connected");
         let mut sent = Vec::new();
@@ -187,9 +179,7 @@ fn every_codec_comes_back_over_shared_memory_and_over_tcp() {
 
 #[test]
 fn a_consumer_over_tcp_finds_the_cells_of_a_restarted_node_again() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let mut node = Node::start(&dir.path().join("data"));
-    node.run(&["stream", "create", "s"]);
+    let (_dir, mut node) = Node::with_stream(&["s"]);
     runtime().block_on(async {
         let config = ClientConfig { transport: Transport::Tcp, ..ClientConfig::default() };
         let client = Client::connect_with(tailwater_env::Env::real(), &node.data, config).await;
@@ -220,9 +210,7 @@ fn a_consumer_over_tcp_finds_the_cells_of_a_restarted_node_again() {
 
 #[test]
 fn records_that_a_dying_node_may_have_taken_are_there_once_and_in_order() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let mut node = Node::start(&dir.path().join("data"));
-    node.run(&["stream", "create", "s"]);
+    let (_dir, mut node) = Node::with_stream(&["s"]);
     let runtime = runtime();
     let address = node.data.clone();
     let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));

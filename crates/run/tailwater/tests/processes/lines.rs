@@ -19,9 +19,7 @@ fn interrupt(child: &Child) {
 
 #[test]
 fn the_end_of_a_line_is_lf_or_cr_lf_for_the_log_for_queues_and_for_broadcasts() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start(&dir.path().join("data"));
-    node.run(&["stream", "create", "n"]);
+    let (_dir, node) = Node::with_stream(&["n"]);
     node.run(&["queue", "create", "n"]);
     for way in [["produce", "n"].as_slice(), &["queue", "send", "n"], &["broadcast", "publish", "n"]] {
         let sent = node.output(way, b"one\r\ntwo\n");
@@ -34,9 +32,7 @@ fn the_end_of_a_line_is_lf_or_cr_lf_for_the_log_for_queues_and_for_broadcasts() 
 
 #[test]
 fn producers_publishers_and_senders_wait_for_a_node_that_is_not_there_yet() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let mut node = Node::start(&dir.path().join("data"));
-    node.run(&["stream", "create", "n"]);
+    let (dir, mut node) = Node::with_stream(&["n"]);
     node.run(&["queue", "create", "n"]);
     let sqs = format!("http://{}", node.sqs);
     node.process.kill();
@@ -73,9 +69,7 @@ fn producers_publishers_and_senders_wait_for_a_node_that_is_not_there_yet() {
 
 #[test]
 fn a_producer_that_is_interrupted_tells_what_was_appended_and_how_to_go_on() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start(&dir.path().join("data"));
-    node.run(&["stream", "create", "n"]);
+    let (dir, node) = Node::with_stream(&["n"]);
     let errors = dir.path().join("errors");
     let mut producer = started(node.command(&["produce", "n"]), &errors);
     let mut input = producer.stdin.take().expect("piped");
@@ -90,8 +84,7 @@ fn a_producer_that_is_interrupted_tells_what_was_appended_and_how_to_go_on() {
 
 #[test]
 fn a_handler_that_is_interrupted_gives_its_message_back() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start(&dir.path().join("data"));
+    let (dir, node) = Node::start_anew();
     node.run(&["queue", "create", "q"]);
     node.run(&["queue", "send", "q", "work"]);
     let (begun, errors) = (dir.path().join("begun"), dir.path().join("errors"));

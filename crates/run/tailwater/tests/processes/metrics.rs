@@ -214,8 +214,7 @@ fn the_page_is_well_formed_and_counts_what_was_done() {
 
 #[test]
 fn every_metric_is_documented_and_nothing_else_is() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start(&dir.path().join("data"));
+    let (_dir, node) = Node::start_anew();
     // The name that a query uses; that of a histogram is the family's.
     let name = |(family, Family { kind, .. }): (String, Family)| match kind.as_str() {
         "counter" => format!("{family}_total"),

@@ -41,8 +41,7 @@ fn killed_again_and_again(world: World, name: &str, more: &[&str]) {
 
 #[test]
 fn the_command_line_sends_looks_receives_and_moves() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start(&dir.path().join("data"));
+    let (dir, node) = Node::start_anew();
     node.run(&["queue", "create", "dead"]);
     let args = [
         "queue",
@@ -94,8 +93,7 @@ fn the_command_line_sends_looks_receives_and_moves() {
 
 #[test]
 fn a_worker_that_was_not_told_how_many_goes_on_when_there_was_nothing_and_when_the_node_was_away() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let mut node = Node::start(&dir.path().join("data"));
+    let (dir, mut node) = Node::start_anew();
     node.run(&["queue", "create", "q"]);
     let refused = node.run_failing(&["queue", "receive", "q", "--wait", "0", "--exec", "cat"]);
     assert!(refused.contains("goes on for ever"), "{refused}");
@@ -135,8 +133,7 @@ fn requests(node: &Node, action: &str) -> f64 {
 
 #[test]
 fn what_can_not_be_sent_is_named_and_nothing_is_left_out_unsaid() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start(&dir.path().join("data"));
+    let (_dir, node) = Node::start_anew();
     node.run(&["queue", "create", "q"]);
     let send = |input: &[u8]| {
         let output = node.output(&["queue", "send", "q"], input);
@@ -170,8 +167,7 @@ fn what_can_not_be_sent_is_named_and_nothing_is_left_out_unsaid() {
 
 #[test]
 fn a_message_stays_invisible_for_as_long_as_its_handler_runs() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start(&dir.path().join("data"));
+    let (dir, node) = Node::start_anew();
     node.run(&["queue", "create", "q", "--visibility-timeout", "18"]);
     node.run(&["queue", "send", "q", "long"]);
     let (begun, over) = (dir.path().join("begun"), dir.path().join("over"));

@@ -78,8 +78,7 @@ fn a_node_and_the_commands_that_talk_to_it_have_one_file_under_variables_under_f
 
 #[test]
 fn a_consumer_that_is_told_its_shard_is_not_in_the_group_that_a_variable_names() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start(&dir.path().join("data"));
+    let (dir, node) = Node::start_anew();
     let file = dir.path().join("tailwater.toml");
     std::fs::write(&file, format!("[client]\nserver = '{}'\n", node.admin)).expect("written");
     says(&file, &[], &["stream", "create", "s", "--shards", "2"], "");
@@ -94,8 +93,7 @@ fn a_consumer_that_is_told_its_shard_is_not_in_the_group_that_a_variable_names()
 
 #[test]
 fn a_dead_letter_queue_and_how_often_is_received_before_are_given_together_wherever_each_is() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start(&dir.path().join("data"));
+    let (dir, node) = Node::start_anew();
     let file = dir.path().join("tailwater.toml");
     let write = |more: &str| {
         std::fs::write(&file, format!("[client]\nserver = '{}'\n{more}", node.admin)).expect("written");

@@ -12,9 +12,7 @@ fn numbered(count: usize) -> Vec<String> {
 
 #[test]
 fn what_is_produced_is_consumed_in_order_also_after_a_restart() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let mut node = Node::start(&dir.path().join("data"));
-    node.run(&["stream", "create", "orders"]);
+    let (_dir, mut node) = Node::with_stream(&["orders"]);
     let lines = numbered(5_000);
     node.produce("orders", &lines);
     assert_eq!(node.consume("orders"), lines);
@@ -27,9 +25,7 @@ fn what_is_produced_is_consumed_in_order_also_after_a_restart() {
 
 #[test]
 fn a_last_line_without_an_end_is_sent_although_an_acknowledgement_came_in_its_midst() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start(&dir.path().join("data"));
-    node.run(&["stream", "create", "s"]);
+    let (_dir, node) = Node::with_stream(&["s"]);
     for command in [&["produce", "s"][..], &["broadcast", "publish", "s"]] {
         let mut command = node.command(command);
         let piped = command.args(["-o", "json"]).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -48,9 +44,7 @@ fn a_last_line_without_an_end_is_sent_although_an_acknowledgement_came_in_its_mi
 
 #[test]
 fn every_position_begins_where_it_says() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start(&dir.path().join("data"));
-    node.run(&["stream", "create", "s", "--segment-bytes", "65536"]);
+    let (_dir, node) = Node::with_stream(&["s", "--segment-bytes", "65536"]);
     node.produce("s", &numbered(10_000));
     let first = |from: &str| {
         let args = ["consume", "s", "--from", from, "--exit-at-end", "-n", "1", "--format", "%o %v %d"];
@@ -73,9 +67,7 @@ fn every_position_begins_where_it_says() {
 
 #[test]
 fn consume_tells_how_far_behind_it_is_when_asked() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start(&dir.path().join("data"));
-    node.run(&["stream", "create", "s"]);
+    let (_dir, node) = Node::with_stream(&["s"]);
     node.produce("s", &numbered(5_000));
     let told = |more: &[&str]| {
         let args = ["consume", "s", "--exit-at-end", "--stats=60"];
@@ -95,9 +87,7 @@ fn consume_tells_how_far_behind_it_is_when_asked() {
 #[test]
 fn a_consumer_reads_as_fast_as_its_flag_says_or_its_variable_and_not_at_a_rate_that_can_not_be() {
     const BYTES_PER_S: &str = "1000000";
-    let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start(&dir.path().join("data"));
-    node.run(&["stream", "create", "s"]);
+    let (_dir, node) = Node::with_stream(&["s"]);
     let lines: Vec<String> = (0..5_000).map(|number| format!("{number:01000}")).collect();
     node.produce("s", &lines);
     let variable = "TAILWATER_CONSUME_BYTES_PER_S";
@@ -141,9 +131,7 @@ fn lengths_that_nobody_changes_are_written_again_as_often_as_configured() {
 
 #[test]
 fn keys_choose_shards_and_come_back() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start(&dir.path().join("data"));
-    node.run(&["stream", "create", "keyed", "--shards", "4"]);
+    let (dir, node) = Node::with_stream(&["keyed", "--shards", "4"]);
     let file = dir.path().join("input");
     let text: String = (0..400).map(|number| format!("key{}:value {number}\n", number % 20)).collect();
     std::fs::write(&file, text).expect("written");
@@ -173,9 +161,7 @@ fn keys_choose_shards_and_come_back() {
 
 #[test]
 fn truncation_is_told_to_whoever_is_behind() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start(&dir.path().join("data"));
-    node.run(&["stream", "create", "s"]);
+    let (_dir, node) = Node::with_stream(&["s"]);
     node.produce("s", &numbered(100));
     node.run(&["stream", "truncate", "s", "--before", "40"]);
     assert_eq!(node.consume("s")[0], "line 40");
@@ -188,9 +174,7 @@ fn truncation_is_told_to_whoever_is_behind() {
 
 #[test]
 fn a_truncation_of_all_shards_leaves_those_that_begin_later_and_does_nothing_where_one_ends_earlier() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start(&dir.path().join("data"));
-    node.run(&["stream", "create", "s", "--shards", "3"]);
+    let (_dir, node) = Node::with_stream(&["s", "--shards", "3"]);
     let lines = numbered(100).join("\n");
     for shard in ["0", "1", "2"] {
         assert!(node.output(&["produce", "s", "--shard", shard], lines.as_bytes()).status.success());
@@ -214,9 +198,7 @@ fn a_truncation_of_all_shards_leaves_those_that_begin_later_and_does_nothing_whe
 
 #[test]
 fn the_list_of_streams_leaves_their_segments_to_the_description_of_each() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start(&dir.path().join("data"));
-    node.run(&["stream", "create", "s", "--shards", "2"]);
+    let (_dir, node) = Node::with_stream(&["s", "--shards", "2"]);
     node.produce("s", &numbered(10));
     let shards = |path: &str| -> Vec<serde_json::Value> {
         let answer: serde_json::Value =
@@ -243,9 +225,7 @@ fn mistakes_are_answered_with_what_to_do() {
     let nobody = tailwater().args(["--server", "127.0.0.1:1", "stream", "ls"]).output().expect("it runs");
     assert!(String::from_utf8_lossy(&nobody.stderr).contains("tailwater serve"));
 
-    let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start(&dir.path().join("data"));
-    node.run(&["stream", "create", "s"]);
+    let (dir, node) = Node::with_stream(&["s"]);
     assert!(node.run_failing(&["stream", "create", "s"]).contains("already"));
     assert!(node.run_failing(&["stream", "create", "no/slash"]).contains("name"));
     assert!(node.run_failing(&["consume", "missing"]).contains("missing"));
@@ -348,9 +328,7 @@ fn engines_are_as_many_as_configured_and_at_most_as_there_are_cores_but_one() {
 
 #[test]
 fn a_node_that_is_told_to_stop_while_it_starts_ends_well_and_has_everything_when_it_starts_again() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let mut node = Node::start(&dir.path().join("data"));
-    node.run(&["stream", "create", "s"]);
+    let (_dir, mut node) = Node::with_stream(&["s"]);
     let lines: Vec<String> = (0..1_000).map(|line| line.to_string()).collect();
     node.produce("s", &lines);
     for _ in 0..5 {

@@ -91,6 +91,10 @@ fn go_on(load: &Load, lines: &Lines, readers: &[Reader], what: &str) {
     }
 }
 
+fn until_they_read_from_a_cell(readers: &[Reader]) {
+    readers.iter().for_each(Reader::until_it_reads_from_a_cell);
+}
+
 /// Nobody was told of an error, and all that was sent is there and was read, once and in order.
 fn end_well(node: &Node, load: Load, lines: &Lines, readers: &[Reader]) {
     let sent = load.finish();
@@ -103,9 +107,7 @@ fn end_well(node: &Node, load: Load, lines: &Lines, readers: &[Reader]) {
 
 #[test]
 fn after_kill_9_under_load_every_acknowledged_record_is_there_in_order_and_one_sided_consumers_go_on() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let mut node = Node::start(&dir.path().join("data"));
-    node.run(&["stream", "create", "s"]);
+    let (dir, mut node) = Node::with_stream(&["s"]);
     let readers = readers(&node, "s", dir.path());
     let lines = Lines::new("a", LINE_BYTES);
     let load = Load::start(&node, "s", &lines);
@@ -133,9 +135,7 @@ fn after_kill_9_under_load_every_acknowledged_record_is_there_in_order_and_one_s
 
 #[test]
 fn a_producer_and_a_consumer_killed_under_load_are_nobody_else_s_concern() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start(&dir.path().join("data"));
-    node.run(&["stream", "create", "s"]);
+    let (dir, node) = Node::with_stream(&["s"]);
     let survivor = Reader::start(&node, "s", &dir.path().join("survivor.log"), &[]);
     let mut victim = Reader::start(&node, "s", &dir.path().join("victim.log"), &[]);
     let [killed, going_on] =
@@ -179,9 +179,7 @@ fn kill_and_restart(node: &mut Node, load: &Load, lines: &Lines, round: usize) -
 
 #[test]
 fn readers_of_a_stream_deleted_and_created_again_are_told_and_nobody_sees_old_bytes() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start(&dir.path().join("data"));
-    node.run(&["stream", "create", "s"]);
+    let (dir, node) = Node::with_stream(&["s"]);
     let old = Lines::new("old", 1_000);
     let load = Load::start(&node, "s", &old);
     // One that is far behind, in the durable layer, when it happens.
@@ -222,9 +220,7 @@ fn backends_die_one_by_one_and_cells_are_emptied_under_load_without_an_error_or_
     let lines = Lines::new("a", LINE_BYTES);
     let load = Load::start(&node, "s", &lines);
     let go_on = |what: &str| go_on(&load, &lines, &readers, what);
-    for reader in &readers {
-        reader.until_it_reads_from_a_cell();
-    }
+    until_they_read_from_a_cell(&readers);
     go_on("all is well");
     for cell in ["data", "metadata"] {
         node.run(&["cache", "clear", cell]);
@@ -243,9 +239,7 @@ fn backends_die_one_by_one_and_cells_are_emptied_under_load_without_an_error_or_
     assert!(unreached.contains("0 of 3 backends") && unreached.contains("tailwater cache ls"), "{unreached}");
     backends.revive(dir.path(), 0..6, &node);
     go_on("all are back");
-    for reader in &readers {
-        reader.until_it_reads_from_a_cell();
-    }
+    until_they_read_from_a_cell(&readers);
     go_on("and connected");
     end_well(&node, load, &lines, &readers);
 }
@@ -261,9 +255,7 @@ fn backends_of_the_metadata_cell_die_one_by_one_while_the_data_cell_is_there_wit
     let lines = Lines::new("a", LINE_BYTES);
     let load = Load::start(&node, "s", &lines);
     let go_on = |what: &str| go_on(&load, &lines, &readers, what);
-    for reader in &readers {
-        reader.until_it_reads_from_a_cell();
-    }
+    until_they_read_from_a_cell(&readers);
     go_on("all is well");
     for (place, process) in backends.processes[3..].iter_mut().enumerate() {
         process.kill();
@@ -275,9 +267,7 @@ fn backends_of_the_metadata_cell_die_one_by_one_while_the_data_cell_is_there_wit
     node.run(&["cache", "clear", "data"]);
     go_on("the data cell was emptied meanwhile");
     backends.revive(dir.path(), 3..6, &node);
-    for reader in &readers {
-        reader.until_it_reads_from_a_cell();
-    }
+    until_they_read_from_a_cell(&readers);
     go_on("all are back");
     end_well(&node, load, &lines, &readers);
 }
@@ -293,9 +283,7 @@ fn after_kill_9_of_a_node_whose_cells_survive_nothing_is_lost_and_consumers_go_o
     let load = Load::start(&node, "s", &lines);
     for round in 0..3 {
         load.wait_for_more(1_000);
-        for reader in &readers {
-            reader.until_it_reads_from_a_cell();
-        }
+        until_they_read_from_a_cell(&readers);
         // The cells have chunks and lengths of a term that is over, and of what nobody was told is durable.
         let there = kill_and_restart(&mut node, &load, &lines, round);
         for reader in &readers {
@@ -303,9 +291,7 @@ fn after_kill_9_of_a_node_whose_cells_survive_nothing_is_lost_and_consumers_go_o
         }
     }
     load.wait_for_more(1_000);
-    for reader in &readers {
-        reader.until_it_reads_from_a_cell();
-    }
+    until_they_read_from_a_cell(&readers);
     let sent = load.finish();
     for reader in &readers {
         reader.follow(&lines, sent, "to its end");

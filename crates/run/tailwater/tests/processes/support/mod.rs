@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use tailwater_node::Config;
+use tempfile::TempDir;
 
 /// How long a condition is waited for before the test fails: for machines that are very busy.
 pub const PATIENCE: Duration = Duration::from_secs(300);
@@ -195,6 +196,20 @@ pub struct Node {
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 impl Node {
+    /// Starts one on `data` of a new directory, which goes with the first of the two.
+    pub fn start_anew() -> (TempDir, Self) {
+        let dir = tempfile::tempdir().expect("a directory");
+        let node = Self::start(&dir.path().join("data"));
+        (dir, node)
+    }
+
+    /// The same, with a stream: its name, and flags of `stream create`.
+    pub fn with_stream(flags: &[&str]) -> (TempDir, Self) {
+        let (dir, node) = Self::start_anew();
+        node.run(&[&["stream", "create"], flags].concat());
+        (dir, node)
+    }
+
     /// Starts one on `dir`.
     pub fn start(dir: &Path) -> Self {
         Self::start_with(dir, &[], &[])
