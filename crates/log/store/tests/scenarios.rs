@@ -420,7 +420,8 @@ fn on_a_full_disk_a_restarted_store_scans_a_segment_once_however_often_it_is_loo
 
     let disk = bench.node.disk();
     disk.set_capacity(disk.used());
-    let (store, recovered) = bench.restart(Crash::Process, roomy());
+    bench.node.restart(Crash::Process);
+    let (store, recovered) = bench.open(roomy());
     assert!(recovered.iter().all(|segment| !segment.sealed));
     let found = find(&store, &entries);
     let scans = store.stats().file_reads;
