@@ -25,6 +25,7 @@ pub fn address(text: &str) -> Result<SocketAddr, String> {
 
 /// Where something is that is connected to: a name or an IP address, and a port.
 pub fn host_and_port(text: &str) -> Result<String, String> {
+    /// Bytes of a name and a port, as long as a name in the DNS may be.
     const LENGTH_MAX: usize = 255;
     let is_ipv6 = |host: &str| host.parse::<std::net::Ipv6Addr>().is_ok();
     if text.len() > LENGTH_MAX {
