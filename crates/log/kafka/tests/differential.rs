@@ -36,6 +36,8 @@ use tailwater_kafka::KafkaConfig;
 type Script = (&'static str, fn(&mut Session));
 
 const SCRIPTS: &[Script] = &[
+    // Before others commit: Kafka keeps in the topic what they do.
+    ("internal", replicas::internal),
     ("silence of KIP-848", silence::begins),
     ("versions", topics::versions),
     ("metadata", topics::metadata),
@@ -56,7 +58,6 @@ const SCRIPTS: &[Script] = &[
     ("fetch", records::fetch),
     ("positions", records::positions),
     ("delete records", records::delete_records),
-    ("internal", replicas::internal),
     ("lives", groups::lives),
     ("refusals", groups::refusals),
     ("members", groups::members),
