@@ -11,14 +11,11 @@ use bytes::Bytes;
 use common::{batch, config, create, in_world, shard, until, until_some};
 use tailwater_cache::{Backend, BackendConfig, Backends, Cell, CellConfig, Connector, Mode};
 use tailwater_env::{BoxFuture, Env};
-use tailwater_format::{
-    Codec, Offset, Position, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId, Tail,
-};
+use tailwater_format::{Codec, Offset, Position, SegmentId, ShardId, ShardNumber, StreamId};
 use tailwater_log::{LocateRead, Log, LogConfig, StreamConfig};
 use tailwater_rma::{Backing, Connection, LocalDoorbell};
-use tailwater_tail::{
-    Cells, Cursor, DurableSource, Place, ReaderConfig, SourceError, SourceSegment, TailReader,
-};
+use tailwater_tail::testing::{DecoratedSource, SourceHooks};
+use tailwater_tail::{Cells, Cursor, DurableSource, Place, ReaderConfig, SourceError, TailReader};
 
 /// Whoever waits for as long as this waits for ever.
 const NEVER: Duration = Duration::from_secs(3_000);
@@ -64,40 +61,23 @@ async fn open(env: &Env, dir: &Path, config: &LogConfig, cells: &Cells) -> Log {
     .await
 }
 
-/// The log as a source that counts what is read of it.
-struct CountedReads {
-    log: Log,
-    bytes: AtomicU64,
-}
+/// Counts the bytes that are read.
+#[derive(Default)]
+struct CountedReads(AtomicU64);
 
-impl DurableSource for CountedReads {
-    fn read(
-        &self,
+impl SourceHooks for CountedReads {
+    fn read<'a>(
+        &'a self,
+        inner: &'a dyn DurableSource,
         segment: SegmentId,
         from: Position,
         len: u32,
-    ) -> BoxFuture<'_, Result<Bytes, SourceError>> {
+    ) -> BoxFuture<'a, Result<Bytes, SourceError>> {
         Box::pin(async move {
-            let bytes = DurableSource::read(&self.log, segment, from, len).await?;
-            self.bytes.fetch_add(bytes.len() as u64, Ordering::SeqCst);
+            let bytes = inner.read(segment, from, len).await?;
+            self.0.fetch_add(bytes.len() as u64, Ordering::SeqCst);
             Ok(bytes)
         })
-    }
-
-    fn tails<'a>(
-        &'a self,
-        stream: StreamId,
-        shards: &'a [ShardNumber],
-    ) -> BoxFuture<'a, Result<Vec<Option<Tail>>, SourceError>> {
-        DurableSource::tails(&self.log, stream, shards)
-    }
-
-    fn segments(
-        &self,
-        shard: ShardId,
-        from: SegmentNumber,
-    ) -> BoxFuture<'_, Result<Vec<SourceSegment>, SourceError>> {
-        DurableSource::segments(&self.log, shard, from)
     }
 }
 
@@ -114,7 +94,7 @@ async fn append(log: &Log, stream: StreamId, numbers: std::ops::Range<u64>) {
 
 /// Reads a shard's records from one on to the end, which has so many; how many bytes came from the durable layer.
 async fn read(env: &Env, log: &Log, cells: &Cells, id: ShardId, from: u64, end: u64) -> u64 {
-    let source = Arc::new(CountedReads { log: log.clone(), bytes: AtomicU64::new(0) });
+    let source = Arc::new(DecoratedSource { inner: Arc::new(log.clone()), hooks: CountedReads::default() });
     let config = ReaderConfig { delay_max: NEVER, ..ReaderConfig::default() };
     let reader = TailReader::start(env, Some(cells.clone()), Arc::clone(&source) as _, config);
     let found = log.locate(id, LocateRead::Offset(Offset(from))).await.expect("there");
@@ -134,7 +114,7 @@ async fn read(env: &Env, log: &Log, cells: &Cells, id: ShardId, from: u64, end: 
             }
         }
     }
-    source.bytes.load(Ordering::SeqCst)
+    source.hooks.0.load(Ordering::SeqCst)
 }
 
 fn is_cached(log: &Log, id: ShardId) -> bool {

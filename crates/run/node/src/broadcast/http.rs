@@ -223,11 +223,15 @@ impl BroadcastFront {
         })
     }
 
-    /// Refuses a stream of a region that this node does not know, and that no stream here is of.
-    async fn check_region(&self, stream: &Stream) -> Result<(), Failed> {
-        let Err(unknown) = self.addresses(stream.region()) else { return Ok(()) };
-        let streams = self.streams().await?;
-        if streams.iter().any(|known| known.region() == stream.region()) { Ok(()) } else { Err(unknown) }
+    /// Refuses streams of a region that this node does not know, and that no stream here is of.
+    async fn check_regions(&self, named: &[Stream]) -> Result<(), Failed> {
+        if named.iter().all(|stream| self.regions.contains_key(stream.region())) {
+            return Ok(());
+        }
+        let here = self.streams().await?;
+        let is_here = |region: &str| here.iter().any(|stream| stream.region() == region);
+        let regions = named.iter().map(Stream::region).filter(|region| !is_here(region));
+        regions.map(|region| self.addresses(region)).try_for_each(|known| known.map(drop))
     }
 
     fn publisher(&self, region: &str) -> Result<Arc<Publisher>, Failed> {
@@ -482,9 +486,8 @@ async fn publish(
 
 /// The answer to a body that is compressed: listeners would be sent it as it is, and not know it.
 fn refuse_encoded(headers: &HeaderMap) -> Option<Response> {
-    let encodings = headers.get_all(header::CONTENT_ENCODING).iter();
-    let encoding =
-        encodings.into_iter().find(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity"))?;
+    let mut encodings = headers.get_all(header::CONTENT_ENCODING).iter();
+    let encoding = encodings.find(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity"))?;
     let why = format!(
         "a body in Content-Encoding {encoding:?} is not taken: send it as it is, without this header"
     );
@@ -527,9 +530,7 @@ async fn positions(
     }
     // Whoever resumes has had events: the region was there, and may come back.
     if token.is_none() {
-        for stream in &named {
-            front.check_region(stream).await?;
-        }
+        front.check_regions(&named).await?;
     }
     let names_all = named.is_empty();
     let wanted = match from.as_str() {
