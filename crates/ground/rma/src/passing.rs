@@ -1,5 +1,5 @@
-//! Memory that one process fills and others borrow from: append-only arenas, and a page that tells how far they are
-//! filled.
+//! Memory that one process fills and others borrow from: append-only arenas, a page that tells how far they are filled,
+//! and a bell that tells when.
 //!
 //! What holds:
 //! - What was published is never written again: an [`ArenaWriter`] only appends, and a [`NoticeWriter`] publishes how
@@ -19,18 +19,15 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use rustix::event::EventfdFlags;
 use rustix::fs::SealFlags;
 use rustix::net::sockopt;
-use rustix::thread::futex;
-use tailwater_env::Env;
 use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio::net::{UnixListener, UnixStream};
 
-use crate::client::waiter::{Bell, Registration};
-use crate::limits::DOORBELL_START;
 use crate::mapping::Mapping;
 use crate::region::sealed_memory;
 use crate::server::listen::{Listener, SocketFile};
@@ -39,10 +36,10 @@ use crate::socket::{receive_with_files, send_with_files};
 /// What is appended begins at a multiple of this.
 const ALIGN: usize = 8;
 
-/// The page of a notice: a word that is slept on, and words of its owner's.
+/// The page of a notice: two words of its owner's.
 const NOTICE_BYTES: usize = 4096;
-const AT_PUBLISHED: usize = 8;
-const AT_BEAT: usize = 16;
+const AT_PUBLISHED: usize = 0;
+const AT_BEAT: usize = 8;
 
 /// Says that the process at the other end of a socket is of this process's user, or root's.
 #[derive(Clone, Copy, Debug)]
@@ -149,31 +146,37 @@ impl AsRef<[u8]> for ArenaSlice {
     }
 }
 
-/// A page on which this process tells others how far it has come.
+/// A page on which this process tells others how far it has come, and an event by which it wakes them.
+///
+/// The event is one for all: each reader has it in the set that its runtime's thread sleeps on, so that one write wakes
+/// that thread of each, and none in between. Nobody reads it, as it is the write that wakes, and not what it holds.
 #[derive(Debug)]
 pub struct NoticeWriter {
     page: Mapping,
     file: OwnedFd,
+    bell: OwnedFd,
 }
 
 impl NoticeWriter {
     /// A page that says 0.
     ///
     /// # Errors
-    /// If there is not enough memory.
+    /// If there is not enough memory, or no descriptor left.
     pub fn create(name: &str) -> io::Result<Self> {
         let (page, file) = sealed_memory(name, NOTICE_BYTES)?;
-        page.word().store(DOORBELL_START, Ordering::Relaxed);
-        Ok(Self { page, file })
+        let bell = rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        Ok(Self { page, file, bell })
     }
 
-    /// Publishes a number, with everything that this thread has written before, and wakes all who wait; how many.
-    pub fn publish(&self, published: u64) -> usize {
+    /// Publishes a number, with everything that this thread has written before, and wakes all who wait.
+    pub fn publish(&self, published: u64) {
         self.page.store_release(AT_PUBLISHED, published);
-        // Behind it, so that who sees the word moved sees the number.
-        self.page.word().fetch_add(1, Ordering::Release);
-        // It fails for addresses that are not mapped only.
-        futex::wake(self.page.word(), futex::Flags::empty(), i32::MAX as u32).unwrap_or(0)
+        let ring = || rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        if ring() == Err(rustix::io::Errno::AGAIN) {
+            // Somebody of this user has written to it until it was full.
+            let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+            let _ = ring();
+        }
     }
 
     /// Says that this process is alive, to whoever looks. Wakes nobody.
@@ -185,23 +188,31 @@ impl NoticeWriter {
     pub fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
+
+    /// The event, to pass on.
+    pub fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
 }
 
-/// Such a page of another process.
+/// Such a page of another process, with its event.
 pub struct NoticeReader {
     page: Mapping,
-    bell: Registration,
+    bell: AsyncFd<OwnedFd>,
 }
 
 impl NoticeReader {
-    /// Maps what a process of the same user passed.
+    /// Maps what a process of the same user passed, and waits for its event on this runtime.
     ///
     /// # Errors
-    /// Of kind `InvalidData` if it is no page, or could become shorter.
-    pub fn open(env: &Env, _of: SameUser, file: &OwnedFd) -> io::Result<Self> {
-        let page = Mapping::reader(file.as_fd(), NOTICE_BYTES)?;
-        let bell = Registration::new(env, Bell::new(Mapping::reader(file.as_fd(), NOTICE_BYTES)?));
-        Ok(Self { page, bell })
+    /// Of kind `InvalidData` if it is no page, or could become shorter; if what was passed as the event is nothing that
+    /// can be waited for.
+    pub fn open(_of: SameUser, page: &OwnedFd, bell: OwnedFd) -> io::Result<Self> {
+        let page = Mapping::reader(page.as_fd(), NOTICE_BYTES)?;
+        // SAFETY: what an `OwnedFd` says of its descriptor never changes, and it is open for as long as it is owned, which
+        // is here until the registration has ended.
+        let bell = unsafe { AsyncFd::register_with_interest(bell, Interest::READABLE) };
+        Ok(Self { page, bell: bell.map_err(io::Error::from)? })
     }
 
     /// The number that was published last; what its writer had written before is visible behind this.
@@ -214,17 +225,14 @@ impl NoticeReader {
         self.page.load_acquire(AT_BEAT)
     }
 
-    /// The word that moves with each [`NoticeWriter::publish`]: to be read before [`NoticeReader::published`].
-    pub fn word(&self) -> u32 {
-        self.bell.value()
-    }
-
-    /// Completes when the word is not `last_seen` any more.
-    pub async fn moved(&self, last_seen: u32) {
-        if self.bell.moved(last_seen).await.is_none() {
-            // It is lost when this is dropped, and not before.
-            std::future::pending::<()>().await;
-        }
+    /// Completes when something was published since this has completed last, or was created: to be followed by
+    /// [`NoticeReader::published`]. Cancelling it loses nothing.
+    ///
+    /// # Errors
+    /// If the runtime ends.
+    pub async fn rung(&self) -> io::Result<()> {
+        self.bell.readable().await?.clear_ready();
+        Ok(())
     }
 }
 

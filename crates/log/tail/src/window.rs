@@ -28,7 +28,7 @@ use crate::block::{Block, BlockBatch, BlockEntry};
 pub const ARENA_BYTES: usize = 16 << 20;
 
 /// What both ends of a window speak; who speaks another one reads by itself.
-pub const WINDOW_VERSION: u32 = 1;
+pub const WINDOW_VERSION: u32 = 2;
 
 /// Bytes of a [`WindowRequest`] and of a [`WindowFrame`].
 pub const FRAME_BYTES: usize = 32;
@@ -432,6 +432,8 @@ pub enum WindowFrame {
         /// Where the reader begins.
         from: u64,
     },
+    /// Second: the event that is rung when more was published.
+    Bell,
     /// The arena with this number.
     Arena(u64),
 }
@@ -450,6 +452,7 @@ impl WindowFrame {
         let (kind, number, node) = match self {
             Self::Notice { node, from } => (1, from, node),
             Self::Arena(arena) => (2, arena, [0; 16]),
+            Self::Bell => (3, 0, [0; 16]),
         };
         let mut out = [0; FRAME_BYTES];
         let mut at = &mut out[..];
@@ -473,6 +476,7 @@ impl WindowFrame {
             (_, version) if version != WINDOW_VERSION => Err(WindowMessageError::Impossible("version")),
             (1, _) => Ok(Self::Notice { node, from: number }),
             (2, _) => Ok(Self::Arena(number)),
+            (3, _) => Ok(Self::Bell),
             _ => Err(WindowMessageError::Impossible("kind")),
         }
     }

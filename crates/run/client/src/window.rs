@@ -119,14 +119,19 @@ impl<'a> WindowSession<'a> {
         let socket = PassingSocket::connect(path).await?;
         let same_user = socket.same_user()?;
         let mut incoming = Incoming::default();
-        let first = env.timeout(WINDOW_START_DEADLINE, incoming.next(&socket)).await;
-        let (WindowFrame::Notice { node: of, from }, file) = first.ok_or(WindowError::Silent)?? else {
+        let next = async |incoming: &mut Incoming| {
+            env.timeout(WINDOW_START_DEADLINE, incoming.next(&socket)).await.ok_or(WindowError::Silent)?
+        };
+        let (WindowFrame::Notice { node: of, from }, page) = next(&mut incoming).await? else {
             return Err(WindowError::Strange("it does not begin with its notice"));
+        };
+        let (WindowFrame::Bell, bell) = next(&mut incoming).await? else {
+            return Err(WindowError::Strange("it does not go on with its bell"));
         };
         if of != WindowFrame::node(node) {
             return Err(WindowError::Strange("it is another node's"));
         }
-        let notice = NoticeReader::open(env, same_user, &file)?;
+        let notice = NoticeReader::open(same_user, &page, bell)?;
         let (arenas, follows) = (BTreeMap::new(), Vec::new());
         Ok(Self { env, reader, socket, same_user, notice, incoming, arenas, position: from, follows })
     }
@@ -137,12 +142,11 @@ impl<'a> WindowSession<'a> {
         let (mut beats, mut beaten_at) = (self.notice.beats(), self.env.now());
         let mut look_at = self.env.now();
         loop {
-            // Before it is read how far it has published: what moves it from here on ends the wait below.
-            let word = self.notice.word();
+            // What is published from here on ends the wait below.
             self.read()?;
             tokio::select! {
                 biased;
-                () = self.notice.moved(word) => {}
+                rung = self.notice.rung() => rung?,
                 frame = self.incoming.next(&self.socket) => {
                     let (frame, file) = frame?;
                     self.take(frame, &file).await?;
@@ -169,7 +173,7 @@ impl<'a> WindowSession<'a> {
 
     async fn take(&mut self, frame: WindowFrame, file: &OwnedFd) -> Result<(), WindowError> {
         let WindowFrame::Arena(number) = frame else {
-            return Err(WindowError::Strange("a second notice"));
+            return Err(WindowError::Strange("a second notice or bell"));
         };
         if number > NUMBER_MAX {
             return Err(WindowError::Strange("no arena has such a number"));

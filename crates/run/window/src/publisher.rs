@@ -60,9 +60,9 @@ impl ArenaPublisher {
         self.number * ARENA_BYTES as u64 + self.arena.filled() as u64
     }
 
-    /// The notice's file.
-    pub(crate) fn notice(&self) -> BorrowedFd<'_> {
-        self.notice.file()
+    /// The notice's page and its event.
+    pub(crate) fn notice(&self) -> (BorrowedFd<'_>, BorrowedFd<'_>) {
+        (self.notice.file(), self.notice.bell())
     }
 
     /// The number and the file of the arena that is filled now.

@@ -103,8 +103,10 @@ impl ReaderConnections {
         }
         let notice = WindowFrame::Notice { node: self.node, from: publisher.position() };
         let (number, arena) = publisher.arena();
-        // The buffer of a fresh socket has room for both.
-        let sent = send(&socket, notice, publisher.notice())
+        let (page, bell) = publisher.notice();
+        // The buffer of a fresh socket has room for all.
+        let sent = send(&socket, notice, page)
+            .and_then(|()| send(&socket, WindowFrame::Bell, bell))
             .and_then(|()| send(&socket, WindowFrame::Arena(number), arena));
         if let Err(why) = sent {
             tracing::debug!(%why, "a reader left before it was greeted");

@@ -4,9 +4,9 @@ use rustix::fs::MemfdFlags;
 
 use super::*;
 
-fn run(test: impl AsyncFnOnce(Env)) {
+fn run(test: impl AsyncFnOnce()) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
-    runtime.expect("a runtime").block_on(async { test(Env::real()).await });
+    runtime.expect("a runtime").block_on(async { test().await });
 }
 
 /// Two ends of a connection, by a path.
@@ -27,23 +27,22 @@ async fn files_of(socket: &PassingSocket) -> Vec<OwnedFd> {
 
 #[test]
 fn what_was_published_is_borrowed_where_it_is_and_outlives_its_writer() {
-    run(async |env| {
+    run(async || {
         let (window, reader) = connected().await;
         let notice = NoticeWriter::create("notice").expect("memory");
         let mut arena = ArenaWriter::create("arena", 64 << 10).expect("memory");
-        window.send(b"x", &[notice.file(), arena.file()]).await.expect("sent");
-        let files = files_of(&reader).await;
+        window.send(b"x", &[notice.file(), notice.bell(), arena.file()]).await.expect("sent");
+        let [page, bell, file] = files_of(&reader).await.try_into().expect("three files");
         let same = reader.same_user().expect("it is this process");
-        let seen = NoticeReader::open(&env, same, &files[0]).expect("a notice");
-        let mapped = ArenaReader::open(same, &files[1], 64 << 10).expect("sealed");
-        drop(files);
-        let word = seen.word();
+        let seen = NoticeReader::open(same, &page, bell).expect("a notice");
+        let mapped = ArenaReader::open(same, &file, 64 << 10).expect("sealed");
+        drop((page, file));
         assert_eq!((seen.published(), seen.beats()), (0, 0));
         assert_eq!(arena.append(&[b"hello ", b"world"]), Some(0));
         assert_eq!(arena.append(&[b"more"]), Some(16), "aligned");
         notice.publish(arena.filled() as u64);
         notice.beat();
-        seen.moved(word).await;
+        seen.rung().await.expect("it was rung");
         assert_eq!((seen.published(), seen.beats()), (24, 1));
         let borrowed = mapped.bytes(0..11).expect("in the arena");
         let again = mapped.bytes(0..11).expect("in the arena");
@@ -88,9 +87,53 @@ fn memory_that_others_could_write_to_or_cut_off_is_refused() {
 
 #[test]
 fn an_end_of_the_connection_shows_as_no_bytes() {
-    run(async |_| {
+    run(async || {
         let (window, reader) = connected().await;
         drop(window);
         assert_eq!(reader.receive(&mut [0; 8], &mut Vec::new()).await.expect("the end"), 0);
+    });
+}
+
+#[test]
+fn every_reader_is_woken_by_each_notice_though_nobody_empties_the_event() {
+    run(async || {
+        let notice = NoticeWriter::create("notice").expect("memory");
+        let open = || {
+            let [page, bell] =
+                [notice.file(), notice.bell()].map(|file| file.try_clone_to_owned().expect("one"));
+            NoticeReader::open(SameUser(()), &page, bell).expect("a notice")
+        };
+        let readers: Vec<_> = std::iter::repeat_with(open).take(20).collect();
+        for published in 1..=50 {
+            notice.publish(published);
+            for reader in &readers {
+                reader.rung().await.expect("it was rung");
+                assert_eq!(reader.published(), published);
+            }
+        }
+    });
+}
+
+#[test]
+fn an_event_that_somebody_filled_is_rung_all_the_same() {
+    run(async || {
+        let notice = NoticeWriter::create("notice").expect("memory");
+        rustix::io::write(notice.bell(), &(u64::MAX - 1).to_ne_bytes()).expect("filled");
+        let [page, bell] = [notice.file(), notice.bell()].map(|file| file.try_clone_to_owned().expect("one"));
+        let reader = NoticeReader::open(SameUser(()), &page, bell).expect("a notice");
+        reader.rung().await.expect("it was rung when it was filled");
+        notice.publish(7);
+        reader.rung().await.expect("and again");
+        assert_eq!(reader.published(), 7);
+    });
+}
+
+#[test]
+fn what_can_t_be_waited_for_is_no_event() {
+    run(async || {
+        let notice = NoticeWriter::create("notice").expect("memory");
+        let page = notice.file().try_clone_to_owned().expect("one");
+        let no_event = tempfile::tempfile().expect("a file").into();
+        assert!(NoticeReader::open(SameUser(()), &page, no_event).is_err());
     });
 }
