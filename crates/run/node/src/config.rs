@@ -26,6 +26,7 @@ use tailwater_sqs::SqsConfig;
 use tailwater_tail::lock::LockTiming;
 
 use crate::backend::CellKind;
+use crate::priority::NICE;
 
 pub(crate) use self::bridge::BridgeEnd;
 pub use self::bridge::{BridgeConfig, BridgeStart};
@@ -111,6 +112,8 @@ pub struct Listen {
     /// second one would mostly be woken for what the first does anyway: a tenth of one record's delay, a fifth of the
     /// node's time.
     pub workers: usize,
+    /// Niceness of the node and of its window, from -20, which goes first, to 19; 0 leaves it as it is.
+    pub nice: i32,
 }
 
 /// What admin HTTP takes. The defaults leave it some 25 MiB at most.
@@ -324,6 +327,7 @@ impl Default for Listen {
             connections_max: 10_000,
             engines: 0,
             workers: 0,
+            nice: NICE,
         }
     }
 }
@@ -349,6 +353,11 @@ impl Listen {
             self.workers <= WORKERS_MAX,
             "[listen] workers = {}: there may be {WORKERS_MAX} at most, and 0 is one for each core but one",
             self.workers
+        );
+        anyhow::ensure!(
+            (-20..=19).contains(&self.nice),
+            "[listen] nice = {}: from -20, which goes first, to 19; 0 leaves it as it is",
+            self.nice
         );
         Ok(())
     }

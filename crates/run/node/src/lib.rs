@@ -22,6 +22,7 @@ mod http;
 pub mod logging;
 mod metrics;
 pub mod panics;
+pub mod priority;
 mod queues;
 pub mod signal;
 mod turns;

@@ -152,6 +152,7 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
 fn serve(options: &BackendOptions, filter: String) -> anyhow::Result<()> {
     tailwater_node::logging::init(&Logging { format: LogFormat::Text, filter })?;
     tailwater_node::panics::end_the_process();
+    tailwater_node::priority::prefer(tailwater_node::priority::NICE);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     runtime.block_on(async {
         let mut stop = StopSignals::caught();

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::thread::CpuSet;
 use serde::Serialize;
 use tailwater_node::Config;
+use tailwater_node::priority::NICE;
 use tailwater_rma::{Backing, Region};
 
 use crate::output::{self, Format};
@@ -70,6 +71,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         congestion(),
         io_uring(),
         idle_wake(),
+        priority(),
         clock(),
         clock_synchronised(synchronised().as_deref()),
     ];
@@ -219,6 +221,22 @@ fn io_uring() -> Check {
         ),
         _ => Check::new("io_uring", DoctorVerdict::Warn, "disabled: epoll is used")
             .mend("sysctl kernel.io_uring_disabled=0 lets TCP readers be served with less CPU"),
+    }
+}
+
+/// Whether a node of this user can go before applications that take all processors.
+fn priority() -> Check {
+    const NAME: &str = "priority";
+    let before = rustix::process::getpriority_process(None).unwrap_or(0);
+    let allowed = rustix::process::setpriority_process(None, NICE).is_ok();
+    // Back, which everybody may.
+    let _ = rustix::process::setpriority_process(None, before);
+    match allowed {
+        true => Check::new(NAME, DoctorVerdict::Ok, format!("a node may have niceness {NICE}")),
+        false => Check::new(NAME, DoctorVerdict::Warn, format!("a node may not have niceness {NICE}")).mend(
+            "where readers take all processors, appends wait behind them: LimitNICE=-10 in the systemd unit (or `Nice=-10`), \
+             `--ulimit nice=30` or `--cap-add SYS_NICE` for a container",
+        ),
     }
 }
 

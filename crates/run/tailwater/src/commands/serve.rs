@@ -158,6 +158,8 @@ pub fn run(args: Args, file: Option<&PathBuf>, print_config: bool) -> anyhow::Re
     }
     tailwater_node::logging::init(&config.logging)?;
     tailwater_node::panics::end_the_process();
+    // Before there are other threads, which have what the one has that starts them.
+    tailwater_node::priority::prefer(config.listen.nice);
     let workers = tailwater_node::thread_count(config.listen.workers);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build()?;
     let started = runtime.block_on(async {
