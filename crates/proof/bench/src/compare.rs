@@ -23,7 +23,7 @@ mod machine;
 mod markdown;
 mod peers;
 mod runner;
-mod search;
+pub(crate) mod search;
 pub(crate) mod series;
 mod shared;
 

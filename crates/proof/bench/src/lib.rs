@@ -9,6 +9,7 @@
 #![allow(clippy::disallowed_methods)]
 
 mod ablation;
+mod acs;
 mod append;
 mod broadcast;
 mod cache;
@@ -40,6 +41,9 @@ pub enum Command {
     Ablation(ablation::Args),
     /// What consumers cost that wait while nothing happens.
     Idle(idle::Args),
+    /// The experiments of the Fast ACS paper with a process for each consumer.
+    #[command(subcommand)]
+    Acs(acs::Command),
     /// The experiments of the Sprinkler paper, by the numbers of its figures.
     #[command(subcommand)]
     Broadcast(broadcast::Command),
@@ -59,6 +63,7 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         Command::Cache(args) => cache::run(args),
         Command::Ablation(args) => ablation::run(args),
         Command::Idle(args) => idle::run(args),
+        Command::Acs(command) => acs::run(command),
         Command::Broadcast(command) => broadcast::run(command),
         Command::Queue(command) => queue::run(command),
         Command::Worker => broadcast::run_worker(),
