@@ -209,8 +209,8 @@ impl NoticeReader {
     /// can be waited for.
     pub fn open(_of: SameUser, page: &OwnedFd, bell: OwnedFd) -> io::Result<Self> {
         let page = Mapping::reader(page.as_fd(), NOTICE_BYTES)?;
-        // SAFETY: what an `OwnedFd` says of its descriptor never changes, and it is open for as long as it is owned, which
-        // is here until the registration has ended.
+        // SAFETY: what an `OwnedFd` says of its descriptor never changes, and it is open for as long as it is owned,
+        // which is here until the registration has ended.
         let bell = unsafe { AsyncFd::register_with_interest(bell, Interest::READABLE) };
         Ok(Self { page, bell: bell.map_err(io::Error::from)? })
     }

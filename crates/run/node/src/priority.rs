@@ -1,8 +1,8 @@
 //! Who is given a processor first.
 //!
-//! Applications on a node's host may read with hundreds of processes, and take all the processor time that there is. An
-//! append would then wait behind them at each step that it takes, at the node and at the cells. So these go first: their
-//! need is small, and others' waits for it.
+//! Applications on a node's host may read with hundreds of processes, and take all the processor time that there is.
+//! An append would then wait behind them at each step that it takes, at the node and at the cells. So these go first:
+//! their need is small, and others' waits for it.
 
 /// The niceness of a node, of its window and of its cache backends, where nothing else is said.
 pub const NICE: i32 = -10;
