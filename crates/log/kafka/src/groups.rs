@@ -9,12 +9,14 @@
 //! What holds:
 //! - A committed offset is durable before it is answered, and is given back over restarts until retention or somebody
 //!   removes it. Commits that come at the same time share a sync.
-//! - Who is in a group is in memory only. After a restart members are not known, which makes them join again, with ids
-//!   that nobody had before; so nothing that a member of an earlier life says is taken for one of now.
+//! - What a member of a group of KIP-848 is told is durable before. After a restart it goes on as it was, and nobody is
+//!   given what it may still have.
+//! - Who is in a classic group is in memory only. After a restart its members are not known, which makes them join
+//!   again, with ids that nobody had before; so nothing that a member of an earlier life says is taken for one of now.
 //! - Groups, their members, what these say of themselves and what is committed are bounded (`config.rs`).
 //!
 //! `coordinator.rs` keeps the groups, their timers and whoever waits; `offsets.rs` what was committed, in memory and in
-//! metadata; `records.rs` the bytes of that; `retention.rs` removes what nobody needs any more.
+//! metadata; `records.rs` and `members.rs` the bytes of that; `retention.rs` removes what nobody needs any more.
 
 pub(crate) mod admin;
 mod bounds;
@@ -23,6 +25,7 @@ mod config;
 pub(crate) mod consumer;
 pub(crate) mod coordinator;
 pub(crate) mod group;
+pub(crate) mod members;
 pub(crate) mod offsets;
 pub(crate) mod records;
 mod retention;

@@ -48,7 +48,11 @@ pub(crate) async fn heartbeat(
     let beat = beat.map(|beat| with_id(&broker, &context, beat));
     // As when a client asks for all topics: of those that it may not know of it hears nothing.
     let may_know = |name: &str| broker.shows(&context, Resource::Stream(name));
-    match beat.and_then(|beat| broker.groups.beat(&group, beat, may_know)) {
+    let told = match beat {
+        Ok(beat) => broker.groups.beat(&group, beat, may_know).await,
+        Err(refused) => Err(refused),
+    };
+    match told {
         Ok((told, interval)) => ConsumerGroupHeartbeatResponse {
             member_id: Some(told.member_id),
             member_epoch: told.epoch,

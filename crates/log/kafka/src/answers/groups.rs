@@ -156,6 +156,7 @@ pub(crate) async fn leave_group(
     let groups = &broker.groups;
     if context.version < MEMBERS_FROM_VERSION {
         let left = groups.leave(&request.group_id, &request.member_id, None);
+        let left = left.and(groups.settled(&request.group_id).await);
         return LeaveGroupResponse { error_code: code(left), ..Default::default() };
     }
     if let Err(error) = crate::groups::coordinator::check_name(&request.group_id) {
@@ -167,7 +168,11 @@ pub(crate) async fn leave_group(
         tracing::debug!(group = request.group_id, member_id, ?reason, ?left, "a member leaves");
         MemberResponse { error_code: code(left), member_id, group_instance_id }
     });
-    LeaveGroupResponse { members: members.collect(), ..Default::default() }
+    let members = members.collect();
+    if let Err(error) = groups.settled(&request.group_id).await {
+        return LeaveGroupResponse { error_code: error.number(), ..Default::default() };
+    }
+    LeaveGroupResponse { members, ..Default::default() }
 }
 
 /// What of a result goes over the wire.

@@ -17,8 +17,8 @@
 //! - a member that is silent for the session timeout is out, and so is one that does not give up in time what it has
 //!   to.
 //!
-//! Here is what a heartbeat is checked for and changes; `reconcile.rs` is what a member gets, and `classic.rs` what
-//! members do that still speak the classic protocol.
+//! Here is what a heartbeat is checked for and changes; `reconcile.rs` is what a member gets, `classic.rs` what members
+//! do that still speak the classic protocol, and `restore.rs` what is kept over a restart.
 
 pub(crate) mod assign;
 mod classic;
@@ -26,6 +26,7 @@ mod pattern;
 #[cfg(test)]
 mod property;
 mod reconcile;
+mod restore;
 #[cfg(test)]
 mod tests;
 
@@ -307,6 +308,10 @@ pub(crate) struct ConsumerGroup {
     compiled_bytes: usize,
     pub assignor: Assignor,
     pub is_dead: bool,
+    /// Members of which something else may have to be kept than before.
+    touched: BTreeSet<String>,
+    /// Whether the target is that of before a restart, and was not looked at yet.
+    is_restored: bool,
 }
 
 impl ConsumerGroup {
@@ -324,6 +329,8 @@ impl ConsumerGroup {
             compiled_bytes: 0,
             assignor: Assignor::default(),
             is_dead: false,
+            touched: BTreeSet::new(),
+            is_restored: false,
         }
     }
 
@@ -464,6 +471,7 @@ impl ConsumerGroup {
     /// Makes a member of whoever joins. A static one that is back has what it had.
     fn take_in(&mut self, now: Instant, beat: &Beat) -> Result<(), MemberRefused> {
         let id = &beat.member_id;
+        self.touched.insert(id.clone());
         self.take_place(id, beat.instance.as_ref());
         if let Some(member) = self.members.get_mut(id) {
             // It begins anew, and has nothing: what it had may go to others.
@@ -496,6 +504,7 @@ impl ConsumerGroup {
                 self.target.insert(id.to_owned(), target);
             }
             (member.epoch, member.previous_epoch) = (JOINING, JOINING);
+            self.touched.extend([holder, id.to_owned()]);
             self.members.insert(id.to_owned(), member);
             self.instances.extend(instance.map(|instance| (instance.clone(), id.to_owned())));
         }
@@ -504,6 +513,7 @@ impl ConsumerGroup {
     fn add(&mut self, id: &str, member: Member) {
         self.instances.extend(member.instance.clone().map(|instance| (instance, id.to_owned())));
         self.members.insert(id.to_owned(), member);
+        self.touched.insert(id.to_owned());
         self.bump();
     }
 
@@ -518,6 +528,16 @@ impl ConsumerGroup {
     ) -> bool {
         let Some(member) = self.members.get_mut(id) else { return false };
         member.deadline = now + self.limits.session;
+        let is_same = beat.client_id == member.client_id
+            && beat.client_host == member.client_host
+            && beat.rebalance.is_none_or(|rebalance| rebalance == member.rebalance)
+            && beat.rack.is_none()
+            && beat.topics.is_none()
+            && beat.pattern.is_none()
+            && assignor.is_none();
+        if !is_same {
+            self.touched.insert(id.to_owned());
+        }
         member.client_id = beat.client_id;
         member.client_host = beat.client_host;
         member.rebalance = beat.rebalance.unwrap_or(member.rebalance);
@@ -555,6 +575,7 @@ impl ConsumerGroup {
             }
         }
         let member = self.members.get_mut(id).ok_or_else(|| unknown_member(id))?;
+        self.touched.insert(id.clone());
         match beat.epoch {
             LEAVING_FOR_NOW if member.instance.is_some() => {
                 member.epoch = LEAVING_FOR_NOW;
@@ -575,6 +596,7 @@ impl ConsumerGroup {
             self.instances.remove(instance);
         }
         self.target.remove(id);
+        self.touched.insert(id.to_owned());
         if member.pattern.is_some() {
             self.count_patterns();
         }

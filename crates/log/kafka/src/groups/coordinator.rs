@@ -18,8 +18,9 @@ use super::classic::{self, ClassicGroup, ClassicOutput, ClassicPhase, Join, Sync
 use super::config::GroupsConfig;
 use super::consumer::{Beat, Catalog, ConsumerGroup, JOINING, MemberRefused, Told, Topics};
 use super::group::Group;
-use super::offsets::{GroupOffsets, NotKept, OffsetChange, Offsets};
-use super::records::{GroupRecord, GroupRecordKind};
+use super::members::{KeptMembers, MemberChanges, member_key};
+use super::offsets::{GroupChanges, GroupOffsets, KeptGroup, NotKept, OffsetChange, Offsets};
+use super::records::{GROUPS, GroupRecord, GroupRecordKind};
 use super::retention;
 use crate::errors::ErrorCode;
 use crate::messages::membership::{JoinGroupResponse, SyncGroupResponse};
@@ -90,7 +91,13 @@ struct GroupEntry {
     empty_since_ms: Option<i64>,
     /// What metadata has of it, or is about to.
     kept: Option<GroupRecord>,
+    kept_members: KeptMembers,
+    /// What of that came last, as [`Offsets::is_kept`] counts.
+    kept_at: u64,
 }
+
+/// Is answered when what a group was at some time is durable; `None` if it is.
+type GroupKept = Option<tokio::sync::oneshot::Receiver<Result<(), NotKept>>>;
 
 enum Waiter {
     Join(oneshot::Sender<JoinGroupResponse>),
@@ -120,28 +127,50 @@ impl Coordinator {
     pub async fn open(env: &Env, configs: Arc<RuntimeConfigs>, log: &Log) -> Result<Self, String> {
         let config = configs.now().groups.clone();
         let opened = Offsets::open(env, Arc::clone(log.meta()), config.offsets_bytes_max).await;
-        let (offsets, records) = opened.map_err(|error| format!("groups can't be read: {error}"))?;
+        let (offsets, kept) = opened.map_err(|error| format!("groups can't be read: {error}"))?;
         let classic_limits = Arc::new(config.classic_limits());
         let mut table = GroupTable::default();
         let now_ms = env.wall_ms();
+        let changes = log.streams_changes();
+        let catalog = Arc::new(Catalog::default().next(topics_of(log)));
         for name in offsets.groups() {
             let group = Group::Classic(ClassicGroup::new(Arc::clone(&classic_limits), 0, None));
             table.groups.insert(name, GroupEntry::new(group, Some(now_ms)));
         }
-        for (name, record) in records {
-            let protocol_type = Some(record.protocol_type.clone()).filter(|name| !name.is_empty());
+        for (name, KeptGroup { record, members }) in kept {
+            let mut changes = MemberChanges::new();
+            let (mut kept_members, members) = KeptMembers::restore(&members, &mut changes);
             let group = match record.kind {
                 GroupRecordKind::Classic => {
+                    // Whoever was in it has to join again.
+                    kept_members.forget_all(&mut changes);
                     let limits = Arc::clone(&classic_limits);
+                    let protocol_type = Some(record.protocol_type.clone()).filter(|name| !name.is_empty());
                     Group::Classic(ClassicGroup::new(limits, record.generation, protocol_type))
                 }
                 GroupRecordKind::Consumer => {
-                    Group::Consumer(ConsumerGroup::new(configs.group_limits(&name), record.generation))
+                    let (limits, epochs) =
+                        (configs.group_limits(&name), (record.generation, record.target_epoch));
+                    Group::Consumer(ConsumerGroup::restore(env.now(), limits, epochs, members, &catalog))
                 }
             };
-            // Whoever was in it has to join again.
-            let empty_since_ms = record.empty_since_ms.or(Some(now_ms));
-            let entry = GroupEntry { kept: Some(record), ..GroupEntry::new(group, empty_since_ms) };
+            if !changes.is_empty() {
+                let parts = changes.len();
+                tracing::warn!(group = %name, parts, "what is kept of some members is removed: it is no record");
+                offsets.keep(&name, keyed(&name, changes));
+            }
+            let empty_since_ms = (!group.has_members()).then(|| record.empty_since_ms.unwrap_or(now_ms));
+            let bytes = group.bytes() + kept_members.bytes();
+            let alarm = group.next_deadline();
+            table.bytes += bytes;
+            table.alarms.extend(alarm.map(|alarm| (alarm, Arc::clone(&name))));
+            let entry = GroupEntry {
+                bytes,
+                alarm,
+                kept: Some(record),
+                kept_members,
+                ..GroupEntry::new(group, empty_since_ms)
+            };
             table.groups.insert(name, entry);
         }
         let shared = Arc::new(CoordinatorShared {
@@ -150,11 +179,7 @@ impl Coordinator {
             config,
             classic_limits,
             configs,
-            catalog: Mutex::new(Listed {
-                at: Instant::default(),
-                changes: log.streams_changes(),
-                catalog: Arc::new(Catalog::default().next(topics_of(log))),
-            }),
+            catalog: Mutex::new(Listed { at: Instant::default(), changes, catalog }),
             offsets,
             table: Mutex::new(table),
             earlier: Notify::new(),
@@ -216,14 +241,21 @@ impl Coordinator {
                 let catalog = self.shared.catalog(false);
                 let told =
                     self.shared.step_consumer(&mut table, name, |group, now| group.join(now, join, &catalog));
-                return told.unwrap_or_else(|| refused(ErrorCode::UnknownMemberId, member_id));
+                let told = told.unwrap_or_else(|| refused(ErrorCode::UnknownMemberId, member_id.clone()));
+                Err((told, self.shared.kept(&table, name)))
+            } else {
+                let (sender, answer) = oneshot::channel();
+                let ticket = table.ticket(Waiter::Join(sender));
+                let join = |group: &mut ClassicGroup, now, out: &mut _| group.join(now, join, ticket, out);
+                self.shared.step_classic(&mut table, name, join);
+                Ok(answer)
             }
-            let (sender, answer) = oneshot::channel();
-            let ticket = table.ticket(Waiter::Join(sender));
-            self.shared.step_classic(&mut table, name, |group, now, out| group.join(now, join, ticket, out));
-            answer
         };
-        answer.await.unwrap_or_else(|_| refused(ErrorCode::CoordinatorNotAvailable, member_id))
+        let told = match answer {
+            Ok(answer) => answer.await.map_err(|_| ErrorCode::CoordinatorNotAvailable),
+            Err((told, kept)) => is_kept(kept).await.map(|()| told),
+        };
+        told.unwrap_or_else(|error| refused(error, member_id))
     }
 
     /// A member asks for its assignment. Dropping this gives up the answer only.
@@ -237,25 +269,33 @@ impl Coordinator {
             let mut table = self.shared.table.lock();
             match table.groups.get(name).map(|entry| &entry.group) {
                 None => return refused(ErrorCode::UnknownMemberId),
-                Some(Group::Classic(_)) => {}
+                Some(Group::Classic(_)) => {
+                    if self.shared.check_room(&table, name, sync.bytes(), Group::replaced_by_sync).is_err() {
+                        // As a broker answers that can't store what is assigned.
+                        return refused(ErrorCode::UnknownServerError);
+                    }
+                    let (sender, answer) = oneshot::channel();
+                    let ticket = table.ticket(Waiter::Sync(sender));
+                    let sync =
+                        |group: &mut ClassicGroup, now, out: &mut _| group.sync(now, sync, ticket, out);
+                    self.shared.step_classic(&mut table, name, sync);
+                    Ok(answer)
+                }
                 Some(Group::Consumer(_)) => {
                     let catalog = self.shared.catalog(false);
                     let told = self
                         .shared
                         .step_consumer(&mut table, name, |group, now| group.sync(now, &sync, &catalog));
-                    return told.unwrap_or_else(|| refused(ErrorCode::UnknownMemberId));
+                    let told = told.unwrap_or_else(|| refused(ErrorCode::UnknownMemberId));
+                    Err((told, self.shared.kept(&table, name)))
                 }
             }
-            if self.shared.check_room(&table, name, sync.bytes(), Group::replaced_by_sync).is_err() {
-                // As a broker answers that can't store what is assigned.
-                return refused(ErrorCode::UnknownServerError);
-            }
-            let (sender, answer) = oneshot::channel();
-            let ticket = table.ticket(Waiter::Sync(sender));
-            self.shared.step_classic(&mut table, name, |group, now, out| group.sync(now, sync, ticket, out));
-            answer
         };
-        answer.await.unwrap_or_else(|_| refused(ErrorCode::CoordinatorNotAvailable))
+        let told = match answer {
+            Ok(answer) => answer.await.map_err(|_| ErrorCode::CoordinatorNotAvailable),
+            Err((told, kept)) => is_kept(kept).await.map(|()| told),
+        };
+        told.unwrap_or_else(refused)
     }
 
     /// A member says that it lives.
@@ -282,7 +322,16 @@ impl Coordinator {
         heard.unwrap_or(Err(ErrorCode::UnknownMemberId))
     }
 
-    /// A member leaves.
+    /// Waits until what a group is by now is durable, where it is kept over a restart.
+    ///
+    /// # Errors
+    /// It could not be written for now.
+    pub async fn settled(&self, name: &str) -> Result<(), ErrorCode> {
+        let kept = self.shared.kept(&self.shared.table.lock(), name);
+        is_kept(kept).await
+    }
+
+    /// A member leaves, which is durable when [`Coordinator::settled`] answers.
     pub fn leave(&self, name: &str, member_id: &str, instance: Option<&str>) -> Result<(), ErrorCode> {
         check_name(name)?;
         let mut table = self.shared.table.lock();
@@ -323,13 +372,27 @@ impl Coordinator {
     }
 
     /// A member of a group of KIP-848 says that it lives, and what it wants and has; it is told what it gets, and how
-    /// often it is to do so. Of topics that match its pattern `may_know` says whether it may know of them.
-    pub fn beat(
+    /// often it is to do so. Of topics that match its pattern `may_know` says whether it may know of them. What it is
+    /// told is durable.
+    pub async fn beat(
+        &self,
+        name: &str,
+        beat: Beat,
+        may_know: impl Fn(&str) -> bool,
+    ) -> Result<(Told, Duration), MemberRefused> {
+        let (told, kept) = self.step_beat(name, beat, may_know)?;
+        let kept = is_kept(kept).await;
+        kept.map_err(|error| (error, "what the group is by now can't be kept at the moment".to_owned()))?;
+        Ok(told)
+    }
+
+    /// The step of a heartbeat; it may be answered when what it made of the group is kept.
+    fn step_beat(
         &self,
         name: &str,
         mut beat: Beat,
         may_know: impl Fn(&str) -> bool,
-    ) -> Result<(Told, Duration), MemberRefused> {
+    ) -> Result<((Told, Duration), GroupKept), MemberRefused> {
         check_name(name).map_err(|error| (error, "a group has a name of 1 to 512 bytes".to_owned()))?;
         beat.check()?;
         // Topics are listed before the lock is taken, and taken from the list once it is: no step sees older ones than
@@ -344,8 +407,8 @@ impl Coordinator {
         let catalog = self.shared.catalog(false);
         let beat_epoch = beat.epoch;
         let unknown = || (ErrorCode::GroupIdNotFound, format!("there is no consumer group {name}"));
-        // Memberships are not kept over a restart, and a group may have become a classic one without it: a member of
-        // before is to join again. Its client would give up on the other error.
+        // A group may have become a classic one without a member, or have lost its own with what was kept of it: such a
+        // member is to join again. Its client would give up on the other error.
         let lost = || match beat_epoch > JOINING {
             true => {
                 (ErrorCode::UnknownMemberId, format!("{name} does not know the member: it has to join again"))
@@ -391,7 +454,7 @@ impl Coordinator {
             }
         });
         let told = told.unwrap_or_else(|| Err(unknown()))?;
-        Ok((told, limits.heartbeat))
+        Ok(((told, limits.heartbeat), self.shared.kept(&table, name)))
     }
 
     /// Keeps offsets that were checked; they are durable when this is answered.
@@ -479,7 +542,8 @@ impl Coordinator {
 
 impl GroupEntry {
     fn new(group: Group, empty_since_ms: Option<i64>) -> Self {
-        Self { group, bytes: 0, alarm: None, empty_since_ms, kept: None }
+        let kept_members = KeptMembers::default();
+        Self { group, bytes: 0, alarm: None, empty_since_ms, kept: None, kept_members, kept_at: 0 }
     }
 
     fn snapshot(&self) -> Option<Snapshot> {
@@ -639,7 +703,7 @@ impl CoordinatorShared {
             tracing::debug!(group = name, from = before, to = state, generation, "a group moved");
         }
         self.remember(&known, entry);
-        let bytes = entry.group.bytes();
+        let bytes = entry.group.bytes() + entry.kept_members.bytes();
         table.bytes = table.bytes - entry.bytes + bytes;
         entry.bytes = bytes;
         let alarm = entry.group.next_deadline();
@@ -664,14 +728,30 @@ impl CoordinatorShared {
         Some(result)
     }
 
-    /// Keeps what is to be kept of a group, if that changed. What there is no room for is tried again with the group's
-    /// next step, or when offsets are looked at: a group that is empty has no steps any more.
+    /// Is answered when what a group is by now is durable.
+    fn kept(&self, table: &GroupTable, name: &str) -> GroupKept {
+        let entry = table.groups.get(name)?;
+        (!self.offsets.is_kept(entry.kept_at)).then(|| self.offsets.kept())
+    }
+
+    /// Keeps what is to be kept of a group, if that changed.
     fn remember(&self, name: &Arc<str>, entry: &mut GroupEntry) {
-        let group = &entry.group;
-        if group.is_dead() {
+        if entry.group.is_dead() {
             // Behind its deletion it would be there again.
             return;
         }
+        let mut members = MemberChanges::new();
+        match &mut entry.group {
+            // Those of a classic group are not kept.
+            Group::Classic(_) => entry.kept_members.forget_all(&mut members),
+            Group::Consumer(group) => {
+                for id in group.take_touched() {
+                    entry.kept_members.keep(&id, group.record_of(&id).as_ref(), &mut members);
+                }
+            }
+        }
+        let mut changes = keyed(name, members);
+        let group = &entry.group;
         entry.empty_since_ms = match group.has_members() {
             false => entry.empty_since_ms.or_else(|| Some(self.env.wall_ms())),
             true => None,
@@ -683,11 +763,15 @@ impl CoordinatorShared {
             kind: group.kind(),
             generation: group.generation(),
             empty_since_ms: entry.empty_since_ms,
+            target_epoch: group.target_epoch(),
             protocol_type: group.protocol_type().unwrap_or_default().to_owned(),
         };
         if entry.kept.as_ref() != Some(&record) {
-            let is_taken = self.offsets.remember(Arc::clone(name), record.clone());
-            entry.kept = Some(record).filter(|_| is_taken);
+            changes.insert(format!("{GROUPS}{name}"), Some(record.encode().into()));
+            entry.kept = Some(record);
+        }
+        if !changes.is_empty() {
+            entry.kept_at = self.offsets.keep(name, changes);
         }
     }
 
@@ -723,15 +807,13 @@ impl CoordinatorShared {
         self.table.lock().groups.get(name).and_then(GroupEntry::snapshot)
     }
 
-    /// Deletes a group that nobody is in and that has committed nothing, or nothing that is left. Of any other it keeps
-    /// what could not be kept yet.
+    /// Deletes a group that nobody is in and that has committed nothing, or nothing that is left.
     pub async fn sweep(&self, name: &Arc<str>) {
         {
             let mut table = self.table.lock();
             let Some(entry) = table.groups.get_mut(name) else { return };
-            if !entry.group.is_dead() {
-                self.remember(name, entry);
-            }
+            // That a deletion failed may have left it without a record.
+            self.remember(name, entry);
             if !entry.group.is_unused() || self.offsets.has(name) || entry.group.delete().is_err() {
                 return;
             }
@@ -773,6 +855,17 @@ async fn tick(shared: Arc<CoordinatorShared>) {
             }
         }
     }
+}
+
+/// Waits until what a group was is durable.
+async fn is_kept(kept: GroupKept) -> Result<(), ErrorCode> {
+    let Some(kept) = kept else { return Ok(()) };
+    kept.await.ok().and_then(Result::ok).ok_or(ErrorCode::CoordinatorNotAvailable)
+}
+
+/// Changes of a group's members by the keys of metadata.
+fn keyed(name: &str, changes: MemberChanges) -> GroupChanges {
+    changes.into_iter().map(|(part, value)| (member_key(part, name), value)).collect()
 }
 
 fn topics_of(log: &Log) -> Topics {

@@ -38,6 +38,14 @@ impl Group {
         }
     }
 
+    /// The epoch of its members' target; the last generation of a classic one.
+    pub fn target_epoch(&self) -> i32 {
+        match self {
+            Self::Classic(group) => group.generation,
+            Self::Consumer(group) => group.target_epoch,
+        }
+    }
+
     /// What its members are; `None` if it never had any.
     pub fn protocol_type(&self) -> Option<&str> {
         match self {

@@ -1,20 +1,27 @@
-//! What was committed: in memory to be answered, in metadata to be kept.
+//! What was committed: in memory to be answered, in metadata to be kept. So are groups themselves, with their members.
 //!
 //! One task writes everything, in the order in which it came. Whatever came while a commit of metadata was under way is
 //! in the next one, all groups' together, so a thousand groups need no more syncs than one. Memory shows a change only
-//! when it is durable, and before it is answered. Whoever is told that a change failed makes it again; a group's
-//! record, of which nobody is told, goes into the next round instead, until it is written.
+//! when it is durable, and before it is answered. Whoever is told that a change failed makes it again; what groups are
+//! goes into the next round instead, until it is written.
+//!
+//! What a group is by now replaces what it was before and is not written yet. All of it is in one commit, unless that
+//! can't hold it. So what metadata has of a group is what it was at some time, and who waits until it is durable waits
+//! for all that came before.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::RwLock;
+use bytes::Bytes;
+use parking_lot::{Mutex, RwLock};
 use tailwater_env::{Env, HashMap, Task};
 use tailwater_format::StreamId;
 use tailwater_meta::{Expect, Meta, MetaError, Op};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 
+use super::members::{MEMBERS, MemberPart, parse_member_key};
 use super::records::{
     BlockId, Committed, GROUPS, GroupRecord, GroupRecordBlock, OFFSETS, decode_block, encode_block,
 };
@@ -23,7 +30,7 @@ use super::records::{
 const QUEUE_MAX: usize = 1_024;
 /// Partitions of the changes that go into one round.
 const ROUND_PARTITIONS_MAX: usize = 16_384;
-/// How long after a round that failed the records that nobody waits for are written again.
+/// How long after a round that failed what groups are is written again.
 const RETRY: Duration = Duration::from_secs(1);
 /// Operations and bytes of one commit of metadata: half of what it takes.
 const COMMIT_OPS_MAX: usize = tailwater_meta::limits::OPS_MAX / 2;
@@ -40,8 +47,6 @@ pub(crate) enum OffsetChange {
     Commit(GroupOffsets),
     /// Offsets that are given up, where they are still these: what was committed since then stays.
     Forget(GroupOffsets),
-    /// What is kept of the group besides.
-    Group(GroupRecord),
     /// The group, with all that it committed.
     Delete,
     /// The group, if it has committed nothing, or nothing that is left.
@@ -64,6 +69,35 @@ struct OffsetRequest {
 }
 
 type OffsetReply = oneshot::Sender<Result<(), NotKept>>;
+
+/// What is to be kept of a group by now, by keys of metadata; `None` for what goes.
+pub(crate) type GroupChanges = BTreeMap<String, Option<Bytes>>;
+
+/// What metadata has of a group besides offsets.
+#[derive(Debug)]
+pub(crate) struct KeptGroup {
+    pub record: GroupRecord,
+    pub members: BTreeMap<MemberPart, Bytes>,
+}
+
+/// What of groups is not written yet: at most what is kept of them.
+#[derive(Default)]
+struct Unkept {
+    changes: BTreeMap<Arc<str>, GroupChanges>,
+    /// How often something was to be kept.
+    count: u64,
+    /// Who waits until it is.
+    replies: Vec<OffsetReply>,
+}
+
+/// What groups are, on its way to the task.
+#[derive(Default)]
+struct GroupsToKeep {
+    unkept: Mutex<Unkept>,
+    /// How much of it is durable, as [`Unkept::count`] counts.
+    kept: AtomicU64,
+    wake: Notify,
+}
 
 #[derive(Default)]
 struct Memory {
@@ -89,24 +123,28 @@ impl Memory {
 /// All groups' offsets.
 pub(crate) struct Offsets {
     memory: Arc<RwLock<Memory>>,
+    groups: Arc<GroupsToKeep>,
     requests: mpsc::Sender<OffsetRequest>,
     _writer: Task,
 }
 
 impl Offsets {
-    /// Reads what is kept; the groups' records too. Commits by which all that is committed would take more memory than
-    /// `bytes_max` are refused.
+    /// Reads what is kept; of groups and their members too. Commits by which all that is committed would take more
+    /// memory than `bytes_max` are refused.
     pub async fn open(
         env: &Env,
         meta: Arc<dyn Meta>,
         bytes_max: usize,
-    ) -> Result<(Self, BTreeMap<Arc<str>, GroupRecord>), MetaError> {
+    ) -> Result<(Self, BTreeMap<Arc<str>, KeptGroup>), MetaError> {
         let mut memory = Memory::default();
         let mut groups = BTreeMap::new();
         for (key, value) in meta.list(GROUPS).await? {
             let Some(name) = key.strip_prefix(GROUPS) else { continue };
             match GroupRecord::decode(&value.value) {
-                Ok(record) => _ = groups.insert(Arc::from(name), record),
+                Ok(record) => {
+                    let members = BTreeMap::new();
+                    groups.insert(Arc::from(name), KeptGroup { record, members });
+                }
                 Err(error) => tracing::warn!(key, %error, "a group is passed over"),
             }
         }
@@ -121,11 +159,26 @@ impl Offsets {
                 Err(error) => tracing::warn!(key, %error, "committed offsets are passed over"),
             }
         }
+        let to_keep = Arc::new(GroupsToKeep::default());
+        for (key, value) in meta.list(MEMBERS).await? {
+            let Some((part, name)) = parse_member_key(&key) else { continue };
+            match groups.get_mut(name) {
+                Some(group) => _ = group.members.insert(part, value.value),
+                // Its group was removed, or can't be read.
+                None => _ = to_keep.unkept.lock().changes.entry(name.into()).or_default().insert(key, None),
+            }
+        }
         let memory = Arc::new(RwLock::new(memory));
         let (requests, queue) = mpsc::channel(QUEUE_MAX);
-        let writer = Writer { env: env.clone(), memory: Arc::clone(&memory), meta, bytes_max };
+        let writer = Writer {
+            env: env.clone(),
+            memory: Arc::clone(&memory),
+            groups: Arc::clone(&to_keep),
+            meta,
+            bytes_max,
+        };
         let task = env.spawn("kafka-offsets", writer.run(queue));
-        Ok((Self { memory, requests, _writer: task }, groups))
+        Ok((Self { memory, groups: to_keep, requests, _writer: task }, groups))
     }
 
     /// Makes a change durable; after a failure of metadata it may become so later.
@@ -139,10 +192,26 @@ impl Offsets {
         done.await.unwrap_or_else(|_| Err(stopped()))
     }
 
-    /// Makes a group's record durable some time soon; whether there is room to wait for that.
-    pub fn remember(&self, group: Arc<str>, record: GroupRecord) -> bool {
-        let request = OffsetRequest { group, change: OffsetChange::Group(record), reply: None };
-        self.requests.try_send(request).is_ok()
+    /// Makes durable soon what a group is by now. Answers what [`Offsets::is_kept`] is to be asked for.
+    pub fn keep(&self, group: &Arc<str>, changes: GroupChanges) -> u64 {
+        let mut unkept = self.groups.unkept.lock();
+        unkept.changes.entry(Arc::clone(group)).or_default().extend(changes);
+        unkept.count += 1;
+        self.groups.wake.notify_one();
+        unkept.count
+    }
+
+    /// Whether so much of what groups are is durable.
+    pub fn is_kept(&self, count: u64) -> bool {
+        self.groups.kept.load(Ordering::Acquire) >= count
+    }
+
+    /// Is answered when all that was to be kept of groups before this is durable, or could not be written for now.
+    pub fn kept(&self) -> oneshot::Receiver<Result<(), NotKept>> {
+        let (reply, done) = oneshot::channel();
+        self.groups.unkept.lock().replies.push(reply);
+        self.groups.wake.notify_one();
+        done
     }
 
     /// What a group committed of one partition.
@@ -178,6 +247,7 @@ fn stopped() -> NotKept {
 struct Writer {
     env: Env,
     memory: Arc<RwLock<Memory>>,
+    groups: Arc<GroupsToKeep>,
     meta: Arc<dyn Meta>,
     bytes_max: usize,
 }
@@ -186,7 +256,11 @@ struct Writer {
 #[derive(Default)]
 struct OffsetRound {
     partitions: BTreeMap<(Arc<str>, Partition), Option<Committed>>,
-    groups: BTreeMap<Arc<str>, Option<GroupRecord>>,
+    groups: BTreeMap<Arc<str>, GroupChanges>,
+    /// Groups that are deleted, whatever was to be kept of them before.
+    deleted: BTreeSet<Arc<str>>,
+    /// [`Unkept::count`] when what groups are was taken.
+    count: u64,
     /// How much more memory its commits take than what they replace.
     bytes: usize,
     replies: Vec<OffsetReply>,
@@ -204,22 +278,16 @@ impl OffsetRound {
 
 impl Writer {
     async fn run(self, mut queue: mpsc::Receiver<OffsetRequest>) {
-        // Groups' records that could not be written, at most one for each group that there is.
-        let mut unwritten = BTreeMap::new();
+        let mut is_behind = false;
         loop {
-            let first = match unwritten.is_empty() {
-                true => queue.recv().await,
-                false => tokio::select! {
-                    biased;
-                    first = queue.recv() => first,
-                    () = self.env.sleep(RETRY) => None,
-                },
+            let first = tokio::select! {
+                biased;
+                first = queue.recv() => first,
+                () = self.groups.wake.notified() => None,
+                () = self.env.sleep(RETRY), if is_behind => None,
             };
-            if first.is_none() && queue.is_closed() {
-                return;
-            }
-            // What comes now of one of these groups replaces what it was.
-            let mut round = OffsetRound { groups: std::mem::take(&mut unwritten), ..OffsetRound::default() };
+            let is_last = first.is_none() && queue.is_closed();
+            let mut round = OffsetRound::default();
             if let Some(first) = first {
                 self.add(&mut round, first);
             }
@@ -228,18 +296,25 @@ impl Writer {
             {
                 self.add(&mut round, next);
             }
+            // Behind what was in the queue: a deletion that is there is of a group as it was before.
+            {
+                let mut unkept = self.groups.unkept.lock();
+                round.groups = std::mem::take(&mut unkept.changes);
+                round.count = unkept.count;
+                round.replies.append(&mut unkept.replies);
+            }
             let result = self.write(&round).await;
+            is_behind = false;
             match &result {
-                Ok(()) => {}
+                Ok(()) => self.groups.kept.store(round.count, Ordering::Release),
                 // Nor would it be taken the next time.
                 Err(error @ MetaError::Invalid(_)) => {
                     tracing::error!(%error, "what is kept of groups is refused; report this as a defect");
                 }
                 Err(error) => {
                     tracing::warn!(%error, changes = round.replies.len(), "committed offsets can't be kept");
-                    // A deletion was asked for by somebody who is told.
-                    unwritten = std::mem::take(&mut round.groups);
-                    unwritten.retain(|_, record| record.is_some());
+                    self.give_back(std::mem::take(&mut round.groups));
+                    is_behind = true;
                 }
             }
             if result.is_ok() {
@@ -252,6 +327,19 @@ impl Writer {
                 // Whoever asked may have gone.
                 let _ = reply.send(result.clone().map_err(NotKept::from));
             }
+            if is_last {
+                return;
+            }
+        }
+    }
+
+    /// Has what could not be written of groups be in the next round, unless there is something newer by then.
+    fn give_back(&self, groups: BTreeMap<Arc<str>, GroupChanges>) {
+        let mut unkept = self.groups.unkept.lock();
+        for (group, mut changes) in groups {
+            let newer = unkept.changes.entry(group).or_default();
+            changes.append(newer);
+            *newer = changes;
         }
     }
 
@@ -285,14 +373,13 @@ impl Writer {
                     }
                 }
             }
-            OffsetChange::Group(record) => _ = round.groups.insert(group, Some(record)),
             OffsetChange::DeleteUnused => {
                 let memory = self.memory.read();
                 let known = memory.groups.get(&group).into_iter().flat_map(BTreeMap::keys);
                 let known = known.map(|partition| (Arc::clone(&group), *partition));
                 let earlier = round.partitions.keys().filter(|(of, _)| *of == group).cloned();
                 if known.chain(earlier).all(|key| round.now(&memory, &key).is_none()) {
-                    round.groups.insert(group, None);
+                    round.deleted.insert(group);
                 }
             }
             OffsetChange::Delete => {
@@ -310,7 +397,7 @@ impl Writer {
                 for partition in known {
                     round.partitions.insert((Arc::clone(&group), partition), None);
                 }
-                round.groups.insert(group, None);
+                round.deleted.insert(group);
             }
         }
         round.replies.extend(reply);
@@ -318,15 +405,25 @@ impl Writer {
 
     /// Writes the blocks in which something changed, and the groups.
     async fn write(&self, round: &OffsetRound) -> Result<(), MetaError> {
+        let bytes_of =
+            |op: &Op| op.key().len() + if let Op::Put { value, .. } = op { value.len() } else { 0 };
         let (mut ops, mut bytes) = (Vec::new(), 0);
-        for op in self.ops(round) {
-            let more = op.key().len() + if let Op::Put { value, .. } = &op { value.len() } else { 0 };
-            if ops.len() == COMMIT_OPS_MAX || bytes + more > COMMIT_BYTES_MAX {
+        for together in self.ops(round) {
+            let more: usize = together.iter().map(bytes_of).sum();
+            let fits = ops.len() + together.len() <= COMMIT_OPS_MAX && bytes + more <= COMMIT_BYTES_MAX;
+            if !fits && !ops.is_empty() {
                 self.meta.commit(std::mem::take(&mut ops)).await?;
                 bytes = 0;
             }
-            bytes += more;
-            ops.push(op);
+            for op in together {
+                let more = bytes_of(&op);
+                if ops.len() == COMMIT_OPS_MAX || bytes + more > COMMIT_BYTES_MAX {
+                    self.meta.commit(std::mem::take(&mut ops)).await?;
+                    bytes = 0;
+                }
+                bytes += more;
+                ops.push(op);
+            }
         }
         if !ops.is_empty() {
             self.meta.commit(ops).await?;
@@ -334,7 +431,8 @@ impl Writer {
         Ok(())
     }
 
-    fn ops(&self, round: &OffsetRound) -> Vec<Op> {
+    /// What is to be written; what belongs together is in one commit, if that can hold it.
+    fn ops(&self, round: &OffsetRound) -> Vec<Vec<Op>> {
         let mut blocks: BTreeMap<(&Arc<str>, BlockId), GroupRecordBlock> = BTreeMap::new();
         let memory = self.memory.read();
         for ((group, (stream, partition)), committed) in &round.partitions {
@@ -355,18 +453,23 @@ impl Writer {
         let expect = Expect::Any;
         let blocks = blocks.into_iter().map(|((group, id), block)| {
             let key = id.key(group);
-            match block.is_empty() {
+            vec![match block.is_empty() {
                 true => Op::Delete { key, expect },
                 false => Op::Put { key, value: encode_block(&block).into(), expect },
-            }
+            }]
         });
-        let groups = round.groups.iter().map(|(group, record)| {
-            let key = format!("{GROUPS}{group}");
-            match record {
-                None => Op::Delete { key, expect },
-                Some(record) => Op::Put { key, value: record.encode().into(), expect },
-            }
+        let groups = round.groups.iter().map(|(group, changes)| {
+            let is_deleted =
+                |key: &str| round.deleted.contains(group) && key.strip_prefix(GROUPS) == Some(&**group);
+            let changes = changes.iter().filter(|(key, _)| !is_deleted(key));
+            let ops = changes.map(|(key, value)| match value.clone() {
+                None => Op::Delete { key: key.clone(), expect },
+                Some(value) => Op::Put { key: key.clone(), value, expect },
+            });
+            ops.collect()
         });
-        blocks.chain(groups).collect()
+        let deleted = round.deleted.iter();
+        let deleted = deleted.map(|group| vec![Op::Delete { key: format!("{GROUPS}{group}"), expect }]);
+        blocks.chain(groups).chain(deleted).collect()
     }
 }

@@ -1,11 +1,12 @@
 //! Groups and offsets as metadata keeps them. Little-endian.
 //!
 //! ```text
-//! kafka/group/GROUP: 0  1  format        1
+//! kafka/group/GROUP: 0  1  format        1 of a classic group, 2 of one of KIP-848
 //!                    1  1  kind          1 = classic, 2 = consumer (KIP-848)
 //!                    2  4  generation    the last one
 //!                    6  8  empty since   wall time in ms; -1 while there are members
-//!                   14     protocol type, to the end; empty if it never had members
+//!                   14  4  target epoch  of the last target; not in format 1
+//!                   18     protocol type, to the end; empty if it never had members. At 14 in format 1
 //!
 //! kafka/offsets/STREAM/BLOCK/GROUP, a group's offsets of the 64 partitions from 64 * BLOCK on:
 //!                    0  1  format        1
@@ -19,7 +20,7 @@
 //! ```
 //!
 //! A group's name is the last part of its keys, so it may hold anything. A block is what one commit of one partition
-//! rewrites: it stays below some 2 KiB, and a thousand partitions take 16 keys.
+//! rewrites: it stays below some 2 KiB, and a thousand partitions take 16 keys. `members.rs` is the bytes of members.
 
 use std::collections::BTreeMap;
 
@@ -32,6 +33,8 @@ pub(crate) const OFFSETS: &str = "kafka/offsets/";
 /// Partitions of one block.
 const BLOCK_PARTITIONS: u32 = 64;
 const FORMAT: u8 = 1;
+/// The format of groups of KIP-848. Before it was there, they had the other one, and no members.
+const TARGETS_FORMAT: u8 = 2;
 
 /// Which protocol the members of a group speak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +59,8 @@ pub(crate) struct GroupRecord {
     pub kind: GroupRecordKind,
     pub generation: i32,
     pub empty_since_ms: Option<i64>,
+    /// The epoch of a KIP-848 group's target; the generation of a classic one.
+    pub target_epoch: i32,
     pub protocol_type: String,
 }
 
@@ -115,9 +120,13 @@ pub(crate) struct BadRecord;
 
 impl GroupRecord {
     pub fn encode(&self) -> Vec<u8> {
-        let mut bytes = vec![FORMAT, self.kind as u8];
+        let format = if self.kind == GroupRecordKind::Consumer { TARGETS_FORMAT } else { FORMAT };
+        let mut bytes = vec![format, self.kind as u8];
         bytes.extend(self.generation.to_le_bytes());
         bytes.extend(self.empty_since_ms.unwrap_or(-1).to_le_bytes());
+        if format == TARGETS_FORMAT {
+            bytes.extend(self.target_epoch.to_le_bytes());
+        }
         bytes.extend(self.protocol_type.as_bytes());
         bytes
     }
@@ -126,13 +135,17 @@ impl GroupRecord {
         let [format, kind] = take(&mut bytes)?;
         let kind = match (format, kind) {
             (FORMAT, 1) => GroupRecordKind::Classic,
-            (FORMAT, 2) => GroupRecordKind::Consumer,
+            (FORMAT | TARGETS_FORMAT, 2) => GroupRecordKind::Consumer,
             _ => return Err(BadRecord),
         };
         let generation = i32::from_le_bytes(take(&mut bytes)?);
         let empty_since_ms = not_negative(i64::from_le_bytes(take(&mut bytes)?));
+        let target_epoch = match format {
+            TARGETS_FORMAT => i32::from_le_bytes(take(&mut bytes)?),
+            _ => generation,
+        };
         let protocol_type = std::str::from_utf8(bytes).map_err(|_| BadRecord)?.to_owned();
-        Ok(Self { kind, generation, empty_since_ms, protocol_type })
+        Ok(Self { kind, generation, empty_since_ms, target_epoch, protocol_type })
     }
 }
 
@@ -171,7 +184,7 @@ pub(crate) fn decode_block(mut bytes: &[u8]) -> Result<GroupRecordBlock, BadReco
     Ok(block)
 }
 
-fn take<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N], BadRecord> {
+pub(crate) fn take<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N], BadRecord> {
     let (taken, rest) = bytes.split_first_chunk().ok_or(BadRecord)?;
     *bytes = rest;
     Ok(*taken)
@@ -203,13 +216,15 @@ mod tests {
         fn a_block_and_a_group_come_back_as_they_were(
             block in prop::collection::btree_map(any::<u32>(), committed(), 0..8),
             generation: i32,
+            epoch: i32,
             empty_since_ms in prop::option::of(0..i64::MAX),
             protocol_type in ".{0,20}",
         ) {
             prop_assert_eq!(decode_block(&encode_block(&block)), Ok(block));
             for kind in [GroupRecordKind::Classic, GroupRecordKind::Consumer] {
                 let protocol_type = protocol_type.clone();
-                let group = GroupRecord { kind, generation, empty_since_ms, protocol_type };
+                let target_epoch = if kind == GroupRecordKind::Consumer { epoch } else { generation };
+                let group = GroupRecord { kind, generation, empty_since_ms, target_epoch, protocol_type };
                 prop_assert_eq!(GroupRecord::decode(&group.encode()), Ok(group));
             }
         }
@@ -220,6 +235,7 @@ mod tests {
             let _ = decode_block(&[&[FORMAT], bytes.as_slice()].concat());
             let _ = GroupRecord::decode(&bytes);
             let _ = GroupRecord::decode(&[&[FORMAT, 1], bytes.as_slice()].concat());
+            let _ = GroupRecord::decode(&[&[TARGETS_FORMAT, 2], bytes.as_slice()].concat());
         }
 
         #[test]
@@ -251,8 +267,15 @@ mod tests {
             kind: GroupRecordKind::Classic,
             generation: 3,
             empty_since_ms: Some(8),
+            target_epoch: 3,
             protocol_type,
         };
         assert_eq!(hex(group.encode()), "0101030000000800000000000000636f6e73756d6572");
+        let group =
+            GroupRecord { kind: GroupRecordKind::Consumer, empty_since_ms: None, target_epoch: 2, ..group };
+        assert_eq!(hex(group.encode()), "020203000000ffffffffffffffff02000000636f6e73756d6572");
+        // As release 0.1.0 wrote it.
+        let before = b"\x01\x02\x03\0\0\0\xff\xff\xff\xff\xff\xff\xff\xffconsumer";
+        assert_eq!(GroupRecord::decode(before), Ok(GroupRecord { target_epoch: 3, ..group }));
     }
 }

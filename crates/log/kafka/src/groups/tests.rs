@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use super::classic::{Join, Sync};
 use super::consumer::{Beat, LEAVING, Partitions};
 use super::coordinator::Committer;
-use super::offsets::{GroupOffsets, Offsets};
+use super::offsets::{GroupOffsets, NotKept, Offsets};
 use super::records::{Committed, GroupRecord, GroupRecordKind};
 use super::{Coordinator, GroupsConfig};
 use crate::config::KafkaConfig;
@@ -155,7 +155,7 @@ async fn a_group_whose_deleter_goes_away_is_deleted_all_the_same() {
     {
         let mut delete = std::pin::pin!(groups.delete("group"));
         assert!(futures::poll!(&mut delete).is_pending(), "it has to become durable");
-        let joined = groups.beat("group", beat("a"), |_| true);
+        let joined = groups.beat("group", beat("a"), |_| true).await;
         assert_eq!(joined.expect_err("refused").0, ErrorCode::CoordinatorNotAvailable, "it comes again");
     }
     until(|| groups.check_commit("group", &nobody()).is_ok()).await;
@@ -275,7 +275,7 @@ async fn offsets_are_over_when_nobody_reads_for_long_enough_and_the_group_with_t
 }
 
 #[tokio::test]
-async fn what_there_is_no_room_to_keep_of_a_group_is_kept_when_it_is_looked_at_again() {
+async fn what_a_group_is_by_now_is_kept_however_many_changes_wait() {
     let (_dir, log, topic, groups) = begun(quick()).await;
     let joined = groups.join("g", member(600_000)).await;
     // As many changes as can wait: nothing is awaited before the member leaves.
@@ -284,7 +284,6 @@ async fn what_there_is_no_room_to_keep_of_a_group_is_kept_when_it_is_looked_at_a
     assert!(futures::poll!(&mut commits).is_pending());
     groups.leave("g", &joined.member_id, None).expect("in");
     assert!(commits.await.iter().all(Result::is_ok));
-    groups.shared.sweep(&"g".into()).await;
     // Written in order: what came before this is kept.
     groups.commit("g", offsets(topic, 0..1, 6)).await.expect("kept");
     let kept = log.meta().get("kafka/group/g").await.expect("readable").expect("there");
@@ -386,11 +385,11 @@ async fn a_group_that_everybody_left_changes_its_protocol_and_keeps_its_offsets_
     groups.commit("g", offsets(topic, 0..1, 5)).await.expect("kept");
     groups.leave("g", &joined.member_id, None).expect("in");
     // Its leaving was another generation.
-    let (told, _) = groups.beat("g", beat("a"), |_| true).expect("taken in");
+    let (told, _) = groups.beat("g", beat("a"), |_| true).await.expect("taken in");
     assert_eq!(told.epoch, 3);
     let committer = Committer { member_id: "a".to_owned(), generation: 3, instance: None };
     groups.check_commit("g", &committer).expect("allowed");
-    groups.beat("g", Beat { epoch: LEAVING, ..beat("a") }, |_| true).expect("in");
+    groups.beat("g", Beat { epoch: LEAVING, ..beat("a") }, |_| true).await.expect("in");
     let again = groups.join("g", Join { new_id: "another".to_owned(), ..member(600_000) }).await;
     assert_eq!((again.error_code, again.generation_id), (0, 5));
     assert_eq!(groups.offsets().get("g", (topic, 0)).map(|found| found.offset), Some(5));
@@ -410,9 +409,12 @@ async fn a_group_moves_to_the_other_protocol_with_members_in_it_and_back_when_th
     let state = || groups.group("g").map(|found| (found.group.kind(), found.group.state()));
     // What can't be taken in changes nothing.
     let bad = Beat { pattern: Some("(".to_owned()), ..beat("a") };
-    assert_eq!(groups.beat("g", bad, |_| true).expect_err("refused").0, ErrorCode::InvalidRegularExpression);
+    assert_eq!(
+        groups.beat("g", bad, |_| true).await.expect_err("refused").0,
+        ErrorCode::InvalidRegularExpression
+    );
     assert_eq!(state(), Some((GroupRecordKind::Classic, "CompletingRebalance")));
-    let (told, _) = groups.beat("g", beat("a"), |_| true).expect("taken in");
+    let (told, _) = groups.beat("g", beat("a"), |_| true).await.expect("taken in");
     assert_eq!((told.epoch, state()), (2, Some((GroupRecordKind::Consumer, "Reconciling"))));
     assert_eq!(groups.heartbeat("g", &joined.member_id, None, 1), Err(ErrorCode::RebalanceInProgress));
     let again = Join { member_id: joined.member_id.clone(), ..classic };
@@ -420,10 +422,83 @@ async fn a_group_moves_to_the_other_protocol_with_members_in_it_and_back_when_th
     assert_eq!(groups.heartbeat("g", &joined.member_id, None, 2), Ok(()));
     let committer = Committer { member_id: joined.member_id, generation: 2, instance: None };
     groups.check_commit("g", &committer).expect("allowed");
-    groups.beat("g", Beat { epoch: LEAVING, ..beat("a") }, |_| true).expect("in");
+    groups.beat("g", Beat { epoch: LEAVING, ..beat("a") }, |_| true).await.expect("in");
     assert_eq!(state(), Some((GroupRecordKind::Classic, "PreparingRebalance")));
     assert_eq!(groups.join("g", again).await.generation_id, 3);
     assert_eq!(groups.offsets().get("g", (topic, 0)).map(|found| found.offset), Some(5));
+}
+
+/// A heartbeat of a member of KIP-848 that has these partitions.
+fn has(id: &str, epoch: i32, topic: StreamId, numbers: std::ops::Range<u32>) -> Beat {
+    let owned = Some(Partitions::from([(topic, numbers.collect())]));
+    Beat { member_id: id.to_owned(), epoch, owned, ..Beat::default() }
+}
+
+#[tokio::test]
+async fn members_of_kip_848_go_on_after_the_log_is_opened_again_as_if_nothing_had_been() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let first = log(dir.path()).await;
+    let topic = stream(&first, "topic").await;
+    let groups = open(&first, quick()).await;
+    groups.beat("g", beat("gone"), |_| true).await.expect("taken in");
+    groups.beat("g", Beat { epoch: LEAVING, ..beat("gone") }, |_| true).await.expect("in");
+    for id in ["a", "b"] {
+        groups.beat("g", beat(id), |_| true).await.expect("taken in");
+    }
+    groups.beat("g", has("a", 2, topic, 0..100), |_| true).await.expect("in");
+    let (told, _) = groups.beat("g", has("a", 2, topic, 0..50), |_| true).await.expect("in");
+    assert_eq!(told.epoch, 3);
+    let (told, _) = groups.beat("g", has("b", 3, topic, 0..0), |_| true).await.expect("in");
+    assert_eq!(told.assignment.map(|given| given[&topic].clone()), Some((50..100).collect()));
+    drop(groups);
+    first.close().await;
+    drop(first);
+
+    let second = log(dir.path()).await;
+    let groups = open(&second, quick()).await;
+    let snapshot = groups.group("g").expect("there");
+    assert_eq!(
+        (snapshot.group.state(), snapshot.group.generation(), snapshot.empty_since_ms),
+        ("Stable", 3, None)
+    );
+    for id in ["a", "b"] {
+        let committer = Committer { member_id: id.to_owned(), generation: 3, instance: None };
+        assert_eq!(groups.check_commit("g", &committer), Ok(()));
+    }
+    for (id, numbers) in [("a", 0..50), ("b", 50..100)] {
+        let (told, _) = groups.beat("g", has(id, 3, topic, numbers), |_| true).await.expect("known");
+        assert_eq!((told.epoch, told.assignment), (3, None));
+    }
+    let gone = groups.beat("g", has("gone", 1, topic, 0..0), |_| true).await;
+    assert_eq!(gone.expect_err("out").0, ErrorCode::UnknownMemberId);
+    for id in ["a", "b"] {
+        groups.beat("g", Beat { epoch: LEAVING, ..beat(id) }, |_| true).await.expect("in");
+    }
+    assert!(second.meta().list("kafka/member/").await.expect("readable").is_empty(), "nobody is in it");
+}
+
+#[tokio::test]
+async fn a_heartbeat_that_changes_nothing_writes_nothing_and_one_that_does_is_answered_when_that_is_durable()
+{
+    let (_dir, log, topic, groups) = begun(quick()).await;
+    {
+        let mut joined = std::pin::pin!(groups.beat("g", beat("a"), |_| true));
+        assert!(futures::poll!(&mut joined).is_pending(), "it has to become durable");
+        // Nothing new, but what that tells is not durable yet.
+        let mut again = std::pin::pin!(groups.beat("g", has("a", 1, topic, 0..100), |_| true));
+        assert!(futures::poll!(&mut again).is_pending());
+        let (joined, again) = futures::join!(joined, again);
+        assert_eq!([joined, again].map(|told| told.expect("in").0.epoch), [1, 1]);
+    }
+    let before = log.journal().stats().groups;
+    let all = Beat { epoch: 1, owned: has("a", 1, topic, 0..100).owned, ..beat("a") };
+    for same in [has("a", 1, topic, 0..100), Beat { owned: None, ..has("a", 1, topic, 0..0) }, all] {
+        let mut told = std::pin::pin!(groups.beat("g", same, |_| true));
+        assert!(futures::poll!(&mut told).is_ready(), "there is nothing to wait for");
+    }
+    // Written in order: whatever came before this is written.
+    groups.commit("g", offsets(topic, 0..1, 6)).await.expect("kept");
+    assert_eq!(log.journal().stats().groups - before, 1, "the commit's own");
 }
 
 /// Metadata that takes no commits as long as it is told not to.
@@ -478,23 +553,28 @@ async fn a_group_s_record_that_metadata_did_not_take_is_written_when_it_does() {
         kind: GroupRecordKind::Classic,
         generation,
         empty_since_ms: None,
+        target_epoch: generation,
         protocol_type: "consumer".to_owned(),
     };
-    assert!(offsets.remember("a".into(), record(1)));
-    assert!(offsets.remember("b".into(), record(1)));
+    let keep = |name: &str, generation| {
+        let record = record(generation).encode().into();
+        offsets.keep(&name.into(), [(format!("kafka/group/{name}"), Some(record))].into())
+    };
+    keep("a", 1);
+    let count = keep("b", 1);
+    let refused = offsets.kept().await.expect("answered");
+    assert!(matches!(refused, Err(NotKept::Meta(_))), "{refused:?}");
     until(|| meta.refused.load(Ordering::SeqCst) > 0).await;
     // What is newer goes before what could not be written.
-    assert!(offsets.remember("b".into(), record(2)));
+    let newer = keep("b", 2);
+    assert!(!offsets.is_kept(count));
     let tried = meta.refused.load(Ordering::SeqCst);
     until(|| meta.refused.load(Ordering::SeqCst) > tried).await;
     meta.refuses.store(false, Ordering::SeqCst);
+    assert_eq!(offsets.kept().await, Ok(Ok(())));
+    assert!(offsets.is_kept(newer));
     for (name, generation) in [("a", 1), ("b", 2)] {
-        let kept = loop {
-            match log.meta().get(&format!("kafka/group/{name}")).await.expect("it answers") {
-                Some(kept) => break kept,
-                None => tokio::task::yield_now().await,
-            }
-        };
+        let kept = log.meta().get(&format!("kafka/group/{name}")).await.expect("it answers").expect("kept");
         assert_eq!(GroupRecord::decode(&kept.value), Ok(record(generation)));
     }
 }

@@ -38,7 +38,7 @@ use crate::messages::membership::{JoinGroupResponse, SyncGroupResponse};
 pub(crate) struct Classic {
     /// It is out if it is silent for so long.
     pub session: Duration,
-    protocols: Vec<(String, Bytes)>,
+    pub protocols: Vec<(String, Bytes)>,
     /// When it is out, if it has not joined again or synced by then, as it has to.
     pub due: Option<Instant>,
 }
@@ -81,6 +81,7 @@ impl ConsumerGroup {
             member.subscribe(consumer.topics);
             group.instances.extend(instance.map(|instance| (instance, id.clone())));
             group.target.insert(id.clone(), assigned);
+            group.touched.insert(id.clone());
             group.members.insert(id, member);
         }
         Some(group)
@@ -168,6 +169,7 @@ impl ConsumerGroup {
         if !self.members.contains_key(&id) {
             self.add(&id, Member::new(join.instance, Arc::clone(&join.client_id), String::new(), now));
         }
+        self.touched.insert(id.clone());
         let Some(member) = self.members.get_mut(&id) else { return Err(ErrorCode::UnknownMemberId) };
         let session = classic::millis(join.session_ms);
         let has_pattern = member.pattern.is_some();
@@ -330,6 +332,9 @@ impl ConsumerGroup {
         if let Some(member) = self.members.get_mut(id)
             && let Some(classic) = &mut member.classic
         {
+            if classic.due.is_some() != due.is_some() {
+                self.touched.insert(id.to_owned());
+            }
             classic.due = due;
             member.deadline = now + classic.session;
         }

@@ -4,6 +4,7 @@
 //! member may know of what it finds. So whoever takes these steps does all that before, and a step has what was found
 //! last: a topic that is created is found with the next heartbeat of a member that has the pattern.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -79,6 +80,16 @@ impl Pattern {
             is_news: AtomicBool::new(false),
         };
         Ok(Self { text: text.to_owned(), principal: Arc::clone(principal), compiled: Arc::new(compiled) })
+    }
+
+    /// Goes on with what it had found before a restart: of these topics those that match. They are looked up again
+    /// with the next heartbeat of whoever has it.
+    pub(super) fn had_found(&self, now: Instant, catalog: &Catalog, had: &BTreeSet<StreamId>) {
+        let matching =
+            catalog.iter().filter(|(name, (id, _))| had.contains(id) && self.compiled.regex.is_match(name));
+        let mut topics: Vec<StreamId> = matching.map(|(_, (id, _))| *id).collect();
+        topics.sort_unstable();
+        *self.compiled.found.lock() = Some(Found { version: 0, at: now, topics: topics.into() });
     }
 
     pub(super) fn key(&self) -> PatternKey<'_> {

@@ -1,4 +1,5 @@
-//! Random clients of both protocols that do as they are told, in their own time, over connections that lose answers.
+//! Random clients of both protocols that do as they are told, in their own time, over connections that lose answers, to
+//! a node that is killed now and then, and has not written all by then of what nobody was told.
 
 use proptest::prelude::*;
 use tailwater_kafka_wire::consumer::{Subscription, assigned, encode};
@@ -6,6 +7,8 @@ use tailwater_kafka_wire::consumer::{Subscription, assigned, encode};
 use super::classic::{by_id, by_name};
 use super::*;
 use crate::groups::classic::{Join, Sync};
+use crate::groups::members::{KeptMembers, MemberChanges, MemberPart};
+use bytes::Bytes;
 
 /// What a client speaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,12 +23,36 @@ enum Speaks {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Join { who: usize, speaks: Speaks, topics: u8, name: bool, lost: bool },
-    Beat { who: usize, tells: bool, lost: bool },
-    Settle { who: usize },
-    Leave { who: usize, for_now: bool },
-    Pass { ms: u64 },
-    Topic { number: u128, count: u32 },
+    Join {
+        who: usize,
+        speaks: Speaks,
+        topics: u8,
+        name: bool,
+        lost: bool,
+    },
+    Beat {
+        who: usize,
+        tells: bool,
+        lost: bool,
+    },
+    Settle {
+        who: usize,
+    },
+    Leave {
+        who: usize,
+        for_now: bool,
+    },
+    Pass {
+        ms: u64,
+    },
+    Topic {
+        number: u128,
+        count: u32,
+    },
+    /// Of what was not written, a bit for each says whether it was.
+    Restart {
+        written: u64,
+    },
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -40,6 +67,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..5_usize, any::<bool>()).prop_map(|(who, for_now)| Step::Leave { who, for_now }),
         2 => prop_oneof![0..3_000_u64, 0..70_000_u64].prop_map(|ms| Step::Pass { ms }),
         1 => (0..3_u128, 0..6_u32).prop_map(|(number, count)| Step::Topic { number, count }),
+        1 => prop_oneof![Just(0), Just(u64::MAX), any::<u64>()].prop_map(|written| Step::Restart { written }),
     ]
 }
 
@@ -75,6 +103,10 @@ struct World {
     catalog: Catalog,
     topics_made: u128,
     clients: Vec<Client>,
+    kept: KeptMembers,
+    /// What is durable: the group's epochs, and its members.
+    disk: ((i32, i32), BTreeMap<MemberPart, Bytes>),
+    unwritten: MemberChanges,
 }
 
 fn without(one: &Partitions, other: &Partitions) -> Partitions {
@@ -104,7 +136,52 @@ impl World {
             catalog: Catalog::default(),
             topics_made: 0,
             clients: (0..5).map(|_| Client::default()).collect(),
+            kept: KeptMembers::default(),
+            disk: Default::default(),
+            unwritten: MemberChanges::new(),
         }
+    }
+
+    /// As after every step of a group: what has changed is to be kept.
+    fn keep(&mut self) {
+        for id in self.group.take_touched() {
+            self.kept.keep(&id, self.group.record_of(&id).as_ref(), &mut self.unwritten);
+        }
+        // Whatever has no mark is as it is kept.
+        let mut unmarked = MemberChanges::new();
+        for id in self.group.members.keys() {
+            self.kept.clone().keep(id, self.group.record_of(id).as_ref(), &mut unmarked);
+        }
+        assert_eq!(unmarked, MemberChanges::new(), "nobody said that this is to be kept");
+    }
+
+    fn write(&mut self, written: u64) {
+        for (bit, (part, value)) in std::mem::take(&mut self.unwritten).into_iter().enumerate() {
+            match value {
+                _ if written.rotate_right(1 + bit as u32) & 1 == 0 => {}
+                Some(value) => _ = self.disk.1.insert(part, value),
+                None => _ = self.disk.1.remove(&part),
+            }
+        }
+        if written & 1 == 1 {
+            self.disk.0 = (self.group.epoch, self.group.target_epoch);
+        }
+    }
+
+    /// As before an answer.
+    fn write_all(&mut self) {
+        self.keep();
+        self.write(u64::MAX);
+    }
+
+    fn restart(&mut self, written: u64) {
+        self.keep();
+        self.write(written);
+        let (epochs, members) = self.disk.clone();
+        let limits = Arc::clone(&self.group.limits);
+        let (kept, records) = KeptMembers::restore(&members, &mut self.unwritten);
+        self.kept = kept;
+        self.group = ConsumerGroup::restore(self.now, limits, epochs, records, &self.catalog);
     }
 
     fn change(&mut self, change: impl FnOnce(&mut Topics)) {
@@ -134,6 +211,8 @@ impl World {
                 if lost {
                     return;
                 }
+                self.write_all();
+                let client = &mut self.clients[who];
                 client.epoch = Some(told.epoch);
                 if let Some(assignment) = told.assignment {
                     // What is new it takes at once; what it has to give up it gives up when it gets to it.
@@ -172,7 +251,10 @@ impl World {
         client.says_all = lost;
         match answer.error_code {
             0 if lost => {}
-            0 => (client.epoch, client.syncs) = (Some(answer.generation_id), true),
+            0 => {
+                (client.epoch, client.syncs) = (Some(answer.generation_id), true);
+                self.write_all();
+            }
             _ => client.is_out(),
         }
     }
@@ -191,6 +273,8 @@ impl World {
         };
         let answer = self.group.sync(self.now, &sync, &self.catalog);
         assert_eq!(answer.error_code, 0, "it has just joined");
+        self.write_all();
+        let client = &mut self.clients[who];
         client.told = by_id(&assigned(answer.assignment).expect("an assignment"), &self.catalog);
         // One that gave something up says so.
         client.says_all |= !without(&client.has, &client.told).is_empty();
@@ -288,6 +372,7 @@ impl World {
                     }
                 }
             }
+            Step::Restart { written } => self.restart(written),
             Step::Topic { number, count: 0 } => {
                 self.change(|topics| _ = topics.remove(&format!("t{number}")))
             }
@@ -300,6 +385,7 @@ impl World {
                 self.change(|topics| _ = topics.insert(format!("t{number}"), (topic, count.max(before))));
             }
         }
+        self.keep();
         self.check();
     }
 

@@ -23,10 +23,15 @@ impl ConsumerGroup {
         }
         self.catalog_version = Some(catalog.version);
         let (wanted, topics) = self.wanted(catalog);
-        let mut is_same = topics == self.topics;
+        // After a restart what the target was made of is not known, only what it is.
+        let was_restored = std::mem::take(&mut self.is_restored);
+        let mut is_same = match was_restored {
+            true => self.is_target_of(&wanted, &topics),
+            false => topics == self.topics,
+        };
         self.topics = topics;
         for (member, wanted) in self.members.values_mut().zip(&wanted) {
-            is_same &= member.wanted == *wanted;
+            is_same &= was_restored || member.wanted == *wanted;
             member.wanted = Arc::clone(wanted);
         }
         if !is_same {
@@ -44,7 +49,10 @@ impl ConsumerGroup {
         }
         members.sort_by_key(|(order, _)| *order);
         let members: Vec<Subscriber> = members.into_iter().map(|(_, member)| member).collect();
-        self.target = self.assignor.assign(&members, &self.topics);
+        let target = self.assignor.assign(&members, &self.topics);
+        let before = std::mem::replace(&mut self.target, target);
+        let changed = self.target.iter().filter(|(id, target)| before.get(*id) != Some(*target));
+        self.touched.extend(changed.map(|(id, _)| id.clone()));
         self.target_epoch = self.epoch;
     }
 
@@ -62,7 +70,7 @@ impl ConsumerGroup {
     }
 
     /// The assignor that most members want.
-    fn preferred(&self) -> Assignor {
+    pub(super) fn preferred(&self) -> Assignor {
         let mut votes: BTreeMap<Assignor, usize> = BTreeMap::new();
         for assignor in self.members.values().filter_map(|member| member.assignor) {
             *votes.entry(assignor).or_default() += 1;
@@ -79,6 +87,7 @@ impl ConsumerGroup {
         if self.members.get(id).is_none_or(is_there) {
             return;
         }
+        self.touched.insert(id.to_owned());
         let target = self.target.get(id).cloned().unwrap_or_default();
         let taken = self.taken_by_others(id);
         let Some(member) = self.members.get_mut(id) else { return };

@@ -1,10 +1,11 @@
 //! Scenarios.
 
 use super::*;
+use crate::groups::members::{KeptMembers, MemberChanges};
 
 pub(super) const SECOND: Duration = Duration::from_secs(1);
 
-fn topic(number: u128) -> StreamId {
+pub(super) fn topic(number: u128) -> StreamId {
     StreamId(uuid::Uuid::from_u128(number))
 }
 
@@ -64,8 +65,20 @@ impl World {
     }
 
     /// One in which nothing has changed.
-    fn same(&mut self, id: &str, epoch: i32) -> Result<Told, MemberRefused> {
+    pub(super) fn same(&mut self, id: &str, epoch: i32) -> Result<Told, MemberRefused> {
         self.beat(Beat { member_id: id.to_owned(), epoch, ..Beat::default() })
+    }
+
+    /// The node is killed and started again.
+    pub(super) fn restart(&mut self) {
+        let (mut kept, mut changes) = (KeptMembers::default(), MemberChanges::new());
+        for id in self.group.members.keys() {
+            kept.keep(id, self.group.record_of(id).as_ref(), &mut changes);
+        }
+        let disk = changes.into_iter().filter_map(|(part, value)| Some((part, value?))).collect();
+        let (_, records) = KeptMembers::restore(&disk, &mut MemberChanges::new());
+        let (limits, epochs) = (Arc::clone(&self.group.limits), (self.group.epoch, self.group.target_epoch));
+        self.group = ConsumerGroup::restore(self.now, limits, epochs, records, &self.catalog);
     }
 
     pub(super) fn pass(&mut self, duration: Duration) {
@@ -329,7 +342,7 @@ fn what_a_static_member_was_to_give_up_is_free_when_it_leaves_for_now() {
     assert_eq!(world.same("b", 2).expect("known").assignment, Some(partitions(3..6)));
 }
 
-fn matching(id: &str, principal: &str, text: &str) -> Beat {
+pub(super) fn matching(id: &str, principal: &str, text: &str) -> Beat {
     Beat { topics: None, pattern: Some(text.to_owned()), principal: principal.into(), ..joining(id) }
 }
 

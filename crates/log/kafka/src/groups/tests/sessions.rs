@@ -126,6 +126,26 @@ async fn who_waits_for_a_silent_member_of_the_classic_protocol_is_alone_when_its
 }
 
 #[tokio::test]
+async fn after_a_restart_a_member_of_kip_848_has_a_whole_session_to_come_back_and_not_more() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let log = log(dir.path()).await;
+    stream(&log, "topic").await;
+    let (clock, env) = Moved::new();
+    let config = GroupsConfig { consumer_session_timeout_ms: 45_000, ..quick() };
+    let groups = open_in(&env, &log, config.clone()).await;
+    groups.beat("g", beat("silent"), |_| true).await.expect("taken in");
+    clock.pass(44 * SECOND).await;
+    drop(groups);
+    let groups = open_in(&env, &log, config).await;
+    clock.pass(45 * SECOND - MOMENT).await;
+    assert_eq!(members(&groups), ["silent"]);
+    clock.pass(MOMENT).await;
+    assert_eq!(members(&groups), [""; 0]);
+    let late = groups.beat("g", Beat { epoch: 1, ..beat("silent") }, |_| true).await;
+    assert_eq!(late.expect_err("out").0, ErrorCode::UnknownMemberId);
+}
+
+#[tokio::test]
 async fn what_a_silent_member_of_kip_848_had_is_the_other_one_s_when_its_session_ends_and_not_before() {
     let dir = tempfile::tempdir().expect("a directory");
     let log = log(dir.path()).await;
@@ -133,26 +153,26 @@ async fn what_a_silent_member_of_kip_848_had_is_the_other_one_s_when_its_session
     let (clock, env) = Moved::new();
     let config = GroupsConfig { consumer_session_timeout_ms: 45_000, ..quick() };
     let groups = open_in(&env, &log, config).await;
-    let says = |id: &str, epoch: i32, owned: Option<std::ops::Range<u32>>| {
+    let says = async |id: &str, epoch: i32, owned: Option<std::ops::Range<u32>>| {
         let owned = owned.map(|numbers| Partitions::from([(topic, numbers.collect())]));
         let beat = Beat { member_id: id.to_owned(), epoch, owned, ..Beat::default() };
-        let (told, _) = groups.beat("g", beat, |_| true)?;
+        let (told, _) = groups.beat("g", beat, |_| true).await?;
         let count = told.assignment.map(|given| given.values().map(|numbers| numbers.len()).sum::<usize>());
         Ok::<_, (ErrorCode, String)>((told.epoch, count))
     };
-    groups.beat("g", beat("silent"), |_| true).expect("taken in");
-    groups.beat("g", beat("stays"), |_| true).expect("taken in");
-    assert_eq!(says("silent", 1, Some(0..100)), Ok((1, Some(50))));
+    groups.beat("g", beat("silent"), |_| true).await.expect("taken in");
+    groups.beat("g", beat("stays"), |_| true).await.expect("taken in");
+    assert_eq!(says("silent", 1, Some(0..100)).await, Ok((1, Some(50))));
     // Its last word.
-    assert_eq!(says("silent", 1, Some(0..50)), Ok((2, None)));
-    assert_eq!(says("stays", 2, None), Ok((2, Some(50))));
+    assert_eq!(says("silent", 1, Some(0..50)).await, Ok((2, None)));
+    assert_eq!(says("stays", 2, None).await, Ok((2, Some(50))));
     clock.pass(44 * SECOND).await;
-    assert_eq!(says("stays", 2, None), Ok((2, None)));
+    assert_eq!(says("stays", 2, None).await, Ok((2, None)));
     clock.pass(SECOND - MOMENT).await;
-    assert_eq!(says("stays", 2, None), Ok((2, None)), "the other one has a moment left");
+    assert_eq!(says("stays", 2, None).await, Ok((2, None)), "the other one has a moment left");
     assert_eq!(members(&groups), ["silent", "stays"]);
     clock.pass(MOMENT).await;
     assert_eq!(members(&groups), ["stays"]);
-    assert_eq!(says("stays", 2, None), Ok((3, Some(100))));
-    assert_eq!(says("silent", 2, None).expect_err("out").0, ErrorCode::UnknownMemberId);
+    assert_eq!(says("stays", 2, None).await, Ok((3, Some(100))));
+    assert_eq!(says("silent", 2, None).await.expect_err("out").0, ErrorCode::UnknownMemberId);
 }
