@@ -35,6 +35,10 @@ pub(crate) struct Made {
 pub(crate) async fn answer(context: &RequestContext<'_>) -> Result<Made, ErrorRefusal> {
     let action = context.asked.action.as_str();
     match (context.asked.service, action) {
+        // These are not about the queue that is asked there.
+        (ProtocolService::Sqs, "CreateQueue" | "ListQueues") if context.is_at_queue() => {
+            Err(invalid_action(action))
+        }
         (ProtocolService::Sqs, "SendMessage") => {
             sending::send(context).await.and_then(|answer| context.done(&answer))
         }
@@ -72,11 +76,12 @@ pub(crate) async fn answer(context: &RequestContext<'_>) -> Result<Made, ErrorRe
             let (peeked, room) = peeking::peek(context).await?;
             context.done_in(room, &peeked)
         }
-        (_, action) => {
-            let message = format!("The action {action} is not valid for this endpoint.");
-            Err(ErrorRefusal::new(Code::InvalidAction, message))
-        }
+        (_, action) => Err(invalid_action(action)),
     }
+}
+
+fn invalid_action(action: &str) -> ErrorRefusal {
+    ErrorRefusal::new(Code::InvalidAction, format!("The action {action} is not valid for this endpoint."))
 }
 
 impl RequestContext<'_> {

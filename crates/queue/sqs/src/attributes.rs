@@ -40,6 +40,9 @@ const TOLD: [&str; 6] = [
     "QueueArn",
 ];
 
+/// What a redrive policy has.
+const REDRIVE_KEYS: [&str; 2] = ["deadLetterTargetArn", "maxReceiveCount"];
+
 fn unknown(name: &str) -> ErrorRefusal {
     ErrorRefusal::new(Code::InvalidAttributeName, format!("Unknown Attribute {name}."))
 }
@@ -166,8 +169,12 @@ fn set_fifo(fifo: &mut Fifo, name: &str, value: &str) -> Result<(), ErrorRefusal
 
 fn redrive(policy: &str, account: &str) -> Result<Redrive, ErrorRefusal> {
     let refuse = |reason: &str| ErrorRefusal::value(policy, "RedrivePolicy", reason);
-    let parsed: Value =
+    let parsed: serde_json::Map<String, Value> =
         serde_json::from_str(policy).map_err(|_| refuse("Redrive policy is not a valid JSON map."))?;
+    if parsed.keys().any(|key| !REDRIVE_KEYS.contains(&key.as_str())) {
+        let known = REDRIVE_KEYS.join(", ");
+        return Err(refuse(&format!("Only following attributes are supported: [{known}].")));
+    }
     let arn = parsed.get("deadLetterTargetArn").and_then(Value::as_str);
     let arn = arn
         .ok_or_else(|| refuse("Redrive policy does not contain mandatory attribute: deadLetterTargetArn."))?;

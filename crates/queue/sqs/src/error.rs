@@ -43,6 +43,8 @@ pub enum Code {
     MissingAuthenticationToken,
     /// A parameter is missing.
     MissingParameter,
+    /// The request names no action.
+    NoAction,
     /// More than there may be.
     OverLimit,
     /// The queue was purged a moment ago.
@@ -73,6 +75,9 @@ pub enum Code {
 
 /// A code's names: its type in the JSON protocol, its code in the Query protocol, and the status of HTTP.
 struct ErrorNames(&'static str, &'static str, u16);
+
+/// What the types of errors begin with that only SQS has.
+const SQS_TYPES: &str = "com.amazonaws.sqs#";
 
 /// The names of an error that SQS has, of one that all of Amazon's services have, and of one of SQS's whose code in the
 /// Query protocol is its type behind `AWS.SimpleQueueService.`.
@@ -122,6 +127,7 @@ impl Code {
             Code::MissingParameter => {
                 names!(coral "MissingRequiredParameterException", "MissingParameter", 400)
             }
+            Code::NoAction => names!(coral "UnknownOperationException", "UnknownOperationException", 404),
             Code::OverLimit => names!(sqs "OverLimit", "OverLimit", 403),
             Code::PurgeQueueInProgress => names!(both "PurgeQueueInProgress", 403),
             Code::QueueDeletedRecently => names!(both "QueueDeletedRecently", 400),
@@ -158,9 +164,16 @@ impl Code {
         self.names().1
     }
 
-    /// The status of HTTP.
+    /// The status of HTTP in the Query protocol.
     pub fn status(self) -> u16 {
         self.names().2
+    }
+
+    /// The status of HTTP in the JSON protocol: SQS's own errors have theirs in both, and those that all of Amazon's
+    /// services have are 400 there where the client can do something about it.
+    pub fn json_status(self) -> u16 {
+        let ErrorNames(json_type, _, status) = self.names();
+        if self.is_sender() && !json_type.starts_with(SQS_TYPES) { 400 } else { status }
     }
 
     /// Whether the client can do something about it.

@@ -386,6 +386,14 @@ impl RequestContext<'_> {
         self.find(account, name).await
     }
 
+    /// Whether the request came to a queue's address, `/account/name`, in the form in which that says which queue is meant.
+    pub(crate) fn is_at_queue(&self) -> bool {
+        let is_account = |text: &str| text.len() == 12 && text.bytes().all(|byte| byte.is_ascii_digit());
+        let parts = self.path.strip_prefix('/').and_then(|path| path.split_once('/'));
+        self.asked.protocol == SqsProtocol::Query
+            && parts.is_some_and(|(account, name)| is_account(account) && !name.is_empty())
+    }
+
     /// Whether the authorizer lets whoever asks do this with `resource`. That is asked before anything else is looked
     /// at, a queue's own policy too.
     fn ask(&self, resource: Resource<'_>) -> Result<(), ErrorRefusal> {
@@ -422,7 +430,7 @@ impl RequestContext<'_> {
             policy.is_some_and(allows)
         });
         queue.filter(|_| is_allowed).ok_or_else(|| {
-            let message = format!("Access to the resource {name} of account {account} is denied.");
+            let message = format!("Access to the resource {}/{account}/{name} is denied.", self.base);
             ErrorRefusal::new(Code::AccessDenied, message)
         })
     }
@@ -435,9 +443,11 @@ impl RequestContext<'_> {
     ) -> Result<Arc<QueueView>, ErrorRefusal> {
         let arn = arn.ok_or_else(|| ErrorRefusal::missing(parameter))?;
         let (account, name) = names::of_arn(arn).ok_or_else(|| {
-            let reason = "You must use this format to specify the ARN: arn:<partition>:<service>:<region>:<account-id>:\
-                <resource-id>";
-            ErrorRefusal::value(arn, parameter, reason)
+            let message = format!(
+                "You must use this format to specify the {parameter}: \
+                 arn:<partition>:<service>:<region>:<account-id>:<resource-id>"
+            );
+            ErrorRefusal::new(Code::InvalidParameterValue, message)
         })?;
         self.ask_for_queue(account, name)?;
         let queue = match account == self.account() {

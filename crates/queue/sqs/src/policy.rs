@@ -8,10 +8,11 @@ use crate::error::{Code, ErrorRefusal};
 use crate::limits::POLICY_BYTES_MAX;
 use crate::names::is_simple;
 
+use decision::OWNERS;
 pub(crate) use decision::allows;
 
 /// Actions that can be permitted.
-const PERMITTED: [&str; 8] = [
+const PERMITTED: [&str; 9] = [
     "*",
     "SendMessage",
     "ReceiveMessage",
@@ -19,6 +20,7 @@ const PERMITTED: [&str; 8] = [
     "ChangeMessageVisibility",
     "GetQueueAttributes",
     "GetQueueUrl",
+    "ListDeadLetterSourceQueues",
     "PurgeQueue",
 ];
 
@@ -63,11 +65,11 @@ pub(crate) fn with_permission(
         return Err(ErrorRefusal::new(Code::OverLimit, message));
     }
     if let Some(action) = actions.iter().find(|action| !PERMITTED.contains(&action.as_str())) {
-        return Err(ErrorRefusal::value(
-            format!("SQS:{action}"),
-            "ActionName",
-            "Only the queue owner is allowed to invoke this action.",
-        ));
+        let reason = match OWNERS.contains(&action.as_str()) {
+            true => "Only the queue owner is allowed to invoke this action.",
+            false => "Please refer to the appropriate WSDL for a list of valid actions.",
+        };
+        return Err(ErrorRefusal::value(format!("SQS:{action}"), "ActionName", reason));
     }
     let empty =
         || json!({"Version": "2008-10-17", "Id": format!("{queue_arn}/SQSDefaultPolicy"), "Statement": []});
@@ -78,7 +80,9 @@ pub(crate) fn with_permission(
         return Err(ErrorRefusal::value(label, "Label", "Already exists."));
     }
     if statements.len() >= STATEMENTS_MAX {
-        return Err(ErrorRefusal::new(Code::OverLimit, format!("{STATEMENTS_MAX} permissions are allowed.")));
+        let message =
+            format!("{} Statements were found, maximum allowed is {STATEMENTS_MAX}.", statements.len() + 1);
+        return Err(ErrorRefusal::new(Code::OverLimit, message));
     }
     let principals = one_or_more(accounts.iter().map(|account| format!("arn:aws:iam::{account}:root")));
     let actions = one_or_more(actions.iter().map(|action| format!("SQS:{action}")));

@@ -56,6 +56,9 @@ pub(crate) struct ActionAsked {
 }
 
 const JSON_TYPE: HeaderValue = HeaderValue::from_static("application/x-amz-json-1.0");
+/// What the Query protocol tells of a queue that is not there.
+const NO_QUEUE: &str = "The specified queue does not exist for this wsdl version.";
+
 const XML_TYPE: HeaderValue = HeaderValue::from_static("text/xml");
 
 /// Reads what was asked for. The form of an answer to a request that makes no sense is the Query protocol's, unless it
@@ -92,7 +95,7 @@ pub(crate) fn read(
     }
     let action = form.take("Action").ok_or_else(|| {
         refused(ErrorRefusal::new(
-            Code::InvalidAction,
+            Code::NoAction,
             "The request names no action: neither X-Amz-Target nor Action.",
         ))
     })?;
@@ -141,21 +144,24 @@ impl ActionAsked {
 /// The answer to what is not done.
 pub(crate) fn refuse(protocol: SqsProtocol, request_id: &str, refusal: &ErrorRefusal) -> Response<Bytes> {
     let ErrorRefusal { code, message } = refusal;
-    let status = StatusCode::from_u16(code.status()).expect("statuses are valid");
+    let status_of = |status| StatusCode::from_u16(status).expect("statuses are valid");
     let fault = if code.is_sender() { "Sender" } else { "Receiver" };
     match protocol {
         SqsProtocol::Json => {
             let body = serde_json::json!({"__type": code.json_type(), "message": message});
-            // As Amazon does in this protocol, whatever it is in the other one.
-            let status = if code.is_sender() { StatusCode::BAD_REQUEST } else { status };
+            let status = status_of(code.json_status());
             let mut response = respond(status, JSON_TYPE, request_id, body.to_string().into_bytes());
             let error = HeaderValue::from_str(&format!("{};{fault}", code.query_code()));
             response.headers_mut().insert("x-amzn-query-error", error.expect("codes are ASCII"));
             response
         }
         SqsProtocol::Query => {
-            let body = xml::error(fault, code.query_code(), message, request_id);
-            respond(status, XML_TYPE, request_id, body.into_bytes())
+            let body = match code {
+                Code::NoAction => xml::unknown_operation(message),
+                Code::QueueDoesNotExist => xml::error(fault, code.query_code(), NO_QUEUE, request_id),
+                code => xml::error(fault, code.query_code(), message, request_id),
+            };
+            respond(status_of(code.status()), XML_TYPE, request_id, body.into_bytes())
         }
     }
 }

@@ -8,8 +8,12 @@ mod answers;
 mod connections;
 #[path = "api/documented.rs"]
 mod documented;
+#[path = "api/errors.rs"]
+mod errors;
 #[path = "api/parity.rs"]
 mod parity;
+#[path = "api/validated.rs"]
+mod validated;
 #[path = "api/waiting.rs"]
 mod waiting;
 

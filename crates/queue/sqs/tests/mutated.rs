@@ -241,7 +241,7 @@ fn try_all(tailwater: &Tailwater, samples: &[Sample]) -> usize {
     for sample in samples {
         let bytes = sample.bytes();
         let text = String::from_utf8_lossy(&bytes);
-        let expected = if text.contains(samples::NO_TASK) { 400 } else { 200 };
+        let expected = if text.contains(samples::NO_TASK) { 404 } else { 200 };
         assert_eq!(tailwater.send(&bytes, false), Some(expected), "{text} is no request");
     }
     let before = memory_max();

@@ -3,7 +3,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
-use tailwater_queue::{MoveStatus, MoveTask};
+use tailwater_queue::{MoveStatus, MoveTask, QueueError};
 
 use crate::error::{Code, ErrorRefusal};
 use crate::front::RequestContext;
@@ -115,6 +115,7 @@ pub(super) async fn cancel(context: &RequestContext<'_>) -> Result<Cancelled, Er
         ErrorRefusal::new(Code::InvalidParameterValue, "Value for parameter TaskHandle is invalid.")
     })?;
     context.by_arn(Some(&source_arn), "SourceArn").await?;
+    let id = id.ok_or(QueueError::NoTask)?;
     let moved = context.front.queues.cancel_move(context.account(), id).await?;
     Ok(Cancelled { approximate_number_of_messages_moved: moved })
 }
@@ -148,12 +149,41 @@ pub(super) async fn list(context: &RequestContext<'_>) -> Result<MoveListed, Err
     Ok(MoveListed { results: results.collect() })
 }
 
-/// A task's handle has its number and its source, as Amazon's has.
+/// A task's handle has its id and its source, as Amazon's has.
 fn handle(id: u64, source_arn: &str) -> String {
-    STANDARD.encode(serde_json::json!({"taskId": id, "sourceArn": source_arn}).to_string())
+    STANDARD.encode(serde_json::json!({"taskId": as_uuid(id), "sourceArn": source_arn}).to_string())
 }
 
-fn read_handle(text: &str) -> Option<(u64, String)> {
+/// Source and id of a handle; no id if it is none of ours.
+fn read_handle(text: &str) -> Option<(Option<u64>, String)> {
     let fields: serde_json::Value = serde_json::from_slice(&STANDARD.decode(text).ok()?).ok()?;
-    Some((fields.get("taskId")?.as_u64()?, fields.get("sourceArn")?.as_str()?.to_owned()))
+    Some((of_uuid(fields.get("taskId")?.as_str()?), fields.get("sourceArn")?.as_str()?.to_owned()))
+}
+
+/// A task's number in the form of a UUID, as which clients read it.
+fn as_uuid(id: u64) -> String {
+    format!("{:08x}-{:04x}-4000-8000-{:012x}", id >> 32, id >> 16 & 0xffff, id & 0xffff)
+}
+
+fn of_uuid(text: &str) -> Option<u64> {
+    let digits = u128::from_str_radix(&text.replace('-', ""), 16).ok()?;
+    let id = (digits >> 80) << 16 | digits & 0xffff;
+    let id = u64::try_from(id).ok()?;
+    (as_uuid(id) == text).then_some(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_is_known_by_its_handle_and_by_no_other() {
+        for id in [0, 1, 0xffff, 0x1_0000, 0x0123_4567_89ab_cdef, u64::MAX] {
+            let (read, source) = read_handle(&handle(id, "arn")).expect("it is a handle");
+            assert_eq!((read, source.as_str()), (Some(id), "arn"), "{}", as_uuid(id));
+        }
+        for other in ["", "x", "10f57157-fc38-4da9-a113-4de7e12d05dd", "00000000000040008000000000000001"] {
+            assert_eq!(of_uuid(other), None, "{other}");
+        }
+    }
 }

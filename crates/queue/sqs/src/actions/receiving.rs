@@ -156,7 +156,7 @@ impl ReceiveWanted {
     fn is_own(&self, name: &str) -> bool {
         self.own.iter().any(|wanted| match wanted.strip_suffix(".*") {
             Some(prefix) => name.starts_with(prefix),
-            None => wanted == name || wanted == "All",
+            None => wanted == name || matches!(wanted.as_str(), "All" | "*"),
         })
     }
 }

@@ -299,18 +299,21 @@ fn attributes(given: AttributesIn) -> Result<Attributes, ErrorRefusal> {
 
 fn attribute(name: &str, given: AttributeIn) -> Result<Attribute, ErrorRefusal> {
     let lower = name.to_ascii_lowercase();
-    let is_good = (1..=ATTRIBUTE_NAME_CHARS_MAX).contains(&name.len())
-        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'))
+    let is_good = (1..=ATTRIBUTE_NAME_CHARS_MAX).contains(&name.chars().count())
+        && name.chars().all(|char| char.is_alphanumeric() || matches!(char, '_' | '-' | '.'))
         && !name.starts_with('.')
         && !name.ends_with('.')
         && !name.contains("..")
         && !lower.starts_with("aws.")
         && !lower.starts_with("amazon.");
     if !is_good {
-        return Err(invalid(format!("The message attribute name '{name}' is invalid.")));
+        return Err(invalid(format!(
+            "The message attribute name '{name}' is invalid. Attribute name can contain A-Z, a-z, 0-9, underscore (_), \
+             hyphen (-), and period (.) characters."
+        )));
     }
     let data_type = given.data_type.filter(|data_type| !data_type.is_empty()).ok_or_else(|| {
-        invalid(format!("The message attribute '{name}' must contain a non-empty message attribute type."))
+        invalid(format!("The message attribute '{name}' must contain non-empty message attribute type."))
     })?;
     let kind = data_type.split('.').next().unwrap_or_default();
     if !matches!(kind, "String" | "Number" | "Binary") || data_type.len() > ATTRIBUTE_NAME_CHARS_MAX {
@@ -321,10 +324,15 @@ fn attribute(name: &str, given: AttributeIn) -> Result<Attribute, ErrorRefusal> 
     }
     let empty = || {
         invalid(format!(
-            "The message attribute '{name}' must contain a non-empty message attribute value for message attribute type \
+            "The message attribute '{name}' must contain non-empty message attribute value for message attribute type \
              '{data_type}'."
         ))
     };
+    if given.string_value.as_deref() == Some("") {
+        return Err(invalid(format!(
+            "Message (user) attribute '{name}' must contain a non-empty value of type '{data_type}'."
+        )));
+    }
     let value = match (kind, given.string_value, given.binary_value) {
         ("Binary", None, Some(value)) if !value.is_empty() => {
             let bytes = STANDARD.decode(value).map_err(|_| {
@@ -332,7 +340,7 @@ fn attribute(name: &str, given: AttributeIn) -> Result<Attribute, ErrorRefusal> 
             })?;
             Value::Binary(bytes.into())
         }
-        ("String" | "Number", Some(value), None) if !value.is_empty() => Value::Text(value),
+        ("String" | "Number", Some(value), None) => Value::Text(value),
         _ => return Err(empty()),
     };
     match &value {
@@ -341,7 +349,8 @@ fn attribute(name: &str, given: AttributeIn) -> Result<Attribute, ErrorRefusal> 
                 "Can't cast the value of message (user) attribute '{name}' to a number."
             )));
         }
-        Value::Text(text) => check_characters(text)?,
+        // A body's are another error.
+        Value::Text(text) => check_characters(text).map_err(|refusal| invalid(refusal.message))?,
         Value::Binary(_) => {}
     }
     Ok(Attribute { data_type, value })

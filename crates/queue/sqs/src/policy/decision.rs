@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use super::list;
 
 /// What only the account of a queue may do with it, whatever a policy says.
-const OWNERS: [&str; 12] = [
+pub(super) const OWNERS: [&str; 12] = [
     "AddPermission",
     "CancelMessageMoveTask",
     "CreateQueue",

@@ -40,6 +40,15 @@ pub(super) fn error(fault: &str, code: &str, message: &str, request_id: &str) ->
     out
 }
 
+/// The error of a request that names no action, which has a form of its own.
+pub(super) fn unknown_operation(message: &str) -> String {
+    let mut out = String::from("<?xml version=\"1.0\"?>");
+    element(&mut out, "UnknownOperationException", |out| {
+        element(out, "Message", |out| escape(out, message));
+    });
+    out
+}
+
 fn has_result(action: &str) -> bool {
     action.starts_with("Get")
         || action.starts_with("List")
@@ -101,7 +110,8 @@ fn write_value(out: &mut String, action: &str, value: &Value) {
     }
 }
 
-/// Writes text so that it is read as it was: a carriage return would be read as a line's end.
+/// Writes text so that it is read as it was: a carriage return would be read as a line's end. What XML can't have, as
+/// a parameter that is told in an error may, is another character.
 fn escape(out: &mut String, text: &str) {
     for char in text.chars() {
         match char {
@@ -110,6 +120,9 @@ fn escape(out: &mut String, text: &str) {
             '&' => out.push_str("&amp;"),
             '"' => out.push_str("&quot;"),
             '\r' => out.push_str("&#xD;"),
+            '\0'..='\x08' | '\x0b' | '\x0c' | '\x0e'..='\x1f' | '\u{fffe}' | '\u{ffff}' => {
+                out.push('\u{fffd}')
+            }
             char => out.push(char),
         }
     }

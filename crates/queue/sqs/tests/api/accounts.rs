@@ -32,7 +32,12 @@ fn two_accounts() -> SqsConfig {
 
 impl Api {
     /// An action of an account, signed; the error's code, or the answer.
-    async fn signed(&self, account: &str, action: &str, parameters: Value) -> Result<Value, String> {
+    pub(super) async fn signed(
+        &self,
+        account: &str,
+        action: &str,
+        parameters: Value,
+    ) -> Result<Value, String> {
         let body = Bytes::from(parameters.to_string());
         let target = format!("AmazonSQS.{action}");
         let unsigned = Unsigned {

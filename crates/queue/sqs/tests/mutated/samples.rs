@@ -9,9 +9,8 @@ pub const FULL: &str = "http://h/000000000000/full";
 /// The action that is refused.
 pub const NO_TASK: &str = "CancelMessageMoveTask";
 
-/// What that is asked: `{"taskId":99,"sourceArn":"arn:aws:sqs:us-east-1:000000000000:full"}`.
-const HANDLE: &str =
-    "eyJ0YXNrSWQiOjk5LCJzb3VyY2VBcm4iOiJhcm46YXdzOnNxczp1cy1lYXN0LTE6MDAwMDAwMDAwMDAwOmZ1bGwifQ==";
+/// What that is asked: the source's ARN, and a task that is not there.
+const HANDLE: &str = "eyJ0YXNrSWQiOiIwMDAwMDAwMC0wMDAwLTQwMDAtODAwMC0wMDAwMDAwMDAwNjMiLCJzb3VyY2VBcm4iOiJhcm46YXdzOnNxczp1cy1lYXN0LTE6MDAwMDAwMDAwMDAwOmZ1bGwifQ==";
 
 /// An access key and its secret.
 pub const KEY: (&str, &str) = ("AKIDEXAMPLE", "secret");

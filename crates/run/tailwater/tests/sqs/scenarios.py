@@ -167,7 +167,7 @@ def redrive():
         assert task["Status"] == "COMPLETED" and task["ApproximateNumberOfMessagesMoved"] == 20, task
         assert counts(source)[0] == 20
         refused("InvalidParameterValue", SQS.start_message_move_task, SourceArn=arn(source))
-        unknown = json.dumps({"taskId": 99, "sourceArn": arn(dead)}).encode()
+        unknown = json.dumps({"taskId": "10f57157-fc38-4da9-a113-4de7e12d05aa", "sourceArn": arn(dead)}).encode()
         unknown = base64.b64encode(unknown).decode()
         refused("ResourceNotFoundException", SQS.cancel_message_move_task, TaskHandle=unknown)
         refused("InvalidParameterValue", SQS.cancel_message_move_task, TaskHandle="eyJ0YXNrSWQiOjk5fQ==")
