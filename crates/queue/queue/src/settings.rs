@@ -7,21 +7,16 @@ use serde::{Deserialize, Serialize};
 use crate::limits::ORDER_HINT_MAX;
 
 /// Among how many of the oldest visible messages a receive chooses (BDQS, section III.B.2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "u32", into = "u32")]
 pub enum OrderHint {
     /// Among K, 1 to [`ORDER_HINT_MAX`].
     K(u32),
-    /// Among as few as the observed concurrency allows ([`crate::order_hint`]).
+    /// Among as few as the observed concurrency allows ([`crate::order_hint`]): one, where nobody else receives.
+    #[default]
     Auto,
     /// Among all: random sampling, the paper's baseline without order.
     Infinity,
-}
-
-impl Default for OrderHint {
-    fn default() -> Self {
-        Self::K(1)
-    }
 }
 
 /// A text that is no order hint.

@@ -237,7 +237,7 @@ pub(crate) fn create(
     Ok((settings, kept))
 }
 
-/// The order hint that tags ask for; 1 without.
+/// The order hint that tags ask for, and `auto` where they ask for none.
 pub(crate) fn order_hint(tags: &BTreeMap<String, String>) -> Result<OrderHint, ErrorRefusal> {
     match tags.get(ORDER_HINT_TAG) {
         None => Ok(OrderHint::default()),
@@ -409,7 +409,7 @@ mod tests {
 
     #[test]
     fn the_order_hint_is_a_tag() {
-        assert_eq!(order_hint(&map(&[])), Ok(OrderHint::K(1)));
+        assert_eq!(order_hint(&map(&[])), Ok(OrderHint::Auto));
         assert_eq!(order_hint(&map(&[(ORDER_HINT_TAG, "7")])), Ok(OrderHint::K(7)));
         assert_eq!(order_hint(&map(&[(ORDER_HINT_TAG, "auto")])), Ok(OrderHint::Auto));
         assert_eq!(order_hint(&map(&[(ORDER_HINT_TAG, "infinity")])), Ok(OrderHint::Infinity));

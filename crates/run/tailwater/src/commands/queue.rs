@@ -118,8 +118,9 @@ pub struct Create {
     /// In a FIFO queue: take messages with the same body within five minutes for one.
     #[arg(long, requires = "fifo")]
     deduplicate_by_content: bool,
-    /// Receive a random one of the oldest K visible messages. 1, the default, is the best order. `auto` is the smallest
-    /// K that keeps duplicates rare where several front ends share the queue. `infinity` is no order at all.
+    /// Receive a random one of the oldest K visible messages. 1 is the best order. `auto`, the default, is the smallest
+    /// K that keeps duplicates rare where several front ends share the queue, and 1 in a node's own store. `infinity`
+    /// is no order at all.
     #[arg(long, value_name = "K")]
     order_hint: Option<tailwater_queue::OrderHint>,
     /// For queues in Cassandra: how many replicas have to answer, `one` or `quorum`. By default as the node is
