@@ -230,6 +230,11 @@ fn ends_well(mut follower: Follower) {
     assert!(wait_for("it to end", || follower.child().try_wait().expect("ours")).success());
 }
 
+/// Waits until it says so.
+fn says(follower: &Follower, word: &str) {
+    while follower.next() != word {}
+}
+
 /// The last of the counts that it writes, once it has reached `count`.
 fn reach(follower: &Follower, count: u64) -> u64 {
     loop {
@@ -289,4 +294,52 @@ fn kill_9_under_librdkafka_s_idempotent_producer_and_groups_of_both_protocols_lo
         *next += 1;
     }
     assert_eq!((numbers.len(), numbers.values().sum::<u64>()), (8, total));
+}
+
+#[test]
+fn after_kill_9_members_of_kip_848_are_in_their_group_and_commit_and_nothing_is_delivered_again() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let groups = [
+        ("TAILWATER_KAFKA__GROUPS__CONSUMER_HEARTBEAT_MS", "200"),
+        // Nobody is out before the test is, however busy the machine.
+        ("TAILWATER_KAFKA__GROUPS__CONSUMER_SESSION_TIMEOUT_MS", "600000"),
+    ];
+    let mut node = Node::start_with(&dir.path().join("data"), &[], &groups);
+    node.run(&["stream", "create", "endless", "--shards", "4"]);
+    let start =
+        |scenario: &str| Follower::of(program("librdkafka_faults.py").args([node.kafka.as_str(), scenario]));
+    let mut group = start("steady_group_848");
+    says(&group, "steady");
+    let members = |node: &Node| {
+        let described = describe(node, "steady")?;
+        let members = described["member_list"].as_array()?.iter();
+        let members: Vec<_> =
+            members.map(|member| (member["id"].clone(), member["shards"].clone())).collect();
+        (described["state"] == "Stable").then(|| (described["generation"].clone(), members))
+    };
+    let before = wait_for("a settled group", || members(&node));
+    let mut producer = start("endless_producer");
+    let mut acknowledged = 0;
+    for _ in 0..3 {
+        acknowledged = reach(&producer, acknowledged + 500);
+        reach(&group, acknowledged);
+        node.process.kill();
+        node.restart();
+        assert_eq!(wait_for("the group as it was", || members(&node)), before);
+        while let Some(count) = producer.try_next() {
+            acknowledged = count.parse().expect("a count");
+        }
+    }
+    reach(&producer, acknowledged + 500);
+    terminate(&mut producer);
+    let total: u64 = loop {
+        if let Some(total) = producer.next().strip_prefix("total ") {
+            break total.parse().expect("a count");
+        }
+    };
+    ends_well(producer);
+    assert_eq!(reach(&group, total), total, "each record came once");
+    wait_for("all of it to be committed", || (describe(&node, "steady")?["lag_records"] == 0).then_some(()));
+    terminate(&mut group);
+    ends_well(group);
 }

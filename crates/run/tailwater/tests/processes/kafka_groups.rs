@@ -631,14 +631,19 @@ fn members_of_kip_848_are_moved_one_partition_after_the_other_and_commit_in_thei
     assert_eq!(raw.ask(&join("classic", &classic.member_id, None)).error_code, OK);
     assert_eq!(told(&raw.ask(&beat("classic", "a", 0, None))).0, code(ErrorCode::GroupIdNotFound));
 
-    // After a restart nobody is known; who joins again goes on from what was committed.
+    // A node that is killed knows them when it is back: what they commit is taken, and nobody moves.
     node.process.kill();
     node.restart();
     let mut raw = Raw::connect(&node);
-    assert_eq!(told(&raw.ask(&beat("g", "a", 2, None))).0, code(ErrorCode::UnknownMemberId));
-    assert_eq!(told(&raw.ask(&beat("g", "a", 0, None))), (OK, 3, Some(vec![0, 1, 2, 3])));
-    assert_eq!(raw.ask(&fetch(&["g"], ("s", id))).groups[0].topics[0].partitions[0].committed_offset, 5);
+    for (name, offset) in [("a", 6), ("b", 7)] {
+        let committed = raw.ask(&commit("g", ("s", id), &member(name, 2), offset));
+        assert_eq!(committed.topics[0].partitions[0].error_code, OK);
+        assert_eq!(told(&raw.ask(&beat("g", name, 2, None))), (OK, 2, None));
+    }
+    assert_eq!(raw.ask(&fetch(&["g"], ("s", id))).groups[0].topics[0].partitions[0].committed_offset, 7);
     assert_eq!(told(&raw.ask(&beat("g", "a", -1, None))), (OK, -1, None));
+    assert_eq!(told(&raw.ask(&beat("g", "b", 2, None))), (OK, 3, Some(vec![0, 1, 2, 3])));
+    assert_eq!(told(&raw.ask(&beat("g", "b", -1, None))), (OK, -1, None));
     assert!(node.run(&["group", "ls"]).contains("consumer  Empty"));
     // With nobody in it, it may become one of the classic protocol.
     let asked = raw.ask(&join("g", "", None));

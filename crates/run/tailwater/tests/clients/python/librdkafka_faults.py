@@ -198,5 +198,65 @@ def two_members(group, **how):
         member.close()
 
 
-SCENARIOS = [numbers, endless_producer, endless_group, endless_group_848]
+# What a member is told whose membership the node does not know, or knows to be another one's.
+LOST = {22: "ILLEGAL_GENERATION", 25: "UNKNOWN_MEMBER_ID", 110: "FENCED_MEMBER_EPOCH", 113: "STALE_MEMBER_EPOCH"}
+
+
+def steady_group_848():
+    """Two members of a group of KIP-848. Once they share the partitions none of these is given or taken any more, each
+    record comes once, and no commit is refused for who commits it, whatever happens to the node."""
+    with account_of_failures():
+        steady()
+
+
+def steady():
+    asked, members, is_steady = Asked(), [], False
+    next_of, owner_of, seen = dict.fromkeys(range(4), 0), {}, 0
+    for who in range(2):
+        uncommitted = {}
+
+        def answered(error, committed, uncommitted=uncommitted):
+            for one in committed:
+                why = error or one.error
+                assert why is None or why.code() not in LOST, (LOST[why.code()], one)
+                if why is None and uncommitted.get(one.partition) == one.offset:
+                    del uncommitted[one.partition]
+
+        def given(_, partitions, who=who):
+            assert not is_steady, ("given", who, partitions)
+            owner_of.update({one.partition: who for one in partitions})
+
+        def taken(_, partitions, who=who):
+            assert not is_steady, ("taken", who, partitions)
+            for one in partitions:
+                assert owner_of.pop(one.partition) == who
+
+        quick = {"auto_offset_reset": "earliest", "reconnect_backoff_max_ms": 100, "debug": "fetch,topic,cgrp"}
+        member = consumer(group_id="steady", group_protocol="consumer", on_commit=answered, **quick)
+        member.subscribe(["endless"], on_assign=given, on_revoke=taken, on_lost=taken)
+        members.append((who, member, uncommitted))
+    for who, member, uncommitted in itertools.cycle(members):
+        if not is_steady and sorted(owner_of.values()) == [0, 0, 1, 1]:
+            is_steady = True
+            print("steady", flush=True)
+        for record in itertools.islice(iter(lambda: member.poll(0.01), None), 200):
+            if record.error():
+                assert not record.error().fatal(), record.error()
+                continue
+            partition, offset = record.partition(), record.offset()
+            assert (owner_of[partition], next_of[partition]) == (who, offset), (who, partition, offset, owner_of, next_of)
+            next_of[partition] = uncommitted[partition] = offset + 1
+            seen += 1
+        if uncommitted:
+            offsets = [TopicPartition("endless", *place) for place in uncommitted.items()]
+            member.commit(offsets=offsets, asynchronous=True)
+            print(seen, flush=True)
+        if asked.to_end:
+            break
+    is_steady = False
+    for _, member, _ in members:
+        member.close()
+
+
+SCENARIOS = [numbers, endless_producer, endless_group, endless_group_848, steady_group_848]
 {scenario.__name__: scenario for scenario in SCENARIOS}[sys.argv[2]]()
