@@ -70,7 +70,9 @@ public final class AeronReaders {
                 .sharedIdleStrategy(idle())
                 .dirDeleteOnStart(true)
                 .dirDeleteOnShutdown(true)
+                // Hundreds of JVMs that start are slow.
                 .clientLivenessTimeoutNs(60 * SECOND_NS)
+                .publicationUnblockTimeoutNs(90 * SECOND_NS)
                 .aeronDirectoryName(directory);
         File counts = new File(directory + "-counts");
         List<Process> readers = new ArrayList<>();

@@ -139,6 +139,9 @@ static double ticks_of(int pid) {
     return user + system;
 }
 
+// When the last message was handed over.
+static int64_t handed_at;
+
 static int64_t produce(rd_kafka_t *producer, int64_t first, double seconds, double per_second, int bytes) {
     char *message = calloc(1, bytes);
     int64_t begin = now_ns(), total = per_second * seconds, sent = 0;
@@ -162,6 +165,7 @@ static int64_t produce(rd_kafka_t *producer, int64_t first, double seconds, doub
         rd_kafka_poll(producer, 0);
         usleep(500);
     }
+    handed_at = now_ns();
     rd_kafka_flush(producer, 10000);
     free(message);
     return first + sent;
@@ -219,7 +223,7 @@ int main(int argc, char **argv) {
     if (first == 0) {
         rd_kafka_conf_t *conf = rd_kafka_conf_new();
         rd_kafka_t *producer = client(RD_KAFKA_PRODUCER, conf);
-        int64_t end = produce(producer, 0, 1 / per_second + 1e-9, per_second, bytes);
+        int64_t end = produce(producer, 0, 1, 1, bytes);
         _exit(end == 1 ? 0 : 1);
     }
     int status = 0;
@@ -254,7 +258,7 @@ int main(int argc, char **argv) {
         of_readers -= ticks_of(pids[i]);
     int64_t begin = now_ns();
     int64_t last = produce(producer, produced, duration_s, per_second, bytes);
-    int64_t sent_at = now_ns();
+    int64_t sent_at = handed_at;
     int64_t behind_ns = await_all(shared, consumers, last) - sent_at;
     double wall_s = (now_ns() - begin) / 1e9;
     own = ticks_of(getpid()) - own;
