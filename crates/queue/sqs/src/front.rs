@@ -386,7 +386,8 @@ impl RequestContext<'_> {
         self.find(account, name).await
     }
 
-    /// Whether the request came to a queue's address, `/account/name`, in the form in which that says which queue is meant.
+    /// Whether the request came to a queue's address, `/account/name`, in the form in which that says which queue is
+    /// meant.
     pub(crate) fn is_at_queue(&self) -> bool {
         let is_account = |text: &str| text.len() == 12 && text.bytes().all(|byte| byte.is_ascii_digit());
         let parts = self.path.strip_prefix('/').and_then(|path| path.split_once('/'));
