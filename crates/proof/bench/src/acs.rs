@@ -90,6 +90,17 @@ struct ApartRun {
     error: Option<String>,
 }
 
+impl ApartRun {
+    /// A line on standard error for each run, as they take minutes together and may be interrupted.
+    fn tell(&self) {
+        let Self { system, processes, cores, delay_p50_ms, delay_p99_ms, .. } = self;
+        let verdict = if self.keeps_up { "keep up" } else { "do not keep up" };
+        eprintln!(
+            "{system}: {processes} processes {verdict}, {cores:.2} cores, delay p50 {delay_p50_ms} ms, p99 {delay_p99_ms} ms"
+        );
+    }
+}
+
 #[derive(Serialize)]
 struct ApartReport {
     bench: &'static str,
@@ -124,6 +135,7 @@ pub fn run(command: Command) -> anyhow::Result<()> {
             }
             line.show(&format!("{} with {processes} processes", system.name));
             let run = attempt(&args, system, processes)?;
+            run.tell();
             if !run.keeps_up {
                 bad.insert(system.name.clone(), processes);
             }
@@ -140,6 +152,7 @@ pub fn run(command: Command) -> anyhow::Result<()> {
                 }
                 line.show(&format!("{} with {processes} processes", system.name));
                 let run = attempt(&args, system, processes)?;
+                run.tell();
                 let keeps_up = run.keeps_up;
                 runs.push(run);
                 Ok(keeps_up)
