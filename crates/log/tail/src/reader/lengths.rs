@@ -39,9 +39,9 @@ pub(super) async fn follow_cell(inner: Arc<TailReaderInner>, cell: Cell) {
     // The last read brought something new.
     let mut is_flowing = false;
     loop {
-        is_untold |= if inner.is_fed() {
-            // A window tells of all that is followed: whoever rings has one to wake less. A feed that it does not feed
-            // any more is told as one that is followed anew.
+        is_untold |= if inner.is_fed() || inner.pages().is_empty() {
+            // A window tells of all that is followed, or nothing is: whoever rings has one to wake less. A feed that a
+            // window does not feed any more is told as one that is followed anew.
             followed.changed().await.is_ok()
         } else if is_flowing && inner.pause() >= UNWATCHED_PAUSE_MIN {
             // What comes next is there when the pause is over, or soon after: to be told of it would take a request of
