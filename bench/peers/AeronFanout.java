@@ -69,13 +69,13 @@ public final class AeronFanout {
         }
     }
 
-    private static int option(String[] args, String name, int otherwise) {
+    static int option(String[] args, String name, int otherwise) {
         int at = Arrays.asList(args).indexOf("--" + name);
         return at < 0 ? otherwise : Integer.parseInt(args[at + 1]);
     }
 
     /** Spins a little, yields a little, then sleeps for up to a millisecond: Aeron's own choice where cores are shared. */
-    private static IdleStrategy idle() {
+    static IdleStrategy idle() {
         return new BackoffIdleStrategy(10, 20, TimeUnit.MICROSECONDS.toNanos(1), TimeUnit.MILLISECONDS.toNanos(1));
     }
 
@@ -94,7 +94,7 @@ public final class AeronFanout {
             Thread poller = new Thread(() -> poll(subscriptions), "poller");
             poller.start();
 
-            long produced = produce(publication, 0, warmupS);
+            long produced = produce(publication, 0, warmupS, perSecond, messageBytes);
             awaitAll(produced);
             for (Lane lane : lanes) {
                 lane.delivered = 0;
@@ -102,7 +102,7 @@ public final class AeronFanout {
             measuring = true;
             long ticks = cpuTicks();
             long begin = System.nanoTime();
-            long last = produce(publication, produced, durationS);
+            long last = produce(publication, produced, durationS, perSecond, messageBytes);
             long lastSentAt = System.nanoTime();
             awaitAll(last);
             long cpu = cpuTicks() - ticks;
@@ -134,7 +134,7 @@ public final class AeronFanout {
     }
 
     /** Sends messages `first..` on a fixed schedule; what is due is sent at once. Answers the number after the last. */
-    private long produce(ExclusivePublication publication, long first, long seconds) {
+    static long produce(ExclusivePublication publication, long first, long seconds, double perSecond, int messageBytes) {
         UnsafeBuffer message = new UnsafeBuffer(new byte[messageBytes]);
         long total = (long) (perSecond * seconds);
         long begin = System.nanoTime();

@@ -9,13 +9,9 @@ import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.List;
 import java.util.Locale;
-import java.util.concurrent.TimeUnit;
-import java.util.concurrent.locks.LockSupport;
 import org.agrona.IoUtil;
-import org.agrona.concurrent.BackoffIdleStrategy;
 import org.agrona.concurrent.IdleStrategy;
 import org.agrona.concurrent.UnsafeBuffer;
 
@@ -59,15 +55,15 @@ public final class AeronReaders {
             read(args[1], Integer.parseInt(args[2]));
             return;
         }
-        int consumers = option(args, "consumers", 16);
-        int rateMbit = option(args, "rate-mbit", 240);
-        int messageBytes = Math.max(16, option(args, "message-bytes", 1024));
-        int warmupS = option(args, "warmup-s", 10);
-        int durationS = option(args, "duration-s", 10);
+        int consumers = AeronFanout.option(args, "consumers", 16);
+        int rateMbit = AeronFanout.option(args, "rate-mbit", 240);
+        int messageBytes = Math.max(16, AeronFanout.option(args, "message-bytes", 1024));
+        int warmupS = AeronFanout.option(args, "warmup-s", 10);
+        int durationS = AeronFanout.option(args, "duration-s", 10);
         String directory = "/dev/shm/tailwater-aeron-" + ProcessHandle.current().pid();
         MediaDriver.Context context = new MediaDriver.Context()
                 .threadingMode(ThreadingMode.SHARED)
-                .sharedIdleStrategy(idle())
+                .sharedIdleStrategy(AeronFanout.idle())
                 .dirDeleteOnStart(true)
                 .dirDeleteOnShutdown(true)
                 // Hundreds of JVMs that start are slow.
@@ -96,16 +92,6 @@ public final class AeronReaders {
             readers.forEach(Process::destroyForcibly);
             counts.delete();
         }
-    }
-
-    private static int option(String[] args, String name, int otherwise) {
-        int at = Arrays.asList(args).indexOf("--" + name);
-        return at < 0 ? otherwise : Integer.parseInt(args[at + 1]);
-    }
-
-    /** Spins a little, yields a little, then sleeps for up to a millisecond: Aeron's own choice where cores are shared. */
-    private static IdleStrategy idle() {
-        return new BackoffIdleStrategy(10, 20, TimeUnit.MICROSECONDS.toNanos(1), TimeUnit.MILLISECONDS.toNanos(1));
     }
 
     private static Process start(String directory, int number) throws IOException {
@@ -147,7 +133,7 @@ public final class AeronReaders {
                 }
             };
             shared.putLongOrdered(slot + EXPECTED, 0);
-            IdleStrategy idle = idle();
+            IdleStrategy idle = AeronFanout.idle();
             long parent = ProcessHandle.current().parent().map(ProcessHandle::pid).orElse(1L);
             long look = System.nanoTime();
             while (shared.getLongVolatile(OVER) == 0) {
@@ -175,13 +161,13 @@ public final class AeronReaders {
     /** The producer's side of one run. */
     private record Run(UnsafeBuffer shared, List<Process> readers, int rateMbit, int messageBytes) {
         void run(ExclusivePublication publication, long warmupS, long durationS) throws Exception {
-            long produced = produce(publication, 0, warmupS);
+            long produced = AeronFanout.produce(publication, 0, warmupS, perSecond(), messageBytes);
             awaitAll(produced);
             shared.putLongVolatile(MEASURING, 1);
             double own = ticks(ProcessHandle.current().pid());
             double others = ticksOfReaders();
             long begin = System.nanoTime();
-            long last = produce(publication, produced, durationS);
+            long last = AeronFanout.produce(publication, produced, durationS, perSecond(), messageBytes);
             long sentAt = System.nanoTime();
             awaitAll(last);
             long end = System.nanoTime();
@@ -194,31 +180,6 @@ public final class AeronReaders {
 
         double perSecond() {
             return rateMbit * 1e6 / 8 / messageBytes;
-        }
-
-        /** Sends messages `first..` on a fixed schedule; what is due is sent at once. Answers the number after the last. */
-        long produce(ExclusivePublication publication, long first, long seconds) {
-            UnsafeBuffer message = new UnsafeBuffer(new byte[messageBytes]);
-            long total = (long) (perSecond() * seconds);
-            long begin = System.nanoTime();
-            long sent = 0;
-            while (sent < total && System.nanoTime() - begin < 2 * seconds * SECOND_NS) {
-                long due = Math.min(total, (long) ((System.nanoTime() - begin) / 1e9 * perSecond()));
-                while (sent < due) {
-                    message.putLong(0, first + sent);
-                    message.putLong(8, System.nanoTime());
-                    long result = publication.offer(message);
-                    if (result > 0) {
-                        sent++;
-                    } else if (result == ExclusivePublication.CLOSED || result == ExclusivePublication.MAX_POSITION_EXCEEDED) {
-                        throw new IllegalStateException("publication answers " + result);
-                    } else {
-                        break; // back pressure
-                    }
-                }
-                LockSupport.parkNanos(100_000);
-            }
-            return first + sent;
         }
 
         void awaitAll(long number) throws InterruptedException {

@@ -11,7 +11,7 @@ mod shm;
 #[allow(unsafe_code)]
 mod stream;
 mod tcp;
-pub(crate) mod waiter;
+mod waiter;
 
 use std::io;
 use std::os::fd::OwnedFd;
