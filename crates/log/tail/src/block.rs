@@ -2,6 +2,7 @@
 //! consumers borrows from it.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use tailwater_format::batch::{BatchHeader, Codec, Decompressor, Records};
@@ -79,6 +80,45 @@ impl Block {
             [first, .., last] => &self.batches[first.first_batch as usize..last.batch_end as usize],
             [only] => &self.batches[only.first_batch as usize..only.batch_end as usize],
         }
+    }
+
+    /// The same in parts of at most `entries_max` entries, which is at least one, and, but for an entry that is longer,
+    /// `bytes_max` bytes of the segment. A block with control entries, whose places it does not know, stays whole.
+    pub fn parts(self: Arc<Self>, bytes_max: u64, entries_max: usize) -> Vec<Arc<Self>> {
+        let len = |entry: &BlockEntry| u64::from(entry.header.len);
+        let bytes = self.end.0 - self.start.0;
+        let is_small = bytes <= bytes_max && self.entries.len() <= entries_max;
+        if is_small || self.entries.iter().map(len).sum::<u64>() != bytes {
+            return vec![self];
+        }
+        let mut parts = Vec::new();
+        let (mut from, mut start) = (0, self.start);
+        while let Some(first) = self.entries.get(from) {
+            let (mut to, mut end) = (from, start.0);
+            while let Some(next) = self.entries.get(to).filter(|_| to - from < entries_max)
+                && (to == from || end + len(next) - start.0 <= bytes_max)
+            {
+                end += len(next);
+                to += 1;
+            }
+            let of_part = |entry: &BlockEntry| BlockEntry {
+                first_batch: entry.first_batch - first.first_batch,
+                batch_end: entry.batch_end - first.first_batch,
+                ..*entry
+            };
+            let end = Position(end);
+            parts.push(Arc::new(Self {
+                segment: self.segment,
+                start,
+                end,
+                entries: self.entries[from..to].iter().map(of_part).collect(),
+                batches: self.batches(from..to).to_vec(),
+                len_bytes: (end.0 - start.0) as usize,
+                arena: self.arena,
+            }));
+            (from, start) = (to.max(from + 1), end);
+        }
+        parts
     }
 
     /// Memory that the block keeps.

@@ -35,10 +35,11 @@ use crate::block::{Block, Cutter};
 use crate::fetch::ByteRange;
 use crate::layer::DelayedDurable;
 use crate::limits::{
-    CATCH_UP_STEP_BYTES, FETCH_BYTES_MAX, FETCH_CHUNKS_MAX, FETCH_RETRY, POSITION_END, READERS_WAIT_MAX,
-    SEGMENTS_KEPT_MAX, WINDOW_BYTES,
+    CATCH_UP_STEP_BYTES, FETCH_BYTES_MAX, FETCH_CHUNKS_MAX, FETCH_RETRY, PARKED_MAX, POSITION_END,
+    READERS_WAIT_MAX, SEGMENTS_KEPT_MAX, WINDOW_BYTES,
 };
 use crate::rate::RateLimit;
+use crate::window::{UndecodedMessage, WindowMessage, WindowMessageError};
 use crate::{SourceError, SourceSegment};
 
 /// A place in a shard: before the byte at `position` of segment `segment`.
@@ -123,6 +124,15 @@ pub(crate) struct News {
     pub(crate) entry_bytes: u64,
 }
 
+/// What the window of another process had said, and was waited with until now.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Unparked {
+    /// A block that was taken.
+    Block(News),
+    /// How far the shard reaches.
+    Tail(Tail),
+}
+
 /// What is heard of a file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Knowledge {
@@ -142,6 +152,14 @@ pub(crate) struct Feed {
     silent: bool,
     /// Where the window of another process is in this shard, as far as it told: what comes next it brings from there.
     fed_from: Option<(SegmentId, Position)>,
+    /// It brought the end of the segment before the one of `place`, so it brings the beginning of this one.
+    is_fed_on: bool,
+    /// The window's block that comes next, where something before it is still being read, or readers have yet to take
+    /// what it would push out.
+    waiting: Option<Block>,
+    /// What the window said behind it. It lies where the window wrote it, so that a process that comes late to it has
+    /// only to read what it missed before, and not what others read by then.
+    parked: VecDeque<UndecodedMessage>,
     layer: DelayedDurable,
     rate: RateLimit,
     /// Of a backlog: earns what is written, too.
@@ -192,6 +210,9 @@ impl Feed {
             log_start: Offset(0),
             silent: false,
             fed_from: None,
+            is_fed_on: false,
+            waiting: None,
+            parked: VecDeque::new(),
             layer: DelayedDurable::new(config.delay_max),
             rate: RateLimit::new(config.bytes_per_s, now),
             backlog_rate: RateLimit::steady(config.catch_up_bytes_per_s, CATCH_UP_STEP_BYTES, now),
@@ -368,6 +389,12 @@ impl Feed {
         if let Some(at) = self.retry_at.filter(|at| now < *at) {
             return FeedPlan::Wait { at: Some(at) };
         }
+        self.leave_read_segments();
+        if self.waiting_fits()
+            && let Some((since, _)) = self.held_since
+        {
+            return FeedPlan::Wait { at: Some(since + READERS_WAIT_MAX) };
+        }
         if self.is_fed()
             && let Some(wait) = self.plan_fed(now, &tail)
         {
@@ -444,6 +471,9 @@ impl Feed {
         if let Err(pause) = self.rate.is_ready(now).and_then(|()| self.backlog_rate.is_ready(now)) {
             return FeedPlan::Wait { at: Some(now + pause) };
         }
+        // The window brings what comes from there on.
+        let next = self.waiting.as_ref().filter(|block| block.segment == segment && from < block.start);
+        let to = next.map_or(to, |block| to.min(block.start));
         let chunk = u64::from(tail.chunk_bytes);
         let paid = self.rate.left().min(self.backlog_rate.left()).max(CATCH_UP_STEP_BYTES);
         let most = FETCH_BYTES_MAX.min(chunk * FETCH_CHUNKS_MAX).min(paid.max(chunk));
@@ -577,8 +607,12 @@ impl Feed {
         Some((term, Some(length)))
     }
 
-    /// Goes on with the segment after `number`.
+    /// Goes on with the segment after `number`. A window that brought its end goes on with that one, too.
     fn leave(&mut self, number: SegmentNumber) {
+        let read = self.place.map_or(Position(0), |place| place.position);
+        let is_brought = |(segment, at): (SegmentId, Position)| segment.number == number && at >= read;
+        // Of a segment with nothing in it there is nothing to bring.
+        self.is_fed_on = self.fed_from.is_some_and(is_brought) || self.is_fed_on && read == Position(0);
         self.place = Some(Place { segment: number.next(), position: Position(0) });
         self.cutter = None;
         // Ends of segments left behind are not asked for again.
@@ -614,6 +648,9 @@ impl Feed {
         let (Some((segment, at)), Some(place), Some(tail)) = (self.fed_from, self.place, self.tail) else {
             return false;
         };
+        if self.is_fed_on {
+            return place.segment >= tail.segment && !self.silent && self.error.is_none();
+        }
         let is_written = tail.segment == segment.number && tail.term == segment.term;
         let is_left = tail.sealed && place.position >= tail.durable;
         let is_place = place.segment == segment.number && at <= place.position;
@@ -631,31 +668,89 @@ impl Feed {
     fn plan_fed(&mut self, now: Instant, tail: &Tail) -> Option<FeedPlan> {
         let position = self.place?.position;
         if self.layer.is_late(now, position, position, tail.durable) {
-            self.fed_from = None;
+            self.window_at(None);
             return None;
         }
         Some(FeedPlan::Wait { at: self.layer.deadline() })
     }
 
-    /// Takes in where the window is; `None` if it has left.
+    /// Takes in where the window is; `None` if it does not feed this any more.
     pub(crate) fn window_at(&mut self, at: Option<(SegmentId, Position)>) {
-        self.fed_from = at;
+        (self.fed_from, self.is_fed_on) = (at, false);
     }
 
-    /// Takes in a block of the window, if it continues what was read; otherwise only where the window is. It is left
-    /// where it is, too, if most readers have yet to take what it would push out.
-    pub(crate) fn offered(&mut self, block: Block) -> News {
+    /// The window is gone, and what it had said with it.
+    pub(crate) fn window_is_gone(&mut self) {
+        self.window_at(None);
+        self.waiting = None;
+        self.parked = VecDeque::new();
+    }
+
+    /// Takes note of what the window says, for [`Feed::unpark`]. Of too much the oldest is forgotten.
+    pub(crate) fn park(&mut self, message: UndecodedMessage) {
+        if self.parked.len() >= PARKED_MAX {
+            self.parked.pop_front();
+        }
+        self.parked.push_back(message);
+    }
+
+    /// Takes in what the window has said, in its order; a tail is left to the caller. `None` where there is nothing
+    /// left, or where its next block has to wait.
+    ///
+    /// # Errors
+    /// If it is no message that a window writes.
+    pub(crate) fn unpark(&mut self, now: Instant) -> Result<Option<Unparked>, WindowMessageError> {
+        loop {
+            if let Some(block) = self.waiting.take() {
+                let news = self.offered(now, block);
+                if news.announce {
+                    return Ok(Some(Unparked::Block(news)));
+                }
+                if self.waiting.is_some() {
+                    return Ok(None);
+                }
+            }
+            let Some(message) = self.parked.pop_front() else { return Ok(None) };
+            match message.decode()? {
+                WindowMessage::Block(block) => self.waiting = Some(block),
+                WindowMessage::At(segment, position) => self.window_at(Some((segment, position))),
+                WindowMessage::Lost(_) => self.window_at(None),
+                WindowMessage::Tail(_, tail) => return Ok(Some(Unparked::Tail(tail))),
+            }
+        }
+    }
+
+    /// Takes in a block of the window, if it continues what was read. It waits where it is further on, until the feed has
+    /// read what lies between, and where most readers have yet to take what it would push out, but not for long.
+    pub(crate) fn offered(&mut self, now: Instant, block: Block) -> News {
         let (segment, end) = (block.segment, block.end);
-        self.fed_from = Some((segment, end));
-        let Some(place) = self.place else { return News::default() };
-        let is_written =
-            self.tail.is_some_and(|tail| tail.segment == segment.number && tail.term == segment.term);
-        let continues = place.segment == segment.number && (block.start..end).contains(&place.position);
-        let is_same = self.read_term.is_none_or(|read| read == segment.term);
-        let bytes = end.0 - block.start.0;
-        let is_wanted = is_written && continues && is_same && self.error.is_none();
-        if !is_wanted || self.would_leave_most_behind(bytes) {
+        self.leave_read_segments();
+        self.window_at(Some((segment, end)));
+        let (Some(place), Some(tail)) = (self.place, self.tail) else { return News::default() };
+        let known = self.segment(segment.number, &tail);
+        let is_of_log = known.is_some_and(|(term, sealed_at)| {
+            term == segment.term && sealed_at.is_none_or(|sealed_at| end <= sealed_at)
+        });
+        if !is_of_log || self.error.is_some() {
             return News::default();
+        }
+        if place < (Place { segment: segment.number, position: block.start }) {
+            self.window_at(Some((segment, block.start)));
+            self.waiting = Some(block);
+            return News::default();
+        }
+        let continues = place.segment == segment.number && place.position < end;
+        if !continues || self.read_term.is_some_and(|read| read != segment.term) {
+            return News::default();
+        }
+        let bytes = end.0 - block.start.0;
+        if self.would_leave_most_behind(bytes) {
+            let (since, _) = *self.held_since.get_or_insert((now, bytes));
+            if now < since + READERS_WAIT_MAX {
+                self.window_at(Some((segment, place.position)));
+                self.waiting = Some(block);
+                return News::default();
+            }
         }
         self.cutter = None;
         self.distrust = false;
@@ -666,11 +761,36 @@ impl Feed {
         self.place = Some(Place { segment: segment.number, position: end });
         self.read_term = Some(segment.term);
         self.push_block(block);
+        self.leave_read_segments();
         News { announce: true, entry_bytes: end.0 - place.position.0 }
     }
 
-    /// Lets go of blocks that keep arenas before this one, whoever has yet to take them.
+    /// Whether the window's next block continues what was read: it waits for readers.
+    fn waiting_fits(&self) -> bool {
+        let fits = |block: &Block, place: Place| {
+            block.segment.number == place.segment && block.start <= place.position
+        };
+        self.waiting.as_ref().zip(self.place).is_some_and(|(block, place)| fits(block, place))
+    }
+
+    /// Goes on behind segments that were read to their ends.
+    fn leave_read_segments(&mut self) {
+        let Some(tail) = self.tail else { return };
+        while let Some(place) = self.place.filter(|place| place.segment < tail.segment)
+            && let Some((term, Some(end))) = self.segment(place.segment, &tail)
+            && place.position >= end
+            && self.read_term == Some(term)
+        {
+            self.leave(place.segment);
+        }
+    }
+
+    /// Lets go of what keeps arenas before this one, whoever has yet to take it.
     pub(crate) fn let_go_before(&mut self, arena: u64) {
+        while self.parked.front().is_some_and(|message| message.arena() < arena) {
+            self.parked.pop_front();
+        }
+        self.waiting = self.waiting.take().filter(|block| block.arena().is_none_or(|of| of >= arena));
         while self.window.front().and_then(|block| block.arena()).is_some_and(|of| of < arena) {
             self.drop_oldest();
         }

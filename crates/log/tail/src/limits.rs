@@ -145,6 +145,10 @@ pub const FETCH_RETRY: Duration = Duration::from_millis(50);
 /// How long a shared feed waits for most of its readers before it leaves them behind.
 pub const READERS_WAIT_MAX: Duration = Duration::from_millis(500);
 
+/// Messages of a window that wait for one feed, of which each takes 48 bytes; beyond it the oldest are forgotten. A
+/// window says some hundred in a second of each shard, and readers keep its arenas of some seconds.
+pub const PARKED_MAX: usize = 16_384;
+
 /// Ends of old segments that a feed remembers of one listing.
 pub const SEGMENTS_KEPT_MAX: usize = 1_024;
 

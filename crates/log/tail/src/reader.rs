@@ -498,6 +498,10 @@ fn start_planned(inner: &TailReaderInner, under_way: &mut ReadsUnderWay, later: 
     let mut round_bytes = 0;
     while *under_way.count(lane) < fetches_max {
         let Some(feed) = inner.next_due(lane) else { break };
+        if let Err(why) = inner.unpark(&feed) {
+            tracing::debug!(shard = %feed.shard, %why, "a window said what none says");
+            feed.feed.lock().window_is_gone();
+        }
         let (plan, has_failed) = {
             let mut feed = feed.feed.lock();
             let had_failed = feed.has_failed();

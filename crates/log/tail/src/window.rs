@@ -104,12 +104,22 @@ impl WindowMessage {
             Self::Lost(shard) => Ok(encode_short(KIND_LOST, |out| put_shard(out, *shard))),
         }
     }
+}
 
+/// A message of a window that was not decoded: its bytes are where the window wrote them.
+#[derive(Clone, Debug)]
+pub struct UndecodedMessage {
+    kind: u32,
+    body: Bytes,
+    arena: u64,
+}
+
+impl UndecodedMessage {
     /// Takes the next message off `bytes`, which were published in arena number `arena`; `None` if there is no other in
     /// it.
     ///
     /// # Errors
-    /// If it is none that a window writes.
+    /// If it ends behind `bytes`.
     pub fn take(bytes: &mut Bytes, arena: u64) -> Result<Option<Self>, WindowMessageError> {
         let Some(mut framing) = bytes.get(..FRAMING_BYTES) else { return Ok(None) };
         let (len, kind) = (framing.try_get_u32_le()? as usize, framing.try_get_u32_le()?);
@@ -123,8 +133,28 @@ impl WindowMessage {
         }
         let mut message = bytes.split_to(padded.ok_or(WindowMessageError::Short)?);
         message.truncate(len);
-        let body = message.slice(FRAMING_BYTES..);
-        decode(kind, body, arena).map(Some)
+        Ok(Some(Self { kind, body: message.slice(FRAMING_BYTES..), arena }))
+    }
+
+    /// The shard that it is of.
+    ///
+    /// # Errors
+    /// If it is too short to say so.
+    pub fn shard(&self) -> Result<ShardId, WindowMessageError> {
+        get_shard(&mut &self.body[..])
+    }
+
+    /// What it says.
+    ///
+    /// # Errors
+    /// If it is none that a window writes.
+    pub fn decode(self) -> Result<WindowMessage, WindowMessageError> {
+        decode(self.kind, self.body, self.arena)
+    }
+
+    /// The arena that it lies in.
+    pub(crate) fn arena(&self) -> u64 {
+        self.arena
     }
 }
 

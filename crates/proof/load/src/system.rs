@@ -322,7 +322,7 @@ impl System {
             backend.wait()?;
         }
         let mut config = format!(
-            "data = {:?}\n{}\n[listen]\ndata = \"{tcp}\"\nadmin = \"{admin}\"\nunix = {unix:?}\nwindow = true\n",
+            "data = {:?}\n{}\n[listen]\ndata = \"{tcp}\"\nadmin = \"{admin}\"\nunix = {unix:?}\n",
             dir.join("data"),
             args.node_config,
         );

@@ -38,6 +38,8 @@ use self::file::ConfigFile;
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 /// More than any machine has cores for, and few enough for the system to start.
 const WORKERS_MAX: usize = 1_024;
+/// Processes of a shard from which on the window reads it: fewer take less than a third of a core at 240 Mbit/s, 0.035 each.
+const WINDOW_FROM: usize = 8;
 
 /// What a build without the driver says to whoever wants queues in Cassandra.
 pub(crate) const NO_CASSANDRA: &str = "[queues] store = \"cassandra\", but this build has no Cassandra: `make dist` makes \
@@ -100,6 +102,9 @@ pub struct Listen {
     /// A process beside the node reads the cells once for all processes of its user on this host: the window, at a
     /// socket beside `unix`. Where there is none, each of them reads by itself.
     pub window: bool,
+    /// Processes that follow a shard from which on the window reads it for them, at least 1. Fewer read by themselves,
+    /// and have records up to 5 ms sooner.
+    pub window_from: usize,
     /// Admin HTTP: health, metrics, `/v1`.
     pub admin: SocketAddr,
     /// The address of `data` that clients are told, if it differs (behind a proxy or NAT).
@@ -321,7 +326,8 @@ impl Default for Listen {
         Self {
             data: SocketAddr::from(([127, 0, 0, 1], 7420)),
             unix: PathBuf::from("node.sock"),
-            window: false,
+            window: true,
+            window_from: WINDOW_FROM,
             admin: SocketAddr::from(([127, 0, 0, 1], 7421)),
             advertised_data: None,
             connections_max: 10_000,
@@ -358,6 +364,10 @@ impl Listen {
             (-20..=19).contains(&self.nice),
             "[listen] nice = {}: from -20, which goes first, to 19; 0 leaves it as it is",
             self.nice
+        );
+        anyhow::ensure!(
+            self.window_from >= 1,
+            "[listen] window_from = 0: use at least 1, or window = false for no window"
         );
         Ok(())
     }

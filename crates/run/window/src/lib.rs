@@ -14,6 +14,8 @@
 //! - What was published is never changed, and readers can't change it. The window keeps two arenas; others are kept by
 //!   who reads in them.
 //! - No reader holds it back: one that does not take its arenas is hung up on.
+//! - A shard is fed while enough readers follow it that reading for all of them is cheaper than what each reads. A
+//!   reader is greeted once it follows one that is fed. Until then it reads by itself, and the window has no arena.
 //! - Only processes of its own user, and root's, are served.
 //! - Readers, shards and what waits for either are bounded ([`limits`]).
 
@@ -42,6 +44,8 @@ pub struct WindowConfig {
     pub node: String,
     /// The Unix socket where readers connect.
     pub listen: PathBuf,
+    /// A shard is fed from so many readers on, at least 1, and until it has less than half as many.
+    pub fed_from: usize,
 }
 
 /// Serves readers until it is dropped.
@@ -60,9 +64,10 @@ pub async fn run(env: Env, config: WindowConfig) -> anyhow::Result<()> {
     let listener = PassingListener::bind(&config.listen)
         .with_context(|| format!("the window can't listen at {}", config.listen.display()))?;
     let node = WindowFrame::node(client.connected_node_id());
-    let mut publisher = ArenaPublisher::create(&env)?;
+    // Its memory is taken when something is fed for the first time.
+    let mut publisher: Option<ArenaPublisher> = None;
     let mut readers = ReaderConnections::new(&env, listener, node);
-    let mut shards = FedShards::new(client.clone());
+    let mut shards = FedShards::new(client.clone(), config.fed_from.max(1));
     let mut progress = client.reader().progress();
     let mut beat_at = env.now();
     let mut publish_at = env.now();
@@ -71,7 +76,9 @@ pub async fn run(env: Env, config: WindowConfig) -> anyhow::Result<()> {
         tokio::select! {
             biased;
             () = env.sleep_until(beat_at) => {
-                publisher.beat();
+                if let Some(publisher) = &publisher {
+                    publisher.beat();
+                }
                 shards.beat();
                 // What changed of a shard that nothing was written to is told now.
                 is_due = true;
@@ -79,9 +86,11 @@ pub async fn run(env: Env, config: WindowConfig) -> anyhow::Result<()> {
             }
             () = env.sleep_until(publish_at), if is_due => {
                 is_due = false;
-                if shards.pump(&mut publisher, &mut readers)? {
+                if let Some(publisher) = &mut publisher
+                    && shards.pump(publisher, &mut readers)?
+                {
                     publisher.publish();
-                    publish_at = env.now() + pace(readers.count());
+                    publish_at = env.now() + pace(readers.greeted());
                 }
             }
             changed = progress.changed(), if !is_due => {
@@ -89,21 +98,36 @@ pub async fn run(env: Env, config: WindowConfig) -> anyhow::Result<()> {
                 is_due = true;
             }
             asked = readers.next() => match asked {
-                ReaderAsked::Come(socket) => readers.welcome(socket, &publisher),
+                ReaderAsked::Come(socket) => readers.admit(socket),
                 ReaderAsked::Follow(reader, shard) if readers.follows(reader, shard) => {
                     shards.follow(shard);
+                    if let Some(publisher) = publisher.as_ref().filter(|_| shards.is_fed(shard)) {
+                        readers.greet(reader, publisher);
+                    }
                     is_due = true;
                 }
                 ReaderAsked::Follow(..) => {}
                 ReaderAsked::Leave(reader, shard) => {
                     if readers.leaves(reader, shard) {
                         shards.leave(shard);
+                        is_due = true;
                     }
                 }
-                ReaderAsked::Gone(reader) => readers.gone(reader).into_iter().for_each(|shard| shards.leave(shard)),
+                ReaderAsked::Gone(reader) => {
+                    readers.gone(reader).into_iter().for_each(|shard| shards.leave(shard));
+                    is_due = true;
+                }
             },
             started = shards.started() => {
+                let shard = started.0;
                 shards.take(started);
+                if shards.is_fed(shard) {
+                    let publisher = match &mut publisher {
+                        Some(publisher) => publisher,
+                        none => none.insert(ArenaPublisher::create(&env)?),
+                    };
+                    readers.greet_followers(shard, publisher);
+                }
                 is_due = true;
             }
         }

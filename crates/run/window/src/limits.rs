@@ -14,9 +14,17 @@ pub const SHARDS_MAX: usize = 16_384;
 /// Shards whose places are asked of the node at the same time.
 pub const STARTS_MAX: usize = 16;
 
+/// Bytes of a segment in one message, but for an entry that is longer. A reader's memory for what it decodes of a message
+/// is then always of the same sizes, whether the window is late or not: where all readers touch memory for the first
+/// time at once, it takes them seconds.
+pub const MESSAGE_BYTES_MAX: u64 = 256 << 10;
+
+/// Entries in one message.
+pub const MESSAGE_ENTRIES_MAX: usize = 256;
+
 /// Arenas that were passed to a reader who has not said that it has them. One more, and it is hung up on: they are kept
 /// for as long as they lie in its socket.
-pub const ARENAS_UNTAKEN_MAX: usize = 4;
+pub const ARENAS_UNTAKEN_MAX: usize = 16;
 
 /// Requests of readers that wait for their turn, for all together; readers wait beyond it.
 pub const REQUESTS_MAX: usize = 1_024;
@@ -29,9 +37,9 @@ pub const PACE_MIN: Duration = Duration::from_millis(5);
 pub const PACE_MAX: Duration = Duration::from_millis(50);
 
 /// Time between two wakes for each reader that they wake. A wake takes a reader some 0.1 ms whatever it brings: what it
-/// runs and what it knows lie in no cache any more. So all readers' wakes take two thirds of a core at most, up to a
-/// third of a thousand readers.
-pub const PACE_FOR_READER: Duration = Duration::from_micros(150);
+/// runs and what it knows lie in no cache any more. So all readers' wakes take four fifths of a core at most, up to
+/// four hundred readers.
+pub const PACE_FOR_READER: Duration = Duration::from_micros(125);
 
 /// After so many beats a shard is tried again that could not be read: its stream is gone, or its node is away.
 pub const START_PAUSE_BEATS: u32 = 8;

@@ -1,4 +1,4 @@
-//! The connections of readers: who follows which shards, and who has which arenas.
+//! The connections of readers: who follows which shards, who was greeted, and who has which arenas.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -37,6 +37,8 @@ enum ReaderTold {
 
 struct ReaderConnection {
     socket: Arc<PassingSocket>,
+    /// Whether it has the notice, and is woken by what is published.
+    is_greeted: bool,
     follows: BTreeSet<ShardId>,
     /// Arenas that it has not said that it has.
     untaken: usize,
@@ -63,8 +65,9 @@ impl ReaderConnections {
         Self { env: env.clone(), node, readers, next: 0, sender, told, _accept: accept }
     }
 
-    pub(crate) fn count(&self) -> usize {
-        self.readers.len()
+    /// How many are woken by what is published.
+    pub(crate) fn greeted(&self) -> usize {
+        self.readers.values().filter(|reader| reader.is_greeted).count()
     }
 
     /// The next thing that a reader wants. Cancelling it loses nothing.
@@ -89,7 +92,7 @@ impl ReaderConnections {
     }
 
     /// Takes a connection, if it is of this user and there is room.
-    pub(crate) fn welcome(&mut self, socket: PassingSocket, publisher: &ArenaPublisher) {
+    pub(crate) fn admit(&mut self, socket: PassingSocket) {
         if self.readers.len() >= READERS_MAX {
             tracing::warn!(
                 readers = READERS_MAX,
@@ -101,23 +104,27 @@ impl ReaderConnections {
             tracing::warn!(%why, "a reader is refused");
             return;
         }
-        let notice = WindowFrame::Notice { node: self.node, from: publisher.position() };
-        let (number, arena) = publisher.arena();
-        let (page, bell) = publisher.notice();
-        // The buffer of a fresh socket has room for all.
-        let sent = send(&socket, notice, page)
-            .and_then(|()| send(&socket, WindowFrame::Bell, bell))
-            .and_then(|()| send(&socket, WindowFrame::Arena(number), arena));
-        if let Err(why) = sent {
-            tracing::debug!(%why, "a reader left before it was greeted");
-            return;
-        }
         let reader = self.next;
         self.next += 1;
         let socket = Arc::new(socket);
         let task = self.env.spawn("window-reader", listen(reader, Arc::clone(&socket), self.sender.clone()));
-        let connection = ReaderConnection { socket, follows: BTreeSet::new(), untaken: 1, _task: task };
+        let (is_greeted, follows) = (false, BTreeSet::new());
+        let connection = ReaderConnection { socket, is_greeted, follows, untaken: 0, _task: task };
         self.readers.insert(reader, connection);
+    }
+
+    /// Greets a reader that follows a shard which is fed, unless that was done.
+    pub(crate) fn greet(&mut self, reader: u64, publisher: &ArenaPublisher) {
+        if let Some(reader) = self.readers.get_mut(&reader) {
+            reader.greet(self.node, publisher);
+        }
+    }
+
+    /// Greets whoever follows a shard that is fed now.
+    pub(crate) fn greet_followers(&mut self, shard: ShardId, publisher: &ArenaPublisher) {
+        for reader in self.readers.values_mut().filter(|reader| reader.follows.contains(&shard)) {
+            reader.greet(self.node, publisher);
+        }
     }
 
     /// A reader follows a shard; whether that is new.
@@ -136,10 +143,10 @@ impl ReaderConnections {
         self.readers.remove(&reader).map(|reader| reader.follows).unwrap_or_default()
     }
 
-    /// Passes a new arena to all. Who does not take them is hung up on, and said to be gone like others.
+    /// Passes a new arena to all that were greeted. Who does not take them is hung up on, and said to be gone like others.
     pub(crate) fn pass(&mut self, publisher: &ArenaPublisher) {
         let (number, arena) = publisher.arena();
-        for (id, reader) in &mut self.readers {
+        for (id, reader) in self.readers.iter_mut().filter(|(_, reader)| reader.is_greeted) {
             reader.untaken += 1;
             if reader.untaken <= ARENAS_UNTAKEN_MAX
                 && send(&reader.socket, WindowFrame::Arena(number), arena).is_ok()
@@ -148,6 +155,28 @@ impl ReaderConnections {
             }
             tracing::debug!(reader = id, "a reader does not take its arenas: it is hung up on");
             reader.socket.hang_up();
+        }
+    }
+}
+
+impl ReaderConnection {
+    /// Gives the notice, its bell and the arena that is filled now.
+    fn greet(&mut self, node: [u8; 16], publisher: &ArenaPublisher) {
+        if self.is_greeted {
+            return;
+        }
+        self.is_greeted = true;
+        self.untaken = 1;
+        let notice = WindowFrame::Notice { node, from: publisher.position() };
+        let (number, arena) = publisher.arena();
+        let (page, bell) = publisher.notice();
+        // The buffer of a socket that nothing was sent to has room for all.
+        let sent = send(&self.socket, notice, page)
+            .and_then(|()| send(&self.socket, WindowFrame::Bell, bell))
+            .and_then(|()| send(&self.socket, WindowFrame::Arena(number), arena));
+        if let Err(why) = sent {
+            tracing::debug!(%why, "a reader left before it was greeted");
+            self.socket.hang_up();
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The shards that readers follow, each with a consumer of the client library.
+//! The shards that readers follow: each that enough of them follow is fed, by a consumer of the client library.
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -10,7 +10,7 @@ use tailwater_client::{Client, Consumer, ConsumerConfig, Error, Start, Stream};
 use tailwater_format::{Position, SegmentId, ShardId, Tail};
 use tailwater_tail::window::{WindowMessage, encode_block, records_of};
 
-use crate::limits::{SHARDS_MAX, START_PAUSE_BEATS, STARTS_MAX};
+use crate::limits::{MESSAGE_BYTES_MAX, MESSAGE_ENTRIES_MAX, SHARDS_MAX, START_PAUSE_BEATS, STARTS_MAX};
 use crate::publisher::ArenaPublisher;
 use crate::readers::ReaderConnections;
 
@@ -21,6 +21,10 @@ pub(crate) type StartedShard = (ShardId, Result<Consumer, Error>);
 #[derive(Default)]
 struct FedShard {
     followers: usize,
+    /// Whether it has so many that it is to be fed; it is until it has less than half as many.
+    is_wanted: bool,
+    /// It was fed, and is not any more, which its followers have to be told.
+    is_lost: bool,
     /// `None` until it has started.
     consumer: Option<Consumer>,
     is_starting: bool,
@@ -37,13 +41,15 @@ struct FedShard {
 /// All of them.
 pub(crate) struct FedShards {
     client: Client,
+    /// Followers from which on a shard is fed.
+    from: usize,
     shards: BTreeMap<ShardId, FedShard>,
     starting: FuturesUnordered<BoxFuture<'static, StartedShard>>,
 }
 
 impl FedShards {
-    pub(crate) fn new(client: Client) -> Self {
-        Self { client, shards: BTreeMap::new(), starting: FuturesUnordered::new() }
+    pub(crate) fn new(client: Client, from: usize) -> Self {
+        Self { client, from, shards: BTreeMap::new(), starting: FuturesUnordered::new() }
     }
 
     /// One more reader follows a shard.
@@ -54,6 +60,7 @@ impl FedShards {
         }
         let fed = self.shards.entry(shard).or_default();
         fed.followers += 1;
+        fed.is_wanted |= fed.followers >= self.from;
         fed.is_untold = true;
         self.start_some();
     }
@@ -64,7 +71,15 @@ impl FedShards {
         fed.followers -= 1;
         if fed.followers == 0 {
             self.shards.remove(&shard);
+        } else if fed.followers < self.from.div_ceil(2) {
+            fed.is_wanted = false;
+            fed.is_lost |= fed.consumer.take().is_some();
         }
+    }
+
+    /// Whether its followers hear of it.
+    pub(crate) fn is_fed(&self, shard: ShardId) -> bool {
+        self.shards.get(&shard).is_some_and(|fed| fed.consumer.is_some())
     }
 
     /// Starts consumers of those that have none, as far as that is done at a time.
@@ -101,6 +116,8 @@ impl FedShards {
         if let Some(fed) = self.shards.get_mut(&shard) {
             fed.is_starting = false;
             match started {
+                // Too many have left it meanwhile.
+                Ok(_) if !fed.is_wanted => {}
                 Ok(consumer) => {
                     (fed.consumer, fed.at, fed.tail, fed.is_untold) = (Some(consumer), None, None, true);
                 }
@@ -147,7 +164,7 @@ impl FedShards {
 
 impl FedShard {
     fn is_waiting(&self) -> bool {
-        self.consumer.is_none() && !self.is_starting && self.pause == 0
+        self.is_wanted && self.consumer.is_none() && !self.is_starting && self.pause == 0
     }
 
     fn pump(
@@ -155,6 +172,9 @@ impl FedShard {
         shard: ShardId,
         append: &mut impl FnMut(&[&[u8]]) -> std::io::Result<()>,
     ) -> std::io::Result<()> {
+        if std::mem::take(&mut self.is_lost) {
+            append(&[&short(&WindowMessage::Lost(shard))])?;
+        }
         let Some(consumer) = &mut self.consumer else { return Ok(()) };
         let Some((place, Some(tail))) = consumer.reach(shard.shard.0) else { return Ok(()) };
         // Before the blocks, so that a reader knows the segment that they are of.
@@ -174,14 +194,16 @@ impl FedShard {
             match consumer.poll_block(shard.shard.0) {
                 Ok(Some(block)) => {
                     self.at = Some((block.segment, block.end));
-                    let Ok(head) = encode_block(&block) else {
-                        // Whoever waits for it hears that it does not come.
-                        append(&[&short(&WindowMessage::Lost(shard))])?;
-                        continue;
-                    };
-                    let mut pieces = vec![&head[..]];
-                    pieces.extend(records_of(&block));
-                    append(&pieces)?;
+                    for part in block.parts(MESSAGE_BYTES_MAX, MESSAGE_ENTRIES_MAX) {
+                        let Ok(head) = encode_block(&part) else {
+                            // Whoever waits for it hears that it does not come.
+                            append(&[&short(&WindowMessage::Lost(shard))])?;
+                            continue;
+                        };
+                        let mut pieces = vec![&head[..]];
+                        pieces.extend(records_of(&part));
+                        append(&pieces)?;
+                    }
                 }
                 Ok(None) => return Ok(()),
                 Err(why) => {

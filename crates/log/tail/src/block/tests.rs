@@ -49,6 +49,31 @@ fn entries_of_every_codec_are_cut_and_share_memory_where_nothing_is_compressed()
 }
 
 #[test]
+fn a_block_in_parts_has_the_same_records_at_the_same_places() {
+    let log = MemoryLog::new(4096);
+    for number in 0..40_u8 {
+        let values = vec![vec![number; 100]; usize::from(number) % 5 + 1];
+        log.append(shard(), &values.iter().map(|value| &value[..]).collect::<Vec<_>>());
+    }
+    let (block, result) = Cutter::new(segment(), Position(0)).push(whole(&log));
+    assert_eq!(result, Ok(()));
+    let block = Arc::new(block.expect("all entries are whole"));
+    for (bytes_max, entries_max, least) in [(1 << 20, 1_000, 1), (1 << 20, 7, 6), (1_000, 1_000, 10), (1, 1_000, 40)] {
+        let parts = Arc::clone(&block).parts(bytes_max, entries_max);
+        assert!(parts.len() >= least, "{} parts", parts.len());
+        let mut at = block.start;
+        for part in &parts {
+            assert_eq!((part.segment, part.start), (block.segment, at));
+            assert!(part.entries().len() == 1 || part.end.0 - at.0 <= bytes_max);
+            assert!(part.entries().len() <= entries_max);
+            at = part.end;
+        }
+        assert_eq!(at, block.end);
+        assert_eq!(parts.iter().flat_map(|part| values(part)).collect::<Vec<_>>(), values(&block));
+    }
+}
+
+#[test]
 fn a_cutter_may_begin_at_any_entry() {
     let log = MemoryLog::new(4096);
     log.append(shard(), &[b"first"]);

@@ -29,6 +29,7 @@ struct Rig {
     cell_is_damaged: bool,
     durable_fails: bool,
     cell_fetches: u32,
+    fetched_bytes: u64,
     durable_fetches: u32,
     listings: u32,
 }
@@ -85,6 +86,7 @@ impl Rig {
             durable_fails: false,
             cell_fetches: 0,
             durable_fetches: 0,
+            fetched_bytes: 0,
             listings: 0,
         }
     }
@@ -140,6 +142,7 @@ impl Rig {
     /// Plans and answers until the feed waits; until when.
     fn run(&mut self) -> Option<Instant> {
         for _ in 0..10_000 {
+            self.unpark();
             match self.feed.plan(self.now) {
                 FeedPlan::Wait { at } => {
                     assert!(at.is_none_or(|at| at > self.now), "a feed that waits for the past spins");
@@ -151,6 +154,16 @@ impl Rig {
         panic!("the feed spins: {:?}", self.feed);
     }
 
+    /// Takes what a window said, as far as it can be taken now.
+    fn unpark(&mut self) -> News {
+        let mut all = News::default();
+        while let Some(unparked) = self.feed.unpark(self.now).expect("it is what a window says") {
+            let Unparked::Block(news) = unparked else { panic!("no tail is said here") };
+            all = News { announce: true, entry_bytes: all.entry_bytes + news.entry_bytes };
+        }
+        all
+    }
+
     fn answer(&mut self, plan: FeedPlan) {
         match plan {
             FeedPlan::Wait { .. } => {}
@@ -160,6 +173,7 @@ impl Rig {
             FeedPlan::Fetch { range, durable } => {
                 assert!(range.from < range.to && range.len() <= FETCH_BYTES_MAX, "{range:?}");
                 *(if durable { &mut self.durable_fetches } else { &mut self.cell_fetches }) += 1;
+                self.fetched_bytes += range.len();
                 let mut bytes = BytesMut::from(&self.log.bytes(range.segment, range.from, range.to)[..]);
                 if bytes.len() as u64 != range.len() {
                     let error = self.log.read_some(range.segment, range.to, 1).expect_err("it is not there");

@@ -4,7 +4,10 @@
 //! What holds:
 //! - A feed takes a block of the window only where it continues what it has. So the window's end, its silence and what
 //!   it leaves out cost the reader a read of its own, and never an entry.
-//! - A consumer that is too far behind for the window reads by itself until it is not; the window waits for nobody.
+//! - What the window says waits in its arenas for a feed that is late: a process that got no processor for a while takes
+//!   it from there, at a small part of the cost of reading by itself. Were each to read by itself, the processor would
+//!   be shorter still, and none would come back.
+//! - A consumer that is too far behind for the arenas reads by itself until it is not; the window waits for nobody.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +17,8 @@ use tailwater_format::ShardId;
 use tokio::sync::watch;
 
 use super::{SharedFeed, TailReader, TailReaderInner, page_of};
-use crate::window::WindowMessage;
+use crate::feed::Unparked;
+use crate::window::{UndecodedMessage, WindowMessageError};
 
 impl TailReader {
     /// A receiver that changes when more shards are followed, and at other times.
@@ -28,8 +32,14 @@ impl TailReader {
     }
 
     /// Takes in what the window of another process has, in its order.
-    pub fn take_from_window(&self, messages: impl IntoIterator<Item = WindowMessage>) {
-        self.inner.take_from_window(messages);
+    ///
+    /// # Errors
+    /// If something is none that a window says: then no more is taken.
+    pub fn take_from_window(
+        &self,
+        messages: impl IntoIterator<Item = UndecodedMessage>,
+    ) -> Result<(), WindowMessageError> {
+        self.inner.take_from_window(messages)
     }
 
     /// The window is alive, and has nothing else to say.
@@ -53,7 +63,7 @@ impl TailReader {
             (heard.at, heard.changed_at, heard.fed_at) = (now, now, None);
         }
         for feed in self.inner.feeds() {
-            feed.feed.lock().window_at(None);
+            feed.feed.lock().window_is_gone();
             self.inner.note_fed(&feed);
             self.inner.make_due(&feed);
         }
@@ -90,47 +100,58 @@ impl TailReaderInner {
         }
     }
 
-    fn take_from_window(&self, messages: impl IntoIterator<Item = WindowMessage>) {
-        let mut touched: BTreeMap<ShardId, (Arc<SharedFeed>, bool)> = BTreeMap::new();
-        let counters = &self.fetcher.counters;
+    fn take_from_window(
+        &self,
+        messages: impl IntoIterator<Item = UndecodedMessage>,
+    ) -> Result<(), WindowMessageError> {
+        let mut touched: BTreeMap<ShardId, Arc<SharedFeed>> = BTreeMap::new();
         for message in messages {
-            let shard = message.shard();
-            let (feed, announce) = match touched.entry(shard) {
+            let shard = message.shard()?;
+            let feed = match touched.entry(shard) {
                 std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
                 std::collections::btree_map::Entry::Vacant(entry) => {
                     let Some(feed) = self.state.lock().shared.get(&shard).cloned() else { continue };
-                    entry.insert((feed, false))
+                    entry.insert(feed)
                 }
             };
-            match message {
-                WindowMessage::Block(block) => {
-                    let news = feed.feed.lock().offered(block);
-                    if news.announce {
-                        counters.window_blocks.fetch_add(1, Ordering::Relaxed);
-                        counters.window_bytes.fetch_add(news.entry_bytes, Ordering::Relaxed);
-                        counters.entry_bytes.fetch_add(news.entry_bytes, Ordering::Relaxed);
-                        *announce = true;
-                    }
-                }
-                WindowMessage::At(segment, position) => feed.feed.lock().window_at(Some((segment, position))),
-                WindowMessage::Tail(_, tail) => {
-                    let is_changed = self.observed(feed, tail);
-                    if self.heard(page_of(shard), is_changed) {
-                        self.set_silent(std::slice::from_ref(feed), false);
-                    }
-                }
-                WindowMessage::Lost(_) => feed.feed.lock().window_at(None),
-            }
+            feed.feed.lock().park(message);
         }
-        for (feed, announce) in touched.values() {
+        for feed in touched.values() {
+            self.unpark(feed)?;
             self.note_fed(feed);
             if !feed.feed.lock().is_fed_all() {
                 self.make_due(feed);
             }
-            if *announce {
-                self.announce(feed);
-            }
         }
         self.plan_due();
+        Ok(())
+    }
+
+    /// Has a feed take what waits for it, as far as it can now.
+    pub(super) fn unpark(&self, feed: &Arc<SharedFeed>) -> Result<(), WindowMessageError> {
+        let mut announce = false;
+        loop {
+            let unparked = feed.feed.lock().unpark(self.env.now())?;
+            match unparked {
+                Some(Unparked::Block(news)) => {
+                    let counters = &self.fetcher.counters;
+                    counters.window_blocks.fetch_add(1, Ordering::Relaxed);
+                    counters.window_bytes.fetch_add(news.entry_bytes, Ordering::Relaxed);
+                    counters.entry_bytes.fetch_add(news.entry_bytes, Ordering::Relaxed);
+                    announce = true;
+                }
+                Some(Unparked::Tail(tail)) => {
+                    let is_changed = self.observed(feed, tail);
+                    if self.heard(page_of(feed.shard), is_changed) {
+                        self.set_silent(std::slice::from_ref(feed), false);
+                    }
+                }
+                None => break,
+            }
+        }
+        if announce {
+            self.announce(feed);
+        }
+        Ok(())
     }
 }

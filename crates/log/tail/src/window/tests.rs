@@ -66,6 +66,16 @@ fn tail() -> Tail {
     }
 }
 
+/// The next message.
+fn take(bytes: &mut Bytes, arena: u64) -> Result<Option<WindowMessage>, WindowMessageError> {
+    let message = UndecodedMessage::take(bytes, arena)?;
+    let Some(message) = message else { return Ok(None) };
+    let shard = message.shard();
+    let decoded = message.decode()?;
+    assert_eq!(shard, Ok(decoded.shard()), "who hands it on sees it as who decodes it");
+    Ok(Some(decoded))
+}
+
 /// As an arena has them.
 fn arena(messages: &[WindowMessage]) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -93,7 +103,7 @@ fn all() -> Vec<u8> {
 fn messages_come_out_of_an_arena_as_they_went_in_and_a_block_borrows_its_records() {
     let whole = Bytes::from(all());
     let mut bytes = whole.clone();
-    let mut next = || WindowMessage::take(&mut bytes, 6).expect("a message");
+    let mut next = || take(&mut bytes, 6).expect("a message");
     assert!(matches!(next(), Some(WindowMessage::Tail(of, found)) if of == shard() && found == tail()));
     let Some(WindowMessage::Block(found)) = next() else { panic!("a block") };
     let sent = block();
@@ -123,7 +133,7 @@ fn messages_come_out_of_an_arena_as_they_went_in_and_a_block_borrows_its_records
 #[test]
 fn behind_the_last_message_of_an_arena_are_zeros_and_nothing_else_is_taken() {
     let mut bytes = Bytes::from(vec![0; 64]);
-    assert!(WindowMessage::take(&mut bytes, 0).expect("the end").is_none());
+    assert!(take(&mut bytes, 0).expect("the end").is_none());
     assert!(bytes.is_empty());
 }
 
@@ -157,7 +167,7 @@ proptest! {
         }
         bytes.truncate(end % (bytes.len() + 1));
         let mut bytes = Bytes::from(bytes);
-        while let Ok(Some(message)) = WindowMessage::take(&mut bytes, 0) {
+        while let Ok(Some(message)) = take(&mut bytes, 0) {
             let WindowMessage::Block(block) = message else { continue };
             let count = block.entries().len();
             for from in 0..count {

@@ -25,6 +25,9 @@ pub struct Args {
     /// Where readers connect.
     #[arg(long, value_name = "PATH")]
     unix: PathBuf,
+    /// How many processes follow a shard from which on it is read for them.
+    #[arg(long, value_name = "PROCESSES", default_value_t = 1)]
+    from: usize,
     /// Which log lines are written, as in `info,tailwater_window=debug`.
     #[arg(long, value_name = "FILTER", default_value = "info")]
     log: String,
@@ -36,7 +39,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     tailwater_node::panics::end_the_process();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let done = runtime.block_on(async {
-        let config = WindowConfig { node: args.node, listen: args.unix };
+        let config = WindowConfig { node: args.node, listen: args.unix, fed_from: args.from };
         tokio::select! {
             done = tailwater_window::run(Env::real(), config) => done,
             () = input_ended() => Ok(()),
@@ -62,20 +65,21 @@ impl WantedWindow {
         Self(config.window_socket().map(|socket| WindowConfig {
             node: format!("unix:{}", absolute(config.node_socket()).display()),
             listen: absolute(socket),
+            fed_from: config.listen.window_from,
         }))
     }
 }
 
 /// Runs it, and again whenever it ends. Dropping this ends it.
 pub async fn supervise(WantedWindow(wanted): WantedWindow) {
-    let Some(WindowConfig { node, listen }) = wanted else { return std::future::pending().await };
+    let Some(WindowConfig { node, listen, fed_from }) = wanted else { return std::future::pending().await };
     let env = Env::real();
     let mut pause = RESTART_PAUSE_MIN;
     loop {
         let begun = env.now();
         let program = std::env::current_exe().unwrap_or_else(|_| "tailwater".into());
         let mut command = Command::new(program);
-        command.args(["window", "--node", &node, "--unix"]).arg(&listen);
+        command.args(["window", "--node", &node, "--from", &fed_from.to_string(), "--unix"]).arg(&listen);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).kill_on_drop(true);
         // It has no settings of its own, and refuses none.
         for (name, _) in

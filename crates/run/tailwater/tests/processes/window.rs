@@ -38,9 +38,17 @@ impl Reader {
 
     /// Bytes that it says came through a window.
     fn window_bytes(&self) -> u64 {
+        self.told(|line| line.strip_suffix(" through a window")?.rsplit(' ').next()?.parse().ok())
+    }
+
+    /// Bytes that it says it read from the cells by itself.
+    fn own_bytes(&self) -> u64 {
+        self.told(|line| line.split_once("bytes: ")?.1.split_once(" from cells")?.0.parse().ok())
+    }
+
+    fn told(&self, number: impl FnMut(&str) -> Option<u64>) -> u64 {
         let told = std::fs::read_to_string(&self.stats).expect("its standard error");
-        let count = |line: &str| line.strip_suffix(" through a window")?.rsplit(' ').next()?.parse().ok();
-        told.lines().rev().find_map(count).unwrap_or(0)
+        told.lines().rev().find_map(number).unwrap_or(0)
     }
 }
 
@@ -59,6 +67,11 @@ fn window_of(node: &Node) -> Option<Pid> {
     children.into_iter().find(is_window).and_then(Pid::from_raw)
 }
 
+/// A window that reads for so many processes and more.
+fn window_from(processes: &str) -> [(&str, &str); 2] {
+    [("TAILWATER_LISTEN__WINDOW", "true"), ("TAILWATER_LISTEN__WINDOW_FROM", processes)]
+}
+
 const ROUND: usize = 200;
 
 fn round(node: &Node) {
@@ -68,7 +81,7 @@ fn round(node: &Node) {
 #[test]
 fn consumers_that_read_through_a_window_get_every_record_in_order_however_often_it_is_killed() {
     let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start_with(&dir.path().join("data"), &[], &[("TAILWATER_LISTEN__WINDOW", "true")]);
+    let node = Node::start_with(&dir.path().join("data"), &[], &window_from("1"));
     node.run(&["stream", "create", "s", "--shards", "2"]);
     let mut readers: Vec<_> =
         (0..4).map(|number| Reader::start(&node, &format!("reader-{number}"))).collect();
@@ -94,7 +107,7 @@ fn consumers_that_read_through_a_window_get_every_record_in_order_however_often_
 #[test]
 fn a_window_that_is_stopped_and_answers_nobody_costs_its_readers_no_record() {
     let dir = tempfile::tempdir().expect("a directory");
-    let node = Node::start_with(&dir.path().join("data"), &[], &[("TAILWATER_LISTEN__WINDOW", "true")]);
+    let node = Node::start_with(&dir.path().join("data"), &[], &window_from("1"));
     node.run(&["stream", "create", "s", "--shards", "2"]);
     let mut reader = Reader::start(&node, "reader");
     let window = wait_for("a window", || window_of(&node));
@@ -118,6 +131,36 @@ fn a_window_that_is_stopped_and_answers_nobody_costs_its_readers_no_record() {
 }
 
 #[test]
+fn a_window_reads_for_others_once_there_are_enough_of_them_and_leaves_the_few_to_themselves() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = Node::start_with(&dir.path().join("data"), &[], &window_from("3"));
+    node.run(&["stream", "create", "s", "--shards", "2"]);
+    wait_for("a window", || window_of(&node));
+    let mut readers: Vec<_> = (0..2).map(|number| Reader::start(&node, &format!("few-{number}"))).collect();
+    for _ in 0..3 {
+        round(&node);
+        readers.iter_mut().for_each(|reader| reader.read(ROUND));
+    }
+    assert!(readers.iter().all(|reader| reader.window_bytes() == 0), "two are too few");
+    readers.push(Reader::start(&node, "third"));
+    // It begins where the others began.
+    readers[2].read(3 * ROUND);
+    wait_for("the window to serve all three", || {
+        round(&node);
+        readers.iter_mut().for_each(|reader| reader.read(ROUND));
+        readers.iter().all(|reader| reader.window_bytes() > 0).then_some(())
+    });
+    readers.truncate(1);
+    // The window hears that two have left, and says so to the one that stays. It reads on by itself, without a gap.
+    let before = readers[0].own_bytes();
+    wait_for("the one that stays to read by itself", || {
+        round(&node);
+        readers[0].read(ROUND);
+        (readers[0].own_bytes() > before).then_some(())
+    });
+}
+
+#[test]
 fn a_node_without_a_window_starts_none_and_its_consumers_read_by_themselves() {
     let dir = tempfile::tempdir().expect("a directory");
     let node = Node::start_with(&dir.path().join("data"), &[], &[("TAILWATER_LISTEN__WINDOW", "false")]);
@@ -135,7 +178,7 @@ fn a_node_without_a_window_starts_none_and_its_consumers_read_by_themselves() {
 #[test]
 fn a_window_ends_with_its_node_however_that_ends() {
     let dir = tempfile::tempdir().expect("a directory");
-    let mut node = Node::start_with(&dir.path().join("data"), &[], &[("TAILWATER_LISTEN__WINDOW", "true")]);
+    let mut node = Node::start_with(&dir.path().join("data"), &[], &window_from("8"));
     let is_gone = |window: Pid| {
         let state = std::fs::read_to_string(format!("/proc/{}/stat", window.as_raw_nonzero()));
         // One that nobody has asked for its end is there, and runs no more.
