@@ -37,9 +37,9 @@ pub const PACE_MIN: Duration = Duration::from_millis(5);
 pub const PACE_MAX: Duration = Duration::from_millis(50);
 
 /// Time between two wakes for each reader that they wake. A wake takes a reader some 0.1 ms whatever it brings: what it
-/// runs and what it knows lie in no cache any more. So all readers' wakes take four fifths of a core at most, up to
-/// four hundred readers.
-pub const PACE_FOR_READER: Duration = Duration::from_micros(125);
+/// runs and what it knows lie in no cache any more. So all readers' wakes take one core at most, up to five
+/// hundred readers.
+pub const PACE_FOR_READER: Duration = Duration::from_micros(100);
 
 /// After so many beats a shard is tried again that could not be read: its stream is gone, or its node is away.
 pub const START_PAUSE_BEATS: u32 = 8;
