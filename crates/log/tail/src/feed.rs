@@ -720,8 +720,8 @@ impl Feed {
         }
     }
 
-    /// Takes in a block of the window, if it continues what was read. It waits where it is further on, until the feed has
-    /// read what lies between, and where most readers have yet to take what it would push out, but not for long.
+    /// Takes in a block of the window, if it continues what was read. It waits where it is further on, until the feed
+    /// has read what lies between, and where most readers have yet to take what it would push out, but not for long.
     pub(crate) fn offered(&mut self, now: Instant, block: Block) -> News {
         let (segment, end) = (block.segment, block.end);
         self.leave_read_segments();

@@ -41,9 +41,9 @@ pub const LOCATES_IN_FLIGHT_MAX: usize = 16;
 /// Pause before what was refused with an error that may pass, as a batch, is sent again.
 pub const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
-/// Arenas of a window that a reader keeps: what it has yet to read, and what its consumers have yet to take. At 240 Mbit/s
-/// they last nine seconds. Readers have them in common, so they take no more memory with more of them. Behind
-/// them it reads by itself.
+/// Arenas of a window that a reader keeps: what it has yet to read, and what its consumers have yet to take. At
+/// 240 Mbit/s they last nine seconds. Readers have them in common, so they take no more memory with more of them.
+/// Behind them it reads by itself.
 pub const WINDOW_ARENAS_KEPT: usize = 16;
 
 /// Messages of a window that are taken in one step, so that a process that is late needs no more memory for them.

@@ -38,7 +38,8 @@ use self::file::ConfigFile;
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 /// More than any machine has cores for, and few enough for the system to start.
 const WORKERS_MAX: usize = 1_024;
-/// Processes of a shard from which on the window reads it: fewer take less than a third of a core at 240 Mbit/s, 0.035 each.
+/// Processes of a shard from which on the window reads it: fewer take less than a third of a core at 240 Mbit/s, 0.035
+/// each.
 const WINDOW_FROM: usize = 8;
 
 /// What a build without the driver says to whoever wants queues in Cassandra.

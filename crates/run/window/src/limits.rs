@@ -14,9 +14,9 @@ pub const SHARDS_MAX: usize = 16_384;
 /// Shards whose places are asked of the node at the same time.
 pub const STARTS_MAX: usize = 16;
 
-/// Bytes of a segment in one message, but for an entry that is longer. A reader's memory for what it decodes of a message
-/// is then always of the same sizes, whether the window is late or not: where all readers touch memory for the first
-/// time at once, it takes them seconds.
+/// Bytes of a segment in one message, but for an entry that is longer. A reader's memory for what it decodes of a
+/// message is then always of the same sizes, whether the window is late or not: where all readers touch memory for the
+/// first time at once, it takes them seconds.
 pub const MESSAGE_BYTES_MAX: u64 = 256 << 10;
 
 /// Entries in one message.

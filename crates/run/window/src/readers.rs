@@ -143,7 +143,8 @@ impl ReaderConnections {
         self.readers.remove(&reader).map(|reader| reader.follows).unwrap_or_default()
     }
 
-    /// Passes a new arena to all that were greeted. Who does not take them is hung up on, and said to be gone like others.
+    /// Passes a new arena to all that were greeted. Who does not take them is hung up on, and said to be gone like
+    /// others.
     pub(crate) fn pass(&mut self, publisher: &ArenaPublisher) {
         let (number, arena) = publisher.arena();
         for (id, reader) in self.readers.iter_mut().filter(|(_, reader)| reader.is_greeted) {

@@ -58,7 +58,9 @@ fn a_block_in_parts_has_the_same_records_at_the_same_places() {
     let (block, result) = Cutter::new(segment(), Position(0)).push(whole(&log));
     assert_eq!(result, Ok(()));
     let block = Arc::new(block.expect("all entries are whole"));
-    for (bytes_max, entries_max, least) in [(1 << 20, 1_000, 1), (1 << 20, 7, 6), (1_000, 1_000, 10), (1, 1_000, 40)] {
+    for (bytes_max, entries_max, least) in
+        [(1 << 20, 1_000, 1), (1 << 20, 7, 6), (1_000, 1_000, 10), (1, 1_000, 40)]
+    {
         let parts = Arc::clone(&block).parts(bytes_max, entries_max);
         assert!(parts.len() >= least, "{} parts", parts.len());
         let mut at = block.start;

@@ -4,9 +4,9 @@
 //! What holds:
 //! - A feed takes a block of the window only where it continues what it has. So the window's end, its silence and what
 //!   it leaves out cost the reader a read of its own, and never an entry.
-//! - What the window says waits in its arenas for a feed that is late: a process that got no processor for a while takes
-//!   it from there, at a small part of the cost of reading by itself. Were each to read by itself, the processor would
-//!   be shorter still, and none would come back.
+//! - What the window says waits in its arenas for a feed that is late: a process that got no processor for a while
+//!   takes it from there, at a small part of the cost of reading by itself. Were each to read by itself, the processor
+//!   would be shorter still, and none would come back.
 //! - A consumer that is too far behind for the arenas reads by itself until it is not; the window waits for nobody.
 
 use std::collections::BTreeMap;
