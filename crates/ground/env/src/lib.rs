@@ -17,6 +17,7 @@ mod progress;
 mod random;
 mod real;
 mod tasks;
+mod times;
 
 use std::future::Future;
 use std::hash::BuildHasherDefault;
@@ -30,6 +31,7 @@ pub use futures::future::BoxFuture;
 pub use progress::{Progress, Stage};
 pub use random::Random;
 pub use tasks::{Task, Tasks, yield_once};
+pub use times::{TIMES_BUCKETS, TIMES_POWERS, Times, TimesRead, times_end};
 
 /// A hash map that iterates in the same order for the same keys in every run.
 #[allow(clippy::disallowed_types)]

@@ -21,6 +21,7 @@
 //! | 6 `Segments` | [`Segments`] | [`SegmentsReply`] |
 //! | 7 `Locate` | [`Locate`] | [`Location`] |
 //! | 8 `InitProducer` | [`InitProducer`] | [`ProducerInfo`] |
+//! | 9 `DeliveryDelays` | [`DeliveryDelays`] | [`DelaysTaken`] |
 
 use bytes::{Bytes, BytesMut};
 use prost::Message;
@@ -61,11 +62,13 @@ pub enum Method {
     Locate = 7,
     /// A producer id for idempotent appends.
     InitProducer = 8,
+    /// How long records took to the caller's consumers.
+    DeliveryDelays = 9,
 }
 
 impl Method {
     /// All methods.
-    pub const ALL: [Method; 8] = [
+    pub const ALL: [Method; 9] = [
         Method::Hello,
         Method::FindStream,
         Method::Append,
@@ -74,6 +77,7 @@ impl Method {
         Method::Segments,
         Method::Locate,
         Method::InitProducer,
+        Method::DeliveryDelays,
     ];
 
     /// The number on the wire.
@@ -97,6 +101,7 @@ impl Method {
             Method::Segments => "segments",
             Method::Locate => "locate",
             Method::InitProducer => "init_producer",
+            Method::DeliveryDelays => "delivery_delays",
         }
     }
 }
@@ -135,6 +140,8 @@ call_messages! {
     Location: CALL_INFO_BYTES_MAX, 32;
     InitProducer: CALL_INFO_BYTES_MAX, 32;
     ProducerInfo: CALL_INFO_BYTES_MAX, 32;
+    DeliveryDelays: CALL_INFO_BYTES_MAX, 64;
+    DelaysTaken: CALL_INFO_BYTES_MAX, 32;
 }
 
 /// Why a payload is not the message it should be.
@@ -750,6 +757,21 @@ pub struct ProducerInfo {
     #[prost(uint32, tag = "2")]
     pub epoch: u32,
 }
+
+/// Tells how long records took to the caller's consumers since it told last: from each record's timestamp.
+#[derive(Clone, PartialEq, Message)]
+pub struct DeliveryDelays {
+    /// How many took less than 2^15 ns, then less than 2^16 ns and so on, and at last 2^34 ns and more.
+    #[prost(uint64, repeated, tag = "1")]
+    pub counts: Vec<u64>,
+    /// The sum of all, in ns.
+    #[prost(uint64, tag = "2")]
+    pub sum_ns: u64,
+}
+
+/// The node has counted them.
+#[derive(Clone, PartialEq, Message)]
+pub struct DelaysTaken {}
 
 /// A stream's id as it is sent.
 pub fn stream_to_wire(stream: StreamId) -> Bytes {

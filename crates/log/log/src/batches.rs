@@ -6,6 +6,7 @@
 use std::cell::RefCell;
 
 use bytes::{Bytes, BytesMut};
+use tailwater_env::Instant;
 use tailwater_format::batch::{DecompressError, Recompressor, assign, batches, set_append_time};
 use tailwater_format::limits::RECORDS_DECOMPRESSED_BYTES_MAX;
 use tailwater_format::{
@@ -309,6 +310,8 @@ pub struct Accepted {
     pub transaction_id: TransactionId,
     /// When it was accepted, wall time in ms.
     pub append_time_ms: i64,
+    /// When that was on the clock that never goes back.
+    pub accepted_at: Instant,
     /// Who waits for it.
     pub waiter: Waiter,
 }
@@ -530,6 +533,7 @@ mod tests {
             first_transaction_id: TransactionId(0),
             transaction_id: TransactionId(0),
             append_time_ms: 0,
+            accepted_at: Instant::default(),
             waiter: Waiter::new(None, |_| {}),
         };
         let two = [&batch(&[1, 2], Codec::None, None)[..], &batch(&[3], Codec::None, None)[..]].concat();

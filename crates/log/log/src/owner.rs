@@ -475,9 +475,9 @@ impl Owner {
                     self.floor.counters.answered(&result);
                     waiter.answer(result);
                 }
-                Output::Extend { segment, from, bytes, tail, .. } => {
+                Output::Extend { segment, from, bytes, tail, accepted_at, .. } => {
                     self.floor.counters.entry(bytes.len());
-                    self.floor.tail.extend(segment, from, &bytes, tail);
+                    self.floor.tail.extend(segment, from, &bytes, tail, accepted_at);
                 }
                 Output::Update(tail) => self.floor.tail.update(owned.shard.id(), tail),
                 Output::Seal(id, length) => self.upkeep.seal(&self.floor.store, id, length),

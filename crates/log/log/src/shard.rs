@@ -671,6 +671,7 @@ impl Shard {
             base_offset: entry.base_offset,
             bytes: entry.bytes,
             tail: self.tail(),
+            accepted_at: entry.appends[0].accepted_at,
         });
         for accepted in entry.appends {
             if let Some(claim) = accepted.batches.claim {

@@ -187,6 +187,18 @@ impl SparseIndex {
         self.points.extend(following.points);
     }
 
+    /// One with these points.
+    #[cfg(test)]
+    pub fn from_points(step: u32, points: Vec<Point>) -> Self {
+        Self { step, points }
+    }
+
+    /// The same with every second point.
+    pub fn thinned(&self) -> Self {
+        let points = self.points.iter().step_by(2).copied().collect();
+        Self { step: self.step.saturating_mul(2), points }
+    }
+
     /// Forgets entries that begin at `length` or after.
     pub fn cut(&mut self, length: Position) {
         self.points.truncate(self.points.partition_point(|point| point.position < length));

@@ -38,6 +38,7 @@ mod error;
 mod files;
 mod filler;
 mod index;
+mod indexes;
 mod layout;
 mod ledger;
 pub mod limits;

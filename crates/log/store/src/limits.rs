@@ -43,8 +43,9 @@ pub const SYNC_TASKS: usize = 8;
 /// Open files kept for readers, least recently used dropped first.
 pub const READ_HANDLES_MAX: usize = 128;
 
-/// Sparse indexes of sealed segments kept in memory: 64 of a 1 GiB segment at 64 KiB a point are 24 MiB.
-pub const INDEX_CACHE: usize = 64;
+/// Points of sealed segments' sparse indexes that are kept in memory, 24 bytes each: 24 MiB, which is 64 segments of
+/// 1 GiB at 64 KiB a point. As many again of indexes that took a scan, which have fewer points each the more they are.
+pub const INDEX_POINTS_MAX: usize = 1 << 20;
 
 /// Largest sidecar accepted, in bytes: the points of a 64 GiB segment at 64 KiB a point.
 pub const SIDECAR_BYTES_MAX: u64 = 24 << 20;

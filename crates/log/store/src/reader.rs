@@ -91,11 +91,12 @@ fn failed(inner: &StoreInner, id: &SegmentId, position: Position, why: String) -
     StoreError::Read { id: *id, position, why }
 }
 
-/// The points of a segment: those of its sidecar, or of a scan. They are kept: of a segment that is not filed with the
-/// segment, so that neither a full disk, on which it can't be sealed, nor the number of such segments has each lookup
-/// scan again; the sidecar gets them in the end.
+/// The points of a segment: those of its sidecar, or of a scan. They are kept, so that neither a full disk, on which a
+/// segment can't be sealed, nor the number of segments has each lookup scan again. Those of a segment that is not filed
+/// are kept with it, and the sidecar gets them in the end.
 fn index(inner: &StoreInner, id: SegmentId) -> Result<Arc<SparseIndex>, StoreError> {
-    if let Some(index) = inner.cached_index(&id) {
+    let kept = inner.indexes.lock().get(&id);
+    if let Some(index) = kept {
         return Ok(index);
     }
     let step = inner.config.index_step;
@@ -117,6 +118,7 @@ fn index(inner: &StoreInner, id: SegmentId) -> Result<Arc<SparseIndex>, StoreErr
         }
         _ => None,
     };
+    let is_read = points.is_some();
     let index = match points {
         Some(points) => points,
         None => {
@@ -135,9 +137,13 @@ fn index(inner: &StoreInner, id: SegmentId) -> Result<Arc<SparseIndex>, StoreErr
     let mut stripe = inner.stripe(&id.shard);
     let segment = stripe.shards.get_mut(&id)?;
     if segment.phase == Phase::Filed {
-        drop(stripe);
         let index = Arc::new(index);
-        inner.cache_index(id, index.clone());
+        // Under the stripe's lock, or a deletion in between would leave it here.
+        let mut indexes = inner.indexes.lock();
+        match is_read {
+            true => indexes.keep_read(id, index.clone()),
+            false => indexes.keep_scanned(id, index.clone()),
+        }
         return Ok(index);
     }
     // A segment without an index is not appended to any more, but it may have been cut.

@@ -15,9 +15,10 @@ use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::files::HandleCache;
 use crate::index::{IndexContents, SparseIndex};
+use crate::indexes::FiledIndexes;
 use crate::layout::Layout;
 use crate::ledger::Ledger;
-use crate::limits::{INDEX_CACHE, READ_BYTES_MAX, READ_QUEUE, READER_TASKS, STRIPES, StoreConfig};
+use crate::limits::{READ_BYTES_MAX, READ_QUEUE, READER_TASKS, STRIPES, StoreConfig};
 use crate::pending::cost;
 use crate::reader::{self, Job};
 use crate::record::Record;
@@ -94,8 +95,7 @@ pub(crate) struct StoreInner {
     pub(crate) urgent: AtomicBool,
     pub(crate) counters: Counters,
     pub(crate) handles: Mutex<HandleCache>,
-    /// Indexes of filed segments, the latest last.
-    indexes: Mutex<Vec<(SegmentId, Arc<SparseIndex>)>>,
+    pub(crate) indexes: Mutex<FiledIndexes>,
 }
 
 pub(crate) type FlushReply = oneshot::Sender<Result<(), StoreError>>;
@@ -145,7 +145,7 @@ impl StoreInner {
             urgent: AtomicBool::new(false),
             counters: Counters { trimmed: AtomicU64::new(floor.0), ..Counters::default() },
             handles: Mutex::new(HandleCache::default()),
-            indexes: Mutex::new(Vec::new()),
+            indexes: Mutex::default(),
         }
     }
 
@@ -232,24 +232,6 @@ impl StoreInner {
             }
             StoreError::Journal(error)
         })
-    }
-
-    pub(crate) fn cached_index(&self, id: &SegmentId) -> Option<Arc<SparseIndex>> {
-        let indexes = self.indexes.lock();
-        indexes.iter().find(|(cached, _)| cached == id).map(|(_, index)| index.clone())
-    }
-
-    pub(crate) fn cache_index(&self, id: SegmentId, index: Arc<SparseIndex>) {
-        let mut indexes = self.indexes.lock();
-        indexes.retain(|(cached, _)| *cached != id);
-        if indexes.len() >= INDEX_CACHE {
-            indexes.remove(0);
-        }
-        indexes.push((id, index));
-    }
-
-    pub(crate) fn forget_index(&self, id: &SegmentId) {
-        self.indexes.lock().retain(|(cached, _)| cached != id);
     }
 }
 
@@ -413,7 +395,7 @@ impl SegmentStore {
             inner.release(segment.pending.cost());
         }
         stripe.work.deleting.push(Deleting { id: *id, record_end, needs_from });
-        inner.forget_index(id);
+        inner.indexes.lock().forget(id);
         Ok(record_end)
     }
 
@@ -529,7 +511,8 @@ impl SegmentStore {
                 return Ok(look_up(index));
             }
         }
-        if let Some(index) = inner.cached_index(id) {
+        let kept = inner.indexes.lock().get(id);
+        if let Some(index) = kept {
             return Ok(look_up(&index));
         }
         let (reply, answer) = oneshot::channel();

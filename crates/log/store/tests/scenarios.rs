@@ -11,7 +11,6 @@ use tailwater_env::{Progress, Stage};
 use tailwater_format::{Offset, Position, Term, TransactionId};
 use tailwater_journal::{Journal, JournalPosition};
 use tailwater_sim::{Crash, Fault, Faults, Node, World};
-use tailwater_store::limits::INDEX_CACHE;
 use tailwater_store::{RecoveredSegment, Recovery, SegmentStore, StoreConfig, StoreError};
 
 /// A store that only does what a test asks for.
@@ -29,6 +28,9 @@ fn quiet() -> StoreConfig {
 fn roomy() -> StoreConfig {
     StoreConfig { pending_bytes_max: 4 << 20, ..quiet() }
 }
+
+/// Segments whose files all have to be looked into.
+const SEGMENTS_MANY: u32 = 100;
 
 struct Bench {
     world: World,
@@ -391,7 +393,7 @@ fn on_a_full_disk_a_restarted_store_scans_a_segment_once_however_often_it_is_loo
     let bench = Bench::new(31);
     let (store, _) = bench.open(roomy());
     let mut entries: Vec<Entries> =
-        (0..INDEX_CACHE as u32 + 2).map(|number| Entries::new(segment(number, 0, 1))).collect();
+        (0..SEGMENTS_MANY).map(|number| Entries::new(segment(number, 0, 1))).collect();
     for entries in &mut entries {
         store.create(entries.id).expect("fresh");
         fill(&bench, &store, entries, 20);
@@ -672,6 +674,46 @@ fn pending_memory_is_bounded_and_comes_back() {
     assert!(matches!(refused, StoreError::Full { pending_bytes_max: 2_000, .. }), "{refused}");
     bench.flush(&store).expect("a disk that works");
     entries.append(&store, 100).expect("room again");
+}
+
+#[test]
+fn a_file_whose_sidecar_has_no_points_is_scanned_once_however_many_there_are() {
+    let bench = Bench::new(32);
+    let (store, _) = bench.open(roomy());
+    let mut entries: Vec<Entries> =
+        (0..SEGMENTS_MANY).map(|number| Entries::new(segment(number, 0, 1))).collect();
+    for entries in &mut entries {
+        store.create(entries.id).expect("fresh");
+        fill(&bench, &store, entries, 20);
+    }
+    bench.flush(&store).expect("a disk that works");
+    drop(store);
+    // Sealed by the next start, as the log does with those that were open: nobody has their points then.
+    bench.node.restart(Crash::Process);
+    let (store, _) = bench.open(roomy());
+    for entries in &entries {
+        bench.durable(&store, store.seal(&entries.id, entries.position).expect("at its end"));
+    }
+    bench.flush(&store).expect("a disk that works");
+    assert_eq!(bench.files(".idx").len(), entries.len());
+    let find = || {
+        let (store, ids): (_, Vec<_>) = (store.clone(), entries.iter().map(|entries| entries.id).collect());
+        bench.run(async move {
+            let mut found = Vec::new();
+            for id in ids {
+                found.push(store.locate_offset(&id, Offset(14)).await.expect("there"));
+            }
+            found
+        })
+    };
+    let found = find();
+    assert!(found.iter().all(|position| *position > Position(0)), "{found:?}");
+    let scans = store.stats().file_reads;
+    assert_eq!(scans, entries.len() as u64, "each is scanned once");
+    for _ in 0..3 {
+        assert_eq!(find(), found);
+    }
+    assert_eq!(store.stats().file_reads, scans, "and not again");
 }
 
 #[test]

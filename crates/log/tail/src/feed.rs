@@ -16,10 +16,9 @@
 //!   [`Feed::begin_again`]).
 //! - A feed never goes back, whatever lengths are published.
 //! - A segment is left only at its sealed length, and only for the next one.
-//! - Over time no more bytes are read than the limits allow, whichever layer they come from. A backlog shrinks no
-//!   faster than its own limit says, in small reads, so that catching up leaves the processor and the disk to who is
-//!   not behind; what is written meanwhile does not count, or who reads a shard that is written faster would never
-//!   catch up.
+//! - Over time no more bytes are read than the process's limits allow, whichever layer they come from. Its backlogs
+//!   together shrink no faster than their own limit says, in small reads, so that catching up leaves the processor and
+//!   the disk to who is not behind; what is written meanwhile does not count (see [`crate::budget`]).
 //! - After every fetch there is either progress, another layer to ask, a pause, or an error for the readers:
 //!   nothing that a cell or a source answers makes a feed spin.
 
@@ -32,13 +31,13 @@ use tailwater_env::Instant;
 use tailwater_format::{Offset, Position, SegmentId, SegmentNumber, ShardId, Tail, Term};
 
 use crate::block::{Block, Cutter};
+use crate::budget::{RateBudget, RateCharge, RateLine, WrittenMeanwhile};
 use crate::fetch::ByteRange;
 use crate::layer::DelayedDurable;
 use crate::limits::{
     CATCH_UP_STEP_BYTES, FETCH_BYTES_MAX, FETCH_CHUNKS_MAX, FETCH_RETRY, PARKED_MAX, POSITION_END,
     READERS_WAIT_MAX, SEGMENTS_KEPT_MAX, WINDOW_BYTES,
 };
-use crate::rate::RateLimit;
 use crate::window::{UndecodedMessage, WindowMessage, WindowMessageError};
 use crate::{SourceError, SourceSegment};
 
@@ -87,6 +86,8 @@ pub(crate) enum FeedPlan {
     Fetch { range: ByteRange, durable: bool },
     /// The shard's segments from this one on.
     Segments { from: SegmentNumber },
+    /// To be planned again when its place in this line comes.
+    Line(RateLine),
 }
 
 /// Bounds of a feed.
@@ -94,9 +95,7 @@ pub(crate) enum FeedPlan {
 pub(crate) struct FeedConfig {
     pub(crate) window_bytes: usize,
     pub(crate) delay_max: Duration,
-    /// From both layers.
-    pub(crate) bytes_per_s: u64,
-    /// The same, beyond what is written meanwhile.
+    /// How fast all backlogs of the process shrink.
     pub(crate) catch_up_bytes_per_s: u64,
     /// Shared feeds drop old blocks; private ones wait for their reader.
     pub(crate) shared: bool,
@@ -161,9 +160,7 @@ pub(crate) struct Feed {
     /// only to read what it missed before, and not what others read by then.
     parked: VecDeque<UndecodedMessage>,
     layer: DelayedDurable,
-    rate: RateLimit,
-    /// Of a backlog: earns what is written, too.
-    backlog_rate: RateLimit,
+    written: WrittenMeanwhile,
     /// The entry to read next begins here; `None` in a shared feed that has not begun.
     place: Option<Place>,
     /// The term of what was read last.
@@ -184,8 +181,8 @@ pub(crate) struct Feed {
     held_since: Option<(Instant, u64)>,
     /// A fetch or listing is under way.
     busy: bool,
-    /// Bytes that the limits were charged for the fetch under way.
-    charged: u64,
+    /// What the fetch under way cost.
+    charged: RateCharge,
     /// What came from a cell made no sense: take the next entry from the durable layer.
     distrust: bool,
     /// The beginning of an entry that is there came from the durable layer alone.
@@ -202,7 +199,7 @@ const NOWHERE: Place = Place { segment: SegmentNumber(0), position: Position(0) 
 /// Construction, and what is heard of the file.
 impl Feed {
     /// A feed for all of a process; it begins with the first reader near the tail.
-    pub(crate) fn shared(shard: ShardId, config: FeedConfig, now: Instant) -> Self {
+    pub(crate) fn shared(shard: ShardId, config: FeedConfig) -> Self {
         Self {
             shard,
             config,
@@ -214,8 +211,7 @@ impl Feed {
             waiting: None,
             parked: VecDeque::new(),
             layer: DelayedDurable::new(config.delay_max),
-            rate: RateLimit::new(config.bytes_per_s, now),
-            backlog_rate: RateLimit::steady(config.catch_up_bytes_per_s, CATCH_UP_STEP_BYTES, now),
+            written: WrittenMeanwhile::new(config.catch_up_bytes_per_s),
             place: None,
             read_term: None,
             cutter: None,
@@ -227,7 +223,7 @@ impl Feed {
             readers: Readers::default(),
             held_since: None,
             busy: false,
-            charged: 0,
+            charged: RateCharge::default(),
             distrust: false,
             rest_is_durable: false,
             relist: false,
@@ -238,14 +234,8 @@ impl Feed {
     }
 
     /// A feed for one reader at `place`, who has read bytes of that segment in `read_term`, if any.
-    pub(crate) fn private(
-        shard: ShardId,
-        config: FeedConfig,
-        now: Instant,
-        place: Place,
-        read_term: Option<Term>,
-    ) -> Self {
-        Self { place: Some(place), began: place, read_term, ..Self::shared(shard, config, now) }
+    pub(crate) fn private(shard: ShardId, config: FeedConfig, place: Place, read_term: Option<Term>) -> Self {
+        Self { place: Some(place), began: place, read_term, ..Self::shared(shard, config) }
     }
 
     /// What is heard of the file, for another feed of it.
@@ -299,6 +289,8 @@ impl Feed {
         }
         self.place = Some(place);
         self.began = place;
+        // What was written before is a backlog.
+        self.written.clear();
         true
     }
 
@@ -329,7 +321,7 @@ impl Feed {
                 // How the last segment grew is known if it is the previous one; of more of them time has to pay.
                 let last = seen.previous.filter(|(number, ..)| *number == known.segment);
                 let grown = last.map_or(0, |(.., length)| length.0.saturating_sub(known.durable.0));
-                self.backlog_rate.earn(grown.saturating_add(seen.durable.0));
+                self.written.earn(grown.saturating_add(seen.durable.0));
                 *known = seen;
                 // Positions of another segment: what was seen of the last one says nothing.
                 self.layer = DelayedDurable::new(self.config.delay_max);
@@ -347,7 +339,7 @@ impl Feed {
                     (known.durable, known.next_offset) = (seen.durable, seen.next_offset);
                 }
                 known.previous = known.previous.or(seen.previous);
-                self.backlog_rate.earn(known.durable.0.saturating_sub(before.durable.0));
+                self.written.earn(known.durable.0.saturating_sub(before.durable.0));
                 *known != before
             }
         }
@@ -382,8 +374,8 @@ impl Feed {
 /// What to fetch, and what was fetched.
 impl Feed {
     /// What to do next. After [`FeedPlan::Fetch`] and [`FeedPlan::Segments`] nothing more is planned until the answer
-    /// was taken in.
-    pub(crate) fn plan(&mut self, now: Instant) -> FeedPlan {
+    /// was taken in. `granted`: its place in a line has come, and it may read so much of a backlog.
+    pub(crate) fn plan(&mut self, now: Instant, budget: &mut RateBudget, granted: Option<u64>) -> FeedPlan {
         let wait = FeedPlan::Wait { at: None };
         let Some(tail) = self.tail.filter(|_| !self.busy && self.error.is_none()) else { return wait };
         if let Some(at) = self.retry_at.filter(|at| now < *at) {
@@ -442,73 +434,98 @@ impl Feed {
                 self.leave(place.segment);
                 continue;
             }
-            return self.plan_fetch(now, &tail, segment, from, sealed_at);
+            return match self.next_bytes(now, &tail, segment, from, sealed_at) {
+                Ok((range, durable)) => self.plan_fetch(now, budget, granted, range, durable),
+                Err(at) => FeedPlan::Wait { at },
+            };
         }
     }
 
-    /// The bytes to fetch from `from` on, from which layer: algorithm 1 for the tail.
-    fn plan_fetch(
+    /// All bytes that come next from `from` on, and whether from the durable layer alone: algorithm 1 for the tail. Or
+    /// until when there are none.
+    fn next_bytes(
         &mut self,
         now: Instant,
         tail: &Tail,
         segment: SegmentId,
         from: Position,
         sealed_at: Option<Position>,
-    ) -> FeedPlan {
+    ) -> Result<(ByteRange, bool), Option<Instant>> {
         let is_tail = segment.number == tail.segment;
         let durable = sealed_at.unwrap_or(tail.durable);
         let cached = if is_tail { tail.cached.min(durable) } else { durable };
         let delayed = is_tail && self.layer.is_late(now, from, tail.cached, durable);
         let (to, durably) = match () {
-            () if durable <= from => return FeedPlan::Wait { at: None },
+            () if durable <= from => return Err(None),
             () if self.distrust => (durable, true),
             // What the writer cached is still worth a look.
             () if self.silent => (durable, false),
             () if cached > from => (cached, false),
             () if delayed => (durable, true),
-            () => return FeedPlan::Wait { at: self.layer.deadline() },
+            () => return Err(self.layer.deadline()),
         };
-        if let Err(pause) = self.rate.is_ready(now).and_then(|()| self.backlog_rate.is_ready(now)) {
-            return FeedPlan::Wait { at: Some(now + pause) };
-        }
         // The window brings what comes from there on.
         let next = self.waiting.as_ref().filter(|block| block.segment == segment && from < block.start);
         let to = next.map_or(to, |block| to.min(block.start));
-        let chunk = u64::from(tail.chunk_bytes);
-        let paid = self.rate.left().min(self.backlog_rate.left()).max(CATCH_UP_STEP_BYTES);
+        assert!(
+            from < to && to <= durable.max(cached),
+            "{segment}: fetched is what is there and was not: {from}..{to}"
+        );
+        Ok((ByteRange { segment, chunk_bytes: tail.chunk_bytes, from, to }, durably))
+    }
+
+    /// As much of these bytes as one fetch may bring, if it may.
+    fn plan_fetch(
+        &mut self,
+        now: Instant,
+        budget: &mut RateBudget,
+        granted: Option<u64>,
+        mut range: ByteRange,
+        durable: bool,
+    ) -> FeedPlan {
+        let (chunk, rest) = (u64::from(range.chunk_bytes), range.len());
+        let is_open = budget.is_ready(RateLine::Written, 1, now).is_ok();
+        let own = self.written.bytes();
+        // A backlog that is written to as well is not read in crumbs.
+        let is_own = own >= rest.min(CATCH_UP_STEP_BYTES);
+        let backlog = if is_own { 0 } else { CATCH_UP_STEP_BYTES };
+        let paid = own.saturating_add(granted.unwrap_or(backlog)).min(budget.left()).max(CATCH_UP_STEP_BYTES);
         let most = FETCH_BYTES_MAX.min(chunk * FETCH_CHUNKS_MAX).min(paid.max(chunk));
-        let most = from.0.saturating_add(most);
-        let to = if to.0 <= most {
-            to
-        } else {
+        let most = range.from.0.saturating_add(most);
+        if range.to.0 > most {
             // Up to where a chunk ends, so that none is fetched twice; `most` is at least a chunk away.
-            Position(most / chunk * chunk)
-        };
-        if self.config.shared && self.would_leave_most_behind(to.0 - from.0) {
-            let (since, _) = *self.held_since.get_or_insert((now, to.0 - from.0));
+            range.to = Position(most / chunk * chunk);
+        }
+        if !(self.config.shared && self.would_leave_most_behind(range.len())) {
+            self.held_since = None;
+        } else {
+            let (since, _) = *self.held_since.get_or_insert((now, range.len()));
             let until = since + READERS_WAIT_MAX;
             if now < until {
                 return FeedPlan::Wait { at: Some(until) };
             }
         }
+        if granted.is_none() {
+            let line = match () {
+                () if is_own => RateLine::Written,
+                () if rest <= CATCH_UP_STEP_BYTES => RateLine::Short,
+                () => RateLine::Long,
+            };
+            if line != RateLine::Written || !is_open {
+                return FeedPlan::Line(line);
+            }
+        }
         self.held_since = None;
-        assert!(
-            from < to && to <= durable.max(cached),
-            "{segment}: fetched is what is there and was not: {from}..{to}"
-        );
-        assert!(!self.busy, "{segment}: one fetch at a time");
-        self.charged = to.0 - from.0;
-        self.rate.charge(self.charged);
-        self.backlog_rate.charge(self.charged);
+        assert!(!self.busy, "{}: one fetch at a time", range.segment);
+        self.charged = self.written.pay(range.len(), budget);
         self.busy = true;
-        let range = ByteRange { segment, chunk_bytes: tail.chunk_bytes, from, to };
-        FeedPlan::Fetch { range, durable: durably }
+        FeedPlan::Fetch { range, durable }
     }
 
     /// Takes in the bytes of the planned range; `durable` if they were asked of the durable layer alone.
     pub(crate) fn fetched(&mut self, range: &ByteRange, bytes: Bytes, durable: bool) -> News {
         self.busy = false;
-        self.charged = 0;
+        self.charged = RateCharge::default();
         self.failures = 0;
         self.retry_at = None;
         // What became of the segment meanwhile may make it unwanted.
@@ -570,12 +587,11 @@ impl Feed {
     }
 
     /// Takes in that a fetch or a listing failed.
-    pub(crate) fn failed(&mut self, now: Instant, error: SourceError) -> News {
+    pub(crate) fn failed(&mut self, now: Instant, error: SourceError, budget: &mut RateBudget) -> News {
         self.busy = false;
         // Nothing was read: who waits for a node that is away is not slowed when it is back.
         let charged = std::mem::take(&mut self.charged);
-        self.rate.earn(charged);
-        self.backlog_rate.earn(charged);
+        self.written.give_back(charged, budget);
         match error {
             SourceError::NoStream => self.error = Some(FeedReadError::StreamDeleted),
             SourceError::Truncated { log_start } => {
@@ -758,6 +774,7 @@ impl Feed {
         self.failures = 0;
         self.retry_at = None;
         self.held_since = None;
+        self.written.lose(end.0 - place.position.0);
         self.place = Some(Place { segment: segment.number, position: end });
         self.read_term = Some(segment.term);
         self.push_block(block);

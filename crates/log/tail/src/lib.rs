@@ -3,6 +3,7 @@
 //! [`TailWriter`] is the writing half; [`TailReader`] the reading half, over any [`DurableSource`].
 
 mod block;
+mod budget;
 mod cursor;
 mod error;
 mod feed;

@@ -35,11 +35,11 @@ pub const WINDOW_BYTES_MIN: usize = 4 << 10;
 /// See [`WINDOW_BYTES_MIN`].
 pub const WINDOW_BYTES_MAX: usize = 1 << 30;
 
-/// Most bytes per second of each shard: above what one shard's writer reaches, so that only a backlog is slowed.
+/// Most bytes per second of a process: above what a node's writers reach, so that only a backlog is slowed.
 pub const READ_BYTES_PER_S: u64 = 512 << 20;
 
-/// Most bytes per second of each shard beyond what is written meanwhile, which is how fast a backlog shrinks: many
-/// readers share the disk that it may come from, and the processor.
+/// Most bytes per second of a process beyond what is written meanwhile, which is how fast its backlogs shrink together:
+/// many processes share the disk that it may come from, and the processor.
 pub const CATCH_UP_BYTES_PER_S: u64 = 64 << 20;
 
 /// A backlog is read in pieces of this at least, whatever the limits: a tenth of a millisecond of a core, and large

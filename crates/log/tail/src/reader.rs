@@ -19,6 +19,7 @@
 mod config;
 mod fed;
 mod lengths;
+mod lines;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -35,7 +36,9 @@ use tailwater_format::{SHARDS_PER_PAGE, SegmentNumber, ShardId, StreamId, Term};
 use tokio::sync::{Notify, watch};
 
 pub use config::{ReaderConfig, ReaderConfigError, ReaderStats};
+use lines::{InLines, RateLines};
 
+use crate::budget::RateBudget;
 use crate::cursor::Waiter;
 use crate::feed::{Feed, FeedConfig, FeedPlan, News, Place};
 use crate::fetch::{Assembly, ByteRange, Fetcher, Lane};
@@ -125,6 +128,7 @@ pub(crate) struct SharedFeed {
     changes: AtomicU64,
     /// Whether it waits to be planned.
     is_due: AtomicBool,
+    in_lines: InLines,
     /// Whether a window brings what comes next.
     is_fed: AtomicBool,
 }
@@ -138,6 +142,7 @@ impl SharedFeed {
             waiters: Mutex::default(),
             changes: AtomicU64::new(0),
             is_due: AtomicBool::new(false),
+            in_lines: InLines::default(),
             is_fed: AtomicBool::new(false),
         }
     }
@@ -237,11 +242,10 @@ impl TailReaderInner {
             let config = FeedConfig {
                 window_bytes: self.config.window_bytes,
                 delay_max: self.config.delay_max,
-                bytes_per_s: self.config.bytes_per_s,
                 catch_up_bytes_per_s: self.config.catch_up_bytes_per_s,
                 shared: true,
             };
-            let mut feed = Feed::shared(shard, config, now);
+            let mut feed = Feed::shared(shard, config);
             feed.set_silent(!self.follows_cell);
             Arc::new(SharedFeed::new(shard, feed, Lane::Tail))
         });
@@ -293,12 +297,11 @@ impl TailReaderInner {
         let config = FeedConfig {
             window_bytes: self.config.catch_up_window_bytes,
             delay_max: self.config.delay_max,
-            bytes_per_s: self.config.bytes_per_s,
             catch_up_bytes_per_s: self.config.catch_up_bytes_per_s,
             shared: false,
         };
         let shard = shared.shard;
-        let feed = Feed::private(shard, config, self.env.now(), place, read_term);
+        let feed = Feed::private(shard, config, place, read_term);
         let feed = Arc::new(SharedFeed::new(shard, feed, Lane::CatchUp));
         feed.waiters.lock().push(Arc::clone(waiter));
         {
@@ -412,6 +415,14 @@ impl ReadsUnderWay {
         done
     }
 
+    /// Whether another fetch of this lane may begin.
+    fn has_room(&self, lane: Lane) -> bool {
+        match lane {
+            Lane::Tail => self.tail < FETCHES_MAX,
+            Lane::CatchUp => self.catch_up < CATCH_UP_FETCHES_MAX,
+        }
+    }
+
     fn count(&mut self, lane: Lane) -> &mut usize {
         match lane {
             Lane::Tail => &mut self.tail,
@@ -463,8 +474,7 @@ impl Later {
 
 /// Fetches what the feeds want, until the reader and all cursors are dropped.
 async fn run(inner: Arc<TailReaderInner>) {
-    let mut under_way = ReadsUnderWay::default();
-    let mut later = Later::default();
+    let mut planner = Planner::new(&inner);
     let mut all_at = inner.env.now() + PLAN_EVERY;
     loop {
         let now = inner.env.now();
@@ -472,32 +482,77 @@ async fn run(inner: Arc<TailReaderInner>) {
             inner.feeds().iter().for_each(|feed| inner.make_due(feed));
             all_at = now + PLAN_EVERY;
         }
-        while let Some(feed) = later.due(now) {
-            feed.upgrade().iter().for_each(|feed| inner.make_due(feed));
-        }
-        start_planned(&inner, &mut under_way, &mut later, Lane::Tail);
-        start_planned(&inner, &mut under_way, &mut later, Lane::CatchUp);
-        let wake_at = later.next().map_or(all_at, |at| at.min(all_at));
+        let wake_at = planner.start_planned(&inner, now).map_or(all_at, |at| at.min(all_at));
         tokio::select! {
             biased;
-            Some((lane, done)) = under_way.next() => take_in(&inner, lane, done, &mut under_way),
+            Some((lane, done)) = planner.under_way.next() => planner.take_in(&inner, lane, done),
             () = inner.wake.notified() => {}
             () = inner.env.sleep_until(wake_at) => {}
         }
     }
 }
 
-/// Starts fetching what is planned in a lane. Those for whom there is no room keep their turn.
-fn start_planned(inner: &TailReaderInner, under_way: &mut ReadsUnderWay, later: &mut Later, lane: Lane) {
-    let now = inner.env.now();
-    let fetches_max = match lane {
-        Lane::Tail => FETCHES_MAX,
-        Lane::CatchUp => CATCH_UP_FETCHES_MAX,
-    };
-    let mut round = Vec::new();
-    let mut round_bytes = 0;
-    while *under_way.count(lane) < fetches_max {
-        let Some(feed) = inner.next_due(lane) else { break };
+/// Has the feeds planned, and starts what they want.
+struct Planner {
+    under_way: ReadsUnderWay,
+    /// Feeds whose time comes.
+    later: Later,
+    /// Feeds that wait until they may read.
+    lines: RateLines,
+    budget: RateBudget,
+    /// What one relaxed read of each lane asks for, so far.
+    rounds: [PlannedRound; 2],
+}
+
+#[derive(Default)]
+struct PlannedRound {
+    parts: Vec<(Arc<SharedFeed>, ByteRange)>,
+    bytes: u64,
+}
+
+impl Planner {
+    fn new(inner: &TailReaderInner) -> Self {
+        let ReaderConfig { bytes_per_s, catch_up_bytes_per_s, .. } = inner.config;
+        Self {
+            under_way: ReadsUnderWay::default(),
+            later: Later::default(),
+            lines: RateLines::default(),
+            budget: RateBudget::new(bytes_per_s, catch_up_bytes_per_s, inner.env.now()),
+            rounds: Default::default(),
+        }
+    }
+
+    /// Starts fetching what is planned; when there may be more to plan, if nothing is heard before. Feeds of a lane
+    /// without room keep their place.
+    fn start_planned(&mut self, inner: &TailReaderInner, now: Instant) -> Option<Instant> {
+        while let Some(feed) = self.later.due(now) {
+            feed.upgrade().iter().for_each(|feed| inner.make_due(feed));
+        }
+        self.start_of_lines(inner, now);
+        for lane in [Lane::Tail, Lane::CatchUp] {
+            while self.under_way.has_room(lane) {
+                let Some(feed) = inner.next_due(lane) else { break };
+                self.plan(inner, feed, None, now);
+            }
+        }
+        // Some of those are in a line now.
+        self.start_of_lines(inner, now);
+        for lane in [Lane::Tail, Lane::CatchUp] {
+            self.start_round(inner, lane);
+        }
+        let ready_at = self.lines.ready_at(&mut self.budget, now, |lane| self.under_way.has_room(lane));
+        ready_at.into_iter().chain(self.later.next()).min()
+    }
+
+    fn start_of_lines(&mut self, inner: &TailReaderInner, now: Instant) {
+        while let Some((feed, granted)) =
+            self.lines.pop(&mut self.budget, now, |lane| self.under_way.has_room(lane))
+        {
+            self.plan(inner, feed, granted, now);
+        }
+    }
+
+    fn plan(&mut self, inner: &TailReaderInner, feed: Arc<SharedFeed>, granted: Option<u64>, now: Instant) {
         if let Err(why) = inner.unpark(&feed) {
             tracing::debug!(shard = %feed.shard, %why, "a window said what none says");
             feed.feed.lock().window_is_gone();
@@ -505,33 +560,76 @@ fn start_planned(inner: &TailReaderInner, under_way: &mut ReadsUnderWay, later: 
         let (plan, has_failed) = {
             let mut feed = feed.feed.lock();
             let had_failed = feed.has_failed();
-            (feed.plan(now), feed.has_failed() && !had_failed)
+            let plan = feed.plan(now, &mut self.budget, granted);
+            (plan, feed.has_failed() && !had_failed)
         };
         if has_failed {
             inner.announce(&feed);
         }
         inner.note_fed(&feed);
-        later.set(&feed, None);
+        self.later.set(&feed, None);
+        let lane = feed.lane;
         match plan {
-            FeedPlan::Wait { at } => later.set(&feed, at),
+            FeedPlan::Wait { at } => self.later.set(&feed, at),
+            FeedPlan::Line(line) => self.lines.join(line, &feed),
             FeedPlan::Fetch { range, durable: false } => {
-                round_bytes += range.len();
-                round.push((feed, range));
-                if round_bytes >= ROUND_BYTES_MAX {
-                    round_bytes = 0;
-                    under_way.push(lane, relaxed_round(inner.fetcher.clone(), std::mem::take(&mut round)));
+                let round = &mut self.rounds[lane as usize];
+                round.bytes += range.len();
+                round.parts.push((feed, range));
+                if round.bytes >= ROUND_BYTES_MAX {
+                    self.start_round(inner, lane);
                 }
             }
             FeedPlan::Fetch { range, durable: true } => {
-                under_way.push(lane, durable_read(inner.fetcher.clone(), feed, range));
+                self.under_way.push(lane, durable_read(inner.fetcher.clone(), feed, range));
             }
             FeedPlan::Segments { from } => {
-                under_way.push(lane, list_segments(Arc::clone(&inner.fetcher.source), feed, from));
+                self.under_way.push(lane, list_segments(Arc::clone(&inner.fetcher.source), feed, from));
             }
         }
     }
-    if !round.is_empty() {
-        under_way.push(lane, relaxed_round(inner.fetcher.clone(), round));
+
+    fn start_round(&mut self, inner: &TailReaderInner, lane: Lane) {
+        let round = std::mem::take(&mut self.rounds[lane as usize]);
+        if !round.parts.is_empty() {
+            self.under_way.push(lane, relaxed_round(inner.fetcher.clone(), round.parts));
+        }
+    }
+
+    fn take_in(&mut self, inner: &TailReaderInner, lane: Lane, done: ReadDone) {
+        let now = inner.env.now();
+        let (feed, news) = match done {
+            ReadDone::Round(assemblies) => {
+                for (feed, mut assembly) in assemblies {
+                    let range = assembly.range;
+                    match assembly.complete() {
+                        Some(fetched) => {
+                            let news = feed.feed.lock().fetched(&range, fetched, false);
+                            tell(inner, &feed, news);
+                        }
+                        // One file that comes short does not hold the others of its round back.
+                        None => {
+                            self.under_way.push(lane, finish(inner.fetcher.clone(), feed, assembly));
+                        }
+                    }
+                }
+                return;
+            }
+            ReadDone::Bytes { feed, range, durable, fetched: Ok(fetched) } => {
+                let news = feed.feed.lock().fetched(&range, fetched, durable);
+                (feed, news)
+            }
+            ReadDone::Segments(feed, from, Ok(segments)) => {
+                let news = feed.feed.lock().listed(now, from, &segments);
+                (feed, news)
+            }
+            ReadDone::Bytes { feed, fetched: Err(error), .. } | ReadDone::Segments(feed, _, Err(error)) => {
+                tracing::debug!(shard = %feed.shard, %error, "reading failed");
+                let news = feed.feed.lock().failed(now, error, &mut self.budget);
+                (feed, news)
+            }
+        };
+        tell(inner, &feed, news);
     }
 }
 
@@ -559,42 +657,6 @@ async fn list_segments(
 ) -> ReadDone {
     let listed = source.segments(feed.shard, from).await;
     ReadDone::Segments(feed, from, listed)
-}
-
-fn take_in(inner: &TailReaderInner, lane: Lane, done: ReadDone, under_way: &mut ReadsUnderWay) {
-    let now = inner.env.now();
-    let (feed, news) = match done {
-        ReadDone::Round(assemblies) => {
-            for (feed, mut assembly) in assemblies {
-                let range = assembly.range;
-                match assembly.complete() {
-                    Some(fetched) => {
-                        let news = feed.feed.lock().fetched(&range, fetched, false);
-                        tell(inner, &feed, news);
-                    }
-                    // One file that comes short does not hold the others of its round back.
-                    None => {
-                        under_way.push(lane, finish(inner.fetcher.clone(), feed, assembly));
-                    }
-                }
-            }
-            return;
-        }
-        ReadDone::Bytes { feed, range, durable, fetched: Ok(fetched) } => {
-            let news = feed.feed.lock().fetched(&range, fetched, durable);
-            (feed, news)
-        }
-        ReadDone::Segments(feed, from, Ok(segments)) => {
-            let news = feed.feed.lock().listed(now, from, &segments);
-            (feed, news)
-        }
-        ReadDone::Bytes { feed, fetched: Err(error), .. } | ReadDone::Segments(feed, _, Err(error)) => {
-            tracing::debug!(shard = %feed.shard, %error, "reading failed");
-            let news = feed.feed.lock().failed(now, error);
-            (feed, news)
-        }
-    };
-    tell(inner, &feed, news);
 }
 
 fn tell(inner: &TailReaderInner, feed: &Arc<SharedFeed>, news: News) {

@@ -28,7 +28,7 @@ use futures::future::{BoxFuture, FutureExt};
 use futures::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use tailwater_cache::Cell;
-use tailwater_env::{Env, Instant, Task};
+use tailwater_env::{Env, Instant, Task, TimesRead};
 use tailwater_format::{Position, SegmentId, ShardId, StreamId, Tail};
 use tokio::sync::Notify;
 
@@ -92,12 +92,12 @@ impl TailWriter {
 
     /// Takes in bytes of `segment` that became durable: they begin at `from`, where those of the call before
     /// ended, or at 0 of a segment that nothing was told of. `tail` is the shard's tail with them; its `cached`
-    /// is ignored.
+    /// is ignored. `accepted` is when the first append in them was, on the clock of the writer's world.
     ///
     /// # Panics
     /// If bytes were left out or come twice.
-    pub fn extend(&self, segment: SegmentId, from: Position, bytes: &Bytes, tail: Tail) {
-        self.with_state(|state, now| state.extend(now, segment, from, bytes, tail));
+    pub fn extend(&self, segment: SegmentId, from: Position, bytes: &Bytes, tail: Tail, accepted: Instant) {
+        self.with_state(|state, now| state.extend(now, segment, from, bytes, tail, accepted));
     }
 
     /// Takes in a change of a tail that brought no bytes: sealed, or truncated at the front.
@@ -135,6 +135,13 @@ impl TailWriter {
     /// Counters since the start.
     pub fn stats(&self) -> WriterStats {
         self.inner.as_ref().map_or_else(WriterStats::default, |handle| handle.shared.state.lock().stats())
+    }
+
+    /// How long entries took from when they were accepted until the metadata cell had the length with which readers
+    /// take them. It is of the oldest entry of each shard in each publication; nothing without cells.
+    pub fn publish_times(&self) -> TimesRead {
+        let times = self.inner.as_ref().map(|handle| handle.shared.state.lock().publish_times());
+        times.unwrap_or_default().read()
     }
 
     fn with_state(&self, change: impl FnOnce(&mut WriterState, Instant)) {

@@ -100,7 +100,7 @@ pub struct Args {
     /// consumers are crowded, and 0 for others.
     #[arg(long, value_name = "US")]
     lengths_every_us: Option<u64>,
-    /// How fast a backlog shrinks: most bytes a second of each shard beyond what is written meanwhile. By default as in
+    /// How fast backlogs shrink: most bytes a second of a process beyond what is written meanwhile. By default as in
     /// the client library.
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
     catch_up_bytes_per_s: Option<u64>,

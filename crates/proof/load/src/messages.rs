@@ -99,7 +99,7 @@ pub struct ConsumersConfig {
     pub validate: Validate,
     /// Lengths are not read more often than this, if it is given.
     pub lengths_every_us: Option<u64>,
-    /// How fast a backlog shrinks, if it is given, in bytes a second of each shard.
+    /// How fast backlogs shrink, if it is given, in bytes a second of the process.
     pub catch_up_bytes_per_s: Option<u64>,
     /// Consumers are not polled more often than this.
     pub poll_every_us: u64,

@@ -185,7 +185,7 @@ impl Stopping {
             delivered_mbyte_s: mbyte_s(self.last.delivered_bytes - self.at_stop.delivered_bytes),
             read_mbyte_s: mbyte_s(reads.cell_bytes + reads.durable_bytes),
             limit_mbyte_s: Limits {
-                shard: round(ReaderConfig::default().bytes_per_s as f64 / 1e6, 2),
+                all: round(ReaderConfig::default().bytes_per_s as f64 / 1e6, 2),
                 backlog: round(self.catch_up_bytes_per_s as f64 / 1e6, 2),
             },
             reads,
@@ -206,7 +206,7 @@ pub struct Report {
     /// What it was given in that time, and what was read for it.
     delivered_mbyte_s: f64,
     read_mbyte_s: f64,
-    /// What its reads are bounded by: of each shard in all, and of a backlog, beyond what is written meanwhile.
+    /// What its process's reads are bounded by: in all, and of backlogs, beyond what is written meanwhile.
     limit_mbyte_s: Limits,
     /// What it took to catch up.
     reads: Reads,
@@ -229,7 +229,7 @@ struct Ratios {
 
 #[derive(Serialize)]
 struct Limits {
-    shard: f64,
+    all: f64,
     backlog: f64,
 }
 

@@ -14,6 +14,7 @@ use tailwater_tail::{DurableSource, ReaderConfig, ReaderStats, TailReader};
 
 use crate::cells;
 use crate::connection::Node;
+use crate::delays::{self, DelayCounts};
 use crate::limits::{CALL_DEADLINE, CONNECT_DEADLINE, RETRY_PAUSE, SHARDS_MAX};
 use crate::source::NodeSource;
 use crate::{Consumer, ConsumerConfig, Error, Producer, ProducerSettings, window};
@@ -64,7 +65,9 @@ struct ClientInner {
     node: Arc<Node>,
     node_id: String,
     reader: TailReader,
+    delays: Arc<DelayCounts>,
     _window: Option<Task>,
+    _delays: Task,
 }
 
 /// A stream, as it was found.
@@ -108,7 +111,10 @@ impl Client {
             let follow = window::follow(env.clone(), reader.clone(), path.into(), info.node_id.clone());
             env.spawn("client-window", follow)
         });
-        let inner = ClientInner { env, node, node_id: info.node_id, reader, _window: window };
+        let delays = Arc::<DelayCounts>::default();
+        let telling = env.spawn("client-delays", delays::tell(Arc::clone(&node), Arc::clone(&delays)));
+        let node_id = info.node_id;
+        let inner = ClientInner { env, node, node_id, reader, delays, _window: window, _delays: telling };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -161,6 +167,10 @@ impl Client {
     /// The process's reader, for a thread that polls many consumers.
     pub fn reader(&self) -> &TailReader {
         &self.inner.reader
+    }
+
+    pub(crate) fn delays(&self) -> &DelayCounts {
+        &self.inner.delays
     }
 
     pub(crate) fn node(&self) -> &Arc<Node> {

@@ -30,6 +30,8 @@ pub struct Consumer {
     cursors: Vec<Cursor>,
     /// Timestamp of each cursor's last record, in ms since the epoch.
     read_ms: Vec<Option<i64>>,
+    /// When it began, wall time in ms.
+    began_ms: i64,
     waiter: Arc<Waiter>,
     /// Which cursor is asked first, so that a busy shard does not starve the others.
     turn: usize,
@@ -132,8 +134,8 @@ impl Consumer {
     ) -> Result<Self, Error> {
         let waiter = Arc::new(Waiter::default());
         let read_ms = vec![None; starts.len()];
-        let cursors = Vec::new();
-        let mut consumer = Self { client, stream, cursors, read_ms, waiter, turn: 0, moved: None };
+        let (cursors, began_ms) = (Vec::new(), client.node().env().wall_ms());
+        let mut consumer = Self { client, stream, cursors, read_ms, began_ms, waiter, turn: 0, moved: None };
         let cursors = futures::stream::iter(starts).map(|(shard, start)| consumer.locate(shard, start));
         consumer.cursors = cursors.buffered(LOCATES_IN_FLIGHT_MAX).try_collect().await?;
         Ok(consumer)
@@ -181,6 +183,10 @@ impl Consumer {
                 Ok(Some(entries)) => {
                     let last = entries.batches().last().map(|batch| batch.header.max_timestamp_ms);
                     self.read_ms[index] = last.filter(|ms| *ms >= 0);
+                    if let Some(first) = entries.batches().first() {
+                        let now_ms = self.client.node().env().wall_ms();
+                        self.client.delays().delivered(&first.header, self.began_ms, now_ms);
+                    }
                     return Ok(Some(Batch { shard: cursor.shard().shard.0, entries }));
                 }
                 Ok(None) => {}

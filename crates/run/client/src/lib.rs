@@ -28,6 +28,7 @@ mod cells;
 mod client;
 mod connection;
 mod consumer;
+mod delays;
 mod error;
 mod group;
 pub mod limits;

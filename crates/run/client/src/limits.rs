@@ -6,6 +6,9 @@ use std::time::Duration;
 /// takes seconds on one that is worn out or shared.
 pub const CALL_DEADLINE: Duration = Duration::from_secs(10);
 
+/// How often a process whose consumers are given something tells its node how long that took.
+pub const DELAYS_EVERY: Duration = Duration::from_secs(5);
+
 /// How long to look for a node before [`crate::Client::connect`] gives up.
 pub const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
 

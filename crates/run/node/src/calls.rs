@@ -7,15 +7,17 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tailwater_access::{AccessRequest, Authorizer, Protocol, Resource};
-use tailwater_env::{Complaints, Env, Instant};
+use tailwater_env::{Complaints, Env, Instant, TIMES_BUCKETS};
 use tailwater_format::call::{
     self, Append, AppendItem, AppendOutcome, AppendResult, Appended, Appends, CallErrorCode, CallMessage,
-    CallRefusal, FindStream, InitProducer, Locate, LocateWhat, Location, Method, NodeInfo, ProducerInfo,
-    ReadDurable, SegmentsReply, ShardTail, Tails, TailsReply, decode_call, encode_call, stream_from_wire,
+    CallRefusal, DelaysTaken, DeliveryDelays, FindStream, InitProducer, Locate, LocateWhat, Location, Method,
+    NodeInfo, ProducerInfo, ReadDurable, SegmentsReply, ShardTail, Tails, TailsReply, decode_call,
+    encode_call, stream_from_wire,
 };
 use tailwater_format::limits::SEGMENTS_PER_REPLY_MAX;
 use tailwater_format::{
@@ -35,6 +37,10 @@ const READ_BYTES_MAX: u32 = 2 << 20;
 
 /// What a turn to read counts as at least.
 const TURN_BYTES_MIN: u64 = 4 << 10;
+
+/// Batches that a client's consumers are given between two times that it tells of them: with more than it can mean, a
+/// counter would go over its end.
+const DELAYS_TOLD_MAX: u64 = 1 << 32;
 
 /// Answers CALLs from a log.
 pub struct NodeService {
@@ -116,6 +122,21 @@ impl NodeService {
         Ok(())
     }
 
+    /// Counts what a client tells of its consumers.
+    fn count(&self, told: &DeliveryDelays) -> Result<DelaysTaken, CallRefusal> {
+        if told.counts.len() > TIMES_BUCKETS {
+            let why = format!("{} counts, at most {TIMES_BUCKETS} are known", told.counts.len());
+            return Err(CallRefusal::new(CallErrorCode::Malformed, why));
+        }
+        let all = told.counts.iter().fold(0_u64, |all, count| all.saturating_add(*count));
+        if all > DELAYS_TOLD_MAX {
+            let why = format!("{all} records at once, at most {DELAYS_TOLD_MAX} are believed");
+            return Err(CallRefusal::new(CallErrorCode::Malformed, why));
+        }
+        self.meters.delivery_times.add_all(&told.counts, Duration::from_nanos(told.sum_ns));
+        Ok(DelaysTaken {})
+    }
+
     fn dispatch(
         &self,
         peer: &Peer,
@@ -158,6 +179,15 @@ impl NodeService {
                     let producer_id = log.init_producer_id().await.map_err(stream_refusal)?;
                     Ok(encode_call(&ProducerInfo { producer_id, epoch: 0 }))
                 })
+            }
+            Method::DeliveryDelays => {
+                match decode::<DeliveryDelays>(payload).and_then(|told| self.count(&told)) {
+                    Ok(taken) => {
+                        reply.send(Ok(encode_call(&taken)));
+                        Ok(())
+                    }
+                    Err(refused) => Err((reply, refused)),
+                }
             }
         }
     }

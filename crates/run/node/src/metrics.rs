@@ -18,6 +18,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
+use tailwater_env::TimesRead;
 use tailwater_format::call::Method;
 use tailwater_format::{ShardId, StreamId};
 
@@ -25,7 +26,7 @@ use crate::NodeShared;
 use broadcasts::BroadcastsRead;
 use groups::GroupMetrics;
 pub use meters::Meters;
-use meters::TimesRead;
+use meters::times_of_syncs;
 use process::ProcessMetrics;
 use queues::QueuesRead;
 
@@ -123,7 +124,7 @@ fn journal_and_store(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Re
     page.counter("tailwater_journal_groups", "Writes that carried them.", journal.groups)?;
     page.counter("tailwater_journal_failures", "Writes and syncs that failed.", journal.failures)?;
     page.gauge("tailwater_journal_files", "Files that hold records.", u64::from(journal.files))?;
-    let times = TimesRead::of_syncs(&journal.sync_times);
+    let times = times_of_syncs(&journal.sync_times);
     page.histogram("tailwater_journal_sync_seconds", "Time that a sync of the journal took.", &times)?;
 
     let store = shared.log.store().stats();
@@ -153,7 +154,13 @@ fn tail(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
     page.counter("tailwater_tail_publishes_failed", failed, tail.publishes_failed)?;
     page.counter("tailwater_tail_jumps", "Times that a cached stream jumped over bytes.", tail.jumps)?;
     let refilled = "Bytes of the shards' ends that were brought back into the data cell after the start.";
-    page.counter("tailwater_tail_refilled_bytes", refilled, tail.refilled_bytes)
+    page.counter("tailwater_tail_refilled_bytes", refilled, tail.refilled_bytes)?;
+    let times = shared.log.tail_writer().publish_times();
+    let help =
+        "From when an append was accepted until readers were told of it; the oldest of each publication.";
+    page.histogram("tailwater_tail_publish_seconds", help, &times)?;
+    let help = "From a record's timestamp until a consumer was given it, as clients tell.";
+    page.histogram("tailwater_tail_delivery_seconds", help, &shared.meters.delivery_times.read())
 }
 
 fn cells(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {

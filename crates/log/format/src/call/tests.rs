@@ -18,6 +18,7 @@ fn the_numbers_of_methods_never_change() {
         (6, "segments"),
         (7, "locate"),
         (8, "init_producer"),
+        (9, "delivery_delays"),
     ];
     assert_eq!(numbers, expected);
     assert_eq!(Method::from_number(3), Some(Method::Append));

@@ -77,6 +77,7 @@ impl Shard {
             first_transaction_id: self.transaction_id.max(batches.first_timestamp),
             transaction_id: self.transaction_id.max(batches.max_timestamp),
             append_time_ms: batches.append_time_ms.unwrap_or(wall_ms),
+            accepted_at: now,
             batches,
             waiter,
         };

@@ -215,6 +215,8 @@ pub enum Output {
         bytes: Bytes,
         /// The shard's tail with them.
         tail: Tail,
+        /// When the first append in them was accepted.
+        accepted_at: Instant,
     },
     /// Tell the cells' writer of a tail that changed without new bytes.
     Update(Tail),

@@ -11,13 +11,15 @@ mod fed;
 
 const CHUNK: u32 = 64;
 const DELAY: Duration = Duration::from_secs(1);
+/// Bytes a second where no test is about them.
+const RATE: u64 = 1 << 30;
 
 fn shard() -> ShardId {
     ShardId { stream: StreamId(uuid::Uuid::from_u128(1)), shard: ShardNumber(0) }
 }
 
 fn config(shared: bool, window_bytes: usize) -> FeedConfig {
-    FeedConfig { window_bytes, delay_max: DELAY, bytes_per_s: 1 << 30, catch_up_bytes_per_s: 1 << 30, shared }
+    FeedConfig { window_bytes, delay_max: DELAY, catch_up_bytes_per_s: RATE, shared }
 }
 
 /// A feed over a log in memory. Fetches are answered at once: from the cell with what the log holds, or, if the
@@ -25,6 +27,7 @@ fn config(shared: bool, window_bytes: usize) -> FeedConfig {
 struct Rig {
     log: MemoryLog,
     feed: Feed,
+    budget: RateBudget,
     now: Instant,
     cell_is_damaged: bool,
     durable_fails: bool,
@@ -69,18 +72,25 @@ impl Reader {
 
 impl Rig {
     fn new() -> Self {
-        Self::with(Feed::shared(shard(), config(true, 1 << 20), Instant::default()))
+        Self::with(Feed::shared(shard(), config(true, 1 << 20)))
     }
 
     /// A shared feed with a small window.
     fn narrow() -> Self {
-        Self::with(Feed::shared(shard(), config(true, 2_000), Instant::default()))
+        Self::with(Feed::shared(shard(), config(true, 2_000)))
     }
 
     fn with(feed: Feed) -> Self {
+        Self::limited(feed, RATE)
+    }
+
+    /// A feed whose process reads so many bytes a second in all.
+    fn limited(feed: Feed, bytes_per_s: u64) -> Self {
+        let budget = RateBudget::new(bytes_per_s, feed.config.catch_up_bytes_per_s, Instant::default());
         Self {
             log: MemoryLog::new(CHUNK),
             feed,
+            budget,
             now: Instant::default(),
             cell_is_damaged: false,
             durable_fails: false,
@@ -143,7 +153,7 @@ impl Rig {
     fn run(&mut self) -> Option<Instant> {
         for _ in 0..10_000 {
             self.unpark();
-            match self.feed.plan(self.now) {
+            match self.plan() {
                 FeedPlan::Wait { at } => {
                     assert!(at.is_none_or(|at| at > self.now), "a feed that waits for the past spins");
                     return at;
@@ -164,11 +174,23 @@ impl Rig {
         all
     }
 
+    /// What the feed wants next. It is the only one in its line.
+    fn plan(&mut self) -> FeedPlan {
+        let plan = self.feed.plan(self.now, &mut self.budget, None);
+        let FeedPlan::Line(line) = plan else { return plan };
+        match self.budget.is_ready(line, 1, self.now) {
+            Ok(granted) => self.feed.plan(self.now, &mut self.budget, Some(granted)),
+            Err(pause) => FeedPlan::Wait { at: Some(self.now + pause) },
+        }
+    }
+
     fn answer(&mut self, plan: FeedPlan) {
         match plan {
             FeedPlan::Wait { .. } => {}
+            FeedPlan::Line(line) => panic!("{line:?} was waited for"),
             FeedPlan::Fetch { durable: true, .. } if self.durable_fails => {
-                self.feed.failed(self.now, SourceError::Unavailable("a test".to_owned()));
+                let error = SourceError::Unavailable("a test".to_owned());
+                self.feed.failed(self.now, error, &mut self.budget);
             }
             FeedPlan::Fetch { range, durable } => {
                 assert!(range.from < range.to && range.len() <= FETCH_BYTES_MAX, "{range:?}");
@@ -177,7 +199,7 @@ impl Rig {
                 let mut bytes = BytesMut::from(&self.log.bytes(range.segment, range.from, range.to)[..]);
                 if bytes.len() as u64 != range.len() {
                     let error = self.log.read_some(range.segment, range.to, 1).expect_err("it is not there");
-                    self.feed.failed(self.now, error);
+                    self.feed.failed(self.now, error, &mut self.budget);
                     return;
                 }
                 if !durable && self.cell_is_damaged {
@@ -190,7 +212,7 @@ impl Rig {
                 self.listings += 1;
                 match self.log.list(shard(), from) {
                     Ok(segments) => drop(self.feed.listed(self.now, from, &segments)),
-                    Err(error) => drop(self.feed.failed(self.now, error)),
+                    Err(error) => drop(self.feed.failed(self.now, error, &mut self.budget)),
                 }
             }
         }
@@ -340,7 +362,7 @@ fn a_late_cache_that_trickles_is_left_all_the_same() {
 /// An idle file after a restart: its node's cell has nothing of it, and never will.
 #[test]
 fn a_file_that_a_new_reader_finds_far_ahead_of_its_cell_is_read_without_waiting_for_it() {
-    let mut rig = Rig::with(Feed::shared(shard(), config(true, 1 << 24), Instant::default()));
+    let mut rig = Rig::with(Feed::shared(shard(), config(true, 1 << 24)));
     while rig.log.tail(shard()).is_none_or(|tail| tail.durable.0 <= 2 * FETCH_BYTES_MAX) {
         rig.append(1_000);
     }
@@ -359,13 +381,13 @@ fn a_file_that_a_new_reader_finds_far_ahead_of_its_cell_is_read_without_waiting_
 /// A restart: the writer brings the end of the segment back while a reader is already at it.
 #[test]
 fn what_comes_back_into_a_cell_that_was_given_up_is_read_from_there() {
-    let mut rig = Rig::with(Feed::shared(shard(), config(true, 1 << 24), Instant::default()));
+    let mut rig = Rig::with(Feed::shared(shard(), config(true, 1 << 24)));
     while rig.log.tail(shard()).is_none_or(|tail| tail.durable.0 <= 2 * FETCH_BYTES_MAX) {
         rig.append(1_000);
     }
     rig.publish_uncached();
     assert!(rig.feed.begin_near(start()), "the window holds it");
-    let plan = rig.feed.plan(rig.now);
+    let plan = rig.plan();
     assert!(matches!(plan, FeedPlan::Fetch { durable: true, .. }), "{plan:?}");
     rig.answer(plan);
     rig.publish();
@@ -379,8 +401,7 @@ fn what_comes_back_into_a_cell_that_was_given_up_is_read_from_there() {
 /// A takeover, an eviction: the cell had been there before, and is far behind for once.
 #[test]
 fn a_cell_that_falls_far_behind_is_waited_for_once_and_not_before_each_piece() {
-    let limit = FeedConfig { bytes_per_s: 1 << 18, ..config(true, 1 << 24) };
-    let mut rig = Rig::with(Feed::shared(shard(), limit, Instant::default()));
+    let mut rig = Rig::limited(Feed::shared(shard(), config(true, 1 << 24)), 1 << 18);
     rig.append(1);
     rig.begin();
     while rig.log.tail(shard()).is_none_or(|tail| tail.durable.0 <= 1 << 20) {
@@ -397,8 +418,7 @@ fn a_cell_that_falls_far_behind_is_waited_for_once_and_not_before_each_piece() {
 
 #[test]
 fn a_rate_limit_does_not_make_the_wait_for_the_cache_begin_anew() {
-    let limit = FeedConfig { bytes_per_s: 1_000, ..config(true, 1 << 20) };
-    let mut rig = Rig::with(Feed::shared(shard(), limit, Instant::default()));
+    let mut rig = Rig::limited(Feed::shared(shard(), config(true, 1 << 20)), 1_000);
     rig.append(100);
     rig.begin();
     rig.append(1);
@@ -438,14 +458,14 @@ fn a_backlog_is_read_as_slowly_by_a_shared_feed_as_by_a_private_one() {
         assert!(took >= Duration::from_secs(paid / CATCH_UP_BYTES_PER_S), "{paid} bytes in {took:?}");
         took
     };
-    let shared = read(Feed::shared(shard(), catching_up(true), Instant::default()));
-    let alone = read(Feed::private(shard(), catching_up(false), Instant::default(), start(), None));
+    let shared = read(Feed::shared(shard(), catching_up(true)));
+    let alone = read(Feed::private(shard(), catching_up(false), start(), None));
     assert_eq!(shared, alone);
 }
 
 #[test]
 fn what_is_written_meanwhile_does_not_count_as_a_backlog() {
-    let mut rig = Rig::with(Feed::shared(shard(), catching_up(true), Instant::default()));
+    let mut rig = Rig::with(Feed::shared(shard(), catching_up(true)));
     rig.append(1);
     rig.begin();
     assert!(rig.feed.place().is_some());
@@ -460,7 +480,7 @@ fn what_is_written_meanwhile_does_not_count_as_a_backlog() {
 
 #[test]
 fn what_many_segments_got_meanwhile_does_not_count_as_a_backlog() {
-    let mut rig = Rig::with(Feed::shared(shard(), catching_up(true), Instant::default()));
+    let mut rig = Rig::with(Feed::shared(shard(), catching_up(true)));
     rig.append(1);
     rig.begin();
     assert!(rig.feed.place().is_some());
@@ -587,7 +607,7 @@ fn an_entry_that_ends_behind_its_sealed_segment_is_an_error_and_not_left_out() {
 
 #[test]
 fn who_falls_behind_what_retention_removed_is_told_and_the_feed_goes_on() {
-    let mut rig = Rig::with(Feed::private(shard(), config(false, 1), Instant::default(), start(), None));
+    let mut rig = Rig::with(Feed::private(shard(), config(false, 1), start(), None));
     for _ in 0..4 {
         rig.append(2);
         rig.log.roll(shard());
@@ -663,8 +683,8 @@ fn a_source_that_fails_is_asked_again_after_a_pause_that_grows_up_to_a_bound() {
 
 #[test]
 fn what_a_source_did_not_give_is_not_paid_for() {
-    let limit = FeedConfig { bytes_per_s: 1_000, catch_up_bytes_per_s: 1_000, ..config(false, 1 << 20) };
-    let mut rig = Rig::with(Feed::private(shard(), limit, Instant::default(), start(), None));
+    let limit = FeedConfig { catch_up_bytes_per_s: 1_000, ..config(false, 1 << 20) };
+    let mut rig = Rig::limited(Feed::private(shard(), limit, start(), None), 1_000);
     rig.append(100);
     rig.publish_uncached();
     rig.durable_fails = true;
@@ -682,15 +702,14 @@ fn what_a_source_did_not_give_is_not_paid_for() {
 
 #[test]
 fn a_listing_that_does_not_help_is_repeated_after_a_pause() {
-    let mut rig =
-        Rig::with(Feed::private(shard(), config(false, 1 << 20), Instant::default(), start(), None));
+    let mut rig = Rig::with(Feed::private(shard(), config(false, 1 << 20), start(), None));
     rig.append(1);
     for _ in 0..3 {
         rig.log.roll(shard());
         rig.append(1);
     }
     rig.publish();
-    let FeedPlan::Segments { from } = rig.feed.plan(rig.now) else { panic!("it knows nothing of segment 1") };
+    let FeedPlan::Segments { from } = rig.plan() else { panic!("it knows nothing of segment 1") };
     let stale = SourceSegment {
         number: from,
         term: Term(1),
@@ -699,11 +718,11 @@ fn a_listing_that_does_not_help_is_repeated_after_a_pause() {
         sealed: false,
     };
     rig.feed.listed(rig.now, from, &[stale]);
-    assert!(matches!(rig.feed.plan(rig.now), FeedPlan::Wait { at: Some(_) }));
+    assert!(matches!(rig.plan(), FeedPlan::Wait { at: Some(_) }));
     rig.now = rig.now + DELAY;
-    assert_eq!(rig.feed.plan(rig.now), FeedPlan::Segments { from });
+    assert_eq!(rig.plan(), FeedPlan::Segments { from });
     rig.feed.listed(rig.now, from, &[]);
-    assert!(matches!(rig.feed.plan(rig.now), FeedPlan::Wait { at: Some(_) }));
+    assert!(matches!(rig.plan(), FeedPlan::Wait { at: Some(_) }));
 }
 
 #[test]
@@ -865,7 +884,7 @@ fn what_is_far_from_the_tail_is_the_same_for_feeds_of_any_window() {
     let far = WINDOW_BYTES as u64 + 1;
     let at = |number, position| Place { segment: SegmentNumber(number), position: Position(position) };
     for window_bytes in [1_000, 100 << 20] {
-        let mut feed = Feed::shared(shard(), config(true, window_bytes), Instant::default());
+        let mut feed = Feed::shared(shard(), config(true, window_bytes));
         assert!(feed.is_far(at(3, 0)), "who knows");
         let mut rig = Rig::new();
         rig.append(1);
@@ -880,7 +899,7 @@ fn what_is_far_from_the_tail_is_the_same_for_feeds_of_any_window() {
 
 #[test]
 fn a_private_feed_reads_no_further_than_its_reader_has_room_for() {
-    let mut rig = Rig::with(Feed::private(shard(), config(false, 5_000), Instant::default(), start(), None));
+    let mut rig = Rig::with(Feed::private(shard(), config(false, 5_000), start(), None));
     // More than one fetch: chunks of 64 bytes are fetched 512 at a time.
     for _ in 0..800 {
         rig.append(5);
@@ -940,7 +959,7 @@ proptest! {
         events in prop::collection::vec(event(), 1..200),
         window in prop_oneof![Just(400_usize), Just(3_000), Just(1 << 20)],
     ) {
-        let mut rig = Rig::with(Feed::shared(shard(), config(true, window), Instant::default()));
+        let mut rig = Rig::with(Feed::shared(shard(), config(true, window)));
         let mut tails = vec![rig.append(1).tail];
         let mut readers: Vec<Reader> = (0..3).map(|_| Reader::at(start())).collect();
         let mut first = [0_u64; 3];

@@ -17,10 +17,10 @@ pub struct ReaderConfig {
     pub window_bytes: usize,
     /// Bytes that are read ahead for a consumer that catches up by itself.
     pub catch_up_window_bytes: usize,
-    /// Most bytes per second of each shard, wherever they are read.
+    /// Most bytes per second of all shards and consumers together, wherever they are read.
     pub bytes_per_s: u64,
-    /// The same beyond what is written meanwhile: how fast a backlog shrinks, of the process or of a consumer that
-    /// catches up by itself.
+    /// The same beyond what is written meanwhile: how fast the backlogs of all shards and consumers shrink together.
+    /// Those that wait for it go in turn.
     pub catch_up_bytes_per_s: u64,
     /// Lengths are not read again sooner than this, rounded up to the runtime's next tick (1 ms); 0 reads them at every
     /// wake-up. What comes after a pause is read at once. The longer it is, the fewer and the larger are the reads.

@@ -76,7 +76,8 @@ impl World {
 
     pub(super) fn append(&self, shard: ShardId, values: &[&[u8]]) -> Tail {
         let appended = self.log.append(shard, values);
-        self.writer.extend(appended.segment, appended.from, &appended.bytes, appended.tail);
+        let now = self.env.now();
+        self.writer.extend(appended.segment, appended.from, &appended.bytes, appended.tail, now);
         appended.tail
     }
 
@@ -633,7 +634,7 @@ fn a_second_writer_takes_the_page_over_and_cursors_go_on() {
         let mut last = None;
         for _ in 0..20 {
             let appended = world.log.append(shard(0), &[&[7; 300]]);
-            second.extend(appended.segment, appended.from, &appended.bytes, appended.tail);
+            second.extend(appended.segment, appended.from, &appended.bytes, appended.tail, world.env.now());
             last = Some(appended.tail.durable);
             world.env.sleep(Duration::from_millis(2)).await;
         }

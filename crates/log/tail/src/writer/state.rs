@@ -12,10 +12,11 @@
 //! ends in `reschedule`, so that nothing is forgotten.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tailwater_env::Instant;
+use tailwater_env::{Instant, Times};
 use tailwater_format::{
     Position, SHARDS_PER_PAGE, SegmentId, ShardId, ShardNumber, StreamId, Tail, TailPage, tail_page_key,
 };
@@ -88,11 +89,22 @@ pub(super) struct Publish {
     pub(super) value: Bytes,
 }
 
+/// An entry that readers have yet to be told of.
+#[derive(Clone, Copy, Debug)]
+struct Unpublished {
+    segment: SegmentId,
+    end: Position,
+    /// When the first of its appends was accepted.
+    accepted: Instant,
+}
+
 struct Shard {
     /// As the log last told it; `cached` is filled in when it is published.
     tail: Tail,
     /// Segments with bytes to shadow, oldest first; the last one is the open segment.
     segments: VecDeque<Shadow>,
+    /// The oldest entry that no publication has. Those behind it are not kept: they wait for less time.
+    unpublished: Option<Unpublished>,
     in_flight: bool,
     /// There may be something to write since then.
     wanted: Option<Instant>,
@@ -109,6 +121,7 @@ impl Shard {
         Self {
             tail,
             segments: VecDeque::new(),
+            unpublished: None,
             in_flight: false,
             wanted: None,
             retry_at: Instant::default(),
@@ -129,6 +142,20 @@ impl Shard {
         let published = Tail { cached: cached.min(self.tail.durable), ..self.tail };
         debug_assert!(published.is_possible(), "{published:?}");
         published
+    }
+
+    /// The oldest entry without a publication, if one of `published` tells readers that the cell has it, or that they
+    /// have to read on from the durable layer.
+    fn take_published(&mut self, published: &Tail) -> Option<Unpublished> {
+        let entry = self.unpublished?;
+        let Unpublished { segment, end, .. } = entry;
+        if segment.term != published.term && published.segment <= segment.number {
+            // It was lost, with durability `interval`.
+            self.unpublished = None;
+            return None;
+        }
+        let is_told = segment.number < published.segment || end <= published.cached;
+        is_told.then(|| self.unpublished.take()).flatten()
     }
 
     fn is_shadowed(&self) -> bool {
@@ -160,6 +187,8 @@ struct LengthPage {
     due: bool,
     retry_at: Instant,
     published_at: Instant,
+    /// Entries that the publication under way tells of.
+    told: Vec<Unpublished>,
     /// Where it is in the schedule.
     scheduled: Option<Instant>,
 }
@@ -183,6 +212,7 @@ pub(super) struct WriterState {
     /// A page is there that was not when this was last asked.
     new_page: bool,
     stats: WriterStats,
+    publish_times: Arc<Times>,
 }
 
 impl WriterState {
@@ -200,7 +230,14 @@ impl WriterState {
             refresh_at: Instant::default(),
             new_page: false,
             stats: WriterStats::default(),
+            publish_times: Arc::default(),
         }
+    }
+
+    /// How long entries took from when they were accepted until readers were told of them: of each shard's entries that
+    /// one publication tells of first, the oldest one.
+    pub(super) fn publish_times(&self) -> Arc<Times> {
+        Arc::clone(&self.publish_times)
     }
 
     pub(super) fn stats(&self) -> WriterStats {
@@ -233,6 +270,7 @@ impl WriterState {
         from: Position,
         bytes: &Bytes,
         tail: Tail,
+        accepted: Instant,
     ) {
         let id = segment.shard;
         assert_eq!(tail.segment_id(id), segment, "the tail is that of the bytes");
@@ -244,6 +282,7 @@ impl WriterState {
             shard.segments.push_back(Shadow::new(segment, tail.chunk_bytes));
         }
         shard.segments.back_mut().expect("pushed if it was missing").extend(from, bytes);
+        shard.unpublished.get_or_insert(Unpublished { segment, end: tail.durable, accepted });
         self.buffered_bytes += bytes.len();
         let too_much = shard.buffered_bytes() > self.config.shadow_bytes_max
             || self.buffered_bytes > self.config.shadow_bytes_total_max;
@@ -431,7 +470,8 @@ impl WriterState {
         let deleted = page.deleted;
         self.reschedule_page(id);
         self.stats.pages_published += 1;
-        let value = self.page_value(id, deleted);
+        let (value, told) = self.page_value(id, deleted);
+        self.pages.get_mut(&id).expect("it was there before").told = told;
         Some(Publish { page: id, key: tail_page_key(id.stream, id.page), value })
     }
 
@@ -441,6 +481,14 @@ impl WriterState {
         assert!(page.in_flight, "a publication that ends was begun");
         page.in_flight = false;
         page.published_at = now;
+        for entry in page.told.drain(..) {
+            if ok {
+                self.publish_times.add(now.since(entry.accepted));
+            } else if let Some(shard) = self.shards.get_mut(&entry.segment.shard) {
+                // It is the older one.
+                shard.unpublished = Some(entry);
+            }
+        }
         if !ok {
             self.stats.publishes_failed += 1;
             page.retry_at = now + self.config.retry_delay;
@@ -519,21 +567,24 @@ impl WriterState {
         self.page_times.set(id, &mut page.scheduled, wanted);
     }
 
-    fn page_value(&self, id: PageId, deleted: bool) -> Bytes {
+    /// The page's value, and what it is the first to tell of.
+    fn page_value(&mut self, id: PageId, deleted: bool) -> (Bytes, Vec<Unpublished>) {
         let first = id.page * SHARDS_PER_PAGE;
-        let mut tails = Vec::new();
+        let (mut tails, mut told) = (Vec::new(), Vec::new());
         if !deleted {
-            for (shard, state) in self.shards.range(id.shards()) {
+            for (shard, state) in self.shards.range_mut(id.shards()) {
                 let place = (shard.shard.0 - first) as usize;
                 assert!(
                     place < SHARDS_PER_PAGE as usize && place >= tails.len(),
                     "{shard}: in the order of the page"
                 );
                 tails.resize(place, None);
-                tails.push(Some(state.published()));
+                let published = state.published();
+                told.extend(state.take_published(&published));
+                tails.push(Some(published));
             }
         }
-        TailPage { stream: id.stream, page: id.page, deleted, tails }.encode()
+        (TailPage { stream: id.stream, page: id.page, deleted, tails }.encode(), told)
     }
 }
 

@@ -129,7 +129,7 @@ impl Owner {
                 self.state.lock().segments.entry((number, self.term)).or_default().extend_from_slice(&bytes);
                 let from = Position(length);
                 length += count;
-                writer.extend(id, from, &Bytes::from(bytes), self.tail(id, length));
+                writer.extend(id, from, &Bytes::from(bytes), self.tail(id, length), env.now());
                 env.sleep(Duration::from_micros(self.rng.between(100, 20_000))).await;
                 if self.state.lock().violation.is_some() {
                     return;

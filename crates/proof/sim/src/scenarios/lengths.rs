@@ -152,7 +152,8 @@ impl<'a> Cluster<'a> {
         let appended = self.log.append(shard, &[b"a record"]);
         let offset = Offset(appended.tail.next_offset.0 - 1);
         self.state.lock().appended.insert((shard, offset), self.world.now());
-        self.writer.extend(appended.segment, appended.from, &appended.bytes, appended.tail);
+        let now = self.world.now();
+        self.writer.extend(appended.segment, appended.from, &appended.bytes, appended.tail, now);
     }
 
     fn append_to_all(&self) {

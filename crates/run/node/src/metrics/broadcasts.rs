@@ -6,6 +6,7 @@ use std::time::Duration;
 use tailwater_broadcast_server::disk::DiskStats;
 use tailwater_broadcast_server::{RegionSnapshot, Snapshot, StreamSnapshot};
 
+use super::meters::times_of_syncs;
 use super::{MetricsPage, TimesRead};
 use crate::NodeShared;
 use crate::api::BridgeView;
@@ -158,7 +159,7 @@ fn disk_of(disk: &DiskStats, page: &mut MetricsPage<'_>) -> fmt::Result {
     page.counter("tailwater_broadcast_journal_records", records, journal.records)?;
     page.counter("tailwater_broadcast_journal_bytes", "Bytes that it wrote.", journal.bytes)?;
     page.counter("tailwater_broadcast_journal_failures", "Writes and syncs that failed.", journal.failures)?;
-    let times = TimesRead::of_syncs(&journal.sync_times);
+    let times = times_of_syncs(&journal.sync_times);
     page.histogram("tailwater_broadcast_journal_sync_seconds", "Time that a sync of it took.", &times)
 }
 

@@ -92,7 +92,7 @@ fn a_fan_out_load_of_which_one_consumer_is_stopped_tells_how_it_caught_up_and_wh
     let backlog = number("limit_mbyte_s.backlog");
     let written = 2.0 * 4.0 / 8.0;
     assert!(read_mbyte_s * took_s <= (backlog + written) * took_s + backlog / 16.0 + 2.0, "{stopped}");
-    assert!(read_mbyte_s <= number("limit_mbyte_s.shard"), "{stopped}");
+    assert!(read_mbyte_s <= number("limit_mbyte_s.all"), "{stopped}");
 }
 
 #[test]

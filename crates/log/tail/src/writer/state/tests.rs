@@ -76,7 +76,7 @@ impl Rig {
         let bytes: Bytes = (0..len).map(|index| byte(segment, *from + index as u64)).collect();
         let start = Position(*from);
         *from += len as u64;
-        self.state.extend(self.now, segment, start, &bytes, tail(segment, *from));
+        self.state.extend(self.now, segment, start, &bytes, tail(segment, *from), self.now);
     }
 
     fn pass(&mut self, ms: u64) {
@@ -190,6 +190,58 @@ fn a_durable_length_is_published_alone_when_caching_it_takes_too_long() {
     assert_eq!((tail.cached, tail.durable), (Position(0), Position(100)));
     rig.end(round.expect("there was something to write"), true);
     assert_eq!(rig.published().cached, Position(100));
+}
+
+/// The sum of what was counted, in ms, and how much was.
+fn publish_times(rig: &Rig) -> (u128, u64) {
+    let times = rig.state.publish_times().read();
+    (times.sum.as_millis(), times.count())
+}
+
+#[test]
+fn how_long_an_entry_takes_until_it_is_told_of_is_counted_when_the_publication_is_acknowledged() {
+    let mut rig = Rig::new();
+    let open = segment(shard(0), 1);
+    rig.extend(open, 100);
+    rig.pass(5);
+    // Told of by the same publication, and younger.
+    rig.extend(open, 100);
+    let round = rig.round().expect("there is something to write");
+    rig.pass(10);
+    // The durable length alone: readers wait for the cell.
+    assert_eq!(rig.published().cached, Position(0));
+    assert_eq!(publish_times(&rig), (0, 0));
+    rig.end(round, true);
+    rig.write_all();
+    assert_eq!(rig.publish(false).len(), 1);
+    assert_eq!(publish_times(&rig), (0, 0));
+    rig.pass(100);
+    assert_eq!(rig.published().cached, Position(200));
+    assert_eq!(publish_times(&rig), (115, 1));
+    rig.extend(open, 100);
+    rig.pass(3);
+    rig.write_all();
+    rig.publish(true);
+    assert_eq!(publish_times(&rig), (118, 2));
+}
+
+#[test]
+fn an_entry_of_a_segment_that_others_followed_is_told_of_and_one_that_was_lost_is_not() {
+    let mut rig = Rig::new();
+    let [first, second] = [1, 2].map(|number| segment(shard(0), number));
+    rig.extend(first, 100);
+    rig.pass(20);
+    rig.extend(second, 10);
+    rig.write_all();
+    rig.publish(true);
+    assert_eq!(publish_times(&rig), (20, 1));
+    rig.extend(second, 10);
+    // Another term has the number.
+    let again = SegmentId { term: Term(2), ..second };
+    rig.state.update(rig.now, shard(0), tail(again, 0));
+    rig.write_all();
+    rig.publish(true);
+    assert_eq!(publish_times(&rig), (20, 1));
 }
 
 #[test]
@@ -608,7 +660,7 @@ fn a_shard_that_was_appended_to_before_its_old_end_came_gets_both_into_the_cell(
     let next = segment(shard(0), 2);
     let bytes = pieces(next, 0, 100).remove(0);
     let previous = Some((found.number, found.term, Position(1_000)));
-    rig.state.extend(rig.now, next, Position(0), &bytes, Tail { previous, ..tail(next, 100) });
+    rig.state.extend(rig.now, next, Position(0), &bytes, Tail { previous, ..tail(next, 100) }, rig.now);
     assert!(rig.state.refill(rig.now, found, Position(896), &pieces(found, 896, 1_000)));
     rig.write_all();
     assert!(rig.has(found, 896, 1_000) && rig.has(next, 0, 100));

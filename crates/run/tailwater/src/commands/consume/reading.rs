@@ -30,10 +30,10 @@ pub(super) struct Reading {
     /// stream each time [default: 2000].
     #[arg(long, value_name = "MS", value_parser = values::number::<u64>(1..=HOUR_MS))]
     durable_lengths_ms: Option<u64>,
-    /// Most bytes a second of each shard, from either layer [default: 536870912].
+    /// Most bytes a second of all shards together, from either layer [default: 536870912].
     #[arg(long, value_name = "BYTES", value_parser = values::number::<u64>(1..=u64::MAX))]
     bytes_per_s: Option<u64>,
-    /// How fast a backlog shrinks: most bytes a second of each shard beyond what is written meanwhile [default:
+    /// How fast backlogs shrink: most bytes a second of all shards together beyond what is written meanwhile [default:
     /// 67108864].
     #[arg(long, value_name = "BYTES", value_parser = values::number::<u64>(1..=u64::MAX))]
     catch_up_bytes_per_s: Option<u64>,
