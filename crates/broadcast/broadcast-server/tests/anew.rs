@@ -129,7 +129,7 @@ async fn anew(listener: &mut Listener, new: &[&str]) {
         match listener.next().await.unwrap() {
             Received::Anew { region, .. } => break region,
             Received::Events(_, batch) => panic!("{batch:?} came, and nobody said of which lineage"),
-            Received::Began(_) | Received::Counts(_) | Received::Lost => {}
+            Received::Began(_) | Received::Counts(_) | Received::Removed { .. } | Received::Lost => {}
         }
     };
     assert_eq!(told, "a");

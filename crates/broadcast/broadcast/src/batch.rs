@@ -56,6 +56,9 @@ pub struct Batch {
     pub after: u64,
     /// The last number; greater than the last event's if what follows that is collected.
     pub last: u64,
+    /// Up to this number retention removed some that nothing had collected: whoever has none of them yet has missed
+    /// them. 0 if there are none.
+    pub removed: u64,
     /// How many events are encoded in `bytes`.
     pub count: u32,
     /// What the first event takes over.
@@ -87,6 +90,9 @@ impl Batch {
     pub fn check(&self) -> Result<(), MalformedBatch> {
         if self.last <= self.after {
             return Err(MalformedBatch("it covers no number"));
+        }
+        if self.removed != 0 && (self.removed <= self.after || self.removed > self.last) {
+            return Err(MalformedBatch("what was removed of it is not among its numbers"));
         }
         if self.bytes.len() > BATCH_BYTES_MAX || self.count > BATCH_EVENTS_MAX {
             return Err(MalformedBatch("it is too large"));
@@ -135,6 +141,7 @@ impl Batch {
         if after >= self.last {
             return Ok(None);
         }
+        let removed = if self.removed > after { self.removed } else { 0 };
         let mut cursor = self.cursor();
         let mut passed = 0;
         loop {
@@ -145,11 +152,12 @@ impl Batch {
                     // Within the numbers that this event skips: it has to say that it skips fewer.
                     let start = event.seq - event.skipped - 1;
                     if start < after {
-                        return self.reencoded(after).map(Some);
+                        return self.reencoded(after).map(|rest| Some(Batch { removed, ..rest }));
                     }
                     return Ok(Some(Batch {
                         after,
                         last: self.last,
+                        removed,
                         count: self.count - passed,
                         state,
                         bytes: self.bytes.slice(position..),
@@ -160,6 +168,7 @@ impl Batch {
                     return Ok(Some(Batch {
                         after,
                         last: self.last,
+                        removed,
                         count: 0,
                         state,
                         bytes: self.bytes.slice(end..),
@@ -188,7 +197,8 @@ impl Batch {
             end = cursor.position;
         }
         let bytes = self.bytes.slice(..end);
-        Ok(Some(Batch { after: self.after, last, count, state: self.state.clone(), bytes }))
+        let removed = self.removed.min(last);
+        Ok(Some(Batch { after: self.after, last, removed, count, state: self.state.clone(), bytes }))
     }
 
     /// Batches that follow each other, as one: every reader of it reads one where it would have read many.
@@ -201,7 +211,8 @@ impl Batch {
         for batch in batches {
             writer.append(batch)?;
         }
-        Ok(writer.finish(batches.last().map_or(0, |batch| batch.last)))
+        let removed = batches.iter().map(|batch| batch.removed).max().unwrap_or(0);
+        Ok(Batch { removed, ..writer.finish(batches.last().map_or(0, |batch| batch.last)) })
     }
 
     fn reencoded(&self, after: u64) -> Result<Batch, MalformedBatch> {
@@ -665,6 +676,7 @@ impl Writer {
         Batch {
             after: self.after,
             last: last.max(self.seq),
+            removed: 0,
             count: self.count,
             state: self.start.unwrap_or_default(),
             bytes: self.bytes.into(),
@@ -842,10 +854,37 @@ mod tests {
         fn bytes_that_are_no_events_are_refused_without_a_panic(
             bytes in proptest::collection::vec(any::<u8>(), 0..64), count in 0..5u32,
         ) {
-            let batch = Batch { after: 0, last: 10, count, state: BatchState::default(), bytes: bytes.into() };
+            let batch = Batch { after: 0, last: 10, removed: 0, count, state: BatchState::default(), bytes: bytes.into() };
             let _ = batch.check();
             let _ = batch.rest(3);
             for _ in batch.events().take(100) {}
+        }
+    }
+
+    #[test]
+    fn what_was_removed_is_told_by_each_part_that_follows_what_was_there_before_and_by_its_bytes() {
+        let mut writer = Writer::new(3);
+        let one = numbered(encode(&vec![(Content::default(), None)]), 5, 0);
+        writer.push(&one.cursor().next().unwrap().unwrap());
+        let two = numbered(encode(&vec![(Content::default(), None)]), 9, 0);
+        writer.push(&two.cursor().next().unwrap().unwrap());
+        let batch = Batch { removed: 9, ..writer.finish(12) };
+        for (after, last) in (3..12).flat_map(|after| (after + 1..=12).map(move |last| (after, last))) {
+            let part = batch.rest(after).unwrap().unwrap().up_to(last).unwrap().unwrap();
+            part.check().unwrap();
+            let removed = if after < 9 { last.min(9) } else { 0 };
+            assert_eq!((part.after, part.last, part.removed), (after, last, removed));
+            let mut bytes = bytes::BytesMut::new();
+            crate::wire::WirePiece::append(&part, &mut bytes);
+            assert_eq!(bytes.len(), crate::wire::WirePiece::size(&part));
+            let mut reader = crate::wire::Reader::new(bytes.freeze());
+            let read: Batch = crate::wire::WirePiece::take(&mut reader).unwrap();
+            assert_eq!(read, part);
+        }
+        let before = Batch { removed: 2, ..Writer::new(0).finish(3) };
+        assert_eq!(Batch::joined(&[before.clone(), batch]).unwrap().removed, 9);
+        for removed in [3, 13] {
+            assert!(Batch { removed, after: 3, last: 12, ..before.clone() }.check().is_err());
         }
     }
 

@@ -6,6 +6,7 @@
 //! - Tombstones are explained: each number that a tombstone covers is matched by a garbage-collection event
 //!   that was delivered later. (While a stream goes on that may be still to come; a client that has got the
 //!   stream's last event has got all explanations, since the last event is never collected.)
+//! - What retention removed needs no explanation: a client that had not got it yet is told of it, and of nothing else.
 //! - Garbage collection is final: what has been matched once is matched, from then on at any time, by an event
 //!   that is not matched itself.
 //!
@@ -24,6 +25,8 @@ use crate::predicate::Predicate;
 #[derive(Clone, Debug, Default)]
 pub struct Published {
     events: Vec<Event>,
+    /// Up to this number retention removed them.
+    removed: u64,
 }
 
 /// What a client must not see.
@@ -50,6 +53,14 @@ pub enum CheckViolation {
     Unexplained {
         /// The number of the event that is missed.
         seq: u64,
+    },
+    /// A client was told that something was removed which was not.
+    #[error("a client was told that retention removed events up to {up_to}, and it did up to {removed}")]
+    NotRemoved {
+        /// What it was told.
+        up_to: u64,
+        /// What is so.
+        removed: u64,
     },
     /// A collection was undone.
     #[error("event {seq} was collected, but what collected it was removed by something that does not")]
@@ -79,11 +90,21 @@ impl Published {
         self.events.get(usize::try_from(seq.checked_sub(1)?).ok()?)
     }
 
-    /// The numbers of those that no later one matches: what a history has to store.
+    /// Retention removed them up to a number.
+    pub fn remove(&mut self, up_to: u64) {
+        self.removed = self.removed.max(up_to);
+    }
+
+    /// Up to this number retention removed them.
+    pub fn removed(&self) -> u64 {
+        self.removed
+    }
+
+    /// The numbers of those that no later one matches, and retention did not remove: what a history has to store.
     pub fn live(&self) -> Vec<u64> {
         let mut later = Collections::default();
         let mut live = Vec::new();
-        for event in self.events.iter().rev() {
+        for event in self.events.iter().skip(self.removed as usize).rev() {
             if !later.matches(event) {
                 live.push(event.seq);
             }
@@ -93,10 +114,11 @@ impl Published {
         live
     }
 
-    /// That garbage collection is final, for a stream that ends with the number `last`.
+    /// That garbage collection is final, for a stream that ends with the number `last`. What was removed does not come
+    /// back, whatever becomes of what had collected it.
     pub fn check_final(&self, last: u64) -> Result<(), CheckViolation> {
         let (mut all, mut live) = (Collections::default(), Collections::default());
-        for event in self.events[..last as usize].iter().rev() {
+        for event in self.events[..last as usize].iter().skip(self.removed as usize).rev() {
             if !all.matches(event) {
                 live.add(event);
             } else if !live.matches(event) {
@@ -156,12 +178,14 @@ pub struct Observer {
     /// What tombstones covered: (after, last].
     tombstones: Vec<(u64, u64)>,
     start: u64,
+    /// It was told that up to here events were removed before it got them.
+    removed: u64,
 }
 
 impl Observer {
     /// A client that begins with the number after `after`.
     pub fn new(after: u64) -> Self {
-        Self { at: after, tombstones: Vec::new(), start: after }
+        Self { at: after, tombstones: Vec::new(), start: after, removed: 0 }
     }
 
     /// The last number that was delivered to it.
@@ -172,6 +196,21 @@ impl Observer {
     /// How many of the events it got as tombstones.
     pub fn missed(&self) -> u64 {
         self.tombstones.iter().map(|(after, last)| last - after).sum()
+    }
+
+    /// Up to this number it was told that events were removed before it got them.
+    pub fn removed(&self) -> u64 {
+        self.removed
+    }
+
+    /// It is told that retention removed events up to a number before it got them.
+    pub fn told_removed(&mut self, published: &Published, up_to: u64) -> Result<(), CheckViolation> {
+        let removed = published.removed;
+        if up_to <= self.at || up_to > removed {
+            return Err(CheckViolation::NotRemoved { up_to, removed });
+        }
+        self.removed = self.removed.max(up_to);
+        Ok(())
     }
 
     /// Takes the next event that was delivered.
@@ -207,7 +246,7 @@ impl Observer {
             let Some(event) = published.get(seq) else { return Err(CheckViolation::NotPublished { seq }) };
             if !tombstones.peek().is_some_and(|(after, last)| *after < seq && seq <= *last) {
                 later.add(event);
-            } else if !later.matches(event) {
+            } else if seq > self.removed && !later.matches(event) {
                 return Err(CheckViolation::Unexplained { seq });
             }
         }
@@ -305,6 +344,29 @@ mod tests {
             let found = wrong(&published, &[tombstone(3, 3), four]);
             assert_eq!(found, Some(CheckViolation::Unexplained { seq: 3 }), "{collect:?}");
         }
+    }
+
+    #[test]
+    fn what_was_removed_needs_no_explanation_for_whoever_was_told_and_who_was_told_too_much_is_found() {
+        let mut published = published(&[("a", None), ("b", None), ("c", None)]);
+        let three = published.get(3).unwrap().clone();
+        published.remove(2);
+        for told in [None, Some(1), Some(2), Some(3)] {
+            let mut observer = Observer::new(0);
+            let is_told = told.map_or(Ok(()), |up_to| observer.told_removed(&published, up_to));
+            let found = is_told
+                .and_then(|()| observer.deliver(&published, &tombstone(2, 2)))
+                .and_then(|()| observer.deliver(&published, &three))
+                .and_then(|()| observer.finish(&published));
+            let wanted = match told {
+                None | Some(1) => Err(CheckViolation::Unexplained { seq: 2 }),
+                Some(3) => Err(CheckViolation::NotRemoved { up_to: 3, removed: 2 }),
+                _ => Ok(()),
+            };
+            assert_eq!(found, wanted, "{told:?}");
+        }
+        let mut observer = Observer::new(2);
+        assert!(observer.told_removed(&published, 2).is_err(), "it had them");
     }
 
     #[test]

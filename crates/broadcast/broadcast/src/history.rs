@@ -2,7 +2,7 @@
 //!
 //! What holds:
 //! - Every number from 1 to [`last`](History::last) is covered: by its event, or by a tombstone if an event with
-//!   a greater number matches it. The last event of a stream is matched by none.
+//!   a greater number matches it, or retention removed it. The last event of a stream is matched by none.
 //! - What is read is a run of successive numbers, in order. It may have events that are collected already; it
 //!   has no tombstone for one that is not.
 //! - Times never go back: each event's is the one before it's, or later.
@@ -16,6 +16,9 @@
 //! everything is collected; whole blocks are dropped below it. [`Collect::SameKey`] goes through the index by
 //! key. [`Collect::OlderThan`] and [`Collect::Matching`] go through the blocks in the background (a predicate
 //! that pins the key through the index, at once).
+//!
+//! Retention raises the same floor ([`remove`](History::remove)). What it removed is told with what is read from before
+//! there ([`Batch::removed`]): no later event explains it.
 //!
 //! Memory: the encoded events, 1.5 bytes for each beside them and 4 more where they have keys, and the index's share of
 //! those (`keys.rs`). At most half of a block's events are collected ones for longer than the work that is due takes;
@@ -77,6 +80,8 @@ pub struct HistoryOptions {
 pub struct History {
     last: u64,
     time_ms: u64,
+    /// Up to this number retention removed some that nothing had collected.
+    removed: u64,
     blocks: Blocks,
     keys: HistoryKeys,
     registry: Registry,
@@ -135,6 +140,7 @@ impl History {
         Self {
             last: 0,
             time_ms: 0,
+            removed: 0,
             blocks: Blocks::default(),
             keys: HistoryKeys::new(options.seed),
             registry: Registry::default(),
@@ -187,8 +193,11 @@ impl History {
             return Err(Gap { after: batch.after, last: self.last });
         }
         let checked = "the batch was checked where it came in";
-        let Some(batch) = batch.rest(self.last).expect(checked) else { return Ok(()) };
-        let (mut has_keys, mut slow, mut floor) = (false, false, 0);
+        let Some(mut batch) = batch.rest(self.last).expect(checked) else { return Ok(()) };
+        // Whoever reads it from here is told by the history.
+        let mut floor = std::mem::take(&mut batch.removed);
+        self.removed = self.removed.max(floor);
+        let (mut has_keys, mut slow) = (false, false);
         let block = HistoryBlock::new(batch.clone(), |event, alike| {
             has_keys |= event.key.is_some();
             self.time_ms = self.time_ms.max(event.time_ms);
@@ -311,7 +320,14 @@ impl History {
         if after >= up_to {
             return None;
         }
-        self.blocks.read(after, up_to, bytes_max).expect("stored events were checked")
+        let read = self.blocks.read(after, up_to, bytes_max).expect("stored events were checked");
+        read.map(|batch| self.telling(batch))
+    }
+
+    /// What was read, with what was removed of it.
+    fn telling(&self, batch: Batch) -> Batch {
+        let removed = if batch.after < self.removed { self.removed.min(batch.last) } else { 0 };
+        Batch { removed, ..batch }
     }
 
     /// As [`read`](Self::read), but nothing of it is collected already: who takes it over need not apply the predicates
@@ -321,7 +337,8 @@ impl History {
         if after >= up_to {
             return None;
         }
-        self.blocks.read_live(after, up_to, bytes_max).expect("stored events were checked")
+        let read = self.blocks.read_live(after, up_to, bytes_max).expect("stored events were checked");
+        read.map(|batch| self.telling(batch))
     }
 
     /// The predicates of all events up to this number have been applied.
@@ -334,6 +351,31 @@ impl History {
     /// only to what was here before. It holds until something else is said; an `up_to` of 0 is nothing.
     pub fn applied_elsewhere(&mut self, after: u64, up_to: u64) {
         self.elsewhere = Elsewhere { after, up_to };
+    }
+
+    /// The last event but for the stream's last one that got its number before a time, in milliseconds since 1970, and
+    /// is not collected: that up to which retention removes.
+    pub fn last_older(&self, time_ms: u64) -> Option<u64> {
+        self.blocks.last_older(self.last, time_ms)
+    }
+
+    /// Removes all up to a number, collected or not; what is beyond its last is not here. Answers how many of them
+    /// nothing had collected. It brings nothing back: what a removed event collects was before it.
+    pub fn remove(&mut self, up_to: u64) -> u64 {
+        let up_to = up_to.min(self.last);
+        if up_to <= self.removed {
+            return 0;
+        }
+        let live = self.blocks.live();
+        self.removed = up_to;
+        self.blocks.raise_floor(up_to);
+        self.registry.forget(self.blocks.floor());
+        live.saturating_sub(self.blocks.live())
+    }
+
+    /// Up to this number retention removed some that nothing had collected; 0 if there are none.
+    pub fn removed(&self) -> u64 {
+        self.removed
     }
 
     /// Whether something is due, for [`sweep`](Self::sweep).

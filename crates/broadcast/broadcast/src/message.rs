@@ -378,6 +378,16 @@ kinds! {
             /// For people.
             text: String as why,
         },
+        /// To the replica behind, and from a tail to a head of another region that subscribes the stream: retention has
+        /// removed all of the stream up to a number.
+        26 => Removed {
+            /// The sender's epoch.
+            epoch: u64,
+            /// The stream.
+            stream: Stream,
+            /// That number.
+            last: Position,
+        },
     }
 }
 

@@ -71,6 +71,13 @@ kinds! {
             /// The chain's epoch.
             epoch: u64,
         },
+        /// Retention removed all of the stream up to here, collected or not.
+        10 => Removed {
+            /// The stream.
+            stream: Stream,
+            /// The last number.
+            last: u64,
+        },
     }
 }
 
@@ -86,7 +93,8 @@ impl Record {
             Record::Stored { stream, .. }
             | Record::Held { stream, .. }
             | Record::Publishers { stream, .. }
-            | Record::Applied { stream, .. } => Some(stream.region()),
+            | Record::Applied { stream, .. }
+            | Record::Removed { stream, .. } => Some(stream.region()),
             Record::Elsewhere { region, .. } => Some(region),
             Record::Forgot | Record::Mark | Record::Lineage { .. } | Record::Member { .. } => None,
         }
@@ -130,7 +138,8 @@ mod tests {
             Record::Publishers { stream: stream.clone(), numbers: vec![(5, 6), (7, 8)] },
             Record::Forgot,
             Record::Mark,
-            Record::Applied { stream, last: 9 },
+            Record::Applied { stream: stream.clone(), last: 9 },
+            Record::Removed { stream, last: 9 },
             Record::Lineage { lineage: 9, keeps: true },
             Record::Elsewhere { region: "us".to_owned(), lineage: 9 },
             Record::Member { epoch: 9 },
@@ -157,7 +166,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_changed_record_is_refused_or_read_without_a_panic(
-            which in 0..10usize, changes in proptest::collection::vec((any::<usize>(), any::<u8>()), 1..4),
+            which in 0..11usize, changes in proptest::collection::vec((any::<usize>(), any::<u8>()), 1..4),
         ) {
             let mut bytes = encoded(&samples()[which]).to_vec();
             for (at, to) in changes {

@@ -48,12 +48,18 @@ impl RecoveredStream {
             Record::Forgot => self.streams.values_mut().for_each(StreamState::forget_unsettled),
             Record::Mark => {}
             Record::Applied { stream, last } => self.state_of(&stream).applied_elsewhere(last),
+            Record::Removed { stream, last } => {
+                self.state_of(&stream).remove(last);
+            }
             // One that a checkpoint had already says nothing: what follows it there was of the new lineage.
             Record::Lineage { lineage, .. } if lineage == self.lineages.own => {}
             Record::Lineage { lineage, keeps } => {
                 self.lineages.own = lineage;
                 match keeps {
-                    true => self.streams.values_mut().for_each(|state| state.history.applied_elsewhere(0, 0)),
+                    true => self.streams.values_mut().for_each(|state| {
+                        state.history.applied_elsewhere(0, 0);
+                        state.forget_removes();
+                    }),
                     false => {
                         self.streams.clear();
                         self.lineages.others.clear();
@@ -85,7 +91,10 @@ impl RecoveredStream {
     /// The streams.
     pub fn into_streams(mut self) -> BTreeMap<Stream, StreamState> {
         // Whoever it goes on copying from tells that anew.
-        self.streams.values_mut().for_each(|state| state.history.applied_elsewhere(0, 0));
+        for state in self.streams.values_mut() {
+            state.history.applied_elsewhere(0, 0);
+            state.forget_removes();
+        }
         self.streams
     }
 

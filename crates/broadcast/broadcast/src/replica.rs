@@ -27,6 +27,7 @@ mod proxy;
 mod publish;
 pub mod publishers;
 mod pump;
+mod retention;
 pub mod stream;
 mod waits;
 
@@ -72,6 +73,9 @@ pub struct Config {
     /// Bytes of encoded events that a stream of this region may hold, on their way among them, before publishers are
     /// refused; an eighth more for events that collect others, as they make room.
     pub stream_bytes_max: u64,
+    /// How long a stream of this region holds its events at least, but for its last one, in milliseconds from when they
+    /// got their numbers; 0 is for ever. The chain's head removes older ones.
+    pub retention_ms: u64,
     /// Of every stream's history.
     pub history: HistoryOptions,
     /// Which streams are kept on disk.
@@ -89,6 +93,7 @@ impl Config {
             silence_ms: 500,
             streams_max: 64,
             stream_bytes_max: u64::MAX,
+            retention_ms: 0,
             history: HistoryOptions::default(),
             durability: Durabilities::default(),
         }
@@ -153,6 +158,8 @@ struct Connection {
     heard_ms: u64,
     /// As whose subscriber it gets events: where it is in each stream.
     subscriptions: BTreeMap<Stream, Position>,
+    /// Up to which number of each of them it was told that retention removed all, if it is a replica.
+    told_removed: BTreeMap<Stream, u64>,
     /// How many of them count against [`ABSENT_MAX`](crate::limits::ABSENT_MAX).
     absent: usize,
     /// The one of them whose events filled the connection last.
@@ -223,6 +230,8 @@ pub struct Replica {
     ticked_ms: u64,
     advertised_ms: u64,
     advertisements: u64,
+    /// When it last looked for what retention removes.
+    removed_ms: u64,
     /// How far the disk has each of the streams that are kept there.
     persisted: BTreeMap<Stream, u64>,
     /// How often this replica forgot what was on its way.
@@ -259,6 +268,8 @@ pub struct Counters {
     /// Times that another region told of a stream which was left out, as there were
     /// [`STREAMS_MAX`](crate::limits::STREAMS_MAX).
     pub left_out: u64,
+    /// Events that retention removed and nothing had collected.
+    pub removed: u64,
 }
 
 impl Replica {
@@ -286,6 +297,7 @@ impl Replica {
             ticked_ms: 0,
             advertised_ms: 0,
             advertisements: 0,
+            removed_ms: 0,
             persisted: BTreeMap::new(),
             forgot: 0,
             recovered: false,
@@ -356,6 +368,7 @@ impl Replica {
             waiting: 0,
             heard_ms: now_ms,
             subscriptions: BTreeMap::new(),
+            told_removed: BTreeMap::new(),
             absent: 0,
             filled: None,
             listens_to_all: false,
@@ -459,6 +472,12 @@ impl Replica {
             {
                 self.applied_before((from, id, epoch), stream, last);
             }
+            (Message::Removed { epoch, stream, last }, Peer::Out(region, id)) => {
+                match region == self.config.region {
+                    true => self.removed_before((from, id, epoch), &stream, last),
+                    false => self.removed_elsewhere(&stream, last),
+                }
+            }
             (Message::Token { epoch }, Peer::Out(region, _)) if region == self.config.region => {
                 self.token_from(from, epoch);
             }
@@ -482,6 +501,7 @@ impl Replica {
             self.ask();
             self.watch_sources();
             self.watch_chain(elapsed_ms);
+            self.expire();
         }
         self.admission.tick();
         let due = self.streams.values_mut().filter(|stream| stream.history.is_due());
@@ -597,6 +617,7 @@ fn kind_of(message: &Message) -> &'static str {
         Message::Append { .. } => "an append",
         Message::Applied { .. } => "how far predicates are applied",
         Message::Held { .. } => "what it holds",
+        Message::Removed { .. } => "what retention removed",
         Message::Token { .. } | Message::Ready { .. } => "a token",
         Message::Listen { .. } | Message::Listening { .. } => "a listen",
         Message::Join { .. } | Message::Alive { .. } => "a report to the configuration service",

@@ -9,7 +9,7 @@ use tailwater_broadcast::message::{
 };
 use tailwater_broadcast::record::Record;
 use tailwater_broadcast::wire::WirePiece;
-use tailwater_broadcast::{Collect, Content, Position, Stream, Writer, region};
+use tailwater_broadcast::{Batch, Collect, Content, Position, Stream, Writer, region};
 
 fn samples() -> Vec<Message> {
     let stream = Stream::parse("eu/prices").unwrap();
@@ -17,6 +17,7 @@ fn samples() -> Vec<Message> {
     let content = Content { payload: Bytes::from_static(b"payload"), ..Content::default() };
     writer.publish(&content, Some(&Collect::KeepLast(9))).unwrap();
     let batch = writer.finish(9);
+    let removed = Batch { removed: 8, ..batch.clone() };
     let position = Position { lineage: 8, seq: 9 };
     let counts = vec![(stream.clone(), position)];
     let member = Member { id: 4, address: "127.0.0.1:9400".to_owned() };
@@ -29,6 +30,7 @@ fn samples() -> Vec<Message> {
     };
     let origin = Some(Origin { client: 5, first: 6 });
     let (region, text) = ("eu".to_owned(), "why".to_owned());
+    let removed_of = stream.clone();
     let sharer = region::Member { id: 7, address: "a:1".into() };
     let waits = Waits { disk_ms: 5, before_ms: 6, next: Some((7, 8)) };
     let has = Has { lineage: 9, epoch: 11, events: 10 };
@@ -93,6 +95,8 @@ fn samples() -> Vec<Message> {
         Message::Listening { positions: counts },
         Message::Join { member, durable: true, started: false, has },
         Message::Alive { epoch: 2, caught_up: vec![4], waits, has },
+        Message::Events { stream: removed_of.clone(), lineage: 8, batch: removed },
+        Message::Removed { epoch: 2, stream: removed_of, last: position },
     ]
 }
 
@@ -130,7 +134,7 @@ fn the_bytes_of_every_kind_of_message_never_change() {
         assert_eq!(golden_line(message), golden);
         kinds.extend(golden.split_once(' ').and_then(|(_, hex)| hex.get(8..10)));
     }
-    assert_eq!(kinds.len(), 25, "a kind has no sample: {kinds:?}");
+    assert_eq!(kinds.len(), 26, "a kind has no sample: {kinds:?}");
 }
 
 #[test]
@@ -163,6 +167,8 @@ fn the_bytes_of_every_kind_of_record_never_change() {
     assert_eq!(encoded(&lineage), [7, 2, 1, 0, 0, 0, 0, 0, 0, 1][..]);
     let elsewhere = Record::Elsewhere { region: "us".to_owned(), lineage: 0x0102 };
     assert_eq!(encoded(&elsewhere), [&[8, 2][..], b"us", &[2, 1, 0, 0, 0, 0, 0, 0]].concat());
+    let removed = Record::Removed { stream: Stream::parse("eu/s").unwrap(), last: 0x0102 };
+    assert_eq!(encoded(&removed), [&[10, 4][..], b"eu/s", &[2, 1, 0, 0, 0, 0, 0, 0]].concat());
     assert_eq!(encoded(&Record::Member { epoch: 0x0102 }), [9, 2, 1, 0, 0, 0, 0, 0, 0][..]);
 }
 

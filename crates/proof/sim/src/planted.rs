@@ -129,6 +129,10 @@ pub enum Plant {
     FallbackLeftOut,
     /// A listener that shares leaves the first event out of what it sends others, as if nothing was there.
     HoleHidden,
+    /// Who is sent a tombstone for events that retention removed is not told that it has missed them.
+    RemovalNotTold,
+    /// A replica does not tell others what retention has removed.
+    RemovalNotHandedOn,
     /// A listener gets a tombstone for an event that nothing collected.
     TombstoneForNothing,
     /// A proxy subscribes from beyond its own count.

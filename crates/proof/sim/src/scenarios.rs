@@ -107,6 +107,11 @@ pub const ALL: &[Scenario] = &[
         run: broadcast::run_anew,
     },
     Scenario {
+        name: "broadcast-retention",
+        about: "regions whose heads remove what is a few seconds old, under listeners that are slow or away; the same faults",
+        run: broadcast::run_retention,
+    },
+    Scenario {
         name: "broadcast-disk",
         about: "a replica of a broadcast and its disk: a publisher that tries again, checkpoints, the same faults",
         run: broadcast_disk::run,

@@ -158,6 +158,10 @@ are_caught! {
         ResumedTooFar in "broadcast", ["came an event that covers"];
     a_tombstone_for_an_event_that_nothing_collected_is_caught:
         TombstoneForNothing in "broadcast", ["nothing that came later collects it"];
+    a_listener_that_is_not_told_what_retention_removed_is_caught:
+        RemovalNotTold in "broadcast-retention", ["nothing that came later collects it"];
+    a_replica_that_is_not_told_what_retention_removed_is_caught:
+        RemovalNotHandedOn in "broadcast-retention", ["and retention removed it up to"];
     // It asks again for each batch that does not continue what it has, for ever.
     a_subscription_from_beyond_ones_own_count_is_caught:
         SubscribedTooFar in "broadcast", ["not everything was delivered", "a task does not yield: message"];

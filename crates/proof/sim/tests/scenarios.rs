@@ -141,6 +141,7 @@ hold! {
     broadcast / 5;
     broadcast_sharing / 5;
     broadcast_anew / 2;
+    broadcast_retention / 5;
     broadcast_disk / 1;
     broadcast_disk_anew / 1;
     broadcast_disk_every_io / 1;

@@ -51,6 +51,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
                     // What follows is another stream by the same name: whoever keeps something of the one before drops
                     // it.
                     ListenError::Anew(region) => println!("{region} has begun anew"),
+                    // What those before would have changed is unknown.
+                    ListenError::Removed { stream, last } => println!("{stream} up to {last}: removed"),
                     error => return Err(error.into()),
                 }
             }

@@ -31,9 +31,9 @@ pub use tailwater_broadcast::client::{
 pub use tailwater_broadcast::region::{Options as RegionOptions, Stats as RegionStats};
 pub use tailwater_broadcast::{Batch, Collect, Content, Event, Kind, Position, Positions, Stream};
 
-/// Hands every event to `callback` until that breaks, the listener ends, or a region has begun anew:
-/// [`ListenError::Anew`] is answered once, and called again it goes on. Dropping the future ends it; the listener's
-/// positions then say where to go on.
+/// Hands every event to `callback` until that breaks, the listener ends, a region has begun anew, or retention removed
+/// what comes next: [`ListenError::Anew`] and [`ListenError::Removed`] are answered once, and called again it
+/// goes on. Dropping the future ends it; the listener's positions then say where to go on.
 pub async fn listen_with(
     listener: &mut Listener,
     mut callback: impl FnMut(HeardEvent<'_>) -> ControlFlow<()>,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tailwater_broadcast::message::{Advertised, Chain, FROM_NOW, Member, Message, Role};
 use tailwater_broadcast::replica::Config;
-use tailwater_broadcast::{Position, Writer, frame};
+use tailwater_broadcast::{Batch, Position, Writer, frame};
 use tailwater_broadcast_server::{ConfigurationAt, ReplicaServerConfig, Server, fresh_id};
 use tailwater_client::broadcast::{
     Cached, Collect, Content, InvalidatingCache, InvalidatingConfig, Publisher, RegionOptions, Sharing,
@@ -141,6 +141,15 @@ async fn the_value_used_longest_ago_makes_room() {
 /// A cache with a value that it holds for fresh.
 async fn fresh_cache(env: &Env, address: String, stream: &Stream) -> InvalidatingCache<u32> {
     let config = InvalidatingConfig { fresh_for: Duration::from_secs(4), ..InvalidatingConfig::default() };
+    fresh_cache_of(env, address, stream, config).await
+}
+
+async fn fresh_cache_of(
+    env: &Env,
+    address: String,
+    stream: &Stream,
+    config: InvalidatingConfig,
+) -> InvalidatingCache<u32> {
     let cache = InvalidatingCache::new(env, vec![address], stream.clone(), config);
     cache.fresh().await;
     assert!(cache.load(b"tea").store(1));
@@ -266,20 +275,23 @@ struct Says {
     lineage: u64,
     /// Events of the stream, each with a key that no cache holds.
     count: u64,
+    /// Up to this number they were removed, if they were.
+    removed: u64,
     /// Of asks it answers the newest one, or only the first one of a connection.
     answers_newest: bool,
 }
 
-const SAYS: Says = Says { lineage: 1, count: 1, answers_newest: true };
+const SAYS: Says = Says { lineage: 1, count: 1, removed: 0, answers_newest: true };
 
-/// A tail, of one connection at a time, which it ends when the lineage is another one.
+/// A tail, of one connection at a time, which it ends when the lineage is another one, or events were removed.
 async fn tail(listener: TcpListener, stream: Stream, mut says: watch::Receiver<Says>) {
     while let Ok((connection, _)) = listener.accept().await {
         let address = listener.local_addr().unwrap().to_string();
-        let (served, lineage) = (says.clone(), says.borrow().lineage);
+        let of = |says: &Says| (says.lineage, says.removed);
+        let (served, now) = (says.clone(), of(&says.borrow()));
         tokio::select! {
             _ = serve(connection, address, &stream, served) => {}
-            _ = says.wait_for(|says| says.lineage != lineage) => {}
+            _ = says.wait_for(|says| of(says) != now) => {}
         }
     }
 }
@@ -302,7 +314,7 @@ async fn serve(
     let mut first = None;
     loop {
         let message = reader.next().await.ok()??;
-        let Says { count, answers_newest, .. } = *says.borrow();
+        let Says { count, answers_newest, removed, .. } = *says.borrow();
         match message {
             Message::Listen { positions, .. } => {
                 let position = positions.iter().map(|(_, position)| *position).find(|at| at.seq != FROM_NOW);
@@ -313,9 +325,12 @@ async fn serve(
                     .await
                     .ok()?;
                 if let Some(after) = after.filter(|after| *after < count) {
-                    let mut events = Writer::new(after);
-                    (after..count).for_each(|_| events.publish(&change("coffee"), None).unwrap());
-                    let (stream, batch) = (stream.clone(), events.finish(0));
+                    let first = after.max(removed);
+                    let mut events = Writer::new(first);
+                    (first..count).for_each(|_| events.publish(&change("coffee"), None).unwrap());
+                    let batch = Batch::joined(&[Writer::new(after).finish(first), events.finish(0)]).unwrap();
+                    let removed = if removed > after { removed } else { 0 };
+                    let (stream, batch) = (stream.clone(), Batch { removed, ..batch });
                     let events = Message::Events { stream, lineage, batch };
                     writer.send(&events).await.ok()?;
                 }
@@ -333,20 +348,22 @@ async fn serve(
 }
 
 /// A cache that is fresh, what its tail says from now on, and the tail.
-async fn told_cache() -> (InvalidatingCache<u32>, watch::Sender<Says>, Task) {
+async fn told_cache(collects_by_key: bool) -> (InvalidatingCache<u32>, watch::Sender<Says>, Task) {
     let env = Env::real();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let stream = Stream::parse("eu/invalidations").unwrap();
     let (say, says) = watch::channel(SAYS);
     let tail = env.spawn("tail", tail(listener, stream.clone(), says));
-    let cache = fresh_cache(&env, address, &stream).await;
+    let fresh_for = Duration::from_secs(4);
+    let config = InvalidatingConfig { fresh_for, collects_by_key, ..InvalidatingConfig::default() };
+    let cache = fresh_cache_of(&env, address, &stream, config).await;
     (cache, say, tail)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_answered_long_ago_and_is_read_now_makes_no_value_fresh() {
-    let (cache, say, _tail) = told_cache().await;
+    let (cache, say, _tail) = told_cache(false).await;
     say.send(Says { answers_newest: false, ..SAYS }).unwrap();
     cache.stale().await;
     assert_eq!(cache.get(b"tea"), Some(Cached::MaybeStale(1)));
@@ -357,11 +374,25 @@ async fn what_was_answered_long_ago_and_is_read_now_makes_no_value_fresh() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_value_is_kept_when_the_region_began_anew_and_has_passed_what_the_cache_had_heard() {
-    let (cache, say, _tail) = told_cache().await;
+    let (cache, say, _tail) = told_cache(false).await;
     let loading = cache.load(b"coffee");
     // The first of the new events may be about the key: that is what nobody sends the cache any more.
     say.send(Says { lineage: 2, count: 5, ..SAYS }).unwrap();
     cache.reached(5).await;
+    assert_eq!(cache.get(b"tea"), None);
+    assert!(!loading.store(2));
+    cache.fresh().await;
+    assert!(cache.load(b"tea").store(3));
+    assert_eq!(cache.get(b"tea"), Some(Cached::Fresh(3)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_value_is_kept_when_changes_were_removed_before_the_cache_heard_of_them() {
+    let (cache, say, _tail) = told_cache(true).await;
+    let loading = cache.load(b"coffee");
+    say.send(Says { count: 5, removed: 4, ..SAYS }).unwrap();
+    cache.reached(5).await;
+    // What is left is about another key, and all collect by key: a tombstone by itself forgets nothing.
     assert_eq!(cache.get(b"tea"), None);
     assert!(!loading.store(2));
     cache.fresh().await;

@@ -57,6 +57,7 @@ struct BridgeContext {
 struct BridgeStatus {
     carried: AtomicU64,
     omitted: AtomicU64,
+    removed: AtomicU64,
     errors: AtomicU64,
     /// By shard, `None` until it was looked at; of a broadcast stream there is only 0.
     lags: Mutex<BTreeMap<u32, Option<u64>>>,
@@ -135,6 +136,7 @@ impl Bridges {
                 to: bridge.config.to.clone(),
                 carried: read(&status.carried),
                 omitted: read(&status.omitted),
+                removed: read(&status.removed),
                 errors: read(&status.errors),
                 lag: status.lag(),
                 error: status.error.lock().clone(),

@@ -77,6 +77,7 @@ impl Broadcast {
                 silence_ms: config.silence_ms,
                 streams_max: config.streams_max,
                 stream_bytes_max: config.stream_bytes_max,
+                retention_ms: config.retention_ms,
                 ..replica::Config::new(&config.region, id)
             },
             advertised: Some(config.advertised.clone()).filter(|advertised| !advertised.is_empty()),
@@ -233,6 +234,7 @@ impl Broadcast {
             moved: counters.moved,
             gaps: counters.gaps,
             left_out: counters.left_out + snapshot.region.left_out,
+            removed: counters.removed,
             delayed,
             throttled,
             bridges: Vec::new(),

@@ -7,6 +7,9 @@ use crate::event::Collect;
 use crate::varint;
 use crate::wire::{BadMessage, PieceWriter, Reader, WirePiece};
 
+/// In a batch's count: the u64 up to which some were removed comes behind it. Batches have far fewer events.
+const HAS_REMOVED: u32 = 1 << 31;
+
 /// What is read is [checked](Batch::check).
 impl WirePiece for Batch {
     const SHORTEST: usize = 8 + 8 + 4 + BatchState::SHORTEST + 4;
@@ -14,7 +17,10 @@ impl WirePiece for Batch {
     fn put(&self, out: &mut PieceWriter<'_>) {
         self.after.put(out);
         self.last.put(out);
-        self.count.put(out);
+        match self.removed {
+            0 => self.count.put(out),
+            removed => (self.count | HAS_REMOVED, removed).put(out),
+        }
         self.state.put(out);
         (self.bytes.len() as u32).put(out);
         out.put_events(&self.bytes);
@@ -22,15 +28,18 @@ impl WirePiece for Batch {
 
     fn take(from: &mut Reader) -> Result<Self, BadMessage> {
         let (after, last, count) = (from.u64()?, from.u64()?, from.u32()?);
+        let removed = if count & HAS_REMOVED != 0 { from.u64()? } else { 0 };
+        let count = count & !HAS_REMOVED;
         let state = BatchState::take(from)?;
         let len = from.u32()? as usize;
-        let batch = Batch { after, last, count, state, bytes: from.bytes(len)? };
+        let batch = Batch { after, last, removed, count, state, bytes: from.bytes(len)? };
         batch.check().map_err(|error| BadMessage(error.to_string()))?;
         Ok(batch)
     }
 
     fn size(&self) -> usize {
-        8 + 8 + 4 + self.state.size() + 4 + self.bytes.len()
+        let removed = if self.removed == 0 { 0 } else { 8 };
+        8 + 8 + 4 + removed + self.state.size() + 4 + self.bytes.len()
     }
 }
 

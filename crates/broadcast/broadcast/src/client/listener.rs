@@ -146,6 +146,15 @@ pub enum Received {
         /// Its lineage now, which is greater than any before ([`Chain::lineage`](crate::message::Chain::lineage)).
         lineage: u64,
     },
+    /// Retention removed events of a stream before they came here, and nothing had collected them. What comes next of
+    /// the stream begins with a tombstone that stands for them, and nothing later explains that. Whoever keeps a state
+    /// made of the events begins anew with it.
+    Removed {
+        /// The stream.
+        stream: Stream,
+        /// The last number of those.
+        last: u64,
+    },
 }
 
 /// How far the region's proxy has a stream, of the events that the listener listens to.
@@ -186,6 +195,14 @@ pub enum ListenError {
         "region {0} has begun anew: its streams' events come from the beginning, and those before are no more"
     )]
     Anew(String),
+    /// Of [`Listener::get_event`] only: as [`Received::Removed`]. It goes on when it is asked again.
+    #[error("retention removed events of {stream}, up to number {last}, before they were heard")]
+    Removed {
+        /// The stream.
+        stream: Stream,
+        /// The last number of those.
+        last: u64,
+    },
     /// The proxy sends it nothing: it names too many streams, after which it has ended, or there is no room for what it
     /// names at the moment, and when it is asked again it tries again.
     #[error("the listener is refused: {0}")]
@@ -282,14 +299,15 @@ impl Listener {
             }
             Received::Began(positions) => self.began(positions),
             Received::Anew { region, lineage } => self.positions.begin_anew(region, *lineage),
-            Received::Counts(_) | Received::Lost => {}
+            Received::Removed { .. } | Received::Counts(_) | Received::Lost => {}
         }
         Ok(received)
     }
 
     /// The next event (the paper's `getEvent`), or [`ListenError::Anew`] before the first one of a region that has
-    /// begun anew. Cancelling it loses nothing. The event is looked at in the batch that it came in, which takes no
-    /// lock and no allocation; [`HeardEvent::to_event`] makes one to keep.
+    /// begun anew, or [`ListenError::Removed`] before what comes behind events that are missed.
+    /// Cancelling it loses nothing. The event is looked at in the batch that it came in, which takes no lock and no
+    /// allocation; [`HeardEvent::to_event`] makes one to keep.
     pub async fn get_event(&mut self) -> Result<HeardEvent<'_>, ListenError> {
         while !self.advance()? {
             // Apart, so that what is made for each event is small.
@@ -322,6 +340,7 @@ impl Listener {
                 self.positions.begin_anew(&region, lineage);
                 return Err(ListenError::Anew(region));
             }
+            Received::Removed { stream, last } => return Err(ListenError::Removed { stream, last }),
             Received::Counts(_) | Received::Lost => {}
         }
         Ok(())
@@ -492,9 +511,17 @@ impl ListenerState {
             return Ok(());
         }
         self.positions.streams.insert(stream.clone(), Position { lineage, seq: batch.last });
+        if let Some(removed) = removed_of(&stream, &batch) {
+            self.events.send(removed.into()).await?;
+        }
         self.events.send(Came { received: Ok(Received::Events(stream, batch)), lineage }).await?;
         Ok(())
     }
+}
+
+/// What a listener is told before a batch that continues what it has.
+pub(super) fn removed_of(stream: &Stream, batch: &Batch) -> Option<Received> {
+    (batch.removed > 0).then(|| Received::Removed { stream: stream.clone(), last: batch.removed })
 }
 
 #[cfg(test)]

@@ -137,6 +137,14 @@ impl Marks {
         }
     }
 
+    /// How many take over an earlier time than this one.
+    fn before(&self, time_ms: u64) -> usize {
+        match self {
+            Self::Plain(marks) => marks.partition_point(|mark| mark.time_ms < time_ms),
+            Self::Keyed(marks) => marks.partition_point(|keyed| keyed.mark.time_ms < time_ms),
+        }
+    }
+
     /// How many begin at most at this byte.
     fn up_to(&self, position: usize) -> usize {
         match self {
@@ -292,7 +300,11 @@ impl HistoryBlock {
 
     /// A cursor at the last mark with at most the number `after`, and the place of its next event.
     pub(super) fn cursor(&self, after: u64) -> (BatchCursor<'_>, u32) {
-        let at = self.mark_before(after);
+        self.cursor_at(self.mark_before(after))
+    }
+
+    /// The same at a mark.
+    fn cursor_at(&self, at: usize) -> (BatchCursor<'_>, u32) {
         let (mut cursor, mark) = (self.batch.cursor(), self.marks.get(at));
         cursor.seq = self.numbers[at];
         cursor.position = mark.position as usize;
@@ -507,6 +519,28 @@ impl HistoryBlock {
         (0..place).filter(|&place| !self.is_collected(place)).count() as u32
     }
 
+    /// The last of its events with the numbers (`after`, `end`) that has an earlier time than this one and is not
+    /// collected. No event has an earlier time than the one before it: so most often the events of one mark are read.
+    pub(super) fn last_older(&self, after: u64, end: u64, time_ms: u64) -> Option<u64> {
+        for at in (self.mark_before(after)..self.marks.before(time_ms)).rev() {
+            let (mut cursor, first) = self.cursor_at(at);
+            let (mut place, mut found) = (first, None);
+            while place < first + STRIDE
+                && let Ok(Some(event)) = &cursor.next()
+                && event.seq < end
+            {
+                if event.seq > after && event.time_ms < time_ms && !self.is_collected(place) {
+                    found = Some(event.seq);
+                }
+                place += 1;
+            }
+            if found.is_some() {
+                return found;
+            }
+        }
+        None
+    }
+
     /// Shows its events with greater numbers than `after` that are not collected.
     pub(super) fn each_live(&self, after: u64, mut show: impl FnMut(&EventRef<'_>)) {
         let (mut cursor, mut place) = self.cursor(after);
@@ -539,6 +573,7 @@ impl HistoryBlock {
         let mut part = Batch {
             after: self.numbers[first],
             last: self.batch.last,
+            removed: 0,
             count: self.batch.count - first as u32 * STRIDE,
             state: self.state(mark),
             bytes: self.batch.bytes.slice(start..),

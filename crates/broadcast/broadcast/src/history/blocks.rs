@@ -138,6 +138,13 @@ impl Blocks {
         block.with(seq, |place, event| (!block.is_collected(place)).then(|| show(event)))?
     }
 
+    /// The last event before number `end` that has an earlier time than this one and is not collected.
+    pub(super) fn last_older(&self, end: u64, time_ms: u64) -> Option<u64> {
+        let blocks = self.blocks.iter().map(|(_, block)| block);
+        let begun = blocks.take_while(|block| block.batch.after < end && block.batch.state.time_ms < time_ms);
+        begun.filter_map(|block| block.last_older(self.floor, end, time_ms)).last()
+    }
+
     /// Adds a block at the end.
     pub(super) fn push(&mut self, block: HistoryBlock) {
         let last = block.batch.last;

@@ -81,12 +81,17 @@ impl Head {
         while let Some(batch) = self.history.read(observer.at(), u64::MAX, bytes_max) {
             batch.check().unwrap();
             assert_eq!(batch.after, observer.at());
+            if batch.removed > 0 {
+                observer.told_removed(&self.published, batch.removed).unwrap();
+            }
             for event in batch.events() {
                 observer.deliver(&self.published, &event.unwrap()).unwrap();
             }
         }
         assert_eq!(observer.at(), self.history.last());
         observer.finish(&self.published).unwrap();
+        let removed = self.history.removed();
+        assert_eq!(observer.removed(), if after < removed { removed } else { 0 });
         observer
     }
 
@@ -98,6 +103,20 @@ impl Head {
         }
         assert_eq!((other.last(), other.time_ms()), (self.history.last(), self.history.time_ms()));
         self.history = other;
+    }
+
+    /// Removes what is older than a time; checked.
+    fn expire(&mut self, time_ms: u64) {
+        let floor = self.history.blocks.floor();
+        let is_live =
+            |seq: &u64| self.history.blocks.with(*seq, |event| event.time_ms < time_ms) == Some(true);
+        let wanted: Vec<u64> = (floor + 1..self.history.last()).filter(is_live).collect();
+        assert_eq!(self.history.last_older(time_ms), wanted.last().copied());
+        if let Some(last) = wanted.last() {
+            assert_eq!(self.history.remove(*last), wanted.len() as u64);
+            self.published.remove(*last);
+        }
+        assert_eq!(self.history.last_older(time_ms), None);
     }
 
     fn sweep_all(&mut self) {
@@ -244,6 +263,46 @@ proptest! {
         head.check_exact();
         let mut follower = Head { history: follower, published: head.published.clone(), refused: Vec::new() };
         follower.check_exact();
+    }
+
+    #[test]
+    fn what_retention_removes_is_told_to_whoever_is_behind_it_and_all_else_is_as_before(
+        steps in proptest::collection::vec(step(), 1..250),
+        ages in proptest::collection::vec(0..400u64, 1..20), sweeps in 0..40usize, bytes_max in 1..400usize,
+    ) {
+        let mut head = Head::new();
+        let mut follower = History::new(HistoryOptions { seed: 8 });
+        let mut ages = ages.iter().cycle();
+        for (events, time_ms) in batches(&steps) {
+            if head.publish(&events, time_ms) {
+                head.published.check_final(head.published.last()).unwrap();
+            }
+            head.history.sweep(sweeps);
+            let age_ms = *ages.next().unwrap();
+            if age_ms < 100 {
+                head.expire(time_ms.saturating_sub(age_ms));
+            } else if age_ms < 150 {
+                head.taken_over(bytes_max);
+            } else if let Some(batch) = head.history.read(follower.last(), u64::MAX, bytes_max) {
+                follower.append(&batch).unwrap();
+            }
+        }
+        while let Some(batch) = head.history.read_live(follower.last(), u64::MAX, bytes_max) {
+            follower.append(&batch).unwrap();
+        }
+        // What it has and the head removed since, it is told apart.
+        follower.remove(head.history.removed());
+        prop_assert_eq!(follower.removed(), head.history.removed());
+        let follower = Head { history: follower, published: head.published.clone(), refused: Vec::new() };
+        for mut each in [head, follower] {
+            for after in 0..each.history.last() {
+                each.listen(after, bytes_max);
+            }
+            each.check_exact();
+            for after in 0..each.history.last() {
+                each.listen(after, bytes_max);
+            }
+        }
     }
 
     #[test]

@@ -235,6 +235,18 @@ impl Replica {
         }
     }
 
+    /// The replica before us says up to where retention has removed a stream.
+    pub(super) fn removed_before(
+        &mut self,
+        (from, id, epoch): (ConnectionId, ReplicaId, u64),
+        stream: &Stream,
+        Position { lineage, seq: last }: Position,
+    ) {
+        if epoch == self.chain.epoch && self.following == Some((id, from)) && self.takes(stream, lineage) {
+            self.remove(stream, last);
+        }
+    }
+
     /// New events are in a stream; `batch` may begin with some that were there.
     pub(super) fn stored(&mut self, stream: Stream, batch: Batch, origin: Option<Origin>) {
         if self.is_kept(&stream) {

@@ -30,6 +30,8 @@ pub(super) struct StreamFollower {
     pub(super) sent: BTreeMap<Stream, Position>,
     /// The streams of which it was told how far the predicates are applied.
     pub(super) told_applied: BTreeSet<Stream>,
+    /// Up to which number of each stream it was told that retention removed all.
+    pub(super) told_removed: BTreeMap<Stream, u64>,
     /// The stream whose events filled the connection last.
     pub(super) filled: Option<Stream>,
     /// How far it had been sent each stream when that first was everything, if it joins.
@@ -54,6 +56,7 @@ impl StreamFollower {
             token: false,
             sent: counts,
             told_applied: BTreeSet::new(),
+            told_removed: BTreeMap::new(),
             filled: None,
             everything: None,
             ahead_bytes: ahead.len() * UNSETTLED_BYTES_MAX,
@@ -103,6 +106,7 @@ impl StreamFollower {
         let ahead = self.ahead.remove(stream).unwrap_or_default();
         self.ahead_bytes -= ahead.iter().map(|(_, bytes)| bytes).sum::<usize>();
         self.told_applied.remove(stream);
+        self.told_removed.remove(stream);
         self.everything = None;
     }
 

@@ -105,7 +105,10 @@ impl Replica {
     pub(super) fn begin_lineage(&mut self) {
         if self.lineages.own != self.chain.lineage {
             // What comes from here on is its own, whatever those had applied from whom it had the rest.
-            self.streams.values_mut().for_each(|state| state.history.applied_elsewhere(0, 0));
+            for state in self.streams.values_mut() {
+                state.history.applied_elsewhere(0, 0);
+                state.forget_removes();
+            }
             self.turn_to_lineage(true);
         }
     }

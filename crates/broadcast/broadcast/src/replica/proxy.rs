@@ -347,6 +347,13 @@ impl Replica {
         }
     }
 
+    /// Another region's tail says up to where retention has removed a stream.
+    pub(super) fn removed_elsewhere(&mut self, stream: &Stream, last: Position) {
+        if self.is_head() && !self.is_local(stream) && last.lineage == self.lineage_of(stream) {
+            self.remove(stream, last.seq);
+        }
+    }
+
     /// Another region's head wants a stream's events from the one after `after` on. It was told of the stream; if that
     /// is not here any more, its region has begun anew, and of what the head has it would be sent nothing.
     pub(super) fn subscribe(&mut self, from: ConnectionId, stream: Stream, after: Position) {
@@ -354,6 +361,7 @@ impl Replica {
             && self.streams.contains_key(&stream)
             && let Some(connection) = self.connections.get_mut(&from)
         {
+            connection.told_removed.remove(&stream);
             connection.subscriptions.insert(stream, after);
             self.receivers.insert(from);
         }

@@ -106,7 +106,7 @@ impl Replica {
             return Err(PublishRefused { reason: Reason::NotHead, text });
         }
         let count = u64::from(batch.count);
-        if batch.last - batch.after != count || first == 0 {
+        if batch.last - batch.after != count || batch.removed != 0 || first == 0 {
             return Err(PublishRefused::invalid("what is published can't contain tombstones".to_owned()));
         }
         if !(Origin { client, first }).may_have(batch.count) {
@@ -256,7 +256,8 @@ fn has_room(
     }
     let text = format!(
         "{stream} holds {held} bytes, and with {more} more it would hold more than it may, which are {bytes_max} \
-         ([broadcast] stream_bytes_max): collect events of it first"
+         ([broadcast] stream_bytes_max): collect events of it first, or have retention remove them ([broadcast] \
+         retention_ms)"
     );
     Err(PublishRefused { reason: Reason::Full, text })
 }

@@ -64,7 +64,7 @@ impl Replica {
         let mut pump = Pump { config, chain, lineages, streams, on_disk, is_tail, handover };
         for &id in receivers.iter() {
             let Some(connection) = connections.get_mut(&id) else { continue };
-            let Connection { peer, waiting, follows, subscriptions, filled, .. } = connection;
+            let Connection { peer, waiting, follows, subscriptions, told_removed, filled, .. } = connection;
             let follower = match peer {
                 Peer::In(_, Role::Replica(replica)) => Some(*replica),
                 _ => None,
@@ -76,7 +76,8 @@ impl Replica {
                 pump.feed(&mut to, replica, follows);
             }
             if is_tail {
-                pump.serve(&mut to, follower.is_none(), subscriptions, filled);
+                let told_removed = follower.is_some().then_some(told_removed);
+                pump.serve(&mut to, told_removed, subscriptions, filled);
             }
         }
     }
@@ -181,6 +182,7 @@ impl Pump<'_> {
         let takes_more =
             |to: &PumpTo<'_>, follows: &StreamFollower| !to.is_full() && (is_member || follows.has_room());
         let mut sent = follows.sent_of(stream, lineage);
+        self.tell_removed(stream, state, to, &mut follows.told_removed);
         while sent < last && takes_more(to, follows) {
             let next = state.next_after(sent, MESSAGE_BYTES);
             let Some(next) = next.filter(|next| next.batch.last <= last) else { break };
@@ -204,6 +206,23 @@ impl Pump<'_> {
         sent >= last
     }
 
+    /// Tells a replica up to where retention has removed a stream, if that is news.
+    fn tell_removed(
+        &self,
+        stream: &Stream,
+        state: &StreamState,
+        to: &mut PumpTo<'_>,
+        told: &mut BTreeMap<Stream, u64>,
+    ) {
+        let seq = state.history.removed();
+        if seq == 0 || to.is_full() || told.get(stream).is_some_and(|told| *told >= seq) {
+            return;
+        }
+        told.insert(stream.clone(), seq);
+        let (epoch, last) = (self.chain.epoch, Position { lineage: self.lineage_of(stream), seq });
+        to.send(Message::Removed { epoch, stream: stream.clone(), last });
+    }
+
     /// Tells a joining replica how far the chain holds streams without it, where that is news.
     fn tell_held_without(&self, to: &mut PumpTo<'_>, follows: &mut StreamFollower) {
         let held = self.streams.iter().filter(|(_, state)| state.held() > 0).map(|(stream, state)| {
@@ -219,11 +238,11 @@ impl Pump<'_> {
         }
     }
 
-    /// Sends a subscriber what is held of its streams beyond where it is.
+    /// Sends a subscriber what is held of its streams beyond where it is; a replica is told what was removed as well.
     fn serve(
         &self,
         to: &mut PumpTo<'_>,
-        is_client: bool,
+        mut told_removed: Option<&mut BTreeMap<Stream, u64>>,
         subscriptions: &mut BTreeMap<Stream, Position>,
         filled: &mut Option<Stream>,
     ) {
@@ -231,7 +250,7 @@ impl Pump<'_> {
         for part in turns(filled_last.as_ref()) {
             for (stream, sent) in subscriptions.range_mut::<Stream, _>(part) {
                 let Some(state) = self.streams.get(stream) else { continue };
-                if self.serve_of(stream, state, to, is_client, sent) {
+                if self.serve_of(stream, state, to, told_removed.as_deref_mut(), sent) {
                     *filled = Some(stream.clone());
                 }
             }
@@ -245,16 +264,19 @@ impl Pump<'_> {
         stream: &Stream,
         state: &StreamState,
         to: &mut PumpTo<'_>,
-        is_client: bool,
+        told_removed: Option<&mut BTreeMap<Stream, u64>>,
         sent: &mut Position,
     ) -> bool {
         let lineage = self.lineage_of(stream);
         if sent.lineage != lineage {
             // A client is told by what comes. A proxy drops what it has first, and asks anew.
-            if sent.lineage > lineage || !is_client {
+            if sent.lineage > lineage || told_removed.is_some() {
                 return false;
             }
             *sent = Position { lineage, seq: 0 };
+        }
+        if let Some(told) = told_removed {
+            self.tell_removed(stream, state, to, told);
         }
         let was_full = to.is_full();
         while sent.seq < state.held() && !to.is_full() {

@@ -93,6 +93,8 @@ pub struct StreamState {
     otherwise: usize,
     /// What is known of these, or of the first of them.
     on_its_way: OnItsWay,
+    /// Up to this number retention removes, also what is not in the history yet.
+    removes: u64,
 }
 
 impl StreamState {
@@ -105,6 +107,7 @@ impl StreamState {
             unsettled_bytes: 0,
             otherwise: 0,
             on_its_way: OnItsWay::default(),
+            removes: 0,
         }
     }
 
@@ -234,7 +237,24 @@ impl StreamState {
             let appended = self.history.append(&now.batch);
             debug_assert!(appended.is_ok(), "{appended:?}");
         }
+        self.history.remove(self.removes);
         self.on_its_way.settled(self.history.last());
+    }
+
+    /// Retention removes all up to a number; what of that is on its way, once it is settled. Answers how many events
+    /// went that nothing had collected, or `None` if it was said before.
+    pub fn remove(&mut self, up_to: u64) -> Option<u64> {
+        if up_to <= self.removes.max(self.history.removed()) {
+            return None;
+        }
+        self.removes = up_to;
+        Some(self.history.remove(up_to))
+    }
+
+    /// Numbers that are not in the history may be given to other events from here on: what was said of them is
+    /// forgotten.
+    pub fn forget_removes(&mut self) {
+        self.removes = self.history.removed();
     }
 
     /// What is stored from here on comes from a replica that has applied the predicates up to number `last`, as it
@@ -260,6 +280,7 @@ impl StreamState {
         self.otherwise = 0;
         self.on_its_way = OnItsWay::default();
         self.publishers.unsettle();
+        self.forget_removes();
         // Others may give what comes next.
         self.history.applied_elsewhere(0, 0);
     }

@@ -36,6 +36,13 @@ impl Plant {
             (Plant::TombstoneForNothing, Message::Events { stream, lineage, batch }) => {
                 Message::Events { stream, lineage, batch: without_first(&batch) }
             }
+            (Plant::RemovalNotTold, Message::Events { stream, lineage, mut batch }) => {
+                batch.removed = 0;
+                Message::Events { stream, lineage, batch }
+            }
+            (Plant::RemovalNotHandedOn, Message::Removed { epoch, stream, last }) => {
+                Message::Removed { epoch, stream, last: Position { seq: 0, ..last } }
+            }
             (Plant::LineageNotToldElsewhere, Message::Advertise { epoch, answers, mut counts }) => {
                 counts.iter_mut().for_each(|told| told.count.lineage = 1);
                 Message::Advertise { epoch, answers, counts }

@@ -3,7 +3,7 @@
 //! slow, clocks differ, disks stand still, clients crash and come back with what they had kept, or stop reading
 //! (`crashes.rs`); a configuration service restarts, or loses its metadata, with a replica's disk perhaps
 //! (`configuration.rs`). At the end one fault lasts (`long.rs`). In a scenario of its own some listeners share
-//! (`sharing.rs`).
+//! (`sharing.rs`), and in another one retention removes what is a few seconds old (`retention.rs`).
 //!
 //! Checked with the executable guarantees of section 2.1: every listener gets every event, or a tombstone that a later
 //! collection explains, in order; what was acknowledged is there once, in its publisher's order, under the number that
@@ -20,6 +20,7 @@ mod crashes;
 mod disk;
 mod long;
 mod net;
+mod retention;
 mod sharing;
 mod truth;
 
@@ -96,6 +97,8 @@ struct Sim {
     rng: Rng,
     plant: Plant,
     lost_ms: u64,
+    /// How long streams hold their events; 0 is for ever.
+    retention_ms: u64,
     now_ms: u64,
     next_pid: Pid,
     net: Net,
@@ -151,7 +154,22 @@ fn live(mut sim: Sim) -> Result<Report, Violation> {
     if sim.last_long()? {
         sim.settle()?;
     }
+    if sim.retention_ms > 0 {
+        sim.all_expires()?;
+    }
     sim.finish()
+}
+
+/// Runs the scenario in which retention removes events, and in every second world some listeners share.
+pub fn run_retention(world: &mut World, plant: Plant) -> Result<Report, Violation> {
+    let mut sim = Sim::new(world, plant, "broadcast-retention", LOST_MS);
+    sim.retention_ms = sim.rng.between(retention::MS.0, retention::MS.1);
+    sim.shares = sim.rng.chance(500_000);
+    sim.populate();
+    if sim.shares {
+        sim.populate_sharers();
+    }
+    live(sim)
 }
 
 /// Runs the scenario in which a region begins anew.
@@ -167,6 +185,7 @@ impl Sim {
             outside: world.outside(),
             plant,
             lost_ms,
+            retention_ms: 0,
             now_ms: 1_000,
             next_pid: 1,
             net: Net::new(latency_ms),
@@ -261,7 +280,7 @@ impl Sim {
         for pid in pids {
             self.outputs(pid)?;
             if self.now_ms.is_multiple_of(TICK_MS) {
-                self.tick(pid);
+                self.tick(pid)?;
                 self.outputs(pid)?;
             }
             self.disk_step(pid);
@@ -309,11 +328,13 @@ impl Sim {
 
     /// A replica, and its number: even if it has a disk.
     fn new_replica(&mut self, region: usize, slot: usize, name: &str) -> Result<(Pid, Replica), Violation> {
+        let retention_ms = self.retention_ms;
+        let config = |id| Config { retention_ms, ..Config::new(name, id) };
         let Region { durable, disks, .. } = &mut self.regions[region];
         let new_id = self.next_pid + u64::from((self.next_pid & 1 == 0) != *durable);
         if !*durable {
             self.next_pid = new_id + 1;
-            return Ok((new_id, Replica::new(Config::new(name, new_id))));
+            return Ok((new_id, Replica::new(config(new_id))));
         }
         let disk = disks.entry(slot).or_insert_with(|| Disk::new(new_id));
         self.next_pid = self.next_pid.max(disk.id + 1);
@@ -324,15 +345,23 @@ impl Sim {
             // It may have forgotten it, and numbered others so, and the disk does not have that.
             state.unsettled().for_each(|entry| self.truths.stored(disk.id, stream, &entry.batch));
         }
-        let config = Config { durability: Durability::Fsync.into(), ..Config::new(name, disk.id) };
+        let config = Config { durability: Durability::Fsync.into(), ..config(disk.id) };
         Ok((disk.id, Replica::recovered(config, lineages, streams)))
     }
 
-    fn tick(&mut self, pid: Pid) {
+    fn tick(&mut self, pid: Pid) -> Result<(), Violation> {
         let wanted = self.wanted(pid);
-        let Some(node) = self.nodes.get_mut(&pid) else { return };
+        let Some(node) = self.nodes.get_mut(&pid) else { return Ok(()) };
         node.has_news = true;
-        node.replica.tick(self.now_ms, WALL_MS_AT_START + self.now_ms + node.skew_ms);
+        let wall_ms = WALL_MS_AT_START + self.now_ms + node.skew_ms;
+        node.replica.tick(self.now_ms, wall_ms);
+        if self.retention_ms > 0 && node.replica.is_head() {
+            let local = node.replica.streams().filter(|(s, _)| s.region() == REGIONS[node.region]);
+            for (stream, state) in local {
+                let older_ms = wall_ms - self.retention_ms;
+                self.truths.removed(stream, state.history.removed(), older_ms)?;
+            }
+        }
         for acceptor in wanted {
             if self.net.between(pid, acceptor).is_none() {
                 self.net.dial(self.now_ms, &mut self.rng, pid, acceptor);
@@ -342,7 +371,7 @@ impl Sim {
         let (region, slot) = (node.region, node.slot);
         let cut = self.net.cuts.contains(&(site(region, slot), site(region, 8)));
         if cut || self.rng.chance(100_000) || self.now_ms < node.reports_from_ms {
-            return;
+            return Ok(());
         }
         let Region { service, durable, .. } = &mut self.regions[region];
         if !node.joined || !node.replica.is_in_chain() {
@@ -364,6 +393,7 @@ impl Sim {
         node.replica.configure(self.now_ms, chain);
         // It may forget what was on its way.
         self.truths.holds(pid, |stream| last_of(&node.replica, stream));
+        Ok(())
     }
 
     /// Whom a replica connects to.
@@ -547,6 +577,8 @@ impl Sim {
                 | Plant::BeforeNotTold
                 | Plant::WaitsToldLate
                 | Plant::TombstoneForNothing
+                | Plant::RemovalNotTold
+                | Plant::RemovalNotHandedOn
                 | Plant::ResumedTooFar
                 | Plant::RenamedOnGap
                 | Plant::PositionKeptTooEarly
@@ -836,6 +868,7 @@ impl Sim {
                 client
             {
                 self.report.count("listeners told that a region begins anew", observed.anew);
+                self.report.count("listeners told that events were removed", observed.removed);
                 for (stream, observer) in &observed.observers {
                     self.truths.finish(stream, observer)?;
                     self.report.count("delivered", observer.at() - observer.missed());

@@ -13,6 +13,7 @@
 //! - When the stream's region has begun anew, which gives the numbers of events that it heard to others, it forgets
 //!   everything and begins again from now on; whichever region it listens in, once that has heard of it. Until then
 //!   values get stale.
+//! - When retention removed events of the stream before they arrived, it does so as well.
 
 mod applied;
 
@@ -403,7 +404,8 @@ async fn listen<V: Send + 'static>(
                     tracing::warn!(%stream, why, "a cache hears nothing of its stream, and is stale meanwhile");
                 }
                 // What comes has the numbers of what was applied, or greater ones: they say nothing of what is missing.
-                Ok(Received::Anew { .. }) | Err(_) => break,
+                // And nothing says which keys were changed by what was removed.
+                Ok(Received::Anew { .. } | Received::Removed { .. }) | Err(_) => break,
             }
             if position.is_some() {
                 let mut state = shared.state.lock();

@@ -57,6 +57,9 @@ pub struct BroadcastView {
     /// Times that a stream was left out, as there were too many.
     #[serde(default)]
     pub left_out: u64,
+    /// Events that retention removed and nothing had collected.
+    #[serde(default)]
+    pub removed: u64,
     /// Batches that waited for a quota.
     #[serde(default)]
     pub delayed: u64,
@@ -131,6 +134,9 @@ pub struct BridgeView {
     pub carried: u64,
     /// Those of them that were too large, and of which something was left out.
     pub omitted: u64,
+    /// Times that retention of the broadcast stream removed events before they were carried.
+    #[serde(default)]
+    pub removed: u64,
     /// Times that it could not go on.
     pub errors: u64,
     /// Records or events that it has before it; `None` until it has looked everywhere.

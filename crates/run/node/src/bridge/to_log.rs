@@ -6,6 +6,8 @@
 //! - What is collected before it was carried is not appended: a tombstone is no record.
 //! - Each event is appended exactly once, whatever restarts, and is as durable as the log stream promises before the
 //!   next ones are: at a start, the numbers of the records behind what was written down last are read from the log.
+//! - What retention removed before it was carried is missing in the log stream. The node's log and the bridge's
+//!   figures say so.
 //! - If all replicas lost the broadcast stream, and its region began anew, what it has now is appended from its
 //!   beginning. The chain's lineage says that, however many events it has by then.
 
@@ -106,6 +108,11 @@ async fn carry(
                 }
                 // From the beginning of what there is now, behind what is in the log by now.
                 Received::Anew { region, .. } => bail!("region {region} has begun anew"),
+                // What is left of it is carried: nothing else could be.
+                Received::Removed { stream, last } => {
+                    tracing::warn!(%stream, after = seq, last, "retention removed events before a bridge carried them");
+                    BridgeStatus::count(&status.removed, 1);
+                }
                 Received::Began(_) | Received::Lost => {}
             },
             () = env.sleep_until(save_at) => {

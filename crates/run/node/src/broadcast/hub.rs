@@ -179,7 +179,8 @@ async fn follow(env: Env, addresses: Vec<String>, mut positions: Positions, live
                 Received::Anew { region, lineage } => {
                     live.ring.lock().push(RingItem::Anew { region, lineage })
                 }
-                Received::Counts(_) | Received::Lost => continue,
+                // Each feed finds out by the batch what it has missed.
+                Received::Removed { .. } | Received::Counts(_) | Received::Lost => continue,
             }
             live.tell();
             positions = listener.positions().clone();
@@ -227,7 +228,7 @@ fn lineage_of(listener: &mut Listener, stream: &Stream) -> u64 {
 /// What a feed answers, and the token that resumes behind it.
 pub struct HubPiece {
     pub token: Arc<str>,
-    /// What it is, if it is no batch: [`ANEW`] or [`STALE`].
+    /// What it is, if it is no batch: [`ANEW`], [`STALE`] or [`REMOVED`].
     pub event: Option<&'static str>,
     /// An object that is not empty.
     pub json: Bytes,
@@ -238,6 +239,8 @@ pub const ANEW: &str = "anew";
 /// The listener was cut off from the live edge, and is behind for now, or is there again: `{"stale": true}`, `{"stale":
 /// false}`.
 pub const STALE: &str = "stale";
+/// Retention removed events of a stream before the listener was sent them: `{"removed": STREAM, "last": NUMBER}`.
+pub const REMOVED: &str = "removed";
 
 /// What becomes of positions by a batch at a place in the ring, and the token that says so.
 struct Moved {
@@ -384,7 +387,7 @@ impl HubFeed {
                     Ok(Received::Anew { region, lineage }) => {
                         self.hear(&region, lineage);
                     }
-                    Ok(Received::Counts(_) | Received::Lost) => {}
+                    Ok(Received::Removed { .. } | Received::Counts(_) | Received::Lost) => {}
                     Err(error) => {
                         self.hub.live.complain(&self.hub.env, &error);
                         self.at = At::Apart;
@@ -488,6 +491,10 @@ impl HubFeed {
             return;
         };
         self.rest = rest.map(|rest| (stream.clone(), lineage, rest));
+        if batch.removed > position {
+            let json = serde_json::json!({ "removed": stream.as_str(), "last": batch.removed }).to_string();
+            self.tell(REMOVED, json);
+        }
         let known = shared.and_then(|(place, _)| self.hub.tokens.lock().find(place, &self.positions));
         let token = match known {
             Some((after, token)) => {
@@ -579,6 +586,34 @@ mod tests {
         // Far more than the ring holds.
         (1..100).for_each(|after| push(2, after));
         assert_eq!(next().await, (Some(STALE), serde_json::json!({ "stale": true }), at(2, 1)));
+    }
+
+    #[tokio::test]
+    async fn a_listener_is_told_what_was_removed_before_what_is_left_unless_it_had_got_it() {
+        let env = Env::real();
+        let hub = Hub::start(&env, vec!["127.0.0.1:1".to_owned()], Vec::new(), 1 << 20);
+        let stream = Stream::parse("eu/prices").unwrap();
+        let mut events = Writer::new(7);
+        events.publish(&Content::default(), None).unwrap();
+        let left = events.finish(0);
+        let batch = Batch { removed: 7, ..Batch::joined(&[Writer::new(2).finish(7), left]).unwrap() };
+        let (json, _) = encode(&stream, &batch).unwrap();
+        for (after, is_shared) in [(2, true), (2, false), (6, false), (7, false)] {
+            let streams = [(stream.clone(), Position { lineage: 1, seq: after })].into();
+            let mut feed = HubFeed::new(Arc::clone(&hub), Positions { streams, others: false });
+            feed.take((&stream, 1), &batch, is_shared.then_some((0, &json)));
+            if after < 7 {
+                let told = feed.ready.pop_front().unwrap();
+                let said: serde_json::Value = serde_json::from_slice(&told.json).unwrap();
+                assert_eq!(said, serde_json::json!({ "removed": "eu/prices", "last": 7 }));
+                // Who resumes there is told again.
+                let at = Positions::parse(&told.token).unwrap().streams[&stream];
+                assert_eq!((told.event, at.seq), (Some(REMOVED), after));
+            }
+            let piece = feed.ready.pop_front().unwrap();
+            let said: serde_json::Value = serde_json::from_slice(&piece.json).unwrap();
+            assert_eq!((piece.event, &said["after"], &said["last"]), (None, &after.into(), &8.into()));
+        }
     }
 
     /// One of `count` events without anything but the same predicate, which it takes one byte to repeat.

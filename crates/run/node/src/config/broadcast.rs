@@ -41,6 +41,9 @@ pub struct BroadcastConfig {
     pub streams_max: usize,
     /// Bytes of events that each of them may hold before publishers are refused.
     pub stream_bytes_max: u64,
+    /// How long each of them holds its events at least, in milliseconds; older ones are removed, and listeners that
+    /// have not got them are told. 0 is for ever.
+    pub retention_ms: u64,
     /// What a replica does with events before it counts them as held, if not said otherwise of a stream: `memory`,
     /// `interval` or `fsync`.
     #[serde(with = "durability_text")]
@@ -180,6 +183,7 @@ impl Default for BroadcastConfig {
             connections_max: 10_000,
             streams_max: 64,
             stream_bytes_max: 2 << 30,
+            retention_ms: 0,
             durability: Durability::Interval,
             sync_interval_ms: 1_000,
             checkpoint_bytes: 64 << 20,
@@ -224,6 +228,9 @@ impl BroadcastConfig {
         within("connections_max", self.connections_max as u64, 1, 1_000_000)?;
         within("streams_max", self.streams_max as u64, 1, 4_096)?;
         within("stream_bytes_max", self.stream_bytes_max, 4 << 20, 1 << 50)?;
+        if self.retention_ms > 0 {
+            within("retention_ms", self.retention_ms, 1_000, 1 << 50)?;
+        }
         within("sync_interval_ms", self.sync_interval_ms, 1, 3_600_000)?;
         within("checkpoint_bytes", self.checkpoint_bytes, 1 << 20, 16 << 30)?;
         for name in self.streams.keys() {

@@ -79,6 +79,8 @@ impl BroadcastsRead {
         let left_out = "Times that a stream was left out, as there were too many.";
         let times = counters.left_out + read.region.left_out;
         page.counter("tailwater_broadcast_streams_left_out", left_out, times)?;
+        let removed = "Events that retention removed and nothing had collected.";
+        page.counter("tailwater_broadcast_removed", removed, counters.removed)?;
         if let Some(disk) = &read.disk {
             disk_of(disk, page)?;
         }
@@ -102,6 +104,8 @@ impl BroadcastsRead {
         page.counters("tailwater_bridge_carried", help, "bridge", of(|of| of.carried))?;
         let help = "Those of them that were too large, and of which something was left out.";
         page.counters("tailwater_bridge_omitted", help, "bridge", of(|of| of.omitted))?;
+        let help = "Times that retention of a broadcast stream removed events before they were carried.";
+        page.counters("tailwater_bridge_removed", help, "bridge", of(|of| of.removed))?;
         let help = "Times that a bridge could not go on.";
         page.counters("tailwater_bridge_errors", help, "bridge", of(|of| of.errors))?;
         let help = "Records or events that a bridge has before it.";

@@ -165,6 +165,7 @@ fn stats(server: &Server, output: Format) -> anyhow::Result<()> {
         ("moved", &view.moved.to_string()),
         ("gaps", &view.gaps.to_string()),
         ("streams left out", &view.left_out.to_string()),
+        ("removed by retention", &view.removed.to_string()),
         ("delayed by quotas", &view.delayed.to_string()),
         ("refused by quotas", &view.throttled.to_string()),
         ("listeners that share", &view.sharing.members.to_string()),
@@ -203,12 +204,14 @@ fn stats(server: &Server, output: Format) -> anyhow::Result<()> {
     output::print(&table)?;
     if !view.bridges.is_empty() {
         output::print(&"")?;
-        let mut table = output::table(&["bridge from", "to", "carried", "lag", "errors", "waits because"]);
+        let mut table =
+            output::table(&["bridge from", "to", "carried", "lag", "removed", "errors", "waits because"]);
         for bridge in view.bridges {
             let why = bridge.error.unwrap_or_default();
-            let [carried, errors] = [bridge.carried, bridge.errors].map(|n| n.to_string());
+            let [carried, removed, errors] =
+                [bridge.carried, bridge.removed, bridge.errors].map(|n| n.to_string());
             let lag = bridge.lag.map_or_else(|| "?".to_owned(), |lag| lag.to_string());
-            table.add_row([bridge.from, bridge.to, carried, lag, errors, why]);
+            table.add_row([bridge.from, bridge.to, carried, lag, removed, errors, why]);
         }
         output::print(&table)?;
     }

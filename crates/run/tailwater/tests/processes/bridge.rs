@@ -200,3 +200,26 @@ fn bridges_begin_again_with_a_region_that_began_anew_although_it_has_more_events
     });
     wait_for("what was there, and all that there is now", || (records(&near)? == 550).then_some(()));
 }
+
+#[test]
+fn what_retention_removed_before_it_was_carried_or_heard_is_said_and_what_is_left_comes() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let bridge = "[{from=\"broadcast:local/flags\", to=\"log:flags\"}]";
+    let environment = [("TAILWATER_BRIDGE", bridge), ("TAILWATER_BROADCAST__RETENTION_MS", "1000")];
+    let node = Node::start_with(&dir.path().join("data"), &[], &environment);
+    // The bridge waits for its log stream.
+    node.output(&["broadcast", "publish", "flags", "-k", "="], lines(0..5).as_bytes());
+    let view = || serde_json::from_str::<Value>(&node.get("/v1/broadcast")?).ok();
+    wait_for("all but the last event to be removed", || (view()?["removed"] == 4).then_some(()));
+    node.run(&["stream", "create", "flags"]);
+    wait_for("the bridge to say so", || {
+        let bridge = bridges(&node).into_iter().next()?;
+        (bridge["removed"] == 1 && bridge["carried"] == 1).then_some(())
+    });
+    let heard = node.output(&["broadcast", "listen", "flags", "--from", "start", "--exit-at-end"], b"");
+    let [out, said] = [&heard.stdout, &heard.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+    assert!(said.contains("retention removed events of local/flags, up to number 4"), "{said}");
+    assert_eq!(out.lines().last(), Some("4"));
+    let page = node.get("/metrics").expect("a page");
+    assert!(page.contains("tailwater_broadcast_removed_total 4"), "{page}");
+}

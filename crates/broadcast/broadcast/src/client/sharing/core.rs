@@ -13,7 +13,7 @@ use super::links::{LinkGone, LinkSent, Links};
 use super::outbox::{Outbox, outbox};
 use super::{LinkId, SharingStats, connection};
 use crate::batch::Batch;
-use crate::client::listener::{Came, Count, Received};
+use crate::client::listener::{Came, Count, Received, removed_of};
 use crate::limits::STREAMS_MAX;
 use crate::message::Message;
 use crate::name::Stream;
@@ -335,6 +335,7 @@ impl Core {
                     PeerOutput::Deliver { stream, lineage, batch } => {
                         self.positions.insert(stream.clone(), Position { lineage, seq: batch.last });
                         self.waiting_bytes += weight(&batch);
+                        self.waiting.extend(removed_of(&stream, &batch).map(Came::from));
                         self.waiting
                             .push_back(Came { received: Ok(Received::Events(stream, batch)), lineage });
                     }
@@ -366,6 +367,7 @@ impl Core {
                 false
             }
             Ok(Received::Anew { region: before, .. }) => before != region,
+            Ok(Received::Removed { stream, .. }) => stream.region() != region,
             _ => true,
         });
         self.waiting_bytes -= freed;
@@ -417,7 +419,9 @@ impl Core {
         let alike = |waiting: &Came| match received {
             Received::Began(_) => matches!(waiting.received, Ok(Received::Began(_))),
             Received::Lost => matches!(waiting.received, Ok(Received::Lost)),
-            Received::Counts(_) | Received::Events(..) | Received::Anew { .. } => false,
+            Received::Counts(_) | Received::Events(..) | Received::Anew { .. } | Received::Removed { .. } => {
+                false
+            }
         };
         if !self.waiting.iter().any(alike) {
             self.waiting.push_back(received.into());

@@ -210,11 +210,19 @@ pub(super) struct Observed {
     lineages: BTreeMap<Stream, u64>,
     /// How often a region has begun anew.
     pub(super) anew: u64,
+    /// How often it was told that events were removed before it got them.
+    pub(super) removed: u64,
 }
 
 impl Default for Observed {
     fn default() -> Self {
-        Self { positions: Positions::start(), observers: BTreeMap::new(), lineages: BTreeMap::new(), anew: 0 }
+        Self {
+            positions: Positions::start(),
+            observers: BTreeMap::new(),
+            lineages: BTreeMap::new(),
+            anew: 0,
+            removed: 0,
+        }
     }
 }
 
@@ -258,6 +266,10 @@ impl Observed {
             format!("{stream}: a listener goes on with lineage {lineage} behind {observed}, and was not told")
         })?;
         let observer = self.observers.entry(stream.clone()).or_insert_with(|| Observer::new(0));
+        if batch.removed > 0 {
+            self.removed += 1;
+            truths.told_removed((stream, lineage), observer, batch.removed)?;
+        }
         for event in batch.events() {
             let event = event.map_err(|error| Violation::new(error.to_string()))?;
             truths.delivered((stream, lineage), observer, &event)?;

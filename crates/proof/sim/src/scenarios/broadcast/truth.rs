@@ -193,6 +193,39 @@ impl Truths {
         })
     }
 
+    /// A head of the stream's own region has removed all up to a number, as that is older than a time.
+    pub(super) fn removed(&mut self, stream: &Stream, up_to: u64, older_ms: u64) -> Result<(), Violation> {
+        let Some(truth) = self.streams.get_mut(stream) else { return Ok(()) };
+        if up_to > truth.published.removed() {
+            let last = truth.published.get(up_to);
+            ensure(last.is_some_and(|event| event.time_ms < older_ms), || {
+                format!(
+                    "{stream}: retention removed event {up_to}, which is no older than {older_ms}: {last:?}"
+                )
+            })?;
+            truth.published.remove(up_to);
+        }
+        Ok(())
+    }
+
+    /// Up to which number heads have removed a stream.
+    pub(super) fn removed_of(&self, stream: &Stream) -> u64 {
+        self.streams.get(stream).map_or(0, |truth| truth.published.removed())
+    }
+
+    /// A listener is told that events were removed before it got them.
+    pub(super) fn told_removed(
+        &self,
+        (stream, lineage): (&Stream, u64),
+        observer: &mut Observer,
+        up_to: u64,
+    ) -> Result<(), Violation> {
+        let nothing = Published::default();
+        let published = self.of(stream, lineage).map_or(&nothing, |truth| &truth.published);
+        let told = observer.told_removed(published, up_to);
+        told.map_err(|error| Violation::new(format!("{stream}: {error}")))
+    }
+
     /// A head tells a publisher that its event is published.
     pub(super) fn answered(&mut self, now_ms: u64, stream: &Stream, seq: u64) {
         let truth = self.streams.entry(stream.clone()).or_default();

@@ -172,6 +172,11 @@ pub async fn run(proxy: &ProxyFlags, known: Vec<BroadcastStreamView>, args: Args
                 }
                 continue;
             }
+            Err(removed @ ListenError::Removed { .. }) => {
+                out.flush()?;
+                eprintln!("{removed}");
+                continue;
+            }
             event => event?,
         };
         let (stream, event) = (event.stream.clone(), event.to_event());
