@@ -83,6 +83,8 @@ struct NodeShared {
     broadcast: Option<Broadcast>,
     /// Dropped before the log closes.
     bridges: Mutex<Option<Bridges>>,
+    /// What the window's process does, while there is one.
+    window: Mutex<Option<WindowFigures>>,
     meters: Arc<Meters>,
     turns: Arc<Turns>,
     authorizer: Arc<dyn Authorizer>,
@@ -219,6 +221,7 @@ impl Node {
             sqs,
             broadcast,
             bridges: Mutex::new(bridges),
+            window: Mutex::new(None),
             meters,
             turns,
             authorizer,
@@ -230,6 +233,11 @@ impl Node {
         starting.started(Arc::clone(&shared));
         tracing::info!(data = %shared.data, admin = %admin_addr, dir = %config.data.display(), "the node is ready");
         Ok(Self { env, shared, admin: admin_addr, stop_http, http })
+    }
+
+    /// Takes note of what the window's process does, for the page of metrics; `None` while there is none.
+    pub fn window_runs(&self, figures: Option<WindowFigures>) {
+        *self.shared.window.lock() = figures;
     }
 
     /// Where admin HTTP listens.
@@ -279,6 +287,22 @@ async fn tell(env: Env, progress: Progress) {
         let Stage { what, done, whole } = progress.stage();
         tracing::info!(what, done, whole, "recovering");
     }
+}
+
+/// What the process beside a node does that reads its cells for others, the window. Counters begin with that process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(default)]
+pub struct WindowFigures {
+    /// Processes that are connected.
+    pub readers: u64,
+    /// Those of them that it reads for, or has read for.
+    pub readers_fed: u64,
+    /// Shards that it reads for others.
+    pub shards: u64,
+    /// How often it woke its readers.
+    pub publications: u64,
+    /// Bytes that it published.
+    pub bytes: u64,
 }
 
 /// What clients are told of the node when they say hello, anew each time: cells come and go.

@@ -22,7 +22,7 @@ use tailwater_env::TimesRead;
 use tailwater_format::call::Method;
 use tailwater_format::{ShardId, StreamId};
 
-use crate::NodeShared;
+use crate::{NodeShared, WindowFigures};
 use broadcasts::BroadcastsRead;
 use groups::GroupMetrics;
 pub use meters::Meters;
@@ -64,6 +64,7 @@ impl Collector for MetricParts {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let (shared, mut page) = (&*self.shared, MetricsPage(encoder));
         node(shared, &mut page)?;
+        window(shared, &mut page)?;
         process(&mut page)?;
         log(shared, &mut page)?;
         journal_and_store(shared, &mut page)?;
@@ -86,6 +87,19 @@ fn node(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
     page.gauge("tailwater_ready", "1 if the log takes appends, as /readyz says.", u64::from(ready))?;
     let connections = shared.server.connections() as u64;
     page.gauge("tailwater_connections", "Connections of clients.", connections)
+}
+
+fn window(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
+    let runs = *shared.window.lock();
+    let up = "1 if the window's process runs, which reads the cells for others.";
+    page.gauge("tailwater_window_up", up, u64::from(runs.is_some()))?;
+    let WindowFigures { readers, readers_fed, shards, publications, bytes } = runs.unwrap_or_default();
+    page.gauge("tailwater_window_readers", "Processes that are connected to the window.", readers)?;
+    page.gauge("tailwater_window_readers_fed", "Those of them that it reads for.", readers_fed)?;
+    page.gauge("tailwater_window_shards", "Shards that the window reads for others.", shards)?;
+    let woken = "Times that the window woke its readers, since its process began.";
+    page.counter("tailwater_window_publications", woken, publications)?;
+    page.counter("tailwater_window_bytes", "Bytes that it published, since its process began.", bytes)
 }
 
 fn process(page: &mut MetricsPage<'_>) -> fmt::Result {

@@ -32,7 +32,7 @@ use tailwater_env::Env;
 use tailwater_rma::PassingListener;
 use tailwater_tail::window::WindowFrame;
 
-use crate::limits::{BEAT_EVERY, PACE_FOR_READER, PACE_MAX, PACE_MIN};
+use crate::limits::{BEAT_EVERY, BEATS_TOLD, PACE_FOR_READER, PACE_MAX, PACE_MIN};
 use crate::publisher::ArenaPublisher;
 use crate::readers::{ReaderAsked, ReaderConnections};
 use crate::shards::FedShards;
@@ -48,11 +48,26 @@ pub struct WindowConfig {
     pub fed_from: usize,
 }
 
-/// Serves readers until it is dropped.
+/// What a window does, for who wants to watch it. Counters begin with its process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct WindowStats {
+    /// Processes that are connected.
+    pub readers: u64,
+    /// Those of them that follow a shard which is fed, or have.
+    pub readers_fed: u64,
+    /// Shards that are read for others.
+    pub shards: u64,
+    /// How often readers were woken.
+    pub publications: u64,
+    /// Bytes of messages that were published.
+    pub bytes: u64,
+}
+
+/// Serves readers until it is dropped. What it does, `tell` is told once a second, where that has changed.
 ///
 /// # Errors
 /// If the node can't be reached or the socket can't be bound, and if there is no memory for an arena.
-pub async fn run(env: Env, config: WindowConfig) -> anyhow::Result<()> {
+pub async fn run(env: Env, config: WindowConfig, mut tell: impl FnMut(WindowStats)) -> anyhow::Result<()> {
     let reader = ReaderConfig { lengths_every: Some(PACE_MIN), ..ReaderConfig::default() };
     let client = ClientConfig {
         name: "window".to_owned(),
@@ -72,6 +87,7 @@ pub async fn run(env: Env, config: WindowConfig) -> anyhow::Result<()> {
     let mut beat_at = env.now();
     let mut publish_at = env.now();
     let mut is_due = false;
+    let (mut told, mut publications, mut beats) = (WindowStats::default(), 0, 0_u32);
     loop {
         tokio::select! {
             biased;
@@ -80,6 +96,17 @@ pub async fn run(env: Env, config: WindowConfig) -> anyhow::Result<()> {
                     publisher.beat();
                 }
                 shards.beat();
+                beats = beats.wrapping_add(1);
+                let stats = WindowStats {
+                    readers: readers.count() as u64,
+                    readers_fed: readers.greeted() as u64,
+                    shards: shards.fed() as u64,
+                    publications,
+                    bytes: publisher.as_ref().map_or(0, ArenaPublisher::position),
+                };
+                if beats.is_multiple_of(BEATS_TOLD) && stats != std::mem::replace(&mut told, stats) {
+                    tell(stats);
+                }
                 // What changed of a shard that nothing was written to is told now.
                 is_due = true;
                 beat_at = env.now() + BEAT_EVERY;
@@ -90,6 +117,7 @@ pub async fn run(env: Env, config: WindowConfig) -> anyhow::Result<()> {
                     && shards.pump(publisher, &mut readers)?
                 {
                     publisher.publish();
+                    publications += 1;
                     publish_at = env.now() + pace(readers.greeted());
                 }
             }

@@ -44,5 +44,8 @@ pub const PACE_FOR_READER: Duration = Duration::from_micros(100);
 /// After so many beats a shard is tried again that could not be read: its stream is gone, or its node is away.
 pub const START_PAUSE_BEATS: u32 = 8;
 
+/// After so many beats whoever watches a window is told what it does.
+pub const BEATS_TOLD: u32 = 4;
+
 /// How often a window says that it is alive.
 pub const BEAT_EVERY: Duration = Duration::from_millis(250);

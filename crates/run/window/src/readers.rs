@@ -65,6 +65,11 @@ impl ReaderConnections {
         Self { env: env.clone(), node, readers, next: 0, sender, told, _accept: accept }
     }
 
+    /// How many are connected.
+    pub(crate) fn count(&self) -> usize {
+        self.readers.len()
+    }
+
     /// How many are woken by what is published.
     pub(crate) fn greeted(&self) -> usize {
         self.readers.values().filter(|reader| reader.is_greeted).count()

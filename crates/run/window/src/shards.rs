@@ -77,6 +77,11 @@ impl FedShards {
         }
     }
 
+    /// How many are fed.
+    pub(crate) fn fed(&self) -> usize {
+        self.shards.values().filter(|fed| fed.consumer.is_some()).count()
+    }
+
     /// Whether its followers hear of it.
     pub(crate) fn is_fed(&self, shard: ShardId) -> bool {
         self.shards.get(&shard).is_some_and(|fed| fed.consumer.is_some())

@@ -173,7 +173,7 @@ pub fn run(args: Args, file: Option<&PathBuf>, print_config: bool) -> anyhow::Re
         tokio::select! {
             () = stop.next() => {}
             // For ever; the process that it runs ends with it.
-            () = super::window::supervise(window) => {}
+            () = super::window::supervise(window, &node) => {}
         }
         node.stop().await?;
         Ok(true)

@@ -1,14 +1,15 @@
 //! `tailwater window`: the process beside a node that reads its cells for all processes of its user; and what the node
 //! does to have one.
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
 use tailwater_env::Env;
-use tailwater_node::{Config, LogFormat, Logging};
-use tailwater_window::WindowConfig;
-use tokio::io::AsyncReadExt;
+use tailwater_node::{Config, LogFormat, Logging, Node, WindowFigures};
+use tailwater_window::{WindowConfig, WindowStats};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::process::Command;
 
 /// First and longest pause before a window that ended is started again; doubled in between.
@@ -41,13 +42,21 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let done = runtime.block_on(async {
         let config = WindowConfig { node: args.node, listen: args.unix, fed_from: args.from };
         tokio::select! {
-            done = tailwater_window::run(Env::real(), config) => done,
+            done = tailwater_window::run(Env::real(), config, tell) => done,
             () = input_ended() => Ok(()),
         }
     });
     // A thread waits in a read of standard input, which nothing ends.
     runtime.shutdown_background();
     done
+}
+
+/// Writes what the window does to standard output, a JSON object on a line, for the node that started it.
+fn tell(stats: WindowStats) {
+    if let Ok(line) = serde_json::to_string(&stats) {
+        // Nobody has to listen.
+        let _ = writeln!(std::io::stdout(), "{line}");
+    }
 }
 
 async fn input_ended() {
@@ -70,17 +79,19 @@ impl WantedWindow {
     }
 }
 
-/// Runs it, and again whenever it ends. Dropping this ends it.
-pub async fn supervise(WantedWindow(wanted): WantedWindow) {
-    let Some(WindowConfig { node, listen, fed_from }) = wanted else { return std::future::pending().await };
+/// Runs it, and again whenever it ends, and has `node` show what it does. Dropping this ends it.
+pub async fn supervise(WantedWindow(wanted): WantedWindow, node: &Node) {
+    let Some(WindowConfig { node: address, listen, fed_from }) = wanted else {
+        return std::future::pending().await;
+    };
     let env = Env::real();
     let mut pause = RESTART_PAUSE_MIN;
     loop {
         let begun = env.now();
         let program = std::env::current_exe().unwrap_or_else(|_| "tailwater".into());
         let mut command = Command::new(program);
-        command.args(["window", "--node", &node, "--from", &fed_from.to_string(), "--unix"]).arg(&listen);
-        command.stdin(Stdio::piped()).stdout(Stdio::null()).kill_on_drop(true);
+        command.args(["window", "--node", &address, "--from", &fed_from.to_string(), "--unix"]).arg(&listen);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
         // It has no settings of its own, and refuses none.
         for (name, _) in
             std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("TAILWATER_"))
@@ -91,7 +102,18 @@ pub async fn supervise(WantedWindow(wanted): WantedWindow) {
             Ok(mut child) => {
                 // Its standard input is kept with it: it ends when this process does, however that is.
                 let input = child.stdin.take();
+                node.window_runs(Some(WindowFigures::default()));
+                if let Some(output) = child.stdout.take() {
+                    // It ends with the process.
+                    let mut lines = BufReader::new(output).lines();
+                    while let Ok(Some(line)) = lines.next_line().await {
+                        if let Ok(figures) = serde_json::from_str(&line) {
+                            node.window_runs(Some(figures));
+                        }
+                    }
+                }
                 let ended = child.wait().await;
+                node.window_runs(None);
                 drop(input);
                 let how = ended.map_or_else(|why| why.to_string(), |status| status.to_string());
                 tracing::warn!(%how, "the window ended; readers read by themselves until it is there again");

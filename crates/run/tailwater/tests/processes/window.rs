@@ -150,6 +150,14 @@ fn a_window_reads_for_others_once_there_are_enough_of_them_and_leaves_the_few_to
         readers.iter_mut().for_each(|reader| reader.read(ROUND));
         readers.iter().all(|reader| reader.window_bytes() > 0).then_some(())
     });
+    let metric = |name: &str| node.metric(name).expect("it is on the page");
+    wait_for("the metrics to tell of them", || {
+        let told = ["up", "readers", "readers_fed", "shards"]
+            .map(|what| metric(&format!("tailwater_window_{what}")));
+        (told == [1.0, 3.0, 3.0, 2.0]).then_some(())
+    });
+    assert!(metric("tailwater_window_publications_total") > 0.0);
+    assert!(metric("tailwater_window_bytes_total") > 0.0);
     readers.truncate(1);
     // The window hears that two have left, and says so to the one that stays. It reads on by itself, without a gap.
     let before = readers[0].own_bytes();
