@@ -23,6 +23,7 @@ mod memcached;
 mod pingpong;
 mod plot;
 mod queue;
+mod restart;
 mod svg;
 mod target;
 
@@ -41,6 +42,8 @@ pub enum Command {
     Ablation(ablation::Args),
     /// What consumers cost that wait while nothing happens.
     Idle(idle::Args),
+    /// How long readers go without when a node is killed under load and started again.
+    Restart(restart::Args),
     /// The experiments of the Fast ACS paper with a process for each consumer.
     #[command(subcommand)]
     Acs(acs::Command),
@@ -63,6 +66,7 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         Command::Cache(args) => cache::run(args),
         Command::Ablation(args) => ablation::run(args),
         Command::Idle(args) => idle::run(args),
+        Command::Restart(args) => restart::run(args),
         Command::Acs(command) => acs::run(command),
         Command::Broadcast(command) => broadcast::run(command),
         Command::Queue(command) => queue::run(command),

@@ -169,6 +169,12 @@ impl Child {
         kill_process(pid, signal).with_context(|| format!("{} takes no signal", self.name))
     }
 
+    /// Kills it, and waits until it is gone.
+    pub fn kill(&mut self) -> anyhow::Result<()> {
+        self.process.kill().and_then(|()| self.process.wait()).context("a process that can't be killed")?;
+        Ok(())
+    }
+
     /// Asks it to end, and waits for that.
     pub fn stop(&mut self, limit: Duration) -> anyhow::Result<()> {
         // It may be gone already.

@@ -18,6 +18,7 @@ pub mod child;
 pub mod clock;
 pub mod demo;
 pub mod experiment;
+pub mod follower;
 pub mod interrupt;
 mod kafka;
 pub mod limits;

@@ -23,6 +23,8 @@ const METADATA_TTL_MS: u64 = 24 * 3_600 * 1_000;
 const METADATA_BYTES: u64 = 16 << 20;
 /// Backends of a cell with three copies.
 const BACKENDS: usize = 3;
+/// The node's configuration file.
+const NODE_CONFIG: &str = "node.toml";
 /// How long a part may take to answer: on a machine that does much besides, too.
 const START_DEADLINE: Duration = Duration::from_secs(60);
 /// How long a part may take to stop.
@@ -79,6 +81,12 @@ impl SystemArgs {
     /// Copies of each cached value.
     pub fn cells(&self) -> CellProcesses {
         self.cells.unwrap_or(CellProcesses::R32)
+    }
+
+    /// With more lines of the node's configuration file: keys outside of sections, or whole sections.
+    pub fn with_config(mut self, lines: &str) -> Self {
+        self.node_config += lines;
+        self
     }
 
     /// With so many copies, unless somebody has said how many.
@@ -336,9 +344,8 @@ impl System {
                 config += &format!("capacity_bytes = {}\n", args.cell_mib << 20);
             }
         }
-        let file = dir.join("node.toml");
-        std::fs::write(&file, config)?;
-        let child = Child::start("node", &["serve", "--config", &file.display().to_string()], &dir)?;
+        std::fs::write(dir.join(NODE_CONFIG), config)?;
+        let child = start_node(&dir)?;
         let mut node = Node { child, admin, unix, tcp, kafka, chunk_bytes: args.chunk_bytes, durability };
         node.wait_until_ready()?;
         Ok(Self { server: Server::Node(node), data_cell, metadata_cell, workspace })
@@ -401,6 +408,32 @@ impl System {
         if up { backends.iter_mut().try_for_each(BackendProcess::wait) } else { Ok(()) }
     }
 
+    /// Kills the node as a crash does; its cells' backends stay.
+    ///
+    /// # Errors
+    /// It is a broker, which somebody else has started.
+    pub fn kill_node(&mut self) -> anyhow::Result<()> {
+        match &mut self.server {
+            Server::Node(node) => node.child.kill(),
+            Server::Broker(broker) => bail!("the broker at {} was not started here", broker.address),
+        }
+    }
+
+    /// Starts the node again that was killed. Does not wait until it is ready.
+    ///
+    /// # Errors
+    /// It is a broker, which somebody else has started.
+    pub fn start_node(&mut self) -> anyhow::Result<()> {
+        let dir = self.workspace.path().to_owned();
+        match &mut self.server {
+            Server::Node(node) => {
+                node.child = start_node(&dir)?;
+                Ok(())
+            }
+            Server::Broker(broker) => bail!("the broker at {} was not started here", broker.address),
+        }
+    }
+
     /// Fails if any part has ended that was not taken away.
     pub fn check(&mut self) -> anyhow::Result<()> {
         if let Server::Node(node) = &mut self.server {
@@ -434,6 +467,11 @@ impl System {
             Server::Broker(_) => Ok(()),
         }
     }
+}
+
+/// Starts the node whose configuration is in `dir`.
+fn start_node(dir: &Path) -> anyhow::Result<Child> {
+    Child::start("node", &["serve", "--config", &dir.join(NODE_CONFIG).display().to_string()], dir)
 }
 
 impl Node {

@@ -76,25 +76,84 @@ async fn latest(connection: &mut Connection, topic: &str, shard: u32) -> anyhow:
     Ok(partition.offset)
 }
 
+/// Asks for what comes next in each partition.
+fn fetch_of(topic: &str, next: &[(u32, i64)]) -> FetchRequest {
+    let partitions = next.iter().map(|&(shard, fetch_offset)| FetchPartition {
+        partition: shard as i32,
+        fetch_offset,
+        partition_max_bytes: FETCH_BYTES_MAX,
+        ..Default::default()
+    });
+    let topic =
+        FetchTopic { topic: topic.to_owned(), partitions: partitions.collect(), ..Default::default() };
+    FetchRequest {
+        max_wait_ms: WAIT_MS,
+        min_bytes: 1,
+        isolation_level: UNCOMMITTED,
+        topics: vec![topic],
+        ..Default::default()
+    }
+}
+
+/// A partition that is read from an offset on, without a process of consumers around it.
+pub struct PartitionReader {
+    connection: Connection,
+    topic: String,
+    next: (u32, i64),
+    decompressor: Decompressor,
+}
+
+impl PartitionReader {
+    /// Connects to read a partition from an offset on, or from its end, and begins to fetch.
+    pub async fn open(address: &str, topic: &str, shard: u32, from: Option<u64>) -> anyhow::Result<Self> {
+        let mut connection = Connection::open(address).await?;
+        let from = match from {
+            Some(offset) => offset as i64,
+            None => latest(&mut connection, topic, shard).await?,
+        };
+        let next = (shard, from);
+        connection.queue(&fetch_of(topic, &[next]), versions::FETCH);
+        Ok(Self { connection, topic: topic.to_owned(), next, decompressor: Decompressor::new() })
+    }
+
+    /// The offset of the record that comes next.
+    pub fn next_offset(&self) -> u64 {
+        self.next.1 as u64
+    }
+
+    /// Hands out the values that come next, if a fetch brings some. Their batches' checksums are checked.
+    pub async fn next(&mut self, mut each: impl FnMut(&[u8])) -> anyhow::Result<()> {
+        let frame = self.connection.next().await?;
+        let answer = answer::<FetchRequest>(frame, versions::FETCH)?;
+        anyhow::ensure!(answer.error_code == 0, "a fetch failed: Kafka's error {}", answer.error_code);
+        for partition in answer.responses.into_iter().flat_map(|topic| topic.partitions) {
+            let code = partition.error_code;
+            anyhow::ensure!(code == 0, "a fetch failed: Kafka's error {code}");
+            for batch in batches(&partition.records.into_bytes()) {
+                let batch = match batch {
+                    Ok(batch) => batch,
+                    // A broker may cut the last batch where the answer is full.
+                    Err(BatchError::Incomplete { .. }) => break,
+                    Err(error) => return Err(error.into()),
+                };
+                batch.check_crc()?;
+                let mut records = batch.records(&mut self.decompressor, FETCH_BYTES_MAX as usize)?;
+                records.skip_below(Offset(self.next.1 as u64))?;
+                for record in records {
+                    each(record?.value.unwrap_or_default());
+                }
+                self.next.1 = batch.header().next_offset().0 as i64;
+            }
+        }
+        self.connection.queue(&fetch_of(&self.topic, &[self.next]), versions::FETCH);
+        Ok(())
+    }
+}
+
 impl Consumer {
     /// Asks for what comes next.
     fn fetch(&mut self) {
-        let partitions = self.next.iter().map(|&(shard, fetch_offset)| FetchPartition {
-            partition: shard as i32,
-            fetch_offset,
-            partition_max_bytes: FETCH_BYTES_MAX,
-            ..Default::default()
-        });
-        let topic =
-            FetchTopic { topic: self.topic.clone(), partitions: partitions.collect(), ..Default::default() };
-        let asked = FetchRequest {
-            max_wait_ms: WAIT_MS,
-            min_bytes: 1,
-            isolation_level: UNCOMMITTED,
-            topics: vec![topic],
-            ..Default::default()
-        };
-        self.connection.queue(&asked, versions::FETCH);
+        self.connection.queue(&fetch_of(&self.topic, &self.next), versions::FETCH);
     }
 
     async fn follow(mut self, process: Arc<Process>) {

@@ -96,6 +96,21 @@ fn a_fan_out_load_of_which_one_consumer_is_stopped_tells_how_it_caught_up_and_wh
 }
 
 #[test]
+fn a_node_that_is_killed_under_load_comes_back_to_a_consumer_that_was_connected_and_to_a_new_one() {
+    let args =
+        ["bench", "restart", "--read-mib", "8", "--rate-mbit", "4", "--load-s", "0.5", "--rounds", "2"];
+    let json = last_line(&args);
+    let runs = json["runs"].as_array().expect("a list");
+    assert_eq!(runs.len(), 2, "{json}");
+    for run in runs {
+        assert_numbers(run, &["append_s", "connected_s", "new_s", "read_s"]);
+        let number = |field: &str| run[field].as_f64().expect("a number");
+        assert!(number("stored_mib") >= 8.0, "{run}");
+        assert!(number("connected_s") > 0.0 && number("read_s") >= number("new_s"), "{run}");
+    }
+}
+
+#[test]
 fn an_append_load_in_kafka_s_protocol_ends_with_the_same_object() {
     let args = ["append", "--protocol", "kafka", "--record-bytes", "100", "--in-flight", "64"];
     let json = measured(&[&args[..], &["--shards", "2", "--requests-in-flight", "3"]].concat());
