@@ -91,6 +91,8 @@ pub(crate) struct Peer {
     pub who: tailwater_access::Peer,
     /// The address at which it reached us.
     pub local: SocketAddr,
+    /// Whether the connection is encrypted.
+    pub is_secured: bool,
     /// The one that clients of its listener are told instead.
     pub advertised: Option<Arc<(String, u16)>>,
     /// The next fetch is looked at not before this.

@@ -34,6 +34,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use tailwater_env::{Env, Instant};
+use tailwater_tls::is_hello;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
@@ -78,6 +79,10 @@ pub(crate) enum Closing {
     Items { api: &'static str, max: usize },
     #[error("a frame of {0} bytes is none")]
     Length(i32),
+    #[error(
+        "the client speaks TLS, and this listener does not: set `tls = true` for it, or tell the client to use none"
+    )]
+    Tls,
     #[error("a frame of {given} bytes: [kafka] frame_bytes_max is {max}")]
     TooLarge { given: usize, max: usize },
     #[error("API {api} in version {version} is not spoken here")]
@@ -101,6 +106,7 @@ impl Closing {
     fn reason(&self) -> &'static str {
         match self {
             Self::Malformed { .. } | Self::Items { .. } | Self::Length(_) => "malformed",
+            Self::Tls => "TLS",
             Self::TooLarge { .. } => "too large",
             Self::Unsupported { .. } => "unsupported",
             Self::Refused(_) => "refused",
@@ -114,13 +120,15 @@ impl Closing {
 pub(crate) async fn serve(stream: TcpStream, peer: SocketAddr, listener: Listening, broker: Arc<Broker>) {
     let local = stream.local_addr().unwrap_or(listener.address);
     let advertised = listener.advertised;
-    let who = tailwater_access::Peer::anonymous(peer.to_string());
+    let Some(stream) = listener.acceptor.accept(stream, peer).await else { return };
+    let who = stream.peer(peer.to_string());
     broker.stats.connection_opened();
     let mut connection = Connection {
         peer: Arc::new(Peer {
             address: peer,
             who,
             local,
+            is_secured: stream.is_secured(),
             advertised,
             next_fetch: Mutex::new(broker.env.now()),
         }),
@@ -132,6 +140,7 @@ pub(crate) async fn serve(stream: TcpStream, peer: SocketAddr, listener: Listeni
         broker: Arc::clone(&broker),
     };
     let ended = connection.run().await;
+    connection.stream.close(&broker.env).await;
     broker.stats.connection_closed();
     match ended {
         Ok(()) => tracing::debug!(%peer, "the client closed its connection"),
@@ -274,7 +283,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let given =
             usize::try_from(len).ok().filter(|len| *len >= HEADER_BYTES).ok_or(Closing::Length(len))?;
         let max = self.broker.config.frame_bytes_max;
-        if given > max { Err(Closing::TooLarge { given, max }) } else { Ok(Some(given)) }
+        match given > max {
+            true if is_hello(prefix) => Err(Closing::Tls),
+            true => Err(Closing::TooLarge { given, max }),
+            false => Ok(Some(given)),
+        }
     }
 
     /// Begins what has arrived and may begin, and asks for the room of what is next.
@@ -364,6 +377,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             match env.timeout(left, write_some(&mut self.stream, &pieces)).await {
                 None => return Err(Closing::Stalled(patience)),
                 Some(written) => skip(&mut pieces, written?),
+            }
+        }
+        // In TLS the end of it may be in memory still. Mostly nothing is, and then there is nothing to be timed.
+        match self.stream.flush().now_or_never() {
+            Some(flushed) => flushed?,
+            None => {
+                let left = taken_by.since(env.now()).min(stalled);
+                env.timeout(left, self.stream.flush()).await.ok_or(Closing::Stalled(patience))??;
             }
         }
         self.broker.stats.sent(sent);

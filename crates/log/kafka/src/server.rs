@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tailwater_env::Task;
+use tailwater_tls::Acceptor;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
@@ -30,20 +31,31 @@ pub(crate) struct Listening {
     pub address: SocketAddr,
     /// What its clients are told instead.
     pub advertised: Option<Arc<(String, u16)>>,
+    /// What takes its connections.
+    pub acceptor: Acceptor,
 }
 
 impl Server {
     /// Answers the clients of all `listeners`, of which there is one at least, for `broker`: the sockets that were
-    /// bound, with what was configured.
+    /// bound, with what was configured. None is encrypted.
     pub fn start(listeners: Vec<(TcpListener, Listener)>, broker: Arc<Broker>) -> std::io::Result<Self> {
+        let plain = |(socket, configured)| (socket, configured, Acceptor::plain());
+        Self::start_with(listeners.into_iter().map(plain).collect(), broker)
+    }
+
+    /// The same, where each listener has what takes its connections.
+    pub fn start_with(
+        listeners: Vec<(TcpListener, Listener, Acceptor)>,
+        broker: Arc<Broker>,
+    ) -> std::io::Result<Self> {
         let env = broker.env.clone();
         // Of all of them together: whoever has the most clients takes what others leave.
         let room = Arc::new(Semaphore::new(broker.config.connections_max));
         let (mut addresses, mut accepting) = (Vec::new(), Vec::new());
-        for (socket, configured) in listeners {
+        for (socket, configured, acceptor) in listeners {
             let address = socket.local_addr()?;
             let advertised = parse_address(&configured.advertised).map(Arc::new);
-            let listening = Listening { address, advertised };
+            let listening = Listening { address, advertised, acceptor };
             let accept = accept(socket, listening, Arc::clone(&room), Arc::clone(&broker));
             accepting.push(env.spawn("kafka-accept", accept));
             addresses.push(address);

@@ -122,7 +122,7 @@ fn refused(status: StatusCode, code: CallErrorCode, message: String) -> Response
 
 /// Lets a request through that its sender may make.
 async fn authorized(State(shared): State<Arc<NodeShared>>, request: Request, next: Next) -> Response {
-    match ask(&*shared.authorizer, Protocol::Http, &request) {
+    match ask(&*shared.gate.authorizer, Protocol::Http, &request) {
         Ok(()) => next.run(request).await,
         Err(denied) => {
             Failed(CallRefusal::new(CallErrorCode::NotAuthorized, denied.to_string())).into_response()

@@ -18,6 +18,7 @@ mod broadcast;
 mod calls;
 mod cells;
 mod config;
+mod gate;
 mod http;
 pub mod logging;
 mod metrics;
@@ -56,6 +57,7 @@ pub use crate::config::{
     BridgeConfig, BridgeStart, BroadcastConfig, CellModeSetting, CellSection, Config, LogFormat, Logging,
     thread_count,
 };
+use crate::gate::FrontGate;
 use crate::metrics::Meters;
 use crate::turns::Turns;
 
@@ -85,7 +87,7 @@ struct NodeShared {
     bridges: Mutex<Option<Bridges>>,
     meters: Arc<Meters>,
     turns: Arc<Turns>,
-    authorizer: Arc<dyn Authorizer>,
+    gate: FrontGate,
     /// Streams that get metrics of their own.
     streams_told_max: usize,
     /// Groups that do.
@@ -139,21 +141,23 @@ impl Node {
         // that the directory is in use and not that a port is, which it would choose another one for.
         let lock = tailwater_store::lock_data_dir(&env, &config.data)
             .with_context(|| format!("the data directory {} can't be used", config.data.display()))?;
+        let gate = FrontGate::open(&env, &config.tls, authorizer)?;
         let Listeners { admin, kafka, sqs, broadcast } = Listeners::bind(&config).await?;
         // Recovery may take minutes, in which whoever looks after the node has to see that it is alive.
         let admin_addr = admin.local_addr()?;
         let (stop_http, stopped) = oneshot::channel::<()>();
         let progress = Progress::default();
         progress.begin("cells", 0);
-        let starting = http::Starting::new(Arc::clone(&authorizer), progress.clone());
+        let starting = http::Starting::new(Arc::clone(&gate.authorizer), progress.clone());
         let routes = Arc::clone(&starting).routes();
-        let serve = http::serve(env.clone(), admin, routes, config.admin.clone().into(), stopped);
+        let acceptor = gate.acceptor("admin HTTP", config.admin.tls);
+        let serve = http::serve(env.clone(), admin, routes, config.admin.clone().into(), acceptor, stopped);
         let http = tokio::runtime::Handle::current().spawn(serve);
         let _telling = env.spawn("start-told", tell(env.clone(), progress.clone()));
         let node_cells = match config.log.cells {
             true => {
-                let data = NodeCell::start(&env, CellKind::Data, &config, &authorizer).await?;
-                let metadata = NodeCell::start(&env, CellKind::Metadata, &config, &authorizer).await?;
+                let data = NodeCell::start(&env, CellKind::Data, &config, &gate.authorizer).await?;
+                let metadata = NodeCell::start(&env, CellKind::Metadata, &config, &gate.authorizer).await?;
                 Some([Arc::new(data), Arc::new(metadata)])
             }
             false => None,
@@ -176,17 +180,17 @@ impl Node {
         let info = info_of(id.clone(), node_cells.clone(), &config);
         let meters = Arc::new(Meters::default());
         let kafka = match kafka {
-            Some(listeners) => Some(start_kafka(&env, &config, listeners, &log, &id, &authorizer).await?),
+            Some(listeners) => Some(start_kafka(&env, &config, listeners, &log, &id, &gate).await?),
             None => None,
         };
         let sqs = match sqs {
-            Some(listener) => Some(start_sqs(&env, &config, listener, &queues, &authorizer)?),
+            Some(listener) => Some(start_sqs(&env, &config, listener, &queues, &gate)?),
             None => None,
         };
         let broadcast = match broadcast {
             Some(listener) => {
                 let (config, data, meta) = (&config.broadcast, &config.data, log.meta());
-                Some(Broadcast::start(&env, listener, config, data, meta, &authorizer, &progress).await?)
+                Some(Broadcast::start(&env, listener, config, data, meta, &gate, &progress).await?)
             }
             None => None,
         };
@@ -201,7 +205,7 @@ impl Node {
             Arc::clone(&turns),
             info,
             Arc::clone(&meters),
-            Arc::clone(&authorizer),
+            Arc::clone(&gate.authorizer),
         ));
         let server = start_server(&env, &config, service).await?;
         let bound = server.tcp_addr().unwrap_or(config.listen.data);
@@ -221,7 +225,7 @@ impl Node {
             bridges: Mutex::new(bridges),
             meters,
             turns,
-            authorizer,
+            gate,
             streams_told_max: config.metrics.streams_max,
             groups_told_max: config.metrics.groups_max,
             group_shards_told_max: config.metrics.group_shards_max,
@@ -240,6 +244,19 @@ impl Node {
     /// Where clients connect.
     pub fn data_addr(&self) -> SocketAddr {
         self.shared.data
+    }
+
+    /// Whether the node has certificates, which can be read again.
+    pub fn has_certificates(&self) -> bool {
+        self.shared.gate.certificates().is_some()
+    }
+
+    /// Has the files of the certificates looked at now, and not within a second only.
+    pub fn look_at_certificates(&self) {
+        if let Some(certificates) = self.shared.gate.certificates() {
+            tracing::info!("the files of [tls] are read again");
+            certificates.look();
+        }
     }
 
     /// Stops gracefully: appends under way are answered, segments are completed, everything is synced.
@@ -372,15 +389,21 @@ async fn start_kafka(
     listeners: KafkaListeners,
     log: &Log,
     id: &str,
-    authorizer: &Arc<dyn Authorizer>,
+    gate: &FrontGate,
 ) -> anyhow::Result<tailwater_kafka::Server> {
-    let (kafka, log, id) = (config.kafka.clone(), log.clone(), id.to_owned());
-    let broker = tailwater_kafka::Broker::open(env, kafka, log, id, Arc::clone(authorizer)).await;
+    let (kafka, log, id) = (gate.kafka(&config.kafka), log.clone(), id.to_owned());
+    let told = kafka.all_listeners();
+    let broker = tailwater_kafka::Broker::open(env, kafka, log, id, Arc::clone(&gate.authorizer)).await;
     let broker = broker.map_err(|why| anyhow::anyhow!(why))?;
-    let server = tailwater_kafka::Server::start(listeners, broker)?;
-    for (address, listener) in server.addresses().iter().zip(config.kafka.all_listeners()) {
+    let accepting = listeners.into_iter().map(|(socket, listener)| {
+        let acceptor = gate.acceptor("Kafka", listener.tls);
+        (socket, listener, acceptor)
+    });
+    let server = tailwater_kafka::Server::start_with(accepting.collect(), broker)?;
+    for (address, listener) in server.addresses().iter().zip(told) {
         let advertised = Some(listener.advertised).filter(|advertised| !advertised.is_empty());
-        tracing::info!(kafka = %address, advertised, "Kafka's clients are answered");
+        let tls = listener.tls == Some(true);
+        tracing::info!(kafka = %address, advertised, tls, "Kafka's clients are answered");
     }
     Ok(server)
 }
@@ -390,12 +413,14 @@ fn start_sqs(
     config: &Config,
     listener: TcpListener,
     queues: &Arc<dyn QueueStore>,
-    authorizer: &Arc<dyn Authorizer>,
+    gate: &FrontGate,
 ) -> anyhow::Result<tailwater_sqs::Server> {
-    let front =
-        tailwater_sqs::Front::new(env, config.sqs.clone(), Arc::clone(queues), Arc::clone(authorizer));
-    let server = tailwater_sqs::Server::start(listener, front)?;
-    tracing::info!(sqs = %server.address(), "SQS's clients are answered");
+    let authorizer = Arc::clone(&gate.authorizer);
+    let front = tailwater_sqs::Front::new(env, config.sqs.clone(), Arc::clone(queues), authorizer);
+    let acceptor = gate.acceptor("SQS", config.sqs.tls);
+    let tls = acceptor.is_secured();
+    let server = tailwater_sqs::Server::start_with(listener, acceptor, front)?;
+    tracing::info!(sqs = %server.address(), tls, "SQS's clients are answered");
     Ok(server)
 }
 

@@ -7,6 +7,7 @@ pub mod cache;
 pub mod consume;
 pub mod doctor;
 pub mod group;
+pub mod init;
 pub mod produce;
 pub mod queue;
 pub mod serve;

@@ -37,6 +37,8 @@ struct Cli {
 enum Command {
     /// Run a node: a log, with its cells, on one data directory.
     Serve(commands::serve::Args),
+    /// Make what a secured node needs: a CA, certificates, a configuration that uses them.
+    Init(commands::init::Args),
     /// Create, list, describe, delete and truncate streams.
     #[command(subcommand)]
     Stream(commands::stream::Command),
@@ -109,6 +111,7 @@ fn run(parsed: Parsed) -> anyhow::Result<()> {
     );
     match cli.command {
         Command::Serve(args) => commands::serve::run(args, cli.config.as_ref(), cli.print_config),
+        Command::Init(args) => commands::init::run(args),
         Command::Stream(command) => commands::stream::run(&cli.server, command),
         Command::Produce(args) => commands::produce::run(&cli.server, args),
         Command::Consume(args) => commands::consume::run(&cli.server, args),
@@ -122,7 +125,7 @@ fn run(parsed: Parsed) -> anyhow::Result<()> {
         Command::Bench(args) => commands::bench::run(args),
         Command::Demo(args) => tailwater_load::demo::run(args),
         Command::Load(command) => tailwater_load::run(command),
-        Command::Doctor(args) => commands::doctor::run(args),
+        Command::Doctor(args) => commands::doctor::run(args, cli.config.as_ref()),
         Command::Window(args) => commands::window::run(args),
         Command::Completion { shell } => {
             let mut script = Vec::new();

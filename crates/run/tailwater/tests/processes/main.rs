@@ -38,4 +38,6 @@ mod roles;
 mod settings;
 mod sqs_clients;
 mod streams;
+#[cfg(feature = "tls")]
+mod tls;
 mod window;
