@@ -4,13 +4,13 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
-use rustls::server::{ServerConfig, WebPkiClientVerifier};
+use rustls::server::{NoServerSessionStorage, ServerConfig, WebPkiClientVerifier};
 use rustls::time_provider::TimeProvider;
 use rustls::{AlertDescription, CertificateError, RootCertStore};
 use tailwater_env::{Complaints, Env, OpenMode, Task};
@@ -43,6 +43,8 @@ pub struct Certificates {
     current: RwLock<Arc<Loaded>>,
     /// What the files had when they were last looked at, whether it could be used or not.
     looked_at: Mutex<u64>,
+    /// Whether they could not be read then, which is told once.
+    is_unreadable: AtomicBool,
     /// Whoever watches the files is to look now.
     look: Notify,
     turns: Semaphore,
@@ -96,6 +98,7 @@ impl Certificates {
             config: config.clone(),
             current: RwLock::new(Arc::new(loaded)),
             looked_at: Mutex::new(files.fingerprint()),
+            is_unreadable: AtomicBool::new(false),
             look: Notify::new(),
             turns: Semaphore::new(HANDSHAKES_MAX),
             complaints: Complaints::default(),
@@ -157,12 +160,13 @@ impl Certificates {
             Ok(files) => files,
             // Whoever replaces a file may have it away for a moment.
             Err(error) => {
-                if let Some(left_out) = self.complaints.admit(self.env.now(), "files") {
-                    tracing::warn!(%error, left_out, "certificates can't be read again: those from before are used");
+                if !self.is_unreadable.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(%error, "certificates can't be read again: those from before are used");
                 }
                 return;
             }
         };
+        self.is_unreadable.store(false, Ordering::Relaxed);
         let fingerprint = files.fingerprint();
         if std::mem::replace(&mut *self.looked_at.lock(), fingerprint) == fingerprint {
             return;
@@ -374,12 +378,17 @@ impl CertificateFiles {
                 builder.with_client_cert_verifier(verifier.build().map_err(|why| in_ca(why.to_string()))?)
             }
         };
-        let server = builder.with_single_cert(chain, key).map_err(|why| match why {
+        let mut server = builder.with_single_cert(chain, key).map_err(|why| match why {
             rustls::Error::InconsistentKeys(_) => {
                 at("key", key_path, "is not the key of the certificate".to_owned())
             }
             other => in_certificate(format!("can't be used: {other}")),
         })?;
+        if self.client_ca.is_some() {
+            // A session that is taken up again would let a client in whose certificate has expired meanwhile.
+            server.session_storage = Arc::new(NoServerSessionStorage {});
+            server.send_tls13_tickets = 0;
+        }
         Ok(Loaded { server: Arc::new(server), own, expires_ms })
     }
 }
