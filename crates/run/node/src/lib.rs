@@ -41,6 +41,7 @@ use tailwater_env::{Env, Progress, Stage};
 use tailwater_format::call::{CALL_VERSION, NodeInfo};
 use tailwater_journal::ReplayError;
 use tailwater_log::Log;
+use tailwater_login::Users;
 use tailwater_meta::{Expect, Op};
 use tailwater_queue::QueueStore;
 use tailwater_rma::{Server, ServerConfig, Service};
@@ -88,6 +89,7 @@ struct NodeShared {
     meters: Arc<Meters>,
     turns: Arc<Turns>,
     gate: FrontGate,
+    users: Arc<Users>,
     /// Streams that get metrics of their own.
     streams_told_max: usize,
     /// Groups that do.
@@ -154,14 +156,7 @@ impl Node {
         let serve = http::serve(env.clone(), admin, routes, config.admin.clone().into(), acceptor, stopped);
         let http = tokio::runtime::Handle::current().spawn(serve);
         let _telling = env.spawn("start-told", tell(env.clone(), progress.clone()));
-        let node_cells = match config.log.cells {
-            true => {
-                let data = NodeCell::start(&env, CellKind::Data, &config, &gate.authorizer).await?;
-                let metadata = NodeCell::start(&env, CellKind::Metadata, &config, &gate.authorizer).await?;
-                Some([Arc::new(data), Arc::new(metadata)])
-            }
-            false => None,
-        };
+        let node_cells = start_cells(&env, &config, &gate.authorizer).await?;
         let cells = node_cells
             .as_ref()
             .map(|[data, metadata]| Cells { data: data.cell.clone(), metadata: metadata.cell.clone() });
@@ -179,8 +174,9 @@ impl Node {
         let id = node_id(&env, &log).await?;
         let info = info_of(id.clone(), node_cells.clone(), &config);
         let meters = Arc::new(Meters::default());
+        let users = Users::open(&env, Arc::clone(log.meta())).await?;
         let kafka = match kafka {
-            Some(listeners) => Some(start_kafka(&env, &config, listeners, &log, &id, &gate).await?),
+            Some(listeners) => Some(start_kafka(&env, &config, listeners, &log, (&id, &users), &gate).await?),
             None => None,
         };
         let sqs = match sqs {
@@ -226,6 +222,7 @@ impl Node {
             meters,
             turns,
             gate,
+            users,
             streams_told_max: config.metrics.streams_max,
             groups_told_max: config.metrics.groups_max,
             group_shards_told_max: config.metrics.group_shards_max,
@@ -296,6 +293,20 @@ async fn tell(env: Env, progress: Progress) {
         let Stage { what, done, whole } = progress.stage();
         tracing::info!(what, done, whole, "recovering");
     }
+}
+
+/// Data and metadata, if the log has cells.
+async fn start_cells(
+    env: &Env,
+    config: &Config,
+    authorizer: &Arc<dyn Authorizer>,
+) -> anyhow::Result<Option<[Arc<NodeCell>; 2]>> {
+    if !config.log.cells {
+        return Ok(None);
+    }
+    let data = NodeCell::start(env, CellKind::Data, config, authorizer).await?;
+    let metadata = NodeCell::start(env, CellKind::Metadata, config, authorizer).await?;
+    Ok(Some([Arc::new(data), Arc::new(metadata)]))
 }
 
 /// What clients are told of the node when they say hello, anew each time: cells come and go.
@@ -388,7 +399,7 @@ async fn start_kafka(
     config: &Config,
     listeners: KafkaListeners,
     log: &Log,
-    id: &str,
+    (id, users): (&str, &Arc<Users>),
     gate: &FrontGate,
 ) -> anyhow::Result<tailwater_kafka::Server> {
     let (kafka, log, id) = (gate.kafka(&config.kafka), log.clone(), id.to_owned());
@@ -399,11 +410,12 @@ async fn start_kafka(
         let acceptor = gate.acceptor("Kafka", listener.tls);
         (socket, listener, acceptor)
     });
-    let server = tailwater_kafka::Server::start_with(accepting.collect(), broker)?;
+    let server = tailwater_kafka::Server::start_with(accepting.collect(), Some(Arc::clone(users)), broker)?;
     for (address, listener) in server.addresses().iter().zip(told) {
         let advertised = Some(listener.advertised).filter(|advertised| !advertised.is_empty());
         let tls = listener.tls == Some(true);
-        tracing::info!(kafka = %address, advertised, tls, "Kafka's clients are answered");
+        let login = listener.login;
+        tracing::info!(kafka = %address, advertised, tls, login, "Kafka's clients are answered");
     }
     Ok(server)
 }

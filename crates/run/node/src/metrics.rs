@@ -70,6 +70,7 @@ impl Collector for MetricParts {
         cells(shared, &mut page)?;
         calls(shared, &mut page)?;
         tls(shared, &mut page)?;
+        logins(shared, &mut page)?;
         kafka(shared, &mut page)?;
         self.groups.tell(&mut page)?;
         queues::sqs(shared, &mut page)?;
@@ -228,6 +229,12 @@ fn tls(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
     page.counter("tailwater_tls_reloads", reloads, stats.reloads)?;
     let failed = "Times that files of certificates had changed and could not be used.";
     page.counter("tailwater_tls_reloads_failed", failed, stats.reloads_failed)
+}
+
+fn logins(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
+    let stats = shared.users.stats();
+    page.counter("tailwater_logins", "Clients that have logged in as a user.", stats.logins)?;
+    page.counter("tailwater_logins_refused", "Clients that could not log in.", stats.refused)
 }
 
 fn kafka(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {

@@ -81,6 +81,11 @@ impl Server {
         self.finish(self.agent()?.post(self.url(path)).send_json(body))
     }
 
+    /// PUT with a JSON body.
+    pub fn put<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> anyhow::Result<T> {
+        self.finish(self.agent()?.put(self.url(path)).send_json(body))
+    }
+
     /// DELETE.
     pub fn delete<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
         self.finish(self.agent()?.delete(self.url(path)).call())
@@ -116,8 +121,10 @@ impl Server {
     /// Where the node speaks Kafka's protocol.
     pub fn kafka_address(&self) -> anyhow::Result<String> {
         let node: NodeView = self.get("/v1/node")?;
-        let mut address =
-            node.kafka.context("the node does not speak Kafka's protocol, and so has no groups")?;
+        let mut address = node.kafka.context(
+            "the node speaks Kafka's protocol not at all, or only in TLS or with a login, which commands do \
+                not: give it a listener on loopback with neither",
+        )?;
         if address.ip().is_unspecified() {
             // On all addresses: the one that is known from admin HTTP, if it is one.
             let known = self.server.split("://").last().and_then(|server| server.parse::<SocketAddr>().ok());

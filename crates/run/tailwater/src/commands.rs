@@ -12,4 +12,5 @@ pub mod produce;
 pub mod queue;
 pub mod serve;
 pub mod stream;
+pub mod user;
 pub mod window;

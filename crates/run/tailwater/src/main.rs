@@ -54,6 +54,9 @@ enum Command {
     /// Publish events in broadcast streams, listen to them, and look at the replicas that carry them.
     #[command(subcommand)]
     Broadcast(commands::broadcast::Command),
+    /// Add, list and remove users, who log in with passwords.
+    #[command(subcommand)]
+    User(commands::user::Command),
     /// Run a cache backend as a process of its own, or look after cells.
     #[command(subcommand)]
     Cache(commands::cache::Command),
@@ -118,6 +121,7 @@ fn run(parsed: Parsed) -> anyhow::Result<()> {
         Command::Group(command) => commands::group::run(&cli.server, command),
         Command::Queue(args) => commands::queue::run(&cli.server, args),
         Command::Broadcast(command) => commands::broadcast::run(&cli.server, command),
+        Command::User(command) => commands::user::run(&cli.server, command),
         Command::Cache(command) => commands::cache::run(&cli.server, command),
         #[cfg(feature = "bench")]
         Command::Bench(command) => tailwater_bench::run(command),

@@ -243,15 +243,15 @@ fn of_broker(
         });
         return Ok(set.collect());
     }
-    let at = |tls: Option<bool>, address: &dyn std::fmt::Display| {
-        format!("{}://{address}", security_protocol(tls == Some(true)))
+    let at = |listener: &Listener, address: &dyn std::fmt::Display| {
+        format!("{}://{address}", security_protocol(listener.tls == Some(true), listener.login))
     };
     let (listeners, advertised): (Vec<_>, Vec<_>) = config
         .all_listeners()
         .iter()
-        .map(|Listener { listen, advertised, tls }| match advertised.as_str() {
-            "" => (at(*tls, listen), at(*tls, listen)),
-            address => (at(*tls, listen), at(*tls, &address)),
+        .map(|listener| match listener.advertised.as_str() {
+            "" => (at(listener, &listener.listen), at(listener, &listener.listen)),
+            address => (at(listener, &listener.listen), at(listener, &address)),
         })
         .unzip();
     let values = [

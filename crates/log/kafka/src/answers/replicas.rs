@@ -241,7 +241,7 @@ fn quorum(broker: &Broker, context: &Context, changes: i64) -> DescribeQuorumRes
     };
     let (host, port) = broker.address_for(&context.peer);
     let listener = DescribeQuorumListener {
-        name: security_protocol(context.peer.is_secured).to_owned(),
+        name: security_protocol(context.peer.is_secured, context.peer.login.is_some()).to_owned(),
         host,
         port: u16::try_from(port).unwrap_or_default(),
     };

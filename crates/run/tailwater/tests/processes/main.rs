@@ -29,6 +29,7 @@ mod kafka_lag;
 mod kafka_listeners;
 mod library;
 mod lines;
+mod logins;
 mod metrics;
 mod panics;
 mod queues;
