@@ -16,14 +16,22 @@ pub const ANONYMOUS: &str = "anonymous";
 pub struct Peer {
     /// Address, or process id on a Unix socket.
     pub address: String,
-    /// On whose behalf it asks: in SQS's protocol the account that signed; [`ANONYMOUS`] where nobody authenticated.
+    /// On whose behalf it asks: in SQS's protocol the account that signed; elsewhere the subject of the certificate
+    /// that it has shown, as in `CN=alice,O=Example`; [`ANONYMOUS`] where nobody authenticated.
     pub principal: Arc<str>,
+    /// What that certificate calls it besides: `DNS:host`, `IP:10.0.0.5`, `URI:spiffe://example/alice`.
+    pub names: Arc<[String]>,
 }
 
 impl Peer {
     /// One that nobody authenticated.
     pub fn anonymous(address: String) -> Self {
-        Self { address, principal: ANONYMOUS.into() }
+        Self::of(address, ANONYMOUS)
+    }
+
+    /// One that was authenticated as `principal`, by no certificate.
+    pub fn of(address: String, principal: &str) -> Self {
+        Self { address, principal: principal.into(), names: Arc::default() }
     }
 }
 

@@ -27,6 +27,7 @@ use crate::internal::{self, OFFSETS_TOPIC};
 use crate::messages::header::{RequestHeader, response};
 use crate::pace::Pace;
 use crate::runtime::RuntimeConfigs;
+use crate::sasl::{self, PeerLogin};
 use crate::stats::Stats;
 use crate::wire::{Frame, Malformed, Reader, TooLong, Wire};
 
@@ -87,14 +88,30 @@ pub(crate) struct Begun {
 pub(crate) struct Peer {
     /// The client's address.
     pub address: SocketAddr,
-    /// The same in words, and on whose behalf it asks.
-    pub who: tailwater_access::Peer,
+    /// The same in words, and on whose behalf it asks by its connection alone.
+    pub connected: tailwater_access::Peer,
+    /// Its login, where it has to.
+    pub login: Option<PeerLogin>,
     /// The address at which it reached us.
     pub local: SocketAddr,
+    /// Whether the connection is encrypted.
+    pub is_secured: bool,
     /// The one that clients of its listener are told instead.
     pub advertised: Option<Arc<(String, u16)>>,
     /// The next fetch is looked at not before this.
     pub next_fetch: Mutex<Instant>,
+}
+
+impl Peer {
+    /// On whose behalf it asks.
+    pub fn who(&self) -> &tailwater_access::Peer {
+        self.login.as_ref().and_then(PeerLogin::known).unwrap_or(&self.connected)
+    }
+
+    /// Whether it has to log in before anything else.
+    pub fn is_stranger(&self) -> bool {
+        self.login.as_ref().is_some_and(|login| login.known().is_none())
+    }
 }
 
 /// A request, and its room, which is taken until nobody has any of its bytes.
@@ -282,6 +299,9 @@ impl Broker {
         let Some(api) = Api::from_number(header.api) else {
             return Err(Closing::Unsupported { api: header.api, version });
         };
+        if peer.login.as_ref().is_some_and(|login| !login.lets(api)) {
+            return Err(Closing::Stranger(api.name()));
+        }
         if !api.versions().contains(&version) {
             if api == Api::ApiVersions {
                 // In the oldest form, which everybody reads, so that the client learns which ones there are.
@@ -383,8 +403,8 @@ impl Broker {
             Api::DescribeQuorum => answer!(answers::replicas::describe_quorum),
             Api::UpdateFeatures => answer!(answers::replicas::update_features),
             Api::DescribeProducers => answer!(answers::producers::describe_producers),
-            Api::SaslHandshake => answer!(answers::security::sasl_handshake),
-            Api::SaslAuthenticate => answer!(answers::security::sasl_authenticate),
+            Api::SaslHandshake => answer!(sasl::handshake),
+            Api::SaslAuthenticate => answer!(sasl::authenticate),
         }
     }
 
@@ -457,7 +477,7 @@ impl Broker {
     fn ask(&self, context: &Context, resource: Resource<'_>) -> Result<(), Denied> {
         let Context { peer, api, .. } = context;
         let asked = Asked { protocol: tailwater_access::Protocol::Kafka, operation: api.name(), resource };
-        self.authorizer.authorize(&peer.who, asked)
+        self.authorizer.authorize(peer.who(), asked)
     }
 
     /// Whether a client that asks for all there is may know of this. That it may not is nothing to tell of.

@@ -20,6 +20,10 @@ pub struct KafkaConfig {
     /// The `host:port` that clients are told to connect to (`advertised.listeners`); empty is the address at which they
     /// reached the node.
     pub advertised: String,
+    /// Whether connections to `listen` are encrypted; if not said, as `[tls]` has it. A broker is told of each one.
+    pub tls: Option<bool>,
+    /// Whether clients of `listen` have to log in as one of the node's users.
+    pub login: bool,
     /// Where they connect besides, each with what its clients are told: a network's own, and the host's.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub listeners: Vec<Listener>,
@@ -62,6 +66,12 @@ pub struct Listener {
     /// The `host:port` that they are told to connect to; empty is the address at which they reached the node.
     #[serde(default)]
     pub advertised: String,
+    /// Whether connections to it are encrypted; if not said, as `[tls]` has it.
+    #[serde(default)]
+    pub tls: Option<bool>,
+    /// Whether its clients have to log in as one of the node's users.
+    #[serde(default)]
+    pub login: bool,
 }
 
 impl Default for KafkaConfig {
@@ -70,6 +80,8 @@ impl Default for KafkaConfig {
             enabled: true,
             listen: SocketAddr::from(([127, 0, 0, 1], 9092)),
             advertised: String::new(),
+            tls: None,
+            login: false,
             listeners: Vec::new(),
             broker_id: 1,
             auto_create_topics: true,
@@ -91,7 +103,8 @@ impl Default for KafkaConfig {
 impl KafkaConfig {
     /// Everywhere that clients connect: at `listen` first.
     pub fn all_listeners(&self) -> Vec<Listener> {
-        let first = Listener { listen: self.listen, advertised: self.advertised.clone() };
+        let Self { listen, tls, login, .. } = *self;
+        let first = Listener { listen, advertised: self.advertised.clone(), tls, login };
         [vec![first], self.listeners.clone()].concat()
     }
 
@@ -134,7 +147,7 @@ impl KafkaConfig {
 
     fn check_listeners(&self) -> Result<(), String> {
         let all = self.all_listeners();
-        for (index, Listener { listen, advertised }) in all.iter().enumerate() {
+        for (index, Listener { listen, advertised, .. }) in all.iter().enumerate() {
             let section = section_of(index);
             if let Some(why) = refusal(advertised) {
                 return Err(format!(
@@ -160,6 +173,16 @@ impl KafkaConfig {
             }
         }
         Ok(())
+    }
+}
+
+/// What Kafka calls a listener whose connections are encrypted, or are not, and whose clients log in, or do not.
+pub(crate) fn security_protocol(is_secured: bool, login: bool) -> &'static str {
+    match (is_secured, login) {
+        (true, true) => "SASL_SSL",
+        (true, false) => "SSL",
+        (false, true) => "SASL_PLAINTEXT",
+        (false, false) => "PLAINTEXT",
     }
 }
 
@@ -205,7 +228,12 @@ mod tests {
     }
 
     fn listener(listen: &str, advertised: &str) -> Listener {
-        Listener { listen: listen.parse().expect("an address"), advertised: advertised.to_owned() }
+        Listener {
+            listen: listen.parse().expect("an address"),
+            advertised: advertised.to_owned(),
+            tls: None,
+            login: false,
+        }
     }
 
     #[test]

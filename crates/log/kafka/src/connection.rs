@@ -34,12 +34,14 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use tailwater_env::{Env, Instant};
+use tailwater_tls::is_hello;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::api::Api;
 use crate::broker::{Begun, Broker, Outcome, Peer};
+use crate::sasl::PeerLogin;
 use crate::server::Listening;
 use crate::wire::{Frame, Malformed};
 
@@ -64,6 +66,8 @@ const ARRIVAL_PER_MIB: Duration = Duration::from_secs(1);
 /// In this part of that time so many bytes of it have to come, or its rest.
 const ARRIVAL_STEPS: u32 = 6;
 const ARRIVAL_STEP_BYTES: usize = 64 << 10;
+/// How long a client has to log in.
+const LOGIN_PATIENCE: Duration = Duration::from_secs(30);
 /// Pieces that go out with one system call.
 const PIECES_AT_ONCE: usize = 64;
 /// A request's header up to its correlation id.
@@ -78,10 +82,16 @@ pub(crate) enum Closing {
     Items { api: &'static str, max: usize },
     #[error("a frame of {0} bytes is none")]
     Length(i32),
+    #[error(
+        "the client speaks TLS, and this listener does not: set `tls = true` for it, or tell the client to use none"
+    )]
+    Tls,
     #[error("a frame of {given} bytes: [kafka] frame_bytes_max is {max}")]
     TooLarge { given: usize, max: usize },
     #[error("API {api} in version {version} is not spoken here")]
     Unsupported { api: i16, version: i16 },
+    #[error("{0} of a client that has not logged in, as it has to here")]
+    Stranger(&'static str),
     #[error("{0}")]
     Refused(String),
     #[error("nothing came for {0:?}")]
@@ -101,8 +111,10 @@ impl Closing {
     fn reason(&self) -> &'static str {
         match self {
             Self::Malformed { .. } | Self::Items { .. } | Self::Length(_) => "malformed",
+            Self::Tls => "TLS",
             Self::TooLarge { .. } => "too large",
             Self::Unsupported { .. } => "unsupported",
+            Self::Stranger(_) => "no login",
             Self::Refused(_) => "refused",
             Self::Idle(_) | Self::Stalled(_) | Self::Slow(..) => "too slow",
             Self::Cut | Self::Io(_) => "gone",
@@ -114,13 +126,17 @@ impl Closing {
 pub(crate) async fn serve(stream: TcpStream, peer: SocketAddr, listener: Listening, broker: Arc<Broker>) {
     let local = stream.local_addr().unwrap_or(listener.address);
     let advertised = listener.advertised;
-    let who = tailwater_access::Peer::anonymous(peer.to_string());
+    let Some(stream) = listener.acceptor.accept(stream, peer).await else { return };
+    let connected = stream.peer(peer.to_string());
+    let login = listener.users.map(|users| PeerLogin::new(users, broker.env.now() + LOGIN_PATIENCE));
     broker.stats.connection_opened();
     let mut connection = Connection {
         peer: Arc::new(Peer {
             address: peer,
-            who,
+            connected,
+            login,
             local,
+            is_secured: stream.is_secured(),
             advertised,
             next_fetch: Mutex::new(broker.env.now()),
         }),
@@ -132,6 +148,7 @@ pub(crate) async fn serve(stream: TcpStream, peer: SocketAddr, listener: Listeni
         broker: Arc::clone(&broker),
     };
     let ended = connection.run().await;
+    connection.stream.close(&broker.env).await;
     broker.stats.connection_closed();
     match ended {
         Ok(()) => tracing::debug!(%peer, "the client closed its connection"),
@@ -197,7 +214,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     async fn exchange(&mut self) -> Result<Infallible, Closing> {
         loop {
             self.begin_requests().await?;
-            let idle = Duration::from_millis(self.broker.configs.now().idle_ms);
+            let idle = self.patience();
             let env = self.broker.env.clone();
             let is_waiting = !self.under_way.is_empty();
             let wants_room = matches!(self.room, Room::Wanted { .. });
@@ -273,8 +290,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let len = i32::from_be_bytes(*prefix);
         let given =
             usize::try_from(len).ok().filter(|len| *len >= HEADER_BYTES).ok_or(Closing::Length(len))?;
-        let max = self.broker.config.frame_bytes_max;
-        if given > max { Err(Closing::TooLarge { given, max }) } else { Ok(Some(given)) }
+        // Who has not logged in has nothing long to say.
+        let max = match self.peer.is_stranger() {
+            true => SMALL_FRAME_BYTES.min(self.broker.config.frame_bytes_max),
+            false => self.broker.config.frame_bytes_max,
+        };
+        match given > max {
+            true if is_hello(prefix) => Err(Closing::Tls),
+            true if self.peer.is_stranger() => Err(Closing::Stranger("a long request")),
+            true => Err(Closing::TooLarge { given, max }),
+            false => Ok(Some(given)),
+        }
     }
 
     /// Begins what has arrived and may begin, and asks for the room of what is next.
@@ -309,6 +335,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             self.under_way.push_back(begun);
         }
         Ok(())
+    }
+
+    /// How long the next request is waited for.
+    fn patience(&self) -> Duration {
+        let idle = Duration::from_millis(self.broker.configs.now().idle_ms);
+        match &self.peer.login {
+            Some(login) if self.peer.is_stranger() => idle.min(login.by.since(self.broker.env.now())),
+            _ => idle,
+        }
     }
 
     /// Whether the answers to what is under way have no more of the room for all than a connection should.
@@ -364,6 +399,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             match env.timeout(left, write_some(&mut self.stream, &pieces)).await {
                 None => return Err(Closing::Stalled(patience)),
                 Some(written) => skip(&mut pieces, written?),
+            }
+        }
+        // In TLS the end of it may be in memory still. Mostly nothing is, and then there is nothing to be timed.
+        match self.stream.flush().now_or_never() {
+            Some(flushed) => flushed?,
+            None => {
+                let left = taken_by.since(env.now()).min(stalled);
+                env.timeout(left, self.stream.flush()).await.ok_or(Closing::Stalled(patience))??;
             }
         }
         self.broker.stats.sent(sent);

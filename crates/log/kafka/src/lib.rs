@@ -26,6 +26,7 @@ mod groups;
 mod internal;
 mod pace;
 mod runtime;
+mod sasl;
 mod server;
 mod stats;
 mod topic_config;

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tailwater_env::Task;
+use tailwater_login::Users;
+use tailwater_tls::Acceptor;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
@@ -19,6 +21,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub struct Server {
     addresses: Vec<SocketAddr>,
+    open_address: Option<SocketAddr>,
     broker: Arc<Broker>,
     _accepting: Vec<Task>,
 }
@@ -30,30 +33,62 @@ pub(crate) struct Listening {
     pub address: SocketAddr,
     /// What its clients are told instead.
     pub advertised: Option<Arc<(String, u16)>>,
+    /// What takes its connections.
+    pub acceptor: Acceptor,
+    /// As whom its clients have to log in, if they have to.
+    pub users: Option<Arc<Users>>,
 }
 
 impl Server {
     /// Answers the clients of all `listeners`, of which there is one at least, for `broker`: the sockets that were
-    /// bound, with what was configured.
+    /// bound, with what was configured. None is encrypted.
     pub fn start(listeners: Vec<(TcpListener, Listener)>, broker: Arc<Broker>) -> std::io::Result<Self> {
+        let plain = |(socket, configured)| (socket, configured, Acceptor::plain());
+        Self::start_with(listeners.into_iter().map(plain).collect(), None, broker)
+    }
+
+    /// The same, where each listener has what takes its connections, and clients log in as one of `users` where they
+    /// have to.
+    ///
+    /// # Errors
+    /// A listener whose clients have to log in, and no users.
+    pub fn start_with(
+        listeners: Vec<(TcpListener, Listener, Acceptor)>,
+        users: Option<Arc<Users>>,
+        broker: Arc<Broker>,
+    ) -> std::io::Result<Self> {
         let env = broker.env.clone();
         // Of all of them together: whoever has the most clients takes what others leave.
         let room = Arc::new(Semaphore::new(broker.config.connections_max));
-        let (mut addresses, mut accepting) = (Vec::new(), Vec::new());
-        for (socket, configured) in listeners {
+        let (mut addresses, mut accepting, mut open_address) = (Vec::new(), Vec::new(), None);
+        for (socket, configured, acceptor) in listeners {
             let address = socket.local_addr()?;
             let advertised = parse_address(&configured.advertised).map(Arc::new);
-            let listening = Listening { address, advertised };
+            if configured.login && users.is_none() {
+                return Err(std::io::Error::other(format!(
+                    "clients of {address} have to log in, and there are no users"
+                )));
+            }
+            if !configured.login && !acceptor.is_secured() {
+                open_address.get_or_insert(address);
+            }
+            let users = users.clone().filter(|_| configured.login);
+            let listening = Listening { address, advertised, acceptor, users };
             let accept = accept(socket, listening, Arc::clone(&room), Arc::clone(&broker));
             accepting.push(env.spawn("kafka-accept", accept));
             addresses.push(address);
         }
-        Ok(Self { addresses, broker, _accepting: accepting })
+        Ok(Self { addresses, open_address, broker, _accepting: accepting })
     }
 
     /// Where it listens, in the order in which it was told to.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
+    }
+
+    /// The first where connections are not encrypted and nobody has to log in.
+    pub fn open_address(&self) -> Option<SocketAddr> {
+        self.open_address
     }
 
     /// What it answers for.

@@ -12,7 +12,12 @@ use tailwater_kafka::messages::configs::{DescribeConfigsRequest, DescribeConfigs
 use tailwater_kafka::{KafkaConfig, Listener};
 
 fn listener(listen: &str, advertised: &str) -> Listener {
-    Listener { listen: listen.parse().expect("an address"), advertised: advertised.to_owned() }
+    Listener {
+        listen: listen.parse().expect("an address"),
+        advertised: advertised.to_owned(),
+        tls: None,
+        login: false,
+    }
 }
 
 /// Brokers and coordinators that a client is told of, in every version that tells it otherwise.

@@ -28,11 +28,12 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// As whom the authorizer knows it, at the other end of a connection: what nobody signed is anybody's.
-    pub(crate) fn peer(&self, address: &str) -> Peer {
+    /// As whom the authorizer knows it, at the other end of the connection of `connected`: what nobody signed is that
+    /// one's.
+    pub(crate) fn peer(&self, connected: &Peer) -> Peer {
         match self.key.is_empty() {
-            true => Peer::anonymous(address.to_owned()),
-            false => Peer { address: address.to_owned(), principal: self.account.as_str().into() },
+            true => connected.clone(),
+            false => Peer::of(connected.address.clone(), &self.account),
         }
     }
 }

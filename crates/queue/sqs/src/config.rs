@@ -12,6 +12,8 @@ pub struct SqsConfig {
     pub enabled: bool,
     /// Where clients connect.
     pub listen: SocketAddr,
+    /// Whether connections are encrypted; if not said, as `[tls]` has it.
+    pub tls: Option<bool>,
     /// The `http://host:port` in the addresses of queues; empty is the one at which the client reached the node.
     pub advertised: String,
     /// The region in the names (ARNs) of queues. Requests may be signed for any.
@@ -86,6 +88,7 @@ impl Default for SqsConfig {
         Self {
             enabled: true,
             listen: SocketAddr::from(([127, 0, 0, 1], 9324)),
+            tls: None,
             advertised: String::new(),
             region: "us-east-1".to_owned(),
             account: "000000000000".to_owned(),

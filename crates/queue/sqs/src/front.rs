@@ -8,6 +8,7 @@ use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Body;
 use hyper::header::{HOST, HeaderMap};
+use hyper::http::request::Parts;
 use hyper::{Method, Request, Response};
 use percent_encoding::percent_decode_str;
 use tailwater_access::{Authorizer, Peer, Resource};
@@ -148,11 +149,11 @@ impl Front {
         };
         self.stats.count(&asked.action);
         let path = percent_decode_str(head.uri.path()).decode_utf8_lossy();
-        let base = self.base(&head.headers);
+        let base = self.base(&head);
         let context = RequestContext {
             front: self,
             asked: &asked,
-            peer: identity.peer(&peer.address),
+            peer: identity.peer(peer),
             identity,
             base,
             path: &path,
@@ -306,13 +307,14 @@ impl Front {
         Ok((read, room))
     }
 
-    fn base(&self, headers: &HeaderMap) -> String {
+    fn base(&self, head: &Parts) -> String {
         if !self.config.advertised.is_empty() {
             return self.config.advertised.trim_end_matches('/').to_owned();
         }
-        match headers.get(HOST).and_then(|host| host.to_str().ok()) {
-            Some(host) => format!("http://{host}"),
-            None => format!("http://{}", self.config.listen),
+        let scheme = if head.extensions.get::<OverTls>().is_some() { "https" } else { "http" };
+        match head.headers.get(HOST).and_then(|host| host.to_str().ok()) {
+            Some(host) => format!("{scheme}://{host}"),
+            None => format!("{scheme}://{}", self.config.listen),
         }
     }
 
@@ -341,6 +343,10 @@ impl AsRef<[u8]> for InRoom {
         &self.body
     }
 }
+
+/// An extension of requests that came over an encrypted connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OverTls;
 
 /// Whether somebody asks how the node is, as everybody may.
 pub(crate) fn is_health<B>(request: &Request<B>) -> bool {

@@ -16,13 +16,13 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
-use tailwater_access::Peer;
 use tailwater_env::{Complaints, HashMap, Task};
-use tokio::net::{TcpListener, TcpStream};
+use tailwater_tls::{Acceptor, HELLO_IN_HTTP, PeerStream};
+use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
 use crate::config::SqsConfig;
-use crate::front::{Front, is_health};
+use crate::front::{Front, OverTls, is_health};
 use crate::socket::{Limits, RequestSocket, Requests};
 
 /// A pause after the system had no descriptor left for a connection.
@@ -40,11 +40,16 @@ pub struct Server {
 }
 
 impl Server {
-    /// Answers the clients of `listener` for `front`.
+    /// Answers the clients of `listener` for `front`. Nothing is encrypted.
     pub fn start(listener: TcpListener, front: Arc<Front>) -> std::io::Result<Self> {
+        Self::start_with(listener, Acceptor::plain(), front)
+    }
+
+    /// The same with what takes the connections.
+    pub fn start_with(listener: TcpListener, acceptor: Acceptor, front: Arc<Front>) -> std::io::Result<Self> {
         let address = listener.local_addr()?;
         let env = front.env.clone();
-        let accepting = env.spawn("sqs-accept", accept(listener, Arc::clone(&front)));
+        let accepting = env.spawn("sqs-accept", accept(listener, acceptor, Arc::clone(&front)));
         Ok(Self { address, front, _accepting: accepting })
     }
 
@@ -59,7 +64,7 @@ impl Server {
     }
 }
 
-async fn accept(listener: TcpListener, front: Arc<Front>) {
+async fn accept(listener: TcpListener, acceptor: Acceptor, front: Arc<Front>) {
     let room = Arc::new(Semaphore::new(front.config.connections_max));
     let addresses = Arc::new(HostAddresses::default());
     let complaints = Arc::new(Complaints::default());
@@ -103,8 +108,11 @@ async fn accept(listener: TcpListener, front: Arc<Front>) {
         let alive = Arc::new(());
         let watch = Arc::downgrade(&alive);
         let (serving, complaining) = (Arc::clone(&front), Arc::clone(&complaints));
+        let acceptor = acceptor.clone();
         let task = front.env.spawn("sqs-connection", async move {
-            serve(stream, peer, serving, &complaining).await;
+            if let Some(stream) = acceptor.accept(stream, peer).await {
+                serve(stream, peer, serving, &complaining).await;
+            }
             drop((alive, permit, address));
         });
         connections.push((watch, task));
@@ -146,13 +154,16 @@ impl Drop for Admitted {
     }
 }
 
-async fn serve(stream: TcpStream, peer: SocketAddr, front: Arc<Front>, complaints: &Complaints) {
+async fn serve(stream: PeerStream, peer: SocketAddr, front: Arc<Front>, complaints: &Complaints) {
     front.stats.connections.fetch_add(1, Ordering::Relaxed);
     // Nobody has signed yet: whose each request is, its signature says.
-    let asking = Peer::anonymous(peer.to_string());
-    let asking = &asking;
+    let asking = stream.peer(peer.to_string());
+    let (asking, is_secured, opening) = (&asking, stream.is_secured(), stream.opening());
     let requests = Arc::new(Requests::default());
-    let service = service_fn(|request: Request<Incoming>| {
+    let service = service_fn(|mut request: Request<Incoming>| {
+        if is_secured {
+            request.extensions_mut().insert(OverTls);
+        }
         let (front, requests) = (Arc::clone(&front), Arc::clone(&requests));
         requests.begin();
         async move {
@@ -175,6 +186,9 @@ async fn serve(stream: TcpStream, peer: SocketAddr, front: Arc<Front>, complaint
         .serve_connection(TokioIo::new(stream), service);
     match connection.await {
         Ok(()) => {}
+        Err(error) if error.is_parse() && opening.is_hello() => {
+            complain(&front, complaints, "TLS", || format!("{peer}: {HELLO_IN_HTTP}"));
+        }
         Err(error) if error.is_parse() => {
             complain(&front, complaints, "no HTTP", || format!("{peer}: {error}"));
         }

@@ -156,10 +156,15 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for RequestSocket<S> {
         self.stream.is_write_vectored()
     }
 
-    /// Called when all is written.
+    /// Called when all is written; in TLS some of it may be in memory still.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.deadline = None;
-        Pin::new(&mut self.stream).poll_flush(context)
+        match Pin::new(&mut self.stream).poll_flush(context) {
+            Poll::Pending => self.poll_waiting(context),
+            flushed => {
+                self.deadline = None;
+                flushed
+            }
+        }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

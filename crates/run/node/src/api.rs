@@ -15,6 +15,26 @@ pub use self::broadcast::{
 };
 pub use self::event::{EventText, EventView};
 
+/// A user, as in `GET /v1/users`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UserView {
+    /// Its name.
+    pub name: String,
+}
+
+/// `PUT /v1/users/{name}`
+#[derive(Clone, Serialize, Deserialize)]
+pub struct SetUser {
+    /// What the user is to be known by.
+    pub password: String,
+}
+
+impl std::fmt::Debug for SetUser {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SetUser").finish_non_exhaustive()
+    }
+}
+
 /// `GET /v1/node`
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NodeView {
@@ -26,7 +46,8 @@ pub struct NodeView {
     pub data: SocketAddr,
     /// Where clients on the same host connect.
     pub unix: Option<PathBuf>,
-    /// Where Kafka's clients connect, if their protocol is spoken: the first of its listeners.
+    /// Where Kafka's clients connect, if their protocol is spoken: the first of its listeners that is not encrypted and
+    /// wants no login, as the client library does neither.
     #[serde(default)]
     pub kafka: Option<SocketAddr>,
     /// Where SQS's clients connect, if their protocol is spoken.

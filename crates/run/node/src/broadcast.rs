@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use anyhow::Context;
 use parking_lot::Mutex;
-use tailwater_access::Authorizer;
 use tailwater_broadcast::message::ReplicaId;
 use tailwater_broadcast::replica;
 use tailwater_broadcast_server::disk::{Disk, DiskOptions};
@@ -26,6 +25,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::api::{BroadcastStreamView, BroadcastView, DelayView, RegionView, ReplicaView, SharingView};
 use crate::config::{BroadcastConfig, QuotasConfig};
+use crate::gate::FrontGate;
 use crate::http::Limits;
 
 /// Bytes of a request's head: a token that names a thousand streams fits in.
@@ -58,7 +58,7 @@ impl Broadcast {
         config: &BroadcastConfig,
         data: &Path,
         meta: &Arc<dyn Meta>,
-        authorizer: &Arc<dyn Authorizer>,
+        gate: &FrontGate,
         progress: &Progress,
     ) -> anyhow::Result<Self> {
         let disk = open_disk(env, config, &data.join("broadcast"), progress).await?;
@@ -88,19 +88,19 @@ impl Broadcast {
             lost_ms: config.lost_ms,
             connections_max: config.connections_max,
             quotas: quotas.clone(),
-            authorizer: Arc::clone(authorizer),
+            authorizer: Arc::clone(&gate.authorizer),
         };
         let server = Server::start_with(env, listener, server, disk)?;
         tracing::info!(broadcast = %server.address(), region = config.region, "broadcasts are carried");
         let broadcast = Self { server, id, config: config.clone(), quotas, http: Mutex::default() };
         if config.http.enabled {
-            let http = broadcast.serve_http(env, authorizer).await?;
+            let http = broadcast.serve_http(env, gate).await?;
             *broadcast.http.lock() = Some(http);
         }
         Ok(broadcast)
     }
 
-    async fn serve_http(&self, env: &Env, authorizer: &Arc<dyn Authorizer>) -> anyhow::Result<Http> {
+    async fn serve_http(&self, env: &Env, gate: &FrontGate) -> anyhow::Result<Http> {
         let config = &self.config.http;
         let listener = TcpListener::bind(config.listen).await.with_context(|| {
             let listen = config.listen;
@@ -115,7 +115,7 @@ impl Broadcast {
             handle,
             self.regions(),
             stopping.subscribe(),
-            Arc::clone(authorizer),
+            Arc::clone(&gate.authorizer),
         );
         let limits = Limits {
             name: "broadcast HTTP",
@@ -128,8 +128,10 @@ impl Broadcast {
         };
         let (stop, stopped) = oneshot::channel();
         let router = Arc::clone(&front).router();
-        let serve = crate::http::serve(env.clone(), listener, router, limits, stopped);
-        tracing::info!(http = %address, "broadcasts are published and heard over HTTP");
+        let acceptor = gate.acceptor("broadcast HTTP", config.tls);
+        let tls = acceptor.is_secured();
+        let serve = crate::http::serve(env.clone(), listener, router, limits, acceptor, stopped);
+        tracing::info!(http = %address, tls, "broadcasts are published and heard over HTTP");
         Ok(Http {
             address,
             front,

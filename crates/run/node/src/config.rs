@@ -24,6 +24,7 @@ use tailwater_queue::shared::SharedConfig;
 use tailwater_queue_cassandra::CassandraConfig;
 use tailwater_sqs::SqsConfig;
 use tailwater_tail::lock::LockTiming;
+use tailwater_tls::TlsConfig;
 
 use crate::backend::CellKind;
 use crate::priority::NICE;
@@ -62,6 +63,8 @@ pub struct Config {
     pub data: PathBuf,
     /// Where the node listens.
     pub listen: Listen,
+    /// The node's certificates, and which of its listeners use them.
+    pub tls: TlsConfig,
     /// What admin HTTP takes.
     pub admin: AdminConfig,
     /// The data cell: chunks.
@@ -126,6 +129,8 @@ pub struct Listen {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AdminConfig {
+    /// Whether connections are encrypted; if not said, as `[tls]` has it.
+    pub tls: Option<bool>,
     /// Connections at a time; one more is answered 503.
     pub connections_max: usize,
     /// Longest head of a request, in bytes.
@@ -299,6 +304,7 @@ impl Default for Config {
         Self {
             data: PathBuf::from("tailwater-data"),
             listen: Listen::default(),
+            tls: TlsConfig::default(),
             admin: AdminConfig::default(),
             data_cell: CellSection::default(),
             metadata_cell: CellSection {
@@ -377,6 +383,7 @@ impl Listen {
 impl Default for AdminConfig {
     fn default() -> Self {
         Self {
+            tls: None,
             connections_max: 256,
             header_bytes_max: 16 << 10,
             body_bytes_max: 64 << 10,
@@ -495,6 +502,7 @@ impl Config {
         let sections = [
             "DATA",
             "LISTEN",
+            "TLS",
             "ADMIN",
             "DATA_CELL",
             "METADATA_CELL",
@@ -651,9 +659,23 @@ impl Config {
         Ok(())
     }
 
+    /// Whether listeners can be encrypted as they should be, in a build that `has_tls` or not.
+    fn check_tls(&self, has_tls: bool) -> anyhow::Result<()> {
+        let further = self.kafka.listeners.iter().map(|listener| ("[[kafka.listeners]]", listener.tls));
+        let listeners = [
+            ("[admin]", self.admin.tls),
+            ("[kafka]", self.kafka.tls),
+            ("[sqs]", self.sqs.tls),
+            ("[broadcast.http]", self.broadcast.http.tls),
+        ];
+        let checked = self.tls.check(has_tls, listeners.into_iter().chain(further));
+        checked.map_err(|why| anyhow::anyhow!(why))
+    }
+
     fn check(&self) -> anyhow::Result<()> {
         self.check_sockets()?;
         self.listen.check()?;
+        self.check_tls(cfg!(feature = "tls"))?;
         self.admin.check()?;
         self.data_cell.check("data_cell")?;
         self.metadata_cell.check("metadata_cell")?;
@@ -981,6 +1003,24 @@ mod tests {
         queues.check_store(true).expect("it has it");
         let error = queues.check_store(false).expect_err("refused").to_string();
         assert!(error.contains("make dist") && error.contains("--features cassandra"), "{error}");
+    }
+
+    #[test]
+    fn certificates_are_refused_by_a_build_without_tls_and_a_listener_in_tls_without_certificates() {
+        let read = |text: &str| toml::from_str::<Config>(text).expect("TOML");
+        let secured = read("[tls]\ncertificate = 'node.pem'\nkey = 'node.key'\n");
+        secured.check_tls(true).expect("it has it");
+        let error = secured.check_tls(false).expect_err("refused").to_string();
+        assert!(error.contains("make dist") && error.contains("--features tls"), "{error}");
+        for (text, section) in [
+            ("[admin]\ntls = true\n", "[admin]"),
+            ("[sqs]\ntls = true\n", "[sqs]"),
+            ("[[kafka.listeners]]\nlisten = '127.0.0.1:1'\ntls = true\n", "[[kafka.listeners]]"),
+            ("[broadcast.http]\ntls = true\n", "[broadcast.http]"),
+        ] {
+            let error = read(text).check_tls(true).expect_err("refused").to_string();
+            assert!(error.starts_with(&format!("{section} has tls = true")), "{error}");
+        }
     }
 
     #[test]

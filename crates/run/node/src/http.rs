@@ -15,10 +15,13 @@
 //! | `GET /v1/groups` | Kafka's groups, with their lag |
 //! | `GET, DELETE /v1/groups/{name}` | describes, deletes |
 //! | `POST /v1/groups/{name}/reset` | commits a position for a group without members |
+//! | `GET /v1/users` | who may log in |
+//! | `PUT, DELETE /v1/users/{name}` | gives a user a password, removes one |
 
 mod broadcast;
 mod connections;
 mod groups;
+mod users;
 
 use std::sync::{Arc, OnceLock};
 
@@ -27,7 +30,7 @@ use axum::extract::{DefaultBodyLimit, Path, Request, State};
 use axum::http::{StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{get, post, put};
 use axum::{Json, Router};
 pub use connections::{ConnectionSender, Limits, serve};
 use hyper::service::Service;
@@ -64,6 +67,8 @@ fn router(shared: Arc<NodeShared>) -> Router {
         .route("/v1/groups", get(groups::list))
         .route("/v1/groups/{name}", get(groups::describe).delete(groups::delete))
         .route("/v1/groups/{name}/reset", post(groups::reset))
+        .route("/v1/users", get(users::list))
+        .route("/v1/users/{name}", put(users::set).delete(users::remove))
         .fallback(unknown_path)
         .layer(middleware::from_fn_with_state(Arc::clone(&shared), authorized))
         // The connection has bounded it already.
@@ -122,7 +127,7 @@ fn refused(status: StatusCode, code: CallErrorCode, message: String) -> Response
 
 /// Lets a request through that its sender may make.
 async fn authorized(State(shared): State<Arc<NodeShared>>, request: Request, next: Next) -> Response {
-    match ask(&*shared.authorizer, Protocol::Http, &request) {
+    match ask(&*shared.gate.authorizer, Protocol::Http, &request) {
         Ok(()) => next.run(request).await,
         Err(denied) => {
             Failed(CallRefusal::new(CallErrorCode::NotAuthorized, denied.to_string())).into_response()
@@ -141,7 +146,7 @@ pub(crate) fn ask(authorizer: &dyn Authorizer, protocol: Protocol, request: &Req
 
 async fn unknown_path(uri: Uri) -> Response {
     let why = format!(
-        "there is no {}: /healthz, /readyz, /metrics, /v1/node, /v1/cells, /v1/streams, /v1/broadcast, /v1/groups",
+        "there is no {}: /healthz, /readyz, /metrics, /v1/node, /v1/cells, /v1/streams, /v1/broadcast, /v1/groups, /v1/users",
         uri.path()
     );
     refused(StatusCode::NOT_FOUND, CallErrorCode::Malformed, why)
@@ -198,7 +203,7 @@ async fn node(State(shared): State<Arc<NodeShared>>) -> Json<NodeView> {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         data: shared.data,
         unix: shared.unix.clone(),
-        kafka: shared.kafka.as_ref().and_then(|kafka| kafka.addresses().first().copied()),
+        kafka: shared.kafka.as_ref().and_then(|kafka| kafka.open_address()),
         sqs: shared.sqs.as_ref().map(|sqs| sqs.address()),
         broadcast: shared.broadcast.as_ref().map(|broadcast| {
             let (address, region) = broadcast.at();

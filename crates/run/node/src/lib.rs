@@ -18,6 +18,7 @@ mod broadcast;
 mod calls;
 mod cells;
 mod config;
+mod gate;
 mod http;
 pub mod logging;
 mod metrics;
@@ -40,6 +41,7 @@ use tailwater_env::{Env, Progress, Stage};
 use tailwater_format::call::{CALL_VERSION, NodeInfo};
 use tailwater_journal::ReplayError;
 use tailwater_log::Log;
+use tailwater_login::Users;
 use tailwater_meta::{Expect, Op};
 use tailwater_queue::QueueStore;
 use tailwater_rma::{Server, ServerConfig, Service};
@@ -56,6 +58,7 @@ pub use crate::config::{
     BridgeConfig, BridgeStart, BroadcastConfig, CellModeSetting, CellSection, Config, LogFormat, Logging,
     thread_count,
 };
+use crate::gate::FrontGate;
 use crate::metrics::Meters;
 use crate::turns::Turns;
 
@@ -87,7 +90,8 @@ struct NodeShared {
     window: Mutex<Option<WindowFigures>>,
     meters: Arc<Meters>,
     turns: Arc<Turns>,
-    authorizer: Arc<dyn Authorizer>,
+    gate: FrontGate,
+    users: Arc<Users>,
     /// Streams that get metrics of their own.
     streams_told_max: usize,
     /// Groups that do.
@@ -141,25 +145,20 @@ impl Node {
         // that the directory is in use and not that a port is, which it would choose another one for.
         let lock = tailwater_store::lock_data_dir(&env, &config.data)
             .with_context(|| format!("the data directory {} can't be used", config.data.display()))?;
+        let gate = FrontGate::open(&env, &config.tls, authorizer)?;
         let Listeners { admin, kafka, sqs, broadcast } = Listeners::bind(&config).await?;
         // Recovery may take minutes, in which whoever looks after the node has to see that it is alive.
         let admin_addr = admin.local_addr()?;
         let (stop_http, stopped) = oneshot::channel::<()>();
         let progress = Progress::default();
         progress.begin("cells", 0);
-        let starting = http::Starting::new(Arc::clone(&authorizer), progress.clone());
+        let starting = http::Starting::new(Arc::clone(&gate.authorizer), progress.clone());
         let routes = Arc::clone(&starting).routes();
-        let serve = http::serve(env.clone(), admin, routes, config.admin.clone().into(), stopped);
+        let acceptor = gate.acceptor("admin HTTP", config.admin.tls);
+        let serve = http::serve(env.clone(), admin, routes, config.admin.clone().into(), acceptor, stopped);
         let http = tokio::runtime::Handle::current().spawn(serve);
         let _telling = env.spawn("start-told", tell(env.clone(), progress.clone()));
-        let node_cells = match config.log.cells {
-            true => {
-                let data = NodeCell::start(&env, CellKind::Data, &config, &authorizer).await?;
-                let metadata = NodeCell::start(&env, CellKind::Metadata, &config, &authorizer).await?;
-                Some([Arc::new(data), Arc::new(metadata)])
-            }
-            false => None,
-        };
+        let node_cells = start_cells(&env, &config, &gate.authorizer).await?;
         let cells = node_cells
             .as_ref()
             .map(|[data, metadata]| Cells { data: data.cell.clone(), metadata: metadata.cell.clone() });
@@ -177,18 +176,19 @@ impl Node {
         let id = node_id(&env, &log).await?;
         let info = info_of(id.clone(), node_cells.clone(), &config);
         let meters = Arc::new(Meters::default());
+        let users = Users::open(&env, Arc::clone(log.meta())).await?;
         let kafka = match kafka {
-            Some(listeners) => Some(start_kafka(&env, &config, listeners, &log, &id, &authorizer).await?),
+            Some(listeners) => Some(start_kafka(&env, &config, listeners, &log, (&id, &users), &gate).await?),
             None => None,
         };
         let sqs = match sqs {
-            Some(listener) => Some(start_sqs(&env, &config, listener, &queues, &authorizer)?),
+            Some(listener) => Some(start_sqs(&env, &config, listener, &queues, &gate)?),
             None => None,
         };
         let broadcast = match broadcast {
             Some(listener) => {
                 let (config, data, meta) = (&config.broadcast, &config.data, log.meta());
-                Some(Broadcast::start(&env, listener, config, data, meta, &authorizer, &progress).await?)
+                Some(Broadcast::start(&env, listener, config, data, meta, &gate, &progress).await?)
             }
             None => None,
         };
@@ -203,7 +203,7 @@ impl Node {
             Arc::clone(&turns),
             info,
             Arc::clone(&meters),
-            Arc::clone(&authorizer),
+            Arc::clone(&gate.authorizer),
         ));
         let server = start_server(&env, &config, service).await?;
         let bound = server.tcp_addr().unwrap_or(config.listen.data);
@@ -224,7 +224,8 @@ impl Node {
             window: Mutex::new(None),
             meters,
             turns,
-            authorizer,
+            gate,
+            users,
             streams_told_max: config.metrics.streams_max,
             groups_told_max: config.metrics.groups_max,
             group_shards_told_max: config.metrics.group_shards_max,
@@ -248,6 +249,19 @@ impl Node {
     /// Where clients connect.
     pub fn data_addr(&self) -> SocketAddr {
         self.shared.data
+    }
+
+    /// Whether the node has certificates, which can be read again.
+    pub fn has_certificates(&self) -> bool {
+        self.shared.gate.certificates().is_some()
+    }
+
+    /// Has the files of the certificates looked at now, and not within a second only.
+    pub fn look_at_certificates(&self) {
+        if let Some(certificates) = self.shared.gate.certificates() {
+            tracing::info!("the files of [tls] are read again");
+            certificates.look();
+        }
     }
 
     /// Stops gracefully: appends under way are answered, segments are completed, everything is synced.
@@ -303,6 +317,20 @@ pub struct WindowFigures {
     pub publications: u64,
     /// Bytes that it published.
     pub bytes: u64,
+}
+
+/// Data and metadata, if the log has cells.
+async fn start_cells(
+    env: &Env,
+    config: &Config,
+    authorizer: &Arc<dyn Authorizer>,
+) -> anyhow::Result<Option<[Arc<NodeCell>; 2]>> {
+    if !config.log.cells {
+        return Ok(None);
+    }
+    let data = NodeCell::start(env, CellKind::Data, config, authorizer).await?;
+    let metadata = NodeCell::start(env, CellKind::Metadata, config, authorizer).await?;
+    Ok(Some([Arc::new(data), Arc::new(metadata)]))
 }
 
 /// What clients are told of the node when they say hello, anew each time: cells come and go.
@@ -395,16 +423,23 @@ async fn start_kafka(
     config: &Config,
     listeners: KafkaListeners,
     log: &Log,
-    id: &str,
-    authorizer: &Arc<dyn Authorizer>,
+    (id, users): (&str, &Arc<Users>),
+    gate: &FrontGate,
 ) -> anyhow::Result<tailwater_kafka::Server> {
-    let (kafka, log, id) = (config.kafka.clone(), log.clone(), id.to_owned());
-    let broker = tailwater_kafka::Broker::open(env, kafka, log, id, Arc::clone(authorizer)).await;
+    let (kafka, log, id) = (gate.kafka(&config.kafka), log.clone(), id.to_owned());
+    let told = kafka.all_listeners();
+    let broker = tailwater_kafka::Broker::open(env, kafka, log, id, Arc::clone(&gate.authorizer)).await;
     let broker = broker.map_err(|why| anyhow::anyhow!(why))?;
-    let server = tailwater_kafka::Server::start(listeners, broker)?;
-    for (address, listener) in server.addresses().iter().zip(config.kafka.all_listeners()) {
+    let accepting = listeners.into_iter().map(|(socket, listener)| {
+        let acceptor = gate.acceptor("Kafka", listener.tls);
+        (socket, listener, acceptor)
+    });
+    let server = tailwater_kafka::Server::start_with(accepting.collect(), Some(Arc::clone(users)), broker)?;
+    for (address, listener) in server.addresses().iter().zip(told) {
         let advertised = Some(listener.advertised).filter(|advertised| !advertised.is_empty());
-        tracing::info!(kafka = %address, advertised, "Kafka's clients are answered");
+        let tls = listener.tls == Some(true);
+        let login = listener.login;
+        tracing::info!(kafka = %address, advertised, tls, login, "Kafka's clients are answered");
     }
     Ok(server)
 }
@@ -414,12 +449,14 @@ fn start_sqs(
     config: &Config,
     listener: TcpListener,
     queues: &Arc<dyn QueueStore>,
-    authorizer: &Arc<dyn Authorizer>,
+    gate: &FrontGate,
 ) -> anyhow::Result<tailwater_sqs::Server> {
-    let front =
-        tailwater_sqs::Front::new(env, config.sqs.clone(), Arc::clone(queues), Arc::clone(authorizer));
-    let server = tailwater_sqs::Server::start(listener, front)?;
-    tracing::info!(sqs = %server.address(), "SQS's clients are answered");
+    let authorizer = Arc::clone(&gate.authorizer);
+    let front = tailwater_sqs::Front::new(env, config.sqs.clone(), Arc::clone(queues), authorizer);
+    let acceptor = gate.acceptor("SQS", config.sqs.tls);
+    let tls = acceptor.is_secured();
+    let server = tailwater_sqs::Server::start_with(listener, acceptor, front)?;
+    tracing::info!(sqs = %server.address(), tls, "SQS's clients are answered");
     Ok(server)
 }
 

@@ -71,6 +71,8 @@ impl Collector for MetricParts {
         tail(shared, &mut page)?;
         cells(shared, &mut page)?;
         calls(shared, &mut page)?;
+        tls(shared, &mut page)?;
+        logins(shared, &mut page)?;
         kafka(shared, &mut page)?;
         self.groups.tell(&mut page)?;
         queues::sqs(shared, &mut page)?;
@@ -233,6 +235,27 @@ fn calls(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
     page.counter("tailwater_catch_up_refused", "Reads whose turn did not come in time.", refused)?;
     let waits = meters.catch_up.waits.read();
     page.histogram("tailwater_catch_up_wait_seconds", "How long such reads waited for their turn.", &waits)
+}
+
+fn tls(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
+    let Some(certificates) = shared.gate.certificates() else { return Ok(()) };
+    let left_s = (certificates.expires_ms() - shared.env.wall_ms()) / 1_000;
+    let help = "Seconds until the node's certificate expires; negative once it has.";
+    page.gauge("tailwater_tls_certificate_left_seconds", help, left_s)?;
+    let stats = certificates.stats();
+    page.counter("tailwater_tls_handshakes", "Connections that began in TLS.", stats.handshakes)?;
+    let failed = "Connections that came to nothing because TLS could not be agreed on.";
+    page.counter("tailwater_tls_handshakes_failed", failed, stats.failed)?;
+    let reloads = "Times that changed files of certificates were taken.";
+    page.counter("tailwater_tls_reloads", reloads, stats.reloads)?;
+    let failed = "Times that files of certificates had changed and could not be used.";
+    page.counter("tailwater_tls_reloads_failed", failed, stats.reloads_failed)
+}
+
+fn logins(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
+    let stats = shared.users.stats();
+    page.counter("tailwater_logins", "Clients that have logged in as a user.", stats.logins)?;
+    page.counter("tailwater_logins_refused", "Clients that could not log in.", stats.refused)
 }
 
 fn kafka(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {

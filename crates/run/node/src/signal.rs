@@ -2,6 +2,18 @@
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+/// Does `act` at every SIGHUP, which no longer ends the process from the first poll on. For ever.
+///
+/// # Panics
+/// As [`StopSignals::caught`].
+pub async fn at_hangups(act: impl Fn()) {
+    let mut hangups = signal(SignalKind::hangup()).expect("SIGHUP can be caught");
+    while hangups.recv().await.is_some() {
+        act();
+    }
+    std::future::pending().await
+}
+
 /// SIGINT and SIGTERM, caught from here on: what comes before they are waited for is not lost, and does not end the
 /// process.
 #[derive(Debug)]

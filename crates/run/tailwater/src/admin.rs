@@ -1,6 +1,7 @@
 //! The admin HTTP of a node, as the command line uses it.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
@@ -37,23 +38,31 @@ pub struct Server {
         value_parser = crate::values::server
     )]
     server: String,
+    /// File in PEM with the CA of the node's certificate. With it, an address is one of https.
+    #[arg(long, global = true, env = "TAILWATER_CA", value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// File in PEM with a certificate to show to the node, and with its key.
+    #[arg(long, global = true, env = "TAILWATER_CERTIFICATE", value_name = "FILE")]
+    certificate: Option<PathBuf>,
 }
 
 impl Server {
     /// GET.
     pub fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
-        self.finish(agent().get(self.url(path)).call())
+        self.finish(self.agent()?.get(self.url(path)).call())
     }
 
     /// GET from a node that may not be there yet: it is asked again until `patience` is over.
     pub fn get_within<T: DeserializeOwned>(&self, patience: Duration, path: &str) -> anyhow::Result<T> {
         #[allow(clippy::disallowed_methods)] // Its user's patience; nothing here runs in a simulated world.
         let now = std::time::Instant::now;
-        let (until, mut told) = (now() + patience, false);
+        let (until, mut told, agent) = (now() + patience, false, self.agent()?);
         loop {
-            let answer = agent().get(self.url(path)).call();
+            let answer = agent.get(self.url(path)).call();
             let away = match &answer {
                 Ok(answer) => answer.status() == ureq::http::StatusCode::SERVICE_UNAVAILABLE,
+                // Who it is that answers is not taken, which no wait changes.
+                Err(ureq::Error::Io(error)) if error.kind() == std::io::ErrorKind::InvalidData => false,
                 Err(ureq::Error::Io(_) | ureq::Error::ConnectionFailed | ureq::Error::Timeout(_)) => true,
                 Err(_) => false,
             };
@@ -69,12 +78,17 @@ impl Server {
 
     /// POST with a JSON body.
     pub fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> anyhow::Result<T> {
-        self.finish(agent().post(self.url(path)).send_json(body))
+        self.finish(self.agent()?.post(self.url(path)).send_json(body))
+    }
+
+    /// PUT with a JSON body.
+    pub fn put<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> anyhow::Result<T> {
+        self.finish(self.agent()?.put(self.url(path)).send_json(body))
     }
 
     /// DELETE.
     pub fn delete<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
-        self.finish(agent().delete(self.url(path)).call())
+        self.finish(self.agent()?.delete(self.url(path)).call())
     }
 
     /// Where the node's clients connect: through its Unix socket if that is on this host. The node is waited for until
@@ -107,8 +121,10 @@ impl Server {
     /// Where the node speaks Kafka's protocol.
     pub fn kafka_address(&self) -> anyhow::Result<String> {
         let node: NodeView = self.get("/v1/node")?;
-        let mut address =
-            node.kafka.context("the node does not speak Kafka's protocol, and so has no groups")?;
+        let mut address = node.kafka.context(
+            "the node speaks Kafka's protocol not at all, or only in TLS or with a login, which commands do \
+                not: give it a listener on loopback with neither",
+        )?;
         if address.ip().is_unspecified() {
             // On all addresses: the one that is known from admin HTTP, if it is one.
             let known = self.server.split("://").last().and_then(|server| server.parse::<SocketAddr>().ok());
@@ -122,7 +138,8 @@ impl Server {
         if self.server.contains("://") {
             format!("{}{path}", self.server.trim_end_matches('/'))
         } else {
-            format!("http://{}{path}", self.server)
+            let scheme = if self.ca.is_some() { "https" } else { "http" };
+            format!("{scheme}://{}{path}", self.server)
         }
     }
 
@@ -141,15 +158,69 @@ impl Server {
             return answer.body_mut().read_json().context("the node's answer makes no sense");
         }
         let status = answer.status();
-        match answer.body_mut().read_json::<ErrorBody>() {
+        let told = answer.body_mut().read_to_string().unwrap_or_default();
+        match serde_json::from_str::<ErrorBody>(&told) {
             Ok(body) => Err(AdminRefused(body).into()),
-            Err(_) => Err(anyhow!("the node answers {status}")),
+            // From whatever else listens there.
+            Err(_) => Err(anyhow!(
+                "the node answers {status}: {}",
+                told.trim().chars().take(200).collect::<String>()
+            )),
         }
     }
-}
 
-fn agent() -> ureq::Agent {
-    ureq::Agent::config_builder().http_status_as_error(false).proxy(None).build().into()
+    fn agent(&self) -> anyhow::Result<ureq::Agent> {
+        let config = ureq::Agent::config_builder().http_status_as_error(false).proxy(None);
+        #[cfg(feature = "tls")]
+        let config = config.tls_config(self.tls()?);
+        #[cfg(not(feature = "tls"))]
+        anyhow::ensure!(
+            self.ca.is_none() && self.certificate.is_none() && !self.server.starts_with("https:"),
+            "{} is to be asked by https, and this build has no TLS: `make dist` makes target/dist/tailwater, which has it, as \
+             has one of `cargo build --release -p tailwater --features tls`",
+            self.server
+        );
+        Ok(config.build().into())
+    }
+
+    #[cfg(feature = "tls")]
+    fn tls(&self) -> anyhow::Result<ureq::tls::TlsConfig> {
+        use ureq::tls::{Certificate, ClientCert, PemItem, RootCerts, TlsConfig, parse_pem};
+
+        anyhow::ensure!(
+            self.ca.is_some() || !self.server.starts_with("https:"),
+            "{} has a certificate, and nothing says whose certificates are good: name the file of its CA with --ca or TAILWATER_CA; \
+             those of public CAs are in /etc/ssl/certs/ca-certificates.crt",
+            self.server
+        );
+        tailwater_tls::use_everywhere();
+        let read = |path: &PathBuf| -> anyhow::Result<(Vec<Certificate<'static>>, Option<_>)> {
+            #[allow(clippy::disallowed_methods)] // A command reads its user's files.
+            let pem = std::fs::read(path).with_context(|| format!("{} can't be read", path.display()))?;
+            let (mut certificates, mut key) = (Vec::new(), None);
+            for item in parse_pem(&pem) {
+                match item.with_context(|| format!("{} is no PEM", path.display()))? {
+                    PemItem::Certificate(certificate) => certificates.push(certificate),
+                    PemItem::PrivateKey(found) => key = Some(found),
+                    _ => {}
+                }
+            }
+            anyhow::ensure!(!certificates.is_empty(), "{} has no certificate in PEM", path.display());
+            Ok((certificates, key))
+        };
+        let mut config = TlsConfig::builder();
+        if let Some(ca) = &self.ca {
+            config = config.root_certs(RootCerts::new_with_certs(&read(ca)?.0));
+        }
+        if let Some(path) = &self.certificate {
+            let (chain, key) = read(path)?;
+            let key = key.with_context(|| {
+                format!("{} has no key: put it into the same file, behind the certificate", path.display())
+            })?;
+            config = config.client_cert(Some(ClientCert::new_with_certs(&chain, key)));
+        }
+        Ok(config.build())
+    }
 }
 
 /// A name as a part of a URL's path.

@@ -37,6 +37,8 @@ struct Cli {
 enum Command {
     /// Run a node: a log, with its cells, on one data directory.
     Serve(commands::serve::Args),
+    /// Make what a secured node needs: a CA, certificates, a configuration that uses them.
+    Init(commands::init::Args),
     /// Create, list, describe, delete and truncate streams.
     #[command(subcommand)]
     Stream(commands::stream::Command),
@@ -52,6 +54,9 @@ enum Command {
     /// Publish events in broadcast streams, listen to them, and look at the replicas that carry them.
     #[command(subcommand)]
     Broadcast(commands::broadcast::Command),
+    /// Add, list and remove users, who log in with passwords.
+    #[command(subcommand)]
+    User(commands::user::Command),
     /// Run a cache backend as a process of its own, or look after cells.
     #[command(subcommand)]
     Cache(commands::cache::Command),
@@ -109,12 +114,14 @@ fn run(parsed: Parsed) -> anyhow::Result<()> {
     );
     match cli.command {
         Command::Serve(args) => commands::serve::run(args, cli.config.as_ref(), cli.print_config),
+        Command::Init(args) => commands::init::run(args),
         Command::Stream(command) => commands::stream::run(&cli.server, command),
         Command::Produce(args) => commands::produce::run(&cli.server, args),
         Command::Consume(args) => commands::consume::run(&cli.server, args),
         Command::Group(command) => commands::group::run(&cli.server, command),
         Command::Queue(args) => commands::queue::run(&cli.server, args),
         Command::Broadcast(command) => commands::broadcast::run(&cli.server, command),
+        Command::User(command) => commands::user::run(&cli.server, command),
         Command::Cache(command) => commands::cache::run(&cli.server, command),
         #[cfg(feature = "bench")]
         Command::Bench(command) => tailwater_bench::run(command),
@@ -122,7 +129,7 @@ fn run(parsed: Parsed) -> anyhow::Result<()> {
         Command::Bench(args) => commands::bench::run(args),
         Command::Demo(args) => tailwater_load::demo::run(args),
         Command::Load(command) => tailwater_load::run(command),
-        Command::Doctor(args) => commands::doctor::run(args),
+        Command::Doctor(args) => commands::doctor::run(args, cli.config.as_ref()),
         Command::Window(args) => commands::window::run(args),
         Command::Completion { shell } => {
             let mut script = Vec::new();

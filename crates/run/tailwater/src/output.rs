@@ -74,6 +74,7 @@ pub fn hint(error: &anyhow::Error) -> Option<&'static str> {
         "unknown_stream" => {
             Some("`tailwater stream ls` lists the streams, `tailwater stream create NAME` makes one.")
         }
+        "unknown_user" => Some("`tailwater user ls` lists the users."),
         "unknown_group" => Some("`tailwater group ls` lists the groups."),
         "offset_out_of_range" => {
             Some("`tailwater stream describe NAME` shows where each shard starts and ends.")

@@ -32,7 +32,7 @@ fn value(key: &[u8], version: Version, len: usize) -> Vec<u8> {
 fn call(backend: &Backend, method: u16, payload: Bytes) -> Result<Bytes, Refusal> {
     let answer = Arc::new(Mutex::new(None));
     let kept = Arc::clone(&answer);
-    let peer = Peer { address: "test".to_owned(), principal: "anonymous".into() };
+    let peer = Peer::anonymous("test".to_owned());
     backend.call(&peer, method, payload, Reply::new(move |answer| *kept.lock() = Some(answer)));
     let answer = answer.lock().take();
     answer.expect("the backend answers before it returns")

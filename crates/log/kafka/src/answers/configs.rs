@@ -11,7 +11,7 @@ use tailwater_log::{StreamConfig, StreamError};
 use crate::answers::distinct;
 use crate::answers::topics::may;
 use crate::broker::{Broker, Context};
-use crate::config::Listener;
+use crate::config::{Listener, security_protocol};
 use crate::errors::{ErrorCode, RefusedRequest};
 use crate::internal::{OFFSETS_TOPIC, check_not_internal};
 use crate::messages::configs::{
@@ -243,13 +243,15 @@ fn of_broker(
         });
         return Ok(set.collect());
     }
-    let plaintext = |address: &dyn std::fmt::Display| format!("PLAINTEXT://{address}");
+    let at = |listener: &Listener, address: &dyn std::fmt::Display| {
+        format!("{}://{address}", security_protocol(listener.tls == Some(true), listener.login))
+    };
     let (listeners, advertised): (Vec<_>, Vec<_>) = config
         .all_listeners()
         .iter()
-        .map(|Listener { listen, advertised }| match advertised.as_str() {
-            "" => (plaintext(listen), plaintext(listen)),
-            address => (plaintext(listen), plaintext(&address)),
+        .map(|listener| match listener.advertised.as_str() {
+            "" => (at(listener, &listener.listen), at(listener, &listener.listen)),
+            address => (at(listener, &listener.listen), at(listener, &address)),
         })
         .unzip();
     let values = [

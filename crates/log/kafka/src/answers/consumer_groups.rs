@@ -123,7 +123,7 @@ fn check(context: &Context, request: ConsumerGroupHeartbeatRequest) -> Result<Be
         rebalance: u64::try_from(request.rebalance_timeout_ms).ok().map(Duration::from_millis),
         topics: request.subscribed_topic_names,
         pattern: request.subscribed_topic_regex,
-        principal: Arc::clone(&context.peer.who.principal),
+        principal: Arc::clone(&context.peer.who().principal),
         compiled: None,
         assignor: request.server_assignor,
         owned,

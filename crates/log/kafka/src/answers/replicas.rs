@@ -9,6 +9,7 @@ use uuid::Uuid;
 
 use crate::answers::topics::may;
 use crate::broker::{Broker, Context, shard_of};
+use crate::config::security_protocol;
 use crate::errors::{ErrorCode, RefusedRequest};
 use crate::messages::replicas::{
     AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse,
@@ -240,7 +241,7 @@ fn quorum(broker: &Broker, context: &Context, changes: i64) -> DescribeQuorumRes
     };
     let (host, port) = broker.address_for(&context.peer);
     let listener = DescribeQuorumListener {
-        name: "PLAINTEXT".to_owned(),
+        name: security_protocol(context.peer.is_secured, context.peer.login.is_some()).to_owned(),
         host,
         port: u16::try_from(port).unwrap_or_default(),
     };

@@ -1,4 +1,4 @@
-//! What a broker without users says: ACLs are switched off, there are no quotas, and nobody has to say who he is.
+//! What a broker without rules says: ACLs are switched off, and there are no quotas.
 
 use std::sync::Arc;
 
@@ -8,8 +8,7 @@ use crate::messages::security::{
     AclCreationResult, AlterClientQuotasEntry, AlterClientQuotasRequest, AlterClientQuotasResponse,
     AlterClientQuotasResult, CreateAclsRequest, CreateAclsResponse, DeleteAclsFilterResult,
     DeleteAclsRequest, DeleteAclsResponse, DescribeAclsRequest, DescribeAclsResponse,
-    DescribeClientQuotasRequest, DescribeClientQuotasResponse, SaslAuthenticateRequest,
-    SaslAuthenticateResponse, SaslHandshakeRequest, SaslHandshakeResponse,
+    DescribeClientQuotasRequest, DescribeClientQuotasResponse,
 };
 
 const NO_ACLS: &str = "there are no ACLs: whoever reaches the node may do everything";
@@ -79,25 +78,4 @@ pub(crate) async fn alter_client_quotas(
         }
     });
     AlterClientQuotasResponse { entries: entries.collect(), ..Default::default() }
-}
-
-/// As a listener of Kafka's without SASL answers.
-pub(crate) async fn sasl_handshake(
-    _: Arc<Broker>,
-    _: Context,
-    _: SaslHandshakeRequest,
-) -> SaslHandshakeResponse {
-    SaslHandshakeResponse { error_code: ErrorCode::IllegalSaslState.number(), mechanisms: vec![] }
-}
-
-pub(crate) async fn sasl_authenticate(
-    _: Arc<Broker>,
-    _: Context,
-    _: SaslAuthenticateRequest,
-) -> SaslAuthenticateResponse {
-    SaslAuthenticateResponse {
-        error_code: ErrorCode::IllegalSaslState.number(),
-        error_message: Some("nobody has to authenticate here".to_owned()),
-        ..Default::default()
-    }
 }

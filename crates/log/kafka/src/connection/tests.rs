@@ -31,7 +31,15 @@ fn peer(broker: &Broker) -> Arc<Peer> {
     let local = SocketAddr::from(([127, 0, 0, 1], 9092));
     let who = tailwater_access::Peer::anonymous("test".to_owned());
     let next_fetch = Mutex::new(broker.env.now());
-    Arc::new(Peer { address: local, who, local, advertised: None, next_fetch })
+    Arc::new(Peer {
+        address: local,
+        connected: who,
+        login: None,
+        local,
+        is_secured: false,
+        advertised: None,
+        next_fetch,
+    })
 }
 
 fn connection<S>(stream: S, broker: &Arc<Broker>) -> Connection<S> {

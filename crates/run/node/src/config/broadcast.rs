@@ -95,6 +95,8 @@ pub struct BroadcastHttpConfig {
     pub enabled: bool,
     /// Where publishers and listeners connect.
     pub listen: SocketAddr,
+    /// Whether connections are encrypted; if not said, as `[tls]` has it.
+    pub tls: Option<bool>,
     /// Connections at a time, and as many WebSockets.
     pub connections_max: usize,
     /// Bytes of one request's body.
@@ -157,6 +159,7 @@ impl Default for BroadcastHttpConfig {
         Self {
             enabled: true,
             listen: SocketAddr::from(([127, 0, 0, 1], 9401)),
+            tls: None,
             connections_max: 10_000,
             body_bytes_max: 2 << 20,
             bodies_bytes_max: 64 << 20,

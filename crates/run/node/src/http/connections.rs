@@ -24,6 +24,7 @@ use hyper_util::service::TowerToHyperService;
 use tailwater_access::Peer;
 use tailwater_env::{Complaints, Env};
 use tailwater_format::call::CallErrorCode;
+use tailwater_tls::{Acceptor, HELLO_IN_HTTP, PeerStream};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, oneshot, watch};
 
@@ -92,6 +93,7 @@ pub async fn serve(
     listener: TcpListener,
     routes: Router,
     limits: Limits,
+    acceptor: Acceptor,
     mut stopped: oneshot::Receiver<()>,
 ) {
     let complaints = Arc::new(Complaints::default());
@@ -125,31 +127,24 @@ pub async fn serve(
         if under_way.receiver_count() >= limits.connections_max {
             let why = "there are connections_max connections already";
             complain(&env, name, &complaints, Some(peer), "refused", why);
-            refuse(&socket, limits.section);
+            if !acceptor.is_secured() {
+                refuse(&socket, limits.section);
+            }
             continue;
         }
         // Best effort: without it the peer is dropped later.
         let _ = rustix::net::sockopt::set_tcp_user_timeout(&socket, timeout_ms);
-        let routes = TowerToHyperService::new(routes.clone());
-        let sender = ConnectionSender { address: peer, peer: Arc::new(Peer::anonymous(peer.to_string())) };
-        let service = service_fn(move |mut request: hyper::Request<Incoming>| {
-            request.extensions_mut().insert(sender.clone());
-            routes.call(request)
-        });
-        let connection = http.serve_connection(TokioIo::new(socket), service).with_upgrades();
-        let (complaints, mut stopping) = (Arc::clone(&complaints), under_way.subscribe());
+        let (http, routes, acceptor) = (http.clone(), routes.clone(), acceptor.clone());
+        let (complaints, stopping) = (Arc::clone(&complaints), under_way.subscribe());
         let env_ = env.clone();
         let run = async move {
-            let mut connection = std::pin::pin!(connection);
-            let ended = tokio::select! {
-                ended = &mut connection => ended,
-                _ = stopping.changed() => {
-                    connection.as_mut().graceful_shutdown();
-                    connection.await
-                }
-            };
-            match ended {
+            let Some(stream) = acceptor.accept(socket, peer).await else { return };
+            let opening = stream.opening();
+            match exchange(&http, stream, peer, routes, stopping).await {
                 Ok(()) => {}
+                Err(error) if error.is_parse() && opening.is_hello() => {
+                    complain(&env_, name, &complaints, Some(peer), "TLS", HELLO_IN_HTTP);
+                }
                 Err(error) if error.is_parse() => {
                     complain(&env_, name, &complaints, Some(peer), "no HTTP", &error.to_string());
                 }
@@ -162,6 +157,31 @@ pub async fn serve(
     drop(listener);
     under_way.send_replace(());
     under_way.closed().await;
+}
+
+/// Answers the requests of one connection until it ends, or until `stopping` says that the one under way is the last.
+async fn exchange(
+    http: &http1::Builder,
+    stream: PeerStream,
+    peer: SocketAddr,
+    routes: Router,
+    mut stopping: watch::Receiver<()>,
+) -> hyper::Result<()> {
+    let routes = TowerToHyperService::new(routes);
+    let sender = ConnectionSender { address: peer, peer: Arc::new(stream.peer(peer.to_string())) };
+    let service = service_fn(move |mut request: hyper::Request<Incoming>| {
+        request.extensions_mut().insert(sender.clone());
+        routes.call(request)
+    });
+    let connection = http.serve_connection(TokioIo::new(stream), service).with_upgrades();
+    let mut connection = std::pin::pin!(connection);
+    tokio::select! {
+        ended = &mut connection => ended,
+        _ = stopping.changed() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    }
 }
 
 /// Tells one connection too many that it is. It may be gone by then.

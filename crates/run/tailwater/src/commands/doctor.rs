@@ -10,9 +10,11 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::CpuSet;
 use serde::Serialize;
+use tailwater_env::Env;
 use tailwater_node::Config;
 use tailwater_node::priority::NICE;
 use tailwater_rma::{Backing, Region};
+use tailwater_tls::Certificates;
 
 use crate::output::{self, Format};
 
@@ -61,8 +63,8 @@ impl Check {
 }
 
 /// Runs all checks; an error if a node would not work.
-pub fn run(args: Args) -> anyhow::Result<()> {
-    let checks = [
+pub fn run(args: Args, config: Option<&PathBuf>) -> anyhow::Result<()> {
+    let mut checks = vec![
         shared_memory(),
         descriptors(),
         fsync(&args.data),
@@ -75,6 +77,9 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         clock(),
         clock_synchronised(synchronised().as_deref()),
     ];
+    if let Some(file) = config {
+        checks.extend(certificate(file));
+    }
     match args.output {
         Format::Json => output::print_json(&checks)?,
         Format::Table => {
@@ -305,6 +310,44 @@ fn stay_on(processor: CpuSet) {
     let _ = rustix::thread::sched_setaffinity(None, &processor);
 }
 
+/// How long the certificate of a node with this configuration is good, if it has one.
+fn certificate(config: &PathBuf) -> Option<Check> {
+    const NAME: &str = "certificate";
+    let config = match Config::load(Some(config), toml::Table::new()) {
+        Ok(config) => config,
+        Err(error) => {
+            let check = Check::new("configuration", DoctorVerdict::Fail, format!("{error:#}"));
+            return Some(
+                check.mend("a node would not start with it: `tailwater serve --config-check` says the same"),
+            );
+        }
+    };
+    // As a node does, which has a world of its own for it.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().ok()?;
+    let _entered = runtime.enter();
+    let env = Env::real();
+    match Certificates::open(&env, &config.tls) {
+        Ok(certificates) => Some(certificate_left(certificates?.expires_ms() - env.wall_ms())),
+        Err(error) => Some(
+            Check::new(NAME, DoctorVerdict::Fail, error.to_string())
+                .mend("a node does not start without it: mend the file, or what [tls] says of it"),
+        ),
+    }
+}
+
+fn certificate_left(left_ms: i64) -> Check {
+    const NAME: &str = "certificate";
+    let warning_ms = i64::try_from(tailwater_tls::limits::EXPIRY_WARNING.as_millis()).unwrap_or(i64::MAX);
+    let days = left_ms / 86_400_000;
+    let (verdict, found) = match left_ms {
+        ..=0 => (DoctorVerdict::Fail, "it has expired".to_owned()),
+        left if left < warning_ms => (DoctorVerdict::Warn, format!("it expires in {days} days")),
+        _ => (DoctorVerdict::Ok, format!("it is good for {days} days")),
+    };
+    Check::new(NAME, verdict, found)
+        .mend("replace the files that [tls] names: a running node takes the new ones within a second")
+}
+
 fn clock() -> Check {
     const NAME: &str = "clock";
     let year_2024_s = 1_704_067_200;
@@ -367,6 +410,14 @@ fn synchronised() -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_certificate_is_worth_a_warning_in_its_last_thirty_days_and_fails_when_it_is_over() {
+        let verdict = |days: i64| certificate_left(days * 86_400_000).verdict;
+        let verdicts = [31, 29, 0, -1].map(verdict);
+        let [ok, warn, fail] = [DoctorVerdict::Ok, DoctorVerdict::Warn, DoctorVerdict::Fail];
+        assert_eq!(verdicts, [ok, warn, fail, fail]);
+    }
 
     #[test]
     fn a_clock_that_is_not_synchronised_is_worth_advice_and_one_of_which_nobody_knows_is_not() {

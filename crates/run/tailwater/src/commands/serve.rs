@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use serde::Serialize;
-use tailwater_node::signal::StopSignals;
+use tailwater_node::signal::{StopSignals, at_hangups};
 use tailwater_node::{Config, Node};
 
 use crate::values;
@@ -174,6 +174,8 @@ pub fn run(args: Args, file: Option<&PathBuf>, print_config: bool) -> anyhow::Re
             () = stop.next() => {}
             // For ever; the process that it runs ends with it.
             () = super::window::supervise(window, &node) => {}
+            // As daemons do; a node without certificates has nothing to read again.
+            () = at_hangups(|| node.look_at_certificates()), if node.has_certificates() => {}
         }
         node.stop().await?;
         Ok(true)

@@ -29,6 +29,7 @@ mod kafka_lag;
 mod kafka_listeners;
 mod library;
 mod lines;
+mod logins;
 mod metrics;
 mod panics;
 mod queues;
@@ -38,4 +39,6 @@ mod roles;
 mod settings;
 mod sqs_clients;
 mod streams;
+#[cfg(feature = "tls")]
+mod tls;
 mod window;

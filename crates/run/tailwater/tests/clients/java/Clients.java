@@ -1,4 +1,5 @@
-// Apache Kafka's own client for Java, with its defaults: `java -cp 'lib/*' Clients.java SERVER SCENARIO`.
+// Apache Kafka's own client for Java, with its defaults, or with those of a file of properties over them:
+// `java -cp 'lib/*' Clients.java SERVER SCENARIO [FILE]`.
 // Ends with 0 if all that the scenario says held, else with what did not.
 
 import java.nio.charset.StandardCharsets;
@@ -21,14 +22,21 @@ import org.apache.kafka.common.serialization.*;
 
 public class Clients {
     static String server;
+    static final Properties given = new Properties();
 
     public static void main(String[] args) throws Exception {
         server = args[0];
+        if (args.length > 2) {
+            try (var file = new java.io.FileReader(args[2])) {
+                given.load(file);
+            }
+        }
         switch (args[1]) {
             case "records" -> records();
             case "admin" -> admin();
             case "refusals" -> refusals();
             case "alone" -> alone();
+            case "ssl" -> ssl();
             case "range" -> group("group.protocol", "classic", "partition.assignment.strategy", RangeAssignor.class.getName());
             case "cooperative" -> group("group.protocol", "classic", "partition.assignment.strategy", CooperativeStickyAssignor.class.getName());
             case "kip848" -> group("group.protocol", "consumer");
@@ -52,6 +60,7 @@ public class Clients {
     static Properties properties(Object... pairs) {
         var properties = new Properties();
         properties.put("bootstrap.servers", server);
+        properties.putAll(given);
         for (int i = 0; i < pairs.length; i += 2) properties.put(pairs[i], pairs[i + 1]);
         return properties;
     }
@@ -284,6 +293,20 @@ public class Clients {
     }
 
     // What administrators of several nodes do, with one; and what a partition knows of its producers.
+    // A listener is called what it is, by whatever says so.
+    static void ssl() throws Exception {
+        try (var admin = adminClient()) {
+            int node = admin.describeCluster().controller().get().id();
+            var broker = new ConfigResource(ConfigResource.Type.BROKER, String.valueOf(node));
+            var config = admin.describeConfigs(List.of(broker)).all().get().get(broker);
+            for (var key : List.of("listeners", "advertised.listeners")) {
+                check(config.get(key).value().startsWith("SSL://"), config.get(key));
+            }
+            var endpoints = admin.describeMetadataQuorum().quorumInfo().get().nodes().get(node).endpoints();
+            same(List.of("SSL"), endpoints.stream().map(endpoint -> endpoint.listener()).toList());
+        }
+    }
+
     static void alone() throws Exception {
         try (var admin = adminClient()) {
             admin.createTopics(List.of(new NewTopic("t", 2, (short) 1))).all().get();

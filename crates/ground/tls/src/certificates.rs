@@ -1,0 +1,443 @@
+//! The certificates of a node: read from files, used for handshakes, read again when the files change.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::{Mutex, RwLock};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::server::{NoServerSessionStorage, ServerConfig, WebPkiClientVerifier};
+use rustls::time_provider::TimeProvider;
+use rustls::{AlertDescription, CertificateError, RootCertStore};
+use tailwater_env::{Complaints, Env, OpenMode, Task};
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+use tokio::sync::{Notify, Semaphore};
+use tokio_rustls::TlsAcceptor;
+
+use crate::acceptor::HandshakeError;
+use crate::config::{ClientCertificates, TlsConfig, TlsError, TlsVersion};
+use crate::limits::{EXPIRY_WARNING, FILE_BYTES_MAX, HANDSHAKE_DEADLINE, HANDSHAKES_MAX, LOOK_EVERY};
+use crate::parsed::ParsedCertificate;
+use crate::stats::TlsStats;
+use crate::stream::PeerStream;
+
+/// How often it is said that a certificate ends soon.
+const EXPIRY_TOLD_EVERY: Duration = Duration::from_secs(86_400);
+
+/// What the beginning of a client's bytes is looked at for.
+const OPENING_BYTES: usize = 8;
+
+/// Bytes that a client has sent in HTTP, and that are taken off before it is told that this is TLS.
+const DISCARDED_BYTES: usize = 16 << 10;
+
+/// A node's certificates, and those of the CAs of its clients. All listeners of a node share them, and the bound on
+/// handshakes at the same time.
+pub struct Certificates {
+    env: Env,
+    config: TlsConfig,
+    current: RwLock<Arc<Loaded>>,
+    /// What the files had when they were last looked at, whether it could be used or not.
+    looked_at: Mutex<u64>,
+    /// Whether they could not be read then, which is told once.
+    is_unreadable: AtomicBool,
+    /// Whoever watches the files is to look now.
+    look: Notify,
+    turns: Semaphore,
+    complaints: Complaints,
+    counters: [AtomicU64; 4],
+}
+
+/// Where each figure of [`TlsStats`] is counted.
+#[derive(Clone, Copy)]
+enum TlsCount {
+    Handshakes,
+    Failed,
+    Reloads,
+    ReloadsFailed,
+}
+
+/// What new connections begin with.
+struct Loaded {
+    server: Arc<ServerConfig>,
+    own: ParsedCertificate,
+    /// When the first of the node's chain ends.
+    expires_ms: i64,
+}
+
+/// The contents of the files.
+struct CertificateFiles {
+    certificate: Vec<u8>,
+    key: Vec<u8>,
+    client_ca: Option<Vec<u8>>,
+}
+
+impl std::fmt::Debug for Certificates {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Certificates").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+impl Certificates {
+    /// Those that the configuration names, if it names any. Reads the files, which blocks.
+    ///
+    /// # Errors
+    /// A file that can't be read, has no certificate or no key, or has one that does not belong to the other.
+    pub fn open(env: &Env, config: &TlsConfig) -> Result<Option<Arc<Self>>, TlsError> {
+        config.check(true, []).map_err(TlsError)?;
+        let Some(certificate) = &config.certificate else { return Ok(None) };
+        let files = CertificateFiles::read(env, config, certificate)?;
+        let loaded = files.load(env, config)?;
+        loaded.tell(env);
+        Ok(Some(Arc::new(Self {
+            env: env.clone(),
+            config: config.clone(),
+            current: RwLock::new(Arc::new(loaded)),
+            looked_at: Mutex::new(files.fingerprint()),
+            is_unreadable: AtomicBool::new(false),
+            look: Notify::new(),
+            turns: Semaphore::new(HANDSHAKES_MAX),
+            complaints: Complaints::default(),
+            counters: Default::default(),
+        })))
+    }
+
+    /// Looks at the files every second, and when [`Certificates::look`] says so, until the task is dropped. Says in the
+    /// log what comes of it, and each day that a certificate ends soon.
+    pub fn watch(self: &Arc<Self>) -> Task {
+        let watched = Arc::clone(self);
+        self.env.spawn_dedicated("tls-files", async move {
+            let mut tell_at = watched.env.now() + EXPIRY_TOLD_EVERY;
+            loop {
+                watched.env.timeout(LOOK_EVERY, watched.look.notified()).await;
+                watched.reload();
+                if watched.env.now() >= tell_at {
+                    tell_at = watched.env.now() + EXPIRY_TOLD_EVERY;
+                    watched.current().tell(&watched.env);
+                }
+            }
+        })
+    }
+
+    /// Has the files looked at now.
+    pub fn look(&self) {
+        self.look.notify_one();
+    }
+
+    /// When the node's certificate ends, or the first of those behind it, in milliseconds since the Unix epoch.
+    pub fn expires_ms(&self) -> i64 {
+        self.current().expires_ms
+    }
+
+    /// What was counted since the start.
+    pub fn stats(&self) -> TlsStats {
+        let of = |count: TlsCount| self.counters[count as usize].load(Ordering::Relaxed);
+        TlsStats {
+            handshakes: of(TlsCount::Handshakes),
+            failed: of(TlsCount::Failed),
+            reloads: of(TlsCount::Reloads),
+            reloads_failed: of(TlsCount::ReloadsFailed),
+        }
+    }
+
+    fn count(&self, count: TlsCount) {
+        self.counters[count as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn current(&self) -> Arc<Loaded> {
+        Arc::clone(&self.current.read())
+    }
+
+    /// Takes what the files have, if that is not what they had. What can't be used is told once, and what there was
+    /// goes on being used.
+    fn reload(&self) {
+        let Some(certificate) = &self.config.certificate else { return };
+        let files = match CertificateFiles::read(&self.env, &self.config, certificate) {
+            Ok(files) => files,
+            // Whoever replaces a file may have it away for a moment.
+            Err(error) => {
+                if !self.is_unreadable.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(%error, "certificates can't be read again: those from before are used");
+                }
+                return;
+            }
+        };
+        self.is_unreadable.store(false, Ordering::Relaxed);
+        let fingerprint = files.fingerprint();
+        if std::mem::replace(&mut *self.looked_at.lock(), fingerprint) == fingerprint {
+            return;
+        }
+        match files.load(&self.env, &self.config) {
+            Ok(loaded) => {
+                self.count(TlsCount::Reloads);
+                tracing::info!(
+                    subject = loaded.own.identity.subject,
+                    "new certificates are used from now on"
+                );
+                loaded.tell(&self.env);
+                *self.current.write() = Arc::new(loaded);
+            }
+            // Of two files one may have been replaced so far.
+            Err(error) => {
+                self.count(TlsCount::ReloadsFailed);
+                tracing::warn!(%error, "the files of [tls] have changed and can't be used: those from before are");
+            }
+        }
+    }
+
+    pub(crate) async fn accept(
+        &self,
+        tcp: TcpStream,
+        peer: SocketAddr,
+        listener: &str,
+    ) -> Option<PeerStream> {
+        match self.handshake(tcp).await {
+            Ok(stream) => Some(stream),
+            Err(why @ HandshakeError::Silent) => {
+                tracing::debug!(%peer, listener, %why, "TLS: connection dropped");
+                None
+            }
+            Err(why) => {
+                if let Some(left_out) = self.complaints.admit(self.env.now(), why.reason()) {
+                    tracing::warn!(%peer, listener, %why, left_out, "TLS: connection dropped");
+                }
+                None
+            }
+        }
+    }
+
+    pub(crate) async fn handshake(&self, tcp: TcpStream) -> Result<PeerStream, HandshakeError> {
+        let done = self.env.timeout(HANDSHAKE_DEADLINE, self.exchange(tcp)).await;
+        let done = done.unwrap_or(Err(HandshakeError::Slow(HANDSHAKE_DEADLINE)));
+        match &done {
+            Ok(_) => self.count(TlsCount::Handshakes),
+            Err(HandshakeError::Silent) => {}
+            Err(_) => self.count(TlsCount::Failed),
+        }
+        done
+    }
+
+    async fn exchange(&self, tcp: TcpStream) -> Result<PeerStream, HandshakeError> {
+        // Before it is anybody's turn: who says nothing takes nobody's.
+        let mut opening = [0; OPENING_BYTES];
+        let count = tcp.peek(&mut opening).await?;
+        let opening = &opening[..count];
+        match opening {
+            [] => return Err(HandshakeError::Silent),
+            // A record with a part of a handshake.
+            [22, ..] => {}
+            other => {
+                let spoken = spoken(other);
+                if spoken == HTTP {
+                    answer_in_http(&tcp);
+                }
+                return Err(HandshakeError::Plain(spoken));
+            }
+        }
+        let _turn = self.turns.acquire().await;
+        let acceptor = TlsAcceptor::from(Arc::clone(&self.current().server));
+        let stream = acceptor.accept(tcp).await.map_err(refusal)?;
+        let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+        let client = shown.map(|leaf| ParsedCertificate::of(leaf)).transpose();
+        let client =
+            client.map_err(|why| HandshakeError::Refused(format!("the client's certificate {why}")))?;
+        Ok(PeerStream::secured(stream, client.map(|parsed| parsed.identity)))
+    }
+}
+
+const HTTP: &str = "HTTP without TLS";
+
+/// What a client speaks that does not speak TLS.
+fn spoken(opening: &[u8]) -> &'static str {
+    const METHODS: [&[u8]; 8] =
+        [b"GET ", b"HEAD ", b"POST ", b"PUT ", b"DELETE ", b"OPTIONS ", b"PATCH ", b"CONNECT "];
+    // A method may be longer than what is there of it.
+    let is_http = METHODS
+        .iter()
+        .any(|method| opening.len() >= 4 && method.starts_with(&opening[..method.len().min(opening.len())]));
+    match opening {
+        _ if is_http => HTTP,
+        // The length of a small frame, and a number of an API.
+        [0, 0 | 1, _, _, 0, ..] => "Kafka's protocol without TLS",
+        _ => "no TLS",
+    }
+}
+
+/// Tells a client that speaks HTTP what it should. It may be gone by then.
+fn answer_in_http(tcp: &TcpStream) {
+    const ANSWER: &[u8] =
+        b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n\
+        this is HTTP, and TLS is spoken here: use https\n";
+    // What is left unread would reset the connection, and with it what was answered.
+    let mut discarded = [0; DISCARDED_BYTES];
+    let _ = tcp.try_io(Interest::READABLE, || tcp.try_read(&mut discarded));
+    let _ = tcp.try_write(ANSWER);
+}
+
+/// What went wrong with a handshake, in words for who reads the log.
+fn refusal(error: io::Error) -> HandshakeError {
+    let known = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    let Some(known) = known else {
+        return match error.kind() {
+            io::ErrorKind::UnexpectedEof => HandshakeError::Cut,
+            _ => HandshakeError::Io(error),
+        };
+    };
+    HandshakeError::Refused(match known {
+        rustls::Error::NoCertificatesPresented => {
+            "the client shows no certificate, and client_certificates in [tls] is \"required\"".to_owned()
+        }
+        rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
+            "the client's certificate is of none of the CAs of client_ca in [tls]".to_owned()
+        }
+        rustls::Error::InvalidCertificate(
+            CertificateError::Expired | CertificateError::ExpiredContext { .. },
+        ) => "the client's certificate has expired".to_owned(),
+        rustls::Error::InvalidCertificate(why) => format!("the client's certificate is not taken: {why}"),
+        rustls::Error::AlertReceived(
+            alert @ (AlertDescription::UnknownCA
+            | AlertDescription::BadCertificate
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::CertificateExpired
+            | AlertDescription::UnsupportedCertificate),
+        ) => format!(
+            "the client does not take this node's certificate ({alert:?}): give it the CA, and connect by a name that the \
+             certificate has"
+        ),
+        rustls::Error::PeerIncompatible(why) => {
+            format!("the client speaks no TLS that is spoken here ({why:?}): see min_version in [tls]")
+        }
+        other => other.to_string(),
+    })
+}
+
+impl CertificateFiles {
+    fn read(env: &Env, config: &TlsConfig, certificate: &Path) -> Result<Self, TlsError> {
+        let key = config.key.as_deref().unwrap_or(certificate);
+        let client_ca = config.client_ca.as_deref();
+        Ok(Self {
+            certificate: read(env, "certificate", certificate)?,
+            key: read(env, "key", key)?,
+            client_ca: client_ca.map(|path| read(env, "client_ca", path)).transpose()?,
+        })
+    }
+
+    /// What differs where any of the files does.
+    fn fingerprint(&self) -> u64 {
+        let mut hash = xxhash_rust::xxh3::Xxh3::new();
+        for file in [&self.certificate, &self.key, self.client_ca.as_ref().unwrap_or(&Vec::new())] {
+            hash.update(&(file.len() as u64).to_le_bytes());
+            hash.update(file);
+        }
+        hash.digest()
+    }
+
+    fn load(&self, env: &Env, config: &TlsConfig) -> Result<Loaded, TlsError> {
+        let at = |key: &str, path: &Option<std::path::PathBuf>, why: String| {
+            TlsError(format!("[tls] {key} = {:?} {why}", path.as_deref().unwrap_or(Path::new(""))))
+        };
+        let in_certificate = |why| at("certificate", &config.certificate, why);
+        let key_path = if config.key.is_some() { &config.key } else { &config.certificate };
+        let chain = certificates(&self.certificate).map_err(in_certificate)?;
+        let mut parsed = Vec::new();
+        for certificate in &chain {
+            parsed.push(ParsedCertificate::of(certificate).map_err(in_certificate)?);
+        }
+        let expires_ms = parsed.iter().map(|parsed| parsed.not_after_ms).min().unwrap_or(0);
+        let own = parsed.into_iter().next().ok_or_else(|| in_certificate("has no certificate".to_owned()))?;
+        let key = PrivateKeyDer::from_pem_slice(&self.key)
+            .map_err(|why| at("key", key_path, format!("has no private key in PEM: {why}")))?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let versions: &[&rustls::SupportedProtocolVersion] = match config.min_version {
+            TlsVersion::V13 => &[&rustls::version::TLS13],
+            TlsVersion::V12 => &[&rustls::version::TLS13, &rustls::version::TLS12],
+        };
+        let time = Arc::new(EnvTime(env.clone()));
+        let builder = ServerConfig::builder_with_details(Arc::clone(&provider), time)
+            .with_protocol_versions(versions)
+            .map_err(|why| TlsError(why.to_string()))?;
+        let builder = match &self.client_ca {
+            None => builder.with_no_client_auth(),
+            Some(pem) => {
+                let in_ca = |why| at("client_ca", &config.client_ca, why);
+                let mut roots = RootCertStore::empty();
+                for certificate in certificates(pem).map_err(in_ca)? {
+                    roots
+                        .add(certificate)
+                        .map_err(|why| in_ca(format!("has a certificate that is no CA's: {why}")))?;
+                }
+                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+                let verifier = match config.client_certificates {
+                    ClientCertificates::Optional => verifier.allow_unauthenticated(),
+                    ClientCertificates::None | ClientCertificates::Required => verifier,
+                };
+                builder.with_client_cert_verifier(verifier.build().map_err(|why| in_ca(why.to_string()))?)
+            }
+        };
+        let mut server = builder.with_single_cert(chain, key).map_err(|why| match why {
+            rustls::Error::InconsistentKeys(_) => {
+                at("key", key_path, "is not the key of the certificate".to_owned())
+            }
+            other => in_certificate(format!("can't be used: {other}")),
+        })?;
+        if self.client_ca.is_some() {
+            // A session that is taken up again would let a client in whose certificate has expired meanwhile.
+            server.session_storage = Arc::new(NoServerSessionStorage {});
+            server.send_tls13_tickets = 0;
+        }
+        Ok(Loaded { server: Arc::new(server), own, expires_ms })
+    }
+}
+
+impl Loaded {
+    /// Says if it ends soon, or has ended.
+    fn tell(&self, env: &Env) {
+        let left_ms = self.expires_ms - env.wall_ms();
+        let subject = &self.own.identity.subject;
+        let days = left_ms / 86_400_000;
+        if left_ms <= 0 {
+            tracing::error!(subject, "the certificate of [tls] has expired: clients refuse it");
+        } else if u128::try_from(left_ms).is_ok_and(|left| left < EXPIRY_WARNING.as_millis()) {
+            tracing::warn!(subject, days, "the certificate of [tls] expires soon: replace its files");
+        }
+    }
+}
+
+/// The certificates of a PEM file, of which there is one at least.
+fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    let found = found.map_err(|why| format!("is no PEM: {why}"))?;
+    if found.is_empty() { Err("has no certificate in PEM".to_owned()) } else { Ok(found) }
+}
+
+fn read(env: &Env, key: &str, path: &Path) -> Result<Vec<u8>, TlsError> {
+    let reading = || {
+        let file = env.disk().open(path, OpenMode::Read)?;
+        let length = file.len()?;
+        if length > FILE_BYTES_MAX {
+            return Err(io::Error::other(format!(
+                "it has {length} bytes, and {FILE_BYTES_MAX} are the most"
+            )));
+        }
+        let mut bytes = vec![0; length as usize];
+        let count = file.read_at(&mut bytes, 0)?;
+        bytes.truncate(count);
+        Ok(bytes)
+    };
+    reading().map_err(|why| TlsError(format!("[tls] {key} = {path:?} can't be read: {why}")))
+}
+
+/// The node's clock, which says what has expired.
+#[derive(Debug)]
+struct EnvTime(Env);
+
+impl TimeProvider for EnvTime {
+    fn current_time(&self) -> Option<UnixTime> {
+        let since = u64::try_from(self.0.wall_ms()).ok()?;
+        Some(UnixTime::since_unix_epoch(Duration::from_millis(since)))
+    }
+}

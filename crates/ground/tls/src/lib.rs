@@ -1,0 +1,44 @@
+//! Connections that may be encrypted: one way to accept them, whatever the protocol behind it.
+//!
+//! A server gives each connection that it accepts to the [`Acceptor`] of its listener, in the task that serves the
+//! connection, and gets a [`PeerStream`]: the plain connection, or one in TLS. Which it is, and who is at the other end
+//! as far as its certificate says that, the server need not know.
+//!
+//! - [`Certificates`] are read from files, and read again when these change. A connection keeps those with which it
+//!   began, and new ones have the new ones.
+//! - A handshake has a deadline, and there are [`limits::HANDSHAKES_MAX`] of them at the same time.
+//! - Whoever speaks something else than the listener is told apart from whoever errs, for the line in the log.
+//!
+//! Without the feature `rustls` there is no encryption: [`Certificates::open`] says so, and everything else is there.
+
+mod acceptor;
+mod config;
+mod identity;
+pub mod limits;
+mod stats;
+mod stream;
+
+/// Has every part of this process use the same cryptography, also a library that does not say which. To be called
+/// before such a library is; a second time does nothing.
+#[cfg(feature = "rustls")]
+pub fn use_everywhere() {
+    // Another one is there already where somebody was first.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}
+
+#[cfg(feature = "rustls")]
+pub mod authority;
+#[cfg(feature = "rustls")]
+mod certificates;
+#[cfg(not(feature = "rustls"))]
+#[path = "certificates_none.rs"]
+mod certificates;
+#[cfg(feature = "rustls")]
+mod parsed;
+
+pub use acceptor::{Acceptor, HandshakeError};
+pub use certificates::Certificates;
+pub use config::{ClientCertificates, SecuredListeners, TlsConfig, TlsError, TlsVersion};
+pub use identity::ClientIdentity;
+pub use stats::TlsStats;
+pub use stream::{HELLO_IN_HTTP, Opening, PeerStream, is_hello};

@@ -1,0 +1,67 @@
+//! `/v1/users`: who may log in.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use tailwater_login::UserError;
+use tailwater_sqs::JsonObject;
+
+use crate::NodeShared;
+use crate::api::{ErrorBody, SetUser, UserView};
+
+/// An error as JSON, under the status that fits.
+pub(super) struct UserRefused(StatusCode, &'static str, String);
+
+impl IntoResponse for UserRefused {
+    fn into_response(self) -> Response {
+        let Self(status, error, message) = self;
+        (status, Json(ErrorBody { error: error.to_owned(), message })).into_response()
+    }
+}
+
+impl From<UserError> for UserRefused {
+    fn from(error: UserError) -> Self {
+        let (status, word) = match &error {
+            UserError::Invalid(_) => (StatusCode::BAD_REQUEST, "malformed"),
+            UserError::Unknown(_) => (StatusCode::NOT_FOUND, "unknown_user"),
+            UserError::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
+        };
+        Self(status, word, error.to_string())
+    }
+}
+
+impl From<JsonRejection> for UserRefused {
+    fn from(rejection: JsonRejection) -> Self {
+        Self(StatusCode::BAD_REQUEST, "malformed", rejection.body_text())
+    }
+}
+
+type UsersAnswer<T> = Result<Json<T>, UserRefused>;
+
+pub(super) async fn list(State(shared): State<Arc<NodeShared>>) -> Json<Vec<UserView>> {
+    Json(shared.users.names().into_iter().map(|name| UserView { name }).collect())
+}
+
+pub(super) async fn set(
+    State(shared): State<Arc<NodeShared>>,
+    Path(name): Path<String>,
+    body: Result<Json<JsonObject<SetUser>>, JsonRejection>,
+) -> UsersAnswer<UserView> {
+    let Json(JsonObject(SetUser { password })) = body?;
+    let is_new = shared.users.set(&name, &password).await?;
+    tracing::info!(user = name, is_new, "a user has a password");
+    Ok(Json(UserView { name }))
+}
+
+pub(super) async fn remove(
+    State(shared): State<Arc<NodeShared>>,
+    Path(name): Path<String>,
+) -> UsersAnswer<UserView> {
+    shared.users.remove(&name).await?;
+    tracing::info!(user = name, "removed a user");
+    Ok(Json(UserView { name }))
+}

@@ -1,0 +1,130 @@
+//! Kafka's clients, which others wrote, that log in as a node's users.
+
+use std::process::Command;
+
+use crate::support::kafka::{need, program};
+use crate::support::{Node, free_port, told, wait_for};
+
+/// A node whose first listener wants a login, with the user `orders`, and a further one that wants none.
+fn node(dir: &tempfile::TempDir, more: &[(&str, &str)]) -> Node {
+    let listeners = format!("[{{listen=\"127.0.0.1:{}\"}}]", free_port());
+    let variables = [("TAILWATER_KAFKA__LOGIN", "true"), ("TAILWATER_KAFKA__LISTENERS", listeners.as_str())];
+    let node = Node::start_with(&dir.path().join("data"), &[], &[&variables[..], more].concat());
+    let added = node.output(&["user", "add", "orders"], b"correct horse\n");
+    assert!(added.status.success(), "{}", String::from_utf8_lossy(&added.stderr));
+    node
+}
+
+fn kcat_as(
+    node: &Node,
+    mechanism: &str,
+    password: &str,
+    more: &[&str],
+    args: &[&str],
+    input: &str,
+) -> (bool, String, String) {
+    let mut command = Command::new("kcat");
+    command.args([
+        "-b",
+        &node.kafka,
+        "-m",
+        "60",
+        "-X",
+        "broker.address.family=v4",
+        "-X",
+        "sasl.username=orders",
+    ]);
+    command.args(["-X", &format!("sasl.mechanism={mechanism}"), "-X", &format!("sasl.password={password}")]);
+    told(command.args(more).args(args), input)
+}
+
+fn wait_for_line(node: &Node, named: &[&str]) {
+    wait_for(&format!("a line with {named:?}"), || {
+        let log = node.process.log();
+        log.lines().any(|line| named.iter().all(|named| line.contains(named))).then_some(())
+    });
+}
+
+#[test]
+fn kcat_logs_in_by_scram_and_whoever_does_not_is_told_nothing() {
+    need("kcat");
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut node = node(&dir, &[]);
+    let plaintext = ["-X", "security.protocol=SASL_PLAINTEXT"];
+    for (mechanism, topic) in [("SCRAM-SHA-256", "a"), ("SCRAM-SHA-512", "b")] {
+        let (ok, _, err) =
+            kcat_as(&node, mechanism, "correct horse", &plaintext, &["-P", "-t", topic], "a line\n");
+        assert!(ok, "{mechanism}: {err}");
+        let read = &["-C", "-t", topic, "-e", "-q"];
+        let (ok, out, err) = kcat_as(&node, mechanism, "correct horse", &plaintext, read, "");
+        assert!(ok && out == "a line\n", "{mechanism}: {err}");
+    }
+    // A password in the clear is not taken, wherever it comes from.
+    let quick = ["-X", "security.protocol=SASL_PLAINTEXT", "-m", "2"];
+    let (ok, _, err) = kcat_as(&node, "PLAIN", "correct horse", &quick, &["-L"], "");
+    assert!(!ok && err.contains("SCRAM-SHA-512"), "it is told what is spoken: {err}");
+    let (ok, ..) = kcat_as(&node, "SCRAM-SHA-256", "wrong horse", &quick, &["-L"], "");
+    assert!(!ok);
+    wait_for_line(&node, &["can't log in", "user=\"orders\""]);
+    let (ok, ..) = told(Command::new("kcat").args(["-b", &node.kafka, "-m", "2", "-L"]), "");
+    assert!(!ok, "nothing is answered before");
+    wait_for_line(&node, &["of a client that has not logged in"]);
+    assert!(node.metric("tailwater_logins_refused_total").expect("a metric") >= 1.0);
+    let log = node.process.log();
+    assert!(!log.contains("correct horse") && !log.contains("wrong horse"), "no password is in the log");
+    // Commands find the listener that wants none, and users are there after a restart, until they are removed.
+    node.run(&["consume", "a", "--group", "g", "--exit-at-end"]);
+    assert!(node.process.stop());
+    node.restart();
+    let (ok, _, err) = kcat_as(&node, "SCRAM-SHA-256", "correct horse", &plaintext, &["-L"], "");
+    assert!(ok, "{err}");
+    assert_eq!(node.run(&["user", "ls"]), "orders\n");
+    node.run(&["user", "rm", "orders"]);
+    let (ok, ..) = kcat_as(&node, "SCRAM-SHA-256", "correct horse", &quick, &["-L"], "");
+    assert!(!ok, "there is no such user any more");
+    let error = node.run_failing(&["user", "rm", "orders"]);
+    assert!(error.contains("there is no user \"orders\"") && error.contains("tailwater user ls"), "{error}");
+}
+
+#[test]
+fn java_logs_in_by_scram_and_writes_and_reads() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = node(&dir, &[]);
+    let properties = dir.path().join("client.properties");
+    let text = "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-512\nsasl.jaas.config=\
+                org.apache.kafka.common.security.scram.ScramLoginModule required username=\"orders\" \
+                password=\"correct horse\";\n";
+    std::fs::write(&properties, text).expect("written");
+    let (ok, out, err) = told(program("Clients.java").args([&node.kafka, "records"]).arg(&properties), "");
+    assert!(ok, "{out}\n{err}");
+    assert!(node.metric("tailwater_logins_total").expect("a metric") >= 1.0);
+}
+
+#[cfg(feature = "tls")]
+#[test]
+fn kcat_logs_in_with_its_password_alone_where_the_connection_is_encrypted() {
+    need("kcat");
+    let dir = tempfile::tempdir().expect("a directory");
+    let (ok, _, err) = told(crate::support::tailwater().args(["init", "--tls", "--dir"]).arg(dir.path()), "");
+    assert!(ok, "{err}");
+    let path = |name: &str| dir.path().join(name).to_str().expect("text").to_owned();
+    let (certificate, key) = (path("node.pem"), path("node.key"));
+    let tls = [
+        ("TAILWATER_TLS__CERTIFICATE", certificate.as_str()),
+        ("TAILWATER_TLS__KEY", key.as_str()),
+        ("TAILWATER_TLS__LISTENERS", "named"),
+        ("TAILWATER_KAFKA__TLS", "true"),
+    ];
+    let node = node(&dir, &tls);
+    let ca = format!("ssl.ca.location={}", path("ca.pem"));
+    let encrypted = ["-X", "security.protocol=SASL_SSL", "-X", &ca];
+    for mechanism in ["PLAIN", "SCRAM-SHA-256"] {
+        let (ok, _, err) =
+            kcat_as(&node, mechanism, "correct horse", &encrypted, &["-P", "-t", "s"], "a line\n");
+        assert!(ok, "{mechanism}: {err}");
+    }
+    let quick = [&encrypted[..], &["-m", "2"]].concat();
+    let (ok, ..) = kcat_as(&node, "PLAIN", "wrong horse", &quick, &["-L"], "");
+    assert!(!ok);
+    wait_for_line(&node, &["can't log in", "user=\"orders\""]);
+}
