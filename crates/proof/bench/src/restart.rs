@@ -1,7 +1,8 @@
-//! `bench restart`: how long readers go without, when a node is killed under load and started again; beside it Apache
-//! Kafka. Both sync what they acknowledge.
+//! `bench restart`: how long readers go without, when a node is killed under load and started again; beside it
+//! Apache Kafka. Both sync what they acknowledge.
 //!
-//! Before the kill the stream has as much as is to be read, and one producer appends at a rate. From the kill on counts:
+//! Before the kill the stream has as much as is to be read, and one producer appends at a rate. From the kill on
+//! counts:
 //!
 //! - the first append that is handed over after it and acknowledged;
 //! - the first of those that a consumer reads which was connected all the time;
@@ -23,7 +24,7 @@ use serde::Serialize;
 use tailwater_client::{ClientConfig, WindowUse};
 use tailwater_load::appender::{Appender, Gathering};
 use tailwater_load::clock::monotonic_ns;
-use tailwater_load::follower::Follower;
+use tailwater_load::follower::LoadFollower;
 use tailwater_load::messages::MessageProtocol;
 use tailwater_load::payload::{self, HEADER_BYTES, Payload};
 use tailwater_load::report::{self, ProgressLine, ReportFormat};
@@ -430,7 +431,9 @@ async fn read(
     let RestartTarget { protocol, address, stream } = target;
     let mut goes_on = true;
     while goes_on {
-        if let Ok(mut follower) = Follower::connect(*protocol, address, stream, *from, config.clone()).await {
+        if let Ok(mut follower) =
+            LoadFollower::connect(*protocol, address, stream, *from, config.clone()).await
+        {
             while goes_on {
                 let read = follower.next(|record| goes_on = goes_on && each(record)).await;
                 *from = Some(follower.next_offset());

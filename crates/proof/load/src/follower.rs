@@ -1,4 +1,5 @@
-//! What the load reads one shard with outside of its processes of consumers: our own client library, or Kafka's protocol.
+//! What the load reads one shard with outside of its processes of consumers: our own client library, or Kafka's
+//! protocol.
 
 use tailwater_client::{Client, ClientConfig, Consumer, ConsumerConfig, Start};
 use tailwater_env::Env;
@@ -7,14 +8,14 @@ use crate::kafka::consumer::PartitionReader;
 use crate::messages::MessageProtocol;
 
 /// A reader of shard 0, of either kind.
-pub enum Follower {
+pub enum LoadFollower {
     /// Our own, one-sided.
     Own(Box<Consumer>),
     /// In Kafka's protocol.
     Kafka(Box<PartitionReader>),
 }
 
-impl Follower {
+impl LoadFollower {
     /// Connects to the server at `address`, to read `stream` from an offset on, or from its end.
     pub async fn connect(
         protocol: MessageProtocol,
@@ -33,7 +34,7 @@ impl Follower {
     }
 
     /// Hands out the values that come next; there may be none. Whoever gets an error may connect again from
-    /// [`Follower::next_offset`] on.
+    /// [`LoadFollower::next_offset`] on.
     pub async fn next(&mut self, mut each: impl FnMut(&[u8])) -> anyhow::Result<()> {
         match self {
             Self::Own(consumer) => {

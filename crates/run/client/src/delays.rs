@@ -48,8 +48,8 @@ impl DelayCounts {
     }
 }
 
-/// Tells the node now and then, as long as something is delivered. What a CALL took along that fails is left out, so that
-/// nothing is counted twice.
+/// Tells the node now and then, as long as something is delivered. What a CALL took along that fails is left out, so
+/// that nothing is counted twice.
 pub(crate) async fn tell(node: Arc<Node>, counts: Arc<DelayCounts>) {
     loop {
         counts.news.notified().await;
