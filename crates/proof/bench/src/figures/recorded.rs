@@ -47,6 +47,9 @@ pub struct Recorded {
     pub name: String,
     /// Where on the page it is. Within a part results are in the order of their files' names.
     pub part: PagePart,
+    /// It stands before the others of its part.
+    #[serde(default)]
+    pub leads: bool,
     /// The section's title.
     pub title: String,
     /// What is claimed, in one sentence or two.
@@ -255,7 +258,7 @@ pub fn read(root: &Path) -> anyhow::Result<(Machines, Vec<Recorded>)> {
     if results.is_empty() {
         bail!("{FOLDER} has no results");
     }
-    results.sort_by(|a, b| (a.part, &a.name).cmp(&(b.part, &b.name)));
+    results.sort_by(|a, b| (a.part, !a.leads, &a.name).cmp(&(b.part, !b.leads, &b.name)));
     Ok((machines, results))
 }
 
