@@ -222,12 +222,17 @@ fn every_metric_is_documented_and_nothing_else_is() {
         _ => family,
     };
     let told: BTreeSet<String> = page(&node).into_iter().map(name).collect();
+    // A node without a certificate has none of those: `tls.rs` looks at a node that has one.
+    let documented = documented().into_iter().filter(|name| !name.starts_with("tailwater_tls_"));
+    assert_eq!(told, documented.collect());
+}
+
+/// The metrics in the document, by the names that queries use.
+pub fn documented() -> BTreeSet<String> {
     let document = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/metrics.md");
     let document = std::fs::read_to_string(document).expect("readable");
     let rows = document.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
     // What begins with a query is no metric's row.
     let is_name = |text: &str| text.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
-    let documented: BTreeSet<String> =
-        rows.map(|(name, _)| name).filter(|name| is_name(name)).map(str::to_owned).collect();
-    assert_eq!(told, documented);
+    rows.map(|(name, _)| name).filter(|name| is_name(name)).map(str::to_owned).collect()
 }

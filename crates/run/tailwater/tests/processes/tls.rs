@@ -1,5 +1,6 @@
 //! Listeners in TLS, with the files of `tailwater init`, and clients that others wrote.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -283,13 +284,17 @@ fn a_node_of_init_s_own_configuration_is_reached_by_commands_with_it_and_by_nobo
     let (ok, _, err) =
         told(tailwater().args(["--server", &admin, "--ca", &ca, "--certificate", &ca, "stream", "ls"]), "");
     assert!(!ok && err.contains("has no key"), "{err}");
+    let is_tls = |name: &str| name.starts_with("tailwater_tls_");
     let metrics = || {
         let mut answer =
             files.agent(Some("admin.pem")).get(format!("{server}/metrics")).call().expect("it answers");
         answer.body_mut().read_to_string().expect("text")
     };
-    let left = metrics();
-    let left = left.lines().find_map(|line| line.strip_prefix("tailwater_tls_certificate_left_seconds "));
+    let page = metrics();
+    let names = page.lines().filter_map(|line| line.split([' ', '{']).next().filter(|name| is_tls(name)));
+    let documented = crate::metrics::documented().into_iter().filter(|name| is_tls(name));
+    assert_eq!(names.map(str::to_owned).collect::<BTreeSet<_>>(), documented.collect());
+    let left = page.lines().find_map(|line| line.strip_prefix("tailwater_tls_certificate_left_seconds "));
     let days = left.expect("a metric").parse::<f64>().expect("a number") / 86_400.0;
     assert!((820.0..826.0).contains(&days), "{days}");
     assert!(process.stop());
