@@ -5,8 +5,12 @@
 //! authentication and authorization are then in one place, whatever the protocol. A refusal goes back in the form that
 //! the protocol's clients understand.
 
+mod secret;
+
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
+
+pub use crate::secret::{SecretText, are_same};
 
 /// On whose behalf a peer asks that nobody authenticated.
 pub const ANONYMOUS: &str = "anonymous";

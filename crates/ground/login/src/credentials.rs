@@ -15,6 +15,7 @@
 use hmac::digest::KeyInit;
 use hmac::{Hmac, Mac};
 use sha2::{Digest, Sha256, Sha512};
+use tailwater_access::are_same;
 
 use crate::limits::{ITERATIONS, ITERATIONS_MAX};
 
@@ -101,11 +102,6 @@ fn iterated<M: Mac + Clone>(keyed: &M, salt: &[u8], iterations: u32) -> Vec<u8> 
         all.iter_mut().zip(&last).for_each(|(all, last)| *all ^= last);
     }
     all
-}
-
-/// Whether both are the same, in a time that does not tell where they differ.
-pub(crate) fn are_same(one: &[u8], other: &[u8]) -> bool {
-    one.len() == other.len() && one.iter().zip(other).fold(0, |differing, (a, b)| differing | (a ^ b)) == 0
 }
 
 impl ScramKeys {

@@ -2,8 +2,9 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use tailwater_access::are_same;
 
-use crate::credentials::{Hash, StoredPassword, are_same};
+use crate::credentials::{Hash, StoredPassword};
 
 /// Shortest nonce of a client: a shorter one could come twice.
 const NONCE_BYTES_MIN: usize = 8;

@@ -1,12 +1,14 @@
 //! Where the cluster is, and what is kept there.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use tailwater_access::SecretText;
 use tailwater_queue::limits::WRITE_MS;
 
 /// The `[queues.cassandra]` section.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CassandraConfig {
     /// Some nodes, `host:port`: the others are learned from them.
@@ -23,18 +25,11 @@ pub struct CassandraConfig {
     /// Who to log in as; empty is nobody.
     pub user: String,
     /// The password.
-    pub password: String,
+    pub password: SecretText,
+    /// A file that has the password in its first line. Whoever starts the node reads it into `password`.
+    pub password_file: Option<PathBuf>,
     /// How long a node may take to answer, in milliseconds.
     pub request_timeout_ms: u64,
-}
-
-impl std::fmt::Debug for CassandraConfig {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("CassandraConfig")
-            .field("contact_points", &self.contact_points)
-            .field("keyspace", &self.keyspace)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Default for CassandraConfig {
@@ -46,7 +41,8 @@ impl Default for CassandraConfig {
             replicas: 3,
             local_datacenter: String::new(),
             user: String::new(),
-            password: String::new(),
+            password: SecretText::default(),
+            password_file: None,
             request_timeout_ms: WRITE_MS,
         }
     }

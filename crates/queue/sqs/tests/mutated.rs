@@ -299,7 +299,7 @@ fn requests_that_are_nearly_right_are_answered_or_refused_in_both_forms() {
 
 #[test]
 fn signed_requests_that_are_nearly_right_are_refused_or_were_not_changed_in_what_is_signed() {
-    let key = KeyConfig { id: samples::KEY.0.to_owned(), secret: samples::KEY.1.to_owned() };
+    let key = KeyConfig::new(samples::KEY.0, samples::KEY.1);
     let account = AccountConfig {
         id: "111111111111".to_owned(),
         keys: vec![key],

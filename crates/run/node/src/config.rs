@@ -5,7 +5,9 @@
 
 mod bridge;
 mod broadcast;
+mod exposure;
 mod file;
+mod secrets;
 
 use std::net::SocketAddr;
 use std::num::NonZero;
@@ -33,7 +35,9 @@ pub(crate) use self::bridge::BridgeEnd;
 pub use self::bridge::{BridgeConfig, BridgeStart};
 pub use self::broadcast::BroadcastConfig;
 pub(crate) use self::broadcast::QuotasConfig;
+pub use self::exposure::is_of_this_host;
 use self::file::ConfigFile;
+pub use self::file::parse_toml;
 
 /// Longest path of a Unix socket: what the system's addresses have room for, less the zero at the end.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
@@ -113,6 +117,8 @@ pub struct Listen {
     pub admin: SocketAddr,
     /// The address of `data` that clients are told, if it differs (behind a proxy or NAT).
     pub advertised_data: Option<SocketAddr>,
+    /// Whether it is meant that listeners elsewhere than on loopback are not encrypted, or let in whoever connects.
+    pub insecure: bool,
     /// Connections on `data` and `unix` together.
     pub connections_max: usize,
     /// Engine threads that answer one-sided reads; 0 is one for each core but one, and at least one.
@@ -337,6 +343,7 @@ impl Default for Listen {
             window_from: WINDOW_FROM,
             admin: SocketAddr::from(([127, 0, 0, 1], 7421)),
             advertised_data: None,
+            insecure: false,
             connections_max: 10_000,
             engines: 0,
             workers: 0,
@@ -533,17 +540,18 @@ impl Config {
         figment = figment.merge(variables);
         figment = texts.into_iter().fold(figment, |figment, text| figment.merge(text));
         figment = figment.merge(Serialized::defaults(flags));
-        let config: Self = figment.extract().map_err(|error| {
-            let told = error.to_string();
+        let mut config: Self = figment.extract().map_err(|error| {
+            let told = secrets::told(error);
             // What the standard library says of an address does not say what one looks like.
             let right = if told.contains("invalid socket address") { ADDRESSES } else { "" };
             anyhow::anyhow!("{told}{right}")
         })?;
         config.check()?;
+        config.read_secrets()?;
         Ok(config)
     }
 
-    /// The configuration as a file would have it.
+    /// The configuration as a file would have it, with `***` for secrets.
     pub fn to_toml(&self) -> anyhow::Result<String> {
         Ok(toml::to_string_pretty(self)?)
     }
@@ -685,7 +693,8 @@ impl Config {
         self.queues.check()?;
         self.sqs.check().map_err(|why| anyhow::anyhow!(why))?;
         self.broadcast.check()?;
-        bridge::check(&self.bridge, &self.broadcast)
+        bridge::check(&self.bridge, &self.broadcast)?;
+        self.check_exposure()
     }
 }
 
@@ -903,7 +912,7 @@ mod tests {
         };
         for text in ["123456789012", "000000000012", "1.50", "true", "[1]", "{a=1}"] {
             assert_eq!(with("sqs.account", text).sqs.account, text);
-            assert_eq!(with("queues.cassandra.password", text).queues.cassandra.password, text);
+            assert_eq!(with("queues.cassandra.password", text).queues.cassandra.password.text(), text);
             assert_eq!(with("data", text).data, PathBuf::from(text));
         }
         // What is no text stays what it is; so does a text that is written as one.
@@ -981,6 +990,7 @@ mod tests {
     fn all_addresses_are_none_that_clients_can_be_told() {
         let told = |data: &str, advertised: Option<&str>| {
             let mut config = Config::default();
+            config.listen.insecure = true;
             config.listen.data = data.parse().expect("an address");
             config.listen.advertised_data = advertised.map(|address| address.parse().expect("an address"));
             config.check().map_err(|error| error.to_string())

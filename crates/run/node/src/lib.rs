@@ -56,7 +56,7 @@ use crate::calls::NodeService;
 use crate::cells::NodeCell;
 pub use crate::config::{
     BridgeConfig, BridgeStart, BroadcastConfig, CellModeSetting, CellSection, Config, LogFormat, Logging,
-    thread_count,
+    is_of_this_host, parse_toml, thread_count,
 };
 use crate::gate::FrontGate;
 use crate::metrics::Meters;
@@ -123,8 +123,7 @@ impl Node {
     /// Recovery is for as long as the disk takes on a thread of its own, and goes on there if this is cancelled: then
     /// the process should end.
     pub async fn start(config: Config) -> anyhow::Result<Self> {
-        // It binds to loopback unless it is told otherwise, and whoever tells it otherwise puts it into a network that
-        // he trusts.
+        // What others can reach needs certificates of them, logins or signatures, or is said to be meant so.
         Self::start_with(config, Arc::new(Everybody)).await
     }
 
@@ -139,8 +138,15 @@ impl Node {
     }
 
     /// The same on this thread, which waits for the disk.
-    async fn start_here(config: Config, authorizer: Arc<dyn Authorizer>) -> anyhow::Result<Self> {
+    async fn start_here(mut config: Config, authorizer: Arc<dyn Authorizer>) -> anyhow::Result<Self> {
         let env = Env::real();
+        // Those who made the configuration themselves did not have it checked when it was read.
+        config.check_exposure()?;
+        config.read_secrets()?;
+        for listener in config.exposed() {
+            let (listen, key) = (listener.listen, listener.key);
+            tracing::warn!(%listen, "{key} is open to others than this host, unencrypted or unknown: insecure = true");
+        }
         // The directory's lock comes first of all: a second node must not touch the first one's sockets, and is told
         // that the directory is in use and not that a port is, which it would choose another one for.
         let lock = tailwater_store::lock_data_dir(&env, &config.data)

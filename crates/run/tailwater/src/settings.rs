@@ -72,7 +72,7 @@ fn read(file: &Path) -> anyhow::Result<Table> {
 }
 
 fn client_of(text: &str) -> anyhow::Result<Table> {
-    let mut all: Table = text.parse()?;
+    let mut all = tailwater_node::parse_toml(text)?;
     match all.remove("client") {
         None => Ok(Table::new()),
         Some(Value::Table(client)) => Ok(client),

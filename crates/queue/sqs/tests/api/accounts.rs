@@ -17,7 +17,7 @@ use super::Api;
 fn two_accounts() -> SqsConfig {
     let account = |id: &str, requests_per_s| AccountConfig {
         id: id.to_owned(),
-        keys: vec![KeyConfig { id: format!("AK{id}"), secret: format!("secret of {id}") }],
+        keys: vec![KeyConfig::new(&format!("AK{id}"), &format!("secret of {id}"))],
         requests_per_s,
         bytes_per_s: 0,
         queues_max: 1,

@@ -12,7 +12,7 @@ use tailwater_env::Env;
 use tailwater_node::api::CellView;
 use tailwater_node::backend::{BackendOptions, CellKind, ServedBackend};
 use tailwater_node::signal::StopSignals;
-use tailwater_node::{CellSection, Config, LogFormat, Logging, thread_count};
+use tailwater_node::{CellSection, Config, LogFormat, Logging, is_of_this_host, thread_count};
 
 use crate::admin::Server;
 use crate::output::{self, Format};
@@ -32,6 +32,9 @@ pub enum Command {
         /// Where clients on other hosts connect.
         #[arg(long, value_name = "IP:PORT", value_parser = values::address)]
         tcp: Option<SocketAddr>,
+        /// Let others than this host in over --tcp: connections are not encrypted, and whoever connects may do everything.
+        #[arg(long)]
+        insecure: bool,
         /// Memory for values, taken from shared memory at the start. By default as much as a node's own backend has.
         #[arg(long, value_name = "BYTES", value_parser = values::number::<u64>(1 << 20..=u64::MAX))]
         capacity_bytes: Option<u64>,
@@ -92,6 +95,7 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
             cell,
             unix,
             tcp,
+            insecure,
             capacity_bytes,
             value_bytes,
             ttl_ms,
@@ -103,6 +107,12 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
                 unix.is_some() || tcp.is_some(),
                 "a backend that listens nowhere is of no use: give --unix PATH, --tcp IP:PORT or both"
             );
+            if let Some(tcp) = tcp.filter(|tcp| !insecure && !is_of_this_host(*tcp)) {
+                anyhow::bail!(
+                    "--tcp {tcp} would let others than this host in, and a backend can't be encrypted: whoever connects \
+                     could read and change all of it. Listen on 127.0.0.1, or say that it is meant: --insecure"
+                );
+            }
             let kind = cell.kind();
             let defaults = Config::default();
             let default: &CellSection = match kind {

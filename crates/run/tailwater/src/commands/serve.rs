@@ -40,6 +40,10 @@ pub struct Args {
     /// Take no part in broadcasts.
     #[arg(long, conflicts_with = "broadcast")]
     no_broadcast: bool,
+    /// Let others than this host in unencrypted, and whoever connects. Without it a listener elsewhere than on
+    /// loopback needs TLS, and a login, accounts or certificates of clients.
+    #[arg(long)]
+    insecure: bool,
     /// Check the configuration and stop.
     #[arg(long)]
     config_check: bool,
@@ -130,11 +134,13 @@ struct ListenFlags {
     data: Option<SocketAddr>,
     #[serde(skip_serializing_if = "Option::is_none")]
     admin: Option<SocketAddr>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    insecure: Option<bool>,
 }
 
 impl ListenFlags {
     fn is_empty(&self) -> bool {
-        self.data.is_none() && self.admin.is_none()
+        self.data.is_none() && self.admin.is_none() && self.insecure.is_none()
     }
 }
 
@@ -142,7 +148,7 @@ impl ListenFlags {
 pub fn run(args: Args, file: Option<&PathBuf>, print_config: bool) -> anyhow::Result<()> {
     let flags = Flags {
         data: args.data,
-        listen: ListenFlags { data: args.listen, admin: args.admin },
+        listen: ListenFlags { data: args.listen, admin: args.admin, insecure: args.insecure.then_some(true) },
         kafka: KafkaFlags::new(args.kafka, args.no_kafka),
         sqs: FrontFlags { listen: args.sqs, enabled: args.no_sqs.then_some(false) },
         broadcast: FrontFlags { listen: args.broadcast, enabled: args.no_broadcast.then_some(false) },

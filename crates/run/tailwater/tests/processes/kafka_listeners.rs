@@ -44,7 +44,9 @@ fn listeners_of_flags_are_printed_as_a_file_has_them_and_such_as_can_not_be_are_
     let dir = tempfile::tempdir().expect("a directory");
     let shown = |args: &[&str]| told(tailwater().arg("serve").args(args), "");
     let three = ["--kafka", "127.0.0.1:1=a:11", "--kafka", "127.0.0.1:2", "--kafka", "0.0.0.0:3=c:13"];
-    let (ok, printed, _) = shown(&[&three[..], &["--print-config"]].concat());
+    let (ok, _, error) = shown(&[&three[..], &["--print-config"]].concat());
+    assert!(!ok && error.contains("[[kafka.listeners]] listen = \"0.0.0.0:3\""), "{error}");
+    let (ok, printed, _) = shown(&[&three[..], &["--insecure", "--print-config"]].concat());
     assert!(ok);
     let config: toml::Table = toml::from_str(&printed).expect("TOML");
     let kafka = &config["kafka"];

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::support::{Node, tailwater, told};
+use crate::support::{Node, Process, tailwater, told, wait_for};
 
 /// What a command says, which succeeds with this configuration file, and these variables.
 fn says(file: &Path, variables: &[(&str, &str)], args: &[&str], input: &str) -> String {
@@ -138,4 +138,81 @@ fn what_is_misspelt_in_the_file_or_in_a_variable_is_refused_with_its_name() {
     }
     let nothing = complains(&file, &[], &["completion", "bash", "--print-config"]);
     assert!(nothing.contains("has no configuration to print"), "{nothing}");
+}
+
+#[test]
+fn a_listener_off_loopback_is_refused_by_a_flag_a_variable_or_a_file_and_taken_where_it_is_meant() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("tailwater.toml");
+    let check = ["serve", "--config-check"];
+    for flag in ["--listen", "--admin", "--kafka", "--sqs", "--broadcast"] {
+        std::fs::write(&file, "").expect("written");
+        let open = [&check[..], &[flag, "192.0.2.1:1"]].concat();
+        let error = complains(&file, &[], &open);
+        assert!(
+            error.contains("\"192.0.2.1:1\"") && error.contains("insecure = true below [listen]"),
+            "{error}"
+        );
+        says(&file, &[], &[&open[..], &["--insecure"]].concat(), "");
+        says(&file, &[("TAILWATER_LISTEN__INSECURE", "true")], &open, "");
+        std::fs::write(&file, "[listen]\ninsecure = true\n").expect("written");
+        says(&file, &[], &open, "");
+    }
+    std::fs::write(&file, "[broadcast.http]\nlisten = '192.0.2.1:1'\n").expect("written");
+    let error = complains(&file, &[], &check);
+    assert!(error.contains("[broadcast.http] listen = \"192.0.2.1:1\""), "{error}");
+    let variable = [("TAILWATER_KAFKA__LISTENERS", "[{listen=\"192.0.2.1:1\"}]")];
+    std::fs::write(&file, "").expect("written");
+    let error = complains(&file, &variable, &check);
+    assert!(error.contains("[[kafka.listeners]] listen = \"192.0.2.1:1\""), "{error}");
+}
+
+#[test]
+fn a_backend_off_loopback_is_refused_and_begins_where_it_is_meant() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("tailwater.toml");
+    std::fs::write(&file, "").expect("written");
+    let serve = ["cache", "serve", "--cell", "data", "--tcp", "0.0.0.0:0", "--capacity-bytes", "1048576"];
+    let error = complains(&file, &[], &serve);
+    assert!(error.contains("--tcp 0.0.0.0:0") && error.contains("--insecure"), "{error}");
+    let mut command = tailwater();
+    let backend = Process::start(command.args(serve).arg("--insecure"), &dir.path().join("backend.log"));
+    wait_for("the backend to be ready", || backend.log().contains("the backend is ready").then_some(()));
+}
+
+#[test]
+fn secrets_of_variables_and_files_are_not_printed_and_three_stars_are_no_secret() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("tailwater.toml");
+    std::fs::write(&file, "").expect("written");
+    let print = ["serve", "--print-config"];
+    let accounts = "[{id=\"123456789012\", keys=[{id=\"AK\", secret=\"hidden one\"}]}]";
+    let variables =
+        [("TAILWATER_SQS__ACCOUNTS", accounts), ("TAILWATER_QUEUES__CASSANDRA__PASSWORD", "hidden two")];
+    let printed = says(&file, &variables, &print, "");
+    assert!(!printed.contains("hidden") && printed.matches("\"***\"").count() == 2, "{printed}");
+
+    std::fs::write(&file, &printed).expect("written");
+    let error = complains(&file, &[], &["serve", "--config-check"]);
+    assert!(error.contains("stands for a secret") && error.contains("tailwater.toml"), "{error}");
+    // What goes over the file has them.
+    assert_eq!(says(&file, &variables, &print, ""), printed);
+
+    let secret = dir.path().join("password");
+    std::fs::write(&secret, "hidden three\n").expect("written");
+    std::fs::write(&file, format!("[queues.cassandra]\npassword_file = {secret:?}\n")).expect("written");
+    let printed = says(&file, &[], &print, "");
+    assert!(!printed.contains("hidden") && printed.contains("password_file"), "{printed}");
+    std::fs::write(&file, &printed).expect("written");
+    assert_eq!(says(&file, &[], &print, ""), printed);
+
+    for (text, variables) in [
+        ("[queues.cassandra]\npassword = 'hidden four\n", &[][..]),
+        ("[queues.cassandra]\npassword = 4711\n", &[]),
+        ("", &[("TAILWATER_SQS__ACCOUNTS", "[{id=hidden five")]),
+    ] {
+        std::fs::write(&file, text).expect("written");
+        let error = complains(&file, variables, &["serve", "--config-check"]);
+        assert!(!error.contains("hidden") && !error.contains("4711"), "{error}");
+    }
 }

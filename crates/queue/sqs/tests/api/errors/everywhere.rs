@@ -107,7 +107,7 @@ async fn what_is_no_action_is_none_in_either_form() {
 fn accounts() -> SqsConfig {
     let account = |id: &str, bytes_per_s| AccountConfig {
         id: id.to_owned(),
-        keys: vec![KeyConfig { id: format!("AK{id}"), secret: format!("secret of {id}") }],
+        keys: vec![KeyConfig::new(&format!("AK{id}"), &format!("secret of {id}"))],
         requests_per_s: 0,
         bytes_per_s,
         queues_max: 0,

@@ -263,6 +263,8 @@ impl Node {
         // for that, and for the disk, for a good part of their time.
         command.env("TAILWATER_JOURNAL__FILE_BYTES", (16 << 20).to_string());
         command.env("TAILWATER_DATA_CELL__CAPACITY_BYTES", (64 << 20).to_string());
+        // In a network namespace of the test's own nobody else is.
+        command.env("TAILWATER_LISTEN__INSECURE", (place.host != "127.0.0.1").to_string());
         // What is tested are the cells, and how a process reads them by itself: a test of the window says so.
         command.env("TAILWATER_LISTEN__WINDOW", "false");
         command.args(["--broadcast", broadcast]).args(flags);

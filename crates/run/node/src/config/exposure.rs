@@ -1,0 +1,233 @@
+//! Who can reach a node's listeners, and whether that is meant.
+//!
+//! What others can reach is encrypted, and lets in only whom it knows, unless the configuration says that it is meant
+//! otherwise.
+
+use std::net::SocketAddr;
+
+use tailwater_tls::ClientCertificates;
+
+use super::Config;
+
+/// Certificates of clients, as what is missing.
+const CERTIFICATES: &str = "client_ca = \"FILE\" and client_certificates = \"required\" below [tls]";
+
+/// A listener that others can reach, and that lets in whoever connects, or that is not encrypted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ExposedListener {
+    /// Its section and key.
+    pub(crate) key: String,
+    /// Where it listens.
+    pub(crate) listen: SocketAddr,
+    /// What to write, if anything makes it safe.
+    missing: Vec<String>,
+}
+
+impl ExposedListener {
+    fn told(&self) -> String {
+        let Self { key, listen, missing } = self;
+        match missing.is_empty() {
+            true => format!("{key} = \"{listen}\": it can't be encrypted, and lets everybody in"),
+            false => format!("{key} = \"{listen}\": write {}", missing.join(", and ")),
+        }
+    }
+}
+
+/// Whether only processes of this host can connect to an address.
+pub fn is_of_this_host(listen: SocketAddr) -> bool {
+    listen.ip().to_canonical().is_loopback()
+}
+
+impl Config {
+    /// # Errors
+    /// Every listener that others can reach unencrypted, or unknown, where that is not said to be meant, and what to
+    /// write.
+    pub(crate) fn check_exposure(&self) -> anyhow::Result<()> {
+        let exposed = self.exposed();
+        if self.listen.insecure || exposed.is_empty() {
+            return Ok(());
+        }
+        let told: String = exposed.iter().map(|listener| format!("\n  {}", listener.told())).collect();
+        anyhow::bail!(
+            "others than this host could connect, unencrypted or without being known:{told}\n\
+             `tailwater init --tls` makes the files and a configuration. Or listen on 127.0.0.1. Where it is meant that \
+             whoever can connect may do everything, say so: insecure = true below [listen], --insecure, or \
+             TAILWATER_LISTEN__INSECURE=true"
+        )
+    }
+
+    /// The listeners that need to be meant.
+    pub(crate) fn exposed(&self) -> Vec<ExposedListener> {
+        let mut exposed = Vec::new();
+        let mut look = |key: &str, listen, missing: Option<Vec<String>>| {
+            if !is_of_this_host(listen) && missing.as_ref().is_none_or(|missing| !missing.is_empty()) {
+                let (key, missing) = (key.to_owned(), missing.unwrap_or_default());
+                exposed.push(ExposedListener { key, listen, missing });
+            }
+        };
+        let http = |section, tls| Some(self.missing(section, tls, false, CERTIFICATES));
+        look("[listen] data", self.listen.data, None);
+        look("[listen] admin", self.listen.admin, http("[admin]", self.admin.tls));
+        if self.kafka.enabled {
+            for (index, listener) in self.kafka.all_listeners().into_iter().enumerate() {
+                let section = if index == 0 { "[kafka]" } else { "[[kafka.listeners]]" };
+                let login = match index {
+                    0 => format!("login = true below {section}"),
+                    _ => format!("login = true in its table of {section}"),
+                };
+                let missing = self.missing(section, listener.tls, listener.login, &login);
+                look(&format!("{section} listen"), listener.listen, Some(missing));
+            }
+        }
+        if self.sqs.enabled {
+            let accounts = "[[sqs.accounts]] with keys, so that every request has to be signed";
+            let missing = self.missing("[sqs]", self.sqs.tls, !self.sqs.accounts.is_empty(), accounts);
+            look("[sqs] listen", self.sqs.listen, Some(missing));
+        }
+        if self.broadcast.enabled {
+            look("[broadcast] listen", self.broadcast.listen, None);
+            let section = &self.broadcast.http;
+            if section.enabled {
+                look("[broadcast.http] listen", section.listen, http("[broadcast.http]", section.tls));
+            }
+        }
+        exposed
+    }
+
+    /// What is missing for a listener that can be encrypted: `tls` is what it says of that. Its clients are known if
+    /// it `knows` them by itself, which `how` would make it do, or where all have to show certificates.
+    fn missing(&self, section: &str, tls: Option<bool>, knows: bool, how: &str) -> Vec<String> {
+        let mut missing = Vec::new();
+        if self.tls.certificate.is_none() {
+            missing.push("certificate = \"FILE\" and key = \"FILE\" below [tls]".to_owned());
+        } else if !self.tls.covers(tls) {
+            missing.push(format!("tls = true below {section}"));
+        }
+        if !knows && self.tls.client_certificates != ClientCertificates::Required {
+            missing.push(how.to_owned());
+        }
+        missing
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CERTIFICATE: &str = "[tls]\ncertificate = 'node.pem'\n";
+    const REQUIRED: &str =
+        "[tls]\ncertificate = 'node.pem'\nclient_ca = 'ca.pem'\nclient_certificates = 'required'\n";
+    const OPTIONAL: &str =
+        "[tls]\ncertificate = 'node.pem'\nclient_ca = 'ca.pem'\nclient_certificates = 'optional'\n";
+    const ACCOUNT: &str =
+        "[[sqs.accounts]]\nid = '123456789012'\nkeys = [{ id = 'AK', secret = 'hidden' }]\n";
+
+    fn refusal(text: &str) -> Option<String> {
+        let config: Config = toml::from_str(text).expect("TOML");
+        config.check_exposure().err().map(|error| error.to_string())
+    }
+
+    fn refused(text: &str, named: &[&str]) {
+        let error = refusal(text).expect(text);
+        assert!(error.contains("insecure = true below [listen], --insecure"), "{error}");
+        assert!(error.contains("TAILWATER_LISTEN__INSECURE=true"), "{error}");
+        for named in named {
+            assert!(error.contains(named), "{named} is not in: {error}");
+        }
+    }
+
+    fn fine(text: &str) {
+        assert_eq!(refusal(text), None, "{text}");
+    }
+
+    #[test]
+    fn on_loopback_everything_may_be_open() {
+        fine("");
+        fine("[listen]\ndata = '[::1]:1'\nadmin = '127.8.9.1:1'\n[kafka]\nlisten = '[::ffff:127.0.0.1]:1'\n");
+    }
+
+    #[test]
+    fn what_can_not_be_encrypted_is_refused_off_loopback_whatever_else_is_unless_it_is_meant() {
+        for (section, key) in [("listen", "data"), ("broadcast", "listen")] {
+            for address in ["0.0.0.0:1", "[::]:1", "10.0.0.5:1", "[2001:db8::1]:1"] {
+                let open = format!("[{section}]\n{key} = '{address}'\n");
+                let named = format!("[{section}] {key} = \"{address}\": it can't be encrypted");
+                refused(&open, &[&named]);
+                refused(&format!("{REQUIRED}{open}"), &[&named]);
+            }
+        }
+        fine("[listen]\ndata = '10.0.0.5:1'\ninsecure = true\n[broadcast]\nlisten = '10.0.0.5:1'\n");
+        fine(
+            "[broadcast]\nenabled = false\nlisten = '10.0.0.5:1'\n[broadcast.http]\nlisten = '10.0.0.5:2'\n",
+        );
+    }
+
+    #[test]
+    fn http_off_loopback_needs_tls_and_certificates_of_clients() {
+        for (section, open) in [
+            ("[admin]", "[listen]\nadmin = '10.0.0.5:1'\n"),
+            ("[broadcast.http]", "[broadcast.http]\nlisten = '10.0.0.5:1'\n"),
+        ] {
+            refused(open, &["= \"10.0.0.5:1\": write certificate = \"FILE\"", CERTIFICATES]);
+            let of_clients = format!("\"10.0.0.5:1\": write {CERTIFICATES}");
+            refused(&format!("{CERTIFICATE}{open}"), &[&of_clients]);
+            refused(&format!("{OPTIONAL}{open}"), &[&of_clients]);
+            fine(&format!("{REQUIRED}{open}"));
+            let named = format!("\"10.0.0.5:1\": write tls = true below {section}\n");
+            refused(&format!("{REQUIRED}listeners = 'named'\n{open}"), &[&named]);
+        }
+        fine("[listen]\nadmin = '10.0.0.5:1'\ninsecure = true\n");
+    }
+
+    #[test]
+    fn each_of_kafka_s_listeners_off_loopback_needs_tls_and_a_login_or_certificates_of_clients() {
+        let open = "[kafka]\nlisten = '10.0.0.5:1'\n";
+        refused(
+            open,
+            &["[kafka] listen = \"10.0.0.5:1\": write certificate", "and login = true below [kafka]"],
+        );
+        refused(
+            &format!("{open}login = true\n"),
+            &["write certificate = \"FILE\" and key = \"FILE\" below [tls]\n"],
+        );
+        refused(&format!("{CERTIFICATE}{open}"), &["\"10.0.0.5:1\": write login = true below [kafka]\n"]);
+        refused(&format!("{REQUIRED}{open}tls = false\n"), &["write tls = true below [kafka]\n"]);
+        fine(&format!("{CERTIFICATE}{open}login = true\n"));
+        fine(&format!("{OPTIONAL}{open}login = true\n"));
+        fine(&format!("{REQUIRED}{open}"));
+        let further = "[[kafka.listeners]]\nlisten = '10.0.0.5:2'\n";
+        refused(
+            &format!("{CERTIFICATE}{open}login = true\n{further}"),
+            &["[[kafka.listeners]] listen = \"10.0.0.5:2\": write login = true in its table"],
+        );
+        fine(&format!("{CERTIFICATE}{open}login = true\n{further}login = true\n"));
+        fine("[kafka]\nenabled = false\nlisten = '10.0.0.5:1'\n");
+        fine(&format!("[listen]\ninsecure = true\n{open}{further}"));
+    }
+
+    #[test]
+    fn sqs_off_loopback_needs_tls_and_accounts_or_certificates_of_clients() {
+        let open = "[sqs]\nlisten = '10.0.0.5:1'\n";
+        refused(open, &["[sqs] listen = \"10.0.0.5:1\": write certificate", "[[sqs.accounts]] with keys"]);
+        refused(
+            &format!("{open}{ACCOUNT}"),
+            &["write certificate = \"FILE\" and key = \"FILE\" below [tls]\n"],
+        );
+        refused(&format!("{CERTIFICATE}{open}"), &["\"10.0.0.5:1\": write [[sqs.accounts]] with keys"]);
+        fine(&format!("{CERTIFICATE}{open}{ACCOUNT}"));
+        fine(&format!("{REQUIRED}{open}"));
+        fine("[sqs]\nenabled = false\nlisten = '10.0.0.5:1'\n");
+    }
+
+    #[test]
+    fn all_that_is_open_is_told_at_once() {
+        let error = refusal(
+            "[listen]\ndata = '10.0.0.5:1'\nadmin = '10.0.0.5:2'\n[kafka]\nlisten = '10.0.0.5:3'\n\
+             [sqs]\nlisten = '10.0.0.5:4'\n[broadcast]\nlisten = '10.0.0.5:5'\n[broadcast.http]\nlisten = '10.0.0.5:6'\n",
+        );
+        let error = error.expect("refused");
+        for port in 1..=6 {
+            assert!(error.contains(&format!("= \"10.0.0.5:{port}\"")), "{port}: {error}");
+        }
+    }
+}
