@@ -72,6 +72,7 @@ pub(super) fn told(mut error: figment::Error) -> String {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods)] // Files of the test's own, which are no node's.
 mod tests {
     use figment::Figment;
     use figment::providers::Serialized;
