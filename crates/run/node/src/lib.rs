@@ -140,13 +140,7 @@ impl Node {
     /// The same on this thread, which waits for the disk.
     async fn start_here(mut config: Config, authorizer: Arc<dyn Authorizer>) -> anyhow::Result<Self> {
         let env = Env::real();
-        // Those who made the configuration themselves did not have it checked when it was read.
-        config.check_exposure()?;
-        config.read_secrets()?;
-        for listener in config.exposed() {
-            let (listen, key) = (listener.listen, listener.key);
-            tracing::warn!(%listen, "{key} is open to others than this host, unencrypted or unknown: insecure = true");
-        }
+        admit(&mut config)?;
         // The directory's lock comes first of all: a second node must not touch the first one's sockets, and is told
         // that the directory is in use and not that a port is, which it would choose another one for.
         let lock = tailwater_store::lock_data_dir(&env, &config.data)
@@ -298,6 +292,18 @@ impl Node {
         tracing::info!("stopped");
         Ok(())
     }
+}
+
+/// What has to be so before anything listens. Those who made the configuration themselves did not have it checked when
+/// it was read.
+fn admit(config: &mut Config) -> anyhow::Result<()> {
+    config.check_exposure()?;
+    config.read_secrets()?;
+    for listener in config.exposed() {
+        let (listen, key) = (listener.listen, listener.key);
+        tracing::warn!(%listen, "{key} is open to others than this host, unencrypted or unknown: insecure = true");
+    }
+    Ok(())
 }
 
 /// Says in the log, again and again, how far a start is.

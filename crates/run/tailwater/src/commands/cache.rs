@@ -32,7 +32,8 @@ pub enum Command {
         /// Where clients on other hosts connect.
         #[arg(long, value_name = "IP:PORT", value_parser = values::address)]
         tcp: Option<SocketAddr>,
-        /// Let others than this host in over --tcp: connections are not encrypted, and whoever connects may do everything.
+        /// Let others than this host in over --tcp. Connections are not encrypted, and whoever connects may do
+        /// everything.
         #[arg(long)]
         insecure: bool,
         /// Memory for values, taken from shared memory at the start. By default as much as a node's own backend has.
