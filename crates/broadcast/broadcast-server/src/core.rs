@@ -143,6 +143,7 @@ impl Core {
     fn tick(&mut self) {
         let wall_ms = self.env.wall_ms().max(0) as u64;
         self.replica.tick(self.now_ms(), wall_ms);
+        self.region.tell_readers(&mut self.replica);
         if let Some(keeper) = &mut self.keeper {
             keeper.tick(&self.replica);
         }

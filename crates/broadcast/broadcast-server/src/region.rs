@@ -205,6 +205,13 @@ impl Region {
         }
     }
 
+    /// Tells the replica how far those are that are fed here, by which it answers publishers. With each tick.
+    pub fn tell_readers(&self, replica: &mut Replica) {
+        let Some(proxy) = &self.proxy else { return };
+        let own: Vec<Stream> = replica.own_streams().cloned().collect();
+        own.iter().for_each(|stream| replica.readers_have(stream, proxy.fed_up_to(stream)));
+    }
+
     /// What is to be done after the inputs so far.
     pub fn outputs(&mut self, now_ms: u64, replica: &Replica) -> Vec<ReplicaOutput> {
         self.follow_role(now_ms, replica);

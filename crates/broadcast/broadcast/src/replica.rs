@@ -27,6 +27,7 @@ mod proxy;
 mod publish;
 pub mod publishers;
 mod pump;
+mod readers;
 mod retention;
 pub mod stream;
 mod waits;
@@ -42,6 +43,7 @@ use crate::record::Record;
 pub use delays::Delays;
 use follower::StreamFollower;
 pub use lineage::{Dropped, Lineages};
+pub use readers::{HELD_BACK_BYTES_MAX, HELD_BACK_MS_MAX, LAG_MS};
 use stream::StreamState;
 
 /// One connection of a replica; given by the shell, never reused.
@@ -322,6 +324,11 @@ impl Replica {
     /// Its streams and what it has of them.
     pub fn streams(&self) -> impl Iterator<Item = (&Stream, &StreamState)> {
         self.streams.iter()
+    }
+
+    /// Those of its own region.
+    pub fn own_streams(&self) -> impl Iterator<Item = &Stream> {
+        self.streams.keys().filter(|stream| self.is_local(stream))
     }
 
     /// One stream.

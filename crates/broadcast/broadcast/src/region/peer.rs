@@ -79,7 +79,7 @@ impl Peer {
             fetcher: RegionFetcher::new(proxy.id, positions, &options),
             notifier: Notifier::new(&options),
             // Half as long as the proxy takes: so what comes in the proxy's rounds is passed on at once.
-            server: Server::new(&options, options.feed_ms / 2),
+            server: Server::new(&options, options.feed_ms / 2, 1),
             feeds: options.feeds,
             rng: RegionRng::new(seed),
             proxy,

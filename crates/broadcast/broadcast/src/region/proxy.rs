@@ -11,7 +11,7 @@ use super::notify::{FED_HERE, Notifier};
 use super::options::{Options, Stats};
 use super::peer::PeerOutput;
 use super::rng::RegionRng;
-use super::serve::{ServeSource, Server, empty};
+use super::serve::{MOST_OF, ServeSource, Server, empty};
 use super::view::MemberView;
 
 /// Of its members, the proxy feeds one in so many.
@@ -46,7 +46,7 @@ impl ProxyPeer {
             rng: RegionRng::new(seed),
             view: MemberView::new(me, None, options),
             notifier: Notifier::new(options),
-            server: Server::new(options, options.feed_ms),
+            server: Server::new(options, options.feed_ms, MOST_OF),
             streams: BTreeMap::new(),
             members: BTreeSet::new(),
             unreachable: BTreeSet::new(),
@@ -188,6 +188,12 @@ impl ProxyPeer {
     ) {
         self.server.pause(now_ms, id, paused);
         self.settle(now_ms, source, out);
+    }
+
+    /// How far the middle one is of those that are fed here with a stream, if there are three at least: for
+    /// [`Replica::readers_have`](crate::replica::Replica::readers_have).
+    pub fn fed_up_to(&self, stream: &Stream) -> Option<u64> {
+        self.server.fed_up_to(stream)
     }
 
     /// The members that it knows, for those who watch.

@@ -33,6 +33,9 @@ const TICK_BYTES_MAX: usize = 256 << 10;
 const JOINED_BYTES: (usize, usize) = (4 << 10, 64 << 10);
 /// Of the members that wait for the last round, one in so many is left.
 const LEAVES_ONE_IN: usize = 2;
+/// Members of a stream that have to be fed for what most of them lack to be said of all. A proxy keeps as many: if it
+/// can't send as much as they want publishers are to slow down, as what only one of them is sent passes on slowly.
+pub(super) const MOST_OF: usize = 3;
 /// Milliseconds for which nobody new is fed after one was left.
 const FULL_MS: u64 = 5_000;
 
@@ -62,6 +65,7 @@ pub(super) struct Server {
     /// When a stream with news may have a round.
     round_at_ms: u64,
     feed_ms: u64,
+    keeps: usize,
     all: Budget,
     peer_bytes_s: u64,
     timeout_ms: u64,
@@ -109,6 +113,8 @@ struct Fed {
     member: u64,
     /// Up to where it was answered.
     after: u64,
+    /// Whether it has had all that there was at one time.
+    has_caught_up: bool,
     bytes_max: usize,
 }
 
@@ -144,8 +150,9 @@ impl Budget {
 }
 
 impl Server {
-    /// One that has a round of each stream at most every `feed_ms`.
-    pub(super) fn new(options: &Options, feed_ms: u64) -> Self {
+    /// One that has a round of each stream at most every `feed_ms`, and of those that are fed of one always keeps as many
+    /// as `keeps`.
+    pub(super) fn new(options: &Options, feed_ms: u64, keeps: usize) -> Self {
         Self {
             queues: BTreeMap::new(),
             fed_turns: VecDeque::new(),
@@ -153,6 +160,7 @@ impl Server {
             standing: BTreeMap::new(),
             round_at_ms: u64::MAX,
             feed_ms,
+            keeps,
             all: Budget::new(options.upload_bytes_s, 0),
             peer_bytes_s: options.peer_bytes_s,
             // The proxy's clients wait for four times as long; a client gives its answer to whoever asks again.
@@ -193,6 +201,19 @@ impl Server {
     /// Whether a member is fed here.
     pub(super) fn feeds_any(&self, id: u64) -> bool {
         self.standing.values().any(|standing| standing.members.iter().any(|fed| fed.member == id))
+    }
+
+    /// How far the middle one is of those that are fed of a stream: more than half were answered up to there at most. Who
+    /// has never had all that there was does not count, as it comes from behind. `None` if fewer than three count.
+    pub(super) fn fed_up_to(&self, stream: &Stream) -> Option<u64> {
+        let members = &self.standing.get(stream)?.members;
+        let mut afters: Vec<u64> =
+            members.iter().filter(|fed| fed.has_caught_up).map(|fed| fed.after).collect();
+        if afters.len() < MOST_OF {
+            return None;
+        }
+        let middle = afters.len() / 2;
+        Some(*afters.select_nth_unstable(middle).1)
     }
 
     /// Requests that stand.
@@ -240,10 +261,11 @@ impl Server {
             let standing = self.standing.entry(stream.clone()).or_default();
             let members = &mut standing.members;
             let before = members.len();
+            let has_caught_up = members.iter().any(|fed| fed.member == from && fed.has_caught_up);
             members.retain(|fed| fed.member != from);
             let is_fed = members.len() < before;
             if members.len() < feeds_max && (is_fed || now_ms >= standing.full_until_ms) {
-                members.push(Fed { member: from, after, bytes_max });
+                members.push(Fed { member: from, after, has_caught_up, bytes_max });
             }
         } else if let Some(standing) = self.standing.get_mut(stream) {
             standing.members.retain(|fed| fed.member != from);
@@ -311,7 +333,7 @@ impl Server {
             (standing.news, standing.round_at_ms) = (false, now_ms + self.feed_ms);
             let (held, count) = source.held(stream).unwrap_or((0, 0));
             if overloaded {
-                for fed in standing.leave(now_ms, stream, &self.queues) {
+                for fed in standing.leave(now_ms, stream, &self.queues, self.keeps) {
                     if let Some(queue) = self.queues.get_mut(&fed.member) {
                         queue.requests.retain(|request| !request.stands || request.stream != *stream);
                     }
@@ -404,6 +426,7 @@ impl Server {
                     send(id, answer.message);
                     if let Some(fed) = fed {
                         fed.after = answer.last;
+                        fed.has_caught_up |= answer.complete;
                         if answer.last > request.after && !answer.complete {
                             queue.requests.push_back(request);
                         }
@@ -481,15 +504,22 @@ impl Queue {
 
 impl ServeStanding {
     /// Takes away some of those that still wait for the last round, the latest first, so that what can be sent suffices
-    /// for the others. One is always kept.
-    fn leave(&mut self, now_ms: u64, stream: &Stream, queues: &BTreeMap<u64, Queue>) -> Vec<Fed> {
+    /// for the others. Of all the first `keeps` are kept.
+    fn leave(
+        &mut self,
+        now_ms: u64,
+        stream: &Stream,
+        queues: &BTreeMap<u64, Queue>,
+        keeps: usize,
+    ) -> Vec<Fed> {
         let waits = |fed: &Fed| {
             queues.get(&fed.member).is_some_and(|queue| {
                 let of = |request: &ServeRequest| request.stands && request.stream == *stream;
                 !queue.paused && queue.requests.iter().any(of)
             })
         };
-        let waiting: Vec<usize> = (1..self.members.len()).filter(|at| waits(&self.members[*at])).collect();
+        let waiting: Vec<usize> =
+            (keeps..self.members.len()).filter(|at| waits(&self.members[*at])).collect();
         let count = waiting.len().div_ceil(LEAVES_ONE_IN);
         if count > 0 {
             self.full_until_ms = now_ms + FULL_MS;

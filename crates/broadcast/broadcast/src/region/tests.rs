@@ -3,6 +3,7 @@
 //! one lineage, until it is told that the region has begun anew.
 
 mod asking;
+mod lagging;
 mod lineage;
 
 use std::collections::{BTreeMap, BTreeSet};

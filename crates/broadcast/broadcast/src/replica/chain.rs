@@ -30,6 +30,7 @@ use crate::name::Stream;
 use crate::positions::Position;
 use crate::record::Record;
 use crate::replica::follower::StreamFollower;
+use crate::replica::readers::Readers;
 use crate::replica::stream::{Collects, StreamState};
 use crate::replica::{ConnectionId, Peer, Replica, ReplicaOutput, ReplicaTicket};
 
@@ -85,6 +86,7 @@ impl Replica {
             self.refuse_all_answers();
         }
         self.told_held.clear();
+        self.streams.values_mut().for_each(|state| state.readers = Readers::default());
         self.held_before.clear();
         self.handover = None;
         self.following = None;
@@ -396,6 +398,7 @@ impl Replica {
         // One that is joining is sent what was held long ago.
         let is_member = self.chain.place(self.config.id).is_some();
         let wall_ms = self.wall_ms + (self.now_ms - self.ticked_ms);
+        let held_back_ms = self.held_back_ms();
         let Some(state) = self.streams.get_mut(stream) else { return };
         let held = others.min(state.last()).min(persisted);
         if held > state.held() {
@@ -404,20 +407,22 @@ impl Replica {
                 state.times_up_to(held).for_each(|time_ms| delays.add(wall_ms.saturating_sub(time_ms)));
             }
             state.settle(held);
+            state.readers.grew(self.now_ms, held, state.settled_bytes, held_back_ms);
             self.outputs.push(ReplicaOutput::Held { stream: stream.clone(), last: held });
         }
     }
 
     /// Tells the replica before us what all from here on hold, if that grew; there is nobody behind one that is
-    /// joining.
+    /// joining. A tail whose listeners lag tells it later: publishers are answered by it.
     pub(super) fn tell_held(&mut self) {
         let Some((_, through)) = self.following else { return };
         let is_member = self.chain.place(self.config.id).is_some();
+        let (now_ms, held_back_ms) = (self.now_ms, self.held_back_ms());
         let (region, lineages, told) = (&self.config.region, &self.lineages, &mut self.told_held);
         let mut counts = Vec::new();
         for (stream, state) in &self.streams {
             let held = match is_member {
-                true => state.held(),
+                true => state.held().min(state.readers.may_be_told(now_ms, held_back_ms)),
                 false => state.last().min(persisted(&self.config.durability, &self.persisted, stream)),
             };
             if held > told.get(stream).copied().unwrap_or(0) {

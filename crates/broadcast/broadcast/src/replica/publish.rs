@@ -176,12 +176,17 @@ impl Replica {
         self.answers.entry(answer.stream.clone()).or_default().push_back(answer);
     }
 
-    /// Sends the answers whose events all replicas hold.
+    /// Sends the answers whose events all replicas hold, and listeners are near to if this head is the tail as well.
     pub(super) fn answer(&mut self) {
         let mut due = Vec::new();
+        let (now_ms, held_back_ms) = (self.now_ms, self.held_back_ms());
         for (stream, answers) in &mut self.answers {
             let Some(state) = self.streams.get(stream) else { continue };
-            let settled = |answer: &ReplicaAnswer| state.publishers.is_settled(answer.client, answer.number);
+            let may_be_told = state.readers.may_be_told(now_ms, held_back_ms);
+            let settled = |answer: &ReplicaAnswer| {
+                answer.seq.is_none_or(|seq| seq <= may_be_told)
+                    && state.publishers.is_settled(answer.client, answer.number)
+            };
             // In the order of the stream, but for retries of what was settled before: those are few.
             while answers.front().is_some_and(settled) {
                 due.extend(answers.pop_front().map(|answer| (answer, state.held())));

@@ -10,6 +10,7 @@ use crate::event::Collect;
 use crate::history::{Budget, FinalityRefusal, Gap, History, HistoryOptions, OnItsWay};
 use crate::message::Origin;
 use crate::replica::publishers::Publishers;
+use crate::replica::readers::Readers;
 
 /// Bytes of a stream's events that may be on their way down the chain; beyond it publishers are refused, and nothing
 /// more is taken from other regions.
@@ -95,6 +96,10 @@ pub struct StreamState {
     on_its_way: OnItsWay,
     /// Up to this number retention removes, also what is not in the history yet.
     removes: u64,
+    /// Bytes of all events that it settled so far.
+    pub(super) settled_bytes: u64,
+    /// Those that the tail feeds.
+    pub(super) readers: Readers,
 }
 
 impl StreamState {
@@ -108,6 +113,8 @@ impl StreamState {
             otherwise: 0,
             on_its_way: OnItsWay::default(),
             removes: 0,
+            settled_bytes: 0,
+            readers: Readers::default(),
         }
     }
 
@@ -234,6 +241,7 @@ impl StreamState {
             if let Some(origin) = now.origin {
                 self.publishers.settle(origin.client, origin.first + u64::from(now.batch.count) - 1);
             }
+            self.settled_bytes += (now.batch.bytes.len() + UNSETTLED_BYTES) as u64;
             let appended = self.history.append(&now.batch);
             debug_assert!(appended.is_ok(), "{appended:?}");
         }

@@ -50,6 +50,12 @@ pub struct Args {
     /// Loads as multiples of 2,592,000 events a second over all regions, by commas.
     #[arg(long, value_delimiter = ',')]
     loads: Vec<f64>,
+    /// Lots that a region's publisher has on their way before it waits for an answer, as a real one's batches.
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..))]
+    window: u64,
+    /// Publishers are answered at once also where listeners lag.
+    #[arg(long)]
+    answer_at_once: bool,
     /// Simulated seconds that are measured.
     #[arg(long)]
     seconds: Option<f64>,
@@ -94,8 +100,9 @@ struct Run {
     shuffle_ms: u64,
     /// Of 2,592,000 events a second.
     load: f64,
-    /// Events a second that came to all proxies.
+    /// Events a second that publishers had for all proxies, and those that came to them: the others waited.
     offered_s: f64,
+    published_s: f64,
     /// Events a second that each client was delivered.
     delivered_s: f64,
     /// Mean and percentiles of the time from an event's arrival at its proxy until all clients had it, weighted by
@@ -203,6 +210,8 @@ impl Args {
             options,
             events_s: load * FULL_LOAD / regions as f64,
             lot: 2 * MS,
+            window: self.window,
+            answers_wait: !self.answer_at_once,
             event_bytes: 10,
             keep: 10_000_000,
             // Rounds of gossip enough for views to be random: after ten some clients of a thousand are in nobody's.
@@ -367,6 +376,7 @@ fn one(setup: Setup, load: f64, shown: &ShownRun) -> (World, Run) {
         shuffle_ms,
         load: round(load, 3),
         offered_s: round(offered_s, 0),
+        published_s: round(world.watch.published_s(), 0),
         delivered_s: round(world.watch.events_s(), 0),
         to_all_mean_ms,
         to_all_ms,

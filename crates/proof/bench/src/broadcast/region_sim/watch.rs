@@ -92,6 +92,14 @@ impl Watch {
         self.delivered as f64 / f64::from(self.clients.max(1)) / seconds.max(1e-9)
     }
 
+    /// Events a second that came to the proxies.
+    pub fn published_s(&self) -> f64 {
+        let counts = |(time, _): &&(Time, u32)| (self.from..self.until).contains(time);
+        let of = |stream: &WatchedLink| stream.lots.iter().filter(counts).count() as u64 * stream.lot;
+        let seconds = self.until.saturating_sub(self.from) as f64 / SECOND as f64;
+        self.streams.iter().map(of).sum::<u64>() as f64 / seconds.max(1e-9)
+    }
+
     /// Of what was published in time to count, up to `end`, the share that has not reached all clients.
     pub fn missing(&self, end: Time) -> f64 {
         let lots = || self.streams.iter().flat_map(|stream| &stream.lots);

@@ -1,7 +1,8 @@
 //! Regions of clients and replicated proxies that run the real protocol code in simulated time: `broadcast::replica`
 //! for chains and between regions, `broadcast::region` within each region.
 //!
-//! Each region has one stream, whose events its head is sent in lots at a fixed rate. The tail of a region's chain is
+//! Each region has one stream, whose events its head is sent in lots at a fixed rate, as long as so many are answered as
+//! a publisher waits for. The tail of a region's chain is
 //! the member of the region-level protocol that has everything.
 
 use std::collections::BTreeMap;
@@ -41,6 +42,11 @@ pub struct Setup {
     pub events_s: f64,
     /// Between two lots of them.
     pub lot: Time,
+    /// Lots of a region that are not answered yet, with which its publisher waits for an answer. It makes up for the time
+    /// of as many.
+    pub window: u64,
+    /// Whether proxies answer later if listeners lag.
+    pub answers_wait: bool,
     /// Bytes of an event.
     pub event_bytes: usize,
     /// How many events of its stream an event keeps: older ones are collected.
@@ -104,6 +110,10 @@ pub struct World {
     streams: Vec<Stream>,
     lots: Vec<Batch>,
     published: Vec<u64>,
+    /// Lots of each region that are not answered yet, and whether its publisher waits for that.
+    unanswered: Vec<(u64, bool)>,
+    /// When each region's publisher has its next lot.
+    due: Vec<Time>,
     start: Time,
     outbox: Vec<PeerOutput>,
     pub watch: Watch,
@@ -185,6 +195,8 @@ impl World {
             streams: (0..regions).map(name).collect(),
             lots,
             published: vec![0; regions as usize],
+            unanswered: vec![(0, false); regions as usize],
+            due: vec![0; regions as usize],
             start,
             outbox: Vec::new(),
             watch,
@@ -197,6 +209,7 @@ impl World {
             world.connect_chain(region);
             let first = start.saturating_sub(world.setup.trickle);
             let at = first + (world.setup.lot / u64::from(regions)) * u64::from(region);
+            world.due[region as usize] = at;
             world.queue.at(at, WorldStep::Publish(region));
         }
         for client in 0..regions * world.setup.clients {
@@ -346,6 +359,12 @@ impl World {
 
     fn publish(&mut self, now: Time, region: u32) {
         let index = region as usize;
+        let (unanswered, waits) = &mut self.unanswered[index];
+        *waits = *unanswered >= self.setup.window;
+        if *waits || now >= self.start + self.setup.load {
+            return;
+        }
+        *unanswered += 1;
         let batch = self.lots[index].clone();
         let (stream, first) = (self.streams[index].clone(), self.published[index] + 1);
         self.published[index] += u64::from(batch.count);
@@ -356,9 +375,21 @@ impl World {
         let message = Message::Publish { stream, client: u128::from(region), answered: 0, first, batch };
         self.replica(head).receive(done / MS, publisher(region), message);
         self.replica_outputs(done, head);
-        let next = now + if now < self.start { TRICKLE } else { self.setup.lot };
+        let lots = if now < self.start { TRICKLE } else { self.setup.lot };
+        let earliest = now.saturating_sub(self.setup.window * self.setup.lot);
+        self.due[index] = self.due[index].max(earliest) + lots;
+        let next = now.max(self.due[index]);
         if next < self.start + self.setup.load {
             self.queue.at(next, WorldStep::Publish(region));
+        }
+    }
+
+    /// A region's publisher has the answer for one of its lots.
+    fn answered(&mut self, now: Time, region: u32) {
+        let (unanswered, waits) = &mut self.unanswered[region as usize];
+        *unanswered = unanswered.saturating_sub(1);
+        if std::mem::take(waits) {
+            self.queue.at(now, WorldStep::Publish(region));
         }
     }
 
@@ -400,6 +431,11 @@ impl World {
     fn replica_tick(&mut self, now: Time, node: NodeId) {
         let now_ms = now / MS;
         self.replica(node).tick(now_ms, WALL_MS + now_ms);
+        let ReplicaNode { replica, proxy } = &mut self.replicas[node as usize];
+        let own = &self.streams[(node / self.setup.replicas) as usize];
+        if let Some(proxy) = proxy.as_ref().filter(|_| self.setup.answers_wait) {
+            replica.readers_have(own, proxy.fed_up_to(own));
+        }
         self.replica_outputs(now, node);
         self.queue.at(now + REPLICA_TICK, WorldStep::ReplicaTick(node));
     }
@@ -433,8 +469,10 @@ impl World {
         let bytes = replica::size_of_message(&message);
         let Some(ends) = self.connections.get(&connection).copied() else { return };
         if ends.from == ends.to {
-            // To a publisher: nobody waits for it here.
             self.replica(node).drained(connection, bytes);
+            if let Message::Published { .. } = message {
+                self.answered(now, node / self.setup.replicas);
+            }
             return;
         }
         let to = if ends.from == node { ends.to } else { ends.from };
