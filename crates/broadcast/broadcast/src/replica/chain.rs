@@ -30,7 +30,7 @@ use crate::name::Stream;
 use crate::positions::Position;
 use crate::record::Record;
 use crate::replica::follower::StreamFollower;
-use crate::replica::readers::Readers;
+use crate::replica::readers::ReaderLags;
 use crate::replica::stream::{Collects, StreamState};
 use crate::replica::{ConnectionId, Peer, Replica, ReplicaOutput, ReplicaTicket};
 
@@ -86,7 +86,7 @@ impl Replica {
             self.refuse_all_answers();
         }
         self.told_held.clear();
-        self.streams.values_mut().for_each(|state| state.readers = Readers::default());
+        self.streams.values_mut().for_each(|state| state.readers = ReaderLags::default());
         self.held_before.clear();
         self.handover = None;
         self.following = None;

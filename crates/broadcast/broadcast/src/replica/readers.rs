@@ -36,14 +36,14 @@ struct Grew {
 
 /// What a tail knows of a stream's listeners, and since when the stream is held up to where.
 #[derive(Debug, Default)]
-pub(super) struct Readers {
+pub(super) struct ReaderLags {
     /// How far the middle one of them is; `None` while there are too few.
     have: Option<u64>,
     /// In the order of time; as much of it as counts.
     grew: VecDeque<Grew>,
 }
 
-impl Readers {
+impl ReaderLags {
     /// The stream is held up to `last`, and has had so many bytes of events.
     pub(super) fn grew(&mut self, at_ms: u64, last: u64, bytes: u64, held_back_ms: u64) {
         let counts = LAG_MS + held_back_ms + STEP_MS;
@@ -94,8 +94,8 @@ mod tests {
     use super::*;
 
     /// One event of a hundred bytes every ten milliseconds, up to `ms`; `have` of them most listeners have.
-    fn readers(ms: u64, have: Option<u64>) -> Readers {
-        let mut readers = Readers { have, grew: VecDeque::new() };
+    fn readers(ms: u64, have: Option<u64>) -> ReaderLags {
+        let mut readers = ReaderLags { have, grew: VecDeque::new() };
         (1..=ms / 10).for_each(|n| readers.grew(10 * n, n, 100 * n, 1_000));
         readers
     }
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn no_more_bytes_than_that_wait_for_listeners_and_what_is_kept_is_bounded() {
-        let mut readers = Readers { have: Some(0), grew: VecDeque::new() };
+        let mut readers = ReaderLags { have: Some(0), grew: VecDeque::new() };
         (1..=100).for_each(|n| readers.grew(10 * n, n, n << 20, 1_000));
         assert_eq!(readers.may_be_told(1_000, 1_000), 100 - (HELD_BACK_BYTES_MAX >> 20) - 1);
         (1_001..100_000).for_each(|n| readers.grew(n, n, n << 20, 1_000));

@@ -10,7 +10,7 @@ use crate::event::Collect;
 use crate::history::{Budget, FinalityRefusal, Gap, History, HistoryOptions, OnItsWay};
 use crate::message::Origin;
 use crate::replica::publishers::Publishers;
-use crate::replica::readers::Readers;
+use crate::replica::readers::ReaderLags;
 
 /// Bytes of a stream's events that may be on their way down the chain; beyond it publishers are refused, and nothing
 /// more is taken from other regions.
@@ -99,7 +99,7 @@ pub struct StreamState {
     /// Bytes of all events that it settled so far.
     pub(super) settled_bytes: u64,
     /// Those that the tail feeds.
-    pub(super) readers: Readers,
+    pub(super) readers: ReaderLags,
 }
 
 impl StreamState {
@@ -114,7 +114,7 @@ impl StreamState {
             on_its_way: OnItsWay::default(),
             removes: 0,
             settled_bytes: 0,
-            readers: Readers::default(),
+            readers: ReaderLags::default(),
         }
     }
 
