@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The core task is the only one that touches the replica, and the [`region`] beside it, which serves the clients that
-//! share events among each other. ReaderLags wait when the queue of their kind is full; what waits for a
+//! share events among each other. Readers wait when the queue of their kind is full; what waits for a
 //! writer is bounded by the replica itself, which is told how much left.
 
 mod configuration;

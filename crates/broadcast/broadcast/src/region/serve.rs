@@ -150,8 +150,8 @@ impl Budget {
 }
 
 impl Server {
-    /// One that has a round of each stream at most every `feed_ms`, and of those that are fed of one always keeps as many
-    /// as `keeps`.
+    /// One that has a round of each stream at most every `feed_ms`, and of those that are fed of one always keeps as
+    /// many as `keeps`.
     pub(super) fn new(options: &Options, feed_ms: u64, keeps: usize) -> Self {
         Self {
             queues: BTreeMap::new(),
@@ -203,8 +203,8 @@ impl Server {
         self.standing.values().any(|standing| standing.members.iter().any(|fed| fed.member == id))
     }
 
-    /// How far the middle one is of those that are fed of a stream: more than half were answered up to there at most. Who
-    /// has never had all that there was does not count, as it comes from behind. `None` if fewer than three count.
+    /// How far the middle one is of those that are fed of a stream: more than half were answered up to there at most.
+    /// Who has never had all that there was does not count, as it comes from behind. `None` if fewer than three count.
     pub(super) fn fed_up_to(&self, stream: &Stream) -> Option<u64> {
         let members = &self.standing.get(stream)?.members;
         let mut afters: Vec<u64> =

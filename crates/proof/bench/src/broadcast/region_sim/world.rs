@@ -1,9 +1,9 @@
 //! Regions of clients and replicated proxies that run the real protocol code in simulated time: `broadcast::replica`
 //! for chains and between regions, `broadcast::region` within each region.
 //!
-//! Each region has one stream, whose events its head is sent in lots at a fixed rate, as long as so many are answered as
-//! a publisher waits for. The tail of a region's chain is
-//! the member of the region-level protocol that has everything.
+//! Each region has one stream, whose events its head is sent in lots at a fixed rate, as long as so many are answered
+//! as a publisher waits for. The tail of a region's chain is the member of the region-level protocol that has
+//! everything.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -42,8 +42,8 @@ pub struct Setup {
     pub events_s: f64,
     /// Between two lots of them.
     pub lot: Time,
-    /// Lots of a region that are not answered yet, with which its publisher waits for an answer. It makes up for the time
-    /// of as many.
+    /// Lots of a region that are not answered yet, with which its publisher waits for an answer. It makes up for the
+    /// time of as many.
     pub window: u64,
     /// Whether proxies answer later if listeners lag.
     pub answers_wait: bool,
