@@ -14,6 +14,7 @@
 
 use hmac::digest::KeyInit;
 use hmac::{Hmac, Mac};
+use pbkdf2::pbkdf2_hmac;
 use sha2::{Digest, Sha256, Sha512};
 use tailwater_access::are_same;
 
@@ -70,38 +71,25 @@ impl Hash {
 
     pub(crate) fn mac(self, key: &[u8], bytes: &[u8]) -> Vec<u8> {
         match self {
-            Self::Sha256 => mac_with(&keyed::<Hmac<Sha256>>(key), &[bytes]),
-            Self::Sha512 => mac_with(&keyed::<Hmac<Sha512>>(key), &[bytes]),
+            Self::Sha256 => mac::<Hmac<Sha256>>(key, bytes),
+            Self::Sha512 => mac::<Hmac<Sha512>>(key, bytes),
         }
     }
 
     /// A password, hashed so often (`Hi`, which is PBKDF2 with one block). Takes milliseconds.
     pub(crate) fn salted(self, password: &[u8], salt: &[u8], iterations: u32) -> Vec<u8> {
+        let mut salted = vec![0; self.bytes()];
         match self {
-            Self::Sha256 => iterated(&keyed::<Hmac<Sha256>>(password), salt, iterations),
-            Self::Sha512 => iterated(&keyed::<Hmac<Sha512>>(password), salt, iterations),
+            Self::Sha256 => pbkdf2_hmac::<Sha256>(password, salt, iterations, &mut salted),
+            Self::Sha512 => pbkdf2_hmac::<Sha512>(password, salt, iterations, &mut salted),
         }
+        salted
     }
 }
 
-fn keyed<M: Mac + KeyInit>(key: &[u8]) -> M {
-    <M as Mac>::new_from_slice(key).expect("a key of any length will do")
-}
-
-fn mac_with<M: Mac + Clone>(keyed: &M, parts: &[&[u8]]) -> Vec<u8> {
-    let mut mac = keyed.clone();
-    parts.iter().for_each(|part| mac.update(part));
-    mac.finalize().into_bytes().to_vec()
-}
-
-fn iterated<M: Mac + Clone>(keyed: &M, salt: &[u8], iterations: u32) -> Vec<u8> {
-    let mut last = mac_with(keyed, &[salt, &1_u32.to_be_bytes()]);
-    let mut all = last.clone();
-    for _ in 1..iterations {
-        last = mac_with(keyed, &[&last]);
-        all.iter_mut().zip(&last).for_each(|(all, last)| *all ^= last);
-    }
-    all
+fn mac<M: Mac + KeyInit>(key: &[u8], bytes: &[u8]) -> Vec<u8> {
+    let mac = <M as Mac>::new_from_slice(key).expect("a key of any length will do");
+    mac.chain_update(bytes).finalize().into_bytes().to_vec()
 }
 
 impl ScramKeys {
