@@ -404,6 +404,42 @@ fn get_batch(head: &mut &[u8]) -> Result<(BatchHeader, usize), WindowMessageErro
     Ok((header, head.try_get_u32_le()? as usize))
 }
 
+/// What a window does, for who wants to watch it, and a line that says so: the numbers in this order. Counters begin
+/// with its process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WindowStats {
+    /// Processes that are connected.
+    pub readers: u64,
+    /// Those of them that it reads for, or has read for.
+    pub readers_fed: u64,
+    /// Shards that it reads for others.
+    pub shards: u64,
+    /// How often it woke its readers.
+    pub publications: u64,
+    /// Bytes of messages that it published.
+    pub bytes: u64,
+}
+
+impl std::fmt::Display for WindowStats {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { readers, readers_fed, shards, publications, bytes } = self;
+        write!(f, "{readers} {readers_fed} {shards} {publications} {bytes}")
+    }
+}
+
+impl std::str::FromStr for WindowStats {
+    type Err = WindowMessageError;
+
+    fn from_str(line: &str) -> Result<Self, Self::Err> {
+        let numbers: Result<Vec<u64>, _> = line.split_ascii_whitespace().map(str::parse).collect();
+        let [readers, readers_fed, shards, publications, bytes] = numbers
+            .ok()
+            .and_then(|numbers| numbers.try_into().ok())
+            .ok_or(WindowMessageError::Impossible("figures"))?;
+        Ok(Self { readers, readers_fed, shards, publications, bytes })
+    }
+}
+
 /// What a reader says to its window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WindowRequest {

@@ -7,9 +7,9 @@ mod bridge;
 mod broadcast;
 mod exposure;
 mod file;
+mod listen;
 mod secrets;
 
-use std::net::SocketAddr;
 use std::num::NonZero;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -29,7 +29,6 @@ use tailwater_tail::lock::LockTiming;
 use tailwater_tls::TlsConfig;
 
 use crate::backend::CellKind;
-use crate::priority::NICE;
 
 pub(crate) use self::bridge::BridgeEnd;
 pub use self::bridge::{BridgeConfig, BridgeStart};
@@ -38,14 +37,10 @@ pub(crate) use self::broadcast::QuotasConfig;
 pub use self::exposure::is_of_this_host;
 use self::file::ConfigFile;
 pub use self::file::parse_toml;
+pub use self::listen::Listen;
 
 /// Longest path of a Unix socket: what the system's addresses have room for, less the zero at the end.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
-/// More than any machine has cores for, and few enough for the system to start.
-const WORKERS_MAX: usize = 1_024;
-/// Processes of a shard from which on the window reads it: fewer take less than a third of a core at 240 Mbit/s, 0.035
-/// each.
-const WINDOW_FROM: usize = 8;
 
 /// What a build without the driver says to whoever wants queues in Cassandra.
 pub(crate) const NO_CASSANDRA: &str = "[queues] store = \"cassandra\", but this build has no Cassandra: `make dist` makes \
@@ -97,38 +92,6 @@ pub struct Config {
     /// What the command line's other commands have in the same file, for them to read.
     #[serde(skip_serializing_if = "toml::Table::is_empty")]
     pub client: toml::Table,
-}
-
-/// Where the node listens.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Listen {
-    /// For clients on other hosts: one-sided reads and calls over TCP.
-    pub data: SocketAddr,
-    /// For clients on this host: the same through shared memory. Below the data directory if relative.
-    pub unix: PathBuf,
-    /// A process beside the node reads the cells once for all processes of its user on this host: the window, at a
-    /// socket beside `unix`. Where there is none, each of them reads by itself.
-    pub window: bool,
-    /// Processes that follow a shard from which on the window reads it for them, at least 1. Fewer read by themselves,
-    /// and have records up to 5 ms sooner.
-    pub window_from: usize,
-    /// Admin HTTP: health, metrics, `/v1`.
-    pub admin: SocketAddr,
-    /// The address of `data` that clients are told, if it differs (behind a proxy or NAT).
-    pub advertised_data: Option<SocketAddr>,
-    /// Whether it is meant that listeners elsewhere than on loopback are not encrypted, or let in whoever connects.
-    pub insecure: bool,
-    /// Connections on `data` and `unix` together.
-    pub connections_max: usize,
-    /// Engine threads that answer one-sided reads; 0 is one for each core but one, and at least one.
-    pub engines: usize,
-    /// Worker threads of the runtime, which do everything that engines don't; 0 is as with `engines`. With two cores a
-    /// second one would mostly be woken for what the first does anyway: a tenth of one record's delay, a fifth of the
-    /// node's time.
-    pub workers: usize,
-    /// Niceness of the node and of its window, from -20, which goes first, to 19; 0 leaves it as it is.
-    pub nice: i32,
 }
 
 /// What admin HTTP takes. The defaults leave it some 25 MiB at most.
@@ -331,59 +294,6 @@ impl Default for Config {
             logging: Logging::default(),
             client: toml::Table::new(),
         }
-    }
-}
-
-impl Default for Listen {
-    fn default() -> Self {
-        Self {
-            data: SocketAddr::from(([127, 0, 0, 1], 7420)),
-            unix: PathBuf::from("node.sock"),
-            window: true,
-            window_from: WINDOW_FROM,
-            admin: SocketAddr::from(([127, 0, 0, 1], 7421)),
-            advertised_data: None,
-            insecure: false,
-            connections_max: 10_000,
-            engines: 0,
-            workers: 0,
-            nice: NICE,
-        }
-    }
-}
-
-impl Listen {
-    /// Clients are told an address of the node, and of its cells', that they can connect to.
-    fn check(&self) -> anyhow::Result<()> {
-        if let Some(advertised) = self.advertised_data {
-            anyhow::ensure!(
-                !advertised.ip().is_unspecified() && advertised.port() != 0,
-                "[listen] advertised_data = \"{advertised}\" is nothing that clients can connect to: use the address and \
-                 the port that they reach this node at, as in 10.0.0.5:7420"
-            );
-        }
-        anyhow::ensure!(
-            self.advertised_data.is_some() || !self.data.ip().is_unspecified(),
-            "[listen] data = \"{}\" (--listen) is all addresses of this host, and clients have to be told one of them, or \
-             each would connect to itself: set advertised_data, or TAILWATER_LISTEN__ADVERTISED_DATA, to the one that they \
-             reach this node at, as in 10.0.0.5:7420",
-            self.data
-        );
-        anyhow::ensure!(
-            self.workers <= WORKERS_MAX,
-            "[listen] workers = {}: there may be {WORKERS_MAX} at most, and 0 is one for each core but one",
-            self.workers
-        );
-        anyhow::ensure!(
-            (-20..=19).contains(&self.nice),
-            "[listen] nice = {}: from -20, which goes first, to 19; 0 leaves it as it is",
-            self.nice
-        );
-        anyhow::ensure!(
-            self.window_from >= 1,
-            "[listen] window_from = 0: use at least 1, or window = false for no window"
-        );
-        Ok(())
     }
 }
 

@@ -46,6 +46,7 @@ use tailwater_meta::{Expect, Op};
 use tailwater_queue::QueueStore;
 use tailwater_rma::{Server, ServerConfig, Service};
 use tailwater_tail::Cells;
+use tailwater_tail::window::WindowStats;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
@@ -87,7 +88,7 @@ struct NodeShared {
     /// Dropped before the log closes.
     bridges: Mutex<Option<Bridges>>,
     /// What the window's process does, while there is one.
-    window: Mutex<Option<WindowFigures>>,
+    window: Mutex<Option<WindowStats>>,
     meters: Arc<Meters>,
     turns: Arc<Turns>,
     gate: FrontGate,
@@ -237,8 +238,8 @@ impl Node {
     }
 
     /// Takes note of what the window's process does, for the page of metrics; `None` while there is none.
-    pub fn window_runs(&self, figures: Option<WindowFigures>) {
-        *self.shared.window.lock() = figures;
+    pub fn window_runs(&self, stats: Option<WindowStats>) {
+        *self.shared.window.lock() = stats;
     }
 
     /// Where admin HTTP listens.
@@ -313,22 +314,6 @@ async fn tell(env: Env, progress: Progress) {
         let Stage { what, done, whole } = progress.stage();
         tracing::info!(what, done, whole, "recovering");
     }
-}
-
-/// What the process beside a node does that reads its cells for others, the window. Counters begin with that process.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
-#[serde(default)]
-pub struct WindowFigures {
-    /// Processes that are connected.
-    pub readers: u64,
-    /// Those of them that it reads for, or has read for.
-    pub readers_fed: u64,
-    /// Shards that it reads for others.
-    pub shards: u64,
-    /// How often it woke its readers.
-    pub publications: u64,
-    /// Bytes that it published.
-    pub bytes: u64,
 }
 
 /// Data and metadata, if the log has cells.

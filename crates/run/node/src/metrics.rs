@@ -21,8 +21,9 @@ use prometheus_client::registry::Registry;
 use tailwater_env::TimesRead;
 use tailwater_format::call::Method;
 use tailwater_format::{ShardId, StreamId};
+use tailwater_tail::window::WindowStats;
 
-use crate::{NodeShared, WindowFigures};
+use crate::NodeShared;
 use broadcasts::BroadcastsRead;
 use groups::GroupMetrics;
 pub use meters::Meters;
@@ -95,7 +96,7 @@ fn window(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
     let runs = *shared.window.lock();
     let up = "1 if the window's process runs, which reads the cells for others.";
     page.gauge("tailwater_window_up", up, u64::from(runs.is_some()))?;
-    let WindowFigures { readers, readers_fed, shards, publications, bytes } = runs.unwrap_or_default();
+    let WindowStats { readers, readers_fed, shards, publications, bytes } = runs.unwrap_or_default();
     page.gauge("tailwater_window_readers", "Processes that are connected to the window.", readers)?;
     page.gauge("tailwater_window_readers_fed", "Those of them that it reads for.", readers_fed)?;
     page.gauge("tailwater_window_shards", "Shards that the window reads for others.", shards)?;

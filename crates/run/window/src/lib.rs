@@ -31,6 +31,7 @@ use tailwater_client::{Client, ClientConfig, ReaderConfig, WindowUse};
 use tailwater_env::Env;
 use tailwater_rma::PassingListener;
 use tailwater_tail::window::WindowFrame;
+pub use tailwater_tail::window::WindowStats;
 
 use crate::limits::{BEAT_EVERY, BEATS_TOLD, PACE_FOR_READER, PACE_MAX, PACE_MIN};
 use crate::publisher::ArenaPublisher;
@@ -46,21 +47,6 @@ pub struct WindowConfig {
     pub listen: PathBuf,
     /// A shard is fed from so many readers on, at least 1, and until it has less than half as many.
     pub fed_from: usize,
-}
-
-/// What a window does, for who wants to watch it. Counters begin with its process.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct WindowStats {
-    /// Processes that are connected.
-    pub readers: u64,
-    /// Those of them that follow a shard which is fed, or have.
-    pub readers_fed: u64,
-    /// Shards that are read for others.
-    pub shards: u64,
-    /// How often readers were woken.
-    pub publications: u64,
-    /// Bytes of messages that were published.
-    pub bytes: u64,
 }
 
 /// Serves readers until it is dropped. What it does, `tell` is told once a second, where that has changed.

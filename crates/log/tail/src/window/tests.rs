@@ -154,6 +154,15 @@ fn what_readers_and_windows_say_comes_out_as_it_went_in() {
     assert!(WindowRequest::decode(&[9; FRAME_BYTES]).is_err());
 }
 
+#[test]
+fn a_window_s_figures_come_out_of_their_line_as_they_went_in_and_nothing_else_is_taken_for_them() {
+    let stats = WindowStats { readers: 3, readers_fed: 2, shards: 1, publications: u64::MAX, bytes: 0 };
+    assert_eq!(stats.to_string().parse(), Ok(stats));
+    for line in ["", "1 2 3 4", "1 2 3 4 5 6", "1 2 3 4 -5", "1 2 3 4 x"] {
+        assert_eq!(line.parse::<WindowStats>(), Err(WindowMessageError::Impossible("figures")), "{line}");
+    }
+}
+
 proptest! {
     #[test]
     fn no_change_of_a_message_makes_a_reader_panic_or_read_outside_of_it(

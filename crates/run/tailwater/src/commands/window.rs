@@ -7,7 +7,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use tailwater_env::Env;
-use tailwater_node::{Config, LogFormat, Logging, Node, WindowFigures};
+use tailwater_node::{Config, LogFormat, Logging, Node};
 use tailwater_window::{WindowConfig, WindowStats};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::process::Command;
@@ -51,12 +51,10 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     done
 }
 
-/// Writes what the window does to standard output, a JSON object on a line, for the node that started it.
+/// Writes what the window does to standard output, a line each time, for the node that started it.
 fn tell(stats: WindowStats) {
-    if let Ok(line) = serde_json::to_string(&stats) {
-        // Nobody has to listen.
-        let _ = writeln!(std::io::stdout(), "{line}");
-    }
+    // Nobody has to listen.
+    let _ = writeln!(std::io::stdout(), "{stats}");
 }
 
 async fn input_ended() {
@@ -102,13 +100,13 @@ pub async fn supervise(WantedWindow(wanted): WantedWindow, node: &Node) {
             Ok(mut child) => {
                 // Its standard input is kept with it: it ends when this process does, however that is.
                 let input = child.stdin.take();
-                node.window_runs(Some(WindowFigures::default()));
+                node.window_runs(Some(WindowStats::default()));
                 if let Some(output) = child.stdout.take() {
                     // It ends with the process.
                     let mut lines = BufReader::new(output).lines();
                     while let Ok(Some(line)) = lines.next_line().await {
-                        if let Ok(figures) = serde_json::from_str(&line) {
-                            node.window_runs(Some(figures));
+                        if let Ok(stats) = line.parse() {
+                            node.window_runs(Some(stats));
                         }
                     }
                 }
