@@ -388,17 +388,23 @@ fn a_full_disk_refuses_appends_says_so_keeps_what_was_acknowledged_and_resumes()
     assert_eq!(bench.read(&store, &entries), bytes);
 }
 
-#[test]
-fn on_a_full_disk_a_restarted_store_scans_a_segment_once_however_often_it_is_looked_at() {
-    let bench = Bench::new(31);
-    let (store, _) = bench.open(roomy());
+/// [`SEGMENTS_MANY`] segments with twenty entries each, in their files.
+fn fill_many(bench: &Bench, store: &SegmentStore) -> Vec<Entries> {
     let mut entries: Vec<Entries> =
         (0..SEGMENTS_MANY).map(|number| Entries::new(segment(number, 0, 1))).collect();
     for entries in &mut entries {
         store.create(entries.id).expect("fresh");
-        fill(&bench, &store, entries, 20);
+        fill(bench, store, entries, 20);
     }
-    bench.flush(&store).expect("a disk that works");
+    bench.flush(store).expect("a disk that works");
+    entries
+}
+
+#[test]
+fn on_a_full_disk_a_restarted_store_scans_a_segment_once_however_often_it_is_looked_at() {
+    let bench = Bench::new(31);
+    let (store, _) = bench.open(roomy());
+    let mut entries = fill_many(&bench, &store);
     // Of some the end is in the journal only.
     for entries in entries.iter_mut().step_by(2) {
         fill(&bench, &store, entries, 20);
@@ -680,13 +686,7 @@ fn pending_memory_is_bounded_and_comes_back() {
 fn a_file_whose_sidecar_has_no_points_is_scanned_once_however_many_there_are() {
     let bench = Bench::new(32);
     let (store, _) = bench.open(roomy());
-    let mut entries: Vec<Entries> =
-        (0..SEGMENTS_MANY).map(|number| Entries::new(segment(number, 0, 1))).collect();
-    for entries in &mut entries {
-        store.create(entries.id).expect("fresh");
-        fill(&bench, &store, entries, 20);
-    }
-    bench.flush(&store).expect("a disk that works");
+    let entries = fill_many(&bench, &store);
     drop(store);
     // Sealed by the next start, as the log does with those that were open: nobody has their points then.
     bench.node.restart(Crash::Process);
