@@ -4,6 +4,8 @@
 //! - SETs and ERASEs are applied in the order of their versions: a lower one than what is held changes nothing,
 //!   the same one again changes nothing and is acknowledged.
 //! - When a mutation is acknowledged, READs that begin afterwards see it, and the doorbell was rung.
+//! - A mutation under another configuration of the cell than the backend goes by is not applied, not even one that came
+//!   before the change. When the backend has said that it goes by a configuration, it holds nothing that is not its own.
 //! - READ and SCAR take no lock and never wait for a writer; see [`table`] for what they may meet.
 //! - Memory is fixed when the backend starts: the two regions, and private tables in proportion to them.
 //!
@@ -16,7 +18,7 @@ mod tombstones;
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -25,22 +27,23 @@ use prost::Message;
 use tailwater_env::{Env, Task};
 use tailwater_rma::{Backing, Peer, READ_BYTES_MAX, Refusal, Region, Reply, ScarHit, ScarOp, Service};
 
+use crate::configuration::Configuration;
 use crate::layout::{
     BUCKET_BYTES, BucketView, DATA_KIND, INDEX_KIND, IndexHeader, Item, KeyHash, bucket_offset,
-    index_region_bytes, scan_bucket,
+    index_region_bytes, scan_bucket, u64_at,
 };
 use crate::limits::{
-    APPLY_ENTRIES_MAX, BLOCK_BYTES, BLOCKS_MAX, BLOCKS_MIN, BUCKETS_MAX, LOOKUP_BYTES_MAX,
+    APPLY_ENTRIES_MAX, BLOCK_BYTES, BLOCKS_MAX, BLOCKS_MIN, BUCKETS_MAX, BUCKETS_PER_STEP, LOOKUP_BYTES_MAX,
     MUTATE_ENTRIES_MAX, SHORT_CALL_BYTES_MAX, SWEEP_ENTRIES_MAX,
 };
 use crate::protocol::{
-    InfoReply, LOOKUP_DEFERRED, LookupReply, LookupRequest, METHOD_CLEAR, METHOD_INFO, METHOD_LOOKUP,
-    METHOD_MUTATE, MutateReply, MutateRequest, Outcome, REFUSED_CONFIG, REFUSED_MALFORMED, REFUSED_METHOD,
+    ConfigReply, ConfigureRequest, InfoReply, LOOKUP_DEFERRED, LookupReply, LookupRequest, METHOD_CLEAR,
+    METHOD_CONFIG, METHOD_CONFIGURE, METHOD_INFO, METHOD_LOOKUP, METHOD_MUTATE, MutateReply, MutateRequest, Outcome, REFUSED_CONFIG, REFUSED_MALFORMED, REFUSED_METHOD,
     REFUSED_VERSION,
 };
 use table::{Table, TableConfig};
 
-/// How a backend is laid out. Nothing of it changes while it runs.
+/// How a backend is laid out. Nothing of it changes while it runs, but for the cell's configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct BackendConfig {
     /// Size of the data region in bytes; rounded up to whole blocks of about 1 MiB, and to four of them.
@@ -52,7 +55,8 @@ pub struct BackendConfig {
     /// The part of the capacity, above 0 and at most 1, above which the least recently modified entries are
     /// evicted.
     pub eviction_at: f64,
-    /// The cell's configuration; readers that know another one turn away.
+    /// The id of the cell's configuration. 0: it is told one, and again when that changes ([`Configuration`]). Any other
+    /// id stays: that is for a cell whose parties are all started with it.
     pub config_id: u64,
     /// Where the regions live.
     pub backing: Backing,
@@ -94,6 +98,19 @@ pub struct Backend {
     /// One for each server or local connection that serves this backend: set up by the owner, so few.
     doorbells: Mutex<Vec<DoorbellRing>>,
     sweeper: Mutex<Option<Task>>,
+    /// The cell that it is for, if that was said: configurations of others are refused.
+    cell: OnceLock<String>,
+    /// What it was told; held while the table follows, so that who asks meanwhile waits for the end of that.
+    told: Mutex<Option<Told>>,
+    /// Whose number it is: the configuration that the last bucket has been named with.
+    config_id: AtomicU64,
+}
+
+/// A configuration that a backend was told.
+struct Told {
+    id: u64,
+    bytes: Bytes,
+    number: u32,
 }
 
 impl Backend {
@@ -140,6 +157,9 @@ impl Backend {
             lookups: AtomicU64::new(0),
             doorbells: Mutex::new(Vec::new()),
             sweeper: Mutex::new(None),
+            cell: OnceLock::new(),
+            told: Mutex::new(None),
+            config_id: AtomicU64::new(config.config_id),
         });
         let sweeper = env.spawn("cache-sweep", sweep(env.clone(), config.ttl, Arc::downgrade(&backend)));
         *backend.sweeper.lock() = Some(sweeper);
@@ -162,7 +182,7 @@ impl Backend {
         let table = self.table.lock();
         let counts = table.counts();
         InfoReply {
-            config_id: self.config.config_id,
+            config_id: self.config_id(),
             buckets: self.config.buckets,
             capacity_bytes: self.config.capacity_bytes,
             ttl_ms: u64::try_from(self.config.ttl.as_millis()).unwrap_or(u64::MAX),
@@ -196,11 +216,87 @@ impl Backend {
         }
     }
 
-    fn check_config(&self, config_id: u64) -> Result<(), Refusal> {
-        if config_id == self.config.config_id {
+    /// Takes configurations of the cell with that name only. Said once, before it is served.
+    pub fn is_for(&self, cell: &str) {
+        // A second name would be a mistake of the caller's, whose first one stands.
+        let _ = self.cell.set(cell.to_owned());
+    }
+
+    /// The id of the configuration that it goes by; 0 before it knows one.
+    pub fn config_id(&self) -> u64 {
+        self.config_id.load(Ordering::Acquire)
+    }
+
+    /// The configuration that it goes by, if it was told one.
+    pub fn configuration(&self) -> Option<Configuration> {
+        let told = self.told.lock();
+        told.as_ref().and_then(|told| Configuration::decode(&told.bytes).ok())
+    }
+
+    /// Goes by `configuration`, as the backend with that number, if its id is greater than that of what it was told
+    /// before. Forgets what is not its own any more, and all of another cell of the same name. Takes a millisecond for
+    /// some ten thousand buckets; who reads or writes meanwhile waits for a fraction of that at most.
+    fn configure(&self, payload: Bytes) -> Result<Bytes, Refusal> {
+        let request = ConfigureRequest::decode(payload).map_err(|error| malformed(&error.to_string()))?;
+        let configuration =
+            Configuration::decode(&request.configuration).map_err(|error| malformed(&error.to_string()))?;
+        let refused = |message| Err(Refusal { code: REFUSED_CONFIG, message });
+        if self.config.config_id != 0 {
+            let ours = self.config.config_id;
+            return refused(format!("this backend was started with config {ours}, and takes no other"));
+        }
+        let mut told = self.told.lock();
+        let before = told.as_ref().map_or(0, |told| told.id);
+        if configuration.id > before {
+            let name = self.cell.get_or_init(|| configuration.name.clone());
+            if *name != configuration.name {
+                let other = configuration.name;
+                return refused(format!("this backend is for the cell {name}, and not for {other}"));
+            }
+            self.take_over(&configuration, request.number, before);
+            let (bytes, number) = (request.configuration, request.number);
+            tracing::info!(cell = configuration.name, id = configuration.id, number, "cache backend configured");
+            *told = Some(Told { id: configuration.id, bytes, number });
+        }
+        Ok(Self::config_reply(told.as_ref()))
+    }
+
+    fn take_over(&self, configuration: &Configuration, number: u32, before: u64) {
+        let id = configuration.id;
+        let placement = configuration.placement();
+        let place = configuration.place_of(number);
+        let is_other_cell = before != 0 && !Configuration::is_same_cell(before, id);
+        let keep = |hash| {
+            !is_other_cell && place.is_some_and(|place| placement.replica_at(hash, place).is_some())
+        };
+        self.table.lock().set_config_id(id, is_other_cell);
+        let mut first = 0;
+        while first < self.config.buckets {
+            let behind = (first + BUCKETS_PER_STEP).min(self.config.buckets);
+            self.table.lock().take_over(first..behind, self.env.now(), keep);
+            first = behind;
+        }
+        let header = IndexHeader {
+            config_id: id,
+            buckets: self.config.buckets,
+            data_generation: self.data.generation(),
+        };
+        self.index.write(0, &header.encode());
+        self.config_id.store(id, Ordering::Release);
+        self.ring();
+    }
+
+    fn config_reply(told: Option<&Told>) -> Bytes {
+        let reply = told
+            .map(|told| ConfigReply { configuration: told.bytes.clone(), number: told.number })
+            .unwrap_or_default();
+        reply.encode_to_vec().into()
+    }
+
+    fn check_config(ours: u64, config_id: u64) -> Result<(), Refusal> {
+        if config_id == ours {
             return Ok(());
         }
-        let ours = self.config.config_id;
         Err(Refusal {
             code: REFUSED_CONFIG,
             message: format!("this backend has config {ours}, not {config_id}"),
@@ -209,7 +305,6 @@ impl Backend {
 
     fn mutate(&self, payload: Bytes) -> Result<Bytes, Refusal> {
         let request = MutateRequest::decode(payload).map_err(|error| malformed(&error.to_string()))?;
-        self.check_config(request.config_id)?;
         // All is checked before anything is applied, and outside the lock: hashing is most of the work.
         let mut entries = Vec::new();
         let mut rest = &request.entries[..];
@@ -229,20 +324,27 @@ impl Backend {
             return Err(Refusal { code: REFUSED_VERSION, message });
         }
         let mut outcomes = Vec::with_capacity(entries.len());
+        let mut checked = Ok(());
         for some in entries.chunks(APPLY_ENTRIES_MAX) {
             let mut table = self.table.lock();
+            // Each time anew, as the configuration may change in between.
+            checked = Self::check_config(table.config_id(), request.config_id);
+            if checked.is_err() {
+                break;
+            }
             let now = self.env.now();
             outcomes.extend(some.iter().map(|entry| table.apply(entry, now)));
         }
         if outcomes.contains(&Outcome::Applied) {
             self.ring();
         }
+        checked?;
         Ok(MutateReply::of(&outcomes).encode_to_vec().into())
     }
 
     fn lookup(&self, payload: Bytes) -> Result<Bytes, Refusal> {
         let request = LookupRequest::decode(payload).map_err(|error| malformed(&error.to_string()))?;
-        self.check_config(request.config_id)?;
+        Self::check_config(self.config_id(), request.config_id)?;
         let hashes = request.decode_hashes().ok_or_else(|| malformed("hashes"))?;
         let mut lengths = Vec::new();
         let mut entries = BytesMut::new();
@@ -284,7 +386,9 @@ impl Service for Backend {
         }
         let mut bucket = [0; BUCKET_BYTES];
         self.index.read(bucket_offset(op.bucket), &mut bucket);
-        let data = match scan_bucket(&bucket, KeyHash(op.key_hash), self.config.config_id) {
+        // Whichever configuration the bucket names: who asked decides whether that is the right one.
+        let config_id = u64_at(&bucket, 0).unwrap_or_default();
+        let data = match scan_bucket(&bucket, KeyHash(op.key_hash), config_id) {
             // An entry that is too long for one READ is fetched in two by the client.
             BucketView::Found { pointer, .. } if pointer.len <= READ_BYTES_MAX => {
                 Some((1, pointer.offset, pointer.len))
@@ -302,6 +406,8 @@ impl Service for Backend {
         reply.send(match method {
             METHOD_MUTATE => self.mutate(payload),
             METHOD_LOOKUP => self.lookup(payload),
+            METHOD_CONFIG => Ok(Self::config_reply(self.told.lock().as_ref())),
+            METHOD_CONFIGURE => self.configure(payload),
             METHOD_INFO => Ok(self.stats().encode_to_vec().into()),
             METHOD_CLEAR => {
                 self.clear();

@@ -20,7 +20,7 @@ use crate::memcached::Memcached;
 use crate::pingpong::core_to_core_ns;
 
 /// The data cell's config id, as a node has it.
-const DATA_CELL: u64 = 1;
+const DATA_CELL: &str = "data";
 /// Keys of the hot set.
 const HOT_KEYS: usize = 64;
 /// SETs in one call while the cell is filled.
@@ -328,11 +328,11 @@ async fn connect(backends: &[BackendProcess], transport: TransportFlag) -> anyho
     let mut addresses = Vec::new();
     for backend in backends {
         let address = backend.addresses.iter().find(|address| address.starts_with(scheme));
-        let address: Address = address.context("a backend without that transport")?.parse()?;
-        addresses.push(vec![address]);
+        addresses.push(vec![address.context("a backend without that transport")?.clone()]);
     }
-    let backends = Backends::at(&env, addresses);
-    let config = CellConfig::new(DATA_CELL, Mode::R32, backends, env.random_u64() as u32);
+    let id = Configuration::first_id(env.wall_ms(), 0);
+    let configuration = Configuration::first(id, DATA_CELL, Mode::R32, addresses)?;
+    let config = CellConfig::of(configuration, Backends::by_address(&env), env.random_u64() as u32);
     Ok(Cell::connect(&env, config).await?)
 }
 

@@ -75,7 +75,7 @@ pub struct BroadcastAt {
 /// One cell, as in `GET /v1/cells`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CellView {
-    /// `data` or `metadata`.
+    /// `data`, `metadata`, or as it was created.
     pub name: String,
     /// `R1` or `R3.2`.
     pub mode: String,
@@ -83,6 +83,42 @@ pub struct CellView {
     pub backends: Vec<Vec<String>>,
     /// Backends that the node is connected to.
     pub live: usize,
+    /// Which configuration of the cell this is: it grows with every change.
+    #[serde(default)]
+    pub config_id: u64,
+    /// Each backend's number in the cell.
+    #[serde(default)]
+    pub numbers: Vec<u32>,
+    /// Rows of the ring that keys are spread by.
+    #[serde(default)]
+    pub rows: u32,
+    /// Points of each backend on it.
+    #[serde(default)]
+    pub points: u16,
+}
+
+/// `POST /v1/cells`. What is not given has the default.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CreateCell {
+    /// The cell's name.
+    pub name: String,
+    /// Backends that the node runs itself.
+    #[serde(default)]
+    pub backends: usize,
+    /// Copies of each value.
+    pub mode: CellModeSetting,
+    /// Addresses of backends that run as processes of their own.
+    #[serde(default)]
+    pub addresses: Vec<Vec<String>>,
+    /// Memory of each backend that the node runs, in bytes.
+    pub capacity_bytes: Option<u64>,
+    /// The size of the values that their indexes are laid out for, in bytes.
+    pub value_bytes: Option<u64>,
+    /// Time after which a value that was not written again is forgotten, in milliseconds.
+    pub ttl_ms: Option<u64>,
+    /// How full a backend may get before it evicts, in percent.
+    pub eviction_percent: Option<u8>,
 }
 
 /// `POST /v1/streams`. What is not given has the default; a limit of `null` is none.

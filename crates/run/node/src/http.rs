@@ -6,7 +6,8 @@
 //! | `GET /readyz` | the log takes appends; 503 with the reason if not, recovery among them |
 //! | `GET /metrics` | Prometheus |
 //! | `GET /v1/node` | addresses, cells |
-//! | `GET /v1/cells`, `POST /v1/cells/{cell}/clear` | the cells; forgets all that a cell holds |
+//! | `GET, POST /v1/cells`, `GET /v1/cells/{cell}` | lists the cells, creates one, describes one |
+//! | `POST /v1/cells/{cell}/clear` | forgets all that one of the log's cells holds |
 //! | `GET, POST /v1/streams` | lists, creates |
 //! | `GET, DELETE /v1/streams/{name}` | describes, deletes |
 //! | `POST /v1/streams/{name}/truncate` | removes the records before a position |
@@ -43,7 +44,7 @@ use tailwater_log::{LocateRead, LogStreamInfo, ReadError};
 use tailwater_sqs::JsonObject;
 
 use crate::NodeShared;
-use crate::api::{BroadcastAt, CellView, CreateStream, ErrorBody, NodeView, StreamView, Truncate, Truncated};
+use crate::api::{BroadcastAt, CellView, CreateCell, CreateStream, ErrorBody, NodeView, StreamView, Truncate, Truncated};
 use crate::calls::{read_refusal, stream_refusal};
 use crate::{metrics, views};
 
@@ -57,7 +58,8 @@ fn router(shared: Arc<NodeShared>) -> Router {
         .route("/readyz", get(ready))
         .route("/metrics", get(render_metrics))
         .route("/v1/node", get(node))
-        .route("/v1/cells", get(cells))
+        .route("/v1/cells", get(cells).post(create_cell))
+        .route("/v1/cells/{cell}", get(describe_cell))
         .route("/v1/cells/{cell}/clear", post(clear_cell))
         .route("/v1/streams", get(list_streams).post(create_stream))
         .route("/v1/streams/{name}", get(describe_stream).delete(delete_stream))
@@ -178,6 +180,13 @@ impl From<JsonRejection> for Failed {
 }
 
 impl NodeShared {
+    /// The log's cells, and those that were created.
+    async fn cell_views(&self) -> Vec<CellView> {
+        let mut views: Vec<CellView> = self.cells().map(|cell| cell.view()).collect();
+        views.extend(self.created.views().await);
+        views
+    }
+
     fn view(&self, name: &str) -> Result<StreamView, Failed> {
         let description = self.log.describe(name).map_err(|error| Failed(stream_refusal(error)))?;
         let id = description.stream.id;
@@ -214,7 +223,28 @@ async fn node(State(shared): State<Arc<NodeShared>>) -> Json<NodeView> {
 }
 
 async fn cells(State(shared): State<Arc<NodeShared>>) -> Json<Vec<CellView>> {
-    Json(shared.cells().map(|cell| cell.view()).collect())
+    Json(shared.cell_views().await)
+}
+
+async fn create_cell(
+    State(shared): State<Arc<NodeShared>>,
+    body: Result<Json<JsonObject<CreateCell>>, JsonRejection>,
+) -> AdminAnswer<CellView> {
+    let Json(JsonObject(create)) = body?;
+    let created = shared.created.create(create).await.map_err(Failed)?;
+    tracing::info!(cell = created.name, id = created.config_id, "created a cell");
+    Ok(Json(created))
+}
+
+async fn describe_cell(
+    State(shared): State<Arc<NodeShared>>,
+    Path(name): Path<String>,
+) -> AdminAnswer<CellView> {
+    let views = shared.cell_views().await;
+    let found = views.into_iter().find(|view| view.name == name);
+    // As a stream is not found: the status is the same.
+    let why = || CallRefusal::new(CallErrorCode::UnknownStream, format!("there is no cell {name}"));
+    found.map(Json).ok_or_else(|| Failed(why()))
 }
 
 /// How often a cell is emptied until all of its backends have said that they did: one that is busy is late at times.
@@ -230,7 +260,7 @@ async fn clear_cell(
             format!("there is no cell {name}: data or metadata"),
         ))
     })?;
-    let backends = cell.addresses.len();
+    let backends = cell.backends();
     let mut cleared = 0;
     for _ in 0..CLEAR_ATTEMPTS {
         cleared = cell.cell.clear().await;

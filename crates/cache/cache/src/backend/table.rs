@@ -24,6 +24,7 @@
 //! of *reuse*.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -127,6 +128,37 @@ impl Table {
             recency: Recency::EMPTY,
             tombstones: Tombstones::default(),
             counts: TableCounts::default(),
+        }
+    }
+
+    /// The configuration whose mutations are applied.
+    pub(super) fn config_id(&self) -> u64 {
+        self.config.config_id
+    }
+
+    /// Goes by another configuration: mutations under the one before are not applied any more. The buckets are to
+    /// follow ([`Table::take_over`]). If it is another cell's, what was erased in that before means nothing.
+    pub(super) fn set_config_id(&mut self, config_id: u64, is_other_cell: bool) {
+        self.config.config_id = config_id;
+        if is_other_cell {
+            self.tombstones = Tombstones::default();
+        }
+    }
+
+    /// Names the configuration in some buckets, and then forgets those of their keys that are not kept. In this order:
+    /// who goes by the configuration before finds no bucket, and not a miss.
+    pub(super) fn take_over(&mut self, buckets: Range<u64>, now: Instant, keep: impl Fn(KeyHash) -> bool) {
+        let id = self.config.config_id;
+        for bucket in buckets {
+            self.index.store_release_u64(bucket_offset(bucket), id);
+            let ways = self.ways[bucket as usize * WAYS..][..WAYS].iter();
+            let chained = self.chains.get(&bucket).into_iter().flatten();
+            let gone: Vec<u32> = ways
+                .chain(chained)
+                .copied()
+                .filter(|node| *node != NOBODY && !keep(self.node(*node).hash))
+                .collect();
+            gone.into_iter().for_each(|node| self.remove(node, now));
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tailwater_cache::{Backend, BackendConfig, Backends, Cell, CellConfig, Connector, Mode};
+use tailwater_cache::{Backend, BackendConfig, BackendPlace, Backends, Cell, CellConfig, Connector, Mode};
 use tailwater_env::{BoxFuture, Env};
 use tailwater_rma::{Backing, Connection, LocalDoorbell};
 use tailwater_tail::Cells;
@@ -89,7 +89,11 @@ struct NetConnector {
 }
 
 impl Connector for NetConnector {
-    fn connect(&self, backend: usize) -> BoxFuture<'_, Result<Arc<dyn Connection>, String>> {
+    fn connect<'a>(
+        &'a self,
+        backend: &'a BackendPlace,
+    ) -> BoxFuture<'a, Result<Arc<dyn Connection>, String>> {
+        let backend = backend.number as usize;
         Box::pin(async move {
             let address = self.kind.address(backend);
             // Every other backend is reached as through shared memory.
