@@ -14,11 +14,12 @@
 mod recency;
 mod slabs;
 mod table;
+mod told;
 mod tombstones;
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -27,21 +28,21 @@ use prost::Message;
 use tailwater_env::{Env, Task};
 use tailwater_rma::{Backing, Peer, READ_BYTES_MAX, Refusal, Region, Reply, ScarHit, ScarOp, Service};
 
-use crate::configuration::Configuration;
 use crate::layout::{
     BUCKET_BYTES, BucketView, DATA_KIND, INDEX_KIND, IndexHeader, Item, KeyHash, bucket_offset,
     index_region_bytes, scan_bucket, u64_at,
 };
 use crate::limits::{
-    APPLY_ENTRIES_MAX, BLOCK_BYTES, BLOCKS_MAX, BLOCKS_MIN, BUCKETS_MAX, BUCKETS_PER_STEP, LOOKUP_BYTES_MAX,
+    APPLY_ENTRIES_MAX, BLOCK_BYTES, BLOCKS_MAX, BLOCKS_MIN, BUCKETS_MAX, LOOKUP_BYTES_MAX,
     MUTATE_ENTRIES_MAX, SHORT_CALL_BYTES_MAX, SWEEP_ENTRIES_MAX,
 };
 use crate::protocol::{
-    ConfigReply, ConfigureRequest, InfoReply, LOOKUP_DEFERRED, LookupReply, LookupRequest, METHOD_CLEAR,
+    InfoReply, LOOKUP_DEFERRED, LookupReply, LookupRequest, METHOD_CLEAR,
     METHOD_CONFIG, METHOD_CONFIGURE, METHOD_INFO, METHOD_LOOKUP, METHOD_MUTATE, MutateReply, MutateRequest, Outcome, REFUSED_CONFIG, REFUSED_MALFORMED, REFUSED_METHOD,
     REFUSED_VERSION,
 };
 use table::{Table, TableConfig};
+use told::Told;
 
 /// How a backend is laid out. Nothing of it changes while it runs, but for the cell's configuration.
 #[derive(Clone, Copy, Debug)]
@@ -98,19 +99,7 @@ pub struct Backend {
     /// One for each server or local connection that serves this backend: set up by the owner, so few.
     doorbells: Mutex<Vec<DoorbellRing>>,
     sweeper: Mutex<Option<Task>>,
-    /// The cell that it is for, if that was said: configurations of others are refused.
-    cell: OnceLock<String>,
-    /// What it was told; held while the table follows, so that who asks meanwhile waits for the end of that.
-    told: Mutex<Option<Told>>,
-    /// Whose number it is: the configuration that the last bucket has been named with.
-    config_id: AtomicU64,
-}
-
-/// A configuration that a backend was told.
-struct Told {
-    id: u64,
-    bytes: Bytes,
-    number: u32,
+    told: Told,
 }
 
 impl Backend {
@@ -157,9 +146,7 @@ impl Backend {
             lookups: AtomicU64::new(0),
             doorbells: Mutex::new(Vec::new()),
             sweeper: Mutex::new(None),
-            cell: OnceLock::new(),
-            told: Mutex::new(None),
-            config_id: AtomicU64::new(config.config_id),
+            told: Told::new(config.config_id),
         });
         let sweeper = env.spawn("cache-sweep", sweep(env.clone(), config.ttl, Arc::downgrade(&backend)));
         *backend.sweeper.lock() = Some(sweeper);
@@ -216,85 +203,9 @@ impl Backend {
         }
     }
 
-    /// Takes configurations of the cell with that name only. Said once, before it is served.
-    pub fn is_for(&self, cell: &str) {
-        // A second name would be a mistake of the caller's, whose first one stands.
-        let _ = self.cell.set(cell.to_owned());
-    }
-
-    /// The id of the configuration that it goes by; 0 before it knows one.
-    pub fn config_id(&self) -> u64 {
-        self.config_id.load(Ordering::Acquire)
-    }
-
-    /// The configuration that it goes by, if it was told one.
-    pub fn configuration(&self) -> Option<Configuration> {
-        let told = self.told.lock();
-        told.as_ref().and_then(|told| Configuration::decode(&told.bytes).ok())
-    }
-
-    /// Goes by `configuration`, as the backend with that number, if its id is greater than that of what it was told
-    /// before. Forgets what is not its own any more, and all of another cell of the same name. Takes a millisecond for
-    /// some ten thousand buckets; who reads or writes meanwhile waits for a fraction of that at most.
-    fn configure(&self, payload: Bytes) -> Result<Bytes, Refusal> {
-        let request = ConfigureRequest::decode(payload).map_err(|error| malformed(&error.to_string()))?;
-        let configuration =
-            Configuration::decode(&request.configuration).map_err(|error| malformed(&error.to_string()))?;
-        let refused = |message| Err(Refusal { code: REFUSED_CONFIG, message });
-        if self.config.config_id != 0 {
-            let ours = self.config.config_id;
-            return refused(format!("this backend was started with config {ours}, and takes no other"));
-        }
-        let mut told = self.told.lock();
-        let before = told.as_ref().map_or(0, |told| told.id);
-        if configuration.id > before {
-            let name = self.cell.get_or_init(|| configuration.name.clone());
-            if *name != configuration.name {
-                let other = configuration.name;
-                return refused(format!("this backend is for the cell {name}, and not for {other}"));
-            }
-            self.take_over(&configuration, request.number, before);
-            let (bytes, number) = (request.configuration, request.number);
-            tracing::info!(cell = configuration.name, id = configuration.id, number, "cache backend configured");
-            *told = Some(Told { id: configuration.id, bytes, number });
-        }
-        Ok(Self::config_reply(told.as_ref()))
-    }
-
-    fn take_over(&self, configuration: &Configuration, number: u32, before: u64) {
-        let id = configuration.id;
-        let placement = configuration.placement();
-        let place = configuration.place_of(number);
-        let is_other_cell = before != 0 && !Configuration::is_same_cell(before, id);
-        let keep = |hash| {
-            !is_other_cell && place.is_some_and(|place| placement.replica_at(hash, place).is_some())
-        };
-        self.table.lock().set_config_id(id, is_other_cell);
-        let mut first = 0;
-        while first < self.config.buckets {
-            let behind = (first + BUCKETS_PER_STEP).min(self.config.buckets);
-            self.table.lock().take_over(first..behind, self.env.now(), keep);
-            first = behind;
-        }
-        let header = IndexHeader {
-            config_id: id,
-            buckets: self.config.buckets,
-            data_generation: self.data.generation(),
-        };
-        self.index.write(0, &header.encode());
-        self.config_id.store(id, Ordering::Release);
-        self.ring();
-    }
-
-    fn config_reply(told: Option<&Told>) -> Bytes {
-        let reply = told
-            .map(|told| ConfigReply { configuration: told.bytes.clone(), number: told.number })
-            .unwrap_or_default();
-        reply.encode_to_vec().into()
-    }
-
     fn check_config(ours: u64, config_id: u64) -> Result<(), Refusal> {
-        if config_id == ours {
+        // 0 is no configuration: none is known, or what was held under another cell's is being forgotten.
+        if config_id == ours && ours != 0 {
             return Ok(());
         }
         Err(Refusal {
@@ -349,8 +260,10 @@ impl Backend {
         let mut lengths = Vec::new();
         let mut entries = BytesMut::new();
         for hash in hashes {
-            // Locked for each one: a batch of large entries must not hold writers up.
+            // Locked for each one: a batch of large entries must not hold writers up. Once another configuration begins,
+            // what is not held under that is being forgotten, which is no miss.
             let table = self.table.lock();
+            Self::check_config(table.config_id(), request.config_id)?;
             lengths.push(match table.len_of(hash) {
                 None => 0,
                 Some(len) if entries.len() + len > LOOKUP_BYTES_MAX => LOOKUP_DEFERRED,
@@ -403,10 +316,12 @@ impl Service for Backend {
     }
 
     fn call(&self, _peer: &Peer, method: u16, payload: Bytes, reply: Reply) {
+        if method == METHOD_CONFIG {
+            return self.answer_config(payload, reply);
+        }
         reply.send(match method {
             METHOD_MUTATE => self.mutate(payload),
             METHOD_LOOKUP => self.lookup(payload),
-            METHOD_CONFIG => Ok(Self::config_reply(self.told.lock().as_ref())),
             METHOD_CONFIGURE => self.configure(payload),
             METHOD_INFO => Ok(self.stats().encode_to_vec().into()),
             METHOD_CLEAR => {
@@ -426,6 +341,7 @@ async fn sweep(env: Env, ttl: Duration, backend: Weak<Backend>) {
         loop {
             let Some(backend) = backend.upgrade() else { return };
             if !backend.sweep_once() {
+                backend.answer_long_waiting();
                 break;
             }
             drop(backend);

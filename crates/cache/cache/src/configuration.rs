@@ -189,12 +189,16 @@ impl Configuration {
         Placement::new(self.mode, self.ring, &numbers)
     }
 
+    /// Whether a cell may have that name.
+    pub fn check_name(name: &str) -> Result<(), ConfigurationError> {
+        let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        let is_name = (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(fits);
+        is_name.then_some(()).ok_or_else(|| ConfigurationError::Name(name.to_owned()))
+    }
+
     /// Whether everything in it is within its bounds.
     pub fn check(&self) -> Result<(), ConfigurationError> {
-        let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-        if self.name.is_empty() || self.name.len() > NAME_BYTES_MAX || !self.name.bytes().all(fits) {
-            return Err(ConfigurationError::Name(self.name.clone()));
-        }
+        Self::check_name(&self.name)?;
         self.check_unnamed()
     }
 

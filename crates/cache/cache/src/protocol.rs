@@ -19,7 +19,7 @@ pub const METHOD_LOOKUP: u16 = 0x0102;
 pub const METHOD_INFO: u16 = 0x0103;
 /// Forgets everything: no payload to no payload.
 pub const METHOD_CLEAR: u16 = 0x0104;
-/// Which configuration of its cell the backend goes by: no payload to [`ConfigReply`].
+/// Which configuration of its cell the backend goes by: [`ConfigRequest`], or nothing, to [`ConfigReply`].
 pub const METHOD_CONFIG: u16 = 0x0105;
 /// Tells the backend a configuration of its cell: [`ConfigureRequest`] to [`ConfigReply`], with the one that it goes by
 /// afterwards, which is the greater one of the two.
@@ -35,6 +35,15 @@ pub const REFUSED_METHOD: u16 = 3;
 pub const REFUSED_NOT_AUTHORIZED: u16 = 4;
 /// `Refusal::code`: a version is further ahead of the backend's clock than any clock should be.
 pub const REFUSED_VERSION: u16 = 5;
+
+/// What somebody knows who asks for a backend's configuration.
+#[derive(Clone, PartialEq, Message)]
+pub struct ConfigRequest {
+    /// 0: the answer comes at once. Otherwise it comes when the backend goes by a configuration with a greater id than
+    /// this, or sooner, with what there is, when too many wait.
+    #[prost(uint64, tag = "1")]
+    pub after: u64,
+}
 
 /// A configuration, for the backend with that number.
 #[derive(Clone, PartialEq, Message)]

@@ -138,6 +138,7 @@ fn of_cell(operation: &str) -> Option<Row> {
     Some(Row::Right(match operation {
         "read" => Read,
         "mutate" => Write,
+        "configure" => Alter,
         "clear" => Delete,
         _ => return None,
     }))
@@ -148,7 +149,7 @@ fn of_http(method: &str, resource: Resource<'_>) -> Option<Row> {
     Some(Row::Right(match (method, resource) {
         ("GET" | "HEAD", Resource::Path("/healthz" | "/livez" | "/readyz")) => return Some(Row::Nothing),
         ("GET" | "HEAD", _) => Describe,
-        ("POST", Resource::Path("/v1/streams")) => Create,
+        ("POST", Resource::Path("/v1/streams" | "/v1/cells")) => Create,
         ("POST", Resource::Group(_)) => Read,
         ("POST" | "DELETE", Resource::Stream(_)) | ("DELETE", Resource::Group(_)) => Delete,
         ("POST", Resource::Cell(_)) => Delete,

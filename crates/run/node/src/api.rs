@@ -86,15 +86,26 @@ pub struct CellView {
     /// Which configuration of the cell this is: it grows with every change.
     #[serde(default)]
     pub config_id: u64,
-    /// Each backend's number in the cell.
+    /// What there is to say of each backend besides its addresses.
     #[serde(default)]
-    pub numbers: Vec<u32>,
+    pub places: Vec<CellPlaceView>,
     /// Rows of the ring that keys are spread by.
     #[serde(default)]
     pub rows: u32,
     /// Points of each backend on it.
     #[serde(default)]
     pub points: u16,
+}
+
+/// One backend of a cell.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CellPlaceView {
+    /// Its number in the cell, which is never another backend's.
+    pub number: u32,
+    /// Whether the node is connected to it.
+    pub is_live: bool,
+    /// The part of all copies of keys that the ring gives it, in percent.
+    pub copies_percent: f64,
 }
 
 /// `POST /v1/cells`. What is not given has the default.

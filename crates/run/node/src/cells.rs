@@ -3,6 +3,7 @@
 pub mod created;
 pub mod owned;
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::str::FromStr;
@@ -17,7 +18,7 @@ use tailwater_format::call::{BackendInfo, CellInfo, CellMode as WireMode};
 use tailwater_meta::Meta;
 use tailwater_rma::{Address, LocalDoorbell, local};
 
-use crate::api::CellView;
+use crate::api::{CellPlaceView, CellView};
 use crate::backend::{BackendOptions, CellKind, ServedBackend};
 use crate::cells::owned::{CellWanted, ToOwn};
 use crate::config::{self, CellModeSetting, CellSection, Config};
@@ -153,14 +154,22 @@ impl NodeCell {
 /// What people are told of a cell.
 fn view_of(cell: &Cell, addresses: impl Fn(&BackendPlace) -> Vec<String>) -> CellView {
     let configuration = cell.configuration();
-    let backends = cell.backends();
+    let placement = configuration.placement();
+    let live: BTreeSet<u32> =
+        cell.backends().iter().filter(|(_, instance)| instance.is_some()).map(|(place, _)| place.number).collect();
+    let view_of_place = |(at, place): (usize, &BackendPlace)| CellPlaceView {
+        number: place.number,
+        is_live: live.contains(&place.number),
+        copies_percent: (placement.part_of(at) * 1_000.0).round() / 10.0,
+    };
+    let places: Vec<_> = configuration.backends.iter().enumerate().map(view_of_place).collect();
     CellView {
         name: configuration.name.clone(),
         mode: configuration.mode.name().to_owned(),
-        backends: backends.iter().map(|(place, _)| addresses(place)).collect(),
-        live: cell.live_backends(),
+        backends: configuration.backends.iter().map(addresses).collect(),
+        live: places.iter().filter(|place| place.is_live).count(),
         config_id: configuration.id,
-        numbers: backends.iter().map(|(place, _)| place.number).collect(),
+        places,
         rows: configuration.ring.rows,
         points: configuration.ring.points,
     }

@@ -4,6 +4,7 @@
 pub mod bench;
 pub mod broadcast;
 pub mod cache;
+pub mod cell;
 pub mod consume;
 pub mod doctor;
 pub mod group;

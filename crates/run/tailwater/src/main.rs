@@ -57,9 +57,12 @@ enum Command {
     /// Add, list and remove users, who log in with passwords.
     #[command(subcommand)]
     User(commands::user::Command),
-    /// Run a cache backend as a process of its own, or look after cells.
+    /// Run a cache backend as a process of its own, or empty one of the log's cells.
     #[command(subcommand)]
     Cache(commands::cache::Command),
+    /// Create, list and describe cells.
+    #[command(subcommand)]
+    Cell(commands::cell::Command),
     /// Measure Tailwater on this machine.
     #[cfg(feature = "bench")]
     #[command(subcommand)]
@@ -123,6 +126,7 @@ fn run(parsed: Parsed) -> anyhow::Result<()> {
         Command::Broadcast(command) => commands::broadcast::run(&cli.server, command),
         Command::User(command) => commands::user::run(&cli.server, command),
         Command::Cache(command) => commands::cache::run(&cli.server, command),
+        Command::Cell(command) => commands::cell::run(&cli.server, command),
         #[cfg(feature = "bench")]
         Command::Bench(command) => tailwater_bench::run(command),
         #[cfg(not(feature = "bench"))]

@@ -131,26 +131,25 @@ impl Table {
         }
     }
 
-    /// The configuration whose mutations are applied.
+    /// The configuration whose mutations are applied; 0: none are.
     pub(super) fn config_id(&self) -> u64 {
         self.config.config_id
     }
 
     /// Goes by another configuration: mutations under the one before are not applied any more. The buckets are to
-    /// follow ([`Table::take_over`]). If it is another cell's, what was erased in that before means nothing.
-    pub(super) fn set_config_id(&mut self, config_id: u64, is_other_cell: bool) {
+    /// follow ([`Table::name_buckets`]).
+    pub(super) fn set_config_id(&mut self, config_id: u64) {
         self.config.config_id = config_id;
-        if is_other_cell {
-            self.tombstones = Tombstones::default();
-        }
     }
 
-    /// Names the configuration in some buckets, and then forgets those of their keys that are not kept. In this order:
-    /// who goes by the configuration before finds no bucket, and not a miss.
-    pub(super) fn take_over(&mut self, buckets: Range<u64>, now: Instant, keep: impl Fn(KeyHash) -> bool) {
-        let id = self.config.config_id;
+    /// Names the configuration in some buckets.
+    pub(super) fn name_buckets(&mut self, buckets: Range<u64>) {
+        buckets.for_each(|bucket| self.index.store_release_u64(bucket_offset(bucket), self.config.config_id));
+    }
+
+    /// Forgets those keys of some buckets that are not kept.
+    pub(super) fn keep_only(&mut self, buckets: Range<u64>, now: Instant, keep: impl Fn(KeyHash) -> bool) {
         for bucket in buckets {
-            self.index.store_release_u64(bucket_offset(bucket), id);
             let ways = self.ways[bucket as usize * WAYS..][..WAYS].iter();
             let chained = self.chains.get(&bucket).into_iter().flatten();
             let gone: Vec<u32> = ways

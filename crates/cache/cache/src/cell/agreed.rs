@@ -2,12 +2,14 @@
 //!
 //! A backend's header names the configuration that it goes by. If that is not the client's, the one with the lower id
 //! takes over the other's: the client asks for the backend's, or tells its own. So what one client or one backend knows
-//! reaches all that anybody asks, whether metadata is there or not.
+//! reaches all that anybody asks, whether metadata is there or not. Beside that each client waits, by one CALL for each
+//! connection, for the backend's next configuration: so the client has that when the backend is told it, and not with the
+//! first operation that fails.
 //!
 //! An operation goes by one configuration from its begin to its end. If a backend went by another one meanwhile, what
 //! came of that is *doubted*, and the operation is made again when the two have agreed.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -15,12 +17,13 @@ use bytes::Bytes;
 use parking_lot::RwLock;
 use prost::Message;
 use tailwater_env::Env;
-use tailwater_rma::{Connection, ReadOp, RegionInfo};
+use tailwater_rma::{CallError, Connection, ReadOp, RegionInfo};
 use tokio::sync::watch;
 
+use super::CellShared;
 use crate::configuration::Configuration;
 use crate::layout::{HEADER_USED_BYTES, IndexHeader};
-use crate::protocol::{ConfigReply, ConfigureRequest, METHOD_CONFIG, METHOD_CONFIGURE};
+use crate::protocol::{ConfigReply, ConfigRequest, ConfigureRequest, METHOD_CONFIG, METHOD_CONFIGURE};
 
 /// How often a header is read again that was being written.
 const TORN_HEADERS_MAX: u32 = 3;
@@ -169,6 +172,41 @@ pub(super) async fn agree(
         Some(theirs) if theirs.id == ours.id => Ok(Agreement::Same),
         Some(theirs) if theirs.id > ours.id => Ok(Agreement::Newer(Box::new(theirs))),
         _ => Err(differ()),
+    }
+}
+
+/// Goes by each newer configuration that the backend at the other end is told, from when it is. Ends if it can't be asked:
+/// a backend of another version, or a connection that is lost. Where it has no
+/// news it is asked again, `pause` after the last time at the soonest.
+pub(super) async fn follow_configuration(
+    env: &Env,
+    connection: &dyn Connection,
+    cell: &Weak<CellShared>,
+    pause: Duration,
+) {
+    loop {
+        let Some(known) = cell.upgrade().map(|cell| cell.agreed.newest()) else { return };
+        if known.is_fixed() {
+            return;
+        }
+        let asked = env.now();
+        let request = ConfigRequest { after: known.id };
+        match connection.call(METHOD_CONFIG, request.encode_to_vec().into()).await {
+            Ok(reply) => match configuration_in(reply) {
+                Ok(Some((theirs, _))) if theirs.id > known.id && theirs.name == known.name => {
+                    let Some(cell) = cell.upgrade() else { return };
+                    cell.adopt(theirs);
+                }
+                // It has waited, or too many do.
+                Ok(_) => env.sleep_until(asked + pause).await,
+                Err(why) => {
+                    tracing::warn!(peer = connection.peer(), why, "cache backend told a configuration that is none");
+                    return;
+                }
+            },
+            Err(CallError::Overloaded { .. }) => env.sleep(pause).await,
+            Err(CallError::Lost(_) | CallError::Refused { .. }) => return,
+        }
     }
 }
 

@@ -2,13 +2,14 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use futures::FutureExt;
 use futures::future::BoxFuture;
 use parking_lot::Mutex as Lock;
 use tailwater_rma::{Capabilities, Connection, LocalDoorbell};
 
 use super::*;
 use crate::backend::Backend;
-use crate::testing::{CellFaults, Double, in_runtime, served, small};
+use crate::testing::{CellFaults, Double, in_runtime, served, small, world_by_hand};
 
 /// Backends by their numbers, which know no configuration when they start.
 struct Place {
@@ -241,4 +242,43 @@ fn a_cell_that_is_created_anew_begins_with_nothing_of_the_one_before_it() {
         assert!(anew.get_consistent(&keys).await.iter().all(|lookup| *lookup == Lookup::Miss));
         assert!((0..3).all(|number| place.backend(number).stats().entries == 0));
     });
+}
+
+#[test]
+fn a_client_that_does_nothing_is_told_a_new_configuration_by_its_backends() {
+    for can in TRANSPORTS {
+        in_runtime(|env| async move {
+            let place = Place::with(&env, can, 0..4);
+            let owner = place.client(of(ID, &[0, 1, 2]), 1).await;
+            let mut config = CellConfig::of(of(ID, &[0, 1, 2]), Arc::clone(&place) as _, 2);
+            // So that it would not notice by itself.
+            config.watch_slice = Duration::from_secs(3_600);
+            let idle = Cell::connect(&env, config).await.expect("a configuration");
+            let new = of(ID + 1, &[1, 2, 3]);
+            owner.configure(new.clone()).await.expect("a configuration");
+            assert_eq!(*idle.configured_after(ID).await, new);
+        });
+    }
+}
+
+#[test]
+fn who_waits_for_a_configuration_is_answered_with_what_there_is_when_too_many_wait_or_it_takes_too_long() {
+    use crate::limits::{CONFIG_WAIT_MAX, CONFIG_WAITS_MAX};
+
+    let (env, clock) = world_by_hand();
+    let (backend, doorbell) = served(&env, small(0));
+    let connection = tailwater_rma::local::connect(Arc::clone(&backend) as _, doorbell, &env);
+    let asking = || {
+        let request = prost::Message::encode_to_vec(&crate::protocol::ConfigRequest { after: ID });
+        connection.call(crate::protocol::METHOD_CONFIG, request.into())
+    };
+    let mut waiting: Vec<_> = (0..=CONFIG_WAITS_MAX).map(|_| asking()).collect();
+    let mut answered: Vec<bool> = waiting.iter_mut().map(|asked| asked.now_or_never().is_some()).collect();
+    // Only those that were polled have asked; the first of them is known to be answered when it is polled again.
+    answered[0] |= (&mut waiting[0]).now_or_never().is_some();
+    assert_eq!(answered.iter().filter(|answered| **answered).count(), 1);
+    assert!(answered[0], "it has waited longest");
+    clock.advance(CONFIG_WAIT_MAX);
+    backend.answer_long_waiting();
+    assert!(waiting.into_iter().skip(1).all(|asked| asked.now_or_never().is_some()));
 }

@@ -154,6 +154,12 @@ impl Placement {
         &self.places[row * self.replicas..][..self.replicas]
     }
 
+    /// The part of all copies of keys that the backend at `place` holds, from 0 to 1.
+    pub fn part_of(&self, place: usize) -> f64 {
+        let held = self.places.iter().filter(|of| usize::from(**of) == place).count();
+        held as f64 / self.places.len() as f64
+    }
+
     /// The place of the backend that holds replica `replica` of a key.
     #[inline]
     pub(super) fn backend_of(&self, hash: KeyHash, replica: usize) -> usize {

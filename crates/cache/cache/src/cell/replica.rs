@@ -17,7 +17,7 @@ use tailwater_rma::{Capabilities, Connection, RegionInfo};
 use tokio::sync::{Notify, watch};
 
 use super::CellShared;
-use super::agreed::{Agreement, agree, read_header};
+use super::agreed::{Agreement, agree, follow_configuration, read_header};
 use super::backends::Connector;
 use super::lookup::NoAnswer;
 use super::sender::Sender;
@@ -274,6 +274,9 @@ async fn follow(
     moved: &watch::Sender<u64>,
 ) {
     let mut last_seen = 0;
+    let told = follow_configuration(env, &*live.connection, cell, config.watch_slice);
+    let mut told = std::pin::pin!(told);
+    let mut is_told = true;
     loop {
         if live.connection.lost().is_some() || !replica.is_live() {
             return;
@@ -307,6 +310,7 @@ async fn follow(
         tokio::select! {
             biased;
             () = replica.trouble.notified() => {}
+            () = &mut told, if is_told => is_told = false,
             seen = next => match seen {
                 Ok(seen) if seen != last_seen => {
                     last_seen = seen;

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use tailwater_access::Authorizer;
-use tailwater_cache::limits::{BACKENDS_MAX, NAME_BYTES_MAX};
-use tailwater_cache::{Backends, Cell};
+use tailwater_cache::limits::BACKENDS_MAX;
+use tailwater_cache::{Backends, Cell, Configuration};
 use tailwater_env::{Env, Task};
 use tailwater_format::call::{CallErrorCode, CallRefusal};
 use tailwater_meta::{Expect, Meta, Op};
@@ -163,10 +163,7 @@ impl CreatedCells {
 fn record_of(asked: CreateCell) -> Result<(String, CellRecord), String> {
     let defaults = CellSection::default();
     let CreateCell { name, backends, mode, addresses, capacity_bytes, value_bytes, ttl_ms, eviction_percent } = asked;
-    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(fits) {
-        return Err(format!("{name:?} is no cell's name: 1 to {NAME_BYTES_MAX} of a-z A-Z 0-9 . _ -"));
-    }
+    Configuration::check_name(&name).map_err(|error| error.to_string())?;
     let replicas = mode_of(mode).replicas();
     let count = backends + addresses.len();
     if backends > 0 && !addresses.is_empty() {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::Subcommand;
 use serde_json::Value;
 use tailwater_access::Everybody;
+use tailwater_cache::Configuration;
 use tailwater_env::Env;
 use tailwater_node::api::CellView;
 use tailwater_node::backend::{BackendOptions, CellKind, ServedBackend};
@@ -23,9 +24,10 @@ use crate::values;
 pub enum Command {
     /// Run one cache backend as a process of its own.
     Serve {
-        /// The cell of the backend.
-        #[arg(long, value_enum)]
-        cell: CellArg,
+        /// The cell of the backend: `data`, `metadata`, or one that is created. The backend is told its configuration by
+        /// whoever knows it: the node, or a client of the cell.
+        #[arg(long, value_name = "NAME", value_parser = cell_name)]
+        cell: String,
         /// Where clients on this host connect.
         #[arg(long, value_name = "PATH")]
         unix: Option<PathBuf>,
@@ -56,7 +58,7 @@ pub enum Command {
         #[arg(long, value_name = "FILTER", default_value = "info")]
         log: String,
     },
-    /// List a node's cells.
+    /// List a node's cells, as `tailwater cell ls` does.
     #[command(visible_alias = "list")]
     Ls {
         /// Form of the output.
@@ -114,14 +116,13 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
                      could read and change all of it. Listen on 127.0.0.1, or say that it is meant: --insecure"
                 );
             }
-            let kind = cell.kind();
             let defaults = Config::default();
-            let default: &CellSection = match kind {
-                CellKind::Data => &defaults.data_cell,
-                CellKind::Metadata => &defaults.metadata_cell,
+            let default: &CellSection = match CellKind::named(&cell) {
+                Some(CellKind::Metadata) => &defaults.metadata_cell,
+                Some(CellKind::Data) | None => &defaults.data_cell,
             };
             let options = BackendOptions {
-                kind,
+                cell,
                 capacity_bytes: capacity_bytes.unwrap_or(default.capacity_bytes),
                 value_bytes: value_bytes.unwrap_or(default.value_bytes),
                 ttl: Duration::from_millis(ttl_ms.unwrap_or(default.ttl_ms)),
@@ -133,31 +134,18 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
             };
             serve(&options, log)
         }
-        Command::Ls { output } => {
-            let cells: Vec<CellView> = server.get("/v1/cells")?;
-            if output == Format::Json {
-                return cells.iter().try_for_each(output::print_json);
-            }
-            let mut table = output::table(&["cell", "mode", "backends", "live", "addresses"]);
-            for cell in cells {
-                let addresses: Vec<String> =
-                    cell.backends.iter().map(|backend| backend.join(" or ")).collect();
-                table.add_row([
-                    cell.name,
-                    cell.mode,
-                    cell.backends.len().to_string(),
-                    cell.live.to_string(),
-                    addresses.join("; "),
-                ]);
-            }
-            output::print(&table)
-        }
+        Command::Ls { output } => super::cell::list(server, output),
         Command::Clear { cell } => {
             let name = cell.kind().name();
             let _: CellView = server.post(&format!("/v1/cells/{name}/clear"), &Value::Null)?;
             output::print(&format!("the {name} cell is empty"))
         }
     }
+}
+
+/// The name of a cell, which is to be checked before a backend takes memory for it.
+fn cell_name(text: &str) -> Result<String, String> {
+    Configuration::check_name(text).map(|()| text.to_owned()).map_err(|error| error.to_string())
 }
 
 fn serve(options: &BackendOptions, filter: String) -> anyhow::Result<()> {
@@ -169,7 +157,7 @@ fn serve(options: &BackendOptions, filter: String) -> anyhow::Result<()> {
         let mut stop = StopSignals::caught();
         let served = ServedBackend::start(&Env::real(), options, Arc::new(Everybody)).await?;
         tracing::info!(
-            cell = options.kind.name(),
+            cell = options.cell,
             tcp = ?served.tcp_addr(),
             unix = ?served.unix_path(),
             "the backend is ready"
