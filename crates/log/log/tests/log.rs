@@ -12,7 +12,7 @@ use common::{
     until_some, values, values_of,
 };
 use futures::future::join_all;
-use tailwater_env::{Env, OpenMode, Progress, Stage, panics};
+use tailwater_env::{BoxFuture, Env, OpenMode, Progress, Stage, panics};
 use tailwater_format::{
     Codec, Dlsn, EntryId, Offset, SegmentId, SegmentNumber, ShardNumber, SlotId, StreamId, Term,
     TransactionId,

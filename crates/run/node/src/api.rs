@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 use tailwater_format::StreamId;
 use tailwater_log::StreamConfig;
 
+use crate::config::CellModeSetting;
+
 pub use self::broadcast::{
     BridgeView, BroadcastStreamView, BroadcastView, DelayView, RegionView, ReplicaView, SharingView,
 };
