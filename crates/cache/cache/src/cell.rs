@@ -37,8 +37,8 @@ use bytes::Bytes;
 use futures::future::join_all;
 use parking_lot::{Mutex, RwLock};
 use tailwater_env::{Env, Instant, Task};
-use tailwater_rma::{Address, CallError};
-use tokio::sync::watch;
+use tailwater_rma::CallError;
+use tokio::sync::{oneshot, watch};
 
 pub use backends::{Backends, Connector, instance_of};
 pub use placement::{Mode, Placement, Ring};
@@ -227,6 +227,8 @@ struct CellShared {
     adopted: watch::Sender<u64>,
     /// Waits for the backends that came with the current configuration.
     adopting: Mutex<Option<Task>>,
+    /// Tells backends that have left, by their numbers; some may be over.
+    leaving: Mutex<BTreeMap<u32, Task>>,
 }
 
 struct KeptReplica {
@@ -333,6 +335,22 @@ impl CellShared {
         tried
     }
 
+    /// Has backends told that have left; those that left before and have come back need it no more. Each answer comes
+    /// when one was told, or it is given up.
+    fn tell_left(self: &Arc<Self>, left: Vec<BackendPlace>) -> Vec<oneshot::Receiver<()>> {
+        let newest = self.agreed.newest();
+        let mut leaving = self.leaving.lock();
+        leaving.retain(|number, _| newest.place_of(*number).is_none());
+        let tell = |place: BackendPlace| {
+            let (number, (done, is_done)) = (place.number, oneshot::channel());
+            let (env, connector) = (self.env.clone(), Arc::clone(&self.connector));
+            let telling = agreed::tell_left(env, connector, place, self.keep, Arc::downgrade(self), done);
+            leaving.insert(number, self.env.spawn("cache-leave", telling));
+            is_done
+        };
+        left.into_iter().map(tell).collect()
+    }
+
     fn start(self: &Arc<Self>, place: &BackendPlace) -> (KeptReplica, watch::Receiver<bool>) {
         let sender = Sender::new(self.queue_bytes_max, self.queue_entries_max);
         let replica = Arc::new(Replica::new(place.clone(), sender));
@@ -400,6 +418,7 @@ impl Cell {
             moved: Arc::new(watch::Sender::new(0)),
             adopted: watch::Sender::new(configuration.id),
             adopting: Mutex::default(),
+            leaving: Mutex::default(),
         });
         for mut tried in shared.go_by_the_newest() {
             // An error would mean that the task ended: the backend is in no newer configuration.
@@ -408,30 +427,32 @@ impl Cell {
         Ok(Self { shared })
     }
 
-    /// Connects to the cell that some backend at one of `seeds` belongs to, by the configuration that the backend goes
-    /// by: for clients that know addresses and nothing else. The configuration's backends are reached at the addresses
-    /// that it has. `change` may set what [`CellConfig::of`] has defaults for. An error says why no seed was of use.
+    /// Connects to the cell that one of `seeds` belongs to, by the configuration that this backend goes by: for clients
+    /// that know addresses and nothing else. The number of a seed means nothing where `connector` goes by addresses.
+    /// The configuration's backends are reached at the addresses that it has. `change` may set what [`CellConfig::of`] has
+    /// defaults for. An error says why no seed was of use.
     pub async fn at_seeds(
         env: &Env,
-        seeds: &[Address],
+        connector: Arc<dyn Connector>,
+        seeds: &[BackendPlace],
         client_id: u32,
         change: impl FnOnce(&mut CellConfig),
     ) -> Result<Self, String> {
-        let mut why = "no address was given".to_owned();
+        let mut why = "no backend was named".to_owned();
         for seed in seeds {
             let asked = async {
-                let connection = tailwater_rma::connect(env, seed).await.map_err(|error| error.to_string())?;
+                let connection = connector.connect(seed).await?;
                 agreed::configuration_of(&*connection).await
             };
             match env.timeout(SEED_DEADLINE, asked).await {
-                Some(Ok(Some((configuration, _)))) => {
-                    let mut config = CellConfig::of(configuration, Backends::by_address(env), client_id);
+                Some(Ok(Some(configuration))) => {
+                    let mut config = CellConfig::of(configuration, connector, client_id);
                     change(&mut config);
                     return Self::connect(env, config).await.map_err(|error| error.to_string());
                 }
-                Some(Ok(None)) => why = format!("{seed}: the backend knows no configuration of its cell yet"),
-                Some(Err(error)) => why = format!("{seed}: {error}"),
-                None => why = format!("{seed}: no answer in time"),
+                Some(Ok(None)) => why = "the backend knows no configuration of its cell yet".to_owned(),
+                Some(Err(error)) => why = error,
+                None => why = "the backend does not answer in time".to_owned(),
             }
         }
         Err(why)
@@ -442,10 +463,11 @@ impl Cell {
         self.shared.agreed.newest()
     }
 
-    /// Goes by `configuration` from now on, and tells it to its backends and, as far as they are connected, to those
-    /// that are none any more; `false` if its id is not greater than that of what this client knows, or it is another
-    /// cell's. Completes when each backend that is new was reached or not. Values of keys that get other backends are not
-    /// carried over: their keys are missed.
+    /// Goes by `configuration` from now on, and tells it to its backends and to those that are none any more; `false` if
+    /// its id is not greater than that of what this client knows, or it is another cell's. Completes when each backend that
+    /// is new or has left was reached or not, after the deadline at the latest. One that has left and was not reached is
+    /// told later, if it is reached within [`TELL_LEFT_MAX`](crate::limits::TELL_LEFT_MAX). Values of keys that get other
+    /// backends are not carried over: their keys are missed.
     pub async fn configure(&self, configuration: Configuration) -> Result<bool, ConfigurationError> {
         configuration.check()?;
         let before = self.shared.current();
@@ -453,13 +475,11 @@ impl Cell {
             return Ok(false);
         }
         let now = self.configuration();
-        let left = before.replicas.iter().filter(|replica| now.place_of(replica.number).is_none());
-        let telling = left.filter_map(|replica| {
-            let (live, now, number) = (replica.live()?, Arc::clone(&now), replica.number);
-            Some(async move { agreed::tell(&*live.connection, &now, number).await })
-        });
-        // One that is gone holds nothing that anybody reads.
-        let _ = self.shared.env.timeout(before.deadline, join_all(telling)).await;
+        let has_left = |replica: &&Arc<Replica>| now.place_of(replica.number).is_none();
+        let left: Vec<_> = before.replicas.iter().filter(has_left).map(|replica| replica.place()).collect();
+        let told = self.shared.tell_left(left);
+        // A backend that is gone holds nothing that anybody reads.
+        let _ = self.shared.env.timeout(before.deadline, join_all(told)).await;
         self.shared.agreed.adopted().await;
         Ok(true)
     }

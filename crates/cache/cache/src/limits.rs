@@ -116,6 +116,10 @@ pub const CONFIG_WAITS_MAX: usize = 4_096;
 /// taken for idle, so a client that is gone without a word has to be noticed.
 pub const CONFIG_WAIT_MAX: Duration = Duration::from_secs(60);
 
+/// How long a backend that has left its cell is looked for, to be told so: longer than a process or a host takes to
+/// start again.
+pub const TELL_LEFT_MAX: Duration = Duration::from_secs(600);
+
 /// How often a read or a mutation is made again by another configuration of its cell: each replica of a key
 /// may be the one that goes by another one.
 pub const CONFIGURATION_RETRIES_MAX: u32 = 3;

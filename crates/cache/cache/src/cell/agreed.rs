@@ -18,11 +18,14 @@ use parking_lot::RwLock;
 use prost::Message;
 use tailwater_env::Env;
 use tailwater_rma::{CallError, Connection, ReadOp, RegionInfo};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use super::CellShared;
-use crate::configuration::Configuration;
+use super::backends::Connector;
+use super::replica::KeepConfig;
+use crate::configuration::{BackendPlace, Configuration};
 use crate::layout::{HEADER_USED_BYTES, IndexHeader};
+use crate::limits::TELL_LEFT_MAX;
 use crate::protocol::{ConfigReply, ConfigRequest, ConfigureRequest, METHOD_CONFIG, METHOD_CONFIGURE};
 
 /// How often a header is read again that was being written.
@@ -159,11 +162,10 @@ pub(super) async fn agree(
     }
     let mut theirs = None;
     if header.config_id >= ours.id {
-        theirs = ask(connection, METHOD_CONFIG, Bytes::new()).await?;
+        theirs = configuration_of(connection).await?;
     }
     if theirs.as_ref().is_none_or(|theirs| theirs.id < ours.id) {
-        let request = ConfigureRequest { configuration: ours.encode(), number };
-        theirs = ask(connection, METHOD_CONFIGURE, request.encode_to_vec().into()).await?;
+        theirs = tell(connection, ours, number).await?;
     }
     match theirs {
         Some(theirs) if theirs.name != ours.name => {
@@ -193,7 +195,7 @@ pub(super) async fn follow_configuration(
         let request = ConfigRequest { after: known.id };
         match connection.call(METHOD_CONFIG, request.encode_to_vec().into()).await {
             Ok(reply) => match configuration_in(reply) {
-                Ok(Some((theirs, _))) if theirs.id > known.id && theirs.name == known.name => {
+                Ok(Some(theirs)) if theirs.id > known.id && theirs.name == known.name => {
                     let Some(cell) = cell.upgrade() else { return };
                     cell.adopt(theirs);
                 }
@@ -210,38 +212,65 @@ pub(super) async fn follow_configuration(
     }
 }
 
-/// Tells a backend a configuration that it may not be in any more.
-pub(super) async fn tell(connection: &dyn Connection, configuration: &Configuration, number: u32) {
-    let request = ConfigureRequest { configuration: configuration.encode(), number };
-    if let Err(error) = connection.call(METHOD_CONFIGURE, request.encode_to_vec().into()).await {
-        tracing::debug!(peer = connection.peer(), %error, "cache backend not told that it has left its cell");
+/// Tells the backend at `place` the newest configuration, in which it is not any more; until it was told, or is in a
+/// newer one again, or [`TELL_LEFT_MAX`] is over. Otherwise it would go on answering clients that know what was before.
+pub(super) async fn tell_left(
+    env: Env,
+    connector: Arc<dyn Connector>,
+    place: BackendPlace,
+    keep: KeepConfig,
+    cell: Weak<CellShared>,
+    done: oneshot::Sender<()>,
+) {
+    let begun = env.now();
+    let mut backoff = keep.backoff_min;
+    while env.now().since(begun) < TELL_LEFT_MAX {
+        let Some(newest) = cell.upgrade().map(|cell| cell.agreed.newest()) else { return };
+        if newest.place_of(place.number).is_some() {
+            return;
+        }
+        let attempt = async {
+            let connection = connector.connect(&place).await?;
+            tell(&*connection, &newest, place.number).await
+        };
+        match env.timeout(keep.connect_deadline, attempt).await {
+            Some(Ok(_)) => {
+                // Nobody may wait for it any more.
+                let _ = done.send(());
+                return;
+            }
+            Some(Err(reason)) => {
+                tracing::debug!(backend = place.number, reason, "cache backend not told that it has left its cell");
+            }
+            None => {}
+        }
+        env.sleep(backoff).await;
+        backoff = (backoff * 2).min(keep.backoff_max);
     }
 }
 
-/// What a backend answers of its configuration, if it has one.
-async fn ask(
+/// Tells a backend a configuration; answers the one that it goes by then.
+async fn tell(
     connection: &dyn Connection,
-    method: u16,
-    payload: Bytes,
+    configuration: &Configuration,
+    number: u32,
 ) -> Result<Option<Configuration>, String> {
-    let reply = connection.call(method, payload).await.map_err(|error| error.to_string())?;
-    Ok(configuration_in(reply)?.map(|(configuration, _)| configuration))
+    let request = ConfigureRequest { configuration: configuration.encode(), number };
+    let reply = connection.call(METHOD_CONFIGURE, request.encode_to_vec().into()).await;
+    configuration_in(reply.map_err(|error| error.to_string())?)
 }
 
-/// The configuration in a backend's answer, and which backend of it that is.
-fn configuration_in(reply: Bytes) -> Result<Option<(Configuration, u32)>, String> {
+/// The configuration that the backend at the other end goes by; `None` if it knows none.
+pub(super) async fn configuration_of(connection: &dyn Connection) -> Result<Option<Configuration>, String> {
+    let reply = connection.call(METHOD_CONFIG, Bytes::new()).await;
+    configuration_in(reply.map_err(|error| error.to_string())?)
+}
+
+/// The configuration in a backend's answer.
+fn configuration_in(reply: Bytes) -> Result<Option<Configuration>, String> {
     let reply = ConfigReply::decode(reply).map_err(|error| error.to_string())?;
     if reply.configuration.is_empty() {
         return Ok(None);
     }
-    let configuration = Configuration::decode(&reply.configuration).map_err(|error| error.to_string())?;
-    Ok(Some((configuration, reply.number)))
-}
-
-/// Which configuration the backend at the other end goes by, and which backend of it that is; `None` if it knows none.
-pub(super) async fn configuration_of(
-    connection: &dyn Connection,
-) -> Result<Option<(Configuration, u32)>, String> {
-    let reply = connection.call(METHOD_CONFIG, Bytes::new()).await.map_err(|error| error.to_string())?;
-    configuration_in(reply)
+    Configuration::decode(&reply.configuration).map(Some).map_err(|error| error.to_string())
 }

@@ -282,3 +282,49 @@ fn who_waits_for_a_configuration_is_answered_with_what_there_is_when_too_many_wa
     backend.answer_long_waiting();
     assert!(waiting.into_iter().skip(1).all(|asked| asked.now_or_never().is_some()));
 }
+
+#[test]
+fn a_client_that_knows_one_backend_and_nothing_else_is_told_the_rest_by_it() {
+    for can in TRANSPORTS {
+        in_runtime(|env| async move {
+            let place = Place::with(&env, can, 0..4);
+            let seed = |number| BackendPlace { number, addresses: Vec::new() };
+            let at = |numbers: &[u32]| {
+                let seeds: Vec<_> = numbers.iter().map(|number| seed(*number)).collect();
+                let (env, place) = (env.clone(), Arc::clone(&place));
+                let change = |config: &mut CellConfig| config.deadline = Duration::from_secs(60);
+                async move { Cell::at_seeds(&env, place, &seeds, 5, change).await }
+            };
+            assert!(at(&[3]).await.expect_err("none was told yet").contains("no configuration of its cell yet"));
+            let cell = place.client(of(ID, &[0, 1, 2]), 1).await;
+            set(&cell, &items("one")).await;
+            // The first one does not run, and the second one is in no configuration.
+            let found = at(&[9, 3, 1]).await.expect("one of them is of use");
+            assert_eq!(*found.configuration(), of(ID, &[0, 1, 2]));
+            assert_all_there(&found, &items("one")).await;
+        });
+    }
+}
+
+#[test]
+fn a_backend_that_could_not_be_reached_when_it_left_is_told_when_it_can() {
+    in_runtime(|env| async move {
+        let place = Place::with(&env, TRANSPORTS[1], 0..4);
+        let owner = place.client(of(ID, &[0, 1, 2]), 1).await;
+        set(&owner, &items("one")).await;
+        let (left, doorbell) = place.backends.lock().remove(&0).expect("it runs");
+        place.cut();
+        let coming_back = async {
+            // Not before the others go by the new one.
+            let (other, its_doorbell) = place.backends.lock()[&1].clone();
+            let connection = tailwater_rma::local::connect(other, its_doorbell, &env);
+            let request = prost::Message::encode_to_vec(&crate::protocol::ConfigRequest { after: ID });
+            connection.call(crate::protocol::METHOD_CONFIG, request.into()).await.expect("its next one");
+            assert_eq!(left.config_id(), ID);
+            place.backends.lock().insert(0, (Arc::clone(&left), doorbell));
+        };
+        let (configured, ()) = futures::join!(owner.configure(of(ID + 1, &[1, 2, 3])), coming_back);
+        assert!(configured.expect("a configuration"));
+        assert_eq!((left.config_id(), left.stats().entries), (ID + 1, 0));
+    });
+}
