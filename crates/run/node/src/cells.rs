@@ -23,6 +23,23 @@ use crate::backend::{BackendOptions, CellKind, ServedBackend};
 use crate::cells::owned::{CellWanted, ToOwn};
 use crate::config::{self, CellModeSetting, CellSection, Config};
 
+/// Why something can't be done with a cell.
+#[derive(Debug, thiserror::Error)]
+pub enum CellError {
+    /// What was asked for makes no sense.
+    #[error("{0}")]
+    Invalid(String),
+    /// There is none of that name.
+    #[error("there is no cell {0}")]
+    Unknown(String),
+    /// There is one of that name.
+    #[error("there is a cell {0} already: choose another name")]
+    Exists(String),
+    /// Not now, or not here.
+    #[error("{0}")]
+    Unavailable(String),
+}
+
 /// One of the log's cells as the node has it.
 pub struct NodeCell {
     kind: CellKind,
@@ -106,11 +123,6 @@ impl NodeCell {
     /// The size of the values that the node's own backend is laid out for, in bytes.
     pub fn laid_out_for(&self) -> Option<u64> {
         self.own.as_ref().map(|_| self.config.value_bytes)
-    }
-
-    /// How many backends it has.
-    pub fn backends(&self) -> usize {
-        self.cell.backends().len()
     }
 
     fn addresses(&self, place: &BackendPlace) -> Vec<String> {

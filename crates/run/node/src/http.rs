@@ -7,7 +7,7 @@
 //! | `GET /metrics` | Prometheus |
 //! | `GET /v1/node` | addresses, cells |
 //! | `GET, POST /v1/cells`, `GET /v1/cells/{cell}` | lists the cells, creates one, describes one |
-//! | `POST /v1/cells/{cell}/clear` | forgets all that one of the log's cells holds |
+//! | `POST /v1/cells/{cell}/clear` | forgets all that a cell holds |
 //! | `GET, POST /v1/streams` | lists, creates |
 //! | `GET, DELETE /v1/streams/{name}` | describes, deletes |
 //! | `POST /v1/streams/{name}/truncate` | removes the records before a position |
@@ -19,6 +19,7 @@
 //! | `GET /v1/users` | who may log in |
 //! | `PUT, DELETE /v1/users/{name}` | gives a user a password, removes one |
 
+mod cells;
 mod broadcast;
 mod connections;
 mod groups;
@@ -44,7 +45,7 @@ use tailwater_log::{LocateRead, LogStreamInfo, ReadError};
 use tailwater_sqs::JsonObject;
 
 use crate::NodeShared;
-use crate::api::{BroadcastAt, CellView, CreateCell, CreateStream, ErrorBody, NodeView, StreamView, Truncate, Truncated};
+use crate::api::{BroadcastAt, CreateStream, ErrorBody, NodeView, StreamView, Truncate, Truncated};
 use crate::calls::{read_refusal, stream_refusal};
 use crate::{metrics, views};
 
@@ -58,9 +59,9 @@ fn router(shared: Arc<NodeShared>) -> Router {
         .route("/readyz", get(ready))
         .route("/metrics", get(render_metrics))
         .route("/v1/node", get(node))
-        .route("/v1/cells", get(cells).post(create_cell))
-        .route("/v1/cells/{cell}", get(describe_cell))
-        .route("/v1/cells/{cell}/clear", post(clear_cell))
+        .route("/v1/cells", get(cells::list).post(cells::create))
+        .route("/v1/cells/{cell}", get(cells::describe))
+        .route("/v1/cells/{cell}/clear", post(cells::clear))
         .route("/v1/streams", get(list_streams).post(create_stream))
         .route("/v1/streams/{name}", get(describe_stream).delete(delete_stream))
         .route("/v1/streams/{name}/truncate", post(truncate_stream))
@@ -180,13 +181,6 @@ impl From<JsonRejection> for Failed {
 }
 
 impl NodeShared {
-    /// The log's cells, and those that were created.
-    async fn cell_views(&self) -> Vec<CellView> {
-        let mut views: Vec<CellView> = self.cells().map(|cell| cell.view()).collect();
-        views.extend(self.created.views().await);
-        views
-    }
-
     fn view(&self, name: &str) -> Result<StreamView, Failed> {
         let description = self.log.describe(name).map_err(|error| Failed(stream_refusal(error)))?;
         let id = description.stream.id;
@@ -220,60 +214,6 @@ async fn node(State(shared): State<Arc<NodeShared>>) -> Json<NodeView> {
         }),
         cells: shared.cells().map(|cell| cell.view()).collect(),
     })
-}
-
-async fn cells(State(shared): State<Arc<NodeShared>>) -> Json<Vec<CellView>> {
-    Json(shared.cell_views().await)
-}
-
-async fn create_cell(
-    State(shared): State<Arc<NodeShared>>,
-    body: Result<Json<JsonObject<CreateCell>>, JsonRejection>,
-) -> AdminAnswer<CellView> {
-    let Json(JsonObject(create)) = body?;
-    let created = shared.created.create(create).await.map_err(Failed)?;
-    tracing::info!(cell = created.name, id = created.config_id, "created a cell");
-    Ok(Json(created))
-}
-
-async fn describe_cell(
-    State(shared): State<Arc<NodeShared>>,
-    Path(name): Path<String>,
-) -> AdminAnswer<CellView> {
-    let views = shared.cell_views().await;
-    let found = views.into_iter().find(|view| view.name == name);
-    // As a stream is not found: the status is the same.
-    let why = || CallRefusal::new(CallErrorCode::UnknownStream, format!("there is no cell {name}"));
-    found.map(Json).ok_or_else(|| Failed(why()))
-}
-
-/// How often a cell is emptied until all of its backends have said that they did: one that is busy is late at times.
-const CLEAR_ATTEMPTS: usize = 3;
-
-async fn clear_cell(
-    State(shared): State<Arc<NodeShared>>,
-    Path(name): Path<String>,
-) -> AdminAnswer<CellView> {
-    let cell = shared.cells().find(|cell| cell.view().name == name).ok_or_else(|| {
-        Failed(CallRefusal::new(
-            CallErrorCode::Malformed,
-            format!("there is no cell {name}: data or metadata"),
-        ))
-    })?;
-    let backends = cell.backends();
-    let mut cleared = 0;
-    for _ in 0..CLEAR_ATTEMPTS {
-        cleared = cell.cell.clear().await;
-        if cleared == backends {
-            tracing::info!(cell = name, "cleared");
-            return Ok(Json(cell.view()));
-        }
-    }
-    let why = format!(
-        "{cleared} of {backends} backends of the {name} cell were emptied, and the others did not answer: what they \
-         hold they have as long as they run; clear it again when `tailwater cache ls` shows all of them live"
-    );
-    Err(Failed(CallRefusal::new(CallErrorCode::Unavailable, why)))
 }
 
 async fn list_streams(State(shared): State<Arc<NodeShared>>) -> Json<Vec<StreamView>> {

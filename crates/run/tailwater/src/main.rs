@@ -57,7 +57,7 @@ enum Command {
     /// Add, list and remove users, who log in with passwords.
     #[command(subcommand)]
     User(commands::user::Command),
-    /// Run a cache backend as a process of its own, or empty one of the log's cells.
+    /// Run a cache backend as a process of its own; get, set and forget what is in cells.
     #[command(subcommand)]
     Cache(commands::cache::Command),
     /// Create, list and describe cells.

@@ -13,12 +13,11 @@ use tailwater_access::Authorizer;
 use tailwater_cache::limits::BACKENDS_MAX;
 use tailwater_cache::{Backends, Cell, Configuration};
 use tailwater_env::{Env, Task};
-use tailwater_format::call::{CallErrorCode, CallRefusal};
 use tailwater_meta::{Expect, Meta, Op};
 use tailwater_rma::Address;
 use tokio::sync::Mutex;
 
-use super::{CellWanted, addresses_of, connect, mode_of, options_of, owned, view_of};
+use super::{CellError, CellWanted, addresses_of, connect, mode_of, options_of, owned, view_of};
 use crate::api::{CellView, CreateCell};
 use crate::backend::{CellKind, ServedBackend};
 use crate::config::{CellModeSetting, CellSection, Config};
@@ -91,36 +90,30 @@ impl CreatedCells {
     }
 
     /// Creates one.
-    pub async fn create(&self, asked: CreateCell) -> Result<CellView, CallRefusal> {
-        let refuse = |code, why: String| Err(CallRefusal::new(code, why));
-        let (name, record) = match record_of(asked) {
-            Ok(checked) => checked,
-            Err(why) => return refuse(CallErrorCode::Malformed, why),
-        };
+    pub async fn create(&self, asked: CreateCell) -> Result<CellView, CellError> {
+        let (name, record) = record_of(asked).map_err(CellError::Invalid)?;
+        let unavailable = |why: String| CellError::Unavailable(why);
         let mut cells = self.cells.lock().await;
         let key = format!("{PREFIX}{name}");
-        let is_taken = match self.meta.get(&key).await {
-            Ok(stored) => stored.is_some(),
-            Err(error) => return refuse(CallErrorCode::Unavailable, error.to_string()),
-        };
-        if is_taken || CellKind::named(&name).is_some() {
-            return refuse(CallErrorCode::StreamExists, format!("there is a cell {name} already"));
+        let stored = self.meta.get(&key).await.map_err(|error| unavailable(error.to_string()))?;
+        if stored.is_some() || CellKind::named(&name).is_some() {
+            return Err(CellError::Exists(name));
         }
         if cells.len() >= CREATED_MAX {
-            return refuse(CallErrorCode::Overloaded, format!("a node has {CREATED_MAX} created cells at most"));
+            return Err(unavailable(format!("a node has {CREATED_MAX} created cells at most")));
         }
-        let cell = match self.start(&name, &record).await {
-            Ok(cell) => cell,
-            Err(error) => return refuse(CallErrorCode::Unavailable, format!("{error:#}")),
-        };
+        let cell = self.start(&name, &record).await.map_err(|error| unavailable(format!("{error:#}")))?;
         let value = serde_json::to_vec(&record).expect("numbers and texts are JSON");
         let put = Op::Put { key, value: value.into(), expect: Expect::Absent };
-        if let Err(error) = self.meta.commit(vec![put]).await {
-            return refuse(CallErrorCode::Unavailable, error.to_string());
-        }
+        self.meta.commit(vec![put]).await.map_err(|error| unavailable(error.to_string()))?;
         let view = view_of(&cell.cell, |place| place.addresses.clone());
         cells.insert(name, cell);
         Ok(view)
+    }
+
+    /// The one of that name.
+    pub async fn cell(&self, name: &str) -> Option<Cell> {
+        self.cells.lock().await.get(name).map(|created| created.cell.clone())
     }
 
     /// What people are told of all of them, by name.

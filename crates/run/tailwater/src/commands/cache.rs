@@ -5,17 +5,19 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context;
 use clap::Subcommand;
 use serde_json::Value;
 use tailwater_access::Everybody;
-use tailwater_cache::Configuration;
+use tailwater_cache::{BackendPlace, Backends, Cell, Configuration, Lookup};
 use tailwater_env::Env;
 use tailwater_node::api::CellView;
 use tailwater_node::backend::{BackendOptions, CellKind, ServedBackend};
 use tailwater_node::signal::StopSignals;
+use tailwater_rma::Address;
 use tailwater_node::{CellSection, Config, LogFormat, Logging, is_of_this_host, thread_count};
 
-use crate::admin::Server;
+use crate::admin::{Server, escaped};
 use crate::output::{self, Format};
 use crate::values;
 
@@ -65,30 +67,37 @@ pub enum Command {
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
         output: Format,
     },
+    /// Set a key to a value in a cell, and wait until a quorum of its replicas has it.
+    Set {
+        #[command(flatten)]
+        seeds: Seeds,
+        /// The key.
+        key: String,
+        /// The value.
+        value: String,
+    },
+    /// Get a key's value from a cell, as a quorum of its replicas has it.
+    Get {
+        #[command(flatten)]
+        seeds: Seeds,
+        /// The key.
+        key: String,
+    },
     /// Forget everything that a cell holds. Readers read the durable layer until the cell is warm again.
     Clear {
-        /// The cell.
-        #[arg(value_enum)]
-        cell: CellArg,
+        /// The cell's name.
+        #[arg(value_name = "NAME", value_parser = cell_name)]
+        cell: String,
     },
 }
 
-/// A cell by its name.
-#[derive(clap::ValueEnum, Clone, Copy, Debug)]
-pub enum CellArg {
-    /// Chunks.
-    Data,
-    /// Lengths and locks.
-    Metadata,
-}
-
-impl CellArg {
-    fn kind(self) -> CellKind {
-        match self {
-            CellArg::Data => CellKind::Data,
-            CellArg::Metadata => CellKind::Metadata,
-        }
-    }
+/// Which cell: one of its backends is asked for the rest.
+#[derive(clap::Args)]
+pub struct Seeds {
+    /// Address of one of the cell's backends, as `tailwater cell describe` shows them: `unix:PATH` or `tcp:HOST:PORT`. More
+    /// than one may be given: the first that answers tells where the others are.
+    #[arg(long, value_name = "ADDRESS", required = true, value_parser = seed)]
+    seed: Vec<Address>,
 }
 
 /// Runs one of them.
@@ -135,12 +144,44 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
             serve(&options, log)
         }
         Command::Ls { output } => super::cell::list(server, output),
+        Command::Set { seeds, key, value } => in_cell(&seeds, async |cell| {
+            let results = cell.set(vec![(key.clone().into(), value.into())]).await;
+            let result = results.into_iter().next().context("no answer to one SET")?;
+            let version = result.with_context(|| format!("{key} may not be set"))?;
+            output::print(&format!("{key} set at version {version}"))
+        }),
+        Command::Get { seeds, key } => in_cell(&seeds, async |cell| {
+            let lookups = cell.get_consistent(&[key.clone().into()]).await;
+            match lookups.into_iter().next().context("no answer to one GET")? {
+                Lookup::Hit { value, .. } => output::print(&String::from_utf8_lossy(&value)),
+                Lookup::Miss => anyhow::bail!("the cell has no value for {key}"),
+                Lookup::Failed(why) => Err(why).context(format!("{key} can't be got")),
+            }
+        }),
         Command::Clear { cell } => {
-            let name = cell.kind().name();
-            let _: CellView = server.post(&format!("/v1/cells/{name}/clear"), &Value::Null)?;
-            output::print(&format!("the {name} cell is empty"))
+            let _: CellView = server.post(&format!("/v1/cells/{}/clear", escaped(&cell)), &Value::Null)?;
+            output::print(&format!("the {cell} cell is empty"))
         }
     }
+}
+
+/// Connects to the cell of a seed.
+fn in_cell(seeds: &Seeds, then: impl AsyncFnOnce(Cell) -> anyhow::Result<()>) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    runtime.block_on(async {
+        let env = Env::real();
+        // The number is not known, and not asked for where the address is.
+        let place = |seed: &Address| BackendPlace { number: 0, addresses: vec![seed.to_string()] };
+        let places: Vec<_> = seeds.seed.iter().map(place).collect();
+        let client_id = env.random_u64() as u32;
+        let cell = Cell::at_seeds(&env, Backends::by_address(&env), &places, client_id, |_| ()).await;
+        let cell = cell.map_err(|why| anyhow::anyhow!("no backend of the cell can be asked: {why}"))?;
+        then(cell).await
+    })
+}
+
+fn seed(text: &str) -> Result<Address, String> {
+    text.parse::<Address>().map_err(|error| error.to_string())
 }
 
 /// The name of a cell, which is to be checked before a backend takes memory for it.
