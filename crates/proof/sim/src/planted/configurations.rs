@@ -67,6 +67,10 @@ impl ConnectionHooks for PlantedExchange {
                     let payload = Self::under_its_own(inner, payload).await?;
                     inner.call(method, payload).await
                 }
+                // Who is told at once SETs nothing under another one.
+                (Plant::SetUnderAnyConfiguration, METHOD_CONFIG) if !payload.is_empty() => {
+                    std::future::pending().await
+                }
                 (Plant::ConfigurationNotTold, METHOD_CONFIG | METHOD_CONFIGURE) => {
                     inner.call(method, payload).await?;
                     Ok(ConfigReply::default().encode_to_vec().into())

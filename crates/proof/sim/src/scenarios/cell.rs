@@ -34,7 +34,7 @@ const KEYS: u64 = 16;
 const VALUE_BYTES_MAX: u64 = 3_000;
 /// Longest time until all backends go by a new configuration: several times the longest pauses between two attempts,
 /// and the network's longest silence.
-const SETTLED_MAX: Duration = Duration::from_secs(60);
+const SETTLED_MAX: Duration = Duration::from_secs(20);
 /// The same for clients that look for their backends, in fair weather.
 const FOUND_MAX: Duration = Duration::from_secs(15);
 
@@ -207,14 +207,16 @@ impl Backends {
         self.running.lock().insert(number, backend);
     }
 
-    /// One that does not go by `configuration` and should; what it goes by.
+    /// One that does not go by `configuration` and should, and what it goes by: one that is in it, or in what it goes by.
+    /// The others answer nobody.
     fn behind(&self, configuration: &Configuration) -> Option<(usize, u64)> {
         let running = self.running.lock();
-        running.iter().map(|(number, backend)| (*number, backend.config_id())).find(|(number, id)| {
-            // One that knows none answers nobody.
-            let is_in = configuration.place_of(*number as u32).is_some();
-            *id != configuration.id && (is_in || *id != 0)
-        })
+        let behind = running.iter().find(|(number, backend)| {
+            let has = |of: &Configuration| of.place_of(**number as u32).is_some();
+            let is_in_its_own = backend.configuration().is_some_and(|own| has(&own));
+            backend.config_id() != configuration.id && (has(configuration) || is_in_its_own)
+        });
+        behind.map(|(number, backend)| (*number, backend.config_id()))
     }
 }
 
@@ -239,8 +241,7 @@ impl Changing {
         }
         let mut now = self.first.clone();
         self.settle(&now).await?;
-        let owner = self.state.lock().clients.get("owner").cloned();
-        let owner = owner.ok_or_else(|| Violation::new("the owner finds no cell"))?;
+        let owner = self.owner().await?;
         for _ in 0..self.rng.between(2, 6) {
             self.pause(80).await;
             if self.state.lock().violation.is_some() {
@@ -268,6 +269,18 @@ impl Changing {
         }
         self.pause(80).await;
         Ok((self.rng, self.backends, self.state, now))
+    }
+
+    /// The owner's client, once it has tried all backends.
+    async fn owner(&self) -> Result<Cell, Violation> {
+        let end = self.outside.now() + SETTLED_MAX;
+        while self.outside.now() < end {
+            if let Some(owner) = self.state.lock().clients.get("owner") {
+                return Ok(owner.clone());
+            }
+            self.outside.sleep(Duration::from_millis(1)).await;
+        }
+        Err(Violation::new("the owner finds no cell"))
     }
 
     /// Up to so many milliseconds.
@@ -339,7 +352,7 @@ impl Client {
                 0 => self.set(&env, &cell, number).await,
                 _ => self.get(&env, &cell).await,
             }
-            env.sleep(Duration::from_micros(env.random_below(1_000))).await;
+            env.sleep(Duration::from_micros(env.random_below(3_000))).await;
         }
     }
 
