@@ -275,14 +275,14 @@ impl CellShared {
     }
 
     /// Goes by `configuration` from now on, if it is newer than what is known. Doubts are settled when each backend that
-    /// came with it was reached or not.
-    fn adopt(self: &Arc<Self>, configuration: Configuration) -> bool {
+    /// came with it was reached or not. Answers when each that has left was told, or is given up.
+    fn adopt(self: &Arc<Self>, configuration: Configuration) -> Option<Vec<oneshot::Receiver<()>>> {
         if !self.agreed.learn(configuration) {
-            return false;
+            return None;
         }
         let (agreed, env, within) = (Arc::clone(&self.agreed), self.env.clone(), self.keep.connect_deadline);
         agreed.begin_adopting();
-        let tried = self.go_by_the_newest();
+        let (tried, told) = self.go_by_the_newest();
         let settling = async move {
             let all_tried = async {
                 for mut tried in tried {
@@ -294,12 +294,13 @@ impl CellShared {
             agreed.end_adopting();
         };
         *self.adopting.lock() = Some(self.env.spawn("cache-adopt", settling));
-        true
+        Some(told)
     }
 
     /// Connects to the backends of the newest configuration, leaves those that are not in it, and has operations that
-    /// begin from now on go by it. Answers when each backend that is new was reached or not.
-    fn go_by_the_newest(self: &Arc<Self>) -> Vec<watch::Receiver<bool>> {
+    /// begin from now on go by it. Answers when each backend that is new was reached or not, and each that has left was
+    /// told or is given up.
+    fn go_by_the_newest(self: &Arc<Self>) -> (Vec<watch::Receiver<bool>>, Vec<oneshot::Receiver<()>>) {
         let mut tried = Vec::new();
         let mut kept = self.kept.lock();
         // Under the lock, so that of two who come here the later one has the newer configuration.
@@ -327,16 +328,18 @@ impl CellShared {
         let (mode, placement) = (configuration.mode, Arc::new(configuration.placement()));
         let next = CellInner { config_id: configuration.id, mode, placement, replicas, ..(*self.current()).clone() };
         *self.current.write() = Arc::new(next);
+        let has_left = |kept: &&KeptReplica| configuration.place_of(kept.replica.number).is_none();
+        let told = self.tell_left(before.values().filter(has_left).map(|kept| kept.replica.place()).collect());
         drop(kept);
         // What waits for a backend that is none any more is answered here, which takes other locks.
         drop(before);
         self.adopted.send_replace(configuration.id);
         self.moved.send_modify(|count| *count += 1);
-        tried
+        (tried, told)
     }
 
-    /// Has backends told that have left; those that left before and have come back need it no more. Each answer comes
-    /// when one was told, or it is given up.
+    /// Has backends told that have left; those that left before and have come back need it no more. Whoever leaves one does
+    /// so, and not only who made the change: it may have told the one that started again what was before.
     fn tell_left(self: &Arc<Self>, left: Vec<BackendPlace>) -> Vec<oneshot::Receiver<()>> {
         let newest = self.agreed.newest();
         let mut leaving = self.leaving.lock();
@@ -420,7 +423,7 @@ impl Cell {
             adopting: Mutex::default(),
             leaving: Mutex::default(),
         });
-        for mut tried in shared.go_by_the_newest() {
+        for mut tried in shared.go_by_the_newest().0 {
             // An error would mean that the task ended: the backend is in no newer configuration.
             let _ = tried.wait_for(|tried| *tried).await;
         }
@@ -470,16 +473,10 @@ impl Cell {
     /// backends are not carried over: their keys are missed.
     pub async fn configure(&self, configuration: Configuration) -> Result<bool, ConfigurationError> {
         configuration.check()?;
-        let before = self.shared.current();
-        if !self.shared.adopt(configuration) {
-            return Ok(false);
-        }
-        let now = self.configuration();
-        let has_left = |replica: &&Arc<Replica>| now.place_of(replica.number).is_none();
-        let left: Vec<_> = before.replicas.iter().filter(has_left).map(|replica| replica.place()).collect();
-        let told = self.shared.tell_left(left);
+        let deadline = self.shared.current().deadline;
+        let Some(told) = self.shared.adopt(configuration) else { return Ok(false) };
         // A backend that is gone holds nothing that anybody reads.
-        let _ = self.shared.env.timeout(before.deadline, join_all(told)).await;
+        let _ = self.shared.env.timeout(deadline, join_all(told)).await;
         self.shared.agreed.adopted().await;
         Ok(true)
     }

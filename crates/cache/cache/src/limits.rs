@@ -120,6 +120,9 @@ pub const CONFIG_WAIT_MAX: Duration = Duration::from_secs(60);
 /// start again.
 pub const TELL_LEFT_MAX: Duration = Duration::from_secs(600);
 
+/// The longest pause between two attempts at that: all of the cell's clients look for it.
+pub const TELL_LEFT_PAUSE_MAX: Duration = Duration::from_secs(10);
+
 /// How often a read or a mutation is made again by another configuration of its cell: each replica of a key
 /// may be the one that goes by another one.
 pub const CONFIGURATION_RETRIES_MAX: u32 = 3;

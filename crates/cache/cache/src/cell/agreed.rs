@@ -25,7 +25,7 @@ use super::backends::Connector;
 use super::replica::KeepConfig;
 use crate::configuration::{BackendPlace, Configuration};
 use crate::layout::{HEADER_USED_BYTES, IndexHeader};
-use crate::limits::TELL_LEFT_MAX;
+use crate::limits::{TELL_LEFT_MAX, TELL_LEFT_PAUSE_MAX};
 use crate::protocol::{ConfigReply, ConfigRequest, ConfigureRequest, METHOD_CONFIG, METHOD_CONFIGURE};
 
 /// How often a header is read again that was being written.
@@ -231,10 +231,15 @@ pub(super) async fn tell_left(
         }
         let attempt = async {
             let connection = connector.connect(&place).await?;
-            tell(&*connection, &newest, place.number).await
+            let request = ConfigureRequest { configuration: newest.encode(), number: place.number };
+            match connection.call(METHOD_CONFIGURE, request.encode_to_vec().into()).await {
+                // One that takes it from others only will not take it later.
+                Ok(_) | Err(CallError::Refused { .. }) => Ok(()),
+                Err(error @ (CallError::Lost(_) | CallError::Overloaded { .. })) => Err(error.to_string()),
+            }
         };
         match env.timeout(keep.connect_deadline, attempt).await {
-            Some(Ok(_)) => {
+            Some(Ok(())) => {
                 // Nobody may wait for it any more.
                 let _ = done.send(());
                 return;
@@ -245,7 +250,7 @@ pub(super) async fn tell_left(
             None => {}
         }
         env.sleep(backoff).await;
-        backoff = (backoff * 2).min(keep.backoff_max);
+        backoff = (backoff * 2).min(TELL_LEFT_PAUSE_MAX);
     }
 }
 

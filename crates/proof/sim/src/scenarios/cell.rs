@@ -34,7 +34,7 @@ const KEYS: u64 = 16;
 const VALUE_BYTES_MAX: u64 = 3_000;
 /// Longest time until all backends go by a new configuration: several times the longest pauses between two attempts,
 /// and the network's longest silence.
-const SETTLED_MAX: Duration = Duration::from_secs(20);
+const SETTLED_MAX: Duration = Duration::from_secs(30);
 /// The same for clients that look for their backends, in fair weather.
 const FOUND_MAX: Duration = Duration::from_secs(15);
 
