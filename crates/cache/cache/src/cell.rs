@@ -326,10 +326,12 @@ impl CellShared {
         let replicas = configuration.backends.iter();
         let replicas = replicas.map(|place| Arc::clone(&kept[&place.number].replica)).collect();
         let (mode, placement) = (configuration.mode, Arc::new(configuration.placement()));
-        let next = CellInner { config_id: configuration.id, mode, placement, replicas, ..(*self.current()).clone() };
+        let next =
+            CellInner { config_id: configuration.id, mode, placement, replicas, ..(*self.current()).clone() };
         *self.current.write() = Arc::new(next);
         let has_left = |kept: &&KeptReplica| configuration.place_of(kept.replica.number).is_none();
-        let told = self.tell_left(before.values().filter(has_left).map(|kept| kept.replica.place()).collect());
+        let told =
+            self.tell_left(before.values().filter(has_left).map(|kept| kept.replica.place()).collect());
         drop(kept);
         // What waits for a backend that is none any more is answered here, which takes other locks.
         drop(before);
@@ -430,17 +432,13 @@ impl Cell {
         Ok(Self { shared })
     }
 
-    /// Connects to the cell that one of `seeds` belongs to, by the configuration that this backend goes by: for clients
-    /// that know addresses and nothing else. The number of a seed means nothing where `connector` goes by addresses.
-    /// The configuration's backends are reached at the addresses that it has. `change` may set what [`CellConfig::of`] has
-    /// defaults for. An error says why no seed was of use.
-    pub async fn at_seeds(
+    /// The configuration that the first of `seeds` goes by that answers and knows one. The number of a seed means nothing
+    /// where `connector` goes by addresses. An error says why no seed was of use.
+    pub async fn configuration_at(
         env: &Env,
-        connector: Arc<dyn Connector>,
+        connector: &dyn Connector,
         seeds: &[BackendPlace],
-        client_id: u32,
-        change: impl FnOnce(&mut CellConfig),
-    ) -> Result<Self, String> {
+    ) -> Result<Configuration, String> {
         let mut why = "no backend was named".to_owned();
         for seed in seeds {
             let asked = async {
@@ -448,17 +446,29 @@ impl Cell {
                 agreed::configuration_of(&*connection).await
             };
             match env.timeout(SEED_DEADLINE, asked).await {
-                Some(Ok(Some(configuration))) => {
-                    let mut config = CellConfig::of(configuration, connector, client_id);
-                    change(&mut config);
-                    return Self::connect(env, config).await.map_err(|error| error.to_string());
-                }
+                Some(Ok(Some(configuration))) => return Ok(configuration),
                 Some(Ok(None)) => why = "the backend knows no configuration of its cell yet".to_owned(),
                 Some(Err(error)) => why = error,
                 None => why = "the backend does not answer in time".to_owned(),
             }
         }
         Err(why)
+    }
+
+    /// Connects to the cell that one of `seeds` belongs to, by [`Cell::configuration_at`] them: for clients that know
+    /// addresses and nothing else. The configuration's backends are reached at the addresses that it has. `change` may set
+    /// what [`CellConfig::of`] has defaults for.
+    pub async fn at_seeds(
+        env: &Env,
+        connector: Arc<dyn Connector>,
+        seeds: &[BackendPlace],
+        client_id: u32,
+        change: impl FnOnce(&mut CellConfig),
+    ) -> Result<Self, String> {
+        let configuration = Self::configuration_at(env, &*connector, seeds).await?;
+        let mut config = CellConfig::of(configuration, connector, client_id);
+        change(&mut config);
+        Self::connect(env, config).await.map_err(|error| error.to_string())
     }
 
     /// The newest configuration that this client knows.
@@ -518,7 +528,9 @@ impl Cell {
             lookups.extend(relaxed::get(&inner, some, unchecked_from, &mut end, &mut frames).await);
         }
         for _ in 0..CONFIGURATION_RETRIES_MAX {
-            let Some((failed, again)) = self.failed_in_doubt(keys, &lookups, doubts, &mut end).await else { break };
+            let Some((failed, again)) = self.failed_in_doubt(keys, &lookups, doubts, &mut end).await else {
+                break;
+            };
             inner = self.inner();
             let mut answers = Vec::with_capacity(again.len());
             for some in again.chunks(KEYS_PER_LOOKUP_MAX) {
@@ -541,7 +553,9 @@ impl Cell {
             lookups.extend(consistent::get(&inner, some, &mut end).await);
         }
         for _ in 0..CONFIGURATION_RETRIES_MAX {
-            let Some((failed, again)) = self.failed_in_doubt(keys, &lookups, doubts, &mut end).await else { break };
+            let Some((failed, again)) = self.failed_in_doubt(keys, &lookups, doubts, &mut end).await else {
+                break;
+            };
             inner = self.inner();
             let mut answers = Vec::with_capacity(again.len());
             for some in again.chunks(KEYS_PER_LOOKUP_MAX) {

@@ -74,7 +74,9 @@ pub enum ConfigurationError {
     #[error("these bytes are no cell's configuration")]
     Malformed,
     /// Written by a later version.
-    #[error("a cell's configuration in layout {0}, and this program knows layout {LAYOUT}: a later version wrote it")]
+    #[error(
+        "a cell's configuration in layout {0}, and this program knows layout {LAYOUT}: a later version wrote it"
+    )]
     Layout(u16),
     /// The checksum does not match.
     #[error("a cell's configuration whose checksum does not match")]
@@ -97,7 +99,9 @@ pub enum ConfigurationError {
     #[error("two backends of a cell have number {0}")]
     SameNumber(u32),
     /// Too many or too long addresses.
-    #[error("backend {0} has too many addresses ({ADDRESSES_MAX} at most), or one of more than {ADDRESS_BYTES_MAX} bytes")]
+    #[error(
+        "backend {0} has too many addresses ({ADDRESSES_MAX} at most), or one of more than {ADDRESS_BYTES_MAX} bytes"
+    )]
     Addresses(u32),
     /// A ring that is none, or the id 0.
     #[error("a configuration without an id, or with a ring that can't be")]
@@ -154,14 +158,20 @@ impl Configuration {
 
     /// The next configuration, with these backends at these addresses. One that has an address in common with one of
     /// this configuration keeps its number, and what is new gets a number that none had.
-    pub fn changed(&self, id: u64, mode: Mode, addresses: Vec<Vec<String>>) -> Result<Self, ConfigurationError> {
+    pub fn changed(
+        &self,
+        id: u64,
+        mode: Mode,
+        addresses: Vec<Vec<String>>,
+    ) -> Result<Self, ConfigurationError> {
         let known = || self.backends.iter().chain(&self.spares);
         let mut unused = known().map(|place| place.number).max().map_or(0, |number| number.wrapping_add(1));
         let mut taken = BTreeSet::new();
         let mut backends = Vec::with_capacity(addresses.len());
         for addresses in addresses {
             let same = known().find(|place| {
-                !taken.contains(&place.number) && place.addresses.iter().any(|known| addresses.contains(known))
+                !taken.contains(&place.number)
+                    && place.addresses.iter().any(|known| addresses.contains(known))
             });
             let number = same.map_or(unused, |place| place.number);
             if same.is_none() {
@@ -346,7 +356,8 @@ mod tests {
     use super::*;
 
     fn three() -> Configuration {
-        let addresses = (0..3).map(|n| vec![format!("unix:/cell/{n}"), format!("tcp:10.0.0.{n}:7")]).collect();
+        let addresses =
+            (0..3).map(|n| vec![format!("unix:/cell/{n}"), format!("tcp:10.0.0.{n}:7")]).collect();
         Configuration::first(5 << 32 | 1, "tiles", Mode::R32, addresses).expect("a cell")
     }
 
@@ -391,7 +402,8 @@ mod tests {
         assert_eq!(refused(|it| it.backends[1].number = 0), ConfigurationError::SameNumber(0));
         let few = ConfigurationError::Backends { backends: 2, mode: Mode::R32 };
         assert_eq!(refused(|it| drop(it.backends.pop())), few);
-        let long = |it: &mut Configuration| it.backends[2].addresses = vec!["x".repeat(ADDRESS_BYTES_MAX + 1)];
+        let long =
+            |it: &mut Configuration| it.backends[2].addresses = vec!["x".repeat(ADDRESS_BYTES_MAX + 1)];
         assert_eq!(refused(long), ConfigurationError::Addresses(2));
     }
 

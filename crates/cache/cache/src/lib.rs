@@ -18,8 +18,8 @@ mod version;
 
 pub use backend::{Backend, BackendConfig, BackendStats};
 pub use cell::{
-    Backends, Cell, CellConfig, CellFailure, CellStats, Connector, Lookup, Mode, Seen,
-    Placement, Ring, SetError, instance_of, joined,
+    Backends, Cell, CellConfig, CellFailure, CellStats, Connector, Lookup, Mode, Placement, Ring, Seen,
+    SetError, instance_of, joined,
 };
 pub use configuration::{BackendPlace, Configuration, ConfigurationError};
 pub use version::{Version, VersionClock};

@@ -138,7 +138,8 @@ impl Connector for CellsTold {
                 self.ask().await;
             }
             // One that the node does not tell of has come with a newer configuration than the node told.
-            let place = told(self).map_or_else(|| CellPlace::of(&backend.addresses, None, self.transport), Ok);
+            let place =
+                told(self).map_or_else(|| CellPlace::of(&backend.addresses, None, self.transport), Ok);
             place.map_err(|error| error.to_string())?.connect(&self.env).await
         })
     }
@@ -219,8 +220,10 @@ mod tests {
     fn which_start_of_a_backend_is_meant_a_node_says_or_does_not_know_or_is_too_old_to_say() {
         let told = |instance| {
             let addresses = vec!["tcp:127.0.0.1:1".to_owned()];
-            let info =
-                CellInfo { backends: vec![BackendInfo { addresses, instance, number: None }], ..CellInfo::default() };
+            let info = CellInfo {
+                backends: vec![BackendInfo { addresses, instance, number: None }],
+                ..CellInfo::default()
+            };
             places(&info, Transport::Auto).expect("addresses")[&0].instance
         };
         assert_eq!(told(Some(7)), Instance::This(7));

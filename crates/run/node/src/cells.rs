@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tailwater_access::Authorizer;
-use tailwater_cache::{BackendPlace, Backends, Cell, CellConfig as ClientConfig, Configuration, Connector, Mode};
+use tailwater_cache::{
+    BackendPlace, Backends, Cell, CellConfig as ClientConfig, Configuration, Connector, Mode,
+};
 use tailwater_env::{Env, Task};
 use tailwater_format::call::{BackendInfo, CellInfo, CellMode as WireMode};
 use tailwater_meta::Meta;
@@ -110,7 +112,7 @@ impl CellBegun {
             }
             None => Backends::by_address(env),
         };
-        let configuration = owned::begin(env, &**meta, &wanted).await?;
+        let configuration = owned::begin(env, &**meta, &*connector, &wanted).await?;
         let cell = connect(env, configuration, connector, &config).await?;
         owned::insist(&cell, &wanted).await?;
         let keeping = owned::keep(env.clone(), Arc::clone(meta), cell.clone());
@@ -167,8 +169,12 @@ impl NodeCell {
 fn view_of(cell: &Cell, addresses: impl Fn(&BackendPlace) -> Vec<String>) -> CellView {
     let configuration = cell.configuration();
     let placement = configuration.placement();
-    let live: BTreeSet<u32> =
-        cell.backends().iter().filter(|(_, instance)| instance.is_some()).map(|(place, _)| place.number).collect();
+    let live: BTreeSet<u32> = cell
+        .backends()
+        .iter()
+        .filter(|(_, instance)| instance.is_some())
+        .map(|(place, _)| place.number)
+        .collect();
     let view_of_place = |(at, place): (usize, &BackendPlace)| CellPlaceView {
         number: place.number,
         is_live: live.contains(&place.number),

@@ -559,7 +559,9 @@ impl Config {
     /// # Errors
     /// A path that is longer than the system's addresses, and what to shorten. Clients are told absolute ones.
     pub fn check_sockets(&self) -> anyhow::Result<()> {
-        let own = |kind: CellKind, cell: &CellSection| cell.backends.is_empty().then(|| self.cell_socket(kind.name()));
+        let own = |kind: CellKind, cell: &CellSection| {
+            cell.backends.is_empty().then(|| self.cell_socket(kind.name()))
+        };
         let cells = [own(CellKind::Data, &self.data_cell), own(CellKind::Metadata, &self.metadata_cell)];
         let cells = cells.into_iter().flatten().filter(|_| self.log.cells);
         for path in cells.chain([self.node_socket()]).chain(self.window_socket()) {

@@ -19,8 +19,8 @@
 //! | `GET /v1/users` | who may log in |
 //! | `PUT, DELETE /v1/users/{name}` | gives a user a password, removes one |
 
-mod cells;
 mod broadcast;
+mod cells;
 mod connections;
 mod groups;
 mod users;

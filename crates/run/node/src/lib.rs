@@ -166,8 +166,10 @@ impl Node {
         let advertised = config.listen.advertised_data;
         let finish = |meta| -> BoxFuture<'_, _> {
             Box::pin(async {
-                node_cells = finish_cells(&env, begun, meta, advertised).await.map_err(|why| format!("{why:#}"))?;
-                let both = node_cells.as_ref().map(|[data, metadata]| [data.cell.clone(), metadata.cell.clone()]);
+                node_cells =
+                    finish_cells(&env, begun, meta, advertised).await.map_err(|why| format!("{why:#}"))?;
+                let both =
+                    node_cells.as_ref().map(|[data, metadata]| [data.cell.clone(), metadata.cell.clone()]);
                 Ok(both.map(|[data, metadata]| Cells { data, metadata }))
             })
         };

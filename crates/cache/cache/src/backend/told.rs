@@ -159,8 +159,7 @@ impl Backend {
         self.for_all_buckets(|buckets| self.table.lock().name_buckets(buckets));
         let placement = configuration.placement();
         let place = configuration.place_of(number);
-        let keep =
-            |hash: KeyHash| place.is_some_and(|place| placement.replica_at(hash, place).is_some());
+        let keep = |hash: KeyHash| place.is_some_and(|place| placement.replica_at(hash, place).is_some());
         self.for_all_buckets(|buckets| self.table.lock().keep_only(buckets, self.env.now(), keep));
         let header = IndexHeader {
             config_id: id,

@@ -9,8 +9,8 @@
 //! An operation goes by one configuration from its begin to its end. If a backend went by another one meanwhile, what
 //! came of that is *doubted*, and the operation is made again when the two have agreed.
 
-use std::sync::{Arc, Weak};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -202,7 +202,11 @@ pub(super) async fn follow_configuration(
                 // It has waited, or too many do.
                 Ok(_) => env.sleep_until(asked + pause).await,
                 Err(why) => {
-                    tracing::warn!(peer = connection.peer(), why, "cache backend told a configuration that is none");
+                    tracing::warn!(
+                        peer = connection.peer(),
+                        why,
+                        "cache backend told a configuration that is none"
+                    );
                     return;
                 }
             },
@@ -245,7 +249,11 @@ pub(super) async fn tell_left(
                 return;
             }
             Some(Err(reason)) => {
-                tracing::debug!(backend = place.number, reason, "cache backend not told that it has left its cell");
+                tracing::debug!(
+                    backend = place.number,
+                    reason,
+                    "cache backend not told that it has left its cell"
+                );
             }
             None => {}
         }

@@ -13,10 +13,8 @@ use crate::layout::INDEX_KIND;
 /// Makes connections to the backends of a cell.
 pub trait Connector: Send + Sync + 'static {
     /// Connects to a backend, as its cell's configuration has it. The cell bounds the time it takes.
-    fn connect<'a>(
-        &'a self,
-        backend: &'a BackendPlace,
-    ) -> BoxFuture<'a, Result<Arc<dyn Connection>, String>>;
+    fn connect<'a>(&'a self, backend: &'a BackendPlace)
+    -> BoxFuture<'a, Result<Arc<dyn Connection>, String>>;
 }
 
 /// The backends of a cell whose configuration never changes, by their numbers from 0.

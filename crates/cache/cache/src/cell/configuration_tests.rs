@@ -62,7 +62,10 @@ impl Place {
 }
 
 impl Connector for Place {
-    fn connect<'a>(&'a self, backend: &'a BackendPlace) -> BoxFuture<'a, Result<Arc<dyn Connection>, String>> {
+    fn connect<'a>(
+        &'a self,
+        backend: &'a BackendPlace,
+    ) -> BoxFuture<'a, Result<Arc<dyn Connection>, String>> {
         let answer = match self.backends.lock().get(&backend.number) {
             Some((served, doorbell)) if !self.away.load(Ordering::Relaxed) => {
                 let (connection, faults) = Double::connect(&self.env, served, doorbell, self.can);
@@ -162,7 +165,11 @@ fn a_set_that_an_old_configuration_placed_is_refused_by_backends_that_go_by_the_
         let place = Place::with(&env, TRANSPORTS[1], 0..3);
         let cell = place.client(of(ID, &[0, 1, 2]), 1).await;
         set(&cell, &items("one")).await;
-        let entry = crate::layout::encode_entry(b"key 0", Version { timestamp_us: 1, client_id: 5, sequence: 0 }, None);
+        let entry = crate::layout::encode_entry(
+            b"key 0",
+            Version { timestamp_us: 1, client_id: 5, sequence: 0 },
+            None,
+        );
         let mutation = |id| Bytes::from(crate::protocol::encode_mutate(id, [entry.clone()].iter()).concat());
         let (served, doorbell) = place.backends.lock()[&0].clone();
         let connection = tailwater_rma::local::connect(served, doorbell, &env);
@@ -295,7 +302,9 @@ fn a_client_that_knows_one_backend_and_nothing_else_is_told_the_rest_by_it() {
                 let change = |config: &mut CellConfig| config.deadline = Duration::from_secs(60);
                 async move { Cell::at_seeds(&env, place, &seeds, 5, change).await }
             };
-            assert!(at(&[3]).await.expect_err("none was told yet").contains("no configuration of its cell yet"));
+            assert!(
+                at(&[3]).await.expect_err("none was told yet").contains("no configuration of its cell yet")
+            );
             let cell = place.client(of(ID, &[0, 1, 2]), 1).await;
             set(&cell, &items("one")).await;
             // The first one does not run, and the second one is in no configuration.

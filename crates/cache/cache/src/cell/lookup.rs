@@ -253,7 +253,8 @@ pub(super) async fn read_buckets(
     let ops: Vec<ReadOp> = wanted.iter().map(|key| bucket_op(live, keys.hashes[*key])).collect();
     let total = wanted.len() * BUCKET_BYTES;
     let mut buffer = cell.buffers.take(total);
-    let results = live.connection.read(&ops, &mut buffer.as_mut()[..total]).await.map_err(|_| NoAnswer::Lost)?;
+    let results =
+        live.connection.read(&ops, &mut buffer.as_mut()[..total]).await.map_err(|_| NoAnswer::Lost)?;
     live.note_answer(&cell.env);
     cell.count_bytes(total);
     let mut named = Vec::with_capacity(wanted.len());
@@ -267,9 +268,9 @@ pub(super) async fn read_buckets(
             BucketView::Absent => named.push((key, Named::Absent)),
             BucketView::Overflowed => overflowed.push(key),
             BucketView::OtherConfig => {
-                    cell.agreed.doubt();
-                    return Err(NoAnswer::OtherConfig);
-                }
+                cell.agreed.doubt();
+                return Err(NoAnswer::OtherConfig);
+            }
         }
     }
     named.extend(look_up(cell, live, keys, overflowed).await?);
@@ -396,8 +397,10 @@ async fn look_up(
             }
         };
         cell.count_bytes(reply.len());
-        let parts =
-            LookupReply::decode(reply).ok().and_then(|reply| reply.parts(wanted.len())).ok_or(NoAnswer::Lost)?;
+        let parts = LookupReply::decode(reply)
+            .ok()
+            .and_then(|reply| reply.parts(wanted.len()))
+            .ok_or(NoAnswer::Lost)?;
         let asked = wanted.len();
         let mut again = Vec::new();
         for (key, part) in wanted.into_iter().zip(parts) {

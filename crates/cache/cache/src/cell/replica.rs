@@ -7,8 +7,8 @@
 //! While somebody waits for the cell to move it also follows the backend's doorbell: one WATCH for all who wait, and
 //! none for a reader that is not back yet from what the last one told it.
 
-use std::sync::{Arc, Weak};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::RwLock;
@@ -289,7 +289,11 @@ async fn follow(
             match env.timeout(config.connect_deadline, agreeing).await {
                 Some(Ok(())) => {}
                 Some(Err(reason)) => {
-                    tracing::debug!(backend = replica.number, reason, "cache backend of another configuration");
+                    tracing::debug!(
+                        backend = replica.number,
+                        reason,
+                        "cache backend of another configuration"
+                    );
                     return;
                 }
                 None => return,

@@ -8,7 +8,8 @@ use parking_lot::Mutex;
 use prost::Message;
 use tailwater_cache::Configuration;
 use tailwater_cache::protocol::{
-    ConfigReply, ConfigureRequest, METHOD_CONFIG, METHOD_CONFIGURE, METHOD_MUTATE, MutateRequest, encode_mutate,
+    ConfigReply, ConfigureRequest, METHOD_CONFIG, METHOD_CONFIGURE, METHOD_MUTATE, MutateRequest,
+    encode_mutate,
 };
 use tailwater_rma::testing::{ConnectionHooks, Decorated};
 use tailwater_rma::{CallError, Connection};
@@ -29,7 +30,8 @@ impl PlantedExchange {
     /// Mutations under the configuration that the backend goes by, whichever the client meant.
     async fn under_its_own(inner: &dyn Connection, payload: Bytes) -> Result<Bytes, CallError> {
         let told = inner.call(METHOD_CONFIG, Bytes::new()).await?;
-        let told = ConfigReply::decode(told).ok().and_then(|told| Configuration::decode(&told.configuration).ok());
+        let told =
+            ConfigReply::decode(told).ok().and_then(|told| Configuration::decode(&told.configuration).ok());
         match (told, MutateRequest::decode(payload.clone())) {
             (Some(told), Ok(request)) => Ok(encode_mutate(told.id, [request.entries].iter()).concat().into()),
             _ => Ok(payload),

@@ -17,7 +17,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tailwater_cache::{Backend, BackendPlace, Cell, CellConfig, Configuration, Lookup, Mode, SetError, Version};
+use tailwater_cache::{
+    Backend, BackendPlace, Cell, CellConfig, Configuration, Lookup, Mode, SetError, Version,
+};
 use tailwater_env::Env;
 
 use crate::checkers::{Report, Violation, ensure};
@@ -29,7 +31,8 @@ use crate::world::{Crash, Node, Outside, World};
 use super::cache::{decode, encode};
 use super::cells::{self, CellsKind};
 
-const BACKEND_NAMES: [&str; 6] = ["backend-0", "backend-1", "backend-2", "backend-3", "backend-4", "backend-5"];
+const BACKEND_NAMES: [&str; 6] =
+    ["backend-0", "backend-1", "backend-2", "backend-3", "backend-4", "backend-5"];
 const KEYS: u64 = 16;
 const VALUE_BYTES_MAX: u64 = 3_000;
 /// Longest time until all backends go by a new configuration: several times the longest pauses between two attempts,
@@ -129,7 +132,8 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
         node.env().spawn("client", client.run(net.clone(), first.clone(), pause, plant)).detach();
     }
     let owner = world.node("owner");
-    let changing = Changing { rng, outside: world.outside(), env: owner.env(), backends, state, plant, first };
+    let changing =
+        Changing { rng, outside: world.outside(), env: owner.env(), backends, state, plant, first };
     let (mut rng, backends, state, last) = world.run(changing.run())??;
     net.set_weather(Weather::FAIR);
     state.lock().stop = true;
@@ -157,7 +161,8 @@ async fn works(cell: &Cell, last: &Configuration, name: &str) -> Result<(), Viol
     let live = cell.live_backends();
     let all = last.backends.len();
     ensure(live == all, || format!("in fair weather {name} reaches {live} of {all} backends"))?;
-    let items: Vec<_> = (0..KEYS).map(|number| (key(number), Bytes::from(format!("{name} {number}")))).collect();
+    let items: Vec<_> =
+        (0..KEYS).map(|number| (key(number), Bytes::from(format!("{name} {number}")))).collect();
     for (number, result) in cell.set(items.clone()).await.into_iter().enumerate() {
         ensure(result.is_ok(), || format!("in fair weather {name} can't set key {number}: {result:?}"))?;
     }
@@ -203,7 +208,8 @@ struct Backends {
 impl Backends {
     /// Starts one on its node, which is up.
     fn start(&self, number: usize) {
-        let backend = cells::start_backend(&self.net, &self.nodes[number], number, CellsKind::Data, self.buckets);
+        let backend =
+            cells::start_backend(&self.net, &self.nodes[number], number, CellsKind::Data, self.buckets);
         self.running.lock().insert(number, backend);
     }
 

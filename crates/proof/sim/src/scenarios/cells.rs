@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tailwater_cache::{Backend, BackendConfig, BackendPlace, Cell, CellConfig, Configuration, Connector, Mode};
+use tailwater_cache::{
+    Backend, BackendConfig, BackendPlace, Cell, CellConfig, Configuration, Connector, Mode,
+};
 use tailwater_env::{BoxFuture, Env};
 use tailwater_rma::{Backing, Connection, LocalDoorbell};
 use tailwater_tail::Cells;
@@ -86,7 +88,8 @@ pub(super) fn start_backend(
 
 /// A client of a cell, on `node`, whose SETs go through `plant`.
 pub(super) async fn connect(net: &Net, node: &Node, env: &Env, kind: CellsKind, plant: Plant) -> Cell {
-    let config = CellConfig::of(kind.configuration(), connector(net, node, kind, plant), env.random_u64() as u32);
+    let config =
+        CellConfig::of(kind.configuration(), connector(net, node, kind, plant), env.random_u64() as u32);
     Cell::connect(env, config).await.expect("three backends are enough")
 }
 

@@ -142,8 +142,8 @@ impl CreatedCells {
             own.push(served);
         }
         let wanted = CellWanted { name: name.to_owned(), mode: mode_of(record.mode), addresses };
-        let configuration = owned::begin(&self.env, &*self.meta, &wanted).await?;
         let connector = Backends::by_address(&self.env);
+        let configuration = owned::begin(&self.env, &*self.meta, &*connector, &wanted).await?;
         let cell = connect(&self.env, configuration, connector, &section).await?;
         owned::insist(&cell, &wanted).await?;
         let keeping = owned::keep(self.env.clone(), Arc::clone(&self.meta), cell.clone());
@@ -155,7 +155,8 @@ impl CreatedCells {
 /// A request within its bounds, or what is wrong with it.
 fn record_of(asked: CreateCell) -> Result<(String, CellRecord), String> {
     let defaults = CellSection::default();
-    let CreateCell { name, backends, mode, addresses, capacity_bytes, value_bytes, ttl_ms, eviction_percent } = asked;
+    let CreateCell { name, backends, mode, addresses, capacity_bytes, value_bytes, ttl_ms, eviction_percent } =
+        asked;
     Configuration::check_name(&name).map_err(|error| error.to_string())?;
     let replicas = mode_of(mode).replicas();
     let count = backends + addresses.len();
@@ -163,7 +164,10 @@ fn record_of(asked: CreateCell) -> Result<(String, CellRecord), String> {
         return Err("a cell's backends are the node's own or processes elsewhere, not both".to_owned());
     }
     if count < replicas {
-        return Err(format!("a cell in mode {} has {replicas} backends at least, not {count}", mode_of(mode).name()));
+        return Err(format!(
+            "a cell in mode {} has {replicas} backends at least, not {count}",
+            mode_of(mode).name()
+        ));
     }
     if backends > OWN_BACKENDS_MAX || count > BACKENDS_MAX {
         return Err(format!(

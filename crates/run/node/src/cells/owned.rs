@@ -43,14 +43,32 @@ async fn stored(meta: &dyn Meta, name: &str) -> anyhow::Result<Option<(Configura
     Ok(Some((configuration, stored.version)))
 }
 
-/// The configuration that a cell begins with, as far as this node knows; it is stored.
-pub async fn begin(env: &Env, meta: &dyn Meta, wanted: &CellWanted) -> anyhow::Result<Configuration> {
+/// The configuration that a cell begins with, as far as this node and the cell's backends know; it is stored.
+pub async fn begin(
+    env: &Env,
+    meta: &dyn Meta,
+    connector: &dyn Connector,
+    wanted: &CellWanted,
+) -> anyhow::Result<Configuration> {
     let name = &wanted.name;
     let known = stored(meta, name).await?.map(|(configuration, _)| configuration);
     let configuration = match known {
         Some(known) if wanted.is_in(&known) => return Ok(known),
         Some(known) => known.changed(known.id + 1, wanted.mode, wanted.addresses.clone()),
         None => {
+            // Another node may have begun it, or this one before its metadata was lost: what the backends hold is of use.
+            let told = Cell::configuration_at(env, connector, &wanted.places()).await;
+            if let Ok(told) =
+                told.as_ref().inspect_err(|why| tracing::debug!(cell = name, why, "a cell is new"))
+                && told.name == *name
+            {
+                let told = match wanted.is_in(told) {
+                    true => told.clone(),
+                    false => told.changed(told.id + 1, wanted.mode, wanted.addresses.clone())?,
+                };
+                keep_stored(env, meta, &told).await;
+                return Ok(told);
+            }
             let mut above = 0;
             for (_, of) in meta.list(PREFIX).await? {
                 above = above.max(Configuration::decode(&of.value).map_or(0, |of| of.id));
@@ -60,12 +78,18 @@ pub async fn begin(env: &Env, meta: &dyn Meta, wanted: &CellWanted) -> anyhow::R
         }
     };
     let configuration = configuration.with_context(|| format!("the {name} cell"))?;
-    match env.timeout(STORE_DEADLINE, store(meta, &configuration)).await {
-        Some(Ok(())) => {}
-        Some(Err(error)) => tracing::warn!(cell = name, %error, "a cell's configuration is not stored"),
-        None => tracing::warn!(cell = name, "a cell's configuration is not stored: metadata takes no commits"),
-    }
+    keep_stored(env, meta, &configuration).await;
     Ok(configuration)
+}
+
+/// Stores a configuration; the cell goes on without if that can't be.
+async fn keep_stored(env: &Env, meta: &dyn Meta, configuration: &Configuration) {
+    let cell = &configuration.name;
+    match env.timeout(STORE_DEADLINE, store(meta, configuration)).await {
+        Some(Ok(())) => {}
+        Some(Err(error)) => tracing::warn!(cell, %error, "a cell's configuration is not stored"),
+        None => tracing::warn!(cell, "a cell's configuration is not stored: metadata takes no commits"),
+    }
 }
 
 /// Sees to it that the cell has the configuration that is wanted although some backend knew a newer one.
@@ -80,10 +104,16 @@ pub async fn insist(cell: &Cell, wanted: &CellWanted) -> anyhow::Result<()> {
 }
 
 impl CellWanted {
+    /// Its backends, with numbers from 0.
+    fn places(&self) -> Vec<BackendPlace> {
+        let place =
+            |(number, addresses): (u32, &Vec<String>)| BackendPlace { number, addresses: addresses.clone() };
+        (0..).zip(&self.addresses).map(place).collect()
+    }
+
     /// Whether a configuration says what is wanted.
     fn is_in(&self, configuration: &Configuration) -> bool {
-        let place = |(number, addresses): (u32, &Vec<String>)| BackendPlace { number, addresses: addresses.clone() };
-        let backends = (0..).zip(&self.addresses).map(place).collect();
+        let backends = self.places();
         let said = Configuration {
             mode: self.mode,
             name: self.name.clone(),

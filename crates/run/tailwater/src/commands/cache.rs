@@ -14,8 +14,8 @@ use tailwater_env::Env;
 use tailwater_node::api::CellView;
 use tailwater_node::backend::{BackendOptions, CellKind, ServedBackend};
 use tailwater_node::signal::StopSignals;
-use tailwater_rma::Address;
 use tailwater_node::{CellSection, Config, LogFormat, Logging, is_of_this_host, thread_count};
+use tailwater_rma::Address;
 
 use crate::admin::{Server, escaped};
 use crate::output::{self, Format};
