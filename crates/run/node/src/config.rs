@@ -425,6 +425,7 @@ impl Config {
             "DATA",
             "LISTEN",
             "TLS",
+            "ACCESS",
             "ADMIN",
             "DATA_CELL",
             "METADATA_CELL",

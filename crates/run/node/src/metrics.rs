@@ -21,6 +21,7 @@ use prometheus_client::registry::Registry;
 use tailwater_env::TimesRead;
 use tailwater_format::call::Method;
 use tailwater_format::{ShardId, StreamId};
+use tailwater_permissions::Audit;
 use tailwater_tail::window::WindowStats;
 
 use crate::NodeShared;
@@ -265,8 +266,7 @@ fn access(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
     page.gauge("tailwater_access_rules", "Rules about who may do what.", stats.rules)?;
     let refused = "Requests that rules refuse, or would refuse if they were enforced.";
     page.counter("tailwater_access_refused", refused, stats.refused)?;
-    let Some(audit) = shared.rules.audit() else { return Ok(()) };
-    let stats = audit.stats();
+    let stats = shared.rules.audit().map(Audit::stats).unwrap_or_default();
     page.counter("tailwater_access_audit_events", "Events that are in the audit's file.", stats.written)?;
     let dropped = "Events that are not: too many came at once, or the disk took none.";
     page.counter("tailwater_access_audit_dropped", dropped, stats.dropped)
