@@ -13,10 +13,18 @@ const NO_QUOTAS: &str = "there are no quotas: all clients share what the node ca
 
 /// None are set, whatever is asked for.
 pub(crate) async fn describe_client_quotas(
-    _: Arc<Broker>,
-    _: Context,
+    broker: Arc<Broker>,
+    context: Context,
     _: DescribeClientQuotasRequest,
 ) -> DescribeClientQuotasResponse {
+    if let Err(error) = broker.authorize_cluster(&context) {
+        let error_message = Some("this client may not look at quotas".to_owned());
+        return DescribeClientQuotasResponse {
+            error_code: error.number(),
+            error_message,
+            ..Default::default()
+        };
+    }
     DescribeClientQuotasResponse { entries: Some(vec![]), ..Default::default() }
 }
 
