@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 /// What a build without TLS says to whoever wants it.
-const NONE_BUILT_IN: &str = "[tls] names a certificate, but this build has no TLS: `make dist` makes target/dist/tailwater, \
-    which has it, as has one of `cargo build --release -p tailwater --features tls`; or leave [tls] out";
+pub(crate) const NO_TLS_IN_BUILD: &str = "but this build has no TLS: `make dist` makes target/dist/tailwater, which has it, \
+    as has one of `cargo build --release -p tailwater --features tls`";
 
 /// The certificates of a node, and which of its listeners use them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -115,7 +115,7 @@ impl TlsConfig {
             );
         }
         match self.certificate.is_some() && !has_tls {
-            true => Err(NONE_BUILT_IN.to_owned()),
+            true => Err(format!("[tls] names a certificate, {NO_TLS_IN_BUILD}; or leave [tls] out")),
             false => Ok(()),
         }
     }
