@@ -141,7 +141,7 @@ async fn greet(env: &Env, address: &Address, dialer: &Dialer) -> Result<Arc<dyn 
             return Err(Failure::Secure(why.to_owned()));
         }
         Address::Tls(address) => {
-            let secured = dialer.secure(dial(*address).await?, address.ip()).await?;
+            let secured = dialer.secure(dial(*address).await?, &address.ip().to_string()).await?;
             match secured.into_parts() {
                 (tcp, Some(channel)) => Stream::Secured(SecuredStream::new(tcp, channel)),
                 (tcp, None) => Stream::Tcp(tcp),

@@ -1,7 +1,6 @@
 //! Makes connections of ours to others.
 
 use std::io;
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -75,13 +74,26 @@ impl Dialer {
         self.0.is_some()
     }
 
-    /// Begins TLS on a connection to `server`.
+    /// Connects to `address`, which is `HOST:PORT`: in TLS, if it can. What is small goes out at once.
     ///
     /// # Errors
     /// Why it came to nothing, and what to do.
-    pub async fn secure(&self, tcp: TcpStream, server: IpAddr) -> Result<PeerStream, DialError> {
+    pub async fn connect(&self, address: &str) -> Result<PeerStream, DialError> {
+        let tcp = TcpStream::connect(address).await?;
+        tcp.set_nodelay(true)?;
+        if !self.is_secured() {
+            return Ok(PeerStream::plain(tcp));
+        }
+        self.secure(tcp, address.rsplit_once(':').map_or(address, |(host, _)| host)).await
+    }
+
+    /// Begins TLS on a connection to `host`: a name, or an IP address, which may be in brackets.
+    ///
+    /// # Errors
+    /// Why it came to nothing, and what to do.
+    pub async fn secure(&self, tcp: TcpStream, host: &str) -> Result<PeerStream, DialError> {
         match &self.0 {
-            Some(trust) => trust.secure(tcp, server).await,
+            Some(trust) => trust.secure(tcp, host.trim_matches(['[', ']'])).await,
             None => Err(DialError::Refused(
                 "it is to be reached in TLS, and nothing says whose certificates are good: name the file of its CA".to_owned(),
             )),

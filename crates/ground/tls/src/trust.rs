@@ -1,6 +1,5 @@
 //! Whom a client of ours trusts, and what it shows: read from files, and again when they have changed.
 
-use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -60,9 +59,10 @@ impl Trust {
         Ok(Self { env: env.clone(), config: config.clone(), current: Mutex::new(loaded) })
     }
 
-    pub(crate) async fn secure(&self, tcp: TcpStream, server: IpAddr) -> Result<PeerStream, DialError> {
+    pub(crate) async fn secure(&self, tcp: TcpStream, host: &str) -> Result<PeerStream, DialError> {
         let connector = TlsConnector::from(self.client());
-        let name = ServerName::IpAddress(server.into());
+        let name = ServerName::try_from(host.to_owned())
+            .map_err(|_| DialError::Refused(format!("{host:?} is no name that a certificate can be for")))?;
         match self.env.timeout(HANDSHAKE_DEADLINE, connector.connect(name, tcp)).await {
             Some(Ok(stream)) => Ok(PeerStream::secured(stream, None)),
             Some(Err(error)) => {

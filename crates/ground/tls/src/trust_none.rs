@@ -1,7 +1,5 @@
 //! What stands for trust in a build without TLS: there is none.
 
-use std::net::IpAddr;
-
 use tailwater_env::Env;
 use tokio::net::TcpStream;
 
@@ -19,7 +17,7 @@ impl Trust {
         Err(TlsError(format!("{path:?} is to be trusted, {NO_TLS_IN_BUILD}")))
     }
 
-    pub(crate) async fn secure(&self, _: TcpStream, _: IpAddr) -> Result<PeerStream, DialError> {
+    pub(crate) async fn secure(&self, _: TcpStream, _: &str) -> Result<PeerStream, DialError> {
         match *self {}
     }
 }

@@ -581,6 +581,7 @@ impl Config {
     fn check_tls(&self, has_tls: bool) -> anyhow::Result<()> {
         let further = self.kafka.listeners.iter().map(|listener| ("[[kafka.listeners]]", listener.tls));
         let listeners = [
+            ("[listen]", self.listen.tls),
             ("[admin]", self.admin.tls),
             ("[kafka]", self.kafka.tls),
             ("[sqs]", self.sqs.tls),
@@ -933,6 +934,7 @@ mod tests {
         let error = secured.check_tls(false).expect_err("refused").to_string();
         assert!(error.contains("make dist") && error.contains("--features tls"), "{error}");
         for (text, section) in [
+            ("[listen]\ntls = true\n", "[listen]"),
             ("[admin]\ntls = true\n", "[admin]"),
             ("[sqs]\ntls = true\n", "[sqs]"),
             ("[[kafka.listeners]]\nlisten = '127.0.0.1:1'\ntls = true\n", "[[kafka.listeners]]"),

@@ -39,6 +39,11 @@ impl FrontGate {
         }
     }
 
+    /// What takes the connections of `[listen] data`, and of the node's own cells, where that says `tls` or nothing.
+    pub(crate) fn data_acceptor(&self, tls: Option<bool>) -> Acceptor {
+        self.acceptor("[listen] data", tls)
+    }
+
     /// The configuration of Kafka's protocol in which each listener says what it does.
     pub(crate) fn kafka(&self, config: &KafkaConfig) -> KafkaConfig {
         let mut config = config.clone();

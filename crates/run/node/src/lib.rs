@@ -159,7 +159,7 @@ impl Node {
         let serve = http::serve(env.clone(), admin, routes, config.admin.clone().into(), acceptor, stopped);
         let http = tokio::runtime::Handle::current().spawn(serve);
         let _telling = env.spawn("start-told", tell(env.clone(), progress.clone()));
-        let node_cells = start_cells(&env, &config, &gate.authorizer).await?;
+        let node_cells = start_cells(&env, &config, &gate).await?;
         let cells = node_cells
             .as_ref()
             .map(|[data, metadata]| Cells { data: data.cell.clone(), metadata: metadata.cell.clone() });
@@ -206,7 +206,7 @@ impl Node {
             Arc::clone(&meters),
             Arc::clone(&gate.authorizer),
         ));
-        let server = start_server(&env, &config, service).await?;
+        let server = start_server(&env, &config, service, &gate).await?;
         let bound = server.tcp_addr().unwrap_or(config.listen.data);
         let shared = Arc::new(NodeShared {
             env: env.clone(),
@@ -320,13 +320,13 @@ async fn tell(env: Env, progress: Progress) {
 async fn start_cells(
     env: &Env,
     config: &Config,
-    authorizer: &Arc<dyn Authorizer>,
+    gate: &FrontGate,
 ) -> anyhow::Result<Option<[Arc<NodeCell>; 2]>> {
     if !config.log.cells {
         return Ok(None);
     }
-    let data = NodeCell::start(env, CellKind::Data, config, authorizer).await?;
-    let metadata = NodeCell::start(env, CellKind::Metadata, config, authorizer).await?;
+    let data = NodeCell::start(env, CellKind::Data, config, gate).await?;
+    let metadata = NodeCell::start(env, CellKind::Metadata, config, gate).await?;
     Ok(Some([Arc::new(data), Arc::new(metadata)]))
 }
 
@@ -457,10 +457,16 @@ fn start_sqs(
     Ok(server)
 }
 
-async fn start_server(env: &Env, config: &Config, service: Arc<dyn Service>) -> anyhow::Result<Server> {
+async fn start_server(
+    env: &Env,
+    config: &Config,
+    service: Arc<dyn Service>,
+    gate: &FrontGate,
+) -> anyhow::Result<Server> {
     let listen = &config.listen;
     let server = ServerConfig {
         tcp: Some(listen.data),
+        tls: gate.data_acceptor(listen.tls),
         unix: Some(config.node_socket()),
         engines: config::thread_count(listen.engines),
         // One: appends reach the log in the order in which they arrived.

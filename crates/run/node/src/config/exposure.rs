@@ -65,9 +65,9 @@ impl Config {
                 exposed.push(ExposedListener { key, listen, missing });
             }
         };
-        let http = |section, tls| Some(self.missing(section, tls, false, CERTIFICATES));
-        look("[listen] data", self.listen.data, None);
-        look("[listen] admin", self.listen.admin, http("[admin]", self.admin.tls));
+        let certificates = |section, tls| Some(self.missing(section, tls, false, CERTIFICATES));
+        look("[listen] data", self.listen.data, certificates("[listen]", self.listen.tls));
+        look("[listen] admin", self.listen.admin, certificates("[admin]", self.admin.tls));
         if self.kafka.enabled {
             for (index, listener) in self.kafka.all_listeners().into_iter().enumerate() {
                 let section = if index == 0 { "[kafka]" } else { "[[kafka.listeners]]" };
@@ -88,7 +88,7 @@ impl Config {
             look("[broadcast] listen", self.broadcast.listen, None);
             let section = &self.broadcast.http;
             if section.enabled {
-                look("[broadcast.http] listen", section.listen, http("[broadcast.http]", section.tls));
+                look("[broadcast.http] listen", section.listen, certificates("[broadcast.http]", section.tls));
             }
         }
         exposed

@@ -19,6 +19,8 @@ const WINDOW_FROM: usize = 8;
 pub struct Listen {
     /// For clients on other hosts: one-sided reads and calls over TCP.
     pub data: SocketAddr,
+    /// Whether connections to `data`, and to the node's own cells over TCP, are encrypted; if not said, as `[tls]` has it.
+    pub tls: Option<bool>,
     /// For clients on this host: the same through shared memory. Below the data directory if relative.
     pub unix: PathBuf,
     /// A process beside the node reads the cells once for all processes of its user on this host: the window, at a
@@ -49,6 +51,7 @@ impl Default for Listen {
     fn default() -> Self {
         Self {
             data: SocketAddr::from(([127, 0, 0, 1], 7420)),
+            tls: None,
             unix: PathBuf::from("node.sock"),
             window: true,
             window_from: WINDOW_FROM,

@@ -13,6 +13,7 @@ use tailwater_node::api::CellView;
 use tailwater_node::backend::{BackendOptions, CellKind, ServedBackend};
 use tailwater_node::signal::StopSignals;
 use tailwater_node::{CellSection, Config, LogFormat, Logging, is_of_this_host, thread_count};
+use tailwater_tls::Acceptor;
 
 use crate::admin::Server;
 use crate::output::{self, Format};
@@ -127,6 +128,7 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
                 ttl: Duration::from_millis(ttl_ms.unwrap_or(default.ttl_ms)),
                 eviction_percent: eviction_percent.unwrap_or(default.eviction_percent),
                 tcp,
+                tls: Acceptor::plain(),
                 unix,
                 connections_max: defaults.listen.connections_max,
                 engines: thread_count(engines),
@@ -170,7 +172,7 @@ fn serve(options: &BackendOptions, filter: String) -> anyhow::Result<()> {
         let served = ServedBackend::start(&Env::real(), options, Arc::new(Everybody)).await?;
         tracing::info!(
             cell = options.kind.name(),
-            tcp = ?served.tcp_addr(),
+            tcp = served.tcp_address().map(|address| address.to_string()),
             unix = ?served.unix_path(),
             "the backend is ready"
         );

@@ -41,4 +41,6 @@ mod sqs_clients;
 mod streams;
 #[cfg(feature = "tls")]
 mod tls;
+#[cfg(feature = "tls")]
+mod tls_data;
 mod window;
