@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::dialer::DialerConfig;
+
 /// What a build without TLS says to whoever wants it.
 pub(crate) const NO_TLS_IN_BUILD: &str = "but this build has no TLS: `make dist` makes target/dist/tailwater, which has it, \
     as has one of `cargo build --release -p tailwater --features tls`";
@@ -20,6 +22,8 @@ pub struct TlsConfig {
     pub client_ca: Option<PathBuf>,
     /// Whether clients show certificates.
     pub client_certificates: ClientCertificates,
+    /// A PEM file with the CAs of what the node connects to. None is `client_ca`.
+    pub ca: Option<PathBuf>,
     /// The oldest version that is spoken.
     pub min_version: TlsVersion,
     /// Which listeners are encrypted that do not say.
@@ -74,6 +78,16 @@ impl TlsConfig {
         is_on && tls.unwrap_or(self.listeners == SecuredListeners::All)
     }
 
+    /// Whom the node trusts where it connects, and that it shows its own certificate there.
+    pub fn dialer(&self) -> DialerConfig {
+        DialerConfig {
+            ca: self.ca.clone().or_else(|| self.client_ca.clone()),
+            certificate: self.certificate.clone(),
+            key: self.key.clone(),
+            names: Vec::new(),
+        }
+    }
+
     /// Whether the keys make sense together, for a build that `has_tls` or not; if not, which one does not and what to
     /// do. `listeners` are the listeners' sections, with what each says.
     ///
@@ -114,7 +128,7 @@ impl TlsConfig {
                     .to_owned(),
             );
         }
-        match self.certificate.is_some() && !has_tls {
+        match (self.certificate.is_some() || self.ca.is_some()) && !has_tls {
             true => Err(format!("[tls] names a certificate, {NO_TLS_IN_BUILD}; or leave [tls] out")),
             false => Ok(()),
         }

@@ -15,7 +15,7 @@ use crate::trust::Trust;
 /// What a client of ours trusts, and what it shows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DialerConfig {
-    /// A PEM file with the CAs of servers' certificates. None is no TLS.
+    /// A PEM file with the CAs of servers' certificates. None is no TLS, whatever the others are.
     pub ca: Option<PathBuf>,
     /// A PEM file with the certificate that is shown, and behind it those between it and its CA.
     pub certificate: Option<PathBuf>,
@@ -57,16 +57,11 @@ impl Dialer {
     /// A file that can't be read, has no certificate or no key, or has one that does not belong to the other; or a
     /// build without TLS.
     pub fn open(env: &Env, config: &DialerConfig) -> Result<Self, TlsError> {
-        if config.ca.is_none() {
-            return match config.certificate.as_ref().or(config.key.as_ref()) {
-                None => Ok(Self(None)),
-                Some(path) => Err(TlsError(format!(
-                    "{path:?} is to be shown to servers, and nothing says whose certificates of theirs are good: name the \
-                     file of the CA as well"
-                ))),
-            };
+        match config.ca {
+            // What would be shown is shown to nobody.
+            None => Ok(Self(None)),
+            Some(_) => Ok(Self(Some(Arc::new(Trust::open(env, config)?)))),
         }
-        Ok(Self(Some(Arc::new(Trust::open(env, config)?))))
     }
 
     /// Whether it can make connections in TLS.

@@ -50,7 +50,7 @@ impl NodeCell {
             let parsed: Result<Vec<_>, _> = backend.iter().map(|text| Address::from_str(text)).collect();
             addresses.push(parsed.with_context(|| format!("[{}_cell] backends", kind.name()))?);
         }
-        let backends = Backends::at(env, addresses);
+        let backends = Backends::dialled(env, addresses, gate.dialer.clone());
         let cell = connect(env, kind, cell_config, backends).await?;
         let addresses = cell_config.backends.clone();
         Ok(Self { kind, config: cell_config.clone(), cell, addresses, own: None })

@@ -128,8 +128,8 @@ pub enum CellModeSetting {
 pub struct CellSection {
     /// Copies of each value.
     pub mode: CellModeSetting,
-    /// Backends that run as processes of their own: for each, its addresses (`unix:/path`, `tcp:host:port`),
-    /// nearest first. Empty: the node runs the backend itself, with one copy.
+    /// Backends that run as processes of their own: for each, its addresses (`unix:/path`, `tcp:ip:port`,
+    /// `tls:ip:port`), nearest first. Empty: the node runs the backend itself, with one copy.
     pub backends: Vec<Vec<String>>,
     /// Memory of each backend that the node runs itself, in bytes.
     pub capacity_bytes: u64,
@@ -596,8 +596,10 @@ impl Config {
         self.listen.check()?;
         self.check_tls(cfg!(feature = "tls"))?;
         self.admin.check()?;
-        self.data_cell.check("data_cell")?;
-        self.metadata_cell.check("metadata_cell")?;
+        for (name, cell) in [("data_cell", &self.data_cell), ("metadata_cell", &self.metadata_cell)] {
+            cell.check(name)?;
+            cell.check_trust(name, &self.tls)?;
+        }
         self.journal.check()?;
         self.log.check()?;
         self.kafka.check().map_err(|why| anyhow::anyhow!(why))?;
@@ -681,6 +683,21 @@ impl CellSection {
             self.hedge_after_ms
         );
         Ok(())
+    }
+}
+
+impl CellSection {
+    /// # Errors
+    /// A backend in TLS where nothing says whose certificates are good.
+    fn check_trust(&self, name: &str, tls: &TlsConfig) -> anyhow::Result<()> {
+        let secured = self.backends.iter().flatten().find(|address| address.starts_with("tls:"));
+        match secured.filter(|_| tls.dialer().ca.is_none()) {
+            None => Ok(()),
+            Some(address) => Err(anyhow::anyhow!(
+                "[{name}] backends has {address}, and nothing says whose certificates are good: write ca = \"FILE\" below \
+                 [tls]"
+            )),
+        }
     }
 }
 

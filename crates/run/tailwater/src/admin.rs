@@ -134,8 +134,7 @@ impl Server {
         let host = self.host();
         let config = DialerConfig {
             ca: self.ca.clone(),
-            // Alone it is for whatever node admin HTTP trusts.
-            certificate: self.certificate.clone().filter(|_| self.ca.is_some()),
+            certificate: self.certificate.clone(),
             key: None,
             names: host.parse::<IpAddr>().is_err().then(|| host.to_owned()).into_iter().collect(),
         };

@@ -13,7 +13,7 @@ use tailwater_node::api::CellView;
 use tailwater_node::backend::{BackendOptions, CellKind, ServedBackend};
 use tailwater_node::signal::StopSignals;
 use tailwater_node::{CellSection, Config, LogFormat, Logging, is_of_this_host, thread_count};
-use tailwater_tls::Acceptor;
+use tailwater_tls::{Acceptor, Certificates, ClientCertificates, TlsConfig};
 
 use crate::admin::Server;
 use crate::output::{self, Format};
@@ -33,7 +33,16 @@ pub enum Command {
         /// Where clients on other hosts connect.
         #[arg(long, value_name = "IP:PORT", value_parser = values::address)]
         tcp: Option<SocketAddr>,
-        /// Let others than this host in over --tcp. Connections are not encrypted, and whoever connects may do
+        /// File in PEM with the certificate of --tcp, whose connections then are in TLS. It is read again when it changes.
+        #[arg(long, value_name = "FILE", requires = "tcp")]
+        tls_certificate: Option<PathBuf>,
+        /// File in PEM with its key. By default the file of the certificate.
+        #[arg(long, value_name = "FILE", requires = "tls_certificate")]
+        tls_key: Option<PathBuf>,
+        /// File in PEM with the CA of clients' certificates: nobody is let in over --tcp without one.
+        #[arg(long, value_name = "FILE", requires = "tls_certificate")]
+        tls_client_ca: Option<PathBuf>,
+        /// Let others than this host in over --tcp without --tls-certificate or --tls-client-ca. Whoever connects may do
         /// everything.
         #[arg(long)]
         insecure: bool,
@@ -97,6 +106,9 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
             cell,
             unix,
             tcp,
+            tls_certificate,
+            tls_key,
+            tls_client_ca,
             insecure,
             capacity_bytes,
             value_bytes,
@@ -109,12 +121,24 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
                 unix.is_some() || tcp.is_some(),
                 "a backend that listens nowhere is of no use: give --unix PATH, --tcp IP:PORT or both"
             );
-            if let Some(tcp) = tcp.filter(|tcp| !insecure && !is_of_this_host(*tcp)) {
+            let is_open = tls_certificate.is_none() || tls_client_ca.is_none();
+            if let Some(tcp) = tcp.filter(|tcp| is_open && !insecure && !is_of_this_host(*tcp)) {
                 anyhow::bail!(
-                    "--tcp {tcp} would let others than this host in, and a backend can't be encrypted: whoever connects \
-                     could read and change all of it. Listen on 127.0.0.1, or say that it is meant: --insecure"
+                    "--tcp {tcp} would let others than this host in, unencrypted or without being known: whoever connects \
+                     could read and change all of it. Give --tls-certificate and --tls-client-ca, listen on 127.0.0.1, or say \
+                     that it is meant: --insecure"
                 );
             }
+            let tls = TlsConfig {
+                certificate: tls_certificate,
+                key: tls_key,
+                client_certificates: match tls_client_ca {
+                    Some(_) => ClientCertificates::Required,
+                    None => ClientCertificates::None,
+                },
+                client_ca: tls_client_ca,
+                ..TlsConfig::default()
+            };
             let kind = cell.kind();
             let defaults = Config::default();
             let default: &CellSection = match kind {
@@ -133,7 +157,7 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
                 connections_max: defaults.listen.connections_max,
                 engines: thread_count(engines),
             };
-            serve(&options, log)
+            serve(options, &tls, log)
         }
         Command::Ls { output } => {
             let cells: Vec<CellView> = server.get("/v1/cells")?;
@@ -162,14 +186,19 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
     }
 }
 
-fn serve(options: &BackendOptions, filter: String) -> anyhow::Result<()> {
+fn serve(options: BackendOptions, tls: &TlsConfig, filter: String) -> anyhow::Result<()> {
     tailwater_node::logging::init(&Logging { format: LogFormat::Text, filter })?;
     tailwater_node::panics::end_the_process();
     tailwater_node::priority::prefer(tailwater_node::priority::NICE);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     runtime.block_on(async {
         let mut stop = StopSignals::caught();
-        let served = ServedBackend::start(&Env::real(), options, Arc::new(Everybody)).await?;
+        let env = Env::real();
+        let certificates = Certificates::open(&env, tls)?;
+        let _watch = certificates.as_ref().map(Certificates::watch);
+        let tls = certificates.map_or_else(Acceptor::plain, |of| Acceptor::secured("--tcp", &of));
+        let options = BackendOptions { tls, ..options };
+        let served = ServedBackend::start(&env, &options, Arc::new(Everybody)).await?;
         tracing::info!(
             cell = options.kind.name(),
             tcp = served.tcp_address().map(|address| address.to_string()),
