@@ -78,6 +78,12 @@ impl TlsConfig {
         is_on && tls.unwrap_or(self.listeners == SecuredListeners::All)
     }
 
+    /// Whether a listener for replicas is encrypted that says `tls` of itself, or nothing. They connect to each other, so
+    /// one that says nothing is where there is a CA for that.
+    pub fn covers_replicas(&self, tls: Option<bool>) -> bool {
+        self.covers(tls) && self.dialer().ca.is_some()
+    }
+
     /// Whom the node trusts where it connects, and that it shows its own certificate there.
     pub fn dialer(&self) -> DialerConfig {
         DialerConfig {

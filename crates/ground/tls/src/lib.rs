@@ -17,6 +17,7 @@
 mod acceptor;
 mod config;
 mod dialer;
+mod halves;
 mod identity;
 pub mod limits;
 mod stats;
@@ -55,6 +56,7 @@ pub use certificates::Certificates;
 pub use channel::Channel;
 pub use config::{ClientCertificates, SecuredListeners, TlsConfig, TlsError, TlsVersion};
 pub use dialer::{DialError, Dialer, DialerConfig};
+pub use halves::{PeerReadHalf, PeerWriteHalf};
 pub use identity::ClientIdentity;
 pub use stats::TlsStats;
 pub use stream::{HELLO_IN_HTTP, Opening, PeerStream, is_hello};

@@ -12,6 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 
 use crate::channel::Channel;
+use crate::halves::{PeerReadHalf, PeerWriteHalf};
 use crate::identity::ClientIdentity;
 use crate::limits::CLOSE_PATIENCE;
 
@@ -102,6 +103,21 @@ impl PeerStream {
         }
     }
 
+    /// Its two directions.
+    pub fn into_split(self) -> (PeerReadHalf, PeerWriteHalf) {
+        match self.inner {
+            Inner::Plain(tcp) => {
+                let (read, write) = tcp.into_split();
+                (PeerReadHalf::Plain(read), PeerWriteHalf::Plain(write))
+            }
+            #[cfg(feature = "rustls")]
+            Inner::Secured(stream) => {
+                let (read, write) = tokio::io::split(*stream);
+                (PeerReadHalf::Secured(read), PeerWriteHalf::Secured(write))
+            }
+        }
+    }
+
     /// Whether it is encrypted.
     pub fn is_secured(&self) -> bool {
         !matches!(self.inner, Inner::Plain(_))
@@ -127,6 +143,12 @@ impl PeerStream {
             // A client that has gone has no need of it.
             let _ = env.timeout(CLOSE_PATIENCE, self.shutdown()).await;
         }
+    }
+}
+
+impl From<TcpStream> for PeerStream {
+    fn from(tcp: TcpStream) -> Self {
+        Self::plain(tcp)
     }
 }
 

@@ -217,7 +217,8 @@ impl ServerCertVerifier for ByName {
 /// What went wrong, in words for who connects.
 pub(crate) fn refusal(error: &rustls::Error) -> String {
     match error {
-        rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
+        // Of another CA of the same name.
+        rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
             "its certificate is of none of the CAs that are trusted here: is it the right server, and the right file of its CA?"
                 .to_owned()
         }

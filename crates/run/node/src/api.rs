@@ -76,6 +76,9 @@ pub struct BroadcastAt {
     pub region: String,
     /// Where publishers and listeners connect.
     pub address: String,
+    /// Whether they do in TLS.
+    #[serde(default)]
+    pub tls: bool,
     /// Where they do over HTTP, if they can.
     #[serde(default)]
     pub http: Option<SocketAddr>,

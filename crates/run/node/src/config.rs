@@ -585,10 +585,17 @@ impl Config {
             ("[admin]", self.admin.tls),
             ("[kafka]", self.kafka.tls),
             ("[sqs]", self.sqs.tls),
+            ("[broadcast]", self.broadcast.tls),
             ("[broadcast.http]", self.broadcast.http.tls),
         ];
         let checked = self.tls.check(has_tls, listeners.into_iter().chain(further));
-        checked.map_err(|why| anyhow::anyhow!(why))
+        checked.map_err(|why| anyhow::anyhow!(why))?;
+        anyhow::ensure!(
+            self.broadcast.tls != Some(true) || self.tls.covers_replicas(Some(true)),
+            "[broadcast] has tls = true, and nothing says whose certificates replicas have, which connect to each other: \
+             write ca = \"FILE\" below [tls]"
+        );
+        Ok(())
     }
 
     fn check(&self) -> anyhow::Result<()> {
@@ -955,6 +962,7 @@ mod tests {
             ("[admin]\ntls = true\n", "[admin]"),
             ("[sqs]\ntls = true\n", "[sqs]"),
             ("[[kafka.listeners]]\nlisten = '127.0.0.1:1'\ntls = true\n", "[[kafka.listeners]]"),
+            ("[broadcast]\ntls = true\n", "[broadcast]"),
             ("[broadcast.http]\ntls = true\n", "[broadcast.http]"),
         ] {
             let error = read(text).check_tls(true).expect_err("refused").to_string();

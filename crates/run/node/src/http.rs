@@ -211,7 +211,7 @@ async fn node(State(shared): State<Arc<NodeShared>>) -> Json<NodeView> {
         sqs_tls: shared.sqs.as_ref().is_some_and(|sqs| sqs.is_secured()),
         broadcast: shared.broadcast.as_ref().map(|broadcast| {
             let (address, region) = broadcast.at();
-            BroadcastAt { region, address, http: broadcast.http() }
+            BroadcastAt { region, address, tls: broadcast.is_secured(), http: broadcast.http() }
         }),
         cells: shared.cells().map(|cell| cell.view()).collect(),
     })

@@ -85,7 +85,8 @@ impl Config {
             look("[sqs] listen", self.sqs.listen, Some(missing));
         }
         if self.broadcast.enabled {
-            look("[broadcast] listen", self.broadcast.listen, None);
+            let tls = Some(self.tls.covers_replicas(self.broadcast.tls));
+            look("[broadcast] listen", self.broadcast.listen, certificates("[broadcast]", tls));
             let section = &self.broadcast.http;
             if section.enabled {
                 look("[broadcast.http] listen", section.listen, certificates("[broadcast.http]", section.tls));
