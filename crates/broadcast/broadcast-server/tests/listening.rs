@@ -10,8 +10,8 @@ use tailwater_broadcast::message::{Message, Reason, Role, VERSION};
 use tailwater_broadcast::region::Member;
 use tailwater_broadcast::{Content, Position, Positions, Stream};
 use tailwater_broadcast_server::{ConfigurationAt, Server};
-use tailwater_tls::{PeerReadHalf, PeerWriteHalf};
 use tailwater_env::Env;
+use tailwater_tls::{PeerReadHalf, PeerWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 
 use common::{config, meta};

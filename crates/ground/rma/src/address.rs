@@ -55,7 +55,13 @@ mod tests {
 
     #[test]
     fn addresses_read_back_as_they_are_shown() {
-        for text in ["tcp:127.0.0.1:7421", "tcp:[::1]:80", "tls:10.0.0.5:1", "unix:/run/cell.sock", "unix:relative:odd"] {
+        for text in [
+            "tcp:127.0.0.1:7421",
+            "tcp:[::1]:80",
+            "tls:10.0.0.5:1",
+            "unix:/run/cell.sock",
+            "unix:relative:odd",
+        ] {
             let address: Address = text.parse().expect("it is one");
             assert_eq!(address.to_string(), text);
         }
@@ -63,7 +69,9 @@ mod tests {
 
     #[test]
     fn what_is_no_address_is_named_in_the_error() {
-        for text in ["", "tcp", "tcp:", "tcp:localhost:80", "tcp:127.0.0.1", "tls:host:1", "unix:", "udp:127.0.0.1:1"] {
+        for text in
+            ["", "tcp", "tcp:", "tcp:localhost:80", "tcp:127.0.0.1", "tls:host:1", "unix:", "udp:127.0.0.1:1"]
+        {
             let error = text.parse::<Address>().expect_err("it is none");
             assert_eq!(error.text, text);
         }

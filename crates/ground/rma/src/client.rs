@@ -137,7 +137,8 @@ async fn greet(env: &Env, address: &Address, dialer: &Dialer) -> Result<Arc<dyn 
     let stream = match address {
         Address::Tcp(address) => Stream::Tcp(dial(*address).await?),
         Address::Tls(_) if !dialer.is_secured() => {
-            let why = "it is one in TLS, and nothing says whose certificates are good: name the file of its CA";
+            let why =
+                "it is one in TLS, and nothing says whose certificates are good: name the file of its CA";
             return Err(Failure::Secure(why.to_owned()));
         }
         Address::Tls(address) => {
@@ -185,7 +186,9 @@ async fn receive(stream: &Stream, decoder: &mut Decoder, files: &mut Vec<OwnedFd
         return match secured.read_some(decoder.buffer(), HELLO_RECEIVE_BYTES).await {
             Ok(0) => Err(Failure::Greeting("it closed the connection".to_owned())),
             Ok(_) => Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(Failure::Secure(error.to_string())),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                Err(Failure::Secure(error.to_string()))
+            }
             Err(error) => Err(error.into()),
         };
     }

@@ -93,9 +93,8 @@ fn is_closed(socket: &mut dyn Raw) -> bool {
     match socket.read_to_end(&mut bytes) {
         Ok(_) => true,
         // In TLS an end is told, or else it is an error.
-        Err(error) => {
-            [ErrorKind::ConnectionReset, ErrorKind::UnexpectedEof, ErrorKind::BrokenPipe].contains(&error.kind())
-        }
+        Err(error) => [ErrorKind::ConnectionReset, ErrorKind::UnexpectedEof, ErrorKind::BrokenPipe]
+            .contains(&error.kind()),
     }
 }
 

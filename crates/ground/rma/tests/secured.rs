@@ -79,10 +79,8 @@ fn a_server_of_another_ca_or_another_name_is_not_taken_and_a_name_that_is_expect
         let other = tempfile::tempdir().expect("a directory");
         Tls::new(&secured.env, other.path());
         let address = Address::Tls(secured.at);
-        let dialer = secured.dialer(DialerConfig {
-            ca: Some(other.path().join("ca.pem")),
-            ..DialerConfig::default()
-        });
+        let dialer =
+            secured.dialer(DialerConfig { ca: Some(other.path().join("ca.pem")), ..DialerConfig::default() });
         let told = secured.refusal(&address, &dialer).await;
         assert!(told.contains("is of none of the CAs that are trusted here"), "{told}");
         let told = secured.refusal(&address, &secured.tls.dialer).await;

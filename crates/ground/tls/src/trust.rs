@@ -122,9 +122,8 @@ impl TrustFiles {
     }
 
     fn load(&self, env: &Env, config: &DialerConfig) -> Result<Arc<ClientConfig>, TlsError> {
-        let at = |path: Option<&Path>, why: String| {
-            TlsError(format!("{:?} {why}", path.unwrap_or(Path::new(""))))
-        };
+        let at =
+            |path: Option<&Path>, why: String| TlsError(format!("{:?} {why}", path.unwrap_or(Path::new(""))));
         let in_ca = |why| at(config.ca.as_deref(), why);
         let mut roots = RootCertStore::empty();
         for certificate in certificates(&self.ca).map_err(in_ca)? {

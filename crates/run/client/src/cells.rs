@@ -165,7 +165,9 @@ fn places(info: &CellInfo, transport: Transport) -> Result<Vec<CellPlace>, Error
         for address in &backend.addresses {
             let address = Address::from_str(address).map_err(|error| Error::Malformed(error.to_string()))?;
             let wanted = match (&address, transport) {
-                (Address::Unix(_), Transport::Tcp) | (Address::Tcp(_) | Address::Tls(_), Transport::Shm) => false,
+                (Address::Unix(_), Transport::Tcp) | (Address::Tcp(_) | Address::Tls(_), Transport::Shm) => {
+                    false
+                }
                 (Address::Unix(path), Transport::Auto) => is_socket(path),
                 _ => true,
             };

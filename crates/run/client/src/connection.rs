@@ -33,12 +33,8 @@ struct ConnectionState {
 
 impl Node {
     pub(crate) fn new(env: Env, address: Address, dialer: Dialer) -> Self {
-        let state = ConnectionState {
-            connection: None,
-            pause: RECONNECT_PAUSE_MIN,
-            failures: 0,
-            failed: None,
-        };
+        let state =
+            ConnectionState { connection: None, pause: RECONNECT_PAUSE_MIN, failures: 0, failed: None };
         Self { env, address, dialer, state: Mutex::new(state), connecting: tokio::sync::Mutex::new(()) }
     }
 

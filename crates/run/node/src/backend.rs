@@ -12,7 +12,8 @@ use tailwater_cache::protocol::{METHOD_CLEAR, METHOD_MUTATE, REFUSED_NOT_AUTHORI
 use tailwater_cache::{Backend, BackendConfig};
 use tailwater_env::Env;
 use tailwater_rma::{
-    Address, Backing, DoorbellStats, Peer, Refusal, Region, Reply, ScarHit, ScarOp, Server, ServerConfig, Service,
+    Address, Backing, DoorbellStats, Peer, Refusal, Region, Reply, ScarHit, ScarOp, Server, ServerConfig,
+    Service,
 };
 use tailwater_tls::Acceptor;
 

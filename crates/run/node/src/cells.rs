@@ -14,8 +14,8 @@ use tailwater_rma::{Address, LocalDoorbell, local};
 
 use crate::api::CellView;
 use crate::backend::{BackendOptions, CellKind, ServedBackend};
-use crate::gate::FrontGate;
 use crate::config::{self, CellModeSetting, CellSection, Config};
+use crate::gate::FrontGate;
 
 /// One cell as the node has it.
 pub struct NodeCell {
@@ -32,12 +32,7 @@ pub struct NodeCell {
 
 impl NodeCell {
     /// Starts the backend if it is the node's own, and connects.
-    pub async fn start(
-        env: &Env,
-        kind: CellKind,
-        config: &Config,
-        gate: &FrontGate,
-    ) -> anyhow::Result<Self> {
+    pub async fn start(env: &Env, kind: CellKind, config: &Config, gate: &FrontGate) -> anyhow::Result<Self> {
         let cell_config = match kind {
             CellKind::Data => &config.data_cell,
             CellKind::Metadata => &config.metadata_cell,
@@ -149,8 +144,9 @@ async fn connect(
 
 /// Nearest first: shared memory, then TCP under the address that clients reach this host by.
 fn addresses_of(own: &ServedBackend, advertised: Option<SocketAddr>) -> Vec<String> {
-    let reached =
-        |tcp: SocketAddr| SocketAddr::new(advertised.map_or(tcp.ip(), |advertised| advertised.ip()), tcp.port());
+    let reached = |tcp: SocketAddr| {
+        SocketAddr::new(advertised.map_or(tcp.ip(), |advertised| advertised.ip()), tcp.port())
+    };
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let unix = own.unix_path().map(|path| Address::Unix(absolute(path)).to_string());
     let tcp = own.tcp_address().map(|address| match address {

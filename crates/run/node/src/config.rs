@@ -37,7 +37,7 @@ pub(crate) use self::broadcast::QuotasConfig;
 pub use self::exposure::is_of_this_host;
 use self::file::ConfigFile;
 pub use self::file::parse_toml;
-pub use self::listen::Listen;
+pub use self::listen::{InsecureListeners, Listen};
 
 /// Longest path of a Unix socket: what the system's addresses have room for, less the zero at the end.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
@@ -925,7 +925,7 @@ mod tests {
     fn all_addresses_are_none_that_clients_can_be_told() {
         let told = |data: &str, advertised: Option<&str>| {
             let mut config = Config::default();
-            config.listen.insecure = true;
+            config.listen.insecure = InsecureListeners::All(true);
             config.listen.data = data.parse().expect("an address");
             config.listen.advertised_data = advertised.map(|address| address.parse().expect("an address"));
             config.check().map_err(|error| error.to_string())

@@ -302,7 +302,7 @@ fn admit(config: &mut Config) -> anyhow::Result<()> {
     config.read_secrets()?;
     for listener in config.exposed() {
         let (listen, key) = (listener.listen, listener.key);
-        tracing::warn!(%listen, "{key} is open to others than this host, unencrypted or unknown: insecure = true");
+        tracing::warn!(%listen, "{key} is open to others than this host, unencrypted or unknown, as [listen] insecure says");
     }
     Ok(())
 }

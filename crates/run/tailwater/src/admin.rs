@@ -145,7 +145,8 @@ impl Server {
     fn host(&self) -> &str {
         let server = self.server.split("://").last().unwrap_or_default();
         let server = server.split('/').next().unwrap_or_default();
-        let host = server.rsplit_once(':').filter(|(_, port)| !port.ends_with(']')).map_or(server, |(host, _)| host);
+        let host =
+            server.rsplit_once(':').filter(|(_, port)| !port.ends_with(']')).map_or(server, |(host, _)| host);
         host.trim_matches(['[', ']'])
     }
 

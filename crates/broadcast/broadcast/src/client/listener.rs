@@ -221,12 +221,7 @@ impl Listener {
     /// As [`Listener::new`], one that hears no tail of an earlier chain than `since`, nor of an earlier one than it has
     /// heard: a tail that was cut off from its region may not know that it was removed. What the members of a chain
     /// hold, those of all later ones hold, so what is missing at a tail that is heard was lost with all replicas.
-    pub fn since(
-        env: &Env,
-        addresses: impl Into<ReplicasAt>,
-        positions: Positions,
-        since: Newest,
-    ) -> Self {
+    pub fn since(env: &Env, addresses: impl Into<ReplicasAt>, positions: Positions, since: Newest) -> Self {
         Self::start(env, addresses.into(), positions, Some(since))
     }
 
@@ -262,7 +257,8 @@ impl Listener {
         sharing: Sharing,
     ) -> std::io::Result<Self> {
         let (events, received) = mpsc::channel(WAITING_MAX);
-        let (shared, task) = sharing::start(env, addresses.into(), positions.clone(), sharing, events).await?;
+        let (shared, task) =
+            sharing::start(env, addresses.into(), positions.clone(), sharing, events).await?;
         let newest = Arc::default();
         Ok(Self::of(received, positions, newest, Some(shared), task))
     }

@@ -326,7 +326,8 @@ mod tests {
     async fn nothing_is_kept_of_a_stream_whose_first_event_was_refused() {
         let env = Env::real();
         let (queues, newest) = (BTreeMap::new(), Arc::default());
-        let mut state = PublisherState { env, replicas: ReplicasAt::default(), region: CLIENT, queues, newest };
+        let mut state =
+            PublisherState { env, replicas: ReplicasAt::default(), region: CLIENT, queues, newest };
         let stream = Stream::parse("here/news").unwrap();
         let mut events = Writer::new(0);
         events.publish(&Content::default(), None).unwrap();

@@ -30,7 +30,10 @@ impl Backends {
 
     /// The same, where `dialer` says whom to trust at those in TLS.
     pub fn dialled(env: &Env, addresses: Vec<Vec<Address>>, dialer: Dialer) -> Self {
-        Self { count: addresses.len(), connector: Arc::new(ByAddress { env: env.clone(), addresses, dialer }) }
+        Self {
+            count: addresses.len(),
+            connector: Arc::new(ByAddress { env: env.clone(), addresses, dialer }),
+        }
     }
 
     /// Connections that are there already, one for each backend. One that is lost is not made again.

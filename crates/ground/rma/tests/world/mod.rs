@@ -10,8 +10,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use tailwater_env::Env;
 use tailwater_rma::{
-    Address, Backing, CALL_BYTES_MAX, ConnectError, Connection, Doorbell, EngineKind, LocalDoorbell, Peer, ReadOp, Refusal,
-    Region, RegionId, Reply, ScarHit, ScarOp, Server, ServerConfig, Service, connect_with, local,
+    Address, Backing, CALL_BYTES_MAX, ConnectError, Connection, Doorbell, EngineKind, LocalDoorbell, Peer,
+    ReadOp, Refusal, Region, RegionId, Reply, ScarHit, ScarOp, Server, ServerConfig, Service, connect_with,
+    local,
 };
 use tailwater_tls::authority::{Authority, CertificateWanted};
 use tailwater_tls::{Acceptor, Certificates, ClientCertificates, Dialer, DialerConfig, TlsConfig};
@@ -171,11 +172,9 @@ impl World {
                     dir,
                 };
             }
-            Transport::Tcp | Transport::Tls => ServerConfig {
-                tcp: Some(([127, 0, 0, 1], 0).into()),
-                tls: tls.acceptor.clone(),
-                ..config
-            },
+            Transport::Tcp | Transport::Tls => {
+                ServerConfig { tcp: Some(([127, 0, 0, 1], 0).into()), tls: tls.acceptor.clone(), ..config }
+            }
             Transport::Shm | Transport::UnixFrames => {
                 ServerConfig { unix: Some(dir.path().join("socket")), ..config }
             }
@@ -263,12 +262,8 @@ impl Tls {
         }
         let is_asked = client_certificates != ClientCertificates::None;
         let shown = is_asked.then(|| {
-            let wanted = CertificateWanted {
-                name: "alice".to_owned(),
-                hosts: Vec::new(),
-                is_server: false,
-                days: 10,
-            };
+            let wanted =
+                CertificateWanted { name: "alice".to_owned(), hosts: Vec::new(), is_server: false, days: 10 };
             let shown = authority.issue(&wanted, env.wall_ms()).expect("a certificate");
             let path = dir.join("alice.pem");
             std::fs::write(&path, format!("{}{}", shown.certificate, shown.key)).expect("written");

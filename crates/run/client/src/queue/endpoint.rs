@@ -109,7 +109,9 @@ impl Endpoint {
         };
         let host = host.trim_end_matches('/');
         if host.is_empty() || host.contains('/') {
-            return Err(Error::Address(format!("{address} is neither http://HOST:PORT nor https://HOST:PORT")));
+            return Err(Error::Address(format!(
+                "{address} is neither http://HOST:PORT nor https://HOST:PORT"
+            )));
         }
         // What is behind the last colon in brackets is the end of an IPv6 address.
         let address = match host.rsplit_once(':').filter(|(_, port)| !port.ends_with(']')) {

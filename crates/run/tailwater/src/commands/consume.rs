@@ -9,7 +9,9 @@ use std::io::Write;
 use std::time::Duration;
 
 use serde::Serialize;
-use tailwater_client::{Batch, Client, ClientConfig, Consumer, ConsumerConfig, Dialer, Error, Start, Transport};
+use tailwater_client::{
+    Batch, Client, ClientConfig, Consumer, ConsumerConfig, Dialer, Error, Start, Transport,
+};
 use tailwater_env::Env;
 use tailwater_format::batch::Record;
 

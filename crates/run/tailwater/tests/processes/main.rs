@@ -42,5 +42,7 @@ mod streams;
 #[cfg(feature = "tls")]
 mod tls;
 #[cfg(feature = "tls")]
+mod tls_broadcast;
+#[cfg(feature = "tls")]
 mod tls_data;
 mod window;

@@ -41,7 +41,7 @@ impl Files {
     }
 
     /// The variables that make a node use them, with admin HTTP as the tests' own helpers ask it.
-    fn variables(&self, client_certificates: &str) -> Vec<(String, String)> {
+    pub fn variables(&self, client_certificates: &str) -> Vec<(String, String)> {
         let mut variables = vec![
             ("TLS__CERTIFICATE", self.text("node.pem")),
             ("TLS__KEY", self.text("node.key")),
