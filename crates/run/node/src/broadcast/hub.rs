@@ -102,7 +102,13 @@ struct HubLive {
 
 impl Hub {
     /// Follows the proxy at `addresses`, from now on; `known` are the streams that it has now.
-    pub fn start(env: &Env, addresses: ReplicasAt, known: Vec<Stream>, bytes_max: usize) -> Arc<Self> {
+    pub fn start(
+        env: &Env,
+        addresses: impl Into<ReplicasAt>,
+        known: Vec<Stream>,
+        bytes_max: usize,
+    ) -> Arc<Self> {
+        let addresses = addresses.into();
         let ring = Mutex::new(EventRing::new(bytes_max));
         let live =
             Arc::new(HubLive { ring, moved: watch::Sender::new(0), complaints: Complaints::default() });
