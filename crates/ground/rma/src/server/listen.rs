@@ -85,12 +85,13 @@ impl Listener {
             Self::Tcp { at, .. } => {
                 let from = from.and_then(|from: SocketAddrAny| SocketAddr::try_from(from).ok());
                 let address = from.map_or_else(|| "tcp:?".to_owned(), |from| format!("tcp:{from}"));
-                Ok(accepted(socket, address, at, false))
+                Ok(accepted(socket, Peer::anonymous(address), at, false))
             }
             Self::Unix { at, .. } => {
-                let pid = sockopt::socket_peercred(&socket)?.pid;
-                let address = format!("unix:pid {}", pid.as_raw_nonzero());
-                Ok(accepted(socket, address, at, true))
+                let process = sockopt::socket_peercred(&socket)?;
+                let address = format!("unix:pid {}", process.pid.as_raw_nonzero());
+                let peer = Peer::of(address, &Peer::principal_of_uid(process.uid.as_raw()));
+                Ok(accepted(socket, peer, at, true))
             }
         }
     }
@@ -108,9 +109,8 @@ fn flags() -> SocketFlags {
     SocketFlags::NONBLOCK | SocketFlags::CLOEXEC
 }
 
-fn accepted(socket: OwnedFd, address: String, at: &Arc<str>, unix: bool) -> AcceptedConnection {
-    let peer = Arc::new(Peer::anonymous(address));
-    AcceptedConnection { socket, peer, at: Arc::clone(at), unix, channel: None }
+fn accepted(socket: OwnedFd, peer: Peer, at: &Arc<str>, unix: bool) -> AcceptedConnection {
+    AcceptedConnection { socket, peer: Arc::new(peer), at: Arc::clone(at), unix, channel: None }
 }
 
 /// Whether a socket file is there that nobody listens at.

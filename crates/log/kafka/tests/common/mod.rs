@@ -94,9 +94,10 @@ impl Running {
                 let socket = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
                 listeners.push((socket, listener));
             }
-            let broker = Broker::open(&env, config, log.clone(), "tailwater".to_owned(), Arc::new(Everybody))
-                .await
-                .expect("a broker");
+            let broker =
+                Broker::open(&env, config, log.clone(), "tailwater".to_owned(), Arc::new(Everybody), None)
+                    .await
+                    .expect("a broker");
             let server = Server::start(listeners, broker).expect("it listens");
             (env, log, server)
         });
