@@ -11,7 +11,8 @@ use crate::trust;
 
 /// Both ends of a connection use it alike, once the handshake is done.
 pub struct Channel {
-    connection: Connection,
+    /// More than a kilobyte.
+    connection: Box<Connection>,
     /// The other end has said that it will say nothing more.
     is_over: bool,
 }
@@ -24,7 +25,7 @@ impl std::fmt::Debug for Channel {
 
 impl Channel {
     pub(crate) fn new(connection: impl Into<Connection>) -> Self {
-        let mut connection = connection.into();
+        let mut connection = Box::new(connection.into());
         // Its user bounds what it gives.
         connection.set_buffer_limit(None);
         Self { connection, is_over: false }
@@ -97,7 +98,7 @@ impl Channel {
     }
 
     fn refused(&self, error: &rustls::Error) -> io::Error {
-        let why = match &self.connection {
+        let why = match &*self.connection {
             Connection::Client(_) => trust::refusal(error),
             Connection::Server(_) => error.to_string(),
         };

@@ -78,9 +78,9 @@ impl Stream {
     pub(crate) fn try_read_buf(&self, buffer: &mut BytesMut, bytes_max: usize) -> io::Result<usize> {
         match self {
             Self::Secured(secured) => secured.try_read_buf(buffer, bytes_max),
-            Self::Tcp(_) | Self::Unix(_) => try_receive(buffer, bytes_max, |receive| {
-                self.try_io(Interest::READABLE, |socket| receive(socket))
-            }),
+            Self::Tcp(_) | Self::Unix(_) => {
+                try_receive(buffer, bytes_max, |receive| self.try_io(Interest::READABLE, receive))
+            }
         }
     }
 
