@@ -245,6 +245,7 @@ impl Tls {
     }
 
     /// The same for a server that is reached at `host`, and a client that shows a certificate if one is asked for.
+    #[allow(clippy::disallowed_methods)] // the files of who configures both ends
     pub fn of(env: &Env, dir: &std::path::Path, host: &str, client_certificates: ClientCertificates) -> Self {
         let authority = Authority::create("test", env.wall_ms()).expect("a CA");
         let wanted = CertificateWanted {
