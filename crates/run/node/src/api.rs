@@ -92,15 +92,24 @@ pub struct NodeView {
     pub version: String,
     /// Where clients connect over TCP.
     pub data: SocketAddr,
+    /// Whether they do in TLS.
+    #[serde(default)]
+    pub data_tls: bool,
     /// Where clients on the same host connect.
     pub unix: Option<PathBuf>,
     /// Where Kafka's clients connect, if their protocol is spoken: the first of its listeners that is not encrypted and
-    /// wants no login, as the client library does neither.
+    /// wants no login, which the client library does not do.
     #[serde(default)]
     pub kafka: Option<SocketAddr>,
+    /// The first that is encrypted and wants no login.
+    #[serde(default)]
+    pub kafka_tls: Option<SocketAddr>,
     /// Where SQS's clients connect, if their protocol is spoken.
     #[serde(default)]
     pub sqs: Option<SocketAddr>,
+    /// Whether they do in TLS.
+    #[serde(default)]
+    pub sqs_tls: bool,
     /// Its part in broadcasts, if it has one.
     #[serde(default)]
     pub broadcast: Option<BroadcastAt>,
@@ -115,6 +124,9 @@ pub struct BroadcastAt {
     pub region: String,
     /// Where publishers and listeners connect.
     pub address: String,
+    /// Whether they do in TLS.
+    #[serde(default)]
+    pub tls: bool,
     /// Where they do over HTTP, if they can.
     #[serde(default)]
     pub http: Option<SocketAddr>,

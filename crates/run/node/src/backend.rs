@@ -12,8 +12,10 @@ use tailwater_cache::protocol::{METHOD_CLEAR, METHOD_MUTATE, REFUSED_NOT_AUTHORI
 use tailwater_cache::{Backend, BackendConfig};
 use tailwater_env::Env;
 use tailwater_rma::{
-    Backing, DoorbellStats, Peer, Refusal, Region, Reply, ScarHit, ScarOp, Server, ServerConfig, Service,
+    Address, Backing, DoorbellStats, Peer, Refusal, Region, Reply, ScarHit, ScarOp, Server, ServerConfig,
+    Service,
 };
+use tailwater_tls::Acceptor;
 
 /// Which cell a backend is for: they differ in what they keep, and how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +68,8 @@ pub struct BackendOptions {
     pub eviction_percent: u8,
     /// Where clients on other hosts connect.
     pub tcp: Option<SocketAddr>,
+    /// What takes the connections there: in TLS, or as they come.
+    pub tls: Acceptor,
     /// Where clients on this host connect.
     pub unix: Option<PathBuf>,
     /// Most connections.
@@ -105,6 +109,7 @@ impl ServedBackend {
         })?;
         let config = ServerConfig {
             tcp: options.tcp,
+            tls: options.tls.clone(),
             unix: options.unix.clone(),
             engines: options.engines,
             connections_max: options.connections_max,
@@ -131,8 +136,8 @@ impl ServedBackend {
     }
 
     /// Its address for other hosts.
-    pub fn tcp_addr(&self) -> Option<SocketAddr> {
-        self.server.tcp_addr()
+    pub fn tcp_address(&self) -> Option<Address> {
+        self.server.tcp_address()
     }
 
     /// Its address on this host.

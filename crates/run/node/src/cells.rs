@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use tailwater_access::Authorizer;
 use tailwater_cache::{Backends, Cell, CellConfig as ClientConfig, Mode};
 use tailwater_env::Env;
 use tailwater_format::call::{BackendInfo, CellInfo, CellMode as WireMode};
@@ -16,6 +15,7 @@ use tailwater_rma::{Address, LocalDoorbell, local};
 use crate::api::CellView;
 use crate::backend::{BackendOptions, CellKind, ServedBackend};
 use crate::config::{self, CellModeSetting, CellSection, Config};
+use crate::gate::FrontGate;
 
 /// One cell as the node has it.
 pub struct NodeCell {
@@ -32,25 +32,20 @@ pub struct NodeCell {
 
 impl NodeCell {
     /// Starts the backend if it is the node's own, and connects.
-    pub async fn start(
-        env: &Env,
-        kind: CellKind,
-        config: &Config,
-        authorizer: &Arc<dyn Authorizer>,
-    ) -> anyhow::Result<Self> {
+    pub async fn start(env: &Env, kind: CellKind, config: &Config, gate: &FrontGate) -> anyhow::Result<Self> {
         let cell_config = match kind {
             CellKind::Data => &config.data_cell,
             CellKind::Metadata => &config.metadata_cell,
         };
         if cell_config.backends.is_empty() {
-            return Self::start_own(env, kind, cell_config, config, authorizer).await;
+            return Self::start_own(env, kind, cell_config, config, gate).await;
         }
         let mut addresses = Vec::new();
         for backend in &cell_config.backends {
             let parsed: Result<Vec<_>, _> = backend.iter().map(|text| Address::from_str(text)).collect();
             addresses.push(parsed.with_context(|| format!("[{}_cell] backends", kind.name()))?);
         }
-        let backends = Backends::at(env, addresses);
+        let backends = Backends::dialled(env, addresses, gate.dialer.clone());
         let cell = connect(env, kind, cell_config, backends).await?;
         let addresses = cell_config.backends.clone();
         Ok(Self { kind, config: cell_config.clone(), cell, addresses, own: None })
@@ -61,7 +56,7 @@ impl NodeCell {
         kind: CellKind,
         cell_config: &CellSection,
         config: &Config,
-        authorizer: &Arc<dyn Authorizer>,
+        gate: &FrontGate,
     ) -> anyhow::Result<Self> {
         let listen = &config.listen;
         let options = BackendOptions {
@@ -72,11 +67,12 @@ impl NodeCell {
             eviction_percent: cell_config.eviction_percent,
             // Any free port of the node's address: clients learn it from the node.
             tcp: Some(SocketAddr::new(listen.data.ip(), 0)),
+            tls: gate.data_acceptor(listen.tls),
             unix: Some(config.cell_socket(kind)),
             connections_max: listen.connections_max,
             engines: config::thread_count(listen.engines),
         };
-        let own = ServedBackend::start(env, &options, Arc::clone(authorizer)).await?;
+        let own = ServedBackend::start(env, &options, Arc::clone(&gate.authorizer)).await?;
         let addresses = vec![addresses_of(&own, listen.advertised_data)];
         let connection = local::connect(own.backend().clone(), LocalDoorbell::new(), env);
         let backends = Backends::connected(vec![connection]);
@@ -148,11 +144,15 @@ async fn connect(
 
 /// Nearest first: shared memory, then TCP under the address that clients reach this host by.
 fn addresses_of(own: &ServedBackend, advertised: Option<SocketAddr>) -> Vec<String> {
+    let reached = |tcp: SocketAddr| {
+        SocketAddr::new(advertised.map_or(tcp.ip(), |advertised| advertised.ip()), tcp.port())
+    };
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let unix = own.unix_path().map(|path| Address::Unix(absolute(path)).to_string());
-    let tcp = own.tcp_addr().map(|tcp| {
-        let ip = advertised.map_or(tcp.ip(), |advertised| advertised.ip());
-        Address::Tcp(SocketAddr::new(ip, tcp.port())).to_string()
+    let tcp = own.tcp_address().map(|address| match address {
+        Address::Tcp(tcp) => Address::Tcp(reached(tcp)).to_string(),
+        Address::Tls(tcp) => Address::Tls(reached(tcp)).to_string(),
+        unix @ Address::Unix(_) => unix.to_string(),
     });
     unix.into_iter().chain(tcp).collect()
 }

@@ -39,7 +39,7 @@ pub(crate) use self::broadcast::QuotasConfig;
 pub use self::exposure::is_of_this_host;
 use self::file::ConfigFile;
 pub use self::file::parse_toml;
-pub use self::listen::Listen;
+pub use self::listen::{InsecureListeners, Listen};
 
 /// Longest path of a Unix socket: what the system's addresses have room for, less the zero at the end.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
@@ -132,8 +132,8 @@ pub enum CellModeSetting {
 pub struct CellSection {
     /// Copies of each value.
     pub mode: CellModeSetting,
-    /// Backends that run as processes of their own: for each, its addresses (`unix:/path`, `tcp:host:port`),
-    /// nearest first. Empty: the node runs the backend itself, with one copy.
+    /// Backends that run as processes of their own: for each, its addresses (`unix:/path`, `tcp:ip:port`,
+    /// `tls:ip:port`), nearest first. Empty: the node runs the backend itself, with one copy.
     pub backends: Vec<Vec<String>>,
     /// Memory of each backend that the node runs itself, in bytes.
     pub capacity_bytes: u64,
@@ -587,13 +587,21 @@ impl Config {
     fn check_tls(&self, has_tls: bool) -> anyhow::Result<()> {
         let further = self.kafka.listeners.iter().map(|listener| ("[[kafka.listeners]]", listener.tls));
         let listeners = [
+            ("[listen]", self.listen.tls),
             ("[admin]", self.admin.tls),
             ("[kafka]", self.kafka.tls),
             ("[sqs]", self.sqs.tls),
+            ("[broadcast]", self.broadcast.tls),
             ("[broadcast.http]", self.broadcast.http.tls),
         ];
         let checked = self.tls.check(has_tls, listeners.into_iter().chain(further));
-        checked.map_err(|why| anyhow::anyhow!(why))
+        checked.map_err(|why| anyhow::anyhow!(why))?;
+        anyhow::ensure!(
+            self.broadcast.tls != Some(true) || self.tls.covers_replicas(Some(true)),
+            "[broadcast] has tls = true, and nothing says whose certificates replicas have, which connect to each other: \
+             write ca = \"FILE\" below [tls]"
+        );
+        Ok(())
     }
 
     fn check(&self) -> anyhow::Result<()> {
@@ -601,8 +609,10 @@ impl Config {
         self.listen.check()?;
         self.check_tls(cfg!(feature = "tls"))?;
         self.admin.check()?;
-        self.data_cell.check("data_cell")?;
-        self.metadata_cell.check("metadata_cell")?;
+        for (name, cell) in [("data_cell", &self.data_cell), ("metadata_cell", &self.metadata_cell)] {
+            cell.check(name)?;
+            cell.check_trust(name, &self.tls)?;
+        }
         self.journal.check()?;
         self.log.check()?;
         self.kafka.check().map_err(|why| anyhow::anyhow!(why))?;
@@ -686,6 +696,21 @@ impl CellSection {
             self.hedge_after_ms
         );
         Ok(())
+    }
+}
+
+impl CellSection {
+    /// # Errors
+    /// A backend in TLS where nothing says whose certificates are good.
+    fn check_trust(&self, name: &str, tls: &TlsConfig) -> anyhow::Result<()> {
+        let secured = self.backends.iter().flatten().find(|address| address.starts_with("tls:"));
+        match secured.filter(|_| tls.dialer().ca.is_none()) {
+            None => Ok(()),
+            Some(address) => Err(anyhow::anyhow!(
+                "[{name}] backends has {address}, and nothing says whose certificates are good: write ca = \"FILE\" below \
+                 [tls]"
+            )),
+        }
     }
 }
 
@@ -906,7 +931,7 @@ mod tests {
     fn all_addresses_are_none_that_clients_can_be_told() {
         let told = |data: &str, advertised: Option<&str>| {
             let mut config = Config::default();
-            config.listen.insecure = true;
+            config.listen.insecure = InsecureListeners::All(true);
             config.listen.data = data.parse().expect("an address");
             config.listen.advertised_data = advertised.map(|address| address.parse().expect("an address"));
             config.check().map_err(|error| error.to_string())
@@ -939,9 +964,11 @@ mod tests {
         let error = secured.check_tls(false).expect_err("refused").to_string();
         assert!(error.contains("make dist") && error.contains("--features tls"), "{error}");
         for (text, section) in [
+            ("[listen]\ntls = true\n", "[listen]"),
             ("[admin]\ntls = true\n", "[admin]"),
             ("[sqs]\ntls = true\n", "[sqs]"),
             ("[[kafka.listeners]]\nlisten = '127.0.0.1:1'\ntls = true\n", "[[kafka.listeners]]"),
+            ("[broadcast]\ntls = true\n", "[broadcast]"),
             ("[broadcast.http]\ntls = true\n", "[broadcast.http]"),
         ] {
             let error = read(text).check_tls(true).expect_err("refused").to_string();

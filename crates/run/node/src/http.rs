@@ -45,6 +45,7 @@ use tailwater_env::Progress;
 use tailwater_format::call::{CallErrorCode, CallRefusal};
 use tailwater_format::{ShardId, ShardNumber, Start, TransactionId};
 use tailwater_log::{LocateRead, LogStreamInfo, ReadError};
+use tailwater_rma::Address;
 use tailwater_sqs::JsonObject;
 
 use crate::NodeShared;
@@ -197,12 +198,15 @@ async fn node(State(shared): State<Arc<NodeShared>>) -> Json<NodeView> {
         id: shared.id.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         data: shared.data,
+        data_tls: matches!(shared.server.tcp_address(), Some(Address::Tls(_))),
         unix: shared.unix.clone(),
         kafka: shared.kafka.as_ref().and_then(|kafka| kafka.open_address()),
+        kafka_tls: shared.kafka.as_ref().and_then(|kafka| kafka.secured_address()),
         sqs: shared.sqs.as_ref().map(|sqs| sqs.address()),
+        sqs_tls: shared.sqs.as_ref().is_some_and(|sqs| sqs.is_secured()),
         broadcast: shared.broadcast.as_ref().map(|broadcast| {
             let (address, region) = broadcast.at();
-            BroadcastAt { region, address, http: broadcast.http() }
+            BroadcastAt { region, address, tls: broadcast.is_secured(), http: broadcast.http() }
         }),
         cells: shared.cells().map(|cell| cell.view()).collect(),
     })

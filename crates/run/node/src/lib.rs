@@ -58,8 +58,8 @@ use crate::broadcast::Broadcast;
 use crate::calls::NodeService;
 use crate::cells::NodeCell;
 pub use crate::config::{
-    BridgeConfig, BridgeStart, BroadcastConfig, CellModeSetting, CellSection, Config, LogFormat, Logging,
-    is_of_this_host, parse_toml, thread_count,
+    BridgeConfig, BridgeStart, BroadcastConfig, CellModeSetting, CellSection, Config, InsecureListeners,
+    LogFormat, Logging, is_of_this_host, parse_toml, thread_count,
 };
 use crate::gate::FrontGate;
 use crate::metrics::Meters;
@@ -169,7 +169,7 @@ impl Node {
         let serve = http::serve(env.clone(), admin, routes, config.admin.clone().into(), acceptor, stopped);
         let http = tokio::runtime::Handle::current().spawn(serve);
         let _telling = env.spawn("start-told", tell(env.clone(), progress.clone()));
-        let node_cells = start_cells(&env, &config, &gate.authorizer).await?;
+        let node_cells = start_cells(&env, &config, &gate).await?;
         let cells = node_cells
             .as_ref()
             .map(|[data, metadata]| Cells { data: data.cell.clone(), metadata: metadata.cell.clone() });
@@ -221,7 +221,7 @@ impl Node {
             Arc::clone(&meters),
             Arc::clone(&gate.authorizer),
         ));
-        let server = start_server(&env, &config, service).await?;
+        let server = start_server(&env, &config, service, &gate).await?;
         let bound = server.tcp_addr().unwrap_or(config.listen.data);
         let shared = Arc::new(NodeShared {
             env: env.clone(),
@@ -319,7 +319,7 @@ fn admit(config: &mut Config) -> anyhow::Result<()> {
     config.read_secrets()?;
     for listener in config.exposed() {
         let (listen, key) = (listener.listen, listener.key);
-        tracing::warn!(%listen, "{key} is open to others than this host, unencrypted or unknown: insecure = true");
+        tracing::warn!(%listen, "{key} is open to others than this host, unencrypted or unknown, as [listen] insecure says");
     }
     Ok(())
 }
@@ -337,13 +337,13 @@ async fn tell(env: Env, progress: Progress) {
 async fn start_cells(
     env: &Env,
     config: &Config,
-    authorizer: &Arc<dyn Authorizer>,
+    gate: &FrontGate,
 ) -> anyhow::Result<Option<[Arc<NodeCell>; 2]>> {
     if !config.log.cells {
         return Ok(None);
     }
-    let data = NodeCell::start(env, CellKind::Data, config, authorizer).await?;
-    let metadata = NodeCell::start(env, CellKind::Metadata, config, authorizer).await?;
+    let data = NodeCell::start(env, CellKind::Data, config, gate).await?;
+    let metadata = NodeCell::start(env, CellKind::Metadata, config, gate).await?;
     Ok(Some([Arc::new(data), Arc::new(metadata)]))
 }
 
@@ -481,10 +481,16 @@ fn start_sqs(
     Ok(server)
 }
 
-async fn start_server(env: &Env, config: &Config, service: Arc<dyn Service>) -> anyhow::Result<Server> {
+async fn start_server(
+    env: &Env,
+    config: &Config,
+    service: Arc<dyn Service>,
+    gate: &FrontGate,
+) -> anyhow::Result<Server> {
     let listen = &config.listen;
     let server = ServerConfig {
         tcp: Some(listen.data),
+        tls: gate.data_acceptor(listen.tls),
         unix: Some(config.node_socket()),
         engines: config::thread_count(listen.engines),
         // One: appends reach the log in the order in which they arrived.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use tailwater_env::Env;
 use tailwater_rma::{Address, Connection};
+use tailwater_tls::Dialer;
 
 use crate::layout::INDEX_KIND;
 
@@ -24,7 +25,15 @@ pub struct Backends {
 impl Backends {
     /// Backends at addresses; those of one backend are tried in their order.
     pub fn at(env: &Env, addresses: Vec<Vec<Address>>) -> Self {
-        Self { count: addresses.len(), connector: Arc::new(ByAddress { env: env.clone(), addresses }) }
+        Self::dialled(env, addresses, Dialer::plain())
+    }
+
+    /// The same, where `dialer` says whom to trust at those in TLS.
+    pub fn dialled(env: &Env, addresses: Vec<Vec<Address>>, dialer: Dialer) -> Self {
+        Self {
+            count: addresses.len(),
+            connector: Arc::new(ByAddress { env: env.clone(), addresses, dialer }),
+        }
     }
 
     /// Connections that are there already, one for each backend. One that is lost is not made again.
@@ -47,11 +56,12 @@ impl std::fmt::Debug for Backends {
 struct ByAddress {
     env: Env,
     addresses: Vec<Vec<Address>>,
+    dialer: Dialer,
 }
 
 impl Connector for ByAddress {
     fn connect(&self, backend: usize) -> BoxFuture<'_, Result<Arc<dyn Connection>, String>> {
-        Box::pin(connect_any(&self.env, &self.addresses[backend]))
+        Box::pin(connect_any(&self.env, &self.addresses[backend], &self.dialer))
     }
 }
 
@@ -63,10 +73,14 @@ pub fn instance_of(connection: &dyn Connection) -> Option<u64> {
 }
 
 /// Connects at the first of some addresses that answers, in their order; an error is why the last one did not.
-async fn connect_any(env: &Env, addresses: &[Address]) -> Result<Arc<dyn Connection>, String> {
+async fn connect_any(
+    env: &Env,
+    addresses: &[Address],
+    dialer: &Dialer,
+) -> Result<Arc<dyn Connection>, String> {
     let mut why = "it has no address".to_owned();
     for address in addresses {
-        match tailwater_rma::connect(env, address).await {
+        match tailwater_rma::connect_with(env, address, dialer).await {
             Ok(connection) => return Ok(connection),
             Err(error) => why = format!("{address}: {error}"),
         }

@@ -25,7 +25,7 @@ use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer as _};
 use serde_json::json;
 use tailwater_access::{AccessRequest, Authorizer, Denied, Peer, Protocol, Resource};
-use tailwater_broadcast::client::{Acknowledged, PublishError, Publisher};
+use tailwater_broadcast::client::{Acknowledged, PublishError, Publisher, ReplicasAt};
 use tailwater_broadcast::limits::{ABSENT_EACH, ABSENT_MAX, PREDICATE_BYTES_MAX};
 use tailwater_broadcast::message::{PublisherId, Reason};
 use tailwater_broadcast::{Collect, Content, NoRoomForStreams, Positions, Predicate, Stream, Writer};
@@ -62,7 +62,7 @@ pub struct BroadcastFront {
     config: BroadcastConfig,
     handle: Handle,
     /// Where each region's proxy is; the own one's first of all.
-    regions: BTreeMap<String, Vec<String>>,
+    regions: BTreeMap<String, ReplicasAt>,
     hub: tokio::sync::Mutex<Weak<Hub>>,
     publishers: Mutex<BTreeMap<String, Arc<Publisher>>>,
     /// What those who post may publish.
@@ -128,7 +128,7 @@ impl BroadcastFront {
         env: &Env,
         config: BroadcastConfig,
         handle: Handle,
-        regions: BTreeMap<String, Vec<String>>,
+        regions: BTreeMap<String, ReplicasAt>,
         stopping: watch::Receiver<()>,
         authorizer: Arc<dyn Authorizer>,
     ) -> Arc<Self> {
@@ -215,7 +215,7 @@ impl BroadcastFront {
         Ok(snapshot.ok_or(stopping)?.streams.into_iter().map(|stream| stream.stream).collect())
     }
 
-    fn addresses(&self, region: &str) -> Result<&Vec<String>, Failed> {
+    fn addresses(&self, region: &str) -> Result<&ReplicasAt, Failed> {
         self.regions.get(region).ok_or_else(|| {
             let why =
                 format!("there is no region {region} in [broadcast.regions], and it is not this node's own");

@@ -13,6 +13,7 @@ use tailwater_node::api::CellView;
 use tailwater_node::backend::{BackendOptions, CellKind, ServedBackend};
 use tailwater_node::signal::StopSignals;
 use tailwater_node::{CellSection, Config, LogFormat, Logging, is_of_this_host, thread_count};
+use tailwater_tls::{Acceptor, Certificates, ClientCertificates, TlsConfig};
 
 use crate::admin::Server;
 use crate::output::{self, Format};
@@ -22,40 +23,7 @@ use crate::values;
 #[derive(Subcommand)]
 pub enum Command {
     /// Run one cache backend as a process of its own.
-    Serve {
-        /// The cell of the backend.
-        #[arg(long, value_enum)]
-        cell: CellArg,
-        /// Where clients on this host connect.
-        #[arg(long, value_name = "PATH")]
-        unix: Option<PathBuf>,
-        /// Where clients on other hosts connect.
-        #[arg(long, value_name = "IP:PORT", value_parser = values::address)]
-        tcp: Option<SocketAddr>,
-        /// Let others than this host in over --tcp. Connections are not encrypted, and whoever connects may do
-        /// everything.
-        #[arg(long)]
-        insecure: bool,
-        /// Memory for values, taken from shared memory at the start. By default as much as a node's own backend has.
-        #[arg(long, value_name = "BYTES", value_parser = values::number::<u64>(1 << 20..=u64::MAX))]
-        capacity_bytes: Option<u64>,
-        /// The size of values for which the index is laid out. For the data cell it is that of the smallest chunks that
-        /// many streams have. By default as a node's own backend.
-        #[arg(long, value_name = "BYTES", value_parser = values::number::<u64>(512..=1 << 20))]
-        value_bytes: Option<u64>,
-        /// How long a value is kept that is not written again. By default as in a node's own backend.
-        #[arg(long, value_name = "MS", value_parser = values::number::<u64>(1_000..=u64::MAX))]
-        ttl_ms: Option<u64>,
-        /// How full the backend may get, in percent, before it evicts what was not written for longest.
-        #[arg(long, value_name = "PERCENT", value_parser = values::number::<u8>(1..=100))]
-        eviction_percent: Option<u8>,
-        /// Threads that answer one-sided reads over TCP. 0 is one for each core but one.
-        #[arg(long, value_name = "N", default_value_t = 0, value_parser = values::number::<usize>(0..=1_024))]
-        engines: usize,
-        /// Which log lines are written, as in `info,tailwater_cache=debug`.
-        #[arg(long, value_name = "FILTER", default_value = "info")]
-        log: String,
-    },
+    Serve(Box<ServeArgs>),
     /// List a node's cells.
     #[command(visible_alias = "list")]
     Ls {
@@ -69,6 +37,52 @@ pub enum Command {
         #[arg(value_enum)]
         cell: CellArg,
     },
+}
+
+/// Flags of `cache serve`.
+#[derive(clap::Args)]
+pub struct ServeArgs {
+    /// The cell of the backend.
+    #[arg(long, value_enum)]
+    cell: CellArg,
+    /// Where clients on this host connect.
+    #[arg(long, value_name = "PATH")]
+    unix: Option<PathBuf>,
+    /// Where clients on other hosts connect.
+    #[arg(long, value_name = "IP:PORT", value_parser = values::address)]
+    tcp: Option<SocketAddr>,
+    /// File in PEM with the certificate of --tcp, whose connections then are in TLS. It is read again when it changes.
+    #[arg(long, value_name = "FILE", requires = "tcp")]
+    tls_certificate: Option<PathBuf>,
+    /// File in PEM with its key. By default the file of the certificate.
+    #[arg(long, value_name = "FILE", requires = "tls_certificate")]
+    tls_key: Option<PathBuf>,
+    /// File in PEM with the CA of clients' certificates: nobody is let in over --tcp without one.
+    #[arg(long, value_name = "FILE", requires = "tls_certificate")]
+    tls_client_ca: Option<PathBuf>,
+    /// Let others than this host in over --tcp without --tls-certificate or --tls-client-ca. Whoever connects may do
+    /// everything.
+    #[arg(long)]
+    insecure: bool,
+    /// Memory for values, taken from shared memory at the start. By default as much as a node's own backend has.
+    #[arg(long, value_name = "BYTES", value_parser = values::number::<u64>(1 << 20..=u64::MAX))]
+    capacity_bytes: Option<u64>,
+    /// The size of values for which the index is laid out. For the data cell it is that of the smallest chunks that
+    /// many streams have. By default as a node's own backend.
+    #[arg(long, value_name = "BYTES", value_parser = values::number::<u64>(512..=1 << 20))]
+    value_bytes: Option<u64>,
+    /// How long a value is kept that is not written again. By default as in a node's own backend.
+    #[arg(long, value_name = "MS", value_parser = values::number::<u64>(1_000..=u64::MAX))]
+    ttl_ms: Option<u64>,
+    /// How full the backend may get, in percent, before it evicts what was not written for longest.
+    #[arg(long, value_name = "PERCENT", value_parser = values::number::<u8>(1..=100))]
+    eviction_percent: Option<u8>,
+    /// Threads that answer one-sided reads over TCP. 0 is one for each core but one.
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = values::number::<usize>(0..=1_024))]
+    engines: usize,
+    /// Which log lines are written, as in `info,tailwater_cache=debug`.
+    #[arg(long, value_name = "FILTER", default_value = "info")]
+    log: String,
 }
 
 /// A cell by its name.
@@ -92,47 +106,7 @@ impl CellArg {
 /// Runs one of them.
 pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
     match command {
-        Command::Serve {
-            cell,
-            unix,
-            tcp,
-            insecure,
-            capacity_bytes,
-            value_bytes,
-            ttl_ms,
-            eviction_percent,
-            engines,
-            log,
-        } => {
-            anyhow::ensure!(
-                unix.is_some() || tcp.is_some(),
-                "a backend that listens nowhere is of no use: give --unix PATH, --tcp IP:PORT or both"
-            );
-            if let Some(tcp) = tcp.filter(|tcp| !insecure && !is_of_this_host(*tcp)) {
-                anyhow::bail!(
-                    "--tcp {tcp} would let others than this host in, and a backend can't be encrypted: whoever connects \
-                     could read and change all of it. Listen on 127.0.0.1, or say that it is meant: --insecure"
-                );
-            }
-            let kind = cell.kind();
-            let defaults = Config::default();
-            let default: &CellSection = match kind {
-                CellKind::Data => &defaults.data_cell,
-                CellKind::Metadata => &defaults.metadata_cell,
-            };
-            let options = BackendOptions {
-                kind,
-                capacity_bytes: capacity_bytes.unwrap_or(default.capacity_bytes),
-                value_bytes: value_bytes.unwrap_or(default.value_bytes),
-                ttl: Duration::from_millis(ttl_ms.unwrap_or(default.ttl_ms)),
-                eviction_percent: eviction_percent.unwrap_or(default.eviction_percent),
-                tcp,
-                unix,
-                connections_max: defaults.listen.connections_max,
-                engines: thread_count(engines),
-            };
-            serve(&options, log)
-        }
+        Command::Serve(args) => serve(*args),
         Command::Ls { output } => {
             let cells: Vec<CellView> = server.get("/v1/cells")?;
             if output == Format::Json {
@@ -160,17 +134,81 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
     }
 }
 
-fn serve(options: &BackendOptions, filter: String) -> anyhow::Result<()> {
+fn serve(args: ServeArgs) -> anyhow::Result<()> {
+    let ServeArgs {
+        cell,
+        unix,
+        tcp,
+        tls_certificate,
+        tls_key,
+        tls_client_ca,
+        insecure,
+        capacity_bytes,
+        value_bytes,
+        ttl_ms,
+        eviction_percent,
+        engines,
+        log,
+    } = args;
+    anyhow::ensure!(
+        unix.is_some() || tcp.is_some(),
+        "a backend that listens nowhere is of no use: give --unix PATH, --tcp IP:PORT or both"
+    );
+    let is_open = tls_certificate.is_none() || tls_client_ca.is_none();
+    if let Some(tcp) = tcp.filter(|tcp| is_open && !insecure && !is_of_this_host(*tcp)) {
+        anyhow::bail!(
+            "--tcp {tcp} would let others than this host in, unencrypted or without being known: whoever connects \
+             could read and change all of it. Give --tls-certificate and --tls-client-ca, listen on 127.0.0.1, or say \
+             that it is meant: --insecure"
+        );
+    }
+    let tls = TlsConfig {
+        certificate: tls_certificate,
+        key: tls_key,
+        client_certificates: match tls_client_ca {
+            Some(_) => ClientCertificates::Required,
+            None => ClientCertificates::None,
+        },
+        client_ca: tls_client_ca,
+        ..TlsConfig::default()
+    };
+    let kind = cell.kind();
+    let defaults = Config::default();
+    let default: &CellSection = match kind {
+        CellKind::Data => &defaults.data_cell,
+        CellKind::Metadata => &defaults.metadata_cell,
+    };
+    let options = BackendOptions {
+        kind,
+        capacity_bytes: capacity_bytes.unwrap_or(default.capacity_bytes),
+        value_bytes: value_bytes.unwrap_or(default.value_bytes),
+        ttl: Duration::from_millis(ttl_ms.unwrap_or(default.ttl_ms)),
+        eviction_percent: eviction_percent.unwrap_or(default.eviction_percent),
+        tcp,
+        tls: Acceptor::plain(),
+        unix,
+        connections_max: defaults.listen.connections_max,
+        engines: thread_count(engines),
+    };
+    run_backend(options, &tls, log)
+}
+
+fn run_backend(options: BackendOptions, tls: &TlsConfig, filter: String) -> anyhow::Result<()> {
     tailwater_node::logging::init(&Logging { format: LogFormat::Text, filter })?;
     tailwater_node::panics::end_the_process();
     tailwater_node::priority::prefer(tailwater_node::priority::NICE);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     runtime.block_on(async {
         let mut stop = StopSignals::caught();
-        let served = ServedBackend::start(&Env::real(), options, Arc::new(Everybody)).await?;
+        let env = Env::real();
+        let certificates = Certificates::open(&env, tls)?;
+        let _watch = certificates.as_ref().map(Certificates::watch);
+        let tls = certificates.map_or_else(Acceptor::plain, |of| Acceptor::secured("--tcp", &of));
+        let options = BackendOptions { tls, ..options };
+        let served = ServedBackend::start(&env, &options, Arc::new(Everybody)).await?;
         tracing::info!(
             cell = options.kind.name(),
-            tcp = ?served.tcp_addr(),
+            tcp = served.tcp_address().map(|address| address.to_string()),
             unix = ?served.unix_path(),
             "the backend is ready"
         );

@@ -42,4 +42,8 @@ mod sqs_clients;
 mod streams;
 #[cfg(feature = "tls")]
 mod tls;
+#[cfg(feature = "tls")]
+mod tls_broadcast;
+#[cfg(feature = "tls")]
+mod tls_data;
 mod window;
