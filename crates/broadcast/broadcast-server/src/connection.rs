@@ -10,8 +10,8 @@ use tailwater_broadcast::message::{FRAME_BYTES_MAX, Message, Role, VERSION};
 use tailwater_broadcast::name::is_region;
 use tailwater_broadcast::replica::{ConnectionId, Peer, size_of_message};
 use tailwater_env::{Complaints, Env, Task};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::net::{TcpListener, TcpStream};
+use tailwater_tls::{PeerReadHalf, PeerStream, PeerWriteHalf};
+use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc};
 
 use crate::gate::ReplicaGate;
@@ -44,7 +44,7 @@ pub(crate) async fn accept(
     config: ReplicaServerConfig,
     inputs: Inputs,
 ) {
-    let ReplicaServerConfig { connections_max, quotas, authorizer, .. } = config;
+    let ReplicaServerConfig { connections_max, quotas, authorizer, acceptor, .. } = config;
     let room = Arc::new(Semaphore::new(connections_max));
     let arrivals = Arrivals::new(&env, ARRIVALS_BYTES_MAX, ARRIVAL_STEP);
     let complaints = Arc::new(Complaints::default());
@@ -73,10 +73,13 @@ pub(crate) async fn accept(
         let alive = Arc::new(());
         let watch = Arc::downgrade(&alive);
         let (env_, hello, inputs, quotas) = (env.clone(), hello.clone(), inputs.clone(), quotas.clone());
-        let gate = ReplicaGate::new(Arc::clone(&authorizer), peer);
+        let (acceptor, authorizer) = (acceptor.clone(), Arc::clone(&authorizer));
         let arrivals = arrivals.clone();
         let complaints = Arc::clone(&complaints);
         let task = env.spawn("broadcast-connection", async move {
+            // The acceptor says in the log what came to nothing.
+            let Some(stream) = acceptor.accept(stream, peer).await else { return };
+            let gate = ReplicaGate::new(authorizer, stream.peer(peer.to_string()));
             let ended = accepted(&env_, stream, hello, &inputs, (quotas, arrivals), gate).await;
             if let Err(error) = ended
                 && let Some(left_out) = complaints.admit(env_.now(), "ended")
@@ -91,7 +94,7 @@ pub(crate) async fn accept(
 
 async fn accepted(
     env: &Env,
-    stream: TcpStream,
+    stream: PeerStream,
     hello: Message,
     inputs: &Inputs,
     (quotas, arrivals): (Option<Arc<Quotas>>, Arrivals),
@@ -129,8 +132,8 @@ pub(crate) async fn run(
     env: &Env,
     peer: Peer,
     address: Option<String>,
-    mut reader: FrameReader<OwnedReadHalf>,
-    writer: FrameWriter<OwnedWriteHalf>,
+    mut reader: FrameReader<PeerReadHalf>,
+    writer: FrameWriter<PeerWriteHalf>,
     inputs: &Inputs,
     (silence, mut pace, gate): (Option<Duration>, Option<ReplicaPace>, Option<ReplicaGate>),
 ) -> anyhow::Result<()> {
@@ -175,7 +178,7 @@ pub(crate) async fn run(
 
 /// The next message that may go on to the replica; `None` at the connection's end.
 async fn paced(
-    reader: &mut FrameReader<OwnedReadHalf>,
+    reader: &mut FrameReader<PeerReadHalf>,
     pace: &mut ReplicaPace,
 ) -> anyhow::Result<Option<Message>> {
     loop {
@@ -195,7 +198,7 @@ async fn paced(
 async fn write(
     id: ConnectionId,
     mut messages: mpsc::UnboundedReceiver<Message>,
-    mut writer: FrameWriter<OwnedWriteHalf>,
+    mut writer: FrameWriter<PeerWriteHalf>,
     inputs: &Intake,
 ) -> anyhow::Result<()> {
     let mut gathered = VecDeque::new();

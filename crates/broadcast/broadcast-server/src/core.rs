@@ -181,7 +181,8 @@ impl Core {
         for (address, patience) in wanted {
             if !self.dialled.contains_key(address) {
                 let (env, hello, inputs) = (self.env.clone(), self.replica.hello(), self.inputs.clone());
-                let keeping = dial::keep(env, address.to_owned(), patience, hello, inputs);
+                let dialer = self.config.dialer.clone();
+                let keeping = dial::keep(env, dialer, address.to_owned(), patience, hello, inputs);
                 self.dialled.insert(address.to_owned(), self.env.spawn("broadcast-dial", keeping));
             }
         }
@@ -470,6 +471,8 @@ mod tests {
             connections_max: 1,
             quotas: None,
             authorizer: Arc::new(tailwater_access::Everybody),
+            acceptor: tailwater_tls::Acceptor::plain(),
+            dialer: tailwater_tls::Dialer::plain(),
         };
         let me = Member { id: 1, address: "127.0.0.1:1".to_owned() };
         let mut core = Core::new(Env::real(), Replica::new(replica), None, me, config, None, inputs.clone());

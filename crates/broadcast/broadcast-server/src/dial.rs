@@ -6,8 +6,8 @@ use std::time::Duration;
 use tailwater_broadcast::frame;
 use tailwater_broadcast::message::{Message, Role, VERSION};
 use tailwater_broadcast::replica::Peer;
-use tailwater_env::Env;
-use tokio::net::TcpStream;
+use tailwater_env::{Complaints, Env};
+use tailwater_tls::{DialError, Dialer};
 
 use crate::inputs::Inputs;
 use crate::{SILENCE, connection};
@@ -40,13 +40,29 @@ impl Patience {
 }
 
 /// Keeps a connection to `address` until it is dropped.
-pub(crate) async fn keep(env: Env, address: String, patience: Patience, hello: Message, inputs: Inputs) {
+pub(crate) async fn keep(
+    env: Env,
+    dialer: Dialer,
+    address: String,
+    patience: Patience,
+    hello: Message,
+    inputs: Inputs,
+) {
+    let complaints = Complaints::default();
     let mut pause = PAUSE;
     loop {
         let settled = env.now() + SETTLED;
-        match once(&env, &address, patience.connect, &hello, &inputs).await {
+        match once(&env, &dialer, &address, patience.connect, &hello, &inputs).await {
             Ok(()) => tracing::debug!(%address, "a connection to another replica ended"),
-            Err(error) => tracing::debug!(%address, %error, "a connection to another replica ended"),
+            Err(error) => {
+                // No other try helps until somebody has changed something.
+                if matches!(error.downcast_ref(), Some(DialError::Refused(_)))
+                    && let Some(left_out) = complaints.admit(env.now(), "refused")
+                {
+                    tracing::warn!(%address, %error, left_out, "another replica can't be connected to");
+                }
+                tracing::debug!(%address, %error, "a connection to another replica ended");
+            }
         }
         pause = if env.now() > settled { PAUSE } else { pause * 2 }.min(patience.pause);
         // Not all at the same moment.
@@ -57,13 +73,14 @@ pub(crate) async fn keep(env: Env, address: String, patience: Patience, hello: M
 
 async fn once(
     env: &Env,
+    dialer: &Dialer,
     address: &str,
     timeout: Duration,
     hello: &Message,
     inputs: &Inputs,
 ) -> anyhow::Result<()> {
     let connecting = async {
-        let stream = TcpStream::connect(address).await?;
+        let stream = dialer.connect(address).await?;
         let (mut reader, mut writer) = frame::split(stream)?;
         writer.send(hello).await?;
         match reader.next().await? {

@@ -15,9 +15,9 @@ pub(crate) struct ReplicaGate {
 }
 
 impl ReplicaGate {
-    /// Of a connection from `address`.
-    pub(crate) fn new(authorizer: Arc<dyn Authorizer>, address: std::net::SocketAddr) -> Self {
-        Self { authorizer, peer: Peer::anonymous(address.to_string()) }
+    /// Of a connection of `peer`.
+    pub(crate) fn new(authorizer: Arc<dyn Authorizer>, peer: Peer) -> Self {
+        Self { authorizer, peer }
     }
 
     /// Whether it may connect, as what it says it is.

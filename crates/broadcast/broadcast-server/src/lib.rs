@@ -34,6 +34,7 @@ use tailwater_broadcast::replica::{self, ConnectionId, Peer, Replica};
 use tailwater_env::{Env, Task};
 use tailwater_journal::Journal;
 use tailwater_meta::Meta;
+use tailwater_tls::{Acceptor, Dialer};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
@@ -84,6 +85,10 @@ pub struct ReplicaServerConfig {
     pub quotas: Option<Arc<Quotas>>,
     /// Says what whoever connects may do.
     pub authorizer: Arc<dyn Authorizer>,
+    /// What takes connections: in TLS, or as they come.
+    pub acceptor: Acceptor,
+    /// What makes those to other replicas.
+    pub dialer: Dialer,
 }
 
 /// Something for the core task.

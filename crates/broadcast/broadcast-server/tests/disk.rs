@@ -61,6 +61,8 @@ impl Region {
             connections_max: 100,
             quotas: None,
             authorizer: std::sync::Arc::new(tailwater_access::Everybody),
+            acceptor: tailwater_tls::Acceptor::plain(),
+            dialer: tailwater_tls::Dialer::plain(),
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         Server::start_with(env, listener, config, Some(self.open().unwrap())).unwrap()

@@ -11,7 +11,7 @@ use tailwater_broadcast::region::Member;
 use tailwater_broadcast::{Content, Position, Positions, Stream};
 use tailwater_broadcast_server::{ConfigurationAt, Server};
 use tailwater_env::Env;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tailwater_tls::{PeerReadHalf, PeerWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 
 use common::{config, meta};
@@ -24,7 +24,7 @@ async fn proxy(env: &Env, configuration: ConfigurationAt) -> Server {
 }
 
 /// As another program.
-async fn connected(proxy: &Server) -> (FrameReader<OwnedReadHalf>, FrameWriter<OwnedWriteHalf>) {
+async fn connected(proxy: &Server) -> (FrameReader<PeerReadHalf>, FrameWriter<PeerWriteHalf>) {
     let (reader, mut writer) = frame::split(TcpStream::connect(proxy.address()).await.unwrap()).unwrap();
     let hello = Message::Hello { version: VERSION, region: "client".to_owned(), role: Role::Client(1) };
     writer.send(&hello).await.unwrap();

@@ -28,6 +28,8 @@ async fn proxy(env: &Env, dir: &std::path::Path, quotas: &Arc<Quotas>) -> Server
         connections_max: 100,
         quotas: Some(Arc::clone(quotas)),
         authorizer: std::sync::Arc::new(tailwater_access::Everybody),
+        acceptor: tailwater_tls::Acceptor::plain(),
+        dialer: tailwater_tls::Dialer::plain(),
     };
     Server::start(env, TcpListener::bind("127.0.0.1:0").await.unwrap(), config).unwrap()
 }

@@ -11,7 +11,7 @@ mod publisher;
 pub mod queue;
 mod sharing;
 
-pub use link::Newest;
+pub use link::{Newest, ReplicasAt};
 pub use listener::{Count, HeardEvent, ListenError, Listener, Received};
 pub use publisher::{PublishError, Publisher};
 pub use queue::Acknowledged;

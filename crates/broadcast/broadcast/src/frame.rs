@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use tailwater_env::{Env, Instant};
+use tailwater_tls::{PeerReadHalf, PeerStream, PeerWriteHalf};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -51,9 +51,10 @@ const UNACKNOWLEDGED: Duration = Duration::from_secs(5);
 /// # Errors
 /// What the system says where the connection is broken already.
 pub fn split(
-    stream: TcpStream,
-) -> std::io::Result<(FrameReader<OwnedReadHalf>, FrameWriter<OwnedWriteHalf>)> {
-    set_up(&stream)?;
+    stream: impl Into<PeerStream>,
+) -> std::io::Result<(FrameReader<PeerReadHalf>, FrameWriter<PeerWriteHalf>)> {
+    let stream = stream.into();
+    set_up(stream.tcp())?;
     let (read, write) = stream.into_split();
     Ok((FrameReader::new(read), FrameWriter::new(write)))
 }

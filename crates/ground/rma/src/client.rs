@@ -2,11 +2,12 @@
 //!
 //! Over TCP all operations are frames on one socket, multiplexed by request id ([`tcp`]). Over a Unix socket the
 //! server passes its regions, and READs are memory reads ([`shm`]); what is left of the socket are CALLs, and the
-//! news of the server's end.
+//! news of the server's end. In TLS it is as over TCP, behind a handshake in which the server's certificate is checked.
 
 mod buffers;
 mod mux;
 mod outgoing;
+mod secured;
 mod shm;
 #[allow(unsafe_code)]
 mod stream;
@@ -14,11 +15,13 @@ mod tcp;
 mod waiter;
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use tailwater_env::Env;
-use tokio::net::{TcpSocket, UnixStream};
+use tailwater_tls::{DialError, Dialer};
+use tokio::net::{TcpSocket, TcpStream, UnixStream};
 
 use crate::address::Address;
 use crate::connection::Connection;
@@ -26,6 +29,7 @@ use crate::frame::{self, Decoder, FrameKind, HelloReply, Side};
 use crate::limits::CONNECT_DEADLINE;
 use crate::socket::{receive_with_files, tune_tcp};
 
+use secured::SecuredStream;
 use stream::Stream;
 
 /// Bytes received at once until HELLO is answered.
@@ -48,6 +52,14 @@ pub enum ConnectError {
         /// Where to.
         address: Address,
     },
+    /// One of both does not take what the other one has shown, or is not set up for TLS.
+    #[error("cannot connect to {address}: {reason}")]
+    Secure {
+        /// Where to.
+        address: Address,
+        /// What to do about it.
+        reason: String,
+    },
     /// What listens there is no server of ours, or one of another version.
     #[error("{address} answered what is no greeting of ours: {reason}")]
     Greeting {
@@ -58,14 +70,27 @@ pub enum ConnectError {
     },
 }
 
-/// Connects to the server at `address`. Takes at most [`CONNECT_DEADLINE`]. Connections do not mend themselves:
-/// make another one when [`Connection::lost`] says so.
+/// Connects to the server at `address`, which is none in TLS. Otherwise as [`connect_with`].
 ///
 /// # Panics
 /// Outside a tokio runtime that has its I/O enabled.
 pub async fn connect(env: &Env, address: &Address) -> Result<Arc<dyn Connection>, ConnectError> {
-    match env.timeout(CONNECT_DEADLINE, greet(env, address)).await {
+    connect_with(env, address, &Dialer::plain()).await
+}
+
+/// Connects to the server at `address`; `dialer` says whom to trust there, if it is one in TLS. Takes at most
+/// [`CONNECT_DEADLINE`]. Connections do not mend themselves: make another one when [`Connection::lost`] says so.
+///
+/// # Panics
+/// Outside a tokio runtime that has its I/O enabled.
+pub async fn connect_with(
+    env: &Env,
+    address: &Address,
+    dialer: &Dialer,
+) -> Result<Arc<dyn Connection>, ConnectError> {
+    match env.timeout(CONNECT_DEADLINE, greet(env, address, dialer)).await {
         Some(Ok(connection)) => Ok(connection),
+        Some(Err(Failure::Secure(reason))) => Err(ConnectError::Secure { address: address.clone(), reason }),
         Some(Err(Failure::Io(source))) => Err(ConnectError::Io { address: address.clone(), source }),
         Some(Err(Failure::Greeting(reason))) => {
             Err(ConnectError::Greeting { address: address.clone(), reason })
@@ -76,6 +101,7 @@ pub async fn connect(env: &Env, address: &Address) -> Result<Arc<dyn Connection>
 
 enum Failure {
     Io(io::Error),
+    Secure(String),
     Greeting(String),
 }
 
@@ -91,20 +117,48 @@ impl From<frame::FrameError> for Failure {
     }
 }
 
-async fn greet(env: &Env, address: &Address) -> Result<Arc<dyn Connection>, Failure> {
+impl From<DialError> for Failure {
+    fn from(error: DialError) -> Self {
+        match error {
+            DialError::Refused(why) => Self::Secure(why),
+            DialError::Slow(_) => Self::Io(io::ErrorKind::TimedOut.into()),
+            DialError::Io(error) => Self::Io(error),
+        }
+    }
+}
+
+async fn dial(address: SocketAddr) -> io::Result<TcpStream> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    tune_tcp(&socket)?;
+    socket.connect(address).await
+}
+
+async fn greet(env: &Env, address: &Address, dialer: &Dialer) -> Result<Arc<dyn Connection>, Failure> {
     let stream = match address {
-        Address::Tcp(address) => {
-            let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-            tune_tcp(&socket)?;
-            Stream::Tcp(socket.connect(*address).await?)
+        Address::Tcp(address) => Stream::Tcp(dial(*address).await?),
+        Address::Tls(_) if !dialer.is_secured() => {
+            let why =
+                "it is one in TLS, and nothing says whose certificates are good: name the file of its CA";
+            return Err(Failure::Secure(why.to_owned()));
+        }
+        Address::Tls(address) => {
+            let secured = dialer.secure(dial(*address).await?, &address.ip().to_string()).await?;
+            match secured.into_parts() {
+                (tcp, Some(channel)) => Stream::Secured(SecuredStream::new(tcp, channel)),
+                (tcp, None) => Stream::Tcp(tcp),
+            }
         }
         Address::Unix(path) => Stream::Unix(UnixStream::connect(path).await?),
     };
     let mut hello = Vec::new();
     frame::encode_hello(&mut hello, 0);
-    stream.write_all(&hello).await?;
     let mut decoder = Decoder::new(Side::Responses);
     let mut files = Vec::new();
+    if let Err(error) = stream.write_all(&hello).await {
+        // In TLS 1.3 a server says behind the handshake that it does not take it, and goes: that says more.
+        receive(&stream, &mut decoder, &mut files).await?;
+        return Err(error.into());
+    }
     let reply = loop {
         if let Some((header, body)) = decoder.next()? {
             if header.kind != FrameKind::HelloReply {
@@ -128,11 +182,28 @@ async fn greet(env: &Env, address: &Address) -> Result<Arc<dyn Connection>, Fail
 
 /// Receives some bytes, with the descriptors that come along.
 async fn receive(stream: &Stream, decoder: &mut Decoder, files: &mut Vec<OwnedFd>) -> Result<(), Failure> {
+    if let Stream::Secured(secured) = stream {
+        return match secured.read_some(decoder.buffer(), HELLO_RECEIVE_BYTES).await {
+            Ok(0) => Err(Failure::Greeting("it closed the connection".to_owned())),
+            Ok(_) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                Err(Failure::Secure(error.to_string()))
+            }
+            Err(error) => Err(error.into()),
+        };
+    }
     let mut buffer = [0; HELLO_RECEIVE_BYTES];
     let count = stream.read_with(|socket| receive_with_files(socket, &mut buffer, files)).await?;
     if count == 0 {
         return Err(Failure::Greeting("it closed the connection".to_owned()));
     }
     decoder.feed(&buffer[..count]);
-    Ok(())
+    // A record of TLS that says what is wrong: no frame of ours begins so.
+    match decoder.buffer()[..] {
+        [21, 3, ..] => {
+            let why = "it speaks TLS: connect with the file of its CA, and to an address of tls:IP:PORT";
+            Err(Failure::Secure(why.to_owned()))
+        }
+        _ => Ok(()),
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! A server owns [`Region`]s and writes to them. Clients read them without the server's application taking part:
 //! they map them (over a Unix socket, where the descriptors are handed over), or an engine thread answers
-//! straight from the memory (over TCP). [`local`] is the same contract within one process.
+//! straight from the memory (over TCP, plain or in TLS). [`local`] is the same contract within one process.
 //!
 //! | operation | what it does | who takes part at the server |
 //! |---|---|---|
@@ -10,6 +10,10 @@
 //! | SCAR  | scans a bucket and reads what it points at | an engine thread |
 //! | WATCH | completes when the doorbell moved | nobody (mapped), or one parked item |
 //! | CALL  | asks the application | a worker thread |
+//!
+//! In TLS every byte passes through the cipher of the engine that sends it. So a region's pages do not go out from where
+//! they lie, as they do over plain TCP: they are copied and encrypted, 128 KiB at a time. Descriptors are passed over Unix
+//! sockets only, which are never in TLS.
 //!
 //! What is read is never to be trusted: it may be torn at any byte and of any age. What a peer sends is never
 //! trusted either: it can cost that peer its connection, and nobody else anything.
@@ -41,7 +45,7 @@ mod table;
 pub mod testing;
 
 pub use address::{Address, AddressError};
-pub use client::{ConnectError, connect};
+pub use client::{ConnectError, connect, connect_with};
 pub use connection::{
     CallError, Capabilities, Connection, ConnectionLost, OpError, ReadOp, RegionId, RegionInfo, ScarOp,
     ScarReply,

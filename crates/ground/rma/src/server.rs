@@ -8,6 +8,9 @@
 //!                     bounded queue, worker threads ---- the application
 //! ```
 //!
+//! Connections in TLS have their handshakes in tasks of the runtime, and come to an engine behind that, which encrypts
+//! and decrypts what they carry.
+//!
 //! Engines wait for sockets and for nothing else. A CALL that the application calls short they carry out themselves.
 //! Everything a peer can make grow is bounded, and a peer that goes beyond a bound, or sends what is no frame, is
 //! dropped with one line in the log; the others do not notice.
@@ -23,6 +26,7 @@ mod output;
 mod pipe;
 #[allow(unsafe_code)]
 mod ring;
+mod secured;
 mod session;
 mod shared;
 mod uring;
@@ -35,7 +39,9 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use tailwater_env::{Complaints, Env};
+use tailwater_tls::Acceptor;
 
+use crate::address::Address;
 use crate::atomics::AtomicUsize;
 use crate::doorbell::Doorbell;
 use crate::service::Service;
@@ -75,6 +81,8 @@ const TAKEN_AGAIN_EVERY: Duration = Duration::from_millis(20);
 pub struct ServerConfig {
     /// An IP address and port to listen at; port 0 lets the kernel choose.
     pub tcp: Option<SocketAddr>,
+    /// What takes the connections of `tcp`: in TLS, or as they come.
+    pub tls: Acceptor,
     /// A path to listen at. Clients there are given the regions themselves.
     pub unix: Option<PathBuf>,
     /// Engine threads; at most one less than the machine has cores, and at least one.
@@ -110,6 +118,7 @@ impl Default for ServerConfig {
     fn default() -> Self {
         Self {
             tcp: None,
+            tls: Acceptor::plain(),
             unix: None,
             engines: 1,
             engine_kind: EngineKind::Auto,
@@ -244,6 +253,12 @@ impl Server {
     /// The TCP address it listens at.
     pub fn tcp_addr(&self) -> Option<SocketAddr> {
         self.tcp
+    }
+
+    /// The same as an address to connect to.
+    pub fn tcp_address(&self) -> Option<Address> {
+        let is_secured = self.shared.config.tls.is_secured();
+        self.tcp.map(if is_secured { Address::Tls } else { Address::Tcp })
     }
 
     /// The socket's path it listens at.

@@ -6,14 +6,18 @@
 
 mod world;
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use tailwater_rma::{Address, ConnectError, ServerConfig, connect};
 
 use world::{METHOD_ECHO, METHOD_HANG, Transport, World, run};
@@ -31,6 +35,12 @@ fn raw(world: &World) -> Box<dyn Raw> {
             socket.set_write_timeout(patience).expect("a valid time");
             Box::new(socket)
         }
+        Address::Tls(address) => {
+            let socket = TcpStream::connect(address).expect("it listens");
+            socket.set_read_timeout(patience).expect("a valid time");
+            socket.set_write_timeout(patience).expect("a valid time");
+            Box::new(StreamOwned::new(in_tls(world), socket))
+        }
         Address::Unix(path) => {
             let socket = UnixStream::connect(path).expect("it listens");
             socket.set_read_timeout(patience).expect("a valid time");
@@ -38,6 +48,21 @@ fn raw(world: &World) -> Box<dyn Raw> {
             Box::new(socket)
         }
     }
+}
+
+/// TLS of which the socket's owner sends what it likes.
+fn in_tls(world: &World) -> ClientConnection {
+    let mut roots = RootCertStore::empty();
+    let pem = std::fs::read(world.dir().join("ca.pem")).expect("there");
+    roots.add(CertificateDer::from_pem_slice(&pem).expect("PEM")).expect("a CA");
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let name = ServerName::try_from("127.0.0.1").expect("a name");
+    ClientConnection::new(Arc::new(config), name).expect("a configuration")
 }
 
 fn on_every_socket_with(config: ServerConfig, test: impl AsyncFn(&World)) {
@@ -67,7 +92,9 @@ fn is_closed(socket: &mut dyn Raw) -> bool {
     let mut bytes = Vec::new();
     match socket.read_to_end(&mut bytes) {
         Ok(_) => true,
-        Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
+        // In TLS an end is told, or else it is an error.
+        Err(error) => [ErrorKind::ConnectionReset, ErrorKind::UnexpectedEof, ErrorKind::BrokenPipe]
+            .contains(&error.kind()),
     }
 }
 
@@ -236,13 +263,12 @@ fn a_crowd_of_connections_is_cut_off_at_the_limit() {
         }
         let mut one_more = raw(world);
         assert!(is_closed(&mut *one_more));
-        let address = world.address.as_ref().expect("it has a server");
-        connect(&world.env, address).await.err().expect("there is no room");
+        world.connect().await.err().expect("there is no room");
         drop(kept);
         while world.server.as_ref().is_some_and(|server| server.connections() > 1) {
             world.env.sleep(Duration::from_millis(1)).await;
         }
-        connect(&world.env, address).await.expect("there is room again");
+        world.connect().await.expect("there is room again");
     });
 }
 

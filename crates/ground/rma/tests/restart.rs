@@ -47,6 +47,11 @@ fn the_next_server_at_the_address_refuses_the_old_ones_generation() {
         let address = world.address.clone().expect("it had a server");
         let config = match &address {
             Address::Tcp(address) => ServerConfig { tcp: Some(*address), ..ServerConfig::default() },
+            Address::Tls(address) => ServerConfig {
+                tcp: Some(*address),
+                tls: world.tls.acceptor.clone(),
+                ..ServerConfig::default()
+            },
             Address::Unix(path) => ServerConfig { unix: Some(path.clone()), ..ServerConfig::default() },
         };
         let backing =
@@ -54,7 +59,7 @@ fn the_next_server_at_the_address_refuses_the_old_ones_generation() {
         let service = TestService::new(backing);
         service.regions[0].write(0, b"new!");
         let _server = Server::start(&world.env, config, service.clone()).expect("the address is free again");
-        let connection = connect(&world.env, &address).await.expect("it listens");
+        let connection = world.connect().await.expect("it listens");
         let new = ReadOp { generation: service.regions[0].generation(), ..old };
         let mut out = [0; 8];
         let results = connection.read(&[old, new], &mut out).await;
@@ -82,7 +87,7 @@ fn nobody_listens_where_a_server_was() {
     on_every_socket(async |mut world: World| {
         drop(world.server.take());
         let address = world.address.clone().expect("it had a server");
-        match connect(&world.env, &address).await.err() {
+        match world.connect().await.err() {
             Some(ConnectError::Io { .. }) => {}
             other => panic!("{other:?}"),
         }

@@ -32,7 +32,7 @@ const EXPIRY_TOLD_EVERY: Duration = Duration::from_secs(86_400);
 /// What the beginning of a client's bytes is looked at for.
 const OPENING_BYTES: usize = 8;
 
-/// Bytes that a client has sent in HTTP, and that are taken off before it is told that this is TLS.
+/// Bytes that a client has sent without TLS, and that are taken off before it is told that this is TLS.
 const DISCARDED_BYTES: usize = 16 << 10;
 
 /// A node's certificates, and those of the CAs of its clients. All listeners of a node share them, and the bound on
@@ -232,8 +232,10 @@ impl Certificates {
             [22, ..] => {}
             other => {
                 let spoken = spoken(other);
-                if spoken == HTTP {
-                    answer_in_http(&tcp);
+                match spoken {
+                    HTTP => answer(&tcp, TO_HTTP),
+                    CALLS => answer(&tcp, ALERT),
+                    _ => {}
                 }
                 return Err(HandshakeError::Plain(spoken));
             }
@@ -250,6 +252,14 @@ impl Certificates {
 }
 
 const HTTP: &str = "HTTP without TLS";
+const CALLS: &str = "Tailwater's own protocol without TLS";
+
+/// What a client in HTTP is told.
+const TO_HTTP: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n\
+    this is HTTP, and TLS is spoken here: use https\n";
+
+/// A record of TLS with a fatal alert: the version is not spoken.
+const ALERT: &[u8] = &[21, 3, 3, 0, 2, 2, 70];
 
 /// What a client speaks that does not speak TLS.
 fn spoken(opening: &[u8]) -> &'static str {
@@ -263,19 +273,18 @@ fn spoken(opening: &[u8]) -> &'static str {
         _ if is_http => HTTP,
         // The length of a small frame, and a number of an API.
         [0, 0 | 1, _, _, 0, ..] => "Kafka's protocol without TLS",
+        // The length of a HELLO, the version of the format, and the kind.
+        [8, 0, 0, 0, _, 1, 0, 0] => CALLS,
         _ => "no TLS",
     }
 }
 
-/// Tells a client that speaks HTTP what it should. It may be gone by then.
-fn answer_in_http(tcp: &TcpStream) {
-    const ANSWER: &[u8] =
-        b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n\
-        this is HTTP, and TLS is spoken here: use https\n";
+/// Tells a client in its own words, or in those of TLS, that this is TLS. It may be gone by then.
+fn answer(tcp: &TcpStream, answer: &[u8]) {
     // What is left unread would reset the connection, and with it what was answered.
     let mut discarded = [0; DISCARDED_BYTES];
     let _ = tcp.try_io(Interest::READABLE, || tcp.try_read(&mut discarded));
-    let _ = tcp.try_write(ANSWER);
+    let _ = tcp.try_write(answer);
 }
 
 /// What went wrong with a handshake, in words for who reads the log.
@@ -408,13 +417,21 @@ impl Loaded {
 }
 
 /// The certificates of a PEM file, of which there is one at least.
-fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+pub(crate) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     let found = found.map_err(|why| format!("is no PEM: {why}"))?;
     if found.is_empty() { Err("has no certificate in PEM".to_owned()) } else { Ok(found) }
 }
 
 fn read(env: &Env, key: &str, path: &Path) -> Result<Vec<u8>, TlsError> {
+    read_file(env, path).map_err(|why| TlsError(format!("[tls] {key} = {path:?} {why}")))
+}
+
+/// A file with certificates or a key.
+///
+/// # Errors
+/// Why not.
+pub(crate) fn read_file(env: &Env, path: &Path) -> Result<Vec<u8>, String> {
     let reading = || {
         let file = env.disk().open(path, OpenMode::Read)?;
         let length = file.len()?;
@@ -428,12 +445,12 @@ fn read(env: &Env, key: &str, path: &Path) -> Result<Vec<u8>, TlsError> {
         bytes.truncate(count);
         Ok(bytes)
     };
-    reading().map_err(|why| TlsError(format!("[tls] {key} = {path:?} can't be read: {why}")))
+    reading().map_err(|why| format!("can't be read: {why}"))
 }
 
-/// The node's clock, which says what has expired.
+/// The world's clock, which says what has expired.
 #[derive(Debug)]
-struct EnvTime(Env);
+pub(crate) struct EnvTime(pub(crate) Env);
 
 impl TimeProvider for EnvTime {
     fn current_time(&self) -> Option<UnixTime> {

@@ -4,9 +4,11 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::dialer::DialerConfig;
+
 /// What a build without TLS says to whoever wants it.
-const NONE_BUILT_IN: &str = "[tls] names a certificate, but this build has no TLS: `make dist` makes target/dist/tailwater, \
-    which has it, as has one of `cargo build --release -p tailwater --features tls`; or leave [tls] out";
+pub(crate) const NO_TLS_IN_BUILD: &str = "but this build has no TLS: `make dist` makes target/dist/tailwater, which has it, \
+    as has one of `cargo build --release -p tailwater --features tls`";
 
 /// The certificates of a node, and which of its listeners use them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,6 +22,8 @@ pub struct TlsConfig {
     pub client_ca: Option<PathBuf>,
     /// Whether clients show certificates.
     pub client_certificates: ClientCertificates,
+    /// A PEM file with the CAs of what the node connects to. None is `client_ca`.
+    pub ca: Option<PathBuf>,
     /// The oldest version that is spoken.
     pub min_version: TlsVersion,
     /// Which listeners are encrypted that do not say.
@@ -74,6 +78,22 @@ impl TlsConfig {
         is_on && tls.unwrap_or(self.listeners == SecuredListeners::All)
     }
 
+    /// Whether a listener for replicas is encrypted that says `tls` of itself, or nothing. They connect to each other, so
+    /// one that says nothing is where there is a CA for that.
+    pub fn covers_replicas(&self, tls: Option<bool>) -> bool {
+        self.covers(tls) && self.dialer().ca.is_some()
+    }
+
+    /// Whom the node trusts where it connects, and that it shows its own certificate there.
+    pub fn dialer(&self) -> DialerConfig {
+        DialerConfig {
+            ca: self.ca.clone().or_else(|| self.client_ca.clone()),
+            certificate: self.certificate.clone(),
+            key: self.key.clone(),
+            names: Vec::new(),
+        }
+    }
+
     /// Whether the keys make sense together, for a build that `has_tls` or not; if not, which one does not and what to
     /// do. `listeners` are the listeners' sections, with what each says.
     ///
@@ -114,8 +134,8 @@ impl TlsConfig {
                     .to_owned(),
             );
         }
-        match self.certificate.is_some() && !has_tls {
-            true => Err(NONE_BUILT_IN.to_owned()),
+        match (self.certificate.is_some() || self.ca.is_some()) && !has_tls {
+            true => Err(format!("[tls] names a certificate, {NO_TLS_IN_BUILD}; or leave [tls] out")),
             false => Ok(()),
         }
     }

@@ -11,6 +11,8 @@ use tailwater_env::Env;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 
+use crate::channel::Channel;
+use crate::halves::{PeerReadHalf, PeerWriteHalf};
 use crate::identity::ClientIdentity;
 use crate::limits::CLOSE_PATIENCE;
 
@@ -27,7 +29,7 @@ pub fn is_hello(bytes: &[u8]) -> bool {
     matches!(bytes, [22, 3, 0..=4, ..])
 }
 
-/// A client's connection, plain or in TLS.
+/// A connection, plain or in TLS, at either end of it.
 ///
 /// What is written in TLS may wait in memory, 64 KiB at most, until it is flushed: whoever waits for an answer to have
 /// gone flushes.
@@ -44,7 +46,7 @@ pub struct PeerStream {
 enum Inner {
     Plain(TcpStream),
     #[cfg(feature = "rustls")]
-    Secured(Box<tokio_rustls::server::TlsStream<TcpStream>>),
+    Secured(Box<tokio_rustls::TlsStream<TcpStream>>),
 }
 
 /// What a plain connection began with, for whoever gave the connection away and wonders what was wrong with it.
@@ -66,10 +68,10 @@ impl PeerStream {
 
     #[cfg(feature = "rustls")]
     pub(crate) fn secured(
-        stream: tokio_rustls::server::TlsStream<TcpStream>,
+        stream: impl Into<tokio_rustls::TlsStream<TcpStream>>,
         client: Option<ClientIdentity>,
     ) -> Self {
-        let inner = Inner::Secured(Box::new(stream));
+        let inner = Inner::Secured(Box::new(stream.into()));
         Self { inner, client, opening: Opening::default(), has_begun: true }
     }
 
@@ -79,6 +81,40 @@ impl PeerStream {
             Inner::Plain(tcp) => tcp,
             #[cfg(feature = "rustls")]
             Inner::Secured(stream) => stream.get_ref().0,
+        }
+    }
+
+    /// The connection below, and what is between it and who uses it, if anything. To be done before anything was read or
+    /// written.
+    pub fn into_parts(self) -> (TcpStream, Option<Channel>) {
+        match self.inner {
+            Inner::Plain(tcp) => (tcp, None),
+            #[cfg(feature = "rustls")]
+            Inner::Secured(stream) => match *stream {
+                tokio_rustls::TlsStream::Client(stream) => {
+                    let (tcp, connection) = stream.into_inner();
+                    (tcp, Some(Channel::new(connection)))
+                }
+                tokio_rustls::TlsStream::Server(stream) => {
+                    let (tcp, connection) = stream.into_inner();
+                    (tcp, Some(Channel::new(connection)))
+                }
+            },
+        }
+    }
+
+    /// Its two directions.
+    pub fn into_split(self) -> (PeerReadHalf, PeerWriteHalf) {
+        match self.inner {
+            Inner::Plain(tcp) => {
+                let (read, write) = tcp.into_split();
+                (PeerReadHalf::Plain(read), PeerWriteHalf::Plain(write))
+            }
+            #[cfg(feature = "rustls")]
+            Inner::Secured(stream) => {
+                let (read, write) = tokio::io::split(*stream);
+                (PeerReadHalf::Secured(read), PeerWriteHalf::Secured(write))
+            }
         }
     }
 
@@ -107,6 +143,12 @@ impl PeerStream {
             // A client that has gone has no need of it.
             let _ = env.timeout(CLOSE_PATIENCE, self.shutdown()).await;
         }
+    }
+}
+
+impl From<TcpStream> for PeerStream {
+    fn from(tcp: TcpStream) -> Self {
+        Self::plain(tcp)
     }
 }
 

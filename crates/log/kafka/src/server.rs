@@ -22,6 +22,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub struct Server {
     addresses: Vec<SocketAddr>,
     open_address: Option<SocketAddr>,
+    secured_address: Option<SocketAddr>,
     broker: Arc<Broker>,
     _accepting: Vec<Task>,
 }
@@ -60,7 +61,8 @@ impl Server {
         let env = broker.env.clone();
         // Of all of them together: whoever has the most clients takes what others leave.
         let room = Arc::new(Semaphore::new(broker.config.connections_max));
-        let (mut addresses, mut accepting, mut open_address) = (Vec::new(), Vec::new(), None);
+        let (mut addresses, mut accepting) = (Vec::new(), Vec::new());
+        let (mut open_address, mut secured_address) = (None, None);
         for (socket, configured, acceptor) in listeners {
             let address = socket.local_addr()?;
             let advertised = parse_address(&configured.advertised).map(Arc::new);
@@ -69,8 +71,9 @@ impl Server {
                     "clients of {address} have to log in, and there are no users"
                 )));
             }
-            if !configured.login && !acceptor.is_secured() {
-                open_address.get_or_insert(address);
+            if !configured.login {
+                let first = if acceptor.is_secured() { &mut secured_address } else { &mut open_address };
+                first.get_or_insert(address);
             }
             let users = users.clone().filter(|_| configured.login);
             let listening = Listening { address, advertised, acceptor, users };
@@ -78,7 +81,7 @@ impl Server {
             accepting.push(env.spawn("kafka-accept", accept));
             addresses.push(address);
         }
-        Ok(Self { addresses, open_address, broker, _accepting: accepting })
+        Ok(Self { addresses, open_address, secured_address, broker, _accepting: accepting })
     }
 
     /// Where it listens, in the order in which it was told to.
@@ -89,6 +92,11 @@ impl Server {
     /// The first where connections are not encrypted and nobody has to log in.
     pub fn open_address(&self) -> Option<SocketAddr> {
         self.open_address
+    }
+
+    /// The first where connections are encrypted and nobody has to log in.
+    pub fn secured_address(&self) -> Option<SocketAddr> {
+        self.secured_address
     }
 
     /// What it answers for.

@@ -96,6 +96,7 @@ async fn connect(config: &ConsumersConfig) -> Result<Vec<Client>, Error> {
                 ..defaults
             },
             window: if config.own_reader { WindowUse::WhereOffered } else { WindowUse::Never },
+            ..ClientConfig::default()
         };
         async move { Client::connect_with(Env::real(), &config.node, client).await }
     };

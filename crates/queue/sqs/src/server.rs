@@ -35,6 +35,7 @@ const HEAD_BYTES_MAX: usize = 64 << 10;
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
+    is_secured: bool,
     front: Arc<Front>,
     _accepting: Task,
 }
@@ -48,14 +49,19 @@ impl Server {
     /// The same with what takes the connections.
     pub fn start_with(listener: TcpListener, acceptor: Acceptor, front: Arc<Front>) -> std::io::Result<Self> {
         let address = listener.local_addr()?;
-        let env = front.env.clone();
+        let (env, is_secured) = (front.env.clone(), acceptor.is_secured());
         let accepting = env.spawn("sqs-accept", accept(listener, acceptor, Arc::clone(&front)));
-        Ok(Self { address, front, _accepting: accepting })
+        Ok(Self { address, is_secured, front, _accepting: accepting })
     }
 
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Whether connections are encrypted.
+    pub fn is_secured(&self) -> bool {
+        self.is_secured
     }
 
     /// What it answers for.

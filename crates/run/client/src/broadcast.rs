@@ -25,8 +25,8 @@ use std::ops::ControlFlow;
 
 pub use invalidating::{Cached, InvalidatingCache, InvalidatingConfig, Load};
 pub use tailwater_broadcast::client::{
-    Acknowledged, Count, HeardEvent, ListenError, Listener, PublishError, Publisher, Received, Sharing,
-    SharingStats,
+    Acknowledged, Count, HeardEvent, ListenError, Listener, PublishError, Publisher, Received, ReplicasAt,
+    Sharing, SharingStats,
 };
 pub use tailwater_broadcast::region::{Options as RegionOptions, Stats as RegionStats};
 pub use tailwater_broadcast::{Batch, Collect, Content, Event, Kind, Position, Positions, Stream};

@@ -21,6 +21,7 @@ use tailwater_env::Env;
 use tailwater_format::call::{BackendInfo, CellInfo, CellMode, Hello, Method, NodeInfo};
 use tailwater_rma::{Address, Connection};
 use tailwater_tail::Cells;
+use tailwater_tls::Dialer;
 
 use crate::Error;
 use crate::client::Transport;
@@ -140,14 +141,14 @@ impl Connector for CellsTold {
             // One that the node does not tell of has come with a newer configuration than the node told.
             let place =
                 told(self).map_or_else(|| CellPlace::of(&backend.addresses, None, self.transport), Ok);
-            place.map_err(|error| error.to_string())?.connect(&self.env).await
+            place.map_err(|error| error.to_string())?.connect(&self.env, self.node.dialer()).await
         })
     }
 }
 
 impl CellPlace {
     /// Connects at the first address where the backend is; an error is why not at the last one.
-    async fn connect(&self, env: &Env) -> Result<Arc<dyn Connection>, String> {
+    async fn connect(&self, env: &Env, dialer: &Dialer) -> Result<Arc<dyn Connection>, String> {
         let mut why = "it has no address".to_owned();
         for address in &self.addresses {
             if self.instance == Instance::Unknown && matches!(address, Address::Unix(_)) {
@@ -156,7 +157,7 @@ impl CellPlace {
                 );
                 continue;
             }
-            match tailwater_rma::connect(env, address).await {
+            match tailwater_rma::connect_with(env, address, dialer).await {
                 Ok(connection) if self.is_right(&*connection) => return Ok(connection),
                 Ok(_) => why = format!("{address}: another backend than the node's"),
                 Err(error) => why = format!("{address}: {error}"),
@@ -188,7 +189,9 @@ impl CellPlace {
         for address in told {
             let address = Address::from_str(address).map_err(|error| Error::Malformed(error.to_string()))?;
             let wanted = match (&address, transport) {
-                (Address::Unix(_), Transport::Tcp) | (Address::Tcp(_), Transport::Shm) => false,
+                (Address::Unix(_), Transport::Tcp) | (Address::Tcp(_) | Address::Tls(_), Transport::Shm) => {
+                    false
+                }
                 (Address::Unix(path), Transport::Auto) => is_socket(path),
                 _ => true,
             };

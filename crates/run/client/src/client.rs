@@ -11,6 +11,7 @@ use tailwater_format::call::{
 use tailwater_format::{ShardId, ShardNumber, StreamId};
 use tailwater_rma::Address;
 use tailwater_tail::{DurableSource, ReaderConfig, ReaderStats, TailReader};
+use tailwater_tls::Dialer;
 
 use crate::cells;
 use crate::connection::Node;
@@ -52,6 +53,8 @@ pub struct ClientConfig {
     pub reader: ReaderConfig,
     /// Whether it may do so through a window.
     pub window: WindowUse,
+    /// Whom it trusts where nodes and cells are in TLS, and what it shows to them.
+    pub dialer: Dialer,
 }
 
 /// A process's connection to a cluster. Cheap to clone; all its consumers share one reader.
@@ -88,7 +91,8 @@ impl Stream {
 }
 
 impl Client {
-    /// Connects to the node at `address`: `HOST:PORT`, `tcp:HOST:PORT` or `unix:/path`.
+    /// Connects to the node at `address`: `IP:PORT`, `tcp:IP:PORT` or `unix:/path`. One at `tls:IP:PORT` takes a
+    /// [`ClientConfig::dialer`].
     pub async fn connect(address: &str) -> Result<Self, Error> {
         Self::connect_with(Env::real(), address, ClientConfig::default()).await
     }
@@ -98,10 +102,10 @@ impl Client {
         let address = parse_address(address)?;
         let mut reader = config.reader;
         reader.check()?;
-        let node = Arc::new(Node::new(env.clone(), address));
+        let node = Arc::new(Node::new(env.clone(), address, config.dialer));
         let hello = Hello { version: CALL_VERSION, client: config.name.clone() };
         let info: NodeInfo =
-            retry(&env, CONNECT_DEADLINE, Error::is_retriable, || node.call(Method::Hello, &hello)).await?;
+            retry(&env, CONNECT_DEADLINE, may_pass, || node.call(Method::Hello, &hello)).await?;
         let cells = cells::connect(&env, &node, &hello, &info, config.transport).await?;
         let source: Arc<dyn DurableSource> = Arc::new(NodeSource::new(Arc::clone(&node)));
         reader.page_refresh = cells::page_refresh(&info).unwrap_or(reader.page_refresh);
@@ -119,8 +123,8 @@ impl Client {
     }
 
     /// The id of the node at `address`, which it has for the life of its data directory. Asks nothing else, and once.
-    pub async fn node_id(address: &str) -> Result<String, Error> {
-        let node = Node::new(Env::real(), parse_address(address)?);
+    pub async fn node_id(address: &str, dialer: &Dialer) -> Result<String, Error> {
+        let node = Node::new(Env::real(), parse_address(address)?, dialer.clone());
         let hello = Hello { version: CALL_VERSION, client: String::new() };
         let info: NodeInfo = node.call(Method::Hello, &hello).await?;
         Ok(info.node_id)
@@ -190,8 +194,13 @@ impl Client {
     }
 }
 
+/// Whether waiting for a node makes sense. Who it is that answers is not taken, which no wait changes.
+fn may_pass(error: &Error) -> bool {
+    error.is_retriable() && !matches!(error, Error::Secure { .. })
+}
+
 fn parse_address(text: &str) -> Result<Address, Error> {
-    let with_scheme = if text.starts_with("tcp:") || text.starts_with("unix:") {
+    let with_scheme = if ["tcp:", "tls:", "unix:"].iter().any(|scheme| text.starts_with(scheme)) {
         text.to_owned()
     } else {
         format!("tcp:{text}")
@@ -203,7 +212,7 @@ fn parse_address(text: &str) -> Result<Address, Error> {
 async fn retry<F, T>(
     env: &Env,
     deadline: Duration,
-    may_pass: impl Fn(&Error) -> bool,
+    is_worth_it: impl Fn(&Error) -> bool,
     mut attempt: impl FnMut() -> F,
 ) -> Result<T, Error>
 where
@@ -212,7 +221,7 @@ where
     let end = env.now() + deadline;
     loop {
         match attempt().await {
-            Err(error) if may_pass(&error) && env.now() < end => env.sleep(RETRY_PAUSE).await,
+            Err(error) if is_worth_it(&error) && env.now() < end => env.sleep(RETRY_PAUSE).await,
             done => return done,
         }
     }

@@ -7,7 +7,8 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tailwater_env::Env;
 use tailwater_format::call::{CallErrorCode, CallMessage, CallRefusal, Method, decode_call, encode_call};
-use tailwater_rma::{Address, CallError, Connection, connect};
+use tailwater_rma::{Address, CallError, ConnectError, Connection, connect_with};
+use tailwater_tls::Dialer;
 
 use crate::Error;
 use crate::limits::{CALL_DEADLINE, RECONNECT_PAUSE_MAX, RECONNECT_PAUSE_MIN};
@@ -16,6 +17,7 @@ use crate::limits::{CALL_DEADLINE, RECONNECT_PAUSE_MAX, RECONNECT_PAUSE_MIN};
 pub(crate) struct Node {
     env: Env,
     address: Address,
+    dialer: Dialer,
     state: Mutex<ConnectionState>,
     /// Held while connecting, so that many callers make one connection.
     connecting: tokio::sync::Mutex<()>,
@@ -26,18 +28,19 @@ struct ConnectionState {
     pause: Duration,
     /// How many attempts to connect failed, and why the last one did.
     failures: u64,
-    reason: String,
+    failed: Option<Error>,
 }
 
 impl Node {
-    pub(crate) fn new(env: Env, address: Address) -> Self {
-        let state = ConnectionState {
-            connection: None,
-            pause: RECONNECT_PAUSE_MIN,
-            failures: 0,
-            reason: String::new(),
-        };
-        Self { env, address, state: Mutex::new(state), connecting: tokio::sync::Mutex::new(()) }
+    pub(crate) fn new(env: Env, address: Address, dialer: Dialer) -> Self {
+        let state =
+            ConnectionState { connection: None, pause: RECONNECT_PAUSE_MIN, failures: 0, failed: None };
+        Self { env, address, dialer, state: Mutex::new(state), connecting: tokio::sync::Mutex::new(()) }
+    }
+
+    /// What makes the connections to it, and to its cells.
+    pub(crate) fn dialer(&self) -> &Dialer {
+        &self.dialer
     }
 
     pub(crate) fn env(&self) -> &Env {
@@ -101,11 +104,13 @@ impl Node {
         {
             // An attempt that failed meanwhile failed for all who waited for it: none waits for several.
             let state = self.state.lock();
-            if state.failures != failures {
-                return Err(self.unreachable(state.reason.clone()));
+            if state.failures != failures
+                && let Some(error) = &state.failed
+            {
+                return Err(error.clone());
             }
         }
-        match connect(&self.env, &self.address).await {
+        match connect_with(&self.env, &self.address, &self.dialer).await {
             Ok(connection) => {
                 let mut state = self.state.lock();
                 state.pause = RECONNECT_PAUSE_MIN;
@@ -113,7 +118,12 @@ impl Node {
                 Ok(connection)
             }
             Err(error) => {
-                let reason = error.to_string();
+                let error = match error {
+                    ConnectError::Secure { address, reason } => {
+                        Error::Secure { address: address.to_string(), reason }
+                    }
+                    other => self.unreachable(other.to_string()),
+                };
                 // While the lock is held, so that a dead node is not hammered.
                 let pause = self.state.lock().pause;
                 let jitter = self.env.random_below(pause.as_micros() as u64 / 2 + 1);
@@ -121,8 +131,8 @@ impl Node {
                 let mut state = self.state.lock();
                 state.pause = (state.pause * 2).min(RECONNECT_PAUSE_MAX);
                 state.failures += 1;
-                state.reason.clone_from(&reason);
-                Err(self.unreachable(reason))
+                state.failed = Some(error.clone());
+                Err(error)
             }
         }
     }

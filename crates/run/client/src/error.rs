@@ -5,12 +5,13 @@ use std::time::Duration;
 use tailwater_format::Offset;
 use tailwater_format::call::{CallDecodeError, CallErrorCode, CallRefusal};
 use tailwater_tail::{FeedReadError, ReaderConfigError};
+use tailwater_tls::DialError;
 
 /// Why something was not done. [`Error::is_retriable`] says whether trying again makes sense.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// The address can't be understood.
-    #[error("{0}: use HOST:PORT, tcp:HOST:PORT or unix:/path")]
+    #[error("{0}: use IP:PORT, tcp:IP:PORT, tls:IP:PORT or unix:/path")]
     Address(String),
     /// The application's [`crate::ClientConfig`] makes no sense.
     #[error("the client's configuration: {0}")]
@@ -21,6 +22,15 @@ pub enum Error {
         /// Where it was looked for.
         address: String,
         /// What happened.
+        reason: String,
+    },
+    /// The node's certificate is not taken here, or the one that was shown not there, or only one of both speaks TLS.
+    /// Trying again helps once somebody has changed that.
+    #[error("{address} can't be used: {reason}")]
+    Secure {
+        /// Which node.
+        address: String,
+        /// What is wrong, and what to do.
         reason: String,
     },
     /// The node refused.
@@ -113,7 +123,8 @@ impl Error {
             Error::Queue { code, .. } => {
                 matches!(code.as_str(), "RequestThrottled" | "ServiceUnavailable" | "InternalFailure")
             }
-            Error::Unreachable { .. } | Error::Deadline { .. } | Error::BufferFull { .. } => true,
+            Error::Unreachable { .. } | Error::Secure { .. } => true,
+            Error::Deadline { .. } | Error::BufferFull { .. } => true,
             _ => false,
         }
     }
@@ -121,6 +132,14 @@ impl Error {
     /// Whether there is no such stream.
     pub fn is_unknown_stream(&self) -> bool {
         matches!(self, Error::Refused(refusal) if refusal.code == CallErrorCode::UnknownStream)
+    }
+
+    pub(crate) fn from_dial(address: &str, error: DialError) -> Self {
+        let address = address.to_owned();
+        match error {
+            DialError::Refused(reason) => Error::Secure { address, reason },
+            other => Error::Unreachable { address, reason: other.to_string() },
+        }
     }
 
     pub(crate) fn from_read(stream: &str, shard: u32, from: Offset, error: FeedReadError) -> Self {

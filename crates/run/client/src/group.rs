@@ -36,7 +36,7 @@ use membership::{GroupMembership, is_healed_by_joining};
 pub struct GroupConfig {
     /// The group's name.
     pub group: String,
-    /// Where the node speaks Kafka's protocol, as `HOST:PORT`.
+    /// Where the node speaks Kafka's protocol, as `HOST:PORT`; in TLS, by the client's own dialer, as `tls:HOST:PORT`.
     pub kafka: String,
     /// The name of a static member: one that comes back within the session timeout keeps its shards.
     pub instance: Option<String>,
@@ -91,7 +91,7 @@ impl Client {
     pub async fn group_consumer(&self, stream: &str, config: GroupConfig) -> Result<GroupConsumer, Error> {
         let stream = self.stream(stream).await?;
         let env = self.node().env().clone();
-        let membership = GroupMembership::new(&env, &config, &stream);
+        let membership = GroupMembership::new(&env, &config, self.node().dialer(), &stream);
         Ok(GroupConsumer {
             client: self.clone(),
             committed_at: env.now(),

@@ -44,3 +44,4 @@ pub use group::{GroupConfig, GroupConsumer};
 pub use producer::{Ack, Acked, Partitioner, Producer, ProducerSettings, Trouble, shard_of_key};
 pub use tailwater_format::{Start, StartError};
 pub use tailwater_tail::{ReaderConfig, ReaderConfigError, ReaderStats};
+pub use tailwater_tls::{Dialer, DialerConfig, TlsError};

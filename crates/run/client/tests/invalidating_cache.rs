@@ -64,6 +64,8 @@ fn start_on(
         connections_max: 100,
         quotas: None,
         authorizer: Arc::new(tailwater_access::Everybody),
+        acceptor: tailwater_tls::Acceptor::plain(),
+        dialer: tailwater_tls::Dialer::plain(),
     };
     Server::start(env, listener, config).unwrap()
 }

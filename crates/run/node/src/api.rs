@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use tailwater_format::StreamId;
 use tailwater_log::StreamConfig;
+pub use tailwater_permissions::{AccessRule, AuditEvent, Effect, Enforcement, Operation, ResourceKind};
 
 use crate::config::CellModeSetting;
 
@@ -37,6 +38,53 @@ impl std::fmt::Debug for SetUser {
     }
 }
 
+/// `GET /v1/rules`, and what was added or removed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RulesView {
+    /// What rules are for.
+    pub enforcement: Enforcement,
+    /// Those that are meant.
+    pub rules: Vec<AccessRule>,
+}
+
+/// Which rules are meant: those that say this, where this says something.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RuleQuery {
+    /// About this principal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub principal: Option<String>,
+    /// `allow` or `deny`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub effect: Option<Effect>,
+    /// With this operation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub operation: Option<Operation>,
+    /// About resources of this kind.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kind: Option<ResourceKind>,
+    /// With this name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Whether the name is how names begin.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub is_prefix: Option<bool>,
+    /// From this host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+}
+
+/// Which events of `GET /v1/audit`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AuditQuery {
+    /// Those after the one of this number.
+    pub after: u64,
+    /// So many at most, the newest: up to 1,000.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max: Option<usize>,
+}
+
 /// `GET /v1/node`
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NodeView {
@@ -46,15 +94,24 @@ pub struct NodeView {
     pub version: String,
     /// Where clients connect over TCP.
     pub data: SocketAddr,
+    /// Whether they do in TLS.
+    #[serde(default)]
+    pub data_tls: bool,
     /// Where clients on the same host connect.
     pub unix: Option<PathBuf>,
     /// Where Kafka's clients connect, if their protocol is spoken: the first of its listeners that is not encrypted and
-    /// wants no login, as the client library does neither.
+    /// wants no login, which the client library does not do.
     #[serde(default)]
     pub kafka: Option<SocketAddr>,
+    /// The first that is encrypted and wants no login.
+    #[serde(default)]
+    pub kafka_tls: Option<SocketAddr>,
     /// Where SQS's clients connect, if their protocol is spoken.
     #[serde(default)]
     pub sqs: Option<SocketAddr>,
+    /// Whether they do in TLS.
+    #[serde(default)]
+    pub sqs_tls: bool,
     /// Its part in broadcasts, if it has one.
     #[serde(default)]
     pub broadcast: Option<BroadcastAt>,
@@ -69,6 +126,9 @@ pub struct BroadcastAt {
     pub region: String,
     /// Where publishers and listeners connect.
     pub address: String,
+    /// Whether they do in TLS.
+    #[serde(default)]
+    pub tls: bool,
     /// Where they do over HTTP, if they can.
     #[serde(default)]
     pub http: Option<SocketAddr>,

@@ -12,8 +12,10 @@ use tailwater_cache::protocol::{METHOD_CLEAR, METHOD_CONFIGURE, METHOD_MUTATE, R
 use tailwater_cache::{Backend, BackendConfig};
 use tailwater_env::Env;
 use tailwater_rma::{
-    Backing, DoorbellStats, Peer, Refusal, Region, Reply, ScarHit, ScarOp, Server, ServerConfig, Service,
+    Address, Backing, DoorbellStats, Peer, Refusal, Region, Reply, ScarHit, ScarOp, Server, ServerConfig,
+    Service,
 };
+use tailwater_tls::Acceptor;
 
 /// Which cell a backend is for: they differ in what they keep, and how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +73,8 @@ pub struct BackendOptions {
     pub eviction_percent: u8,
     /// Where clients on other hosts connect.
     pub tcp: Option<SocketAddr>,
+    /// What takes the connections there: in TLS, or as they come.
+    pub tls: Acceptor,
     /// Where clients on this host connect.
     pub unix: Option<PathBuf>,
     /// Most connections.
@@ -110,12 +114,14 @@ impl ServedBackend {
         backend.is_for(name);
         let config = ServerConfig {
             tcp: options.tcp,
+            tls: options.tls.clone(),
             unix: options.unix.clone(),
             engines: options.engines,
             connections_max: options.connections_max,
             ..ServerConfig::default()
         };
-        let service: Arc<dyn Service> = Arc::new(Guarded { backend: Arc::clone(&backend), authorizer });
+        let service: Arc<dyn Service> =
+            Arc::new(Guarded { cell: name.clone(), backend: Arc::clone(&backend), authorizer });
         let server = Server::take_over(env, config, service)
             .await
             .with_context(|| format!("the {name} cell's backend can't listen"))?;
@@ -135,8 +141,8 @@ impl ServedBackend {
     }
 
     /// Its address for other hosts.
-    pub fn tcp_addr(&self) -> Option<SocketAddr> {
-        self.server.tcp_addr()
+    pub fn tcp_address(&self) -> Option<Address> {
+        self.server.tcp_address()
     }
 
     /// Its address on this host.
@@ -148,13 +154,16 @@ impl ServedBackend {
 /// A backend that asks whether its peers may do what they want: to read, once, when they connect, as no one-sided read
 /// asks anybody, and for each of their CALLs.
 struct Guarded {
+    /// The name of its cell.
+    cell: String,
     backend: Arc<Backend>,
     authorizer: Arc<dyn Authorizer>,
 }
 
 impl Guarded {
     fn ask(&self, peer: &Peer, operation: &str) -> Result<(), Refusal> {
-        let request = AccessRequest { protocol: Protocol::Cell, operation, resource: Resource::Node };
+        let request =
+            AccessRequest { protocol: Protocol::Cell, operation, resource: Resource::Cell(&self.cell) };
         self.authorizer
             .authorize(peer, request)
             .map_err(|denied| Refusal { code: REFUSED_NOT_AUTHORIZED, message: denied.to_string() })

@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tailwater_broadcast::client::ReplicasAt;
 use tailwater_env::{Env, Task};
 use tailwater_log::Log;
 
@@ -49,7 +50,7 @@ struct BridgeContext {
     env: Env,
     log: Log,
     /// The replicas of each region, this one included.
-    regions: Arc<BTreeMap<String, Vec<String>>>,
+    regions: Arc<BTreeMap<String, ReplicasAt>>,
 }
 
 /// How a bridge is doing.
@@ -103,7 +104,7 @@ impl Bridges {
     pub fn start(
         env: &Env,
         log: &Log,
-        regions: BTreeMap<String, Vec<String>>,
+        regions: BTreeMap<String, ReplicasAt>,
         configs: &[BridgeConfig],
     ) -> Self {
         let context = BridgeContext { env: env.clone(), log: log.clone(), regions: Arc::new(regions) };

@@ -14,12 +14,14 @@ use std::time::Duration;
 
 use anyhow::Context;
 use parking_lot::Mutex;
+use tailwater_broadcast::client::ReplicasAt;
 use tailwater_broadcast::message::ReplicaId;
 use tailwater_broadcast::replica;
 use tailwater_broadcast_server::disk::{Disk, DiskOptions};
 use tailwater_broadcast_server::{ConfigurationAt, Quotas, ReplicaServerConfig, Server, Snapshot, fresh_id};
 use tailwater_env::{Env, Progress, Task};
 use tailwater_meta::Meta;
+use tailwater_tls::Dialer;
 use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
 
@@ -36,6 +38,8 @@ pub struct Broadcast {
     server: Server,
     id: ReplicaId,
     config: BroadcastConfig,
+    /// Makes the connections to replicas.
+    dialer: Dialer,
     quotas: Option<Arc<Quotas>>,
     http: Mutex<Option<Http>>,
 }
@@ -67,6 +71,7 @@ impl Broadcast {
             _ if config.decides() => ConfigurationAt::Here(Arc::clone(meta)),
             there => ConfigurationAt::There(there.to_owned()),
         };
+        let (acceptor, dialer) = gate.broadcast(config.tls);
         let given = &config.quotas;
         let quotas =
             (*given != QuotasConfig::default()).then(|| Quotas::new(env, given.publisher(), given.region()));
@@ -89,10 +94,13 @@ impl Broadcast {
             connections_max: config.connections_max,
             quotas: quotas.clone(),
             authorizer: Arc::clone(&gate.authorizer),
+            acceptor,
+            dialer: dialer.clone(),
         };
         let server = Server::start_with(env, listener, server, disk)?;
-        tracing::info!(broadcast = %server.address(), region = config.region, "broadcasts are carried");
-        let broadcast = Self { server, id, config: config.clone(), quotas, http: Mutex::default() };
+        let tls = dialer.is_secured();
+        tracing::info!(broadcast = %server.address(), region = config.region, tls, "broadcasts are carried");
+        let broadcast = Self { server, id, config: config.clone(), dialer, quotas, http: Mutex::default() };
         if config.http.enabled {
             let http = broadcast.serve_http(env, gate).await?;
             *broadcast.http.lock() = Some(http);
@@ -167,11 +175,17 @@ impl Broadcast {
     }
 
     /// The replicas of each region; of its own one, this.
-    pub fn regions(&self) -> BTreeMap<String, Vec<String>> {
+    pub fn regions(&self) -> BTreeMap<String, ReplicasAt> {
         let (address, region) = self.at();
         let mut regions = self.config.regions.clone();
         regions.insert(region, vec![address]);
-        regions
+        let at = |addresses| ReplicasAt::new(addresses, self.dialer.clone());
+        regions.into_iter().map(|(region, addresses)| (region, at(addresses))).collect()
+    }
+
+    /// Whether connections to it, and to all other replicas, are in TLS.
+    pub fn is_secured(&self) -> bool {
+        self.dialer.is_secured()
     }
 
     /// How it stands; `None` while the node stops.
@@ -209,6 +223,7 @@ impl Broadcast {
             region,
             replica: id,
             address,
+            tls: self.is_secured(),
             role: own.unwrap_or_else(|| "none".to_owned()),
             answers: snapshot.is_tail,
             place: snapshot.place,

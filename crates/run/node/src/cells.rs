@@ -5,7 +5,7 @@ pub mod owned;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,11 +19,13 @@ use tailwater_env::{Env, Task};
 use tailwater_format::call::{BackendInfo, CellInfo, CellMode as WireMode};
 use tailwater_meta::Meta;
 use tailwater_rma::{Address, LocalDoorbell, local};
+use tailwater_tls::{Acceptor, Dialer};
 
 use crate::api::{CellPlaceView, CellView};
 use crate::backend::{BackendOptions, CellKind, ServedBackend};
 use crate::cells::owned::{CellWanted, ToOwn};
 use crate::config::{self, CellModeSetting, CellSection, Config};
+use crate::gate::FrontGate;
 
 /// Why something can't be done with a cell.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +42,22 @@ pub enum CellError {
     /// Not now, or not here.
     #[error("{0}")]
     Unavailable(String),
+}
+
+/// Whom the node's own backends let in, and how it connects to others.
+#[derive(Clone)]
+pub struct CellDoors {
+    authorizer: Arc<dyn Authorizer>,
+    tls: Acceptor,
+    dialer: Dialer,
+}
+
+impl CellDoors {
+    /// As the node's other doors for clients of its log.
+    pub(crate) fn of(gate: &FrontGate, config: &Config) -> Self {
+        let authorizer = Arc::clone(&gate.authorizer);
+        Self { authorizer, tls: gate.data_acceptor(config.listen.tls), dialer: gate.dialer.clone() }
+    }
 }
 
 /// One of the log's cells as the node has it.
@@ -63,6 +81,7 @@ pub struct CellBegun {
     config: CellSection,
     own: Option<ServedBackend>,
     wanted: CellWanted,
+    dialer: Dialer,
 }
 
 impl CellBegun {
@@ -71,7 +90,7 @@ impl CellBegun {
         env: &Env,
         kind: CellKind,
         config: &Config,
-        authorizer: &Arc<dyn Authorizer>,
+        doors: &CellDoors,
     ) -> anyhow::Result<Self> {
         let mut section = match kind {
             CellKind::Data => config.data_cell.clone(),
@@ -81,8 +100,8 @@ impl CellBegun {
         let (own, addresses) = if section.backends.is_empty() {
             section.mode = CellModeSetting::R1;
             let (unix, tcp) = (config.cell_socket(kind.name()), config.listen.data);
-            let options = options_of(&name, &section, config, unix, tcp);
-            let own = ServedBackend::start(env, &options, Arc::clone(authorizer)).await?;
+            let options = options_of(&name, &section, config, doors, (unix, tcp));
+            let own = ServedBackend::start(env, &options, Arc::clone(&doors.authorizer)).await?;
             // Its port is another one after each start: clients learn that from the node.
             let addresses = vec![unix_address(&own).into_iter().collect()];
             (Some(own), addresses)
@@ -93,7 +112,7 @@ impl CellBegun {
             (None, section.backends.clone())
         };
         let wanted = CellWanted { name, mode: mode_of(section.mode), addresses };
-        Ok(Self { kind, config: section, own, wanted })
+        Ok(Self { kind, config: section, own, wanted, dialer: doors.dialer.clone() })
     }
 
     /// Connects, by the configuration that metadata has or is given now.
@@ -103,14 +122,14 @@ impl CellBegun {
         meta: &Arc<dyn Meta>,
         advertised: Option<SocketAddr>,
     ) -> anyhow::Result<NodeCell> {
-        let Self { kind, config, own, wanted } = self;
+        let Self { kind, config, own, wanted, dialer } = self;
         let own_addresses = own.as_ref().map(|own| addresses_of(own, advertised)).unwrap_or_default();
         let connector: Arc<dyn Connector> = match &own {
             Some(own) => {
                 let local = local::connect(own.backend().clone(), LocalDoorbell::new(), env);
                 Arc::new(ToOwn(vec![local]))
             }
-            None => Backends::by_address(env),
+            None => Backends::by_address_with(env, dialer),
         };
         let configuration = owned::begin(env, &**meta, &*connector, &wanted).await?;
         let cell = connect(env, configuration, connector, &config).await?;
@@ -205,8 +224,8 @@ fn options_of(
     name: &str,
     section: &CellSection,
     config: &Config,
-    unix: std::path::PathBuf,
-    near: SocketAddr,
+    doors: &CellDoors,
+    (unix, near): (PathBuf, SocketAddr),
 ) -> BackendOptions {
     BackendOptions {
         cell: name.to_owned(),
@@ -216,6 +235,7 @@ fn options_of(
         eviction_percent: section.eviction_percent,
         // Any free port of the node's address: clients learn it from the node.
         tcp: Some(SocketAddr::new(near.ip(), 0)),
+        tls: doors.tls.clone(),
         unix: Some(unix),
         connections_max: config.listen.connections_max,
         engines: config::thread_count(config.listen.engines),
@@ -237,9 +257,13 @@ async fn connect(
 
 /// Nearest first: shared memory, then TCP under the address that clients reach this host by.
 fn addresses_of(own: &ServedBackend, advertised: Option<SocketAddr>) -> Vec<String> {
-    let tcp = own.tcp_addr().map(|tcp| {
-        let ip = advertised.map_or(tcp.ip(), |advertised| advertised.ip());
-        Address::Tcp(SocketAddr::new(ip, tcp.port())).to_string()
+    let reached = |tcp: SocketAddr| {
+        SocketAddr::new(advertised.map_or(tcp.ip(), |advertised| advertised.ip()), tcp.port())
+    };
+    let tcp = own.tcp_address().map(|address| match address {
+        Address::Tcp(tcp) => Address::Tcp(reached(tcp)).to_string(),
+        Address::Tls(tcp) => Address::Tls(reached(tcp)).to_string(),
+        unix @ Address::Unix(_) => unix.to_string(),
     });
     unix_address(own).into_iter().chain(tcp).collect()
 }

@@ -3,6 +3,7 @@
 //! A variable names a key with its section, joined by two underscores: `TAILWATER_LISTEN__ADMIN` is `admin` in
 //! `[listen]`. Unknown keys are refused, so that a misspelt one does not go unnoticed.
 
+mod access;
 mod bridge;
 mod broadcast;
 mod exposure;
@@ -30,6 +31,7 @@ use tailwater_tls::TlsConfig;
 
 use crate::backend::CellKind;
 
+pub use self::access::AccessConfig;
 pub(crate) use self::bridge::BridgeEnd;
 pub use self::bridge::{BridgeConfig, BridgeStart};
 pub use self::broadcast::BroadcastConfig;
@@ -37,7 +39,7 @@ pub(crate) use self::broadcast::QuotasConfig;
 pub use self::exposure::is_of_this_host;
 use self::file::ConfigFile;
 pub use self::file::parse_toml;
-pub use self::listen::Listen;
+pub use self::listen::{InsecureListeners, Listen};
 
 /// Longest path of a Unix socket: what the system's addresses have room for, less the zero at the end.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
@@ -64,6 +66,8 @@ pub struct Config {
     pub listen: Listen,
     /// The node's certificates, and which of its listeners use them.
     pub tls: TlsConfig,
+    /// Who may do what.
+    pub access: AccessConfig,
     /// What admin HTTP takes.
     pub admin: AdminConfig,
     /// The data cell: chunks.
@@ -128,8 +132,8 @@ pub enum CellModeSetting {
 pub struct CellSection {
     /// Copies of each value.
     pub mode: CellModeSetting,
-    /// Backends that run as processes of their own: for each, its addresses (`unix:/path`, `tcp:host:port`),
-    /// nearest first. Empty: the node runs the backend itself, with one copy.
+    /// Backends that run as processes of their own: for each, its addresses (`unix:/path`, `tcp:ip:port`,
+    /// `tls:ip:port`), nearest first. Empty: the node runs the backend itself, with one copy.
     pub backends: Vec<Vec<String>>,
     /// Memory of each backend that the node runs itself, in bytes.
     pub capacity_bytes: u64,
@@ -274,6 +278,7 @@ impl Default for Config {
             data: PathBuf::from("tailwater-data"),
             listen: Listen::default(),
             tls: TlsConfig::default(),
+            access: AccessConfig::default(),
             admin: AdminConfig::default(),
             data_cell: CellSection::default(),
             metadata_cell: CellSection {
@@ -420,6 +425,7 @@ impl Config {
             "DATA",
             "LISTEN",
             "TLS",
+            "ACCESS",
             "ADMIN",
             "DATA_CELL",
             "METADATA_CELL",
@@ -583,13 +589,21 @@ impl Config {
     fn check_tls(&self, has_tls: bool) -> anyhow::Result<()> {
         let further = self.kafka.listeners.iter().map(|listener| ("[[kafka.listeners]]", listener.tls));
         let listeners = [
+            ("[listen]", self.listen.tls),
             ("[admin]", self.admin.tls),
             ("[kafka]", self.kafka.tls),
             ("[sqs]", self.sqs.tls),
+            ("[broadcast]", self.broadcast.tls),
             ("[broadcast.http]", self.broadcast.http.tls),
         ];
         let checked = self.tls.check(has_tls, listeners.into_iter().chain(further));
-        checked.map_err(|why| anyhow::anyhow!(why))
+        checked.map_err(|why| anyhow::anyhow!(why))?;
+        anyhow::ensure!(
+            self.broadcast.tls != Some(true) || self.tls.covers_replicas(Some(true)),
+            "[broadcast] has tls = true, and nothing says whose certificates replicas have, which connect to each other: \
+             write ca = \"FILE\" below [tls]"
+        );
+        Ok(())
     }
 
     fn check(&self) -> anyhow::Result<()> {
@@ -597,8 +611,10 @@ impl Config {
         self.listen.check()?;
         self.check_tls(cfg!(feature = "tls"))?;
         self.admin.check()?;
-        self.data_cell.check("data_cell")?;
-        self.metadata_cell.check("metadata_cell")?;
+        for (name, cell) in [("data_cell", &self.data_cell), ("metadata_cell", &self.metadata_cell)] {
+            cell.check(name)?;
+            cell.check_trust(name, &self.tls)?;
+        }
         self.journal.check()?;
         self.log.check()?;
         self.kafka.check().map_err(|why| anyhow::anyhow!(why))?;
@@ -688,6 +704,21 @@ impl CellSection {
             self.eviction_percent
         );
         Ok(())
+    }
+}
+
+impl CellSection {
+    /// # Errors
+    /// A backend in TLS where nothing says whose certificates are good.
+    fn check_trust(&self, name: &str, tls: &TlsConfig) -> anyhow::Result<()> {
+        let secured = self.backends.iter().flatten().find(|address| address.starts_with("tls:"));
+        match secured.filter(|_| tls.dialer().ca.is_none()) {
+            None => Ok(()),
+            Some(address) => Err(anyhow::anyhow!(
+                "[{name}] backends has {address}, and nothing says whose certificates are good: write ca = \"FILE\" below \
+                 [tls]"
+            )),
+        }
     }
 }
 
@@ -908,7 +939,7 @@ mod tests {
     fn all_addresses_are_none_that_clients_can_be_told() {
         let told = |data: &str, advertised: Option<&str>| {
             let mut config = Config::default();
-            config.listen.insecure = true;
+            config.listen.insecure = InsecureListeners::All(true);
             config.listen.data = data.parse().expect("an address");
             config.listen.advertised_data = advertised.map(|address| address.parse().expect("an address"));
             config.check().map_err(|error| error.to_string())
@@ -941,9 +972,11 @@ mod tests {
         let error = secured.check_tls(false).expect_err("refused").to_string();
         assert!(error.contains("make dist") && error.contains("--features tls"), "{error}");
         for (text, section) in [
+            ("[listen]\ntls = true\n", "[listen]"),
             ("[admin]\ntls = true\n", "[admin]"),
             ("[sqs]\ntls = true\n", "[sqs]"),
             ("[[kafka.listeners]]\nlisten = '127.0.0.1:1'\ntls = true\n", "[[kafka.listeners]]"),
+            ("[broadcast]\ntls = true\n", "[broadcast]"),
             ("[broadcast.http]\ntls = true\n", "[broadcast.http]"),
         ] {
             let error = read(text).check_tls(true).expect_err("refused").to_string();

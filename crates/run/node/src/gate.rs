@@ -5,13 +5,15 @@ use std::sync::Arc;
 use tailwater_access::Authorizer;
 use tailwater_env::{Env, Task};
 use tailwater_kafka::KafkaConfig;
-use tailwater_tls::{Acceptor, Certificates, TlsConfig};
+use tailwater_tls::{Acceptor, Certificates, Dialer, TlsConfig};
 
 /// What all listeners of a node have in common.
 pub(crate) struct FrontGate {
     pub(crate) authorizer: Arc<dyn Authorizer>,
     config: TlsConfig,
     certificates: Option<Arc<Certificates>>,
+    /// What the node's own connections are made with.
+    pub(crate) dialer: Dialer,
     /// Looks whether their files change.
     _watch: Option<Task>,
 }
@@ -27,8 +29,9 @@ impl FrontGate {
         authorizer: Arc<dyn Authorizer>,
     ) -> anyhow::Result<Self> {
         let certificates = Certificates::open(env, config)?;
+        let dialer = Dialer::open(env, &config.dialer())?;
         let watch = certificates.as_ref().map(Certificates::watch);
-        Ok(Self { authorizer, config: config.clone(), certificates, _watch: watch })
+        Ok(Self { authorizer, config: config.clone(), certificates, dialer, _watch: watch })
     }
 
     /// What takes the connections of a listener that says `tls` of itself, or nothing. The log calls it `name`.
@@ -36,6 +39,20 @@ impl FrontGate {
         match &self.certificates {
             Some(certificates) if self.config.covers(tls) => Acceptor::secured(name, certificates),
             _ => Acceptor::plain(),
+        }
+    }
+
+    /// What takes the connections of `[listen] data`, and of the node's own cells, where that says `tls` or nothing.
+    pub(crate) fn data_acceptor(&self, tls: Option<bool>) -> Acceptor {
+        self.acceptor("[listen] data", tls)
+    }
+
+    /// What takes the connections of `[broadcast] listen`, where that says `tls` or nothing, and what makes those to other
+    /// replicas: both are in TLS or neither is.
+    pub(crate) fn broadcast(&self, tls: Option<bool>) -> (Acceptor, Dialer) {
+        match self.config.covers_replicas(tls) {
+            true => (self.acceptor("[broadcast] listen", Some(true)), self.dialer.clone()),
+            false => (Acceptor::plain(), Dialer::plain()),
         }
     }
 

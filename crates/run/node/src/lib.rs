@@ -25,6 +25,7 @@ mod metrics;
 pub mod panics;
 pub mod priority;
 mod queues;
+mod rules;
 pub mod signal;
 mod turns;
 mod views;
@@ -36,13 +37,14 @@ use std::time::Duration;
 
 use anyhow::Context;
 use parking_lot::Mutex;
-use tailwater_access::{Authorizer, Everybody};
+use tailwater_access::Authorizer;
 use tailwater_env::{BoxFuture, Env, Progress, Stage};
 use tailwater_format::call::{CALL_VERSION, NodeInfo};
 use tailwater_journal::ReplayError;
 use tailwater_log::Log;
 use tailwater_login::Users;
 use tailwater_meta::{Expect, Meta, Op};
+use tailwater_permissions::Rules;
 use tailwater_queue::QueueStore;
 use tailwater_rma::{Server, ServerConfig, Service};
 use tailwater_tail::Cells;
@@ -55,13 +57,14 @@ use crate::bridge::Bridges;
 use crate::broadcast::Broadcast;
 use crate::calls::NodeService;
 use crate::cells::created::CreatedCells;
-use crate::cells::{CellBegun, NodeCell};
+use crate::cells::{CellBegun, CellDoors, NodeCell};
 pub use crate::config::{
-    BridgeConfig, BridgeStart, BroadcastConfig, CellModeSetting, CellSection, Config, LogFormat, Logging,
-    is_of_this_host, parse_toml, thread_count,
+    BridgeConfig, BridgeStart, BroadcastConfig, CellModeSetting, CellSection, Config, InsecureListeners,
+    LogFormat, Logging, is_of_this_host, parse_toml, thread_count,
 };
 use crate::gate::FrontGate;
 use crate::metrics::Meters;
+use crate::rules::SuperUsers;
 use crate::turns::Turns;
 
 /// How long a stopping node waits for requests under way.
@@ -95,6 +98,8 @@ struct NodeShared {
     turns: Arc<Turns>,
     gate: FrontGate,
     users: Arc<Users>,
+    rules: Arc<Rules>,
+    super_users: SuperUsers,
     /// Streams that get metrics of their own.
     streams_told_max: usize,
     /// Groups that do.
@@ -126,13 +131,16 @@ impl Node {
     /// Recovery is for as long as the disk takes on a thread of its own, and goes on there if this is cancelled: then
     /// the process should end.
     pub async fn start(config: Config) -> anyhow::Result<Self> {
-        // What others can reach needs certificates of them, logins or signatures, or is said to be meant so.
-        Self::start_with(config, Arc::new(Everybody)).await
+        Self::start_for(config, None).await
     }
 
-    /// The same, for those whom `authorizer` lets: the one place where it is decided who may do what. Of those, SQS
-    /// lets whom its accounts and the queues' policies let.
+    /// The same, for those whom `authorizer` lets in place of the node's own rules: the one place where it is decided
+    /// who may do what. Of those, SQS lets whom its accounts and the queues' policies let.
     pub async fn start_with(config: Config, authorizer: Arc<dyn Authorizer>) -> anyhow::Result<Self> {
+        Self::start_for(config, Some(authorizer)).await
+    }
+
+    async fn start_for(config: Config, authorizer: Option<Arc<dyn Authorizer>>) -> anyhow::Result<Self> {
         let (started, starting) = oneshot::channel();
         let runtime = tokio::runtime::Handle::current();
         let start = move || drop(started.send(runtime.block_on(Self::start_here(config, authorizer))));
@@ -141,13 +149,15 @@ impl Node {
     }
 
     /// The same on this thread, which waits for the disk.
-    async fn start_here(mut config: Config, authorizer: Arc<dyn Authorizer>) -> anyhow::Result<Self> {
+    async fn start_here(mut config: Config, authorizer: Option<Arc<dyn Authorizer>>) -> anyhow::Result<Self> {
         let env = Env::real();
         admit(&mut config)?;
         // The directory's lock comes first of all: a second node must not touch the first one's sockets, and is told
         // that the directory is in use and not that a port is, which it would choose another one for.
         let lock = tailwater_store::lock_data_dir(&env, &config.data)
             .with_context(|| format!("the data directory {} can't be used", config.data.display()))?;
+        let rules = rules::open(&env, &config)?;
+        let authorizer = authorizer.unwrap_or_else(|| Arc::clone(&rules) as Arc<dyn Authorizer>);
         let gate = FrontGate::open(&env, &config.tls, authorizer)?;
         let Listeners { admin, kafka, sqs, broadcast } = Listeners::bind(&config).await?;
         // Recovery may take minutes, in which whoever looks after the node has to see that it is alive.
@@ -161,7 +171,8 @@ impl Node {
         let serve = http::serve(env.clone(), admin, routes, config.admin.clone().into(), acceptor, stopped);
         let http = tokio::runtime::Handle::current().spawn(serve);
         let _telling = env.spawn("start-told", tell(env.clone(), progress.clone()));
-        let begun = begin_cells(&env, &config, &gate.authorizer).await?;
+        let doors = CellDoors::of(&gate, &config);
+        let begun = begin_cells(&env, &config, &doors).await?;
         let mut node_cells = None;
         let advertised = config.listen.advertised_data;
         let finish = |meta| -> BoxFuture<'_, _> {
@@ -184,15 +195,20 @@ impl Node {
             Log::open_locked(&env, log_config, &config.data, lock, Box::new(finish), &mut others, &progress)
                 .await?;
         progress.begin("cells", 0);
-        let created = CreatedCells::open(&env, &config, log.meta(), &gate.authorizer).await?;
+        let created = CreatedCells::open(&env, &config, log.meta(), doors).await?;
         progress.begin("queues", 0);
         let queues = recovery.finish(&env, &config, log.journal()).await?;
         let id = node_id(&env, &log).await?;
         let info = info_of(id.clone(), node_cells.clone(), &config);
         let meters = Arc::new(Meters::default());
         let users = Users::open(&env, Arc::clone(log.meta())).await?;
+        rules.keep_in(Arc::clone(log.meta())).await?;
+        let super_users = SuperUsers::of(&config);
+        super_users.check(&users)?;
         let kafka = match kafka {
-            Some(listeners) => Some(start_kafka(&env, &config, listeners, &log, (&id, &users), &gate).await?),
+            Some(listeners) => {
+                Some(start_kafka(&env, &config, listeners, &log, (&id, &users, &rules), &gate).await?)
+            }
             None => None,
         };
         let sqs = match sqs {
@@ -219,7 +235,7 @@ impl Node {
             Arc::clone(&meters),
             Arc::clone(&gate.authorizer),
         ));
-        let server = start_server(&env, &config, service).await?;
+        let server = start_server(&env, &config, service, &gate).await?;
         let bound = server.tcp_addr().unwrap_or(config.listen.data);
         let shared = Arc::new(NodeShared {
             env: env.clone(),
@@ -241,6 +257,8 @@ impl Node {
             turns,
             gate,
             users,
+            rules,
+            super_users,
             streams_told_max: config.metrics.streams_max,
             groups_told_max: config.metrics.groups_max,
             group_shards_told_max: config.metrics.group_shards_max,
@@ -316,7 +334,7 @@ fn admit(config: &mut Config) -> anyhow::Result<()> {
     config.read_secrets()?;
     for listener in config.exposed() {
         let (listen, key) = (listener.listen, listener.key);
-        tracing::warn!(%listen, "{key} is open to others than this host, unencrypted or unknown: insecure = true");
+        tracing::warn!(%listen, "{key} is open to others than this host, unencrypted or unknown, as [listen] insecure says");
     }
     Ok(())
 }
@@ -334,13 +352,13 @@ async fn tell(env: Env, progress: Progress) {
 async fn begin_cells(
     env: &Env,
     config: &Config,
-    authorizer: &Arc<dyn Authorizer>,
+    doors: &CellDoors,
 ) -> anyhow::Result<Option<[CellBegun; 2]>> {
     if !config.log.cells {
         return Ok(None);
     }
-    let data = CellBegun::begin(env, CellKind::Data, config, authorizer).await?;
-    let metadata = CellBegun::begin(env, CellKind::Metadata, config, authorizer).await?;
+    let data = CellBegun::begin(env, CellKind::Data, config, doors).await?;
+    let metadata = CellBegun::begin(env, CellKind::Metadata, config, doors).await?;
     Ok(Some([data, metadata]))
 }
 
@@ -447,13 +465,20 @@ async fn start_kafka(
     config: &Config,
     listeners: KafkaListeners,
     log: &Log,
-    (id, users): (&str, &Arc<Users>),
+    (id, users, rules): (&str, &Arc<Users>, &Arc<Rules>),
     gate: &FrontGate,
 ) -> anyhow::Result<tailwater_kafka::Server> {
     let (kafka, log, id) = (gate.kafka(&config.kafka), log.clone(), id.to_owned());
     let told = kafka.all_listeners();
-    let broker = tailwater_kafka::Broker::open(env, kafka, log, id, Arc::clone(&gate.authorizer)).await;
-    let broker = broker.map_err(|why| anyhow::anyhow!(why))?;
+    let broker = tailwater_kafka::Broker::open(
+        env,
+        kafka,
+        log,
+        id,
+        Arc::clone(&gate.authorizer),
+        Some(Arc::clone(rules)),
+    );
+    let broker = broker.await.map_err(|why| anyhow::anyhow!(why))?;
     let accepting = listeners.into_iter().map(|(socket, listener)| {
         let acceptor = gate.acceptor("Kafka", listener.tls);
         (socket, listener, acceptor)
@@ -484,10 +509,16 @@ fn start_sqs(
     Ok(server)
 }
 
-async fn start_server(env: &Env, config: &Config, service: Arc<dyn Service>) -> anyhow::Result<Server> {
+async fn start_server(
+    env: &Env,
+    config: &Config,
+    service: Arc<dyn Service>,
+    gate: &FrontGate,
+) -> anyhow::Result<Server> {
     let listen = &config.listen;
     let server = ServerConfig {
         tcp: Some(listen.data),
+        tls: gate.data_acceptor(listen.tls),
         unix: Some(config.node_socket()),
         engines: config::thread_count(listen.engines),
         // One: appends reach the log in the order in which they arrived.

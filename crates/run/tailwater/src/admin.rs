@@ -1,13 +1,14 @@
 //! The admin HTTP of a node, as the command line uses it.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tailwater_client::Client;
+use tailwater_client::{Client, Dialer, DialerConfig};
+use tailwater_env::Env;
 use tailwater_node::api::{ErrorBody, NodeView};
 
 /// Pause before a node that is not there is asked again.
@@ -38,7 +39,8 @@ pub struct Server {
         value_parser = crate::values::server
     )]
     server: String,
-    /// File in PEM with the CA of the node's certificate. With it, an address is one of https.
+    /// File in PEM with the CA of the node's certificate, and of its cells' and replicas'. With it, an address is one of
+    /// https.
     #[arg(long, global = true, env = "TAILWATER_CA", value_name = "FILE")]
     ca: Option<PathBuf>,
     /// File in PEM with a certificate to show to the node, and with its key.
@@ -96,16 +98,24 @@ impl Server {
     pub fn data_address(&self, patience: Duration) -> anyhow::Result<String> {
         let node: NodeView = self.get_within(patience, "/v1/node")?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let dialer = runtime.block_on(async { self.dialer(&Env::real()) })?;
         // What the node calls an address may be another node's from here: every host has paths, and a loopback, of its
         // own.
-        let id_at = |address: &str| runtime.block_on(Client::node_id(address));
+        let id_at = |address: &str| runtime.block_on(Client::node_id(address, &dialer));
         if let Some(path) = node.unix.filter(|path| path.exists()) {
             let local = format!("unix:{}", path.display());
             if id_at(&local).is_ok_and(|id| id == node.id) {
                 return Ok(local);
             }
         }
-        let address = format!("tcp:{}", node.data);
+        anyhow::ensure!(
+            !node.data_tls || dialer.is_secured(),
+            "the node at {} is reached in TLS from here, and nothing says whose certificates are good: name the file of its CA \
+             with --ca or TAILWATER_CA",
+            self.server
+        );
+        let scheme = if node.data_tls { "tls" } else { "tcp" };
+        let address = format!("{scheme}:{}", node.data);
         match id_at(&address) {
             Ok(id) if id != node.id => Err(anyhow!(
                 "the node at {} tells its clients to connect to {}, but from here another node answers there: set \
@@ -118,20 +128,46 @@ impl Server {
         }
     }
 
+    /// What makes connections to the node, to its cells and to its other replicas. A certificate of theirs may be for the
+    /// host of --server in place of the IP address that they tell.
+    pub fn dialer(&self, env: &Env) -> anyhow::Result<Dialer> {
+        let host = self.host();
+        let config = DialerConfig {
+            ca: self.ca.clone(),
+            certificate: self.certificate.clone(),
+            key: None,
+            names: host.parse::<IpAddr>().is_err().then(|| host.to_owned()).into_iter().collect(),
+        };
+        Ok(Dialer::open(env, &config)?)
+    }
+
+    /// The name or the IP address that --server has.
+    fn host(&self) -> &str {
+        let server = self.server.split("://").last().unwrap_or_default();
+        let server = server.split('/').next().unwrap_or_default();
+        let host =
+            server.rsplit_once(':').filter(|(_, port)| !port.ends_with(']')).map_or(server, |(host, _)| host);
+        host.trim_matches(['[', ']'])
+    }
+
     /// Where the node speaks Kafka's protocol.
     pub fn kafka_address(&self) -> anyhow::Result<String> {
         let node: NodeView = self.get("/v1/node")?;
-        let mut address = node.kafka.context(
-            "the node speaks Kafka's protocol not at all, or only in TLS or with a login, which commands do \
-                not: give it a listener on loopback with neither",
-        )?;
+        let (mut address, scheme) = match (node.kafka, node.kafka_tls.filter(|_| self.ca.is_some())) {
+            (_, Some(secured)) => (secured, "tls:"),
+            (Some(plain), None) => (plain, ""),
+            (None, None) => anyhow::bail!(
+                "the node speaks Kafka's protocol not at all, or only in TLS or with a login: name the file of its CA with \
+                 --ca or TAILWATER_CA; with a login no command speaks it, so give the node a listener on loopback with none"
+            ),
+        };
         if address.ip().is_unspecified() {
             // On all addresses: the one that is known from admin HTTP, if it is one.
             let known = self.server.split("://").last().and_then(|server| server.parse::<SocketAddr>().ok());
             let any = SocketAddr::from(([127, 0, 0, 1], 0));
             address.set_ip(known.unwrap_or(any).ip());
         }
-        Ok(address.to_string())
+        Ok(format!("{scheme}{address}"))
     }
 
     fn url(&self, path: &str) -> String {

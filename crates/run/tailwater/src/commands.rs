@@ -1,5 +1,7 @@
 //! One file for each command.
 
+pub mod acl;
+pub mod audit;
 #[cfg(not(feature = "bench"))]
 pub mod bench;
 pub mod broadcast;

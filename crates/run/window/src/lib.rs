@@ -27,7 +27,7 @@ mod shards;
 use std::path::PathBuf;
 
 use anyhow::Context;
-use tailwater_client::{Client, ClientConfig, ReaderConfig, WindowUse};
+use tailwater_client::{Client, ClientConfig, Dialer, ReaderConfig, WindowUse};
 use tailwater_env::Env;
 use tailwater_rma::PassingListener;
 use tailwater_tail::window::WindowFrame;
@@ -47,6 +47,8 @@ pub struct WindowConfig {
     pub listen: PathBuf,
     /// A shard is fed from so many readers on, at least 1, and until it has less than half as many.
     pub fed_from: usize,
+    /// Whom it trusts where cells are in TLS.
+    pub dialer: Dialer,
 }
 
 /// Serves readers until it is dropped. What it does, `tell` is told once a second, where that has changed.
@@ -59,6 +61,7 @@ pub async fn run(env: Env, config: WindowConfig, mut tell: impl FnMut(WindowStat
         name: "window".to_owned(),
         reader,
         window: WindowUse::Never,
+        dialer: config.dialer.clone(),
         ..ClientConfig::default()
     };
     let client = Client::connect_with(env.clone(), &config.node, client).await?;

@@ -32,5 +32,7 @@ pub fn config(env: &Env, region: &str, configuration: ConfigurationAt) -> Replic
         connections_max: 100,
         quotas: None,
         authorizer: Arc::new(tailwater_access::Everybody),
+        acceptor: tailwater_tls::Acceptor::plain(),
+        dialer: tailwater_tls::Dialer::plain(),
     }
 }

@@ -1,11 +1,10 @@
 //! A client's connection to the head or the tail of a region's chain.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tailwater_env::Env;
-use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tailwater_env::{Complaints, Env};
+use tailwater_tls::{DialError, Dialer, PeerReadHalf, PeerWriteHalf};
 
 use crate::frame::{self, FrameReader, FrameWriter};
 use crate::message::{Chain, Message, PublisherId, Role, VERSION};
@@ -19,11 +18,38 @@ pub(super) enum LinkEnd {
     Tail,
 }
 
+/// Where the replicas of a region are, any of which is enough, and how they are reached.
+#[derive(Clone, Debug, Default)]
+pub struct ReplicasAt {
+    addresses: Vec<String>,
+    dialer: Dialer,
+    complaints: Arc<Complaints>,
+}
+
+impl ReplicasAt {
+    /// Their `HOST:PORT`s, and what makes the connections: in TLS, if it can.
+    pub fn new(addresses: Vec<String>, dialer: Dialer) -> Self {
+        Self { addresses, dialer, complaints: Arc::default() }
+    }
+
+    /// Their `HOST:PORT`s.
+    pub fn addresses(&self) -> &[String] {
+        &self.addresses
+    }
+}
+
+impl From<Vec<String>> for ReplicasAt {
+    /// Reached without TLS.
+    fn from(addresses: Vec<String>) -> Self {
+        Self::new(addresses, Dialer::plain())
+    }
+}
+
 /// An open connection.
 #[derive(Debug)]
 pub(super) struct Link {
-    pub(super) reader: FrameReader<OwnedReadHalf>,
-    pub(super) writer: FrameWriter<OwnedWriteHalf>,
+    pub(super) reader: FrameReader<PeerReadHalf>,
+    pub(super) writer: FrameWriter<PeerWriteHalf>,
     /// The chain as this replica knows it.
     pub(super) chain: Chain,
     /// Where it leads.
@@ -50,20 +76,21 @@ impl Link {
 /// The region that a client says it is of.
 pub(super) const CLIENT: &str = "client";
 
-/// Connects to an end of the chain that the replicas at `addresses` know; tries them in turn.
+/// Connects to an end of the chain that these replicas know; tries them in turn.
 pub(super) async fn connect(
     env: &Env,
-    addresses: &[String],
+    at: &ReplicasAt,
     (client, region): (PublisherId, &str),
     end: LinkEnd,
 ) -> anyhow::Result<Link> {
     let mut last = anyhow::anyhow!("no address is given");
+    let addresses = &at.addresses;
     let offset = env.random_below(addresses.len().max(1) as u64) as usize;
-    for at in 0..addresses.len() {
-        match open(env, &addresses[(at + offset) % addresses.len()], (client, region)).await {
+    for place in 0..addresses.len() {
+        match open(env, at, &addresses[(place + offset) % addresses.len()], (client, region)).await {
             Ok(link) => match link.chain.address_of(end).map(str::to_owned) {
                 Some(wanted) if wanted == link.address => return Ok(link),
-                Some(wanted) => match open(env, &wanted, (client, region)).await {
+                Some(wanted) => match open(env, at, &wanted, (client, region)).await {
                     Ok(link) => return Ok(link),
                     Err(error) => last = error,
                 },
@@ -80,9 +107,21 @@ pub(super) fn hello((client, region): (PublisherId, &str)) -> Message {
     Message::Hello { version: VERSION, region: region.to_owned(), role: Role::Client(client) }
 }
 
-async fn open(env: &Env, address: &str, client: (PublisherId, &str)) -> anyhow::Result<Link> {
+async fn open(
+    env: &Env,
+    at: &ReplicasAt,
+    address: &str,
+    client: (PublisherId, &str),
+) -> anyhow::Result<Link> {
     let opening = async {
-        let stream = TcpStream::connect(address).await?;
+        let stream = at.dialer.connect(address).await.inspect_err(|error| {
+            // No other try helps until somebody has changed something.
+            if matches!(error, DialError::Refused(_))
+                && let Some(left_out) = at.complaints.admit(env.now(), "refused")
+            {
+                tracing::warn!(address, %error, left_out, "a replica can't be connected to");
+            }
+        })?;
         let (mut reader, mut writer) = frame::split(stream)?;
         writer.send(&hello(client)).await?;
         match reader.next().await? {

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 
 use crate::batch::{Batch, Events, HeaderIter, MalformedBatch};
 use crate::client::asking::{ASK, Asking, Next};
-use crate::client::link::{self, CLIENT, Hears, Link, LinkEnd, Newest};
+use crate::client::link::{self, CLIENT, Hears, Link, LinkEnd, Newest, ReplicasAt};
 use crate::client::sharing::{self, InputsShared, Sharing, SharingStats};
 use crate::event::{Collect, Event};
 use crate::message::{AGE_UNKNOWN, Advertised, Message, Reason};
@@ -214,23 +214,23 @@ pub enum ListenError {
 
 impl Listener {
     /// A listener of the region whose replicas are at `addresses`, from `positions` on.
-    pub fn new(env: &Env, addresses: Vec<String>, positions: Positions) -> Self {
-        Self::start(env, addresses, positions, None)
+    pub fn new(env: &Env, addresses: impl Into<ReplicasAt>, positions: Positions) -> Self {
+        Self::start(env, addresses.into(), positions, None)
     }
 
     /// As [`Listener::new`], one that hears no tail of an earlier chain than `since`, nor of an earlier one than it has
     /// heard: a tail that was cut off from its region may not know that it was removed. What the members of a chain
     /// hold, those of all later ones hold, so what is missing at a tail that is heard was lost with all replicas.
-    pub fn since(env: &Env, addresses: Vec<String>, positions: Positions, since: Newest) -> Self {
-        Self::start(env, addresses, positions, Some(since))
+    pub fn since(env: &Env, addresses: impl Into<ReplicasAt>, positions: Positions, since: Newest) -> Self {
+        Self::start(env, addresses.into(), positions, Some(since))
     }
 
-    fn start(env: &Env, addresses: Vec<String>, positions: Positions, since: Option<Newest>) -> Self {
+    fn start(env: &Env, replicas: ReplicasAt, positions: Positions, since: Option<Newest>) -> Self {
         let (events, received) = mpsc::channel(WAITING_MAX);
         let newest = Arc::new(Hears::new(since.unwrap_or_default()));
         let state = ListenerState {
             env: env.clone(),
-            addresses,
+            replicas,
             positions: positions.clone(),
             events,
             newest: Arc::clone(&newest),
@@ -252,12 +252,13 @@ impl Listener {
     /// If it can't listen for the others, or they could not be told where.
     pub async fn sharing(
         env: &Env,
-        addresses: Vec<String>,
+        addresses: impl Into<ReplicasAt>,
         positions: Positions,
         sharing: Sharing,
     ) -> std::io::Result<Self> {
         let (events, received) = mpsc::channel(WAITING_MAX);
-        let (shared, task) = sharing::start(env, addresses, positions.clone(), sharing, events).await?;
+        let (shared, task) =
+            sharing::start(env, addresses.into(), positions.clone(), sharing, events).await?;
         let newest = Arc::default();
         Ok(Self::of(received, positions, newest, Some(shared), task))
     }
@@ -370,7 +371,7 @@ impl Listener {
 
 struct ListenerState {
     env: Env,
-    addresses: Vec<String>,
+    replicas: ReplicasAt,
     positions: Positions,
     events: mpsc::Sender<Came>,
     /// The newest chain whose tail was heard, or that it was to be.
@@ -388,7 +389,7 @@ impl ListenerState {
             return;
         }
         loop {
-            match link::connect(&self.env, &self.addresses, (client, CLIENT), LinkEnd::Tail).await {
+            match link::connect(&self.env, &self.replicas, (client, CLIENT), LinkEnd::Tail).await {
                 Ok(link) if !self.hears_all && Newest::from(&link.chain) < self.newest.get() => {
                     tracing::debug!(
                         link.address,

@@ -13,7 +13,7 @@ use tailwater_env::{Env, Task};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::batch::{Batch, MalformedBatch, TooLarge, Writer};
-use crate::client::link::{self, CLIENT, Hears, Link, LinkEnd, Newest};
+use crate::client::link::{self, CLIENT, Hears, Link, LinkEnd, Newest, ReplicasAt};
 use crate::client::queue::{Acknowledged, Queue};
 use crate::event::{Collect, Content};
 use crate::message::{GATEWAY, Message, PublisherId, Reason};
@@ -74,14 +74,14 @@ struct PublishRequest {
 impl Publisher {
     /// A publisher for the region whose replicas are at `addresses` (any of them is enough). It connects by
     /// itself, and again when it has to.
-    pub fn new(env: &Env, addresses: Vec<String>) -> Self {
-        Self::start(env, addresses, CLIENT)
+    pub fn new(env: &Env, addresses: impl Into<ReplicasAt>) -> Self {
+        Self::start(env, addresses.into(), CLIENT)
     }
 
     /// As [`Publisher::new`], for the events of others, whose quotas its owner looks after: that of one connection does
     /// not apply.
-    pub fn gateway(env: &Env, addresses: Vec<String>) -> Self {
-        Self::start(env, addresses, GATEWAY)
+    pub fn gateway(env: &Env, addresses: impl Into<ReplicasAt>) -> Self {
+        Self::start(env, addresses.into(), GATEWAY)
     }
 
     /// As [`Publisher::gateway`], one that goes on where an earlier one was: in `stream` the next event that it is
@@ -94,30 +94,30 @@ impl Publisher {
     /// there is not asked for. (Another publisher would publish again what the chain has.) Otherwise that is 0.
     pub fn resume(
         env: &Env,
-        addresses: Vec<String>,
+        addresses: impl Into<ReplicasAt>,
         stream: Stream,
         client: PublisherId,
         next: u64,
         forgotten: u64,
     ) -> Self {
         let queue = Queue::resume(client, next, forgotten);
-        Self::begin(env, addresses, GATEWAY, [(stream, queue)].into())
+        Self::begin(env, addresses.into(), GATEWAY, [(stream, queue)].into())
     }
 
-    fn start(env: &Env, addresses: Vec<String>, region: &'static str) -> Self {
-        Self::begin(env, addresses, region, BTreeMap::new())
+    fn start(env: &Env, replicas: ReplicasAt, region: &'static str) -> Self {
+        Self::begin(env, replicas, region, BTreeMap::new())
     }
 
     fn begin(
         env: &Env,
-        addresses: Vec<String>,
+        replicas: ReplicasAt,
         region: &'static str,
         queues: BTreeMap<Stream, Queue<PublisherAnswer>>,
     ) -> Self {
         let (requests, queue) = mpsc::unbounded_channel();
         let newest = Arc::<Hears>::default();
         let state =
-            PublisherState { env: env.clone(), addresses, region, queues, newest: Arc::clone(&newest) };
+            PublisherState { env: env.clone(), replicas, region, queues, newest: Arc::clone(&newest) };
         let task = env.spawn("broadcast-publisher", state.run(queue));
         Self { requests, waiting: Arc::default(), newest, _task: task }
     }
@@ -201,7 +201,7 @@ impl Drop for PublisherRoom {
 
 struct PublisherState {
     env: Env,
-    addresses: Vec<String>,
+    replicas: ReplicasAt,
     /// As what it says hello.
     region: &'static str,
     queues: BTreeMap<Stream, Queue<PublisherAnswer>>,
@@ -212,7 +212,7 @@ impl PublisherState {
     async fn run(mut self, mut requests: mpsc::UnboundedReceiver<PublishRequest>) {
         loop {
             let me = (fresh_id(&self.env), self.region);
-            let Ok(link) = link::connect(&self.env, &self.addresses, me, LinkEnd::Head).await else {
+            let Ok(link) = link::connect(&self.env, &self.replicas, me, LinkEnd::Head).await else {
                 self.env.sleep(RETRY).await;
                 continue;
             };
@@ -326,7 +326,8 @@ mod tests {
     async fn nothing_is_kept_of_a_stream_whose_first_event_was_refused() {
         let env = Env::real();
         let (queues, newest) = (BTreeMap::new(), Arc::default());
-        let mut state = PublisherState { env, addresses: Vec::new(), region: CLIENT, queues, newest };
+        let mut state =
+            PublisherState { env, replicas: ReplicasAt::default(), region: CLIENT, queues, newest };
         let stream = Stream::parse("here/news").unwrap();
         let mut events = Writer::new(0);
         events.publish(&Content::default(), None).unwrap();

@@ -32,6 +32,7 @@ use self::core::Core;
 pub(super) use self::inputs::InputsShared;
 use self::inputs::SharingInputs;
 use self::socket::Door;
+use crate::client::link::ReplicasAt;
 use crate::client::listener::Came;
 use crate::limits::STREAM_BYTES_MAX;
 use crate::positions::{Positions, TooManyStreams};
@@ -80,7 +81,7 @@ type LinkId = u64;
 /// Starts one.
 pub(super) async fn start(
     env: &Env,
-    addresses: Vec<String>,
+    replicas: ReplicasAt,
     positions: Positions,
     sharing: Sharing,
     events: mpsc::Sender<Came>,
@@ -133,7 +134,7 @@ pub(super) async fn start(
         let accepting = connection::accept(env.clone(), door, me.clone(), links_max, inputs.clone());
         tasks.push(env.spawn("broadcast-sharing-accept", accepting));
     }
-    let proxy = proxy::Proxy::new(env, addresses, me, &positions, sharing.ask_every, inputs);
+    let proxy = proxy::Proxy::new(env, replicas, me, &positions, sharing.ask_every, inputs);
     tasks.push(env.spawn("broadcast-sharing-proxy", proxy.run()));
     let run = core::run(env.clone(), core::Ending::of(&shared), tasks);
     Ok((shared, env.spawn("broadcast-sharing", run)))

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use tailwater_env::Env;
 use tailwater_rma::{Address, Connection};
+use tailwater_tls::Dialer;
 
 use crate::configuration::BackendPlace;
 use crate::layout::INDEX_KIND;
@@ -47,7 +48,12 @@ impl Backends {
 
     /// What reaches backends at the addresses that their configuration has, in their order.
     pub fn by_address(env: &Env) -> Arc<dyn Connector> {
-        Arc::new(ByAddress { env: env.clone() })
+        Self::by_address_with(env, Dialer::plain())
+    }
+
+    /// The same, where `dialer` says whom to trust at those in TLS.
+    pub fn by_address_with(env: &Env, dialer: Dialer) -> Arc<dyn Connector> {
+        Arc::new(ByAddress { env: env.clone(), dialer })
     }
 }
 
@@ -59,6 +65,7 @@ impl std::fmt::Debug for Backends {
 
 struct ByAddress {
     env: Env,
+    dialer: Dialer,
 }
 
 impl Connector for ByAddress {
@@ -66,7 +73,7 @@ impl Connector for ByAddress {
         &'a self,
         backend: &'a BackendPlace,
     ) -> BoxFuture<'a, Result<Arc<dyn Connection>, String>> {
-        Box::pin(connect_any(&self.env, &backend.addresses))
+        Box::pin(connect_any(&self.env, &backend.addresses, &self.dialer))
     }
 }
 
@@ -78,7 +85,11 @@ pub fn instance_of(connection: &dyn Connection) -> Option<u64> {
 }
 
 /// Connects at the first of some addresses that answers, in their order; an error is why the last one did not.
-pub(super) async fn connect_any(env: &Env, addresses: &[String]) -> Result<Arc<dyn Connection>, String> {
+async fn connect_any(
+    env: &Env,
+    addresses: &[String],
+    dialer: &Dialer,
+) -> Result<Arc<dyn Connection>, String> {
     let mut why = "it has no address".to_owned();
     for text in addresses {
         let address = match Address::from_str(text) {
@@ -88,7 +99,7 @@ pub(super) async fn connect_any(env: &Env, addresses: &[String]) -> Result<Arc<d
                 continue;
             }
         };
-        match tailwater_rma::connect(env, &address).await {
+        match tailwater_rma::connect_with(env, &address, dialer).await {
             Ok(connection) => return Ok(connection),
             Err(error) => why = format!("{address}: {error}"),
         }

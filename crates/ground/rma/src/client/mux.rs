@@ -247,10 +247,7 @@ impl MuxInner {
             tracing::debug!(peer = self.peer, reason = self.why().reason, "connection lost");
         }
         // Ends the reader, if it was not the reader who noticed; the far side gets to know as well.
-        let _ = match &self.stream {
-            Stream::Tcp(socket) => rustix::net::shutdown(socket, rustix::net::Shutdown::Both),
-            Stream::Unix(socket) => rustix::net::shutdown(socket, rustix::net::Shutdown::Both),
-        };
+        self.stream.shut_down();
         self.state.lock().waiting.clear();
         self.room.notify_waiters();
         self.doorbell.send_modify(|_| {});
@@ -302,7 +299,7 @@ impl MuxInner {
     /// is then the writer task's.
     fn write_on(&self, mut outgoing: Outgoing) {
         loop {
-            while !outgoing.is_empty() {
+            while !outgoing.is_empty() || !self.stream.is_flushed() {
                 let mut slices = [IoSlice::new(&[]); PIECES_MAX];
                 let pieces = outgoing.slices(&mut slices);
                 match self.stream.try_write(&slices[..pieces]) {
@@ -371,6 +368,7 @@ impl MuxInner {
             // Behind a long frame there is room for a little of what follows: a receive that is full may have left
             // more.
             let room = if is_long { missing + FIRST_BYTES } else { missing.max(FIRST_BYTES) };
+            let room = room + self.stream.slack();
             if is_long != was_long || buffer.capacity() - buffer.len() < room {
                 let mut roomy = RECEIVE.take(SHORT_BYTES.max(buffer.len() + room));
                 roomy.extend_from_slice(buffer);

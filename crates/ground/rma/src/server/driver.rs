@@ -8,6 +8,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use crate::server::output::NextOutput;
+use crate::server::secured::Cipher;
 use crate::server::session::{Session, SessionEnded, World};
 use crate::server::shared::EngineShared;
 use crate::socket::send_with_files;
@@ -55,8 +56,8 @@ pub(crate) trait Driver {
     /// Leaves it out again.
     fn unwatch(&mut self, fd: BorrowedFd<'_>, token: u64);
 
-    /// Takes a connected socket.
-    fn add(&mut self, id: u64, socket: OwnedFd) -> io::Result<()>;
+    /// Takes a connected socket, with what is between it and its session.
+    fn add(&mut self, id: u64, socket: OwnedFd, cipher: Option<Cipher>) -> io::Result<()>;
 
     /// Moves what can be moved between a socket and its session; `true` if there is more and only fairness
     /// stopped it.

@@ -19,6 +19,7 @@ use crate::server::calls::{AtWorkers, CallJob};
 use crate::server::driver::{Driver, DriverTurn, Gone};
 use crate::server::listen::{AcceptedConnection, Listener};
 use crate::server::mailbox::{Mailbox, Message};
+use crate::server::secured::{self, Cipher};
 use crate::server::session::{Call, Session, World};
 use crate::server::shared::EngineShared;
 
@@ -209,7 +210,9 @@ impl<D: Driver> Engine<D> {
                     }
                     let engine = self.next_engine;
                     self.next_engine = (engine + 1) % self.shared.mailboxes.len();
-                    if engine == 0 {
+                    if !accepted.unix && self.shared.config.tls.is_secured() {
+                        secured::shake_hands(&self.shared, accepted, engine);
+                    } else if engine == 0 {
                         self.begin(accepted);
                     } else {
                         self.shared.mailboxes[engine].send(Message::Serve(accepted));
@@ -252,8 +255,8 @@ impl<D: Driver> Engine<D> {
     fn begin(&mut self, accepted: AcceptedConnection) {
         let id = self.next_connection;
         self.next_connection += 1;
-        let AcceptedConnection { socket, peer, at, unix } = accepted;
-        if let Err(error) = self.driver.add(id, socket) {
+        let AcceptedConnection { socket, peer, at, unix, channel } = accepted;
+        if let Err(error) = self.driver.add(id, socket, channel.map(Cipher::new)) {
             if let Some(left_out) = self.shared.complain("not served") {
                 tracing::warn!(peer = peer.address, %error, left_out, "cannot serve a connection");
             }

@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use bytes::BytesMut;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
@@ -15,6 +16,7 @@ use tailwater_env::HashMap;
 use crate::server::driver::{Driver, DriverTurn, Gone};
 use crate::server::output::NextOutput;
 use crate::server::pipe::Pipe;
+use crate::server::secured::Cipher;
 use crate::server::session::Session;
 
 /// Bytes that one connection may receive and be sent before the others have their turn.
@@ -32,6 +34,12 @@ struct Socket {
     readable: bool,
     /// It may take bytes.
     writable: bool,
+    cipher: Option<Cipher>,
+    /// What the cipher's other end had said together with its handshake.
+    early: BytesMut,
+    /// Encrypted and not taken by the socket yet, from this index on.
+    sealed: Vec<u8>,
+    sealed_from: usize,
 }
 
 /// Sockets on one epoll.
@@ -42,7 +50,15 @@ pub(crate) struct Epoll {
     /// For all sockets by turns: what was just received, and what is just being sent.
     receive: Vec<u8>,
     output: Vec<u8>,
+    plain: Plain,
     pipe: Pipe,
+}
+
+/// For all sockets with a cipher by turns: what came decrypted, and what is to be encrypted.
+#[derive(Default)]
+struct Plain {
+    received: BytesMut,
+    output: Vec<u8>,
 }
 
 impl Epoll {
@@ -53,6 +69,7 @@ impl Epoll {
             events: Vec::with_capacity(EVENTS),
             receive: vec![0; RECEIVE_BYTES],
             output: Vec::new(),
+            plain: Plain::default(),
             pipe: Pipe::new()?,
         })
     }
@@ -94,17 +111,31 @@ impl Driver for Epoll {
         let _ = epoll::delete(&self.epoll, fd);
     }
 
-    fn add(&mut self, id: u64, fd: OwnedFd) -> io::Result<()> {
+    fn add(&mut self, id: u64, fd: OwnedFd, mut cipher: Option<Cipher>) -> io::Result<()> {
+        let mut early = BytesMut::new();
+        if let Some(cipher) = &mut cipher {
+            cipher.open(&[], &mut early).map_err(|gone| io::Error::other(gone.to_string()))?;
+        }
         let interest = epoll::EventFlags::IN;
         epoll::add(&self.epoll, &fd, epoll::EventData::new_u64(id), interest)?;
-        self.sockets.insert(id, Socket { fd, interest, readable: true, writable: true });
+        let socket = Socket {
+            fd,
+            interest,
+            readable: true,
+            writable: true,
+            cipher,
+            early,
+            sealed: Vec::new(),
+            sealed_from: 0,
+        };
+        self.sockets.insert(id, socket);
         Ok(())
     }
 
     fn turn(&mut self, id: u64, turn: &mut DriverTurn<'_>) -> Result<bool, Gone> {
         let socket = self.sockets.get_mut(&id).expect("sockets go with their connections");
         turn.session.lend_output(&mut self.output);
-        let again = move_bytes(socket, &mut self.pipe, &mut self.receive, turn);
+        let again = move_bytes(socket, &mut self.pipe, &mut self.receive, &mut self.plain, turn);
         turn.session.return_output(&mut self.output);
         let again = again?;
         socket.watch_for(turn.session, &self.epoll, id)?;
@@ -122,9 +153,13 @@ fn move_bytes(
     socket: &mut Socket,
     pipe: &mut Pipe,
     receive: &mut [u8],
+    plain: &mut Plain,
     turn: &mut DriverTurn<'_>,
 ) -> Result<bool, Gone> {
     let mut turn_bytes = 0;
+    if !socket.early.is_empty() {
+        turn.session.receive(&std::mem::take(&mut socket.early), &mut turn.world)?;
+    }
     loop {
         let mut progress = false;
         if socket.readable && turn.session.wants_input() {
@@ -135,14 +170,33 @@ fn move_bytes(
                     socket.readable = count == receive.len();
                     turn_bytes += count;
                     progress = true;
-                    turn.session.receive(&receive[..count], &mut turn.world)?;
+                    let received = match &mut socket.cipher {
+                        None => &receive[..count],
+                        Some(cipher) => {
+                            plain.received.clear();
+                            cipher.open(&receive[..count], &mut plain.received)?;
+                            &plain.received[..]
+                        }
+                    };
+                    turn.session.receive(received, &mut turn.world)?;
                 }
                 Err(Errno::AGAIN) => socket.readable = false,
                 Err(Errno::INTR) => progress = true,
                 Err(error) => return Err(error.into()),
             }
         }
-        while socket.writable && turn.session.next_output().is_some() {
+        while socket.cipher.is_some() && socket.writable && socket.has_output(turn.session) {
+            match socket.send_sealed(&mut plain.output, turn) {
+                Ok(count) => {
+                    turn_bytes += count;
+                    progress = true;
+                }
+                Err(Gone::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => socket.writable = false,
+                Err(Gone::Io(error)) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(gone) => return Err(gone),
+            }
+        }
+        while socket.cipher.is_none() && socket.writable && turn.session.next_output().is_some() {
             let sent = match (turn.send_files(&socket.fd), turn.session.next_output()) {
                 (Some(sent), _) => sent,
                 (None, Some(NextOutput::LastBytes(bytes))) => {
@@ -164,7 +218,7 @@ fn move_bytes(
             }
         }
         turn.session.answer(&mut turn.world)?;
-        progress |= socket.writable && turn.session.next_output().is_some();
+        progress |= socket.writable && socket.has_output(turn.session);
         if !progress {
             return Ok(false);
         }
@@ -175,11 +229,34 @@ fn move_bytes(
 }
 
 impl Socket {
+    /// Whether there is something to be sent.
+    fn has_output(&self, session: &Session) -> bool {
+        !self.sealed.is_empty() || session.next_output().is_some()
+    }
+
+    /// Sends what is encrypted, and if there is nothing encrypts what is next; how many bytes.
+    fn send_sealed(&mut self, plain: &mut Vec<u8>, turn: &mut DriverTurn<'_>) -> Result<usize, Gone> {
+        let cipher = self.cipher.as_mut().expect("it is one in TLS");
+        if self.sealed.is_empty() {
+            cipher.seal(turn.session, plain, &mut self.sealed)?;
+        }
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        let count = rustix::net::send(&self.fd, &self.sealed[self.sealed_from..], flags)?;
+        self.sealed_from += count;
+        let is_all = self.sealed_from == self.sealed.len();
+        turn.session.sent(cipher.sent(count, is_all), turn.world.now);
+        if is_all {
+            // An idle connection holds no memory.
+            (self.sealed, self.sealed_from) = (Vec::new(), 0);
+        }
+        Ok(count)
+    }
+
     /// Has the kernel watch the socket for what can be acted upon.
     fn watch_for(&mut self, session: &Session, epoll: &OwnedFd, id: u64) -> io::Result<()> {
         let mut interest = epoll::EventFlags::empty();
         interest.set(epoll::EventFlags::IN, session.wants_input());
-        interest.set(epoll::EventFlags::OUT, session.next_output().is_some());
+        interest.set(epoll::EventFlags::OUT, self.has_output(session));
         if interest != self.interest {
             epoll::modify(epoll, &self.fd, epoll::EventData::new_u64(id), interest)?;
             self.interest = interest;

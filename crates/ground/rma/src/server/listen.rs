@@ -11,6 +11,7 @@ use rustix::net::{
     getsockname, listen, socket_with, sockopt,
 };
 use tailwater_access::Peer;
+use tailwater_tls::Channel;
 
 use crate::socket::tune_tcp;
 
@@ -26,6 +27,8 @@ pub(crate) struct AcceptedConnection {
     pub(crate) at: Arc<str>,
     /// Descriptors can be passed over it.
     pub(crate) unix: bool,
+    /// What is between it and its session.
+    pub(crate) channel: Option<Channel>,
 }
 
 /// A socket that clients connect to.
@@ -82,12 +85,13 @@ impl Listener {
             Self::Tcp { at, .. } => {
                 let from = from.and_then(|from: SocketAddrAny| SocketAddr::try_from(from).ok());
                 let address = from.map_or_else(|| "tcp:?".to_owned(), |from| format!("tcp:{from}"));
-                Ok(AcceptedConnection { socket, peer: anonymous(address), at: Arc::clone(at), unix: false })
+                Ok(accepted(socket, Peer::anonymous(address), at, false))
             }
             Self::Unix { at, .. } => {
-                let pid = sockopt::socket_peercred(&socket)?.pid;
-                let address = format!("unix:pid {}", pid.as_raw_nonzero());
-                Ok(AcceptedConnection { socket, peer: anonymous(address), at: Arc::clone(at), unix: true })
+                let process = sockopt::socket_peercred(&socket)?;
+                let address = format!("unix:pid {}", process.pid.as_raw_nonzero());
+                let peer = Peer::of(address, &Peer::principal_of_uid(process.uid.as_raw()));
+                Ok(accepted(socket, peer, at, true))
             }
         }
     }
@@ -105,8 +109,8 @@ fn flags() -> SocketFlags {
     SocketFlags::NONBLOCK | SocketFlags::CLOEXEC
 }
 
-fn anonymous(address: String) -> Arc<Peer> {
-    Arc::new(Peer::anonymous(address))
+fn accepted(socket: OwnedFd, peer: Peer, at: &Arc<str>, unix: bool) -> AcceptedConnection {
+    AcceptedConnection { socket, peer: Arc::new(peer), at: Arc::clone(at), unix, channel: None }
 }
 
 /// Whether a socket file is there that nobody listens at.

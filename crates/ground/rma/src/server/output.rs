@@ -177,6 +177,31 @@ impl OutputQueue {
         Some(bytes)
     }
 
+    /// Takes out the next bytes, `bytes_max` at most, and appends them to `out`, stretches as copies; to be sent as a whole
+    /// before anything else is taken.
+    pub(crate) fn take_into(&mut self, out: &mut Vec<u8>, bytes_max: usize) {
+        assert_eq!(self.taken, 0, "one at a time");
+        let mut left = bytes_max;
+        while left > 0 {
+            let part = match self.next() {
+                None => break,
+                Some(NextOutput::Bytes(bytes) | NextOutput::LastBytes(bytes)) => {
+                    let part = bytes.len().min(left);
+                    out.extend_from_slice(&bytes[..part]);
+                    part
+                }
+                Some(NextOutput::Stretch(Stretch { region, offset, len })) => {
+                    let part = (*len).min(left);
+                    region.append_to(*offset, part as u32, out);
+                    part
+                }
+            };
+            self.sent(part);
+            left -= part;
+        }
+        self.taken = bytes_max - left;
+    }
+
     /// Lends a buffer for further bytes, if there is none: an engine has one large buffer, and a connection has one
     /// only while it is behind.
     pub(crate) fn lend(&mut self, spare: &mut Vec<u8>) {

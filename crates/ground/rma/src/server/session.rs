@@ -38,6 +38,11 @@ pub(crate) enum SessionEnded {
     Frame(#[from] FrameError),
     #[error("a frame other than HELLO came first")]
     NoHello,
+    #[error(
+        "the client speaks TLS, and this listener does not: give the node a certificate in [tls], or the client an address \
+         of tcp:IP:PORT"
+    )]
+    SpeaksTls,
     #[error("said HELLO twice")]
     HelloAgain,
     #[error("speaks versions {lowest} to {highest} of the format, not {ours}", ours = frame::VERSION)]
@@ -63,6 +68,7 @@ impl SessionEnded {
     pub(crate) fn complaint(&self) -> &'static str {
         match self {
             Self::Frame(_) => "malformed",
+            Self::SpeaksTls => "TLS",
             Self::NoHello | Self::HelloAgain | Self::Version { .. } => "no greeting",
             Self::BatchTooLarge(_) => "too large",
             Self::Refused(_) => "refused",
@@ -154,7 +160,11 @@ impl Session {
     /// Takes up requests that wait for room in the output. To be called after bytes were sent.
     pub(crate) fn answer(&mut self, world: &mut World<'_>) -> Result<(), SessionEnded> {
         while self.wants_input() {
-            let Some((header, body)) = self.decoder.next()? else {
+            let next = self.decoder.next();
+            if next.is_err() && self.peer.table.is_none() && tailwater_tls::is_hello(self.decoder.buffer()) {
+                return Err(SessionEnded::SpeaksTls);
+            }
+            let Some((header, body)) = next? else {
                 break;
             };
             self.half_frame_since = None;
@@ -194,6 +204,12 @@ impl Session {
     /// Takes it out, to be sent as a whole and reported by [`Session::sent`], before more is taken.
     pub(crate) fn take_output(&mut self) -> Option<Vec<u8>> {
         self.peer.output.take()
+    }
+
+    /// Takes out up to `bytes_max` bytes of it, as copies, to be sent as a whole and reported by [`Session::sent`], before
+    /// more is taken.
+    pub(crate) fn take_output_into(&mut self, bytes: &mut Vec<u8>, bytes_max: usize) {
+        self.peer.output.take_into(bytes, bytes_max);
     }
 
     /// Gives the session what was received, behind what [`Session::lend_input`] lent.

@@ -23,6 +23,7 @@ use crate::limits::OUTPUT_BYTES_KEPT;
 use crate::server::driver::{Driver, DriverTurn, Gone};
 use crate::server::pipe::Pipe;
 use crate::server::ring::{Completion, Ring, is};
+use crate::server::secured::Cipher;
 use crate::server::session::Session;
 
 /// Output buffers kept for the next sends.
@@ -44,6 +45,7 @@ struct Socket {
     fd: OwnedFd,
     /// Received and not yet answered, the beginning of a frame included.
     inbox: BytesMut,
+    cipher: Option<Cipher>,
     receiving: bool,
     cancelling: bool,
     /// A send is under way, of its buffer from this index on.
@@ -66,6 +68,8 @@ pub(crate) struct Uring {
     watched: HashMap<u64, Watched>,
     sockets: HashMap<u64, Socket>,
     spares: Vec<Vec<u8>>,
+    /// For all sockets with a cipher by turns: what is to be encrypted.
+    plain: Vec<u8>,
     pipe: Pipe,
 }
 
@@ -80,6 +84,7 @@ impl Uring {
             watched: HashMap::default(),
             sockets: HashMap::default(),
             spares: Vec::new(),
+            plain: Vec::new(),
             pipe: Pipe::new()?,
         })
     }
@@ -146,12 +151,17 @@ impl Driver for Uring {
         }
     }
 
-    fn add(&mut self, id: u64, fd: OwnedFd) -> io::Result<()> {
+    fn add(&mut self, id: u64, fd: OwnedFd, mut cipher: Option<Cipher>) -> io::Result<()> {
+        let mut inbox = BytesMut::new();
+        if let Some(cipher) = &mut cipher {
+            cipher.open(&[], &mut inbox).map_err(|gone| io::Error::other(gone.to_string()))?;
+        }
         // On a nonblocking one the kernel would answer that it has nothing, in place of waiting.
         rustix::io::ioctl_fionbio(&fd, false)?;
         let socket = Socket {
             fd,
-            inbox: BytesMut::new(),
+            inbox,
+            cipher,
             receiving: false,
             cancelling: false,
             sending: None,
@@ -186,8 +196,19 @@ impl Driver for Uring {
         }
         let mut again = false;
         if socket.sending.is_none() {
-            again = socket.rest.is_none() && socket.send_stretches(&mut self.pipe, turn)?;
-            let next = socket.rest.take().or_else(|| Some((turn.session.take_output()?, 0)));
+            let next = match &mut socket.cipher {
+                None => {
+                    again = socket.rest.is_none() && socket.send_stretches(&mut self.pipe, turn)?;
+                    socket.rest.take().or_else(|| Some((turn.session.take_output()?, 0)))
+                }
+                Some(_) if socket.rest.is_some() => socket.rest.take(),
+                Some(_) if turn.session.next_output().is_none() => None,
+                Some(cipher) => {
+                    let mut sealed = self.spares.pop().unwrap_or_default();
+                    cipher.seal(turn.session, &mut self.plain, &mut sealed)?;
+                    Some((sealed, 0))
+                }
+            };
             if let Some((buffer, from)) = next {
                 self.ring.send(socket.fd.as_fd(), id, buffer, from)?;
                 socket.sending = Some(from);
@@ -279,8 +300,12 @@ impl Socket {
                         return;
                     }
                 };
-                self.sent += count;
-                if from + count < buffer.len() {
+                let is_all = from + count == buffer.len();
+                self.sent += match &mut self.cipher {
+                    None => count,
+                    Some(cipher) => cipher.sent(count, is_all),
+                };
+                if !is_all {
                     self.rest = Some((buffer, from + count));
                 } else {
                     keep(spares, buffer);
@@ -292,6 +317,12 @@ impl Socket {
     /// Appends to what was received. The room that a long frame needs is made in few steps, each in proportion to what
     /// has come of it.
     fn take_in(&mut self, bytes: &[u8]) {
+        if let Some(cipher) = &mut self.cipher {
+            if let Err(gone) = cipher.open(bytes, &mut self.inbox) {
+                self.gone = Some(gone);
+            }
+            return;
+        }
         if self.inbox.capacity() - self.inbox.len() < bytes.len() {
             let come = self.inbox.len() + bytes.len();
             self.inbox.reserve(bytes.len().max(frame::missing(&self.inbox).min(INBOX_GROWTH * come)));

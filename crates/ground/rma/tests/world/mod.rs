@@ -10,9 +10,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use tailwater_env::Env;
 use tailwater_rma::{
-    Address, Backing, CALL_BYTES_MAX, Connection, Doorbell, EngineKind, LocalDoorbell, Peer, ReadOp, Refusal,
-    Region, RegionId, Reply, ScarHit, ScarOp, Server, ServerConfig, Service, connect, local,
+    Address, Backing, CALL_BYTES_MAX, ConnectError, Connection, Doorbell, EngineKind, LocalDoorbell, Peer,
+    ReadOp, Refusal, Region, RegionId, Reply, ScarHit, ScarOp, Server, ServerConfig, Service, connect_with,
+    local,
 };
+use tailwater_tls::authority::{Authority, CertificateWanted};
+use tailwater_tls::{Acceptor, Certificates, ClientCertificates, Dialer, DialerConfig, TlsConfig};
 
 pub const METHOD_ECHO: u16 = 1;
 pub const METHOD_REFUSE: u16 = 2;
@@ -25,6 +28,8 @@ pub const METHOD_HANG: u16 = 6;
 pub const METHOD_NOTE: u16 = 7;
 /// Is noted once the test opens the gate.
 pub const METHOD_NOTE_LATER: u16 = 8;
+/// Answers who asks.
+pub const METHOD_WHO: u16 = 9;
 pub const CODE_REFUSED: u16 = 77;
 pub const BUCKETS: u64 = 64;
 const REGION_BYTES: u64 = 2 << 20;
@@ -78,7 +83,7 @@ impl Service for TestService {
         method == METHOD_NOTE
     }
 
-    fn call(&self, _peer: &Peer, method: u16, payload: Bytes, reply: Reply) {
+    fn call(&self, peer: &Peer, method: u16, payload: Bytes, reply: Reply) {
         match method {
             METHOD_NOTE => self.note(payload, reply),
             METHOD_NOTE_LATER => {
@@ -86,6 +91,7 @@ impl Service for TestService {
                 drop(self.gate.1.wait_while(closed, |open| !*open).expect("no test panics with it"));
                 self.note(payload, reply);
             }
+            METHOD_WHO => reply.send(Ok(Bytes::from(peer.principal.as_bytes().to_vec()))),
             METHOD_ECHO => reply.send(Ok(payload)),
             METHOD_REFUSE => reply.send(Err(Refusal { code: CODE_REFUSED, message: "no".to_owned() })),
             METHOD_PANIC => panic!("as the test asked"),
@@ -104,6 +110,7 @@ pub enum Transport {
     /// A Unix socket whose server cannot pass its regions.
     UnixFrames,
     Tcp,
+    Tls,
 }
 
 enum Bell {
@@ -129,7 +136,9 @@ pub struct World {
     pub address: Option<Address>,
     bell: Arc<Bell>,
     pub server: Option<Server>,
-    _dir: tempfile::TempDir,
+    /// What takes connections to `address`.
+    pub tls: Tls,
+    dir: tempfile::TempDir,
 }
 
 impl World {
@@ -140,6 +149,10 @@ impl World {
     pub async fn with_config(transport: Transport, config: ServerConfig) -> Self {
         let env = Env::real();
         let dir = tempfile::tempdir().expect("a directory");
+        let tls = match transport {
+            Transport::Tls => Tls::new(&env, dir.path()),
+            _ => Tls::default(),
+        };
         let private = matches!(transport, Transport::Local | Transport::UnixFrames);
         let service = TestService::new(if private { Backing::Private } else { Backing::Shared });
         let config = match transport {
@@ -155,17 +168,20 @@ impl World {
                     address: None,
                     bell,
                     server: None,
-                    _dir: dir,
+                    tls,
+                    dir,
                 };
             }
-            Transport::Tcp => ServerConfig { tcp: Some(([127, 0, 0, 1], 0).into()), ..config },
+            Transport::Tcp | Transport::Tls => {
+                ServerConfig { tcp: Some(([127, 0, 0, 1], 0).into()), tls: tls.acceptor.clone(), ..config }
+            }
             Transport::Shm | Transport::UnixFrames => {
                 ServerConfig { unix: Some(dir.path().join("socket")), ..config }
             }
         };
         let server = Server::start(&env, config, service.clone()).expect("it starts");
         let address = address_of(&server);
-        let connection = connect(&env, &address).await.expect("it listens");
+        let connection = connect_with(&env, &address, &tls.dialer).await.expect("it listens");
         assert_eq!(connection.capabilities().memory, transport == Transport::Shm);
         let bell = Arc::new(Bell::Server(server.doorbell()));
         Self {
@@ -176,8 +192,19 @@ impl World {
             address: Some(address),
             bell,
             server: Some(server),
-            _dir: dir,
+            tls,
+            dir,
         }
+    }
+
+    /// Another connection to whoever is at its address.
+    pub async fn connect(&self) -> Result<Arc<dyn Connection>, ConnectError> {
+        connect_with(&self.env, self.address.as_ref().expect("it has one"), &self.tls.dialer).await
+    }
+
+    /// The directory that the world has for itself.
+    pub fn dir(&self) -> &std::path::Path {
+        self.dir.path()
     }
 
     /// A read of region `place` under its true generation.
@@ -204,9 +231,64 @@ impl World {
     }
 }
 
+/// How both ends of a connection go about TLS.
+#[derive(Default)]
+pub struct Tls {
+    pub acceptor: Acceptor,
+    pub dialer: Dialer,
+}
+
+impl Tls {
+    /// With files in `dir`, of a CA of its own; clients show no certificates.
+    pub fn new(env: &Env, dir: &std::path::Path) -> Self {
+        Self::of(env, dir, "127.0.0.1", ClientCertificates::None)
+    }
+
+    /// The same for a server that is reached at `host`, and a client that shows a certificate if one is asked for.
+    #[allow(clippy::disallowed_methods)] // the files of who configures both ends
+    pub fn of(env: &Env, dir: &std::path::Path, host: &str, client_certificates: ClientCertificates) -> Self {
+        let authority = Authority::create("test", env.wall_ms()).expect("a CA");
+        let wanted = CertificateWanted {
+            name: "node".to_owned(),
+            hosts: vec![host.to_owned()],
+            is_server: true,
+            days: 10,
+        };
+        let node = authority.issue(&wanted, env.wall_ms()).expect("a certificate");
+        let [ca, certificate, key] = ["ca.pem", "node.pem", "node.key"].map(|name| dir.join(name));
+        for (path, text) in
+            [(&ca, &authority.certificate), (&certificate, &node.certificate), (&key, &node.key)]
+        {
+            std::fs::write(path, text).expect("written");
+        }
+        let is_asked = client_certificates != ClientCertificates::None;
+        let shown = is_asked.then(|| {
+            let wanted =
+                CertificateWanted { name: "alice".to_owned(), hosts: Vec::new(), is_server: false, days: 10 };
+            let shown = authority.issue(&wanted, env.wall_ms()).expect("a certificate");
+            let path = dir.join("alice.pem");
+            std::fs::write(&path, format!("{}{}", shown.certificate, shown.key)).expect("written");
+            path
+        });
+        let config = TlsConfig {
+            certificate: Some(certificate),
+            key: Some(key),
+            client_ca: is_asked.then(|| ca.clone()),
+            client_certificates,
+            ..TlsConfig::default()
+        };
+        let certificates = Certificates::open(env, &config).expect("good files").expect("there are some");
+        let dialer = DialerConfig { ca: Some(ca), certificate: shown, ..DialerConfig::default() };
+        Self {
+            acceptor: Acceptor::secured("test", &certificates),
+            dialer: Dialer::open(env, &dialer).expect("a good file"),
+        }
+    }
+}
+
 pub fn address_of(server: &Server) -> Address {
-    match (server.tcp_addr(), server.unix_path()) {
-        (Some(address), _) => Address::Tcp(address),
+    match (server.tcp_address(), server.unix_path()) {
+        (Some(address), _) => address,
         (None, Some(path)) => Address::Unix(PathBuf::from(path)),
         (None, None) => panic!("the server listens somewhere"),
     }
@@ -236,7 +318,7 @@ pub fn on_every_socket(test: impl AsyncFn(World)) {
 /// As [`on_every_socket`], with limits of the test's own.
 pub fn on_every_socket_with(config: &ServerConfig, test: impl AsyncFn(World)) {
     for engine_kind in engine_kinds() {
-        for transport in [Transport::Shm, Transport::UnixFrames, Transport::Tcp] {
+        for transport in [Transport::Shm, Transport::UnixFrames, Transport::Tcp, Transport::Tls] {
             eprintln!("over {transport:?} with {engine_kind:?}");
             run(async {
                 let config = ServerConfig { engine_kind, ..config.clone() };

@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tailwater_broadcast::client::{ListenError, Listener, Received, Sharing};
+use tailwater_broadcast::client::{ListenError, Listener, Received, ReplicasAt, Sharing};
 use tailwater_broadcast::{Batch, Kind, Positions, Stream};
 use tailwater_env::{Env, HashMap, Instant, Task};
 use tokio::sync::Notify;
@@ -128,7 +128,12 @@ struct InvalidatingState<V> {
 impl<V: Clone + Send + 'static> InvalidatingCache<V> {
     /// A cache that listens to `stream` from now on, at the region whose replicas are at `addresses`. It is empty,
     /// and keeps nothing until it hears the proxy.
-    pub fn new(env: &Env, addresses: Vec<String>, stream: Stream, config: InvalidatingConfig) -> Self {
+    pub fn new(
+        env: &Env,
+        addresses: impl Into<ReplicasAt>,
+        stream: Stream,
+        config: InvalidatingConfig,
+    ) -> Self {
         let state = InvalidatingState {
             entries: HashMap::default(),
             by_use: BTreeMap::new(),
@@ -145,7 +150,7 @@ impl<V: Clone + Send + 'static> InvalidatingCache<V> {
             state: Mutex::new(state),
             moved: Notify::new(),
         });
-        let listening = listen(Arc::clone(&shared), addresses, stream);
+        let listening = listen(Arc::clone(&shared), addresses.into(), stream);
         Self { shared, _task: Arc::new(env.spawn("invalidating-cache", listening)) }
     }
 
@@ -334,14 +339,14 @@ impl<V> InvalidatingState<V> {
 }
 
 /// A listener as the configuration says.
-async fn begin<V>(shared: &InvalidatingShared<V>, addresses: &[String], stream: &Stream) -> Listener {
+async fn begin<V>(shared: &InvalidatingShared<V>, addresses: &ReplicasAt, stream: &Stream) -> Listener {
     let positions = || Positions::now([stream.clone()]);
     let Some(sharing) = &shared.config.sharing else {
-        return Listener::new(&shared.env, addresses.to_vec(), positions());
+        return Listener::new(&shared.env, addresses.clone(), positions());
     };
     let sharing = Sharing { ask_every: sharing.ask_every.min(ASK_EVERY), ..sharing.clone() };
     loop {
-        match Listener::sharing(&shared.env, addresses.to_vec(), positions(), sharing.clone()).await {
+        match Listener::sharing(&shared.env, addresses.clone(), positions(), sharing.clone()).await {
             Ok(listener) => return listener,
             Err(error) => {
                 tracing::warn!(%stream, %error, "a cache can't listen for others, and keeps nothing meanwhile");
@@ -354,7 +359,7 @@ async fn begin<V>(shared: &InvalidatingShared<V>, addresses: &[String], stream: 
 /// Follows the stream, anew if what the proxy has of it is not what it was.
 async fn listen<V: Send + 'static>(
     shared: Arc<InvalidatingShared<V>>,
-    addresses: Vec<String>,
+    addresses: ReplicasAt,
     stream: Stream,
 ) {
     let shares = shared.config.sharing.is_some();

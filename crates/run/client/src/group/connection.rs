@@ -9,8 +9,8 @@ use tailwater_env::Env;
 use tailwater_kafka_wire::api::{Api, ApiRequest};
 use tailwater_kafka_wire::messages::cluster::{ApiVersionsRequest, ApiVersionsResponse};
 use tailwater_kafka_wire::messages::header::{read_response, request};
+use tailwater_tls::{Dialer, PeerStream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
 use crate::Error;
 
@@ -25,21 +25,27 @@ const FIRST_VERSION: i16 = 3;
 pub(super) struct Connection {
     env: Env,
     address: String,
+    dialer: Dialer,
     client_id: String,
     open: Option<Open>,
     correlation_id: i32,
 }
 
 struct Open {
-    stream: TcpStream,
+    stream: PeerStream,
     /// The newest version that the node has of each API.
     versions: BTreeMap<i16, i16>,
 }
 
 impl Connection {
-    pub(super) fn new(env: &Env, address: &str, client_id: &str) -> Self {
+    /// One to `HOST:PORT`, or to `tls:HOST:PORT`, which `dialer` makes.
+    pub(super) fn new(env: &Env, address: &str, dialer: &Dialer, client_id: &str) -> Self {
+        let (address, dialer) = match address.strip_prefix("tls:") {
+            Some(secured) => (secured, dialer.clone()),
+            None => (address, Dialer::plain()),
+        };
         let (address, client_id) = (address.to_owned(), client_id.to_owned());
-        Self { env: env.clone(), address, client_id, open: None, correlation_id: 0 }
+        Self { env: env.clone(), address, dialer, client_id, open: None, correlation_id: 0 }
     }
 
     /// Asks, and waits for the answer: for `wait`, if it is one that the node holds back, and a little longer.
@@ -80,9 +86,8 @@ impl Connection {
     }
 
     async fn connect(&mut self) -> Result<Open, Error> {
-        let stream = TcpStream::connect(&self.address).await;
-        let mut stream = stream.map_err(|error| self.unreachable(&error))?;
-        stream.set_nodelay(true).map_err(|error| self.unreachable(&error))?;
+        let stream = self.dialer.connect(&self.address).await;
+        let mut stream = stream.map_err(|error| Error::from_dial(&self.address, error))?;
         let asked = ApiVersionsRequest {
             client_software_name: "tailwater".to_owned(),
             client_software_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -94,13 +99,14 @@ impl Connection {
 
     async fn exchange<R: ApiRequest>(
         &mut self,
-        stream: &mut TcpStream,
+        stream: &mut PeerStream,
         asked: &R,
         version: i16,
     ) -> Result<R::Response, Error> {
         self.correlation_id = self.correlation_id.wrapping_add(1);
         let frame = request(asked, version, self.correlation_id, &self.client_id).concat();
         stream.write_all(&frame).await.map_err(|error| self.unreachable(&error))?;
+        stream.flush().await.map_err(|error| self.unreachable(&error))?;
         let answer = read_frame(stream).await.map_err(|error| self.unreachable(&error))?;
         let malformed = |why: String| Error::Malformed(format!("{}: {why}", Api::name(R::API)));
         let (id, answer) =
@@ -116,7 +122,7 @@ impl Connection {
     }
 }
 
-async fn read_frame(stream: &mut TcpStream) -> std::io::Result<Bytes> {
+async fn read_frame(stream: &mut PeerStream) -> std::io::Result<Bytes> {
     let len = stream.read_i32().await?;
     let len = usize::try_from(len).ok().filter(|len| *len <= ANSWER_BYTES_MAX);
     let len = len.ok_or_else(|| std::io::Error::other("an answer of an impossible length"))?;

@@ -18,6 +18,7 @@ use tailwater_kafka_wire::messages::offsets::{
     OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic, OffsetFetchRequest,
     OffsetFetchRequestGroup, OffsetFetchRequestTopics,
 };
+use tailwater_tls::Dialer;
 use tokio::sync::Notify;
 
 use super::GroupConfig;
@@ -58,8 +59,8 @@ impl MembershipShared {
 }
 
 impl GroupMembership {
-    pub(super) fn new(env: &Env, config: &GroupConfig, stream: &Stream) -> Self {
-        let connection = Connection::new(env, &config.kafka, &config.client_id);
+    pub(super) fn new(env: &Env, config: &GroupConfig, dialer: &Dialer, stream: &Stream) -> Self {
+        let connection = Connection::new(env, &config.kafka, dialer, &config.client_id);
         let shared =
             MembershipShared { due: Mutex::new(Some(ErrorCode::None)), ..MembershipShared::default() };
         Self {

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tailwater_env::{Env, Task};
 use tailwater_sqs_wire::{Unsigned, sign};
-use tokio::net::TcpStream;
+use tailwater_tls::{DialError, Dialer};
 
 use super::CALL_DEADLINE;
 use crate::error::Error;
@@ -67,6 +67,7 @@ struct EndpointInner {
     host: String,
     /// Where that is.
     address: String,
+    dialer: Dialer,
     credentials: Option<Credentials>,
     idle: Mutex<Vec<Connection>>,
 }
@@ -85,15 +86,36 @@ impl fmt::Debug for Endpoint {
 
 impl Endpoint {
     /// The one at `http://HOST:PORT`, or `HOST:PORT`; it is connected to when it is asked. Without credentials nothing
-    /// is signed. There is no TLS: a server behind it needs a proxy on this host.
+    /// is signed.
     pub fn new(env: &Env, address: &str, credentials: Option<Credentials>) -> Result<Self, Error> {
-        let host = address.strip_prefix("http://").unwrap_or(address).trim_end_matches('/');
+        Self::with_dialer(env, address, credentials, Dialer::plain())
+    }
+
+    /// The same, which may also be at `https://HOST:PORT`: `dialer` says whom to trust there.
+    pub fn with_dialer(
+        env: &Env,
+        address: &str,
+        credentials: Option<Credentials>,
+        dialer: Dialer,
+    ) -> Result<Self, Error> {
+        let (host, dialer, port) = match address.strip_prefix("https://") {
+            Some(_) if !dialer.is_secured() => {
+                return Err(Error::Address(format!(
+                    "{address} is in TLS, and nothing says whose certificates are good: name the file of its CA"
+                )));
+            }
+            Some(host) => (host, dialer, 443),
+            None => (address.strip_prefix("http://").unwrap_or(address), Dialer::plain(), 80),
+        };
+        let host = host.trim_end_matches('/');
         if host.is_empty() || host.contains('/') {
-            return Err(Error::Address(format!("{address} is no http://HOST:PORT")));
+            return Err(Error::Address(format!(
+                "{address} is neither http://HOST:PORT nor https://HOST:PORT"
+            )));
         }
         // What is behind the last colon in brackets is the end of an IPv6 address.
         let address = match host.rsplit_once(':').filter(|(_, port)| !port.ends_with(']')) {
-            None => format!("{host}:80"),
+            None => format!("{host}:{port}"),
             Some((_, port)) if port.parse().is_ok_and(|port: u16| port > 0) => host.to_owned(),
             Some((_, port)) => {
                 let port: String = port.chars().take(64).collect();
@@ -103,7 +125,7 @@ impl Endpoint {
             }
         };
         let (env, host, idle) = (env.clone(), host.to_owned(), Mutex::default());
-        Ok(Self(Arc::new(EndpointInner { env, host, address, credentials, idle })))
+        Ok(Self(Arc::new(EndpointInner { env, host, address, dialer, credentials, idle })))
     }
 
     /// An action of SQS with its parameters; its answer. Waits 30 s for it.
@@ -166,7 +188,10 @@ impl Endpoint {
                     Ok(()) => connection,
                     Err(_) => continue, // closed meanwhile
                 },
-                None => self.connect().await.map_err(|error| unreachable(&error))?,
+                None => self.connect().await.map_err(|error| match error.downcast::<DialError>() {
+                    Ok(error) => Error::from_dial(&self.0.host, *error),
+                    Err(error) => unreachable(&error),
+                })?,
             };
             let answer = match connection.sender.try_send_request(request).await {
                 Ok(answer) => answer,
@@ -203,8 +228,7 @@ impl Endpoint {
     }
 
     async fn connect(&self) -> Result<Connection, Box<dyn std::error::Error + Send + Sync>> {
-        let stream = TcpStream::connect(&self.0.address).await?;
-        stream.set_nodelay(true)?;
+        let stream = self.0.dialer.connect(&self.0.address).await?;
         let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
         let driven = async move {
             if let Err(error) = connection.await {

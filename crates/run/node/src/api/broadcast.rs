@@ -13,6 +13,9 @@ pub struct BroadcastView {
     pub replica: String,
     /// Where publishers, listeners and other replicas connect.
     pub address: String,
+    /// Whether they do in TLS; so do those of all regions.
+    #[serde(default)]
+    pub tls: bool,
     /// `only`, `head`, `middle`, `tail`, `joining`, or `none` if it is not in the chain.
     pub role: String,
     /// Whether it answers listeners: a new tail does once it has been handed the token.

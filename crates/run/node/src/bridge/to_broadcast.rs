@@ -22,7 +22,9 @@ use anyhow::{Context as _, anyhow, bail};
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::FuturesOrdered;
-use tailwater_broadcast::client::{Acknowledged, Listener, Newest, PublishError, Publisher, Received};
+use tailwater_broadcast::client::{
+    Acknowledged, Listener, Newest, PublishError, Publisher, Received, ReplicasAt,
+};
 use tailwater_broadcast::message::{PublisherId, Reason};
 use tailwater_broadcast::{Batch, Collect, Content, Position, Positions, Stream, TooLarge, Writer};
 use tailwater_env::Env;
@@ -412,11 +414,11 @@ fn piece(writer: &mut Writer, next: u64, omitted: &mut u64) -> BridgePiece {
 /// which that is so.
 pub(super) async fn last_of(
     env: &Env,
-    addresses: &[String],
+    addresses: &ReplicasAt,
     stream: &Stream,
     known: Newest,
 ) -> anyhow::Result<(Position, Newest)> {
-    let mut listener = Listener::since(env, addresses.to_vec(), Positions::now([stream.clone()]), known);
+    let mut listener = Listener::since(env, addresses.clone(), Positions::now([stream.clone()]), known);
     let asking = async {
         loop {
             if let Received::Began(positions) = listener.next().await? {
@@ -440,7 +442,7 @@ pub(super) async fn last_of(
             "no replica of region {} that knows of its chain's epoch {}, or a later one, answers at {}",
             stream.region(),
             known.epoch,
-            addresses.join(", ")
+            addresses.addresses().join(", ")
         ),
     }
 }

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tailwater_broadcast::client::{ListenError, Listener, Received};
+use tailwater_broadcast::client::{ListenError, Listener, Received, ReplicasAt};
 use tailwater_broadcast::message::FROM_NOW;
 use tailwater_broadcast::{Batch, Heard, MalformedBatch, Position, Positions, Stream};
 use tailwater_env::{Complaints, Env, Instant, Task};
@@ -64,7 +64,7 @@ fn encode(stream: &Stream, batch: &Batch) -> Result<(Bytes, u64), MalformedBatch
 /// The live edge; it lives as long as somebody listens.
 pub struct Hub {
     env: Env,
-    addresses: Vec<String>,
+    addresses: ReplicasAt,
     live: Arc<HubLive>,
     tokens: Mutex<Tokens>,
     catching_up: Arc<Semaphore>,
@@ -102,7 +102,13 @@ struct HubLive {
 
 impl Hub {
     /// Follows the proxy at `addresses`, from now on; `known` are the streams that it has now.
-    pub fn start(env: &Env, addresses: Vec<String>, known: Vec<Stream>, bytes_max: usize) -> Arc<Self> {
+    pub fn start(
+        env: &Env,
+        addresses: impl Into<ReplicasAt>,
+        known: Vec<Stream>,
+        bytes_max: usize,
+    ) -> Arc<Self> {
+        let addresses = addresses.into();
         let ring = Mutex::new(EventRing::new(bytes_max));
         let live =
             Arc::new(HubLive { ring, moved: watch::Sender::new(0), complaints: Complaints::default() });
@@ -157,7 +163,7 @@ impl Hub {
     }
 }
 
-async fn follow(env: Env, addresses: Vec<String>, mut positions: Positions, live: Arc<HubLive>) {
+async fn follow(env: Env, addresses: ReplicasAt, mut positions: Positions, live: Arc<HubLive>) {
     loop {
         let mut listener = Listener::new(&env, addresses.clone(), positions.clone());
         loop {

@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
-use tailwater_access::Authorizer;
 use tailwater_cache::limits::BACKENDS_MAX;
 use tailwater_cache::{Backends, Cell, Configuration};
 use tailwater_env::{Env, Task};
@@ -17,7 +16,7 @@ use tailwater_meta::{Expect, Meta, Op};
 use tailwater_rma::Address;
 use tokio::sync::Mutex;
 
-use super::{CellError, CellWanted, addresses_of, connect, mode_of, options_of, owned, view_of};
+use super::{CellDoors, CellError, CellWanted, addresses_of, connect, mode_of, options_of, owned, view_of};
 use crate::api::{CellView, CreateCell};
 use crate::backend::{CellKind, ServedBackend};
 use crate::config::{CellModeSetting, CellSection, Config};
@@ -56,7 +55,7 @@ pub struct CreatedCells {
     env: Env,
     config: Config,
     meta: Arc<dyn Meta>,
-    authorizer: Arc<dyn Authorizer>,
+    doors: CellDoors,
     cells: Mutex<BTreeMap<String, CreatedCell>>,
 }
 
@@ -66,13 +65,13 @@ impl CreatedCells {
         env: &Env,
         config: &Config,
         meta: &Arc<dyn Meta>,
-        authorizer: &Arc<dyn Authorizer>,
+        doors: CellDoors,
     ) -> anyhow::Result<Self> {
         let created = Self {
             env: env.clone(),
             config: config.clone(),
             meta: Arc::clone(meta),
-            authorizer: Arc::clone(authorizer),
+            doors,
             cells: Mutex::default(),
         };
         for (key, stored) in meta.list(PREFIX).await? {
@@ -135,14 +134,14 @@ impl CreatedCells {
         let mut addresses = record.addresses.clone();
         for number in 0..record.own {
             let unix = self.config.cell_socket(&format!("{name}.{number}"));
-            let options = options_of(name, &section, &self.config, unix, self.config.listen.data);
-            let served = ServedBackend::start(&self.env, &options, Arc::clone(&self.authorizer)).await;
+            let options = options_of(name, &section, &self.config, &self.doors, (unix, self.config.listen.data));
+            let served = ServedBackend::start(&self.env, &options, Arc::clone(&self.doors.authorizer)).await;
             let served = served.with_context(|| format!("backend {number} of the cell {name}"))?;
             addresses.push(addresses_of(&served, self.config.listen.advertised_data));
             own.push(served);
         }
         let wanted = CellWanted { name: name.to_owned(), mode: mode_of(record.mode), addresses };
-        let connector = Backends::by_address(&self.env);
+        let connector = Backends::by_address_with(&self.env, self.doors.dialer.clone());
         let configuration = owned::begin(&self.env, &*self.meta, &*connector, &wanted).await?;
         let cell = connect(&self.env, configuration, connector, &section).await?;
         owned::insist(&cell, &wanted).await?;

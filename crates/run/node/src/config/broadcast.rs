@@ -16,6 +16,9 @@ pub struct BroadcastConfig {
     pub enabled: bool,
     /// Where publishers, listeners and other replicas connect.
     pub listen: SocketAddr,
+    /// Whether connections to it, and to all other replicas, are encrypted; if not said, as `[tls]` has it, where that has
+    /// a CA for what the node connects to.
+    pub tls: Option<bool>,
     /// The `host:port` of `listen` that others are told; empty is `listen` itself.
     pub advertised: String,
     /// The region whose proxy this node is a replica of.
@@ -175,6 +178,7 @@ impl Default for BroadcastConfig {
         Self {
             enabled: true,
             listen: SocketAddr::from(([127, 0, 0, 1], 9400)),
+            tls: None,
             advertised: String::new(),
             region: "local".to_owned(),
             configuration: String::new(),

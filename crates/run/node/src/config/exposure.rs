@@ -15,21 +15,20 @@ const CERTIFICATES: &str = "client_ca = \"FILE\" and client_certificates = \"req
 /// A listener that others can reach, and that lets in whoever connects, or that is not encrypted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ExposedListener {
+    /// What `insecure` calls it.
+    name: &'static str,
     /// Its section and key.
     pub(crate) key: String,
     /// Where it listens.
     pub(crate) listen: SocketAddr,
-    /// What to write, if anything makes it safe.
+    /// What to write.
     missing: Vec<String>,
 }
 
 impl ExposedListener {
     fn told(&self) -> String {
-        let Self { key, listen, missing } = self;
-        match missing.is_empty() {
-            true => format!("{key} = \"{listen}\": it can't be encrypted, and lets everybody in"),
-            false => format!("{key} = \"{listen}\": write {}", missing.join(", and ")),
-        }
+        let Self { key, listen, missing, .. } = self;
+        format!("{key} = \"{listen}\": write {}", missing.join(", and "))
     }
 }
 
@@ -43,31 +42,34 @@ impl Config {
     /// Every listener that others can reach unencrypted, or unknown, where that is not said to be meant, and what to
     /// write.
     pub(crate) fn check_exposure(&self) -> anyhow::Result<()> {
-        let exposed = self.exposed();
-        if self.listen.insecure || exposed.is_empty() {
+        let mut exposed = self.exposed();
+        exposed.retain(|listener| !self.listen.insecure.covers(listener.name));
+        if exposed.is_empty() {
             return Ok(());
         }
         let told: String = exposed.iter().map(|listener| format!("\n  {}", listener.told())).collect();
+        let mut names: Vec<String> = exposed.iter().map(|listener| format!("{:?}", listener.name)).collect();
+        names.dedup();
+        let names = names.join(", ");
         anyhow::bail!(
             "others than this host could connect, unencrypted or without being known:{told}\n\
              `tailwater init --tls` makes the files and a configuration. Or listen on 127.0.0.1. Where it is meant that \
-             whoever can connect may do everything, say so: insecure = true below [listen], --insecure, or \
-             TAILWATER_LISTEN__INSECURE=true"
+             whoever can connect may do everything, say so: insecure = [{names}] below [listen], or for all listeners \
+             --insecure, insecure = true, or TAILWATER_LISTEN__INSECURE=true"
         )
     }
 
     /// The listeners that need to be meant.
     pub(crate) fn exposed(&self) -> Vec<ExposedListener> {
         let mut exposed = Vec::new();
-        let mut look = |key: &str, listen, missing: Option<Vec<String>>| {
-            if !is_of_this_host(listen) && missing.as_ref().is_none_or(|missing| !missing.is_empty()) {
-                let (key, missing) = (key.to_owned(), missing.unwrap_or_default());
-                exposed.push(ExposedListener { key, listen, missing });
+        let mut look = |name, key: &str, listen, missing: Vec<String>| {
+            if !is_of_this_host(listen) && !missing.is_empty() {
+                exposed.push(ExposedListener { name, key: key.to_owned(), listen, missing });
             }
         };
-        let http = |section, tls| Some(self.missing(section, tls, false, CERTIFICATES));
-        look("[listen] data", self.listen.data, None);
-        look("[listen] admin", self.listen.admin, http("[admin]", self.admin.tls));
+        let certificates = |section, tls| self.missing(section, tls, false, CERTIFICATES);
+        look("data", "[listen] data", self.listen.data, certificates("[listen]", self.listen.tls));
+        look("admin", "[listen] admin", self.listen.admin, certificates("[admin]", self.admin.tls));
         if self.kafka.enabled {
             for (index, listener) in self.kafka.all_listeners().into_iter().enumerate() {
                 let section = if index == 0 { "[kafka]" } else { "[[kafka.listeners]]" };
@@ -76,19 +78,25 @@ impl Config {
                     _ => format!("login = true in its table of {section}"),
                 };
                 let missing = self.missing(section, listener.tls, listener.login, &login);
-                look(&format!("{section} listen"), listener.listen, Some(missing));
+                look("kafka", &format!("{section} listen"), listener.listen, missing);
             }
         }
         if self.sqs.enabled {
             let accounts = "[[sqs.accounts]] with keys, so that every request has to be signed";
             let missing = self.missing("[sqs]", self.sqs.tls, !self.sqs.accounts.is_empty(), accounts);
-            look("[sqs] listen", self.sqs.listen, Some(missing));
+            look("sqs", "[sqs] listen", self.sqs.listen, missing);
         }
         if self.broadcast.enabled {
-            look("[broadcast] listen", self.broadcast.listen, None);
+            let tls = Some(self.tls.covers_replicas(self.broadcast.tls));
+            look("broadcast", "[broadcast] listen", self.broadcast.listen, certificates("[broadcast]", tls));
             let section = &self.broadcast.http;
             if section.enabled {
-                look("[broadcast.http] listen", section.listen, http("[broadcast.http]", section.tls));
+                look(
+                    "broadcast.http",
+                    "[broadcast.http] listen",
+                    section.listen,
+                    certificates("[broadcast.http]", section.tls),
+                );
             }
         }
         exposed
@@ -129,7 +137,10 @@ mod tests {
 
     fn refused(text: &str, named: &[&str]) {
         let error = refusal(text).expect(text);
-        assert!(error.contains("insecure = true below [listen], --insecure"), "{error}");
+        assert!(
+            error.contains("below [listen], or for all listeners --insecure, insecure = true"),
+            "{error}"
+        );
         assert!(error.contains("TAILWATER_LISTEN__INSECURE=true"), "{error}");
         for named in named {
             assert!(error.contains(named), "{named} is not in: {error}");
@@ -147,14 +158,13 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_encrypted_is_refused_off_loopback_whatever_else_is_unless_it_is_meant() {
-        for (section, key) in [("listen", "data"), ("broadcast", "listen")] {
-            for address in ["0.0.0.0:1", "[::]:1", "10.0.0.5:1", "[2001:db8::1]:1"] {
-                let open = format!("[{section}]\n{key} = '{address}'\n");
-                let named = format!("[{section}] {key} = \"{address}\": it can't be encrypted");
-                refused(&open, &[&named]);
-                refused(&format!("{REQUIRED}{open}"), &[&named]);
-            }
+    fn any_address_off_loopback_is_refused_unless_it_is_meant() {
+        for address in ["0.0.0.0:1", "[::]:1", "10.0.0.5:1", "[2001:db8::1]:1"] {
+            let named = format!("[broadcast] listen = \"{address}\": write");
+            refused(
+                &format!("[broadcast]\nlisten = '{address}'\n"),
+                &[&named, "insecure = [\"broadcast\"] below"],
+            );
         }
         fine("[listen]\ndata = '10.0.0.5:1'\ninsecure = true\n[broadcast]\nlisten = '10.0.0.5:1'\n");
         fine(
@@ -163,8 +173,22 @@ mod tests {
     }
 
     #[test]
-    fn http_off_loopback_needs_tls_and_certificates_of_clients() {
+    fn what_is_meant_of_some_listeners_is_not_of_others() {
+        let open = "data = '10.0.0.5:1'\nadmin = '10.0.0.5:2'\n[kafka]\nlisten = '10.0.0.5:3'\n";
+        let error = refusal(&format!("[listen]\ninsecure = ['data', 'kafka']\n{open}")).expect("refused");
+        assert!(error.contains("[listen] admin") && error.contains("insecure = [\"admin\"]"), "{error}");
+        assert!(!error.contains("[listen] data") && !error.contains("[kafka] listen"), "{error}");
+        fine(&format!("[listen]\ninsecure = ['data', 'kafka', 'admin']\n{open}"));
+        let config: Config = toml::from_str("[listen]\ninsecure = ['kafak']\n").expect("TOML");
+        let error = config.listen.check().expect_err("refused").to_string();
+        assert!(error.contains("\"kafak\"") && error.contains("broadcast.http"), "{error}");
+    }
+
+    #[test]
+    fn clients_that_do_not_log_in_need_tls_and_certificates_off_loopback() {
         for (section, open) in [
+            ("[listen]", "[listen]\ndata = '10.0.0.5:1'\n"),
+            ("[broadcast]", "[broadcast]\nlisten = '10.0.0.5:1'\n"),
             ("[admin]", "[listen]\nadmin = '10.0.0.5:1'\n"),
             ("[broadcast.http]", "[broadcast.http]\nlisten = '10.0.0.5:1'\n"),
         ] {

@@ -13,12 +13,37 @@ const WORKERS_MAX: usize = 1_024;
 /// each.
 const WINDOW_FROM: usize = 8;
 
+/// Listeners, as `insecure` names them: the sections that say where they listen, and `data` and `admin` of `[listen]`.
+const LISTENERS: [&str; 6] = ["data", "admin", "kafka", "sqs", "broadcast", "broadcast.http"];
+
+/// Of which listeners something is meant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum InsecureListeners {
+    /// Of all of them, or of none.
+    All(bool),
+    /// Of these.
+    Named(Vec<String>),
+}
+
+impl InsecureListeners {
+    /// Whether it is of this one.
+    pub(crate) fn covers(&self, listener: &str) -> bool {
+        match self {
+            Self::All(all) => *all,
+            Self::Named(named) => named.iter().any(|name| name == listener),
+        }
+    }
+}
+
 /// Where the node listens.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Listen {
     /// For clients on other hosts: one-sided reads and calls over TCP.
     pub data: SocketAddr,
+    /// Whether connections to `data`, and to the node's own cells over TCP, are encrypted; if not said, as `[tls]` has it.
+    pub tls: Option<bool>,
     /// For clients on this host: the same through shared memory. Below the data directory if relative.
     pub unix: PathBuf,
     /// A process beside the node reads the cells once for all processes of its user on this host: the window, at a
@@ -31,8 +56,8 @@ pub struct Listen {
     pub admin: SocketAddr,
     /// The address of `data` that clients are told, if it differs (behind a proxy or NAT).
     pub advertised_data: Option<SocketAddr>,
-    /// Whether it is meant that listeners elsewhere than on loopback are not encrypted, or let in whoever connects.
-    pub insecure: bool,
+    /// Of which listeners elsewhere than on loopback it is meant that they are not encrypted, or let in whoever connects.
+    pub insecure: InsecureListeners,
     /// Connections on `data` and `unix` together.
     pub connections_max: usize,
     /// Engine threads that answer one-sided reads; 0 is one for each core but one, and at least one.
@@ -49,12 +74,13 @@ impl Default for Listen {
     fn default() -> Self {
         Self {
             data: SocketAddr::from(([127, 0, 0, 1], 7420)),
+            tls: None,
             unix: PathBuf::from("node.sock"),
             window: true,
             window_from: WINDOW_FROM,
             admin: SocketAddr::from(([127, 0, 0, 1], 7421)),
             advertised_data: None,
-            insecure: false,
+            insecure: InsecureListeners::All(false),
             connections_max: 10_000,
             engines: 0,
             workers: 0,
@@ -80,6 +106,14 @@ impl Listen {
              reach this node at, as in 10.0.0.5:7420",
             self.data
         );
+        if let InsecureListeners::Named(named) = &self.insecure
+            && let Some(unknown) = named.iter().find(|name| !LISTENERS.contains(&name.as_str()))
+        {
+            anyhow::bail!(
+                "[listen] insecure names {unknown:?}, which is no listener: use {}, or true for all of them",
+                LISTENERS.join(", ")
+            );
+        }
         anyhow::ensure!(
             self.workers <= WORKERS_MAX,
             "[listen] workers = {}: there may be {WORKERS_MAX} at most, and 0 is one for each core but one",

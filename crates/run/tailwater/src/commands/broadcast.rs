@@ -9,7 +9,12 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Subcommand;
 use tailwater_broadcast::Stream;
+use tailwater_broadcast::client::ReplicasAt;
+use tailwater_client::Dialer;
+use tailwater_env::Env;
 use tailwater_node::api::{BroadcastStreamView, BroadcastView, DelayView};
+use tailwater_tls::DialError;
+use tokio::runtime::Runtime;
 
 use crate::admin::Server;
 use crate::output::{self, Format};
@@ -40,13 +45,15 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
     let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     match command {
         Command::Publish(args) => {
-            let proxy = ProxyFlags::of(server, Duration::from_millis(args.deadline_ms))?;
-            runtime()?.block_on(publish::run(&proxy, args))
+            let runtime = runtime()?;
+            let proxy = ProxyFlags::of(server, &runtime, Duration::from_millis(args.deadline_ms))?;
+            runtime.block_on(publish::run(&proxy, args))
         }
         Command::Listen(args) => {
-            let proxy = ProxyFlags::of(server, Duration::ZERO)?;
+            let runtime = runtime()?;
+            let proxy = ProxyFlags::of(server, &runtime, Duration::ZERO)?;
             let streams = server.get("/v1/broadcast/streams")?;
-            runtime()?.block_on(listen::run(&proxy, streams, args))
+            runtime.block_on(listen::run(&proxy, streams, args))
         }
         Command::Streams { output } => streams(server, output),
         Command::Stats { output } => stats(server, output),
@@ -57,12 +64,13 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
 struct ProxyFlags {
     region: String,
     addresses: Vec<String>,
+    dialer: Dialer,
     others: BTreeMap<String, Vec<String>>,
 }
 
 impl ProxyFlags {
     /// Of a node that is waited for until `patience` is over.
-    fn of(server: &Server, patience: Duration) -> anyhow::Result<Self> {
+    fn of(server: &Server, runtime: &Runtime, patience: Duration) -> anyhow::Result<Self> {
         let view: BroadcastView = server.get_within(patience, "/v1/broadcast")?;
         let mut addresses = vec![view.address];
         for replica in view.chain {
@@ -70,14 +78,24 @@ impl ProxyFlags {
                 addresses.push(replica.address);
             }
         }
-        Ok(Self { region: view.region, addresses, others: view.regions })
+        let dialer = match view.tls {
+            true => runtime.block_on(trusted(server, &addresses[0]))?,
+            false => Dialer::plain(),
+        };
+        Ok(Self { region: view.region, addresses, dialer, others: view.regions })
+    }
+
+    /// Where the region's replicas are.
+    fn replicas(&self) -> ReplicasAt {
+        ReplicasAt::new(self.addresses.clone(), self.dialer.clone())
     }
 
     /// Where events of a stream get their numbers.
-    fn numbering(&self, stream: &Stream) -> anyhow::Result<Vec<String>> {
+    fn numbering(&self, stream: &Stream) -> anyhow::Result<ReplicasAt> {
         let region = stream.region();
         let found = if region == self.region { Some(&self.addresses) } else { self.others.get(region) };
-        found.cloned().with_context(|| {
+        let found = found.map(|addresses| ReplicasAt::new(addresses.clone(), self.dialer.clone()));
+        found.with_context(|| {
             let known = self.others.keys().map(|other| format!(", {other}")).collect::<String>();
             format!(
                 "{stream} belongs to region {region}, and the node knows {}{known}: name one that knows it with \
@@ -91,6 +109,24 @@ impl ProxyFlags {
     fn stream(&self, name: &str) -> anyhow::Result<Stream> {
         let full = if name.contains('/') { name.to_owned() } else { format!("{}/{name}", self.region) };
         Stream::parse(&full).with_context(|| format!("{name} can't be a stream"))
+    }
+}
+
+/// What makes connections to replicas in TLS, if the one at `address` takes them.
+///
+/// # Errors
+/// Why not, which publishers and listeners would wait for for ever.
+async fn trusted(server: &Server, address: &str) -> anyhow::Result<Dialer> {
+    let dialer = server.dialer(&Env::real())?;
+    anyhow::ensure!(
+        dialer.is_secured(),
+        "the replica at {address} is reached in TLS, and nothing says whose certificates are good: name the file of its CA \
+         with --ca or TAILWATER_CA"
+    );
+    match dialer.connect(address).await {
+        Err(error @ DialError::Refused(_)) => Err(error).with_context(|| format!("the replica at {address}")),
+        // One that is away is waited for.
+        _ => Ok(dialer),
     }
 }
 

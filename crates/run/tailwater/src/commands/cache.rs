@@ -16,6 +16,7 @@ use tailwater_node::backend::{BackendOptions, CellKind, ServedBackend};
 use tailwater_node::signal::StopSignals;
 use tailwater_node::{CellSection, Config, LogFormat, Logging, is_of_this_host, thread_count};
 use tailwater_rma::Address;
+use tailwater_tls::{Acceptor, Certificates, ClientCertificates, TlsConfig};
 
 use crate::admin::{Server, escaped};
 use crate::output::{self, Format};
@@ -25,41 +26,7 @@ use crate::values;
 #[derive(Subcommand)]
 pub enum Command {
     /// Run one cache backend as a process of its own.
-    Serve {
-        /// The cell of the backend: `data`, `metadata`, or one that is created. The backend is told its configuration by
-        /// whoever knows it: the node, or a client of the cell.
-        #[arg(long, value_name = "NAME", value_parser = cell_name)]
-        cell: String,
-        /// Where clients on this host connect.
-        #[arg(long, value_name = "PATH")]
-        unix: Option<PathBuf>,
-        /// Where clients on other hosts connect.
-        #[arg(long, value_name = "IP:PORT", value_parser = values::address)]
-        tcp: Option<SocketAddr>,
-        /// Let others than this host in over --tcp. Connections are not encrypted, and whoever connects may do
-        /// everything.
-        #[arg(long)]
-        insecure: bool,
-        /// Memory for values, taken from shared memory at the start. By default as much as a node's own backend has.
-        #[arg(long, value_name = "BYTES", value_parser = values::number::<u64>(1 << 20..=u64::MAX))]
-        capacity_bytes: Option<u64>,
-        /// The size of values for which the index is laid out. For the data cell it is that of the smallest chunks that
-        /// many streams have. By default as a node's own backend.
-        #[arg(long, value_name = "BYTES", value_parser = values::number::<u64>(512..=1 << 20))]
-        value_bytes: Option<u64>,
-        /// How long a value is kept that is not written again. By default as in a node's own backend.
-        #[arg(long, value_name = "MS", value_parser = values::number::<u64>(1_000..=u64::MAX))]
-        ttl_ms: Option<u64>,
-        /// How full the backend may get, in percent, before it evicts what was not written for longest.
-        #[arg(long, value_name = "PERCENT", value_parser = values::number::<u8>(1..=100))]
-        eviction_percent: Option<u8>,
-        /// Threads that answer one-sided reads over TCP. 0 is one for each core but one.
-        #[arg(long, value_name = "N", default_value_t = 0, value_parser = values::number::<usize>(0..=1_024))]
-        engines: usize,
-        /// Which log lines are written, as in `info,tailwater_cache=debug`.
-        #[arg(long, value_name = "FILTER", default_value = "info")]
-        log: String,
-    },
+    Serve(Box<ServeArgs>),
     /// List a node's cells, as `tailwater cell ls` does.
     #[command(visible_alias = "list")]
     Ls {
@@ -91,11 +58,58 @@ pub enum Command {
     },
 }
 
+/// Flags of `cache serve`.
+#[derive(clap::Args)]
+pub struct ServeArgs {
+    /// The cell of the backend: `data`, `metadata`, or one that is created. The backend is told its configuration by
+    /// whoever knows it: the node, or a client of the cell.
+    #[arg(long, value_name = "NAME", value_parser = cell_name)]
+    cell: String,
+    /// Where clients on this host connect.
+    #[arg(long, value_name = "PATH")]
+    unix: Option<PathBuf>,
+    /// Where clients on other hosts connect.
+    #[arg(long, value_name = "IP:PORT", value_parser = values::address)]
+    tcp: Option<SocketAddr>,
+    /// File in PEM with the certificate of --tcp, whose connections then are in TLS. It is read again when it changes.
+    #[arg(long, value_name = "FILE", requires = "tcp")]
+    tls_certificate: Option<PathBuf>,
+    /// File in PEM with its key. By default the file of the certificate.
+    #[arg(long, value_name = "FILE", requires = "tls_certificate")]
+    tls_key: Option<PathBuf>,
+    /// File in PEM with the CA of clients' certificates: nobody is let in over --tcp without one.
+    #[arg(long, value_name = "FILE", requires = "tls_certificate")]
+    tls_client_ca: Option<PathBuf>,
+    /// Let others than this host in over --tcp without --tls-certificate or --tls-client-ca. Whoever connects may do
+    /// everything.
+    #[arg(long)]
+    insecure: bool,
+    /// Memory for values, taken from shared memory at the start. By default as much as a node's own backend has.
+    #[arg(long, value_name = "BYTES", value_parser = values::number::<u64>(1 << 20..=u64::MAX))]
+    capacity_bytes: Option<u64>,
+    /// The size of values for which the index is laid out. For the data cell it is that of the smallest chunks that
+    /// many streams have. By default as a node's own backend.
+    #[arg(long, value_name = "BYTES", value_parser = values::number::<u64>(512..=1 << 20))]
+    value_bytes: Option<u64>,
+    /// How long a value is kept that is not written again. By default as in a node's own backend.
+    #[arg(long, value_name = "MS", value_parser = values::number::<u64>(1_000..=u64::MAX))]
+    ttl_ms: Option<u64>,
+    /// How full the backend may get, in percent, before it evicts what was not written for longest.
+    #[arg(long, value_name = "PERCENT", value_parser = values::number::<u8>(1..=100))]
+    eviction_percent: Option<u8>,
+    /// Threads that answer one-sided reads over TCP. 0 is one for each core but one.
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = values::number::<usize>(0..=1_024))]
+    engines: usize,
+    /// Which log lines are written, as in `info,tailwater_cache=debug`.
+    #[arg(long, value_name = "FILTER", default_value = "info")]
+    log: String,
+}
+
 /// Which cell: one of its backends is asked for the rest.
 #[derive(clap::Args)]
 pub struct Seeds {
-    /// Address of one of the cell's backends, as `tailwater cell describe` shows them: `unix:PATH` or `tcp:HOST:PORT`. More
-    /// than one may be given: the first that answers tells where the others are.
+    /// Address of one of the cell's backends, as `tailwater cell describe` shows them: `unix:PATH`, `tcp:HOST:PORT`
+    /// or `tls:HOST:PORT`. More than one may be given: the first that answers tells where the others are.
     #[arg(long, value_name = "ADDRESS", required = true, value_parser = seed)]
     seed: Vec<Address>,
 }
@@ -103,54 +117,15 @@ pub struct Seeds {
 /// Runs one of them.
 pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
     match command {
-        Command::Serve {
-            cell,
-            unix,
-            tcp,
-            insecure,
-            capacity_bytes,
-            value_bytes,
-            ttl_ms,
-            eviction_percent,
-            engines,
-            log,
-        } => {
-            anyhow::ensure!(
-                unix.is_some() || tcp.is_some(),
-                "a backend that listens nowhere is of no use: give --unix PATH, --tcp IP:PORT or both"
-            );
-            if let Some(tcp) = tcp.filter(|tcp| !insecure && !is_of_this_host(*tcp)) {
-                anyhow::bail!(
-                    "--tcp {tcp} would let others than this host in, and a backend can't be encrypted: whoever connects \
-                     could read and change all of it. Listen on 127.0.0.1, or say that it is meant: --insecure"
-                );
-            }
-            let defaults = Config::default();
-            let default: &CellSection = match CellKind::named(&cell) {
-                Some(CellKind::Metadata) => &defaults.metadata_cell,
-                Some(CellKind::Data) | None => &defaults.data_cell,
-            };
-            let options = BackendOptions {
-                cell,
-                capacity_bytes: capacity_bytes.unwrap_or(default.capacity_bytes),
-                value_bytes: value_bytes.unwrap_or(default.value_bytes),
-                ttl: Duration::from_millis(ttl_ms.unwrap_or(default.ttl_ms)),
-                eviction_percent: eviction_percent.unwrap_or(default.eviction_percent),
-                tcp,
-                unix,
-                connections_max: defaults.listen.connections_max,
-                engines: thread_count(engines),
-            };
-            serve(&options, log)
-        }
+        Command::Serve(args) => serve(*args),
         Command::Ls { output } => super::cell::list(server, output),
-        Command::Set { seeds, key, value } => in_cell(&seeds, async |cell| {
+        Command::Set { seeds, key, value } => in_cell(server, &seeds, async |cell| {
             let results = cell.set(vec![(key.clone().into(), value.into())]).await;
             let result = results.into_iter().next().context("no answer to one SET")?;
             let version = result.with_context(|| format!("{key} may not be set"))?;
             output::print(&format!("{key} set at version {version}"))
         }),
-        Command::Get { seeds, key } => in_cell(&seeds, async |cell| {
+        Command::Get { seeds, key } => in_cell(server, &seeds, async |cell| {
             let lookups = cell.get_consistent(&[key.clone().into()]).await;
             match lookups.into_iter().next().context("no answer to one GET")? {
                 Lookup::Hit { value, .. } => output::print(&String::from_utf8_lossy(&value)),
@@ -166,15 +141,19 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
 }
 
 /// Connects to the cell of a seed.
-fn in_cell(seeds: &Seeds, then: impl AsyncFnOnce(Cell) -> anyhow::Result<()>) -> anyhow::Result<()> {
+fn in_cell(
+    server: &Server,
+    seeds: &Seeds,
+    then: impl AsyncFnOnce(Cell) -> anyhow::Result<()>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     runtime.block_on(async {
         let env = Env::real();
         // The number is not known, and not asked for where the address is.
         let place = |seed: &Address| BackendPlace { number: 0, addresses: vec![seed.to_string()] };
         let places: Vec<_> = seeds.seed.iter().map(place).collect();
+        let connector = Backends::by_address_with(&env, server.dialer(&env)?);
         let client_id = env.random_u64() as u32;
-        let cell = Cell::at_seeds(&env, Backends::by_address(&env), &places, client_id, |_| ()).await;
+        let cell = Cell::at_seeds(&env, connector, &places, client_id, |_| ()).await;
         let cell = cell.map_err(|why| anyhow::anyhow!("no backend of the cell can be asked: {why}"))?;
         then(cell).await
     })
@@ -189,17 +168,80 @@ fn cell_name(text: &str) -> Result<String, String> {
     Configuration::check_name(text).map(|()| text.to_owned()).map_err(|error| error.to_string())
 }
 
-fn serve(options: &BackendOptions, filter: String) -> anyhow::Result<()> {
+fn serve(args: ServeArgs) -> anyhow::Result<()> {
+    let ServeArgs {
+        cell,
+        unix,
+        tcp,
+        tls_certificate,
+        tls_key,
+        tls_client_ca,
+        insecure,
+        capacity_bytes,
+        value_bytes,
+        ttl_ms,
+        eviction_percent,
+        engines,
+        log,
+    } = args;
+    anyhow::ensure!(
+        unix.is_some() || tcp.is_some(),
+        "a backend that listens nowhere is of no use: give --unix PATH, --tcp IP:PORT or both"
+    );
+    let is_open = tls_certificate.is_none() || tls_client_ca.is_none();
+    if let Some(tcp) = tcp.filter(|tcp| is_open && !insecure && !is_of_this_host(*tcp)) {
+        anyhow::bail!(
+            "--tcp {tcp} would let others than this host in, unencrypted or without being known: whoever connects \
+             could read and change all of it. Give --tls-certificate and --tls-client-ca, listen on 127.0.0.1, or say \
+             that it is meant: --insecure"
+        );
+    }
+    let tls = TlsConfig {
+        certificate: tls_certificate,
+        key: tls_key,
+        client_certificates: match tls_client_ca {
+            Some(_) => ClientCertificates::Required,
+            None => ClientCertificates::None,
+        },
+        client_ca: tls_client_ca,
+        ..TlsConfig::default()
+    };
+    let defaults = Config::default();
+    let default: &CellSection = match CellKind::named(&cell) {
+        Some(CellKind::Metadata) => &defaults.metadata_cell,
+        Some(CellKind::Data) | None => &defaults.data_cell,
+    };
+    let options = BackendOptions {
+        cell,
+        capacity_bytes: capacity_bytes.unwrap_or(default.capacity_bytes),
+        value_bytes: value_bytes.unwrap_or(default.value_bytes),
+        ttl: Duration::from_millis(ttl_ms.unwrap_or(default.ttl_ms)),
+        eviction_percent: eviction_percent.unwrap_or(default.eviction_percent),
+        tcp,
+        tls: Acceptor::plain(),
+        unix,
+        connections_max: defaults.listen.connections_max,
+        engines: thread_count(engines),
+    };
+    run_backend(options, &tls, log)
+}
+
+fn run_backend(options: BackendOptions, tls: &TlsConfig, filter: String) -> anyhow::Result<()> {
     tailwater_node::logging::init(&Logging { format: LogFormat::Text, filter })?;
     tailwater_node::panics::end_the_process();
     tailwater_node::priority::prefer(tailwater_node::priority::NICE);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     runtime.block_on(async {
         let mut stop = StopSignals::caught();
-        let served = ServedBackend::start(&Env::real(), options, Arc::new(Everybody)).await?;
+        let env = Env::real();
+        let certificates = Certificates::open(&env, tls)?;
+        let _watch = certificates.as_ref().map(Certificates::watch);
+        let tls = certificates.map_or_else(Acceptor::plain, |of| Acceptor::secured("--tcp", &of));
+        let options = BackendOptions { tls, ..options };
+        let served = ServedBackend::start(&env, &options, Arc::new(Everybody)).await?;
         tracing::info!(
             cell = options.cell,
-            tcp = ?served.tcp_addr(),
+            tcp = served.tcp_address().map(|address| address.to_string()),
             unix = ?served.unix_path(),
             "the backend is ready"
         );

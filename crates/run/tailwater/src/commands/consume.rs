@@ -9,7 +9,9 @@ use std::io::Write;
 use std::time::Duration;
 
 use serde::Serialize;
-use tailwater_client::{Batch, Client, ClientConfig, Consumer, ConsumerConfig, Error, Start, Transport};
+use tailwater_client::{
+    Batch, Client, ClientConfig, Consumer, ConsumerConfig, Dialer, Error, Start, Transport,
+};
 use tailwater_env::Env;
 use tailwater_format::batch::Record;
 
@@ -81,13 +83,13 @@ enum TransportArg {
 
 impl Args {
     /// How the process reads.
-    fn client(&self) -> ClientConfig {
+    fn client(&self, dialer: Dialer) -> ClientConfig {
         let transport = match self.transport {
             TransportArg::Auto => Transport::Auto,
             TransportArg::Shm => Transport::Shm,
             TransportArg::Tcp => Transport::Tcp,
         };
-        ClientConfig { transport, reader: self.reading.config(), ..ClientConfig::default() }
+        ClientConfig { transport, reader: self.reading.config(), dialer, ..ClientConfig::default() }
     }
 }
 
@@ -113,15 +115,16 @@ pub fn run(server: &Server, args: Args) -> anyhow::Result<()> {
     let kafka = args.group.is_some().then(|| server.kafka_address()).transpose()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
+        let dialer = server.dialer(&Env::real())?;
+        let client = Client::connect_with(Env::real(), &address, args.client(dialer)).await?;
         match kafka {
-            Some(kafka) => group::consume(&address, kafka, args).await,
-            None => consume(&address, args).await,
+            Some(kafka) => group::consume(&client, kafka, args).await,
+            None => consume(&client, args).await,
         }
     })
 }
 
-async fn consume(address: &str, args: Args) -> anyhow::Result<()> {
-    let client = Client::connect_with(Env::real(), address, args.client()).await?;
+async fn consume(client: &Client, args: Args) -> anyhow::Result<()> {
     let stream = client.stream(&args.name).await?;
     for shard in &args.shard {
         anyhow::ensure!(
@@ -144,7 +147,7 @@ async fn consume(address: &str, args: Args) -> anyhow::Result<()> {
         args.stats.map(|seconds| Stats::new(Env::real(), Duration::from_secs(seconds.into()), args.output));
     while left > 0 && !ends.as_ref().is_some_and(|ends| is_at_end(&consumer, ends)) {
         if let Some(stats) = &mut stats {
-            stats.tick(&client, &consumer)?;
+            stats.tick(client, &consumer)?;
         }
         let batch = match consumer.poll() {
             Ok(Some(batch)) => batch,
@@ -180,7 +183,7 @@ async fn consume(address: &str, args: Args) -> anyhow::Result<()> {
     }
     out.flush()?;
     if let Some(stats) = &mut stats {
-        stats.print(&client, &consumer)?;
+        stats.print(client, &consumer)?;
     }
     Ok(())
 }

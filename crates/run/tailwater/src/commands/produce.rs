@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use indicatif::ProgressBar;
 use serde::Serialize;
-use tailwater_client::{Ack, Client, Error, Partitioner, Producer, ProducerSettings};
+use tailwater_client::{Ack, Client, ClientConfig, Error, Partitioner, Producer, ProducerSettings};
 use tailwater_env::Env;
 use tailwater_format::call::CallErrorCode;
 use tokio::signal::unix::{SignalKind, signal};
@@ -83,13 +83,13 @@ struct AckedBatch<'a> {
 pub fn run(server: &Server, args: Args) -> anyhow::Result<()> {
     let address = server.data_address(Duration::from_millis(args.deadline_ms))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let done = runtime.block_on(produce(&address, args));
+    let done = runtime.block_on(produce(server, &address, args));
     // A read of standard input goes on after a Ctrl-C, and nobody waits for it.
     runtime.shutdown_background();
     done
 }
 
-async fn produce(address: &str, args: Args) -> anyhow::Result<()> {
+async fn produce(server: &Server, address: &str, args: Args) -> anyhow::Result<()> {
     let partitioner = match args.partitioner {
         PartitionerArg::Key => Partitioner::Key,
         PartitionerArg::RoundRobin => Partitioner::RoundRobin,
@@ -98,7 +98,9 @@ async fn produce(address: &str, args: Args) -> anyhow::Result<()> {
     let codec = args.codec.parse().map_err(|error| anyhow::anyhow!("{error}"))?;
     let deadline = Duration::from_millis(args.deadline_ms);
     let config = ProducerSettings { partitioner, codec, deadline, ..Default::default() };
-    let client = Client::connect(address).await?;
+    let env = Env::real();
+    let client = ClientConfig { dialer: server.dialer(&env)?, ..ClientConfig::default() };
+    let client = Client::connect_with(env, address, client).await?;
     let producer = client.producer(&args.name, config).await?;
     if let Some(shard) = args.shard {
         let shards = producer.stream().shards;

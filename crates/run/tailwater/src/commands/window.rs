@@ -1,11 +1,13 @@
 //! `tailwater window`: the process beside a node that reads its cells for all processes of its user; and what the node
 //! does to have one.
 
+use std::ffi::OsStr;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
+use tailwater_client::{Dialer, DialerConfig};
 use tailwater_env::Env;
 use tailwater_node::{Config, LogFormat, Logging, Node};
 use tailwater_window::{WindowConfig, WindowStats};
@@ -29,6 +31,15 @@ pub struct Args {
     /// How many processes follow a shard from which on it is read for them.
     #[arg(long, value_name = "PROCESSES", default_value_t = 1)]
     from: usize,
+    /// File in PEM with the CA of the cells' certificates, where they are in TLS.
+    #[arg(long, value_name = "FILE")]
+    cells_ca: Option<PathBuf>,
+    /// File in PEM with the certificate that is shown to them.
+    #[arg(long, value_name = "FILE")]
+    cells_certificate: Option<PathBuf>,
+    /// File in PEM with its key.
+    #[arg(long, value_name = "FILE")]
+    cells_key: Option<PathBuf>,
     /// Which log lines are written, as in `info,tailwater_window=debug`.
     #[arg(long, value_name = "FILTER", default_value = "info")]
     log: String,
@@ -40,9 +51,17 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     tailwater_node::panics::end_the_process();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let done = runtime.block_on(async {
-        let config = WindowConfig { node: args.node, listen: args.unix, fed_from: args.from };
+        let env = Env::real();
+        let trusted = DialerConfig {
+            ca: args.cells_ca,
+            certificate: args.cells_certificate,
+            key: args.cells_key,
+            names: Vec::new(),
+        };
+        let dialer = Dialer::open(&env, &trusted)?;
+        let config = WindowConfig { node: args.node, listen: args.unix, fed_from: args.from, dialer };
         tokio::select! {
-            done = tailwater_window::run(Env::real(), config, tell) => done,
+            done = tailwater_window::run(env, config, tell) => done,
             () = input_ended() => Ok(()),
         }
     });
@@ -63,23 +82,33 @@ async fn input_ended() {
 }
 
 /// The window that a node is to have, if it is to have one.
-pub struct WantedWindow(Option<WindowConfig>);
+pub struct WantedWindow(Option<WindowWanted>);
+
+/// How it is started.
+struct WindowWanted {
+    node: String,
+    listen: PathBuf,
+    fed_from: usize,
+    /// Whom it trusts where cells are in TLS, and what it shows there.
+    trusted: DialerConfig,
+}
 
 impl WantedWindow {
     /// As it is configured.
     pub fn of(config: &Config) -> Self {
         let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
-        Self(config.window_socket().map(|socket| WindowConfig {
+        Self(config.window_socket().map(|socket| WindowWanted {
             node: format!("unix:{}", absolute(config.node_socket()).display()),
             listen: absolute(socket),
             fed_from: config.listen.window_from,
+            trusted: config.tls.dialer(),
         }))
     }
 }
 
 /// Runs it, and again whenever it ends, and has `node` show what it does. Dropping this ends it.
 pub async fn supervise(WantedWindow(wanted): WantedWindow, node: &Node) {
-    let Some(WindowConfig { node: address, listen, fed_from }) = wanted else {
+    let Some(WindowWanted { node: address, listen, fed_from, trusted }) = wanted else {
         return std::future::pending().await;
     };
     let env = Env::real();
@@ -89,6 +118,14 @@ pub async fn supervise(WantedWindow(wanted): WantedWindow, node: &Node) {
         let program = std::env::current_exe().unwrap_or_else(|_| "tailwater".into());
         let mut command = Command::new(program);
         command.args(["window", "--node", &address, "--from", &fed_from.to_string(), "--unix"]).arg(&listen);
+        let files = [
+            ("--cells-ca", &trusted.ca),
+            ("--cells-certificate", &trusted.certificate),
+            ("--cells-key", &trusted.key),
+        ];
+        for (option, file) in files {
+            command.args(file.iter().flat_map(|file| [OsStr::new(option), file.as_os_str()]));
+        }
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
         // It has no settings of its own, and refuses none.
         for (name, _) in

@@ -33,6 +33,7 @@ mod lines;
 mod logins;
 mod metrics;
 mod panics;
+mod permissions;
 mod queues;
 #[cfg(feature = "cassandra")]
 mod queues_cassandra;
@@ -42,4 +43,8 @@ mod sqs_clients;
 mod streams;
 #[cfg(feature = "tls")]
 mod tls;
+#[cfg(feature = "tls")]
+mod tls_broadcast;
+#[cfg(feature = "tls")]
+mod tls_data;
 mod window;

@@ -150,13 +150,15 @@ fn a_listener_off_loopback_is_refused_by_a_flag_a_variable_or_a_file_and_taken_w
         let open = [&check[..], &[flag, "192.0.2.1:1"]].concat();
         let error = complains(&file, &[], &open);
         assert!(
-            error.contains("\"192.0.2.1:1\"") && error.contains("insecure = true below [listen]"),
+            error.contains("\"192.0.2.1:1\"") && error.contains("insecure = true, or TAILWATER_LISTEN"),
             "{error}"
         );
         says(&file, &[], &[&open[..], &["--insecure"]].concat(), "");
         says(&file, &[("TAILWATER_LISTEN__INSECURE", "true")], &open, "");
         std::fs::write(&file, "[listen]\ninsecure = true\n").expect("written");
         says(&file, &[], &open, "");
+        let name = if flag == "--listen" { "data" } else { &flag[2..] };
+        says(&file, &[("TAILWATER_LISTEN__INSECURE", &format!("[{name}]"))], &open, "");
     }
     std::fs::write(&file, "[broadcast.http]\nlisten = '192.0.2.1:1'\n").expect("written");
     let error = complains(&file, &[], &check);

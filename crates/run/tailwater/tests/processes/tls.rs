@@ -18,10 +18,10 @@ use crate::support::kafka::{need, program};
 use crate::support::{Node, Process, free_port, serve, tailwater, told, wait_for};
 
 /// What `init` makes for a node, and for a client besides.
-struct Files(TempDir);
+pub struct Files(TempDir);
 
 impl Files {
-    fn make() -> Self {
+    pub fn make() -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let init = ["init", "--tls", "--client", "orders", "--host", "node.example", "--dir"];
         let (ok, out, err) = told(tailwater().args(init).arg(dir.path()), "");
@@ -32,16 +32,16 @@ impl Files {
         Self(dir)
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
-    fn text(&self, name: &str) -> String {
+    pub fn text(&self, name: &str) -> String {
         self.path(name).to_str().expect("text").to_owned()
     }
 
     /// The variables that make a node use them, with admin HTTP as the tests' own helpers ask it.
-    fn variables(&self, client_certificates: &str) -> Vec<(String, String)> {
+    pub fn variables(&self, client_certificates: &str) -> Vec<(String, String)> {
         let mut variables = vec![
             ("TLS__CERTIFICATE", self.text("node.pem")),
             ("TLS__KEY", self.text("node.key")),
@@ -79,7 +79,7 @@ impl Files {
     }
 }
 
-fn node(files: &Files, client_certificates: &str, more: &[(&str, &str)]) -> Node {
+pub fn node(files: &Files, client_certificates: &str, more: &[(&str, &str)]) -> Node {
     let variables = files.variables(client_certificates);
     let variables = variables.iter().map(|(key, value)| (key.as_str(), value.as_str()));
     let variables: Vec<(&str, &str)> = variables.chain(more.iter().copied()).collect();
@@ -112,7 +112,18 @@ fn is_refused(node: &Node, broker: &str, options: &[String], named: &[&str]) {
     assert!(kcat.is_running() || !kcat.ended().success(), "it was let in");
 }
 
-fn wait_for_line(node: &Node, named: &[&str]) {
+/// Gives a node the certificate of another CA, each file as a whole, and waits until it has it.
+pub fn replace_certificate(files: &Files, new: &Files, node: &Node) {
+    for name in ["node.pem", "node.key"] {
+        let beside = files.path("new");
+        std::fs::copy(new.path(name), &beside).expect("copied");
+        std::fs::rename(beside, files.path(name)).expect("renamed");
+    }
+    node.process.signal(Signal::HUP);
+    wait_for_line(node, &["new certificates are used from now on"]);
+}
+
+pub fn wait_for_line(node: &Node, named: &[&str]) {
     wait_for(&format!("a line with {named:?}"), || {
         let log = node.process.log();
         log.lines().any(|line| named.iter().all(|named| line.contains(named))).then_some(())
@@ -183,15 +194,8 @@ fn a_consumer_goes_on_over_the_certificate_s_replacement_and_whoever_comes_then_
     command.args(["-b", &node.kafka, "-C", "-t", "s", "-u", "-q"]).args(&old);
     let follower = crate::support::Follower::of(&mut command);
     assert_eq!(follower.next(), "first");
-    // Those of another CA, each file as a whole.
     let new = Files::make();
-    for name in ["node.pem", "node.key"] {
-        let beside = files.path("new");
-        std::fs::copy(new.path(name), &beside).expect("copied");
-        std::fs::rename(beside, files.path(name)).expect("renamed");
-    }
-    node.process.signal(Signal::HUP);
-    wait_for_line(&node, &["new certificates are used from now on"]);
+    replace_certificate(&files, &new, &node);
     let (ok, _, err) = kcat_at(&node.kafka, &ssl(&new.path("ca.pem"), None), &["-P", "-t", "s"], "second\n");
     assert!(ok, "{err}");
     assert_eq!(follower.next(), "second", "over the connection from before");

@@ -8,8 +8,9 @@ use tailwater_env::Env;
 use super::connection;
 use super::inputs::{Ended, Input, SharingInputs};
 use super::outbox::outbox;
+use super::socket::WriteHalf;
 use crate::client::asking::{Asking, Next};
-use crate::client::link::{self, CLIENT, Link, LinkEnd};
+use crate::client::link::{self, CLIENT, Link, LinkEnd, ReplicasAt};
 use crate::message::Message;
 use crate::positions::Positions;
 use crate::region::Member;
@@ -19,7 +20,7 @@ const RETRY: Duration = Duration::from_millis(50);
 
 pub(super) struct Proxy {
     env: Env,
-    addresses: Vec<String>,
+    replicas: ReplicasAt,
     me: Member,
     /// Where the listener began; what "now" is once the tail has said it, and where a region has begun anew since.
     positions: Positions,
@@ -30,19 +31,19 @@ pub(super) struct Proxy {
 impl Proxy {
     pub(super) fn new(
         env: &Env,
-        addresses: Vec<String>,
+        replicas: ReplicasAt,
         me: Member,
         positions: &Positions,
         ask_every: Duration,
         inputs: SharingInputs,
     ) -> Self {
-        Self { env: env.clone(), addresses, me, positions: positions.clone(), ask_every, inputs }
+        Self { env: env.clone(), replicas, me, positions: positions.clone(), ask_every, inputs }
     }
 
     /// Runs until it is dropped, or the listener has ended.
     pub(super) async fn run(mut self) {
         loop {
-            match link::connect(&self.env, &self.addresses, (u128::from(self.me.id), CLIENT), LinkEnd::Tail)
+            match link::connect(&self.env, &self.replicas, (u128::from(self.me.id), CLIENT), LinkEnd::Tail)
                 .await
             {
                 Ok(link) => match self.serve(link).await {
@@ -64,6 +65,7 @@ impl Proxy {
         let tail = chain.tail().ok_or_else(|| anyhow::anyhow!("{address} is in no chain"))?;
         let proxy = Member { id: tail, address: address.as_str().into() };
         let inputs = self.inputs.clone();
+        let writer = WriteHalf::to_proxy(&self.env, writer.into_inner())?;
         let reading = async {
             written.send(&self.share());
             let mut asking = Asking::new(&self.env, self.ask_every);
@@ -99,7 +101,7 @@ impl Proxy {
         let result = tokio::select! {
             biased;
             result = reading => result,
-            result = written.write(id, writer.into_inner().into(), &inputs) => match result {
+            result = written.write(id, writer, &inputs) => match result {
                 Ok(()) => Ok(Ended),
                 Err(error) => Err(error.into()),
             },

@@ -8,6 +8,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Buf;
+use tailwater_env::{Env, Task};
+use tailwater_tls::PeerWriteHalf;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream, tcp, unix};
 
@@ -106,14 +108,38 @@ impl AsyncRead for ReadHalf {
 pub(super) enum WriteHalf {
     Tcp(tcp::OwnedWriteHalf),
     Unix(unix::OwnedWriteHalf),
+    /// Into a socket of this process, and from there into TLS by a task: what TLS has taken may not have left, of which
+    /// nobody would hear.
+    #[allow(dead_code, reason = "the task ends when it is dropped")]
+    Secured(unix::OwnedWriteHalf, Task),
 }
 
 impl WriteHalf {
+    /// That of the connection to the proxy.
+    ///
+    /// # Errors
+    /// If the system has no socket left.
+    pub(super) fn to_proxy(env: &Env, half: PeerWriteHalf) -> io::Result<Self> {
+        let mut secured = match half {
+            PeerWriteHalf::Plain(half) => return Ok(Self::Tcp(half)),
+            #[allow(unreachable_patterns, reason = "a build without TLS has no other")]
+            secured => secured,
+        };
+        let (ours, theirs) = UnixStream::pair()?;
+        let (_, write) = ours.into_split();
+        let (mut read, _) = theirs.into_split();
+        let pump = async move {
+            // An error is the connection's end, of which whoever reads hears as well.
+            let _ = tokio::io::copy(&mut read, &mut secured).await;
+        };
+        Ok(Self::Secured(write, env.spawn("broadcast-sharing-tls", pump)))
+    }
+
     /// Waits until it takes something, or has failed.
     pub(super) async fn writable(&self) -> io::Result<()> {
         match self {
             Self::Tcp(half) => half.writable().await,
-            Self::Unix(half) => half.writable().await,
+            Self::Unix(half) | Self::Secured(half, _) => half.writable().await,
         }
     }
 
@@ -124,7 +150,7 @@ impl WriteHalf {
             let count = from.chunks_vectored(&mut slices);
             let written = match self {
                 Self::Tcp(half) => half.try_write_vectored(&slices[..count]),
-                Self::Unix(half) => half.try_write_vectored(&slices[..count]),
+                Self::Unix(half) | Self::Secured(half, _) => half.try_write_vectored(&slices[..count]),
             };
             match written {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -143,11 +169,5 @@ impl WriteHalf {
             self.write_some(&mut from)?;
         }
         Ok(())
-    }
-}
-
-impl From<tcp::OwnedWriteHalf> for WriteHalf {
-    fn from(half: tcp::OwnedWriteHalf) -> Self {
-        Self::Tcp(half)
     }
 }

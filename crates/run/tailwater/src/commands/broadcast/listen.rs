@@ -127,7 +127,7 @@ pub async fn run(proxy: &ProxyFlags, known: Vec<BroadcastStreamView>, args: Args
     }
     let mut left = args.exit_at_end.then(|| ends(&positions, held));
     let mut listener = match args.share {
-        false => Listener::new(&env, proxy.addresses.clone(), positions),
+        false => Listener::new(&env, proxy.replicas(), positions),
         true => share(&env, proxy, positions, &args).await?,
     };
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
@@ -214,7 +214,7 @@ async fn share(env: &Env, proxy: &ProxyFlags, positions: Positions, args: &Args)
     );
     let advertised = args.share_advertised.clone();
     let sharing = Sharing { listen: Some(listen), advertised, ..Sharing::default() };
-    let listener = Listener::sharing(env, proxy.addresses.clone(), positions, sharing).await;
+    let listener = Listener::sharing(env, proxy.replicas(), positions, sharing).await;
     listener.with_context(|| format!("can't listen for other listeners at --share-listen {listen}"))
 }
 

@@ -14,8 +14,7 @@ use super::{Args, tell, write_record};
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Writes records to standard output until it is interrupted, or has what it wants; then it commits, and leaves.
-pub(super) async fn consume(address: &str, kafka: String, args: Args) -> anyhow::Result<()> {
-    let client = Client::connect_with(Env::real(), address, args.client()).await?;
+pub(super) async fn consume(client: &Client, kafka: String, args: Args) -> anyhow::Result<()> {
     let ends: Option<Vec<(u32, Offset)>> = match args.exit_at_end {
         true => {
             let config = ConsumerConfig { start: Start::End, ..ConsumerConfig::default() };

@@ -48,11 +48,13 @@ impl Client {
             Some(given) => given,
             None => {
                 let node: NodeView = server.get_within(patience, "/v1/node")?;
-                node.sqs.context("the node does not speak SQS's protocol: [sqs] enabled")?.to_string()
+                let address = node.sqs.context("the node does not speak SQS's protocol: [sqs] enabled")?;
+                format!("{}://{address}", if node.sqs_tls { "https" } else { "http" })
             }
         };
-        let endpoint = queue::Endpoint::new(&env, &address, Credentials::from_env())
-            .context("--endpoint, or AWS_ENDPOINT_URL_SQS")?;
+        let dialer = server.dialer(&env)?;
+        let endpoint = queue::Endpoint::with_dialer(&env, &address, Credentials::from_env(), dialer)
+            .context("--endpoint, AWS_ENDPOINT_URL_SQS, or what the node tells")?;
         Ok(Self { runtime, env, endpoint, waits_until })
     }
 
