@@ -134,7 +134,8 @@ impl CreatedCells {
         let mut addresses = record.addresses.clone();
         for number in 0..record.own {
             let unix = self.config.cell_socket(&format!("{name}.{number}"));
-            let options = options_of(name, &section, &self.config, &self.doors, (unix, self.config.listen.data));
+            let options =
+                options_of(name, &section, &self.config, &self.doors, (unix, self.config.listen.data));
             let served = ServedBackend::start(&self.env, &options, Arc::clone(&self.doors.authorizer)).await;
             let served = served.with_context(|| format!("backend {number} of the cell {name}"))?;
             addresses.push(addresses_of(&served, self.config.listen.advertised_data));

@@ -144,7 +144,8 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
 fn in_cell(
     server: &Server,
     seeds: &Seeds,
-    then: impl AsyncFnOnce(Cell) -> anyhow::Result<()>) -> anyhow::Result<()> {
+    then: impl AsyncFnOnce(Cell) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     runtime.block_on(async {
         let env = Env::real();
