@@ -64,7 +64,7 @@ pub struct BackendConfig {
 }
 
 impl BackendConfig {
-    /// A data cell's backend: entries of about `value_bytes`, a TTL of one minute, eviction from 80 % on, and
+    /// For entries of about `value_bytes`, a TTL of one minute, eviction from 80 % on, and
     /// twice as many index entries as values fit, so that about one bucket in a hundred overflows when full. That is 85
     /// bytes of index for each value that fits. Shorter values overflow more buckets, which costs their readers CALLs,
     /// and beyond a chained entry for each bucket the oldest ones are evicted though there is room.
@@ -72,14 +72,6 @@ impl BackendConfig {
         let values = capacity_bytes / value_bytes.max(1);
         let buckets = (2 * values / crate::layout::WAYS as u64).clamp(64, BUCKETS_MAX);
         Self { capacity_bytes, buckets, ttl: Duration::from_secs(60), eviction_at: 0.8, config_id, backing }
-    }
-
-    /// A metadata cell's backend: like [`BackendConfig::data`] with a TTL of a day.
-    pub fn metadata(capacity_bytes: u64, value_bytes: u64, config_id: u64, backing: Backing) -> Self {
-        Self {
-            ttl: Duration::from_secs(24 * 3600),
-            ..Self::data(capacity_bytes, value_bytes, config_id, backing)
-        }
     }
 }
 
