@@ -4,6 +4,8 @@
 //! - SETs and ERASEs are applied in the order of their versions: a lower one than what is held changes nothing,
 //!   the same one again changes nothing and is acknowledged.
 //! - When a mutation is acknowledged, READs that begin afterwards see it, and the doorbell was rung.
+//! - A mutation under another configuration of the cell than the backend goes by is not applied, not even one that came
+//!   before the change. When the backend has said that it goes by a configuration, it holds nothing that is not its own.
 //! - READ and SCAR take no lock and never wait for a writer; see [`table`] for what they may meet.
 //! - Memory is fixed when the backend starts: the two regions, and private tables in proportion to them.
 //!
@@ -12,6 +14,7 @@
 mod recency;
 mod slabs;
 mod table;
+mod told;
 mod tombstones;
 
 use std::io;
@@ -27,20 +30,21 @@ use tailwater_rma::{Backing, Peer, READ_BYTES_MAX, Refusal, Region, Reply, ScarH
 
 use crate::layout::{
     BUCKET_BYTES, BucketView, DATA_KIND, INDEX_KIND, IndexHeader, Item, KeyHash, bucket_offset,
-    index_region_bytes, scan_bucket,
+    index_region_bytes, scan_bucket, u64_at,
 };
 use crate::limits::{
     APPLY_ENTRIES_MAX, BLOCK_BYTES, BLOCKS_MAX, BLOCKS_MIN, BUCKETS_MAX, LOOKUP_BYTES_MAX,
     MUTATE_ENTRIES_MAX, SHORT_CALL_BYTES_MAX, SWEEP_ENTRIES_MAX,
 };
 use crate::protocol::{
-    InfoReply, LOOKUP_DEFERRED, LookupReply, LookupRequest, METHOD_CLEAR, METHOD_INFO, METHOD_LOOKUP,
-    METHOD_MUTATE, MutateReply, MutateRequest, Outcome, REFUSED_CONFIG, REFUSED_MALFORMED, REFUSED_METHOD,
-    REFUSED_VERSION,
+    InfoReply, LOOKUP_DEFERRED, LookupReply, LookupRequest, METHOD_CLEAR, METHOD_CONFIG, METHOD_CONFIGURE,
+    METHOD_INFO, METHOD_LOOKUP, METHOD_MUTATE, MutateReply, MutateRequest, Outcome, REFUSED_CONFIG,
+    REFUSED_MALFORMED, REFUSED_METHOD, REFUSED_VERSION,
 };
 use table::{Table, TableConfig};
+use told::Told;
 
-/// How a backend is laid out. Nothing of it changes while it runs.
+/// How a backend is laid out. Nothing of it changes while it runs, but for the cell's configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct BackendConfig {
     /// Size of the data region in bytes; rounded up to whole blocks of about 1 MiB, and to four of them.
@@ -52,7 +56,8 @@ pub struct BackendConfig {
     /// The part of the capacity, above 0 and at most 1, above which the least recently modified entries are
     /// evicted.
     pub eviction_at: f64,
-    /// The cell's configuration; readers that know another one turn away.
+    /// The id of the cell's configuration. 0: it is told one, and again when that changes ([`Configuration`]). Any other
+    /// id stays: that is for a cell whose parties are all started with it.
     pub config_id: u64,
     /// Where the regions live.
     pub backing: Backing,
@@ -94,6 +99,7 @@ pub struct Backend {
     /// One for each server or local connection that serves this backend: set up by the owner, so few.
     doorbells: Mutex<Vec<DoorbellRing>>,
     sweeper: Mutex<Option<Task>>,
+    told: Told,
 }
 
 impl Backend {
@@ -140,6 +146,7 @@ impl Backend {
             lookups: AtomicU64::new(0),
             doorbells: Mutex::new(Vec::new()),
             sweeper: Mutex::new(None),
+            told: Told::new(config.config_id),
         });
         let sweeper = env.spawn("cache-sweep", sweep(env.clone(), config.ttl, Arc::downgrade(&backend)));
         *backend.sweeper.lock() = Some(sweeper);
@@ -162,7 +169,7 @@ impl Backend {
         let table = self.table.lock();
         let counts = table.counts();
         InfoReply {
-            config_id: self.config.config_id,
+            config_id: self.config_id(),
             buckets: self.config.buckets,
             capacity_bytes: self.config.capacity_bytes,
             ttl_ms: u64::try_from(self.config.ttl.as_millis()).unwrap_or(u64::MAX),
@@ -196,11 +203,11 @@ impl Backend {
         }
     }
 
-    fn check_config(&self, config_id: u64) -> Result<(), Refusal> {
-        if config_id == self.config.config_id {
+    fn check_config(ours: u64, config_id: u64) -> Result<(), Refusal> {
+        // 0 is no configuration: none is known, or what was held under another cell's is being forgotten.
+        if config_id == ours && ours != 0 {
             return Ok(());
         }
-        let ours = self.config.config_id;
         Err(Refusal {
             code: REFUSED_CONFIG,
             message: format!("this backend has config {ours}, not {config_id}"),
@@ -209,7 +216,6 @@ impl Backend {
 
     fn mutate(&self, payload: Bytes) -> Result<Bytes, Refusal> {
         let request = MutateRequest::decode(payload).map_err(|error| malformed(&error.to_string()))?;
-        self.check_config(request.config_id)?;
         // All is checked before anything is applied, and outside the lock: hashing is most of the work.
         let mut entries = Vec::new();
         let mut rest = &request.entries[..];
@@ -229,26 +235,35 @@ impl Backend {
             return Err(Refusal { code: REFUSED_VERSION, message });
         }
         let mut outcomes = Vec::with_capacity(entries.len());
+        let mut checked = Ok(());
         for some in entries.chunks(APPLY_ENTRIES_MAX) {
             let mut table = self.table.lock();
+            // Each time anew, as the configuration may change in between.
+            checked = Self::check_config(table.config_id(), request.config_id);
+            if checked.is_err() {
+                break;
+            }
             let now = self.env.now();
             outcomes.extend(some.iter().map(|entry| table.apply(entry, now)));
         }
         if outcomes.contains(&Outcome::Applied) {
             self.ring();
         }
+        checked?;
         Ok(MutateReply::of(&outcomes).encode_to_vec().into())
     }
 
     fn lookup(&self, payload: Bytes) -> Result<Bytes, Refusal> {
         let request = LookupRequest::decode(payload).map_err(|error| malformed(&error.to_string()))?;
-        self.check_config(request.config_id)?;
+        Self::check_config(self.config_id(), request.config_id)?;
         let hashes = request.decode_hashes().ok_or_else(|| malformed("hashes"))?;
         let mut lengths = Vec::new();
         let mut entries = BytesMut::new();
         for hash in hashes {
-            // Locked for each one: a batch of large entries must not hold writers up.
+            // Locked for each one: a batch of large entries must not hold writers up. Once another configuration begins,
+            // what is not held under that is being forgotten, which is no miss.
             let table = self.table.lock();
+            Self::check_config(table.config_id(), request.config_id)?;
             lengths.push(match table.len_of(hash) {
                 None => 0,
                 Some(len) if entries.len() + len > LOOKUP_BYTES_MAX => LOOKUP_DEFERRED,
@@ -284,7 +299,9 @@ impl Service for Backend {
         }
         let mut bucket = [0; BUCKET_BYTES];
         self.index.read(bucket_offset(op.bucket), &mut bucket);
-        let data = match scan_bucket(&bucket, KeyHash(op.key_hash), self.config.config_id) {
+        // Whichever configuration the bucket names: who asked decides whether that is the right one.
+        let config_id = u64_at(&bucket, 0).unwrap_or_default();
+        let data = match scan_bucket(&bucket, KeyHash(op.key_hash), config_id) {
             // An entry that is too long for one READ is fetched in two by the client.
             BucketView::Found { pointer, .. } if pointer.len <= READ_BYTES_MAX => {
                 Some((1, pointer.offset, pointer.len))
@@ -299,9 +316,13 @@ impl Service for Backend {
     }
 
     fn call(&self, _peer: &Peer, method: u16, payload: Bytes, reply: Reply) {
+        if method == METHOD_CONFIG {
+            return self.answer_config(payload, reply);
+        }
         reply.send(match method {
             METHOD_MUTATE => self.mutate(payload),
             METHOD_LOOKUP => self.lookup(payload),
+            METHOD_CONFIGURE => self.configure(payload),
             METHOD_INFO => Ok(self.stats().encode_to_vec().into()),
             METHOD_CLEAR => {
                 self.clear();
@@ -320,6 +341,7 @@ async fn sweep(env: Env, ttl: Duration, backend: Weak<Backend>) {
         loop {
             let Some(backend) = backend.upgrade() else { return };
             if !backend.sweep_once() {
+                backend.answer_long_waiting();
                 break;
             }
             drop(backend);

@@ -8,9 +8,12 @@
 //!   replicas gone everything works; with two gone consistent reads and SETs fail at once and relaxed reads use
 //!   what is there.
 //! - Queues, batches, retries and buffers are bounded.
+//! - An operation goes by one configuration of the cell. A backend that goes by another one neither answers it nor
+//!   applies it; when client and backend have agreed ([`agreed`]) the operation is made again.
 //!
 //! Cancelling a read abandons it. Cancelling a SET leaves open whether it comes about.
 
+mod agreed;
 mod backends;
 mod buffers;
 mod consistent;
@@ -25,28 +28,35 @@ mod sender;
 mod set;
 mod stats;
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::join_all;
-use tailwater_env::{Env, Task};
+use parking_lot::{Mutex, RwLock};
+use tailwater_env::{Env, Instant, Task};
 use tailwater_rma::CallError;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 pub use backends::{Backends, Connector, instance_of};
-pub use placement::Mode;
+pub use placement::{Mode, Placement, Ring};
 pub use stats::CellStats;
 
-use crate::limits::{BACKENDS_MAX, KEYS_PER_LOOKUP_MAX, MUTATE_ENTRIES_MAX};
+use crate::configuration::{BackendPlace, Configuration, ConfigurationError};
+use crate::limits::{CONFIGURATION_RETRIES_MAX, KEYS_PER_LOOKUP_MAX, MUTATE_ENTRIES_MAX};
 use crate::protocol::METHOD_CLEAR;
 use crate::version::{Version, VersionClock};
+use agreed::Agreed;
 use buffers::BufferPool;
 use hedge::{HedgeBudget, Usual};
 use replica::{KeepConfig, Replica, keep_connected};
 use sender::{SendConfig, Sender};
 use stats::Counters;
+
+/// How long a seed has to tell its cell's configuration.
+const SEED_DEADLINE: Duration = Duration::from_secs(2);
 
 /// What a lookup brought.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,14 +141,12 @@ pub enum SetError {
 }
 
 /// How a client takes part in a cell.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct CellConfig {
-    /// The cell's config id; backends of another one are not read from.
-    pub id: u64,
-    /// How many replicas a key has.
-    pub mode: Mode,
-    /// The backends, in the same order for all clients.
-    pub backends: Backends,
+    /// The cell's configuration, as far as the client knows when it begins.
+    pub configuration: Configuration,
+    /// How backends are reached.
+    pub connector: Arc<dyn Connector>,
     /// This client's id in versions: unique among the clients of the cell, for example random.
     pub client_id: u32,
     /// The longest that an operation takes.
@@ -162,13 +170,22 @@ pub struct CellConfig {
 }
 
 impl CellConfig {
+    /// A cell whose configuration never changes, and whose backends were started with its id; with the defaults of
+    /// [`CellConfig::of`].
+    pub fn new(id: u64, mode: Mode, backends: Backends, client_id: u32) -> Self {
+        let Backends { places, connector } = backends;
+        let ring = Ring::for_backends(places.len());
+        let (name, spares) = (String::new(), Vec::new());
+        let configuration = Configuration { id, name, mode, backends: places, spares, ring };
+        Self::of(configuration, connector, client_id)
+    }
+
     /// The defaults: half a second's deadline, hedging after 30 ms (Fast ACS, section 2.4), 64 MiB of SETs
     /// waiting for each backend.
-    pub fn new(id: u64, mode: Mode, backends: Backends, client_id: u32) -> Self {
+    pub fn of(configuration: Configuration, connector: Arc<dyn Connector>, client_id: u32) -> Self {
         Self {
-            id,
-            mode,
-            backends,
+            configuration,
+            connector,
             client_id,
             deadline: Duration::from_millis(500),
             connect_deadline: Duration::from_secs(1),
@@ -182,16 +199,6 @@ impl CellConfig {
     }
 }
 
-/// A cell that cannot be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a cell of {backends} backends: {mode:?} needs at least {} and at most {BACKENDS_MAX}", mode.replicas())]
-pub struct CellConfigError {
-    /// Backends given.
-    pub backends: usize,
-    /// The mode they are for.
-    pub mode: Mode,
-}
-
 /// How far a watcher has seen; the default has seen nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen(u64);
@@ -199,35 +206,61 @@ pub struct Seen(u64);
 /// A handle on a cell; cheap to clone. The connections end with the last one.
 #[derive(Clone)]
 pub struct Cell {
-    inner: Arc<CellInner>,
+    shared: Arc<CellShared>,
 }
 
 /// What all handles share.
+struct CellShared {
+    env: Env,
+    agreed: Arc<Agreed>,
+    /// How operations that begin now go about it.
+    current: RwLock<Arc<CellInner>>,
+    /// The backends of the current configuration, by their numbers, with what connects to them and sends.
+    kept: Mutex<BTreeMap<u32, KeptReplica>>,
+    connector: Arc<dyn Connector>,
+    keep: KeepConfig,
+    queue_bytes_max: usize,
+    queue_entries_max: usize,
+    /// Counts what the doorbells and connections of all backends did.
+    moved: Arc<watch::Sender<u64>>,
+    /// The id of the current configuration.
+    adopted: watch::Sender<u64>,
+    /// Waits for the backends that came with the current configuration.
+    adopting: Mutex<Option<Task>>,
+    /// Tells backends that have left, by their numbers; some may be over.
+    leaving: Mutex<BTreeMap<u32, Task>>,
+}
+
+struct KeptReplica {
+    replica: Arc<Replica>,
+    /// Connecting and sending; cancelled when dropped.
+    _tasks: [Task; 2],
+}
+
+impl Drop for KeptReplica {
+    fn drop(&mut self) {
+        self.replica.sender.close();
+    }
+}
+
+/// What an operation goes by from its begin to its end: one configuration.
+#[derive(Clone)]
 struct CellInner {
     env: Env,
     config_id: u64,
     mode: Mode,
+    placement: Arc<Placement>,
+    /// In the order of the configuration's backends.
+    replicas: Vec<Arc<Replica>>,
+    agreed: Arc<Agreed>,
     deadline: Duration,
     hedge_after: Duration,
-    hedges: HedgeBudget,
-    usual: Usual,
+    hedges: Arc<HedgeBudget>,
+    usual: Arc<Usual>,
     sending: SendConfig,
-    versions: VersionClock,
-    replicas: Vec<Arc<Replica>>,
+    versions: Arc<VersionClock>,
     buffers: BufferPool,
-    counters: Counters,
-    /// Counts what the doorbells and connections of all backends did.
-    moved: Arc<watch::Sender<u64>>,
-    /// Connecting and sending; cancelled when dropped.
-    _tasks: Vec<Task>,
-}
-
-impl Drop for CellInner {
-    fn drop(&mut self) {
-        for replica in &self.replicas {
-            replica.sender.close();
-        }
-    }
+    counters: Arc<Counters>,
 }
 
 impl CellInner {
@@ -236,65 +269,239 @@ impl CellInner {
     }
 }
 
+impl CellShared {
+    fn current(&self) -> Arc<CellInner> {
+        Arc::clone(&self.current.read())
+    }
+
+    /// Goes by `configuration` from now on, if it is newer than what is known. Doubts are settled when each backend that
+    /// came with it was reached or not. Answers when each that has left was told, or is given up.
+    fn adopt(self: &Arc<Self>, configuration: Configuration) -> Option<Vec<oneshot::Receiver<()>>> {
+        if !self.agreed.learn(configuration) {
+            return None;
+        }
+        let (agreed, env, within) = (Arc::clone(&self.agreed), self.env.clone(), self.keep.connect_deadline);
+        agreed.begin_adopting();
+        let (tried, told) = self.go_by_the_newest();
+        let settling = async move {
+            let all_tried = async {
+                for mut tried in tried {
+                    // An error means that there is a newer configuration, without that backend.
+                    let _ = tried.wait_for(|tried| *tried).await;
+                }
+            };
+            let _ = env.timeout(within, all_tried).await;
+            agreed.end_adopting();
+        };
+        *self.adopting.lock() = Some(self.env.spawn("cache-adopt", settling));
+        Some(told)
+    }
+
+    /// Connects to the backends of the newest configuration, leaves those that are not in it, and has operations that
+    /// begin from now on go by it. Answers when each backend that is new was reached or not, and each that has left was
+    /// told or is given up.
+    fn go_by_the_newest(self: &Arc<Self>) -> (Vec<watch::Receiver<bool>>, Vec<oneshot::Receiver<()>>) {
+        let mut tried = Vec::new();
+        let mut kept = self.kept.lock();
+        // Under the lock, so that of two who come here the later one has the newer configuration.
+        let configuration = self.agreed.newest();
+        let mut before = std::mem::take(&mut *kept);
+        for place in &configuration.backends {
+            let known = before.remove(&place.number).filter(|known| known.replica.may_be_at(place));
+            let keep = match known {
+                Some(known) => {
+                    known.replica.moved_to(place);
+                    // It may go by the configuration before.
+                    known.replica.doubt();
+                    known
+                }
+                None => {
+                    let (started, is_tried) = self.start(place);
+                    tried.push(is_tried);
+                    started
+                }
+            };
+            kept.insert(place.number, keep);
+        }
+        let replicas = configuration.backends.iter();
+        let replicas = replicas.map(|place| Arc::clone(&kept[&place.number].replica)).collect();
+        let (mode, placement) = (configuration.mode, Arc::new(configuration.placement()));
+        let next =
+            CellInner { config_id: configuration.id, mode, placement, replicas, ..(*self.current()).clone() };
+        *self.current.write() = Arc::new(next);
+        let has_left = |kept: &&KeptReplica| configuration.place_of(kept.replica.number).is_none();
+        let told =
+            self.tell_left(before.values().filter(has_left).map(|kept| kept.replica.place()).collect());
+        drop(kept);
+        // What waits for a backend that is none any more is answered here, which takes other locks.
+        drop(before);
+        self.adopted.send_replace(configuration.id);
+        self.moved.send_modify(|count| *count += 1);
+        (tried, told)
+    }
+
+    /// Has backends told that have left; those that left before and have come back need it no more. Whoever leaves one does
+    /// so, and not only who made the change: it may have told the one that started again what was before.
+    fn tell_left(self: &Arc<Self>, left: Vec<BackendPlace>) -> Vec<oneshot::Receiver<()>> {
+        let newest = self.agreed.newest();
+        let mut leaving = self.leaving.lock();
+        leaving.retain(|number, _| newest.place_of(*number).is_none());
+        let tell = |place: BackendPlace| {
+            let (number, (done, is_done)) = (place.number, oneshot::channel());
+            let (env, connector) = (self.env.clone(), Arc::clone(&self.connector));
+            let telling = agreed::tell_left(env, connector, place, self.keep, Arc::downgrade(self), done);
+            leaving.insert(number, self.env.spawn("cache-leave", telling));
+            is_done
+        };
+        left.into_iter().map(tell).collect()
+    }
+
+    fn start(self: &Arc<Self>, place: &BackendPlace) -> (KeptReplica, watch::Receiver<bool>) {
+        let sender = Sender::new(self.queue_bytes_max, self.queue_entries_max);
+        let replica = Arc::new(Replica::new(place.clone(), sender));
+        let (trying, is_tried) = watch::channel(false);
+        let connecting = keep_connected(
+            self.env.clone(),
+            self.keep,
+            Arc::downgrade(self),
+            Arc::clone(&replica),
+            Arc::clone(&self.connector),
+            trying,
+            Arc::clone(&self.moved),
+        );
+        let connecting = self.env.spawn("cache-connect", connecting);
+        let sending = sender::keep_sending(self.current().sending.clone(), Arc::clone(&replica));
+        let sending = self.env.spawn("cache-send", sending);
+        (KeptReplica { replica, _tasks: [connecting, sending] }, is_tried)
+    }
+}
+
 impl Cell {
     /// Connects to all backends at once, and returns when each of them was reached or not: a cell whose backends
-    /// are all gone is a cell, in which everything fails until they are back.
-    pub async fn connect(env: &Env, config: CellConfig) -> Result<Self, CellConfigError> {
-        let backends = config.backends.count;
-        if backends < config.mode.replicas() || backends > BACKENDS_MAX {
-            return Err(CellConfigError { backends, mode: config.mode });
+    /// are all gone is a cell, in which everything fails until they are back. Backends that know no configuration, or an
+    /// older one, are told; a newer one that one of them knows is gone by.
+    pub async fn connect(env: &Env, config: CellConfig) -> Result<Self, ConfigurationError> {
+        match config.configuration.is_fixed() {
+            true => config.configuration.check_unnamed()?,
+            false => config.configuration.check()?,
         }
-        let moved = Arc::new(watch::Sender::new(0));
-        let keep = KeepConfig {
-            config_id: config.id,
-            connect_deadline: config.connect_deadline,
-            backoff_min: config.reconnect_after_min,
-            backoff_max: config.reconnect_after_max,
-            watch_slice: config.watch_slice,
+        let configuration = Arc::new(config.configuration);
+        let agreed = Arc::new(Agreed::new(Arc::clone(&configuration)));
+        let (env, deadline) = (env.clone(), config.deadline);
+        let sending = SendConfig { env: env.clone(), agreed: Arc::clone(&agreed), call_deadline: deadline };
+        let begin = CellInner {
+            env: env.clone(),
+            config_id: configuration.id,
+            mode: configuration.mode,
+            placement: Arc::new(configuration.placement()),
+            // Nobody has a handle before they are there.
+            replicas: Vec::new(),
+            agreed: Arc::clone(&agreed),
+            deadline,
+            hedge_after: config.hedge_after,
+            hedges: Arc::new(HedgeBudget::new()),
+            usual: Arc::default(),
+            sending,
+            versions: Arc::new(VersionClock::new(config.client_id)),
+            buffers: BufferPool::default(),
+            counters: Arc::default(),
         };
-        let sending = SendConfig { env: env.clone(), config_id: config.id, call_deadline: config.deadline };
-        let mut replicas = Vec::with_capacity(backends);
-        let mut tasks = Vec::with_capacity(2 * backends);
-        let mut tried = Vec::with_capacity(backends);
-        for number in 0..backends {
-            let sender = Sender::new(config.queue_bytes_max, config.queue_entries_max);
-            let replica = Arc::new(Replica::new(number, sender));
-            let (trying, is_tried) = watch::channel(false);
-            let connecting = keep_connected(
-                env.clone(),
-                keep,
-                Arc::clone(&replica),
-                Arc::clone(&config.backends.connector),
-                trying,
-                Arc::clone(&moved),
-            );
-            tasks.push(env.spawn("cache-connect", connecting));
-            let sending = sender::keep_sending(sending.clone(), Arc::clone(&replica));
-            tasks.push(env.spawn("cache-send", sending));
-            replicas.push(replica);
-            tried.push(is_tried);
-        }
-        for mut tried in tried {
-            // An error would mean that the task ended, which only dropping does.
+        let shared = Arc::new(CellShared {
+            env,
+            agreed,
+            current: RwLock::new(Arc::new(begin)),
+            kept: Mutex::default(),
+            connector: config.connector,
+            keep: KeepConfig {
+                connect_deadline: config.connect_deadline,
+                backoff_min: config.reconnect_after_min,
+                backoff_max: config.reconnect_after_max,
+                watch_slice: config.watch_slice,
+            },
+            queue_bytes_max: config.queue_bytes_max,
+            queue_entries_max: config.queue_entries_max,
+            moved: Arc::new(watch::Sender::new(0)),
+            adopted: watch::Sender::new(configuration.id),
+            adopting: Mutex::default(),
+            leaving: Mutex::default(),
+        });
+        for mut tried in shared.go_by_the_newest().0 {
+            // An error would mean that the task ended: the backend is in no newer configuration.
             let _ = tried.wait_for(|tried| *tried).await;
         }
-        let inner = CellInner {
-            env: env.clone(),
-            config_id: config.id,
-            mode: config.mode,
-            deadline: config.deadline,
-            hedge_after: config.hedge_after,
-            hedges: HedgeBudget::new(),
-            usual: Usual::default(),
-            sending,
-            versions: VersionClock::new(config.client_id),
-            replicas,
-            buffers: BufferPool::default(),
-            counters: Counters::default(),
-            moved,
-            _tasks: tasks,
-        };
-        Ok(Self { inner: Arc::new(inner) })
+        Ok(Self { shared })
+    }
+
+    /// The configuration that the first of `seeds` goes by that answers and knows one. The number of a seed means nothing
+    /// where `connector` goes by addresses. An error says why no seed was of use.
+    pub async fn configuration_at(
+        env: &Env,
+        connector: &dyn Connector,
+        seeds: &[BackendPlace],
+    ) -> Result<Configuration, String> {
+        let mut why = "no backend was named".to_owned();
+        for seed in seeds {
+            let asked = async {
+                let connection = connector.connect(seed).await?;
+                agreed::configuration_of(&*connection).await
+            };
+            match env.timeout(SEED_DEADLINE, asked).await {
+                Some(Ok(Some(configuration))) => return Ok(configuration),
+                Some(Ok(None)) => why = "the backend knows no configuration of its cell yet".to_owned(),
+                Some(Err(error)) => why = error,
+                None => why = "the backend does not answer in time".to_owned(),
+            }
+        }
+        Err(why)
+    }
+
+    /// Connects to the cell that one of `seeds` belongs to, by [`Cell::configuration_at`] them: for clients that know
+    /// addresses and nothing else. The configuration's backends are reached at the addresses that it has. `change` may set
+    /// what [`CellConfig::of`] has defaults for.
+    pub async fn at_seeds(
+        env: &Env,
+        connector: Arc<dyn Connector>,
+        seeds: &[BackendPlace],
+        client_id: u32,
+        change: impl FnOnce(&mut CellConfig),
+    ) -> Result<Self, String> {
+        let configuration = Self::configuration_at(env, &*connector, seeds).await?;
+        let mut config = CellConfig::of(configuration, connector, client_id);
+        change(&mut config);
+        Self::connect(env, config).await.map_err(|error| error.to_string())
+    }
+
+    /// The newest configuration that this client knows.
+    pub fn configuration(&self) -> Arc<Configuration> {
+        self.shared.agreed.newest()
+    }
+
+    /// Goes by `configuration` from now on, and tells it to its backends and to those that are none any more; `false` if
+    /// its id is not greater than that of what this client knows, or it is another cell's. Completes when each backend that
+    /// is new or has left was reached or not, after the deadline at the latest. One that has left and was not reached is
+    /// told later, if it is reached within [`TELL_LEFT_MAX`](crate::limits::TELL_LEFT_MAX). Values of keys that get other
+    /// backends are not carried over: their keys are missed.
+    pub async fn configure(&self, configuration: Configuration) -> Result<bool, ConfigurationError> {
+        configuration.check()?;
+        let deadline = self.shared.current().deadline;
+        let Some(told) = self.shared.adopt(configuration) else { return Ok(false) };
+        // A backend that is gone holds nothing that anybody reads.
+        let _ = self.shared.env.timeout(deadline, join_all(told)).await;
+        self.shared.agreed.adopted().await;
+        Ok(true)
+    }
+
+    /// Completes when this client goes by a configuration with a greater id than `id`.
+    pub async fn configured_after(&self, id: u64) -> Arc<Configuration> {
+        let mut adopted = self.shared.adopted.subscribe();
+        // An error would mean that the cell is gone, which this handle keeps.
+        let _ = adopted.wait_for(|adopted| *adopted > id).await;
+        self.configuration()
+    }
+
+    /// What an operation goes by that begins now.
+    fn inner(&self) -> Arc<CellInner> {
+        self.shared.current()
     }
 
     /// Looks keys up at one replica each, chosen at random. Answers in the order of the keys.
@@ -312,27 +519,82 @@ impl Cell {
         unchecked_from: usize,
     ) -> (Vec<Lookup>, Vec<Bytes>) {
         let mut frames = Vec::new();
-        let mut lookups = Vec::with_capacity(keys.len());
         let mut end = None;
+        let mut inner = self.inner();
+        let doubts = inner.agreed.doubts();
+        let mut lookups = Vec::with_capacity(keys.len());
         for some in keys.chunks(KEYS_PER_LOOKUP_MAX) {
-            self.inner.hedges.earn(some.len());
-            lookups.extend(relaxed::get(&self.inner, some, unchecked_from, &mut end, &mut frames).await);
+            inner.hedges.earn(some.len());
+            lookups.extend(relaxed::get(&inner, some, unchecked_from, &mut end, &mut frames).await);
         }
-        self.inner.counters.relaxed.add(keys.len() as u64);
-        self.inner.counters.count(&lookups);
+        for _ in 0..CONFIGURATION_RETRIES_MAX {
+            let Some((failed, again)) = self.failed_in_doubt(keys, &lookups, doubts, &mut end).await else {
+                break;
+            };
+            inner = self.inner();
+            let mut answers = Vec::with_capacity(again.len());
+            for some in again.chunks(KEYS_PER_LOOKUP_MAX) {
+                answers.extend(relaxed::get(&inner, some, unchecked_from, &mut end, &mut frames).await);
+            }
+            failed.into_iter().zip(answers).for_each(|(key, answer)| lookups[key] = answer);
+        }
+        inner.counters.relaxed.add(keys.len() as u64);
+        inner.counters.count(&lookups);
         (lookups, frames)
     }
 
     /// Looks keys up by quorum. Answers in the order of the keys.
     pub async fn get_consistent(&self, keys: &[Bytes]) -> Vec<Lookup> {
-        let mut lookups = Vec::with_capacity(keys.len());
         let mut end = None;
+        let mut inner = self.inner();
+        let doubts = inner.agreed.doubts();
+        let mut lookups = Vec::with_capacity(keys.len());
         for some in keys.chunks(KEYS_PER_LOOKUP_MAX) {
-            lookups.extend(consistent::get(&self.inner, some, &mut end).await);
+            lookups.extend(consistent::get(&inner, some, &mut end).await);
         }
-        self.inner.counters.consistent.add(keys.len() as u64);
-        self.inner.counters.count(&lookups);
+        for _ in 0..CONFIGURATION_RETRIES_MAX {
+            let Some((failed, again)) = self.failed_in_doubt(keys, &lookups, doubts, &mut end).await else {
+                break;
+            };
+            inner = self.inner();
+            let mut answers = Vec::with_capacity(again.len());
+            for some in again.chunks(KEYS_PER_LOOKUP_MAX) {
+                answers.extend(consistent::get(&inner, some, &mut end).await);
+            }
+            failed.into_iter().zip(answers).for_each(|(key, answer)| lookups[key] = answer);
+        }
+        inner.counters.consistent.add(keys.len() as u64);
+        inner.counters.count(&lookups);
         lookups
+    }
+
+    /// The keys whose reads failed, by their indexes, if some did while a backend went by another configuration, once
+    /// that is settled; `None` if there is nothing to be read again, or no time left.
+    async fn failed_in_doubt(
+        &self,
+        keys: &[Bytes],
+        lookups: &[Lookup],
+        doubts: u64,
+        end: &mut Option<Instant>,
+    ) -> Option<(Vec<usize>, Vec<Bytes>)> {
+        let failed: Vec<usize> =
+            (0..lookups.len()).filter(|key| matches!(lookups[*key], Lookup::Failed(_))).collect();
+        if failed.is_empty() || !self.settled_after(doubts, end).await {
+            return None;
+        }
+        let again = failed.iter().map(|key| keys[*key].clone()).collect();
+        Some((failed, again))
+    }
+
+    /// Waits until a doubt that came after `doubts` is settled; `false` if there was none, or it is not by `end`.
+    async fn settled_after(&self, doubts: u64, end: &mut Option<Instant>) -> bool {
+        let inner = self.inner();
+        if inner.agreed.doubts() == doubts {
+            return false;
+        }
+        let now = inner.env.now();
+        let end = *end.get_or_insert(now + inner.deadline);
+        now < end && inner.agreed.settled_after(doubts, &inner.env, end.since(now)).await
     }
 
     /// Sets keys to values, and answers each when a quorum has it, with the version it has it at.
@@ -346,12 +608,29 @@ impl Cell {
     }
 
     async fn mutate(&self, items: Vec<(Bytes, Option<Bytes>)>) -> Vec<Result<Version, SetError>> {
+        let mut inner = self.inner();
+        let doubts = inner.agreed.doubts();
+        let deadline = inner.env.now() + inner.deadline;
         let mut results = Vec::with_capacity(items.len());
-        let deadline = self.inner.env.now() + self.inner.deadline;
         for some in items.chunks(MUTATE_ENTRIES_MAX) {
-            results.extend(set::mutate(&self.inner, some, deadline).await);
+            results.extend(set::mutate(&inner, some, deadline).await);
         }
-        self.inner.counters.count_sets(&results);
+        for _ in 0..CONFIGURATION_RETRIES_MAX {
+            // Some replicas may have applied it: a later version of the same value does no harm.
+            let is_open = |result: &Result<_, _>| matches!(result, Err(SetError::Unreachable));
+            let open: Vec<usize> = (0..items.len()).filter(|item| is_open(&results[*item])).collect();
+            if open.is_empty() || !self.settled_after(doubts, &mut Some(deadline)).await {
+                break;
+            }
+            inner = self.inner();
+            let again: Vec<_> = open.iter().map(|item| items[*item].clone()).collect();
+            let mut answers = Vec::with_capacity(again.len());
+            for some in again.chunks(MUTATE_ENTRIES_MAX) {
+                answers.extend(set::mutate(&inner, some, deadline).await);
+            }
+            open.into_iter().zip(answers).for_each(|(item, answer)| results[item] = answer);
+        }
+        inner.counters.count_sets(&results);
         results
     }
 
@@ -359,22 +638,23 @@ impl Cell {
     /// deadline; `true` if something moved. `seen` is then up to date. Any number of tasks may wait: the
     /// backends are asked once for all of them.
     pub async fn watch(&self, seen: &mut Seen, deadline: Duration) -> bool {
-        for replica in &self.inner.replicas {
+        for replica in &self.inner().replicas {
             replica.watch();
         }
-        let mut moved = self.inner.moved.subscribe();
+        let mut moved = self.shared.moved.subscribe();
         let changed = moved.wait_for(|count| *count != seen.0);
-        let changed = self.inner.env.timeout(deadline, changed).await.is_some();
-        *seen = Seen(*self.inner.moved.borrow());
+        let changed = self.shared.env.timeout(deadline, changed).await.is_some();
+        *seen = Seen(*self.shared.moved.borrow());
         changed
     }
 
     /// Empties every backend that is reached; answers how many were.
     pub async fn clear(&self) -> usize {
+        let inner = self.inner();
         let clear = async |replica: &Replica| {
             let Some(live) = replica.live() else { return false };
             let call = live.connection.call(METHOD_CLEAR, Bytes::new());
-            match self.inner.env.timeout(self.inner.deadline, call).await {
+            match self.shared.env.timeout(inner.deadline, call).await {
                 Some(Ok(_)) => true,
                 Some(Err(CallError::Lost(_))) => {
                     replica.give_up(&live);
@@ -383,32 +663,34 @@ impl Cell {
                 Some(Err(CallError::Overloaded { .. } | CallError::Refused { .. })) | None => false,
             }
         };
-        let cleared = join_all(self.inner.replicas.iter().map(|replica| clear(replica))).await;
+        let cleared = join_all(inner.replicas.iter().map(|replica| clear(replica))).await;
         cleared.into_iter().filter(|cleared| *cleared).count()
     }
 
     /// Backends that are connected.
     pub fn live_backends(&self) -> usize {
-        self.inner.replicas.iter().filter(|replica| replica.is_live()).count()
+        self.inner().replicas.iter().filter(|replica| replica.is_live()).count()
     }
 
-    /// Of each backend that is connected, in their order, which start of it that is ([`instance_of`]).
-    pub fn instances(&self) -> Vec<Option<u64>> {
-        let instance = |replica: &Arc<Replica>| Some(replica.live()?.index.generation);
-        self.inner.replicas.iter().map(instance).collect()
+    /// The backends, and of each that is connected which start of it that is ([`instance_of`]).
+    pub fn backends(&self) -> Vec<(BackendPlace, Option<u64>)> {
+        let instance = |replica: &Replica| Some(replica.live()?.index.generation);
+        self.inner().replicas.iter().map(|replica| (replica.place(), instance(replica))).collect()
     }
 
     /// What this handle's family counted.
     pub fn stats(&self) -> CellStats {
-        self.inner.counters.stats()
+        self.inner().counters.stats()
     }
 }
 
 impl std::fmt::Debug for Cell {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Cell({:#x})", self.inner.config_id)
+        write!(f, "Cell({:#x})", self.configuration().id)
     }
 }
 
+#[cfg(test)]
+mod configuration_tests;
 #[cfg(test)]
 mod tests;

@@ -6,9 +6,11 @@
 //!
 //! # Index region (kind [`INDEX_KIND`])
 //! ```text
-//!    0  header                     at 0, HEADER_BYTES; written once, before the region is served
+//!    0  header                     at 0, HEADER_BYTES; written before the region is served, and again with each
+//!                                  configuration, behind all buckets
 //!        0   8  magic "TWINDEX1"
-//!        8   8  config id          of the cell; a reader that knows another one re-reads its configuration
+//!        8   8  config id          of the cell's configuration that the backend goes by, 0 before it knows one; a
+//!                                  reader that knows another one exchanges configurations with the backend
 //!       16   8  bucket count
 //!       24   4  bucket bytes       BUCKET_BYTES
 //!       28   4  ways               WAYS: entries of a bucket
@@ -17,7 +19,7 @@
 //! 4096  bucket 0, bucket 1, ...    BUCKET_BYTES each, at a multiple of a cache line
 //!
 //! bucket
-//!        0   8  config id
+//!        0   8  config id          as in the header, but for the moment in which it changes
 //!        8   8  flags              bit 0: entries of this bucket overflowed into the backend's private chain
 //!       16   8  zero
 //!       24  40  index entry 0
@@ -105,19 +107,14 @@ impl KeyHash {
         Self(xxh3_128(key))
     }
 
-    /// Its bucket among `buckets`.
+    /// Its bucket among `buckets`, from the lower half: backends are chosen by the upper one.
     pub fn bucket(self, buckets: u64) -> u64 {
         scale(self.0 as u64, buckets)
-    }
-
-    /// The first of its backends among `backends`; taken from other bits than the bucket.
-    pub fn backend(self, backends: u64) -> u64 {
-        scale((self.0 >> 64) as u64, backends)
     }
 }
 
 /// Maps 64 uniform bits to `0..bound`.
-fn scale(bits: u64, bound: u64) -> u64 {
+pub(crate) fn scale(bits: u64, bound: u64) -> u64 {
     ((u128::from(bits) * u128::from(bound)) >> 64) as u64
 }
 
@@ -427,7 +424,7 @@ fn checksum_apart(head: &[u8], value: &[u8]) -> u64 {
 }
 
 /// XXH3-64, by the widest instructions that this machine has: it is most of what a get of a hot key costs.
-fn xxh3_64(bytes: &[u8]) -> u64 {
+pub(crate) fn xxh3_64(bytes: &[u8]) -> u64 {
     XxHash3_64::oneshot(bytes)
 }
 

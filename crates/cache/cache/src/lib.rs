@@ -8,6 +8,7 @@
 
 pub mod backend;
 pub mod cell;
+mod configuration;
 pub mod layout;
 pub mod limits;
 pub mod protocol;
@@ -17,7 +18,8 @@ mod version;
 
 pub use backend::{Backend, BackendConfig, BackendStats};
 pub use cell::{
-    Backends, Cell, CellConfig, CellConfigError, CellFailure, CellStats, Connector, Lookup, Mode, Seen,
+    Backends, Cell, CellConfig, CellFailure, CellStats, Connector, Lookup, Mode, Placement, Ring, Seen,
     SetError, instance_of, joined,
 };
+pub use configuration::{BackendPlace, Configuration, ConfigurationError};
 pub use version::{Version, VersionClock};

@@ -58,6 +58,9 @@ pub const MUTATE_BYTES_MAX: usize = 4 << 20;
 /// The most entries in one mutation CALL. Small entries cost the backend about 0.3 us each.
 pub const MUTATE_ENTRIES_MAX: usize = 8_192;
 
+/// Buckets that take over another configuration under one hold of the table's lock: some hundred microseconds.
+pub const BUCKETS_PER_STEP: u64 = 4_096;
+
 /// Payload bytes up to which a CALL is carried out by the engine that received it: some tens of microseconds.
 pub const SHORT_CALL_BYTES_MAX: usize = 256 << 10;
 
@@ -89,6 +92,41 @@ pub const QUORUM_ROUNDS_MAX: u32 = 4;
 /// The most backends of one cell.
 pub const BACKENDS_MAX: usize = 1_024;
 
+/// The most spares of one cell: one for each backend that may be under maintenance at a time.
+pub const SPARES_MAX: usize = 64;
+
+/// The longest name of a cell, in bytes: it is part of a socket's name, which is 107 bytes at most.
+pub const NAME_BYTES_MAX: usize = 48;
+
+/// The most addresses of one backend: each transport on two networks.
+pub const ADDRESSES_MAX: usize = 4;
+
+/// The longest address, in bytes: a Unix socket's path is 107 at most, and a host's name 255.
+pub const ADDRESS_BYTES_MAX: usize = 270;
+
+/// The longest configuration of a cell, in bytes: more than 1,024 backends with four addresses of usual length. It is a
+/// value of metadata and fits in one CALL.
+pub const CONFIGURATION_BYTES_MAX: usize = 256 << 10;
+
+/// Those who wait at one backend to be told of its next configuration, at most: one for each connection of a large cell's
+/// clients. If there are more, those who wait longest ask again.
+pub const CONFIG_WAITS_MAX: usize = 4_096;
+
+/// The longest that one of them waits before it is answered with what there is: a connection on which a CALL waits is not
+/// taken for idle, so a client that is gone without a word has to be noticed.
+pub const CONFIG_WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// How long a backend that has left its cell is looked for, to be told so: longer than a process or a host takes to
+/// start again.
+pub const TELL_LEFT_MAX: Duration = Duration::from_secs(600);
+
+/// The longest pause between two attempts at that: all of the cell's clients look for it.
+pub const TELL_LEFT_PAUSE_MAX: Duration = Duration::from_secs(10);
+
+/// How often a read or a mutation is made again by another configuration of its cell: each replica of a key
+/// may be the one that goes by another one.
+pub const CONFIGURATION_RETRIES_MAX: u32 = 3;
+
 /// Idle buffers that a process keeps per cell handle family, in count and bytes.
 pub const BUFFERS_KEPT_MAX: usize = 32;
 /// The longest buffer that is kept, in bytes.
@@ -112,6 +150,8 @@ const _: () = assert!(LOOKUP_BYTES_MAX >= ENTRY_BYTES_MAX);
 const _: () = assert!(ENTRY_BYTES_MAX <= 2 * tailwater_rma::READ_BYTES_MAX as usize);
 
 const _: () = {
+    assert!(CONFIGURATION_BYTES_MAX + 64 <= tailwater_rma::CALL_BYTES_MAX, "a configuration is one CALL");
+    assert!(BACKENDS_MAX + SPARES_MAX <= u16::MAX as usize && NAME_BYTES_MAX <= u8::MAX as usize);
     assert!(
         BLOCKS_MIN <= BLOCKS_MAX && BLOCKS_MAX * BLOCK_BYTES < u64::MAX / 2,
         "any number of blocks is a region"

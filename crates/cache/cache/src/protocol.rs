@@ -19,6 +19,11 @@ pub const METHOD_LOOKUP: u16 = 0x0102;
 pub const METHOD_INFO: u16 = 0x0103;
 /// Forgets everything: no payload to no payload.
 pub const METHOD_CLEAR: u16 = 0x0104;
+/// Which configuration of its cell the backend goes by: [`ConfigRequest`], or nothing, to [`ConfigReply`].
+pub const METHOD_CONFIG: u16 = 0x0105;
+/// Tells the backend a configuration of its cell: [`ConfigureRequest`] to [`ConfigReply`], with the one that it goes by
+/// afterwards, which is the greater one of the two.
+pub const METHOD_CONFIGURE: u16 = 0x0106;
 
 /// `Refusal::code`: the payload is not what the method takes.
 pub const REFUSED_MALFORMED: u16 = 1;
@@ -30,6 +35,37 @@ pub const REFUSED_METHOD: u16 = 3;
 pub const REFUSED_NOT_AUTHORIZED: u16 = 4;
 /// `Refusal::code`: a version is further ahead of the backend's clock than any clock should be.
 pub const REFUSED_VERSION: u16 = 5;
+
+/// What somebody knows who asks for a backend's configuration.
+#[derive(Clone, PartialEq, Message)]
+pub struct ConfigRequest {
+    /// 0: the answer comes at once. Otherwise it comes when the backend goes by a configuration with a greater id than
+    /// this, or sooner, with what there is, when too many wait.
+    #[prost(uint64, tag = "1")]
+    pub after: u64,
+}
+
+/// A configuration, for the backend with that number.
+#[derive(Clone, PartialEq, Message)]
+pub struct ConfigureRequest {
+    /// [`crate::Configuration::encode`].
+    #[prost(bytes = "bytes", tag = "1")]
+    pub configuration: Bytes,
+    /// Which backend it is that is told. One that the configuration does not have holds nothing from then on.
+    #[prost(uint32, tag = "2")]
+    pub number: u32,
+}
+
+/// The configuration that a backend goes by.
+#[derive(Clone, PartialEq, Message)]
+pub struct ConfigReply {
+    /// [`crate::Configuration::encode`]; empty if it knows none, or was started with an id that never changes.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub configuration: Bytes,
+    /// Which backend it is, by what it was told.
+    #[prost(uint32, tag = "2")]
+    pub number: u32,
+}
 
 /// A batch of SETs and ERASEs.
 #[derive(Clone, PartialEq, Message)]

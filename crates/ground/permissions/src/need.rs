@@ -138,6 +138,7 @@ fn of_cell(operation: &str) -> Option<Row> {
     Some(Row::Right(match operation {
         "read" => Read,
         "mutate" => Write,
+        "configure" => Alter,
         "clear" => Delete,
         _ => return None,
     }))
@@ -151,6 +152,7 @@ fn of_http(method: &str, resource: Resource<'_>) -> Option<Row> {
         ("GET" | "HEAD", Resource::Path("/v1/streams" | "/v1/groups")) => return Some(Row::Nothing),
         ("POST", Resource::Path("/v1/streams")) => return Some(Row::Nothing),
         ("GET" | "HEAD", _) => Describe,
+        ("POST", Resource::Path("/v1/cells")) => Create,
         ("create", Resource::Stream(_)) => Create,
         ("POST", Resource::Group(_)) => Read,
         ("POST" | "DELETE", Resource::Stream(_)) | ("DELETE", Resource::Group(_)) => Delete,

@@ -259,6 +259,9 @@ pub struct CellInfo {
     /// How often what is idle in it is written again, in ms; 0 is not said.
     #[prost(uint32, tag = "7")]
     pub refresh_ms: u32,
+    /// The cell's configuration, as the cells themselves encode it. Not there: the node has one that never changes.
+    #[prost(bytes = "bytes", optional, tag = "8")]
+    pub configuration: Option<Bytes>,
 }
 
 /// How a cell replicates.
@@ -283,6 +286,9 @@ pub struct BackendInfo {
     /// 0 where the node does not know, as it is not connected to it. Not there: the node does not say.
     #[prost(uint64, optional, tag = "2")]
     pub instance: Option<u64>,
+    /// Its number in the cell's configuration. Not there: its place among the backends that are told.
+    #[prost(uint32, optional, tag = "3")]
+    pub number: Option<u32>,
 }
 
 /// Asks for a stream by its name.

@@ -266,6 +266,9 @@ pub enum LogOpenError {
     /// Metadata.
     #[error("the metadata can't be read: {0}")]
     Meta(String),
+    /// The cells, as whoever opened the log says.
+    #[error("the cells can't be had: {0}")]
+    Cells(String),
     /// A stored value.
     #[error(transparent)]
     Record(#[from] StreamRecordError),

@@ -19,7 +19,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt, stream};
-use tailwater_env::{Env, Progress};
+use tailwater_env::{BoxFuture, Env, Progress};
 use tailwater_format::limits::RECORDS_DECOMPRESSED_BYTES_MAX;
 use tailwater_format::{Offset, SegmentId, ShardId, ShardNumber, StreamId, batches};
 use tailwater_journal::{Journal, JournalConfig, JournalPosition, ReplayError, Tag};
@@ -94,6 +94,10 @@ impl Default for LogConfig {
 /// Takes records of the journal that are not the log's, in order: tag, end, bytes.
 pub type ReplayOthers<'a> = dyn FnMut(Tag, JournalPosition, &[u8]) -> Result<(), ReplayError> + Send + 'a;
 
+/// Connects to the cells, whose configuration is in the metadata; an error says why the log can't be without them.
+pub type OpenCells<'a> =
+    dyn FnOnce(Arc<dyn Meta>) -> BoxFuture<'a, Result<Option<Cells>, String>> + Send + 'a;
+
 /// What metadata says of one shard.
 #[derive(Default)]
 struct KnownShard {
@@ -117,17 +121,18 @@ impl Log {
             Err(ReplayError::new("written by a later version, or not by the log: its tag is not known"))
         };
         let progress = Progress::default();
+        let cells = Box::new(|_| -> BoxFuture<'static, _> { Box::pin(std::future::ready(Ok(cells))) });
         Self::open_locked(env, config, dir, data_dir, cells, &mut others, &progress).await
     }
 
     /// The same in a directory whose lock, `data_dir`, was taken before, telling how far it is. The journal's records
-    /// of other tags than the log's own go to `others`.
+    /// of other tags than the log's own go to `others`. `cells` is called when the metadata can be read.
     pub async fn open_locked(
         env: &Env,
         config: LogConfig,
         dir: &Path,
         data_dir: DataDir,
-        cells: Option<Cells>,
+        cells: Box<OpenCells<'_>>,
         others: &mut ReplayOthers<'_>,
         progress: &Progress,
     ) -> Result<Self, LogOpenError> {
@@ -154,6 +159,7 @@ impl Log {
         let meta = metadata.finish(env, journal.clone(), config.meta.clone());
         let meta: Arc<dyn Meta> = Arc::new(meta);
 
+        let cells = cells(Arc::clone(&meta)).await.map_err(LogOpenError::Cells)?;
         let tail = TailWriter::start_with(env, cells, config.tail);
         let counters = Arc::new(Counters::default());
         let hot = Arc::new(Hot::new(config.hot_bytes));

@@ -12,7 +12,7 @@ use common::{
     until_some, values, values_of,
 };
 use futures::future::join_all;
-use tailwater_env::{Env, OpenMode, Progress, Stage, panics};
+use tailwater_env::{BoxFuture, Env, OpenMode, Progress, Stage, panics};
 use tailwater_format::{
     Codec, Dlsn, EntryId, Offset, SegmentId, SegmentNumber, ShardNumber, SlotId, StreamId, Term,
     TransactionId,
@@ -76,7 +76,8 @@ fn whoever_waits_for_a_log_is_told_how_far_it_is_until_all_its_shards_are_open()
         drop(log);
         let lock = until_some(&env, async || tailwater_store::lock_data_dir(&env, dir.path()).ok()).await;
         let (progress, mut others) = (Progress::default(), |_, _, _: &[u8]| Ok(()));
-        let log = Log::open_locked(&env, config(), dir.path(), lock, None, &mut others, &progress).await;
+        let no_cells = Box::new(|_| -> BoxFuture<'static, _> { Box::pin(std::future::ready(Ok(None))) });
+        let log = Log::open_locked(&env, config(), dir.path(), lock, no_cells, &mut others, &progress).await;
         let _log = log.expect("it opens");
         assert_eq!(progress.stage(), Stage { what: "shards", done: 6, whole: 6 });
     });

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use common::{batch, config, create, in_world, shard, until, until_some};
-use tailwater_cache::{Backend, BackendConfig, Backends, Cell, CellConfig, Connector, Mode};
+use tailwater_cache::{Backend, BackendConfig, BackendPlace, Backends, Cell, CellConfig, Connector, Mode};
 use tailwater_env::{BoxFuture, Env};
 use tailwater_format::{Codec, Offset, Position, SegmentId, ShardId, ShardNumber, StreamId};
 use tailwater_log::{LocateRead, Log, LogConfig, StreamConfig};
@@ -28,7 +28,7 @@ struct OneBackend {
 }
 
 impl Connector for OneBackend {
-    fn connect(&self, _backend: usize) -> BoxFuture<'_, Result<Arc<dyn Connection>, String>> {
+    fn connect<'a>(&'a self, _: &'a BackendPlace) -> BoxFuture<'a, Result<Arc<dyn Connection>, String>> {
         let service = Arc::clone(&self.backend);
         let connection = tailwater_rma::local::connect(service, self.doorbell.clone(), &self.env);
         Box::pin(std::future::ready(Ok(connection)))

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use bytes::Bytes;
 use serde::Serialize;
-use tailwater_cache::{Backends, Cell, CellConfig, Lookup, Mode};
+use tailwater_cache::{Backends, Cell, CellConfig, Configuration, Lookup, Mode};
 use tailwater_env::Env;
 use tailwater_load::clock::cpu_of;
 use tailwater_load::interrupt;
@@ -14,14 +14,15 @@ use tailwater_load::messages::TransportFlag;
 use tailwater_load::report::{self, ProgressLine, ReportFormat};
 use tailwater_load::stats::{Durations, PercentilesMs, round};
 use tailwater_load::system::{BackendProcess, Workspace, cpu_of_backends, start_data_cell};
-use tailwater_rma::Address;
 use tokio::runtime::Runtime;
 
 use crate::memcached::Memcached;
 use crate::pingpong::core_to_core_ns;
 
-/// The data cell's config id, as a node has it.
-const DATA_CELL: u64 = 1;
+/// The data cell's name, as a node has it.
+const DATA_CELL: &str = "data";
+/// The id of its configuration: all clients of a run are to know the same one.
+const CONFIG_ID: u64 = 1 << 32 | 1;
 /// Keys of the hot set.
 const HOT_KEYS: usize = 64;
 /// SETs in one call while the cell is filled.
@@ -335,11 +336,10 @@ async fn connect(backends: &[BackendProcess], transport: TransportFlag) -> anyho
     let mut addresses = Vec::new();
     for backend in backends {
         let address = backend.addresses.iter().find(|address| address.starts_with(scheme));
-        let address: Address = address.context("a backend without that transport")?.parse()?;
-        addresses.push(vec![address]);
+        addresses.push(vec![address.context("a backend without that transport")?.clone()]);
     }
-    let backends = Backends::at(&env, addresses);
-    let config = CellConfig::new(DATA_CELL, Mode::R32, backends, env.random_u64() as u32);
+    let configuration = Configuration::first(CONFIG_ID, DATA_CELL, Mode::R32, addresses)?;
+    let config = CellConfig::of(configuration, Backends::by_address(&env), env.random_u64() as u32);
     Ok(Cell::connect(&env, config).await?)
 }
 

@@ -4,6 +4,7 @@
 //! code is given (a disk, a connection), or a way of calling it or setting it up, which breaks one promise.
 
 mod broadcast;
+mod configurations;
 mod connections;
 mod disks;
 mod lengths;
@@ -13,6 +14,7 @@ mod segments;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use tailwater_cache::Configuration;
 use tailwater_env::Disk;
 use tailwater_format::{Position, SegmentId};
 use tailwater_journal::JournalPosition;
@@ -51,6 +53,16 @@ pub enum Plant {
     LengthTooEarly,
     /// A backend answers SETs that it has not applied; two of three do.
     SetAcknowledgedUnapplied,
+    /// A backend applies what clients that go by another configuration SET.
+    SetUnderAnyConfiguration,
+    /// Backends tell nobody which configuration they go by.
+    ConfigurationNotTold,
+    /// A backend that has left its cell is not told.
+    LeaveNotTold,
+    /// Backends tell their newest configuration with the backends of the first one that they were told.
+    OldBackendsTold,
+    /// A cell that is created anew under a name goes on with the ids of the one before.
+    CellAnewUnderOldIds,
     /// A segment is appended to after a recovery: its owner goes on in it, and the store takes that.
     AppendAfterRecovery,
     /// Chunks are keyed without their segment's term: what the owner of one term writes of a segment number is also
@@ -192,12 +204,24 @@ impl Plant {
     pub fn connection(self, connection: Arc<dyn Connection>, backend: usize) -> Arc<dyn Connection> {
         match self {
             Plant::SetAcknowledgedUnapplied if backend == 0 => connection,
+            Plant::SetUnderAnyConfiguration
+            | Plant::ConfigurationNotTold
+            | Plant::LeaveNotTold
+            | Plant::OldBackendsTold => configurations::PlantedExchange::in_front_of(connection, self),
             Plant::PartialChunkFromItsMiddle
             | Plant::LengthTooEarly
             | Plant::SetAcknowledgedUnapplied
             | Plant::ChunkKeyWithoutStream
             | Plant::ChunkKeyWithoutTerm => connections::PlantedConnection::in_front_of(connection, self),
             _ => connection,
+        }
+    }
+
+    /// The id of the first configuration of a cell that is created anew, after one with `before`.
+    pub fn id_anew(self, wall_ms: i64, before: u64) -> u64 {
+        match self {
+            Plant::CellAnewUnderOldIds => before + 1,
+            _ => Configuration::first_id(wall_ms, before),
         }
     }
 

@@ -7,6 +7,7 @@
 pub mod broadcast;
 pub mod broadcast_disk;
 pub mod cache;
+pub mod cell;
 mod cells;
 pub mod cluster;
 pub mod duel;
@@ -155,6 +156,11 @@ pub const ALL: &[Scenario] = &[
         name: "cache",
         about: "clients of one cell that set, erase and get the same keys in a bad network; backends die",
         run: cache::run,
+    },
+    Scenario {
+        name: "cell",
+        about: "a cell whose configuration changes under its clients: backends come, leave and die; one that is created anew",
+        run: cell::run,
     },
     Scenario {
         name: "cluster",

@@ -53,6 +53,15 @@ are_caught! {
     a_chunk_key_without_its_term_is_caught: ChunkKeyWithoutTerm in "duel", ["no prefix of the durable"];
     a_set_that_is_acknowledged_and_not_applied_is_caught:
         SetAcknowledgedUnapplied in "cache", ["was acknowledged"];
+    a_set_that_a_backend_takes_under_any_configuration_is_caught:
+        SetUnderAnyConfiguration in "cell", ["was acknowledged", "had been acknowledged", "set in the cell before"];
+    a_configuration_that_backends_do_not_tell_is_caught:
+        ConfigurationNotTold in "cell", ["goes by configuration", "finds no cell"];
+    a_backend_that_is_not_told_that_it_has_left_is_caught: LeaveNotTold in "cell", ["goes by configuration"];
+    a_configuration_that_is_told_with_old_backends_is_caught:
+        OldBackendsTold in "cell", ["was acknowledged", "had been acknowledged", "in fair weather"];
+    a_cell_that_is_created_anew_and_goes_on_with_old_ids_is_caught:
+        CellAnewUnderOldIds in "cell", ["set in the cell before"];
     a_stream_that_acknowledges_before_the_sync_is_caught:
         IntervalAsFsync in "cluster",
         ["was published, but only", "but it was", "foreign record", "no prefix of the durable"];

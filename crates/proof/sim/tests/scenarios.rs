@@ -38,6 +38,10 @@ const FOUND: &[(&str, u64)] = &[
     ("log-every-io", 5242),
     // The scenario itself took two reads of a key in one call for two that follow each other.
     ("cache", 1112),
+    // A backend that started again was told what was before by a client that came late and left it with the next answer,
+    // and nobody told it more.
+    ("cell", 893),
+    ("cell", 1000),
     // An owner whose shard waited for the sync of a segment, with a flush that was due, ran without a pause.
     ("cluster-interval", 8),
     // A journal that was full before its first checkpoint waited for the checkpoint, and that for a mark in the
@@ -148,6 +152,7 @@ hold! {
     queue / 1;
     queue_every_io / 1;
     cache / 1;
+    cell / 1;
     duel / 1;
     cluster_interval / 1;
     // Minutes of virtual time, and a second of a core, each.

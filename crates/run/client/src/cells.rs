@@ -7,14 +7,16 @@
 //! What answers at an address may be another node's backend, most of all at a path, which every host has its own of:
 //! there every read would miss. So a node says which start of a backend it uses, and another one is not taken.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
-use tailwater_cache::{Backends, Cell, CellConfig, Connector, Mode, instance_of};
+use tailwater_cache::{
+    BackendPlace, Backends, Cell, CellConfig, Configuration, Connector, Mode, instance_of,
+};
 use tailwater_env::Env;
 use tailwater_format::call::{BackendInfo, CellInfo, CellMode, Hello, Method, NodeInfo};
 use tailwater_rma::{Address, Connection};
@@ -48,19 +50,26 @@ pub(crate) async fn connect(
             Ok(CellMode::R32) => Mode::R32,
             _ => return Err(Error::Malformed(format!("a cell with mode {}", info.mode))),
         };
-        let told = CellsTold {
+        let told = Arc::new(CellsTold {
             env: env.clone(),
             node: Arc::clone(node),
             hello: hello.clone(),
-            config_id: info.config_id,
+            id: info.id,
             transport,
-            tried: info.backends.iter().map(|_| AtomicBool::new(false)).collect(),
+            tried: Mutex::default(),
             places: Mutex::new(places(info, transport)?),
-        };
+        });
         // Unique enough: it only breaks ties between versions of the same microsecond.
         let client_id = env.random_u64() as u32;
-        let backends = Backends::through(Arc::new(told), info.backends.len());
-        let mut config = CellConfig::new(info.config_id, mode, backends, client_id);
+        let configuration = info.configuration.as_deref().map(Configuration::decode);
+        let mut config = match configuration {
+            Some(Ok(configuration)) => CellConfig::of(configuration, told, client_id),
+            // A node of another version. The backends' places are the same at least where all of them hold all keys.
+            Some(Err(_)) | None => {
+                let backends = Backends::through(told, info.backends.len());
+                CellConfig::new(info.config_id, mode, backends, client_id)
+            }
+        };
         if info.deadline_ms > 0 {
             config.deadline = Duration::from_millis(info.deadline_ms.into());
         }
@@ -77,12 +86,13 @@ struct CellsTold {
     env: Env,
     node: Arc<Node>,
     hello: Hello,
-    config_id: u64,
+    /// The cell's number.
+    id: u32,
     transport: Transport,
-    /// Of each backend, whether it was looked for before.
-    tried: Vec<AtomicBool>,
-    /// Of each backend, as they were told last.
-    places: Mutex<Vec<CellPlace>>,
+    /// The numbers of backends that were looked for before.
+    tried: Mutex<BTreeSet<u32>>,
+    /// Of each backend by its number, as they were told last.
+    places: Mutex<BTreeMap<u32, CellPlace>>,
 }
 
 /// Where a backend is.
@@ -109,8 +119,7 @@ impl CellsTold {
         let Some(Ok(info)) = self.env.timeout(CELLS_ASK_DEADLINE, asked).await else { return };
         let cells = [info.data_cell, info.metadata_cell];
         let mut cells = cells.iter().flatten();
-        if let Some(info) = cells.find(|info| info.config_id == self.config_id)
-            && info.backends.len() == self.tried.len()
+        if let Some(info) = cells.find(|info| info.id == self.id)
             && let Ok(places) = places(info, self.transport)
         {
             *self.places.lock() = places;
@@ -119,13 +128,20 @@ impl CellsTold {
 }
 
 impl Connector for CellsTold {
-    fn connect(&self, backend: usize) -> BoxFuture<'_, Result<Arc<dyn Connection>, String>> {
+    fn connect<'a>(
+        &'a self,
+        backend: &'a BackendPlace,
+    ) -> BoxFuture<'a, Result<Arc<dyn Connection>, String>> {
         Box::pin(async move {
-            if self.tried[backend].swap(true, Ordering::Relaxed) {
+            let was_tried = !self.tried.lock().insert(backend.number);
+            let told = |told: &Self| told.places.lock().get(&backend.number).cloned();
+            if was_tried || told(self).is_none() {
                 self.ask().await;
             }
-            let place = self.places.lock()[backend].clone();
-            place.connect(&self.env, self.node.dialer()).await
+            // One that the node does not tell of has come with a newer configuration than the node told.
+            let place =
+                told(self).map_or_else(|| CellPlace::of(&backend.addresses, None, self.transport), Ok);
+            place.map_err(|error| error.to_string())?.connect(&self.env, self.node.dialer()).await
         })
     }
 }
@@ -159,10 +175,18 @@ impl CellPlace {
 }
 
 /// Of each backend, the addresses that `transport` may take.
-fn places(info: &CellInfo, transport: Transport) -> Result<Vec<CellPlace>, Error> {
-    let of_backend = |backend: &BackendInfo| {
+fn places(info: &CellInfo, transport: Transport) -> Result<BTreeMap<u32, CellPlace>, Error> {
+    let of_backend = |(place, backend): (u32, &BackendInfo)| {
+        let of = CellPlace::of(&backend.addresses, backend.instance, transport)?;
+        Ok((backend.number.unwrap_or(place), of))
+    };
+    (0..).zip(&info.backends).map(of_backend).collect()
+}
+
+impl CellPlace {
+    fn of(told: &[String], instance: Option<u64>, transport: Transport) -> Result<Self, Error> {
         let mut addresses = Vec::new();
-        for address in &backend.addresses {
+        for address in told {
             let address = Address::from_str(address).map_err(|error| Error::Malformed(error.to_string()))?;
             let wanted = match (&address, transport) {
                 (Address::Unix(_), Transport::Tcp) | (Address::Tcp(_) | Address::Tls(_), Transport::Shm) => {
@@ -175,14 +199,13 @@ fn places(info: &CellInfo, transport: Transport) -> Result<Vec<CellPlace>, Error
                 addresses.push(address);
             }
         }
-        let instance = match backend.instance {
+        let instance = match instance {
             Some(0) => Instance::Unknown,
             Some(instance) => Instance::This(instance),
             None => Instance::Any,
         };
-        Ok(CellPlace { addresses, instance })
-    };
-    info.backends.iter().map(of_backend).collect()
+        Ok(Self { addresses, instance })
+    }
 }
 
 /// Whether a Unix socket that a node names is on this host: a node elsewhere names paths of its own.
@@ -200,9 +223,11 @@ mod tests {
     fn which_start_of_a_backend_is_meant_a_node_says_or_does_not_know_or_is_too_old_to_say() {
         let told = |instance| {
             let addresses = vec!["tcp:127.0.0.1:1".to_owned()];
-            let info =
-                CellInfo { backends: vec![BackendInfo { addresses, instance }], ..CellInfo::default() };
-            places(&info, Transport::Auto).expect("addresses")[0].instance
+            let info = CellInfo {
+                backends: vec![BackendInfo { addresses, instance, number: None }],
+                ..CellInfo::default()
+            };
+            places(&info, Transport::Auto).expect("addresses")[&0].instance
         };
         assert_eq!(told(Some(7)), Instance::This(7));
         assert_eq!(told(Some(0)), Instance::Unknown);

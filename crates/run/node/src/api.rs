@@ -11,6 +11,8 @@ use tailwater_format::StreamId;
 use tailwater_log::StreamConfig;
 pub use tailwater_permissions::{AccessRule, AuditEvent, Effect, Enforcement, Operation, ResourceKind};
 
+use crate::config::CellModeSetting;
+
 pub use self::broadcast::{
     BridgeView, BroadcastStreamView, BroadcastView, DelayView, RegionView, ReplicaView, SharingView,
 };
@@ -135,7 +137,7 @@ pub struct BroadcastAt {
 /// One cell, as in `GET /v1/cells`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CellView {
-    /// `data` or `metadata`.
+    /// `data`, `metadata`, or as it was created.
     pub name: String,
     /// `R1` or `R3.2`.
     pub mode: String,
@@ -143,6 +145,53 @@ pub struct CellView {
     pub backends: Vec<Vec<String>>,
     /// Backends that the node is connected to.
     pub live: usize,
+    /// Which configuration of the cell this is: it grows with every change.
+    #[serde(default)]
+    pub config_id: u64,
+    /// What there is to say of each backend besides its addresses.
+    #[serde(default)]
+    pub places: Vec<CellPlaceView>,
+    /// Rows of the ring that keys are spread by.
+    #[serde(default)]
+    pub rows: u32,
+    /// Points of each backend on it.
+    #[serde(default)]
+    pub points: u16,
+}
+
+/// One backend of a cell.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CellPlaceView {
+    /// Its number in the cell, which is never another backend's.
+    pub number: u32,
+    /// Whether the node is connected to it.
+    pub is_live: bool,
+    /// The part of all copies of keys that the ring gives it, in percent.
+    pub copies_percent: f64,
+}
+
+/// `POST /v1/cells`. What is not given has the default.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CreateCell {
+    /// The cell's name.
+    pub name: String,
+    /// Backends that the node runs itself.
+    #[serde(default)]
+    pub backends: usize,
+    /// Copies of each value.
+    pub mode: CellModeSetting,
+    /// Addresses of backends that run as processes of their own.
+    #[serde(default)]
+    pub addresses: Vec<Vec<String>>,
+    /// Memory of each backend that the node runs, in bytes.
+    pub capacity_bytes: Option<u64>,
+    /// The size of the values that their indexes are laid out for, in bytes.
+    pub value_bytes: Option<u64>,
+    /// Time after which a value that was not written again is forgotten, in milliseconds.
+    pub ttl_ms: Option<u64>,
+    /// How full a backend may get before it evicts, in percent.
+    pub eviction_percent: Option<u8>,
 }
 
 /// `POST /v1/streams`. What is not given has the default; a limit of `null` is none.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Context;
 use bytes::Bytes;
 use tailwater_access::{AccessRequest, Authorizer, Protocol, Resource};
-use tailwater_cache::protocol::{METHOD_CLEAR, METHOD_MUTATE, REFUSED_NOT_AUTHORIZED};
+use tailwater_cache::protocol::{METHOD_CLEAR, METHOD_CONFIGURE, METHOD_MUTATE, REFUSED_NOT_AUTHORIZED};
 use tailwater_cache::{Backend, BackendConfig};
 use tailwater_env::Env;
 use tailwater_rma::{
@@ -27,8 +27,8 @@ pub enum CellKind {
 }
 
 impl CellKind {
-    /// The cell's config id, which clients and backends must agree on.
-    pub const fn config_id(self) -> u64 {
+    /// The cell's number, which clients are told.
+    pub const fn number(self) -> u32 {
         match self {
             CellKind::Data => 1,
             CellKind::Metadata => 2,
@@ -41,6 +41,11 @@ impl CellKind {
             CellKind::Data => "data",
             CellKind::Metadata => "metadata",
         }
+    }
+
+    /// The one of the log's cells that has that name.
+    pub fn named(name: &str) -> Option<Self> {
+        [CellKind::Data, CellKind::Metadata].into_iter().find(|kind| kind.name() == name)
     }
 
     /// The size of the values that a backend is laid out for if nothing is said, in bytes: for chunks, what streams
@@ -56,8 +61,8 @@ impl CellKind {
 /// How to run a backend.
 #[derive(Clone, Debug)]
 pub struct BackendOptions {
-    /// For which cell.
-    pub kind: CellKind,
+    /// For which cell: of another one it takes no configuration.
+    pub cell: String,
     /// Memory for values, in bytes.
     pub capacity_bytes: u64,
     /// The size of the values that its index is laid out for, in bytes.
@@ -91,22 +96,22 @@ impl ServedBackend {
         options: &BackendOptions,
         authorizer: Arc<dyn Authorizer>,
     ) -> anyhow::Result<Self> {
-        let (kind, capacity, values) = (options.kind, options.capacity_bytes, options.value_bytes);
-        let mut config = match kind {
-            CellKind::Data => BackendConfig::data(capacity, values, kind.config_id(), Backing::Shared),
-            CellKind::Metadata => {
-                BackendConfig::metadata(capacity, values, kind.config_id(), Backing::Shared)
-            }
-        };
+        let (capacity, values, name) = (options.capacity_bytes, options.value_bytes, &options.cell);
+        // It is told its configuration by whoever knows it.
+        let mut config = BackendConfig::data(capacity, values, 0, Backing::Shared);
         config.ttl = options.ttl;
         config.eviction_at = f64::from(options.eviction_percent) / 100.0;
-        let name = kind.name();
         let backend = Backend::start(env, config).with_context(|| {
             format!(
                 "the {name} cell's memory of {capacity} bytes can't be had: is /dev/shm or the memory limit too \
-                 small? Lower capacity_bytes in [{name}_cell]"
+                 small? {}",
+                match CellKind::named(name) {
+                    Some(_) => format!("Lower capacity_bytes in [{name}_cell]"),
+                    None => "Give its backends less capacity_bytes".to_owned(),
+                }
             )
         })?;
+        backend.is_for(name);
         let config = ServerConfig {
             tcp: options.tcp,
             tls: options.tls.clone(),
@@ -116,7 +121,7 @@ impl ServedBackend {
             ..ServerConfig::default()
         };
         let service: Arc<dyn Service> =
-            Arc::new(Guarded { cell: name, backend: Arc::clone(&backend), authorizer });
+            Arc::new(Guarded { cell: name.clone(), backend: Arc::clone(&backend), authorizer });
         let server = Server::take_over(env, config, service)
             .await
             .with_context(|| format!("the {name} cell's backend can't listen"))?;
@@ -150,7 +155,7 @@ impl ServedBackend {
 /// asks anybody, and for each of their CALLs.
 struct Guarded {
     /// The name of its cell.
-    cell: &'static str,
+    cell: String,
     backend: Arc<Backend>,
     authorizer: Arc<dyn Authorizer>,
 }
@@ -158,7 +163,7 @@ struct Guarded {
 impl Guarded {
     fn ask(&self, peer: &Peer, operation: &str) -> Result<(), Refusal> {
         let request =
-            AccessRequest { protocol: Protocol::Cell, operation, resource: Resource::Cell(self.cell) };
+            AccessRequest { protocol: Protocol::Cell, operation, resource: Resource::Cell(&self.cell) };
         self.authorizer
             .authorize(peer, request)
             .map_err(|denied| Refusal { code: REFUSED_NOT_AUTHORIZED, message: denied.to_string() })
@@ -185,6 +190,7 @@ impl Service for Guarded {
     fn call(&self, peer: &Peer, method: u16, payload: Bytes, reply: Reply) {
         let operation = match method {
             METHOD_MUTATE => "mutate",
+            METHOD_CONFIGURE => "configure",
             METHOD_CLEAR => "clear",
             _ => "read",
         };

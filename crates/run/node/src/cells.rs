@@ -1,145 +1,258 @@
-//! The node's two cells: backends of its own, or processes elsewhere.
+//! The node's cells: the two of its log, of backends of its own or of processes elsewhere, and those that were created.
 
+pub mod created;
+pub mod owned;
+
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use tailwater_cache::{Backends, Cell, CellConfig as ClientConfig, Mode};
-use tailwater_env::Env;
+use tailwater_access::Authorizer;
+use tailwater_cache::{
+    BackendPlace, Backends, Cell, CellConfig as ClientConfig, Configuration, Connector, Mode,
+};
+use tailwater_env::{Env, Task};
 use tailwater_format::call::{BackendInfo, CellInfo, CellMode as WireMode};
+use tailwater_meta::Meta;
 use tailwater_rma::{Address, LocalDoorbell, local};
+use tailwater_tls::{Acceptor, Dialer};
 
-use crate::api::CellView;
+use crate::api::{CellPlaceView, CellView};
 use crate::backend::{BackendOptions, CellKind, ServedBackend};
+use crate::cells::owned::{CellWanted, ToOwn};
 use crate::config::{self, CellModeSetting, CellSection, Config};
 use crate::gate::FrontGate;
 
-/// One cell as the node has it.
+/// Why something can't be done with a cell.
+#[derive(Debug, thiserror::Error)]
+pub enum CellError {
+    /// What was asked for makes no sense.
+    #[error("{0}")]
+    Invalid(String),
+    /// There is none of that name.
+    #[error("there is no cell {0}")]
+    Unknown(String),
+    /// There is one of that name.
+    #[error("there is a cell {0} already: choose another name")]
+    Exists(String),
+    /// Not now, or not here.
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+/// Whom the node's own backends let in, and how it connects to others.
+#[derive(Clone)]
+pub struct CellDoors {
+    authorizer: Arc<dyn Authorizer>,
+    tls: Acceptor,
+    dialer: Dialer,
+}
+
+impl CellDoors {
+    /// As the node's other doors for clients of its log.
+    pub(crate) fn of(gate: &FrontGate, config: &Config) -> Self {
+        let authorizer = Arc::clone(&gate.authorizer);
+        Self { authorizer, tls: gate.data_acceptor(config.listen.tls), dialer: gate.dialer.clone() }
+    }
+}
+
+/// One of the log's cells as the node has it.
 pub struct NodeCell {
     kind: CellKind,
     /// As configured, but for the mode of the node's own backend, which is one copy.
     config: CellSection,
     /// The node's own connection to it.
     pub cell: Cell,
-    /// Addresses of each backend.
-    pub addresses: Vec<Vec<String>>,
     /// The backend that the node runs itself.
     pub own: Option<ServedBackend>,
+    /// Its addresses.
+    own_addresses: Vec<String>,
+    /// Keeps its configuration.
+    _keeping: Task,
+}
+
+/// The same before the metadata can be read: its backend runs, if it is the node's own, and knows no configuration.
+pub struct CellBegun {
+    kind: CellKind,
+    config: CellSection,
+    own: Option<ServedBackend>,
+    wanted: CellWanted,
+    dialer: Dialer,
+}
+
+impl CellBegun {
+    /// Starts the backend if it is the node's own.
+    pub async fn begin(
+        env: &Env,
+        kind: CellKind,
+        config: &Config,
+        doors: &CellDoors,
+    ) -> anyhow::Result<Self> {
+        let mut section = match kind {
+            CellKind::Data => config.data_cell.clone(),
+            CellKind::Metadata => config.metadata_cell.clone(),
+        };
+        let name = kind.name().to_owned();
+        let (own, addresses) = if section.backends.is_empty() {
+            section.mode = CellModeSetting::R1;
+            let (unix, tcp) = (config.cell_socket(kind.name()), config.listen.data);
+            let options = options_of(&name, &section, config, doors, (unix, tcp));
+            let own = ServedBackend::start(env, &options, Arc::clone(&doors.authorizer)).await?;
+            // Its port is another one after each start: clients learn that from the node.
+            let addresses = vec![unix_address(&own).into_iter().collect()];
+            (Some(own), addresses)
+        } else {
+            for text in section.backends.iter().flatten() {
+                Address::from_str(text).with_context(|| format!("[{name}_cell] backends"))?;
+            }
+            (None, section.backends.clone())
+        };
+        let wanted = CellWanted { name, mode: mode_of(section.mode), addresses };
+        Ok(Self { kind, config: section, own, wanted, dialer: doors.dialer.clone() })
+    }
+
+    /// Connects, by the configuration that metadata has or is given now.
+    pub async fn finish(
+        self,
+        env: &Env,
+        meta: &Arc<dyn Meta>,
+        advertised: Option<SocketAddr>,
+    ) -> anyhow::Result<NodeCell> {
+        let Self { kind, config, own, wanted, dialer } = self;
+        let own_addresses = own.as_ref().map(|own| addresses_of(own, advertised)).unwrap_or_default();
+        let connector: Arc<dyn Connector> = match &own {
+            Some(own) => {
+                let local = local::connect(own.backend().clone(), LocalDoorbell::new(), env);
+                Arc::new(ToOwn(vec![local]))
+            }
+            None => Backends::by_address_with(env, dialer),
+        };
+        let configuration = owned::begin(env, &**meta, &*connector, &wanted).await?;
+        let cell = connect(env, configuration, connector, &config).await?;
+        owned::insist(&cell, &wanted).await?;
+        let keeping = owned::keep(env.clone(), Arc::clone(meta), cell.clone());
+        let _keeping = env.spawn("cell-configuration", keeping);
+        Ok(NodeCell { kind, config, cell, own, own_addresses, _keeping })
+    }
 }
 
 impl NodeCell {
-    /// Starts the backend if it is the node's own, and connects.
-    pub async fn start(env: &Env, kind: CellKind, config: &Config, gate: &FrontGate) -> anyhow::Result<Self> {
-        let cell_config = match kind {
-            CellKind::Data => &config.data_cell,
-            CellKind::Metadata => &config.metadata_cell,
-        };
-        if cell_config.backends.is_empty() {
-            return Self::start_own(env, kind, cell_config, config, gate).await;
-        }
-        let mut addresses = Vec::new();
-        for backend in &cell_config.backends {
-            let parsed: Result<Vec<_>, _> = backend.iter().map(|text| Address::from_str(text)).collect();
-            addresses.push(parsed.with_context(|| format!("[{}_cell] backends", kind.name()))?);
-        }
-        let backends = Backends::dialled(env, addresses, gate.dialer.clone());
-        let cell = connect(env, kind, cell_config, backends).await?;
-        let addresses = cell_config.backends.clone();
-        Ok(Self { kind, config: cell_config.clone(), cell, addresses, own: None })
-    }
-
-    async fn start_own(
-        env: &Env,
-        kind: CellKind,
-        cell_config: &CellSection,
-        config: &Config,
-        gate: &FrontGate,
-    ) -> anyhow::Result<Self> {
-        let listen = &config.listen;
-        let options = BackendOptions {
-            kind,
-            capacity_bytes: cell_config.capacity_bytes,
-            value_bytes: cell_config.value_bytes,
-            ttl: Duration::from_millis(cell_config.ttl_ms),
-            eviction_percent: cell_config.eviction_percent,
-            // Any free port of the node's address: clients learn it from the node.
-            tcp: Some(SocketAddr::new(listen.data.ip(), 0)),
-            tls: gate.data_acceptor(listen.tls),
-            unix: Some(config.cell_socket(kind)),
-            connections_max: listen.connections_max,
-            engines: config::thread_count(listen.engines),
-        };
-        let own = ServedBackend::start(env, &options, Arc::clone(&gate.authorizer)).await?;
-        let addresses = vec![addresses_of(&own, listen.advertised_data)];
-        let connection = local::connect(own.backend().clone(), LocalDoorbell::new(), env);
-        let backends = Backends::connected(vec![connection]);
-        let config = CellSection { mode: CellModeSetting::R1, ..cell_config.clone() };
-        let cell = connect(env, kind, &config, backends).await?;
-        Ok(Self { kind, config, cell, addresses, own: Some(own) })
-    }
-
     /// The size of the values that the node's own backend is laid out for, in bytes.
     pub fn laid_out_for(&self) -> Option<u64> {
         self.own.as_ref().map(|_| self.config.value_bytes)
     }
 
+    fn addresses(&self, place: &BackendPlace) -> Vec<String> {
+        match self.own {
+            Some(_) => self.own_addresses.clone(),
+            None => place.addresses.clone(),
+        }
+    }
+
     /// What clients are told, at this moment.
     pub fn info(&self) -> CellInfo {
-        let mode = match self.config.mode {
-            CellModeSetting::R1 => WireMode::R1,
-            CellModeSetting::R32 => WireMode::R32,
+        let configuration = self.cell.configuration();
+        let mode = match configuration.mode {
+            Mode::R1 => WireMode::R1,
+            Mode::R32 => WireMode::R32,
+        };
+        let backends = self.cell.backends();
+        let told = |(place, instance): &(BackendPlace, Option<u64>)| BackendInfo {
+            addresses: self.addresses(place),
+            instance: Some(instance.unwrap_or(0)),
+            number: Some(place.number),
         };
         CellInfo {
-            id: self.kind.config_id() as u32,
+            id: self.kind.number(),
             mode: mode.into(),
-            backends: self
-                .addresses
-                .iter()
-                .zip(self.cell.instances())
-                .map(|(addresses, instance)| BackendInfo {
-                    addresses: addresses.clone(),
-                    instance: Some(instance.unwrap_or(0)),
-                })
-                .collect(),
-            config_id: self.kind.config_id(),
+            backends: backends.iter().map(told).collect(),
+            config_id: configuration.id,
             deadline_ms: self.config.deadline_ms,
             hedge_after_ms: self.config.hedge_after_ms,
             refresh_ms: self.config.refresh().as_millis() as u32,
+            configuration: Some(configuration.encode()),
         }
     }
 
     /// What people are told.
     pub fn view(&self) -> CellView {
-        CellView {
-            name: self.kind.name().to_owned(),
-            mode: match self.config.mode {
-                CellModeSetting::R1 => "R1".to_owned(),
-                CellModeSetting::R32 => "R3.2".to_owned(),
-            },
-            backends: self.addresses.clone(),
-            live: self.cell.live_backends(),
-        }
+        view_of(&self.cell, |place| self.addresses(place))
+    }
+}
+
+/// What people are told of a cell.
+fn view_of(cell: &Cell, addresses: impl Fn(&BackendPlace) -> Vec<String>) -> CellView {
+    let configuration = cell.configuration();
+    let placement = configuration.placement();
+    let live: BTreeSet<u32> = cell
+        .backends()
+        .iter()
+        .filter(|(_, instance)| instance.is_some())
+        .map(|(place, _)| place.number)
+        .collect();
+    let view_of_place = |(at, place): (usize, &BackendPlace)| CellPlaceView {
+        number: place.number,
+        is_live: live.contains(&place.number),
+        copies_percent: (placement.part_of(at) * 1_000.0).round() / 10.0,
+    };
+    let places: Vec<_> = configuration.backends.iter().enumerate().map(view_of_place).collect();
+    CellView {
+        name: configuration.name.clone(),
+        mode: configuration.mode.name().to_owned(),
+        backends: configuration.backends.iter().map(addresses).collect(),
+        live: places.iter().filter(|place| place.is_live).count(),
+        config_id: configuration.id,
+        places,
+        rows: configuration.ring.rows,
+        points: configuration.ring.points,
+    }
+}
+
+fn mode_of(mode: CellModeSetting) -> Mode {
+    match mode {
+        CellModeSetting::R1 => Mode::R1,
+        CellModeSetting::R32 => Mode::R32,
+    }
+}
+
+/// How the node runs a backend of its own.
+fn options_of(
+    name: &str,
+    section: &CellSection,
+    config: &Config,
+    doors: &CellDoors,
+    (unix, near): (PathBuf, SocketAddr),
+) -> BackendOptions {
+    BackendOptions {
+        cell: name.to_owned(),
+        capacity_bytes: section.capacity_bytes,
+        value_bytes: section.value_bytes,
+        ttl: Duration::from_millis(section.ttl_ms),
+        eviction_percent: section.eviction_percent,
+        // Any free port of the node's address: clients learn it from the node.
+        tcp: Some(SocketAddr::new(near.ip(), 0)),
+        tls: doors.tls.clone(),
+        unix: Some(unix),
+        connections_max: config.listen.connections_max,
+        engines: config::thread_count(config.listen.engines),
     }
 }
 
 async fn connect(
     env: &Env,
-    kind: CellKind,
+    configuration: Configuration,
+    connector: Arc<dyn Connector>,
     configured: &CellSection,
-    backends: Backends,
 ) -> anyhow::Result<Cell> {
-    let mode = match configured.mode {
-        CellModeSetting::R1 => Mode::R1,
-        CellModeSetting::R32 => Mode::R32,
-    };
-    let client_id = env.random_u64() as u32;
-    let mut config = ClientConfig::new(kind.config_id(), mode, backends, client_id);
+    let name = configuration.name.clone();
+    let mut config = ClientConfig::of(configuration, connector, env.random_u64() as u32);
     config.deadline = Duration::from_millis(configured.deadline_ms.into());
     config.hedge_after = Duration::from_millis(configured.hedge_after_ms.into());
-    Cell::connect(env, config).await.with_context(|| format!("the {} cell", kind.name()))
+    Cell::connect(env, config).await.with_context(|| format!("the {name} cell"))
 }
 
 /// Nearest first: shared memory, then TCP under the address that clients reach this host by.
@@ -147,12 +260,15 @@ fn addresses_of(own: &ServedBackend, advertised: Option<SocketAddr>) -> Vec<Stri
     let reached = |tcp: SocketAddr| {
         SocketAddr::new(advertised.map_or(tcp.ip(), |advertised| advertised.ip()), tcp.port())
     };
-    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let unix = own.unix_path().map(|path| Address::Unix(absolute(path)).to_string());
     let tcp = own.tcp_address().map(|address| match address {
         Address::Tcp(tcp) => Address::Tcp(reached(tcp)).to_string(),
         Address::Tls(tcp) => Address::Tls(reached(tcp)).to_string(),
         unix @ Address::Unix(_) => unix.to_string(),
     });
-    unix.into_iter().chain(tcp).collect()
+    unix_address(own).into_iter().chain(tcp).collect()
+}
+
+fn unix_address(own: &ServedBackend) -> Option<String> {
+    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    own.unix_path().map(|path| Address::Unix(absolute(path)).to_string())
 }

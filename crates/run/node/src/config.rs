@@ -556,8 +556,8 @@ impl Config {
     }
 
     /// Where they connect to the backend of a cell that the node runs itself.
-    pub fn cell_socket(&self, kind: CellKind) -> PathBuf {
-        self.data.join(format!("{}-cell.sock", kind.name()))
+    pub fn cell_socket(&self, name: &str) -> PathBuf {
+        self.data.join(format!("{name}-cell.sock"))
     }
 
     /// Whether clients can connect to the node's Unix sockets.
@@ -565,7 +565,9 @@ impl Config {
     /// # Errors
     /// A path that is longer than the system's addresses, and what to shorten. Clients are told absolute ones.
     pub fn check_sockets(&self) -> anyhow::Result<()> {
-        let own = |kind, cell: &CellSection| cell.backends.is_empty().then(|| self.cell_socket(kind));
+        let own = |kind: CellKind, cell: &CellSection| {
+            cell.backends.is_empty().then(|| self.cell_socket(kind.name()))
+        };
         let cells = [own(CellKind::Data, &self.data_cell), own(CellKind::Metadata, &self.metadata_cell)];
         let cells = cells.into_iter().flatten().filter(|_| self.log.cells);
         for path in cells.chain([self.node_socket()]).chain(self.window_socket()) {
@@ -660,6 +662,27 @@ impl CellSection {
             ),
             CellModeSetting::R1 => {}
         }
+        self.check_sizes(name)?;
+        anyhow::ensure!(
+            (10..=60_000).contains(&self.refresh_ms),
+            "[{name}] refresh_ms = {} is not between 10 and 60000",
+            self.refresh_ms
+        );
+        anyhow::ensure!(
+            (1..1_000).contains(&self.deadline_ms),
+            "[{name}] deadline_ms = {} is not between 1 and 999",
+            self.deadline_ms
+        );
+        anyhow::ensure!(
+            (1..=self.deadline_ms).contains(&self.hedge_after_ms),
+            "[{name}] hedge_after_ms = {} is not between 1 and deadline_ms",
+            self.hedge_after_ms
+        );
+        Ok(())
+    }
+
+    /// Whether a backend can be as large, and be laid out, as the section says.
+    pub(crate) fn check_sizes(&self, name: &str) -> anyhow::Result<()> {
         anyhow::ensure!(
             self.capacity_bytes >= 1 << 20,
             "[{name}] capacity_bytes = {} is too small: use at least 1048576",
@@ -676,24 +699,9 @@ impl CellSection {
             self.ttl_ms
         );
         anyhow::ensure!(
-            (10..=60_000).contains(&self.refresh_ms),
-            "[{name}] refresh_ms = {} is not between 10 and 60000",
-            self.refresh_ms
-        );
-        anyhow::ensure!(
             (1..=100).contains(&self.eviction_percent),
             "[{name}] eviction_percent = {} is not between 1 and 100",
             self.eviction_percent
-        );
-        anyhow::ensure!(
-            (1..1_000).contains(&self.deadline_ms),
-            "[{name}] deadline_ms = {} is not between 1 and 999",
-            self.deadline_ms
-        );
-        anyhow::ensure!(
-            (1..=self.deadline_ms).contains(&self.hedge_after_ms),
-            "[{name}] hedge_after_ms = {} is not between 1 and deadline_ms",
-            self.hedge_after_ms
         );
         Ok(())
     }

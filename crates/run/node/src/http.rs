@@ -6,7 +6,8 @@
 //! | `GET /readyz` | the log takes appends; 503 with the reason if not, recovery among them |
 //! | `GET /metrics` | Prometheus |
 //! | `GET /v1/node` | addresses, cells |
-//! | `GET /v1/cells`, `POST /v1/cells/{cell}/clear` | the cells; forgets all that a cell holds |
+//! | `GET, POST /v1/cells`, `GET /v1/cells/{cell}` | lists the cells, creates one, describes one |
+//! | `POST /v1/cells/{cell}/clear` | forgets all that a cell holds |
 //! | `GET, POST /v1/streams` | lists, creates |
 //! | `GET, DELETE /v1/streams/{name}` | describes, deletes |
 //! | `POST /v1/streams/{name}/truncate` | removes the records before a position |
@@ -21,6 +22,7 @@
 //! | `GET /v1/audit` | who was let and refused, of late |
 
 mod broadcast;
+mod cells;
 mod connections;
 mod groups;
 mod identity;
@@ -51,7 +53,7 @@ use tailwater_rma::Address;
 use tailwater_sqs::JsonObject;
 
 use crate::NodeShared;
-use crate::api::{BroadcastAt, CellView, CreateStream, ErrorBody, NodeView, StreamView, Truncate, Truncated};
+use crate::api::{BroadcastAt, CreateStream, ErrorBody, NodeView, StreamView, Truncate, Truncated};
 use crate::calls::{read_refusal, stream_refusal};
 use crate::{metrics, views};
 
@@ -65,8 +67,9 @@ fn router(shared: Arc<NodeShared>) -> Router {
         .route("/readyz", get(ready))
         .route("/metrics", get(render_metrics))
         .route("/v1/node", get(node))
-        .route("/v1/cells", get(cells))
-        .route("/v1/cells/{cell}/clear", post(clear_cell))
+        .route("/v1/cells", get(cells::list).post(cells::create))
+        .route("/v1/cells/{cell}", get(cells::describe))
+        .route("/v1/cells/{cell}/clear", post(cells::clear))
         .route("/v1/streams", get(list_streams).post(create_stream))
         .route("/v1/streams/{name}", get(describe_stream).delete(delete_stream))
         .route("/v1/streams/{name}/truncate", post(truncate_stream))
@@ -213,39 +216,6 @@ async fn node(State(shared): State<Arc<NodeShared>>) -> Json<NodeView> {
         }),
         cells: shared.cells().map(|cell| cell.view()).collect(),
     })
-}
-
-async fn cells(State(shared): State<Arc<NodeShared>>) -> Json<Vec<CellView>> {
-    Json(shared.cells().map(|cell| cell.view()).collect())
-}
-
-/// How often a cell is emptied until all of its backends have said that they did: one that is busy is late at times.
-const CLEAR_ATTEMPTS: usize = 3;
-
-async fn clear_cell(
-    State(shared): State<Arc<NodeShared>>,
-    Path(name): Path<String>,
-) -> AdminAnswer<CellView> {
-    let cell = shared.cells().find(|cell| cell.view().name == name).ok_or_else(|| {
-        Failed(CallRefusal::new(
-            CallErrorCode::Malformed,
-            format!("there is no cell {name}: data or metadata"),
-        ))
-    })?;
-    let backends = cell.addresses.len();
-    let mut cleared = 0;
-    for _ in 0..CLEAR_ATTEMPTS {
-        cleared = cell.cell.clear().await;
-        if cleared == backends {
-            tracing::info!(cell = name, "cleared");
-            return Ok(Json(cell.view()));
-        }
-    }
-    let why = format!(
-        "{cleared} of {backends} backends of the {name} cell were emptied, and the others did not answer: what they \
-         hold they have as long as they run; clear it again when `tailwater cache ls` shows all of them live"
-    );
-    Err(Failed(CallRefusal::new(CallErrorCode::Unavailable, why)))
 }
 
 /// Those that whoever asks may know of.

@@ -38,12 +38,12 @@ use std::time::Duration;
 use anyhow::Context;
 use parking_lot::Mutex;
 use tailwater_access::Authorizer;
-use tailwater_env::{Env, Progress, Stage};
+use tailwater_env::{BoxFuture, Env, Progress, Stage};
 use tailwater_format::call::{CALL_VERSION, NodeInfo};
 use tailwater_journal::ReplayError;
 use tailwater_log::Log;
 use tailwater_login::Users;
-use tailwater_meta::{Expect, Op};
+use tailwater_meta::{Expect, Meta, Op};
 use tailwater_permissions::Rules;
 use tailwater_queue::QueueStore;
 use tailwater_rma::{Server, ServerConfig, Service};
@@ -56,7 +56,8 @@ use crate::backend::CellKind;
 use crate::bridge::Bridges;
 use crate::broadcast::Broadcast;
 use crate::calls::NodeService;
-use crate::cells::NodeCell;
+use crate::cells::created::CreatedCells;
+use crate::cells::{CellBegun, CellDoors, NodeCell};
 pub use crate::config::{
     BridgeConfig, BridgeStart, BroadcastConfig, CellModeSetting, CellSection, Config, InsecureListeners,
     LogFormat, Logging, is_of_this_host, parse_toml, thread_count,
@@ -84,6 +85,7 @@ struct NodeShared {
     log: Log,
     /// Data and metadata; none where the log is without cells.
     cells: Option<[Arc<NodeCell>; 2]>,
+    created: CreatedCells,
     server: Server,
     kafka: Option<tailwater_kafka::Server>,
     queues: Arc<dyn QueueStore>,
@@ -171,10 +173,19 @@ impl Node {
         let serve = http::serve(env.clone(), admin, routes, config.admin.clone().into(), acceptor, stopped);
         let http = tokio::runtime::Handle::current().spawn(serve);
         let _telling = env.spawn("start-told", tell(env.clone(), progress.clone()));
-        let node_cells = start_cells(&env, &config, &gate).await?;
-        let cells = node_cells
-            .as_ref()
-            .map(|[data, metadata]| Cells { data: data.cell.clone(), metadata: metadata.cell.clone() });
+        let doors = CellDoors::of(&gate, &config);
+        let begun = begin_cells(&env, &config, &doors).await?;
+        let mut node_cells = None;
+        let advertised = config.listen.advertised_data;
+        let finish = |meta| -> BoxFuture<'_, _> {
+            Box::pin(async {
+                node_cells =
+                    finish_cells(&env, begun, meta, advertised).await.map_err(|why| format!("{why:#}"))?;
+                let both =
+                    node_cells.as_ref().map(|[data, metadata]| [data.cell.clone(), metadata.cell.clone()]);
+                Ok(both.map(|[data, metadata]| Cells { data, metadata }))
+            })
+        };
         progress.begin("queues", 0);
         let mut recovery = queues::Recovery::begin(&env, &config)?;
         let mut others = |tag, position, bytes: &[u8]| match tag {
@@ -183,7 +194,10 @@ impl Node {
         };
         let log_config = config.log_config();
         let log =
-            Log::open_locked(&env, log_config, &config.data, lock, cells, &mut others, &progress).await?;
+            Log::open_locked(&env, log_config, &config.data, lock, Box::new(finish), &mut others, &progress)
+                .await?;
+        progress.begin("cells", 0);
+        let created = CreatedCells::open(&env, &config, log.meta(), doors).await?;
         progress.begin("queues", 0);
         let queues = recovery.finish(&env, &config, log.journal()).await?;
         let id = node_id(&env, &log).await?;
@@ -233,6 +247,7 @@ impl Node {
             unix: server.unix_path().and_then(|path| std::path::absolute(path).ok()),
             log,
             cells: node_cells,
+            created,
             server,
             kafka,
             queues,
@@ -335,17 +350,30 @@ async fn tell(env: Env, progress: Progress) {
     }
 }
 
-/// Data and metadata, if the log has cells.
-async fn start_cells(
+/// The backends of data and metadata that are the node's own, if the log has cells.
+async fn begin_cells(
     env: &Env,
     config: &Config,
-    gate: &FrontGate,
-) -> anyhow::Result<Option<[Arc<NodeCell>; 2]>> {
+    doors: &CellDoors,
+) -> anyhow::Result<Option<[CellBegun; 2]>> {
     if !config.log.cells {
         return Ok(None);
     }
-    let data = NodeCell::start(env, CellKind::Data, config, gate).await?;
-    let metadata = NodeCell::start(env, CellKind::Metadata, config, gate).await?;
+    let data = CellBegun::begin(env, CellKind::Data, config, doors).await?;
+    let metadata = CellBegun::begin(env, CellKind::Metadata, config, doors).await?;
+    Ok(Some([data, metadata]))
+}
+
+/// Both cells, connected, once the metadata can be read.
+async fn finish_cells(
+    env: &Env,
+    begun: Option<[CellBegun; 2]>,
+    meta: Arc<dyn Meta>,
+    advertised: Option<SocketAddr>,
+) -> anyhow::Result<Option<[Arc<NodeCell>; 2]>> {
+    let Some([data, metadata]) = begun else { return Ok(None) };
+    let data = data.finish(env, &meta, advertised).await?;
+    let metadata = metadata.finish(env, &meta, advertised).await?;
     Ok(Some([Arc::new(data), Arc::new(metadata)]))
 }
 

@@ -6,6 +6,7 @@ pub mod audit;
 pub mod bench;
 pub mod broadcast;
 pub mod cache;
+pub mod cell;
 pub mod consume;
 pub mod doctor;
 pub mod group;

@@ -63,9 +63,12 @@ enum Command {
     /// Show who was refused, and who changed something.
     #[command(subcommand)]
     Audit(commands::audit::Command),
-    /// Run a cache backend as a process of its own, or look after cells.
+    /// Run a cache backend as a process of its own; get, set and forget what is in cells.
     #[command(subcommand)]
     Cache(commands::cache::Command),
+    /// Create, list and describe cells.
+    #[command(subcommand)]
+    Cell(commands::cell::Command),
     /// Measure Tailwater on this machine.
     #[cfg(feature = "bench")]
     #[command(subcommand)]
@@ -131,6 +134,7 @@ fn run(parsed: Parsed) -> anyhow::Result<()> {
         Command::Acl(command) => commands::acl::run(&cli.server, command),
         Command::Audit(command) => commands::audit::run(&cli.server, command),
         Command::Cache(command) => commands::cache::run(&cli.server, command),
+        Command::Cell(command) => commands::cell::run(&cli.server, command),
         #[cfg(feature = "bench")]
         Command::Bench(command) => tailwater_bench::run(command),
         #[cfg(not(feature = "bench"))]

@@ -74,6 +74,9 @@ pub fn hint(error: &anyhow::Error) -> Option<&'static str> {
         "unknown_stream" => {
             Some("`tailwater stream ls` lists the streams, `tailwater stream create NAME` makes one.")
         }
+        "unknown_cell" => {
+            Some("`tailwater cell ls` lists the cells, `tailwater cell create NAME` makes one.")
+        }
         "unknown_user" => Some("`tailwater user ls` lists the users."),
         "unknown_group" => Some("`tailwater group ls` lists the groups."),
         "offset_out_of_range" => {

@@ -24,6 +24,7 @@
 //! of *reuse*.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -127,6 +128,36 @@ impl Table {
             recency: Recency::EMPTY,
             tombstones: Tombstones::default(),
             counts: TableCounts::default(),
+        }
+    }
+
+    /// The configuration whose mutations are applied; 0: none are.
+    pub(super) fn config_id(&self) -> u64 {
+        self.config.config_id
+    }
+
+    /// Goes by another configuration: mutations under the one before are not applied any more. The buckets are to
+    /// follow ([`Table::name_buckets`]).
+    pub(super) fn set_config_id(&mut self, config_id: u64) {
+        self.config.config_id = config_id;
+    }
+
+    /// Names the configuration in some buckets.
+    pub(super) fn name_buckets(&mut self, buckets: Range<u64>) {
+        buckets.for_each(|bucket| self.index.store_release_u64(bucket_offset(bucket), self.config.config_id));
+    }
+
+    /// Forgets those keys of some buckets that are not kept.
+    pub(super) fn keep_only(&mut self, buckets: Range<u64>, now: Instant, keep: impl Fn(KeyHash) -> bool) {
+        for bucket in buckets {
+            let ways = self.ways[bucket as usize * WAYS..][..WAYS].iter();
+            let chained = self.chains.get(&bucket).into_iter().flatten();
+            let gone: Vec<u32> = ways
+                .chain(chained)
+                .copied()
+                .filter(|node| *node != NOBODY && !keep(self.node(*node).hash))
+                .collect();
+            gone.into_iter().for_each(|node| self.remove(node, now));
         }
     }
 

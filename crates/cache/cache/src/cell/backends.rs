@@ -1,5 +1,6 @@
 //! Where the backends of a cell are, and how to get a connection to one.
 
+use std::str::FromStr;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
@@ -7,61 +8,72 @@ use tailwater_env::Env;
 use tailwater_rma::{Address, Connection};
 use tailwater_tls::Dialer;
 
+use crate::configuration::BackendPlace;
 use crate::layout::INDEX_KIND;
 
 /// Makes connections to the backends of a cell.
 pub trait Connector: Send + Sync + 'static {
-    /// Connects to backend `backend`, counted from 0. The cell bounds the time it takes.
-    fn connect(&self, backend: usize) -> BoxFuture<'_, Result<Arc<dyn Connection>, String>>;
+    /// Connects to a backend, as its cell's configuration has it. The cell bounds the time it takes.
+    fn connect<'a>(&'a self, backend: &'a BackendPlace)
+    -> BoxFuture<'a, Result<Arc<dyn Connection>, String>>;
 }
 
-/// The backends of a cell.
+/// The backends of a cell whose configuration never changes, by their numbers from 0.
 #[derive(Clone)]
 pub struct Backends {
-    pub(super) count: usize,
+    pub(super) places: Vec<BackendPlace>,
     pub(super) connector: Arc<dyn Connector>,
 }
 
 impl Backends {
     /// Backends at addresses; those of one backend are tried in their order.
     pub fn at(env: &Env, addresses: Vec<Vec<Address>>) -> Self {
-        Self::dialled(env, addresses, Dialer::plain())
-    }
-
-    /// The same, where `dialer` says whom to trust at those in TLS.
-    pub fn dialled(env: &Env, addresses: Vec<Vec<Address>>, dialer: Dialer) -> Self {
-        Self {
-            count: addresses.len(),
-            connector: Arc::new(ByAddress { env: env.clone(), addresses, dialer }),
-        }
+        let texts = addresses.iter().map(|addresses| addresses.iter().map(Address::to_string).collect());
+        let places = (0..).zip(texts).map(|(number, addresses)| BackendPlace { number, addresses }).collect();
+        Self { places, connector: Self::by_address(env) }
     }
 
     /// Connections that are there already, one for each backend. One that is lost is not made again.
     pub fn connected(connections: Vec<Arc<dyn Connection>>) -> Self {
-        Self { count: connections.len(), connector: Arc::new(Connected(connections)) }
+        let count = connections.len();
+        Self::through(Arc::new(Connected(connections)), count)
     }
 
     /// `count` backends, reached in the caller's own way.
     pub fn through(connector: Arc<dyn Connector>, count: usize) -> Self {
-        Self { count, connector }
+        let numbers = (0_u32..).take(count);
+        let places = numbers.map(|number| BackendPlace { number, addresses: Vec::new() }).collect();
+        Self { places, connector }
+    }
+
+    /// What reaches backends at the addresses that their configuration has, in their order.
+    pub fn by_address(env: &Env) -> Arc<dyn Connector> {
+        Self::by_address_with(env, Dialer::plain())
+    }
+
+    /// The same, where `dialer` says whom to trust at those in TLS.
+    pub fn by_address_with(env: &Env, dialer: Dialer) -> Arc<dyn Connector> {
+        Arc::new(ByAddress { env: env.clone(), dialer })
     }
 }
 
 impl std::fmt::Debug for Backends {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Backends({})", self.count)
+        write!(f, "Backends({})", self.places.len())
     }
 }
 
 struct ByAddress {
     env: Env,
-    addresses: Vec<Vec<Address>>,
     dialer: Dialer,
 }
 
 impl Connector for ByAddress {
-    fn connect(&self, backend: usize) -> BoxFuture<'_, Result<Arc<dyn Connection>, String>> {
-        Box::pin(connect_any(&self.env, &self.addresses[backend], &self.dialer))
+    fn connect<'a>(
+        &'a self,
+        backend: &'a BackendPlace,
+    ) -> BoxFuture<'a, Result<Arc<dyn Connection>, String>> {
+        Box::pin(connect_any(&self.env, &backend.addresses, &self.dialer))
     }
 }
 
@@ -75,12 +87,19 @@ pub fn instance_of(connection: &dyn Connection) -> Option<u64> {
 /// Connects at the first of some addresses that answers, in their order; an error is why the last one did not.
 async fn connect_any(
     env: &Env,
-    addresses: &[Address],
+    addresses: &[String],
     dialer: &Dialer,
 ) -> Result<Arc<dyn Connection>, String> {
     let mut why = "it has no address".to_owned();
-    for address in addresses {
-        match tailwater_rma::connect_with(env, address, dialer).await {
+    for text in addresses {
+        let address = match Address::from_str(text) {
+            Ok(address) => address,
+            Err(error) => {
+                why = format!("{text}: {error}");
+                continue;
+            }
+        };
+        match tailwater_rma::connect_with(env, &address, dialer).await {
             Ok(connection) => return Ok(connection),
             Err(error) => why = format!("{address}: {error}"),
         }
@@ -91,11 +110,16 @@ async fn connect_any(
 struct Connected(Vec<Arc<dyn Connection>>);
 
 impl Connector for Connected {
-    fn connect(&self, backend: usize) -> BoxFuture<'_, Result<Arc<dyn Connection>, String>> {
-        let connection = &self.0[backend];
-        let answer = match connection.lost() {
-            None => Ok(Arc::clone(connection)),
-            Some(lost) => Err(lost.to_string()),
+    fn connect<'a>(
+        &'a self,
+        backend: &'a BackendPlace,
+    ) -> BoxFuture<'a, Result<Arc<dyn Connection>, String>> {
+        let answer = match self.0.get(backend.number as usize) {
+            None => Err(format!("there is no connection to backend {}", backend.number)),
+            Some(connection) => match connection.lost() {
+                None => Ok(Arc::clone(connection)),
+                Some(lost) => Err(lost.to_string()),
+            },
         };
         Box::pin(std::future::ready(answer))
     }

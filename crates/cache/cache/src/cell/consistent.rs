@@ -19,8 +19,8 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use tailwater_env::Instant;
 
-use super::lookup::{BackendGone, Hit, Keys, LookupAsk, Named, name_from, read_data};
-use super::placement::{REPLICAS_MAX, backend_of};
+use super::lookup::{Hit, Keys, LookupAsk, Named, NoAnswer, name_from, read_data};
+use super::placement::REPLICAS_MAX;
 use super::quorum::{QuorumVerdict, Vote, Votes};
 use super::relaxed::{SUSPECT_FACTOR, by_backend, first_of};
 use super::replica::LiveReplica;
@@ -95,7 +95,7 @@ enum ConsistentState {
 /// What comes back from one replica.
 enum ConsistentReply {
     Named { backend: usize, live: Option<Arc<LiveReplica>>, named: Vec<(usize, Named)> },
-    Fetched { backend: usize, hits: Vec<(usize, Option<Hit>)>, gone: Option<Arc<LiveReplica>> },
+    Fetched { backend: usize, hits: Vec<(usize, Option<Hit>)>, gone: Option<(Arc<LiveReplica>, NoAnswer)> },
 }
 
 struct Round<'a> {
@@ -193,7 +193,7 @@ impl<'a> Round<'a> {
                 let groups: &mut Vec<(usize, usize)> =
                     if state.asked == 0 { &mut first } else { &mut others };
                 state.asked += 1;
-                groups.push((backend_of(keys.hashes[key], place, cell.replicas.len()), key));
+                groups.push((cell.placement.backend_of(keys.hashes[key], place), key));
             }
         }
         for (mut groups, ask) in [(first, LookupAsk::Values), (others, LookupAsk::Buckets)] {
@@ -218,7 +218,7 @@ impl<'a> Round<'a> {
             for place in asked
                 .filter(|place| state.state == ConsistentState::Voting && !state.votes.has_voted(**place))
             {
-                let late = &cell.replicas[backend_of(self.keys.hashes[key], *place, cell.replicas.len())];
+                let late = &cell.replicas[cell.placement.backend_of(self.keys.hashes[key], *place)];
                 if !late.has_answered_since(now - cell.hedge_after) {
                     late.suspect(now + SUSPECT_FACTOR * cell.hedge_after);
                 }
@@ -250,12 +250,12 @@ impl<'a> Round<'a> {
                     let read = read_data(cell, &live, keys, &found, |key, hit| hits.push((key, hit))).await;
                     let gone = match read {
                         Ok(()) => None,
-                        Err(BackendGone) => {
+                        Err(why) => {
                             let missing = found.iter().map(|(key, _)| *key);
                             let missing: Vec<usize> =
                                 missing.filter(|key| hits.iter().all(|(hit, _)| hit != key)).collect();
                             hits.extend(missing.into_iter().map(|key| (key, None)));
-                            Some(live)
+                            Some((live, why))
                         }
                     };
                     ConsistentReply::Fetched { backend, hits, gone }
@@ -266,9 +266,8 @@ impl<'a> Round<'a> {
 
     /// Which of the key's replicas `backend` is.
     fn place(&self, key: usize, backend: usize) -> usize {
-        let backends = self.cell.replicas.len();
-        let first = backend_of(self.keys.hashes[key], 0, backends);
-        (backend + backends - first) % backends
+        let place = self.cell.placement.replica_at(self.keys.hashes[key], backend);
+        place.expect("only the key's own backends are asked")
     }
 
     fn take(&mut self, reply: ConsistentReply, fetches: &mut Vec<(usize, usize)>) {
@@ -279,8 +278,8 @@ impl<'a> Round<'a> {
                 }
             }
             ConsistentReply::Fetched { backend, hits, gone } => {
-                if let Some(gone) = gone {
-                    self.cell.replicas[backend].give_up(&gone);
+                if let Some((gone, why)) = gone {
+                    self.cell.replicas[backend].failed(&gone, why);
                 }
                 for (key, hit) in hits {
                     self.take_data(key, hit);
@@ -321,7 +320,7 @@ impl<'a> Round<'a> {
                 match sent {
                     Some(hit) => self.take_data(key, Some(hit)),
                     None => {
-                        let preferred = backend_of(self.keys.hashes[key], replica, self.cell.replicas.len());
+                        let preferred = self.cell.placement.backend_of(self.keys.hashes[key], replica);
                         fetches.push((preferred, key));
                     }
                 }
@@ -357,11 +356,11 @@ impl<'a> Round<'a> {
 /// The order in which a key's replicas are asked: a random backend first, the same for all keys of a call that it has,
 /// and last those that kept a read waiting lately.
 fn order(cell: &CellInner, hash: KeyHash, random: u64) -> [usize; REPLICAS_MAX] {
-    let (replicas, backends) = (cell.mode.replicas(), cell.replicas.len());
-    let first = first_of(random, hash, cell.mode, backends);
+    let replicas = cell.mode.replicas();
+    let first = first_of(random, hash, &cell.placement, cell.replicas.len());
     let mut order: [usize; REPLICAS_MAX] = std::array::from_fn(|step| (first + step) % replicas);
     order[..replicas]
-        .sort_by_key(|place| !cell.replicas[backend_of(hash, *place, backends)].is_quick(&cell.env));
+        .sort_by_key(|place| !cell.replicas[cell.placement.backend_of(hash, *place)].is_quick(&cell.env));
     order
 }
 

@@ -17,7 +17,7 @@ use crate::layout::{
     BUCKET_BYTES, BucketView, Item, KeyHash, Pointer, bucket_offset, head_bytes, parse_apart, scan_bucket,
 };
 use crate::limits::{DATA_BYTES_PER_READ, LOOKUP_KEYS_MAX, SCAR_OPS_MAX, TORN_RETRIES_MAX};
-use crate::protocol::{Looked, LookupReply, LookupRequest, METHOD_LOOKUP};
+use crate::protocol::{Looked, LookupReply, LookupRequest, METHOD_LOOKUP, REFUSED_CONFIG};
 use crate::version::Version;
 
 /// The keys of one call, hashed.
@@ -72,8 +72,14 @@ pub(super) enum Named {
     Unreachable,
 }
 
-/// The replica is of no use any more; whoever gets this gives the connection up.
-pub(super) struct BackendGone;
+/// Why a replica is of no use: see [`Replica::failed`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NoAnswer {
+    /// The connection is, for good.
+    Lost,
+    /// The backend goes by another configuration of the cell.
+    OtherConfig,
+}
 
 /// Asks one replica for some of the keys, and tries again what is torn. `wanted` are indexes into `keys`.
 pub(super) async fn read_from(
@@ -96,8 +102,8 @@ pub(super) async fn read_from(
         match torn {
             Ok(torn) if torn.is_empty() => return answers,
             Ok(torn) => wanted = torn,
-            Err(BackendGone) => {
-                replica.give_up(&live);
+            Err(why) => {
+                replica.failed(&live, why);
                 wanted.retain(|key| !answers.iter().any(|(answered, _)| answered == key));
                 answers.extend(wanted.iter().map(|key| (*key, LookupAnswer::Unreachable)));
                 return answers;
@@ -115,7 +121,7 @@ async fn read_twice(
     keys: &Keys<'_>,
     wanted: &[usize],
     answers: &mut Vec<(usize, LookupAnswer)>,
-) -> Result<Vec<usize>, BackendGone> {
+) -> Result<Vec<usize>, NoAnswer> {
     let mut found = Vec::with_capacity(wanted.len());
     let mut torn = Vec::new();
     for (key, named) in read_buckets(cell, live, keys, wanted).await? {
@@ -152,7 +158,7 @@ async fn scan_and_read(
     keys: &Keys<'_>,
     wanted: &[usize],
     answers: &mut Vec<(usize, LookupAnswer)>,
-) -> Result<Vec<usize>, BackendGone> {
+) -> Result<Vec<usize>, NoAnswer> {
     let mut torn = Vec::new();
     let mut without_data = Vec::new();
     for scanned in scan(cell, live, keys, wanted).await? {
@@ -188,7 +194,7 @@ async fn scan(
     live: &LiveReplica,
     keys: &Keys<'_>,
     wanted: &[usize],
-) -> Result<Vec<LookupScanned>, BackendGone> {
+) -> Result<Vec<LookupScanned>, NoAnswer> {
     let mut scanned = Vec::with_capacity(wanted.len());
     let mut overflowed = Vec::new();
     let ops: Vec<ScarOp> = wanted
@@ -210,10 +216,10 @@ async fn scan(
         })
         .collect();
     for wanted in wanted.chunks(SCAR_OPS_MAX) {
-        let replies = asked.next().await.expect("one for each").map_err(|_| BackendGone)?;
+        let replies = asked.next().await.expect("one for each").map_err(|_| NoAnswer::Lost)?;
         for (key, reply) in wanted.iter().copied().zip(replies) {
             // A server that refuses what it said it has was replaced by another one.
-            let reply = reply.map_err(|_| BackendGone)?;
+            let reply = reply.map_err(|_| NoAnswer::Lost)?;
             cell.count_bytes(reply.bucket.len() + reply.head.len() + reply.data.len());
             let (named, apart) = match scan_bucket(&reply.bucket, keys.hashes[key], cell.config_id) {
                 BucketView::Found { version, pointer } => {
@@ -224,7 +230,10 @@ async fn scan(
                     overflowed.push(key);
                     continue;
                 }
-                BucketView::OtherConfig => return Err(BackendGone),
+                BucketView::OtherConfig => {
+                    cell.agreed.doubt();
+                    return Err(NoAnswer::OtherConfig);
+                }
             };
             scanned.push(LookupScanned { key, named, apart });
         }
@@ -240,11 +249,12 @@ pub(super) async fn read_buckets(
     live: &LiveReplica,
     keys: &Keys<'_>,
     wanted: &[usize],
-) -> Result<Vec<(usize, Named)>, BackendGone> {
+) -> Result<Vec<(usize, Named)>, NoAnswer> {
     let ops: Vec<ReadOp> = wanted.iter().map(|key| bucket_op(live, keys.hashes[*key])).collect();
     let total = wanted.len() * BUCKET_BYTES;
     let mut buffer = cell.buffers.take(total);
-    let results = live.connection.read(&ops, &mut buffer.as_mut()[..total]).await.map_err(|_| BackendGone)?;
+    let results =
+        live.connection.read(&ops, &mut buffer.as_mut()[..total]).await.map_err(|_| NoAnswer::Lost)?;
     live.note_answer(&cell.env);
     cell.count_bytes(total);
     let mut named = Vec::with_capacity(wanted.len());
@@ -252,12 +262,15 @@ pub(super) async fn read_buckets(
     let buckets = buffer.as_ref().chunks_exact(BUCKET_BYTES);
     for ((key, bucket), result) in wanted.iter().copied().zip(buckets).zip(results) {
         // The bucket lies in the region as it was told to us: whoever refuses it is another server.
-        result.map_err(|_| BackendGone)?;
+        result.map_err(|_| NoAnswer::Lost)?;
         match scan_bucket(bucket, keys.hashes[key], cell.config_id) {
             BucketView::Found { version, pointer } => named.push((key, Named::At(version, pointer))),
             BucketView::Absent => named.push((key, Named::Absent)),
             BucketView::Overflowed => overflowed.push(key),
-            BucketView::OtherConfig => return Err(BackendGone),
+            BucketView::OtherConfig => {
+                cell.agreed.doubt();
+                return Err(NoAnswer::OtherConfig);
+            }
         }
     }
     named.extend(look_up(cell, live, keys, overflowed).await?);
@@ -282,7 +295,7 @@ pub(super) async fn read_data(
     keys: &Keys<'_>,
     found: &[(usize, Pointer)],
     mut each: impl FnMut(usize, Option<Hit>),
-) -> Result<(), BackendGone> {
+) -> Result<(), NoAnswer> {
     let mut rest = found;
     let mut ops = Vec::with_capacity(found.len());
     while !rest.is_empty() {
@@ -295,11 +308,11 @@ pub(super) async fn read_data(
         }
         let mut buffer = cell.buffers.take(total);
         let results =
-            live.connection.read(&ops, &mut buffer.as_mut()[..total]).await.map_err(|_| BackendGone)?;
+            live.connection.read(&ops, &mut buffer.as_mut()[..total]).await.map_err(|_| NoAnswer::Lost)?;
         live.note_answer(&cell.env);
         cell.count_bytes(total);
         if results.iter().any(|result| matches!(result, Err(OpError::StaleRegion | OpError::Unsupported))) {
-            return Err(BackendGone);
+            return Err(NoAnswer::Lost);
         }
         // What else failed was out of bounds: a pointer that was torn. Its bytes are an earlier user's of the
         // buffer, and might be that very entry, so the result counts and not the bytes.
@@ -365,7 +378,7 @@ async fn look_up(
     live: &LiveReplica,
     keys: &Keys<'_>,
     mut wanted: Vec<usize>,
-) -> Result<Vec<(usize, Named)>, BackendGone> {
+) -> Result<Vec<(usize, Named)>, NoAnswer> {
     let mut named = Vec::new();
     while !wanted.is_empty() {
         let later = wanted.split_off(wanted.len().min(LOOKUP_KEYS_MAX));
@@ -373,15 +386,21 @@ async fn look_up(
         let payload = LookupRequest::of(cell.config_id, hashes).encode_to_vec();
         let reply = match live.connection.call(METHOD_LOOKUP, payload.into()).await {
             Ok(reply) => reply,
-            Err(CallError::Lost(_) | CallError::Refused { .. }) => return Err(BackendGone),
+            Err(CallError::Refused { code: REFUSED_CONFIG, .. }) => {
+                cell.agreed.doubt();
+                return Err(NoAnswer::OtherConfig);
+            }
+            Err(CallError::Lost(_) | CallError::Refused { .. }) => return Err(NoAnswer::Lost),
             Err(CallError::Overloaded { .. }) => {
                 named.extend(wanted.into_iter().chain(later).map(|key| (key, Named::Unreachable)));
                 return Ok(named);
             }
         };
         cell.count_bytes(reply.len());
-        let parts =
-            LookupReply::decode(reply).ok().and_then(|reply| reply.parts(wanted.len())).ok_or(BackendGone)?;
+        let parts = LookupReply::decode(reply)
+            .ok()
+            .and_then(|reply| reply.parts(wanted.len()))
+            .ok_or(NoAnswer::Lost)?;
         let asked = wanted.len();
         let mut again = Vec::new();
         for (key, part) in wanted.into_iter().zip(parts) {
@@ -396,7 +415,7 @@ async fn look_up(
         }
         if again.len() == asked {
             // The first entry always has room: whoever defers all is not one of our backends.
-            return Err(BackendGone);
+            return Err(NoAnswer::Lost);
         }
         again.extend(later);
         wanted = again;
@@ -430,8 +449,8 @@ pub(super) async fn name_from(
     };
     match named {
         Ok(named) => (Some(live), named),
-        Err(BackendGone) => {
-            replica.give_up(&live);
+        Err(why) => {
+            replica.failed(&live, why);
             (None, unreachable(wanted))
         }
     }
@@ -443,7 +462,7 @@ async fn name_with_values(
     live: &LiveReplica,
     keys: &Keys<'_>,
     wanted: &[usize],
-) -> Result<Vec<(usize, Named)>, BackendGone> {
+) -> Result<Vec<(usize, Named)>, NoAnswer> {
     let scanned = scan(cell, live, keys, wanted).await?.into_iter();
     let named = scanned.map(|LookupScanned { key, named, apart }| match &named {
         // A value of another version, or that is torn, was replaced meanwhile: the bucket's word stands.

@@ -14,7 +14,7 @@ use futures::FutureExt;
 use tailwater_rma::ReadOp;
 
 use super::lookup::{bucket_op, count_that_fits, ops_for, proven, push_ops};
-use super::placement::{Mode, backend_of};
+use super::placement::Mode;
 use super::relaxed::first_of;
 use super::replica::{LiveReplica, Replica};
 use super::{CellInner, Lookup};
@@ -65,10 +65,10 @@ pub(super) fn relaxed(cell: &CellInner, keys: &[Bytes], lookups: &mut [Option<Lo
     with_scratch(|scratch| {
         for (key, bytes) in keys.iter().enumerate() {
             let hash = KeyHash::of(bytes);
-            let first = first_of(random, hash, cell.mode, cell.replicas.len());
-            let replicas = cell.mode.replicas();
+            let first = first_of(random, hash, &cell.placement, cell.replicas.len());
+            let replicas = cell.placement.of(hash);
             let mut backends =
-                (0..replicas).map(|step| backend_of(hash, (first + step) % replicas, cell.replicas.len()));
+                (0..replicas.len()).map(|step| usize::from(replicas[(first + step) % replicas.len()]));
             let usable = backends.find(|backend| cell.replicas[*backend].is_quick(&cell.env));
             if let Some(backend) = usable {
                 scratch.picks.push(Pick { backend, key, vote: 0, hash });
@@ -93,10 +93,10 @@ pub(super) fn consistent(cell: &CellInner, keys: &[Bytes], lookups: &mut [Option
     with_scratch(|scratch| {
         for (key, bytes) in keys.iter().enumerate() {
             let hash = KeyHash::of(bytes);
-            let first = first_of(random, hash, cell.mode, cell.replicas.len());
+            let first = first_of(random, hash, &cell.placement, cell.replicas.len());
+            let replicas = cell.placement.of(hash);
             for vote in 0..votes {
-                let replica = (first + vote) % cell.mode.replicas();
-                let backend = backend_of(hash, replica, cell.replicas.len());
+                let backend = usize::from(replicas[(first + vote) % replicas.len()]);
                 scratch.picks.push(Pick { backend, key, vote, hash });
             }
         }

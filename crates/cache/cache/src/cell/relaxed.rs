@@ -14,7 +14,7 @@ use tailwater_env::Instant;
 
 use super::hedge::{BUDGET_FACTOR, STUCK_FACTOR};
 use super::lookup::{Hit, Keys, LookupAnswer, read_from};
-use super::placement::{Mode, backend_of};
+use super::placement::Placement;
 use super::quorum::Asked;
 use super::{CellFailure, CellInner, Lookup, mapped};
 use crate::layout::KeyHash;
@@ -137,8 +137,8 @@ impl Relaxed<'_> {
     /// Picks the next replica of a key: a live one at random, and one that is not slow if there is a choice.
     fn ask(&mut self, key: usize) -> Option<usize> {
         let (cell, hash) = (self.cell, self.keys.hashes[key]);
-        let backend = |replica| backend_of(hash, replica, cell.replicas.len());
-        let start = first_of(self.random, hash, cell.mode, cell.replicas.len());
+        let backend = |replica| cell.placement.backend_of(hash, replica);
+        let start = first_of(self.random, hash, &cell.placement, cell.replicas.len());
         let asked = &mut self.asked[key];
         let live = |replica: usize| cell.replicas[backend(replica)].is_live();
         let quick = |replica: usize| cell.replicas[backend(replica)].is_quick(&cell.env);
@@ -191,7 +191,7 @@ impl Relaxed<'_> {
             if self.lookups[key].is_some() {
                 continue;
             }
-            let late = backend_of(self.keys.hashes[key], self.asked[key].last(), cell.replicas.len());
+            let late = cell.placement.backend_of(self.keys.hashes[key], self.asked[key].last());
             let late = &cell.replicas[late];
             let is_stuck = is_in_time && !late.has_answered_since(now - cell.hedge_after);
             if is_stuck {
@@ -213,7 +213,7 @@ impl Relaxed<'_> {
     /// Whether a replica of a key was not late lately.
     fn has_quick(&self, key: usize) -> bool {
         let (cell, hash) = (self.cell, self.keys.hashes[key]);
-        let backend = |replica| backend_of(hash, replica, cell.replicas.len());
+        let backend = |replica| cell.placement.backend_of(hash, replica);
         (0..cell.mode.replicas()).any(|replica| cell.replicas[backend(replica)].is_quick(&cell.env))
     }
 
@@ -225,14 +225,13 @@ impl Relaxed<'_> {
 
 /// Where among a key's replicas to begin. The backend is random for each call, and the same for all of its keys that
 /// it has: what one backend answers together costs both sides less. For the others it is random for each key.
-pub(super) fn first_of(random: u64, hash: KeyHash, mode: Mode, backends: usize) -> usize {
+pub(super) fn first_of(random: u64, hash: KeyHash, placement: &Placement, backends: usize) -> usize {
     let favourite = (random % backends as u64) as usize;
-    let place = (favourite + backends - backend_of(hash, 0, backends)) % backends;
-    if place < mode.replicas() {
-        return place;
-    }
-    let bits = (random ^ hash.0 as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    ((bits >> 32) as usize) % mode.replicas()
+    let replicas = placement.of(hash).len();
+    placement.replica_at(hash, favourite).unwrap_or_else(|| {
+        let bits = (random ^ hash.0 as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        ((bits >> 32) as usize) % replicas
+    })
 }
 
 /// Takes everything out of `groups`, ordered by backend.
@@ -247,10 +246,13 @@ pub(super) fn by_backend(groups: &mut Vec<(usize, usize)>) -> Vec<(usize, Vec<us
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cell::placement::{Mode, Ring};
 
     #[test]
     fn every_replica_is_the_first_as_often_and_the_keys_of_a_call_keep_together() {
         for backends in [3, 4, 7] {
+            let numbers: Vec<u32> = (0..backends as u32).collect();
+            let placement = Placement::new(Mode::R32, Ring::for_backends(backends), &numbers);
             let mut firsts = [0_usize; 3];
             let mut asked = vec![0_usize; backends];
             let mut together = 0;
@@ -259,9 +261,9 @@ mod tests {
                 let mut of_call = vec![0_usize; backends];
                 for n in 0..30_u32 {
                     let hash = KeyHash::of(&n.to_le_bytes());
-                    let first = first_of(random, hash, Mode::R32, backends);
+                    let first = first_of(random, hash, &placement, backends);
                     firsts[first] += 1;
-                    of_call[backend_of(hash, first, backends)] += 1;
+                    of_call[placement.backend_of(hash, first)] += 1;
                 }
                 together += of_call.iter().max().expect("there are some");
                 asked.iter_mut().zip(of_call).for_each(|(asked, more)| *asked += more);

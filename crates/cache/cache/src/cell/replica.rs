@@ -2,22 +2,27 @@
 //!
 //! Operations take the connection as it is at that moment and report when it failed them; they never wait for a
 //! new one. The task here connects, checks the backend's layout, waits for trouble, and connects again after a
-//! pause that doubles up to a bound, with jitter so that the clients of a restarted backend do not come at once.
+//! pause that doubles up to a bound, with jitter so that the clients of a restarted backend do not come at once. Where
+//! the backend goes by another configuration of the cell, it brings the two together ([`super::agreed`]).
 //! While somebody waits for the cell to move it also follows the backend's doorbell: one WATCH for all who wait, and
 //! none for a reader that is not back yet from what the last one told it.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::RwLock;
 use tailwater_env::{Env, Instant};
-use tailwater_rma::{Capabilities, Connection, ReadOp, RegionInfo};
+use tailwater_rma::{Capabilities, Connection, RegionInfo};
 use tokio::sync::{Notify, watch};
 
+use super::CellShared;
+use super::agreed::{Agreement, agree, follow_configuration, read_header};
 use super::backends::Connector;
+use super::lookup::NoAnswer;
 use super::sender::Sender;
-use crate::layout::{DATA_KIND, HEADER_USED_BYTES, INDEX_KIND, IndexHeader};
+use crate::configuration::BackendPlace;
+use crate::layout::{DATA_KIND, INDEX_KIND, IndexHeader};
 
 /// A connection to a backend whose layout was checked.
 pub(super) struct LiveReplica {
@@ -31,35 +36,49 @@ pub(super) struct LiveReplica {
 }
 
 impl LiveReplica {
-    /// Checks that a backend of the cell with `config_id` is at the other end.
-    async fn open(connection: Arc<dyn Connection>, config_id: u64) -> Result<Self, String> {
+    /// Checks that a backend of the cell is at the other end, which goes by the client's configuration when this is
+    /// over.
+    async fn open(
+        connection: Arc<dyn Connection>,
+        number: u32,
+        cell: &Weak<CellShared>,
+    ) -> Result<Self, String> {
         let regions = connection.regions();
         let of_kind = |kind| regions.iter().copied().find(|region| region.kind == kind);
         let (Some(index), Some(data)) = (of_kind(INDEX_KIND), of_kind(DATA_KIND)) else {
             return Err("no cache is served there".to_owned());
         };
-        let mut header = [0; HEADER_USED_BYTES];
-        let op = ReadOp {
-            region: index.id,
-            generation: index.generation,
-            offset: 0,
-            len: HEADER_USED_BYTES as u32,
-        };
-        let results = connection.read(&[op], &mut header).await.map_err(|lost| lost.to_string())?;
-        if let Some(Err(error)) = results.first() {
-            return Err(format!("reading the index header: {error}"));
-        }
-        let Some(header) = IndexHeader::decode(&header, index.len) else {
-            return Err("an index of a layout that is not known here".to_owned());
-        };
-        if header.config_id != config_id {
-            return Err(format!("it belongs to config {}, not {config_id}", header.config_id));
-        }
+        let header = read_header(&*connection, &index).await?;
         if header.data_generation != data.generation {
             return Err("its index belongs to another data region".to_owned());
         }
         let can = connection.capabilities();
-        Ok(Self { connection, can, index, data, buckets: header.buckets, answered_ns: AtomicU64::new(0) })
+        let buckets = header.buckets;
+        let live = Self { connection, can, index, data, buckets, answered_ns: AtomicU64::new(0) };
+        live.agree_on(&header, number, cell, false).await?;
+        Ok(live)
+    }
+
+    /// Brings client and backend together; an error if that can't be.
+    async fn agree_on(
+        &self,
+        header: &IndexHeader,
+        number: u32,
+        cell: &Weak<CellShared>,
+        is_doubted: bool,
+    ) -> Result<(), String> {
+        let gone = || "the cell's client has ended".to_owned();
+        let agreed = cell.upgrade().map(|cell| Arc::clone(&cell.agreed)).ok_or_else(gone)?;
+        let doubts = agreed.doubts();
+        let ours = agreed.newest();
+        let agreement = agree(&*self.connection, header, &ours, number, is_doubted).await?;
+        if let Agreement::Newer(theirs) = agreement {
+            let cell = cell.upgrade().ok_or_else(gone)?;
+            // This settles doubts when the newcomers are connected.
+            cell.adopt(*theirs);
+        }
+        agreed.settle(doubts);
+        Ok(())
     }
 
     /// It has just answered.
@@ -72,7 +91,9 @@ impl LiveReplica {
 
 /// One backend of the cell.
 pub(super) struct Replica {
-    pub(super) number: usize,
+    pub(super) number: u32,
+    /// As the newest configuration has it.
+    place: RwLock<BackendPlace>,
     pub(super) sender: Sender,
     live: RwLock<Option<Arc<LiveReplica>>>,
     /// Written with `live` held, read without: whether it is worth asking for it.
@@ -82,18 +103,54 @@ pub(super) struct Replica {
     trouble: Notify,
     /// Somebody waits for the doorbell, and it has not moved since.
     wanted: AtomicBool,
+    /// The backend seems to go by another configuration.
+    doubted: AtomicBool,
 }
 
 impl Replica {
-    pub(super) fn new(number: usize, sender: Sender) -> Self {
+    pub(super) fn new(place: BackendPlace, sender: Sender) -> Self {
         Self {
-            number,
+            number: place.number,
+            place: RwLock::new(place),
             sender,
             live: RwLock::new(None),
             is_live: AtomicBool::new(false),
             suspect_until_ns: AtomicU64::new(0),
             trouble: Notify::new(),
             wanted: AtomicBool::new(false),
+            doubted: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether a later configuration may mean the same backend by `place`: it has the same number, and is not somewhere
+    /// else altogether.
+    pub(super) fn may_be_at(&self, place: &BackendPlace) -> bool {
+        let known = self.place.read();
+        let is_there = place.addresses.iter().any(|address| known.addresses.contains(address));
+        self.number == place.number && (is_there || place.addresses.is_empty() && known.addresses.is_empty())
+    }
+
+    /// Where it is.
+    pub(super) fn place(&self) -> BackendPlace {
+        self.place.read().clone()
+    }
+
+    /// It is reached there from now on. The connection stays as long as it holds.
+    pub(super) fn moved_to(&self, place: &BackendPlace) {
+        self.place.write().clone_from(place);
+    }
+
+    /// The backend seems to go by another configuration: it is to be asked. The connection stays.
+    pub(super) fn doubt(&self) {
+        self.doubted.store(true, Ordering::Relaxed);
+        self.trouble.notify_one();
+    }
+
+    /// What is to be done about a connection that did not answer as it should.
+    pub(super) fn failed(&self, failed: &Arc<LiveReplica>, why: NoAnswer) {
+        match why {
+            NoAnswer::Lost => self.give_up(failed),
+            NoAnswer::OtherConfig => self.doubt(),
         }
     }
 
@@ -152,7 +209,6 @@ impl Replica {
 /// What [`keep_connected`] keeps to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KeepConfig {
-    pub(super) config_id: u64,
     pub(super) connect_deadline: Duration,
     pub(super) backoff_min: Duration,
     pub(super) backoff_max: Duration,
@@ -164,6 +220,7 @@ pub(super) struct KeepConfig {
 pub(super) async fn keep_connected(
     env: Env,
     config: KeepConfig,
+    cell: Weak<CellShared>,
     replica: Arc<Replica>,
     connector: Arc<dyn Connector>,
     tried: watch::Sender<bool>,
@@ -172,8 +229,9 @@ pub(super) async fn keep_connected(
     let mut backoff = config.backoff_min;
     loop {
         let attempt = async {
-            let connection = connector.connect(replica.number).await?;
-            LiveReplica::open(connection, config.config_id).await
+            let place = replica.place();
+            let connection = connector.connect(&place).await?;
+            LiveReplica::open(connection, replica.number, &cell).await
         };
         match env.timeout(config.connect_deadline, attempt).await {
             Some(Ok(live)) => {
@@ -182,7 +240,7 @@ pub(super) async fn keep_connected(
                 tried.send_replace(true);
                 moved.send_modify(|count| *count += 1);
                 let connected = env.now();
-                follow(&env, config, &replica, &live, &moved).await;
+                follow(&env, config, &cell, &replica, &live, &moved).await;
                 replica.give_up(&live);
                 moved.send_modify(|count| *count += 1);
                 tracing::info!(backend = replica.number, peer = live.connection.peer(), "cache backend lost");
@@ -210,14 +268,36 @@ pub(super) async fn keep_connected(
 async fn follow(
     env: &Env,
     config: KeepConfig,
+    cell: &Weak<CellShared>,
     replica: &Replica,
     live: &Arc<LiveReplica>,
     moved: &watch::Sender<u64>,
 ) {
     let mut last_seen = 0;
+    let told = follow_configuration(env, &*live.connection, cell, config.watch_slice);
+    let mut told = std::pin::pin!(told);
+    let mut is_told = true;
     loop {
         if live.connection.lost().is_some() || !replica.is_live() {
             return;
+        }
+        if replica.doubted.swap(false, Ordering::Relaxed) {
+            let agreeing = async {
+                let header = read_header(&*live.connection, &live.index).await?;
+                live.agree_on(&header, replica.number, cell, true).await
+            };
+            match env.timeout(config.connect_deadline, agreeing).await {
+                Some(Ok(())) => {}
+                Some(Err(reason)) => {
+                    tracing::debug!(
+                        backend = replica.number,
+                        reason,
+                        "cache backend of another configuration"
+                    );
+                    return;
+                }
+                None => return,
+            }
         }
         let wanted = replica.wanted.load(Ordering::Relaxed);
         // At times that all backends share, so that an idle process wakes once for all of them.
@@ -234,6 +314,7 @@ async fn follow(
         tokio::select! {
             biased;
             () = replica.trouble.notified() => {}
+            () = &mut told, if is_told => is_told = false,
             seen = next => match seen {
                 Ok(seen) if seen != last_seen => {
                     last_seen = seen;

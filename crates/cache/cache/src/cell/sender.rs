@@ -23,12 +23,13 @@ use tailwater_env::{Env, Instant};
 use tailwater_rma::CallError;
 use tokio::sync::Notify;
 
+use super::agreed::Agreed;
 use super::quorum::ReplicaAck;
 use super::replica::Replica;
 use super::set::Mutation;
 use crate::layout::EncodedEntry;
 use crate::limits::{MUTATE_BYTES_MAX, MUTATE_CALLS_IN_FLIGHT, MUTATE_ENTRIES_MAX};
-use crate::protocol::{METHOD_MUTATE, MutateReply, Outcome, REFUSED_VERSION, encode_mutate};
+use crate::protocol::{METHOD_MUTATE, MutateReply, Outcome, REFUSED_CONFIG, REFUSED_VERSION, encode_mutate};
 
 /// One entry on its way to one backend. Dropped unanswered, it answers [`ReplicaAck::None`].
 pub(super) struct SenderWaiting {
@@ -41,6 +42,11 @@ pub(super) struct SenderWaiting {
 impl SenderWaiting {
     pub(super) fn new(entry: EncodedEntry, mutation: Arc<Mutation>, item: usize, deadline: Instant) -> Self {
         Self { entry, mutation: Some(mutation), item, deadline }
+    }
+
+    /// The configuration that it goes by.
+    fn config_id(&self) -> u64 {
+        self.mutation.as_ref().map_or(0, |mutation| mutation.config_id())
     }
 
     pub(super) fn answer(mut self, ack: ReplicaAck) {
@@ -94,7 +100,7 @@ struct Queue {
 #[derive(Clone)]
 pub(super) struct SendConfig {
     pub(super) env: Env,
-    pub(super) config_id: u64,
+    pub(super) agreed: Arc<Agreed>,
     pub(super) call_deadline: Duration,
 }
 
@@ -138,7 +144,10 @@ impl Sender {
         }
         while let Some(waiting) = queue.waiting.front() {
             let len = waiting.entry.len();
-            if batch.len() == MUTATE_ENTRIES_MAX || (bytes > 0 && bytes + len > MUTATE_BYTES_MAX) {
+            // One CALL goes by one configuration.
+            let is_other = |first: &SenderWaiting| first.config_id() != waiting.config_id();
+            let full = batch.len() == MUTATE_ENTRIES_MAX || (bytes > 0 && bytes + len > MUTATE_BYTES_MAX);
+            if full || batch.first().is_some_and(is_other) {
                 break;
             }
             let waiting = queue.waiting.pop_front().expect("there is a first one");
@@ -238,7 +247,8 @@ enum SenderAnswer {
 /// One CALL; as many answers as entries, or none if there is none to be had.
 async fn call(config: &SendConfig, replica: &Replica, batch: &[SenderWaiting]) -> Vec<SenderAnswer> {
     let Some(live) = replica.live() else { return Vec::new() };
-    let pieces = encode_mutate(config.config_id, batch.iter().flat_map(|waiting| waiting.entry.pieces()));
+    let config_id = batch.first().map_or(0, SenderWaiting::config_id);
+    let pieces = encode_mutate(config_id, batch.iter().flat_map(|waiting| waiting.entry.pieces()));
     let call = live.connection.call_with_pieces(METHOD_MUTATE, pieces);
     match config.env.timeout(config.call_deadline, call).await {
         Some(Ok(bytes)) => {
@@ -254,6 +264,10 @@ async fn call(config: &SendConfig, replica: &Replica, batch: &[SenderWaiting]) -
             match &error {
                 CallError::Refused { code: REFUSED_VERSION, .. } => {
                     tracing::warn!(peer = live.connection.peer(), %error, "cache SETs not taken: set the clock");
+                }
+                CallError::Refused { code: REFUSED_CONFIG, .. } => {
+                    config.agreed.doubt();
+                    replica.doubt();
                 }
                 _ => {
                     tracing::debug!(peer = live.connection.peer(), %error, "cache SETs not taken");
@@ -287,7 +301,7 @@ mod tests {
 
     #[test]
     fn a_full_queue_refuses_at_once_in_bytes_as_well_as_in_count() {
-        let mutation = Mutation::new(Mode::R1, 1, 5);
+        let mutation = Mutation::new(Mode::R1, 1, 7, 5);
         let sender = Sender::new(300, 3);
         sender.send(
             [180, 130, 40].into_iter().enumerate().map(|(item, bytes)| waiting(&mutation, item, bytes, 9)),
@@ -302,7 +316,7 @@ mod tests {
 
     #[test]
     fn an_entry_that_waited_too_long_is_answered_and_not_sent() {
-        let mutation = Mutation::new(Mode::R1, 1, 2);
+        let mutation = Mutation::new(Mode::R1, 1, 7, 2);
         let sender = Sender::new(1000, 1000);
         sender.send([10, 20].into_iter().enumerate().map(|(item, ns)| waiting(&mutation, item, 32, ns)));
         assert_eq!(sender.next_batch(Instant::from_ns(15)).expect("the second one").len(), 1);
@@ -311,7 +325,7 @@ mod tests {
 
     #[test]
     fn one_call_carries_no_more_than_it_may_and_few_are_under_way() {
-        let mutation = Mutation::new(Mode::R1, 1, 9);
+        let mutation = Mutation::new(Mode::R1, 1, 7, 9);
         let sender = Sender::new(usize::MAX, usize::MAX);
         let mib = 1 << 20;
         sender.send((0..9).map(|item| waiting(&mutation, item, mib, 9)));

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use tailwater_env::Instant;
 use tokio::sync::Notify;
 
-use super::placement::{Mode, backend_of};
+use super::placement::Mode;
 use super::quorum::{Acks, ReplicaAck, Settled};
 use super::sender::{self, SenderWaiting};
 use super::{CellInner, SetError};
@@ -22,6 +22,7 @@ use crate::version::Version;
 /// The acknowledgements of the SETs of one call, counted by the senders, awaited by the caller.
 pub(super) struct Mutation {
     client_id: u32,
+    config_id: u64,
     items: Mutex<Items>,
     done: Notify,
 }
@@ -32,14 +33,19 @@ struct Items {
 }
 
 impl Mutation {
-    pub(super) fn new(mode: Mode, client_id: u32, items: usize) -> Arc<Self> {
+    pub(super) fn new(mode: Mode, client_id: u32, config_id: u64, items: usize) -> Arc<Self> {
         let items = Items { acks: vec![Acks::new(mode); items], unsettled: items };
-        Arc::new(Self { client_id, items: Mutex::new(items), done: Notify::new() })
+        Arc::new(Self { client_id, config_id, items: Mutex::new(items), done: Notify::new() })
     }
 
     /// Whose versions these are.
     pub(super) fn client_id(&self) -> u32 {
         self.client_id
+    }
+
+    /// The configuration by which its backends were chosen: under no other one they may apply it.
+    pub(super) fn config_id(&self) -> u64 {
+        self.config_id
     }
 
     /// Counts one replica's answer for one item.
@@ -120,7 +126,7 @@ fn send(
     open: &[usize],
     deadline: Instant,
 ) -> (Arc<Mutation>, Vec<Version>) {
-    let mutation = Mutation::new(cell.mode, cell.versions.client_id(), open.len());
+    let mutation = Mutation::new(cell.mode, cell.versions.client_id(), cell.config_id, open.len());
     let wall_ms = cell.env.wall_ms();
     let mut versions = Vec::with_capacity(open.len());
     let mut queued: Vec<(usize, SenderWaiting)> = Vec::with_capacity(open.len() * cell.mode.replicas());
@@ -130,8 +136,7 @@ fn send(
         versions.push(version);
         let entry = EncodedEntry::new(key, version, value.as_ref());
         let hash = KeyHash::of(key);
-        for replica in 0..cell.mode.replicas() {
-            let backend = backend_of(hash, replica, cell.replicas.len());
+        for backend in cell.placement.of(hash).iter().map(|place| usize::from(*place)) {
             let waiting = SenderWaiting::new(entry.clone(), Arc::clone(&mutation), item, deadline);
             queued.push((backend, waiting));
         }

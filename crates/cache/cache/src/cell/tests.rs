@@ -48,6 +48,17 @@ async fn world_of(
     World { env, backends, faults, cell }
 }
 
+/// Has operations that begin from now on go about it in another way.
+fn change(cell: &Cell, change: impl FnOnce(&mut CellInner)) {
+    let mut inner = (*cell.inner()).clone();
+    change(&mut inner);
+    *cell.shared.current.write() = Arc::new(inner);
+}
+
+fn set_deadline(cell: &Cell, deadline: Duration) {
+    change(cell, |inner| inner.deadline = deadline);
+}
+
 fn key(n: u32) -> Bytes {
     Bytes::from(format!("key {n}"))
 }
@@ -104,7 +115,7 @@ impl World {
         for result in self.cell.set(items.to_vec()).await {
             result.expect("all backends are there");
         }
-        self.until_carried_out(before + (self.cell.inner.mode.replicas() * items.len()) as u64).await;
+        self.until_carried_out(before + (self.cell.inner().mode.replicas() * items.len()) as u64).await;
     }
 
     /// SETs that the backends have carried out, superseded ones included.
@@ -160,13 +171,12 @@ fn with_one_of_three_backends_gone_everything_works() {
 fn with_two_of_three_gone_relaxed_reads_use_the_third_and_the_rest_fails_without_waiting() {
     for can in [MEMORY, WIRE, WIRE_WITH_SCAR] {
         in_runtime(|env| async move {
-            let mut world = world(env, Mode::R32, 3, can).await;
+            let world = world(env, Mode::R32, 3, can).await;
             let items = items(30, 500);
             let keys = keys_of(&items);
             world.set_everywhere(&items).await;
             // A deadline that the test would not survive: nothing below may wait for it.
-            let inner = Arc::get_mut(&mut world.cell.inner).expect("the only handle");
-            inner.deadline = Duration::from_secs(3600);
+            set_deadline(&world.cell, Duration::from_secs(3600));
             world.lose(0);
             world.lose(2);
             world.assert_all_hit(&world.cell.get_relaxed(&keys).await, &items);
@@ -204,10 +214,10 @@ fn an_emptied_backend_is_outvoted_and_an_emptied_cell_misses() {
 #[test]
 fn replicas_that_hold_different_versions_for_good_make_a_consistent_read_fail() {
     in_runtime(|env| async move {
-        let mut world = world(env, Mode::R32, 3, WIRE).await;
+        let world = world(env, Mode::R32, 3, WIRE).await;
         let items = items(1, 500);
         world.set_everywhere(&items).await;
-        Arc::get_mut(&mut world.cell.inner).expect("the only handle").deadline = Duration::from_millis(50);
+        set_deadline(&world.cell, Duration::from_millis(50));
         // The first misses a SET that the second gets; the third is gone.
         world.faults[0].calls_stalled.store(true, Ordering::Relaxed);
         world.lose(2);
@@ -215,7 +225,7 @@ fn replicas_that_hold_different_versions_for_good_make_a_consistent_read_fail() 
         let result = world.cell.set(items.clone()).await;
         assert!(result[0].is_err(), "one acknowledgement is not enough");
         world.until_carried_out(before + 1).await;
-        Arc::get_mut(&mut world.cell.inner).expect("the only handle").deadline = Duration::from_secs(60);
+        set_deadline(&world.cell, Duration::from_secs(60));
         let lookup = world.cell.get_consistent(&keys_of(&items)).await;
         assert_eq!(lookup[0], Lookup::Failed(CellFailure::NoQuorum));
         world.assert_all_hit(&world.cell.get_relaxed(&keys_of(&items)).await, &items);
@@ -247,11 +257,11 @@ fn a_relaxed_read_that_a_stalled_backend_keeps_waiting_is_hedged() {
 /// Reads 400 keys where no backend answers any more, after `make` has been told of each.
 fn assert_only_the_budget_is_hedged(make: fn(&Replica, Instant)) {
     in_runtime(async move |env| {
-        let mut world = world(env, Mode::R32, 3, WIRE).await;
+        let world = world(env, Mode::R32, 3, WIRE).await;
         let items = items(400, 100);
         world.set_everywhere(&items).await;
-        Arc::get_mut(&mut world.cell.inner).expect("the only handle").deadline = Duration::from_millis(50);
-        for (replica, faults) in world.cell.inner.replicas.iter().zip(&world.faults) {
+        set_deadline(&world.cell, Duration::from_millis(50));
+        for (replica, faults) in world.cell.inner().replicas.iter().zip(&world.faults) {
             faults.stalled.store(true, Ordering::Relaxed);
             make(replica, world.env.now());
         }
@@ -281,18 +291,17 @@ fn a_process_that_runs_late_itself_hedges_as_far_as_the_budget_goes_only() {
     for (late, hedged) in [(Duration::ZERO, 400), (Duration::from_millis(5), 64)] {
         let (by_hand, clock) = world_by_hand();
         in_runtime(|env| async move {
-            let mut world = world(env, Mode::R32, 3, WIRE).await;
+            let world = world(env, Mode::R32, 3, WIRE).await;
             let items = items(400, 100);
             let keys = keys_of(&items);
             world.set_everywhere(&items).await;
-            let inner = Arc::get_mut(&mut world.cell.inner).expect("the only handle");
-            inner.env = by_hand;
-            for (replica, faults) in inner.replicas.iter().zip(&world.faults) {
+            change(&world.cell, |inner| inner.env = by_hand);
+            for (replica, faults) in world.cell.inner().replicas.iter().zip(&world.faults) {
                 faults.stalled.store(true, Ordering::Relaxed);
                 // The clock by hand begins anew.
                 replica.live().expect("it is connected").answered_ns.store(0, Ordering::Relaxed);
             }
-            let hedge_after = inner.hedge_after;
+            let hedge_after = world.cell.inner().hedge_after;
             clock.advance(Duration::from_secs(1));
             let mut read = std::pin::pin!(world.cell.get_relaxed(&keys));
             assert!(futures::poll!(&mut read).is_pending());
@@ -311,7 +320,7 @@ fn a_backend_that_was_late_is_not_the_first_to_be_asked_for_a_while() {
         let world = world(env, Mode::R32, 3, WIRE).await;
         let items = items(30, 500);
         world.set_everywhere(&items).await;
-        world.cell.inner.replicas[1].suspect(world.env.now() + Duration::from_secs(3600));
+        world.cell.inner().replicas[1].suspect(world.env.now() + Duration::from_secs(3600));
         let before = world.faults[1].reads.load(Ordering::Relaxed);
         world.assert_all_hit(&world.cell.get_relaxed(&keys_of(&items)).await, &items);
         assert_eq!(world.faults[1].reads.load(Ordering::Relaxed), before);
@@ -325,9 +334,8 @@ fn a_backend_that_was_late_is_not_the_first_to_be_asked_for_a_while() {
 #[test]
 fn when_all_backends_stall_operations_end_at_the_deadline() {
     in_runtime(|env| async move {
-        let mut world = world(env, Mode::R32, 3, WIRE).await;
-        let inner = Arc::get_mut(&mut world.cell.inner).expect("the only handle");
-        inner.deadline = Duration::from_millis(20);
+        let world = world(env, Mode::R32, 3, WIRE).await;
+        set_deadline(&world.cell, Duration::from_millis(20));
         for faults in &world.faults {
             faults.stalled.store(true, Ordering::Relaxed);
         }
@@ -346,10 +354,9 @@ fn one_operation_with_many_keys_has_one_deadline_for_all() {
     for can in [WIRE, WIRE_WITH_SCAR] {
         let (by_hand, clock) = world_by_hand();
         in_runtime(|env| async move {
-            let mut world = world(env, Mode::R32, 3, can).await;
-            let inner = Arc::get_mut(&mut world.cell.inner).expect("the only handle");
-            let deadline = inner.deadline;
-            (inner.env, inner.sending.env) = (by_hand.clone(), by_hand);
+            let world = world(env, Mode::R32, 3, can).await;
+            let deadline = world.cell.inner().deadline;
+            change(&world.cell, |inner| (inner.env, inner.sending.env) = (by_hand.clone(), by_hand));
             for faults in &world.faults {
                 faults.stalled.store(true, Ordering::Relaxed);
             }
@@ -477,15 +484,14 @@ fn a_writer_whose_clock_is_slow_overtakes_one_whose_clock_is_fast() {
         let wall_ms = world.env.wall_ms();
         let ahead =
             Version { timestamp_us: (wall_ms as u64 + 30 * 60_000) * 1000, client_id: 1, sequence: 0 };
-        assert!(world.cell.inner.versions.follow(ahead, wall_ms));
+        assert!(world.cell.inner().versions.follow(ahead, wall_ms));
         world.set_everywhere(&items(3, 10)).await;
-        let mut config = config(Mode::R32, Vec::new());
-        config.client_id = 2;
         let connections = world
             .backends
             .iter()
             .map(|(backend, doorbell)| Double::connect(&world.env, backend, doorbell, WIRE).0);
-        config.backends = Backends::connected(connections.collect());
+        let mut config = config(Mode::R32, connections.collect());
+        config.client_id = 2;
         let other = Cell::connect(&world.env, config).await.expect("three");
         for n in 0..3 {
             let version = other.set(vec![(key(n), Bytes::from("mine"))]).await.remove(0).expect("followed");
@@ -501,7 +507,7 @@ fn a_version_from_a_broken_clock_is_not_taken_and_silences_nobody() {
         let world = world(env.clone(), Mode::R1, 1, WIRE).await;
         let held = Version { timestamp_us: u64::MAX, client_id: 9, sequence: 0 };
         let entry = crate::layout::encode_entry(&key(0), held, Some(b"x"));
-        let live = world.cell.inner.replicas[0].live().expect("connected");
+        let live = world.cell.inner().replicas[0].live().expect("connected");
         let payload = crate::protocol::encode_mutate(ID, [entry].iter());
         let taken = live.connection.call_with_pieces(crate::protocol::METHOD_MUTATE, payload).await;
         let refused = crate::protocol::REFUSED_VERSION;
@@ -561,7 +567,7 @@ fn a_cell_that_is_dropped_with_sets_under_way_leaves_nothing_behind() {
         for faults in &world.faults {
             faults.calls_stalled.store(true, Ordering::Relaxed);
         }
-        let replicas: Vec<_> = world.cell.inner.replicas.iter().map(Arc::downgrade).collect();
+        let replicas: Vec<_> = world.cell.inner().replicas.iter().map(Arc::downgrade).collect();
         for n in 0..4 {
             // Polled once, and abandoned.
             assert!(futures::poll!(Box::pin(world.cell.set(vec![(key(n), value(n, 10))]))).is_pending());
@@ -664,7 +670,7 @@ struct Restarting {
 }
 
 impl Connector for Restarting {
-    fn connect(&self, _backend: usize) -> BoxFuture<'_, Result<Arc<dyn Connection>, String>> {
+    fn connect<'a>(&'a self, _: &'a BackendPlace) -> BoxFuture<'a, Result<Arc<dyn Connection>, String>> {
         let answer = match &*self.now.lock() {
             Some((backend, doorbell)) => {
                 let (connection, faults) = Double::connect(&self.env, backend, doorbell, WIRE);
@@ -685,8 +691,10 @@ fn a_restarted_backend_is_connected_again_and_one_of_another_configuration_is_no
             now: parking_lot::Mutex::new(Some(served(&env, small(ID)))),
             lost: parking_lot::Mutex::default(),
         });
-        let mut config = config(Mode::R1, Vec::new());
-        config.backends = Backends::through(Arc::clone(&connector) as _, 1);
+        let mut config = CellConfig::new(ID, Mode::R1, Backends::through(Arc::clone(&connector) as _, 1), 1);
+        config.deadline = Duration::from_secs(60);
+        config.connect_deadline = Duration::from_secs(60);
+        config.watch_slice = Duration::from_millis(5);
         config.reconnect_after_max = Duration::from_millis(5);
         config.reconnect_after_min = Duration::from_millis(1);
         let cell = Cell::connect(&env, config).await.expect("one");
@@ -746,7 +754,7 @@ fn keys_and_values_beyond_the_limits_are_refused_one_by_one() {
 fn a_cell_with_too_few_backends_is_refused() {
     in_runtime(|env| async move {
         let error = Cell::connect(&env, config(Mode::R32, Vec::new())).await.expect_err("refused");
-        assert_eq!(error, CellConfigError { backends: 0, mode: Mode::R32 });
+        assert_eq!(error, ConfigurationError::Backends { backends: 0, mode: Mode::R32 });
         assert_eq!(error.to_string(), "a cell of 0 backends: R32 needs at least 3 and at most 1024");
     });
 }

@@ -257,7 +257,7 @@ impl Client {
 }
 
 /// A value that says whose it is, in every byte.
-fn encode(identity: (u64, u64, u64), length: usize) -> Bytes {
+pub(super) fn encode(identity: (u64, u64, u64), length: usize) -> Bytes {
     let (key, client, number) = identity;
     let mut bytes = Vec::with_capacity(length + 24);
     for word in [key, client, number] {
@@ -268,7 +268,7 @@ fn encode(identity: (u64, u64, u64), length: usize) -> Bytes {
     bytes.into()
 }
 
-fn decode(bytes: &[u8]) -> Option<(u64, u64, u64)> {
+pub(super) fn decode(bytes: &[u8]) -> Option<(u64, u64, u64)> {
     let (words, _) = bytes.first_chunk::<24>()?.as_chunks::<8>();
     let identity = (u64::from_le_bytes(words[0]), u64::from_le_bytes(words[1]), u64::from_le_bytes(words[2]));
     (encode(identity, bytes.len() - 24) == bytes).then_some(identity)

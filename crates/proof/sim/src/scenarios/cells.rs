@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tailwater_cache::{Backend, BackendConfig, Backends, Cell, CellConfig, Connector, Mode};
+use tailwater_cache::{
+    Backend, BackendConfig, BackendPlace, Cell, CellConfig, Configuration, Connector, Mode,
+};
 use tailwater_env::{BoxFuture, Env};
 use tailwater_rma::{Backing, Connection, LocalDoorbell};
 use tailwater_tail::Cells;
@@ -29,11 +31,21 @@ impl CellsKind {
         format!("{self:?}/{backend}")
     }
 
-    fn config_id(self) -> u64 {
+    fn name(self) -> &'static str {
         match self {
-            CellsKind::Data => 0xda7a,
-            CellsKind::Metadata => 0x4e7a,
+            CellsKind::Data => "data",
+            CellsKind::Metadata => "metadata",
         }
+    }
+
+    /// What all clients know when they begin, and tell backends, which start without.
+    pub(super) fn configuration(self) -> Configuration {
+        let id = match self {
+            CellsKind::Data => 0xda7a << 32 | 1,
+            CellsKind::Metadata => 0x4e7a << 32 | 1,
+        };
+        let addresses = vec![Vec::new(); BACKENDS];
+        Configuration::first(id, self.name(), Mode::R32, addresses).expect("three backends are enough")
     }
 }
 
@@ -49,30 +61,41 @@ pub(super) fn start_backends(net: &Net, node: &Node, number: usize, buckets: u64
     }
 }
 
-/// Starts one backend.
-pub(super) fn start_backend(net: &Net, node: &Node, number: usize, kind: CellsKind, buckets: u64) {
+/// Starts one backend, which knows no configuration.
+pub(super) fn start_backend(
+    net: &Net,
+    node: &Node,
+    number: usize,
+    kind: CellsKind,
+    buckets: u64,
+) -> Arc<Backend> {
     let config = BackendConfig {
         capacity_bytes: 4 << 20,
         buckets,
         ttl: Duration::from_secs(60),
         eviction_at: 0.8,
-        config_id: kind.config_id(),
+        config_id: 0,
         backing: Backing::Private,
     };
     let backend = Backend::start(&node.env(), config).expect("4 MiB of memory");
+    backend.is_for(kind.name());
     let doorbell = LocalDoorbell::new();
     let bell = doorbell.clone();
     backend.ring_on_change(move || bell.ring());
-    net.listen(node, &kind.address(number), backend, doorbell);
+    net.listen(node, &kind.address(number), backend.clone(), doorbell);
+    backend
 }
 
 /// A client of a cell, on `node`, whose SETs go through `plant`.
 pub(super) async fn connect(net: &Net, node: &Node, env: &Env, kind: CellsKind, plant: Plant) -> Cell {
-    let connector = NetConnector { net: net.clone(), node: node.clone(), kind, plant };
-    let backends = Backends::through(Arc::new(connector), BACKENDS);
-    let client_id = env.random_u64() as u32;
-    let config = CellConfig::new(kind.config_id(), Mode::R32, backends, client_id);
+    let config =
+        CellConfig::of(kind.configuration(), connector(net, node, kind, plant), env.random_u64() as u32);
     Cell::connect(env, config).await.expect("three backends are enough")
+}
+
+/// What connects a client on `node` to a cell's backends, by their numbers.
+pub(super) fn connector(net: &Net, node: &Node, kind: CellsKind, plant: Plant) -> Arc<dyn Connector> {
+    Arc::new(NetConnector { net: net.clone(), node: node.clone(), kind, plant })
 }
 
 /// Both cells, as a client on `node` sees them.
@@ -89,7 +112,11 @@ struct NetConnector {
 }
 
 impl Connector for NetConnector {
-    fn connect(&self, backend: usize) -> BoxFuture<'_, Result<Arc<dyn Connection>, String>> {
+    fn connect<'a>(
+        &'a self,
+        backend: &'a BackendPlace,
+    ) -> BoxFuture<'a, Result<Arc<dyn Connection>, String>> {
+        let backend = backend.number as usize;
         Box::pin(async move {
             let address = self.kind.address(backend);
             // Every other backend is reached as through shared memory.

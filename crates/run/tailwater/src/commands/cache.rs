@@ -5,17 +5,20 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context;
 use clap::Subcommand;
 use serde_json::Value;
 use tailwater_access::Everybody;
+use tailwater_cache::{BackendPlace, Backends, Cell, Configuration, Lookup};
 use tailwater_env::Env;
 use tailwater_node::api::CellView;
 use tailwater_node::backend::{BackendOptions, CellKind, ServedBackend};
 use tailwater_node::signal::StopSignals;
 use tailwater_node::{CellSection, Config, LogFormat, Logging, is_of_this_host, thread_count};
+use tailwater_rma::Address;
 use tailwater_tls::{Acceptor, Certificates, ClientCertificates, TlsConfig};
 
-use crate::admin::Server;
+use crate::admin::{Server, escaped};
 use crate::output::{self, Format};
 use crate::values;
 
@@ -24,27 +27,44 @@ use crate::values;
 pub enum Command {
     /// Run one cache backend as a process of its own.
     Serve(Box<ServeArgs>),
-    /// List a node's cells.
+    /// List a node's cells, as `tailwater cell ls` does.
     #[command(visible_alias = "list")]
     Ls {
         /// Form of the output.
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
         output: Format,
     },
+    /// Set a key to a value in a cell, and wait until a quorum of its replicas has it.
+    Set {
+        #[command(flatten)]
+        seeds: Seeds,
+        /// The key.
+        key: String,
+        /// The value.
+        value: String,
+    },
+    /// Get a key's value from a cell, as a quorum of its replicas has it.
+    Get {
+        #[command(flatten)]
+        seeds: Seeds,
+        /// The key.
+        key: String,
+    },
     /// Forget everything that a cell holds. Readers read the durable layer until the cell is warm again.
     Clear {
-        /// The cell.
-        #[arg(value_enum)]
-        cell: CellArg,
+        /// The cell's name.
+        #[arg(value_name = "NAME", value_parser = cell_name)]
+        cell: String,
     },
 }
 
 /// Flags of `cache serve`.
 #[derive(clap::Args)]
 pub struct ServeArgs {
-    /// The cell of the backend.
-    #[arg(long, value_enum)]
-    cell: CellArg,
+    /// The cell of the backend: `data`, `metadata`, or one that is created. The backend is told its configuration by
+    /// whoever knows it: the node, or a client of the cell.
+    #[arg(long, value_name = "NAME", value_parser = cell_name)]
+    cell: String,
     /// Where clients on this host connect.
     #[arg(long, value_name = "PATH")]
     unix: Option<PathBuf>,
@@ -85,53 +105,68 @@ pub struct ServeArgs {
     log: String,
 }
 
-/// A cell by its name.
-#[derive(clap::ValueEnum, Clone, Copy, Debug)]
-pub enum CellArg {
-    /// Chunks.
-    Data,
-    /// Lengths and locks.
-    Metadata,
-}
-
-impl CellArg {
-    fn kind(self) -> CellKind {
-        match self {
-            CellArg::Data => CellKind::Data,
-            CellArg::Metadata => CellKind::Metadata,
-        }
-    }
+/// Which cell: one of its backends is asked for the rest.
+#[derive(clap::Args)]
+pub struct Seeds {
+    /// Address of one of the cell's backends, as `tailwater cell describe` shows them: `unix:PATH`, `tcp:HOST:PORT`
+    /// or `tls:HOST:PORT`. More than one may be given: the first that answers tells where the others are.
+    #[arg(long, value_name = "ADDRESS", required = true, value_parser = seed)]
+    seed: Vec<Address>,
 }
 
 /// Runs one of them.
 pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
     match command {
         Command::Serve(args) => serve(*args),
-        Command::Ls { output } => {
-            let cells: Vec<CellView> = server.get("/v1/cells")?;
-            if output == Format::Json {
-                return cells.iter().try_for_each(output::print_json);
+        Command::Ls { output } => super::cell::list(server, output),
+        Command::Set { seeds, key, value } => in_cell(server, &seeds, async |cell| {
+            let results = cell.set(vec![(key.clone().into(), value.into())]).await;
+            let result = results.into_iter().next().context("no answer to one SET")?;
+            let version = result.with_context(|| format!("{key} may not be set"))?;
+            output::print(&format!("{key} set at version {version}"))
+        }),
+        Command::Get { seeds, key } => in_cell(server, &seeds, async |cell| {
+            let lookups = cell.get_consistent(&[key.clone().into()]).await;
+            match lookups.into_iter().next().context("no answer to one GET")? {
+                Lookup::Hit { value, .. } => output::print(&String::from_utf8_lossy(&value)),
+                Lookup::Miss => anyhow::bail!("the cell has no value for {key}"),
+                Lookup::Failed(why) => Err(why).context(format!("{key} can't be got")),
             }
-            let mut table = output::table(&["cell", "mode", "backends", "live", "addresses"]);
-            for cell in cells {
-                let addresses: Vec<String> =
-                    cell.backends.iter().map(|backend| backend.join(" or ")).collect();
-                table.add_row([
-                    cell.name,
-                    cell.mode,
-                    cell.backends.len().to_string(),
-                    cell.live.to_string(),
-                    addresses.join("; "),
-                ]);
-            }
-            output::print(&table)
-        }
+        }),
         Command::Clear { cell } => {
-            let name = cell.kind().name();
-            let _: CellView = server.post(&format!("/v1/cells/{name}/clear"), &Value::Null)?;
-            output::print(&format!("the {name} cell is empty"))
+            let _: CellView = server.post(&format!("/v1/cells/{}/clear", escaped(&cell)), &Value::Null)?;
+            output::print(&format!("the {cell} cell is empty"))
         }
     }
+}
+
+/// Connects to the cell of a seed.
+fn in_cell(
+    server: &Server,
+    seeds: &Seeds,
+    then: impl AsyncFnOnce(Cell) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    runtime.block_on(async {
+        let env = Env::real();
+        // The number is not known, and not asked for where the address is.
+        let place = |seed: &Address| BackendPlace { number: 0, addresses: vec![seed.to_string()] };
+        let places: Vec<_> = seeds.seed.iter().map(place).collect();
+        let connector = Backends::by_address_with(&env, server.dialer(&env)?);
+        let client_id = env.random_u64() as u32;
+        let cell = Cell::at_seeds(&env, connector, &places, client_id, |_| ()).await;
+        let cell = cell.map_err(|why| anyhow::anyhow!("no backend of the cell can be asked: {why}"))?;
+        then(cell).await
+    })
+}
+
+fn seed(text: &str) -> Result<Address, String> {
+    text.parse::<Address>().map_err(|error| error.to_string())
+}
+
+/// The name of a cell, which is to be checked before a backend takes memory for it.
+fn cell_name(text: &str) -> Result<String, String> {
+    Configuration::check_name(text).map(|()| text.to_owned()).map_err(|error| error.to_string())
 }
 
 fn serve(args: ServeArgs) -> anyhow::Result<()> {
@@ -172,14 +207,13 @@ fn serve(args: ServeArgs) -> anyhow::Result<()> {
         client_ca: tls_client_ca,
         ..TlsConfig::default()
     };
-    let kind = cell.kind();
     let defaults = Config::default();
-    let default: &CellSection = match kind {
-        CellKind::Data => &defaults.data_cell,
-        CellKind::Metadata => &defaults.metadata_cell,
+    let default: &CellSection = match CellKind::named(&cell) {
+        Some(CellKind::Metadata) => &defaults.metadata_cell,
+        Some(CellKind::Data) | None => &defaults.data_cell,
     };
     let options = BackendOptions {
-        kind,
+        cell,
         capacity_bytes: capacity_bytes.unwrap_or(default.capacity_bytes),
         value_bytes: value_bytes.unwrap_or(default.value_bytes),
         ttl: Duration::from_millis(ttl_ms.unwrap_or(default.ttl_ms)),
@@ -207,7 +241,7 @@ fn run_backend(options: BackendOptions, tls: &TlsConfig, filter: String) -> anyh
         let options = BackendOptions { tls, ..options };
         let served = ServedBackend::start(&env, &options, Arc::new(Everybody)).await?;
         tracing::info!(
-            cell = options.kind.name(),
+            cell = options.cell,
             tcp = served.tcp_address().map(|address| address.to_string()),
             unix = ?served.unix_path(),
             "the backend is ready"

@@ -1,0 +1,451 @@
+//! A cell's configuration: what its backends, its clients and whoever owns it have to agree on.
+//!
+//! There is one for a cell at a time, and it has an id. Every bucket has the id of the configuration that its backend
+//! goes by, and every mutation that of its client's. So whoever goes by another one than the other side notices, and
+//! the two exchange what they know ([`crate::protocol::METHOD_CONFIG`], [`crate::protocol::METHOD_CONFIGURE`]): the
+//! greater id stands. The bytes below are the same in metadata, in CALLs and in a node's greeting.
+//!
+//! # Bytes
+//! All numbers are little endian.
+//! ```text
+//!    0  8  magic "TWCELLCF"
+//!    8  2  layout               LAYOUT
+//!   10  1  mode                 1: R=1, 2: R=3.2
+//!   11  1  length of the name   1 to NAME_BYTES_MAX
+//!   12  2  backends             as many as the mode has replicas, or more
+//!   14  2  spares               backends that hold nothing yet
+//!   16  8  id                   not 0
+//!   24  4  rows of the ring     a power of two
+//!   28  2  points of a backend
+//!   30  2  zero
+//!   32  n  name                 letters, digits and . _ -
+//!          backends, then spares, each:
+//!             4  number         unique in the cell, and never another backend's
+//!             1  addresses      at most ADDRESSES_MAX, nearest first
+//!                each:  2  length,  n  text as `rma` writes addresses
+//!       8  XXH3-64 of all before it
+//! ```
+
+use std::collections::BTreeSet;
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use crate::cell::{Mode, Placement, Ring};
+use crate::layout::{u64_at, xxh3_64};
+use crate::limits::{
+    ADDRESS_BYTES_MAX, ADDRESSES_MAX, BACKENDS_MAX, CONFIGURATION_BYTES_MAX, NAME_BYTES_MAX, SPARES_MAX,
+};
+
+const MAGIC: u64 = u64::from_le_bytes(*b"TWCELLCF");
+const LAYOUT: u16 = 1;
+const HEAD_BYTES: usize = 32;
+const CHECKSUM_BYTES: usize = 8;
+
+/// A backend as a configuration has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackendPlace {
+    /// Its number in the cell, from which its points on the ring follow. It is never another backend's.
+    pub number: u32,
+    /// Ways to reach it, nearest first, as `rma` writes addresses. None where whoever connects knows the way.
+    pub addresses: Vec<String>,
+}
+
+/// A cell's configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Configuration {
+    /// Which one it is. It grows with every change: see [`Configuration::first_id`].
+    pub id: u64,
+    /// The cell's name. Empty in a configuration that is never exchanged and never changes.
+    pub name: String,
+    /// How many replicas a key has.
+    pub mode: Mode,
+    /// Those that hold keys. Their order means nothing.
+    pub backends: Vec<BackendPlace>,
+    /// Those that hold none yet.
+    pub spares: Vec<BackendPlace>,
+    /// How keys are spread over the backends.
+    pub ring: Ring,
+}
+
+/// Why bytes or parts are no configuration.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigurationError {
+    /// Bytes that end too early, are too many, or are no configuration's.
+    #[error("these bytes are no cell's configuration")]
+    Malformed,
+    /// Written by a later version.
+    #[error(
+        "a cell's configuration in layout {0}, and this program knows layout {LAYOUT}: a later version wrote it"
+    )]
+    Layout(u16),
+    /// The checksum does not match.
+    #[error("a cell's configuration whose checksum does not match")]
+    Checksum,
+    /// A name that is none.
+    #[error("{0:?} is no cell's name: 1 to {NAME_BYTES_MAX} of a-z A-Z 0-9 . _ -")]
+    Name(String),
+    /// Too few or too many backends.
+    #[error("a cell of {backends} backends: {mode:?} needs at least {} and at most {BACKENDS_MAX}", mode.replicas())]
+    Backends {
+        /// Backends given.
+        backends: usize,
+        /// The mode they are for.
+        mode: Mode,
+    },
+    /// Too many spares.
+    #[error("{0} spares, at most {SPARES_MAX}")]
+    Spares(usize),
+    /// Two backends with one number.
+    #[error("two backends of a cell have number {0}")]
+    SameNumber(u32),
+    /// Too many or too long addresses.
+    #[error(
+        "backend {0} has too many addresses ({ADDRESSES_MAX} at most), or one of more than {ADDRESS_BYTES_MAX} bytes"
+    )]
+    Addresses(u32),
+    /// A ring that is none, or the id 0.
+    #[error("a configuration without an id, or with a ring that can't be")]
+    Ring,
+}
+
+impl Configuration {
+    /// A new cell's first configuration: backends with the numbers 0 and up, one for each of `addresses`.
+    pub fn first(
+        id: u64,
+        name: &str,
+        mode: Mode,
+        addresses: Vec<Vec<String>>,
+    ) -> Result<Self, ConfigurationError> {
+        let ring = Ring::for_backends(addresses.len());
+        let place = |(number, addresses)| BackendPlace { number, addresses };
+        let backends = (0..).zip(addresses).map(place).collect();
+        let name = name.to_owned();
+        let configuration = Self { id, name, mode, backends, spares: Vec::new(), ring };
+        configuration.check()?;
+        Ok(configuration)
+    }
+
+    /// The first id of a cell that is created when a wall clock shows `wall_ms`, after all that exist up to `above`: the
+    /// seconds in its upper half, and 1 in the lower one, which counts changes. So a cell that is created anew under a
+    /// name has greater ids than the one before it had, and two cells have no id in common.
+    pub fn first_id(wall_ms: i64, above: u64) -> u64 {
+        let second = u64::try_from(wall_ms / 1_000).unwrap_or(0).clamp(1, u64::from(u32::MAX));
+        second.max((above >> 32) + 1) << 32 | 1
+    }
+
+    /// Whether `id` and `other` are of one cell: what a backend holds under the one is of use under the other.
+    pub fn is_same_cell(id: u64, other: u64) -> bool {
+        id >> 32 == other >> 32
+    }
+
+    /// Whether it is never exchanged: its parties were started with its id.
+    pub fn is_fixed(&self) -> bool {
+        self.name.is_empty()
+    }
+
+    /// Whether it says the same as `other` but for the id, the ring and the order of backends.
+    pub fn says_the_same(&self, other: &Self) -> bool {
+        let sorted = |places: &[BackendPlace]| {
+            let mut places: Vec<_> = places.iter().map(|place| place.addresses.clone()).collect();
+            places.sort();
+            places
+        };
+        self.name == other.name
+            && self.mode == other.mode
+            && sorted(&self.backends) == sorted(&other.backends)
+            && sorted(&self.spares) == sorted(&other.spares)
+    }
+
+    /// The next configuration, with these backends at these addresses. One that has an address in common with one of
+    /// this configuration keeps its number, and what is new gets a number that none had.
+    pub fn changed(
+        &self,
+        id: u64,
+        mode: Mode,
+        addresses: Vec<Vec<String>>,
+    ) -> Result<Self, ConfigurationError> {
+        let known = || self.backends.iter().chain(&self.spares);
+        let mut unused = known().map(|place| place.number).max().map_or(0, |number| number.wrapping_add(1));
+        let mut taken = BTreeSet::new();
+        let mut backends = Vec::with_capacity(addresses.len());
+        for addresses in addresses {
+            let same = known().find(|place| {
+                !taken.contains(&place.number)
+                    && place.addresses.iter().any(|known| addresses.contains(known))
+            });
+            let number = same.map_or(unused, |place| place.number);
+            if same.is_none() {
+                unused = unused.wrapping_add(1);
+            }
+            taken.insert(number);
+            backends.push(BackendPlace { number, addresses });
+        }
+        let configuration = Self { id, mode, backends, spares: Vec::new(), ..self.clone() };
+        configuration.check()?;
+        Ok(configuration)
+    }
+
+    /// Where the backend with that number is among [`Configuration::backends`].
+    pub fn place_of(&self, number: u32) -> Option<usize> {
+        self.backends.iter().position(|place| place.number == number)
+    }
+
+    /// The table of who holds what.
+    ///
+    /// # Panics
+    /// If it was not checked.
+    pub fn placement(&self) -> Placement {
+        let numbers: Vec<u32> = self.backends.iter().map(|place| place.number).collect();
+        Placement::new(self.mode, self.ring, &numbers)
+    }
+
+    /// Whether a cell may have that name.
+    pub fn check_name(name: &str) -> Result<(), ConfigurationError> {
+        let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        let is_name = (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(fits);
+        is_name.then_some(()).ok_or_else(|| ConfigurationError::Name(name.to_owned()))
+    }
+
+    /// Whether everything in it is within its bounds.
+    pub fn check(&self) -> Result<(), ConfigurationError> {
+        Self::check_name(&self.name)?;
+        self.check_unnamed()
+    }
+
+    /// The same for one that may be without a name.
+    pub(crate) fn check_unnamed(&self) -> Result<(), ConfigurationError> {
+        let backends = self.backends.len();
+        if backends < self.mode.replicas() || backends > BACKENDS_MAX {
+            return Err(ConfigurationError::Backends { backends, mode: self.mode });
+        }
+        if self.spares.len() > SPARES_MAX {
+            return Err(ConfigurationError::Spares(self.spares.len()));
+        }
+        let mut numbers = BTreeSet::new();
+        for place in self.backends.iter().chain(&self.spares) {
+            if !numbers.insert(place.number) {
+                return Err(ConfigurationError::SameNumber(place.number));
+            }
+            let too_long = place.addresses.iter().any(|address| address.len() > ADDRESS_BYTES_MAX);
+            if place.addresses.len() > ADDRESSES_MAX || too_long {
+                return Err(ConfigurationError::Addresses(place.number));
+            }
+        }
+        if self.id == 0 || !self.ring.is_valid() {
+            return Err(ConfigurationError::Ring);
+        }
+        Ok(())
+    }
+
+    /// Its bytes.
+    ///
+    /// # Panics
+    /// If it was not checked.
+    pub fn encode(&self) -> Bytes {
+        let mut bytes = BytesMut::new();
+        bytes.put_u64_le(MAGIC);
+        bytes.put_u16_le(LAYOUT);
+        bytes.put_u8(match self.mode {
+            Mode::R1 => 1,
+            Mode::R32 => 2,
+        });
+        bytes.put_u8(u8::try_from(self.name.len()).expect("a name is short"));
+        bytes.put_u16_le(u16::try_from(self.backends.len()).expect("backends are counted in 16 bits"));
+        bytes.put_u16_le(u16::try_from(self.spares.len()).expect("so are spares"));
+        bytes.put_u64_le(self.id);
+        bytes.put_u32_le(self.ring.rows);
+        bytes.put_u16_le(self.ring.points);
+        bytes.put_u16_le(0);
+        bytes.put_slice(self.name.as_bytes());
+        for place in self.backends.iter().chain(&self.spares) {
+            bytes.put_u32_le(place.number);
+            bytes.put_u8(u8::try_from(place.addresses.len()).expect("a backend has few addresses"));
+            for address in &place.addresses {
+                bytes.put_u16_le(u16::try_from(address.len()).expect("an address is short"));
+                bytes.put_slice(address.as_bytes());
+            }
+        }
+        let checksum = xxh3_64(&bytes);
+        bytes.put_u64_le(checksum);
+        bytes.freeze()
+    }
+
+    /// A configuration out of foreign bytes, with everything within its bounds.
+    pub fn decode(bytes: &[u8]) -> Result<Self, ConfigurationError> {
+        if bytes.len() > CONFIGURATION_BYTES_MAX || bytes.len() < HEAD_BYTES + CHECKSUM_BYTES {
+            return Err(ConfigurationError::Malformed);
+        }
+        let (said, checksum) = bytes.split_at(bytes.len() - CHECKSUM_BYTES);
+        let mut rest = Unread(said);
+        if rest.word() != Some(MAGIC) {
+            return Err(ConfigurationError::Malformed);
+        }
+        // First of all: what is behind it may be anything.
+        match rest.short() {
+            Some(LAYOUT) => {}
+            other => return Err(ConfigurationError::Layout(other.unwrap_or_default())),
+        }
+        if u64_at(checksum, 0) != Some(xxh3_64(said)) {
+            return Err(ConfigurationError::Checksum);
+        }
+        let configuration = Self::decode_said(rest).ok_or(ConfigurationError::Malformed)?;
+        configuration.check()?;
+        Ok(configuration)
+    }
+
+    fn decode_said(mut rest: Unread<'_>) -> Option<Self> {
+        let mode = match rest.byte()? {
+            1 => Mode::R1,
+            2 => Mode::R32,
+            _ => return None,
+        };
+        let name_len = usize::from(rest.byte()?);
+        let (backends, spares) = (usize::from(rest.short()?), usize::from(rest.short()?));
+        let id = rest.word()?;
+        let ring = Ring { rows: u32::from_le_bytes(*rest.take(4)?.first_chunk()?), points: rest.short()? };
+        let _zero = rest.short()?;
+        let name = String::from_utf8(rest.take(name_len)?.to_vec()).ok()?;
+        let backends = rest.places(backends)?;
+        let spares = rest.places(spares)?;
+        rest.0.is_empty().then_some(Self { id, name, mode, backends, spares, ring })
+    }
+}
+
+/// What is left of foreign bytes.
+struct Unread<'a>(&'a [u8]);
+
+impl<'a> Unread<'a> {
+    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        self.take(1).map(|byte| byte[0])
+    }
+
+    fn short(&mut self) -> Option<u16> {
+        self.take(2)?.first_chunk().map(|bytes| u16::from_le_bytes(*bytes))
+    }
+
+    fn word(&mut self) -> Option<u64> {
+        u64_at(self.take(8)?, 0)
+    }
+
+    /// So many backends. A backend is five bytes at least, so memory is in proportion to what is there.
+    fn places(&mut self, count: usize) -> Option<Vec<BackendPlace>> {
+        let mut places = Vec::with_capacity(count.min(self.0.len() / 5));
+        for _ in 0..count {
+            let number = u32::from_le_bytes(*self.take(4)?.first_chunk()?);
+            let mut addresses = Vec::new();
+            for _ in 0..self.byte()? {
+                let len = usize::from(self.short()?);
+                addresses.push(String::from_utf8(self.take(len)?.to_vec()).ok()?);
+            }
+            places.push(BackendPlace { number, addresses });
+        }
+        Some(places)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn three() -> Configuration {
+        let addresses =
+            (0..3).map(|n| vec![format!("unix:/cell/{n}"), format!("tcp:10.0.0.{n}:7")]).collect();
+        Configuration::first(5 << 32 | 1, "tiles", Mode::R32, addresses).expect("a cell")
+    }
+
+    #[test]
+    fn bytes_keep_a_configuration_and_are_as_they_are_drawn() {
+        let mut configuration = three();
+        configuration.spares.push(BackendPlace { number: 9, addresses: Vec::new() });
+        let bytes = configuration.encode();
+        assert_eq!(Configuration::decode(&bytes), Ok(configuration));
+        assert_eq!(&bytes[..16], b"TWCELLCF\x01\x00\x02\x05\x03\x00\x01\x00");
+        assert_eq!(&bytes[16..37], b"\x01\0\0\0\x05\0\0\0\x00\x10\0\0\x00\x01\0\0tiles");
+        assert_eq!(&bytes[37..44], b"\0\0\0\0\x02\x0c\0");
+    }
+
+    #[test]
+    fn bytes_of_a_later_layout_say_so_and_damaged_ones_are_refused() {
+        let bytes = three().encode();
+        let mut later = bytes.to_vec();
+        later[8] = 2;
+        assert_eq!(Configuration::decode(&later), Err(ConfigurationError::Layout(2)));
+        for at in 10..bytes.len() {
+            let mut damaged = bytes.to_vec();
+            damaged[at] ^= 0x10;
+            assert_eq!(Configuration::decode(&damaged), Err(ConfigurationError::Checksum), "byte {at}");
+        }
+        for len in 0..bytes.len() {
+            assert!(Configuration::decode(&bytes[..len]).is_err(), "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn what_is_out_of_bounds_is_refused_whoever_encoded_it() {
+        let refused = |change: fn(&mut Configuration)| {
+            let mut configuration = three();
+            change(&mut configuration);
+            Configuration::decode(&configuration.encode()).expect_err("refused")
+        };
+        assert_eq!(refused(|it| it.id = 0), ConfigurationError::Ring);
+        assert_eq!(refused(|it| it.ring.rows = 3_000), ConfigurationError::Ring);
+        assert_eq!(refused(|it| it.ring.points = 0), ConfigurationError::Ring);
+        assert_eq!(refused(|it| it.name = "a b".to_owned()), ConfigurationError::Name("a b".to_owned()));
+        assert_eq!(refused(|it| it.backends[1].number = 0), ConfigurationError::SameNumber(0));
+        let few = ConfigurationError::Backends { backends: 2, mode: Mode::R32 };
+        assert_eq!(refused(|it| drop(it.backends.pop())), few);
+        let long =
+            |it: &mut Configuration| it.backends[2].addresses = vec!["x".repeat(ADDRESS_BYTES_MAX + 1)];
+        assert_eq!(refused(long), ConfigurationError::Addresses(2));
+    }
+
+    #[test]
+    fn ids_grow_with_every_cell_whatever_the_clock_does() {
+        let first = Configuration::first_id(1_800_000_000_500, 0);
+        assert_eq!(first, 1_800_000_000 << 32 | 1);
+        let next = Configuration::first_id(1_800_000_000_999, first + 7);
+        assert!(next > first + 7 && !Configuration::is_same_cell(first, next));
+        let back = Configuration::first_id(-5, next);
+        assert!(back > next);
+        assert!(Configuration::is_same_cell(first, first + 7));
+        assert_ne!(Configuration::first_id(-5, 0), 0);
+    }
+
+    #[test]
+    fn a_backend_keeps_its_number_as_long_as_one_of_its_addresses_stays() {
+        let before = three();
+        let addresses = [&["tcp:10.0.0.2:7"][..], &["unix:/cell/new"], &["tcp:10.0.0.9:7", "unix:/cell/0"]];
+        let addresses: Vec<Vec<String>> =
+            addresses.iter().map(|of| of.iter().map(|address| (*address).to_owned()).collect()).collect();
+        let after = before.changed(before.id + 1, Mode::R32, addresses).expect("a cell");
+        let numbers: Vec<u32> = after.backends.iter().map(|place| place.number).collect();
+        assert_eq!(numbers, [2, 3, 0]);
+        assert!(!after.says_the_same(&before));
+        let mut listed_otherwise = before.clone();
+        listed_otherwise.backends.rotate_left(1);
+        listed_otherwise.id += 1;
+        assert!(listed_otherwise.says_the_same(&before));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_it_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..200), is_framed in any::<bool>()) {
+            if is_framed && bytes.len() >= 18 {
+                bytes[..8].copy_from_slice(&MAGIC.to_le_bytes());
+                bytes[8..10].copy_from_slice(&LAYOUT.to_le_bytes());
+                let end = bytes.len() - 8;
+                let checksum = xxh3_64(&bytes[..end]);
+                bytes[end..].copy_from_slice(&checksum.to_le_bytes());
+            }
+            let _ = Configuration::decode(&bytes);
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! Cells beside the log's own, which somebody created: caches for whoever connects to their backends.
+//!
+//! What was asked for is in the node's metadata, beside the cell's configuration. The node runs the backends, or they are
+//! processes elsewhere. At a start the node runs its own ones again, empty, at their sockets' paths and at new ports, and
+//! their cell's next configuration says so.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+use tailwater_cache::limits::BACKENDS_MAX;
+use tailwater_cache::{Backends, Cell, Configuration};
+use tailwater_env::{Env, Task};
+use tailwater_meta::{Expect, Meta, Op};
+use tailwater_rma::Address;
+use tokio::sync::Mutex;
+
+use super::{CellDoors, CellError, CellWanted, addresses_of, connect, mode_of, options_of, owned, view_of};
+use crate::api::{CellView, CreateCell};
+use crate::backend::{CellKind, ServedBackend};
+use crate::config::{CellModeSetting, CellSection, Config};
+
+/// Where what was asked for is, each below its cell's name.
+const PREFIX: &str = "cell/created/";
+
+/// Cells that a node has beside its log's own: each may be memory that is taken at every start.
+const CREATED_MAX: usize = 64;
+
+/// Backends of one cell that a node runs itself.
+const OWN_BACKENDS_MAX: usize = 16;
+
+/// What was asked for, as it is stored.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct CellRecord {
+    mode: CellModeSetting,
+    /// Backends that the node runs.
+    own: usize,
+    /// Addresses of those that it does not.
+    addresses: Vec<Vec<String>>,
+    capacity_bytes: u64,
+    value_bytes: u64,
+    ttl_ms: u64,
+    eviction_percent: u8,
+}
+
+struct CreatedCell {
+    cell: Cell,
+    _own: Vec<ServedBackend>,
+    _keeping: Task,
+}
+
+/// The cells that were created.
+pub struct CreatedCells {
+    env: Env,
+    config: Config,
+    meta: Arc<dyn Meta>,
+    doors: CellDoors,
+    cells: Mutex<BTreeMap<String, CreatedCell>>,
+}
+
+impl CreatedCells {
+    /// Those that metadata has. One that can't be had is left out, and said in the log.
+    pub async fn open(
+        env: &Env,
+        config: &Config,
+        meta: &Arc<dyn Meta>,
+        doors: CellDoors,
+    ) -> anyhow::Result<Self> {
+        let created = Self {
+            env: env.clone(),
+            config: config.clone(),
+            meta: Arc::clone(meta),
+            doors,
+            cells: Mutex::default(),
+        };
+        for (key, stored) in meta.list(PREFIX).await? {
+            let name = key.trim_start_matches(PREFIX);
+            let started = match serde_json::from_slice(&stored.value) {
+                Ok(record) => created.start(name, &record).await,
+                Err(error) => Err(error.into()),
+            };
+            match started {
+                Ok(cell) => drop(created.cells.lock().await.insert(name.to_owned(), cell)),
+                Err(error) => tracing::error!(cell = name, "a cell is left out: {error:#}"),
+            }
+        }
+        Ok(created)
+    }
+
+    /// Creates one.
+    pub async fn create(&self, asked: CreateCell) -> Result<CellView, CellError> {
+        let (name, record) = record_of(asked).map_err(CellError::Invalid)?;
+        let unavailable = |why: String| CellError::Unavailable(why);
+        let mut cells = self.cells.lock().await;
+        let key = format!("{PREFIX}{name}");
+        let stored = self.meta.get(&key).await.map_err(|error| unavailable(error.to_string()))?;
+        if stored.is_some() || CellKind::named(&name).is_some() {
+            return Err(CellError::Exists(name));
+        }
+        if cells.len() >= CREATED_MAX {
+            return Err(unavailable(format!("a node has {CREATED_MAX} created cells at most")));
+        }
+        let cell = self.start(&name, &record).await.map_err(|error| unavailable(format!("{error:#}")))?;
+        let value = serde_json::to_vec(&record).expect("numbers and texts are JSON");
+        let put = Op::Put { key, value: value.into(), expect: Expect::Absent };
+        self.meta.commit(vec![put]).await.map_err(|error| unavailable(error.to_string()))?;
+        let view = view_of(&cell.cell, |place| place.addresses.clone());
+        cells.insert(name, cell);
+        Ok(view)
+    }
+
+    /// The one of that name.
+    pub async fn cell(&self, name: &str) -> Option<Cell> {
+        self.cells.lock().await.get(name).map(|created| created.cell.clone())
+    }
+
+    /// What people are told of all of them, by name.
+    pub async fn views(&self) -> Vec<CellView> {
+        let cells = self.cells.lock().await;
+        cells.values().map(|created| view_of(&created.cell, |place| place.addresses.clone())).collect()
+    }
+
+    async fn start(&self, name: &str, record: &CellRecord) -> anyhow::Result<CreatedCell> {
+        let section = CellSection {
+            mode: record.mode,
+            capacity_bytes: record.capacity_bytes,
+            value_bytes: record.value_bytes,
+            ttl_ms: record.ttl_ms,
+            eviction_percent: record.eviction_percent,
+            ..CellSection::default()
+        };
+        let mut own = Vec::with_capacity(record.own);
+        let mut addresses = record.addresses.clone();
+        for number in 0..record.own {
+            let unix = self.config.cell_socket(&format!("{name}.{number}"));
+            let options =
+                options_of(name, &section, &self.config, &self.doors, (unix, self.config.listen.data));
+            let served = ServedBackend::start(&self.env, &options, Arc::clone(&self.doors.authorizer)).await;
+            let served = served.with_context(|| format!("backend {number} of the cell {name}"))?;
+            addresses.push(addresses_of(&served, self.config.listen.advertised_data));
+            own.push(served);
+        }
+        let wanted = CellWanted { name: name.to_owned(), mode: mode_of(record.mode), addresses };
+        let connector = Backends::by_address_with(&self.env, self.doors.dialer.clone());
+        let configuration = owned::begin(&self.env, &*self.meta, &*connector, &wanted).await?;
+        let cell = connect(&self.env, configuration, connector, &section).await?;
+        owned::insist(&cell, &wanted).await?;
+        let keeping = owned::keep(self.env.clone(), Arc::clone(&self.meta), cell.clone());
+        let _keeping = self.env.spawn("cell-configuration", keeping);
+        Ok(CreatedCell { cell, _own: own, _keeping })
+    }
+}
+
+/// A request within its bounds, or what is wrong with it.
+fn record_of(asked: CreateCell) -> Result<(String, CellRecord), String> {
+    let defaults = CellSection::default();
+    let CreateCell { name, backends, mode, addresses, capacity_bytes, value_bytes, ttl_ms, eviction_percent } =
+        asked;
+    Configuration::check_name(&name).map_err(|error| error.to_string())?;
+    let replicas = mode_of(mode).replicas();
+    let count = backends + addresses.len();
+    if backends > 0 && !addresses.is_empty() {
+        return Err("a cell's backends are the node's own or processes elsewhere, not both".to_owned());
+    }
+    if count < replicas {
+        return Err(format!(
+            "a cell in mode {} has {replicas} backends at least, not {count}",
+            mode_of(mode).name()
+        ));
+    }
+    if backends > OWN_BACKENDS_MAX || count > BACKENDS_MAX {
+        return Err(format!(
+            "a node runs {OWN_BACKENDS_MAX} backends of a cell at most, and a cell has {BACKENDS_MAX} at most"
+        ));
+    }
+    for text in addresses.iter().flatten() {
+        text.parse::<Address>().map_err(|error| error.to_string())?;
+    }
+    if addresses.iter().any(Vec::is_empty) {
+        return Err("a backend that runs elsewhere has an address".to_owned());
+    }
+    let record = CellRecord {
+        mode,
+        own: backends,
+        addresses,
+        capacity_bytes: capacity_bytes.unwrap_or(defaults.capacity_bytes),
+        value_bytes: value_bytes.unwrap_or(defaults.value_bytes),
+        ttl_ms: ttl_ms.unwrap_or(defaults.ttl_ms),
+        eviction_percent: eviction_percent.unwrap_or(defaults.eviction_percent),
+    };
+    CellSection {
+        capacity_bytes: record.capacity_bytes,
+        value_bytes: record.value_bytes,
+        ttl_ms: record.ttl_ms,
+        eviction_percent: record.eviction_percent,
+        ..defaults
+    }
+    .check_sizes("cell")
+    .map_err(|error| error.to_string())?;
+    Ok((name, record))
+}

@@ -1,0 +1,95 @@
+//! `/v1/cells`: the two of the node's log, and those that were created.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use tailwater_sqs::JsonObject;
+
+use crate::NodeShared;
+use crate::api::{CellView, CreateCell, ErrorBody};
+use crate::cells::CellError;
+
+/// How often a cell is emptied until all of its backends have said that they did: one that is busy is late at times.
+const CLEAR_ATTEMPTS: usize = 3;
+
+/// An error as JSON, under the status that fits.
+pub(super) struct CellRefused(StatusCode, &'static str, String);
+
+impl IntoResponse for CellRefused {
+    fn into_response(self) -> Response {
+        let Self(status, error, message) = self;
+        (status, Json(ErrorBody { error: error.to_owned(), message })).into_response()
+    }
+}
+
+impl From<CellError> for CellRefused {
+    fn from(error: CellError) -> Self {
+        let (status, word) = match &error {
+            CellError::Invalid(_) => (StatusCode::BAD_REQUEST, "malformed"),
+            CellError::Unknown(_) => (StatusCode::NOT_FOUND, "unknown_cell"),
+            CellError::Exists(_) => (StatusCode::CONFLICT, "cell_exists"),
+            CellError::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
+        };
+        Self(status, word, error.to_string())
+    }
+}
+
+impl From<JsonRejection> for CellRefused {
+    fn from(rejection: JsonRejection) -> Self {
+        Self(StatusCode::BAD_REQUEST, "malformed", rejection.body_text())
+    }
+}
+
+type CellsAnswer<T> = Result<Json<T>, CellRefused>;
+
+pub(super) async fn list(State(shared): State<Arc<NodeShared>>) -> Json<Vec<CellView>> {
+    let mut views: Vec<CellView> = shared.cells().map(|cell| cell.view()).collect();
+    views.extend(shared.created.views().await);
+    Json(views)
+}
+
+pub(super) async fn create(
+    State(shared): State<Arc<NodeShared>>,
+    body: Result<Json<JsonObject<CreateCell>>, JsonRejection>,
+) -> CellsAnswer<CellView> {
+    let Json(JsonObject(create)) = body?;
+    let created = shared.created.create(create).await?;
+    tracing::info!(cell = created.name, id = created.config_id, "created a cell");
+    Ok(Json(created))
+}
+
+pub(super) async fn describe(
+    State(shared): State<Arc<NodeShared>>,
+    Path(name): Path<String>,
+) -> CellsAnswer<CellView> {
+    let Json(views) = list(State(shared)).await;
+    let found = views.into_iter().find(|view| view.name == name);
+    Ok(Json(found.ok_or(CellError::Unknown(name))?))
+}
+
+pub(super) async fn clear(
+    State(shared): State<Arc<NodeShared>>,
+    Path(name): Path<String>,
+) -> CellsAnswer<CellView> {
+    let of_log = shared.cells().find(|cell| cell.view().name == name).map(|cell| cell.cell.clone());
+    let created = shared.created.cell(&name).await;
+    let cell = of_log.or(created).ok_or_else(|| CellError::Unknown(name.clone()))?;
+    let backends = cell.backends().len();
+    let mut cleared = 0;
+    for _ in 0..CLEAR_ATTEMPTS {
+        cleared = cell.clear().await;
+        if cleared == backends {
+            tracing::info!(cell = name, "cleared");
+            return describe(State(shared), Path(name)).await;
+        }
+    }
+    Err(CellError::Unavailable(format!(
+        "{cleared} of {backends} backends of the {name} cell were emptied, and the others did not answer: what they \
+         hold they have as long as they run; clear it again when `tailwater cell ls` shows all of them live"
+    ))
+    .into())
+}

@@ -1,0 +1,103 @@
+//! Cells beside the log's own: created, found by one of their backends, and kept over restarts.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::support::{Node, Process, tailwater, wait_for};
+
+fn described(node: &Node, cell: &str) -> Value {
+    serde_json::from_str(&node.run(&["cell", "describe", cell, "-o", "json"])).expect("JSON")
+}
+
+/// A command that needs no node.
+fn alone(args: &[&str]) -> (bool, String) {
+    let output = tailwater().args(args).output().expect("it runs");
+    let told = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8_lossy(&told).into_owned())
+}
+
+fn set(seed: &str, key: &str, value: &str) {
+    let (is_set, told) = alone(&["cache", "set", "--seed", seed, key, value]);
+    assert!(is_set, "{told}");
+}
+
+fn got(seed: &str, key: &str) -> String {
+    alone(&["cache", "get", "--seed", seed, key]).1.trim().to_owned()
+}
+
+#[test]
+fn a_cell_that_was_created_is_used_by_who_knows_one_of_its_backends_and_is_there_again_after_a_restart() {
+    let (_dir, mut node) = Node::start_anew();
+    let create =
+        ["cell", "create", "tiles", "--backends", "3", "--mode", "r3.2", "--capacity-bytes", "1048576"];
+    assert_eq!(node.run(&create), "cell tiles with 3 backends in mode R3.2 created\n");
+    let before = described(&node, "tiles");
+    assert_eq!((&before["live"], &before["mode"]), (&3.into(), &"R3.2".into()));
+    let addresses = |cell: &Value, at: usize, which: usize| {
+        cell["backends"][at][which].as_str().expect("an address").to_owned()
+    };
+    // Through shared memory at one backend, over TCP at another.
+    set(&addresses(&before, 2, 0), "tea", "1");
+    assert_eq!(got(&addresses(&before, 0, 1), "tea"), "1");
+    assert!(got(&addresses(&before, 0, 1), "coffee").contains("the cell has no value for coffee"));
+    node.run(&["cache", "clear", "tiles"]);
+    assert!(got(&addresses(&before, 1, 0), "tea").contains("the cell has no value for tea"));
+
+    let log = described(&node, "data");
+    assert!(node.process.stop(), "a graceful stop ends well");
+    node.restart();
+    let after = described(&node, "tiles");
+    let id = |cell: &Value| cell["config_id"].as_u64().expect("a number");
+    // The ports are others.
+    assert!(id(&after) > id(&before) && after["live"] == 3, "{after}");
+    assert_eq!(id(&described(&node, "data")), id(&log), "nothing has changed");
+    set(&addresses(&after, 1, 1), "tea", "2");
+    assert_eq!(got(&addresses(&after, 2, 0), "tea"), "2");
+
+    assert!(node.run_failing(&create).contains("there is a cell tiles already"));
+    assert!(node.run_failing(&["cell", "describe", "tile"]).contains("`tailwater cell ls` lists the cells"));
+    let too_few = ["cell", "create", "more", "--backends", "2", "--mode", "r3.2"];
+    assert!(node.run_failing(&too_few).contains("has 3 backends at least, not 2"));
+    assert!(
+        node.run_failing(&["cell", "create", "a b", "--backends", "1", "--mode", "r1"])
+            .contains("no cell's name")
+    );
+    let listed = node.run(&["cell", "ls"]);
+    assert!(["data", "metadata", "tiles"].iter().all(|cell| listed.contains(cell)), "{listed}");
+}
+
+fn start_backend(socket: &Path) -> Process {
+    let mut command = tailwater();
+    command.args(["cache", "serve", "--cell", "tiles", "--capacity-bytes", "1048576", "--unix"]).arg(socket);
+    Process::start(&mut command, &socket.with_extension("log"))
+}
+
+#[test]
+fn backends_that_start_after_their_node_one_at_a_time_make_a_cell_that_goes_on_without_the_node() {
+    let (dir, mut node) = Node::start_anew();
+    let sockets: Vec<PathBuf> = (0..3).map(|number| dir.path().join(format!("tiles{number}.sock"))).collect();
+    let seeds: Vec<String> = sockets.iter().map(|socket| format!("unix:{}", socket.display())).collect();
+    let mut create = vec!["cell", "create", "tiles", "--mode", "r3.2"];
+    seeds.iter().for_each(|seed| create.extend(["--backend", seed]));
+    node.run(&create);
+    assert_eq!(described(&node, "tiles")["live"], 0);
+    let mut backends: Vec<Option<Process>> = vec![None, None, None];
+    for (started, number) in [2, 0, 1].into_iter().enumerate() {
+        backends[number] = Some(start_backend(&sockets[number]));
+        wait_for("the node to reach it", || (described(&node, "tiles")["live"] == started + 1).then_some(()));
+    }
+    set(&seeds[0], "tea", "1");
+
+    // Metadata is away, and one of three starts again: who uses the cell next tells it.
+    node.process.kill();
+    assert_eq!(got(&seeds[1], "tea"), "1");
+    backends[2].as_mut().expect("it was started").kill();
+    backends[2] = Some(start_backend(&sockets[2]));
+    let why = || got(&seeds[2], "tea");
+    wait_for("it to answer that it knows nothing", || {
+        why().contains("no configuration of its cell yet").then_some(())
+    });
+    set(&seeds[0], "tea", "2");
+    wait_for("it to be told", || (why() == "2").then_some(()));
+}
