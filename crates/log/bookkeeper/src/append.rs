@@ -199,8 +199,9 @@ impl Appender {
         self.failure.is_none() && !self.closed && waits
     }
 
-    /// Sends an entry; its number.
+    /// Sends an entry; its number. Not behind [`Appender::close`].
     pub(crate) fn append(&mut self, now: Instant, payload: &[u8], effects: &mut Vec<Effect>) -> EntryId {
+        debug_assert!(!self.closing, "an entry behind the end");
         let entry = self.next;
         self.length += payload.len() as u64;
         let packet = self.codec.pack(entry, self.lac, self.length, payload);

@@ -8,7 +8,7 @@ use super::world::{ms, payload};
 use crate::append::{AppendTimes, Appender};
 use crate::digest::LedgerEntry;
 use crate::ids::{EntryId, LedgerId};
-use crate::metadata::LedgerMetadata;
+use crate::metadata::{LedgerMetadata, LedgerState};
 use crate::planted::Planted;
 use crate::read::{EntryRead, LacRead, ReadTimes};
 use crate::recover::{RecoverTimes, Recoverer};
@@ -27,7 +27,7 @@ pub struct Actor {
 
 /// What it does.
 pub enum Role {
-    Writer { appender: Box<Appender>, next: EntryId },
+    Writer { appender: Box<Appender>, next: EntryId, closing: bool },
     Recoverer(Box<Recoverer>),
     Reader(Box<ModelReader>),
 }
@@ -63,7 +63,7 @@ impl Role {
         let times = AppendTimes { entry: ms(1_000), pause: ms(40), lac: ms(30) };
         let mut appender = Box::new(Appender::new(ledger, versioned, times, 1, now));
         appender.plant(planted);
-        Self::Writer { appender, next: EntryId::FIRST }
+        Self::Writer { appender, next: EntryId::FIRST, closing: false }
     }
 
     pub fn recoverer(
@@ -81,7 +81,13 @@ impl Role {
     }
 
     pub fn reader(ledger: LedgerId, metadata: LedgerMetadata, now: Instant, effects: &mut Vec<Effect>) -> Self {
-        let stage = ReaderStage::Lac(LacRead::new(ledger, &metadata, READ_TIMES, now, effects));
+        let stage = match metadata.state {
+            LedgerState::Closed { last, .. } if last.is_some() => {
+                ReaderStage::Entry(EntryRead::new(ledger, last, &metadata, 0, READ_TIMES, now, effects))
+            }
+            LedgerState::Closed { .. } => ReaderStage::Done,
+            _ => ReaderStage::Lac(LacRead::new(ledger, &metadata, READ_TIMES, now, effects)),
+        };
         Self::Reader(Box::new(ModelReader { ledger, metadata, stage, news: Heard::Nothing }))
     }
 }
@@ -108,9 +114,8 @@ impl Actor {
     }
 
     pub fn append(&mut self, now: Instant, effects: &mut Vec<Effect>) {
-        if let Role::Writer { appender, next } = &mut self.role
+        if let Role::Writer { appender, next, closing: false } = &mut self.role
             && appender.failure().is_none()
-            && !appender.is_closed()
         {
             appender.append(now, &payload(*next), effects);
             *next = next.next();
@@ -118,9 +123,10 @@ impl Actor {
     }
 
     pub fn close(&mut self, now: Instant, effects: &mut Vec<Effect>) {
-        if let Role::Writer { appender, .. } = &mut self.role
+        if let Role::Writer { appender, closing, .. } = &mut self.role
             && appender.failure().is_none()
         {
+            *closing = true;
             appender.close(now, effects);
         }
     }

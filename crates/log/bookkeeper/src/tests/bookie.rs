@@ -21,6 +21,11 @@ pub struct ModelBookie {
 }
 
 impl ModelBookie {
+    /// One that has nothing yet.
+    pub fn new() -> Self {
+        Self { up: true, ..Self::default() }
+    }
+
     /// Does what it is asked. What it answers is durable.
     pub fn serve(&mut self, request: &BookieRequest) -> Result<BookieAnswer, BookieError> {
         match request {

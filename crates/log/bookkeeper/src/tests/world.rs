@@ -153,7 +153,6 @@ impl World {
         let quorums = Quorums::new(ensemble, write, ack).expect("in order");
         let names: Vec<BookieId> =
             (0..setting.bookies).map(|number| BookieId::new(&format!("bookie{number}:3181"))).collect();
-        let up = || ModelBookie { up: true, ..ModelBookie::default() };
         let metadata = LedgerMetadata::new(quorums, names[..ensemble].to_vec(), DigestKind::Crc32c, b"secret");
         let mut choice = Choice::new(seed.wrapping_mul(0x9e37_79b9));
         let lost = [0, 1, 8][choice.below(3)];
@@ -161,7 +160,7 @@ impl World {
         Self {
             ledger: LedgerId::new(7).expect("not negative"),
             quorums,
-            bookies: names.into_iter().map(|name| (name, up())).collect(),
+            bookies: names.into_iter().map(|name| (name, ModelBookie::new())).collect(),
             stored: Versioned { metadata, version: 0 },
             claimed: None,
             actors: Vec::new(),
