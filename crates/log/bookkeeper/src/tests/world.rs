@@ -22,8 +22,6 @@ use crate::step::{Choice, Effect, Input, ReplaceFault, Versioned};
 /// Milliseconds until nothing goes wrong any more, and until the end.
 const HEALED_AT: u64 = 1_500;
 const END: u64 = 6_000;
-/// Milliseconds until a request that was not answered has failed.
-const REQUEST_TIMEOUT: u64 = 60;
 const TICK: u64 = 10;
 
 /// What a run takes place in.
@@ -123,6 +121,8 @@ pub struct World {
     /// Of a hundred messages, how many are lost, and how many are late.
     lost: usize,
     late: usize,
+    /// Milliseconds until a request that was not answered has failed.
+    patience: u64,
     /// Ways that nothing passes: an actor's to a bookie.
     cuts: BTreeSet<(usize, BookieId)>,
 }
@@ -156,7 +156,8 @@ impl World {
         let metadata = LedgerMetadata::new(quorums, names[..ensemble].to_vec(), DigestKind::Crc32c, b"secret");
         let mut choice = Choice::new(seed.wrapping_mul(0x9e37_79b9));
         let lost = [0, 1, 8][choice.below(3)];
-        let late = [2, 10, 30][choice.below(3)];
+        let late = [2, 10, 40][choice.below(3)];
+        let patience = [60, 250][choice.below(2)];
         Self {
             ledger: LedgerId::new(7).expect("not negative"),
             quorums,
@@ -174,6 +175,7 @@ impl World {
             events: BTreeMap::new(),
             lost,
             late,
+            patience,
             cuts: BTreeSet::new(),
         }
     }
@@ -316,6 +318,10 @@ impl World {
             let ms = 5 + self.choice.below(150) as u64;
             self.after(ms, Event::Die { actor });
         }
+        // What is on its way while a ledger is fenced is what can go wrong.
+        for _ in 0..4 {
+            self.at(self.now, self.now + 30, Event::Append { entries: 1 });
+        }
         self.join(Actor::new(role), effects)
     }
 
@@ -387,7 +393,7 @@ impl World {
                     self.actors[actor].waits_for.insert(self.order, token);
                     let token = self.order;
                     let failed = Err(BookieError::TimedOut);
-                    self.after(REQUEST_TIMEOUT, Event::Answer { actor, token, result: failed });
+                    self.after(self.patience, Event::Answer { actor, token, result: failed });
                     let cut = self.cuts.contains(&(actor, bookie.clone()));
                     if let Some(ms) = self.way().filter(|_| !cut) {
                         self.after(ms, Event::Arrive { actor, token, bookie, request });
