@@ -100,13 +100,16 @@ impl Cluster {
 
     /// On a thread of its own: whoever starts the cluster is in a runtime already.
     fn wait_until_bookies_are_known(&self) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        let known = async {
-            let client = self.client().await;
-            while client.ledgers().bookies().await.expect("ZooKeeper answers").len() < BOOKIES {}
+        let wait = || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            let client = runtime.block_on(self.client());
+            wait_for("the bookies to be registered", || {
+                let known = runtime.block_on(client.ledgers().bookies()).expect("ZooKeeper answers");
+                (known.len() == BOOKIES).then_some(())
+            });
         };
         std::thread::scope(|scope| {
-            scope.spawn(|| runtime.block_on(known));
+            scope.spawn(wait);
         });
     }
 
