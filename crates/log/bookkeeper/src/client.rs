@@ -143,7 +143,7 @@ impl BookKeeper {
 
     /// A ledger's metadata, if the password is right.
     pub(crate) async fn read_checked(&self, ledger: LedgerId, password: &[u8]) -> Result<Versioned, LedgerFault> {
-        let versioned = self.ledgers.read(ledger).await?;
+        let versioned = self.ledgers.read_latest(ledger).await?;
         if versioned.metadata.password != password {
             return Err(LedgerFault::Unauthorized);
         }
@@ -180,7 +180,7 @@ impl Driver {
                     .detach(),
                 Effect::Reread => env
                     .spawn("read ledger metadata", async move {
-                        inbox.put(Input::Reread(ledgers.read(ledger).await));
+                        inbox.put(Input::Reread(ledgers.read_latest(ledger).await));
                     })
                     .detach(),
                 Effect::ListBookies => env

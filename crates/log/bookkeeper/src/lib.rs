@@ -1,5 +1,27 @@
-//! wip
+//! A native client of [Apache BookKeeper](https://bookkeeper.apache.org): ledgers that are created, appended to, followed,
+//! fenced, recovered, checked and deleted. It speaks the bookies' protocol in version 3, and keeps ledgers' metadata in
+//! ZooKeeper as the Java client does: each opens, reads, fences and recovers what the other one wrote.
+//!
+//! ```text
+//!  LedgerWriter   LedgerReader   BookKeeper::recover      handles: tasks and sockets
+//!    append          read             recover             state machines without I/O, see `step`
+//!        \            |               /
+//!     Connections: one for each bookie        Ledgers: ZooKeeper
+//!        wire, digest                            metadata
+//! ```
+//!
+//! What holds:
+//! - An append is answered when an ack quorum has it durably, and everything before it in the ledger too.
+//! - What was acknowledged is in the ledger for ever, and a reader that asks so many bookies for the LAC finds it.
+//! - Once a ledger is recovered nothing is acknowledged in it any more, whatever its writer still does.
+//! - A digest is checked on every read. A copy that is damaged is never handed out: another one is read.
+//! - What a bookie or ZooKeeper sends is an answer or an error, and never a panic. What waits is bounded: [`limits`].
+//!
+//! What it does not do: TLS and logins to bookies and ZooKeeper, placement by racks and regions, protocol version 2.
+//! Ledgers that get a bookie's copies again after it was lost are the business of BookKeeper's own AutoRecovery.
+
 mod append;
+mod check;
 mod client;
 mod connections;
 pub mod digest;
@@ -15,12 +37,16 @@ mod step;
 mod wire;
 mod writer;
 mod zookeeper;
+
 #[cfg(test)]
 mod tests;
+
+pub use check::{BadCopy, CopyFault, LedgerCheck};
 pub use client::{BookKeeper, LedgerOptions, LedgerTimes};
 pub use ids::{BookieId, EntryId, LedgerId, Quorums};
 pub use metadata::{LedgerMetadata, LedgerState, MetadataFault};
+pub use protocol::BookieError;
 pub use reader::LedgerReader;
 pub use step::{LedgerFault, Versioned};
 pub use writer::{LedgerWriter, PendingAppend};
-pub use zookeeper::{Ledgers, LedgersUri};
+pub use zookeeper::{Ledgers, LedgersUri, LedgersUriFault};

@@ -18,6 +18,14 @@ pub const IN_FLIGHT_ENTRIES_MAX: usize = 8 << 10;
 pub const IN_FLIGHT_BYTES_MAX: usize = 32 << 20;
 /// Entries that a recovery reads at a time.
 pub const RECOVERY_READS_MAX: usize = 16;
+/// Entries whose copies a check of a ledger reads at a time.
+pub const CHECK_ENTRIES_MAX: usize = 64;
+/// Bytes of one copy each of the entries that a check of a ledger reads at a time, by the size of the last one.
+pub const CHECK_BYTES_MAX: usize = 8 << 20;
+/// Copies with something wrong that a check of a ledger names; all are counted.
+pub const CHECK_FAULTS_MAX: usize = 100;
+/// Entries that a reader asks for at a time.
+pub const READ_AHEAD_MAX: usize = 64;
 /// Bytes of a ledger's metadata that are read: ZooKeeper's own bound of a node.
 pub const METADATA_BYTES_MAX: usize = 1 << 20;
 /// Ensembles of a ledger: beyond it another change is refused, so that metadata stays below ZooKeeper's bound.

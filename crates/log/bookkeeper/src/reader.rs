@@ -2,16 +2,15 @@
 
 use tokio::sync::Mutex;
 
+use crate::check::{Checker, LedgerCheck};
 use crate::client::{BookKeeper, Driver, is_closed};
 use crate::digest::LedgerEntry;
 use crate::ids::{EntryId, LedgerId};
+use crate::limits::READ_AHEAD_MAX;
 use crate::metadata::LedgerMetadata;
 use crate::read::{EntryRead, LacRead, Polled, ReadTimes, TailPoll};
-use crate::step::LedgerFault;
+use crate::step::{Input, LedgerFault};
 use crate::zookeeper::closed_at;
-
-/// Entries that [`LedgerReader::read_range`] asks for at a time.
-pub const READ_AHEAD_MAX: usize = 64;
 
 /// What is known of the ledger.
 struct Known {
@@ -25,7 +24,6 @@ struct Known {
 pub struct LedgerReader {
     client: BookKeeper,
     ledger: LedgerId,
-    password: Vec<u8>,
     known: Mutex<Known>,
 }
 
@@ -33,8 +31,7 @@ impl LedgerReader {
     pub(crate) async fn open(client: &BookKeeper, ledger: LedgerId, password: &[u8]) -> Result<Self, LedgerFault> {
         let metadata = client.read_checked(ledger, password).await?.metadata;
         let known = Known { lac: closed_at(&metadata).unwrap_or(EntryId::NONE), metadata, polled: None };
-        let reader =
-            Self { client: client.clone(), ledger, password: password.to_vec(), known: Mutex::new(known) };
+        let reader = Self { client: client.clone(), ledger, known: Mutex::new(known) };
         if !is_closed(&reader.known.lock().await.metadata) {
             reader.read_lac().await?;
         }
@@ -129,11 +126,30 @@ impl LedgerReader {
 
     /// Reads the metadata again.
     async fn refresh(&self) -> Result<(), LedgerFault> {
-        let metadata = self.client.read_checked(self.ledger, &self.password).await?.metadata;
+        let metadata = self.client.ledgers().read(self.ledger).await?.metadata;
         let mut known = self.known.lock().await;
         known.lac = known.lac.max(closed_at(&metadata).unwrap_or(EntryId::NONE));
         known.metadata = metadata;
         Ok(())
+    }
+
+    /// Reads every copy of every entry up to the LAC and compares them. Nothing is changed.
+    pub async fn check(&self) -> LedgerCheck {
+        let (metadata, lac) = {
+            let known = self.known.lock().await;
+            (known.metadata.clone(), known.lac)
+        };
+        let mut driver = Driver::new(&self.client, self.ledger);
+        let mut effects = Vec::new();
+        let mut checker = Checker::new(self.ledger, metadata, lac, &mut effects);
+        let mut input = Input::Tick;
+        loop {
+            if let Some(check) = checker.step(input, &mut effects) {
+                return check;
+            }
+            driver.carry_out(&mut effects);
+            input = driver.next_answer().await;
+        }
     }
 
     /// Waits until there is something behind `previous` that can be read, or until the ledger is closed without it; the

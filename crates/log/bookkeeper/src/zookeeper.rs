@@ -27,39 +27,51 @@ const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
 /// For an answer, before it is given up.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where BookKeeper's metadata are: `zk://HOST:PORT[,HOST:PORT...]/PATH`, also with what Java calls it,
-/// `zk+hierarchical://HOST:PORT[;HOST:PORT...]/PATH`.
+/// The port of a server of ZooKeeper that is named without one.
+const ZOOKEEPER_PORT: &str = "2181";
+/// What may stand before `://`: ours, and those that the Java client has for these ledgers.
+const SCHEMES: [&str; 3] = ["bookkeeper", "zk", "zk+hierarchical"];
+
+/// Where BookKeeper's metadata are: `bookkeeper://HOST[:PORT][,HOST[:PORT]...]/PATH`, with the servers of ZooKeeper. The
+/// Java client's `zk+hierarchical://HOST:PORT[;HOST:PORT...]/PATH` is the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LedgersUri {
     servers: String,
     root: String,
 }
 
-impl std::str::FromStr for LedgersUri {
-    type Err = String;
+/// Why a text is no place of ledgers.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not of the form bookkeeper://HOST[:PORT][,HOST[:PORT]...]/PATH, with the servers of ZooKeeper")]
+pub struct LedgersUriFault(String);
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wanted = || format!("{text:?} is not of the form zk://HOST:PORT[,HOST:PORT...]/PATH");
-        let (scheme, rest) = text.split_once("://").ok_or_else(wanted)?;
-        if !matches!(scheme, "zk" | "zk+hierarchical" | "zk+longhierarchical" | "zookeeper") {
-            return Err(format!("{text:?} has scheme {scheme:?}; use zk://, as ledgers are found in ZooKeeper"));
-        }
-        let (servers, path) = rest.split_once('/').ok_or_else(wanted)?;
-        let servers = servers.replace(';', ",");
-        let has_ports = servers.split(',').all(|server| {
-            server.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
-        });
-        let path = path.trim_end_matches('/');
-        if !has_ports || path.is_empty() || path.split('/').any(str::is_empty) {
-            return Err(wanted());
-        }
-        Ok(Self { servers, root: format!("/{path}") })
+impl std::str::FromStr for LedgersUri {
+    type Err = LedgersUriFault;
+
+    fn from_str(text: &str) -> Result<Self, LedgersUriFault> {
+        let parsed = || {
+            let (scheme, rest) = text.split_once("://")?;
+            let (servers, path) = rest.split_once('/')?;
+            let path = path.trim_end_matches('/');
+            if !SCHEMES.contains(&scheme) || path.split('/').any(str::is_empty) {
+                return None;
+            }
+            let servers: Option<Vec<String>> = servers.split([',', ';']).map(with_port).collect();
+            Some(Self { servers: servers?.join(","), root: format!("/{path}") })
+        };
+        parsed().ok_or_else(|| LedgersUriFault(text.to_owned()))
     }
+}
+
+fn with_port(server: &str) -> Option<String> {
+    let (host, port) = server.rsplit_once(':').unwrap_or((server, ZOOKEEPER_PORT));
+    let is_named = !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'@');
+    (is_named && port.parse::<u16>().is_ok()).then(|| format!("{host}:{port}"))
 }
 
 impl std::fmt::Display for LedgersUri {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "zk://{}{}", self.servers, self.root)
+        write!(f, "bookkeeper://{}{}", self.servers, self.root)
     }
 }
 
@@ -139,12 +151,39 @@ impl Ledgers {
         }
     }
 
-    /// The bookies that take entries.
+    /// The bookies that take entries, in the order of their names.
     pub async fn bookies(&self) -> Result<Vec<BookieId>, LedgerFault> {
-        let mut names = self.children(&format!("{}/available", self.0.uri.root)).await?;
+        self.bookies_below("available").await
+    }
+
+    /// The bookies that are up and take no entries: their disks are full, or they were told so.
+    pub async fn read_only_bookies(&self) -> Result<Vec<BookieId>, LedgerFault> {
+        self.bookies_below("available/readonly").await
+    }
+
+    async fn bookies_below(&self, below: &str) -> Result<Vec<BookieId>, LedgerFault> {
+        let mut names = self.children(&format!("{}/{below}", self.0.uri.root)).await?;
         names.retain(|name| name != "readonly");
         names.sort();
         Ok(names.iter().map(|name| BookieId::new(name)).collect())
+    }
+
+    /// The numbers of all ledgers, in order. Those that are created or deleted meanwhile may be among them or not.
+    pub async fn list(&self) -> Result<Vec<LedgerId>, LedgerFault> {
+        let mut ledgers = Vec::new();
+        let mut below = vec![String::new()];
+        while let Some(path) = below.pop() {
+            for name in self.children(&format!("{}{path}", self.0.uri.root)).await? {
+                let child = format!("{path}/{name}");
+                if let Some(ledger) = ledger_at(&child) {
+                    ledgers.push(ledger);
+                } else if leads_to_ledgers(&child) {
+                    below.push(child);
+                }
+            }
+        }
+        ledgers.sort_unstable();
+        Ok(ledgers)
     }
 
     /// Where a bookie listens: as it registered itself, or its name if that is an address.
@@ -172,7 +211,15 @@ impl Ledgers {
         format!("{}/{}", self.0.uri.root, path_below(ledger))
     }
 
-    /// A ledger's metadata.
+    /// A ledger's metadata, as new as any change that was answered before, to whomever. What decides about a change is
+    /// read like this: a server of ZooKeeper answers reads from what it has, which may be old.
+    pub(crate) async fn read_latest(&self, ledger: LedgerId) -> Result<Versioned, LedgerFault> {
+        let client = self.client().await?;
+        self.timed(client.sync(&self.path_of(ledger))).await?;
+        self.read(ledger).await
+    }
+
+    /// A ledger's metadata. They may be a moment old.
     pub async fn read(&self, ledger: LedgerId) -> Result<Versioned, LedgerFault> {
         let (data, version) = self.read_node(&self.path_of(ledger)).await?;
         Ok(Versioned { metadata: LedgerMetadata::decode(&data)?, version })
@@ -273,6 +320,22 @@ fn path_below(ledger: LedgerId) -> String {
     format!("{}/L{}", parts.join("/"), &digits[15..])
 }
 
+/// The ledger whose metadata are at this path below the root.
+fn ledger_at(path: &str) -> Option<LedgerId> {
+    let digits: String = path.strip_prefix('/')?.split('/').collect();
+    let number = digits.replacen('L', "", 1).parse().ok().and_then(LedgerId::new)?;
+    // So nothing else is taken for one.
+    (path[1..] == path_below(number)).then_some(number)
+}
+
+/// Whether ledgers' metadata may be below this path: `/00/0000`, or `/000/0000/0000/0000`.
+fn leads_to_ledgers(path: &str) -> bool {
+    let parts: Vec<usize> = path.split('/').skip(1).map(str::len).collect();
+    let shapes: [&[usize]; 2] = [&[2, 4], &[3, 4, 4, 4]];
+    let fits = shapes.iter().any(|shape| shape.starts_with(&parts));
+    fits && path.bytes().all(|byte| byte == b'/' || byte.is_ascii_digit())
+}
+
 /// `BookieServiceInfoFormat` of `DataFormats.proto`.
 #[derive(Clone, PartialEq, Message)]
 struct Registration {
@@ -320,13 +383,27 @@ mod tests {
     }
 
     #[test]
+    fn ledgers_are_told_from_what_else_is_there() {
+        for number in [0, 7, 1_234_567_890, i64::from(i32::MAX), i64::MAX] {
+            let ledger = LedgerId::new(number).expect("not negative");
+            let path = format!("/{}", path_below(ledger));
+            assert_eq!(ledger_at(&path), Some(ledger));
+            let above: Vec<usize> = path.match_indices('/').map(|(at, _)| at).skip(1).collect();
+            assert!(above.iter().all(|end| leads_to_ledgers(&path[..*end])), "{path}");
+        }
+        for other in ["/available", "/LAYOUT", "/idgen", "/underreplication", "/00/0000/x", "/00/0000/L00x0", "/cookies"] {
+            assert!(ledger_at(other).is_none() && !leads_to_ledgers(other), "{other}");
+        }
+    }
+
+    #[test]
     fn a_place_of_ledgers_is_servers_and_a_path() {
         let uri = |text: &str| text.parse::<LedgersUri>();
-        let one = uri("zk://a:1,b:2/ledgers").expect("well-formed");
-        assert_eq!(one.to_string(), "zk://a:1,b:2/ledgers");
-        assert_eq!(uri("zk+hierarchical://a:1;b:2/ledgers/"), Ok(one));
-        for wrong in ["a:1/ledgers", "zk://a/ledgers", "zk://a:1", "zk://a:1/", "zk://:1/x", "http://a:1/x", "zk://a:1//x"] {
-            assert!(uri(wrong).is_err_and(|error| error.contains(wrong)), "{wrong}");
+        let one = uri("bookkeeper://a:1,b/ledgers").expect("well-formed");
+        assert_eq!(one.to_string(), "bookkeeper://a:1,b:2181/ledgers");
+        assert_eq!(uri("zk+hierarchical://a:1;b:2181/ledgers/"), Ok(one));
+        for wrong in ["a:1/ledgers", "zk://a:1", "zk://a:1/", "zk://:1/x", "http://a:1/x", "zk://a:1//x", "zk://a:x/y", "zk://a,/y"] {
+            assert!(uri(wrong).is_err_and(|fault| fault.to_string().contains(wrong)), "{wrong}");
         }
     }
 

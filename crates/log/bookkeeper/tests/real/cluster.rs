@@ -141,7 +141,7 @@ impl Cluster {
 
     /// Where ZooKeeper is.
     pub fn uri(&self) -> LedgersUri {
-        format!("zk://{}/ledgers", self.zookeeper).parse().expect("well-formed")
+        format!("bookkeeper://{}/ledgers", self.zookeeper).parse().expect("well-formed")
     }
 
     /// A client, in the runtime that this is called in.
