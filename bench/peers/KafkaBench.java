@@ -36,7 +36,8 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
  *
  * <pre>
  * KafkaBench ready                                            exits 0 once the broker answers
- * KafkaBench append --record-bytes 128 --in-flight 4096       acks=all, one partition; acknowledgement delays
+ * KafkaBench append --record-bytes 128 --in-flight 4096       acks=all; acknowledgement delays
+ *            --shards 1000                                    each record to the next of so many partitions, 1 unless said
  * KafkaBench fanout --consumers 16 --rate-mbit 240            one producer, one partition, every consumer reads everything
  * </pre>
  *
@@ -83,9 +84,10 @@ public final class KafkaBench {
         double rate = (double) appended.acknowledged / durationS;
         System.out.println(json(
                 "\"peer\":\"kafka\",\"mode\":\"append\",\"linger_ms\":%d,\"batch_bytes\":%d,\"record_bytes\":%d,"
-                        + "\"in_flight\":%d,\"duration_s\":%d,\"records_per_s\":%.0f,\"mbyte_s\":%.2f,\"ack_ms\":%s,\"cpu_s\":{\"server\":%.2f,\"clients\":%.2f},\"failed\":%d",
+                        + "\"in_flight\":%d,\"shards\":%d,\"duration_s\":%d,\"records_per_s\":%.0f,\"mbyte_s\":%.2f,\"ack_ms\":%s,\"cpu_s\":{\"server\":%.2f,\"clients\":%.2f},\"failed\":%d",
                 options.number("linger-ms", 0), options.number("batch-bytes", 131072),
-                options.number("record-bytes", 128), options.number("in-flight", 4096), durationS, rate,
+                options.number("record-bytes", 128), options.number("in-flight", 4096), options.number("shards", 1),
+                durationS, rate,
                 rate * options.number("record-bytes", 128) / 1e6, percentiles(appended.delays),
                 Processes.secondsSince(cpu, options.serverPid()),
                 Processes.secondsSince(clientCpu, ProcessHandle.current().pid()), appended.failed));
@@ -103,20 +105,25 @@ public final class KafkaBench {
         if (seconds == 0) {
             return appended;
         }
-        String topic = createTopic(options);
+        int shards = options.number("shards", 1);
+        String topic = createTopic(options, shards);
         byte[] value = new byte[options.number("record-bytes", 128)];
         Arrays.fill(value, (byte) 'x');
         int inFlight = options.number("in-flight", 4096);
         Semaphore permits = new Semaphore(inFlight);
         long end = System.nanoTime() + seconds * SECOND_NS;
+        int next = 0;
         try (KafkaProducer<byte[], byte[]> producer = new KafkaProducer<>(options.producer())) {
+            producer.partitionsFor(topic); // metadata before the first record
             for (long before = System.nanoTime(); before < end; before = System.nanoTime()) {
                 if (!permits.tryAcquire()) {
                     permits.acquire();
                     before = System.nanoTime();
                 }
                 final long sent = before;
-                producer.send(new ProducerRecord<>(topic, 0, null, value), (metadata, error) -> {
+                int shard = next;
+                next = shard + 1 == shards ? 0 : shard + 1;
+                producer.send(new ProducerRecord<>(topic, shard, null, value), (metadata, error) -> {
                     permits.release();
                     long now = System.nanoTime();
                     if (error != null) {
@@ -195,7 +202,7 @@ public final class KafkaBench {
         }
 
         Fanout run() throws Exception {
-            String topic = createTopic(options);
+            String topic = createTopic(options, 1);
             List<Thread> threads = new ArrayList<>();
             for (int i = 0; i < consumers; i++) {
                 lanes.add(new Lane());
@@ -470,10 +477,10 @@ public final class KafkaBench {
 
     // ---- helpers ---------------------------------------------------------------------------------------------------
 
-    private static String createTopic(Options options) throws Exception {
+    private static String createTopic(Options options, int shards) throws Exception {
         String topic = "bench-" + Long.toHexString(System.nanoTime());
         try (Admin admin = Admin.create(options.connection())) {
-            admin.createTopics(List.of(new NewTopic(topic, 1, (short) 1))).all().get();
+            admin.createTopics(List.of(new NewTopic(topic, shards, (short) 1))).all().get();
         }
         return topic;
     }

@@ -80,6 +80,8 @@ pub enum Resource<'a> {
     Broadcast(&'a str),
     /// A queue, as `ACCOUNT/NAME`.
     Queue(&'a str),
+    /// A cell, by its name.
+    Cell(&'a str),
     /// A path of HTTP.
     Path(&'a str),
 }
@@ -105,6 +107,11 @@ pub struct Denied(pub String);
 pub trait Authorizer: Send + Sync + 'static {
     /// Whether `peer` may do what it wants.
     fn authorize(&self, peer: &Peer, request: AccessRequest<'_>) -> Result<(), Denied>;
+
+    /// Whether something is shown to `peer`, who asked for all there is: that it is not is no refusal to tell of.
+    fn shows(&self, peer: &Peer, request: AccessRequest<'_>) -> bool {
+        self.authorize(peer, request).is_ok()
+    }
 }
 
 /// Lets everybody do everything.

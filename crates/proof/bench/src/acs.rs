@@ -76,6 +76,10 @@ struct ApartRun {
     /// Of the producer's acknowledgements; `None` of those who tell of none.
     #[serde(skip_serializing_if = "Option::is_none")]
     ack_p99_ms: Option<f64>,
+    /// `ack_p99_ms` over that of the same system's run with one process, if there is one: how far readers hold the
+    /// producer back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ack_times_alone: Option<f64>,
     /// All processes.
     cores: f64,
     cores_each: f64,
@@ -165,8 +169,22 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         most.entry(run.system.clone()).and_modify(|most| *most = run.processes.max(*most));
     }
     runs.sort_by(|a, b| (&a.system, a.processes).cmp(&(&b.system, b.processes)));
+    compare_with_one(&mut runs);
     let ApartArgs { rate_mbit, duration_s, fanout, .. } = args;
     report::print(args.output, &ApartReport { bench: "acs-1a", rate_mbit, duration_s, fanout, most, runs })
+}
+
+/// Acknowledgements of each run beside those of the same system with one process.
+fn compare_with_one(runs: &mut [ApartRun]) {
+    let one: BTreeMap<String, f64> = runs
+        .iter()
+        .filter(|run| run.processes == 1)
+        .filter_map(|run| Some((run.system.clone(), run.ack_p99_ms?)))
+        .collect();
+    for run in runs {
+        let times = run.ack_p99_ms.zip(one.get(&run.system)).map(|(ms, one)| ms / one);
+        run.ack_times_alone = times.map(|times| tailwater_load::stats::round(times, 2));
+    }
 }
 
 /// One run. What does not run at all does not keep up; the report says why.
@@ -193,6 +211,7 @@ fn attempt(args: &ApartArgs, system: &Compared, processes: usize) -> anyhow::Res
                 delay_p50_ms: 0.0,
                 delay_p99_ms: 0.0,
                 ack_p99_ms: None,
+                ack_times_alone: None,
                 cores: 0.0,
                 cores_each: 0.0,
                 wakes_s_each: None,
@@ -225,6 +244,7 @@ fn measured(system: &Compared, processes: usize, value: &Value) -> ApartRun {
         delay_p50_ms: round(number("/delay_ms/p50").unwrap_or(0.0), 2),
         delay_p99_ms: round(number("/delay_ms/p99").unwrap_or(0.0), 2),
         ack_p99_ms: number("/ack_ms/p99").map(|ms| round(ms, 2)),
+        ack_times_alone: None,
         cores: round(sum("cpu_cores").or_else(|| sum("cores")).unwrap_or(0.0), 3),
         cores_each: round(each.unwrap_or(0.0), 4),
         wakes_s_each: number("/own_reader/wakes_s"),
@@ -261,5 +281,16 @@ mod tests {
         });
         let run = measured(&system, 4, &theirs);
         assert_eq!((run.keeps_up, run.cores, run.cores_each, run.ack_p99_ms), (false, 1.5, 0.125, None));
+    }
+
+    #[test]
+    fn acknowledgements_are_compared_with_those_of_the_same_system_with_one_process() {
+        let run = |system: &str, processes, ack: f64| {
+            let system = peer(&format!("{system}=y")).expect("both are there");
+            measured(&system, processes, &serde_json::json!({ "ack_ms": {"p99": ack} }))
+        };
+        let mut runs = [run("a", 1, 8.0), run("a", 16, 12.0), run("b", 16, 9.0)];
+        compare_with_one(&mut runs);
+        assert_eq!(runs.map(|run| run.ack_times_alone), [Some(1.0), Some(1.5), None]);
     }
 }

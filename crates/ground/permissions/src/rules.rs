@@ -1,0 +1,438 @@
+//! The rules of a node, kept in its metadata, and the authorizer that goes by them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use futures::channel::oneshot;
+use parking_lot::RwLock;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use tailwater_access::{AccessRequest, Authorizer, Denied, Peer, Protocol};
+use tailwater_env::{Env, Task};
+use tailwater_meta::{Expect, Meta, Op, WatchEnd};
+
+use crate::audit::{Audit, AuditEvent};
+use crate::limits::{CHANGES_MAX, RULES_MAX};
+use crate::need::{Need, need};
+use crate::rule::{ALL, AccessRule, Effect, Operation, ResourceKind, RuleError};
+
+/// Where all of them are: one key for each, by a hash of what it says, so that none is there twice.
+const RULES: &str = "access/rule/";
+/// After metadata that does not answer: how long until it is asked again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// What rules are for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Enforcement {
+    /// Nothing: everybody may do everything.
+    #[default]
+    Off,
+    /// What they would refuse is done, and is in the audit.
+    Report,
+    /// What they don't let is refused.
+    Enforce,
+}
+
+/// Which rules are meant: those that say this where this says something.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RuleFilter {
+    /// About this principal, in these letters.
+    pub principal: Option<String>,
+    /// With this effect.
+    pub effect: Option<Effect>,
+    /// With this operation.
+    pub operation: Option<Operation>,
+    /// About resources of this kind.
+    pub kind: Option<ResourceKind>,
+    /// With this name.
+    pub name: Option<String>,
+    /// Whether the name is a beginning.
+    pub is_prefix: Option<bool>,
+    /// About this name in any way, in place of the two before: by it, by a beginning of it, or by all.
+    pub about: Option<String>,
+    /// From this host, in these letters.
+    pub host: Option<String>,
+}
+
+impl RuleFilter {
+    /// Whether this rule is meant.
+    pub fn takes(&self, rule: &AccessRule) -> bool {
+        fn is<T: PartialEq>(wanted: &Option<T>, own: &T) -> bool {
+            wanted.as_ref().is_none_or(|wanted| wanted == own)
+        }
+        is(&self.principal, &rule.principal)
+            && is(&self.effect, &rule.effect)
+            && is(&self.operation, &rule.operation)
+            && is(&self.kind, &rule.kind)
+            && is(&self.name, &rule.name)
+            && is(&self.is_prefix, &rule.is_prefix)
+            && self.about.as_ref().is_none_or(|name| rule.covers(name))
+            && is(&self.host, &rule.host)
+    }
+}
+
+/// What was counted since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RulesStats {
+    /// Rules that there are.
+    pub rules: usize,
+    /// Requests that were refused, or would have been.
+    pub refused: u64,
+}
+
+/// All rules, as they are looked at.
+#[derive(Default)]
+struct RuleSet {
+    /// By principal and kind.
+    about: BTreeMap<(String, ResourceKind), Vec<AccessRule>>,
+    all: BTreeSet<AccessRule>,
+}
+
+impl RuleSet {
+    fn of(all: BTreeSet<AccessRule>) -> Self {
+        let mut about: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for rule in &all {
+            about.entry((rule.principal.clone(), rule.kind)).or_default().push(rule.clone());
+        }
+        Self { about, all }
+    }
+
+    /// Whether someone with these names may do this: something lets, and nothing forbids.
+    fn lets(
+        &self,
+        names: &[&str],
+        host: Option<IpAddr>,
+        (operation, kind, name): (Operation, ResourceKind, &str),
+    ) -> bool {
+        let of_kind = |kind| {
+            let lists = names
+                .iter()
+                .chain(&[ALL])
+                .filter_map(move |name| self.about.get(&((*name).to_owned(), kind)));
+            lists.flatten().filter(move |rule| rule.is_from(host))
+        };
+        let mut allowed = false;
+        for rule in of_kind(kind).filter(|rule| rule.is_about(operation)) {
+            match rule.effect {
+                // What is about all of a kind is refused where anything of it is forbidden.
+                Effect::Deny if name == ALL || rule.covers(name) => return false,
+                Effect::Allow if rule.covers(name) => allowed = true,
+                _ => {}
+            }
+        }
+        allowed
+            || operation == Operation::IdempotentWrite
+                && of_kind(ResourceKind::Stream)
+                    .any(|rule| rule.effect == Effect::Allow && rule.is_about(Operation::Write))
+    }
+}
+
+/// The rules of a node. What is changed is durable before it holds; changes are made one at a time.
+pub struct Rules {
+    env: Env,
+    enforcement: Enforcement,
+    super_users: Vec<String>,
+    audit: Option<Audit>,
+    set: RwLock<Arc<RuleSet>>,
+    kept: OnceLock<Kept>,
+    changing: tokio::sync::Mutex<()>,
+    refused: AtomicU64,
+}
+
+struct Kept {
+    meta: Arc<dyn Meta>,
+    _watch: Task,
+}
+
+impl std::fmt::Debug for Rules {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Rules").field("count", &self.set.read().all.len()).finish_non_exhaustive()
+    }
+}
+
+impl Rules {
+    /// None yet: until [`Rules::keep_in`] only super users may do anything, where rules are enforced. `super_users` are
+    /// principals as rules name them; `audit` is told what is refused, and what is changed.
+    pub fn new(
+        env: &Env,
+        enforcement: Enforcement,
+        super_users: Vec<String>,
+        audit: Option<Audit>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            env: env.clone(),
+            enforcement,
+            super_users,
+            audit,
+            set: RwLock::default(),
+            kept: OnceLock::new(),
+            changing: tokio::sync::Mutex::default(),
+            refused: AtomicU64::new(0),
+        })
+    }
+
+    /// Reads the rules from `meta`, where they are kept from then on, and follows what others change there.
+    ///
+    /// # Errors
+    /// Metadata that can't be read, or has something else where a rule should be.
+    pub async fn keep_in(self: &Arc<Self>, meta: Arc<dyn Meta>) -> Result<(), RuleError> {
+        let unavailable = |error: tailwater_meta::MetaError| RuleError::Unavailable(error.to_string());
+        // Before they are read, so that nothing is missed between.
+        let mut watch = meta.watch(RULES).await.map_err(unavailable)?;
+        self.read(&*meta).await?;
+        let rules = Arc::downgrade(self);
+        let (env, of) = (self.env.clone(), Arc::clone(&meta));
+        let following = self.env.spawn("access-rules", async move {
+            loop {
+                match watch.next().await {
+                    // Whatever changed: rules change seldom, and all are read within a millisecond.
+                    Ok(_) | Err(WatchEnd::Lagged) => {}
+                    Err(WatchEnd::Closed) => return,
+                }
+                while watch.try_next().is_some_and(|next| next != Err(WatchEnd::Closed)) {}
+                loop {
+                    let Some(rules) = rules.upgrade() else { return };
+                    let turn = rules.changing.lock().await;
+                    let read = rules.read(&*of).await;
+                    drop(turn);
+                    match read {
+                        Ok(()) => break,
+                        Err(error) => {
+                            tracing::warn!(%error, "the rules can't be read again; those from before are gone by");
+                            drop(rules);
+                            env.sleep(RETRY).await;
+                        }
+                    }
+                }
+            }
+        });
+        let _ = self.kept.set(Kept { meta, _watch: following });
+        Ok(())
+    }
+
+    async fn read(&self, meta: &dyn Meta) -> Result<(), RuleError> {
+        let stored = meta.list(RULES).await.map_err(|error| RuleError::Unavailable(error.to_string()))?;
+        let mut all = BTreeSet::new();
+        for (key, stored) in stored {
+            let rule: AccessRule = serde_json::from_slice(&stored.value).map_err(|_| {
+                RuleError::Unavailable(format!("the rule at {key} was written by a later version"))
+            })?;
+            all.insert(rule);
+        }
+        *self.set.write() = Arc::new(RuleSet::of(all));
+        Ok(())
+    }
+
+    /// What rules are for.
+    pub fn enforcement(&self) -> Enforcement {
+        self.enforcement
+    }
+
+    /// Who may do everything.
+    pub fn super_users(&self) -> &[String] {
+        &self.super_users
+    }
+
+    /// The audit, if there is one.
+    pub fn audit(&self) -> Option<&Audit> {
+        self.audit.as_ref()
+    }
+
+    /// What was counted since the start.
+    pub fn stats(&self) -> RulesStats {
+        RulesStats { rules: self.set.read().all.len(), refused: self.refused.load(Ordering::Relaxed) }
+    }
+
+    /// Those that are meant, in order.
+    pub fn list(&self, filter: &RuleFilter) -> Vec<AccessRule> {
+        let set = Arc::clone(&self.set.read());
+        set.all.iter().filter(|rule| filter.takes(rule)).cloned().collect()
+    }
+
+    /// Adds rules, all or none; those that are there stay.
+    ///
+    /// # Errors
+    /// A rule that can't be one, rules too many, metadata that does not answer.
+    pub async fn add(self: &Arc<Self>, rules: Vec<AccessRule>) -> Result<(), RuleError> {
+        rules.iter().try_for_each(AccessRule::check)?;
+        if rules.len() > CHANGES_MAX {
+            return Err(RuleError::Invalid(format!("one request adds {CHANGES_MAX} rules at most")));
+        }
+        self.change(move |known| {
+            let new: BTreeSet<_> = rules.into_iter().filter(|rule| !known.contains(rule)).collect();
+            match known.len() + new.len() > RULES_MAX {
+                true => Err(RuleError::Invalid(format!("a node has {RULES_MAX} rules at most"))),
+                false => Ok((new, BTreeSet::new())),
+            }
+        })
+        .await
+        .map(drop)
+    }
+
+    /// Removes those that any of the filters means, all or none, and tells which those were.
+    ///
+    /// # Errors
+    /// More than one request may change, metadata that does not answer.
+    pub async fn remove(self: &Arc<Self>, filters: Vec<RuleFilter>) -> Result<Vec<AccessRule>, RuleError> {
+        self.change(move |known| {
+            let meant = known.iter().filter(|rule| filters.iter().any(|filter| filter.takes(rule)));
+            let meant: BTreeSet<_> = meant.cloned().collect();
+            match meant.len() > CHANGES_MAX {
+                true => Err(RuleError::Invalid(format!(
+                    "that are {} rules, and one request removes {CHANGES_MAX} at most",
+                    meant.len()
+                ))),
+                false => Ok((BTreeSet::new(), meant)),
+            }
+        })
+        .await
+        .map(|removed| removed.into_iter().collect())
+    }
+
+    /// Carries a change out, also if nobody waits for it any more; which rules went.
+    async fn change(
+        self: &Arc<Self>,
+        decide: impl FnOnce(
+            &BTreeSet<AccessRule>,
+        ) -> Result<(BTreeSet<AccessRule>, BTreeSet<AccessRule>), RuleError>
+        + Send
+        + 'static,
+    ) -> Result<BTreeSet<AccessRule>, RuleError> {
+        let (done, answer) = oneshot::channel();
+        let rules = Arc::clone(self);
+        let changing = async move {
+            // Whoever asked may be gone.
+            let _ = done.send(rules.change_now(decide).await);
+        };
+        self.env.spawn("access-rules", changing).detach();
+        answer.await.unwrap_or_else(|_| Err(RuleError::Unavailable("the node stops".to_owned())))
+    }
+
+    async fn change_now(
+        &self,
+        decide: impl FnOnce(
+            &BTreeSet<AccessRule>,
+        ) -> Result<(BTreeSet<AccessRule>, BTreeSet<AccessRule>), RuleError>,
+    ) -> Result<BTreeSet<AccessRule>, RuleError> {
+        let kept = self
+            .kept
+            .get()
+            .ok_or_else(|| RuleError::Unavailable("the node has not started yet".to_owned()))?;
+        let _turn = self.changing.lock().await;
+        let mut all = self.set.read().all.clone();
+        let (new, gone) = decide(&all)?;
+        if new.is_empty() && gone.is_empty() {
+            return Ok(gone);
+        }
+        let put = new.iter().map(|rule| Op::Put {
+            key: key(rule),
+            value: encode(rule).into(),
+            expect: Expect::Any,
+        });
+        let delete = gone.iter().map(|rule| Op::Delete { key: key(rule), expect: Expect::Any });
+        let committed = kept.meta.commit(put.chain(delete).collect()).await;
+        committed.map_err(|error| RuleError::Unavailable(error.to_string()))?;
+        all.extend(new);
+        all.retain(|rule| !gone.contains(rule));
+        *self.set.write() = Arc::new(RuleSet::of(all));
+        Ok(gone)
+    }
+
+    /// Whether nobody has to be asked.
+    fn is_super_user(&self, names: &[&str]) -> bool {
+        self.super_users.iter().any(|own| names.contains(&own.as_str()))
+    }
+
+    /// Whether `peer` has the right that `request` needs, whatever rules are for.
+    fn has_right(&self, peer: &Peer, request: &AccessRequest<'_>) -> bool {
+        let Need::Right { operation, kind, name } = need(request) else { return true };
+        let names = names_of(peer);
+        self.is_super_user(&names) || {
+            let set = Arc::clone(&self.set.read());
+            set.lets(&names, host_of(peer), (operation, kind, &name))
+        }
+    }
+
+    fn tell(&self, outcome: &str, peer: &Peer, request: &AccessRequest<'_>) {
+        let (Some(audit), Need::Right { operation, kind, name }) = (&self.audit, need(request)) else {
+            return;
+        };
+        audit.tell(AuditEvent {
+            time_ms: self.env.wall_ms(),
+            number: 0,
+            outcome: outcome.to_owned(),
+            principal: peer.principal.to_string(),
+            address: peer.address.clone(),
+            protocol: protocol_name(request.protocol).to_owned(),
+            request: request.operation.to_owned(),
+            operation: operation.name().to_owned(),
+            kind: kind.name().to_owned(),
+            name: name.into_owned(),
+            dropped: 0,
+        });
+    }
+}
+
+impl Authorizer for Rules {
+    fn authorize(&self, peer: &Peer, request: AccessRequest<'_>) -> Result<(), Denied> {
+        if self.enforcement == Enforcement::Off {
+            return Ok(());
+        }
+        let Need::Right { operation, kind, .. } = need(&request) else { return Ok(()) };
+        if self.has_right(peer, &request) {
+            let changes = !operation.only_looks()
+                && !matches!(operation, Operation::Write | Operation::IdempotentWrite);
+            if changes {
+                self.tell("allowed", peer, &request);
+            }
+            return Ok(());
+        }
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        if self.enforcement == Enforcement::Report {
+            self.tell("would_refuse", peer, &request);
+            return Ok(());
+        }
+        self.tell("refused", peer, &request);
+        Err(Denied(format!("{} has no right to {} this {}", peer.principal, operation.name(), kind.name())))
+    }
+
+    /// That something is not shown is nothing to tell of.
+    fn shows(&self, peer: &Peer, request: AccessRequest<'_>) -> bool {
+        self.enforcement != Enforcement::Enforce || self.has_right(peer, &request)
+    }
+}
+
+/// By what a rule may name whoever asks.
+fn names_of(peer: &Peer) -> Vec<&str> {
+    std::iter::once(&*peer.principal).chain(peer.names.iter().map(String::as_str)).collect()
+}
+
+/// A peer on a Unix socket has no address.
+fn host_of(peer: &Peer) -> Option<IpAddr> {
+    peer.address.parse::<SocketAddr>().ok().map(|address| address.ip())
+}
+
+const fn protocol_name(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Call => "call",
+        Protocol::Cell => "cell",
+        Protocol::Http => "http",
+        Protocol::Kafka => "kafka",
+        Protocol::Broadcast => "broadcast",
+        Protocol::Sqs => "sqs",
+    }
+}
+
+fn encode(rule: &AccessRule) -> Vec<u8> {
+    serde_json::to_vec(rule).expect("texts and enums are JSON")
+}
+
+fn key(rule: &AccessRule) -> String {
+    let hash = Sha256::digest(encode(rule));
+    let hex: String = hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    format!("{RULES}{hex}")
+}
