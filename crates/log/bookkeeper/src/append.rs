@@ -63,9 +63,17 @@ enum Change {
     /// The bookies that take entries are asked for.
     Listing,
     /// New metadata are on their way.
-    Replacing { wanted: Box<LedgerMetadata>, positions: Vec<usize>, closing: bool },
+    Replacing {
+        wanted: Box<LedgerMetadata>,
+        positions: Vec<usize>,
+        closing: bool,
+    },
     /// What became of `wanted` is not known.
-    Rereading { wanted: Box<LedgerMetadata>, positions: Vec<usize>, closing: bool },
+    Rereading {
+        wanted: Box<LedgerMetadata>,
+        positions: Vec<usize>,
+        closing: bool,
+    },
 }
 
 /// A place of the ensemble whose bookie failed an add.
@@ -195,7 +203,8 @@ impl Appender {
 
     /// Whether time has to be told: something waits.
     pub(crate) fn needs_ticks(&self) -> bool {
-        let waits = !self.unacked.is_empty() || self.closing || !self.failed.is_empty() || self.lac > self.lac_told;
+        let waits =
+            !self.unacked.is_empty() || self.closing || !self.failed.is_empty() || self.lac > self.lac_told;
         self.failure.is_none() && !self.closed && waits
     }
 
@@ -211,7 +220,13 @@ impl Appender {
     }
 
     /// Writes back an entry that was found, as it was found: all copies of an entry are the same bytes.
-    pub(crate) fn append_found(&mut self, now: Instant, packet: Bytes, length: u64, effects: &mut Vec<Effect>) {
+    pub(crate) fn append_found(
+        &mut self,
+        now: Instant,
+        packet: Bytes,
+        length: u64,
+        effects: &mut Vec<Effect>,
+    ) {
         self.length = length;
         self.push(now, packet, length, effects);
     }
@@ -407,7 +422,8 @@ impl Appender {
     }
 
     fn replaced(&mut self, now: Instant, result: Result<i32, ReplaceFault>, effects: &mut Vec<Effect>) {
-        let Change::Replacing { wanted, positions, closing } = std::mem::replace(&mut self.change, Change::None)
+        let Change::Replacing { wanted, positions, closing } =
+            std::mem::replace(&mut self.change, Change::None)
         else {
             return;
         };
@@ -422,7 +438,8 @@ impl Appender {
     }
 
     fn reread(&mut self, now: Instant, result: Result<Versioned, LedgerFault>, effects: &mut Vec<Effect>) {
-        let Change::Rereading { wanted, positions, closing } = std::mem::replace(&mut self.change, Change::None)
+        let Change::Rereading { wanted, positions, closing } =
+            std::mem::replace(&mut self.change, Change::None)
         else {
             return;
         };

@@ -102,7 +102,12 @@ pub(crate) struct Checker {
 
 impl Checker {
     /// Checks the entries up to `last`.
-    pub(crate) fn new(ledger: LedgerId, metadata: LedgerMetadata, last: EntryId, effects: &mut Vec<Effect>) -> Self {
+    pub(crate) fn new(
+        ledger: LedgerId,
+        metadata: LedgerMetadata,
+        last: EntryId,
+        effects: &mut Vec<Effect>,
+    ) -> Self {
         let mut checker = Self {
             ledger,
             codec: EntryCodec::new(ledger, metadata.digest, &metadata.password),

@@ -121,7 +121,10 @@ impl BookKeeper {
     /// Shuts the writer of a ledger out, finds its end and closes it there. A closed ledger stays as it is.
     pub async fn recover(&self, ledger: LedgerId, password: &[u8]) -> Result<LedgerMetadata, LedgerFault> {
         let versioned = self.read_checked(ledger, password).await?;
-        let times = RecoverTimes { patience: self.times.recovery, pause: self.times.pause.min(self.times.speculative) };
+        let times = RecoverTimes {
+            patience: self.times.recovery,
+            pause: self.times.pause.min(self.times.speculative),
+        };
         let mut effects = Vec::new();
         let (seed, now) = (self.env.random_u64(), self.env.now());
         let mut recoverer = Recoverer::new(ledger, versioned, times, seed, now, &mut effects);
@@ -142,7 +145,11 @@ impl BookKeeper {
     }
 
     /// A ledger's metadata, if the password is right.
-    pub(crate) async fn read_checked(&self, ledger: LedgerId, password: &[u8]) -> Result<Versioned, LedgerFault> {
+    pub(crate) async fn read_checked(
+        &self,
+        ledger: LedgerId,
+        password: &[u8],
+    ) -> Result<Versioned, LedgerFault> {
         let versioned = self.ledgers.read_latest(ledger).await?;
         if versioned.metadata.password != password {
             return Err(LedgerFault::Unauthorized);

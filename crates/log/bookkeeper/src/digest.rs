@@ -41,6 +41,17 @@ pub enum DigestKind {
     Unchecked,
 }
 
+impl std::fmt::Display for DigestKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Crc32 => "crc32",
+            Self::Hmac => "hmac-sha1",
+            Self::Crc32c => "crc32c",
+            Self::Unchecked => "none",
+        })
+    }
+}
+
 /// What a bookie compares: who writes or fences a ledger has to know its password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct MasterKey(Bytes);
@@ -131,7 +142,9 @@ impl EntryCodec {
             DigestKind::Crc32c => to.put_u32(crc(CrcAlgorithm::Crc32Iscsi) as u32),
             DigestKind::Hmac => {
                 if let Some(hmac) = &self.hmac {
-                    to.put_slice(&hmac.clone().chain_update(header).chain_update(payload).finalize().into_bytes());
+                    to.put_slice(
+                        &hmac.clone().chain_update(header).chain_update(payload).finalize().into_bytes(),
+                    );
                 }
             }
             DigestKind::Unchecked => {}

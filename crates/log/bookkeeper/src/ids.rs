@@ -101,11 +101,20 @@ pub struct Quorums {
     ack: usize,
 }
 
+impl fmt::Display for Quorums {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}/{}", self.ensemble, self.write, self.ack)
+    }
+}
+
 impl Quorums {
     /// `None` if the numbers are not in their order.
     pub fn new(ensemble: usize, write: usize, ack: usize) -> Option<Self> {
-        (1 <= ack && ack <= write && write <= ensemble && ensemble <= ENSEMBLE_MAX)
-            .then_some(Self { ensemble, write, ack })
+        (1 <= ack && ack <= write && write <= ensemble && ensemble <= ENSEMBLE_MAX).then_some(Self {
+            ensemble,
+            write,
+            ack,
+        })
     }
 
     /// Bookies of the ledger.
@@ -160,7 +169,10 @@ mod tests {
     fn entries_go_round_the_ensemble() {
         let quorums = Quorums::new(5, 3, 2).expect("in order");
         let set = |entry| quorums.write_set(EntryId::new(entry)).collect::<Vec<_>>();
-        assert_eq!((set(0), set(3), set(4), set(5)), (vec![0, 1, 2], vec![3, 4, 0], vec![4, 0, 1], vec![0, 1, 2]));
+        assert_eq!(
+            (set(0), set(3), set(4), set(5)),
+            (vec![0, 1, 2], vec![3, 4, 0], vec![4, 0, 1], vec![0, 1, 2])
+        );
         assert!(quorums.holds(EntryId::new(4), 1) && !quorums.holds(EntryId::new(4), 2));
         assert_eq!(quorums.absent(), 2);
     }

@@ -35,6 +35,16 @@ pub enum LedgerState {
     },
 }
 
+impl std::fmt::Display for LedgerState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Open => "open",
+            Self::InRecovery => "in recovery",
+            Self::Closed { .. } => "closed",
+        })
+    }
+}
+
 /// Everything that is known of a ledger but its entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LedgerMetadata {
@@ -60,7 +70,9 @@ pub struct LedgerMetadata {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MetadataFault {
     /// A version that this client does not know.
-    #[error("its format has version {0:?}; this client knows version {VERSION}, which bookkeeper 4.9 and later write")]
+    #[error(
+        "its format has version {0:?}; this client knows version {VERSION}, which bookkeeper 4.9 and later write"
+    )]
     Version(String),
     /// Not what that version looks like.
     #[error("it is malformed: {0}")]
@@ -171,13 +183,17 @@ impl LedgerMetadata {
             return Err(Malformed("it is too long"));
         }
         let versioned = bytes.strip_prefix(HEADER.as_bytes()).ok_or(Malformed("it has no version"))?;
-        let end = versioned.iter().take(16).position(|byte| *byte == b'\n').ok_or(Malformed("its version has no end"))?;
+        let end = versioned
+            .iter()
+            .take(16)
+            .position(|byte| *byte == b'\n')
+            .ok_or(Malformed("its version has no end"))?;
         let (version, body) = (&versioned[..end], &versioned[end + 1..]);
         if version != VERSION.as_bytes() {
             return Err(MetadataFault::Version(String::from_utf8_lossy(version).into_owned()));
         }
-        let stored =
-            StoredMetadata::decode_length_delimited(body).map_err(|_| Malformed("it is no LedgerMetadataFormat"))?;
+        let stored = StoredMetadata::decode_length_delimited(body)
+            .map_err(|_| Malformed("it is no LedgerMetadataFormat"))?;
         let number = |of: i32| usize::try_from(of).unwrap_or(0);
         let (ensemble, write) = (number(stored.ensemble), number(stored.write));
         let ack = stored.ack.map_or(write, number);
@@ -285,7 +301,8 @@ mod tests {
 
     fn example() -> LedgerMetadata {
         let quorums = Quorums::new(3, 3, 2).expect("in order");
-        let mut metadata = LedgerMetadata::new(quorums, bookies("a:1 b:1 c:1"), DigestKind::Crc32c, b"secret");
+        let mut metadata =
+            LedgerMetadata::new(quorums, bookies("a:1 b:1 c:1"), DigestKind::Crc32c, b"secret");
         metadata.custom.insert("stream".to_owned(), Bytes::from_static(b"orders"));
         metadata.token = Some(77);
         metadata
@@ -320,7 +337,8 @@ mod tests {
 
     #[test]
     fn another_version_is_refused_by_name() {
-        let error = LedgerMetadata::decode(b"BookieMetadataFormatVersion\t2\nquorumSize: 3\n").expect_err("a text");
+        let error =
+            LedgerMetadata::decode(b"BookieMetadataFormatVersion\t2\nquorumSize: 3\n").expect_err("a text");
         assert_eq!(error, MetadataFault::Version("2".to_owned()));
         assert!(error.to_string().contains("version 3"), "{error}");
     }

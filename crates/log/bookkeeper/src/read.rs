@@ -175,7 +175,11 @@ impl LacRead {
         for (position, bookie) in ensemble.iter().enumerate() {
             let token = position as u64;
             positions.insert(token, position);
-            effects.push(Effect::Ask { token, bookie: bookie.clone(), request: BookieRequest::ReadLac { ledger } });
+            effects.push(Effect::Ask {
+                token,
+                bookie: bookie.clone(),
+                request: BookieRequest::ReadLac { ledger },
+            });
         }
         Self {
             codec: EntryCodec::new(ledger, metadata.digest, &metadata.password),

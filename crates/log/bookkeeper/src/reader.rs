@@ -28,7 +28,11 @@ pub struct LedgerReader {
 }
 
 impl LedgerReader {
-    pub(crate) async fn open(client: &BookKeeper, ledger: LedgerId, password: &[u8]) -> Result<Self, LedgerFault> {
+    pub(crate) async fn open(
+        client: &BookKeeper,
+        ledger: LedgerId,
+        password: &[u8],
+    ) -> Result<Self, LedgerFault> {
         let metadata = client.read_checked(ledger, password).await?.metadata;
         let known = Known { lac: closed_at(&metadata).unwrap_or(EntryId::NONE), metadata, polled: None };
         let reader = Self { client: client.clone(), ledger, known: Mutex::new(known) };
@@ -169,8 +173,7 @@ impl LedgerReader {
             let env = self.client.env();
             let begun = env.now();
             let mut effects = Vec::new();
-            let mut poll =
-                TailPoll::new(self.ledger, &metadata, previous, poll_times, begun, &mut effects);
+            let mut poll = TailPoll::new(self.ledger, &metadata, previous, poll_times, begun, &mut effects);
             let polled = loop {
                 driver.carry_out(&mut effects);
                 let input = driver.next().await;

@@ -65,7 +65,10 @@ struct Sought {
 
 enum Stage {
     Claiming(Box<LedgerMetadata>),
-    Fencing { said: Vec<Said>, lac: EntryId },
+    Fencing {
+        said: Vec<Said>,
+        lac: EntryId,
+    },
     Reading,
     Measuring(Box<EntryRead>),
     Closing(Box<LedgerMetadata>),
@@ -77,7 +80,10 @@ enum Stage {
 /// What an answer is to. The stage is told apart by `round`: what was asked before a new beginning is over.
 enum Asked {
     Fence(usize),
-    Read { entry: EntryId, position: usize },
+    Read {
+        entry: EntryId,
+        position: usize,
+    },
     Measure,
     /// The appender's, with its own token.
     WriteBack(u64),
@@ -198,7 +204,9 @@ impl Recoverer {
                 Some(Asked::Measure) => {
                     self.measure(now, Input::Answer { token, result }, effects);
                 }
-                Some(Asked::WriteBack(token)) => self.write_back(now, Input::Answer { token, result }, effects),
+                Some(Asked::WriteBack(token)) => {
+                    self.write_back(now, Input::Answer { token, result }, effects)
+                }
                 None => {}
             },
             Input::Bookies(bookies) => self.write_back(now, Input::Bookies(bookies), effects),
@@ -323,8 +331,11 @@ impl Recoverer {
             }
             Copied::Failed(error) => {
                 self.last = error;
-                sought.said[position] =
-                    if self.planted == Planted::SilenceEnds { Said::Absent } else { Said::Failed(now + self.times.pause) };
+                sought.said[position] = if self.planted == Planted::SilenceEnds {
+                    Said::Absent
+                } else {
+                    Said::Failed(now + self.times.pause)
+                };
                 return;
             }
         }
@@ -381,7 +392,9 @@ impl Recoverer {
         };
         let mut again = Vec::new();
         if let Stage::Fencing { said, .. } = &mut self.stage {
-            again.extend(due(said).into_iter().map(|position| (Asked::Fence(position), position, EntryId::NONE)));
+            again.extend(
+                due(said).into_iter().map(|position| (Asked::Fence(position), position, EntryId::NONE)),
+            );
         }
         for (entry, sought) in self.sought.iter_mut().filter(|(_, sought)| sought.found.is_none()) {
             let read = |position| (Asked::Read { entry: *entry, position }, position, *entry);
@@ -447,8 +460,7 @@ impl Recoverer {
             let entry = self.ahead;
             self.ahead = entry.next();
             // Places that are not in the write set have nothing to say.
-            self.sought
-                .insert(entry, Sought { said: vec![Said::Answered; quorums.ensemble()], found: None });
+            self.sought.insert(entry, Sought { said: vec![Said::Answered; quorums.ensemble()], found: None });
             for position in quorums.write_set(entry) {
                 if let Some(sought) = self.sought.get_mut(&entry) {
                     sought.said[position] = Said::Nothing;

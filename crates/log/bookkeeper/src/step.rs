@@ -23,7 +23,10 @@ pub(crate) enum Effect {
 /// What happened.
 #[derive(Clone, Debug)]
 pub(crate) enum Input {
-    Answer { token: u64, result: Result<BookieAnswer, BookieError> },
+    Answer {
+        token: u64,
+        result: Result<BookieAnswer, BookieError>,
+    },
     /// The new version.
     Replaced(Result<i32, ReplaceFault>),
     Reread(Result<Versioned, LedgerFault>),
@@ -67,7 +70,9 @@ pub enum LedgerFault {
     #[error("the ledger has another password")]
     Unauthorized,
     /// Too few bookies take entries.
-    #[error("too few bookies take entries: {have} of {need} that a write needs; start more, or ask for fewer copies")]
+    #[error(
+        "too few bookies take entries: {have} of {need} that a write needs; start more, or ask for fewer copies"
+    )]
     TooFewBookies {
         /// Bookies that take entries.
         have: usize,

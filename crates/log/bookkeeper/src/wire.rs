@@ -20,8 +20,8 @@ use crate::protocol::{BookieAnswer, BookieError, BookieRequest};
 
 use messages::{
     AddPacket, FLAG_FENCE, FLAG_PIGGYBACK, FLAG_RECOVERY_ADD, HeaderPacket, OPERATION_ADD, OPERATION_READ,
-    OPERATION_READ_LAC, OPERATION_WRITE_LAC, ReadLacPacket, ReadPacket, RequestPacket, ResponsePacket, VERSION,
-    WriteLacPacket,
+    OPERATION_READ_LAC, OPERATION_WRITE_LAC, ReadLacPacket, ReadPacket, RequestPacket, ResponsePacket,
+    VERSION, WriteLacPacket,
 };
 
 /// Why a connection's bytes can't be followed any more.

@@ -47,7 +47,8 @@ impl LedgerWriter {
     pub(crate) fn start(client: &BookKeeper, ledger: LedgerId, versioned: Versioned) -> Self {
         let (commands, received) = mpsc::channel(IN_FLIGHT_ENTRIES_MAX);
         let metadata = Arc::new(Mutex::new(versioned.metadata.clone()));
-        let times = AppendTimes { entry: client.times().entry, pause: client.times().pause, lac: client.times().lac };
+        let times =
+            AppendTimes { entry: client.times().entry, pause: client.times().pause, lac: client.times().lac };
         let env = client.env();
         let appender = Appender::new(ledger, versioned, times, env.random_u64(), env.now());
         let run = Writing {

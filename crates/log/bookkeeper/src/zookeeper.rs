@@ -42,7 +42,9 @@ pub struct LedgersUri {
 
 /// Why a text is no place of ledgers.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not of the form bookkeeper://HOST[:PORT][,HOST[:PORT]...]/PATH, with the servers of ZooKeeper")]
+#[error(
+    "{0:?} is not of the form bookkeeper://HOST[:PORT][,HOST[:PORT]...]/PATH, with the servers of ZooKeeper"
+)]
 pub struct LedgersUriFault(String);
 
 impl std::str::FromStr for LedgersUri {
@@ -108,7 +110,9 @@ impl Ledgers {
         };
         let layout = String::from_utf8_lossy(&layout);
         // Two lines: the layout's own version, and factory:version.
-        if layout.contains(".HierarchicalLedgerManagerFactory:") || layout.contains(".LegacyHierarchicalLedgerManagerFactory:") {
+        if layout.contains(".HierarchicalLedgerManagerFactory:")
+            || layout.contains(".LegacyHierarchicalLedgerManagerFactory:")
+        {
             return Ok(ledgers);
         }
         Err(LedgerFault::ZooKeeper(format!(
@@ -123,7 +127,8 @@ impl Ledgers {
         if let Some(client) = client.as_ref().filter(|client| !client.state().is_terminated()) {
             return Ok(client.clone());
         }
-        let connecting = Client::connector().with_session_timeout(SESSION_TIMEOUT).connect(&self.0.uri.servers);
+        let connecting =
+            Client::connector().with_session_timeout(SESSION_TIMEOUT).connect(&self.0.uri.servers);
         let new = self.timed(connecting).await?;
         *client = Some(new.clone());
         Ok(new)
@@ -204,7 +209,9 @@ impl Ledgers {
                 Err(other) => return Err(other),
             }
         }
-        Err(LedgerFault::ZooKeeper(format!("the bookie {name:?} is not registered, and its name is no address")))
+        Err(LedgerFault::ZooKeeper(format!(
+            "the bookie {name:?} is not registered, and its name is no address"
+        )))
     }
 
     fn path_of(&self, ledger: LedgerId) -> String {
@@ -277,7 +284,10 @@ impl Ledgers {
     }
 
     /// Creates a ledger with these metadata, whose token is a new one.
-    pub(crate) async fn create(&self, metadata: &LedgerMetadata) -> Result<(LedgerId, Versioned), LedgerFault> {
+    pub(crate) async fn create(
+        &self,
+        metadata: &LedgerMetadata,
+    ) -> Result<(LedgerId, Versioned), LedgerFault> {
         let ledger = self.new_id().await?;
         let client = self.client().await?;
         let (path, data) = (self.path_of(ledger), metadata.encode());
@@ -391,7 +401,15 @@ mod tests {
             let above: Vec<usize> = path.match_indices('/').map(|(at, _)| at).skip(1).collect();
             assert!(above.iter().all(|end| leads_to_ledgers(&path[..*end])), "{path}");
         }
-        for other in ["/available", "/LAYOUT", "/idgen", "/underreplication", "/00/0000/x", "/00/0000/L00x0", "/cookies"] {
+        for other in [
+            "/available",
+            "/LAYOUT",
+            "/idgen",
+            "/underreplication",
+            "/00/0000/x",
+            "/00/0000/L00x0",
+            "/cookies",
+        ] {
             assert!(ledger_at(other).is_none() && !leads_to_ledgers(other), "{other}");
         }
     }
@@ -402,7 +420,16 @@ mod tests {
         let one = uri("bookkeeper://a:1,b/ledgers").expect("well-formed");
         assert_eq!(one.to_string(), "bookkeeper://a:1,b:2181/ledgers");
         assert_eq!(uri("zk+hierarchical://a:1;b:2181/ledgers/"), Ok(one));
-        for wrong in ["a:1/ledgers", "zk://a:1", "zk://a:1/", "zk://:1/x", "http://a:1/x", "zk://a:1//x", "zk://a:x/y", "zk://a,/y"] {
+        for wrong in [
+            "a:1/ledgers",
+            "zk://a:1",
+            "zk://a:1/",
+            "zk://:1/x",
+            "http://a:1/x",
+            "zk://a:1//x",
+            "zk://a:x/y",
+            "zk://a,/y",
+        ] {
             assert!(uri(wrong).is_err_and(|fault| fault.to_string().contains(wrong)), "{wrong}");
         }
     }
@@ -415,7 +442,8 @@ mod tests {
             host: "10.0.0.1".to_owned(),
             protocol: protocol.to_owned(),
         };
-        let registration = Registration { endpoints: vec![endpoint("http", 80), endpoint("bookie-rpc", 3181)] };
+        let registration =
+            Registration { endpoints: vec![endpoint("http", 80), endpoint("bookie-rpc", 3181)] };
         assert_eq!(registered_address(&registration.encode_to_vec()).as_deref(), Some("10.0.0.1:3181"));
         assert_eq!(registered_address(b"\xff\xff"), None);
         assert_eq!(registered_address(b""), None);

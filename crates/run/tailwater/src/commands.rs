@@ -1,15 +1,17 @@
 //! One file for each command.
 
-#[cfg(not(feature = "bench"))]
-pub mod bench;
 pub mod broadcast;
 pub mod cache;
 pub mod consume;
 pub mod doctor;
 pub mod group;
 pub mod init;
+#[cfg(not(all(feature = "bench", feature = "bookkeeper")))]
+pub mod left_out;
 pub mod produce;
 pub mod queue;
+#[cfg(feature = "bookkeeper")]
+pub mod segment;
 pub mod serve;
 pub mod stream;
 pub mod user;

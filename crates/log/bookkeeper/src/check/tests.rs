@@ -25,7 +25,8 @@ fn check(
     let mut effects = Vec::new();
     let mut checker = Checker::new(ledger(), metadata, EntryId::new(3), &mut effects);
     loop {
-        let Effect::Ask { token, bookie, request: BookieRequest::Read { entry, fence: None, .. } } = effects.remove(0)
+        let Effect::Ask { token, bookie, request: BookieRequest::Read { entry, fence: None, .. } } =
+            effects.remove(0)
         else {
             panic!("it does nothing but read")
         };

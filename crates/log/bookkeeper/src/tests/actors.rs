@@ -80,7 +80,12 @@ impl Role {
         Self::Recoverer(recoverer)
     }
 
-    pub fn reader(ledger: LedgerId, metadata: LedgerMetadata, now: Instant, effects: &mut Vec<Effect>) -> Self {
+    pub fn reader(
+        ledger: LedgerId,
+        metadata: LedgerMetadata,
+        now: Instant,
+        effects: &mut Vec<Effect>,
+    ) -> Self {
         let stage = match metadata.state {
             LedgerState::Closed { last, .. } if last.is_some() => {
                 ReaderStage::Entry(EntryRead::new(ledger, last, &metadata, 0, READ_TIMES, now, effects))

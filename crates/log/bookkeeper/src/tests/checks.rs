@@ -31,7 +31,8 @@ pub fn recovery_asks(world: &mut World, request: &BookieRequest) -> Checked {
         return Ok(());
     };
     let fenced = claimed.last_ensemble().1.iter().enumerate();
-    let fenced = fenced.filter(|(_, bookie)| world.bookies[bookie].fenced).fold(0, |bits, (at, _)| bits | 1 << at);
+    let fenced =
+        fenced.filter(|(_, bookie)| world.bookies[bookie].fenced).fold(0, |bits, (at, _)| bits | 1 << at);
     ensure(!entry.is_some() || world.quorums.covered(fenced), || {
         format!("entry {entry} is read by a recovery while the fenced bookies are {fenced:b}")
     })
@@ -91,7 +92,9 @@ pub fn at_the_end(world: &mut World) -> Checked {
     let mut same = 0;
     for end in ends {
         same += 1;
-        ensure(end.state == metadata.state, || format!("a recovery ended {:?}, the ledger {:?}", end.state, metadata.state))?;
+        ensure(end.state == metadata.state, || {
+            format!("a recovery ended {:?}, the ledger {:?}", end.state, metadata.state)
+        })?;
     }
     let Role::Writer { appender, .. } = &world.actors[0].role else { return Err("no writer".to_owned()) };
     ensure(!appender.is_closed() || appender.lac() == last, || {
@@ -114,13 +117,16 @@ fn copies(world: &World, last: EntryId, length: u64) -> Checked {
         let mut right = 0;
         for position in world.quorums.write_set(entry) {
             let Some(packet) = world.bookies[&ensemble[position]].entries.get(&entry) else { continue };
-            let opened = codec.open(Some(entry), packet.clone()).map_err(|fault| format!("entry {entry}: {fault}"))?;
+            let opened =
+                codec.open(Some(entry), packet.clone()).map_err(|fault| format!("entry {entry}: {fault}"))?;
             ensure(opened.payload == payload(entry) && opened.length == sum, || {
                 format!("{} has another entry {entry}", ensemble[position])
             })?;
             right += 1;
         }
-        ensure(right >= world.quorums.ack(), || format!("entry {entry} has {right} copies on its bookies, {ensemble:?}"))?;
+        ensure(right >= world.quorums.ack(), || {
+            format!("entry {entry} has {right} copies on its bookies, {ensemble:?}")
+        })?;
     }
     ensure(sum == length, || format!("{sum} bytes were appended, and the ledger's length is {length}"))
 }

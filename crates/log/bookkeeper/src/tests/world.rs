@@ -79,22 +79,53 @@ impl Outcome {
 
 enum Event {
     /// A request is at its bookie.
-    Arrive { actor: usize, token: u64, bookie: BookieId, request: BookieRequest },
+    Arrive {
+        actor: usize,
+        token: u64,
+        bookie: BookieId,
+        request: BookieRequest,
+    },
     /// An answer is back, or a request has failed.
-    Answer { actor: usize, token: u64, result: Result<BookieAnswer, BookieError> },
+    Answer {
+        actor: usize,
+        token: u64,
+        result: Result<BookieAnswer, BookieError>,
+    },
     /// A change is at the store. Whoever asked hears of it later, or not.
-    Replace { actor: usize, metadata: Box<LedgerMetadata>, version: i32 },
-    Reread { actor: usize },
-    ListBookies { actor: usize },
-    Input { actor: usize, input: Input },
-    Append { entries: usize },
+    Replace {
+        actor: usize,
+        metadata: Box<LedgerMetadata>,
+        version: i32,
+    },
+    Reread {
+        actor: usize,
+    },
+    ListBookies {
+        actor: usize,
+    },
+    Input {
+        actor: usize,
+        input: Input,
+    },
+    Append {
+        entries: usize,
+    },
     Close,
     Tick,
-    Crash { bookie: usize, ms: u64 },
-    Restart { bookie: usize },
-    Recover { last: bool },
+    Crash {
+        bookie: usize,
+        ms: u64,
+    },
+    Restart {
+        bookie: usize,
+    },
+    Recover {
+        last: bool,
+    },
     Read,
-    Die { actor: usize },
+    Die {
+        actor: usize,
+    },
     Heal,
 }
 
@@ -153,7 +184,8 @@ impl World {
         let quorums = Quorums::new(ensemble, write, ack).expect("in order");
         let names: Vec<BookieId> =
             (0..setting.bookies).map(|number| BookieId::new(&format!("bookie{number}:3181"))).collect();
-        let metadata = LedgerMetadata::new(quorums, names[..ensemble].to_vec(), DigestKind::Crc32c, b"secret");
+        let metadata =
+            LedgerMetadata::new(quorums, names[..ensemble].to_vec(), DigestKind::Crc32c, b"secret");
         let mut choice = Choice::new(seed.wrapping_mul(0x9e37_79b9));
         let lost = [0, 1, 8][choice.below(3)];
         let late = [2, 10, 40][choice.below(3)];
@@ -280,7 +312,8 @@ impl World {
             }
             Event::Die { actor } => self.die(actor),
             Event::Heal => {
-                self.outcome.closed = u64::from(matches!(self.stored.metadata.state, LedgerState::Closed { .. }));
+                self.outcome.closed =
+                    u64::from(matches!(self.stored.metadata.state, LedgerState::Closed { .. }));
                 (self.lost, self.late) = (0, 0);
                 self.cuts.clear();
                 self.bookies.values_mut().for_each(|bookie| bookie.up = true);
@@ -331,7 +364,8 @@ impl World {
     }
 
     fn arrive(&mut self, actor: usize, token: u64, bookie: &BookieId, request: &BookieRequest) {
-        let served = self.bookies.get_mut(bookie).filter(|bookie| bookie.up).map(|bookie| bookie.serve(request));
+        let served =
+            self.bookies.get_mut(bookie).filter(|bookie| bookie.up).map(|bookie| bookie.serve(request));
         let (result, busy) = (served.unwrap_or(Err(BookieError::Unreachable)), self.choice.below(60) == 0);
         // A bookie may refuse without saying anything about what it has.
         let refused = busy && matches!(result, Ok(BookieAnswer::Entry { .. }) | Err(BookieError::NoEntry));
@@ -344,7 +378,8 @@ impl World {
     fn replace(&mut self, actor: usize, metadata: LedgerMetadata, version: i32) -> Result<(), String> {
         let result = if version == -1 || version == self.stored.version {
             checks::change(&self.stored.metadata, &metadata)?;
-            self.outcome.ensembles += u64::from(metadata.ensembles().count() > self.stored.metadata.ensembles().count());
+            self.outcome.ensembles +=
+                u64::from(metadata.ensembles().count() > self.stored.metadata.ensembles().count());
             if metadata.state == LedgerState::InRecovery {
                 self.claimed = Some(metadata.clone());
             }

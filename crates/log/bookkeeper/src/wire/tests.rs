@@ -17,7 +17,10 @@ fn framed(packet: &ResponsePacket) -> BytesMut {
 }
 
 fn response(operation: i32) -> ResponsePacket {
-    ResponsePacket { header: HeaderPacket { version: VERSION, operation, number: 8 }, ..ResponsePacket::default() }
+    ResponsePacket {
+        header: HeaderPacket { version: VERSION, operation, number: 8 },
+        ..ResponsePacket::default()
+    }
 }
 
 #[test]
@@ -59,9 +62,8 @@ fn reads_polls_and_lacs_are_told_apart() {
     let mut read = response(OPERATION_READ);
     let body = Some(Bytes::from_static(b"x"));
     read.read = Some(ReadResponse { status: 0, entry: 1, body: body.clone(), max_lac: None });
-    let answer = |packet: &ResponsePacket| {
-        take_response(&mut framed(packet)).expect("a frame").expect("whole").result
-    };
+    let answer =
+        |packet: &ResponsePacket| take_response(&mut framed(packet)).expect("a frame").expect("whole").result;
     assert_eq!(answer(&read), Ok(BookieAnswer::Entry { packet: body.clone(), lac: None }));
     read.read = Some(ReadResponse { status: 0, entry: 1, body: body.clone(), max_lac: Some(4) });
     assert_eq!(answer(&read), Ok(BookieAnswer::Entry { packet: body.clone(), lac: Some(EntryId::new(4)) }));

@@ -101,7 +101,8 @@ impl Cluster {
     /// On a thread of its own: whoever starts the cluster is in a runtime already.
     fn wait_until_bookies_are_known(&self) {
         let wait = || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
             let client = runtime.block_on(self.client());
             wait_for("the bookies to be registered", || {
                 let known = runtime.block_on(client.ledgers().bookies()).expect("ZooKeeper answers");
@@ -133,7 +134,8 @@ impl Cluster {
         let (port, child) = &self.bookies[number];
         wait_for("a bookie to listen", || {
             let ended = child.lock().expect("whole").try_wait().expect("it is ours");
-            let log = || std::fs::read_to_string(self.dir.join(format!("bookie{number}.log"))).unwrap_or_default();
+            let log =
+                || std::fs::read_to_string(self.dir.join(format!("bookie{number}.log"))).unwrap_or_default();
             assert!(ended.is_none(), "bookie {number} ended:\n{}", log());
             TcpStream::connect(("127.0.0.1", *port)).ok()
         });
@@ -146,7 +148,8 @@ impl Cluster {
 
     /// A client, in the runtime that this is called in.
     pub async fn client(&self) -> BookKeeper {
-        let times = LedgerTimes { entry: PATIENCE, recovery: PATIENCE, read: PATIENCE, ..LedgerTimes::default() };
+        let times =
+            LedgerTimes { entry: PATIENCE, recovery: PATIENCE, read: PATIENCE, ..LedgerTimes::default() };
         BookKeeper::connect(Env::real(), self.uri(), times).await.expect("ZooKeeper is there")
     }
 

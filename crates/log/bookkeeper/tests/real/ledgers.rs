@@ -2,7 +2,9 @@
 
 use bytes::Bytes;
 use tailwater_bookkeeper::digest::DigestKind;
-use tailwater_bookkeeper::{BookKeeper, EntryId, LedgerFault, LedgerOptions, LedgerState, LedgerWriter, Quorums};
+use tailwater_bookkeeper::{
+    BookKeeper, EntryId, LedgerFault, LedgerOptions, LedgerState, LedgerWriter, Quorums,
+};
 
 use crate::cluster::cluster;
 
