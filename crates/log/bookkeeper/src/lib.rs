@@ -10,6 +10,25 @@
 //!        wire, digest                            metadata
 //! ```
 //!
+//! ```no_run
+//! # use tailwater_bookkeeper::digest::DigestKind;
+//! # use tailwater_bookkeeper::{BookKeeper, EntryId, LedgerOptions, LedgerTimes, Quorums};
+//! # use tailwater_env::Env;
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let uri = "bookkeeper://zk1,zk2,zk3/ledgers".parse()?;
+//! let client = BookKeeper::connect(Env::real(), uri, LedgerTimes::default()).await?;
+//! let quorums = Quorums::new(3, 3, 2).ok_or("they are out of order")?;
+//! let options = LedgerOptions { quorums, digest: DigestKind::Crc32c, password: "secret".into(), custom: [].into() };
+//! let writer = client.create(&options).await?;
+//! let entry = writer.append("hello".into()).await?; // it is durable
+//! let reader = client.open(writer.ledger(), b"secret").await?;
+//! let lac = reader.wait_beyond(EntryId::NONE).await?; // a long poll at a bookie
+//! assert_eq!(reader.read(lac.min(entry)).await?.payload, "hello");
+//! client.recover(writer.ledger(), b"secret").await?; // the writer is shut out
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! What holds:
 //! - An append is answered when an ack quorum has it durably, and everything before it in the ledger too.
 //! - What was acknowledged is in the ledger for ever, and a reader that asks so many bookies for the LAC finds it.

@@ -1,11 +1,11 @@
-//! ZooKeeper and six bookies as processes, fetched by `.ci/bookkeeper` where they are not there.
+//! ZooKeeper and bookies as processes, fetched by `.ci/bookkeeper` where they are not there.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::{LazyLock, Mutex, mpsc};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use tailwater_bookkeeper::{BookKeeper, LedgerTimes, LedgersUri};
@@ -13,27 +13,21 @@ use tailwater_env::Env;
 
 /// How long a condition is waited for before the test fails: for machines that are very busy.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// Bookies: one may be dead in a test while another one has an ensemble of five.
-const BOOKIES: usize = 6;
 
-/// What all tests share.
+/// The processes, which end with the program that started them.
 pub struct Cluster {
-    zookeeper: String,
-    dir: PathBuf,
+    /// Where ZooKeeper answers.
+    pub zookeeper: String,
+    /// Data and logs.
+    pub dir: PathBuf,
     bookies: Vec<(u16, Mutex<Child>)>,
     spawner: Mutex<mpsc::Sender<Job>>,
 }
 
 type Job = (Command, mpsc::Sender<Child>);
 
-static CLUSTER: LazyLock<Cluster> = LazyLock::new(Cluster::start);
-
-/// The cluster, started by whoever needs it first.
-pub fn cluster() -> &'static Cluster {
-    &CLUSTER
-}
-
-fn script() -> Command {
+/// The program that starts them.
+pub fn script() -> Command {
     let mut command = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../.ci/bookkeeper"));
     command.stdin(Stdio::null());
     command
@@ -57,7 +51,8 @@ pub fn wait_for<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
 }
 
 impl Cluster {
-    fn start() -> Self {
+    /// Starts so many bookies, and waits until a client finds them.
+    pub fn start(bookies: usize) -> Self {
         assert!(script().arg("install").status().expect("it runs").success(), "see above");
         let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("bookkeeper-{}", std::process::id()));
         std::fs::create_dir_all(&dir).expect("a folder");
@@ -70,8 +65,7 @@ impl Cluster {
             }
         });
         let zookeeper = format!("127.0.0.1:{}", free_port());
-        let bookies = Vec::new();
-        let mut cluster = Self { zookeeper, dir, bookies, spawner: Mutex::new(spawner) };
+        let mut cluster = Self { zookeeper, dir, bookies: Vec::new(), spawner: Mutex::new(spawner) };
         let port = cluster.zookeeper.rsplit_once(':').expect("an address").1.to_owned();
         let dir = cluster.dir.join("zookeeper");
         let mut server = script();
@@ -86,12 +80,12 @@ impl Cluster {
         });
         let formatted = script().arg("format").arg(&cluster.zookeeper).output().expect("it runs");
         assert!(formatted.status.success(), "{}", String::from_utf8_lossy(&formatted.stderr));
-        for number in 0..BOOKIES {
+        for number in 0..bookies {
             let port = free_port();
             let child = cluster.spawn_bookie(number, port);
             cluster.bookies.push((port, Mutex::new(child)));
         }
-        for number in 0..BOOKIES {
+        for number in 0..bookies {
             cluster.wait_until_it_listens(number);
         }
         cluster.wait_until_bookies_are_known();
@@ -106,7 +100,7 @@ impl Cluster {
             let client = runtime.block_on(self.client());
             wait_for("the bookies to be registered", || {
                 let known = runtime.block_on(client.ledgers().bookies()).expect("ZooKeeper answers");
-                (known.len() == BOOKIES).then_some(())
+                (known.len() == self.bookies.len()).then_some(())
             });
         };
         std::thread::scope(|scope| {
@@ -168,17 +162,6 @@ impl Cluster {
         *self.bookies[number].1.lock().expect("whole") = self.spawn_bookie(number, self.bookies[number].0);
         self.wait_until_it_listens(number);
     }
-
-    /// Apache's client carries out a command.
-    pub fn java(&self, arguments: &[&str]) -> Java {
-        let log = File::create(self.dir.join(format!("java-{}.log", free_port()))).expect("a log file");
-        let mut command = script();
-        command.arg("client").arg(&self.zookeeper).args(arguments);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
-        let mut child = command.spawn().expect("it starts");
-        let (input, output) = (child.stdin.take(), child.stdout.take().expect("piped"));
-        Java { child, input, lines: BufReader::new(output).lines() }
-    }
 }
 
 /// Data of earlier runs, whose processes are gone.
@@ -189,32 +172,5 @@ fn remove_left_behind(own: &Path) {
         if entry.path() != own && !Path::new("/proc").join(process).exists() {
             let _ = std::fs::remove_dir_all(entry.path());
         }
-    }
-}
-
-/// A run of Apache's client.
-pub struct Java {
-    child: Child,
-    input: Option<ChildStdin>,
-    lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
-}
-
-impl Java {
-    /// Its next line.
-    pub fn line(&mut self) -> String {
-        self.lines.next().expect("it says more").expect("text")
-    }
-
-    /// The lines up to "done".
-    pub fn rest(mut self) -> Vec<String> {
-        let lines: Vec<String> = self.lines.by_ref().map(|line| line.expect("text")).collect();
-        self.child.wait().expect("it ends");
-        assert_eq!(lines.last().map(String::as_str), Some("done"), "{lines:?}");
-        lines[..lines.len() - 1].to_vec()
-    }
-
-    /// Sends it a line.
-    pub fn go_on(&mut self) {
-        self.input.as_mut().expect("piped").write_all(b"\n").expect("it reads");
     }
 }

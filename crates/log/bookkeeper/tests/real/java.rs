@@ -2,7 +2,8 @@
 
 use tailwater_bookkeeper::{EntryId, LedgerFault, LedgerId, LedgerState};
 
-use crate::cluster::{Java, cluster};
+use crate::apache::Java;
+use crate::cluster;
 use crate::ledgers::{PASSWORD, append, options, payload, read_all};
 
 fn ledger_of(java: &mut Java) -> LedgerId {
@@ -24,7 +25,7 @@ async fn read_text(client: &tailwater_bookkeeper::BookKeeper, ledger: LedgerId) 
 async fn what_java_wrote_is_read_and_recovered_with_each_digest() {
     let client = cluster().client().await;
     for (digest, end) in [("CRC32C", "close"), ("CRC32", "leave"), ("MAC", "leave"), ("DUMMY", "close")] {
-        let mut java = cluster().java(&["write", "secret", "5", "3", "2", digest, "30", end]);
+        let mut java = Java::start(cluster(), &["write", "secret", "5", "3", "2", digest, "30", end]);
         let ledger = ledger_of(&mut java);
         java.rest();
         let metadata = client.recover(ledger, PASSWORD).await.expect("bookies answer");
@@ -37,7 +38,7 @@ async fn what_java_wrote_is_read_and_recovered_with_each_digest() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_ledger_that_java_writes_is_followed_and_then_fenced() {
     let client = cluster().client().await;
-    let mut java = cluster().java(&["write", "secret", "3", "3", "2", "CRC32C", "10", "wait"]);
+    let mut java = Java::start(cluster(), &["write", "secret", "3", "3", "2", "CRC32C", "10", "wait"]);
     let ledger = ledger_of(&mut java);
     assert_eq!(java.line(), "written");
     let reader = client.open(ledger, PASSWORD).await.expect("it is there");
@@ -61,20 +62,20 @@ async fn java_reads_follows_fences_and_recovers_what_is_written_here() {
     let ledger = closed.ledger().to_string();
     append(&closed, 0..25).await;
     closed.close().await.expect("it closes");
-    let lines = cluster().java(&["read", "secret", &ledger, "CRC32C", "open"]).rest();
+    let lines = Java::start(cluster(), &["read", "secret", &ledger, "CRC32C", "open"]).rest();
     let length: usize = (0..25).map(|entry| payload(entry).len()).sum();
     assert_eq!(lines[0], format!("last 24 length {length} closed true"));
     assert_eq!(lines[25], "entry 24 entry 24");
 
     let open = client.create(&options(3, 3, 2)).await.expect("bookies are there");
     let ledger = open.ledger().to_string();
-    let mut tail = cluster().java(&["tail", "secret", &ledger, "CRC32C", "15"]);
+    let mut tail = Java::start(cluster(), &["tail", "secret", &ledger, "CRC32C", "15"]);
     assert_eq!(tail.line(), "tailing");
     append(&open, 0..15).await;
     let lines = tail.rest();
     assert_eq!((lines.len(), &lines[14][..]), (15, "entry 14 entry 14"));
 
-    let lines = cluster().java(&["read", "secret", &ledger, "CRC32C", "recover"]).rest();
+    let lines = Java::start(cluster(), &["read", "secret", &ledger, "CRC32C", "recover"]).rest();
     assert!(lines[0].starts_with("last 14 ") && lines[0].ends_with("closed true"), "{lines:?}");
     assert_eq!(open.append(payload(15)).await, Err(LedgerFault::Fenced));
 }

@@ -2,11 +2,12 @@
 
 use bytes::Bytes;
 use tailwater_bookkeeper::digest::DigestKind;
+use tailwater_bookkeeper::limits::ENTRY_BYTES_MAX;
 use tailwater_bookkeeper::{
     BookKeeper, EntryId, LedgerFault, LedgerOptions, LedgerState, LedgerWriter, Quorums,
 };
 
-use crate::cluster::cluster;
+use crate::cluster;
 
 pub const PASSWORD: &[u8] = b"secret";
 
@@ -106,6 +107,18 @@ async fn whoever_recovers_shuts_the_writer_out_and_keeps_what_was_acknowledged()
         assert_eq!(read_all(&client, ledger).await, expected(50));
         assert_eq!(writer.close().await, Err(LedgerFault::Fenced));
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_longest_entry_is_taken_and_a_longer_one_is_refused_before_it_is_sent() {
+    let client = cluster().client().await;
+    let writer = client.create(&options(3, 3, 2)).await.expect("bookies are there");
+    let longest = Bytes::from(vec![7; ENTRY_BYTES_MAX]);
+    assert_eq!(writer.append(longest.clone()).await, Ok(EntryId::FIRST));
+    let longer = Bytes::from(vec![7; ENTRY_BYTES_MAX + 1]);
+    assert_eq!(writer.append(longer).await, Err(LedgerFault::TooLong(ENTRY_BYTES_MAX + 1)));
+    append(&writer, 1..2).await;
+    assert_eq!(read_all(&client, writer.ledger()).await, [longest, payload(1)]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

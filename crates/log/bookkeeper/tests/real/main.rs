@@ -3,7 +3,22 @@
 
 #![allow(clippy::disallowed_methods)] // tests of real processes
 
+mod apache;
 mod cluster;
 
 mod java;
 mod ledgers;
+
+use std::sync::LazyLock;
+
+use cluster::Cluster;
+
+/// One bookie may be dead in a test while another test has an ensemble of five.
+const BOOKIES: usize = 6;
+
+static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| Cluster::start(BOOKIES));
+
+/// The cluster, started by whoever needs it first.
+fn cluster() -> &'static Cluster {
+    &CLUSTER
+}
