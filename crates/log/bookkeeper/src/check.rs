@@ -1,13 +1,17 @@
 //! Checking a ledger: every copy of every entry is read, and compared with the others. Nothing is changed.
 //!
 //! A bookie that does not answer says nothing about its copies: they are counted apart from those that it said it does not
-//! have, and from those whose digest is wrong.
+//! have, and from those whose digest is wrong. It is asked [`CHECK_TRIES`] times for the first of them, as its connection may
+//! just have broken, and once for each of the others until it answers again.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use tailwater_env::Instant;
 
 use crate::digest::EntryCodec;
 use crate::ids::{BookieId, EntryId, LedgerId};
-use crate::limits::{CHECK_BYTES_MAX, CHECK_ENTRIES_MAX, CHECK_FAULTS_MAX};
+use crate::limits::{CHECK_BYTES_MAX, CHECK_ENTRIES_MAX, CHECK_FAULTS_MAX, CHECK_TRIES};
 use crate::metadata::{LedgerMetadata, LedgerState};
 use crate::protocol::{BookieError, BookieRequest};
 use crate::read::{Copied, checked};
@@ -84,6 +88,16 @@ struct Checking {
     found: Option<(u64, bytes::Bytes, usize)>,
 }
 
+/// Between two tries of one copy.
+const PAUSE: Duration = Duration::from_millis(300);
+
+/// A copy that is asked for, for the so manieth time.
+struct AskedCopy {
+    entry: EntryId,
+    bookie: BookieId,
+    tries: u32,
+}
+
 /// See the module.
 pub(crate) struct Checker {
     ledger: LedgerId,
@@ -91,7 +105,11 @@ pub(crate) struct Checker {
     /// The first of `checking`.
     first: EntryId,
     checking: VecDeque<Checking>,
-    asked: BTreeMap<u64, (EntryId, BookieId)>,
+    asked: BTreeMap<u64, AskedCopy>,
+    /// Copies that are asked for again.
+    again: Vec<(Instant, AskedCopy)>,
+    /// Bookies that did not answer, however often they were asked.
+    silent: BTreeSet<BookieId>,
     token: u64,
     /// How many entries are read at a time: fewer of large ones.
     window: usize,
@@ -114,6 +132,8 @@ impl Checker {
             first: EntryId::FIRST,
             checking: VecDeque::new(),
             asked: BTreeMap::new(),
+            again: Vec::new(),
+            silent: BTreeSet::new(),
             token: 0,
             window: 1,
             length: Some(0),
@@ -146,21 +166,37 @@ impl Checker {
             let bookies: Vec<BookieId> = set.filter_map(|position| ensemble.get(position).cloned()).collect();
             self.checking.push_back(Checking { waiting: bookies.len(), right: 0, found: None });
             for bookie in bookies {
-                self.token += 1;
-                self.asked.insert(self.token, (entry, bookie.clone()));
-                let request = BookieRequest::Read { ledger: self.ledger, entry, fence: None };
-                effects.push(Effect::Ask { token: self.token, bookie, request });
+                self.ask_for(AskedCopy { entry, bookie, tries: 1 }, effects);
             }
         }
     }
 
+    fn ask_for(&mut self, copy: AskedCopy, effects: &mut Vec<Effect>) {
+        self.token += 1;
+        let request = BookieRequest::Read { ledger: self.ledger, entry: copy.entry, fence: None };
+        effects.push(Effect::Ask { token: self.token, bookie: copy.bookie.clone(), request });
+        self.asked.insert(self.token, copy);
+    }
+
     /// What happened; the result once everything was read.
-    pub(crate) fn step(&mut self, input: Input, effects: &mut Vec<Effect>) -> Option<LedgerCheck> {
+    pub(crate) fn step(
+        &mut self,
+        now: Instant,
+        input: Input,
+        effects: &mut Vec<Effect>,
+    ) -> Option<LedgerCheck> {
         if let Input::Answer { token, result } = input
-            && let Some((entry, bookie)) = self.asked.remove(&token)
+            && let Some(copy) = self.asked.remove(&token)
         {
-            let copied = checked(&self.codec, Some(entry), result);
-            self.copied(entry, bookie, copied);
+            match checked(&self.codec, Some(copy.entry), result) {
+                Copied::Failed(_) if copy.tries < CHECK_TRIES && !self.silent.contains(&copy.bookie) => {
+                    self.again.push((now + PAUSE, AskedCopy { tries: copy.tries + 1, ..copy }));
+                }
+                copied => self.copied(copy.entry, copy.bookie, copied),
+            }
+        }
+        for (_, copy) in self.again.extract_if(.., |(at, _)| *at <= now).collect::<Vec<_>>() {
+            self.ask_for(copy, effects);
         }
         while self.checking.front().is_some_and(|front| front.waiting == 0) {
             if let Some(done) = self.checking.pop_front() {
@@ -175,6 +211,11 @@ impl Checker {
         let index = usize::try_from(entry.get() - self.first.get()).ok();
         let Some(checking) = index.and_then(|index| self.checking.get_mut(index)) else { return };
         checking.waiting -= 1;
+        if matches!(copied, Copied::Failed(_)) {
+            self.silent.insert(bookie.clone());
+        } else {
+            self.silent.remove(&bookie);
+        }
         let fault = match copied {
             Copied::Right(opened, packet) => match &checking.found {
                 Some((_, first, _)) if *first != packet => CopyFault::Differs,

@@ -22,6 +22,8 @@ pub const RECOVERY_READS_MAX: usize = 16;
 pub const CHECK_ENTRIES_MAX: usize = 64;
 /// Bytes of one copy each of the entries that a check of a ledger reads at a time, by the size of the last one.
 pub const CHECK_BYTES_MAX: usize = 8 << 20;
+/// How often a bookie that does not answer is asked for a copy that is checked.
+pub const CHECK_TRIES: u32 = 3;
 /// Copies with something wrong that a check of a ledger names; all are counted.
 pub const CHECK_FAULTS_MAX: usize = 100;
 /// Entries that a reader asks for at a time.

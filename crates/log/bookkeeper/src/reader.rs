@@ -144,15 +144,16 @@ impl LedgerReader {
             (known.metadata.clone(), known.lac)
         };
         let mut driver = Driver::new(&self.client, self.ledger);
+        let env = self.client.env();
         let mut effects = Vec::new();
         let mut checker = Checker::new(self.ledger, metadata, lac, &mut effects);
         let mut input = Input::Tick;
         loop {
-            if let Some(check) = checker.step(input, &mut effects) {
+            if let Some(check) = checker.step(env.now(), input, &mut effects) {
                 return check;
             }
             driver.carry_out(&mut effects);
-            input = driver.next_answer().await;
+            input = driver.next().await;
         }
     }
 

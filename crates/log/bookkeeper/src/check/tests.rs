@@ -24,17 +24,24 @@ fn check(
     let codec = EntryCodec::new(ledger(), metadata.digest, b"");
     let mut effects = Vec::new();
     let mut checker = Checker::new(ledger(), metadata, EntryId::new(3), &mut effects);
+    let mut now = Instant::default();
     loop {
-        let Effect::Ask { token, bookie, request: BookieRequest::Read { entry, fence: None, .. } } =
-            effects.remove(0)
-        else {
-            panic!("it does nothing but read")
+        let input = if effects.is_empty() {
+            now = now + PAUSE;
+            Input::Tick
+        } else {
+            let Effect::Ask { token, bookie, request: BookieRequest::Read { entry, fence: None, .. } } =
+                effects.remove(0)
+            else {
+                panic!("it does nothing but read")
+            };
+            let length = 3 * (entry.get() as u64 + 1);
+            let packet = codec.pack(entry, EntryId::NONE, length, b"abc");
+            let result = answer(entry, bookie.name(), packet)
+                .map(|packet| BookieAnswer::Entry { packet: Some(packet), lac: None });
+            Input::Answer { token, result }
         };
-        let length = 3 * (entry.get() as u64 + 1);
-        let packet = codec.pack(entry, EntryId::NONE, length, b"abc");
-        let result = answer(entry, bookie.name(), packet)
-            .map(|packet| BookieAnswer::Entry { packet: Some(packet), lac: None });
-        if let Some(check) = checker.step(Input::Answer { token, result }, &mut effects) {
+        if let Some(check) = checker.step(now, input, &mut effects) {
             return check;
         }
     }
@@ -80,4 +87,25 @@ fn a_length_that_the_payloads_do_not_add_up_to_is_found() {
         Ok(if entry.get() == 2 { codec.pack(entry, EntryId::NONE, 10, b"abc") } else { packet })
     });
     assert_eq!(wrong.wrong_length, Some(EntryId::new(2)));
+}
+
+#[test]
+fn a_bookie_whose_connection_broke_is_asked_again_and_a_dead_one_not_for_ever() {
+    let broken = std::cell::Cell::new(true);
+    let once = check(
+        12,
+        |_, _, packet| if broken.replace(false) { Err(BookieError::Unreachable) } else { Ok(packet) },
+    );
+    assert!(once.is_whole(), "{once:?}");
+    let asked = std::cell::Cell::new(0);
+    let dead = check(12, |_, bookie, packet| {
+        if bookie != "b:1" {
+            return Ok(packet);
+        }
+        asked.set(asked.get() + 1);
+        Err(BookieError::Unreachable)
+    });
+    // Of the entries 0, 1 and 3 it has a copy.
+    assert_eq!((dead.unanswered, dead.short, dead.unreadable), (3, 3, 0));
+    assert!(asked.get() < 3 * CHECK_TRIES, "{}", asked.get());
 }

@@ -9,7 +9,7 @@ use tailwater_bookkeeper::digest::DigestKind;
 use tailwater_bookkeeper::{BookKeeper, LedgerFault, LedgerOptions, LedgerWriter, Quorums};
 
 use self::cluster::Cluster;
-use crate::support::{tailwater, told};
+use crate::support::{tailwater, told, wait_for};
 
 /// Whether `tailwater segment COMMAND --store URL` succeeded, and what it said.
 fn segment(store: &str, args: &[&str]) -> (bool, String, String) {
@@ -77,8 +77,8 @@ fn ledgers_of_a_cluster_are_listed_described_recovered_and_verified() {
     assert!(!whole && errors.contains("1 ledger is not whole"), "{verified}{errors}");
     assert!(verified.contains(&format!("at {victim}: its bookie does not answer")), "{verified}");
     cluster.restart(number);
-    let (whole, verified, errors) = segment(&store, &["verify", &closed]);
-    assert!(whole, "{verified}{errors}");
+    // It listens before it answers.
+    wait_for("the ledger to be whole again", || segment(&store, &["verify", &closed]).0.then_some(()));
 
     let (ok, _, errors) = segment(&store, &["describe", "123456"]);
     assert!(!ok && errors.contains("ledger 123456: there is no such ledger"), "{errors}");
