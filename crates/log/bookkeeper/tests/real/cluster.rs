@@ -73,6 +73,8 @@ impl Cluster {
         cluster.spawn(server, "zookeeper");
         wait_for("ZooKeeper to answer", || {
             let mut stream = TcpStream::connect(&cluster.zookeeper).ok()?;
+            // Asked while it starts it may leave a connection without an answer.
+            stream.set_read_timeout(Some(Duration::from_secs(1))).ok()?;
             stream.write_all(b"ruok").ok()?;
             let mut answer = String::new();
             stream.read_to_string(&mut answer).ok()?;
