@@ -1,14 +1,14 @@
 //! Appending to a ledger: the state machine of its writer, and of the half of a recovery that writes back.
 //!
 //! What holds:
-//! - An entry is sent to its write set, and acknowledged when an ack quorum of it has it durably and everything before it
-//!   is acknowledged. The LAC is the last one acknowledged; each packet carries it.
-//! - A bookie that fails an add is replaced. The new ensemble begins with the first entry that is not acknowledged: the
-//!   change is one compare-and-set of the metadata, nothing is acknowledged while it is on its way, and what the replaced
-//!   bookie has acknowledged of these entries counts no more. They are sent to the new bookie.
+//! - An entry is sent to its write set, and acknowledged when an ack quorum of it has it durably and everything before
+//!   it is acknowledged. The LAC is the last one acknowledged; each packet carries it.
+//! - A bookie that fails an add is replaced. The new ensemble begins with the first entry that is not acknowledged:
+//!   the change is one compare-and-set of the metadata, nothing is acknowledged while it is on its way, and what the
+//!   replaced bookie has acknowledged of these entries counts no more. They are sent to the new bookie.
 //! - Without a bookie to replace it by, entries go on to the others, as long as they can have their ack quorum.
-//! - The bookie itself may take the place again, after a pause, by the same compare-and-set: whoever recovers the ledger
-//!   has changed the metadata before, so no writer goes on that has been fenced meanwhile.
+//! - The bookie itself may take the place again, after a pause, by the same compare-and-set: whoever recovers the
+//!   ledger has changed the metadata before, so no writer goes on that has been fenced meanwhile.
 //! - Once it failed it does nothing more. What is beyond its LAC may or may not be in the ledger: a recovery says.
 //!
 //! Driven by [`crate::writer`] and by [`crate::recover`].
@@ -21,10 +21,10 @@ use tailwater_env::Instant;
 
 use crate::digest::{EntryCodec, MasterKey};
 use crate::ids::{BookieId, EntryId, LedgerId, Quorums};
-use crate::metadata::{LedgerMetadata, LedgerState};
+use crate::metadata::{LedgerMetadata, LedgerStatus};
 use crate::planted::Planted;
 use crate::protocol::{BookieAnswer, BookieError, BookieRequest};
-use crate::step::{Choice, Effect, Input, LedgerFault, ReplaceFault, Versioned, is_due};
+use crate::step::{Choice, LedgerFault, ReplaceFault, StepEffect, StepInput, VersionedMetadata, is_due};
 
 /// How long things may take.
 #[derive(Clone, Copy, Debug)]
@@ -52,13 +52,13 @@ struct UnackedEntry {
 
 /// What a token stands for.
 #[derive(Clone, Copy)]
-enum Sent {
+enum AppendSent {
     Add { entry: EntryId, position: usize },
     Lac,
 }
 
 /// How far a change of metadata is.
-enum Change {
+enum EnsembleChange {
     None,
     /// The bookies that take entries are asked for.
     Listing,
@@ -83,7 +83,7 @@ struct FailedPlace {
 }
 
 /// See the module.
-pub(crate) struct Appender {
+pub(crate) struct LedgerAppender {
     ledger: LedgerId,
     codec: EntryCodec,
     key: MasterKey,
@@ -97,7 +97,7 @@ pub(crate) struct Appender {
     ensemble: Vec<BookieId>,
     failed: BTreeMap<usize, FailedPlace>,
     pauses: BTreeMap<BookieId, Instant>,
-    change: Change,
+    change: EnsembleChange,
     retry_at: Option<Instant>,
     next: EntryId,
     lac: EntryId,
@@ -108,18 +108,18 @@ pub(crate) struct Appender {
     lac_told: EntryId,
     told_at: Instant,
     unacked: VecDeque<UnackedEntry>,
-    sent: BTreeMap<u64, Sent>,
+    sent: BTreeMap<u64, AppendSent>,
     token: u64,
     closing: bool,
     closed: bool,
     failure: Option<LedgerFault>,
 }
 
-impl Appender {
+impl LedgerAppender {
     /// The writer of a ledger that it has just created.
     pub(crate) fn new(
         ledger: LedgerId,
-        Versioned { metadata, version }: Versioned,
+        VersionedMetadata { metadata, version }: VersionedMetadata,
         times: AppendTimes,
         seed: u64,
         now: Instant,
@@ -138,7 +138,7 @@ impl Appender {
             ensemble,
             failed: BTreeMap::new(),
             pauses: BTreeMap::new(),
-            change: Change::None,
+            change: EnsembleChange::None,
             retry_at: None,
             next: EntryId::FIRST,
             lac: EntryId::NONE,
@@ -158,7 +158,7 @@ impl Appender {
     /// One that writes back the entries from `next` on, for whoever recovers the ledger.
     pub(crate) fn recovering(
         ledger: LedgerId,
-        versioned: Versioned,
+        versioned: VersionedMetadata,
         next: EntryId,
         times: AppendTimes,
         seed: u64,
@@ -186,7 +186,7 @@ impl Appender {
         self.failure.as_ref()
     }
 
-    /// Whether the ledger is closed, as [`Appender::close`] wanted it.
+    /// Whether the ledger is closed, as [`LedgerAppender::close`] wanted it.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed
     }
@@ -208,8 +208,8 @@ impl Appender {
         self.failure.is_none() && !self.closed && waits
     }
 
-    /// Sends an entry; its number. Not behind [`Appender::close`].
-    pub(crate) fn append(&mut self, now: Instant, payload: &[u8], effects: &mut Vec<Effect>) -> EntryId {
+    /// Sends an entry; its number. Not behind [`LedgerAppender::close`].
+    pub(crate) fn append(&mut self, now: Instant, payload: &[u8], effects: &mut Vec<StepEffect>) -> EntryId {
         debug_assert!(!self.closing, "an entry behind the end");
         let entry = self.next;
         self.length += payload.len() as u64;
@@ -225,13 +225,13 @@ impl Appender {
         now: Instant,
         packet: Bytes,
         length: u64,
-        effects: &mut Vec<Effect>,
+        effects: &mut Vec<StepEffect>,
     ) {
         self.length = length;
         self.push(now, packet, length, effects);
     }
 
-    fn push(&mut self, now: Instant, packet: Bytes, length: u64, effects: &mut Vec<Effect>) {
+    fn push(&mut self, now: Instant, packet: Bytes, length: u64, effects: &mut Vec<StepEffect>) {
         let entry = self.next;
         self.next = entry.next();
         if self.failure.is_some() {
@@ -247,14 +247,20 @@ impl Appender {
         self.metadata.quorums
     }
 
-    fn ask(&mut self, sent: Sent, position: usize, request: BookieRequest, effects: &mut Vec<Effect>) {
+    fn ask(
+        &mut self,
+        sent: AppendSent,
+        position: usize,
+        request: BookieRequest,
+        effects: &mut Vec<StepEffect>,
+    ) {
         self.token += 1;
         self.sent.insert(self.token, sent);
-        effects.push(Effect::Ask { token: self.token, bookie: self.ensemble[position].clone(), request });
+        effects.push(StepEffect::Ask { token: self.token, bookie: self.ensemble[position].clone(), request });
     }
 
     /// Sends an unacknowledged entry to a place, unless the bookie there has failed.
-    fn send(&mut self, index: usize, position: usize, effects: &mut Vec<Effect>) {
+    fn send(&mut self, index: usize, position: usize, effects: &mut Vec<StepEffect>) {
         if self.failed.contains_key(&position) {
             return;
         }
@@ -267,26 +273,27 @@ impl Appender {
             key: self.key.clone(),
             recovery: self.recovering,
         };
-        self.ask(Sent::Add { entry, position }, position, request, effects);
+        self.ask(AppendSent::Add { entry, position }, position, request, effects);
     }
 
-    /// What happened; [`Appender::lac`], [`Appender::failure`] and [`Appender::is_closed`] say what came of it.
-    pub(crate) fn step(&mut self, now: Instant, input: Input, effects: &mut Vec<Effect>) {
+    /// What happened; [`LedgerAppender::lac`], [`LedgerAppender::failure`] and [`LedgerAppender::is_closed`] say what
+    /// came of it.
+    pub(crate) fn step(&mut self, now: Instant, input: StepInput, effects: &mut Vec<StepEffect>) {
         if self.failure.is_some() || self.closed {
             return;
         }
         match input {
-            Input::Answer { token, result } => self.answered(now, token, result, effects),
-            Input::Bookies(bookies) => self.listed(now, bookies, effects),
-            Input::Replaced(result) => self.replaced(now, result, effects),
-            Input::Reread(result) => self.reread(now, result, effects),
-            Input::Tick => self.tick(now, effects),
+            StepInput::Answer { token, result } => self.answered(now, token, result, effects),
+            StepInput::Bookies(bookies) => self.listed(now, bookies, effects),
+            StepInput::Replaced(result) => self.replaced(now, result, effects),
+            StepInput::Reread(result) => self.reread(now, result, effects),
+            StepInput::Tick => self.tick(now, effects),
         }
         self.advance(now, effects);
     }
 
     /// No more entries; when all are acknowledged the ledger is closed.
-    pub(crate) fn close(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+    pub(crate) fn close(&mut self, now: Instant, effects: &mut Vec<StepEffect>) {
         self.closing = true;
         self.advance(now, effects);
     }
@@ -296,7 +303,7 @@ impl Appender {
         now: Instant,
         token: u64,
         result: Result<BookieAnswer, BookieError>,
-        effects: &mut Vec<Effect>,
+        effects: &mut Vec<StepEffect>,
     ) {
         // Of a bookie that was replaced: no longer known.
         let Some(sent) = self.sent.remove(&token) else { return };
@@ -304,20 +311,20 @@ impl Appender {
             (_, Err(BookieError::Fenced)) => return self.fail(LedgerFault::Fenced),
             (_, Err(BookieError::Unauthorized)) => return self.fail(LedgerFault::Unauthorized),
             // An explicit LAC is a hint: the next packet tells it, too.
-            (Sent::Lac, _) => return,
-            (Sent::Add { entry, position }, Ok(BookieAnswer::Added)) => {
+            (AppendSent::Lac, _) => return,
+            (AppendSent::Add { entry, position }, Ok(BookieAnswer::Added)) => {
                 if let Some(unacked) = self.unacked_mut(entry) {
                     unacked.acked |= 1 << position;
                 }
                 return;
             }
-            (Sent::Add { entry, position }, Err(BookieError::Overloaded)) => {
+            (AppendSent::Add { entry, position }, Err(BookieError::Overloaded)) => {
                 if let Some(unacked) = self.unacked_mut(entry) {
                     unacked.again |= 1 << position;
                 }
                 return;
             }
-            (Sent::Add { entry, position }, result) => {
+            (AppendSent::Add { entry, position }, result) => {
                 let bookie = &self.ensemble[position];
                 tracing::debug!(ledger = %self.ledger, %entry, %bookie, why = ?result.err(), "an add failed");
                 position
@@ -341,19 +348,19 @@ impl Appender {
         self.unacked.clear();
     }
 
-    fn begin_change(&mut self, effects: &mut Vec<Effect>) {
-        if matches!(self.change, Change::None) && !self.failed.is_empty() {
-            self.change = Change::Listing;
-            effects.push(Effect::ListBookies);
+    fn begin_change(&mut self, effects: &mut Vec<StepEffect>) {
+        if matches!(self.change, EnsembleChange::None) && !self.failed.is_empty() {
+            self.change = EnsembleChange::Listing;
+            effects.push(StepEffect::ListBookies);
         }
     }
 
     /// Chooses bookies for the places that need another one.
-    fn listed(&mut self, now: Instant, bookies: Option<Vec<BookieId>>, effects: &mut Vec<Effect>) {
-        if !matches!(self.change, Change::Listing) {
+    fn listed(&mut self, now: Instant, bookies: Option<Vec<BookieId>>, effects: &mut Vec<StepEffect>) {
+        if !matches!(self.change, EnsembleChange::Listing) {
             return;
         }
-        self.change = Change::None;
+        self.change = EnsembleChange::None;
         self.pauses.retain(|_, until| *until > now);
         let mut free: Vec<BookieId> = bookies.clone().unwrap_or_default();
         free.retain(|bookie| !self.ensemble.contains(bookie) && !self.pauses.contains_key(bookie));
@@ -381,8 +388,8 @@ impl Appender {
         if self.recovering {
             return self.adopt(now, *wanted, self.version, &positions, effects);
         }
-        effects.push(Effect::Replace { metadata: wanted.clone(), version: self.version });
-        self.change = Change::Replacing { wanted, positions, closing: false };
+        effects.push(StepEffect::Replace { metadata: wanted.clone(), version: self.version });
+        self.change = EnsembleChange::Replacing { wanted, positions, closing: false };
     }
 
     /// The metadata are these: what places changed begins anew there.
@@ -392,7 +399,7 @@ impl Appender {
         metadata: LedgerMetadata,
         version: i32,
         positions: &[usize],
-        effects: &mut Vec<Effect>,
+        effects: &mut Vec<StepEffect>,
     ) {
         (self.metadata, self.version) = (metadata, version);
         let ensemble = self.metadata.last_ensemble().1.to_vec();
@@ -404,7 +411,8 @@ impl Appender {
         self.ensemble = ensemble;
         for position in changed {
             self.failed.remove(&position);
-            self.sent.retain(|_, sent| !matches!(sent, Sent::Add { position: of, .. } if *of == position));
+            self.sent
+                .retain(|_, sent| !matches!(sent, AppendSent::Add { position: of, .. } if *of == position));
             for index in 0..self.unacked.len() {
                 let unacked = &mut self.unacked[index];
                 if self.planted != Planted::ReplacedCounts {
@@ -417,13 +425,13 @@ impl Appender {
                 }
             }
         }
-        self.change = Change::None;
+        self.change = EnsembleChange::None;
         self.begin_change(effects);
     }
 
-    fn replaced(&mut self, now: Instant, result: Result<i32, ReplaceFault>, effects: &mut Vec<Effect>) {
-        let Change::Replacing { wanted, positions, closing } =
-            std::mem::replace(&mut self.change, Change::None)
+    fn replaced(&mut self, now: Instant, result: Result<i32, ReplaceFault>, effects: &mut Vec<StepEffect>) {
+        let EnsembleChange::Replacing { wanted, positions, closing } =
+            std::mem::replace(&mut self.change, EnsembleChange::None)
         else {
             return;
         };
@@ -431,15 +439,20 @@ impl Appender {
             Ok(_) if closing => self.closed = true,
             Ok(version) => self.adopt(now, *wanted, version, &positions, effects),
             Err(ReplaceFault::Conflict | ReplaceFault::Unknown) => {
-                self.change = Change::Rereading { wanted, positions, closing };
-                effects.push(Effect::Reread);
+                self.change = EnsembleChange::Rereading { wanted, positions, closing };
+                effects.push(StepEffect::Reread);
             }
         }
     }
 
-    fn reread(&mut self, now: Instant, result: Result<Versioned, LedgerFault>, effects: &mut Vec<Effect>) {
-        let Change::Rereading { wanted, positions, closing } =
-            std::mem::replace(&mut self.change, Change::None)
+    fn reread(
+        &mut self,
+        now: Instant,
+        result: Result<VersionedMetadata, LedgerFault>,
+        effects: &mut Vec<StepEffect>,
+    ) {
+        let EnsembleChange::Rereading { wanted, positions, closing } =
+            std::mem::replace(&mut self.change, EnsembleChange::None)
         else {
             return;
         };
@@ -449,22 +462,22 @@ impl Appender {
             Ok(found) if found.metadata == *wanted => {
                 self.adopt(now, *wanted, found.version, &positions, effects);
             }
-            Ok(Versioned { metadata, .. }) if metadata.state != LedgerState::Open => {
+            Ok(VersionedMetadata { metadata, .. }) if metadata.state != LedgerStatus::Open => {
                 // A recovery that ended where we would have closed it did what we wanted.
                 let same = closing && metadata.state == wanted.state;
                 if same { self.closed = true } else { self.fail(LedgerFault::Fenced) }
             }
             // Somebody moved copies to other bookies.
-            Ok(Versioned { metadata, version }) => self.adopt(now, metadata, version, &[], effects),
+            Ok(VersionedMetadata { metadata, version }) => self.adopt(now, metadata, version, &[], effects),
             Err(LedgerFault::NoLedger) => self.fail(LedgerFault::NoLedger),
             Err(_) => {
-                self.change = Change::Rereading { wanted, positions, closing };
+                self.change = EnsembleChange::Rereading { wanted, positions, closing };
                 self.retry_at = Some(now + self.times.pause);
             }
         }
     }
 
-    fn tick(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+    fn tick(&mut self, now: Instant, effects: &mut Vec<StepEffect>) {
         if let Some(front) = self.unacked.front()
             && now.since(front.since) > self.times.entry
         {
@@ -482,7 +495,7 @@ impl Appender {
         if is_due(self.retry_at, now) {
             self.retry_at = None;
             match self.change {
-                Change::Rereading { .. } => effects.push(Effect::Reread),
+                EnsembleChange::Rereading { .. } => effects.push(StepEffect::Reread),
                 _ => self.begin_change(effects),
             }
         }
@@ -493,7 +506,7 @@ impl Appender {
     }
 
     /// Sends the LAC to every bookie: any of them may be asked for it.
-    fn tell_lac(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+    fn tell_lac(&mut self, now: Instant, effects: &mut Vec<StepEffect>) {
         (self.lac_told, self.told_at) = (self.lac, now);
         let packet = self.codec.pack_lac(self.lac);
         for position in (0..self.ensemble.len()).filter(|position| !self.failed.contains_key(position)) {
@@ -504,15 +517,20 @@ impl Appender {
                 key: self.key.clone(),
             };
             self.token += 1;
-            self.sent.insert(self.token, Sent::Lac);
-            effects.push(Effect::Ask { token: self.token, bookie: self.ensemble[position].clone(), request });
+            self.sent.insert(self.token, AppendSent::Lac);
+            effects.push(StepEffect::Ask {
+                token: self.token,
+                bookie: self.ensemble[position].clone(),
+                request,
+            });
         }
     }
 
     /// Acknowledges in order, and closes when nothing is left to be acknowledged.
-    fn advance(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+    fn advance(&mut self, now: Instant, effects: &mut Vec<StepEffect>) {
         // New metadata say from which entry on the new bookies have them: meanwhile that must not move.
-        let changing = matches!(self.change, Change::Replacing { .. } | Change::Rereading { .. });
+        let changing =
+            matches!(self.change, EnsembleChange::Replacing { .. } | EnsembleChange::Rereading { .. });
         if self.failure.is_some() || (changing && self.planted != Planted::AckWhileChanging) {
             return;
         }
@@ -529,8 +547,8 @@ impl Appender {
         if self.closing && self.unacked.is_empty() && !self.recovering && !self.closed && !changing {
             // What the list of bookies says does not matter any more.
             let wanted = Box::new(self.metadata.closed(self.lac, self.length_acked));
-            effects.push(Effect::Replace { metadata: wanted.clone(), version: self.version });
-            self.change = Change::Replacing { wanted, positions: Vec::new(), closing: true };
+            effects.push(StepEffect::Replace { metadata: wanted.clone(), version: self.version });
+            self.change = EnsembleChange::Replacing { wanted, positions: Vec::new(), closing: true };
         }
     }
 }

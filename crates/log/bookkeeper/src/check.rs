@@ -1,8 +1,8 @@
 //! Checking a ledger: every copy of every entry is read, and compared with the others. Nothing is changed.
 //!
-//! A bookie that does not answer says nothing about its copies: they are counted apart from those that it said it does not
-//! have, and from those whose digest is wrong. It is asked [`CHECK_TRIES`] times for the first of them, as its connection may
-//! just have broken, and once for each of the others until it answers again.
+//! A bookie that does not answer says nothing about its copies: they are counted apart from those that it said it does
+//! not have, and from those whose digest is wrong. It is asked [`CHECK_TRIES`] times for the first of them, as its
+//! connection may just have broken, and once for each of the others until it answers again.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -12,10 +12,10 @@ use tailwater_env::Instant;
 use crate::digest::EntryCodec;
 use crate::ids::{BookieId, EntryId, LedgerId};
 use crate::limits::{CHECK_BYTES_MAX, CHECK_ENTRIES_MAX, CHECK_FAULTS_MAX, CHECK_TRIES};
-use crate::metadata::{LedgerMetadata, LedgerState};
+use crate::metadata::{LedgerMetadata, LedgerStatus};
 use crate::protocol::{BookieError, BookieRequest};
 use crate::read::{Copied, checked};
-use crate::step::{Effect, Input};
+use crate::step::{StepEffect, StepInput};
 
 /// What is wrong with one copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -66,8 +66,8 @@ pub struct LedgerCheck {
     pub short: u64,
     /// Entries without a right copy.
     pub unreadable: u64,
-    /// The first entry whose length is not what the payloads before it say, if there is one; behind the last one if it is
-    /// the closed ledger's length.
+    /// The first entry whose length is not what the payloads before it say, if there is one; behind the last one if it
+    /// is the closed ledger's length.
     pub wrong_length: Option<EntryId>,
     /// The first [`CHECK_FAULTS_MAX`] copies with something wrong.
     pub bad: Vec<BadCopy>,
@@ -124,7 +124,7 @@ impl Checker {
         ledger: LedgerId,
         metadata: LedgerMetadata,
         last: EntryId,
-        effects: &mut Vec<Effect>,
+        effects: &mut Vec<StepEffect>,
     ) -> Self {
         let mut checker = Self {
             ledger,
@@ -155,7 +155,7 @@ impl Checker {
         checker
     }
 
-    fn ask(&mut self, effects: &mut Vec<Effect>) {
+    fn ask(&mut self, effects: &mut Vec<StepEffect>) {
         while self.checking.len() < self.window {
             let entry = EntryId::new(self.first.get() + self.checking.len() as i64);
             if entry > self.check.last {
@@ -171,10 +171,10 @@ impl Checker {
         }
     }
 
-    fn ask_for(&mut self, copy: AskedCopy, effects: &mut Vec<Effect>) {
+    fn ask_for(&mut self, copy: AskedCopy, effects: &mut Vec<StepEffect>) {
         self.token += 1;
         let request = BookieRequest::Read { ledger: self.ledger, entry: copy.entry, fence: None };
-        effects.push(Effect::Ask { token: self.token, bookie: copy.bookie.clone(), request });
+        effects.push(StepEffect::Ask { token: self.token, bookie: copy.bookie.clone(), request });
         self.asked.insert(self.token, copy);
     }
 
@@ -182,10 +182,10 @@ impl Checker {
     pub(crate) fn step(
         &mut self,
         now: Instant,
-        input: Input,
-        effects: &mut Vec<Effect>,
+        input: StepInput,
+        effects: &mut Vec<StepEffect>,
     ) -> Option<LedgerCheck> {
-        if let Input::Answer { token, result } = input
+        if let StepInput::Answer { token, result } = input
             && let Some(copy) = self.asked.remove(&token)
         {
             match checked(&self.codec, Some(copy.entry), result) {
@@ -258,7 +258,7 @@ impl Checker {
     }
 
     fn end(&mut self) -> LedgerCheck {
-        if let LedgerState::Closed { length, .. } = self.check.metadata.state
+        if let LedgerStatus::Closed { length, .. } = self.check.metadata.state
             && self.length.is_some_and(|read| read != length)
         {
             self.check.wrong_length.get_or_insert(self.check.last.next());

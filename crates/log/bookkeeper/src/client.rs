@@ -11,10 +11,10 @@ use crate::connections::{Connections, Inbox};
 use crate::digest::DigestKind;
 use crate::ids::{BookieId, LedgerId, Quorums};
 use crate::limits::TICK;
-use crate::metadata::{LedgerMetadata, LedgerState};
+use crate::metadata::{LedgerMetadata, LedgerStatus};
 use crate::reader::LedgerReader;
 use crate::recover::{RecoverTimes, Recoverer};
-use crate::step::{Choice, Effect, Input, LedgerFault, Versioned};
+use crate::step::{Choice, LedgerFault, StepEffect, StepInput, VersionedMetadata};
 use crate::writer::LedgerWriter;
 use crate::zookeeper::{Ledgers, LedgersUri};
 
@@ -128,7 +128,7 @@ impl BookKeeper {
         let mut effects = Vec::new();
         let (seed, now) = (self.env.random_u64(), self.env.now());
         let mut recoverer = Recoverer::new(ledger, versioned, times, seed, now, &mut effects);
-        let mut driver = Driver::new(self, ledger);
+        let mut driver = StepDriver::new(self, ledger);
         loop {
             driver.carry_out(&mut effects);
             if let Some(result) = recoverer.result() {
@@ -149,7 +149,7 @@ impl BookKeeper {
         &self,
         ledger: LedgerId,
         password: &[u8],
-    ) -> Result<Versioned, LedgerFault> {
+    ) -> Result<VersionedMetadata, LedgerFault> {
         let versioned = self.ledgers.read_latest(ledger).await?;
         if versioned.metadata.password != password {
             return Err(LedgerFault::Unauthorized);
@@ -159,40 +159,40 @@ impl BookKeeper {
 }
 
 /// Carries out the effects of one state machine, and has their results.
-pub(crate) struct Driver {
+pub(crate) struct StepDriver {
     client: BookKeeper,
     ledger: LedgerId,
     inbox: Inbox,
-    inputs: mpsc::UnboundedReceiver<Input>,
+    inputs: mpsc::UnboundedReceiver<StepInput>,
 }
 
-impl Driver {
+impl StepDriver {
     pub(crate) fn new(client: &BookKeeper, ledger: LedgerId) -> Self {
         let (inbox, inputs) = Inbox::new();
         Self { client: client.clone(), ledger, inbox, inputs }
     }
 
-    pub(crate) fn carry_out(&self, effects: &mut Vec<Effect>) {
+    pub(crate) fn carry_out(&self, effects: &mut Vec<StepEffect>) {
         for effect in effects.drain(..) {
             let (ledgers, inbox, ledger) = (self.client.ledgers.clone(), self.inbox.clone(), self.ledger);
             let env = &self.client.env;
             match effect {
-                Effect::Ask { token, bookie, request } => {
+                StepEffect::Ask { token, bookie, request } => {
                     self.client.connections.ask(&bookie, request, token, &self.inbox);
                 }
-                Effect::Replace { metadata, version } => env
+                StepEffect::Replace { metadata, version } => env
                     .spawn("replace ledger metadata", async move {
-                        inbox.put(Input::Replaced(ledgers.replace(ledger, &metadata, version).await));
+                        inbox.put(StepInput::Replaced(ledgers.replace(ledger, &metadata, version).await));
                     })
                     .detach(),
-                Effect::Reread => env
+                StepEffect::Reread => env
                     .spawn("read ledger metadata", async move {
-                        inbox.put(Input::Reread(ledgers.read_latest(ledger).await));
+                        inbox.put(StepInput::Reread(ledgers.read_latest(ledger).await));
                     })
                     .detach(),
-                Effect::ListBookies => env
+                StepEffect::ListBookies => env
                     .spawn("list bookies", async move {
-                        inbox.put(Input::Bookies(ledgers.bookies().await.ok()));
+                        inbox.put(StepInput::Bookies(ledgers.bookies().await.ok()));
                     })
                     .detach(),
             }
@@ -200,23 +200,23 @@ impl Driver {
     }
 
     /// The next result, or a tick when there is none for a while.
-    pub(crate) async fn next(&mut self) -> Input {
+    pub(crate) async fn next(&mut self) -> StepInput {
         let next = self.client.env.timeout(TICK, self.inputs.recv()).await;
-        next.flatten().unwrap_or(Input::Tick)
+        next.flatten().unwrap_or(StepInput::Tick)
     }
 
     /// The next result, whenever it comes.
-    pub(crate) async fn next_answer(&mut self) -> Input {
-        self.inputs.recv().await.unwrap_or(Input::Tick)
+    pub(crate) async fn next_answer(&mut self) -> StepInput {
+        self.inputs.recv().await.unwrap_or(StepInput::Tick)
     }
 
     /// A result that is there already.
-    pub(crate) fn try_next(&mut self) -> Option<Input> {
+    pub(crate) fn try_next(&mut self) -> Option<StepInput> {
         self.inputs.try_recv().ok()
     }
 }
 
 /// Whether a ledger gets no entry any more.
 pub(crate) fn is_closed(metadata: &LedgerMetadata) -> bool {
-    matches!(metadata.state, LedgerState::Closed { .. })
+    matches!(metadata.state, LedgerStatus::Closed { .. })
 }

@@ -1,9 +1,9 @@
-//! Connections to bookies: one for each, with any number of requests on their way. A connection comes up with the first
-//! request and again after it broke. What was on its way then is answered with [`BookieError::Unreachable`]: whether the
-//! bookie did it is not known.
+//! Connections to bookies: one for each, with any number of requests on their way. A connection comes up with the
+//! first request and again after it broke. What was on its way then is answered with [`BookieError::Unreachable`]:
+//! whether the bookie did it is not known.
 //!
-//! Each request is answered exactly once, at its deadline at the latest. A connection on which a request ran out of time
-//! while nothing at all was received is given up: its peer may be gone without a word.
+//! Each request is answered exactly once, at its deadline at the latest. A connection on which a request ran out of
+//! time while nothing at all was received is given up: its peer may be gone without a word.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -25,7 +25,7 @@ use crate::limits::{
     CONNECT_TIMEOUT, RECONNECT_PAUSE_MAX, RECONNECT_PAUSE_MIN, REQUEST_TIMEOUT, REQUESTS_MAX, WRITE_BYTES_MAX,
 };
 use crate::protocol::{BookieAnswer, BookieError, BookieRequest};
-use crate::step::Input;
+use crate::step::StepInput;
 use crate::wire::{put_request, take_response};
 use crate::zookeeper::Ledgers;
 
@@ -35,24 +35,25 @@ const SWEEP: Duration = Duration::from_millis(100);
 /// Where answers go: to whoever drives a state machine.
 #[derive(Clone)]
 pub(crate) struct Inbox {
-    sender: mpsc::UnboundedSender<Input>,
+    sender: mpsc::UnboundedSender<StepInput>,
 }
 
 impl Inbox {
-    /// One, and what arrives in it. As many answers can be waiting as requests were made, and who makes them bounds those.
-    pub(crate) fn new() -> (Self, mpsc::UnboundedReceiver<Input>) {
+    /// One, and what arrives in it. As many answers can be waiting as requests were made, and who makes them bounds
+    /// those.
+    pub(crate) fn new() -> (Self, mpsc::UnboundedReceiver<StepInput>) {
         let (sender, receiver) = mpsc::unbounded_channel();
         (Self { sender }, receiver)
     }
 
     /// Nobody may wait any more.
-    pub(crate) fn put(&self, input: Input) {
+    pub(crate) fn put(&self, input: StepInput) {
         let _ = self.sender.send(input);
     }
 }
 
 /// A request on its way. Dropping it answers it.
-struct Waiting {
+struct WaitingRequest {
     inbox: Inbox,
     token: u64,
     deadline: Instant,
@@ -61,21 +62,21 @@ struct Waiting {
     count: Arc<AtomicUsize>,
 }
 
-impl Waiting {
+impl WaitingRequest {
     fn answer(mut self, result: Result<BookieAnswer, BookieError>) {
         self.answer = Some(result);
     }
 }
 
-impl Drop for Waiting {
+impl Drop for WaitingRequest {
     fn drop(&mut self) {
         self.count.fetch_sub(1, Ordering::Relaxed);
         let result = self.answer.take().unwrap_or(Err(BookieError::Unreachable));
-        self.inbox.put(Input::Answer { token: self.token, result });
+        self.inbox.put(StepInput::Answer { token: self.token, result });
     }
 }
 
-type Queued = (BookieRequest, Waiting);
+type Queued = (BookieRequest, WaitingRequest);
 
 struct Connection {
     queue: mpsc::UnboundedSender<Queued>,
@@ -106,7 +107,7 @@ impl Connections {
         let mut bookies = self.bookies.lock();
         let connection = bookies.entry(bookie.clone()).or_insert_with(|| self.connection(bookie));
         let before = connection.waiting.fetch_add(1, Ordering::Relaxed);
-        let waiting = Waiting {
+        let waiting = WaitingRequest {
             inbox: inbox.clone(),
             token,
             deadline: now + patience,
@@ -172,7 +173,7 @@ async fn connect(env: &Env, ledgers: &Ledgers, bookie: &BookieId) -> io::Result<
 
 /// What both directions of a connection know.
 struct OnTheirWay {
-    waiting: BTreeMap<u64, Waiting>,
+    waiting: BTreeMap<u64, WaitingRequest>,
     received_at: Instant,
 }
 

@@ -1,5 +1,5 @@
-//! An entry as bookies keep it: a header, a digest and the payload. Bookies look at the header only; the digest is made by
-//! who writes and checked by who reads.
+//! An entry as bookies keep it: a header, a digest and the payload. Bookies look at the header only; the digest is
+//! made by who writes and checked by who reads.
 //!
 //! ```text
 //!  0         8         16        24        32            32 + D
@@ -8,7 +8,8 @@
 //!
 //!  LAC     the last entry that was acknowledged when this one was sent, -1 for none
 //!  length  bytes of all payloads of the ledger up to this one, and with it
-//!  digest  over the 32 bytes before it and the payload: CRC32C, D = 4; CRC-32 as 64 bits, D = 8; HMAC-SHA1, D = 20; none, D = 0
+//!  digest  over the 32 bytes before it and the payload: CRC32C, D = 4; CRC-32 as 64 bits, D = 8;
+//!          HMAC-SHA1, D = 20; none, D = 0
 //! ```
 //!
 //! All numbers are big-endian. An explicit LAC has the same form without entry, length and payload:

@@ -150,7 +150,8 @@ impl Quorums {
         self.write - self.ack + 1
     }
 
-    /// Whether those that answered leave no ack quorum of others in any write set. `answered` has a bit for each position.
+    /// Whether those that answered leave no ack quorum of others in any write set. `answered` has a bit for each
+    /// position.
     pub fn covered(self, answered: u64) -> bool {
         (0..self.ensemble).all(|first| {
             let silent = (0..self.write)

@@ -1,6 +1,6 @@
-//! A native client of [Apache BookKeeper](https://bookkeeper.apache.org): ledgers that are created, appended to, followed,
-//! fenced, recovered, checked and deleted. It speaks the bookies' protocol in version 3, and keeps ledgers' metadata in
-//! ZooKeeper as the Java client does: each opens, reads, fences and recovers what the other one wrote.
+//! A native client of [Apache BookKeeper](https://bookkeeper.apache.org): ledgers that are created, appended to,
+//! followed, fenced, recovered, checked and deleted. It speaks the bookies' protocol in version 3, and keeps ledgers'
+//! metadata in ZooKeeper as the Java client does: each opens, reads, fences and recovers what the other one wrote.
 //!
 //! ```text
 //!  LedgerWriter   LedgerReader   BookKeeper::recover      handles: tasks and sockets
@@ -63,9 +63,9 @@ mod tests;
 pub use check::{BadCopy, CopyFault, LedgerCheck};
 pub use client::{BookKeeper, LedgerOptions, LedgerTimes};
 pub use ids::{BookieId, EntryId, LedgerId, Quorums};
-pub use metadata::{LedgerMetadata, LedgerState, MetadataFault};
+pub use metadata::{LedgerMetadata, LedgerStatus, MetadataFault};
 pub use protocol::BookieError;
 pub use reader::LedgerReader;
-pub use step::{LedgerFault, Versioned};
-pub use writer::{LedgerWriter, PendingAppend};
+pub use step::{LedgerFault, VersionedMetadata};
+pub use writer::{LedgerWriter, PendingEntry};
 pub use zookeeper::{Ledgers, LedgersUri, LedgersUriFault};

@@ -21,7 +21,7 @@ const VERSION: &str = "3";
 
 /// What may happen to a ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LedgerState {
+pub enum LedgerStatus {
     /// Its writer appends.
     Open,
     /// Somebody finds out where it ends.
@@ -35,7 +35,7 @@ pub enum LedgerState {
     },
 }
 
-impl std::fmt::Display for LedgerState {
+impl std::fmt::Display for LedgerStatus {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Open => "open",
@@ -51,7 +51,7 @@ pub struct LedgerMetadata {
     /// Numbers of copies.
     pub quorums: Quorums,
     /// What may happen to it.
-    pub state: LedgerState,
+    pub state: LedgerStatus,
     /// The bookies from an entry on, until the next ensemble's first entry. The first one's is [`EntryId::FIRST`].
     ensembles: BTreeMap<EntryId, Vec<BookieId>>,
     /// How entries are checked.
@@ -88,7 +88,7 @@ impl LedgerMetadata {
         assert_eq!(ensemble.len(), quorums.ensemble(), "an ensemble is as large as it is said to be");
         Self {
             quorums,
-            state: LedgerState::Open,
+            state: LedgerStatus::Open,
             ensembles: BTreeMap::from([(EntryId::FIRST, ensemble)]),
             digest,
             password: Bytes::copy_from_slice(password),
@@ -129,7 +129,7 @@ impl LedgerMetadata {
 
     /// The same, closed. Ensembles that got no entry are left out.
     pub(crate) fn closed(&self, last: EntryId, length: u64) -> Self {
-        let mut closed = Self { state: LedgerState::Closed { last, length }, ..self.clone() };
+        let mut closed = Self { state: LedgerStatus::Closed { last, length }, ..self.clone() };
         closed.ensembles.retain(|first, _| *first <= last.max(EntryId::FIRST));
         closed
     }
@@ -137,9 +137,9 @@ impl LedgerMetadata {
     /// As it is stored.
     pub fn encode(&self) -> Vec<u8> {
         let (state, last, length) = match self.state {
-            LedgerState::Open => (STATE_OPEN, None, 0),
-            LedgerState::InRecovery => (STATE_IN_RECOVERY, None, 0),
-            LedgerState::Closed { last, length } => (STATE_CLOSED, Some(last), length),
+            LedgerStatus::Open => (STATE_OPEN, None, 0),
+            LedgerStatus::InRecovery => (STATE_IN_RECOVERY, None, 0),
+            LedgerStatus::Closed { last, length } => (STATE_CLOSED, Some(last), length),
         };
         let stored = StoredMetadata {
             write: self.quorums.write() as i32,
@@ -211,9 +211,9 @@ impl LedgerMetadata {
         Ok(Self {
             quorums,
             state: match stored.state {
-                STATE_OPEN => LedgerState::Open,
-                STATE_IN_RECOVERY => LedgerState::InRecovery,
-                STATE_CLOSED => LedgerState::Closed {
+                STATE_OPEN => LedgerStatus::Open,
+                STATE_IN_RECOVERY => LedgerStatus::InRecovery,
+                STATE_CLOSED => LedgerStatus::Closed {
                     last: EntryId::new(stored.last.unwrap_or(-1)),
                     length: u64::try_from(stored.length).unwrap_or(0),
                 },
@@ -313,10 +313,10 @@ mod tests {
         let mut metadata = example();
         assert!(metadata.set_ensemble(EntryId::new(10), bookies("a:1 d:1 c:1")));
         for state in [
-            LedgerState::Open,
-            LedgerState::InRecovery,
-            LedgerState::Closed { last: EntryId::new(12), length: 99 },
-            LedgerState::Closed { last: EntryId::NONE, length: 0 },
+            LedgerStatus::Open,
+            LedgerStatus::InRecovery,
+            LedgerStatus::Closed { last: EntryId::new(12), length: 99 },
+            LedgerStatus::Closed { last: EntryId::NONE, length: 0 },
         ] {
             metadata.state = state;
             assert_eq!(LedgerMetadata::decode(&metadata.encode()), Ok(metadata.clone()));

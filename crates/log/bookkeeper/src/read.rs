@@ -1,7 +1,7 @@
 //! Reading one entry, and asking for the LAC: state machines for readers. Neither changes anything at a bookie.
 //!
-//! An entry is read from one bookie of its write set. Another one is asked when the first fails, does not have it, sends a
-//! wrong digest, or has not answered for [`ReadTimes::speculative`]; the first right answer is taken.
+//! An entry is read from one bookie of its write set. Another one is asked when the first fails, does not have it,
+//! sends a wrong digest, or has not answered for [`ReadTimes::speculative`]; the first right answer is taken.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::digest::{EntryCodec, LedgerEntry};
 use crate::ids::{BookieId, EntryId, LedgerId, Quorums};
 use crate::metadata::LedgerMetadata;
 use crate::protocol::{BookieAnswer, BookieError, BookieRequest};
-use crate::step::{Effect, Input, LedgerFault};
+use crate::step::{LedgerFault, StepEffect, StepInput};
 
 /// How long things may take.
 #[derive(Clone, Copy, Debug)]
@@ -74,7 +74,7 @@ impl EntryRead {
         first: usize,
         times: ReadTimes,
         now: Instant,
-        effects: &mut Vec<Effect>,
+        effects: &mut Vec<StepEffect>,
     ) -> Self {
         let ensemble = metadata.ensemble_of(entry);
         let mut left: Vec<BookieId> =
@@ -100,12 +100,12 @@ impl EntryRead {
         read
     }
 
-    fn ask_next(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+    fn ask_next(&mut self, now: Instant, effects: &mut Vec<StepEffect>) {
         if let Some(bookie) = self.left.pop() {
             self.waiting += 1;
             self.asked_at = now;
             let request = BookieRequest::Read { ledger: self.ledger, entry: self.entry, fence: None };
-            effects.push(Effect::Ask { token: 0, bookie, request });
+            effects.push(StepEffect::Ask { token: 0, bookie, request });
         }
     }
 
@@ -113,11 +113,11 @@ impl EntryRead {
     pub(crate) fn step(
         &mut self,
         now: Instant,
-        input: Input,
-        effects: &mut Vec<Effect>,
+        input: StepInput,
+        effects: &mut Vec<StepEffect>,
     ) -> Option<Result<LedgerEntry, LedgerFault>> {
         match input {
-            Input::Answer { result, .. } => {
+            StepInput::Answer { result, .. } => {
                 self.waiting -= 1;
                 match checked(&self.codec, Some(self.entry), result) {
                     Copied::Right(entry, _) => return Some(Ok(*entry)),
@@ -168,14 +168,14 @@ impl LacRead {
         metadata: &LedgerMetadata,
         times: ReadTimes,
         now: Instant,
-        effects: &mut Vec<Effect>,
+        effects: &mut Vec<StepEffect>,
     ) -> Self {
         let (first, ensemble) = metadata.last_ensemble();
         let mut positions = BTreeMap::new();
         for (position, bookie) in ensemble.iter().enumerate() {
             let token = position as u64;
             positions.insert(token, position);
-            effects.push(Effect::Ask {
+            effects.push(StepEffect::Ask {
                 token,
                 bookie: bookie.clone(),
                 request: BookieRequest::ReadLac { ledger },
@@ -195,8 +195,8 @@ impl LacRead {
     }
 
     /// What happened, and what came of it, once.
-    pub(crate) fn step(&mut self, now: Instant, input: Input) -> Option<Result<EntryId, LedgerFault>> {
-        if let Input::Answer { token, result } = input
+    pub(crate) fn step(&mut self, now: Instant, input: StepInput) -> Option<Result<EntryId, LedgerFault>> {
+        if let StepInput::Answer { token, result } = input
             && let Some(position) = self.positions.remove(&token)
         {
             match result {
@@ -224,8 +224,9 @@ impl LacRead {
     }
 }
 
-/// One round of waiting for the LAC to pass `previous`: a bookie is asked, and another one beside it when it fails or has
-/// not answered for a while. Bookies are told the LAC with entries of their own only, so one alone may know nothing.
+/// One round of waiting for the LAC to pass `previous`: a bookie is asked, and another one beside it when it fails or
+/// has not answered for a while. Bookies are told the LAC with entries of their own only, so one alone may know
+/// nothing.
 pub(crate) struct TailPoll {
     ledger: LedgerId,
     codec: EntryCodec,
@@ -253,7 +254,7 @@ impl TailPoll {
         previous: EntryId,
         times: ReadTimes,
         now: Instant,
-        effects: &mut Vec<Effect>,
+        effects: &mut Vec<StepEffect>,
     ) -> Self {
         let ensemble = metadata.last_ensemble().1;
         // Those that hold the entry behind the next one come first: with that the next one's LAC is told.
@@ -276,20 +277,25 @@ impl TailPoll {
         poll
     }
 
-    fn ask_next(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+    fn ask_next(&mut self, now: Instant, effects: &mut Vec<StepEffect>) {
         if let Some(bookie) = self.left.pop() {
             self.waiting += 1;
             self.asked_at = now;
             let request =
                 BookieRequest::Poll { ledger: self.ledger, previous: self.previous, wait_ms: self.wait_ms };
-            effects.push(Effect::Ask { token: 0, bookie, request });
+            effects.push(StepEffect::Ask { token: 0, bookie, request });
         }
     }
 
     /// What happened, and what came of it, once.
-    pub(crate) fn step(&mut self, now: Instant, input: Input, effects: &mut Vec<Effect>) -> Option<Polled> {
+    pub(crate) fn step(
+        &mut self,
+        now: Instant,
+        input: StepInput,
+        effects: &mut Vec<StepEffect>,
+    ) -> Option<Polled> {
         match input {
-            Input::Answer { result, .. } => {
+            StepInput::Answer { result, .. } => {
                 self.waiting -= 1;
                 match result {
                     Ok(BookieAnswer::Entry { lac: Some(lac), packet }) if lac > self.previous => {

@@ -3,17 +3,17 @@
 use tokio::sync::Mutex;
 
 use crate::check::{Checker, LedgerCheck};
-use crate::client::{BookKeeper, Driver, is_closed};
+use crate::client::{BookKeeper, StepDriver, is_closed};
 use crate::digest::LedgerEntry;
 use crate::ids::{EntryId, LedgerId};
 use crate::limits::READ_AHEAD_MAX;
 use crate::metadata::LedgerMetadata;
 use crate::read::{EntryRead, LacRead, Polled, ReadTimes, TailPoll};
-use crate::step::{Input, LedgerFault};
+use crate::step::{LedgerFault, StepInput};
 use crate::zookeeper::closed_at;
 
 /// What is known of the ledger.
-struct Known {
+struct KnownLedger {
     metadata: LedgerMetadata,
     lac: EntryId,
     /// The entry that came with the last news of the LAC, until it is read.
@@ -24,7 +24,7 @@ struct Known {
 pub struct LedgerReader {
     client: BookKeeper,
     ledger: LedgerId,
-    known: Mutex<Known>,
+    known: Mutex<KnownLedger>,
 }
 
 impl LedgerReader {
@@ -34,7 +34,8 @@ impl LedgerReader {
         password: &[u8],
     ) -> Result<Self, LedgerFault> {
         let metadata = client.read_checked(ledger, password).await?.metadata;
-        let known = Known { lac: closed_at(&metadata).unwrap_or(EntryId::NONE), metadata, polled: None };
+        let known =
+            KnownLedger { lac: closed_at(&metadata).unwrap_or(EntryId::NONE), metadata, polled: None };
         let reader = Self { client: client.clone(), ledger, known: Mutex::new(known) };
         if !is_closed(&reader.known.lock().await.metadata) {
             reader.read_lac().await?;
@@ -65,7 +66,7 @@ impl LedgerReader {
     /// Asks so many bookies for the LAC that whatever an acknowledged entry told is found.
     pub async fn read_lac(&self) -> Result<EntryId, LedgerFault> {
         let metadata = self.known.lock().await.metadata.clone();
-        let mut driver = Driver::new(&self.client, self.ledger);
+        let mut driver = StepDriver::new(&self.client, self.ledger);
         let env = self.client.env();
         let mut effects = Vec::new();
         let mut read = LacRead::new(self.ledger, &metadata, self.read_times(), env.now(), &mut effects);
@@ -104,7 +105,7 @@ impl LedgerReader {
     }
 
     async fn read_with(&self, entry: EntryId, metadata: &LedgerMetadata) -> Result<LedgerEntry, LedgerFault> {
-        let mut driver = Driver::new(&self.client, self.ledger);
+        let mut driver = StepDriver::new(&self.client, self.ledger);
         let env = self.client.env();
         let mut effects = Vec::new();
         // Readers of one ledger begin with another copy each.
@@ -143,11 +144,11 @@ impl LedgerReader {
             let known = self.known.lock().await;
             (known.metadata.clone(), known.lac)
         };
-        let mut driver = Driver::new(&self.client, self.ledger);
+        let mut driver = StepDriver::new(&self.client, self.ledger);
         let env = self.client.env();
         let mut effects = Vec::new();
         let mut checker = Checker::new(self.ledger, metadata, lac, &mut effects);
-        let mut input = Input::Tick;
+        let mut input = StepInput::Tick;
         loop {
             if let Some(check) = checker.step(env.now(), input, &mut effects) {
                 return check;
@@ -170,7 +171,7 @@ impl LedgerReader {
             }
             let times = self.client.times();
             let poll_times = ReadTimes { speculative: times.speculative, all: times.poll };
-            let mut driver = Driver::new(&self.client, self.ledger);
+            let mut driver = StepDriver::new(&self.client, self.ledger);
             let env = self.client.env();
             let begun = env.now();
             let mut effects = Vec::new();

@@ -5,8 +5,8 @@
 //!  Claiming   the state becomes InRecovery, by compare-and-set: the writer can't change bookies any more
 //!  Fencing    all bookies of the last ensemble are asked to fence, until no ack quorum of unfenced ones is left in any
 //!             write set; the highest LAC that they tell is where reading begins
-//!  Reading    entry by entry, each from its whole write set, every read fencing again; what is found is written back, as
-//!             it is, until an ack quorum has it
+//!  Reading    entry by entry, each from its whole write set, every read fencing again; what is found is written
+//!             back, as it is, until an ack quorum has it
 //!  Measuring  where nothing was found: the length is in the last entry before
 //!  Closing    the state becomes Closed, by compare-and-set
 //! ```
@@ -14,12 +14,13 @@
 //! Rules, each of which the simulation breaks on purpose once:
 //! - An entry is not there only if `write - ack + 1` bookies of its write set said so ([`BookieError::is_absence`]).
 //!   Silence, errors and damaged copies leave it open, and without enough answers the recovery fails.
-//! - Reads fence, too. Fencing stops when no ack quorum is left, so a bookie may be unfenced when reading begins. An entry
-//!   that was on its way could reach it behind its answer, and be acknowledged with a copy that was there before.
+//! - Reads fence, too. Fencing stops when no ack quorum is left, so a bookie may be unfenced when reading begins. An
+//!   entry that was on its way could reach it behind its answer, and be acknowledged with a copy that was there
+//!   before.
 //! - Everything found is on an ack quorum before the ledger is closed. Who recovers may die at any point: the next one
 //!   begins again, and finds at least what was acknowledged.
-//! - If the metadata were changed meanwhile somebody else recovers. Closed by them it is done; otherwise it begins again
-//!   with what they are now.
+//! - If the metadata were changed meanwhile somebody else recovers. Closed by them it is done; otherwise it begins
+//!   again with what they are now.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -27,15 +28,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use tailwater_env::Instant;
 
-use crate::append::{AppendTimes, Appender};
+use crate::append::{AppendTimes, LedgerAppender};
 use crate::digest::{EntryCodec, MasterKey};
 use crate::ids::{EntryId, LedgerId};
 use crate::limits::RECOVERY_READS_MAX;
-use crate::metadata::{LedgerMetadata, LedgerState};
+use crate::metadata::{LedgerMetadata, LedgerStatus};
 use crate::planted::Planted;
 use crate::protocol::{BookieError, BookieRequest};
 use crate::read::{Copied, EntryRead, ReadTimes, checked};
-use crate::step::{Effect, Input, LedgerFault, ReplaceFault, Versioned};
+use crate::step::{LedgerFault, ReplaceFault, StepEffect, StepInput, VersionedMetadata};
 
 /// How long things may take.
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +49,7 @@ pub(crate) struct RecoverTimes {
 
 /// What a bookie said of an entry or to a fence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Said {
+enum BookieSaid {
     /// It was asked.
     Nothing,
     /// Ask it again from here on.
@@ -59,14 +60,14 @@ enum Said {
 
 /// An entry that is looked for.
 struct Sought {
-    said: Vec<Said>,
+    said: Vec<BookieSaid>,
     found: Option<(Bytes, u64)>,
 }
 
-enum Stage {
+enum RecoveryStage {
     Claiming(Box<LedgerMetadata>),
     Fencing {
-        said: Vec<Said>,
+        said: Vec<BookieSaid>,
         lac: EntryId,
     },
     Reading,
@@ -78,7 +79,7 @@ enum Stage {
 }
 
 /// What an answer is to. The stage is told apart by `round`: what was asked before a new beginning is over.
-enum Asked {
+enum RecoveryAsk {
     Fence(usize),
     Read {
         entry: EntryId,
@@ -99,8 +100,8 @@ pub(crate) struct Recoverer {
     times: RecoverTimes,
     planted: Planted,
     seed: u64,
-    stage: Stage,
-    asked: BTreeMap<u64, Asked>,
+    stage: RecoveryStage,
+    asked: BTreeMap<u64, RecoveryAsk>,
     token: u64,
     sought: BTreeMap<EntryId, Sought>,
     /// The next entry that is written back, and the next one that is looked for.
@@ -111,7 +112,7 @@ pub(crate) struct Recoverer {
     /// The last entry of the ledger, once it is known.
     end: Option<EntryId>,
     length: u64,
-    appender: Option<Appender>,
+    appender: Option<LedgerAppender>,
     progress_at: Instant,
     last: BookieError,
     reread_at: Option<Instant>,
@@ -122,11 +123,11 @@ impl Recoverer {
     /// Begins with metadata as they were read.
     pub(crate) fn new(
         ledger: LedgerId,
-        Versioned { metadata, version }: Versioned,
+        VersionedMetadata { metadata, version }: VersionedMetadata,
         times: RecoverTimes,
         seed: u64,
         now: Instant,
-        effects: &mut Vec<Effect>,
+        effects: &mut Vec<StepEffect>,
     ) -> Self {
         let mut recoverer = Self {
             ledger,
@@ -137,7 +138,7 @@ impl Recoverer {
             times,
             planted: Planted::Nothing,
             seed,
-            stage: Stage::Rereading,
+            stage: RecoveryStage::Rereading,
             asked: BTreeMap::new(),
             token: 0,
             sought: BTreeMap::new(),
@@ -168,83 +169,97 @@ impl Recoverer {
     }
 
     fn done(&mut self, result: Result<LedgerMetadata, LedgerFault>) {
-        self.stage = Stage::Done;
+        self.stage = RecoveryStage::Done;
         self.asked.clear();
         self.result = Some(result);
     }
 
     /// From the start, with `self.metadata`.
-    fn begin(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+    fn begin(&mut self, now: Instant, effects: &mut Vec<StepEffect>) {
         self.asked.clear();
         self.sought.clear();
         (self.appender, self.end, self.length) = (None, None, 0);
         self.progress_at = now;
         match self.metadata.state {
-            LedgerState::Closed { .. } => self.done(Ok(self.metadata.clone())),
+            LedgerStatus::Closed { .. } => self.done(Ok(self.metadata.clone())),
             // Of several that recover it the first to close it wins; the others find it closed.
-            LedgerState::InRecovery => self.begin_fencing(now, effects),
-            LedgerState::Open => {
+            LedgerStatus::InRecovery => self.begin_fencing(now, effects),
+            LedgerStatus::Open => {
                 let mut wanted = Box::new(self.metadata.clone());
-                wanted.state = LedgerState::InRecovery;
-                effects.push(Effect::Replace { metadata: wanted.clone(), version: self.version });
-                self.stage = Stage::Claiming(wanted);
+                wanted.state = LedgerStatus::InRecovery;
+                effects.push(StepEffect::Replace { metadata: wanted.clone(), version: self.version });
+                self.stage = RecoveryStage::Claiming(wanted);
             }
         }
     }
 
     /// What happened; [`Recoverer::result`] says what came of it.
-    pub(crate) fn step(&mut self, now: Instant, input: Input, effects: &mut Vec<Effect>) {
+    pub(crate) fn step(&mut self, now: Instant, input: StepInput, effects: &mut Vec<StepEffect>) {
         if self.result.is_some() {
             return;
         }
         match input {
-            Input::Answer { token, result } => match self.asked.remove(&token) {
-                Some(Asked::Fence(position)) => self.fenced(now, position, result),
-                Some(Asked::Read { entry, position }) => self.read(now, entry, position, result),
-                Some(Asked::Measure) => {
-                    self.measure(now, Input::Answer { token, result }, effects);
+            StepInput::Answer { token, result } => match self.asked.remove(&token) {
+                Some(RecoveryAsk::Fence(position)) => self.fenced(now, position, result),
+                Some(RecoveryAsk::Read { entry, position }) => self.read(now, entry, position, result),
+                Some(RecoveryAsk::Measure) => {
+                    self.measure(now, StepInput::Answer { token, result }, effects);
                 }
-                Some(Asked::WriteBack(token)) => {
-                    self.write_back(now, Input::Answer { token, result }, effects)
+                Some(RecoveryAsk::WriteBack(token)) => {
+                    self.write_back(now, StepInput::Answer { token, result }, effects)
                 }
                 None => {}
             },
-            Input::Bookies(bookies) => self.write_back(now, Input::Bookies(bookies), effects),
-            Input::Replaced(result) => self.replaced(now, result, effects),
-            Input::Reread(result) => self.reread(now, result, effects),
-            Input::Tick => self.tick(now, effects),
+            StepInput::Bookies(bookies) => self.write_back(now, StepInput::Bookies(bookies), effects),
+            StepInput::Replaced(result) => self.replaced(now, result, effects),
+            StepInput::Reread(result) => self.reread(now, result, effects),
+            StepInput::Tick => self.tick(now, effects),
         }
         self.go_on(now, effects);
     }
 
-    fn ask(&mut self, asked: Asked, position: usize, entry: EntryId, fence: bool, effects: &mut Vec<Effect>) {
+    fn ask(
+        &mut self,
+        asked: RecoveryAsk,
+        position: usize,
+        entry: EntryId,
+        fence: bool,
+        effects: &mut Vec<StepEffect>,
+    ) {
         // Fencing and reading are about the last ensemble only: before it everything was acknowledged.
         let Some(bookie) = self.metadata.last_ensemble().1.get(position).cloned() else { return };
         self.token += 1;
         self.asked.insert(self.token, asked);
         let fence = fence.then(|| self.key.clone());
         let request = BookieRequest::Read { ledger: self.ledger, entry, fence };
-        effects.push(Effect::Ask { token: self.token, bookie, request });
+        effects.push(StepEffect::Ask { token: self.token, bookie, request });
     }
 
-    fn replaced(&mut self, now: Instant, result: Result<i32, ReplaceFault>, effects: &mut Vec<Effect>) {
-        match (std::mem::replace(&mut self.stage, Stage::Rereading), result) {
-            (Stage::Claiming(wanted), Ok(version)) => {
+    fn replaced(&mut self, now: Instant, result: Result<i32, ReplaceFault>, effects: &mut Vec<StepEffect>) {
+        match (std::mem::replace(&mut self.stage, RecoveryStage::Rereading), result) {
+            (RecoveryStage::Claiming(wanted), Ok(version)) => {
                 (self.metadata, self.version) = (*wanted, version);
                 self.begin_fencing(now, effects);
             }
-            (Stage::Closing(wanted), Ok(_)) => self.done(Ok(*wanted)),
-            (Stage::Claiming(_) | Stage::Closing(_), Err(_)) => effects.push(Effect::Reread),
+            (RecoveryStage::Closing(wanted), Ok(_)) => self.done(Ok(*wanted)),
+            (RecoveryStage::Claiming(_) | RecoveryStage::Closing(_), Err(_)) => {
+                effects.push(StepEffect::Reread)
+            }
             (stage, _) => self.stage = stage,
         }
     }
 
-    fn reread(&mut self, now: Instant, result: Result<Versioned, LedgerFault>, effects: &mut Vec<Effect>) {
-        if !matches!(self.stage, Stage::Rereading) {
+    fn reread(
+        &mut self,
+        now: Instant,
+        result: Result<VersionedMetadata, LedgerFault>,
+        effects: &mut Vec<StepEffect>,
+    ) {
+        if !matches!(self.stage, RecoveryStage::Rereading) {
             return;
         }
         match result {
-            Ok(Versioned { metadata, version }) => {
+            Ok(VersionedMetadata { metadata, version }) => {
                 (self.metadata, self.version) = (metadata, version);
                 self.begin(now, effects);
             }
@@ -253,13 +268,13 @@ impl Recoverer {
         }
     }
 
-    fn begin_fencing(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+    fn begin_fencing(&mut self, now: Instant, effects: &mut Vec<StepEffect>) {
         let (first, ensemble) = self.metadata.last_ensemble();
         let (lac, bookies) = (first.previous(), ensemble.len());
         self.progress_at = now;
-        self.stage = Stage::Fencing { said: vec![Said::Nothing; bookies], lac };
+        self.stage = RecoveryStage::Fencing { said: vec![BookieSaid::Nothing; bookies], lac };
         for position in 0..bookies {
-            self.ask(Asked::Fence(position), position, EntryId::NONE, true, effects);
+            self.ask(RecoveryAsk::Fence(position), position, EntryId::NONE, true, effects);
         }
     }
 
@@ -270,33 +285,33 @@ impl Recoverer {
         result: Result<crate::protocol::BookieAnswer, BookieError>,
     ) {
         let copied = checked(&self.codec, None, result);
-        let Stage::Fencing { said, lac } = &mut self.stage else { return };
+        let RecoveryStage::Fencing { said, lac } = &mut self.stage else { return };
         said[position] = match copied {
             Copied::Right(entry, _) => {
                 *lac = (*lac).max(entry.lac);
-                Said::Answered
+                BookieSaid::Answered
             }
             // Fenced it is; where reading begins others say.
-            Copied::Damaged => Said::Answered,
-            Copied::Absent => Said::Absent,
+            Copied::Damaged => BookieSaid::Answered,
+            Copied::Absent => BookieSaid::Absent,
             Copied::Failed(error) => {
                 if error == BookieError::Unauthorized {
                     return self.done(Err(LedgerFault::Unauthorized));
                 }
                 self.last = error;
-                Said::Failed(now + self.times.pause)
+                BookieSaid::Failed(now + self.times.pause)
             }
         };
-        if said[position] == Said::Answered || said[position] == Said::Absent {
+        if said[position] == BookieSaid::Answered || said[position] == BookieSaid::Absent {
             self.progress_at = now;
         }
     }
 
-    fn is_fenced(&self, said: &[Said]) -> bool {
+    fn is_fenced(&self, said: &[BookieSaid]) -> bool {
         let answered = said
             .iter()
             .enumerate()
-            .filter(|(_, said)| matches!(said, Said::Answered | Said::Absent))
+            .filter(|(_, said)| matches!(said, BookieSaid::Answered | BookieSaid::Absent))
             .fold(0_u64, |bits, (position, _)| bits | 1 << position);
         let quorums = self.metadata.quorums;
         match self.planted {
@@ -321,20 +336,20 @@ impl Recoverer {
         match copied {
             Copied::Right(opened, packet) => {
                 sought.found = Some((packet, opened.length));
-                sought.said[position] = Said::Answered;
+                sought.said[position] = BookieSaid::Answered;
             }
-            Copied::Absent => sought.said[position] = Said::Absent,
+            Copied::Absent => sought.said[position] = BookieSaid::Absent,
             Copied::Damaged => {
                 self.last = BookieError::Malformed("the copy of an entry is damaged");
-                sought.said[position] = Said::Failed(now + self.times.pause);
+                sought.said[position] = BookieSaid::Failed(now + self.times.pause);
                 return;
             }
             Copied::Failed(error) => {
                 self.last = error;
                 sought.said[position] = if self.planted == Planted::SilenceEnds {
-                    Said::Absent
+                    BookieSaid::Absent
                 } else {
-                    Said::Failed(now + self.times.pause)
+                    BookieSaid::Failed(now + self.times.pause)
                 };
                 return;
             }
@@ -342,7 +357,7 @@ impl Recoverer {
         self.progress_at = now;
     }
 
-    fn write_back(&mut self, now: Instant, input: Input, effects: &mut Vec<Effect>) {
+    fn write_back(&mut self, now: Instant, input: StepInput, effects: &mut Vec<StepEffect>) {
         let Some(appender) = &mut self.appender else { return };
         let before = appender.lac();
         let mut own = Vec::new();
@@ -354,50 +369,50 @@ impl Recoverer {
     }
 
     /// Answers to the appender come back through our own tokens.
-    fn renumber(&mut self, own: Vec<Effect>, effects: &mut Vec<Effect>) {
+    fn renumber(&mut self, own: Vec<StepEffect>, effects: &mut Vec<StepEffect>) {
         for effect in own {
             match effect {
-                Effect::Ask { token, bookie, request } => {
+                StepEffect::Ask { token, bookie, request } => {
                     self.token += 1;
-                    self.asked.insert(self.token, Asked::WriteBack(token));
-                    effects.push(Effect::Ask { token: self.token, bookie, request });
+                    self.asked.insert(self.token, RecoveryAsk::WriteBack(token));
+                    effects.push(StepEffect::Ask { token: self.token, bookie, request });
                 }
                 other => effects.push(other),
             }
         }
     }
 
-    fn tick(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+    fn tick(&mut self, now: Instant, effects: &mut Vec<StepEffect>) {
         if now.since(self.progress_at) > self.times.patience {
             let last = self.last;
             return self.done(Err(LedgerFault::Unanswered { what: "recovering the ledger", last }));
         }
-        if crate::step::is_due(self.reread_at, now) && matches!(self.stage, Stage::Rereading) {
+        if crate::step::is_due(self.reread_at, now) && matches!(self.stage, RecoveryStage::Rereading) {
             self.reread_at = None;
-            effects.push(Effect::Reread);
+            effects.push(StepEffect::Reread);
         }
-        self.write_back(now, Input::Tick, effects);
+        self.write_back(now, StepInput::Tick, effects);
         self.ask_again(now, effects);
-        if matches!(self.stage, Stage::Measuring(_)) {
-            self.measure(now, Input::Tick, effects);
+        if matches!(self.stage, RecoveryStage::Measuring(_)) {
+            self.measure(now, StepInput::Tick, effects);
         }
     }
 
-    fn ask_again(&mut self, now: Instant, effects: &mut Vec<Effect>) {
-        let due = |said: &mut Vec<Said>| -> Vec<usize> {
-            let due = |said: &Said| matches!(said, Said::Failed(at) if now >= *at);
+    fn ask_again(&mut self, now: Instant, effects: &mut Vec<StepEffect>) {
+        let due = |said: &mut Vec<BookieSaid>| -> Vec<usize> {
+            let due = |said: &BookieSaid| matches!(said, BookieSaid::Failed(at) if now >= *at);
             let positions: Vec<usize> = (0..said.len()).filter(|position| due(&said[*position])).collect();
-            positions.iter().for_each(|position| said[*position] = Said::Nothing);
+            positions.iter().for_each(|position| said[*position] = BookieSaid::Nothing);
             positions
         };
         let mut again = Vec::new();
-        if let Stage::Fencing { said, .. } = &mut self.stage {
+        if let RecoveryStage::Fencing { said, .. } = &mut self.stage {
             again.extend(
-                due(said).into_iter().map(|position| (Asked::Fence(position), position, EntryId::NONE)),
+                due(said).into_iter().map(|position| (RecoveryAsk::Fence(position), position, EntryId::NONE)),
             );
         }
         for (entry, sought) in self.sought.iter_mut().filter(|(_, sought)| sought.found.is_none()) {
-            let read = |position| (Asked::Read { entry: *entry, position }, position, *entry);
+            let read = |position| (RecoveryAsk::Read { entry: *entry, position }, position, *entry);
             again.extend(due(&mut sought.said).into_iter().map(read));
         }
         for (asked, position, entry) in again {
@@ -407,8 +422,8 @@ impl Recoverer {
     }
 
     /// From one stage into the next, when it is over.
-    fn go_on(&mut self, now: Instant, effects: &mut Vec<Effect>) {
-        if let Stage::Fencing { said, lac } = &self.stage
+    fn go_on(&mut self, now: Instant, effects: &mut Vec<StepEffect>) {
+        if let RecoveryStage::Fencing { said, lac } = &self.stage
             && self.is_fenced(said)
         {
             let lac = *lac;
@@ -417,19 +432,19 @@ impl Recoverer {
             // From the last one that is known to be acknowledged on: the ledger's length is in it.
             self.next = lac.max(first);
             self.ahead = self.next;
-            let versioned = Versioned { metadata: self.metadata.clone(), version: self.version };
+            let versioned = VersionedMetadata { metadata: self.metadata.clone(), version: self.version };
             let times =
                 AppendTimes { entry: self.times.patience, pause: self.times.pause, lac: self.times.patience };
             self.appender =
-                Some(Appender::recovering(self.ledger, versioned, self.next, times, self.seed, now));
-            self.stage = Stage::Reading;
+                Some(LedgerAppender::recovering(self.ledger, versioned, self.next, times, self.seed, now));
+            self.stage = RecoveryStage::Reading;
         }
-        if matches!(self.stage, Stage::Reading) {
+        if matches!(self.stage, RecoveryStage::Reading) {
             self.go_on_reading(now, effects);
         }
     }
 
-    fn go_on_reading(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+    fn go_on_reading(&mut self, now: Instant, effects: &mut Vec<StepEffect>) {
         let quorums = self.metadata.quorums;
         let enough = if self.planted == Planted::OneAbsence { 1 } else { quorums.absent() };
         while self.end.is_none() {
@@ -445,7 +460,7 @@ impl Recoverer {
                     appender.append_found(now, packet, length, &mut own);
                 }
                 self.renumber(own, effects);
-            } else if sought.said.iter().filter(|said| **said == Said::Absent).count() >= enough {
+            } else if sought.said.iter().filter(|said| **said == BookieSaid::Absent).count() >= enough {
                 if self.next <= self.lac {
                     return self.done(Err(LedgerFault::Lost(self.next)));
                 }
@@ -455,21 +470,22 @@ impl Recoverer {
                 break;
             }
         }
-        let unacked = self.appender.as_ref().map_or(0, Appender::unacked);
+        let unacked = self.appender.as_ref().map_or(0, LedgerAppender::unacked);
         while self.end.is_none() && self.sought.len() + unacked < RECOVERY_READS_MAX {
             let entry = self.ahead;
             self.ahead = entry.next();
             // Places that are not in the write set have nothing to say.
-            self.sought.insert(entry, Sought { said: vec![Said::Answered; quorums.ensemble()], found: None });
+            self.sought
+                .insert(entry, Sought { said: vec![BookieSaid::Answered; quorums.ensemble()], found: None });
             for position in quorums.write_set(entry) {
                 if let Some(sought) = self.sought.get_mut(&entry) {
-                    sought.said[position] = Said::Nothing;
+                    sought.said[position] = BookieSaid::Nothing;
                 }
                 let fence = self.planted != Planted::ReadsDoNotFence;
-                self.ask(Asked::Read { entry, position }, position, entry, fence, effects);
+                self.ask(RecoveryAsk::Read { entry, position }, position, entry, fence, effects);
             }
         }
-        if let Some(failure) = self.appender.as_ref().and_then(Appender::failure).cloned() {
+        if let Some(failure) = self.appender.as_ref().and_then(LedgerAppender::failure).cloned() {
             return self.done(Err(failure));
         }
         if let Some(end) = self.end
@@ -479,30 +495,30 @@ impl Recoverer {
         }
     }
 
-    fn begin_closing(&mut self, now: Instant, end: EntryId, effects: &mut Vec<Effect>) {
+    fn begin_closing(&mut self, now: Instant, end: EntryId, effects: &mut Vec<StepEffect>) {
         if end.is_some() && end < self.metadata.last_ensemble().0 {
             // Nothing in the last ensemble: the last entry is in the one before it.
             let times = ReadTimes { speculative: self.times.pause, all: self.times.patience };
             let mut own = Vec::new();
             let read = EntryRead::new(self.ledger, end, &self.metadata, 0, times, now, &mut own);
-            self.stage = Stage::Measuring(Box::new(read));
+            self.stage = RecoveryStage::Measuring(Box::new(read));
             return self.renumber_measure(own, effects);
         }
         self.close(end, effects);
     }
 
-    fn renumber_measure(&mut self, own: Vec<Effect>, effects: &mut Vec<Effect>) {
+    fn renumber_measure(&mut self, own: Vec<StepEffect>, effects: &mut Vec<StepEffect>) {
         for effect in own {
-            if let Effect::Ask { bookie, request, .. } = effect {
+            if let StepEffect::Ask { bookie, request, .. } = effect {
                 self.token += 1;
-                self.asked.insert(self.token, Asked::Measure);
-                effects.push(Effect::Ask { token: self.token, bookie, request });
+                self.asked.insert(self.token, RecoveryAsk::Measure);
+                effects.push(StepEffect::Ask { token: self.token, bookie, request });
             }
         }
     }
 
-    fn measure(&mut self, now: Instant, input: Input, effects: &mut Vec<Effect>) {
-        let Stage::Measuring(read) = &mut self.stage else { return };
+    fn measure(&mut self, now: Instant, input: StepInput, effects: &mut Vec<StepEffect>) {
+        let RecoveryStage::Measuring(read) = &mut self.stage else { return };
         let mut own = Vec::new();
         match read.step(now, input, &mut own) {
             Some(Ok(entry)) => {
@@ -514,11 +530,11 @@ impl Recoverer {
         }
     }
 
-    fn close(&mut self, end: EntryId, effects: &mut Vec<Effect>) {
-        let metadata = self.appender.as_ref().map_or(&self.metadata, Appender::metadata);
+    fn close(&mut self, end: EntryId, effects: &mut Vec<StepEffect>) {
+        let metadata = self.appender.as_ref().map_or(&self.metadata, LedgerAppender::metadata);
         let wanted = Box::new(metadata.closed(end, self.length));
         let version = if self.planted == Planted::NoCompare { -1 } else { self.version };
-        effects.push(Effect::Replace { metadata: wanted.clone(), version });
-        self.stage = Stage::Closing(wanted);
+        effects.push(StepEffect::Replace { metadata: wanted.clone(), version });
+        self.stage = RecoveryStage::Closing(wanted);
     }
 }

@@ -1,5 +1,5 @@
-//! What the protocols have in common. Each is a state machine without I/O: [`Input`]s and the time go in, [`Effect`]s come
-//! out. Whoever drives one carries the effects out and hands each result back, once.
+//! What the protocols have in common. Each is a state machine without I/O: [`StepInput`]s and the time go in,
+//! [`StepEffect`]s come out. Whoever drives one carries the effects out and hands each result back, once.
 
 use tailwater_env::Instant;
 
@@ -9,27 +9,27 @@ use crate::protocol::{BookieAnswer, BookieError, BookieRequest};
 
 /// What has to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Effect {
-    /// Ask a bookie; the result is an [`Input::Answer`] of the same token.
+pub(crate) enum StepEffect {
+    /// Ask a bookie; the result is an [`StepInput::Answer`] of the same token.
     Ask { token: u64, bookie: BookieId, request: BookieRequest },
-    /// Replace the ledger's metadata if they still have this version; [`Input::Replaced`].
+    /// Replace the ledger's metadata if they still have this version; [`StepInput::Replaced`].
     Replace { metadata: Box<LedgerMetadata>, version: i32 },
-    /// Read the ledger's metadata; [`Input::Reread`].
+    /// Read the ledger's metadata; [`StepInput::Reread`].
     Reread,
-    /// Say which bookies take entries; [`Input::Bookies`].
+    /// Say which bookies take entries; [`StepInput::Bookies`].
     ListBookies,
 }
 
 /// What happened.
 #[derive(Clone, Debug)]
-pub(crate) enum Input {
+pub(crate) enum StepInput {
     Answer {
         token: u64,
         result: Result<BookieAnswer, BookieError>,
     },
     /// The new version.
     Replaced(Result<i32, ReplaceFault>),
-    Reread(Result<Versioned, LedgerFault>),
+    Reread(Result<VersionedMetadata, LedgerFault>),
     /// `None` if they can't be listed now.
     Bookies(Option<Vec<BookieId>>),
     /// Time has passed.
@@ -38,7 +38,7 @@ pub(crate) enum Input {
 
 /// Metadata with the version to compare.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Versioned {
+pub struct VersionedMetadata {
     /// What was read.
     pub metadata: LedgerMetadata,
     /// Counts changes.

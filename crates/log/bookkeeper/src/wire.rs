@@ -37,7 +37,7 @@ pub enum FrameFault {
 
 /// An answer with the number of its request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answered {
+pub struct NumberedAnswer {
     /// The number that [`put_request`] was given.
     pub number: u64,
     /// What came of it.
@@ -111,7 +111,7 @@ fn packet_of(number: u64, request: &BookieRequest) -> RequestPacket {
 }
 
 /// Takes the first frame out of `from`, once it is there whole.
-pub fn take_response(from: &mut BytesMut) -> Result<Option<Answered>, FrameFault> {
+pub fn take_response(from: &mut BytesMut) -> Result<Option<NumberedAnswer>, FrameFault> {
     let Some(mut length) = from.get(..4) else { return Ok(None) };
     let length = length.get_u32() as usize;
     if length > FRAME_BYTES_MAX {
@@ -124,7 +124,7 @@ pub fn take_response(from: &mut BytesMut) -> Result<Option<Answered>, FrameFault
     from.advance(4);
     let frame = from.split_to(length).freeze();
     let packet = ResponsePacket::decode(frame).map_err(|_| FrameFault::Message)?;
-    Ok(Some(Answered { number: packet.header.number, result: answer_of(packet) }))
+    Ok(Some(NumberedAnswer { number: packet.header.number, result: answer_of(packet) }))
 }
 
 fn answer_of(packet: ResponsePacket) -> Result<BookieAnswer, BookieError> {

@@ -11,12 +11,12 @@ use parking_lot::Mutex;
 use tailwater_env::Task;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
-use crate::append::{AppendTimes, Appender};
-use crate::client::{BookKeeper, Driver};
+use crate::append::{AppendTimes, LedgerAppender};
+use crate::client::{BookKeeper, StepDriver};
 use crate::ids::{EntryId, LedgerId};
 use crate::limits::{ENTRY_BYTES_MAX, IN_FLIGHT_BYTES_MAX, IN_FLIGHT_ENTRIES_MAX, TICK};
 use crate::metadata::LedgerMetadata;
-use crate::step::{Input, LedgerFault, Versioned};
+use crate::step::{LedgerFault, StepInput, VersionedMetadata};
 
 /// What the handle asks of the task.
 enum Command {
@@ -25,9 +25,9 @@ enum Command {
 }
 
 /// An append that is on its way: whether it is in the ledger is known when this completes.
-pub struct PendingAppend(oneshot::Receiver<Result<EntryId, LedgerFault>>);
+pub struct PendingEntry(oneshot::Receiver<Result<EntryId, LedgerFault>>);
 
-impl PendingAppend {
+impl PendingEntry {
     /// The entry's number, once it and everything before it is durable.
     pub async fn acknowledged(self) -> Result<EntryId, LedgerFault> {
         self.0.await.unwrap_or(Err(LedgerFault::WriterClosed))
@@ -44,16 +44,16 @@ pub struct LedgerWriter {
 }
 
 impl LedgerWriter {
-    pub(crate) fn start(client: &BookKeeper, ledger: LedgerId, versioned: Versioned) -> Self {
+    pub(crate) fn start(client: &BookKeeper, ledger: LedgerId, versioned: VersionedMetadata) -> Self {
         let (commands, received) = mpsc::channel(IN_FLIGHT_ENTRIES_MAX);
         let metadata = Arc::new(Mutex::new(versioned.metadata.clone()));
         let times =
             AppendTimes { entry: client.times().entry, pause: client.times().pause, lac: client.times().lac };
         let env = client.env();
-        let appender = Appender::new(ledger, versioned, times, env.random_u64(), env.now());
+        let appender = LedgerAppender::new(ledger, versioned, times, env.random_u64(), env.now());
         let run = Writing {
             client: client.clone(),
-            driver: Driver::new(client, ledger),
+            driver: StepDriver::new(client, ledger),
             appender,
             waiting: VecDeque::new(),
             closing: None,
@@ -75,7 +75,7 @@ impl LedgerWriter {
     }
 
     /// Sends an entry. It waits for room only; entries get their numbers in the order of the calls that are polled.
-    pub async fn send(&self, payload: Bytes) -> Result<PendingAppend, LedgerFault> {
+    pub async fn send(&self, payload: Bytes) -> Result<PendingEntry, LedgerFault> {
         if payload.len() > ENTRY_BYTES_MAX {
             return Err(LedgerFault::TooLong(payload.len()));
         }
@@ -85,7 +85,7 @@ impl LedgerWriter {
         let (done, acknowledged) = oneshot::channel();
         let command = Command::Append { payload, room, done };
         self.commands.send(command).await.map_err(|_| LedgerFault::WriterClosed)?;
-        Ok(PendingAppend(acknowledged))
+        Ok(PendingEntry(acknowledged))
     }
 
     /// Appends an entry: its number, once it is durable.
@@ -110,8 +110,8 @@ struct Waiter {
 
 struct Writing {
     client: BookKeeper,
-    driver: Driver,
-    appender: Appender,
+    driver: StepDriver,
+    appender: LedgerAppender,
     waiting: VecDeque<Waiter>,
     closing: Option<oneshot::Sender<Result<EntryId, LedgerFault>>>,
     metadata: Arc<Mutex<LedgerMetadata>>,
@@ -141,7 +141,7 @@ impl Writing {
                 () = env.sleep_until(tick_at), if ticks => {}
             }
             if ticks && env.now() >= tick_at {
-                self.appender.step(env.now(), Input::Tick, &mut effects);
+                self.appender.step(env.now(), StepInput::Tick, &mut effects);
                 tick_at = env.now() + TICK;
             }
             while self.appender.unacked() < IN_FLIGHT_ENTRIES_MAX && self.closing.is_none() {
@@ -155,7 +155,7 @@ impl Writing {
         }
     }
 
-    fn command(&mut self, command: Command, effects: &mut Vec<crate::step::Effect>) {
+    fn command(&mut self, command: Command, effects: &mut Vec<crate::step::StepEffect>) {
         let now = self.client.env().now();
         match command {
             Command::Append { payload, room, done } => {

@@ -20,7 +20,7 @@ use zookeeper_client::{Acls, Client, CreateMode, Error as ZkError};
 
 use crate::ids::{BookieId, EntryId, LedgerId};
 use crate::metadata::LedgerMetadata;
-use crate::step::{LedgerFault, ReplaceFault, Versioned};
+use crate::step::{LedgerFault, ReplaceFault, VersionedMetadata};
 
 /// Of sessions: nothing that lasts hangs on one.
 const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
@@ -32,8 +32,8 @@ const ZOOKEEPER_PORT: &str = "2181";
 /// What may stand before `://`: ours, and those that the Java client has for these ledgers.
 const SCHEMES: [&str; 3] = ["bookkeeper", "zk", "zk+hierarchical"];
 
-/// Where BookKeeper's metadata are: `bookkeeper://HOST[:PORT][,HOST[:PORT]...]/PATH`, with the servers of ZooKeeper. The
-/// Java client's `zk+hierarchical://HOST:PORT[;HOST:PORT...]/PATH` is the same.
+/// Where BookKeeper's metadata are: `bookkeeper://HOST[:PORT][,HOST[:PORT]...]/PATH`, with the servers of ZooKeeper.
+/// The Java client's `zk+hierarchical://HOST:PORT[;HOST:PORT...]/PATH` is the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LedgersUri {
     servers: String,
@@ -77,7 +77,7 @@ impl std::fmt::Display for LedgersUri {
     }
 }
 
-struct Inner {
+struct LedgersInner {
     env: Env,
     uri: LedgersUri,
     /// The session, and a new one after it expired.
@@ -86,7 +86,7 @@ struct Inner {
 
 /// A handle on all of it. Cheap to clone.
 #[derive(Clone)]
-pub struct Ledgers(Arc<Inner>);
+pub struct Ledgers(Arc<LedgersInner>);
 
 fn fault(error: ZkError) -> LedgerFault {
     match error {
@@ -98,7 +98,7 @@ fn fault(error: ZkError) -> LedgerFault {
 impl Ledgers {
     /// Connects, and checks that there is a layout that this client knows.
     pub async fn connect(env: Env, uri: LedgersUri) -> Result<Self, LedgerFault> {
-        let ledgers = Self(Arc::new(Inner { env, uri, client: Mutex::new(None) }));
+        let ledgers = Self(Arc::new(LedgersInner { env, uri, client: Mutex::new(None) }));
         let root = &ledgers.0.uri.root;
         let layout = match ledgers.read_node(&format!("{root}/LAYOUT")).await {
             Err(LedgerFault::NoLedger) => {
@@ -220,16 +220,16 @@ impl Ledgers {
 
     /// A ledger's metadata, as new as any change that was answered before, to whomever. What decides about a change is
     /// read like this: a server of ZooKeeper answers reads from what it has, which may be old.
-    pub(crate) async fn read_latest(&self, ledger: LedgerId) -> Result<Versioned, LedgerFault> {
+    pub(crate) async fn read_latest(&self, ledger: LedgerId) -> Result<VersionedMetadata, LedgerFault> {
         let client = self.client().await?;
         self.timed(client.sync(&self.path_of(ledger))).await?;
         self.read(ledger).await
     }
 
     /// A ledger's metadata. They may be a moment old.
-    pub async fn read(&self, ledger: LedgerId) -> Result<Versioned, LedgerFault> {
+    pub async fn read(&self, ledger: LedgerId) -> Result<VersionedMetadata, LedgerFault> {
         let (data, version) = self.read_node(&self.path_of(ledger)).await?;
-        Ok(Versioned { metadata: LedgerMetadata::decode(&data)?, version })
+        Ok(VersionedMetadata { metadata: LedgerMetadata::decode(&data)?, version })
     }
 
     /// Replaces them if they have `version`; the new one.
@@ -287,7 +287,7 @@ impl Ledgers {
     pub(crate) async fn create(
         &self,
         metadata: &LedgerMetadata,
-    ) -> Result<(LedgerId, Versioned), LedgerFault> {
+    ) -> Result<(LedgerId, VersionedMetadata), LedgerFault> {
         let ledger = self.new_id().await?;
         let client = self.client().await?;
         let (path, data) = (self.path_of(ledger), metadata.encode());
@@ -298,7 +298,9 @@ impl Ledgers {
             created = self.timed_raw(client.create(&path, &data, &options)).await;
         }
         match created {
-            Ok((stat, _)) => Ok((ledger, Versioned { metadata: metadata.clone(), version: stat.version })),
+            Ok((stat, _)) => {
+                Ok((ledger, VersionedMetadata { metadata: metadata.clone(), version: stat.version }))
+            }
             // The answer to our own request may have been lost.
             Err(ZkError::NodeExists) => {
                 let found = self.read(ledger).await?;
@@ -348,7 +350,7 @@ fn leads_to_ledgers(path: &str) -> bool {
 
 /// `BookieServiceInfoFormat` of `DataFormats.proto`.
 #[derive(Clone, PartialEq, Message)]
-struct Registration {
+struct BookieRegistration {
     #[prost(message, repeated, tag = "6")]
     endpoints: Vec<RegisteredEndpoint>,
 }
@@ -366,7 +368,7 @@ struct RegisteredEndpoint {
 }
 
 fn registered_address(data: &[u8]) -> Option<String> {
-    let registration = Registration::decode(data).ok()?;
+    let registration = BookieRegistration::decode(data).ok()?;
     let endpoint = registration.endpoints.into_iter().find(|endpoint| endpoint.protocol == "bookie-rpc")?;
     Some(format!("{}:{}", endpoint.host, endpoint.port))
 }
@@ -374,7 +376,7 @@ fn registered_address(data: &[u8]) -> Option<String> {
 /// The last entry of a closed ledger, `None` of another one.
 pub(crate) fn closed_at(metadata: &LedgerMetadata) -> Option<EntryId> {
     match metadata.state {
-        crate::metadata::LedgerState::Closed { last, .. } => Some(last),
+        crate::metadata::LedgerStatus::Closed { last, .. } => Some(last),
         _ => None,
     }
 }
@@ -443,7 +445,7 @@ mod tests {
             protocol: protocol.to_owned(),
         };
         let registration =
-            Registration { endpoints: vec![endpoint("http", 80), endpoint("bookie-rpc", 3181)] };
+            BookieRegistration { endpoints: vec![endpoint("http", 80), endpoint("bookie-rpc", 3181)] };
         assert_eq!(registered_address(&registration.encode_to_vec()).as_deref(), Some("10.0.0.1:3181"));
         assert_eq!(registered_address(b"\xff\xff"), None);
         assert_eq!(registered_address(b""), None);

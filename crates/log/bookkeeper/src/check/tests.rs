@@ -11,7 +11,7 @@ fn metadata(entries: u64, length: u64) -> LedgerMetadata {
     let bookies = ["a:1", "b:1", "c:1"].map(BookieId::new).to_vec();
     let quorums = Quorums::new(3, 2, 2).expect("in order");
     let mut metadata = LedgerMetadata::new(quorums, bookies, DigestKind::Crc32c, b"");
-    metadata.state = LedgerState::Closed { last: EntryId::new(entries as i64 - 1), length };
+    metadata.state = LedgerStatus::Closed { last: EntryId::new(entries as i64 - 1), length };
     metadata
 }
 
@@ -28,9 +28,9 @@ fn check(
     loop {
         let input = if effects.is_empty() {
             now = now + PAUSE;
-            Input::Tick
+            StepInput::Tick
         } else {
-            let Effect::Ask { token, bookie, request: BookieRequest::Read { entry, fence: None, .. } } =
+            let StepEffect::Ask { token, bookie, request: BookieRequest::Read { entry, fence: None, .. } } =
                 effects.remove(0)
             else {
                 panic!("it does nothing but read")
@@ -39,7 +39,7 @@ fn check(
             let packet = codec.pack(entry, EntryId::NONE, length, b"abc");
             let result = answer(entry, bookie.name(), packet)
                 .map(|packet| BookieAnswer::Entry { packet: Some(packet), lac: None });
-            Input::Answer { token, result }
+            StepInput::Answer { token, result }
         };
         if let Some(check) = checker.step(now, input, &mut effects) {
             return check;

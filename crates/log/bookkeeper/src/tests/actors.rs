@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use tailwater_env::Instant;
 
 use super::world::{ms, payload};
-use crate::append::{AppendTimes, Appender};
+use crate::append::{AppendTimes, LedgerAppender};
 use crate::digest::LedgerEntry;
 use crate::ids::{EntryId, LedgerId};
-use crate::metadata::{LedgerMetadata, LedgerState};
+use crate::metadata::{LedgerMetadata, LedgerStatus};
 use crate::planted::Planted;
 use crate::read::{EntryRead, LacRead, ReadTimes};
 use crate::recover::{RecoverTimes, Recoverer};
-use crate::step::{Effect, Input, LedgerFault, Versioned};
+use crate::step::{LedgerFault, StepEffect, StepInput, VersionedMetadata};
 
 const READ_TIMES: ReadTimes = ReadTimes { speculative: ms(20), all: ms(400) };
 
@@ -27,7 +27,7 @@ pub struct Actor {
 
 /// What it does.
 pub enum Role {
-    Writer { appender: Box<Appender>, next: EntryId, closing: bool },
+    Writer { appender: Box<LedgerAppender>, next: EntryId, closing: bool },
     Recoverer(Box<Recoverer>),
     Reader(Box<ModelReader>),
 }
@@ -59,20 +59,20 @@ pub enum Heard {
 }
 
 impl Role {
-    pub fn writer(ledger: LedgerId, versioned: Versioned, planted: Planted, now: Instant) -> Self {
+    pub fn writer(ledger: LedgerId, versioned: VersionedMetadata, planted: Planted, now: Instant) -> Self {
         let times = AppendTimes { entry: ms(1_000), pause: ms(40), lac: ms(30) };
-        let mut appender = Box::new(Appender::new(ledger, versioned, times, 1, now));
+        let mut appender = Box::new(LedgerAppender::new(ledger, versioned, times, 1, now));
         appender.plant(planted);
         Self::Writer { appender, next: EntryId::FIRST, closing: false }
     }
 
     pub fn recoverer(
         ledger: LedgerId,
-        versioned: Versioned,
+        versioned: VersionedMetadata,
         planted: Planted,
         seed: u64,
         now: Instant,
-        effects: &mut Vec<Effect>,
+        effects: &mut Vec<StepEffect>,
     ) -> Self {
         let times = RecoverTimes { patience: ms(800), pause: ms(20) };
         let mut recoverer = Box::new(Recoverer::new(ledger, versioned, times, seed, now, effects));
@@ -84,13 +84,13 @@ impl Role {
         ledger: LedgerId,
         metadata: LedgerMetadata,
         now: Instant,
-        effects: &mut Vec<Effect>,
+        effects: &mut Vec<StepEffect>,
     ) -> Self {
         let stage = match metadata.state {
-            LedgerState::Closed { last, .. } if last.is_some() => {
+            LedgerStatus::Closed { last, .. } if last.is_some() => {
                 ReaderStage::Entry(EntryRead::new(ledger, last, &metadata, 0, READ_TIMES, now, effects))
             }
-            LedgerState::Closed { .. } => ReaderStage::Done,
+            LedgerStatus::Closed { .. } => ReaderStage::Done,
             _ => ReaderStage::Lac(LacRead::new(ledger, &metadata, READ_TIMES, now, effects)),
         };
         Self::Reader(Box::new(ModelReader { ledger, metadata, stage, news: Heard::Nothing }))
@@ -118,7 +118,7 @@ impl Actor {
         self.recovered().is_some()
     }
 
-    pub fn append(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+    pub fn append(&mut self, now: Instant, effects: &mut Vec<StepEffect>) {
         if let Role::Writer { appender, next, closing: false } = &mut self.role
             && appender.failure().is_none()
         {
@@ -127,7 +127,7 @@ impl Actor {
         }
     }
 
-    pub fn close(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+    pub fn close(&mut self, now: Instant, effects: &mut Vec<StepEffect>) {
         if let Role::Writer { appender, closing, .. } = &mut self.role
             && appender.failure().is_none()
         {
@@ -136,7 +136,7 @@ impl Actor {
         }
     }
 
-    pub fn step(&mut self, now: Instant, input: Input, effects: &mut Vec<Effect>) {
+    pub fn step(&mut self, now: Instant, input: StepInput, effects: &mut Vec<StepEffect>) {
         match &mut self.role {
             Role::Writer { appender, .. } => appender.step(now, input, effects),
             Role::Recoverer(recoverer) => recoverer.step(now, input, effects),
@@ -160,7 +160,7 @@ impl Actor {
 
 impl ModelReader {
     /// Whether what was asked before does not matter any more.
-    fn step(&mut self, now: Instant, input: Input, effects: &mut Vec<Effect>) -> bool {
+    fn step(&mut self, now: Instant, input: StepInput, effects: &mut Vec<StepEffect>) -> bool {
         match &mut self.stage {
             ReaderStage::Lac(read) => match read.step(now, input) {
                 Some(Ok(lac)) if lac.is_some() => {

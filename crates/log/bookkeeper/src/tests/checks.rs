@@ -4,7 +4,7 @@ use super::actors::{Heard, Role};
 use super::world::{World, payload};
 use crate::digest::EntryCodec;
 use crate::ids::EntryId;
-use crate::metadata::{LedgerMetadata, LedgerState};
+use crate::metadata::{LedgerMetadata, LedgerStatus};
 use crate::protocol::BookieRequest;
 use crate::step::LedgerFault;
 
@@ -17,8 +17,8 @@ fn ensure(holds: bool, what: impl FnOnce() -> String) -> Checked {
 /// A closed ledger never changes, and nothing takes an ensemble of it away that has acknowledged entries.
 pub fn change(before: &LedgerMetadata, after: &LedgerMetadata) -> Checked {
     let stays = match (before.state, after.state) {
-        (LedgerState::Closed { .. }, _) => before == after,
-        (LedgerState::InRecovery, LedgerState::Open) => false,
+        (LedgerStatus::Closed { .. }, _) => before == after,
+        (LedgerStatus::InRecovery, LedgerStatus::Open) => false,
         _ => true,
     };
     ensure(stays, || format!("a ledger that was {:?} became {:?}", before.state, after.state))
@@ -69,7 +69,7 @@ pub fn heard(world: &mut World, heard: Heard) -> Checked {
 /// What is acknowledged is within what the closed ledger has.
 fn acked(world: &World) -> Checked {
     match world.stored.metadata.state {
-        LedgerState::Closed { last, .. } => ensure(world.acked <= last, || {
+        LedgerStatus::Closed { last, .. } => ensure(world.acked <= last, || {
             format!("entry {} was acknowledged, and the ledger is closed at {last}", world.acked)
         }),
         _ => Ok(()),
@@ -85,7 +85,7 @@ pub fn at_the_end(world: &mut World) -> Checked {
     }
     acked(world)?;
     let metadata = &world.stored.metadata;
-    let LedgerState::Closed { last, length } = metadata.state else {
+    let LedgerStatus::Closed { last, length } = metadata.state else {
         return Err(format!("it is recovered, and {:?}", metadata.state));
     };
     let ends = world.actors.iter().filter_map(|actor| actor.recovered()?.as_ref().ok());

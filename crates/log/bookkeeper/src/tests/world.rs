@@ -1,5 +1,5 @@
-//! One ledger, its bookies and its metadata, a writer, readers and those who recover it, in a network that loses, delays
-//! and reorders. A seed decides everything; [`run`] says what happened, or which promise was broken.
+//! One ledger, its bookies and its metadata, a writer, readers and those who recover it, in a network that loses,
+//! delays and reorders. A seed decides everything; [`run`] says what happened, or which promise was broken.
 //!
 //! Until [`HEALED_AT`] everything goes wrong that the seed wants. Then bookies are up and messages arrive, and a last
 //! recovery has to close the ledger, with everything that was acknowledged in it.
@@ -14,10 +14,10 @@ use super::bookie::ModelBookie;
 use super::checks;
 use crate::digest::DigestKind;
 use crate::ids::{BookieId, EntryId, LedgerId, Quorums};
-use crate::metadata::{LedgerMetadata, LedgerState};
+use crate::metadata::{LedgerMetadata, LedgerStatus};
 use crate::planted::Planted;
 use crate::protocol::{BookieAnswer, BookieError, BookieRequest};
-use crate::step::{Choice, Effect, Input, ReplaceFault, Versioned};
+use crate::step::{Choice, ReplaceFault, StepEffect, StepInput, VersionedMetadata};
 
 /// Milliseconds until nothing goes wrong any more, and until the end.
 const HEALED_AT: u64 = 1_500;
@@ -105,7 +105,7 @@ enum Event {
     },
     Input {
         actor: usize,
-        input: Input,
+        input: StepInput,
     },
     Append {
         entries: usize,
@@ -135,7 +135,7 @@ pub struct World {
     pub quorums: Quorums,
     pub bookies: BTreeMap<BookieId, ModelBookie>,
     /// The metadata as they are stored.
-    pub stored: Versioned,
+    pub stored: VersionedMetadata,
     /// As they were when the first recovery began.
     pub claimed: Option<LedgerMetadata>,
     pub actors: Vec<Actor>,
@@ -194,7 +194,7 @@ impl World {
             ledger: LedgerId::new(7).expect("not negative"),
             quorums,
             bookies: names.into_iter().map(|name| (name, ModelBookie::new())).collect(),
-            stored: Versioned { metadata, version: 0 },
+            stored: VersionedMetadata { metadata, version: 0 },
             claimed: None,
             actors: Vec::new(),
             outcome: Outcome { runs: 1, ..Outcome::default() },
@@ -275,17 +275,17 @@ impl World {
             Event::Arrive { actor, token, bookie, request } => self.arrive(actor, token, &bookie, &request),
             Event::Answer { actor, token, result } => {
                 if let Some(token) = self.actors[actor].waits_for.remove(&token) {
-                    return self.step(actor, Input::Answer { token, result });
+                    return self.step(actor, StepInput::Answer { token, result });
                 }
             }
             Event::Replace { actor, metadata, version } => self.replace(actor, *metadata, version)?,
             Event::Reread { actor } => {
-                let input = Input::Reread(Ok(self.stored.clone()));
+                let input = StepInput::Reread(Ok(self.stored.clone()));
                 self.after(2, Event::Input { actor, input });
             }
             Event::ListBookies { actor } => {
                 let up = self.bookies.iter().filter(|(_, bookie)| bookie.up).map(|(name, _)| name.clone());
-                let input = Input::Bookies(Some(up.collect()));
+                let input = StepInput::Bookies(Some(up.collect()));
                 self.after(2, Event::Input { actor, input });
             }
             Event::Input { actor, input } => return self.step(actor, input),
@@ -298,7 +298,7 @@ impl World {
             Event::Tick => {
                 self.after(TICK, Event::Tick);
                 for actor in 0..self.actors.len() {
-                    self.step(actor, Input::Tick)?;
+                    self.step(actor, StepInput::Tick)?;
                 }
             }
             Event::Crash { bookie, ms } => self.crash(bookie, ms),
@@ -313,7 +313,7 @@ impl World {
             Event::Die { actor } => self.die(actor),
             Event::Heal => {
                 self.outcome.closed =
-                    u64::from(matches!(self.stored.metadata.state, LedgerState::Closed { .. }));
+                    u64::from(matches!(self.stored.metadata.state, LedgerStatus::Closed { .. }));
                 (self.lost, self.late) = (0, 0);
                 self.cuts.clear();
                 self.bookies.values_mut().for_each(|bookie| bookie.up = true);
@@ -358,7 +358,7 @@ impl World {
         self.join(Actor::new(role), effects)
     }
 
-    fn join(&mut self, actor: Actor, effects: Vec<Effect>) -> Result<(), String> {
+    fn join(&mut self, actor: Actor, effects: Vec<StepEffect>) -> Result<(), String> {
         self.actors.push(actor);
         self.carry_out(self.actors.len() - 1, effects)
     }
@@ -380,27 +380,27 @@ impl World {
             checks::change(&self.stored.metadata, &metadata)?;
             self.outcome.ensembles +=
                 u64::from(metadata.ensembles().count() > self.stored.metadata.ensembles().count());
-            if metadata.state == LedgerState::InRecovery {
+            if metadata.state == LedgerStatus::InRecovery {
                 self.claimed = Some(metadata.clone());
             }
-            self.stored = Versioned { metadata, version: self.stored.version + 1 };
+            self.stored = VersionedMetadata { metadata, version: self.stored.version + 1 };
             Ok(self.stored.version)
         } else {
             Err(ReplaceFault::Conflict)
         };
         let result = if self.way().is_some() { result } else { Err(ReplaceFault::Unknown) };
-        self.after(2, Event::Input { actor, input: Input::Replaced(result) });
+        self.after(2, Event::Input { actor, input: StepInput::Replaced(result) });
         Ok(())
     }
 
-    fn step(&mut self, actor: usize, input: Input) -> Result<(), String> {
+    fn step(&mut self, actor: usize, input: StepInput) -> Result<(), String> {
         self.act(actor, |acting, now, effects| acting.step(now, input, effects))
     }
 
     fn act(
         &mut self,
         actor: usize,
-        act: impl FnOnce(&mut Actor, Instant, &mut Vec<Effect>),
+        act: impl FnOnce(&mut Actor, Instant, &mut Vec<StepEffect>),
     ) -> Result<(), String> {
         let now = self.instant();
         let acting = &mut self.actors[actor];
@@ -414,11 +414,11 @@ impl World {
         self.carry_out(actor, effects)
     }
 
-    fn carry_out(&mut self, actor: usize, effects: Vec<Effect>) -> Result<(), String> {
+    fn carry_out(&mut self, actor: usize, effects: Vec<StepEffect>) -> Result<(), String> {
         for effect in effects {
             self.outcome.note(self.now << 8 | actor as u64);
             match effect {
-                Effect::Ask { token, bookie, request } => {
+                StepEffect::Ask { token, bookie, request } => {
                     if self.actors[actor].recovers() {
                         checks::recovery_asks(self, &request)?;
                     }
@@ -434,15 +434,15 @@ impl World {
                         self.after(ms, Event::Arrive { actor, token, bookie, request });
                     }
                 }
-                Effect::Replace { metadata, version } => match self.way() {
+                StepEffect::Replace { metadata, version } => match self.way() {
                     Some(ms) => self.after(ms, Event::Replace { actor, metadata, version }),
                     None => {
-                        let input = Input::Replaced(Err(ReplaceFault::Unknown));
+                        let input = StepInput::Replaced(Err(ReplaceFault::Unknown));
                         self.after(20, Event::Input { actor, input });
                     }
                 },
-                Effect::Reread => self.after(2, Event::Reread { actor }),
-                Effect::ListBookies => self.after(2, Event::ListBookies { actor }),
+                StepEffect::Reread => self.after(2, Event::Reread { actor }),
+                StepEffect::ListBookies => self.after(2, Event::ListBookies { actor }),
             }
         }
         Ok(())

@@ -1,5 +1,5 @@
-//! The messages of `BookkeeperProtocol.proto` that are used here, written by hand so that no build needs `protoc`. Fields
-//! that are not used are left out: a reader skips them.
+//! The messages of `BookkeeperProtocol.proto` that are used here, written by hand so that no build needs `protoc`.
+//! Fields that are not used are left out: a reader skips them.
 
 use bytes::Bytes;
 use prost::Message;

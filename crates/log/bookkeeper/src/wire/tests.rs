@@ -52,7 +52,7 @@ fn an_answer_is_taken_when_it_is_whole_and_with_its_number() {
         assert_eq!(take_response(&mut buffer), Ok(None));
     }
     buffer.put_u8(whole[whole.len() - 1]);
-    let fenced = Answered { number: 8, result: Err(BookieError::Fenced) };
+    let fenced = NumberedAnswer { number: 8, result: Err(BookieError::Fenced) };
     assert_eq!(take_response(&mut buffer), Ok(Some(fenced)));
     assert!(buffer.is_empty());
 }

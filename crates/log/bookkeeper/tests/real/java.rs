@@ -1,6 +1,6 @@
 //! What one client wrote the other opens, tails, fences and recovers.
 
-use tailwater_bookkeeper::{EntryId, LedgerFault, LedgerId, LedgerState};
+use tailwater_bookkeeper::{EntryId, LedgerFault, LedgerId, LedgerStatus};
 
 use crate::apache::Java;
 use crate::cluster;
@@ -30,7 +30,7 @@ async fn what_java_wrote_is_read_and_recovered_with_each_digest() {
         java.rest();
         let metadata = client.recover(ledger, PASSWORD).await.expect("bookies answer");
         let length = java_payloads(30).iter().map(|payload| payload.len() as u64).sum();
-        assert_eq!(metadata.state, LedgerState::Closed { last: EntryId::new(29), length }, "{digest}");
+        assert_eq!(metadata.state, LedgerStatus::Closed { last: EntryId::new(29), length }, "{digest}");
         assert_eq!(read_text(&client, ledger).await, java_payloads(30), "{digest}");
     }
 }
@@ -49,7 +49,7 @@ async fn a_ledger_that_java_writes_is_followed_and_then_fenced() {
     let last = reader.read(EntryId::new(9)).await.expect("it is there");
     assert_eq!(&last.payload[..], b"java 9");
     let metadata = client.recover(ledger, PASSWORD).await.expect("bookies answer");
-    assert!(matches!(metadata.state, LedgerState::Closed { last, .. } if last.get() == 9));
+    assert!(matches!(metadata.state, LedgerStatus::Closed { last, .. } if last.get() == 9));
     java.go_on();
     assert_eq!(java.line(), "refused BKLedgerFencedException");
     java.rest();

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use tailwater_bookkeeper::digest::DigestKind;
 use tailwater_bookkeeper::limits::ENTRY_BYTES_MAX;
 use tailwater_bookkeeper::{
-    BookKeeper, EntryId, LedgerFault, LedgerOptions, LedgerState, LedgerWriter, Quorums,
+    BookKeeper, EntryId, LedgerFault, LedgerOptions, LedgerStatus, LedgerWriter, Quorums,
 };
 
 use crate::cluster;
@@ -63,7 +63,7 @@ async fn what_was_appended_is_read_and_the_closed_ledger_says_how_much_that_is()
         assert_eq!(read_all(&client, ledger).await, expected(100));
         let metadata = client.ledgers().read(ledger).await.expect("it is there").metadata;
         let length = expected(100).iter().map(|payload| payload.len() as u64).sum();
-        assert_eq!(metadata.state, LedgerState::Closed { last: EntryId::new(99), length });
+        assert_eq!(metadata.state, LedgerStatus::Closed { last: EntryId::new(99), length });
         assert_eq!(metadata.custom["stream"], "orders");
         client.delete(ledger).await.expect("it is there");
         assert!(matches!(client.open(ledger, PASSWORD).await.err(), Some(LedgerFault::NoLedger)));
@@ -102,7 +102,7 @@ async fn whoever_recovers_shuts_the_writer_out_and_keeps_what_was_acknowledged()
         let (one, two) = tokio::join!(client.recover(ledger, PASSWORD), other.recover(ledger, PASSWORD));
         let metadata = one.expect("bookies answer");
         assert_eq!(metadata.state, two.expect("bookies answer").state);
-        assert!(matches!(metadata.state, LedgerState::Closed { last, .. } if last.get() == 49));
+        assert!(matches!(metadata.state, LedgerStatus::Closed { last, .. } if last.get() == 49));
         assert_eq!(writer.append(payload(50)).await, Err(LedgerFault::Fenced));
         assert_eq!(read_all(&client, ledger).await, expected(50));
         assert_eq!(writer.close().await, Err(LedgerFault::Fenced));
@@ -128,7 +128,7 @@ async fn an_empty_ledger_is_recovered_and_another_password_is_refused() {
     let ledger = writer.ledger();
     assert!(matches!(client.recover(ledger, b"other").await, Err(LedgerFault::Unauthorized)));
     let metadata = client.recover(ledger, PASSWORD).await.expect("bookies answer");
-    assert_eq!(metadata.state, LedgerState::Closed { last: EntryId::NONE, length: 0 });
+    assert_eq!(metadata.state, LedgerStatus::Closed { last: EntryId::NONE, length: 0 });
     assert_eq!(writer.append(payload(0)).await, Err(LedgerFault::Fenced));
     let too_many = client.create(&options(40, 3, 2)).await.err();
     assert!(matches!(too_many, Some(LedgerFault::TooFewBookies { need: 40, .. })));

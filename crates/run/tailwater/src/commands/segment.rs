@@ -1,4 +1,5 @@
-//! `tailwater segment …`: ledgers of a BookKeeper cluster, whoever wrote them. They are found in ZooKeeper, so no node is asked.
+//! `tailwater segment …`: ledgers of a BookKeeper cluster, whoever wrote them. They are found in ZooKeeper, so no node
+//! is asked.
 //!
 //! Only `recover` changes anything. It needs no password: whoever reads a ledger's metadata reads its password there.
 
@@ -6,7 +7,7 @@ use clap::Subcommand;
 use futures::StreamExt;
 use serde_json::{Value, json};
 use tailwater_bookkeeper::{
-    BookKeeper, LedgerCheck, LedgerFault, LedgerId, LedgerMetadata, LedgerState, LedgerTimes, LedgersUri,
+    BookKeeper, LedgerCheck, LedgerFault, LedgerId, LedgerMetadata, LedgerStatus, LedgerTimes, LedgersUri,
 };
 use tailwater_env::Env;
 
@@ -69,7 +70,8 @@ pub enum Command {
 /// Where the segments are.
 #[derive(clap::Args)]
 pub struct Store {
-    /// The store: bookkeeper://HOST[:PORT][,HOST[:PORT]...]/PATH, with the servers of ZooKeeper and the path of its ledgers.
+    /// The store: bookkeeper://HOST[:PORT][,HOST[:PORT]...]/PATH, with the servers of ZooKeeper and the path of its
+    /// ledgers.
     #[arg(long, value_name = "URL")]
     store: LedgersUri,
 }
@@ -145,7 +147,7 @@ async fn list(client: &BookKeeper, output: Format) -> anyhow::Result<()> {
 /// A closed ledger's last entry, -1 if it has none, and its length.
 fn end(metadata: &LedgerMetadata) -> (Option<i64>, Option<u64>) {
     match metadata.state {
-        LedgerState::Closed { last, length } => (Some(last.get()), Some(length)),
+        LedgerStatus::Closed { last, length } => (Some(last.get()), Some(length)),
         _ => (None, None),
     }
 }
@@ -233,7 +235,7 @@ async fn describe(client: &BookKeeper, ledger: LedgerId, output: Format) -> anyh
 
 async fn recover(client: &BookKeeper, ledger: LedgerId) -> anyhow::Result<()> {
     let before = client.ledgers().read(ledger).await.map_err(of(ledger))?.metadata;
-    let already = if matches!(before.state, LedgerState::Closed { .. }) { "already " } else { "" };
+    let already = if matches!(before.state, LedgerStatus::Closed { .. }) { "already " } else { "" };
     let metadata = client.recover(ledger, &before.password).await.map_err(of(ledger))?;
     match end(&metadata) {
         (Some(last), Some(length)) if last >= 0 => output::print(&format!(
