@@ -21,7 +21,8 @@ pub struct Peer {
     /// Address, or process id on a Unix socket.
     pub address: String,
     /// On whose behalf it asks: in SQS's protocol the account that signed; elsewhere the subject of the certificate
-    /// that it has shown, as in `CN=alice,O=Example`; [`ANONYMOUS`] where nobody authenticated.
+    /// that it has shown, as in `CN=alice,O=Example`; on a Unix socket the user of its process, as in `uid:1000`;
+    /// [`ANONYMOUS`] where nobody authenticated.
     pub principal: Arc<str>,
     /// What that certificate calls it besides: `DNS:host`, `IP:10.0.0.5`, `URI:spiffe://example/alice`.
     pub names: Arc<[String]>,
@@ -36,6 +37,11 @@ impl Peer {
     /// One that was authenticated as `principal`, by no certificate.
     pub fn of(address: String, principal: &str) -> Self {
         Self { address, principal: principal.into(), names: Arc::default() }
+    }
+
+    /// On whose behalf a process of this user of the system asks.
+    pub fn principal_of_uid(uid: u32) -> String {
+        format!("uid:{uid}")
     }
 }
 

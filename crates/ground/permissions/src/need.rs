@@ -143,12 +143,15 @@ fn of_cell(operation: &str) -> Option<Row> {
     }))
 }
 
-/// By methods: a group's reset is a commit for it, and a stream is truncated as Kafka's DeleteRecords does.
+/// By methods, and `create` for a stream that a body names: a group's reset is a commit for it, and a stream is truncated as Kafka's DeleteRecords does.
 fn of_http(method: &str, resource: Resource<'_>) -> Option<Row> {
     Some(Row::Right(match (method, resource) {
         ("GET" | "HEAD", Resource::Path("/healthz" | "/livez" | "/readyz")) => return Some(Row::Nothing),
+        // What is listed is asked for one by one, and so is a stream that is created, whose name is in the body.
+        ("GET" | "HEAD", Resource::Path("/v1/streams" | "/v1/groups")) => return Some(Row::Nothing),
+        ("POST", Resource::Path("/v1/streams")) => return Some(Row::Nothing),
         ("GET" | "HEAD", _) => Describe,
-        ("POST", Resource::Path("/v1/streams")) => Create,
+        ("create", Resource::Stream(_)) => Create,
         ("POST", Resource::Group(_)) => Read,
         ("POST" | "DELETE", Resource::Stream(_)) | ("DELETE", Resource::Group(_)) => Delete,
         ("POST", Resource::Cell(_)) => Delete,

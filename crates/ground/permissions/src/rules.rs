@@ -124,10 +124,18 @@ impl RuleSet {
                 _ => {}
             }
         }
+        let allows = |rule: &AccessRule, operation| rule.effect == Effect::Allow && rule.is_about(operation);
         allowed
-            || operation == Operation::IdempotentWrite
-                && of_kind(ResourceKind::Stream)
-                    .any(|rule| rule.effect == Effect::Allow && rule.is_about(Operation::Write))
+            || match (operation, kind) {
+                (Operation::IdempotentWrite, _) => {
+                    of_kind(ResourceKind::Stream).any(|rule| allows(rule, Operation::Write))
+                }
+                // As Kafka has it: whoever may create on the cluster may create any topic.
+                (Operation::Create, ResourceKind::Stream) => {
+                    of_kind(ResourceKind::Node).any(|rule| allows(rule, Operation::Create))
+                }
+                _ => false,
+            }
     }
 }
 
@@ -411,9 +419,10 @@ fn names_of(peer: &Peer) -> Vec<&str> {
     std::iter::once(&*peer.principal).chain(peer.names.iter().map(String::as_str)).collect()
 }
 
-/// A peer on a Unix socket has no address.
+/// A peer on a Unix socket has no address. The others' are written as `ADDRESS:PORT`, and with `tcp:` before it.
 fn host_of(peer: &Peer) -> Option<IpAddr> {
-    peer.address.parse::<SocketAddr>().ok().map(|address| address.ip())
+    let address = peer.address.strip_prefix("tcp:").unwrap_or(&peer.address);
+    address.parse::<SocketAddr>().ok().map(|address| address.ip())
 }
 
 const fn protocol_name(protocol: Protocol) -> &'static str {

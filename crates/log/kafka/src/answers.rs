@@ -1,5 +1,6 @@
 //! The answers, a file for each thing that clients ask about.
 
+pub(crate) mod acls;
 pub(crate) mod cluster;
 pub(crate) mod configs;
 pub(crate) mod consumer_groups;
@@ -11,8 +12,8 @@ pub(crate) mod offsets;
 pub(crate) mod positions;
 pub(crate) mod produce;
 pub(crate) mod producers;
+pub(crate) mod quotas;
 pub(crate) mod replicas;
-pub(crate) mod security;
 pub(crate) mod topics;
 pub(crate) mod versions;
 

@@ -8,10 +8,11 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
-use tailwater_access::{AccessRequest as Asked, Authorizer, Denied, Resource};
+use tailwater_access::{AccessRequest, Authorizer, Protocol, Resource};
 use tailwater_env::{Complaints, Env, Instant};
 use tailwater_format::{ShardId, ShardNumber};
 use tailwater_log::{Log, LogStreamInfo};
+use tailwater_permissions::Rules;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use uuid::Uuid;
 
@@ -36,6 +37,11 @@ const SMALL_ANSWER_BYTES: usize = 64 << 10;
 
 /// What a line in the log says at most of what a client asked for.
 const RESOURCE_CHARS: usize = 300;
+
+/// What is asked of the authorizer.
+const fn asked(api: Api, resource: Resource<'_>) -> AccessRequest<'_> {
+    AccessRequest { protocol: Protocol::Kafka, operation: api.name(), resource }
+}
 
 /// What becomes of a request.
 #[derive(Debug)]
@@ -158,6 +164,8 @@ pub struct Broker {
     pub(crate) groups: Coordinator,
     pub(crate) record_times: RecordTimes,
     authorizer: Arc<dyn Authorizer>,
+    /// What its clients may look at and change of what the authorizer goes by.
+    pub(crate) rules: Option<Arc<Rules>>,
     complaints: Complaints,
     /// KiB that large requests may take together.
     room: Arc<Semaphore>,
@@ -176,13 +184,15 @@ impl std::fmt::Debug for Broker {
 }
 
 impl Broker {
-    /// A broker in front of `log`; `cluster_id` is what clients are told, and `authorizer` says what each may do.
+    /// A broker in front of `log`; `cluster_id` is what clients are told, and `authorizer` says what each may do. Without
+    /// `rules` clients are told that there are none.
     pub async fn open(
         env: &Env,
         config: KafkaConfig,
         log: Log,
         cluster_id: String,
         authorizer: Arc<dyn Authorizer>,
+        rules: Option<Arc<Rules>>,
     ) -> Result<Arc<Self>, String> {
         config.check()?;
         let configs = RuntimeConfigs::open(env, Arc::clone(log.meta()), config.clone()).await?;
@@ -197,6 +207,7 @@ impl Broker {
             groups,
             record_times: RecordTimes::default(),
             authorizer,
+            rules,
             complaints: Complaints::default(),
             room: Arc::new(Semaphore::new(kib(config.requests_bytes_max - config.huge_bytes()) as usize)),
             room_of_huge: Arc::new(Semaphore::new(kib(config.huge_bytes()) as usize)),
@@ -391,11 +402,11 @@ impl Broker {
             Api::DescribeCluster => answer!(answers::cluster::describe_cluster),
             Api::DescribeTopicPartitions => answer!(answers::cluster::describe_topic_partitions),
             Api::DescribeLogDirs => answer!(answers::cluster::describe_log_dirs),
-            Api::DescribeAcls => answer!(answers::security::describe_acls),
-            Api::CreateAcls => answer!(answers::security::create_acls),
-            Api::DeleteAcls => answer!(answers::security::delete_acls),
-            Api::DescribeClientQuotas => answer!(answers::security::describe_client_quotas),
-            Api::AlterClientQuotas => answer!(answers::security::alter_client_quotas),
+            Api::DescribeAcls => answer!(answers::acls::describe_acls),
+            Api::CreateAcls => answer!(answers::acls::create_acls),
+            Api::DeleteAcls => answer!(answers::acls::delete_acls),
+            Api::DescribeClientQuotas => answer!(answers::quotas::describe_client_quotas),
+            Api::AlterClientQuotas => answer!(answers::quotas::alter_client_quotas),
             Api::AlterReplicaLogDirs => answer!(answers::replicas::alter_replica_log_dirs),
             Api::ElectLeaders => answer!(answers::replicas::elect_leaders),
             Api::AlterPartitionReassignments => answer!(answers::replicas::alter_partition_reassignments),
@@ -459,8 +470,8 @@ impl Broker {
 
     /// Whether a client may do what it asks for, to `resource`; the code that clients know for it if not.
     pub(crate) fn authorize(&self, context: &Context, resource: Resource<'_>) -> Result<(), ErrorCode> {
-        self.ask(context, resource).map_err(|denied| {
-            let Context { peer, api, .. } = context;
+        let Context { peer, api, .. } = context;
+        self.authorizer.authorize(peer.who(), asked(*api, resource)).map_err(|denied| {
             if let Some(left_out) = self.complain("not authorized") {
                 // A client names what it likes, at any length.
                 let resource: String = format!("{resource:?}").chars().take(RESOURCE_CHARS).collect();
@@ -474,15 +485,9 @@ impl Broker {
         })
     }
 
-    fn ask(&self, context: &Context, resource: Resource<'_>) -> Result<(), Denied> {
-        let Context { peer, api, .. } = context;
-        let asked = Asked { protocol: tailwater_access::Protocol::Kafka, operation: api.name(), resource };
-        self.authorizer.authorize(peer.who(), asked)
-    }
-
     /// Whether a client that asks for all there is may know of this. That it may not is nothing to tell of.
     pub(crate) fn shows(&self, context: &Context, resource: Resource<'_>) -> bool {
-        self.ask(context, resource).is_ok()
+        self.authorizer.shows(context.peer.who(), asked(context.api, resource))
     }
 
     /// Whether a client may do what it asks for to a topic.

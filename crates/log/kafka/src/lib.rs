@@ -17,6 +17,7 @@
 //! To be read in this order: `server.rs`, `connection.rs`, `broker.rs`, then `answers/`. `docs/kafka.md` lists what is
 //! answered, and what differs from Apache Kafka.
 
+mod acls;
 mod answers;
 mod broker;
 mod config;

@@ -11,7 +11,7 @@ use hyper::header::{HOST, HeaderMap};
 use hyper::http::request::Parts;
 use hyper::{Method, Request, Response};
 use percent_encoding::percent_decode_str;
-use tailwater_access::{Authorizer, Peer, Resource};
+use tailwater_access::{AccessRequest, Authorizer, Peer, Protocol, Resource};
 use tailwater_env::Env;
 use tailwater_queue::{Message, QueueStore, QueueView};
 
@@ -404,16 +404,20 @@ impl RequestContext<'_> {
     /// Whether the authorizer lets whoever asks do this with `resource`. That is asked before anything else is looked
     /// at, a queue's own policy too.
     fn ask(&self, resource: Resource<'_>) -> Result<(), ErrorRefusal> {
-        let operation = self.asked.action.as_str();
-        let request = tailwater_access::AccessRequest {
-            protocol: tailwater_access::Protocol::Sqs,
-            operation,
-            resource,
-        };
         self.front
             .authorizer
-            .authorize(&self.peer, request)
+            .authorize(&self.peer, self.asked_of(resource))
             .map_err(|denied| ErrorRefusal::new(Code::AccessDenied, denied.to_string()))
+    }
+
+    fn asked_of<'a>(&'a self, resource: Resource<'a>) -> AccessRequest<'a> {
+        AccessRequest { protocol: Protocol::Sqs, operation: self.asked.action.as_str(), resource }
+    }
+
+    /// Whether whoever asked for all that there is may know of this queue.
+    pub(crate) fn shows(&self, queue: &QueueView) -> bool {
+        let name = format!("{}/{}", queue.account, queue.name);
+        self.front.authorizer.shows(&self.peer, self.asked_of(Resource::Queue(&name)))
     }
 
     /// The same of a queue, whether it is there or not.

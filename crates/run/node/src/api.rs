@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use tailwater_format::StreamId;
 use tailwater_log::StreamConfig;
+pub use tailwater_permissions::{AccessRule, AuditEvent, Effect, Enforcement, Operation, ResourceKind};
 
 pub use self::broadcast::{
     BridgeView, BroadcastStreamView, BroadcastView, DelayView, RegionView, ReplicaView, SharingView,
@@ -33,6 +34,53 @@ impl std::fmt::Debug for SetUser {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("SetUser").finish_non_exhaustive()
     }
+}
+
+/// `GET /v1/rules`, and what was added or removed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RulesView {
+    /// What rules are for.
+    pub enforcement: Enforcement,
+    /// Those that are meant.
+    pub rules: Vec<AccessRule>,
+}
+
+/// Which rules are meant: those that say this, where this says something.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RuleQuery {
+    /// About this principal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub principal: Option<String>,
+    /// `allow` or `deny`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub effect: Option<Effect>,
+    /// With this operation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub operation: Option<Operation>,
+    /// About resources of this kind.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kind: Option<ResourceKind>,
+    /// With this name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Whether the name is how names begin.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub is_prefix: Option<bool>,
+    /// From this host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+}
+
+/// Which events of `GET /v1/audit`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AuditQuery {
+    /// Those after the one of this number.
+    pub after: u64,
+    /// So many at most, the newest: up to 1,000.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max: Option<usize>,
 }
 
 /// `GET /v1/node`

@@ -110,7 +110,8 @@ impl ServedBackend {
             connections_max: options.connections_max,
             ..ServerConfig::default()
         };
-        let service: Arc<dyn Service> = Arc::new(Guarded { backend: Arc::clone(&backend), authorizer });
+        let service: Arc<dyn Service> =
+            Arc::new(Guarded { cell: name, backend: Arc::clone(&backend), authorizer });
         let server = Server::take_over(env, config, service)
             .await
             .with_context(|| format!("the {name} cell's backend can't listen"))?;
@@ -143,13 +144,16 @@ impl ServedBackend {
 /// A backend that asks whether its peers may do what they want: to read, once, when they connect, as no one-sided read
 /// asks anybody, and for each of their CALLs.
 struct Guarded {
+    /// The name of its cell.
+    cell: &'static str,
     backend: Arc<Backend>,
     authorizer: Arc<dyn Authorizer>,
 }
 
 impl Guarded {
     fn ask(&self, peer: &Peer, operation: &str) -> Result<(), Refusal> {
-        let request = AccessRequest { protocol: Protocol::Cell, operation, resource: Resource::Node };
+        let request =
+            AccessRequest { protocol: Protocol::Cell, operation, resource: Resource::Cell(self.cell) };
         self.authorizer
             .authorize(peer, request)
             .map_err(|denied| Refusal { code: REFUSED_NOT_AUTHORIZED, message: denied.to_string() })

@@ -67,11 +67,24 @@ impl NodeService {
         Self { env, log, turns, info: Box::new(info), meters, authorizer, complaints: Complaints::default() }
     }
 
-    fn authorize(&self, peer: &Peer, method: Method) -> Result<(), CallRefusal> {
-        let request =
-            AccessRequest { protocol: Protocol::Call, operation: method.name(), resource: Resource::Node };
+    /// Whether `peer` may do this to `resource`.
+    fn authorize(&self, peer: &Peer, method: Method, resource: Resource<'_>) -> Result<(), CallRefusal> {
+        let request = AccessRequest { protocol: Protocol::Call, operation: method.name(), resource };
         let allowed = self.authorizer.authorize(peer, request);
         allowed.map_err(|denied| CallRefusal::new(CallErrorCode::NotAuthorized, denied.to_string()))
+    }
+
+    /// Whether `peer` may do this to the stream that a message is about. One that is not there is answered as such.
+    fn authorize_stream(
+        &self,
+        peer: &Peer,
+        method: Method,
+        message: &impl AboutStream,
+    ) -> Result<(), CallRefusal> {
+        match self.log.stream_by_id(message.stream()?) {
+            Ok(stream) => self.authorize(peer, method, Resource::Stream(&stream.name)),
+            Err(_) => Ok(()),
+        }
     }
 
     /// Answers `reply` with what `answer` comes to, without keeping the caller.
@@ -92,9 +105,11 @@ impl NodeService {
         task.detach();
     }
 
-    fn append(&self, payload: Bytes, reply: Reply) -> Result<(), (Reply, CallRefusal)> {
-        let decoded = decode::<Append>(payload)
-            .and_then(|append| Ok((stream_from_wire(&append.stream).map_err(malformed)?, append)));
+    fn append(&self, peer: &Peer, payload: Bytes, reply: Reply) -> Result<(), (Reply, CallRefusal)> {
+        let decoded = decode::<Append>(payload).and_then(|append| {
+            self.authorize_stream(peer, Method::Append, &append)?;
+            Ok((append.stream()?, append))
+        });
         let (stream, append) = match decoded {
             Ok(decoded) => decoded,
             Err(refused) => return Err((reply, refused)),
@@ -146,42 +161,55 @@ impl NodeService {
     ) -> Result<(), (Reply, CallRefusal)> {
         let log = self.log.clone();
         match method {
-            Method::Append => self.append(payload, reply),
-            Method::Hello => {
-                reply.send(Ok(encode_call(&(self.info)())));
-                Ok(())
-            }
+            Method::Append => self.append(peer, payload, reply),
+            Method::Hello => match self.authorize(peer, method, Resource::Node) {
+                Ok(()) => {
+                    reply.send(Ok(encode_call(&(self.info)())));
+                    Ok(())
+                }
+                Err(refused) => Err((reply, refused)),
+            },
             Method::FindStream => {
-                self.answer_with(method, reply, payload, move |find: FindStream| find_stream(log, find))
+                let may =
+                    |find: &FindStream| self.authorize(peer, method, Resource::Stream(find.name.as_str()));
+                self.answer_with(method, reply, payload, may, move |find: FindStream| find_stream(log, find))
             }
-            Method::Tails => self.answer_with(method, reply, payload, move |asked: Tails| async move {
-                tails(&log, &asked).map(|tails| encode_call(&tails))
-            }),
+            Method::Tails => {
+                let may = |asked: &Tails| self.authorize_stream(peer, method, asked);
+                self.answer_with(method, reply, payload, may, move |asked: Tails| async move {
+                    tails(&log, &asked).map(|tails| encode_call(&tails))
+                })
+            }
             Method::Segments => {
-                self.answer_with(method, reply, payload, move |asked: call::Segments| async move {
+                let may = |asked: &call::Segments| self.authorize_stream(peer, method, asked);
+                self.answer_with(method, reply, payload, may, move |asked: call::Segments| async move {
                     segments(&log, &asked).map(|segments| encode_call(&segments))
                 })
             }
             Method::ReadDurable => {
                 let (meters, turns) = (Arc::clone(&self.meters), Arc::clone(&self.turns));
                 let connection = peer.address.clone();
-                self.answer_with(method, reply, payload, move |asked: ReadDurable| async move {
+                let may = |asked: &ReadDurable| self.authorize_stream(peer, method, asked);
+                self.answer_with(method, reply, payload, may, move |asked: ReadDurable| async move {
                     let bytes = read_durable(&log, &turns, &connection, asked).await?;
                     meters.durable_read_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
                     Ok(bytes)
                 })
             }
             Method::Locate => {
-                self.answer_with(method, reply, payload, move |asked: Locate| locate(log, asked))
+                let may = |asked: &Locate| self.authorize_stream(peer, method, asked);
+                self.answer_with(method, reply, payload, may, move |asked: Locate| locate(log, asked))
             }
             Method::InitProducer => {
-                self.answer_with(method, reply, payload, move |_: InitProducer| async move {
+                let may = |_: &InitProducer| self.authorize(peer, method, Resource::Node);
+                self.answer_with(method, reply, payload, may, move |_: InitProducer| async move {
                     let producer_id = log.init_producer_id().await.map_err(stream_refusal)?;
                     Ok(encode_call(&ProducerInfo { producer_id, epoch: 0 }))
                 })
             }
             Method::DeliveryDelays => {
-                match decode::<DeliveryDelays>(payload).and_then(|told| self.count(&told)) {
+                let allowed = self.authorize(peer, method, Resource::Node);
+                match allowed.and_then(|()| self.count(&decode::<DeliveryDelays>(payload)?)) {
                     Ok(taken) => {
                         reply.send(Ok(encode_call(&taken)));
                         Ok(())
@@ -197,18 +225,43 @@ impl NodeService {
         method: Method,
         reply: Reply,
         payload: Bytes,
+        may: impl FnOnce(&Q) -> Result<(), CallRefusal>,
         answer: impl FnOnce(Q) -> F,
     ) -> Result<(), (Reply, CallRefusal)>
     where
         F: Future<Output = Result<Bytes, CallRefusal>> + Send + 'static,
     {
-        match decode(payload) {
+        match decode(payload).and_then(|asked| may(&asked).map(|()| asked)) {
             Ok(asked) => {
                 self.answer_later(method, reply, answer(asked));
                 Ok(())
             }
             Err(refused) => Err((reply, refused)),
         }
+    }
+}
+
+/// A message about one stream, which it names by its id.
+trait AboutStream {
+    /// Which.
+    fn stream(&self) -> Result<StreamId, CallRefusal>;
+}
+
+macro_rules! about_streams {
+    ($($message:ty),*) => {$(
+        impl AboutStream for $message {
+            fn stream(&self) -> Result<StreamId, CallRefusal> {
+                stream_from_wire(&self.stream).map_err(malformed)
+            }
+        }
+    )*};
+}
+about_streams!(Append, Tails, call::Segments, Locate);
+
+impl AboutStream for ReadDurable {
+    fn stream(&self) -> Result<StreamId, CallRefusal> {
+        let segment = self.segment.as_ref().ok_or_else(|| missing("segment"))?;
+        SegmentId::try_from(segment).map(|segment| segment.shard.stream).map_err(malformed)
     }
 }
 
@@ -283,9 +336,8 @@ impl Service for NodeService {
             .ok_or_else(|| {
                 CallRefusal::new(CallErrorCode::UnknownMethod, format!("there is no method {method}"))
             })
-            .and_then(|method| {
-                self.meters.of(method).calls.fetch_add(1, Ordering::Relaxed);
-                self.authorize(peer, method).map(|()| method)
+            .inspect(|method| {
+                self.meters.of(*method).calls.fetch_add(1, Ordering::Relaxed);
             });
         let refused = match known {
             Ok(method) => match self.dispatch(peer, method, payload, reply) {
@@ -319,7 +371,7 @@ async fn find_stream(log: Log, find: FindStream) -> Result<Bytes, CallRefusal> {
 }
 
 fn tails(log: &Log, asked: &Tails) -> Result<TailsReply, CallRefusal> {
-    let stream = stream_from_wire(&asked.stream).map_err(malformed)?;
+    let stream = asked.stream()?;
     let shards: Vec<ShardNumber> = asked.shards.iter().copied().map(ShardNumber).collect();
     match log.tails(stream, &shards) {
         Ok(tails) => {
@@ -332,10 +384,7 @@ fn tails(log: &Log, asked: &Tails) -> Result<TailsReply, CallRefusal> {
 }
 
 fn segments(log: &Log, asked: &call::Segments) -> Result<SegmentsReply, CallRefusal> {
-    let shard = ShardId {
-        stream: stream_from_wire(&asked.stream).map_err(malformed)?,
-        shard: ShardNumber(asked.shard),
-    };
+    let shard = ShardId { stream: asked.stream()?, shard: ShardNumber(asked.shard) };
     let listed = match asked.from_segment {
         Some(number) => log.segments(shard, SegmentNumber(number)),
         None => log.segments_from_offset(shard, Offset(asked.from_offset)),
@@ -370,10 +419,7 @@ async fn read_durable(
 }
 
 async fn locate(log: Log, asked: Locate) -> Result<Bytes, CallRefusal> {
-    let shard = ShardId {
-        stream: stream_from_wire(&asked.stream).map_err(malformed)?,
-        shard: ShardNumber(asked.shard),
-    };
+    let shard = ShardId { stream: asked.stream()?, shard: ShardNumber(asked.shard) };
     let target = match asked.what.ok_or_else(|| missing("what"))? {
         LocateWhat::Start(()) => Target::Start,
         LocateWhat::End(()) => Target::End,

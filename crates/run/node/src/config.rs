@@ -3,6 +3,7 @@
 //! A variable names a key with its section, joined by two underscores: `TAILWATER_LISTEN__ADMIN` is `admin` in
 //! `[listen]`. Unknown keys are refused, so that a misspelt one does not go unnoticed.
 
+mod access;
 mod bridge;
 mod broadcast;
 mod exposure;
@@ -30,6 +31,7 @@ use tailwater_tls::TlsConfig;
 
 use crate::backend::CellKind;
 
+pub use self::access::AccessConfig;
 pub(crate) use self::bridge::BridgeEnd;
 pub use self::bridge::{BridgeConfig, BridgeStart};
 pub use self::broadcast::BroadcastConfig;
@@ -64,6 +66,8 @@ pub struct Config {
     pub listen: Listen,
     /// The node's certificates, and which of its listeners use them.
     pub tls: TlsConfig,
+    /// Who may do what.
+    pub access: AccessConfig,
     /// What admin HTTP takes.
     pub admin: AdminConfig,
     /// The data cell: chunks.
@@ -274,6 +278,7 @@ impl Default for Config {
             data: PathBuf::from("tailwater-data"),
             listen: Listen::default(),
             tls: TlsConfig::default(),
+            access: AccessConfig::default(),
             admin: AdminConfig::default(),
             data_cell: CellSection::default(),
             metadata_cell: CellSection {
@@ -420,6 +425,7 @@ impl Config {
             "DATA",
             "LISTEN",
             "TLS",
+            "ACCESS",
             "ADMIN",
             "DATA_CELL",
             "METADATA_CELL",

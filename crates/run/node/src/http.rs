@@ -17,10 +17,14 @@
 //! | `POST /v1/groups/{name}/reset` | commits a position for a group without members |
 //! | `GET /v1/users` | who may log in |
 //! | `PUT, DELETE /v1/users/{name}` | gives a user a password, removes one |
+//! | `GET, POST, DELETE /v1/rules` | lists, adds, removes rules about who may do what |
+//! | `GET /v1/audit` | who was let and refused, of late |
 
 mod broadcast;
 mod connections;
 mod groups;
+mod rights;
+mod rules;
 mod users;
 
 use std::sync::{Arc, OnceLock};
@@ -28,14 +32,15 @@ use std::sync::{Arc, OnceLock};
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{DefaultBodyLimit, Path, Request, State};
 use axum::http::{StatusCode, Uri, header};
-use axum::middleware::{self, Next};
+use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
-use axum::{Json, Router};
+use axum::{Extension, Json, Router};
 pub use connections::{ConnectionSender, Limits, serve};
 use hyper::service::Service;
 use hyper_util::service::TowerToHyperService;
-use tailwater_access::{Authorizer, Denied, Protocol, Resource};
+pub(crate) use rights::ask;
+use tailwater_access::{AccessRequest, Authorizer, Protocol, Resource};
 use tailwater_env::Progress;
 use tailwater_format::call::{CallErrorCode, CallRefusal};
 use tailwater_format::{ShardId, ShardNumber, Start, TransactionId};
@@ -69,8 +74,10 @@ fn router(shared: Arc<NodeShared>) -> Router {
         .route("/v1/groups/{name}/reset", post(groups::reset))
         .route("/v1/users", get(users::list))
         .route("/v1/users/{name}", put(users::set).delete(users::remove))
+        .route("/v1/rules", get(rules::list).post(rules::add).delete(rules::remove))
+        .route("/v1/audit", get(rules::audit))
         .fallback(unknown_path)
-        .layer(middleware::from_fn_with_state(Arc::clone(&shared), authorized))
+        .layer(middleware::from_fn_with_state(Arc::clone(&shared), rights::authorized))
         // The connection has bounded it already.
         .layer(DefaultBodyLimit::disable())
         .with_state(shared)
@@ -109,7 +116,7 @@ async fn starting(State(starting): State<Arc<Starting>>, request: Request) -> Re
         };
     }
     if let Err(denied) = ask(&*starting.authorizer, Protocol::Http, &request) {
-        return Failed(CallRefusal::new(CallErrorCode::NotAuthorized, denied.to_string())).into_response();
+        return rights::refused(denied).into_response();
     }
     let stage = starting.progress.stage();
     let why = format!("the node is recovering, and takes requests after that: it is at {stage}");
@@ -125,28 +132,10 @@ fn refused(status: StatusCode, code: CallErrorCode, message: String) -> Response
     (status, Json(ErrorBody { error: code.name().to_owned(), message })).into_response()
 }
 
-/// Lets a request through that its sender may make.
-async fn authorized(State(shared): State<Arc<NodeShared>>, request: Request, next: Next) -> Response {
-    match ask(&*shared.gate.authorizer, Protocol::Http, &request) {
-        Ok(()) => next.run(request).await,
-        Err(denied) => {
-            Failed(CallRefusal::new(CallErrorCode::NotAuthorized, denied.to_string())).into_response()
-        }
-    }
-}
-
-/// Whether a request's sender may make it.
-pub(crate) fn ask(authorizer: &dyn Authorizer, protocol: Protocol, request: &Request) -> Result<(), Denied> {
-    let Some(ConnectionSender { peer, .. }) = request.extensions().get::<ConnectionSender>() else {
-        return Err(Denied("nobody knows who sent this".to_owned()));
-    };
-    let (operation, resource) = (request.method().as_str(), Resource::Path(request.uri().path()));
-    authorizer.authorize(peer, tailwater_access::AccessRequest { protocol, operation, resource })
-}
-
 async fn unknown_path(uri: Uri) -> Response {
     let why = format!(
-        "there is no {}: /healthz, /readyz, /metrics, /v1/node, /v1/cells, /v1/streams, /v1/broadcast, /v1/groups, /v1/users",
+        "there is no {}: /healthz, /readyz, /metrics, /v1/node, /v1/cells, /v1/streams, /v1/broadcast, /v1/groups, /v1/users, \
+         /v1/rules, /v1/audit",
         uri.path()
     );
     refused(StatusCode::NOT_FOUND, CallErrorCode::Malformed, why)
@@ -178,6 +167,12 @@ impl From<JsonRejection> for Failed {
 }
 
 impl NodeShared {
+    /// Whether something is told to a sender who asked for all that there is.
+    fn shows(&self, sender: &ConnectionSender, resource: Resource<'_>) -> bool {
+        let asked = AccessRequest { protocol: Protocol::Http, operation: "GET", resource };
+        self.gate.authorizer.shows(&sender.peer, asked)
+    }
+
     fn view(&self, name: &str) -> Result<StreamView, Failed> {
         let description = self.log.describe(name).map_err(|error| Failed(stream_refusal(error)))?;
         let id = description.stream.id;
@@ -246,8 +241,13 @@ async fn clear_cell(
     Err(Failed(CallRefusal::new(CallErrorCode::Unavailable, why)))
 }
 
-async fn list_streams(State(shared): State<Arc<NodeShared>>) -> Json<Vec<StreamView>> {
-    let streams = shared.log.list_streams();
+/// Those that whoever asks may know of.
+async fn list_streams(
+    State(shared): State<Arc<NodeShared>>,
+    Extension(sender): Extension<ConnectionSender>,
+) -> Json<Vec<StreamView>> {
+    let mut streams = shared.log.list_streams();
+    streams.retain(|stream| shared.shows(&sender, Resource::Stream(&stream.name)));
     // One that is deleted meanwhile is left out.
     let view = |stream: &LogStreamInfo| {
         let mut view = shared.view(&stream.name).ok()?;
@@ -262,9 +262,13 @@ async fn list_streams(State(shared): State<Arc<NodeShared>>) -> Json<Vec<StreamV
 
 async fn create_stream(
     State(shared): State<Arc<NodeShared>>,
+    Extension(sender): Extension<ConnectionSender>,
     body: Result<Json<JsonObject<CreateStream>>, JsonRejection>,
 ) -> AdminAnswer<StreamView> {
     let Json(JsonObject(create)) = body?;
+    let resource = Resource::Stream(&create.name);
+    let asked = AccessRequest { protocol: Protocol::Http, operation: "create", resource };
+    shared.gate.authorizer.authorize(&sender.peer, asked).map_err(rights::refused)?;
     let config = create.config().map_err(|error| Failed(stream_refusal(error.into())))?;
     let created = shared.log.create_stream(&create.name, config).await;
     let created = created.map_err(|error| Failed(stream_refusal(error)))?;

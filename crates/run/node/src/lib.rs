@@ -25,6 +25,7 @@ mod metrics;
 pub mod panics;
 pub mod priority;
 mod queues;
+mod rules;
 pub mod signal;
 mod turns;
 mod views;
@@ -36,13 +37,14 @@ use std::time::Duration;
 
 use anyhow::Context;
 use parking_lot::Mutex;
-use tailwater_access::{Authorizer, Everybody};
+use tailwater_access::Authorizer;
 use tailwater_env::{Env, Progress, Stage};
 use tailwater_format::call::{CALL_VERSION, NodeInfo};
 use tailwater_journal::ReplayError;
 use tailwater_log::Log;
 use tailwater_login::Users;
 use tailwater_meta::{Expect, Op};
+use tailwater_permissions::Rules;
 use tailwater_queue::QueueStore;
 use tailwater_rma::{Server, ServerConfig, Service};
 use tailwater_tail::Cells;
@@ -61,6 +63,7 @@ pub use crate::config::{
 };
 use crate::gate::FrontGate;
 use crate::metrics::Meters;
+use crate::rules::SuperUsers;
 use crate::turns::Turns;
 
 /// How long a stopping node waits for requests under way.
@@ -93,6 +96,8 @@ struct NodeShared {
     turns: Arc<Turns>,
     gate: FrontGate,
     users: Arc<Users>,
+    rules: Arc<Rules>,
+    super_users: SuperUsers,
     /// Streams that get metrics of their own.
     streams_told_max: usize,
     /// Groups that do.
@@ -124,13 +129,16 @@ impl Node {
     /// Recovery is for as long as the disk takes on a thread of its own, and goes on there if this is cancelled: then
     /// the process should end.
     pub async fn start(config: Config) -> anyhow::Result<Self> {
-        // What others can reach needs certificates of them, logins or signatures, or is said to be meant so.
-        Self::start_with(config, Arc::new(Everybody)).await
+        Self::start_for(config, None).await
     }
 
-    /// The same, for those whom `authorizer` lets: the one place where it is decided who may do what. Of those, SQS
-    /// lets whom its accounts and the queues' policies let.
+    /// The same, for those whom `authorizer` lets in place of the node's own rules: the one place where it is decided
+    /// who may do what. Of those, SQS lets whom its accounts and the queues' policies let.
     pub async fn start_with(config: Config, authorizer: Arc<dyn Authorizer>) -> anyhow::Result<Self> {
+        Self::start_for(config, Some(authorizer)).await
+    }
+
+    async fn start_for(config: Config, authorizer: Option<Arc<dyn Authorizer>>) -> anyhow::Result<Self> {
         let (started, starting) = oneshot::channel();
         let runtime = tokio::runtime::Handle::current();
         let start = move || drop(started.send(runtime.block_on(Self::start_here(config, authorizer))));
@@ -139,13 +147,15 @@ impl Node {
     }
 
     /// The same on this thread, which waits for the disk.
-    async fn start_here(mut config: Config, authorizer: Arc<dyn Authorizer>) -> anyhow::Result<Self> {
+    async fn start_here(mut config: Config, authorizer: Option<Arc<dyn Authorizer>>) -> anyhow::Result<Self> {
         let env = Env::real();
         admit(&mut config)?;
         // The directory's lock comes first of all: a second node must not touch the first one's sockets, and is told
         // that the directory is in use and not that a port is, which it would choose another one for.
         let lock = tailwater_store::lock_data_dir(&env, &config.data)
             .with_context(|| format!("the data directory {} can't be used", config.data.display()))?;
+        let rules = rules::open(&env, &config)?;
+        let authorizer = authorizer.unwrap_or_else(|| Arc::clone(&rules) as Arc<dyn Authorizer>);
         let gate = FrontGate::open(&env, &config.tls, authorizer)?;
         let Listeners { admin, kafka, sqs, broadcast } = Listeners::bind(&config).await?;
         // Recovery may take minutes, in which whoever looks after the node has to see that it is alive.
@@ -178,8 +188,13 @@ impl Node {
         let info = info_of(id.clone(), node_cells.clone(), &config);
         let meters = Arc::new(Meters::default());
         let users = Users::open(&env, Arc::clone(log.meta())).await?;
+        rules.keep_in(Arc::clone(log.meta())).await?;
+        let super_users = SuperUsers::of(&config);
+        super_users.check(&users)?;
         let kafka = match kafka {
-            Some(listeners) => Some(start_kafka(&env, &config, listeners, &log, (&id, &users), &gate).await?),
+            Some(listeners) => {
+                Some(start_kafka(&env, &config, listeners, &log, (&id, &users, &rules), &gate).await?)
+            }
             None => None,
         };
         let sqs = match sqs {
@@ -227,6 +242,8 @@ impl Node {
             turns,
             gate,
             users,
+            rules,
+            super_users,
             streams_told_max: config.metrics.streams_max,
             groups_told_max: config.metrics.groups_max,
             group_shards_told_max: config.metrics.group_shards_max,
@@ -420,13 +437,20 @@ async fn start_kafka(
     config: &Config,
     listeners: KafkaListeners,
     log: &Log,
-    (id, users): (&str, &Arc<Users>),
+    (id, users, rules): (&str, &Arc<Users>, &Arc<Rules>),
     gate: &FrontGate,
 ) -> anyhow::Result<tailwater_kafka::Server> {
     let (kafka, log, id) = (gate.kafka(&config.kafka), log.clone(), id.to_owned());
     let told = kafka.all_listeners();
-    let broker = tailwater_kafka::Broker::open(env, kafka, log, id, Arc::clone(&gate.authorizer)).await;
-    let broker = broker.map_err(|why| anyhow::anyhow!(why))?;
+    let broker = tailwater_kafka::Broker::open(
+        env,
+        kafka,
+        log,
+        id,
+        Arc::clone(&gate.authorizer),
+        Some(Arc::clone(rules)),
+    );
+    let broker = broker.await.map_err(|why| anyhow::anyhow!(why))?;
     let accepting = listeners.into_iter().map(|(socket, listener)| {
         let acceptor = gate.acceptor("Kafka", listener.tls);
         (socket, listener, acceptor)

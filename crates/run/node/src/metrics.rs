@@ -21,6 +21,7 @@ use prometheus_client::registry::Registry;
 use tailwater_env::TimesRead;
 use tailwater_format::call::Method;
 use tailwater_format::{ShardId, StreamId};
+use tailwater_permissions::Audit;
 use tailwater_tail::window::WindowStats;
 
 use crate::NodeShared;
@@ -74,6 +75,7 @@ impl Collector for MetricParts {
         calls(shared, &mut page)?;
         tls(shared, &mut page)?;
         logins(shared, &mut page)?;
+        access(shared, &mut page)?;
         kafka(shared, &mut page)?;
         self.groups.tell(&mut page)?;
         queues::sqs(shared, &mut page)?;
@@ -257,6 +259,17 @@ fn logins(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
     let stats = shared.users.stats();
     page.counter("tailwater_logins", "Clients that have logged in as a user.", stats.logins)?;
     page.counter("tailwater_logins_refused", "Clients that could not log in.", stats.refused)
+}
+
+fn access(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
+    let stats = shared.rules.stats();
+    page.gauge("tailwater_access_rules", "Rules about who may do what.", stats.rules)?;
+    let refused = "Requests that rules refuse, or would refuse if they were enforced.";
+    page.counter("tailwater_access_refused", refused, stats.refused)?;
+    let stats = shared.rules.audit().map(Audit::stats).unwrap_or_default();
+    page.counter("tailwater_access_audit_events", "Events that are in the audit's file.", stats.written)?;
+    let dropped = "Events that are not: too many came at once, or the disk took none.";
+    page.counter("tailwater_access_audit_dropped", dropped, stats.dropped)
 }
 
 fn kafka(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {

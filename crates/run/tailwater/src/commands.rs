@@ -1,5 +1,7 @@
 //! One file for each command.
 
+pub mod acl;
+pub mod audit;
 pub mod broadcast;
 pub mod cache;
 pub mod consume;

@@ -64,6 +64,12 @@ enum Command {
     /// Add, list and remove users, who log in with passwords.
     #[command(subcommand)]
     User(commands::user::Command),
+    /// Add, list and remove rules about who may do what.
+    #[command(subcommand)]
+    Acl(commands::acl::Command),
+    /// Show who was refused, and who changed something.
+    #[command(subcommand)]
+    Audit(commands::audit::Command),
     /// Run a cache backend as a process of its own, or look after cells.
     #[command(subcommand)]
     Cache(commands::cache::Command),
@@ -133,6 +139,8 @@ fn run(parsed: Parsed) -> anyhow::Result<()> {
         Command::Queue(args) => commands::queue::run(&cli.server, args),
         Command::Broadcast(command) => commands::broadcast::run(&cli.server, command),
         Command::User(command) => commands::user::run(&cli.server, command),
+        Command::Acl(command) => commands::acl::run(&cli.server, command),
+        Command::Audit(command) => commands::audit::run(&cli.server, command),
         Command::Cache(command) => commands::cache::run(&cli.server, command),
         #[cfg(feature = "bench")]
         Command::Bench(command) => tailwater_bench::run(command),

@@ -85,9 +85,10 @@ impl Listener {
                 Ok(AcceptedConnection { socket, peer: anonymous(address), at: Arc::clone(at), unix: false })
             }
             Self::Unix { at, .. } => {
-                let pid = sockopt::socket_peercred(&socket)?.pid;
-                let address = format!("unix:pid {}", pid.as_raw_nonzero());
-                Ok(AcceptedConnection { socket, peer: anonymous(address), at: Arc::clone(at), unix: true })
+                let process = sockopt::socket_peercred(&socket)?;
+                let address = format!("unix:pid {}", process.pid.as_raw_nonzero());
+                let peer = Arc::new(Peer::of(address, &Peer::principal_of_uid(process.uid.as_raw())));
+                Ok(AcceptedConnection { socket, peer, at: Arc::clone(at), unix: true })
             }
         }
     }

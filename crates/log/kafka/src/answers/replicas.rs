@@ -80,18 +80,36 @@ pub(crate) async fn alter_replica_log_dirs(
     AlterReplicaLogDirsResponse { results, ..Default::default() }
 }
 
+/// Nothing is elected, for one reason: version 0 can say it of each partition alone.
+fn no_election(request: ElectLeadersRequest, error: ErrorCode) -> ElectLeadersResponse {
+    let results = request.topic_partitions.unwrap_or_default().into_iter().map(|asked| {
+        let partitions: BTreeSet<i32> = asked.partitions.into_iter().collect();
+        let refused = |partition_id| ElectionPartitionResult {
+            partition_id,
+            error_code: error.number(),
+            error_message: None,
+        };
+        let partition_result = partitions.into_iter().map(refused).collect();
+        ReplicaElectionResult { topic: asked.topic, partition_result }
+    });
+    ElectLeadersResponse {
+        error_code: error.number(),
+        replica_election_results: results.collect(),
+        ..Default::default()
+    }
+}
+
 /// Every partition that is there has its leader.
 pub(crate) async fn elect_leaders(
     broker: Arc<Broker>,
     context: Context,
     request: ElectLeadersRequest,
 ) -> ElectLeadersResponse {
-    let failed = |error: ErrorCode| ElectLeadersResponse { error_code: error.number(), ..Default::default() };
     if let Err(error) = broker.authorize_cluster(&context) {
-        return failed(error);
+        return no_election(request, error);
     }
     if !ELECTIONS.contains(&request.election_type) {
-        return failed(ErrorCode::InvalidRequest);
+        return no_election(request, ErrorCode::InvalidRequest);
     }
     let elect = |topic: &str, partition_id| {
         let RefusedRequest { error, why } =

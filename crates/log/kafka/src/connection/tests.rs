@@ -23,7 +23,7 @@ async fn broker_with(dir: &std::path::Path, config: KafkaConfig) -> (Log, Stream
     let env = Env::real();
     let log = Log::open(&env, LogConfig::default(), dir, None).await.expect("it opens");
     let topic = log.create_stream("topic", StreamConfig::default()).await.expect("new").id;
-    let opened = Broker::open(&env, config, log.clone(), "cluster".to_owned(), Arc::new(Everybody));
+    let opened = Broker::open(&env, config, log.clone(), "cluster".to_owned(), Arc::new(Everybody), None);
     (log, topic, opened.await.expect("a broker"))
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tailwater_access::Everybody;
+use tailwater_access::{Authorizer, Everybody};
 use tailwater_env::Env;
 use tailwater_format::{BatchBuilder, BatchError, Codec, Producer};
 use tailwater_kafka::api::ApiRequest;
@@ -23,6 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 pub struct Tailwater {
     running: Option<Running>,
     config: KafkaConfig,
+    authorizer: Arc<dyn Authorizer>,
     dir: tempfile::TempDir,
 }
 
@@ -35,15 +36,21 @@ struct Running {
 
 impl Tailwater {
     pub fn start(config: KafkaConfig) -> Self {
+        Self::start_for(config, Arc::new(Everybody))
+    }
+
+    /// The same for those whom `authorizer` lets.
+    pub fn start_for(config: KafkaConfig, authorizer: Arc<dyn Authorizer>) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
-        let running = Some(Running::start(config.clone(), dir.path()));
-        Self { running, config, dir }
+        let running = Some(Running::start(config.clone(), dir.path(), Arc::clone(&authorizer)));
+        Self { running, config, authorizer, dir }
     }
 
     /// Ends it and starts it again on its directory, at another address.
     pub fn restart(&mut self) {
         self.end();
-        self.running = Some(Running::start(self.config.clone(), self.dir.path()));
+        let authorizer = Arc::clone(&self.authorizer);
+        self.running = Some(Running::start(self.config.clone(), self.dir.path(), authorizer));
     }
 
     /// What is still under way then ends with the runtime.
@@ -79,7 +86,7 @@ impl Tailwater {
 }
 
 impl Running {
-    fn start(config: KafkaConfig, dir: &std::path::Path) -> Self {
+    fn start(config: KafkaConfig, dir: &std::path::Path, authorizer: Arc<dyn Authorizer>) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let runtime = runtime.expect("a runtime");
         let (env, log, server) = runtime.block_on(async {
@@ -94,9 +101,8 @@ impl Running {
                 let socket = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
                 listeners.push((socket, listener));
             }
-            let broker = Broker::open(&env, config, log.clone(), "tailwater".to_owned(), Arc::new(Everybody))
-                .await
-                .expect("a broker");
+            let broker = Broker::open(&env, config, log.clone(), "tailwater".to_owned(), authorizer, None);
+            let broker = broker.await.expect("a broker");
             let server = Server::start(listeners, broker).expect("it listens");
             (env, log, server)
         });

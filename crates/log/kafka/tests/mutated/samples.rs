@@ -1,4 +1,6 @@
-//! A sensible request of each API, in all its versions: what mutations begin with.
+//! A sensible request of each API, in all its versions: what mutations begin with, and what is asked without rights.
+
+#![allow(dead_code)] // each test binary uses a part of it
 
 use bytes::Bytes;
 use tailwater_format::Codec;
@@ -34,6 +36,8 @@ pub struct Sample {
     pub frame: Bytes,
     /// Reads an answer to it, without its length, as a client does; whether it is one.
     pub read_answer: fn(i16, Bytes) -> bool,
+    /// An answer to it in words.
+    pub show_answer: fn(i16, Bytes) -> String,
 }
 
 /// The topic that all of them are about.
@@ -220,13 +224,18 @@ pub fn produce(topic_id: Uuid, records: Bytes) -> ProduceRequest {
     ProduceRequest { acks: -1, timeout_ms: 1_000, topic_data: vec![topic], ..Default::default() }
 }
 
-fn add<R: ApiRequest>(samples: &mut Vec<Sample>, asked: R) {
+fn add<R: ApiRequest<Response: std::fmt::Debug>>(samples: &mut Vec<Sample>, asked: R) {
+    let (read_answer, show_answer) = (read_answer::<R> as _, show_answer::<R> as _);
     for version in R::API.versions() {
         let frame = request(&asked, version, 7, "test").concat();
-        samples.push(Sample { api: R::API.number(), version, frame, read_answer: read_answer::<R> });
+        samples.push(Sample { api: R::API.number(), version, frame, read_answer, show_answer });
     }
 }
 
 fn read_answer<R: ApiRequest>(version: i16, answer: Bytes) -> bool {
     read_response::<R::Response>(R::API, version, answer).is_ok()
+}
+
+fn show_answer<R: ApiRequest<Response: std::fmt::Debug>>(version: i16, answer: Bytes) -> String {
+    format!("{:?}", read_response::<R::Response>(R::API, version, answer).expect("an answer").1)
 }

@@ -193,8 +193,17 @@ pub(super) async fn list(context: &RequestContext<'_>) -> Result<UrlsAnswer, Err
     let parameters: Parameters = context.asked.parameters()?;
     let prefix = parameters.queue_name_prefix.unwrap_or_default();
     let page = ListPage::read(parameters.max_results, parameters.next_token.as_deref())?;
-    let queues =
-        context.front.queues.list(context.account(), &prefix, page.after.as_deref(), page.most + 1).await?;
+    let (mut queues, mut after) = (Vec::new(), page.after.clone());
+    loop {
+        let found =
+            context.front.queues.list(context.account(), &prefix, after.as_deref(), page.most + 1).await?;
+        let is_last = found.len() <= page.most;
+        after = found.last().map(|queue| queue.name.clone());
+        queues.extend(found.into_iter().filter(|queue| context.shows(queue)));
+        if is_last || queues.len() > page.most {
+            break;
+        }
+    }
     let (queues, next_token) = page.cut(queues);
     Ok(UrlsAnswer { queue_urls: queues.iter().map(|queue| context.url(queue)).collect(), next_token })
 }
@@ -205,7 +214,9 @@ pub(super) async fn list_sources(context: &RequestContext<'_>) -> Result<Sources
     let page = ListPage::read(parameters.max_results, parameters.next_token.as_deref())?;
     let mut queues = context.front.queues.list(&dead.account, "", page.after.as_deref(), usize::MAX).await?;
     queues.retain(|queue| {
-        queue.record().settings.redrive.as_ref().is_some_and(|redrive| redrive.target == dead.name)
+        let record = queue.record();
+        let redrive = record.settings.redrive.as_ref();
+        redrive.is_some_and(|redrive| redrive.target == dead.name) && context.shows(queue)
     });
     let (queues, next_token) = page.cut(queues);
     Ok(SourcesAnswer { queue_urls: queues.iter().map(|queue| context.url(queue)).collect(), next_token })

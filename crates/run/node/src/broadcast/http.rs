@@ -24,7 +24,7 @@ use parking_lot::Mutex;
 use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer as _};
 use serde_json::json;
-use tailwater_access::{Authorizer, Protocol};
+use tailwater_access::{AccessRequest, Authorizer, Denied, Peer, Protocol, Resource};
 use tailwater_broadcast::client::{Acknowledged, PublishError, Publisher};
 use tailwater_broadcast::limits::{ABSENT_EACH, ABSENT_MAX, PREDICATE_BYTES_MAX};
 use tailwater_broadcast::message::{PublisherId, Reason};
@@ -234,6 +234,27 @@ impl BroadcastFront {
         regions.map(|region| self.addresses(region)).try_for_each(|known| known.map(drop))
     }
 
+    /// Whether `peer` may do this.
+    fn ask(&self, peer: &Peer, operation: &str, resource: Resource<'_>) -> Result<(), Failed> {
+        let asked = AccessRequest { protocol: Protocol::Broadcast, operation, resource };
+        let refused = |denied: Denied| Failed(StatusCode::FORBIDDEN, "not_authorized", denied.to_string());
+        self.authorizer.authorize(peer, asked).map_err(refused)
+    }
+
+    /// The same of hearing these streams, and all others.
+    fn ask_to_listen<'a>(
+        &self,
+        peer: &Peer,
+        others: bool,
+        streams: impl IntoIterator<Item = &'a Stream>,
+    ) -> Result<(), Failed> {
+        if others {
+            self.ask(peer, "listen", Resource::Node)?;
+        }
+        let mut streams = streams.into_iter();
+        streams.try_for_each(|stream| self.ask(peer, "listen", Resource::Broadcast(stream.as_str())))
+    }
+
     fn publisher(&self, region: &str) -> Result<Arc<Publisher>, Failed> {
         let addresses = self.addresses(region)?;
         let mut publishers = self.publishers.lock();
@@ -438,7 +459,7 @@ fn numbered(headers: &HeaderMap, count: u32) -> Result<Option<(PublisherId, u64)
 async fn publish(
     State(front): State<Arc<BroadcastFront>>,
     path: Result<Path<(String, String)>, PathRejection>,
-    Extension(ConnectionSender { address: sender, .. }): Extension<ConnectionSender>,
+    Extension(ConnectionSender { address: sender, peer }): Extension<ConnectionSender>,
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Response, Failed> {
@@ -450,6 +471,7 @@ async fn publish(
     }
     let Path((region, name)) = path.map_err(|rejected| malformed(rejected.body_text()))?;
     let stream = Stream::parse(&format!("{region}/{name}")).map_err(malformed)?;
+    front.ask(&peer, "publish", Resource::Broadcast(stream.as_str()))?;
     let writer = PostedEvents::read(&headers, &body, front.env.wall_ms().max(0) as u64)?;
     let count = writer.count();
     if count == 0 {
@@ -505,9 +527,10 @@ fn over_quota(wait: Duration) -> Response {
     answer
 }
 
-/// Where a listener wants to begin.
+/// Where a listener wants to begin, if it may listen to all of that.
 async fn positions(
     front: &BroadcastFront,
+    peer: &Peer,
     headers: &HeaderMap,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Result<Positions, Failed> {
@@ -533,6 +556,7 @@ async fn positions(
         front.check_regions(&named).await?;
     }
     let names_all = named.is_empty();
+    front.ask_to_listen(peer, names_all, &named)?;
     let wanted = match from.as_str() {
         "start" if names_all => Positions::start(),
         "start" => Positions::of(named),
@@ -542,15 +566,17 @@ async fn positions(
     };
     let Some(token) = token.filter(|token| !token.is_empty()) else { return Ok(wanted) };
     let token = Positions::parse(&token).map_err(malformed)?;
+    front.ask_to_listen(peer, token.others, token.streams.keys())?;
     Ok(if names_all { token } else { token.resumed(wanted) })
 }
 
 async fn listen(
     State(front): State<Arc<BroadcastFront>>,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
+    Extension(sender): Extension<ConnectionSender>,
     headers: HeaderMap,
 ) -> Result<Response, Failed> {
-    let positions = positions(&front, &headers, query).await?;
+    let positions = positions(&front, &sender.peer, &headers, query).await?;
     let feed = front.feed(positions).await?;
     let head = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
     Ok((head, Body::from_stream(frames(front.env.clone(), feed, HEARTBEAT))).into_response())
@@ -591,6 +617,7 @@ fn frames(
 async fn open_socket(
     State(front): State<Arc<BroadcastFront>>,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
+    Extension(sender): Extension<ConnectionSender>,
     mut request: Request,
 ) -> Result<Response, Failed> {
     let upgrade = match Upgrade::of(&mut request) {
@@ -607,7 +634,7 @@ async fn open_socket(
             return Ok(answer);
         }
     };
-    let positions = positions(&front, request.headers(), query).await?;
+    let positions = positions(&front, &sender.peer, request.headers(), query).await?;
     // The server counts a connection only until it is a WebSocket.
     let permit = Arc::clone(&front.sockets).try_acquire_owned().map_err(|_| {
         let why = "connections_max WebSockets are open: see [broadcast.http]";

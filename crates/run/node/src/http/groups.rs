@@ -2,16 +2,17 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use tailwater_access::Resource;
 use tailwater_format::Start;
 use tailwater_kafka::{Broker, GroupError, GroupInfo, MemberInfo, Reset, ShardLag};
 use tailwater_sqs::JsonObject;
 
-use super::target;
+use super::{ConnectionSender, target};
 use crate::NodeShared;
 use crate::api::{
     ErrorBody, GroupMemberView, GroupReset, GroupShardView, GroupSummary, GroupView, ResetGroup,
@@ -57,10 +58,16 @@ fn broker(shared: &NodeShared) -> Result<&Arc<Broker>, Failed> {
     shared.kafka.as_ref().map(|server| server.broker()).ok_or_else(off)
 }
 
-pub(super) async fn list(State(shared): State<Arc<NodeShared>>) -> GroupsAnswer<Vec<GroupSummary>> {
+/// Those that whoever asks may know of.
+pub(super) async fn list(
+    State(shared): State<Arc<NodeShared>>,
+    Extension(sender): Extension<ConnectionSender>,
+) -> GroupsAnswer<Vec<GroupSummary>> {
     let broker = broker(&shared)?;
     let mut groups = Vec::new();
-    for name in broker.group_names() {
+    let mut names = broker.group_names();
+    names.retain(|name| shared.shows(&sender, Resource::Group(name)));
+    for name in names {
         // One that is deleted meanwhile is left out.
         groups.extend(broker.describe_group(&name).await.ok().map(|group| summary(&group)));
     }

@@ -61,6 +61,15 @@ pub(super) async fn remove(
     State(shared): State<Arc<NodeShared>>,
     Path(name): Path<String>,
 ) -> UsersAnswer<UserView> {
+    let mut left = shared.users.names();
+    left.retain(|user| *user != name);
+    if shared.super_users.are_locked_out(&left) {
+        let why = format!(
+            "{name} is the last super user who can log in, and rules are enforced: name another one in [access] super_users \
+             first"
+        );
+        return Err(UserRefused(StatusCode::CONFLICT, "last_super_user", why));
+    }
     shared.users.remove(&name).await?;
     tracing::info!(user = name, "removed a user");
     Ok(Json(UserView { name }))

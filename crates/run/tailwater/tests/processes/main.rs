@@ -32,6 +32,7 @@ mod lines;
 mod logins;
 mod metrics;
 mod panics;
+mod permissions;
 mod queues;
 #[cfg(feature = "cassandra")]
 mod queues_cassandra;

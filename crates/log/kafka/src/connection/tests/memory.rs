@@ -52,7 +52,7 @@ async fn an_answer_holds_room_for_the_memory_that_its_records_keep_and_not_for_t
         let config = LogConfig { hot_bytes, ..LogConfig::default() };
         let log = Log::open(&env, config, &dir.path().join(&name), None).await.expect("it opens");
         let opened =
-            Broker::open(&env, KafkaConfig::default(), log.clone(), String::new(), Arc::new(Everybody));
+            Broker::open(&env, KafkaConfig::default(), log.clone(), String::new(), Arc::new(Everybody), None);
         let broker = opened.await.expect("a broker");
         gathers(&log, "topic", 300_000).await;
         // One entry of 20 and 300 KiB.

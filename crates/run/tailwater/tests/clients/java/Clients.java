@@ -45,7 +45,35 @@ public class Clients {
             case "static" -> staticMembers();
             case "groups" -> groups();
             case "transactions" -> transactions();
+            case "acls" -> acls();
             default -> throw new IllegalArgumentException(args[1]);
+        }
+    }
+
+    // Needs the stream "news", and nobody with rights to it: who it is for is "orders".
+    static void acls() throws Exception {
+        var all = AclBindingFilter.ANY;
+        try (var admin = adminClient()) {
+            var topic = new org.apache.kafka.common.resource.ResourcePattern(
+                org.apache.kafka.common.resource.ResourceType.TOPIC, "ne", org.apache.kafka.common.resource.PatternType.PREFIXED);
+            var before = new HashSet<>(admin.describeAcls(all).values().get());
+            var write = new AclBinding(topic, new AccessControlEntry("User:orders", "*", AclOperation.WRITE, AclPermissionType.ALLOW));
+            var denied = new AclBinding(topic, new AccessControlEntry("User:orders", "10.0.0.5", AclOperation.ALL, AclPermissionType.DENY));
+            admin.createAcls(List.of(write, denied)).all().get();
+            var expected = new HashSet<>(before);
+            expected.addAll(List.of(write, denied));
+            same(expected, new HashSet<>(admin.describeAcls(all).values().get()));
+            // By the name of a topic that they are about.
+            var about = new AclBindingFilter(new org.apache.kafka.common.resource.ResourcePatternFilter(
+                org.apache.kafka.common.resource.ResourceType.TOPIC, "news", org.apache.kafka.common.resource.PatternType.MATCH),
+                new AccessControlEntryFilter("User:orders", null, AclOperation.ANY, AclPermissionType.DENY));
+            same(Set.of(denied), new HashSet<>(admin.describeAcls(about).values().get()));
+            same(List.of(denied), new ArrayList<>(admin.deleteAcls(List.of(about)).all().get()));
+            same(List.of(), new ArrayList<>(admin.describeAcls(about).values().get()));
+            var user = new org.apache.kafka.common.resource.ResourcePattern(
+                org.apache.kafka.common.resource.ResourceType.USER, "orders", org.apache.kafka.common.resource.PatternType.LITERAL);
+            fails(InvalidRequestException.class, admin.createAcls(List.of(
+                new AclBinding(user, new AccessControlEntry("User:orders", "*", AclOperation.ALL, AclPermissionType.ALLOW)))).all());
         }
     }
 

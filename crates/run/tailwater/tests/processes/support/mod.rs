@@ -278,6 +278,13 @@ impl Node {
         self.wait_until_ready();
     }
 
+    /// The same with these variables besides: later ones count.
+    pub fn restart_with(&mut self, environment: &[(&str, &str)]) {
+        let owned = environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        self.environment.extend(owned);
+        self.restart();
+    }
+
     /// The same where it can't take appends: it answers, and is read.
     pub fn restart_unready(&mut self) {
         self.respawn();

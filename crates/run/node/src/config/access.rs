@@ -1,0 +1,29 @@
+//! `[access]`: who may do what.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use tailwater_permissions::Enforcement;
+
+/// Who may do what.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AccessConfig {
+    /// What the rules of `tailwater acl` are for: `off`, `report`, `enforce`.
+    pub rules: Enforcement,
+    /// Who may do everything, rules or not: names of users, subjects of certificates.
+    pub super_users: Vec<String>,
+    /// File of the audit, in lines of JSON; if not said, `audit.jsonl` in the data directory. With rules that are off
+    /// there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub audit: Option<PathBuf>,
+}
+
+impl AccessConfig {
+    /// Whether one of the super users can show a certificate: those have subjects and alternative names, which have
+    /// a sign that users' names can't have.
+    pub(crate) fn has_certified_super_user(&self) -> bool {
+        let is_of_certificate = |name: &String| name.contains(['=', ':']) && !name.starts_with("uid:");
+        self.super_users.iter().any(is_of_certificate)
+    }
+}

@@ -1,0 +1,122 @@
+//! Rules about who may do what, as real clients meet them.
+
+use std::process::Command;
+
+use crate::support::kafka::{need, program};
+use crate::support::{Node, free_port, told, wait_for};
+
+const REPORT: (&str, &str) = ("TAILWATER_ACCESS__RULES", "report");
+const ENFORCE: (&str, &str) = ("TAILWATER_ACCESS__RULES", "enforce");
+
+/// A node whose users are `ops`, who may do everything, and `orders`; it goes by rules as `rules` says. Commands are
+/// users without a login, who may look at the node.
+fn node(dir: &tempfile::TempDir, rules: (&str, &str)) -> Node {
+    let variables =
+        [("TAILWATER_KAFKA__LOGIN", "true"), ("TAILWATER_ACCESS__SUPER_USERS", "[\"ops\"]"), REPORT];
+    let mut node = Node::start_with(&dir.path().join("data"), &[], &variables);
+    for user in ["ops", "orders"] {
+        let added = node.output(&["user", "add", user], b"correct horse\n");
+        assert!(added.status.success(), "{}", String::from_utf8_lossy(&added.stderr));
+    }
+    node.run(&["acl", "add", "--user", "anonymous", "--allow", "describe", "--node"]);
+    for stream in ["news", "other"] {
+        node.run(&["stream", "create", stream]);
+    }
+    if rules != REPORT {
+        assert!(node.process.stop());
+        node.restart_with(&[rules]);
+    }
+    node
+}
+
+fn kcat_as(node: &Node, user: &str, args: &[&str], input: &str) -> (bool, String, String) {
+    let mut command = Command::new("kcat");
+    command.args(["-b", &node.kafka, "-m", "60", "-X", "broker.address.family=v4"]);
+    command.args(["-X", "security.protocol=SASL_PLAINTEXT", "-X", "sasl.mechanism=SCRAM-SHA-256"]);
+    command.args(["-X", &format!("sasl.username={user}"), "-X", "sasl.password=correct horse"]);
+    // What is refused is told once, and not tried again until a message's time is over.
+    command.args(["-X", "message.timeout.ms=60000"]);
+    told(command.args(args), input)
+}
+
+fn java_as_ops(node: &Node, dir: &tempfile::TempDir, scenario: &str) {
+    let properties = dir.path().join("ops.properties");
+    let text = "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-512\nsasl.jaas.config=\
+                org.apache.kafka.common.security.scram.ScramLoginModule required username=\"ops\" \
+                password=\"correct horse\";\n";
+    std::fs::write(&properties, text).expect("written");
+    let (ok, out, err) = told(program("Clients.java").args([&node.kafka, scenario]).arg(&properties), "");
+    assert!(ok, "{out}\n{err}");
+}
+
+#[test]
+fn what_would_be_refused_is_done_and_told_until_rules_are_enforced_and_then_only_what_is_allowed_is() {
+    need("kcat");
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut node = node(&dir, REPORT);
+    // Reported only.
+    let (ok, _, err) = kcat_as(&node, "orders", &["-P", "-t", "news"], "one\n");
+    assert!(ok, "{err}");
+    let audit = wait_for("an event", || {
+        let audit = node.run(&["audit", "tail", "-n", "100"]);
+        audit.contains("would_refuse orders write stream news").then_some(audit)
+    });
+    assert!(audit.contains("(kafka Produce)"), "{audit}");
+    assert!(node.metric("tailwater_access_refused_total").expect("a metric") >= 1.0);
+    node.run(&["acl", "add", "--user", "orders", "--allow", "write,read", "--topic", "ne*", "--group", "g"]);
+    let written = std::fs::read_to_string(dir.path().join("data/audit.jsonl")).expect("a file");
+    assert!(written.lines().any(|line| line.contains("\"would_refuse\"") && line.contains("\"news\"")));
+
+    assert!(node.process.stop());
+    node.restart_with(&[ENFORCE]);
+    // The rules are still there.
+    let (ok, _, err) = kcat_as(&node, "orders", &["-P", "-t", "news"], "two\n");
+    assert!(ok, "{err}");
+    let (ok, out, err) = kcat_as(&node, "orders", &["-C", "-t", "news", "-e", "-q"], "");
+    assert!(ok && out == "one\ntwo\n", "{out} {err}");
+    let (_, out, err) = kcat_as(&node, "orders", &["-P", "-t", "other"], "three\n");
+    assert!(err.contains("Topic authorization failed"), "{out} {err}");
+    // Nothing is told that names what he may not know of.
+    let (ok, out, err) = kcat_as(&node, "orders", &["-L"], "");
+    assert!(ok && out.contains("\"news\"") && !out.contains("other"), "{out} {err}");
+    assert_eq!(node.run(&["stream", "ls"]).lines().count(), 1, "a command sees no stream, only the head");
+    let refused = node.run_failing(&["stream", "describe", "news"]);
+    assert!(refused.contains("anonymous has no right to describe this stream"), "{refused}");
+    let refused = node.run_failing(&["acl", "add", "--user", "*", "--allow", "all", "--topic", "*"]);
+    assert!(refused.contains("anonymous has no right to alter this node"), "{refused}");
+    let refused = node.run_failing(&["user", "rm", "ops"]);
+    assert!(refused.contains("no right"), "{refused}");
+    // Whoever runs the node may read what is its own, one-sidedly.
+    let (ok, ..) = kcat_as(&node, "ops", &["-P", "-t", "other"], "three\n");
+    assert!(ok, "a super user may do everything");
+}
+
+#[test]
+fn kafka_s_admin_for_java_looks_at_rules_and_changes_them_and_they_hold_at_once() {
+    need("kcat");
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = node(&dir, ENFORCE);
+    let (_, _, err) = kcat_as(&node, "orders", &["-P", "-t", "news"], "one\n");
+    assert!(err.contains("Topic authorization failed"), "{err}");
+    java_as_ops(&node, &dir, "acls");
+    let (ok, _, err) = kcat_as(&node, "orders", &["-P", "-t", "news"], "two\n");
+    assert!(ok, "{err}");
+    let (_, out, err) = kcat_as(&node, "orders", &["-C", "-t", "news", "-e", "-q"], "");
+    assert!(!out.contains("two"), "who may write may not read: {out} {err}");
+}
+
+#[test]
+fn rules_are_enforced_only_where_somebody_can_change_them() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let admin = format!("127.0.0.1:{}", free_port());
+    let mut command = crate::support::tailwater();
+    command.args(["serve", "--data"]).arg(dir.path().join("data")).args(["--admin", &admin]);
+    for (name, value) in [ENFORCE, ("TAILWATER_LISTEN__DATA", "127.0.0.1:0")] {
+        command.env(name, value);
+    }
+    for listener in ["KAFKA", "SQS", "BROADCAST"] {
+        command.env(format!("TAILWATER_{listener}__ENABLED"), "false");
+    }
+    let (ok, _, err) = told(&mut command, "");
+    assert!(!ok && err.contains("no super user can log in"), "{err}");
+}
