@@ -54,7 +54,7 @@ pub enum Heard {
     /// A reader was told this LAC.
     Lac(EntryId),
     /// A reader got this entry, by the metadata that it had.
-    Entry(Result<LedgerEntry, LedgerFault>, LedgerMetadata),
+    Entry(Box<(Result<LedgerEntry, LedgerFault>, LedgerMetadata)>),
     Nothing,
 }
 
@@ -174,7 +174,7 @@ impl ModelReader {
             },
             ReaderStage::Entry(read) => {
                 if let Some(result) = read.step(now, input, effects) {
-                    self.news = Heard::Entry(result, self.metadata.clone());
+                    self.news = Heard::Entry(Box::new((result, self.metadata.clone())));
                     self.stage = ReaderStage::Done;
                 }
             }

@@ -2,7 +2,7 @@
 
 use super::actors::{Heard, Role};
 use super::world::{World, payload};
-use crate::digest::EntryCodec;
+use crate::digest::{EntryCodec, LedgerEntry};
 use crate::ids::EntryId;
 use crate::metadata::{LedgerMetadata, LedgerStatus};
 use crate::protocol::BookieRequest;
@@ -51,18 +51,29 @@ pub fn heard(world: &mut World, heard: Heard) -> Checked {
         Heard::Lac(lac) => ensure(lac <= world.acked, || {
             format!("a reader was told that {lac} is acknowledged, and {} is", world.acked)
         }),
-        Heard::Entry(Ok(entry), _) => {
+        Heard::Entry(read) => entry_read(world, &read.0, &read.1),
+        Heard::Nothing => Ok(()),
+    }
+}
+
+fn entry_read(
+    world: &mut World,
+    read: &Result<LedgerEntry, LedgerFault>,
+    metadata: &LedgerMetadata,
+) -> Checked {
+    match read {
+        Ok(entry) => {
             world.outcome.read_entries += 1;
             ensure(entry.payload == payload(entry.entry), || format!("entry {} is another one", entry.entry))
         }
-        // Its bookies may have been replaced since it had the metadata.
-        Heard::Entry(Err(LedgerFault::Lost(entry)), metadata) => {
-            ensure(metadata.ensemble_of(entry) != world.stored.metadata.ensemble_of(entry), || {
+        // Its bookies may have been replaced since the reader had the metadata.
+        Err(LedgerFault::Lost(entry)) => {
+            ensure(metadata.ensemble_of(*entry) != world.stored.metadata.ensemble_of(*entry), || {
                 format!("entry {entry} was acknowledged, and its bookies do not have it")
             })
         }
-        Heard::Entry(Err(LedgerFault::Damaged(entry)), _) => Err(format!("entry {entry} is damaged")),
-        Heard::Entry(..) | Heard::Nothing => Ok(()),
+        Err(LedgerFault::Damaged(entry)) => Err(format!("entry {entry} is damaged")),
+        Err(_) => Ok(()),
     }
 }
 

@@ -35,12 +35,19 @@ public class Ledgers {
         Runtime.getRuntime().halt(0);
     }
 
-    /** write PASSWORD E W A DIGEST ENTRIES close|leave|wait */
+    /** write PASSWORD E W A DIGEST[,DIGEST...] ENTRIES close|leave|wait: a ledger for each digest. */
     private static void write(BookKeeper client, byte[] password, String[] args) throws Exception {
+        for (String digest : args[6].split(",")) {
+            write(client, password, DigestType.valueOf(digest), args);
+        }
+    }
+
+    private static void write(BookKeeper client, byte[] password, DigestType digest, String[] args)
+            throws Exception {
         int entries = Integer.parseInt(args[7]);
         WriteHandle writer = client.newCreateLedgerOp()
                 .withEnsembleSize(Integer.parseInt(args[3])).withWriteQuorumSize(Integer.parseInt(args[4]))
-                .withAckQuorumSize(Integer.parseInt(args[5])).withDigestType(DigestType.valueOf(args[6]))
+                .withAckQuorumSize(Integer.parseInt(args[5])).withDigestType(digest)
                 .withPassword(password).execute().get();
         System.out.println("ledger " + writer.getId());
         for (int entry = 0; entry < entries; entry++) {

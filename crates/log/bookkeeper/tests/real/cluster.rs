@@ -20,6 +20,7 @@ pub struct Cluster {
     pub zookeeper: String,
     /// Data and logs.
     pub dir: PathBuf,
+    server: Option<Child>,
     bookies: Vec<(u16, Mutex<Child>)>,
     spawner: Mutex<mpsc::Sender<Job>>,
 }
@@ -65,12 +66,13 @@ impl Cluster {
             }
         });
         let zookeeper = format!("127.0.0.1:{}", free_port());
-        let mut cluster = Self { zookeeper, dir, bookies: Vec::new(), spawner: Mutex::new(spawner) };
+        let mut cluster =
+            Self { zookeeper, dir, server: None, bookies: Vec::new(), spawner: Mutex::new(spawner) };
         let port = cluster.zookeeper.rsplit_once(':').expect("an address").1.to_owned();
         let dir = cluster.dir.join("zookeeper");
         let mut server = script();
         server.arg("zookeeper").arg(&dir).arg(port);
-        cluster.spawn(server, "zookeeper");
+        cluster.server = Some(cluster.spawn(server, "zookeeper"));
         wait_for("ZooKeeper to answer", || {
             let mut stream = TcpStream::connect(&cluster.zookeeper).ok()?;
             // Asked while it starts it may leave a connection without an answer.
