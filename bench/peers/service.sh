@@ -9,6 +9,19 @@ alive() {
     [ "${stat%% *}" != Z ]
 }
 
+# free_ports COUNT: the first of so many ports in a row on which nobody listens, below those of outgoing connections.
+free_ports() {
+    local first port
+    while :; do
+        first=$((20000 + RANDOM % 12000))
+        for ((port = first; port < first + $1; port++)); do
+            (: <"/dev/tcp/127.0.0.1/$port") 2>/dev/null && continue 2
+        done
+        echo "$first"
+        return
+    done
+}
+
 # running DIR: whether the server that was started there lives.
 running() {
     [ -s "$1/pid" ] && alive "$(cat "$1/pid")"

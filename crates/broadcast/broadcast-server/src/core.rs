@@ -420,6 +420,7 @@ impl Core {
                         lineage: self.replica.lineage_of(stream),
                         last: state.last(),
                         held: state.held(),
+                        held_back: self.replica.held_back(stream),
                         live: stats.live,
                         stored: stats.stored,
                         bytes: stats.bytes,

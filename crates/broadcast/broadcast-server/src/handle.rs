@@ -54,6 +54,8 @@ pub struct StreamSnapshot {
     pub last: u64,
     /// The last number that all replicas from it to the tail hold.
     pub held: u64,
+    /// Of these, the events whose answers wait for listeners, as the tail knows them.
+    pub held_back: u64,
     /// Events up to `held` that are not collected.
     pub live: u64,
     /// Events that are stored: those, and collected ones that were not dropped yet.

@@ -272,6 +272,8 @@ pub struct Counters {
     pub left_out: u64,
     /// Events that retention removed and nothing had collected.
     pub removed: u64,
+    /// Events that were answered later, as the tail, because most listeners lagged.
+    pub held_back: u64,
 }
 
 impl Replica {

@@ -104,6 +104,10 @@ impl Region {
         }
     }
 
+    fn held_back(&mut self) -> u64 {
+        self.tail().held_back(&stream())
+    }
+
     fn unanswered_ms(&self) -> u64 {
         (self.published - self.answered) * TICK_MS
     }
@@ -115,10 +119,12 @@ fn answers_wait_for_as_long_as_most_listeners_lag_more_than_they_may_and_no_long
         let mut region = Region::new(replicas, 5_000);
         region.load(2_000, LAG_MS / TICK_MS - 2);
         assert_eq!(region.unanswered_ms(), 0, "they lag by less");
+        assert_eq!((region.held_back(), region.tail().counters.held_back), (0, 0));
         // By 400 ms more than they may.
         region.load(2_000, (LAG_MS + 400) / TICK_MS);
         let waits = region.unanswered_ms();
         assert!((300..=500).contains(&waits), "{waits}");
+        assert_eq!(region.held_back(), region.published - region.answered);
         // They stand still, and the chain has all of it nevertheless.
         region.load(10_000, 1_000);
         let waits = region.unanswered_ms();
@@ -126,9 +132,17 @@ fn answers_wait_for_as_long_as_most_listeners_lag_more_than_they_may_and_no_long
         let held = region.tail().stream(&stream()).unwrap().held();
         assert_eq!(held, region.published, "it goes on delivering");
         // They have caught up, and publishers are answered at once.
-        let all = region.published;
+        let (all, counted) = (region.published, region.tail().counters.held_back);
         region.pass(TICK_MS, Some(all));
-        assert_eq!(region.answered, region.published);
+        assert_eq!((region.answered, region.held_back()), (region.published, 0));
+        // All but those before the lag and the first of it.
+        assert!((550..=600).contains(&counted), "{counted}");
+        region.load(1_000, 0);
+        assert_eq!(
+            region.tail().counters.held_back,
+            counted,
+            "an answer that waits for nobody is not counted"
+        );
     }
 }
 

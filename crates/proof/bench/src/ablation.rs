@@ -11,9 +11,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Serialize;
-use tailwater_load::experiment::{
-    self, ExperimentObserver, ExperimentPlan, LiveExperiment, Sample, Timeline,
-};
+use tailwater_load::experiment::{self, ExperimentPlan, LiveExperiment, Sample, Timeline};
 use tailwater_load::interrupt;
 use tailwater_load::messages::{ConsumersConfig, FaultFlags, ProducerConfig, Reads, TransportFlag};
 use tailwater_load::payload::HEADER_BYTES;
@@ -112,7 +110,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let plan = ExperimentPlan::new(args.consumers, reading, Some(appending), [WARMUP, duration]);
     let mut system = System::start(&args.system)?;
     let mut phases = Phases::new(Duration::from_secs_f64(args.phase_s));
-    let outcome = experiment::run(&mut system, &plan, &mut phases)?;
+    let outcome = experiment::run(&mut system, &plan, |live, system| phases.look(live, system))?;
     phases.end_phase();
     let Phases { line, timeline, done, marks, .. } = phases;
     drop(line);
@@ -150,6 +148,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 }
 
 /// Goes through the phases.
+#[derive(Default)]
 struct Phases {
     length: Duration,
     line: ProgressLine,
@@ -167,20 +166,7 @@ struct Phases {
 
 impl Phases {
     fn new(length: Duration) -> Self {
-        Self {
-            length,
-            line: ProgressLine::default(),
-            timeline: Timeline::new(Duration::from_millis(250)),
-            marks: Vec::new(),
-            done: Vec::new(),
-            next: 0,
-            began: Duration::ZERO,
-            now: Duration::ZERO,
-            delays: Durations::default(),
-            later: Durations::default(),
-            durable_before: 0,
-            durable: 0,
-        }
+        Self { length, timeline: Timeline::new(Duration::from_millis(250)), ..Self::default() }
     }
 
     fn end_phase(&mut self) {
@@ -198,9 +184,7 @@ impl Phases {
         self.later.clear();
         self.durable_before = self.durable;
     }
-}
 
-impl ExperimentObserver for Phases {
     fn look(&mut self, live: &mut LiveExperiment, system: &mut System) -> anyhow::Result<()> {
         self.now = live.elapsed;
         let (_, _, _, reads) = live.totals();

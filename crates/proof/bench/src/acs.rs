@@ -1,17 +1,22 @@
 //! `bench acs`: experiments of the Fast ACS paper, in the form that is hardest for us: nobody shares.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::process::{Command as Process, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::Command as Process;
+use std::time::Duration;
 
-use anyhow::Context;
 use clap::Subcommand;
 use serde::Serialize;
 use serde_json::Value;
 use tailwater_load::interrupt;
 use tailwater_load::report::{self, ProgressLine, ReportFormat};
+use tailwater_load::system::Workspace;
 
 use crate::compare::search::largest;
+use crate::program::{result_of, run_to_end};
+
+/// Added to the measured time before a run is ended as hanging: some hundred processes take minutes to start.
+const GRACE: Duration = Duration::from_secs(900);
 
 /// An experiment of the paper.
 #[derive(Subcommand)]
@@ -65,7 +70,7 @@ fn peer(text: &str) -> Result<Compared, String> {
 }
 
 /// One run of one system.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct ApartRun {
     system: String,
     processes: usize,
@@ -124,12 +129,19 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         "--processes: rising numbers from 1 to 512"
     );
     interrupt::listen()?;
+    let workspace = Workspace::create(None, false)?;
     let own = ["bench", "fanout", "--own-reader", "-o", "json"].map(str::to_owned);
     let own = own.into_iter().chain(args.fanout.split_ascii_whitespace().map(str::to_owned));
     let own =
         Compared { name: "tailwater".to_owned(), program: std::env::current_exe()?, args: own.collect() };
     let systems: Vec<Compared> = std::iter::once(own).chain(args.peer.iter().cloned()).collect();
     let mut line = ProgressLine::default();
+    let mut run = |system: &Compared, processes| {
+        line.show(&format!("{} with {processes} processes", system.name));
+        let run = attempt(&args, workspace.path(), system, processes)?;
+        run.tell();
+        anyhow::Ok(run)
+    };
     let (mut runs, mut bad) = (Vec::new(), BTreeMap::new());
     // In turn, so that what changes of the machine meanwhile is the same for all.
     for &processes in &args.processes {
@@ -137,13 +149,10 @@ pub fn run(command: Command) -> anyhow::Result<()> {
             if bad.contains_key(&system.name) {
                 continue;
             }
-            line.show(&format!("{} with {processes} processes", system.name));
-            let run = attempt(&args, system, processes)?;
-            run.tell();
-            if !run.keeps_up {
+            runs.push(run(system, processes)?);
+            if runs.last().is_some_and(|run| !run.keeps_up) {
                 bad.insert(system.name.clone(), processes);
             }
-            runs.push(run);
         }
     }
     for system in systems.iter().filter(|_| !args.no_search) {
@@ -154,12 +163,8 @@ pub fn run(command: Command) -> anyhow::Result<()> {
                 if processes <= good || processes >= first_bad {
                     return anyhow::Ok(processes <= good);
                 }
-                line.show(&format!("{} with {processes} processes", system.name));
-                let run = attempt(&args, system, processes)?;
-                run.tell();
-                let keeps_up = run.keeps_up;
-                runs.push(run);
-                Ok(keeps_up)
+                runs.push(run(system, processes)?);
+                Ok(runs.last().is_some_and(|run| run.keeps_up))
             })?;
         }
     }
@@ -188,35 +193,23 @@ fn compare_with_one(runs: &mut [ApartRun]) {
 }
 
 /// One run. What does not run at all does not keep up; the report says why.
-fn attempt(args: &ApartArgs, system: &Compared, processes: usize) -> anyhow::Result<ApartRun> {
-    interrupt::check()?;
+fn attempt(args: &ApartArgs, dir: &Path, system: &Compared, processes: usize) -> anyhow::Result<ApartRun> {
     let mut command = Process::new(&system.program);
     command.args(&system.args).args(["--consumers", &processes.to_string()]);
     command.args(["--rate-mbit", &args.rate_mbit.to_string()]);
     command.args(["--duration-s", &args.duration_s.to_string()]);
-    let output = command.stderr(Stdio::piped()).output();
-    let output = output.with_context(|| format!("{} can't be started", system.program.display()))?;
-    let last = String::from_utf8_lossy(&output.stdout).lines().last().map(str::to_owned).unwrap_or_default();
-    let value = serde_json::from_str::<Value>(&last).ok().filter(Value::is_object);
-    Ok(match value {
-        Some(value) => measured(system, processes, &value),
-        None => {
-            let said = String::from_utf8_lossy(&output.stderr);
-            let said = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it printed no result");
+    let (said, log) = (dir.join("said"), dir.join("log"));
+    let ended = run_to_end(command, &said, &log, Duration::from_secs(args.duration_s.into()) + GRACE)?;
+    Ok(match result_of(&said, ended) {
+        Ok((value, _)) => measured(system, processes, &value),
+        Err(why) => {
+            let last = std::fs::read_to_string(&log).unwrap_or_default();
+            let last = last.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it wrote no error");
             ApartRun {
                 system: system.name.clone(),
                 processes,
-                keeps_up: false,
-                delivered_gbit_s: 0.0,
-                delay_p50_ms: 0.0,
-                delay_p99_ms: 0.0,
-                ack_p99_ms: None,
-                ack_times_alone: None,
-                cores: 0.0,
-                cores_each: 0.0,
-                wakes_s_each: None,
-                sent_for_delivered: None,
-                error: Some(format!("{}: {said}", output.status)),
+                error: Some(format!("{why}: {last}")),
+                ..ApartRun::default()
             }
         }
     })

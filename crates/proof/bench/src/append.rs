@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use anyhow::Context;
 use serde::Serialize;
 use tailwater_load::appender::{Appender, Gathering};
 use tailwater_load::clock::{cpu_of, monotonic_ns};
 use tailwater_load::interrupt;
+use tailwater_load::measuring::{RunMeter, RunPhase};
 use tailwater_load::messages::{MessageProtocol, Spread};
 use tailwater_load::payload::{self, HEADER_BYTES};
 use tailwater_load::report::{self, ProgressLine, ReportFormat};
@@ -172,6 +172,7 @@ fn tcp(args: &Args) -> bool {
     args.tcp || args.target.protocol() == MessageProtocol::Kafka
 }
 
+#[derive(Default)]
 struct Load {
     record: Vec<u8>,
     sequences: Vec<u64>,
@@ -191,14 +192,8 @@ impl Load {
         Self {
             record: vec![b'x'; args.record_bytes.max(HEADER_BYTES)],
             sequences: vec![0; args.shards as usize],
-            shard: 0,
             measure_from_ns: u64::MAX,
-            records: 0,
-            batches: 0,
-            groups: 0,
-            last_ack_ns: 0,
-            seconds: 0.0,
-            acks_ms: Durations::default(),
+            ..Self::default()
         }
     }
 
@@ -217,18 +212,19 @@ impl Load {
         let mut appender = Appender::connect(protocol, &address, stream, args.shards, gathering).await?;
         let mut line = ProgressLine::default();
 
-        let begin_ns = monotonic_ns();
-        self.measure_from_ns = begin_ns + (args.warmup_s * 1e9) as u64;
-        let end_ns = self.measure_from_ns + (args.duration_s * 1e9) as u64;
-        let mut before = None;
-        let mut look_ns = begin_ns;
+        let times = [args.warmup_s, args.duration_s].map(Duration::from_secs_f64);
+        let mut meter = RunMeter::start(times[0], times[1]);
+        self.measure_from_ns = meter.times().from_ns;
+        let mut look_ns = meter.times().begin_ns;
+        let cpu = || {
+            let (node, backends) = system.cpu();
+            let client = cpu_of(std::process::id()).unwrap_or_default();
+            [node, backends, client].map(|cpu| cpu.as_secs_f64())
+        };
         loop {
             let now = monotonic_ns();
-            if now >= end_ns {
+            if meter.look(now, cpu) == RunPhase::Over {
                 break;
-            }
-            if now >= self.measure_from_ns && before.is_none() {
-                before = Some((system.cpu(), cpu_of(std::process::id()).unwrap_or_default(), now));
             }
             if now >= look_ns {
                 look_ns = now + 500_000_000;
@@ -242,16 +238,10 @@ impl Load {
                 self.acknowledged(&stamps);
             }
         }
-        let ((node, backends), own, since) = before.context("the measured time never began")?;
-        let ((node_end, backends_end), own_end) =
-            (system.cpu(), cpu_of(std::process::id()).unwrap_or_default());
-        self.seconds = (monotonic_ns() - since) as f64 / 1e9;
-        let cores = |from: Duration, to: Duration| round((to - from).as_secs_f64() / self.seconds, 3);
-        Ok(Cores {
-            node: cores(node, node_end),
-            backends: cores(backends, backends_end),
-            client: cores(own, own_end),
-        })
+        let metered = meter.end(cpu())?;
+        self.seconds = metered.seconds;
+        let [node, backends, client] = metered.per_s(3);
+        Ok(Cores { node, backends, client })
     }
 
     /// Sends until enough are in flight.

@@ -14,6 +14,7 @@ use tailwater_load::messages::TransportFlag;
 use tailwater_load::report::{self, ProgressLine, ReportFormat};
 use tailwater_load::stats::{Durations, PercentilesMs, round};
 use tailwater_load::system::{BackendProcess, Workspace, cpu_of_backends, start_data_cell};
+use tokio::runtime::Runtime;
 
 use crate::memcached::Memcached;
 use crate::pingpong::core_to_core_ns;
@@ -83,7 +84,14 @@ struct PeerFigure {
     operation: &'static str,
     keys: &'static str,
     batch: usize,
-    /// Keys per second, one call after the other.
+    #[serde(flatten)]
+    calls: Calls,
+}
+
+/// Calls of one kind, one after the other.
+#[derive(Serialize)]
+struct Calls {
+    /// Keys per second.
     per_s: f64,
     call_us: PercentilesUs,
     misses: u64,
@@ -163,7 +171,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let figures = runtime.block_on(measure(&args, &backends))?;
     let memcached = match args.no_memcached {
         true => None,
-        false => measure_memcached(&args, capacity, &figures)?,
+        false => measure_memcached(&args, &runtime, capacity, &figures)?,
     };
     let report = Report {
         bench: "cache",
@@ -227,12 +235,17 @@ async fn measure(args: &Args, backends: &[BackendProcess]) -> anyhow::Result<Vec
 }
 
 /// The same loads on memcached; `None` if it is not installed.
-fn measure_memcached(args: &Args, capacity: u64, ours: &[Figure]) -> anyhow::Result<Option<Peer>> {
+fn measure_memcached(
+    args: &Args,
+    runtime: &Runtime,
+    capacity: u64,
+    ours: &[Figure],
+) -> anyhow::Result<Option<Peer>> {
     let Some(mut server) = Memcached::start(capacity)? else {
         eprintln!("memcached is not installed, so that nothing is compared: bench/peers/install memcached");
         return Ok(None);
     };
-    let keys: Vec<String> = (0..args.values).map(|i| format!("bench-{i:010}")).collect();
+    let keys: Vec<Bytes> = (0..args.values).map(|i| Bytes::from(format!("bench-{i:010}"))).collect();
     let value = vec![7; args.value_bytes];
     let mut line = ProgressLine::default();
     line.show("filling memcached");
@@ -247,9 +260,15 @@ fn measure_memcached(args: &Args, capacity: u64, ours: &[Figure]) -> anyhow::Res
                 if operation == "set" && name == "hot" {
                     continue;
                 }
-                interrupt::check()?;
                 line.show(&format!("memcached {operation}, {name}, {batch} at a time"));
-                figures.push(one_of_memcached(args, &mut server, operation, name, keys, &value, batch)?);
+                let pid = server.pid();
+                let server_cpu = || cpu_of(pid).unwrap_or_default();
+                let calls = calls(args, keys, batch, server_cpu, async |some| match operation {
+                    "get" => Ok(server.get(some, args.value_bytes)?.misses as u64),
+                    _ => server.set(some, &value).map(|()| 0),
+                });
+                let (keys, calls) = (name, runtime.block_on(calls)?);
+                figures.push(PeerFigure { operation, keys, batch, calls });
             }
         }
     }
@@ -263,58 +282,46 @@ fn measure_memcached(args: &Args, capacity: u64, ours: &[Figure]) -> anyhow::Res
             operation: ours.operation,
             keys: ours.keys,
             batch: ours.batch,
-            per_s: round(ours.per_s / its.per_s, 2),
-            p50: round(ours.call_us.p50 / its.call_us.p50, 2),
-            cpu: round((ours.backends_us + ours.client_us) / (its.server_us + its.client_us), 2),
+            per_s: round(ours.per_s / its.calls.per_s, 2),
+            p50: round(ours.call_us.p50 / its.calls.call_us.p50, 2),
+            cpu: round((ours.backends_us + ours.client_us) / (its.calls.server_us + its.calls.client_us), 2),
         })
     });
     let ratios = ratios.collect();
     Ok(Some(Peer { version: server.version().to_owned(), figures, ratios }))
 }
 
-fn one_of_memcached(
+/// Makes calls for as long as a figure takes, each for so many of `keys`; a call tells how many were missed.
+async fn calls<K: Clone>(
     args: &Args,
-    server: &mut Memcached,
-    operation: &'static str,
-    name: &'static str,
-    keys: &[String],
-    value: &[u8],
+    keys: &[K],
     batch: usize,
-) -> anyhow::Result<PeerFigure> {
-    let own = std::process::id();
-    let (cpu, cpu_own) = (server.cpu(), cpu_of(own).unwrap_or_default());
-    let (mut calls, mut misses) = (Durations::default(), 0);
+    server_cpu: impl Fn() -> Duration,
+    mut call: impl AsyncFnMut(&[K]) -> anyhow::Result<u64>,
+) -> anyhow::Result<Calls> {
+    interrupt::check()?;
+    let cpu = || [server_cpu(), cpu_of(std::process::id()).unwrap_or_default()];
+    let [server, client] = cpu();
+    let (mut times, mut misses) = (Durations::default(), 0);
     let mut random = 1u64;
-    let mut some: Vec<&str> = Vec::with_capacity(batch);
+    let mut some = Vec::with_capacity(batch);
     let begin = Instant::now();
     let duration = Duration::from_secs_f64(args.duration_s);
     let mut before = begin;
     while before - begin < duration {
         some.clear();
-        for _ in 0..batch {
-            some.push(&keys[next_index(&mut random, keys.len())]);
-        }
-        if operation == "get" {
-            misses += server.get(&some, args.value_bytes)?.misses as u64;
-        } else {
-            server.set(&some, value)?;
-        }
+        some.extend((0..batch).map(|_| keys[next_index(&mut random, keys.len())].clone()));
+        misses += call(&some).await?;
         let now = Instant::now();
-        calls.record((now - before).as_nanos() as u64);
+        times.record((now - before).as_nanos() as u64);
         before = now;
     }
-    let count = (calls.count() * batch as u64) as f64;
+    let count = (times.count() * batch as u64) as f64;
     let us = |from: Duration, to: Duration| round((to - from).as_secs_f64() * 1e6 / count, 3);
-    Ok(PeerFigure {
-        operation,
-        keys: name,
-        batch,
-        per_s: (count / begin.elapsed().as_secs_f64()).round(),
-        call_us: calls.percentiles_ms().into(),
-        misses,
-        server_us: us(cpu, server.cpu()),
-        client_us: us(cpu_own, cpu_of(own).unwrap_or_default()),
-    })
+    let per_s = (count / begin.elapsed().as_secs_f64()).round();
+    let [server_end, client_end] = cpu();
+    let (server_us, client_us) = (us(server, server_end), us(client, client_end));
+    Ok(Calls { per_s, call_us: times.percentiles_ms().into(), misses, server_us, client_us })
 }
 
 /// The next of a fixed sequence of numbers below `bound`.
@@ -356,39 +363,28 @@ async fn one(
     value: &Bytes,
     figure: &mut Figure,
 ) -> anyhow::Result<()> {
-    interrupt::check()?;
-    let own = std::process::id();
-    let (cpu, cpu_own) = (cpu_of_backends(backends), cpu_of(own).unwrap_or_default());
-    let mut calls = Durations::default();
-    let mut random = 1u64;
-    let mut some = Vec::with_capacity(figure.batch);
-    let begin = Instant::now();
-    let duration = Duration::from_secs_f64(args.duration_s);
-    let mut before = begin;
-    while before - begin < duration {
-        some.clear();
-        for _ in 0..figure.batch {
-            some.push(keys[next_index(&mut random, keys.len())].clone());
-        }
-        match operation {
-            Operation::Relaxed => figure.count(&cell.get_relaxed(&some).await),
-            Operation::Consistent => figure.count(&cell.get_consistent(&some).await),
-            Operation::Set => {
-                let items = some.drain(..).map(|key| (key, value.clone())).collect();
-                let failed = cell.set(items).await.iter().filter(|result| result.is_err()).count();
-                figure.failures += failed as u64;
+    let batch = figure.batch;
+    let made = calls(
+        args,
+        keys,
+        batch,
+        || cpu_of_backends(backends),
+        async |some| {
+            match operation {
+                Operation::Relaxed => figure.count(&cell.get_relaxed(some).await),
+                Operation::Consistent => figure.count(&cell.get_consistent(some).await),
+                Operation::Set => {
+                    let items = some.iter().map(|key| (key.clone(), value.clone())).collect();
+                    let failed = cell.set(items).await.iter().filter(|result| result.is_err()).count();
+                    figure.failures += failed as u64;
+                }
             }
-        }
-        let now = Instant::now();
-        calls.record((now - before).as_nanos() as u64);
-        before = now;
-    }
-    let count = (calls.count() * figure.batch as u64) as f64;
-    let us = |from: Duration, to: Duration| round((to - from).as_secs_f64() * 1e6 / count, 3);
-    figure.per_s = (count / begin.elapsed().as_secs_f64()).round();
-    figure.backends_us = us(cpu, cpu_of_backends(backends));
-    figure.client_us = us(cpu_own, cpu_of(own).unwrap_or_default());
-    figure.call_us = calls.percentiles_ms().into();
+            Ok(0)
+        },
+    )
+    .await?;
+    (figure.per_s, figure.call_us) = (made.per_s, made.call_us);
+    (figure.backends_us, figure.client_us) = (made.server_us, made.client_us);
     Ok(())
 }
 

@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tailwater_load::appender::Gathering;
-use tailwater_load::experiment::{
-    self, Cpu, ExperimentObserver, ExperimentPlan, LiveExperiment, Outcome, Sample, Timeline,
-};
+use tailwater_load::experiment::{self, Cpu, ExperimentPlan, Outcome, Sample, Timeline};
 use tailwater_load::interrupt;
 use tailwater_load::limits::{CONSUMERS_PER_PROCESS, KEPT_UP_WITHIN, RATE_TOLERANCE};
 use tailwater_load::messages::{
@@ -17,7 +15,6 @@ use tailwater_load::payload::HEADER_BYTES;
 use tailwater_load::report::{self, ProgressLine, ReportFormat};
 use tailwater_load::stats::{PercentilesMs, round};
 use tailwater_load::stopping::{self, StopOne, TICK_MS};
-use tailwater_load::system::System;
 
 use crate::pingpong::core_to_core_ns;
 use crate::plot;
@@ -379,10 +376,15 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     };
     let core_to_core_ns = core_to_core_ns().map(|ns| round(ns, 1));
     let mut system = args.target.start()?;
-    let mut watch =
-        Watch { line: ProgressLine::default(), timeline: Timeline::new(Duration::from_millis(500)) };
-    let outcome = experiment::run(&mut system, &plan, &mut watch)?;
-    let Watch { line, timeline } = watch;
+    let (mut line, mut timeline) = (ProgressLine::default(), Timeline::new(Duration::from_millis(500)));
+    let outcome = experiment::run(&mut system, &plan, |live, _| {
+        if timeline.look(live)
+            && let Some(sample) = timeline.samples.last()
+        {
+            line.show(&progress(sample));
+        }
+        Ok(())
+    })?;
     drop(line);
     if let Some(file) = &args.plot {
         let title = format!("{} consumers, {} Mbit/s", args.consumers, args.rate_mbit);
@@ -495,29 +497,13 @@ fn report(
     }
 }
 
-/// A line while it runs, and what happened over time.
-struct Watch {
-    line: ProgressLine,
-    timeline: Timeline,
-}
-
-impl ExperimentObserver for Watch {
-    fn look(&mut self, live: &mut LiveExperiment, _: &mut System) -> anyhow::Result<()> {
-        if self.timeline.look(live)
-            && let Some(sample) = self.timeline.samples.last()
-        {
-            self.line.show(&format!(
-                "{:.0} s: {:.0} appended/s, {:.0} delivered/s, delay p50 {:.2} ms, p99 {:.2} ms, {:.0} durable reads/s",
-                sample.t_s,
-                sample.appended_s,
-                sample.delivered_s,
-                sample.delay_ms.p50,
-                sample.delay_ms.p99,
-                sample.durable_s,
-            ));
-        }
-        Ok(())
-    }
+/// A line while it runs.
+fn progress(sample: &Sample) -> String {
+    let Sample { t_s, appended_s, delivered_s, delay_ms, durable_s, .. } = sample;
+    format!(
+        "{t_s:.0} s: {appended_s:.0} appended/s, {delivered_s:.0} delivered/s, delay p50 {:.2} ms, p99 {:.2} ms, {durable_s:.0} durable reads/s",
+        delay_ms.p50, delay_ms.p99,
+    )
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use tailwater_load::experiment::{self, Cpu, ExperimentObserver, ExperimentPlan, LiveExperiment};
+use tailwater_load::experiment::{self, Cpu, ExperimentPlan};
 use tailwater_load::interrupt;
 use tailwater_load::messages::{ConsumersConfig, TransportFlag};
 use tailwater_load::report::{self, ReportFormat};
@@ -61,7 +61,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let times = [Duration::from_secs(3), Duration::from_secs_f64(args.duration_s)];
     let plan = ExperimentPlan::new(args.consumers, reading, None, times);
     let mut system = System::start(&args.system)?;
-    let outcome = experiment::run(&mut system, &plan, &mut Nobody)?;
+    let outcome = experiment::run(&mut system, &plan, |_, _| Ok(()))?;
     let cpu = outcome.cpu;
     let report = Report {
         bench: "idle",
@@ -76,12 +76,4 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         consumers_started_ms: round(outcome.started_ms, 1),
     };
     report::print(args.output, &report)
-}
-
-struct Nobody;
-
-impl ExperimentObserver for Nobody {
-    fn look(&mut self, _: &mut LiveExperiment, _: &mut System) -> anyhow::Result<()> {
-        Ok(())
-    }
 }

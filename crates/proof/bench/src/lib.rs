@@ -22,6 +22,7 @@ mod idle;
 mod memcached;
 mod pingpong;
 mod plot;
+mod program;
 mod queue;
 mod restart;
 mod svg;

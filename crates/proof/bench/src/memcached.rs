@@ -7,10 +7,10 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use tailwater_load::clock::cpu_of;
+use tailwater_load::measuring::until;
 
 /// How long it may take to listen.
 const START_DEADLINE: Duration = Duration::from_secs(10);
@@ -52,20 +52,17 @@ impl Memcached {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             process => process.context("memcached can't be started")?,
         };
-        let begin = Instant::now();
-        let requests = loop {
+        let listens = until("memcached listens", START_DEADLINE, || {
             if let Some(status) = process.try_wait()? {
                 bail!("memcached ended with {status}");
             }
-            match TcpStream::connect((Ipv4Addr::LOCALHOST, port)) {
-                Ok(stream) => break stream,
-                Err(_) if begin.elapsed() < START_DEADLINE => std::thread::sleep(Duration::from_millis(5)),
-                Err(error) => {
-                    let _ = process.kill();
-                    return Err(error).context("memcached does not listen");
-                }
-            }
-        };
+            Ok(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok())
+        });
+        if listens.is_err() {
+            // It may have ended by itself.
+            let _ = process.kill();
+        }
+        let requests = listens?;
         requests.set_nodelay(true)?;
         let answers = BufReader::with_capacity(256 << 10, requests.try_clone()?);
         let mut server = Self { process, version: String::new(), answers, requests, buffer: Vec::new() };
@@ -80,9 +77,9 @@ impl Memcached {
         &self.version
     }
 
-    /// CPU time of the server since its start.
-    pub fn cpu(&self) -> Duration {
-        cpu_of(self.process.id()).unwrap_or_default()
+    /// The server's process.
+    pub fn pid(&self) -> u32 {
+        self.process.id()
     }
 
     /// Sets every key to `value`.

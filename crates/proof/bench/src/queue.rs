@@ -11,7 +11,6 @@ mod plot;
 mod traffic;
 
 use std::path::PathBuf;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -20,6 +19,7 @@ use serde::Serialize;
 
 use load::{Load, Measured};
 use nodes::{Nodes, StoreArgs, create_queues};
+use tailwater_load::measuring::on_threads;
 use tailwater_load::report::{self, ReportFormat};
 use tailwater_load::stats::round;
 
@@ -117,10 +117,8 @@ struct Run {
 /// One run of several.
 struct QueuePlan {
     queues: usize,
-    receivers: usize,
     order_hint: tailwater_queue::OrderHint,
-    send_pause_ms: u64,
-    chance: f64,
+    load: Load,
 }
 
 /// Runs one of them.
@@ -153,13 +151,15 @@ pub fn run(command: Command) -> anyhow::Result<()> {
             for order_hint in &hints {
                 for send_pause_ms in &args.send_pause_ms {
                     for chance in &chances {
-                        let plan = QueuePlan {
-                            queues: *queues,
+                        let load = Load {
                             receivers: *receivers,
-                            order_hint: *order_hint,
-                            send_pause_ms: *send_pause_ms,
+                            messages: args.messages,
+                            body_bytes: args.body_bytes,
+                            send_pause: Duration::from_millis(*send_pause_ms),
+                            receive_pause: Duration::from_millis(args.receive_pause_ms),
                             chance: *chance,
                         };
+                        let plan = QueuePlan { queues: *queues, order_hint: *order_hint, load };
                         runs.push(run_one(&args, &mut nodes, &plan, runs.len())?);
                     }
                 }
@@ -188,30 +188,23 @@ fn run_one(args: &Args, nodes: &mut Nodes, plan: &QueuePlan, number: usize) -> a
     let names = (0..plan.queues).map(|queue| format!("run-{number}-{queue}"));
     let hint = plan.order_hint.to_string();
     let urls = create_queues(addresses[0], names, &hint, args.store.consistency)?;
-    let load = Load {
-        receivers: plan.receivers,
-        messages: args.messages,
-        body_bytes: args.body_bytes,
-        send_pause: Duration::from_millis(plan.send_pause_ms),
-        receive_pause: Duration::from_millis(args.receive_pause_ms),
-        drop: plan.chance,
-        quit: plan.chance,
-    };
+    let load = &plan.load;
+    let send_pause_ms = load.send_pause.as_millis() as u64;
     let before = nodes.cpu();
     let (measured, kills) = match args.mttf_s > 0.0 {
-        false => (load.run(&addresses, urls)?, 0),
-        true => killing(args, nodes, || load.run(&addresses, urls))?,
+        false => (load.run(&addresses, &urls)?, 0),
+        true => killing(args, nodes, || load.run(&addresses, &urls))?,
     };
     let cpu = nodes.cpu().saturating_sub(before);
     eprintln!(
-        "{} receivers, K {hint}, pause {} ms, p {}: {measured:?}",
-        plan.receivers, plan.send_pause_ms, plan.chance
+        "{} receivers, K {hint}, pause {send_pause_ms} ms, p {}: {measured:?}",
+        load.receivers, load.chance
     );
     Ok(Run {
-        receivers: plan.receivers,
+        receivers: load.receivers,
         order_hint: hint,
-        send_pause_ms: plan.send_pause_ms,
-        chance: plan.chance,
+        send_pause_ms,
+        chance: load.chance,
         kills,
         node_ms: round(cpu.as_secs_f64() * 1e3 / measured.order.sent.max(1) as f64, 3),
         measured,
@@ -219,32 +212,29 @@ fn run_one(args: &Args, nodes: &mut Nodes, plan: &QueuePlan, number: usize) -> a
 }
 
 /// Kills nodes while `during` runs: one after the other, each away for the time of its repair.
-fn killing<T>(
+fn killing(
     args: &Args,
     nodes: &mut Nodes,
-    during: impl FnOnce() -> anyhow::Result<T> + Send,
-) -> anyhow::Result<(T, u32)>
-where
-    T: Send,
-{
-    let (over, result) = (AtomicBool::new(false), Mutex::new(None));
-    let mut kills = 0;
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let done = during();
-            *result.lock().expect("nobody panicked") = Some(done);
-            over.store(true, Ordering::Release);
-        });
-        let count = nodes.addresses().len();
-        // Each node fails once in the mean time: all of them together that much more often.
-        let between = Duration::from_secs_f64(args.mttf_s / count as f64);
-        let wait = |duration: Duration| {
-            let begin = Instant::now();
-            while begin.elapsed() < duration && !over.load(Ordering::Acquire) {
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            !over.load(Ordering::Acquire)
-        };
+    during: impl Fn() -> anyhow::Result<Measured> + Sync,
+) -> anyhow::Result<(Measured, u32)> {
+    let over = AtomicBool::new(false);
+    let load = |_| {
+        let done = during();
+        over.store(true, Ordering::Release);
+        done
+    };
+    // Each node fails once in the mean time: all of them together that much more often.
+    let count = nodes.addresses().len();
+    let between = Duration::from_secs_f64(args.mttf_s / count as f64);
+    let wait = |duration: Duration| {
+        let begin = Instant::now();
+        while begin.elapsed() < duration && !over.load(Ordering::Acquire) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        !over.load(Ordering::Acquire)
+    };
+    let (mut measured, kills) = on_threads(1, load, || {
+        let mut kills = 0;
         while wait(between) {
             let number = kills as usize % count;
             nodes.kill(number);
@@ -252,8 +242,7 @@ where
             wait(Duration::from_secs_f64(args.mttr_s));
             nodes.restart(number)?;
         }
-        anyhow::Ok(())
+        Ok(kills)
     })?;
-    let result = result.into_inner().expect("nobody panicked").expect("it is over");
-    Ok((result?, kills))
+    Ok((measured.remove(0), kills))
 }

@@ -25,6 +25,7 @@ use tailwater_client::{ClientConfig, WindowUse};
 use tailwater_load::appender::{Appender, Gathering};
 use tailwater_load::clock::monotonic_ns;
 use tailwater_load::follower::LoadFollower;
+use tailwater_load::measuring::until;
 use tailwater_load::messages::MessageProtocol;
 use tailwater_load::payload::{self, HEADER_BYTES, Payload};
 use tailwater_load::report::{self, ProgressLine, ReportFormat};
@@ -97,8 +98,6 @@ struct RestartRun {
 const IN_FLIGHT: usize = 4_096;
 /// The pause before somebody connects again.
 const AGAIN: Duration = Duration::from_millis(5);
-/// How often it is looked at what came.
-const LOOK: Duration = Duration::from_millis(5);
 /// How long a run may take before it counts as failed.
 const GIVE_UP: Duration = Duration::from_secs(600);
 
@@ -274,11 +273,12 @@ fn measure(
     let appending = start_appending(args, target.clone(), Arc::clone(&watch))?;
     runtime.spawn(follow(target.clone(), config.clone(), Arc::clone(&watch)));
     let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    wait(|| of(&watch.acked_bytes) >= wanted)?;
+    let reaches = |counter, least| Ok((of(counter) >= least).then_some(()));
+    until("as much is appended as is to be read", GIVE_UP, || reaches(&watch.acked_bytes, wanted))?;
     watch.note(&watch.paced_at);
     std::thread::sleep(Duration::from_secs_f64(args.load_s));
-    let read_before = of(&watch.connected_records);
-    wait(|| of(&watch.connected_records) > read_before).context("the connected consumer reads nothing")?;
+    let more = of(&watch.connected_records) + 1;
+    until("the connected consumer reads", GIVE_UP, || reaches(&watch.connected_records, more))?;
     let stored = of(&watch.acked_bytes);
 
     watch.note(&watch.killed_at);
@@ -295,23 +295,11 @@ fn measure(
             read_s: watch.since_kill(&watch.read_at)?,
         })
     };
-    wait(|| times().is_some()).with_context(|| format!("{system} did not come back"))?;
+    let run = until(&format!("{system} comes back"), GIVE_UP, || Ok(times()))?;
     watch.is_over.store(true, Ordering::Relaxed);
     appending.join().map_err(|_| anyhow::anyhow!("the producer panicked"))?;
     runtime.shutdown_timeout(Duration::from_secs(5));
-    times().context("what was there is gone")
-}
-
-/// Waits until it is so.
-fn wait(is_so: impl Fn() -> bool) -> anyhow::Result<()> {
-    let begin = monotonic_ns();
-    while !is_so() {
-        interrupt::check()?;
-        let took = Duration::from_nanos(monotonic_ns() - begin);
-        anyhow::ensure!(took < GIVE_UP, "nothing for {GIVE_UP:?}");
-        std::thread::sleep(LOOK);
-    }
-    Ok(())
+    Ok(run)
 }
 
 fn client_config(args: &Args) -> ClientConfig {

@@ -1,19 +1,18 @@
 //! Child processes: this same binary, which dies with its parent and whose words at the end are heard.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{ChildStdin, Command, Stdio};
-use std::sync::mpsc::Sender;
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use rustix::process::{Pid, Signal, getppid, kill_process, set_parent_process_death_signal};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 
 use crate::clock::{child_with_command, cpu_of, sleeps_of};
 use crate::limits::ERROR_LINES;
+use crate::measuring::until;
 
 /// Flags of the hidden command `load child`.
 #[derive(clap::Args)]
@@ -37,7 +36,7 @@ fn die_with_parent(parent: i32) -> anyhow::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     // The parent may have died before.
     let alive = getppid().map(Pid::as_raw_pid) == Some(parent);
-    anyhow::ensure!(alive, "process {parent}, which this one belongs to, is gone");
+    ensure!(alive, "process {parent}, which this one belongs to, is gone");
     Ok(())
 }
 
@@ -58,36 +57,12 @@ impl Child {
     }
 
     /// Starts this binary with `args` as a process that takes lines of JSON and answers with such ([`crate::worker`]);
-    /// every answer, and `None` when there will be no more, is handed to `answers` with `number`.
-    pub fn start_worker<A: DeserializeOwned + Send + 'static>(
-        name: &str,
-        args: &[&str],
-        dir: &Path,
-        number: usize,
-        answers: Sender<(usize, Option<A>)>,
-    ) -> anyhow::Result<Self> {
+    /// what it answers is on the second one.
+    pub fn start_worker(name: &str, args: &[&str], dir: &Path) -> anyhow::Result<(Self, ChildStdout)> {
         let mut child = Self::start_with(name, args, dir, Stdio::piped(), Stdio::piped())?;
         child.input = child.process.stdin.take();
         let output = child.process.stdout.take().context("a worker without output")?;
-        let read = move || {
-            for line in BufReader::new(output).lines().map_while(Result::ok) {
-                match serde_json::from_str(&line) {
-                    Ok(answer) => {
-                        if answers.send((number, Some(answer))).is_err() {
-                            return;
-                        }
-                    }
-                    Err(error) => {
-                        eprintln!("a worker says {line}, which is no answer: {error}");
-                        break;
-                    }
-                }
-            }
-            // Nobody may be listening any more.
-            let _ = answers.send((number, None));
-        };
-        std::thread::Builder::new().name(format!("read-{name}")).spawn(read)?;
-        Ok(child)
+        Ok((child, output))
     }
 
     fn start_with(
@@ -153,6 +128,35 @@ impl Child {
             None => Ok(()),
             Some(status) => Err(self.failure(&format!("ended with {status}"))),
         }
+    }
+
+    /// Waits until `holds` says so.
+    ///
+    /// # Errors
+    /// It has ended; `what` is wrong with it after `limit`, as in "does not listen"; the user wants it to end.
+    pub fn until(
+        &mut self,
+        what: &str,
+        limit: Duration,
+        mut holds: impl FnMut() -> bool,
+    ) -> anyhow::Result<()> {
+        let begin = Instant::now();
+        until(what, Duration::MAX, || {
+            self.check()?;
+            let holds = holds();
+            ensure!(holds || begin.elapsed() < limit, self.failure(what));
+            Ok(holds.then_some(()))
+        })
+    }
+
+    /// Waits for its end, which has begun.
+    ///
+    /// # Errors
+    /// It failed.
+    pub fn end(&mut self) -> anyhow::Result<()> {
+        let status = self.process.wait()?;
+        ensure!(status.success(), self.failure(&format!("ended with {status}")));
+        Ok(())
     }
 
     /// What went wrong, with the last lines of its standard error.

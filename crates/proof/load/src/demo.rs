@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::Context;
 use serde::Serialize;
 
-use crate::experiment::{self, ExperimentObserver, ExperimentPlan, LiveExperiment, Outcome};
+use crate::experiment::{self, ExperimentPlan, LiveExperiment, Outcome};
 use crate::interrupt;
 use crate::messages::{ConsumersConfig, FaultFlags, ProducerConfig, Reads, TransportFlag};
 use crate::report::{self, ReportFormat};
@@ -106,7 +106,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     }
     let plan = plan(&args, input)?;
     let mut table = DemoTable::new(quiet);
-    let outcome = experiment::run(&mut system, &plan, &mut table)?;
+    let outcome = experiment::run(&mut system, &plan, |live, _| table.look(live))?;
     table.end();
     let summary = summary(&args, &outcome);
     match args.output {
@@ -211,6 +211,7 @@ fn print_summary(summary: &Summary, outcome: &Outcome) -> anyhow::Result<()> {
 }
 
 /// The live table: one row, written over on a terminal, and a row every few seconds elsewhere.
+#[derive(Default)]
 struct DemoTable {
     quiet: bool,
     terminal: bool,
@@ -225,15 +226,7 @@ impl DemoTable {
     fn new(quiet: bool) -> Self {
         let terminal = std::io::stdout().is_terminal();
         let step = Duration::from_millis(if terminal { 500 } else { 3_000 });
-        Self {
-            quiet,
-            terminal,
-            step,
-            at: Duration::ZERO,
-            headed: false,
-            before: (0, 0, Reads::default()),
-            delays: Durations::default(),
-        }
+        Self { quiet, terminal, step, ..Self::default() }
     }
 
     fn end(&self) {
@@ -241,10 +234,8 @@ impl DemoTable {
             println!();
         }
     }
-}
 
-impl ExperimentObserver for DemoTable {
-    fn look(&mut self, live: &mut LiveExperiment, _: &mut System) -> anyhow::Result<()> {
+    fn look(&mut self, live: &mut LiveExperiment) -> anyhow::Result<()> {
         self.delays.add(&live.fresh_delays());
         let took = live.elapsed.saturating_sub(self.at);
         if self.quiet || took < self.step {

@@ -1,16 +1,15 @@
 //! One run of a system with one producer and many consumers: starts them, lets them run, and adds up what they say.
 
 use std::ops::Range;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, bail};
 use serde::Serialize;
 
 use crate::child::Child;
 use crate::clock::monotonic_ns;
 use crate::interrupt;
 use crate::limits::{CONSUMERS_PER_PROCESS, FINISH_DEADLINE, READY_DEADLINE};
+use crate::measuring::{RunMeter, RunPhase, until};
 use crate::messages::{
     Appending, Consumed, ConsumersConfig, FaultFlags, MessageAnswer, MessageOrder, MessageProtocol,
     ProcessRole, Produced, ProducerConfig, ReadingFlags, Reads, TransportFlag,
@@ -18,9 +17,12 @@ use crate::messages::{
 use crate::stats::{Durations, PercentilesMs, round};
 use crate::stopping::{StopOne, Stopping};
 use crate::system::System;
+use crate::workers::Workers;
 
 /// What becomes a worker of a load.
 const WORKER: [&str; 2] = ["load", "worker"];
+/// How long one answer is waited for before it is looked at something else.
+const HEAR: Duration = Duration::from_millis(20);
 
 /// What to run.
 pub struct ExperimentPlan {
@@ -104,6 +106,7 @@ impl Cpu {
 }
 
 /// What is known while it runs.
+#[derive(Default)]
 pub struct LiveExperiment {
     /// Since the producer began; before that, since the consumers were started.
     pub elapsed: Duration,
@@ -142,12 +145,6 @@ impl LiveExperiment {
     pub fn fresh_delays(&mut self) -> Durations {
         std::mem::take(&mut self.fresh)
     }
-}
-
-/// Somebody who looks at a run every tenth of a second, and may do something to the system.
-pub trait ExperimentObserver {
-    /// Looks.
-    fn look(&mut self, live: &mut LiveExperiment, system: &mut System) -> anyhow::Result<()>;
 }
 
 /// What a run brought.
@@ -194,28 +191,30 @@ impl Outcome {
     }
 }
 
-/// Runs `plan` on `system`, which has no stream yet.
+/// Runs `plan` on `system`, which has no stream yet. Every tenth of a second `look` sees how far it is, and may do
+/// something to the system.
 pub fn run(
     system: &mut System,
     plan: &ExperimentPlan,
-    observer: &mut dyn ExperimentObserver,
+    mut look: impl FnMut(&mut LiveExperiment, &mut System) -> anyhow::Result<()>,
 ) -> anyhow::Result<Outcome> {
     system.create_stream(plan.reading.shards, &plan.flush)?;
     let mut run = Run::start(system, plan)?;
-    run.wait_for_all(system, "get ready", |run| run.ready == run.children())?;
+    let is_ready = |answer| matches!(answer, MessageAnswer::Ready).then_some(());
+    run.workers.gather(READY_DEADLINE, || system.check(), is_ready)?;
     if !plan.start_at_once {
         run.start_consumers()?;
-        let workers = run.workers.len();
-        run.wait_for_all(system, "start its consumers", |run| run.started == workers)?;
+        run.wait_for_all(system, "each process starts its consumers", READY_DEADLINE, |run| {
+            run.started == run.consumers
+        })?;
     }
-    run.measure(system, plan, observer)
+    run.measure(system, plan, &mut look)
 }
 
 struct Run {
-    workers: Vec<Child>,
-    producer: Option<Child>,
-    answers: Receiver<(usize, Option<MessageAnswer>)>,
-    ready: usize,
+    /// Those with consumers; the producer, if there is one, is behind them.
+    consumers: usize,
+    workers: Workers<MessageAnswer>,
     started: usize,
     started_ms: f64,
     live: LiveExperiment,
@@ -226,7 +225,7 @@ struct Run {
 
 impl Run {
     fn start(system: &System, plan: &ExperimentPlan) -> anyhow::Result<Self> {
-        let (sender, answers) = channel();
+        let mut workers = Workers::default();
         let beside = ConsumersConfig {
             protocol: MessageProtocol::Tailwater,
             shards_per_consumer: plan.reading.shards,
@@ -239,7 +238,6 @@ impl Run {
         let all = shares.map(|share| (share, &plan.reading));
         let all: Vec<_> = all.chain(shares_beside.into_iter().map(|share| (share, &beside))).collect();
         let processes = all.len();
-        let mut workers = Vec::with_capacity(processes);
         for (number, (share, reading)) in all.into_iter().enumerate() {
             let config = ConsumersConfig {
                 node: address(system, reading.protocol, reading.transport)?,
@@ -249,37 +247,21 @@ impl Run {
                 of,
                 ..reading.clone()
             };
-            let name = format!("consumers-{number}");
-            let mut worker = Child::start_worker(&name, &WORKER, system.dir(), number, sender.clone())?;
-            worker.tell(&ProcessRole::Consumers(config))?;
-            workers.push(worker);
+            let role = ProcessRole::Consumers(config);
+            workers.start(&format!("consumers-{number}"), &WORKER, system.dir(), &role)?;
         }
-        let producer = match &plan.appending {
-            None => None,
-            Some(config) => {
-                let node = address(system, config.protocol, TransportFlag::Shm)?;
-                let config = ProducerConfig { node, stream: system.stream().to_owned(), ..config.clone() };
-                let mut producer = Child::start_worker("producer", &WORKER, system.dir(), processes, sender)?;
-                producer.tell(&ProcessRole::Producer(config))?;
-                Some(producer)
-            }
-        };
-        let live = LiveExperiment {
-            elapsed: Duration::ZERO,
-            appending: Appending::default(),
-            reading: vec![ReadingFlags::default(); processes],
-            delays: Durations::default(),
-            acks: Durations::default(),
-            fresh: Durations::default(),
-        };
+        if let Some(config) = &plan.appending {
+            let node = address(system, config.protocol, TransportFlag::Shm)?;
+            let config = ProducerConfig { node, stream: system.stream().to_owned(), ..config.clone() };
+            workers.start("producer", &WORKER, system.dir(), &ProcessRole::Producer(config))?;
+        }
+        let reading = vec![ReadingFlags::default(); processes];
         Ok(Self {
+            consumers: processes,
             workers,
-            producer,
-            answers,
-            ready: 0,
             started: 0,
             started_ms: 0.0,
-            live,
+            live: LiveExperiment { reading, ..LiveExperiment::default() },
             produced: None,
             consumed: Vec::new(),
             stopping: plan
@@ -288,46 +270,34 @@ impl Run {
         })
     }
 
-    fn children(&self) -> usize {
-        self.workers.len() + usize::from(self.producer.is_some())
-    }
-
     fn start_consumers(&mut self) -> anyhow::Result<()> {
-        self.workers.iter_mut().try_for_each(|worker| worker.tell(&MessageOrder::Start))
+        self.workers.tell_first(self.consumers, &MessageOrder::Start)
     }
 
     fn wait_for_all(
         &mut self,
         system: &mut System,
         what: &str,
+        limit: Duration,
         done: impl Fn(&Run) -> bool,
     ) -> anyhow::Result<()> {
-        let end = Instant::now() + READY_DEADLINE;
-        while !done(self) {
-            self.hear(Duration::from_millis(100))?;
-            interrupt::check()?;
+        until(what, limit, || {
+            while self.hear(Duration::ZERO)? {}
             system.check()?;
-            if Instant::now() > end {
-                bail!("a process took longer than {READY_DEADLINE:?} to {what}");
-            }
-        }
-        Ok(())
+            Ok(done(self).then_some(()))
+        })
     }
 
-    /// Takes in the next answer, if one comes in time.
-    fn hear(&mut self, limit: Duration) -> anyhow::Result<()> {
-        let (number, answer) = match self.answers.recv_timeout(limit) {
-            Ok(heard) => heard,
-            Err(RecvTimeoutError::Timeout) => return Ok(()),
-            Err(RecvTimeoutError::Disconnected) => bail!("all workers have ended"),
-        };
+    /// Takes in the next answer; whether one came in time.
+    fn hear(&mut self, limit: Duration) -> anyhow::Result<bool> {
+        let Some((number, answer)) = self.workers.hear(limit)? else { return Ok(false) };
         match answer {
-            Some(MessageAnswer::Ready) => self.ready += 1,
-            Some(MessageAnswer::Started { took_ms }) => {
+            MessageAnswer::Ready => {}
+            MessageAnswer::Started { took_ms } => {
                 self.started += 1;
                 self.started_ms = self.started_ms.max(took_ms);
             }
-            Some(MessageAnswer::Reading(reading)) => {
+            MessageAnswer::Reading(reading) => {
                 self.live.delays.add_sparse(&reading.delays);
                 self.live.fresh.add_sparse(&reading.delays);
                 if let Some(stopping) = &mut self.stopping {
@@ -335,88 +305,58 @@ impl Run {
                 }
                 self.live.reading[number] = reading;
             }
-            Some(MessageAnswer::Appending(appending)) => {
+            MessageAnswer::Appending(appending) => {
                 self.live.acks.add_sparse(&appending.acks);
                 self.live.appending = appending;
             }
-            Some(MessageAnswer::Produced(produced)) => self.produced = Some(produced),
-            Some(MessageAnswer::Consumed(consumed)) => self.consumed.push(consumed),
-            Some(MessageAnswer::Failed(why)) => {
-                return Err(self.child(number).failure(&format!("failed: {why}")));
-            }
-            None if self.is_done(number) => {}
-            None => return Err(self.child(number).failure("ended too early")),
+            MessageAnswer::Produced(produced) => self.produced = Some(produced),
+            MessageAnswer::Consumed(consumed) => self.consumed.push(consumed),
         }
-        Ok(())
-    }
-
-    fn is_done(&self, number: usize) -> bool {
-        if number == self.workers.len() { self.produced.is_some() } else { !self.consumed.is_empty() }
-    }
-
-    fn child(&self, number: usize) -> &Child {
-        self.workers.get(number).or(self.producer.as_ref()).expect("answers come from children only")
+        Ok(true)
     }
 
     fn measure(
         mut self,
         system: &mut System,
         plan: &ExperimentPlan,
-        observer: &mut dyn ExperimentObserver,
+        look: &mut dyn FnMut(&mut LiveExperiment, &mut System) -> anyhow::Result<()>,
     ) -> anyhow::Result<Outcome> {
-        let begin = Instant::now();
-        let measure_from_ns = monotonic_ns() + plan.warmup.as_nanos() as u64;
-        let order = MessageOrder::Measure { from_ns: measure_from_ns };
-        self.workers.iter_mut().chain(&mut self.producer).try_for_each(|child| child.tell(&order))?;
-        let mut before = None;
-        let end = plan.warmup + plan.duration;
+        let mut meter = RunMeter::start(plan.warmup, plan.duration);
+        self.workers.tell(&MessageOrder::Measure { from_ns: meter.times().from_ns })?;
+        let has_producer = plan.appending.is_some();
         let mut look_at = Duration::ZERO;
-        while self.produced.is_none() && (self.producer.is_some() || begin.elapsed() < end) {
-            let elapsed = begin.elapsed();
-            if elapsed >= plan.warmup && before.is_none() {
-                before = Some((self.cpu(system), self.sleeps(), Instant::now()));
-                if plan.start_at_once {
-                    self.start_consumers()?;
-                }
+        while self.produced.is_none() {
+            let now_ns = monotonic_ns();
+            match meter.look(now_ns, || self.counters(system)) {
+                RunPhase::Begins if plan.start_at_once => self.start_consumers()?,
+                RunPhase::Over if !has_producer => break,
+                _ => {}
             }
+            let elapsed = Duration::from_nanos(now_ns - meter.times().begin_ns);
             if elapsed >= look_at {
                 look_at = elapsed + Duration::from_millis(100);
                 interrupt::check()?;
                 system.check()?;
                 self.live.elapsed = elapsed;
-                observer.look(&mut self.live, system)?;
+                look(&mut self.live, system)?;
             }
             if let Some(stopping) = &mut self.stopping {
-                stopping.act(elapsed.checked_sub(plan.warmup), &self.workers)?;
+                stopping.act(elapsed.checked_sub(plan.warmup), self.workers.children())?;
             }
-            self.hear(Duration::from_millis(20))?;
+            self.hear(HEAR)?;
         }
-        let (cpu_before, sleeps_before, since) =
-            before.context("the run ended before the measured time began")?;
-        let (cpu, wall_s) = (self.cpu(system), since.elapsed().as_secs_f64());
-        let sleeps = self.sleeps().saturating_sub(sleeps_before);
-        let cpu = Cpu {
-            window: cpu.window - cpu_before.window,
-            node: cpu.node - cpu_before.node,
-            backends: cpu.backends - cpu_before.backends,
-            consumers: cpu.consumers - cpu_before.consumers,
-            producer: cpu.producer - cpu_before.producer,
-        };
+        let metered = meter.end(self.counters(system))?;
+        let [node, backends, window, consumers, producer, sleeps] = metered.grew;
         let mut produced = self.produced.take().unwrap_or_default();
         if produced.shards.is_empty() {
             produced.shards = vec![Default::default(); plan.reading.shards as usize];
         }
         let order = MessageOrder::Finish { produced: produced.shards.clone() };
-        self.workers.iter_mut().try_for_each(|worker| worker.tell(&order))?;
-        let limit = Instant::now() + FINISH_DEADLINE + Duration::from_secs(20);
-        while self.consumed.len() < self.workers.len() {
-            self.produced.get_or_insert_default();
-            self.hear(Duration::from_millis(100))?;
-            interrupt::check()?;
-            if Instant::now() > limit {
-                bail!("a process with consumers does not end");
-            }
-        }
+        self.workers.tell_first(self.consumers, &order)?;
+        let limit = FINISH_DEADLINE + Duration::from_secs(20);
+        self.wait_for_all(system, "each process with consumers ends", limit, |run| {
+            run.consumed.len() == run.consumers
+        })?;
         let mut delays = Durations::default();
         let mut consumed = Consumed { finished_ns: Some(0), ..Consumed::default() };
         for one in self.consumed.drain(..) {
@@ -434,30 +374,25 @@ impl Run {
             produced,
             consumed,
             delays,
-            cpu,
-            sleeps,
-            wall_s,
+            cpu: Cpu { node: node + backends, backends, window, consumers, producer },
+            sleeps: sleeps as u64,
+            wall_s: metered.seconds,
             started_ms: self.started_ms,
-            processes: self.workers.len(),
+            processes: self.consumers,
             stopping: self.stopping,
         })
     }
 
-    fn sleeps(&self) -> u64 {
-        self.workers.iter().map(Child::sleeps).sum()
-    }
-
-    fn cpu(&self, system: &System) -> Cpu {
+    /// CPU seconds of the node, its backends, its window, the consumers and the producer; and how often consumers'
+    /// threads went to sleep.
+    fn counters(&self, system: &System) -> [f64; 6] {
         let (node, backends) = system.cpu();
-        let consumers: Duration = self.workers.iter().map(Child::cpu).sum();
-        let producer = self.producer.as_ref().map_or(Duration::ZERO, Child::cpu);
-        Cpu {
-            node: (node + backends).as_secs_f64(),
-            backends: backends.as_secs_f64(),
-            window: system.window_cpu().as_secs_f64(),
-            consumers: consumers.as_secs_f64(),
-            producer: producer.as_secs_f64(),
-        }
+        let (consumers, producer) = self.workers.children().split_at(self.consumers);
+        let cpu = |of: &[Child]| of.iter().map(Child::cpu).sum::<Duration>();
+        let [node, backends, window, reading, appending] =
+            [node, backends, system.window_cpu(), cpu(consumers), cpu(producer)].map(|cpu| cpu.as_secs_f64());
+        let sleeps = consumers.iter().map(Child::sleeps).sum::<u64>() as f64;
+        [node, backends, window, reading, appending, sleeps]
     }
 }
 
@@ -498,6 +433,7 @@ pub struct Sample {
 }
 
 /// Takes a [`Sample`] every `step`.
+#[derive(Default)]
 pub struct Timeline {
     step: Duration,
     at: Duration,
@@ -509,7 +445,7 @@ pub struct Timeline {
 impl Timeline {
     /// One without samples.
     pub fn new(step: Duration) -> Self {
-        Self { step, at: Duration::ZERO, before: (0, 0, 0), samples: Vec::new() }
+        Self { step, ..Self::default() }
     }
 
     /// Takes a sample if it is time; whether it was.

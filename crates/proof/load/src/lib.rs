@@ -22,6 +22,7 @@ pub mod follower;
 pub mod interrupt;
 mod kafka;
 pub mod limits;
+pub mod measuring;
 pub mod messages;
 pub mod payload;
 mod reading;
@@ -33,6 +34,7 @@ mod tally;
 mod text;
 pub mod ticks;
 pub mod worker;
+pub mod workers;
 
 pub use system::free_address;
 

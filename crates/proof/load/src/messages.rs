@@ -231,8 +231,6 @@ pub enum MessageAnswer {
     Produced(Produced),
     /// The consumers' end.
     Consumed(Consumed),
-    /// It can't go on.
-    Failed(String),
 }
 
 /// What the consumers of one process did; sums since the start, but for the delays.

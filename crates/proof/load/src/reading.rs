@@ -35,7 +35,7 @@ use crate::messages::{
     TransportFlag,
 };
 use crate::tally::{Tally, TallySeen};
-use crate::worker::{Orders, answer};
+use crate::worker::{Orders, answer, fail};
 
 /// Runs them until everything that was appended came, or the time for that is over.
 pub async fn run(config: ConsumersConfig, mut orders: Orders) -> anyhow::Result<()> {
@@ -58,10 +58,11 @@ pub async fn run(config: ConsumersConfig, mut orders: Orders) -> anyhow::Result<
                         let begin = Instant::now();
                         let result = process.start_all().await;
                         // Without the coordinator nobody needs an answer.
-                        let _ = answer(&match result {
-                            Ok(()) => MessageAnswer::Started { took_ms: begin.elapsed().as_secs_f64() * 1e3 },
-                            Err(error) => MessageAnswer::Failed(format!("{error:#}")),
-                        });
+                        let took_ms = begin.elapsed().as_secs_f64() * 1e3;
+                        let _ = match result {
+                            Ok(()) => answer(&MessageAnswer::Started { took_ms }),
+                            Err(error) => fail(&error),
+                        };
                     });
                 }
                 Some(MessageOrder::Measure { from_ns }) => process.measure_from(from_ns),

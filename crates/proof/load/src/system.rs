@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use parking_lot::Mutex;
@@ -12,7 +12,6 @@ use serde_json::json;
 
 use crate::child::Child;
 use crate::clock::{cpu_of, monotonic_ns};
-use crate::interrupt;
 use crate::kafka;
 
 /// Time to live of values in the data cell, in ms: the paper's.
@@ -219,16 +218,7 @@ impl BackendProcess {
     fn wait(&mut self) -> anyhow::Result<()> {
         let Some(child) = &mut self.child else { return Ok(()) };
         let address = self.addresses[1].trim_start_matches("tcp:").to_owned();
-        let begin = Instant::now();
-        while std::net::TcpStream::connect(&address).is_err() {
-            interrupt::check()?;
-            child.check()?;
-            if begin.elapsed() > START_DEADLINE {
-                return Err(child.failure("does not listen"));
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        Ok(())
+        child.until("does not listen", START_DEADLINE, || std::net::TcpStream::connect(&address).is_ok())
     }
 }
 
@@ -477,18 +467,8 @@ fn start_node(dir: &Path) -> anyhow::Result<Child> {
 impl Node {
     fn wait_until_ready(&mut self) -> anyhow::Result<()> {
         let url = self.url("/readyz");
-        let begin = Instant::now();
-        loop {
-            interrupt::check()?;
-            self.child.check()?;
-            if agent().get(&url).call().is_ok_and(|answer| answer.status().is_success()) {
-                return Ok(());
-            }
-            if begin.elapsed() > START_DEADLINE {
-                return Err(self.child.failure("is not ready"));
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        let is_ready = || agent().get(&url).call().is_ok_and(|answer| answer.status().is_success());
+        self.child.until("is not ready", START_DEADLINE, is_ready)
     }
 
     fn create_stream(&self, name: &str, shards: u32, flush: &str) -> anyhow::Result<()> {

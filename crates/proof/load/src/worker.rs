@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 
-use crate::messages::{MessageAnswer, MessageOrder, ProcessRole};
+use crate::messages::{MessageOrder, ProcessRole};
 use crate::{appending, reading};
 
 /// Orders that wait to be read: there are four in all.
@@ -55,7 +55,7 @@ pub fn run_as<R: DeserializeOwned>(run: impl FnOnce(R, Orders) -> anyhow::Result
     let result = run(role, orders);
     if let Err(error) = &result {
         // The coordinator may be gone, which is then the reason.
-        let _ = answer(&MessageAnswer::Failed(format!("{error:#}")));
+        let _ = fail(error);
     }
     // Connections and their threads end with the process.
     result
@@ -69,6 +69,15 @@ pub fn alone(task: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<(
 
 /// Tells the coordinator something.
 pub fn answer(what: &impl Serialize) -> anyhow::Result<()> {
+    say(&Ok::<_, String>(what))
+}
+
+/// Tells the coordinator that this worker can't go on, and why.
+pub fn fail(why: &anyhow::Error) -> anyhow::Result<()> {
+    say(&Err::<(), _>(format!("{why:#}")))
+}
+
+fn say(what: &impl Serialize) -> anyhow::Result<()> {
     let mut line = serde_json::to_vec(what)?;
     line.push(b'\n');
     let mut out = std::io::stdout().lock();

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use axum::middleware::from_fn_with_state;
 use parking_lot::Mutex;
 use tailwater_broadcast::client::ReplicasAt;
 use tailwater_broadcast::message::ReplicaId;
@@ -20,6 +21,7 @@ use tailwater_broadcast::replica;
 use tailwater_broadcast_server::disk::{Disk, DiskOptions};
 use tailwater_broadcast_server::{ConfigurationAt, Quotas, ReplicaServerConfig, Server, Snapshot, fresh_id};
 use tailwater_env::{Env, Progress, Task};
+use tailwater_login::Users;
 use tailwater_meta::Meta;
 use tailwater_tls::Dialer;
 use tokio::net::TcpListener;
@@ -28,7 +30,7 @@ use tokio::sync::{oneshot, watch};
 use crate::api::{BroadcastStreamView, BroadcastView, DelayView, RegionView, ReplicaView, SharingView};
 use crate::config::{BroadcastConfig, QuotasConfig};
 use crate::gate::FrontGate;
-use crate::http::Limits;
+use crate::http::{Identities, Limits, identify};
 
 /// Bytes of a request's head: a token that names a thousand streams fits in.
 const HEADER_BYTES_MAX: usize = 384 << 10;
@@ -60,8 +62,7 @@ impl Broadcast {
         env: &Env,
         listener: TcpListener,
         config: &BroadcastConfig,
-        data: &Path,
-        meta: &Arc<dyn Meta>,
+        (data, meta, users): (&Path, &Arc<dyn Meta>, &Arc<Users>),
         gate: &FrontGate,
         progress: &Progress,
     ) -> anyhow::Result<Self> {
@@ -102,13 +103,13 @@ impl Broadcast {
         tracing::info!(broadcast = %server.address(), region = config.region, tls, "broadcasts are carried");
         let broadcast = Self { server, id, config: config.clone(), dialer, quotas, http: Mutex::default() };
         if config.http.enabled {
-            let http = broadcast.serve_http(env, gate).await?;
+            let http = broadcast.serve_http(env, users, gate).await?;
             *broadcast.http.lock() = Some(http);
         }
         Ok(broadcast)
     }
 
-    async fn serve_http(&self, env: &Env, gate: &FrontGate) -> anyhow::Result<Http> {
+    async fn serve_http(&self, env: &Env, users: &Arc<Users>, gate: &FrontGate) -> anyhow::Result<Http> {
         let config = &self.config.http;
         let listener = TcpListener::bind(config.listen).await.with_context(|| {
             let listen = config.listen;
@@ -135,9 +136,10 @@ impl Broadcast {
             timeout: Duration::from_millis(config.timeout_ms),
         };
         let (stop, stopped) = oneshot::channel();
-        let router = Arc::clone(&front).router();
         let acceptor = gate.acceptor("broadcast HTTP", config.tls);
         let tls = acceptor.is_secured();
+        let identities = Identities { env: env.clone(), users: Arc::clone(users), is_secured: tls };
+        let router = Arc::clone(&front).router().layer(from_fn_with_state(identities, identify));
         let serve = crate::http::serve(env.clone(), listener, router, limits, acceptor, stopped);
         tracing::info!(http = %address, tls, "broadcasts are published and heard over HTTP");
         Ok(Http {

@@ -25,6 +25,7 @@ mod broadcast;
 mod cells;
 mod connections;
 mod groups;
+mod identity;
 mod rights;
 mod rules;
 mod users;
@@ -41,6 +42,7 @@ use axum::{Extension, Json, Router};
 pub use connections::{ConnectionSender, Limits, serve};
 use hyper::service::Service;
 use hyper_util::service::TowerToHyperService;
+pub(crate) use identity::{Identities, identify};
 pub(crate) use rights::ask;
 use tailwater_access::{AccessRequest, Authorizer, Protocol, Resource};
 use tailwater_env::Progress;
@@ -82,6 +84,7 @@ fn router(shared: Arc<NodeShared>) -> Router {
         .route("/v1/audit", get(rules::audit))
         .fallback(unknown_path)
         .layer(middleware::from_fn_with_state(Arc::clone(&shared), rights::authorized))
+        .layer(middleware::from_fn_with_state(shared.identities.clone(), identify))
         // The connection has bounded it already.
         .layer(DefaultBodyLimit::disable())
         .with_state(shared)

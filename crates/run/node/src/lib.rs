@@ -63,6 +63,7 @@ pub use crate::config::{
     LogFormat, Logging, is_of_this_host, parse_toml, thread_count,
 };
 use crate::gate::FrontGate;
+use crate::http::Identities;
 use crate::metrics::Meters;
 use crate::rules::SuperUsers;
 use crate::turns::Turns;
@@ -97,7 +98,7 @@ struct NodeShared {
     meters: Arc<Meters>,
     turns: Arc<Turns>,
     gate: FrontGate,
-    users: Arc<Users>,
+    identities: Identities,
     rules: Arc<Rules>,
     super_users: SuperUsers,
     /// Streams that get metrics of their own.
@@ -168,6 +169,7 @@ impl Node {
         let starting = http::Starting::new(Arc::clone(&gate.authorizer), progress.clone());
         let routes = Arc::clone(&starting).routes();
         let acceptor = gate.acceptor("admin HTTP", config.admin.tls);
+        let is_secured = acceptor.is_secured();
         let serve = http::serve(env.clone(), admin, routes, config.admin.clone().into(), acceptor, stopped);
         let http = tokio::runtime::Handle::current().spawn(serve);
         let _telling = env.spawn("start-told", tell(env.clone(), progress.clone()));
@@ -217,8 +219,8 @@ impl Node {
         };
         let broadcast = match broadcast {
             Some(listener) => {
-                let (config, data, meta) = (&config.broadcast, &config.data, log.meta());
-                Some(Broadcast::start(&env, listener, config, data, meta, &gate, &progress).await?)
+                let (config, kept) = (&config.broadcast, (config.data.as_path(), log.meta(), &users));
+                Some(Broadcast::start(&env, listener, config, kept, &gate, &progress).await?)
             }
             None => None,
         };
@@ -256,7 +258,7 @@ impl Node {
             meters,
             turns,
             gate,
-            users,
+            identities: Identities { env: env.clone(), users, is_secured },
             rules,
             super_users,
             streams_told_max: config.metrics.streams_max,

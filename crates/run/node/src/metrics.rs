@@ -256,7 +256,7 @@ fn tls(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
 }
 
 fn logins(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
-    let stats = shared.users.stats();
+    let stats = shared.identities.users.stats();
     page.counter("tailwater_logins", "Clients that have logged in as a user.", stats.logins)?;
     page.counter("tailwater_logins_refused", "Clients that could not log in.", stats.refused)
 }

@@ -35,8 +35,6 @@ pub(crate) fn open(env: &Env, config: &Config) -> anyhow::Result<Arc<Rules>> {
 pub(crate) struct SuperUsers {
     names: Vec<String>,
     is_needed: bool,
-    /// Whether a listener asks for passwords.
-    with_passwords: bool,
     /// Whether one of them has a certificate that listeners ask for.
     with_certificate: bool,
 }
@@ -47,14 +45,13 @@ impl SuperUsers {
         Self {
             names: access.super_users.clone(),
             is_needed: access.rules == Enforcement::Enforce,
-            with_passwords: config.kafka.all_listeners().iter().any(|listener| listener.login),
             with_certificate: access.has_certified_super_user() && config.tls.client_ca.is_some(),
         }
     }
 
     /// Whether nobody could change a rule any more where `users` are those with passwords.
     pub(crate) fn are_locked_out(&self, users: &[String]) -> bool {
-        let with_password = self.with_passwords && self.names.iter().any(|name| users.contains(name));
+        let with_password = self.names.iter().any(|name| users.contains(name));
         self.is_needed && !with_password && !self.with_certificate
     }
 
@@ -65,7 +62,7 @@ impl SuperUsers {
             !self.are_locked_out(&users.names()),
             "[access] rules = \"enforce\", and no super user can log in, so nobody could ever change a rule. Write \
              super_users = [\"CN=...\"] with the subject of a certificate of client_ca in [tls], or the name of a user \
-             that `tailwater user add` has added, with login = true for a listener of [kafka]"
+             that `tailwater user add` has added"
         );
         Ok(())
     }

@@ -5,11 +5,17 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tailwater_client::{Client, Dialer, DialerConfig};
 use tailwater_env::Env;
 use tailwater_node::api::{ErrorBody, NodeView};
+use ureq::SendBody;
+use ureq::http::Request;
+use ureq::http::header::{AUTHORIZATION, HeaderValue};
+use ureq::middleware::MiddlewareNext;
 
 /// Pause before a node that is not there is asked again.
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(200);
@@ -46,7 +52,16 @@ pub struct Server {
     /// File in PEM with a certificate to show to the node, and with its key.
     #[arg(long, global = true, env = "TAILWATER_CERTIFICATE", value_name = "FILE")]
     certificate: Option<PathBuf>,
+    /// The user that asks, with a password that the node knows.
+    #[arg(long, global = true, env = "TAILWATER_LOGIN", value_name = "NAME")]
+    login: Option<String>,
+    /// File with that user's password in its first line; without it, the password is in TAILWATER_LOGIN_PASSWORD.
+    #[arg(long, global = true, env = "TAILWATER_LOGIN_PASSWORD_FILE", value_name = "FILE")]
+    login_password_file: Option<PathBuf>,
 }
+
+/// The variable that the password of `--login` may be in.
+const LOGIN_PASSWORD: &str = "TAILWATER_LOGIN_PASSWORD";
 
 impl Server {
     /// GET.
@@ -206,7 +221,14 @@ impl Server {
     }
 
     fn agent(&self) -> anyhow::Result<ureq::Agent> {
-        let config = ureq::Agent::config_builder().http_status_as_error(false).proxy(None);
+        let mut config = ureq::Agent::config_builder().http_status_as_error(false).proxy(None);
+        if let Some(header) = self.authorization()? {
+            config =
+                config.middleware(move |mut request: Request<SendBody<'_>>, next: MiddlewareNext<'_>| {
+                    request.headers_mut().insert(AUTHORIZATION, header.clone());
+                    next.handle(request)
+                });
+        }
         #[cfg(feature = "tls")]
         let config = config.tls_config(self.tls()?);
         #[cfg(not(feature = "tls"))]
@@ -217,6 +239,28 @@ impl Server {
             self.server
         );
         Ok(config.build().into())
+    }
+
+    /// What tells the node who asks (RFC 7617).
+    fn authorization(&self) -> anyhow::Result<Option<HeaderValue>> {
+        let Some(login) = &self.login else { return Ok(None) };
+        anyhow::ensure!(!login.contains(':'), "a user's name has no colon: {login:?}");
+        let password = match (&self.login_password_file, std::env::var(LOGIN_PASSWORD)) {
+            (Some(path), _) => {
+                #[allow(clippy::disallowed_methods)] // A command reads its user's files.
+                let text = std::fs::read_to_string(path);
+                text.with_context(|| format!("{} can't be read", path.display()))?
+            }
+            (None, Ok(password)) => password,
+            (None, Err(_)) => anyhow::bail!(
+                "--login needs a password: name a file with --login-password-file, or set {LOGIN_PASSWORD}"
+            ),
+        };
+        let password = password.lines().next().unwrap_or_default();
+        let mut header =
+            HeaderValue::try_from(format!("Basic {}", STANDARD.encode(format!("{login}:{password}"))))?;
+        header.set_sensitive(true);
+        Ok(Some(header))
     }
 
     #[cfg(feature = "tls")]

@@ -2,8 +2,6 @@
 
 pub mod acl;
 pub mod audit;
-#[cfg(not(feature = "bench"))]
-pub mod bench;
 pub mod broadcast;
 pub mod cache;
 pub mod cell;
@@ -11,8 +9,12 @@ pub mod consume;
 pub mod doctor;
 pub mod group;
 pub mod init;
+#[cfg(not(all(feature = "bench", feature = "bookkeeper")))]
+pub mod left_out;
 pub mod produce;
 pub mod queue;
+#[cfg(feature = "bookkeeper")]
+pub mod segment;
 pub mod serve;
 pub mod stream;
 pub mod user;

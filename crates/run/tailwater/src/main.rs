@@ -42,6 +42,13 @@ enum Command {
     /// Create, list, describe, delete and truncate streams.
     #[command(subcommand)]
     Stream(commands::stream::Command),
+    /// List, describe, recover and verify the segments of a replicated store: BookKeeper's ledgers.
+    #[cfg(feature = "bookkeeper")]
+    #[command(subcommand)]
+    Segment(commands::segment::Command),
+    /// Segments of a replicated store: not in this build, but in that of `make dist`.
+    #[cfg(not(feature = "bookkeeper"))]
+    Segment(commands::left_out::Args),
     /// Append lines of a file, or of standard input, to a stream.
     Produce(commands::produce::Args),
     /// Read records of a stream, one-sidedly.
@@ -75,7 +82,7 @@ enum Command {
     Bench(tailwater_bench::Command),
     /// Measure: not in this build, but in that of `make dist`.
     #[cfg(not(feature = "bench"))]
-    Bench(commands::bench::Args),
+    Bench(commands::left_out::Args),
     /// Show Tailwater at work: a node with replicated cells, a producer, and a thousand consumers that verify what they
     /// read.
     Demo(tailwater_load::demo::Args),
@@ -125,6 +132,10 @@ fn run(parsed: Parsed) -> anyhow::Result<()> {
         Command::Serve(args) => commands::serve::run(args, cli.config.as_ref(), cli.print_config),
         Command::Init(args) => commands::init::run(args),
         Command::Stream(command) => commands::stream::run(&cli.server, command),
+        #[cfg(feature = "bookkeeper")]
+        Command::Segment(command) => commands::segment::run(command),
+        #[cfg(not(feature = "bookkeeper"))]
+        Command::Segment(_) => commands::left_out::run("client of BookKeeper", "bookkeeper"),
         Command::Produce(args) => commands::produce::run(&cli.server, args),
         Command::Consume(args) => commands::consume::run(&cli.server, args),
         Command::Group(command) => commands::group::run(&cli.server, command),
@@ -138,7 +149,7 @@ fn run(parsed: Parsed) -> anyhow::Result<()> {
         #[cfg(feature = "bench")]
         Command::Bench(command) => tailwater_bench::run(command),
         #[cfg(not(feature = "bench"))]
-        Command::Bench(args) => commands::bench::run(args),
+        Command::Bench(_) => commands::left_out::run("benches", "bench"),
         Command::Demo(args) => tailwater_load::demo::run(args),
         Command::Load(command) => tailwater_load::run(command),
         Command::Doctor(args) => commands::doctor::run(args, cli.config.as_ref()),

@@ -406,8 +406,12 @@ impl Replica {
                 let delays = self.delays.entry(stream.region().to_owned()).or_default();
                 state.times_up_to(held).for_each(|time_ms| delays.add(wall_ms.saturating_sub(time_ms)));
             }
+            let before = state.held();
             state.settle(held);
             state.readers.grew(self.now_ms, held, state.settled_bytes, held_back_ms);
+            // What may be told when it is held is told at once.
+            let told = state.readers.may_be_told(self.now_ms, held_back_ms);
+            self.counters.held_back += held.saturating_sub(before.max(told));
             self.outputs.push(ReplicaOutput::Held { stream: stream.clone(), last: held });
         }
     }

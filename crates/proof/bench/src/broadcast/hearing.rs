@@ -88,7 +88,7 @@ async fn take_events(mut listener: Listener, mut checks: Checks, run: &Run) -> R
 async fn take_batches(mut listener: Listener, mut checks: Checks, run: &Run) -> Result<(), ListenError> {
     loop {
         let Received::Events(stream, batch) = listener.next().await? else { continue };
-        let (now_us, measuring) = (run.now_us(), run.measuring.load(Ordering::Relaxed));
+        let (now_us, measuring) = (run.now_us(), run.switch.is_measuring());
         let stream = checks.stream(&stream);
         checks.continues(stream, batch.after);
         let mut cursor = batch.cursor();
@@ -192,7 +192,7 @@ impl Checks {
 
     /// It has been handed the last events now.
     fn handed(&mut self, run: &Run) {
-        self.handed_at(run.now_us(), run.measuring.load(Ordering::Relaxed));
+        self.handed_at(run.now_us(), run.switch.is_measuring());
     }
 
     /// It had been handed the last events by then. Tells what it has counted.

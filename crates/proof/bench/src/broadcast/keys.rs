@@ -6,7 +6,7 @@
 //! that what the machine does otherwise meets all of them. A listener of each proxy checks that no number is missing.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
@@ -20,6 +20,7 @@ use tailwater_env::Env;
 use tailwater_load::child::Child;
 use tailwater_load::clock::monotonic_ns;
 use tailwater_load::interrupt;
+use tailwater_load::measuring::{LoadSwitch, RunMeter};
 use tailwater_load::report::{self, ReportFormat};
 use tailwater_load::stats::{Durations, PercentilesMs, round};
 use tailwater_load::system::{Workspace, free_address};
@@ -29,7 +30,6 @@ use super::node::{Node, SeenStreamView};
 
 /// How long a proxy may take until its listener has everything.
 const SETTLE: Duration = Duration::from_secs(60);
-const LOOK: Duration = Duration::from_millis(20);
 /// Events that are replaced before it counts, at least: then what is collected is also dropped.
 const REPLACED_MIN: u64 = 100_000;
 
@@ -203,15 +203,8 @@ impl KeysProxy {
     /// Waits until the listener has all that there is.
     fn settle(&mut self) -> anyhow::Result<()> {
         let last = self.view()?.last;
-        let begin = monotonic_ns();
-        while self.heard.last.load(Ordering::Acquire) < last {
-            interrupt::check()?;
-            self.child.check()?;
-            let waited = Duration::from_nanos(monotonic_ns() - begin);
-            ensure!(waited < SETTLE, "the listener did not hear everything within {SETTLE:?}");
-            std::thread::sleep(LOOK);
-        }
-        Ok(())
+        let has_all = || self.heard.last.load(Ordering::Acquire) >= last;
+        self.child.until("has not sent everything to its listener", SETTLE, has_all)
     }
 
     fn view(&self) -> anyhow::Result<SeenStreamView> {
@@ -223,22 +216,18 @@ impl KeysProxy {
 
     /// Some seconds of events with random keys.
     fn turn(&mut self, args: &Args, turn: u64, runtime: &Runtime) -> anyhow::Result<()> {
-        let stopping = Arc::new(AtomicBool::new(false));
+        let switch = Arc::new(LoadSwitch::default());
         let (begin, before) = (monotonic_ns(), self.child.cpu());
         let drivers: Vec<_> = (0..args.drivers)
             .map(|driver| {
                 let publisher = Publisher::new(&Env::real(), vec![self.address.clone()]);
-                let (stream, stopping) = (self.stream.clone(), Arc::clone(&stopping));
+                let (stream, switch) = (self.stream.clone(), Arc::clone(&switch));
                 let random = StdRng::seed_from_u64(turn << 32 | driver);
-                runtime.spawn(drive(publisher, stream, random, self.stored, args.batch, stopping))
+                runtime.spawn(drive(publisher, stream, random, self.stored, args.batch, switch))
             })
             .collect();
-        for _ in 0..args.duration_s {
-            std::thread::sleep(Duration::from_secs(1));
-            interrupt::check()?;
-            self.child.check()?;
-        }
-        stopping.store(true, Ordering::Relaxed);
+        let meter = RunMeter::start(Duration::ZERO, Duration::from_secs(args.duration_s));
+        meter.pass(&switch, &mut self.child, |_| [], Child::check)?;
         for driver in drivers {
             let (events, acks) = runtime.block_on(driver).context("a driver")??;
             self.events += events;
@@ -289,10 +278,10 @@ async fn drive(
     mut random: StdRng,
     keys: u64,
     batch: u64,
-    stopping: Arc<AtomicBool>,
+    switch: Arc<LoadSwitch>,
 ) -> anyhow::Result<(u64, Durations)> {
     let (mut events, mut acks) = (0, Durations::default());
-    while !stopping.load(Ordering::Relaxed) {
+    while !switch.is_stopping() {
         let drawn: Vec<u64> = (0..batch).map(|_| random.random_range(0..keys)).collect();
         let begin = monotonic_ns();
         publish(&publisher, &stream, drawn.into_iter()).await?;

@@ -26,6 +26,7 @@ use tailwater_load::child::Child;
 use tailwater_load::clock::monotonic_ns;
 use tailwater_load::interrupt;
 use tailwater_load::limits::READY_DEADLINE;
+use tailwater_load::measuring::until;
 use tailwater_load::messages::FaultFlags;
 use tailwater_load::report::{self, ProgressLine, ReportFormat};
 use tailwater_load::stats::{Durations, PercentilesMs, round};
@@ -46,8 +47,6 @@ const MORE: u64 = 100;
 const UNANSWERED_MAX: usize = 10_000;
 /// How often a publisher publishes what is due.
 const TICK: Duration = Duration::from_millis(5);
-/// How often a condition is looked at.
-const LOOK: Duration = Duration::from_millis(20);
 
 /// Flags of `bench broadcast kills`.
 #[derive(clap::Args)]
@@ -186,7 +185,7 @@ impl Region {
             let node = Node::prepare(&format!("replica-{number}"), dir, &broadcast)?;
             region.children.push(Some(node.start()?));
             region.nodes.push(node);
-            region.wait("take the replica into the chain", |region| {
+            region.wait("the replica is taken into the chain", |region| {
                 Ok(region.chain(number).is_some_and(|(_, chain)| chain.len() == number + 1))
             })?;
         }
@@ -221,17 +220,14 @@ impl Region {
         what: &str,
         mut holds: impl FnMut(&Self) -> anyhow::Result<bool>,
     ) -> anyhow::Result<()> {
-        let begin = monotonic_ns();
-        while !holds(self)? {
-            interrupt::check()?;
+        let waited = until(what, READY_DEADLINE, || {
             self.children.iter_mut().flatten().try_for_each(Child::check)?;
-            if Duration::from_nanos(monotonic_ns() - begin) > READY_DEADLINE {
-                let chains: Vec<_> = (0..self.nodes.len()).map(|number| self.chain(number)).collect();
-                bail!("the replicas did not {what} within {READY_DEADLINE:?}; their chains are {chains:?}");
-            }
-            std::thread::sleep(LOOK);
-        }
-        Ok(())
+            Ok(holds(self)?.then_some(()))
+        });
+        waited.with_context(|| {
+            let chains: Vec<_> = (0..self.nodes.len()).map(|number| self.chain(number)).collect();
+            format!("the replicas' chains are {chains:?}")
+        })
     }
 }
 
@@ -295,7 +291,7 @@ impl Bench {
         let published = self.published()?;
         let given: Vec<u64> = published.iter().map(|published| published.answers.len() as u64).collect();
         let shared = Arc::clone(&self.shared);
-        let all = self.region.wait("bring the last events", |_| {
+        let all = self.region.wait("the last events are heard", |_| {
             let heard = shared.heard();
             heard.goes_on()?;
             Ok(heard.is_complete(&given))
@@ -359,7 +355,7 @@ impl Bench {
     /// Kills whoever is in this place, starts it again, and waits until it is a whole member of the chain.
     fn kill(&mut self, place: KillsPlace, at_once: bool) -> anyhow::Result<()> {
         let mut chain = None;
-        self.region.wait("agree about a chain of three", |region| {
+        self.region.wait("the replicas agree about a chain of three", |region| {
             chain = region.whole();
             Ok(chain.is_some())
         })?;
@@ -369,14 +365,14 @@ impl Bench {
         // Dropping it kills it with -9.
         self.region.children[killed] = None;
         if !at_once && killed != CONFIGURATION {
-            self.region.wait("go on without the dead one", |region| {
+            self.region.wait("the chain goes on without the dead one", |region| {
                 let without = |(_, chain): (u64, Vec<String>)| chain.len() == 2 && !chain.contains(dead);
                 Ok(region.chain(CONFIGURATION).is_some_and(without))
             })?;
             self.wait_to_hear(MORE)?;
         }
         self.region.children[killed] = Some(self.region.nodes[killed].start()?);
-        self.region.wait("take the dead one back", |region| {
+        self.region.wait("the dead one is taken back", |region| {
             Ok(region.whole().is_some_and(|chain| chain.last() == Some(dead)))
         })?;
         // What a replica says of the chain may be old; what it holds of what is published from here on is not.
@@ -389,7 +385,7 @@ impl Bench {
     fn wait_to_hear(&mut self, more: u64) -> anyhow::Result<()> {
         let until = self.shared.heard().last() + more;
         let Self { region, shared, runtime, publishing } = self;
-        region.wait("go on", |_| {
+        region.wait("events go on", |_| {
             // None ends before it is told to, but for an error.
             if let Some(ended) = publishing.iter().position(JoinHandle::is_finished) {
                 runtime.block_on(publishing.swap_remove(ended)).context("a publisher")??;
@@ -413,8 +409,9 @@ impl Bench {
     /// What the publishers were answered, when they have ended.
     fn published(&mut self) -> anyhow::Result<Vec<KillsPublished>> {
         let publishing = std::mem::take(&mut self.publishing);
-        self.region
-            .wait("acknowledge the last events", |_| Ok(publishing.iter().all(JoinHandle::is_finished)))?;
+        self.region.wait("the last events are acknowledged", |_| {
+            Ok(publishing.iter().all(JoinHandle::is_finished))
+        })?;
         publishing.into_iter().map(|task| self.runtime.block_on(task).context("a publisher")?).collect()
     }
 }

@@ -7,8 +7,6 @@
 
 mod listeners;
 
-use std::collections::BTreeMap;
-use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
@@ -23,10 +21,12 @@ use tailwater_load::child::Child;
 use tailwater_load::clock::{cpu_of, monotonic_ns};
 use tailwater_load::interrupt;
 use tailwater_load::limits::{CONSUMERS_PER_PROCESS, FINISH_DEADLINE, READY_DEADLINE};
+use tailwater_load::measuring::{LoadSwitch, RunMeter, RunTimes};
 use tailwater_load::messages::{MessageOrder, ShardTotal};
 use tailwater_load::report::{self, ReportFormat};
 use tailwater_load::stats::{Durations, PercentilesMs, round};
 use tailwater_load::system::{Workspace, free_address};
+use tailwater_load::workers::Workers;
 
 pub use self::listeners::be_members;
 use self::listeners::{ListenerAnswer, MembersHeard};
@@ -36,7 +36,7 @@ use super::proxies::start_proxy;
 const UNANSWERED_MAX: usize = 2_000;
 
 /// Flags of `bench broadcast members`.
-#[derive(clap::Args)]
+#[derive(clap::Args, Clone)]
 pub struct Args {
     /// Listeners.
     #[arg(long, default_value_t = 1_000)]
@@ -190,21 +190,16 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let workspace = Workspace::create(args.dir.as_deref(), false)?;
     let address = free_address()?;
     let proxy = start_proxy(0, &[address], &args.durability, workspace.path())?;
-    let (sender, answers) = channel();
-    let mut listeners = Vec::new();
+    let mut listeners = Workers::default();
     let mut left = args.clients;
     for number in 0..args.processes {
         let count = left.div_ceil(args.processes - number);
         left -= count;
-        let name = format!("listeners-{number}");
-        let mut child =
-            Child::start_worker(&name, &["bench", "worker"], workspace.path(), number, sender.clone())?;
         let (addresses, stream) = (vec![address.to_string()], "r0/events".to_owned());
-        child.tell(&MembersConfig { addresses, stream, count, protocol: args.protocol.clone() })?;
-        listeners.push(child);
+        let role = MembersConfig { addresses, stream, count, protocol: args.protocol.clone() };
+        listeners.start(&format!("listeners-{number}"), &["bench", "worker"], workspace.path(), &role)?;
     }
-    drop(sender);
-    let mut bench = Bench { args, proxy, listeners, answers };
+    let mut bench = Bench { args, proxy, listeners };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let outcome = bench.measure(&runtime, &address.to_string())?;
     report::print(args.output, &outcome)?;
@@ -215,44 +210,43 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 struct Bench<'a> {
     args: &'a Args,
     proxy: Child,
-    listeners: Vec<Child>,
-    answers: Receiver<(usize, Option<ListenerAnswer>)>,
+    listeners: Workers<ListenerAnswer>,
 }
 
 impl Bench<'_> {
     fn measure(&mut self, runtime: &tokio::runtime::Runtime, address: &str) -> anyhow::Result<Outcome> {
         let args = self.args;
-        self.gather(READY_DEADLINE, |answer| matches!(answer, ListenerAnswer::Ready).then_some(()))?;
+        let Self { proxy, listeners, .. } = self;
+        let is_ready = |answer| matches!(answer, ListenerAnswer::Ready).then_some(());
+        listeners.gather(READY_DEADLINE, || proxy.check(), is_ready)?;
         let publisher = {
             // Its task is spawned in there.
             let _inside = runtime.enter();
             Publisher::new(&Env::real(), vec![address.to_owned()])
         };
-        let begin_ns = monotonic_ns();
-        let from_ns = begin_ns + args.warmup_s() * 1_000_000_000;
-        let until_ns = from_ns + args.duration_s * 1_000_000_000;
-        self.tell(&MessageOrder::Measure { from_ns })?;
-        let publishing = runtime.spawn(publish(publisher, Load::of(args), begin_ns, until_ns));
-        let mut cpu = [Duration::ZERO; 3];
-        while monotonic_ns() < until_ns {
-            if cpu[0].is_zero() && monotonic_ns() >= from_ns {
-                cpu = self.cpu();
-            }
-            interrupt::check()?;
-            self.proxy.check()?;
-            self.listeners.iter_mut().try_for_each(Child::check)?;
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        let now = self.cpu();
-        let cores = |which: usize| round((now[which] - cpu[which]).as_secs_f64() / args.duration_s as f64, 2);
-        let cores = Cores { proxy: cores(0), publisher: cores(1), listeners: cores(2) };
+        let meter =
+            RunMeter::start(Duration::from_secs(args.warmup_s()), Duration::from_secs(args.duration_s));
+        let times = meter.times();
+        self.listeners.tell(&MessageOrder::Measure { from_ns: times.from_ns })?;
+        let publishing = runtime.spawn(publish(publisher, args.clone(), times));
+        let metered = meter.pass(&LoadSwitch::default(), self, Self::cpu, |bench| {
+            bench.proxy.check()?;
+            bench.listeners.check()
+        })?;
+        let [proxy, publisher, listeners] = metered.per_s(2);
+        let cores = Cores { proxy, publisher, listeners };
         let published = runtime.block_on(publishing).context("the publisher")??;
         let total = ShardTotal { records: published.all, checksums: 0 };
-        self.tell(&MessageOrder::Finish { produced: vec![total] })?;
-        let heard = self.gather(FINISH_DEADLINE * 2, |answer| match answer {
-            ListenerAnswer::Heard(heard) => Some(heard),
-            ListenerAnswer::Ready | ListenerAnswer::Failed(_) => None,
-        })?;
+        let Self { proxy, listeners, .. } = self;
+        listeners.tell(&MessageOrder::Finish { produced: vec![total] })?;
+        let heard = listeners.gather(
+            FINISH_DEADLINE * 2,
+            || proxy.check(),
+            |answer| match answer {
+                ListenerAnswer::Heard(heard) => Some(heard),
+                ListenerAnswer::Ready => None,
+            },
+        )?;
         let mut all = MembersHeard::default();
         let mut delays = Durations::default();
         for heard in &heard {
@@ -291,70 +285,19 @@ impl Bench<'_> {
         })
     }
 
-    fn tell(&mut self, order: &MessageOrder) -> anyhow::Result<()> {
-        self.listeners.iter_mut().try_for_each(|child| child.tell(order))
-    }
-
-    /// CPU time of the node, this process and the listeners so far.
-    fn cpu(&self) -> [Duration; 3] {
+    /// CPU seconds of the node, this process and the listeners so far.
+    fn cpu(&self) -> [f64; 3] {
         let own = cpu_of(std::process::id()).unwrap_or_default();
-        [self.proxy.cpu(), own, self.listeners.iter().map(Child::cpu).sum()]
-    }
-
-    /// Waits for an answer of each process.
-    fn gather<T>(
-        &mut self,
-        limit: Duration,
-        mut take: impl FnMut(ListenerAnswer) -> Option<T>,
-    ) -> anyhow::Result<Vec<T>> {
-        let mut all = BTreeMap::new();
-        let begin_ns = monotonic_ns();
-        while all.len() < self.listeners.len() {
-            interrupt::check()?;
-            self.proxy.check()?;
-            let waited = Duration::from_nanos(monotonic_ns() - begin_ns);
-            ensure!(waited < limit, "the listeners did not answer within {limit:?}");
-            match self.answers.recv_timeout(Duration::from_millis(100)) {
-                Ok((number, Some(ListenerAnswer::Failed(error)))) => {
-                    anyhow::bail!("listeners-{number}: {error}");
-                }
-                Ok((number, Some(answer))) => all.extend(take(answer).map(|taken| (number, taken))),
-                // One that gave its last answer ends, and maybe before others have answered.
-                Ok((number, None)) if all.contains_key(&number) => {}
-                Ok((number, None)) => return Err(self.listeners[number].failure("has ended")),
-                Err(_) => {}
-            }
-        }
-        Ok(all.into_values().collect())
+        let listeners = self.listeners.children().iter().map(Child::cpu).sum();
+        [self.proxy.cpu(), own, listeners].map(|cpu: Duration| cpu.as_secs_f64())
     }
 }
 
-struct Load {
-    stream: Stream,
-    rate: f64,
-    event_bytes: usize,
-    every: Duration,
-    warmup_ns: u64,
-}
-
-impl Load {
-    fn of(args: &Args) -> Self {
-        Self {
-            stream: Stream::parse("r0/events").expect("a stream's name"),
-            rate: args.rate,
-            event_bytes: args.event_bytes,
-            every: Duration::from_micros(args.every_us),
-            warmup_ns: args.warmup_s() * 1_000_000_000,
-        }
-    }
-
-    /// How many events are due `elapsed_s` seconds after the beginning.
-    fn due_by(&self, elapsed_s: f64) -> u64 {
-        let rise_s = self.warmup_ns as f64 / 2e9;
-        let full_s =
-            if elapsed_s < rise_s { elapsed_s * elapsed_s / rise_s / 2.0 } else { elapsed_s - rise_s / 2.0 };
-        (full_s * self.rate) as u64
-    }
+/// How many events are due `elapsed_s` seconds after the beginning, of a rate that rises for `rise_s` seconds.
+fn due_by(rate: f64, rise_s: f64, elapsed_s: f64) -> u64 {
+    let full_s =
+        if elapsed_s < rise_s { elapsed_s * elapsed_s / rise_s / 2.0 } else { elapsed_s - rise_s / 2.0 };
+    (full_s * rate) as u64
 }
 
 /// How many events were published.
@@ -365,23 +308,20 @@ struct MembersPublished {
 }
 
 /// Publishes what is due, until the time is over and all is acknowledged.
-async fn publish(
-    publisher: Publisher,
-    load: Load,
-    begin_ns: u64,
-    until_ns: u64,
-) -> anyhow::Result<MembersPublished> {
+async fn publish(publisher: Publisher, args: Args, times: RunTimes) -> anyhow::Result<MembersPublished> {
+    let stream = Stream::parse("r0/events")?;
     let mut published = MembersPublished::default();
     let mut answers = FuturesUnordered::new();
-    let mut ticks = tokio::time::interval(load.every);
-    let mut payload = vec![0; load.event_bytes];
+    let mut ticks = tokio::time::interval(Duration::from_micros(args.every_us));
+    let mut payload = vec![0; args.event_bytes];
     loop {
         ticks.tick().await;
         let now_ns = monotonic_ns();
-        if now_ns >= until_ns {
+        if now_ns >= times.until_ns {
             break;
         }
-        let due = load.due_by((now_ns - begin_ns) as f64 / 1e9) - published.all;
+        let elapsed_s = (now_ns - times.begin_ns) as f64 / 1e9;
+        let due = due_by(args.rate, args.warmup_s() as f64 / 2.0, elapsed_s) - published.all;
         if due > 0 {
             payload[..8].copy_from_slice(&now_ns.to_le_bytes());
             let content = Content { payload: Bytes::copy_from_slice(&payload), ..Content::default() };
@@ -389,9 +329,9 @@ async fn publish(
             for _ in 0..due {
                 writer.publish(&content, None)?;
             }
-            answers.push(publisher.publish_batch(&load.stream, writer.finish(0)));
+            answers.push(publisher.publish_batch(&stream, writer.finish(0)));
             published.all += due;
-            published.measured += if now_ns >= begin_ns + load.warmup_ns { due } else { 0 };
+            published.measured += if now_ns >= times.from_ns { due } else { 0 };
         }
         while answers.len() > UNANSWERED_MAX
             && let Some(answer) = answers.next().await
@@ -414,17 +354,8 @@ mod tests {
 
     #[test]
     fn the_rate_rises_for_half_of_the_warm_up_and_is_then_what_was_asked_for() {
-        let load = |warmup_s: u64| Load {
-            stream: Stream::parse("r0/events").expect("a stream's name"),
-            rate: 1_000.0,
-            event_bytes: 8,
-            every: Duration::from_millis(2),
-            warmup_ns: warmup_s * 1_000_000_000,
-        };
-        assert_eq!(
-            [0.0, 5.0, 10.0, 20.0, 30.0].map(|at| load(20).due_by(at)),
-            [0, 1_250, 5_000, 15_000, 25_000]
-        );
-        assert_eq!(load(0).due_by(2.0), 2_000);
+        let due = [0.0, 5.0, 10.0, 20.0, 30.0].map(|at| due_by(1_000.0, 10.0, at));
+        assert_eq!(due, [0, 1_250, 5_000, 15_000, 25_000]);
+        assert_eq!(due_by(1_000.0, 0.0, 2.0), 2_000);
     }
 }

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
@@ -19,9 +19,11 @@ use tailwater_env::Env;
 use tailwater_load::child::Child;
 use tailwater_load::clock::{cpu_of, monotonic_ns};
 use tailwater_load::interrupt;
+use tailwater_load::measuring::{LoadSwitch, RunMeter, until};
 use tailwater_load::report::{self, ReportFormat};
 use tailwater_load::stats::{Durations, round};
 use tailwater_load::system::{Workspace, free_address};
+use tokio::runtime::Runtime;
 
 use super::hearing::{EventsHeard, HearingReceive, PAYLOAD_BYTES, listen};
 use super::node::Node;
@@ -94,8 +96,7 @@ struct Outcome {
 /// What all drivers and listeners have in common.
 pub(super) struct Run {
     began_ns: u64,
-    pub(super) measuring: AtomicBool,
-    stopping: AtomicBool,
+    pub(super) switch: LoadSwitch,
     /// Events that were acknowledged.
     published: AtomicU64,
 }
@@ -121,7 +122,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         .map(|number| start_proxy(number, &addresses, &args.durability, workspace.path()))
         .collect::<anyhow::Result<Vec<_>>>()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let outcome = runtime.block_on(measure(&args, &addresses, proxies))?;
+    let outcome = measure(&args, &runtime, &addresses, proxies)?;
     report::print(args.output, &outcome)?;
     ensure!(outcome.lost == 0 && outcome.reordered == 0, "events were lost or reordered");
     Ok(())
@@ -144,12 +145,18 @@ pub(super) fn start_proxy(
     Node::prepare(&format!("proxy-{number}"), dir, &broadcast)?.start()
 }
 
-async fn measure(args: &Args, addresses: &[SocketAddr], mut proxies: Vec<Child>) -> anyhow::Result<Outcome> {
+fn measure(
+    args: &Args,
+    runtime: &Runtime,
+    addresses: &[SocketAddr],
+    mut proxies: Vec<Child>,
+) -> anyhow::Result<Outcome> {
+    // Listeners and publishers begin their tasks where they are made.
+    let _inside = runtime.enter();
     let env = Env::real();
     let run = Arc::new(Run {
         began_ns: monotonic_ns(),
-        measuring: AtomicBool::new(false),
-        stopping: AtomicBool::new(false),
+        switch: LoadSwitch::default(),
         published: AtomicU64::new(0),
     });
     let streams: Vec<Stream> =
@@ -171,38 +178,26 @@ async fn measure(args: &Args, addresses: &[SocketAddr], mut proxies: Vec<Child>)
         }
     }
     // Until every region hears something of every stream the run has not begun.
-    let least = |heard: &[Arc<EventsHeard>]| heard.iter().map(|h| h.events.load(Ordering::Relaxed)).min();
-    wait(&mut proxies, "hear the first events everywhere", || {
+    wait(&mut proxies, "the first events are heard everywhere", || {
         heard.iter().all(|h| h.streams.load(Ordering::Relaxed) == args.proxies as u64)
-    })
-    .await?;
-    tokio::time::sleep(Duration::from_secs(args.warmup_s)).await;
-    let cpu = |proxies: &[Child]| proxies.iter().map(Child::cpu).sum::<Duration>();
-    let own = || cpu_of(std::process::id()).unwrap_or_default();
-    let (events, cpu_before, own_before, begin_ns) =
-        (least(&heard).unwrap_or(0), cpu(&proxies), own(), monotonic_ns());
-    run.measuring.store(true, Ordering::Relaxed);
-    for _ in 0..args.duration_s {
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        interrupt::check()?;
-        proxies.iter_mut().try_for_each(Child::check)?;
-    }
-    run.measuring.store(false, Ordering::Relaxed);
-    let seconds = (monotonic_ns() - begin_ns) as f64 / 1e9;
-    let events = least(&heard).unwrap_or(0) - events;
-    let cores = |after: Duration, before: Duration| round((after - before).as_secs_f64() / seconds, 2);
-    let cores = BTreeMap::from([
-        ("proxies", cores(cpu(&proxies), cpu_before)),
-        ("drivers_and_listeners", cores(own(), own_before)),
-    ]);
-    run.stopping.store(true, Ordering::Relaxed);
+    })?;
+    let counters = |proxies: &Vec<Child>| {
+        let least = heard.iter().map(|h| h.events.load(Ordering::Relaxed)).min().unwrap_or(0);
+        let own = cpu_of(std::process::id()).unwrap_or_default();
+        let cpu: Duration = proxies.iter().map(Child::cpu).sum();
+        [least as f64, cpu.as_secs_f64(), own.as_secs_f64()]
+    };
+    let meter = RunMeter::start(Duration::from_secs(args.warmup_s), Duration::from_secs(args.duration_s));
+    let metered = meter
+        .pass(&run.switch, &mut proxies, counters, |proxies| proxies.iter_mut().try_for_each(Child::check))?;
+    let [events_per_s, cores, own_cores] = metered.per_s(2);
     for driver in driving {
-        driver.await.context("a driver")??;
+        runtime.block_on(driver).context("a driver")??;
     }
     let published = run.published.load(Ordering::Relaxed);
-    let all =
-        wait(&mut proxies, "hear the last events everywhere", || heard.iter().all(|h| h.all() >= published))
-            .await;
+    let all = wait(&mut proxies, "the last events are heard everywhere", || {
+        heard.iter().all(|h| h.all() >= published)
+    });
     if let Err(error) = all {
         eprintln!("{error:#}");
     }
@@ -213,7 +208,7 @@ async fn measure(args: &Args, addresses: &[SocketAddr], mut proxies: Vec<Child>)
     let missing = |h: &Arc<EventsHeard>| published.saturating_sub(h.all());
     for task in listening {
         if task.is_finished() {
-            task.await.context("a listener")?.context("a listener has ended")?;
+            runtime.block_on(task).context("a listener")?.context("a listener has ended")?;
         } else {
             task.abort();
         }
@@ -226,27 +221,22 @@ async fn measure(args: &Args, addresses: &[SocketAddr], mut proxies: Vec<Child>)
         keep_last: args.keep_last,
         durability: args.durability.clone(),
         receive: args.receive,
-        events_per_s: round(events as f64 / seconds, 0),
+        events_per_s: round(events_per_s, 0),
         published,
         collected: heard.iter().map(|h| h.collected.load(Ordering::Relaxed)).sum(),
         lost: heard.iter().map(missing).sum(),
         reordered: heard.iter().map(|h| h.reordered.load(Ordering::Relaxed)).sum(),
         delay_ms: DelayMs { p50: percentiles.p50, p99: percentiles.p99, max: percentiles.max },
-        cores,
+        cores: BTreeMap::from([("proxies", cores), ("drivers_and_listeners", own_cores)]),
     })
 }
 
 /// Waits for a condition, while all proxies live.
-async fn wait(proxies: &mut [Child], what: &str, holds: impl Fn() -> bool) -> anyhow::Result<()> {
-    let begin = monotonic_ns();
-    while !holds() {
-        interrupt::check()?;
+fn wait(proxies: &mut [Child], what: &str, holds: impl Fn() -> bool) -> anyhow::Result<()> {
+    until(what, SETTLE, || {
         proxies.iter_mut().try_for_each(Child::check)?;
-        let waited = Duration::from_nanos(monotonic_ns() - begin);
-        ensure!(waited < SETTLE, "the listeners did not {what} within {SETTLE:?}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    Ok(())
+        Ok(holds().then_some(()))
+    })
 }
 
 /// Publishes batch after batch.
@@ -260,7 +250,7 @@ async fn drive(
 ) -> anyhow::Result<()> {
     let collect = Collect::KeepLast(keep_last);
     let mut number = 0u32;
-    while !run.stopping.load(Ordering::Relaxed) {
+    while !run.switch.is_stopping() {
         let mut payloads = BytesMut::with_capacity(PAYLOAD_BYTES * batch as usize);
         let made_us = run.now_us();
         for _ in 0..batch {

@@ -116,17 +116,10 @@ impl Server {
         args: &[String],
         takes_s: u64,
     ) -> anyhow::Result<Result<serde_json::Value, Missing>> {
-        let tools = runner.root().join(".tools");
         let mut command = match self.peer {
-            Peer::Kafka => {
-                let mut command = java(runner, "kafka");
-                command.arg("KafkaBench");
-                command
-            }
-            Peer::Nats => runner.command(&tools.join("nats/bin/nats-bench")),
-            Peer::Aeron => java(runner, "aeron"),
-            // Its only load is the broadcast's.
-            Peer::Redis => return self.load_broadcast(runner, label, args, takes_s),
+            Peer::Kafka => java(runner, "kafka", "KafkaBench"),
+            Peer::Nats => runner.command(&runner.root().join(".tools/nats/bin/nats-bench")),
+            Peer::Aeron | Peer::Redis => anyhow::bail!("{} has no load of its own", self.peer.name()),
         };
         command.args(args).args(["--server-pid", &self.pid]);
         runner.run(label, command, takes_s)
@@ -164,11 +157,11 @@ impl Drop for Server {
     }
 }
 
-/// A JVM with the jars and classes of a peer.
-pub fn java(runner: &Runner, peer: &str) -> Command {
+/// A class of a peer, in a JVM with the peer's jars.
+pub fn java(runner: &Runner, peer: &str, class: &str) -> Command {
     let mut command = runner.command(Path::new("java"));
     command.args(["--add-opens", "java.base/jdk.internal.misc=ALL-UNNAMED", "-cp"]);
-    command.arg(format!(".tools/{peer}/classes:.tools/{peer}/lib/*"));
+    command.args([&format!(".tools/{peer}/classes:.tools/{peer}/lib/*"), class]);
     command
 }
 

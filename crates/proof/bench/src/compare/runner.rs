@@ -1,16 +1,15 @@
 //! Runs one program after the other, and keeps what each of them said.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use serde_json::Value;
-use tailwater_load::interrupt;
 
 use super::series::Series;
 use crate::pingpong::core_to_core_ns;
+use crate::program::{result_of, run_to_end};
 
 /// Added to the time that a run should take before it is ended as hanging.
 const GRACE: Duration = Duration::from_secs(240);
@@ -96,15 +95,12 @@ impl Runner {
     ) -> anyhow::Result<Result<Value, Missing>> {
         let begin = Instant::now();
         let (name, ended) = self.finish(label, command, Duration::from_secs(takes_s) + GRACE)?;
-        let said = std::fs::read_to_string(self.out.join(format!("{name}.json"))).unwrap_or_default();
-        let line = said.lines().last().unwrap_or_default();
-        let result = match (serde_json::from_str::<Value>(line), ended) {
-            (Ok(value @ Value::Object(_)), _) => {
+        let result = match result_of(&self.said(&name), ended) {
+            Ok((value, line)) => {
                 self.write(&format!("{name}.json"), &format!("{line}\n"))?;
                 Ok(value)
             }
-            (_, Ok(())) => Err(self.failed(&name, "it printed no result")),
-            (_, Err(why)) => Err(self.failed(&name, &why)),
+            Err(why) => Err(self.failed(&name, &why)),
         };
         let word = result.as_ref().map_or_else(|missing| missing.0.clone(), brief);
         eprintln!("   {name} ({:.0} s): {word}", begin.elapsed().as_secs_f64());
@@ -120,7 +116,7 @@ impl Runner {
     ) -> anyhow::Result<Result<(), Missing>> {
         let (name, ended) = self.finish(label, command, limit)?;
         // Nothing else is told by it.
-        let _ = std::fs::remove_file(self.out.join(format!("{name}.json")));
+        let _ = std::fs::remove_file(self.said(&name));
         Ok(ended.map_err(|why| self.failed(&name, &why)))
     }
 
@@ -135,7 +131,7 @@ impl Runner {
     pub fn keep_log(&mut self, label: &str, file: &Path) {
         let name = self.next_name(label);
         // A log that can't be copied is missed only when something went wrong besides.
-        let _ = std::fs::copy(file, self.out.join(format!("{name}.log")));
+        let _ = std::fs::copy(file, self.log(&name));
     }
 
     fn next_name(&mut self, label: &str) -> String {
@@ -144,39 +140,27 @@ impl Runner {
     }
 
     fn failed(&self, name: &str, why: &str) -> Missing {
-        Missing(format!("failed ({why}): {}", self.out.join(format!("{name}.log")).display()))
+        Missing(format!("failed ({why}): {}", self.log(name).display()))
     }
 
+    /// Runs a command under the next number, until `limit`; the number with the label, and how it ended.
     fn finish(
         &mut self,
         label: &str,
-        mut command: Command,
+        command: Command,
         limit: Duration,
     ) -> anyhow::Result<(String, Result<(), String>)> {
         let name = self.next_name(label);
-        let said = File::create(self.out.join(format!("{name}.json")))?;
-        let log = File::create(self.out.join(format!("{name}.log")))?;
-        command.stdin(Stdio::null()).stdout(said).stderr(log);
-        let child = command.spawn().with_context(|| format!("{name} can't be started"))?;
-        Ok((name, wait(child, limit)?))
+        let ended = run_to_end(command, &self.said(&name), &self.log(&name), limit)?;
+        Ok((name, ended))
     }
-}
 
-/// Waits for its end, which it comes to at `limit` or when the user wants everything to end.
-fn wait(mut child: Child, limit: Duration) -> anyhow::Result<Result<(), String>> {
-    let begin = Instant::now();
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(if status.success() { Ok(()) } else { Err(status.to_string()) });
-        }
-        let interrupted = interrupt::check();
-        if interrupted.is_err() || begin.elapsed() > limit {
-            child.kill()?;
-            child.wait()?;
-            interrupted?;
-            return Ok(Err(format!("not done within {} s", limit.as_secs())));
-        }
-        std::thread::sleep(Duration::from_millis(50));
+    fn said(&self, name: &str) -> PathBuf {
+        self.out.join(format!("{name}.json"))
+    }
+
+    fn log(&self, name: &str) -> PathBuf {
+        self.out.join(format!("{name}.log"))
     }
 }
 
@@ -249,12 +233,5 @@ mod tests {
         assert_eq!(log, "no\n");
         let missing = runner.run("c", shell("echo done"), 60).expect("it ran").expect_err("no result");
         assert!(missing.0.contains("no result"), "{missing:?}");
-    }
-
-    #[test]
-    fn a_program_that_hangs_is_ended() {
-        let child = shell("exec sleep 1000").spawn().expect("started");
-        let ended = wait(child, Duration::ZERO).expect("waited");
-        assert!(ended.is_err_and(|why| why.contains("not done within")));
     }
 }

@@ -44,8 +44,8 @@ fn aeron(runner: &mut Runner, effort: &Effort, load: &str) -> anyhow::Result<Res
         return Ok(Err(missing));
     }
     let warmup_s = effort.cold_jvm_s.min(10);
-    let mut command = java(runner, "aeron");
-    command.arg("AeronFanout").args(words(load)).args(words(&format!("--warmup-s {warmup_s}")));
+    let mut command = java(runner, "aeron", "AeronFanout");
+    command.args(words(load)).args(words(&format!("--warmup-s {warmup_s}")));
     runner.run("shm-aeron", command, warmup_s + effort.shared_s)
 }
 

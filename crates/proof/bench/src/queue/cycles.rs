@@ -5,20 +5,20 @@
 //! the backlog that was sent before; the queue's length stays what it was.
 
 use std::net::SocketAddr;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use tailwater_load::clock::cpu_of;
 use tailwater_load::interrupt;
+use tailwater_load::measuring::{LoadSwitch, Metered, RunMeter, on_threads};
 use tailwater_load::report::{self, ReportFormat};
-use tailwater_load::stats::{Durations, PercentilesMs, round};
+use tailwater_load::stats::{PercentilesMs, round};
 
 use super::client::Client;
 use super::load::LoadRandom;
 use super::nodes::{Nodes, StoreArgs};
-use super::traffic::Traffic;
+use super::traffic::{Took, Traffic};
 
 /// Flags of it.
 #[derive(clap::Args)]
@@ -86,16 +86,7 @@ struct Run<'a> {
     traffic: Traffic,
     deleted: AtomicU64,
     empty: AtomicU64,
-    measuring: AtomicBool,
-    stopping: AtomicBool,
-    took: Mutex<Took>,
-}
-
-#[derive(Default)]
-struct Took {
-    cycle: Durations,
-    send: Durations,
-    receive: Durations,
+    switch: LoadSwitch,
 }
 
 /// Runs it.
@@ -117,37 +108,20 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         traffic: Traffic::create(&mut Client::new(server), "cycles", args.body_bytes, args.fifo)?,
         deleted: AtomicU64::new(0),
         empty: AtomicU64::new(0),
-        measuring: AtomicBool::new(false),
-        stopping: AtomicBool::new(false),
-        took: Mutex::default(),
+        switch: LoadSwitch::default(),
     };
     run.traffic.fill(server, args.backlog, args.workers)?;
-    let (seconds, deleted, server_s, workers_s) = std::thread::scope(|scope| {
-        let run = &run;
-        let workers: Vec<_> = (0..args.workers).map(|at| scope.spawn(move || run.work(at as u64))).collect();
-        let own = || cpu_of(std::process::id()).unwrap_or_default();
-        let watch = |duration_s| {
-            (0..10 * duration_s).try_for_each(|_| {
-                std::thread::sleep(Duration::from_millis(100));
-                interrupt::check()
-            })
-        };
-        let watched = watch(args.warmup_s).and_then(|()| {
-            run.measuring.store(true, Ordering::Relaxed);
-            let before = (Instant::now(), run.deleted.load(Ordering::Relaxed), cpu(), own());
-            watch(args.duration_s)?;
-            let deleted = run.deleted.load(Ordering::Relaxed) - before.1;
-            Ok((before.0.elapsed().as_secs_f64(), deleted, cpu() - before.2, own() - before.3))
-        });
-        run.measuring.store(false, Ordering::Relaxed);
-        run.stopping.store(true, Ordering::Relaxed);
-        for worker in workers {
-            worker.join().expect("no worker panics")?;
-        }
-        watched
-    })?;
-    let took = run.took.into_inner().expect("no worker panicked");
-    let each = |all: Duration| round(all.as_secs_f64() * 1e3 / deleted.max(1) as f64, 4);
+    let counters = |(): &()| {
+        let own = cpu_of(std::process::id()).unwrap_or_default();
+        [run.deleted.load(Ordering::Relaxed) as f64, cpu().as_secs_f64(), own.as_secs_f64()]
+    };
+    let meter = RunMeter::start(Duration::from_secs(args.warmup_s), Duration::from_secs(args.duration_s));
+    let pass = || meter.pass(&run.switch, &mut (), counters, |()| Ok(()));
+    let (all, metered) = on_threads(args.workers, |at| run.work(at as u64), pass)?;
+    let Metered { seconds, grew: [deleted, server_s, workers_s] } = metered;
+    let mut took = Took::default();
+    all.iter().for_each(|one| took.add(one));
+    let each = |all_s: f64| round(all_s * 1e3 / deleted.max(1.0), 4);
     report::print(
         args.output,
         &Outcome {
@@ -156,8 +130,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             body_bytes: args.body_bytes,
             fifo_groups: args.fifo.unwrap_or(0),
             backlog: args.backlog,
-            cycles_per_s: round(deleted as f64 / args.batch as f64 / seconds, 0),
-            messages_per_s: round(deleted as f64 / seconds, 0),
+            cycles_per_s: round(deleted / args.batch as f64 / seconds, 0),
+            messages_per_s: round(deleted / seconds, 0),
             cycle_ms: took.cycle.percentiles_ms(),
             send_ms: took.send.percentiles_ms(),
             receive_ms: took.receive.percentiles_ms(),
@@ -170,13 +144,13 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 
 impl Run<'_> {
     /// Cycle after cycle.
-    fn work(&self, at: u64) -> anyhow::Result<()> {
+    fn work(&self, at: u64) -> anyhow::Result<Took> {
         let (mut client, mut random) = (Client::new(self.server), LoadRandom(u64::MAX - at));
         let mut took = Took::default();
         let ns = |since: Instant| since.elapsed().as_nanos() as u64;
         // What the last receives did not find.
         let mut owed = 0;
-        while !self.stopping.load(Ordering::Relaxed) {
+        while !self.switch.is_stopping() {
             let begin = Instant::now();
             if owed < self.args.batch {
                 self.traffic.send(&mut client, self.args.batch, &mut random)?;
@@ -193,16 +167,12 @@ impl Run<'_> {
             self.traffic.delete(&mut client, &received)?;
             owed = owed.saturating_sub(received.len() as u64);
             self.deleted.fetch_add(received.len() as u64, Ordering::Relaxed);
-            if self.measuring.load(Ordering::Relaxed) {
+            if self.switch.is_measuring() {
                 took.cycle.record(ns(begin));
                 took.send.record(sent_ns);
                 took.receive.record(received_ns);
             }
         }
-        let mut all = self.took.lock().expect("no worker panicked");
-        all.cycle.add(&took.cycle);
-        all.send.add(&took.send);
-        all.receive.add(&took.receive);
-        Ok(())
+        Ok(took)
     }
 }

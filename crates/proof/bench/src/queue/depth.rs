@@ -10,12 +10,12 @@ use anyhow::ensure;
 use serde::Serialize;
 use tailwater_load::interrupt;
 use tailwater_load::report::{self, ReportFormat};
-use tailwater_load::stats::{Durations, PercentilesMs, round};
+use tailwater_load::stats::{PercentilesMs, round};
 
 use super::client::Client;
 use super::load::LoadRandom;
 use super::nodes::{Nodes, StoreArgs};
-use super::traffic::{Traffic, share_out};
+use super::traffic::{Took, Traffic, share_out};
 
 /// Flags of it.
 #[derive(clap::Args)]
@@ -229,11 +229,4 @@ impl<'a> Bench<'a> {
             self.cycle(client, random, &mut Took::default()).map(drop)
         })
     }
-}
-
-#[derive(Default)]
-struct Took {
-    send: Durations,
-    receive: Durations,
-    cycle: Durations,
 }

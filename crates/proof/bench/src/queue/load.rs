@@ -6,12 +6,13 @@
 
 use std::net::SocketAddr;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use serde::Serialize;
 use serde_json::{Value, json};
+use tailwater_load::measuring::on_threads;
 use tailwater_load::stats::{Durations, PercentilesMs, round};
 use twox_hash::XxHash3_64;
 
@@ -40,10 +41,9 @@ pub struct Load {
     pub send_pause: Duration,
     /// How long a receiver works on a message.
     pub receive_pause: Duration,
-    /// Which part of requests, and of answers, is dropped.
-    pub drop: f64,
-    /// At which part of its messages a receiver quits, and another one begins.
-    pub quit: f64,
+    /// Which part of requests, and of answers, is dropped; and at which part of its messages a receiver quits, and
+    /// another one begins.
+    pub chance: f64,
 }
 
 /// What was measured.
@@ -71,6 +71,16 @@ struct Queue {
     /// Numbers, in the order in which they were received.
     received: Mutex<Vec<u32>>,
     distinct: AtomicU32,
+}
+
+/// What one receiver did.
+#[derive(Default)]
+struct LoadReceived {
+    took: Durations,
+    /// Receives whose delete was answered.
+    cycles: u64,
+    /// When it was done with its last message.
+    last: Option<Instant>,
 }
 
 /// A small generator, seeded by what it is for: splitmix64.
@@ -125,42 +135,40 @@ fn call(client: &mut Client, random: &mut LoadRandom, p: f64, action: &str, with
 
 impl Load {
     /// Runs both phases on queues that are empty; queue and sender go round the nodes.
-    pub fn run(&self, nodes: &[SocketAddr], urls: Vec<String>) -> anyhow::Result<Measured> {
+    pub fn run(&self, nodes: &[SocketAddr], urls: &[String]) -> anyhow::Result<Measured> {
         let queues: Vec<Queue> = urls
-            .into_iter()
+            .iter()
             .map(|url| Queue {
-                url,
+                url: url.clone(),
                 next: AtomicU32::new(0),
                 received: Mutex::default(),
                 distinct: AtomicU32::new(0),
             })
             .collect();
-        let sends = Mutex::new(Durations::default());
         let begin = Instant::now();
-        each_worker(&queues, SENDERS, |queue, at| self.send(nodes, queue, at, &sends))?;
+        let sends = each_worker(&queues, SENDERS, |queue, at| self.send(nodes, queue, at))?;
         let send_s = begin.elapsed().as_secs_f64();
         let orders: Vec<Vec<u32>> =
             queues.iter().map(|queue| look_through(nodes, queue)).collect::<anyhow::Result<_>>()?;
-        let receives = Mutex::new(Durations::default());
-        let (cycles, last_ns) = (AtomicU64::new(0), AtomicU64::new(0));
         let begin = Instant::now();
-        each_worker(&queues, self.receivers, |queue, at| {
-            self.receive(nodes, queue, at, &receives, &cycles, &last_ns, begin);
-        })?;
-        let receive_s = last_ns.load(Ordering::Relaxed) as f64 / 1e9;
+        let received = each_worker(&queues, self.receivers, |queue, at| self.receive(nodes, queue, at))?;
+        let (mut send, mut receive) = (Durations::default(), Durations::default());
+        sends.iter().for_each(|took| send.add(took));
+        received.iter().for_each(|received| receive.add(&received.took));
+        let last = received.iter().filter_map(|received| received.last).max();
+        let receive_s = last.map_or(0.0, |last| (last - begin).as_secs_f64());
         let mut order = DeliveryOrder::default();
         for (queue, correct) in queues.iter().zip(orders) {
             order.add(&queue.order(&correct));
         }
         let sent = order.sent.max(1) as f64;
-        let sends = sends.into_inner().expect("no worker panicked");
-        let receives = receives.into_inner().expect("no worker panicked");
+        let cycles: u64 = received.iter().map(|received| received.cycles).sum();
         Ok(Measured {
             queues: queues.len(),
             sends_per_s: round(order.sent as f64 / send_s, 1),
-            cycles_per_s: round(cycles.into_inner() as f64 / receive_s.max(1e-9), 1),
-            send_ms: sends.percentiles_ms(),
-            receive_ms: receives.percentiles_ms(),
+            cycles_per_s: round(cycles as f64 / receive_s.max(1e-9), 1),
+            send_ms: send.percentiles_ms(),
+            receive_ms: receive.percentiles_ms(),
             duplication_rate: round(order.duplicates as f64 / sent, 5),
             out_of_order_rate: round(order.out_of_order as f64 / sent, 5),
             average_displacement: round(order.displacement as f64 / sent, 3),
@@ -172,7 +180,8 @@ impl Load {
         self.messages * SENDERS as u32
     }
 
-    fn send(&self, nodes: &[SocketAddr], queue: &Queue, at: usize, sends: &Mutex<Durations>) {
+    /// One sender; how long each send took.
+    fn send(&self, nodes: &[SocketAddr], queue: &Queue, at: usize) -> Durations {
         let mut turn = at;
         let mut client = Client::new(nodes[turn % nodes.len()]);
         let mut random = LoadRandom(at as u64);
@@ -185,7 +194,7 @@ impl Load {
             });
             loop {
                 let begin = Instant::now();
-                if call(&mut client, &mut random, self.drop, "SendMessage", &with).is_some() {
+                if call(&mut client, &mut random, self.chance, "SendMessage", &with).is_some() {
                     took.record(begin.elapsed().as_nanos() as u64);
                     break;
                 }
@@ -195,29 +204,19 @@ impl Load {
             }
             pause(self.send_pause);
         }
-        sends.lock().expect("no worker panicked").add(&took);
+        took
     }
 
-    #[allow(clippy::too_many_arguments)]
-    fn receive(
-        &self,
-        nodes: &[SocketAddr],
-        queue: &Queue,
-        at: usize,
-        receives: &Mutex<Durations>,
-        cycles: &AtomicU64,
-        last_ns: &AtomicU64,
-        began: Instant,
-    ) {
+    fn receive(&self, nodes: &[SocketAddr], queue: &Queue, at: usize) -> LoadReceived {
         let mut turn = at;
         let mut client = Client::new(nodes[turn % nodes.len()]);
         let mut random = LoadRandom(1_000_003 + at as u64);
-        let mut took = Durations::default();
+        let mut received = LoadReceived::default();
         let mut silent_since = Instant::now();
         let with = json!({"QueueUrl": queue.url, "WaitTimeSeconds": 1});
         while queue.distinct.load(Ordering::Relaxed) < self.total() && silent_since.elapsed() < SILENCE {
             let begin = Instant::now();
-            let Some(answer) = call(&mut client, &mut random, self.drop, "ReceiveMessage", &with) else {
+            let Some(answer) = call(&mut client, &mut random, self.chance, "ReceiveMessage", &with) else {
                 turn += 1;
                 client.turn_to(nodes[turn % nodes.len()]);
                 std::thread::sleep(Duration::from_millis(5));
@@ -226,29 +225,29 @@ impl Load {
             let elapsed = begin.elapsed();
             let Some(message) = answer["Messages"].get(0) else { continue };
             silent_since = Instant::now();
-            took.record(elapsed.as_nanos() as u64);
+            received.took.record(elapsed.as_nanos() as u64);
             if let Some(number) = message["Body"].as_str().and_then(number_of) {
                 queue.note(number);
             }
             pause(self.receive_pause);
-            if random.chance(self.quit) {
+            if random.chance(self.chance) {
                 client.turn_to(nodes[turn % nodes.len()]);
                 continue;
             }
             let receipt = json!({"QueueUrl": queue.url, "ReceiptHandle": message["ReceiptHandle"]});
             // Until it is answered, as a client does.
             for _ in 0..20 {
-                if call(&mut client, &mut random, self.drop, "DeleteMessage", &receipt).is_some() {
-                    cycles.fetch_add(1, Ordering::Relaxed);
+                if call(&mut client, &mut random, self.chance, "DeleteMessage", &receipt).is_some() {
+                    received.cycles += 1;
                     break;
                 }
                 turn += 1;
                 client.turn_to(nodes[turn % nodes.len()]);
                 std::thread::sleep(Duration::from_millis(5));
             }
-            last_ns.fetch_max(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
+            received.last = Some(Instant::now());
         }
-        receives.lock().expect("no worker panicked").add(&took);
+        received
     }
 }
 
@@ -311,27 +310,22 @@ fn look_through(nodes: &[SocketAddr], queue: &Queue) -> anyhow::Result<Vec<u32>>
     }
 }
 
-/// Runs `count` workers for each queue, each a thread, and waits for all.
-fn each_worker(queues: &[Queue], count: usize, work: impl Fn(&Queue, usize) + Sync) -> anyhow::Result<()> {
-    let start = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let mut workers = Vec::new();
-        for (at, queue) in queues.iter().enumerate() {
-            for number in 0..count {
-                let (work, start) = (&work, &start);
-                let run = move || {
-                    while !start.load(Ordering::Acquire) {
-                        std::thread::park_timeout(Duration::from_millis(1));
-                    }
-                    work(queue, at * count + number);
-                };
-                workers.push(std::thread::Builder::new().stack_size(256 << 10).spawn_scoped(scope, run)?);
-            }
+/// Runs `count` workers for each queue, each a thread, and waits for all; what they bring.
+fn each_worker<R: Send>(
+    queues: &[Queue],
+    count: usize,
+    work: impl Fn(&Queue, usize) -> R + Sync,
+) -> anyhow::Result<Vec<R>> {
+    let (start, all) = (AtomicBool::new(false), queues.len() * count);
+    let wait_and_work = |number| {
+        while !start.load(Ordering::Acquire) {
+            std::thread::park_timeout(Duration::from_millis(1));
         }
+        Ok(work(&queues[number / count], number))
+    };
+    let begin = || {
         start.store(true, Ordering::Release);
-        for worker in workers {
-            worker.join().map_err(|_| anyhow::anyhow!("a worker panicked"))?;
-        }
         Ok(())
-    })
+    };
+    Ok(on_threads(all, wait_and_work, begin)?.0)
 }

@@ -5,14 +5,13 @@
 //! that what else the machine does is in all of them.
 
 use std::net::SocketAddr;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tailwater_load::interrupt;
+use tailwater_load::measuring::{LoadSwitch, RunMeter, on_threads};
 use tailwater_load::report::{self, ReportFormat};
 use tailwater_load::stats::{Durations, PercentilesMs, round};
 
@@ -89,7 +88,7 @@ struct NeighbourCounts {
     quiet: Durations,
     admitted: u64,
     refused: u64,
-    cpu: Duration,
+    cpu_s: f64,
     seconds: f64,
 }
 
@@ -136,7 +135,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         quiet_requests: counted.quiet.count(),
         admitted_per_s: round(counted.admitted as f64 / counted.seconds, 0),
         refused_per_s: round(counted.refused as f64 / counted.seconds, 0),
-        node_cores: round(counted.cpu.as_secs_f64() / counted.seconds, 3),
+        node_cores: round(counted.cpu_s / counted.seconds, 3),
     };
     let parts: Vec<NeighbourPart> = asked.iter().zip(&counted).map(part).collect();
     let p99_ratio = round(parts[2].quiet_ms.p99 / parts[0].quiet_ms.p99.max(1e-9), 2);
@@ -171,64 +170,39 @@ struct Bench<'a> {
 impl Bench<'_> {
     /// Lets both run for the time of one part, the other one at so many requests a second.
     fn part(&self, asked_per_s: u64, counted: &mut NeighbourCounts) -> anyhow::Result<()> {
-        let (measuring, stopping) = (AtomicBool::new(false), AtomicBool::new(false));
-        let (admitted, refused) = (AtomicU64::new(0), AtomicU64::new(0));
-        let quiet = Mutex::new(Durations::default());
-        std::thread::scope(|scope| {
-            let (measuring, stopping) = (&measuring, &stopping);
-            let mut workers = Vec::new();
-            for at in 0..self.args.connections {
-                let quiet = &quiet;
-                workers.push(scope.spawn(move || self.quiet(at, measuring, stopping, quiet)));
-                let (admitted, refused) = (&admitted, &refused);
-                if asked_per_s > 0 {
-                    workers.push(
-                        scope.spawn(move || {
-                            self.other(at, asked_per_s, measuring, stopping, admitted, refused)
-                        }),
-                    );
-                }
-            }
-            std::thread::sleep(SETTLE);
-            measuring.store(true, Ordering::Relaxed);
-            let (begin, cpu) = (Instant::now(), self.nodes.cpu());
-            let watched = (0..10 * self.args.duration_s).try_for_each(|_| {
-                std::thread::sleep(Duration::from_millis(100));
-                interrupt::check()
-            });
-            measuring.store(false, Ordering::Relaxed);
-            counted.seconds += begin.elapsed().as_secs_f64();
-            counted.cpu += self.nodes.cpu().saturating_sub(cpu);
-            stopping.store(true, Ordering::Relaxed);
-            for worker in workers {
-                worker.join().expect("no worker panics")?;
-            }
-            watched
-        })?;
-        counted.quiet.add(&quiet.into_inner().expect("no worker panicked"));
-        counted.admitted += admitted.into_inner();
-        counted.refused += refused.into_inner();
+        let switch = LoadSwitch::default();
+        let connections = self.args.connections as usize;
+        let work = |number: usize| match (number % connections) as u64 {
+            at if number < connections => self.quiet(at, &switch),
+            at => self.other(at, asked_per_s, &switch),
+        };
+        let accounts = if asked_per_s > 0 { 2 } else { 1 };
+        let meter = RunMeter::start(SETTLE, Duration::from_secs(self.args.duration_s));
+        let cpu_s = |(): &()| [self.nodes.cpu().as_secs_f64()];
+        let pass = || meter.pass(&switch, &mut (), cpu_s, |()| Ok(()));
+        let (all, metered) = on_threads(accounts * connections, work, pass)?;
+        counted.seconds += metered.seconds;
+        counted.cpu_s += metered.grew[0];
+        for one in all {
+            counted.quiet.add(&one.quiet);
+            counted.admitted += one.admitted;
+            counted.refused += one.refused;
+        }
         Ok(())
     }
 
     /// Sends, receives and deletes, each message at its time.
-    fn quiet(
-        &self,
-        at: u64,
-        measuring: &AtomicBool,
-        stopping: &AtomicBool,
-        all: &Mutex<Durations>,
-    ) -> anyhow::Result<()> {
+    fn quiet(&self, at: u64, switch: &LoadSwitch) -> anyhow::Result<NeighbourCounts> {
         let mut client = Client::new(self.server).signed(Some(self.quiet.clone()));
-        let (mut random, mut took) = (LoadRandom(at), Durations::default());
+        let (mut random, mut counted) = (LoadRandom(at), NeighbourCounts::default());
         let mut timetable = Timetable::new(self.args.quiet_per_s, self.args.connections, at);
-        while !stopping.load(Ordering::Relaxed) {
+        while !switch.is_stopping() {
             timetable.wait();
             let mut timed = |action: &mut dyn FnMut() -> anyhow::Result<()>| {
                 let begin = Instant::now();
                 action()?;
-                if measuring.load(Ordering::Relaxed) {
-                    took.record(begin.elapsed().as_nanos() as u64);
+                if switch.is_measuring() {
+                    counted.quiet.record(begin.elapsed().as_nanos() as u64);
                 }
                 anyhow::Ok(())
             };
@@ -242,25 +216,16 @@ impl Bench<'_> {
                 timed(&mut || self.traffic.delete(&mut client, &receipts))?;
             }
         }
-        all.lock().expect("no worker panicked").add(&took);
-        Ok(())
+        Ok(counted)
     }
 
     /// Sends, receives and deletes as the timetable says, whatever it is answered.
-    fn other(
-        &self,
-        at: u64,
-        asked_per_s: u64,
-        measuring: &AtomicBool,
-        stopping: &AtomicBool,
-        admitted: &AtomicU64,
-        refused: &AtomicU64,
-    ) -> anyhow::Result<()> {
+    fn other(&self, at: u64, asked_per_s: u64, switch: &LoadSwitch) -> anyhow::Result<NeighbourCounts> {
         let mut client = Client::new(self.server).signed(Some(self.other.clone()));
-        let mut random = LoadRandom(at);
+        let (mut random, mut counted) = (LoadRandom(at), NeighbourCounts::default());
         let mut timetable = Timetable::new(asked_per_s, self.args.connections, at);
         let (mut is_sending, mut receipt) = (true, None);
-        while !stopping.load(Ordering::Relaxed) {
+        while !switch.is_stopping() {
             timetable.wait();
             let (action, with) = match &receipt {
                 Some(receipt) => ("DeleteMessage", json!({"QueueUrl": self.url, "ReceiptHandle": receipt})),
@@ -283,11 +248,11 @@ impl Bench<'_> {
                 Err(error) if error.downcast_ref::<std::io::Error>().is_some() => continue,
                 Err(error) => return Err(error).context("the other account"),
             };
-            if measuring.load(Ordering::Relaxed) {
-                if is_admitted { admitted } else { refused }.fetch_add(1, Ordering::Relaxed);
+            if switch.is_measuring() {
+                *(if is_admitted { &mut counted.admitted } else { &mut counted.refused }) += 1;
             }
         }
-        Ok(())
+        Ok(counted)
     }
 }
 

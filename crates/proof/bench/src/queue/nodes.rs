@@ -2,9 +2,9 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use tailwater_load::child::Child;
 use tailwater_load::system::{Workspace, free_address};
 
@@ -144,13 +144,10 @@ impl Node {
     fn start(&mut self, workspace: &Workspace) -> anyhow::Result<()> {
         let config = self.config.display().to_string();
         let mut child = Child::start(&self.name, &["serve", "--config", &config], workspace.path())?;
-        let begin = Instant::now();
         let mut client = Client::new(self.sqs).signed(self.credentials.clone());
-        while client.call("ListQueues", &serde_json::json!({})).is_err() {
-            child.check()?;
-            ensure!(begin.elapsed() < START_DEADLINE, child.failure("does not answer"));
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        child.until("does not answer", START_DEADLINE, || {
+            client.call("ListQueues", &serde_json::json!({})).is_ok()
+        })?;
         self.child = Some(child);
         Ok(())
     }

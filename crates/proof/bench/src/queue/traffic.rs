@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::{Context, ensure};
 use serde_json::{Value, json};
 use tailwater_load::interrupt;
+use tailwater_load::measuring::on_threads;
 use tailwater_load::report::ProgressLine;
+use tailwater_load::stats::Durations;
 
 use super::client::Client;
 use super::load::{LoadRandom, body, number_of};
@@ -106,6 +108,23 @@ impl Traffic {
     }
 }
 
+/// How long each took; a cycle is from before a send to after the delete.
+#[derive(Default)]
+pub struct Took {
+    pub cycle: Durations,
+    pub send: Durations,
+    pub receive: Durations,
+}
+
+impl Took {
+    /// Adds another worker's.
+    pub fn add(&mut self, other: &Self) {
+        self.cycle.add(&other.cycle);
+        self.send.add(&other.send);
+        self.receive.add(&other.receive);
+    }
+}
+
 /// Has `workers` connections do something `times` times together, and shows how far they are. The first failure ends
 /// all.
 pub fn share_out(
@@ -115,29 +134,23 @@ pub fn share_out(
     what: &str,
     step: impl Fn(&mut Client, &mut LoadRandom) -> anyhow::Result<()> + Sync,
 ) -> anyhow::Result<()> {
-    let none_panics = "no worker panics";
-    let (left, failed) = (AtomicU64::new(times), Mutex::new(None));
-    let line = Mutex::new(ProgressLine::default());
-    std::thread::scope(|scope| {
-        for at in 0..workers as u64 {
-            let (left, failed, line, step) = (&left, &failed, &line, &step);
-            scope.spawn(move || {
-                let (mut client, mut random) = (Client::new(server), LoadRandom(at));
-                let one_less = |left: u64| left.checked_sub(1);
-                while let Ok(before) = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less) {
-                    if before % 100 == 0 {
-                        let done = (times - before) * 100 / times;
-                        line.lock().expect(none_panics).show(&format!("{what}: {done}%"));
-                    }
-                    if let Err(error) = interrupt::check().and_then(|()| step(&mut client, &mut random)) {
-                        failed.lock().expect(none_panics).get_or_insert(error);
-                        left.store(0, Ordering::Relaxed);
-                    }
-                }
-            });
+    let (left, line) = (AtomicU64::new(times), Mutex::new(ProgressLine::default()));
+    let work = |at: usize| {
+        let (mut client, mut random) = (Client::new(server), LoadRandom(at as u64));
+        let one_less = |left: u64| left.checked_sub(1);
+        while let Ok(before) = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less) {
+            if before % 100 == 0 {
+                let done = (times - before) * 100 / times;
+                line.lock().expect("no worker panics").show(&format!("{what}: {done}%"));
+            }
+            if let Err(error) = interrupt::check().and_then(|()| step(&mut client, &mut random)) {
+                left.store(0, Ordering::Relaxed);
+                return Err(error);
+            }
         }
-    });
-    failed.into_inner().expect(none_panics).map_or(Ok(()), Err)
+        Ok(())
+    };
+    on_threads(workers, work, || Ok(())).map(drop)
 }
 
 /// None of a batch was refused.

@@ -43,7 +43,7 @@ impl From<JsonRejection> for UserRefused {
 type UsersAnswer<T> = Result<Json<T>, UserRefused>;
 
 pub(super) async fn list(State(shared): State<Arc<NodeShared>>) -> Json<Vec<UserView>> {
-    Json(shared.users.names().into_iter().map(|name| UserView { name }).collect())
+    Json(shared.identities.users.names().into_iter().map(|name| UserView { name }).collect())
 }
 
 pub(super) async fn set(
@@ -52,7 +52,7 @@ pub(super) async fn set(
     body: Result<Json<JsonObject<SetUser>>, JsonRejection>,
 ) -> UsersAnswer<UserView> {
     let Json(JsonObject(SetUser { password })) = body?;
-    let is_new = shared.users.set(&name, &password).await?;
+    let is_new = shared.identities.users.set(&name, &password).await?;
     tracing::info!(user = name, is_new, "a user has a password");
     Ok(Json(UserView { name }))
 }
@@ -61,7 +61,7 @@ pub(super) async fn remove(
     State(shared): State<Arc<NodeShared>>,
     Path(name): Path<String>,
 ) -> UsersAnswer<UserView> {
-    let mut left = shared.users.names();
+    let mut left = shared.identities.users.names();
     left.retain(|user| *user != name);
     if shared.super_users.are_locked_out(&left) {
         let why = format!(
@@ -70,7 +70,7 @@ pub(super) async fn remove(
         );
         return Err(UserRefused(StatusCode::CONFLICT, "last_super_user", why));
     }
-    shared.users.remove(&name).await?;
+    shared.identities.users.remove(&name).await?;
     tracing::info!(user = name, "removed a user");
     Ok(Json(UserView { name }))
 }

@@ -81,6 +81,8 @@ impl BroadcastsRead {
         page.counter("tailwater_broadcast_streams_left_out", left_out, times)?;
         let removed = "Events that retention removed and nothing had collected.";
         page.counter("tailwater_broadcast_removed", removed, counters.removed)?;
+        let held_back = "Events that publishers were answered later, as most listeners lagged.";
+        page.counter("tailwater_broadcast_held_back", held_back, counters.held_back)?;
         if let Some(disk) = &read.disk {
             disk_of(disk, page)?;
         }
@@ -119,11 +121,16 @@ impl BroadcastsRead {
         let of = |read_one: fn(&StreamSnapshot) -> u64| {
             told.iter().map(move |stream| (stream.stream.to_string(), read_one(stream)))
         };
-        let gauges: [Series; 6] = [
+        let gauges: [Series; 7] = [
             ("tailwater_broadcast_stream_last", "Number of the last event that it has.", |of| of.last),
             ("tailwater_broadcast_stream_held", "Number of the last event that all replicas hold.", |of| {
                 of.held
             }),
+            (
+                "tailwater_broadcast_stream_held_back",
+                "Events that all replicas hold and whose publishers' answers wait for listeners.",
+                |of| of.held_back,
+            ),
             ("tailwater_broadcast_stream_live", "Events that are not collected.", |of| of.live),
             ("tailwater_broadcast_stream_stored", "Events in memory, some of them collected.", |of| {
                 of.stored

@@ -38,6 +38,8 @@ mod queues;
 #[cfg(feature = "cassandra")]
 mod queues_cassandra;
 mod roles;
+#[cfg(feature = "bookkeeper")]
+mod segments;
 mod settings;
 mod sqs_clients;
 mod streams;

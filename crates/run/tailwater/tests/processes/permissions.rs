@@ -86,9 +86,52 @@ fn what_would_be_refused_is_done_and_told_until_rules_are_enforced_and_then_only
     assert!(refused.contains("anonymous has no right to alter this node"), "{refused}");
     let refused = node.run_failing(&["user", "rm", "ops"]);
     assert!(refused.contains("no right"), "{refused}");
-    // Whoever runs the node may read what is its own, one-sidedly.
     let (ok, ..) = kcat_as(&node, "ops", &["-P", "-t", "other"], "three\n");
     assert!(ok, "a super user may do everything");
+}
+
+/// A command of a user who logs in.
+fn as_user(node: &Node, user: &str, password: &str, args: &[&str]) -> (bool, String, String) {
+    let mut command = node.command(args);
+    told(command.env("TAILWATER_LOGIN", user).env("TAILWATER_LOGIN_PASSWORD", password), "")
+}
+
+#[test]
+fn commands_and_broadcasts_over_http_are_of_the_user_whose_password_they_show() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = node(&dir, ENFORCE);
+    let ops = |args: &[&str]| as_user(&node, "ops", "correct horse", args);
+    let (ok, out, err) = ops(&["stream", "ls"]);
+    assert!(ok && out.contains("news") && out.contains("other"), "{out} {err}");
+    let (ok, _, err) = ops(&["acl", "add", "--user", "orders", "--allow", "read", "--topic", "news"]);
+    assert!(ok, "{err}");
+    let (ok, out, err) = as_user(&node, "orders", "correct horse", &["stream", "ls"]);
+    assert!(ok && out.contains("news") && !out.contains("other"), "{out} {err}");
+    let (ok, _, err) = as_user(&node, "orders", "correct horse", &["stream", "delete", "news"]);
+    assert!(!ok && err.contains("orders has no right to delete this stream"), "{err}");
+    let (ok, _, err) = as_user(&node, "ops", "wrong horse", &["stream", "ls"]);
+    assert!(!ok && err.contains("there is no such user, or its password is another one"), "{err}");
+    let (ok, _, err) = as_user(&node, "nobody", "correct horse", &["stream", "ls"]);
+    assert!(!ok && err.contains("there is no such user, or its password is another one"), "{err}");
+    // Nobody locks himself out.
+    let (ok, _, err) = ops(&["user", "rm", "ops"]);
+    assert!(!ok && err.contains("last super user"), "{err}");
+    let (ok, ..) = ops(&["user", "rm", "orders"]);
+    assert!(ok);
+    let told = ops(&["audit", "tail"]).1;
+    assert!(told.contains("allowed ops") && told.contains("refused orders delete stream news"), "{told}");
+
+    let file = dir.path().join("password");
+    std::fs::write(&file, "correct horse\n").expect("written");
+    let file = file.to_str().expect("text");
+    let (ok, _, err) = told_of(node.command(&["--login", "ops", "--login-password-file", file, "acl", "ls"]));
+    assert!(ok, "{err}");
+    let (ok, _, err) = told_of(node.command(&["--login", "ops", "acl", "ls"]));
+    assert!(!ok && err.contains("--login needs a password"), "{err}");
+}
+
+fn told_of(mut command: Command) -> (bool, String, String) {
+    told(&mut command, "")
 }
 
 #[test]

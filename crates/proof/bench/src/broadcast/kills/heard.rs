@@ -38,6 +38,7 @@ pub fn read(event: &Event) -> Option<(HeardOrigin, u64)> {
 }
 
 /// What the listener got that follows the stream all the time.
+#[derive(Default)]
 pub struct KillsHeard {
     /// What each number is, from 1 on.
     events: Vec<HeardOrigin>,
@@ -55,15 +56,7 @@ pub struct KillsHeard {
 impl KillsHeard {
     /// Nothing yet, of so many publishers.
     pub fn new(publishers: usize) -> Self {
-        Self {
-            events: Vec::new(),
-            checks: vec![ShardCheck::default(); publishers],
-            faults: FaultFlags::default(),
-            delays: Durations::default(),
-            last_ns: None,
-            pause_ns: 0,
-            ended: None,
-        }
+        Self { checks: vec![ShardCheck::default(); publishers], ..Self::default() }
     }
 
     /// The last number that was heard.

@@ -35,8 +35,6 @@ pub(super) enum ListenerAnswer {
     Ready,
     /// What they got in all.
     Heard(MembersHeard),
-    /// It can't go on.
-    Failed(String),
 }
 
 /// What all listeners of a process got.

@@ -20,6 +20,7 @@ use anyhow::{Context, ensure};
 use bytes::BytesMut;
 use serde_json::{Value, json};
 use tailwater_load::clock::{cpu_of, cpu_of_thread, monotonic_ns};
+use tailwater_load::measuring::{LoadSwitch, RunMeter, RunTimes, until};
 use tailwater_load::stats::{Durations, round};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -35,7 +36,7 @@ const READ_BYTES: usize = 64 << 10;
 const BEHIND_NS: u64 = 100_000_000;
 
 /// Flags.
-#[derive(clap::Args)]
+#[derive(clap::Args, Clone, Copy)]
 pub struct Args {
     #[arg(long, value_enum)]
     system: ComparedSystem,
@@ -149,35 +150,29 @@ fn load<W: LoadWire + 'static>(args: &Args, wire: fn() -> W) -> anyhow::Result<(
         let shared = Arc::clone(&shared);
         threads.push(std::thread::Builder::new().spawn(move || subscribe(port, numbers, wire, &shared))?);
     }
-    let begun_ns = monotonic_ns();
-    while shared.ready.load(Ordering::Acquire) < args.subscribers {
+    until("all subscribers are ready", PATIENCE, || {
         check(&mut threads)?;
-        ensure!(
-            monotonic_ns() - begun_ns < PATIENCE.as_nanos() as u64,
-            "subscribers are not ready within {PATIENCE:?}"
-        );
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    let begin_ns = monotonic_ns();
-    let from_ns = begin_ns + args.warmup_s * 1_000_000_000;
-    let until_ns = from_ns + args.duration_s * 1_000_000_000;
-    shared.until_ns.store(until_ns, Ordering::Relaxed);
-    shared.from_ns.store(from_ns, Ordering::Release);
+        Ok((shared.ready.load(Ordering::Acquire) >= args.subscribers).then_some(()))
+    })?;
+    let meter = RunMeter::start(Duration::from_secs(args.warmup_s), Duration::from_secs(args.duration_s));
+    let times = meter.times();
+    shared.until_ns.store(times.until_ns, Ordering::Relaxed);
+    shared.from_ns.store(times.from_ns, Ordering::Release);
     let publishing = {
-        let (shared, schedule) = (Arc::clone(&shared), LoadSchedule::of(args, begin_ns, from_ns, until_ns));
-        std::thread::Builder::new().spawn(move || publish(port, wire(), schedule, &shared))?
+        let (args, shared) = (*args, Arc::clone(&shared));
+        std::thread::Builder::new().spawn(move || publish(args, wire(), times, &shared))?
     };
-    let cpu = || {
+    let cpu = |_: &_| {
         let own = cpu_of(std::process::id()).unwrap_or_default();
         let publisher = cpu_of_thread(shared.publisher.load(Ordering::Acquire)).unwrap_or_default();
-        let server = cpu_of(args.server_pid).context("the server has ended")?;
-        anyhow::Ok([server, publisher, own.saturating_sub(publisher)])
+        let server = cpu_of(args.server_pid).unwrap_or_default();
+        [server, publisher, own.saturating_sub(publisher)].map(|cpu| cpu.as_secs_f64())
     };
-    sleep_until(from_ns);
-    let before = cpu()?;
-    sleep_until(until_ns);
-    let after = cpu()?;
-    check(&mut threads)?;
+    let metered = meter.pass(&LoadSwitch::default(), &mut threads, cpu, |threads| {
+        cpu_of(args.server_pid).context("the server has ended")?;
+        check(threads)
+    })?;
+    let [server, own_publisher, subscribers] = metered.per_s(3);
     let published = publishing.join().expect("the publisher does not panic")?;
     let wanted = published.all * args.subscribers as u64;
     let (mut last, mut last_ns) = (0, monotonic_ns());
@@ -195,7 +190,6 @@ fn load<W: LoadWire + 'static>(args: &Args, wire: fn() -> W) -> anyhow::Result<(
         delays.add(&thread.join().expect("a subscriber does not panic")?);
     }
     let seconds = args.duration_s as f64;
-    let cores = |which: usize| round((after[which] - before[which]).as_secs_f64() / seconds, 3);
     let delivered = shared.delivered.load(Ordering::Relaxed);
     let result: Value = json!({
         "bench": "broadcast-peer",
@@ -210,7 +204,7 @@ fn load<W: LoadWire + 'static>(args: &Args, wire: fn() -> W) -> anyhow::Result<(
         "lost": wanted.saturating_sub(delivered),
         "reordered": shared.reordered.load(Ordering::Relaxed),
         "delay_ms": delays.percentiles_ms(),
-        "cores": { "server": cores(0), "publisher": cores(1), "subscribers": cores(2) },
+        "cores": { "server": server, "publisher": own_publisher, "subscribers": subscribers },
     });
     println!("{result}");
     Ok(())
@@ -221,12 +215,6 @@ fn check(threads: &mut Vec<std::thread::JoinHandle<anyhow::Result<Durations>>>) 
     let Some(ended) = threads.iter().position(|thread| thread.is_finished()) else { return Ok(()) };
     threads.swap_remove(ended).join().expect("a subscriber does not panic")?;
     anyhow::bail!("subscribers ended before their time")
-}
-
-fn sleep_until(at_ns: u64) {
-    while let Some(left) = at_ns.checked_sub(monotonic_ns()).filter(|left| *left > 0) {
-        std::thread::sleep(Duration::from_nanos(left));
-    }
 }
 
 fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
@@ -240,30 +228,6 @@ async fn connect(port: u16) -> std::io::Result<TcpStream> {
 }
 
 // ---- Publishing
-
-struct LoadSchedule {
-    rate: f64,
-    every: Duration,
-    event_bytes: usize,
-    unanswered_max: usize,
-    begin_ns: u64,
-    from_ns: u64,
-    until_ns: u64,
-}
-
-impl LoadSchedule {
-    fn of(args: &Args, begin_ns: u64, from_ns: u64, until_ns: u64) -> Self {
-        Self {
-            rate: args.rate,
-            every: Duration::from_micros(args.every_us),
-            event_bytes: args.event_bytes,
-            unanswered_max: args.system.unanswered_max(),
-            begin_ns,
-            from_ns,
-            until_ns,
-        }
-    }
-}
 
 #[derive(Default)]
 struct LoadPublished {
@@ -331,16 +295,16 @@ impl<W: LoadWire> Publisher<W> {
 }
 
 fn publish(
-    port: u16,
+    args: Args,
     wire: impl LoadWire,
-    schedule: LoadSchedule,
+    times: RunTimes,
     shared: &LoadShared,
 ) -> anyhow::Result<LoadPublished> {
     shared.publisher.store(rustix::thread::gettid().as_raw_nonzero().get() as u32, Ordering::Release);
     runtime()?.block_on(async {
-        let mut publisher = Publisher::connect(port, wire).await?;
+        let mut publisher = Publisher::connect(args.port, wire).await?;
         let mut published = LoadPublished::default();
-        let mut ticks = tokio::time::interval(schedule.every);
+        let mut ticks = tokio::time::interval(Duration::from_micros(args.every_us));
         let mut batch = Vec::new();
         loop {
             tokio::select! {
@@ -351,26 +315,26 @@ fn publish(
                 }
             }
             let now_ns = monotonic_ns();
-            if now_ns >= schedule.until_ns + BEHIND_NS {
+            if now_ns >= times.until_ns + BEHIND_NS {
                 break;
             }
-            let due = ((now_ns - schedule.begin_ns) as f64 / 1e9 * schedule.rate) as u64 - published.all;
-            let due = (due as usize).min(schedule.unanswered_max - publisher.events);
+            let due = ((now_ns - times.begin_ns) as f64 / 1e9 * args.rate) as u64 - published.all;
+            let due = (due as usize).min(args.system.unanswered_max() - publisher.events);
             if due == 0 {
                 continue;
             }
             batch.clear();
-            batch.resize(due * schedule.event_bytes, 0);
-            for (number, event) in (published.all..).zip(batch.chunks_exact_mut(schedule.event_bytes)) {
+            batch.resize(due * args.event_bytes, 0);
+            for (number, event) in (published.all..).zip(batch.chunks_exact_mut(args.event_bytes)) {
                 event[..8].copy_from_slice(&number.to_le_bytes());
                 event[8..16].copy_from_slice(&now_ns.to_le_bytes());
             }
-            let lines = publisher.wire.publish(batch.chunks_exact(schedule.event_bytes), &mut publisher.out);
+            let lines = publisher.wire.publish(batch.chunks_exact(args.event_bytes), &mut publisher.out);
             publisher.unanswered.push_back((due, lines));
             publisher.events += due;
             publisher.send().await?;
             published.all += due as u64;
-            let is_measured = (schedule.from_ns..schedule.until_ns).contains(&now_ns);
+            let is_measured = (times.from_ns..times.until_ns).contains(&now_ns);
             published.measured += if is_measured { due as u64 } else { 0 };
         }
         publisher.all_answered().await?;

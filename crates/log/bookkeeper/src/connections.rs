@@ -1,0 +1,281 @@
+//! Connections to bookies: one for each, with any number of requests on their way. A connection comes up with the
+//! first request and again after it broke. What was on its way then is answered with [`BookieError::Unreachable`]:
+//! whether the bookie did it is not known.
+//!
+//! Each request is answered exactly once, at its deadline at the latest. A connection on which a request ran out of
+//! time while nothing at all was received is given up: its peer may be gone without a word.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use futures::future::{Either, select};
+use parking_lot::Mutex;
+use tailwater_env::{Env, Instant, Task};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::mpsc;
+
+use crate::ids::BookieId;
+use crate::limits::{
+    CONNECT_TIMEOUT, RECONNECT_PAUSE_MAX, RECONNECT_PAUSE_MIN, REQUEST_TIMEOUT, REQUESTS_MAX, WRITE_BYTES_MAX,
+};
+use crate::protocol::{BookieAnswer, BookieError, BookieRequest};
+use crate::step::StepInput;
+use crate::wire::{put_request, take_response};
+use crate::zookeeper::Ledgers;
+
+/// How often deadlines are looked at: they are late by so much at most.
+const SWEEP: Duration = Duration::from_millis(100);
+
+/// Where answers go: to whoever drives a state machine.
+#[derive(Clone)]
+pub(crate) struct Inbox {
+    sender: mpsc::UnboundedSender<StepInput>,
+}
+
+impl Inbox {
+    /// One, and what arrives in it. As many answers can be waiting as requests were made, and who makes them bounds
+    /// those.
+    pub(crate) fn new() -> (Self, mpsc::UnboundedReceiver<StepInput>) {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        (Self { sender }, receiver)
+    }
+
+    /// Nobody may wait any more.
+    pub(crate) fn put(&self, input: StepInput) {
+        let _ = self.sender.send(input);
+    }
+}
+
+/// A request on its way. Dropping it answers it.
+struct WaitingRequest {
+    inbox: Inbox,
+    token: u64,
+    deadline: Instant,
+    sent_at: Instant,
+    answer: Option<Result<BookieAnswer, BookieError>>,
+    count: Arc<AtomicUsize>,
+}
+
+impl WaitingRequest {
+    fn answer(mut self, result: Result<BookieAnswer, BookieError>) {
+        self.answer = Some(result);
+    }
+}
+
+impl Drop for WaitingRequest {
+    fn drop(&mut self) {
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        let result = self.answer.take().unwrap_or(Err(BookieError::Unreachable));
+        self.inbox.put(StepInput::Answer { token: self.token, result });
+    }
+}
+
+type Queued = (BookieRequest, WaitingRequest);
+
+struct Connection {
+    queue: mpsc::UnboundedSender<Queued>,
+    waiting: Arc<AtomicUsize>,
+    _task: Task,
+}
+
+/// All connections of a client. Cheap to clone; the last one's drop ends them.
+#[derive(Clone)]
+pub(crate) struct Connections {
+    env: Env,
+    ledgers: Ledgers,
+    bookies: Arc<Mutex<BTreeMap<BookieId, Connection>>>,
+}
+
+impl Connections {
+    pub(crate) fn new(env: Env, ledgers: Ledgers) -> Self {
+        Self { env, ledgers, bookies: Arc::default() }
+    }
+
+    /// Asks a bookie; `inbox` gets the answer, with the token.
+    pub(crate) fn ask(&self, bookie: &BookieId, request: BookieRequest, token: u64, inbox: &Inbox) {
+        let now = self.env.now();
+        let patience = match &request {
+            BookieRequest::Poll { wait_ms, .. } => REQUEST_TIMEOUT + Duration::from_millis(*wait_ms),
+            _ => REQUEST_TIMEOUT,
+        };
+        let mut bookies = self.bookies.lock();
+        let connection = bookies.entry(bookie.clone()).or_insert_with(|| self.connection(bookie));
+        let before = connection.waiting.fetch_add(1, Ordering::Relaxed);
+        let waiting = WaitingRequest {
+            inbox: inbox.clone(),
+            token,
+            deadline: now + patience,
+            sent_at: now,
+            answer: None,
+            count: connection.waiting.clone(),
+        };
+        if before >= REQUESTS_MAX {
+            return waiting.answer(Err(BookieError::Overloaded));
+        }
+        // What is not taken is dropped, and so answered.
+        let _ = connection.queue.send((request, waiting));
+    }
+
+    fn connection(&self, bookie: &BookieId) -> Connection {
+        let (queue, requests) = mpsc::unbounded_channel();
+        let (env, ledgers, bookie) = (self.env.clone(), self.ledgers.clone(), bookie.clone());
+        let task = self.env.spawn("bookie connection", run(env, ledgers, bookie, requests));
+        Connection { queue, waiting: Arc::default(), _task: task }
+    }
+}
+
+/// Connects whenever there is something to ask, and answers what can't be asked.
+async fn run(env: Env, ledgers: Ledgers, bookie: BookieId, mut requests: mpsc::UnboundedReceiver<Queued>) {
+    let mut pause = RECONNECT_PAUSE_MIN;
+    let mut again_at = env.now();
+    while let Some(first) = requests.recv().await {
+        if env.now() < again_at {
+            // It could not be reached a moment ago.
+            continue;
+        }
+        match connect(&env, &ledgers, &bookie).await {
+            Ok(stream) => {
+                let begun = env.now();
+                let why = converse(&env, stream, first, &mut requests).await;
+                tracing::debug!(%bookie, %why, "the connection to a bookie ended");
+                if env.now().since(begun) > RECONNECT_PAUSE_MAX {
+                    pause = RECONNECT_PAUSE_MIN;
+                }
+            }
+            Err(why) => {
+                tracing::debug!(%bookie, %why, "a bookie can't be reached");
+                drop(first);
+                while requests.try_recv().is_ok() {}
+            }
+        }
+        again_at = env.now() + pause;
+        pause = (pause * 2).min(RECONNECT_PAUSE_MAX);
+    }
+}
+
+async fn connect(env: &Env, ledgers: &Ledgers, bookie: &BookieId) -> io::Result<TcpStream> {
+    let connecting = async {
+        let address = ledgers.address_of(bookie).await.map_err(io::Error::other)?;
+        TcpStream::connect(&address).await
+    };
+    let late = || io::Error::new(io::ErrorKind::TimedOut, "it does not accept connections");
+    let stream = env.timeout(CONNECT_TIMEOUT, connecting).await.unwrap_or_else(|| Err(late()))?;
+    stream.set_nodelay(true)?;
+    socket2::SockRef::from(&stream).set_keepalive(true)?;
+    Ok(stream)
+}
+
+/// What both directions of a connection know.
+struct OnTheirWay {
+    waiting: BTreeMap<u64, WaitingRequest>,
+    received_at: Instant,
+}
+
+/// Asks and takes answers until the connection ends; why it did. What is on its way then is dropped, and so answered.
+async fn converse(
+    env: &Env,
+    stream: TcpStream,
+    first: Queued,
+    requests: &mut mpsc::UnboundedReceiver<Queued>,
+) -> io::Error {
+    let (from, to) = stream.into_split();
+    let shared = Mutex::new(OnTheirWay { waiting: BTreeMap::new(), received_at: env.now() });
+    let asking = std::pin::pin!(ask_all(to, first, requests, &shared));
+    let answers = std::pin::pin!(take_answers(env, from, &shared));
+    let sweeping = std::pin::pin!(sweep(env, &shared));
+    match select(answers, select(asking, sweeping)).await {
+        Either::Left((why, _)) => why,
+        Either::Right((either, _)) => either.factor_first().0,
+    }
+}
+
+async fn ask_all(
+    mut to: OwnedWriteHalf,
+    first: Queued,
+    requests: &mut mpsc::UnboundedReceiver<Queued>,
+    shared: &Mutex<OnTheirWay>,
+) -> io::Error {
+    let mut number = 0_u64;
+    let mut buffer = BytesMut::new();
+    let mut next = Some(first);
+    loop {
+        let Some((request, waiting)) = next.take() else {
+            match requests.recv().await {
+                Some(queued) => next = Some(queued),
+                None => return io::Error::other("nobody asks any more"),
+            }
+            continue;
+        };
+        number += 1;
+        put_request(number, &request, &mut buffer);
+        shared.lock().waiting.insert(number, waiting);
+        if buffer.len() < WRITE_BYTES_MAX
+            && let Ok(queued) = requests.try_recv()
+        {
+            next = Some(queued);
+            continue;
+        }
+        if let Err(why) = to.write_all(&buffer).await {
+            return why;
+        }
+        buffer.clear();
+    }
+}
+
+async fn take_answers(env: &Env, mut from: OwnedReadHalf, shared: &Mutex<OnTheirWay>) -> io::Error {
+    let mut buffer = BytesMut::with_capacity(64 << 10);
+    loop {
+        match from.read_buf(&mut buffer).await {
+            Ok(0) => return io::ErrorKind::UnexpectedEof.into(),
+            Ok(_) => {}
+            Err(why) => return why,
+        }
+        shared.lock().received_at = env.now();
+        loop {
+            match take_response(&mut buffer) {
+                Ok(Some(answered)) => {
+                    // Of one that was given up there is nothing left.
+                    let waiting = shared.lock().waiting.remove(&answered.number);
+                    if let Some(waiting) = waiting {
+                        waiting.answer(answered.result);
+                    }
+                }
+                Ok(None) => break,
+                Err(fault) => return io::Error::new(io::ErrorKind::InvalidData, fault),
+            }
+        }
+    }
+}
+
+/// Answers what is late.
+async fn sweep(env: &Env, shared: &Mutex<OnTheirWay>) -> io::Error {
+    loop {
+        env.sleep(SWEEP).await;
+        let now = env.now();
+        let mut late = Vec::new();
+        let received_at = {
+            let mut shared = shared.lock();
+            let numbers: Vec<u64> = shared
+                .waiting
+                .iter()
+                .filter(|(_, waiting)| waiting.deadline <= now)
+                .map(|(number, _)| *number)
+                .collect();
+            late.extend(numbers.iter().filter_map(|number| shared.waiting.remove(number)));
+            shared.received_at
+        };
+        let silent = late.iter().any(|waiting| waiting.sent_at > received_at);
+        for waiting in late {
+            waiting.answer(Err(BookieError::TimedOut));
+        }
+        if silent {
+            return io::Error::new(io::ErrorKind::TimedOut, "nothing was received for a whole time-out");
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! ZooKeeper and bookies as processes, fetched by `.ci/bookkeeper` where they are not there.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, mpsc};
+use std::time::{Duration, Instant};
+
+use tailwater_bookkeeper::{BookKeeper, LedgerTimes, LedgersUri};
+use tailwater_env::Env;
+
+/// How long a condition is waited for before the test fails: for machines that are very busy.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// The processes, which end with the program that started them.
+pub struct Cluster {
+    /// Where ZooKeeper answers.
+    pub zookeeper: String,
+    /// Data and logs.
+    pub dir: PathBuf,
+    server: Option<Child>,
+    bookies: Vec<(u16, Mutex<Child>)>,
+    spawner: Mutex<mpsc::Sender<Job>>,
+}
+
+type Job = (Command, mpsc::Sender<Child>);
+
+/// The program that starts them.
+pub fn script() -> Command {
+    let mut command = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../.ci/bookkeeper"));
+    command.stdin(Stdio::null());
+    command
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port()
+}
+
+/// Waits until `done` answers something.
+pub fn wait_for<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(value) = done() {
+            return value;
+        }
+        assert!(start.elapsed() < PATIENCE, "waited {PATIENCE:?} for {what}");
+        // Between two looks at another process there is nothing to be woken by.
+        std::thread::park_timeout(Duration::from_millis(20));
+    }
+}
+
+impl Cluster {
+    /// Starts so many bookies, and waits until a client finds them.
+    pub fn start(bookies: usize) -> Self {
+        assert!(script().arg("install").status().expect("it runs").success(), "see above");
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("bookkeeper-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("a folder");
+        remove_left_behind(&dir);
+        // The servers end with the thread that starts them. Those of tests end with their tests, this one never.
+        let (spawner, jobs) = mpsc::channel::<Job>();
+        std::thread::spawn(move || {
+            for (mut command, started) in jobs {
+                let _ = started.send(command.spawn().expect("it starts"));
+            }
+        });
+        let zookeeper = format!("127.0.0.1:{}", free_port());
+        let mut cluster =
+            Self { zookeeper, dir, server: None, bookies: Vec::new(), spawner: Mutex::new(spawner) };
+        let port = cluster.zookeeper.rsplit_once(':').expect("an address").1.to_owned();
+        let dir = cluster.dir.join("zookeeper");
+        let mut server = script();
+        server.arg("zookeeper").arg(&dir).arg(port);
+        cluster.server = Some(cluster.spawn(server, "zookeeper"));
+        wait_for("ZooKeeper to answer", || {
+            let mut stream = TcpStream::connect(&cluster.zookeeper).ok()?;
+            // Asked while it starts it may leave a connection without an answer.
+            stream.set_read_timeout(Some(Duration::from_secs(1))).ok()?;
+            stream.write_all(b"ruok").ok()?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).ok()?;
+            (answer == "imok").then_some(())
+        });
+        let formatted = script().arg("format").arg(&cluster.zookeeper).output().expect("it runs");
+        assert!(formatted.status.success(), "{}", String::from_utf8_lossy(&formatted.stderr));
+        for number in 0..bookies {
+            let port = free_port();
+            let child = cluster.spawn_bookie(number, port);
+            cluster.bookies.push((port, Mutex::new(child)));
+        }
+        for number in 0..bookies {
+            cluster.wait_until_it_listens(number);
+        }
+        cluster.wait_until_bookies_are_known();
+        cluster
+    }
+
+    /// On a thread of its own: whoever starts the cluster is in a runtime already.
+    fn wait_until_bookies_are_known(&self) {
+        let wait = || {
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            let client = runtime.block_on(self.client());
+            wait_for("the bookies to be registered", || {
+                let known = runtime.block_on(client.ledgers().bookies()).expect("ZooKeeper answers");
+                (known.len() == self.bookies.len()).then_some(())
+            });
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(wait);
+        });
+    }
+
+    fn spawn(&self, mut command: Command, name: &str) -> Child {
+        let log = File::options().create(true).append(true).open(self.dir.join(format!("{name}.log")));
+        let log = log.expect("a log file");
+        command.stdout(log.try_clone().expect("a descriptor")).stderr(log);
+        let (started, child) = mpsc::channel();
+        self.spawner.lock().expect("whole").send((command, started)).expect("it never ends");
+        child.recv().expect("it starts")
+    }
+
+    fn spawn_bookie(&self, number: usize, port: u16) -> Child {
+        let name = format!("bookie{number}");
+        let mut command = script();
+        command.arg("bookie").arg(self.dir.join(&name)).arg(port.to_string()).arg(&self.zookeeper);
+        self.spawn(command, &name)
+    }
+
+    fn wait_until_it_listens(&self, number: usize) {
+        let (port, child) = &self.bookies[number];
+        wait_for("a bookie to listen", || {
+            let ended = child.lock().expect("whole").try_wait().expect("it is ours");
+            let log =
+                || std::fs::read_to_string(self.dir.join(format!("bookie{number}.log"))).unwrap_or_default();
+            assert!(ended.is_none(), "bookie {number} ended:\n{}", log());
+            TcpStream::connect(("127.0.0.1", *port)).ok()
+        });
+    }
+
+    /// Where ZooKeeper is.
+    pub fn uri(&self) -> LedgersUri {
+        format!("bookkeeper://{}/ledgers", self.zookeeper).parse().expect("well-formed")
+    }
+
+    /// A client, in the runtime that this is called in.
+    pub async fn client(&self) -> BookKeeper {
+        let times =
+            LedgerTimes { entry: PATIENCE, recovery: PATIENCE, read: PATIENCE, ..LedgerTimes::default() };
+        BookKeeper::connect(Env::real(), self.uri(), times).await.expect("ZooKeeper is there")
+    }
+
+    /// kill -9 of the bookie of this name.
+    pub fn kill(&self, bookie: &str) -> usize {
+        let port: u16 = bookie.rsplit_once(':').expect("an address").1.parse().expect("a port");
+        let number = self.bookies.iter().position(|(of, _)| *of == port).expect("one of ours");
+        let mut child = self.bookies[number].1.lock().expect("whole");
+        child.kill().expect("it can be killed");
+        child.wait().expect("it ends");
+        number
+    }
+
+    /// Starts it again on what it left.
+    pub fn restart(&self, number: usize) {
+        *self.bookies[number].1.lock().expect("whole") = self.spawn_bookie(number, self.bookies[number].0);
+        self.wait_until_it_listens(number);
+    }
+}
+
+/// Data of earlier runs, whose processes are gone.
+fn remove_left_behind(own: &Path) {
+    for entry in std::fs::read_dir(own.parent().expect("it has one")).expect("it is there").flatten() {
+        let name = entry.file_name();
+        let Some(process) = name.to_str().and_then(|name| name.strip_prefix("bookkeeper-")) else { continue };
+        if entry.path() != own && !Path::new("/proc").join(process).exists() {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+}
