@@ -236,7 +236,7 @@ fn backends_die_one_by_one_and_cells_are_emptied_under_load_without_an_error_or_
         wait_for("reads of the durable layer", || (durable() > before).then_some(()));
     }
     let unreached = node.run_failing(&["cache", "clear", "data"]);
-    assert!(unreached.contains("0 of 3 backends") && unreached.contains("tailwater cache ls"), "{unreached}");
+    assert!(unreached.contains("0 of 3 backends") && unreached.contains("tailwater cell ls"), "{unreached}");
     backends.revive(dir.path(), 0..6, &node);
     go_on("all are back");
     until_they_read_from_a_cell(&readers);
