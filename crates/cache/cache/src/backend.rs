@@ -5,7 +5,8 @@
 //!   the same one again changes nothing and is acknowledged.
 //! - When a mutation is acknowledged, READs that begin afterwards see it, and the doorbell was rung.
 //! - A mutation under another configuration of the cell than the backend goes by is not applied, not even one that came
-//!   before the change. When the backend has said that it goes by a configuration, it holds nothing that is not its own.
+//!   before the change. When the backend has said that it goes by a configuration, it holds nothing that is not its
+//!   own.
 //! - READ and SCAR take no lock and never wait for a writer; see [`table`] for what they may meet.
 //! - Memory is fixed when the backend starts: the two regions, and private tables in proportion to them.
 //!
@@ -42,7 +43,7 @@ use crate::protocol::{
     REFUSED_MALFORMED, REFUSED_METHOD, REFUSED_VERSION,
 };
 use table::{Table, TableConfig};
-use told::Told;
+use told::BackendTold;
 
 /// How a backend is laid out. Nothing of it changes while it runs, but for the cell's configuration.
 #[derive(Clone, Copy, Debug)]
@@ -56,8 +57,8 @@ pub struct BackendConfig {
     /// The part of the capacity, above 0 and at most 1, above which the least recently modified entries are
     /// evicted.
     pub eviction_at: f64,
-    /// The id of the cell's configuration. 0: it is told one, and again when that changes ([`Configuration`]). Any other
-    /// id stays: that is for a cell whose parties are all started with it.
+    /// The id of the cell's configuration. 0: it is told one, and again when that changes ([`Configuration`]). Any
+    /// other id stays: that is for a cell whose parties are all started with it.
     pub config_id: u64,
     /// Where the regions live.
     pub backing: Backing,
@@ -91,7 +92,7 @@ pub struct Backend {
     /// One for each server or local connection that serves this backend: set up by the owner, so few.
     doorbells: Mutex<Vec<DoorbellRing>>,
     sweeper: Mutex<Option<Task>>,
-    told: Told,
+    told: BackendTold,
 }
 
 impl Backend {
@@ -138,7 +139,7 @@ impl Backend {
             lookups: AtomicU64::new(0),
             doorbells: Mutex::new(Vec::new()),
             sweeper: Mutex::new(None),
-            told: Told::new(config.config_id),
+            told: BackendTold::new(config.config_id),
         });
         let sweeper = env.spawn("cache-sweep", sweep(env.clone(), config.ttl, Arc::downgrade(&backend)));
         *backend.sweeper.lock() = Some(sweeper);
@@ -252,8 +253,8 @@ impl Backend {
         let mut lengths = Vec::new();
         let mut entries = BytesMut::new();
         for hash in hashes {
-            // Locked for each one: a batch of large entries must not hold writers up. Once another configuration begins,
-            // what is not held under that is being forgotten, which is no miss.
+            // Locked for each one: a batch of large entries must not hold writers up. Once another configuration
+            // begins, what is not held under that is being forgotten, which is no miss.
             let table = self.table.lock();
             Self::check_config(table.config_id(), request.config_id)?;
             lengths.push(match table.len_of(hash) {

@@ -41,7 +41,7 @@ use tailwater_rma::CallError;
 use tokio::sync::{oneshot, watch};
 
 pub use backends::{Backends, Connector, instance_of};
-pub use placement::{Mode, Placement, Ring};
+pub use placement::{HashRing, Mode, Placement};
 pub use stats::CellStats;
 
 use crate::configuration::{BackendPlace, Configuration, ConfigurationError};
@@ -174,7 +174,7 @@ impl CellConfig {
     /// [`CellConfig::of`].
     pub fn new(id: u64, mode: Mode, backends: Backends, client_id: u32) -> Self {
         let Backends { places, connector } = backends;
-        let ring = Ring::for_backends(places.len());
+        let ring = HashRing::for_backends(places.len());
         let (name, spares) = (String::new(), Vec::new());
         let configuration = Configuration { id, name, mode, backends: places, spares, ring };
         Self::of(configuration, connector, client_id)
@@ -274,8 +274,8 @@ impl CellShared {
         Arc::clone(&self.current.read())
     }
 
-    /// Goes by `configuration` from now on, if it is newer than what is known. Doubts are settled when each backend that
-    /// came with it was reached or not. Answers when each that has left was told, or is given up.
+    /// Goes by `configuration` from now on, if it is newer than what is known. Doubts are settled when each backend
+    /// that came with it was reached or not. Answers when each that has left was told, or is given up.
     fn adopt(self: &Arc<Self>, configuration: Configuration) -> Option<Vec<oneshot::Receiver<()>>> {
         if !self.agreed.learn(configuration) {
             return None;
@@ -340,8 +340,8 @@ impl CellShared {
         (tried, told)
     }
 
-    /// Has backends told that have left; those that left before and have come back need it no more. Whoever leaves one does
-    /// so, and not only who made the change: it may have told the one that started again what was before.
+    /// Has backends told that have left; those that left before and have come back need it no more. Whoever leaves
+    /// one does so, and not only who made the change: it may have told the one that started again what was before.
     fn tell_left(self: &Arc<Self>, left: Vec<BackendPlace>) -> Vec<oneshot::Receiver<()>> {
         let newest = self.agreed.newest();
         let mut leaving = self.leaving.lock();
@@ -378,8 +378,8 @@ impl CellShared {
 
 impl Cell {
     /// Connects to all backends at once, and returns when each of them was reached or not: a cell whose backends
-    /// are all gone is a cell, in which everything fails until they are back. Backends that know no configuration, or an
-    /// older one, are told; a newer one that one of them knows is gone by.
+    /// are all gone is a cell, in which everything fails until they are back. Backends that know no configuration, or
+    /// an older one, are told; a newer one that one of them knows is gone by.
     pub async fn connect(env: &Env, config: CellConfig) -> Result<Self, ConfigurationError> {
         match config.configuration.is_fixed() {
             true => config.configuration.check_unnamed()?,
@@ -432,8 +432,8 @@ impl Cell {
         Ok(Self { shared })
     }
 
-    /// The configuration that the first of `seeds` goes by that answers and knows one. The number of a seed means nothing
-    /// where `connector` goes by addresses. An error says why no seed was of use.
+    /// The configuration that the first of `seeds` goes by that answers and knows one. The number of a seed means
+    /// nothing where `connector` goes by addresses. An error says why no seed was of use.
     pub async fn configuration_at(
         env: &Env,
         connector: &dyn Connector,
@@ -456,8 +456,8 @@ impl Cell {
     }
 
     /// Connects to the cell that one of `seeds` belongs to, by [`Cell::configuration_at`] them: for clients that know
-    /// addresses and nothing else. The configuration's backends are reached at the addresses that it has. `change` may set
-    /// what [`CellConfig::of`] has defaults for.
+    /// addresses and nothing else. The configuration's backends are reached at the addresses that it has. `change`
+    /// may set what [`CellConfig::of`] has defaults for.
     pub async fn at_seeds(
         env: &Env,
         connector: Arc<dyn Connector>,
@@ -476,11 +476,11 @@ impl Cell {
         self.shared.agreed.newest()
     }
 
-    /// Goes by `configuration` from now on, and tells it to its backends and to those that are none any more; `false` if
-    /// its id is not greater than that of what this client knows, or it is another cell's. Completes when each backend that
-    /// is new or has left was reached or not, after the deadline at the latest. One that has left and was not reached is
-    /// told later, if it is reached within [`TELL_LEFT_MAX`](crate::limits::TELL_LEFT_MAX). Values of keys that get other
-    /// backends are not carried over: their keys are missed.
+    /// Goes by `configuration` from now on, and tells it to its backends and to those that are none any more; `false`
+    /// if its id is not greater than that of what this client knows, or it is another cell's. Completes when each
+    /// backend that is new or has left was reached or not, after the deadline at the latest. One that has left and
+    /// was not reached is told later, if it is reached within [`TELL_LEFT_MAX`](crate::limits::TELL_LEFT_MAX). Values
+    /// of keys that get other backends are not carried over: their keys are missed.
     pub async fn configure(&self, configuration: Configuration) -> Result<bool, ConfigurationError> {
         configuration.check()?;
         let deadline = self.shared.current().deadline;

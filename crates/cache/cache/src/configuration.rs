@@ -30,7 +30,7 @@ use std::collections::BTreeSet;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use crate::cell::{Mode, Placement, Ring};
+use crate::cell::{HashRing, Mode, Placement};
 use crate::layout::{u64_at, xxh3_64};
 use crate::limits::{
     ADDRESS_BYTES_MAX, ADDRESSES_MAX, BACKENDS_MAX, CONFIGURATION_BYTES_MAX, NAME_BYTES_MAX, SPARES_MAX,
@@ -64,7 +64,7 @@ pub struct Configuration {
     /// Those that hold none yet.
     pub spares: Vec<BackendPlace>,
     /// How keys are spread over the backends.
-    pub ring: Ring,
+    pub ring: HashRing,
 }
 
 /// Why bytes or parts are no configuration.
@@ -116,7 +116,7 @@ impl Configuration {
         mode: Mode,
         addresses: Vec<Vec<String>>,
     ) -> Result<Self, ConfigurationError> {
-        let ring = Ring::for_backends(addresses.len());
+        let ring = HashRing::for_backends(addresses.len());
         let place = |(number, addresses)| BackendPlace { number, addresses };
         let backends = (0..).zip(addresses).map(place).collect();
         let name = name.to_owned();
@@ -125,9 +125,9 @@ impl Configuration {
         Ok(configuration)
     }
 
-    /// The first id of a cell that is created when a wall clock shows `wall_ms`, after all that exist up to `above`: the
-    /// seconds in its upper half, and 1 in the lower one, which counts changes. So a cell that is created anew under a
-    /// name has greater ids than the one before it had, and two cells have no id in common.
+    /// The first id of a cell that is created when a wall clock shows `wall_ms`, after all that exist up to `above`:
+    /// the seconds in its upper half, and 1 in the lower one, which counts changes. So a cell that is created anew
+    /// under a name has greater ids than the one before it had, and two cells have no id in common.
     pub fn first_id(wall_ms: i64, above: u64) -> u64 {
         let second = u64::try_from(wall_ms / 1_000).unwrap_or(0).clamp(1, u64::from(u32::MAX));
         second.max((above >> 32) + 1) << 32 | 1
@@ -276,7 +276,7 @@ impl Configuration {
             return Err(ConfigurationError::Malformed);
         }
         let (said, checksum) = bytes.split_at(bytes.len() - CHECKSUM_BYTES);
-        let mut rest = Unread(said);
+        let mut rest = ConfigurationUnread(said);
         if rest.word() != Some(MAGIC) {
             return Err(ConfigurationError::Malformed);
         }
@@ -293,7 +293,7 @@ impl Configuration {
         Ok(configuration)
     }
 
-    fn decode_said(mut rest: Unread<'_>) -> Option<Self> {
+    fn decode_said(mut rest: ConfigurationUnread<'_>) -> Option<Self> {
         let mode = match rest.byte()? {
             1 => Mode::R1,
             2 => Mode::R32,
@@ -302,7 +302,8 @@ impl Configuration {
         let name_len = usize::from(rest.byte()?);
         let (backends, spares) = (usize::from(rest.short()?), usize::from(rest.short()?));
         let id = rest.word()?;
-        let ring = Ring { rows: u32::from_le_bytes(*rest.take(4)?.first_chunk()?), points: rest.short()? };
+        let ring =
+            HashRing { rows: u32::from_le_bytes(*rest.take(4)?.first_chunk()?), points: rest.short()? };
         let _zero = rest.short()?;
         let name = String::from_utf8(rest.take(name_len)?.to_vec()).ok()?;
         let backends = rest.places(backends)?;
@@ -312,9 +313,9 @@ impl Configuration {
 }
 
 /// What is left of foreign bytes.
-struct Unread<'a>(&'a [u8]);
+struct ConfigurationUnread<'a>(&'a [u8]);
 
-impl<'a> Unread<'a> {
+impl<'a> ConfigurationUnread<'a> {
     fn take(&mut self, len: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(len)?;
         self.0 = rest;

@@ -18,7 +18,7 @@ mod version;
 
 pub use backend::{Backend, BackendConfig, BackendStats};
 pub use cell::{
-    Backends, Cell, CellConfig, CellFailure, CellStats, Connector, Lookup, Mode, Placement, Ring, Seen,
+    Backends, Cell, CellConfig, CellFailure, CellStats, Connector, HashRing, Lookup, Mode, Placement, Seen,
     SetError, instance_of, joined,
 };
 pub use configuration::{BackendPlace, Configuration, ConfigurationError};

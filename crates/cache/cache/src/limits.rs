@@ -108,12 +108,12 @@ pub const ADDRESS_BYTES_MAX: usize = 270;
 /// value of metadata and fits in one CALL.
 pub const CONFIGURATION_BYTES_MAX: usize = 256 << 10;
 
-/// Those who wait at one backend to be told of its next configuration, at most: one for each connection of a large cell's
-/// clients. If there are more, those who wait longest ask again.
+/// Those who wait at one backend to be told of its next configuration, at most: one for each connection of a large
+/// cell's clients. If there are more, those who wait longest ask again.
 pub const CONFIG_WAITS_MAX: usize = 4_096;
 
-/// The longest that one of them waits before it is answered with what there is: a connection on which a CALL waits is not
-/// taken for idle, so a client that is gone without a word has to be noticed.
+/// The longest that one of them waits before it is answered with what there is: a connection on which a CALL waits is
+/// not taken for idle, so a client that is gone without a word has to be noticed.
 pub const CONFIG_WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// How long a backend that has left its cell is looked for, to be told so: longer than a process or a host takes to

@@ -47,6 +47,7 @@ use tailwater_meta::{Expect, Meta, Op};
 use tailwater_permissions::Rules;
 use tailwater_queue::QueueStore;
 use tailwater_rma::{Server, ServerConfig, Service};
+use tailwater_store::DataDir;
 use tailwater_tail::Cells;
 use tailwater_tail::window::WindowStats;
 use tokio::net::TcpListener;
@@ -174,28 +175,8 @@ impl Node {
         let http = tokio::runtime::Handle::current().spawn(serve);
         let _telling = env.spawn("start-told", tell(env.clone(), progress.clone()));
         let doors = CellDoors::of(&gate, &config);
-        let begun = begin_cells(&env, &config, &doors).await?;
-        let mut node_cells = None;
-        let advertised = config.listen.advertised_data;
-        let finish = |meta| -> BoxFuture<'_, _> {
-            Box::pin(async {
-                node_cells =
-                    finish_cells(&env, begun, meta, advertised).await.map_err(|why| format!("{why:#}"))?;
-                let both =
-                    node_cells.as_ref().map(|[data, metadata]| [data.cell.clone(), metadata.cell.clone()]);
-                Ok(both.map(|[data, metadata]| Cells { data, metadata }))
-            })
-        };
-        progress.begin("queues", 0);
         let mut recovery = queues::Recovery::begin(&env, &config)?;
-        let mut others = |tag, position, bytes: &[u8]| match tag {
-            tailwater_queue::TAG => recovery.replay(position, bytes),
-            _ => Err(ReplayError::new("written by a later version: its tag is not known")),
-        };
-        let log_config = config.log_config();
-        let log =
-            Log::open_locked(&env, log_config, &config.data, lock, Box::new(finish), &mut others, &progress)
-                .await?;
+        let (log, node_cells) = open_log(&env, &config, lock, &doors, &mut recovery, &progress).await?;
         progress.begin("cells", 0);
         let created = CreatedCells::open(&env, &config, log.meta(), doors).await?;
         progress.begin("queues", 0);
@@ -213,10 +194,7 @@ impl Node {
             }
             None => None,
         };
-        let sqs = match sqs {
-            Some(listener) => Some(start_sqs(&env, &config, listener, &queues, &gate)?),
-            None => None,
-        };
+        let sqs = sqs.map(|listener| start_sqs(&env, &config, listener, &queues, &gate)).transpose()?;
         let broadcast = match broadcast {
             Some(listener) => {
                 let (config, kept) = (&config.broadcast, (config.data.as_path(), log.meta(), &users));
@@ -224,9 +202,8 @@ impl Node {
             }
             None => None,
         };
-        let bridges = broadcast
-            .as_ref()
-            .map(|broadcast| Bridges::start(&env, &log, broadcast.regions(), &config.bridge));
+        let bridge = |of: &Broadcast| Bridges::start(&env, &log, of.regions(), &config.bridge);
+        let bridges = broadcast.as_ref().map(bridge);
         let (reads_max, bytes_per_s) = (config.log.catch_up_reads_max, config.log.catch_up_bytes_per_s);
         let turns = Arc::new(Turns::new(&env, reads_max, bytes_per_s, Arc::clone(&meters)));
         let service: Arc<dyn Service> = Arc::new(NodeService::new(
@@ -348,6 +325,38 @@ async fn tell(env: Env, progress: Progress) {
         let Stage { what, done, whole } = progress.stage();
         tracing::info!(what, done, whole, "recovering");
     }
+}
+
+/// The log and its cells: their backends run before the log is recovered, and are connected when metadata can be read,
+/// which has their configurations. What is the queues' in the journal goes to `recovery`.
+async fn open_log(
+    env: &Env,
+    config: &Config,
+    lock: DataDir,
+    doors: &CellDoors,
+    recovery: &mut queues::Recovery,
+    progress: &Progress,
+) -> anyhow::Result<(Log, Option<[Arc<NodeCell>; 2]>)> {
+    let begun = begin_cells(env, config, doors).await?;
+    let mut node_cells = None;
+    let advertised = config.listen.advertised_data;
+    let finish = |meta| -> BoxFuture<'_, _> {
+        Box::pin(async {
+            node_cells =
+                finish_cells(env, begun, meta, advertised).await.map_err(|why| format!("{why:#}"))?;
+            let both = node_cells.as_ref();
+            let cells = both.map(|[data, metadata]| [data.cell.clone(), metadata.cell.clone()]);
+            Ok(cells.map(|[data, metadata]| Cells { data, metadata }))
+        })
+    };
+    progress.begin("queues", 0);
+    let mut others = |tag, position, bytes: &[u8]| match tag {
+        tailwater_queue::TAG => recovery.replay(position, bytes),
+        _ => Err(ReplayError::new("written by a later version: its tag is not known")),
+    };
+    let (log_config, finish) = (config.log_config(), Box::new(finish));
+    let log = Log::open_locked(env, log_config, &config.data, lock, finish, &mut others, progress).await?;
+    Ok((log, node_cells))
 }
 
 /// The backends of data and metadata that are the node's own, if the log has cells.

@@ -26,7 +26,7 @@ use crate::limits::{BUCKETS_PER_STEP, CONFIG_WAIT_MAX, CONFIG_WAITS_MAX};
 use crate::protocol::{ConfigReply, ConfigRequest, ConfigureRequest, REFUSED_CONFIG};
 
 /// What a backend was told.
-pub(super) struct Told {
+pub(super) struct BackendTold {
     /// The cell that it is for, if that was said: configurations of others are refused.
     cell: OnceLock<String>,
     /// The newest; held while the table follows, so that who asks meanwhile waits for the end of that.
@@ -48,7 +48,7 @@ struct ToldWaiting {
     reply: Reply,
 }
 
-impl Told {
+impl BackendTold {
     /// Of a backend that starts with `config_id`, or with 0 and is told one.
     pub(super) fn new(config_id: u64) -> Self {
         Self {
@@ -115,9 +115,9 @@ impl Backend {
         }
     }
 
-    /// Goes by another configuration, as the backend with that number, if its id is greater than that of what it was told
-    /// before. Forgets what is not its own any more, and all of another cell of the same name. Takes a millisecond for
-    /// some ten thousand buckets; who reads or writes meanwhile waits for a fraction of that at most.
+    /// Goes by another configuration, as the backend with that number, if its id is greater than that of what it was
+    /// told before. Forgets what is not its own any more, and all of another cell of the same name. Takes a
+    /// millisecond for some ten thousand buckets; who reads or writes meanwhile waits for a fraction of that at most.
     pub(super) fn configure(&self, payload: Bytes) -> Result<Bytes, Refusal> {
         let request = ConfigureRequest::decode(payload).map_err(|error| malformed(&error.to_string()))?;
         let configuration =

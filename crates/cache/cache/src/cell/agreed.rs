@@ -3,8 +3,8 @@
 //! A backend's header names the configuration that it goes by. If that is not the client's, the one with the lower id
 //! takes over the other's: the client asks for the backend's, or tells its own. So what one client or one backend knows
 //! reaches all that anybody asks, whether metadata is there or not. Beside that each client waits, by one CALL for each
-//! connection, for the backend's next configuration: so the client has that when the backend is told it, and not with the
-//! first operation that fails.
+//! connection, for the backend's next configuration: so the client has that when the backend is told it, and not with
+//! the first operation that fails.
 //!
 //! An operation goes by one configuration from its begin to its end. If a backend went by another one meanwhile, what
 //! came of that is *doubted*, and the operation is made again when the two have agreed.
@@ -177,9 +177,9 @@ pub(super) async fn agree(
     }
 }
 
-/// Goes by each newer configuration that the backend at the other end is told, from when it is. Ends if it can't be asked:
-/// a backend of another version, or a connection that is lost. Where it has no
-/// news it is asked again, `pause` after the last time at the soonest.
+/// Goes by each newer configuration that the backend at the other end is told, from when it is. Ends if it can't be
+/// asked: a backend of another version, or a connection that is lost. Where it has no news it is asked again, `pause`
+/// after the last time at the soonest.
 pub(super) async fn follow_configuration(
     env: &Env,
     connection: &dyn Connection,

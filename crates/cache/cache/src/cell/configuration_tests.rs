@@ -12,7 +12,7 @@ use crate::backend::Backend;
 use crate::testing::{CellFaults, Double, in_runtime, served, small, world_by_hand};
 
 /// Backends by their numbers, which know no configuration when they start.
-struct Place {
+struct BackendsByNumber {
     env: Env,
     can: Capabilities,
     backends: Lock<BTreeMap<u32, (Arc<Backend>, LocalDoorbell)>>,
@@ -20,7 +20,7 @@ struct Place {
     away: AtomicBool,
 }
 
-impl Place {
+impl BackendsByNumber {
     fn with(env: &Env, can: Capabilities, numbers: impl IntoIterator<Item = u32>) -> Arc<Self> {
         let place = Self {
             env: env.clone(),
@@ -61,7 +61,7 @@ impl Place {
     }
 }
 
-impl Connector for Place {
+impl Connector for BackendsByNumber {
     fn connect<'a>(
         &'a self,
         backend: &'a BackendPlace,
@@ -116,7 +116,7 @@ async fn assert_all_there(cell: &Cell, items: &[(Bytes, Bytes)]) {
 fn backends_that_know_no_configuration_are_told_and_go_by_it() {
     for can in TRANSPORTS {
         in_runtime(|env| async move {
-            let place = Place::with(&env, can, 0..4);
+            let place = BackendsByNumber::with(&env, can, 0..4);
             let cell = place.client(of(ID, &[0, 1, 2, 3]), 1).await;
             let items = items("value");
             set(&cell, &items).await;
@@ -134,7 +134,7 @@ fn backends_that_know_no_configuration_are_told_and_go_by_it() {
 fn a_client_that_goes_by_an_old_configuration_learns_the_new_one_from_a_backend_and_its_call_succeeds() {
     for can in TRANSPORTS {
         in_runtime(|env| async move {
-            let place = Place::with(&env, can, 0..5);
+            let place = BackendsByNumber::with(&env, can, 0..5);
             let old = of(ID, &[0, 1, 2]);
             let late = place.client(old.clone(), 1).await;
             let owner = place.client(old.clone(), 2).await;
@@ -162,7 +162,7 @@ fn a_client_that_goes_by_an_old_configuration_learns_the_new_one_from_a_backend_
 #[test]
 fn a_set_that_an_old_configuration_placed_is_refused_by_backends_that_go_by_the_new_one() {
     in_runtime(|env| async move {
-        let place = Place::with(&env, TRANSPORTS[1], 0..3);
+        let place = BackendsByNumber::with(&env, TRANSPORTS[1], 0..3);
         let cell = place.client(of(ID, &[0, 1, 2]), 1).await;
         set(&cell, &items("one")).await;
         let entry = crate::layout::encode_entry(
@@ -188,7 +188,7 @@ fn a_set_that_an_old_configuration_placed_is_refused_by_backends_that_go_by_the_
 #[test]
 fn a_backend_that_starts_again_is_told_by_any_client_and_a_client_with_less_is_told_by_it() {
     in_runtime(|env| async move {
-        let place = Place::with(&env, TRANSPORTS[0], 0..4);
+        let place = BackendsByNumber::with(&env, TRANSPORTS[0], 0..4);
         let new = of(ID + 3, &[0, 1, 2, 3]);
         let cell = place.client(new.clone(), 1).await;
         set(&cell, &items("one")).await;
@@ -207,7 +207,7 @@ fn a_backend_that_starts_again_is_told_by_any_client_and_a_client_with_less_is_t
 #[test]
 fn backends_that_start_one_at_a_time_after_their_clients_make_a_working_cell() {
     in_runtime(|env| async move {
-        let place = Place::with(&env, TRANSPORTS[2], []);
+        let place = BackendsByNumber::with(&env, TRANSPORTS[2], []);
         let known = of(ID, &[0, 1, 2]);
         let (one, other) = (place.client(known.clone(), 1).await, place.client(known, 2).await);
         assert!(one.set(items("early")).await.iter().all(|result| *result == Err(SetError::Unreachable)));
@@ -226,7 +226,7 @@ fn backends_that_start_one_at_a_time_after_their_clients_make_a_working_cell() {
 #[test]
 fn a_backend_takes_no_configuration_of_another_cell_and_none_if_it_was_started_with_an_id() {
     in_runtime(|env| async move {
-        let place = Place::with(&env, TRANSPORTS[1], 0..3);
+        let place = BackendsByNumber::with(&env, TRANSPORTS[1], 0..3);
         place.backend(0).is_for("lengths");
         place.backends.lock().insert(1, served(&env, small(77)));
         let cell = place.client(of(ID, &[0, 1, 2]), 1).await;
@@ -240,7 +240,7 @@ fn a_backend_takes_no_configuration_of_another_cell_and_none_if_it_was_started_w
 #[test]
 fn a_cell_that_is_created_anew_begins_with_nothing_of_the_one_before_it() {
     in_runtime(|env| async move {
-        let place = Place::with(&env, TRANSPORTS[0], 0..3);
+        let place = BackendsByNumber::with(&env, TRANSPORTS[0], 0..3);
         let before = place.client(of(ID, &[0, 1, 2]), 1).await;
         set(&before, &items("before")).await;
         drop(before);
@@ -255,7 +255,7 @@ fn a_cell_that_is_created_anew_begins_with_nothing_of_the_one_before_it() {
 fn a_client_that_does_nothing_is_told_a_new_configuration_by_its_backends() {
     for can in TRANSPORTS {
         in_runtime(|env| async move {
-            let place = Place::with(&env, can, 0..4);
+            let place = BackendsByNumber::with(&env, can, 0..4);
             let owner = place.client(of(ID, &[0, 1, 2]), 1).await;
             let mut config = CellConfig::of(of(ID, &[0, 1, 2]), Arc::clone(&place) as _, 2);
             // So that it would not notice by itself.
@@ -294,7 +294,7 @@ fn who_waits_for_a_configuration_is_answered_with_what_there_is_when_too_many_wa
 fn a_client_that_knows_one_backend_and_nothing_else_is_told_the_rest_by_it() {
     for can in TRANSPORTS {
         in_runtime(|env| async move {
-            let place = Place::with(&env, can, 0..4);
+            let place = BackendsByNumber::with(&env, can, 0..4);
             let seed = |number| BackendPlace { number, addresses: Vec::new() };
             let at = |numbers: &[u32]| {
                 let seeds: Vec<_> = numbers.iter().map(|number| seed(*number)).collect();
@@ -318,7 +318,7 @@ fn a_client_that_knows_one_backend_and_nothing_else_is_told_the_rest_by_it() {
 #[test]
 fn a_backend_that_could_not_be_reached_when_it_left_is_told_when_it_can() {
     in_runtime(|env| async move {
-        let place = Place::with(&env, TRANSPORTS[1], 0..4);
+        let place = BackendsByNumber::with(&env, TRANSPORTS[1], 0..4);
         let owner = place.client(of(ID, &[0, 1, 2]), 1).await;
         set(&owner, &items("one")).await;
         let (left, doorbell) = place.backends.lock().remove(&0).expect("it runs");

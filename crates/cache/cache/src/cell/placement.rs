@@ -1,15 +1,16 @@
 //! Which backends hold a key: a ring, as a table.
 //!
-//! The ring is the circle of all 64-bit numbers. A backend has [`Ring::points`] points on it, which follow from its
-//! number in the cell alone. The circle is cut into [`Ring::rows`] rows of equal length. The replicas of a row are the
-//! first backends, all different, that have a point at the row's begin or behind it, clockwise. A key is in the row that
-//! the upper half of its hash lies in; its bucket is taken from the lower half.
+//! The ring is the circle of all 64-bit numbers. A backend has [`HashRing::points`] points on it, which follow from its
+//! number in the cell alone. The circle is cut into [`HashRing::rows`] rows of equal length. The replicas of a row are the
+//! first backends, all different, that have a point at the row's begin or behind it, clockwise. A key is in the row
+//! that the upper half of its hash lies in; its bucket is taken from the lower half.
 //!
 //! Whoever knows a configuration makes the table of all rows once, and a look-up is a multiplication and a load. As
 //! points depend on nothing but numbers, a backend that joins takes over rows, and no row moves between others.
 //!
 //! What the tests below hold it to, with the ring that a new cell has:
-//! - no backend holds more than 1.4 times the mean of what backends hold, and none less than 0.6 times, up to 16 of them;
+//! - no backend holds more than 1.4 times the mean of what backends hold, and none less than 0.6 times, up to 16 of
+//!   them;
 //! - of n + 1 backends the one that joined takes over 0.6 to 1.4 times 1 / (n + 1) of the copies, and every copy that
 //!   moves moves to it.
 
@@ -55,14 +56,14 @@ pub(super) const REPLICAS_MAX: usize = 3;
 
 /// How fine a cell's ring is. It is chosen with the cell and stays: with another one nearly all keys would move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ring {
-    /// Rows that the circle is cut into; a power of two from [`Ring::ROWS_MIN`] to [`Ring::ROWS_MAX`].
+pub struct HashRing {
+    /// Rows that the circle is cut into; a power of two from [`HashRing::ROWS_MIN`] to [`HashRing::ROWS_MAX`].
     pub rows: u32,
-    /// Points of each backend (its virtual nodes), from 1 to [`Ring::POINTS_MAX`].
+    /// Points of each backend (its virtual nodes), from 1 to [`HashRing::POINTS_MAX`].
     pub points: u16,
 }
 
-impl Ring {
+impl HashRing {
     /// The fewest rows.
     pub const ROWS_MIN: u32 = 1 << 8;
     /// The most rows: a table of 1.5 MiB, for three replicas.
@@ -112,7 +113,7 @@ impl Placement {
     ///
     /// # Panics
     /// If there are fewer, or more than 65,535, or `ring` is none.
-    pub fn new(mode: Mode, ring: Ring, numbers: &[u32]) -> Self {
+    pub fn new(mode: Mode, ring: HashRing, numbers: &[u32]) -> Self {
         let replicas = mode.replicas();
         assert!(numbers.len() >= replicas && numbers.len() <= usize::from(u16::MAX) && ring.is_valid());
         if numbers.len() == 1 {
@@ -205,7 +206,7 @@ mod tests {
             .chain([4, 7, 16].map(|backends| (Mode::R32, backends)))
         {
             let numbers: Vec<u32> = (0..backends as u32).collect();
-            let placement = Placement::new(mode, Ring::for_backends(backends), &numbers);
+            let placement = Placement::new(mode, HashRing::for_backends(backends), &numbers);
             for n in 0..KEYS {
                 let of = placement.of(hash(n));
                 assert_eq!(of.len(), mode.replicas());
@@ -218,17 +219,17 @@ mod tests {
 
     #[test]
     fn a_ring_of_many_backends_has_more_rows_and_is_valid_however_many_there_are() {
-        assert_eq!(Ring::for_backends(3), Ring { rows: 4_096, points: 256 });
-        assert_eq!(Ring::for_backends(17).rows, 8_192);
+        assert_eq!(HashRing::for_backends(3), HashRing { rows: 4_096, points: 256 });
+        assert_eq!(HashRing::for_backends(17).rows, 8_192);
         for backends in [0, 1, 1_024, usize::MAX] {
-            assert!(Ring::for_backends(backends).is_valid());
+            assert!(HashRing::for_backends(backends).is_valid());
         }
     }
 
     #[test]
     fn the_table_is_the_same_wherever_it_is_made() {
         // What is written here is in the cells of other processes: it must never change.
-        let placement = Placement::new(Mode::R32, Ring { rows: 4_096, points: 256 }, &[0, 1, 2, 3, 4]);
+        let placement = Placement::new(Mode::R32, HashRing { rows: 4_096, points: 256 }, &[0, 1, 2, 3, 4]);
         let of: Vec<&[u16]> = (0..6).map(|n| placement.of(hash(n))).collect();
         assert_eq!(of, FIXED, "placement has changed");
     }
@@ -247,7 +248,7 @@ mod tests {
         ) {
             let numbers: Vec<u32> = numbers.into_iter().collect();
             let mode = if three { Mode::R32 } else { Mode::R1 };
-            let ring = Ring::for_backends(3);
+            let ring = HashRing::for_backends(3);
             let before = Placement::new(mode, ring, &numbers[..backends]);
             // The newcomer may be listed anywhere: places shift, numbers stay.
             let mut with_another = numbers[..backends].to_vec();
@@ -273,7 +274,7 @@ mod tests {
 
         #[test]
         fn the_order_in_which_backends_are_listed_moves_no_key(mut numbers in Just((0_u32..7).collect::<Vec<_>>()).prop_shuffle()) {
-            let ring = Ring::for_backends(7);
+            let ring = HashRing::for_backends(7);
             let listed = Placement::new(Mode::R32, ring, &numbers);
             let of = |placement: &Placement, numbers: &[u32], n| -> Vec<u32> {
                 placement.of(hash(n)).iter().map(|place| numbers[usize::from(*place)]).collect()

@@ -246,13 +246,13 @@ pub(super) fn by_backend(groups: &mut Vec<(usize, usize)>) -> Vec<(usize, Vec<us
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cell::placement::{Mode, Ring};
+    use crate::cell::placement::{HashRing, Mode};
 
     #[test]
     fn every_replica_is_the_first_as_often_and_the_keys_of_a_call_keep_together() {
         for backends in [3, 4, 7] {
             let numbers: Vec<u32> = (0..backends as u32).collect();
-            let placement = Placement::new(Mode::R32, Ring::for_backends(backends), &numbers);
+            let placement = Placement::new(Mode::R32, HashRing::for_backends(backends), &numbers);
             let mut firsts = [0_usize; 3];
             let mut asked = vec![0_usize; backends];
             let mut together = 0;

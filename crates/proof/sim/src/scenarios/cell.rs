@@ -3,7 +3,7 @@
 //!
 //! The code that runs is `cache`. One client, the owner, makes the changes, as a node does that has metadata. Of the
 //! others one knows the first configuration and nothing later, one comes late with it, one knows addresses of backends
-//! alone, and one does nothing. Backends start one at a time, in any order, some after the clients.
+//! alone, and one does nothing. CellBackends start one at a time, in any order, some after the clients.
 //!
 //! Checked: whatever a get answers was set for that key, whole. While all backends go by one configuration, and none
 //! dies: after an acknowledged SET, or a consistent get, no consistent get answers an earlier version or a miss; and
@@ -42,7 +42,7 @@ const SETTLED_MAX: Duration = Duration::from_secs(30);
 const FOUND_MAX: Duration = Duration::from_secs(15);
 
 /// Key, client and number of a value.
-type Identity = (u64, u64, u64);
+type CellIdentity = (u64, u64, u64);
 
 #[derive(Default)]
 struct ChangingCell {
@@ -53,9 +53,9 @@ struct ChangingCell {
     life: u64,
     /// The latest version that was acknowledged or got of a key, since this is settled.
     floors: BTreeMap<u64, Version>,
-    offered: BTreeSet<Identity>,
+    offered: BTreeSet<CellIdentity>,
     /// The life in which a SET was over.
-    over: BTreeMap<Identity, u64>,
+    over: BTreeMap<CellIdentity, u64>,
     /// Where clients are that have found the cell.
     clients: BTreeMap<&'static str, Cell>,
     stop: bool,
@@ -119,7 +119,7 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
     let net = Net::new(world);
     let nodes: Vec<Node> = BACKEND_NAMES.iter().map(|name| world.node(name)).collect();
     let buckets = rng.between(2, 16);
-    let backends = Backends { net: net.clone(), nodes, buckets, running: Arc::default() };
+    let backends = CellBackends { net: net.clone(), nodes, buckets, running: Arc::default() };
     let first = configuration(7 << 32 | 1, &draw_numbers(&mut rng));
     if rng.below(2) == 0 {
         net.set_weather(Weather::FOUL);
@@ -198,14 +198,14 @@ fn configuration(id: u64, numbers: &[u32]) -> Configuration {
     configuration
 }
 
-struct Backends {
+struct CellBackends {
     net: Net,
     nodes: Vec<Node>,
     buckets: u64,
     running: Arc<Mutex<BTreeMap<usize, Arc<Backend>>>>,
 }
 
-impl Backends {
+impl CellBackends {
     /// Starts one on its node, which is up.
     fn start(&self, number: usize) {
         let backend =
@@ -213,8 +213,8 @@ impl Backends {
         self.running.lock().insert(number, backend);
     }
 
-    /// One that does not go by `configuration` and should, and what it goes by: one that is in it, or in what it goes by.
-    /// The others answer nobody.
+    /// One that does not go by `configuration` and should, and what it goes by: one that is in it, or in what it goes
+    /// by. The others answer nobody.
     fn behind(&self, configuration: &Configuration) -> Option<(usize, u64)> {
         let running = self.running.lock();
         let behind = running.iter().find(|(number, backend)| {
@@ -231,14 +231,14 @@ struct Changing {
     rng: Rng,
     outside: Outside,
     env: Env,
-    backends: Backends,
+    backends: CellBackends,
     state: Shared,
     plant: Plant,
     first: Configuration,
 }
 
 impl Changing {
-    async fn run(mut self) -> Result<(Rng, Backends, Shared, Configuration), Violation> {
+    async fn run(mut self) -> Result<(Rng, CellBackends, Shared, Configuration), Violation> {
         let mut order: Vec<usize> = (0..BACKEND_NAMES.len()).collect();
         while !order.is_empty() {
             let number = order.remove(self.rng.index(order.len()));

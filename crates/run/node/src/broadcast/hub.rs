@@ -1,7 +1,7 @@
 //! What listeners over HTTP are sent.
 //!
 //! ```text
-//!   proxy --> one Listener --> Ring (each batch encoded once) --> Feed, Feed, Feed … at the live edge
+//!   proxy --> one Listener --> HashRing (each batch encoded once) --> Feed, Feed, Feed … at the live edge
 //!   proxy --> a Listener of its own -----------------------------> Feed that is behind, until it is close
 //! ```
 //!

@@ -1,8 +1,8 @@
 //! Cells beside the log's own, which somebody created: caches for whoever connects to their backends.
 //!
-//! What was asked for is in the node's metadata, beside the cell's configuration. The node runs the backends, or they are
-//! processes elsewhere. At a start the node runs its own ones again, empty, at their sockets' paths and at new ports, and
-//! their cell's next configuration says so.
+//! What was asked for is in the node's metadata, beside the cell's configuration. The node runs the backends, or they
+//! are processes elsewhere. At a start the node runs its own ones again, empty, at their sockets' paths and at new
+//! ports, and their cell's next configuration says so.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -56,7 +56,8 @@ pub async fn begin(
         Some(known) if wanted.is_in(&known) => return Ok(known),
         Some(known) => known.changed(known.id + 1, wanted.mode, wanted.addresses.clone()),
         None => {
-            // Another node may have begun it, or this one before its metadata was lost: what the backends hold is of use.
+            // Another node may have begun it, or this one before its metadata was lost: what the backends hold is of
+            // use.
             let told = Cell::configuration_at(env, connector, &wanted.places()).await;
             if let Ok(told) =
                 told.as_ref().inspect_err(|why| tracing::debug!(cell = name, why, "a cell is new"))

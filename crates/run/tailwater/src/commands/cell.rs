@@ -24,13 +24,13 @@ pub enum Command {
         /// Copies of each value: `r1`, or `r3.2` for three of which two make a quorum.
         #[arg(long, value_enum)]
         mode: ModeArg,
-        /// Backends that the node runs itself: one at least with `r1`, three with `r3.2`. They begin empty again with the
-        /// node.
+        /// Backends that the node runs itself: one at least with `r1`, three with `r3.2`. They begin empty again with
+        /// the node.
         #[arg(long, value_name = "N", value_parser = values::number::<usize>(1..=OWN_BACKENDS_MAX),
               required_unless_present = "backend", conflicts_with = "backend")]
         backends: Option<usize>,
-        /// A backend that runs as a process of its own (`tailwater cache serve --cell NAME`): its addresses, nearest first,
-        /// as in `unix:/run/a.sock,tcp:10.0.0.1:7500`. Once for each.
+        /// A backend that runs as a process of its own (`tailwater cache serve --cell NAME`): its addresses, nearest
+        /// first, as in `unix:/run/a.sock,tcp:10.0.0.1:7500`. Once for each.
         #[arg(long, value_name = "ADDRESSES")]
         backend: Vec<String>,
         /// Memory for values in each backend that the node runs. By default 268435456.
@@ -42,7 +42,8 @@ pub enum Command {
         /// How long such a backend keeps a value that is not written again. By default 60000.
         #[arg(long, value_name = "MS", value_parser = values::number::<u64>(1_000..=u64::MAX))]
         ttl_ms: Option<u64>,
-        /// How full such a backend may get, in percent, before it evicts what was not written for longest. By default 80.
+        /// How full such a backend may get, in percent, before it evicts what was not written for longest. By default
+        /// 80.
         #[arg(long, value_name = "PERCENT", value_parser = values::number::<u8>(1..=100))]
         eviction_percent: Option<u8>,
         /// Form of the output.
