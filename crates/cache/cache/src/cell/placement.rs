@@ -1,9 +1,9 @@
 //! Which backends hold a key: a ring, as a table.
 //!
 //! The ring is the circle of all 64-bit numbers. A backend has [`HashRing::points`] points on it, which follow from its
-//! number in the cell alone. The circle is cut into [`HashRing::rows`] rows of equal length. The replicas of a row are the
-//! first backends, all different, that have a point at the row's begin or behind it, clockwise. A key is in the row
-//! that the upper half of its hash lies in; its bucket is taken from the lower half.
+//! number in the cell alone. The circle is cut into [`HashRing::rows`] rows of equal length. The replicas of a row
+//! are the first backends, all different, that have a point at the row's begin or behind it, clockwise. A key is in
+//! the row that the upper half of its hash lies in; its bucket is taken from the lower half.
 //!
 //! Whoever knows a configuration makes the table of all rows once, and a look-up is a multiplication and a load. As
 //! points depend on nothing but numbers, a backend that joins takes over rows, and no row moves between others.
