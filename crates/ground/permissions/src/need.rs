@@ -144,7 +144,8 @@ fn of_cell(operation: &str) -> Option<NeedRow> {
     }))
 }
 
-/// By methods, and `create` for a stream that a body names: a group's reset is a commit for it, and a stream is truncated as Kafka's DeleteRecords does.
+/// By methods, and `create` for a stream that a body names: a group's reset is a commit for it, and a stream is
+/// truncated as Kafka's DeleteRecords does.
 fn of_http(method: &str, resource: Resource<'_>) -> Option<NeedRow> {
     Some(NeedRow::Right(match (method, resource) {
         ("GET" | "HEAD", Resource::Path("/healthz" | "/livez" | "/readyz")) => return Some(NeedRow::Nothing),

@@ -15,8 +15,8 @@ pub enum Command {
     /// Add rules: one for each operation and resource that is named. Rules that are there stay.
     #[command(group = ArgGroup::new("operations").args(["allow", "deny"]).required(true))]
     Add {
-        /// Whom the rule is about: a user's name, the subject of a certificate (CN=alice,O=Example), an account of SQS, a
-        /// user of the system on a Unix socket (uid:1000), or * for everybody.
+        /// Whom the rule is about: a user's name, the subject of a certificate (CN=alice,O=Example), an account of SQS,
+        /// a user of the system on a Unix socket (uid:1000), or * for everybody.
         #[arg(long, value_name = "NAME")]
         user: String,
         /// What is allowed: read, write, create, delete, alter, describe, cluster_action, describe_configs,
