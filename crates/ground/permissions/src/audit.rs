@@ -1,8 +1,8 @@
 //! The audit: who did what to which resource, and whether they were let, as lines of JSON in a file.
 //!
 //! Whoever decides never waits for it. Events wait in a bounded queue for the one thread that writes them. Where the
-//! queue is full, or the disk does not take a line, events are dropped and counted, and the file says how many as soon as
-//! it can. The file is put aside as `FILE.1` when it is full ([`limits`](crate::limits)), over an older one.
+//! queue is full, or the disk does not take a line, events are dropped and counted, and the file says how many as soon
+//! as it can. The file is put aside as `FILE.1` when it is full ([`limits`](crate::limits)), over an older one.
 
 use std::collections::VecDeque;
 use std::io;

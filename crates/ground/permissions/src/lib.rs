@@ -1,8 +1,8 @@
 //! Who may do what to what: rules, where they are kept, and the authorizer that goes by them.
 //!
 //! A rule lets or forbids a principal an operation on resources of one kind, by their name or by how their names begin
-//! ([`AccessRule`]). They mean what Kafka's access control lists mean, for every protocol: [`need`] says which operation
-//! each request of each protocol is. A node keeps its rules in its metadata ([`Rules`]).
+//! ([`AccessRule`]). They mean what Kafka's access control lists mean, for every protocol: [`need`] says which
+//! operation each request of each protocol is. A node keeps its rules in its metadata ([`Rules`]).
 //!
 //! What holds, once rules are enforced:
 //! - What no rule lets is refused, and what a rule forbids is refused, whatever another one lets.

@@ -35,8 +35,8 @@ pub fn need<'a>(request: &AccessRequest<'a>) -> Need<'a> {
         Protocol::Sqs => of_sqs(operation, resource),
     };
     let operation = match known {
-        Some(Row::Nothing) => return Need::Nothing,
-        Some(Row::Right(operation)) => operation,
+        Some(NeedRow::Nothing) => return Need::Nothing,
+        Some(NeedRow::Right(operation)) => operation,
         None => return on_node(Operation::Alter),
     };
     match resource {
@@ -61,7 +61,7 @@ fn on_node(operation: Operation) -> Need<'static> {
     right(operation, ResourceKind::Node, ResourceKind::NODE_NAME)
 }
 
-enum Row {
+enum NeedRow {
     Nothing,
     Right(Operation),
 }
@@ -69,9 +69,9 @@ enum Row {
 use Operation::*;
 
 /// As Apache Kafka's documentation has it ("Operations and Resources on Protocols").
-fn of_kafka(api: &str, resource: Resource<'_>) -> Option<Row> {
+fn of_kafka(api: &str, resource: Resource<'_>) -> Option<NeedRow> {
     let operation = match (api, resource) {
-        ("ApiVersions" | "SaslHandshake" | "SaslAuthenticate", _) => return Some(Row::Nothing),
+        ("ApiVersions" | "SaslHandshake" | "SaslAuthenticate", _) => return Some(NeedRow::Nothing),
         ("Produce", Resource::Stream(_)) => Write,
         ("Fetch" | "OffsetCommit" | "OffsetDelete" | "DescribeProducers", Resource::Stream(_)) => Read,
         ("DeleteTopics" | "DeleteRecords", Resource::Stream(_)) => Delete,
@@ -119,13 +119,13 @@ fn of_kafka(api: &str, resource: Resource<'_>) -> Option<Row> {
         ) => Describe,
         _ => return None,
     };
-    Some(Row::Right(operation))
+    Some(NeedRow::Right(operation))
 }
 
 /// CALLs of the client library. A greeting tells where the cells are, and a cell asks for itself.
-fn of_call(method: &str) -> Option<Row> {
-    Some(Row::Right(match method {
-        "hello" | "delivery_delays" => return Some(Row::Nothing),
+fn of_call(method: &str) -> Option<NeedRow> {
+    Some(NeedRow::Right(match method {
+        "hello" | "delivery_delays" => return Some(NeedRow::Nothing),
         "find_stream" => Describe,
         "append" => Write,
         "init_producer" => IdempotentWrite,
@@ -134,8 +134,8 @@ fn of_call(method: &str) -> Option<Row> {
     }))
 }
 
-fn of_cell(operation: &str) -> Option<Row> {
-    Some(Row::Right(match operation {
+fn of_cell(operation: &str) -> Option<NeedRow> {
+    Some(NeedRow::Right(match operation {
         "read" => Read,
         "mutate" => Write,
         "configure" => Alter,
@@ -144,13 +144,14 @@ fn of_cell(operation: &str) -> Option<Row> {
     }))
 }
 
-/// By methods, and `create` for a stream that a body names: a group's reset is a commit for it, and a stream is truncated as Kafka's DeleteRecords does.
-fn of_http(method: &str, resource: Resource<'_>) -> Option<Row> {
-    Some(Row::Right(match (method, resource) {
-        ("GET" | "HEAD", Resource::Path("/healthz" | "/livez" | "/readyz")) => return Some(Row::Nothing),
+/// By methods, and `create` for a stream that a body names: a group's reset is a commit for it, and a stream is
+/// truncated as Kafka's DeleteRecords does.
+fn of_http(method: &str, resource: Resource<'_>) -> Option<NeedRow> {
+    Some(NeedRow::Right(match (method, resource) {
+        ("GET" | "HEAD", Resource::Path("/healthz" | "/livez" | "/readyz")) => return Some(NeedRow::Nothing),
         // What is listed is asked for one by one, and so is a stream that is created, whose name is in the body.
-        ("GET" | "HEAD", Resource::Path("/v1/streams" | "/v1/groups")) => return Some(Row::Nothing),
-        ("POST", Resource::Path("/v1/streams")) => return Some(Row::Nothing),
+        ("GET" | "HEAD", Resource::Path("/v1/streams" | "/v1/groups")) => return Some(NeedRow::Nothing),
+        ("POST", Resource::Path("/v1/streams")) => return Some(NeedRow::Nothing),
         ("GET" | "HEAD", _) => Describe,
         ("POST", Resource::Path("/v1/cells")) => Create,
         ("create", Resource::Stream(_)) => Create,
@@ -161,10 +162,10 @@ fn of_http(method: &str, resource: Resource<'_>) -> Option<Row> {
     }))
 }
 
-fn of_broadcast(operation: &str, resource: Resource<'_>) -> Option<Row> {
-    Some(Row::Right(match (operation, resource) {
+fn of_broadcast(operation: &str, resource: Resource<'_>) -> Option<NeedRow> {
+    Some(NeedRow::Right(match (operation, resource) {
         // The streams of a request over HTTP are asked for one by one.
-        ("connect", _) | (_, Resource::Path(_)) => return Some(Row::Nothing),
+        ("connect", _) | (_, Resource::Path(_)) => return Some(NeedRow::Nothing),
         ("replicate", _) => ClusterAction,
         ("publish", _) => Write,
         ("listen", _) => Read,
@@ -173,15 +174,15 @@ fn of_broadcast(operation: &str, resource: Resource<'_>) -> Option<Row> {
 }
 
 /// A queue's policy is asked after this.
-fn of_sqs(action: &str, resource: Resource<'_>) -> Option<Row> {
+fn of_sqs(action: &str, resource: Resource<'_>) -> Option<NeedRow> {
     if resource == Resource::Node {
         // Every action names its queues afterwards, but for these.
         return match action {
             "CancelMessageMoveTask" => None,
-            _ => Some(Row::Nothing),
+            _ => Some(NeedRow::Nothing),
         };
     }
-    Some(Row::Right(match action {
+    Some(NeedRow::Right(match action {
         "SendMessage" | "SendMessageBatch" => Write,
         "ReceiveMessage"
         | "DeleteMessage"

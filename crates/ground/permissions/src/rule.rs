@@ -235,8 +235,8 @@ impl AccessRule {
             })
     }
 
-    /// Whether it decides about `operation`. A rule that forbids is about what it says alone: to forbid reading does not
-    /// hide what is not read.
+    /// Whether it decides about `operation`. A rule that forbids is about what it says alone: to forbid reading does
+    /// not hide what is not read.
     pub(crate) fn is_about(&self, operation: Operation) -> bool {
         match self.effect {
             Effect::Allow => self.operation.implies(operation),

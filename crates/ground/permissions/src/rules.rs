@@ -146,12 +146,12 @@ pub struct Rules {
     super_users: Vec<String>,
     audit: Option<Audit>,
     set: RwLock<Arc<RuleSet>>,
-    kept: OnceLock<Kept>,
+    kept: OnceLock<KeptRules>,
     changing: tokio::sync::Mutex<()>,
     refused: AtomicU64,
 }
 
-struct Kept {
+struct KeptRules {
     meta: Arc<dyn Meta>,
     _watch: Task,
 }
@@ -218,7 +218,7 @@ impl Rules {
                 }
             }
         });
-        let _ = self.kept.set(Kept { meta, _watch: following });
+        let _ = self.kept.set(KeptRules { meta, _watch: following });
         Ok(())
     }
 

@@ -11,9 +11,9 @@
 //! | WATCH | completes when the doorbell moved | nobody (mapped), or one parked item |
 //! | CALL  | asks the application | a worker thread |
 //!
-//! In TLS every byte passes through the cipher of the engine that sends it. So a region's pages do not go out from where
-//! they lie, as they do over plain TCP: they are copied and encrypted, 128 KiB at a time. Descriptors are passed over Unix
-//! sockets only, which are never in TLS.
+//! In TLS every byte passes through the cipher of the engine that sends it. So a region's pages do not go out from
+//! where they lie, as they do over plain TCP: they are copied and encrypted, 128 KiB at a time. Descriptors are passed
+//! over Unix sockets only, which are never in TLS.
 //!
 //! What is read is never to be trusted: it may be torn at any byte and of any age. What a peer sends is never
 //! trusted either: it can cost that peer its connection, and nobody else anything.

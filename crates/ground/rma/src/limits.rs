@@ -48,7 +48,8 @@ pub const OUTPUT_BYTES_HARD_MAX: usize = 64 << 20;
 /// The largest output buffer that an engine keeps for the next turn, in bytes.
 pub const OUTPUT_BYTES_KEPT: usize = 2 * BATCH_BYTES_MAX;
 
-/// A record of TLS with all that is around it, in bytes: what a connection in TLS may have received and can't decrypt yet.
+/// A record of TLS with all that is around it, in bytes: what a connection in TLS may have received and can't decrypt
+/// yet.
 pub const RECORD_BYTES_MAX: usize = (16 << 10) + 256;
 
 /// Bytes of one connection that are encrypted, or decrypted, together: many records, and few enough to stay in a core's

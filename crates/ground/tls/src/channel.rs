@@ -32,8 +32,8 @@ impl Channel {
     }
 
     /// Takes what came from the socket, all of it, and appends to `plain` what it says, which is not longer. Of what
-    /// came last 16 KiB and some bytes may stay in here, until the rest of them comes. To be called with nothing once at
-    /// the beginning: the other end may have said something together with its handshake.
+    /// came last 16 KiB and some bytes may stay in here, until the rest of them comes. To be called with nothing once
+    /// at the beginning: the other end may have said something together with its handshake.
     ///
     /// # Errors
     /// Of kind `InvalidData`, in words, if the other end sent what it should not, or does not go on: the connection is

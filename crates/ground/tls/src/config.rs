@@ -78,8 +78,8 @@ impl TlsConfig {
         is_on && tls.unwrap_or(self.listeners == SecuredListeners::All)
     }
 
-    /// Whether a listener for replicas is encrypted that says `tls` of itself, or nothing. They connect to each other, so
-    /// one that says nothing is where there is a CA for that.
+    /// Whether a listener for replicas is encrypted that says `tls` of itself, or nothing. They connect to each other,
+    /// so one that says nothing is where there is a CA for that.
     pub fn covers_replicas(&self, tls: Option<bool>) -> bool {
         self.covers(tls) && self.dialer().ca.is_some()
     }

@@ -50,8 +50,8 @@ impl Dialer {
         Self(None)
     }
 
-    /// One that trusts whom the configuration says. Reads the files, which blocks, and again when a second or more later
-    /// it is used and they have changed.
+    /// One that trusts whom the configuration says. Reads the files, which blocks, and again when a second or more
+    /// later it is used and they have changed.
     ///
     /// # Errors
     /// A file that can't be read, has no certificate or no key, or has one that does not belong to the other; or a

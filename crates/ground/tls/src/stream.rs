@@ -84,8 +84,8 @@ impl PeerStream {
         }
     }
 
-    /// The connection below, and what is between it and who uses it, if anything. To be done before anything was read or
-    /// written.
+    /// The connection below, and what is between it and who uses it, if anything. To be done before anything was read
+    /// or written.
     pub fn into_parts(self) -> (TcpStream, Option<Channel>) {
         match self.inner {
             Inner::Plain(tcp) => (tcp, None),

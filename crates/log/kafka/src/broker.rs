@@ -184,7 +184,8 @@ impl std::fmt::Debug for Broker {
 }
 
 impl Broker {
-    /// A broker in front of `log`; `cluster_id` is what clients are told, and `authorizer` says what each may do. Without
+    /// A broker in front of `log`; `cluster_id` is what clients are told, and `authorizer` says what each may do.
+    /// Without
     /// `rules` clients are told that there are none.
     pub async fn open(
         env: &Env,

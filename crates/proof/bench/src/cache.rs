@@ -85,12 +85,12 @@ struct PeerFigure {
     keys: &'static str,
     batch: usize,
     #[serde(flatten)]
-    calls: Calls,
+    calls: CacheCalls,
 }
 
-/// Calls of one kind, one after the other.
+/// CacheCalls of one kind, one after the other.
 #[derive(Serialize)]
-struct Calls {
+struct CacheCalls {
     /// Keys per second.
     per_s: f64,
     call_us: PercentilesUs,
@@ -152,7 +152,7 @@ impl From<PercentilesMs> for PercentilesUs {
 }
 
 #[derive(Clone, Copy)]
-enum Operation {
+enum CacheOperation {
     Relaxed,
     Consistent,
     Set,
@@ -203,13 +203,13 @@ async fn measure(args: &Args, backends: &[BackendProcess]) -> anyhow::Result<Vec
             filled = true;
         }
         for (operation, batches) in [
-            (Operation::Relaxed, &[1, 8, 32][..]),
-            (Operation::Consistent, &[1, 8, 32]),
-            (Operation::Set, &[1, 32]),
+            (CacheOperation::Relaxed, &[1, 8, 32][..]),
+            (CacheOperation::Consistent, &[1, 8, 32]),
+            (CacheOperation::Set, &[1, 32]),
         ] {
             for &batch in batches {
                 for (name, keys) in [("cold", &keys[..]), ("hot", &keys[..HOT_KEYS])] {
-                    if matches!(operation, Operation::Set) && name == "hot" {
+                    if matches!(operation, CacheOperation::Set) && name == "hot" {
                         continue;
                     }
                     let mut figure = Figure {
@@ -298,7 +298,7 @@ async fn calls<K: Clone>(
     batch: usize,
     server_cpu: impl Fn() -> Duration,
     mut call: impl AsyncFnMut(&[K]) -> anyhow::Result<u64>,
-) -> anyhow::Result<Calls> {
+) -> anyhow::Result<CacheCalls> {
     interrupt::check()?;
     let cpu = || [server_cpu(), cpu_of(std::process::id()).unwrap_or_default()];
     let [server, client] = cpu();
@@ -321,7 +321,7 @@ async fn calls<K: Clone>(
     let per_s = (count / begin.elapsed().as_secs_f64()).round();
     let [server_end, client_end] = cpu();
     let (server_us, client_us) = (us(server, server_end), us(client, client_end));
-    Ok(Calls { per_s, call_us: times.percentiles_ms().into(), misses, server_us, client_us })
+    Ok(CacheCalls { per_s, call_us: times.percentiles_ms().into(), misses, server_us, client_us })
 }
 
 /// The next of a fixed sequence of numbers below `bound`.
@@ -358,7 +358,7 @@ async fn one(
     args: &Args,
     cell: &Cell,
     backends: &[BackendProcess],
-    operation: Operation,
+    operation: CacheOperation,
     keys: &[Bytes],
     value: &Bytes,
     figure: &mut Figure,
@@ -371,9 +371,9 @@ async fn one(
         || cpu_of_backends(backends),
         async |some| {
             match operation {
-                Operation::Relaxed => figure.count(&cell.get_relaxed(some).await),
-                Operation::Consistent => figure.count(&cell.get_consistent(some).await),
-                Operation::Set => {
+                CacheOperation::Relaxed => figure.count(&cell.get_relaxed(some).await),
+                CacheOperation::Consistent => figure.count(&cell.get_consistent(some).await),
+                CacheOperation::Set => {
                     let items = some.iter().map(|key| (key.clone(), value.clone())).collect();
                     let failed = cell.set(items).await.iter().filter(|result| result.is_err()).count();
                     figure.failures += failed as u64;
@@ -388,12 +388,12 @@ async fn one(
     Ok(())
 }
 
-impl Operation {
+impl CacheOperation {
     fn name(self) -> &'static str {
         match self {
-            Operation::Relaxed => "get relaxed",
-            Operation::Consistent => "get consistent",
-            Operation::Set => "set",
+            CacheOperation::Relaxed => "get relaxed",
+            CacheOperation::Consistent => "get consistent",
+            CacheOperation::Set => "set",
         }
     }
 }

@@ -47,8 +47,8 @@ impl FrontGate {
         self.acceptor("[listen] data", tls)
     }
 
-    /// What takes the connections of `[broadcast] listen`, where that says `tls` or nothing, and what makes those to other
-    /// replicas: both are in TLS or neither is.
+    /// What takes the connections of `[broadcast] listen`, where that says `tls` or nothing, and what makes those to
+    /// other replicas: both are in TLS or neither is.
     pub(crate) fn broadcast(&self, tls: Option<bool>) -> (Acceptor, Dialer) {
         match self.config.covers_replicas(tls) {
             true => (self.acceptor("[broadcast] listen", Some(true)), self.dialer.clone()),

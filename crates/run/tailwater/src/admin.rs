@@ -45,8 +45,8 @@ pub struct Server {
         value_parser = crate::values::server
     )]
     server: String,
-    /// File in PEM with the CA of the node's certificate, and of its cells' and replicas'. With it, an address is one of
-    /// https.
+    /// File in PEM with the CA of the node's certificate, and of its cells' and replicas'. With it, an address is one
+    /// of https.
     #[arg(long, global = true, env = "TAILWATER_CA", value_name = "FILE")]
     ca: Option<PathBuf>,
     /// File in PEM with a certificate to show to the node, and with its key.
@@ -143,8 +143,8 @@ impl Server {
         }
     }
 
-    /// What makes connections to the node, to its cells and to its other replicas. A certificate of theirs may be for the
-    /// host of --server in place of the IP address that they tell.
+    /// What makes connections to the node, to its cells and to its other replicas. A certificate of theirs may be for
+    /// the host of --server in place of the IP address that they tell.
     pub fn dialer(&self, env: &Env) -> anyhow::Result<Dialer> {
         let host = self.host();
         let config = DialerConfig {

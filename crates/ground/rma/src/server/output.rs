@@ -177,8 +177,8 @@ impl OutputQueue {
         Some(bytes)
     }
 
-    /// Takes out the next bytes, `bytes_max` at most, and appends them to `out`, stretches as copies; to be sent as a whole
-    /// before anything else is taken.
+    /// Takes out the next bytes, `bytes_max` at most, and appends them to `out`, stretches as copies; to be sent as a
+    /// whole before anything else is taken.
     pub(crate) fn take_into(&mut self, out: &mut Vec<u8>, bytes_max: usize) {
         assert_eq!(self.taken, 0, "one at a time");
         let mut left = bytes_max;

@@ -206,8 +206,8 @@ impl Session {
         self.peer.output.take()
     }
 
-    /// Takes out up to `bytes_max` bytes of it, as copies, to be sent as a whole and reported by [`Session::sent`], before
-    /// more is taken.
+    /// Takes out up to `bytes_max` bytes of it, as copies, to be sent as a whole and reported by [`Session::sent`],
+    /// before more is taken.
     pub(crate) fn take_output_into(&mut self, bytes: &mut Vec<u8>, bytes_max: usize) {
         self.peer.output.take_into(bytes, bytes_max);
     }

@@ -16,8 +16,8 @@ pub struct BroadcastConfig {
     pub enabled: bool,
     /// Where publishers, listeners and other replicas connect.
     pub listen: SocketAddr,
-    /// Whether connections to it, and to all other replicas, are encrypted; if not said, as `[tls]` has it, where that has
-    /// a CA for what the node connects to.
+    /// Whether connections to it, and to all other replicas, are encrypted; if not said, as `[tls]` has it, where that
+    /// has a CA for what the node connects to.
     pub tls: Option<bool>,
     /// The `host:port` of `listen` that others are told; empty is `listen` itself.
     pub advertised: String,

@@ -87,8 +87,9 @@ impl Config {
             look("sqs", "[sqs] listen", self.sqs.listen, missing);
         }
         if self.broadcast.enabled {
-            let tls = Some(self.tls.covers_replicas(self.broadcast.tls));
-            look("broadcast", "[broadcast] listen", self.broadcast.listen, certificates("[broadcast]", tls));
+            // With certificates of clients there is the CA, too, that replicas in TLS need.
+            let missing = certificates("[broadcast]", self.broadcast.tls);
+            look("broadcast", "[broadcast] listen", self.broadcast.listen, missing);
             let section = &self.broadcast.http;
             if section.enabled {
                 look(

@@ -42,7 +42,8 @@ impl InsecureListeners {
 pub struct Listen {
     /// For clients on other hosts: one-sided reads and calls over TCP.
     pub data: SocketAddr,
-    /// Whether connections to `data`, and to the node's own cells over TCP, are encrypted; if not said, as `[tls]` has it.
+    /// Whether connections to `data`, and to the node's own cells over TCP, are encrypted; if not said, as `[tls]` has
+    /// it.
     pub tls: Option<bool>,
     /// For clients on this host: the same through shared memory. Below the data directory if relative.
     pub unix: PathBuf,
@@ -56,7 +57,8 @@ pub struct Listen {
     pub admin: SocketAddr,
     /// The address of `data` that clients are told, if it differs (behind a proxy or NAT).
     pub advertised_data: Option<SocketAddr>,
-    /// Of which listeners elsewhere than on loopback it is meant that they are not encrypted, or let in whoever connects.
+    /// Of which listeners elsewhere than on loopback it is meant that they are not encrypted, or let in whoever
+    /// connects.
     pub insecure: InsecureListeners,
     /// Connections on `data` and `unix` together.
     pub connections_max: usize,

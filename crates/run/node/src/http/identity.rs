@@ -28,7 +28,8 @@ pub(crate) struct Identities {
     pub(crate) is_secured: bool,
 }
 
-/// Finds out who sends a request before it is looked at. One with a password that is wrong is refused, whatever it asks for.
+/// Finds out who sends a request before it is looked at. One with a password that is wrong is refused, whatever it asks
+/// for.
 pub(crate) async fn identify(
     State(identities): State<Identities>,
     mut request: Request,

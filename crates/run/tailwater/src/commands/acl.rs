@@ -15,8 +15,8 @@ pub enum Command {
     /// Add rules: one for each operation and resource that is named. Rules that are there stay.
     #[command(group = ArgGroup::new("operations").args(["allow", "deny"]).required(true))]
     Add {
-        /// Whom the rule is about: a user's name, the subject of a certificate (CN=alice,O=Example), an account of SQS, a
-        /// user of the system on a Unix socket (uid:1000), or * for everybody.
+        /// Whom the rule is about: a user's name, the subject of a certificate (CN=alice,O=Example), an account of SQS,
+        /// a user of the system on a Unix socket (uid:1000), or * for everybody.
         #[arg(long, value_name = "NAME")]
         user: String,
         /// What is allowed: read, write, create, delete, alter, describe, cluster_action, describe_configs,
@@ -74,8 +74,8 @@ pub struct Resources {
 }
 
 impl Resources {
-    fn named(self) -> Vec<(ResourceKind, Pattern)> {
-        let of = |kind, names: Vec<String>| names.into_iter().map(move |name| (kind, Pattern::of(name)));
+    fn named(self) -> Vec<(ResourceKind, NamePattern)> {
+        let of = |kind, names: Vec<String>| names.into_iter().map(move |name| (kind, NamePattern::of(name)));
         let node = self.node.then(|| ResourceKind::NODE_NAME.to_owned());
         of(ResourceKind::Stream, self.stream)
             .chain(of(ResourceKind::Group, self.group))
@@ -88,12 +88,12 @@ impl Resources {
 }
 
 /// A name, or how names begin.
-struct Pattern {
+struct NamePattern {
     name: String,
     is_prefix: bool,
 }
 
-impl Pattern {
+impl NamePattern {
     fn of(text: String) -> Self {
         match text.strip_suffix(ALL).filter(|begin| !begin.is_empty()) {
             Some(begin) => Self { name: begin.to_owned(), is_prefix: true },
@@ -149,7 +149,7 @@ struct About {
 }
 
 impl About {
-    fn named(self) -> Option<(ResourceKind, Pattern)> {
+    fn named(self) -> Option<(ResourceKind, NamePattern)> {
         let node = self.node.then(|| ResourceKind::NODE_NAME.to_owned());
         let all = [
             (ResourceKind::Stream, self.stream),
@@ -159,7 +159,7 @@ impl About {
             (ResourceKind::Cell, self.cell),
             (ResourceKind::Node, node),
         ];
-        all.into_iter().find_map(|(kind, name)| Some((kind, Pattern::of(name?))))
+        all.into_iter().find_map(|(kind, name)| Some((kind, NamePattern::of(name?))))
     }
 }
 
@@ -171,7 +171,7 @@ impl Which {
             (false, false) => None,
         };
         let (kind, pattern) = self.about.named().unzip();
-        let (name, is_prefix) = pattern.map(|Pattern { name, is_prefix }| (name, is_prefix)).unzip();
+        let (name, is_prefix) = pattern.map(|NamePattern { name, is_prefix }| (name, is_prefix)).unzip();
         let (principal, operation) = (self.user, self.operation);
         RuleQuery { principal, effect, operation, kind, name, is_prefix, host: self.host }
     }
@@ -184,7 +184,7 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
             let allowed = allow.into_iter().map(|operation| (Effect::Allow, operation));
             let denied = deny.into_iter().map(|operation| (Effect::Deny, operation));
             let operations: Vec<_> = allowed.chain(denied).collect();
-            let rule = |kind, pattern: &Pattern, (effect, operation)| AccessRule {
+            let rule = |kind, pattern: &NamePattern, (effect, operation)| AccessRule {
                 principal: user.clone(),
                 effect,
                 operation,

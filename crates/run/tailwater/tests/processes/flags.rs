@@ -72,8 +72,8 @@ fn a_stream_with_durability_interval_is_acknowledged_before_a_sync_and_one_with_
     let dir = tempfile::tempdir().expect("a directory");
     let library = preloaded(dir.path(), "failing_sync");
     let trigger = dir.path().join("fail");
-    // A broadcast's chain commits to the same journal a second after the start, or later, and what was written before is
-    // synced a second later: nothing else may need a sync here.
+    // A broadcast's chain commits to the same journal a second after the start, or later, and what was written before
+    // is synced a second later: nothing else may need a sync here.
     let environment = [
         ("LD_PRELOAD", library.as_str()),
         ("FAILING_SYNC", trigger.to_str().expect("text")),
