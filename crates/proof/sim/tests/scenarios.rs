@@ -38,8 +38,8 @@ const FOUND: &[(&str, u64)] = &[
     ("log-every-io", 5242),
     // The scenario itself took two reads of a key in one call for two that follow each other.
     ("cache", 1112),
-    // A backend that started again was told what was before by a client that came late and left it with the next answer,
-    // and nobody told it more.
+    // A backend that started again was told what was before by a client that came late and left it with the next
+    // answer, and nobody told it more.
     ("cell", 893),
     ("cell", 1000),
     // An owner whose shard waited for the sync of a segment, with a flush that was due, ran without a pause.
