@@ -10,7 +10,7 @@ INPUT ?=
 
 CORES ?= 0,1
 
-.PHONY: help build dist check test miri demo sim bench bench-peers bench-compare figures spec spec-full doc deny clean
+.PHONY: help build dist check test test-long miri demo sim bench bench-peers bench-compare figures spec spec-full doc deny clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -30,6 +30,10 @@ check: ## formatting and lints
 
 test: ## everything that must hold: check, all tests, 200 simulated seeds, the small TLA+ models with their planted bugs
 	@.ci/test
+
+test-long: ## what takes too long for that, in parts of up to 80 minutes; results in docs/test-long.md; PARTS=kills for one
+	@.ci/need cc=gcc git=git java=openjdk-17-jdk-headless mvn=maven
+	.ci/test-long $(PARTS)
 
 miri: ## undefined behaviour in what moves raw bytes; result in docs/miri.md; needs rustup, takes some minutes
 	@.ci/need cc=gcc

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::support::kafka::{need, program};
-use crate::support::{Follower, Node, wait_for};
+use crate::support::{Follower, Node, wait_for, wait_for_or_tell};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tailwater_client::{Client, ConsumerConfig, Start};
@@ -245,6 +245,17 @@ fn reach(follower: &Follower, count: u64) -> u64 {
     }
 }
 
+/// Waits until a group has committed all that there is. If it does not, its members say what they were told, and the node
+/// what it knows of the group.
+fn wait_for_all_committed(node: &Node, members: &mut Follower, group: &str) {
+    let has_all = || (describe(node, group)?["lag_records"] == 0).then_some(());
+    wait_for_or_tell("all of it to be committed", has_all, || {
+        kill_process(Pid::from_child(members.child()), Signal::USR1).expect("it is there");
+        let has_told = std::iter::from_fn(|| members.next_or_end()).any(|line| line == "told");
+        format!("its members have told what they saw: {has_told}; the group: {:#?}", describe(node, group))
+    });
+}
+
 #[test]
 fn kill_9_under_librdkafka_s_idempotent_producer_and_groups_of_both_protocols_loses_repeats_and_reorders_nothing()
  {
@@ -280,7 +291,7 @@ fn kill_9_under_librdkafka_s_idempotent_producer_and_groups_of_both_protocols_lo
     ends_well(producer);
     for (mut group, name) in groups.into_iter().zip(["endless", "endless_848"]) {
         assert_eq!(reach(&group, total), total, "{name} has seen each record, and none that was never sent");
-        wait_for("all of it to be committed", || (describe(&node, name)?["lag_records"] == 0).then_some(()));
+        wait_for_all_committed(&node, &mut group, name);
         terminate(&mut group);
         ends_well(group);
     }
@@ -339,7 +350,7 @@ fn after_kill_9_members_of_kip_848_are_in_their_group_and_commit_and_nothing_is_
     };
     ends_well(producer);
     assert_eq!(reach(&group, total), total, "each record came once");
-    wait_for("all of it to be committed", || (describe(&node, "steady")?["lag_records"] == 0).then_some(()));
+    wait_for_all_committed(&node, &mut group, "steady");
     terminate(&mut group);
     ends_well(group);
 }

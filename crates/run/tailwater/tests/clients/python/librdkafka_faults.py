@@ -1,6 +1,7 @@
 """librdkafka while its node is killed, or with many others beside it: `python librdkafka_faults.py SERVER SCENARIO`. Ends
 with 0 if all that the scenario says held."""
 
+import collections
 import contextlib
 import itertools
 import os
@@ -89,23 +90,40 @@ def endless_group_848():
     members("endless_848", group_protocol="consumer")
 
 
+# The last commits, as they were asked for and answered.
+COMMITS = collections.deque(maxlen=200)
+
+
+def tell_of_commit(error, committed):
+    COMMITS.append(f"answered {[(one.partition, one.offset, str(error or one.error or 'kept')) for one in committed]}")
+
+
 # What librdkafka says of where it begins to read, of leader epochs, and of what it validates.
 TELLING = re.compile(rb"VALID|Seek|Start fetch|fetch decide|-> leader|OFFSET|ASSIGN|FENCED")
 
 
 @contextlib.contextmanager
 def account_of_failures(lines_max=400):
-    """Keeps what librdkafka writes to standard error, and shows the last of what tells something if it ends with an error."""
+    """Keeps what librdkafka writes to standard error, and shows the last of what tells something if it ends with an error,
+    or is asked to with SIGUSR1; then it writes `told`, too."""
     with tempfile.TemporaryFile() as log:
         shown = os.dup(2)
         os.dup2(log.fileno(), 2)
+
+        def tell(*_):
+            read = os.pread(log.fileno(), os.fstat(log.fileno()).st_size, 0).splitlines(keepends=True)
+            telling = [line for line in read if TELLING.search(line)][-lines_max:]
+            os.write(shown, b"".join(telling) + "".join(f"{line}\n" for line in COMMITS).encode())
+
+        def tell_when_asked(*_):
+            tell()
+            print("told", flush=True)
+
+        signal.signal(signal.SIGUSR1, tell_when_asked)
         try:
             yield
         except BaseException:
-            os.dup2(shown, 2)
-            log.seek(0)
-            telling = [line for line in log if TELLING.search(line)]
-            sys.stderr.buffer.writelines(telling[-lines_max:])
+            tell()
             raise
         finally:
             os.dup2(shown, 2)
@@ -135,6 +153,20 @@ class Place:
             self.settled, self.least = max(self.settled, self.least), None
 
 
+def commit(member, uncommitted, places):
+    """Commits what is uncommitted of partitions of which no commit is under way, whoever asked for that: of two at a time
+    the earlier one may be made last, as librdkafka sends those again that its connection ended with. Whether there was
+    any."""
+    due = {partition: offset for partition, offset in uncommitted.items() if places[partition].under_way == 0}
+    if due:
+        COMMITS.append(f"asked {due}")
+        for partition, offset in due.items():
+            places[partition].asked(offset)
+        # Not synchronously: while the node is gone that would wait for a rebalance that needs a poll.
+        member.commit(offsets=[TopicPartition("endless", *place) for place in due.items()], asynchronous=True)
+    return bool(due)
+
+
 def members(group, **how):
     with account_of_failures():
         two_members(group, **how)
@@ -150,6 +182,7 @@ def two_members(group, **how):
         next_of, uncommitted = {}, {}
 
         def answered(error, committed, uncommitted=uncommitted):
+            tell_of_commit(error, committed)
             for one in committed:
                 is_kept = error is None and one.error is None
                 places[one.partition].answered(one.offset, is_kept)
@@ -186,12 +219,7 @@ def two_members(group, **how):
                 assert offset == next_of[partition], (partition, offset)
             next_of[partition] = uncommitted[partition] = offset + 1
             seen.add((partition, offset))
-        if uncommitted:
-            for partition, offset in uncommitted.items():
-                places[partition].asked(offset)
-            # Not synchronously: while the node is gone that would wait for a rebalance that needs a poll.
-            offsets = [TopicPartition("endless", *place) for place in uncommitted.items()]
-            member.commit(offsets=offsets, asynchronous=True)
+        commit(member, uncommitted, places)
         if asked.to_end:
             break
     for member, _, _ in members:
@@ -210,14 +238,16 @@ def steady_group_848():
 
 
 def steady():
-    asked, members, is_steady = Asked(), [], False
+    asked, members, is_steady, places = Asked(), [], False, [Place() for _ in range(4)]
     next_of, owner_of, seen = dict.fromkeys(range(4), 0), {}, 0
     for who in range(2):
         uncommitted = {}
 
         def answered(error, committed, uncommitted=uncommitted):
+            tell_of_commit(error, committed)
             for one in committed:
                 why = error or one.error
+                places[one.partition].answered(one.offset, why is None)
                 assert why is None or why.code() not in LOST, (LOST[why.code()], one)
                 if why is None and uncommitted.get(one.partition) == one.offset:
                     del uncommitted[one.partition]
@@ -247,9 +277,7 @@ def steady():
             assert (owner_of[partition], next_of[partition]) == (who, offset), (who, partition, offset, owner_of, next_of)
             next_of[partition] = uncommitted[partition] = offset + 1
             seen += 1
-        if uncommitted:
-            offsets = [TopicPartition("endless", *place) for place in uncommitted.items()]
-            member.commit(offsets=offsets, asynchronous=True)
+        if commit(member, uncommitted, places):
             print(seen, flush=True)
         if asked.to_end:
             break

@@ -73,13 +73,24 @@ pub fn free_port() -> u16 {
 }
 
 /// Waits until `done` answers something.
-pub fn wait_for<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
+pub fn wait_for<T>(what: &str, done: impl FnMut() -> Option<T>) -> T {
+    wait_for_or_tell(what, done, String::new)
+}
+
+/// The same; if it fails it says what `tell` knows then.
+pub fn wait_for_or_tell<T>(
+    what: &str,
+    mut done: impl FnMut() -> Option<T>,
+    tell: impl FnOnce() -> String,
+) -> T {
     let start = Instant::now();
     loop {
         if let Some(value) = done() {
             return value;
         }
-        assert!(start.elapsed() < PATIENCE, "waited {PATIENCE:?} for {what}");
+        if start.elapsed() >= PATIENCE {
+            panic!("waited {PATIENCE:?} for {what}\n{}", tell());
+        }
         // Between two looks at another process there is nothing to be woken by.
         std::thread::park_timeout(Duration::from_millis(10));
     }
