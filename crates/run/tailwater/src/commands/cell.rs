@@ -27,7 +27,7 @@ pub enum Command {
         /// Backends that the node runs itself: one at least with `r1`, three with `r3.2`. They begin empty again with
         /// the node.
         #[arg(long, value_name = "N", value_parser = values::number::<usize>(1..=OWN_BACKENDS_MAX),
-              required_unless_present = "backend", conflicts_with = "backend")]
+              conflicts_with = "backend")]
         backends: Option<usize>,
         /// A backend that runs as a process of its own (`tailwater cache serve --cell NAME`): its addresses, nearest
         /// first, as in `unix:/run/a.sock,tcp:10.0.0.1:7500`. Once for each.
@@ -100,6 +100,10 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
             eviction_percent,
             output,
         } => {
+            anyhow::ensure!(
+                backends.is_some() || !backend.is_empty(),
+                "a cell needs backends: say how many the node runs with --backends, or name each with --backend"
+            );
             let split = |addresses: String| addresses.split(',').map(str::to_owned).collect();
             let create = CreateCell {
                 name,
