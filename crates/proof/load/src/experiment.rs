@@ -216,6 +216,7 @@ struct Run {
     consumers: usize,
     workers: Workers<MessageAnswer>,
     started: usize,
+    measuring: usize,
     started_ms: f64,
     live: LiveExperiment,
     produced: Option<Produced>,
@@ -260,6 +261,7 @@ impl Run {
             consumers: processes,
             workers,
             started: 0,
+            measuring: 0,
             started_ms: 0.0,
             live: LiveExperiment { reading, ..LiveExperiment::default() },
             produced: None,
@@ -297,6 +299,7 @@ impl Run {
                 self.started += 1;
                 self.started_ms = self.started_ms.max(took_ms);
             }
+            MessageAnswer::Measures => self.measuring += 1,
             MessageAnswer::Reading(reading) => {
                 self.live.delays.add_sparse(&reading.delays);
                 self.live.fresh.add_sparse(&reading.delays);
@@ -322,7 +325,13 @@ impl Run {
         look: &mut dyn FnMut(&mut LiveExperiment, &mut System) -> anyhow::Result<()>,
     ) -> anyhow::Result<Outcome> {
         let mut meter = RunMeter::start(plan.warmup, plan.duration);
-        self.workers.tell(&MessageOrder::Measure { from_ns: meter.times().from_ns })?;
+        let order = MessageOrder::Measure { from_ns: meter.times().from_ns };
+        self.workers.tell_first(self.consumers, &order)?;
+        // Before the first record: who gets one and was not told yet does not measure it.
+        self.wait_for_all(system, "each process measures", READY_DEADLINE, |run| {
+            run.measuring == run.consumers
+        })?;
+        self.workers.tell_behind(self.consumers, &order)?;
         let has_producer = plan.appending.is_some();
         let mut look_at = Duration::ZERO;
         while self.produced.is_none() {

@@ -5,7 +5,7 @@
 //!   Role::Consumers / Producer -->
 //!                                   <-- Ready (connected)          <-- Ready
 //!   Start -->                       <-- Started
-//!   Measure -->                     <-- Reading ...                <-- Appending ..., Produced
+//!   Measure -->                     <-- Measures, Reading ...      <-- Appending ..., Produced
 //!   Finish (what was produced) -->  <-- Consumed
 //! ```
 
@@ -223,6 +223,8 @@ pub enum MessageAnswer {
         /// How long that took.
         took_ms: f64,
     },
+    /// Its consumers know from when on records are measured.
+    Measures,
     /// How far its consumers are.
     Reading(ReadingFlags),
     /// How far its producer is.

@@ -65,7 +65,10 @@ pub async fn run(config: ConsumersConfig, mut orders: Orders) -> anyhow::Result<
                         };
                     });
                 }
-                Some(MessageOrder::Measure { from_ns }) => process.measure_from(from_ns),
+                Some(MessageOrder::Measure { from_ns }) => {
+                    process.measure_from(from_ns);
+                    answer(&MessageAnswer::Measures)?;
+                }
                 Some(MessageOrder::Finish { produced }) => {
                     let consumed = process.finish(produced).await;
                     return answer(&MessageAnswer::Consumed(consumed));

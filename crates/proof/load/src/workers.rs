@@ -80,6 +80,14 @@ impl<A: DeserializeOwned + Send + 'static> Workers<A> {
         self.children.iter_mut().take(count).try_for_each(|child| child.tell(what))
     }
 
+    /// Tells the others behind those.
+    ///
+    /// # Errors
+    /// One does not listen any more.
+    pub fn tell_behind(&mut self, count: usize, what: &impl Serialize) -> anyhow::Result<()> {
+        self.children.iter_mut().skip(count).try_for_each(|child| child.tell(what))
+    }
+
     /// Tells all of them something.
     ///
     /// # Errors

@@ -245,8 +245,8 @@ fn reach(follower: &Follower, count: u64) -> u64 {
     }
 }
 
-/// Waits until a group has committed all that there is. If it does not, its members say what they were told, and the node
-/// what it knows of the group.
+/// Waits until a group has committed all that there is. If it does not, its members say what they were told, and the
+/// node what it knows of the group.
 fn wait_for_all_committed(node: &Node, members: &mut Follower, group: &str) {
     let has_all = || (describe(node, group)?["lag_records"] == 0).then_some(());
     wait_for_or_tell("all of it to be committed", has_all, || {
