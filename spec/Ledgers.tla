@@ -19,10 +19,11 @@ CONSTANTS
     AckQuorum,
     EntriesMax,           \* entries that the writer sends
     WriterChangesMax,     \* changes of bookies by the writer
-    RecoveryChangesMax    \* by each recoverer, while it writes back
+    RecoveryChangesMax,   \* by each recoverer, while it writes back
+    ReadAheadMax          \* entries that a recoverer reads beyond the first that it has not found
 
 VARIABLES
-    meta,        \* [state, version, ensembles, last]; ensembles: [entry -> members]
+    meta,        \* [state, version, ensembles, last]; ensembles: [their first entries -> members]
     writer,      \* [version, ensembles, next, lac, closed]
     carried,     \* [entry -> the LAC in its packet]
     sent,        \* the writer's adds: a set of <<bookie, entry>>
@@ -36,6 +37,7 @@ vars == <<meta, writer, carried, sent, taken, stored, fenced, recovery>>
 Symmetry == Permutations(Bookies) \cup Permutations(Recoverers)
 
 Max(a, b) == IF a > b THEN a ELSE b
+Min(a, b) == IF a < b THEN a ELSE b
 MaxOf(numbers) == CHOOSE n \in numbers : \A m \in numbers : m <= n
 
 Entries == 1 .. EntriesMax
@@ -53,28 +55,34 @@ Places == IF Striped THEN 0 .. EnsembleSize - 1 ELSE {0}
 BookiesOf(members) == {member[2] : member \in members}
 
 PlacesOf(entry) == IF Striped THEN {(entry - 1 + i) % EnsembleSize : i \in 0 .. WriteQuorum - 1} ELSE {0}
-WriteSet(members, entry) == {member[2] : member \in {m \in members : m[1] \in PlacesOf(entry)}}
+InWriteSet(members, entry) == {member[2] : member \in {m \in members : m[1] \in PlacesOf(entry)}}
 
-Ensembles(bookies) == IF Striped
+FirstMembers(bookies) == IF Striped
     THEN {{<<place, order[place]>> : place \in Places} :
             order \in {f \in [Places -> bookies] : \A p, q \in Places : f[p] = f[q] => p = q}}
     ELSE {{<<0, bookie>> : bookie \in members} : members \in {s \in SUBSET bookies : Cardinality(s) = EnsembleSize}}
 
-LastEnsemble(ensembles) == ensembles[Behind]
-FirstOfLast(ensembles) == CHOOSE entry \in Looked :
-    /\ \A after \in entry .. Behind : ensembles[after] = LastEnsemble(ensembles)
-    /\ entry > 1 => ensembles[entry - 1] # LastEnsemble(ensembles)
+EnsembleOf(ensembles, entry) == ensembles[MaxOf({first \in DOMAIN ensembles : first <= entry})]
+FirstOfLast(ensembles) == MaxOf(DOMAIN ensembles)
+LastEnsemble(ensembles) == ensembles[FirstOfLast(ensembles)]
 
-From(first, ensembles, members) == [entry \in Looked |-> IF entry >= first THEN members ELSE ensembles[entry]]
+\* The same, with these members from an entry on.
+From(first, ensembles, members) ==
+    [f \in {g \in DOMAIN ensembles : g < first} \cup {first} |-> IF f = first THEN members ELSE ensembles[f]]
+
+\* Ensembles that got no entry are left out.
+UpTo(last, ensembles) == [f \in {g \in DOMAIN ensembles : g <= Max(last, 1)} |-> ensembles[f]]
 
 \* One member of the last ensemble replaced by a bookie that is not in it.
 Replacements(ensembles) ==
     {(LastEnsemble(ensembles) \ {old}) \cup {<<old[1], new>>} :
         old \in LastEnsemble(ensembles), new \in Bookies \ BookiesOf(LastEnsemble(ensembles))}
 
-Copies(ensembles, entry) == {bookie \in WriteSet(ensembles[entry], entry) : <<bookie, entry>> \in stored}
+WriteSet(ensembles, entry) == InWriteSet(EnsembleOf(ensembles, entry), entry)
 
-Adds(ensembles, entries) == UNION {{<<bookie, e>> : bookie \in WriteSet(ensembles[e], e)} : e \in entries}
+Copies(ensembles, entry) == {bookie \in WriteSet(ensembles, entry) : <<bookie, entry>> \in stored}
+
+Adds(ensembles, entries) == UNION {{<<bookie, e>> : bookie \in WriteSet(ensembles, e)} : e \in entries}
 
 \* The LAC that a bookie tells: the one in the packet of its last entry.
 Told(bookie) ==
@@ -86,7 +94,7 @@ Told(bookie) ==
 (***************************************************************************)
 
 \* Bookies whose acknowledgements of an entry count.
-Counted(entry) == {bookie \in WriteSet(writer.ensembles[entry], entry) : <<bookie, entry>> \in taken}
+Counted(entry) == {bookie \in WriteSet(writer.ensembles, entry) : <<bookie, entry>> \in taken}
 
 \* How many of them acknowledge an entry.
 Acks == AckQuorum
@@ -100,7 +108,7 @@ Resent(ensembles) == Adds(ensembles, writer.lac + 1 .. writer.next - 1)
 
 \* Whether these bookies leave no ack quorum of others in any write set.
 Covers(members, bookies) ==
-    \A entry \in Looked : Cardinality(WriteSet(members, entry) \ bookies) < AckQuorum
+    \A entry \in Looked : Cardinality(InWriteSet(members, entry) \ bookies) < AckQuorum
 
 \* Whether an ensemble is fenced when these bookies are.
 IsFenced(members, bookies) == Covers(members, bookies)
@@ -115,7 +123,7 @@ Heard(lac, told) == Max(lac, told)
 FencedByRead(bookie) == {bookie}
 
 \* Whether an entry can't have been acknowledged, by those that said that they do not have it.
-IsAbsent(members, entry, absent) == Cardinality(absent) >= WriteQuorum - AckQuorum + 1
+IsAbsent(entry, absent) == Cardinality(absent) >= WriteQuorum - AckQuorum + 1
 
 \* What a bookie may say of an entry that it does not have to whoever recovers.
 MaySayAbsent(bookie, entry) == <<bookie, entry>> \notin stored
@@ -125,6 +133,9 @@ IsBack(ensembles, entry) == Cardinality(Copies(ensembles, entry)) >= AckQuorum
 
 \* Whether metadata may be replaced by one who read this version.
 IsUnchanged(version) == meta.version = version
+
+\* The ensembles that a recovery closes the ledger with: with its own changes.
+ClosedWith(one) == one.to
 
 \* The last entry that a reader takes for committed when a bookie has answered it.
 Committed(bookie) == Told(bookie)
@@ -154,7 +165,7 @@ Acknowledge ==
     /\ writer' = [writer EXCEPT !.lac = @ + 1]
     /\ UNCHANGED <<meta, carried, sent, taken, stored, fenced, recovery>>
 
-\* An add failed, or seems to have. Where the metadata were changed before, the writer has been fenced and takes no more steps.
+\* An add failed, or seems to have. Where others have changed the metadata the writer is fenced, and this fails for ever.
 ChangeBookie == \E members \in Replacements(writer.ensembles), first \in FirstChanged :
     LET ensembles == From(first, writer.ensembles, members)
     IN /\ writer.version <= WriterChangesMax
@@ -169,7 +180,8 @@ CloseByWriter ==
     /\ ~writer.closed
     /\ writer.lac + 1 = writer.next
     /\ meta.version = writer.version
-    /\ meta' = [meta EXCEPT !.version = @ + 1, !.state = "closed", !.last = writer.lac]
+    /\ meta' = [meta EXCEPT !.version = @ + 1, !.state = "closed", !.last = writer.lac,
+                           !.ensembles = UpTo(writer.lac, @)]
     /\ writer' = [writer EXCEPT !.closed = TRUE]
     /\ UNCHANGED <<carried, sent, taken, stored, fenced, recovery>>
 
@@ -183,7 +195,7 @@ Claim(r) ==
     /\ meta.state # "closed"
     /\ meta' = IF meta.state = "open" THEN [meta EXCEPT !.state = "recovering", !.version = @ + 1] ELSE meta
     /\ recovery' = [recovery EXCEPT ![r] = [@ EXCEPT
-        !.stage = "fencing", !.version = meta'.version, !.from = meta.ensembles, !.to = meta.ensembles,
+        !.stage = "fencing", !.version = meta'.version, !.to = meta.ensembles,
         !.lac = FirstOfLast(meta.ensembles) - 1]]
     /\ UNCHANGED <<writer, carried, sent, taken, stored, fenced>>
 
@@ -192,7 +204,7 @@ Claim(r) ==
 GoesOn(r, stage) == recovery[r].stage = stage /\ IsUnchanged(recovery[r].version)
 
 \* A bookie is fenced, and tells its LAC.
-Fence(r) == \E bookie \in BookiesOf(LastEnsemble(recovery[r].from)) \ recovery[r].answered :
+Fence(r) == \E bookie \in BookiesOf(LastEnsemble(meta.ensembles)) \ recovery[r].answered :
     /\ GoesOn(r, "fencing")
     /\ fenced' = fenced \cup {bookie}
     /\ recovery' = [recovery EXCEPT ![r].answered = @ \cup {bookie}, ![r].lac = Heard(@, Told(bookie))]
@@ -202,9 +214,9 @@ Fence(r) == \E bookie \in BookiesOf(LastEnsemble(recovery[r].from)) \ recovery[r
 BeginReading(r) ==
     LET one == recovery[r]
     IN /\ GoesOn(r, "fencing")
-       /\ IsFenced(LastEnsemble(one.from), one.answered)
+       /\ IsFenced(LastEnsemble(meta.ensembles), one.answered)
        /\ recovery' = [recovery EXCEPT ![r] = [@ EXCEPT
-            !.stage = "reading", !.answered = {}, !.start = Max(one.lac, FirstOfLast(one.from))]]
+            !.stage = "reading", !.answered = {}, !.start = Max(one.lac, FirstOfLast(meta.ensembles))]]
        /\ UNCHANGED <<meta, writer, carried, sent, taken, stored, fenced>>
 
 \* The first entry that was not found.
@@ -212,14 +224,14 @@ Sought(one) == CHOOSE entry \in one.start .. Behind + 1 :
     entry \notin one.found /\ one.start .. entry - 1 \subseteq one.found
 
 AbsentFrom(one, entry) == {pair[1] : pair \in {p \in one.absent : p[2] = entry}}
-HasEnd(one) == IsAbsent(LastEnsemble(one.from), Sought(one), AbsentFrom(one, Sought(one)))
+HasEnd(one) == IsAbsent(Sought(one), AbsentFrom(one, Sought(one)))
 
-\* Many entries are looked for at a time.
+\* Several entries may be looked for at a time.
 Read(r) ==
     LET one == recovery[r]
     IN /\ GoesOn(r, "reading")
        /\ ~HasEnd(one)
-       /\ \E entry \in (one.start .. Behind) \ one.found : \E bookie \in WriteSet(LastEnsemble(one.from), entry) :
+       /\ \E entry \in (one.start .. Min(Behind, Sought(one) + ReadAheadMax)) \ one.found : \E bookie \in WriteSet(meta.ensembles, entry) :
             /\ <<bookie, entry>> \notin one.absent
             /\ fenced' = fenced \cup FencedByRead(bookie)
             /\ \/ /\ <<bookie, entry>> \in stored
@@ -233,7 +245,7 @@ Read(r) ==
 WriteBack(r) ==
     LET one == recovery[r]
     IN /\ one.stage \in {"reading", "closed"}
-       /\ \E entry \in one.start .. Sought(one) - 1 : \E bookie \in WriteSet(one.to[entry], entry) :
+       /\ \E entry \in one.start .. Sought(one) - 1 : \E bookie \in WriteSet(one.to, entry) :
             /\ <<bookie, entry>> \notin stored
             /\ stored' = stored \cup {<<bookie, entry>>}
        /\ UNCHANGED <<meta, writer, carried, sent, taken, fenced, recovery>>
@@ -257,15 +269,15 @@ Close(r) ==
        /\ last >= one.lac
        /\ \A entry \in one.start .. last : IsBack(one.to, entry)
        /\ meta' = [state |-> "closed", version |-> meta.version + 1, last |-> last,
-                   ensembles |-> [entry \in Looked |-> one.to[IF entry > last THEN Max(last, 1) ELSE entry]]]
+                   ensembles |-> UpTo(last, ClosedWith(one))]
        /\ recovery' = [recovery EXCEPT ![r].stage = "closed"]
        /\ UNCHANGED <<writer, carried, sent, taken, stored, fenced>>
 
 -----------------------------------------------------------------------------
 
 Init ==
-    \E members \in Ensembles(Bookies) :
-        LET ensembles == [entry \in Looked |-> members]
+    \E members \in FirstMembers(Bookies) :
+        LET ensembles == [first \in {1} |-> members]
         IN /\ meta = [state |-> "open", version |-> 1, ensembles |-> ensembles, last |-> 0]
            /\ writer = [version |-> 1, ensembles |-> ensembles, next |-> 1, lac |-> 0, closed |-> FALSE]
            /\ carried = [entry \in Entries |-> 0]
@@ -274,7 +286,7 @@ Init ==
            /\ stored = {}
            /\ fenced = {}
            /\ recovery = [r \in Recoverers |->
-                [stage |-> "idle", version |-> 0, from |-> ensembles, to |-> ensembles, answered |-> {}, lac |-> 0,
+                [stage |-> "idle", version |-> 0, to |-> <<>>, answered |-> {}, lac |-> 0,
                  start |-> 0, found |-> {}, absent |-> {}, changes |-> 0]]
 
 Write == AppendEntry \/ Arrive \/ Acknowledge \/ ChangeBookie \/ CloseByWriter

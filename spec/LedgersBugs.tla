@@ -29,7 +29,7 @@ HeardLast(lac, told) == told
 FencedByNoRead(bookie) == {}
 
 \* In place of IsAbsent: one bookie that does not have an entry is enough.
-IsAbsentAtOne(members, entry, absent) == absent # {}
+IsAbsentAtOne(entry, absent) == absent # {}
 
 \* In place of MaySayAbsent: silence is taken for absence.
 MaySayNothing(bookie, entry) == TRUE
@@ -39,6 +39,9 @@ IsBackAtOnce(ensembles, entry) == TRUE
 
 \* In place of IsUnchanged: metadata are replaced whatever they are now.
 IsUnchangedUnasked(version) == TRUE
+
+\* In place of ClosedWith: a recovery's own changes of bookies are not committed.
+ClosedWithFound(one) == meta.ensembles
 
 \* In place of Committed: a reader believes the last entry and not the LAC in it.
 CommittedIfThere(bookie) == MaxOf({0} \cup {entry \in Entries : <<bookie, entry>> \in stored})
