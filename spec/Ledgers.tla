@@ -165,7 +165,7 @@ Acknowledge ==
     /\ writer' = [writer EXCEPT !.lac = @ + 1]
     /\ UNCHANGED <<meta, carried, sent, taken, stored, fenced, recovery>>
 
-\* An add failed, or seems to have. Where others have changed the metadata the writer is fenced, and this fails for ever.
+\* An add failed, or seems to have. Once others have changed the metadata the writer is fenced, and this fails for ever.
 ChangeBookie == \E members \in Replacements(writer.ensembles), first \in FirstChanged :
     LET ensembles == From(first, writer.ensembles, members)
     IN /\ writer.version <= WriterChangesMax
@@ -231,14 +231,15 @@ Read(r) ==
     LET one == recovery[r]
     IN /\ GoesOn(r, "reading")
        /\ ~HasEnd(one)
-       /\ \E entry \in (one.start .. Min(Behind, Sought(one) + ReadAheadMax)) \ one.found : \E bookie \in WriteSet(meta.ensembles, entry) :
-            /\ <<bookie, entry>> \notin one.absent
-            /\ fenced' = fenced \cup FencedByRead(bookie)
-            /\ \/ /\ <<bookie, entry>> \in stored
-                  /\ recovery' = [recovery EXCEPT ![r].found = @ \cup {entry},
-                                                  ![r].absent = {pair \in @ : pair[2] # entry}]
-               \/ /\ MaySayAbsent(bookie, entry)
-                  /\ recovery' = [recovery EXCEPT ![r].absent = @ \cup {<<bookie, entry>>}]
+       /\ \E entry \in (one.start .. Min(Behind, Sought(one) + ReadAheadMax)) \ one.found :
+            \E bookie \in WriteSet(meta.ensembles, entry) :
+                /\ <<bookie, entry>> \notin one.absent
+                /\ fenced' = fenced \cup FencedByRead(bookie)
+                /\ \/ /\ <<bookie, entry>> \in stored
+                      /\ recovery' = [recovery EXCEPT ![r].found = @ \cup {entry},
+                                                      ![r].absent = {pair \in @ : pair[2] # entry}]
+                   \/ /\ MaySayAbsent(bookie, entry)
+                      /\ recovery' = [recovery EXCEPT ![r].absent = @ \cup {<<bookie, entry>>}]
        /\ UNCHANGED <<meta, writer, carried, sent, taken, stored>>
 
 \* What was found, with all before it, is added wherever it belongs, fenced or not; also after whoever sent it died.
@@ -305,7 +306,7 @@ Spec == Init /\ [][Next]_vars
 \* Every acknowledged entry is in the closed ledger.
 Kept == meta.state = "closed" => writer.lac <= meta.last
 
-\* And at its place: an ack quorum of the bookies that the metadata name for it has it. So has each entry of a closed ledger.
+\* And at its place: an ack quorum of the bookies that the metadata name for it has it. So for all of a closed ledger.
 InPlace == \A entry \in 1 .. (IF meta.state = "closed" THEN meta.last ELSE writer.lac) :
     Cardinality(Copies(meta.ensembles, entry)) >= AckQuorum
 
