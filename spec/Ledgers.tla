@@ -200,7 +200,7 @@ Claim(r) ==
     /\ UNCHANGED <<writer, carried, sent, taken, stored, fenced>>
 
 \* One that can't replace the metadata any more finds the ledger closed, and is done. What it could still do until it
-\* looks would only shut out the writer, which `Arrive` may not do either.
+\* looks would only fence more bookies.
 GoesOn(r, stage) == recovery[r].stage = stage /\ IsUnchanged(recovery[r].version)
 
 \* A bookie is fenced, and tells its LAC.
@@ -242,13 +242,16 @@ Read(r) ==
                       /\ recovery' = [recovery EXCEPT ![r].absent = @ \cup {<<bookie, entry>>}]
        /\ UNCHANGED <<meta, writer, carried, sent, taken, stored>>
 
-\* What was found, with all before it, is added wherever it belongs, fenced or not; also after whoever sent it died.
+\* What was found, with all before it, is added wherever it belongs, fenced or not; also after whoever sent it died,
+\* and at a bookie that has been replaced meanwhile.
 WriteBack(r) ==
     LET one == recovery[r]
     IN /\ one.stage \in {"reading", "closed"}
-       /\ \E entry \in one.start .. Sought(one) - 1 : \E bookie \in WriteSet(one.to, entry) :
-            /\ <<bookie, entry>> \notin stored
-            /\ stored' = stored \cup {<<bookie, entry>>}
+       /\ \E entry \in one.start .. Sought(one) - 1 :
+            LET replaced == IF meta.state = "closed" THEN {} ELSE WriteSet(meta.ensembles, entry)
+            IN \E bookie \in WriteSet(one.to, entry) \cup replaced :
+                /\ <<bookie, entry>> \notin stored
+                /\ stored' = stored \cup {<<bookie, entry>>}
        /\ UNCHANGED <<meta, writer, carried, sent, taken, fenced, recovery>>
 
 \* Another bookie for one that fails: committed together with the end.
