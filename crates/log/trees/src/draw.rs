@@ -27,8 +27,10 @@ fn title(plan: &TreePlan) -> String {
 pub fn dot(plan: &TreePlan) -> String {
     // Names of clusters have nothing that a quoted text could not have, and the stream's is quoted.
     let title = title(plan).replace('\\', "\\\\").replace('"', "\\\"");
-    let mut out =
-        format!("digraph tree {{\n  label=\"{title}\";\n  rankdir=LR;\n  node [shape=box];\n  \"{}\";\n", plan.source);
+    let mut out = format!(
+        "digraph tree {{\n  label=\"{title}\";\n  rankdir=LR;\n  node [shape=box];\n  \"{}\";\n",
+        plan.source
+    );
     for hop in &plan.hops {
         let _ = writeln!(out, "  \"{}\" [color=\"{}\"];", hop.to, colour(hop.role));
     }
@@ -76,7 +78,10 @@ pub fn svg(plan: &TreePlan) -> String {
             from_x + (x - from_x) * 0.25
         );
         let label = match hop.limit_bytes_per_s {
-            Some(limit) => format!("{} ({} / GB, {} ms, at most {limit} B/s)", hop.to, hop.cost_per_gb, hop.delay_total_ms),
+            Some(limit) => format!(
+                "{} ({} / GB, {} ms, at most {limit} B/s)",
+                hop.to, hop.cost_per_gb, hop.delay_total_ms
+            ),
             None => format!("{} ({} / GB, {} ms)", hop.to, hop.cost_per_gb, hop.delay_total_ms),
         };
         node(x, y, colour(hop.role), &label);
@@ -89,7 +94,12 @@ pub fn svg(plan: &TreePlan) -> String {
     let mut legend = String::new();
     for (at, role) in roles.into_iter().enumerate() {
         let x = LEFT + 80.0 * at as f64;
-        let _ = writeln!(legend, "<text x=\"{x:.1}\" y=\"36.0\" fill=\"{}\">{}</text>", colour(role), role.name());
+        let _ = writeln!(
+            legend,
+            "<text x=\"{x:.1}\" y=\"36.0\" fill=\"{}\">{}</text>",
+            colour(role),
+            role.name()
+        );
     }
     let title = title(plan).replace('&', "&amp;").replace('<', "&lt;");
     format!(

@@ -21,7 +21,9 @@ pub enum PlanError {
     #[error("cluster {0} is there twice: leave one of them out")]
     DuplicateCluster(String),
     /// A name that no cluster has.
-    #[error("{place} names cluster {name}, which the costs do not have: add a [[cluster]] with that name, or mend the name")]
+    #[error(
+        "{place} names cluster {name}, which the costs do not have: add a [[cluster]] with that name, or mend the name"
+    )]
     UnknownCluster {
         /// What names it.
         place: String,

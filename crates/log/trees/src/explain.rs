@@ -32,8 +32,10 @@ pub(crate) fn why_none(
             (0..graph.len()).filter(|&of| hops[of] > Some(depth)).map(|of| graph.name(of)).collect();
         format!("the links lead to {} in {nearest} hops; allow that many, or add links", listed(&far))
     } else {
-        let deeper = least(depth + 1, graph.len(), |depth| is_found(graph, Bounds { depth, fan_out, forwards }));
-        let wider = least(fan_out + 1, graph.len(), |fan_out| is_found(graph, Bounds { depth, fan_out, forwards }));
+        let deeper =
+            least(depth + 1, graph.len(), |depth| is_found(graph, Bounds { depth, fan_out, forwards }));
+        let wider =
+            least(fan_out + 1, graph.len(), |fan_out| is_found(graph, Bounds { depth, fan_out, forwards }));
         match (deeper, wider) {
             (Some(deeper), Some(wider)) => format!("allow {deeper} hops, or a fan-out of {wider}"),
             (Some(deeper), None) => format!("allow {deeper} hops"),
@@ -72,8 +74,9 @@ fn listed(names: &[&str]) -> String {
 fn way_to_all(graph: &LinkGraph, costs: &TreeCosts, request: &TreeRequest, hops: &[Option<usize>]) -> String {
     let all_reached = |graph: &LinkGraph, forwards: &[bool], request: &TreeRequest| {
         let hops = graph.hops(forwards);
-        (0..graph.len())
-            .all(|of| hops[of].is_some() || !request.to.is_empty() && !request.to.contains(&graph.clusters[of].name))
+        (0..graph.len()).all(|of| {
+            hops[of].is_some() || !request.to.is_empty() && !request.to.contains(&graph.clusters[of].name)
+        })
     };
     if all_reached(graph, &vec![true; graph.len()], request) {
         let new: Vec<&str> = (0..graph.len())
@@ -81,7 +84,10 @@ fn way_to_all(graph: &LinkGraph, costs: &TreeCosts, request: &TreeRequest, hops:
             .filter(|&of| graph.edges(of).iter().any(|edge| hops[edge.to].is_none()))
             .map(|of| graph.name(of))
             .collect();
-        return format!("only new clusters have links to them ({}), and these forward nothing; add a link, or take `new` off one that has caught up", listed(&new));
+        return format!(
+            "only new clusters have links to them ({}), and these forward nothing; add a link, or take `new` off one that has caught up",
+            listed(&new)
+        );
     }
     let tried = |changed: &TreeRequest| {
         LinkGraph::new(costs, changed).is_ok_and(|graph| {
@@ -93,7 +99,8 @@ fn way_to_all(graph: &LinkGraph, costs: &TreeCosts, request: &TreeRequest, hops:
         return "the links to them carry less than both operations send; give them more bandwidth, or add a link".to_owned();
     }
     if tried(&TreeRequest { to: Vec::new(), ..request.clone() }) {
-        return "the clusters on the way to them get no copy; name these as destinations too, or add a link".to_owned();
+        return "the clusters on the way to them get no copy; name these as destinations too, or add a link"
+            .to_owned();
     }
     "no link leads there; add one from a cluster of the tree".to_owned()
 }

@@ -6,9 +6,7 @@ use std::ops::Add;
 
 use crate::costs::{ClusterEntry, LinkEntry, TreeCosts};
 use crate::error::PlanError;
-use crate::limits::{
-    CLUSTER_NAME_BYTES_MAX, CLUSTERS_MAX, COST_PER_GB_MAX, DELAY_MS_MAX, OPERATIONS,
-};
+use crate::limits::{CLUSTER_NAME_BYTES_MAX, CLUSTERS_MAX, COST_PER_GB_MAX, DELAY_MS_MAX, OPERATIONS};
 use crate::plan::TreeRequest;
 
 /// What the optimizer makes small: links with an outage first, then cost.
@@ -65,8 +63,12 @@ impl LinkGraph {
         let wanted = wanted_clusters(&all, request)?;
         let numbers: BTreeMap<&str, usize> = wanted.iter().copied().zip(0..).collect();
         let clusters: Vec<ClusterEntry> = wanted.iter().map(|name| all[name].clone()).collect();
-        let mut graph =
-            Self { source: numbers[&*request.source], edges: vec![Vec::new(); clusters.len()], clusters, cost_mean: 0 };
+        let mut graph = Self {
+            source: numbers[&*request.source],
+            edges: vec![Vec::new(); clusters.len()],
+            clusters,
+            cost_mean: 0,
+        };
         let needed = request.bytes_per_s.unwrap_or(0).saturating_mul(OPERATIONS);
         for ((a, b), link) in &links {
             let (Some(&a), Some(&b)) = (numbers.get(a), numbers.get(b)) else { continue };
@@ -88,7 +90,8 @@ impl LinkGraph {
         }
         graph.edges.iter_mut().for_each(|edges| edges.sort_by_key(|edge| edge.to));
         graph.penalize();
-        let (count, sum) = graph.edges.iter().flatten().fold((0, 0), |(count, sum), edge| (count + 1, sum + edge.cost));
+        let (count, sum) =
+            graph.edges.iter().flatten().fold((0, 0), |(count, sum), edge| (count + 1, sum + edge.cost));
         graph.cost_mean = sum / u64::max(count, 1);
         Ok(graph)
     }
@@ -189,7 +192,10 @@ fn checked_links<'a>(
         let [a, b] = link.between.each_ref().map(String::as_str);
         let between = format!("{a} and {b}");
         if let Some(name) = [a, b].into_iter().find(|name| !all.contains_key(name)) {
-            return Err(PlanError::UnknownCluster { place: format!("the link between {between}"), name: name.to_owned() });
+            return Err(PlanError::UnknownCluster {
+                place: format!("the link between {between}"),
+                name: name.to_owned(),
+            });
         }
         if a == b {
             return Err(PlanError::SelfLink(a.to_owned()));
@@ -232,7 +238,9 @@ fn wanted_clusters<'a>(
     }
     let mut wanted: BTreeSet<&str> = match request.to.is_empty() {
         true => all.keys().copied().collect(),
-        false => request.to.iter().map(|name| known("the list of destinations", name)).collect::<Result<_, _>>()?,
+        false => {
+            request.to.iter().map(|name| known("the list of destinations", name)).collect::<Result<_, _>>()?
+        }
     };
     wanted.insert(source);
     match wanted.len() {

@@ -26,3 +26,7 @@ pub const NEW_CLUSTER_BYTES_PER_S: u64 = 16 << 20;
 
 /// Operations of each file, of which each sends all of its bytes: the durable copy and the cache copy.
 pub const OPERATIONS: u64 = 2;
+
+/// Clusters, the source included, of which every tree is tried, and the best one is found for certain. These have at most
+/// 6^6 choices of parents; beyond that the time grows too fast.
+pub const ALL_TREES_CLUSTERS_MAX: usize = 7;

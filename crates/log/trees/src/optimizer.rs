@@ -2,9 +2,11 @@
 //!
 //! Without bounds the first tree is Prim's, and nothing is cheaper. A bound on hops or fan-out makes the problem one that
 //! no known algorithm solves fast. So several trees are grown, from such as care for cost only to such as care for depth
-//! only, each is changed as long as one change makes it better, and the best one is taken. Nothing is random.
+//! only, each is changed as long as one change makes it better, and the best one is taken. Nothing is random. Of few
+//! clusters all trees are tried instead.
 
 use crate::graph::{Edge, LinkGraph, Weight};
+use crate::limits::ALL_TREES_CLUSTERS_MAX;
 
 /// What a tree has to keep to.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +55,12 @@ type Choice = (usize, bool, Weight, usize, u64, usize);
 
 /// Each cluster's parent, in the best tree that was found. None of it is the source's, or there is no tree.
 pub(crate) fn optimize(graph: &LinkGraph, bounds: Bounds<'_>) -> Option<Vec<Option<usize>>> {
+    if graph.len() <= ALL_TREES_CLUSTERS_MAX {
+        let mut branches = Branches::new(graph, bounds);
+        let mut best = None;
+        branches.try_all(0, Weight::default(), &mut best);
+        return best.map(|(_, parents)| parents);
+    }
     let grown = FAVOURS.iter().filter_map(|&favour| {
         let mut branches = Branches::new(graph, bounds);
         branches.grow(favour).then(|| {
@@ -65,6 +73,9 @@ pub(crate) fn optimize(graph: &LinkGraph, bounds: Bounds<'_>) -> Option<Vec<Opti
 
 /// Whether a tree within these bounds is found.
 pub(crate) fn is_found(graph: &LinkGraph, bounds: Bounds<'_>) -> bool {
+    if graph.len() <= ALL_TREES_CLUSTERS_MAX {
+        return optimize(graph, bounds).is_some();
+    }
     FAVOURS.iter().rev().any(|&favour| Branches::new(graph, bounds).grow(favour))
 }
 
@@ -75,12 +86,26 @@ struct Branches<'a> {
     parents: Vec<Option<usize>>,
     /// In order.
     children: Vec<Vec<usize>>,
+    /// Of the link to each cluster's parent.
+    weights: Vec<Weight>,
+    delays_us: Vec<u64>,
+    /// Of each cluster's cheapest link.
+    least: Vec<Weight>,
 }
 
 impl<'a> Branches<'a> {
     fn new(graph: &'a LinkGraph, bounds: Bounds<'a>) -> Self {
-        let (parents, children) = (vec![None; graph.len()], vec![Vec::new(); graph.len()]);
-        Self { graph, bounds, parents, children }
+        let count = graph.len();
+        let least = |of| graph.edges(of).iter().map(|edge| edge.weight).min().unwrap_or_default();
+        Self {
+            graph,
+            bounds,
+            parents: vec![None; count],
+            children: vec![Vec::new(); count],
+            weights: vec![Weight::default(); count],
+            delays_us: vec![0; count],
+            least: (0..count).map(least).collect(),
+        }
     }
 
     fn attach(&mut self, child: usize, parent: usize) {
@@ -88,6 +113,9 @@ impl<'a> Branches<'a> {
         self.parents[child] = Some(parent);
         let at = self.children[parent].partition_point(|&other| other < child);
         self.children[parent].insert(at, child);
+        if let Some(edge) = self.graph.edge(parent, child) {
+            (self.weights[child], self.delays_us[child]) = (edge.weight, edge.delay_us);
+        }
     }
 
     fn detach(&mut self, child: usize) {
@@ -101,7 +129,7 @@ impl<'a> Branches<'a> {
         let (mut at, mut depth, mut delay_us) = (cluster, 0, 0);
         while at != self.graph.source {
             let parent = self.parents[at]?;
-            delay_us += self.graph.edge(parent, at).map_or(0, |edge| edge.delay_us);
+            delay_us += self.delays_us[at];
             (at, depth) = (parent, depth + 1);
         }
         Some((depth, delay_us))
@@ -130,7 +158,8 @@ impl<'a> Branches<'a> {
         let mut best: Vec<Option<(Choice, usize)>> =
             (0..count).map(|cluster| self.best_parent(cluster, favour)).collect();
         for _ in 1..count {
-            let next = (0..count).filter_map(|cluster| best[cluster].map(|(choice, parent)| (choice, cluster, parent)));
+            let next = (0..count)
+                .filter_map(|cluster| best[cluster].map(|(choice, parent)| (choice, cluster, parent)));
             let Some((_, child, parent)) = next.min() else {
                 if !self.make_room() {
                     return false;
@@ -140,13 +169,15 @@ impl<'a> Branches<'a> {
             };
             self.attach(child, parent);
             best[child] = None;
-            for cluster in 0..count {
-                if best[cluster].is_some_and(|(_, of)| of == parent) {
-                    best[cluster] = self.best_parent(cluster, favour);
+            if self.children[parent].len() == self.bounds.fan_out {
+                for cluster in 0..count {
+                    if best[cluster].is_some_and(|(_, of)| of == parent) {
+                        best[cluster] = self.best_parent(cluster, favour);
+                    }
                 }
             }
             for edge in self.graph.edges(child) {
-                let offered = self.choice(edge.to, child, favour).map(|choice| (choice, child));
+                let offered = self.choice(edge.to, child, edge, favour).map(|choice| (choice, child));
                 if let Some(offered) = offered
                     && best[edge.to].is_none_or(|known| offered < known)
                 {
@@ -159,15 +190,15 @@ impl<'a> Branches<'a> {
 
     fn best_parent(&self, cluster: usize, favour: Favour) -> Option<(Choice, usize)> {
         let edges = self.graph.edges(cluster).iter();
-        edges.filter_map(|edge| Some((self.choice(cluster, edge.to, favour)?, edge.to))).min()
+        edges.filter_map(|edge| Some((self.choice(cluster, edge.to, edge, favour)?, edge.to))).min()
     }
 
-    /// How good `parent` is for a cluster that has none, if it may be that.
-    fn choice(&self, cluster: usize, parent: usize, favour: Favour) -> Option<Choice> {
-        if cluster == self.graph.source || self.parents[cluster].is_some() || !self.may_take(parent, cluster) {
+    /// How good `parent` is for a cluster that has none, if it may be that, over the link between them.
+    fn choice(&self, cluster: usize, parent: usize, edge: &Edge, favour: Favour) -> Option<Choice> {
+        if cluster == self.graph.source || self.parents[cluster].is_some() || !self.may_take(parent, cluster)
+        {
             return None;
         }
-        let edge = self.graph.edge(parent, cluster)?;
         let (depth, delay_us) = self.way(parent)?;
         let (hops, is_leaf, weight) = match favour {
             Favour::Depth => (depth, !self.bounds.forwards[cluster], edge.weight),
@@ -223,7 +254,7 @@ impl<'a> Branches<'a> {
             let mut is_better = false;
             for cluster in 0..self.graph.len() {
                 for edge in self.graph.edges(cluster) {
-                    is_better |= self.improve_by(cluster, edge.to);
+                    is_better |= self.improve_by(cluster, edge);
                 }
             }
             if !is_better {
@@ -233,37 +264,51 @@ impl<'a> Branches<'a> {
     }
 
     /// Hangs a cluster below another one, by itself or in a child's place.
-    fn improve_by(&mut self, cluster: usize, parent: usize) -> bool {
+    fn improve_by(&mut self, cluster: usize, edge: &Edge) -> bool {
+        let parent = edge.to;
         let Some(before) = self.parents[cluster].filter(|&before| before != parent) else { return false };
         if !self.bounds.forwards[parent] {
             return false;
         }
-        if self.change(&[(cluster, parent)]) {
+        let is_cheaper = edge.weight < self.weights[cluster];
+        let is_as_cheap = edge.weight == self.weights[cluster];
+        if (is_cheaper || is_as_cheap && self.is_nicer(cluster, before, edge))
+            && self.change(&[(cluster, parent)])
+        {
             return true;
         }
-        self.children[parent].clone().into_iter().filter(|&child| child != cluster).any(|child| {
-            self.change(&[(cluster, parent), (child, before)])
-                || self.change(&[(cluster, parent), (child, cluster)])
+        (0..self.children[parent].len()).any(|at| {
+            let child = self.children[parent][at];
+            // No link that the child could have instead is cheaper than its cheapest.
+            let may_save = edge.weight + self.least[child] < self.weights[cluster] + self.weights[child];
+            may_save
+                && child != cluster
+                && (self.change_cheaper(&[(cluster, parent), (child, before)])
+                    || self.change_cheaper(&[(cluster, parent), (child, cluster)]))
         })
     }
 
-    /// Gives clusters other parents, if that is allowed and better.
-    fn change(&mut self, moves: &[(usize, usize)]) -> bool {
+    /// Whether a parent that is as cheap is better: nearer to the source, then sooner, then less busy.
+    fn is_nicer(&self, cluster: usize, before: usize, edge: &Edge) -> bool {
+        let (Some((depth, delay_us)), Some(now)) = (self.way(edge.to), self.way(cluster)) else {
+            return false;
+        };
+        let fan_outs = (self.children[edge.to].len() + 1, self.children[before].len());
+        (depth + 1, delay_us + edge.delay_us, fan_outs.0) < (now.0, now.1, fan_outs.1)
+    }
+
+    /// Gives clusters other parents, if that is allowed and cheaper.
+    fn change_cheaper(&mut self, moves: &[(usize, usize)]) -> bool {
         let (mut is, mut would_be) = (Weight::default(), Weight::default());
         for &(child, parent) in moves {
             let Some(edge) = self.graph.edge(parent, child) else { return false };
-            let now = self.parents[child].and_then(|parent| self.graph.edge(parent, child));
-            let Some(now) = now else { return false };
-            (is, would_be) = (is + now.weight, would_be + edge.weight);
+            (is, would_be) = (is + self.weights[child], would_be + edge.weight);
         }
-        // Where nothing is cheaper, one move at a time will do, and it is worth the time if it is no step down.
-        let may_be_better = would_be < is
-            || would_be == is
-                && matches!(moves, [(child, parent)] if self.depth(*parent) < self.depth(*child));
-        if !may_be_better {
-            return false;
-        }
-        let score = (would_be == is).then(|| self.score());
+        would_be < is && self.change(moves)
+    }
+
+    /// Gives clusters other parents, if that is allowed.
+    fn change(&mut self, moves: &[(usize, usize)]) -> bool {
         let before: Vec<(usize, Option<usize>)> =
             moves.iter().map(|&(child, _)| (child, self.parents[child])).collect();
         moves.iter().for_each(|&(child, _)| self.detach(child));
@@ -274,16 +319,48 @@ impl<'a> Branches<'a> {
             }
             may
         });
-        if is_allowed && score.is_none_or(|score| self.score() < score) {
-            return true;
-        }
-        moves.iter().for_each(|&(child, _)| self.detach(child));
-        for (child, parent) in before {
-            if let Some(parent) = parent {
-                self.attach(child, parent);
+        if !is_allowed {
+            moves.iter().for_each(|&(child, _)| self.detach(child));
+            for (child, parent) in before {
+                if let Some(parent) = parent {
+                    self.attach(child, parent);
+                }
             }
         }
-        false
+        is_allowed
+    }
+
+    /// Gives each cluster from `cluster` on each parent, and keeps the best tree. `weight` is that of the links before.
+    fn try_all(&mut self, cluster: usize, weight: Weight, best: &mut Option<(Score, Vec<Option<usize>>)>) {
+        if best.as_ref().is_some_and(|(score, _)| weight > score.weight) {
+            return;
+        }
+        if cluster == self.graph.len() {
+            let is_within = |depth: Option<usize>| depth.is_some_and(|depth| depth <= self.bounds.depth);
+            if (0..cluster).all(|of| is_within(self.depth(of))) {
+                let found = (self.score(), self.parents.clone());
+                if best.as_ref().is_none_or(|best| found < *best) {
+                    *best = Some(found);
+                }
+            }
+            return;
+        }
+        if cluster == self.graph.source {
+            return self.try_all(cluster + 1, weight, best);
+        }
+        for edge in self.graph.edges(cluster) {
+            let parent = edge.to;
+            let has_room = self.children[parent].len() < self.bounds.fan_out;
+            if self.bounds.forwards[parent] && has_room && !self.is_below(parent, cluster) {
+                self.attach(cluster, parent);
+                self.try_all(cluster + 1, weight + edge.weight, best);
+                self.detach(cluster);
+            }
+        }
+    }
+
+    fn is_below(&self, cluster: usize, top: usize) -> bool {
+        std::iter::successors(Some(cluster), |&at| self.parents[at]).any(|at| at == top)
     }
 
     /// Of a whole tree.

@@ -126,7 +126,9 @@ impl HopRole {
 /// # Errors
 /// [`PlanError`]: what is wrong with the costs or the request, or why there is no tree, and what to do.
 pub fn plan(costs: &TreeCosts, request: &TreeRequest) -> Result<TreePlan, PlanError> {
-    for (name, bound) in [("the largest depth", request.depth_max), ("the largest fan-out", request.fan_out_max)] {
+    for (name, bound) in
+        [("the largest depth", request.depth_max), ("the largest fan-out", request.fan_out_max)]
+    {
         if bound == 0 {
             return Err(PlanError::ZeroBound(name));
         }
@@ -201,7 +203,9 @@ fn described(graph: &LinkGraph, request: &TreeRequest, parents: &[Option<usize>]
                 _ => HopRole::Leaf,
             };
             if role == HopRole::Failing && fan_out > 0 {
-                notes.push(format!("{name} has an outage, and sends nevertheless: no tree without that was found"));
+                notes.push(format!(
+                    "{name} has an outage, and sends nevertheless: no tree without that was found"
+                ));
             }
             if edge.failing {
                 let parent = parents[from].map_or("", |parent| graph.name(parent));
@@ -218,7 +222,8 @@ fn described(graph: &LinkGraph, request: &TreeRequest, parents: &[Option<usize>]
                 delay_ms: ms(edge.delay_us),
                 delay_total_ms: ms(delay_us),
                 role,
-                limit_bytes_per_s: limit(graph, from).map(|limit| limit.min(edge.bandwidth.unwrap_or(u64::MAX))),
+                limit_bytes_per_s: limit(graph, from)
+                    .map(|limit| limit.min(edge.bandwidth.unwrap_or(u64::MAX))),
                 failing_link: edge.failing,
             });
         }
