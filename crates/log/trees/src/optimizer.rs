@@ -53,22 +53,25 @@ struct Score {
 /// By what a growing tree chooses: hops, leaves last, weight, hops again, delay and fan-out of the parent.
 type Choice = (usize, bool, Weight, usize, u64, usize);
 
+/// A tree's score, its clusters' depths and their parents.
+type Ranked = (Score, Vec<Option<usize>>, Vec<Option<usize>>);
+
 /// Each cluster's parent, in the best tree that was found. None of it is the source's, or there is no tree.
 pub(crate) fn optimize(graph: &LinkGraph, bounds: Bounds<'_>) -> Option<Vec<Option<usize>>> {
     if graph.len() <= ALL_TREES_CLUSTERS_MAX {
         let mut branches = Branches::new(graph, bounds);
         let mut best = None;
         branches.try_all(0, Weight::default(), &mut best);
-        return best.map(|(_, parents)| parents);
+        return best.map(|(.., parents)| parents);
     }
     let grown = FAVOURS.iter().filter_map(|&favour| {
         let mut branches = Branches::new(graph, bounds);
         branches.grow(favour).then(|| {
             branches.improve();
-            (branches.score(), branches.parents)
+            branches.ranked()
         })
     });
-    grown.min().map(|(_, parents)| parents)
+    grown.min().map(|(.., parents)| parents)
 }
 
 /// Whether a tree within these bounds is found.
@@ -331,14 +334,14 @@ impl<'a> Branches<'a> {
     }
 
     /// Gives each cluster from `cluster` on each parent, and keeps the best tree. `weight` is that of the links before.
-    fn try_all(&mut self, cluster: usize, weight: Weight, best: &mut Option<(Score, Vec<Option<usize>>)>) {
-        if best.as_ref().is_some_and(|(score, _)| weight > score.weight) {
+    fn try_all(&mut self, cluster: usize, weight: Weight, best: &mut Option<Ranked>) {
+        if best.as_ref().is_some_and(|(score, ..)| weight > score.weight) {
             return;
         }
         if cluster == self.graph.len() {
             let is_within = |depth: Option<usize>| depth.is_some_and(|depth| depth <= self.bounds.depth);
             if (0..cluster).all(|of| is_within(self.depth(of))) {
-                let found = (self.score(), self.parents.clone());
+                let found = self.ranked();
                 if best.as_ref().is_none_or(|best| found < *best) {
                     *best = Some(found);
                 }
@@ -357,6 +360,12 @@ impl<'a> Branches<'a> {
                 self.detach(cluster);
             }
         }
+    }
+
+    /// The tree, so that the smallest is the best one: of equal ones that in which what is first by name is nearest.
+    fn ranked(&self) -> Ranked {
+        let depths = (0..self.graph.len()).map(|of| self.depth(of)).collect();
+        (self.score(), depths, self.parents.clone())
     }
 
     fn is_below(&self, cluster: usize, top: usize) -> bool {

@@ -119,6 +119,15 @@ proptest! {
     }
 
     #[test]
+    fn of_more_clusters_with_all_links_a_plan_is_a_tree_whenever_one_fits((clusters, links, depth_max, fan_out_max) in cases(24, 100)) {
+        let room: usize = (1..=depth_max as u32).map(|depth| fan_out_max.pow(depth)).sum();
+        match plan(&costs(clusters, &links), &request(depth_max, fan_out_max)) {
+            Ok(found) => prop_assert!(is_a_tree(&found, clusters, depth_max, fan_out_max), "{found:?}"),
+            Err(error) => prop_assert!(room < clusters - 1, "{error}"),
+        }
+    }
+
+    #[test]
     fn without_tight_bounds_a_plan_is_the_cheapest_tree((clusters, links, _, _) in cases(6, 60)) {
         let best = cheapest(clusters, &links, (clusters, clusters), &|_| true);
         let found = plan(&costs(clusters, &links), &request(clusters, clusters));

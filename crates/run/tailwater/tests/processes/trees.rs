@@ -126,5 +126,4 @@ fn a_file_or_a_flag_that_is_wrong_is_told_with_what_would_be_right() {
     refused(COSTS, &["--source", "us", "--fan-out-max", "0"], "use a whole number from 1 to 512");
     refused(&COSTS.replace("0.08", "-1"), &["--source", "us"], "cost_per_gb = -1: use a number from 0");
     refused(&COSTS.replace("delay_ms = 70", "delay = 70"), &["--source", "us"], "unknown field `delay`");
-    refused(COSTS, &["--source", "us", "--costs", "none.toml"], "");
 }
