@@ -12,7 +12,7 @@ use crate::plan::TreeRequest;
 /// What the optimizer makes small: links with an outage first, then cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Weight {
-    /// Links that fail, or end at a cluster that does.
+    /// CheckedLinks that fail, or end at a cluster that does.
     pub(crate) failing: u32,
     /// Millionths for each GB, of one operation, times the factor of what is around an outage.
     pub(crate) cost: u64,
@@ -181,12 +181,12 @@ fn checked_clusters(costs: &TreeCosts) -> Result<BTreeMap<&str, &ClusterEntry>, 
     Ok(all)
 }
 
-type Links<'a> = BTreeMap<(&'a str, &'a str), &'a LinkEntry>;
+type CheckedLinks<'a> = BTreeMap<(&'a str, &'a str), &'a LinkEntry>;
 
 fn checked_links<'a>(
     costs: &'a TreeCosts,
     all: &BTreeMap<&str, &ClusterEntry>,
-) -> Result<Links<'a>, PlanError> {
+) -> Result<CheckedLinks<'a>, PlanError> {
     let mut links = BTreeMap::new();
     for link in &costs.links {
         let [a, b] = link.between.each_ref().map(String::as_str);

@@ -51,7 +51,7 @@ struct Score {
 }
 
 /// By what a growing tree chooses: hops, leaves last, weight, hops again, delay and fan-out of the parent.
-type Choice = (usize, bool, Weight, usize, u64, usize);
+type ParentRank = (usize, bool, Weight, usize, u64, usize);
 
 /// A tree's score, its clusters' depths and their parents.
 type Ranked = (Score, Vec<Option<usize>>, Vec<Option<usize>>);
@@ -158,7 +158,7 @@ impl<'a> Branches<'a> {
     /// Attaches every cluster, if it finds where.
     fn grow(&mut self, favour: Favour) -> bool {
         let count = self.graph.len();
-        let mut best: Vec<Option<(Choice, usize)>> =
+        let mut best: Vec<Option<(ParentRank, usize)>> =
             (0..count).map(|cluster| self.best_parent(cluster, favour)).collect();
         for _ in 1..count {
             let next = (0..count)
@@ -173,9 +173,9 @@ impl<'a> Branches<'a> {
             self.attach(child, parent);
             best[child] = None;
             if self.children[parent].len() == self.bounds.fan_out {
-                for cluster in 0..count {
-                    if best[cluster].is_some_and(|(_, of)| of == parent) {
-                        best[cluster] = self.best_parent(cluster, favour);
+                for (cluster, known) in best.iter_mut().enumerate() {
+                    if known.is_some_and(|(_, of)| of == parent) {
+                        *known = self.best_parent(cluster, favour);
                     }
                 }
             }
@@ -191,13 +191,13 @@ impl<'a> Branches<'a> {
         true
     }
 
-    fn best_parent(&self, cluster: usize, favour: Favour) -> Option<(Choice, usize)> {
+    fn best_parent(&self, cluster: usize, favour: Favour) -> Option<(ParentRank, usize)> {
         let edges = self.graph.edges(cluster).iter();
         edges.filter_map(|edge| Some((self.choice(cluster, edge.to, edge, favour)?, edge.to))).min()
     }
 
     /// How good `parent` is for a cluster that has none, if it may be that, over the link between them.
-    fn choice(&self, cluster: usize, parent: usize, edge: &Edge, favour: Favour) -> Option<Choice> {
+    fn choice(&self, cluster: usize, parent: usize, edge: &Edge, favour: Favour) -> Option<ParentRank> {
         if cluster == self.graph.source || self.parents[cluster].is_some() || !self.may_take(parent, cluster)
         {
             return None;
