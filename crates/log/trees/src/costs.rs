@@ -1,4 +1,4 @@
-//! The file of costs, as it is written: clusters, and the links between them. Nothing of it is checked yet but its form;
+//! The file of costs, as it is written: clusters, and the links between them. Only its form is checked here;
 //! `graph.rs` checks the rest.
 
 use serde::{Deserialize, Serialize};

@@ -26,8 +26,8 @@ impl Add for Weight {
     }
 }
 
-/// By how much a link is taken for dearer, by how many links away the next outage is: at its ends, one further on. Beyond
-/// that it costs what it costs.
+/// By how much a link is taken for dearer, by how many links away the next outage is: at its ends, one further on.
+/// Beyond that it costs what it costs.
 const FACTORS: [u64; 2] = [4, 2];
 
 // A sum of weights can't overflow.

@@ -4,8 +4,8 @@
 //! What holds of every plan:
 //! - **It spans.** Every destination has one way from the source, and no other cluster is in the tree.
 //! - **It is bounded.** No way has more hops, and no cluster a larger fan-out, than was allowed.
-//! - **What fails is a leaf.** A cluster with an outage forwards, and a link with one is used, only where no tree without
-//!   that was found. A new cluster forwards never.
+//! - **What fails is a leaf.** A cluster with an outage forwards, and a link with one is used, only where no tree
+//!   without that was found. A new cluster forwards never.
 //! - **It is the same.** Neither order nor chance has a say: what is equal is decided by name.
 //!
 //! - `costs.rs`: the file, as it is written;

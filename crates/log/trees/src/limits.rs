@@ -1,6 +1,6 @@
 //! Every bound of this crate, each with its unit, its reason and its relation to the others.
 
-/// Clusters of a file of costs. Copy trees are meant for a few hundred, and the plan takes more than the square of them.
+/// Clusters of a file of costs. Copy trees are meant for a few hundred, and a plan takes more than their square.
 pub const CLUSTERS_MAX: usize = 512;
 
 /// Bytes of a file of costs: every link of [`CLUSTERS_MAX`] clusters, with some 120 bytes for each.
@@ -27,6 +27,6 @@ pub const NEW_CLUSTER_BYTES_PER_S: u64 = 16 << 20;
 /// Operations of each file, of which each sends all of its bytes: the durable copy and the cache copy.
 pub const OPERATIONS: u64 = 2;
 
-/// Clusters, the source included, of which every tree is tried, and the best one is found for certain. These have at most
-/// 6^6 choices of parents; beyond that the time grows too fast.
+/// Clusters, the source included, of which every tree is tried, and the best one is found for certain. These have
+/// at most 6^6 choices of parents; beyond that the time grows too fast.
 pub const ALL_TREES_CLUSTERS_MAX: usize = 7;

@@ -1,9 +1,9 @@
 //! Trees within bounds, and small changes that make them cheaper.
 //!
-//! Without bounds the first tree is Prim's, and nothing is cheaper. A bound on hops or fan-out makes the problem one that
-//! no known algorithm solves fast. So several trees are grown, from such as care for cost only to such as care for depth
-//! only, each is changed as long as one change makes it better, and the best one is taken. Nothing is random. Of few
-//! clusters all trees are tried instead.
+//! Without bounds the first tree is Prim's, and nothing is cheaper. A bound on hops or fan-out makes the problem one
+//! that no known algorithm solves fast. So several trees are grown, from such as care for cost only to such as care for
+//! depth only, each is changed as long as one change makes it better, and the best one is taken. Nothing is random. Of
+//! few clusters all trees are tried instead.
 
 use crate::graph::{Edge, LinkGraph, Weight};
 use crate::limits::ALL_TREES_CLUSTERS_MAX;

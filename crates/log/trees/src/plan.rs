@@ -121,7 +121,7 @@ impl HopRole {
 
 /// Plans a copy tree. The same costs in another order have the same plan.
 ///
-/// The plan is cheap first, then shallow, then fast, then even. Links and clusters with an outage are avoided at any cost.
+/// The plan is cheap first, then shallow, then fast, then even. What has an outage is avoided at any cost.
 ///
 /// # Errors
 /// [`PlanError`]: what is wrong with the costs or the request, or why there is no tree, and what to do.

@@ -2,8 +2,8 @@
 
 use tailwater_trees::{HopRole, PlanError, TreeCosts, TreePlan, TreeRequest, dot, plan, svg};
 
-/// Costs of links as `a b cost delay` with more words behind: `fails`, or a bandwidth; clusters that are named alone, with
-/// `fails` or `new`, have that.
+/// Costs of links as `a b cost delay` with one more word behind, `fails` or a bandwidth; clusters that are named alone,
+/// with `fails` or `new`, have that.
 fn costs(lines: &str) -> TreeCosts {
     let mut text = String::new();
     let mut known = std::collections::BTreeSet::new();
