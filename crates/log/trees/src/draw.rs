@@ -45,15 +45,14 @@ pub fn dot(plan: &TreePlan) -> String {
     out + "}\n"
 }
 
-/// The tree as an SVG: the source on the left, a column for each hop, a row for each leaf.
+/// The tree as an SVG: the source on the left, a column for each hop, a row for each cluster.
 pub fn svg(plan: &TreePlan) -> String {
     const WIDTH: f64 = 900.0;
     const LEFT: f64 = 20.0;
     const TOP: f64 = 50.0;
     const ROW: f64 = 18.0;
-    let column = (WIDTH - 200.0) / plan.depth.max(1) as f64;
+    let column = (WIDTH - 400.0) / plan.depth.max(1) as f64;
     let x = |depth: usize| LEFT + depth as f64 * column;
-    // Hops come before those that follow them: a leaf has the next row, and what forwards the row of its first leaf.
     let (mut row, mut places) = (0.0, vec![(&*plan.source, x(0), TOP)]);
     let (mut lines, mut labels) = (String::new(), String::new());
     let mut node = |x: f64, y: f64, colour: &str, name: &str| {
@@ -67,6 +66,7 @@ pub fn svg(plan: &TreePlan) -> String {
     };
     node(x(0), TOP, "#222", &plan.source);
     for hop in &plan.hops {
+        row += 1.0;
         let (x, y) = (x(hop.depth), TOP + row * ROW);
         // The way here is what the last hops before it led to.
         places.truncate(hop.depth);
@@ -74,8 +74,7 @@ pub fn svg(plan: &TreePlan) -> String {
         let dashes = if hop.failing_link { " stroke-dasharray=\"4\"" } else { "" };
         let _ = writeln!(
             lines,
-            "<polyline points=\"{from_x:.1},{from_y:.1} {:.1},{y:.1} {x:.1},{y:.1}\" fill=\"none\" stroke=\"#bbb\"{dashes}/>",
-            from_x + (x - from_x) * 0.25
+            "<polyline points=\"{from_x:.1},{from_y:.1} {from_x:.1},{y:.1} {x:.1},{y:.1}\" fill=\"none\" stroke=\"#bbb\"{dashes}/>",
         );
         let label = match hop.limit_bytes_per_s {
             Some(limit) => format!(
@@ -86,9 +85,6 @@ pub fn svg(plan: &TreePlan) -> String {
         };
         node(x, y, colour(hop.role), &label);
         places.push((&hop.to, x, y));
-        if hop.fan_out == 0 {
-            row += 1.0;
-        }
     }
     let roles = [HopRole::Forwards, HopRole::Leaf, HopRole::Failing, HopRole::New];
     let mut legend = String::new();

@@ -86,7 +86,7 @@ pub enum PlanError {
         remedy: String,
     },
     /// No tree within the bounds was found.
-    #[error("no tree with at most {depth} hops and a fan-out of at most {fan_out} was found: {remedy}")]
+    #[error("no tree with a depth of at most {depth} and a fan-out of at most {fan_out} was found: {remedy}")]
     Bounds {
         /// Hops that were allowed.
         depth: usize,

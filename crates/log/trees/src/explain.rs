@@ -37,8 +37,8 @@ pub(crate) fn why_none(
         let wider =
             least(fan_out + 1, graph.len(), |fan_out| is_found(graph, Bounds { depth, fan_out, forwards }));
         match (deeper, wider) {
-            (Some(deeper), Some(wider)) => format!("allow {deeper} hops, or a fan-out of {wider}"),
-            (Some(deeper), None) => format!("allow {deeper} hops"),
+            (Some(deeper), Some(wider)) => format!("allow a depth of {deeper}, or a fan-out of {wider}"),
+            (Some(deeper), None) => format!("allow a depth of {deeper}"),
             (None, Some(wider)) => format!("allow a fan-out of {wider}"),
             (None, None) => "allow more hops and a larger fan-out, or add links".to_owned(),
         }

@@ -174,7 +174,7 @@ proptest! {
             let digits = remedy.split_once(text)?.1.split(|char: char| !char.is_ascii_digit()).next()?;
             digits.parse::<usize>().ok()
         };
-        if let Some(depth) = behind("allow ") {
+        if let Some(depth) = behind("a depth of ") {
             prop_assert!(plan(&given, &request(depth, fan_out_max)).is_ok(), "{}", remedy);
         }
         if let Some(fan_out) = behind("a fan-out of ") {

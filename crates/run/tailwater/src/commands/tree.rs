@@ -77,7 +77,7 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         fan_out_max: args.fan_out_max,
         bytes_per_s: args.bytes_per_s,
     };
-    let found = plan(&costs, &request).with_context(|| format!("no tree by {}", args.costs.display()))?;
+    let found = plan(&costs, &request).with_context(|| format!("no plan by {}", args.costs.display()))?;
     match args.output {
         TreeFormat::Table => table(&found),
         TreeFormat::Dot => output::print(&dot(&found).trim_end()),
