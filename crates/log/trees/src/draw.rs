@@ -53,7 +53,7 @@ pub fn svg(plan: &TreePlan) -> String {
     const ROW: f64 = 18.0;
     let column = (WIDTH - 400.0) / plan.depth.max(1) as f64;
     let x = |depth: usize| LEFT + depth as f64 * column;
-    let (mut row, mut places) = (0.0, vec![(&*plan.source, x(0), TOP)]);
+    let (mut row, mut places) = (0.0, vec![(x(0), TOP)]);
     let (mut lines, mut labels) = (String::new(), String::new());
     let mut node = |x: f64, y: f64, colour: &str, name: &str| {
         let _ = writeln!(
@@ -69,8 +69,8 @@ pub fn svg(plan: &TreePlan) -> String {
         row += 1.0;
         let (x, y) = (x(hop.depth), TOP + row * ROW);
         // The way here is what the last hops before it led to.
-        places.truncate(hop.depth);
-        let (_, from_x, from_y) = places[hop.depth - 1];
+        places.truncate(hop.depth.max(1));
+        let Some(&(from_x, from_y)) = places.last() else { continue };
         let dashes = if hop.failing_link { " stroke-dasharray=\"4\"" } else { "" };
         let _ = writeln!(
             lines,
@@ -84,7 +84,7 @@ pub fn svg(plan: &TreePlan) -> String {
             None => format!("{} ({} / GB, {} ms)", hop.to, hop.cost_per_gb, hop.delay_total_ms),
         };
         node(x, y, colour(hop.role), &label);
-        places.push((&hop.to, x, y));
+        places.push((x, y));
     }
     let roles = [HopRole::Forwards, HopRole::Leaf, HopRole::Failing, HopRole::New];
     let mut legend = String::new();

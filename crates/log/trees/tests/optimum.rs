@@ -71,6 +71,22 @@ fn cheapest(
     }
 }
 
+/// The cost of the cheapest tree without bounds, as Kruskal finds it.
+fn least_spanning(clusters: usize, links: &[(usize, usize, u32)]) -> Option<u32> {
+    let mut links = links.to_vec();
+    links.sort_by_key(|&(_, _, cost)| cost);
+    let mut parts: Vec<usize> = (0..clusters).collect();
+    let mut sum = 0;
+    for (a, b, cost) in links {
+        let (a, b) = (parts[a], parts[b]);
+        if a != b {
+            sum += cost;
+            parts.iter_mut().filter(|part| **part == b).for_each(|part| *part = a);
+        }
+    }
+    parts.iter().all(|&part| part == parts[0]).then_some(sum)
+}
+
 /// Every destination once, each below one that is there before it, within the bounds.
 fn is_a_tree(found: &TreePlan, clusters: usize, depth_max: usize, fan_out_max: usize) -> bool {
     let mut depths = BTreeMap::from([(found.source.clone(), 0)]);
@@ -132,6 +148,13 @@ proptest! {
         let best = cheapest(clusters, &links, (clusters, clusters), &|_| true);
         let found = plan(&costs(clusters, &links), &request(clusters, clusters));
         prop_assert_eq!(found.ok().map(|found| found.cost_per_gb), best.map(|best| f64::from(best) * 2.0));
+    }
+
+    #[test]
+    fn of_more_clusters_without_tight_bounds_a_plan_is_the_cheapest_tree((clusters, links, _, _) in cases(24, 60)) {
+        let best = least_spanning(clusters, &links).map(|best| f64::from(best) * 2.0);
+        let found = plan(&costs(clusters, &links), &request(clusters, clusters));
+        prop_assert_eq!(found.ok().map(|found| found.cost_per_gb), best);
     }
 
     #[test]
