@@ -17,5 +17,6 @@ pub mod queue;
 pub mod segment;
 pub mod serve;
 pub mod stream;
+pub mod tree;
 pub mod user;
 pub mod window;

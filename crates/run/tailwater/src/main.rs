@@ -49,6 +49,9 @@ enum Command {
     /// Segments of a replicated store: not in this build, but in that of `make dist`.
     #[cfg(not(feature = "bookkeeper"))]
     Segment(commands::left_out::Args),
+    /// Plan copy trees: over which links a stream would be copied to other clusters.
+    #[command(subcommand)]
+    Tree(commands::tree::Command),
     /// Append lines of a file, or of standard input, to a stream.
     Produce(commands::produce::Args),
     /// Read records of a stream, one-sidedly.
@@ -136,6 +139,7 @@ fn run(parsed: Parsed) -> anyhow::Result<()> {
         Command::Segment(command) => commands::segment::run(command),
         #[cfg(not(feature = "bookkeeper"))]
         Command::Segment(_) => commands::left_out::run("client of BookKeeper", "bookkeeper"),
+        Command::Tree(command) => commands::tree::run(command),
         Command::Produce(args) => commands::produce::run(&cli.server, args),
         Command::Consume(args) => commands::consume::run(&cli.server, args),
         Command::Group(command) => commands::group::run(&cli.server, command),

@@ -194,7 +194,7 @@ mod tests {
             }
         }
         let mut seen = 0;
-        for name in ["stream", "produce", "consume", "group", "queue", "broadcast", "cache", "cell"] {
+        for name in ["stream", "produce", "consume", "group", "queue", "broadcast", "cache", "cell", "tree"] {
             let command = Cli::command();
             look(command.find_subcommand(name).expect("a command"), name, &mut seen);
         }

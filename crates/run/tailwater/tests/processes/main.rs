@@ -49,4 +49,5 @@ mod tls;
 mod tls_broadcast;
 #[cfg(feature = "tls")]
 mod tls_data;
+mod trees;
 mod window;

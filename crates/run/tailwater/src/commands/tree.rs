@@ -1,0 +1,141 @@
+//! `tailwater tree …`: plans of copy trees. No node is asked, and nothing is changed.
+
+#![allow(clippy::disallowed_methods)] // it reads its user's file, and nothing else
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use clap::Subcommand;
+use tailwater_trees::limits::{CLUSTERS_MAX, COSTS_BYTES_MAX, DEPTH_DEFAULT, FAN_OUT_DEFAULT};
+use tailwater_trees::{TreeCosts, TreePlan, TreeRequest, dot, plan, svg};
+
+use crate::output;
+use crate::values::number;
+
+/// What to do with copy trees.
+#[derive(Subcommand)]
+pub enum Command {
+    /// Show which cluster would send a stream to which others, what that costs, and how long it takes.
+    ///
+    /// It plans only: Tailwater does not copy streams between clusters yet.
+    Plan(Args),
+}
+
+/// Flags of `plan`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The stream's name. It is shown, and changes nothing of the plan.
+    name: String,
+    /// The cluster that has the stream.
+    #[arg(long, value_name = "CLUSTER")]
+    source: String,
+    /// The clusters that shall have copies, separated by commas. By default all that the costs have.
+    #[arg(long, value_name = "CLUSTERS", value_delimiter = ',')]
+    to: Vec<String>,
+    /// Clusters and links, with costs and delays: TOML, or JSON if the name ends with .json.
+    #[arg(long, value_name = "FILE")]
+    costs: PathBuf,
+    /// Hops from the source to any cluster, at most.
+    #[arg(long, value_name = "N", default_value_t = DEPTH_DEFAULT, value_parser = number::<usize>(1..=CLUSTERS_MAX as u64))]
+    depth_max: usize,
+    /// Clusters that one cluster sends to, at most.
+    #[arg(long, value_name = "N", default_value_t = FAN_OUT_DEFAULT, value_parser = number::<usize>(1..=CLUSTERS_MAX as u64))]
+    fan_out_max: usize,
+    /// Bytes per second that are written to the stream. Links that carry less than twice as many are left out, and the
+    /// cost of a day is shown.
+    #[arg(long, value_name = "BYTES", value_parser = number::<u64>(1..=u64::MAX))]
+    bytes_per_s: Option<u64>,
+    /// Form of the output.
+    #[arg(short, long, value_enum, default_value_t = TreeFormat::Table)]
+    output: TreeFormat,
+}
+
+/// Form of a plan.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TreeFormat {
+    /// For people.
+    Table,
+    /// For Graphviz.
+    Dot,
+    /// For programs.
+    Json,
+    /// A picture.
+    Svg,
+}
+
+/// Does it.
+pub fn run(command: Command) -> anyhow::Result<()> {
+    let Command::Plan(args) = command;
+    let costs = read(&args.costs)?;
+    let request = TreeRequest {
+        stream: args.name,
+        source: args.source,
+        to: args.to,
+        depth_max: args.depth_max,
+        fan_out_max: args.fan_out_max,
+        bytes_per_s: args.bytes_per_s,
+    };
+    let found = plan(&costs, &request).with_context(|| format!("no plan by {}", args.costs.display()))?;
+    match args.output {
+        TreeFormat::Table => table(&found),
+        TreeFormat::Dot => output::print(&dot(&found).trim_end()),
+        TreeFormat::Json => output::print_json(&found),
+        TreeFormat::Svg => output::print(&svg(&found).trim_end()),
+    }
+}
+
+fn read(path: &Path) -> anyhow::Result<TreeCosts> {
+    let shown = path.display();
+    let file = File::open(path).with_context(|| format!("{shown} can't be read"))?;
+    let mut text = String::new();
+    file.take(COSTS_BYTES_MAX as u64 + 1)
+        .read_to_string(&mut text)
+        .with_context(|| format!("{shown} can't be read"))?;
+    anyhow::ensure!(text.len() <= COSTS_BYTES_MAX, "{shown} is larger than {COSTS_BYTES_MAX} bytes");
+    let is_json = path.extension().is_some_and(|extension| extension == "json");
+    let costs = if is_json { TreeCosts::from_json(&text) } else { TreeCosts::from_toml(&text) };
+    costs.with_context(|| format!("{shown} can't be used"))
+}
+
+fn table(plan: &TreePlan) -> anyhow::Result<()> {
+    let heads = ["from", "to", "hops", "fan-out", "cost/GB", "delay ms", "from source ms", "role", "limit"];
+    let mut table = output::table(&heads);
+    for hop in &plan.hops {
+        let role = if hop.failing_link {
+            format!("{}, link fails", hop.role.name())
+        } else {
+            hop.role.name().to_owned()
+        };
+        table.add_row([
+            hop.from.clone(),
+            hop.to.clone(),
+            hop.depth.to_string(),
+            hop.fan_out.to_string(),
+            hop.cost_per_gb.to_string(),
+            hop.delay_ms.to_string(),
+            hop.delay_total_ms.to_string(),
+            role,
+            hop.limit_bytes_per_s
+                .map_or_else(|| "-".to_owned(), |limit| format!("{}/s", output::bytes(limit))),
+        ]);
+    }
+    output::print(&table)?;
+    let clusters = output::counted(plan.clusters as u64, "cluster");
+    output::print(&format!(
+        "\n{} from {} to {clusters}: {} deep, fan-out {} at most, {} of the source",
+        plan.stream,
+        plan.source,
+        output::counted(plan.depth as u64, "hop"),
+        plan.fan_out,
+        plan.source_fan_out
+    ))?;
+    let day = plan.cost_per_day.map_or_else(String::new, |cost| format!(", {cost:.2} a day"));
+    output::print(&format!(
+        "cost: {} for each GB that is written (durable and cache copy){day}",
+        plan.cost_per_gb
+    ))?;
+    output::print(&format!("delay of the links: {} ms to the farthest cluster", plan.delay_ms))?;
+    plan.notes.iter().try_for_each(|note| output::print(&format!("note: {note}")))
+}
