@@ -26,6 +26,7 @@ mod cells;
 mod connections;
 mod groups;
 mod identity;
+mod refusal;
 mod rights;
 mod rules;
 mod users;

@@ -6,27 +6,17 @@ use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
 use tailwater_sqs::JsonObject;
 
+use super::refusal::AdminRefusal;
 use crate::NodeShared;
-use crate::api::{CellView, CreateCell, ErrorBody};
+use crate::api::{CellView, CreateCell};
 use crate::cells::CellError;
 
 /// How often a cell is emptied until all of its backends have said that they did: one that is busy is late at times.
 const CLEAR_ATTEMPTS: usize = 3;
 
-/// An error as JSON, under the status that fits.
-pub(super) struct CellRefused(StatusCode, &'static str, String);
-
-impl IntoResponse for CellRefused {
-    fn into_response(self) -> Response {
-        let Self(status, error, message) = self;
-        (status, Json(ErrorBody { error: error.to_owned(), message })).into_response()
-    }
-}
-
-impl From<CellError> for CellRefused {
+impl From<CellError> for AdminRefusal {
     fn from(error: CellError) -> Self {
         let (status, word) = match &error {
             CellError::Invalid(_) => (StatusCode::BAD_REQUEST, "malformed"),
@@ -38,13 +28,7 @@ impl From<CellError> for CellRefused {
     }
 }
 
-impl From<JsonRejection> for CellRefused {
-    fn from(rejection: JsonRejection) -> Self {
-        Self(StatusCode::BAD_REQUEST, "malformed", rejection.body_text())
-    }
-}
-
-type CellsAnswer<T> = Result<Json<T>, CellRefused>;
+type CellsAnswer<T> = Result<Json<T>, AdminRefusal>;
 
 pub(super) async fn list(State(shared): State<Arc<NodeShared>>) -> Json<Vec<CellView>> {
     let mut views: Vec<CellView> = shared.cells().map(|cell| cell.view()).collect();

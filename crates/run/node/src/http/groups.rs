@@ -5,30 +5,18 @@ use std::sync::Arc;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use tailwater_access::Resource;
 use tailwater_format::Start;
 use tailwater_kafka::{Broker, GroupError, GroupInfo, MemberInfo, Reset, ShardLag};
 use tailwater_sqs::JsonObject;
 
+use super::refusal::AdminRefusal;
 use super::{ConnectionSender, target};
 use crate::NodeShared;
-use crate::api::{
-    ErrorBody, GroupMemberView, GroupReset, GroupShardView, GroupSummary, GroupView, ResetGroup,
-};
+use crate::api::{GroupMemberView, GroupReset, GroupShardView, GroupSummary, GroupView, ResetGroup};
 
-/// An error as JSON, under the status that fits.
-pub(super) struct Failed(StatusCode, &'static str, String);
-
-impl IntoResponse for Failed {
-    fn into_response(self) -> Response {
-        let Failed(status, error, message) = self;
-        (status, Json(ErrorBody { error: error.to_owned(), message })).into_response()
-    }
-}
-
-impl From<GroupError> for Failed {
+impl From<GroupError> for AdminRefusal {
     fn from(error: GroupError) -> Self {
         let (status, word) = match error {
             GroupError::Unknown(_) => (StatusCode::NOT_FOUND, "unknown_group"),
@@ -38,22 +26,16 @@ impl From<GroupError> for Failed {
             GroupError::Read { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "offset_out_of_range"),
             GroupError::Refused { .. } => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
         };
-        Failed(status, word, error.to_string())
+        AdminRefusal(status, word, error.to_string())
     }
 }
 
-impl From<JsonRejection> for Failed {
-    fn from(rejection: JsonRejection) -> Self {
-        Failed(StatusCode::BAD_REQUEST, "malformed", rejection.body_text())
-    }
-}
+type GroupsAnswer<T> = Result<Json<T>, AdminRefusal>;
 
-type GroupsAnswer<T> = Result<Json<T>, Failed>;
-
-fn broker(shared: &NodeShared) -> Result<&Arc<Broker>, Failed> {
+fn broker(shared: &NodeShared) -> Result<&Arc<Broker>, AdminRefusal> {
     let off = || {
         let why = "there are no groups: Kafka's protocol is switched off ([kafka] enabled)".to_owned();
-        Failed(StatusCode::NOT_FOUND, "unknown_group", why)
+        AdminRefusal(StatusCode::NOT_FOUND, "unknown_group", why)
     };
     shared.kafka.as_ref().map(|server| server.broker()).ok_or_else(off)
 }
@@ -97,7 +79,7 @@ pub(super) async fn reset(
 ) -> GroupsAnswer<Vec<GroupReset>> {
     let Json(JsonObject(ResetGroup { to, streams, dry_run })) = body?;
     let start = to.parse::<Start>();
-    let start = start.map_err(|why| Failed(StatusCode::BAD_REQUEST, "malformed", why.to_string()))?;
+    let start = start.map_err(|why| AdminRefusal(StatusCode::BAD_REQUEST, "malformed", why.to_string()))?;
     let resets = broker(&shared)?.reset_group(&name, &streams, target(start), dry_run).await?;
     if !dry_run {
         tracing::info!(group = name, to, shards = resets.len(), "reset a group");

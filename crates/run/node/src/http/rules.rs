@@ -6,27 +6,17 @@ use axum::Json;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
 use tailwater_permissions::{AccessRule, AuditEvent, RuleError, RuleFilter};
 use tailwater_sqs::JsonObject;
 
+use super::refusal::AdminRefusal;
 use crate::NodeShared;
-use crate::api::{AuditQuery, ErrorBody, RuleQuery, RulesView};
+use crate::api::{AuditQuery, RuleQuery, RulesView};
 
 /// Events that one answer has at most.
 const EVENTS_MAX: usize = 1000;
 
-/// An error as JSON, under the status that fits.
-pub(super) struct RulesRefused(StatusCode, &'static str, String);
-
-impl IntoResponse for RulesRefused {
-    fn into_response(self) -> Response {
-        let Self(status, error, message) = self;
-        (status, Json(ErrorBody { error: error.to_owned(), message })).into_response()
-    }
-}
-
-impl From<RuleError> for RulesRefused {
+impl From<RuleError> for AdminRefusal {
     fn from(error: RuleError) -> Self {
         let (status, word) = match &error {
             RuleError::Invalid(_) => (StatusCode::BAD_REQUEST, "malformed"),
@@ -36,19 +26,7 @@ impl From<RuleError> for RulesRefused {
     }
 }
 
-impl From<JsonRejection> for RulesRefused {
-    fn from(rejection: JsonRejection) -> Self {
-        Self(StatusCode::BAD_REQUEST, "malformed", rejection.body_text())
-    }
-}
-
-impl From<QueryRejection> for RulesRefused {
-    fn from(rejection: QueryRejection) -> Self {
-        Self(StatusCode::BAD_REQUEST, "malformed", rejection.body_text())
-    }
-}
-
-type RulesAnswer<T> = Result<Json<T>, RulesRefused>;
+type RulesAnswer<T> = Result<Json<T>, AdminRefusal>;
 
 fn filter(query: RuleQuery) -> RuleFilter {
     let RuleQuery { principal, effect, operation, kind, name, is_prefix, host } = query;

@@ -6,24 +6,14 @@ use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
 use tailwater_login::UserError;
 use tailwater_sqs::JsonObject;
 
+use super::refusal::AdminRefusal;
 use crate::NodeShared;
-use crate::api::{ErrorBody, SetUser, UserView};
+use crate::api::{SetUser, UserView};
 
-/// An error as JSON, under the status that fits.
-pub(super) struct UserRefused(StatusCode, &'static str, String);
-
-impl IntoResponse for UserRefused {
-    fn into_response(self) -> Response {
-        let Self(status, error, message) = self;
-        (status, Json(ErrorBody { error: error.to_owned(), message })).into_response()
-    }
-}
-
-impl From<UserError> for UserRefused {
+impl From<UserError> for AdminRefusal {
     fn from(error: UserError) -> Self {
         let (status, word) = match &error {
             UserError::Invalid(_) => (StatusCode::BAD_REQUEST, "malformed"),
@@ -34,13 +24,7 @@ impl From<UserError> for UserRefused {
     }
 }
 
-impl From<JsonRejection> for UserRefused {
-    fn from(rejection: JsonRejection) -> Self {
-        Self(StatusCode::BAD_REQUEST, "malformed", rejection.body_text())
-    }
-}
-
-type UsersAnswer<T> = Result<Json<T>, UserRefused>;
+type UsersAnswer<T> = Result<Json<T>, AdminRefusal>;
 
 pub(super) async fn list(State(shared): State<Arc<NodeShared>>) -> Json<Vec<UserView>> {
     Json(shared.identities.users.names().into_iter().map(|name| UserView { name }).collect())
@@ -68,7 +52,7 @@ pub(super) async fn remove(
             "{name} is the last super user who can log in, and rules are enforced: name another one in [access] super_users \
              first"
         );
-        return Err(UserRefused(StatusCode::CONFLICT, "last_super_user", why));
+        return Err(AdminRefusal(StatusCode::CONFLICT, "last_super_user", why));
     }
     shared.identities.users.remove(&name).await?;
     tracing::info!(user = name, "removed a user");
