@@ -8,6 +8,9 @@
 //!   before the change. When the backend has said that it goes by a configuration, it holds nothing that is not its
 //!   own.
 //! - READ and SCAR take no lock and never wait for a writer; see [`table`] for what they may meet.
+//! - What was promised a version is applied at it only if nothing was applied to its key since, and meanwhile nothing at a
+//!   lower version is ([`METHOD_PROMISE`]).
+//! - What expires is reclaimed by this backend's wall clock, [`EXPIRED_KEPT`](crate::limits::EXPIRED_KEPT) later.
 //! - Memory is fixed when the backend starts: the two regions, and private tables in proportion to them.
 //!
 //! Called by an `rma` server's threads and by its own sweeping task.
@@ -26,7 +29,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use prost::Message;
-use tailwater_env::{Env, Task};
+use tailwater_env::{Env, Instant, Task};
 use tailwater_rma::{Backing, Peer, READ_BYTES_MAX, Refusal, Region, Reply, ScarHit, ScarOp, Service};
 
 use crate::layout::{
@@ -38,10 +41,12 @@ use crate::limits::{
     MUTATE_ENTRIES_MAX, SHORT_CALL_BYTES_MAX, SWEEP_ENTRIES_MAX,
 };
 use crate::protocol::{
-    InfoReply, LOOKUP_DEFERRED, LookupReply, LookupRequest, METHOD_CLEAR, METHOD_CONFIG, METHOD_CONFIGURE,
-    METHOD_INFO, METHOD_LOOKUP, METHOD_MUTATE, MutateReply, MutateRequest, Outcome, REFUSED_CONFIG,
-    REFUSED_MALFORMED, REFUSED_METHOD, REFUSED_VERSION,
+    InfoReply, LOOKUP_DEFERRED, LookupReply, LookupRequest, METHOD_ACCEPT, METHOD_CLEAR, METHOD_CONFIG,
+    METHOD_CONFIGURE, METHOD_INFO, METHOD_LOOKUP, METHOD_MUTATE, METHOD_PROMISE, MutateReply, MutateRequest,
+    Outcome, PromiseReply, PromiseRequest, REFUSED_CONFIG, REFUSED_MALFORMED, REFUSED_METHOD,
+    REFUSED_VERSION,
 };
+use crate::version::Version;
 use table::{Table, TableConfig};
 use told::BackendTold;
 
@@ -52,7 +57,7 @@ pub struct BackendConfig {
     pub capacity_bytes: u64,
     /// Number of buckets, of nine entries each.
     pub buckets: u64,
-    /// How long an entry lives after it was last set.
+    /// How long an entry lives after it was last set, if it does not expire sooner.
     pub ttl: Duration,
     /// The part of the capacity, above 0 and at most 1, above which the least recently modified entries are
     /// evicted.
@@ -185,9 +190,9 @@ impl Backend {
         self.ring();
     }
 
-    /// Removes what has outlived its TTL, a bounded number; `true` if there may be more.
+    /// Removes what has expired or has outlived its TTL, a bounded number; `true` if there may be more.
     fn sweep_once(&self) -> bool {
-        self.table.lock().sweep(self.env.now(), SWEEP_ENTRIES_MAX)
+        self.table.lock().sweep(self.env.now(), self.env.wall_ms(), SWEEP_ENTRIES_MAX)
     }
 
     fn ring(&self) {
@@ -207,7 +212,11 @@ impl Backend {
         })
     }
 
-    fn mutate(&self, payload: Bytes) -> Result<Bytes, Refusal> {
+    fn mutate(
+        &self,
+        payload: Bytes,
+        apply: fn(&mut Table, &Item<'_>, Instant) -> Outcome,
+    ) -> Result<Bytes, Refusal> {
         let request = MutateRequest::decode(payload).map_err(|error| malformed(&error.to_string()))?;
         // All is checked before anything is applied, and outside the lock: hashing is most of the work.
         let mut entries = Vec::new();
@@ -220,13 +229,8 @@ impl Backend {
             }
             entries.push(entry);
         }
-        // Nobody could replace it until that time has come, and erased, it would outlast its key.
         let wall_ms = self.env.wall_ms();
-        if let Some(entry) = entries.iter().find(|entry| entry.version.is_ahead(wall_ms)) {
-            let message =
-                format!("version {} is more than an hour ahead of this backend's clock", entry.version);
-            return Err(Refusal { code: REFUSED_VERSION, message });
-        }
+        entries.iter().try_for_each(|entry| check_version(entry.version, wall_ms))?;
         let mut outcomes = Vec::with_capacity(entries.len());
         let mut checked = Ok(());
         for some in entries.chunks(APPLY_ENTRIES_MAX) {
@@ -237,13 +241,24 @@ impl Backend {
                 break;
             }
             let now = self.env.now();
-            outcomes.extend(some.iter().map(|entry| table.apply(entry, now)));
+            outcomes.extend(some.iter().map(|entry| apply(&mut table, entry, now)));
         }
         if outcomes.contains(&Outcome::Applied) {
             self.ring();
         }
         checked?;
         Ok(MutateReply::of(&outcomes).encode_to_vec().into())
+    }
+
+    fn promise(&self, payload: Bytes) -> Result<Bytes, Refusal> {
+        let request = PromiseRequest::decode(payload).map_err(|error| malformed(&error.to_string()))?;
+        let (hash, version) = request.parts().ok_or_else(|| malformed("hash or version"))?;
+        check_version(version, self.env.wall_ms())?;
+        let mut table = self.table.lock();
+        Self::check_config(table.config_id(), request.config_id)?;
+        let promised = table.promise(hash, version);
+        drop(table);
+        Ok(PromiseReply::of(promised).encode_to_vec().into())
     }
 
     fn lookup(&self, payload: Bytes) -> Result<Bytes, Refusal> {
@@ -277,6 +292,15 @@ fn region(env: &Env, name: &str, len: u64, kind: u16, backing: Backing) -> io::R
     Region::create_with_generation(name, len, kind, backing, env.random_u64())
 }
 
+/// Nobody could replace what is too far ahead until that time has come, and erased, it would outlast its key.
+fn check_version(version: Version, wall_ms: i64) -> Result<(), Refusal> {
+    if !version.is_ahead(wall_ms) {
+        return Ok(());
+    }
+    let message = format!("version {version} is more than an hour ahead of this backend's clock");
+    Err(Refusal { code: REFUSED_VERSION, message })
+}
+
 fn malformed(why: &str) -> Refusal {
     Refusal { code: REFUSED_MALFORMED, message: format!("malformed payload: {why}") }
 }
@@ -305,7 +329,8 @@ impl Service for Backend {
     }
 
     fn is_short(&self, method: u16, payload: &Bytes) -> bool {
-        matches!(method, METHOD_MUTATE | METHOD_LOOKUP) && payload.len() <= SHORT_CALL_BYTES_MAX
+        matches!(method, METHOD_MUTATE | METHOD_LOOKUP | METHOD_PROMISE | METHOD_ACCEPT)
+            && payload.len() <= SHORT_CALL_BYTES_MAX
     }
 
     fn call(&self, _peer: &Peer, method: u16, payload: Bytes, reply: Reply) {
@@ -313,7 +338,9 @@ impl Service for Backend {
             return self.answer_config(payload, reply);
         }
         reply.send(match method {
-            METHOD_MUTATE => self.mutate(payload),
+            METHOD_MUTATE => self.mutate(payload, Table::apply),
+            METHOD_ACCEPT => self.mutate(payload, Table::apply_promised),
+            METHOD_PROMISE => self.promise(payload),
             METHOD_LOOKUP => self.lookup(payload),
             METHOD_CONFIGURE => self.configure(payload),
             METHOD_INFO => Ok(self.stats().encode_to_vec().into()),

@@ -4,6 +4,10 @@
 //! - A value is never wrong: it was SET for that key, whole, at the version it is answered with. It may be
 //!   old, most of all from a relaxed read, and any key may be missing at any time.
 //! - Whoever awaited `set(k, v1)` and then `set(k, v2)` leaves `v2`, as long as a quorum acknowledged both.
+//! - An update ([`Cell::update`]) changes what it was told of, or nothing: of two that go by the same value at most one
+//!   comes about. Where that can't be told it says so.
+//! - A value that has expired by the reader's own wall clock is missed. Two readers whose clocks differ by some time
+//!   begin to miss it at times that differ by as much.
 //! - No operation outlasts the deadline; nothing here waits for a backend that is gone. With one of three
 //!   replicas gone everything works; with two gone consistent reads and SETs fail at once and relaxed reads use
 //!   what is there.
@@ -27,6 +31,7 @@ mod replica;
 mod sender;
 mod set;
 mod stats;
+mod update;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -43,8 +48,10 @@ use tokio::sync::{oneshot, watch};
 pub use backends::{Backends, Connector, instance_of};
 pub use placement::{HashRing, Mode, Placement};
 pub use stats::CellStats;
+pub use update::{CasError, CellValue, UpdateError, UpdateTo, Updated};
 
 use crate::configuration::{BackendPlace, Configuration, ConfigurationError};
+use crate::layout::EntryExtras;
 use crate::limits::{CONFIGURATION_RETRIES_MAX, KEYS_PER_LOOKUP_MAX, MUTATE_ENTRIES_MAX};
 use crate::protocol::METHOD_CLEAR;
 use crate::version::{Version, VersionClock};
@@ -53,6 +60,7 @@ use buffers::BufferPool;
 use hedge::{HedgeBudget, Usual};
 use replica::{KeepConfig, Replica, keep_connected};
 use sender::{SendConfig, Sender};
+use set::CellMutation;
 use stats::Counters;
 
 /// How long a seed has to tell its cell's configuration.
@@ -67,8 +75,10 @@ pub enum Lookup {
         version: Version,
         /// Its bytes, checked; they borrow from a buffer that may hold other values as well.
         value: Bytes,
+        /// What it has beside the value; it has not expired by this client's wall clock.
+        extras: EntryExtras,
     },
-    /// The replicas that count hold no value.
+    /// The replicas that count hold no value, or one that has expired by this client's wall clock.
     Miss,
     /// Nothing can be said.
     Failed(CellFailure),
@@ -109,6 +119,13 @@ pub enum CellFailure {
     /// Its bytes were torn as often as we looked.
     #[error("it changed as often as it was read")]
     Torn,
+}
+
+impl SetError {
+    /// Whether the SET or ERASE may come about all the same.
+    pub fn is_unknown(&self) -> bool {
+        matches!(self, Self::Deadline | Self::Unreachable)
+    }
 }
 
 /// Why a SET or ERASE was not acknowledged by a quorum. It may still have been applied by some replicas, except
@@ -538,6 +555,7 @@ impl Cell {
             }
             failed.into_iter().zip(answers).for_each(|(key, answer)| lookups[key] = answer);
         }
+        miss_expired(&mut lookups, &inner.env);
         inner.counters.relaxed.add(keys.len() as u64);
         inner.counters.count(&lookups);
         (lookups, frames)
@@ -563,6 +581,7 @@ impl Cell {
             }
             failed.into_iter().zip(answers).for_each(|(key, answer)| lookups[key] = answer);
         }
+        miss_expired(&mut lookups, &inner.env);
         inner.counters.consistent.add(keys.len() as u64);
         inner.counters.count(&lookups);
         lookups
@@ -599,7 +618,14 @@ impl Cell {
 
     /// Sets keys to values, and answers each when a quorum has it, with the version it has it at.
     pub async fn set(&self, items: Vec<(Bytes, Bytes)>) -> Vec<Result<Version, SetError>> {
-        self.mutate(items.into_iter().map(|(key, value)| (key, Some(value))).collect()).await
+        self.set_with(items.into_iter().map(|(key, value)| (key, value, EntryExtras::default())).collect())
+            .await
+    }
+
+    /// The same, with what there is beside each value, and when it expires. A SET does not keep what was there before.
+    pub async fn set_with(&self, items: Vec<(Bytes, Bytes, EntryExtras)>) -> Vec<Result<Version, SetError>> {
+        self.mutate(items.into_iter().map(|(key, value, extras)| (key, Some((value, extras)))).collect())
+            .await
     }
 
     /// Erases keys, and answers each when a quorum has forgotten it, with the version it did at.
@@ -607,7 +633,7 @@ impl Cell {
         self.mutate(keys.into_iter().map(|key| (key, None)).collect()).await
     }
 
-    async fn mutate(&self, items: Vec<(Bytes, Option<Bytes>)>) -> Vec<Result<Version, SetError>> {
+    async fn mutate(&self, items: Vec<CellMutation>) -> Vec<Result<Version, SetError>> {
         let mut inner = self.inner();
         let doubts = inner.agreed.doubts();
         let deadline = inner.env.now() + inner.deadline;
@@ -684,6 +710,21 @@ impl Cell {
     }
 }
 
+/// Misses what has expired, whichever way it was read.
+fn miss_expired(lookups: &mut [Lookup], env: &Env) {
+    // Most values do not expire, and the clock is not asked for them.
+    let may_expire = |lookup: &Lookup| matches!(lookup, Lookup::Hit { extras, .. } if extras.expires_ms != 0);
+    if !lookups.iter().any(may_expire) {
+        return;
+    }
+    let wall_ms = env.wall_ms();
+    for lookup in lookups {
+        if matches!(lookup, Lookup::Hit { extras, .. } if extras.is_expired(wall_ms)) {
+            *lookup = Lookup::Miss;
+        }
+    }
+}
+
 impl std::fmt::Debug for Cell {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Cell({:#x})", self.configuration().id)
@@ -694,3 +735,5 @@ impl std::fmt::Debug for Cell {
 mod configuration_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod update_tests;

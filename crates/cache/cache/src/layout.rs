@@ -40,11 +40,17 @@
 //!        0   8  checksum           XXH3-64 of all that follows
 //!        8   4  value length
 //!       12   2  key length
-//!       14   2  flags              bit 0: tombstone (only in mutation CALLs, never in a region)
+//!       14   2  flags              bit 0: tombstone (only in mutation CALLs, never in a region); bit 1: extras
 //!       16  16  version
 //!       32   k  key
 //!     32+k   v  value
+//!   32+k+v  16  extras             with bit 1 only
+//!        0   8  expiry             milliseconds since the Unix epoch from which on there is no value; 0: never
+//!        8   8  tag                what the application keeps beside the value
 //! ```
+//! The checksum covers the extras. Whoever does not know bit 1 takes an entry with extras for torn, and never for
+//! another value. An entry with a bit that this code does not know is refused.
+//!
 //! A data entry certifies itself: whoever holds a copy whose lengths and checksum are right, and whose key is the
 //! key looked for, holds a value that somebody SET for this key at this version, however it came by the bytes.
 
@@ -83,8 +89,13 @@ pub const FLAGS_OFFSET: u64 = 8;
 pub const FLAG_OVERFLOWED: u64 = 1;
 /// A data entry's bytes before its key.
 pub const ENTRY_HEADER_BYTES: usize = 32;
+/// A data entry's bytes behind its value, where it has [`EntryExtras`].
+pub const EXTRAS_BYTES: usize = 16;
 /// Flag of a data entry: it erases.
 const FLAG_TOMBSTONE: u16 = 1;
+/// Flag of a data entry: extras are behind its value.
+const FLAG_EXTRAS: u16 = 2;
+const FLAGS_KNOWN: u16 = FLAG_TOMBSTONE | FLAG_EXTRAS;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"TWINDEX1");
 const OFFSET_UNIT: u64 = 64;
@@ -268,6 +279,45 @@ pub enum ItemError {
     /// The checksum does not match.
     #[error("checksum mismatch")]
     Checksum,
+    /// A later version of this program made it.
+    #[error("flags {flags:#06x} are not known to this version")]
+    Flags {
+        /// As the header has them.
+        flags: u16,
+    },
+}
+
+/// What an entry may have beside its value. The default has no bytes in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct EntryExtras {
+    /// From this time on there is no value: milliseconds since the Unix epoch. 0: it does not expire.
+    pub expires_ms: u64,
+    /// What the application keeps beside the value, and the cell does not look at.
+    pub tag: u64,
+}
+
+impl EntryExtras {
+    /// Whether it has expired by a wall clock that shows `wall_ms`.
+    pub fn is_expired(&self, wall_ms: i64) -> bool {
+        self.expires_ms != 0 && u64::try_from(wall_ms).is_ok_and(|wall_ms| wall_ms >= self.expires_ms)
+    }
+
+    fn to_bytes(self) -> [u8; EXTRAS_BYTES] {
+        let mut bytes = [0; EXTRAS_BYTES];
+        bytes[..8].copy_from_slice(&self.expires_ms.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.tag.to_le_bytes());
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Self {
+        let word = |at| u64_at(bytes, at).unwrap_or_default();
+        Self { expires_ms: word(0), tag: word(8) }
+    }
+
+    /// Its bytes in an entry.
+    fn len(self) -> usize {
+        if self == Self::default() { 0 } else { EXTRAS_BYTES }
+    }
 }
 
 /// A data entry, checked, borrowing from a private copy.
@@ -281,6 +331,8 @@ pub struct Item<'a> {
     pub key: &'a [u8],
     /// Its value.
     pub value: &'a [u8],
+    /// What it has beside that.
+    pub extras: EntryExtras,
     /// It erases the key.
     pub tombstone: bool,
 }
@@ -289,15 +341,18 @@ impl<'a> Item<'a> {
     /// The entry that `bytes` begin with, checked in everything but whose it is.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ItemError> {
         let ItemHeader { value_len, key_len, flags, version } = ItemHeader::parse(bytes)?;
-        let needed = ENTRY_HEADER_BYTES + key_len + value_len;
+        let extras_len = if flags & FLAG_EXTRAS == 0 { 0 } else { EXTRAS_BYTES };
+        let needed = ENTRY_HEADER_BYTES + key_len + value_len + extras_len;
         let Some(bytes) = bytes.get(..needed) else {
             return Err(ItemError::Incomplete { needed, got: bytes.len() });
         };
         if u64_at(bytes, 0) != Some(xxh3_64(&bytes[8..])) {
             return Err(ItemError::Checksum);
         }
-        let (key, value) = bytes[ENTRY_HEADER_BYTES..].split_at(key_len);
-        Ok(Self { bytes, version, key, value, tombstone: flags & FLAG_TOMBSTONE != 0 })
+        let (key, rest) = bytes[ENTRY_HEADER_BYTES..].split_at(key_len);
+        let (value, extras) = rest.split_at(value_len);
+        let extras = EntryExtras::from_bytes(extras);
+        Ok(Self { bytes, version, key, value, extras, tombstone: flags & FLAG_TOMBSTONE != 0 })
     }
 
     /// Where in [`Item::bytes`] the value begins.
@@ -326,6 +381,9 @@ impl ItemHeader {
         if value_len > VALUE_BYTES_MAX || key_len > KEY_BYTES_MAX {
             return Err(ItemError::Lengths { key_len, value_len });
         }
+        if flags & !FLAGS_KNOWN != 0 {
+            return Err(ItemError::Flags { flags });
+        }
         Ok(Self { value_len, key_len, flags, version: Version::from_bytes(version) })
     }
 }
@@ -335,30 +393,59 @@ pub fn head_bytes(key: &[u8]) -> usize {
     ENTRY_HEADER_BYTES + key.len()
 }
 
-/// The version and the length of the value of an entry of `key` whose first [`head_bytes`] are `head`, and which goes
-/// on with `rest`: the value, and what is behind it. `None` if it is another key's, none at all, or erases the key, or
-/// if it is shorter than `unchecked_from` bytes and its checksum is not that of its bytes.
-pub fn parse_apart(key: &[u8], head: &[u8], rest: &[u8], unchecked_from: usize) -> Option<(Version, usize)> {
-    let header = ItemHeader::parse(head).ok()?;
-    let is_of_key = header.key_len == key.len() && head.get(ENTRY_HEADER_BYTES..) == Some(key);
-    if !is_of_key || header.flags & FLAG_TOMBSTONE != 0 {
-        return None;
-    }
-    let value = rest.get(..header.value_len)?;
-    if value.len() >= unchecked_from {
-        return Some((header.version, header.value_len));
-    }
-    (u64_at(head, 0) == Some(checksum_apart(head, value))).then_some((header.version, header.value_len))
+/// What an entry says whose value came apart from what is before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EntryApart {
+    /// Its version.
+    pub version: Version,
+    /// The length of its value, which is what comes first behind the head.
+    pub value_len: usize,
+    /// What it has beside the value.
+    pub extras: EntryExtras,
 }
 
-/// Writes the data entry of a SET (`value`) or of an ERASE (`None`).
+/// What an entry of `key` says whose first [`head_bytes`] are `head`, and which goes on with `rest`: the value, its
+/// extras if it has any, and what is behind it. `None` if it is another key's, none at all, or erases the key, or if its
+/// value is shorter than `unchecked_from` bytes and its checksum is not that of its bytes.
+pub fn parse_apart(key: &[u8], head: &[u8], rest: &[u8], unchecked_from: usize) -> Option<EntryApart> {
+    let ItemHeader { value_len, key_len, flags, version } = ItemHeader::parse(head).ok()?;
+    let is_of_key = key_len == key.len() && head.get(ENTRY_HEADER_BYTES..) == Some(key);
+    if !is_of_key || flags & FLAG_TOMBSTONE != 0 {
+        return None;
+    }
+    let has_extras = flags & FLAG_EXTRAS != 0;
+    let covered = rest.get(..value_len + if has_extras { EXTRAS_BYTES } else { 0 })?;
+    let extras = EntryExtras::from_bytes(&covered[value_len..]);
+    // Who checks values by themselves knows nothing of extras.
+    if value_len >= unchecked_from && !has_extras {
+        return Some(EntryApart { version, value_len, extras });
+    }
+    (u64_at(head, 0) == Some(checksum_of([head, covered]))).then_some(EntryApart {
+        version,
+        value_len,
+        extras,
+    })
+}
+
+/// Writes the data entry of a SET (`value`) or of an ERASE (`None`), without extras.
 ///
 /// # Panics
 /// If key or value are beyond their limits, which the caller has checked.
 pub fn encode_entry(key: &[u8], version: Version, value: Option<&[u8]>) -> Bytes {
-    let more = value.map_or(0, <[u8]>::len);
-    let mut bytes = encode_head(key, version, value, more);
+    encode_entry_with(key, version, value, EntryExtras::default())
+}
+
+/// The same with extras; an ERASE has none.
+///
+/// # Panics
+/// As [`encode_entry`].
+fn encode_entry_with(key: &[u8], version: Version, value: Option<&[u8]>, extras: EntryExtras) -> Bytes {
+    let more = value.map_or(0, <[u8]>::len) + EXTRAS_BYTES;
+    let mut bytes = encode_head(key, version, value, extras, more);
     bytes.put_slice(value.unwrap_or_default());
+    if value.is_some() {
+        bytes.put_slice(&extras.to_bytes()[..extras.len()]);
+    }
     let checksum = xxh3_64(&bytes[8..]);
     bytes[..8].copy_from_slice(&checksum.to_le_bytes());
     bytes.freeze()
@@ -371,55 +458,70 @@ pub struct EncodedEntry {
     head: Bytes,
     /// The caller's own memory, or nothing.
     value: Bytes,
+    /// What is behind that, or nothing.
+    tail: Bytes,
 }
 
 impl EncodedEntry {
-    /// What [`encode_entry`] writes; a value that is at least [`APART_BYTES_MIN`] long is not copied.
+    /// What [`encode_entry`] writes, with extras; a value that is at least [`APART_BYTES_MIN`] long is not copied.
     ///
     /// # Panics
     /// As [`encode_entry`].
-    pub fn new(key: &[u8], version: Version, value: Option<&Bytes>) -> Self {
+    pub fn new(key: &[u8], version: Version, value: Option<&Bytes>, extras: EntryExtras) -> Self {
         let Some(value) = value.filter(|value| value.len() >= APART_BYTES_MIN) else {
-            let head = encode_entry(key, version, value.map(|value| &value[..]));
-            return Self { head, value: Bytes::new() };
+            let head = encode_entry_with(key, version, value.map(|value| &value[..]), extras);
+            return Self { head, value: Bytes::new(), tail: Bytes::new() };
         };
-        let mut head = encode_head(key, version, Some(value), 0);
-        let checksum = checksum_apart(&head, value);
+        let mut head = encode_head(key, version, Some(value), extras, 0);
+        let tail = Bytes::copy_from_slice(&extras.to_bytes()[..extras.len()]);
+        let checksum = checksum_of([&head, value, &tail]);
         head[..8].copy_from_slice(&checksum.to_le_bytes());
-        Self { head: head.freeze(), value: value.clone() }
+        Self { head: head.freeze(), value: value.clone(), tail }
     }
 
-    /// Its bytes, in one piece or two.
+    /// Its bytes, in up to three pieces.
     pub fn pieces(&self) -> impl Iterator<Item = &Bytes> + Clone {
-        [&self.head, &self.value].into_iter().filter(|piece| !piece.is_empty())
+        [&self.head, &self.value, &self.tail].into_iter().filter(|piece| !piece.is_empty())
     }
 
     /// Its length.
     #[allow(clippy::len_without_is_empty)] // an entry has a header
     pub fn len(&self) -> usize {
-        self.head.len() + self.value.len()
+        self.head.len() + self.value.len() + self.tail.len()
     }
 }
 
 /// An entry's bytes before its value, without a checksum, and room for `more` bytes.
-fn encode_head(key: &[u8], version: Version, value: Option<&[u8]>, more: usize) -> BytesMut {
+fn encode_head(
+    key: &[u8],
+    version: Version,
+    value: Option<&[u8]>,
+    extras: EntryExtras,
+    more: usize,
+) -> BytesMut {
     let value_len = value.map_or(0, <[u8]>::len);
     assert!(key.len() <= KEY_BYTES_MAX && value_len <= VALUE_BYTES_MAX);
+    let flags = match value {
+        None => FLAG_TOMBSTONE,
+        Some(_) if extras.len() > 0 => FLAG_EXTRAS,
+        Some(_) => 0,
+    };
     let mut head = BytesMut::with_capacity(head_bytes(key) + more);
     head.put_u64_le(0);
     head.put_u32_le(value_len as u32);
     head.put_u16_le(key.len() as u16);
-    head.put_u16_le(if value.is_none() { FLAG_TOMBSTONE } else { 0 });
+    head.put_u16_le(flags);
     head.put_slice(&version.to_bytes());
     head.put_slice(key);
     head
 }
 
-/// The checksum of an entry that begins with `head`, of which the checksum is not looked at, and goes on with `value`.
-fn checksum_apart(head: &[u8], value: &[u8]) -> u64 {
+/// The checksum of an entry in pieces, the first of which begins with the checksum, which is not looked at.
+fn checksum_of<const N: usize>(pieces: [&[u8]; N]) -> u64 {
     let mut checksum = RawHasher::new(SecretBuffer::default());
-    checksum.write(&head[8..]);
-    checksum.write(value);
+    for (at, piece) in pieces.into_iter().enumerate() {
+        checksum.write(&piece[if at == 0 { 8 } else { 0 }..]);
+    }
     checksum.finish()
 }
 

@@ -18,8 +18,9 @@ mod version;
 
 pub use backend::{Backend, BackendConfig, BackendStats};
 pub use cell::{
-    Backends, Cell, CellConfig, CellFailure, CellStats, Connector, HashRing, Lookup, Mode, Placement, Seen,
-    SetError, instance_of, joined,
+    Backends, CasError, Cell, CellConfig, CellFailure, CellStats, CellValue, Connector, HashRing, Lookup,
+    Mode, Placement, Seen, SetError, UpdateError, UpdateTo, Updated, instance_of, joined,
 };
 pub use configuration::{BackendPlace, Configuration, ConfigurationError};
+pub use layout::EntryExtras;
 pub use version::{Version, VersionClock};

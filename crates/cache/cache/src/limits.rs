@@ -12,8 +12,9 @@ pub const VALUE_BYTES_MAX: usize = 1 << 20;
 /// of the time of encoding and sending; at 4 KiB a piece more costs more than the copy.
 pub const APART_BYTES_MIN: usize = 32 << 10;
 
-/// The longest data entry, in bytes: header, key and value.
-pub const ENTRY_BYTES_MAX: usize = crate::layout::ENTRY_HEADER_BYTES + KEY_BYTES_MAX + VALUE_BYTES_MAX;
+/// The longest data entry, in bytes: header, key, value and extras.
+pub const ENTRY_BYTES_MAX: usize =
+    crate::layout::ENTRY_HEADER_BYTES + KEY_BYTES_MAX + VALUE_BYTES_MAX + crate::layout::EXTRAS_BYTES;
 
 /// A slab of small slots, in bytes: what moves at a time from one slot size to another. Seventeen chunks of
 /// 4 KiB with their headers and keys fit in with 3 % to spare.
@@ -139,6 +140,13 @@ pub const MUTATE_CALLS_IN_FLIGHT: usize = 2;
 /// How far ahead of the own clock another client's version may be: a client follows none that is further ahead, and a
 /// backend takes none.
 pub const VERSION_AHEAD_MAX: Duration = Duration::from_secs(3600);
+
+/// How long a backend keeps a value that has expired by its own clock: longer than clocks of one network differ, so that
+/// readers stop seeing it by their own clocks, all at their time, and not at the backends'.
+pub const EXPIRED_KEPT: Duration = Duration::from_secs(2);
+
+/// How often an update begins again that met another one of the same key.
+pub const UPDATE_ROUNDS_MAX: u32 = 16;
 
 /// How often a SET that lost against another client's higher version is made again with a higher one.
 pub const SUPERSEDED_RETRIES_MAX: u32 = 2;

@@ -25,6 +25,13 @@ pub const METHOD_CONFIG: u16 = 0x0105;
 /// afterwards, which is the greater one of the two.
 pub const METHOD_CONFIGURE: u16 = 0x0106;
 
+/// Asks what is held of one key, and that nothing of it at a lower version is applied any more: [`PromiseRequest`] to
+/// [`PromiseReply`].
+pub const METHOD_PROMISE: u16 = 0x0107;
+/// SETs and ERASEs at versions that were promised, each applied only if nothing was applied to its key, and no higher
+/// version promised, since: [`MutateRequest`] to [`MutateReply`].
+pub const METHOD_ACCEPT: u16 = 0x0108;
+
 /// `Refusal::code`: the payload is not what the method takes.
 pub const REFUSED_MALFORMED: u16 = 1;
 /// `Refusal::code`: the caller knows another configuration of the cell.
@@ -96,8 +103,8 @@ pub enum Outcome {
     Applied,
     /// The backend holds this key, or erased it, at this higher version.
     Superseded(Version),
-    /// The backend does not know the key, and erased some keys at this version that it does not remember: it
-    /// applies nothing at a version that is not higher.
+    /// The backend promised somebody this version, or does not know the key, and erased some keys at this version that
+    /// it does not remember: it applies nothing at a version that is not higher.
     BelowSummary(Version),
 }
 
@@ -155,6 +162,83 @@ impl MutateReply {
                 }
             })
             .collect()
+    }
+}
+
+/// Asks for a promise.
+#[derive(Clone, PartialEq, Message)]
+pub struct PromiseRequest {
+    /// The configuration that the caller knows.
+    #[prost(fixed64, tag = "1")]
+    pub config_id: u64,
+    /// The key's hash, 16 bytes, little endian.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub hash: Bytes,
+    /// The version at which the caller is going to change the key, 16 bytes.
+    #[prost(bytes = "bytes", tag = "3")]
+    pub version: Bytes,
+}
+
+/// What came of it.
+#[derive(Clone, PartialEq, Message)]
+pub struct PromiseReply {
+    /// 0: promised, and the key is held. 1: promised, and it is not. 2: not promised.
+    #[prost(uint32, tag = "1")]
+    pub code: u32,
+    /// 0: the entry. 1: the version that the key was erased at, or zeros. 2: the version that stands against it.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub state: Bytes,
+}
+
+/// What a backend has of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PromiseState {
+    /// Bytes that claim to be its entry.
+    Held(Bytes),
+    /// Nothing; it was erased at this version, or [`Version::ZERO`] if the backend does not know of that.
+    Gone(Version),
+}
+
+const CODE_PROMISED_HELD: u32 = 0;
+const CODE_PROMISED_GONE: u32 = 1;
+const CODE_NOT_PROMISED: u32 = 2;
+
+impl PromiseRequest {
+    /// A request for one key.
+    pub fn of(config_id: u64, hash: KeyHash, version: Version) -> Self {
+        let copied = |bytes: [u8; 16]| Bytes::copy_from_slice(&bytes);
+        Self { config_id, hash: copied(hash.0.to_le_bytes()), version: copied(version.to_bytes()) }
+    }
+
+    /// Its key's hash and its version; `None` if they are not 16 bytes each.
+    pub fn parts(&self) -> Option<(KeyHash, Version)> {
+        let hash = <[u8; 16]>::try_from(&self.hash[..]).ok()?;
+        let version = <[u8; 16]>::try_from(&self.version[..]).ok()?;
+        Some((KeyHash(u128::from_le_bytes(hash)), Version::from_bytes(&version)))
+    }
+}
+
+impl PromiseReply {
+    /// The answer with what there is, or with the version that stands against the promise.
+    pub fn of(promised: Result<PromiseState, Version>) -> Self {
+        let version = |code, version: Version| (code, Bytes::copy_from_slice(&version.to_bytes()));
+        let (code, state) = match promised {
+            Ok(PromiseState::Held(entry)) => (CODE_PROMISED_HELD, entry),
+            Ok(PromiseState::Gone(erased)) => version(CODE_PROMISED_GONE, erased),
+            Err(against) => version(CODE_NOT_PROMISED, against),
+        };
+        Self { code, state }
+    }
+
+    /// What it says; `None` if it makes no sense.
+    pub fn promised(self) -> Option<Result<PromiseState, Version>> {
+        let version = || <[u8; 16]>::try_from(&self.state[..]).ok().map(|bytes| Version::from_bytes(&bytes));
+        match self.code {
+            CODE_PROMISED_HELD => Some(Ok(PromiseState::Held(self.state))),
+            CODE_PROMISED_GONE => version().map(|erased| Ok(PromiseState::Gone(erased))),
+            CODE_NOT_PROMISED => version().map(Err),
+            _ => None,
+        }
     }
 }
 

@@ -23,7 +23,7 @@
 //! A reader on a machine with weak ordering that sees the new pointer but the slot's old bytes is in the case
 //! of *reuse*.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,8 +39,8 @@ use crate::layout::{
     BUCKET_BYTES, BUCKET_HEADER_BYTES, FLAG_OVERFLOWED, FLAGS_OFFSET, INDEX_ENTRY_BYTES, Item, KeyHash,
     POINTER_OFFSET, Pointer, WAYS, bucket_offset, index_entry_offset,
 };
-use crate::limits::OVERFLOW_CHAIN_MAX;
-use crate::protocol::Outcome;
+use crate::limits::{EXPIRED_KEPT, OVERFLOW_CHAIN_MAX};
+use crate::protocol::{Outcome, PromiseState};
 use crate::version::Version;
 
 /// What the table counted since its start.
@@ -68,6 +68,8 @@ struct Node {
     len: u32,
     place: TablePlace,
     modified: Instant,
+    /// When it expires, in milliseconds since the Unix epoch; 0: it does not.
+    expires_ms: u64,
     links: RecencyLinks,
 }
 
@@ -105,6 +107,10 @@ pub(super) struct Table {
     chains: BTreeMap<u64, Vec<u32>>,
     chained: usize,
     recency: Recency,
+    /// Nodes that expire, the first one first.
+    expiring: BTreeSet<(u64, u32)>,
+    /// Of keys that are held: nothing below these versions is applied to them.
+    promises: BTreeMap<KeyHash, Version>,
     tombstones: Tombstones,
     counts: TableCounts,
 }
@@ -126,6 +132,8 @@ impl Table {
             chains: BTreeMap::new(),
             chained: 0,
             recency: Recency::EMPTY,
+            expiring: BTreeSet::new(),
+            promises: BTreeMap::new(),
             tombstones: Tombstones::default(),
             counts: TableCounts::default(),
         }
@@ -165,7 +173,9 @@ impl Table {
     pub(super) fn apply(&mut self, entry: &Item<'_>, now: Instant) -> Outcome {
         let hash = KeyHash::of(entry.key);
         let held = self.find(hash);
-        let known = held.map(|node| self.node(node).version).or_else(|| self.tombstones.of(hash));
+        let gone = self.tombstones.of(hash);
+        let known = held.map(|node| self.node(node).version).or(gone.map(|gone| gone.erased));
+        let promised = self.promises.get(&hash).copied().or(gone.map(|gone| gone.promised));
         match known {
             // The same mutation again, on its second way here.
             Some(known) if known == entry.version => return Outcome::Applied,
@@ -179,6 +189,57 @@ impl Table {
             }
             _ => {}
         }
+        // Whoever was promised this relies on nothing coming in between. It is not that client's SET, so the answer is not
+        // that it was superseded, which is as good as applied if both are the same client's.
+        if let Some(promised) = promised.filter(|promised| *promised > entry.version) {
+            self.counts.superseded += 1;
+            return Outcome::BelowSummary(promised);
+        }
+        self.put(hash, entry, held, now)
+    }
+
+    /// Applies what was promised its version, unless anything was applied or promised since.
+    pub(super) fn apply_promised(&mut self, entry: &Item<'_>, now: Instant) -> Outcome {
+        let hash = KeyHash::of(entry.key);
+        let held = self.find(hash);
+        let gone = self.tombstones.of(hash).unwrap_or_default();
+        let known = held.map_or(gone.erased, |node| self.node(node).version);
+        if known == entry.version {
+            return Outcome::Applied;
+        }
+        let promised = self.promises.get(&hash).copied().unwrap_or(gone.promised);
+        if promised != entry.version {
+            self.counts.superseded += 1;
+            return Outcome::Superseded(known.max(promised).max(self.tombstones.summary()));
+        }
+        self.put(hash, entry, held, now)
+    }
+
+    /// Promises that nothing of `hash` below `version` is applied any more, and tells what there is; or what stands against
+    /// that.
+    pub(super) fn promise(&mut self, hash: KeyHash, version: Version) -> Result<PromiseState, Version> {
+        let held = self.find(hash);
+        let gone = self.tombstones.of(hash);
+        let known = held.map(|node| self.node(node).version).or(gone.map(|gone| gone.erased));
+        let promised = self.promises.get(&hash).copied().or(gone.map(|gone| gone.promised));
+        let floor = known.max(promised).unwrap_or(self.tombstones.summary());
+        // The same once more is one whose answer was lost.
+        if floor > version || (floor == version && promised != Some(version)) {
+            return Err(floor);
+        }
+        match held {
+            Some(_) => drop(self.promises.insert(hash, version)),
+            None if promised != Some(version) => self.tombstones.promise(hash, version),
+            None => {}
+        }
+        Ok(match self.read(hash) {
+            Some(entry) => PromiseState::Held(entry.into()),
+            None => PromiseState::Gone(gone.unwrap_or_default().erased),
+        })
+    }
+
+    fn put(&mut self, hash: KeyHash, entry: &Item<'_>, held: Option<u32>, now: Instant) -> Outcome {
+        self.promises.remove(&hash);
         if entry.tombstone {
             if let Some(node) = held {
                 self.remove(node, now);
@@ -201,11 +262,29 @@ impl Table {
         let slot = self.make_room(entry.bytes.len(), now);
         let pointer = Pointer { offset: self.slabs.offset(slot), len: entry.bytes.len() as u32 };
         self.data.write(pointer.offset, entry.bytes);
-        match self.find(hash) {
-            Some(node) => self.replace(node, entry.version, slot, pointer, now),
+        let number = match self.find(hash) {
+            Some(node) => {
+                self.replace(node, entry.version, slot, pointer, now);
+                node
+            }
             None => self.insert(hash, entry.version, slot, pointer, now),
-        }
+        };
+        self.expire_at(number, entry.extras.expires_ms);
         self.tombstones.remove(hash);
+    }
+
+    /// Notes when a node expires.
+    fn expire_at(&mut self, number: u32, expires_ms: u64) {
+        let before = std::mem::replace(&mut self.nodes.0[number as usize].expires_ms, expires_ms);
+        if before == expires_ms {
+            return;
+        }
+        if before != 0 {
+            self.expiring.remove(&(before, number));
+        }
+        if expires_ms != 0 {
+            self.expiring.insert((expires_ms, number));
+        }
     }
 
     fn replace(&mut self, number: u32, version: Version, slot: SlabSlot, pointer: Pointer, now: Instant) {
@@ -224,7 +303,14 @@ impl Table {
         self.slabs.free(before, now);
     }
 
-    fn insert(&mut self, hash: KeyHash, version: Version, slot: SlabSlot, pointer: Pointer, now: Instant) {
+    fn insert(
+        &mut self,
+        hash: KeyHash,
+        version: Version,
+        slot: SlabSlot,
+        pointer: Pointer,
+        now: Instant,
+    ) -> u32 {
         let bucket = hash.bucket(self.config.buckets);
         let chain_full = self.chained >= self.config.overflow_max
             || self.chains.get(&bucket).is_some_and(|chain| chain.len() >= OVERFLOW_CHAIN_MAX);
@@ -238,6 +324,7 @@ impl Table {
             len: pointer.len,
             place: TablePlace::Chain,
             modified: now,
+            expires_ms: 0,
             links: RecencyLinks::NONE,
         };
         let number = match self.unused_nodes.pop() {
@@ -261,6 +348,7 @@ impl Table {
                 self.index.store_release_u64(bucket_offset(bucket) + FLAGS_OFFSET, FLAG_OVERFLOWED);
             }
         }
+        number
     }
 
     /// Names a node in a way that is free, and says so in the index.
@@ -280,6 +368,7 @@ impl Table {
     /// Forgets a node, frees its slot, and moves a chained entry into the way that became free.
     fn remove(&mut self, number: u32, now: Instant) {
         self.recency.unlink(number, &mut self.nodes);
+        self.expire_at(number, 0);
         let Node { hash, slot, place, .. } = *self.node(number);
         let bucket = hash.bucket(self.config.buckets);
         match place {
@@ -308,6 +397,10 @@ impl Table {
         }
         self.slabs.free(slot, now);
         self.unused_nodes.push(number);
+        // What was promised holds whether the value does or not.
+        if let Some(promised) = self.promises.remove(&hash) {
+            self.tombstones.promise(hash, promised);
+        }
     }
 
     /// A slot for `len` bytes, evicting what was modified least recently as far as needed.
@@ -346,9 +439,19 @@ impl Table {
         }
     }
 
-    /// Removes what has outlived the TTL, at most `max` entries; `true` if there may be more.
-    pub(super) fn sweep(&mut self, now: Instant, max: usize) -> bool {
+    /// Removes what has expired by a wall clock that shows `wall_ms` and what has outlived the TTL, at most `max` entries;
+    /// `true` if there may be more.
+    pub(super) fn sweep(&mut self, now: Instant, wall_ms: i64, max: usize) -> bool {
+        let kept_ms = u64::try_from(EXPIRED_KEPT.as_millis()).unwrap_or(u64::MAX);
+        let expired_ms = u64::try_from(wall_ms).unwrap_or(0).saturating_sub(kept_ms);
         for _ in 0..max {
+            if let Some(&(expires_ms, first)) = self.expiring.first()
+                && expires_ms <= expired_ms
+            {
+                self.remove(first, now);
+                self.counts.expired += 1;
+                continue;
+            }
             let Some(oldest) = self.recency.oldest() else { return false };
             if now.since(self.node(oldest).modified) < self.config.ttl {
                 return false;
@@ -364,6 +467,7 @@ impl Table {
         for _ in 0..max {
             let Some(oldest) = self.recency.oldest() else {
                 self.tombstones = Tombstones::default();
+                self.promises.clear();
                 return false;
             };
             self.remove(oldest, now);

@@ -4,8 +4,8 @@ use std::sync::atomic::AtomicBool;
 use proptest::prelude::*;
 
 use super::*;
-use crate::layout::{ENTRY_HEADER_BYTES, Pointer, encode_entry};
-use crate::limits::{BLOCK_BYTES, SLOT_REST, TOMBSTONES_MAX};
+use crate::layout::{ENTRY_HEADER_BYTES, EncodedEntry, EntryExtras, Pointer, encode_entry};
+use crate::limits::{BLOCK_BYTES, EXPIRED_KEPT, SLOT_REST, TOMBSTONES_MAX};
 use crate::protocol::{Looked, encode_mutate};
 use crate::testing::{HandClock, small, world_by_hand};
 use crate::version::Version;
@@ -501,4 +501,27 @@ fn a_version_far_ahead_of_the_clock_is_refused_with_its_batch_and_later_writes_g
     assert_eq!(read(&backend, b"other"), None, "nothing of it was done");
     assert_eq!(set(&backend, b"key", 2, 10), Outcome::Applied);
     assert_eq!(mutate(&backend, &entries(bound_us)), [Outcome::Applied; 2]);
+}
+
+#[test]
+fn what_has_expired_is_reclaimed_a_while_later_and_what_was_touched_is_not() {
+    let (backend, clock) = start(small(ID));
+    let expires_ms = backend.env.wall_ms() as u64 + 1_000;
+    let set = |key: &[u8], n: u64, expires_ms: u64| {
+        let extras = EntryExtras { expires_ms, tag: 0 };
+        let entry = EncodedEntry::new(key, version(n), Some(&"value".into()), extras);
+        mutate(&backend, &[entry.pieces().next().expect("one piece").clone()])[0]
+    };
+    for (key, expires_ms) in [(&b"a"[..], expires_ms), (b"b", expires_ms), (b"c", expires_ms), (b"d", 0)] {
+        assert_eq!(set(key, 1, expires_ms), Outcome::Applied);
+    }
+    assert_eq!(set(b"b", 2, expires_ms + 10_000), Outcome::Applied);
+    assert_eq!(erase(&backend, b"c", 2), Outcome::Applied);
+    clock.advance(Duration::from_millis(1_000) + EXPIRED_KEPT - Duration::from_millis(1));
+    assert!(!backend.sweep_once() && read(&backend, b"a").is_some(), "for readers whose clocks are slow");
+    clock.advance(Duration::from_millis(1));
+    assert!(!backend.sweep_once());
+    assert_eq!(read(&backend, b"a"), None);
+    assert!(read(&backend, b"b").is_some() && read(&backend, b"d").is_some());
+    assert_eq!((backend.stats().expired, backend.stats().entries), (1, 2));
 }

@@ -1,4 +1,5 @@
-//! What was erased, so that a SET which was under way then does not bring it back.
+//! What was erased, so that a SET which was under way then does not bring it back; and what was promised of keys that
+//! are not held, so that nothing at a lower version comes about.
 //!
 //! The most recent [`TOMBSTONES_MAX`] are kept one by one. Of the older ones only the highest version is kept,
 //! and holds for every key: a SET of an unknown key at a lower version is refused, and its client comes back
@@ -13,15 +14,31 @@ use crate::version::Version;
 /// The tombstones of a backend.
 #[derive(Default)]
 pub(super) struct Tombstones {
-    by_key: BTreeMap<KeyHash, Version>,
+    by_key: BTreeMap<KeyHash, Gone>,
     /// In the order of their arrival; an entry counts only if `by_key` has the same.
     arrived: VecDeque<(KeyHash, Version)>,
     summary: Version,
 }
 
+/// What is known of a key that is not held.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Gone {
+    /// The version it was erased at; the lowest if it was not.
+    pub(super) erased: Version,
+    /// Nothing at a lower version is applied; the lowest if nothing was promised.
+    pub(super) promised: Version,
+}
+
+impl Gone {
+    /// What a mutation has to be above.
+    pub(super) fn floor(self) -> Version {
+        self.erased.max(self.promised)
+    }
+}
+
 impl Tombstones {
-    /// The version at which `hash` was erased, if it is known.
-    pub(super) fn of(&self, hash: KeyHash) -> Option<Version> {
+    /// What is known of `hash`, if anything is.
+    pub(super) fn of(&self, hash: KeyHash) -> Option<Gone> {
         self.by_key.get(&hash).copied()
     }
 
@@ -32,14 +49,24 @@ impl Tombstones {
 
     /// Remembers that `hash` was erased at `version`, which is above all that was known of it.
     pub(super) fn insert(&mut self, hash: KeyHash, version: Version) {
-        self.by_key.insert(hash, version);
-        self.arrived.push_back((hash, version));
+        self.remember(hash, Gone { erased: version, promised: Version::ZERO });
+    }
+
+    /// Remembers that nothing of `hash` below `version` is to be applied, which is above all that was known of it.
+    pub(super) fn promise(&mut self, hash: KeyHash, version: Version) {
+        let erased = self.of(hash).unwrap_or_default().erased;
+        self.remember(hash, Gone { erased, promised: version });
+    }
+
+    fn remember(&mut self, hash: KeyHash, gone: Gone) {
+        self.by_key.insert(hash, gone);
+        self.arrived.push_back((hash, gone.floor()));
         if self.arrived.len() > TOMBSTONES_MAX
-            && let Some((hash, version)) = self.arrived.pop_front()
-            && self.by_key.get(&hash) == Some(&version)
+            && let Some((hash, floor)) = self.arrived.pop_front()
+            && self.of(hash).is_some_and(|gone| gone.floor() == floor)
         {
             self.by_key.remove(&hash);
-            self.summary = self.summary.max(version);
+            self.summary = self.summary.max(floor);
         }
     }
 
@@ -65,7 +92,7 @@ mod tests {
         }
         let other = KeyHash(u128::MAX);
         assert_eq!(tombstones.summary(), Version::ZERO);
-        assert_eq!(tombstones.of(KeyHash(0)), Some(version(1_000_000)));
+        assert_eq!(tombstones.of(KeyHash(0)).map(Gone::floor), Some(version(1_000_000)));
         tombstones.insert(other, version(5));
         assert_eq!(tombstones.of(KeyHash(0)), None);
         assert_eq!(tombstones.summary(), version(1_000_000));

@@ -334,8 +334,8 @@ impl<'a> Round<'a> {
     fn take_data(&mut self, key: usize, hit: Option<Hit>) {
         let ConsistentState::Fetching(agreed) = self.states[key].state else { return };
         match hit {
-            Some(Hit { version, value, .. }) if version == agreed => {
-                self.answer(key, Lookup::Hit { version, value })
+            Some(Hit { version, value, extras, .. }) if version == agreed => {
+                self.answer(key, Lookup::Hit { version, value, extras })
             }
             _ => self.leave(key),
         }

@@ -14,7 +14,8 @@ use tailwater_rma::{CallError, OpError, READ_BYTES_MAX, ReadOp, ScarOp, ScarRepl
 use super::CellInner;
 use super::replica::{LiveReplica, Replica};
 use crate::layout::{
-    BUCKET_BYTES, BucketView, Item, KeyHash, Pointer, bucket_offset, head_bytes, parse_apart, scan_bucket,
+    BUCKET_BYTES, BucketView, EntryApart, EntryExtras, Item, KeyHash, Pointer, bucket_offset, head_bytes,
+    parse_apart, scan_bucket,
 };
 use crate::limits::{DATA_BYTES_PER_READ, LOOKUP_KEYS_MAX, SCAR_OPS_MAX, TORN_RETRIES_MAX};
 use crate::protocol::{Looked, LookupReply, LookupRequest, METHOD_LOOKUP, REFUSED_CONFIG};
@@ -44,6 +45,7 @@ impl<'a> Keys<'a> {
 pub(super) struct Hit {
     pub(super) version: Version,
     pub(super) value: Bytes,
+    pub(super) extras: EntryExtras,
     /// What the value borrows from. Values that came together lie next to each other in it.
     pub(super) frame: Bytes,
 }
@@ -362,14 +364,15 @@ pub(super) fn proven(bytes: &Bytes, range: std::ops::Range<usize>, key: &[u8]) -
         return None;
     }
     let begin = range.start + entry.value_offset();
-    let (version, end) = (entry.version, begin + entry.value.len());
-    Some(Hit { version, value: bytes.slice(begin..end), frame: bytes.clone() })
+    let (version, extras, end) = (entry.version, entry.extras, begin + entry.value.len());
+    Some(Hit { version, value: bytes.slice(begin..end), extras, frame: bytes.clone() })
 }
 
 /// The same of a reply whose head is what comes before a value of key number `key`.
 fn proven_apart(reply: ScarReply, keys: &Keys<'_>, key: usize) -> Option<Hit> {
-    let (version, len) = parse_apart(&keys.keys[key], &reply.head, &reply.data, keys.unchecked_from)?;
-    Some(Hit { version, value: reply.data.slice(..len), frame: reply.frame })
+    let EntryApart { version, value_len, extras } =
+        parse_apart(&keys.keys[key], &reply.head, &reply.data, keys.unchecked_from)?;
+    Some(Hit { version, value: reply.data.slice(..value_len), extras, frame: reply.frame })
 }
 
 /// Asks the backend itself for entries that may be in its chains.

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use futures::FutureExt;
 use tailwater_rma::ReadOp;
 
-use super::lookup::{bucket_op, count_that_fits, ops_for, proven, push_ops};
+use super::lookup::{Hit, bucket_op, count_that_fits, ops_for, proven, push_ops};
 use super::placement::Mode;
 use super::relaxed::first_of;
 use super::replica::{LiveReplica, Replica};
@@ -210,7 +210,8 @@ impl Scratch {
                     if let Some(hit) =
                         hit.filter(|hit| fetch.agreed.is_none_or(|agreed| agreed == hit.version))
                     {
-                        lookups[fetch.key] = Some(Lookup::Hit { version: hit.version, value: hit.value });
+                        let Hit { version, value, extras, .. } = hit;
+                        lookups[fetch.key] = Some(Lookup::Hit { version, value, extras });
                     }
                 }
             }

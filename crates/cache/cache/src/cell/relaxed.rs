@@ -152,11 +152,11 @@ impl Relaxed<'_> {
                 continue;
             }
             let failure = match answer {
-                LookupAnswer::Hit(Hit { version, value, frame }) => {
+                LookupAnswer::Hit(Hit { version, value, extras, frame }) => {
                     if self.frames.last().is_none_or(|last| last.as_ptr() != frame.as_ptr()) {
                         self.frames.push(frame);
                     }
-                    self.finish(key, Lookup::Hit { version, value });
+                    self.finish(key, Lookup::Hit { version, value, extras });
                     continue;
                 }
                 LookupAnswer::Miss => {

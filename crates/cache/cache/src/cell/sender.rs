@@ -290,12 +290,17 @@ mod tests {
     use super::*;
     use crate::cell::placement::Mode;
     use crate::cell::quorum::Settled;
-    use crate::layout::ENTRY_HEADER_BYTES;
+    use crate::layout::{ENTRY_HEADER_BYTES, EntryExtras};
 
     fn waiting(mutation: &Arc<Mutation>, item: usize, bytes: usize, deadline_ns: u64) -> SenderWaiting {
         let (deadline, version) = (Instant::from_ns(deadline_ns), crate::Version::default());
         // So many bytes with its header.
-        let entry = EncodedEntry::new(b"", version, Some(&Bytes::from(vec![0; bytes - ENTRY_HEADER_BYTES])));
+        let entry = EncodedEntry::new(
+            b"",
+            version,
+            Some(&Bytes::from(vec![0; bytes - ENTRY_HEADER_BYTES])),
+            EntryExtras::default(),
+        );
         SenderWaiting::new(entry, Arc::clone(mutation), item, deadline)
     }
 

@@ -15,7 +15,7 @@ use super::placement::Mode;
 use super::quorum::{Acks, ReplicaAck, Settled};
 use super::sender::{self, SenderWaiting};
 use super::{CellInner, SetError};
-use crate::layout::{EncodedEntry, KeyHash};
+use crate::layout::{EncodedEntry, EntryExtras, KeyHash};
 use crate::limits::{KEY_BYTES_MAX, SUPERSEDED_RETRIES_MAX, VALUE_BYTES_MAX};
 use crate::version::Version;
 
@@ -73,17 +73,28 @@ impl Mutation {
     }
 }
 
+/// A key, and what it is SET to; `None` ERASEs it.
+pub(super) type CellMutation = (Bytes, Option<(Bytes, EntryExtras)>);
+
+/// Hands an entry that a quorum has to a replica that has not, as it is. Whether it arrives is not waited for.
+pub(super) fn mend(cell: &CellInner, backend: usize, entry: &EncodedEntry, deadline: Instant) {
+    let mutation = Mutation::new(Mode::R1, cell.versions.client_id(), cell.config_id, 1);
+    let waiting = SenderWaiting::new(entry.clone(), mutation, 0, deadline);
+    cell.replicas[backend].sender.send(std::iter::once(waiting));
+    sender::begin(&cell.sending, &cell.replicas[backend]);
+}
+
 /// SETs (`Some`) and ERASEs (`None`), all at once. Ends at the deadline at the latest; what is unsettled by
 /// then may or may not come about.
 pub(super) async fn mutate(
     cell: &CellInner,
-    items: &[(Bytes, Option<Bytes>)],
+    items: &[CellMutation],
     deadline: Instant,
 ) -> Vec<Result<Version, SetError>> {
     let mut results: Vec<Result<Version, SetError>> = items.iter().map(|_| Err(SetError::Deadline)).collect();
     let mut open = Vec::with_capacity(items.len());
-    for (index, (key, value)) in items.iter().enumerate() {
-        let value_len = value.as_ref().map_or(0, Bytes::len);
+    for (index, (key, set)) in items.iter().enumerate() {
+        let value_len = set.as_ref().map_or(0, |(value, _)| value.len());
         if key.len() > KEY_BYTES_MAX || value_len > VALUE_BYTES_MAX {
             results[index] = Err(SetError::TooLarge { key_len: key.len(), value_len });
         } else {
@@ -122,7 +133,7 @@ pub(super) async fn mutate(
 /// Queues the items for all their replicas.
 fn send(
     cell: &CellInner,
-    items: &[(Bytes, Option<Bytes>)],
+    items: &[CellMutation],
     open: &[usize],
     deadline: Instant,
 ) -> (Arc<Mutation>, Vec<Version>) {
@@ -131,10 +142,15 @@ fn send(
     let mut versions = Vec::with_capacity(open.len());
     let mut queued: Vec<(usize, SenderWaiting)> = Vec::with_capacity(open.len() * cell.mode.replicas());
     for (item, index) in open.iter().enumerate() {
-        let (key, value) = &items[*index];
+        let (key, set) = &items[*index];
         let version = cell.versions.next(wall_ms);
         versions.push(version);
-        let entry = EncodedEntry::new(key, version, value.as_ref());
+        let entry = EncodedEntry::new(
+            key,
+            version,
+            set.as_ref().map(|(value, _)| value),
+            set.as_ref().map(|(_, extras)| *extras).unwrap_or_default(),
+        );
         let hash = KeyHash::of(key);
         for backend in cell.placement.of(hash).iter().map(|place| usize::from(*place)) {
             let waiting = SenderWaiting::new(entry.clone(), Arc::clone(&mutation), item, deadline);

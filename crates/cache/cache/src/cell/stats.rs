@@ -24,6 +24,14 @@ pub struct CellStats {
     pub sets: u64,
     /// SETs and ERASEs that none did.
     pub set_failures: u64,
+    /// Updates that a quorum acknowledged, or that left everything as it was.
+    pub updates: u64,
+    /// Updates that came to nothing.
+    pub update_failures: u64,
+    /// Updates of which it is not known whether they came about.
+    pub updates_unknown: u64,
+    /// Times that an update began again because another one of the same key came in between.
+    pub update_retries: u64,
 }
 
 /// A count that any thread adds to.
@@ -51,6 +59,10 @@ pub(super) struct Counters {
     pub(super) bytes: StatCount,
     pub(super) sets: StatCount,
     pub(super) set_failures: StatCount,
+    pub(super) updates: StatCount,
+    pub(super) update_failures: StatCount,
+    pub(super) updates_unknown: StatCount,
+    pub(super) update_retries: StatCount,
 }
 
 impl Counters {
@@ -83,6 +95,10 @@ impl Counters {
             bytes: self.bytes.get(),
             sets: self.sets.get(),
             set_failures: self.set_failures.get(),
+            updates: self.updates.get(),
+            update_failures: self.update_failures.get(),
+            updates_unknown: self.updates_unknown.get(),
+            update_retries: self.update_retries.get(),
         }
     }
 }

@@ -86,7 +86,8 @@ fn what_was_set_is_read_by_every_transport_and_in_both_ways() {
                 keys.push(Bytes::from("never set"));
                 let consistent = world.cell.get_consistent(&keys).await;
                 for ((lookup, (_, value)), version) in consistent.iter().zip(&items).zip(versions) {
-                    let expected = Lookup::Hit { version: version.expect("set"), value: value.clone() };
+                    let (version, value) = (version.expect("set"), value.clone());
+                    let expected = Lookup::Hit { version, value, extras: EntryExtras::default() };
                     assert_eq!(*lookup, expected);
                 }
                 assert_eq!(consistent[200], Lookup::Miss);

@@ -33,7 +33,7 @@ fn an_entry_in_pieces_is_the_same_bytes_and_a_long_value_is_not_copied() {
     let longest = if cfg!(miri) { APART_BYTES_MIN + 1 } else { VALUE_BYTES_MAX };
     for len in [0, 1, APART_BYTES_MIN - 1, APART_BYTES_MIN, longest] {
         let value = Bytes::from((0..len).map(|at| at as u8).collect::<Vec<_>>());
-        let entry = EncodedEntry::new(b"key", version(9), Some(&value));
+        let entry = EncodedEntry::new(b"key", version(9), Some(&value), EntryExtras::default());
         let pieces: Vec<&Bytes> = entry.pieces().collect();
         let whole = encode_entry(b"key", version(9), Some(&value));
         assert!(entry.len() == whole.len() && pieces.iter().all(|piece| !piece.is_empty()));
@@ -41,7 +41,7 @@ fn an_entry_in_pieces_is_the_same_bytes_and_a_long_value_is_not_copied() {
         let shared = pieces.iter().any(|piece| piece.as_ptr() == value.as_ptr());
         assert_eq!(shared, len >= APART_BYTES_MIN, "{len} bytes");
     }
-    let erased = EncodedEntry::new(b"key", version(9), None);
+    let erased = EncodedEntry::new(b"key", version(9), None, EntryExtras::default());
     assert_eq!(Vec::from_iter(erased.pieces()), [&encode_entry(b"key", version(9), None)]);
 }
 
@@ -87,15 +87,19 @@ proptest! {
         key in proptest::collection::vec(any::<u8>(), 0..60),
         value in proptest::option::of(proptest::collection::vec(any::<u8>(), 0..300)),
         timestamp in any::<u64>(),
+        extras in some_extras(),
         flip in any::<prop::sample::Index>(),
     ) {
-        let bytes = encode_entry(&key, version(timestamp), value.as_deref());
+        let value_bytes = value.clone().map(Bytes::from);
+        let entry = EncodedEntry::new(&key, version(timestamp), value_bytes.as_ref(), extras);
+        let bytes = Vec::from_iter(entry.pieces().flatten().copied());
         let entry = Item::parse(&bytes).expect("as written");
+        prop_assert_eq!(entry.extras, if value.is_some() { extras } else { EntryExtras::default() });
         prop_assert_eq!(entry.key, &key[..]);
         prop_assert_eq!(entry.value, value.as_deref().unwrap_or_default());
         prop_assert_eq!(entry.version, version(timestamp));
         prop_assert_eq!(entry.tombstone, value.is_none());
-        prop_assert_eq!(&bytes[entry.value_offset()..], entry.value);
+        prop_assert_eq!(&bytes[entry.value_offset()..][..entry.value.len()], entry.value);
 
         let bit = flip.index(bytes.len() * 8);
         let mut torn = bytes.to_vec();
@@ -124,13 +128,14 @@ proptest! {
     fn an_entry_whose_head_comes_apart_proves_itself_as_the_whole_one_does(
         value_len in 0_usize..700,
         key in proptest::collection::vec(any::<u8>(), 1..60),
+        extras in some_extras(),
         damaged in any::<proptest::sample::Index>(),
         mask in 0_u8..3,
         cut in 0_usize..3,
         behind in 0_usize..3,
     ) {
         let value: Vec<u8> = (0..value_len).map(|place| place as u8).collect();
-        let mut bytes = encode_entry(&key, version(9), Some(&value)).to_vec();
+        let mut bytes = encode_entry_with(&key, version(9), Some(&value), extras).to_vec();
         let place = damaged.index(bytes.len());
         bytes[place] ^= mask;
         bytes.truncate(bytes.len() - cut);
@@ -139,9 +144,34 @@ proptest! {
         let whole = Item::parse(&bytes).ok().filter(|entry| entry.key == key && !entry.tombstone);
         prop_assert_eq!(
             parse_apart(&key, head, rest, usize::MAX),
-            whole.map(|entry| (entry.version, entry.value.len())),
+            whole.map(|Item { version, value, extras, .. }| {
+                EntryApart { version, value_len: value.len(), extras }
+            }),
         );
     }
+}
+
+fn apart_of(timestamp_us: u64, value_len: usize) -> EntryApart {
+    EntryApart { version: version(timestamp_us), value_len, extras: EntryExtras::default() }
+}
+
+fn some_extras() -> impl Strategy<Value = EntryExtras> {
+    let some = (any::<u64>(), any::<u64>()).prop_map(|(expires_ms, tag)| EntryExtras { expires_ms, tag });
+    prop_oneof![Just(EntryExtras::default()), some]
+}
+
+#[test]
+fn an_entry_with_extras_is_torn_for_whoever_does_not_know_them_and_one_with_more_flags_is_refused() {
+    let extras = EntryExtras { expires_ms: 1_800_000_000_000, tag: 7 };
+    let mut bytes = encode_entry_with(b"key", version(1), Some(b"value"), extras).to_vec();
+    // As code reads it that knows no bit but the first: the lengths alone say where it ends.
+    let end = bytes.len() - EXTRAS_BYTES;
+    assert_ne!(u64_at(&bytes, 0), Some(xxh3_64(&bytes[8..end])));
+    assert_eq!(Item::parse(&bytes).expect("as written").extras, extras);
+    bytes[14] |= 4;
+    assert_eq!(Item::parse(&bytes), Err(ItemError::Flags { flags: 6 }));
+    assert!(extras.is_expired(1_800_000_000_000) && !extras.is_expired(1_799_999_999_999));
+    assert!(!EntryExtras { expires_ms: 0, tag: 7 }.is_expired(i64::MAX), "it never does");
 }
 
 #[test]
@@ -151,7 +181,7 @@ fn what_is_apart_from_no_value_of_the_key_is_no_value() {
         parse_apart(key, head, rest, usize::MAX)
     };
     let entry = encode_entry(b"key", version(1), Some(b"value"));
-    assert_eq!(at(&entry, b"key"), Some((version(1), 5)));
+    assert_eq!(at(&entry, b"key"), Some(apart_of(1, 5)));
     for key in [&b"kex"[..], b"ke", b"keyv", b""] {
         assert_eq!(at(&entry, key), None, "{key:?}");
     }
@@ -168,7 +198,7 @@ fn a_value_that_is_long_enough_not_to_be_checked_is_its_keys_and_whatever_it_is(
     entry[head] ^= 1;
     let at = |key: &[u8], unchecked_from| parse_apart(key, &entry[..head], &entry[head..], unchecked_from);
     assert_eq!(at(b"key", 6), None, "it is checked");
-    assert_eq!(at(b"key", 5), Some((version(1), 5)));
+    assert_eq!(at(b"key", 5), Some(apart_of(1, 5)));
     assert_eq!(at(b"kex", 5), None);
     assert_eq!(parse_apart(b"key", &entry[..head], b"valu", 0), None, "not all of it is there");
 }
