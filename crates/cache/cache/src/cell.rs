@@ -41,6 +41,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::join_all;
 use parking_lot::{Mutex, RwLock};
+use prost::Message;
 use tailwater_env::{Env, Instant, Task};
 use tailwater_rma::CallError;
 use tokio::sync::{oneshot, watch};
@@ -50,10 +51,11 @@ pub use placement::{HashRing, Mode, Placement};
 pub use stats::CellStats;
 pub use update::{CasError, CellValue, UpdateError, UpdateTo, Updated};
 
+use crate::backend::BackendStats;
 use crate::configuration::{BackendPlace, Configuration, ConfigurationError};
 use crate::layout::EntryExtras;
 use crate::limits::{CONFIGURATION_RETRIES_MAX, KEYS_PER_LOOKUP_MAX, MUTATE_ENTRIES_MAX};
-use crate::protocol::METHOD_CLEAR;
+use crate::protocol::{METHOD_CLEAR, METHOD_INFO};
 use crate::version::{Version, VersionClock};
 use agreed::Agreed;
 use buffers::BufferPool;
@@ -691,6 +693,18 @@ impl Cell {
         };
         let cleared = join_all(inner.replicas.iter().map(|replica| clear(replica))).await;
         cleared.into_iter().filter(|cleared| *cleared).count()
+    }
+
+    /// What each backend that answers counted, and how full it is, by their numbers.
+    pub async fn backend_stats(&self) -> Vec<(u32, BackendStats)> {
+        let inner = self.inner();
+        let ask = async |replica: &Replica| {
+            let live = replica.live()?;
+            let call = live.connection.call(METHOD_INFO, Bytes::new());
+            let reply = self.shared.env.timeout(inner.deadline, call).await?.ok()?;
+            Some((replica.number, BackendStats::decode(reply).ok()?))
+        };
+        join_all(inner.replicas.iter().map(|replica| ask(replica))).await.into_iter().flatten().collect()
     }
 
     /// Backends that are connected.

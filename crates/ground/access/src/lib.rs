@@ -71,6 +71,8 @@ pub enum Protocol {
     Broadcast,
     /// Amazon SQS's.
     Sqs,
+    /// memcached's.
+    Memcached,
 }
 
 /// What an operation is carried out on.

@@ -33,6 +33,7 @@ pub fn need<'a>(request: &AccessRequest<'a>) -> Need<'a> {
         Protocol::Http => of_http(operation, resource),
         Protocol::Broadcast => of_broadcast(operation, resource),
         Protocol::Sqs => of_sqs(operation, resource),
+        Protocol::Memcached => of_memcached(operation),
     };
     let operation = match known {
         Some(NeedRow::Nothing) => return Need::Nothing,
@@ -144,6 +145,17 @@ fn of_cell(operation: &str) -> Option<NeedRow> {
     }))
 }
 
+/// Of the cell that memcached's protocol is spoken over.
+fn of_memcached(operation: &str) -> Option<NeedRow> {
+    Some(NeedRow::Right(match operation {
+        "get" => Read,
+        "set" | "delete" => Write,
+        "flush_all" => Delete,
+        "stats" => Describe,
+        _ => return None,
+    }))
+}
+
 /// By methods, and `create` for a stream that a body names: a group's reset is a commit for it, and a stream is
 /// truncated as Kafka's DeleteRecords does.
 fn of_http(method: &str, resource: Resource<'_>) -> Option<NeedRow> {
@@ -226,6 +238,7 @@ mod tests {
             Protocol::Kafka,
             Protocol::Broadcast,
             Protocol::Sqs,
+            Protocol::Memcached,
         ];
         for protocol in all {
             assert_eq!(of(protocol, "Unheard", Resource::Stream("news")), on_node(Alter), "{protocol:?}");
@@ -254,6 +267,7 @@ mod tests {
             write(ResourceKind::Queue, "1/jobs")
         );
         assert_eq!(of(Protocol::Cell, "mutate", Resource::Cell("data")), write(ResourceKind::Cell, "data"));
+        assert_eq!(of(Protocol::Memcached, "set", Resource::Cell("m")), write(ResourceKind::Cell, "m"));
     }
 
     #[test]

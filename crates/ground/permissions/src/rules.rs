@@ -433,6 +433,7 @@ const fn protocol_name(protocol: Protocol) -> &'static str {
         Protocol::Kafka => "kafka",
         Protocol::Broadcast => "broadcast",
         Protocol::Sqs => "sqs",
+        Protocol::Memcached => "memcached",
     }
 }
 

@@ -112,6 +112,12 @@ pub struct NodeView {
     /// Whether they do in TLS.
     #[serde(default)]
     pub sqs_tls: bool,
+    /// Where memcached's clients connect, if their protocol is spoken.
+    #[serde(default)]
+    pub memcached: Option<SocketAddr>,
+    /// Whether they do in TLS.
+    #[serde(default)]
+    pub memcached_tls: bool,
     /// Its part in broadcasts, if it has one.
     #[serde(default)]
     pub broadcast: Option<BroadcastAt>,

@@ -8,7 +8,9 @@ use std::time::Duration;
 use anyhow::Context;
 use bytes::Bytes;
 use tailwater_access::{AccessRequest, Authorizer, Protocol, Resource};
-use tailwater_cache::protocol::{METHOD_CLEAR, METHOD_CONFIGURE, METHOD_MUTATE, REFUSED_NOT_AUTHORIZED};
+use tailwater_cache::protocol::{
+    METHOD_ACCEPT, METHOD_CLEAR, METHOD_CONFIGURE, METHOD_MUTATE, METHOD_PROMISE, REFUSED_NOT_AUTHORIZED,
+};
 use tailwater_cache::{Backend, BackendConfig};
 use tailwater_env::Env;
 use tailwater_rma::{
@@ -189,7 +191,7 @@ impl Service for Guarded {
 
     fn call(&self, peer: &Peer, method: u16, payload: Bytes, reply: Reply) {
         let operation = match method {
-            METHOD_MUTATE => "mutate",
+            METHOD_MUTATE | METHOD_PROMISE | METHOD_ACCEPT => "mutate",
             METHOD_CONFIGURE => "configure",
             METHOD_CLEAR => "clear",
             _ => "read",

@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use tailwater_format::limits::RECORDS_DECOMPRESSED_BYTES_MAX;
 use tailwater_kafka::KafkaConfig;
 use tailwater_log::limits::APPEND_BYTES_MAX;
+use tailwater_memcached::MemcachedConfig;
 use tailwater_queue::Consistency;
 use tailwater_queue::shared::SharedConfig;
 use tailwater_queue_cassandra::CassandraConfig;
@@ -84,6 +85,8 @@ pub struct Config {
     pub queues: QueuesSection,
     /// SQS's protocol.
     pub sqs: SqsConfig,
+    /// memcached's protocol.
+    pub memcached: MemcachedConfig,
     /// Broadcasts.
     pub broadcast: BroadcastConfig,
     /// Bridges between log streams and broadcast streams.
@@ -293,6 +296,7 @@ impl Default for Config {
             kafka: KafkaConfig::default(),
             queues: QueuesSection::default(),
             sqs: SqsConfig::default(),
+            memcached: MemcachedConfig::default(),
             broadcast: BroadcastConfig::default(),
             bridge: Vec::new(),
             metrics: MetricsConfig::default(),
@@ -593,6 +597,7 @@ impl Config {
             ("[admin]", self.admin.tls),
             ("[kafka]", self.kafka.tls),
             ("[sqs]", self.sqs.tls),
+            ("[memcached]", self.memcached.tls),
             ("[broadcast]", self.broadcast.tls),
             ("[broadcast.http]", self.broadcast.http.tls),
         ];
@@ -620,6 +625,7 @@ impl Config {
         self.kafka.check().map_err(|why| anyhow::anyhow!(why))?;
         self.queues.check()?;
         self.sqs.check().map_err(|why| anyhow::anyhow!(why))?;
+        self.memcached.check().map_err(|why| anyhow::anyhow!(why))?;
         self.broadcast.check()?;
         bridge::check(&self.bridge, &self.broadcast)?;
         self.check_exposure()

@@ -211,6 +211,8 @@ async fn node(State(shared): State<Arc<NodeShared>>) -> Json<NodeView> {
         kafka_tls: shared.kafka.as_ref().and_then(|kafka| kafka.secured_address()),
         sqs: shared.sqs.as_ref().map(|sqs| sqs.address()),
         sqs_tls: shared.sqs.as_ref().is_some_and(|sqs| sqs.is_secured()),
+        memcached: shared.memcached.as_ref().map(|memcached| memcached.address()),
+        memcached_tls: shared.memcached.as_ref().is_some_and(|memcached| memcached.is_secured()),
         broadcast: shared.broadcast.as_ref().map(|broadcast| {
             let (address, region) = broadcast.at();
             BroadcastAt { region, address, tls: broadcast.is_secured(), http: broadcast.http() }

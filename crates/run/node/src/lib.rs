@@ -6,6 +6,7 @@
 //!   clients --one-sided reads------------------------------> cells
 //!   Kafka's clients --> Broker --> Log
 //!   SQS's clients --> Front --> Queues --> the same journal
+//!   memcached's clients --> MemcachedFront --> a cell that was created
 //!   publishers, listeners, other regions --> Broadcast --> the chain in meta
 //!   streams of the log <--> Bridges <--> streams of broadcasts
 //!   people  --HTTP--> /metrics, /v1
@@ -21,6 +22,7 @@ mod config;
 mod gate;
 mod http;
 pub mod logging;
+mod memcached;
 mod metrics;
 pub mod panics;
 pub mod priority;
@@ -91,6 +93,7 @@ struct NodeShared {
     kafka: Option<tailwater_kafka::Server>,
     queues: Arc<dyn QueueStore>,
     sqs: Option<tailwater_sqs::Server>,
+    memcached: Option<tailwater_memcached::MemcachedServer>,
     broadcast: Option<Broadcast>,
     /// Dropped before the log closes.
     bridges: Mutex<Option<Bridges>>,
@@ -161,7 +164,7 @@ impl Node {
         let rules = rules::open(&env, &config)?;
         let authorizer = authorizer.unwrap_or_else(|| Arc::clone(&rules) as Arc<dyn Authorizer>);
         let gate = FrontGate::open(&env, &config.tls, authorizer)?;
-        let Listeners { admin, kafka, sqs, broadcast } = Listeners::bind(&config).await?;
+        let Listeners { admin, kafka, sqs, memcached, broadcast } = Listeners::bind(&config).await?;
         // Recovery may take minutes, in which whoever looks after the node has to see that it is alive.
         let admin_addr = admin.local_addr()?;
         let (stop_http, stopped) = oneshot::channel::<()>();
@@ -195,6 +198,7 @@ impl Node {
             None => None,
         };
         let sqs = sqs.map(|listener| start_sqs(&env, &config, listener, &queues, &gate)).transpose()?;
+        let memcached = memcached::start(&env, &config.memcached, memcached, &created, &users, &gate).await?;
         let broadcast = match broadcast {
             Some(listener) => {
                 let (config, kept) = (&config.broadcast, (config.data.as_path(), log.meta(), &users));
@@ -229,6 +233,7 @@ impl Node {
             kafka,
             queues,
             sqs,
+            memcached,
             broadcast,
             bridges: Mutex::new(bridges),
             window: Mutex::new(None),
@@ -420,6 +425,7 @@ struct Listeners {
     admin: TcpListener,
     kafka: Option<KafkaListeners>,
     sqs: Option<TcpListener>,
+    memcached: Option<TcpListener>,
     broadcast: Option<TcpListener>,
 }
 
@@ -446,7 +452,8 @@ impl Listeners {
             })?),
             false => None,
         };
-        Ok(Self { admin, kafka, sqs, broadcast })
+        let memcached = memcached::bind(&config.memcached).await?;
+        Ok(Self { admin, kafka, sqs, memcached, broadcast })
     }
 }
 

@@ -79,6 +79,7 @@ impl Collector for MetricParts {
         kafka(shared, &mut page)?;
         self.groups.tell(&mut page)?;
         queues::sqs(shared, &mut page)?;
+        memcached(shared, &mut page)?;
         queues::queues(&self.queues, &mut page)?;
         self.broadcasts.tell(&mut page)?;
         streams(shared, &mut page)
@@ -92,6 +93,27 @@ fn node(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
     page.gauge("tailwater_ready", "1 if the log takes appends, as /readyz says.", u64::from(ready))?;
     let connections = shared.server.connections() as u64;
     page.gauge("tailwater_connections", "Connections of clients.", connections)
+}
+
+fn memcached(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
+    let Some(server) = &shared.memcached else { return Ok(()) };
+    let stats = server.front().stats();
+    let connections = "Connections of memcached's clients.";
+    page.gauge("tailwater_memcached_connections", connections, stats.connections)?;
+    let rejected = "Connections that found no room.";
+    page.counter("tailwater_memcached_connections_refused", rejected, stats.rejected)?;
+    let commands = stats.commands.iter().map(|(command, count)| ((*command).to_owned(), *count));
+    page.counters("tailwater_memcached_commands", "Commands, and keys of gets.", "command", commands)?;
+    let results = [("hit", stats.hits), ("miss", stats.misses), ("failed", stats.failed)];
+    let results = results.into_iter().map(|(result, count)| (result.to_owned(), count));
+    page.counters("tailwater_memcached_gets", "Keys that were got, by what came of it.", "result", results)?;
+    let unknown = "Changes of which it is not known whether they came about.";
+    page.counter("tailwater_memcached_unknown", unknown, stats.unknown)?;
+    page.counter("tailwater_memcached_refused", "Commands answered with an error.", stats.refused)?;
+    let failed = "Logins that failed.";
+    page.counter("tailwater_memcached_logins_failed", failed, stats.logins_failed)?;
+    page.counter("tailwater_memcached_received_bytes", "Bytes that came.", stats.received_bytes)?;
+    page.counter("tailwater_memcached_sent_bytes", "Bytes that went.", stats.sent_bytes)
 }
 
 fn window(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {

@@ -172,8 +172,10 @@ fn chunks_that_came_in_one_piece_are_not_copied_and_others_are_not_taken_for_suc
     let frame = Bytes::from((0..4 * chunk).map(|place| (place % 251) as u8).collect::<Vec<_>>());
     let (from, to) = (Position(3 * chunk as u64 + 100), Position(6 * chunk as u64 + 10));
     let range = ByteRange { segment: segment(), chunk_bytes: chunk as u32, from, to };
-    let hit =
-        |value: Bytes| Lookup::Hit { version: Version { timestamp_us: 1, client_id: 0, sequence: 0 }, value };
+    let hit = |value: Bytes| {
+        let version = Version { timestamp_us: 1, client_id: 0, sequence: 0 };
+        Lookup::Hit { version, value, extras: EntryExtras::default() }
+    };
     let whole = || [0, 1, 2, 3].map(|n| hit(frame.slice(n * chunk..(n + 1) * chunk)));
     let frames = [Bytes::from_static(b"another"), frame.clone()];
     let mut assembly = Assembly::new(range);

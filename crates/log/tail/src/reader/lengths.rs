@@ -88,7 +88,7 @@ pub(super) async fn follow_cell(inner: Arc<TailReaderInner>, cell: Cell) {
         };
         all_told = true;
         for (page, lookup) in pages.into_iter().zip(lookups) {
-            let Lookup::Hit { version, value } = lookup else {
+            let Lookup::Hit { version, value, .. } = lookup else {
                 all_told = false;
                 if is_untold {
                     // When it is there again it is told to those as well who were not told now.

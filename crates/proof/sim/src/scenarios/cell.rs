@@ -88,7 +88,7 @@ impl ChangingCell {
         since: Option<(Option<Version>, u64)>,
     ) -> Result<(), Violation> {
         let (floor, life) = since.unwrap_or_default();
-        let Lookup::Hit { version, value } = lookup else {
+        let Lookup::Hit { version, value, .. } = lookup else {
             let is_lost = floor.is_some() && matches!(lookup, Lookup::Miss);
             return ensure(!is_lost, || format!("key {key} is missing, and was acknowledged at {floor:?}"));
         };

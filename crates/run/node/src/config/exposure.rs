@@ -86,6 +86,12 @@ impl Config {
             let missing = self.missing("[sqs]", self.sqs.tls, !self.sqs.accounts.is_empty(), accounts);
             look("sqs", "[sqs] listen", self.sqs.listen, missing);
         }
+        if self.memcached.enabled {
+            let section = &self.memcached;
+            let missing =
+                self.missing("[memcached]", section.tls, section.login, "login = true below [memcached]");
+            look("memcached", "[memcached] listen", section.listen, missing);
+        }
         if self.broadcast.enabled {
             // With certificates of clients there is the CA, too, that replicas in TLS need.
             let missing = certificates("[broadcast]", self.broadcast.tls);

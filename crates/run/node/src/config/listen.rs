@@ -14,7 +14,7 @@ const WORKERS_MAX: usize = 1_024;
 const WINDOW_FROM: usize = 8;
 
 /// Listeners, as `insecure` names them: the sections that say where they listen, and `data` and `admin` of `[listen]`.
-const LISTENERS: [&str; 6] = ["data", "admin", "kafka", "sqs", "broadcast", "broadcast.http"];
+const LISTENERS: [&str; 7] = ["data", "admin", "kafka", "sqs", "memcached", "broadcast", "broadcast.http"];
 
 /// Of which listeners something is meant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,15 +1,16 @@
 //! `tailwater cache …`
 
+mod keys;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context;
 use clap::Subcommand;
 use serde_json::Value;
 use tailwater_access::Everybody;
-use tailwater_cache::{BackendPlace, Backends, Cell, Configuration, Lookup};
+use tailwater_cache::{BackendPlace, Backends, Cell, Configuration, Version};
 use tailwater_env::Env;
 use tailwater_node::api::CellView;
 use tailwater_node::backend::{BackendOptions, CellKind, ServedBackend};
@@ -42,6 +43,9 @@ pub enum Command {
         key: String,
         /// The value.
         value: String,
+        /// Time after which the key has no value any more. 0: it keeps it as long as the cell has room.
+        #[arg(long, value_name = "MS", default_value_t = 0)]
+        ttl_ms: u64,
     },
     /// Get a key's value from a cell, as a quorum of its replicas has it.
     Get {
@@ -49,6 +53,53 @@ pub enum Command {
         seeds: Seeds,
         /// The key.
         key: String,
+        /// Form of the output. In JSON the version is told, and when the value expires.
+        #[arg(short, long, value_enum, default_value_t = Format::Table)]
+        output: Format,
+    },
+    /// Set a key to a value if it is at a version, or if it has no value.
+    Cas {
+        #[command(flatten)]
+        seeds: Seeds,
+        /// The key.
+        key: String,
+        /// The value.
+        value: String,
+        /// The version that it has to be at, as `tailwater cache get -o json` prints it.
+        #[arg(long, value_name = "VERSION", value_parser = keys::version, required_unless_present = "absent")]
+        version: Option<Version>,
+        /// The key has to have no value.
+        #[arg(long, conflicts_with = "version")]
+        absent: bool,
+        /// Time after which the key has no value any more. 0: it keeps it as long as the cell has room.
+        #[arg(long, value_name = "MS", default_value_t = 0)]
+        ttl_ms: u64,
+    },
+    /// Delete a key from a cell, and wait until a quorum of its replicas has forgotten it.
+    #[command(visible_alias = "rm")]
+    Delete {
+        #[command(flatten)]
+        seeds: Seeds,
+        /// The key.
+        key: String,
+    },
+    /// Give a key's value another time to live from now on.
+    Touch {
+        #[command(flatten)]
+        seeds: Seeds,
+        /// The key.
+        key: String,
+        /// Time after which the key has no value any more. 0: it keeps it as long as the cell has room.
+        #[arg(long, value_name = "MS")]
+        ttl_ms: u64,
+    },
+    /// Show what a cell's backends hold, and what they counted.
+    Stats {
+        #[command(flatten)]
+        seeds: Seeds,
+        /// Form of the output.
+        #[arg(short, long, value_enum, default_value_t = Format::Table)]
+        output: Format,
     },
     /// Forget everything that a cell holds. Readers read the durable layer until the cell is warm again.
     Clear {
@@ -107,10 +158,14 @@ pub struct ServeArgs {
 
 /// Which cell: one of its backends is asked for the rest.
 #[derive(clap::Args)]
+#[group(required = true)]
 pub struct Seeds {
+    /// The cell's name: the node tells where its backends are.
+    #[arg(long, value_name = "NAME", value_parser = cell_name)]
+    cell: Option<String>,
     /// Address of one of the cell's backends, as `tailwater cell describe` shows them: `unix:PATH`, `tcp:HOST:PORT`
     /// or `tls:HOST:PORT`. More than one may be given: the first that answers tells where the others are.
-    #[arg(long, value_name = "ADDRESS", required = true, value_parser = seed)]
+    #[arg(long, value_name = "ADDRESS", value_parser = seed)]
     seed: Vec<Address>,
 }
 
@@ -119,20 +174,24 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
     match command {
         Command::Serve(args) => serve(*args),
         Command::Ls { output } => super::cell::list(server, output),
-        Command::Set { seeds, key, value } => in_cell(server, &seeds, async |cell| {
-            let results = cell.set(vec![(key.clone().into(), value.into())]).await;
-            let result = results.into_iter().next().context("no answer to one SET")?;
-            let version = result.with_context(|| format!("{key} may not be set"))?;
-            output::print(&format!("{key} set at version {version}"))
-        }),
-        Command::Get { seeds, key } => in_cell(server, &seeds, async |cell| {
-            let lookups = cell.get_consistent(&[key.clone().into()]).await;
-            match lookups.into_iter().next().context("no answer to one GET")? {
-                Lookup::Hit { value, .. } => output::print(&String::from_utf8_lossy(&value)),
-                Lookup::Miss => anyhow::bail!("the cell has no value for {key}"),
-                Lookup::Failed(why) => Err(why).context(format!("{key} can't be got")),
-            }
-        }),
+        Command::Set { seeds, key, value, ttl_ms } => {
+            in_cell(server, &seeds, async |cell| keys::set(cell, key, value, ttl_ms).await)
+        }
+        Command::Get { seeds, key, output } => {
+            in_cell(server, &seeds, async |cell| keys::get(cell, key, output).await)
+        }
+        Command::Cas { seeds, key, value, version, absent: _, ttl_ms } => {
+            in_cell(server, &seeds, async |cell| keys::cas(cell, key, value, version, ttl_ms).await)
+        }
+        Command::Delete { seeds, key } => {
+            in_cell(server, &seeds, async |cell| keys::delete(cell, key).await)
+        }
+        Command::Touch { seeds, key, ttl_ms } => {
+            in_cell(server, &seeds, async |cell| keys::touch(cell, key, ttl_ms).await)
+        }
+        Command::Stats { seeds, output } => {
+            in_cell(server, &seeds, async |cell| keys::stats(cell, output).await)
+        }
         Command::Clear { cell } => {
             let _: CellView = server.post(&format!("/v1/cells/{}/clear", escaped(&cell)), &Value::Null)?;
             output::print(&format!("the {cell} cell is empty"))
@@ -140,18 +199,29 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
     }
 }
 
-/// Connects to the cell of a seed.
+/// Addresses of a cell's backends, one of which will do.
+fn addresses(server: &Server, seeds: &Seeds) -> anyhow::Result<Vec<String>> {
+    let mut addresses: Vec<String> = seeds.seed.iter().map(Address::to_string).collect();
+    if let Some(name) = &seeds.cell {
+        let cell: CellView = server.get(&format!("/v1/cells/{}", escaped(name)))?;
+        addresses.extend(cell.backends.into_iter().flatten());
+    }
+    Ok(addresses)
+}
+
+/// Connects to the cell that is meant.
 fn in_cell(
     server: &Server,
     seeds: &Seeds,
     then: impl AsyncFnOnce(Cell) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
+    let addresses = addresses(server, seeds)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     runtime.block_on(async {
         let env = Env::real();
         // The number is not known, and not asked for where the address is.
-        let place = |seed: &Address| BackendPlace { number: 0, addresses: vec![seed.to_string()] };
-        let places: Vec<_> = seeds.seed.iter().map(place).collect();
+        let place = |address| BackendPlace { number: 0, addresses: vec![address] };
+        let places: Vec<_> = addresses.into_iter().map(place).collect();
         let connector = Backends::by_address_with(&env, server.dialer(&env)?);
         let client_id = env.random_u64() as u32;
         let cell = Cell::at_seeds(&env, connector, &places, client_id, |_| ()).await;

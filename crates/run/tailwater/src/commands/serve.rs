@@ -34,6 +34,13 @@ pub struct Args {
     /// Do not speak SQS's protocol.
     #[arg(long, conflicts_with = "sqs")]
     no_sqs: bool,
+    /// Speak memcached's protocol, and where its clients connect.
+    #[arg(long, value_name = "IP:PORT", value_parser = values::address)]
+    memcached: Option<SocketAddr>,
+    /// The cell that it is spoken over. One with one backend is created if there is none of that name. By default
+    /// memcached.
+    #[arg(long, value_name = "NAME", requires = "memcached")]
+    memcached_cell: Option<String>,
     /// Where publishers, listeners and other replicas of broadcasts connect.
     #[arg(long, value_name = "IP:PORT", value_parser = values::address)]
     broadcast: Option<SocketAddr>,
@@ -59,6 +66,8 @@ struct Flags {
     kafka: KafkaFlags,
     #[serde(skip_serializing_if = "FrontFlags::is_empty")]
     sqs: FrontFlags,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memcached: Option<MemcachedFlags>,
     #[serde(skip_serializing_if = "FrontFlags::is_empty")]
     broadcast: FrontFlags,
 }
@@ -76,6 +85,15 @@ impl FrontFlags {
     fn is_empty(&self) -> bool {
         self.listen.is_none() && self.enabled.is_none()
     }
+}
+
+/// Of memcached's protocol, which is not spoken where nothing is said.
+#[derive(Serialize)]
+struct MemcachedFlags {
+    listen: SocketAddr,
+    enabled: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cell: Option<String>,
 }
 
 /// Of Kafka's protocol. The first listener is `listen` and `advertised`, of which the flag need not say the second; any
@@ -151,6 +169,11 @@ pub fn run(args: Args, file: Option<&PathBuf>, print_config: bool) -> anyhow::Re
         listen: ListenFlags { data: args.listen, admin: args.admin, insecure: args.insecure.then_some(true) },
         kafka: KafkaFlags::new(args.kafka, args.no_kafka),
         sqs: FrontFlags { listen: args.sqs, enabled: args.no_sqs.then_some(false) },
+        memcached: args.memcached.map(|listen| MemcachedFlags {
+            listen,
+            enabled: true,
+            cell: args.memcached_cell,
+        }),
         broadcast: FrontFlags { listen: args.broadcast, enabled: args.no_broadcast.then_some(false) },
     };
     let config = Config::load(file, flags)?;

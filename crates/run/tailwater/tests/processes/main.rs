@@ -31,6 +31,7 @@ mod kafka_listeners;
 mod library;
 mod lines;
 mod logins;
+mod memcached;
 mod metrics;
 mod panics;
 mod permissions;

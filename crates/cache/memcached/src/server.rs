@@ -1,0 +1,110 @@
+//! Listens, and keeps the connections, of which there are at most `connections_max`.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tailwater_env::Task;
+use tailwater_tls::Acceptor;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+
+use crate::connection::{Connection, MemcachedEnd};
+use crate::front::MemcachedFront;
+use crate::limits::ACCEPT_PAUSE;
+
+/// Answers clients until it is dropped: then all connections end.
+#[derive(Debug)]
+pub struct MemcachedServer {
+    address: SocketAddr,
+    is_secured: bool,
+    front: Arc<MemcachedFront>,
+    _accepting: Task,
+}
+
+impl MemcachedServer {
+    /// Answers the clients of `listener`, whose connections `acceptor` takes.
+    pub fn start(
+        listener: TcpListener,
+        acceptor: Acceptor,
+        front: Arc<MemcachedFront>,
+    ) -> std::io::Result<Self> {
+        let address = listener.local_addr()?;
+        let (env, is_secured) = (front.env.clone(), acceptor.is_secured());
+        let _accepting = env.spawn("memcached-accept", accept(listener, acceptor, Arc::clone(&front)));
+        Ok(Self { address, is_secured, front, _accepting })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Whether connections are encrypted.
+    pub fn is_secured(&self) -> bool {
+        self.is_secured
+    }
+
+    /// What it answers for.
+    pub fn front(&self) -> &Arc<MemcachedFront> {
+        &self.front
+    }
+}
+
+async fn accept(listener: TcpListener, acceptor: Acceptor, front: Arc<MemcachedFront>) {
+    let room = Arc::new(Semaphore::new(front.config.connections_max));
+    // Dropped, and so ended, with this task.
+    let mut connections: Vec<(std::sync::Weak<()>, Task)> = Vec::new();
+    let mut prune_at = 64;
+    loop {
+        let (stream, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                front.complain("no connection can be accepted at the moment", || error.to_string());
+                front.env.sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        if connections.len() >= prune_at {
+            connections.retain(|(alive, _)| alive.strong_count() > 0);
+            prune_at = (connections.len() * 2).max(64);
+        }
+        let Ok(permit) = Arc::clone(&room).try_acquire_owned() else {
+            front.stats.rejected_connections.add(1);
+            let max = front.config.connections_max;
+            front.complain("refused", || format!("{peer}: {max} connections, [memcached] connections_max"));
+            continue;
+        };
+        // A client that is not there any more is dropped by the kernel; best effort, as the system may not know it.
+        let stalled_ms = u32::try_from(front.config.stalled_ms).unwrap_or(u32::MAX);
+        let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, stalled_ms);
+        if stream.set_nodelay(true).is_err() {
+            continue; // gone at once
+        }
+        let alive = Arc::new(());
+        let watch = Arc::downgrade(&alive);
+        let (serving, acceptor) = (Arc::clone(&front), acceptor.clone());
+        let task = front.env.spawn("memcached-connection", async move {
+            if let Some(stream) = acceptor.accept(stream, peer).await {
+                serve(stream, peer, serving).await;
+            }
+            drop((alive, permit));
+        });
+        connections.push((watch, task));
+    }
+}
+
+async fn serve(stream: tailwater_tls::PeerStream, peer: SocketAddr, front: Arc<MemcachedFront>) {
+    front.stats.curr_connections.add(1);
+    front.stats.total_connections.add(1);
+    let asking = stream.peer(peer.to_string());
+    let ended = Connection::new(stream, asking, Arc::clone(&front)).run().await;
+    front.stats.curr_connections.sub(1);
+    match ended {
+        MemcachedEnd::Stalled(_) | MemcachedEnd::Stranger | MemcachedEnd::Malformed(_) => {
+            front.complain("closed", || format!("{peer}: {ended}"));
+        }
+        MemcachedEnd::Closed | MemcachedEnd::Cut | MemcachedEnd::Idle(_) | MemcachedEnd::Io(_) => {
+            tracing::debug!(%peer, why = %ended, "a memcached client's connection ended");
+        }
+    }
+}

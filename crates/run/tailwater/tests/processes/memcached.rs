@@ -1,0 +1,185 @@
+//! memcached's protocol over a node's cell: clients that others wrote, and a backend that dies.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::support::{Node, Process, free_port, tailwater, told, wait_for};
+
+/// A node that speaks it, and where.
+fn node(dir: &tempfile::TempDir, flags: &[&str]) -> (Node, String) {
+    let address = format!("127.0.0.1:{}", free_port());
+    let flags = [&["--memcached", &address], flags].concat();
+    (Node::start_with(&dir.path().join("data"), &flags, &[]), address)
+}
+
+fn need(client: &str) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
+    let done = Command::new(root.join(".ci/memcached-clients")).arg(client).status().expect("it runs");
+    assert!(done.success(), "{client} can't be installed: see above");
+    root
+}
+
+struct Client {
+    reader: BufReader<TcpStream>,
+    writer: TcpStream,
+}
+
+impl Client {
+    fn connect(address: &str) -> Self {
+        let writer = TcpStream::connect(address).expect("the node listens");
+        let reader = BufReader::new(writer.try_clone().expect("a descriptor"));
+        Self { reader, writer }
+    }
+
+    /// Sends a request, and reads one line.
+    fn says(&mut self, request: &str) -> String {
+        self.writer.write_all(request.as_bytes()).expect("the node reads");
+        let mut line = String::new();
+        assert!(self.reader.read_line(&mut line).expect("the node answers") > 0, "to {request:?}");
+        line.trim_end().to_owned()
+    }
+}
+
+#[test]
+fn libmemcached_s_conformance_tool_passes_and_its_programs_do_their_work() {
+    need("libmemcached");
+    let dir = tempfile::tempdir().expect("a directory");
+    let (node, address) = node(&dir, &[]);
+    let port = address.rsplit(':').next().expect("a port");
+    let (ok, out, err) = told(Command::new("memccapable").args(["-a", "-h", "127.0.0.1", "-p", port]), "");
+    assert!(ok, "{out}\n{err}");
+    let servers = format!("--servers={address}");
+    let file = dir.path().join("tea");
+    std::fs::write(&file, "Darjeeling").expect("a file");
+    let run = |program: &str, of: &str| told(Command::new(program).args([&servers, of]), "");
+    assert!(run("memccp", file.to_str().expect("text")).0);
+    assert_eq!(run("memccat", "tea").1.trim_end(), "Darjeeling");
+    assert!(run("memcexist", "tea").0 && !run("memcexist", "coffee").0);
+    // The same cell by the commands of this program.
+    assert_eq!(node.run(&["cache", "get", "--cell", "memcached", "tea"]), "Darjeeling\n");
+    assert!(run("memcrm", "tea").0);
+    assert!(node.run_failing(&["cache", "get", "--cell", "memcached", "tea"]).contains("no value for tea"));
+    assert!(run("memcstat", "").1.contains("curr_items"));
+    let metrics = node.get("/metrics").expect("a page");
+    assert!(metrics.contains("tailwater_memcached_commands_total{command=\"set\"}"), "{metrics}");
+}
+
+#[test]
+fn pymemcache_does_its_work() {
+    let root = need("python");
+    let dir = tempfile::tempdir().expect("a directory");
+    let (_node, address) = node(&dir, &[]);
+    let program = root.join("crates/run/tailwater/tests/clients/python/memcached.py");
+    let python = root.join(".tools/memcached-clients/python/bin/python");
+    let (ok, out, err) = told(Command::new(python).arg(program).arg(&address), "");
+    assert!(ok && out.trim_end() == "all done", "{out}\n{err}");
+}
+
+#[test]
+fn commands_exchange_delete_and_touch_keys() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (node, _) = node(&dir, &["--memcached-cell", "tea"]);
+    let cache = |args: &[&str]| node.run(&[&["cache", args[0], "--cell", "tea"], &args[1..]].concat());
+    let failing = |args: &[&str]| node.run_failing(&[&["cache", args[0], "--cell", "tea"], &args[1..]].concat());
+    cache(&["cas", "k", "1", "--absent"]);
+    assert!(failing(&["cas", "k", "2", "--absent"]).contains("was left as it is"));
+    let told: serde_json::Value = serde_json::from_str(&cache(&["get", "k", "-o", "json"])).expect("JSON");
+    let version = told["version"].as_str().expect("a version").to_owned();
+    assert_eq!((&told["value"], &told["expires_ms"]), (&"1".into(), &serde_json::Value::Null));
+    cache(&["cas", "k", "2", "--version", &version, "--ttl-ms", "3600000"]);
+    assert!(failing(&["cas", "k", "3", "--version", &version]).contains("was left as it is"));
+    cache(&["touch", "k", "--ttl-ms", "1"]);
+    wait_for("it to expire", || {
+        let output = tailwater().args(["--server", &node.admin, "cache", "get", "--cell", "tea", "k"]).output();
+        (!output.expect("it runs").status.success()).then_some(())
+    });
+    cache(&["set", "k", "4"]);
+    cache(&["delete", "k"]);
+    assert!(failing(&["touch", "k", "--ttl-ms", "0"]).contains("no value for k"));
+    assert!(cache(&["stats"]).contains("1 of 1 backends answer; a value has one copy"));
+}
+
+#[test]
+fn while_a_backend_of_three_is_killed_and_started_again_no_increment_is_lost_or_made_twice() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let sockets: Vec<PathBuf> = (0..3).map(|number| dir.path().join(format!("m{number}.sock"))).collect();
+    let start = |socket: &Path| {
+        let mut command = tailwater();
+        command.args(["cache", "serve", "--cell", "m", "--capacity-bytes", "1048576", "--unix"]).arg(socket);
+        Process::start(&mut command, &socket.with_extension("log"))
+    };
+    let mut backends: Vec<Process> = sockets.iter().map(|socket| start(socket)).collect();
+    let (mut node, address) = {
+        let node = Node::start(&dir.path().join("data"));
+        let seeds: Vec<String> = sockets.iter().map(|socket| format!("unix:{}", socket.display())).collect();
+        let mut create = vec!["cell", "create", "m", "--mode", "r3.2"];
+        seeds.iter().for_each(|seed| create.extend(["--backend", seed]));
+        node.run(&create);
+        drop(node);
+        self::node(&dir, &["--memcached-cell", "m"])
+    };
+    wait_for("all backends to be reached", || {
+        let stats = node.run(&["cell", "describe", "m", "-o", "json"]);
+        let told: serde_json::Value = serde_json::from_str(&stats).expect("JSON");
+        (told["live"] == 3).then_some(())
+    });
+    assert_eq!(Client::connect(&address).says("set n 0 0 1\r\n0\r\n"), "STORED");
+    let stop = AtomicBool::new(false);
+    let (counted, unknown) = std::thread::scope(|scope| {
+        let counting: Vec<_> = (0..3)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut client = Client::connect(&address);
+                    let (mut counted, mut unknown) = (Vec::new(), 0);
+                    while !stop.load(Ordering::Relaxed) {
+                        let answer = client.says("incr n 1\r\n");
+                        match answer.parse::<u64>() {
+                            Ok(number) => counted.push(number),
+                            Err(_) if answer.contains("it is not known whether") => unknown += 1,
+                            Err(_) => assert!(answer.starts_with("SERVER_ERROR nothing has changed"), "{answer}"),
+                        }
+                    }
+                    (counted, unknown)
+                })
+            })
+            .collect();
+        let mut watching = Client::connect(&address);
+        let mut beyond = |number: u64| {
+            wait_for("more increments", || {
+                let header = watching.says("get n\r\n");
+                if !header.starts_with("VALUE") {
+                    assert!(header.starts_with("SERVER_ERROR"), "{header}");
+                    return None;
+                }
+                let mut lines = [String::new(), String::new()];
+                lines.iter_mut().for_each(|line| drop(watching.reader.read_line(line).expect("a line")));
+                let now: u64 = lines[0].trim_end().parse().expect("a number");
+                (now > number).then_some(now)
+            })
+        };
+        let before = beyond(50);
+        backends[1].kill();
+        let without = beyond(before + 100);
+        backends[1] = start(&sockets[1]);
+        beyond(without + 100);
+        stop.store(true, Ordering::Relaxed);
+        let mut all = (Vec::new(), 0_u64);
+        for of in counting {
+            let (counted, unknown) = of.join().expect("it does not panic");
+            all.0.extend(counted);
+            all.1 += unknown;
+        }
+        all
+    });
+    let mut numbers = counted.clone();
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert_eq!(numbers.len(), counted.len(), "a number was answered twice");
+    let last = *numbers.last().expect("some");
+    let missing = last - numbers.len() as u64;
+    assert!(missing <= unknown, "{missing} of {last} were answered to nobody, and {unknown} are unknown");
+    assert!(node.process.is_running());
+}
