@@ -171,7 +171,7 @@ fn data_len(word: &[u8]) -> Result<usize, (RefusalLine, Option<usize>)> {
     match usize::try_from(given) {
         Ok(len) if len <= VALUE_BYTES_MAX => Ok(len),
         Ok(len) => Err((TOO_LARGE, Some(len))),
-        Err(_) => Err((BAD_CHUNK, None)),
+        Err(_) => Err((BAD_LINE, None)),
     }
 }
 

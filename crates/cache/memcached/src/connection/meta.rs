@@ -10,7 +10,8 @@ use crate::change::{ItemTag, KeyChange, KeyChanged, expires_ms, left_s};
 use crate::front::ItemChanged;
 use crate::request::{MetaFlags, MetaRequest, MetaVerb, RefusalLine, StoreVerb};
 
-const BAD_MODE: RefusalLine = "CLIENT_ERROR invalid mode for meta command";
+const BAD_MODE: RefusalLine = "CLIENT_ERROR invalid mode for ms M token";
+const BAD_MODE_OF_MA: RefusalLine = "CLIENT_ERROR invalid mode for ma M token";
 
 /// What is told of an item.
 struct ItemShown<'a> {
@@ -89,7 +90,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             }
         };
         let KeyChanged::Fetched { is_new, is_won } = changed else {
-            return Err(if flags.has(b'q') { MetaEnd::Quiet } else { MetaEnd::Line("EN") });
+            if !flags.has(b'q') {
+                self.replies.put(b"EN");
+                self.tell_whose(request);
+                self.replies.put(b"\r\n");
+            }
+            return Ok(());
         };
         let Some(CellValue { version, value, extras }) = held else { return Err(MetaEnd::Line("EN")) };
         if flags.has(b'v') && !self.has_room(&value) {
@@ -102,7 +108,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.tell(&ItemShown { request, version: Some(version), extras, size: value.len(), read_s });
         let tag = ItemTag::from_tag(extras.tag);
         for (is_told, told) in
-            [(is_won, b" W"), (tag.is_stale, b" X"), (tag.is_sent && !is_won && !is_new, b" Z")]
+            [(tag.is_sent && !is_won && !is_new, b" Z"), (tag.is_stale, b" X"), (is_won, b" W")]
         {
             if is_told {
                 self.replies.put(told);
@@ -160,7 +166,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let is_decr = match flags.token(b'M').map(|mode| mode.to_ascii_uppercase()).as_deref() {
             None | Some(b"I" | b"+") => false,
             Some(b"D" | b"-") => true,
-            Some(_) => return Err(refused(BAD_MODE)),
+            Some(_) => return Err(refused(BAD_MODE_OF_MA)),
         };
         let first = flags.number(b'J').map_err(refused)?.unwrap_or(0);
         let change = KeyChange::Arithmetic {
@@ -236,12 +242,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             KeyChanged::NotANumber => return Err(refused(NOT_A_NUMBER)),
             KeyChanged::TooLarge => return Err(refused(crate::request::TOO_LARGE)),
         };
-        // Of a key that is not there a set says so in any case.
-        let is_untold = code == "HD" || (code == "NF" && request.verb != MetaVerb::Set);
-        if is_quiet && is_untold {
+        if is_quiet && code == "HD" {
             return Err(MetaEnd::Quiet);
         }
         self.replies.put(code.as_bytes());
+        if code != "HD" {
+            self.tell_whose(request);
+            self.replies.put(b"\r\n");
+            return Ok(());
+        }
         self.tell(&ItemShown { request, version, extras, size: request.data.len(), read_s: None });
         self.replies.put(b"\r\n");
         Ok(())
@@ -261,12 +270,38 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
+    /// Which request it was, where there is no item to tell of.
+    fn tell_whose(&mut self, request: &MetaRequest) {
+        for (flag, token) in request.flags.iter() {
+            match flag {
+                b'k' | b'O' => self.tell_flag(request, flag, token),
+                b'c' => self.replies.put(b" c0"),
+                _ => {}
+            }
+        }
+    }
+
+    fn tell_flag(&mut self, request: &MetaRequest, flag: u8, token: &[u8]) {
+        match flag {
+            b'k' => {
+                self.replies.put(b" k");
+                self.replies.put(&request.shown);
+                if request.flags.has(b'b') {
+                    self.replies.put(b" b");
+                }
+            }
+            _ => {
+                self.replies.put(b" O");
+                self.replies.put(token);
+            }
+        }
+    }
+
     /// What the flags ask for, in their order.
     fn tell(&mut self, item: &ItemShown<'_>) {
         let ItemShown { request, version, extras, size, read_s } = item;
         for (flag, token) in request.flags.iter() {
             match flag {
-                b'b' => self.replies.put(b" b"),
                 b'c' => self.replies.format(format_args!(" c{}", version.map_or(0, Version::token))),
                 b'f' => self.replies.format(format_args!(" f{}", ItemTag::from_tag(extras.tag).flags)),
                 b'h' => self.replies.format(format_args!(" h{}", u8::from(read_s.is_some()))),
@@ -274,14 +309,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     let idle_s = version.map_or(0, |version| self.idle_s(version, *read_s));
                     self.replies.format(format_args!(" l{idle_s}"));
                 }
-                b'k' => {
-                    self.replies.put(b" k");
-                    self.replies.put(&request.shown);
-                }
-                b'O' => {
-                    self.replies.put(b" O");
-                    self.replies.put(token);
-                }
+                b'k' | b'O' => self.tell_flag(request, flag, token),
                 b's' => self.replies.format(format_args!(" s{size}")),
                 b't' => match left_s(extras.expires_ms, self.front.env.wall_ms()) {
                     Some(left) => self.replies.format(format_args!(" t{left}")),

@@ -81,9 +81,7 @@ impl MetaFlags {
     /// # Errors
     /// That its token is no such number.
     pub fn number<N: std::str::FromStr>(&self, flag: u8) -> Result<Option<N>, RefusalLine> {
-        self.token(flag)
-            .map(|token| number(token).ok_or("CLIENT_ERROR bad token in command line format"))
-            .transpose()
+        self.token(flag).map(|token| number(token).ok_or(BAD_LINE)).transpose()
     }
 
     /// All of them.
@@ -138,7 +136,10 @@ pub(super) fn read(verb: MetaVerb, mut words: impl Iterator<Item = Bytes>) -> Li
             .filter(|key| (1..=KEY_BYTES_MAX).contains(&key.len())),
         false => key(shown.clone()),
     };
-    let Some(key) = decoded else { return LineRead::Refused(BAD_LINE, data) };
+    let Some(key) = decoded else {
+        let why = if flags.has(b'b') { "CLIENT_ERROR error decoding key" } else { BAD_LINE };
+        return LineRead::Refused(why, data);
+    };
     let request = MemcachedRequest::Meta(MetaRequest { verb, key, shown, flags, data: Bytes::new() });
     match data {
         Some(len) => LineRead::WithData(request, len),

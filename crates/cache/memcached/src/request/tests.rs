@@ -96,7 +96,7 @@ fn a_meta_command_has_its_flags_and_its_key_from_base64() {
         (&b"mg k v v\r\n"[..], "CLIENT_ERROR duplicate flag"),
         (b"mg k !\r\n", "CLIENT_ERROR invalid flag"),
         (b"mg k v O123456789012345678901234567890123\r\n", "CLIENT_ERROR opaque token too long"),
-        (b"mg ***** b\r\n", BAD_LINE),
+        (b"mg ***** b\r\n", "CLIENT_ERROR error decoding key"),
         (b"mg\r\n", UNKNOWN),
     ] {
         assert_eq!(refused(line), why);
@@ -113,7 +113,8 @@ fn what_is_no_request_is_refused_and_the_next_one_is_read() {
         (format!("get {long}\r\n").into(), BAD_LINE),
         (b"set k a 0 1\r\nx\r\n".to_vec(), BAD_LINE),
         (b"set k 0 0 x\r\n".to_vec(), BAD_LINE),
-        (b"set k 0 0 -1\r\n".to_vec(), BAD_CHUNK),
+        (b"set k 0 0 -1\r\n".to_vec(), BAD_LINE),
+        (b"verbosity loud\r\n".to_vec(), BAD_LINE),
         (b"set k 0 0 1\r\nxyz".to_vec(), BAD_CHUNK),
         (b"incr k -1\r\n".to_vec(), "CLIENT_ERROR invalid numeric delta argument"),
         (b"touch k soon\r\n".to_vec(), "CLIENT_ERROR invalid exptime argument"),

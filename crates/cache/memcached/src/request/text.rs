@@ -120,8 +120,7 @@ pub(super) fn read(verb: &[u8], words: impl Iterator<Item = Bytes>) -> LineRead 
         b"flush_all" => whole(flush_all(&words)),
         b"stats" => whole(Ok(TextRequest::Stats(words.into_iter().next().unwrap_or_default()))),
         b"version" => whole(Ok(TextRequest::Version)),
-        b"verbosity" if words.is_empty() => whole(Err(UNKNOWN)),
-        b"verbosity" => whole(Ok(TextRequest::Verbosity { noreply: is_noreply(words.last()) })),
+        b"verbosity" => whole(verbosity(&words)),
         b"mn" => whole(Ok(TextRequest::Noop)),
         b"quit" => whole(Ok(TextRequest::Quit)),
         _ => LineRead::Refused(UNKNOWN, None),
@@ -209,11 +208,26 @@ fn touch(words: &[Bytes]) -> Result<TextRequest, RefusalLine> {
     })
 }
 
+fn verbosity(words: &[Bytes]) -> Result<TextRequest, RefusalLine> {
+    let noreply = is_noreply(words.last());
+    match words {
+        [] => Err(UNKNOWN),
+        [only] if noreply || number::<u32>(only).is_some() => Ok(TextRequest::Verbosity { noreply }),
+        [level, _] if noreply && number::<u32>(level).is_some() => Ok(TextRequest::Verbosity { noreply }),
+        [_] | [_, _] => Err(BAD_LINE),
+        _ => Err(UNKNOWN),
+    }
+}
+
 fn flush_all(words: &[Bytes]) -> Result<TextRequest, RefusalLine> {
     let noreply = is_noreply(words.last());
     let delay_s = match words.first() {
-        Some(delay) if *delay != "noreply" => number(delay).ok_or(BAD_LINE)?,
+        Some(delay) if *delay != "noreply" => {
+            number::<i64>(delay).ok_or("CLIENT_ERROR invalid exptime argument")?
+        }
         _ => 0,
     };
+    // What is in the past is now.
+    let delay_s = u32::try_from(delay_s.max(0)).unwrap_or(u32::MAX);
     Ok(TextRequest::FlushAll { delay_s, noreply })
 }

@@ -183,9 +183,7 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
         Command::Cas { seeds, key, value, version, absent: _, ttl_ms } => {
             in_cell(server, &seeds, async |cell| keys::cas(cell, key, value, version, ttl_ms).await)
         }
-        Command::Delete { seeds, key } => {
-            in_cell(server, &seeds, async |cell| keys::delete(cell, key).await)
-        }
+        Command::Delete { seeds, key } => in_cell(server, &seeds, async |cell| keys::delete(cell, key).await),
         Command::Touch { seeds, key, ttl_ms } => {
             in_cell(server, &seeds, async |cell| keys::touch(cell, key, ttl_ms).await)
         }

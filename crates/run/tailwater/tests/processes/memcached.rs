@@ -83,7 +83,8 @@ fn commands_exchange_delete_and_touch_keys() {
     let dir = tempfile::tempdir().expect("a directory");
     let (node, _) = node(&dir, &["--memcached-cell", "tea"]);
     let cache = |args: &[&str]| node.run(&[&["cache", args[0], "--cell", "tea"], &args[1..]].concat());
-    let failing = |args: &[&str]| node.run_failing(&[&["cache", args[0], "--cell", "tea"], &args[1..]].concat());
+    let failing =
+        |args: &[&str]| node.run_failing(&[&["cache", args[0], "--cell", "tea"], &args[1..]].concat());
     cache(&["cas", "k", "1", "--absent"]);
     assert!(failing(&["cas", "k", "2", "--absent"]).contains("was left as it is"));
     let told: serde_json::Value = serde_json::from_str(&cache(&["get", "k", "-o", "json"])).expect("JSON");
@@ -93,7 +94,8 @@ fn commands_exchange_delete_and_touch_keys() {
     assert!(failing(&["cas", "k", "3", "--version", &version]).contains("was left as it is"));
     cache(&["touch", "k", "--ttl-ms", "1"]);
     wait_for("it to expire", || {
-        let output = tailwater().args(["--server", &node.admin, "cache", "get", "--cell", "tea", "k"]).output();
+        let output =
+            tailwater().args(["--server", &node.admin, "cache", "get", "--cell", "tea", "k"]).output();
         (!output.expect("it runs").status.success()).then_some(())
     });
     cache(&["set", "k", "4"]);
@@ -139,7 +141,9 @@ fn while_a_backend_of_three_is_killed_and_started_again_no_increment_is_lost_or_
                         match answer.parse::<u64>() {
                             Ok(number) => counted.push(number),
                             Err(_) if answer.contains("it is not known whether") => unknown += 1,
-                            Err(_) => assert!(answer.starts_with("SERVER_ERROR nothing has changed"), "{answer}"),
+                            Err(_) => {
+                                assert!(answer.starts_with("SERVER_ERROR nothing has changed"), "{answer}")
+                            }
                         }
                     }
                     (counted, unknown)

@@ -53,7 +53,9 @@ pub(super) fn version(text: &str) -> Result<Version, String> {
         };
         parts.next().is_none().then_some(version)
     };
-    read().ok_or_else(|| "use a version as `tailwater cache get -o json` prints it, as in 1800000000000000.17.0".to_owned())
+    read().ok_or_else(|| {
+        "use a version as `tailwater cache get -o json` prints it, as in 1800000000000000.17.0".to_owned()
+    })
 }
 
 pub(super) async fn set(cell: Cell, key: String, value: String, ttl_ms: u64) -> anyhow::Result<()> {
@@ -110,7 +112,8 @@ pub(super) async fn cas(
 pub(super) async fn delete(cell: Cell, key: String) -> anyhow::Result<()> {
     let results = cell.erase(vec![Bytes::from(key.clone())]).await;
     let result = results.into_iter().next().context("no answer to one ERASE")?;
-    let version = result.with_context(|| format!("it is not known whether {key} was deleted: get it to see"))?;
+    let version =
+        result.with_context(|| format!("it is not known whether {key} was deleted: get it to see"))?;
     output::print(&format!("{key} deleted at version {version}"))
 }
 
@@ -147,7 +150,8 @@ pub(super) async fn stats(cell: Cell, form: Format) -> anyhow::Result<()> {
     let heads = ["BACKEND", "VALUES", "LIVE", "CAPACITY", "SETS", "ERASES", "REFUSED", "EVICTED", "EXPIRED"];
     let mut table = output::table(&heads);
     for of in &told {
-        let counts = [of.sets, of.erases, of.superseded, of.evicted, of.expired].map(|count| count.to_string());
+        let counts =
+            [of.sets, of.erases, of.superseded, of.evicted, of.expired].map(|count| count.to_string());
         let first = [
             of.number.to_string(),
             of.entries.to_string(),
