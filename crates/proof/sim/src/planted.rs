@@ -10,6 +10,7 @@ mod disks;
 mod lengths;
 mod logs;
 mod segments;
+mod updates;
 
 use std::sync::Arc;
 
@@ -61,6 +62,10 @@ pub enum Plant {
     LeaveNotTold,
     /// Backends tell their newest configuration with the backends of the first one that they were told.
     OldBackendsTold,
+    /// Backends promise nothing, and apply what an update makes of what they held as if it were SET.
+    UpdateWithoutPromise,
+    /// One client's clock is half an hour behind.
+    ClockFarBehind,
     /// A cell that is created anew under a name goes on with the ids of the one before.
     CellAnewUnderOldIds,
     /// A segment is appended to after a recovery: its owner goes on in it, and the store takes that.
@@ -208,6 +213,7 @@ impl Plant {
             | Plant::ConfigurationNotTold
             | Plant::LeaveNotTold
             | Plant::OldBackendsTold => configurations::PlantedExchange::in_front_of(connection, self),
+            Plant::UpdateWithoutPromise => updates::PlantedUpdates::in_front_of(connection),
             Plant::PartialChunkFromItsMiddle
             | Plant::LengthTooEarly
             | Plant::SetAcknowledgedUnapplied

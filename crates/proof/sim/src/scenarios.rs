@@ -21,6 +21,7 @@ pub mod queue;
 pub mod queue_cassandra;
 mod seeds;
 pub mod store;
+pub mod updates;
 
 use tailwater_env::panics;
 
@@ -161,6 +162,11 @@ pub const ALL: &[Scenario] = &[
         name: "cell",
         about: "a cell whose configuration changes under its clients: backends come, leave and die; one that is created anew",
         run: cell::run,
+    },
+    Scenario {
+        name: "updates",
+        about: "clients that change the same keys of a cell by what these hold, and values that expire, in a bad network",
+        run: updates::run,
     },
     Scenario {
         name: "cluster",

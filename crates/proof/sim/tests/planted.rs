@@ -62,6 +62,10 @@ are_caught! {
         OldBackendsTold in "cell", ["was acknowledged", "had been acknowledged", "in fair weather"];
     a_cell_that_is_created_anew_and_goes_on_with_old_ids_is_caught:
         CellAnewUnderOldIds in "cell", ["set in the cell before"];
+    an_update_that_nobody_promised_is_caught:
+        UpdateWithoutPromise in "updates", ["was changed twice", "acknowledged and"];
+    a_value_that_a_clock_far_behind_keeps_from_expiring_is_caught:
+        ClockFarBehind in "updates", ["after it had expired"];
     a_stream_that_acknowledges_before_the_sync_is_caught:
         IntervalAsFsync in "cluster",
         ["was published, but only", "but it was", "foreign record", "no prefix of the durable"];

@@ -159,7 +159,9 @@ fn while_a_backend_of_three_is_killed_and_started_again_no_increment_is_lost_or_
                     return None;
                 }
                 let mut lines = [String::new(), String::new()];
-                lines.iter_mut().for_each(|line| drop(watching.reader.read_line(line).expect("a line")));
+                for line in &mut lines {
+                    assert!(watching.reader.read_line(line).expect("the node answers") > 0);
+                }
                 let now: u64 = lines[0].trim_end().parse().expect("a number");
                 (now > number).then_some(now)
             })
