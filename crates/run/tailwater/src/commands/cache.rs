@@ -67,9 +67,9 @@ pub enum Command {
         value: String,
         /// The version that it has to be at, as `tailwater cache get -o json` prints it.
         #[arg(long, value_name = "VERSION", value_parser = keys::version, required_unless_present = "absent")]
-        version: Option<Version>,
+        at: Option<Version>,
         /// The key has to have no value.
-        #[arg(long, conflicts_with = "version")]
+        #[arg(long, conflicts_with = "at")]
         absent: bool,
         /// Time after which the key has no value any more. 0: it keeps it as long as the cell has room.
         #[arg(long, value_name = "MS", default_value_t = 0)]
@@ -180,8 +180,8 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
         Command::Get { seeds, key, output } => {
             in_cell(server, &seeds, async |cell| keys::get(cell, key, output).await)
         }
-        Command::Cas { seeds, key, value, version, absent: _, ttl_ms } => {
-            in_cell(server, &seeds, async |cell| keys::cas(cell, key, value, version, ttl_ms).await)
+        Command::Cas { seeds, key, value, at, absent: _, ttl_ms } => {
+            in_cell(server, &seeds, async |cell| keys::cas(cell, key, value, at, ttl_ms).await)
         }
         Command::Delete { seeds, key } => in_cell(server, &seeds, async |cell| keys::delete(cell, key).await),
         Command::Touch { seeds, key, ttl_ms } => {

@@ -90,8 +90,8 @@ fn commands_exchange_delete_and_touch_keys() {
     let told: serde_json::Value = serde_json::from_str(&cache(&["get", "k", "-o", "json"])).expect("JSON");
     let version = told["version"].as_str().expect("a version").to_owned();
     assert_eq!((&told["value"], &told["expires_ms"]), (&"1".into(), &serde_json::Value::Null));
-    cache(&["cas", "k", "2", "--version", &version, "--ttl-ms", "3600000"]);
-    assert!(failing(&["cas", "k", "3", "--version", &version]).contains("was left as it is"));
+    cache(&["cas", "k", "2", "--at", &version, "--ttl-ms", "3600000"]);
+    assert!(failing(&["cas", "k", "3", "--at", &version]).contains("was left as it is"));
     cache(&["touch", "k", "--ttl-ms", "1"]);
     wait_for("it to expire", || {
         let output =

@@ -39,7 +39,7 @@ try:
 except MemcacheClientError:
     pass
 holds(client.touch("a", 100, noreply=False), True)
-holds(client.gat("a", 100), b"0")
+holds(client.get("a"), b"0")
 holds(client.delete("a", noreply=False), True)
 holds(client.delete("a", noreply=False), False)
 holds(client.set("soon", b"x", expire=1, noreply=False), True)
