@@ -405,8 +405,8 @@ pub struct EntryApart {
 }
 
 /// What an entry of `key` says whose first [`head_bytes`] are `head`, and which goes on with `rest`: the value, its
-/// extras if it has any, and what is behind it. `None` if it is another key's, none at all, or erases the key, or if its
-/// value is shorter than `unchecked_from` bytes and its checksum is not that of its bytes.
+/// extras if it has any, and what is behind it. `None` if it is another key's, none at all, or erases the key, or if
+/// its value is shorter than `unchecked_from` bytes and its checksum is not that of its bytes.
 pub fn parse_apart(key: &[u8], head: &[u8], rest: &[u8], unchecked_from: usize) -> Option<EntryApart> {
     let ItemHeader { value_len, key_len, flags, version } = ItemHeader::parse(head).ok()?;
     let is_of_key = key_len == key.len() && head.get(ENTRY_HEADER_BYTES..) == Some(key);

@@ -141,8 +141,8 @@ pub const MUTATE_CALLS_IN_FLIGHT: usize = 2;
 /// backend takes none.
 pub const VERSION_AHEAD_MAX: Duration = Duration::from_secs(3600);
 
-/// How long a backend keeps a value that has expired by its own clock: longer than clocks of one network differ, so that
-/// readers stop seeing it by their own clocks, all at their time, and not at the backends'.
+/// How long a backend keeps a value that has expired by its own clock: longer than clocks of one network differ, so
+/// that readers stop seeing it by their own clocks, all at their time, and not at the backends'.
 pub const EXPIRED_KEPT: Duration = Duration::from_secs(2);
 
 /// How often an update begins again that met another one of the same key.

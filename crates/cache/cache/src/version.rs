@@ -36,8 +36,8 @@ impl Version {
         self.timestamp_us > bound_ms.saturating_mul(1000)
     }
 
-    /// 64 bits that stand for it, never 0: of another version they are the same with a probability of 2^-64. They do not
-    /// tell which of two versions is the later one.
+    /// 64 bits that stand for it, never 0: of another version they are the same with a probability of 2^-64. They do
+    /// not tell which of two versions is the later one.
     pub fn token(self) -> u64 {
         crate::layout::xxh3_64(&self.to_bytes()).max(1)
     }

@@ -1,11 +1,11 @@
 //! One client's connection: requests in, answers out, in the order of the requests.
 //!
 //! What holds:
-//! - A request is carried out when it is there as a whole, and the next one begins when it is over. Answers are sent when
-//!   nothing more is there to be carried out, or there are [`FLUSH_BYTES`] of them.
+//! - A request is carried out when it is there as a whole, and the next one begins when it is over. Answers are sent
+//!   when nothing more is there to be carried out, or there are [`FLUSH_BYTES`] of them.
 //! - A client that does not read its answers is not read either, and is closed after a while.
-//! - Values beyond [`SMALL_BYTES`] take room that all connections share, from the moment at which they are announced to the
-//!   moment at which they are stored, and while they are sent. A value takes memory as it comes.
+//! - Values beyond [`SMALL_BYTES`] take room that all connections share, from the moment at which they are announced
+//!   to the moment at which they are stored, and while they are sent. A value takes memory as it comes.
 //! - A client that has to log in is told nothing before it has.
 
 mod meta;

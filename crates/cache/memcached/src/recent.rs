@@ -1,6 +1,7 @@
 //! When keys were last read over this node's listener: a cell does not know, as nobody asks it.
 //!
-//! A table of a fixed size without locks. Keys that share a place take it from each other, and are then as if never read.
+//! A table of a fixed size without locks. Keys that share a place take it from each other, and are then as if never
+//! read.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,8 +1,8 @@
 //! Bytes of a connection to requests: pure, and never surprised.
 //!
-//! A request is a line, and behind some lines a block of data of the length that they say. [`RequestDecoder`] takes bytes as
-//! they come, says how far it is, and skips what a line announced that can't be taken. It never panics on bytes, and holds
-//! nothing but the head of the request that is next.
+//! A request is a line, and behind some lines a block of data of the length that they say. [`RequestDecoder`] takes
+//! bytes as they come, says how far it is, and skips what a line announced that can't be taken. It never panics on
+//! bytes, and holds nothing but the head of the request that is next.
 
 mod meta;
 mod text;

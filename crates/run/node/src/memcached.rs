@@ -14,8 +14,8 @@ use crate::cells::created::CreatedCells;
 use crate::config::CellModeSetting;
 use crate::gate::FrontGate;
 
-/// How long the values of a cell live that is created for this: items without an expiry stay until there is no room. Ten
-/// years.
+/// How long the values of a cell live that is created for this: items without an expiry stay until there is no room.
+/// Ten years.
 const TTL_MS: u64 = 10 * 365 * 24 * 3_600 * 1_000;
 
 /// The size of the values that its index is laid out for, in bytes: memcached's are short.

@@ -189,8 +189,8 @@ impl Table {
             }
             _ => {}
         }
-        // Whoever was promised this relies on nothing coming in between. It is not that client's SET, so the answer is not
-        // that it was superseded, which is as good as applied if both are the same client's.
+        // Whoever was promised this relies on nothing coming in between. It is not that client's SET, so the answer
+        // is not that it was superseded, which is as good as applied if both are the same client's.
         if let Some(promised) = promised.filter(|promised| *promised > entry.version) {
             self.counts.superseded += 1;
             return Outcome::BelowSummary(promised);
@@ -215,8 +215,8 @@ impl Table {
         self.put(hash, entry, held, now)
     }
 
-    /// Promises that nothing of `hash` below `version` is applied any more, and tells what there is; or what stands against
-    /// that.
+    /// Promises that nothing of `hash` below `version` is applied any more, and tells what there is; or what stands
+    /// against that.
     pub(super) fn promise(&mut self, hash: KeyHash, version: Version) -> Result<PromiseState, Version> {
         let held = self.find(hash);
         let gone = self.tombstones.of(hash);
@@ -439,8 +439,8 @@ impl Table {
         }
     }
 
-    /// Removes what has expired by a wall clock that shows `wall_ms` and what has outlived the TTL, at most `max` entries;
-    /// `true` if there may be more.
+    /// Removes what has expired by a wall clock that shows `wall_ms` and what has outlived the TTL, at most `max`
+    /// entries; `true` if there may be more.
     pub(super) fn sweep(&mut self, now: Instant, wall_ms: i64, max: usize) -> bool {
         let kept_ms = u64::try_from(EXPIRED_KEPT.as_millis()).unwrap_or(u64::MAX);
         let expired_ms = u64::try_from(wall_ms).unwrap_or(0).saturating_sub(kept_ms);

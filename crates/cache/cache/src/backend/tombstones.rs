@@ -14,7 +14,7 @@ use crate::version::Version;
 /// The tombstones of a backend.
 #[derive(Default)]
 pub(super) struct Tombstones {
-    by_key: BTreeMap<KeyHash, Gone>,
+    by_key: BTreeMap<KeyHash, GoneKey>,
     /// In the order of their arrival; an entry counts only if `by_key` has the same.
     arrived: VecDeque<(KeyHash, Version)>,
     summary: Version,
@@ -22,14 +22,14 @@ pub(super) struct Tombstones {
 
 /// What is known of a key that is not held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Gone {
+pub(super) struct GoneKey {
     /// The version it was erased at; the lowest if it was not.
     pub(super) erased: Version,
     /// Nothing at a lower version is applied; the lowest if nothing was promised.
     pub(super) promised: Version,
 }
 
-impl Gone {
+impl GoneKey {
     /// What a mutation has to be above.
     pub(super) fn floor(self) -> Version {
         self.erased.max(self.promised)
@@ -38,7 +38,7 @@ impl Gone {
 
 impl Tombstones {
     /// What is known of `hash`, if anything is.
-    pub(super) fn of(&self, hash: KeyHash) -> Option<Gone> {
+    pub(super) fn of(&self, hash: KeyHash) -> Option<GoneKey> {
         self.by_key.get(&hash).copied()
     }
 
@@ -49,16 +49,16 @@ impl Tombstones {
 
     /// Remembers that `hash` was erased at `version`, which is above all that was known of it.
     pub(super) fn insert(&mut self, hash: KeyHash, version: Version) {
-        self.remember(hash, Gone { erased: version, promised: Version::ZERO });
+        self.remember(hash, GoneKey { erased: version, promised: Version::ZERO });
     }
 
     /// Remembers that nothing of `hash` below `version` is to be applied, which is above all that was known of it.
     pub(super) fn promise(&mut self, hash: KeyHash, version: Version) {
         let erased = self.of(hash).unwrap_or_default().erased;
-        self.remember(hash, Gone { erased, promised: version });
+        self.remember(hash, GoneKey { erased, promised: version });
     }
 
-    fn remember(&mut self, hash: KeyHash, gone: Gone) {
+    fn remember(&mut self, hash: KeyHash, gone: GoneKey) {
         self.by_key.insert(hash, gone);
         self.arrived.push_back((hash, gone.floor()));
         if self.arrived.len() > TOMBSTONES_MAX
@@ -92,7 +92,7 @@ mod tests {
         }
         let other = KeyHash(u128::MAX);
         assert_eq!(tombstones.summary(), Version::ZERO);
-        assert_eq!(tombstones.of(KeyHash(0)).map(Gone::floor), Some(version(1_000_000)));
+        assert_eq!(tombstones.of(KeyHash(0)).map(GoneKey::floor), Some(version(1_000_000)));
         tombstones.insert(other, version(5));
         assert_eq!(tombstones.of(KeyHash(0)), None);
         assert_eq!(tombstones.summary(), version(1_000_000));

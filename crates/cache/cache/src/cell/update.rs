@@ -1,13 +1,14 @@
 //! Updates: a key is changed by what it holds, at once for everybody.
 //!
-//! In two steps. First the replicas are asked what they hold, and to *promise* a version: nothing of the key below it is
-//! applied any more. When a quorum has promised, the highest version among what they hold is what the key holds: a
-//! mutation that only a minority has, and that may or may not have been answered, comes about with this. Then the change
-//! is made of that, and goes to the replicas at the promised version; each applies it if nothing came in between. A
-//! quorum that does has the update come about.
+//! In two steps. First the replicas are asked what they hold, and to *promise* a version: nothing of the key below it
+//! is applied any more. When a quorum has promised, the highest version among what they hold is what the key holds: a
+//! mutation that only a minority has, and that may or may not have been answered, comes about with this. Then the
+//! change is made of that, and goes to the replicas at the promised version; each applies it if nothing came in
+//! between. A quorum that does has the update come about.
 //!
-//! Why at most one of two updates of the same value comes about: each has a quorum of promises, so some replica promised
-//! both. It applies the lower one only before it promises the higher one, and then the higher one is told of it.
+//! Why at most one of two updates of the same value comes about: each has a quorum of promises, so some replica
+//! promised both. It applies the lower one only before it promises the higher one, and then the higher one is told of
+//! it.
 //!
 //! A change that a minority applied is open. The next round's promises tell: if its version is the highest, the round
 //! finishes it; if the highest is lower, what this round makes of that has it come to nothing; if somebody went on
@@ -33,8 +34,9 @@ use crate::protocol::{
 };
 use crate::version::Version;
 
-/// The longest pause before the second round; it doubles up to [`PAUSE_DOUBLINGS_MAX`] times.
+/// The longest pause before the second round.
 const PAUSE: Duration = Duration::from_millis(1);
+/// How often it doubles before further rounds.
 const PAUSE_DOUBLINGS_MAX: u32 = 4;
 
 /// A value and what there is beside it.
@@ -108,8 +110,8 @@ type Decide<'a> = dyn FnMut(Option<&CellValue>) -> UpdateTo + Send + 'a;
 
 impl Cell {
     /// Changes a key by what it holds. `decide` says what is made of that, and is asked again each time that another
-    /// change came in between; it must not wait. What it says of what stays as it is holds at a moment between the begin
-    /// and the end of the call.
+    /// change came in between; it must not wait. What it says of what stays as it is holds at a moment between the
+    /// begin and the end of the call.
     pub async fn update(
         &self,
         key: Bytes,
@@ -271,7 +273,8 @@ async fn run_round(
                 UpdateTo::Keep if is_same && open.is_empty() => {
                     return Ok(Some(Updated { before, version: None }));
                 }
-                // What a minority may have is made the quorum's, or comes to nothing, so that what was said of it holds.
+                // What a minority may have is made the quorum's, or comes to nothing, so that what was said of it
+                // holds.
                 UpdateTo::Keep => (before, as_it_is, true),
                 UpdateTo::Set(value, extras) => (before, Some((value, extras)), false),
                 UpdateTo::Erase => (before, None, false),

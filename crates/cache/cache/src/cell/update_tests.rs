@@ -216,20 +216,20 @@ fn a_value_that_has_expired_is_missed_by_every_way_to_read_it_and_may_be_added_a
 
 /// What happens to one key at one backend, in an order that the network chose.
 #[derive(Clone, Copy, Debug)]
-enum Came {
+enum KeyEvent {
     Set(u64),
     Erase(u64),
     Promise(u64),
     Accept(u64),
 }
 
-fn came() -> impl Strategy<Value = Came> {
+fn came() -> impl Strategy<Value = KeyEvent> {
     let version = 1_u64..12;
     prop_oneof![
-        version.clone().prop_map(Came::Set),
-        version.clone().prop_map(Came::Erase),
-        version.clone().prop_map(Came::Promise),
-        version.prop_map(Came::Accept),
+        version.clone().prop_map(KeyEvent::Set),
+        version.clone().prop_map(KeyEvent::Erase),
+        version.clone().prop_map(KeyEvent::Promise),
+        version.prop_map(KeyEvent::Accept),
     ]
 }
 
@@ -245,10 +245,10 @@ proptest! {
         let (mut held, mut promised) = (0, None);
         for came in order {
             let (version, is_set, method) = match came {
-                Came::Set(version) => (version, true, METHOD_MUTATE),
-                Came::Erase(version) => (version, false, METHOD_MUTATE),
-                Came::Accept(version) => (version, true, crate::protocol::METHOD_ACCEPT),
-                Came::Promise(version) => {
+                KeyEvent::Set(version) => (version, true, METHOD_MUTATE),
+                KeyEvent::Erase(version) => (version, false, METHOD_MUTATE),
+                KeyEvent::Accept(version) => (version, true, crate::protocol::METHOD_ACCEPT),
+                KeyEvent::Promise(version) => {
                     let is_promised = promise(&*connection, at(version));
                     let is_above = version > held && promised.is_none_or(|promised| version >= promised);
                     prop_assert_eq!(is_promised.map(|held| held.timestamp_us), is_above.then_some(held));
@@ -265,7 +265,7 @@ proptest! {
             let is_applied = reply.outcomes(1).expect("one") == [crate::protocol::Outcome::Applied];
             let is_free = version > held && promised.is_none_or(|promised| version >= promised);
             let may = match came {
-                Came::Accept(_) => version == held || (is_free && promised == Some(version)),
+                KeyEvent::Accept(_) => version == held || (is_free && promised == Some(version)),
                 _ => version == held || is_free,
             };
             prop_assert_eq!(is_applied, may, "{:?} with {} held and {:?} promised", came, held, promised);

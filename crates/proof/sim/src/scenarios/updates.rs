@@ -1,13 +1,13 @@
 //! Clients of one cell that change the same few keys by what these hold, in a bad network that parts some of them from
 //! some backends.
 //!
-//! The code that runs is `cache`. Some keys are only counted up. Others are set to expire, exchanged, touched and erased.
-//! Wall clocks differ by up to [`SKEW_MAX_MS`]. No backend dies: what a majority has lost nobody can count.
+//! The code that runs is `cache`. Some keys are only counted up. Others are set to expire, exchanged, touched and
+//! erased. Wall clocks differ by up to [`SKEW_MAX_MS`]. No backend dies: what a majority has lost nobody can count.
 //!
-//! Checked: no two acknowledged updates changed the same value. In the end a counter is what was acknowledged, and at most
-//! one more for each update of which its client was told that it is not known. What was told to have changed nothing has
-//! not. A value is answered at most [`SKEW_MAX_MS`] longer than it lives. After an acknowledged change no consistent get
-//! answers an earlier version.
+//! Checked: no two acknowledged updates changed the same value. In the end a counter is what was acknowledged, and at
+//! most one more for each update of which its client was told that it is not known. What was told to have changed
+//! nothing has not. A value is answered at most [`SKEW_MAX_MS`] longer than it lives. After an acknowledged change no
+//! consistent get answers an earlier version.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
