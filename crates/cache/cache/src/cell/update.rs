@@ -331,7 +331,8 @@ async fn promises(
         let Some(answer) = answer else {
             return against.map(UpdatePromises::Against).ok_or(CellFailure::Unreachable);
         };
-        let said = answer.and_then(|bytes| PromiseReply::decode(bytes).ok()).and_then(PromiseReply::promised);
+        let said = answer.ok().and_then(|bytes| PromiseReply::decode(bytes).ok());
+        let said = said.and_then(PromiseReply::promised);
         match said {
             Some(Ok(state)) => states.extend(proven(state, key)),
             Some(Err(version)) => against = against.max(Some(version)),
@@ -386,7 +387,11 @@ async fn accepted(cell: &CellInner, key: &Bytes, entry: &EncodedEntry, deadline:
             let is_open = applied + unanswered > 0;
             return if is_open { UpdateAccepted::Open } else { UpdateAccepted::No(against) };
         };
-        let outcomes = answer.and_then(|bytes| MutateReply::decode(bytes).ok()).and_then(|of| of.outcomes(1));
+        let outcomes = match answer {
+            Ok(bytes) => MutateReply::decode(bytes).ok().and_then(|of| of.outcomes(1)),
+            Err(NoReply::NotDone) => continue,
+            Err(NoReply::Unknown) => None,
+        };
         match outcomes.as_deref() {
             Some([Outcome::Applied]) => applied += 1,
             Some([Outcome::Superseded(version) | Outcome::BelowSummary(version)]) => {
@@ -400,28 +405,48 @@ async fn accepted(cell: &CellInner, key: &Bytes, entry: &EncodedEntry, deadline:
     UpdateAccepted::Yes
 }
 
+/// That a replica has not answered a CALL.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum NoReply {
+    /// It was not sent, or refused as a whole: nothing of it was carried out.
+    NotDone,
+    /// It may have been carried out.
+    Unknown,
+}
+
 /// A replica's answer, if there is one to be had.
-async fn call(cell: &CellInner, replica: &Arc<Replica>, method: u16, pieces: Vec<Bytes>) -> Option<Bytes> {
-    let live = replica.live()?;
+async fn call(
+    cell: &CellInner,
+    replica: &Arc<Replica>,
+    method: u16,
+    pieces: Vec<Bytes>,
+) -> Result<Bytes, NoReply> {
+    let live = replica.live().ok_or(NoReply::NotDone)?;
     match live.connection.call_with_pieces(method, pieces).await {
         Ok(bytes) => {
             live.note_answer(&cell.env);
             cell.count_bytes(bytes.len());
-            Some(bytes)
+            Ok(bytes)
         }
-        Err(CallError::Overloaded { .. } | CallError::Refused { code: REFUSED_METHOD, .. }) => None,
+        Err(CallError::Overloaded { .. } | CallError::Refused { code: REFUSED_METHOD, .. }) => {
+            Err(NoReply::NotDone)
+        }
         Err(CallError::Refused { code: REFUSED_CONFIG, .. }) => {
             cell.agreed.doubt();
             replica.doubt();
-            None
+            Err(NoReply::NotDone)
         }
         Err(error @ CallError::Refused { code: REFUSED_VERSION, .. }) => {
             tracing::warn!(peer = live.connection.peer(), %error, "cache update not taken: set the clock");
-            None
+            Err(NoReply::NotDone)
         }
-        Err(CallError::Lost(_) | CallError::Refused { .. }) => {
+        Err(CallError::Refused { .. }) => {
             replica.give_up(&live);
-            None
+            Err(NoReply::NotDone)
+        }
+        Err(CallError::Lost(_)) => {
+            replica.give_up(&live);
+            Err(NoReply::Unknown)
         }
     }
 }

@@ -251,6 +251,19 @@ mod tests {
     }
 
     #[test]
+    fn memcached_off_loopback_needs_tls_and_a_login_or_certificates_of_clients() {
+        let open = "[memcached]\nenabled = true\nlisten = '10.0.0.5:1'\n";
+        refused(
+            open,
+            &["[memcached] listen = \"10.0.0.5:1\": write certificate", "insecure = [\"memcached\"]"],
+        );
+        refused(&format!("{CERTIFICATE}{open}"), &["\"10.0.0.5:1\": write login = true below [memcached]"]);
+        fine(&format!("{CERTIFICATE}{open}login = true\n"));
+        fine(&format!("{REQUIRED}{open}"));
+        fine("[memcached]\nlisten = '10.0.0.5:1'\n");
+    }
+
+    #[test]
     fn all_that_is_open_is_told_at_once() {
         let error = refusal(
             "[listen]\ndata = '10.0.0.5:1'\nadmin = '10.0.0.5:2'\n[kafka]\nlisten = '10.0.0.5:3'\n\

@@ -79,6 +79,23 @@ fn pymemcache_does_its_work() {
 }
 
 #[test]
+fn clients_that_have_to_log_in_are_told_nothing_before() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let address = format!("127.0.0.1:{}", free_port());
+    let environment = [("TAILWATER_MEMCACHED__LOGIN", "true")];
+    let node = Node::start_with(&dir.path().join("data"), &["--memcached", &address], &environment);
+    assert!(node.output(&["user", "add", "tea"], b"correct horse\n").status.success());
+    let mut client = Client::connect(&address);
+    assert_eq!(client.says("get k\r\n"), "CLIENT_ERROR unauthenticated");
+    assert_eq!(client.says("set x 0 0 9\r\ntea wrong\r\n"), "CLIENT_ERROR authentication failure");
+    assert_eq!(client.says("set x 0 0 1\r\nt\r\n"), "CLIENT_ERROR unauthenticated");
+    // A password may have spaces in it.
+    assert_eq!(client.says("set x 0 0 17\r\ntea correct horse\r\n"), "STORED");
+    assert_eq!(client.says("get x\r\n"), "END");
+    assert_eq!(client.says("set k 0 0 1\r\nv\r\n"), "STORED");
+}
+
+#[test]
 fn commands_exchange_delete_and_touch_keys() {
     let dir = tempfile::tempdir().expect("a directory");
     let (node, _) = node(&dir, &["--memcached-cell", "tea"]);
