@@ -1,105 +1,15 @@
 //! What clients are answered, over real connections to a listener over a cell of three backends.
 
-#![allow(clippy::disallowed_methods)] // real sockets
+mod common;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use tailwater_access::{AccessRequest, Authorizer, Denied, Peer};
 use tailwater_cache::protocol::{METHOD_MUTATE, encode_mutate};
-use tailwater_cache::{Backend, BackendConfig, Backends, Cell, CellConfig, Mode, Version, layout};
-use tailwater_env::Env;
-use tailwater_memcached::{MemcachedConfig, MemcachedFront, MemcachedServer};
-use tailwater_rma::{Backing, Connection, LocalDoorbell, local};
-use tailwater_tls::Acceptor;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tailwater_cache::{Version, layout};
+use tailwater_memcached::MemcachedConfig;
 
-const ID: u64 = 5;
-
-/// Lets everybody do all but flush, once that is said.
-#[derive(Default)]
-struct NoFlush(AtomicBool);
-
-impl Authorizer for NoFlush {
-    fn authorize(&self, _: &Peer, request: AccessRequest<'_>) -> Result<(), Denied> {
-        match self.0.load(Ordering::Relaxed) && request.operation == "flush_all" {
-            true => Err(Denied("anonymous may not delete the cell m".to_owned())),
-            false => Ok(()),
-        }
-    }
-}
-
-struct World {
-    server: MemcachedServer,
-    cell: Cell,
-    backends: Vec<Arc<dyn Connection>>,
-    denies: Arc<NoFlush>,
-}
-
-async fn world(env: &Env, config: MemcachedConfig) -> World {
-    let backend = |_| {
-        let config = BackendConfig {
-            capacity_bytes: 16 << 20,
-            buckets: 256,
-            ttl: Duration::from_secs(3_600),
-            eviction_at: 0.8,
-            config_id: ID,
-            backing: Backing::Private,
-        };
-        let backend = Backend::start(env, config).expect("memory");
-        local::connect(backend, LocalDoorbell::new(), env)
-    };
-    let backends: Vec<Arc<dyn Connection>> = (0..3).map(backend).collect();
-    let mut of_cell = CellConfig::new(ID, Mode::R32, Backends::connected(backends.clone()), 1);
-    of_cell.deadline = Duration::from_secs(60);
-    let cell = Cell::connect(env, of_cell).await.expect("three backends");
-    let denies = Arc::new(NoFlush::default());
-    let front =
-        MemcachedFront::new(env, config, cell.clone(), None, Arc::clone(&denies) as Arc<dyn Authorizer>);
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let server = MemcachedServer::start(listener, Acceptor::plain(), front).expect("it listens");
-    World { server, cell, backends, denies }
-}
-
-fn in_runtime<F: Future<Output = ()>>(test: impl FnOnce(Env) -> F) {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    runtime.expect("a runtime").block_on(async {
-        let env = Env::real();
-        let ended = env.timeout(Duration::from_secs(600), test(env.clone())).await;
-        assert!(ended.is_some(), "the test never ends");
-    });
-}
-
-struct Client(TcpStream);
-
-impl Client {
-    async fn connect(world: &World) -> Self {
-        Self(TcpStream::connect(world.server.address()).await.expect("it listens"))
-    }
-
-    /// Sends some requests, and reads all that is answered to them, and to a last one.
-    async fn says(&mut self, requests: &[u8]) -> String {
-        self.0.write_all(requests).await.expect("it reads");
-        self.0.write_all(b"mn\r\n").await.expect("it reads");
-        let mut answer = Vec::new();
-        while !answer.ends_with(b"MN\r\n") {
-            assert!(self.0.read_buf(&mut answer).await.expect("it answers") > 0, "{answer:?}");
-        }
-        answer.truncate(answer.len() - 4);
-        String::from_utf8(answer).expect("text")
-    }
-
-    /// The same up to the end of the connection.
-    async fn ends_with(&mut self, requests: &[u8]) -> String {
-        self.0.write_all(requests).await.expect("it reads");
-        let mut answer = Vec::new();
-        self.0.read_to_end(&mut answer).await.expect("it closes");
-        String::from_utf8(answer).expect("text")
-    }
-}
+use common::{Client, ID, in_runtime, world};
 
 /// Each line of requests, with what is answered.
 async fn holds(client: &mut Client, told: &[(&str, &str)]) {
