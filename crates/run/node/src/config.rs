@@ -438,6 +438,7 @@ impl Config {
             "KAFKA",
             "QUEUES",
             "SQS",
+            "MEMCACHED",
             "BROADCAST",
             "BRIDGE",
             "METRICS",

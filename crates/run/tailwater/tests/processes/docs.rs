@@ -92,7 +92,7 @@ fn every_key_of_the_configuration_is_described_with_its_default_and_no_other_is(
     }
     // What is not set is not printed.
     let tls = ["certificate", "key", "client_ca", "ca"].map(|key| ("tls", key));
-    let listeners = ["listen", "admin", "kafka", "sqs", "broadcast", "broadcast.http"];
+    let listeners = ["listen", "admin", "kafka", "sqs", "memcached", "broadcast", "broadcast.http"];
     let encrypted = listeners.map(|section| (section, "tls"));
     let others = [("access", "audit"), ("listen", "advertised_data"), ("queues.cassandra", "password_file")];
     for (section, key) in others.into_iter().chain(tls).chain(encrypted) {
