@@ -23,6 +23,10 @@ use crate::protocol::{JsonObject, or_default};
 const NO_DEDUPLICATION_ID: &str = "The queue should either have ContentBasedDeduplication enabled or \
     MessageDeduplicationId provided explicitly";
 
+/// How Amazon begins to say that a message is too long: one that is sent alone, and one of a batch.
+const ALONE: &str = "One or more parameters are invalid.";
+const IN_BATCH: &str = "One or more parameters cannot be validated.";
+
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 struct Message {
@@ -84,7 +88,7 @@ pub(super) async fn send(context: &RequestContext<'_>) -> Result<SentAnswer, Err
     let message: Message = context.asked.parameters()?;
     let queue = context.queue(message.queue_url.as_deref()).await?;
     let record = queue.record();
-    let ready = prepare(context, &record, message)?;
+    let ready = prepare(context, &record, message, ALONE)?;
     let (send, told) = ready.split();
     let sent = context.front.queues.send(&queue, vec![send]).await?;
     Ok(told(context, &record, &sent[0]))
@@ -103,7 +107,7 @@ pub(super) async fn send_batch(
     let (mut ready, mut failed) = (Vec::new(), Vec::new());
     for entry in entries {
         let id = entry.id.clone().unwrap_or_default();
-        match prepare(context, &record, entry) {
+        match prepare(context, &record, entry, IN_BATCH) {
             Ok(one) => ready.push(one),
             Err(refusal) => failed.push(FailedEntry::new(id, refusal)),
         }
@@ -184,6 +188,7 @@ fn prepare(
     context: &RequestContext<'_>,
     record: &QueueRecord,
     message: Message,
+    too_long: &str,
 ) -> Result<Ready, ErrorRefusal> {
     let settings = &record.settings;
     let body = message
@@ -198,9 +203,7 @@ fn prepare(
     let bytes = body.len() + attributes.iter().map(attribute_bytes).sum::<usize>();
     if bytes > settings.message_bytes_max as usize {
         let most = settings.message_bytes_max;
-        return Err(invalid(format!(
-            "One or more parameters are invalid. Reason: Message must be shorter than {most} bytes."
-        )));
+        return Err(invalid(format!("{too_long} Reason: Message must be shorter than {most} bytes.")));
     }
     let is_fifo = settings.fifo.is_some();
     let delay = message.delay_seconds.map(|delay| {
