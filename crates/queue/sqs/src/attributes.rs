@@ -40,11 +40,31 @@ const TOLD: [&str; 6] = [
     "QueueArn",
 ];
 
+/// For how many seconds a key of data is used again, and the default of that.
+const KEY_PERIOD: &str = "KmsDataKeyReusePeriodSeconds";
+const KEY_PERIOD_DEFAULT: &str = "300";
+
 /// What a redrive policy has.
 const REDRIVE_KEYS: [&str; 2] = ["deadLetterTargetArn", "maxReceiveCount"];
 
 fn unknown(name: &str) -> ErrorRefusal {
     ErrorRefusal::new(Code::InvalidAttributeName, format!("Unknown Attribute {name}."))
+}
+
+/// A standard queue was given an attribute of FIFO queues. Amazon has a text of its own for two of them.
+fn of_fifo_alone(name: &str) -> ErrorRefusal {
+    match name {
+        "DeduplicationScope" | "FifoThroughputLimit" => {
+            let message = format!("You can specify the {name} only when FifoQueue is set to true.");
+            ErrorRefusal::new(Code::InvalidAttributeName, message)
+        }
+        _ => unknown(name),
+    }
+}
+
+/// The value of an attribute of which a queue tells none.
+pub(crate) fn untold(name: &str) -> &'static str {
+    if name == KEY_PERIOD { KEY_PERIOD_DEFAULT } else { "" }
 }
 
 fn invalid(name: &str) -> ErrorRefusal {
@@ -92,7 +112,7 @@ pub(crate) fn set(
                 _ => return Err(unknown(name)),
             },
             "ContentBasedDeduplication" | "DeduplicationScope" | "FifoThroughputLimit" => {
-                let fifo = settings.fifo.as_mut().ok_or_else(|| unknown(name))?;
+                let fifo = settings.fifo.as_mut().ok_or_else(|| of_fifo_alone(name))?;
                 set_fifo(fifo, name, value)?;
             }
             "RedriveAllowPolicy" if !value.is_empty() => {
@@ -116,9 +136,8 @@ pub(crate) fn set(
             "SqsManagedSseEnabled" => {
                 kept.insert(name.clone(), boolean(name, value)?.to_string());
             }
-            "KmsDataKeyReusePeriodSeconds" => {
-                number(name, value, 60..=86_400)?;
-                kept.insert(name.clone(), value.clone());
+            KEY_PERIOD => {
+                kept.insert(name.clone(), number(name, value, 60..=86_400)?.to_string());
             }
             kept_name if KEPT.contains(&kept_name) && value.is_empty() => drop(kept.remove(kept_name)),
             kept_name if KEPT.contains(&kept_name) => drop(kept.insert(name.clone(), value.clone())),
@@ -126,6 +145,12 @@ pub(crate) fn set(
         }
     }
     check_encryption(kept, wanted)?;
+    // As Amazon has it: without a key its default is not told.
+    if !kept.contains_key("KmsMasterKeyId")
+        && kept.get(KEY_PERIOD).is_some_and(|period| period == KEY_PERIOD_DEFAULT)
+    {
+        kept.remove(KEY_PERIOD);
+    }
     match settings.fifo {
         Some(Fifo { limit_by_group: true, scope: Scope::Queue, .. }) => Err(ErrorRefusal::new(
             Code::InvalidAttributeValue,

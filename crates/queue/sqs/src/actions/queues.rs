@@ -97,7 +97,7 @@ fn same(
         let is_same = match (all.get(name), name.as_str()) {
             // Written differently, it may be the same.
             (Some(known), "RedrivePolicy") => same_policy(known, value),
-            (known, _) => same_value(known.map_or("", String::as_str), value),
+            (known, _) => same_value(known.map_or(attributes::untold(name), String::as_str), value),
         };
         if !is_same {
             let message = format!(

@@ -1,27 +1,28 @@
 //! SendMessage and SendMessageBatch.
 
-use std::collections::BTreeMap;
+mod attributes;
+
 use std::time::Duration;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tailwater_queue::{QueueRecord, Send, Sent};
 use tailwater_sqs_wire::hex;
 
+use self::attributes::{AttributesIn, attribute_bytes, of_system, of_user};
 use super::batches::{self, BatchAnswer, FailedEntry};
-use crate::content::{Attribute, Attributes, MessageContent, Value, md5_of, md5_of_attributes};
+use crate::content::{MessageContent, md5_of, md5_of_attributes};
 use crate::error::{Code, ErrorRefusal};
 use crate::front::RequestContext;
-use crate::limits::{
-    ATTRIBUTE_NAME_CHARS_MAX, ATTRIBUTES_MAX, DELAY_S, ID_CHARS_MAX, MESSAGE_BYTES, NUMBER_DIGITS_MAX,
-    NUMBER_POWERS,
-};
+use crate::limits::{DELAY_S, ID_CHARS_MAX, MESSAGE_BYTES};
 use crate::protocol::{JsonObject, or_default};
 
 const NO_DEDUPLICATION_ID: &str = "The queue should either have ContentBasedDeduplication enabled or \
     MessageDeduplicationId provided explicitly";
+
+/// How Amazon begins to say that a message is too long: one that is sent alone, and one of a batch.
+const ALONE: &str = "One or more parameters are invalid.";
+const IN_BATCH: &str = "One or more parameters cannot be validated.";
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
@@ -34,17 +35,6 @@ struct Message {
     message_system_attributes: Option<AttributesIn>,
     message_deduplication_id: Option<String>,
     message_group_id: Option<String>,
-}
-
-type AttributesIn = BTreeMap<String, JsonObject<AttributeIn>>;
-
-/// An attribute as clients send it.
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-struct AttributeIn {
-    string_value: Option<String>,
-    binary_value: Option<String>,
-    data_type: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -84,7 +74,7 @@ pub(super) async fn send(context: &RequestContext<'_>) -> Result<SentAnswer, Err
     let message: Message = context.asked.parameters()?;
     let queue = context.queue(message.queue_url.as_deref()).await?;
     let record = queue.record();
-    let ready = prepare(context, &record, message)?;
+    let ready = prepare(context, &record, message, ALONE)?;
     let (send, told) = ready.split();
     let sent = context.front.queues.send(&queue, vec![send]).await?;
     Ok(told(context, &record, &sent[0]))
@@ -103,7 +93,7 @@ pub(super) async fn send_batch(
     let (mut ready, mut failed) = (Vec::new(), Vec::new());
     for entry in entries {
         let id = entry.id.clone().unwrap_or_default();
-        match prepare(context, &record, entry) {
+        match prepare(context, &record, entry, IN_BATCH) {
             Ok(one) => ready.push(one),
             Err(refusal) => failed.push(FailedEntry::new(id, refusal)),
         }
@@ -172,18 +162,16 @@ fn check_whole(record: &QueueRecord, entries: &[Message]) -> Result<(), ErrorRef
 
 /// Bytes of a message as it was given, whatever else is wrong with it.
 fn given_bytes(message: &Message) -> usize {
-    let length = |text: &Option<String>| text.as_ref().map_or(0, String::len);
-    let attributes = message.message_attributes.iter().flatten().map(|(name, JsonObject(given))| {
-        let binary = given.binary_value.as_deref().map_or(0, |text| text.trim_end_matches('=').len() * 3 / 4);
-        name.len() + length(&given.data_type) + length(&given.string_value) + binary
-    });
-    length(&message.message_body) + attributes.sum::<usize>()
+    let attributes = message.message_attributes.iter().flatten();
+    let attributes = attributes.map(|(name, JsonObject(given))| name.len() + given.given_bytes());
+    message.message_body.as_ref().map_or(0, String::len) + attributes.sum::<usize>()
 }
 
 fn prepare(
     context: &RequestContext<'_>,
     record: &QueueRecord,
     message: Message,
+    too_long: &str,
 ) -> Result<Ready, ErrorRefusal> {
     let settings = &record.settings;
     let body = message
@@ -191,16 +179,14 @@ fn prepare(
         .filter(|body| !body.is_empty())
         .ok_or_else(|| ErrorRefusal::missing("MessageBody"))?;
     check_characters(&body)?;
-    let attributes = attributes(message.message_attributes.unwrap_or_default())?;
-    let (trace, system_attributes_md5) = trace_header(message.message_system_attributes.unwrap_or_default())?;
+    let attributes = of_user(message.message_attributes.unwrap_or_default())?;
+    let (trace, system_attributes_md5) = of_system(message.message_system_attributes.unwrap_or_default())?;
     let header = context.trace.filter(|header| header.len() <= usize::from(u16::MAX)).unwrap_or_default();
     let trace = if trace.is_empty() { header.to_owned() } else { trace };
     let bytes = body.len() + attributes.iter().map(attribute_bytes).sum::<usize>();
     if bytes > settings.message_bytes_max as usize {
         let most = settings.message_bytes_max;
-        return Err(invalid(format!(
-            "One or more parameters are invalid. Reason: Message must be shorter than {most} bytes."
-        )));
+        return Err(invalid(format!("{too_long} Reason: Message must be shorter than {most} bytes.")));
     }
     let is_fifo = settings.fifo.is_some();
     let delay = message.delay_seconds.map(|delay| {
@@ -276,161 +262,5 @@ pub(super) fn checked_id(id: Option<String>, parameter: &str) -> Result<Option<S
             Err(ErrorRefusal::value(id, parameter, &reason))
         }
         id => Ok(id),
-    }
-}
-
-fn attribute_bytes((name, attribute): (&String, &Attribute)) -> usize {
-    let value = match &attribute.value {
-        Value::Text(text) => text.len(),
-        Value::Binary(bytes) => bytes.len(),
-    };
-    name.len() + attribute.data_type.len() + value
-}
-
-fn attributes(given: AttributesIn) -> Result<Attributes, ErrorRefusal> {
-    if given.len() > ATTRIBUTES_MAX {
-        return Err(invalid(format!(
-            "Number of message attributes [{}] exceeds the allowed maximum [{ATTRIBUTES_MAX}].",
-            given.len()
-        )));
-    }
-    given.into_iter().map(|(name, JsonObject(value))| Ok((name.clone(), attribute(&name, value)?))).collect()
-}
-
-fn attribute(name: &str, given: AttributeIn) -> Result<Attribute, ErrorRefusal> {
-    let lower = name.to_ascii_lowercase();
-    let is_good = (1..=ATTRIBUTE_NAME_CHARS_MAX).contains(&name.chars().count())
-        && name.chars().all(|char| char.is_alphanumeric() || matches!(char, '_' | '-' | '.'))
-        && !name.starts_with('.')
-        && !name.ends_with('.')
-        && !name.contains("..")
-        && !lower.starts_with("aws.")
-        && !lower.starts_with("amazon.");
-    if !is_good {
-        return Err(invalid(format!(
-            "The message attribute name '{name}' is invalid. Attribute name can contain A-Z, a-z, 0-9, underscore (_), \
-             hyphen (-), and period (.) characters."
-        )));
-    }
-    let data_type = given.data_type.filter(|data_type| !data_type.is_empty()).ok_or_else(|| {
-        invalid(format!("The message attribute '{name}' must contain non-empty message attribute type."))
-    })?;
-    let kind = data_type.split('.').next().unwrap_or_default();
-    if !matches!(kind, "String" | "Number" | "Binary") || data_type.len() > ATTRIBUTE_NAME_CHARS_MAX {
-        return Err(invalid(format!(
-            "The message attribute '{name}' has an invalid message attribute type, the set of supported type prefixes is \
-             Binary, Number, and String."
-        )));
-    }
-    let empty = || {
-        invalid(format!(
-            "The message attribute '{name}' must contain non-empty message attribute value for message attribute type \
-             '{data_type}'."
-        ))
-    };
-    if given.string_value.as_deref() == Some("") {
-        return Err(invalid(format!(
-            "Message (user) attribute '{name}' must contain a non-empty value of type '{data_type}'."
-        )));
-    }
-    let value = match (kind, given.string_value, given.binary_value) {
-        ("Binary", None, Some(value)) if !value.is_empty() => {
-            let bytes = STANDARD.decode(value).map_err(|_| {
-                invalid(format!("The value of the message attribute '{name}' is not base64."))
-            })?;
-            Value::Binary(bytes.into())
-        }
-        ("String" | "Number", Some(value), None) => Value::Text(value),
-        _ => return Err(empty()),
-    };
-    match &value {
-        Value::Text(text) if kind == "Number" && !is_number(text) => {
-            return Err(invalid(format!(
-                "Can't cast the value of message (user) attribute '{name}' to a number."
-            )));
-        }
-        // A body's are another error.
-        Value::Text(text) => check_characters(text).map_err(|refusal| invalid(refusal.message))?,
-        Value::Binary(_) => {}
-    }
-    Ok(Attribute { data_type, value })
-}
-
-/// Whether that is a number that an attribute can have: decimal, with at most 38 digits that count, and 0 or from
-/// 10^-128 to 10^126.
-fn is_number(text: &str) -> bool {
-    let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
-    let Ok(exponent) = exponent.parse::<i32>() else { return false };
-    let mantissa = mantissa.strip_prefix(['+', '-']).unwrap_or(mantissa);
-    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
-    let digits = [whole, fraction].concat();
-    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return false;
-    }
-    let from_first = digits.trim_start_matches('0');
-    let counting = from_first.trim_end_matches('0');
-    // The power of ten of the first digit that counts.
-    let power = from_first.len() as i64 - fraction.len() as i64 - 1 + i64::from(exponent);
-    counting.is_empty()
-        || counting.len() <= NUMBER_DIGITS_MAX
-            && (NUMBER_POWERS.contains(&power) || counting == "1" && power == *NUMBER_POWERS.end() + 1)
-}
-
-/// The one system attribute that can be sent, and the checksum of all of them.
-fn trace_header(given: AttributesIn) -> Result<(String, Option<[u8; 16]>), ErrorRefusal> {
-    let attributes = attributes(given)?;
-    let md5 = md5_of_attributes(attributes.iter());
-    let mut trace = String::new();
-    for (name, Attribute { data_type, value }) in attributes {
-        match (name.as_str(), data_type.as_str(), value) {
-            ("AWSTraceHeader", "String", Value::Text(text)) if text.len() <= usize::from(u16::MAX) => {
-                trace = text
-            }
-            _ => {
-                let message = format!("Message system attribute name '{name}' is invalid.");
-                return Err(invalid(message));
-            }
-        }
-    }
-    Ok((trace, md5))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_of_attributes_have_so_many_digits_and_are_neither_too_large_nor_too_small() {
-        let (long, longer) = ("1".repeat(NUMBER_DIGITS_MAX), "1".repeat(NUMBER_DIGITS_MAX + 1));
-        let good =
-            ["0", "-0.0", "1", "+1.50", ".5", "5.", "1e126", "-9.9e125", "1E-128", "0e999", "007", &long];
-        for number in good {
-            assert!(is_number(number), "{number}");
-        }
-        let bad = [
-            "",
-            "-",
-            ".",
-            "e1",
-            "1e",
-            "NaN",
-            "inf",
-            "1e127",
-            "1.1e126",
-            "1e999",
-            "9e-129",
-            "1e-400",
-            "1e99999999999",
-            "0x1",
-            " 1",
-            "1 ",
-            "1_0",
-            "--1",
-            &longer,
-        ];
-        for number in bad {
-            assert!(!is_number(number), "{number}");
-        }
-        assert!(is_number(&format!("{long}{}", "0".repeat(80))));
     }
 }

@@ -55,6 +55,12 @@ async fn attributes_that_are_none_or_have_no_such_value_are_refused() {
             "Unknown Attribute FifoQueue.".into(),
         ),
         (
+            "CreateQueue",
+            json!({"QueueName": "new", "Attributes": {"ContentBasedDeduplication": "false"}}),
+            "InvalidAttributeName",
+            "Unknown Attribute ContentBasedDeduplication.".into(),
+        ),
+        (
             "SetQueueAttributes",
             set("q.fifo", "FifoQueue", "false"),
             "InvalidAttributeValue",
@@ -81,6 +87,13 @@ async fn attributes_that_are_none_or_have_no_such_value_are_refused() {
             "The specified queue does not exist.".into(),
         ),
     ];
+    for name in ["DeduplicationScope", "FifoThroughputLimit"] {
+        let value = if name == "DeduplicationScope" { "queue" } else { "perQueue" };
+        let text = format!("You can specify the {name} only when FifoQueue is set to true.");
+        let create = json!({"QueueName": "new", "Attributes": {name: value}});
+        cases.push(("CreateQueue", create, "InvalidAttributeName", text.clone()));
+        cases.push(("SetQueueAttributes", set("q", name, value), "InvalidAttributeName", text));
+    }
     for (name, values) in [
         ("DelaySeconds", ["-1", "901", "x"]),
         ("MaximumMessageSize", ["1023", "1048577", ""]),
@@ -116,6 +129,32 @@ async fn a_queue_is_encrypted_in_one_way() {
     let text = "You can use one type of server-side encryption (SSE) at one time. You can either enable KMS SSE or SQS SSE.";
     let both = set("q", "SqsManagedSseEnabled", "true");
     api.refuses(vec![("SetQueueAttributes", both, "InvalidAttributeName", text.into())]).await;
+}
+
+#[tokio::test]
+async fn the_default_period_of_a_key_is_told_with_a_key_alone() {
+    const PERIOD: &str = "KmsDataKeyReusePeriodSeconds";
+    let api = Api::with_queues(&["q"]).await;
+    let told = async || {
+        let told = api.done("GetQueueAttributes", of_q(json!({"AttributeNames": ["All"]}))).await;
+        let attributes = told["Attributes"].clone();
+        (attributes["KmsMasterKeyId"].clone(), attributes[PERIOD].clone())
+    };
+    for (key, period, expected) in [
+        ("key", "6000", (json!("key"), json!("6000"))),
+        ("key", "300", (json!("key"), json!("300"))),
+        ("", "300", (Value::Null, Value::Null)),
+        ("", "0300", (Value::Null, Value::Null)),
+    ] {
+        let attributes = json!({"KmsMasterKeyId": key, PERIOD: period});
+        api.done("SetQueueAttributes", of_q(json!({"Attributes": attributes}))).await;
+        assert_eq!(told().await, expected, "{attributes}");
+    }
+    // It is the same queue for whoever gives what is the default.
+    let create = |period: &str| json!({"QueueName": "q", "Attributes": {PERIOD: period}});
+    api.done("CreateQueue", create("300")).await;
+    let (status, error, _) = api.json("CreateQueue", create("301")).await;
+    assert_eq!((status, error.as_str()), (400, "QueueAlreadyExists;Sender"));
 }
 
 #[tokio::test]

@@ -165,7 +165,9 @@ async fn a_batch_that_no_queue_like_this_takes_is_refused_whole() {
     api.set(&plain, json!({"MaximumMessageSize": "1024"})).await;
     let entries = json!([{"Id": "a", "MessageBody": "x".repeat(1_025)}, {"Id": "b", "MessageBody": "y"}]);
     let sent = api.done("SendMessageBatch", json!({"QueueUrl": plain, "Entries": entries})).await;
-    assert_eq!((&sent["Failed"][0]["Id"], &sent["Successful"][0]["Id"]), (&json!("a"), &json!("b")));
+    let failed = json!({"Id": "a", "SenderFault": true, "Code": "InvalidParameterValue",
+        "Message": "One or more parameters cannot be validated. Reason: Message must be shorter than 1024 bytes."});
+    assert_eq!((&sent["Failed"], &sent["Successful"][0]["Id"]), (&json!([failed]), &json!("b")));
 }
 
 #[tokio::test]

@@ -120,43 +120,68 @@ async fn errors_of_message_attributes() {
     let api = Api::with_queues(&["q"]).await;
     let text = |value: &str| json!({"DataType": "String", "StringValue": value});
     let with = |name: &str, attribute: Value| send(json!({"MessageAttributes": {name: attribute}}));
-    let name = |name: &str| {
-        format!(
-            "The message attribute name '{name}' is invalid. Attribute name can contain A-Z, a-z, 0-9, underscore (_), \
-             hyphen (-), and period (.) characters."
-        )
-    };
     let row = |what: &'static str, asked: Value, text: &str| -> Row {
         (what, "SendMessage", asked, INVALID, text.to_owned())
     };
     let mut rows: Vec<Row> = Vec::new();
     let long = "L".repeat(257);
-    for bad in
-        ["AWS.x", "aWs.x", "AMAZON.x", ".x", "x.", "a..b", "a b", "a!b", "a\"b", "a\u{a7}b", "a(b", &long]
-    {
-        rows.push(row("a name that is none", with(bad, text("v")), &name(bad)));
+    for name in ["AWS.x", "aWs.x", "AMAZON.x"] {
+        let text_of_it = "You can't use message attribute names beginning with 'AWS.' or 'Amazon.'. These strings are \
+            reserved for internal use.";
+        rows.push(row("a reserved name", with(name, text("v")), text_of_it));
     }
-    let empty = "Message (user) attribute 'a' must contain a non-empty value of type 'String'.";
-    let of_no_type = "The message attribute 'a' must contain non-empty message attribute type.";
-    let no_value =
-        "The message attribute 'a' must contain non-empty message attribute value for message attribute type";
-    let no_type = "The message attribute 'a' has an invalid message attribute type, the set of supported type prefixes \
-        is Binary, Number, and String.";
+    for (name, what) in [
+        (".x", "not begin with character '.'"),
+        ("x.", "not end with character '.'"),
+        ("a..b", "not have successive '.' characters"),
+        (&long, "be shorter than 256 bytes"),
+    ] {
+        let text_of_it = format!("Message (user) attribute name must {what}.");
+        rows.push(row("a name that is none", with(name, text("v")), &text_of_it));
+    }
+    for name in ["a b", "a!b", "a\"b", "a\u{a7}b", "a(b"] {
+        let text_of_it = format!(
+            "The message attribute name '{name}' is invalid. Attribute name can contain A-Z, a-z, 0-9, underscore (_), \
+             hyphen (-), and period (.) characters."
+        );
+        rows.push(row("another character", with(name, text("v")), &text_of_it));
+    }
+    let no_name = "The request must contain non-empty message (user) attribute names.";
+    let of_no_type = "The message (user) attribute 'a' must contain a non-empty message attribute type.";
+    let no_value = "Message (user) attribute 'a' must contain a non-empty value of type";
+    let no_type = "The type of message (user) attribute 'a' is invalid. You must use only the following supported type \
+        prefixes: Binary, Number, String.";
     let no_number = "Can't cast the value of message (user) attribute 'a' to a number.";
     let both = json!({"DataType": "String", "StringValue": "v", "BinaryValue": "AA=="});
     let many: serde_json::Map<String, Value> = (0..11).map(|at| (format!("a{at}"), text("v"))).collect();
     let system = json!({"MessageSystemAttributes": {"Other": text("v")}});
     rows.extend([
-        row("an empty value", with("a", text("")), empty),
-        row("no value", with("a", json!({"DataType": "String"})), &format!("{no_value} 'String'.")),
+        row("no name", with("", text("v")), no_name),
+        row("an empty value", with("a", text("")), &format!("{no_value} 'String'.")),
+        row("no value", with("a", json!({"DataType": "String.x"})), &format!("{no_value} 'String.x'.")),
         row("no value of bytes", with("a", json!({"DataType": "Binary"})), &format!("{no_value} 'Binary'.")),
-        row("two values", with("a", both), &format!("{no_value} 'String'.")),
+        row(
+            "empty bytes",
+            with("a", json!({"DataType": "Binary", "BinaryValue": ""})),
+            &format!("{no_value} 'Binary'."),
+        ),
+        row("two values", with("a", both), "Message (user) attribute 'a' must have a single value."),
+        row(
+            "a number of bytes",
+            with("a", json!({"DataType": "Number", "BinaryValue": "AA=="})),
+            "Message (user) attribute 'a' with type 'Number' must use field 'String'.",
+        ),
+        row(
+            "bytes of a text",
+            with("a", json!({"DataType": "Binary", "StringValue": "v"})),
+            "Message (user) attribute 'a' with type 'Binary' must use field 'Binary'.",
+        ),
         row("no type", with("a", json!({"StringValue": "v"})), of_no_type),
         row("another type", with("a", json!({"DataType": "Text", "StringValue": "v"})), no_type),
         row(
             "a long type",
             with("a", json!({"DataType": format!("String.{long}"), "StringValue": "v"})),
-            no_type,
+            "Message (user) attribute type must be shorter than 256 bytes.",
         ),
         row("no number", with("a", json!({"DataType": "Number", "StringValue": "NaN"})), no_number),
         row("a character that XML has not", with("a", text("\u{8}")), CHARACTERS),
@@ -174,6 +199,11 @@ async fn errors_of_message_attributes() {
             "a system attribute that is none",
             send(system),
             "Message system attribute name 'Other' is invalid.",
+        ),
+        row(
+            "a trace that is empty",
+            send(json!({"MessageSystemAttributes": {"AWSTraceHeader": text("")}})),
+            "Message system attribute 'AWSTraceHeader' must contain a non-empty value of type 'String'.",
         ),
     ]);
     api.refuses_all(rows).await;
