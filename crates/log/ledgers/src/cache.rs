@@ -20,7 +20,7 @@ pub(crate) struct HeldEntry {
 type EntryKey = (LedgerId, i64);
 
 #[derive(Default)]
-struct Kept {
+struct CacheContent {
     entries: HashMap<EntryKey, HeldEntry>,
     order: VecDeque<EntryKey>,
     bytes: usize,
@@ -28,7 +28,7 @@ struct Kept {
 
 /// See the module.
 #[derive(Default)]
-pub(crate) struct EntryCache(Mutex<Kept>);
+pub(crate) struct EntryCache(Mutex<CacheContent>);
 
 fn cost(entry: &HeldEntry) -> usize {
     entry.bytes.len() + ENTRY_OVERHEAD_BYTES as usize

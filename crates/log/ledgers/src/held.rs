@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tailwater_bookkeeper::{LedgerId, LedgerReader};
 use tailwater_env::Task;
 use tailwater_format::{Position, SegmentId};
-use tailwater_store::{Place, StoreError};
+use tailwater_store::{EntryPlace, StoreError};
 use tokio::sync::{Notify, OnceCell, mpsc};
 
 use crate::limits::{ENTRY_OVERHEAD_BYTES, PENDING_BYTES_MAX};
@@ -38,15 +38,15 @@ pub(crate) struct HeldState {
 /// What the task of a segment that is written is asked for.
 pub(crate) enum Command {
     /// To append an entry.
-    Append(Appended),
+    Append(LedgerAppend),
     /// To close the ledger: the segment is sealed.
-    Seal(Unfinished),
+    Seal(UnfinishedLedger),
     /// To delete the ledger.
-    Delete(Unfinished),
+    Delete(UnfinishedLedger),
 }
 
 /// Something that is to be done with a ledger, until it is done and this is dropped.
-pub(crate) struct Unfinished(Arc<UnfinishedCount>);
+pub(crate) struct UnfinishedLedger(Arc<UnfinishedCount>);
 
 /// How much is to be done with ledgers.
 #[derive(Default)]
@@ -56,7 +56,7 @@ pub(crate) struct UnfinishedCount {
     none: Notify,
 }
 
-impl Unfinished {
+impl UnfinishedLedger {
     /// One more.
     pub(crate) fn begin(count: &Arc<UnfinishedCount>) -> Self {
         count.count.fetch_add(1, Ordering::AcqRel);
@@ -64,7 +64,7 @@ impl Unfinished {
     }
 }
 
-impl Drop for Unfinished {
+impl Drop for UnfinishedLedger {
     fn drop(&mut self) {
         if self.0.count.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.0.none.notify_waiters();
@@ -88,10 +88,10 @@ impl UnfinishedCount {
 }
 
 /// An entry on its way.
-pub(crate) struct Appended {
+pub(crate) struct LedgerAppend {
     pub(crate) bytes: Bytes,
     pub(crate) point: LedgerPoint,
-    pub(crate) place: Place,
+    pub(crate) place: EntryPlace,
     pub(crate) _room: EntryRoom,
 }
 

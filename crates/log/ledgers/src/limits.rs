@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-/// Bytes of entries that are not acknowledged, over all segments, with [`ENTRY_OVERHEAD_BYTES`] for each: beyond it appends
-/// are told to come again.
+/// Bytes of entries that are not acknowledged, over all segments, with [`ENTRY_OVERHEAD_BYTES`] for each: beyond it
+/// appends are told to come again.
 pub const PENDING_BYTES_MAX: u64 = 256 << 20;
 /// Bytes of memory that an entry takes beside its own until it is acknowledged.
 pub const ENTRY_OVERHEAD_BYTES: u64 = 256;
-/// Bytes of one segment that are with its ledger's writer; the rest waits behind them. Less than the writer has room for, so
-/// that handing it an entry does not wait.
+/// Bytes of one segment that are with its ledger's writer; the rest waits behind them. Less than the writer has
+/// room for, so that handing it an entry does not wait.
 pub const SENT_BYTES_MAX: usize = 16 << 20;
 /// Bytes of entries that were acknowledged or read last: readers at the tail find them here, and those who read a large
 /// entry in pieces.

@@ -16,7 +16,8 @@ use tailwater_bookkeeper::LedgerMetadata;
 use tailwater_format::{SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId, Term};
 use uuid::Uuid;
 
-/// What ledgers are written, read and fenced with. It is no secret: whoever may read a ledger's metadata reads it there.
+/// What ledgers are written, read and fenced with. It is no secret: whoever may read a ledger's metadata reads it
+/// there.
 pub(crate) const PASSWORD: &[u8] = b"tailwater";
 
 const CLUSTER: &str = "tailwater.cluster";

@@ -1,5 +1,6 @@
-//! Reads by position, and searches. A ledger is read entry by entry, and each entry tells how many bytes the ledger has up
-//! to and with it: where it begins follows from that. So an entry is found by halving, from the places that are known.
+//! Reads by position, and searches. A ledger is read entry by entry, and each entry tells how many bytes the ledger
+//! has up to and with it: where it begins follows from that. So an entry is found by halving, from the places that
+//! are known.
 
 use std::cmp::Ordering;
 

@@ -10,12 +10,12 @@ use tailwater_bookkeeper::{BookKeeper, LedgerFault, LedgerId, Quorums};
 use tailwater_env::{BoxFuture, Env, HashMap, Instant};
 use tailwater_format::{Offset, Position, SegmentId, SegmentNumber, ShardId, Term, TransactionId};
 use tailwater_journal::{Journal, JournalPosition};
-use tailwater_store::{Place, SegmentWatch, Segments, StoreError};
+use tailwater_store::{EntryPlace, SegmentWatch, StoreContract, StoreError};
 use tokio::sync::{Semaphore, mpsc};
 use uuid::Uuid;
 
 use crate::cache::EntryCache;
-use crate::held::{Appended, Command, EntryRoom, HeldSegment, Unfinished, UnfinishedCount};
+use crate::held::{Command, EntryRoom, HeldSegment, LedgerAppend, UnfinishedCount, UnfinishedLedger};
 use crate::limits::{LEDGERS_AT_A_TIME, POINT_STEP_BYTES, RETRY, TROUBLE_TOLD};
 use crate::points::LedgerPoint;
 use crate::writing::SegmentWriting;
@@ -124,9 +124,9 @@ impl LedgerStore {
     }
 
     /// Has the task of a segment, if it has one, do what ends its ledger; whether it does.
-    fn tell(&self, held: &HeldSegment, command: impl FnOnce(Unfinished) -> Command) -> bool {
+    fn tell(&self, held: &HeldSegment, command: impl FnOnce(UnfinishedLedger) -> Command) -> bool {
         let Some(task) = &held.commands else { return false };
-        task.send(command(Unfinished::begin(&self.shared.unfinished))).is_ok()
+        task.send(command(UnfinishedLedger::begin(&self.shared.unfinished))).is_ok()
     }
 }
 
@@ -140,7 +140,7 @@ impl Drop for LedgerStore {
     }
 }
 
-impl Segments for LedgerStore {
+impl StoreContract for LedgerStore {
     fn journal(&self) -> Option<&Journal> {
         None
     }
@@ -178,7 +178,7 @@ impl Segments for LedgerStore {
         position: Position,
         entry: Bytes,
         _sync: bool,
-    ) -> Result<Place, StoreError> {
+    ) -> Result<EntryPlace, StoreError> {
         if entry.len() > ENTRY_BYTES_MAX {
             return Err(StoreError::TooLong { given: entry.len(), max: ENTRY_BYTES_MAX });
         }
@@ -199,8 +199,8 @@ impl Segments for LedgerStore {
         }
         let point = LedgerPoint::of(id, state.taken, position, &entry)
             .map_err(|why| StoreError::Replicas(format!("not the next entry: {why}")))?;
-        let place = Place(self.places.fetch_add(1, Ordering::Relaxed) + 1);
-        let appended = Appended { bytes: entry, point, place, _room: room };
+        let place = EntryPlace(self.places.fetch_add(1, Ordering::Relaxed) + 1);
+        let appended = LedgerAppend { bytes: entry, point, place, _room: room };
         let commands = held.commands.as_ref().ok_or(StoreError::Closed)?;
         commands.send(Command::Append(appended)).map_err(|_| StoreError::Lost { durable: state.durable })?;
         state.appended = point.end;
@@ -232,7 +232,8 @@ impl Segments for LedgerStore {
         }
         let ledger = held.state.lock().ledger;
         if let Some(ledger) = ledger {
-            let (shared, unfinished) = (Arc::clone(&self.shared), Unfinished::begin(&self.shared.unfinished));
+            let (shared, unfinished) =
+                (Arc::clone(&self.shared), UnfinishedLedger::begin(&self.shared.unfinished));
             let delete = async move {
                 shared.delete_ledger(ledger).await;
                 drop(unfinished);

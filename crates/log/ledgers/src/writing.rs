@@ -1,11 +1,12 @@
 //! The task of a segment that is written: from its first entry to the end of its ledger.
 //!
-//! 1. It waits until everything of the shard's segment before it is acknowledged. If that segment is given up, so is this
-//!    one, and nothing of it was sent.
+//! 1. It waits until everything of the shard's segment before it is acknowledged. If that segment is given up, so
+//!    is this one, and nothing of it was sent.
 //! 2. It makes a ledger. That may take some tries, and then what was appended is given up.
-//! 3. It hands entries to the ledger's writer, and tells of what is acknowledged. Where the writer fails, everything that is
-//!    not acknowledged is given up.
-//! 4. It waits for the segment to be sealed or deleted, and closes, recovers or deletes the ledger, however long that takes.
+//! 3. It hands entries to the ledger's writer, and tells of what is acknowledged. Where the writer fails,
+//!    everything that is not acknowledged is given up.
+//! 4. It waits for the segment to be sealed or deleted, and closes, recovers or deletes the ledger, however long
+//!    that takes.
 
 use std::sync::Arc;
 
@@ -17,15 +18,15 @@ use tailwater_store::SegmentWatch;
 use tokio::sync::mpsc;
 
 use crate::cache::HeldEntry;
-use crate::held::{Appended, Command, HeldSegment, Unfinished};
+use crate::held::{Command, HeldSegment, LedgerAppend, UnfinishedLedger};
 use crate::limits::{CREATE_PATIENCE, RETRY, SENT_BYTES_MAX};
 use crate::names::{PASSWORD, custom_of};
 use crate::store::LedgersShared;
 
 /// What becomes of the ledger, until it is done.
 enum LedgerEnd {
-    Close(Unfinished),
-    Delete(Unfinished),
+    Close(UnfinishedLedger),
+    Delete(UnfinishedLedger),
 }
 
 /// Why nothing more is written.
@@ -76,7 +77,7 @@ impl SegmentWriting {
             Command::Delete(unfinished) => Some(unfinished),
             _ => None,
         });
-        let deletions: Vec<Unfinished> = late.chain(end).collect();
+        let deletions: Vec<UnfinishedLedger> = late.chain(end).collect();
         if let Some(ledger) = ledger.filter(|_| !deletions.is_empty()) {
             self.shared.delete_ledger(ledger).await;
         }
@@ -179,7 +180,7 @@ impl SegmentWriting {
         &self,
         ledger: LedgerId,
         result: Result<EntryId, LedgerFault>,
-        appended: &Appended,
+        appended: &LedgerAppend,
     ) -> Result<(), LedgerFault> {
         let entry = result?;
         let point = &appended.point;
@@ -221,8 +222,8 @@ impl SegmentWriting {
         &mut self,
         ledger: LedgerId,
         writer: Option<LedgerWriter>,
-        _unfinished: Unfinished,
-    ) -> Option<Unfinished> {
+        _unfinished: UnfinishedLedger,
+    ) -> Option<UnfinishedLedger> {
         if let Some(writer) = writer {
             match writer.close().await {
                 Ok(_) => return None,

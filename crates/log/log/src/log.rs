@@ -21,7 +21,7 @@ use tailwater_format::{
 };
 use tailwater_journal::Journal;
 use tailwater_meta::Meta;
-use tailwater_store::{DataDir, SegmentStore, Segments, StoreError};
+use tailwater_store::{DataDir, SegmentStore, StoreContract, StoreError};
 use tailwater_tail::TailWriter;
 use tokio::sync::oneshot;
 
@@ -168,7 +168,7 @@ pub(crate) struct LogInner {
     pub(crate) tail: TailWriter,
     pub(crate) meta: Arc<dyn Meta>,
     /// Where the streams' segments are: `store`, or a replicated one.
-    pub(crate) segments: Arc<dyn Segments>,
+    pub(crate) segments: Arc<dyn StoreContract>,
     /// What is on this host's disk.
     pub(crate) store: SegmentStore,
     pub(crate) journal: Journal,

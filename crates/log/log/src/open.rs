@@ -30,7 +30,7 @@ use tailwater_meta::{Meta, MetaConfig};
 use tailwater_store::{DataDir, OpenSegments, RecoveredSegment, StoreConfig, lock_data_dir};
 use tailwater_tail::{Cells, TailWriter, WriterConfig};
 
-use self::known::{Known, KnownShard};
+use self::known::{KnownLog, KnownShard};
 use crate::budget::ReadBudget;
 use crate::counters::Counters;
 use crate::error::{LogOpenError, ReadError};
@@ -158,7 +158,7 @@ impl Log {
         let meta: Arc<dyn Meta> = Arc::new(meta);
 
         let keys = meta.list(PREFIX).await.map_err(|error| LogOpenError::Meta(error.to_string()))?;
-        let known = Known::read(&keys)?;
+        let known = KnownLog::read(&keys)?;
         let (segments, found) = match &config.segments {
             None => (placed::embedded(&known, &store)?, found),
             Some(opening) => {
@@ -217,12 +217,12 @@ impl Log {
     /// Brings metadata and store together.
     async fn recover(
         &self,
-        known: Known,
+        known: KnownLog,
         found: Vec<RecoveredSegment>,
         progress: &Progress,
     ) -> Result<(), LogOpenError> {
         let inner = &*self.inner;
-        let Known { streams, shards: mut known, .. } = known;
+        let KnownLog { streams, shards: mut known, .. } = known;
 
         let mut stored: BTreeMap<ShardId, Vec<SegmentsFound>> = BTreeMap::new();
         for segment in &found {

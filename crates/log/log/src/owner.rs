@@ -29,13 +29,13 @@ use tailwater_env::{Env, Instant, Task};
 use tailwater_format::SegmentId;
 use tailwater_journal::{FullReason, Journal, JournalAppendError as JournalError, JournalPosition, WaitFor};
 use tailwater_meta::Meta;
-use tailwater_store::{Place, Segments, StoreError};
+use tailwater_store::{EntryPlace, StoreContract, StoreError};
 use tailwater_tail::TailWriter;
 use tokio::sync::{Notify, oneshot};
 
 use self::queue::SubmitRefusal;
 use self::shell::Shell;
-use self::told::Told;
+use self::told::OwnerNews;
 use crate::commit;
 use crate::config::StreamConfig;
 use crate::counters::Counters;
@@ -115,7 +115,7 @@ impl OwnerHandle {
 pub(crate) struct OwnerDependencies {
     pub(crate) env: Env,
     pub(crate) journal: Journal,
-    pub(crate) segments: Arc<dyn Segments>,
+    pub(crate) segments: Arc<dyn StoreContract>,
     pub(crate) meta: Arc<dyn Meta>,
     pub(crate) tail: TailWriter,
     pub(crate) counters: Arc<Counters>,
@@ -162,7 +162,7 @@ struct Owner {
     /// Waiting to be written, for their acknowledgement: the entries of `interval` shards.
     written: Follower,
     /// What is told of single segments, where no journal tells of all. `None` if one does.
-    told: Option<Arc<Told>>,
+    told: Option<Arc<OwnerNews>>,
     /// Wakes the task.
     wake: Arc<Notify>,
     upkeep: Upkeep,
@@ -185,7 +185,7 @@ impl Owner {
             (Follower::new(floor.journal.durable()), Follower::new(floor.journal.written()));
         let tick_at = floor.env.now() + floor.tick;
         let wake = Arc::new(Notify::new());
-        let told = floor.segments.journal().is_none().then(|| Told::new(&wake));
+        let told = floor.segments.journal().is_none().then(|| OwnerNews::new(&wake));
         Self {
             floor,
             owned: Slots::new(),
@@ -431,10 +431,10 @@ impl Owner {
     /// Looks how far the journal is, and lets the shards concerned acknowledge.
     fn follow_journal(&mut self, at: StepTime) {
         for placed in self.written.take_covered() {
-            self.step(placed.slot, at, ShardInput::Written(Place(placed.journal.0)));
+            self.step(placed.slot, at, ShardInput::Written(EntryPlace(placed.journal.0)));
         }
         for placed in self.durable.take_covered() {
-            self.step(placed.slot, at, ShardInput::Synced(Place(placed.journal.0)));
+            self.step(placed.slot, at, ShardInput::Synced(EntryPlace(placed.journal.0)));
         }
         self.follow_segments(at);
         // What was written and is lost is not durable either.

@@ -12,11 +12,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tailwater_format::{Position, SegmentId, ShardId, Tail};
-use tailwater_store::{Segments, StoreError};
+use tailwater_store::{StoreContract, StoreError};
 use tailwater_tail::TailWriter;
 
 /// Hands the ends of `shards`, whose tails are as a start found them, to `tail`.
-pub(crate) async fn refill(store: Arc<dyn Segments>, tail: TailWriter, shards: Vec<(ShardId, Tail)>) {
+pub(crate) async fn refill(store: Arc<dyn StoreContract>, tail: TailWriter, shards: Vec<(ShardId, Tail)>) {
     let shards: Vec<_> =
         shards.into_iter().filter(|(_, found)| found.sealed && found.durable > Position(0)).collect();
     let share = tail.refill_share(shards.len());
@@ -43,7 +43,7 @@ fn first_chunk(found: &Tail, share: u64) -> Position {
 }
 
 async fn read(
-    store: &dyn Segments,
+    store: &dyn StoreContract,
     segment: &SegmentId,
     from: Position,
     to: Position,

@@ -87,13 +87,13 @@ struct Flush {
     entry_id: EntryId,
     base_offset: Offset,
     appends: Vec<Accepted>,
-    place: Place,
+    place: EntryPlace,
 }
 
 /// How far an acknowledged entry reaches whose bytes are not synced yet.
 #[derive(Clone, Copy, Debug)]
 struct Unsynced {
-    place: Place,
+    place: EntryPlace,
     reach: Reach,
 }
 
@@ -480,7 +480,7 @@ impl Shard {
 
     /// Up to where the journal has to be synced before the next segment can begin, if one waits for that, or before a
     /// truncation can be recorded.
-    fn awaited_sync(&self) -> Option<Place> {
+    fn awaited_sync(&self) -> Option<EntryPlace> {
         let is_awaited = self.waits_for_roll() || self.changes.wanted_log_start() > self.synced_next();
         if self.config.durability != StreamDurability::Interval || !is_awaited {
             return None;
@@ -570,7 +570,7 @@ impl Shard {
             entry_id: open.next_entry,
             base_offset,
             appends,
-            place: Place(0),
+            place: EntryPlace(0),
         }
     }
 
@@ -580,7 +580,7 @@ impl Shard {
         now: Instant,
         wall_ms: i64,
         created: bool,
-        result: Result<Place, WriteError>,
+        result: Result<EntryPlace, WriteError>,
         out: &mut Vec<Output>,
     ) {
         let open = self.open.as_mut().expect("the entry belongs to the open segment");
@@ -629,7 +629,7 @@ impl Shard {
     }
 
     /// The journal is written (`interval`) or synced (`fsync`) up to `upto`: acknowledges what lies before it.
-    fn settle(&mut self, upto: Place, wall_ms: i64, out: &mut Vec<Output>) {
+    fn settle(&mut self, upto: EntryPlace, wall_ms: i64, out: &mut Vec<Output>) {
         // One that was synced before it was full, before readers see the next one.
         self.complete_rolled(wall_ms, out);
         while self.in_flight.front().is_some_and(|entry| entry.place <= upto) {
@@ -706,7 +706,7 @@ impl Shard {
     }
 
     /// The journal is synced up to `upto`, and so written, with `interval`.
-    fn sync(&mut self, upto: Place, wall_ms: i64, out: &mut Vec<Output>) {
+    fn sync(&mut self, upto: EntryPlace, wall_ms: i64, out: &mut Vec<Output>) {
         self.settle(upto, wall_ms, out);
         while self.unsynced.front().is_some_and(|unsynced| unsynced.place <= upto) {
             let unsynced = self.unsynced.pop_front().expect("just looked at");

@@ -327,7 +327,7 @@ mod stored {
     }
 
     #[derive(Clone, PartialEq, prost::Message)]
-    pub(super) struct Segments {
+    pub(super) struct SegmentsAt {
         #[prost(bytes = "vec", tag = "1")]
         pub(super) cluster: Vec<u8>,
     }
@@ -410,12 +410,12 @@ impl StreamRecord {
 impl SegmentsRecord {
     /// The value to store.
     pub fn encode(&self) -> Bytes {
-        stored::Segments { cluster: self.cluster.as_bytes().to_vec() }.encode_to_vec().into()
+        stored::SegmentsAt { cluster: self.cluster.as_bytes().to_vec() }.encode_to_vec().into()
     }
 
     /// The record that is stored under `key`.
     pub fn decode(key: &str, value: &[u8]) -> Result<Self, StreamRecordError> {
-        let stored: stored::Segments = decode(key, value)?;
+        let stored: stored::SegmentsAt = decode(key, value)?;
         let cluster = Uuid::from_slice(&stored.cluster)
             .map_err(|error| StreamRecordError { key: key.to_owned(), why: error.to_string() })?;
         Ok(Self { cluster })

@@ -1,14 +1,14 @@
 //! Seals and deletions in the store, which must happen some time and that nobody waits for.
 //!
-//! In a store that acknowledges by a journal each is a record there. One that the journal does not take (it is full, or was lost with a failed
-//! sync) is tried again: until it is there, a restart finds the segment unsealed, and seals it at the same length,
-//! or finds it at all, and deletes it.
+//! In a store that acknowledges by a journal each is a record there. One that the journal does not take (it is
+//! full, or was lost with a failed sync) is tried again: until it is there, a restart finds the segment unsealed,
+//! and seals it at the same length, or finds it at all, and deletes it.
 
 use std::collections::VecDeque;
 
 use tailwater_format::{Position, SegmentId};
 use tailwater_journal::{Journal, JournalPosition};
-use tailwater_store::{Segments, StoreError};
+use tailwater_store::{StoreContract, StoreError};
 
 use crate::follow::{Covered, look};
 
@@ -23,7 +23,7 @@ pub(crate) struct Upkeep {
 
 impl Upkeep {
     /// Seals a segment.
-    pub(crate) fn seal(&mut self, store: &dyn Segments, id: SegmentId, length: Position) {
+    pub(crate) fn seal(&mut self, store: &dyn StoreContract, id: SegmentId, length: Position) {
         match store.seal(&id, length) {
             Ok(Some(position)) => self.sealing.push_back((position, id, length)),
             Ok(None) => {}                    // the store sees to it
@@ -34,7 +34,7 @@ impl Upkeep {
     }
 
     /// Deletes a segment.
-    pub(crate) fn delete(&mut self, store: &dyn Segments, id: SegmentId) {
+    pub(crate) fn delete(&mut self, store: &dyn StoreContract, id: SegmentId) {
         match store.delete(&id) {
             Ok(()) | Err(StoreError::Unknown(_)) => {}
             Err(StoreError::Journal(_)) => self.refused_deletes.push(id),
@@ -48,7 +48,7 @@ impl Upkeep {
     }
 
     /// Tries again what was refused.
-    pub(crate) fn retry(&mut self, store: &dyn Segments) {
+    pub(crate) fn retry(&mut self, store: &dyn StoreContract) {
         for (id, length) in std::mem::take(&mut self.refused_seals) {
             self.seal(store, id, length);
         }
@@ -58,7 +58,7 @@ impl Upkeep {
     }
 
     /// Forgets seals that are durable, and notes those that were lost.
-    pub(crate) fn follow(&mut self, journal: &Journal, store: &dyn Segments) {
+    pub(crate) fn follow(&mut self, journal: &Journal, store: &dyn StoreContract) {
         if self.sealing.is_empty() {
             return;
         }

@@ -1,15 +1,15 @@
 //! What the log asks of whatever keeps its segments, on this host's disk or across a network.
 //!
-//! A segment is one append-only sequence of entries. It is created, appended to, sealed for ever and deleted. What is
-//! appended is durable some time later, in the order of the appends of a shard, over its segments too. How that is told
-//! is the store's choice:
-//! - A store that acknowledges by one journal says so ([`Segments::journal`]): an entry is durable once that journal is
-//!   durable up to the entry's place. Nobody is told of single segments.
+//! A segment is one append-only sequence of entries. It is created, appended to, sealed for ever and deleted. What
+//! is appended is durable some time later, in the order of the appends of a shard, over its segments too. How that
+//! is told is the store's choice:
+//! - A store that acknowledges by one journal says so ([`StoreContract::journal`]): an entry is durable once that
+//!   journal is durable up to the entry's place. Nobody is told of single segments.
 //! - Every other one tells each segment's [`SegmentWatch`].
 //!
 //! What holds for each:
-//! - **One writer.** Once a segment with a higher term was created in a shard, lower terms are refused. A segment that was
-//!   there when the store was opened takes no entries.
+//! - **One writer.** Once a segment with a higher term was created in a shard, lower terms are refused. A segment
+//!   that was there when the store was opened takes no entries.
 //! - **In order.** No entry is durable before all entries of its shard that were appended before it.
 //! - **Never past durable.** A read answers only what is durable.
 //! - **Without waiting.** Creating, appending, sealing and deleting do no I/O in the caller's thread.
@@ -26,32 +26,33 @@ use crate::{RecoveredSegment, SegmentStore, StoreError};
 
 /// Where an entry stands among those of its shard: one that was appended later has a greater place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place(pub u64);
+pub struct EntryPlace(pub u64);
 
 /// Who is told how far a segment is durable, by a store that has a watermark for each segment. Called on a task of the
 /// store's; it must not wait.
 pub trait SegmentWatch: Send + Sync {
     /// Every entry of the segment up to this place is durable.
-    fn durable(&self, upto: Place);
+    fn durable(&self, upto: EntryPlace);
 
-    /// What was appended and is not durable yet is given up, in this segment and in those of its shard behind it: it will
-    /// never be told to be durable. The last call, and for one segment of a shard only.
+    /// What was appended and is not durable yet is given up, in this segment and in those of its shard behind it:
+    /// it will never be told to be durable. The last call, and for one segment of a shard only.
     fn lost(&self, why: &str);
 }
 
 /// A store of segments; see the module.
-pub trait Segments: Send + Sync {
+pub trait StoreContract: Send + Sync {
     /// The journal that every entry is durable by, if there is one. Places are its positions then.
     fn journal(&self) -> Option<&Journal>;
 
     /// Begins a segment, and fences all lower terms of the shard. `watch` is told of it where there is no
-    /// [`Segments::journal`].
+    /// [`StoreContract::journal`].
     ///
     /// # Errors
     /// `Fenced`, `NotNext`; or why nothing can be written at the moment.
     fn create(&self, id: SegmentId, watch: Arc<dyn SegmentWatch>) -> Result<(), StoreError>;
 
-    /// Appends one entry at `position`, the segment's end. Without `sync` a store with a journal syncs it when it likes.
+    /// Appends one entry at `position`, the segment's end. Without `sync` a store with a journal syncs it when it
+    /// likes.
     ///
     /// # Errors
     /// Nothing was appended then. See [`SegmentStore::append`].
@@ -61,10 +62,10 @@ pub trait Segments: Send + Sync {
         position: Position,
         entry: Bytes,
         sync: bool,
-    ) -> Result<Place, StoreError>;
+    ) -> Result<EntryPlace, StoreError>;
 
-    /// Ends the segment at `length`, for ever, which is at most what is appended. Where it answers a position, the seal is
-    /// lost with the journal's record there; otherwise the store sees to it.
+    /// Ends the segment at `length`, for ever, which is at most what is appended. Where it answers a position, the
+    /// seal is lost with the journal's record there; otherwise the store sees to it.
     ///
     /// # Errors
     /// `SealBeyondEnd`, `Sealed` at another length, `Unknown`, `Journal`.
@@ -124,9 +125,9 @@ pub trait Segments: Send + Sync {
 
 /// A store of segments that is not on this host's disk, to be opened.
 pub trait OpenSegments: Send + Sync + fmt::Debug {
-    /// Shuts out whoever still writes, finds the end of what was left open, and answers the store with all segments of
-    /// `cluster`. What each of them holds is told of those that are not `recorded`. Where what it needs is not there yet it
-    /// waits, and says for what in `progress`.
+    /// Shuts out whoever still writes, finds the end of what was left open, and answers the store with all segments
+    /// of `cluster`. What each of them holds is told of those that are not `recorded`. Where what it needs is not
+    /// there yet it waits, and says for what in `progress`.
     ///
     /// # Errors
     /// What can't be put right by waiting, and what to do.
@@ -136,10 +137,10 @@ pub trait OpenSegments: Send + Sync + fmt::Debug {
         cluster: uuid::Uuid,
         recorded: &'a (dyn Fn(&SegmentId) -> bool + Sync),
         progress: &'a Progress,
-    ) -> BoxFuture<'a, Result<(Arc<dyn Segments>, Vec<RecoveredSegment>), String>>;
+    ) -> BoxFuture<'a, Result<(Arc<dyn StoreContract>, Vec<RecoveredSegment>), String>>;
 }
 
-impl Segments for SegmentStore {
+impl StoreContract for SegmentStore {
     fn journal(&self) -> Option<&Journal> {
         Some(self.journal())
     }
@@ -154,8 +155,8 @@ impl Segments for SegmentStore {
         position: Position,
         entry: Bytes,
         sync: bool,
-    ) -> Result<Place, StoreError> {
-        self.append_with(id, position, entry, sync).map(|end| Place(end.0))
+    ) -> Result<EntryPlace, StoreError> {
+        self.append_with(id, position, entry, sync).map(|end| EntryPlace(end.0))
     }
 
     fn seal(&self, id: &SegmentId, length: Position) -> Result<Option<JournalPosition>, StoreError> {

@@ -19,14 +19,14 @@ pub(super) struct KnownShard {
 
 /// What it says of all.
 #[derive(Default)]
-pub(super) struct Known {
+pub(super) struct KnownLog {
     pub(super) streams: BTreeMap<StreamId, StreamRecord>,
     pub(super) shards: BTreeMap<ShardId, KnownShard>,
     /// Where segments are, if not on this host's disk.
     pub(super) segments: Option<SegmentsRecord>,
 }
 
-impl Known {
+impl KnownLog {
     /// What these keys and values say.
     pub(super) fn read(keys: &[(String, Versioned)]) -> Result<Self, LogOpenError> {
         let mut known = Self::default();

@@ -1,19 +1,22 @@
-//! Where the segments of a data directory are: on this host's disk, or in a replicated store. A directory is opened as it
-//! was begun, so that no stream appears empty because its segments are elsewhere.
+//! Where the segments of a data directory are: on this host's disk, or in a replicated store. A directory is opened
+//! as it was begun, so that no stream appears empty because its segments are elsewhere.
 
 use std::sync::Arc;
 
 use tailwater_env::Env;
 use tailwater_meta::{Expect, Meta, Op};
-use tailwater_store::{RecoveredSegment, SegmentStore, Segments};
+use tailwater_store::{RecoveredSegment, SegmentStore, StoreContract};
 use uuid::Uuid;
 
-use super::known::Known;
+use super::known::KnownLog;
 use crate::error::LogOpenError;
 use crate::stream::{SEGMENTS_KEY, SegmentsRecord};
 
 /// The store on this host's disk, if the segments are there.
-pub(super) fn embedded(known: &Known, store: &SegmentStore) -> Result<Arc<dyn Segments>, LogOpenError> {
+pub(super) fn embedded(
+    known: &KnownLog,
+    store: &SegmentStore,
+) -> Result<Arc<dyn StoreContract>, LogOpenError> {
     if known.segments.is_some() {
         return Err(LogOpenError::Store(
             "the segments of this data directory are in a replicated store: set `segments` to it, as it was"
@@ -23,11 +26,12 @@ pub(super) fn embedded(known: &Known, store: &SegmentStore) -> Result<Arc<dyn Se
     Ok(Arc::new(store.clone()))
 }
 
-/// The number by which a replicated store knows the segments of this data directory: made, and kept, when there is none.
+/// The number by which a replicated store knows the segments of this data directory: made, and kept, when there is
+/// none.
 pub(super) async fn cluster(
     env: &Env,
     meta: &dyn Meta,
-    known: &Known,
+    known: &KnownLog,
     found: &[RecoveredSegment],
 ) -> Result<Uuid, LogOpenError> {
     if !found.is_empty() {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tailwater_store::{Place, SegmentWatch};
+use tailwater_store::{EntryPlace, SegmentWatch};
 use tokio::sync::Notify;
 
 use crate::slots::Slot;
@@ -12,18 +12,18 @@ use crate::slots::Slot;
 /// News of one shard: what became durable, and behind it what was given up.
 #[derive(Default)]
 pub(super) struct SlotNews {
-    pub(super) durable: Option<Place>,
+    pub(super) durable: Option<EntryPlace>,
     pub(super) lost: Option<Arc<str>>,
 }
 
 /// News of all shards of an owner.
-pub(super) struct Told {
+pub(super) struct OwnerNews {
     news: Mutex<BTreeMap<Slot, SlotNews>>,
     /// Wakes the owner's task.
     wake: Arc<Notify>,
 }
 
-impl Told {
+impl OwnerNews {
     pub(super) fn new(wake: &Arc<Notify>) -> Arc<Self> {
         Arc::new(Self { news: Mutex::default(), wake: Arc::clone(wake) })
     }
@@ -42,16 +42,16 @@ impl Told {
 /// Who tells an owner of the segments of one shard.
 struct SlotWatch {
     slot: Slot,
-    told: Option<Arc<Told>>,
+    told: Option<Arc<OwnerNews>>,
 }
 
 /// A watch for segments of the shard in `slot`; one that tells nobody where a journal tells of all.
-pub(super) fn watch(told: &Option<Arc<Told>>, slot: Slot) -> Arc<dyn SegmentWatch> {
+pub(super) fn watch(told: &Option<Arc<OwnerNews>>, slot: Slot) -> Arc<dyn SegmentWatch> {
     Arc::new(SlotWatch { slot, told: told.clone() })
 }
 
 impl SegmentWatch for SlotWatch {
-    fn durable(&self, upto: Place) {
+    fn durable(&self, upto: EntryPlace) {
         let Some(told) = &self.told else { return };
         told.tell(self.slot, |news| news.durable = news.durable.max(Some(upto)));
     }

@@ -47,13 +47,13 @@ pub enum ShardInput {
         /// Whether the store has the segment by now.
         created: bool,
         /// The entry's place, or why the store did not take the entry.
-        result: Result<Place, WriteError>,
+        result: Result<EntryPlace, WriteError>,
     },
     /// Entries are written up to there. Only `interval` shards are told.
-    Written(Place),
-    /// Entries are durable up to there, and so written. The two watermarks are not read at the same moment: this may come
-    /// before [`ShardInput::Written`].
-    Synced(Place),
+    Written(EntryPlace),
+    /// Entries are durable up to there, and so written. The two watermarks are not read at the same moment: this
+    /// may come before [`ShardInput::Written`].
+    Synced(EntryPlace),
     /// Whatever of this shard was not durable is given up: a sync failed, or a ledger was fenced or got no quorum.
     Lost(Arc<str>),
     /// How the commit of the last [`Output::Commit`] ended: with the new version of the shard's record, or not.
@@ -196,7 +196,7 @@ pub enum Output {
     /// Hand an entry to the store. The last output of its step; [`ShardInput::Wrote`] is the next input.
     Write(Write),
     /// Have entries synced up to there: the next segment, or a truncation, waits for it.
-    Sync(Place),
+    Sync(EntryPlace),
     /// Commit to metadata. [`ShardInput::Committed`] follows, some time, and no other commit before it.
     Commit(Change),
     /// [`ShardInput::Proceed`] is due then, although nothing happens; `None`: not any more.
