@@ -10,7 +10,7 @@ use tailwater_bookkeeper::{
 };
 use tailwater_env::{BoxFuture, Env, Progress};
 use tailwater_format::{Position, SegmentId, parse_entry_header};
-use tailwater_store::{IndexContents, OpenSegments, RawHeader, RecoveredSegment, StoreContract};
+use tailwater_store::{IndexContents, OpenSegments, OpenedSegments, RawHeader, RecoveredSegment};
 use uuid::Uuid;
 
 use crate::held::HeldSegment;
@@ -36,7 +36,7 @@ impl OpenSegments for LedgerOpening {
         cluster: Uuid,
         recorded: &'a (dyn Fn(&SegmentId) -> bool + Sync),
         progress: &'a Progress,
-    ) -> BoxFuture<'a, Result<(Arc<dyn StoreContract>, Vec<RecoveredSegment>), String>> {
+    ) -> BoxFuture<'a, Result<OpenedSegments, String>> {
         Box::pin(self.open_ledgers(env, cluster, recorded, progress))
     }
 }
@@ -65,7 +65,7 @@ impl LedgerOpening {
         cluster: Uuid,
         recorded: &(dyn Fn(&SegmentId) -> bool + Sync),
         progress: &Progress,
-    ) -> Result<(Arc<dyn StoreContract>, Vec<RecoveredSegment>), String> {
+    ) -> Result<OpenedSegments, String> {
         progress.begin("the wait for ZooKeeper", 0);
         let client = until_done(env, "ZooKeeper", || self.connect(env)).await;
         progress.begin("the wait for bookies", 0);

@@ -41,7 +41,7 @@ use tailwater_format::{
     AppendedTo, Dlsn, DurableTo, EntryFields, EntryId, Offset, Position, SegmentId, SegmentNumber, ShardId,
     SlotId, Tail, Term, TransactionId,
 };
-use tailwater_store::Place;
+use tailwater_store::EntryPlace;
 
 use crate::batches::{Accepted, encode};
 use crate::config::{FlushPolicy, StreamConfig, StreamDurability};

@@ -123,6 +123,9 @@ pub trait StoreContract: Send + Sync {
     fn health(&self) -> Result<(), StoreError>;
 }
 
+/// A store that was opened, and the segments that are in it.
+pub type OpenedSegments = (Arc<dyn StoreContract>, Vec<RecoveredSegment>);
+
 /// A store of segments that is not on this host's disk, to be opened.
 pub trait OpenSegments: Send + Sync + fmt::Debug {
     /// Shuts out whoever still writes, finds the end of what was left open, and answers the store with all segments
@@ -137,7 +140,7 @@ pub trait OpenSegments: Send + Sync + fmt::Debug {
         cluster: uuid::Uuid,
         recorded: &'a (dyn Fn(&SegmentId) -> bool + Sync),
         progress: &'a Progress,
-    ) -> BoxFuture<'a, Result<(Arc<dyn StoreContract>, Vec<RecoveredSegment>), String>>;
+    ) -> BoxFuture<'a, Result<OpenedSegments, String>>;
 }
 
 impl StoreContract for SegmentStore {

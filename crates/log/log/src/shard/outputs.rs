@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tailwater_env::Instant;
 use tailwater_format::{Dlsn, Offset, Position, SegmentId, Tail, Term};
-use tailwater_store::Place;
+use tailwater_store::EntryPlace;
 use tokio::sync::oneshot;
 
 use super::{Change, ChangeError};
