@@ -73,6 +73,11 @@ impl Drop for UnfinishedLedger {
 }
 
 impl UnfinishedCount {
+    /// How much there is.
+    pub(crate) fn get(&self) -> u64 {
+        self.count.load(Ordering::Relaxed) as u64
+    }
+
     /// Completes when there is nothing.
     pub(crate) async fn finished(&self) {
         loop {

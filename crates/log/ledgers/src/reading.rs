@@ -3,6 +3,7 @@
 //! are known.
 
 use std::cmp::Ordering;
+use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::{Bytes, BytesMut};
 use futures::future::try_join_all;
@@ -132,6 +133,7 @@ impl LedgerStore {
         }
         let failed = |fault: LedgerFault| unreadable(held, extent.end, &fault.to_string());
         let reader = self.reader(held, extent).await.map_err(failed)?;
+        self.shared.counters.entries_read.fetch_add(1, Relaxed);
         let read = reader.read(EntryId::new(number)).await.map_err(failed)?;
         let position = read.length.checked_sub(read.payload.len() as u64);
         let position = position.ok_or_else(|| {

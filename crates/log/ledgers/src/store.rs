@@ -10,7 +10,7 @@ use tailwater_bookkeeper::{BookKeeper, LedgerFault, LedgerId, Quorums};
 use tailwater_env::{BoxFuture, Env, HashMap, Instant};
 use tailwater_format::{Offset, Position, SegmentId, SegmentNumber, ShardId, Term, TransactionId};
 use tailwater_journal::{Journal, JournalPosition};
-use tailwater_store::{EntryPlace, SegmentWatch, StoreContract, StoreError};
+use tailwater_store::{EntryPlace, ReplicatedStats, SegmentWatch, StoreContract, StoreError};
 use tokio::sync::{Semaphore, mpsc};
 use uuid::Uuid;
 
@@ -19,6 +19,14 @@ use crate::held::{Command, EntryRoom, HeldSegment, LedgerAppend, UnfinishedCount
 use crate::limits::{LEDGERS_AT_A_TIME, POINT_STEP_BYTES, RETRY, TROUBLE_TOLD};
 use crate::points::LedgerPoint;
 use crate::writing::SegmentWriting;
+
+/// What is counted: each stands for itself, so all accesses are relaxed.
+#[derive(Default)]
+pub(crate) struct LedgerCounters {
+    pub(crate) entries: AtomicU64,
+    pub(crate) given_up: AtomicU64,
+    pub(crate) entries_read: AtomicU64,
+}
 
 /// What the handle and its tasks share.
 pub(crate) struct LedgersShared {
@@ -33,6 +41,7 @@ pub(crate) struct LedgersShared {
     unfinished: Arc<UnfinishedCount>,
     /// Held by deletions that are under way.
     deleting: Semaphore,
+    pub(crate) counters: LedgerCounters,
     /// Why entries were not taken the last time, and when that was.
     trouble: Mutex<Option<(Instant, String)>>,
 }
@@ -48,6 +57,7 @@ impl LedgersShared {
             is_dropped: AtomicBool::new(false),
             unfinished: Arc::default(),
             deleting: Semaphore::new(LEDGERS_AT_A_TIME),
+            counters: LedgerCounters::default(),
             trouble: Mutex::new(None),
         }
     }
@@ -282,5 +292,17 @@ impl StoreContract for LedgerStore {
             }
             _ => Ok(()),
         }
+    }
+
+    fn replicated_stats(&self) -> Option<ReplicatedStats> {
+        let counters = &self.shared.counters;
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Some(ReplicatedStats {
+            pending_bytes: of(&self.pending),
+            entries: of(&counters.entries),
+            given_up: of(&counters.given_up),
+            entries_read: of(&counters.entries_read),
+            unfinished: self.shared.unfinished.get(),
+        })
     }
 }

@@ -9,6 +9,7 @@
 //!    that takes.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use futures::stream::FuturesOrdered;
 use futures::{FutureExt, StreamExt};
@@ -56,6 +57,7 @@ impl SegmentWriting {
                 let was_over = self.held.change(|state| std::mem::replace(&mut state.is_over, true));
                 // Of what is deleted meanwhile nobody wants to know.
                 if let Some(why) = why.filter(|_| !was_over) {
+                    self.shared.counters.given_up.fetch_add(1, Ordering::Relaxed);
                     self.watch.lost(&why);
                 }
                 match self.end_of_given_up().await {
@@ -186,6 +188,7 @@ impl SegmentWriting {
         let point = &appended.point;
         assert_eq!(entry.get(), point.entry, "{}: entries are acknowledged in their order", self.held.id);
         let held = HeldEntry { position: point.position, bytes: appended.bytes.clone() };
+        self.shared.counters.entries.fetch_add(1, Ordering::Relaxed);
         // Before readers may ask for it.
         self.shared.cache.put(ledger, point.entry, held);
         self.held.change(|state| {

@@ -519,6 +519,11 @@ impl Log {
         self.inner.segments.journal().is_none()
     }
 
+    /// Counters of the replicated store that segments are in, if they are in one.
+    pub fn replicated_stats(&self) -> Option<tailwater_store::ReplicatedStats> {
+        self.inner.segments.replicated_stats()
+    }
+
     /// The metadata that the streams are in.
     pub fn meta(&self) -> &Arc<dyn Meta> {
         &self.inner.meta

@@ -39,6 +39,21 @@ pub trait SegmentWatch: Send + Sync {
     fn lost(&self, why: &str);
 }
 
+/// Counters of a replicated store, since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReplicatedStats {
+    /// Bytes of entries that are neither durable nor given up, with their bookkeeping.
+    pub pending_bytes: u64,
+    /// Entries that got durable.
+    pub entries: u64,
+    /// Segments of which entries were given up.
+    pub given_up: u64,
+    /// Entries that were read from replicas, and not from this process's memory.
+    pub entries_read: u64,
+    /// Segments that were sealed or deleted, and are not closed or deleted at the replicas yet.
+    pub unfinished: u64,
+}
+
 /// A store of segments; see the module.
 pub trait StoreContract: Send + Sync {
     /// The journal that every entry is durable by, if there is one. Places are its positions then.
@@ -121,6 +136,11 @@ pub trait StoreContract: Send + Sync {
     /// # Errors
     /// What is wrong, and what to do.
     fn health(&self) -> Result<(), StoreError>;
+
+    /// The counters of a replicated store.
+    fn replicated_stats(&self) -> Option<ReplicatedStats> {
+        None
+    }
 }
 
 /// A store that was opened, and the segments that are in it.

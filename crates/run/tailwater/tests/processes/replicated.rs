@@ -131,6 +131,36 @@ fn a_shard_goes_on_in_another_ledger_when_somebody_recovers_its_own_under_load()
     let sent = load.finish();
     assert!(lines.range(0..sent).eq(node.consume("s")), "once and in order");
     assert!(node.get("/readyz").is_some(), "it is no trouble");
+    assert!(node.metric("tailwater_ledger_given_up_total") >= Some(1.0), "it was shut out");
+    let page = node.get("/metrics").expect("metrics");
+    let documented =
+        crate::metrics::documented().into_iter().filter(|name| name.starts_with("tailwater_ledger_"));
+    documented.for_each(|name| assert!(page.contains(&format!("\n{name} ")), "{name}"));
+}
+
+#[test]
+fn without_a_quorum_of_bookies_appends_wait_or_are_refused_and_go_on_by_themselves_when_there_is_one() {
+    let (cluster, _dead) = (cluster(), one_is_dead());
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = node(&dir, &cluster.uri().to_string());
+    let lines = Lines::new("a", LINE_BYTES);
+    let load = Load::start(&node, "s", &lines);
+    let before = load.wait_for_more(300);
+    let numbers = cluster.kill_all_but(1);
+    wait_for("the node to say what is wrong", || {
+        let ask = ureq::get(format!("http://{}/readyz", node.admin));
+        let mut answer = ask.config().http_status_as_error(false).build().call().ok()?;
+        let told = answer.body_mut().read_to_string().ok()?;
+        (answer.status() == 503 && told.contains("the replicated store: ")).then_some(())
+    });
+    // What was acknowledged last is in the node's memory.
+    let count = before.to_string();
+    let read = node.run(&["consume", "s", "--from", "start", "--count", &count]);
+    assert!(lines.range(0..before).eq(read.lines().map(str::to_owned)), "what is there is read");
+    numbers.into_iter().for_each(|number| cluster.restart(number));
+    load.wait_for_more(300);
+    let sent = load.finish();
+    assert!(lines.range(0..sent).eq(node.consume("s")), "once and in order");
 }
 
 #[test]
