@@ -53,6 +53,12 @@ impl LedgerReader {
         self.known.lock().await.lac
     }
 
+    /// Takes in that an entry was acknowledged: whoever writes the ledger knows it before bookies tell.
+    pub async fn learn(&self, acknowledged: EntryId) {
+        let mut known = self.known.lock().await;
+        known.lac = known.lac.max(acknowledged);
+    }
+
     /// Whether [`LedgerReader::lac`] is the end.
     pub async fn is_closed(&self) -> bool {
         is_closed(&self.known.lock().await.metadata)

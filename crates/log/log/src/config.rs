@@ -307,6 +307,11 @@ pub enum ConfigError {
         /// The field, as on the command line.
         field: &'static str,
     },
+    /// What is acknowledged before it is durable would have to be somewhere until then.
+    #[error(
+        "durability is \"interval\", and segments are in a replicated store, which acknowledges what is durable: use \"fsync\""
+    )]
+    IntervalReplicated,
     /// No stream can have this name.
     #[error("no stream can be named {name:?}: {why}")]
     Name {

@@ -189,7 +189,7 @@ impl Log {
             }
             // Its segment was removed in between, as the next look says.
         };
-        let mut scan = Scan::new(&self.inner.store, id, position, end);
+        let mut scan = Scan::new(&*self.inner.segments, id, position, end);
         while gathered.fetched.bytes < bytes_max || (at_least_one && gathered.fetched.bytes == 0) {
             let Some(scanned) = scan.next().await? else { break };
             if scanned.header.is_control() {

@@ -12,7 +12,7 @@ use tailwater_format::limits::RECORDS_DECOMPRESSED_BYTES_MAX;
 use tailwater_format::{
     Decompressor, Dlsn, Offset, Position, SegmentId, SegmentNumber, Term, TransactionId, batches,
 };
-use tailwater_store::SegmentStore;
+use tailwater_store::StoreContract;
 
 use crate::error::ReadError;
 use crate::scan::{Scan, ScannedSegment, read_error};
@@ -65,7 +65,7 @@ struct LocatePart {
 /// `Corrupt`, `Unavailable`.
 pub(crate) async fn locate(
     view: &View,
-    store: &SegmentStore,
+    store: &dyn StoreContract,
     what: LocateRead,
 ) -> Result<ReadLocation, ReadError> {
     let (start, end) = (view.tail.log_start, view.tail.next_offset);
@@ -110,7 +110,11 @@ pub(crate) fn end_of_segment(view: &View, number: SegmentNumber) -> Option<(Segm
     part(view, index).filter(|part| part.id.number == number).map(|part| (part.id, part.end))
 }
 
-async fn by_offset(view: &View, store: &SegmentStore, offset: Offset) -> Result<ReadLocation, ReadError> {
+async fn by_offset(
+    view: &View,
+    store: &dyn StoreContract,
+    offset: Offset,
+) -> Result<ReadLocation, ReadError> {
     if offset < view.tail.log_start {
         return Err(ReadError::Truncated { log_start: view.tail.log_start });
     }
@@ -137,7 +141,7 @@ fn at(offset: Offset, scanned: &ScannedSegment) -> ReadLocation {
 
 async fn by_transaction_id(
     view: &View,
-    store: &SegmentStore,
+    store: &dyn StoreContract,
     wanted: TransactionId,
 ) -> Result<ReadLocation, ReadError> {
     let index = view.completed.partition_point(|segment| segment.last_transaction_id < wanted);
@@ -179,7 +183,7 @@ fn first_reaching(bytes: &[u8], wanted: TransactionId) -> Result<Option<Offset>,
     Ok(None)
 }
 
-async fn by_dlsn(view: &View, store: &SegmentStore, dlsn: Dlsn) -> Result<ReadLocation, ReadError> {
+async fn by_dlsn(view: &View, store: &dyn StoreContract, dlsn: Dlsn) -> Result<ReadLocation, ReadError> {
     let log_start = view.tail.log_start;
     let index = view.completed.partition_point(|segment| segment.number < dlsn.segment);
     let Some(part) = part(view, index) else {

@@ -21,7 +21,7 @@ use tailwater_format::{
 };
 use tailwater_journal::Journal;
 use tailwater_meta::Meta;
-use tailwater_store::{DataDir, SegmentStore, StoreError};
+use tailwater_store::{DataDir, SegmentStore, StoreContract, StoreError};
 use tailwater_tail::TailWriter;
 use tokio::sync::oneshot;
 
@@ -167,6 +167,9 @@ pub(crate) struct LogInner {
     pub(crate) refill: Mutex<Option<Task>>,
     pub(crate) tail: TailWriter,
     pub(crate) meta: Arc<dyn Meta>,
+    /// Where the streams' segments are: `store`, or a replicated one.
+    pub(crate) segments: Arc<dyn StoreContract>,
+    /// What is on this host's disk.
     pub(crate) store: SegmentStore,
     pub(crate) journal: Journal,
     /// Given up last.
@@ -427,7 +430,7 @@ impl Log {
         let inner = &*self.inner;
         let mut view = self.view(shard)?;
         loop {
-            let result = locate(&view, &inner.store, what).await;
+            let result = locate(&view, &*inner.segments, what).await;
             if result != Err(ReadError::NoSegment) {
                 return result;
             }
@@ -454,7 +457,7 @@ impl Log {
     ) -> Result<Bytes, ReadError> {
         let view = self.view(segment.shard)?;
         let length = len.min(READ_BYTES_MAX) as usize;
-        match self.inner.store.read(&segment, position, length).await {
+        match self.inner.segments.read(&segment, position, length).await {
             Ok(bytes) => Ok(bytes),
             Err(StoreError::Unknown(_)) => {
                 let oldest = view.completed.first().map_or(view.tail.segment, |oldest| oldest.number);
@@ -498,7 +501,7 @@ impl Log {
             return Err(format!("the log {why}"));
         }
         self.inner.journal.health().map_err(|failure| failure.to_string())?;
-        self.inner.store.health().map_err(|error| error.to_string())
+        self.inner.segments.health().map_err(|error| error.to_string())
     }
 
     /// The journal that everything here is acknowledged by.
@@ -506,9 +509,19 @@ impl Log {
         &self.inner.journal
     }
 
-    /// The store that the segments are in.
+    /// The store of segments on this host's disk. It is empty where segments are replicated.
     pub fn store(&self) -> &SegmentStore {
         &self.inner.store
+    }
+
+    /// Whether segments are in a replicated store, and not on this host's disk.
+    pub fn is_replicated(&self) -> bool {
+        self.inner.segments.journal().is_none()
+    }
+
+    /// Counters of the replicated store that segments are in, if they are in one.
+    pub fn replicated_stats(&self) -> Option<tailwater_store::ReplicatedStats> {
+        self.inner.segments.replicated_stats()
     }
 
     /// The metadata that the streams are in.
@@ -542,10 +555,15 @@ impl Log {
         if inner.env.timeout(limit, join_all(owners)).await.is_none() {
             tracing::warn!("not all segments were completed in time; the next start does it");
         }
-        match inner.env.timeout(limit, inner.store.flush()).await {
+        let flush = async {
+            inner.segments.flush().await?;
+            // The journal, which has metadata and queues, is trimmed with it.
+            if self.is_replicated() { inner.store.flush().await } else { Ok(()) }
+        };
+        match inner.env.timeout(limit, flush).await {
             Some(Ok(())) => {}
-            Some(Err(error)) => tracing::warn!(%error, "segment files are filled at the next start"),
-            None => tracing::warn!("segment files were not filled in time; the next start does it"),
+            Some(Err(error)) => tracing::warn!(%error, "segments are brought in order at the next start"),
+            None => tracing::warn!("segments were not brought in order in time; the next start does it"),
         }
         if let Err(error) = inner.journal.close().await {
             tracing::error!(%error, "closing");

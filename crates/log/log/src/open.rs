@@ -12,6 +12,9 @@
 //! A shard whose bytes are not all there is not opened: appends and reads of it are refused, nothing of it is touched,
 //! and the other shards go on. What all of them need, the journal and the metadata, has to be whole.
 
+mod known;
+mod placed;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -24,9 +27,10 @@ use tailwater_format::limits::RECORDS_DECOMPRESSED_BYTES_MAX;
 use tailwater_format::{Offset, SegmentId, ShardId, ShardNumber, StreamId, batches};
 use tailwater_journal::{Journal, JournalConfig, JournalPosition, ReplayError, Tag};
 use tailwater_meta::{Meta, MetaConfig};
-use tailwater_store::{DataDir, RecoveredSegment, StoreConfig, lock_data_dir};
+use tailwater_store::{DataDir, OpenSegments, RecoveredSegment, StoreConfig, lock_data_dir};
 use tailwater_tail::{Cells, TailWriter, WriterConfig};
 
+use self::known::{KnownLog, KnownShard};
 use crate::budget::ReadBudget;
 use crate::counters::Counters;
 use crate::error::{LogOpenError, ReadError};
@@ -41,7 +45,7 @@ use crate::producer_ids::ProducerIds;
 use crate::refill::refill;
 use crate::scan::{Scan, read_error};
 use crate::shard::{FoundContent, Recovered, SegmentsFound, recover};
-use crate::stream::{Key, PREFIX, ProducersRecord, SegmentRecord, ShardRecord, StreamRecord};
+use crate::stream::{PREFIX, ProducersRecord};
 
 /// How a log works.
 #[derive(Clone, Debug)]
@@ -67,6 +71,8 @@ pub struct LogConfig {
     pub journal: JournalConfig,
     /// The store's.
     pub store: StoreConfig,
+    /// The replicated store that the streams' segments are in; `None` keeps them on this host's disk.
+    pub segments: Option<Arc<dyn OpenSegments>>,
     /// The metadata's.
     pub meta: MetaConfig,
     /// How the cells are written.
@@ -85,6 +91,7 @@ impl Default for LogConfig {
             close_timeout: Duration::from_secs(30),
             journal: JournalConfig::default(),
             store: StoreConfig::default(),
+            segments: None,
             meta: MetaConfig::default(),
             tail: WriterConfig::default(),
         }
@@ -97,15 +104,6 @@ pub type ReplayOthers<'a> = dyn FnMut(Tag, JournalPosition, &[u8]) -> Result<(),
 /// Connects to the cells, whose configuration is in the metadata; an error says why the log can't be without them.
 pub type OpenCells<'a> =
     dyn FnOnce(Arc<dyn Meta>) -> BoxFuture<'a, Result<Option<Cells>, String>> + Send + 'a;
-
-/// What metadata says of one shard.
-#[derive(Default)]
-struct KnownShard {
-    record: ShardRecord,
-    version: u64,
-    segments: BTreeMap<u64, SegmentRecord>,
-    producers: Option<ProducersRecord>,
-}
 
 impl Log {
     /// Opens the log in `dir`, which is created if it is not there, and shadows what it writes to `cells`.
@@ -159,6 +157,17 @@ impl Log {
         let meta = metadata.finish(env, journal.clone(), config.meta.clone());
         let meta: Arc<dyn Meta> = Arc::new(meta);
 
+        let keys = meta.list(PREFIX).await.map_err(|error| LogOpenError::Meta(error.to_string()))?;
+        let known = KnownLog::read(&keys)?;
+        let (segments, found) = match &config.segments {
+            None => (placed::embedded(&known, &store)?, found),
+            Some(opening) => {
+                let cluster = placed::cluster(env, &*meta, &known, &found).await?;
+                let recorded = |id: &SegmentId| known.is_recorded(id);
+                opening.open(env, cluster, &recorded, progress).await.map_err(LogOpenError::Store)?
+            }
+        };
+
         let cells = cells(Arc::clone(&meta)).await.map_err(LogOpenError::Cells)?;
         let tail = TailWriter::start_with(env, cells, config.tail);
         let counters = Arc::new(Counters::default());
@@ -166,7 +175,7 @@ impl Log {
         let floor = OwnerDependencies {
             env: env.clone(),
             journal: journal.clone(),
-            store: store.clone(),
+            segments: Arc::clone(&segments),
             meta: Arc::clone(&meta),
             tail: tail.clone(),
             counters: Arc::clone(&counters),
@@ -195,43 +204,25 @@ impl Log {
                 refill: parking_lot::Mutex::new(None),
                 tail,
                 meta,
+                segments,
                 store,
                 journal,
                 _dir: data_dir,
             }),
         };
-        log.recover(found, progress).await?;
+        log.recover(known, found, progress).await?;
         Ok(log)
     }
 
     /// Brings metadata and store together.
-    async fn recover(&self, found: Vec<RecoveredSegment>, progress: &Progress) -> Result<(), LogOpenError> {
+    async fn recover(
+        &self,
+        known: KnownLog,
+        found: Vec<RecoveredSegment>,
+        progress: &Progress,
+    ) -> Result<(), LogOpenError> {
         let inner = &*self.inner;
-        let keys = inner.meta.list(PREFIX).await.map_err(|error| LogOpenError::Meta(error.to_string()))?;
-        let mut streams: BTreeMap<StreamId, StreamRecord> = BTreeMap::new();
-        let mut known: BTreeMap<ShardId, KnownShard> = BTreeMap::new();
-        for (key, stored) in keys {
-            match Key::parse(&key) {
-                Some(Key::Stream(id)) => {
-                    streams.insert(id, StreamRecord::decode(&key, &stored.value)?);
-                }
-                Some(Key::Shard(shard)) => {
-                    let known = known.entry(shard).or_default();
-                    known.record = ShardRecord::decode(&key, &stored.value)?;
-                    known.version = stored.version;
-                }
-                Some(Key::Segment(shard, number)) => {
-                    let segment = SegmentRecord::decode(&key, &stored.value)?;
-                    known.entry(shard).or_default().segments.insert(number.0, segment);
-                }
-                Some(Key::Producers(shard)) => {
-                    let producers = ProducersRecord::decode(&key, &stored.value)?;
-                    known.entry(shard).or_default().producers = Some(producers);
-                }
-                Some(Key::Name(_) | Key::ProducerIds) => {}
-                None => tracing::warn!(key, "metadata has a key that is not known"),
-            }
-        }
+        let KnownLog { streams, shards: mut known, .. } = known;
 
         let mut stored: BTreeMap<ShardId, Vec<SegmentsFound>> = BTreeMap::new();
         for segment in &found {
@@ -279,7 +270,7 @@ impl Log {
     fn refill_cell(&self) {
         let inner = &*self.inner;
         if inner.tail.refill_share(1) > 0 {
-            let refill = refill(inner.store.clone(), inner.tail.clone(), self.whole_shards());
+            let refill = refill(Arc::clone(&inner.segments), inner.tail.clone(), self.whole_shards());
             *inner.refill.lock() = Some(inner.env.spawn("tail-refill", refill));
         }
     }
@@ -340,9 +331,9 @@ impl Log {
                 ReadError::Corrupt(why) => LogOpenError::Inconsistent { shard, why },
                 error => LogOpenError::Store(format!("segment {id}: {error}")),
             };
-            let position = inner.store.locate_offset(&id, upto.max(segment.base_offset)).await;
+            let position = inner.segments.locate_offset(&id, upto.max(segment.base_offset)).await;
             let position = position.map_err(|error| unreadable(read_error(error)))?;
-            let mut scan = Scan::new(&inner.store, id, position, segment.length);
+            let mut scan = Scan::new(&*inner.segments, id, position, segment.length);
             while let Some(scanned) = scan.next().await.map_err(unreadable)? {
                 if scanned.header.next_offset() <= upto || scanned.header.is_control() {
                     continue;

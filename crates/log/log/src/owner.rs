@@ -15,6 +15,7 @@
 
 mod queue;
 mod shell;
+mod told;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,14 +27,15 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use tailwater_env::{Env, Instant, Task};
 use tailwater_format::SegmentId;
-use tailwater_journal::{FullReason, Journal, JournalAppendError as JournalError, WaitFor};
+use tailwater_journal::{FullReason, Journal, JournalAppendError as JournalError, JournalPosition, WaitFor};
 use tailwater_meta::Meta;
-use tailwater_store::{SegmentStore, StoreError};
+use tailwater_store::{EntryPlace, StoreContract, StoreError};
 use tailwater_tail::TailWriter;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 use self::queue::SubmitRefusal;
 use self::shell::Shell;
+use self::told::OwnerNews;
 use crate::commit;
 use crate::config::StreamConfig;
 use crate::counters::Counters;
@@ -113,7 +115,7 @@ impl OwnerHandle {
 pub(crate) struct OwnerDependencies {
     pub(crate) env: Env,
     pub(crate) journal: Journal,
-    pub(crate) store: SegmentStore,
+    pub(crate) segments: Arc<dyn StoreContract>,
     pub(crate) meta: Arc<dyn Meta>,
     pub(crate) tail: TailWriter,
     pub(crate) counters: Arc<Counters>,
@@ -159,6 +161,10 @@ struct Owner {
     durable: Follower,
     /// Waiting to be written, for their acknowledgement: the entries of `interval` shards.
     written: Follower,
+    /// What is told of single segments, where no journal tells of all. `None` if one does.
+    told: Option<Arc<OwnerNews>>,
+    /// Wakes the task.
+    wake: Arc<Notify>,
     upkeep: Upkeep,
     /// The first of those that wait to be durable, while the journal's thread follows it and not the task.
     awaited: Option<WaitFor>,
@@ -178,6 +184,8 @@ impl Owner {
         let (durable, written) =
             (Follower::new(floor.journal.durable()), Follower::new(floor.journal.written()));
         let tick_at = floor.env.now() + floor.tick;
+        let wake = Arc::new(Notify::new());
+        let told = floor.segments.journal().is_none().then(|| OwnerNews::new(&wake));
         Self {
             floor,
             owned: Slots::new(),
@@ -185,6 +193,8 @@ impl Owner {
             wakes: BTreeSet::new(),
             durable,
             written,
+            told,
+            wake,
             upkeep: Upkeep::default(),
             awaited: None,
             commits: Vec::new(),
@@ -333,7 +343,7 @@ impl Owner {
             }
             OwnerRequest::Remove(segments) => {
                 for id in segments {
-                    self.upkeep.delete(&self.floor.store, id);
+                    self.upkeep.delete(&*self.floor.segments, id);
                 }
             }
             OwnerRequest::Close(reply) => {
@@ -367,7 +377,7 @@ impl Owner {
             for slot in self.owned.used().collect::<Vec<_>>() {
                 self.step(slot, at, ShardInput::Tick);
             }
-            self.upkeep.retry(&self.floor.store);
+            self.upkeep.retry(&*self.floor.segments);
         }
     }
 
@@ -385,12 +395,15 @@ impl Owner {
     /// Hands an entry to the store; what the shard is told of it.
     fn write(&mut self, owned: &Owned, write: Write) -> ShardInput {
         let Write { segment, create, position, bytes, sync, tell_written } = write;
-        if create && let Err(error) = self.floor.store.create(segment) {
+        if create && let Err(error) = self.floor.segments.create(segment, told::watch(&self.told, owned.slot))
+        {
             return ShardInput::Wrote { created: false, result: Err(refused(owned, error)) };
         }
-        let result = self.floor.store.append_with(&segment, position, bytes, sync);
-        if let Ok(journal) = result {
-            let placed = Placed { journal, slot: owned.slot };
+        let result = self.floor.segments.append(&segment, position, bytes, sync);
+        if let Ok(place) = result
+            && self.told.is_none()
+        {
+            let placed = Placed { journal: JournalPosition(place.0), slot: owned.slot };
             if tell_written {
                 self.written.place(placed);
             }
@@ -418,11 +431,12 @@ impl Owner {
     /// Looks how far the journal is, and lets the shards concerned acknowledge.
     fn follow_journal(&mut self, at: StepTime) {
         for placed in self.written.take_covered() {
-            self.step(placed.slot, at, ShardInput::Written(placed.journal));
+            self.step(placed.slot, at, ShardInput::Written(EntryPlace(placed.journal.0)));
         }
         for placed in self.durable.take_covered() {
-            self.step(placed.slot, at, ShardInput::Synced(placed.journal));
+            self.step(placed.slot, at, ShardInput::Synced(EntryPlace(placed.journal.0)));
         }
+        self.follow_segments(at);
         // What was written and is lost is not durable either.
         self.written.take_lost();
         let mut lost = self.durable.take_lost();
@@ -438,7 +452,21 @@ impl Owner {
                 self.step(placed.slot, at, ShardInput::Lost(Arc::clone(&why)));
             }
         }
-        self.upkeep.follow(&self.floor.journal, &self.floor.store);
+        self.upkeep.follow(&self.floor.journal, &*self.floor.segments);
+    }
+
+    /// Takes in what is told of single segments.
+    fn follow_segments(&mut self, at: StepTime) {
+        let Some(told) = &self.told else { return };
+        for (slot, news) in told.take() {
+            if let Some(upto) = news.durable {
+                self.step(slot, at, ShardInput::Synced(upto));
+            }
+            if let Some(why) = news.lost {
+                tracing::error!("records in flight were given up: {why}");
+                self.step(slot, at, ShardInput::Lost(why));
+            }
+        }
     }
 
     /// Shows what changed, then does what the shard put out, but for an entry, which is answered.
@@ -459,7 +487,8 @@ impl Owner {
                     assert!(write.is_none(), "{}: one entry at a time", owned.shard.id());
                     write = Some(next);
                 }
-                Output::Sync(upto) => self.floor.journal.ask_sync(upto),
+                // Only what is acknowledged before it is synced asks for it, which takes a journal.
+                Output::Sync(upto) => self.floor.journal.ask_sync(JournalPosition(upto.0)),
                 Output::Commit(change) => {
                     let slot = owned.slot;
                     let commit = commit::commit(Arc::clone(&self.floor.meta), change);
@@ -480,8 +509,8 @@ impl Owner {
                     self.floor.tail.extend(segment, from, &bytes, tail, accepted_at);
                 }
                 Output::Update(tail) => self.floor.tail.update(owned.shard.id(), tail),
-                Output::Seal(id, length) => self.upkeep.seal(&self.floor.store, id, length),
-                Output::Delete(id) => self.upkeep.delete(&self.floor.store, id),
+                Output::Seal(id, length) => self.upkeep.seal(&*self.floor.segments, id, length),
+                Output::Delete(id) => self.upkeep.delete(&*self.floor.segments, id),
                 Output::Truncated(truncation, result) => {
                     let _ = truncation.reply.send(result);
                 }
@@ -499,9 +528,7 @@ impl Owner {
 /// What the store's not taking an entry is to a shard.
 fn refused(owned: &Owned, error: StoreError) -> WriteError {
     match &error {
-        StoreError::Full { .. } => {
-            WriteError::Busy("segment files are written more slowly than records arrive")
-        }
+        StoreError::Full { .. } => WriteError::Busy("segments are written more slowly than records arrive"),
         StoreError::Journal(JournalError::Backlog { .. }) => {
             WriteError::Busy("the journal's disk can't keep up")
         }
@@ -514,7 +541,7 @@ fn refused(owned: &Owned, error: StoreError) -> WriteError {
             WriteError::NoSpace(format!("{reason}; free some space or shorten retention").into())
         }
         StoreError::NoSpace { .. } => WriteError::NoSpace(error.to_string().into()),
-        StoreError::DiskFailed(_) | StoreError::Journal(_) | StoreError::Closed => {
+        StoreError::DiskFailed(_) | StoreError::Journal(_) | StoreError::Replicas(_) | StoreError::Closed => {
             WriteError::Unavailable(error.to_string().into())
         }
         StoreError::Fenced { .. } | StoreError::NotNext { .. } => WriteError::Fenced,

@@ -8,13 +8,15 @@
 //! Bounded for each shard and for all of them ([`tailwater_tail::WriterConfig`]). One shard is read after the other,
 //! and nobody waits for it: what can't be read, or is not taken, is what readers take from the durable layer.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use tailwater_format::{Position, SegmentId, ShardId, Tail};
-use tailwater_store::{SegmentStore, StoreError};
+use tailwater_store::{StoreContract, StoreError};
 use tailwater_tail::TailWriter;
 
 /// Hands the ends of `shards`, whose tails are as a start found them, to `tail`.
-pub(crate) async fn refill(store: SegmentStore, tail: TailWriter, shards: Vec<(ShardId, Tail)>) {
+pub(crate) async fn refill(store: Arc<dyn StoreContract>, tail: TailWriter, shards: Vec<(ShardId, Tail)>) {
     let shards: Vec<_> =
         shards.into_iter().filter(|(_, found)| found.sealed && found.durable > Position(0)).collect();
     let share = tail.refill_share(shards.len());
@@ -24,7 +26,7 @@ pub(crate) async fn refill(store: SegmentStore, tail: TailWriter, shards: Vec<(S
         if from >= found.durable {
             continue;
         }
-        match read(&store, &segment, from, found.durable).await {
+        match read(&*store, &segment, from, found.durable).await {
             Ok(pieces) => {
                 tail.refill(segment, from, &pieces);
             }
@@ -41,7 +43,7 @@ fn first_chunk(found: &Tail, share: u64) -> Position {
 }
 
 async fn read(
-    store: &SegmentStore,
+    store: &dyn StoreContract,
     segment: &SegmentId,
     from: Position,
     to: Position,

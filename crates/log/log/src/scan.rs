@@ -4,14 +4,14 @@ use bytes::{Bytes, BytesMut};
 use tailwater_format::{
     ENTRY_HEADER_BYTES, EntryError, EntryHeader, Position, SegmentId, parse_entry, parse_entry_header,
 };
-use tailwater_store::{SegmentStore, StoreError};
+use tailwater_store::{StoreContract, StoreError};
 
 use crate::error::ReadError;
 use crate::limits::SCAN_BYTES;
 
 /// Reads entries of one segment in order, up to a length that readers may see.
 pub(crate) struct Scan<'a> {
-    store: &'a SegmentStore,
+    store: &'a dyn StoreContract,
     id: SegmentId,
     /// Where the next entry begins.
     position: Position,
@@ -30,7 +30,12 @@ pub(crate) struct ScannedSegment {
 
 impl<'a> Scan<'a> {
     /// The entries from the one that begins at `position` to the one that ends at `end`.
-    pub(crate) fn new(store: &'a SegmentStore, id: SegmentId, position: Position, end: Position) -> Self {
+    pub(crate) fn new(
+        store: &'a dyn StoreContract,
+        id: SegmentId,
+        position: Position,
+        end: Position,
+    ) -> Self {
         Self { store, id, position, end, bytes: Bytes::new(), at: position }
     }
 

@@ -41,7 +41,7 @@ use tailwater_format::{
     AppendedTo, Dlsn, DurableTo, EntryFields, EntryId, Offset, Position, SegmentId, SegmentNumber, ShardId,
     SlotId, Tail, Term, TransactionId,
 };
-use tailwater_journal::JournalPosition;
+use tailwater_store::EntryPlace;
 
 use crate::batches::{Accepted, encode};
 use crate::config::{FlushPolicy, StreamConfig, StreamDurability};
@@ -87,13 +87,13 @@ struct Flush {
     entry_id: EntryId,
     base_offset: Offset,
     appends: Vec<Accepted>,
-    journal: JournalPosition,
+    place: EntryPlace,
 }
 
 /// How far an acknowledged entry reaches whose bytes are not synced yet.
 #[derive(Clone, Copy, Debug)]
 struct Unsynced {
-    journal: JournalPosition,
+    place: EntryPlace,
     reach: Reach,
 }
 
@@ -480,13 +480,13 @@ impl Shard {
 
     /// Up to where the journal has to be synced before the next segment can begin, if one waits for that, or before a
     /// truncation can be recorded.
-    fn awaited_sync(&self) -> Option<JournalPosition> {
+    fn awaited_sync(&self) -> Option<EntryPlace> {
         let is_awaited = self.waits_for_roll() || self.changes.wanted_log_start() > self.synced_next();
         if self.config.durability != StreamDurability::Interval || !is_awaited {
             return None;
         }
-        let last_written = self.in_flight.back().map(|entry| entry.journal);
-        last_written.or(self.unsynced.back().map(|unsynced| unsynced.journal))
+        let last_written = self.in_flight.back().map(|entry| entry.place);
+        last_written.or(self.unsynced.back().map(|unsynced| unsynced.place))
     }
 
     fn is_due(&self, now: Instant) -> bool {
@@ -570,7 +570,7 @@ impl Shard {
             entry_id: open.next_entry,
             base_offset,
             appends,
-            journal: JournalPosition(0),
+            place: EntryPlace(0),
         }
     }
 
@@ -580,28 +580,24 @@ impl Shard {
         now: Instant,
         wall_ms: i64,
         created: bool,
-        result: Result<JournalPosition, WriteError>,
+        result: Result<EntryPlace, WriteError>,
         out: &mut Vec<Output>,
     ) {
         let open = self.open.as_mut().expect("the entry belongs to the open segment");
         open.created |= created;
         let error = match result {
-            Ok(journal) => {
+            Ok(place) => {
                 let mut entry = self.writing.take().expect("the store answers what it was asked");
                 assert_eq!(
                     (open.id, open.length.get()),
                     (entry.segment, entry.from),
                     "it was asked for this entry"
                 );
-                let before = self.in_flight.back().map(|before| before.journal);
-                assert!(
-                    before < Some(journal),
-                    "{}: a later entry has a later place in the journal",
-                    self.id
-                );
+                let before = self.in_flight.back().map(|before| before.place);
+                assert!(before < Some(place), "{}: a later entry has a later place", self.id);
                 open.length.advance(Position(entry.from.0 + entry.bytes.len() as u64));
                 open.next_entry = open.next_entry.next();
-                entry.journal = journal;
+                entry.place = place;
                 self.in_flight.push_back(entry);
                 self.blocked = None;
                 return;
@@ -618,7 +614,7 @@ impl Shard {
             }
             // What of the segment is durable has been acknowledged before it is sealed there: a loss in the journal, if
             // there was one, comes as `ShardInput::Lost`, behind all that was synced before it.
-            WriteError::Over(_) if self.is_in_flight() => self.block(now, "the journal lost records", out),
+            WriteError::Over(_) if self.is_in_flight() => self.block(now, "records in flight were lost", out),
             WriteError::Over(why) => self.lost(&why, wall_ms, out),
         }
     }
@@ -633,10 +629,10 @@ impl Shard {
     }
 
     /// The journal is written (`interval`) or synced (`fsync`) up to `upto`: acknowledges what lies before it.
-    fn settle(&mut self, upto: JournalPosition, wall_ms: i64, out: &mut Vec<Output>) {
+    fn settle(&mut self, upto: EntryPlace, wall_ms: i64, out: &mut Vec<Output>) {
         // One that was synced before it was full, before readers see the next one.
         self.complete_rolled(wall_ms, out);
-        while self.in_flight.front().is_some_and(|entry| entry.journal <= upto) {
+        while self.in_flight.front().is_some_and(|entry| entry.place <= upto) {
             let entry = self.in_flight.pop_front().expect("just looked at");
             self.settle_entry(entry, wall_ms, out);
         }
@@ -657,7 +653,7 @@ impl Shard {
         assert_eq!(entry.base_offset, self.acked_next.get(), "{}: entries settle in order", self.id);
         match self.config.durability {
             StreamDurability::Fsync => self.synced(reach),
-            StreamDurability::Interval => self.unsynced.push_back(Unsynced { journal: entry.journal, reach }),
+            StreamDurability::Interval => self.unsynced.push_back(Unsynced { place: entry.place, reach }),
         }
         let appended = self.segment(entry.segment).length;
         self.visible.reach(entry.segment, entry.base_offset, reach.position, appended);
@@ -710,9 +706,9 @@ impl Shard {
     }
 
     /// The journal is synced up to `upto`, and so written, with `interval`.
-    fn sync(&mut self, upto: JournalPosition, wall_ms: i64, out: &mut Vec<Output>) {
+    fn sync(&mut self, upto: EntryPlace, wall_ms: i64, out: &mut Vec<Output>) {
         self.settle(upto, wall_ms, out);
-        while self.unsynced.front().is_some_and(|unsynced| unsynced.journal <= upto) {
+        while self.unsynced.front().is_some_and(|unsynced| unsynced.place <= upto) {
             let unsynced = self.unsynced.pop_front().expect("just looked at");
             self.synced(unsynced.reach);
         }

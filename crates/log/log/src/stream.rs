@@ -7,6 +7,7 @@
 //! log/segment/<stream uuid>/<shard>/<20 digits>   SegmentRecord of a completed segment
 //! log/producers/<stream uuid>/<shard>             ProducersRecord, as of a completed segment's end
 //! log/producer-ids                                ProducerIdsRecord
+//! log/segments                                    SegmentsRecord; absent where segments are on this host's disk
 //! ```
 //!
 //! Values are protobuf messages, so later versions can add fields. What holds:
@@ -30,6 +31,8 @@ use crate::producer::{ProducerBatch, ProducerState};
 pub const PREFIX: &str = "log/";
 /// The key of the next producer id.
 pub const PRODUCER_IDS_KEY: &str = "log/producer-ids";
+/// The key of where segments are.
+pub const SEGMENTS_KEY: &str = "log/segments";
 
 /// Kinds of what is stored: the part of a key behind [`PREFIX`].
 const STREAM: &str = "stream";
@@ -86,6 +89,8 @@ pub enum Key {
     Producers(ShardId),
     /// The next producer id.
     ProducerIds,
+    /// Where segments are.
+    Segments,
 }
 
 impl Key {
@@ -93,6 +98,9 @@ impl Key {
     pub fn parse(key: &str) -> Option<Self> {
         if key == PRODUCER_IDS_KEY {
             return Some(Self::ProducerIds);
+        }
+        if key == SEGMENTS_KEY {
+            return Some(Self::Segments);
         }
         let mut parts = key.strip_prefix(PREFIX)?.split('/');
         let kind = parts.next()?;
@@ -189,6 +197,13 @@ pub struct SegmentRecord {
     pub created_ms: i64,
     /// When it was sealed, wall time in ms.
     pub sealed_ms: i64,
+}
+
+/// Where segments are that are not on this host's disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentsRecord {
+    /// By which the replicated store tells these segments from those of others.
+    pub cluster: Uuid,
 }
 
 /// The producers of a shard.
@@ -311,6 +326,12 @@ mod stored {
         pub(super) base_offset: u64,
     }
 
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub(super) struct SegmentsAt {
+        #[prost(bytes = "vec", tag = "1")]
+        pub(super) cluster: Vec<u8>,
+    }
+
     #[derive(Clone, Copy, PartialEq, prost::Message)]
     pub(super) struct ProducerIds {
         #[prost(int64, tag = "1")]
@@ -383,6 +404,21 @@ impl StreamRecord {
         };
         config.check().map_err(|error| refuse(error.to_string()))?;
         Ok(Self { id: StreamId(id), name: stored.name, created_ms: stored.created_ms, config })
+    }
+}
+
+impl SegmentsRecord {
+    /// The value to store.
+    pub fn encode(&self) -> Bytes {
+        stored::SegmentsAt { cluster: self.cluster.as_bytes().to_vec() }.encode_to_vec().into()
+    }
+
+    /// The record that is stored under `key`.
+    pub fn decode(key: &str, value: &[u8]) -> Result<Self, StreamRecordError> {
+        let stored: stored::SegmentsAt = decode(key, value)?;
+        let cluster = Uuid::from_slice(&stored.cluster)
+            .map_err(|error| StreamRecordError { key: key.to_owned(), why: error.to_string() })?;
+        Ok(Self { cluster })
     }
 }
 

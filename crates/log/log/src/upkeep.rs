@@ -1,14 +1,14 @@
 //! Seals and deletions in the store, which must happen some time and that nobody waits for.
 //!
-//! Each is a record in the journal. One that the journal does not take (it is full, or was lost with a failed
-//! sync) is tried again: until it is there, a restart finds the segment unsealed, and seals it at the same length,
-//! or finds it at all, and deletes it.
+//! In a store that acknowledges by a journal each is a record there. One that the journal does not take (it is
+//! full, or was lost with a failed sync) is tried again: until it is there, a restart finds the segment unsealed,
+//! and seals it at the same length, or finds it at all, and deletes it.
 
 use std::collections::VecDeque;
 
 use tailwater_format::{Position, SegmentId};
 use tailwater_journal::{Journal, JournalPosition};
-use tailwater_store::{SegmentStore, StoreError};
+use tailwater_store::{StoreContract, StoreError};
 
 use crate::follow::{Covered, look};
 
@@ -23,9 +23,10 @@ pub(crate) struct Upkeep {
 
 impl Upkeep {
     /// Seals a segment.
-    pub(crate) fn seal(&mut self, store: &SegmentStore, id: SegmentId, length: Position) {
+    pub(crate) fn seal(&mut self, store: &dyn StoreContract, id: SegmentId, length: Position) {
         match store.seal(&id, length) {
-            Ok(position) => self.sealing.push_back((position, id, length)),
+            Ok(Some(position)) => self.sealing.push_back((position, id, length)),
+            Ok(None) => {}                    // the store sees to it
             Err(StoreError::Unknown(_)) => {} // deleted meanwhile
             Err(StoreError::Journal(_)) => self.refused_seals.push((id, length)),
             Err(error) => tracing::error!(%id, %length, %error, "a segment can't be sealed"),
@@ -33,9 +34,9 @@ impl Upkeep {
     }
 
     /// Deletes a segment.
-    pub(crate) fn delete(&mut self, store: &SegmentStore, id: SegmentId) {
+    pub(crate) fn delete(&mut self, store: &dyn StoreContract, id: SegmentId) {
         match store.delete(&id) {
-            Ok(_) | Err(StoreError::Unknown(_)) => {}
+            Ok(()) | Err(StoreError::Unknown(_)) => {}
             Err(StoreError::Journal(_)) => self.refused_deletes.push(id),
             Err(error) => tracing::error!(%id, %error, "a segment can't be deleted"),
         }
@@ -47,7 +48,7 @@ impl Upkeep {
     }
 
     /// Tries again what was refused.
-    pub(crate) fn retry(&mut self, store: &SegmentStore) {
+    pub(crate) fn retry(&mut self, store: &dyn StoreContract) {
         for (id, length) in std::mem::take(&mut self.refused_seals) {
             self.seal(store, id, length);
         }
@@ -57,7 +58,7 @@ impl Upkeep {
     }
 
     /// Forgets seals that are durable, and notes those that were lost.
-    pub(crate) fn follow(&mut self, journal: &Journal, store: &SegmentStore) {
+    pub(crate) fn follow(&mut self, journal: &Journal, store: &dyn StoreContract) {
         if self.sealing.is_empty() {
             return;
         }

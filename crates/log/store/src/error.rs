@@ -120,6 +120,17 @@ pub enum StoreError {
         /// The operating system's words, or how short the file is.
         why: String,
     },
+    /// More bytes than the store takes in one entry.
+    #[error("an entry of {given} bytes is longer than the store takes, {max}: send smaller batches")]
+    TooLong {
+        /// Bytes given.
+        given: usize,
+        /// Bytes allowed.
+        max: usize,
+    },
+    /// What a replicated store needs does not answer, or there is too little of it: tried again by itself.
+    #[error("the replicated store: {0}")]
+    Replicas(String),
     /// The store was closed.
     #[error("the store is closed")]
     Closed,

@@ -29,11 +29,14 @@
 //! let (store, segments) = recovery.finish(journal)?;
 //! ```
 //!
+//! `contract.rs` is what the log asks of any store of segments, this one among them.
+//!
 //! To be read in this order: `store.rs` (the handle), `segment.rs` and `pending.rs` (one segment's state),
 //! `filler.rs` (from memory to files), `recovery.rs` (and back); `layout.rs`, `record.rs`, `index.rs` and
 //! `checkpoint.rs` draw the bytes.
 
 mod checkpoint;
+mod contract;
 mod error;
 mod files;
 mod filler;
@@ -52,6 +55,7 @@ mod shards;
 mod store;
 mod syncer;
 
+pub use contract::{EntryPlace, OpenSegments, OpenedSegments, ReplicatedStats, SegmentWatch, StoreContract};
 pub use error::{OpenError, StoreError};
 pub use index::{IndexContents, Point, RawHeader, SparseIndex};
 pub use limits::StoreConfig;

@@ -10,6 +10,7 @@ mod exposure;
 mod file;
 mod listen;
 mod secrets;
+mod segments;
 
 use std::num::NonZero;
 use std::path::PathBuf;
@@ -41,6 +42,7 @@ pub use self::exposure::is_of_this_host;
 use self::file::ConfigFile;
 pub use self::file::parse_toml;
 pub use self::listen::{InsecureListeners, Listen};
+pub use self::segments::LedgersSection;
 
 /// Longest path of a Unix socket: what the system's addresses have room for, less the zero at the end.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
@@ -63,6 +65,8 @@ pub fn thread_count(configured: usize) -> usize {
 pub struct Config {
     /// Directory of journal, segments and metadata; created if missing, used by one process at a time.
     pub data: PathBuf,
+    /// Where the segments of streams are: `embedded` in the data directory, or the URL of a BookKeeper cluster.
+    pub segments: String,
     /// Where the node listens.
     pub listen: Listen,
     /// The node's certificates, and which of its listeners use them.
@@ -79,6 +83,8 @@ pub struct Config {
     pub journal: JournalSection,
     /// The log.
     pub log: LogSection,
+    /// Segments in BookKeeper.
+    pub ledgers: LedgersSection,
     /// Kafka's protocol.
     pub kafka: KafkaConfig,
     /// The queues.
@@ -279,6 +285,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             data: PathBuf::from("tailwater-data"),
+            segments: segments::EMBEDDED.to_owned(),
             listen: Listen::default(),
             tls: TlsConfig::default(),
             access: AccessConfig::default(),
@@ -293,6 +300,7 @@ impl Default for Config {
             },
             journal: JournalSection::default(),
             log: LogSection::default(),
+            ledgers: LedgersSection::default(),
             kafka: KafkaConfig::default(),
             queues: QueuesSection::default(),
             sqs: SqsConfig::default(),
@@ -427,6 +435,7 @@ impl Config {
         }
         let sections = [
             "DATA",
+            "SEGMENTS",
             "LISTEN",
             "TLS",
             "ACCESS",
@@ -435,6 +444,7 @@ impl Config {
             "METADATA_CELL",
             "JOURNAL",
             "LOG",
+            "LEDGERS",
             "KAFKA",
             "QUEUES",
             "SQS",
@@ -478,12 +488,16 @@ impl Config {
     }
 
     /// What the log is opened with.
-    pub(crate) fn log_config(&self) -> tailwater_log::LogConfig {
+    ///
+    /// # Errors
+    /// If `segments` names no store.
+    pub(crate) fn log_config(&self) -> anyhow::Result<tailwater_log::LogConfig> {
         let defaults = tailwater_log::LogConfig::default();
         let journal = &self.journal;
         let journal_bytes = journal.file_bytes * u64::from(journal.files_max);
-        tailwater_log::LogConfig {
+        Ok(tailwater_log::LogConfig {
             owners: self.log.owners,
+            segments: self.ledgers.opening(&self.segments)?,
             hot_bytes: if self.kafka.enabled { self.kafka.hot_bytes } else { 0 },
             timestamp_after_max: Duration::from_millis(self.log.timestamp_after_max_ms),
             decompressed_bytes_max: self.log.decompressed_bytes_max,
@@ -501,7 +515,7 @@ impl Config {
             },
             tail: self.tail_config(),
             ..defaults
-        }
+        })
     }
 
     /// How the cells are written.
@@ -623,6 +637,7 @@ impl Config {
         }
         self.journal.check()?;
         self.log.check()?;
+        self.ledgers.opening(&self.segments)?;
         self.kafka.check().map_err(|why| anyhow::anyhow!(why))?;
         self.queues.check()?;
         self.sqs.check().map_err(|why| anyhow::anyhow!(why))?;

@@ -70,6 +70,7 @@ impl Collector for MetricParts {
         process(&mut page)?;
         log(shared, &mut page)?;
         journal_and_store(shared, &mut page)?;
+        ledgers(shared, &mut page)?;
         tail(shared, &mut page)?;
         cells(shared, &mut page)?;
         calls(shared, &mut page)?;
@@ -180,6 +181,23 @@ fn journal_and_store(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Re
         page.gauge("tailwater_disk_free_bytes", "Room left where the data directory is.", free)?;
     }
     Ok(())
+}
+
+/// Of a node whose segments are in ledgers.
+fn ledgers(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
+    let Some(stats) = shared.log.replicated_stats() else { return Ok(()) };
+    let pending = "Bytes of entries that bookies have not acknowledged yet.";
+    page.gauge("tailwater_ledger_pending_bytes", pending, stats.pending_bytes)?;
+    page.counter("tailwater_ledger_entries", "Entries that bookies acknowledged.", stats.entries)?;
+    let given_up = "Segments of which entries were given up: their ledger was fenced, or got no quorum.";
+    page.counter("tailwater_ledger_given_up", given_up, stats.given_up)?;
+    page.counter(
+        "tailwater_ledger_entries_read",
+        "Entries that were read from bookies.",
+        stats.entries_read,
+    )?;
+    let unfinished = "Segments that have ended and whose ledgers are not closed or deleted yet.";
+    page.gauge("tailwater_ledger_unfinished", unfinished, stats.unfinished)
 }
 
 fn tail(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {

@@ -161,6 +161,13 @@ impl Cluster {
         number
     }
 
+    /// kill -9 of all bookies but so many.
+    #[allow(dead_code)] // some of the programs that have this file kill one only
+    pub fn kill_all_but(&self, left: usize) -> Vec<usize> {
+        let bookies = &self.bookies[left..];
+        bookies.iter().map(|(port, _)| self.kill(&format!("127.0.0.1:{port}"))).collect()
+    }
+
     /// Starts it again on what it left.
     pub fn restart(&self, number: usize) {
         *self.bookies[number].1.lock().expect("whole") = self.spawn_bookie(number, self.bookies[number].0);

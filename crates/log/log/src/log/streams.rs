@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use super::{
     Damaged, Log, LogStreamInfo, ShardDescription, ShardHandle, Stream, StreamDescription, describe_segments,
 };
-use crate::config::{StreamConfig, check_name};
+use crate::config::{ConfigError, StreamConfig, StreamDurability, check_name};
 use crate::error::{AppendError, StreamError};
 use crate::limits::COMMIT_OPS_MAX;
 use crate::owner::OwnerRequest;
@@ -36,6 +36,9 @@ impl Log {
     pub fn check_create(&self, name: &str, config: &StreamConfig) -> Result<(), StreamError> {
         check_name(name)?;
         config.check()?;
+        if self.is_replicated() && config.durability == StreamDurability::Interval {
+            return Err(ConfigError::IntervalReplicated.into());
+        }
         self.check_open()?;
         let streams = self.inner.streams.read();
         if streams.by_name.contains_key(name) {

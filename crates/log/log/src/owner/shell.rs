@@ -27,7 +27,7 @@ pub(super) struct Shell {
     owner: Mutex<Option<Box<Owner>>>,
     pub(super) queue: Queue,
     /// Wakes the task.
-    wake: Notify,
+    wake: Arc<Notify>,
     /// For the journal: [`Shell::follow`].
     poke: Waker,
 }
@@ -46,12 +46,13 @@ impl Shell {
     /// One around `owner`, and its task.
     pub(super) fn start(owner: Owner) -> (Arc<Self>, Task) {
         let OwnerDependencies { env, journal, .. } = owner.floor.clone();
+        let wake = Arc::clone(&owner.wake);
         let following =
             Following { env: env.clone(), durable: journal.durable(), written: journal.written() };
         let shell = Arc::new_cyclic(|shell| Self {
             owner: Mutex::new(Some(Box::new(owner))),
             queue: Queue::default(),
-            wake: Notify::new(),
+            wake,
             poke: Waker::from(Arc::new(Poke(Weak::clone(shell)))),
         });
         let task = env.spawn("log-owner", following.run(RoundEnd(Arc::clone(&shell))));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tailwater_env::Instant;
 use tailwater_format::{Dlsn, Offset, Position, SegmentId, Tail, Term};
-use tailwater_journal::JournalPosition;
+use tailwater_store::EntryPlace;
 use tokio::sync::oneshot;
 
 use super::{Change, ChangeError};
@@ -46,15 +46,15 @@ pub enum ShardInput {
     Wrote {
         /// Whether the store has the segment by now.
         created: bool,
-        /// Where the entry's record in the journal ends, or why the store did not take the entry.
-        result: Result<JournalPosition, WriteError>,
+        /// The entry's place, or why the store did not take the entry.
+        result: Result<EntryPlace, WriteError>,
     },
-    /// The journal is written up to there. Only `interval` shards are told.
-    Written(JournalPosition),
-    /// The journal is synced up to there, and so written. The two watermarks are not read at the same moment: this may
-    /// come before [`ShardInput::Written`].
-    Synced(JournalPosition),
-    /// A sync failed, and whatever of this shard was not synced is gone from the journal.
+    /// Entries are written up to there. Only `interval` shards are told.
+    Written(EntryPlace),
+    /// Entries are durable up to there, and so written. The two watermarks are not read at the same moment: this
+    /// may come before [`ShardInput::Written`].
+    Synced(EntryPlace),
+    /// Whatever of this shard was not durable is given up: a sync failed, or a ledger was fenced or got no quorum.
     Lost(Arc<str>),
     /// How the commit of the last [`Output::Commit`] ended: with the new version of the shard's record, or not.
     Committed(Result<u64, ChangeError>),
@@ -195,8 +195,8 @@ pub enum WriteError {
 pub enum Output {
     /// Hand an entry to the store. The last output of its step; [`ShardInput::Wrote`] is the next input.
     Write(Write),
-    /// Have the journal synced up to there: the next segment, or a truncation, waits for it.
-    Sync(JournalPosition),
+    /// Have entries synced up to there: the next segment, or a truncation, waits for it.
+    Sync(EntryPlace),
     /// Commit to metadata. [`ShardInput::Committed`] follows, some time, and no other commit before it.
     Commit(Change),
     /// [`ShardInput::Proceed`] is due then, although nothing happens; `None`: not any more.

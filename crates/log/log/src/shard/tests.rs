@@ -844,7 +844,7 @@ proptest::proptest! {
                 5 | 6 => {
                     world.work();
                     let upto = world.journal.saturating_sub(10 * (size as u64 % 3));
-                    world.step(ShardInput::Synced(JournalPosition(upto)));
+                    world.step(ShardInput::Synced(EntryPlace(upto)));
                 }
                 7 => world.step(ShardInput::Lost("disk broken".into())),
                 8 => {

@@ -38,6 +38,8 @@ mod permissions;
 mod queues;
 #[cfg(feature = "cassandra")]
 mod queues_cassandra;
+#[cfg(feature = "bookkeeper")]
+mod replicated;
 mod roles;
 #[cfg(feature = "bookkeeper")]
 mod segments;

@@ -144,7 +144,7 @@ pub(super) fn take_in(world: &mut World, line: &str) {
 fn happens(world: &mut World, event: &str) {
     let (what, rest) = event.split_once(' ').unwrap_or((event, ""));
     let number = || rest.parse::<u64>().expect("a number");
-    let upto = |world: &World| JournalPosition(if rest.is_empty() { world.journal } else { number() });
+    let upto = |world: &World| EntryPlace(if rest.is_empty() { world.journal } else { number() });
     match what {
         "append" => append(world, rest),
         "begun" => begun(world, rest.strip_prefix("with ").expect("what it begins with")),

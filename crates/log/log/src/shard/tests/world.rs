@@ -146,7 +146,7 @@ impl World {
     /// The same, and everything written is synced.
     pub(super) fn settle_all(&mut self) {
         self.work();
-        self.step(ShardInput::Synced(JournalPosition(self.journal)));
+        self.step(ShardInput::Synced(EntryPlace(self.journal)));
         self.work();
     }
 
@@ -167,7 +167,7 @@ impl World {
         }
         entries.push(write.bytes);
         self.journal += 10;
-        let result = Ok(JournalPosition(self.journal));
+        let result = Ok(EntryPlace(self.journal));
         self.step(ShardInput::Wrote { created: true, result });
     }
 

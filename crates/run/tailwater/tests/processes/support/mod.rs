@@ -296,6 +296,22 @@ impl Node {
         self.restart();
     }
 
+    /// The same with these variables besides, where it does not get through its recovery.
+    pub fn restart_recovering_with(&mut self, environment: &[(&str, &str)]) {
+        let owned = environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        self.environment.extend(owned);
+        self.restart_recovering();
+    }
+
+    /// Starts it again with these variables besides, which it does not take; what it said.
+    pub fn restart_failing_with(&mut self, environment: &[(&str, &str)]) -> String {
+        let owned = environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        self.environment.extend(owned);
+        self.respawn();
+        assert!(!self.process.ended().success(), "it should not start");
+        self.process.log()
+    }
+
     /// The same where it can't take appends: it answers, and is read.
     pub fn restart_unready(&mut self) {
         self.respawn();

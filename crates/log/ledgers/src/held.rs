@@ -1,0 +1,222 @@
+//! What is known of one segment.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tailwater_bookkeeper::{LedgerId, LedgerReader};
+use tailwater_env::Task;
+use tailwater_format::{Position, SegmentId};
+use tailwater_store::{EntryPlace, StoreError};
+use tokio::sync::{Notify, OnceCell, mpsc};
+
+use crate::limits::{ENTRY_OVERHEAD_BYTES, PENDING_BYTES_MAX};
+use crate::points::{LedgerPoint, LedgerPoints};
+
+/// How far a segment is.
+#[derive(Debug)]
+pub(crate) struct HeldState {
+    /// Its ledger; `None` before one was made.
+    pub(crate) ledger: Option<LedgerId>,
+    /// Its end, durable or not.
+    pub(crate) appended: Position,
+    /// How far it is acknowledged, and may be read.
+    pub(crate) durable: Position,
+    /// Entries before `appended`.
+    pub(crate) taken: i64,
+    /// Entries before `durable`.
+    pub(crate) entries: i64,
+    /// Its length, for ever.
+    pub(crate) sealed: Option<Position>,
+    /// It takes no more entries, because it was given up or was there before the store was opened.
+    pub(crate) is_over: bool,
+    pub(crate) points: LedgerPoints,
+}
+
+/// What the task of a segment that is written is asked for.
+pub(crate) enum Command {
+    /// To append an entry.
+    Append(LedgerAppend),
+    /// To close the ledger: the segment is sealed.
+    Seal(UnfinishedLedger),
+    /// To delete the ledger.
+    Delete(UnfinishedLedger),
+}
+
+/// Something that is to be done with a ledger, until it is done and this is dropped.
+pub(crate) struct UnfinishedLedger(Arc<UnfinishedCount>);
+
+/// How much is to be done with ledgers.
+#[derive(Default)]
+pub(crate) struct UnfinishedCount {
+    count: AtomicUsize,
+    /// Rung when there is nothing.
+    none: Notify,
+}
+
+impl UnfinishedLedger {
+    /// One more.
+    pub(crate) fn begin(count: &Arc<UnfinishedCount>) -> Self {
+        count.count.fetch_add(1, Ordering::AcqRel);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for UnfinishedLedger {
+    fn drop(&mut self) {
+        if self.0.count.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.none.notify_waiters();
+        }
+    }
+}
+
+impl UnfinishedCount {
+    /// How much there is.
+    pub(crate) fn get(&self) -> u64 {
+        self.count.load(Ordering::Relaxed) as u64
+    }
+
+    /// Completes when there is nothing.
+    pub(crate) async fn finished(&self) {
+        loop {
+            // Before the look, so that nothing is missed.
+            let mut none = pin!(self.none.notified());
+            none.as_mut().enable();
+            if self.count.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            none.await;
+        }
+    }
+}
+
+/// An entry on its way.
+pub(crate) struct LedgerAppend {
+    pub(crate) bytes: Bytes,
+    pub(crate) point: LedgerPoint,
+    pub(crate) place: EntryPlace,
+    pub(crate) _room: EntryRoom,
+}
+
+/// The room that an entry takes until it is acknowledged or given up.
+pub(crate) struct EntryRoom {
+    pending: Arc<AtomicU64>,
+    bytes: u64,
+}
+
+impl EntryRoom {
+    /// Takes room for an entry of `bytes`, if there is some.
+    pub(crate) fn take(pending: &Arc<AtomicU64>, bytes: usize) -> Result<Self, StoreError> {
+        let bytes = bytes as u64 + ENTRY_OVERHEAD_BYTES;
+        let room = Self { pending: Arc::clone(pending), bytes };
+        let pending_bytes = pending.fetch_add(bytes, Ordering::Relaxed);
+        if pending_bytes + bytes > PENDING_BYTES_MAX {
+            // What was added is taken away again where `room` is dropped.
+            return Err(StoreError::Full { pending_bytes, pending_bytes_max: PENDING_BYTES_MAX });
+        }
+        Ok(room)
+    }
+}
+
+impl Drop for EntryRoom {
+    fn drop(&mut self) {
+        self.pending.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// A segment of the store.
+pub(crate) struct HeldSegment {
+    pub(crate) id: SegmentId,
+    pub(crate) state: Mutex<HeldState>,
+    /// Opened by the first read.
+    pub(crate) reader: OnceCell<LedgerReader>,
+    /// The way to its task; `None` where it never had one. What waits there is bounded by [`EntryRoom`].
+    pub(crate) commands: Option<mpsc::UnboundedSender<Command>>,
+    /// Its task, which ends when this is dropped.
+    pub(crate) task: Mutex<Option<Task>>,
+    /// Rung whenever it may be settled.
+    moved: Notify,
+}
+
+impl HeldSegment {
+    /// One that is written, through `commands`.
+    pub(crate) fn written(id: SegmentId, commands: mpsc::UnboundedSender<Command>) -> Self {
+        let state = HeldState {
+            ledger: None,
+            appended: Position(0),
+            durable: Position(0),
+            taken: 0,
+            entries: 0,
+            sealed: None,
+            is_over: false,
+            points: LedgerPoints::default(),
+        };
+        Self::new(id, state, Some(commands))
+    }
+
+    /// One that was there before, whose ledger is closed behind so many entries of so many bytes.
+    pub(crate) fn found(id: SegmentId, ledger: LedgerId, entries: i64, length: Position) -> Self {
+        let state = HeldState {
+            ledger: Some(ledger),
+            appended: length,
+            durable: length,
+            taken: entries,
+            entries,
+            sealed: None,
+            is_over: true,
+            points: LedgerPoints::default(),
+        };
+        Self::new(id, state, None)
+    }
+
+    fn new(id: SegmentId, state: HeldState, commands: Option<mpsc::UnboundedSender<Command>>) -> Self {
+        let (reader, task, moved) = (OnceCell::new(), Mutex::new(None), Notify::new());
+        Self { id, state: Mutex::new(state), reader, commands, task, moved }
+    }
+
+    /// Changes what is known, and tells those who wait for it.
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut HeldState) -> T) -> T {
+        let changed = change(&mut self.state.lock());
+        self.moved.notify_waiters();
+        changed
+    }
+
+    /// Whether everything in it will be acknowledged, once that is known: the next segment may be written then.
+    pub(crate) async fn is_settled(&self) -> bool {
+        loop {
+            // Before the look, so that nothing is missed.
+            let mut moved = pin!(self.moved.notified());
+            moved.as_mut().enable();
+            {
+                let state = self.state.lock();
+                if state.sealed.is_some() || state.durable == state.appended {
+                    return true;
+                }
+                if state.is_over {
+                    return false;
+                }
+            }
+            moved.await;
+        }
+    }
+
+    /// Ends it at `length`; whether it was not ended before.
+    pub(crate) fn seal(&self, length: Position) -> Result<bool, StoreError> {
+        self.change(|state| match state.sealed {
+            Some(sealed) if sealed == length => Ok(false),
+            Some(sealed) => Err(StoreError::Sealed { length: sealed }),
+            None if length > state.appended => {
+                Err(StoreError::SealBeyondEnd { length, appended: state.appended })
+            }
+            None => {
+                state.sealed = Some(length);
+                state.appended = length;
+                state.durable = state.durable.min(length);
+                state.points.cut(length);
+                Ok(true)
+            }
+        })
+    }
+}

@@ -1,0 +1,253 @@
+//! How the store is opened: what is there is found, whoever wrote it is shut out, and its end is found.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures::{StreamExt, stream};
+use tailwater_bookkeeper::{
+    BookKeeper, EntryId, LedgerFault, LedgerId, LedgerMetadata, LedgerStatus, LedgerTimes, LedgersUri,
+    Quorums,
+};
+use tailwater_env::{BoxFuture, Env, Progress};
+use tailwater_format::{Position, SegmentId, parse_entry_header};
+use tailwater_store::{IndexContents, OpenSegments, OpenedSegments, RawHeader, RecoveredSegment};
+use uuid::Uuid;
+
+use crate::held::HeldSegment;
+use crate::limits::{LEDGERS_AT_A_TIME, RETRY};
+use crate::names::{PASSWORD, segment_of};
+use crate::store::{LedgerStore, LedgersShared};
+
+/// A store of segments in ledgers, to be opened.
+#[derive(Clone, Debug)]
+pub struct LedgerOpening {
+    /// Where BookKeeper's metadata are.
+    pub uri: LedgersUri,
+    /// Of the ledgers of new segments.
+    pub quorums: Quorums,
+    /// The client's times.
+    pub times: LedgerTimes,
+}
+
+impl OpenSegments for LedgerOpening {
+    fn open<'a>(
+        &'a self,
+        env: &'a Env,
+        cluster: Uuid,
+        recorded: &'a (dyn Fn(&SegmentId) -> bool + Sync),
+        progress: &'a Progress,
+    ) -> BoxFuture<'a, Result<OpenedSegments, String>> {
+        Box::pin(self.open_ledgers(env, cluster, recorded, progress))
+    }
+}
+
+/// A ledger of one of our segments.
+struct FoundLedger {
+    id: SegmentId,
+    ledger: LedgerId,
+    metadata: LedgerMetadata,
+}
+
+/// A ledger that is closed.
+struct ClosedLedger {
+    id: SegmentId,
+    ledger: LedgerId,
+    entries: i64,
+    length: Position,
+    contents: Option<IndexContents>,
+    damaged: Option<String>,
+}
+
+impl LedgerOpening {
+    async fn open_ledgers(
+        &self,
+        env: &Env,
+        cluster: Uuid,
+        recorded: &(dyn Fn(&SegmentId) -> bool + Sync),
+        progress: &Progress,
+    ) -> Result<OpenedSegments, String> {
+        progress.begin("the wait for ZooKeeper", 0);
+        let client = until_done(env, "ZooKeeper", || self.connect(env)).await;
+        progress.begin("the wait for bookies", 0);
+        until_done(env, "bookies", || self.enough_bookies(&client)).await;
+        progress.begin("ledgers that are looked for", 0);
+        let found = until_done(env, "ledgers", || find(&client, cluster)).await;
+
+        progress.begin("ledgers", found.len() as u64);
+        let closing = found.into_iter().map(|found| async {
+            let closed = close(env, &client, found, recorded).await;
+            progress.advance(1);
+            closed
+        });
+        let closed: Vec<ClosedLedger> = stream::iter(closing).buffered(LEDGERS_AT_A_TIME).collect().await;
+        let shared = LedgersShared::new(env.clone(), client, cluster, self.quorums);
+        let mut by_name: BTreeMap<SegmentId, ClosedLedger> = BTreeMap::new();
+        let mut superfluous = Vec::new();
+        for ledger in closed {
+            // Where the answer of its creation was lost, another one was made, which has the entries.
+            match by_name.remove(&ledger.id) {
+                Some(other) if other.length >= ledger.length => {
+                    superfluous.push(ledger.ledger);
+                    by_name.insert(other.id, other);
+                }
+                other => {
+                    superfluous.extend(other.map(|other| other.ledger));
+                    by_name.insert(ledger.id, ledger);
+                }
+            }
+        }
+        let mut held = Vec::new();
+        let mut segments = Vec::new();
+        for ClosedLedger { id, ledger, entries, length, contents, damaged } in by_name.into_values() {
+            held.push(HeldSegment::found(id, ledger, entries, length));
+            segments.push(RecoveredSegment { id, length, contents, sealed: damaged.is_none(), damaged });
+        }
+        let store = LedgerStore::new(shared, held);
+        for ledger in superfluous {
+            let shared = Arc::clone(&store.shared);
+            let delete = async move { shared.delete_ledger(ledger).await };
+            env.spawn("ledger-deletion", delete).detach();
+        }
+        tracing::info!(ledgers = segments.len(), "the segments of {} are open", self.uri);
+        Ok((Arc::new(store), segments))
+    }
+
+    async fn connect(&self, env: &Env) -> Result<BookKeeper, String> {
+        let connected = BookKeeper::connect(env.clone(), self.uri.clone(), self.times).await;
+        connected.map_err(|fault| format!("{}: {fault}", self.uri))
+    }
+
+    /// Whether so many bookies take entries that something may be acknowledged.
+    async fn enough_bookies(&self, client: &BookKeeper) -> Result<(), String> {
+        let bookies = client.ledgers().bookies().await.map_err(|fault| format!("{}: {fault}", self.uri))?;
+        let (have, need) = (bookies.len(), self.quorums.ack());
+        if have < need {
+            return Err(format!("{}: {have} bookies take entries, and {need} have to", self.uri));
+        }
+        Ok(())
+    }
+}
+
+/// What `try_it` answers once it works; until then the log tells why it does not.
+async fn until_done<T, F: Future<Output = Result<T, String>>>(
+    env: &Env,
+    what: &str,
+    mut try_it: impl FnMut() -> F,
+) -> T {
+    let mut told = None;
+    loop {
+        match try_it().await {
+            Ok(done) => return done,
+            Err(why) => {
+                // Once for each reason: a wait may be long.
+                if told.as_ref() != Some(&why) {
+                    tracing::warn!("waiting for {what}: {why}");
+                    told = Some(why);
+                }
+            }
+        }
+        env.sleep(RETRY).await;
+    }
+}
+
+/// The ledgers of this cluster's segments.
+async fn find(client: &BookKeeper, cluster: Uuid) -> Result<Vec<FoundLedger>, String> {
+    let ledgers = client.ledgers().list().await.map_err(|fault| fault.to_string())?;
+    let look = |ledger| async move {
+        match client.ledgers().read(ledger).await {
+            Ok(read) => {
+                let metadata = read.metadata;
+                Ok(segment_of(cluster, &metadata).map(|id| FoundLedger { id, ledger, metadata }))
+            }
+            // Deleted since, or nothing that this program ever wrote.
+            Err(LedgerFault::NoLedger | LedgerFault::Metadata(_)) => Ok(None),
+            Err(fault) => Err(format!("ledger {ledger}: {fault}")),
+        }
+    };
+    let mut looks = stream::iter(ledgers.into_iter().map(look)).buffered(LEDGERS_AT_A_TIME);
+    let mut found = Vec::new();
+    while let Some(looked) = looks.next().await {
+        found.extend(looked?);
+    }
+    Ok(found)
+}
+
+/// A ledger with its end, which is found where it was left open. Waits for bookies that are not there.
+async fn close(
+    env: &Env,
+    client: &BookKeeper,
+    found: FoundLedger,
+    recorded: &(dyn Fn(&SegmentId) -> bool + Sync),
+) -> ClosedLedger {
+    let FoundLedger { id, ledger, metadata } = found;
+    let mut closed =
+        ClosedLedger { id, ledger, entries: 0, length: Position(0), contents: None, damaged: None };
+    let state = match metadata.state {
+        LedgerStatus::Closed { .. } => Ok(metadata.state),
+        _ => {
+            let recover = || async {
+                let recovered = client.recover(ledger, PASSWORD).await;
+                final_or_again(ledger, recovered.map(|metadata| metadata.state))
+            };
+            let state = until_done(env, "bookies", recover).await;
+            tracing::info!(segment = %id, %ledger, "its writer is shut out, and its end is found");
+            state
+        }
+    };
+    match state {
+        Ok(LedgerStatus::Closed { last, length }) => {
+            (closed.entries, closed.length) = (last.get() + 1, Position(length));
+        }
+        Ok(_) => closed.damaged = Some(format!("ledger {ledger} has no end")),
+        Err(why) => closed.damaged = Some(why),
+    }
+    if closed.damaged.is_none() && closed.entries > 0 && !recorded(&id) {
+        let read = || async {
+            let read = contents_of(client, &id, ledger, closed.entries).await;
+            final_or_again(ledger, read).map(|read| read.and_then(|contents| contents))
+        };
+        match until_done(env, "bookies", read).await {
+            Ok(contents) => closed.contents = Some(contents),
+            Err(why) => closed.damaged = Some(why),
+        }
+    }
+    closed
+}
+
+/// What no waiting changes is the inner error, and what another try may is the outer one.
+fn final_or_again<T>(ledger: LedgerId, result: Result<T, LedgerFault>) -> Result<Result<T, String>, String> {
+    let told = |fault: &LedgerFault| format!("ledger {ledger}: {fault}");
+    match result {
+        Ok(done) => Ok(Ok(done)),
+        Err(
+            fault @ (LedgerFault::Lost(_)
+            | LedgerFault::Damaged(_)
+            | LedgerFault::NoEntry(..)
+            | LedgerFault::Unauthorized
+            | LedgerFault::NoLedger
+            | LedgerFault::Metadata(_)),
+        ) => Ok(Err(told(&fault))),
+        Err(fault) => Err(told(&fault)),
+    }
+}
+
+/// The first and the last of so many entries of a closed ledger.
+async fn contents_of(
+    client: &BookKeeper,
+    id: &SegmentId,
+    ledger: LedgerId,
+    entries: i64,
+) -> Result<Result<IndexContents, String>, LedgerFault> {
+    let reader = client.open(ledger, PASSWORD).await?;
+    let first = reader.read(EntryId::FIRST).await?;
+    let last = reader.read(EntryId::new(entries - 1)).await?;
+    let contents = || {
+        let header = parse_entry_header(&first.payload).map_err(|error| error.to_string())?;
+        let last = RawHeader::of(&last.payload).map_err(|error| error.to_string())?;
+        if header.segment_id() != *id || last.header().segment_id() != *id {
+            return Err(format!("ledger {ledger} has entries of another segment"));
+        }
+        Ok(IndexContents { last, ..IndexContents::first(&header, last) })
+    };
+    Ok(contents())
+}

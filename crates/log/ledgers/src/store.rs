@@ -1,0 +1,308 @@
+//! The handle: create, append, seal, delete, read.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tailwater_bookkeeper::limits::ENTRY_BYTES_MAX;
+use tailwater_bookkeeper::{BookKeeper, LedgerFault, LedgerId, Quorums};
+use tailwater_env::{BoxFuture, Env, HashMap, Instant};
+use tailwater_format::{Offset, Position, SegmentId, SegmentNumber, ShardId, Term, TransactionId};
+use tailwater_journal::{Journal, JournalPosition};
+use tailwater_store::{EntryPlace, ReplicatedStats, SegmentWatch, StoreContract, StoreError};
+use tokio::sync::{Semaphore, mpsc};
+use uuid::Uuid;
+
+use crate::cache::EntryCache;
+use crate::held::{Command, EntryRoom, HeldSegment, LedgerAppend, UnfinishedCount, UnfinishedLedger};
+use crate::limits::{LEDGERS_AT_A_TIME, POINT_STEP_BYTES, RETRY, TROUBLE_TOLD};
+use crate::points::LedgerPoint;
+use crate::writing::SegmentWriting;
+
+/// What is counted: each stands for itself, so all accesses are relaxed.
+#[derive(Default)]
+pub(crate) struct LedgerCounters {
+    pub(crate) entries: AtomicU64,
+    pub(crate) given_up: AtomicU64,
+    pub(crate) entries_read: AtomicU64,
+}
+
+/// What the handle and its tasks share.
+pub(crate) struct LedgersShared {
+    pub(crate) env: Env,
+    pub(crate) client: BookKeeper,
+    pub(crate) cluster: Uuid,
+    pub(crate) quorums: Quorums,
+    pub(crate) cache: EntryCache,
+    /// Nobody has the store any more.
+    is_dropped: AtomicBool,
+    /// Segments that were sealed or deleted, whose ledgers are not closed or deleted yet.
+    unfinished: Arc<UnfinishedCount>,
+    /// Held by deletions that are under way.
+    deleting: Semaphore,
+    pub(crate) counters: LedgerCounters,
+    /// Why entries were not taken the last time, and when that was.
+    trouble: Mutex<Option<(Instant, String)>>,
+}
+
+impl LedgersShared {
+    pub(crate) fn new(env: Env, client: BookKeeper, cluster: Uuid, quorums: Quorums) -> Self {
+        Self {
+            env,
+            client,
+            cluster,
+            quorums,
+            cache: EntryCache::default(),
+            is_dropped: AtomicBool::new(false),
+            unfinished: Arc::default(),
+            deleting: Semaphore::new(LEDGERS_AT_A_TIME),
+            counters: LedgerCounters::default(),
+            trouble: Mutex::new(None),
+        }
+    }
+
+    /// Entries are not taken, or are given up.
+    pub(crate) fn note_trouble(&self, why: &str) {
+        tracing::warn!("{why}");
+        *self.trouble.lock() = Some((self.env.now(), why.to_owned()));
+    }
+
+    /// Entries are taken.
+    pub(crate) fn note_health(&self) {
+        *self.trouble.lock() = None;
+    }
+
+    /// Deletes a ledger, however long that takes.
+    pub(crate) async fn delete_ledger(&self, ledger: LedgerId) {
+        let Ok(_turn) = self.deleting.acquire().await else { return };
+        while !self.is_dropped.load(Ordering::Relaxed) {
+            match self.client.delete(ledger).await {
+                Ok(()) | Err(LedgerFault::NoLedger) => return,
+                Err(fault) => tracing::warn!(%ledger, %fault, "it is not deleted yet"),
+            }
+            self.env.sleep(RETRY).await;
+        }
+    }
+}
+
+/// The newest segment of a shard.
+struct NewestSegment {
+    term: Term,
+    number: SegmentNumber,
+    held: Arc<HeldSegment>,
+}
+
+/// A store of segments in ledgers; see the crate. Its drop ends its tasks, as a crash would.
+pub(crate) struct LedgerStore {
+    pub(crate) shared: Arc<LedgersShared>,
+    segments: Mutex<HashMap<SegmentId, Arc<HeldSegment>>>,
+    newest: Mutex<HashMap<ShardId, NewestSegment>>,
+    /// The last place that was given.
+    places: AtomicU64,
+    /// Bytes of entries that are neither acknowledged nor given up.
+    pending: Arc<AtomicU64>,
+}
+
+impl LedgerStore {
+    /// A store with the segments that were there before.
+    pub(crate) fn new(shared: LedgersShared, found: Vec<HeldSegment>) -> Self {
+        let store = Self {
+            shared: Arc::new(shared),
+            segments: Mutex::default(),
+            newest: Mutex::default(),
+            places: AtomicU64::new(0),
+            pending: Arc::default(),
+        };
+        for held in found.into_iter().map(Arc::new) {
+            store.note_newest(&held);
+            store.segments.lock().insert(held.id, held);
+        }
+        store
+    }
+
+    fn note_newest(&self, held: &Arc<HeldSegment>) {
+        let (term, number) = (held.id.term, held.id.number);
+        let mut newest = self.newest.lock();
+        if newest.get(&held.id.shard).is_none_or(|newest| (newest.term, newest.number) < (term, number)) {
+            newest.insert(held.id.shard, NewestSegment { term, number, held: Arc::clone(held) });
+        }
+    }
+
+    pub(crate) fn get(&self, id: &SegmentId) -> Result<Arc<HeldSegment>, StoreError> {
+        self.segments.lock().get(id).cloned().ok_or(StoreError::Unknown(*id))
+    }
+
+    /// Has the task of a segment, if it has one, do what ends its ledger; whether it does.
+    fn tell(&self, held: &HeldSegment, command: impl FnOnce(UnfinishedLedger) -> Command) -> bool {
+        let Some(task) = &held.commands else { return false };
+        task.send(command(UnfinishedLedger::begin(&self.shared.unfinished))).is_ok()
+    }
+}
+
+impl Drop for LedgerStore {
+    fn drop(&mut self) {
+        self.shared.is_dropped.store(true, Ordering::Relaxed);
+        for held in self.segments.lock().values() {
+            // Its task has this segment, and would never end by itself.
+            drop(held.task.lock().take());
+        }
+    }
+}
+
+impl StoreContract for LedgerStore {
+    fn journal(&self) -> Option<&Journal> {
+        None
+    }
+
+    fn create(&self, id: SegmentId, watch: Arc<dyn SegmentWatch>) -> Result<(), StoreError> {
+        let previous = {
+            let newest = self.newest.lock();
+            let newest = newest.get(&id.shard);
+            if let Some(newest) = newest {
+                if id.term < newest.term {
+                    return Err(StoreError::Fenced { term: id.term, highest: newest.term });
+                }
+                if id.term == newest.term && id.number <= newest.number {
+                    let (number, term, highest) = (id.number, id.term, newest.number);
+                    return Err(StoreError::NotNext { number, term, highest });
+                }
+            }
+            newest.map(|newest| Arc::clone(&newest.held)).filter(|held| held.state.lock().sealed.is_none())
+        };
+        // What was there before the store was opened takes no entries.
+        let previous = previous.filter(|held| held.commands.is_some());
+        let (commands, received) = mpsc::unbounded_channel();
+        let held = Arc::new(HeldSegment::written(id, commands));
+        self.note_newest(&held);
+        self.segments.lock().insert(id, Arc::clone(&held));
+        let shared = Arc::clone(&self.shared);
+        let writing = SegmentWriting { shared, held: Arc::clone(&held), previous, commands: received, watch };
+        *held.task.lock() = Some(self.shared.env.spawn("ledger-segment", writing.run()));
+        Ok(())
+    }
+
+    fn append(
+        &self,
+        id: &SegmentId,
+        position: Position,
+        entry: Bytes,
+        _sync: bool,
+    ) -> Result<EntryPlace, StoreError> {
+        if entry.len() > ENTRY_BYTES_MAX {
+            return Err(StoreError::TooLong { given: entry.len(), max: ENTRY_BYTES_MAX });
+        }
+        let held = self.get(id)?;
+        let room = EntryRoom::take(&self.pending, entry.len())?;
+        let mut state = held.state.lock();
+        if let Some(length) = state.sealed {
+            return Err(StoreError::Sealed { length });
+        }
+        if state.is_over {
+            return Err(match &held.commands {
+                Some(_) => StoreError::Lost { durable: state.durable },
+                None => StoreError::Recovered { length: state.durable },
+            });
+        }
+        if position != state.appended {
+            return Err(StoreError::NotContinuing { position, appended: state.appended });
+        }
+        let point = LedgerPoint::of(id, state.taken, position, &entry)
+            .map_err(|why| StoreError::Replicas(format!("not the next entry: {why}")))?;
+        let place = EntryPlace(self.places.fetch_add(1, Ordering::Relaxed) + 1);
+        let appended = LedgerAppend { bytes: entry, point, place, _room: room };
+        let commands = held.commands.as_ref().ok_or(StoreError::Closed)?;
+        commands.send(Command::Append(appended)).map_err(|_| StoreError::Lost { durable: state.durable })?;
+        state.appended = point.end;
+        state.taken += 1;
+        if state.points.last().is_none_or(|last| position.0 >= last.0 + POINT_STEP_BYTES) {
+            state.points.note(point);
+        }
+        Ok(place)
+    }
+
+    fn seal(&self, id: &SegmentId, length: Position) -> Result<Option<JournalPosition>, StoreError> {
+        let held = self.get(id)?;
+        // A ledger that was there before was closed when the store was opened.
+        if held.seal(length)? {
+            self.tell(&held, Command::Seal);
+        }
+        Ok(None)
+    }
+
+    fn delete(&self, id: &SegmentId) -> Result<(), StoreError> {
+        let held = self.segments.lock().remove(id).ok_or(StoreError::Unknown(*id))?;
+        held.change(|state| state.is_over = true);
+        if self.tell(&held, Command::Delete) {
+            // The last handle on the segment is its task's, which ends by itself from here on.
+            if let Some(task) = held.task.lock().take() {
+                task.detach();
+            }
+            return Ok(());
+        }
+        let ledger = held.state.lock().ledger;
+        if let Some(ledger) = ledger {
+            let (shared, unfinished) =
+                (Arc::clone(&self.shared), UnfinishedLedger::begin(&self.shared.unfinished));
+            let delete = async move {
+                shared.delete_ledger(ledger).await;
+                drop(unfinished);
+            };
+            self.shared.env.spawn("ledger-deletion", delete).detach();
+        }
+        Ok(())
+    }
+
+    fn read<'a>(
+        &'a self,
+        id: &'a SegmentId,
+        position: Position,
+        length: usize,
+    ) -> BoxFuture<'a, Result<Bytes, StoreError>> {
+        Box::pin(self.read_bytes(id, position, length))
+    }
+
+    fn locate_offset<'a>(
+        &'a self,
+        id: &'a SegmentId,
+        offset: Offset,
+    ) -> BoxFuture<'a, Result<Position, StoreError>> {
+        Box::pin(self.position_of_offset(id, offset))
+    }
+
+    fn locate_transaction_id<'a>(
+        &'a self,
+        id: &'a SegmentId,
+        transaction_id: TransactionId,
+    ) -> BoxFuture<'a, Result<Position, StoreError>> {
+        Box::pin(self.position_of_transaction_id(id, transaction_id))
+    }
+
+    fn flush(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(async {
+            self.shared.unfinished.finished().await;
+            Ok(())
+        })
+    }
+
+    fn health(&self) -> Result<(), StoreError> {
+        match &*self.shared.trouble.lock() {
+            Some((when, why)) if self.shared.env.now().since(*when) < TROUBLE_TOLD => {
+                Err(StoreError::Replicas(why.clone()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn replicated_stats(&self) -> Option<ReplicatedStats> {
+        let counters = &self.shared.counters;
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Some(ReplicatedStats {
+            pending_bytes: of(&self.pending),
+            entries: of(&counters.entries),
+            given_up: of(&counters.given_up),
+            entries_read: of(&counters.entries_read),
+            unfinished: self.shared.unfinished.get(),
+        })
+    }
+}

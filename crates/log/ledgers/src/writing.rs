@@ -1,0 +1,254 @@
+//! The task of a segment that is written: from its first entry to the end of its ledger.
+//!
+//! 1. It waits until everything of the shard's segment before it is acknowledged. If that segment is given up, so
+//!    is this one, and nothing of it was sent.
+//! 2. It makes a ledger. That may take some tries, and then what was appended is given up.
+//! 3. It hands entries to the ledger's writer, and tells of what is acknowledged. Where the writer fails,
+//!    everything that is not acknowledged is given up.
+//! 4. It waits for the segment to be sealed or deleted, and closes, recovers or deletes the ledger, however long
+//!    that takes.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use futures::stream::FuturesOrdered;
+use futures::{FutureExt, StreamExt};
+use tailwater_bookkeeper::digest::DigestKind;
+use tailwater_bookkeeper::{EntryId, LedgerFault, LedgerId, LedgerOptions, LedgerWriter};
+use tailwater_store::SegmentWatch;
+use tokio::sync::mpsc;
+
+use crate::cache::HeldEntry;
+use crate::held::{Command, HeldSegment, LedgerAppend, UnfinishedLedger};
+use crate::limits::{CREATE_PATIENCE, RETRY, SENT_BYTES_MAX};
+use crate::names::{PASSWORD, custom_of};
+use crate::store::LedgersShared;
+
+/// What becomes of the ledger, until it is done.
+enum LedgerEnd {
+    Close(UnfinishedLedger),
+    Delete(UnfinishedLedger),
+}
+
+/// Why nothing more is written.
+enum Stopped {
+    /// The segment was ended: with the writer, if everything that was handed to it is acknowledged.
+    Ended(LedgerEnd, Option<LedgerWriter>),
+    /// What is not acknowledged is given up; whoever appended is told why, unless the segment before has told it.
+    GivenUp(Option<String>),
+}
+
+/// The task's state.
+pub(crate) struct SegmentWriting {
+    pub(crate) shared: Arc<LedgersShared>,
+    pub(crate) held: Arc<HeldSegment>,
+    /// The shard's segment before it, if that may not be settled.
+    pub(crate) previous: Option<Arc<HeldSegment>>,
+    pub(crate) commands: mpsc::UnboundedReceiver<Command>,
+    pub(crate) watch: Arc<dyn SegmentWatch>,
+}
+
+impl SegmentWriting {
+    /// The whole of it.
+    pub(crate) async fn run(mut self) {
+        let (end, writer) = match self.write().await {
+            Stopped::Ended(end, writer) => (end, writer),
+            Stopped::GivenUp(why) => {
+                let was_over = self.held.change(|state| std::mem::replace(&mut state.is_over, true));
+                // Of what is deleted meanwhile nobody wants to know.
+                if let Some(why) = why.filter(|_| !was_over) {
+                    self.shared.counters.given_up.fetch_add(1, Ordering::Relaxed);
+                    self.watch.lost(&why);
+                }
+                match self.end_of_given_up().await {
+                    Some(end) => (end, None),
+                    None => return,
+                }
+            }
+        };
+        let ledger = self.held.state.lock().ledger;
+        let end = match (end, ledger) {
+            (LedgerEnd::Close(unfinished), Some(ledger)) => self.close(ledger, writer, unfinished).await,
+            (LedgerEnd::Close(_), None) => None,
+            (LedgerEnd::Delete(unfinished), _) => Some(unfinished),
+        };
+        // Whoever comes later does it without this task.
+        self.commands.close();
+        let late = std::iter::from_fn(|| self.commands.try_recv().ok());
+        let late = late.filter_map(|command| match command {
+            Command::Delete(unfinished) => Some(unfinished),
+            _ => None,
+        });
+        let deletions: Vec<UnfinishedLedger> = late.chain(end).collect();
+        if let Some(ledger) = ledger.filter(|_| !deletions.is_empty()) {
+            self.shared.delete_ledger(ledger).await;
+        }
+    }
+
+    async fn write(&mut self) -> Stopped {
+        if let Some(previous) = self.previous.take()
+            && !previous.is_settled().await
+        {
+            return Stopped::GivenUp(None);
+        }
+        match self.create().await {
+            Ok(writer) => self.pump(writer).await,
+            Err(why) => Stopped::GivenUp(Some(why)),
+        }
+    }
+
+    /// A ledger, or why there is none.
+    async fn create(&self) -> Result<LedgerWriter, String> {
+        let shared = &self.shared;
+        let options = LedgerOptions {
+            quorums: shared.quorums,
+            digest: DigestKind::Crc32c,
+            password: PASSWORD.into(),
+            custom: custom_of(shared.cluster, &self.held.id),
+        };
+        let begun = shared.env.now();
+        loop {
+            match shared.client.create(&options).await {
+                Ok(writer) => {
+                    self.held.change(|state| state.ledger = Some(writer.ledger()));
+                    return Ok(writer);
+                }
+                Err(_) if self.held.state.lock().is_over => return Err(String::new()),
+                Err(fault) => {
+                    let why = format!("no ledger for segment {}: {fault}", self.held.id);
+                    shared.note_trouble(&why);
+                    if shared.env.now().since(begun) >= CREATE_PATIENCE {
+                        return Err(why);
+                    }
+                }
+            }
+            shared.env.sleep(RETRY).await;
+        }
+    }
+
+    async fn pump(&mut self, writer: LedgerWriter) -> Stopped {
+        let ledger = writer.ledger();
+        let mut acks = FuturesOrdered::new();
+        let mut sent_bytes = 0;
+        loop {
+            tokio::select! {
+                biased;
+                Some(acked) = acks.next(), if !acks.is_empty() => {
+                    let mut next = Some(acked);
+                    let mut upto = None;
+                    let mut failed = None;
+                    while let Some((result, appended)) = next {
+                        match self.acknowledged(ledger, result, &appended) {
+                            Ok(()) => upto = Some(appended.place),
+                            Err(fault) => {
+                                failed = Some(fault);
+                                break;
+                            }
+                        }
+                        sent_bytes -= appended.bytes.len();
+                        next = acks.next().now_or_never().flatten();
+                    }
+                    // One piece of news for all that came together.
+                    if let Some(upto) = upto {
+                        self.shared.note_health();
+                        self.watch.durable(upto);
+                    }
+                    if let Some(fault) = failed {
+                        return self.given_up(ledger, &fault);
+                    }
+                }
+                command = self.commands.recv(), if sent_bytes < SENT_BYTES_MAX => match command {
+                    Some(Command::Append(appended)) => {
+                        sent_bytes += appended.bytes.len();
+                        match writer.send(appended.bytes.clone()).await {
+                            Ok(pending) => acks.push_back(async move { (pending.acknowledged().await, appended) }),
+                            Err(fault) => return self.given_up(ledger, &fault),
+                        }
+                    }
+                    Some(Command::Seal(unfinished)) => {
+                        return Stopped::Ended(LedgerEnd::Close(unfinished), acks.is_empty().then_some(writer));
+                    }
+                    Some(Command::Delete(unfinished)) => {
+                        return Stopped::Ended(LedgerEnd::Delete(unfinished), None);
+                    }
+                    None => return Stopped::GivenUp(None),
+                },
+            }
+        }
+    }
+
+    /// Takes in how an append ended.
+    fn acknowledged(
+        &self,
+        ledger: LedgerId,
+        result: Result<EntryId, LedgerFault>,
+        appended: &LedgerAppend,
+    ) -> Result<(), LedgerFault> {
+        let entry = result?;
+        let point = &appended.point;
+        assert_eq!(entry.get(), point.entry, "{}: entries are acknowledged in their order", self.held.id);
+        let held = HeldEntry { position: point.position, bytes: appended.bytes.clone() };
+        self.shared.counters.entries.fetch_add(1, Ordering::Relaxed);
+        // Before readers may ask for it.
+        self.shared.cache.put(ledger, point.entry, held);
+        self.held.change(|state| {
+            if state.sealed.is_none() {
+                state.durable = point.end;
+                state.entries = point.entry + 1;
+            }
+        });
+        Ok(())
+    }
+
+    fn given_up(&self, ledger: LedgerId, fault: &LedgerFault) -> Stopped {
+        let why = format!("ledger {ledger} of segment {}: {fault}", self.held.id);
+        if *fault != LedgerFault::Fenced {
+            self.shared.note_trouble(&why);
+        }
+        Stopped::GivenUp(Some(why))
+    }
+
+    /// What becomes of a segment that was given up; entries that come meanwhile are, too.
+    async fn end_of_given_up(&mut self) -> Option<LedgerEnd> {
+        loop {
+            match self.commands.recv().await? {
+                Command::Append(_) => {}
+                Command::Seal(unfinished) => return Some(LedgerEnd::Close(unfinished)),
+                Command::Delete(unfinished) => return Some(LedgerEnd::Delete(unfinished)),
+            }
+        }
+    }
+
+    /// Closes the ledger, by its writer or, where that can't, as anybody could. A ledger is closed behind its segment's
+    /// length where entries that were given up are in it: nobody reads them. Answers a deletion that came meanwhile.
+    async fn close(
+        &mut self,
+        ledger: LedgerId,
+        writer: Option<LedgerWriter>,
+        _unfinished: UnfinishedLedger,
+    ) -> Option<UnfinishedLedger> {
+        if let Some(writer) = writer {
+            match writer.close().await {
+                Ok(_) => return None,
+                Err(fault) => {
+                    tracing::warn!(%ledger, %fault, "its writer does not close it; it is recovered")
+                }
+            }
+        }
+        loop {
+            match self.shared.client.recover(ledger, PASSWORD).await {
+                Ok(_) | Err(LedgerFault::NoLedger) => return None,
+                Err(fault) => tracing::warn!(%ledger, %fault, "it is not closed yet"),
+            }
+            tokio::select! {
+                biased;
+                command = self.commands.recv() => match command {
+                    Some(Command::Delete(unfinished)) => return Some(unfinished),
+                    Some(_) => {}
+                    None => return None,
+                },
+                () = self.shared.env.sleep(RETRY) => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! What metadata says of streams and shards, when a log is opened.
+
+use std::collections::BTreeMap;
+
+use tailwater_format::{SegmentId, ShardId, StreamId};
+use tailwater_meta::Versioned;
+
+use crate::error::LogOpenError;
+use crate::stream::{Key, ProducersRecord, SegmentRecord, SegmentsRecord, ShardRecord, StreamRecord};
+
+/// What metadata says of one shard.
+#[derive(Default)]
+pub(super) struct KnownShard {
+    pub(super) record: ShardRecord,
+    pub(super) version: u64,
+    pub(super) segments: BTreeMap<u64, SegmentRecord>,
+    pub(super) producers: Option<ProducersRecord>,
+}
+
+/// What it says of all.
+#[derive(Default)]
+pub(super) struct KnownLog {
+    pub(super) streams: BTreeMap<StreamId, StreamRecord>,
+    pub(super) shards: BTreeMap<ShardId, KnownShard>,
+    /// Where segments are, if not on this host's disk.
+    pub(super) segments: Option<SegmentsRecord>,
+}
+
+impl KnownLog {
+    /// What these keys and values say.
+    pub(super) fn read(keys: &[(String, Versioned)]) -> Result<Self, LogOpenError> {
+        let mut known = Self::default();
+        for (key, stored) in keys {
+            match Key::parse(key) {
+                Some(Key::Stream(id)) => {
+                    known.streams.insert(id, StreamRecord::decode(key, &stored.value)?);
+                }
+                Some(Key::Shard(shard)) => {
+                    let known = known.shards.entry(shard).or_default();
+                    known.record = ShardRecord::decode(key, &stored.value)?;
+                    known.version = stored.version;
+                }
+                Some(Key::Segment(shard, number)) => {
+                    let segment = SegmentRecord::decode(key, &stored.value)?;
+                    known.shards.entry(shard).or_default().segments.insert(number.0, segment);
+                }
+                Some(Key::Producers(shard)) => {
+                    let producers = ProducersRecord::decode(key, &stored.value)?;
+                    known.shards.entry(shard).or_default().producers = Some(producers);
+                }
+                Some(Key::Segments) => known.segments = Some(SegmentsRecord::decode(key, &stored.value)?),
+                Some(Key::Name(_) | Key::ProducerIds) => {}
+                None => tracing::warn!(key, "metadata has a key that is not known"),
+            }
+        }
+        Ok(known)
+    }
+
+    /// Whether metadata has a completed segment of this name.
+    pub(super) fn is_recorded(&self, id: &SegmentId) -> bool {
+        let segment = self.shards.get(&id.shard).and_then(|shard| shard.segments.get(&id.number.0));
+        segment.is_some_and(|segment| segment.term == id.term)
+    }
+}

@@ -1,0 +1,53 @@
+//! Where the segments of a data directory are: on this host's disk, or in a replicated store. A directory is opened
+//! as it was begun, so that no stream appears empty because its segments are elsewhere.
+
+use std::sync::Arc;
+
+use tailwater_env::Env;
+use tailwater_meta::{Expect, Meta, Op};
+use tailwater_store::{RecoveredSegment, SegmentStore, StoreContract};
+use uuid::Uuid;
+
+use super::known::KnownLog;
+use crate::error::LogOpenError;
+use crate::stream::{SEGMENTS_KEY, SegmentsRecord};
+
+/// The store on this host's disk, if the segments are there.
+pub(super) fn embedded(
+    known: &KnownLog,
+    store: &SegmentStore,
+) -> Result<Arc<dyn StoreContract>, LogOpenError> {
+    if known.segments.is_some() {
+        return Err(LogOpenError::Store(
+            "the segments of this data directory are in a replicated store: set `segments` to it, as it was"
+                .to_owned(),
+        ));
+    }
+    Ok(Arc::new(store.clone()))
+}
+
+/// The number by which a replicated store knows the segments of this data directory: made, and kept, when there is
+/// none.
+pub(super) async fn cluster(
+    env: &Env,
+    meta: &dyn Meta,
+    known: &KnownLog,
+    found: &[RecoveredSegment],
+) -> Result<Uuid, LogOpenError> {
+    if !found.is_empty() {
+        return Err(LogOpenError::Store(format!(
+            "this data directory has {} segments of its own, and `segments` names a replicated store: leave that out, or use \
+             a new data directory, and copy the streams over with their clients",
+            found.len()
+        )));
+    }
+    if let Some(record) = &known.segments {
+        return Ok(record.cluster);
+    }
+    let random = (u128::from(env.random_u64()) << 64) | u128::from(env.random_u64());
+    let cluster = uuid::Builder::from_random_bytes(random.to_be_bytes()).into_uuid();
+    let value = SegmentsRecord { cluster }.encode();
+    let put = Op::Put { key: SEGMENTS_KEY.to_owned(), value, expect: Expect::Absent };
+    meta.commit(vec![put]).await.map_err(|error| LogOpenError::Meta(error.to_string()))?;
+    Ok(cluster)
+}

@@ -1,0 +1,225 @@
+//! What the log asks of whatever keeps its segments, on this host's disk or across a network.
+//!
+//! A segment is one append-only sequence of entries. It is created, appended to, sealed for ever and deleted. What
+//! is appended is durable some time later, in the order of the appends of a shard, over its segments too. How that
+//! is told is the store's choice:
+//! - A store that acknowledges by one journal says so ([`StoreContract::journal`]): an entry is durable once that
+//!   journal is durable up to the entry's place. Nobody is told of single segments.
+//! - Every other one tells each segment's [`SegmentWatch`].
+//!
+//! What holds for each:
+//! - **One writer.** Once a segment with a higher term was created in a shard, lower terms are refused. A segment
+//!   that was there when the store was opened takes no entries.
+//! - **In order.** No entry is durable before all entries of its shard that were appended before it.
+//! - **Never past durable.** A read answers only what is durable.
+//! - **Without waiting.** Creating, appending, sealing and deleting do no I/O in the caller's thread.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tailwater_env::{BoxFuture, Env, Progress};
+use tailwater_format::{Offset, Position, SegmentId, TransactionId};
+use tailwater_journal::{Journal, JournalPosition};
+
+use crate::{RecoveredSegment, SegmentStore, StoreError};
+
+/// Where an entry stands among those of its shard: one that was appended later has a greater place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct EntryPlace(pub u64);
+
+/// Who is told how far a segment is durable, by a store that has a watermark for each segment. Called on a task of the
+/// store's; it must not wait.
+pub trait SegmentWatch: Send + Sync {
+    /// Every entry of the segment up to this place is durable.
+    fn durable(&self, upto: EntryPlace);
+
+    /// What was appended and is not durable yet is given up, in this segment and in those of its shard behind it:
+    /// it will never be told to be durable. The last call, and for one segment of a shard only.
+    fn lost(&self, why: &str);
+}
+
+/// Counters of a replicated store, since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReplicatedStats {
+    /// Bytes of entries that are neither durable nor given up, with their bookkeeping.
+    pub pending_bytes: u64,
+    /// Entries that got durable.
+    pub entries: u64,
+    /// Segments of which entries were given up.
+    pub given_up: u64,
+    /// Entries that were read from replicas, and not from this process's memory.
+    pub entries_read: u64,
+    /// Segments that were sealed or deleted, and are not closed or deleted at the replicas yet.
+    pub unfinished: u64,
+}
+
+/// A store of segments; see the module.
+pub trait StoreContract: Send + Sync {
+    /// The journal that every entry is durable by, if there is one. Places are its positions then.
+    fn journal(&self) -> Option<&Journal>;
+
+    /// Begins a segment, and fences all lower terms of the shard. `watch` is told of it where there is no
+    /// [`StoreContract::journal`].
+    ///
+    /// # Errors
+    /// `Fenced`, `NotNext`; or why nothing can be written at the moment.
+    fn create(&self, id: SegmentId, watch: Arc<dyn SegmentWatch>) -> Result<(), StoreError>;
+
+    /// Appends one entry at `position`, the segment's end. Without `sync` a store with a journal syncs it when it
+    /// likes.
+    ///
+    /// # Errors
+    /// Nothing was appended then. See [`SegmentStore::append`].
+    fn append(
+        &self,
+        id: &SegmentId,
+        position: Position,
+        entry: Bytes,
+        sync: bool,
+    ) -> Result<EntryPlace, StoreError>;
+
+    /// Ends the segment at `length`, for ever, which is at most what is appended. Where it answers a position, the
+    /// seal is lost with the journal's record there; otherwise the store sees to it.
+    ///
+    /// # Errors
+    /// `SealBeyondEnd`, `Sealed` at another length, `Unknown`, `Journal`.
+    fn seal(&self, id: &SegmentId, length: Position) -> Result<Option<JournalPosition>, StoreError>;
+
+    /// Forgets the segment at once, and removes its bytes some time later. Its id is never used again.
+    ///
+    /// # Errors
+    /// `Unknown`, `Journal`.
+    fn delete(&self, id: &SegmentId) -> Result<(), StoreError>;
+
+    /// The bytes from `position`, at most `length` and at most [`crate::limits::READ_BYTES_MAX`], never past what is
+    /// durable: at least one if anything is durable there, else none. Dropping the future abandons the read.
+    ///
+    /// # Errors
+    /// `Unknown`, `BeyondDurable`; `Busy`, `Read`.
+    fn read<'a>(
+        &'a self,
+        id: &'a SegmentId,
+        position: Position,
+        length: usize,
+    ) -> BoxFuture<'a, Result<Bytes, StoreError>>;
+
+    /// Where the entry that holds `offset` begins, or an entry a little before it.
+    ///
+    /// # Errors
+    /// `Unknown`; `Busy`, `Read`.
+    fn locate_offset<'a>(
+        &'a self,
+        id: &'a SegmentId,
+        offset: Offset,
+    ) -> BoxFuture<'a, Result<Position, StoreError>>;
+
+    /// Where an entry begins that is at or a little before the first one whose running transaction id reaches
+    /// `transaction_id`.
+    ///
+    /// # Errors
+    /// `Unknown`; `Busy`, `Read`.
+    fn locate_transaction_id<'a>(
+        &'a self,
+        id: &'a SegmentId,
+        transaction_id: TransactionId,
+    ) -> BoxFuture<'a, Result<Position, StoreError>>;
+
+    /// Completes when a restart has nothing to bring in order of what was sealed and deleted before.
+    ///
+    /// # Errors
+    /// Why that can't be had at the moment. Trying goes on by itself.
+    fn flush(&self) -> BoxFuture<'_, Result<(), StoreError>>;
+
+    /// Whether it takes entries, and if not, why.
+    ///
+    /// # Errors
+    /// What is wrong, and what to do.
+    fn health(&self) -> Result<(), StoreError>;
+
+    /// The counters of a replicated store.
+    fn replicated_stats(&self) -> Option<ReplicatedStats> {
+        None
+    }
+}
+
+/// A store that was opened, and the segments that are in it.
+pub type OpenedSegments = (Arc<dyn StoreContract>, Vec<RecoveredSegment>);
+
+/// A store of segments that is not on this host's disk, to be opened.
+pub trait OpenSegments: Send + Sync + fmt::Debug {
+    /// Shuts out whoever still writes, finds the end of what was left open, and answers the store with all segments
+    /// of `cluster`. What each of them holds is told of those that are not `recorded`. Where what it needs is not
+    /// there yet it waits, and says for what in `progress`.
+    ///
+    /// # Errors
+    /// What can't be put right by waiting, and what to do.
+    fn open<'a>(
+        &'a self,
+        env: &'a Env,
+        cluster: uuid::Uuid,
+        recorded: &'a (dyn Fn(&SegmentId) -> bool + Sync),
+        progress: &'a Progress,
+    ) -> BoxFuture<'a, Result<OpenedSegments, String>>;
+}
+
+impl StoreContract for SegmentStore {
+    fn journal(&self) -> Option<&Journal> {
+        Some(self.journal())
+    }
+
+    fn create(&self, id: SegmentId, _: Arc<dyn SegmentWatch>) -> Result<(), StoreError> {
+        self.create(id).map(drop)
+    }
+
+    fn append(
+        &self,
+        id: &SegmentId,
+        position: Position,
+        entry: Bytes,
+        sync: bool,
+    ) -> Result<EntryPlace, StoreError> {
+        self.append_with(id, position, entry, sync).map(|end| EntryPlace(end.0))
+    }
+
+    fn seal(&self, id: &SegmentId, length: Position) -> Result<Option<JournalPosition>, StoreError> {
+        self.seal(id, length).map(Some)
+    }
+
+    fn delete(&self, id: &SegmentId) -> Result<(), StoreError> {
+        self.delete(id).map(drop)
+    }
+
+    fn read<'a>(
+        &'a self,
+        id: &'a SegmentId,
+        position: Position,
+        length: usize,
+    ) -> BoxFuture<'a, Result<Bytes, StoreError>> {
+        Box::pin(self.read(id, position, length))
+    }
+
+    fn locate_offset<'a>(
+        &'a self,
+        id: &'a SegmentId,
+        offset: Offset,
+    ) -> BoxFuture<'a, Result<Position, StoreError>> {
+        Box::pin(self.locate_offset(id, offset))
+    }
+
+    fn locate_transaction_id<'a>(
+        &'a self,
+        id: &'a SegmentId,
+        transaction_id: TransactionId,
+    ) -> BoxFuture<'a, Result<Position, StoreError>> {
+        Box::pin(self.locate_transaction_id(id, transaction_id))
+    }
+
+    fn flush(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(self.flush())
+    }
+
+    fn health(&self) -> Result<(), StoreError> {
+        self.health()
+    }
+}

@@ -1,0 +1,205 @@
+//! A node whose segments are ledgers of a real BookKeeper cluster.
+
+use std::collections::BTreeMap;
+
+use tailwater_bookkeeper::{BookKeeper, LedgerId, LedgerStatus};
+
+use crate::segments::{cluster, one_is_dead};
+use crate::support::kafka::kcat;
+use crate::support::load::{Lines, Load, Reader};
+use crate::support::{Node, wait_for};
+
+const LINE_BYTES: usize = 200;
+
+/// A node on ledgers, with a stream called "s" whose segments are short.
+fn node(dir: &tempfile::TempDir, store: &str) -> Node {
+    let node = Node::start_with(&dir.path().join("data"), &[], &[("TAILWATER_SEGMENTS", store)]);
+    node.run(&["stream", "create", "s", "--segment-bytes", "300000"]);
+    node
+}
+
+/// The ledgers of streams, by whether they are closed, and the bookies of the newest that is open.
+struct Seen {
+    closed: BTreeMap<LedgerId, bool>,
+    bookies: Vec<String>,
+}
+
+async fn look(client: &BookKeeper, stream: &str) -> Seen {
+    let mut seen = Seen { closed: BTreeMap::new(), bookies: Vec::new() };
+    for ledger in client.ledgers().list().await.expect("ZooKeeper answers") {
+        // One that is deleted meanwhile is not there.
+        let Ok(read) = client.ledgers().read(ledger).await else { continue };
+        if read.metadata.custom.get("tailwater.stream").is_none_or(|of| of != stream.as_bytes()) {
+            continue;
+        }
+        let is_closed = matches!(read.metadata.state, LedgerStatus::Closed { .. });
+        seen.closed.insert(ledger, is_closed);
+        if !is_closed {
+            seen.bookies =
+                read.metadata.last_ensemble().1.iter().map(|bookie| bookie.name().to_owned()).collect();
+        }
+    }
+    seen
+}
+
+fn described(node: &Node) -> serde_json::Value {
+    serde_json::from_str(&node.run(&["stream", "describe", "s", "-o", "json"])).expect("JSON")
+}
+
+fn stream_id(node: &Node) -> String {
+    described(node)["id"].as_str().expect("an id").to_owned()
+}
+
+#[test]
+fn after_kill_9_of_the_node_and_of_a_bookie_under_load_every_acknowledged_record_is_there_in_order() {
+    let (cluster, dead) = (cluster(), one_is_dead());
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let client = runtime.block_on(cluster.client());
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut node = node(&dir, &cluster.uri().to_string());
+    let stream = stream_id(&node);
+    let lines = Lines::new("a", LINE_BYTES);
+    let reader = Reader::start(&node, "s", &dir.path().join("reader.log"), &[]);
+    let load = Load::start(&node, "s", &lines);
+    reader.follow(&lines, load.wait_for_more(2_000), "before anything dies");
+
+    let victim = wait_for("an open ledger", || runtime.block_on(look(&client, &stream)).bookies.pop());
+    let number = cluster.kill(&victim);
+    reader.follow(&lines, load.wait_for_more(2_000), "without a bookie");
+    for round in 0..2 {
+        node.process.kill();
+        node.restart();
+        reader.follow(&lines, load.wait_for_more(2_000), &format!("after kill {round} of the node"));
+    }
+    cluster.restart(number);
+    drop(dead);
+    let sent = load.finish();
+    reader.follow(&lines, sent, "to its end");
+    assert!(lines.range(0..sent).eq(node.consume("s")), "once and in order");
+    let read = kcat(&node, &["-C", "-q", "-t", "s", "-o", "beginning", "-e"], "");
+    assert!(lines.range(0..sent).eq(read.lines().map(str::to_owned)), "by Kafka's clients, too");
+
+    // Whoever wrote them before was shut out: at most the newest is open.
+    let seen = runtime.block_on(look(&client, &stream));
+    assert!(seen.closed.len() > 5, "{:?}", seen.closed);
+    assert!(seen.closed.values().filter(|closed| !**closed).count() <= 1, "{:?}", seen.closed);
+    // From the middle, in a ledger that is not read from its start.
+    let middle = sent / 2;
+    let from = middle.to_string();
+    let some = node.run(&["consume", "s", "--from", &from, "--count", "3"]);
+    assert!(lines.range(middle..middle + 3).eq(some.lines().map(str::to_owned)), "{some}");
+
+    assert!(node.process.stop(), "it ends well");
+    let seen = runtime.block_on(look(&client, &stream));
+    assert!(seen.closed.values().all(|closed| *closed), "{:?}", seen.closed);
+    node.restart();
+    assert!(lines.range(0..sent).eq(node.consume("s")), "after a restart");
+    // What is removed leaves no ledger behind.
+    node.run(&["stream", "truncate", "s", "--before", &from]);
+    let described = described(&node);
+    let left = described["shards"][0]["segments"].as_array().expect("a list").len();
+    assert!(left < seen.closed.len(), "{left} of {:?}", seen.closed);
+    wait_for("the ledgers of others to be deleted", || {
+        (runtime.block_on(look(&client, &stream)).closed.len() == left).then_some(())
+    });
+    assert!(lines.range(middle..sent).eq(node.consume("s")), "what is left");
+    node.run(&["stream", "delete", "s"]);
+    wait_for("all of them to be deleted", || {
+        runtime.block_on(look(&client, &stream)).closed.is_empty().then_some(())
+    });
+}
+
+#[test]
+fn a_shard_goes_on_in_another_ledger_when_somebody_recovers_its_own_under_load() {
+    let cluster = cluster();
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let client = runtime.block_on(cluster.client());
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = node(&dir, &cluster.uri().to_string());
+    let stream = stream_id(&node);
+    let lines = Lines::new("a", LINE_BYTES);
+    let load = Load::start(&node, "s", &lines);
+    for _ in 0..3 {
+        load.wait_for_more(300);
+        let open = wait_for("an open ledger", || {
+            let seen = runtime.block_on(look(&client, &stream));
+            seen.closed.into_iter().rfind(|(_, is_closed)| !is_closed).map(|(ledger, _)| ledger)
+        });
+        runtime.block_on(client.recover(open, b"tailwater")).expect("bookies answer");
+    }
+    load.wait_for_more(300);
+    let sent = load.finish();
+    assert!(lines.range(0..sent).eq(node.consume("s")), "once and in order");
+    assert!(node.get("/readyz").is_some(), "it is no trouble");
+    assert!(node.metric("tailwater_ledger_given_up_total") >= Some(1.0), "it was shut out");
+    let page = node.get("/metrics").expect("metrics");
+    let documented =
+        crate::metrics::documented().into_iter().filter(|name| name.starts_with("tailwater_ledger_"));
+    documented.for_each(|name| assert!(page.contains(&format!("\n{name} ")), "{name}"));
+}
+
+#[test]
+fn without_a_quorum_of_bookies_appends_wait_or_are_refused_and_go_on_by_themselves_when_there_is_one() {
+    let (cluster, _dead) = (cluster(), one_is_dead());
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = node(&dir, &cluster.uri().to_string());
+    let lines = Lines::new("a", LINE_BYTES);
+    let load = Load::start(&node, "s", &lines);
+    let before = load.wait_for_more(300);
+    let numbers = cluster.kill_all_but(1);
+    wait_for("the node to say what is wrong", || {
+        let ask = ureq::get(format!("http://{}/readyz", node.admin));
+        let mut answer = ask.config().http_status_as_error(false).build().call().ok()?;
+        let told = answer.body_mut().read_to_string().ok()?;
+        (answer.status() == 503 && told.contains("the replicated store: ")).then_some(())
+    });
+    // What was acknowledged last is in the node's memory.
+    let count = before.to_string();
+    let read = node.run(&["consume", "s", "--from", "start", "--count", &count]);
+    assert!(lines.range(0..before).eq(read.lines().map(str::to_owned)), "what is there is read");
+    numbers.into_iter().for_each(|number| cluster.restart(number));
+    load.wait_for_more(300);
+    let sent = load.finish();
+    assert!(lines.range(0..sent).eq(node.consume("s")), "once and in order");
+}
+
+#[test]
+fn a_node_on_ledgers_refuses_what_ledgers_do_not_promise_and_a_directory_that_was_begun_elsewhere() {
+    let store = cluster().uri().to_string();
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut replicated = node(&dir, &store);
+    let error = replicated.run_failing(&["stream", "create", "t", "--durability", "interval"]);
+    assert!(error.contains("interval") && error.contains("use \"fsync\""), "{error}");
+    assert!(replicated.process.stop(), "it ends well");
+    let log = replicated.restart_failing_with(&[("TAILWATER_SEGMENTS", "embedded")]);
+    assert!(log.contains("in a replicated store: set `segments` to it"), "{log}");
+
+    let (_dir, mut embedded) = Node::with_stream(&["s"]);
+    embedded.produce("s", &["here".to_owned()]);
+    assert!(embedded.process.stop(), "it ends well");
+    let log = embedded.restart_failing_with(&[("TAILWATER_SEGMENTS", &store)]);
+    assert!(log.contains("has 1 segments of its own"), "{log}");
+    let log = embedded.restart_failing_with(&[("TAILWATER_SEGMENTS", "bookeeper://zk1/ledgers")]);
+    assert!(log.contains("is no place for segments"), "{log}");
+}
+
+#[test]
+fn a_node_waits_for_zookeeper_and_says_so() {
+    let (_dir, mut node) = Node::start_anew();
+    assert!(node.process.stop(), "it ends well");
+    let nowhere = format!("bookkeeper://127.0.0.1:{}/ledgers", crate::support::free_port());
+    node.restart_recovering_with(&[("TAILWATER_SEGMENTS", &nowhere)]);
+    wait_for("the node to say what it waits for", || {
+        let ask = ureq::get(format!("http://{}/readyz", node.admin));
+        let mut answer = ask.config().http_status_as_error(false).build().call().ok()?;
+        let told = answer.body_mut().read_to_string().ok()?;
+        (answer.status() == 503 && told.contains("the wait for ZooKeeper")).then_some(())
+    });
+    wait_for("a line in the log", || node.process.log().contains(&nowhere).then_some(()));
+    let there = cluster().uri().to_string();
+    node.process.kill();
+    node.restart_with(&[("TAILWATER_SEGMENTS", &there)]);
+    node.run(&["stream", "create", "s"]);
+    node.produce("s", &["it goes on".to_owned()]);
+    assert_eq!(node.consume("s"), ["it goes on"]);
+}
