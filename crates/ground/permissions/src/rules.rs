@@ -10,7 +10,7 @@ use futures::channel::oneshot;
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use tailwater_access::{AccessRequest, Authorizer, Denied, Peer, Protocol};
+use tailwater_access::{AccessRequest, Authorizer, Denied, Peer, Protocol, RightsBell, RightsChanges};
 use tailwater_env::{Env, Task};
 use tailwater_meta::{Expect, Meta, Op, WatchEnd};
 
@@ -146,6 +146,8 @@ pub struct Rules {
     super_users: Vec<String>,
     audit: Option<Audit>,
     set: RwLock<Arc<RuleSet>>,
+    /// Rings after it changed.
+    bell: RightsBell,
     kept: OnceLock<KeptRules>,
     changing: tokio::sync::Mutex<()>,
     refused: AtomicU64,
@@ -177,6 +179,7 @@ impl Rules {
             super_users,
             audit,
             set: RwLock::default(),
+            bell: RightsBell::default(),
             kept: OnceLock::new(),
             changing: tokio::sync::Mutex::default(),
             refused: AtomicU64::new(0),
@@ -231,8 +234,18 @@ impl Rules {
             })?;
             all.insert(rule);
         }
-        *self.set.write() = Arc::new(RuleSet::of(all));
+        self.replace(all);
         Ok(())
+    }
+
+    /// Goes by these from now on.
+    fn replace(&self, all: BTreeSet<AccessRule>) {
+        // What was changed here is read again once the metadata tells of it.
+        if self.set.read().all == all {
+            return;
+        }
+        *self.set.write() = Arc::new(RuleSet::of(all));
+        self.bell.ring();
     }
 
     /// What rules are for.
@@ -346,7 +359,7 @@ impl Rules {
         committed.map_err(|error| RuleError::Unavailable(error.to_string()))?;
         all.extend(new);
         all.retain(|rule| !gone.contains(rule));
-        *self.set.write() = Arc::new(RuleSet::of(all));
+        self.replace(all);
         Ok(gone)
     }
 
@@ -411,6 +424,10 @@ impl Authorizer for Rules {
     /// That something is not shown is nothing to tell of.
     fn shows(&self, peer: &Peer, request: AccessRequest<'_>) -> bool {
         self.enforcement != Enforcement::Enforce || self.has_right(peer, &request)
+    }
+
+    fn changes(&self) -> RightsChanges {
+        self.bell.changes()
     }
 }
 

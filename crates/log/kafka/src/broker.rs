@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
-use tailwater_access::{AccessRequest, Authorizer, Protocol, Resource};
+use tailwater_access::{AccessRequest, Authorizer, Protocol, Resource, RightsChanges};
 use tailwater_env::{Complaints, Env, Instant};
 use tailwater_format::{ShardId, ShardNumber};
 use tailwater_log::{Log, LogStreamInfo};
@@ -484,6 +484,11 @@ impl Broker {
                 _ => ErrorCode::ClusterAuthorizationFailed,
             }
         })
+    }
+
+    /// Tells whoever waits when to ask again.
+    pub(crate) fn rights(&self) -> RightsChanges {
+        self.authorizer.changes()
     }
 
     /// Whether a client that asks for all there is may know of this. That it may not is nothing to tell of.
