@@ -58,9 +58,7 @@ impl ReplicaGate {
                 self.listen(*others, positions.iter().map(|(stream, _)| stream))
             }
             // A member is told how far all streams are, and asks for what it wants of them.
-            Message::Share { positions, .. } => {
-                self.listen(true, positions.iter().map(|(stream, _)| stream))
-            }
+            Message::Share { positions, .. } => self.listen(true, positions.iter().map(|(stream, _)| stream)),
             Message::Region(region::Message::Request { stream, .. }) => {
                 self.ask("listen", Resource::Broadcast(stream.as_str()))
             }
@@ -95,7 +93,9 @@ impl ReplicaGate {
         let_in.others |= others;
         let_in.streams.extend(streams.cloned());
         match let_in.streams.len() > STREAMS_MAX {
-            true => Err(Denied(format!("more than {STREAMS_MAX} streams were asked for over one connection"))),
+            true => {
+                Err(Denied(format!("more than {STREAMS_MAX} streams were asked for over one connection")))
+            }
             false => Ok(()),
         }
     }

@@ -286,7 +286,11 @@ pub(super) struct ListenRight {
 
 impl ListenRight {
     /// Asks whether the peer may listen to these streams too.
-    fn ask<'a>(&mut self, others: bool, streams: impl Iterator<Item = &'a Stream> + Clone) -> Result<(), Failed> {
+    fn ask<'a>(
+        &mut self,
+        others: bool,
+        streams: impl Iterator<Item = &'a Stream> + Clone,
+    ) -> Result<(), Failed> {
         self.front.ask_to_listen(&self.peer, others, streams.clone())?;
         self.others |= others;
         self.streams.extend(streams.cloned());
