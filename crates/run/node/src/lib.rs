@@ -27,6 +27,7 @@ pub mod priority;
 mod queues;
 mod rules;
 pub mod signal;
+mod tokens;
 mod turns;
 mod views;
 
@@ -38,7 +39,7 @@ use std::time::Duration;
 use anyhow::Context;
 use parking_lot::Mutex;
 use tailwater_access::Authorizer;
-use tailwater_env::{BoxFuture, Env, Progress, Stage};
+use tailwater_env::{BoxFuture, Env, Progress, Stage, Task};
 use tailwater_format::call::{CALL_VERSION, NodeInfo};
 use tailwater_journal::ReplayError;
 use tailwater_log::Log;
@@ -101,7 +102,8 @@ struct NodeShared {
     gate: FrontGate,
     identities: Identities,
     rules: Arc<Rules>,
-    super_users: SuperUsers,
+    /// Ends tokens whose time is over.
+    _tokens: Task,
     /// Streams that get metrics of their own.
     streams_told_max: usize,
     /// Groups that do.
@@ -188,6 +190,8 @@ impl Node {
         rules.keep_in(Arc::clone(log.meta())).await?;
         let super_users = SuperUsers::of(&config);
         super_users.check(&users)?;
+        super_users.guard(&users);
+        let tokens = tokens::expire(&env, &users, &rules);
         let kafka = match kafka {
             Some(listeners) => {
                 Some(start_kafka(&env, &config, listeners, &log, (&id, &users, &rules), &gate).await?)
@@ -237,7 +241,7 @@ impl Node {
             gate,
             identities: Identities { env: env.clone(), users, is_secured },
             rules,
-            super_users,
+            _tokens: tokens,
             streams_told_max: config.metrics.streams_max,
             groups_told_max: config.metrics.groups_max,
             group_shards_told_max: config.metrics.group_shards_max,
@@ -487,7 +491,7 @@ async fn start_kafka(
         log,
         id,
         Arc::clone(&gate.authorizer),
-        Some(Arc::clone(rules)),
+        Some(tailwater_kafka::Administered { rules: Arc::clone(rules), users: Arc::clone(users) }),
     );
     let broker = broker.await.map_err(|why| anyhow::anyhow!(why))?;
     let accepting = listeners.into_iter().map(|(socket, listener)| {

@@ -49,8 +49,20 @@ impl SuperUsers {
         }
     }
 
+    /// Lets nobody remove the last one that can.
+    pub(crate) fn guard(self, users: &Users) {
+        users.guard(move |left| match self.are_locked_out(left) {
+            false => Ok(()),
+            true => Err(
+                "that is the last super user who can log in, and rules are enforced: name another one in [access] \
+                 super_users first"
+                    .to_owned(),
+            ),
+        });
+    }
+
     /// Whether nobody could change a rule any more where `users` are those with passwords.
-    pub(crate) fn are_locked_out(&self, users: &[String]) -> bool {
+    fn are_locked_out(&self, users: &[String]) -> bool {
         let with_password = self.names.iter().any(|name| users.contains(name));
         self.is_needed && !with_password && !self.with_certificate
     }

@@ -126,6 +126,17 @@ pub fn samples(topic_id: Uuid) -> Vec<Sample> {
     }];
     add(out, IncrementalAlterConfigsRequest { resources, validate_only: false });
     add(out, DescribeClientQuotasRequest { components: vec![ComponentData::default()], strict: true });
+    add(out, DescribeUserScramCredentialsRequest { users: Some(vec![ScramUserName { name: name() }]) });
+    let upsertion = ScramCredentialUpsertion {
+        name: name(),
+        mechanism: 1,
+        iterations: 4_096,
+        salt: Bytes::from_static(&[1; 16]),
+        salted_password: Bytes::from_static(&[2; 32]),
+    };
+    let deletion = ScramCredentialDeletion { name: name(), mechanism: 2 };
+    let request = AlterUserScramCredentialsRequest { deletions: vec![deletion], upsertions: vec![upsertion] };
+    add(out, request);
     add(out, DescribeClusterRequest::default());
     add(out, ListConfigResourcesRequest { resource_types: vec![2, 4] });
     let cursor = DescribeTopicPartitionsRequestCursor { topic_name: name(), partition_index: 0 };

@@ -584,6 +584,8 @@ async fn positions(
             "stream" => named.push(Stream::parse(&value).map_err(malformed)?),
             "from" => from = value,
             "token" => token = Some(value),
+            // Whoever asks for it was found out before.
+            "access_token" => {}
             other => return Err(malformed(format!("there is no {other}: use stream, from, token"))),
         }
     }

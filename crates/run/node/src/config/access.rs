@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use tailwater_login::Tokens;
 use tailwater_permissions::Enforcement;
 
 /// Who may do what.
@@ -23,7 +24,9 @@ impl AccessConfig {
     /// Whether one of the super users can show a certificate: those have subjects and alternative names, which have
     /// a sign that users' names can't have.
     pub(crate) fn has_certified_super_user(&self) -> bool {
-        let is_of_certificate = |name: &String| name.contains(['=', ':']) && !name.starts_with("uid:");
+        let is_of_certificate = |name: &String| {
+            name.contains(['=', ':']) && !name.starts_with("uid:") && !Tokens::is_principal(name)
+        };
         self.super_users.iter().any(is_of_certificate)
     }
 }
