@@ -13,6 +13,8 @@
 
 mod credentials;
 mod guesses;
+#[cfg(feature = "jwt")]
+mod jwt;
 pub mod limits;
 mod login;
 mod scram;
@@ -20,6 +22,8 @@ mod tokens;
 mod users;
 
 pub use guesses::{StrangerPermit, Strangers};
+#[cfg(feature = "jwt")]
+pub use jwt::{JwtIssuer, JwtKeys};
 pub use login::{Login, LoginError, LoginStep, Mechanism};
 pub use tokens::{TokenBearer, TokenInfo, Tokens};
 pub use users::{LoginStats, SaltedPassword, ScramChange, UserError, Users};

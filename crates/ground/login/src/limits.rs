@@ -38,6 +38,12 @@ pub const WRONG_ADDRESSES_MAX: usize = 10_000;
 /// Connections of an address that have not logged in.
 pub const STRANGERS_MAX: usize = 256;
 
+/// Keys of an issuer of JWTs.
+pub const JWT_KEYS_MAX: usize = 100;
+
+/// Bytes of the name that a JWT is of.
+pub const JWT_SUBJECT_BYTES_MAX: usize = 256;
+
 /// Tokens of a node.
 pub const TOKENS_MAX: usize = 10_000;
 

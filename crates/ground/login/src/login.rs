@@ -205,8 +205,7 @@ impl Login {
     }
 
     fn bearer(&self, token: &str) -> Result<LoginStep, LoginError> {
-        let TokenBearer { principal, until_ms } =
-            self.users.tokens().bearer(token).ok_or(LoginError::NoToken)?;
+        let TokenBearer { principal, until_ms } = self.users.bearer(token).ok_or(LoginError::NoToken)?;
         Ok(LoginStep::Done { user: principal, answer: Bytes::new(), until_ms })
     }
 }

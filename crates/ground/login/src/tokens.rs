@@ -31,6 +31,8 @@ const FORMAT: u8 = 1;
 const BEGIN: &str = "tw.";
 /// What the principal of a token begins with; no user's name has its colon.
 const PRINCIPAL: &str = "token:";
+/// What the principal of an issuer's token begins with.
+pub(crate) const ISSUED: &str = "jwt:";
 const NEVER: i64 = i64::MAX;
 
 /// A token, without what it is shown by.
@@ -107,9 +109,9 @@ impl Tokens {
         format!("{PRINCIPAL}{name}")
     }
 
-    /// Whether this is how a token is known.
+    /// Whether this is how a token is known, the node's own or one of an issuer elsewhere.
     pub fn is_principal(name: &str) -> bool {
-        name.starts_with(PRINCIPAL)
+        name.starts_with(PRINCIPAL) || name.starts_with(ISSUED)
     }
 
     /// All of them, in the order of their names.

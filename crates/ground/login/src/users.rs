@@ -17,7 +17,7 @@ use crate::limits::{
     SALT_BYTES_MAX, USERS_MAX,
 };
 use crate::login::{LoginError, LoginStep, Mechanism};
-use crate::tokens::Tokens;
+use crate::tokens::{TokenBearer, Tokens};
 
 /// Where all of them are.
 const USERS: &str = "login/user/";
@@ -91,6 +91,8 @@ pub struct Users {
     changing: tokio::sync::Mutex<()>,
     guard: std::sync::OnceLock<LeftGuard>,
     tokens: Arc<Tokens>,
+    #[cfg(feature = "jwt")]
+    jwts: std::sync::OnceLock<Arc<crate::jwt::JwtKeys>>,
     pub(crate) wrong: WrongLogins,
     /// What the users that there are not are made from.
     secret: [u8; 32],
@@ -127,6 +129,8 @@ impl Users {
             meta,
             guard: std::sync::OnceLock::new(),
             tokens,
+            #[cfg(feature = "jwt")]
+            jwts: std::sync::OnceLock::new(),
             wrong: WrongLogins::default(),
             known: RwLock::new(known),
             changing: tokio::sync::Mutex::default(),
@@ -145,6 +149,21 @@ impl Users {
     /// The tokens beside them.
     pub fn tokens(&self) -> &Arc<Tokens> {
         &self.tokens
+    }
+
+    /// Takes the tokens of an issuer elsewhere too, once.
+    #[cfg(feature = "jwt")]
+    pub fn take_jwts(&self, keys: Arc<crate::jwt::JwtKeys>) {
+        // A node has one issuer, which it is told when it starts.
+        let _ = self.jwts.set(keys);
+    }
+
+    /// Whom a token of the node's own, or of the issuer, stands for.
+    pub(crate) fn bearer(&self, text: &str) -> Option<TokenBearer> {
+        let own = self.tokens.bearer(text);
+        #[cfg(feature = "jwt")]
+        let own = own.or_else(|| self.jwts.get()?.bearer(text));
+        own
     }
 
     /// From now on nobody is removed for whom `guard`, asked about those who would be left, has a reason why not.

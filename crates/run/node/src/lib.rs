@@ -20,6 +20,8 @@ mod cells;
 mod config;
 mod gate;
 mod http;
+#[cfg(feature = "tls")]
+mod jwks;
 pub mod logging;
 mod metrics;
 pub mod panics;
@@ -62,7 +64,7 @@ use crate::cells::created::CreatedCells;
 use crate::cells::{CellBegun, CellDoors, NodeCell};
 pub use crate::config::{
     BridgeConfig, BridgeStart, BroadcastConfig, CellModeSetting, CellSection, Config, InsecureListeners,
-    LogFormat, Logging, is_of_this_host, parse_toml, thread_count,
+    JwtConfig, LogFormat, Logging, is_of_this_host, parse_toml, thread_count,
 };
 use crate::gate::FrontGate;
 use crate::http::Identities;
@@ -102,8 +104,8 @@ struct NodeShared {
     gate: FrontGate,
     identities: Identities,
     rules: Arc<Rules>,
-    /// Ends tokens whose time is over.
-    _tokens: Task,
+    /// End tokens whose time is over, and follow the keys of an issuer.
+    _tokens: Vec<Task>,
     /// Streams that get metrics of their own.
     streams_told_max: usize,
     /// Groups that do.
@@ -191,7 +193,10 @@ impl Node {
         let super_users = SuperUsers::of(&config);
         super_users.check(&users)?;
         super_users.guard(&users);
-        let tokens = tokens::expire(&env, &users, &rules);
+        let mut tokens = vec![tokens::expire(&env, &users, &rules)];
+        if let Some(issuer) = &config.access.jwt {
+            tokens.push(follow_issuer(&env, issuer, &users).await?);
+        }
         let kafka = match kafka {
             Some(listeners) => {
                 Some(start_kafka(&env, &config, listeners, &log, (&id, &users, &rules), &gate).await?)
@@ -308,6 +313,19 @@ impl Node {
         tracing::info!("stopped");
         Ok(())
     }
+}
+
+#[cfg(feature = "tls")]
+async fn follow_issuer(env: &Env, issuer: &JwtConfig, users: &Users) -> anyhow::Result<Task> {
+    jwks::follow(env, issuer, users).await
+}
+
+#[cfg(not(feature = "tls"))]
+async fn follow_issuer(_: &Env, _: &JwtConfig, _: &Users) -> anyhow::Result<Task> {
+    anyhow::bail!(
+        "[access.jwt] names an issuer of tokens, and this build has no TLS and checks no signatures: `make dist` makes \
+         target/dist/tailwater, which does"
+    )
 }
 
 /// What has to be so before anything listens. Those who made the configuration themselves did not have it checked when

@@ -18,6 +18,24 @@ pub struct AccessConfig {
     /// there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub audit: Option<PathBuf>,
+    /// An issuer elsewhere whose tokens are taken.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub jwt: Option<JwtConfig>,
+}
+
+/// An issuer of JSON Web Tokens. Whoever shows one is `jwt:` and its `sub`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct JwtConfig {
+    /// The `iss` of its tokens.
+    pub issuer: String,
+    /// One of what the `aud` of its tokens has.
+    pub audience: Vec<String>,
+    /// File or URL with its keys, a JWKS.
+    pub jwks: String,
+    /// File in PEM with the CA of that URL; if not said, the system's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ca: Option<PathBuf>,
 }
 
 impl AccessConfig {
