@@ -2,16 +2,17 @@
 
 #![allow(clippy::disallowed_methods)] // a test of real sockets, which waits for their other ends
 
+mod common;
+
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use tailwater_access::Peer;
+use common::{anybody, asked, enforced, rest, rule};
 use tailwater_broadcast::client::{Listener, Received};
 use tailwater_broadcast::{Positions, Stream};
 use tailwater_cache::protocol::{METHOD_INFO, REFUSED_NOT_AUTHORIZED};
@@ -20,15 +21,13 @@ use tailwater_format::BatchBuilder;
 use tailwater_format::Codec;
 use tailwater_kafka_wire::ErrorCode;
 
-use tailwater_journal::{Journal, JournalConfig};
 use tailwater_kafka_wire::api::ApiRequest;
 use tailwater_kafka_wire::messages::fetch::{FetchPartition, FetchRequest, FetchTopic};
 use tailwater_kafka_wire::messages::header::{read_response, request};
 use tailwater_kafka_wire::messages::produce::{PartitionProduceData, ProduceRequest, TopicProduceData};
 use tailwater_kafka_wire::wire::RecordsBytes;
-use tailwater_meta::{Meta, MetaConfig, Recovery};
 use tailwater_node::{Config, Node};
-use tailwater_permissions::{AccessRule, Effect, Enforcement, Operation, ResourceKind, RuleFilter, Rules};
+use tailwater_permissions::{AccessRule, Operation, ResourceKind, RuleFilter};
 use tailwater_rma::{Address, CallError, ConnectError};
 
 const PASSWORD: &str = "correct horse";
@@ -39,32 +38,9 @@ const TAKEN: &str = "secret";
 /// Longer than any of this takes.
 const LONG_MS: i32 = 600_000;
 
-fn asked(address: SocketAddr, method: &str, path: &str, head: &str, body: &str) -> TcpStream {
-    let mut socket = TcpStream::connect(address).unwrap();
-    let whole = format!(
-        "{method} {path} HTTP/1.1\r\nhost: node\r\n{head}content-length: {}\r\n\r\n{body}",
-        body.len()
-    );
-    socket.write_all(whole.as_bytes()).unwrap();
-    socket
-}
-
 /// What a request of a user has in its head.
 fn of_alice() -> String {
     format!("authorization: Basic {}\r\n", STANDARD.encode(format!("alice:{PASSWORD}")))
-}
-
-/// A request of nobody known, and its answer.
-fn anybody(address: SocketAddr, method: &str, path: &str, body: &str) -> String {
-    let head = "content-type: application/json\r\nconnection: close\r\n";
-    rest(&mut asked(address, method, path, head, body))
-}
-
-/// What comes until the connection ends.
-fn rest(socket: &mut TcpStream) -> String {
-    let mut bytes = Vec::new();
-    socket.read_to_end(&mut bytes).unwrap();
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// Reads until a text came.
@@ -182,29 +158,8 @@ impl Others {
     }
 }
 
-/// Lets somebody do this.
-fn rule(principal: &str, operation: Operation, kind: ResourceKind, name: &str) -> AccessRule {
-    AccessRule {
-        principal: principal.to_owned(),
-        effect: Effect::Allow,
-        operation,
-        kind,
-        name: name.to_owned(),
-        is_prefix: false,
-        host: "*".to_owned(),
-    }
-}
-
-/// Rules that are enforced, in metadata of their own below `dir`.
-async fn rules(env: &Env, dir: &Path) -> Arc<Rules> {
-    let mut recovery = Recovery::begin(env, &dir.join("meta")).unwrap();
-    let mut replay = |_, position, bytes: &[u8]| recovery.replay(position, bytes);
-    let config = JournalConfig { file_bytes: 16 << 20, ..JournalConfig::default() };
-    let journal = Journal::open(env, &dir.join("journal"), config, &mut replay).unwrap();
-    let meta: Arc<dyn Meta> = Arc::new(recovery.finish(env, journal, MetaConfig::default()));
-    let own = rustix::process::geteuid().as_raw();
-    let rules = Rules::new(env, Enforcement::Enforce, vec![Peer::principal_of_uid(own)], None);
-    rules.keep_in(meta).await.unwrap();
+/// What is let at first.
+fn let_in() -> Vec<AccessRule> {
     let anonymous = |operation, kind, name: &str| rule("anonymous", operation, kind, name);
     let mut all = vec![
         anonymous(Operation::All, ResourceKind::Node, ResourceKind::NODE_NAME),
@@ -219,8 +174,7 @@ async fn rules(env: &Env, dir: &Path) -> Arc<Rules> {
             rule("alice", Operation::Read, ResourceKind::Broadcast, &format!("local/{name}")),
         ]);
     }
-    rules.add(all).await.unwrap();
-    rules
+    all
 }
 
 /// What is let of what is taken.
@@ -266,7 +220,7 @@ fn a_right_that_is_taken_ends_what_is_open_by_every_way_in_and_nobody_else_notic
     let (admin, kafka_at, http) = (config.listen.admin, config.kafka.listen, config.broadcast.http.listen);
     let _entered = runtime.enter();
     let env = Env::real();
-    let rules = runtime.block_on(rules(&env, dir.path()));
+    let rules = runtime.block_on(enforced(&env, dir.path(), let_in()));
     let node = runtime.block_on(Node::start_with(config.clone(), Arc::clone(&rules) as _)).unwrap();
     let user = format!("{{\"password\":\"{PASSWORD}\"}}");
     assert!(anybody(admin, "PUT", "/v1/users/alice", &user).starts_with("HTTP/1.1 200 "));
