@@ -16,8 +16,10 @@ pub mod limits;
 mod need;
 mod rule;
 mod rules;
+mod subject;
 
 pub use audit::{Audit, AuditEvent, AuditStats};
 pub use need::{Need, need};
 pub use rule::{AccessRule, Effect, Operation, ResourceKind, RuleError};
 pub use rules::{Enforcement, RuleFilter, Rules, RulesStats};
+pub use subject::SubjectMapping;

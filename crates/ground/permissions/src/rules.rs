@@ -18,6 +18,7 @@ use crate::audit::{Audit, AuditEvent};
 use crate::limits::{CHANGES_MAX, RULES_MAX};
 use crate::need::{Need, need};
 use crate::rule::{ALL, AccessRule, Effect, Operation, ResourceKind, RuleError};
+use crate::subject::SubjectMapping;
 
 /// Where all of them are: one key for each, by a hash of what it says, so that none is there twice.
 const RULES: &str = "access/rule/";
@@ -145,6 +146,7 @@ pub struct Rules {
     enforcement: Enforcement,
     super_users: Vec<String>,
     audit: Option<Audit>,
+    subjects: OnceLock<Vec<SubjectMapping>>,
     set: RwLock<Arc<RuleSet>>,
     /// Rings after it changed.
     bell: RightsBell,
@@ -178,12 +180,23 @@ impl Rules {
             enforcement,
             super_users,
             audit,
+            subjects: OnceLock::new(),
             set: RwLock::default(),
             bell: RightsBell::default(),
             kept: OnceLock::new(),
             changing: tokio::sync::Mutex::default(),
             refused: AtomicU64::new(0),
         })
+    }
+
+    /// Takes whoever shows a certificate for the user that the first of these says, too. It is said once.
+    ///
+    /// # Errors
+    /// What is wrong with one.
+    pub fn map_subjects(&self, subjects: Vec<SubjectMapping>) -> Result<(), RuleError> {
+        subjects.iter().try_for_each(SubjectMapping::check).map_err(RuleError::Invalid)?;
+        let _ = self.subjects.set(subjects);
+        Ok(())
     }
 
     /// Reads the rules from `meta`, where they are kept from then on, and follows what others change there.
@@ -371,7 +384,10 @@ impl Rules {
     /// Whether `peer` has the right that `request` needs, whatever rules are for.
     fn has_right(&self, peer: &Peer, request: &AccessRequest<'_>) -> bool {
         let Need::Right { operation, kind, name } = need(request) else { return true };
-        let names = names_of(peer);
+        let subjects = self.subjects.get().into_iter().flatten();
+        let mapped = subjects.filter_map(|subject| subject.user_of(&peer.principal)).next();
+        let mut names = names_of(peer);
+        names.extend(mapped.as_deref());
         self.is_super_user(&names) || {
             let set = Arc::clone(&self.set.read());
             set.lets(&names, host_of(peer), (operation, kind, &name))

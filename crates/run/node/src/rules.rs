@@ -28,7 +28,9 @@ pub(crate) fn open(env: &Env, config: &Config) -> anyhow::Result<Arc<Rules>> {
     let own = [rustix::process::geteuid(), rustix::process::Uid::ROOT];
     let own = own.map(|uid| Peer::principal_of_uid(uid.as_raw()));
     let super_users = access.super_users.iter().cloned().chain(own).collect();
-    Ok(Rules::new(env, access.rules, super_users, audit))
+    let rules = Rules::new(env, access.rules, super_users, audit);
+    rules.map_subjects(access.certificates.clone()).context("[[access.certificates]]")?;
+    Ok(rules)
 }
 
 /// Who may change rules, and how he can show who he is. Where rules are enforced somebody has to be able to.

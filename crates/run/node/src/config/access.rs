@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use tailwater_login::Tokens;
-use tailwater_permissions::Enforcement;
+use tailwater_permissions::{Enforcement, SubjectMapping};
 
 /// Who may do what.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -14,6 +14,8 @@ pub struct AccessConfig {
     pub rules: Enforcement,
     /// Who may do everything, rules or not: names of users, subjects of certificates.
     pub super_users: Vec<String>,
+    /// Which user whoever shows a certificate is taken for by rules; the first that is about its subject.
+    pub certificates: Vec<SubjectMapping>,
     /// File of the audit, in lines of JSON; if not said, `audit.jsonl` in the data directory. With rules that are off
     /// there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
