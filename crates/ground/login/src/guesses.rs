@@ -9,8 +9,7 @@ use tailwater_env::{HashMap, Instant};
 
 use crate::limits::{STRANGERS_MAX, WRONG_ADDRESSES_MAX, WRONG_FORGOTTEN_AFTER, WRONG_LOGINS_MAX};
 
-/// Wrong logins, by the address that they come from. A login counts as wrong until it is known to be right, so that
-/// many at once are no more guesses than one after the other.
+/// Wrong logins, by the address that they come from.
 #[derive(Debug, Default)]
 pub(crate) struct WrongLogins(Mutex<HashMap<Option<IpAddr>, Wrong>>);
 
@@ -32,8 +31,18 @@ impl Wrong {
 }
 
 impl WrongLogins {
-    /// Whether another one is looked at. It counts as wrong from then on.
-    pub(crate) fn take(&self, address: IpAddr, now: Instant) -> bool {
+    /// Whether so many logins of an address were wrong that none is looked at for now.
+    pub(crate) fn are_too_many(&self, address: IpAddr, now: Instant) -> bool {
+        let mut wrong = self.0.lock();
+        let key = Some(network(address));
+        let is_full = wrong.len() >= WRONG_ADDRESSES_MAX && !wrong.contains_key(&key);
+        let Some(of) = wrong.get_mut(if is_full { &None } else { &key }) else { return false };
+        of.forget(now);
+        of.count >= WRONG_LOGINS_MAX
+    }
+
+    /// A login was wrong.
+    pub(crate) fn count(&self, address: IpAddr, now: Instant) {
         let mut wrong = self.0.lock();
         let mut key = Some(network(address));
         if wrong.len() >= WRONG_ADDRESSES_MAX && !wrong.contains_key(&key) {
@@ -45,22 +54,7 @@ impl WrongLogins {
         }
         let of = wrong.entry(key).or_insert(Wrong { count: 0, since: now });
         of.forget(now);
-        let admits = of.count < WRONG_LOGINS_MAX;
-        of.count += u32::from(admits);
-        admits
-    }
-
-    /// One that was looked at was right.
-    pub(crate) fn was_right(&self, address: IpAddr) {
-        let mut wrong = self.0.lock();
-        let key = Some(network(address));
-        let key = if wrong.contains_key(&key) { key } else { None };
-        if let Some(of) = wrong.get_mut(&key) {
-            of.count = of.count.saturating_sub(1);
-            if of.count == 0 {
-                wrong.remove(&key);
-            }
-        }
+        of.count = of.count.saturating_add(1);
     }
 }
 
@@ -116,34 +110,33 @@ mod tests {
     fn an_address_that_guesses_waits_and_others_do_not() {
         let (wrong, now) = (WrongLogins::default(), Instant::default());
         for _ in 0..WRONG_LOGINS_MAX {
-            assert!(wrong.take(address(1), now));
+            assert!(!wrong.are_too_many(address(1), now));
+            wrong.count(address(1), now);
         }
-        assert!(!wrong.take(address(1), now));
-        assert!(wrong.take(address(2), now));
+        assert!(wrong.are_too_many(address(1), now));
+        assert!(!wrong.are_too_many(address(2), now));
         let later = now + WRONG_FORGOTTEN_AFTER;
-        assert!(wrong.take(address(1), later), "one is forgotten");
-        assert!(!wrong.take(address(1), later));
-    }
-
-    #[test]
-    fn right_logins_are_not_counted() {
-        let (wrong, now) = (WrongLogins::default(), Instant::default());
-        for _ in 0..10 * WRONG_LOGINS_MAX {
-            assert!(wrong.take(address(1), now));
-            wrong.was_right(address(1));
-        }
-        assert!(wrong.0.lock().is_empty());
+        assert!(!wrong.are_too_many(address(1), later), "one is forgotten");
+        wrong.count(address(1), later);
+        assert!(wrong.are_too_many(address(1), later));
     }
 
     #[test]
     fn more_addresses_than_are_counted_are_bounded_together() {
         let (wrong, now) = (WrongLogins::default(), Instant::default());
         for number in 0..WRONG_ADDRESSES_MAX as u32 {
-            assert!(wrong.take(address(number), now));
+            wrong.count(address(number), now);
         }
-        let admitted = (0..1_000).filter(|number| wrong.take(address(1 << 20 | number), now)).count();
-        assert_eq!(admitted as u32, WRONG_LOGINS_MAX);
+        let admitted = (0..1_000).map(|number| address(1 << 20 | number)).filter(|address| {
+            let is_admitted = !wrong.are_too_many(*address, now);
+            wrong.count(*address, now);
+            is_admitted
+        });
+        assert_eq!(admitted.count() as u32, WRONG_LOGINS_MAX);
         assert_eq!(wrong.0.lock().len(), WRONG_ADDRESSES_MAX + 1);
+        let later = now + WRONG_FORGOTTEN_AFTER;
+        wrong.count(address(1 << 21), later);
+        assert!(!wrong.are_too_many(address(1 << 21), later), "the others were forgotten");
     }
 
     #[test]

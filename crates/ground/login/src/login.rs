@@ -136,16 +136,18 @@ impl Login {
             true => self.try_step(message).await,
             false => Err(LoginError::TooMany),
         };
-        if let (Some(address), Ok(_)) = (self.address, &stepped) {
-            self.users.wrong.was_right(address);
+        if let (Some(address), Err(error)) = (self.address, &stepped)
+            && *error != LoginError::TooMany
+        {
+            self.users.wrong.count(address, self.users.now());
         }
         self.users.count(&stepped);
         stepped
     }
 
-    /// Whether the address has not guessed too often. From here on this step is a wrong guess until it is a right one.
+    /// Whether the address has not guessed too often.
     fn is_admitted(&self) -> bool {
-        self.address.is_none_or(|address| self.users.wrong.take(address, self.users.now()))
+        !self.address.is_some_and(|address| self.users.wrong.are_too_many(address, self.users.now()))
     }
 
     async fn try_step(&mut self, message: &[u8]) -> Result<LoginStep, LoginError> {
@@ -198,7 +200,12 @@ impl Login {
                 other => other,
             };
         }
-        match self.users.is_password(user, password).await {
+        let _turn = self.users.turn().await;
+        // Others from there may have guessed wrong while this one waited.
+        if !self.is_admitted() {
+            return Err(LoginError::TooMany);
+        }
+        match self.users.is_password(user, password) {
             true => Ok(LoginStep::Done { user: user.into(), answer: Bytes::new(), until_ms: None }),
             false => Err(refused(user)),
         }

@@ -233,7 +233,7 @@ impl Users {
         }
         let salts = [self.salt(), self.salt()];
         let credentials = {
-            let _turn = self.hashing.acquire().await;
+            let _turn = self.turn().await;
             StoredPassword::derive(password.as_bytes(), salts, ITERATIONS)
         };
         self.change(name.to_owned(), move |_| Ok(Some(credentials))).await
@@ -310,13 +310,18 @@ impl Users {
         known.unwrap_or(decoy)
     }
 
-    /// Whether it is the user's password; there may be no such user.
-    pub(crate) async fn is_password(&self, name: &str, password: &str) -> bool {
+    /// A turn to hash a password.
+    pub(crate) async fn turn(&self) -> Option<tokio::sync::SemaphorePermit<'_>> {
+        // Never closed.
+        self.hashing.acquire().await.ok()
+    }
+
+    /// Whether it is the user's password; there may be no such user. Takes milliseconds, for which there is a turn.
+    pub(crate) fn is_password(&self, name: &str, password: &str) -> bool {
         // Both may be of passwords of their own, which Kafka's clients set: then that of SHA-256 is the one.
         let has_256 = self.known.read().get(name).is_none_or(|kept| kept.keys(Hash::Sha256).is_some());
         let hash = if has_256 { Hash::Sha256 } else { Hash::Sha512 };
         let keys = self.keys_or_decoy(name, hash);
-        let _turn = self.hashing.acquire().await;
         keys.is_password(hash, password.as_bytes())
     }
 

@@ -193,10 +193,7 @@ impl Node {
         let super_users = SuperUsers::of(&config);
         super_users.check(&users)?;
         super_users.guard(&users);
-        let mut tokens = vec![tokens::expire(&env, &users, &rules)];
-        if let Some(issuer) = &config.access.jwt {
-            tokens.push(follow_issuer(&env, issuer, &users).await?);
-        }
+        let tokens = follow_tokens(&env, &config, &users, &rules).await?;
         let kafka = match kafka {
             Some(listeners) => {
                 Some(start_kafka(&env, &config, listeners, &log, (&id, &users, &rules), &gate).await?)
@@ -313,6 +310,20 @@ impl Node {
         tracing::info!("stopped");
         Ok(())
     }
+}
+
+/// What ends tokens, and follows the keys of an issuer if there is one.
+async fn follow_tokens(
+    env: &Env,
+    config: &Config,
+    users: &Arc<Users>,
+    rules: &Arc<Rules>,
+) -> anyhow::Result<Vec<Task>> {
+    let mut tasks = vec![tokens::expire(env, users, rules)];
+    if let Some(issuer) = &config.access.jwt {
+        tasks.push(follow_issuer(env, issuer, users).await?);
+    }
+    Ok(tasks)
 }
 
 #[cfg(feature = "tls")]

@@ -126,6 +126,19 @@ pub fn samples(topic_id: Uuid) -> Vec<Sample> {
     }];
     add(out, IncrementalAlterConfigsRequest { resources, validate_only: false });
     add(out, DescribeClientQuotasRequest { components: vec![ComponentData::default()], strict: true });
+    passwords(out);
+    add(out, DescribeClusterRequest::default());
+    add(out, ListConfigResourcesRequest { resource_types: vec![2, 4] });
+    let cursor = DescribeTopicPartitionsRequestCursor { topic_name: name(), partition_index: 0 };
+    let topics = vec![TopicRequest { name: name() }];
+    add(out, DescribeTopicPartitionsRequest { topics, cursor: Some(cursor), ..Default::default() });
+    replicas(out);
+    groups(out, topic_id);
+    all
+}
+
+fn passwords(out: &mut Vec<Sample>) {
+    let name = || TOPIC.to_owned();
     add(out, DescribeUserScramCredentialsRequest { users: Some(vec![ScramUserName { name: name() }]) });
     let upsertion = ScramCredentialUpsertion {
         name: name(),
@@ -137,14 +150,6 @@ pub fn samples(topic_id: Uuid) -> Vec<Sample> {
     let deletion = ScramCredentialDeletion { name: name(), mechanism: 2 };
     let request = AlterUserScramCredentialsRequest { deletions: vec![deletion], upsertions: vec![upsertion] };
     add(out, request);
-    add(out, DescribeClusterRequest::default());
-    add(out, ListConfigResourcesRequest { resource_types: vec![2, 4] });
-    let cursor = DescribeTopicPartitionsRequestCursor { topic_name: name(), partition_index: 0 };
-    let topics = vec![TopicRequest { name: name() }];
-    add(out, DescribeTopicPartitionsRequest { topics, cursor: Some(cursor), ..Default::default() });
-    replicas(out);
-    groups(out, topic_id);
-    all
 }
 
 fn replicas(out: &mut Vec<Sample>) {
