@@ -1,6 +1,6 @@
 //! Whether whoever connected may do what it wants: asked once for each stream that a client's message names, before the
-//! message goes to the replica, and once more for what it listens to when rights change. A replica is asked about when it
-//! connects, and when rights change; what it hands on was allowed where it came from.
+//! message goes to the replica, and once more for what it listens to when rights change. A replica is asked about when
+//! it connects, and when rights change; what it hands on was allowed where it came from.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -121,9 +121,9 @@ pub trait Authorizer: Send + Sync + 'static {
         self.authorize(peer, request).is_ok()
     }
 
-    /// Tells when something may have been taken from somebody. Whoever serves what goes on for long (a fetch that waits,
-    /// a listener, a connection that reads one-sidedly) asks again then, and ends what is not let any more. What is
-    /// taken once this was called is told.
+    /// Tells when something may have been taken from somebody. Whoever serves what goes on for long (a fetch that
+    /// waits, a listener, a connection that reads one-sidedly) asks again then, and ends what is not let any more. What
+    /// is taken once this was called is told.
     fn changes(&self) -> RightsChanges {
         RightsChanges::never()
     }

@@ -9,19 +9,19 @@ use tailwater_env::{HashMap, Instant};
 
 use crate::limits::{STRANGERS_MAX, WRONG_ADDRESSES_MAX, WRONG_FORGOTTEN_AFTER, WRONG_LOGINS_MAX};
 
-/// Wrong logins, by the address that they come from.
+/// WrongCount logins, by the address that they come from.
 #[derive(Debug, Default)]
-pub(crate) struct WrongLogins(Mutex<HashMap<Option<IpAddr>, Wrong>>);
+pub(crate) struct WrongLogins(Mutex<HashMap<Option<IpAddr>, WrongCount>>);
 
 /// Those of an address, or of all for which there was no room.
 #[derive(Clone, Copy, Debug)]
-struct Wrong {
+struct WrongCount {
     count: u32,
     /// Up to when they were forgotten.
     since: Instant,
 }
 
-impl Wrong {
+impl WrongCount {
     fn forget(&mut self, now: Instant) {
         let times = now.since(self.since).as_nanos() / WRONG_FORGOTTEN_AFTER.as_nanos();
         let times = u32::try_from(times).unwrap_or(u32::MAX);
@@ -52,7 +52,7 @@ impl WrongLogins {
             });
             key = key.filter(|_| wrong.len() < WRONG_ADDRESSES_MAX);
         }
-        let of = wrong.entry(key).or_insert(Wrong { count: 0, since: now });
+        let of = wrong.entry(key).or_insert(WrongCount { count: 0, since: now });
         of.forget(now);
         of.count = of.count.saturating_add(1);
     }

@@ -277,8 +277,8 @@ impl Server {
     }
 
     /// What has its service asked again whom it admits.
-    pub fn admission(&self) -> Admission {
-        Admission(self.shared.mailboxes.clone())
+    pub fn admission(&self) -> ServiceAdmission {
+        ServiceAdmission(self.shared.mailboxes.clone())
     }
 
     /// Connections at this moment.
@@ -294,9 +294,9 @@ impl Server {
 
 /// Has a server's service asked again whom it admits, for as long as the server runs.
 #[derive(Clone, Debug)]
-pub struct Admission(Vec<Arc<Mailbox>>);
+pub struct ServiceAdmission(Vec<Arc<Mailbox>>);
 
-impl Admission {
+impl ServiceAdmission {
     /// Has every engine ask for each of its connections, and end those that [`Service::admit`] does not admit any more.
     /// What a peer on this host has mapped it can read on.
     pub fn ask_again(&self) {

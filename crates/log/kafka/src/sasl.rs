@@ -56,8 +56,8 @@ impl PeerLogin {
         self.known.get()
     }
 
-    /// Whether the client may ask this at `now_ms`. Who was refused may ask nothing, and so is closed; who is known no more
-    /// may log in again.
+    /// Whether the client may ask this at `now_ms`. Who was refused may ask nothing, and so is closed; who is known no
+    /// more may log in again.
     pub fn lets(&self, api: Api, now_ms: i64) -> bool {
         let is_first = matches!(api, Api::ApiVersions | Api::SaslHandshake | Api::SaslAuthenticate);
         let is_known = self.known.get().is_some() && now_ms < self.until_ms.load(Ordering::Relaxed);

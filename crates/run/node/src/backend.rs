@@ -161,8 +161,8 @@ impl ServedBackend {
     }
 }
 
-/// A backend that asks whether its peers may do what they want: to read, when they connect and when rights change, as no
-/// one-sided read asks anybody, and for each of their CALLs.
+/// A backend that asks whether its peers may do what they want: to read, when they connect and when rights change, as
+/// no one-sided read asks anybody, and for each of their CALLs.
 struct Guarded {
     /// The name of its cell.
     cell: String,

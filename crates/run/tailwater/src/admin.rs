@@ -58,8 +58,8 @@ pub struct Server {
     /// File with that user's password in its first line; without it, the password is in TAILWATER_LOGIN_PASSWORD.
     #[arg(long, global = true, env = "TAILWATER_LOGIN_PASSWORD_FILE", value_name = "FILE")]
     login_password_file: Option<PathBuf>,
-    /// File with a token in its first line, to show in place of a user's name and password; it may be in TAILWATER_TOKEN
-    /// too.
+    /// File with a token in its first line, to show in place of a user's name and password; it may be in
+    /// TAILWATER_TOKEN too.
     #[arg(long, global = true, env = "TAILWATER_TOKEN_FILE", value_name = "FILE", conflicts_with = "login")]
     token_file: Option<PathBuf>,
 }
