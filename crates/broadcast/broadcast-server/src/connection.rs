@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use tailwater_access::Denied;
 use tailwater_broadcast::frame::{self, Arrivals, FrameReader, FrameWriter};
 use tailwater_broadcast::message::{FRAME_BYTES_MAX, Message, Role, VERSION};
 use tailwater_broadcast::name::is_region;
@@ -119,15 +120,13 @@ async fn accepted(
     reader.set_longest(FRAME_BYTES_MAX);
     let is_client = matches!(role, Role::Client(_));
     let reader = if is_client { reader.within(arrivals) } else { reader };
-    // What another replica hands on was allowed where it came from.
-    let gate = is_client.then_some(gate);
     let peer = Peer::In(region, role);
     let pace = quotas.and_then(|quotas| quotas.pace(&peer));
-    run(env, peer, None, reader, writer, inputs, (None, pace, gate)).await
+    run(env, peer, None, reader, writer, inputs, (None, pace, Some(gate))).await
 }
 
 /// Serves a connection until it ends. `silence`: how long the other end may say nothing; `pace`: what its publishes
-/// wait for; `gate`: says what a client may do.
+/// wait for; `gate`: says what whoever connected here may do.
 pub(crate) async fn run(
     env: &Env,
     peer: Peer,
@@ -138,6 +137,7 @@ pub(crate) async fn run(
     (silence, mut pace, gate): (Option<Duration>, Option<ReplicaPace>, Option<ReplicaGate>),
 ) -> anyhow::Result<()> {
     let id = next_id();
+    let is_client = matches!(peer, Peer::In(_, Role::Client(_)));
     let inputs = inputs.of_connection(&peer);
     let (outbox, messages) = mpsc::unbounded_channel();
     let opened = ReplicaInput::Opened { id, peer, address, writer: outbox };
@@ -155,7 +155,8 @@ pub(crate) async fn run(
                 },
             };
             let Some(message) = next else { return Ok(()) };
-            if let Some(Err(denied)) = gate.as_ref().map(|gate| gate.check(&message)) {
+            // What another replica hands on was allowed where it came from.
+            if let Some(Err(denied)) = gate.as_ref().filter(|_| is_client).map(|gate| gate.check(&message)) {
                 // Who may not listen finds that out by the connection's end.
                 let Message::Publish { stream, first, .. } = message else { return Err(denied.into()) };
                 if inputs.send(ReplicaInput::Denied(id, stream, first, denied)).await.is_err() {
@@ -171,9 +172,18 @@ pub(crate) async fn run(
     let result = tokio::select! {
         result = reading => result,
         result = write(id, messages, writer, &inputs) => result,
+        denied = revoked(gate.as_ref()) => Err(denied.into()),
     };
     let _ = inputs.send(ReplicaInput::Closed(id)).await;
     result
+}
+
+/// Completes when whoever connected may not go on.
+async fn revoked(gate: Option<&ReplicaGate>) -> Denied {
+    match gate {
+        Some(gate) => gate.revoked().await,
+        None => std::future::pending().await,
+    }
 }
 
 /// The next message that may go on to the replica; `None` at the connection's end.

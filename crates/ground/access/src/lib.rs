@@ -5,11 +5,13 @@
 //! authentication and authorization are then in one place, whatever the protocol. A refusal goes back in the form that
 //! the protocol's clients understand.
 
+mod changes;
 mod secret;
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
+pub use crate::changes::{RightsBell, RightsChanges};
 pub use crate::secret::{SecretText, are_same};
 
 /// On whose behalf a peer asks that nobody authenticated.
@@ -119,6 +121,13 @@ pub trait Authorizer: Send + Sync + 'static {
     /// Whether something is shown to `peer`, who asked for all there is: that it is not is no refusal to tell of.
     fn shows(&self, peer: &Peer, request: AccessRequest<'_>) -> bool {
         self.authorize(peer, request).is_ok()
+    }
+
+    /// Tells when something may have been taken from somebody. Whoever serves what goes on for long (a fetch that
+    /// waits, a listener, a connection that reads one-sidedly) asks again then, and ends what is not let any more. What
+    /// is taken once this was called is told.
+    fn changes(&self) -> RightsChanges {
+        RightsChanges::never()
     }
 }
 

@@ -1,15 +1,18 @@
-//! What is kept of a password: enough to check it (RFC 5802, section 3).
+//! What is kept of a password: enough to check it (RFC 5802, section 3). For each hash there may be keys of a password
+//! of their own: Kafka's clients set them one by one.
 //!
 //! ```text
 //! login/user/NAME
-//!       0    1  format          1
-//!       1    4  iterations      little-endian
-//!       5   16  salt            of SHA-256
-//!      21   32  stored key
-//!      53   32  server key
-//!      85   16  salt            of SHA-512
-//!     101   64  stored key
-//!     165   64  server key
+//!       0    1  format          2
+//!       1       keys            of SHA-256
+//!               keys            of SHA-512
+//!
+//! keys
+//!       0    4  iterations      little-endian; 0: there are none, and no more of them
+//!       4    1  bytes of the salt
+//!       5       salt
+//!           32  stored key      64 of SHA-512
+//!           32  server key      64 of SHA-512
 //! ```
 
 use hmac::digest::KeyInit;
@@ -18,15 +21,12 @@ use pbkdf2::pbkdf2_hmac;
 use sha2::{Digest, Sha256, Sha512};
 use tailwater_access::are_same;
 
-use crate::limits::{ITERATIONS, ITERATIONS_MAX};
+use crate::limits::{ITERATIONS, ITERATIONS_MAX, SALT_BYTES_MAX};
 
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
 
-/// Bytes of a salt.
+/// Bytes of a salt that is made here.
 pub(crate) const SALT_BYTES: usize = 16;
-
-/// Bytes of all of it.
-const RECORD_BYTES: usize = 1 + 4 + 2 * SALT_BYTES + 2 * 32 + 2 * 64;
 
 /// Which hash is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,19 +38,19 @@ pub(crate) enum Hash {
 /// What is kept of a password for one hash.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct ScramKeys {
-    pub(crate) salt: [u8; SALT_BYTES],
+    pub(crate) iterations: u32,
+    pub(crate) salt: Vec<u8>,
     /// What the hash of a client's key has to be.
     pub(crate) stored: Vec<u8>,
     /// What the node shows that it knows.
     pub(crate) server: Vec<u8>,
 }
 
-/// What is kept of a password.
-#[derive(Clone, PartialEq, Eq)]
+/// What is kept of a user's password, or of one for each hash; of one at least.
+#[derive(Clone, Default, PartialEq, Eq)]
 pub(crate) struct StoredPassword {
-    pub(crate) iterations: u32,
-    sha256: ScramKeys,
-    sha512: ScramKeys,
+    pub(crate) sha256: Option<ScramKeys>,
+    pub(crate) sha512: Option<ScramKeys>,
 }
 
 impl Hash {
@@ -93,74 +93,100 @@ fn mac<M: Mac + KeyInit>(key: &[u8], bytes: &[u8]) -> Vec<u8> {
 }
 
 impl ScramKeys {
-    fn derive(hash: Hash, password: &[u8], salt: [u8; SALT_BYTES], iterations: u32) -> Self {
-        let salted = hash.salted(password, &salt, iterations);
-        let client = hash.mac(&salted, b"Client Key");
-        Self { salt, stored: hash.digest(&client), server: hash.mac(&salted, b"Server Key") }
+    fn derive(hash: Hash, password: &[u8], salt: &[u8], iterations: u32) -> Self {
+        Self::of_salted(hash, &hash.salted(password, salt, iterations), salt, iterations)
+    }
+
+    /// Of a password that was hashed so often with this salt already.
+    pub(crate) fn of_salted(hash: Hash, salted: &[u8], salt: &[u8], iterations: u32) -> Self {
+        let client = hash.mac(salted, b"Client Key");
+        let (stored, server) = (hash.digest(&client), hash.mac(salted, b"Server Key"));
+        Self { iterations, salt: salt.to_vec(), stored, server }
+    }
+
+    /// What stands for keys that there are not: nobody's, and always the same for a name.
+    pub(crate) fn decoy(secret: &[u8], hash: Hash, name: &str) -> Self {
+        let label = match hash {
+            Hash::Sha256 => "256",
+            Hash::Sha512 => "512",
+        };
+        let of = |part: &str| hash.mac(secret, format!("{label}{part}{name}").as_bytes());
+        let salt = of("salt")[..SALT_BYTES].to_vec();
+        Self { iterations: ITERATIONS, salt, stored: of("stored"), server: of("server") }
+    }
+
+    /// Whether it is the password. Takes milliseconds, also if it is not.
+    pub(crate) fn is_password(&self, hash: Hash, password: &[u8]) -> bool {
+        are_same(&Self::derive(hash, password, &self.salt, self.iterations).stored, &self.stored)
+    }
+
+    fn encode(keys: Option<&Self>, bytes: &mut Vec<u8>) {
+        let Some(Self { iterations, salt, stored, server }) = keys else {
+            return bytes.extend([0; 4]);
+        };
+        bytes.extend(iterations.to_le_bytes());
+        bytes.push(u8::try_from(salt.len()).expect("a salt that was checked"));
+        [salt, stored, server].into_iter().for_each(|part| bytes.extend(part));
+    }
+
+    fn decode(hash: Hash, rest: &mut &[u8]) -> Option<Option<Self>> {
+        let mut take = |count: usize| {
+            let (taken, left) = rest.split_at_checked(count)?;
+            *rest = left;
+            Some(taken.to_vec())
+        };
+        let iterations = u32::from_le_bytes(take(4)?.try_into().ok()?);
+        if iterations == 0 {
+            return Some(None);
+        }
+        let bytes = usize::from(*take(1)?.first()?);
+        let salt = take(bytes)?;
+        let (stored, server) = (take(hash.bytes())?, take(hash.bytes())?);
+        let is_right = iterations <= ITERATIONS_MAX && (1..=SALT_BYTES_MAX).contains(&salt.len());
+        is_right.then_some(Some(Self { iterations, salt, stored, server }))
     }
 }
 
 impl StoredPassword {
     /// What is kept of a password, with random salts. Takes milliseconds.
     pub(crate) fn derive(password: &[u8], salts: [[u8; SALT_BYTES]; 2], iterations: u32) -> Self {
-        let keys = |hash, salt| ScramKeys::derive(hash, password, salt, iterations);
+        let keys = |hash, salt: &[u8]| Some(ScramKeys::derive(hash, password, salt, iterations));
         let [one, other] = salts;
-        Self { iterations, sha256: keys(Hash::Sha256, one), sha512: keys(Hash::Sha512, other) }
+        Self { sha256: keys(Hash::Sha256, &one), sha512: keys(Hash::Sha512, &other) }
     }
 
-    /// What stands for a user that there is not: nobody's password, and always the same for a name.
-    pub(crate) fn decoy(secret: &[u8], name: &str) -> Self {
-        let keys = |hash: Hash, label: &str| {
-            let of = |part: &str| hash.mac(secret, format!("{label}{part}{name}").as_bytes());
-            let mut salt = [0; SALT_BYTES];
-            salt.copy_from_slice(&of("salt")[..SALT_BYTES]);
-            ScramKeys { salt, stored: of("stored"), server: of("server") }
-        };
-        Self { iterations: ITERATIONS, sha256: keys(Hash::Sha256, "256"), sha512: keys(Hash::Sha512, "512") }
-    }
-
-    pub(crate) fn keys(&self, hash: Hash) -> &ScramKeys {
+    pub(crate) fn keys(&self, hash: Hash) -> Option<&ScramKeys> {
         match hash {
-            Hash::Sha256 => &self.sha256,
-            Hash::Sha512 => &self.sha512,
+            Hash::Sha256 => self.sha256.as_ref(),
+            Hash::Sha512 => self.sha512.as_ref(),
         }
     }
 
-    /// Whether it is the password. Takes milliseconds, also if it is not.
-    pub(crate) fn is_password(&self, password: &[u8]) -> bool {
-        let ScramKeys { salt, stored, .. } = &self.sha256;
-        are_same(&ScramKeys::derive(Hash::Sha256, password, *salt, self.iterations).stored, stored)
+    pub(crate) fn set(&mut self, hash: Hash, keys: Option<ScramKeys>) {
+        match hash {
+            Hash::Sha256 => self.sha256 = keys,
+            Hash::Sha512 => self.sha512 = keys,
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.sha256.is_none() && self.sha512.is_none()
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![FORMAT];
-        bytes.extend(self.iterations.to_le_bytes());
-        for ScramKeys { salt, stored, server } in [&self.sha256, &self.sha512] {
-            bytes.extend(salt);
-            bytes.extend(stored);
-            bytes.extend(server);
-        }
+        [&self.sha256, &self.sha512]
+            .into_iter()
+            .for_each(|keys| ScramKeys::encode(keys.as_ref(), &mut bytes));
         bytes
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut rest = bytes.strip_prefix(&[FORMAT]).filter(|_| bytes.len() == RECORD_BYTES)?;
-        let mut take = |count: usize| {
-            let (taken, left) = rest.split_at_checked(count)?;
-            rest = left;
-            Some(taken)
-        };
-        let iterations = u32::from_le_bytes(take(4)?.try_into().ok()?);
-        let mut keys = |hash: Hash| {
-            let salt = take(SALT_BYTES)?.try_into().ok()?;
-            Some(ScramKeys {
-                salt,
-                stored: take(hash.bytes())?.to_vec(),
-                server: take(hash.bytes())?.to_vec(),
-            })
-        };
-        let (sha256, sha512) = (keys(Hash::Sha256)?, keys(Hash::Sha512)?);
-        (1..=ITERATIONS_MAX).contains(&iterations).then_some(Self { iterations, sha256, sha512 })
+        let mut rest = bytes.strip_prefix(&[FORMAT])?;
+        let sha256 = ScramKeys::decode(Hash::Sha256, &mut rest)?;
+        let sha512 = ScramKeys::decode(Hash::Sha512, &mut rest)?;
+        let read = Self { sha256, sha512 };
+        (rest.is_empty() && !read.is_empty()).then_some(read)
     }
 }
 
@@ -172,17 +198,32 @@ mod tests {
         StoredPassword::derive(password.as_bytes(), [[1; SALT_BYTES], [2; SALT_BYTES]], 10)
     }
 
+    fn knows(stored: &StoredPassword, password: &str) -> bool {
+        let known = [Hash::Sha256, Hash::Sha512]
+            .map(|hash| stored.keys(hash).expect("keys of both").is_password(hash, password.as_bytes()));
+        assert_eq!(known[0], known[1]);
+        known[0]
+    }
+
     #[test]
     fn a_password_is_known_again_after_it_was_stored_and_no_other_one_is() {
-        let stored = of("correct horse").encode();
-        assert_eq!(stored.len(), RECORD_BYTES);
-        let read = StoredPassword::decode(&stored).expect("ours");
-        assert!(read.is_password(b"correct horse"));
+        let read = StoredPassword::decode(&of("correct horse").encode()).expect("ours");
+        assert!(knows(&read, "correct horse"));
         for other in ["correct horsf", "", "correct horse "] {
-            assert!(!read.is_password(other.as_bytes()), "{other}");
+            assert!(!knows(&read, other), "{other}");
         }
-        let decoy = StoredPassword::decoy(b"secret", "nobody");
-        assert!(!decoy.is_password(b"") && decoy == StoredPassword::decoy(b"secret", "nobody"));
+        let decoy = || ScramKeys::decoy(b"secret", Hash::Sha256, "nobody");
+        assert!(!decoy().is_password(Hash::Sha256, b"") && decoy() == decoy());
+    }
+
+    #[test]
+    fn keys_of_one_hash_are_kept_without_those_of_the_other() {
+        let mut stored = of("correct horse");
+        stored.set(Hash::Sha256, None);
+        let read = StoredPassword::decode(&stored.encode()).expect("ours");
+        assert!(read == stored && read.keys(Hash::Sha256).is_none());
+        stored.set(Hash::Sha512, None);
+        assert!(stored.is_empty() && StoredPassword::decode(&stored.encode()).is_none());
     }
 
     #[test]
@@ -193,7 +234,7 @@ mod tests {
         }
         assert!(StoredPassword::decode(&[&stored[..], &[0]].concat()).is_none());
         let mut later = stored.clone();
-        later[0] = 2;
+        later[0] = 3;
         assert!(StoredPassword::decode(&later).is_none());
         let mut endless = stored;
         endless[1..5].copy_from_slice(&u32::MAX.to_le_bytes());

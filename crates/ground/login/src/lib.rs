@@ -3,18 +3,27 @@
 //! A node keeps its [`Users`] in its metadata, without their passwords: what it keeps of one suffices to check a
 //! password, and not to log in elsewhere with it (RFC 5802). A server that wants its clients to log in begins a
 //! [`Login`] for each connection, hands it what the client sends, and sends back what it says, until it says who the
-//! client is.
+//! client is. A program may show a token in place of a name and a password ([`Tokens`]).
 //!
 //! What holds:
 //! - Nobody learns from an answer, or from the time that it takes, whether a user exists.
 //! - A password is in no log line and in no debug output.
+//! - An address that guesses wrong too often is not listened to for a while, and has few connections before it logs in.
 //! - What a client sends is bounded before it is looked at ([`limits`]), and checks that take long wait for each other.
 
 mod credentials;
+mod guesses;
+#[cfg(feature = "jwt")]
+mod jwt;
 pub mod limits;
 mod login;
 mod scram;
+mod tokens;
 mod users;
 
+pub use guesses::{StrangerPermit, Strangers};
+#[cfg(feature = "jwt")]
+pub use jwt::{JwtIssuer, JwtKeys};
 pub use login::{Login, LoginError, LoginStep, Mechanism};
-pub use users::{LoginStats, UserError, Users};
+pub use tokens::{TokenBearer, TokenInfo, Tokens};
+pub use users::{LoginStats, SaltedPassword, ScramChange, UserError, Users};

@@ -19,6 +19,34 @@ pub const MESSAGE_BYTES_MAX: usize = 4_096;
 /// 4,096 to 16,384.
 pub const ITERATIONS: u32 = 8_192;
 
+/// Iterations that are taken from whoever hashed a password himself, as Kafka's brokers take them.
+pub const ITERATIONS_MIN: u32 = 4_096;
+
+/// Bytes of a salt.
+pub const SALT_BYTES_MAX: usize = 128;
+
+/// Wrong logins of an address, or of a network of IPv6, that are answered as such. One is forgotten after each
+/// [`WRONG_FORGOTTEN_AFTER`].
+pub const WRONG_LOGINS_MAX: u32 = 30;
+
+/// After so long one wrong login is forgotten.
+pub const WRONG_FORGOTTEN_AFTER: std::time::Duration = std::time::Duration::from_secs(2);
+
+/// Addresses whose wrong logins are counted. Where there are more all of them together have what one has.
+pub const WRONG_ADDRESSES_MAX: usize = 10_000;
+
+/// Connections of an address that have not logged in.
+pub const STRANGERS_MAX: usize = 256;
+
+/// Keys of an issuer of JWTs.
+pub const JWT_KEYS_MAX: usize = 100;
+
+/// Bytes of the name that a JWT is of.
+pub const JWT_SUBJECT_BYTES_MAX: usize = 256;
+
+/// Tokens of a node.
+pub const TOKENS_MAX: usize = 10_000;
+
 /// Iterations that a stored user may have.
 pub const ITERATIONS_MAX: u32 = 1 << 20;
 

@@ -1,5 +1,6 @@
 //! A login, step by step.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -7,6 +8,7 @@ use bytes::Bytes;
 use crate::credentials::Hash;
 use crate::limits::{MESSAGE_BYTES_MAX, NAME_BYTES_MAX, PASSWORD_BYTES_MAX};
 use crate::scram::{Challenged, FirstMessage};
+use crate::tokens::{TokenBearer, Tokens};
 use crate::users::Users;
 
 /// How a client proves who it is.
@@ -18,11 +20,13 @@ pub enum Mechanism {
     ScramSha256,
     /// The same with another hash.
     ScramSha512,
+    /// It shows a token (RFC 7628).
+    OAuthBearer,
 }
 
 impl Mechanism {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Plain, Self::ScramSha256, Self::ScramSha512];
+    pub const ALL: [Self; 4] = [Self::Plain, Self::ScramSha256, Self::ScramSha512, Self::OAuthBearer];
 
     /// What clients call it.
     pub fn name(self) -> &'static str {
@@ -30,6 +34,7 @@ impl Mechanism {
             Self::Plain => "PLAIN",
             Self::ScramSha256 => "SCRAM-SHA-256",
             Self::ScramSha512 => "SCRAM-SHA-512",
+            Self::OAuthBearer => "OAUTHBEARER",
         }
     }
 
@@ -38,9 +43,17 @@ impl Mechanism {
         Self::ALL.into_iter().find(|mechanism| mechanism.name() == name)
     }
 
-    /// Whether it shows the password to everybody on the way, where the connection is not encrypted.
+    /// Whether it shows the password, or the token, to everybody on the way, where the connection is not encrypted.
     pub fn shows_password(self) -> bool {
-        self == Self::Plain
+        matches!(self, Self::Plain | Self::OAuthBearer)
+    }
+
+    pub(crate) fn hash(self) -> Option<Hash> {
+        match self {
+            Self::ScramSha256 => Some(Hash::Sha256),
+            Self::ScramSha512 => Some(Hash::Sha512),
+            Self::Plain | Self::OAuthBearer => None,
+        }
     }
 }
 
@@ -56,6 +69,12 @@ pub enum LoginError {
         /// Who it says it is; at most [`NAME_BYTES_MAX`] bytes.
         user: String,
     },
+    /// What it shows is no token, or one that has expired.
+    #[error("there is no such token, or it has expired")]
+    NoToken,
+    /// Too many logins from its address were wrong.
+    #[error("too many logins from this address were wrong: wait a minute")]
+    TooMany,
 }
 
 /// What comes of a step.
@@ -69,12 +88,16 @@ pub enum LoginStep {
         user: Arc<str>,
         /// What it is sent.
         answer: Bytes,
+        /// Until when it may be taken for that, in milliseconds since 1970.
+        until_ms: Option<i64>,
     },
 }
 
 /// A login that has begun. After an error, or its end, it is over.
 pub struct Login {
     users: Arc<Users>,
+    /// From where, if its guesses are counted.
+    address: Option<IpAddr>,
     state: LoginState,
 }
 
@@ -82,6 +105,7 @@ enum LoginState {
     Plain,
     ScramFirst(Hash),
     ScramLast(Box<Challenged>),
+    Bearer,
     Over,
 }
 
@@ -92,14 +116,15 @@ impl std::fmt::Debug for Login {
 }
 
 impl Login {
-    /// Begins one for a user among `users`.
-    pub fn begin(users: &Arc<Users>, mechanism: Mechanism) -> Self {
+    /// Begins one for a user among `users`, from an address whose wrong logins are counted.
+    pub fn begin(users: &Arc<Users>, mechanism: Mechanism, address: Option<IpAddr>) -> Self {
         let state = match mechanism {
             Mechanism::Plain => LoginState::Plain,
             Mechanism::ScramSha256 => LoginState::ScramFirst(Hash::Sha256),
             Mechanism::ScramSha512 => LoginState::ScramFirst(Hash::Sha512),
+            Mechanism::OAuthBearer => LoginState::Bearer,
         };
-        Self { users: Arc::clone(users), state }
+        Self { users: Arc::clone(users), address, state }
     }
 
     /// Goes on with what the client sent. That a password is checked takes milliseconds of this thread.
@@ -107,9 +132,22 @@ impl Login {
     /// # Errors
     /// Why the client is not let in. Failures are counted.
     pub async fn step(&mut self, message: &[u8]) -> Result<LoginStep, LoginError> {
-        let stepped = self.try_step(message).await;
+        let stepped = match self.is_admitted() {
+            true => self.try_step(message).await,
+            false => Err(LoginError::TooMany),
+        };
+        if let (Some(address), Err(error)) = (self.address, &stepped)
+            && *error != LoginError::TooMany
+        {
+            self.users.wrong.count(address, self.users.now());
+        }
         self.users.count(&stepped);
         stepped
+    }
+
+    /// Whether the address has not guessed too often.
+    fn is_admitted(&self) -> bool {
+        !self.address.is_some_and(|address| self.users.wrong.are_too_many(address, self.users.now()))
     }
 
     async fn try_step(&mut self, message: &[u8]) -> Result<LoginStep, LoginError> {
@@ -121,10 +159,13 @@ impl Login {
         match state {
             LoginState::Over => Err(LoginError::Malformed("it is over")),
             LoginState::Plain => self.plain(text).await,
+            LoginState::Bearer => {
+                self.bearer(bearer(text).ok_or(LoginError::Malformed("it shows no token"))?)
+            }
             LoginState::ScramFirst(hash) => {
                 let first = FirstMessage::read(text).map_err(LoginError::Malformed)?;
-                let credentials = self.users.credentials_or_decoy(&first.user);
-                let challenged = first.challenge(hash, credentials, &self.users.nonce());
+                let keys = self.users.keys_or_decoy(&first.user, hash);
+                let challenged = first.challenge(hash, keys, &self.users.nonce());
                 let message = Bytes::copy_from_slice(challenged.message().as_bytes());
                 self.state = LoginState::ScramLast(Box::new(challenged));
                 Ok(LoginStep::Challenge(message))
@@ -132,7 +173,9 @@ impl Login {
             LoginState::ScramLast(challenged) => {
                 let user = challenged.user();
                 match challenged.finish(text).map_err(LoginError::Malformed)? {
-                    Some(answer) => Ok(LoginStep::Done { user: user.into(), answer: answer.into() }),
+                    Some(answer) => {
+                        Ok(LoginStep::Done { user: user.into(), answer: answer.into(), until_ms: None })
+                    }
                     None => Err(refused(user)),
                 }
             }
@@ -151,11 +194,39 @@ impl Login {
         if user.is_empty() || password.len() > PASSWORD_BYTES_MAX {
             return Err(LoginError::Malformed("it names no user, or its password is too long"));
         }
-        match self.users.is_password(user, password).await {
-            true => Ok(LoginStep::Done { user: user.into(), answer: Bytes::new() }),
+        if Tokens::is_principal(user) {
+            return match self.bearer(password) {
+                Ok(LoginStep::Done { user: of, .. }) if &*of != user => Err(LoginError::NoToken),
+                other => other,
+            };
+        }
+        let _turn = self.users.turn().await;
+        // Others from there may have guessed wrong while this one waited.
+        if !self.is_admitted() {
+            return Err(LoginError::TooMany);
+        }
+        match self.users.is_password(user, password) {
+            true => Ok(LoginStep::Done { user: user.into(), answer: Bytes::new(), until_ms: None }),
             false => Err(refused(user)),
         }
     }
+
+    fn bearer(&self, token: &str) -> Result<LoginStep, LoginError> {
+        let TokenBearer { principal, until_ms } = self.users.bearer(token).ok_or(LoginError::NoToken)?;
+        Ok(LoginStep::Done { user: principal, answer: Bytes::new(), until_ms })
+    }
+}
+
+/// The token in a client's first message: `n,,` 0x01 `auth=Bearer TOKEN` 0x01 0x01, with other pairs beside it.
+fn bearer(message: &str) -> Option<&str> {
+    let (header, pairs) = message.split_once('\x01')?;
+    // Whoever acts for somebody else would say so here.
+    if !matches!(header, "n,," | "y,,") || !pairs.ends_with('\x01') {
+        return None;
+    }
+    let given = pairs.split('\x01').find_map(|pair| pair.strip_prefix("auth="))?;
+    let (scheme, token) = given.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
 fn refused(user: &str) -> LoginError {

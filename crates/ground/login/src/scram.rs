@@ -4,7 +4,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use tailwater_access::are_same;
 
-use crate::credentials::{Hash, StoredPassword};
+use crate::credentials::{Hash, ScramKeys};
 
 /// Shortest nonce of a client: a shorter one could come twice.
 const NONCE_BYTES_MIN: usize = 8;
@@ -26,7 +26,7 @@ pub(crate) struct Challenged {
     first: FirstMessage,
     nonce: String,
     challenge: String,
-    credentials: StoredPassword,
+    keys: ScramKeys,
 }
 
 impl FirstMessage {
@@ -58,12 +58,12 @@ impl FirstMessage {
         Ok(Self { user, nonce: nonce.to_owned(), header, bare: bare.to_owned() })
     }
 
-    /// Answers it for a user with these credentials, with a random text of the server's own.
-    pub(crate) fn challenge(self, hash: Hash, credentials: StoredPassword, random: &str) -> Challenged {
+    /// Answers it for a user with these keys, with a random text of the server's own.
+    pub(crate) fn challenge(self, hash: Hash, keys: ScramKeys, random: &str) -> Challenged {
         let nonce = format!("{}{random}", self.nonce);
-        let salt = STANDARD.encode(credentials.keys(hash).salt);
-        let challenge = format!("r={nonce},s={salt},i={}", credentials.iterations);
-        Challenged { hash, first: self, nonce, challenge, credentials }
+        let salt = STANDARD.encode(&keys.salt);
+        let challenge = format!("r={nonce},s={salt},i={}", keys.iterations);
+        Challenged { hash, first: self, nonce, challenge, keys }
     }
 }
 
@@ -97,7 +97,7 @@ impl Challenged {
             return Err("its nonce is not the one that it was sent");
         }
         let signed = format!("{},{},{unsigned}", self.first.bare, self.challenge);
-        let keys = self.credentials.keys(self.hash);
+        let keys = &self.keys;
         let signature = self.hash.mac(&keys.stored, signed.as_bytes());
         if proof.len() != signature.len() {
             return Err("its proof has another length");
@@ -135,8 +135,9 @@ mod tests {
     fn the_dialogue_of_the_specification_ends_as_it_says() {
         let first = FirstMessage::read("n,,n=user,r=rOprNGfwEbeRWgbNEkqO").expect("a first message");
         assert_eq!(first.user, "user");
-        let salt = STANDARD.decode("W22ZaJ0SNY7soEsUEjb6gQ==").expect("base64").try_into().expect("16 bytes");
-        let credentials = StoredPassword::derive(b"pencil", [salt, salt], 4_096);
+        let salt = STANDARD.decode("W22ZaJ0SNY7soEsUEjb6gQ==").expect("base64");
+        let salted = Hash::Sha256.salted(b"pencil", &salt, 4_096);
+        let credentials = ScramKeys::of_salted(Hash::Sha256, &salted, &salt, 4_096);
         let challenged = first.challenge(Hash::Sha256, credentials, "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0");
         assert_eq!(
             challenged.message(),
@@ -171,7 +172,8 @@ mod tests {
     #[test]
     fn what_is_no_last_message_is_refused_with_what_is_wrong() {
         let first = FirstMessage::read("n,,n=user,r=12345678").expect("a first message");
-        let challenged = first.challenge(Hash::Sha512, StoredPassword::decoy(b"secret", "user"), "abc");
+        let challenged =
+            first.challenge(Hash::Sha512, ScramKeys::decoy(b"secret", Hash::Sha512, "user"), "abc");
         for (message, named) in [
             ("", "no proof"),
             ("c=biws,r=12345678abc,p=!", "no base64"),

@@ -10,14 +10,46 @@ use tailwater_env::Env;
 use tailwater_meta::{Expect, Meta, Op};
 use tokio::sync::Semaphore;
 
-use crate::credentials::{SALT_BYTES, StoredPassword};
+use crate::credentials::{Hash, SALT_BYTES, ScramKeys, StoredPassword};
+use crate::guesses::WrongLogins;
 use crate::limits::{
-    HASHES_MAX, ITERATIONS, NAME_BYTES_MAX, PASSWORD_BYTES_MAX, PASSWORD_BYTES_MIN, USERS_MAX,
+    HASHES_MAX, ITERATIONS, ITERATIONS_MIN, NAME_BYTES_MAX, PASSWORD_BYTES_MAX, PASSWORD_BYTES_MIN,
+    SALT_BYTES_MAX, USERS_MAX,
 };
-use crate::login::{LoginError, LoginStep};
+use crate::login::{LoginError, LoginStep, Mechanism};
+use crate::tokens::{TokenBearer, Tokens};
 
 /// Where all of them are.
 const USERS: &str = "login/user/";
+
+/// What users that there are not are made from: 32 random bytes, the same as long as the node lives.
+const SECRET: &str = "login/secret";
+
+/// Iterations that are taken from whoever hashed a password himself, at most: each login of his takes so many.
+const ITERATIONS_GIVEN_MAX: u32 = 16_384;
+
+/// What is asked of the users that would be left: why one of those who go may not.
+type LeftGuard = Box<dyn Fn(&[String]) -> Result<(), String> + Send + Sync>;
+
+/// A change of what is kept of a user's password for one mechanism.
+#[derive(Clone)]
+pub struct ScramChange {
+    /// `ScramSha256` or `ScramSha512`.
+    pub mechanism: Mechanism,
+    /// What is kept from then on; nothing if that is none.
+    pub to: Option<SaltedPassword>,
+}
+
+/// A password that was hashed already.
+#[derive(Clone)]
+pub struct SaltedPassword {
+    /// How often.
+    pub iterations: u32,
+    /// With what.
+    pub salt: Vec<u8>,
+    /// The result.
+    pub salted: Vec<u8>,
+}
 
 /// Why a user is not as it should be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -28,6 +60,15 @@ pub enum UserError {
     /// There is none with that name.
     #[error("there is no user {0:?}")]
     Unknown(String),
+    /// There is no token with that name.
+    #[error("there is no token {0:?}")]
+    UnknownToken(String),
+    /// A user who is needed.
+    #[error("{0}")]
+    Needed(String),
+    /// A mechanism that nothing is kept for.
+    #[error("nothing is kept of a password for {0}")]
+    NoSuchMechanism(String),
     /// The metadata can't be read or written.
     #[error("{0}")]
     Unavailable(String),
@@ -48,6 +89,11 @@ pub struct Users {
     meta: Arc<dyn Meta>,
     known: RwLock<BTreeMap<String, StoredPassword>>,
     changing: tokio::sync::Mutex<()>,
+    guard: std::sync::OnceLock<LeftGuard>,
+    tokens: Arc<Tokens>,
+    #[cfg(feature = "jwt")]
+    jwts: std::sync::OnceLock<Arc<crate::jwt::JwtKeys>>,
+    pub(crate) wrong: WrongLogins,
     /// What the users that there are not are made from.
     secret: [u8; 32],
     hashing: Semaphore,
@@ -76,11 +122,16 @@ impl Users {
             })?;
             known.insert(name.to_owned(), credentials);
         }
-        let mut secret = [0; 32];
-        secret.chunks_exact_mut(8).for_each(|part| part.copy_from_slice(&env.random_u64().to_le_bytes()));
+        let secret = kept_secret(env, &*meta).await?;
+        let tokens = Tokens::open(env, Arc::clone(&meta)).await?;
         Ok(Arc::new(Self {
             env: env.clone(),
             meta,
+            guard: std::sync::OnceLock::new(),
+            tokens,
+            #[cfg(feature = "jwt")]
+            jwts: std::sync::OnceLock::new(),
+            wrong: WrongLogins::default(),
             known: RwLock::new(known),
             changing: tokio::sync::Mutex::default(),
             secret,
@@ -93,6 +144,73 @@ impl Users {
     /// The users' names, in order.
     pub fn names(&self) -> Vec<String> {
         self.known.read().keys().cloned().collect()
+    }
+
+    /// The tokens beside them.
+    pub fn tokens(&self) -> &Arc<Tokens> {
+        &self.tokens
+    }
+
+    /// Takes the tokens of an issuer elsewhere too, once.
+    #[cfg(feature = "jwt")]
+    pub fn take_jwts(&self, keys: Arc<crate::jwt::JwtKeys>) {
+        // A node has one issuer, which it is told when it starts.
+        let _ = self.jwts.set(keys);
+    }
+
+    /// Whom a token of the node's own, or of the issuer, stands for.
+    pub(crate) fn bearer(&self, text: &str) -> Option<TokenBearer> {
+        let own = self.tokens.bearer(text);
+        #[cfg(feature = "jwt")]
+        let own = own.or_else(|| self.jwts.get()?.bearer(text));
+        own
+    }
+
+    /// From now on nobody is removed for whom `guard`, asked about those who would be left, has a reason why not.
+    pub fn guard(&self, guard: impl Fn(&[String]) -> Result<(), String> + Send + Sync + 'static) {
+        // It is said once, when a node starts.
+        let _ = self.guard.set(Box::new(guard));
+    }
+
+    /// For which mechanisms something is kept of a user's password, and how often it was hashed.
+    pub fn scram(&self, name: &str) -> Option<Vec<(Mechanism, u32)>> {
+        let known = self.known.read();
+        let kept = known.get(name)?;
+        let of = |mechanism, hash| Some((mechanism, kept.keys(hash)?.iterations));
+        let both = [of(Mechanism::ScramSha256, Hash::Sha256), of(Mechanism::ScramSha512, Hash::Sha512)];
+        Some(both.into_iter().flatten().collect())
+    }
+
+    /// Changes what is kept of a user's password, who may be new, and is removed with the last of it.
+    ///
+    /// # Errors
+    /// What of it can't be, that there is nothing to remove, a user who is needed, metadata that does not answer.
+    pub async fn set_scram(self: &Arc<Self>, name: &str, changes: Vec<ScramChange>) -> Result<(), UserError> {
+        check_name(name)?;
+        let read = changes.into_iter().map(|change| {
+            let hash = change.mechanism.hash().ok_or_else(|| {
+                UserError::Invalid(format!("nothing is kept for {}", change.mechanism.name()))
+            })?;
+            let keys = change.to.map(|given| given.keys(hash)).transpose()?;
+            Ok((change.mechanism, hash, keys))
+        });
+        let read = read.collect::<Result<Vec<_>, UserError>>()?;
+        let unknown = name.to_owned();
+        let decide = move |known: Option<StoredPassword>| {
+            let is_known = known.is_some();
+            let mut kept = known.unwrap_or_default();
+            for (mechanism, hash, keys) in read {
+                if keys.is_none() && kept.keys(hash).is_none() {
+                    return Err(match is_known {
+                        true => UserError::NoSuchMechanism(mechanism.name().to_owned()),
+                        false => UserError::Unknown(unknown),
+                    });
+                }
+                kept.set(hash, keys);
+            }
+            Ok(Some(kept).filter(|kept| !kept.is_empty()))
+        };
+        self.change(name.to_owned(), decide).await.map(drop)
     }
 
     /// What was counted since the start.
@@ -115,41 +233,51 @@ impl Users {
         }
         let salts = [self.salt(), self.salt()];
         let credentials = {
-            let _turn = self.hashing.acquire().await;
+            let _turn = self.turn().await;
             StoredPassword::derive(password.as_bytes(), salts, ITERATIONS)
         };
-        self.change(name.to_owned(), Some(credentials)).await
+        self.change(name.to_owned(), move |_| Ok(Some(credentials))).await
     }
 
     /// Removes a user. Connections that it has go on.
     ///
     /// # Errors
-    /// That there is none, and metadata that does not answer.
+    /// That there is none, a user who is needed, metadata that does not answer.
     pub async fn remove(self: &Arc<Self>, name: &str) -> Result<(), UserError> {
-        match self.change(name.to_owned(), None).await? {
+        match self.change(name.to_owned(), |_| Ok(None)).await? {
             true => Err(UserError::Unknown(name.to_owned())),
             false => Ok(()),
         }
     }
 
     /// Changes a user in the metadata and then here, also if nobody waits for it any more; whether there was none.
-    async fn change(self: &Arc<Self>, name: String, to: Option<StoredPassword>) -> Result<bool, UserError> {
+    async fn change(
+        self: &Arc<Self>,
+        name: String,
+        decide: impl FnOnce(Option<StoredPassword>) -> Result<Option<StoredPassword>, UserError> + Send + 'static,
+    ) -> Result<bool, UserError> {
         let (done, answer) = oneshot::channel();
         let users = Arc::clone(self);
         let changing = async move {
             // Whoever asked may be gone.
-            let _ = done.send(users.change_now(name, to).await);
+            let _ = done.send(users.change_now(name, decide).await);
         };
         self.env.spawn("login-users", changing).detach();
         answer.await.unwrap_or_else(|_| Err(UserError::Unavailable("the node stops".to_owned())))
     }
 
-    async fn change_now(&self, name: String, to: Option<StoredPassword>) -> Result<bool, UserError> {
+    async fn change_now(
+        &self,
+        name: String,
+        decide: impl FnOnce(Option<StoredPassword>) -> Result<Option<StoredPassword>, UserError>,
+    ) -> Result<bool, UserError> {
         let _turn = self.changing.lock().await;
-        let (is_new, count) = {
+        let (known, count) = {
             let known = self.known.read();
-            (!known.contains_key(&name), known.len())
+            (known.get(&name).cloned(), known.len())
         };
+        let is_new = known.is_none();
+        let to = decide(known)?;
         let key = format!("{USERS}{name}");
         let op = match &to {
             Some(_) if is_new && count >= USERS_MAX => {
@@ -157,7 +285,12 @@ impl Users {
             }
             Some(credentials) => Op::Put { key, value: credentials.encode().into(), expect: Expect::Any },
             None if is_new => return Ok(true),
-            None => Op::Delete { key, expect: Expect::Any },
+            None => {
+                let mut left = self.names();
+                left.retain(|user| *user != name);
+                self.guard.get().map_or(Ok(()), |guard| guard(&left)).map_err(UserError::Needed)?;
+                Op::Delete { key, expect: Expect::Any }
+            }
         };
         let committed = self.meta.commit(vec![op]).await;
         committed.map_err(|error| UserError::Unavailable(error.to_string()))?;
@@ -169,19 +302,31 @@ impl Users {
         Ok(is_new)
     }
 
-    /// What is kept of a user's password, or what looks like it.
-    pub(crate) fn credentials_or_decoy(&self, name: &str) -> StoredPassword {
-        let known = self.known.read().get(name).cloned();
+    /// What is kept of a user's password for a hash, or what looks like it.
+    pub(crate) fn keys_or_decoy(&self, name: &str, hash: Hash) -> ScramKeys {
+        let known = self.known.read().get(name).and_then(|kept| kept.keys(hash).cloned());
         // Made for everybody, so that it takes as long for those that there are.
-        let decoy = StoredPassword::decoy(&self.secret, name);
+        let decoy = ScramKeys::decoy(&self.secret, hash, name);
         known.unwrap_or(decoy)
     }
 
-    /// Whether it is the user's password; there may be no such user.
-    pub(crate) async fn is_password(&self, name: &str, password: &str) -> bool {
-        let credentials = self.credentials_or_decoy(name);
-        let _turn = self.hashing.acquire().await;
-        credentials.is_password(password.as_bytes())
+    /// A turn to hash a password.
+    pub(crate) async fn turn(&self) -> Option<tokio::sync::SemaphorePermit<'_>> {
+        // Never closed.
+        self.hashing.acquire().await.ok()
+    }
+
+    /// Whether it is the user's password; there may be no such user. Takes milliseconds, for which there is a turn.
+    pub(crate) fn is_password(&self, name: &str, password: &str) -> bool {
+        // Both may be of passwords of their own, which Kafka's clients set: then that of SHA-256 is the one.
+        let has_256 = self.known.read().get(name).is_none_or(|kept| kept.keys(Hash::Sha256).is_some());
+        let hash = if has_256 { Hash::Sha256 } else { Hash::Sha512 };
+        let keys = self.keys_or_decoy(name, hash);
+        keys.is_password(hash, password.as_bytes())
+    }
+
+    pub(crate) fn now(&self) -> tailwater_env::Instant {
+        self.env.now()
     }
 
     /// A text that nobody knew before.
@@ -204,8 +349,41 @@ impl Users {
     }
 }
 
+impl SaltedPassword {
+    fn keys(self, hash: Hash) -> Result<ScramKeys, UserError> {
+        let Self { iterations, salt, salted } = self;
+        if !(ITERATIONS_MIN..=ITERATIONS_GIVEN_MAX).contains(&iterations) {
+            return Err(UserError::Invalid(format!(
+                "a password is hashed {ITERATIONS_MIN} to {ITERATIONS_GIVEN_MAX} times, and not {iterations} times"
+            )));
+        }
+        if !(1..=SALT_BYTES_MAX).contains(&salt.len()) {
+            return Err(UserError::Invalid(format!("a salt has 1 to {SALT_BYTES_MAX} bytes")));
+        }
+        match salted.len() == hash.bytes() {
+            true => Ok(ScramKeys::of_salted(hash, &salted, &salt, iterations)),
+            false => Err(UserError::Invalid(format!("a hashed password has {} bytes here", hash.bytes()))),
+        }
+    }
+}
+
+/// What the metadata has of it, where it is put if it is not there.
+async fn kept_secret(env: &Env, meta: &dyn Meta) -> Result<[u8; 32], UserError> {
+    let unavailable = |error: tailwater_meta::MetaError| UserError::Unavailable(error.to_string());
+    let kept = meta.get(SECRET).await.map_err(unavailable)?;
+    if let Some(kept) = kept {
+        let secret = (&kept.value[..]).try_into();
+        return secret.map_err(|_| UserError::Unavailable(format!("{SECRET} is not what it should be")));
+    }
+    let mut secret = [0; 32];
+    secret.chunks_exact_mut(8).for_each(|part| part.copy_from_slice(&env.random_u64().to_le_bytes()));
+    let put = Op::Put { key: SECRET.to_owned(), value: secret.to_vec().into(), expect: Expect::Any };
+    meta.commit(vec![put]).await.map_err(unavailable)?;
+    Ok(secret)
+}
+
 /// Names can't look like a certificate's subject, which has an equals sign.
-fn check_name(name: &str) -> Result<(), UserError> {
+pub(crate) fn check_name(name: &str) -> Result<(), UserError> {
     let may = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.@".contains(&byte);
     match (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(may) && name != ANONYMOUS {
         true => Ok(()),

@@ -8,7 +8,9 @@ use hmac::{Hmac, Mac};
 use sha2::{Digest, Sha256};
 use tailwater_env::Env;
 use tailwater_journal::{Journal, JournalConfig};
-use tailwater_login::{Login, LoginError, LoginStep, Mechanism, UserError, Users};
+use tailwater_login::{
+    Login, LoginError, LoginStep, Mechanism, SaltedPassword, ScramChange, UserError, Users,
+};
 use tailwater_meta::{EmbeddedMeta, Meta, MetaConfig, Recovery};
 
 struct World {
@@ -44,7 +46,7 @@ impl World {
 }
 
 async fn plain(users: &Arc<Users>, user: &str, password: &str) -> Result<LoginStep, LoginError> {
-    Login::begin(users, Mechanism::Plain).step(format!("\0{user}\0{password}").as_bytes()).await
+    Login::begin(users, Mechanism::Plain, None).step(format!("\0{user}\0{password}").as_bytes()).await
 }
 
 fn mac(key: &[u8], bytes: &[u8]) -> Vec<u8> {
@@ -55,7 +57,7 @@ fn mac(key: &[u8], bytes: &[u8]) -> Vec<u8> {
 
 /// Logs in as a client of SCRAM-SHA-256 does, which checks that the server knows the user as well.
 async fn scram(users: &Arc<Users>, user: &str, password: &str) -> Result<Arc<str>, LoginError> {
-    let mut login = Login::begin(users, Mechanism::ScramSha256);
+    let mut login = Login::begin(users, Mechanism::ScramSha256, None);
     let bare = format!("n={user},r=clientnonce");
     let LoginStep::Challenge(challenge) = login.step(format!("n,,{bare}").as_bytes()).await? else {
         panic!("it is challenged first");
@@ -79,7 +81,7 @@ async fn scram(users: &Arc<Users>, user: &str, password: &str) -> Result<Arc<str
     let proof: Vec<u8> = key.iter().zip(&signature).map(|(key, signature)| key ^ signature).collect();
     let sent = format!("{unsigned},p={}", STANDARD.encode(proof));
     match login.step(sent.as_bytes()).await? {
-        LoginStep::Done { user, answer } => {
+        LoginStep::Done { user, answer, .. } => {
             let server = STANDARD.encode(mac(&mac(&salted, b"Server Key"), signed.as_bytes()));
             assert_eq!(answer, format!("v={server}"), "the server knows the user");
             Ok(user)
@@ -120,8 +122,8 @@ async fn nobody_learns_whether_a_user_exists() {
         assert_eq!(text(refused), "there is no such user, or its password is another one");
     }
     // The salt of a user that there is not is the same each time, as those of the others are.
-    let salt = async |user: &str| {
-        let mut login = Login::begin(&users, Mechanism::ScramSha512);
+    let salt = async |users: &Arc<Users>, user: &str| {
+        let mut login = Login::begin(users, Mechanism::ScramSha512, None);
         match login.step(format!("n,,n={user},r=clientnonce").as_bytes()).await.expect("challenged") {
             LoginStep::Challenge(challenge) => {
                 String::from_utf8_lossy(&challenge).split(',').nth(1).map(str::to_owned)
@@ -129,8 +131,96 @@ async fn nobody_learns_whether_a_user_exists() {
             LoginStep::Done { .. } => panic!("nothing was proved"),
         }
     };
-    assert_eq!(salt("nobody").await, salt("nobody").await);
-    assert_ne!(salt("nobody").await, salt("nobody2").await);
+    let nobody = salt(&users, "nobody").await;
+    assert_eq!(salt(&users, "nobody").await, nobody);
+    assert_ne!(salt(&users, "nobody2").await, nobody);
+    drop(users);
+    let users = world.users().await;
+    assert_eq!(salt(&users, "nobody").await, nobody, "nor by a restart");
+}
+
+#[tokio::test]
+async fn a_password_that_was_hashed_elsewhere_is_one_for_its_mechanism_alone() {
+    let mut world = World::new();
+    let users = world.users().await;
+    let mut salted = [0; 32];
+    pbkdf2::pbkdf2_hmac::<Sha256>(b"correct horse", b"a longer salt than ours", 4_096, &mut salted);
+    let change = |iterations| ScramChange {
+        mechanism: Mechanism::ScramSha256,
+        to: Some(SaltedPassword {
+            iterations,
+            salt: b"a longer salt than ours".to_vec(),
+            salted: salted.to_vec(),
+        }),
+    };
+    for iterations in [0, 4_095, 16_385] {
+        let error = users.set_scram("orders", vec![change(iterations)]).await.expect_err("too few or many");
+        assert!(error.to_string().contains("4096 to 16384 times"), "{error}");
+    }
+    users.set_scram("orders", vec![change(4_096)]).await.expect("new");
+    drop(users);
+    let users = world.users().await;
+    assert_eq!(users.scram("orders"), Some(vec![(Mechanism::ScramSha256, 4_096)]));
+    assert_eq!(scram(&users, "orders", "correct horse").await.as_deref(), Ok("orders"));
+    plain(&users, "orders", "correct horse").await.expect("the same password");
+    let remove = |mechanism| vec![ScramChange { mechanism, to: None }];
+    let error = users.set_scram("orders", remove(Mechanism::ScramSha512)).await;
+    assert_eq!(error, Err(UserError::NoSuchMechanism("SCRAM-SHA-512".to_owned())));
+    users.guard(|left| if left.is_empty() { Err("one has to stay".to_owned()) } else { Ok(()) });
+    let error = users.set_scram("orders", remove(Mechanism::ScramSha256)).await;
+    assert_eq!(error, Err(UserError::Needed("one has to stay".to_owned())));
+    users.set("invoices", "correct horse").await.expect("new");
+    users.set_scram("orders", remove(Mechanism::ScramSha256)).await.expect("there");
+    assert_eq!(users.names(), ["invoices"]);
+}
+
+#[tokio::test]
+async fn a_token_stands_for_itself_until_it_is_removed_or_its_time_is_over() {
+    let mut world = World::new();
+    let users = world.users().await;
+    let far = world.env.wall_ms() + 1_000_000_000;
+    let text = users.tokens().create("ci", Some(far)).await.expect("new");
+    assert!(text.starts_with("tw.ci.") && text.len() == 49, "{text}");
+    users.tokens().create("ci", None).await.expect_err("there is one");
+    users.tokens().create("past", Some(1)).await.expect_err("over");
+    drop(users);
+    let users = world.users().await;
+    let bearer = async |token: &str| {
+        let mut login = Login::begin(&users, Mechanism::OAuthBearer, None);
+        login.step(format!("n,,\x01auth=Bearer {token}\x01\x01").as_bytes()).await
+    };
+    for stepped in [bearer(&text).await, plain(&users, "token:ci", &text).await] {
+        let LoginStep::Done { user, until_ms, .. } = stepped.expect("known") else {
+            panic!("nothing is asked")
+        };
+        assert_eq!((&*user, until_ms), ("token:ci", Some(far)));
+    }
+    let wrong = format!("{}A", &text[..text.len() - 1]);
+    for token in ["", "tw.ci.", "tw.other.x", &wrong, &format!("{text}x"), &text[3..]] {
+        assert_eq!(bearer(token).await, Err(LoginError::NoToken), "{token}");
+    }
+    assert_eq!(plain(&users, "token:other", &text).await, Err(LoginError::NoToken));
+    plain(&users, "ci", &text).await.expect_err("that is a user");
+    users.tokens().remove("ci").await.expect("there");
+    assert_eq!(bearer(&text).await, Err(LoginError::NoToken));
+    assert_eq!(users.tokens().remove("ci").await, Err(UserError::UnknownToken("ci".to_owned())));
+}
+
+#[tokio::test]
+async fn an_address_that_guesses_is_not_listened_to_for_a_while_and_another_one_is() {
+    let mut world = World::new();
+    let users = world.users().await;
+    users.set("orders", "correct horse").await.expect("new");
+    let from = async |address: [u8; 4], password: &str| {
+        let mut login = Login::begin(&users, Mechanism::Plain, Some(address.into()));
+        login.step(format!("\0orders\0{password}").as_bytes()).await
+    };
+    let mut answered = 0;
+    while from([192, 0, 2, 1], "a guess").await != Err(LoginError::TooMany) {
+        answered += 1;
+        assert!(answered < 1_000, "a thousand guesses");
+    }
+    from([192, 0, 2, 2], "correct horse").await.expect("another address");
 }
 
 #[tokio::test]
@@ -175,7 +265,7 @@ async fn what_makes_no_sense_ends_a_login_and_nothing_goes_on_behind_it() {
         for garbage in
             [&b""[..], &[0xff, 0xfe], &long, b"n,,", b"\0\0", b"a\0b\0c\0d", b"other\0orders\0correct horse"]
         {
-            let mut login = Login::begin(&users, mechanism);
+            let mut login = Login::begin(&users, mechanism, None);
             let error = login.step(garbage).await.expect_err("garbage");
             assert!(matches!(error, LoginError::Malformed(_)), "{mechanism:?} {garbage:?}: {error}");
             let over = login.step(b"\0orders\0correct horse").await.expect_err("over");
@@ -183,7 +273,7 @@ async fn what_makes_no_sense_ends_a_login_and_nothing_goes_on_behind_it() {
         }
     }
     // A proof that is for another challenge is none.
-    let mut login = Login::begin(&users, Mechanism::ScramSha256);
+    let mut login = Login::begin(&users, Mechanism::ScramSha256, None);
     login.step(b"n,,n=orders,r=clientnonce").await.expect("challenged");
     let error = login.step(b"c=biws,r=clientnonce0123,p=AAAA").await.expect_err("another one's");
     assert!(matches!(error, LoginError::Malformed(_)), "{error}");

@@ -7,7 +7,7 @@
 //! What holds, once rules are enforced:
 //! - What no rule lets is refused, and what a rule forbids is refused, whatever another one lets.
 //! - A request that this crate does not know needs the right to alter the node.
-//! - A changed rule holds for the next request after it is durable.
+//! - A changed rule holds for the next request after it is durable, and whoever serves what goes on for long is told.
 //! - Super users may do everything, and no rule is about them.
 //! - To decide waits for nothing and tells nobody whether what is named exists.
 
@@ -16,8 +16,10 @@ pub mod limits;
 mod need;
 mod rule;
 mod rules;
+mod subject;
 
 pub use audit::{Audit, AuditEvent, AuditStats};
 pub use need::{Need, need};
 pub use rule::{AccessRule, Effect, Operation, ResourceKind, RuleError};
 pub use rules::{Enforcement, RuleFilter, Rules, RulesStats};
+pub use subject::SubjectMapping;

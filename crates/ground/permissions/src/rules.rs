@@ -10,7 +10,7 @@ use futures::channel::oneshot;
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use tailwater_access::{AccessRequest, Authorizer, Denied, Peer, Protocol};
+use tailwater_access::{AccessRequest, Authorizer, Denied, Peer, Protocol, RightsBell, RightsChanges};
 use tailwater_env::{Env, Task};
 use tailwater_meta::{Expect, Meta, Op, WatchEnd};
 
@@ -18,6 +18,7 @@ use crate::audit::{Audit, AuditEvent};
 use crate::limits::{CHANGES_MAX, RULES_MAX};
 use crate::need::{Need, need};
 use crate::rule::{ALL, AccessRule, Effect, Operation, ResourceKind, RuleError};
+use crate::subject::SubjectMapping;
 
 /// Where all of them are: one key for each, by a hash of what it says, so that none is there twice.
 const RULES: &str = "access/rule/";
@@ -145,7 +146,10 @@ pub struct Rules {
     enforcement: Enforcement,
     super_users: Vec<String>,
     audit: Option<Audit>,
+    subjects: OnceLock<Vec<SubjectMapping>>,
     set: RwLock<Arc<RuleSet>>,
+    /// Rings after it changed.
+    bell: RightsBell,
     kept: OnceLock<KeptRules>,
     changing: tokio::sync::Mutex<()>,
     refused: AtomicU64,
@@ -176,11 +180,23 @@ impl Rules {
             enforcement,
             super_users,
             audit,
+            subjects: OnceLock::new(),
             set: RwLock::default(),
+            bell: RightsBell::default(),
             kept: OnceLock::new(),
             changing: tokio::sync::Mutex::default(),
             refused: AtomicU64::new(0),
         })
+    }
+
+    /// Takes whoever shows a certificate for the user that the first of these says, too. It is said once.
+    ///
+    /// # Errors
+    /// What is wrong with one.
+    pub fn map_subjects(&self, subjects: Vec<SubjectMapping>) -> Result<(), RuleError> {
+        subjects.iter().try_for_each(SubjectMapping::check).map_err(RuleError::Invalid)?;
+        let _ = self.subjects.set(subjects);
+        Ok(())
     }
 
     /// Reads the rules from `meta`, where they are kept from then on, and follows what others change there.
@@ -231,8 +247,18 @@ impl Rules {
             })?;
             all.insert(rule);
         }
-        *self.set.write() = Arc::new(RuleSet::of(all));
+        self.replace(all);
         Ok(())
+    }
+
+    /// Goes by these from now on.
+    fn replace(&self, all: BTreeSet<AccessRule>) {
+        // What was changed here is read again once the metadata tells of it.
+        if self.set.read().all == all {
+            return;
+        }
+        *self.set.write() = Arc::new(RuleSet::of(all));
+        self.bell.ring();
     }
 
     /// What rules are for.
@@ -346,7 +372,7 @@ impl Rules {
         committed.map_err(|error| RuleError::Unavailable(error.to_string()))?;
         all.extend(new);
         all.retain(|rule| !gone.contains(rule));
-        *self.set.write() = Arc::new(RuleSet::of(all));
+        self.replace(all);
         Ok(gone)
     }
 
@@ -358,7 +384,10 @@ impl Rules {
     /// Whether `peer` has the right that `request` needs, whatever rules are for.
     fn has_right(&self, peer: &Peer, request: &AccessRequest<'_>) -> bool {
         let Need::Right { operation, kind, name } = need(request) else { return true };
-        let names = names_of(peer);
+        let subjects = self.subjects.get().into_iter().flatten();
+        let mapped = subjects.filter_map(|subject| subject.user_of(&peer.principal)).next();
+        let mut names = names_of(peer);
+        names.extend(mapped.as_deref());
         self.is_super_user(&names) || {
             let set = Arc::clone(&self.set.read());
             set.lets(&names, host_of(peer), (operation, kind, &name))
@@ -411,6 +440,10 @@ impl Authorizer for Rules {
     /// That something is not shown is nothing to tell of.
     fn shows(&self, peer: &Peer, request: AccessRequest<'_>) -> bool {
         self.enforcement != Enforcement::Enforce || self.has_right(peer, &request)
+    }
+
+    fn changes(&self) -> RightsChanges {
+        self.bell.changes()
     }
 }
 

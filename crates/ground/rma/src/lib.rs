@@ -57,6 +57,6 @@ pub use passing::{
     ArenaReader, ArenaWriter, NoticeReader, NoticeWriter, PassingListener, PassingSocket, SameUser,
 };
 pub use region::{Backing, Region};
-pub use server::{EngineKind, SOCKETS_OUTLIVE_PROCESS, Server, ServerConfig};
+pub use server::{EngineKind, SOCKETS_OUTLIVE_PROCESS, Server, ServerConfig, ServiceAdmission};
 pub use service::{REFUSED_ABANDONED, REFUSED_TOO_LARGE, Refusal, Reply, ScarHit, Service};
 pub use tailwater_access::Peer;

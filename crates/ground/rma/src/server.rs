@@ -276,6 +276,11 @@ impl Server {
         self.shared.doorbell.clone()
     }
 
+    /// What has its service asked again whom it admits.
+    pub fn admission(&self) -> ServiceAdmission {
+        ServiceAdmission(self.shared.mailboxes.clone())
+    }
+
     /// Connections at this moment.
     pub fn connections(&self) -> usize {
         self.shared.connections.load(crate::atomics::Ordering::Relaxed)
@@ -284,6 +289,20 @@ impl Server {
     /// Bytes held for all connections at this moment.
     pub fn memory(&self) -> usize {
         self.shared.memory.load(crate::atomics::Ordering::Relaxed)
+    }
+}
+
+/// Has a server's service asked again whom it admits, for as long as the server runs.
+#[derive(Clone, Debug)]
+pub struct ServiceAdmission(Vec<Arc<Mailbox>>);
+
+impl ServiceAdmission {
+    /// Has every engine ask for each of its connections, and end those that [`Service::admit`] does not admit any more.
+    /// What a peer on this host has mapped it can read on.
+    pub fn ask_again(&self) {
+        for mailbox in &self.0 {
+            mailbox.send(Message::AskAgain);
+        }
     }
 }
 

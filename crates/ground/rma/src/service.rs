@@ -21,7 +21,8 @@ pub struct ScarHit {
 /// connections: it must neither block, nor take a lock that a writer holds for long.
 pub trait Service: Send + Sync + 'static {
     /// Whether a peer is served at all; asked when it says HELLO, before it learns of any region: its one-sided reads
-    /// ask nobody. The reason for which it is not is for the log.
+    /// ask nobody. Asked again for every connection when a [`ServiceAdmission`](crate::ServiceAdmission) says so. The
+    /// reason for which it is not is for the log.
     fn admit(&self, peer: &Peer) -> Result<(), Refusal> {
         let _ = peer;
         Ok(())

@@ -137,6 +137,8 @@ apis! {
     47 OffsetDelete: 0..=0, flexible from i16::MAX, OffsetDeleteRequest -> OffsetDeleteResponse;
     48 DescribeClientQuotas: 0..=1, flexible from 1, DescribeClientQuotasRequest -> DescribeClientQuotasResponse;
     49 AlterClientQuotas: 0..=1, flexible from 1, AlterClientQuotasRequest -> AlterClientQuotasResponse;
+    50 DescribeUserScramCredentials: 0..=0, flexible from 0, DescribeUserScramCredentialsRequest -> DescribeUserScramCredentialsResponse;
+    51 AlterUserScramCredentials: 0..=0, flexible from 0, AlterUserScramCredentialsRequest -> AlterUserScramCredentialsResponse;
     55 DescribeQuorum: 0..=2, flexible from 0, DescribeQuorumRequest -> DescribeQuorumResponse;
     57 UpdateFeatures: 0..=2, flexible from 0, UpdateFeaturesRequest -> UpdateFeaturesResponse;
     60 DescribeCluster: 0..=2, flexible from 0, DescribeClusterRequest -> DescribeClusterResponse;

@@ -14,6 +14,7 @@ pub(crate) mod produce;
 pub(crate) mod producers;
 pub(crate) mod quotas;
 pub(crate) mod replicas;
+pub(crate) mod scram;
 pub(crate) mod topics;
 pub(crate) mod versions;
 

@@ -8,10 +8,11 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
-use tailwater_access::{AccessRequest, Authorizer, Protocol, Resource};
+use tailwater_access::{AccessRequest, Authorizer, Protocol, Resource, RightsChanges};
 use tailwater_env::{Complaints, Env, Instant};
 use tailwater_format::{ShardId, ShardNumber};
 use tailwater_log::{Log, LogStreamInfo};
+use tailwater_login::Users;
 use tailwater_permissions::Rules;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use uuid::Uuid;
@@ -151,6 +152,15 @@ pub(crate) struct Context {
     pub version: i16,
 }
 
+/// What clients look at and change of who may come in, and what each may do.
+#[derive(Clone, Debug)]
+pub struct Administered {
+    /// Access control lists.
+    pub rules: Arc<Rules>,
+    /// Users with passwords.
+    pub users: Arc<Users>,
+}
+
 /// Answers requests from a log.
 pub struct Broker {
     pub(crate) env: Env,
@@ -166,6 +176,7 @@ pub struct Broker {
     authorizer: Arc<dyn Authorizer>,
     /// What its clients may look at and change of what the authorizer goes by.
     pub(crate) rules: Option<Arc<Rules>>,
+    pub(crate) users: Option<Arc<Users>>,
     complaints: Complaints,
     /// KiB that large requests may take together.
     room: Arc<Semaphore>,
@@ -185,17 +196,17 @@ impl std::fmt::Debug for Broker {
 
 impl Broker {
     /// A broker in front of `log`; `cluster_id` is what clients are told, and `authorizer` says what each may do.
-    /// Without
-    /// `rules` clients are told that there are none.
+    /// Without what is `administered` clients are told that there is none of it.
     pub async fn open(
         env: &Env,
         config: KafkaConfig,
         log: Log,
         cluster_id: String,
         authorizer: Arc<dyn Authorizer>,
-        rules: Option<Arc<Rules>>,
+        administered: Option<Administered>,
     ) -> Result<Arc<Self>, String> {
         config.check()?;
+        let (rules, users) = administered.map(|Administered { rules, users }| (rules, users)).unzip();
         let configs = RuntimeConfigs::open(env, Arc::clone(log.meta()), config.clone()).await?;
         let groups = Coordinator::open(env, Arc::clone(&configs), &log).await?;
         Ok(Arc::new(Self {
@@ -209,6 +220,7 @@ impl Broker {
             record_times: RecordTimes::default(),
             authorizer,
             rules,
+            users,
             complaints: Complaints::default(),
             room: Arc::new(Semaphore::new(kib(config.requests_bytes_max - config.huge_bytes()) as usize)),
             room_of_huge: Arc::new(Semaphore::new(kib(config.huge_bytes()) as usize)),
@@ -311,7 +323,7 @@ impl Broker {
         let Some(api) = Api::from_number(header.api) else {
             return Err(Closing::Unsupported { api: header.api, version });
         };
-        if peer.login.as_ref().is_some_and(|login| !login.lets(api)) {
+        if peer.login.as_ref().is_some_and(|login| !login.lets(api, self.env.wall_ms())) {
             return Err(Closing::Stranger(api.name()));
         }
         if !api.versions().contains(&version) {
@@ -408,6 +420,8 @@ impl Broker {
             Api::DeleteAcls => answer!(answers::acls::delete_acls),
             Api::DescribeClientQuotas => answer!(answers::quotas::describe_client_quotas),
             Api::AlterClientQuotas => answer!(answers::quotas::alter_client_quotas),
+            Api::DescribeUserScramCredentials => answer!(answers::scram::describe_user_scram_credentials),
+            Api::AlterUserScramCredentials => answer!(answers::scram::alter_user_scram_credentials),
             Api::AlterReplicaLogDirs => answer!(answers::replicas::alter_replica_log_dirs),
             Api::ElectLeaders => answer!(answers::replicas::elect_leaders),
             Api::AlterPartitionReassignments => answer!(answers::replicas::alter_partition_reassignments),
@@ -484,6 +498,11 @@ impl Broker {
                 _ => ErrorCode::ClusterAuthorizationFailed,
             }
         })
+    }
+
+    /// Tells whoever waits when to ask again.
+    pub(crate) fn rights(&self) -> RightsChanges {
+        self.authorizer.changes()
     }
 
     /// Whether a client that asks for all there is may know of this. That it may not is nothing to tell of.

@@ -34,6 +34,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use tailwater_env::{Env, Instant};
+use tailwater_login::StrangerPermit;
 use tailwater_tls::is_hello;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -123,12 +124,20 @@ impl Closing {
 }
 
 /// Answers a client until it goes away or errs.
-pub(crate) async fn serve(stream: TcpStream, peer: SocketAddr, listener: Listening, broker: Arc<Broker>) {
+/// `place` is its own among those who have not logged in, where clients have to.
+pub(crate) async fn serve(
+    stream: TcpStream,
+    peer: SocketAddr,
+    listener: Listening,
+    place: Option<StrangerPermit>,
+    broker: Arc<Broker>,
+) {
     let local = stream.local_addr().unwrap_or(listener.address);
     let advertised = listener.advertised;
     let Some(stream) = listener.acceptor.accept(stream, peer).await else { return };
     let connected = stream.peer(peer.to_string());
-    let login = listener.users.map(|users| PeerLogin::new(users, broker.env.now() + LOGIN_PATIENCE));
+    let by = broker.env.now() + LOGIN_PATIENCE;
+    let login = listener.users.zip(place).map(|(users, place)| PeerLogin::new(users, by, peer.ip(), place));
     broker.stats.connection_opened();
     let mut connection = Connection {
         peer: Arc::new(Peer {

@@ -91,6 +91,17 @@ impl Broker {
         Ok(offsets_topic())
     }
 
+    /// Whether a client that was let read a topic may read it still. One that was deleted meanwhile it may.
+    pub(crate) fn may_still_read(&self, context: &Context, stream: StreamId) -> Result<(), ErrorCode> {
+        match is_internal(stream) {
+            true => self.authorize_topic(context, OFFSETS_TOPIC),
+            false => match self.log.stream_by_id(stream) {
+                Ok(stream) => self.authorize_topic(context, &stream.name),
+                Err(_) => Ok(()),
+            },
+        }
+    }
+
     /// All topics that a client may know of, in the order of their names.
     pub(crate) fn listed_topics(&self, context: &Context) -> Vec<LogStreamInfo> {
         let mut topics: Vec<LogStreamInfo> = self.visible_topics(context).collect();

@@ -1,12 +1,13 @@
-//! The login of a client (SASL, KIP-43, KIP-152).
+//! The login of a client (SASL, KIP-43, KIP-152), and that it logs in again before a token's time is over (KIP-368).
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tailwater_env::Instant;
-use tailwater_login::{Login, LoginError, LoginStep, Mechanism, Users};
+use tailwater_login::{Login, LoginError, LoginStep, Mechanism, StrangerPermit, Users};
 
 use crate::api::Api;
 use crate::broker::{Broker, Context};
@@ -27,17 +28,26 @@ pub(crate) struct PeerLogin {
     /// What it has begun; taken out while a step is carried out.
     begun: Mutex<Option<Login>>,
     known: OnceLock<tailwater_access::Peer>,
+    /// Until when it is, in milliseconds since 1970.
+    until_ms: AtomicI64,
     is_refused: AtomicBool,
+    /// From where.
+    address: IpAddr,
+    /// Its place among those who have not logged in.
+    place: Mutex<Option<StrangerPermit>>,
 }
 
 impl PeerLogin {
-    pub fn new(users: Arc<Users>, by: Instant) -> Self {
+    pub fn new(users: Arc<Users>, by: Instant, address: IpAddr, place: StrangerPermit) -> Self {
         Self {
             users,
             by,
             begun: Mutex::default(),
             known: OnceLock::new(),
+            until_ms: AtomicI64::new(i64::MAX),
             is_refused: AtomicBool::new(false),
+            address,
+            place: Mutex::new(Some(place)),
         }
     }
 
@@ -46,10 +56,23 @@ impl PeerLogin {
         self.known.get()
     }
 
-    /// Whether the client may ask this so far. Who was refused may ask nothing, and so is closed.
-    pub fn lets(&self, api: Api) -> bool {
+    /// Whether the client may ask this at `now_ms`. Who was refused may ask nothing, and so is closed; who is known no
+    /// more may log in again.
+    pub fn lets(&self, api: Api, now_ms: i64) -> bool {
         let is_first = matches!(api, Api::ApiVersions | Api::SaslHandshake | Api::SaslAuthenticate);
-        self.known.get().is_some() || (is_first && !self.is_refused.load(Ordering::Relaxed))
+        let is_known = self.known.get().is_some() && now_ms < self.until_ms.load(Ordering::Relaxed);
+        !self.is_refused.load(Ordering::Relaxed) && (is_known || is_first)
+    }
+
+    /// The client has logged in, as the same as before if it had; for how many milliseconds, as it is told.
+    fn log_in(&self, who: tailwater_access::Peer, until_ms: Option<i64>, now_ms: i64) -> Option<i64> {
+        let known = self.known.get_or_init(|| who.clone());
+        if known.principal != who.principal {
+            return None;
+        }
+        self.until_ms.store(until_ms.unwrap_or(i64::MAX), Ordering::Relaxed);
+        drop(self.place.lock().take());
+        Some(until_ms.map_or(0, |until| until.saturating_sub(now_ms).max(1)))
     }
 }
 
@@ -65,11 +88,8 @@ pub(crate) async fn handshake(
 ) -> SaslHandshakeResponse {
     let refused =
         |error: ErrorCode, mechanisms| SaslHandshakeResponse { error_code: error.number(), mechanisms };
-    let login = match &context.peer.login {
-        Some(login) if context.peer.is_stranger() => login,
-        // As a listener of Kafka's without SASL answers.
-        _ => return refused(ErrorCode::IllegalSaslState, vec![]),
-    };
+    // As a listener of Kafka's without SASL answers.
+    let Some(login) = &context.peer.login else { return refused(ErrorCode::IllegalSaslState, vec![]) };
     let offered: Vec<Mechanism> = mechanisms(context.peer.is_secured).collect();
     let wanted = Mechanism::from_name(&request.mechanism).filter(|wanted| offered.contains(wanted));
     let names = offered.iter().map(|mechanism| mechanism.name().to_owned()).collect();
@@ -78,7 +98,7 @@ pub(crate) async fn handshake(
     if context.version == 0 {
         return refused(ErrorCode::UnsupportedVersion, names);
     }
-    *login.begun.lock() = Some(Login::begin(&login.users, wanted));
+    *login.begun.lock() = Some(Login::begin(&login.users, wanted, Some(login.address)));
     SaslHandshakeResponse { error_code: 0, mechanisms: names }
 }
 
@@ -96,26 +116,31 @@ pub(crate) async fn authenticate(
         return refused(ErrorCode::IllegalSaslState, "nobody has to authenticate here");
     };
     let begun = login.begun.lock().take();
-    let Some(mut begun) = begun.filter(|_| context.peer.is_stranger()) else {
-        return refused(ErrorCode::IllegalSaslState, "a SaslHandshake comes first, and one login is enough");
+    let Some(mut begun) = begun else {
+        return refused(ErrorCode::IllegalSaslState, "a SaslHandshake comes first");
     };
     match begun.step(&request.auth_bytes).await {
         Ok(LoginStep::Challenge(auth_bytes)) => {
             *login.begun.lock() = Some(begun);
             SaslAuthenticateResponse { auth_bytes, ..Default::default() }
         }
-        Ok(LoginStep::Done { user, answer: auth_bytes }) => {
-            let known = tailwater_access::Peer::of(context.peer.address.to_string(), &user);
-            // It is a stranger's first login that gets here.
-            let _ = login.known.set(known);
+        Ok(LoginStep::Done { user, answer: auth_bytes, until_ms }) => {
+            let who = tailwater_access::Peer::of(context.peer.address.to_string(), &user);
+            let Some(session_lifetime_ms) = login.log_in(who, until_ms, broker.env.wall_ms()) else {
+                login.is_refused.store(true, Ordering::Relaxed);
+                return refused(
+                    ErrorCode::SaslAuthenticationFailed,
+                    "a connection stays with who it began with",
+                );
+            };
             tracing::debug!(peer = %context.peer.address, %user, "a Kafka client has logged in");
-            SaslAuthenticateResponse { auth_bytes, ..Default::default() }
+            SaslAuthenticateResponse { auth_bytes, session_lifetime_ms, ..Default::default() }
         }
         Err(error) => {
             if let Some(left_out) = broker.complain("login refused") {
                 let user = match &error {
                     LoginError::Refused { user } => Some(user.as_str()),
-                    LoginError::Malformed(_) => None,
+                    LoginError::Malformed(_) | LoginError::NoToken | LoginError::TooMany => None,
                 };
                 tracing::warn!(peer = %context.peer.address, user, %error, left_out, "a Kafka client can't log in");
             }

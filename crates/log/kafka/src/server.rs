@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tailwater_env::Task;
-use tailwater_login::Users;
+use tailwater_login::{Strangers, Users};
 use tailwater_tls::Acceptor;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -61,6 +61,7 @@ impl Server {
         let env = broker.env.clone();
         // Of all of them together: whoever has the most clients takes what others leave.
         let room = Arc::new(Semaphore::new(broker.config.connections_max));
+        let strangers = Strangers::default();
         let (mut addresses, mut accepting) = (Vec::new(), Vec::new());
         let (mut open_address, mut secured_address) = (None, None);
         for (socket, configured, acceptor) in listeners {
@@ -77,7 +78,8 @@ impl Server {
             }
             let users = users.clone().filter(|_| configured.login);
             let listening = Listening { address, advertised, acceptor, users };
-            let accept = accept(socket, listening, Arc::clone(&room), Arc::clone(&broker));
+            let accept =
+                accept(socket, listening, (Arc::clone(&room), strangers.clone()), Arc::clone(&broker));
             accepting.push(env.spawn("kafka-accept", accept));
             addresses.push(address);
         }
@@ -105,7 +107,12 @@ impl Server {
     }
 }
 
-async fn accept(socket: TcpListener, listening: Listening, room: Arc<Semaphore>, broker: Arc<Broker>) {
+async fn accept(
+    socket: TcpListener,
+    listening: Listening,
+    (room, strangers): (Arc<Semaphore>, Strangers),
+    broker: Arc<Broker>,
+) {
     // Dropped, and so ended, with this task.
     let mut connections: Vec<(std::sync::Weak<()>, Task)> = Vec::new();
     loop {
@@ -127,6 +134,13 @@ async fn accept(socket: TcpListener, listening: Listening, room: Arc<Semaphore>,
             }
             continue;
         };
+        let place = listening.users.is_some().then(|| strangers.take(peer.ip()));
+        if let Some(None) = place {
+            if let Some(left_out) = broker.complain("too many strangers") {
+                tracing::warn!(%peer, left_out, "refused: too many connections from there have not logged in");
+            }
+            continue;
+        }
         if let Err(error) = prepare(&stream) {
             tracing::debug!(%peer, %error, "gone at once");
             continue;
@@ -135,7 +149,7 @@ async fn accept(socket: TcpListener, listening: Listening, room: Arc<Semaphore>,
         let watch = Arc::downgrade(&alive);
         let (listening, serving) = (listening.clone(), Arc::clone(&broker));
         let task = broker.env.spawn("kafka-connection", async move {
-            connection::serve(stream, peer, listening, serving).await;
+            connection::serve(stream, peer, listening, place.flatten(), serving).await;
             drop((alive, permit));
         });
         connections.push((watch, task));

@@ -11,7 +11,7 @@ use hyper::header::{HOST, HeaderMap};
 use hyper::http::request::Parts;
 use hyper::{Method, Request, Response};
 use percent_encoding::percent_decode_str;
-use tailwater_access::{AccessRequest, Authorizer, Peer, Protocol, Resource};
+use tailwater_access::{AccessRequest, Authorizer, Peer, Protocol, Resource, RightsChanges};
 use tailwater_env::Env;
 use tailwater_queue::{Message, QueueStore, QueueView};
 
@@ -95,6 +95,11 @@ impl Front {
     /// The counters at this moment.
     pub fn stats(&self) -> SqsStatsRead {
         self.stats.read(self.answers.taken_bytes())
+    }
+
+    /// Tells whoever waits when to ask again.
+    pub(crate) fn rights(&self) -> RightsChanges {
+        self.authorizer.changes()
     }
 
     /// Answers one request of the connection of `peer`. Dropping it while a receive waits ends that.

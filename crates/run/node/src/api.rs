@@ -38,6 +38,47 @@ impl std::fmt::Debug for SetUser {
     }
 }
 
+/// A token, as in `GET /v1/tokens`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenView {
+    /// Its name.
+    pub name: String,
+    /// Until when it is good, in milliseconds since 1970; for ever if that is not said.
+    pub expires_ms: Option<i64>,
+}
+
+/// `POST /v1/tokens`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CreateToken {
+    /// Its name.
+    pub name: String,
+    /// Until when it is good, in milliseconds since 1970; for ever if that is not said.
+    #[serde(default)]
+    pub expires_ms: Option<i64>,
+    /// What it may do: rules about `token:NAME`.
+    pub rules: Vec<AccessRule>,
+}
+
+/// A token that was made.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct CreatedToken {
+    /// Its name.
+    pub name: String,
+    /// Until when it is good, in milliseconds since 1970; for ever if that is not said.
+    pub expires_ms: Option<i64>,
+    /// What is to be shown. Nobody is told it again.
+    pub token: String,
+    /// What rules are for.
+    pub enforcement: Enforcement,
+}
+
+impl std::fmt::Debug for CreatedToken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CreatedToken").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
 /// `GET /v1/rules`, and what was added or removed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RulesView {

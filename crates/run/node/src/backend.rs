@@ -12,7 +12,7 @@ use tailwater_cache::protocol::{
     METHOD_ACCEPT, METHOD_CLEAR, METHOD_CONFIGURE, METHOD_MUTATE, METHOD_PROMISE, REFUSED_NOT_AUTHORIZED,
 };
 use tailwater_cache::{Backend, BackendConfig};
-use tailwater_env::Env;
+use tailwater_env::{Env, Task};
 use tailwater_rma::{
     Address, Backing, DoorbellStats, Peer, Refusal, Region, Reply, ScarHit, ScarOp, Server, ServerConfig,
     Service,
@@ -89,6 +89,8 @@ pub struct BackendOptions {
 pub struct ServedBackend {
     backend: Arc<Backend>,
     server: Server,
+    /// Hangs up on those who lost the right to read.
+    _asking: Task,
 }
 
 impl ServedBackend {
@@ -122,6 +124,7 @@ impl ServedBackend {
             connections_max: options.connections_max,
             ..ServerConfig::default()
         };
+        let mut rights = authorizer.changes();
         let service: Arc<dyn Service> =
             Arc::new(Guarded { cell: name.clone(), backend: Arc::clone(&backend), authorizer });
         let server = Server::take_over(env, config, service)
@@ -129,7 +132,14 @@ impl ServedBackend {
             .with_context(|| format!("the {name} cell's backend can't listen"))?;
         let doorbell = server.doorbell();
         backend.ring_on_change(move || doorbell.ring());
-        Ok(Self { backend, server })
+        let admission = server.admission();
+        let asking = env.spawn("cell-rights", async move {
+            loop {
+                rights.changed().await;
+                admission.ask_again();
+            }
+        });
+        Ok(Self { backend, server, _asking: asking })
     }
 
     /// The backend itself, for this process.
@@ -153,8 +163,8 @@ impl ServedBackend {
     }
 }
 
-/// A backend that asks whether its peers may do what they want: to read, once, when they connect, as no one-sided read
-/// asks anybody, and for each of their CALLs.
+/// A backend that asks whether its peers may do what they want: to read, when they connect and when rights change, as
+/// no one-sided read asks anybody, and for each of their CALLs.
 struct Guarded {
     /// The name of its cell.
     cell: String,

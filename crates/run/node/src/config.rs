@@ -33,7 +33,7 @@ use tailwater_tls::TlsConfig;
 
 use crate::backend::CellKind;
 
-pub use self::access::AccessConfig;
+pub use self::access::{AccessConfig, JwtConfig};
 pub(crate) use self::bridge::BridgeEnd;
 pub use self::bridge::{BridgeConfig, BridgeStart};
 pub use self::broadcast::BroadcastConfig;

@@ -18,6 +18,8 @@
 //! | `POST /v1/groups/{name}/reset` | commits a position for a group without members |
 //! | `GET /v1/users` | who may log in |
 //! | `PUT, DELETE /v1/users/{name}` | gives a user a password, removes one |
+//! | `GET, POST /v1/tokens` | lists the tokens, makes one |
+//! | `DELETE /v1/tokens/{name}` | removes one |
 //! | `GET, POST, DELETE /v1/rules` | lists, adds, removes rules about who may do what |
 //! | `GET /v1/audit` | who was let and refused, of late |
 
@@ -29,6 +31,7 @@ mod identity;
 mod refusal;
 mod rights;
 mod rules;
+mod tokens;
 mod users;
 
 use std::sync::{Arc, OnceLock};
@@ -38,7 +41,7 @@ use axum::extract::{DefaultBodyLimit, Path, Request, State};
 use axum::http::{StatusCode, Uri, header};
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post, put};
+use axum::routing::{delete, get, post, put};
 use axum::{Extension, Json, Router};
 pub use connections::{ConnectionSender, Limits, serve};
 use hyper::service::Service;
@@ -81,6 +84,8 @@ fn router(shared: Arc<NodeShared>) -> Router {
         .route("/v1/groups/{name}/reset", post(groups::reset))
         .route("/v1/users", get(users::list))
         .route("/v1/users/{name}", put(users::set).delete(users::remove))
+        .route("/v1/tokens", get(tokens::list).post(tokens::create))
+        .route("/v1/tokens/{name}", delete(tokens::remove))
         .route("/v1/rules", get(rules::list).post(rules::add).delete(rules::remove))
         .route("/v1/audit", get(rules::audit))
         .fallback(unknown_path)

@@ -21,6 +21,8 @@ mod cells;
 mod config;
 mod gate;
 mod http;
+#[cfg(feature = "tls")]
+mod jwks;
 pub mod logging;
 mod memcached;
 mod metrics;
@@ -29,6 +31,7 @@ pub mod priority;
 mod queues;
 mod rules;
 pub mod signal;
+mod tokens;
 mod turns;
 mod views;
 
@@ -40,7 +43,7 @@ use std::time::Duration;
 use anyhow::Context;
 use parking_lot::Mutex;
 use tailwater_access::Authorizer;
-use tailwater_env::{BoxFuture, Env, Progress, Stage};
+use tailwater_env::{BoxFuture, Env, Progress, Stage, Task};
 use tailwater_format::call::{CALL_VERSION, NodeInfo};
 use tailwater_journal::ReplayError;
 use tailwater_log::Log;
@@ -63,7 +66,7 @@ use crate::cells::created::CreatedCells;
 use crate::cells::{CellBegun, CellDoors, NodeCell};
 pub use crate::config::{
     BridgeConfig, BridgeStart, BroadcastConfig, CellModeSetting, CellSection, Config, InsecureListeners,
-    LogFormat, Logging, is_of_this_host, parse_toml, thread_count,
+    JwtConfig, LogFormat, Logging, is_of_this_host, parse_toml, thread_count,
 };
 use crate::gate::FrontGate;
 use crate::http::Identities;
@@ -104,7 +107,8 @@ struct NodeShared {
     gate: FrontGate,
     identities: Identities,
     rules: Arc<Rules>,
-    super_users: SuperUsers,
+    /// End tokens whose time is over, and follow the keys of an issuer.
+    _tokens: Vec<Task>,
     /// Streams that get metrics of their own.
     streams_told_max: usize,
     /// Groups that do.
@@ -191,6 +195,8 @@ impl Node {
         rules.keep_in(Arc::clone(log.meta())).await?;
         let super_users = SuperUsers::of(&config);
         super_users.check(&users)?;
+        super_users.guard(&users);
+        let tokens = follow_tokens(&env, &config, &users, &rules).await?;
         let kafka = match kafka {
             Some(listeners) => {
                 Some(start_kafka(&env, &config, listeners, &log, (&id, &users, &rules), &gate).await?)
@@ -242,7 +248,7 @@ impl Node {
             gate,
             identities: Identities { env: env.clone(), users, is_secured },
             rules,
-            super_users,
+            _tokens: tokens,
             streams_told_max: config.metrics.streams_max,
             groups_told_max: config.metrics.groups_max,
             group_shards_told_max: config.metrics.group_shards_max,
@@ -309,6 +315,33 @@ impl Node {
         tracing::info!("stopped");
         Ok(())
     }
+}
+
+/// What ends tokens, and follows the keys of an issuer if there is one.
+async fn follow_tokens(
+    env: &Env,
+    config: &Config,
+    users: &Arc<Users>,
+    rules: &Arc<Rules>,
+) -> anyhow::Result<Vec<Task>> {
+    let mut tasks = vec![tokens::expire(env, users, rules)];
+    if let Some(issuer) = &config.access.jwt {
+        tasks.push(follow_issuer(env, issuer, users).await?);
+    }
+    Ok(tasks)
+}
+
+#[cfg(feature = "tls")]
+async fn follow_issuer(env: &Env, issuer: &JwtConfig, users: &Users) -> anyhow::Result<Task> {
+    jwks::follow(env, issuer, users).await
+}
+
+#[cfg(not(feature = "tls"))]
+async fn follow_issuer(_: &Env, _: &JwtConfig, _: &Users) -> anyhow::Result<Task> {
+    anyhow::bail!(
+        "[access.jwt] names an issuer of tokens, and this build has no TLS and checks no signatures: `make dist` makes \
+         target/dist/tailwater, which does"
+    )
 }
 
 /// What has to be so before anything listens. Those who made the configuration themselves did not have it checked when
@@ -494,7 +527,7 @@ async fn start_kafka(
         log,
         id,
         Arc::clone(&gate.authorizer),
-        Some(Arc::clone(rules)),
+        Some(tailwater_kafka::Administered { rules: Arc::clone(rules), users: Arc::clone(users) }),
     );
     let broker = broker.await.map_err(|why| anyhow::anyhow!(why))?;
     let accepting = listeners.into_iter().map(|(socket, listener)| {

@@ -28,7 +28,9 @@ pub(crate) fn open(env: &Env, config: &Config) -> anyhow::Result<Arc<Rules>> {
     let own = [rustix::process::geteuid(), rustix::process::Uid::ROOT];
     let own = own.map(|uid| Peer::principal_of_uid(uid.as_raw()));
     let super_users = access.super_users.iter().cloned().chain(own).collect();
-    Ok(Rules::new(env, access.rules, super_users, audit))
+    let rules = Rules::new(env, access.rules, super_users, audit);
+    rules.map_subjects(access.certificates.clone()).context("[[access.certificates]]")?;
+    Ok(rules)
 }
 
 /// Who may change rules, and how he can show who he is. Where rules are enforced somebody has to be able to.
@@ -49,8 +51,20 @@ impl SuperUsers {
         }
     }
 
+    /// Lets nobody remove the last one that can.
+    pub(crate) fn guard(self, users: &Users) {
+        users.guard(move |left| match self.are_locked_out(left) {
+            false => Ok(()),
+            true => Err(
+                "that is the last super user who can log in, and rules are enforced: name another one in [access] \
+                 super_users first"
+                    .to_owned(),
+            ),
+        });
+    }
+
     /// Whether nobody could change a rule any more where `users` are those with passwords.
-    pub(crate) fn are_locked_out(&self, users: &[String]) -> bool {
+    fn are_locked_out(&self, users: &[String]) -> bool {
         let with_password = self.names.iter().any(|name| users.contains(name));
         self.is_needed && !with_password && !self.with_certificate
     }

@@ -58,7 +58,14 @@ pub struct Server {
     /// File with that user's password in its first line; without it, the password is in TAILWATER_LOGIN_PASSWORD.
     #[arg(long, global = true, env = "TAILWATER_LOGIN_PASSWORD_FILE", value_name = "FILE")]
     login_password_file: Option<PathBuf>,
+    /// File with a token in its first line, to show in place of a user's name and password; it may be in
+    /// TAILWATER_TOKEN too.
+    #[arg(long, global = true, env = "TAILWATER_TOKEN_FILE", value_name = "FILE", conflicts_with = "login")]
+    token_file: Option<PathBuf>,
 }
+
+/// The variable that a token may be in.
+const TOKEN: &str = "TAILWATER_TOKEN";
 
 /// The variable that the password of `--login` may be in.
 const LOGIN_PASSWORD: &str = "TAILWATER_LOGIN_PASSWORD";
@@ -241,9 +248,9 @@ impl Server {
         Ok(config.build().into())
     }
 
-    /// What tells the node who asks (RFC 7617).
+    /// What tells the node who asks (RFC 7617, RFC 6750).
     fn authorization(&self) -> anyhow::Result<Option<HeaderValue>> {
-        let Some(login) = &self.login else { return Ok(None) };
+        let Some(login) = &self.login else { return self.bearer() };
         anyhow::ensure!(!login.contains(':'), "a user's name has no colon: {login:?}");
         let password = match (&self.login_password_file, std::env::var(LOGIN_PASSWORD)) {
             (Some(path), _) => {
@@ -259,6 +266,22 @@ impl Server {
         let password = password.lines().next().unwrap_or_default();
         let mut header =
             HeaderValue::try_from(format!("Basic {}", STANDARD.encode(format!("{login}:{password}"))))?;
+        header.set_sensitive(true);
+        Ok(Some(header))
+    }
+
+    fn bearer(&self) -> anyhow::Result<Option<HeaderValue>> {
+        let token = match (&self.token_file, std::env::var(TOKEN)) {
+            (Some(path), _) => {
+                #[allow(clippy::disallowed_methods)] // A command reads its user's files.
+                let text = std::fs::read_to_string(path);
+                text.with_context(|| format!("{} can't be read", path.display()))?
+            }
+            (None, Ok(token)) => token,
+            (None, Err(_)) => return Ok(None),
+        };
+        let token = token.lines().next().unwrap_or_default();
+        let mut header = HeaderValue::try_from(format!("Bearer {token}")).context("that is no token")?;
         header.set_sensitive(true);
         Ok(Some(header))
     }

@@ -17,6 +17,7 @@ pub mod queue;
 pub mod segment;
 pub mod serve;
 pub mod stream;
+pub mod token;
 pub mod tree;
 pub mod user;
 pub mod window;

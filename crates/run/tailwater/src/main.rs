@@ -70,6 +70,9 @@ enum Command {
     /// Add, list and remove rules about who may do what.
     #[command(subcommand)]
     Acl(commands::acl::Command),
+    /// Make, list and remove tokens, which programs show in place of a user's name and password.
+    #[command(subcommand)]
+    Token(commands::token::Command),
     /// Show who was refused, and who changed something.
     #[command(subcommand)]
     Audit(commands::audit::Command),
@@ -147,6 +150,7 @@ fn run(parsed: Parsed) -> anyhow::Result<()> {
         Command::Broadcast(command) => commands::broadcast::run(&cli.server, command),
         Command::User(command) => commands::user::run(&cli.server, command),
         Command::Acl(command) => commands::acl::run(&cli.server, command),
+        Command::Token(command) => commands::token::run(&cli.server, command),
         Command::Audit(command) => commands::audit::run(&cli.server, command),
         Command::Cache(command) => commands::cache::run(&cli.server, command),
         Command::Cell(command) => commands::cell::run(&cli.server, command),

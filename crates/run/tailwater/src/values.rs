@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use clap::Command;
 
@@ -54,6 +55,20 @@ pub fn server(text: &str) -> Result<String, String> {
         None => Ok(text.to_owned()),
         Some((_, port)) => check_port(port, 1).map(|()| text.to_owned()),
     }
+}
+
+/// How long something is: a number of seconds, minutes, hours or days.
+pub fn span(text: &str) -> Result<Duration, String> {
+    const RIGHT: &str = "use a number with s, m, h or d, as in 90s, 30m, 12h, 30d";
+    let unit = match text.chars().last() {
+        Some('s') => 1,
+        Some('m') => 60,
+        Some('h') => 3_600,
+        Some('d') => 86_400,
+        _ => return Err(RIGHT.to_owned()),
+    };
+    let count = text[..text.len() - 1].parse::<u32>().ok().filter(|count| *count > 0);
+    count.map(|count| Duration::from_secs(u64::from(count) * unit)).ok_or_else(|| RIGHT.to_owned())
 }
 
 fn check_port(port: &str, least: u16) -> Result<(), String> {

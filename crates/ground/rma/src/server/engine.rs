@@ -20,7 +20,7 @@ use crate::server::driver::{Driver, DriverTurn, Gone};
 use crate::server::listen::{AcceptedConnection, Listener};
 use crate::server::mailbox::{Mailbox, Message};
 use crate::server::secured::{self, Cipher};
-use crate::server::session::{Call, Session, World};
+use crate::server::session::{Call, Session, SessionEnded, World};
 use crate::server::shared::EngineShared;
 
 /// Connections accepted before those that are there have their turn.
@@ -172,6 +172,7 @@ impl<D: Driver> Engine<D> {
         for message in messages {
             match message {
                 Message::Serve(accepted) => self.begin(accepted),
+                Message::AskAgain => self.ask_again(),
                 Message::Stop => self.stopped = true,
                 Message::Answer { connection, request, answer } => {
                     let now = self.shared.env.now();
@@ -189,6 +190,18 @@ impl<D: Driver> Engine<D> {
         }
         for id in touched {
             self.serve(id);
+        }
+    }
+
+    /// Ends the connections of peers whom the service does not admit any more.
+    fn ask_again(&mut self) {
+        let admitted = self.connections.iter().filter(|(_, connection)| connection.session.is_admitted());
+        let refused = admitted.filter_map(|(id, connection)| {
+            let refusal = self.shared.service.admit(&connection.peer).err()?;
+            Some((*id, SessionEnded::Refused(refusal.message)))
+        });
+        for (id, ended) in refused.collect::<Vec<_>>() {
+            self.end(id, &ended.into());
         }
     }
 

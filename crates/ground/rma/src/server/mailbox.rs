@@ -16,6 +16,8 @@ pub(crate) enum Message {
     Serve(AcceptedConnection),
     /// The application answered.
     Answer { connection: u64, request: u64, answer: CallAnswer },
+    /// Whom the service admitted it may not admit any more.
+    AskAgain,
     /// End.
     Stop,
 }

@@ -180,6 +180,11 @@ impl Session {
         Ok(())
     }
 
+    /// Whether it has said HELLO, and the service admitted it then.
+    pub(crate) fn is_admitted(&self) -> bool {
+        self.peer.table.is_some()
+    }
+
     /// Whether the peer may send more; if not, it first has to take what it is due.
     pub(crate) fn wants_input(&self) -> bool {
         self.peer.output.pending() < self.limits.output_bytes_max

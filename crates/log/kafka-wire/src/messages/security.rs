@@ -1,4 +1,4 @@
-//! What is refused or empty: ACLs, quotas, SASL.
+//! Who may come in, and what he may take: ACLs, quotas, passwords, SASL.
 
 use bytes::Bytes;
 
@@ -130,6 +130,52 @@ messages! {
         error_code: i16,
         error_message: Option<String>,
         entity: Vec<EntityData>,
+    }
+    DescribeUserScramCredentialsRequest {
+        users: Option<Vec<ScramUserName>>,
+    }
+    ScramUserName {
+        name: String,
+    }
+    DescribeUserScramCredentialsResponse {
+        throttle_time_ms: i32,
+        error_code: i16,
+        error_message: Option<String>,
+        results: Vec<DescribeUserScramCredentialsResult>,
+    }
+    DescribeUserScramCredentialsResult {
+        user: String,
+        error_code: i16,
+        error_message: Option<String>,
+        credential_infos: Vec<CredentialInfo>,
+    }
+    CredentialInfo {
+        mechanism: i8,
+        iterations: i32,
+    }
+    AlterUserScramCredentialsRequest {
+        deletions: Vec<ScramCredentialDeletion>,
+        upsertions: Vec<ScramCredentialUpsertion>,
+    }
+    ScramCredentialDeletion {
+        name: String,
+        mechanism: i8,
+    }
+    ScramCredentialUpsertion {
+        name: String,
+        mechanism: i8,
+        iterations: i32,
+        salt: Bytes,
+        salted_password: Bytes,
+    }
+    AlterUserScramCredentialsResponse {
+        throttle_time_ms: i32,
+        results: Vec<AlterUserScramCredentialsResult>,
+    }
+    AlterUserScramCredentialsResult {
+        user: String,
+        error_code: i16,
+        error_message: Option<String>,
     }
     SaslHandshakeRequest {
         mechanism: String,

@@ -6,12 +6,14 @@
 //! it keeps; where little of that is left it looks for less, but for one batch, so that consumers that read slowly
 //! bound each other and stop nobody. What is kept of many partitions, while they are waited for and in the answer,
 //! counts as other answers do. Where consumers are many, one that was just given little waits a moment first
-//! (`pace.rs`). Fetch sessions are answered with full fetches, as a broker without room for sessions does.
+//! (`pace.rs`). Where rights change, one that waits is asked for again, and what was taken from its client is answered
+//! so at once. Fetch sessions are answered with full fetches, as a broker without room for sessions does.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tailwater_access::RightsChanges;
 use tailwater_format::{Offset, ShardId};
 use tailwater_log::{Fetched, ReadError};
 use tokio::sync::OwnedSemaphorePermit;
@@ -66,12 +68,14 @@ pub(crate) async fn fetch(
         let answer = FetchResponse { error_code, ..Default::default() };
         return response(Api::Fetch, version, correlation_id, &answer).into();
     }
+    // Before anything is asked for, so that no change is missed.
+    let rights = broker.rights();
     let wanted = take_apart(&broker, &context, request);
     let besides = match broker.room_for_answer(wanted.bytes()) {
         Ok(besides) => besides,
         Err(why) => return Outcome::Close(why),
     };
-    let (answer, records, room) = answer(&broker, &context, wanted).await;
+    let (answer, records, room) = answer(&broker, &context, wanted, rights).await;
     let outcome = response(Api::Fetch, version, correlation_id, &answer).into();
     let Outcome::Frame(frame, _) = outcome else { return outcome };
     // What is short is in the frame itself, and what is long is kept by nobody else.
@@ -98,8 +102,9 @@ async fn answer(
     broker: &Arc<Broker>,
     context: &Context,
     wanted: Wanted,
+    mut rights: RightsChanges,
 ) -> (FetchResponse, FetchKept, Option<OwnedSemaphorePermit>) {
-    let Wanted { topics, min_bytes, max_bytes, wait, committed_only } = wanted;
+    let Wanted { mut topics, min_bytes, max_bytes, wait, committed_only } = wanted;
     let deadline = broker.env.now() + wait;
     let next_fetch = *context.peer.next_fetch.lock();
     if broker.env.now() < next_fetch {
@@ -131,7 +136,21 @@ async fn answer(
         };
         let left = deadline.since(broker.env.now());
         // Woken or out of time: the next look tells.
-        let _ = broker.env.timeout(left, listening.changed()).await;
+        tokio::select! {
+            biased;
+            () = rights.changed() => ask_again(broker, context, &mut topics),
+            _ = broker.env.timeout(left, listening.changed()) => {}
+        }
+    }
+}
+
+/// Takes from a Fetch that waits what its client may not read any more.
+fn ask_again(broker: &Broker, context: &Context, topics: &mut [(FetchableTopicResponse, Vec<FetchAsked>)]) {
+    for (_, asked) in topics {
+        let Some(shard) = asked.iter().find_map(|asked| asked.shard.ok()) else { continue };
+        if let Err(error) = broker.may_still_read(context, shard.stream) {
+            asked.iter_mut().for_each(|asked| asked.shard = Err(error));
+        }
     }
 }
 

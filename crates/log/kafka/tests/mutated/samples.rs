@@ -126,6 +126,7 @@ pub fn samples(topic_id: Uuid) -> Vec<Sample> {
     }];
     add(out, IncrementalAlterConfigsRequest { resources, validate_only: false });
     add(out, DescribeClientQuotasRequest { components: vec![ComponentData::default()], strict: true });
+    passwords(out);
     add(out, DescribeClusterRequest::default());
     add(out, ListConfigResourcesRequest { resource_types: vec![2, 4] });
     let cursor = DescribeTopicPartitionsRequestCursor { topic_name: name(), partition_index: 0 };
@@ -134,6 +135,21 @@ pub fn samples(topic_id: Uuid) -> Vec<Sample> {
     replicas(out);
     groups(out, topic_id);
     all
+}
+
+fn passwords(out: &mut Vec<Sample>) {
+    let name = || TOPIC.to_owned();
+    add(out, DescribeUserScramCredentialsRequest { users: Some(vec![ScramUserName { name: name() }]) });
+    let upsertion = ScramCredentialUpsertion {
+        name: name(),
+        mechanism: 1,
+        iterations: 4_096,
+        salt: Bytes::from_static(&[1; 16]),
+        salted_password: Bytes::from_static(&[2; 32]),
+    };
+    let deletion = ScramCredentialDeletion { name: name(), mechanism: 2 };
+    let request = AlterUserScramCredentialsRequest { deletions: vec![deletion], upsertions: vec![upsertion] };
+    add(out, request);
 }
 
 fn replicas(out: &mut Vec<Sample>) {

@@ -80,6 +80,8 @@ pub(super) async fn receive(
         return Err(ErrorRefusal::new(Code::Malformed, message));
     }
     let parameters: Parameters = context.asked.parameters()?;
+    // Before anything is asked for, so that no change is missed.
+    let mut rights = context.front.rights();
     let queue = context.queue(parameters.queue_url.as_deref()).await?;
     let count = parameters.max_number_of_messages.unwrap_or(1);
     let count = usize::try_from(count).ok().filter(|count| (1..=10).contains(count)).ok_or_else(|| {
@@ -103,7 +105,14 @@ pub(super) async fn receive(
     let _waiting = if waits_s > 0 { accounts.admit_waiting(&context.identity)? } else { None };
     let count = accounts.admit_receive(&queue.account, count, &**queues).await?;
     context.front.wait_for_room().await?;
-    let messages = queues.receive(&queue, Receive { count, visibility, wait, attempt }).await?;
+    let mut receiving = queues.receive(&queue, Receive { count, visibility, wait, attempt });
+    let messages = loop {
+        tokio::select! {
+            biased;
+            () = rights.changed() => drop(context.queue(parameters.queue_url.as_deref()).await?),
+            messages = &mut receiving => break messages?,
+        }
+    };
     let held = Held::new(&context.front.env, queues, &queue, &messages);
     // Where there is none somebody else may have room for them.
     let room = context.front.room_for(&messages).await?;

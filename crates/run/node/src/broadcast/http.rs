@@ -6,7 +6,7 @@
 //! | `GET /v1/events?stream=…&from=…&token=…` | server-sent events: a batch each, whose id is the resume token |
 //! | `GET /v1/ws?stream=…&from=…&token=…` | a WebSocket with the same batches, see `ws.rs` |
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -20,11 +20,12 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
+use futures::StreamExt;
 use parking_lot::Mutex;
 use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer as _};
 use serde_json::json;
-use tailwater_access::{AccessRequest, Authorizer, Denied, Peer, Protocol, Resource};
+use tailwater_access::{AccessRequest, Authorizer, Denied, Peer, Protocol, Resource, RightsChanges};
 use tailwater_broadcast::client::{Acknowledged, PublishError, Publisher, ReplicasAt};
 use tailwater_broadcast::limits::{ABSENT_EACH, ABSENT_MAX, PREDICATE_BYTES_MAX};
 use tailwater_broadcast::message::{PublisherId, Reason};
@@ -255,6 +256,12 @@ impl BroadcastFront {
         streams.try_for_each(|stream| self.ask(peer, "listen", Resource::Broadcast(stream.as_str())))
     }
 
+    /// What `peer` is let listen to, to be asked again.
+    fn right(self: &Arc<Self>, peer: &Arc<Peer>) -> ListenRight {
+        let (front, peer, changes) = (Arc::clone(self), Arc::clone(peer), self.authorizer.changes());
+        ListenRight { front, peer, changes, others: false, streams: BTreeSet::new() }
+    }
+
     fn publisher(&self, region: &str) -> Result<Arc<Publisher>, Failed> {
         let addresses = self.addresses(region)?;
         let mut publishers = self.publishers.lock();
@@ -262,6 +269,42 @@ impl BroadcastFront {
         Ok(Arc::clone(
             publisher.or_insert_with(|| Arc::new(Publisher::gateway(&self.env, addresses.clone()))),
         ))
+    }
+}
+
+/// What a listener was let listen to.
+pub(super) struct ListenRight {
+    front: Arc<BroadcastFront>,
+    peer: Arc<Peer>,
+    /// From before anything was asked.
+    changes: RightsChanges,
+    /// To all streams.
+    others: bool,
+    /// To these.
+    streams: BTreeSet<Stream>,
+}
+
+impl ListenRight {
+    /// Asks whether the peer may listen to these streams too.
+    fn ask<'a>(
+        &mut self,
+        others: bool,
+        streams: impl Iterator<Item = &'a Stream> + Clone,
+    ) -> Result<(), Failed> {
+        self.front.ask_to_listen(&self.peer, others, streams.clone())?;
+        self.others |= others;
+        self.streams.extend(streams.cloned());
+        Ok(())
+    }
+
+    /// Completes when it may not go on.
+    pub(super) async fn revoked(mut self) {
+        loop {
+            self.changes.changed().await;
+            if self.front.ask_to_listen(&self.peer, self.others, &self.streams).is_err() {
+                return;
+            }
+        }
     }
 }
 
@@ -530,7 +573,7 @@ fn over_quota(wait: Duration) -> Response {
 /// Where a listener wants to begin, if it may listen to all of that.
 async fn positions(
     front: &BroadcastFront,
-    peer: &Peer,
+    right: &mut ListenRight,
     headers: &HeaderMap,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Result<Positions, Failed> {
@@ -541,6 +584,8 @@ async fn positions(
             "stream" => named.push(Stream::parse(&value).map_err(malformed)?),
             "from" => from = value,
             "token" => token = Some(value),
+            // Whoever asks for it was found out before.
+            "access_token" => {}
             other => return Err(malformed(format!("there is no {other}: use stream, from, token"))),
         }
     }
@@ -556,7 +601,7 @@ async fn positions(
         front.check_regions(&named).await?;
     }
     let names_all = named.is_empty();
-    front.ask_to_listen(peer, names_all, &named)?;
+    right.ask(names_all, named.iter())?;
     let wanted = match from.as_str() {
         "start" if names_all => Positions::start(),
         "start" => Positions::of(named),
@@ -566,7 +611,7 @@ async fn positions(
     };
     let Some(token) = token.filter(|token| !token.is_empty()) else { return Ok(wanted) };
     let token = Positions::parse(&token).map_err(malformed)?;
-    front.ask_to_listen(peer, token.others, token.streams.keys())?;
+    right.ask(token.others, token.streams.keys())?;
     Ok(if names_all { token } else { token.resumed(wanted) })
 }
 
@@ -576,10 +621,13 @@ async fn listen(
     Extension(sender): Extension<ConnectionSender>,
     headers: HeaderMap,
 ) -> Result<Response, Failed> {
-    let positions = positions(&front, &sender.peer, &headers, query).await?;
+    let mut right = front.right(&sender.peer);
+    let positions = positions(&front, &mut right, &headers, query).await?;
     let feed = front.feed(positions).await?;
     let head = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
-    Ok((head, Body::from_stream(frames(front.env.clone(), feed, HEARTBEAT))).into_response())
+    // Who comes again is told why not.
+    let frames = frames(front.env.clone(), feed, HEARTBEAT).take_until(Box::pin(right.revoked()));
+    Ok((head, Body::from_stream(frames)).into_response())
 }
 
 /// What a listener is sent, piece by piece.
@@ -634,7 +682,8 @@ async fn open_socket(
             return Ok(answer);
         }
     };
-    let positions = positions(&front, &sender.peer, request.headers(), query).await?;
+    let mut right = front.right(&sender.peer);
+    let positions = positions(&front, &mut right, request.headers(), query).await?;
     // The server counts a connection only until it is a WebSocket.
     let permit = Arc::clone(&front.sockets).try_acquire_owned().map_err(|_| {
         let why = "connections_max WebSockets are open: see [broadcast.http]";
@@ -643,7 +692,8 @@ async fn open_socket(
     let feed = front.feed(positions).await?;
     let (response, on_upgrade) = upgrade.accept();
     let patience = Duration::from_millis(front.config.http.timeout_ms);
-    let serve = ws::serve(front.env.clone(), on_upgrade, feed, patience, front.stopping.clone(), permit);
+    let end = (right, front.stopping.clone());
+    let serve = ws::serve(front.env.clone(), on_upgrade, feed, patience, end, permit);
     front.env.spawn("broadcast-websocket", serve).detach();
     Ok(response)
 }
@@ -658,8 +708,6 @@ enum EventFrame {
 
 #[cfg(test)]
 mod tests {
-    use futures::StreamExt;
-
     use super::*;
 
     #[test]

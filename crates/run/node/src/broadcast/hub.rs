@@ -66,7 +66,7 @@ pub struct Hub {
     env: Env,
     addresses: ReplicasAt,
     live: Arc<HubLive>,
-    tokens: Mutex<Tokens>,
+    tokens: Mutex<ResumeTokens>,
     catching_up: Arc<Semaphore>,
     turns: Mutex<Vec<Weak<Mutex<Option<Turn>>>>>,
     _task: Task,
@@ -259,9 +259,9 @@ struct Moved {
 /// The newest ones: most listeners at the live edge have the same positions, and a token has all streams in it. Those
 /// that had the same have it as the same memory from then on, so that finding it takes no look at the streams.
 #[derive(Default)]
-struct Tokens(VecDeque<Moved>);
+struct ResumeTokens(VecDeque<Moved>);
 
-impl Tokens {
+impl ResumeTokens {
     fn find(&self, place: u64, before: &Arc<Positions>) -> Option<(Arc<Positions>, Arc<str>)> {
         let mut here = self.0.iter().filter(|moved| moved.place == place);
         let is_it = |moved: &&Moved| Arc::ptr_eq(&moved.before, before);

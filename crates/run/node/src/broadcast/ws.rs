@@ -35,6 +35,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::{CloseFrame, Frame};
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Error, Message};
 
+use super::http::ListenRight;
 use super::hub::{HubFeed, HubPiece};
 
 /// How long nothing is sent before a ping is.
@@ -101,14 +102,15 @@ fn has_token(headers: &HeaderMap, name: header::HeaderName, token: &str) -> bool
     values.flat_map(|value| value.split(',')).any(|part| part.trim().eq_ignore_ascii_case(token))
 }
 
-/// Sends `feed` until the client ends it, breaks a rule or says nothing for `patience`, or until `stopping` closes.
+/// Sends `feed` until the client ends it, breaks a rule, says nothing for `patience` or loses its `right`, or until
+/// `stopping` closes.
 /// `permit` is its place among the sockets.
 pub(super) async fn serve(
     env: Env,
     on_upgrade: OnUpgrade,
     feed: HubFeed,
     patience: Duration,
-    mut stopping: watch::Receiver<()>,
+    (right, mut stopping): (ListenRight, watch::Receiver<()>),
     permit: OwnedSemaphorePermit,
 ) {
     let Ok(upgraded) = on_upgrade.await else { return };
@@ -119,6 +121,7 @@ pub(super) async fn serve(
     let mut socket = EventSocket::from_raw_socket(TokioIo::new(upgraded), Role::Server, Some(config)).await;
     let ended = tokio::select! {
         ended = follow(&env, &mut socket, feed, patience) => ended,
+        () = right.revoked() => Some(closing(CloseCode::Policy, "the right to listen was taken away")),
         // Nobody sends anything: it completes when the server is dropped.
         _ = stopping.changed() => Some(closing(CloseCode::Away, "the node is stopping: resume elsewhere")),
     };

@@ -1,4 +1,6 @@
-//! Who sends a request: whom its connection knows, or the user whose name and password it has (RFC 7617, Basic).
+//! Who sends a request: whom its connection knows, the user whose name and password it has (RFC 7617, Basic), or the
+//! token that it has (RFC 6750, Bearer). A browser can't say what is in the head of an EventSource or a WebSocket: its
+//! token is `access_token` in the query.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,10 +11,11 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use percent_encoding::percent_decode_str;
 use tailwater_access::Peer;
 use tailwater_env::Env;
 use tailwater_format::call::CallErrorCode;
-use tailwater_login::{Login, LoginStep, Mechanism, Users};
+use tailwater_login::{Login, LoginError, LoginStep, Mechanism, Users};
 
 use super::{ConnectionSender, refused};
 
@@ -35,7 +38,13 @@ pub(crate) async fn identify(
     mut request: Request,
     next: Next,
 ) -> Response {
-    let Some(given) = request.headers().get(header::AUTHORIZATION) else { return next.run(request).await };
+    let given = match request.headers().get(header::AUTHORIZATION) {
+        Some(given) => given.to_str().ok().and_then(given_by),
+        None => match request.uri().query().and_then(in_query) {
+            Some(token) => Some((Mechanism::OAuthBearer, bearer(&token))),
+            None => return next.run(request).await,
+        },
+    };
     let Some(sender) = request.extensions().get::<ConnectionSender>().cloned() else {
         return next.run(request).await;
     };
@@ -43,13 +52,21 @@ pub(crate) async fn identify(
         let why = "a password is taken from elsewhere in TLS only: see [tls]";
         return unknown(why.to_owned());
     }
-    let Some(message) = given.to_str().ok().and_then(plain) else {
-        return unknown("an Authorization that is not Basic, with a user's name and password".to_owned());
+    let Some((mechanism, message)) = given else {
+        let why = "an Authorization that is neither Basic, with a user's name and password, nor Bearer, with a token";
+        return unknown(why.to_owned());
     };
-    let stepped = Login::begin(&identities.users, Mechanism::Plain).step(message.as_bytes()).await;
+    let address = Some(sender.address.ip());
+    let stepped = Login::begin(&identities.users, mechanism, address).step(message.as_bytes()).await;
     let user = match stepped {
         Ok(LoginStep::Done { user, .. }) => user,
         Ok(LoginStep::Challenge(_)) => return unknown("nobody logs in so".to_owned()),
+        Err(error @ LoginError::TooMany) => {
+            let mut answer =
+                refused(StatusCode::TOO_MANY_REQUESTS, CallErrorCode::NotAuthorized, error.to_string());
+            answer.headers_mut().insert(header::RETRY_AFTER, header::HeaderValue::from_static("60"));
+            return answer;
+        }
         Err(error) => {
             tracing::info!(peer = %sender.peer.address, %error, "can't log in");
             identities.env.sleep(REFUSED_AFTER).await;
@@ -59,6 +76,27 @@ pub(crate) async fn identify(
     let peer = Peer::of(sender.peer.address.clone(), &user);
     request.extensions_mut().insert(ConnectionSender { peer: Arc::new(peer), ..sender });
     next.run(request).await
+}
+
+/// How a request says who sends it, and what is a message of SASL's for it.
+fn given_by(header: &str) -> Option<(Mechanism, String)> {
+    match header.split_once(' ') {
+        Some((scheme, token)) if scheme.eq_ignore_ascii_case("bearer") => {
+            Some((Mechanism::OAuthBearer, bearer(token.trim())))
+        }
+        _ => Some((Mechanism::Plain, plain(header)?)),
+    }
+}
+
+/// The first message of OAUTHBEARER (RFC 7628) with a token.
+fn bearer(token: &str) -> String {
+    format!("n,,\x01auth=Bearer {token}\x01\x01")
+}
+
+/// The token in a query.
+fn in_query(query: &str) -> Option<String> {
+    let token = query.split('&').find_map(|pair| pair.strip_prefix("access_token="))?;
+    Some(percent_decode_str(token).decode_utf8().ok()?.into_owned())
 }
 
 /// What of `Basic` is a message of SASL's PLAIN (RFC 4616): both are a name and a password.
@@ -89,6 +127,14 @@ mod tests {
         assert_eq!(basic("alice:correct horse").as_deref(), Some("\0alice\0correct horse"));
         assert_eq!(basic("alice:a:b").as_deref(), Some("\0alice\0a:b"));
         assert_eq!(plain("basic YTpi").as_deref(), Some("\0a\0b"));
+    }
+
+    #[test]
+    fn a_token_is_in_the_head_or_in_the_query() {
+        let (mechanism, message) = given_by("Bearer tw.ci.x").expect("a token");
+        assert_eq!((mechanism, &*message), (Mechanism::OAuthBearer, "n,,\x01auth=Bearer tw.ci.x\x01\x01"));
+        assert_eq!(in_query("stream=a%2Fb&access_token=tw.ci.%78").as_deref(), Some("tw.ci.x"));
+        assert_eq!(in_query("stream=access_token"), None);
     }
 
     #[test]

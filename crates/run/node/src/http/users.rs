@@ -17,7 +17,9 @@ impl From<UserError> for AdminRefusal {
     fn from(error: UserError) -> Self {
         let (status, word) = match &error {
             UserError::Invalid(_) => (StatusCode::BAD_REQUEST, "malformed"),
-            UserError::Unknown(_) => (StatusCode::NOT_FOUND, "unknown_user"),
+            UserError::Unknown(_) | UserError::NoSuchMechanism(_) => (StatusCode::NOT_FOUND, "unknown_user"),
+            UserError::UnknownToken(_) => (StatusCode::NOT_FOUND, "unknown_token"),
+            UserError::Needed(_) => (StatusCode::CONFLICT, "last_super_user"),
             UserError::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
         };
         Self(status, word, error.to_string())
@@ -45,15 +47,6 @@ pub(super) async fn remove(
     State(shared): State<Arc<NodeShared>>,
     Path(name): Path<String>,
 ) -> UsersAnswer<UserView> {
-    let mut left = shared.identities.users.names();
-    left.retain(|user| *user != name);
-    if shared.super_users.are_locked_out(&left) {
-        let why = format!(
-            "{name} is the last super user who can log in, and rules are enforced: name another one in [access] super_users \
-             first"
-        );
-        return Err(AdminRefusal(StatusCode::CONFLICT, "last_super_user", why));
-    }
     shared.identities.users.remove(&name).await?;
     tracing::info!(user = name, "removed a user");
     Ok(Json(UserView { name }))

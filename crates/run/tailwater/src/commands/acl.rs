@@ -74,6 +74,23 @@ pub struct Resources {
 }
 
 impl Resources {
+    /// Rules that let a principal do all of this with all of it.
+    pub fn allowed_to(self, principal: &str, operations: &[Operation]) -> Vec<AccessRule> {
+        let named = self.named();
+        let rules = named.iter().flat_map(|(kind, pattern)| {
+            operations.iter().map(|operation| AccessRule {
+                principal: principal.to_owned(),
+                effect: Effect::Allow,
+                operation: *operation,
+                kind: *kind,
+                name: pattern.name.clone(),
+                is_prefix: pattern.is_prefix,
+                host: ALL.to_owned(),
+            })
+        });
+        rules.collect()
+    }
+
     fn named(self) -> Vec<(ResourceKind, NamePattern)> {
         let of = |kind, names: Vec<String>| names.into_iter().map(move |name| (kind, NamePattern::of(name)));
         let node = self.node.then(|| ResourceKind::NODE_NAME.to_owned());

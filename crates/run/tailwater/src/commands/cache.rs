@@ -1,6 +1,7 @@
 //! `tailwater cache …`
 
 mod keys;
+mod rights;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -9,7 +10,6 @@ use std::time::Duration;
 
 use clap::Subcommand;
 use serde_json::Value;
-use tailwater_access::Everybody;
 use tailwater_cache::{BackendPlace, Backends, Cell, Configuration, Version};
 use tailwater_env::Env;
 use tailwater_node::api::CellView;
@@ -19,6 +19,7 @@ use tailwater_node::{CellSection, Config, LogFormat, Logging, is_of_this_host, t
 use tailwater_rma::Address;
 use tailwater_tls::{Acceptor, Certificates, ClientCertificates, TlsConfig};
 
+use self::rights::BackendRights;
 use crate::admin::{Server, escaped};
 use crate::output::{self, Format};
 use crate::values;
@@ -131,6 +132,8 @@ pub struct ServeArgs {
     /// File in PEM with the CA of clients' certificates: nobody is let in over --tcp without one.
     #[arg(long, value_name = "FILE", requires = "tls_certificate")]
     tls_client_ca: Option<PathBuf>,
+    #[command(flatten)]
+    rights: BackendRights,
     /// Let others than this host in over --tcp without --tls-certificate or --tls-client-ca. Whoever connects may do
     /// everything.
     #[arg(long)]
@@ -245,6 +248,7 @@ fn serve(args: ServeArgs) -> anyhow::Result<()> {
         tls_certificate,
         tls_key,
         tls_client_ca,
+        rights,
         insecure,
         capacity_bytes,
         value_bytes,
@@ -292,10 +296,15 @@ fn serve(args: ServeArgs) -> anyhow::Result<()> {
         connections_max: defaults.listen.connections_max,
         engines: thread_count(engines),
     };
-    run_backend(options, &tls, log)
+    run_backend(options, &tls, rights.with_own(), log)
 }
 
-fn run_backend(options: BackendOptions, tls: &TlsConfig, filter: String) -> anyhow::Result<()> {
+fn run_backend(
+    options: BackendOptions,
+    tls: &TlsConfig,
+    rights: BackendRights,
+    filter: String,
+) -> anyhow::Result<()> {
     tailwater_node::logging::init(&Logging { format: LogFormat::Text, filter })?;
     tailwater_node::panics::end_the_process();
     tailwater_node::priority::prefer(tailwater_node::priority::NICE);
@@ -307,7 +316,7 @@ fn run_backend(options: BackendOptions, tls: &TlsConfig, filter: String) -> anyh
         let _watch = certificates.as_ref().map(Certificates::watch);
         let tls = certificates.map_or_else(Acceptor::plain, |of| Acceptor::secured("--tcp", &of));
         let options = BackendOptions { tls, ..options };
-        let served = ServedBackend::start(&env, &options, Arc::new(Everybody)).await?;
+        let served = ServedBackend::start(&env, &options, Arc::new(rights)).await?;
         tracing::info!(
             cell = options.cell,
             tcp = served.tcp_address().map(|address| address.to_string()),

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::support::{Node, Process, tailwater, wait_for};
+use crate::support::{Node, Process, free_port, tailwater, wait_for};
 
 fn described(node: &Node, cell: &str) -> Value {
     serde_json::from_str(&node.run(&["cell", "describe", cell, "-o", "json"])).expect("JSON")
@@ -100,4 +100,27 @@ fn backends_that_start_after_their_node_one_at_a_time_make_a_cell_that_goes_on_w
     });
     set(&seeds[0], "tea", "2");
     wait_for("it to be told", || (why() == "2").then_some(()));
+}
+
+#[test]
+fn a_backend_that_names_its_readers_lets_nobody_else_in() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let start = |name: &str| {
+        let address = format!("127.0.0.1:{}", free_port());
+        let mut command = tailwater();
+        command.args(["cache", "serve", "--cell", "tiles", "--capacity-bytes", "1048576"]);
+        command.args(["--tcp", &address, "--reader", name]);
+        (Process::start(&mut command, &dir.path().join(name.replace(':', "-"))), address)
+    };
+    // Whoever is let in learns that nobody has told it its configuration.
+    let (_reading, address) = start("anonymous");
+    wait_for("the reader to be let in", || {
+        got(&address, "tea").contains("no configuration of its cell yet").then_some(())
+    });
+    let (refusing, address) = start("uid:4711");
+    wait_for("a line about who was refused", || {
+        let told = got(&address, "tea");
+        assert!(!told.contains("no configuration"), "{told}");
+        refusing.log().contains("anonymous may not read the cell tiles").then_some(())
+    });
 }

@@ -123,6 +123,15 @@ fn kcat_logs_in_with_its_password_alone_where_the_connection_is_encrypted() {
             kcat_as(&node, mechanism, "correct horse", &encrypted, &["-P", "-t", "s"], "a line\n");
         assert!(ok, "{mechanism}: {err}");
     }
+    let token = node.run(&["token", "create", "ci", "--allow", "write", "--topic", "s"]);
+    let token = token.trim();
+    let as_token = [&encrypted[..], &["-X", "sasl.username=token:ci"]].concat();
+    let (ok, _, err) = kcat_as(&node, "PLAIN", token, &as_token, &["-P", "-t", "s"], "a line\n");
+    assert!(ok, "{err}");
+    let mut oauth = program("librdkafka.py");
+    oauth.args([&node.kafka, "oauth", &path("ca.pem"), token]);
+    let (ok, out, err) = told(&mut oauth, "");
+    assert!(ok, "{out}\n{err}");
     let quick = [&encrypted[..], &["-m", "2"]].concat();
     let (ok, ..) = kcat_as(&node, "PLAIN", "wrong horse", &quick, &["-L"], "");
     assert!(!ok);

@@ -21,6 +21,8 @@ mod docs;
 mod examples;
 mod faults;
 mod flags;
+#[cfg(feature = "tls")]
+mod jwt;
 mod kafka_clients;
 mod kafka_faults;
 mod kafka_groups;

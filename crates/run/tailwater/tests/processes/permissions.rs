@@ -30,10 +30,14 @@ fn node(dir: &tempfile::TempDir, rules: (&str, &str)) -> Node {
 }
 
 fn kcat_as(node: &Node, user: &str, args: &[&str], input: &str) -> (bool, String, String) {
+    kcat_with(node, user, "correct horse", args, input)
+}
+
+fn kcat_with(node: &Node, user: &str, password: &str, args: &[&str], input: &str) -> (bool, String, String) {
     let mut command = Command::new("kcat");
     command.args(["-b", &node.kafka, "-m", "60", "-X", "broker.address.family=v4"]);
     command.args(["-X", "security.protocol=SASL_PLAINTEXT", "-X", "sasl.mechanism=SCRAM-SHA-256"]);
-    command.args(["-X", &format!("sasl.username={user}"), "-X", "sasl.password=correct horse"]);
+    command.args(["-X", &format!("sasl.username={user}"), "-X", &format!("sasl.password={password}")]);
     // What is refused is told once, and not tried again until a message's time is over.
     command.args(["-X", "message.timeout.ms=60000"]);
     told(command.args(args), input)
@@ -162,4 +166,59 @@ fn rules_are_enforced_only_where_somebody_can_change_them() {
     }
     let (ok, _, err) = told(&mut command, "");
     assert!(!ok && err.contains("no super user can log in"), "{err}");
+}
+
+#[test]
+fn kafka_s_admin_for_java_looks_at_users_and_changes_their_passwords() {
+    need("kcat");
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = node(&dir, ENFORCE);
+    let ops = |args: &[&str]| as_user(&node, "ops", "correct horse", args);
+    let (ok, _, err) = ops(&["acl", "add", "--user", "orders", "--allow", "write", "--topic", "news"]);
+    assert!(ok, "{err}");
+    java_as_ops(&node, &dir, "passwords");
+    let write = ["-P", "-t", "news", "-m", "2"];
+    let (ok, _, err) = kcat_with(&node, "orders", "battery staple", &write, "one\n");
+    assert!(ok, "{err}");
+    let (ok, ..) = kcat_with(&node, "orders", "correct horse", &write, "two\n");
+    assert!(!ok, "that was its password");
+}
+
+/// A command that shows a token.
+fn with_token(node: &Node, token: &str, args: &[&str]) -> (bool, String, String) {
+    told(node.command(args).env("TAILWATER_TOKEN", token), "")
+}
+
+#[test]
+fn a_token_may_do_what_it_was_created_for_until_it_is_removed_or_has_expired() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = node(&dir, ENFORCE);
+    let ops = |args: &[&str]| as_user(&node, "ops", "correct horse", args);
+    let create = ["token", "create", "ci", "--allow", "read,delete", "--topic", "ne*", "--expires", "30d"];
+    let (ok, token, err) = ops(&create);
+    assert!(ok && token.starts_with("tw.ci."), "{token} {err}");
+    let token = token.trim();
+    let (ok, out, err) = with_token(&node, token, &["stream", "ls"]);
+    assert!(ok && out.contains("news") && !out.contains("other"), "{out} {err}");
+    let (ok, _, err) = with_token(&node, token, &["stream", "delete", "other"]);
+    assert!(!ok && err.contains("token:ci has no right to delete this stream"), "{err}");
+    let (ok, out, _) = ops(&["token", "ls"]);
+    assert!(ok && out.contains("ci") && !out.contains(token), "{out}");
+    let (ok, _, err) = ops(&create);
+    assert!(!ok && err.contains("there is a token"), "{err}");
+    assert!(ops(&["acl", "ls", "--user", "token:ci"]).1.contains("delete"));
+    assert!(ops(&["token", "rm", "ci"]).0);
+    let (ok, _, err) = with_token(&node, token, &["stream", "ls"]);
+    assert!(!ok && err.contains("no such token, or it has expired"), "{err}");
+    assert!(!ops(&["acl", "ls", "--user", "token:ci"]).1.contains("delete"), "its rights went with it");
+    let (ok, _, err) = ops(&["token", "rm", "ci"]);
+    assert!(!ok && err.contains("no token"), "{err}");
+    let (ok, short, err) =
+        ops(&["token", "create", "short", "--allow", "read", "--topic", "news", "--expires", "1s"]);
+    assert!(ok, "{err}");
+    wait_for("its end", || (!ops(&["token", "ls"]).1.contains("short")).then_some(()));
+    assert!(!with_token(&node, short.trim(), &["stream", "ls"]).0);
+    let (ok, _, err) =
+        ops(&["token", "create", "ci", "--allow", "read", "--topic", "news", "--expires", "1 day"]);
+    assert!(!ok && err.contains("as in 90s, 30m, 12h, 30d"), "{err}");
 }

@@ -46,6 +46,7 @@ public class Clients {
             case "groups" -> groups();
             case "transactions" -> transactions();
             case "acls" -> acls();
+            case "passwords" -> passwords();
             default -> throw new IllegalArgumentException(args[1]);
         }
     }
@@ -74,6 +75,34 @@ public class Clients {
                 org.apache.kafka.common.resource.ResourceType.USER, "orders", org.apache.kafka.common.resource.PatternType.LITERAL);
             fails(InvalidRequestException.class, admin.createAcls(List.of(
                 new AclBinding(user, new AccessControlEntry("User:orders", "*", AclOperation.ALL, AclPermissionType.ALLOW)))).all());
+        }
+    }
+
+    // Needs the users "ops", as whom it asks, who is the last super user, and "orders", whose password becomes another one.
+    static void passwords() throws Exception {
+        try (var admin = adminClient()) {
+            var all = admin.describeUserScramCredentials().all().get();
+            same(Set.of("ops", "orders"), all.keySet());
+            same(Set.of(ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512),
+                all.get("orders").credentialInfos().stream().map(ScramCredentialInfo::mechanism).collect(Collectors.toSet()));
+            var fresh = new ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096);
+            admin.alterUserScramCredentials(List.of(
+                new UserScramCredentialUpsertion("orders", fresh, "battery staple"),
+                new UserScramCredentialDeletion("orders", ScramMechanism.SCRAM_SHA_512),
+                new UserScramCredentialUpsertion("fresh", fresh, "battery staple"))).all().get();
+            var two = admin.describeUserScramCredentials(List.of("orders", "fresh")).all().get();
+            for (var name : List.of("orders", "fresh")) same(List.of(fresh), two.get(name).credentialInfos());
+            admin.alterUserScramCredentials(List.of(
+                new UserScramCredentialDeletion("fresh", ScramMechanism.SCRAM_SHA_256))).all().get();
+            same(Set.of("ops", "orders"), admin.describeUserScramCredentials().all().get().keySet());
+            fails(ResourceNotFoundException.class, admin.describeUserScramCredentials(List.of("fresh")).description("fresh"));
+            fails(ResourceNotFoundException.class, admin.alterUserScramCredentials(List.of(
+                new UserScramCredentialDeletion("fresh", ScramMechanism.SCRAM_SHA_256))).all());
+            fails(UnacceptableCredentialException.class, admin.alterUserScramCredentials(List.of(
+                new UserScramCredentialUpsertion("orders", new ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 100), "battery staple"))).all());
+            fails(PolicyViolationException.class, admin.alterUserScramCredentials(List.of(
+                new UserScramCredentialDeletion("ops", ScramMechanism.SCRAM_SHA_256),
+                new UserScramCredentialDeletion("ops", ScramMechanism.SCRAM_SHA_512))).all());
         }
     }
 
@@ -309,7 +338,7 @@ public class Clients {
             fails(UnknownTopicIdException.class, admin.deleteTopics(TopicCollection.ofTopicIds(List.of(Uuid.randomUuid()))).all());
             fails(InvalidPartitionsException.class, admin.createPartitions(Map.of("there", NewPartitions.increaseTo(2))).all());
             fails(SecurityDisabledException.class, admin.describeAcls(AclBindingFilter.ANY).values());
-            fails(UnsupportedVersionException.class, admin.describeUserScramCredentials().all());
+            same(Map.of(), admin.describeUserScramCredentials().all().get());
             same(Map.of(), admin.describeClientQuotas(org.apache.kafka.common.quota.ClientQuotaFilter.all()).entities().get());
         }
         try (var producer = producer("max.request.size", "20000000", "max.block.ms", "60000")) {

@@ -25,7 +25,7 @@ BEGIN = 1_700_000_000_000
 
 def producer(**more):
     wanted = {"bootstrap.servers": SERVER, "enable.idempotence": True, "linger.ms": 5}
-    return Producer({**wanted, **{name.replace("_", "."): value for name, value in more.items()}})
+    return Producer({**wanted, **{name if name.endswith("_cb") else name.replace("_", "."): value for name, value in more.items()}})
 
 
 def consumer(**more):
@@ -366,7 +366,22 @@ def transactions():
     raise AssertionError("it should have failed")
 
 
+def oauth():
+    """A token is shown over TLS (OAUTHBEARER), and another text is refused: SERVER oauth CA TOKEN."""
+    ca, token = sys.argv[3:]
+    login = {"security_protocol": "SASL_SSL", "ssl_ca_location": ca, "sasl_mechanism": "OAUTHBEARER"}
+    sender = producer(**login, oauth_cb=lambda _: (token, time.time() + 3_600))
+    failures = []
+    sender.produce("s", b"a line", on_delivery=lambda error, _: failures.append(error))
+    assert sender.flush(PATIENCE) == 0 and failures == [None], failures
+    refusals = []
+    wrong = producer(**login, oauth_cb=lambda _: (token[:-1] + "!", time.time() + 3_600), error_cb=refusals.append)
+    while not any("no such token" in error.str() for error in refusals):
+        wrong.poll(PATIENCE)
+
+
 SCENARIOS = {
+    "oauth": oauth,
     "records": records,
     "pipelines": pipelines,
     "admin": admin,

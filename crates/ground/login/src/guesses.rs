@@ -1,0 +1,154 @@
+//! What an address may cost before its clients are known: wrong logins, and connections of strangers.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tailwater_access::network;
+use tailwater_env::{HashMap, Instant};
+
+use crate::limits::{STRANGERS_MAX, WRONG_ADDRESSES_MAX, WRONG_FORGOTTEN_AFTER, WRONG_LOGINS_MAX};
+
+/// WrongCount logins, by the address that they come from.
+#[derive(Debug, Default)]
+pub(crate) struct WrongLogins(Mutex<HashMap<Option<IpAddr>, WrongCount>>);
+
+/// Those of an address, or of all for which there was no room.
+#[derive(Clone, Copy, Debug)]
+struct WrongCount {
+    count: u32,
+    /// Up to when they were forgotten.
+    since: Instant,
+}
+
+impl WrongCount {
+    fn forget(&mut self, now: Instant) {
+        let times = now.since(self.since).as_nanos() / WRONG_FORGOTTEN_AFTER.as_nanos();
+        let times = u32::try_from(times).unwrap_or(u32::MAX);
+        self.count = self.count.saturating_sub(times);
+        self.since = if self.count == 0 { now } else { self.since + WRONG_FORGOTTEN_AFTER * times };
+    }
+}
+
+impl WrongLogins {
+    /// Whether so many logins of an address were wrong that none is looked at for now.
+    pub(crate) fn are_too_many(&self, address: IpAddr, now: Instant) -> bool {
+        let mut wrong = self.0.lock();
+        let key = Some(network(address));
+        let is_full = wrong.len() >= WRONG_ADDRESSES_MAX && !wrong.contains_key(&key);
+        let Some(of) = wrong.get_mut(if is_full { &None } else { &key }) else { return false };
+        of.forget(now);
+        of.count >= WRONG_LOGINS_MAX
+    }
+
+    /// A login was wrong.
+    pub(crate) fn count(&self, address: IpAddr, now: Instant) {
+        let mut wrong = self.0.lock();
+        let mut key = Some(network(address));
+        if wrong.len() >= WRONG_ADDRESSES_MAX && !wrong.contains_key(&key) {
+            wrong.retain(|_, wrong| {
+                wrong.forget(now);
+                wrong.count > 0
+            });
+            key = key.filter(|_| wrong.len() < WRONG_ADDRESSES_MAX);
+        }
+        let of = wrong.entry(key).or_insert(WrongCount { count: 0, since: now });
+        of.forget(now);
+        of.count = of.count.saturating_add(1);
+    }
+}
+
+/// Connections whose clients have not logged in, by the address that they come from: at most [`STRANGERS_MAX`] each, so
+/// that none of them takes the room of the others.
+#[derive(Clone, Debug, Default)]
+pub struct Strangers(Arc<Mutex<HashMap<IpAddr, usize>>>);
+
+/// A stranger's place, until it is dropped.
+#[derive(Debug)]
+pub struct StrangerPermit {
+    strangers: Strangers,
+    network: IpAddr,
+}
+
+impl Strangers {
+    /// A place for one more connection of this address, if it may have one.
+    pub fn take(&self, address: IpAddr) -> Option<StrangerPermit> {
+        let network = network(address);
+        let mut strangers = self.0.lock();
+        let count = strangers.entry(network).or_default();
+        if *count >= STRANGERS_MAX {
+            return None;
+        }
+        *count += 1;
+        Some(StrangerPermit { strangers: self.clone(), network })
+    }
+}
+
+impl Drop for StrangerPermit {
+    fn drop(&mut self) {
+        let mut strangers = self.strangers.0.lock();
+        if let Some(count) = strangers.get_mut(&self.network) {
+            *count -= 1;
+            if *count == 0 {
+                strangers.remove(&self.network);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    fn address(number: u32) -> IpAddr {
+        Ipv4Addr::from_bits(number).into()
+    }
+
+    #[test]
+    fn an_address_that_guesses_waits_and_others_do_not() {
+        let (wrong, now) = (WrongLogins::default(), Instant::default());
+        for _ in 0..WRONG_LOGINS_MAX {
+            assert!(!wrong.are_too_many(address(1), now));
+            wrong.count(address(1), now);
+        }
+        assert!(wrong.are_too_many(address(1), now));
+        assert!(!wrong.are_too_many(address(2), now));
+        let later = now + WRONG_FORGOTTEN_AFTER;
+        assert!(!wrong.are_too_many(address(1), later), "one is forgotten");
+        wrong.count(address(1), later);
+        assert!(wrong.are_too_many(address(1), later));
+    }
+
+    #[test]
+    fn more_addresses_than_are_counted_are_bounded_together() {
+        let (wrong, now) = (WrongLogins::default(), Instant::default());
+        for number in 0..WRONG_ADDRESSES_MAX as u32 {
+            wrong.count(address(number), now);
+        }
+        let admitted = (0..1_000).map(|number| address(1 << 20 | number)).filter(|address| {
+            let is_admitted = !wrong.are_too_many(*address, now);
+            wrong.count(*address, now);
+            is_admitted
+        });
+        assert_eq!(admitted.count() as u32, WRONG_LOGINS_MAX);
+        assert_eq!(wrong.0.lock().len(), WRONG_ADDRESSES_MAX + 1);
+        let later = now + WRONG_FORGOTTEN_AFTER;
+        wrong.count(address(1 << 21), later);
+        assert!(!wrong.are_too_many(address(1 << 21), later), "the others were forgotten");
+    }
+
+    #[test]
+    fn strangers_of_an_address_are_bounded_until_they_are_known_or_gone() {
+        let strangers = Strangers::default();
+        let mut taken: Vec<_> =
+            (0..STRANGERS_MAX).map(|_| strangers.take(address(1)).expect("room")).collect();
+        assert!(strangers.take(address(1)).is_none());
+        assert!(strangers.take(address(2)).is_some());
+        taken.pop();
+        assert!(strangers.take(address(1)).is_some());
+        taken.clear();
+        assert!(strangers.0.lock().is_empty());
+    }
+}

@@ -1,0 +1,211 @@
+//! Tokens: what a program shows in place of a user's name and password. The node keeps of each what checks it.
+//!
+//! ```text
+//! tw.NAME.SECRET           the secret: 32 random bytes, in base64 for URLs
+//!
+//! login/token/NAME
+//!       0    1  format     1
+//!       1    8  expires    milliseconds since 1970, little-endian; the greatest number: never
+//!       9   32  SHA-256 of the secret
+//! ```
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use futures::channel::oneshot;
+use parking_lot::RwLock;
+use sha2::{Digest, Sha256};
+use tailwater_access::are_same;
+use tailwater_env::Env;
+use tailwater_meta::{Expect, Meta, Op};
+
+use crate::limits::TOKENS_MAX;
+use crate::users::{UserError, check_name};
+
+/// Where all of them are.
+const TOKENS: &str = "login/token/";
+const FORMAT: u8 = 1;
+/// What a token's text begins with.
+const BEGIN: &str = "tw.";
+/// What the principal of a token begins with; no user's name has its colon.
+const PRINCIPAL: &str = "token:";
+/// What the principal of an issuer's token begins with.
+pub(crate) const ISSUED: &str = "jwt:";
+const NEVER: i64 = i64::MAX;
+
+/// A token, without what it is shown by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenInfo {
+    /// Its name.
+    pub name: String,
+    /// Until when it is good, in milliseconds since 1970; for ever if that is not said.
+    pub expires_ms: Option<i64>,
+}
+
+/// Whom a token, or another text like it, stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenBearer {
+    /// On whose behalf.
+    pub principal: Arc<str>,
+    /// Until when, in milliseconds since 1970.
+    pub until_ms: Option<i64>,
+}
+
+#[derive(Clone)]
+struct StoredToken {
+    expires_ms: i64,
+    hash: [u8; 32],
+}
+
+impl StoredToken {
+    fn encode(&self) -> Vec<u8> {
+        [&[FORMAT][..], &self.expires_ms.to_le_bytes(), &self.hash].concat()
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let rest = bytes.strip_prefix(&[FORMAT])?;
+        let (expires_ms, hash) = rest.split_first_chunk()?;
+        Some(Self { expires_ms: i64::from_le_bytes(*expires_ms), hash: hash.try_into().ok()? })
+    }
+
+    fn until_ms(&self) -> Option<i64> {
+        Some(self.expires_ms).filter(|ms| *ms != NEVER)
+    }
+}
+
+/// The tokens of a node. What is changed is durable before it holds; changes are made one at a time.
+pub struct Tokens {
+    env: Env,
+    meta: Arc<dyn Meta>,
+    known: RwLock<BTreeMap<String, StoredToken>>,
+    changing: tokio::sync::Mutex<()>,
+}
+
+impl std::fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tokens").field("count", &self.known.read().len()).finish_non_exhaustive()
+    }
+}
+
+impl Tokens {
+    pub(crate) async fn open(env: &Env, meta: Arc<dyn Meta>) -> Result<Arc<Self>, UserError> {
+        let stored = meta.list(TOKENS).await.map_err(|error| UserError::Unavailable(error.to_string()))?;
+        let mut known = BTreeMap::new();
+        for (key, stored) in stored {
+            let name = key.strip_prefix(TOKENS).unwrap_or_default();
+            let token = StoredToken::decode(&stored.value).ok_or_else(|| {
+                UserError::Unavailable(format!("the token {name:?} was written by a later version"))
+            })?;
+            known.insert(name.to_owned(), token);
+        }
+        let (known, changing) = (RwLock::new(known), tokio::sync::Mutex::default());
+        Ok(Arc::new(Self { env: env.clone(), meta, known, changing }))
+    }
+
+    /// As whom whoever shows a token of this name is known.
+    pub fn principal(name: &str) -> String {
+        format!("{PRINCIPAL}{name}")
+    }
+
+    /// Whether this is how a token is known, the node's own or one of an issuer elsewhere.
+    pub fn is_principal(name: &str) -> bool {
+        name.starts_with(PRINCIPAL) || name.starts_with(ISSUED)
+    }
+
+    /// All of them, in the order of their names.
+    pub fn list(&self) -> Vec<TokenInfo> {
+        let known = self.known.read();
+        let tokens = known.iter();
+        tokens.map(|(name, token)| TokenInfo { name: name.clone(), expires_ms: token.until_ms() }).collect()
+    }
+
+    /// The names of those that are good no more.
+    pub fn expired(&self) -> Vec<String> {
+        let now = self.env.wall_ms();
+        let known = self.known.read();
+        known.iter().filter(|(_, token)| token.expires_ms <= now).map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Whom a text stands for, if it is a token that is good.
+    pub fn bearer(&self, text: &str) -> Option<TokenBearer> {
+        let (name, secret) = text.strip_prefix(BEGIN)?.rsplit_once('.')?;
+        let hash: [u8; 32] = Sha256::digest(secret).into();
+        let known = self.known.read();
+        let token = known.get(name)?;
+        let is_good = are_same(&hash, &token.hash) && self.env.wall_ms() < token.expires_ms;
+        is_good.then(|| TokenBearer { principal: Self::principal(name).into(), until_ms: token.until_ms() })
+    }
+
+    /// Makes one, and tells its text, which nobody can tell again.
+    ///
+    /// # Errors
+    /// A name that none can have, or one has; a time that is over; one token too many; metadata that does not answer.
+    pub async fn create(self: &Arc<Self>, name: &str, expires_ms: Option<i64>) -> Result<String, UserError> {
+        check_name(name)?;
+        if expires_ms.is_some_and(|ms| ms <= self.env.wall_ms()) {
+            return Err(UserError::Invalid("the token would have expired already".to_owned()));
+        }
+        let mut secret = [0; 32];
+        secret
+            .chunks_exact_mut(8)
+            .for_each(|part| part.copy_from_slice(&self.env.random_u64().to_le_bytes()));
+        let secret = URL_SAFE_NO_PAD.encode(secret);
+        let hash = Sha256::digest(&secret).into();
+        let token = StoredToken { expires_ms: expires_ms.unwrap_or(NEVER), hash };
+        self.change(name.to_owned(), Some(token)).await?;
+        Ok(format!("{BEGIN}{name}.{secret}"))
+    }
+
+    /// Removes one.
+    ///
+    /// # Errors
+    /// That there is none, and metadata that does not answer.
+    pub async fn remove(self: &Arc<Self>, name: &str) -> Result<(), UserError> {
+        self.change(name.to_owned(), None).await
+    }
+
+    /// Carries a change out, also if nobody waits for it any more.
+    async fn change(self: &Arc<Self>, name: String, to: Option<StoredToken>) -> Result<(), UserError> {
+        let (done, answer) = oneshot::channel();
+        let tokens = Arc::clone(self);
+        let changing = async move {
+            // Whoever asked may be gone.
+            let _ = done.send(tokens.change_now(name, to).await);
+        };
+        self.env.spawn("login-tokens", changing).detach();
+        answer.await.unwrap_or_else(|_| Err(UserError::Unavailable("the node stops".to_owned())))
+    }
+
+    async fn change_now(&self, name: String, to: Option<StoredToken>) -> Result<(), UserError> {
+        let _turn = self.changing.lock().await;
+        let (is_new, count) = {
+            let known = self.known.read();
+            (!known.contains_key(&name), known.len())
+        };
+        let key = format!("{TOKENS}{name}");
+        let op = match &to {
+            Some(_) if !is_new => {
+                let why = format!("there is a token {name:?}: remove it first, or choose another name");
+                return Err(UserError::Invalid(why));
+            }
+            Some(_) if count >= TOKENS_MAX => {
+                return Err(UserError::Invalid(format!(
+                    "there are {TOKENS_MAX} tokens, and that is the most"
+                )));
+            }
+            Some(token) => Op::Put { key, value: token.encode().into(), expect: Expect::Any },
+            None if is_new => return Err(UserError::UnknownToken(name)),
+            None => Op::Delete { key, expect: Expect::Any },
+        };
+        let committed = self.meta.commit(vec![op]).await;
+        committed.map_err(|error| UserError::Unavailable(error.to_string()))?;
+        let mut known = self.known.write();
+        match to {
+            Some(token) => drop(known.insert(name, token)),
+            None => drop(known.remove(&name)),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,226 @@
+//! Every request of admin HTTP, SQS, CALLs, cells and broadcasts, made by somebody who may do nothing: it is refused in
+//! the words of its protocol, and does nothing. Kafka's are in `crates/log/kafka/tests/rights.rs`.
+
+#![allow(clippy::disallowed_methods)] // a test of real sockets, which waits for their other ends
+
+mod common;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use common::{anybody, asked, enforced, rest, rule};
+use tailwater_broadcast::client::{PublishError, Publisher};
+use tailwater_broadcast::message::Reason;
+use tailwater_broadcast::{Content, Stream};
+use tailwater_env::Env;
+use tailwater_format::call::{
+    Append, CallErrorCode, FindStream, InitProducer, Locate, Method, ReadDurable, SegmentRef, Segments,
+    StreamInfo, Tails, decode_call, encode_call,
+};
+use tailwater_node::{Config, Node};
+use tailwater_permissions::{Operation, ResourceKind, RuleFilter};
+use tailwater_rma::{Address, CallError, ConnectError};
+
+/// What there is of everything, and what nobody without rights is told of.
+const NAME: &str = "hidden";
+
+/// Requests of admin HTTP, by what their path names.
+const HTTP: [(&str, &str, &str); 27] = [
+    ("GET", "/metrics", ""),
+    ("GET", "/v1/node", ""),
+    ("GET", "/v1/cells", ""),
+    ("POST", "/v1/cells", "{\"name\":\"c\",\"backends\":1}"),
+    ("GET", "/v1/cells/data", ""),
+    ("POST", "/v1/cells/data/clear", "{}"),
+    ("POST", "/v1/streams", "{\"name\":\"new\"}"),
+    ("GET", "/v1/streams/hidden", ""),
+    ("GET", "/v1/streams/missing", ""),
+    ("DELETE", "/v1/streams/hidden", ""),
+    ("POST", "/v1/streams/hidden/truncate", "{\"shard\":0,\"offset\":0}"),
+    ("GET", "/v1/broadcast", ""),
+    ("GET", "/v1/broadcast/streams", ""),
+    ("GET", "/v1/groups/hidden", ""),
+    ("DELETE", "/v1/groups/hidden", ""),
+    ("POST", "/v1/groups/hidden/reset", "{}"),
+    ("GET", "/v1/users", ""),
+    ("PUT", "/v1/users/eve", "{\"password\":\"correct horse\"}"),
+    ("DELETE", "/v1/users/alice", ""),
+    ("GET", "/v1/tokens", ""),
+    ("POST", "/v1/tokens", "{\"name\":\"eve\",\"rules\":[]}"),
+    ("DELETE", "/v1/tokens/ci", ""),
+    ("GET", "/v1/rules", ""),
+    ("POST", "/v1/rules", "[]"),
+    ("DELETE", "/v1/rules?principal=alice", ""),
+    ("GET", "/v1/audit", ""),
+    ("GET", "/v1/unheard", ""),
+];
+
+/// The actions of SQS about one queue, with what each needs to be looked at.
+const SQS: [(&str, &str); 20] = [
+    ("AddPermission", "\"Label\":\"l\",\"AWSAccountIds\":[\"111122223333\"],\"Actions\":[\"SendMessage\"]"),
+    ("ChangeMessageVisibility", "\"ReceiptHandle\":\"r\",\"VisibilityTimeout\":1"),
+    (
+        "ChangeMessageVisibilityBatch",
+        "\"Entries\":[{\"Id\":\"1\",\"ReceiptHandle\":\"r\",\"VisibilityTimeout\":1}]",
+    ),
+    ("DeleteMessage", "\"ReceiptHandle\":\"r\""),
+    ("DeleteMessageBatch", "\"Entries\":[{\"Id\":\"1\",\"ReceiptHandle\":\"r\"}]"),
+    ("DeleteQueue", ""),
+    ("GetQueueAttributes", ""),
+    ("GetQueueUrl", "\"QueueName\":\"hidden\""),
+    ("ListDeadLetterSourceQueues", ""),
+    ("ListMessageMoveTasks", "\"SourceArn\":\"arn:aws:sqs:us-east-1:000000000000:hidden\""),
+    ("ListQueueTags", ""),
+    ("PurgeQueue", ""),
+    ("ReceiveMessage", ""),
+    ("RemovePermission", "\"Label\":\"l\""),
+    ("SendMessage", "\"MessageBody\":\"1\""),
+    ("SendMessageBatch", "\"Entries\":[{\"Id\":\"1\",\"MessageBody\":\"1\"}]"),
+    ("SetQueueAttributes", "\"Attributes\":{\"DelaySeconds\":\"1\"}"),
+    ("StartMessageMoveTask", "\"SourceArn\":\"arn:aws:sqs:us-east-1:000000000000:hidden\""),
+    ("TagQueue", "\"Tags\":{\"a\":\"b\"}"),
+    ("UntagQueue", "\"TagKeys\":[\"a\"]"),
+];
+
+fn sqs(address: SocketAddr, action: &str, body: &str) -> String {
+    let head = format!(
+        "content-type: application/x-amz-json-1.0\r\nx-amz-target: AmazonSQS.{action}\r\nconnection: close\r\n"
+    );
+    rest(&mut asked(address, "POST", "/", &head, body))
+}
+
+/// One CALL of each method that is about something.
+fn calls(stream: &Bytes) -> Vec<(Method, Bytes)> {
+    let segment = SegmentRef { stream: stream.clone(), ..Default::default() };
+    let stream = || stream.clone();
+    vec![
+        (Method::FindStream, encode_call(&FindStream { name: NAME.to_owned() })),
+        (Method::Append, encode_call(&Append { stream: stream(), ..Default::default() })),
+        (Method::ReadDurable, encode_call(&ReadDurable { segment: Some(segment), position: 0, len: 1 })),
+        (Method::Tails, encode_call(&Tails { stream: stream(), shards: vec![0] })),
+        (Method::Segments, encode_call(&Segments { stream: stream(), ..Default::default() })),
+        (Method::Locate, encode_call(&Locate { stream: stream(), ..Default::default() })),
+        (Method::InitProducer, encode_call(&InitProducer {})),
+    ]
+}
+
+fn http_refuses(admin: SocketAddr) {
+    for (method, path, body) in HTTP {
+        let answer = anybody(admin, method, path, body);
+        assert!(
+            answer.starts_with("HTTP/1.1 403 ") && answer.contains("has no right to"),
+            "{method} {path}: {answer}"
+        );
+    }
+    for path in ["/v1/streams", "/v1/groups"] {
+        let answer = anybody(admin, "GET", path, "");
+        assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("[]"), "{path}: {answer}");
+    }
+    for path in ["/healthz", "/livez", "/readyz"] {
+        let answer = anybody(admin, "GET", path, "");
+        assert!(answer.starts_with("HTTP/1.1 200 ") && !answer.contains(NAME), "{path}: {answer}");
+    }
+}
+
+fn sqs_refuses(address: SocketAddr) {
+    for name in [NAME, "missing"] {
+        for (action, more) in SQS {
+            let more = more.replace(NAME, name);
+            let comma = if more.is_empty() { "" } else { "," };
+            let body = format!("{{\"QueueUrl\":\"/000000000000/{name}\"{comma}{more}}}");
+            let answer = sqs(address, action, &body);
+            assert!(answer.contains("AccessDenied"), "{action} of {name}: {answer}");
+        }
+    }
+    let created = sqs(address, "CreateQueue", "{\"QueueName\":\"new\"}");
+    assert!(created.contains("AccessDenied"), "{created}");
+    let cancelled = sqs(address, "CancelMessageMoveTask", "{\"TaskHandle\":\"t\"}");
+    assert!(cancelled.contains("AccessDenied"), "{cancelled}");
+    let listed = sqs(address, "ListQueues", "{}");
+    assert!(listed.starts_with("HTTP/1.1 200 ") && !listed.contains(NAME), "{listed}");
+}
+
+#[test]
+fn who_may_do_nothing_is_refused_by_every_request_of_every_protocol() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let free = || tailwater_load::free_address().unwrap();
+    let mut config = Config { data: dir.path().join("node"), ..Config::default() };
+    (config.listen.data, config.listen.admin) = (free(), free());
+    (config.kafka.listen, config.broadcast.listen) = (free(), free());
+    (config.broadcast.http.listen, config.sqs.listen) = (free(), free());
+    let (admin, http) = (config.listen.admin, config.broadcast.http.listen);
+    let _entered = runtime.enter();
+    let env = Env::real();
+    let everything = ResourceKind::EVERY.map(|kind| {
+        let name = if kind == ResourceKind::Node { ResourceKind::NODE_NAME } else { "*" };
+        rule("anonymous", Operation::All, kind, name)
+    });
+    let rules = runtime.block_on(enforced(&env, dir.path(), everything.to_vec()));
+    let node = runtime.block_on(Node::start_with(config.clone(), Arc::clone(&rules) as _)).unwrap();
+
+    // There is something of everything.
+    let created = anybody(admin, "POST", "/v1/streams", &format!("{{\"name\":\"{NAME}\"}}"));
+    assert!(created.starts_with("HTTP/1.1 200 "), "{created}");
+    let created = sqs(config.sqs.listen, "CreateQueue", &format!("{{\"QueueName\":\"{NAME}\"}}"));
+    assert!(created.starts_with("HTTP/1.1 200 "), "{created}");
+    let data = Address::Tcp(config.listen.data);
+    let calling = runtime.block_on(tailwater_rma::connect(&env, &data)).unwrap();
+    let call = |method: Method, payload: Bytes| runtime.block_on(calling.call(method.number(), payload));
+    let find = encode_call(&FindStream { name: NAME.to_owned() });
+    let info: StreamInfo = decode_call(call(Method::FindStream, find).unwrap()).unwrap();
+    let view = anybody(admin, "GET", "/v1/node", "");
+    let view: serde_json::Value = serde_json::from_str(&view[view.find("\r\n\r\n").unwrap()..]).unwrap();
+    let cells: Vec<Address> = view["cells"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .flat_map(|cell| cell["backends"][0].as_array().unwrap())
+        .map(|address| address.as_str().unwrap().parse().unwrap())
+        .filter(|address| matches!(address, Address::Tcp(_)))
+        .collect();
+    assert_eq!(cells.len(), 2);
+    let stream = Stream::parse(&format!("local/{NAME}")).unwrap();
+    let publisher = Publisher::new(&env, vec![config.broadcast.listen.to_string()]);
+    let content = Content { payload: "1".into(), ..Content::default() };
+    assert_eq!(runtime.block_on(publisher.publish(&stream, &content, None)).unwrap().seq, 1);
+
+    runtime.block_on(rules.remove(vec![RuleFilter::default()])).unwrap();
+
+    http_refuses(admin);
+    sqs_refuses(config.sqs.listen);
+    for (method, payload) in calls(&info.stream) {
+        let refused = call(method, payload);
+        let code = CallErrorCode::NotAuthorized.number();
+        assert!(
+            matches!(refused, Err(CallError::Refused { code: own, .. }) if own == code),
+            "{method:?}: {refused:?}"
+        );
+    }
+    for cell in &cells {
+        let connected = runtime.block_on(tailwater_rma::connect(&env, cell));
+        assert!(!matches!(connected, Ok(_) | Err(ConnectError::Timeout { .. })), "{cell}");
+    }
+    let refused = runtime.block_on(publisher.publish(&stream, &content, None)).unwrap_err();
+    assert!(matches!(refused, PublishError::Refused { reason: Reason::NotAuthorized, .. }), "{refused}");
+    for (method, path) in [
+        ("POST", format!("/v1/streams/local/{NAME}/events")),
+        ("GET", format!("/v1/events?stream=local/{NAME}")),
+        ("GET", "/v1/events".to_owned()),
+    ] {
+        let answer = anybody(http, method, &path, "{}");
+        assert!(answer.starts_with("HTTP/1.1 403 ") && answer.contains("not_authorized"), "{path}: {answer}");
+    }
+
+    // Nothing was done.
+    runtime.block_on(rules.add(everything.to_vec())).unwrap();
+    let listed = anybody(admin, "GET", "/v1/streams", "");
+    assert!(listed.contains(NAME) && !listed.contains("\"new\""), "{listed}");
+    let listed = sqs(config.sqs.listen, "ListQueues", "{}");
+    assert!(listed.contains(NAME) && !listed.contains("/new"), "{listed}");
+    assert!(!anybody(admin, "GET", "/v1/users", "").contains("eve"));
+    assert_eq!(runtime.block_on(publisher.publish(&stream, &content, None)).unwrap().seq, 2);
+    drop(publisher);
+    runtime.block_on(node.stop()).unwrap();
+}

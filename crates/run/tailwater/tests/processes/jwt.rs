@@ -1,0 +1,108 @@
+//! Tokens of an issuer elsewhere, whose keys are at a URL.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ring::rand::SystemRandom;
+use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
+use serde_json::{Value, json};
+
+use crate::support::kafka::program;
+use crate::support::{Node, told, wait_for};
+
+/// An issuer's key.
+struct Signing {
+    id: &'static str,
+    pair: EcdsaKeyPair,
+}
+
+impl Signing {
+    fn new(id: &'static str) -> Self {
+        let random = SystemRandom::new();
+        let pkcs8 = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &random).expect("a key");
+        let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, pkcs8.as_ref(), &random);
+        Self { id, pair: pair.expect("a key") }
+    }
+
+    fn jwks(&self) -> String {
+        let point = self.pair.public_key().as_ref();
+        let [x, y] = [&point[1..33], &point[33..]].map(|part| URL_SAFE_NO_PAD.encode(part));
+        json!({"keys": [{"kty": "EC", "crv": "P-256", "kid": self.id, "x": x, "y": y}]}).to_string()
+    }
+
+    fn token(&self, subject: &str) -> String {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_secs();
+        let claims = json!({"iss": "issuer", "aud": ["tailwater"], "sub": subject, "exp": now + 3_600});
+        let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
+        let message = format!("{}.{}", part(&json!({"alg": "ES256", "kid": self.id})), part(&claims));
+        let signed = self.pair.sign(&SystemRandom::new(), message.as_bytes()).expect("signed");
+        format!("{message}.{}", URL_SAFE_NO_PAD.encode(signed))
+    }
+}
+
+/// Answers every request with what is published; its URL.
+fn publish(jwks: Arc<Mutex<String>>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("http://{}/jwks", listener.local_addr().expect("an address"));
+    std::thread::spawn(move || {
+        for socket in listener.incoming() {
+            let mut socket = socket.expect("a connection");
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                socket.read_exact(&mut byte).expect("a request");
+                head.extend(byte);
+            }
+            let body = jwks.lock().expect("no panic").clone();
+            let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+            // Whoever asked may be gone.
+            let _ = socket.write_all(answer.as_bytes());
+        }
+    });
+    url
+}
+
+/// Whether a command with this token is let in.
+fn is_known(node: &Node, token: &str) -> (bool, String) {
+    let (ok, out, err) = told(node.command(&["stream", "ls"]).env("TAILWATER_TOKEN", token), "");
+    (ok, format!("{out}{err}"))
+}
+
+#[test]
+fn an_issuer_s_tokens_are_taken_by_http_and_kafka_also_after_it_has_another_key() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (ok, _, err) = told(crate::support::tailwater().args(["init", "--tls", "--dir"]).arg(dir.path()), "");
+    assert!(ok, "{err}");
+    let path = |name: &str| dir.path().join(name).to_str().expect("text").to_owned();
+    let (old, new) = (Signing::new("old"), Signing::new("new"));
+    let jwks = Arc::new(Mutex::new(old.jwks()));
+    let url = publish(Arc::clone(&jwks));
+    let (certificate, key) = (path("node.pem"), path("node.key"));
+    let variables = [
+        ("TAILWATER_TLS__CERTIFICATE", certificate.as_str()),
+        ("TAILWATER_TLS__KEY", key.as_str()),
+        ("TAILWATER_TLS__LISTENERS", "named"),
+        ("TAILWATER_KAFKA__TLS", "true"),
+        ("TAILWATER_KAFKA__LOGIN", "true"),
+        ("TAILWATER_ACCESS__JWT__ISSUER", "issuer"),
+        ("TAILWATER_ACCESS__JWT__AUDIENCE", "[\"tailwater\"]"),
+        ("TAILWATER_ACCESS__JWT__JWKS", url.as_str()),
+    ];
+    let node = Node::start_with(&dir.path().join("data"), &[], &variables);
+    let (known, said) = is_known(&node, &old.token("app"));
+    assert!(known, "{said}");
+    let (known, said) = is_known(&node, &new.token("app"));
+    assert!(!known && said.contains("no such token"), "{said}");
+    let mut oauth = program("librdkafka.py");
+    let (ok, out, err) = told(oauth.args([&node.kafka, "oauth", &path("ca.pem"), &old.token("app")]), "");
+    assert!(ok, "{out}\n{err}");
+
+    *jwks.lock().expect("no panic") = new.jwks();
+    let token = new.token("app");
+    wait_for("the new key", || is_known(&node, &token).0.then_some(()));
+    assert!(!is_known(&node, &old.token("app")).0, "the old key is gone");
+}
