@@ -121,8 +121,8 @@ pub struct AdminConfig {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ClusterConfig {
-    /// The name of this cluster, which no other one has. Without a name no stream is copied from here or to here.
-    pub name: Option<String>,
+    /// The name of this cluster, which no other one has; empty is none: no stream is copied from here or to here.
+    pub name: String,
 }
 
 /// How many copies a cell keeps.
@@ -440,6 +440,7 @@ impl Config {
             "ADMIN",
             "DATA_CELL",
             "METADATA_CELL",
+            "CLUSTER",
             "JOURNAL",
             "LOG",
             "KAFKA",
