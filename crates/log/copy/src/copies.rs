@@ -72,8 +72,6 @@ struct CopiesInner {
     clusters: Mutex<BTreeMap<String, KnownCluster>>,
     plans: Mutex<BTreeMap<StreamId, CopyTree>>,
     operations: Mutex<BTreeMap<StreamId, Operation>>,
-    /// Of each copy, the clusters from its source to the one that it is copied from, as that has told.
-    ways: Mutex<BTreeMap<StreamId, Vec<String>>>,
     sessions: Arc<Sessions>,
     /// Held over every change of clusters and plans, and its commit.
     changing: tokio::sync::Mutex<()>,
@@ -106,8 +104,7 @@ impl Copies {
             clusters: Mutex::default(),
             plans: Mutex::default(),
             operations: Mutex::default(),
-            ways: Mutex::default(),
-            sessions: Sessions::new(env, log),
+            sessions: Sessions::new(env, log, name.unwrap_or_default()),
             changing: tokio::sync::Mutex::default(),
             told: Mutex::default(),
             news: Notify::new(),
@@ -180,11 +177,8 @@ impl Copies {
             let most = tailwater_format::limits::CLUSTERS_MAX;
             return Err(CopyError::Invalid(format!("{most} clusters are known already, which is the most")));
         }
-        let put = Op::Put {
-            key: KnownCluster::key(name),
-            value: cluster.encode().into(),
-            expect: Expect::Any,
-        };
+        let put =
+            Op::Put { key: KnownCluster::key(name), value: cluster.encode().into(), expect: Expect::Any };
         inner.log.meta().commit(vec![put]).await.map_err(unavailable)?;
         inner.clusters.lock().insert(name.to_owned(), cluster.clone());
         inner.news.notify_one();
@@ -228,7 +222,8 @@ impl Copies {
             here: here.to_owned(),
         };
         let stream = inner.log.stream(&request.stream)?;
-        if let Some(source) = stream.source.as_deref().or(Some(&*request.source).filter(|name| *name != here)) {
+        if let Some(source) = stream.source.as_deref().or(Some(&*request.source).filter(|name| *name != here))
+        {
             return Err(not_source(source));
         }
         if inner.address.lock().is_empty() {
@@ -236,13 +231,14 @@ impl Copies {
         }
         let hops = inner.plan_hops(request)?;
         let _changing = inner.changing.lock().await;
-        let (number, expect) = match inner.log.meta().get(&CopyTree::key(stream.id)).await.map_err(unavailable)? {
-            None => (1, Expect::Absent),
-            Some(stored) => {
-                let last = CopyTree::decode(&stored.value).map_err(CopyError::Unavailable)?;
-                (last.number + 1, Expect::Version(stored.version))
-            }
-        };
+        let (number, expect) =
+            match inner.log.meta().get(&CopyTree::key(stream.id)).await.map_err(unavailable)? {
+                None => (1, Expect::Absent),
+                Some(stored) => {
+                    let last = CopyTree::decode(&stored.value).map_err(CopyError::Unavailable)?;
+                    (last.number + 1, Expect::Version(stored.version))
+                }
+            };
         let plan = inner.described(number, &stream, hops);
         inner.keep(&plan, expect).await?;
         tracing::info!(stream = request.stream, number, to = ?request.to, "placed");
@@ -286,8 +282,7 @@ impl Copies {
         let refuse = |code, why: String| CallRefusal::new(code, why);
         let no_name = || refuse(CallErrorCode::Malformed, CopyError::NoName.to_string());
         let here = inner.name.as_deref().ok_or_else(no_name)?;
-        let plan =
-            CopyTree::decode(&told.plan).map_err(|why| refuse(CallErrorCode::Malformed, why))?;
+        let plan = CopyTree::decode(&told.plan).map_err(|why| refuse(CallErrorCode::Malformed, why))?;
         if plan.source == here {
             let why = format!("the source is this cluster, {here:?}: two clusters have this name");
             return Err(refuse(CallErrorCode::Malformed, why));
@@ -322,12 +317,13 @@ impl Copies {
     /// As of a session; a message that makes no sense.
     pub fn open(&self, asked: &CopyOpen) -> Result<CopyOpened, CallRefusal> {
         let malformed = |why: String| CallRefusal::new(CallErrorCode::Malformed, why);
-        let here = self.inner.name.as_deref().ok_or_else(|| malformed(CopyError::NoName.to_string()))?;
+        if self.inner.name.is_none() {
+            return Err(malformed(CopyError::NoName.to_string()));
+        }
         let stream = stream_from_wire(&asked.stream).map_err(|error| malformed(error.to_string()))?;
         clusters::check_name(&asked.cluster).map_err(|error| malformed(error.to_string()))?;
         let session = self.inner.sessions.open(stream, &asked.cluster, &asked.from)?;
-        let mut way = self.inner.ways.lock().get(&stream).cloned().unwrap_or_default();
-        way.push(here.to_owned());
+        let way = self.inner.sessions.way(stream);
         Ok(CopyOpened { session, way })
     }
 
@@ -337,10 +333,7 @@ impl Copies {
     }
 
     /// Asks a session for the next entries: the answers of one session come in the order of these calls.
-    pub fn next(
-        &self,
-        asked: CopyNext,
-    ) -> impl Future<Output = Result<Bytes, CallRefusal>> + Send + use<> {
+    pub fn next(&self, asked: CopyNext) -> impl Future<Output = Result<Bytes, CallRefusal>> + Send + use<> {
         let answer: Result<oneshot::Receiver<_>, _> = self.inner.sessions.next(asked.session);
         async move { answer?.await.unwrap_or_else(|_| Err(ended())) }
     }
@@ -375,11 +368,14 @@ impl CopiesInner {
             given.sort_unstable();
             wanted.sort_unstable();
             if given != wanted {
-                return Err(CopyError::Invalid("the hops lead to other clusters than those asked for".to_owned()));
+                return Err(CopyError::Invalid(
+                    "the hops lead to other clusters than those asked for".to_owned(),
+                ));
             }
             return Ok(hops.clone());
         }
-        let wanted = TreeRequest { to: request.to.clone(), ..TreeRequest::new(&request.stream, &request.source) };
+        let wanted =
+            TreeRequest { to: request.to.clone(), ..TreeRequest::new(&request.stream, &request.source) };
         let plan = tailwater_trees::plan(&even_costs(request), &wanted)?;
         Ok(plan.hops.into_iter().map(|hop| TreeEdge { from: hop.from, to: hop.to }).collect())
     }
@@ -395,7 +391,7 @@ impl CopiesInner {
     }
 
     async fn keep(&self, plan: &CopyTree, expect: Expect) -> Result<(), CopyError> {
-        let put = Op::Put { key: CopyTree::key(plan.stream.id()), value: plan.encode(), expect };
+        let put = Op::Put { key: CopyTree::key(plan.stream.id()), value: plan.to_bytes(), expect };
         self.log.meta().commit(vec![put]).await.map_err(unavailable)?;
         self.plans.lock().insert(plan.stream.id(), plan.clone());
         Ok(())
@@ -408,13 +404,13 @@ impl CopiesInner {
     }
 
     /// Runs the operation that a plan asks for, if it asks for another one than runs, and no other of its stream.
-    fn operate(self: &Arc<Self>, plan: &CopyTree) {
+    fn operate(&self, plan: &CopyTree) {
         let stream = plan.stream.id();
         let mut operations = self.operations.lock();
         let above = self.name.as_deref().and_then(|here| Some((here, plan.above(here)?)));
         let Some((here, above)) = above else {
             operations.remove(&stream);
-            self.ways.lock().remove(&stream);
+            self.sessions.set_way(stream, None);
             return;
         };
         let address = plan.address(above).unwrap_or_default().to_owned();
@@ -427,7 +423,6 @@ impl CopiesInner {
             return;
         }
         let hop = Hop::new(above, here, plan.number);
-        let inner = Arc::downgrade(self);
         let operation = CopyOperation {
             env: self.env.clone(),
             log: self.log.clone(),
@@ -436,11 +431,7 @@ impl CopiesInner {
             cluster: here.to_owned(),
             address,
             hop: Arc::clone(&hop),
-            set_way: Box::new(move |way| {
-                if let Some(inner) = inner.upgrade() {
-                    inner.ways.lock().insert(stream, way);
-                }
-            }),
+            sessions: Arc::clone(&self.sessions),
         };
         let task = self.env.spawn("copy-operation", operation.run());
         operations.insert(stream, Operation { plan: plan.clone(), hop, _task: task });
@@ -467,7 +458,8 @@ impl CopiesInner {
 fn even_costs(request: &PlaceRequest) -> TreeCosts {
     let names: Vec<&String> = std::iter::once(&request.source).chain(&request.to).collect();
     let cluster = |name: &&String| ClusterEntry { name: (*name).clone(), ..ClusterEntry::default() };
-    let pairs = names.iter().enumerate().flat_map(|(index, a)| names[index + 1..].iter().map(move |b| (a, b)));
+    let pairs =
+        names.iter().enumerate().flat_map(|(index, a)| names[index + 1..].iter().map(move |b| (a, b)));
     let link = |(a, b): (&&String, &&String)| LinkEntry {
         between: [(*a).clone(), (*b).clone()],
         cost_per_gb: 1.0,
@@ -501,7 +493,7 @@ async fn tell(inner: Arc<CopiesInner>) {
 impl CopiesInner {
     /// Tells a cluster of a plan, unless it knows.
     async fn tell_cluster(&self, cluster: &KnownCluster, plan: &CopyTree) {
-        let (key, bytes) = ((plan.stream.id(), cluster.name.clone()), plan.encode());
+        let (key, bytes) = ((plan.stream.id(), cluster.name.clone()), plan.to_bytes());
         let now = self.env.now();
         let knows = |told: &Told| told.plan == bytes && now.since(told.at) < TELL_AGAIN;
         if self.told.lock().get(&key).is_some_and(knows) {
@@ -513,12 +505,19 @@ impl CopiesInner {
         match kept {
             Ok(kept) if kept.cluster != cluster.name => {
                 tracing::warn!(
-                    cluster = cluster.name, address = cluster.address, is = kept.cluster,
+                    cluster = cluster.name,
+                    address = cluster.address,
+                    is = kept.cluster,
                     "another cluster answers there than the one that was added"
                 );
             }
             Ok(kept) if kept.number > plan.number => {
-                tracing::warn!(cluster = cluster.name, stream = plan.stream.name(), number = kept.number, "it has a later plan");
+                tracing::warn!(
+                    cluster = cluster.name,
+                    stream = plan.stream.name(),
+                    number = kept.number,
+                    "it has a later plan"
+                );
             }
             Ok(_) => drop(self.told.lock().insert(key, Told { plan: bytes, at: now })),
             Err(why) => {

@@ -7,7 +7,9 @@ use tailwater_trees::PlanError;
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum CopyError {
     /// The node has no name among clusters.
-    #[error("this node has no name among clusters: set name below [cluster] in its configuration, and start it again")]
+    #[error(
+        "this node has no name among clusters: set name below [cluster] in its configuration, and start it again"
+    )]
     NoName,
     /// The name or the address is none.
     #[error("{0}")]
@@ -32,7 +34,9 @@ pub enum CopyError {
         stream: String,
     },
     /// The stream's source is in another cluster.
-    #[error("the stream {stream:?} has its source in the cluster {source_cluster:?}, and this is {here:?}: ask a node there")]
+    #[error(
+        "the stream {stream:?} has its source in the cluster {source_cluster:?}, and this is {here:?}: ask a node there"
+    )]
     NotSource {
         /// The stream.
         stream: String,

@@ -67,7 +67,8 @@ impl Hop {
     pub(crate) fn begin(&self, durable: &[Offset]) {
         let mut progress = self.progress.lock();
         let known = progress.shards.clone();
-        progress.shards = durable.iter().map(|next| ShardProgress { durable_next: *next, ..Default::default() }).collect();
+        progress.shards =
+            durable.iter().map(|next| ShardProgress { durable_next: *next, ..Default::default() }).collect();
         // What the upper end had, it has.
         for (shard, known) in progress.shards.iter_mut().zip(known) {
             (shard.upper_next, shard.unsent_bytes) = (known.upper_next, known.unsent_bytes);

@@ -11,8 +11,9 @@ pub const ANSWER_BYTES: usize = 1 << 20;
 pub const CREDITS_MAX: usize = 64;
 /// Sessions of a node at a time. Each has a cursor for every shard, and answers under way.
 pub const SESSIONS_MAX: usize = 1_024;
-/// A session without news answers after this, so that the other cluster knows that it lives.
-pub const ANSWER_AFTER: Duration = Duration::from_secs(2);
+/// A session without news answers after this, so that the other cluster knows that it lives, and by which way it has
+/// what it has.
+pub const ANSWER_AFTER: Duration = Duration::from_millis(500);
 /// How often a session looks for entries that are not durable yet (`interval`), which nobody tells of.
 pub const SYNC_LOOK: Duration = Duration::from_millis(10);
 /// A session that is asked nothing for so long ends.
@@ -35,5 +36,7 @@ pub const TELL_AGAIN: Duration = Duration::from_secs(20);
 pub const ADDRESS_BYTES_MAX: usize = 256;
 
 const _: () = assert!(WINDOW <= CREDITS_MAX, "a copy's own window is granted");
-const _: () = assert!(ANSWER_AFTER.as_millis() * 3 <= SILENCE_MAX.as_millis(), "one late answer is no silence");
-const _: () = assert!(SILENCE_MAX.as_millis() * 2 <= SESSION_IDLE.as_millis(), "the upper end outlives a retry");
+const _: () =
+    assert!(ANSWER_AFTER.as_millis() * 3 <= SILENCE_MAX.as_millis(), "one late answer is no silence");
+const _: () =
+    assert!(SILENCE_MAX.as_millis() * 2 <= SESSION_IDLE.as_millis(), "the upper end outlives a retry");

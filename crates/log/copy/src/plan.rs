@@ -71,12 +71,11 @@ impl CopyTree {
         format!("{PREFIX}{stream}")
     }
 
-    pub(crate) fn encode(&self) -> Bytes {
+    /// As it is stored and told.
+    pub fn to_bytes(&self) -> Bytes {
         let hop = |hop: &TreeEdge| StoredHop { from: hop.from.clone(), to: hop.to.clone() };
-        let member = |known: &KnownCluster| StoredMember {
-            name: known.name.clone(),
-            address: known.address.clone(),
-        };
+        let member =
+            |known: &KnownCluster| StoredMember { name: known.name.clone(), address: known.address.clone() };
         StoredPlan {
             number: self.number,
             source: self.source.clone(),

@@ -4,14 +4,13 @@
 //! there is something, after a while otherwise. So the other cluster decides how much is on its way, and a record waits
 //! for no round trip.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use tailwater_env::{Env, HashMap, Instant, Task};
-use tailwater_format::call::{
-    CallErrorCode, CallRefusal, CopiedShard, CopyEntries, CopyFrom, encode_call,
-};
+use tailwater_format::call::{CallErrorCode, CallRefusal, CopiedShard, CopyEntries, CopyFrom, encode_call};
 use tailwater_format::{Offset, ShardId, ShardNumber, StreamId};
 use tailwater_log::{CopyCursor, Listener, Log, ReadError};
 use tokio::sync::{mpsc, oneshot};
@@ -32,12 +31,33 @@ struct SessionDoor {
 pub(crate) struct Sessions {
     env: Env,
     log: Log,
+    /// The name of this cluster, or nothing.
+    here: String,
+    /// Of each copy, the clusters from its source to the one that it is copied from, as that has told.
+    ways: Mutex<BTreeMap<StreamId, Vec<String>>>,
     open: Mutex<HashMap<u64, SessionDoor>>,
 }
 
 impl Sessions {
-    pub(crate) fn new(env: &Env, log: &Log) -> Arc<Self> {
-        Arc::new(Self { env: env.clone(), log: log.clone(), open: Mutex::default() })
+    pub(crate) fn new(env: &Env, log: &Log, here: &str) -> Arc<Self> {
+        let (env, log, here) = (env.clone(), log.clone(), here.to_owned());
+        Arc::new(Self { env, log, here, ways: Mutex::default(), open: Mutex::default() })
+    }
+
+    /// Takes note of the way to the cluster that a stream is copied from; none while it is not known.
+    pub(crate) fn set_way(&self, stream: StreamId, way: Option<Vec<String>>) {
+        let mut ways = self.ways.lock();
+        match way {
+            Some(way) => drop(ways.insert(stream, way)),
+            None => drop(ways.remove(&stream)),
+        }
+    }
+
+    /// The clusters from the source of a stream to this one.
+    pub(crate) fn way(&self, stream: StreamId) -> Vec<String> {
+        let mut way = self.ways.lock().get(&stream).cloned().unwrap_or_default();
+        way.push(self.here.clone());
+        way
     }
 
     /// Opens a session for `cluster`, in place of another one that it has for this stream.
@@ -75,12 +95,13 @@ impl Sessions {
             listener: self.log.listen(cursors.iter().map(|shard| shard.cursor.shard())),
             log: self.log.clone(),
             cursors,
+            stream,
+            sessions: Arc::downgrade(self),
             first: 0,
             sequence: 0,
             awaits_sync: false,
         };
-        let sessions = Arc::downgrade(self);
-        let task = self.env.spawn("copy-session", session.run(queue, sessions, number));
+        let task = self.env.spawn("copy-session", session.run(queue, number));
         open.insert(number, SessionDoor { stream, cluster: cluster.to_owned(), credits, _task: task });
         Ok(number)
     }
@@ -143,6 +164,8 @@ struct Session {
     log: Log,
     listener: Listener,
     cursors: Vec<ShardCursor>,
+    stream: StreamId,
+    sessions: Weak<Sessions>,
     /// The shard that is looked at first: each in turn.
     first: usize,
     sequence: u64,
@@ -151,7 +174,7 @@ struct Session {
 }
 
 impl Session {
-    async fn run(mut self, mut queue: mpsc::Receiver<Credit>, sessions: Weak<Sessions>, number: u64) {
+    async fn run(mut self, mut queue: mpsc::Receiver<Credit>, number: u64) {
         let env = self.env.clone();
         while let Some(Some(credit)) = env.timeout(SESSION_IDLE, queue.recv()).await {
             let answer = self.answer().await;
@@ -163,7 +186,7 @@ impl Session {
             }
         }
         // Its own task goes with it, which has nothing left to do.
-        let door = sessions.upgrade().and_then(|sessions| sessions.open.lock().remove(&number));
+        let door = self.sessions.upgrade().and_then(|sessions| sessions.open.lock().remove(&number));
         drop(door);
     }
 
@@ -173,8 +196,9 @@ impl Session {
             let shards = self.gather().await.map_err(refusal)?;
             if !shards.is_empty() || self.env.now() >= until {
                 let sequence = self.sequence;
+                let way = self.sessions.upgrade().map_or_else(Vec::new, |sessions| sessions.way(self.stream));
                 self.sequence += 1;
-                return Ok(encode_call(&CopyEntries { sequence, shards }));
+                return Ok(encode_call(&CopyEntries { sequence, shards, way }));
             }
             self.wait(until).await;
         }

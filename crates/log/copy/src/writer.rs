@@ -16,13 +16,16 @@ use tailwater_format::call::{
     CopiedShard, CopyEntries, CopyFrom, CopyNext, CopyOpen, CopyOpened, Method, decode_call, encode_call,
     stream_to_wire,
 };
-use tailwater_format::{ENTRY_HEADER_BYTES, Offset, ShardId, ShardNumber, StreamId, Tail, batches, parse_entry_header};
+use tailwater_format::{
+    ENTRY_HEADER_BYTES, Offset, ShardId, ShardNumber, StreamId, Tail, batches, parse_entry_header,
+};
 use tailwater_log::{AppendError, Log, StreamError};
 use tailwater_rma::{CallError, Connection};
 use tailwater_tls::Dialer;
 
 use crate::ask::{ask_over, connect, in_words};
 use crate::hop::{Appending, Hop};
+use crate::reader::Sessions;
 use crate::limits::{BUSY_PAUSE, RETRY_MAX, RETRY_MIN, SILENCE_MAX, WINDOW};
 
 /// What an operation is made of.
@@ -36,8 +39,8 @@ pub(crate) struct CopyOperation {
     /// Where the cluster above is reached.
     pub(crate) address: String,
     pub(crate) hop: Arc<Hop>,
-    /// Told the way from the source to the cluster above.
-    pub(crate) set_way: Box<dyn Fn(Vec<String>) + Send + Sync>,
+    /// Those that other clusters have open here: they are told by which way this one has what it has.
+    pub(crate) sessions: Arc<Sessions>,
 }
 
 /// How far a shard of the copy is.
@@ -89,16 +92,14 @@ impl CopyOperation {
             from: from.collect(),
         };
         let opened: CopyOpened = ask_over(&self.env, &*connection, Method::CopyOpen, &open).await?;
-        if opened.way.contains(&self.cluster) {
-            return Err(format!(
-                "the way of the copy in {} leads here: its plan is an older one, or this one is",
-                self.hop.from
-            ));
-        }
-        (self.set_way)(opened.way);
+        self.take_way(opened.way)?;
         self.hop.begin(&next);
         tracing::info!(stream = %self.stream, from = self.hop.from, "a copy's session began");
-        let place = |tail: &Tail| CopyPlace { next: tail.next_offset, start: tail.log_start, wanted_start: tail.log_start };
+        let place = |tail: &Tail| CopyPlace {
+            next: tail.next_offset,
+            start: tail.log_start,
+            wanted_start: tail.log_start,
+        };
         self.follow(connection, opened.session, tails.iter().map(place).collect()).await
     }
 
@@ -123,6 +124,7 @@ impl CopyOperation {
                 return Err(format!("answer {} in place of answer {sequence}", entries.sequence));
             }
             answers.push_back(ask());
+            self.take_way(entries.way)?;
             for news in &entries.shards {
                 self.take(news, &mut places).await?;
             }
@@ -135,6 +137,19 @@ impl CopyOperation {
             }
         }
         unreachable!("a session has fewer answers than numbers")
+    }
+
+    /// Takes note of the clusters between the source and this one. A way that leads here carries nothing.
+    fn take_way(&self, way: Vec<String>) -> Result<(), String> {
+        if way.contains(&self.cluster) {
+            self.sessions.set_way(self.stream, None);
+            return Err(format!(
+                "the copy in {} is made from the one here: it goes by an older plan, or this cluster does",
+                self.hop.from
+            ));
+        }
+        self.sessions.set_way(self.stream, Some(way));
+        Ok(())
     }
 
     fn shards(&self) -> Result<u32, String> {
@@ -192,7 +207,8 @@ impl CopyOperation {
         loop {
             self.hop.appending(&appending);
             let (hop, env) = (Arc::clone(&self.hop), self.env.clone());
-            let answer = move |outcome: Result<_, AppendError>| hop.answer(&appending, outcome.err(), env.wall_ms());
+            let answer =
+                move |outcome: Result<_, AppendError>| hop.answer(&appending, outcome.err(), env.wall_ms());
             let Err(error) = self.log.append_copied(shard, entry, answer) else { return Ok(()) };
             self.hop.not_taken(&appending);
             if !matches!(error, AppendError::Overloaded(_)) {

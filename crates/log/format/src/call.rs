@@ -43,7 +43,8 @@ use crate::tails::Tail;
 mod copy;
 mod error;
 pub use copy::{
-    CopiedShard, CopyEntries, CopyFrom, CopyHop, CopyHops, CopyNext, CopyOpen, CopyOpened, CopyPlan, CopyPlanKept, CopyState,
+    CopiedShard, CopyEntries, CopyFrom, CopyHop, CopyHops, CopyNext, CopyOpen, CopyOpened, CopyPlan,
+    CopyPlanKept, CopyState,
 };
 pub use error::{CallErrorCode, CallRefusal};
 
@@ -169,7 +170,7 @@ call_messages! {
     CopyOpen: CALL_INFO_BYTES_MAX, SHARDS_PER_CALL_MAX + 32;
     CopyOpened: CALL_INFO_BYTES_MAX, CLUSTERS_MAX + 32;
     CopyNext: CALL_INFO_BYTES_MAX, 32;
-    CopyEntries: CALL_BYTES_MAX, SHARDS_PER_CALL_MAX + 32;
+    CopyEntries: CALL_BYTES_MAX, SHARDS_PER_CALL_MAX + CLUSTERS_MAX + 32;
     CopyPlan: CALL_INFO_BYTES_MAX, 32;
     CopyPlanKept: CALL_INFO_BYTES_MAX, 32;
     CopyState: CALL_INFO_BYTES_MAX, 32;

@@ -10,7 +10,8 @@ use tailwater_env::Instant;
 use tailwater_format::batch::{DecompressError, Recompressor, assign, batches, set_append_time};
 use tailwater_format::limits::RECORDS_DECOMPRESSED_BYTES_MAX;
 use tailwater_format::{
-    Batch, BatchError, Codec, Decompressor, EntryFields, EntryHeader, Offset, Term, TransactionId, encode_entry_with,
+    Batch, BatchError, Codec, Decompressor, EntryFields, EntryHeader, Offset, Term, TransactionId,
+    encode_entry_with,
 };
 
 use crate::error::AppendError;

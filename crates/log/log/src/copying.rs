@@ -270,10 +270,10 @@ impl Log {
             return Err(invalid(format!("{} is no copy", known.record.name)));
         }
         let shards = known.record.config.shards;
-        let handle =
-            known.shard(shard.shard).ok_or(AppendError::NoShard { shard: shard.shard.0, shards })?;
+        let handle = known.shard(shard.shard).ok_or(AppendError::NoShard { shard: shard.shard.0, shards })?;
         let slot = handle.slot().map_err(AppendError::Damaged)?;
-        let header = parse_entry(entry).map_err(|error| AppendError::Corrupt(error.to_string().into()))?.header;
+        let header =
+            parse_entry(entry).map_err(|error| AppendError::Corrupt(error.to_string().into()))?.header;
         if header.segment_id().shard != shard || header.len as usize != entry.len() {
             return Err(invalid(format!("an entry of {} for {shard}", header.segment_id())));
         }
@@ -321,8 +321,7 @@ impl Log {
         let known = self.copy(shard)?;
         let ShardNumber(number) = shard.shard;
         let shards = known.record.config.shards;
-        let handle =
-            known.shard(shard.shard).ok_or(StreamError::NoShard { shard: number, shards })?;
+        let handle = known.shard(shard.shard).ok_or(StreamError::NoShard { shard: number, shards })?;
         Ok((handle.owner, handle.slot().map_err(StreamError::Damaged)?))
     }
 }

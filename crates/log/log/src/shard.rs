@@ -55,8 +55,8 @@ use crate::stream::SegmentRecord;
 use change::Changes;
 pub use change::{Change, ChangeError};
 pub use outputs::{
-    AppendAnswer, CopiedTo, CopyBegin, Output, ShardInput, StepTime, StoreAppend, Truncation, ViewChange, Waiter, Write,
-    WriteError,
+    AppendAnswer, CopiedTo, CopyBegin, Output, ShardInput, StepTime, StoreAppend, Truncation, ViewChange,
+    Waiter, Write, WriteError,
 };
 pub use recover::{FoundContent, Recovered, SegmentsFound, recover};
 use segments::{ShardOpenSegment, Visible};

@@ -6,9 +6,7 @@ use bytes::Bytes;
 use common::{create, in_world, log_start, open, read_all, shard, values};
 use tailwater_env::Env;
 use tailwater_format::{Offset, ShardId, ShardNumber};
-use tailwater_log::{
-    AppendError, CopyCursor, CopyRecord, Log, StreamConfig, StreamDurability, StreamError,
-};
+use tailwater_log::{AppendError, CopyCursor, CopyRecord, Log, StreamConfig, StreamDurability, StreamError};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 
@@ -64,7 +62,9 @@ fn a_copy_that_is_killed_goes_on_in_the_sources_offsets_and_terms_byte_for_byte(
             let (theirs, ours) = (read_all(&source, shard).await, read_all(&copy, shard).await);
             assert_eq!(theirs.len(), ours.len());
             for (theirs, ours) in theirs.iter().zip(&ours) {
-                let place = |seen: &common::Seen| (seen.offset, seen.timestamp, seen.segment.term, seen.transaction_id);
+                let place = |seen: &common::Seen| {
+                    (seen.offset, seen.timestamp, seen.segment.term, seen.transaction_id)
+                };
                 assert_eq!((place(theirs), &theirs.value), (place(ours), &ours.value));
             }
             let tail = copy.view(shard).expect("the copy").tail;
@@ -114,7 +114,8 @@ fn a_copy_takes_the_next_entry_of_its_source_and_nothing_else() {
 #[test]
 fn a_copy_goes_on_behind_what_its_source_has_removed_and_so_after_a_kill() {
     in_world(|env| async move {
-        let ([_source_dir, copy_dir], source, copy, shard) = source_and_copy(&env, StreamConfig::default()).await;
+        let ([_source_dir, copy_dir], source, copy, shard) =
+            source_and_copy(&env, StreamConfig::default()).await;
         append(&source, shard, "copied").await;
         copy_all(&source, &copy, shard).await;
         append(&source, shard, "missed").await;
@@ -123,7 +124,11 @@ fn a_copy_goes_on_behind_what_its_source_has_removed_and_so_after_a_kill() {
 
         let mut cursor = CopyCursor::new(shard, Offset(2));
         let read = source.read_entries(&mut cursor, 1 << 20).await.expect("readable");
-        assert_eq!((read.log_start, read.entries.len()), (Offset(5), 1), "from the entry with the first record left");
+        assert_eq!(
+            (read.log_start, read.entries.len()),
+            (Offset(5), 1),
+            "from the entry with the first record left"
+        );
         copy.begin_copy(shard, Offset(4)).await.expect("nothing is under way");
         drop(copy);
         let copy = open(&env, copy_dir.path()).await;
@@ -160,7 +165,8 @@ fn what_the_source_may_still_lose_is_not_copied_yet() {
             env.sleep(std::time::Duration::from_millis(1)).await;
         };
         assert_eq!(give(&copy, shard, &read.entries[0]).await, Ok(Offset(1)));
-        let stored = copy.store().durable_length(&copy.view(shard).expect("the copy").open().expect("an entry"));
+        let stored =
+            copy.store().durable_length(&copy.view(shard).expect("the copy").open().expect("an entry"));
         assert!(stored.expect("the segment").0 > 0, "a copy is synced before it is answered");
     });
 }

@@ -16,9 +16,9 @@ use tailwater_copy::Copies;
 use tailwater_env::{Complaints, Env, Instant, TIMES_BUCKETS};
 use tailwater_format::call::{
     self, Append, AppendItem, AppendOutcome, AppendResult, Appended, Appends, CallErrorCode, CallMessage,
-    CallRefusal, CopyNext, CopyOpen, CopyPlan, CopyState, DelaysTaken, DeliveryDelays, FindStream, InitProducer, Locate, LocateWhat, Location, Method,
-    NodeInfo, ProducerInfo, ReadDurable, SegmentsReply, ShardTail, Tails, TailsReply, decode_call,
-    encode_call, stream_from_wire,
+    CallRefusal, CopyNext, CopyOpen, CopyPlan, CopyState, DelaysTaken, DeliveryDelays, FindStream,
+    InitProducer, Locate, LocateWhat, Location, Method, NodeInfo, ProducerInfo, ReadDurable, SegmentsReply,
+    ShardTail, Tails, TailsReply, decode_call, encode_call, stream_from_wire,
 };
 use tailwater_format::limits::SEGMENTS_PER_REPLY_MAX;
 use tailwater_format::{
@@ -267,7 +267,12 @@ impl NodeService {
         }
     }
 
-    fn authorize_stream_by_id(&self, peer: &Peer, method: Method, stream: StreamId) -> Result<(), CallRefusal> {
+    fn authorize_stream_by_id(
+        &self,
+        peer: &Peer,
+        method: Method,
+        stream: StreamId,
+    ) -> Result<(), CallRefusal> {
         match self.log.stream_by_id(stream) {
             Ok(stream) => self.authorize(peer, method, Resource::Stream(&stream.name)),
             Err(_) => Ok(()),

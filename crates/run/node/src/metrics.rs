@@ -100,7 +100,12 @@ fn copies(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
     let behind = "Records that the cluster above has and this one has not.";
     page.gauges("tailwater_copy_behind_records", behind, "stream", of(|hop| hop.behind_records))?;
     page.gauges("tailwater_copy_behind_bytes", "Bytes of them.", "stream", of(|hop| hop.behind_bytes))?;
-    page.counters("tailwater_copy_records", "Records that were copied here.", "stream", of(|hop| hop.records))?;
+    page.counters(
+        "tailwater_copy_records",
+        "Records that were copied here.",
+        "stream",
+        of(|hop| hop.records),
+    )?;
     page.counters("tailwater_copy_bytes", "Bytes of their entries.", "stream", of(|hop| hop.bytes))?;
     let opened = "Sessions that were opened: one, and one more after each interruption.";
     page.counters("tailwater_copy_sessions_opened", opened, "stream", of(|hop| hop.sessions))?;

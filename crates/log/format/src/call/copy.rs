@@ -63,6 +63,9 @@ pub struct CopyEntries {
     /// Shards with news.
     #[prost(message, repeated, tag = "2")]
     pub shards: Vec<CopiedShard>,
+    /// As [`CopyOpened::way`], as it is by now.
+    #[prost(string, repeated, tag = "3")]
+    pub way: Vec<String>,
 }
 
 /// The news of a shard.

@@ -116,7 +116,11 @@ impl Changes {
 
     pub(super) fn completed(&mut self, segment: SegmentRecord) {
         let last = self.completed.back().map_or(self.record.next_offset, |last| last.next_offset);
-        assert_eq!(segment.base_offset, last.max(self.record.next_offset), "a segment goes on where the last one ended");
+        assert_eq!(
+            segment.base_offset,
+            last.max(self.record.next_offset),
+            "a segment goes on where the last one ended"
+        );
         self.completed.push_back(segment);
     }
 
@@ -142,7 +146,10 @@ impl Changes {
 
     /// Whether there is something to tell metadata, if the log starts at `log_start`.
     fn has_news(&self, log_start: Offset) -> bool {
-        self.claim.is_some() || self.begin.is_some() || !self.completed.is_empty() || log_start > self.record.log_start
+        self.claim.is_some()
+            || self.begin.is_some()
+            || !self.completed.is_empty()
+            || log_start > self.record.log_start
     }
 
     /// The first offset that is to be kept, once that may be recorded.

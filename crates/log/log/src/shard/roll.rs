@@ -63,9 +63,9 @@ impl Shard {
         assert!(record.base_offset < record.next_offset, "{}: bytes are records", segment.id);
         let begun = self.changes.log_start();
         assert!(
-            self.completed
-                .back()
-                .is_none_or(|last| last.number < record.number && last.next_offset.max(begun) == record.base_offset),
+            self.completed.back().is_none_or(
+                |last| last.number < record.number && last.next_offset.max(begun) == record.base_offset
+            ),
             "{}: a segment goes on where the last one ended, or a copy began anew",
             segment.id
         );

@@ -17,7 +17,9 @@ use crate::calls::stream_refusal;
 impl From<CopyError> for AdminRefusal {
     fn from(error: CopyError) -> Self {
         let (status, word) = match &error {
-            CopyError::NoName | CopyError::Invalid(_) | CopyError::Plan(_) => (StatusCode::BAD_REQUEST, "malformed"),
+            CopyError::NoName | CopyError::Invalid(_) | CopyError::Plan(_) => {
+                (StatusCode::BAD_REQUEST, "malformed")
+            }
             CopyError::UnknownCluster(_) => (StatusCode::NOT_FOUND, "unknown_cluster"),
             CopyError::NotPlaced(_) => (StatusCode::NOT_FOUND, "not_placed"),
             CopyError::KnownAlready { .. } => (StatusCode::CONFLICT, "cluster_exists"),
@@ -41,7 +43,8 @@ fn known(cluster: KnownCluster) -> ClusterView {
 
 /// This cluster, if it has a name, and the others.
 pub(super) async fn list(State(shared): State<Arc<NodeShared>>) -> Json<Vec<ClusterView>> {
-    let here = shared.copies.name().map(|name| ClusterView { name: name.to_owned(), address: None, is_here: true });
+    let here =
+        shared.copies.name().map(|name| ClusterView { name: name.to_owned(), address: None, is_here: true });
     Json(here.into_iter().chain(shared.copies.clusters().into_iter().map(known)).collect())
 }
 
@@ -105,8 +108,7 @@ fn view(plan: &CopyTree, hops: Vec<CopyHopView>) -> CopyTreeView {
 }
 
 fn hop_view(edge: &TreeEdge, state: Option<&TreeHopState>) -> CopyHopView {
-    let mut view =
-        CopyHopView { from: edge.from.clone(), to: edge.to.clone(), ..CopyHopView::default() };
+    let mut view = CopyHopView { from: edge.from.clone(), to: edge.to.clone(), ..CopyHopView::default() };
     match state.map(|state| &state.state) {
         None => {}
         Some(Err(why)) => view.why = Some(why.clone()),

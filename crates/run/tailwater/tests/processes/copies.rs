@@ -57,13 +57,21 @@ fn bounds(node: &Node, name: &str) -> Option<Vec<(u64, u64)>> {
 
 /// Waits until `copy` has all that `source` has.
 fn wait_until_copied(source: &Node, copy: &Node, name: &str) {
-    let tell = || format!("{}\n{:?}\n{:?}", source.run(&["tree", "show", name]), bounds(source, name), bounds(copy, name));
+    let tell = || {
+        format!(
+            "{}\n{:?}\n{:?}",
+            source.run(&["tree", "show", name]),
+            bounds(source, name),
+            bounds(copy, name)
+        )
+    };
     wait_for_or_tell("the copy", || (bounds(source, name)? == bounds(copy, name)?).then_some(()), tell);
 }
 
 /// Every record with its shard and offset, in the order of these.
 fn records(node: &Node, name: &str) -> Vec<String> {
-    let text = node.run(&["consume", name, "--from", "start", "--exit-at-end", "--format", "%p %o %t %k %v\\n"]);
+    let text =
+        node.run(&["consume", name, "--from", "start", "--exit-at-end", "--format", "%p %o %t %k %v\\n"]);
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
     lines.sort_by_key(|line| {
         let mut words = line.split(' ').map(|word| word.parse::<u64>().unwrap_or_default());
@@ -86,7 +94,8 @@ fn a_chain_of_clusters_has_the_sources_very_records_although_each_copy_is_killed
         std::thread::spawn(move || {
             let mut sent = 0;
             while !stop.load(Ordering::Relaxed) {
-                let lines: String = (sent..sent + 500).map(|number| format!("{number} {:0>200}\n", "")).collect();
+                let lines: String =
+                    (sent..sent + 500).map(|number| format!("{number} {:0>200}\n", "")).collect();
                 let mut command = crate::support::tailwater();
                 command.args(["--server", &admin, "produce", "orders"]);
                 assert!(run(&mut command, lines.as_bytes()).status.success(), "the source takes everything");
@@ -95,7 +104,8 @@ fn a_chain_of_clusters_has_the_sources_very_records_although_each_copy_is_killed
             sent
         })
     };
-    let end = |node: &Node| bounds(node, "orders").map(|bounds| bounds.iter().map(|(_, end)| end).sum::<u64>());
+    let end =
+        |node: &Node| bounds(node, "orders").map(|bounds| bounds.iter().map(|(_, end)| end).sum::<u64>());
     wait_for("records in the last cluster", || end(&asia).filter(|end| *end > 5_000));
     for round in 0..2 {
         eu.process.kill();
@@ -120,15 +130,23 @@ fn a_chain_of_clusters_has_the_sources_very_records_although_each_copy_is_killed
     assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
     let terms = |node: &Node| -> Vec<u64> {
         let stream = stream(node, "orders").expect("the stream");
-        stream["shards"].as_array().expect("shards").iter().filter_map(|shard| shard["term"].as_u64()).collect()
+        stream["shards"]
+            .as_array()
+            .expect("shards")
+            .iter()
+            .filter_map(|shard| shard["term"].as_u64())
+            .collect()
     };
     assert_eq!(terms(&us), terms(&asia), "terms are the source's, whatever restarts");
     let shown = wait_for("both hops without anything behind", || {
         let shown: Value = serde_json::from_str(&us.run(&["tree", "show", "orders", "-o", "json"])).ok()?;
         let hops = shown["hops"].as_array()?;
-        hops.iter().all(|hop| hop["behind_records"] == 0 && hop["is_copying"] == true).then_some(shown.clone())
+        hops.iter()
+            .all(|hop| hop["behind_records"] == 0 && hop["is_copying"] == true)
+            .then_some(shown.clone())
     });
-    let ways: Vec<_> = shown["hops"].as_array().expect("hops").iter().map(|hop| (&hop["from"], &hop["to"])).collect();
+    let ways: Vec<_> =
+        shown["hops"].as_array().expect("hops").iter().map(|hop| (&hop["from"], &hop["to"])).collect();
     assert_eq!(format!("{ways:?}"), r#"[(String("us"), String("eu")), (String("eu"), String("asia"))]"#);
     assert_eq!(asia.metric("tailwater_copy_hops_copying"), Some(1.0));
     assert_eq!(asia.metric("tailwater_copy_behind_records{stream=\"orders\"}"), Some(0.0));
@@ -143,7 +161,10 @@ fn kafkas_clients_read_a_copy_and_are_told_where_its_source_is_and_wait_for_offs
     place_in_a_chain(dir.path(), &us, "orders");
     kcat(&us, &["-P", "-t", "orders"], "one\ntwo\nthree\n");
     wait_until_copied(&us, &asia, "orders");
-    assert_eq!(kcat(&asia, &["-C", "-t", "orders", "-e", "-q", "-f", "%o %s\\n"], ""), "0 one\n1 two\n2 three\n");
+    assert_eq!(
+        kcat(&asia, &["-C", "-t", "orders", "-e", "-q", "-f", "%o %s\\n"], ""),
+        "0 one\n1 two\n2 three\n"
+    );
 
     let refused = kcat_failing(&asia, &["-P", "-t", "orders"], "four\n");
     assert!(refused.contains("Policy"), "{refused}");
@@ -185,14 +206,20 @@ fn a_copy_that_is_behind_what_the_source_has_removed_goes_on_behind_the_gap() {
     us.run(&["stream", "truncate", "orders", "--before", "2"]);
     us.run(&["stream", "place", "orders", "--source", "us", "--to", "eu"]);
     wait_until_copied(&us, &eu, "orders");
-    assert_eq!(eu.run(&["consume", "orders", "--exit-at-end", "--format", "%o %v\\n", "--from", "start"]), "2 c\n3 d\n");
+    assert_eq!(
+        eu.run(&["consume", "orders", "--exit-at-end", "--format", "%o %v\\n", "--from", "start"]),
+        "2 c\n3 d\n"
+    );
 
     eu.process.kill();
     us.produce("orders", &["e", "f", "g"].map(str::to_owned));
     us.run(&["stream", "truncate", "orders", "--before", "6"]);
     eu.restart();
     wait_until_copied(&us, &eu, "orders");
-    assert_eq!(eu.run(&["consume", "orders", "--exit-at-end", "--format", "%o %v\\n", "--from", "start"]), "6 g\n");
+    assert_eq!(
+        eu.run(&["consume", "orders", "--exit-at-end", "--format", "%o %v\\n", "--from", "start"]),
+        "6 g\n"
+    );
     eu.process.kill();
     eu.restart();
     us.produce("orders", &["h".to_owned()]);
