@@ -25,8 +25,8 @@ use tailwater_tls::Dialer;
 
 use crate::ask::{ask_over, connect, in_words};
 use crate::hop::{Appending, Hop};
-use crate::reader::Sessions;
 use crate::limits::{BUSY_PAUSE, RETRY_MAX, RETRY_MIN, SILENCE_MAX, WINDOW};
+use crate::reader::Sessions;
 
 /// What an operation is made of.
 pub(crate) struct CopyOperation {

@@ -6,7 +6,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use tailwater_copy::{Copies, CopyTree, PlaceRequest, TreeEdge};
 use tailwater_env::Env;
-use tailwater_format::call::{CallErrorCode, CallMessage, CallRefusal, CopyFrom, CopyOpen, CopyPlan, Method, decode_call, encode_call, stream_to_wire};
+use tailwater_format::call::{
+    CallErrorCode, CallMessage, CallRefusal, CopyFrom, CopyOpen, CopyPlan, Method, decode_call, encode_call,
+    stream_to_wire,
+};
 use tailwater_format::{BatchBuilder, Codec, ShardId, ShardNumber, StreamId};
 use tailwater_log::{Log, LogConfig, StreamConfig};
 use tailwater_rma::{Peer, Refusal, Region, Reply, ScarHit, ScarOp, Server, ServerConfig, Service};
@@ -45,15 +48,20 @@ impl Service for CopyService {
         let answer = async move {
             match (Method::from_number(method), next?) {
                 (_, Some(next)) => next.await,
-                (Some(Method::CopyOpen), _) => copies.open(&message(payload)?).map(|opened| encode_call(&opened)),
+                (Some(Method::CopyOpen), _) => {
+                    copies.open(&message(payload)?).map(|opened| encode_call(&opened))
+                }
                 (Some(Method::CopyPlan), _) => {
                     copies.keep_plan(&message(payload)?).await.map(|kept| encode_call(&kept))
                 }
-                (Some(Method::CopyState), _) => copies.state(&message(payload)?).map(|hops| encode_call(&hops)),
+                (Some(Method::CopyState), _) => {
+                    copies.state(&message(payload)?).map(|hops| encode_call(&hops))
+                }
                 _ => Err(CallRefusal::new(CallErrorCode::UnknownMethod, "another method")),
             }
         };
-        let refusal = |refused: CallRefusal| Refusal { code: refused.code.number(), message: refused.message };
+        let refusal =
+            |refused: CallRefusal| Refusal { code: refused.code.number(), message: refused.message };
         let task = async move { reply.send(answer.await.map_err(refusal)) };
         self.env.spawn("call", task).detach();
     }
@@ -122,13 +130,15 @@ fn edges(hops: &[(&str, &str)]) -> Vec<TreeEdge> {
 /// Places the stream of `us` so, and answers the plan as it is told.
 async fn place(us: &Cluster, hops: &[(&str, &str)]) -> CopyTree {
     let to = hops.iter().map(|(_, to)| (*to).to_owned()).collect();
-    let request = PlaceRequest { stream: "s".to_owned(), source: "us".to_owned(), to, hops: Some(edges(hops)) };
+    let request =
+        PlaceRequest { stream: "s".to_owned(), source: "us".to_owned(), to, hops: Some(edges(hops)) };
     us.copies.place(&request).await.expect("placed")
 }
 
 /// Three clusters, a stream in `us`, which knows the others.
 async fn three_clusters(env: &Env) -> (Cluster, Cluster, Cluster, StreamId) {
-    let [us, eu, asia] = [Cluster::start(env, "us").await, Cluster::start(env, "eu").await, Cluster::start(env, "asia").await];
+    let [us, eu, asia] =
+        [Cluster::start(env, "us").await, Cluster::start(env, "eu").await, Cluster::start(env, "asia").await];
     let stream = us.log.create_stream("s", StreamConfig::default()).await.expect("created").id;
     us.copies.add("eu", &eu.address).await.expect("added");
     us.copies.add("asia", &asia.address).await.expect("added");
@@ -156,7 +166,8 @@ fn a_later_plan_changes_the_ways_and_loses_nothing() {
             let end = us.end(stream);
             until(&env, || eu.end(stream) == end && asia.end(stream) == end).await;
             let above = hops.iter().find(|(_, to)| *to == "asia").expect("a hop").0;
-            until(&env, || asia.copies.hops().iter().any(|(_, hop)| hop.is_copying && hop.from == above)).await;
+            until(&env, || asia.copies.hops().iter().any(|(_, hop)| hop.is_copying && hop.from == above))
+                .await;
         }
     });
 }
@@ -174,7 +185,10 @@ fn two_plans_that_make_a_cycle_carry_nothing_and_the_later_one_ends_it() {
         let newer = CopyTree { number: 9, ..first };
         eu.copies.keep_plan(&CopyPlan { plan: older.to_bytes() }).await.expect("kept");
         asia.copies.keep_plan(&CopyPlan { plan: newer.to_bytes() }).await.expect("kept");
-        until(&env, || [&eu, &asia].iter().any(|cluster| cluster.why().contains("is made from the one here"))).await;
+        until(&env, || {
+            [&eu, &asia].iter().any(|cluster| cluster.why().contains("is made from the one here"))
+        })
+        .await;
 
         let kept = eu.copies.keep_plan(&CopyPlan { plan: newer.to_bytes() }).await.expect("kept");
         assert_eq!(kept.number, 9);
@@ -192,13 +206,19 @@ fn what_makes_no_sense_is_refused() {
         let plan = place(&us, &[("us", "eu")]).await;
         let refused = |plan: CopyTree| {
             let copies = eu.copies.clone();
-            async move { copies.keep_plan(&CopyPlan { plan: plan.to_bytes() }).await.expect_err("refused").message }
+            async move {
+                copies.keep_plan(&CopyPlan { plan: plan.to_bytes() }).await.expect_err("refused").message
+            }
         };
         let of = |hops| CopyTree { hops: edges(hops), number: 7, ..plan.clone() };
         for hops in [&[("asia", "eu")][..], &[("us", "eu"), ("us", "eu")], &[("us", "eu"), ("eu", "us")]] {
             assert!(refused(of(hops)).await.contains("makes no tree"), "{hops:?}");
         }
-        assert!(refused(CopyTree { source: "eu".to_owned(), hops: Vec::new(), ..plan.clone() }).await.contains("two clusters"));
+        assert!(
+            refused(CopyTree { source: "eu".to_owned(), hops: Vec::new(), ..plan.clone() })
+                .await
+                .contains("two clusters")
+        );
         let garbage = eu.copies.keep_plan(&CopyPlan { plan: Bytes::from_static(b"\xff\xff\xff") }).await;
         assert_eq!(garbage.expect_err("refused").code, CallErrorCode::Malformed);
 

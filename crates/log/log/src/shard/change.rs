@@ -60,6 +60,8 @@ pub(super) struct Changes {
     completed: VecDeque<SegmentRecord>,
     truncations: Vec<Truncation>,
     committing: Option<Change>,
+    /// Whether that claims the term that it has.
+    is_claiming: bool,
     /// The last one, if it is not known whether it took place.
     uncertain: Option<Change>,
     /// Why metadata can't take the last one.
@@ -81,6 +83,7 @@ impl Changes {
             completed: unsaved.into(),
             truncations: Vec::new(),
             committing: None,
+            is_claiming: false,
             uncertain: None,
             refused: None,
             retry_at: Instant::default(),
@@ -229,6 +232,7 @@ impl Shard {
         self.changes.refused = None;
         let changes = &self.changes;
         if changes.uncertain.is_some() {
+            self.changes.is_claiming = false;
             self.changes.committing = self.changes.uncertain.take();
             return self.changes.committing.clone();
         }
@@ -270,6 +274,7 @@ impl Shard {
         assert!(record.next_segment >= changes.record.next_segment, "{}: numbers go forward only", self.id);
         let change =
             Change { shard: self.id, record, version: changes.version, completed, deleted, producers };
+        self.changes.is_claiming = self.changes.claim.is_some();
         self.changes.committing = Some(change.clone());
         Some(change)
     }
@@ -331,9 +336,8 @@ impl Shard {
             "what was committed is the oldest that metadata was not told of"
         );
         let moved = change.record.log_start > self.changes.record.log_start;
-        // A copy claims its source's term again after a restart.
-        let is_claim = self.changes.claim == Some(change.record.term);
-        let claimed = is_claim || change.record.term > self.changes.record.term;
+        // A copy claims its source's term again after a restart: that it is the same says nothing.
+        let claimed = self.changes.is_claiming || change.record.term > self.changes.record.term;
         self.changes.record = change.record;
         self.changes.version = version;
         self.changes.completed.drain(..change.completed.len());
