@@ -586,10 +586,11 @@ impl Cell {
         Some((failed, again))
     }
 
-    /// Waits until a doubt that came after `doubts` is settled; `false` if there was none, or it is not by `end`.
+    /// Waits until a doubt that came after `doubts` is settled, or the backends of a new configuration are connected;
+    /// `false` if there was neither, or it is not by `end`.
     async fn settled_after(&self, doubts: u64, end: &mut Option<Instant>) -> bool {
         let inner = self.inner();
-        if inner.agreed.doubts() == doubts {
+        if !inner.agreed.is_doubtful(doubts) {
             return false;
         }
         let now = inner.env.now();

@@ -87,8 +87,10 @@ impl Agreed {
         let _ = self.adopting.subscribe().wait_for(|adopting| !adopting).await;
     }
 
-    /// They are, so whatever was doubted before is to be tried again.
+    /// They are, so whatever was doubted before is to be tried again, and so is what failed because they were not: to an
+    /// operation that began meanwhile that is a doubt which came after its begin.
     pub(super) fn end_adopting(&self) {
+        self.doubt();
         self.adopting.send_replace(false);
         self.settle(self.doubts());
     }
@@ -105,9 +107,16 @@ impl Agreed {
         });
     }
 
+    /// Whether something that is not settled yet, or was since there were `before` doubts, may be why an operation
+    /// failed.
+    pub(super) fn is_doubtful(&self, before: u64) -> bool {
+        // In this order, for an adoption that ends is a doubt first.
+        *self.adopting.borrow() || self.doubts() > before
+    }
+
     /// Waits until a doubt that came after `before` is settled; `false` if it is not in time, or there is none.
     pub(super) async fn settled_after(&self, before: u64, env: &Env, within: Duration) -> bool {
-        if self.doubts() <= before {
+        if !self.is_doubtful(before) {
             return false;
         }
         let mut settled = self.settled.subscribe();

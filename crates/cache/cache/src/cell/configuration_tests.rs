@@ -160,6 +160,25 @@ fn a_client_that_goes_by_an_old_configuration_learns_the_new_one_from_a_backend_
 }
 
 #[test]
+fn what_begins_while_the_backends_of_a_new_configuration_are_being_connected_waits_for_them() {
+    for can in TRANSPORTS {
+        in_runtime(|env| async move {
+            let place = BackendsByNumber::with(&env, can, 0..5);
+            let cell = place.client(of(ID, &[0, 1, 2]), 1).await;
+            // The first of the three goes by the new one before it waits, and connects in the background.
+            let setting = async { set(&cell, &items("new")).await };
+            let keys: Vec<Bytes> = items("new").into_iter().map(|(key, _)| key).collect();
+            let reading = cell.get_consistent(&keys);
+            let configuring = cell.configure(of(ID + 1, &[2, 3, 4]));
+            let (configured, lookups, ()) = futures::join!(configuring, reading, setting);
+            assert!(configured.expect("a configuration"));
+            assert!(lookups.iter().all(|lookup| !matches!(lookup, Lookup::Failed(_))), "{lookups:?}");
+            assert_all_there(&cell, &items("new")).await;
+        });
+    }
+}
+
+#[test]
 fn a_set_that_an_old_configuration_placed_is_refused_by_backends_that_go_by_the_new_one() {
     in_runtime(|env| async move {
         let place = BackendsByNumber::with(&env, TRANSPORTS[1], 0..3);
