@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures::StreamExt;
 use futures::future::join_all;
 use parking_lot::Mutex;
 use tailwater_env::{Env, Instant, Task};
@@ -23,7 +24,7 @@ use crate::ask::ask;
 use crate::clusters::{self, KnownCluster};
 use crate::error::CopyError;
 use crate::hop::Hop;
-use crate::limits::{TELL_AGAIN, TELL_EVERY};
+use crate::limits::{TELL_AGAIN, TELL_AT_ONCE, TELL_EVERY};
 use crate::plan::{self, CopyTree, TreeEdge, check_tree};
 use crate::reader::{Sessions, ended};
 use crate::writer::CopyOperation;
@@ -291,7 +292,7 @@ impl Copies {
         let _changing = inner.changing.lock().await;
         let known = inner.plans.lock().get(&plan.stream.id()).cloned();
         match &known {
-            Some(known) if known.number > plan.number || *known == plan => return Ok(kept(known.number)),
+            Some(known) if known.number > plan.number => return Ok(kept(known.number)),
             Some(known) if known.number == plan.number && known.hops != plan.hops => {
                 let why = format!("there is another plan of the number {}", plan.number);
                 return Err(refuse(CallErrorCode::Malformed, why));
@@ -299,11 +300,15 @@ impl Copies {
             None if !plan.has(here) => return Ok(kept(plan.number)),
             _ => {}
         }
+        // Also of a plan that is known: somebody may have deleted the copy.
         if plan.has(here) {
             inner.log.keep_copy(&plan.stream).await.map_err(|error| {
                 let why = format!("there can be no copy of {:?} in {here:?}: {error}", plan.stream.name());
                 refuse(CallErrorCode::StreamExists, why)
             })?;
+        }
+        if known.as_ref() == Some(&plan) {
+            return Ok(kept(plan.number));
         }
         let kept_now = inner.keep(&plan, Expect::Any).await;
         kept_now.map_err(|error| refuse(CallErrorCode::Unavailable, error.to_string()))?;
@@ -474,18 +479,24 @@ fn even_costs(request: &PlaceRequest) -> TreeCosts {
 async fn tell(inner: Arc<CopiesInner>) {
     loop {
         let is_reached = !inner.address.lock().is_empty();
+        let mut telling = Vec::new();
         for plan in inner.own_plans().into_iter().filter(|_| is_reached) {
             // What is told is the stream as it is by now; of one that is deleted nothing is told any more.
             match inner.log.stream_by_id(plan.stream.id()) {
                 Ok(stream) => {
-                    let plan = inner.described(plan.number, &stream, plan.hops);
+                    let plan = Arc::new(inner.described(plan.number, &stream, plan.hops));
                     let clusters: Vec<KnownCluster> = inner.clusters.lock().values().cloned().collect();
-                    join_all(clusters.iter().map(|cluster| inner.tell_cluster(cluster, &plan))).await;
+                    telling.extend(clusters.into_iter().map(|cluster| (cluster, Arc::clone(&plan))));
                 }
                 Err(StreamError::NoStream(_)) => inner.forget(&plan).await,
                 Err(_) => {}
             }
         }
+        let tell_one = |(cluster, plan): (KnownCluster, Arc<CopyTree>)| {
+            let inner = &inner;
+            async move { inner.tell_cluster(&cluster, &plan).await }
+        };
+        futures::stream::iter(telling).map(tell_one).buffer_unordered(TELL_AT_ONCE).collect::<()>().await;
         inner.env.timeout(TELL_EVERY, inner.news.notified()).await;
     }
 }

@@ -31,7 +31,9 @@ pub const ASK_MAX: Duration = Duration::from_secs(3);
 /// How often the source looks whether a cluster has to be told of a plan.
 pub const TELL_EVERY: Duration = Duration::from_secs(1);
 /// A cluster that knows a plan is told again after this, in case it was set up anew.
-pub const TELL_AGAIN: Duration = Duration::from_secs(20);
+pub const TELL_AGAIN: Duration = Duration::from_secs(30);
+/// Clusters that are told of plans at the same time: those that do not answer hold the others up.
+pub const TELL_AT_ONCE: usize = 64;
 /// Longest address of a cluster, in bytes.
 pub const ADDRESS_BYTES_MAX: usize = 256;
 
