@@ -130,7 +130,9 @@ fn of_call(method: &str) -> Option<NeedRow> {
         "find_stream" => Describe,
         "append" => Write,
         "init_producer" => IdempotentWrite,
-        "read_durable" | "tails" | "segments" | "locate" => Read,
+        "read_durable" | "tails" | "segments" | "locate" | "copy_open" | "copy_next" => Read,
+        "copy_state" => Describe,
+        "copy_plan" => ClusterAction,
         _ => return None,
     }))
 }
@@ -168,6 +170,8 @@ fn of_http(method: &str, resource: Resource<'_>) -> Option<NeedRow> {
         ("POST", Resource::Path("/v1/cells")) => Create,
         ("create", Resource::Stream(_)) => Create,
         ("POST", Resource::Group(_)) => Read,
+        // Where a stream is copied to.
+        ("PUT", Resource::Stream(_)) => Alter,
         ("POST" | "DELETE", Resource::Stream(_)) | ("DELETE", Resource::Group(_)) => Delete,
         ("POST", Resource::Cell(_)) => Delete,
         _ => return None,

@@ -22,6 +22,10 @@
 //! | 7 `Locate` | [`Locate`] | [`Location`] |
 //! | 8 `InitProducer` | [`InitProducer`] | [`ProducerInfo`] |
 //! | 9 `DeliveryDelays` | [`DeliveryDelays`] | [`DelaysTaken`] |
+//! | 10 `CopyOpen` | [`CopyOpen`] | [`CopyOpened`] |
+//! | 11 `CopyNext` | [`CopyNext`] | [`CopyEntries`] |
+//! | 12 `CopyPlan` | [`CopyPlan`] | [`CopyPlanKept`] |
+//! | 13 `CopyState` | [`CopyState`] | [`CopyHops`] |
 
 use bytes::{Bytes, BytesMut};
 use prost::Message;
@@ -31,12 +35,17 @@ use crate::ids::{
     Dlsn, EntryId, Offset, Position, SegmentId, SegmentNumber, ShardId, ShardNumber, SlotId, StreamId, Term,
 };
 use crate::limits::{
-    APPEND_ITEMS_MAX, CALL_BYTES_MAX, CALL_INFO_BYTES_MAX, OFFSET_MAX, SEGMENTS_PER_REPLY_MAX,
+    APPEND_ITEMS_MAX, CALL_BYTES_MAX, CALL_INFO_BYTES_MAX, CLUSTERS_MAX, OFFSET_MAX, SEGMENTS_PER_REPLY_MAX,
     SHARDS_PER_CALL_MAX, TERM_MAX,
 };
 use crate::tails::Tail;
 
+mod copy;
 mod error;
+pub use copy::{
+    CopiedShard, CopyEntries, CopyFrom, CopyHop, CopyHops, CopyNext, CopyOpen, CopyOpened, CopyPlan,
+    CopyPlanKept, CopyState,
+};
 pub use error::{CallErrorCode, CallRefusal};
 
 /// Version of the protocol as a whole, told in [`Hello`] and [`NodeInfo`].
@@ -64,11 +73,19 @@ pub enum Method {
     InitProducer = 8,
     /// How long records took to the caller's consumers.
     DeliveryDelays = 9,
+    /// Another cluster begins to copy a stream.
+    CopyOpen = 10,
+    /// The next entries for it.
+    CopyNext = 11,
+    /// A stream's copy tree, from its source.
+    CopyPlan = 12,
+    /// How far a copy is.
+    CopyState = 13,
 }
 
 impl Method {
     /// All methods.
-    pub const ALL: [Method; 9] = [
+    pub const ALL: [Method; 13] = [
         Method::Hello,
         Method::FindStream,
         Method::Append,
@@ -78,6 +95,10 @@ impl Method {
         Method::Locate,
         Method::InitProducer,
         Method::DeliveryDelays,
+        Method::CopyOpen,
+        Method::CopyNext,
+        Method::CopyPlan,
+        Method::CopyState,
     ];
 
     /// The number on the wire.
@@ -102,6 +123,10 @@ impl Method {
             Method::Locate => "locate",
             Method::InitProducer => "init_producer",
             Method::DeliveryDelays => "delivery_delays",
+            Method::CopyOpen => "copy_open",
+            Method::CopyNext => "copy_next",
+            Method::CopyPlan => "copy_plan",
+            Method::CopyState => "copy_state",
         }
     }
 }
@@ -142,6 +167,14 @@ call_messages! {
     ProducerInfo: CALL_INFO_BYTES_MAX, 32;
     DeliveryDelays: CALL_INFO_BYTES_MAX, 64;
     DelaysTaken: CALL_INFO_BYTES_MAX, 32;
+    CopyOpen: CALL_INFO_BYTES_MAX, SHARDS_PER_CALL_MAX + 32;
+    CopyOpened: CALL_INFO_BYTES_MAX, CLUSTERS_MAX + 32;
+    CopyNext: CALL_INFO_BYTES_MAX, 32;
+    CopyEntries: CALL_BYTES_MAX, SHARDS_PER_CALL_MAX + CLUSTERS_MAX + 32;
+    CopyPlan: CALL_INFO_BYTES_MAX, 32;
+    CopyPlanKept: CALL_INFO_BYTES_MAX, 32;
+    CopyState: CALL_INFO_BYTES_MAX, 32;
+    CopyHops: CALL_INFO_BYTES_MAX, 32;
 }
 
 /// Why a payload is not the message it should be.

@@ -35,6 +35,8 @@ pub const RECORDS_DECOMPRESSED_BYTES_MAX: usize = 64 << 20;
 pub const APPEND_ITEMS_MAX: usize = 4096;
 /// Shards that one call can ask the tails of.
 pub const SHARDS_PER_CALL_MAX: usize = 16_384;
+/// Clusters of one copy tree, the source included; as many as a plan may have.
+pub const CLUSTERS_MAX: usize = 512;
 /// Segments in one answer; a shard with more is listed in several calls.
 pub const SEGMENTS_PER_REPLY_MAX: usize = 1000;
 

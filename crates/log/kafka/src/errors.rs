@@ -46,6 +46,8 @@ pub fn append_error(error: &AppendError) -> ErrorCode {
             ErrorCode::NotEnoughReplicas
         }
         AppendError::NoSpace(_) | AppendError::Damaged(_) => ErrorCode::KafkaStorageError,
+        // Clients do not try these again, and show the words.
+        AppendError::Copy { .. } => ErrorCode::PolicyViolation,
         AppendError::Refused(_) => ErrorCode::UnknownServerError,
     }
 }
@@ -70,7 +72,7 @@ pub fn stream_error(error: &StreamError) -> ErrorCode {
             ErrorCode::InvalidPartitions
         }
         StreamError::Config(_) => ErrorCode::InvalidConfig,
-        StreamError::TooManyShards { .. } => ErrorCode::PolicyViolation,
+        StreamError::TooManyShards { .. } | StreamError::Copy(_) => ErrorCode::PolicyViolation,
         StreamError::BeyondEnd { .. } => ErrorCode::OffsetOutOfRange,
         StreamError::Damaged(_) => ErrorCode::KafkaStorageError,
         StreamError::Refused(_) => ErrorCode::UnknownServerError,

@@ -28,6 +28,7 @@ pub(crate) const EPOCH: i32 = 1;
 /// The topic, as if it were a stream.
 fn offsets_topic() -> LogStreamInfo {
     LogStreamInfo {
+        source: None,
         id: StreamId(OFFSETS_TOPIC_ID),
         name: OFFSETS_TOPIC.to_owned(),
         created_ms: 0,

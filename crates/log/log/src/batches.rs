@@ -10,7 +10,8 @@ use tailwater_env::Instant;
 use tailwater_format::batch::{DecompressError, Recompressor, assign, batches, set_append_time};
 use tailwater_format::limits::RECORDS_DECOMPRESSED_BYTES_MAX;
 use tailwater_format::{
-    Batch, BatchError, Codec, Decompressor, EntryFields, Offset, Term, TransactionId, encode_entry_with,
+    Batch, BatchError, Codec, Decompressor, EntryFields, EntryHeader, Offset, Term, TransactionId,
+    encode_entry_with,
 };
 
 use crate::error::AppendError;
@@ -158,6 +159,48 @@ impl Checked {
         }
         checked.bytes = bytes;
         Ok(checked)
+    }
+
+    /// The batches of an entry of the source, `header`, which stay as they are: checksums, offsets and terms have to be
+    /// right. What the records are, the source has checked.
+    pub fn copied(body: Bytes, header: &EntryHeader) -> Result<Self, AppendError> {
+        let invalid = |why: String| AppendError::Invalid(why.into());
+        let (mut next, mut counts, mut first_timestamp) = (header.base_offset, Vec::new(), None);
+        for batch in batches(&body) {
+            let batch = batch.map_err(|error| invalid(error.to_string()))?;
+            batch.check_crc().map_err(|error| AppendError::Corrupt(error.to_string().into()))?;
+            let of = batch.header();
+            if of.base_offset != next || of.leader_epoch != i64::from(header.term.0) as i32 {
+                let (offset, epoch, term) = (of.base_offset, of.leader_epoch, header.term);
+                return Err(invalid(format!(
+                    "a batch at offset {offset} of term {epoch}, where one at {next} of {term} has to be"
+                )));
+            }
+            next = of.next_offset();
+            first_timestamp.get_or_insert(if of.is_append_time() {
+                of.max_timestamp_ms
+            } else {
+                of.base_timestamp_ms
+            });
+            let len = u32::try_from(of.len).map_err(|error| invalid(error.to_string()))?;
+            counts.push((len, of.record_count));
+        }
+        if next != header.next_offset() || header.is_control() {
+            return Err(invalid(format!("an entry up to {} has batches up to {next}", header.next_offset())));
+        }
+        let last = header.transaction_id;
+        Ok(Self {
+            bytes: body,
+            records: header.record_count,
+            decompressed_bytes: 0,
+            first_timestamp: TransactionId(first_timestamp.unwrap_or(last.0)).min(last),
+            min_timestamp: last,
+            max_timestamp: last,
+            append_time_ms: None,
+            explicit: None,
+            claim: None,
+            counts: if counts.len() > 1 { BatchCounts::Many(counts) } else { BatchCounts::One },
+        })
     }
 
     /// Compresses the records of all batches by `codec`, where they are not already. An append that has more than
@@ -312,6 +355,8 @@ pub struct Accepted {
     pub append_time_ms: i64,
     /// When that was on the clock that never goes back.
     pub accepted_at: Instant,
+    /// The term that it has at its source, if it is copied.
+    pub copied: Option<Term>,
     /// Who waits for it.
     pub waiter: Waiter,
 }
@@ -534,6 +579,7 @@ mod tests {
             transaction_id: TransactionId(0),
             append_time_ms: 0,
             accepted_at: Instant::default(),
+            copied: None,
             waiter: Waiter::new(None, |_| {}),
         };
         let two = [&batch(&[1, 2], Codec::None, None)[..], &batch(&[3], Codec::None, None)[..]].concat();

@@ -117,6 +117,12 @@ pub enum AppendError {
     /// The shard was not opened, because bytes of it are missing; other shards go on.
     #[error("the shard is damaged and was not opened: {0}; {RESTORE}")]
     Damaged(Arc<str>),
+    /// The stream is a copy: only its source takes records.
+    #[error("the stream is a copy: its source is in the cluster {cluster:?}, send the records there")]
+    Copy {
+        /// The cluster of the source.
+        cluster: Arc<str>,
+    },
     /// The log is closing. Records that were already queued may be in the log nevertheless if the node was
     /// killed before it could say so.
     #[error("the log is closing")]
@@ -145,7 +151,8 @@ impl AppendError {
             | Self::TransactionId { .. }
             | Self::Timestamp { .. }
             | Self::TimestampOld { .. }
-            | Self::Term { .. } => false,
+            | Self::Term { .. }
+            | Self::Copy { .. } => false,
         }
     }
 }
@@ -167,6 +174,9 @@ pub enum StreamError {
     /// Another stream has the name.
     #[error("there is a stream {0:?} already")]
     Exists(String),
+    /// The stream is a copy: only its source is changed.
+    #[error("the stream is a copy: its source is in the cluster {0:?}, change it there")]
+    Copy(String),
     /// The name or the configuration.
     #[error(transparent)]
     Config(#[from] ConfigError),

@@ -24,6 +24,7 @@ mod batches;
 mod budget;
 mod commit;
 mod config;
+mod copying;
 mod counters;
 mod error;
 mod fetch;
@@ -48,6 +49,7 @@ mod view;
 
 pub use batches::TransactionIds;
 pub use config::{ConfigError, FlushPolicy, StreamConfig, StreamDurability, Timestamps, check_name};
+pub use copying::{CopyCursor, CopyRecord, ReadEntries};
 pub use counters::LogStats;
 pub use error::{AppendError, LogOpenError, ReadError, StreamError};
 pub use fetch::Fetched;

@@ -78,6 +78,9 @@ pub const CATCHING_UP_MAX: usize = 4;
 /// Reads of one batch besides: they take a single read of an entry, and whoever asks should not wait for consumers that
 /// catch up.
 pub const SINGLE_MAX: usize = 2;
+/// Whoever reads entries for another cluster, and is at most so many bytes behind the end of the open segment, finds
+/// them in memory, and does not wait for those who catch up.
+pub const COPY_NEAR_BYTES: u64 = 4 << 20;
 /// Shards that recovery reads at the same time.
 pub const RECOVERY_PARALLEL: usize = 16;
 /// Metadata operations in one commit of recovery or of a stream's deletion; a larger one is split.

@@ -53,6 +53,8 @@ pub struct LogStreamInfo {
     pub created_ms: i64,
     /// How it behaves.
     pub config: StreamConfig,
+    /// The cluster that has its source, if it is a copy: nobody but the copying appends to it.
+    pub source: Option<String>,
 }
 
 /// A stream with its shards.
@@ -178,7 +180,7 @@ pub(crate) struct LogInner {
 
 #[derive(Default)]
 pub(crate) struct Streams {
-    by_id: HashMap<StreamId, Arc<Stream>>,
+    pub(crate) by_id: HashMap<StreamId, Arc<Stream>>,
     by_name: BTreeMap<String, StreamId>,
     shards: u64,
     /// How often one was added, changed or removed.
@@ -187,13 +189,13 @@ pub(crate) struct Streams {
 
 /// A stream that exists.
 pub(crate) struct Stream {
-    record: StreamRecord,
+    pub(crate) record: StreamRecord,
     shards: Vec<ShardHandle>,
 }
 
 #[derive(Clone)]
-struct ShardHandle {
-    owner: usize,
+pub(crate) struct ShardHandle {
+    pub(crate) owner: usize,
     slot: Result<Slot, Damaged>,
     view: Arc<SharedView>,
     refused: Arc<Refused>,
@@ -209,18 +211,18 @@ pub(crate) struct Damaged {
 }
 
 impl ShardHandle {
-    fn slot(&self) -> Result<Slot, Arc<str>> {
+    pub(crate) fn slot(&self) -> Result<Slot, Arc<str>> {
         self.slot.as_ref().copied().map_err(|damaged| Arc::clone(&damaged.why))
     }
 }
 
 impl Stream {
     fn info(&self) -> LogStreamInfo {
-        let StreamRecord { id, name, created_ms, config } = self.record.clone();
-        LogStreamInfo { id, name, created_ms, config }
+        let StreamRecord { id, name, created_ms, config, source } = self.record.clone();
+        LogStreamInfo { id, name, created_ms, config, source }
     }
 
-    fn shard(&self, shard: ShardNumber) -> Option<&ShardHandle> {
+    pub(crate) fn shard(&self, shard: ShardNumber) -> Option<&ShardHandle> {
         self.shards.get(shard.0 as usize)
     }
 }
@@ -306,6 +308,9 @@ impl Log {
         let shards = known.record.config.shards;
         let handle = known.shard(shard).ok_or(AppendError::NoShard { shard: shard.0, shards })?;
         let slot = handle.slot().map_err(AppendError::Damaged)?;
+        if let Some(source) = &known.record.source {
+            return Err(AppendError::Copy { cluster: source.as_str().into() });
+        }
         let config = &known.record.config;
         if batches.len() > config.append_bytes_max as usize {
             return Err(AppendError::TooLarge {
@@ -334,7 +339,7 @@ impl Log {
         let permit = inner.budget.take(batches.bytes.len() as u64 + APPEND_OVERHEAD_BYTES);
         let permit = permit.ok_or_else(|| refuse(AppendError::Overloaded("too many bytes are in flight")))?;
         let waiter = Waiter::new(Some(permit), answer);
-        let append = StoreAppend { batches, expected_term: options.expected_term, waiter };
+        let append = StoreAppend { batches, expected_term: options.expected_term, copied: None, waiter };
         inner.owners[handle.owner].try_send(OwnerRequest::Append(slot, append), options.alone).map_err(refuse)
     }
 

@@ -45,7 +45,8 @@ use crate::hot::Hot;
 use crate::limits::ENTRIES_WITHOUT_TASK;
 use crate::producer::ProducerState;
 use crate::shard::{
-    ChangeError, Output, Shard, ShardInput, StepTime, StoreAppend, Truncation, ViewChange, Write, WriteError,
+    ChangeError, CopyBegin, Output, Shard, ShardInput, StepTime, StoreAppend, Truncation, ViewChange, Write,
+    WriteError,
 };
 use crate::slots::{Slot, Slots};
 use crate::upkeep::Upkeep;
@@ -61,6 +62,8 @@ pub(crate) enum OwnerRequest {
     Configure(Vec<Slot>, Arc<StreamConfig>, oneshot::Sender<()>),
     /// Truncate a shard.
     Truncate(Slot, Truncation),
+    /// Have a copy go on behind a gap.
+    Begin(Slot, CopyBegin),
     /// Tell what a shard remembers of its producers.
     Producers(Slot, oneshot::Sender<Vec<ProducerState>>),
     /// Give shards of a deleted stream up, and delete their segments.
@@ -308,6 +311,14 @@ impl Owner {
                     return;
                 }
                 self.step(slot, at, ShardInput::Truncate(truncation));
+                self.touch(slot);
+            }
+            OwnerRequest::Begin(slot, begin) => {
+                if self.owned.get(slot).is_none() {
+                    let _ = begin.reply.send(Err(StreamError::NoStream(String::new())));
+                    return;
+                }
+                self.step(slot, at, ShardInput::Begin(begin));
                 self.touch(slot);
             }
             OwnerRequest::Producers(slot, reply) => {

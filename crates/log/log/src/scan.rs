@@ -56,11 +56,16 @@ impl<'a> Scan<'a> {
 
     /// The batches of an entry that [`Scan::next`] answered last, checked.
     pub(crate) async fn batches(&mut self, scanned: &ScannedSegment) -> Result<Bytes, ReadError> {
+        Ok(self.entry(scanned).await?.slice(ENTRY_HEADER_BYTES..))
+    }
+
+    /// The same with its header.
+    pub(crate) async fn entry(&mut self, scanned: &ScannedSegment) -> Result<Bytes, ReadError> {
         self.position = scanned.position;
         let bytes = self.load(scanned.header.len as usize).await?;
         self.position = Position(scanned.position.0 + u64::from(scanned.header.len));
         parse_entry(&bytes).map_err(|error| self.corrupt(&error))?;
-        Ok(bytes.slice(ENTRY_HEADER_BYTES..scanned.header.len as usize))
+        Ok(bytes.slice(..scanned.header.len as usize))
     }
 
     /// The memory that what [`Scan::batches`] answered last is a part of.

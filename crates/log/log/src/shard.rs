@@ -24,6 +24,7 @@
 
 mod accept;
 mod change;
+mod copy;
 mod outputs;
 mod recover;
 mod roll;
@@ -54,8 +55,8 @@ use crate::stream::SegmentRecord;
 use change::Changes;
 pub use change::{Change, ChangeError};
 pub use outputs::{
-    AppendAnswer, Output, ShardInput, StepTime, StoreAppend, Truncation, ViewChange, Waiter, Write,
-    WriteError,
+    AppendAnswer, CopiedTo, CopyBegin, Output, ShardInput, StepTime, StoreAppend, Truncation, ViewChange,
+    Waiter, Write, WriteError,
 };
 pub use recover::{FoundContent, Recovered, SegmentsFound, recover};
 use segments::{ShardOpenSegment, Visible};
@@ -176,6 +177,9 @@ pub struct Shard {
     visible: Visible,
     producers: Producers,
     producers_expire_at: Instant,
+    /// The first number that no segment of this shard ever had, as far as this life knows. A copy's terms are its
+    /// source's, so it can't use a number again in a higher one.
+    unused: SegmentNumber,
 
     tail_changed: bool,
     list_changed: bool,
@@ -195,7 +199,7 @@ impl Shard {
         producers: Producers,
     ) -> Self {
         let undone = recovered.undone();
-        let Recovered { record, version, completed, unsaved, .. } = recovered;
+        let Recovered { record, version, completed, unsaved, unused, .. } = recovered;
         let completed: VecDeque<SegmentRecord> = completed.into();
         let (next_offset, transaction_id) =
             completed.back().map_or((record.next_offset, record.transaction_id), |last| {
@@ -235,6 +239,7 @@ impl Shard {
             visible,
             producers,
             producers_expire_at: Instant::default(),
+            unused,
             tail_changed: true,
             list_changed: true,
         }
@@ -252,7 +257,11 @@ impl Shard {
         );
         self.is_asked = false;
         match input {
-            ShardInput::Append(append) => self.append(now, wall_ms, append, out),
+            ShardInput::Append(append) => match append.copied {
+                None => self.append(now, wall_ms, append, out),
+                Some(copied) => self.append_copied(now, wall_ms, append, copied, out),
+            },
+            ShardInput::Begin(begin) => self.begin(begin, wall_ms, out),
             ShardInput::Truncate(truncation) => self.truncate(now, truncation, out),
             ShardInput::Configure(config) => {
                 assert!(
@@ -453,6 +462,9 @@ impl Shard {
             if !self.is_due(now) {
                 return None;
             }
+            if self.waits_for_term(term) {
+                return None;
+            }
             let count = self.gather_count();
             self.roll_if_full(self.buffer.iter().take(count).map(|append| append.batches.bytes.len()).sum());
             if self.waits_for_roll() {
@@ -507,6 +519,10 @@ impl Shard {
     fn gather_count(&self) -> usize {
         let (mut count, mut bytes, mut decompressed, mut records) = (0, 0, 0, 0);
         for accepted in &self.buffer {
+            // An entry that is copied stays one.
+            if accepted.copied.is_some() {
+                return 1;
+            }
             bytes += accepted.batches.bytes.len();
             decompressed += accepted.batches.decompressed_bytes;
             records += u64::from(accepted.batches.records);
@@ -533,7 +549,12 @@ impl Shard {
         let written_next = self.in_flight.back().map_or(self.acked_next.get(), |entry| entry.next_offset);
         assert_eq!(base_offset, written_next, "{}: an entry goes on where the last one ended", self.id);
         let first_transaction_id = appends[0].first_transaction_id;
-        let id = SegmentId { shard: self.id, number: self.next_number(), term };
+        let mut number = self.next_number();
+        if appends[0].copied.is_some() && self.open.is_none() {
+            number = number.max(self.unused);
+            self.unused = number.next();
+        }
+        let id = SegmentId { shard: self.id, number, term };
         let open = self.open.get_or_insert(ShardOpenSegment {
             id,
             created: false,
@@ -783,9 +804,11 @@ impl Shard {
 
     /// Offset and transaction id at the end of the last completed segment.
     fn completed_end(&self) -> (Offset, TransactionId) {
+        let begun = self.changes.begun();
         match self.completed.back() {
-            Some(last) => (last.next_offset, last.last_transaction_id),
-            None => (self.changes.record().next_offset, self.changes.record().transaction_id),
+            Some(last) if last.next_offset >= begun => (last.next_offset, last.last_transaction_id),
+            Some(last) => (begun, last.last_transaction_id),
+            None => (begun, self.changes.record().transaction_id),
         }
     }
 }

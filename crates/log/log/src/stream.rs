@@ -144,6 +144,8 @@ pub struct StreamRecord {
     pub created_ms: i64,
     /// How it behaves.
     pub config: StreamConfig,
+    /// The cluster that has its source, if it is a copy.
+    pub source: Option<String>,
 }
 
 /// What a shard's owner must not forget beside its segments.
@@ -256,6 +258,9 @@ mod stored {
         /// The number of the codec.
         #[prost(uint32, optional, tag = "17")]
         pub(super) compression: Option<u32>,
+        /// The cluster that has the source, if this is a copy.
+        #[prost(string, optional, tag = "18")]
+        pub(super) source: Option<String>,
     }
 
     #[derive(Clone, Copy, PartialEq, prost::Message)]
@@ -368,6 +373,7 @@ impl StreamRecord {
             timestamp_after_max_ms: config.timestamp_after_max_ms,
             append_bytes_max: Some(config.append_bytes_max),
             compression: config.compression.map(|codec| codec as u32),
+            source: self.source.clone(),
         }
         .encode_to_vec()
         .into()
@@ -403,7 +409,8 @@ impl StreamRecord {
             compression: stored.compression.map(codec).transpose()?,
         };
         config.check().map_err(|error| refuse(error.to_string()))?;
-        Ok(Self { id: StreamId(id), name: stored.name, created_ms: stored.created_ms, config })
+        let stored::Stream { name, created_ms, source, .. } = stored;
+        Ok(Self { id: StreamId(id), name, created_ms, config, source })
     }
 }
 
@@ -582,6 +589,7 @@ mod tests {
                 compression: Some(Codec::Lz4),
                 ..StreamConfig::default()
             },
+            source: Some("us".into()),
         };
         assert_eq!(StreamRecord::decode("k", &stream.encode()), Ok(stream));
         let record = ShardRecord {

@@ -241,6 +241,79 @@ pub struct CreateCell {
     pub eviction_percent: Option<u8>,
 }
 
+/// A cluster, as in `GET /v1/clusters`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ClusterView {
+    /// Its name.
+    pub name: String,
+    /// Where its node listens for CALLs; not told of the node's own cluster.
+    pub address: Option<String>,
+    /// Whether the node that answers is of this cluster.
+    pub is_here: bool,
+}
+
+/// `PUT /v1/clusters/{name}`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AddCluster {
+    /// Where its node listens for CALLs: `IP:PORT`, `tls:IP:PORT`.
+    pub address: String,
+}
+
+/// `PUT /v1/streams/{name}/tree`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlaceStream {
+    /// The cluster that has the stream.
+    pub source: String,
+    /// The clusters that are to have copies; none ends copying.
+    pub to: Vec<String>,
+    /// From which cluster to which it goes, each hop before those that follow it. Without it the node plans as if all
+    /// links cost the same.
+    #[serde(default)]
+    pub hops: Option<Vec<[String; 2]>>,
+}
+
+/// A stream's copy tree, as in `GET /v1/streams/{name}/tree`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CopyTreeView {
+    /// The stream's name.
+    pub stream: String,
+    /// The number of the plan.
+    pub plan: u64,
+    /// The cluster that has the stream.
+    pub source: String,
+    /// Each hop, before those that follow it.
+    pub hops: Vec<CopyHopView>,
+}
+
+/// A hop of it, as its lower end tells. What that does not tell is not there.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct CopyHopView {
+    /// The cluster that is copied from.
+    pub from: String,
+    /// The cluster that copies.
+    pub to: String,
+    /// The number of the plan by which it does.
+    pub plan: Option<u64>,
+    /// Whether it does.
+    pub is_copying: bool,
+    /// Why not, or why it was interrupted last.
+    pub why: Option<String>,
+    /// Records that it has yet to copy.
+    pub behind_records: Option<u64>,
+    /// Bytes of them.
+    pub behind_bytes: Option<u64>,
+    /// From the timestamp of the last record that it copied until that was durable there, in ms.
+    pub delay_ms: Option<i64>,
+    /// Records that it has copied since its start.
+    pub records: Option<u64>,
+    /// Bytes of their entries.
+    pub bytes: Option<u64>,
+    /// Sessions that it has opened since then.
+    pub sessions: Option<u64>,
+}
+
 /// `POST /v1/streams`. What is not given has the default; a limit of `null` is none.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -322,6 +395,9 @@ pub struct StreamView {
     pub id: StreamId,
     /// Its configuration.
     pub config: StreamConfig,
+    /// The cluster that has its source, if it is a copy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
     /// Its shards.
     pub shards: Vec<ShardView>,
 }

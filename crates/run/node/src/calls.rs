@@ -12,12 +12,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tailwater_access::{AccessRequest, Authorizer, Protocol, Resource};
+use tailwater_copy::Copies;
 use tailwater_env::{Complaints, Env, Instant, TIMES_BUCKETS};
 use tailwater_format::call::{
     self, Append, AppendItem, AppendOutcome, AppendResult, Appended, Appends, CallErrorCode, CallMessage,
-    CallRefusal, DelaysTaken, DeliveryDelays, FindStream, InitProducer, Locate, LocateWhat, Location, Method,
-    NodeInfo, ProducerInfo, ReadDurable, SegmentsReply, ShardTail, Tails, TailsReply, decode_call,
-    encode_call, stream_from_wire,
+    CallRefusal, CopyNext, CopyOpen, CopyPlan, CopyState, DelaysTaken, DeliveryDelays, FindStream,
+    InitProducer, Locate, LocateWhat, Location, Method, NodeInfo, ProducerInfo, ReadDurable, SegmentsReply,
+    ShardTail, Tails, TailsReply, decode_call, encode_call, stream_from_wire,
 };
 use tailwater_format::limits::SEGMENTS_PER_REPLY_MAX;
 use tailwater_format::{
@@ -35,6 +36,9 @@ use crate::views;
 /// Bytes that one durable read answers at most.
 const READ_BYTES_MAX: u32 = 2 << 20;
 
+/// How long whoever wants to begin behind the end of a copy waits for it, before it is told to ask again.
+const COPY_WAIT: Duration = Duration::from_secs(2);
+
 /// What a turn to read counts as at least.
 const TURN_BYTES_MIN: u64 = 4 << 10;
 
@@ -50,12 +54,13 @@ pub struct NodeService {
     info: Box<dyn Fn() -> NodeInfo + Send + Sync>,
     meters: Arc<Meters>,
     authorizer: Arc<dyn Authorizer>,
+    copies: Copies,
     complaints: Complaints,
 }
 
 impl NodeService {
     /// A service in front of `log`; `info` says what it answers to a greeting, `turns` are those of who catches up,
-    /// `meters` count what it does, and `authorizer` says what each peer may do.
+    /// `meters` count what it does, `authorizer` says what each peer may do, and `copies` are made for other clusters.
     pub fn new(
         env: Env,
         log: Log,
@@ -63,8 +68,10 @@ impl NodeService {
         info: impl Fn() -> NodeInfo + Send + Sync + 'static,
         meters: Arc<Meters>,
         authorizer: Arc<dyn Authorizer>,
+        copies: Copies,
     ) -> Self {
-        Self { env, log, turns, info: Box::new(info), meters, authorizer, complaints: Complaints::default() }
+        let complaints = Complaints::default();
+        Self { env, log, turns, info: Box::new(info), meters, authorizer, copies, complaints }
     }
 
     /// Whether `peer` may do this to `resource`.
@@ -81,10 +88,7 @@ impl NodeService {
         method: Method,
         message: &impl AboutStream,
     ) -> Result<(), CallRefusal> {
-        match self.log.stream_by_id(message.stream()?) {
-            Ok(stream) => self.authorize(peer, method, Resource::Stream(&stream.name)),
-            Err(_) => Ok(()),
-        }
+        self.authorize_stream_by_id(peer, method, message.stream()?)
     }
 
     /// Answers `reply` with what `answer` comes to, without keeping the caller.
@@ -198,7 +202,8 @@ impl NodeService {
             }
             Method::Locate => {
                 let may = |asked: &Locate| self.authorize_stream(peer, method, asked);
-                self.answer_with(method, reply, payload, may, move |asked: Locate| locate(log, asked))
+                let env = self.env.clone();
+                self.answer_with(method, reply, payload, may, move |asked: Locate| locate(env, log, asked))
             }
             Method::InitProducer => {
                 let may = |_: &InitProducer| self.authorize(peer, method, Resource::Node);
@@ -206,6 +211,9 @@ impl NodeService {
                     let producer_id = log.init_producer_id().await.map_err(stream_refusal)?;
                     Ok(encode_call(&ProducerInfo { producer_id, epoch: 0 }))
                 })
+            }
+            Method::CopyOpen | Method::CopyNext | Method::CopyPlan | Method::CopyState => {
+                self.dispatch_copy(peer, method, payload, reply)
             }
             Method::DeliveryDelays => {
                 let allowed = self.authorize(peer, method, Resource::Node);
@@ -217,6 +225,57 @@ impl NodeService {
                     Err(refused) => Err((reply, refused)),
                 }
             }
+        }
+    }
+
+    /// What other clusters ask.
+    fn dispatch_copy(
+        &self,
+        peer: &Peer,
+        method: Method,
+        payload: Bytes,
+        reply: Reply,
+    ) -> Result<(), (Reply, CallRefusal)> {
+        let copies = self.copies.clone();
+        match method {
+            Method::CopyOpen => {
+                let may = |asked: &CopyOpen| self.authorize_stream(peer, method, asked);
+                self.answer_with(method, reply, payload, may, move |asked: CopyOpen| {
+                    let opened = copies.open(&asked).map(|opened| encode_call(&opened));
+                    std::future::ready(opened)
+                })
+            }
+            Method::CopyNext => {
+                let may = |asked: &CopyNext| match self.copies.stream_of(*asked) {
+                    Some(stream) => self.authorize_stream_by_id(peer, method, stream),
+                    None => Ok(()),
+                };
+                self.answer_with(method, reply, payload, may, move |asked: CopyNext| copies.next(asked))
+            }
+            Method::CopyPlan => {
+                let may = |_: &CopyPlan| self.authorize(peer, method, Resource::Node);
+                self.answer_with(method, reply, payload, may, move |told: CopyPlan| async move {
+                    copies.keep_plan(&told).await.map(|kept| encode_call(&kept))
+                })
+            }
+            _ => {
+                let may = |asked: &CopyState| self.authorize_stream(peer, method, asked);
+                self.answer_with(method, reply, payload, may, move |asked: CopyState| {
+                    std::future::ready(copies.state(&asked).map(|hops| encode_call(&hops)))
+                })
+            }
+        }
+    }
+
+    fn authorize_stream_by_id(
+        &self,
+        peer: &Peer,
+        method: Method,
+        stream: StreamId,
+    ) -> Result<(), CallRefusal> {
+        match self.log.stream_by_id(stream) {
+            Ok(stream) => self.authorize(peer, method, Resource::Stream(&stream.name)),
+            Err(_) => Ok(()),
         }
     }
 
@@ -256,7 +315,7 @@ macro_rules! about_streams {
         }
     )*};
 }
-about_streams!(Append, Tails, call::Segments, Locate);
+about_streams!(Append, Tails, call::Segments, Locate, CopyOpen, CopyState);
 
 impl AboutStream for ReadDurable {
     fn stream(&self) -> Result<StreamId, CallRefusal> {
@@ -418,7 +477,7 @@ async fn read_durable(
     Ok(bytes)
 }
 
-async fn locate(log: Log, asked: Locate) -> Result<Bytes, CallRefusal> {
+async fn locate(env: Env, log: Log, asked: Locate) -> Result<Bytes, CallRefusal> {
     let shard = ShardId { stream: asked.stream()?, shard: ShardNumber(asked.shard) };
     let target = match asked.what.ok_or_else(|| missing("what"))? {
         LocateWhat::Start(()) => Target::Start,
@@ -429,7 +488,21 @@ async fn locate(log: Log, asked: Locate) -> Result<Bytes, CallRefusal> {
         LocateWhat::Dlsn(dlsn) => Target::Dlsn((&dlsn).into()),
         LocateWhat::Last(count) => Target::Last(count),
     };
-    let found = log.locate(shard, target).await.map_err(read_refusal)?;
+    let listener = log.listen([shard]);
+    let until = env.now() + COPY_WAIT;
+    let found = loop {
+        match log.locate(shard, target).await {
+            // It may be there already where the source of this copy is.
+            Err(ReadError::BeyondEnd { end }) if log.is_copy(shard.stream) => {
+                let left = until.since(env.now());
+                if left.is_zero() || env.timeout(left, listener.changed()).await.is_none() {
+                    let why = format!("the copy ends at offset {end} yet: try again");
+                    return Err(CallRefusal::new(CallErrorCode::Overloaded, why));
+                }
+            }
+            found => break found.map_err(read_refusal)?,
+        }
+    };
     let tail = log.view(shard).map_err(read_refusal)?.tail;
     Ok(encode_call(&Location {
         offset: found.offset.0,
@@ -490,6 +563,7 @@ fn append_refusal(error: AppendError) -> CallRefusal {
         AppendError::Sequence(SequenceError::Epoch { .. }) => CallErrorCode::ProducerFenced,
         AppendError::TransactionId { .. } => CallErrorCode::TransactionIdDecreased,
         AppendError::Damaged(_) => CallErrorCode::Damaged,
+        AppendError::Copy { .. } => CallErrorCode::Copy,
         AppendError::Refused(_) => CallErrorCode::Internal,
         AppendError::Timestamp { .. } | AppendError::TimestampOld { .. } => CallErrorCode::InvalidTimestamp,
         AppendError::Term { .. } => CallErrorCode::WrongTerm,
@@ -511,6 +585,7 @@ pub fn stream_refusal(error: StreamError) -> CallRefusal {
         StreamError::Config(_) | StreamError::TooManyShards { .. } => CallErrorCode::Malformed,
         StreamError::BeyondEnd { .. } => CallErrorCode::OffsetOutOfRange,
         StreamError::Damaged(_) => CallErrorCode::Damaged,
+        StreamError::Copy(_) => CallErrorCode::Copy,
         StreamError::Refused(_) => CallErrorCode::Internal,
         StreamError::NotOwner => CallErrorCode::NotOwner,
         StreamError::Overloaded => CallErrorCode::Overloaded,

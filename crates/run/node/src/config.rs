@@ -79,6 +79,8 @@ pub struct Config {
     pub data_cell: CellSection,
     /// The metadata cell: lengths and locks.
     pub metadata_cell: CellSection,
+    /// The node among clusters.
+    pub cluster: ClusterConfig,
     /// The journal.
     pub journal: JournalSection,
     /// The log.
@@ -122,6 +124,14 @@ pub struct AdminConfig {
     /// How long a head or a body may take, or a connection idle between requests, or an answer wait to be read, in
     /// milliseconds.
     pub timeout_ms: u64,
+}
+
+/// The node among clusters.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ClusterConfig {
+    /// The name of this cluster, which no other one has; empty is none: no stream is copied from here or to here.
+    pub name: String,
 }
 
 /// How many copies a cell keeps.
@@ -298,6 +308,7 @@ impl Default for Config {
                 refresh_ms: tailwater_tail::limits::PAGE_REFRESH.as_millis() as u32,
                 ..CellSection::default()
             },
+            cluster: ClusterConfig::default(),
             journal: JournalSection::default(),
             log: LogSection::default(),
             ledgers: LedgersSection::default(),
@@ -442,6 +453,7 @@ impl Config {
             "ADMIN",
             "DATA_CELL",
             "METADATA_CELL",
+            "CLUSTER",
             "JOURNAL",
             "LOG",
             "LEDGERS",

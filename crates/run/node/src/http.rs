@@ -11,6 +11,9 @@
 //! | `GET, POST /v1/streams` | lists, creates |
 //! | `GET, DELETE /v1/streams/{name}` | describes, deletes |
 //! | `POST /v1/streams/{name}/truncate` | removes the records before a position |
+//! | `GET, PUT /v1/streams/{name}/tree` | the copy tree and how far its hops are; places the stream |
+//! | `GET /v1/clusters` | the clusters that this one knows |
+//! | `GET, PUT, DELETE /v1/clusters/{name}` | describes, adds, removes one |
 //! | `GET /v1/broadcast` | the node as a replica: chain, place in it, counters |
 //! | `GET /v1/broadcast/streams` | how far it is in each broadcast stream, and what it stores |
 //! | `GET /v1/groups` | Kafka's groups, with their lag |
@@ -25,6 +28,7 @@
 
 mod broadcast;
 mod cells;
+mod clusters;
 mod connections;
 mod groups;
 mod identity;
@@ -77,6 +81,9 @@ fn router(shared: Arc<NodeShared>) -> Router {
         .route("/v1/streams", get(list_streams).post(create_stream))
         .route("/v1/streams/{name}", get(describe_stream).delete(delete_stream))
         .route("/v1/streams/{name}/truncate", post(truncate_stream))
+        .route("/v1/streams/{name}/tree", get(clusters::tree).put(clusters::place))
+        .route("/v1/clusters", get(clusters::list))
+        .route("/v1/clusters/{name}", get(clusters::describe).put(clusters::add).delete(clusters::remove))
         .route("/v1/broadcast", get(broadcast::describe))
         .route("/v1/broadcast/streams", get(broadcast::streams))
         .route("/v1/groups", get(groups::list))

@@ -43,6 +43,7 @@ use std::time::Duration;
 use anyhow::Context;
 use parking_lot::Mutex;
 use tailwater_access::Authorizer;
+use tailwater_copy::Copies;
 use tailwater_env::{BoxFuture, Env, Progress, Stage, Task};
 use tailwater_format::call::{CALL_VERSION, NodeInfo};
 use tailwater_journal::ReplayError;
@@ -51,7 +52,7 @@ use tailwater_login::Users;
 use tailwater_meta::{Expect, Meta, Op};
 use tailwater_permissions::Rules;
 use tailwater_queue::QueueStore;
-use tailwater_rma::{Server, ServerConfig, Service};
+use tailwater_rma::{Address, Server, ServerConfig, Service};
 use tailwater_store::DataDir;
 use tailwater_tail::Cells;
 use tailwater_tail::window::WindowStats;
@@ -89,6 +90,8 @@ struct NodeShared {
     data: SocketAddr,
     unix: Option<PathBuf>,
     log: Log,
+    /// Between clusters.
+    copies: Copies,
     /// Data and metadata; none where the log is without cells.
     cells: Option<[Arc<NodeCell>; 2]>,
     created: CreatedCells,
@@ -216,6 +219,13 @@ impl Node {
         let bridges = broadcast.as_ref().map(bridge);
         let (reads_max, bytes_per_s) = (config.log.catch_up_reads_max, config.log.catch_up_bytes_per_s);
         let turns = Arc::new(Turns::new(&env, reads_max, bytes_per_s, Arc::clone(&meters)));
+        let copies = Copies::start(
+            &env,
+            &log,
+            Some(&*config.cluster.name).filter(|name| !name.is_empty()),
+            &gate.dialer,
+        )
+        .await?;
         let service: Arc<dyn Service> = Arc::new(NodeService::new(
             env.clone(),
             log.clone(),
@@ -223,6 +233,7 @@ impl Node {
             info,
             Arc::clone(&meters),
             Arc::clone(&gate.authorizer),
+            copies.clone(),
         ));
         let server = start_server(&env, &config, service, &gate).await?;
         let bound = server.tcp_addr().unwrap_or(config.listen.data);
@@ -231,6 +242,7 @@ impl Node {
             id,
             dir: config.data.clone(),
             data: config.listen.advertised_data.unwrap_or(bound),
+            copies,
             unix: server.unix_path().and_then(|path| std::path::absolute(path).ok()),
             log,
             cells: node_cells,
@@ -254,6 +266,8 @@ impl Node {
             group_shards_told_max: config.metrics.group_shards_max,
             queues_told_max: config.metrics.queues_max,
         });
+        let scheme = if matches!(shared.server.tcp_address(), Some(Address::Tls(_))) { "tls" } else { "tcp" };
+        shared.copies.listens_at(&format!("{scheme}:{}", shared.data));
         starting.started(Arc::clone(&shared));
         tracing::info!(data = %shared.data, admin = %admin_addr, dir = %config.data.display(), "the node is ready");
         Ok(Self { env, shared, admin: admin_addr, stop_http, http })
@@ -291,6 +305,7 @@ impl Node {
     pub async fn stop(self) -> anyhow::Result<()> {
         tracing::info!("stopping");
         drop(self.stop_http);
+        self.shared.copies.stop();
         drop(self.shared.bridges.lock().take());
         if let Some(broadcast) = &self.shared.broadcast {
             // Listeners are told, but not waited for long.

@@ -19,7 +19,7 @@ use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 use tailwater_env::TimesRead;
-use tailwater_format::call::Method;
+use tailwater_format::call::{CopyHop, Method};
 use tailwater_format::{ShardId, StreamId};
 use tailwater_permissions::Audit;
 use tailwater_tail::window::WindowStats;
@@ -83,8 +83,37 @@ impl Collector for MetricParts {
         memcached(shared, &mut page)?;
         queues::queues(&self.queues, &mut page)?;
         self.broadcasts.tell(&mut page)?;
+        copies(shared, &mut page)?;
         streams(shared, &mut page)
     }
+}
+
+/// The hops that end here: there is one for each stream that is copied here, up to as many as streams are told of.
+fn copies(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
+    let sessions = "Copies that other clusters make from here.";
+    page.gauge("tailwater_copy_sessions", sessions, shared.copies.sessions() as u64)?;
+    let mut hops = shared.copies.hops();
+    hops.sort_by(|(a, _), (b, _)| a.cmp(b));
+    let copying = hops.iter().filter(|(_, hop)| hop.is_copying).count() as u64;
+    page.gauge("tailwater_copy_hops", "Streams that are to be copied here.", hops.len() as u64)?;
+    page.gauge("tailwater_copy_hops_copying", "Those of them that are.", copying)?;
+    hops.truncate(shared.streams_told_max);
+    let of = |read: fn(&CopyHop) -> u64| hops.iter().map(move |(stream, hop)| (stream.clone(), read(hop)));
+    let behind = "Records that the cluster above has and this one has not.";
+    page.gauges("tailwater_copy_behind_records", behind, "stream", of(|hop| hop.behind_records))?;
+    page.gauges("tailwater_copy_behind_bytes", "Bytes of them.", "stream", of(|hop| hop.behind_bytes))?;
+    page.counters(
+        "tailwater_copy_records",
+        "Records that were copied here.",
+        "stream",
+        of(|hop| hop.records),
+    )?;
+    page.counters("tailwater_copy_bytes", "Bytes of their entries.", "stream", of(|hop| hop.bytes))?;
+    let opened = "Sessions that were opened: one, and one more after each interruption.";
+    page.counters("tailwater_copy_sessions_opened", opened, "stream", of(|hop| hop.sessions))?;
+    let delay = "From the timestamp of the last record that was copied here until it was durable here.";
+    let delays = hops.iter().filter_map(|(stream, hop)| Some((stream.clone(), hop.delay_ms? as f64 / 1e3)));
+    page.gauges("tailwater_copy_delay_seconds", delay, "stream", delays)
 }
 
 fn node(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {

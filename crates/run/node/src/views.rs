@@ -55,9 +55,10 @@ pub fn segment_info(segment: &SegmentDescription, chunk_bytes: u32) -> call::Seg
 
 /// A stream as JSON; `cached` says how far each shard is in the data cell.
 pub fn stream_view(description: &StreamDescription, cached: impl Fn(u32) -> u64) -> StreamView {
-    let LogStreamInfo { name, id, config, .. } = &description.stream;
+    let LogStreamInfo { name, id, config, source, .. } = &description.stream;
     StreamView {
         name: name.clone(),
+        source: source.clone(),
         id: *id,
         config: config.clone(),
         shards: description.shards.iter().map(|shard| shard_view(shard, cached(shard.shard.0))).collect(),

@@ -5,6 +5,7 @@ pub mod audit;
 pub mod broadcast;
 pub mod cache;
 pub mod cell;
+pub mod cluster;
 pub mod consume;
 pub mod doctor;
 pub mod group;

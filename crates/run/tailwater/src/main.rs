@@ -39,7 +39,7 @@ enum Command {
     Serve(commands::serve::Args),
     /// Make what a secured node needs: a CA, certificates, a configuration that uses them.
     Init(commands::init::Args),
-    /// Create, list, describe, delete and truncate streams.
+    /// Create, list, describe, place, delete and truncate streams.
     #[command(subcommand)]
     Stream(commands::stream::Command),
     /// List, describe, recover and verify the segments of a replicated store: BookKeeper's ledgers.
@@ -49,7 +49,10 @@ enum Command {
     /// Segments of a replicated store: not in this build, but in that of `make dist`.
     #[cfg(not(feature = "bookkeeper"))]
     Segment(commands::left_out::Args),
-    /// Plan copy trees: over which links a stream would be copied to other clusters.
+    /// Add, list, describe and remove clusters that streams are copied to.
+    #[command(subcommand)]
+    Cluster(commands::cluster::Command),
+    /// Plan copy trees, over which streams are copied to other clusters, and show how far they are.
     #[command(subcommand)]
     Tree(commands::tree::Command),
     /// Append lines of a file, or of standard input, to a stream.
@@ -142,7 +145,8 @@ fn run(parsed: Parsed) -> anyhow::Result<()> {
         Command::Segment(command) => commands::segment::run(command),
         #[cfg(not(feature = "bookkeeper"))]
         Command::Segment(_) => commands::left_out::run("client of BookKeeper", "bookkeeper"),
-        Command::Tree(command) => commands::tree::run(command),
+        Command::Cluster(command) => commands::cluster::run(&cli.server, command),
+        Command::Tree(command) => commands::tree::run(&cli.server, command),
         Command::Produce(args) => commands::produce::run(&cli.server, args),
         Command::Consume(args) => commands::consume::run(&cli.server, args),
         Command::Group(command) => commands::group::run(&cli.server, command),

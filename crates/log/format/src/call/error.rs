@@ -101,6 +101,8 @@ error_codes! {
     InvalidTimestamp = 22, "invalid_timestamp", false;
     /// Bytes of the shard are missing, and the node did not open it.
     Damaged = 23, "damaged", false;
+    /// The stream is a copy: only its source takes records.
+    Copy = 24, "copy", false;
 }
 
 impl fmt::Display for CallErrorCode {

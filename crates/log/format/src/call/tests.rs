@@ -19,6 +19,10 @@ fn the_numbers_of_methods_never_change() {
         (7, "locate"),
         (8, "init_producer"),
         (9, "delivery_delays"),
+        (10, "copy_open"),
+        (11, "copy_next"),
+        (12, "copy_plan"),
+        (13, "copy_state"),
     ];
     assert_eq!(numbers, expected);
     assert_eq!(Method::from_number(3), Some(Method::Append));
@@ -28,7 +32,7 @@ fn the_numbers_of_methods_never_change() {
 #[test]
 fn every_error_code_has_a_number_of_its_own_and_unknown_ones_are_kept() {
     let numbers: Vec<_> = CallErrorCode::ALL.iter().map(|code| code.number()).collect();
-    assert_eq!(numbers, (1..=23).collect::<Vec<u16>>());
+    assert_eq!(numbers, (1..=24).collect::<Vec<u16>>());
     for code in CallErrorCode::ALL {
         assert_eq!(CallErrorCode::from_number(code.number()), *code);
     }

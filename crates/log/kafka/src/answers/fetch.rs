@@ -280,6 +280,13 @@ async fn look_at(
     }
     let offset = u64::try_from(partition.fetch_offset).map_err(|_| ErrorCode::OffsetOutOfRange)?;
     let max = asked.bytes_max().min(room);
+    // Of a copy it may be there already where its source is: that is waited for, as any other end is.
+    if offset > tail.next_offset.0 && log.is_copy(shard.stream) {
+        data.high_watermark = tail.next_offset.0 as i64;
+        data.last_stable_offset = data.high_watermark;
+        data.log_start_offset = tail.log_start.0 as i64;
+        return Ok((Fetched::default(), true));
+    }
     if partition.last_fetched_epoch >= 0 {
         let view = log.view(shard).map_err(|error| read_error(&error))?;
         let (epoch, end_offset) = epoch_end(&view, partition.last_fetched_epoch);

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use super::{
     Damaged, Log, LogStreamInfo, ShardDescription, ShardHandle, Stream, StreamDescription, describe_segments,
 };
-use crate::config::{ConfigError, StreamConfig, StreamDurability, check_name};
+use crate::config::{ConfigError, FlushPolicy, StreamConfig, StreamDurability, check_name};
 use crate::error::{AppendError, StreamError};
 use crate::limits::COMMIT_OPS_MAX;
 use crate::owner::OwnerRequest;
@@ -49,7 +49,7 @@ impl Log {
 
     /// Carries out a change of streams although nobody may wait for it any more: metadata and memory would differ
     /// if it ended between the two.
-    async fn to_the_end<T: Send + 'static, E: From<StreamError> + Send + 'static>(
+    pub(crate) async fn to_the_end<T: Send + 'static, E: From<StreamError> + Send + 'static>(
         &self,
         change: impl Future<Output = Result<T, E>> + Send + 'static,
     ) -> Result<T, E> {
@@ -67,7 +67,14 @@ impl Log {
         self.check_create(name, &config)?;
         let random = (u128::from(inner.env.random_u64()) << 64) | u128::from(inner.env.random_u64());
         let id = StreamId(uuid::Builder::from_random_bytes(random.to_be_bytes()).into_uuid());
-        let record = StreamRecord { id, name: name.to_owned(), created_ms: inner.env.wall_ms(), config };
+        let created_ms = inner.env.wall_ms();
+        let record = StreamRecord { id, name: name.to_owned(), created_ms, config, source: None };
+        self.create_as(record).await
+    }
+
+    /// Creates a stream that this record describes, while names are taken.
+    pub(crate) async fn create_as(&self, record: StreamRecord) -> Result<LogStreamInfo, StreamError> {
+        let (inner, id, name) = (&*self.inner, record.id, &*record.name);
         let ops = vec![
             Op::Put { key: stream_key(id), value: record.encode(), expect: Expect::Absent },
             Op::Put {
@@ -102,7 +109,7 @@ impl Log {
         shards: Vec<Result<(Recovered, Producers), Damaged>>,
     ) -> Result<Vec<ShardHandle>, StreamError> {
         let inner = &*self.inner;
-        let config = Arc::new(record.config.clone());
+        let config = shard_config(record);
         let mut opening = Vec::with_capacity(shards.len());
         for (number, shard) in (first..).zip(shards) {
             let id = ShardId { stream: record.id, shard: ShardNumber(number) };
@@ -150,12 +157,13 @@ impl Log {
         change: impl FnOnce(&StreamConfig) -> Result<StreamConfig, E> + Send + 'static,
     ) -> Result<LogStreamInfo, E> {
         let (log, name) = (self.clone(), name.to_owned());
-        self.to_the_end(async move { log.alter(&name, change).await }).await
+        self.to_the_end(async move { log.alter(&name, false, change).await }).await
     }
 
-    async fn alter<E: From<StreamError>>(
+    pub(crate) async fn alter<E: From<StreamError>>(
         &self,
         name: &str,
+        is_copying: bool,
         change: impl FnOnce(&StreamConfig) -> Result<StreamConfig, E>,
     ) -> Result<LogStreamInfo, E> {
         let inner = &*self.inner;
@@ -168,6 +176,9 @@ impl Log {
         let stored = stored.ok_or_else(|| StreamError::NoStream(name.to_owned()))?;
         let mut record = StreamRecord::decode(&key, &stored.value)
             .map_err(|error| StreamError::Unavailable(error.to_string()))?;
+        if let Some(source) = record.source.clone().filter(|_| !is_copying) {
+            return Err(StreamError::Copy(source).into());
+        }
         let config = change(&record.config)?;
         record.config.may_become(&config).map_err(StreamError::from)?;
         let old = stream.shards.len() as u32;
@@ -177,7 +188,7 @@ impl Log {
         let put = Op::Put { key, value: record.encode(), expect };
         inner.meta.commit(vec![put]).await.map_err(unavailable)?;
 
-        let config = Arc::new(record.config.clone());
+        let config = shard_config(&record);
         for (number, owner) in inner.owners.iter().enumerate() {
             let owned = stream.shards.iter().filter(|shard| shard.owner == number);
             let slots = owned.filter_map(|shard| shard.slot.as_ref().ok().copied()).collect();
@@ -293,6 +304,18 @@ impl Log {
         before: Offset,
     ) -> Result<Offset, StreamError> {
         let stream = self.find(name)?;
+        if let Some(source) = &stream.record.source {
+            return Err(StreamError::Copy(source.clone()));
+        }
+        self.truncate_shard(&stream, shard, before).await
+    }
+
+    pub(crate) async fn truncate_shard(
+        &self,
+        stream: &Stream,
+        shard: ShardNumber,
+        before: Offset,
+    ) -> Result<Offset, StreamError> {
         let handle = stream
             .shard(shard)
             .ok_or(StreamError::NoShard { shard: shard.0, shards: stream.record.config.shards })?;
@@ -306,7 +329,7 @@ impl Log {
         answer.await.unwrap_or(Err(StreamError::Closed))
     }
 
-    fn find(&self, name: &str) -> Result<Arc<Stream>, StreamError> {
+    pub(crate) fn find(&self, name: &str) -> Result<Arc<Stream>, StreamError> {
         let streams = self.inner.streams.read();
         let id = streams.by_name.get(name);
         let stream = id.and_then(|id| streams.by_id.get(id)).cloned();
@@ -316,6 +339,18 @@ impl Log {
     fn check_open(&self) -> Result<(), StreamError> {
         if self.inner.closed.load(Ordering::Acquire) { Err(StreamError::Closed) } else { Ok(()) }
     }
+}
+
+/// How the shards of a stream behave. Those of a copy are durable before anybody sees them, as what is sealed after a
+/// crash goes on in the same term; what they keep is what their source keeps.
+fn shard_config(record: &StreamRecord) -> Arc<StreamConfig> {
+    let mut config = record.config.clone();
+    if record.source.is_some() {
+        config.durability = StreamDurability::Fsync;
+        config.flush = FlushPolicy::Immediate;
+        (config.retention_ms, config.retention_bytes) = (None, None);
+    }
+    Arc::new(config)
 }
 
 fn unavailable(error: MetaError) -> StreamError {

@@ -61,7 +61,7 @@ impl Shard {
     fn accept(&mut self, now: Instant, wall_ms: i64, append: StoreAppend) {
         if self.state == ShardPhase::Resting {
             self.state = ShardPhase::Claiming;
-            self.changes.claim();
+            self.changes.claim(self.changes.record().term.next());
         }
         if self.buffer.is_empty() {
             self.buffer_since = now;
@@ -79,8 +79,14 @@ impl Shard {
             append_time_ms: batches.append_time_ms.unwrap_or(wall_ms),
             accepted_at: now,
             batches,
+            copied: None,
             waiter,
         };
+        self.take(accepted);
+    }
+
+    /// Puts an append that has its place into the buffer.
+    pub(super) fn take(&mut self, accepted: Accepted) {
         assert!(accepted.batches.records > 0, "{}: an empty append is refused before", self.id);
         self.next_offset.advance(accepted.next_offset());
         self.transaction_id = accepted.transaction_id;

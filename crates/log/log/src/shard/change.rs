@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use tailwater_env::Instant;
-use tailwater_format::{Offset, SegmentId, SegmentNumber, ShardId};
+use tailwater_format::{Offset, SegmentId, SegmentNumber, ShardId, Term};
 
 use super::{Output, Shard, ShardPhase, Truncation};
 use crate::config::StreamDurability;
@@ -52,11 +52,16 @@ pub enum ChangeError {
 pub(super) struct Changes {
     record: ShardRecord,
     version: u64,
-    claim: bool,
+    /// The term that is to be claimed.
+    claim: Option<Term>,
+    /// Where a copy goes on behind a gap, until metadata knows.
+    begin: Option<Offset>,
     log_start: Offset,
     completed: VecDeque<SegmentRecord>,
     truncations: Vec<Truncation>,
     committing: Option<Change>,
+    /// Whether that claims the term that it has.
+    is_claiming: bool,
     /// The last one, if it is not known whether it took place.
     uncertain: Option<Change>,
     /// Why metadata can't take the last one.
@@ -72,11 +77,13 @@ impl Changes {
         Self {
             record,
             version,
-            claim: false,
+            claim: None,
+            begin: None,
             log_start: record.log_start,
             completed: unsaved.into(),
             truncations: Vec::new(),
             committing: None,
+            is_claiming: false,
             uncertain: None,
             refused: None,
             retry_at: Instant::default(),
@@ -94,13 +101,29 @@ impl Changes {
         self.record.log_start
     }
 
-    pub(super) fn claim(&mut self) {
-        self.claim = true;
+    pub(super) fn claim(&mut self, term: Term) {
+        self.claim = Some(term);
+    }
+
+    /// The copy goes on at `offset`, behind a gap.
+    pub(super) fn begin(&mut self, offset: Offset) {
+        assert!(offset > self.begun(), "a copy goes forward");
+        self.begin = Some(offset);
+        self.raise_log_start(offset);
+    }
+
+    /// Where the shard goes on behind all segments that metadata was told of.
+    pub(super) fn begun(&self) -> Offset {
+        self.begin.unwrap_or(self.record.next_offset).max(self.record.next_offset)
     }
 
     pub(super) fn completed(&mut self, segment: SegmentRecord) {
         let last = self.completed.back().map_or(self.record.next_offset, |last| last.next_offset);
-        assert_eq!(segment.base_offset, last, "a segment goes on where the last one ended");
+        assert_eq!(
+            segment.base_offset,
+            last.max(self.record.next_offset),
+            "a segment goes on where the last one ended"
+        );
         self.completed.push_back(segment);
     }
 
@@ -126,7 +149,10 @@ impl Changes {
 
     /// Whether there is something to tell metadata, if the log starts at `log_start`.
     fn has_news(&self, log_start: Offset) -> bool {
-        self.claim || !self.completed.is_empty() || log_start > self.record.log_start
+        self.claim.is_some()
+            || self.begin.is_some()
+            || !self.completed.is_empty()
+            || log_start > self.record.log_start
     }
 
     /// The first offset that is to be kept, once that may be recorded.
@@ -206,6 +232,7 @@ impl Shard {
         self.changes.refused = None;
         let changes = &self.changes;
         if changes.uncertain.is_some() {
+            self.changes.is_claiming = false;
             self.changes.committing = self.changes.uncertain.take();
             return self.changes.committing.clone();
         }
@@ -222,13 +249,17 @@ impl Shard {
         let completed: Vec<SegmentRecord> =
             changes.completed.iter().take(COMMIT_OPS_MAX / 4).copied().collect();
         let mut record = ShardRecord { log_start, owner: changes.owner, ..changes.record };
-        if changes.claim {
-            record.term = record.term.next();
+        if let Some(term) = changes.claim {
+            record.term = term;
         }
         if let Some(last) = completed.last() {
             record.next_segment = last.number.next();
             record.next_offset = last.next_offset;
             record.transaction_id = last.last_transaction_id;
+        }
+        if let Some(begin) = changes.begin {
+            record.next_offset = begin;
+            record.next_segment = record.next_segment.max(self.unused);
         }
         let producers = (!completed.is_empty()).then(|| {
             // What is acknowledged, and not yet synced, may be lost: then other batches get its offsets.
@@ -243,6 +274,7 @@ impl Shard {
         assert!(record.next_segment >= changes.record.next_segment, "{}: numbers go forward only", self.id);
         let change =
             Change { shard: self.id, record, version: changes.version, completed, deleted, producers };
+        self.changes.is_claiming = self.changes.claim.is_some();
         self.changes.committing = Some(change.clone());
         Some(change)
     }
@@ -263,7 +295,7 @@ impl Shard {
             Err(ChangeError::Conflict(Some((record, version)))) if record == change.record => version,
             Err(ChangeError::Conflict(_)) => {
                 self.state = ShardPhase::Lost;
-                self.changes.claim = false;
+                self.changes.claim = None;
                 self.fail_unwritten(&AppendError::NotOwner, out);
                 self.changes.fail_truncations(&StreamError::NotOwner, out);
                 return;
@@ -272,7 +304,7 @@ impl Shard {
                 let why: Arc<str> = why.into();
                 self.changes.retry_at = now + COMMIT_REFUSED_PAUSE;
                 self.changes.refused = Some(Arc::clone(&why));
-                self.changes.claim = false;
+                self.changes.claim = None;
                 // Whoever is told that nothing was removed should not find it removed later. Retention asks again.
                 self.changes.log_start = self.changes.record.log_start;
                 if self.state == ShardPhase::Claiming {
@@ -285,7 +317,7 @@ impl Shard {
             Err(ChangeError::Unavailable(why)) => {
                 self.changes.retry_at = now + COMMIT_RETRY;
                 self.changes.uncertain = Some(change);
-                self.changes.claim = false;
+                self.changes.claim = None;
                 if self.state == ShardPhase::Claiming {
                     self.state = ShardPhase::Resting;
                     self.fail_unwritten(&AppendError::Unavailable(format!("metadata: {why}").into()), out);
@@ -304,10 +336,14 @@ impl Shard {
             "what was committed is the oldest that metadata was not told of"
         );
         let moved = change.record.log_start > self.changes.record.log_start;
-        let claimed = change.record.term > self.changes.record.term;
+        // A copy claims its source's term again after a restart: that it is the same says nothing.
+        let claimed = self.changes.is_claiming || change.record.term > self.changes.record.term;
         self.changes.record = change.record;
         self.changes.version = version;
         self.changes.completed.drain(..change.completed.len());
+        if self.changes.begin == Some(change.record.next_offset) {
+            self.changes.begin = None;
+        }
         let is_known = |cut| change.completed.iter().any(|segment| segment.number == cut);
         if self.cut.is_some_and(is_known) {
             self.cut = None;
@@ -316,7 +352,7 @@ impl Shard {
             out.push(Output::Update(self.tail()));
         }
         if claimed {
-            self.changes.claim = false;
+            self.changes.claim = None;
             // Nothing was written in this term, even if those who made us claim it were refused meanwhile.
             if matches!(self.state, ShardPhase::Claiming | ShardPhase::Resting) {
                 self.state = ShardPhase::Owning(change.record.term);

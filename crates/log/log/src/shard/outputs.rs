@@ -25,7 +25,7 @@ pub struct StepTime {
 
 /// What happens to a shard.
 ///
-/// Requests (the first four) are gathered: [`ShardInput::Proceed`] says that all that came together is there. After
+/// Requests (the first five) are gathered: [`ShardInput::Proceed`] says that all that came together is there. After
 /// everything else the shard goes on by itself.
 #[derive(Debug)]
 pub enum ShardInput {
@@ -34,6 +34,8 @@ pub enum ShardInput {
     /// Somebody removes the records before an offset, at record granularity; segments wholly before it are deleted.
     /// What may still be lost (`interval`) is removed when it is synced. Answered by one [`Output::Truncated`].
     Truncate(Truncation),
+    /// A copy goes on at a later offset, as its source has removed what is before it. Answered at once.
+    Begin(CopyBegin),
     /// The stream is configured so from now on, and keeps what it keeps for ever ([`StreamConfig::may_become`]).
     Configure(Arc<StreamConfig>),
     /// No more appends are taken. [`Output::Closed`] follows once all is written, completed and recorded.
@@ -81,8 +83,28 @@ pub struct StoreAppend {
     pub batches: Checked,
     /// Refuse them if the shard's term is another one.
     pub expected_term: Option<Term>,
+    /// Where they have to go, and in which term, if they are copied.
+    pub copied: Option<CopiedTo>,
     /// Who waits.
     pub waiter: Waiter,
+}
+
+/// The place of what is copied: that which it has at its source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopiedTo {
+    /// Offset of the first record.
+    pub base_offset: Offset,
+    /// The term of its segment.
+    pub term: Term,
+}
+
+/// Who waits for a copy to begin anew.
+#[derive(Debug)]
+pub struct CopyBegin {
+    /// The offset of the next record.
+    pub offset: Offset,
+    /// Answered when the shard goes on there.
+    pub reply: oneshot::Sender<Result<(), StreamError>>,
 }
 
 type Tell = Box<dyn FnOnce(Result<AppendAnswer, AppendError>) + Send>;

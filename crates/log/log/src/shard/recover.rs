@@ -61,6 +61,8 @@ pub struct Recovered {
     pub seals: Vec<(SegmentId, Position)>,
     /// Segments to delete in the store.
     pub deletes: Vec<SegmentId>,
+    /// The first number that no segment has, not even one that is deleted.
+    pub unused: SegmentNumber,
 }
 
 impl Recovered {
@@ -85,6 +87,8 @@ pub fn recover(
     let mut recovered = Recovered { record, version, ..Recovered::default() };
     let mut found: BTreeMap<(SegmentNumber, Term), SegmentsFound> =
         found.iter().map(|found| ((found.id.number, found.id.term), found.clone())).collect();
+
+    recovered.unused = found.keys().map(|(number, _)| number.next()).max().unwrap_or_default();
 
     for segment in recorded {
         let id = SegmentId { shard, number: segment.number, term: segment.term };
@@ -122,7 +126,7 @@ pub fn recover(
         for (index, stored) in terms.iter().enumerate() {
             match stored.content {
                 Some(content) if Some(index) == newest => {
-                    if content.base_offset != next_offset || number != next_number {
+                    if content.base_offset != next_offset || number < next_number {
                         return Err(format!(
                             "segment {} begins with offset {}, but the shard goes on with segment {next_number} \
                              at offset {next_offset}",

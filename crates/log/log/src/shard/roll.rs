@@ -61,11 +61,12 @@ impl Shard {
             sealed_ms: wall_ms,
         };
         assert!(record.base_offset < record.next_offset, "{}: bytes are records", segment.id);
+        let begun = self.changes.log_start();
         assert!(
-            self.completed
-                .back()
-                .is_none_or(|last| last.number < record.number && last.next_offset == record.base_offset),
-            "{}: a segment goes on where the last one ended",
+            self.completed.back().is_none_or(
+                |last| last.number < record.number && last.next_offset.max(begun) == record.base_offset
+            ),
+            "{}: a segment goes on where the last one ended, or a copy began anew",
             segment.id
         );
         self.completed.push_back(record);

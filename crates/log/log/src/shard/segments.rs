@@ -58,16 +58,9 @@ impl Visible {
         record: &ShardRecord,
         next_offset: Offset,
     ) -> Self {
-        let Some(last) = completed.back() else {
-            return Self {
-                number: record.next_segment,
-                term: record.term.next(),
-                base_offset: next_offset,
-                durable: DurableTo::new(Position(0)),
-                sealed: false,
-                previous: None,
-                exists: false,
-            };
+        // A copy that began anew behind a gap goes on in the coming one.
+        let Some(last) = completed.back().filter(|last| last.next_offset == next_offset) else {
+            return Self::coming(record.next_segment, record.term.next(), next_offset);
         };
         let previous = completed.len().checked_sub(2).map(|index| completed[index]);
         Self {
@@ -78,6 +71,19 @@ impl Visible {
             sealed: true,
             previous: previous.map(|segment| (segment.number, segment.term, segment.length)),
             exists: true,
+        }
+    }
+
+    /// What readers see of a shard whose next segment will most likely have this name.
+    pub(super) fn coming(number: SegmentNumber, term: Term, base_offset: Offset) -> Self {
+        Self {
+            number,
+            term,
+            base_offset,
+            durable: DurableTo::new(Position(0)),
+            sealed: false,
+            previous: None,
+            exists: false,
         }
     }
 

@@ -1,10 +1,15 @@
 //! `tailwater stream …`
 
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
 use clap::Subcommand;
 use serde_json::Value;
 use tailwater_client::Start;
-use tailwater_node::api::{CreateStream, StreamView, Truncate, Truncated};
+use tailwater_node::api::{CopyTreeView, CreateStream, PlaceStream, StreamView, Truncate, Truncated};
+use tailwater_trees::TreeRequest;
 
+use super::tree;
 use crate::admin::{Server, escaped};
 use crate::output::{self, Format};
 use crate::values;
@@ -48,6 +53,23 @@ pub enum Command {
         /// Which time a record has: `create` is its producer's time, `append` that of its append [default: create].
         #[arg(long, value_name = "create|append")]
         timestamps: Option<String>,
+        /// Form of the output.
+        #[arg(short, long, value_enum, default_value_t = Format::Table)]
+        output: Format,
+    },
+    /// Say which clusters have copies of a stream. Its copy tree is planned, and copying begins.
+    Place {
+        /// The stream's name.
+        name: String,
+        /// The cluster that has the stream: the one of the node that is asked.
+        #[arg(long, value_name = "CLUSTER")]
+        source: String,
+        /// The clusters that are to have copies, separated by commas. `none` ends copying; the copies stay.
+        #[arg(long, value_name = "CLUSTERS|none", value_delimiter = ',', required = true)]
+        to: Vec<String>,
+        /// What links cost, as for `tailwater tree plan`. By default all of them cost the same.
+        #[arg(long, value_name = "FILE")]
+        costs: Option<PathBuf>,
         /// Form of the output.
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
         output: Format,
@@ -133,6 +155,10 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
                 )),
             }
         }
+        Command::Place { name, source, to, costs, output } => {
+            let placed = place(server, &name, source, to, costs.as_deref())?;
+            if output == Format::Json { output::print_json(&placed) } else { placed_table(&placed) }
+        }
         Command::Ls { output } => {
             let streams: Vec<StreamView> = server.get("/v1/streams")?;
             if output == Format::Json {
@@ -175,6 +201,38 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
     }
 }
 
+fn place(
+    server: &Server,
+    name: &str,
+    source: String,
+    to: Vec<String>,
+    costs: Option<&Path>,
+) -> anyhow::Result<CopyTreeView> {
+    let to = if to == ["none"] { Vec::new() } else { to };
+    let hops = match costs.filter(|_| !to.is_empty()) {
+        None => None,
+        Some(file) => {
+            let request = TreeRequest { to: to.clone(), ..TreeRequest::new(name, &source) };
+            let planned = tailwater_trees::plan(&tree::read(file)?, &request);
+            let planned = planned.with_context(|| format!("no plan by {}", file.display()))?;
+            Some(planned.hops.into_iter().map(|hop| [hop.from, hop.to]).collect())
+        }
+    };
+    server.put(&format!("{}/tree", path(name)), &PlaceStream { source, to, hops })
+}
+
+fn placed_table(placed: &CopyTreeView) -> anyhow::Result<()> {
+    output::print(&format!("stream {} has plan {} now", placed.stream, placed.plan))?;
+    if placed.hops.is_empty() {
+        return output::print(&"it is copied to no cluster");
+    }
+    let mut table = output::table(&["from", "to"]);
+    for hop in &placed.hops {
+        table.add_row([&hop.from, &hop.to]);
+    }
+    output::print(&table)
+}
+
 /// A number, or `none`, as the API takes it.
 fn limit(flag: &str, text: &str) -> anyhow::Result<Option<u64>> {
     match text {
@@ -198,6 +256,9 @@ fn describe(stream: &StreamView) -> anyhow::Result<()> {
     let mut table = output::table(&["key", "value"]);
     table.add_row(["name", &stream.name]);
     table.add_row(["id", &stream.id.to_string()]);
+    if let Some(source) = &stream.source {
+        table.add_row(["copy of the one in", source]);
+    }
     table.add_row(["shards", &config.shards.to_string()]);
     table.add_row(["flush", &config.flush.to_string()]);
     table.add_row(["durability", &config.durability.to_string()]);

@@ -1,4 +1,4 @@
-//! `tailwater tree …`: plans of copy trees. No node is asked, and nothing is changed.
+//! `tailwater tree …`: plans of copy trees, for which no node is asked, and how far those are that there are.
 
 #![allow(clippy::disallowed_methods)] // it reads its user's file, and nothing else
 
@@ -8,10 +8,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::Subcommand;
+use tailwater_node::api::CopyTreeView;
 use tailwater_trees::limits::{CLUSTERS_MAX, COSTS_BYTES_MAX, DEPTH_DEFAULT, FAN_OUT_DEFAULT};
 use tailwater_trees::{TreeCosts, TreePlan, TreeRequest, dot, plan, svg};
 
-use crate::output;
+use crate::admin::{Server, escaped};
+use crate::output::{self, Format};
 use crate::values::number;
 
 /// What to do with copy trees.
@@ -19,8 +21,16 @@ use crate::values::number;
 pub enum Command {
     /// Show which cluster would send a stream to which others, what that costs, and how long it takes.
     ///
-    /// It plans only: Tailwater does not copy streams between clusters yet.
+    /// No node is asked, and nothing is changed: `tailwater stream place --costs` carries it out.
     Plan(Args),
+    /// Show a stream's copy tree, and how far each of its hops is.
+    Show {
+        /// The stream's name.
+        name: String,
+        /// Form of the output.
+        #[arg(short, long, value_enum, default_value_t = Format::Table)]
+        output: Format,
+    },
 }
 
 /// Flags of `plan`.
@@ -66,8 +76,14 @@ pub enum TreeFormat {
 }
 
 /// Does it.
-pub fn run(command: Command) -> anyhow::Result<()> {
-    let Command::Plan(args) = command;
+pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
+    let args = match command {
+        Command::Plan(args) => args,
+        Command::Show { name, output } => {
+            let tree: CopyTreeView = server.get(&format!("/v1/streams/{}/tree", escaped(&name)))?;
+            return if output == Format::Json { output::print_json(&tree) } else { show(&tree) };
+        }
+    };
     let costs = read(&args.costs)?;
     let request = TreeRequest {
         stream: args.name,
@@ -86,7 +102,39 @@ pub fn run(command: Command) -> anyhow::Result<()> {
     }
 }
 
-fn read(path: &Path) -> anyhow::Result<TreeCosts> {
+fn show(tree: &CopyTreeView) -> anyhow::Result<()> {
+    output::print(&format!("{} from {}, plan {}", tree.stream, tree.source, tree.plan))?;
+    let heads = ["from", "to", "state", "behind", "bytes behind", "delay ms", "records", "bytes", "sessions"];
+    let mut table = output::table(&heads);
+    for hop in &tree.hops {
+        let state = match (hop.is_copying, hop.plan) {
+            (true, Some(plan)) if plan != tree.plan => format!("copying by plan {plan}"),
+            (true, _) => "copying".to_owned(),
+            (false, _) => "interrupted".to_owned(),
+        };
+        let number = |of: Option<u64>| of.map_or_else(|| "-".to_owned(), |of| of.to_string());
+        let bytes = |of: Option<u64>| of.map_or_else(|| "-".to_owned(), output::bytes);
+        table.add_row([
+            hop.from.clone(),
+            hop.to.clone(),
+            state,
+            number(hop.behind_records),
+            bytes(hop.behind_bytes),
+            hop.delay_ms.map_or_else(|| "-".to_owned(), |ms| ms.to_string()),
+            number(hop.records),
+            bytes(hop.bytes),
+            number(hop.sessions),
+        ]);
+    }
+    output::print(&table)?;
+    let interrupted = tree.hops.iter().filter(|hop| !hop.is_copying);
+    interrupted
+        .filter_map(|hop| Some((hop, hop.why.as_deref()?)))
+        .try_for_each(|(hop, why)| output::print(&format!("{} to {}: {why}", hop.from, hop.to)))
+}
+
+/// The costs in a file.
+pub fn read(path: &Path) -> anyhow::Result<TreeCosts> {
     let shown = path.display();
     let file = File::open(path).with_context(|| format!("{shown} can't be read"))?;
     let mut text = String::new();

@@ -121,7 +121,7 @@ impl World {
             lines.lock().push(transcript::reply(&name, &outcome));
             drop(reply.send(outcome));
         });
-        self.step(ShardInput::Append(StoreAppend { batches, expected_term, waiter }));
+        self.step(ShardInput::Append(StoreAppend { batches, expected_term, copied: None, waiter }));
         receiver
     }
 

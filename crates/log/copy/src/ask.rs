@@ -1,0 +1,59 @@
+//! Short questions to another cluster.
+
+use std::str::FromStr;
+use std::sync::Arc;
+
+use tailwater_env::Env;
+use tailwater_format::call::{CallMessage, Method, decode_call, encode_call};
+use tailwater_rma::{Address, CallError, Connection, connect_with};
+use tailwater_tls::Dialer;
+
+use crate::limits::ASK_MAX;
+
+/// A connection to the node at `address`.
+pub(crate) async fn connect(
+    env: &Env,
+    dialer: &Dialer,
+    address: &str,
+) -> Result<Arc<dyn Connection>, String> {
+    let address = Address::from_str(address).map_err(|error| error.to_string())?;
+    match env.timeout(ASK_MAX, connect_with(env, &address, dialer)).await {
+        Some(connected) => connected.map_err(|error| error.to_string()),
+        None => Err(format!("{address} did not take a connection within {} s", ASK_MAX.as_secs())),
+    }
+}
+
+/// What it answers to a question over a connection.
+pub(crate) async fn ask_over<Q: CallMessage, A: CallMessage>(
+    env: &Env,
+    connection: &dyn Connection,
+    method: Method,
+    question: &Q,
+) -> Result<A, String> {
+    let peer = connection.peer();
+    match env.timeout(ASK_MAX, connection.call(method.number(), encode_call(question))).await {
+        None => Err(format!("{peer} did not answer within {} s", ASK_MAX.as_secs())),
+        Some(Err(error)) => Err(in_words(&error)),
+        Some(Ok(answer)) => decode_call(answer).map_err(|error| format!("{peer}: {error}")),
+    }
+}
+
+/// What the node at `address` answers to a question.
+pub(crate) async fn ask<Q: CallMessage, A: CallMessage>(
+    env: &Env,
+    dialer: &Dialer,
+    address: &str,
+    method: Method,
+    question: &Q,
+) -> Result<A, String> {
+    let connection = connect(env, dialer, address).await?;
+    ask_over(env, &*connection, method, question).await
+}
+
+/// A CALL's error for people: what the other node refuses says what to do.
+pub(crate) fn in_words(error: &CallError) -> String {
+    match error {
+        CallError::Refused { message, .. } => message.clone(),
+        other => other.to_string(),
+    }
+}

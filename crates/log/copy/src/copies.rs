@@ -1,0 +1,553 @@
+//! The whole of a node: clusters that it knows, plans that it keeps and tells, operations that it runs, sessions that it
+//! serves.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::future::join_all;
+use parking_lot::Mutex;
+use tailwater_env::{Env, Instant, Task};
+use tailwater_format::StreamId;
+use tailwater_format::call::{
+    CallErrorCode, CallRefusal, CopyHop, CopyHops, CopyNext, CopyOpen, CopyOpened, CopyPlan, CopyPlanKept,
+    CopyState, Method, stream_from_wire, stream_to_wire,
+};
+use tailwater_log::{CopyRecord, Log, LogStreamInfo, StreamError};
+use tailwater_meta::{Expect, MetaError, Op};
+use tailwater_tls::Dialer;
+use tailwater_trees::{ClusterEntry, LinkEntry, TreeCosts, TreeRequest};
+use tokio::sync::{Notify, oneshot};
+
+use crate::ask::ask;
+use crate::clusters::{self, KnownCluster};
+use crate::error::CopyError;
+use crate::hop::Hop;
+use crate::limits::{TELL_AGAIN, TELL_AT_ONCE, TELL_EVERY};
+use crate::plan::{self, CopyTree, TreeEdge, check_tree};
+use crate::reader::{Sessions, ended};
+use crate::writer::CopyOperation;
+
+/// Where a stream is to be copied to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PlaceRequest {
+    /// The stream's name.
+    pub stream: String,
+    /// The cluster that has it: this one.
+    pub source: String,
+    /// The clusters that are to have copies; none ends copying.
+    pub to: Vec<String>,
+    /// The tree, each hop before those that follow it. Without it, one is planned as if all links cost the same.
+    pub hops: Option<Vec<TreeEdge>>,
+}
+
+/// A hop of a copy tree, and how far it is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TreeHopState {
+    /// The hop.
+    pub edge: TreeEdge,
+    /// What its lower end tells; in words why it does not.
+    pub state: Result<CopyHop, String>,
+}
+
+/// What a cluster was told last of a plan, and when.
+struct Told {
+    plan: Bytes,
+    at: Instant,
+}
+
+struct Operation {
+    plan: CopyTree,
+    hop: Arc<Hop>,
+    _task: Task,
+}
+
+struct CopiesInner {
+    env: Env,
+    log: Log,
+    name: Option<String>,
+    /// Where this node is reached by other clusters, once it is.
+    address: Mutex<String>,
+    dialer: Dialer,
+    clusters: Mutex<BTreeMap<String, KnownCluster>>,
+    plans: Mutex<BTreeMap<StreamId, CopyTree>>,
+    operations: Mutex<BTreeMap<StreamId, Operation>>,
+    sessions: Arc<Sessions>,
+    /// Held over every change of clusters and plans, and its commit.
+    changing: tokio::sync::Mutex<()>,
+    told: Mutex<BTreeMap<(StreamId, String), Told>>,
+    /// There is something to tell.
+    news: Notify,
+}
+
+/// The copying of a node. Cheap to clone; the last handle's drop ends it.
+#[derive(Clone)]
+pub struct Copies {
+    inner: Arc<CopiesInner>,
+    _telling: Arc<Task>,
+}
+
+impl Copies {
+    /// That of a node whose cluster is called `name`, if it is called anything, with what metadata has. Connections to
+    /// other clusters are made by `dialer`.
+    ///
+    /// # Errors
+    /// A name that is none; metadata that can't be read.
+    pub async fn start(env: &Env, log: &Log, name: Option<&str>, dialer: &Dialer) -> Result<Self, CopyError> {
+        name.map_or(Ok(()), clusters::check_name)?;
+        let inner = Arc::new(CopiesInner {
+            env: env.clone(),
+            log: log.clone(),
+            name: name.map(str::to_owned),
+            address: Mutex::default(),
+            dialer: dialer.clone(),
+            clusters: Mutex::default(),
+            plans: Mutex::default(),
+            operations: Mutex::default(),
+            sessions: Sessions::new(env, log, name.unwrap_or_default()),
+            changing: tokio::sync::Mutex::default(),
+            told: Mutex::default(),
+            news: Notify::new(),
+        });
+        for (key, stored) in log.meta().list(clusters::PREFIX).await.map_err(unavailable)? {
+            let known = KnownCluster::decode(&key, &stored.value)?;
+            inner.clusters.lock().insert(known.name.clone(), known);
+        }
+        for (key, stored) in log.meta().list(plan::PREFIX).await.map_err(unavailable)? {
+            let plan = CopyTree::decode(&stored.value);
+            let plan = plan.map_err(|why| CopyError::Unavailable(format!("{key}: {why}")))?;
+            inner.operate(&plan);
+            inner.plans.lock().insert(plan.stream.id(), plan);
+        }
+        let telling = Arc::new(env.spawn("copy-tell", tell(Arc::clone(&inner))));
+        Ok(Self { inner, _telling: telling })
+    }
+
+    /// Other clusters reach this node at `address`: until this is known, they are told of no plan.
+    pub fn listens_at(&self, address: &str) {
+        address.clone_into(&mut self.inner.address.lock());
+        self.inner.news.notify_one();
+    }
+
+    /// Ends all operations, so that the log can be closed.
+    pub fn stop(&self) {
+        self.inner.operations.lock().clear();
+    }
+
+    /// What this cluster is called, if anything.
+    pub fn name(&self) -> Option<&str> {
+        self.inner.name.as_deref()
+    }
+
+    /// Sessions of other clusters that copy from here.
+    pub fn sessions(&self) -> usize {
+        self.inner.sessions.count()
+    }
+
+    /// The hops to this cluster, by stream.
+    pub fn hops(&self) -> Vec<(String, CopyHop)> {
+        let operations = self.inner.operations.lock();
+        operations.values().map(|of| (of.plan.stream.name().to_owned(), of.hop.view())).collect()
+    }
+}
+
+/// Clusters.
+impl Copies {
+    /// Those that are known, by name.
+    pub fn clusters(&self) -> Vec<KnownCluster> {
+        self.inner.clusters.lock().values().cloned().collect()
+    }
+
+    /// Adds one.
+    ///
+    /// # Errors
+    /// `NoName`, `Invalid`, `KnownAlready`, `Unavailable`.
+    pub async fn add(&self, name: &str, address: &str) -> Result<KnownCluster, CopyError> {
+        let inner = &*self.inner;
+        let here = inner.name.as_deref().ok_or(CopyError::NoName)?;
+        let cluster = KnownCluster::new(name, address)?;
+        if name == here {
+            return Err(CopyError::Invalid(format!("{name:?} is this cluster itself")));
+        }
+        let _changing = inner.changing.lock().await;
+        if let Some(KnownCluster { name, address }) = inner.clusters.lock().get(name).cloned() {
+            return Err(CopyError::KnownAlready { name, address });
+        }
+        if inner.clusters.lock().len() >= tailwater_format::limits::CLUSTERS_MAX {
+            let most = tailwater_format::limits::CLUSTERS_MAX;
+            return Err(CopyError::Invalid(format!("{most} clusters are known already, which is the most")));
+        }
+        let put =
+            Op::Put { key: KnownCluster::key(name), value: cluster.encode().into(), expect: Expect::Any };
+        inner.log.meta().commit(vec![put]).await.map_err(unavailable)?;
+        inner.clusters.lock().insert(name.to_owned(), cluster.clone());
+        inner.news.notify_one();
+        Ok(cluster)
+    }
+
+    /// Removes one that is in no copy tree of this cluster's streams.
+    ///
+    /// # Errors
+    /// `UnknownCluster`, `InUse`, `Unavailable`.
+    pub async fn remove(&self, name: &str) -> Result<(), CopyError> {
+        let inner = &*self.inner;
+        let _changing = inner.changing.lock().await;
+        if !inner.clusters.lock().contains_key(name) {
+            return Err(CopyError::UnknownCluster(name.to_owned()));
+        }
+        if let Some(plan) = inner.own_plans().into_iter().find(|plan| plan.has(name)) {
+            let stream = plan.stream.name().to_owned();
+            return Err(CopyError::InUse { name: name.to_owned(), stream });
+        }
+        let delete = Op::Delete { key: KnownCluster::key(name), expect: Expect::Any };
+        inner.log.meta().commit(vec![delete]).await.map_err(unavailable)?;
+        inner.clusters.lock().remove(name);
+        inner.told.lock().retain(|(_, cluster), _| cluster != name);
+        Ok(())
+    }
+}
+
+/// Plans.
+impl Copies {
+    /// Plans the copy tree of a stream that has its source here, and begins to tell all clusters of it.
+    ///
+    /// # Errors
+    /// `NoName`, `NotSource`, `UnknownCluster`, `Plan`, `Stream`, `Unavailable`.
+    pub async fn place(&self, request: &PlaceRequest) -> Result<CopyTree, CopyError> {
+        let inner = &*self.inner;
+        let here = inner.name.as_deref().ok_or(CopyError::NoName)?;
+        let not_source = |source_cluster: &str| CopyError::NotSource {
+            stream: request.stream.clone(),
+            source_cluster: source_cluster.to_owned(),
+            here: here.to_owned(),
+        };
+        let stream = inner.log.stream(&request.stream)?;
+        if let Some(source) = stream.source.as_deref().or(Some(&*request.source).filter(|name| *name != here))
+        {
+            return Err(not_source(source));
+        }
+        if inner.address.lock().is_empty() {
+            return Err(CopyError::Unavailable("the node is starting".to_owned()));
+        }
+        let hops = inner.plan_hops(request)?;
+        let _changing = inner.changing.lock().await;
+        let (number, expect) =
+            match inner.log.meta().get(&CopyTree::key(stream.id)).await.map_err(unavailable)? {
+                None => (1, Expect::Absent),
+                Some(stored) => {
+                    let last = CopyTree::decode(&stored.value).map_err(CopyError::Unavailable)?;
+                    (last.number + 1, Expect::Version(stored.version))
+                }
+            };
+        let plan = inner.described(number, &stream, hops);
+        inner.keep(&plan, expect).await?;
+        tracing::info!(stream = request.stream, number, to = ?request.to, "placed");
+        inner.news.notify_one();
+        Ok(plan)
+    }
+
+    /// The plan of a stream that this cluster knows.
+    ///
+    /// # Errors
+    /// `NotPlaced`.
+    pub fn plan(&self, stream: &str) -> Result<CopyTree, CopyError> {
+        let plans = self.inner.plans.lock();
+        let found = plans.values().find(|plan| plan.stream.name() == stream);
+        found.cloned().ok_or_else(|| CopyError::NotPlaced(stream.to_owned()))
+    }
+
+    /// The plan of a stream, and how far each of its hops is, as its lower end tells.
+    ///
+    /// # Errors
+    /// `NotPlaced`.
+    pub async fn tree(&self, stream: &str) -> Result<(CopyTree, Vec<TreeHopState>), CopyError> {
+        let plan = self.plan(stream)?;
+        let states = plan.hops.iter().map(|edge| async {
+            let state = self.inner.hop_of(&plan, &edge.to).await;
+            TreeHopState { edge: edge.clone(), state }
+        });
+        let states = join_all(states).await;
+        Ok((plan, states))
+    }
+}
+
+/// What other clusters ask, by CALLs. Whoever calls these has seen to it that they may.
+impl Copies {
+    /// Keeps a plan, unless a later one is known.
+    ///
+    /// # Errors
+    /// A plan that makes no sense, or that can't be followed here.
+    pub async fn keep_plan(&self, told: &CopyPlan) -> Result<CopyPlanKept, CallRefusal> {
+        let inner = &self.inner;
+        let refuse = |code, why: String| CallRefusal::new(code, why);
+        let no_name = || refuse(CallErrorCode::Malformed, CopyError::NoName.to_string());
+        let here = inner.name.as_deref().ok_or_else(no_name)?;
+        let plan = CopyTree::decode(&told.plan).map_err(|why| refuse(CallErrorCode::Malformed, why))?;
+        if plan.source == here {
+            let why = format!("the source is this cluster, {here:?}: two clusters have this name");
+            return Err(refuse(CallErrorCode::Malformed, why));
+        }
+        let kept = |number| CopyPlanKept { number, cluster: here.to_owned() };
+        let _changing = inner.changing.lock().await;
+        let known = inner.plans.lock().get(&plan.stream.id()).cloned();
+        match &known {
+            Some(known) if known.number > plan.number => return Ok(kept(known.number)),
+            Some(known) if known.number == plan.number && known.hops != plan.hops => {
+                let why = format!("there is another plan of the number {}", plan.number);
+                return Err(refuse(CallErrorCode::Malformed, why));
+            }
+            None if !plan.has(here) => return Ok(kept(plan.number)),
+            _ => {}
+        }
+        // Also of a plan that is known: somebody may have deleted the copy.
+        if plan.has(here) {
+            inner.log.keep_copy(&plan.stream).await.map_err(|error| {
+                let why = format!("there can be no copy of {:?} in {here:?}: {error}", plan.stream.name());
+                refuse(CallErrorCode::StreamExists, why)
+            })?;
+        }
+        if known.as_ref() == Some(&plan) {
+            return Ok(kept(plan.number));
+        }
+        let kept_now = inner.keep(&plan, Expect::Any).await;
+        kept_now.map_err(|error| refuse(CallErrorCode::Unavailable, error.to_string()))?;
+        inner.operate(&plan);
+        Ok(kept(plan.number))
+    }
+
+    /// Opens a session for another cluster.
+    ///
+    /// # Errors
+    /// As of a session; a message that makes no sense.
+    pub fn open(&self, asked: &CopyOpen) -> Result<CopyOpened, CallRefusal> {
+        let malformed = |why: String| CallRefusal::new(CallErrorCode::Malformed, why);
+        if self.inner.name.is_none() {
+            return Err(malformed(CopyError::NoName.to_string()));
+        }
+        let stream = stream_from_wire(&asked.stream).map_err(|error| malformed(error.to_string()))?;
+        clusters::check_name(&asked.cluster).map_err(|error| malformed(error.to_string()))?;
+        let session = self.inner.sessions.open(stream, &asked.cluster, &asked.from)?;
+        let way = self.inner.sessions.way(stream);
+        Ok(CopyOpened { session, way })
+    }
+
+    /// The stream of a session that is open.
+    pub fn stream_of(&self, asked: CopyNext) -> Option<StreamId> {
+        self.inner.sessions.stream(asked.session)
+    }
+
+    /// Asks a session for the next entries: the answers of one session come in the order of these calls.
+    pub fn next(&self, asked: CopyNext) -> impl Future<Output = Result<Bytes, CallRefusal>> + Send + use<> {
+        let answer: Result<oneshot::Receiver<_>, _> = self.inner.sessions.next(asked.session);
+        async move { answer?.await.unwrap_or_else(|_| Err(ended())) }
+    }
+
+    /// How far the copy of a stream is.
+    ///
+    /// # Errors
+    /// A message that makes no sense.
+    pub fn state(&self, asked: &CopyState) -> Result<CopyHops, CallRefusal> {
+        let stream = stream_from_wire(&asked.stream)
+            .map_err(|error| CallRefusal::new(CallErrorCode::Malformed, error.to_string()))?;
+        Ok(CopyHops { hop: self.inner.hop(stream) })
+    }
+}
+
+impl CopiesInner {
+    /// Over which hops a stream is to be copied.
+    fn plan_hops(&self, request: &PlaceRequest) -> Result<Vec<TreeEdge>, CopyError> {
+        if request.to.is_empty() {
+            return Ok(Vec::new());
+        }
+        {
+            let known = self.clusters.lock();
+            if let Some(name) = request.to.iter().find(|name| !known.contains_key(*name)) {
+                return Err(CopyError::UnknownCluster(name.clone()));
+            }
+        }
+        if let Some(hops) = &request.hops {
+            check_tree(&request.source, hops).map_err(CopyError::Invalid)?;
+            let (mut given, mut wanted): (Vec<_>, Vec<_>) =
+                (hops.iter().map(|hop| &hop.to).collect(), request.to.iter().collect());
+            given.sort_unstable();
+            wanted.sort_unstable();
+            if given != wanted {
+                return Err(CopyError::Invalid(
+                    "the hops lead to other clusters than those asked for".to_owned(),
+                ));
+            }
+            return Ok(hops.clone());
+        }
+        let wanted =
+            TreeRequest { to: request.to.clone(), ..TreeRequest::new(&request.stream, &request.source) };
+        let plan = tailwater_trees::plan(&even_costs(request), &wanted)?;
+        Ok(plan.hops.into_iter().map(|hop| TreeEdge { from: hop.from, to: hop.to }).collect())
+    }
+
+    /// A plan with what is known by now of its stream and clusters.
+    fn described(&self, number: u64, stream: &LogStreamInfo, hops: Vec<TreeEdge>) -> CopyTree {
+        let source = self.name.clone().unwrap_or_default();
+        let known = self.clusters.lock();
+        let here = KnownCluster { name: source.clone(), address: self.address.lock().clone() };
+        let members = hops.iter().filter_map(|hop| known.get(&hop.to)).cloned();
+        let clusters = std::iter::once(here).chain(members).collect();
+        CopyTree { number, stream: CopyRecord::new(stream, &source), source, hops, clusters }
+    }
+
+    async fn keep(&self, plan: &CopyTree, expect: Expect) -> Result<(), CopyError> {
+        let put = Op::Put { key: CopyTree::key(plan.stream.id()), value: plan.to_bytes(), expect };
+        self.log.meta().commit(vec![put]).await.map_err(unavailable)?;
+        self.plans.lock().insert(plan.stream.id(), plan.clone());
+        Ok(())
+    }
+
+    /// The plans of the streams that have their source here.
+    fn own_plans(&self) -> Vec<CopyTree> {
+        let plans = self.plans.lock();
+        plans.values().filter(|plan| Some(&plan.source) == self.name.as_ref()).cloned().collect()
+    }
+
+    /// Runs the operation that a plan asks for, if it asks for another one than runs, and no other of its stream.
+    fn operate(&self, plan: &CopyTree) {
+        let stream = plan.stream.id();
+        let mut operations = self.operations.lock();
+        let above = self.name.as_deref().and_then(|here| Some((here, plan.above(here)?)));
+        let Some((here, above)) = above else {
+            operations.remove(&stream);
+            self.sessions.set_way(stream, None);
+            return;
+        };
+        let address = plan.address(above).unwrap_or_default().to_owned();
+        let is_same = |running: &Operation| {
+            running.plan.number == plan.number
+                && running.plan.address(above) == plan.address(above)
+                && running.plan.above(here) == Some(above)
+        };
+        if operations.get(&stream).is_some_and(is_same) {
+            return;
+        }
+        let hop = Hop::new(above, here, plan.number);
+        let operation = CopyOperation {
+            env: self.env.clone(),
+            log: self.log.clone(),
+            dialer: self.dialer.clone(),
+            stream,
+            cluster: here.to_owned(),
+            address,
+            hop: Arc::clone(&hop),
+            sessions: Arc::clone(&self.sessions),
+        };
+        let task = self.env.spawn("copy-operation", operation.run());
+        operations.insert(stream, Operation { plan: plan.clone(), hop, _task: task });
+    }
+
+    fn hop(&self, stream: StreamId) -> Option<CopyHop> {
+        self.operations.lock().get(&stream).map(|operation| operation.hop.view())
+    }
+
+    /// What `cluster` tells of its hop.
+    async fn hop_of(&self, plan: &CopyTree, cluster: &str) -> Result<CopyHop, String> {
+        let stream = plan.stream.id();
+        if Some(cluster) == self.name.as_deref() {
+            return self.hop(stream).ok_or_else(|| "no operation runs".to_owned());
+        }
+        let address = plan.address(cluster).ok_or("its address is not known")?;
+        let question = CopyState { stream: stream_to_wire(stream) };
+        let hops: CopyHops = ask(&self.env, &self.dialer, address, Method::CopyState, &question).await?;
+        hops.hop.ok_or_else(|| "it does not know of its copy yet".to_owned())
+    }
+}
+
+/// Links between all clusters of a request, each at the same cost.
+fn even_costs(request: &PlaceRequest) -> TreeCosts {
+    let names: Vec<&String> = std::iter::once(&request.source).chain(&request.to).collect();
+    let cluster = |name: &&String| ClusterEntry { name: (*name).clone(), ..ClusterEntry::default() };
+    let pairs =
+        names.iter().enumerate().flat_map(|(index, a)| names[index + 1..].iter().map(move |b| (a, b)));
+    let link = |(a, b): (&&String, &&String)| LinkEntry {
+        between: [(*a).clone(), (*b).clone()],
+        cost_per_gb: 1.0,
+        delay_ms: 1.0,
+        bandwidth_bytes_per_s: None,
+        failing: false,
+    };
+    TreeCosts { clusters: names.iter().map(cluster).collect(), links: pairs.map(link).collect() }
+}
+
+/// Tells every cluster of the plans of this cluster's streams: when they change, and now and then.
+async fn tell(inner: Arc<CopiesInner>) {
+    loop {
+        let is_reached = !inner.address.lock().is_empty();
+        let mut telling = Vec::new();
+        for plan in inner.own_plans().into_iter().filter(|_| is_reached) {
+            // What is told is the stream as it is by now; of one that is deleted nothing is told any more.
+            match inner.log.stream_by_id(plan.stream.id()) {
+                Ok(stream) => {
+                    let plan = Arc::new(inner.described(plan.number, &stream, plan.hops));
+                    let clusters: Vec<KnownCluster> = inner.clusters.lock().values().cloned().collect();
+                    telling.extend(clusters.into_iter().map(|cluster| (cluster, Arc::clone(&plan))));
+                }
+                Err(StreamError::NoStream(_)) => inner.forget(&plan).await,
+                Err(_) => {}
+            }
+        }
+        let tell_one = |(cluster, plan): (KnownCluster, Arc<CopyTree>)| {
+            let inner = &inner;
+            async move { inner.tell_cluster(&cluster, &plan).await }
+        };
+        futures::stream::iter(telling).map(tell_one).buffer_unordered(TELL_AT_ONCE).collect::<()>().await;
+        inner.env.timeout(TELL_EVERY, inner.news.notified()).await;
+    }
+}
+
+impl CopiesInner {
+    /// Tells a cluster of a plan, unless it knows.
+    async fn tell_cluster(&self, cluster: &KnownCluster, plan: &CopyTree) {
+        let (key, bytes) = ((plan.stream.id(), cluster.name.clone()), plan.to_bytes());
+        let now = self.env.now();
+        let knows = |told: &Told| told.plan == bytes && now.since(told.at) < TELL_AGAIN;
+        if self.told.lock().get(&key).is_some_and(knows) {
+            return;
+        }
+        let question = CopyPlan { plan: bytes.clone() };
+        let kept: Result<CopyPlanKept, String> =
+            ask(&self.env, &self.dialer, &cluster.address, Method::CopyPlan, &question).await;
+        match kept {
+            Ok(kept) if kept.cluster != cluster.name => {
+                tracing::warn!(
+                    cluster = cluster.name,
+                    address = cluster.address,
+                    is = kept.cluster,
+                    "another cluster answers there than the one that was added"
+                );
+            }
+            Ok(kept) if kept.number > plan.number => {
+                tracing::warn!(
+                    cluster = cluster.name,
+                    stream = plan.stream.name(),
+                    number = kept.number,
+                    "it has a later plan"
+                );
+            }
+            Ok(_) => drop(self.told.lock().insert(key, Told { plan: bytes, at: now })),
+            Err(why) => {
+                tracing::info!(cluster = cluster.name, stream = plan.stream.name(), %why, "it was not told of a plan");
+            }
+        }
+    }
+
+    /// Forgets the plan of a stream that was deleted.
+    async fn forget(&self, plan: &CopyTree) {
+        let _changing = self.changing.lock().await;
+        let delete = Op::Delete { key: CopyTree::key(plan.stream.id()), expect: Expect::Any };
+        if self.log.meta().commit(vec![delete]).await.is_ok() {
+            self.plans.lock().remove(&plan.stream.id());
+            self.told.lock().retain(|(stream, _), _| *stream != plan.stream.id());
+        }
+    }
+}
+
+fn unavailable(error: MetaError) -> CopyError {
+    CopyError::Unavailable(error.to_string())
+}

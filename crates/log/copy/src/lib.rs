@@ -1,0 +1,38 @@
+//! Streams copied from cluster to cluster along copy trees (Fast ACS, 2.3 and 2.4): plans, and both ends of a hop.
+//!
+//! ```text
+//!   source's log --> session --CALL, windowed--> operation --> copy's log --> session --CALL--> ...
+//!   (cluster us)     reader.rs                   writer.rs     (cluster eu)
+//! ```
+//!
+//! A cluster is a node here. The source's cluster keeps the plan of each of its streams, with a number, and tells all
+//! clusters that it knows. Every cluster keeps the last plan that it was told, and goes on by it when it is cut off.
+//!
+//! What holds:
+//! - **The same records.** A copy has the source's offsets, terms and record batches, byte for byte, each checked by its
+//!   own checksum. An entry is appended only where the last one ended. What the source has removed is a gap that readers
+//!   are told, as they are at the source.
+//! - **Durable first.** A copy shows, and sends on, what is on its own disk.
+//! - **It goes on where it was.** Where a copy ends is what its log says, so either end may die at any moment.
+//! - **Plans go forward.** A plan never replaces one with a greater number. A way that leads back to the cluster itself is
+//!   refused, so a cycle made of two plans carries nothing.
+//! - **Bounded.** Sessions, answers under way and their bytes are ([`limits`]).
+//!
+//! - `plan.rs`: plans as they are stored and told; `clusters.rs`: the clusters that a cluster knows;
+//! - `copies.rs`: the whole of a node: what is placed, told, begun and shown;
+//! - `reader.rs`: the upper end of a hop; `writer.rs`: its lower end, with `hop.rs`, what is told of it.
+
+mod ask;
+mod clusters;
+mod copies;
+mod error;
+mod hop;
+pub mod limits;
+mod plan;
+mod reader;
+mod writer;
+
+pub use clusters::KnownCluster;
+pub use copies::{Copies, PlaceRequest, TreeHopState};
+pub use error::CopyError;
+pub use plan::{CopyTree, TreeEdge};

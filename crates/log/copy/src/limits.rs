@@ -1,0 +1,44 @@
+//! Every bound of this crate, with its unit and its reason.
+
+use std::time::Duration;
+
+/// Answers that a copy has under way at a time. Together with [`ANSWER_BYTES`] this is the window: 16 MiB, which is what a
+/// link of 1 Gbit/s with 134 ms there and back holds.
+pub const WINDOW: usize = 16;
+/// Bytes of entries after which an answer is full. An entry is never divided, so one may be larger.
+pub const ANSWER_BYTES: usize = 1 << 20;
+/// Answers that one session has under way at most, whatever the other cluster asks for.
+pub const CREDITS_MAX: usize = 64;
+/// Sessions of a node at a time. Each has a cursor for every shard, and answers under way.
+pub const SESSIONS_MAX: usize = 1_024;
+/// A session without news answers after this, so that the other cluster knows that it lives, and by which way it has
+/// what it has.
+pub const ANSWER_AFTER: Duration = Duration::from_millis(500);
+/// How often a session looks for entries that are not durable yet (`interval`), which nobody tells of.
+pub const SYNC_LOOK: Duration = Duration::from_millis(10);
+/// A session that is asked nothing for so long ends.
+pub const SESSION_IDLE: Duration = Duration::from_secs(30);
+/// A copy that is answered nothing for so long begins a new session.
+pub const SILENCE_MAX: Duration = Duration::from_secs(8);
+/// Pause before the first attempt to begin again; it doubles up to [`RETRY_MAX`].
+pub const RETRY_MIN: Duration = Duration::from_millis(50);
+/// The longest such pause.
+pub const RETRY_MAX: Duration = Duration::from_secs(2);
+/// Pause before an entry is offered again to a log that has too much to do.
+pub const BUSY_PAUSE: Duration = Duration::from_millis(5);
+/// How long another cluster may take to connect and to answer a short question.
+pub const ASK_MAX: Duration = Duration::from_secs(3);
+/// How often the source looks whether a cluster has to be told of a plan.
+pub const TELL_EVERY: Duration = Duration::from_secs(1);
+/// A cluster that knows a plan is told again after this, in case it was set up anew.
+pub const TELL_AGAIN: Duration = Duration::from_secs(30);
+/// Clusters that are told of plans at the same time: those that do not answer hold the others up.
+pub const TELL_AT_ONCE: usize = 64;
+/// Longest address of a cluster, in bytes.
+pub const ADDRESS_BYTES_MAX: usize = 256;
+
+const _: () = assert!(WINDOW <= CREDITS_MAX, "a copy's own window is granted");
+const _: () =
+    assert!(ANSWER_AFTER.as_millis() * 3 <= SILENCE_MAX.as_millis(), "one late answer is no silence");
+const _: () =
+    assert!(SILENCE_MAX.as_millis() * 2 <= SESSION_IDLE.as_millis(), "the upper end outlives a retry");

@@ -1,0 +1,251 @@
+//! The upper end of a hop: sessions that follow the log for another cluster, and send what is durable.
+//!
+//! A session is asked several times at once, and answers each time with what has come since the last answer: at once if
+//! there is something, after a while otherwise. So the other cluster decides how much is on its way, and a record waits
+//! for no round trip.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+
+use bytes::{Bytes, BytesMut};
+use parking_lot::Mutex;
+use tailwater_env::{Env, HashMap, Instant, Task};
+use tailwater_format::call::{CallErrorCode, CallRefusal, CopiedShard, CopyEntries, CopyFrom, encode_call};
+use tailwater_format::{Offset, ShardId, ShardNumber, StreamId};
+use tailwater_log::{CopyCursor, Listener, Log, ReadError};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::limits::{ANSWER_AFTER, ANSWER_BYTES, CREDITS_MAX, SESSION_IDLE, SESSIONS_MAX, SYNC_LOOK};
+
+/// The way back of one question.
+type Credit = oneshot::Sender<Result<Bytes, CallRefusal>>;
+
+struct SessionDoor {
+    stream: StreamId,
+    cluster: String,
+    credits: mpsc::Sender<Credit>,
+    _task: Task,
+}
+
+/// All sessions of a node.
+pub(crate) struct Sessions {
+    env: Env,
+    log: Log,
+    /// The name of this cluster, or nothing.
+    here: String,
+    /// Of each copy, the clusters from its source to the one that it is copied from, as that has told.
+    ways: Mutex<BTreeMap<StreamId, Vec<String>>>,
+    open: Mutex<HashMap<u64, SessionDoor>>,
+}
+
+impl Sessions {
+    pub(crate) fn new(env: &Env, log: &Log, here: &str) -> Arc<Self> {
+        let (env, log, here) = (env.clone(), log.clone(), here.to_owned());
+        Arc::new(Self { env, log, here, ways: Mutex::default(), open: Mutex::default() })
+    }
+
+    /// Takes note of the way to the cluster that a stream is copied from; none while it is not known.
+    pub(crate) fn set_way(&self, stream: StreamId, way: Option<Vec<String>>) {
+        let mut ways = self.ways.lock();
+        match way {
+            Some(way) => drop(ways.insert(stream, way)),
+            None => drop(ways.remove(&stream)),
+        }
+    }
+
+    /// The clusters from the source of a stream to this one.
+    pub(crate) fn way(&self, stream: StreamId) -> Vec<String> {
+        let mut way = self.ways.lock().get(&stream).cloned().unwrap_or_default();
+        way.push(self.here.clone());
+        way
+    }
+
+    /// Opens a session for `cluster`, in place of another one that it has for this stream.
+    ///
+    /// # Errors
+    /// A stream or shard that is not there, a shard twice; too many sessions.
+    pub(crate) fn open(
+        self: &Arc<Self>,
+        stream: StreamId,
+        cluster: &str,
+        from: &[CopyFrom],
+    ) -> Result<u64, CallRefusal> {
+        let mut cursors: Vec<ShardCursor> = Vec::with_capacity(from.len());
+        for CopyFrom { shard, next_offset } in from {
+            let shard = ShardId { stream, shard: ShardNumber(*shard) };
+            self.log.view(shard).map_err(refusal)?;
+            if cursors.last().is_some_and(|last| last.cursor.shard().shard >= shard.shard) {
+                return Err(CallRefusal::new(CallErrorCode::Malformed, "the shards are not in order"));
+            }
+            let next_offset = tailwater_format::call::offset_from_wire(*next_offset);
+            let next_offset =
+                next_offset.map_err(|error| CallRefusal::new(CallErrorCode::Malformed, error.to_string()))?;
+            cursors.push(ShardCursor { cursor: CopyCursor::new(shard, next_offset), told: None });
+        }
+        let mut open = self.open.lock();
+        open.retain(|_, door| door.stream != stream || door.cluster != cluster);
+        if open.len() >= SESSIONS_MAX {
+            let why = format!("{SESSIONS_MAX} copies are made from this node already");
+            return Err(CallRefusal::new(CallErrorCode::Overloaded, why));
+        }
+        let number = self.env.random_u64();
+        let (credits, queue) = mpsc::channel(CREDITS_MAX);
+        let session = Session {
+            env: self.env.clone(),
+            listener: self.log.listen(cursors.iter().map(|shard| shard.cursor.shard())),
+            log: self.log.clone(),
+            cursors,
+            stream,
+            sessions: Arc::downgrade(self),
+            first: 0,
+            sequence: 0,
+            awaits_sync: false,
+        };
+        let task = self.env.spawn("copy-session", session.run(queue, number));
+        open.insert(number, SessionDoor { stream, cluster: cluster.to_owned(), credits, _task: task });
+        Ok(number)
+    }
+
+    /// The stream of a session, if it is open.
+    pub(crate) fn stream(&self, session: u64) -> Option<StreamId> {
+        self.open.lock().get(&session).map(|door| door.stream)
+    }
+
+    /// Asks a session for the next entries. The answers of one session come in the order of these calls.
+    ///
+    /// # Errors
+    /// Of a session that is not open, or asked too often.
+    pub(crate) fn next(
+        &self,
+        session: u64,
+    ) -> Result<oneshot::Receiver<Result<Bytes, CallRefusal>>, CallRefusal> {
+        let (credit, answer) = oneshot::channel();
+        let open = self.open.lock();
+        let door = open.get(&session).ok_or_else(ended)?;
+        door.credits.try_send(credit).map_err(|refused| match refused {
+            mpsc::error::TrySendError::Full(_) => {
+                let why = format!("a session has {CREDITS_MAX} answers under way at most");
+                CallRefusal::new(CallErrorCode::Overloaded, why)
+            }
+            mpsc::error::TrySendError::Closed(_) => ended(),
+        })?;
+        Ok(answer)
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.open.lock().len()
+    }
+}
+
+/// What is said of a session that is not there.
+pub(crate) fn ended() -> CallRefusal {
+    CallRefusal::new(CallErrorCode::Unavailable, "the session has ended: open another one")
+}
+
+fn refusal(error: ReadError) -> CallRefusal {
+    let code = match error {
+        ReadError::NoStream => CallErrorCode::UnknownStream,
+        ReadError::NoShard { .. } => CallErrorCode::UnknownShard,
+        ReadError::Damaged(_) => CallErrorCode::Damaged,
+        _ => CallErrorCode::Unavailable,
+    };
+    CallRefusal::new(code, error.to_string())
+}
+
+struct ShardCursor {
+    cursor: CopyCursor,
+    /// Start and end of the shard as they were last told.
+    told: Option<(Offset, Offset)>,
+}
+
+struct Session {
+    env: Env,
+    log: Log,
+    listener: Listener,
+    cursors: Vec<ShardCursor>,
+    stream: StreamId,
+    sessions: Weak<Sessions>,
+    /// The shard that is looked at first: each in turn.
+    first: usize,
+    sequence: u64,
+    /// Some shard has entries that are not durable yet.
+    awaits_sync: bool,
+}
+
+impl Session {
+    async fn run(mut self, mut queue: mpsc::Receiver<Credit>, number: u64) {
+        let env = self.env.clone();
+        while let Some(Some(credit)) = env.timeout(SESSION_IDLE, queue.recv()).await {
+            let answer = self.answer().await;
+            let is_over = answer.is_err();
+            // Whoever asked may be gone.
+            let _ = credit.send(answer);
+            if is_over {
+                break;
+            }
+        }
+        // Its own task goes with it, which has nothing left to do.
+        let door = self.sessions.upgrade().and_then(|sessions| sessions.open.lock().remove(&number));
+        drop(door);
+    }
+
+    async fn answer(&mut self) -> Result<Bytes, CallRefusal> {
+        let until = self.env.now() + ANSWER_AFTER;
+        loop {
+            let shards = self.gather().await.map_err(refusal)?;
+            if !shards.is_empty() || self.env.now() >= until {
+                let sequence = self.sequence;
+                let way = self.sessions.upgrade().map_or_else(Vec::new, |sessions| sessions.way(self.stream));
+                self.sequence += 1;
+                return Ok(encode_call(&CopyEntries { sequence, shards, way }));
+            }
+            self.wait(until).await;
+        }
+    }
+
+    /// Until there may be something, or the time is up.
+    async fn wait(&self, until: Instant) {
+        let now = self.env.now();
+        let left = until.since(now);
+        let limit = if self.awaits_sync { left.min(SYNC_LOOK) } else { left };
+        self.env.timeout(limit, self.listener.changed()).await;
+    }
+
+    /// What has come since the last time.
+    async fn gather(&mut self) -> Result<Vec<CopiedShard>, ReadError> {
+        let (mut shards, mut bytes) = (Vec::new(), 0);
+        self.awaits_sync = false;
+        let count = self.cursors.len();
+        for index in (0..count).map(|index| (self.first + index) % count) {
+            if bytes >= ANSWER_BYTES {
+                self.first = index;
+                break;
+            }
+            let ShardCursor { cursor, told } = &mut self.cursors[index];
+            let read = match self.log.read_entries(cursor, ANSWER_BYTES - bytes).await {
+                Ok(read) => read,
+                // The copy has more than this cluster, which is on its way to there.
+                Err(ReadError::BeyondEnd { .. }) => continue,
+                Err(error) => return Err(error),
+            };
+            self.awaits_sync |= read.awaits_sync;
+            let news = (read.log_start, read.next_offset);
+            if read.entries.is_empty() && *told == Some(news) {
+                continue;
+            }
+            *told = Some(news);
+            let mut entries = BytesMut::with_capacity(read.entries.iter().map(Bytes::len).sum());
+            read.entries.iter().for_each(|entry| entries.extend_from_slice(entry));
+            bytes += entries.len();
+            shards.push(CopiedShard {
+                shard: cursor.shard().shard.0,
+                entries: entries.freeze(),
+                log_start: read.log_start.0,
+                next_offset: read.next_offset.0,
+                behind_bytes: read.behind_bytes,
+            });
+        }
+        Ok(shards)
+    }
+}

@@ -1,0 +1,237 @@
+//! Clusters in one process: a log each, and the CALLs of copying between them over TCP.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tailwater_copy::{Copies, CopyTree, PlaceRequest, TreeEdge};
+use tailwater_env::Env;
+use tailwater_format::call::{
+    CallErrorCode, CallMessage, CallRefusal, CopyFrom, CopyOpen, CopyPlan, Method, decode_call, encode_call,
+    stream_to_wire,
+};
+use tailwater_format::{BatchBuilder, Codec, ShardId, ShardNumber, StreamId};
+use tailwater_log::{Log, LogConfig, StreamConfig};
+use tailwater_rma::{Peer, Refusal, Region, Reply, ScarHit, ScarOp, Server, ServerConfig, Service};
+use tailwater_tls::Dialer;
+use tempfile::TempDir;
+
+/// Answers the CALLs of copying, as a node does.
+struct CopyService {
+    env: Env,
+    copies: Copies,
+}
+
+fn message<M: CallMessage>(payload: Bytes) -> Result<M, CallRefusal> {
+    decode_call(payload).map_err(|error| CallRefusal::new(CallErrorCode::Malformed, error.to_string()))
+}
+
+impl Service for CopyService {
+    fn regions(&self) -> Vec<Arc<Region>> {
+        Vec::new()
+    }
+
+    fn scar(&self, _op: &ScarOp) -> Option<ScarHit> {
+        None
+    }
+
+    fn is_short(&self, _method: u16, _payload: &Bytes) -> bool {
+        true
+    }
+
+    fn call(&self, _peer: &Peer, method: u16, payload: Bytes, reply: Reply) {
+        let copies = self.copies.clone();
+        let next = match Method::from_number(method) {
+            Some(Method::CopyNext) => message(payload.clone()).map(|asked| Some(copies.next(asked))),
+            _ => Ok(None),
+        };
+        let answer = async move {
+            match (Method::from_number(method), next?) {
+                (_, Some(next)) => next.await,
+                (Some(Method::CopyOpen), _) => {
+                    copies.open(&message(payload)?).map(|opened| encode_call(&opened))
+                }
+                (Some(Method::CopyPlan), _) => {
+                    copies.keep_plan(&message(payload)?).await.map(|kept| encode_call(&kept))
+                }
+                (Some(Method::CopyState), _) => {
+                    copies.state(&message(payload)?).map(|hops| encode_call(&hops))
+                }
+                _ => Err(CallRefusal::new(CallErrorCode::UnknownMethod, "another method")),
+            }
+        };
+        let refusal =
+            |refused: CallRefusal| Refusal { code: refused.code.number(), message: refused.message };
+        let task = async move { reply.send(answer.await.map_err(refusal)) };
+        self.env.spawn("call", task).detach();
+    }
+}
+
+struct Cluster {
+    log: Log,
+    copies: Copies,
+    address: String,
+    _server: Server,
+    _dir: TempDir,
+}
+
+impl Cluster {
+    async fn start(env: &Env, name: &str) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut config = LogConfig::default();
+        config.journal.file_bytes = 16 << 20;
+        let log = Log::open(env, config, dir.path(), None).await.expect("a log");
+        let copies = Copies::start(env, &log, Some(name), &Dialer::plain()).await.expect("a name");
+        let service = CopyService { env: env.clone(), copies: copies.clone() };
+        let any = "127.0.0.1:0".parse().expect("an address");
+        let config = ServerConfig { tcp: Some(any), ..ServerConfig::default() };
+        let server = Server::take_over(env, config, Arc::new(service)).await.expect("a port");
+        let address = format!("tcp:{}", server.tcp_addr().expect("a port"));
+        copies.listens_at(&address);
+        Self { log, copies, address, _server: server, _dir: dir }
+    }
+
+    async fn append(&self, stream: StreamId, value: &str) {
+        let mut batch = BatchBuilder::new();
+        batch.append(None, Some(value.as_bytes()), &[], 1_000).expect("small");
+        self.log.append(stream, ShardNumber(0), batch.finish(Codec::None)).await.expect("appended");
+    }
+
+    fn end(&self, stream: StreamId) -> u64 {
+        let view = self.log.view(ShardId { stream, shard: ShardNumber(0) });
+        view.map_or(0, |view| view.tail.next_offset.0)
+    }
+
+    fn why(&self) -> String {
+        self.copies.hops().first().map(|(_, hop)| hop.why.clone()).unwrap_or_default()
+    }
+}
+
+fn in_clusters<F: Future<Output = ()>>(test: impl FnOnce(Env) -> F) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    runtime.expect("a runtime").block_on(async {
+        let env = Env::real();
+        let ended = env.timeout(Duration::from_secs(600), test(env.clone())).await;
+        assert!(ended.is_some(), "the test never ends");
+    });
+}
+
+async fn until(env: &Env, done: impl Fn() -> bool) {
+    while !done() {
+        // Between two looks at what other tasks do there is nothing to be woken by.
+        env.sleep(Duration::from_millis(5)).await;
+    }
+}
+
+fn edges(hops: &[(&str, &str)]) -> Vec<TreeEdge> {
+    hops.iter().map(|(from, to)| TreeEdge { from: (*from).to_owned(), to: (*to).to_owned() }).collect()
+}
+
+/// Places the stream of `us` so, and answers the plan as it is told.
+async fn place(us: &Cluster, hops: &[(&str, &str)]) -> CopyTree {
+    let to = hops.iter().map(|(_, to)| (*to).to_owned()).collect();
+    let request =
+        PlaceRequest { stream: "s".to_owned(), source: "us".to_owned(), to, hops: Some(edges(hops)) };
+    us.copies.place(&request).await.expect("placed")
+}
+
+/// Three clusters, a stream in `us`, which knows the others.
+async fn three_clusters(env: &Env) -> (Cluster, Cluster, Cluster, StreamId) {
+    let [us, eu, asia] =
+        [Cluster::start(env, "us").await, Cluster::start(env, "eu").await, Cluster::start(env, "asia").await];
+    let stream = us.log.create_stream("s", StreamConfig::default()).await.expect("created").id;
+    us.copies.add("eu", &eu.address).await.expect("added");
+    us.copies.add("asia", &asia.address).await.expect("added");
+    (us, eu, asia, stream)
+}
+
+#[test]
+fn a_later_plan_changes_the_ways_and_loses_nothing() {
+    in_clusters(|env| async move {
+        let (us, eu, asia, stream) = three_clusters(&env).await;
+        for (round, hops) in [
+            [("us", "eu"), ("eu", "asia")],
+            [("us", "asia"), ("asia", "eu")],
+            [("us", "eu"), ("us", "asia")],
+            [("us", "eu"), ("eu", "asia")],
+        ]
+        .iter()
+        .enumerate()
+        {
+            let plan = place(&us, hops).await;
+            assert_eq!(plan.number, round as u64 + 1);
+            for number in 0..20 {
+                us.append(stream, &format!("{round} {number}")).await;
+            }
+            let end = us.end(stream);
+            until(&env, || eu.end(stream) == end && asia.end(stream) == end).await;
+            let above = hops.iter().find(|(_, to)| *to == "asia").expect("a hop").0;
+            until(&env, || asia.copies.hops().iter().any(|(_, hop)| hop.is_copying && hop.from == above))
+                .await;
+        }
+    });
+}
+
+#[test]
+fn two_plans_that_make_a_cycle_carry_nothing_and_the_later_one_ends_it() {
+    in_clusters(|env| async move {
+        let (us, eu, asia, stream) = three_clusters(&env).await;
+        us.append(stream, "first").await;
+        place(&us, &[("us", "eu"), ("eu", "asia")]).await;
+        until(&env, || asia.end(stream) == 1).await;
+        let first = us.copies.plan("s").expect("placed");
+        // Later plans than the one that `us` knows and tells of, which each cluster keeps for it.
+        let older = CopyTree { hops: edges(&[("us", "asia"), ("asia", "eu")]), number: 8, ..first.clone() };
+        let newer = CopyTree { number: 9, ..first };
+        eu.copies.keep_plan(&CopyPlan { plan: older.to_bytes() }).await.expect("kept");
+        asia.copies.keep_plan(&CopyPlan { plan: newer.to_bytes() }).await.expect("kept");
+        until(&env, || {
+            [&eu, &asia].iter().any(|cluster| cluster.why().contains("is made from the one here"))
+        })
+        .await;
+
+        let kept = eu.copies.keep_plan(&CopyPlan { plan: newer.to_bytes() }).await.expect("kept");
+        assert_eq!(kept.number, 9);
+        let kept = eu.copies.keep_plan(&CopyPlan { plan: older.to_bytes() }).await.expect("an answer");
+        assert_eq!(kept.number, 9, "an older plan replaces nothing");
+        us.append(stream, "second").await;
+        until(&env, || eu.end(stream) == 2 && asia.end(stream) == 2).await;
+    });
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    in_clusters(|env| async move {
+        let (us, eu, _asia, stream) = three_clusters(&env).await;
+        let plan = place(&us, &[("us", "eu")]).await;
+        let refused = |plan: CopyTree| {
+            let copies = eu.copies.clone();
+            async move {
+                copies.keep_plan(&CopyPlan { plan: plan.to_bytes() }).await.expect_err("refused").message
+            }
+        };
+        let of = |hops| CopyTree { hops: edges(hops), number: 7, ..plan.clone() };
+        for hops in [&[("asia", "eu")][..], &[("us", "eu"), ("us", "eu")], &[("us", "eu"), ("eu", "us")]] {
+            assert!(refused(of(hops)).await.contains("makes no tree"), "{hops:?}");
+        }
+        assert!(
+            refused(CopyTree { source: "eu".to_owned(), hops: Vec::new(), ..plan.clone() })
+                .await
+                .contains("two clusters")
+        );
+        let garbage = eu.copies.keep_plan(&CopyPlan { plan: Bytes::from_static(b"\xff\xff\xff") }).await;
+        assert_eq!(garbage.expect_err("refused").code, CallErrorCode::Malformed);
+
+        let open = |from: &[u32]| CopyOpen {
+            stream: stream_to_wire(stream),
+            cluster: "eu".to_owned(),
+            plan: 1,
+            from: from.iter().map(|shard| CopyFrom { shard: *shard, next_offset: 0 }).collect(),
+        };
+        let code = |from: &[u32]| us.copies.open(&open(from)).expect_err("refused").code;
+        assert_eq!(code(&[7]), CallErrorCode::UnknownShard);
+        assert_eq!(code(&[0, 0]), CallErrorCode::Malformed);
+        let other = CopyOpen { stream: Bytes::from_static(&[9; 16]), ..open(&[0]) };
+        assert_eq!(us.copies.open(&other).expect_err("refused").code, CallErrorCode::UnknownStream);
+    });
+}

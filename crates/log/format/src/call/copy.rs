@@ -1,0 +1,163 @@
+//! The messages by which a stream is copied from cluster to cluster.
+//!
+//! Whoever copies opens a session, and then keeps several [`CopyNext`] under way: each is answered once, in order, as soon
+//! as there is something. So many answers may be on their way at a time.
+
+use bytes::Bytes;
+use prost::Message;
+
+/// Begins to copy shards of a stream.
+#[derive(Clone, PartialEq, Message)]
+pub struct CopyOpen {
+    /// The stream's UUID, 16 bytes.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub stream: Bytes,
+    /// The cluster that copies.
+    #[prost(string, tag = "2")]
+    pub cluster: String,
+    /// The number of the plan by which it does.
+    #[prost(uint64, tag = "3")]
+    pub plan: u64,
+    /// Where to begin: each shard once.
+    #[prost(message, repeated, tag = "4")]
+    pub from: Vec<CopyFrom>,
+}
+
+/// Where the copy of a shard ends.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct CopyFrom {
+    /// The shard.
+    #[prost(uint32, tag = "1")]
+    pub shard: u32,
+    /// Offset of the next record.
+    #[prost(uint64, tag = "2")]
+    pub next_offset: u64,
+}
+
+/// A session.
+#[derive(Clone, PartialEq, Message)]
+pub struct CopyOpened {
+    /// Its number, for [`CopyNext`].
+    #[prost(uint64, tag = "1")]
+    pub session: u64,
+    /// The clusters on the way from the source to the one that answers, both included.
+    #[prost(string, repeated, tag = "2")]
+    pub way: Vec<String>,
+}
+
+/// Asks for the next entries.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct CopyNext {
+    /// [`CopyOpened::session`].
+    #[prost(fixed64, tag = "1")]
+    pub session: u64,
+}
+
+/// Entries as they are stored. After a while without any the answer is empty: the one that asks knows that the session
+/// lives.
+#[derive(Clone, PartialEq, Message)]
+pub struct CopyEntries {
+    /// Counts the answers of a session from 0.
+    #[prost(uint64, tag = "1")]
+    pub sequence: u64,
+    /// Shards with news.
+    #[prost(message, repeated, tag = "2")]
+    pub shards: Vec<CopiedShard>,
+    /// As [`CopyOpened::way`], as it is by now.
+    #[prost(string, repeated, tag = "3")]
+    pub way: Vec<String>,
+}
+
+/// The news of a shard.
+#[derive(Clone, PartialEq, Message)]
+pub struct CopiedShard {
+    /// The shard.
+    #[prost(uint32, tag = "1")]
+    pub shard: u32,
+    /// Whole entries, one after the other: those that follow the ones that the session has sent before, or that the copy
+    /// had. The first may begin before what was asked for, and begins later where the records between were removed.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub entries: Bytes,
+    /// First offset of the shard that was not removed.
+    #[prost(uint64, tag = "3")]
+    pub log_start: u64,
+    /// Offset after the last record there is.
+    #[prost(uint64, tag = "4")]
+    pub next_offset: u64,
+    /// Bytes of the shard that the session has not sent yet.
+    #[prost(uint64, tag = "5")]
+    pub behind_bytes: u64,
+}
+
+/// Tells of a stream's copy tree, and of the stream.
+#[derive(Clone, PartialEq, Message)]
+pub struct CopyPlan {
+    /// The plan, as whoever copies stores it.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub plan: Bytes,
+}
+
+/// A plan is stored.
+#[derive(Clone, PartialEq, Message)]
+pub struct CopyPlanKept {
+    /// The number of the plan that is stored now: a later one, if that was known.
+    #[prost(uint64, tag = "1")]
+    pub number: u64,
+    /// The cluster that answers.
+    #[prost(string, tag = "2")]
+    pub cluster: String,
+}
+
+/// Asks how far the copy of a stream is.
+#[derive(Clone, PartialEq, Message)]
+pub struct CopyState {
+    /// The stream's UUID, 16 bytes.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub stream: Bytes,
+}
+
+/// How far it is.
+#[derive(Clone, PartialEq, Message)]
+pub struct CopyHops {
+    /// The hop to the cluster that answers; none where that has no copy by any plan.
+    #[prost(message, optional, tag = "1")]
+    pub hop: Option<CopyHop>,
+}
+
+/// A hop of a copy tree, as its lower end sees it.
+#[derive(Clone, PartialEq, Message)]
+pub struct CopyHop {
+    /// The cluster that is copied from.
+    #[prost(string, tag = "1")]
+    pub from: String,
+    /// The cluster that answers.
+    #[prost(string, tag = "2")]
+    pub to: String,
+    /// The number of the plan.
+    #[prost(uint64, tag = "3")]
+    pub plan: u64,
+    /// Whether a session is open.
+    #[prost(bool, tag = "4")]
+    pub is_copying: bool,
+    /// Why not, or why the last one ended; empty if none did.
+    #[prost(string, tag = "5")]
+    pub why: String,
+    /// Records that the upper end was last known to have and that are not durable here.
+    #[prost(uint64, tag = "6")]
+    pub behind_records: u64,
+    /// Bytes of them.
+    #[prost(uint64, tag = "7")]
+    pub behind_bytes: u64,
+    /// From the timestamp of the last record that became durable here until it did, in ms; none before the first.
+    #[prost(int64, optional, tag = "8")]
+    pub delay_ms: Option<i64>,
+    /// Records that were copied since the node's start.
+    #[prost(uint64, tag = "9")]
+    pub records: u64,
+    /// Bytes of entries that were.
+    #[prost(uint64, tag = "10")]
+    pub bytes: u64,
+    /// Sessions that were opened since then.
+    #[prost(uint64, tag = "11")]
+    pub sessions: u64,
+}

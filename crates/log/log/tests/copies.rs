@@ -1,0 +1,192 @@
+//! A log that is copied entry by entry into another one.
+
+mod common;
+
+use bytes::Bytes;
+use common::{create, in_world, log_start, open, read_all, shard, values};
+use tailwater_env::Env;
+use tailwater_format::{Offset, ShardId, ShardNumber};
+use tailwater_log::{AppendError, CopyCursor, CopyRecord, Log, StreamConfig, StreamDurability, StreamError};
+use tempfile::TempDir;
+use tokio::sync::oneshot;
+
+const SHARD: ShardNumber = ShardNumber(0);
+
+/// A source with a stream, and a log with its copy.
+async fn source_and_copy(env: &Env, config: StreamConfig) -> ([TempDir; 2], Log, Log, ShardId) {
+    let dirs = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
+    let (source, copy) = (open(env, dirs[0].path()).await, open(env, dirs[1].path()).await);
+    let stream = create(&source, "orders", config).await;
+    let record = CopyRecord::new(&source.stream("orders").expect("the stream"), "us");
+    copy.keep_copy(&CopyRecord::decode(&record.encode()).expect("a record")).await.expect("a copy");
+    (dirs, source, copy, shard(stream, 0))
+}
+
+/// Gives the copy an entry, and answers what became of it.
+async fn give(copy: &Log, shard: ShardId, entry: &Bytes) -> Result<Offset, AppendError> {
+    let (reply, answer) = oneshot::channel();
+    copy.append_copied(shard, entry, move |outcome| drop(reply.send(outcome)))?;
+    answer.await.expect("an answer").map(|appended| appended.last_offset)
+}
+
+/// Copies all that the source has and the copy has not.
+async fn copy_all(source: &Log, copy: &Log, shard: ShardId) {
+    let next = copy.view(shard).expect("the copy").tail.next_offset;
+    let mut cursor = CopyCursor::new(shard, next);
+    loop {
+        let read = source.read_entries(&mut cursor, 1_000).await.expect("readable");
+        if read.entries.is_empty() {
+            assert_eq!((read.next_offset, read.behind_bytes), (cursor.offset(), 0));
+            return;
+        }
+        for entry in &read.entries {
+            give(copy, shard, entry).await.expect("copied");
+        }
+    }
+}
+
+async fn append(log: &Log, of: ShardId, value: &str) {
+    log.append(of.stream, of.shard, values(&[value, "and more"])).await.expect("appended");
+}
+
+#[test]
+fn a_copy_that_is_killed_goes_on_in_the_sources_offsets_and_terms_byte_for_byte() {
+    in_world(|env| async move {
+        let short = StreamConfig { segment_bytes: 65_536, ..StreamConfig::default() };
+        let ([source_dir, copy_dir], mut source, mut copy, shard) = source_and_copy(&env, short).await;
+        for round in 0..6 {
+            for number in 0..20 {
+                append(&source, shard, &format!("{round} {number} {}", "x".repeat(2_000))).await;
+            }
+            copy_all(&source, &copy, shard).await;
+            let (theirs, ours) = (read_all(&source, shard).await, read_all(&copy, shard).await);
+            assert_eq!(theirs.len(), ours.len());
+            for (theirs, ours) in theirs.iter().zip(&ours) {
+                let place = |seen: &common::Seen| {
+                    (seen.offset, seen.timestamp, seen.segment.term, seen.transaction_id)
+                };
+                assert_eq!((place(theirs), &theirs.value), (place(ours), &ours.value));
+            }
+            let tail = copy.view(shard).expect("the copy").tail;
+            assert_eq!(tail.term, source.view(shard).expect("the source").tail.term);
+            // The source's term grows with each start of its log, and with none of the copy's.
+            if round % 2 == 1 {
+                drop(source);
+                source = open(&env, source_dir.path()).await;
+            }
+            drop(copy);
+            copy = open(&env, copy_dir.path()).await;
+            assert_eq!(read_all(&copy, shard).await.len(), ours.len(), "all of it is durable");
+        }
+    });
+}
+
+#[test]
+fn a_copy_takes_the_next_entry_of_its_source_and_nothing_else() {
+    in_world(|env| async move {
+        let (_dirs, source, copy, shard) = source_and_copy(&env, StreamConfig::default()).await;
+        append(&source, shard, "first").await;
+        append(&source, shard, "second").await;
+        let mut cursor = CopyCursor::new(shard, Offset(0));
+        let read = source.read_entries(&mut cursor, 1 << 20).await.expect("readable");
+        let [first, second] = &read.entries[..] else { panic!("two entries") };
+
+        let refused = give(&copy, shard, second).await.expect_err("a gap");
+        assert!(refused.to_string().contains("goes on at offset 0, not at 2"), "{refused}");
+        let mut damaged = first.to_vec();
+        *damaged.last_mut().expect("bytes") ^= 1;
+        assert!(matches!(give(&copy, shard, &damaged.into()).await, Err(AppendError::Corrupt(_))));
+        assert_eq!(give(&copy, shard, first).await, Ok(Offset(1)));
+        let refused = give(&copy, shard, first).await.expect_err("twice");
+        assert!(refused.to_string().contains("goes on at offset 2, not at 0"), "{refused}");
+        assert_eq!(give(&copy, shard, second).await, Ok(Offset(3)));
+
+        let us = AppendError::Copy { cluster: "us".into() };
+        assert_eq!(copy.append(shard.stream, SHARD, values(&["mine"])).await, Err(us));
+        let refused = StreamError::Copy("us".to_owned());
+        assert_eq!(copy.truncate("orders", SHARD, Offset(1)).await, Err(refused.clone()));
+        let alter = copy.alter_stream("orders", |config| Ok::<_, StreamError>(config.clone())).await;
+        assert_eq!(alter, Err(refused));
+        assert!(give(&source, shard, second).await.is_err(), "a source copies nothing");
+    });
+}
+
+#[test]
+fn a_copy_goes_on_behind_what_its_source_has_removed_and_so_after_a_kill() {
+    in_world(|env| async move {
+        let ([_source_dir, copy_dir], source, copy, shard) =
+            source_and_copy(&env, StreamConfig::default()).await;
+        append(&source, shard, "copied").await;
+        copy_all(&source, &copy, shard).await;
+        append(&source, shard, "missed").await;
+        append(&source, shard, "left").await;
+        source.truncate("orders", SHARD, Offset(5)).await.expect("truncated");
+
+        let mut cursor = CopyCursor::new(shard, Offset(2));
+        let read = source.read_entries(&mut cursor, 1 << 20).await.expect("readable");
+        assert_eq!(
+            (read.log_start, read.entries.len()),
+            (Offset(5), 1),
+            "from the entry with the first record left"
+        );
+        copy.begin_copy(shard, Offset(4)).await.expect("nothing is under way");
+        drop(copy);
+        let copy = open(&env, copy_dir.path()).await;
+        // Nothing was appended behind the gap, so it may be forgotten, and is then made again.
+        copy.begin_copy(shard, Offset(4)).await.expect("nothing is under way");
+        assert_eq!(give(&copy, shard, &read.entries[0]).await, Ok(Offset(5)));
+        assert_eq!(copy.truncate_copy(shard, Offset(5)).await, Ok(Offset(5)));
+        drop(copy);
+        let copy = open(&env, copy_dir.path()).await;
+        assert_eq!(log_start(&copy, shard), Offset(5));
+        append(&source, shard, "later").await;
+        copy_all(&source, &copy, shard).await;
+        let left = read_all(&copy, shard).await.into_iter().filter(|read| read.offset >= 5);
+        let values: Vec<String> = left.map(|read| read.value).collect();
+        assert_eq!(values, ["and more", "later", "and more"]);
+        copy.begin_copy(shard, Offset(6)).await.expect("it is further");
+        assert_eq!(copy.view(shard).expect("the copy").tail.next_offset, Offset(8));
+    });
+}
+
+#[test]
+fn what_the_source_may_still_lose_is_not_copied_yet() {
+    in_world(|env| async move {
+        let interval = StreamConfig { durability: StreamDurability::Interval, ..StreamConfig::default() };
+        let (_dirs, source, copy, shard) = source_and_copy(&env, interval).await;
+        append(&source, shard, "first").await;
+        let mut cursor = CopyCursor::new(shard, Offset(0));
+        let read = loop {
+            let read = source.read_entries(&mut cursor, 1 << 20).await.expect("readable");
+            if !read.entries.is_empty() {
+                break read;
+            }
+            assert!(read.awaits_sync, "it is there, and not synced");
+            env.sleep(std::time::Duration::from_millis(1)).await;
+        };
+        assert_eq!(give(&copy, shard, &read.entries[0]).await, Ok(Offset(1)));
+        let stored =
+            copy.store().durable_length(&copy.view(shard).expect("the copy").open().expect("an entry"));
+        assert!(stored.expect("the segment").0 > 0, "a copy is synced before it is answered");
+    });
+}
+
+#[test]
+fn a_copy_has_its_sources_configuration_and_gets_more_shards_with_it() {
+    in_world(|env| async move {
+        let (_dirs, source, copy, shard) = source_and_copy(&env, StreamConfig::default()).await;
+        let more = |config: &StreamConfig| Ok::<_, StreamError>(StreamConfig { shards: 3, ..config.clone() });
+        let altered = source.alter_stream("orders", more).await.expect("altered");
+        let kept = copy.keep_copy(&CopyRecord::new(&altered, "us")).await.expect("kept");
+        assert_eq!((kept.config.shards, kept.id, kept.source.as_deref()), (3, shard.stream, Some("us")));
+        let third = common::shard(shard.stream, 2);
+        append(&source, third, "there").await;
+        copy_all(&source, &copy, third).await;
+        assert_eq!(read_all(&copy, third).await.len(), 2);
+
+        create(&copy, "mine", StreamConfig::default()).await;
+        create(&source, "mine", StreamConfig::default()).await;
+        let theirs = CopyRecord::new(&source.stream("mine").expect("the stream"), "us");
+        assert_eq!(copy.keep_copy(&theirs).await, Err(StreamError::Exists("mine".to_owned())));
+    });
+}

@@ -1,0 +1,79 @@
+//! `tailwater cluster …`
+
+use clap::Subcommand;
+use serde_json::Value;
+use tailwater_node::api::{AddCluster, ClusterView};
+
+use crate::admin::{Server, escaped};
+use crate::output::{self, Format};
+
+/// What to do with clusters.
+#[derive(Subcommand)]
+pub enum Command {
+    /// Let this cluster know of another one, so that streams can be copied there.
+    Add {
+        /// Its name, as its node has it below [cluster].
+        name: String,
+        /// Where its node listens for clients: IP:PORT of [listen] data, or tls:IP:PORT.
+        address: String,
+    },
+    /// List this cluster and those that it knows.
+    #[command(visible_alias = "list")]
+    Ls {
+        /// Form of the output.
+        #[arg(short, long, value_enum, default_value_t = Format::Table)]
+        output: Format,
+    },
+    /// Show a cluster.
+    Describe {
+        /// Its name.
+        name: String,
+        /// Form of the output.
+        #[arg(short, long, value_enum, default_value_t = Format::Table)]
+        output: Format,
+    },
+    /// Forget a cluster that no stream is copied to.
+    #[command(visible_alias = "rm")]
+    Remove {
+        /// Its name.
+        name: String,
+    },
+}
+
+/// Runs one of them.
+pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Add { name, address } => {
+            let added: ClusterView = server.put(&path(&name), &AddCluster { address })?;
+            output::print(&format!("cluster {} at {} added", added.name, added.address.unwrap_or_default()))
+        }
+        Command::Ls { output } => {
+            let clusters: Vec<ClusterView> = server.get("/v1/clusters")?;
+            if output == Format::Json {
+                return clusters.iter().try_for_each(output::print_json);
+            }
+            table(&clusters)
+        }
+        Command::Describe { name, output } => {
+            let cluster: ClusterView = server.get(&path(&name))?;
+            if output == Format::Json { output::print_json(&cluster) } else { table(&[cluster]) }
+        }
+        Command::Remove { name } => {
+            let _: Value = server.delete(&path(&name))?;
+            output::print(&format!("cluster {name} removed"))
+        }
+    }
+}
+
+fn path(name: &str) -> String {
+    format!("/v1/clusters/{}", escaped(name))
+}
+
+fn table(clusters: &[ClusterView]) -> anyhow::Result<()> {
+    let mut table = output::table(&["cluster", "address"]);
+    for cluster in clusters {
+        let address = if cluster.is_here { Some("this cluster") } else { cluster.address.as_deref() };
+        table.add_row([&*cluster.name, address.unwrap_or("-")]);
+    }
+    output::print(&table)
+}
