@@ -13,6 +13,7 @@ mod text;
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -198,7 +199,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         };
         self.front.stats.auth_cmds.add(1);
         let message = [&b"\0"[..], user, b"\0", password].concat();
-        let stepped = Login::begin(users, Mechanism::Plain).step(&message).await;
+        let address = self.peer.address.parse::<SocketAddr>().ok().map(|address| address.ip());
+        let stepped = Login::begin(users, Mechanism::Plain, address).step(&message).await;
         match stepped {
             Ok(LoginStep::Done { user, .. }) => {
                 self.peer = Peer::of(self.peer.address.clone(), &user);
