@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use tailwater_cache::Version;
+use tailwater_cache::{EntryExtras, Version};
 use tailwater_env::{BoxFuture, Env};
 use tailwater_format::{SegmentNumber, ShardId, ShardNumber, StreamId, Term};
 
