@@ -78,11 +78,7 @@ fn fetch(topic: &str, offset: i64) -> FetchRequest {
 fn produce(socket: &mut TcpStream, topic: &str) {
     let mut batch = BatchBuilder::new();
     batch.append(None, Some(b"record"), &[], 5).unwrap();
-    let data = PartitionProduceData {
-        index: 0,
-        records: RecordsBytes(vec![batch.finish(Codec::None)]),
-        ..Default::default()
-    };
+    let data = PartitionProduceData { index: 0, records: RecordsBytes(vec![batch.finish(Codec::None)]) };
     let data = TopicProduceData { name: topic.to_owned(), partition_data: vec![data], ..Default::default() };
     let asked =
         ProduceRequest { acks: -1, timeout_ms: LONG_MS, topic_data: vec![data], ..Default::default() };
