@@ -107,19 +107,20 @@ fn a_backend_that_names_its_readers_lets_nobody_else_in() {
     let dir = tempfile::tempdir().expect("a directory");
     let start = |name: &str| {
         let address = format!("127.0.0.1:{}", free_port());
+        let seed = format!("tcp:{address}");
         let mut command = tailwater();
         command.args(["cache", "serve", "--cell", "tiles", "--capacity-bytes", "1048576"]);
         command.args(["--tcp", &address, "--reader", name]);
-        (Process::start(&mut command, &dir.path().join(name.replace(':', "-"))), address)
+        (Process::start(&mut command, &dir.path().join(name.replace(':', "-"))), seed)
     };
     // Whoever is let in learns that nobody has told it its configuration.
-    let (_reading, address) = start("anonymous");
+    let (_reading, seed) = start("anonymous");
     wait_for("the reader to be let in", || {
-        got(&address, "tea").contains("no configuration of its cell yet").then_some(())
+        got(&seed, "tea").contains("no configuration of its cell yet").then_some(())
     });
-    let (refusing, address) = start("uid:4711");
+    let (refusing, seed) = start("uid:4711");
     wait_for("a line about who was refused", || {
-        let told = got(&address, "tea");
+        let told = got(&seed, "tea");
         assert!(!told.contains("no configuration"), "{told}");
         refusing.log().contains("anonymous may not read the cell tiles").then_some(())
     });
