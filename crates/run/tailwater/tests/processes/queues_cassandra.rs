@@ -133,7 +133,7 @@ async fn front_ends_share_groups(one: &SharedQueues, other: &SharedQueues) {
 
 /// Two nodes and Cassandra: each is killed again and again while clients of both send and receive.
 fn fronts_and_cassandra_are_killed_under_load(dir: &std::path::Path, cassandra: &mut Cassandra) {
-    let environment = cassandra.environment("killed");
+    let environment = cassandra.environment("killed", 1);
     let environment: Vec<(&str, &str)> =
         environment.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
     let [mut one, other] = ["one", "other"].map(|name| Node::start_with(&dir.join(name), &[], &environment));
@@ -158,4 +158,34 @@ fn fronts_and_cassandra_are_killed_under_load(dir: &std::path::Path, cassandra: 
     let client = Client::new(&one, &queue);
     let left = wait_for("a receive to be answered", || client.call("ReceiveMessage", json!({})));
     assert!(left["Messages"].is_null(), "{left}");
+}
+
+#[test]
+#[ignore = "three Cassandras take long to start on two cores: `make test-long PARTS=cassandra`"]
+fn queues_in_three_replicas_go_on_while_any_one_of_them_is_dead_and_lose_nothing() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let dirs = ["1", "2", "3"].map(|name| dir.path().join(format!("cassandra-{name}")));
+    let mut replicas = Cassandra::start_cluster(dirs.each_ref().map(|dir| dir.as_path()));
+    let environment = replicas[0].environment("replicated", 3);
+    let environment: Vec<(&str, &str)> =
+        environment.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+    let nodes = ["one", "other"].map(|name| Node::start_with(&dir.path().join(name), &[], &environment));
+    let [one, other] = nodes.each_ref();
+    one.run(&["queue", "create", "q", "--visibility-timeout", "1", "--consistency", "quorum"]);
+    one.run(&["queue", "create", "q.fifo", "--fifo", "--visibility-timeout", "1"]);
+    for (name, world) in [("q", World::default()), ("q.fifo", World::fifo())] {
+        let (world, queue) = (Arc::new(world), format!("http://{}/000000000000/{name}", one.sqs));
+        for replica in &mut replicas {
+            under_load(&world, &[one, other], &queue, 50, || {
+                replica.kill();
+                let before = world.ledger().counts();
+                wait_for("load with one replica dead", || {
+                    let (sent, deleted) = world.ledger().counts();
+                    (sent > before.0 + 50 && deleted > before.1 + 50).then_some(())
+                });
+            });
+            replica.restart();
+        }
+        drain(&world, &Client::new(other, &queue));
+    }
 }
