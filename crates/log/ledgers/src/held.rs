@@ -28,9 +28,9 @@ pub(crate) struct HeldState {
     pub(crate) taken: i64,
     /// Entries before `durable`.
     pub(crate) entries: i64,
-    /// Its length, for ever.
+    /// Its length, for ever; also of one that is deleted.
     pub(crate) sealed: Option<Position>,
-    /// It takes no more entries, because it was given up or was there before the store was opened.
+    /// It was given up, is deleted, or was there before the store was opened: it takes no more entries.
     pub(crate) is_over: bool,
     pub(crate) points: LedgerPoints,
 }
@@ -183,7 +183,8 @@ impl HeldSegment {
         changed
     }
 
-    /// Whether everything in it will be acknowledged, once that is known: the next segment may be written then.
+    /// Whether everything in it was acknowledged, once that is known: the next segment may be written then. Of one
+    /// that was given up that is never so, also where it was sealed since: the next one continues what was lost.
     pub(crate) async fn is_settled(&self) -> bool {
         loop {
             // Before the look, so that nothing is missed.
@@ -191,15 +192,23 @@ impl HeldSegment {
             moved.as_mut().enable();
             {
                 let state = self.state.lock();
-                if state.sealed.is_some() || state.durable == state.appended {
-                    return true;
-                }
                 if state.is_over {
                     return false;
+                }
+                if state.durable == state.appended {
+                    return true;
                 }
             }
             moved.await;
         }
+    }
+
+    /// Ends it where it is, as it is to be deleted.
+    pub(crate) fn give_away(&self) {
+        self.change(|state| {
+            state.is_over = true;
+            state.sealed.get_or_insert(state.durable);
+        });
     }
 
     /// Ends it at `length`; whether it was not ended before.
@@ -218,5 +227,58 @@ impl HeldSegment {
                 Ok(true)
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+    use tailwater_format::{SegmentNumber, ShardId, ShardNumber, StreamId, Term};
+
+    use super::*;
+
+    fn segment() -> HeldSegment {
+        let shard = ShardId { stream: StreamId(uuid::Uuid::from_u128(1)), shard: ShardNumber(0) };
+        let id = SegmentId { shard, number: SegmentNumber(0), term: Term(1) };
+        let held = HeldSegment::written(id, mpsc::unbounded_channel().0);
+        held.change(|state| (state.appended, state.durable) = (Position(30), Position(20)));
+        held
+    }
+
+    #[test]
+    fn the_next_segment_waits_for_everything_to_be_acknowledged_and_is_given_up_with_what_is_not() {
+        let held = segment();
+        assert_eq!(held.is_settled().now_or_never(), None);
+        held.change(|state| state.durable = Position(30));
+        assert_eq!(held.is_settled().now_or_never(), Some(true));
+        assert_eq!(held.seal(Position(30)), Ok(true));
+        assert_eq!(held.is_settled().now_or_never(), Some(true));
+
+        for end in [|held: &HeldSegment| drop(held.seal(Position(20))), HeldSegment::give_away] {
+            let held = segment();
+            held.change(|state| state.is_over = true);
+            end(&held);
+            assert_eq!(held.is_settled().now_or_never(), Some(false), "although it has ended");
+            assert!(held.state.lock().sealed.is_some(), "what is begun later does not ask it");
+        }
+    }
+
+    #[test]
+    fn a_segment_is_sealed_once() {
+        let held = segment();
+        let too_long = StoreError::SealBeyondEnd { length: Position(31), appended: Position(30) };
+        assert_eq!(held.seal(Position(31)), Err(too_long));
+        assert_eq!((held.seal(Position(20)), held.seal(Position(20))), (Ok(true), Ok(false)));
+        assert_eq!(held.seal(Position(10)), Err(StoreError::Sealed { length: Position(20) }));
+    }
+
+    #[test]
+    fn room_is_bounded_and_given_back() {
+        let pending = Arc::default();
+        let rooms: Vec<_> = std::iter::from_fn(|| EntryRoom::take(&pending, 64 << 20).ok()).collect();
+        assert_eq!(rooms.len(), 3, "four with what they take beside it are too much");
+        assert!(matches!(EntryRoom::take(&pending, 64 << 20), Err(StoreError::Full { .. })));
+        drop(rooms);
+        assert_eq!(pending.load(Ordering::Relaxed), 0);
     }
 }

@@ -232,7 +232,7 @@ impl StoreContract for LedgerStore {
 
     fn delete(&self, id: &SegmentId) -> Result<(), StoreError> {
         let held = self.segments.lock().remove(id).ok_or(StoreError::Unknown(*id))?;
-        held.change(|state| state.is_over = true);
+        held.give_away();
         if self.tell(&held, Command::Delete) {
             // The last handle on the segment is its task's, which ends by itself from here on.
             if let Some(task) = held.task.lock().take() {

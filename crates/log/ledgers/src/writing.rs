@@ -93,12 +93,12 @@ impl SegmentWriting {
         }
         match self.create().await {
             Ok(writer) => self.pump(writer).await,
-            Err(why) => Stopped::GivenUp(Some(why)),
+            Err(why) => Stopped::GivenUp(why),
         }
     }
 
-    /// A ledger, or why there is none.
-    async fn create(&self) -> Result<LedgerWriter, String> {
+    /// A ledger, or why there is none, if anybody wants to know.
+    async fn create(&self) -> Result<LedgerWriter, Option<String>> {
         let shared = &self.shared;
         let options = LedgerOptions {
             quorums: shared.quorums,
@@ -113,12 +113,12 @@ impl SegmentWriting {
                     self.held.change(|state| state.ledger = Some(writer.ledger()));
                     return Ok(writer);
                 }
-                Err(_) if self.held.state.lock().is_over => return Err(String::new()),
+                Err(_) if self.held.state.lock().is_over => return Err(None),
                 Err(fault) => {
                     let why = format!("no ledger for segment {}: {fault}", self.held.id);
                     shared.note_trouble(&why);
                     if shared.env.now().since(begun) >= CREATE_PATIENCE {
-                        return Err(why);
+                        return Err(Some(why));
                     }
                 }
             }
