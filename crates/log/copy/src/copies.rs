@@ -1,5 +1,5 @@
-//! The whole of a node: clusters that it knows, plans that it keeps and tells, operations that it runs, sessions that it
-//! serves.
+//! The whole of a node: clusters that it knows, plans that it keeps and tells, operations that it runs, sessions that
+//! it serves.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -52,12 +52,12 @@ pub struct TreeHopState {
 }
 
 /// What a cluster was told last of a plan, and when.
-struct Told {
+struct ToldPlan {
     plan: Bytes,
     at: Instant,
 }
 
-struct Operation {
+struct HopOperation {
     plan: CopyTree,
     hop: Arc<Hop>,
     _task: Task,
@@ -72,11 +72,11 @@ struct CopiesInner {
     dialer: Dialer,
     clusters: Mutex<BTreeMap<String, KnownCluster>>,
     plans: Mutex<BTreeMap<StreamId, CopyTree>>,
-    operations: Mutex<BTreeMap<StreamId, Operation>>,
+    operations: Mutex<BTreeMap<StreamId, HopOperation>>,
     sessions: Arc<Sessions>,
     /// Held over every change of clusters and plans, and its commit.
     changing: tokio::sync::Mutex<()>,
-    told: Mutex<BTreeMap<(StreamId, String), Told>>,
+    told: Mutex<BTreeMap<(StreamId, String), ToldPlan>>,
     /// There is something to tell.
     news: Notify,
 }
@@ -419,7 +419,7 @@ impl CopiesInner {
             return;
         };
         let address = plan.address(above).unwrap_or_default().to_owned();
-        let is_same = |running: &Operation| {
+        let is_same = |running: &HopOperation| {
             running.plan.number == plan.number
                 && running.plan.address(above) == plan.address(above)
                 && running.plan.above(here) == Some(above)
@@ -439,7 +439,7 @@ impl CopiesInner {
             sessions: Arc::clone(&self.sessions),
         };
         let task = self.env.spawn("copy-operation", operation.run());
-        operations.insert(stream, Operation { plan: plan.clone(), hop, _task: task });
+        operations.insert(stream, HopOperation { plan: plan.clone(), hop, _task: task });
     }
 
     fn hop(&self, stream: StreamId) -> Option<CopyHop> {
@@ -506,7 +506,7 @@ impl CopiesInner {
     async fn tell_cluster(&self, cluster: &KnownCluster, plan: &CopyTree) {
         let (key, bytes) = ((plan.stream.id(), cluster.name.clone()), plan.to_bytes());
         let now = self.env.now();
-        let knows = |told: &Told| told.plan == bytes && now.since(told.at) < TELL_AGAIN;
+        let knows = |told: &ToldPlan| told.plan == bytes && now.since(told.at) < TELL_AGAIN;
         if self.told.lock().get(&key).is_some_and(knows) {
             return;
         }
@@ -530,7 +530,7 @@ impl CopiesInner {
                     "it has a later plan"
                 );
             }
-            Ok(_) => drop(self.told.lock().insert(key, Told { plan: bytes, at: now })),
+            Ok(_) => drop(self.told.lock().insert(key, ToldPlan { plan: bytes, at: now })),
             Err(why) => {
                 tracing::info!(cluster = cluster.name, stream = plan.stream.name(), %why, "it was not told of a plan");
             }

@@ -48,7 +48,7 @@ pub(crate) struct Hop {
 
 /// An entry on its way to the log.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Appending {
+pub(crate) struct CopiedEntry {
     pub(crate) shard: usize,
     pub(crate) next_offset: Offset,
     pub(crate) records: u64,
@@ -101,21 +101,21 @@ impl Hop {
     }
 
     /// An entry goes to the log.
-    pub(crate) fn appending(&self, entry: &Appending) {
+    pub(crate) fn appending(&self, entry: &CopiedEntry) {
         let mut progress = self.progress.lock();
         progress.appending += 1;
         progress.appending_bytes += entry.bytes;
     }
 
     /// The log did not take it.
-    pub(crate) fn not_taken(&self, entry: &Appending) {
+    pub(crate) fn not_taken(&self, entry: &CopiedEntry) {
         let mut progress = self.progress.lock();
         progress.appending -= 1;
         progress.appending_bytes -= entry.bytes;
     }
 
     /// The log has answered, at wall time `now_ms`.
-    pub(crate) fn answer(&self, entry: &Appending, error: Option<AppendError>, now_ms: i64) {
+    pub(crate) fn answer(&self, entry: &CopiedEntry, error: Option<AppendError>, now_ms: i64) {
         {
             let mut progress = self.progress.lock();
             progress.appending -= 1;

@@ -9,13 +9,13 @@
 //! clusters that it knows. Every cluster keeps the last plan that it was told, and goes on by it when it is cut off.
 //!
 //! What holds:
-//! - **The same records.** A copy has the source's offsets, terms and record batches, byte for byte, each checked by its
-//!   own checksum. An entry is appended only where the last one ended. What the source has removed is a gap that readers
-//!   are told, as they are at the source.
+//! - **The same records.** A copy has the source's offsets, terms and record batches, byte for byte, each checked by
+//!   its own checksum. An entry is appended only where the last one ended. What the source has removed is a gap that
+//!   readers are told, as they are at the source.
 //! - **Durable first.** A copy shows, and sends on, what is on its own disk.
 //! - **It goes on where it was.** Where a copy ends is what its log says, so either end may die at any moment.
-//! - **Plans go forward.** A plan never replaces one with a greater number. A way that leads back to the cluster itself is
-//!   refused, so a cycle made of two plans carries nothing.
+//! - **Plans go forward.** A plan never replaces one with a greater number. A way that leads back to the cluster itself
+//!   is refused, so a cycle made of two plans carries nothing.
 //! - **Bounded.** Sessions, answers under way and their bytes are ([`limits`]).
 //!
 //! - `plan.rs`: plans as they are stored and told; `clusters.rs`: the clusters that a cluster knows;

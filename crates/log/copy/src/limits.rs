@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Answers that a copy has under way at a time. Together with [`ANSWER_BYTES`] this is the window: 16 MiB, which is what a
-/// link of 1 Gbit/s with 134 ms there and back holds.
+/// Answers that a copy has under way at a time. Together with [`ANSWER_BYTES`] this is the window: 16 MiB, which is
+/// what a link of 1 Gbit/s with 134 ms there and back holds.
 pub const WINDOW: usize = 16;
 /// Bytes of entries after which an answer is full. An entry is never divided, so one may be larger.
 pub const ANSWER_BYTES: usize = 1 << 20;

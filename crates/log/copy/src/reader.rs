@@ -90,7 +90,7 @@ impl Sessions {
         }
         let number = self.env.random_u64();
         let (credits, queue) = mpsc::channel(CREDITS_MAX);
-        let session = Session {
+        let session = CopySession {
             env: self.env.clone(),
             listener: self.log.listen(cursors.iter().map(|shard| shard.cursor.shard())),
             log: self.log.clone(),
@@ -159,7 +159,7 @@ struct ShardCursor {
     told: Option<(Offset, Offset)>,
 }
 
-struct Session {
+struct CopySession {
     env: Env,
     log: Log,
     listener: Listener,
@@ -173,7 +173,7 @@ struct Session {
     awaits_sync: bool,
 }
 
-impl Session {
+impl CopySession {
     async fn run(mut self, mut queue: mpsc::Receiver<Credit>, number: u64) {
         let env = self.env.clone();
         while let Some(Some(credit)) = env.timeout(SESSION_IDLE, queue.recv()).await {

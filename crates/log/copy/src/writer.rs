@@ -1,9 +1,9 @@
 //! The lower end of a hop: an operation that copies the shards of one stream from the cluster above, for as long as the
 //! plan says so.
 //!
-//! It asks for more before it has what it asked for, so that the link is never idle, and hands the entries to the log in
-//! order. Where a session ends, by whichever end, it waits until the log has answered all that it took, and begins again
-//! where the log ends.
+//! It asks for more before it has what it asked for, so that the link is never idle, and hands the entries to the log
+//! in order. Where a session ends, by whichever end, it waits until the log has answered all that it took, and begins
+//! again where the log ends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use tailwater_rma::{CallError, Connection};
 use tailwater_tls::Dialer;
 
 use crate::ask::{ask_over, connect, in_words};
-use crate::hop::{Appending, Hop};
+use crate::hop::{CopiedEntry, Hop};
 use crate::limits::{BUSY_PAUSE, RETRY_MAX, RETRY_MIN, SILENCE_MAX, WINDOW};
 use crate::reader::Sessions;
 
@@ -183,7 +183,7 @@ impl CopyOperation {
                 self.begin(shard, index, header.base_offset).await?;
                 place.next = header.base_offset;
             }
-            let appending = Appending {
+            let appending = CopiedEntry {
                 shard: index,
                 next_offset: header.next_offset(),
                 records: u64::from(header.record_count),
@@ -203,7 +203,7 @@ impl CopyOperation {
     }
 
     /// Hands an entry to the log, which may have too much to do for a while.
-    async fn append(&self, shard: ShardId, entry: &Bytes, appending: Appending) -> Result<(), String> {
+    async fn append(&self, shard: ShardId, entry: &Bytes, appending: CopiedEntry) -> Result<(), String> {
         loop {
             self.hop.appending(&appending);
             let (hop, env) = (Arc::clone(&self.hop), self.env.clone());
@@ -229,7 +229,7 @@ impl CopyOperation {
         if let Some(error) = self.hop.failure() {
             return Err(error.to_string());
         }
-        tracing::warn!(%shard, %offset, "the source has removed records that were not copied: the copy goes on behind them");
+        tracing::warn!(%shard, %offset, "a copy goes on behind a gap: its source has removed records that it had not");
         self.log.begin_copy(shard, offset).await.map_err(|error| error.to_string())?;
         self.hop.begun(index, offset);
         Ok(())

@@ -1,8 +1,8 @@
 //! What copying a stream from cluster to cluster needs of the log: entries from an offset on, as they are stored, and a
 //! stream that takes them in their places.
 //!
-//! A copy has its source's name, id, offsets, terms and batches. Its segments are its own: they end where this log ended
-//! them. Nobody but the copying appends to it, and it keeps what its source keeps.
+//! A copy has its source's name, id, offsets, terms and batches. Its segments are its own: they end where this log
+//! ended them. Nobody but the copying appends to it, and it keeps what its source keeps.
 
 use std::sync::Arc;
 
@@ -108,8 +108,8 @@ pub struct ReadEntries {
 
 /// Reading.
 impl Log {
-    /// Durable entries from `cursor` on, about `bytes_max` bytes of them, at least one if there is one; moves the cursor
-    /// behind them. A cursor before the start of the log goes there. Never waits for records to come.
+    /// Durable entries from `cursor` on, about `bytes_max` bytes of them, at least one if there is one; moves the
+    /// cursor behind them. A cursor before the start of the log goes there. Never waits for records to come.
     ///
     /// # Errors
     /// `BeyondEnd` for a cursor behind the end; `NoStream`, `NoShard`, `Damaged`, `Corrupt`, `Unavailable`.
@@ -212,8 +212,8 @@ fn bytes_behind(view: &View, cursor: &CopyCursor) -> u64 {
 
 /// Copies.
 impl Log {
-    /// Sees to it that there is a copy as `record` says: creates it, or changes its configuration. Cancelling it does not
-    /// take it back.
+    /// Sees to it that there is a copy as `record` says: creates it, or changes its configuration. Cancelling it does
+    /// not take it back.
     ///
     /// # Errors
     /// `Exists` where the name, or the id, is that of another stream or of one that is no copy; as of
@@ -251,8 +251,8 @@ impl Log {
         self.create_as(record).await
     }
 
-    /// Begins to append an entry of the source to a copy; entries of one shard that one task appends are in the order of
-    /// these calls. `answer` is called once when it is durable, or when it failed, as in [`Log::submit_with`].
+    /// Begins to append an entry of the source to a copy; entries of one shard that one task appends are in the order
+    /// of these calls. `answer` is called once when it is durable, or when it failed, as in [`Log::submit_with`].
     ///
     /// # Errors
     /// `Invalid`, `Corrupt` for an entry that is not one of this shard; what is known at once. `answer` is then not

@@ -122,6 +122,12 @@ struct NodeShared {
 }
 
 impl NodeShared {
+    /// Where other clusters connect.
+    fn call_address(&self) -> String {
+        let scheme = if matches!(self.server.tcp_address(), Some(Address::Tls(_))) { "tls" } else { "tcp" };
+        format!("{scheme}:{}", self.data)
+    }
+
     fn cells(&self) -> impl Iterator<Item = &NodeCell> {
         self.cells.iter().flatten().map(|cell| &**cell)
     }
@@ -219,13 +225,8 @@ impl Node {
         let bridges = broadcast.as_ref().map(bridge);
         let (reads_max, bytes_per_s) = (config.log.catch_up_reads_max, config.log.catch_up_bytes_per_s);
         let turns = Arc::new(Turns::new(&env, reads_max, bytes_per_s, Arc::clone(&meters)));
-        let copies = Copies::start(
-            &env,
-            &log,
-            Some(&*config.cluster.name).filter(|name| !name.is_empty()),
-            &gate.dialer,
-        )
-        .await?;
+        let name = Some(&*config.cluster.name).filter(|name| !name.is_empty());
+        let copies = Copies::start(&env, &log, name, &gate.dialer).await?;
         let service: Arc<dyn Service> = Arc::new(NodeService::new(
             env.clone(),
             log.clone(),
@@ -266,8 +267,7 @@ impl Node {
             group_shards_told_max: config.metrics.group_shards_max,
             queues_told_max: config.metrics.queues_max,
         });
-        let scheme = if matches!(shared.server.tcp_address(), Some(Address::Tls(_))) { "tls" } else { "tcp" };
-        shared.copies.listens_at(&format!("{scheme}:{}", shared.data));
+        shared.copies.listens_at(&shared.call_address());
         starting.started(Arc::clone(&shared));
         tracing::info!(data = %shared.data, admin = %admin_addr, dir = %config.data.display(), "the node is ready");
         Ok(Self { env, shared, admin: admin_addr, stop_http, http })

@@ -1,7 +1,7 @@
 //! The messages by which a stream is copied from cluster to cluster.
 //!
-//! Whoever copies opens a session, and then keeps several [`CopyNext`] under way: each is answered once, in order, as soon
-//! as there is something. So many answers may be on their way at a time.
+//! Whoever copies opens a session, and then keeps several [`CopyNext`] under way: each is answered once, in order, as
+//! soon as there is something. So many answers may be on their way at a time.
 
 use bytes::Bytes;
 use prost::Message;
@@ -74,8 +74,9 @@ pub struct CopiedShard {
     /// The shard.
     #[prost(uint32, tag = "1")]
     pub shard: u32,
-    /// Whole entries, one after the other: those that follow the ones that the session has sent before, or that the copy
-    /// had. The first may begin before what was asked for, and begins later where the records between were removed.
+    /// Whole entries, one after the other: those that follow the ones that the session has sent before, or that the
+    /// copy had. The first may begin before what was asked for, and begins later where the records between were
+    /// removed.
     #[prost(bytes = "bytes", tag = "2")]
     pub entries: Bytes,
     /// First offset of the shard that was not removed.
