@@ -136,7 +136,9 @@ impl KeyChange {
                         if !may_be_stale {
                             return keep(KeyChanged::Exists);
                         }
-                        let tag = ItemTag { is_stale: true, ..ItemTag::of(*flags) };
+                        // Whoever was told to make it anew is still about it.
+                        let is_sent = ItemTag::from_tag(held.extras.tag).is_sent;
+                        let tag = ItemTag { flags: *flags, is_stale: true, is_sent };
                         return stored(EntryExtras { tag: tag.to_tag(), ..fresh });
                     }
                     _ => {}
