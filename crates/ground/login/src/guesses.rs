@@ -10,7 +10,10 @@ use tailwater_env::{HashMap, Instant};
 
 use crate::limits::{STRANGERS_MAX, WRONG_ADDRESSES_MAX, WRONG_FORGOTTEN_AFTER_S, WRONG_LOGINS_MAX};
 
-/// WrongCount logins, by the address that they come from.
+/// After so long one wrong login is forgotten.
+const WRONG_FORGOTTEN_AFTER: Duration = Duration::from_secs(WRONG_FORGOTTEN_AFTER_S);
+
+/// Wrong logins, by the address that they come from.
 #[derive(Debug, Default)]
 pub(crate) struct WrongLogins(Mutex<HashMap<Option<IpAddr>, WrongCount>>);
 
