@@ -2,14 +2,18 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tailwater_access::network;
 use tailwater_env::{HashMap, Instant};
 
-use crate::limits::{STRANGERS_MAX, WRONG_ADDRESSES_MAX, WRONG_FORGOTTEN_AFTER, WRONG_LOGINS_MAX};
+use crate::limits::{STRANGERS_MAX, WRONG_ADDRESSES_MAX, WRONG_FORGOTTEN_AFTER_S, WRONG_LOGINS_MAX};
 
-/// WrongCount logins, by the address that they come from.
+/// After so long one wrong login is forgotten.
+const WRONG_FORGOTTEN_AFTER: Duration = Duration::from_secs(WRONG_FORGOTTEN_AFTER_S);
+
+/// Wrong logins, by the address that they come from.
 #[derive(Debug, Default)]
 pub(crate) struct WrongLogins(Mutex<HashMap<Option<IpAddr>, WrongCount>>);
 

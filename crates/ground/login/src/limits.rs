@@ -26,11 +26,11 @@ pub const ITERATIONS_MIN: u32 = 4_096;
 pub const SALT_BYTES_MAX: usize = 128;
 
 /// Wrong logins of an address, or of a network of IPv6, that are answered as such. One is forgotten after each
-/// [`WRONG_FORGOTTEN_AFTER`].
+/// [`WRONG_FORGOTTEN_AFTER_S`].
 pub const WRONG_LOGINS_MAX: u32 = 30;
 
-/// After so long one wrong login is forgotten.
-pub const WRONG_FORGOTTEN_AFTER: std::time::Duration = std::time::Duration::from_secs(2);
+/// After so many seconds one wrong login is forgotten.
+pub const WRONG_FORGOTTEN_AFTER_S: u64 = 2;
 
 /// Addresses whose wrong logins are counted. Where there are more all of them together have what one has.
 pub const WRONG_ADDRESSES_MAX: usize = 10_000;
