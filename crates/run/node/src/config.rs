@@ -134,6 +134,13 @@ pub struct ClusterConfig {
     pub name: String,
 }
 
+impl ClusterConfig {
+    /// The name, if there is one.
+    pub(crate) fn given(&self) -> Option<&str> {
+        Some(&*self.name).filter(|name| !name.is_empty())
+    }
+}
+
 /// How many copies a cell keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CellModeSetting {

@@ -225,8 +225,7 @@ impl Node {
         let bridges = broadcast.as_ref().map(bridge);
         let (reads_max, bytes_per_s) = (config.log.catch_up_reads_max, config.log.catch_up_bytes_per_s);
         let turns = Arc::new(Turns::new(&env, reads_max, bytes_per_s, Arc::clone(&meters)));
-        let name = Some(&*config.cluster.name).filter(|name| !name.is_empty());
-        let copies = Copies::start(&env, &log, name, &gate.dialer).await?;
+        let copies = Copies::start(&env, &log, config.cluster.given(), &gate.dialer).await?;
         let service: Arc<dyn Service> = Arc::new(NodeService::new(
             env.clone(),
             log.clone(),

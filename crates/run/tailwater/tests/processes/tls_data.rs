@@ -65,6 +65,34 @@ fn records_are_produced_consumed_and_shared_by_a_group_over_tls_by_who_has_a_cer
 }
 
 #[test]
+fn a_stream_is_copied_between_clusters_that_show_certificates_to_each_other() {
+    let files = Files::make();
+    let us = node(&files, "required", &[("TAILWATER_CLUSTER__NAME", "us")]);
+    let variables = files.variables("required");
+    let mut variables: Vec<(&str, &str)> =
+        variables.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+    variables.push(("TAILWATER_CLUSTER__NAME", "eu"));
+    let eu = Node::start_with(&files.path("eu-data"), &[], &variables);
+    let of = |node: &Node, args: &[&str]| done(&mut command(node, &files, args), "");
+    of(&us, &["stream", "create", "s"]);
+    done(&mut command(&us, &files, &["produce", "s"]), "first\nsecond\n");
+    of(&us, &["cluster", "add", "eu", &format!("tls:{}", eu.data)]);
+    of(&us, &["stream", "place", "s", "--source", "us", "--to", "eu"]);
+    wait_for("the copy", || {
+        let (ok, out, _) =
+            told(&mut command(&eu, &files, &["consume", "s", "--exit-at-end", "--from", "start"]), "");
+        (ok && out == "first\nsecond\n").then_some(())
+    });
+    // Without TLS nobody is told of anything, and the tree says why.
+    of(&us, &["stream", "place", "s", "--source", "us", "--to", "none"]);
+    of(&us, &["cluster", "remove", "eu"]);
+    of(&us, &["cluster", "add", "eu", &eu.data]);
+    of(&us, &["stream", "place", "s", "--source", "us", "--to", "eu"]);
+    let shown = of(&us, &["tree", "show", "s"]);
+    assert!(shown.contains("interrupted") && shown.contains("TLS"), "{shown}");
+}
+
+#[test]
 fn queues_are_used_over_https_by_the_same_options() {
     let files = Files::make();
     let node = node(&files, "required", &[]);
