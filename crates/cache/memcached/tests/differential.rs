@@ -1,6 +1,7 @@
 //! The same requests to memcached itself, of Debian, and to a listener of ours: the same answers.
 //!
-//! memcached leaves spaces behind a number that became shorter, so such a value is not got here. What differs on purpose is not asked here; `docs/memcached.md` lists it.
+//! memcached leaves spaces behind a number that became shorter, so such a value is not got here. What differs on
+//! purpose is not asked here; `docs/memcached.md` lists it.
 
 #![allow(clippy::disallowed_methods)] // a real process
 
