@@ -87,8 +87,8 @@ impl Agreed {
         let _ = self.adopting.subscribe().wait_for(|adopting| !adopting).await;
     }
 
-    /// They are, so whatever was doubted before is to be tried again, and so is what failed because they were not: to an
-    /// operation that began meanwhile that is a doubt which came after its begin.
+    /// They are, so whatever was doubted before is to be tried again, and so is what failed because they were not: to
+    /// an operation that began meanwhile that is a doubt which came after its begin.
     pub(super) fn end_adopting(&self) {
         self.doubt();
         self.adopting.send_replace(false);
