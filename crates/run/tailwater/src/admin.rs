@@ -58,14 +58,20 @@ pub struct Server {
     /// File with that user's password in its first line; without it, the password is in TAILWATER_LOGIN_PASSWORD.
     #[arg(long, global = true, env = "TAILWATER_LOGIN_PASSWORD_FILE", value_name = "FILE")]
     login_password_file: Option<PathBuf>,
-    /// File with a token in its first line, to show in place of a user's name and password; it may be in
-    /// TAILWATER_TOKEN too.
-    #[arg(long, global = true, env = "TAILWATER_TOKEN_FILE", value_name = "FILE", conflicts_with = "login")]
-    token_file: Option<PathBuf>,
+    /// File with a token in its first line, to show in place of a user's name and password; without it, the token may
+    /// be in TAILWATER_LOGIN_TOKEN.
+    #[arg(
+        long,
+        global = true,
+        env = "TAILWATER_LOGIN_TOKEN_FILE",
+        value_name = "FILE",
+        conflicts_with = "login"
+    )]
+    login_token_file: Option<PathBuf>,
 }
 
 /// The variable that a token may be in.
-const TOKEN: &str = "TAILWATER_TOKEN";
+const LOGIN_TOKEN: &str = "TAILWATER_LOGIN_TOKEN";
 
 /// The variable that the password of `--login` may be in.
 const LOGIN_PASSWORD: &str = "TAILWATER_LOGIN_PASSWORD";
@@ -271,7 +277,7 @@ impl Server {
     }
 
     fn bearer(&self) -> anyhow::Result<Option<HeaderValue>> {
-        let token = match (&self.token_file, std::env::var(TOKEN)) {
+        let token = match (&self.login_token_file, std::env::var(LOGIN_TOKEN)) {
             (Some(path), _) => {
                 #[allow(clippy::disallowed_methods)] // A command reads its user's files.
                 let text = std::fs::read_to_string(path);

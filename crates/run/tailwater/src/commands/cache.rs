@@ -45,7 +45,7 @@ pub enum Command {
         /// The value.
         value: String,
         /// Time after which the key has no value any more. 0: it keeps it as long as the cell has room.
-        #[arg(long, value_name = "MS", default_value_t = 0)]
+        #[arg(long, value_name = "MS", value_parser = values::number::<u64>(0..=u64::MAX), default_value = "0")]
         ttl_ms: u64,
     },
     /// Get a key's value from a cell, as a quorum of its replicas has it.
@@ -66,14 +66,14 @@ pub enum Command {
         key: String,
         /// The value.
         value: String,
-        /// The version that it has to be at, as `tailwater cache get -o json` prints it.
-        #[arg(long, value_name = "VERSION", value_parser = keys::version, required_unless_present = "absent")]
+        /// The version that it has to be at, as `tailwater cache get -o json` prints it; or --absent.
+        #[arg(long, value_name = "VERSION", value_parser = keys::version)]
         at: Option<Version>,
         /// The key has to have no value.
         #[arg(long, conflicts_with = "at")]
         absent: bool,
         /// Time after which the key has no value any more. 0: it keeps it as long as the cell has room.
-        #[arg(long, value_name = "MS", default_value_t = 0)]
+        #[arg(long, value_name = "MS", value_parser = values::number::<u64>(0..=u64::MAX), default_value = "0")]
         ttl_ms: u64,
     },
     /// Delete a key from a cell, and wait until a quorum of its replicas has forgotten it.
@@ -91,7 +91,7 @@ pub enum Command {
         /// The key.
         key: String,
         /// Time after which the key has no value any more. 0: it keeps it as long as the cell has room.
-        #[arg(long, value_name = "MS")]
+        #[arg(long, value_name = "MS", value_parser = values::number::<u64>(0..=u64::MAX))]
         ttl_ms: u64,
     },
     /// Show what a cell's backends hold, and what they counted.
@@ -183,7 +183,11 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
         Command::Get { seeds, key, output } => {
             in_cell(server, &seeds, async |cell| keys::get(cell, key, output).await)
         }
-        Command::Cas { seeds, key, value, at, absent: _, ttl_ms } => {
+        Command::Cas { seeds, key, value, at, absent, ttl_ms } => {
+            anyhow::ensure!(
+                absent || at.is_some(),
+                "say what the key has to hold now: --at VERSION, or --absent"
+            );
             in_cell(server, &seeds, async |cell| keys::cas(cell, key, value, at, ttl_ms).await)
         }
         Command::Delete { seeds, key } => in_cell(server, &seeds, async |cell| keys::delete(cell, key).await),

@@ -68,7 +68,7 @@ fn publish(jwks: Arc<Mutex<String>>) -> String {
 
 /// Whether a command with this token is let in.
 fn is_known(node: &Node, token: &str) -> (bool, String) {
-    let (ok, out, err) = told(node.command(&["stream", "ls"]).env("TAILWATER_TOKEN", token), "");
+    let (ok, out, err) = told(node.command(&["stream", "ls"]).env("TAILWATER_LOGIN_TOKEN", token), "");
     (ok, format!("{out}{err}"))
 }
 

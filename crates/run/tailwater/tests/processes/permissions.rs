@@ -186,7 +186,7 @@ fn kafka_s_admin_for_java_looks_at_users_and_changes_their_passwords() {
 
 /// A command that shows a token.
 fn with_token(node: &Node, token: &str, args: &[&str]) -> (bool, String, String) {
-    told(node.command(args).env("TAILWATER_TOKEN", token), "")
+    told(node.command(args).env("TAILWATER_LOGIN_TOKEN", token), "")
 }
 
 #[test]
