@@ -552,6 +552,22 @@ mod tests {
     }
 
     #[test]
+    fn no_command_has_an_option_that_hides_one_of_all_commands() {
+        fn look(command: &Command, of_all: &[&str], path: &str) {
+            for arg in command.get_arguments().filter(|arg| !arg.is_global_set()) {
+                assert!(!of_all.contains(&arg.get_id().as_str()), "{path} --{}", arg.get_id());
+            }
+            for below in command.get_subcommands() {
+                look(below, of_all, &format!("{path} {}", below.get_name()));
+            }
+        }
+        let all = Cli::command();
+        let of_all: Vec<&str> = all.get_arguments().map(|arg| arg.get_id().as_str()).collect();
+        assert!(of_all.len() > 5);
+        all.get_subcommands().for_each(|command| look(command, &of_all, command.get_name()));
+    }
+
+    #[test]
     fn what_is_printed_is_what_it_was_printed_from() {
         let given = produce("", &[("TAILWATER_PRODUCE_KEY_DELIMITER", "=")], &["--deadline-ms", "7"]);
         assert_eq!(given["key_delimiter"], "=".into());
