@@ -90,6 +90,10 @@ impl ReplicaGate {
     ) -> Result<(), Denied> {
         let mut let_in = self.let_in.lock();
         self.ask_to_listen(others, streams.clone())?;
+        // The replica refuses who names more at once, and says so.
+        if streams.clone().count() > STREAMS_MAX {
+            return Ok(());
+        }
         let_in.others |= others;
         let_in.streams.extend(streams.cloned());
         match let_in.streams.len() > STREAMS_MAX {
