@@ -88,8 +88,10 @@ impl Client {
     pub async fn says(&mut self, requests: &[u8]) -> String {
         self.0.write_all(requests).await.expect("it reads");
         self.0.write_all(b"mn\r\n").await.expect("it reads");
+        // Some of the requests may be the same as the last one.
+        let last = 1 + requests.split(|byte| *byte == b'\n').filter(|line| line.starts_with(b"mn")).count();
         let mut answer = Vec::new();
-        while !answer.ends_with(b"MN\r\n") {
+        while answer.windows(4).filter(|answered| answered == b"MN\r\n").count() < last {
             assert!(self.0.read_buf(&mut answer).await.expect("it answers") > 0, "{answer:?}");
         }
         answer.truncate(answer.len() - 4);
