@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use tailwater_bookkeeper::{BookKeeper, LedgerId, LedgerStatus};
 
-use crate::segments::{cluster, one_is_dead};
+use crate::segments::{alone, cluster};
 use crate::support::kafka::kcat;
 use crate::support::load::{Lines, Load, Reader};
 use crate::support::{Node, wait_for};
@@ -52,7 +52,7 @@ fn stream_id(node: &Node) -> String {
 
 #[test]
 fn after_kill_9_of_the_node_and_of_a_bookie_under_load_every_acknowledged_record_is_there_in_order() {
-    let (cluster, dead) = (cluster(), one_is_dead());
+    let (cluster, _alone) = (cluster(), alone());
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let client = runtime.block_on(cluster.client());
     let dir = tempfile::tempdir().expect("a directory");
@@ -72,7 +72,6 @@ fn after_kill_9_of_the_node_and_of_a_bookie_under_load_every_acknowledged_record
         reader.follow(&lines, load.wait_for_more(2_000), &format!("after kill {round} of the node"));
     }
     cluster.restart(number);
-    drop(dead);
     let sent = load.finish();
     reader.follow(&lines, sent, "to its end");
     assert!(lines.range(0..sent).eq(node.consume("s")), "once and in order");
@@ -111,7 +110,7 @@ fn after_kill_9_of_the_node_and_of_a_bookie_under_load_every_acknowledged_record
 
 #[test]
 fn a_shard_goes_on_in_another_ledger_when_somebody_recovers_its_own_under_load() {
-    let cluster = cluster();
+    let (cluster, _alone) = (cluster(), alone());
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let client = runtime.block_on(cluster.client());
     let dir = tempfile::tempdir().expect("a directory");
@@ -140,7 +139,7 @@ fn a_shard_goes_on_in_another_ledger_when_somebody_recovers_its_own_under_load()
 
 #[test]
 fn without_a_quorum_of_bookies_appends_wait_or_are_refused_and_go_on_by_themselves_when_there_is_one() {
-    let (cluster, _dead) = (cluster(), one_is_dead());
+    let (cluster, _alone) = (cluster(), alone());
     let dir = tempfile::tempdir().expect("a directory");
     let node = node(&dir, &cluster.uri().to_string());
     let lines = Lines::new("a", LINE_BYTES);
@@ -165,7 +164,8 @@ fn without_a_quorum_of_bookies_appends_wait_or_are_refused_and_go_on_by_themselv
 
 #[test]
 fn a_node_on_ledgers_refuses_what_ledgers_do_not_promise_and_a_directory_that_was_begun_elsewhere() {
-    let store = cluster().uri().to_string();
+    let (cluster, _alone) = (cluster(), alone());
+    let store = cluster.uri().to_string();
     let dir = tempfile::tempdir().expect("a directory");
     let mut replicated = node(&dir, &store);
     let error = replicated.run_failing(&["stream", "create", "t", "--durability", "interval"]);
@@ -196,7 +196,8 @@ fn a_node_waits_for_zookeeper_and_says_so() {
         (answer.status() == 503 && told.contains("the wait for ZooKeeper")).then_some(())
     });
     wait_for("a line in the log", || node.process.log().contains(&nowhere).then_some(()));
-    let there = cluster().uri().to_string();
+    let (cluster, _alone) = (cluster(), alone());
+    let there = cluster.uri().to_string();
     node.process.kill();
     node.restart_with(&[("TAILWATER_SEGMENTS", &there)]);
     node.run(&["stream", "create", "s"]);

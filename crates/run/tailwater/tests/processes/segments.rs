@@ -17,16 +17,16 @@ use crate::support::{tailwater, told, wait_for};
 const BOOKIES: usize = 5;
 
 static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| Cluster::start(BOOKIES));
-static DEAD: Mutex<()> = Mutex::new(());
+static ALONE: Mutex<()> = Mutex::new(());
 
 /// The cluster, started by whoever needs it first.
 pub fn cluster() -> &'static Cluster {
     &CLUSTER
 }
 
-/// One bookie may be dead at a time: whoever kills one holds this until it is there again.
-pub fn one_is_dead() -> MutexGuard<'static, ()> {
-    DEAD.lock().unwrap_or_else(PoisonError::into_inner)
+/// Some tests kill bookies, and others need them: each holds this meanwhile.
+pub fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Whether `tailwater segment COMMAND --store URL` succeeded, and what it said.
@@ -50,7 +50,7 @@ async fn written(client: &BookKeeper, entries: usize) -> LedgerWriter {
 
 #[test]
 fn ledgers_of_a_cluster_are_listed_described_recovered_and_verified() {
-    let (cluster, _dead) = (cluster(), one_is_dead());
+    let (cluster, _alone) = (cluster(), alone());
     let store = cluster.uri().to_string();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let client = runtime.block_on(cluster.client());
