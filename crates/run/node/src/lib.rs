@@ -214,15 +214,8 @@ impl Node {
         };
         let sqs = sqs.map(|listener| start_sqs(&env, &config, listener, &queues, &gate)).transpose()?;
         let memcached = memcached::start(&env, &config.memcached, memcached, &created, &users, &gate).await?;
-        let broadcast = match broadcast {
-            Some(listener) => {
-                let (config, kept) = (&config.broadcast, (config.data.as_path(), log.meta(), &users));
-                Some(Broadcast::start(&env, listener, config, kept, &gate, &progress).await?)
-            }
-            None => None,
-        };
-        let bridge = |of: &Broadcast| Bridges::start(&env, &log, of.regions(), &config.bridge);
-        let bridges = broadcast.as_ref().map(bridge);
+        let (broadcast, bridges) =
+            start_broadcast(&env, &config, broadcast, &log, &users, &gate, &progress).await?;
         let (reads_max, bytes_per_s) = (config.log.catch_up_reads_max, config.log.catch_up_bytes_per_s);
         let turns = Arc::new(Turns::new(&env, reads_max, bytes_per_s, Arc::clone(&meters)));
         let copies = Copies::start(&env, &log, config.cluster.given(), &gate.dialer).await?;
@@ -523,6 +516,23 @@ async fn bind_kafka(config: &tailwater_kafka::KafkaConfig) -> anyhow::Result<Kaf
         bound.push((socket, listener));
     }
     Ok(bound)
+}
+
+/// The broadcasts and their bridges to streams, where something listens for them.
+async fn start_broadcast(
+    env: &Env,
+    config: &Config,
+    listener: Option<TcpListener>,
+    log: &Log,
+    users: &Arc<Users>,
+    gate: &FrontGate,
+    progress: &Progress,
+) -> anyhow::Result<(Option<Broadcast>, Option<Bridges>)> {
+    let Some(listener) = listener else { return Ok((None, None)) };
+    let kept = (config.data.as_path(), log.meta(), users);
+    let broadcast = Broadcast::start(env, listener, &config.broadcast, kept, gate, progress).await?;
+    let bridges = Bridges::start(env, log, broadcast.regions(), &config.bridge);
+    Ok((Some(broadcast), Some(bridges)))
 }
 
 async fn start_kafka(
