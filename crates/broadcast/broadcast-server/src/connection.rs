@@ -10,7 +10,7 @@ use tailwater_broadcast::frame::{self, Arrivals, FrameReader, FrameWriter};
 use tailwater_broadcast::message::{FRAME_BYTES_MAX, Message, Role, VERSION};
 use tailwater_broadcast::name::is_region;
 use tailwater_broadcast::replica::{ConnectionId, Peer, size_of_message};
-use tailwater_env::{Complaints, Env, Task};
+use tailwater_env::{Complaints, Env, TaskGroup};
 use tailwater_tls::{PeerReadHalf, PeerStream, PeerWriteHalf};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc};
@@ -49,7 +49,7 @@ pub(crate) async fn accept(
     let room = Arc::new(Semaphore::new(connections_max));
     let arrivals = Arrivals::new(&env, ARRIVALS_BYTES_MAX, ARRIVAL_STEP);
     let complaints = Arc::new(Complaints::default());
-    let mut connections: Vec<(std::sync::Weak<()>, Task)> = Vec::new();
+    let mut connections = TaskGroup::default();
     loop {
         let (stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
@@ -61,9 +61,6 @@ pub(crate) async fn accept(
                 continue;
             }
         };
-        if connections.len() >= 2 * (connections_max - room.available_permits()) {
-            connections.retain(|(alive, _)| alive.strong_count() > 0);
-        }
         let Ok(permit) = Arc::clone(&room).try_acquire_owned() else {
             if let Some(left_out) = complaints.admit(env.now(), "too many connections") {
                 let max = connections_max;
@@ -71,13 +68,11 @@ pub(crate) async fn accept(
             }
             continue;
         };
-        let alive = Arc::new(());
-        let watch = Arc::downgrade(&alive);
         let (env_, hello, inputs, quotas) = (env.clone(), hello.clone(), inputs.clone(), quotas.clone());
         let (acceptor, authorizer) = (acceptor.clone(), Arc::clone(&authorizer));
         let arrivals = arrivals.clone();
         let complaints = Arc::clone(&complaints);
-        let task = env.spawn("broadcast-connection", async move {
+        connections.spawn(&env, "broadcast-connection", async move {
             // The acceptor says in the log what came to nothing.
             let Some(stream) = acceptor.accept(stream, peer).await else { return };
             let gate = ReplicaGate::new(authorizer, stream.peer(peer.to_string()));
@@ -87,9 +82,8 @@ pub(crate) async fn accept(
             {
                 tracing::warn!(%peer, %error, left_out, "a broadcast connection was ended");
             }
-            drop((alive, permit));
+            drop(permit);
         });
-        connections.push((watch, task));
     }
 }
 

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
-use tailwater_access::Peer;
+use tailwater_access::{AddressPlace, Peer};
 use tailwater_env::Instant;
 use tailwater_login::{Login, LoginStep, Mechanism};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -62,6 +62,8 @@ pub(crate) struct Connection<S> {
     peer: Peer,
     /// By when it has to log in, if it has to and has not.
     login_by: Option<Instant>,
+    /// Its address's place for it among those that have not.
+    place: Option<AddressPlace>,
     /// Room for the value that is being received.
     receiving: Option<OwnedSemaphorePermit>,
     /// Room for the values that are being sent.
@@ -69,7 +71,7 @@ pub(crate) struct Connection<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    pub fn new(stream: S, peer: Peer, front: Arc<MemcachedFront>) -> Self {
+    pub fn new(stream: S, peer: Peer, place: Option<AddressPlace>, front: Arc<MemcachedFront>) -> Self {
         let login_by = front.users.is_some().then(|| front.env.now() + LOGIN_PATIENCE);
         Self {
             stream,
@@ -79,6 +81,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             front,
             peer,
             login_by,
+            place,
             receiving: None,
             sending: Vec::new(),
         }
@@ -204,7 +207,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         match stepped {
             Ok(LoginStep::Done { user, .. }) => {
                 self.peer = Peer::of(self.peer.address.clone(), &user);
-                self.login_by = None;
+                (self.login_by, self.place) = (None, None);
                 self.replies.line("STORED");
             }
             Ok(LoginStep::Challenge(_)) | Err(_) => {

@@ -3,7 +3,9 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use tailwater_env::Task;
+use tailwater_access::{AddressPlace, PlacesByAddress};
+use tailwater_env::{Task, TaskGroup};
+use tailwater_login::limits::STRANGERS_MAX;
 use tailwater_tls::Acceptor;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
@@ -53,8 +55,8 @@ impl MemcachedServer {
 async fn accept(listener: TcpListener, acceptor: Acceptor, front: Arc<MemcachedFront>) {
     let room = Arc::new(Semaphore::new(front.config.connections_max));
     // Dropped, and so ended, with this task.
-    let mut connections: Vec<(std::sync::Weak<()>, Task)> = Vec::new();
-    let mut prune_at = 64;
+    let mut connections = TaskGroup::default();
+    let strangers = PlacesByAddress::default();
     loop {
         let (stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
@@ -64,40 +66,46 @@ async fn accept(listener: TcpListener, acceptor: Acceptor, front: Arc<MemcachedF
                 continue;
             }
         };
-        if connections.len() >= prune_at {
-            connections.retain(|(alive, _)| alive.strong_count() > 0);
-            prune_at = (connections.len() * 2).max(64);
-        }
         let Ok(permit) = Arc::clone(&room).try_acquire_owned() else {
             front.stats.rejected_connections.add(1);
             let max = front.config.connections_max;
             front.complain("refused", || format!("{peer}: {max} connections, [memcached] connections_max"));
             continue;
         };
+        let place = front.users.is_some().then(|| strangers.take(peer.ip(), STRANGERS_MAX));
+        if let Some(None) = place {
+            front.stats.rejected_connections.add(1);
+            front.complain("refused, of one address", || {
+                format!("{peer}: {STRANGERS_MAX} connections of its address have not logged in")
+            });
+            continue;
+        }
         // A client that is not there any more is dropped by the kernel; best effort, as the system may not know it.
         let stalled_ms = u32::try_from(front.config.stalled_ms).unwrap_or(u32::MAX);
         let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, stalled_ms);
         if stream.set_nodelay(true).is_err() {
             continue; // gone at once
         }
-        let alive = Arc::new(());
-        let watch = Arc::downgrade(&alive);
         let (serving, acceptor) = (Arc::clone(&front), acceptor.clone());
-        let task = front.env.spawn("memcached-connection", async move {
+        connections.spawn(&front.env, "memcached-connection", async move {
             if let Some(stream) = acceptor.accept(stream, peer).await {
-                serve(stream, peer, serving).await;
+                serve(stream, peer, place.flatten(), serving).await;
             }
-            drop((alive, permit));
+            drop(permit);
         });
-        connections.push((watch, task));
     }
 }
 
-async fn serve(stream: tailwater_tls::PeerStream, peer: SocketAddr, front: Arc<MemcachedFront>) {
+async fn serve(
+    stream: tailwater_tls::PeerStream,
+    peer: SocketAddr,
+    place: Option<AddressPlace>,
+    front: Arc<MemcachedFront>,
+) {
     front.stats.curr_connections.add(1);
     front.stats.total_connections.add(1);
     let asking = stream.peer(peer.to_string());
-    let ended = Connection::new(stream, asking, Arc::clone(&front)).run().await;
+    let ended = Connection::new(stream, asking, place, Arc::clone(&front)).run().await;
     front.stats.curr_connections.sub(1);
     match ended {
         MemcachedEnd::Stalled(_) | MemcachedEnd::Stranger | MemcachedEnd::Malformed(_) => {

@@ -6,12 +6,14 @@
 //! the protocol's clients understand.
 
 mod changes;
+mod places;
 mod secret;
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 pub use crate::changes::{RightsBell, RightsChanges};
+pub use crate::places::{AddressPlace, PlacesByAddress};
 pub use crate::secret::{SecretText, are_same};
 
 /// On whose behalf a peer asks that nobody authenticated.

@@ -30,7 +30,7 @@ pub use disk::{Disk, File, LockGuard, OpenMode};
 pub use futures::future::BoxFuture;
 pub use progress::{Progress, Stage};
 pub use random::Random;
-pub use tasks::{Task, Tasks, yield_once};
+pub use tasks::{Task, TaskGroup, Tasks, yield_once};
 pub use times::{TIMES_BUCKETS, TIMES_POWERS, Times, TimesRead, times_end};
 
 /// A hash map that iterates in the same order for the same keys in every run.

@@ -1,14 +1,13 @@
-//! What an address may cost before its clients are known: wrong logins, and connections of strangers.
+//! Wrong logins, of which an address has some.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tailwater_access::network;
 use tailwater_env::{HashMap, Instant};
 
-use crate::limits::{STRANGERS_MAX, WRONG_ADDRESSES_MAX, WRONG_FORGOTTEN_AFTER_S, WRONG_LOGINS_MAX};
+use crate::limits::{WRONG_ADDRESSES_MAX, WRONG_FORGOTTEN_AFTER_S, WRONG_LOGINS_MAX};
 
 /// After so long one wrong login is forgotten.
 const WRONG_FORGOTTEN_AFTER: Duration = Duration::from_secs(WRONG_FORGOTTEN_AFTER_S);
@@ -62,44 +61,6 @@ impl WrongLogins {
     }
 }
 
-/// Connections whose clients have not logged in, by the address that they come from: at most [`STRANGERS_MAX`] each, so
-/// that none of them takes the room of the others.
-#[derive(Clone, Debug, Default)]
-pub struct Strangers(Arc<Mutex<HashMap<IpAddr, usize>>>);
-
-/// A stranger's place, until it is dropped.
-#[derive(Debug)]
-pub struct StrangerPermit {
-    strangers: Strangers,
-    network: IpAddr,
-}
-
-impl Strangers {
-    /// A place for one more connection of this address, if it may have one.
-    pub fn take(&self, address: IpAddr) -> Option<StrangerPermit> {
-        let network = network(address);
-        let mut strangers = self.0.lock();
-        let count = strangers.entry(network).or_default();
-        if *count >= STRANGERS_MAX {
-            return None;
-        }
-        *count += 1;
-        Some(StrangerPermit { strangers: self.clone(), network })
-    }
-}
-
-impl Drop for StrangerPermit {
-    fn drop(&mut self) {
-        let mut strangers = self.strangers.0.lock();
-        if let Some(count) = strangers.get_mut(&self.network) {
-            *count -= 1;
-            if *count == 0 {
-                strangers.remove(&self.network);
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::net::Ipv4Addr;
@@ -141,18 +102,5 @@ mod tests {
         let later = now + WRONG_FORGOTTEN_AFTER;
         wrong.count(address(1 << 21), later);
         assert!(!wrong.are_too_many(address(1 << 21), later), "the others were forgotten");
-    }
-
-    #[test]
-    fn strangers_of_an_address_are_bounded_until_they_are_known_or_gone() {
-        let strangers = Strangers::default();
-        let mut taken: Vec<_> =
-            (0..STRANGERS_MAX).map(|_| strangers.take(address(1)).expect("room")).collect();
-        assert!(strangers.take(address(1)).is_none());
-        assert!(strangers.take(address(2)).is_some());
-        taken.pop();
-        assert!(strangers.take(address(1)).is_some());
-        taken.clear();
-        assert!(strangers.0.lock().is_empty());
     }
 }

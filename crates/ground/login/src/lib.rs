@@ -21,7 +21,6 @@ mod scram;
 mod tokens;
 mod users;
 
-pub use guesses::{StrangerPermit, Strangers};
 #[cfg(feature = "jwt")]
 pub use jwt::{JwtIssuer, JwtKeys};
 pub use login::{Login, LoginError, LoginStep, Mechanism};

@@ -33,8 +33,8 @@ use bytes::Buf;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
+use tailwater_access::AddressPlace;
 use tailwater_env::{Env, Instant};
-use tailwater_login::StrangerPermit;
 use tailwater_tls::is_hello;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -129,7 +129,7 @@ pub(crate) async fn serve(
     stream: TcpStream,
     peer: SocketAddr,
     listener: Listening,
-    place: Option<StrangerPermit>,
+    place: Option<AddressPlace>,
     broker: Arc<Broker>,
 ) {
     let local = stream.local_addr().unwrap_or(listener.address);

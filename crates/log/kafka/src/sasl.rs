@@ -6,8 +6,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tailwater_access::AddressPlace;
 use tailwater_env::Instant;
-use tailwater_login::{Login, LoginError, LoginStep, Mechanism, StrangerPermit, Users};
+use tailwater_login::{Login, LoginError, LoginStep, Mechanism, Users};
 
 use crate::api::Api;
 use crate::broker::{Broker, Context};
@@ -34,11 +35,11 @@ pub(crate) struct PeerLogin {
     /// From where.
     address: IpAddr,
     /// Its place among those who have not logged in.
-    place: Mutex<Option<StrangerPermit>>,
+    place: Mutex<Option<AddressPlace>>,
 }
 
 impl PeerLogin {
-    pub fn new(users: Arc<Users>, by: Instant, address: IpAddr, place: StrangerPermit) -> Self {
+    pub fn new(users: Arc<Users>, by: Instant, address: IpAddr, place: AddressPlace) -> Self {
         Self {
             users,
             by,

@@ -4,8 +4,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tailwater_env::Task;
-use tailwater_login::{Strangers, Users};
+use tailwater_access::PlacesByAddress;
+use tailwater_env::{Task, TaskGroup};
+use tailwater_login::Users;
+use tailwater_login::limits::STRANGERS_MAX;
 use tailwater_tls::Acceptor;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -61,7 +63,7 @@ impl Server {
         let env = broker.env.clone();
         // Of all of them together: whoever has the most clients takes what others leave.
         let room = Arc::new(Semaphore::new(broker.config.connections_max));
-        let strangers = Strangers::default();
+        let strangers = PlacesByAddress::default();
         let (mut addresses, mut accepting) = (Vec::new(), Vec::new());
         let (mut open_address, mut secured_address) = (None, None);
         for (socket, configured, acceptor) in listeners {
@@ -110,11 +112,11 @@ impl Server {
 async fn accept(
     socket: TcpListener,
     listening: Listening,
-    (room, strangers): (Arc<Semaphore>, Strangers),
+    (room, strangers): (Arc<Semaphore>, PlacesByAddress),
     broker: Arc<Broker>,
 ) {
     // Dropped, and so ended, with this task.
-    let mut connections: Vec<(std::sync::Weak<()>, Task)> = Vec::new();
+    let mut connections = TaskGroup::default();
     loop {
         let (stream, peer) = match socket.accept().await {
             Ok(accepted) => accepted,
@@ -126,7 +128,6 @@ async fn accept(
                 continue;
             }
         };
-        connections.retain(|(alive, _)| alive.strong_count() > 0);
         let Ok(permit) = Arc::clone(&room).try_acquire_owned() else {
             if let Some(left_out) = broker.complain("too many connections") {
                 let max = broker.config.connections_max;
@@ -134,7 +135,7 @@ async fn accept(
             }
             continue;
         };
-        let place = listening.users.is_some().then(|| strangers.take(peer.ip()));
+        let place = listening.users.is_some().then(|| strangers.take(peer.ip(), STRANGERS_MAX));
         if let Some(None) = place {
             if let Some(left_out) = broker.complain("too many strangers") {
                 tracing::warn!(%peer, left_out, "refused: too many connections from there have not logged in");
@@ -145,14 +146,11 @@ async fn accept(
             tracing::debug!(%peer, %error, "gone at once");
             continue;
         }
-        let alive = Arc::new(());
-        let watch = Arc::downgrade(&alive);
         let (listening, serving) = (listening.clone(), Arc::clone(&broker));
-        let task = broker.env.spawn("kafka-connection", async move {
+        connections.spawn(&broker.env, "kafka-connection", async move {
             connection::serve(stream, peer, listening, place.flatten(), serving).await;
-            drop((alive, permit));
+            drop(permit);
         });
-        connections.push((watch, task));
     }
 }
 

@@ -5,7 +5,7 @@
 //! while its receive waits ends that, and one that does not take its answer in time is left ([`crate::socket`]).
 
 use std::convert::Infallible;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -15,8 +15,8 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use parking_lot::Mutex;
-use tailwater_env::{Complaints, HashMap, Task};
+use tailwater_access::PlacesByAddress;
+use tailwater_env::{Complaints, Task, TaskGroup};
 use tailwater_tls::{Acceptor, HELLO_IN_HTTP, PeerStream};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
@@ -72,11 +72,10 @@ impl Server {
 
 async fn accept(listener: TcpListener, acceptor: Acceptor, front: Arc<Front>) {
     let room = Arc::new(Semaphore::new(front.config.connections_max));
-    let addresses = Arc::new(HostAddresses::default());
+    let places = PlacesByAddress::default();
     let complaints = Arc::new(Complaints::default());
     // Dropped, and so ended, with this task.
-    let mut connections: Vec<(std::sync::Weak<()>, Task)> = Vec::new();
-    let mut prune_at = 64;
+    let mut connections = TaskGroup::default();
     loop {
         let (stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
@@ -87,10 +86,6 @@ async fn accept(listener: TcpListener, acceptor: Acceptor, front: Arc<Front>) {
                 continue;
             }
         };
-        if connections.len() >= prune_at {
-            connections.retain(|(alive, _)| alive.strong_count() > 0);
-            prune_at = (connections.len() * 2).max(64);
-        }
         let Ok(permit) = Arc::clone(&room).try_acquire_owned() else {
             let max = front.config.connections_max;
             complain(&front, &complaints, "refused", || {
@@ -99,7 +94,7 @@ async fn accept(listener: TcpListener, acceptor: Acceptor, front: Arc<Front>) {
             continue;
         };
         let max = front.config.connections_per_address_max;
-        let Some(address) = addresses.admit(peer.ip(), max) else {
+        let Some(place) = places.take(peer.ip(), max) else {
             complain(&front, &complaints, "refused, of one address", || {
                 format!("{peer}: {max} connections of its address, [sqs] connections_per_address_max")
             });
@@ -111,52 +106,14 @@ async fn accept(listener: TcpListener, acceptor: Acceptor, front: Arc<Front>) {
         if stream.set_nodelay(true).is_err() {
             continue; // gone at once
         }
-        let alive = Arc::new(());
-        let watch = Arc::downgrade(&alive);
         let (serving, complaining) = (Arc::clone(&front), Arc::clone(&complaints));
         let acceptor = acceptor.clone();
-        let task = front.env.spawn("sqs-connection", async move {
+        connections.spawn(&front.env, "sqs-connection", async move {
             if let Some(stream) = acceptor.accept(stream, peer).await {
                 serve(stream, peer, serving, &complaining).await;
             }
-            drop((alive, permit, address));
+            drop((permit, place));
         });
-        connections.push((watch, task));
-    }
-}
-
-/// How many connections there are from each address.
-#[derive(Debug, Default)]
-struct HostAddresses(Mutex<HashMap<IpAddr, usize>>);
-
-/// One of them, until it is dropped.
-struct Admitted {
-    addresses: Arc<HostAddresses>,
-    address: IpAddr,
-}
-
-impl HostAddresses {
-    /// One more, unless there are `most`.
-    fn admit(self: &Arc<Self>, address: IpAddr, most: usize) -> Option<Admitted> {
-        let address = tailwater_access::network(address);
-        let mut counts = self.0.lock();
-        let count = counts.entry(address).or_default();
-        (*count < most).then(|| {
-            *count += 1;
-            Admitted { addresses: Arc::clone(self), address }
-        })
-    }
-}
-
-impl Drop for Admitted {
-    fn drop(&mut self) {
-        let mut counts = self.addresses.0.lock();
-        if let Some(count) = counts.get_mut(&self.address) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&self.address);
-            }
-        }
     }
 }
 

@@ -93,6 +93,13 @@ fn clients_that_have_to_log_in_are_told_nothing_before() {
     assert_eq!(client.says("set x 0 0 17\r\ntea correct horse\r\n"), "STORED");
     assert_eq!(client.says("get x\r\n"), "END");
     assert_eq!(client.says("set k 0 0 1\r\nv\r\n"), "STORED");
+
+    // Whoever has logged in takes nobody's place.
+    let mut strangers: Vec<Client> = (0..256).map(|_| Client::connect(&address)).collect();
+    let mut one_more = Client::connect(&address);
+    assert_eq!(one_more.reader.read_line(&mut String::new()).expect("it is closed in order"), 0);
+    assert_eq!(strangers[0].says("set x 0 0 17\r\ntea correct horse\r\n"), "STORED");
+    assert_eq!(Client::connect(&address).says("get k\r\n"), "CLIENT_ERROR unauthenticated");
 }
 
 #[test]

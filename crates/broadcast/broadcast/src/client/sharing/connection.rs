@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use tailwater_env::{Env, Task};
+use tailwater_env::{Env, TaskGroup};
 use tokio::sync::Semaphore;
 
 use super::LinkId;
@@ -33,7 +33,7 @@ pub(super) fn next_id() -> LinkId {
 /// Takes connections until it is dropped; then they end. Those beyond `links_max` are closed at once.
 pub(super) async fn accept(env: Env, door: Door, me: Member, links_max: usize, inputs: SharingInputs) {
     let room = Arc::new(Semaphore::new(links_max));
-    let mut connections: Vec<(std::sync::Weak<()>, Task)> = Vec::new();
+    let mut connections = TaskGroup::default();
     loop {
         let (reader, writer) = match door.accept().await {
             Ok(accepted) => accepted,
@@ -43,18 +43,14 @@ pub(super) async fn accept(env: Env, door: Door, me: Member, links_max: usize, i
                 continue;
             }
         };
-        connections.retain(|(alive, _)| alive.strong_count() > 0);
         let Ok(permit) = Arc::clone(&room).try_acquire_owned() else { continue };
-        let alive = Arc::new(());
-        let watch = Arc::downgrade(&alive);
         let (env_, me, inputs) = (env.clone(), me.clone(), inputs.clone());
-        let task = env.spawn("broadcast-sharing-link", async move {
+        connections.spawn(&env, "broadcast-sharing-link", async move {
             if let Err(error) = accepted(&env_, (reader, writer), &me, &inputs).await {
                 tracing::debug!(%error, "a connection of another listener was ended");
             }
-            drop((alive, permit));
+            drop(permit);
         });
-        connections.push((watch, task));
     }
 }
 
