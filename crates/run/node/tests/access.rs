@@ -2,6 +2,8 @@
 
 #![allow(clippy::disallowed_methods)] // a test of real sockets, which waits for their other ends
 
+mod common;
+
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,6 +12,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
+use common::{config, kafka};
 use tailwater_access::{ANONYMOUS, AccessRequest, Authorizer, Denied, Peer, Protocol, Resource};
 use tailwater_broadcast::client::{PublishError, Publisher};
 use tailwater_broadcast::message::Reason;
@@ -19,15 +22,13 @@ use tailwater_client::{Client, Error, ProducerSettings};
 use tailwater_env::Env;
 use tailwater_format::call::CallErrorCode;
 use tailwater_kafka_wire::ErrorCode as KafkaError;
-use tailwater_kafka_wire::api::ApiRequest as KafkaRequest;
 use tailwater_kafka_wire::messages::cluster::{
     DescribeClusterRequest, FindCoordinatorRequest, MetadataRequest, MetadataRequestTopic,
 };
-use tailwater_kafka_wire::messages::header::{read_response, request};
 use tailwater_kafka_wire::messages::membership::{ConsumerGroupHeartbeatRequest, HeartbeatRequest};
 use tailwater_kafka_wire::messages::produce::{PartitionProduceData, ProduceRequest, TopicProduceData};
 use tailwater_kafka_wire::messages::topics::{CreatableTopic, CreateTopicsRequest};
-use tailwater_node::{Config, Node};
+use tailwater_node::Node;
 use tailwater_rma::{Address, CallError, ConnectError};
 
 /// Nobody may know of this stream.
@@ -60,10 +61,6 @@ impl Authorizer for Door {
     }
 }
 
-fn free_address() -> SocketAddr {
-    tailwater_load::free_address().unwrap()
-}
-
 fn http(address: SocketAddr, method: &str, path: &str, body: &str) -> String {
     let mut socket = TcpStream::connect(address).unwrap();
     let kind = "content-type: application/json\r\nconnection: close";
@@ -89,15 +86,6 @@ fn sqs_asked(address: SocketAddr, target: &str, body: &str) -> String {
     let mut answer = String::new();
     socket.read_to_string(&mut answer).unwrap();
     answer
-}
-
-fn kafka<R: KafkaRequest>(socket: &mut TcpStream, version: i16, asked: &R) -> R::Response {
-    socket.write_all(&request(asked, version, 7, "test").concat()).unwrap();
-    let mut len = [0; 4];
-    socket.read_exact(&mut len).unwrap();
-    let mut answer = vec![0; u32::from_be_bytes(len) as usize];
-    socket.read_exact(&mut answer).unwrap();
-    read_response(R::API, version, answer.into()).unwrap().1
 }
 
 /// A topic, a group and the cluster are refused, each with its own code, and what is listed is nothing.
@@ -186,11 +174,7 @@ fn sqs_denies(sqs: SocketAddr, receive: &str, send: &str) {
 fn whom_the_authorizer_refuses_every_protocol_refuses_in_words_of_its_own() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let mut config = Config { data: dir.path().to_owned(), ..Config::default() };
-    (config.listen.data, config.listen.admin) = (free_address(), free_address());
-    (config.kafka.listen, config.broadcast.listen) = (free_address(), free_address());
-    config.broadcast.http.listen = free_address();
-    config.sqs.listen = free_address();
+    let config = config(dir.path());
     let (admin, broadcast_http) = (config.listen.admin, config.broadcast.http.listen);
     let sqs = config.sqs.listen;
     let (data, kafka_at) = (config.listen.data.to_string(), config.kafka.listen);

@@ -4,7 +4,7 @@
 
 mod common;
 
-use std::io::{Read, Write};
+use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use common::{anybody, asked, enforced, rest, rule};
+use common::{anybody, asked, config, enforced, kafka, kafka_answer, kafka_asked, rest, rule};
 use tailwater_broadcast::client::{Listener, Received};
 use tailwater_broadcast::{Positions, Stream};
 use tailwater_cache::protocol::{METHOD_INFO, REFUSED_NOT_AUTHORIZED};
@@ -20,13 +20,10 @@ use tailwater_env::Env;
 use tailwater_format::BatchBuilder;
 use tailwater_format::Codec;
 use tailwater_kafka_wire::ErrorCode;
-
-use tailwater_kafka_wire::api::ApiRequest;
 use tailwater_kafka_wire::messages::fetch::{FetchPartition, FetchRequest, FetchTopic};
-use tailwater_kafka_wire::messages::header::{read_response, request};
 use tailwater_kafka_wire::messages::produce::{PartitionProduceData, ProduceRequest, TopicProduceData};
 use tailwater_kafka_wire::wire::RecordsBytes;
-use tailwater_node::{Config, Node};
+use tailwater_node::Node;
 use tailwater_permissions::{AccessRule, Operation, ResourceKind, RuleFilter};
 use tailwater_rma::{Address, CallError, ConnectError};
 
@@ -51,15 +48,6 @@ fn until(socket: &mut TcpStream, text: &str) {
         socket.read_exact(&mut byte).unwrap();
         came.extend(byte);
     }
-}
-
-fn kafka<R: ApiRequest>(socket: &mut TcpStream, version: i16, asked: &R) -> R::Response {
-    socket.write_all(&request(asked, version, 7, "test").concat()).unwrap();
-    let mut len = [0; 4];
-    socket.read_exact(&mut len).unwrap();
-    let mut answer = vec![0; u32::from_be_bytes(len) as usize];
-    socket.read_exact(&mut answer).unwrap();
-    read_response(R::API, version, answer.into()).unwrap().1
 }
 
 fn fetch(topic: &str, offset: i64) -> FetchRequest {
@@ -208,11 +196,7 @@ fn data_cell(admin: SocketAddr) -> Vec<Address> {
 fn a_right_that_is_taken_ends_what_is_open_by_every_way_in_and_nobody_else_notices() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let free = || tailwater_load::free_address().unwrap();
-    let mut config = Config { data: dir.path().join("node"), ..Config::default() };
-    (config.listen.data, config.listen.admin) = (free(), free());
-    (config.kafka.listen, config.broadcast.listen) = (free(), free());
-    (config.broadcast.http.listen, config.sqs.listen) = (free(), free());
+    let config = config(dir.path());
     let (admin, kafka_at, http) = (config.listen.admin, config.kafka.listen, config.broadcast.http.listen);
     let _entered = runtime.enter();
     let env = Env::real();
@@ -229,7 +213,7 @@ fn a_right_that_is_taken_ends_what_is_open_by_every_way_in_and_nobody_else_notic
 
     // All are let in, and wait.
     let mut fetching = TcpStream::connect(kafka_at).unwrap();
-    fetching.write_all(&request(&fetch(TAKEN, 0), 12, 7, "test").concat()).unwrap();
+    kafka_asked(&mut fetching, 12, &fetch(TAKEN, 0));
     let head = format!("{}connection: close\r\n", of_alice());
     let mut events = asked(http, "GET", &format!("/v1/events?stream=local/{TAKEN}"), &head, "");
     until(&mut events, "event: begin");
@@ -254,12 +238,7 @@ fn a_right_that_is_taken_ends_what_is_open_by_every_way_in_and_nobody_else_notic
     assert_eq!(runtime.block_on(rules.remove(taken())).unwrap().len(), 4);
     let counts = others.counts();
 
-    let mut len = [0; 4];
-    fetching.read_exact(&mut len).unwrap();
-    let mut answer = vec![0; u32::from_be_bytes(len) as usize];
-    fetching.read_exact(&mut answer).unwrap();
-    let answer = read_response(FetchRequest::API, 12, answer.into()).unwrap().1;
-    let answer: <FetchRequest as ApiRequest>::Response = answer;
+    let answer = kafka_answer::<FetchRequest>(&mut fetching, 12);
     let code = answer.responses[0].partitions[0].error_code;
     assert_eq!(code, ErrorCode::TopicAuthorizationFailed.number());
     assert!(rest(&mut events).ends_with("0\r\n\r\n"), "the events end as an answer does");

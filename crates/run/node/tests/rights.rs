@@ -9,16 +9,16 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use common::{anybody, asked, enforced, rest, rule};
+use common::{anybody, asked, config, enforced, rest, rule};
 use tailwater_broadcast::client::{PublishError, Publisher};
 use tailwater_broadcast::message::Reason;
 use tailwater_broadcast::{Content, Stream};
 use tailwater_env::Env;
 use tailwater_format::call::{
-    Append, CallErrorCode, FindStream, InitProducer, Locate, Method, ReadDurable, SegmentRef, Segments,
-    StreamInfo, Tails, decode_call, encode_call,
+    Append, CallErrorCode, CopyOpen, CopyPlan, CopyState, FindStream, InitProducer, Locate, Method,
+    ReadDurable, SegmentRef, Segments, StreamInfo, Tails, decode_call, encode_call,
 };
-use tailwater_node::{Config, Node};
+use tailwater_node::Node;
 use tailwater_permissions::{Operation, ResourceKind, RuleFilter};
 use tailwater_rma::{Address, CallError, ConnectError};
 
@@ -26,7 +26,7 @@ use tailwater_rma::{Address, CallError, ConnectError};
 const NAME: &str = "hidden";
 
 /// Requests of admin HTTP, by what their path names.
-const HTTP: [(&str, &str, &str); 27] = [
+const HTTP: [(&str, &str, &str); 33] = [
     ("GET", "/metrics", ""),
     ("GET", "/v1/node", ""),
     ("GET", "/v1/cells", ""),
@@ -38,6 +38,12 @@ const HTTP: [(&str, &str, &str); 27] = [
     ("GET", "/v1/streams/missing", ""),
     ("DELETE", "/v1/streams/hidden", ""),
     ("POST", "/v1/streams/hidden/truncate", "{\"shard\":0,\"offset\":0}"),
+    ("GET", "/v1/streams/hidden/tree", ""),
+    ("PUT", "/v1/streams/hidden/tree", "{\"source\":\"us\",\"to\":[\"eu\"]}"),
+    ("GET", "/v1/clusters", ""),
+    ("GET", "/v1/clusters/eu", ""),
+    ("PUT", "/v1/clusters/eu", "{\"address\":\"127.0.0.1:1\"}"),
+    ("DELETE", "/v1/clusters/eu", ""),
     ("GET", "/v1/broadcast", ""),
     ("GET", "/v1/broadcast/streams", ""),
     ("GET", "/v1/groups/hidden", ""),
@@ -102,6 +108,9 @@ fn calls(stream: &Bytes) -> Vec<(Method, Bytes)> {
         (Method::Segments, encode_call(&Segments { stream: stream(), ..Default::default() })),
         (Method::Locate, encode_call(&Locate { stream: stream(), ..Default::default() })),
         (Method::InitProducer, encode_call(&InitProducer {})),
+        (Method::CopyOpen, encode_call(&CopyOpen { stream: stream(), ..Default::default() })),
+        (Method::CopyPlan, encode_call(&CopyPlan::default())),
+        (Method::CopyState, encode_call(&CopyState { stream: stream() })),
     ]
 }
 
@@ -145,11 +154,7 @@ fn sqs_refuses(address: SocketAddr) {
 fn who_may_do_nothing_is_refused_by_every_request_of_every_protocol() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let free = || tailwater_load::free_address().unwrap();
-    let mut config = Config { data: dir.path().join("node"), ..Config::default() };
-    (config.listen.data, config.listen.admin) = (free(), free());
-    (config.kafka.listen, config.broadcast.listen) = (free(), free());
-    (config.broadcast.http.listen, config.sqs.listen) = (free(), free());
+    let config = config(dir.path());
     let (admin, http) = (config.listen.admin, config.broadcast.http.listen);
     let _entered = runtime.enter();
     let env = Env::real();

@@ -1,4 +1,4 @@
-//! Nodes that go by rules, and how they are asked.
+//! Nodes, some of which go by rules, and how they are asked.
 
 #![allow(dead_code)] // each test uses some of it
 
@@ -10,8 +10,41 @@ use std::sync::Arc;
 use tailwater_access::Peer;
 use tailwater_env::Env;
 use tailwater_journal::{Journal, JournalConfig};
+use tailwater_kafka_wire::api::ApiRequest;
+use tailwater_kafka_wire::messages::header::{read_response, request};
 use tailwater_meta::{Meta, MetaConfig, Recovery};
+use tailwater_node::Config;
 use tailwater_permissions::{AccessRule, Effect, Enforcement, Operation, ResourceKind, Rules};
+
+/// A node below `dir`, at ports that are free.
+pub fn config(dir: &Path) -> Config {
+    let free = || tailwater_load::free_address().unwrap();
+    let mut config = Config { data: dir.join("node"), ..Config::default() };
+    (config.listen.data, config.listen.admin) = (free(), free());
+    (config.kafka.listen, config.broadcast.listen) = (free(), free());
+    (config.broadcast.http.listen, config.sqs.listen) = (free(), free());
+    config
+}
+
+/// A request of Kafka's, and its answer.
+pub fn kafka<R: ApiRequest>(socket: &mut TcpStream, version: i16, asked: &R) -> R::Response {
+    kafka_asked(socket, version, asked);
+    kafka_answer::<R>(socket, version)
+}
+
+/// Makes a request of Kafka's, whose answer may come later.
+pub fn kafka_asked<R: ApiRequest>(socket: &mut TcpStream, version: i16, asked: &R) {
+    socket.write_all(&request(asked, version, 7, "test").concat()).unwrap();
+}
+
+/// The answer to it.
+pub fn kafka_answer<R: ApiRequest>(socket: &mut TcpStream, version: i16) -> R::Response {
+    let mut len = [0; 4];
+    socket.read_exact(&mut len).unwrap();
+    let mut answer = vec![0; u32::from_be_bytes(len) as usize];
+    socket.read_exact(&mut answer).unwrap();
+    read_response(R::API, version, answer.into()).unwrap().1
+}
 
 pub fn asked(address: SocketAddr, method: &str, path: &str, head: &str, body: &str) -> TcpStream {
     let mut socket = TcpStream::connect(address).unwrap();
