@@ -6,9 +6,11 @@
 mod access;
 mod bridge;
 mod broadcast;
+mod cluster;
 mod exposure;
 mod file;
 mod listen;
+mod queues;
 mod secrets;
 mod segments;
 
@@ -24,9 +26,6 @@ use tailwater_format::limits::RECORDS_DECOMPRESSED_BYTES_MAX;
 use tailwater_kafka::KafkaConfig;
 use tailwater_log::limits::APPEND_BYTES_MAX;
 use tailwater_memcached::MemcachedConfig;
-use tailwater_queue::Consistency;
-use tailwater_queue::shared::SharedConfig;
-use tailwater_queue_cassandra::CassandraConfig;
 use tailwater_sqs::SqsConfig;
 use tailwater_tail::lock::LockTiming;
 use tailwater_tls::TlsConfig;
@@ -38,19 +37,18 @@ pub(crate) use self::bridge::BridgeEnd;
 pub use self::bridge::{BridgeConfig, BridgeStart};
 pub use self::broadcast::BroadcastConfig;
 pub(crate) use self::broadcast::QuotasConfig;
+pub use self::cluster::ClusterConfig;
 pub use self::exposure::is_of_this_host;
 use self::file::ConfigFile;
 pub use self::file::parse_toml;
 pub use self::listen::{InsecureListeners, Listen};
+#[cfg(not(feature = "cassandra"))]
+pub(crate) use self::queues::NO_CASSANDRA;
+pub use self::queues::{QueueStoreKind, QueuesSection};
 pub use self::segments::LedgersSection;
 
 /// Longest path of a Unix socket: what the system's addresses have room for, less the zero at the end.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
-
-/// What a build without the driver says to whoever wants queues in Cassandra.
-pub(crate) const NO_CASSANDRA: &str = "[queues] store = \"cassandra\", but this build has no Cassandra: `make dist` makes \
-    target/dist/tailwater, which has it, as has one of `cargo build --release -p tailwater --features cassandra`; or use \
-    \"embedded\"";
 
 /// How many threads there are of a kind that `configured` says the number of, engines or workers: as many, or, for 0,
 /// one for each core but one, which is left to everything else; at least one.
@@ -124,21 +122,6 @@ pub struct AdminConfig {
     /// How long a head or a body may take, or a connection idle between requests, or an answer wait to be read, in
     /// milliseconds.
     pub timeout_ms: u64,
-}
-
-/// The node among clusters.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct ClusterConfig {
-    /// The name of this cluster, which no other one has; empty is none: no stream is copied from here or to here.
-    pub name: String,
-}
-
-impl ClusterConfig {
-    /// The name, if there is one.
-    pub(crate) fn given(&self) -> Option<&str> {
-        Some(&*self.name).filter(|name| !name.is_empty())
-    }
 }
 
 /// How many copies a cell keeps.
@@ -227,41 +210,6 @@ pub struct LogSection {
     pub lock_seize_ms: u64,
     /// How long one that lost the lock waits before it tries to get it back, in milliseconds.
     pub lock_retry_ms: u64,
-}
-
-/// The queues.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct QueuesSection {
-    /// Owner tasks, among which the accounts are divided.
-    pub owners: usize,
-    /// Bytes in the journal after which they are brought into the tree, so that a start need not replay more.
-    pub checkpoint_bytes: u64,
-    /// Where queues are.
-    pub store: QueueStoreKind,
-    /// In Cassandra: how many replicas have to answer for a queue that does not say.
-    pub consistency: Consistency,
-    /// In Cassandra: how far the clocks of any two nodes may be apart, in milliseconds.
-    pub clock_skew_ms: u64,
-    /// In Cassandra: over how many partitions a new queue's messages of the same time are spread.
-    pub parts: u16,
-    /// In Cassandra: pause between two looks for messages that are in no index, in milliseconds.
-    pub sweep_ms: u64,
-    /// Whether a minute has to be between two purges of a queue, and between its deletion and its name's next use.
-    pub cooldowns: bool,
-    /// In Cassandra: where that is.
-    pub cassandra: CassandraConfig,
-}
-
-/// Where queues are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum QueueStoreKind {
-    /// In the node's journal and a tree beside it.
-    #[default]
-    Embedded,
-    /// In Cassandra or ScyllaDB, for all nodes that use the same keyspace.
-    Cassandra,
 }
 
 /// Metrics.
@@ -401,31 +349,6 @@ impl Default for LogSection {
             lock_seize_ms: tail.lock.seize_after.as_millis() as u64,
             lock_retry_ms: tail.lock.retry_after.as_millis() as u64,
         }
-    }
-}
-
-impl Default for QueuesSection {
-    fn default() -> Self {
-        let shared = SharedConfig::default();
-        Self {
-            owners: 1,
-            checkpoint_bytes: 64 << 20,
-            store: QueueStoreKind::default(),
-            consistency: shared.consistency,
-            clock_skew_ms: shared.skew_ms,
-            parts: shared.parts,
-            sweep_ms: shared.sweep_ms,
-            cooldowns: shared.cooldowns,
-            cassandra: CassandraConfig::default(),
-        }
-    }
-}
-
-impl QueuesSection {
-    /// Whether queues can be where they should be, in a build that `has_cassandra` or not.
-    fn check_store(&self, has_cassandra: bool) -> anyhow::Result<()> {
-        anyhow::ensure!(has_cassandra || self.store != QueueStoreKind::Cassandra, NO_CASSANDRA);
-        Ok(())
     }
 }
 
@@ -572,14 +495,6 @@ impl Config {
             cooldowns: self.queues.cooldowns,
             ..tailwater_queue::QueuesConfig::default()
         }
-    }
-
-    /// How queues in a shared store are used.
-    #[cfg(feature = "cassandra")]
-    pub(crate) fn shared_queues_config(&self) -> SharedConfig {
-        let QueuesSection { consistency, clock_skew_ms: skew_ms, parts, sweep_ms, cooldowns, .. } =
-            self.queues;
-        SharedConfig { consistency, skew_ms, parts, sweep_ms, cooldowns, ..SharedConfig::default() }
     }
 
     /// Where clients on this host connect. Below the data directory if it is not absolute.
@@ -840,40 +755,6 @@ impl LogSection {
     }
 }
 
-impl QueuesSection {
-    fn check(&self) -> anyhow::Result<()> {
-        anyhow::ensure!(
-            (1..=64).contains(&self.owners),
-            "[queues] owners = {} is not between 1 and 64",
-            self.owners
-        );
-        anyhow::ensure!(
-            (4 << 20..=1 << 30).contains(&self.checkpoint_bytes),
-            "[queues] checkpoint_bytes = {} is not between 4194304 and 1073741824",
-            self.checkpoint_bytes
-        );
-        let parts_max = tailwater_queue::limits::PARTS_MAX;
-        anyhow::ensure!(
-            (1..=parts_max).contains(&self.parts),
-            "[queues] parts = {} is not between 1 and {parts_max}",
-            self.parts
-        );
-        anyhow::ensure!(
-            self.clock_skew_ms <= 60_000,
-            "[queues] clock_skew_ms = {} is more than 60000: synchronize the clocks",
-            self.clock_skew_ms
-        );
-        anyhow::ensure!(
-            (1_000..=86_400_000).contains(&self.sweep_ms),
-            "[queues] sweep_ms = {} is not between 1000 and 86400000",
-            self.sweep_ms
-        );
-        self.check_store(cfg!(feature = "cassandra"))?;
-        self.cassandra.check().map_err(|why| anyhow::anyhow!(why))?;
-        Ok(())
-    }
-}
-
 /// Variables of keys that are texts, and look like something else: `123456789012` is an account, and no number.
 fn texts(variables: Vec<(String, String)>) -> anyhow::Result<Vec<Serialized<String>>> {
     let defaults = Figment::from(Serialized::defaults(Config::default()));
@@ -993,16 +874,6 @@ mod tests {
         }
         assert!(told("10.0.0.5:7420", Some("10.0.0.5:0")).is_err());
         told("10.0.0.5:0", None).expect("the port that it gets is told");
-    }
-
-    #[test]
-    fn queues_in_cassandra_are_refused_by_a_build_without_it_which_says_how_to_get_it() {
-        let mut queues = QueuesSection::default();
-        queues.check_store(false).expect("embedded");
-        queues.store = QueueStoreKind::Cassandra;
-        queues.check_store(true).expect("it has it");
-        let error = queues.check_store(false).expect_err("refused").to_string();
-        assert!(error.contains("make dist") && error.contains("--features cassandra"), "{error}");
     }
 
     #[test]
