@@ -35,6 +35,8 @@ mod library;
 mod lines;
 mod logins;
 mod memcached;
+#[cfg(feature = "bookkeeper")]
+mod metadata;
 mod metrics;
 mod panics;
 mod permissions;
