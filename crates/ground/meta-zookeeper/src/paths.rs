@@ -134,10 +134,10 @@ mod tests {
     fn paths_stay_the_same_for_ever() {
         for (key, path) in [
             ("log/segments", "/tailwater/keys/log/=segments"),
-            ("log/name/orders", "/tailwater/keys/log/name/~d9/=orders"),
+            ("log/name/orders", "/tailwater/keys/log/name/~8a/=orders"),
             ("a", "/tailwater/keys/=a"),
-            ("a//./..", "/tailwater/keys/a/%/~d8/%2e/=.."),
-            ("100%/=~/ä", "/tailwater/keys/100%25/%3d%7e/~0b/=%c3%a4"),
+            ("a//./..", "/tailwater/keys/a/%/~a8/%2e/=.."),
+            ("100%/=~/ä", "/tailwater/keys/100%25/%3d%7e/~0f/=%c3%a4"),
         ] {
             assert_eq!(path_of(KEYS, key), path);
         }
