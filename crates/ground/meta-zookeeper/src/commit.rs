@@ -15,22 +15,20 @@ use tailwater_meta::{Expect, MetaError, Op, check_ops};
 use uuid::Uuid;
 use zookeeper_client::{Client, Error as ZkError, MultiWriteError, MultiWriteResult, Stat};
 
-use crate::limits::{
-    COMMIT_ATTEMPTS, INLINE_BYTES_MAX, OP_OVERHEAD_BYTES, PACKET_BYTES_MAX, PART_BYTES,
-};
+use crate::limits::{COMMIT_ATTEMPTS, INLINE_BYTES_MAX, OP_OVERHEAD_BYTES, PACKET_BYTES_MAX, PART_BYTES};
 use crate::session::{CONTAINER, EPHEMERAL, PERSISTENT, all};
 use crate::store::MetaInner;
-use crate::value::{PARTS_NODE_BYTES, PartsOf, Stored, StoredValue};
+use crate::value::{PARTS_NODE_BYTES, PartsOf, StoredKey, StoredValue};
 
 /// A key's node as it was read.
-struct Found {
+struct FoundKey {
     path: String,
     stat: Option<Stat>,
     /// The parts of its value.
     parts: Option<PartsOf>,
 }
 
-impl Found {
+impl FoundKey {
     fn version(&self) -> Option<u64> {
         self.stat.map(|stat| u64::try_from(stat.mzxid).unwrap_or_default())
     }
@@ -52,7 +50,7 @@ enum Tried {
 }
 
 /// An operation of the transaction.
-enum Step {
+enum CommitStep {
     Check(String, i32),
     Create(String, Vec<u8>),
     /// One that is not to be there.
@@ -117,7 +115,7 @@ impl MetaInner {
         self.taken_over.borrow().clone().map_or(Ok(()), |why| Err(MetaError::TakenOver(why)))
     }
 
-    async fn find(&self, client: &Client, ops: &[Op]) -> Result<Vec<Found>, MetaError> {
+    async fn find(&self, client: &Client, ops: &[Op]) -> Result<Vec<FoundKey>, MetaError> {
         let mut looks: Vec<BoxFuture<'_, _>> = Vec::with_capacity(ops.len());
         for op in ops {
             looks.push(Box::pin(self.find_one(client, op)));
@@ -125,7 +123,7 @@ impl MetaInner {
         all(looks).await.map_err(|error| self.session.unavailable(&error))
     }
 
-    async fn find_one(&self, client: &Client, op: &Op) -> Result<Found, ZkError> {
+    async fn find_one(&self, client: &Client, op: &Op) -> Result<FoundKey, ZkError> {
         let path = self.path_of(op.key());
         let mut stat = self.session.timed(client.check_stat(&path)).await?;
         let mut parts = None;
@@ -133,13 +131,13 @@ impl MetaInner {
         if !matches!(op, Op::Check { .. }) && stat.as_ref().is_some_and(may_have_parts) {
             let read = self.session.data(client, &path).await?;
             stat = read.as_ref().map(|(_, stat)| *stat);
-            let stored = read.and_then(|(data, _)| Stored::decode(&data).ok());
+            let stored = read.and_then(|(data, _)| StoredKey::decode(&data).ok());
             parts = stored.and_then(|stored| match stored.value {
                 StoredValue::Parts(parts) => Some(parts),
                 StoredValue::Whole(_) => None,
             });
         }
-        Ok(Found { path, stat, parts })
+        Ok(FoundKey { path, stat, parts })
     }
 
     /// The values of the operations, of which the largest are in parts where all together would be too much.
@@ -209,11 +207,13 @@ impl MetaInner {
         }
     }
 
-    fn check_size(&self, steps: &[Step]) -> Result<(), MetaError> {
-        let bytes_of = |step: &Step| match step {
-            Step::Check(path, _) | Step::Delete(path, _) => OP_OVERHEAD_BYTES + path.len(),
-            Step::Absent(path) => 2 * (OP_OVERHEAD_BYTES + path.len()),
-            Step::Create(path, data) | Step::Set(path, data, _) => OP_OVERHEAD_BYTES + path.len() + data.len(),
+    fn check_size(&self, steps: &[CommitStep]) -> Result<(), MetaError> {
+        let bytes_of = |step: &CommitStep| match step {
+            CommitStep::Check(path, _) | CommitStep::Delete(path, _) => OP_OVERHEAD_BYTES + path.len(),
+            CommitStep::Absent(path) => 2 * (OP_OVERHEAD_BYTES + path.len()),
+            CommitStep::Create(path, data) | CommitStep::Set(path, data, _) => {
+                OP_OVERHEAD_BYTES + path.len() + data.len()
+            }
         };
         let bytes: usize = steps.iter().map(bytes_of).sum();
         // ZooKeeper closes the connection of a larger one.
@@ -224,20 +224,22 @@ impl MetaInner {
         Ok(())
     }
 
-    async fn try_steps(&self, client: &Client, steps: &[Step]) -> Result<Tried, MetaError> {
+    async fn try_steps(&self, client: &Client, steps: &[CommitStep]) -> Result<Tried, MetaError> {
         let mut writer = client.new_multi_writer();
         let added = (|| {
             writer.add_check_version(&self.turn_path(), self.turn)?;
             for step in steps {
                 match step {
-                    Step::Check(path, version) => writer.add_check_version(path, *version)?,
-                    Step::Create(path, data) => writer.add_create(path, data, &PERSISTENT)?,
-                    Step::Absent(path) => {
+                    CommitStep::Check(path, version) => writer.add_check_version(path, *version)?,
+                    CommitStep::Create(path, data) => writer.add_create(path, data, &PERSISTENT)?,
+                    CommitStep::Absent(path) => {
                         writer.add_create(path, &[], &PERSISTENT)?;
                         writer.add_delete(path, None)?;
                     }
-                    Step::Set(path, data, version) => writer.add_set_data(path, data, Some(*version))?,
-                    Step::Delete(path, version) => writer.add_delete(path, Some(*version))?,
+                    CommitStep::Set(path, data, version) => {
+                        writer.add_set_data(path, data, Some(*version))?
+                    }
+                    CommitStep::Delete(path, version) => writer.add_delete(path, Some(*version))?,
                 }
             }
             Ok(())
@@ -267,7 +269,7 @@ impl MetaInner {
     async fn version_of(
         &self,
         client: &Client,
-        steps: &[Step],
+        steps: &[CommitStep],
         results: &[MultiWriteResult],
     ) -> Result<Tried, MetaError> {
         let stats = results.iter().filter_map(|result| match result {
@@ -283,7 +285,7 @@ impl MetaInner {
         }
         // Servers before 3.9 do not tell it of what they create.
         let created = steps.iter().find_map(|step| match step {
-            Step::Create(path, _) => Some(path),
+            CommitStep::Create(path, _) => Some(path),
             _ => None,
         });
         let Some(path) = created.filter(|_| is_written) else { return Ok(Tried::Done(self.session.seen())) };
@@ -294,9 +296,11 @@ impl MetaInner {
         }
     }
 
-    async fn make_parents(&self, client: &Client, steps: &[Step]) -> Result<(), MetaError> {
+    async fn make_parents(&self, client: &Client, steps: &[CommitStep]) -> Result<(), MetaError> {
         let parents = steps.iter().filter_map(|step| match step {
-            Step::Create(path, _) | Step::Absent(path) => path.rsplit_once('/').map(|(above, _)| above),
+            CommitStep::Create(path, _) | CommitStep::Absent(path) => {
+                path.rsplit_once('/').map(|(above, _)| above)
+            }
             _ => None,
         });
         let parents: std::collections::BTreeSet<&str> = parents.collect();
@@ -308,7 +312,7 @@ impl MetaInner {
     }
 
     /// The version of a commit that was not answered, if it was carried out.
-    async fn look_for(&self, ops: &[Op], found: &[Found], mark: u64) -> Result<Option<u64>, MetaError> {
+    async fn look_for(&self, ops: &[Op], found: &[FoundKey], mark: u64) -> Result<Option<u64>, MetaError> {
         let client = self.session.synced().await?;
         let unavailable = |error: ZkError| self.session.unavailable(&error);
         let mut is_changed = false;
@@ -318,12 +322,13 @@ impl MetaInner {
                 Op::Put { .. } => {
                     let read = self.session.data(&client, &found.path).await.map_err(unavailable)?;
                     let Some((data, stat)) = read else { return Ok(None) };
-                    let is_ours = Stored::decode(&data).is_ok_and(|stored| stored.mark == mark);
+                    let is_ours = StoredKey::decode(&data).is_ok_and(|stored| stored.mark == mark);
                     return Ok(is_ours.then(|| self.session.saw(stat.mzxid)));
                 }
                 Op::Delete { .. } if found.stat.is_some() => {
                     is_changed = true;
-                    let stat = self.session.timed(client.check_stat(&found.path)).await.map_err(unavailable)?;
+                    let stat =
+                        self.session.timed(client.check_stat(&found.path)).await.map_err(unavailable)?;
                     if stat.is_some() {
                         return Ok(None);
                     }
@@ -336,18 +341,27 @@ impl MetaInner {
     }
 
     /// Deletes the parts of what a commit has replaced. What is left is deleted in this process's next turn.
-    async fn forget_replaced(&self, ops: &[Op], found: &[Found]) {
+    async fn forget_replaced(&self, ops: &[Op], found: &[FoundKey]) {
         let changed = ops.iter().zip(found).filter(|(op, _)| !matches!(op, Op::Check { .. }));
         self.forget_parts(changed.filter_map(|(_, found)| found.parts).collect()).await;
     }
 
     async fn forget_parts(&self, forgotten: Vec<PartsOf>) {
-        for parts in forgotten {
-            let Ok(client) = self.session.ready().await else { return };
-            if let Err(error) = self.session.remove_all(&client, &self.parts_path(parts.name)).await {
-                tracing::debug!(%error, "parts of a value are left for the next start");
-            }
+        if forgotten.is_empty() {
+            return;
         }
+        let Ok(client) = self.session.ready().await else { return };
+        let mut removals: Vec<BoxFuture<'_, _>> = Vec::with_capacity(forgotten.len());
+        for parts in forgotten {
+            removals.push(Box::pin(self.remove_parts(&client, parts)));
+        }
+        if let Err(error) = all(removals).await {
+            tracing::debug!(%error, "parts of a value are left for the next start");
+        }
+    }
+
+    async fn remove_parts(&self, client: &Client, parts: PartsOf) -> Result<(), ZkError> {
+        self.session.remove_all(client, &self.parts_path(parts.name)).await
     }
 
     /// Deletes the parts that no key names: an earlier turn's. None of this turn's may be written yet.
@@ -356,10 +370,12 @@ impl MetaInner {
         let unavailable = |error: ZkError| self.session.unavailable(&error);
         for name in names {
             let path = format!("{}/parts/{name}", self.session.uri.root);
-            let Some((key, _)) = self.session.data(&client, &path).await.map_err(unavailable)? else { continue };
+            let Some((key, _)) = self.session.data(&client, &path).await.map_err(unavailable)? else {
+                continue;
+            };
             let key = String::from_utf8_lossy(&key).into_owned();
             let read = self.session.data(&client, &self.path_of(&key)).await.map_err(unavailable)?;
-            let stored = read.and_then(|(data, _)| Stored::decode(&data).ok());
+            let stored = read.and_then(|(data, _)| StoredKey::decode(&data).ok());
             let is_named = stored.is_some_and(|stored| match stored.value {
                 StoredValue::Parts(parts) => parts.name.to_string() == name,
                 StoredValue::Whole(_) => false,
@@ -374,7 +390,7 @@ impl MetaInner {
     /// Makes a key that goes with this process's session; whether it was not there.
     pub(crate) async fn create_leased(&self, key: &str, value: &Bytes) -> Result<Option<Stat>, MetaError> {
         let (path, mark) = (self.path_of(key), self.session.env.random_u64());
-        let data = Stored { mark, value: StoredValue::Whole(value.clone()) }.encode();
+        let data = StoredKey { mark, value: StoredValue::Whole(value.clone()) }.encode();
         for _ in 0..COMMIT_ATTEMPTS {
             self.check_turn()?;
             let client = self.session.ready().await?;
@@ -388,10 +404,12 @@ impl MetaInner {
                     return Err(self.lost_turn(&client).await);
                 }
                 Some(Err(MultiWriteError::OperationFailed { source: ZkError::NoNode, .. })) => {
-                    self.make_parents(&client, &[Step::Absent(path.clone())]).await?;
+                    self.make_parents(&client, &[CommitStep::Absent(path.clone())]).await?;
                     continue;
                 }
-                Some(Err(MultiWriteError::OperationFailed { source: ZkError::NodeExists, .. })) => return Ok(None),
+                Some(Err(MultiWriteError::OperationFailed { source: ZkError::NodeExists, .. })) => {
+                    return Ok(None);
+                }
                 Some(Err(MultiWriteError::OperationFailed { source, .. })) => {
                     return Err(self.session.unavailable(&source));
                 }
@@ -419,9 +437,9 @@ fn parts_of(values: &[Option<StoredValue>]) -> Vec<PartsOf> {
 }
 
 /// The first key that is not what is expected.
-fn conflict<'a>(ops: &'a [Op], found: &[Found]) -> Option<&'a str> {
+fn conflict<'a>(ops: &'a [Op], found: &[FoundKey]) -> Option<&'a str> {
     let mut judged = ops.iter().zip(found);
-    let fails = |(op, found): &(&Op, &Found)| {
+    let fails = |(op, found): &(&Op, &FoundKey)| {
         let writes_over_lease = matches!(op, Op::Put { .. }) && found.is_leased();
         writes_over_lease || !op.expect().holds(found.version())
     };
@@ -430,25 +448,26 @@ fn conflict<'a>(ops: &'a [Op], found: &[Found]) -> Option<&'a str> {
 
 /// What a transaction has to do where the keys are as they were found: conditions first, as they are about the state
 /// before it.
-fn steps_of(ops: &[Op], found: &[Found], values: &[Option<StoredValue>], mark: u64) -> Vec<Step> {
+fn steps_of(ops: &[Op], found: &[FoundKey], values: &[Option<StoredValue>], mark: u64) -> Vec<CommitStep> {
     let mut steps = Vec::with_capacity(ops.len());
     for (op, found) in ops.iter().zip(found) {
-        let is_condition = matches!(op, Op::Check { .. }) || matches!(op, Op::Delete { .. } if found.stat.is_none());
+        let is_condition =
+            matches!(op, Op::Check { .. }) || matches!(op, Op::Delete { .. } if found.stat.is_none());
         if is_condition {
             steps.extend(match (op.expect(), found.stat) {
                 (Expect::Any, _) => None,
-                (_, Some(stat)) => Some(Step::Check(found.path.clone(), stat.version)),
-                (_, None) => Some(Step::Absent(found.path.clone())),
+                (_, Some(stat)) => Some(CommitStep::Check(found.path.clone(), stat.version)),
+                (_, None) => Some(CommitStep::Absent(found.path.clone())),
             });
         }
     }
     for ((op, found), value) in ops.iter().zip(found).zip(values) {
         let path = || found.path.clone();
-        let data = || value.clone().map(|value| Stored { mark, value }.encode()).unwrap_or_default();
+        let data = || value.clone().map(|value| StoredKey { mark, value }.encode()).unwrap_or_default();
         steps.extend(match (op, found.stat) {
-            (Op::Put { .. }, Some(stat)) => Some(Step::Set(path(), data(), stat.version)),
-            (Op::Put { .. }, None) => Some(Step::Create(path(), data())),
-            (Op::Delete { .. }, Some(stat)) => Some(Step::Delete(path(), stat.version)),
+            (Op::Put { .. }, Some(stat)) => Some(CommitStep::Set(path(), data(), stat.version)),
+            (Op::Put { .. }, None) => Some(CommitStep::Create(path(), data())),
+            (Op::Delete { .. }, Some(stat)) => Some(CommitStep::Delete(path(), stat.version)),
             (Op::Delete { .. } | Op::Check { .. }, _) => None,
         });
     }

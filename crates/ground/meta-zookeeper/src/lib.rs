@@ -29,6 +29,6 @@ mod uri;
 mod value;
 mod watching;
 
-pub use membership::{Membership, MembershipFault, NodeRecord, Waiting, nodes_at};
+pub use membership::{MembershipFault, NodeMembership, NodeRecord, TurnWait, nodes_at};
 pub use store::ZooKeeperMeta;
 pub use uri::{MetadataUri, MetadataUriFault};

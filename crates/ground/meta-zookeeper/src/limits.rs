@@ -37,4 +37,5 @@ const _: () = assert!(
     KEYS_BYTES_MAX * 3 + OPS_MAX * (OP_OVERHEAD_BYTES + ROOT_BYTES_MAX) + INLINE_BYTES_MAX < PACKET_BYTES_MAX
 );
 const _: () = assert!(PART_BYTES + OP_OVERHEAD_BYTES < PACKET_BYTES_MAX);
-const _: () = assert!(GRACE.as_millis() <= SESSION_MIN.as_millis(), "a grace does not wait for another session");
+const _: () =
+    assert!(GRACE.as_millis() <= SESSION_MIN.as_millis(), "a grace does not wait for another session");

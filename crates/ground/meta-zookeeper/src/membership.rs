@@ -26,7 +26,7 @@ use uuid::Uuid;
 use zookeeper_client::{Client, Error as ZkError, MultiWriteError};
 
 use crate::limits::{GRACE, LOOK, RETRY};
-use crate::session::{EPHEMERAL, PERSISTENT, Session};
+use crate::session::{EPHEMERAL, PERSISTENT, ZooKeeperSession};
 use crate::store::{MetaInner, ZooKeeperMeta};
 use crate::uri::MetadataUri;
 
@@ -81,7 +81,9 @@ pub enum MembershipFault {
         found: String,
     },
     /// A later version has been there.
-    #[error("{uri} has metadata of layout {found}, and this program knows {LAYOUT}: use a later version of it")]
+    #[error(
+        "{uri} has metadata of layout {found}, and this program knows {LAYOUT}: use a later version of it"
+    )]
     Layout {
         /// The place.
         uri: String,
@@ -114,7 +116,7 @@ impl From<MetaError> for MembershipFault {
 
 /// What a process tells while it waits for its turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Waiting {
+pub enum TurnWait {
     /// For ZooKeeper, with the reason.
     ForZooKeeper(String),
     /// For the process that has the turn, by its name and id.
@@ -122,15 +124,15 @@ pub enum Waiting {
 }
 
 /// A process among those of a cluster. Its drop leaves them.
-pub struct Membership {
-    session: Arc<Session>,
+pub struct NodeMembership {
+    session: Arc<ZooKeeperSession>,
     cluster: Uuid,
     record: watch::Sender<NodeRecord>,
     mark: u64,
     _registering: Task,
 }
 
-impl Membership {
+impl NodeMembership {
     /// Joins the processes at `uri`, whose session ends when ZooKeeper hears nothing of it for `session`. Waits for
     /// ZooKeeper, and tells why.
     ///
@@ -141,13 +143,13 @@ impl Membership {
         uri: MetadataUri,
         session: Duration,
         record: NodeRecord,
-        mut told: impl FnMut(Waiting),
+        mut told: impl FnMut(TurnWait),
     ) -> Result<Self, MembershipFault> {
-        let session = Arc::new(Session::new(env.clone(), uri, session));
+        let session = Arc::new(ZooKeeperSession::new(env.clone(), uri, session));
         let cluster = loop {
             match cluster_of(&session, true).await {
                 Ok(cluster) => break cluster,
-                Err(MembershipFault::Unavailable(why)) => told(Waiting::ForZooKeeper(why)),
+                Err(MembershipFault::Unavailable(why)) => told(TurnWait::ForZooKeeper(why)),
                 Err(fault) => return Err(fault),
             }
             env.sleep(RETRY).await;
@@ -168,14 +170,14 @@ impl Membership {
     }
 
     /// Waits for a turn, and takes it. Tells whom it waits for.
-    pub async fn take_turn(&self, mut told: impl FnMut(Waiting)) -> ZooKeeperMeta {
+    pub async fn take_turn(&self, mut told: impl FnMut(TurnWait)) -> ZooKeeperMeta {
         let mut has_waited = false;
         loop {
             match self.try_turn(&mut has_waited, &mut told).await {
                 Ok(Some(turn)) => return self.begin(turn).await,
                 Ok(None) => {}
                 Err(error) => {
-                    told(Waiting::ForZooKeeper(self.session.unavailable(&error).to_string()));
+                    told(TurnWait::ForZooKeeper(self.session.unavailable(&error).to_string()));
                     self.session.env.sleep(RETRY).await;
                 }
             }
@@ -186,7 +188,7 @@ impl Membership {
     async fn try_turn(
         &self,
         has_waited: &mut bool,
-        told: &mut impl FnMut(Waiting),
+        told: &mut impl FnMut(TurnWait),
     ) -> Result<Option<i32>, ZkError> {
         let session = &self.session;
         let client = self.synced().await?;
@@ -204,7 +206,7 @@ impl Membership {
             }
             if holder != me {
                 *has_waited = true;
-                told(Waiting::ForActive(format!("{} ({})", holder.name, holder.id)));
+                told(TurnWait::ForActive(format!("{} ({})", holder.name, holder.id)));
                 return self.wait_for_change(&client, &active).await.map(|()| None);
             }
         } else if std::mem::take(has_waited) {
@@ -375,7 +377,7 @@ async fn keep_turn_once(
 }
 
 async fn read_turn(
-    session: &Session,
+    session: &ZooKeeperSession,
     client: &Client,
     path: &str,
 ) -> Result<Option<(TurnRecord, zookeeper_client::Stat)>, ZkError> {
@@ -386,7 +388,7 @@ async fn read_turn(
 }
 
 /// Keeps the node's record, in whatever session there is.
-async fn register(session: Arc<Session>, mut record: watch::Receiver<NodeRecord>) {
+async fn register(session: Arc<ZooKeeperSession>, mut record: watch::Receiver<NodeRecord>) {
     loop {
         let now = record.borrow_and_update().clone();
         let registered = register_once(&session, &now).await;
@@ -411,7 +413,7 @@ async fn register(session: Arc<Session>, mut record: watch::Receiver<NodeRecord>
 }
 
 async fn register_once(
-    session: &Session,
+    session: &ZooKeeperSession,
     record: &NodeRecord,
 ) -> Result<zookeeper_client::OneshotWatcher, ZkError> {
     let client = session.ready().await.map_err(|_| ZkError::ConnectionLoss)?;
@@ -432,14 +434,15 @@ async fn register_once(
 }
 
 /// Which metadata is at a place; made where there is none and `makes` says so.
-async fn cluster_of(session: &Session, makes: bool) -> Result<Uuid, MembershipFault> {
+async fn cluster_of(session: &ZooKeeperSession, makes: bool) -> Result<Uuid, MembershipFault> {
     let client = session.synced().await?;
     let (uri, root) = (session.uri.to_string(), &session.uri.root);
     let unavailable = |error: ZkError| MembershipFault::from(session.unavailable(&error));
     let path = format!("{root}/cluster");
     for _ in 0..2 {
         if let Some((data, _)) = session.data(&client, &path).await.map_err(unavailable)? {
-            let damaged = |why: String| MembershipFault::Damaged { uri: uri.clone(), path: path.clone(), why };
+            let damaged =
+                |why: String| MembershipFault::Damaged { uri: uri.clone(), path: path.clone(), why };
             let found: serde_json::Value =
                 serde_json::from_slice(&data).map_err(|error| damaged(error.to_string()))?;
             let layout = found["layout"].as_u64().unwrap_or_default();
@@ -463,8 +466,7 @@ async fn cluster_of(session: &Session, makes: bool) -> Result<Uuid, MembershipFa
         }
         session.make(&client, root, &PERSISTENT).await.map_err(unavailable)?;
         let random = || u128::from(session.env.random_u64());
-        let cluster =
-            uuid::Builder::from_random_bytes((random() << 64 | random()).to_be_bytes()).into_uuid();
+        let cluster = uuid::Builder::from_random_bytes((random() << 64 | random()).to_be_bytes()).into_uuid();
         let record = serde_json::to_vec(&ClusterRecord { layout: LAYOUT, cluster }).unwrap_or_default();
         match session.timed(client.create(&path, &record, &PERSISTENT)).await {
             // Another one may have made it.
@@ -480,7 +482,7 @@ async fn cluster_of(session: &Session, makes: bool) -> Result<Uuid, MembershipFa
 /// # Errors
 /// Where no such metadata is, or ZooKeeper does not answer.
 pub async fn nodes_at(env: &Env, uri: MetadataUri) -> Result<(Uuid, Vec<NodeRecord>), MembershipFault> {
-    let session = Session::new(env.clone(), uri, crate::limits::SESSION_MIN * 6);
+    let session = ZooKeeperSession::new(env.clone(), uri, crate::limits::SESSION_MIN * 6);
     let cluster = cluster_of(&session, false).await?;
     let client = session.synced().await?;
     let unavailable = |error: ZkError| MembershipFault::from(session.unavailable(&error));

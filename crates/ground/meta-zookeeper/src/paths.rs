@@ -36,20 +36,20 @@ pub(crate) fn base_of<'a>(keys: &str, prefix: &'a str) -> (String, &'a str) {
 
 /// What a child of a node is, of which the keys begin with `above`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Child {
+pub(crate) enum KeyChild {
     Key(String),
     /// The keys below it begin with that.
     Dir(String),
 }
 
 /// `None` for what is not ours.
-pub(crate) fn child_of(above: &str, name: &str) -> Option<Child> {
+pub(crate) fn child_of(above: &str, name: &str) -> Option<KeyChild> {
     if name.starts_with('~') {
-        return Some(Child::Dir(above.to_owned()));
+        return Some(KeyChild::Dir(above.to_owned()));
     }
     match name.strip_prefix('=') {
-        Some(last) => Some(Child::Key(format!("{above}{}", unescaped(last)?))),
-        None => Some(Child::Dir(format!("{above}{}/", unescaped(name)?))),
+        Some(last) => Some(KeyChild::Key(format!("{above}{}", unescaped(last)?))),
+        None => Some(KeyChild::Dir(format!("{above}{}/", unescaped(name)?))),
     }
 }
 
@@ -59,8 +59,8 @@ pub(crate) fn key_at(keys: &str, path: &str) -> Option<String> {
     let mut names = path.strip_prefix(keys)?.strip_prefix('/')?.split('/').peekable();
     while let Some(name) = names.next() {
         match child_of(&above, name)? {
-            Child::Dir(dir) => above = dir,
-            Child::Key(key) => return names.peek().is_none().then_some(key),
+            KeyChild::Dir(dir) => above = dir,
+            KeyChild::Key(key) => return names.peek().is_none().then_some(key),
         }
     }
     None

@@ -20,7 +20,7 @@ pub(crate) const EPHEMERAL: CreateOptions<'static> = CreateMode::Ephemeral.with_
 pub(crate) const CONTAINER: CreateOptions<'static> = CreateMode::Container.with_acls(Acls::anyone_all());
 
 /// A way to ZooKeeper.
-pub(crate) struct Session {
+pub(crate) struct ZooKeeperSession {
     pub(crate) env: Env,
     pub(crate) uri: MetadataUri,
     timeout: Duration,
@@ -30,7 +30,7 @@ pub(crate) struct Session {
     seen: AtomicU64,
 }
 
-impl Session {
+impl ZooKeeperSession {
     pub(crate) fn new(env: Env, uri: MetadataUri, timeout: Duration) -> Self {
         Self { env, uri, timeout, client: Mutex::new(None), seen: AtomicU64::new(1) }
     }
@@ -76,7 +76,10 @@ impl Session {
     }
 
     /// An answer, or why there is none in time. What was asked may be carried out later.
-    pub(crate) async fn timed<T>(&self, asked: impl Future<Output = Result<T, ZkError>>) -> Result<T, ZkError> {
+    pub(crate) async fn timed<T>(
+        &self,
+        asked: impl Future<Output = Result<T, ZkError>>,
+    ) -> Result<T, ZkError> {
         self.env.timeout(PATIENCE, asked).await.unwrap_or(Err(ZkError::Timeout))
     }
 

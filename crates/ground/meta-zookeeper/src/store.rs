@@ -11,9 +11,9 @@ use tailwater_meta::{Lease, Meta, MetaError, Op, Versioned, Watch};
 use tokio::sync::watch;
 use zookeeper_client::{Client, Error as ZkError, Stat};
 
-use crate::paths::{Child, base_of, child_of, path_of};
-use crate::session::{Session, all};
-use crate::value::{Stored, StoredValue};
+use crate::paths::{KeyChild, base_of, child_of, path_of};
+use crate::session::{ZooKeeperSession, all};
+use crate::value::{StoredKey, StoredValue};
 
 /// How often a value is read whose parts are replaced meanwhile.
 const READ_ATTEMPTS: usize = 8;
@@ -25,7 +25,7 @@ pub struct ZooKeeperMeta {
 }
 
 pub(crate) struct MetaInner {
-    pub(crate) session: Arc<Session>,
+    pub(crate) session: Arc<ZooKeeperSession>,
     /// Of this process's turn: the version that the node of turns has had since.
     pub(crate) turn: i32,
     /// Why this process may not change anything any more, once that is known.
@@ -101,8 +101,11 @@ impl MetaInner {
 
     /// The value that a node's data say; `None` if it is in parts that are not there.
     async fn value_of(&self, client: &Client, key: &str, data: &[u8]) -> Result<Option<Bytes>, MetaError> {
-        let stored = Stored::decode(data).map_err(|fault| {
-            MetaError::Unavailable(format!("{}: the value of {key:?} can't be read: {fault}", self.session.uri))
+        let stored = StoredKey::decode(data).map_err(|fault| {
+            MetaError::Unavailable(format!(
+                "{}: the value of {key:?} can't be read: {fault}",
+                self.session.uri
+            ))
         })?;
         let parts = match stored.value {
             StoredValue::Whole(value) => return Ok(Some(value)),
@@ -168,9 +171,9 @@ impl MetaInner {
             for (path, above, children) in all(looks).await? {
                 for name in children {
                     match child_of(&above, &name) {
-                        Some(Child::Key(key)) if key.starts_with(prefix) => keys.push(key),
+                        Some(KeyChild::Key(key)) if key.starts_with(prefix) => keys.push(key),
                         // Of what is spread the beginning is not known to be longer.
-                        Some(Child::Dir(dir)) if dir.starts_with(prefix) || dir == above => {
+                        Some(KeyChild::Dir(dir)) if dir.starts_with(prefix) || dir == above => {
                             below.push((format!("{path}/{name}"), dir));
                         }
                         _ => {}

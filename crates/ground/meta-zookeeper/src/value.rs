@@ -27,7 +27,7 @@ pub(crate) const PARTS_NODE_BYTES: usize = HEAD_BYTES + 24;
 
 /// What a node says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Stored {
+pub(crate) struct StoredKey {
     pub(crate) mark: u64,
     pub(crate) value: StoredValue,
 }
@@ -68,7 +68,7 @@ impl PartsOf {
 #[error("it was not written by this program, or by a later version of it")]
 pub(crate) struct StoredFault;
 
-impl Stored {
+impl StoredKey {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![if matches!(self.value, StoredValue::Whole(_)) { WHOLE } else { PARTS }];
         bytes.extend_from_slice(&self.mark.to_le_bytes());
@@ -90,9 +90,8 @@ impl Stored {
             WHOLE if rest.len() <= VALUE_BYTES_MAX => StoredValue::Whole(Bytes::copy_from_slice(rest)),
             PARTS => {
                 let rest: [u8; 24] = rest.try_into().map_err(|_| StoredFault)?;
-                let number = |at: usize| {
-                    u32::from_le_bytes([rest[at], rest[at + 1], rest[at + 2], rest[at + 3]])
-                };
+                let number =
+                    |at: usize| u32::from_le_bytes([rest[at], rest[at + 1], rest[at + 2], rest[at + 3]]);
                 let name = Uuid::from_slice(&rest[..16]).map_err(|_| StoredFault)?;
                 let (length, crc) = (number(16), number(20));
                 if length as usize > VALUE_BYTES_MAX {
@@ -118,23 +117,25 @@ mod tests {
             let parts = PartsOf::new(Uuid::from_u128(name), &value);
             prop_assert!(parts.is(&value) && !parts.is(&[&value[..], b"x"].concat()));
             for value in [StoredValue::Whole(Bytes::from(value)), StoredValue::Parts(parts)] {
-                let stored = Stored { mark, value };
+                let stored = StoredKey { mark, value };
                 let is_short = matches!(stored.value, StoredValue::Parts(_)) && stored.encode().len() != PARTS_NODE_BYTES;
                 prop_assert!(!is_short);
-                prop_assert_eq!(Stored::decode(&stored.encode()), Ok(stored));
+                prop_assert_eq!(StoredKey::decode(&stored.encode()), Ok(stored));
             }
         }
 
         #[test]
         fn no_bytes_make_decoding_panic(bytes: Vec<u8>) {
-            let _ = Stored::decode(&bytes);
-            let _ = Stored::decode(&[&[PARTS; HEAD_BYTES], bytes.as_slice()].concat());
+            let _ = StoredKey::decode(&bytes);
+            let _ = StoredKey::decode(&[&[PARTS; HEAD_BYTES], bytes.as_slice()].concat());
         }
     }
 
     #[test]
     fn the_bytes_of_a_value_stay_the_same_for_ever() {
-        let stored = |value| Stored { mark: 7, value }.encode().iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let stored = |value| {
+            StoredKey { mark: 7, value }.encode().iter().map(|byte| format!("{byte:02x}")).collect::<String>()
+        };
         assert_eq!(stored(StoredValue::Whole(Bytes::from_static(b"xy"))), "0107000000000000007879");
         let parts = PartsOf::new(Uuid::from_u128(1), b"123456789");
         assert_eq!(

@@ -29,7 +29,8 @@ impl MetaInner {
             }
         };
         let (sender, events) = watch_channel();
-        let following = Following { meta: Arc::downgrade(self), base, prefix: prefix.to_owned(), sender };
+        let following =
+            WatchFollowing { meta: Arc::downgrade(self), base, prefix: prefix.to_owned(), sender };
         self.session.env.spawn("meta-watch", following.run(watcher)).detach();
         Ok(events)
     }
@@ -55,7 +56,9 @@ impl MetaInner {
         }
         if value.len() > INLINE_BYTES_MAX {
             let length = value.len();
-            return Err(MetaError::Invalid(format!("a lease with {length} bytes, {INLINE_BYTES_MAX} at most")));
+            return Err(MetaError::Invalid(format!(
+                "a lease with {length} bytes, {INLINE_BYTES_MAX} at most"
+            )));
         }
         let Some(stat) = self.create_leased(key, &value).await? else {
             return Err(MetaError::Conflict { key: key.to_owned() });
@@ -112,14 +115,14 @@ async fn look_after(meta: Weak<MetaInner>, path: String, created: i64, lost: wat
 }
 
 /// The task of one watch.
-struct Following {
+struct WatchFollowing {
     meta: Weak<MetaInner>,
     base: String,
     prefix: String,
     sender: WatchSender,
 }
 
-impl Following {
+impl WatchFollowing {
     async fn run(self, first: (Client, PersistentWatcher)) {
         let mut watching = Some(first);
         while let Some((client, mut watcher)) = watching.take() {
@@ -165,7 +168,9 @@ impl Following {
 
     async fn changed(&self, client: &Client, path: &str) {
         let Some(meta) = self.meta.upgrade() else { return };
-        let Some(key) = key_at(&meta.keys(), path).filter(|key| key.starts_with(&self.prefix)) else { return };
+        let Some(key) = key_at(&meta.keys(), path).filter(|key| key.starts_with(&self.prefix)) else {
+            return;
+        };
         match meta.read(client, &key).await {
             Ok(value) => self.sender.send(Event { key, value }),
             Err(_) => self.sender.lag(),

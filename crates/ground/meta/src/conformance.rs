@@ -36,7 +36,7 @@ pub async fn check(env: &Env, meta: Arc<dyn Meta>) {
     a_lease_holds_its_key_until_it_is_dropped(env, meta).await;
     a_lease_is_lost_when_its_key_is_deleted(meta).await;
     of_leases_that_race_for_a_key_one_is_given(meta).await;
-    for seed in 0..3 {
+    for seed in 0..2 {
         commits_do_what_a_plain_map_would(meta, seed).await;
     }
 }
@@ -189,10 +189,11 @@ async fn commits_do_what_a_plain_map_would(meta: &dyn Meta, seed: u64) {
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         (mixed ^ (mixed >> 31)) % below
     };
-    let keys = ["a", "a/b", "a/b/c/d", "a//", "%=~", "😀"].map(|name| key("model", &format!("{seed}/{name}")));
+    let keys =
+        ["a", "a/b", "a/b/c/d", "a//", "%=~", "😀"].map(|name| key("model", &format!("{seed}/{name}")));
     let mut model: BTreeMap<&str, Versioned> = BTreeMap::new();
     let mut last = 1;
-    for step in 0..60 {
+    for step in 0..40 {
         let mut ops = Vec::new();
         for key in &keys {
             let known = model.get(key.as_str()).map_or(last, |known| known.version);
@@ -229,6 +230,9 @@ async fn commits_do_what_a_plain_map_would(meta: &dyn Meta, seed: u64) {
             (Err(MetaError::Conflict { key }), Some(expected)) => assert_eq!(key, expected, "{ops:?}"),
             (answer, expected) => panic!("{answer:?}, and {expected:?} conflicts: {ops:?}"),
         }
+        if step % 4 != 3 {
+            continue;
+        }
         let listed = meta.list(&key("model", &format!("{seed}/"))).await.expect("available");
         let expected = model.iter().map(|(key, known)| ((*key).to_owned(), known.clone()));
         assert!(expected.eq(listed.iter().cloned()), "seed {seed}, step {step}: {listed:?}, not {model:?}");
@@ -261,7 +265,11 @@ async fn a_commit_may_be_as_large_as_the_limits_say(meta: &dyn Meta) {
     // Every byte is one that a store may have to write as several.
     let names: Vec<String> = (0..OPS_MAX).map(|number| format!("{number:04}/{}", "%".repeat(90))).collect();
     let puts = |value: &'static [u8], expect| {
-        let put = move |name: &String| Op::Put { key: key("large", name), value: Bytes::from_static(value), expect };
+        let put = move |name: &String| Op::Put {
+            key: key("large", name),
+            value: Bytes::from_static(value),
+            expect,
+        };
         names.iter().map(put).collect::<Vec<Op>>()
     };
     commit(meta, puts(&[b'x'; 600], Expect::Absent)).await;

@@ -66,11 +66,11 @@ use crate::broadcast::Broadcast;
 use crate::calls::NodeService;
 use crate::cells::created::CreatedCells;
 use crate::cells::{CellBegun, CellDoors, NodeCell};
+use crate::config::QueueStoreKind;
 pub use crate::config::{
     BridgeConfig, BridgeStart, BroadcastConfig, CellModeSetting, CellSection, Config, InsecureListeners,
     JwtConfig, LogFormat, Logging, is_of_this_host, parse_toml, thread_count,
 };
-use crate::config::QueueStoreKind;
 use crate::gate::FrontGate;
 use crate::http::Identities;
 use crate::metadata::{STANDING_BY, Turn};
@@ -137,7 +137,8 @@ impl NodeShared {
         let mut addresses = vec![("admin", admin.to_string()), ("data", self.call_address())];
         addresses.extend(kafka.map(|address| ("kafka", address.to_string())));
         addresses.extend(self.sqs.iter().map(|sqs| ("sqs", sqs.address().to_string())));
-        addresses.extend(self.memcached.iter().map(|memcached| ("memcached", memcached.address().to_string())));
+        addresses
+            .extend(self.memcached.iter().map(|memcached| ("memcached", memcached.address().to_string())));
         addresses.extend(self.broadcast.iter().map(|broadcast| ("broadcast", broadcast.at().1.to_string())));
         addresses.into_iter().map(|(name, address)| (name.to_owned(), address)).collect()
     }

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use cluster::Cluster;
 use tailwater_env::Env;
 use tailwater_meta::{Expect, Meta, Op, conformance};
-use tailwater_meta_zookeeper::{Membership, MetadataUri, NodeRecord, ZooKeeperMeta};
+use tailwater_meta_zookeeper::{MetadataUri, NodeMembership, NodeRecord, ZooKeeperMeta};
 use zookeeper_client::Client;
 
 static SERVER: LazyLock<Cluster> = LazyLock::new(Cluster::zookeeper);
@@ -35,13 +35,15 @@ fn record(id: &str) -> NodeRecord {
     }
 }
 
-async fn join(uri: &MetadataUri, id: &str) -> Membership {
+async fn join(uri: &MetadataUri, id: &str) -> NodeMembership {
     let session = Duration::from_secs(2);
-    Membership::join(&Env::real(), uri.clone(), session, record(id), |_| {}).await.expect("it can be used")
+    NodeMembership::join(&Env::real(), uri.clone(), session, record(id), |_| {})
+        .await
+        .expect("it can be used")
 }
 
 /// A process that has its turn.
-async fn take_turn(uri: &MetadataUri, id: &str) -> (Membership, ZooKeeperMeta) {
+async fn take_turn(uri: &MetadataUri, id: &str) -> (NodeMembership, ZooKeeperMeta) {
     let membership = join(uri, id).await;
     let meta = membership.take_turn(|_| {}).await;
     (membership, meta)
@@ -90,7 +92,9 @@ async fn parts_of_large_values_go_with_them_and_what_a_crash_leaves_goes_with_th
         Env::real().sleep(Duration::from_millis(10)).await;
     }
     assert_eq!(value(&meta, "large").await, Some(large(2)));
-    meta.commit(vec![Op::Delete { key: "large".to_owned(), expect: Expect::Present }]).await.expect("committed");
+    meta.commit(vec![Op::Delete { key: "large".to_owned(), expect: Expect::Present }])
+        .await
+        .expect("committed");
     assert_eq!(parts().await, Vec::<String>::new());
 }
 

@@ -3,7 +3,7 @@
 use futures::FutureExt;
 use tailwater_env::Env;
 use tailwater_meta::{Meta, MetaError, WatchEnd};
-use tailwater_meta_zookeeper::{Membership, MembershipFault, Waiting, nodes_at};
+use tailwater_meta_zookeeper::{MembershipFault, NodeMembership, TurnWait, nodes_at};
 use zookeeper_client::{Acls, CreateMode};
 
 use crate::cluster::Cluster;
@@ -43,7 +43,7 @@ async fn a_process_that_was_taken_for_dead_changes_nothing_once_another_has_its_
     assert!(matches!(refused.map(|_| ()), Err(MetaError::TakenOver(_))));
     assert_eq!(value(&new, "key").await.as_deref(), Some(&b"old"[..]));
     new.commit(put("key", "new")).await.expect("its turn");
-    assert!(waits_for.contains(&Waiting::ForActive("node-a (a)".to_owned())), "{waits_for:?}");
+    assert!(waits_for.contains(&TurnWait::ForActive("node-a (a)".to_owned())), "{waits_for:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -82,7 +82,8 @@ async fn places_of_something_else_are_refused_by_name_and_missing_ones_are_not_m
     client.create("/damaged-cluster/cluster", b"?", &PERSISTENT).await.expect("created");
     let refused = async |name: &str| {
         let session = std::time::Duration::from_secs(2);
-        let joined = Membership::join(&Env::real(), place(&SERVER, name), session, record("a"), |_| {}).await;
+        let joined =
+            NodeMembership::join(&Env::real(), place(&SERVER, name), session, record("a"), |_| {}).await;
         joined.map(|_| ()).expect_err("refused")
     };
     let foreign = refused("other").await;
@@ -133,14 +134,16 @@ async fn without_zookeeper_commits_wait_and_afterwards_the_turn_and_the_watches_
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn where_no_zookeeper_answers_a_process_waits_and_says_so() {
-    let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port");
+    let port =
+        std::net::TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port");
     let uri = format!("zookeeper://{port}/nowhere").parse().expect("a place");
     let (told, mut heard) = tokio::sync::mpsc::unbounded_channel();
     let session = std::time::Duration::from_secs(1);
     let join = tokio::spawn(async move {
-        Membership::join(&Env::real(), uri, session, record("a"), |waiting| drop(told.send(waiting))).await
+        NodeMembership::join(&Env::real(), uri, session, record("a"), |waiting| drop(told.send(waiting)))
+            .await
     });
-    let Some(Waiting::ForZooKeeper(why)) = heard.recv().await else { panic!("it waits") };
+    let Some(TurnWait::ForZooKeeper(why)) = heard.recv().await else { panic!("it waits") };
     assert!(why.contains(&port.to_string()) && why.contains("no server of ZooKeeper answers"), "{why}");
     join.abort();
 }

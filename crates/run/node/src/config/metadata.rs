@@ -112,7 +112,10 @@ mod tests {
         assert!(Config::default().check_metadata().is_ok());
         for wrong in ["", "zookeper://zk1/tailwater", "zk1:2181"] {
             let error = refused(&Config { metadata: wrong.to_owned(), ..replicated() });
-            assert!(error.contains(&format!("metadata = {wrong:?}")) && error.contains("embedded"), "{error}");
+            assert!(
+                error.contains(&format!("metadata = {wrong:?}")) && error.contains("embedded"),
+                "{error}"
+            );
         }
         if cfg!(feature = "bookkeeper") {
             replicated().check_metadata().expect("a place");

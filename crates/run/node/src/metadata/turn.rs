@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context;
 use tailwater_env::{Disk, Env, OpenMode, Progress};
 use tailwater_log::SharedMetadata;
-use tailwater_meta_zookeeper::{Membership, NodeRecord, Waiting, ZooKeeperMeta};
+use tailwater_meta_zookeeper::{NodeMembership, NodeRecord, TurnWait, ZooKeeperMeta};
 
 use super::STANDING_BY;
 use crate::config::Config;
@@ -21,7 +21,7 @@ const ID_BYTES: usize = 16;
 
 /// The node's turn: it alone may change the metadata, until another one takes over.
 pub(crate) struct Turn {
-    membership: Membership,
+    membership: NodeMembership,
     meta: ZooKeeperMeta,
     place: String,
 }
@@ -51,22 +51,24 @@ impl Turn {
         };
         let mut last = None;
         // Once for each reason: a wait may be long.
-        let mut tell = |waiting: Waiting| {
+        let mut tell = |waiting: TurnWait| {
             match &waiting {
-                Waiting::ForZooKeeper(_) => progress.begin("the wait for ZooKeeper, which has the metadata", 0),
-                Waiting::ForActive(_) => progress.begin(STANDING_BY, 0),
+                TurnWait::ForZooKeeper(_) => {
+                    progress.begin("the wait for ZooKeeper, which has the metadata", 0)
+                }
+                TurnWait::ForActive(_) => progress.begin(STANDING_BY, 0),
             }
             if last.as_ref() != Some(&waiting) {
                 match &waiting {
-                    Waiting::ForZooKeeper(why) => tracing::warn!("waiting for ZooKeeper: {why}"),
-                    Waiting::ForActive(node) => tracing::info!(node, "standing by: another node is active"),
+                    TurnWait::ForZooKeeper(why) => tracing::warn!("waiting for ZooKeeper: {why}"),
+                    TurnWait::ForActive(node) => tracing::info!(node, "standing by: another node is active"),
                 }
                 last = Some(waiting);
             }
         };
         progress.begin("the wait for ZooKeeper, which has the metadata", 0);
         let session = Duration::from_millis(config.zookeeper.session_ms);
-        let membership = Membership::join(env, uri, session, record, &mut tell).await?;
+        let membership = NodeMembership::join(env, uri, session, record, &mut tell).await?;
         let meta = membership.take_turn(&mut tell).await;
         tracing::info!(metadata = place, cluster = %membership.cluster(), "it is this node's turn");
         Ok(Some(Self { membership, meta, place }))

@@ -15,7 +15,7 @@ pub enum Command {
     #[command(visible_alias = "list")]
     Ls {
         #[command(flatten)]
-        metadata: Place,
+        metadata: MetadataPlace,
         /// Form of the output.
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
         output: Format,
@@ -23,7 +23,7 @@ pub enum Command {
     /// Show where a node listens, and whether it is active.
     Describe {
         #[command(flatten)]
-        metadata: Place,
+        metadata: MetadataPlace,
         /// The node's name, or its id.
         node: String,
         /// Form of the output.
@@ -34,7 +34,7 @@ pub enum Command {
 
 /// Where the metadata is.
 #[derive(clap::Args)]
-pub struct Place {
+pub struct MetadataPlace {
     /// The metadata, as nodes have it: zookeeper://HOST[:PORT][,HOST[:PORT]...]/PATH.
     #[arg(long, value_name = "URL")]
     metadata: MetadataUri,
@@ -51,7 +51,7 @@ pub fn run(command: Command) -> anyhow::Result<()> {
     })
 }
 
-async fn list(Place { metadata }: Place, output: Format) -> anyhow::Result<()> {
+async fn list(MetadataPlace { metadata }: MetadataPlace, output: Format) -> anyhow::Result<()> {
     let (cluster, nodes) = nodes_at(&Env::real(), metadata).await?;
     let mut table = output::table(&["node", "id", "role", "started", "addresses"]);
     for node in nodes {
@@ -71,12 +71,18 @@ async fn list(Place { metadata }: Place, output: Format) -> anyhow::Result<()> {
     }
 }
 
-async fn describe(Place { metadata }: Place, wanted: &str, output: Format) -> anyhow::Result<()> {
+async fn describe(
+    MetadataPlace { metadata }: MetadataPlace,
+    wanted: &str,
+    output: Format,
+) -> anyhow::Result<()> {
     let place = metadata.to_string();
     let (cluster, nodes) = nodes_at(&Env::real(), metadata).await?;
     let mut found = nodes.into_iter().filter(|node| node.name == wanted || node.id == wanted);
     let node = found.next().ok_or_else(|| {
-        anyhow::anyhow!("there is no node {wanted:?} at {place}: `tailwater node ls --metadata {place}` lists them")
+        anyhow::anyhow!(
+            "there is no node {wanted:?} at {place}: `tailwater node ls --metadata {place}` lists them"
+        )
     })?;
     anyhow::ensure!(
         found.next().is_none(),
@@ -87,7 +93,13 @@ async fn describe(Place { metadata }: Place, wanted: &str, output: Format) -> an
     }
     let mut table = output::table(&["key", "value"]);
     let (role, started) = (role(&node).to_owned(), started(&node));
-    let rows = [("node", node.name), ("id", node.id), ("role", role), ("program", node.program), ("started", started)];
+    let rows = [
+        ("node", node.name),
+        ("id", node.id),
+        ("role", role),
+        ("program", node.program),
+        ("started", started),
+    ];
     rows.into_iter().for_each(|(name, value)| _ = table.add_row([name.to_owned(), value]));
     table.add_row(["cluster".to_owned(), cluster.to_string()]);
     node.addresses.into_iter().for_each(|(name, address)| _ = table.add_row([name, address]));
@@ -106,8 +118,11 @@ fn started(node: &NodeRecord) -> String {
 }
 
 fn document(cluster: &str, node: &NodeRecord) -> Value {
-    let addresses: Vec<Value> =
-        node.addresses.iter().map(|(name, address)| json!({ "listener": name, "address": address })).collect();
+    let addresses: Vec<Value> = node
+        .addresses
+        .iter()
+        .map(|(name, address)| json!({ "listener": name, "address": address }))
+        .collect();
     json!({
         "node": node.name,
         "id": node.id,

@@ -197,29 +197,29 @@ pub fn run(args: Args, file: Option<&PathBuf>, print_config: bool) -> anyhow::Re
         let node = tokio::select! {
             node = Node::start(config) => node?,
             // As if it had been killed; the next start goes on with what it left.
-            () = stop.next() => return anyhow::Ok(Ended::Starting),
+            () = stop.next() => return anyhow::Ok(NodeEnded::Starting),
         };
         tokio::select! {
             () = stop.next() => {}
             // As if it had been killed: it may change nothing any more.
-            by = node.taken_over() => return anyhow::Ok(Ended::TakenOver(by)),
+            by = node.taken_over() => return anyhow::Ok(NodeEnded::TakenOver(by)),
             // For ever; the process that it runs ends with it.
             () = super::window::supervise(window, &node) => {}
             // As daemons do; a node without certificates has nothing to read again.
             () = at_hangups(|| node.look_at_certificates()), if node.has_certificates() => {}
         }
         node.stop().await?;
-        Ok(Ended::Stopped)
+        Ok(NodeEnded::Stopped)
     })?;
     match ended {
-        Ended::Stopped => Ok(()),
-        Ended::Starting => {
+        NodeEnded::Stopped => Ok(()),
+        NodeEnded::Starting => {
             tracing::info!("stopped before it had recovered");
             // A thread recovers still, with tasks of the runtime: they end together, with the process.
             std::mem::forget(runtime);
             Ok(())
         }
-        Ended::TakenOver(by) => {
+        NodeEnded::TakenOver(by) => {
             std::mem::forget(runtime);
             anyhow::bail!("{by}: this one has ended; started again, it stands by")
         }
@@ -227,7 +227,7 @@ pub fn run(args: Args, file: Option<&PathBuf>, print_config: bool) -> anyhow::Re
 }
 
 /// How a node ended.
-enum Ended {
+enum NodeEnded {
     Stopped,
     /// Before it had started.
     Starting,

@@ -13,6 +13,10 @@ use crate::support::{Node, free_port, tailwater, told, wait_for};
 const LINE_BYTES: usize = 200;
 
 fn start(data: &Path, metadata: &str) -> Node {
+    start_with(data, metadata, &[])
+}
+
+fn start_with(data: &Path, metadata: &str, more: &[(&str, &str)]) -> Node {
     let store = cluster().uri().to_string();
     let variables = [
         ("TAILWATER_SEGMENTS", store.as_str()),
@@ -21,7 +25,7 @@ fn start(data: &Path, metadata: &str) -> Node {
         ("TAILWATER_SQS__ENABLED", "false"),
         ("TAILWATER_BROADCAST__ENABLED", "false"),
     ];
-    Node::start_with(data, &[], &variables)
+    Node::start_with(data, &[], &[&variables[..], more].concat())
 }
 
 /// A place for metadata in the cluster's own ZooKeeper.
@@ -73,10 +77,15 @@ fn a_node_that_loses_its_data_directory_under_load_has_streams_groups_users_and_
     let added = node.output(&["user", "add", "orders"], b"correct horse\n");
     assert!(added.status.success(), "{}", String::from_utf8_lossy(&added.stderr));
     let known = |node: &Node| {
-        let streams = ["s", "other"].map(|name| json(node, &["stream", "describe", name, "-o", "json"])["id"].clone());
+        let streams =
+            ["s", "other"].map(|name| json(node, &["stream", "describe", name, "-o", "json"])["id"].clone());
         let group = json(node, &["group", "describe", "g", "-o", "json"]);
-        let positions: Vec<Value> =
-            group["shard_list"].as_array().expect("a list").iter().map(|shard| shard["committed"].clone()).collect();
+        let positions: Vec<Value> = group["shard_list"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .map(|shard| shard["committed"].clone())
+            .collect();
         let node_id = json_at(node)["id"].clone();
         (streams, positions, node.run(&["user", "ls", "-o", "json"]), node_id)
     };
@@ -109,11 +118,15 @@ fn a_node_that_stands_by_takes_over_when_the_active_one_is_killed_or_stopped() {
     let _alone = alone();
     let metadata = place("standby");
     let dir = tempfile::tempdir().expect("a directory");
-    let mut first = start(&dir.path().join("one"), &metadata);
+    // Where clients connect it is at one place, whichever node is there.
+    let socket = dir.path().join("node.sock");
+    let socket = [("TAILWATER_LISTEN__UNIX", socket.to_str().expect("text"))];
+    let mut first = start_with(&dir.path().join("one"), &metadata, &socket);
     first.run(&["stream", "create", "s", "--segment-bytes", "300000"]);
     let mut second = first.start_beside(&dir.path().join("two"));
     wait_until_it_stands_by(&second);
-    let mut expected = vec![(first.admin.clone(), "active".to_owned()), (second.admin.clone(), "standby".to_owned())];
+    let mut expected =
+        vec![(first.admin.clone(), "active".to_owned()), (second.admin.clone(), "standby".to_owned())];
     expected.sort();
     wait_for("both nodes to be listed", || {
         let mut listed = roles(&metadata);
@@ -127,7 +140,6 @@ fn a_node_that_stands_by_takes_over_when_the_active_one_is_killed_or_stopped() {
     let lines = Lines::new("a", LINE_BYTES);
     let load = Load::start(&first, "s", &lines);
     load.wait_for_more(2_000);
-    // The load's producer asks the first one's admin HTTP once, and is a client of its other addresses then.
     first.process.kill();
     wait_until_ready(&second);
     load.wait_for_more(2_000);
