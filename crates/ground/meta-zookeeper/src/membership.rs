@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tailwater_env::{Env, Task};
 use tailwater_meta::MetaError;
@@ -129,7 +130,8 @@ pub struct NodeMembership {
     cluster: Uuid,
     record: watch::Sender<NodeRecord>,
     mark: u64,
-    _registering: Task,
+    /// Until the process leaves.
+    registering: Mutex<Option<Task>>,
 }
 
 impl NodeMembership {
@@ -156,7 +158,8 @@ impl NodeMembership {
         };
         let (record, changed) = watch::channel(record);
         let registering = env.spawn("meta-node", register(Arc::clone(&session), changed));
-        Ok(Self { session, cluster, record, mark: env.random_u64(), _registering: registering })
+        let registering = Mutex::new(Some(registering));
+        Ok(Self { session, cluster, record, mark: env.random_u64(), registering })
     }
 
     /// Which metadata this is.
@@ -285,6 +288,7 @@ impl NodeMembership {
     pub async fn leave(&self) {
         let me = self.turn_record();
         let root = &self.session.uri.root;
+        drop(self.registering.lock().take());
         let Ok(client) = self.session.ready().await else { return };
         let active = format!("{root}/active");
         if let Ok(Some((holder, stat))) = read_turn(&self.session, &client, &active).await

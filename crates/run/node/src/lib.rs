@@ -194,19 +194,9 @@ impl Node {
         let rules = rules::open(&env, &config)?;
         let authorizer = authorizer.unwrap_or_else(|| Arc::clone(&rules) as Arc<dyn Authorizer>);
         let gate = FrontGate::open(&env, &config.tls, authorizer)?;
-        let admin = bind_admin(&config).await?;
-        // Recovery may take minutes, and a node that stands by takes no part for days, in which whoever looks after it
-        // has to see that it is alive.
-        let admin_addr = admin.local_addr()?;
-        let (stop_http, stopped) = oneshot::channel::<()>();
         let progress = Progress::default();
-        progress.begin("cells", 0);
-        let starting = http::Starting::new(Arc::clone(&gate.authorizer), progress.clone());
-        let routes = Arc::clone(&starting).routes();
-        let acceptor = gate.acceptor("admin HTTP", config.admin.tls);
-        let is_secured = acceptor.is_secured();
-        let serve = http::serve(env.clone(), admin, routes, config.admin.clone().into(), acceptor, stopped);
-        let http = tokio::runtime::Handle::current().spawn(serve);
+        let AdminServer { address: admin_addr, is_secured, starting, stop_http, http } =
+            AdminServer::start(&env, &config, &gate, &progress).await?;
         let _telling = env.spawn("start-told", tell(env.clone(), progress.clone()));
         let turn = Turn::take(&env, &config, admin_addr, &progress).await?;
         leave_to_local_node(&mut config);
@@ -503,10 +493,39 @@ async fn node_id(env: &Env, log: &Log) -> anyhow::Result<String> {
     Ok(id)
 }
 
-async fn bind_admin(config: &Config) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(config.listen.admin).await.with_context(|| {
-        format!("admin HTTP can't listen on {}: choose another with --admin", config.listen.admin)
-    })
+/// Admin HTTP, which is there before everything else: recovery may take minutes, and a node may stand by for days, in
+/// which whoever looks after it has to see that it is alive.
+struct AdminServer {
+    address: SocketAddr,
+    is_secured: bool,
+    starting: Arc<http::Starting>,
+    /// Its drop ends it.
+    stop_http: oneshot::Sender<()>,
+    http: tokio::task::JoinHandle<()>,
+}
+
+impl AdminServer {
+    async fn start(
+        env: &Env,
+        config: &Config,
+        gate: &FrontGate,
+        progress: &Progress,
+    ) -> anyhow::Result<Self> {
+        let listener = TcpListener::bind(config.listen.admin).await.with_context(|| {
+            format!("admin HTTP can't listen on {}: choose another with --admin", config.listen.admin)
+        })?;
+        let address = listener.local_addr()?;
+        let (stop_http, stopped) = oneshot::channel::<()>();
+        progress.begin("cells", 0);
+        let starting = http::Starting::new(Arc::clone(&gate.authorizer), progress.clone());
+        let routes = Arc::clone(&starting).routes();
+        let acceptor = gate.acceptor("admin HTTP", config.admin.tls);
+        let is_secured = acceptor.is_secured();
+        let limits = config.admin.clone().into();
+        let serve = http::serve(env.clone(), listener, routes, limits, acceptor, stopped);
+        let http = tokio::runtime::Handle::current().spawn(serve);
+        Ok(Self { address, is_secured, starting, stop_http, http })
+    }
 }
 
 /// Leaves queues and broadcasts, which are in one node's data directory, to that node.
