@@ -59,3 +59,5 @@ mod tls_broadcast;
 mod tls_data;
 mod trees;
 mod window;
+#[cfg(feature = "bookkeeper")]
+mod write_rights;
