@@ -7,7 +7,7 @@ use bytes::Bytes;
 use tailwater_env::BoxFuture;
 
 use crate::lease::Lease;
-use crate::limits::{COMMIT_BYTES_MAX, KEY_BYTES_MAX, OPS_MAX, VALUE_BYTES_MAX};
+use crate::limits::{COMMIT_BYTES_MAX, KEY_BYTES_MAX, KEYS_BYTES_MAX, OPS_MAX, VALUE_BYTES_MAX};
 use crate::watch::Watch;
 
 /// A value and its version.
@@ -15,8 +15,8 @@ use crate::watch::Watch;
 pub struct Versioned {
     /// The value.
     pub value: Bytes,
-    /// Of the commit that wrote it, from 1. A later commit has a greater one, whichever keys it writes, and no
-    /// version is ever given twice: a key that is deleted and written again does not look as it did before.
+    /// Of the commit that wrote it, from 1. It says whether a key is as it was: it is compared for equality, and with
+    /// versions of the same key only. A key that is deleted and written again has another one.
     pub version: u64,
 }
 
@@ -105,16 +105,23 @@ pub enum MetaError {
     /// it again, or let its expectations tell.
     #[error("metadata is not available: {0}")]
     Unavailable(String),
+    /// Another process has taken over what is kept in the metadata, and is the only one that may change it from now on;
+    /// nothing was changed.
+    #[error("this process may not change the metadata any more: {0}")]
+    TakenOver(String),
 }
 
 /// Versioned keys.
 ///
 /// Keys are UTF-8, at most [`KEY_BYTES_MAX`] bytes, not empty; values at most [`VALUE_BYTES_MAX`].
 ///
-/// - **Order.** Commits are atomic and in one order, that of their versions. Once a commit is answered, every
-///   later `get`, `list` and `commit`, by anyone, sees it. Nobody sees a commit before it is durable.
+/// - **Order.** Commits are atomic and in one order. Once a commit is answered, every later `get`, `list` and `commit`,
+///   by anyone, sees it. Nobody sees a commit before it is durable.
 /// - **Conflicts are exact.** `Conflict` is answered only if an expectation did not hold of the state between
 ///   two durable commits, and a `get` after it shows that state or a later one.
+/// - **One process commits.** Where several can reach the same metadata, one of them may change it, and the others are
+///   answered `TakenOver`. So a commit that is answered, one without operations too, says that the process was still the
+///   one when it was carried out.
 /// - **Cancellation.** Dropping the future of a commit leaves it open whether it is carried out. Dropping any
 ///   other future has no effect.
 /// - **After the end** of the store everything answers `Unavailable`.
@@ -122,13 +129,13 @@ pub trait Meta: Send + Sync + 'static {
     /// A key's value, or `None`.
     fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<Versioned>, MetaError>>;
 
-    /// All keys that begin with `prefix` (all keys, if it is empty), in ascending order of their bytes, as they
-    /// are at one point in the order of commits.
+    /// All keys that begin with `prefix` (all keys, if it is empty), in ascending order of their bytes. Each is as it
+    /// was at some time during the call: of commits that are carried out meanwhile a part may be seen.
     fn list<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Vec<(String, Versioned)>, MetaError>>;
 
     /// Carries out all operations, or none. All expectations are about the state before the commit, and a key
     /// may be changed only once in it. The answer is the version that all keys written by it have; if nothing
-    /// was to be changed, that of an earlier commit.
+    /// was written, one that says nothing.
     fn commit(&self, ops: Vec<Op>) -> BoxFuture<'_, Result<u64, MetaError>>;
 
     /// Follows the keys that begin with `prefix`. Every change after this is answered comes as an event, in
@@ -138,7 +145,8 @@ pub trait Meta: Send + Sync + 'static {
 
     /// Writes a key that is not there (`Conflict` if it is), for as long as the lease lives: until the answered
     /// [`Lease`] is dropped, or could not be renewed for `ttl`, or the store restarts, or somebody deletes the
-    /// key. A `Check` of the key with [`Lease::version`] makes a commit depend on it. A commit can't `Put` it.
+    /// key. A store across a network goes by the time to live of its session, in place of `ttl`. A `Check` of the key
+    /// with [`Lease::version`] makes a commit depend on it. A commit can't `Put` it.
     fn lease<'a>(
         &'a self,
         key: &'a str,
@@ -147,16 +155,19 @@ pub trait Meta: Send + Sync + 'static {
     ) -> BoxFuture<'a, Result<Lease, MetaError>>;
 }
 
-/// Whether a commit is within the limits and changes no key twice.
-pub(crate) fn check_ops(ops: &[Op]) -> Result<(), MetaError> {
+/// Whether a commit is within the limits and changes no key twice, for whoever implements [`Meta`].
+///
+/// # Errors
+/// `Invalid`.
+pub fn check_ops(ops: &[Op]) -> Result<(), MetaError> {
     if ops.len() > OPS_MAX {
         return Err(MetaError::Invalid(format!("{} operations in one commit, {OPS_MAX} at most", ops.len())));
     }
     let mut changed = BTreeSet::new();
-    let mut bytes = 0;
+    let (mut bytes, mut keys_bytes) = (0, 0);
     for op in ops {
         check_key(op.key())?;
-        bytes += op.key().len();
+        keys_bytes += op.key().len();
         if let Op::Put { key, value, .. } = op {
             bytes += value.len();
             check_value(key, value)?;
@@ -165,6 +176,12 @@ pub(crate) fn check_ops(ops: &[Op]) -> Result<(), MetaError> {
             return Err(MetaError::Invalid(format!("{:?} is changed twice in one commit", op.key())));
         }
     }
+    if keys_bytes > KEYS_BYTES_MAX {
+        return Err(MetaError::Invalid(format!(
+            "a commit with {keys_bytes} bytes of keys, {KEYS_BYTES_MAX} at most"
+        )));
+    }
+    bytes += keys_bytes;
     // Leaves room for what encoding adds to each operation.
     if bytes + ops.len() * 32 > COMMIT_BYTES_MAX {
         return Err(MetaError::Invalid(format!("a commit of {bytes} bytes, {COMMIT_BYTES_MAX} at most")));
@@ -172,7 +189,11 @@ pub(crate) fn check_ops(ops: &[Op]) -> Result<(), MetaError> {
     Ok(())
 }
 
-pub(crate) fn check_key(key: &str) -> Result<(), MetaError> {
+/// Whether a key is within the limits, for whoever implements [`Meta`].
+///
+/// # Errors
+/// `Invalid`.
+pub fn check_key(key: &str) -> Result<(), MetaError> {
     match key.len() {
         0 => Err(MetaError::Invalid("a key is empty".to_owned())),
         length if length > KEY_BYTES_MAX => {
@@ -182,7 +203,11 @@ pub(crate) fn check_key(key: &str) -> Result<(), MetaError> {
     }
 }
 
-pub(crate) fn check_value(key: &str, value: &[u8]) -> Result<(), MetaError> {
+/// Whether a key's value is within the limits, for whoever implements [`Meta`].
+///
+/// # Errors
+/// `Invalid`.
+pub fn check_value(key: &str, value: &[u8]) -> Result<(), MetaError> {
     if value.len() > VALUE_BYTES_MAX {
         let length = value.len();
         let reason = format!("the value of {key:?} has {length} bytes, {VALUE_BYTES_MAX} at most");

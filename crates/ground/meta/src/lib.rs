@@ -3,7 +3,7 @@
 //!
 //! [`Meta`] is the contract, and `conformance` the tests that every implementation passes. [`EmbeddedMeta`]
 //! keeps everything in memory and in the journal of its process: each commit is one journal record, and a
-//! snapshot file beside it is the checkpoint.
+//! snapshot file beside it is the checkpoint. The crate `tailwater-meta-zookeeper` has the one in ZooKeeper.
 //!
 //! It is meant for thousands of keys of up to a few KiB and hundreds of commits a second, not for records.
 //!
@@ -23,7 +23,7 @@ mod snapshot;
 mod state;
 mod watch;
 
-pub use contract::{Expect, Meta, MetaError, Op, Versioned};
+pub use contract::{Expect, Meta, MetaError, Op, Versioned, check_key, check_ops, check_value};
 pub use embedded::{EmbeddedMeta, MetaConfig, TAG};
 pub use lease::Lease;
 pub use recovery::{Recovery, RecoveryError};

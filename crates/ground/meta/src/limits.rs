@@ -5,11 +5,15 @@ use std::time::Duration;
 /// Most bytes of a key: a path of a few names.
 pub const KEY_BYTES_MAX: usize = 1024;
 
-/// Most bytes of a value; ZooKeeper's limit for a node is the same.
+/// Most bytes of a value.
 pub const VALUE_BYTES_MAX: usize = 1 << 20;
 
 /// Most operations of one commit.
-pub const OPS_MAX: usize = 4096;
+pub const OPS_MAX: usize = 1024;
+
+/// Most bytes of the keys of one commit, together: in ZooKeeper it is one request of at most 1 MiB, in which a byte of
+/// a key may take three. Values may be elsewhere.
+pub const KEYS_BYTES_MAX: usize = 128 << 10;
 
 /// Most bytes of one commit, encoded. It is one journal record, so the journal's own limit has to be at least
 /// this.
@@ -46,6 +50,8 @@ const _: () = assert!(WATCH_BYTES_MAX > COMMIT_BYTES_MAX);
 
 const _: () = {
     assert!(OPS_MAX * 64 < COMMIT_BYTES_MAX, "as many operations as are allowed fit, if they are small");
+    assert!(OPS_MAX * 100 < KEYS_BYTES_MAX, "with keys of 100 bytes, too");
+    assert!(KEY_BYTES_MAX < KEYS_BYTES_MAX && KEYS_BYTES_MAX < COMMIT_BYTES_MAX, "any key can be committed");
     assert!(
         COMMIT_BYTES_MAX < tailwater_journal::limits::RECORD_BYTES_MAX / 2,
         "a commit is one record of the journal"

@@ -104,6 +104,16 @@ impl WatchSender {
         self.shared.changed.notify_one();
     }
 
+    /// Events may have been missed: drops those that are there, and has the reader list again.
+    pub fn lag(&self) {
+        let mut queue = self.shared.queue.lock();
+        queue.events.clear();
+        queue.bytes = 0;
+        queue.lagged = true;
+        drop(queue);
+        self.shared.changed.notify_one();
+    }
+
     /// Whether the reader has dropped its end.
     pub fn is_abandoned(&self) -> bool {
         Arc::strong_count(&self.shared) == 1

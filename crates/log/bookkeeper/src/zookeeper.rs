@@ -173,8 +173,11 @@ impl Ledgers {
         Ok(names.iter().map(|name| BookieId::new(name)).collect())
     }
 
-    /// The numbers of all ledgers, in order. Those that are created or deleted meanwhile may be among them or not.
+    /// The numbers of all ledgers, in order: of all that were created before the call, by whomever. Those that are
+    /// created or deleted meanwhile may be among them or not.
     pub async fn list(&self) -> Result<Vec<LedgerId>, LedgerFault> {
+        let client = self.client().await?;
+        self.timed(client.sync(&self.0.uri.root)).await?;
         let mut ledgers = Vec::new();
         let mut below = vec![String::new()];
         while let Some(path) = below.pop() {

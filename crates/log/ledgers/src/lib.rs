@@ -9,6 +9,8 @@
 //!   before it is acknowledged. So what is lost never lies before what is kept.
 //! - **Whoever opens it shuts the writer out.** When a store is opened, each ledger that was left open is fenced
 //!   and recovered first. What was acknowledged is in it then. It gets no further entry.
+//! - **One process writes.** Where others can take over, it has its right confirmed between a ledger's creation and its
+//!   first entry. So whoever has taken over lists every ledger that may have acknowledged entries, and fences it.
 //! - **A ledger that fails is given up.** It was fenced, or too few bookies took an entry: what is not acknowledged
 //!   is lost to its appenders, the segment is sealed where it was acknowledged, and the ledger is closed. Appends
 //!   go on in another.

@@ -10,7 +10,9 @@ use tailwater_bookkeeper::{
 };
 use tailwater_env::{BoxFuture, Env, Progress};
 use tailwater_format::{Position, SegmentId, parse_entry_header};
-use tailwater_store::{IndexContents, OpenSegments, OpenedSegments, RawHeader, RecoveredSegment};
+use tailwater_store::{
+    IndexContents, OpenSegments, OpenedSegments, RawHeader, RecoveredSegment, WriteRight, WriteRightFault,
+};
 use uuid::Uuid;
 
 use crate::held::HeldSegment;
@@ -33,11 +35,12 @@ impl OpenSegments for LedgerOpening {
     fn open<'a>(
         &'a self,
         env: &'a Env,
+        right: Arc<dyn WriteRight>,
         cluster: Uuid,
         recorded: &'a (dyn Fn(&SegmentId) -> bool + Sync),
         progress: &'a Progress,
     ) -> BoxFuture<'a, Result<OpenedSegments, String>> {
-        Box::pin(self.open_ledgers(env, cluster, recorded, progress))
+        Box::pin(self.open_ledgers(env, right, cluster, recorded, progress))
     }
 }
 
@@ -62,6 +65,7 @@ impl LedgerOpening {
     async fn open_ledgers(
         &self,
         env: &Env,
+        right: Arc<dyn WriteRight>,
         cluster: Uuid,
         recorded: &(dyn Fn(&SegmentId) -> bool + Sync),
         progress: &Progress,
@@ -72,6 +76,15 @@ impl LedgerOpening {
         until_done(env, "bookies", || self.enough_bookies(&client)).await;
         progress.begin("ledgers that are looked for", 0);
         let found = until_done(env, "ledgers", || find(&client, cluster)).await;
+        // Among what was listed before another process took over is nothing of that one's.
+        until_done(env, "the right to write", || async {
+            match right.confirm().await {
+                Ok(()) => Ok(Ok(())),
+                Err(WriteRightFault::Lost(why)) => Ok(Err(why)),
+                Err(WriteRightFault::Unknown(why)) => Err(why),
+            }
+        })
+        .await?;
 
         progress.begin("ledgers", found.len() as u64);
         let closing = found.into_iter().map(|found| async {
@@ -80,7 +93,7 @@ impl LedgerOpening {
             closed
         });
         let closed: Vec<ClosedLedger> = stream::iter(closing).buffered(LEDGERS_AT_A_TIME).collect().await;
-        let shared = LedgersShared::new(env.clone(), client, cluster, self.quorums);
+        let shared = LedgersShared::new(env.clone(), client, right, cluster, self.quorums);
         let mut by_name: BTreeMap<SegmentId, ClosedLedger> = BTreeMap::new();
         let mut superfluous = Vec::new();
         for ledger in closed {

@@ -10,7 +10,7 @@ use tailwater_bookkeeper::{BookKeeper, LedgerFault, LedgerId, Quorums};
 use tailwater_env::{BoxFuture, Env, HashMap, Instant};
 use tailwater_format::{Offset, Position, SegmentId, SegmentNumber, ShardId, Term, TransactionId};
 use tailwater_journal::{Journal, JournalPosition};
-use tailwater_store::{EntryPlace, ReplicatedStats, SegmentWatch, StoreContract, StoreError};
+use tailwater_store::{EntryPlace, ReplicatedStats, SegmentWatch, StoreContract, StoreError, WriteRight};
 use tokio::sync::{Semaphore, mpsc};
 use uuid::Uuid;
 
@@ -32,6 +32,7 @@ pub(crate) struct LedgerCounters {
 pub(crate) struct LedgersShared {
     pub(crate) env: Env,
     pub(crate) client: BookKeeper,
+    pub(crate) right: Arc<dyn WriteRight>,
     pub(crate) cluster: Uuid,
     pub(crate) quorums: Quorums,
     pub(crate) cache: EntryCache,
@@ -47,10 +48,17 @@ pub(crate) struct LedgersShared {
 }
 
 impl LedgersShared {
-    pub(crate) fn new(env: Env, client: BookKeeper, cluster: Uuid, quorums: Quorums) -> Self {
+    pub(crate) fn new(
+        env: Env,
+        client: BookKeeper,
+        right: Arc<dyn WriteRight>,
+        cluster: Uuid,
+        quorums: Quorums,
+    ) -> Self {
         Self {
             env,
             client,
+            right,
             cluster,
             quorums,
             cache: EntryCache::default(),

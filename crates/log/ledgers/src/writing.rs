@@ -2,7 +2,8 @@
 //!
 //! 1. It waits until everything of the shard's segment before it is acknowledged. If that segment is given up, so
 //!    is this one, and nothing of it was sent.
-//! 2. It makes a ledger. That may take some tries, and then what was appended is given up.
+//! 2. It makes a ledger, and then has it confirmed that this process may write: whoever takes over later finds the
+//!    ledger, and shuts the process out. That may take some tries, and then what was appended is given up.
 //! 3. It hands entries to the ledger's writer, and tells of what is acknowledged. Where the writer fails,
 //!    everything that is not acknowledged is given up.
 //! 4. It waits for the segment to be sealed or deleted, and closes, recovers or deletes the ledger, however long
@@ -15,7 +16,8 @@ use futures::stream::FuturesOrdered;
 use futures::{FutureExt, StreamExt};
 use tailwater_bookkeeper::digest::DigestKind;
 use tailwater_bookkeeper::{EntryId, LedgerFault, LedgerId, LedgerOptions, LedgerWriter};
-use tailwater_store::SegmentWatch;
+use tailwater_env::Instant;
+use tailwater_store::{SegmentWatch, WriteRightFault};
 use tokio::sync::mpsc;
 
 use crate::cache::HeldEntry;
@@ -111,7 +113,7 @@ impl SegmentWriting {
             match shared.client.create(&options).await {
                 Ok(writer) => {
                     self.held.change(|state| state.ledger = Some(writer.ledger()));
-                    return Ok(writer);
+                    return self.confirm(begun).await.map(|()| writer);
                 }
                 Err(_) if self.held.state.lock().is_over => return Err(None),
                 Err(fault) => {
@@ -121,6 +123,24 @@ impl SegmentWriting {
                         return Err(Some(why));
                     }
                 }
+            }
+            shared.env.sleep(RETRY).await;
+        }
+    }
+
+    /// Has it confirmed that the ledger was made while this process had the right to write.
+    async fn confirm(&self, begun: Instant) -> Result<(), Option<String>> {
+        let shared = &self.shared;
+        loop {
+            let (why, is_final) = match shared.right.confirm().await {
+                Ok(()) => return Ok(()),
+                Err(WriteRightFault::Lost(why)) => (why, true),
+                Err(WriteRightFault::Unknown(why)) => (why, false),
+            };
+            let why = format!("no ledger for segment {}: {why}", self.held.id);
+            shared.note_trouble(&why);
+            if is_final || shared.env.now().since(begun) >= CREATE_PATIENCE {
+                return Err(Some(why));
             }
             shared.env.sleep(RETRY).await;
         }

@@ -58,7 +58,7 @@ pub use log::{
     AppendOptions, CompletedSegment, Log, LogStreamInfo, PendingAppend, SegmentDescription, ShardDescription,
     StreamDescription,
 };
-pub use open::{LogConfig, OpenCells, ReplayOthers};
+pub use open::{LogConfig, OpenCells, ReplayOthers, SharedMetadata};
 pub use producer::{ProducerBatch, ProducerState, SequenceError};
 pub use shard::AppendAnswer;
 pub use stream::{SegmentRecord, StreamRecordError};

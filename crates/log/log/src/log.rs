@@ -169,6 +169,8 @@ pub(crate) struct LogInner {
     pub(crate) refill: Mutex<Option<Task>>,
     pub(crate) tail: TailWriter,
     pub(crate) meta: Arc<dyn Meta>,
+    /// What the data directory has itself: it makes room in the journal for as long as it is there.
+    pub(crate) _local: Arc<dyn Meta>,
     /// Where the streams' segments are: `store`, or a replicated one.
     pub(crate) segments: Arc<dyn StoreContract>,
     /// What is on this host's disk.

@@ -73,8 +73,10 @@ pub struct LogConfig {
     pub store: StoreConfig,
     /// The replicated store that the streams' segments are in; `None` keeps them on this host's disk.
     pub segments: Option<Arc<dyn OpenSegments>>,
-    /// The metadata's.
+    /// The metadata's, in the data directory.
     pub meta: MetaConfig,
+    /// The metadata that is elsewhere; `None` keeps it in the data directory.
+    pub metadata: Option<SharedMetadata>,
     /// How the cells are written.
     pub tail: WriterConfig,
 }
@@ -93,8 +95,26 @@ impl Default for LogConfig {
             store: StoreConfig::default(),
             segments: None,
             meta: MetaConfig::default(),
+            metadata: None,
             tail: WriterConfig::default(),
         }
+    }
+}
+
+/// Metadata that is not in the data directory.
+#[derive(Clone)]
+pub struct SharedMetadata {
+    /// The metadata.
+    pub meta: Arc<dyn Meta>,
+    /// Where it is, in words.
+    pub place: String,
+    /// By which it is told from others.
+    pub cluster: uuid::Uuid,
+}
+
+impl std::fmt::Debug for SharedMetadata {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SharedMetadata({}, cluster {})", self.place, self.cluster)
     }
 }
 
@@ -154,8 +174,9 @@ impl Log {
         let journal = Journal::open_telling(env, &journal_dir, journal_config, &mut replay, progress)
             .map_err(|error| LogOpenError::Journal(error.to_string()))?;
         let (store, found) = segments.finish(journal.clone()).map_err(|error| failed(&error))?;
-        let meta = metadata.finish(env, journal.clone(), config.meta.clone());
-        let meta: Arc<dyn Meta> = Arc::new(meta);
+        let local = metadata.finish(env, journal.clone(), config.meta.clone());
+        let local: Arc<dyn Meta> = Arc::new(local);
+        let meta = placed::metadata(config.metadata.as_ref(), &local).await?;
 
         let keys = meta.list(PREFIX).await.map_err(|error| LogOpenError::Meta(error.to_string()))?;
         let known = KnownLog::read(&keys)?;
@@ -163,8 +184,9 @@ impl Log {
             None => (placed::embedded(&known, &store)?, found),
             Some(opening) => {
                 let cluster = placed::cluster(env, &*meta, &known, &found).await?;
+                let right = Arc::new(placed::ByMetadata(Arc::clone(&meta)));
                 let recorded = |id: &SegmentId| known.is_recorded(id);
-                opening.open(env, cluster, &recorded, progress).await.map_err(LogOpenError::Store)?
+                opening.open(env, right, cluster, &recorded, progress).await.map_err(LogOpenError::Store)?
             }
         };
 
@@ -204,6 +226,7 @@ impl Log {
                 refill: parking_lot::Mutex::new(None),
                 tail,
                 meta,
+                _local: local,
                 segments,
                 store,
                 journal,

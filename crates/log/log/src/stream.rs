@@ -8,6 +8,7 @@
 //! log/producers/<stream uuid>/<shard>             ProducersRecord, as of a completed segment's end
 //! log/producer-ids                                ProducerIdsRecord
 //! log/segments                                    SegmentsRecord; absent where segments are on this host's disk
+//! log/metadata                                    in a data directory: whose metadata, elsewhere, it was begun with
 //! ```
 //!
 //! Values are protobuf messages, so later versions can add fields. What holds:
@@ -33,6 +34,8 @@ pub const PREFIX: &str = "log/";
 pub const PRODUCER_IDS_KEY: &str = "log/producer-ids";
 /// The key of where segments are.
 pub const SEGMENTS_KEY: &str = "log/segments";
+/// The key, in a data directory whose metadata is elsewhere, of which cluster's that is.
+pub const METADATA_KEY: &str = "log/metadata";
 
 /// Kinds of what is stored: the part of a key behind [`PREFIX`].
 const STREAM: &str = "stream";

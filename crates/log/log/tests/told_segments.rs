@@ -19,7 +19,7 @@ use tailwater_log::{
 };
 use tailwater_store::{
     EntryPlace, IndexContents, OpenSegments, OpenedSegments, RawHeader, RecoveredSegment, SegmentWatch,
-    StoreContract, StoreError,
+    StoreContract, StoreError, WriteRight,
 };
 use uuid::Uuid;
 
@@ -174,6 +174,7 @@ impl OpenSegments for ToldStore {
     fn open<'a>(
         &'a self,
         _: &'a Env,
+        _: Arc<dyn WriteRight>,
         cluster: Uuid,
         recorded: &'a (dyn Fn(&SegmentId) -> bool + Sync),
         _: &'a Progress,

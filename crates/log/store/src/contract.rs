@@ -143,6 +143,26 @@ pub trait StoreContract: Send + Sync {
     }
 }
 
+/// Whose a store is that several processes can reach: of the one that may write.
+pub trait WriteRight: Send + Sync + fmt::Debug {
+    /// Completes when it is certain that the process still had the right at some time after the call.
+    ///
+    /// # Errors
+    /// See [`WriteRightFault`].
+    fn confirm(&self) -> BoxFuture<'_, Result<(), WriteRightFault>>;
+}
+
+/// Why a process does not know that it may write.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WriteRightFault {
+    /// Another one has the right, for ever.
+    #[error("{0}")]
+    Lost(String),
+    /// It can't be known at the moment.
+    #[error("{0}")]
+    Unknown(String),
+}
+
 /// A store that was opened, and the segments that are in it.
 pub type OpenedSegments = (Arc<dyn StoreContract>, Vec<RecoveredSegment>);
 
@@ -152,11 +172,16 @@ pub trait OpenSegments: Send + Sync + fmt::Debug {
     /// of `cluster`. What each of them holds is told of those that are not `recorded`. Where what it needs is not
     /// there yet it waits, and says for what in `progress`.
     ///
+    /// Before it touches what it has found, and before anything is appended to what it has made, it has `right`
+    /// confirmed. So whoever has the right next finds all that was acknowledged, and what it makes is touched by nobody
+    /// who had the right before.
+    ///
     /// # Errors
     /// What can't be put right by waiting, and what to do.
     fn open<'a>(
         &'a self,
         env: &'a Env,
+        right: Arc<dyn WriteRight>,
         cluster: uuid::Uuid,
         recorded: &'a (dyn Fn(&SegmentId) -> bool + Sync),
         progress: &'a Progress,

@@ -55,7 +55,10 @@ mod shards;
 mod store;
 mod syncer;
 
-pub use contract::{EntryPlace, OpenSegments, OpenedSegments, ReplicatedStats, SegmentWatch, StoreContract};
+pub use contract::{
+    EntryPlace, OpenSegments, OpenedSegments, ReplicatedStats, SegmentWatch, StoreContract, WriteRight,
+    WriteRightFault,
+};
 pub use error::{OpenError, StoreError};
 pub use index::{IndexContents, Point, RawHeader, SparseIndex};
 pub use limits::StoreConfig;

@@ -10,6 +10,7 @@ mod cluster;
 mod exposure;
 mod file;
 mod listen;
+mod metadata;
 mod queues;
 mod secrets;
 mod segments;
@@ -41,6 +42,7 @@ pub use self::exposure::is_of_this_host;
 use self::file::ConfigFile;
 pub use self::file::parse_toml;
 pub use self::listen::{InsecureListeners, Listen};
+pub use self::metadata::ZooKeeperSection;
 #[cfg(not(feature = "cassandra"))]
 pub(crate) use self::queues::NO_CASSANDRA;
 pub use self::queues::{QueueStoreKind, QueuesSection};
@@ -62,6 +64,8 @@ pub fn thread_count(configured: usize) -> usize {
 pub struct Config {
     /// Directory of journal, segments and metadata; created if missing, used by one process at a time.
     pub data: PathBuf,
+    /// Where metadata is: `embedded` in the data directory, or the URL of a path of ZooKeeper.
+    pub metadata: String,
     /// Where the segments of streams are: `embedded` in the data directory, or the URL of a BookKeeper cluster.
     pub segments: String,
     /// Where the node listens.
@@ -84,6 +88,8 @@ pub struct Config {
     pub log: LogSection,
     /// Segments in BookKeeper.
     pub ledgers: LedgersSection,
+    /// Metadata in ZooKeeper.
+    pub zookeeper: ZooKeeperSection,
     /// Kafka's protocol.
     pub kafka: KafkaConfig,
     /// The queues.
@@ -249,6 +255,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             data: PathBuf::from("tailwater-data"),
+            metadata: metadata::EMBEDDED.to_owned(),
             segments: segments::EMBEDDED.to_owned(),
             listen: Listen::default(),
             tls: TlsConfig::default(),
@@ -266,6 +273,7 @@ impl Default for Config {
             journal: JournalSection::default(),
             log: LogSection::default(),
             ledgers: LedgersSection::default(),
+            zookeeper: ZooKeeperSection::default(),
             kafka: KafkaConfig::default(),
             queues: QueuesSection::default(),
             sqs: SqsConfig::default(),
@@ -375,6 +383,7 @@ impl Config {
         }
         let sections = [
             "DATA",
+            "METADATA",
             "SEGMENTS",
             "LISTEN",
             "TLS",
@@ -386,6 +395,7 @@ impl Config {
             "JOURNAL",
             "LOG",
             "LEDGERS",
+            "ZOOKEEPER",
             "KAFKA",
             "QUEUES",
             "SQS",
@@ -571,6 +581,7 @@ impl Config {
         self.journal.check()?;
         self.log.check()?;
         self.ledgers.opening(&self.segments)?;
+        self.check_metadata()?;
         self.kafka.check().map_err(|why| anyhow::anyhow!(why))?;
         self.queues.check()?;
         self.sqs.check().map_err(|why| anyhow::anyhow!(why))?;

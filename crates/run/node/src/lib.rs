@@ -25,6 +25,7 @@ mod http;
 mod jwks;
 pub mod logging;
 mod memcached;
+mod metadata;
 mod metrics;
 pub mod panics;
 pub mod priority;
@@ -47,7 +48,7 @@ use tailwater_copy::Copies;
 use tailwater_env::{BoxFuture, Env, Progress, Stage, Task};
 use tailwater_format::call::{CALL_VERSION, NodeInfo};
 use tailwater_journal::ReplayError;
-use tailwater_log::Log;
+use tailwater_log::{Log, LogConfig, SharedMetadata};
 use tailwater_login::Users;
 use tailwater_meta::{Expect, Meta, Op};
 use tailwater_permissions::Rules;
@@ -65,12 +66,14 @@ use crate::broadcast::Broadcast;
 use crate::calls::NodeService;
 use crate::cells::created::CreatedCells;
 use crate::cells::{CellBegun, CellDoors, NodeCell};
+use crate::config::QueueStoreKind;
 pub use crate::config::{
     BridgeConfig, BridgeStart, BroadcastConfig, CellModeSetting, CellSection, Config, InsecureListeners,
     JwtConfig, LogFormat, Logging, is_of_this_host, parse_toml, thread_count,
 };
 use crate::gate::FrontGate;
 use crate::http::Identities;
+use crate::metadata::{STANDING_BY, Turn};
 use crate::metrics::Meters;
 use crate::rules::SuperUsers;
 use crate::turns::Turns;
@@ -128,6 +131,18 @@ impl NodeShared {
         format!("{scheme}:{}", self.data)
     }
 
+    /// Where the node listens, for people.
+    fn addresses(&self, admin: SocketAddr) -> Vec<(String, String)> {
+        let kafka = self.kafka.iter().flat_map(tailwater_kafka::Server::addresses);
+        let mut addresses = vec![("admin", admin.to_string()), ("data", self.call_address())];
+        addresses.extend(kafka.map(|address| ("kafka", address.to_string())));
+        addresses.extend(self.sqs.iter().map(|sqs| ("sqs", sqs.address().to_string())));
+        addresses
+            .extend(self.memcached.iter().map(|memcached| ("memcached", memcached.address().to_string())));
+        addresses.extend(self.broadcast.iter().map(|broadcast| ("broadcast", broadcast.at().1.to_string())));
+        addresses.into_iter().map(|(name, address)| (name.to_owned(), address)).collect()
+    }
+
     fn cells(&self) -> impl Iterator<Item = &NodeCell> {
         self.cells.iter().flatten().map(|cell| &**cell)
     }
@@ -137,6 +152,8 @@ impl NodeShared {
 pub struct Node {
     env: Env,
     shared: Arc<NodeShared>,
+    /// Where metadata is shared.
+    turn: Option<Turn>,
     admin: SocketAddr,
     stop_http: oneshot::Sender<()>,
     http: tokio::task::JoinHandle<()>,
@@ -177,22 +194,19 @@ impl Node {
         let rules = rules::open(&env, &config)?;
         let authorizer = authorizer.unwrap_or_else(|| Arc::clone(&rules) as Arc<dyn Authorizer>);
         let gate = FrontGate::open(&env, &config.tls, authorizer)?;
-        let Listeners { admin, kafka, sqs, memcached, broadcast } = Listeners::bind(&config).await?;
-        // Recovery may take minutes, in which whoever looks after the node has to see that it is alive.
-        let admin_addr = admin.local_addr()?;
-        let (stop_http, stopped) = oneshot::channel::<()>();
         let progress = Progress::default();
-        progress.begin("cells", 0);
-        let starting = http::Starting::new(Arc::clone(&gate.authorizer), progress.clone());
-        let routes = Arc::clone(&starting).routes();
-        let acceptor = gate.acceptor("admin HTTP", config.admin.tls);
-        let is_secured = acceptor.is_secured();
-        let serve = http::serve(env.clone(), admin, routes, config.admin.clone().into(), acceptor, stopped);
-        let http = tokio::runtime::Handle::current().spawn(serve);
+        let AdminServer { address: admin_addr, is_secured, starting, stop_http, http } =
+            AdminServer::start(&env, &config, &gate, &progress).await?;
         let _telling = env.spawn("start-told", tell(env.clone(), progress.clone()));
+        let turn = Turn::take(&env, &config, admin_addr, &progress).await?;
+        leave_to_local_node(&mut config);
+        let Listeners { kafka, sqs, memcached, broadcast } = Listeners::bind(&config).await?;
+        progress.begin("cells", 0);
         let doors = CellDoors::of(&gate, &config);
         let mut recovery = queues::Recovery::begin(&env, &config)?;
-        let (log, node_cells) = open_log(&env, &config, lock, &doors, &mut recovery, &progress).await?;
+        let metadata = turn.as_ref().map(Turn::shared);
+        let (log, node_cells) =
+            open_log(&env, &config, lock, metadata, &doors, &mut recovery, &progress).await?;
         progress.begin("cells", 0);
         let created = CreatedCells::open(&env, &config, log.meta(), doors).await?;
         progress.begin("queues", 0);
@@ -260,9 +274,12 @@ impl Node {
             queues_told_max: config.metrics.queues_max,
         });
         shared.copies.listens_at(&shared.call_address());
+        if let Some(turn) = &turn {
+            turn.announce(shared.addresses(admin_addr));
+        }
         starting.started(Arc::clone(&shared));
         tracing::info!(data = %shared.data, admin = %admin_addr, dir = %config.data.display(), "the node is ready");
-        Ok(Self { env, shared, admin: admin_addr, stop_http, http })
+        Ok(Self { env, shared, turn, admin: admin_addr, stop_http, http })
     }
 
     /// Takes note of what the window's process does, for the page of metrics; `None` while there is none.
@@ -293,6 +310,15 @@ impl Node {
         }
     }
 
+    /// Completes when another node has taken over what this one shares with it, and says which. This one changes nothing
+    /// any more, and is to end as if it had been killed. Never completes where metadata is in the data directory.
+    pub async fn taken_over(&self) -> String {
+        match &self.turn {
+            Some(turn) => turn.taken_over().await,
+            None => std::future::pending().await,
+        }
+    }
+
     /// Stops gracefully: appends under way are answered, segments are completed, everything is synced.
     pub async fn stop(self) -> anyhow::Result<()> {
         tracing::info!("stopping");
@@ -316,6 +342,9 @@ impl Node {
         }
         if self.env.timeout(STOP_DEADLINE, self.shared.log.close()).await.is_none() {
             tracing::warn!("the log did not close in time; recovery at the next start completes it");
+        }
+        if let Some(turn) = &self.turn {
+            turn.leave().await;
         }
         // Keep-alive connections of scrapers must not hold the stop up.
         let _ = self.env.timeout(Duration::from_millis(500), self.http).await;
@@ -368,6 +397,9 @@ async fn tell(env: Env, progress: Progress) {
     loop {
         env.sleep(TOLD_EVERY).await;
         let Stage { what, done, whole } = progress.stage();
+        if what == STANDING_BY {
+            continue;
+        }
         tracing::info!(what, done, whole, "recovering");
     }
 }
@@ -378,6 +410,7 @@ async fn open_log(
     env: &Env,
     config: &Config,
     lock: DataDir,
+    metadata: Option<SharedMetadata>,
     doors: &CellDoors,
     recovery: &mut queues::Recovery,
     progress: &Progress,
@@ -399,7 +432,7 @@ async fn open_log(
         tailwater_queue::TAG => recovery.replay(position, bytes),
         _ => Err(ReplayError::new("written by a later version: its tag is not known")),
     };
-    let (log_config, finish) = (config.log_config()?, Box::new(finish));
+    let (log_config, finish) = (LogConfig { metadata, ..config.log_config()? }, Box::new(finish));
     let log = Log::open_locked(env, log_config, &config.data, lock, finish, &mut others, progress).await?;
     Ok((log, node_cells))
 }
@@ -460,9 +493,57 @@ async fn node_id(env: &Env, log: &Log) -> anyhow::Result<String> {
     Ok(id)
 }
 
-/// What is listened at from the start on: clients that come early wait.
+/// Admin HTTP, which is there before everything else: recovery may take minutes, and a node may stand by for days, in
+/// which whoever looks after it has to see that it is alive.
+struct AdminServer {
+    address: SocketAddr,
+    is_secured: bool,
+    starting: Arc<http::Starting>,
+    /// Its drop ends it.
+    stop_http: oneshot::Sender<()>,
+    http: tokio::task::JoinHandle<()>,
+}
+
+impl AdminServer {
+    async fn start(
+        env: &Env,
+        config: &Config,
+        gate: &FrontGate,
+        progress: &Progress,
+    ) -> anyhow::Result<Self> {
+        let listener = TcpListener::bind(config.listen.admin).await.with_context(|| {
+            format!("admin HTTP can't listen on {}: choose another with --admin", config.listen.admin)
+        })?;
+        let address = listener.local_addr()?;
+        let (stop_http, stopped) = oneshot::channel::<()>();
+        progress.begin("cells", 0);
+        let starting = http::Starting::new(Arc::clone(&gate.authorizer), progress.clone());
+        let routes = Arc::clone(&starting).routes();
+        let acceptor = gate.acceptor("admin HTTP", config.admin.tls);
+        let is_secured = acceptor.is_secured();
+        let limits = config.admin.clone().into();
+        let serve = http::serve(env.clone(), listener, routes, limits, acceptor, stopped);
+        let http = tokio::runtime::Handle::current().spawn(serve);
+        Ok(Self { address, is_secured, starting, stop_http, http })
+    }
+}
+
+/// Leaves queues and broadcasts, which are in one node's data directory, to that node.
+fn leave_to_local_node(config: &mut Config) {
+    if config.is_local_node() {
+        return;
+    }
+    let queues = config.sqs.enabled && config.queues.store == QueueStoreKind::Embedded;
+    if queues || config.broadcast.enabled {
+        let node = &config.cluster.local_node;
+        tracing::info!(node, "queues and broadcasts are the named node's, and are not served here");
+    }
+    config.sqs.enabled &= !queues;
+    config.broadcast.enabled = false;
+}
+
+/// What is listened at as soon as it is this node's turn: clients that come early wait.
 struct Listeners {
-    admin: TcpListener,
     kafka: Option<KafkaListeners>,
     sqs: Option<TcpListener>,
     memcached: Option<TcpListener>,
@@ -471,9 +552,6 @@ struct Listeners {
 
 impl Listeners {
     async fn bind(config: &Config) -> anyhow::Result<Self> {
-        let admin = TcpListener::bind(config.listen.admin).await.with_context(|| {
-            format!("admin HTTP can't listen on {}: choose another with --admin", config.listen.admin)
-        })?;
         let kafka = match config.kafka.enabled {
             true => Some(bind_kafka(&config.kafka).await?),
             false => None,
@@ -493,7 +571,7 @@ impl Listeners {
             false => None,
         };
         let memcached = memcached::bind(&config.memcached).await?;
-        Ok(Self { admin, kafka, sqs, memcached, broadcast })
+        Ok(Self { kafka, sqs, memcached, broadcast })
     }
 }
 

@@ -12,6 +12,8 @@ pub mod group;
 pub mod init;
 #[cfg(not(all(feature = "bench", feature = "bookkeeper")))]
 pub mod left_out;
+#[cfg(feature = "bookkeeper")]
+pub mod node;
 pub mod produce;
 pub mod queue;
 #[cfg(feature = "bookkeeper")]

@@ -42,6 +42,13 @@ enum Command {
     /// Create, list, describe, place, delete and truncate streams.
     #[command(subcommand)]
     Stream(commands::stream::Command),
+    /// List and describe the nodes that share metadata in ZooKeeper.
+    #[cfg(feature = "bookkeeper")]
+    #[command(subcommand)]
+    Node(commands::node::Command),
+    /// Nodes that share metadata: not in this build, but in that of `make dist`.
+    #[cfg(not(feature = "bookkeeper"))]
+    Node(commands::left_out::Args),
     /// List, describe, recover and verify the segments of a replicated store: BookKeeper's ledgers.
     #[cfg(feature = "bookkeeper")]
     #[command(subcommand)]
@@ -141,6 +148,10 @@ fn run(parsed: Parsed) -> anyhow::Result<()> {
         Command::Serve(args) => commands::serve::run(args, cli.config.as_ref(), cli.print_config),
         Command::Init(args) => commands::init::run(args),
         Command::Stream(command) => commands::stream::run(&cli.server, command),
+        #[cfg(feature = "bookkeeper")]
+        Command::Node(command) => commands::node::run(command),
+        #[cfg(not(feature = "bookkeeper"))]
+        Command::Node(_) => commands::left_out::run("client of ZooKeeper", "bookkeeper"),
         #[cfg(feature = "bookkeeper")]
         Command::Segment(command) => commands::segment::run(command),
         #[cfg(not(feature = "bookkeeper"))]

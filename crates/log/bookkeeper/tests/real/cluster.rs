@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant};
 
@@ -20,7 +21,7 @@ pub struct Cluster {
     pub zookeeper: String,
     /// Data and logs.
     pub dir: PathBuf,
-    server: Option<Child>,
+    server: Mutex<Child>,
     bookies: Vec<(u16, Mutex<Child>)>,
     spawner: Mutex<mpsc::Sender<Job>>,
 }
@@ -52,10 +53,13 @@ pub fn wait_for<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
 }
 
 impl Cluster {
-    /// Starts so many bookies, and waits until a client finds them.
-    pub fn start(bookies: usize) -> Self {
+    /// Starts ZooKeeper without bookies.
+    pub fn zookeeper() -> Self {
+        static CLUSTERS: AtomicUsize = AtomicUsize::new(0);
+        let number = CLUSTERS.fetch_add(1, Ordering::Relaxed);
         assert!(script().arg("install").status().expect("it runs").success(), "see above");
-        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("bookkeeper-{}", std::process::id()));
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR"))
+            .join(format!("bookkeeper-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&dir).expect("a folder");
         remove_left_behind(&dir);
         // The servers end with the thread that starts them. Those of tests end with their tests, this one never.
@@ -66,15 +70,16 @@ impl Cluster {
             }
         });
         let zookeeper = format!("127.0.0.1:{}", free_port());
-        let mut cluster =
-            Self { zookeeper, dir, server: None, bookies: Vec::new(), spawner: Mutex::new(spawner) };
-        let port = cluster.zookeeper.rsplit_once(':').expect("an address").1.to_owned();
-        let dir = cluster.dir.join("zookeeper");
-        let mut server = script();
-        server.arg("zookeeper").arg(&dir).arg(port);
-        cluster.server = Some(cluster.spawn(server, "zookeeper"));
+        let spawner = Mutex::new(spawner);
+        let server = Mutex::new(spawn_in(&spawner, &dir, zookeeper_at(&dir, &zookeeper), "zookeeper"));
+        let cluster = Self { zookeeper, dir, server, bookies: Vec::new(), spawner };
+        cluster.wait_for_zookeeper();
+        cluster
+    }
+
+    fn wait_for_zookeeper(&self) {
         wait_for("ZooKeeper to answer", || {
-            let mut stream = TcpStream::connect(&cluster.zookeeper).ok()?;
+            let mut stream = TcpStream::connect(&self.zookeeper).ok()?;
             // Asked while it starts it may leave a connection without an answer.
             stream.set_read_timeout(Some(Duration::from_secs(1))).ok()?;
             stream.write_all(b"ruok").ok()?;
@@ -82,6 +87,28 @@ impl Cluster {
             stream.read_to_string(&mut answer).ok()?;
             (answer == "imok").then_some(())
         });
+    }
+
+    /// kill -9 of ZooKeeper.
+    #[allow(dead_code)] // not all programs that have this file kill it
+    pub fn kill_zookeeper(&self) {
+        let mut server = self.server.lock().expect("whole");
+        server.kill().expect("it can be killed");
+        server.wait().expect("it ends");
+    }
+
+    /// Starts it again on what it left.
+    #[allow(dead_code)] // as above
+    pub fn restart_zookeeper(&self) {
+        let command = zookeeper_at(&self.dir, &self.zookeeper);
+        *self.server.lock().expect("whole") = self.spawn(command, "zookeeper");
+        self.wait_for_zookeeper();
+    }
+
+    /// Starts ZooKeeper and so many bookies, and waits until a client finds them.
+    #[allow(dead_code)] // some of the programs that have this file need none
+    pub fn start(bookies: usize) -> Self {
+        let mut cluster = Self::zookeeper();
         let formatted = script().arg("format").arg(&cluster.zookeeper).output().expect("it runs");
         assert!(formatted.status.success(), "{}", String::from_utf8_lossy(&formatted.stderr));
         for number in 0..bookies {
@@ -112,13 +139,8 @@ impl Cluster {
         });
     }
 
-    fn spawn(&self, mut command: Command, name: &str) -> Child {
-        let log = File::options().create(true).append(true).open(self.dir.join(format!("{name}.log")));
-        let log = log.expect("a log file");
-        command.stdout(log.try_clone().expect("a descriptor")).stderr(log);
-        let (started, child) = mpsc::channel();
-        self.spawner.lock().expect("whole").send((command, started)).expect("it never ends");
-        child.recv().expect("it starts")
+    fn spawn(&self, command: Command, name: &str) -> Child {
+        spawn_in(&self.spawner, &self.dir, command, name)
     }
 
     fn spawn_bookie(&self, number: usize, port: u16) -> Child {
@@ -169,10 +191,27 @@ impl Cluster {
     }
 
     /// Starts it again on what it left.
+    #[allow(dead_code)] // as above
     pub fn restart(&self, number: usize) {
         *self.bookies[number].1.lock().expect("whole") = self.spawn_bookie(number, self.bookies[number].0);
         self.wait_until_it_listens(number);
     }
+}
+
+fn zookeeper_at(dir: &Path, address: &str) -> Command {
+    let port = address.rsplit_once(':').expect("an address").1;
+    let mut command = script();
+    command.arg("zookeeper").arg(dir.join("zookeeper")).arg(port);
+    command
+}
+
+fn spawn_in(spawner: &Mutex<mpsc::Sender<Job>>, dir: &Path, mut command: Command, name: &str) -> Child {
+    let log = File::options().create(true).append(true).open(dir.join(format!("{name}.log")));
+    let log = log.expect("a log file");
+    command.stdout(log.try_clone().expect("a descriptor")).stderr(log);
+    let (started, child) = mpsc::channel();
+    spawner.lock().expect("whole").send((command, started)).expect("it never ends");
+    child.recv().expect("it starts")
 }
 
 /// Data of earlier runs, whose processes are gone.
@@ -180,6 +219,7 @@ fn remove_left_behind(own: &Path) {
     for entry in std::fs::read_dir(own.parent().expect("it has one")).expect("it is there").flatten() {
         let name = entry.file_name();
         let Some(process) = name.to_str().and_then(|name| name.strip_prefix("bookkeeper-")) else { continue };
+        let process = process.split('-').next().unwrap_or_default();
         if entry.path() != own && !Path::new("/proc").join(process).exists() {
             let _ = std::fs::remove_dir_all(entry.path());
         }

@@ -32,9 +32,11 @@ const QUEUE_MAX: usize = 1_024;
 const ROUND_PARTITIONS_MAX: usize = 16_384;
 /// How long after a round that failed what groups are is written again.
 const RETRY: Duration = Duration::from_secs(1);
-/// Operations and bytes of one commit of metadata: half of what it takes.
+/// Operations of one commit of metadata, bytes of their keys, and bytes of keys and values: half of what it takes, and of
+/// the last less, as ZooKeeper has small ones in one request.
 const COMMIT_OPS_MAX: usize = tailwater_meta::limits::OPS_MAX / 2;
-const COMMIT_BYTES_MAX: usize = tailwater_meta::limits::COMMIT_BYTES_MAX / 2;
+const COMMIT_KEYS_BYTES_MAX: usize = tailwater_meta::limits::KEYS_BYTES_MAX / 2;
+const COMMIT_BYTES_MAX: usize = tailwater_meta::limits::COMMIT_BYTES_MAX / 8;
 
 /// A partition.
 pub(crate) type Partition = (StreamId, u32);
@@ -244,6 +246,39 @@ fn stopped() -> NotKept {
     MetaError::Unavailable("the node stops".to_owned()).into()
 }
 
+/// Operations that are to be committed together.
+#[derive(Default)]
+struct NextCommit {
+    ops: Vec<Op>,
+    keys_bytes: usize,
+    bytes: usize,
+}
+
+impl NextCommit {
+    fn bytes_of(op: &Op) -> usize {
+        op.key().len() + if let Op::Put { value, .. } = op { value.len() } else { 0 }
+    }
+
+    /// Whether these may be in it, too.
+    fn has_room(&self, more: &[Op]) -> bool {
+        let keys_bytes: usize = more.iter().map(|op| op.key().len()).sum();
+        let bytes: usize = more.iter().map(Self::bytes_of).sum();
+        self.ops.len() + more.len() <= COMMIT_OPS_MAX
+            && self.keys_bytes + keys_bytes <= COMMIT_KEYS_BYTES_MAX
+            && self.bytes + bytes <= COMMIT_BYTES_MAX
+    }
+
+    fn push(&mut self, op: Op) {
+        self.keys_bytes += op.key().len();
+        self.bytes += Self::bytes_of(&op);
+        self.ops.push(op);
+    }
+
+    fn take(&mut self) -> Vec<Op> {
+        std::mem::take(self).ops
+    }
+}
+
 struct Writer {
     env: Env,
     memory: Arc<RwLock<Memory>>,
@@ -405,28 +440,20 @@ impl Writer {
 
     /// Writes the blocks in which something changed, and the groups.
     async fn write(&self, round: &OffsetRound) -> Result<(), MetaError> {
-        let bytes_of =
-            |op: &Op| op.key().len() + if let Op::Put { value, .. } = op { value.len() } else { 0 };
-        let (mut ops, mut bytes) = (Vec::new(), 0);
+        let mut next = NextCommit::default();
         for together in self.ops(round) {
-            let more: usize = together.iter().map(bytes_of).sum();
-            let fits = ops.len() + together.len() <= COMMIT_OPS_MAX && bytes + more <= COMMIT_BYTES_MAX;
-            if !fits && !ops.is_empty() {
-                self.meta.commit(std::mem::take(&mut ops)).await?;
-                bytes = 0;
+            if !next.has_room(&together) && !next.ops.is_empty() {
+                self.meta.commit(next.take()).await?;
             }
             for op in together {
-                let more = bytes_of(&op);
-                if ops.len() == COMMIT_OPS_MAX || bytes + more > COMMIT_BYTES_MAX {
-                    self.meta.commit(std::mem::take(&mut ops)).await?;
-                    bytes = 0;
+                if !next.has_room(std::slice::from_ref(&op)) && !next.ops.is_empty() {
+                    self.meta.commit(next.take()).await?;
                 }
-                bytes += more;
-                ops.push(op);
+                next.push(op);
             }
         }
-        if !ops.is_empty() {
-            self.meta.commit(ops).await?;
+        if !next.ops.is_empty() {
+            self.meta.commit(next.ops).await?;
         }
         Ok(())
     }

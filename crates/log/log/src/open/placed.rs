@@ -1,16 +1,78 @@
-//! Where the segments of a data directory are: on this host's disk, or in a replicated store. A directory is opened
-//! as it was begun, so that no stream appears empty because its segments are elsewhere.
+//! Where the segments and the metadata of a data directory are: on this host's disk, or elsewhere. A directory is opened
+//! as it was begun, so that no stream appears empty, or is unknown, because it is elsewhere.
 
 use std::sync::Arc;
 
-use tailwater_env::Env;
-use tailwater_meta::{Expect, Meta, Op};
-use tailwater_store::{RecoveredSegment, SegmentStore, StoreContract};
+use tailwater_env::{BoxFuture, Env};
+use tailwater_meta::{Expect, Meta, MetaError, Op};
+use tailwater_store::{RecoveredSegment, SegmentStore, StoreContract, WriteRight, WriteRightFault};
 use uuid::Uuid;
 
+use super::SharedMetadata;
 use super::known::KnownLog;
 use crate::error::LogOpenError;
-use crate::stream::{SEGMENTS_KEY, SegmentsRecord};
+use crate::stream::{METADATA_KEY, SEGMENTS_KEY, SegmentsRecord};
+
+/// Whoever may change the metadata may write to the store.
+#[derive(Clone)]
+pub(super) struct ByMetadata(pub(super) Arc<dyn Meta>);
+
+impl std::fmt::Debug for ByMetadata {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ByMetadata")
+    }
+}
+
+impl WriteRight for ByMetadata {
+    fn confirm(&self) -> BoxFuture<'_, Result<(), WriteRightFault>> {
+        Box::pin(async {
+            // One without operations says no more than that.
+            match self.0.commit(Vec::new()).await {
+                Ok(_) => Ok(()),
+                Err(MetaError::TakenOver(why)) => Err(WriteRightFault::Lost(why)),
+                Err(error) => Err(WriteRightFault::Unknown(error.to_string())),
+            }
+        })
+    }
+}
+
+/// The metadata: what is in the data directory, or `shared`, of which the directory takes note.
+pub(super) async fn metadata(
+    shared: Option<&SharedMetadata>,
+    local: &Arc<dyn Meta>,
+) -> Result<Arc<dyn Meta>, LogOpenError> {
+    let failed = |error: MetaError| LogOpenError::Meta(error.to_string());
+    let noted = local.get(METADATA_KEY).await.map_err(failed)?;
+    let noted = noted.map(|found| SegmentsRecord::decode(METADATA_KEY, &found.value)).transpose()?;
+    match (shared, noted) {
+        (None, None) => Ok(Arc::clone(local)),
+        (None, Some(noted)) => Err(LogOpenError::Meta(format!(
+            "this data directory was begun with metadata elsewhere, those of the cluster {}: set `metadata` to where they \
+             are, as it was",
+            noted.cluster
+        ))),
+        (Some(shared), Some(noted)) if noted.cluster == shared.cluster => Ok(Arc::clone(&shared.meta)),
+        (Some(shared), Some(noted)) => Err(LogOpenError::Meta(format!(
+            "this data directory is of the cluster {}, and {} has the metadata of the cluster {}: set `metadata` as it was, \
+             or use a new data directory",
+            noted.cluster, shared.place, shared.cluster
+        ))),
+        (Some(shared), None) => {
+            let own = local.list("").await.map_err(failed)?.len();
+            if own > 0 {
+                return Err(LogOpenError::Meta(format!(
+                    "this data directory has metadata of its own, {own} keys, and `metadata` names {}: leave that out, or \
+                     use a new data directory, and copy the streams over with their clients",
+                    shared.place
+                )));
+            }
+            let value = SegmentsRecord { cluster: shared.cluster }.encode();
+            let put = Op::Put { key: METADATA_KEY.to_owned(), value, expect: Expect::Absent };
+            local.commit(vec![put]).await.map_err(failed)?;
+            Ok(Arc::clone(&shared.meta))
+        }
+    }
+}
 
 /// The store on this host's disk, if the segments are there.
 pub(super) fn embedded(

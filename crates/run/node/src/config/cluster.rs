@@ -8,9 +8,22 @@ use serde::{Deserialize, Serialize};
 pub struct ClusterConfig {
     /// The name of this cluster, which no other one has; empty is none: no stream is copied from here or to here.
     pub name: String,
+    /// The name of this node among those that share its metadata; empty is the host's.
+    pub node: String,
+    /// The name of the node that has embedded queues and broadcasts, where metadata is not in the data directory: no
+    /// other one serves them.
+    pub local_node: String,
 }
 
 impl ClusterConfig {
+    /// The name of this node.
+    pub(crate) fn node_name(&self) -> String {
+        match &*self.node {
+            "" => rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            node => node.to_owned(),
+        }
+    }
+
     /// The name, if there is one.
     pub(crate) fn given(&self) -> Option<&str> {
         Some(&*self.name).filter(|name| !name.is_empty())

@@ -191,28 +191,46 @@ pub fn run(args: Args, file: Option<&PathBuf>, print_config: bool) -> anyhow::Re
     tailwater_node::priority::prefer(config.listen.nice);
     let workers = tailwater_node::thread_count(config.listen.workers);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build()?;
-    let started = runtime.block_on(async {
+    let ended = runtime.block_on(async {
         let mut stop = StopSignals::caught();
         let window = super::window::WantedWindow::of(&config);
         let node = tokio::select! {
             node = Node::start(config) => node?,
             // As if it had been killed; the next start goes on with what it left.
-            () = stop.next() => return anyhow::Ok(false),
+            () = stop.next() => return anyhow::Ok(NodeEnded::Starting),
         };
         tokio::select! {
             () = stop.next() => {}
+            // As if it had been killed: it may change nothing any more.
+            by = node.taken_over() => return anyhow::Ok(NodeEnded::TakenOver(by)),
             // For ever; the process that it runs ends with it.
             () = super::window::supervise(window, &node) => {}
             // As daemons do; a node without certificates has nothing to read again.
             () = at_hangups(|| node.look_at_certificates()), if node.has_certificates() => {}
         }
         node.stop().await?;
-        Ok(true)
+        Ok(NodeEnded::Stopped)
     })?;
-    if !started {
-        tracing::info!("stopped before it had recovered");
-        // A thread recovers still, with tasks of the runtime: they end together, with the process.
-        std::mem::forget(runtime);
+    match ended {
+        NodeEnded::Stopped => Ok(()),
+        NodeEnded::Starting => {
+            tracing::info!("stopped before it had recovered");
+            // A thread recovers still, with tasks of the runtime: they end together, with the process.
+            std::mem::forget(runtime);
+            Ok(())
+        }
+        NodeEnded::TakenOver(by) => {
+            std::mem::forget(runtime);
+            anyhow::bail!("{by}: this one has ended; started again, it stands by")
+        }
     }
-    Ok(())
+}
+
+/// How a node ended.
+enum NodeEnded {
+    Stopped,
+    /// Before it had started.
+    Starting,
+    /// Another one has its place, as these words say.
+    TakenOver(String),
 }

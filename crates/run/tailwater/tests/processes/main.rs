@@ -35,6 +35,8 @@ mod library;
 mod lines;
 mod logins;
 mod memcached;
+#[cfg(feature = "bookkeeper")]
+mod metadata;
 mod metrics;
 mod panics;
 mod permissions;
@@ -57,3 +59,5 @@ mod tls_broadcast;
 mod tls_data;
 mod trees;
 mod window;
+#[cfg(feature = "bookkeeper")]
+mod write_rights;

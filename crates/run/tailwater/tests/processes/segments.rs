@@ -1,7 +1,7 @@
 //! `tailwater segment` on a real BookKeeper cluster, which other tests have, too.
 
 #[path = "../../../../log/bookkeeper/tests/real/cluster.rs"]
-mod cluster;
+pub mod cluster;
 
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 

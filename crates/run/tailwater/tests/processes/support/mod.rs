@@ -257,6 +257,36 @@ impl Node {
         node
     }
 
+    /// Starts another one on `dir`, with the same flags and variables: where clients connect it is at the same
+    /// addresses, so it can't serve them while this one does. It may stand by.
+    pub fn start_beside(&self, dir: &Path) -> Self {
+        let admin = format!("{}:{}", self.place.host, free_port());
+        let addresses = [&admin, &self.data, &self.kafka, &self.sqs, &self.broadcast].map(String::as_str);
+        let process = Self::spawn(&self.place, dir, addresses, &self.flags, &self.environment);
+        let node = Self {
+            dir: dir.to_owned(),
+            process,
+            admin,
+            data: self.data.clone(),
+            kafka: self.kafka.clone(),
+            sqs: self.sqs.clone(),
+            broadcast: self.broadcast.clone(),
+            place: self.place.clone(),
+            flags: self.flags.clone(),
+            environment: self.environment.clone(),
+        };
+        wait_for("the node to answer", || node.get("/healthz"));
+        node
+    }
+
+    /// What it says at a path, with whatever status.
+    pub fn told_at(&self, path: &str) -> Option<(u16, String)> {
+        let ask = ureq::get(format!("http://{}{path}", self.admin));
+        let mut answer = ask.config().http_status_as_error(false).build().call().ok()?;
+        let told = answer.body_mut().read_to_string().ok()?;
+        Some((answer.status().as_u16(), told))
+    }
+
     fn spawn(
         place: &Place,
         dir: &Path,

@@ -1,0 +1,147 @@
+//! Where metadata is: `metadata`, and `[zookeeper]` for that in ZooKeeper.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Config, QueueStoreKind, segments};
+
+/// `metadata` of a node that keeps it in its data directory.
+pub(super) const EMBEDDED: &str = "embedded";
+
+/// What a build without the client of ZooKeeper says to whoever wants metadata there.
+#[cfg(not(feature = "bookkeeper"))]
+const NO_ZOOKEEPER: &str = "metadata names ZooKeeper, but this build has no client of it: `make dist` makes \
+    target/dist/tailwater, which has it, as has one of `cargo build --release -p tailwater --features bookkeeper`; or use \
+    \"embedded\"";
+
+/// The node's session with ZooKeeper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ZooKeeperSection {
+    /// How long ZooKeeper hears nothing of a node before it takes it for dead, in milliseconds: a node that stands by
+    /// takes over after it. The servers bound it by their `tickTime`.
+    pub session_ms: u64,
+}
+
+impl Default for ZooKeeperSection {
+    fn default() -> Self {
+        Self { session_ms: 6_000 }
+    }
+}
+
+impl Config {
+    /// Whether metadata is elsewhere than in the data directory.
+    pub(crate) fn has_shared_metadata(&self) -> bool {
+        self.metadata != EMBEDDED
+    }
+
+    /// Whether what is kept in the data directory alone, embedded queues and broadcasts, is in this node's.
+    pub(crate) fn is_local_node(&self) -> bool {
+        !self.has_shared_metadata() || self.cluster.local_node == self.cluster.node_name()
+    }
+
+    pub(super) fn check_metadata(&self) -> anyhow::Result<()> {
+        if !self.has_shared_metadata() {
+            return Ok(());
+        }
+        self.check_place()?;
+        let session_ms = self.zookeeper.session_ms;
+        anyhow::ensure!(
+            (1_000..=60_000).contains(&session_ms),
+            "[zookeeper] session_ms = {session_ms} is not between 1000 and 60000"
+        );
+        anyhow::ensure!(
+            self.segments != segments::EMBEDDED,
+            "metadata = {:?} outlives the data directory, and segments = \"{}\" does not: set `segments` to a BookKeeper \
+             cluster, as in bookkeeper://zk1,zk2,zk3/ledgers",
+            self.metadata,
+            self.segments
+        );
+        let queues = self.sqs.enabled && self.queues.store == QueueStoreKind::Embedded;
+        anyhow::ensure!(
+            !self.cluster.local_node.is_empty() || !(queues || self.broadcast.enabled),
+            "queues and broadcasts are in one node's data directory, and no other node has them where metadata = {:?}: name \
+             that node with local_node below [cluster], or go without them: `enabled = false` below [sqs] and [broadcast] \
+             (--no-sqs --no-broadcast), or [queues] store = \"cassandra\"",
+            self.metadata
+        );
+        Ok(())
+    }
+
+    #[cfg(feature = "bookkeeper")]
+    fn check_place(&self) -> anyhow::Result<()> {
+        self.metadata_uri().map(drop)
+    }
+
+    #[cfg(not(feature = "bookkeeper"))]
+    fn check_place(&self) -> anyhow::Result<()> {
+        anyhow::ensure!(!self.metadata.starts_with("zookeeper://"), NO_ZOOKEEPER);
+        Err(no_place(&self.metadata, "it is no URL of ZooKeeper"))
+    }
+
+    /// Where metadata is that is not in the data directory.
+    #[cfg(feature = "bookkeeper")]
+    pub(crate) fn metadata_uri(&self) -> anyhow::Result<tailwater_meta_zookeeper::MetadataUri> {
+        self.metadata.parse().map_err(|fault| no_place(&self.metadata, &fault))
+    }
+}
+
+fn no_place(metadata: &str, why: &dyn std::fmt::Display) -> anyhow::Error {
+    anyhow::anyhow!("metadata = {metadata:?} is no place for metadata: use \"{EMBEDDED}\", or a URL; {why}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn replicated() -> Config {
+        let mut config = Config {
+            metadata: "zookeeper://zk1,zk2/tailwater".to_owned(),
+            segments: "bookkeeper://zk1,zk2/ledgers".to_owned(),
+            ..Config::default()
+        };
+        config.cluster.local_node = "n1".to_owned();
+        config
+    }
+
+    fn refused(config: &Config) -> String {
+        config.check_metadata().expect_err("refused").to_string()
+    }
+
+    #[test]
+    fn metadata_is_in_the_data_directory_or_where_a_url_says() {
+        assert!(Config::default().check_metadata().is_ok());
+        for wrong in ["", "zookeper://zk1/tailwater", "zk1:2181"] {
+            let error = refused(&Config { metadata: wrong.to_owned(), ..replicated() });
+            assert!(
+                error.contains(&format!("metadata = {wrong:?}")) && error.contains("embedded"),
+                "{error}"
+            );
+        }
+        if cfg!(feature = "bookkeeper") {
+            replicated().check_metadata().expect("a place");
+        } else {
+            assert!(refused(&replicated()).contains("make dist"));
+        }
+    }
+
+    #[cfg(feature = "bookkeeper")]
+    #[test]
+    fn what_would_be_lost_with_a_data_directory_is_refused_unless_a_node_is_named_for_it() {
+        let embedded = Config { segments: "embedded".to_owned(), ..replicated() };
+        assert!(refused(&embedded).contains("bookkeeper://zk1,zk2,zk3/ledgers"));
+
+        let mut config = replicated();
+        config.cluster.local_node.clear();
+        assert!(refused(&config).contains("local_node below [cluster]"));
+        config.broadcast.enabled = false;
+        assert!(refused(&config).contains("--no-sqs"), "queues are left");
+        config.sqs.enabled = false;
+        assert!(config.check_metadata().is_ok() && !config.is_local_node());
+
+        let mut config = replicated();
+        config.cluster.node = "n1".to_owned();
+        assert!(config.is_local_node());
+        config.zookeeper.session_ms = 999;
+        assert!(refused(&config).contains("session_ms = 999"));
+    }
+}
