@@ -6,7 +6,9 @@ use anyhow::Context;
 use clap::Subcommand;
 use serde_json::Value;
 use tailwater_client::Start;
-use tailwater_node::api::{CopyTreeView, CreateStream, PlaceStream, StreamView, Truncate, Truncated};
+use tailwater_node::api::{
+    AlterStream, CopyTreeView, CreateStream, PlaceStream, RestoreStream, ShardView, StreamView, Truncate, Truncated,
+};
 use tailwater_trees::TreeRequest;
 
 use super::tree;
@@ -53,9 +55,65 @@ pub enum Command {
         /// Which time a record has: `create` is its producer's time, `append` that of its append [default: create].
         #[arg(long, value_name = "create|append")]
         timestamps: Option<String>,
+        /// Whether completed segments are copied to the node's cold storage [default: false].
+        #[arg(long, value_name = "true|false", num_args = 0..=1, default_missing_value = "true")]
+        cold: Option<bool>,
+        /// A copied segment leaves the node this many milliseconds after it was completed. `none`, the default, keeps it
+        /// there as long as retention keeps it.
+        #[arg(long, value_name = "MS|none", allow_negative_numbers = true)]
+        cold_after_ms: Option<String>,
+        /// The oldest copied segments leave the node while the others in it have at least this many bytes. `none`, the
+        /// default, is no limit.
+        #[arg(long, value_name = "BYTES|none", allow_negative_numbers = true)]
+        cold_after_bytes: Option<String>,
         /// Form of the output.
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
         output: Format,
+    },
+    /// Change how a stream's segments are kept. What is not given stays as it is.
+    Alter {
+        /// The stream's name.
+        name: String,
+        /// See `stream create`, as for all below.
+        #[arg(long, value_name = "MS|none", allow_negative_numbers = true)]
+        retention_ms: Option<String>,
+        #[arg(long, value_name = "BYTES|none", allow_negative_numbers = true, help = "See `stream create`")]
+        retention_bytes: Option<String>,
+        #[arg(
+            long,
+            value_name = "BYTES",
+            value_parser = values::number::<u64>(0..=u64::MAX),
+            help = "See `stream create`"
+        )]
+        segment_bytes: Option<u64>,
+        #[arg(long, value_name = "MS", value_parser = values::number::<u64>(0..=u64::MAX), help = "See `stream create`")]
+        segment_ms: Option<u64>,
+        #[arg(
+            long,
+            value_name = "true|false",
+            num_args = 0..=1,
+            default_missing_value = "true",
+            help = "See `stream create`. With false nothing more is copied, and what is in cold storage stays readable"
+        )]
+        cold: Option<bool>,
+        #[arg(long, value_name = "MS|none", allow_negative_numbers = true, help = "See `stream create`")]
+        cold_after_ms: Option<String>,
+        #[arg(long, value_name = "BYTES|none", allow_negative_numbers = true, help = "See `stream create`")]
+        cold_after_bytes: Option<String>,
+        /// Form of the output.
+        #[arg(short, long, value_enum, default_value_t = Format::Table)]
+        output: Format,
+    },
+    /// Bring records back that retention or a truncation removed, as far as cold storage keeps them.
+    Restore {
+        /// The stream's name.
+        name: String,
+        /// The first offset to bring back. By default the first one that is kept.
+        #[arg(long, value_name = "OFFSET", default_value_t = 0)]
+        from: u64,
+        /// The shard. By default all shards.
+        #[arg(long, value_name = "N", value_parser = values::number::<u32>(0..=u32::MAX.into()))]
+        shard: Option<u32>,
     },
     /// Say which clusters have copies of a stream. Its copy tree is planned, and copying begins.
     Place {
@@ -126,25 +184,25 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
             flush,
             durability,
             timestamps,
+            cold,
+            cold_after_ms,
+            cold_after_bytes,
             output,
         } => {
             let create = CreateStream {
                 name,
                 shards,
-                retention_ms: retention_ms
-                    .as_deref()
-                    .map(|given| limit("--retention-ms", given))
-                    .transpose()?,
-                retention_bytes: retention_bytes
-                    .as_deref()
-                    .map(|given| limit("--retention-bytes", given))
-                    .transpose()?,
+                retention_ms: limit("--retention-ms", retention_ms)?,
+                retention_bytes: limit("--retention-bytes", retention_bytes)?,
                 segment_bytes,
                 segment_ms,
                 chunk_bytes,
                 flush,
                 durability,
                 timestamps,
+                cold,
+                cold_after_ms: limit("--cold-after-ms", cold_after_ms)?,
+                cold_after_bytes: limit("--cold-after-bytes", cold_after_bytes)?,
             };
             let created: StreamView = server.post("/v1/streams", &create)?;
             match output {
@@ -154,6 +212,40 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
                     created.name, created.config.shards
                 )),
             }
+        }
+        Command::Alter {
+            name,
+            retention_ms,
+            retention_bytes,
+            segment_bytes,
+            segment_ms,
+            cold,
+            cold_after_ms,
+            cold_after_bytes,
+            output,
+        } => {
+            let alter = AlterStream {
+                retention_ms: limit("--retention-ms", retention_ms)?,
+                retention_bytes: limit("--retention-bytes", retention_bytes)?,
+                segment_bytes,
+                segment_ms,
+                cold,
+                cold_after_ms: limit("--cold-after-ms", cold_after_ms)?,
+                cold_after_bytes: limit("--cold-after-bytes", cold_after_bytes)?,
+            };
+            let altered: StreamView = server.patch(&path(&name), &alter)?;
+            match output {
+                Format::Json => output::print_json(&altered),
+                Format::Table => configuration(&altered),
+            }
+        }
+        Command::Restore { name, from, shard } => {
+            let restore = RestoreStream { from, shard };
+            let shards: Vec<Truncated> = server.put(&format!("{}/restore", path(&name)), &restore)?;
+            for done in shards {
+                output::print(&format!("shard {} now begins at offset {}", done.shard, done.log_start))?;
+            }
+            Ok(())
         }
         Command::Place { name, source, to, costs, output } => {
             let placed = place(server, &name, source, to, costs.as_deref())?;
@@ -233,24 +325,28 @@ fn placed_table(placed: &CopyTreeView) -> anyhow::Result<()> {
     output::print(&table)
 }
 
-/// A number, or `none`, as the API takes it.
-fn limit(flag: &str, text: &str) -> anyhow::Result<Option<u64>> {
-    match text {
-        "none" | "-1" => Ok(None),
-        number => {
-            let parsed = number.parse();
-            Ok(Some(
-                parsed.map_err(|_| anyhow::anyhow!("{flag} is {number:?}, it must be a number or `none`"))?,
-            ))
-        }
+/// A number, or `none`, as the API takes it, if it is given.
+fn limit(flag: &str, given: Option<String>) -> anyhow::Result<Option<Option<u64>>> {
+    let Some(text) = given else { return Ok(None) };
+    if text == "none" || text == "-1" {
+        return Ok(Some(None));
     }
+    let parsed = text.parse().map_err(|_| anyhow::anyhow!("{flag} is {text:?}, it must be a number or `none`"));
+    parsed.map(|number| Some(Some(number)))
+}
+
+/// How many segments are copied, and of how many there is nothing but the copy.
+fn in_cold_storage(shard: &ShardView) -> String {
+    let copied = shard.segments.iter().filter(|segment| segment.copied).count();
+    let released = shard.segments.iter().filter(|segment| segment.released).count();
+    if copied == 0 { "none".to_owned() } else { format!("{copied}, {released} of them only there") }
 }
 
 fn path(name: &str) -> String {
     format!("/v1/streams/{}", escaped(name))
 }
 
-fn describe(stream: &StreamView) -> anyhow::Result<()> {
+fn configuration(stream: &StreamView) -> anyhow::Result<()> {
     let config = &stream.config;
     let or_none = |limit: Option<u64>| limit.map_or("none".to_owned(), |limit| limit.to_string());
     let mut table = output::table(&["key", "value"]);
@@ -268,13 +364,21 @@ fn describe(stream: &StreamView) -> anyhow::Result<()> {
     table.add_row(["segment-ms", &config.segment_ms.to_string()]);
     table.add_row(["retention-ms", &or_none(config.retention_ms)]);
     table.add_row(["retention-bytes", &or_none(config.retention_bytes)]);
-    output::print(&table)?;
+    table.add_row(["cold", &config.cold.to_string()]);
+    table.add_row(["cold-after-ms", &or_none(config.cold_after_ms)]);
+    table.add_row(["cold-after-bytes", &or_none(config.cold_after_bytes)]);
+    output::print(&table)
+}
+
+fn describe(stream: &StreamView) -> anyhow::Result<()> {
+    configuration(stream)?;
     output::print(&"")?;
     let mut table = output::table(&[
         "shard",
         "start",
         "end",
         "segments",
+        "in cold storage",
         "bytes",
         "open segment",
         "term",
@@ -287,6 +391,7 @@ fn describe(stream: &StreamView) -> anyhow::Result<()> {
             shard.log_start.to_string(),
             shard.next_offset.to_string(),
             shard.segments.len().to_string(),
+            in_cold_storage(shard),
             output::bytes(shard.bytes),
             shard.segment.to_string(),
             shard.term.to_string(),
