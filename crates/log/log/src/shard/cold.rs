@@ -268,6 +268,8 @@ impl Shard {
             out.push(Output::NameCopy(self.segment_id(&segment), cold.copy, segment.length));
             self.completed.push_front(segment);
             self.list_changed = true;
+            // Which of the others are to be forgotten is found anew.
+            self.changes.forget(0);
         }
     }
 

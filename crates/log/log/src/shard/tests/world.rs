@@ -147,7 +147,10 @@ impl World {
     /// The store takes what it was asked to, and metadata commits, until nothing is left of that.
     pub(super) fn work(&mut self) {
         self.step(ShardInput::Proceed);
+        let mut rounds = 0;
         while self.asked.is_some() || self.asked_meta.is_some() {
+            rounds += 1;
+            assert!(rounds < 10_000, "it never ends: {:?}", self.asked_meta);
             if self.asked.is_some() {
                 self.wrote();
             } else {
