@@ -152,7 +152,7 @@ fn bytes_that_changed_in_cold_storage_are_an_error_and_never_given_out() {
 
 #[test]
 fn a_kill_at_any_step_of_copying_loses_nothing_and_leaves_nothing_for_ever() {
-    for step in (0..40).step_by(3) {
+    for step in [0, 1, 3, 4, 6, 11, 25] {
         in_world(async |env| {
             let (dir, objects) = (tempfile::tempdir().expect("a directory"), MemoryObjects::new());
             objects.left.store(step, Ordering::SeqCst);
