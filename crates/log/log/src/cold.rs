@@ -118,8 +118,10 @@ impl Log {
 
     /// Whether a segment is in cold storage alone.
     pub fn is_cold_segment(&self, segment: &SegmentId) -> bool {
-        let is_it = |completed: &SegmentRecord| completed.number == segment.number && completed.is_released();
-        self.view(segment.shard).is_ok_and(|view| view.completed.iter().any(is_it))
+        let Ok(view) = self.view(segment.shard) else { return false };
+        let index = view.completed.partition_point(|completed| completed.number < segment.number);
+        let found = view.completed.get(index).filter(|found| found.number == segment.number);
+        found.is_some_and(SegmentRecord::is_released)
     }
 
     /// Brings records of a shard back that retention or a truncation removed, from the one at `from` on, as far as their

@@ -281,7 +281,9 @@ impl Log {
     fn refill_cell(&self) {
         let inner = &*self.inner;
         if inner.tail.refill_share(1) > 0 {
-            let refill = refill(Arc::clone(&inner.segments), inner.tail.clone(), self.whole_shards());
+            // What is in cold storage alone stays there: nobody has asked for it yet.
+            let store = inner.cold.as_ref().map_or(&inner.segments, |cold| &cold.store);
+            let refill = refill(Arc::clone(store), inner.tail.clone(), self.whole_shards());
             *inner.refill.lock() = Some(inner.env.spawn("tail-refill", refill));
         }
     }

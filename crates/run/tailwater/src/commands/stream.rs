@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 use serde_json::Value;
 use tailwater_client::Start;
 use tailwater_node::api::{
@@ -19,6 +19,51 @@ use crate::values;
 /// Shards of a stream, as a node has it (`tailwater_log::limits`).
 const SHARDS_MAX: u64 = 4_096;
 
+/// How the segments of a stream are kept.
+#[derive(Args)]
+pub struct SegmentsKeptArgs {
+    /// Delete a segment this many milliseconds after it was completed. `none` keeps it. A new stream has 604800000, which
+    /// is a week.
+    #[arg(long, value_name = "MS|none", allow_negative_numbers = true)]
+    retention_ms: Option<String>,
+    /// Delete the oldest completed segments beyond this many bytes in a shard. `none`, which a new stream has, is no limit.
+    #[arg(long, value_name = "BYTES|none", allow_negative_numbers = true)]
+    retention_bytes: Option<String>,
+    /// Complete a segment at this size. A new stream has 268435456.
+    #[arg(long, value_name = "BYTES", value_parser = values::number::<u64>(0..=u64::MAX))]
+    segment_bytes: Option<u64>,
+    /// Complete a segment at this age. A new stream has 86400000, which is a day.
+    #[arg(long, value_name = "MS", value_parser = values::number::<u64>(0..=u64::MAX))]
+    segment_ms: Option<u64>,
+    /// Copy completed segments to the node's cold storage. With `=false` nothing more is copied, and what is there stays
+    /// readable.
+    #[arg(long, value_name = "true|false", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    cold: Option<bool>,
+    /// A copied segment leaves the node this many milliseconds after it was completed. `none`, which a new stream has,
+    /// keeps it there as long as retention keeps it.
+    #[arg(long, value_name = "MS|none", allow_negative_numbers = true)]
+    cold_after_ms: Option<String>,
+    /// The oldest copied segments leave the node while the others in it have at least this many bytes. `none`, which a
+    /// new stream has, is no limit.
+    #[arg(long, value_name = "BYTES|none", allow_negative_numbers = true)]
+    cold_after_bytes: Option<String>,
+}
+
+impl SegmentsKeptArgs {
+    /// As the API takes it.
+    fn altering(self) -> anyhow::Result<AlterStream> {
+        Ok(AlterStream {
+            retention_ms: limit("--retention-ms", self.retention_ms)?,
+            retention_bytes: limit("--retention-bytes", self.retention_bytes)?,
+            segment_bytes: self.segment_bytes,
+            segment_ms: self.segment_ms,
+            cold: self.cold,
+            cold_after_ms: limit("--cold-after-ms", self.cold_after_ms)?,
+            cold_after_bytes: limit("--cold-after-bytes", self.cold_after_bytes)?,
+        })
+    }
+}
+
 /// What to do with streams.
 #[derive(Subcommand)]
 pub enum Command {
@@ -29,19 +74,6 @@ pub enum Command {
         /// Number of shards. Each is an ordered log of its own.
         #[arg(long, value_name = "N", default_value_t = 1, value_parser = values::number::<u32>(1..=SHARDS_MAX))]
         shards: u32,
-        /// Delete a segment this many milliseconds after it was completed. `none` keeps it. By default 604800000, which
-        /// is a week.
-        #[arg(long, value_name = "MS|none", allow_negative_numbers = true)]
-        retention_ms: Option<String>,
-        /// Delete the oldest completed segments beyond this many bytes in a shard. `none`, the default, is no limit.
-        #[arg(long, value_name = "BYTES|none", allow_negative_numbers = true)]
-        retention_bytes: Option<String>,
-        /// Complete a segment at this size. By default 268435456.
-        #[arg(long, value_name = "BYTES", value_parser = values::number::<u64>(0..=u64::MAX))]
-        segment_bytes: Option<u64>,
-        /// Complete a segment at this age. By default 86400000, which is a day.
-        #[arg(long, value_name = "MS", value_parser = values::number::<u64>(0..=u64::MAX))]
-        segment_ms: Option<u64>,
         /// Size of the chunks in the data cell, a power of two. By default 4096.
         #[arg(long, value_name = "BYTES", value_parser = values::number::<u32>(0..=u32::MAX.into()))]
         chunk_bytes: Option<u32>,
@@ -55,17 +87,8 @@ pub enum Command {
         /// Which time a record has: `create` is its producer's time, `append` that of its append [default: create].
         #[arg(long, value_name = "create|append")]
         timestamps: Option<String>,
-        /// Whether completed segments are copied to the node's cold storage [default: false].
-        #[arg(long, value_name = "true|false", num_args = 0..=1, default_missing_value = "true")]
-        cold: Option<bool>,
-        /// A copied segment leaves the node this many milliseconds after it was completed. `none`, the default, keeps it
-        /// there as long as retention keeps it.
-        #[arg(long, value_name = "MS|none", allow_negative_numbers = true)]
-        cold_after_ms: Option<String>,
-        /// The oldest copied segments leave the node while the others in it have at least this many bytes. `none`, the
-        /// default, is no limit.
-        #[arg(long, value_name = "BYTES|none", allow_negative_numbers = true)]
-        cold_after_bytes: Option<String>,
+        #[command(flatten)]
+        kept: SegmentsKeptArgs,
         /// Form of the output.
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
         output: Format,
@@ -74,32 +97,8 @@ pub enum Command {
     Alter {
         /// The stream's name.
         name: String,
-        /// See `stream create`, as for all below.
-        #[arg(long, value_name = "MS|none", allow_negative_numbers = true)]
-        retention_ms: Option<String>,
-        #[arg(long, value_name = "BYTES|none", allow_negative_numbers = true, help = "See `stream create`")]
-        retention_bytes: Option<String>,
-        #[arg(
-            long,
-            value_name = "BYTES",
-            value_parser = values::number::<u64>(0..=u64::MAX),
-            help = "See `stream create`"
-        )]
-        segment_bytes: Option<u64>,
-        #[arg(long, value_name = "MS", value_parser = values::number::<u64>(0..=u64::MAX), help = "See `stream create`")]
-        segment_ms: Option<u64>,
-        #[arg(
-            long,
-            value_name = "true|false",
-            num_args = 0..=1,
-            default_missing_value = "true",
-            help = "See `stream create`. With false nothing more is copied, and what is in cold storage stays readable"
-        )]
-        cold: Option<bool>,
-        #[arg(long, value_name = "MS|none", allow_negative_numbers = true, help = "See `stream create`")]
-        cold_after_ms: Option<String>,
-        #[arg(long, value_name = "BYTES|none", allow_negative_numbers = true, help = "See `stream create`")]
-        cold_after_bytes: Option<String>,
+        #[command(flatten)]
+        kept: SegmentsKeptArgs,
         /// Form of the output.
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
         output: Format,
@@ -173,27 +172,21 @@ pub enum Command {
 /// Runs one of them.
 pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
     match command {
-        Command::Create {
-            name,
-            shards,
-            retention_ms,
-            retention_bytes,
-            segment_bytes,
-            segment_ms,
-            chunk_bytes,
-            flush,
-            durability,
-            timestamps,
-            cold,
-            cold_after_ms,
-            cold_after_bytes,
-            output,
-        } => {
+        Command::Create { name, shards, kept, chunk_bytes, flush, durability, timestamps, output } => {
+            let AlterStream {
+                retention_ms,
+                retention_bytes,
+                segment_bytes,
+                segment_ms,
+                cold,
+                cold_after_ms,
+                cold_after_bytes,
+            } = kept.altering()?;
             let create = CreateStream {
                 name,
                 shards,
-                retention_ms: limit("--retention-ms", retention_ms)?,
-                retention_bytes: limit("--retention-bytes", retention_bytes)?,
+                retention_ms,
+                retention_bytes,
                 segment_bytes,
                 segment_ms,
                 chunk_bytes,
@@ -201,8 +194,8 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
                 durability,
                 timestamps,
                 cold,
-                cold_after_ms: limit("--cold-after-ms", cold_after_ms)?,
-                cold_after_bytes: limit("--cold-after-bytes", cold_after_bytes)?,
+                cold_after_ms,
+                cold_after_bytes,
             };
             let created: StreamView = server.post("/v1/streams", &create)?;
             match output {
@@ -213,27 +206,8 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
                 )),
             }
         }
-        Command::Alter {
-            name,
-            retention_ms,
-            retention_bytes,
-            segment_bytes,
-            segment_ms,
-            cold,
-            cold_after_ms,
-            cold_after_bytes,
-            output,
-        } => {
-            let alter = AlterStream {
-                retention_ms: limit("--retention-ms", retention_ms)?,
-                retention_bytes: limit("--retention-bytes", retention_bytes)?,
-                segment_bytes,
-                segment_ms,
-                cold,
-                cold_after_ms: limit("--cold-after-ms", cold_after_ms)?,
-                cold_after_bytes: limit("--cold-after-bytes", cold_after_bytes)?,
-            };
-            let altered: StreamView = server.patch(&path(&name), &alter)?;
+        Command::Alter { name, kept, output } => {
+            let altered: StreamView = server.patch(&path(&name), &kept.altering()?)?;
             match output {
                 Format::Json => output::print_json(&altered),
                 Format::Table => configuration(&altered),
