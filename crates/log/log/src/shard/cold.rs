@@ -183,7 +183,9 @@ impl Shard {
 
     /// What comes back with one change, the newest first: so there never is a gap.
     pub(super) fn restoring(&self, from: Offset, wall_ms: i64) -> Restoring {
-        let mut first = self.completed.front().map_or(self.changes.log_start(), |first| first.base_offset);
+        let open = self.rolling.front().or(self.open.as_ref()).map(|open| open.base_offset);
+        let first = self.completed.front().map(|first| first.base_offset).or(open);
+        let mut first = first.unwrap_or(self.acked_next.get());
         let mut segments = Vec::new();
         for truncated in self.truncated.iter().rev() {
             let segment = truncated.segment;

@@ -95,6 +95,17 @@ fn a_removed_segment_waits_for_its_copy_is_kept_and_comes_back() {
 }
 
 #[test]
+fn all_completed_segments_come_back_to_a_log_that_begins_within_the_open_one() {
+    let mut world = world(cold(), 2, 1_000);
+    take_in(&mut world, "copied 0; all; copied 1; all; truncate 70; all");
+    assert_eq!((world.recorded.len(), world.truncated.len()), (0, 2));
+    world.restore(Offset(0));
+    take_in(&mut world, "all");
+    assert_eq!(world.shard.tail().log_start, Offset(0));
+    world.check_readable();
+}
+
+#[test]
 fn what_retention_removed_and_is_restored_stays_for_as_long_as_copies_are_kept() {
     let config = StreamConfig { retention_ms: Some(200), ..cold() };
     let mut world = world(config, 2, 1_000);
