@@ -57,8 +57,9 @@ impl Copier {
         loop {
             self.env.sleep(self.pause).await;
             match self.round().await {
-                Ok(()) => {
-                    self.pause = self.cold.config.look_every;
+                Ok(has_copied) => {
+                    // There may be more.
+                    self.pause = if has_copied { Duration::ZERO } else { self.cold.config.look_every };
                     if self.counters().trouble.lock().take().is_some() {
                         tracing::info!(place = ?self.cold.config.objects, "cold storage does what it is asked again");
                     }
@@ -71,26 +72,22 @@ impl Copier {
         }
     }
 
-    /// Does what there is to do.
-    async fn round(&mut self) -> Result<(), ColdError> {
+    /// Does what there is to do, with one segment of each shard; whether there were any.
+    async fn round(&mut self) -> Result<bool, ColdError> {
         self.cold.tier.remove_waiting().await?;
-        loop {
-            let uncopied = self.uncopied();
-            if uncopied.is_empty() {
-                break;
-            }
-            for segment in uncopied {
-                self.copy(segment).await?;
-                // Copies take turns with everybody else on this thread.
-                yield_once().await;
-            }
+        let uncopied = self.uncopied();
+        let has_copied = !uncopied.is_empty();
+        for segment in uncopied {
+            self.copy(segment).await?;
+            // Copies take turns with everybody else on this thread.
+            yield_once().await;
         }
         let now = self.env.now();
         if now >= self.sweep_at {
             self.sweep().await?;
             self.sweep_at = self.env.now() + self.cold.config.sweep_every;
         }
-        Ok(())
+        Ok(has_copied)
     }
 
     /// The oldest segment of each shard that is to be copied and is not. Tells the owners again of those that are.
