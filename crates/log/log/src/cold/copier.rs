@@ -161,7 +161,7 @@ impl Copier {
     fn failed(&mut self, error: &ColdError) {
         let why = error.to_string();
         ColdCounters::one(&self.counters().failures);
-        self.pause = (self.pause * 2).clamp(self.cold.config.look_every, PAUSE_MAX);
+        self.pause = (self.pause * 2).max(self.cold.config.look_every).min(PAUSE_MAX);
         let before = self.counters().trouble.lock().replace(why.as_str().into());
         // Once for each reason: it may be down for long.
         if before.as_deref() != Some(why.as_str()) {
