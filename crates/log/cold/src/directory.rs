@@ -161,8 +161,7 @@ impl ColdObjects for ColdDirectory {
 
     fn list<'a>(&'a self, folder: &'a str) -> BoxFuture<'a, Result<Vec<String>, ColdError>> {
         let owned = folder.to_owned();
-        let list =
-            move |disk: &dyn Disk, dir: &Path| unless_missing(disk.list(&dir.join(owned)), Vec::new());
+        let list = move |disk: &dyn Disk, dir: &Path| unless_missing(disk.list(&dir.join(owned)), Vec::new());
         Box::pin(self.run(&self.writing, folder, list))
     }
 

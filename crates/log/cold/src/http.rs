@@ -12,8 +12,8 @@ use hyper::{Uri, header};
 use hyper_util::rt::TokioIo;
 use object_store::ClientOptions;
 use object_store::client::{
-    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpRequestBody, HttpResponse, HttpResponseBody,
-    HttpService,
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpRequestBody, HttpResponse,
+    HttpResponseBody, HttpService,
 };
 use parking_lot::Mutex;
 use tailwater_env::{Env, Task};
@@ -87,7 +87,8 @@ impl ColdHttp {
     fn idle(&self, scheme: &Scheme, address: &str) -> Option<IdleConnection> {
         let mut idle = self.idle.lock();
         idle.retain(|connection| !connection.sender.is_closed());
-        let is_it = |connection: &IdleConnection| connection.scheme == *scheme && connection.address == address;
+        let is_it =
+            |connection: &IdleConnection| connection.scheme == *scheme && connection.address == address;
         let at = idle.iter().position(is_it)?;
         Some(idle.swap_remove(at))
     }

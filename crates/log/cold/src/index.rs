@@ -203,7 +203,11 @@ mod tests {
         builder.bytes(&[2; 8]);
         for (position, offset, id) in [(0, 10, 5), (70_000, 20, 5), (200_000, 30, 9)] {
             let (base_offset, transaction_id) = (Offset(offset), TransactionId(id));
-            builder.index.points.push(ColdPoint { position: Position(position), base_offset, transaction_id });
+            builder.index.points.push(ColdPoint {
+                position: Position(position),
+                base_offset,
+                transaction_id,
+            });
         }
         builder.finish()
     }

@@ -37,12 +37,8 @@ pub trait ColdObjects: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// `Missing`, `Unavailable`.
-    fn read<'a>(
-        &'a self,
-        name: &'a str,
-        from: u64,
-        length: usize,
-    ) -> BoxFuture<'a, Result<Bytes, ColdError>>;
+    fn read<'a>(&'a self, name: &'a str, from: u64, length: usize)
+    -> BoxFuture<'a, Result<Bytes, ColdError>>;
 
     /// The names right below a folder, without its own: of folders and of objects. None if there is no such folder.
     ///

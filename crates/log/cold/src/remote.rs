@@ -47,7 +47,8 @@ impl ObjectStoreObjects {
         let parsed = url.parse().map_err(|error: url::ParseError| told(&error))?;
         let (scheme, prefix) = ObjectStoreScheme::parse(&parsed).map_err(|error| told(&error))?;
         let connector = ColdConnector::open(env)?;
-        let retry = RetryConfig { max_retries: RETRIES, retry_timeout: RETRIED_FOR, ..RetryConfig::default() };
+        let retry =
+            RetryConfig { max_retries: RETRIES, retry_timeout: RETRIED_FOR, ..RetryConfig::default() };
         let store: Arc<dyn ObjectStore> = match scheme {
             ObjectStoreScheme::AmazonS3 => {
                 let mut builder = AmazonS3Builder::from_env().with_url(url);

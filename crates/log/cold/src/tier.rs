@@ -17,7 +17,8 @@ use uuid::Uuid;
 
 use crate::index::ColdIndex;
 use crate::limits::{
-    AHEAD_MAX, BLOCK_BYTES, BLOCKS_MAX, COPY_TIMEOUT, INDEX_BYTES_MAX, INDEXES_MAX, READ_TIMEOUT, REMOVALS_MAX,
+    AHEAD_MAX, BLOCK_BYTES, BLOCKS_MAX, COPY_TIMEOUT, INDEX_BYTES_MAX, INDEXES_MAX, READ_TIMEOUT,
+    REMOVALS_MAX,
 };
 use crate::names::{
     ColdCopy, CopyName, cluster_folder, copy_folder, index_name, part_name, shard_folder, stream_folder,

@@ -24,11 +24,15 @@ fn an_object_is_read_as_it_was_put_listed_and_removed_with_its_folder() {
         assert_eq!(objects.remove("a/b").await, Ok(()));
         let missing = objects.read("a/b/0", 0, 1).await;
         assert_eq!(missing, Err(ColdError::Missing("a/b/0".to_owned())));
-        for (name, bytes) in [("a/b/0", "first"), ("a/b/1", "second"), ("a/b/0", "other"), ("a/c/0", "third")] {
+        for (name, bytes) in [("a/b/0", "first"), ("a/b/1", "second"), ("a/b/0", "other"), ("a/c/0", "third")]
+        {
             objects.put(name, Bytes::from_static(bytes.as_bytes())).await.expect("put");
         }
         let read = async |from, length| objects.read("a/b/0", from, length).await.expect("there");
-        assert_eq!([read(0, 99).await, read(1, 2).await, read(5, 9).await, read(7, 9).await], ["other", "th", "", ""]);
+        assert_eq!(
+            [read(0, 99).await, read(1, 2).await, read(5, 9).await, read(7, 9).await],
+            ["other", "th", "", ""]
+        );
         assert_eq!(objects.list("a").await, Ok(vec!["b".to_owned(), "c".to_owned()]));
         // Nothing is left of how they were written.
         assert_eq!(objects.list("a/b").await, Ok(vec!["0".to_owned(), "1".to_owned()]));

@@ -37,7 +37,8 @@ use crate::counters::Counters;
 use crate::error::{LogOpenError, ReadError};
 use crate::hot::Hot;
 use crate::limits::{
-    CATCHING_UP_MAX, COLD_READING_MAX, IN_FLIGHT_BYTES_DEFAULT, RECOVERY_PARALLEL, SINGLE_MAX, TIMESTAMP_AFTER_MAX_DEFAULT,
+    CATCHING_UP_MAX, COLD_READING_MAX, IN_FLIGHT_BYTES_DEFAULT, RECOVERY_PARALLEL, SINGLE_MAX,
+    TIMESTAMP_AFTER_MAX_DEFAULT,
 };
 use crate::log::{Damaged, Log, LogInner, Streams, remove_leftovers};
 use crate::owner::{self, OwnerDependencies};

@@ -49,9 +49,9 @@ use crate::batches::{Accepted, encode};
 use crate::config::{FlushPolicy, StreamConfig, StreamDurability};
 use crate::error::AppendError;
 use crate::limits::{BUSY_RETRY, ENTRY_BYTES_TARGET, ENTRY_RECORDS_TARGET, STALL_MAX};
+use crate::planted::ShardMistake;
 use crate::producer::{ProducerState, Producers, Refused};
 use crate::retention;
-use crate::planted::ShardMistake;
 use crate::stream::{SegmentRecord, TruncatedRecord};
 
 use change::Changes;

@@ -758,8 +758,7 @@ mod tests {
             cold: None,
         };
         assert_eq!(SegmentRecord::decode("k", &segment.encode()), Ok(segment));
-        let copied =
-            Some(SegmentCold { copy: ColdCopy(0), is_released: true, restored_ms: Some(-1) });
+        let copied = Some(SegmentCold { copy: ColdCopy(0), is_released: true, restored_ms: Some(-1) });
         let segment = SegmentRecord { cold: copied, ..segment };
         assert_eq!(SegmentRecord::decode("k", &segment.encode()), Ok(segment));
         let truncated = TruncatedRecord { segment, truncated_ms: 0 };

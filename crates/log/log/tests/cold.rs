@@ -91,7 +91,8 @@ fn cold_storage_that_is_down_stops_nothing_but_deletion_and_says_so() {
         let (dir, objects) = (tempfile::tempdir().expect("a directory"), MemoryObjects::new());
         objects.down.store(true, Ordering::SeqCst);
         let log = open(&env, dir.path(), &objects).await;
-        let stream = StreamConfig { retention_bytes: Some(8_192), cold_after_bytes: Some(0), ..cold_stream() };
+        let stream =
+            StreamConfig { retention_bytes: Some(8_192), cold_after_bytes: Some(0), ..cold_stream() };
         let id = shard(create(&log, "a", stream).await, 0);
         append(&log, id, 0..60).await;
         until(&env, || log.cold_stats().expect("it has some").trouble.is_some()).await;
@@ -135,7 +136,8 @@ fn bytes_that_changed_in_cold_storage_are_an_error_and_never_given_out() {
         let id = shard(create(&log, "a", cold_stream()).await, 0);
         append(&log, id, 0..30).await;
         until(&env, || all_released(&log, id)).await;
-        for (name, object) in objects.objects.lock().iter_mut().filter(|(name, _)| name.ends_with("/000000")) {
+        for (name, object) in objects.objects.lock().iter_mut().filter(|(name, _)| name.ends_with("/000000"))
+        {
             let mut bytes = object.to_vec();
             let middle = bytes.len() / 2;
             bytes[middle] ^= 1;
@@ -200,7 +202,11 @@ fn a_sweep_removes_what_no_record_names_and_leaves_what_another_term_may_be_abou
         until(&env, || !objects.folders().contains(&ours)).await;
         until(&env, || log.cold_stats().expect("it has some").streams_unknown == 1).await;
         let left = objects.folders();
-        assert!(left.contains(&later) && left.is_superset(&named) && objects.objects.lock().contains_key(&unknown));
+        assert!(
+            left.contains(&later)
+                && left.is_superset(&named)
+                && objects.objects.lock().contains_key(&unknown)
+        );
         // A deleted stream leaves nothing.
         log.delete_stream("a").await.expect("deleted");
         until(&env, || objects.objects.lock().len() == 1).await;

@@ -585,7 +585,9 @@ pub fn stream_refusal(error: StreamError) -> CallRefusal {
         StreamError::NoShard { .. } => CallErrorCode::UnknownShard,
         StreamError::Exists(_) => CallErrorCode::StreamExists,
         StreamError::Config(_) | StreamError::TooManyShards { .. } => CallErrorCode::Malformed,
-        StreamError::BeyondEnd { .. } | StreamError::NothingToRestore { .. } => CallErrorCode::OffsetOutOfRange,
+        StreamError::BeyondEnd { .. } | StreamError::NothingToRestore { .. } => {
+            CallErrorCode::OffsetOutOfRange
+        }
         StreamError::Damaged(_) => CallErrorCode::Damaged,
         StreamError::Copy(_) => CallErrorCode::Copy,
         StreamError::Refused(_) => CallErrorCode::Internal,

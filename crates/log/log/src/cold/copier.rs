@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tailwater_cold::{ColdCopy, ColdCounters, ColdError, SegmentCopyError, CopyPace, SegmentToCopy};
+use tailwater_cold::{ColdCopy, ColdCounters, ColdError, CopyPace, SegmentCopyError, SegmentToCopy};
 use tailwater_env::{Env, Instant, yield_once};
 use tailwater_format::{Position, SegmentId};
 
@@ -95,7 +95,9 @@ impl Copier {
         let Some(inner) = self.log.upgrade() else { return Vec::new() };
         let (mut uncopied, mut waiting, mut seen) = (Vec::new(), 0, BTreeSet::new());
         let streams: Vec<_> = inner.streams.read().by_id.values().cloned().collect();
-        for handle in streams.iter().filter(|stream| stream.record.config.cold).flat_map(|stream| stream.shards()) {
+        for handle in
+            streams.iter().filter(|stream| stream.record.config.cold).flat_map(|stream| stream.shards())
+        {
             let Ok(slot) = handle.slot() else { continue };
             let view = handle.view();
             let mut first = None;
@@ -153,7 +155,9 @@ impl Copier {
                 self.damaged.insert(id);
                 Ok(())
             }
-            Err(SegmentCopyError::Store(error)) => Err(ColdError::Unavailable(format!("the segment {id}: {error}"))),
+            Err(SegmentCopyError::Store(error)) => {
+                Err(ColdError::Unavailable(format!("the segment {id}: {error}")))
+            }
             Err(SegmentCopyError::Cold(error)) => Err(error),
         }
     }

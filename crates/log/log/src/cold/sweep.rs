@@ -22,8 +22,8 @@ use tailwater_meta::{Expect, Meta, Op};
 use super::copier::Copier;
 use crate::log::LogInner;
 use crate::stream::{
-    COLD_GONE_PREFIX, Key, SegmentRecord, ShardRecord, StreamRecordError, TruncatedRecord, segment_key, shard_key,
-    truncated_key,
+    COLD_GONE_PREFIX, Key, SegmentRecord, ShardRecord, StreamRecordError, TruncatedRecord, segment_key,
+    shard_key, truncated_key,
 };
 
 fn unreadable(error: impl std::fmt::Display) -> ColdError {

@@ -7,7 +7,8 @@ use tailwater_meta::Versioned;
 
 use crate::error::LogOpenError;
 use crate::stream::{
-    ColdPlaceRecord, Key, ProducersRecord, SegmentRecord, SegmentsRecord, ShardRecord, StreamRecord, TruncatedRecord,
+    ColdPlaceRecord, Key, ProducersRecord, SegmentRecord, SegmentsRecord, ShardRecord, StreamRecord,
+    TruncatedRecord,
 };
 
 /// What metadata says of one shard.

@@ -172,7 +172,8 @@ impl Shard {
         let is_leaving = |segment: &SegmentRecord| segment.next_offset <= log_start;
         if self.completed.front().is_some_and(is_leaving) {
             return Err(StreamError::Unavailable(
-                "segments that were removed wait to be copied to cold storage; try again when they are".to_owned(),
+                "segments that were removed wait to be copied to cold storage; try again when they are"
+                    .to_owned(),
             ));
         }
         if self.restoring(wish.from, 0).log_start >= log_start {

@@ -62,7 +62,12 @@ impl ColdSection {
             self.sweep_ms,
             1_u64 << 50
         );
-        anyhow::ensure!(self.kept_ms <= 1 << 50, "[cold] kept_ms = {} is more than {}", self.kept_ms, 1_u64 << 50);
+        anyhow::ensure!(
+            self.kept_ms <= 1 << 50,
+            "[cold] kept_ms = {} is more than {}",
+            self.kept_ms,
+            1_u64 << 50
+        );
         let secret = self.options.keys().find(|name| is_secret(name));
         anyhow::ensure!(
             secret.is_none(),
@@ -80,10 +85,18 @@ impl ColdSection {
              az://CONTAINER/PREFIX",
             self.url
         );
-        #[cfg(not(feature = "cold"))]
-        anyhow::bail!("[cold] url = {:?} {NO_OBJECT_STORES}", self.url);
-        #[cfg(feature = "cold")]
+        self.check_built()
+    }
+
+    /// Whether this build has clients of object stores.
+    #[cfg(feature = "cold")]
+    fn check_built(&self) -> anyhow::Result<()> {
         Ok(())
+    }
+
+    #[cfg(not(feature = "cold"))]
+    fn check_built(&self) -> anyhow::Result<()> {
+        anyhow::bail!("[cold] url = {:?} {NO_OBJECT_STORES}", self.url)
     }
 
     fn directory(&self) -> Option<&Path> {

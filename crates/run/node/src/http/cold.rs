@@ -7,7 +7,7 @@ use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State};
 use tailwater_format::call::CallRefusal;
 use tailwater_format::{Offset, ShardNumber};
-use tailwater_log::StreamError;
+use tailwater_log::{StreamConfig, StreamError};
 use tailwater_sqs::JsonObject;
 
 use super::{AdminAnswer, Failed};
@@ -21,7 +21,7 @@ pub(super) async fn alter(
     body: Result<Json<JsonObject<AlterStream>>, JsonRejection>,
 ) -> AdminAnswer<StreamView> {
     let Json(JsonObject(alter)) = body?;
-    let change = move |config: &_| Ok::<_, StreamError>(alter.applied_to(config));
+    let change = move |config: &StreamConfig| Ok::<_, StreamError>(alter.applied_to(config));
     shared.log.alter_stream(&name, change).await.map_err(|error| Failed(stream_refusal(error)))?;
     Ok(Json(shared.view(&name)?))
 }
@@ -45,10 +45,16 @@ pub(super) async fn restore(
                 tracing::info!(stream = name, shard, %log_start, "restored from cold storage");
                 done.push(Truncated { shard, log_start: log_start.0 });
             }
-            Err(error @ StreamError::NothingToRestore { .. }) if restore.shard.is_none() => nothing = Some(error),
+            Err(error @ StreamError::NothingToRestore { .. }) if restore.shard.is_none() => {
+                nothing = Some(error)
+            }
             Err(error) => {
                 let CallRefusal { code, message } = stream_refusal(error);
-                let before = if done.is_empty() { "nothing was restored" } else { "the shards before it were restored" };
+                let before = if done.is_empty() {
+                    "nothing was restored"
+                } else {
+                    "the shards before it were restored"
+                };
                 return Err(Failed(CallRefusal::new(code, format!("shard {shard}: {message}; {before}"))));
             }
         }

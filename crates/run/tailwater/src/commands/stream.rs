@@ -7,7 +7,8 @@ use clap::{Args, Subcommand};
 use serde_json::Value;
 use tailwater_client::Start;
 use tailwater_node::api::{
-    AlterStream, CopyTreeView, CreateStream, PlaceStream, RestoreStream, ShardView, StreamView, Truncate, Truncated,
+    AlterStream, CopyTreeView, CreateStream, PlaceStream, RestoreStream, ShardView, StreamView, Truncate,
+    Truncated,
 };
 use tailwater_trees::TreeRequest;
 
@@ -305,7 +306,8 @@ fn limit(flag: &str, given: Option<String>) -> anyhow::Result<Option<Option<u64>
     if text == "none" || text == "-1" {
         return Ok(Some(None));
     }
-    let parsed = text.parse().map_err(|_| anyhow::anyhow!("{flag} is {text:?}, it must be a number or `none`"));
+    let parsed =
+        text.parse().map_err(|_| anyhow::anyhow!("{flag} is {text:?}, it must be a number or `none`"));
     parsed.map(|number| Some(Some(number)))
 }
 

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-#[cfg(feature = "cold")]
-use crate::support::{Process, free_port};
 use crate::support::kafka::{kcat, need};
 use crate::support::{Node, wait_for};
+#[cfg(feature = "cold")]
+use crate::support::{Process, free_port};
 
 const LINES: usize = 2_000;
 
@@ -135,7 +135,9 @@ fn a_node_without_its_cold_storage_says_what_is_missing() {
     std::fs::rename(&away, &cold).expect("moved back");
     wait_until_released(&node, "s");
     assert!(node.consume("s") == lines(0, 800));
-    wait_for("the node to say that it is over", || (node.metric("tailwater_cold_up") == Some(1.0)).then_some(()));
+    wait_for("the node to say that it is over", || {
+        (node.metric("tailwater_cold_up") == Some(1.0)).then_some(())
+    });
 
     assert!(node.process.stop());
     let why = node.restart_failing_with(&[("TAILWATER_COLD__URL", "")]);
@@ -211,9 +213,7 @@ fn segments_leave_for_an_s3_server_that_comes_late_and_are_read_there_removed_an
     assert!(server.listed().contains("<Key>some/prefix/"), "{}", server.listed());
     node.run(&["stream", "delete", "s"]);
     node.run(&["stream", "delete", "early"]);
-    wait_for("the copies of deleted streams to go", || {
-        (!server.listed().contains("<Key>")).then_some(())
-    });
+    wait_for("the copies of deleted streams to go", || (!server.listed().contains("<Key>")).then_some(()));
     assert!(server.process.id() > 0 && server.log.exists());
 }
 

@@ -37,10 +37,7 @@ fn a_segment_leaves_the_store_when_metadata_names_its_copy_and_its_time_has_come
     take_in(&mut world, "tick; committed");
     assert_eq!(
         told(&world),
-        [
-            "show completed [0.1@3568 of 0..30, copied; 1.1@3568 of 30..60]",
-            "name the copy of 0.1",
-        ]
+        ["show completed [0.1@3568 of 0..30, copied; 1.1@3568 of 30..60]", "name the copy of 0.1",]
     );
     take_in(&mut world, "tick; committed");
     assert_eq!(

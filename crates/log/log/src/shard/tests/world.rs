@@ -279,9 +279,8 @@ impl World {
         if self.shard.state == ShardPhase::Deleted {
             return;
         }
-        let is_copied = |segment: &SegmentRecord| {
-            segment.cold.is_some_and(|cold| self.copies.contains(&(id, cold.copy)))
-        };
+        let is_copied =
+            |segment: &SegmentRecord| segment.cold.is_some_and(|cold| self.copies.contains(&(id, cold.copy)));
         match self.recorded.get(&id.number).filter(|segment| segment.term == id.term) {
             Some(segment) => assert!(
                 segment.is_released() && is_copied(segment),
@@ -303,9 +302,8 @@ impl World {
     fn remove_copy(&mut self, id: SegmentId, copy: ColdCopy) {
         let kept = self.truncated.values().map(|truncated| &truncated.segment);
         let mut all = self.recorded.values().chain(kept);
-        let is_named = all.any(|segment| {
-            segment.number == id.number && segment.cold.is_some_and(|cold| cold.copy == copy)
-        });
+        let is_named = all
+            .any(|segment| segment.number == id.number && segment.cold.is_some_and(|cold| cold.copy == copy));
         assert!(
             !is_named || self.shard.state == ShardPhase::Deleted,
             "the copy of {id} goes, and metadata names it"
@@ -338,8 +336,8 @@ impl World {
             let id = SegmentId { shard: shard_id(), number: segment.number, term: segment.term };
             assert!(segment.base_offset <= next, "{id}: a gap before {}", segment.base_offset);
             let copy = self.named.get(&id).copied();
-            let is_there = self.segments.contains_key(&id)
-                || copy.is_some_and(|copy| self.copies.contains(&(id, copy)));
+            let is_there =
+                self.segments.contains_key(&id) || copy.is_some_and(|copy| self.copies.contains(&(id, copy)));
             assert!(is_there, "{id} is nowhere: {segment:?}");
             next = segment.next_offset;
         }
@@ -369,13 +367,17 @@ impl World {
         let mut recovered = recovered.expect("consistent");
         recovered.truncated = self.truncated.values().copied().collect();
         let copies = recovered.completed.iter().filter_map(|segment| {
-            Some((SegmentId { shard: shard_id(), number: segment.number, term: segment.term }, segment.cold?.copy))
+            Some((
+                SegmentId { shard: shard_id(), number: segment.number, term: segment.term },
+                segment.cold?.copy,
+            ))
         });
         self.named = copies.collect();
         (self.asked, self.asked_meta) = (None, None);
         let (config, cold) = (Arc::clone(&self.shard.config), self.shard.cold);
         let planted = self.shard.planted;
-        self.shard = Shard::new(shard_id(), config, OWNER + 1, recovered, Producers::default()).with_cold(cold);
+        self.shard =
+            Shard::new(shard_id(), config, OWNER + 1, recovered, Producers::default()).with_cold(cold);
         self.shard.plant(planted);
         self.step(ShardInput::Opened);
     }
