@@ -1,5 +1,5 @@
-//! The connections to object stores: those of the other clients here, with the same TLS. Answers are read whole; none is
-//! longer than a block or a list.
+//! The connections to object stores: those of the other clients here, with the same TLS. Answers are read whole; none
+//! is longer than a block or a list.
 
 use std::path::Path;
 use std::sync::Arc;

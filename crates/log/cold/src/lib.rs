@@ -12,7 +12,8 @@
 //! What it is not: which segment is copied, when it leaves the store and when its copy goes is the log's to decide.
 //!
 //! To be read in this order: `objects.rs` (what is asked of a place), `names.rs`, `index.rs`, `copying.rs`, `tier.rs`
-//! (reading), `store.rs` (a store with a tier behind it), `directory.rs`; with the feature `objects` also `remote.rs` and `http.rs`.
+//! (reading), `store.rs` (a store with a tier behind it), `directory.rs`; with the feature `objects` also `remote.rs`
+//! and `http.rs`.
 
 mod copying;
 mod directory;

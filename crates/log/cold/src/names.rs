@@ -1,7 +1,7 @@
 //! How copies are called.
 //!
 //! ```text
-//! <data directory, a UUID>/<stream, a UUID>/<shard, 4 digits>/<segment, 20 digits>-<term, 10 digits>-<checksum, 16 hex>/
+//! <data directory, UUID>/<stream, UUID>/<shard, 4 digits>/<segment, 20 digits>-<term, 10 digits>-<checksum, 16 hex>/
 //!     000000, 000001, ...   its parts, each but the last one as long as the index says
 //!     index                 the checksums of its blocks, and places in it
 //! ```

@@ -124,9 +124,9 @@ impl Log {
         found.is_some_and(SegmentRecord::is_released)
     }
 
-    /// Brings records of a shard back that retention or a truncation removed, from the one at `from` on, as far as their
-    /// copies are kept. Answers the first offset that is there then. They are left alone by retention for as long as copies
-    /// are kept, and then go as others of their age.
+    /// Brings records of a shard back that retention or a truncation removed, from the one at `from` on, as far as
+    /// their copies are kept. Answers the first offset that is there then. They are left alone by retention for as long
+    /// as copies are kept, and then go as others of their age.
     ///
     /// # Errors
     /// `NothingToRestore`; `Overloaded` while a truncation or another restore is under way; `NoCold`; those of

@@ -50,8 +50,8 @@ pub fn expired<'a>(
     by_time.max(by_bytes).min(restored.unwrap_or(usize::MAX))
 }
 
-/// How many of the `completed` segments, from the oldest on, are to be in cold storage alone at wall time `now_ms`, when
-/// the open segment holds `open_bytes`, once they are there.
+/// How many of the `completed` segments, from the oldest on, are to be in cold storage alone at wall time `now_ms`,
+/// when the open segment holds `open_bytes`, once they are there.
 pub fn released<'a>(
     config: &StreamConfig,
     completed: impl Iterator<Item = &'a SegmentRecord> + Clone,

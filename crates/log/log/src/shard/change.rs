@@ -446,6 +446,13 @@ impl Shard {
             self.tail_changed = true;
             out.push(Output::Update(self.tail()));
         }
+        self.take_in_segments(change, is_restore, out);
+        self.answer_restore();
+        self.changes.answer_truncations(out);
+    }
+
+    /// What a change that was committed does to segments and their copies.
+    fn take_in_segments(&mut self, change: Change, is_restore: bool, out: &mut Vec<Output>) {
         for segment in change.updated {
             self.take_in_updated(segment, out);
         }
@@ -462,8 +469,6 @@ impl Shard {
         if is_restore {
             self.changes.log_start = self.changes.record.log_start;
         }
-        self.answer_restore();
-        self.changes.answer_truncations(out);
     }
 
     pub(super) fn segment_id(&self, segment: &SegmentRecord) -> SegmentId {

@@ -28,8 +28,8 @@ use crate::stream::{SegmentCold, SegmentRecord, TruncatedRecord};
 /// How the node's cold storage is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardCold {
-    /// How long the copy of a removed segment is kept, and how long retention leaves a restored one alone, in ms. With 0
-    /// it goes with its segment.
+    /// How long the copy of a removed segment is kept, and how long retention leaves a restored one alone, in ms. With
+    /// 0 it goes with its segment.
     pub kept_ms: u64,
 }
 
@@ -130,8 +130,8 @@ impl Shard {
         self.changes.forget(over);
     }
 
-    /// Whether a segment may be removed that retention or a truncation gave up: not before it is copied, if its copy is to
-    /// be kept.
+    /// Whether a segment may be removed that retention or a truncation gave up: not before it is copied, if its copy is
+    /// to be kept.
     pub(super) fn may_go(&self, segment: &SegmentRecord) -> bool {
         !self.config.cold
             || self.kept_ms() == 0

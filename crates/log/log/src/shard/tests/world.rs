@@ -273,8 +273,8 @@ impl World {
         }
     }
 
-    /// A segment leaves the store only when metadata has forgotten it, or names a copy that is there; and where copies of
-    /// removed segments are kept, only when there is one.
+    /// A segment leaves the store only when metadata has forgotten it, or names a copy that is there; and where copies
+    /// of removed segments are kept, only when there is one.
     fn check_delete(&self, id: SegmentId) {
         if self.shard.state == ShardPhase::Deleted {
             return;
