@@ -170,8 +170,9 @@ fn of_http(method: &str, resource: Resource<'_>) -> Option<NeedRow> {
         ("POST", Resource::Path("/v1/cells")) => Create,
         ("create", Resource::Stream(_)) => Create,
         ("POST", Resource::Group(_)) => Read,
-        // Where a stream is copied to.
+        // Where a stream is copied to, and what of it comes back.
         ("PUT", Resource::Stream(_)) => Alter,
+        ("PATCH", Resource::Stream(_)) => AlterConfigs,
         ("POST" | "DELETE", Resource::Stream(_)) | ("DELETE", Resource::Group(_)) => Delete,
         ("POST", Resource::Cell(_)) => Delete,
         _ => return None,

@@ -73,7 +73,7 @@ pub fn stream_error(error: &StreamError) -> ErrorCode {
         }
         StreamError::Config(_) => ErrorCode::InvalidConfig,
         StreamError::TooManyShards { .. } | StreamError::Copy(_) => ErrorCode::PolicyViolation,
-        StreamError::BeyondEnd { .. } => ErrorCode::OffsetOutOfRange,
+        StreamError::BeyondEnd { .. } | StreamError::NothingToRestore { .. } => ErrorCode::OffsetOutOfRange,
         StreamError::Damaged(_) => ErrorCode::KafkaStorageError,
         StreamError::Refused(_) => ErrorCode::UnknownServerError,
         StreamError::NotOwner

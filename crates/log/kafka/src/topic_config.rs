@@ -124,7 +124,6 @@ const NEVER: i64 = i64::MAX;
 const NO_COMPACTION: &str = "topics are not compacted here";
 const ONE_LEVEL: &str = "the node compresses at one level";
 const NO_REPLICATION: &str = "a partition has one replica";
-const NO_TIERS: &str = "there is no second tier for a topic to be in";
 
 /// All names, in their order.
 pub(crate) const KEYS: &[TopicConfigKey] = &[
@@ -266,15 +265,28 @@ pub(crate) const KEYS: &[TopicConfigKey] = &[
         name: "local.retention.bytes",
         kind: TopicConfigKind::Long,
         synonym: "log.local.retention.bytes",
-        documentation: "There is no second tier.",
-        meaning: Meaning::Fixed("-2", NO_TIERS),
+        documentation: "The oldest segments that cold storage has leave the node while the others have so many bytes; -2: as \
+                        retention.bytes.",
+        meaning: Meaning::Mapped(
+            |config, _| shown(config.cold_after_bytes, -2),
+            |config, text| {
+                config.cold_after_bytes = limit(text, -2)?;
+                Ok(())
+            },
+        ),
     },
     TopicConfigKey {
         name: "local.retention.ms",
         kind: TopicConfigKind::Long,
         synonym: "log.local.retention.ms",
-        documentation: "There is no second tier.",
-        meaning: Meaning::Fixed("-2", NO_TIERS),
+        documentation: "A segment that cold storage has leaves the node so long after it was completed; -2: as retention.ms.",
+        meaning: Meaning::Mapped(
+            |config, _| shown(config.cold_after_ms, -2),
+            |config, text| {
+                config.cold_after_ms = limit(text, -2)?;
+                Ok(())
+            },
+        ),
     },
     TopicConfigKey {
         name: "max.compaction.lag.ms",
@@ -375,22 +387,28 @@ pub(crate) const KEYS: &[TopicConfigKey] = &[
         name: "remote.log.copy.disable",
         kind: TopicConfigKind::Boolean,
         synonym: "",
-        documentation: "There is no second tier.",
-        meaning: Meaning::Fixed("false", NO_TIERS),
+        documentation: "What is in cold storage stays readable when remote.storage.enable is false.",
+        meaning: Meaning::Fixed("false", "set remote.storage.enable to false, which ends copying"),
     },
     TopicConfigKey {
         name: "remote.log.delete.on.disable",
         kind: TopicConfigKind::Boolean,
         synonym: "",
-        documentation: "There is no second tier.",
-        meaning: Meaning::Fixed("false", NO_TIERS),
+        documentation: "What is in cold storage stays readable when remote.storage.enable is false.",
+        meaning: Meaning::Fixed("false", "copies go by retention"),
     },
     TopicConfigKey {
         name: "remote.storage.enable",
         kind: TopicConfigKind::Boolean,
         synonym: "remote.log.storage.system.enable",
-        documentation: "There is no second tier.",
-        meaning: Meaning::Fixed("false", NO_TIERS),
+        documentation: "Whether completed segments are copied to cold storage.",
+        meaning: Meaning::Mapped(
+            |config, _| config.cold.to_string(),
+            |config, text| {
+                config.cold = text.to_ascii_lowercase().parse().map_err(|_| "true or false".to_owned())?;
+                Ok(())
+            },
+        ),
     },
     TopicConfigKey {
         name: "retention.bytes",
@@ -529,6 +547,10 @@ mod tests {
                 "LogAppendTime",
                 StreamConfig { timestamps: Timestamps::Append, ..default.clone() },
             ),
+            ("remote.storage.enable", "true", StreamConfig { cold: true, ..default.clone() }),
+            ("local.retention.ms", "0", StreamConfig { cold_after_ms: Some(0), ..default.clone() }),
+            ("local.retention.ms", "-2", default.clone()),
+            ("local.retention.bytes", "7", StreamConfig { cold_after_bytes: Some(7), ..default.clone() }),
             (
                 "message.timestamp.before.max.ms",
                 "5",
@@ -552,6 +574,9 @@ mod tests {
             ("retention.ms", "-2", "at least 0"),
             ("retention.ms", "soon", "not a number of type LONG"),
             ("segment.bytes", "3000000000", "not a number of type INT"),
+            ("remote.storage.enable", "yes", "true or false"),
+            ("remote.log.copy.disable", "true", "remote.storage.enable"),
+            ("local.retention.ms", "-3", "or -2"),
             ("flush.messages", "7", "synced"),
             ("message.timestamp.type", "createtime", "CreateTime or"),
             ("no.such.name", "1", "there is no topic configuration"),

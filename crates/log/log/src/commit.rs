@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tailwater_meta::{Expect, Meta, MetaError, Op};
 
 use crate::shard::{Change, ChangeError};
-use crate::stream::{ShardRecord, producers_key, segment_key, shard_key, stream_key};
+use crate::stream::{ShardRecord, producers_key, segment_key, shard_key, stream_key, truncated_key};
 
 /// Commits `change`; the shard record's new version, or why not. The commit has the stream's record for a
 /// condition too, so that nothing of a deleted stream appears again.
@@ -15,12 +15,19 @@ pub(crate) async fn commit(meta: Arc<dyn Meta>, change: Change) -> Result<u64, C
     let mut ops = vec![Op::Check { key: stream_key(shard.stream), expect: Expect::Present }];
     let expect = if change.version == 0 { Expect::Absent } else { Expect::Version(change.version) };
     ops.push(Op::Put { key: key.clone(), value: change.record.encode(), expect });
-    for segment in &change.completed {
+    for segment in change.completed.iter().chain(&change.updated).chain(&change.restored) {
         let key = segment_key(shard, segment.number);
         ops.push(Op::Put { key, value: segment.encode(), expect: Expect::Any });
     }
     for number in &change.deleted {
         ops.push(Op::Delete { key: segment_key(shard, *number), expect: Expect::Any });
+    }
+    for truncated in &change.truncated {
+        let key = truncated_key(shard, truncated.segment.number);
+        ops.push(Op::Put { key, value: truncated.encode(), expect: Expect::Any });
+    }
+    for number in change.forgotten.iter().chain(change.restored.iter().map(|segment| &segment.number)) {
+        ops.push(Op::Delete { key: truncated_key(shard, *number), expect: Expect::Any });
     }
     if let Some(producers) = &change.producers {
         ops.push(Op::Put { key: producers_key(shard), value: producers.encode(), expect: Expect::Any });
@@ -72,6 +79,10 @@ mod tests {
                 upto: Offset(0),
                 producers: vec![producer.clone(); producers],
             }),
+            updated: Vec::new(),
+            truncated: Vec::new(),
+            forgotten: Vec::new(),
+            restored: Vec::new(),
         };
         let refused = commit(Arc::clone(log.meta()), change(1 << 17)).await;
         let Err(ChangeError::Refused(why)) = refused else { panic!("{refused:?}") };

@@ -158,6 +158,14 @@ pub struct StreamConfig {
     /// compressed them. An append may have [`StreamConfig::append_bytes_max`] before and after that.
     #[serde(with = "compression_name")]
     pub compression: Option<Codec>,
+    /// Whether completed segments are copied to cold storage (Kafka's `remote.storage.enable`).
+    pub cold: bool,
+    /// A copied segment leaves the store this many milliseconds after it was sealed (Kafka's `local.retention.ms`);
+    /// `None` keeps it there as long as retention keeps it at all.
+    pub cold_after_ms: Option<u64>,
+    /// The oldest copied segments of a shard leave the store while the others in it hold at least this many bytes
+    /// (Kafka's `local.retention.bytes`); `None` is no limit.
+    pub cold_after_bytes: Option<u64>,
 }
 
 /// What `compression` is called.
@@ -197,6 +205,9 @@ impl Default for StreamConfig {
             timestamp_after_max_ms: None,
             append_bytes_max: APPEND_BYTES_MAX as u32,
             compression: None,
+            cold: false,
+            cold_after_ms: None,
+            cold_after_bytes: None,
         }
     }
 }
@@ -217,6 +228,12 @@ impl StreamConfig {
         }
         if let Some(bytes) = self.retention_bytes {
             within("retention-bytes", bytes, 4 << 10, 1 << 60)?;
+        }
+        if let Some(ms) = self.cold_after_ms {
+            within("cold-after-ms", ms, 0, self.retention_ms.unwrap_or(TIME_MS_MAX))?;
+        }
+        if let Some(bytes) = self.cold_after_bytes {
+            within("cold-after-bytes", bytes, 0, self.retention_bytes.unwrap_or(1 << 60))?;
         }
         // Positions and sparse indexes are made for files that a machine reads through in seconds.
         within("segment-bytes", self.segment_bytes, 4 << 10, 64 << 30)?;
@@ -313,6 +330,11 @@ pub enum ConfigError {
         "durability is \"interval\", and segments are in a replicated store, which acknowledges what is durable: use \"fsync\""
     )]
     IntervalReplicated,
+    /// There is nothing that segments could be copied to.
+    #[error(
+        "cold is on, and this node has no cold storage: set url below [cold] in its configuration, or leave cold off"
+    )]
+    NoCold,
     /// No stream can have this name.
     #[error("no stream can be named {name:?}: {why}")]
     Name {

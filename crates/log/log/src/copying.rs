@@ -163,15 +163,21 @@ impl Log {
             }
         };
         // With `interval` readers see what the source may still lose: that is not copied before it can't.
-        let durable = self.inner.store.durable_length(&id).map_err(read_error)?;
+        let durable = match view.open() {
+            Some(open) if open == id && !self.is_replicated() => {
+                self.inner.store.durable_length(&id).map_err(read_error)?
+            }
+            _ => end,
+        };
         let (end, is_whole) = (end.min(durable), durable >= end);
         if end <= position {
             read.awaits_sync = true;
             return Ok(read);
         }
         let is_far = end.0 - position.0 > COPY_NEAR_BYTES || view.open() != Some(id);
-        let _permit = if is_far { Some(self.inner.catching_up.acquire().await) } else { None };
-        let mut scan = Scan::new(&self.inner.store, id, position, end);
+        let is_cold = view.is_cold(cursor.offset);
+        let _permit = if is_far { self.inner.reading(is_cold).await } else { None };
+        let mut scan = Scan::new(&*self.inner.segments, id, position, end);
         let mut bytes = 0;
         while let Some(scanned) = scan.next().await? {
             let len = scanned.header.len as usize;

@@ -196,6 +196,16 @@ pub enum StreamError {
         /// The offset given.
         given: Offset,
     },
+    /// No copies of removed segments are kept that reach so far back.
+    #[error(
+        "no removed records from offset {from} on are kept in cold storage: the shard begins at offset {log_start}"
+    )]
+    NothingToRestore {
+        /// The first offset that is there.
+        log_start: Offset,
+        /// The offset given.
+        from: Offset,
+    },
     /// The shard was not opened, because bytes of it are missing; other shards go on.
     #[error("the shard is damaged and was not opened: {0}; {RESTORE}")]
     Damaged(Arc<str>),

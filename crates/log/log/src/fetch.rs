@@ -154,7 +154,7 @@ impl Log {
         bytes_max: usize,
         at_least_one: bool,
     ) -> Result<Fetched, ReadError> {
-        let _permit = self.inner.catching_up.acquire().await;
+        let _permit = self.inner.reading(self.is_cold(shard, offset)).await;
         self.fetch_durable(shard, offset, bytes_max, at_least_one).await
     }
 
@@ -166,7 +166,10 @@ impl Log {
         if let Some(fetched) = self.fetch_hot(shard, offset, 1, true)? {
             return Ok(fetched);
         }
-        let _permit = self.inner.single.acquire().await;
+        let _permit = match self.is_cold(shard, offset) {
+            true => self.inner.reading(true).await,
+            false => self.inner.single.acquire().await.ok(),
+        };
         self.fetch_durable(shard, offset, 1, true).await
     }
 

@@ -22,6 +22,7 @@
 
 mod batches;
 mod budget;
+mod cold;
 mod commit;
 mod config;
 mod copying;
@@ -35,6 +36,7 @@ mod locate;
 mod log;
 mod open;
 mod owner;
+mod planted;
 mod producer;
 mod producer_ids;
 mod refill;
@@ -48,6 +50,7 @@ mod upkeep;
 mod view;
 
 pub use batches::TransactionIds;
+pub use cold::ColdConfig;
 pub use config::{ConfigError, FlushPolicy, StreamConfig, StreamDurability, Timestamps, check_name};
 pub use copying::{CopyCursor, CopyRecord, ReadEntries};
 pub use counters::LogStats;

@@ -74,6 +74,8 @@ pub const READ_BYTES_MAX: u32 = 8 << 20;
 /// Reads of record batches from the durable layer at the same time: two for each thread that reads files. Each holds
 /// what it was asked for, and an entry.
 pub const CATCHING_UP_MAX: usize = 4;
+/// Reads of segments that only cold storage has, at the same time. They wait for a network, and hold no thread.
+pub const COLD_READING_MAX: usize = 16;
 /// Reads of one batch besides: they take a single read of an entry, and whoever asks should not wait for consumers that
 /// catch up.
 pub const SINGLE_MAX: usize = 2;
@@ -84,6 +86,9 @@ pub const COPY_NEAR_BYTES: u64 = 4 << 20;
 pub const RECOVERY_PARALLEL: usize = 16;
 /// Metadata operations in one commit of recovery or of a stream's deletion; a larger one is split.
 pub const COMMIT_OPS_MAX: usize = 512;
+/// Segments that one commit of a shard's owner notes as copied or as left to cold storage, that it forgets, and that it
+/// brings back: each at most.
+pub const COMMIT_COLD_MAX: usize = 24;
 
 /// How long an entry waits for a store or a journal that is too busy before its appends are refused: longer
 /// than writing and syncing what may be pending takes, shorter than a client's patience.
@@ -109,8 +114,8 @@ const _: () = {
     );
     assert!(OWNER_ROUND_REQUESTS <= OWNER_QUEUE_REQUESTS, "a round takes what is queued");
     assert!(
-        COMMIT_OPS_MAX / 2 + COMMIT_OPS_MAX / 4 + 3 <= COMMIT_OPS_MAX,
-        "a change of a shard is one commit"
+        COMMIT_OPS_MAX / 4 * 3 + COMMIT_COLD_MAX * 4 + 3 <= COMMIT_OPS_MAX,
+        "a change of a shard is one commit: two operations for each segment that goes or comes back"
     );
     assert!(COMMIT_OPS_MAX <= tailwater_meta::limits::OPS_MAX, "metadata takes a commit");
     assert!(

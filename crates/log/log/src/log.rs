@@ -27,6 +27,7 @@ use tokio::sync::oneshot;
 
 use crate::batches::{Checked, TransactionIds};
 use crate::budget::ReadBudget;
+use crate::cold::LogCold;
 use crate::config::{StreamConfig, Timestamps};
 use crate::counters::{Counters, LogStats};
 use crate::error::{AppendError, ReadError, StreamError};
@@ -109,6 +110,10 @@ pub struct CompletedSegment {
     pub created_ms: i64,
     /// When it was sealed, wall time in ms.
     pub sealed_ms: i64,
+    /// Whether cold storage has a copy.
+    pub is_copied: bool,
+    /// Whether only cold storage has it.
+    pub is_released: bool,
 }
 
 /// How an append wants to be treated.
@@ -161,6 +166,8 @@ pub(crate) struct LogInner {
     pub(crate) hot: Arc<Hot>,
     /// Held by reads of the durable layer that are under way.
     pub(crate) catching_up: tokio::sync::Semaphore,
+    /// Held by those of segments that only cold storage has.
+    pub(crate) cold_reading: tokio::sync::Semaphore,
     /// Held by those of one batch.
     pub(crate) single: tokio::sync::Semaphore,
     pub(crate) counters: Arc<Counters>,
@@ -171,8 +178,11 @@ pub(crate) struct LogInner {
     pub(crate) meta: Arc<dyn Meta>,
     /// What the data directory has itself: it makes room in the journal for as long as it is there.
     pub(crate) _local: Arc<dyn Meta>,
-    /// Where the streams' segments are: `store`, or a replicated one.
+    /// Where the streams' segments are: `store`, or a replicated one; with cold storage behind it, if there is any.
     pub(crate) segments: Arc<dyn StoreContract>,
+    pub(crate) cold: Option<LogCold>,
+    /// Copies segments to cold storage.
+    pub(crate) copying: Mutex<Option<Task>>,
     /// What is on this host's disk.
     pub(crate) store: SegmentStore,
     pub(crate) journal: Journal,
@@ -216,6 +226,10 @@ impl ShardHandle {
     pub(crate) fn slot(&self) -> Result<Slot, Arc<str>> {
         self.slot.as_ref().copied().map_err(|damaged| Arc::clone(&damaged.why))
     }
+
+    pub(crate) fn view(&self) -> View {
+        self.view.get()
+    }
 }
 
 impl Stream {
@@ -226,6 +240,10 @@ impl Stream {
 
     pub(crate) fn shard(&self, shard: ShardNumber) -> Option<&ShardHandle> {
         self.shards.get(shard.0 as usize)
+    }
+
+    pub(crate) fn shards(&self) -> &[ShardHandle] {
+        &self.shards
     }
 }
 
@@ -464,6 +482,10 @@ impl Log {
     ) -> Result<Bytes, ReadError> {
         let view = self.view(segment.shard)?;
         let length = len.min(READ_BYTES_MAX) as usize;
+        let _permit = match self.is_cold_segment(&segment) {
+            true => self.inner.reading(true).await,
+            false => None,
+        };
         match self.inner.segments.read(&segment, position, length).await {
             Ok(bytes) => Ok(bytes),
             Err(StoreError::Unknown(_)) => {
@@ -552,6 +574,7 @@ impl Log {
                 return;
             }
         }
+        drop(inner.copying.lock().take());
         let owners = inner.owners.iter().map(|owner| async {
             let (reply, done) = oneshot::channel();
             if owner.send(OwnerRequest::Close(reply)).await.is_ok() {
@@ -591,6 +614,8 @@ fn describe_segments(view: &View, first: usize) -> Vec<SegmentDescription> {
             last_transaction_id: segment.last_transaction_id,
             created_ms: segment.created_ms,
             sealed_ms: segment.sealed_ms,
+            is_copied: segment.cold.is_some(),
+            is_released: segment.is_released(),
         }),
     });
     let open = view.open().map(|id| SegmentDescription {

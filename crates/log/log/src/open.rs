@@ -32,11 +32,13 @@ use tailwater_tail::{Cells, TailWriter, WriterConfig};
 
 use self::known::{KnownLog, KnownShard};
 use crate::budget::ReadBudget;
+use crate::cold::ColdConfig;
 use crate::counters::Counters;
 use crate::error::{LogOpenError, ReadError};
 use crate::hot::Hot;
 use crate::limits::{
-    CATCHING_UP_MAX, IN_FLIGHT_BYTES_DEFAULT, RECOVERY_PARALLEL, SINGLE_MAX, TIMESTAMP_AFTER_MAX_DEFAULT,
+    CATCHING_UP_MAX, COLD_READING_MAX, IN_FLIGHT_BYTES_DEFAULT, RECOVERY_PARALLEL, SINGLE_MAX,
+    TIMESTAMP_AFTER_MAX_DEFAULT,
 };
 use crate::log::{Damaged, Log, LogInner, Streams, remove_leftovers};
 use crate::owner::{self, OwnerDependencies};
@@ -73,6 +75,8 @@ pub struct LogConfig {
     pub store: StoreConfig,
     /// The replicated store that the streams' segments are in; `None` keeps them on this host's disk.
     pub segments: Option<Arc<dyn OpenSegments>>,
+    /// Where completed segments are copied to; `None` is nowhere.
+    pub cold: Option<ColdConfig>,
     /// The metadata's, in the data directory.
     pub meta: MetaConfig,
     /// The metadata that is elsewhere; `None` keeps it in the data directory.
@@ -94,6 +98,7 @@ impl Default for LogConfig {
             journal: JournalConfig::default(),
             store: StoreConfig::default(),
             segments: None,
+            cold: None,
             meta: MetaConfig::default(),
             metadata: None,
             tail: WriterConfig::default(),
@@ -190,6 +195,8 @@ impl Log {
             }
         };
 
+        let (segments, cold) = placed::cold(env, &*meta, &known, config.cold.clone(), segments).await?;
+
         let cells = cells(Arc::clone(&meta)).await.map_err(LogOpenError::Cells)?;
         let tail = TailWriter::start_with(env, cells, config.tail);
         let counters = Arc::new(Counters::default());
@@ -198,6 +205,7 @@ impl Log {
             env: env.clone(),
             journal: journal.clone(),
             segments: Arc::clone(&segments),
+            cold: cold.as_ref().map(|cold| cold.tier.clone()),
             meta: Arc::clone(&meta),
             tail: tail.clone(),
             counters: Arc::clone(&counters),
@@ -220,10 +228,13 @@ impl Log {
                 budget: ReadBudget::new(config.in_flight_bytes),
                 hot,
                 catching_up: tokio::sync::Semaphore::new(CATCHING_UP_MAX),
+                cold_reading: tokio::sync::Semaphore::new(COLD_READING_MAX),
                 single: tokio::sync::Semaphore::new(SINGLE_MAX),
                 counters,
                 closed: AtomicBool::new(false),
                 refill: parking_lot::Mutex::new(None),
+                copying: parking_lot::Mutex::new(None),
+                cold,
                 tail,
                 meta,
                 _local: local,
@@ -234,6 +245,7 @@ impl Log {
             }),
         };
         log.recover(known, found, progress).await?;
+        log.start_copying();
         Ok(log)
     }
 
@@ -293,7 +305,9 @@ impl Log {
     fn refill_cell(&self) {
         let inner = &*self.inner;
         if inner.tail.refill_share(1) > 0 {
-            let refill = refill(Arc::clone(&inner.segments), inner.tail.clone(), self.whole_shards());
+            // What is in cold storage alone stays there: nobody has asked for it yet.
+            let store = inner.cold.as_ref().map_or(&inner.segments, |cold| &cold.store);
+            let refill = refill(Arc::clone(store), inner.tail.clone(), self.whole_shards());
             *inner.refill.lock() = Some(inner.env.spawn("tail-refill", refill));
         }
     }
@@ -322,10 +336,17 @@ impl Log {
         found: Vec<SegmentsFound>,
     ) -> Result<(Recovered, Producers), LogOpenError> {
         let inner = &*self.inner;
-        let KnownShard { record, version, segments, producers } = known;
+        let KnownShard { record, version, segments, producers, truncated } = known;
         let segments = segments.into_values().collect();
-        let recovered = recover(shard, record, version, segments, &found, inner.env.wall_ms())
+        let mut recovered = recover(shard, record, version, segments, &found, inner.env.wall_ms())
             .map_err(|why| LogOpenError::Inconsistent { shard, why })?;
+        recovered.truncated = truncated.into_values().collect();
+        for segment in &recovered.completed {
+            if let (Some(cold), Some(copied)) = (&inner.cold, segment.cold) {
+                let id = SegmentId { shard, number: segment.number, term: segment.term };
+                cold.tier.name(id, copied.copy, segment.length);
+            }
+        }
         for (id, length) in &recovered.seals {
             tracing::info!(segment = %id, %length, "sealed at its recovered length");
         }

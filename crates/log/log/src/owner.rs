@@ -25,6 +25,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
+use tailwater_cold::ColdTier;
 use tailwater_env::{Env, Instant, Task};
 use tailwater_format::SegmentId;
 use tailwater_journal::{FullReason, Journal, JournalAppendError as JournalError, JournalPosition, WaitFor};
@@ -45,8 +46,8 @@ use crate::hot::Hot;
 use crate::limits::ENTRIES_WITHOUT_TASK;
 use crate::producer::ProducerState;
 use crate::shard::{
-    ChangeError, CopyBegin, Output, Shard, ShardInput, StepTime, StoreAppend, Truncation, ViewChange, Write,
-    WriteError,
+    ChangeError, CopyBegin, Output, RestoreRequest, SegmentCopied, Shard, ShardInput, StepTime, StoreAppend,
+    Truncation, ViewChange, Write, WriteError,
 };
 use crate::slots::{Slot, Slots};
 use crate::upkeep::Upkeep;
@@ -62,6 +63,10 @@ pub(crate) enum OwnerRequest {
     Configure(Vec<Slot>, Arc<StreamConfig>, oneshot::Sender<()>),
     /// Truncate a shard.
     Truncate(Slot, Truncation),
+    /// Take note of a segment that was copied to cold storage.
+    Copied(Slot, SegmentCopied),
+    /// Bring removed records of a shard back.
+    Restore(Slot, RestoreRequest),
     /// Have a copy go on behind a gap.
     Begin(Slot, CopyBegin),
     /// Tell what a shard remembers of its producers.
@@ -119,6 +124,7 @@ pub(crate) struct OwnerDependencies {
     pub(crate) env: Env,
     pub(crate) journal: Journal,
     pub(crate) segments: Arc<dyn StoreContract>,
+    pub(crate) cold: Option<ColdTier>,
     pub(crate) meta: Arc<dyn Meta>,
     pub(crate) tail: TailWriter,
     pub(crate) counters: Arc<Counters>,
@@ -311,6 +317,15 @@ impl Owner {
                     return;
                 }
                 self.step(slot, at, ShardInput::Truncate(truncation));
+                self.touch(slot);
+            }
+            OwnerRequest::Copied(slot, copied) => {
+                self.step(slot, at, ShardInput::Copied(copied));
+                self.touch(slot);
+            }
+            OwnerRequest::Restore(slot, wish) => {
+                // Of a shard that is gone the sender is dropped, which is an answer.
+                self.step(slot, at, ShardInput::Restore(wish));
                 self.touch(slot);
             }
             OwnerRequest::Begin(slot, begin) => {
@@ -522,6 +537,13 @@ impl Owner {
                 Output::Update(tail) => self.floor.tail.update(owned.shard.id(), tail),
                 Output::Seal(id, length) => self.upkeep.seal(&*self.floor.segments, id, length),
                 Output::Delete(id) => self.upkeep.delete(&*self.floor.segments, id),
+                Output::NameCopy(id, copy, length) => {
+                    self.floor.cold.iter().for_each(|cold| cold.name(id, copy, length));
+                }
+                Output::HideCopy(id) => self.floor.cold.iter().for_each(|cold| cold.hide(&id)),
+                Output::RemoveCopy(id, copy) => {
+                    self.floor.cold.iter().for_each(|cold| cold.remove(&id, copy));
+                }
                 Output::Truncated(truncation, result) => {
                     let _ = truncation.reply.send(result);
                 }

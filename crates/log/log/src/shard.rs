@@ -24,6 +24,7 @@
 
 mod accept;
 mod change;
+mod cold;
 mod copy;
 mod outputs;
 mod recover;
@@ -48,12 +49,14 @@ use crate::batches::{Accepted, encode};
 use crate::config::{FlushPolicy, StreamConfig, StreamDurability};
 use crate::error::AppendError;
 use crate::limits::{BUSY_RETRY, ENTRY_BYTES_TARGET, ENTRY_RECORDS_TARGET, STALL_MAX};
+use crate::planted::ShardMistake;
 use crate::producer::{ProducerState, Producers, Refused};
 use crate::retention;
-use crate::stream::SegmentRecord;
+use crate::stream::{SegmentRecord, TruncatedRecord};
 
 use change::Changes;
 pub use change::{Change, ChangeError};
+pub use cold::{RestoreRequest, SegmentCopied, ShardCold};
 pub use outputs::{
     AppendAnswer, CopiedTo, CopyBegin, Output, ShardInput, StepTime, StoreAppend, Truncation, ViewChange,
     Waiter, Write, WriteError,
@@ -145,6 +148,14 @@ pub struct Shard {
     /// may bring the cut entries back, so readers are not told that it ends there.
     cut: Option<SegmentNumber>,
 
+    /// Removed segments whose cold copies are kept, oldest first.
+    truncated: VecDeque<TruncatedRecord>,
+    /// How the node's cold storage is used, if it has one.
+    cold: Option<ShardCold>,
+    /// Who waits for removed records to come back.
+    restore: Option<RestoreRequest>,
+    planted: ShardMistake,
+
     /// Accepted and in no entry yet.
     buffer: VecDeque<Accepted>,
     buffer_bytes: usize,
@@ -199,7 +210,7 @@ impl Shard {
         producers: Producers,
     ) -> Self {
         let undone = recovered.undone();
-        let Recovered { record, version, completed, unsaved, unused, .. } = recovered;
+        let Recovered { record, version, completed, unsaved, unused, truncated, .. } = recovered;
         let completed: VecDeque<SegmentRecord> = completed.into();
         let (next_offset, transaction_id) =
             completed.back().map_or((record.next_offset, record.transaction_id), |last| {
@@ -220,6 +231,10 @@ impl Shard {
             changes: Changes::new(owner, record, version, unsaved),
             completed,
             cut: None,
+            truncated: truncated.into(),
+            cold: None,
+            restore: None,
+            planted: ShardMistake::Nothing,
             buffer: VecDeque::new(),
             buffer_bytes: 0,
             buffer_since: Instant::default(),
@@ -263,6 +278,8 @@ impl Shard {
             },
             ShardInput::Begin(begin) => self.begin(begin, wall_ms, out),
             ShardInput::Truncate(truncation) => self.truncate(now, truncation, out),
+            ShardInput::Copied(copied) => self.copied(copied, out),
+            ShardInput::Restore(wish) => self.restore(wish),
             ShardInput::Configure(config) => {
                 assert!(
                     self.config.may_become(&config).is_ok(),
@@ -369,12 +386,18 @@ impl Shard {
         out.extend(self.awaited_sync().map(Output::Sync));
         // First: what it completes is part of the change.
         self.finish(at.wall_ms, out);
-        out.extend(self.next_change(at.now).map(Output::Commit));
+        out.extend(self.next_change(at.now, at.wall_ms).map(Output::Commit));
         let wake_at = self.deadline();
         if wake_at != self.wake_at {
             self.wake_at = wake_at;
             out.push(Output::WakeAt(wake_at));
         }
+    }
+
+    /// From here on it makes a mistake.
+    #[cfg(test)]
+    fn plant(&mut self, planted: ShardMistake) {
+        self.planted = planted;
     }
 
     /// Where to note what is refused before it comes here.

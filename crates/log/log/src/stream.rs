@@ -6,9 +6,12 @@
 //! log/shard/<stream uuid>/<shard, 4 digits>       ShardRecord; absent until the first append
 //! log/segment/<stream uuid>/<shard>/<20 digits>   SegmentRecord of a completed segment
 //! log/producers/<stream uuid>/<shard>             ProducersRecord, as of a completed segment's end
+//! log/truncated/<stream uuid>/<shard>/<20 digits> TruncatedRecord of a removed segment whose cold copy is kept
 //! log/producer-ids                                ProducerIdsRecord
 //! log/segments                                    SegmentsRecord; absent where segments are on this host's disk
 //! log/metadata                                    in a data directory: whose metadata, elsewhere, it was begun with
+//! log/cold                                        ColdPlaceRecord; absent before there was cold storage
+//! log/cold-gone/<stream uuid>                     empty: the stream is deleted, and its cold copies are to be removed
 //! ```
 //!
 //! Values are protobuf messages, so later versions can add fields. What holds:
@@ -20,6 +23,7 @@
 
 use bytes::Bytes;
 use prost::Message;
+use tailwater_cold::ColdCopy;
 use tailwater_format::{
     Codec, Offset, Position, SegmentNumber, ShardId, ShardNumber, StreamId, Term, TransactionId,
 };
@@ -36,6 +40,10 @@ pub const PRODUCER_IDS_KEY: &str = "log/producer-ids";
 pub const SEGMENTS_KEY: &str = "log/segments";
 /// The key, in a data directory whose metadata is elsewhere, of which cluster's that is.
 pub const METADATA_KEY: &str = "log/metadata";
+/// The key of the number by which cold storage knows this data directory.
+pub const COLD_PLACE_KEY: &str = "log/cold";
+/// Prefix of the keys of deleted streams whose cold copies are to be removed.
+pub const COLD_GONE_PREFIX: &str = "log/cold-gone/";
 
 /// Kinds of what is stored: the part of a key behind [`PREFIX`].
 const STREAM: &str = "stream";
@@ -43,6 +51,8 @@ const NAME: &str = "name";
 const SHARD: &str = "shard";
 const SEGMENT: &str = "segment";
 const PRODUCERS: &str = "producers";
+const TRUNCATED: &str = "truncated";
+const COLD_GONE: &str = "cold-gone";
 
 /// The transaction id before the first record of a shard.
 pub const TRANSACTION_ID_NONE: TransactionId = TransactionId(-1);
@@ -67,14 +77,24 @@ pub fn segment_key(shard: ShardId, number: SegmentNumber) -> String {
     format!("{PREFIX}{SEGMENT}/{}/{:04}/{:020}", shard.stream, shard.shard.0, number.0)
 }
 
+/// The key of a removed segment whose cold copy is kept.
+pub fn truncated_key(shard: ShardId, number: SegmentNumber) -> String {
+    format!("{PREFIX}{TRUNCATED}/{}/{:04}/{:020}", shard.stream, shard.shard.0, number.0)
+}
+
+/// The key of a deleted stream whose cold copies are to be removed.
+pub fn cold_gone_key(stream: StreamId) -> String {
+    format!("{COLD_GONE_PREFIX}{stream}")
+}
+
 /// The key of a shard's producers.
 pub fn producers_key(shard: ShardId) -> String {
     format!("{PREFIX}{PRODUCERS}/{}/{:04}", shard.stream, shard.shard.0)
 }
 
 /// Prefixes of all keys below those of a stream: what is left of one that has no record any more.
-pub fn prefixes_of_parts(stream: StreamId) -> [String; 3] {
-    [SHARD, SEGMENT, PRODUCERS].map(|kind| format!("{PREFIX}{kind}/{stream}/"))
+pub fn prefixes_of_parts(stream: StreamId) -> [String; 4] {
+    [SHARD, SEGMENT, PRODUCERS, TRUNCATED].map(|kind| format!("{PREFIX}{kind}/{stream}/"))
 }
 
 /// What a key names.
@@ -90,10 +110,16 @@ pub enum Key {
     Segment(ShardId, SegmentNumber),
     /// A shard's producers.
     Producers(ShardId),
+    /// A removed segment whose cold copy is kept.
+    Truncated(ShardId, SegmentNumber),
     /// The next producer id.
     ProducerIds,
     /// Where segments are.
     Segments,
+    /// The number by which cold storage knows this data directory.
+    ColdPlace,
+    /// A deleted stream whose cold copies are to be removed.
+    ColdGone(StreamId),
 }
 
 impl Key {
@@ -104,6 +130,9 @@ impl Key {
         }
         if key == SEGMENTS_KEY {
             return Some(Self::Segments);
+        }
+        if key == COLD_PLACE_KEY {
+            return Some(Self::ColdPlace);
         }
         let mut parts = key.strip_prefix(PREFIX)?.split('/');
         let kind = parts.next()?;
@@ -117,7 +146,11 @@ impl Key {
         match (kind, rest.as_slice()) {
             (STREAM, []) => Some(Self::Stream(stream)),
             (SHARD, [number]) => Some(Self::Shard(shard(number)?)),
+            (COLD_GONE, []) => Some(Self::ColdGone(stream)),
             (PRODUCERS, [number]) => Some(Self::Producers(shard(number)?)),
+            (TRUNCATED, [number, segment]) => {
+                Some(Self::Truncated(shard(number)?, SegmentNumber(segment.parse().ok()?)))
+            }
             (SEGMENT, [number, segment]) => {
                 Some(Self::Segment(shard(number)?, SegmentNumber(segment.parse().ok()?)))
             }
@@ -202,6 +235,42 @@ pub struct SegmentRecord {
     pub created_ms: i64,
     /// When it was sealed, wall time in ms.
     pub sealed_ms: i64,
+    /// Its copy in cold storage, if there is one.
+    pub cold: Option<SegmentCold>,
+}
+
+impl SegmentRecord {
+    /// Whether only cold storage has it.
+    pub fn is_released(&self) -> bool {
+        self.cold.is_some_and(|cold| cold.is_released)
+    }
+}
+
+/// A segment's copy in cold storage, which was read back and compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentCold {
+    /// The copy.
+    pub copy: ColdCopy,
+    /// Whether the segment has left the store.
+    pub is_released: bool,
+    /// When it was restored, wall time in ms, if it was: retention leaves it alone for a while.
+    pub restored_ms: Option<i64>,
+}
+
+/// A segment that retention or a truncation removed, and whose cold copy is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TruncatedRecord {
+    /// As it was; it has a copy.
+    pub segment: SegmentRecord,
+    /// When it was removed, wall time in ms.
+    pub truncated_ms: i64,
+}
+
+/// The number by which cold storage knows this data directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ColdPlaceRecord {
+    /// With which the names of all its copies begin.
+    pub cluster: Uuid,
 }
 
 /// Where segments are that are not on this host's disk.
@@ -264,6 +333,12 @@ mod stored {
         /// The cluster that has the source, if this is a copy.
         #[prost(string, optional, tag = "18")]
         pub(super) source: Option<String>,
+        #[prost(bool, tag = "19")]
+        pub(super) cold: bool,
+        #[prost(uint64, optional, tag = "20")]
+        pub(super) cold_after_ms: Option<u64>,
+        #[prost(uint64, optional, tag = "21")]
+        pub(super) cold_after_bytes: Option<u64>,
     }
 
     #[derive(Clone, Copy, PartialEq, prost::Message)]
@@ -302,6 +377,16 @@ mod stored {
         pub(super) created_ms: i64,
         #[prost(int64, tag = "9")]
         pub(super) sealed_ms: i64,
+        /// The checksum of its cold copy's index.
+        #[prost(fixed64, optional, tag = "10")]
+        pub(super) cold_copy: Option<u64>,
+        #[prost(bool, tag = "11")]
+        pub(super) cold_released: bool,
+        #[prost(int64, optional, tag = "12")]
+        pub(super) cold_restored_ms: Option<i64>,
+        /// Only of those that were removed.
+        #[prost(int64, optional, tag = "13")]
+        pub(super) truncated_ms: Option<i64>,
     }
 
     #[derive(Clone, PartialEq, prost::Message)]
@@ -377,6 +462,9 @@ impl StreamRecord {
             append_bytes_max: Some(config.append_bytes_max),
             compression: config.compression.map(|codec| codec as u32),
             source: self.source.clone(),
+            cold: config.cold,
+            cold_after_ms: config.cold_after_ms,
+            cold_after_bytes: config.cold_after_bytes,
         }
         .encode_to_vec()
         .into()
@@ -410,6 +498,9 @@ impl StreamRecord {
             timestamp_after_max_ms: stored.timestamp_after_max_ms,
             append_bytes_max: stored.append_bytes_max.unwrap_or(StreamConfig::default().append_bytes_max),
             compression: stored.compression.map(codec).transpose()?,
+            cold: stored.cold,
+            cold_after_ms: stored.cold_after_ms,
+            cold_after_bytes: stored.cold_after_bytes,
         };
         config.check().map_err(|error| refuse(error.to_string()))?;
         let stored::Stream { name, created_ms, source, .. } = stored;
@@ -464,6 +555,15 @@ impl ShardRecord {
 impl SegmentRecord {
     /// The value to store.
     pub fn encode(&self) -> Bytes {
+        self.stored().encode_to_vec().into()
+    }
+
+    /// The record that is stored under `key`.
+    pub fn decode(key: &str, value: &[u8]) -> Result<Self, StreamRecordError> {
+        decode(key, value).map(|stored| Self::of(&stored))
+    }
+
+    fn stored(&self) -> stored::Segment {
         stored::Segment {
             number: self.number.0,
             term: self.term.0,
@@ -474,15 +574,15 @@ impl SegmentRecord {
             last_transaction_id: self.last_transaction_id.0,
             created_ms: self.created_ms,
             sealed_ms: self.sealed_ms,
+            cold_copy: self.cold.map(|cold| cold.copy.0),
+            cold_released: self.is_released(),
+            cold_restored_ms: self.cold.and_then(|cold| cold.restored_ms),
+            truncated_ms: None,
         }
-        .encode_to_vec()
-        .into()
     }
 
-    /// The record that is stored under `key`.
-    pub fn decode(key: &str, value: &[u8]) -> Result<Self, StreamRecordError> {
-        let stored: stored::Segment = decode(key, value)?;
-        Ok(Self {
+    fn of(stored: &stored::Segment) -> Self {
+        Self {
             number: SegmentNumber(stored.number),
             term: Term(stored.term),
             base_offset: Offset(stored.base_offset),
@@ -492,7 +592,45 @@ impl SegmentRecord {
             last_transaction_id: TransactionId(stored.last_transaction_id),
             created_ms: stored.created_ms,
             sealed_ms: stored.sealed_ms,
-        })
+            cold: stored.cold_copy.map(|copy| SegmentCold {
+                copy: ColdCopy(copy),
+                is_released: stored.cold_released,
+                restored_ms: stored.cold_restored_ms,
+            }),
+        }
+    }
+}
+
+impl TruncatedRecord {
+    /// The value to store.
+    pub fn encode(&self) -> Bytes {
+        let truncated_ms = Some(self.truncated_ms);
+        stored::Segment { truncated_ms, ..self.segment.stored() }.encode_to_vec().into()
+    }
+
+    /// The record that is stored under `key`.
+    pub fn decode(key: &str, value: &[u8]) -> Result<Self, StreamRecordError> {
+        let stored: stored::Segment = decode(key, value)?;
+        let segment = SegmentRecord::of(&stored);
+        match stored.truncated_ms.filter(|_| segment.cold.is_some()) {
+            Some(truncated_ms) => Ok(Self { segment, truncated_ms }),
+            None => Err(StreamRecordError {
+                key: key.to_owned(),
+                why: "it has no cold copy, or no time of its removal".to_owned(),
+            }),
+        }
+    }
+}
+
+impl ColdPlaceRecord {
+    /// The value to store.
+    pub fn encode(&self) -> Bytes {
+        SegmentsRecord { cluster: self.cluster }.encode()
+    }
+
+    /// The record that is stored under `key`.
+    pub fn decode(key: &str, value: &[u8]) -> Result<Self, StreamRecordError> {
+        SegmentsRecord::decode(key, value).map(|record| Self { cluster: record.cluster })
     }
 }
 
@@ -564,7 +702,10 @@ mod tests {
             (shard_key(shard()), Key::Shard(shard())),
             (segment_key(shard(), SegmentNumber(9)), Key::Segment(shard(), SegmentNumber(9))),
             (producers_key(shard()), Key::Producers(shard())),
+            (truncated_key(shard(), SegmentNumber(9)), Key::Truncated(shard(), SegmentNumber(9))),
+            (cold_gone_key(shard().stream), Key::ColdGone(shard().stream)),
             (PRODUCER_IDS_KEY.to_owned(), Key::ProducerIds),
+            (COLD_PLACE_KEY.to_owned(), Key::ColdPlace),
         ];
         for (text, key) in keys {
             assert_eq!(Key::parse(&text), Some(key), "{text}");
@@ -590,6 +731,9 @@ mod tests {
                 timestamp_after_max_ms: Some(1),
                 append_bytes_max: 2,
                 compression: Some(Codec::Lz4),
+                cold: true,
+                cold_after_ms: Some(0),
+                cold_after_bytes: Some(4),
                 ..StreamConfig::default()
             },
             source: Some("us".into()),
@@ -614,8 +758,15 @@ mod tests {
             last_transaction_id: TransactionId(i64::MAX),
             created_ms: 8,
             sealed_ms: 9,
+            cold: None,
         };
         assert_eq!(SegmentRecord::decode("k", &segment.encode()), Ok(segment));
+        let copied = Some(SegmentCold { copy: ColdCopy(0), is_released: true, restored_ms: Some(-1) });
+        let segment = SegmentRecord { cold: copied, ..segment };
+        assert_eq!(SegmentRecord::decode("k", &segment.encode()), Ok(segment));
+        let truncated = TruncatedRecord { segment, truncated_ms: 0 };
+        assert_eq!(TruncatedRecord::decode("k", &truncated.encode()), Ok(truncated));
+        assert!(TruncatedRecord::decode("k", &segment.encode()).is_err(), "no time");
         let batch = ProducerBatch { epoch: -1, first: 0, last: i32::MAX, base_offset: Offset(3) };
         let producers = ProducersRecord {
             upto: Offset(9),

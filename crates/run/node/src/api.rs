@@ -347,6 +347,58 @@ pub struct CreateStream {
     /// `create` or `append`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timestamps: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[allow(missing_docs)]
+    pub cold: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "given")]
+    #[allow(missing_docs)]
+    pub cold_after_ms: Option<Option<u64>>,
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "given")]
+    #[allow(missing_docs)]
+    pub cold_after_bytes: Option<Option<u64>>,
+}
+
+/// `PATCH /v1/streams/NAME`. What is not given stays as it is; a limit of `null` is none.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AlterStream {
+    /// See [`StreamConfig`], as for all below.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "given")]
+    pub retention_ms: Option<Option<u64>>,
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "given")]
+    #[allow(missing_docs)]
+    pub retention_bytes: Option<Option<u64>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[allow(missing_docs)]
+    pub segment_bytes: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[allow(missing_docs)]
+    pub segment_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[allow(missing_docs)]
+    pub cold: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "given")]
+    #[allow(missing_docs)]
+    pub cold_after_ms: Option<Option<u64>>,
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "given")]
+    #[allow(missing_docs)]
+    pub cold_after_bytes: Option<Option<u64>>,
+}
+
+impl AlterStream {
+    /// What becomes of a configuration.
+    pub fn applied_to(&self, config: &StreamConfig) -> StreamConfig {
+        StreamConfig {
+            retention_ms: self.retention_ms.unwrap_or(config.retention_ms),
+            retention_bytes: self.retention_bytes.unwrap_or(config.retention_bytes),
+            segment_bytes: self.segment_bytes.unwrap_or(config.segment_bytes),
+            segment_ms: self.segment_ms.unwrap_or(config.segment_ms),
+            cold: self.cold.unwrap_or(config.cold),
+            cold_after_ms: self.cold_after_ms.unwrap_or(config.cold_after_ms),
+            cold_after_bytes: self.cold_after_bytes.unwrap_or(config.cold_after_bytes),
+            ..config.clone()
+        }
+    }
 }
 
 fn one() -> u32 {
@@ -381,6 +433,9 @@ impl CreateStream {
             flush_bytes: default.flush_bytes,
             durability: self.durability.as_deref().map_or(Ok(default.durability), str::parse)?,
             timestamps: self.timestamps.as_deref().map_or(Ok(default.timestamps), str::parse)?,
+            cold: self.cold.unwrap_or(default.cold),
+            cold_after_ms: self.cold_after_ms.unwrap_or(default.cold_after_ms),
+            cold_after_bytes: self.cold_after_bytes.unwrap_or(default.cold_after_bytes),
             ..default
         })
     }
@@ -442,6 +497,24 @@ pub struct SegmentView {
     pub bytes: u64,
     /// Whether nothing is appended to it any more.
     pub sealed: bool,
+    /// Whether cold storage has a copy.
+    #[serde(default)]
+    pub copied: bool,
+    /// Whether only cold storage has it.
+    #[serde(default)]
+    pub released: bool,
+}
+
+/// `PUT /v1/streams/NAME/restore`: brings records back that retention or a truncation removed.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RestoreStream {
+    /// The first offset to bring back; the first one that is kept if not given.
+    #[serde(default)]
+    pub from: u64,
+    /// The shard; all of them if not given. Of all shards those are left alone of which nothing is kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shard: Option<u32>,
 }
 
 /// `POST /v1/streams/NAME/truncate`. A shard that begins behind the position keeps its beginning. A shard that ends

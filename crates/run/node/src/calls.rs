@@ -466,7 +466,9 @@ async fn read_durable(
     let segment = SegmentId::try_from(segment).map_err(malformed)?;
     let (position, len) = (Position(asked.position), asked.len.min(READ_BYTES_MAX));
     let tail = log.view(segment.shard).map_err(read_refusal)?.tail;
-    let mut turn = match turns::is_far(segment, position, &tail) {
+    // What waits for cold storage keeps nobody from the disk: it takes no turn there.
+    let is_cold = log.is_cold_segment(&segment);
+    let mut turn = match !is_cold && turns::is_far(segment, position, &tail) {
         true => Some(turns.turn(connection, u64::from(len).max(TURN_BYTES_MIN)).await?),
         false => None,
     };
@@ -583,7 +585,9 @@ pub fn stream_refusal(error: StreamError) -> CallRefusal {
         StreamError::NoShard { .. } => CallErrorCode::UnknownShard,
         StreamError::Exists(_) => CallErrorCode::StreamExists,
         StreamError::Config(_) | StreamError::TooManyShards { .. } => CallErrorCode::Malformed,
-        StreamError::BeyondEnd { .. } => CallErrorCode::OffsetOutOfRange,
+        StreamError::BeyondEnd { .. } | StreamError::NothingToRestore { .. } => {
+            CallErrorCode::OffsetOutOfRange
+        }
         StreamError::Damaged(_) => CallErrorCode::Damaged,
         StreamError::Copy(_) => CallErrorCode::Copy,
         StreamError::Refused(_) => CallErrorCode::Internal,

@@ -7,6 +7,7 @@ mod access;
 mod bridge;
 mod broadcast;
 mod cluster;
+mod cold;
 mod exposure;
 mod file;
 mod listen;
@@ -38,6 +39,7 @@ pub use self::bridge::{BridgeConfig, BridgeStart};
 pub use self::broadcast::BroadcastConfig;
 pub(crate) use self::broadcast::QuotasConfig;
 pub use self::cluster::ClusterConfig;
+pub use self::cold::ColdSection;
 pub use self::exposure::is_of_this_host;
 use self::file::ConfigFile;
 pub use self::file::parse_toml;
@@ -90,6 +92,8 @@ pub struct Config {
     pub ledgers: LedgersSection,
     /// Metadata in ZooKeeper.
     pub zookeeper: ZooKeeperSection,
+    /// Cold storage.
+    pub cold: ColdSection,
     /// Kafka's protocol.
     pub kafka: KafkaConfig,
     /// The queues.
@@ -274,6 +278,7 @@ impl Default for Config {
             log: LogSection::default(),
             ledgers: LedgersSection::default(),
             zookeeper: ZooKeeperSection::default(),
+            cold: ColdSection::default(),
             kafka: KafkaConfig::default(),
             queues: QueuesSection::default(),
             sqs: SqsConfig::default(),
@@ -396,6 +401,7 @@ impl Config {
             "LOG",
             "LEDGERS",
             "ZOOKEEPER",
+            "COLD",
             "KAFKA",
             "QUEUES",
             "SQS",
@@ -441,14 +447,15 @@ impl Config {
     /// What the log is opened with.
     ///
     /// # Errors
-    /// If `segments` names no store.
-    pub(crate) fn log_config(&self) -> anyhow::Result<tailwater_log::LogConfig> {
+    /// If `segments` names no store, or `[cold]` no place.
+    pub(crate) fn log_config(&self, env: &tailwater_env::Env) -> anyhow::Result<tailwater_log::LogConfig> {
         let defaults = tailwater_log::LogConfig::default();
         let journal = &self.journal;
         let journal_bytes = journal.file_bytes * u64::from(journal.files_max);
         Ok(tailwater_log::LogConfig {
             owners: self.log.owners,
             segments: self.ledgers.opening(&self.segments)?,
+            cold: self.cold.opening(env)?,
             hot_bytes: if self.kafka.enabled { self.kafka.hot_bytes } else { 0 },
             timestamp_after_max: Duration::from_millis(self.log.timestamp_after_max_ms),
             decompressed_bytes_max: self.log.decompressed_bytes_max,
@@ -582,6 +589,7 @@ impl Config {
         self.log.check()?;
         self.ledgers.opening(&self.segments)?;
         self.check_metadata()?;
+        self.cold.check()?;
         self.kafka.check().map_err(|why| anyhow::anyhow!(why))?;
         self.queues.check()?;
         self.sqs.check().map_err(|why| anyhow::anyhow!(why))?;

@@ -9,8 +9,9 @@
 //! | `GET, POST /v1/cells`, `GET /v1/cells/{cell}` | lists the cells, creates one, describes one |
 //! | `POST /v1/cells/{cell}/clear` | forgets all that a cell holds |
 //! | `GET, POST /v1/streams` | lists, creates |
-//! | `GET, DELETE /v1/streams/{name}` | describes, deletes |
+//! | `GET, PATCH, DELETE /v1/streams/{name}` | describes, changes, deletes |
 //! | `POST /v1/streams/{name}/truncate` | removes the records before a position |
+//! | `PUT /v1/streams/{name}/restore` | brings removed records back from cold storage |
 //! | `GET, PUT /v1/streams/{name}/tree` | the copy tree and how far its hops are; places the stream |
 //! | `GET /v1/clusters` | the clusters that this one knows |
 //! | `GET, PUT, DELETE /v1/clusters/{name}` | describes, adds, removes one |
@@ -29,6 +30,7 @@
 mod broadcast;
 mod cells;
 mod clusters;
+mod cold;
 mod connections;
 mod groups;
 mod identity;
@@ -79,8 +81,9 @@ fn router(shared: Arc<NodeShared>) -> Router {
         .route("/v1/cells/{cell}", get(cells::describe))
         .route("/v1/cells/{cell}/clear", post(cells::clear))
         .route("/v1/streams", get(list_streams).post(create_stream))
-        .route("/v1/streams/{name}", get(describe_stream).delete(delete_stream))
+        .route("/v1/streams/{name}", get(describe_stream).patch(cold::alter).delete(delete_stream))
         .route("/v1/streams/{name}/truncate", post(truncate_stream))
+        .route("/v1/streams/{name}/restore", put(cold::restore))
         .route("/v1/streams/{name}/tree", get(clusters::tree).put(clusters::place))
         .route("/v1/clusters", get(clusters::list))
         .route("/v1/clusters/{name}", get(clusters::describe).put(clusters::add).delete(clusters::remove))

@@ -432,7 +432,7 @@ async fn open_log(
         tailwater_queue::TAG => recovery.replay(position, bytes),
         _ => Err(ReplayError::new("written by a later version: its tag is not known")),
     };
-    let (log_config, finish) = (LogConfig { metadata, ..config.log_config()? }, Box::new(finish));
+    let (log_config, finish) = (LogConfig { metadata, ..config.log_config(env)? }, Box::new(finish));
     let log = Log::open_locked(env, log_config, &config.data, lock, finish, &mut others, progress).await?;
     Ok((log, node_cells))
 }

@@ -71,6 +71,7 @@ impl Collector for MetricParts {
         log(shared, &mut page)?;
         journal_and_store(shared, &mut page)?;
         ledgers(shared, &mut page)?;
+        cold(shared, &mut page)?;
         tail(shared, &mut page)?;
         cells(shared, &mut page)?;
         calls(shared, &mut page)?;
@@ -227,6 +228,31 @@ fn ledgers(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
     )?;
     let unfinished = "Segments that have ended and whose ledgers are not closed or deleted yet.";
     page.gauge("tailwater_ledger_unfinished", unfinished, stats.unfinished)
+}
+
+/// Of a node that has cold storage.
+fn cold(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
+    let Some(stats) = shared.log.cold_stats() else { return Ok(()) };
+    let up = "1 while cold storage does what it is asked, else 0.";
+    page.gauge("tailwater_cold_up", up, u64::from(stats.trouble.is_none()))?;
+    let copied = "Segments that were copied, read back and compared.";
+    page.counter("tailwater_cold_segments_copied", copied, stats.segments_copied)?;
+    page.counter("tailwater_cold_put_bytes", "Bytes put into cold storage.", stats.bytes_put)?;
+    let waiting = "Completed segments that wait to be copied.";
+    page.gauge("tailwater_cold_segments_waiting", waiting, stats.segments_waiting)?;
+    let damaged = "Segments that can't be copied, as their bytes are not what was written.";
+    page.gauge("tailwater_cold_segments_damaged", damaged, stats.segments_damaged)?;
+    let failures = "Attempts to copy a segment, to remove copies or to look for them that failed.";
+    page.counter("tailwater_cold_failures", failures, stats.failures)?;
+    page.counter("tailwater_cold_read_bytes", "Bytes that readers were given from it.", stats.bytes_read)?;
+    let failed = "Blocks and indexes that could not be had for readers.";
+    page.counter("tailwater_cold_reads_failed", failed, stats.reads_failed)?;
+    let removed = "Copies that were removed, as no record names them any more.";
+    page.counter("tailwater_cold_copies_removed", removed, stats.copies_removed)?;
+    let swept = "Folders of copies that no record named, and that were found and removed.";
+    page.counter("tailwater_cold_copies_swept", swept, stats.copies_swept)?;
+    let unknown = "Folders of streams that metadata say nothing of; they are left alone.";
+    page.gauge("tailwater_cold_streams_unknown", unknown, stats.streams_unknown)
 }
 
 fn tail(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {

@@ -88,5 +88,7 @@ fn segment_view(segment: &SegmentDescription) -> SegmentView {
         base_offset: segment.base_offset.0,
         bytes: segment.length.0,
         sealed: segment.sealed,
+        copied: segment.completed.is_some_and(|completed| completed.is_copied),
+        released: segment.completed.is_some_and(|completed| completed.is_released),
     }
 }

@@ -116,6 +116,11 @@ impl Server {
         self.finish(self.agent()?.put(self.url(path)).send_json(body))
     }
 
+    /// PATCH with a JSON body.
+    pub fn patch<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> anyhow::Result<T> {
+        self.finish(self.agent()?.patch(self.url(path)).send_json(body))
+    }
+
     /// DELETE.
     pub fn delete<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
         self.finish(self.agent()?.delete(self.url(path)).call())

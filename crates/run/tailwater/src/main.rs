@@ -39,7 +39,7 @@ enum Command {
     Serve(commands::serve::Args),
     /// Make what a secured node needs: a CA, certificates, a configuration that uses them.
     Init(commands::init::Args),
-    /// Create, list, describe, place, delete and truncate streams.
+    /// Create, alter, list, describe, place, delete, truncate and restore streams.
     #[command(subcommand)]
     Stream(commands::stream::Command),
     /// List and describe the nodes that share metadata in ZooKeeper.

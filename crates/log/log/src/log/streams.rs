@@ -12,13 +12,14 @@ use tokio::sync::oneshot;
 use super::{
     Damaged, Log, LogStreamInfo, ShardDescription, ShardHandle, Stream, StreamDescription, describe_segments,
 };
+use crate::cold::LogCold;
 use crate::config::{ConfigError, FlushPolicy, StreamConfig, StreamDurability, check_name};
 use crate::error::{AppendError, StreamError};
 use crate::limits::COMMIT_OPS_MAX;
 use crate::owner::OwnerRequest;
 use crate::producer::Producers;
 use crate::shard::{Recovered, Shard, Truncation};
-use crate::stream::{SegmentRecord, StreamRecord, name_key, prefixes_of_parts, stream_key};
+use crate::stream::{SegmentRecord, StreamRecord, cold_gone_key, name_key, prefixes_of_parts, stream_key};
 use crate::view::{SharedView, View};
 
 impl Log {
@@ -39,12 +40,18 @@ impl Log {
         if self.is_replicated() && config.durability == StreamDurability::Interval {
             return Err(ConfigError::IntervalReplicated.into());
         }
+        self.check_cold(config)?;
         self.check_open()?;
         let streams = self.inner.streams.read();
         if streams.by_name.contains_key(name) {
             return Err(StreamError::Exists(name.to_owned()));
         }
         streams.check_room(config.shards)
+    }
+
+    /// Whether there is cold storage, if a stream wants it.
+    fn check_cold(&self, config: &StreamConfig) -> Result<(), ConfigError> {
+        if config.cold && self.inner.cold.is_none() { Err(ConfigError::NoCold) } else { Ok(()) }
     }
 
     /// Carries out a change of streams although nobody may wait for it any more: metadata and memory would differ
@@ -118,6 +125,7 @@ impl Log {
                 Err(damaged) => (Some(damaged), Default::default()),
             };
             let shard = Shard::new(id, Arc::clone(&config), inner.owner_number, recovered, producers);
+            let shard = shard.with_cold(inner.cold.as_ref().map(LogCold::of_shards));
             let completed: Arc<[SegmentRecord]> = shard.completed().copied().collect();
             let view = SharedView::new(View {
                 shard: id,
@@ -181,6 +189,9 @@ impl Log {
         }
         let config = change(&record.config)?;
         record.config.may_become(&config).map_err(StreamError::from)?;
+        if !record.config.cold && !is_copying {
+            self.check_cold(&config).map_err(StreamError::from)?;
+        }
         let old = stream.shards.len() as u32;
         inner.streams.read().check_room(config.shards - old)?;
         record.config = config;
@@ -222,7 +233,13 @@ impl Log {
             Op::Delete { key: stream_key(id), expect: Expect::Present },
             Op::Delete { key: name_key(name), expect: Expect::Any },
         ];
-        inner.meta.commit(ops).await.map_err(unavailable)?;
+        // What a copy that is under way leaves behind is found by that.
+        let cold_gone = inner.cold.as_ref().map(|_| Op::Put {
+            key: cold_gone_key(id),
+            value: Bytes::new(),
+            expect: Expect::Any,
+        });
+        inner.meta.commit(ops.into_iter().chain(cold_gone).collect()).await.map_err(unavailable)?;
         inner.streams.write().remove(id);
         // Whoever waits for records has to hear that there will be none.
         stream.shards.iter().for_each(|shard| shard.view.wake());

@@ -6,7 +6,10 @@ use tailwater_format::{SegmentId, ShardId, StreamId};
 use tailwater_meta::Versioned;
 
 use crate::error::LogOpenError;
-use crate::stream::{Key, ProducersRecord, SegmentRecord, SegmentsRecord, ShardRecord, StreamRecord};
+use crate::stream::{
+    ColdPlaceRecord, Key, ProducersRecord, SegmentRecord, SegmentsRecord, ShardRecord, StreamRecord,
+    TruncatedRecord,
+};
 
 /// What metadata says of one shard.
 #[derive(Default)]
@@ -15,6 +18,8 @@ pub(super) struct KnownShard {
     pub(super) version: u64,
     pub(super) segments: BTreeMap<u64, SegmentRecord>,
     pub(super) producers: Option<ProducersRecord>,
+    /// Removed segments whose cold copies are kept.
+    pub(super) truncated: BTreeMap<u64, TruncatedRecord>,
 }
 
 /// What it says of all.
@@ -24,6 +29,8 @@ pub(super) struct KnownLog {
     pub(super) shards: BTreeMap<ShardId, KnownShard>,
     /// Where segments are, if not on this host's disk.
     pub(super) segments: Option<SegmentsRecord>,
+    /// By which number cold storage knows this data directory.
+    pub(super) cold: Option<ColdPlaceRecord>,
 }
 
 impl KnownLog {
@@ -49,7 +56,12 @@ impl KnownLog {
                     known.shards.entry(shard).or_default().producers = Some(producers);
                 }
                 Some(Key::Segments) => known.segments = Some(SegmentsRecord::decode(key, &stored.value)?),
-                Some(Key::Name(_) | Key::ProducerIds) => {}
+                Some(Key::Truncated(shard, number)) => {
+                    let truncated = TruncatedRecord::decode(key, &stored.value)?;
+                    known.shards.entry(shard).or_default().truncated.insert(number.0, truncated);
+                }
+                Some(Key::ColdPlace) => known.cold = Some(ColdPlaceRecord::decode(key, &stored.value)?),
+                Some(Key::Name(_) | Key::ProducerIds | Key::ColdGone(_)) => {}
                 None => tracing::warn!(key, "metadata has a key that is not known"),
             }
         }
@@ -60,5 +72,10 @@ impl KnownLog {
     pub(super) fn is_recorded(&self, id: &SegmentId) -> bool {
         let segment = self.shards.get(&id.shard).and_then(|shard| shard.segments.get(&id.number.0));
         segment.is_some_and(|segment| segment.term == id.term)
+    }
+    /// How many segments are in cold storage alone.
+    pub(super) fn released(&self) -> usize {
+        let segments = self.shards.values().flat_map(|shard| shard.segments.values());
+        segments.filter(|segment| segment.is_released()).count()
     }
 }

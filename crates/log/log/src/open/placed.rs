@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use tailwater_cold::ColdStore;
 use tailwater_env::{BoxFuture, Env};
 use tailwater_meta::{Expect, Meta, MetaError, Op};
 use tailwater_store::{RecoveredSegment, SegmentStore, StoreContract, WriteRight, WriteRightFault};
@@ -10,6 +11,7 @@ use uuid::Uuid;
 
 use super::SharedMetadata;
 use super::known::KnownLog;
+use crate::cold::{ColdConfig, LogCold};
 use crate::error::LogOpenError;
 use crate::stream::{METADATA_KEY, SEGMENTS_KEY, SegmentsRecord};
 
@@ -112,4 +114,28 @@ pub(super) async fn cluster(
     let put = Op::Put { key: SEGMENTS_KEY.to_owned(), value, expect: Expect::Absent };
     meta.commit(vec![put]).await.map_err(|error| LogOpenError::Meta(error.to_string()))?;
     Ok(cluster)
+}
+
+/// The store with cold storage behind it, if there is any.
+///
+/// # Errors
+/// Where metadata has segments that only cold storage has, and nothing says where it is.
+pub(super) async fn cold(
+    env: &Env,
+    meta: &dyn Meta,
+    known: &KnownLog,
+    config: Option<ColdConfig>,
+    segments: Arc<dyn StoreContract>,
+) -> Result<(Arc<dyn StoreContract>, Option<LogCold>), LogOpenError> {
+    let Some(config) = config else {
+        return match known.released() {
+            0 => Ok((segments, None)),
+            released => Err(LogOpenError::Store(format!(
+                "{released} segments of this data directory are in cold storage alone: set url below [cold] to where that is"
+            ))),
+        };
+    };
+    let cluster = crate::cold::cluster(env, meta, known.cold).await?;
+    let cold = LogCold::new(env, config, cluster, Arc::clone(&segments));
+    Ok((Arc::new(ColdStore::new(segments, cold.tier.clone())), Some(cold)))
 }

@@ -6,7 +6,7 @@
 //! was; if it did, the conflict shows the very record, with this owner's random number in it. One that metadata can't
 //! take is not repeated: whoever waits for it is told, and after a pause another one says what there is to say by then.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use tailwater_env::Instant;
@@ -15,9 +15,9 @@ use tailwater_format::{Offset, SegmentId, SegmentNumber, ShardId, Term};
 use super::{Output, Shard, ShardPhase, Truncation};
 use crate::config::StreamDurability;
 use crate::error::{AppendError, StreamError};
-use crate::limits::{COMMIT_OPS_MAX, COMMIT_REFUSED_PAUSE, COMMIT_RETRY, TRUNCATIONS_MAX};
+use crate::limits::{COMMIT_COLD_MAX, COMMIT_OPS_MAX, COMMIT_REFUSED_PAUSE, COMMIT_RETRY, TRUNCATIONS_MAX};
 use crate::retention;
-use crate::stream::{ProducersRecord, SegmentRecord, ShardRecord};
+use crate::stream::{ProducersRecord, SegmentRecord, ShardRecord, TruncatedRecord};
 
 /// One commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +34,14 @@ pub struct Change {
     pub deleted: Vec<SegmentNumber>,
     /// The producers, whenever segments are completed.
     pub producers: Option<ProducersRecord>,
+    /// Segments whose records are put anew: they were copied to cold storage, or leave the store.
+    pub updated: Vec<SegmentRecord>,
+    /// Those of the deleted ones whose copies are kept.
+    pub truncated: Vec<TruncatedRecord>,
+    /// Removed segments whose copies are kept no longer.
+    pub forgotten: Vec<SegmentNumber>,
+    /// Removed segments that come back. The log's start goes back with them.
+    pub restored: Vec<SegmentRecord>,
 }
 
 /// Why a change was not committed.
@@ -59,6 +67,10 @@ pub(super) struct Changes {
     log_start: Offset,
     completed: VecDeque<SegmentRecord>,
     truncations: Vec<Truncation>,
+    /// Records of segments that metadata has, as they are to be.
+    updates: BTreeMap<SegmentNumber, SegmentRecord>,
+    /// How many of the removed segments, from the oldest on, are to be forgotten.
+    forget: usize,
     committing: Option<Change>,
     /// Whether that claims the term that it has.
     is_claiming: bool,
@@ -82,6 +94,8 @@ impl Changes {
             log_start: record.log_start,
             completed: unsaved.into(),
             truncations: Vec::new(),
+            updates: BTreeMap::new(),
+            forget: 0,
             committing: None,
             is_claiming: false,
             uncertain: None,
@@ -127,6 +141,33 @@ impl Changes {
         self.completed.push_back(segment);
     }
 
+    /// How many completed segments metadata was not told of.
+    pub(super) fn unsaved(&self) -> usize {
+        self.completed.len()
+    }
+
+    /// The record of a segment that metadata has is to be this one.
+    pub(super) fn update(&mut self, segment: SegmentRecord) {
+        self.updates.insert(segment.number, segment);
+    }
+
+    /// Metadata has this record of a segment.
+    pub(super) fn updated(&mut self, segment: &SegmentRecord) {
+        if self.updates.get(&segment.number) == Some(segment) {
+            self.updates.remove(&segment.number);
+        }
+    }
+
+    /// So many of the removed segments are to be forgotten.
+    pub(super) fn forget(&mut self, count: usize) {
+        self.forget = count;
+    }
+
+    /// One of them is.
+    pub(super) fn forgot(&mut self) {
+        self.forget = self.forget.saturating_sub(1);
+    }
+
     pub(super) fn raise_log_start(&mut self, log_start: Offset) {
         self.log_start = self.log_start.max(log_start);
     }
@@ -152,6 +193,8 @@ impl Changes {
         self.claim.is_some()
             || self.begin.is_some()
             || !self.completed.is_empty()
+            || !self.updates.is_empty()
+            || self.forget > 0
             || log_start > self.record.log_start
     }
 
@@ -202,7 +245,9 @@ impl Shard {
             ShardPhase::Deleted => Some(StreamError::NoStream(self.id.stream.to_string())),
             ShardPhase::Lost => Some(StreamError::NotOwner),
             _ if self.closing => Some(StreamError::Closed),
-            _ if self.changes.truncations.len() >= TRUNCATIONS_MAX => Some(StreamError::Overloaded),
+            _ if self.changes.truncations.len() >= TRUNCATIONS_MAX || self.is_restoring() => {
+                Some(StreamError::Overloaded)
+            }
             _ if truncation.before > self.acked_next.get() => {
                 Some(StreamError::BeyondEnd { end: self.acked_next.get(), given: truncation.before })
             }
@@ -220,8 +265,14 @@ impl Shard {
         }
     }
 
+    /// Whether removed records come back: the log's start is not moved by anything else meanwhile.
+    pub(super) fn is_restoring(&self) -> bool {
+        let changes = [&self.changes.committing, &self.changes.uncertain];
+        self.restore.is_some() || changes.into_iter().flatten().any(|change| !change.restored.is_empty())
+    }
+
     /// The next commit, if one is due.
-    pub(super) fn next_change(&mut self, now: Instant) -> Option<Change> {
+    pub(super) fn next_change(&mut self, now: Instant, wall_ms: i64) -> Option<Change> {
         let changes = &self.changes;
         if changes.committing.is_some() || now < changes.retry_at {
             return None;
@@ -237,15 +288,28 @@ impl Shard {
             return self.changes.committing.clone();
         }
         // Not what a loss may take back: a change that is repeated behind it would have the log start behind its end.
-        let log_start = changes.log_start.min(self.synced_next()).max(changes.record.log_start);
+        let mut log_start = changes.log_start.min(self.synced_next()).max(changes.record.log_start);
+        let restoring = self.restore.as_ref().map(|wish| self.restoring(wish.from, wall_ms));
+        if let Some(restoring) = &restoring {
+            log_start = restoring.log_start;
+        }
         let below = retention::below(self.completed.iter(), log_start);
         // Those that metadata was never told of are told first, and go with the next change.
         let saved = self.completed.len() - changes.completed.len();
-        if !changes.has_news(log_start) && below.min(saved) == 0 {
+        let gone = self.completed.iter().take(below.min(saved)).take_while(|segment| self.may_go(segment));
+        let deleted: Vec<SegmentNumber> =
+            gone.map(|segment| segment.number).take(COMMIT_OPS_MAX / 4).collect();
+        if !changes.has_news(log_start) && deleted.is_empty() && restoring.is_none() {
             return None;
         }
-        let deleted = self.completed.iter().take(below.min(saved)).map(|segment| segment.number);
-        let deleted: Vec<SegmentNumber> = deleted.take(COMMIT_OPS_MAX / 2).collect();
+        let updated = changes.updates.values().filter(|segment| !deleted.contains(&segment.number));
+        let updated: Vec<SegmentRecord> = updated.take(COMMIT_COLD_MAX).copied().collect();
+        let truncated = self.kept_of(&deleted, wall_ms);
+        // While some come back, the others stay.
+        let forget = if restoring.is_some() { 0 } else { changes.forget.min(COMMIT_COLD_MAX) };
+        let forgotten = self.truncated.iter().take(forget).map(|truncated| truncated.segment.number);
+        let forgotten: Vec<SegmentNumber> = forgotten.collect();
+        let restored = restoring.map_or(Vec::new(), |restoring| restoring.segments);
         let completed: Vec<SegmentRecord> =
             changes.completed.iter().take(COMMIT_OPS_MAX / 4).copied().collect();
         let mut record = ShardRecord { log_start, owner: changes.owner, ..changes.record };
@@ -272,8 +336,18 @@ impl Shard {
         assert!(record.next_offset <= self.acked_next.get(), "{}: only what is acked is recorded", self.id);
         assert!(log_start <= self.acked_next.get(), "{}: only what is acked is removed", self.id);
         assert!(record.next_segment >= changes.record.next_segment, "{}: numbers go forward only", self.id);
-        let change =
-            Change { shard: self.id, record, version: changes.version, completed, deleted, producers };
+        let change = Change {
+            shard: self.id,
+            record,
+            version: changes.version,
+            completed,
+            deleted,
+            producers,
+            updated,
+            truncated,
+            forgotten,
+            restored,
+        };
         self.changes.is_claiming = self.changes.claim.is_some();
         self.changes.committing = Some(change.clone());
         Some(change)
@@ -298,6 +372,7 @@ impl Shard {
                 self.changes.claim = None;
                 self.fail_unwritten(&AppendError::NotOwner, out);
                 self.changes.fail_truncations(&StreamError::NotOwner, out);
+                self.fail_restore(&StreamError::NotOwner);
                 return;
             }
             Err(ChangeError::Refused(why)) => {
@@ -307,11 +382,14 @@ impl Shard {
                 self.changes.claim = None;
                 // Whoever is told that nothing was removed should not find it removed later. Retention asks again.
                 self.changes.log_start = self.changes.record.log_start;
+                // Likewise of copies: whoever made one looks again.
+                self.changes.updates.clear();
                 if self.state == ShardPhase::Claiming {
                     self.state = ShardPhase::Resting;
                     self.fail_unwritten(&AppendError::Refused(Arc::clone(&why)), out);
                 }
                 self.changes.fail_truncations(&StreamError::Refused(why.to_string()), out);
+                self.fail_restore(&StreamError::Refused(why.to_string()));
                 return;
             }
             Err(ChangeError::Unavailable(why)) => {
@@ -322,11 +400,17 @@ impl Shard {
                     self.state = ShardPhase::Resting;
                     self.fail_unwritten(&AppendError::Unavailable(format!("metadata: {why}").into()), out);
                 }
-                self.changes.fail_truncations(&StreamError::Unavailable(why), out);
+                self.changes.fail_truncations(&StreamError::Unavailable(why.clone()), out);
+                self.fail_restore(&StreamError::Unavailable(why));
                 return;
             }
         };
-        assert!(change.record.log_start >= self.changes.record.log_start, "a log start goes forward only");
+        let is_restore = change.record.log_start < self.changes.record.log_start;
+        assert!(
+            !is_restore || self.cold.is_some(),
+            "{}: a log start goes back only where removed records are kept",
+            self.id
+        );
         assert!(change.record.term >= self.changes.record.term, "a term goes forward only");
         assert!(change.record.next_offset >= self.changes.record.next_offset, "what is completed stays so");
         assert!(
@@ -335,7 +419,7 @@ impl Shard {
             self.id,
             "what was committed is the oldest that metadata was not told of"
         );
-        let moved = change.record.log_start > self.changes.record.log_start;
+        let moved = change.record.log_start != self.changes.record.log_start;
         // A copy claims its source's term again after a restart: that it is the same says nothing.
         let claimed = self.changes.is_claiming || change.record.term > self.changes.record.term;
         self.changes.record = change.record;
@@ -362,13 +446,29 @@ impl Shard {
             self.tail_changed = true;
             out.push(Output::Update(self.tail()));
         }
+        self.take_in_segments(change, is_restore, out);
+        self.answer_restore();
+        self.changes.answer_truncations(out);
+    }
+
+    /// What a change that was committed does to segments and their copies.
+    fn take_in_segments(&mut self, change: Change, is_restore: bool, out: &mut Vec<Output>) {
+        for segment in change.updated {
+            self.take_in_updated(segment, out);
+        }
         for number in change.deleted {
             let segment = self.completed.pop_front().expect("only this deletes completed segments");
             assert_eq!(segment.number, number, "{}: the oldest go first", self.id);
             self.list_changed = true;
-            out.push(Output::Delete(self.segment_id(&segment)));
+            self.changes.updates.remove(&number);
+            let kept = change.truncated.iter().find(|kept| kept.segment.number == number);
+            self.take_in_removed(&segment, kept, out);
         }
-        self.changes.answer_truncations(out);
+        self.take_in_forgotten(&change.forgotten, out);
+        self.take_in_restored(change.restored, out);
+        if is_restore {
+            self.changes.log_start = self.changes.record.log_start;
+        }
     }
 
     pub(super) fn segment_id(&self, segment: &SegmentRecord) -> SegmentId {

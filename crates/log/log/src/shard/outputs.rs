@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use tailwater_cold::ColdCopy;
 use tailwater_env::Instant;
 use tailwater_format::{Dlsn, Offset, Position, SegmentId, Tail, Term};
 use tailwater_store::EntryPlace;
 use tokio::sync::oneshot;
 
-use super::{Change, ChangeError};
+use super::{Change, ChangeError, RestoreRequest, SegmentCopied};
 use crate::batches::Checked;
 use crate::budget::Permit;
 use crate::config::StreamConfig;
@@ -25,7 +26,7 @@ pub struct StepTime {
 
 /// What happens to a shard.
 ///
-/// Requests (the first five) are gathered: [`ShardInput::Proceed`] says that all that came together is there. After
+/// Requests (the first seven) are gathered: [`ShardInput::Proceed`] says that all that came together is there. After
 /// everything else the shard goes on by itself.
 #[derive(Debug)]
 pub enum ShardInput {
@@ -34,6 +35,10 @@ pub enum ShardInput {
     /// Somebody removes the records before an offset, at record granularity; segments wholly before it are deleted.
     /// What may still be lost (`interval`) is removed when it is synced. Answered by one [`Output::Truncated`].
     Truncate(Truncation),
+    /// A segment was copied to cold storage.
+    Copied(SegmentCopied),
+    /// Somebody wants removed records back.
+    Restore(RestoreRequest),
     /// A copy goes on at a later offset, as its source has removed what is before it. Answered at once.
     Begin(CopyBegin),
     /// The stream is configured so from now on, and keeps what it keeps for ever ([`StreamConfig::may_become`]).
@@ -246,6 +251,12 @@ pub enum Output {
     Seal(SegmentId, Position),
     /// Delete a segment in the store.
     Delete(SegmentId),
+    /// Metadata names a copy of a segment of this length: readers may be given it.
+    NameCopy(SegmentId, ColdCopy, Position),
+    /// Metadata keeps a copy that readers are not given any more.
+    HideCopy(SegmentId),
+    /// Metadata names a copy no longer: remove it.
+    RemoveCopy(SegmentId, ColdCopy),
     /// Answer a truncation.
     Truncated(Truncation, Result<Offset, StreamError>),
     /// Everything is written, completed and recorded: the shard can go.

@@ -4,6 +4,8 @@
 //! |---|---|---|
 //! | completed, length L | the segment, at least L long | it is sealed at L |
 //! | completed | nothing, or less | the shard can't be opened: bytes are gone |
+//! | completed, and only in cold storage | nothing | it is read there |
+//! | the same | the segment | deleted: it has left the store |
 //! | nothing, number below the next | the segment | deleted: retention or a higher term got rid of it |
 //! | nothing, number from the next on | less than it once had | the shard can't be opened: bytes are gone |
 //! | the same | entries that continue the shard | sealed at their length, recorded |
@@ -16,7 +18,7 @@ use std::collections::BTreeMap;
 use tailwater_format::{Offset, Position, SegmentId, SegmentNumber, ShardId, Term, TransactionId};
 
 use super::Output;
-use crate::stream::{SegmentRecord, ShardRecord};
+use crate::stream::{SegmentRecord, ShardRecord, TruncatedRecord};
 
 /// A segment that the store recovered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,6 +65,8 @@ pub struct Recovered {
     pub deletes: Vec<SegmentId>,
     /// The first number that no segment has, not even one that is deleted.
     pub unused: SegmentNumber,
+    /// Removed segments whose cold copies are kept, oldest first.
+    pub truncated: Vec<TruncatedRecord>,
 }
 
 impl Recovered {
@@ -92,6 +96,12 @@ pub fn recover(
 
     for segment in recorded {
         let id = SegmentId { shard, number: segment.number, term: segment.term };
+        if segment.is_released() {
+            let left = found.remove(&(segment.number, segment.term));
+            recovered.deletes.extend(left.map(|left| left.id));
+            recovered.completed.push(segment);
+            continue;
+        }
         let Some(stored) = found.remove(&(segment.number, segment.term)) else {
             return Err(format!("segment {id} of {} bytes is missing in the store", segment.length));
         };
@@ -143,6 +153,7 @@ pub fn recover(
                         last_transaction_id: content.last_transaction_id,
                         created_ms: now_ms,
                         sealed_ms: now_ms,
+                        cold: None,
                     };
                     next_offset = segment.next_offset;
                     next_number = number.next();

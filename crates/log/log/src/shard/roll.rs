@@ -59,13 +59,16 @@ impl Shard {
             last_transaction_id: segment.synced_transaction_id,
             created_ms: segment.created_ms,
             sealed_ms: wall_ms,
+            cold: None,
         };
         assert!(record.base_offset < record.next_offset, "{}: bytes are records", segment.id);
         let begun = self.changes.log_start();
         assert!(
-            self.completed.back().is_none_or(
-                |last| last.number < record.number && last.next_offset.max(begun) == record.base_offset
-            ),
+            self.completed.back().is_none_or(|last| {
+                let is_next = last.next_offset == record.base_offset;
+                let is_anew = last.next_offset < record.base_offset && record.base_offset <= begun;
+                last.number < record.number && (is_next || is_anew)
+            }),
             "{}: a segment goes on where the last one ended, or a copy began anew",
             segment.id
         );
@@ -98,11 +101,14 @@ impl Shard {
         }
         self.complete_rolled(wall_ms, out);
 
-        let open_bytes = self.rolling.iter().chain(&self.open).map(|open| open.length.get().0).sum();
-        let count = retention::expired(&self.config, self.completed.iter(), open_bytes, wall_ms);
-        if let Some(last) = count.checked_sub(1).and_then(|index| self.completed.get(index)) {
+        let (open_bytes, kept_ms) = (self.open_bytes(), self.kept_ms());
+        let count = retention::expired(&self.config, self.completed.iter(), open_bytes, kept_ms, wall_ms);
+        if self.is_restoring() {
+            // The log's start is being moved; the next tick looks again.
+        } else if let Some(last) = count.checked_sub(1).and_then(|index| self.completed.get(index)) {
             self.changes.raise_log_start(last.next_offset);
         }
+        self.tick_cold(wall_ms, out);
         if now >= self.producers_expire_at {
             self.producers_expire_at = now + PRODUCERS_EXPIRE_EVERY;
             self.producers.expire(wall_ms);
@@ -141,9 +147,15 @@ impl Shard {
             out.push(Output::Delete(segment.id));
         }
         for segment in std::mem::take(&mut self.completed) {
-            out.push(Output::Delete(self.segment_id(&segment)));
+            self.take_in_removed(&segment, None, out);
+        }
+        for truncated in std::mem::take(&mut self.truncated) {
+            let copy = truncated.segment.cold.map(|cold| cold.copy);
+            out.extend(copy.map(|copy| Output::RemoveCopy(self.segment_id(&truncated.segment), copy)));
         }
         self.fail_unwritten(&AppendError::NoStream, out);
-        self.changes.fail_truncations(&crate::StreamError::NoStream(self.id.stream.to_string()), out);
+        let gone = crate::StreamError::NoStream(self.id.stream.to_string());
+        self.changes.fail_truncations(&gone, out);
+        self.fail_restore(&gone);
     }
 }

@@ -1,5 +1,6 @@
 //! Scenarios as transcripts ([`transcript`]), with a journal, a store and metadata that are lists ([`world`]).
 
+mod cold;
 mod ownership;
 mod removal;
 mod transcript;
@@ -590,6 +591,7 @@ fn recovery_deletes_what_metadata_gave_up_and_refuses_what_is_missing() {
         last_transaction_id: TransactionId(0),
         created_ms: 0,
         sealed_ms: 0,
+        cold: None,
     };
     let stored = [
         found(id(0, 1), 50, true, Some(content(0, 10))),

@@ -3,10 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 use serde_json::Value;
 use tailwater_client::Start;
-use tailwater_node::api::{CopyTreeView, CreateStream, PlaceStream, StreamView, Truncate, Truncated};
+use tailwater_node::api::{
+    AlterStream, CopyTreeView, CreateStream, PlaceStream, RestoreStream, ShardView, StreamView, Truncate,
+    Truncated,
+};
 use tailwater_trees::TreeRequest;
 
 use super::tree;
@@ -16,6 +19,51 @@ use crate::values;
 
 /// Shards of a stream, as a node has it (`tailwater_log::limits`).
 const SHARDS_MAX: u64 = 4_096;
+
+/// How the segments of a stream are kept.
+#[derive(Args)]
+pub struct SegmentsKeptArgs {
+    /// Delete a segment this many milliseconds after it was completed. `none` keeps it. A new stream has 604800000, which
+    /// is a week.
+    #[arg(long, value_name = "MS|none", allow_negative_numbers = true)]
+    retention_ms: Option<String>,
+    /// Delete the oldest completed segments beyond this many bytes in a shard. `none`, which a new stream has, is no limit.
+    #[arg(long, value_name = "BYTES|none", allow_negative_numbers = true)]
+    retention_bytes: Option<String>,
+    /// Complete a segment at this size. A new stream has 268435456.
+    #[arg(long, value_name = "BYTES", value_parser = values::number::<u64>(0..=u64::MAX))]
+    segment_bytes: Option<u64>,
+    /// Complete a segment at this age. A new stream has 86400000, which is a day.
+    #[arg(long, value_name = "MS", value_parser = values::number::<u64>(0..=u64::MAX))]
+    segment_ms: Option<u64>,
+    /// Copy completed segments to the node's cold storage. With `=false` nothing more is copied, and what is there stays
+    /// readable.
+    #[arg(long, value_name = "true|false", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    cold: Option<bool>,
+    /// A copied segment leaves the node this many milliseconds after it was completed. `none`, which a new stream has,
+    /// keeps it there as long as retention keeps it.
+    #[arg(long, value_name = "MS|none", allow_negative_numbers = true)]
+    cold_after_ms: Option<String>,
+    /// The oldest copied segments leave the node while the others in it have at least this many bytes. `none`, which a
+    /// new stream has, is no limit.
+    #[arg(long, value_name = "BYTES|none", allow_negative_numbers = true)]
+    cold_after_bytes: Option<String>,
+}
+
+impl SegmentsKeptArgs {
+    /// As the API takes it.
+    fn altering(self) -> anyhow::Result<AlterStream> {
+        Ok(AlterStream {
+            retention_ms: limit("--retention-ms", self.retention_ms)?,
+            retention_bytes: limit("--retention-bytes", self.retention_bytes)?,
+            segment_bytes: self.segment_bytes,
+            segment_ms: self.segment_ms,
+            cold: self.cold,
+            cold_after_ms: limit("--cold-after-ms", self.cold_after_ms)?,
+            cold_after_bytes: limit("--cold-after-bytes", self.cold_after_bytes)?,
+        })
+    }
+}
 
 /// What to do with streams.
 #[derive(Subcommand)]
@@ -27,19 +75,6 @@ pub enum Command {
         /// Number of shards. Each is an ordered log of its own.
         #[arg(long, value_name = "N", default_value_t = 1, value_parser = values::number::<u32>(1..=SHARDS_MAX))]
         shards: u32,
-        /// Delete a segment this many milliseconds after it was completed. `none` keeps it. By default 604800000, which
-        /// is a week.
-        #[arg(long, value_name = "MS|none", allow_negative_numbers = true)]
-        retention_ms: Option<String>,
-        /// Delete the oldest completed segments beyond this many bytes in a shard. `none`, the default, is no limit.
-        #[arg(long, value_name = "BYTES|none", allow_negative_numbers = true)]
-        retention_bytes: Option<String>,
-        /// Complete a segment at this size. By default 268435456.
-        #[arg(long, value_name = "BYTES", value_parser = values::number::<u64>(0..=u64::MAX))]
-        segment_bytes: Option<u64>,
-        /// Complete a segment at this age. By default 86400000, which is a day.
-        #[arg(long, value_name = "MS", value_parser = values::number::<u64>(0..=u64::MAX))]
-        segment_ms: Option<u64>,
         /// Size of the chunks in the data cell, a power of two. By default 4096.
         #[arg(long, value_name = "BYTES", value_parser = values::number::<u32>(0..=u32::MAX.into()))]
         chunk_bytes: Option<u32>,
@@ -53,9 +88,32 @@ pub enum Command {
         /// Which time a record has: `create` is its producer's time, `append` that of its append [default: create].
         #[arg(long, value_name = "create|append")]
         timestamps: Option<String>,
+        #[command(flatten)]
+        kept: SegmentsKeptArgs,
         /// Form of the output.
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
         output: Format,
+    },
+    /// Change how a stream's segments are kept. What is not given stays as it is.
+    Alter {
+        /// The stream's name.
+        name: String,
+        #[command(flatten)]
+        kept: SegmentsKeptArgs,
+        /// Form of the output.
+        #[arg(short, long, value_enum, default_value_t = Format::Table)]
+        output: Format,
+    },
+    /// Bring records back that retention or a truncation removed, as far as cold storage keeps them.
+    Restore {
+        /// The stream's name.
+        name: String,
+        /// The first offset to bring back. By default the first one that is kept.
+        #[arg(long, value_name = "OFFSET", default_value_t = 0)]
+        from: u64,
+        /// The shard. By default all shards.
+        #[arg(long, value_name = "N", value_parser = values::number::<u32>(0..=u32::MAX.into()))]
+        shard: Option<u32>,
     },
     /// Say which clusters have copies of a stream. Its copy tree is planned, and copying begins.
     Place {
@@ -115,36 +173,30 @@ pub enum Command {
 /// Runs one of them.
 pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
     match command {
-        Command::Create {
-            name,
-            shards,
-            retention_ms,
-            retention_bytes,
-            segment_bytes,
-            segment_ms,
-            chunk_bytes,
-            flush,
-            durability,
-            timestamps,
-            output,
-        } => {
+        Command::Create { name, shards, kept, chunk_bytes, flush, durability, timestamps, output } => {
+            let AlterStream {
+                retention_ms,
+                retention_bytes,
+                segment_bytes,
+                segment_ms,
+                cold,
+                cold_after_ms,
+                cold_after_bytes,
+            } = kept.altering()?;
             let create = CreateStream {
                 name,
                 shards,
-                retention_ms: retention_ms
-                    .as_deref()
-                    .map(|given| limit("--retention-ms", given))
-                    .transpose()?,
-                retention_bytes: retention_bytes
-                    .as_deref()
-                    .map(|given| limit("--retention-bytes", given))
-                    .transpose()?,
+                retention_ms,
+                retention_bytes,
                 segment_bytes,
                 segment_ms,
                 chunk_bytes,
                 flush,
                 durability,
                 timestamps,
+                cold,
+                cold_after_ms,
+                cold_after_bytes,
             };
             let created: StreamView = server.post("/v1/streams", &create)?;
             match output {
@@ -154,6 +206,21 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
                     created.name, created.config.shards
                 )),
             }
+        }
+        Command::Alter { name, kept, output } => {
+            let altered: StreamView = server.patch(&path(&name), &kept.altering()?)?;
+            match output {
+                Format::Json => output::print_json(&altered),
+                Format::Table => configuration(&altered),
+            }
+        }
+        Command::Restore { name, from, shard } => {
+            let restore = RestoreStream { from, shard };
+            let shards: Vec<Truncated> = server.put(&format!("{}/restore", path(&name)), &restore)?;
+            for done in shards {
+                output::print(&format!("shard {} now begins at offset {}", done.shard, done.log_start))?;
+            }
+            Ok(())
         }
         Command::Place { name, source, to, costs, output } => {
             let placed = place(server, &name, source, to, costs.as_deref())?;
@@ -233,24 +300,29 @@ fn placed_table(placed: &CopyTreeView) -> anyhow::Result<()> {
     output::print(&table)
 }
 
-/// A number, or `none`, as the API takes it.
-fn limit(flag: &str, text: &str) -> anyhow::Result<Option<u64>> {
-    match text {
-        "none" | "-1" => Ok(None),
-        number => {
-            let parsed = number.parse();
-            Ok(Some(
-                parsed.map_err(|_| anyhow::anyhow!("{flag} is {number:?}, it must be a number or `none`"))?,
-            ))
-        }
+/// A number, or `none`, as the API takes it, if it is given.
+fn limit(flag: &str, given: Option<String>) -> anyhow::Result<Option<Option<u64>>> {
+    let Some(text) = given else { return Ok(None) };
+    if text == "none" || text == "-1" {
+        return Ok(Some(None));
     }
+    let parsed =
+        text.parse().map_err(|_| anyhow::anyhow!("{flag} is {text:?}, it must be a number or `none`"));
+    parsed.map(|number| Some(Some(number)))
+}
+
+/// How many segments are copied, and of how many there is nothing but the copy.
+fn in_cold_storage(shard: &ShardView) -> String {
+    let copied = shard.segments.iter().filter(|segment| segment.copied).count();
+    let released = shard.segments.iter().filter(|segment| segment.released).count();
+    if copied == 0 { "none".to_owned() } else { format!("{copied}, {released} of them only there") }
 }
 
 fn path(name: &str) -> String {
     format!("/v1/streams/{}", escaped(name))
 }
 
-fn describe(stream: &StreamView) -> anyhow::Result<()> {
+fn configuration(stream: &StreamView) -> anyhow::Result<()> {
     let config = &stream.config;
     let or_none = |limit: Option<u64>| limit.map_or("none".to_owned(), |limit| limit.to_string());
     let mut table = output::table(&["key", "value"]);
@@ -268,13 +340,21 @@ fn describe(stream: &StreamView) -> anyhow::Result<()> {
     table.add_row(["segment-ms", &config.segment_ms.to_string()]);
     table.add_row(["retention-ms", &or_none(config.retention_ms)]);
     table.add_row(["retention-bytes", &or_none(config.retention_bytes)]);
-    output::print(&table)?;
+    table.add_row(["cold", &config.cold.to_string()]);
+    table.add_row(["cold-after-ms", &or_none(config.cold_after_ms)]);
+    table.add_row(["cold-after-bytes", &or_none(config.cold_after_bytes)]);
+    output::print(&table)
+}
+
+fn describe(stream: &StreamView) -> anyhow::Result<()> {
+    configuration(stream)?;
     output::print(&"")?;
     let mut table = output::table(&[
         "shard",
         "start",
         "end",
         "segments",
+        "in cold storage",
         "bytes",
         "open segment",
         "term",
@@ -287,6 +367,7 @@ fn describe(stream: &StreamView) -> anyhow::Result<()> {
             shard.log_start.to_string(),
             shard.next_offset.to_string(),
             shard.segments.len().to_string(),
+            in_cold_storage(shard),
             output::bytes(shard.bytes),
             shard.segment.to_string(),
             shard.term.to_string(),

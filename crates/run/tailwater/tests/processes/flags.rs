@@ -28,6 +28,8 @@ fn a_stream_is_created_with_what_its_flags_say_and_with_the_defaults_of_those_th
         ("--retention-bytes", "123456789", "retention_bytes", 123_456_789.into()),
         ("--segment-bytes", "2097152", "segment_bytes", 2_097_152.into()),
         ("--segment-ms", "12345", "segment_ms", 12_345.into()),
+        ("--cold-after-ms", "5", "cold_after_ms", 5.into()),
+        ("--cold-after-bytes", "7", "cold_after_bytes", 7.into()),
         ("--chunk-bytes", "512", "chunk_bytes", 512.into()),
         ("--flush", "immediate", "flush", "immediate".into()),
         ("--flush", "20", "flush", serde_json::json!({ "every_ms": 20 })),

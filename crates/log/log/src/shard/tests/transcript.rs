@@ -13,6 +13,9 @@
 //! | `committed` | metadata does what it was asked to, or finds a conflict |
 //! | `uncommitted WHY` | nothing is done (`unavailable`, `refused`), or it is and nobody answers (`unanswered`) |
 //! | `replaced 5` | another owner claims term 5 in metadata |
+//! | `cold 50` | the node has cold storage, and keeps copies of removed segments for 50 ms |
+//! | `copied 3` | segment 3 was copied to cold storage |
+//! | `restore 40` | somebody wants what was removed back, from offset 40 on |
 //! | `+20` | 20 ms pass |
 //! | `all` | `proceed`; `wrote` and `committed` as often as asked; `synced`; and again |
 //! | `restart` | the process is killed, and the next one recovers the shard and opens it |
@@ -45,8 +48,9 @@ pub(super) fn tail(what: &str, tail: &Tail) -> String {
 }
 
 fn completed(segment: &SegmentRecord) -> String {
-    let SegmentRecord { number, term, length, base_offset, next_offset, .. } = segment;
-    format!("{number}.{term}@{length} of {base_offset}..{next_offset}")
+    let SegmentRecord { number, term, length, base_offset, next_offset, cold, .. } = segment;
+    let cold = cold.map_or("", |cold| if cold.is_released { ", cold" } else { ", copied" });
+    format!("{number}.{term}@{length} of {base_offset}..{next_offset}{cold}")
 }
 
 /// The completed segments on one line.
@@ -66,6 +70,18 @@ fn change(change: &Change) -> String {
     }
     for number in &change.deleted {
         text += &format!("; deleted {number}");
+    }
+    for segment in &change.updated {
+        text += &format!("; now {}", completed(segment));
+    }
+    for truncated in &change.truncated {
+        text += &format!("; kept {}", truncated.segment.number);
+    }
+    for number in &change.forgotten {
+        text += &format!("; forgotten {number}");
+    }
+    for segment in &change.restored {
+        text += &format!("; restored {}", completed(segment));
     }
     if let Some(producers) = change.producers.as_ref().filter(|producers| !producers.producers.is_empty()) {
         text += &format!("; producers up to {}: {}", producers.upto, producers.producers.len());
@@ -105,6 +121,9 @@ pub(super) fn output(output: &Output) -> Option<String> {
         Output::Update(update) => tail("update", update),
         Output::Seal(id, length) => format!("seal {}@{length}", segment(id)),
         Output::Delete(id) => format!("delete {}", segment(id)),
+        Output::NameCopy(id, ..) => format!("name the copy of {}", segment(id)),
+        Output::HideCopy(id) => format!("hide the copy of {}", segment(id)),
+        Output::RemoveCopy(id, _) => format!("remove the copy of {}", segment(id)),
         Output::Truncated(truncation, Ok(start)) => {
             format!("truncated {}: starts {start}", truncation.before)
         }
@@ -152,6 +171,9 @@ fn happens(world: &mut World, event: &str) {
             let (reply, _) = tokio::sync::oneshot::channel();
             world.step(ShardInput::Truncate(Truncation { before: Offset(number()), reply }));
         }
+        "cold" => world.shard.cold = Some(ShardCold { kept_ms: number() }),
+        "copied" => world.copied(SegmentNumber(number())),
+        "restore" => world.restore(Offset(number())),
         "close" => world.step(ShardInput::Close),
         "proceed" => world.step(ShardInput::Proceed),
         "tick" => world.step(ShardInput::Tick),

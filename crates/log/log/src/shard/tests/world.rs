@@ -1,9 +1,10 @@
 //! A shard over a journal, a store and metadata that are lists, which check what they are asked to do.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use tailwater_cold::ColdCopy;
 use tailwater_format::{
     BatchBuilder, Codec, Producer, ShardNumber, StreamId, parse_entry, parse_entry_header,
 };
@@ -12,7 +13,8 @@ use tokio::sync::oneshot;
 use super::super::*;
 use super::transcript;
 use crate::batches::{Checked, TransactionIds};
-use crate::stream::{ProducersRecord, ShardRecord};
+use crate::error::StreamError;
+use crate::stream::{ProducersRecord, ShardRecord, TruncatedRecord};
 
 pub(super) type Reply = oneshot::Receiver<Result<AppendAnswer, AppendError>>;
 
@@ -32,7 +34,14 @@ pub(super) struct World {
     deleted: Vec<SegmentId>,
     pub(super) journal: u64,
     pub(super) record: Option<(ShardRecord, u64)>,
-    recorded: BTreeMap<SegmentNumber, SegmentRecord>,
+    pub(super) recorded: BTreeMap<SegmentNumber, SegmentRecord>,
+    /// Removed segments that metadata has.
+    pub(super) truncated: BTreeMap<SegmentNumber, TruncatedRecord>,
+    /// What is in cold storage.
+    pub(super) copies: BTreeSet<(SegmentId, ColdCopy)>,
+    /// What readers are given from there.
+    pub(super) named: BTreeMap<SegmentId, ColdCopy>,
+    pub(super) restored: Vec<oneshot::Receiver<Result<Offset, StreamError>>>,
     pub(super) producers: Option<ProducersRecord>,
     /// What the cells' writer was told.
     shadow: BTreeMap<SegmentId, Vec<u8>>,
@@ -84,6 +93,10 @@ impl World {
             journal: 0,
             record: None,
             recorded: BTreeMap::new(),
+            truncated: BTreeMap::new(),
+            copies: BTreeSet::new(),
+            named: BTreeMap::new(),
+            restored: Vec::new(),
             producers: None,
             shadow: BTreeMap::new(),
             lines: Arc::default(),
@@ -134,7 +147,10 @@ impl World {
     /// The store takes what it was asked to, and metadata commits, until nothing is left of that.
     pub(super) fn work(&mut self) {
         self.step(ShardInput::Proceed);
+        let mut rounds = 0;
         while self.asked.is_some() || self.asked_meta.is_some() {
+            rounds += 1;
+            assert!(rounds < 10_000, "it never ends: {:?}", self.asked_meta);
             if self.asked.is_some() {
                 self.wrote();
             } else {
@@ -194,8 +210,20 @@ impl World {
         for segment in &change.completed {
             self.recorded.insert(segment.number, *segment);
         }
+        for segment in &change.updated {
+            self.recorded.insert(segment.number, *segment).expect("recorded");
+        }
         for number in &change.deleted {
             self.recorded.remove(number).expect("recorded");
+        }
+        for truncated in &change.truncated {
+            assert!(self.truncated.insert(truncated.segment.number, *truncated).is_none());
+        }
+        for number in change.forgotten.iter().chain(change.restored.iter().map(|segment| &segment.number)) {
+            self.truncated.remove(number).expect("kept");
+        }
+        for segment in &change.restored {
+            assert!(self.recorded.insert(segment.number, *segment).is_none());
         }
         self.producers = change.producers.or(self.producers.take());
         Ok(version + 1)
@@ -229,11 +257,89 @@ impl World {
                 let stored: u64 = self.segments[&id].iter().map(|entry| entry.len() as u64).sum();
                 assert!(length.0 <= stored && self.sealed.insert(id, length).is_none());
             }
+            Output::NameCopy(id, copy, _) => {
+                self.named.insert(id, copy);
+            }
+            Output::HideCopy(id) => {
+                self.named.remove(&id).expect("named");
+            }
+            Output::RemoveCopy(id, copy) => self.remove_copy(id, copy),
             Output::Delete(id) => {
+                self.check_delete(id);
                 self.segments.remove(&id).expect("there");
                 self.deleted.push(id);
             }
             Output::Closed => assert!(!std::mem::replace(&mut self.closed, true), "it ends once"),
+        }
+    }
+
+    /// A segment leaves the store only when metadata has forgotten it, or names a copy that is there; and where copies
+    /// of removed segments are kept, only when there is one.
+    fn check_delete(&self, id: SegmentId) {
+        if self.shard.state == ShardPhase::Deleted {
+            return;
+        }
+        let is_copied =
+            |segment: &SegmentRecord| segment.cold.is_some_and(|cold| self.copies.contains(&(id, cold.copy)));
+        match self.recorded.get(&id.number).filter(|segment| segment.term == id.term) {
+            Some(segment) => assert!(
+                segment.is_released() && is_copied(segment),
+                "{id} leaves the store, and metadata says {segment:?}"
+            ),
+            None if self.keeps_removed() && id.number < self.shard.next_number() => {
+                let kept = self.truncated.get(&id.number).map(|truncated| &truncated.segment);
+                assert!(kept.is_some_and(is_copied), "{id} is removed, and of its copy there is {kept:?}");
+            }
+            None => {}
+        }
+    }
+
+    fn keeps_removed(&self) -> bool {
+        self.shard.config.cold && self.shard.cold.is_some_and(|cold| cold.kept_ms > 0)
+    }
+
+    /// A copy goes only when metadata does not name it any more.
+    fn remove_copy(&mut self, id: SegmentId, copy: ColdCopy) {
+        let kept = self.truncated.values().map(|truncated| &truncated.segment);
+        let mut all = self.recorded.values().chain(kept);
+        let is_named = all
+            .any(|segment| segment.number == id.number && segment.cold.is_some_and(|cold| cold.copy == copy));
+        assert!(
+            !is_named || self.shard.state == ShardPhase::Deleted,
+            "the copy of {id} goes, and metadata names it"
+        );
+        self.named.remove(&id);
+        assert!(self.copies.remove(&(id, copy)), "the copy of {id} goes once");
+    }
+
+    /// Cold storage has a copy of a completed segment, and the shard is told.
+    pub(super) fn copied(&mut self, number: SegmentNumber) {
+        let Some(segment) = self.shard.completed().find(|segment| segment.number == number) else { return };
+        let id = SegmentId { shard: shard_id(), number, term: segment.term };
+        let copy = ColdCopy(number.0);
+        self.copies.insert((id, copy));
+        self.step(ShardInput::Copied(SegmentCopied { number, term: id.term, copy }));
+    }
+
+    /// Somebody wants removed records back; the answer is in `restored`.
+    pub(super) fn restore(&mut self, from: Offset) {
+        let (reply, answer) = oneshot::channel();
+        self.restored.push(answer);
+        self.step(ShardInput::Restore(RestoreRequest { from, reply }));
+    }
+
+    /// Every record that readers are told of is somewhere that they are led to.
+    pub(super) fn check_readable(&self) {
+        let log_start = self.shard.tail().log_start;
+        let mut next = log_start;
+        for segment in self.shard.completed().filter(|segment| segment.next_offset > log_start) {
+            let id = SegmentId { shard: shard_id(), number: segment.number, term: segment.term };
+            assert!(segment.base_offset <= next, "{id}: a gap before {}", segment.base_offset);
+            let copy = self.named.get(&id).copied();
+            let is_there =
+                self.segments.contains_key(&id) || copy.is_some_and(|copy| self.copies.contains(&(id, copy)));
+            assert!(is_there, "{id} is nowhere: {segment:?}");
+            next = segment.next_offset;
         }
     }
 
@@ -257,10 +363,22 @@ impl World {
             .collect();
         let (record, version) = self.record.unwrap_or_default();
         let recorded = self.recorded.values().copied().collect();
-        let recovered = recover(shard_id(), record, version, recorded, &found, 5_000).expect("consistent");
+        let recovered = recover(shard_id(), record, version, recorded, &found, 5_000);
+        let mut recovered = recovered.expect("consistent");
+        recovered.truncated = self.truncated.values().copied().collect();
+        let copies = recovered.completed.iter().filter_map(|segment| {
+            Some((
+                SegmentId { shard: shard_id(), number: segment.number, term: segment.term },
+                segment.cold?.copy,
+            ))
+        });
+        self.named = copies.collect();
         (self.asked, self.asked_meta) = (None, None);
-        let config = Arc::clone(&self.shard.config);
-        self.shard = Shard::new(shard_id(), config, OWNER + 1, recovered, Producers::default());
+        let (config, cold) = (Arc::clone(&self.shard.config), self.shard.cold);
+        let planted = self.shard.planted;
+        self.shard =
+            Shard::new(shard_id(), config, OWNER + 1, recovered, Producers::default()).with_cold(cold);
+        self.shard.plant(planted);
         self.step(ShardInput::Opened);
     }
 }

@@ -1,0 +1,118 @@
+//! A store of segments with cold storage behind it: what the store has not, and a copy has, is read from the copy.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tailwater_env::BoxFuture;
+use tailwater_format::{Offset, Position, SegmentId, TransactionId};
+use tailwater_journal::{Journal, JournalPosition};
+use tailwater_store::{EntryPlace, ReplicatedStats, SegmentWatch, StoreContract, StoreError};
+
+use crate::tier::ColdTier;
+
+/// See the module.
+pub struct ColdStore {
+    store: Arc<dyn StoreContract>,
+    tier: ColdTier,
+}
+
+impl ColdStore {
+    /// `store` with `tier` behind it.
+    pub fn new(store: Arc<dyn StoreContract>, tier: ColdTier) -> Self {
+        Self { store, tier }
+    }
+}
+
+/// Whether a copy may have what the store did not answer: it has no such segment, or can't read it.
+fn is_elsewhere<T>(answer: &Result<T, StoreError>) -> bool {
+    matches!(answer, Err(StoreError::Unknown(_) | StoreError::Read { .. }))
+}
+
+impl StoreContract for ColdStore {
+    fn journal(&self) -> Option<&Journal> {
+        self.store.journal()
+    }
+
+    fn create(&self, id: SegmentId, watch: Arc<dyn SegmentWatch>) -> Result<(), StoreError> {
+        self.store.create(id, watch)
+    }
+
+    fn append(
+        &self,
+        id: &SegmentId,
+        position: Position,
+        entry: Bytes,
+        sync: bool,
+    ) -> Result<EntryPlace, StoreError> {
+        self.store.append(id, position, entry, sync)
+    }
+
+    fn seal(&self, id: &SegmentId, length: Position) -> Result<Option<JournalPosition>, StoreError> {
+        self.store.seal(id, length)
+    }
+
+    fn delete(&self, id: &SegmentId) -> Result<(), StoreError> {
+        self.store.delete(id)
+    }
+
+    fn read<'a>(
+        &'a self,
+        id: &'a SegmentId,
+        position: Position,
+        length: usize,
+    ) -> BoxFuture<'a, Result<Bytes, StoreError>> {
+        Box::pin(async move {
+            let answer = self.store.read(id, position, length).await;
+            if is_elsewhere(&answer)
+                && let Some(answer) = self.tier.read(id, position, length).await
+            {
+                return answer;
+            }
+            answer
+        })
+    }
+
+    fn locate_offset<'a>(
+        &'a self,
+        id: &'a SegmentId,
+        offset: Offset,
+    ) -> BoxFuture<'a, Result<Position, StoreError>> {
+        Box::pin(async move {
+            let answer = self.store.locate_offset(id, offset).await;
+            if is_elsewhere(&answer)
+                && let Some(answer) = self.tier.locate_offset(id, offset).await
+            {
+                return answer;
+            }
+            answer
+        })
+    }
+
+    fn locate_transaction_id<'a>(
+        &'a self,
+        id: &'a SegmentId,
+        transaction_id: TransactionId,
+    ) -> BoxFuture<'a, Result<Position, StoreError>> {
+        Box::pin(async move {
+            let answer = self.store.locate_transaction_id(id, transaction_id).await;
+            if is_elsewhere(&answer)
+                && let Some(answer) = self.tier.locate_transaction_id(id, transaction_id).await
+            {
+                return answer;
+            }
+            answer
+        })
+    }
+
+    fn flush(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.store.flush()
+    }
+
+    fn health(&self) -> Result<(), StoreError> {
+        self.store.health()
+    }
+
+    fn replicated_stats(&self) -> Option<ReplicatedStats> {
+        self.store.replicated_stats()
+    }
+}
