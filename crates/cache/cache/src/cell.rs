@@ -109,8 +109,8 @@ pub fn joined<'a>(parts: impl IntoIterator<Item = &'a [u8]>, frames: &[Bytes]) -
 /// Why nothing can be said of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CellFailure {
-    /// Too few of its replicas are connected.
-    #[error("too few replicas are reachable")]
+    /// Too few of its replicas are connected, or know what they hold: one that has started again is refilled first.
+    #[error("too few replicas are reachable and refilled")]
     Unreachable,
     /// The deadline passed.
     #[error("the deadline passed")]

@@ -16,7 +16,7 @@ pub mod protocol;
 mod testing;
 mod version;
 
-pub use backend::{Backend, BackendConfig, BackendStats};
+pub use backend::{Backend, BackendConfig, BackendStats, RefillConfig};
 pub use cell::{
     Backends, CasError, Cell, CellConfig, CellFailure, CellStats, CellValue, Connector, HashRing, Lookup,
     Mode, Placement, Seen, SetError, UpdateError, UpdateTo, Updated, instance_of, joined,

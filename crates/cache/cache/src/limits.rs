@@ -62,6 +62,14 @@ pub const MUTATE_ENTRIES_MAX: usize = 8_192;
 /// Buckets that take over another configuration under one hold of the table's lock: some hundred microseconds.
 pub const BUCKETS_PER_STEP: u64 = 4_096;
 
+/// Buckets that one SCAN tells of: some ten thousand keys at most, of 32 bytes each, but for chains.
+pub const BUCKETS_PER_SCAN: u64 = 1_024;
+
+/// How far wall clocks of one network differ, at most, as far as acknowledgements count that were under way when a
+/// backend died: what has a version further ahead may be lost with the other replica that has it. SETs right behind a
+/// backend's start have versions ahead by as much.
+pub const JOIN_CLOCKS_APART: Duration = Duration::from_secs(1);
+
 /// Payload bytes up to which a CALL is carried out by the engine that received it: some tens of microseconds.
 pub const SHORT_CALL_BYTES_MAX: usize = 256 << 10;
 

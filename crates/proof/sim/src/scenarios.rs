@@ -19,6 +19,7 @@ pub mod log;
 pub mod meta;
 pub mod queue;
 pub mod queue_cassandra;
+pub mod refill;
 mod seeds;
 pub mod store;
 pub mod updates;
@@ -162,6 +163,11 @@ pub const ALL: &[Scenario] = &[
         name: "cell",
         about: "a cell whose configuration changes under its clients: backends come, leave and die; one that is created anew",
         run: cell::run,
+    },
+    Scenario {
+        name: "refill",
+        about: "backends of a cell die one at a time, start again with nothing and are refilled, under clients in a bad network",
+        run: refill::run,
     },
     Scenario {
         name: "updates",

@@ -153,6 +153,7 @@ hold! {
     queue_every_io / 1;
     cache / 1;
     cell / 1;
+    refill / 1;
     updates / 1;
     duel / 1;
     cluster_interval / 1;

@@ -215,6 +215,13 @@ pub struct CellPlaceView {
     pub is_live: bool,
     /// The part of all copies of keys that the ring gives it, in percent.
     pub copies_percent: f64,
+    /// The part of what it should hold of which it knows whether it is there, in percent: less than 100 while it is
+    /// refilled after a start. `None` if it was not asked, or does not answer.
+    #[serde(default)]
+    pub filled_percent: Option<f64>,
+    /// What keeps it from being refilled, if anything does.
+    #[serde(default)]
+    pub hindrance: Option<String>,
 }
 
 /// `POST /v1/cells`. What is not given has the default.

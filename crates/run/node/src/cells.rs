@@ -198,6 +198,8 @@ fn view_of(cell: &Cell, addresses: impl Fn(&BackendPlace) -> Vec<String>) -> Cel
         number: place.number,
         is_live: live.contains(&place.number),
         copies_percent: (placement.part_of(at) * 1_000.0).round() / 10.0,
+        filled_percent: None,
+        hindrance: None,
     };
     let places: Vec<_> = configuration.backends.iter().enumerate().map(view_of_place).collect();
     CellView {
@@ -209,6 +211,18 @@ fn view_of(cell: &Cell, addresses: impl Fn(&BackendPlace) -> Vec<String>) -> Cel
         places,
         rows: configuration.ring.rows,
         points: configuration.ring.points,
+    }
+}
+
+/// Adds to what people are told what only the backends know.
+pub async fn ask_backends(cell: &Cell, view: &mut CellView) {
+    let stats = cell.backend_stats().await;
+    for place in &mut view.places {
+        let Some((_, of)) = stats.iter().find(|(number, _)| *number == place.number) else { continue };
+        let unfilled = of.unfilled_buckets as f64 / of.buckets.max(1) as f64;
+        // Rounded down: what is not filled is not 100 %.
+        place.filled_percent = Some(((1.0 - unfilled) * 1_000.0).floor() / 10.0);
+        place.hindrance = Some(of.hindrance.clone()).filter(|why| !why.is_empty());
     }
 }
 
@@ -239,6 +253,7 @@ fn options_of(
         unix: Some(unix),
         connections_max: config.listen.connections_max,
         engines: config::thread_count(config.listen.engines),
+        dialer: doors.dialer.clone(),
     }
 }
 

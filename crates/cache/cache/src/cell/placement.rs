@@ -155,6 +155,11 @@ impl Placement {
         &self.places[row * self.replicas..][..self.replicas]
     }
 
+    /// The places of each row's replicas.
+    pub(crate) fn rows(&self) -> impl Iterator<Item = &[u16]> {
+        self.places.chunks_exact(self.replicas)
+    }
+
     /// The part of all copies of keys that the backend at `place` holds, from 0 to 1.
     pub fn part_of(&self, place: usize) -> f64 {
         let held = self.places.iter().filter(|of| usize::from(**of) == place).count();

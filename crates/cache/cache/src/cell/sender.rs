@@ -29,7 +29,9 @@ use super::replica::Replica;
 use super::set::Mutation;
 use crate::layout::EncodedEntry;
 use crate::limits::{MUTATE_BYTES_MAX, MUTATE_CALLS_IN_FLIGHT, MUTATE_ENTRIES_MAX};
-use crate::protocol::{METHOD_MUTATE, MutateReply, Outcome, REFUSED_CONFIG, REFUSED_VERSION, encode_mutate};
+use crate::protocol::{
+    METHOD_MUTATE, MutateReply, Outcome, REFUSED_CONFIG, REFUSED_UNFILLED, REFUSED_VERSION, encode_mutate,
+};
 
 /// One entry on its way to one backend. Dropped unanswered, it answers [`ReplicaAck::None`].
 pub(super) struct SenderWaiting {
@@ -269,6 +271,8 @@ async fn call(config: &SendConfig, replica: &Replica, batch: &[SenderWaiting]) -
                     config.agreed.doubt();
                     replica.doubt();
                 }
+                // It is as good as away, for some moments; what it holds can be read.
+                CallError::Refused { code: REFUSED_UNFILLED, .. } => {}
                 _ => {
                     tracing::debug!(peer = live.connection.peer(), %error, "cache SETs not taken");
                     replica.give_up(&live);

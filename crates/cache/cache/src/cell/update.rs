@@ -30,7 +30,7 @@ use crate::layout::{EncodedEntry, EntryExtras, Item, KeyHash};
 use crate::limits::{CONFIGURATION_RETRIES_MAX, KEY_BYTES_MAX, UPDATE_ROUNDS_MAX, VALUE_BYTES_MAX};
 use crate::protocol::{
     METHOD_ACCEPT, METHOD_PROMISE, MutateReply, Outcome, PromiseReply, PromiseRequest, PromiseState,
-    REFUSED_CONFIG, REFUSED_METHOD, REFUSED_VERSION, encode_mutate,
+    REFUSED_CONFIG, REFUSED_METHOD, REFUSED_UNFILLED, REFUSED_VERSION, encode_mutate,
 };
 use crate::version::Version;
 
@@ -428,9 +428,10 @@ async fn call(
             cell.count_bytes(bytes.len());
             Ok(bytes)
         }
-        Err(CallError::Overloaded { .. } | CallError::Refused { code: REFUSED_METHOD, .. }) => {
-            Err(NoReply::NotDone)
-        }
+        Err(
+            CallError::Overloaded { .. }
+            | CallError::Refused { code: REFUSED_METHOD | REFUSED_UNFILLED, .. },
+        ) => Err(NoReply::NotDone),
         Err(CallError::Refused { code: REFUSED_CONFIG, .. }) => {
             cell.agreed.doubt();
             replica.doubt();

@@ -63,13 +63,13 @@ fn an_entry_without_a_pointer_is_no_entry_even_if_its_hash_is_still_there() {
     let live = Pointer { offset: 64, len: 99 };
     let bucket = bucket_with(&[(2, hash, version(1), 0), (5, hash, version(2), live.to_word())], 1, 1);
     assert_eq!(scan_bucket(&bucket, hash, 1), BucketView::Found { version: version(2), pointer: live });
-    let bucket = bucket_with(&[(2, hash, version(1), 0)], 1, FLAG_OVERFLOWED);
+    let bucket = bucket_with(&[(2, hash, version(1), 0)], 1, FLAG_CHAINED | FLAG_ASK);
     assert_eq!(scan_bucket(&bucket, hash, 1), BucketView::Overflowed);
 }
 
 #[test]
 fn a_header_is_refused_when_any_bit_of_it_differs_or_its_buckets_do_not_fit() {
-    let header = IndexHeader { config_id: 7, buckets: 100, data_generation: 42 };
+    let header = IndexHeader { config_id: 7, buckets: 100, data_generation: 42, is_filled: true };
     let bytes = header.encode();
     let len = index_region_bytes(100);
     assert_eq!(IndexHeader::decode(&bytes, len), Some(header));

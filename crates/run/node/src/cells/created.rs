@@ -10,7 +10,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use tailwater_cache::limits::BACKENDS_MAX;
-use tailwater_cache::{Backends, Cell, Configuration};
+use tailwater_cache::{BackendStats, Backends, Cell, Configuration};
 use tailwater_env::{Env, Task};
 use tailwater_meta::{Expect, Meta, Op};
 use tailwater_rma::Address;
@@ -46,7 +46,7 @@ struct CellRecord {
 
 struct CreatedCell {
     cell: Cell,
-    _own: Vec<ServedBackend>,
+    own: Vec<ServedBackend>,
     _keeping: Task,
 }
 
@@ -115,6 +115,16 @@ impl CreatedCells {
         self.cells.lock().await.get(name).map(|created| created.cell.clone())
     }
 
+    /// Of each cell's backends that the node runs: the cell's name, and what they counted.
+    pub async fn own_stats(&self) -> Vec<(String, BackendStats)> {
+        let cells = self.cells.lock().await;
+        let of_cell = |(name, created): (&String, &CreatedCell)| {
+            let own: Vec<_> = created.own.iter().map(|own| (name.clone(), own.backend().stats())).collect();
+            own
+        };
+        cells.iter().flat_map(of_cell).collect()
+    }
+
     /// What people are told of all of them, by name.
     pub async fn views(&self) -> Vec<CellView> {
         let cells = self.cells.lock().await;
@@ -148,7 +158,7 @@ impl CreatedCells {
         owned::insist(&cell, &wanted).await?;
         let keeping = owned::keep(self.env.clone(), Arc::clone(&self.meta), cell.clone());
         let _keeping = self.env.spawn("cell-configuration", keeping);
-        Ok(CreatedCell { cell, _own: own, _keeping })
+        Ok(CreatedCell { cell, own, _keeping })
     }
 }
 

@@ -6,12 +6,13 @@ use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
+use tailwater_cache::Cell;
 use tailwater_sqs::JsonObject;
 
 use super::refusal::AdminRefusal;
 use crate::NodeShared;
 use crate::api::{CellView, CreateCell};
-use crate::cells::CellError;
+use crate::cells::{self, CellError};
 
 /// How often a cell is emptied until all of its backends have said that they did: one that is busy is late at times.
 const CLEAR_ATTEMPTS: usize = 3;
@@ -50,18 +51,29 @@ pub(super) async fn describe(
     State(shared): State<Arc<NodeShared>>,
     Path(name): Path<String>,
 ) -> CellsAnswer<CellView> {
-    let Json(views) = list(State(shared)).await;
+    let Json(views) = list(State(Arc::clone(&shared))).await;
     let found = views.into_iter().find(|view| view.name == name);
-    Ok(Json(found.ok_or(CellError::Unknown(name))?))
+    let (Some(mut view), Some(cell)) = (found, cell_of(&shared, &name).await) else {
+        return Err(CellError::Unknown(name).into());
+    };
+    cells::ask_backends(&cell, &mut view).await;
+    Ok(Json(view))
+}
+
+/// The node's cell of that name.
+async fn cell_of(shared: &NodeShared, name: &str) -> Option<Cell> {
+    let of_log = shared.cells().find(|cell| cell.view().name == name).map(|cell| cell.cell.clone());
+    match of_log {
+        Some(cell) => Some(cell),
+        None => shared.created.cell(name).await,
+    }
 }
 
 pub(super) async fn clear(
     State(shared): State<Arc<NodeShared>>,
     Path(name): Path<String>,
 ) -> CellsAnswer<CellView> {
-    let of_log = shared.cells().find(|cell| cell.view().name == name).map(|cell| cell.cell.clone());
-    let created = shared.created.cell(&name).await;
-    let cell = of_log.or(created).ok_or_else(|| CellError::Unknown(name.clone()))?;
+    let cell = cell_of(&shared, &name).await.ok_or_else(|| CellError::Unknown(name.clone()))?;
     let backends = cell.backends().len();
     let mut cleared = 0;
     for _ in 0..CLEAR_ATTEMPTS {

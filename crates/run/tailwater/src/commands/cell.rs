@@ -163,14 +163,21 @@ fn describe(cell: &CellView) -> anyhow::Result<()> {
     table.add_row(["points", &cell.points.to_string()]);
     output::print(&table)?;
     output::print(&"")?;
-    let mut table = output::table(&["backend", "live", "copies", "addresses"]);
+    let mut table = output::table(&["backend", "live", "copies", "refilled", "addresses"]);
     for (place, addresses) in cell.places.iter().zip(&cell.backends) {
         table.add_row([
             place.number.to_string(),
             if place.is_live { "yes" } else { "no" }.to_owned(),
             format!("{:.1} %", place.copies_percent),
+            place.filled_percent.map_or_else(|| "unknown".to_owned(), |filled| format!("{filled:.1} %")),
             addresses.join(" or "),
         ]);
     }
-    output::print(&table)
+    output::print(&table)?;
+    for place in &cell.places {
+        if let Some(why) = &place.hindrance {
+            output::print(&format!("backend {} is not compared with the others: {why}", place.number))?;
+        }
+    }
+    Ok(())
 }
