@@ -274,12 +274,12 @@ impl Backend {
         let (hash, version) = request.parts().ok_or_else(|| malformed("hash or version"))?;
         check_version(version, self.env.wall_ms())?;
         self.check_joined()?;
-        let mut table = self.table.lock();
-        Self::check_config(table.config_id(), request.config_id)?;
-        // A promise says what there is.
-        if table.is_unknown(hash) {
+        // A promise says what there is. What becomes known, and not read, in between does no harm.
+        if self.is_asked_in_vain(hash) {
             return Err(cohort::unfilled("this backend is being refilled, and does not know of the key yet"));
         }
+        let mut table = self.table.lock();
+        Self::check_config(table.config_id(), request.config_id)?;
         let promised = table.promise(hash, version);
         drop(table);
         Ok(PromiseReply::of(promised).encode_to_vec().into())
@@ -380,6 +380,7 @@ impl Service for Backend {
             METHOD_INFO => Ok(self.stats().encode_to_vec().into()),
             METHOD_CLEAR => {
                 self.clear();
+                self.begin_empty();
                 Ok(Bytes::new())
             }
             _ => Err(Refusal { code: REFUSED_METHOD, message: format!("no method {method:#x}") }),

@@ -20,6 +20,7 @@
 mod agreed;
 mod backends;
 mod buffers;
+mod change;
 mod consistent;
 mod hedge;
 mod lookup;
@@ -53,13 +54,14 @@ pub use update::{CasError, CellValue, UpdateError, UpdateTo, Updated};
 
 use crate::backend::BackendStats;
 use crate::configuration::{BackendPlace, Configuration, ConfigurationError};
-use crate::layout::EntryExtras;
+use crate::layout::{EntryExtras, KeyHash};
 use crate::limits::{CONFIGURATION_RETRIES_MAX, KEYS_PER_LOOKUP_MAX, MUTATE_ENTRIES_MAX};
 use crate::protocol::{METHOD_CLEAR, METHOD_INFO};
 use crate::version::{Version, VersionClock};
 use agreed::Agreed;
 use buffers::BufferPool;
 use hedge::{HedgeBudget, Usual};
+use quorum::Quorums;
 use replica::{KeepConfig, Replica, keep_connected};
 use sender::{SendConfig, Sender};
 use set::CellMutation;
@@ -195,7 +197,7 @@ impl CellConfig {
         let Backends { places, connector } = backends;
         let ring = HashRing::for_backends(places.len());
         let (name, spares) = (String::new(), Vec::new());
-        let configuration = Configuration { id, name, mode, backends: places, spares, ring };
+        let configuration = Configuration { id, name, mode, backends: places, change: None, spares, ring };
         Self::of(configuration, connector, client_id)
     }
 
@@ -268,8 +270,11 @@ struct CellInner {
     env: Env,
     config_id: u64,
     mode: Mode,
+    /// Who is read.
     placement: Arc<Placement>,
-    /// In the order of the configuration's backends.
+    /// While the cell's backends change: of whom a quorum has to acknowledge mutations, too.
+    other: Option<Arc<Placement>>,
+    /// In the order of the configuration's members.
     replicas: Vec<Arc<Replica>>,
     agreed: Arc<Agreed>,
     deadline: Duration,
@@ -283,6 +288,15 @@ struct CellInner {
 }
 
 impl CellInner {
+    /// The backends that a mutation of a key goes to, and of which of its quorums each is one.
+    fn writers(&self, hash: KeyHash) -> impl Iterator<Item = (usize, Quorums)> + Clone + '_ {
+        let read = self.placement.of(hash);
+        let other = self.other.as_ref().map_or(&[][..], |other| other.of(hash));
+        let of_read = read.iter().map(|place| (usize::from(*place), Quorums { read: true, other: other.contains(place) }));
+        let more = other.iter().filter(|place| !read.contains(place));
+        of_read.chain(more.map(|place| (usize::from(*place), Quorums { read: false, other: true })))
+    }
+
     fn count_bytes(&self, bytes: usize) {
         self.counters.bytes.add(bytes as u64);
     }
@@ -325,7 +339,7 @@ impl CellShared {
         // Under the lock, so that of two who come here the later one has the newer configuration.
         let configuration = self.agreed.newest();
         let mut before = std::mem::take(&mut *kept);
-        for place in &configuration.backends {
+        for place in configuration.members() {
             let known = before.remove(&place.number).filter(|known| known.replica.may_be_at(place));
             let keep = match known {
                 Some(known) => {
@@ -342,11 +356,15 @@ impl CellShared {
             };
             kept.insert(place.number, keep);
         }
-        let replicas = configuration.backends.iter();
-        let replicas = replicas.map(|place| Arc::clone(&kept[&place.number].replica)).collect();
-        let (mode, placement) = (configuration.mode, Arc::new(configuration.placement()));
-        let next =
-            CellInner { config_id: configuration.id, mode, placement, replicas, ..(*self.current()).clone() };
+        let members = configuration.members();
+        let next = CellInner {
+            config_id: configuration.id,
+            mode: configuration.mode,
+            placement: Arc::new(configuration.placement()),
+            other: configuration.other_placement().map(Arc::new),
+            replicas: members.map(|place| Arc::clone(&kept[&place.number].replica)).collect(),
+            ..(*self.current()).clone()
+        };
         *self.current.write() = Arc::new(next);
         let has_left = |kept: &&KeptReplica| configuration.place_of(kept.replica.number).is_none();
         let told =
@@ -413,6 +431,7 @@ impl Cell {
             config_id: configuration.id,
             mode: configuration.mode,
             placement: Arc::new(configuration.placement()),
+            other: configuration.other_placement().map(Arc::new),
             // Nobody has a handle before they are there.
             replicas: Vec::new(),
             agreed: Arc::clone(&agreed),
@@ -499,7 +518,8 @@ impl Cell {
     /// if its id is not greater than that of what this client knows, or it is another cell's. Completes when each
     /// backend that is new or has left was reached or not, after the deadline at the latest. One that has left and
     /// was not reached is told later, if it is reached within [`TELL_LEFT_MAX`](crate::limits::TELL_LEFT_MAX). Values
-    /// of keys that get other backends are not carried over: their keys are missed.
+    /// of keys that get other backends are carried over if the change goes through its phases, beginning with
+    /// [`Configuration::changing_to`]; otherwise their keys are missed.
     pub async fn configure(&self, configuration: Configuration) -> Result<bool, ConfigurationError> {
         configuration.check()?;
         let deadline = self.shared.current().deadline;
@@ -748,6 +768,8 @@ impl std::fmt::Debug for Cell {
 
 #[cfg(test)]
 mod configuration_tests;
+#[cfg(test)]
+mod refill_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

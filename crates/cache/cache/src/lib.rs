@@ -21,6 +21,6 @@ pub use cell::{
     Backends, CasError, Cell, CellConfig, CellFailure, CellStats, CellValue, Connector, HashRing, Lookup,
     Mode, Placement, Seen, SetError, UpdateError, UpdateTo, Updated, instance_of, joined,
 };
-pub use configuration::{BackendPlace, Configuration, ConfigurationError};
+pub use configuration::{BackendPlace, CellChange, Configuration, ConfigurationError};
 pub use layout::EntryExtras;
 pub use version::{Version, VersionClock};

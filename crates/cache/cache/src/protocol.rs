@@ -533,12 +533,16 @@ mod tests {
 
     #[test]
     fn a_lookup_answer_whose_lengths_exceed_its_bytes_is_refused() {
-        let reply = LookupReply { lengths: vec![0, 3, LOOKUP_DEFERRED, 2], entries: Bytes::from("abcde") };
+        let reply = LookupReply {
+            lengths: vec![0, 3, LOOKUP_DEFERRED, 2],
+            entries: Bytes::from("abcde"),
+            ..LookupReply::default()
+        };
         let parts =
             [Looked::Absent, Looked::Entry("abc".into()), Looked::Deferred, Looked::Entry("de".into())];
         assert_eq!(reply.parts(4).as_deref(), Some(&parts[..]));
         assert_eq!(reply.parts(3), None);
-        assert_eq!(LookupReply { lengths: vec![3, 3], entries: Bytes::from("abcde") }.parts(2), None);
-        assert_eq!(LookupReply { lengths: vec![u32::MAX - 1], entries: Bytes::new() }.parts(1), None);
+        assert_eq!(LookupReply { lengths: vec![3, 3], ..reply.clone() }.parts(2), None);
+        assert_eq!(LookupReply { lengths: vec![u32::MAX - 2], ..reply }.parts(1), None);
     }
 }

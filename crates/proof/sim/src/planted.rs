@@ -77,6 +77,12 @@ pub enum Plant {
     CopiedAtNewVersion,
     /// What is copied to it is as old as if it had just been set.
     LifeBegunAgain,
+    /// Clients are not told that a change of backends is under way.
+    ChangeNotTold,
+    /// A change of backends goes on before all is copied.
+    CopiedTooEarly,
+    /// A change of backends ends when all is copied, while some still go by the backends before.
+    LeavingLeftOut,
     /// One client's clock is half an hour behind.
     ClockFarBehind,
     /// A cell that is created anew under a name goes on with the ids of the one before.
@@ -225,6 +231,7 @@ impl Plant {
             Plant::SetUnderAnyConfiguration
             | Plant::ConfigurationNotTold
             | Plant::LeaveNotTold
+            | Plant::ChangeNotTold
             | Plant::OldBackendsTold => configurations::PlantedExchange::in_front_of(connection, self),
             Plant::UnfilledNotSaid
             | Plant::JoinedAtNothing

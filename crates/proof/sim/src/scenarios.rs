@@ -170,6 +170,11 @@ pub const ALL: &[Scenario] = &[
         run: refill::run,
     },
     Scenario {
+        name: "resize",
+        about: "the same, and backends come and leave, while others die and whoever carries the change on",
+        run: refill::run_resize,
+    },
+    Scenario {
         name: "updates",
         about: "clients that change the same keys of a cell by what these hold, and values that expire, in a bad network",
         run: updates::run,

@@ -154,6 +154,7 @@ hold! {
     cache / 1;
     cell / 1;
     refill / 1;
+    resize / 2;
     updates / 1;
     duel / 1;
     cluster_interval / 1;

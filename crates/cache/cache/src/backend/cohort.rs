@@ -83,6 +83,16 @@ impl Backend {
         self.table.lock().is_filled()
     }
 
+    /// Whether it would be asked what there is of a key, and does not know.
+    pub(super) fn is_asked_in_vain(&self, hash: KeyHash) -> bool {
+        // A key that it is going to hold, and is not read of, it need not know.
+        let is_read = || {
+            let told = self.told()?;
+            Some(told.is_read(hash, told.configuration.place_of(told.number)?))
+        };
+        self.table.lock().is_unknown(hash) && is_read().unwrap_or(true)
+    }
+
     /// Before it has joined the others it neither applies nor promises anything.
     pub(super) fn check_joined(&self) -> Result<(), Refusal> {
         match self.has_joined() {
@@ -96,13 +106,7 @@ impl Backend {
         let request = JoinRequest::decode(payload).map_err(|error| malformed(&error.to_string()))?;
         let told = self.told().filter(|told| told.configuration.place_of(request.number).is_some());
         let told = told.ok_or_else(|| malformed("a backend that is not of this cell"))?;
-        let wall_us = u64::try_from(self.env.wall_ms()).unwrap_or(0).saturating_mul(1_000);
-        let ahead_us = u64::try_from(JOIN_CLOCKS_APART.as_micros()).unwrap_or(u64::MAX);
-        let ahead = Version {
-            timestamp_us: wall_us.saturating_add(ahead_us),
-            client_id: u32::MAX,
-            sequence: u32::MAX,
-        };
+        let ahead = self.version_ahead();
         let mut joined = self.cohort.joined.lock();
         let mut table = self.table.lock();
         Self::check_config(table.config_id(), request.config_id)?;
@@ -120,6 +124,25 @@ impl Backend {
         Ok(JoinReply::of(floor).encode_to_vec().into())
     }
 
+    /// Above what any client makes now, as far as clocks agree.
+    fn version_ahead(&self) -> Version {
+        let wall_us = u64::try_from(self.env.wall_ms()).unwrap_or(0).saturating_mul(1_000);
+        let ahead_us = u64::try_from(JOIN_CLOCKS_APART.as_micros()).unwrap_or(u64::MAX);
+        let timestamp_us = wall_us.saturating_add(ahead_us);
+        Version { timestamp_us, client_id: u32::MAX, sequence: u32::MAX }
+    }
+
+    /// The cell was emptied: there is nothing to be refilled with. So a cell that has lost too much to be refilled goes
+    /// on.
+    pub(super) fn begin_empty(&self) {
+        if self.has_joined() && self.is_filled() {
+            return;
+        }
+        self.joined_above(self.version_ahead());
+        self.filled_up_to(None);
+        self.write_header();
+    }
+
     /// Tells another backend which of its keys this one holds.
     pub(super) fn scan(&self, payload: Bytes) -> Result<Bytes, Refusal> {
         let request = ScanRequest::decode(payload).map_err(|error| malformed(&error.to_string()))?;
@@ -128,7 +151,7 @@ impl Backend {
         let place = place.ok_or_else(|| malformed("a backend that is not of this cell"))?;
         let table = self.table.lock();
         Self::check_config(table.config_id(), request.config_id)?;
-        let is_its_own = |hash| told.placement.replica_at(hash, place).is_some();
+        let is_its_own = |hash| told.holds(hash, place);
         let part = table.scan(request.from, BUCKETS_PER_SCAN, is_its_own);
         let forgotten = table.forgotten();
         drop(table);

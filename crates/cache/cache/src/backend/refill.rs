@@ -5,9 +5,10 @@
 //! replica holds, and it is copied as it is. What was erased is erased. What another replica knows nothing of, but may
 //! have erased or removed, is not copied: it would come back.
 //!
-//! A step is complete when the replicas that answered decide for each row of the ring: a quorum that knows what it
-//! holds, this backend among them if it does, or all others. So what a quorum had acknowledged is in what is copied,
-//! and a bucket may say again that a key is absent. Each step is followed by a pause, which bounds the bandwidth.
+//! A step is complete when the replicas that answered decide for each row of the ring: a quorum of those that are read
+//! which knows what it holds, this backend among them if it does, or all others. So what a quorum had acknowledged is in
+//! what is copied, and a bucket may say again that a key is absent. While the cell's backends change, what a backend is
+//! going to hold is copied with it. Each step is followed by a pause, which bounds the bandwidth.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -19,8 +20,9 @@ use prost::Message;
 use tailwater_env::Env;
 use tailwater_rma::Connection;
 
+use super::told::Told;
 use super::{Backend, check_version};
-use crate::cell::{Connector, Mode, Placement};
+use crate::cell::{Connector, Mode};
 use crate::configuration::{BackendPlace, Configuration};
 use crate::layout::{Item, KeyHash};
 use crate::limits::{APPLY_ENTRIES_MAX, LOOKUP_KEYS_MAX};
@@ -75,12 +77,8 @@ impl Backend {
     fn cohort(&self) -> Option<Cohort> {
         let told = self.told()?;
         let place = told.configuration.place_of(told.number)?;
-        (told.configuration.mode == Mode::R32).then(|| Cohort {
-            configuration: told.configuration,
-            placement: told.placement,
-            number: told.number,
-            place,
-        })
+        let has_others = told.configuration.mode == Mode::R32 || told.configuration.change.is_some();
+        has_others.then_some(Cohort { told, place })
     }
 
     /// What of the step to `next` is to be copied from whom, once what was erased is.
@@ -98,7 +96,7 @@ impl Backend {
         let keys: Vec<_> = keys.into_iter().collect();
         for some in keys.chunks(APPLY_ENTRIES_MAX) {
             let mut table = self.table.lock();
-            if table.config_id() != cohort.configuration.id {
+            if table.config_id() != cohort.configuration().id {
                 return Err("the cell has another configuration by now".to_owned());
             }
             for (hash, said) in some {
@@ -143,7 +141,7 @@ impl Backend {
         let mut is_any = false;
         for some in entries.chunks(APPLY_ENTRIES_MAX) {
             let mut table = self.table.lock();
-            if table.config_id() != cohort.configuration.id {
+            if table.config_id() != cohort.configuration().id {
                 return Err("the cell has another configuration by now".to_owned());
             }
             for (hash, version, bytes, age) in some {
@@ -167,10 +165,8 @@ type Wanted = BTreeMap<usize, Vec<(KeyHash, Version)>>;
 
 /// The others of a cell, by one configuration.
 struct Cohort {
-    configuration: Arc<Configuration>,
-    placement: Arc<Placement>,
-    /// This backend.
-    number: u32,
+    told: Told,
+    /// This backend's, among the cell's members.
     place: usize,
 }
 
@@ -196,21 +192,32 @@ enum CopyVerdict {
 }
 
 impl Cohort {
+    fn configuration(&self) -> &Configuration {
+        &self.told.configuration
+    }
+
     fn others(&self) -> impl Iterator<Item = (usize, &BackendPlace)> {
-        let all = self.configuration.backends.iter().enumerate();
+        let all = self.configuration().members().enumerate();
         all.filter(|(place, _)| *place != self.place)
     }
 
-    /// Whether those that answered decide for each row that this backend has part in. `is_known`: it knows what it holds
-    /// itself.
-    fn is_enough(&self, told: &BTreeMap<usize, ScanTold>, is_known: bool) -> bool {
-        let quorum = self.configuration.mode.quorum();
-        let mut rows = self.placement.rows();
-        rows.all(|row| {
-            let others = || row.iter().map(|place| usize::from(*place)).filter(|place| *place != self.place);
-            let has_part = others().count() < row.len();
-            let known = others().filter(|place| told.get(place).is_some_and(|told| told.is_known)).count();
-            !has_part || known + usize::from(is_known) >= quorum || others().all(|place| told.contains_key(&place))
+    fn number_of(&self, place: usize) -> u32 {
+        self.configuration().members().nth(place).map_or(0, |of| of.number)
+    }
+
+    /// Whether those that answered decide for each row that this backend has part in. `answered` says of a place whether
+    /// it answered, and whether it knows what it holds; `is_known` whether this backend does.
+    fn is_enough(&self, answered: impl Fn(usize) -> Option<bool>, is_known: bool) -> bool {
+        let quorum = self.configuration().mode.quorum();
+        let rows = self.configuration().ring.rows;
+        (0..rows).all(|row| {
+            let read = self.told.placement.row(row, rows);
+            let is_mine = |of: &[u16]| of.iter().any(|place| usize::from(*place) == self.place);
+            let has_part = is_mine(read) || self.told.other.as_ref().is_some_and(|of| is_mine(of.row(row, rows)));
+            let others = || read.iter().map(|place| usize::from(*place)).filter(|place| *place != self.place);
+            let known = others().filter(|place| answered(*place) == Some(true)).count();
+            let own = usize::from(is_known && is_mine(read));
+            !has_part || known + own >= quorum || others().all(|place| answered(place).is_some())
         })
     }
 
@@ -221,7 +228,7 @@ impl Cohort {
         said: &[(usize, Version, bool)],
         told: &BTreeMap<usize, ScanTold>,
     ) -> CopyVerdict {
-        let replicas = self.placement.of(hash);
+        let replicas = self.told.placement.of(hash);
         let is_replica = |place: usize| replicas.iter().any(|replica| usize::from(*replica) == place);
         let said = || said.iter().filter(|(place, ..)| is_replica(*place));
         let held = said().filter(|(.., is_erased)| !is_erased).max_by_key(|(_, version, _)| *version);
@@ -291,7 +298,9 @@ impl Refilling {
                     if *backend.cohort.hindrance.lock() != *why {
                         tracing::info!(why, is_filled = backend.is_filled(), "cache backend not compared with others");
                     }
-                    std::mem::replace(&mut backoff, (backoff * 2).min(self.config.retry_after))
+                    let pause = backoff;
+                    backoff = (backoff * 2).min(self.config.retry_after);
+                    pause
                 }
             };
             *backend.cohort.hindrance.lock() = passed.err().unwrap_or_default();
@@ -308,12 +317,9 @@ impl Refilling {
     async fn pass(&mut self, cohort: &Cohort) -> Result<(), String> {
         let unreached = self.connect(cohort).await;
         if !self.backend()?.has_joined() {
-            match unreached.values().next() {
-                Some(why) => return Err(why.clone()),
-                None => self.join(cohort).await?,
-            }
+            self.join(cohort, &unreached).await?;
         }
-        let id = cohort.configuration.id;
+        let id = cohort.configuration().id;
         let mut from = match self.stopped_at.take() {
             Some((of, from)) if of == id => from,
             _ => 0,
@@ -325,7 +331,7 @@ impl Refilling {
             forgotten = forgotten.max(step_forgotten);
             let backend = self.backend()?;
             let Some(next) = next else {
-                backend.has_passed(&cohort.configuration, forgotten);
+                backend.has_passed(cohort.configuration(), forgotten);
                 return Ok(());
             };
             backend.filled_up_to(Some(next));
@@ -336,7 +342,7 @@ impl Refilling {
     /// Connects to all others that are not connected; answers why some, by their numbers, are not.
     async fn connect(&mut self, cohort: &Cohort) -> BTreeMap<u32, String> {
         self.connections.retain(|number, connection| {
-            connection.lost().is_none() && cohort.configuration.place_of(*number).is_some()
+            connection.lost().is_none() && cohort.configuration().place_of(*number).is_some()
         });
         let missing = cohort.others().filter(|(_, place)| !self.connections.contains_key(&place.number));
         let connect = async |place: &BackendPlace| {
@@ -366,20 +372,30 @@ impl Refilling {
         }
     }
 
-    /// Joins all others.
-    async fn join(&self, cohort: &Cohort) -> Result<(), String> {
+    /// Joins the others: as many as it takes to hear of all that this backend may have had part in before.
+    async fn join(&self, cohort: &Cohort, unreached: &BTreeMap<u32, String>) -> Result<(), String> {
         let request = JoinRequest {
-            config_id: cohort.configuration.id,
-            number: cohort.number,
+            config_id: cohort.configuration().id,
+            number: cohort.told.number,
             instance: self.backend()?.index.generation(),
         };
-        let others = cohort.others().map(|(_, place)| self.call(place.number, METHOD_JOIN, request.encode_to_vec()));
-        let mut floor = Version::ZERO;
-        for reply in join_all(others).await {
-            let reply = JoinReply::decode(reply?).map_err(|error| error.to_string())?;
-            floor = floor.max(reply.floor().ok_or("a backend tells a version that is none")?);
+        let ask = async |place: usize, number: u32| {
+            let reply = self.call(number, METHOD_JOIN, request.encode_to_vec()).await?;
+            let floor = JoinReply::decode(reply).ok().and_then(|reply| reply.floor());
+            Ok::<_, String>((place, floor.ok_or_else(|| format!("backend {number} tells a version that is none"))?))
+        };
+        let mut floors = BTreeMap::new();
+        let mut why = unreached.values().next().cloned();
+        for answer in join_all(cohort.others().map(|(place, of)| ask(place, of.number))).await {
+            match answer {
+                Ok((place, floor)) => drop(floors.insert(place, floor)),
+                Err(error) => drop(why.get_or_insert(error)),
+            }
         }
-        self.backend()?.joined_above(floor);
+        if !cohort.is_enough(|place| floors.get(&place).map(|_| true), false) {
+            return Err(why.unwrap_or_else(|| "too few others answer".to_owned()));
+        }
+        self.backend()?.joined_above(floors.into_values().max().unwrap_or_default());
         Ok(())
     }
 
@@ -391,7 +407,7 @@ impl Refilling {
         from: u64,
         unreached: &BTreeMap<u32, String>,
     ) -> Result<(Option<u64>, Version), String> {
-        let request = ScanRequest { config_id: cohort.configuration.id, number: cohort.number, from };
+        let request = ScanRequest { config_id: cohort.configuration().id, number: cohort.told.number, from };
         let ask = async |place: usize, number: u32| {
             let reply = self.call(number, METHOD_SCAN, request.encode_to_vec()).await?;
             let reply = ScanReply::decode(reply).map_err(|error| error.to_string())?;
@@ -410,14 +426,14 @@ impl Refilling {
         let next = told.values().filter_map(|of| of.next).min();
         let backend = self.backend()?;
         let is_known = backend.knows_up_to(next);
-        if !cohort.is_enough(&told, is_known) {
+        if !cohort.is_enough(|place| told.get(&place).map(|of| of.is_known), is_known) {
             return Err(why.unwrap_or_else(|| "the others know too little themselves".to_owned()));
         }
         let wanted = backend.plan(cohort, &told, next)?;
         drop(backend);
         let mut bytes = told.values().map(|of| of.bytes).sum::<usize>();
         for (place, wanted) in wanted {
-            bytes += self.copy(cohort, cohort.configuration.backends[place].number, wanted).await?;
+            bytes += self.copy(cohort, cohort.number_of(place), wanted).await?;
         }
         // Also so that a reader's copy of a bucket is of before what was copied, or of after it, when that counts.
         let pause_ns = (bytes as u64).saturating_mul(1_000_000_000) / self.config.bytes_per_second.max(1);
@@ -437,7 +453,7 @@ impl Refilling {
         while !wanted.is_empty() {
             let later = wanted.split_off(wanted.len().min(LOOKUP_KEYS_MAX));
             let hashes = wanted.iter().map(|(hash, _)| *hash);
-            let request = LookupRequest::of(cohort.configuration.id, hashes);
+            let request = LookupRequest::of(cohort.configuration().id, hashes);
             let request = LookupRequest { with_ages: true, ..request };
             let reply = self.call(number, METHOD_LOOKUP, request.encode_to_vec()).await?;
             let reply = LookupReply::decode(reply).map_err(|error| error.to_string())?;

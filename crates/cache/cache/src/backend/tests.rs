@@ -74,9 +74,9 @@ fn read(backend: &Backend, key: &[u8]) -> Option<(Version, Vec<u8>)> {
         BucketView::Overflowed => match look_up(backend, &[hash]).remove(0) {
             Looked::Entry(entry) => entry.to_vec(),
             Looked::Absent => return None,
-            Looked::Deferred => panic!("a single entry has room"),
+            Looked::Deferred | Looked::Unknown => panic!("a single entry has room, and nothing is unknown"),
         },
-        BucketView::OtherConfig => panic!("a bucket of this backend"),
+        BucketView::Unknown | BucketView::OtherConfig => panic!("a bucket of this backend, which is filled"),
     };
     let entry = Item::parse(&bytes).expect("quiet");
     assert_eq!((entry.key, entry.tombstone), (key, false));
@@ -267,7 +267,10 @@ fn a_malformed_batch_is_refused_as_a_whole() {
     let many = vec![encode_entry(b"", version(1), None); MUTATE_ENTRIES_MAX + 1];
     assert_eq!(refused(mutation(ID, many.iter())), REFUSED_MALFORMED);
     assert_eq!(call(&backend, 9999, Bytes::new()).expect_err("no such method").code, REFUSED_METHOD);
-    let hashes = LookupRequest { config_id: ID, hashes: Bytes::from_static(&[0; 15]) };
+    let hashes = LookupRequest {
+        hashes: Bytes::from_static(&[0; 15]),
+        ..LookupRequest::of(ID, std::iter::empty())
+    };
     let refusal = call(&backend, METHOD_LOOKUP, hashes.encode_to_vec().into()).expect_err("cut short");
     assert_eq!(refusal.code, REFUSED_MALFORMED);
     assert_eq!(backend.stats().entries, 0);

@@ -48,9 +48,25 @@ struct ToldConfiguration {
 #[derive(Clone)]
 pub(super) struct Told {
     pub(super) configuration: Arc<Configuration>,
+    /// Who is read.
     pub(super) placement: Arc<Placement>,
+    /// Who else has to acknowledge, while a change is under way.
+    pub(super) other: Option<Arc<Placement>>,
     /// Which backend this is.
     pub(super) number: u32,
+}
+
+impl Told {
+    /// Whether the backend at `place` is one that is read for a key.
+    pub(super) fn is_read(&self, hash: KeyHash, place: usize) -> bool {
+        self.placement.replica_at(hash, place).is_some()
+    }
+
+    /// Whether it holds the key.
+    pub(super) fn holds(&self, hash: KeyHash, place: usize) -> bool {
+        let other = self.other.as_ref();
+        self.is_read(hash, place) || other.is_some_and(|other| other.replica_at(hash, place).is_some())
+    }
 }
 
 struct ToldWaiting {
@@ -153,6 +169,7 @@ impl Backend {
         }
         let said = Told {
             placement: Arc::new(configuration.placement()),
+            other: configuration.other_placement().map(Arc::new),
             configuration: Arc::new(configuration),
             number: request.number,
         };
@@ -170,7 +187,7 @@ impl Backend {
     }
 
     fn take_over(&self, told: &Told, before: Option<&Configuration>) {
-        let Told { configuration, placement, number } = told;
+        let Told { configuration, number, .. } = told;
         let id = configuration.id;
         let was_same_cell = before.is_some_and(|before| Configuration::is_same_cell(before.id, id));
         if before.is_some() && !was_same_cell {
@@ -183,7 +200,7 @@ impl Backend {
         self.table.lock().set_config_id(id);
         self.for_all_buckets(|buckets| self.table.lock().name_buckets(buckets));
         let place = configuration.place_of(*number);
-        let keep = |hash: KeyHash| place.is_some_and(|place| placement.replica_at(hash, place).is_some());
+        let keep = |hash: KeyHash| place.is_some_and(|place| told.holds(hash, place));
         self.for_all_buckets(|buckets| self.table.lock().keep_only(buckets, self.env.now(), keep));
         self.told.followed.store(id, Ordering::Release);
         self.write_header();

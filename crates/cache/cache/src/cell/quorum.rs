@@ -165,6 +165,56 @@ impl Acks {
     }
 }
 
+/// Of which quorums of a key a replica is one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Quorums {
+    /// Of those that are read.
+    pub(super) read: bool,
+    /// Of the others that have to acknowledge while the cell's backends change.
+    pub(super) other: bool,
+}
+
+impl Quorums {
+    /// Of those that are read alone.
+    pub(super) const READ: Quorums = Quorums { read: true, other: false };
+}
+
+/// The acknowledgements of one SET or ERASE, of both quorums while there are two.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AllAcks {
+    read: Acks,
+    other: Option<Acks>,
+}
+
+impl AllAcks {
+    pub(super) fn new(mode: Mode, has_other: bool) -> Self {
+        Self { read: Acks::new(mode), other: has_other.then(|| Acks::new(mode)) }
+    }
+
+    /// Counts one replica's answer; the caller counts each replica once.
+    pub(super) fn count(&mut self, of: Quorums, ack: ReplicaAck) {
+        if of.read {
+            self.read.count(ack);
+        }
+        if let Some(other) = self.other.as_mut().filter(|_| of.other) {
+            other.count(ack);
+        }
+    }
+
+    /// Both have to apply it; the worse of them decides, and until then both are waited for.
+    pub(super) fn settled(&self) -> Settled {
+        let read = self.read.settled();
+        let other = self.other.map_or(read, |other| other.settled());
+        match (read, other) {
+            (Settled::Superseded(one), Settled::Superseded(another)) => Settled::Superseded(one.max(another)),
+            (Settled::Applied, rest) | (rest, Settled::Applied) => rest,
+            (Settled::Wait, rest) | (rest, Settled::Wait) => rest,
+            (superseded @ Settled::Superseded(_), _) | (_, superseded @ Settled::Superseded(_)) => superseded,
+            (rest, _) => rest,
+        }
+    }
+}
+
 /// One key of a relaxed read: who was asked and who is still to answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {

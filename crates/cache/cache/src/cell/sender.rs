@@ -24,7 +24,7 @@ use tailwater_rma::CallError;
 use tokio::sync::Notify;
 
 use super::agreed::Agreed;
-use super::quorum::ReplicaAck;
+use super::quorum::{Quorums, ReplicaAck};
 use super::replica::Replica;
 use super::set::Mutation;
 use crate::layout::EncodedEntry;
@@ -37,12 +37,18 @@ use crate::protocol::{
 pub(super) struct SenderWaiting {
     pub(super) entry: EncodedEntry,
     mutation: Option<Arc<Mutation>>,
-    item: usize,
+    /// Which item of that it is, and of which quorums the backend is one.
+    item: (usize, Quorums),
     deadline: Instant,
 }
 
 impl SenderWaiting {
-    pub(super) fn new(entry: EncodedEntry, mutation: Arc<Mutation>, item: usize, deadline: Instant) -> Self {
+    pub(super) fn new(
+        entry: EncodedEntry,
+        mutation: Arc<Mutation>,
+        item: (usize, Quorums),
+        deadline: Instant,
+    ) -> Self {
         Self { entry, mutation: Some(mutation), item, deadline }
     }
 
@@ -53,7 +59,7 @@ impl SenderWaiting {
 
     pub(super) fn answer(mut self, ack: ReplicaAck) {
         if let Some(mutation) = self.mutation.take() {
-            mutation.count(self.item, ack);
+            mutation.count(self.item.0, self.item.1, ack);
         }
     }
 
@@ -74,7 +80,7 @@ impl SenderWaiting {
 impl Drop for SenderWaiting {
     fn drop(&mut self) {
         if let Some(mutation) = self.mutation.take() {
-            mutation.count(self.item, ReplicaAck::None);
+            mutation.count(self.item.0, self.item.1, ReplicaAck::None);
         }
     }
 }
@@ -305,12 +311,12 @@ mod tests {
             Some(&Bytes::from(vec![0; bytes - ENTRY_HEADER_BYTES])),
             EntryExtras::default(),
         );
-        SenderWaiting::new(entry, Arc::clone(mutation), item, deadline)
+        SenderWaiting::new(entry, Arc::clone(mutation), (item, Quorums::READ), deadline)
     }
 
     #[test]
     fn a_full_queue_refuses_at_once_in_bytes_as_well_as_in_count() {
-        let mutation = Mutation::new(Mode::R1, 1, 7, 5);
+        let mutation = Mutation::new(Mode::R1, false, 1, 7, 5);
         let sender = Sender::new(300, 3);
         sender.send(
             [180, 130, 40].into_iter().enumerate().map(|(item, bytes)| waiting(&mutation, item, bytes, 9)),
@@ -325,7 +331,7 @@ mod tests {
 
     #[test]
     fn an_entry_that_waited_too_long_is_answered_and_not_sent() {
-        let mutation = Mutation::new(Mode::R1, 1, 7, 2);
+        let mutation = Mutation::new(Mode::R1, false, 1, 7, 2);
         let sender = Sender::new(1000, 1000);
         sender.send([10, 20].into_iter().enumerate().map(|(item, ns)| waiting(&mutation, item, 32, ns)));
         assert_eq!(sender.next_batch(Instant::from_ns(15)).expect("the second one").len(), 1);
@@ -334,7 +340,7 @@ mod tests {
 
     #[test]
     fn one_call_carries_no_more_than_it_may_and_few_are_under_way() {
-        let mutation = Mutation::new(Mode::R1, 1, 7, 9);
+        let mutation = Mutation::new(Mode::R1, false, 1, 7, 9);
         let sender = Sender::new(usize::MAX, usize::MAX);
         let mib = 1 << 20;
         sender.send((0..9).map(|item| waiting(&mutation, item, mib, 9)));

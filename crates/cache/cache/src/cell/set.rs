@@ -12,7 +12,7 @@ use tailwater_env::Instant;
 use tokio::sync::Notify;
 
 use super::placement::Mode;
-use super::quorum::{Acks, ReplicaAck, Settled};
+use super::quorum::{AllAcks, Quorums, ReplicaAck, Settled};
 use super::sender::{self, SenderWaiting};
 use super::{CellInner, SetError};
 use crate::layout::{EncodedEntry, EntryExtras, KeyHash};
@@ -28,13 +28,20 @@ pub(super) struct Mutation {
 }
 
 struct Items {
-    acks: Vec<Acks>,
+    acks: Vec<AllAcks>,
     unsettled: usize,
 }
 
 impl Mutation {
-    pub(super) fn new(mode: Mode, client_id: u32, config_id: u64, items: usize) -> Arc<Self> {
-        let items = Items { acks: vec![Acks::new(mode); items], unsettled: items };
+    /// With `has_other` a second quorum has to acknowledge each item.
+    pub(super) fn new(
+        mode: Mode,
+        has_other: bool,
+        client_id: u32,
+        config_id: u64,
+        items: usize,
+    ) -> Arc<Self> {
+        let items = Items { acks: vec![AllAcks::new(mode, has_other); items], unsettled: items };
         Arc::new(Self { client_id, config_id, items: Mutex::new(items), done: Notify::new() })
     }
 
@@ -49,11 +56,11 @@ impl Mutation {
     }
 
     /// Counts one replica's answer for one item.
-    pub(super) fn count(&self, item: usize, ack: ReplicaAck) {
+    pub(super) fn count(&self, item: usize, of: Quorums, ack: ReplicaAck) {
         let mut items = self.items.lock();
         let acks = &mut items.acks[item];
         let was_open = acks.settled() == Settled::Wait;
-        acks.count(ack);
+        acks.count(of, ack);
         if was_open && acks.settled() != Settled::Wait {
             items.unsettled -= 1;
             if items.unsettled == 0 {
@@ -78,8 +85,8 @@ pub(super) type CellMutation = (Bytes, Option<(Bytes, EntryExtras)>);
 
 /// Hands an entry that a quorum has to a replica that has not, as it is. Whether it arrives is not waited for.
 pub(super) fn mend(cell: &CellInner, backend: usize, entry: &EncodedEntry, deadline: Instant) {
-    let mutation = Mutation::new(Mode::R1, cell.versions.client_id(), cell.config_id, 1);
-    let waiting = SenderWaiting::new(entry.clone(), mutation, 0, deadline);
+    let mutation = Mutation::new(Mode::R1, false, cell.versions.client_id(), cell.config_id, 1);
+    let waiting = SenderWaiting::new(entry.clone(), mutation, (0, Quorums::READ), deadline);
     cell.replicas[backend].sender.send(std::iter::once(waiting));
     sender::begin(&cell.sending, &cell.replicas[backend]);
 }
@@ -137,7 +144,8 @@ fn send(
     open: &[usize],
     deadline: Instant,
 ) -> (Arc<Mutation>, Vec<Version>) {
-    let mutation = Mutation::new(cell.mode, cell.versions.client_id(), cell.config_id, open.len());
+    let has_other = cell.other.is_some();
+    let mutation = Mutation::new(cell.mode, has_other, cell.versions.client_id(), cell.config_id, open.len());
     let wall_ms = cell.env.wall_ms();
     let mut versions = Vec::with_capacity(open.len());
     let mut queued: Vec<(usize, SenderWaiting)> = Vec::with_capacity(open.len() * cell.mode.replicas());
@@ -152,8 +160,8 @@ fn send(
             set.as_ref().map(|(_, extras)| *extras).unwrap_or_default(),
         );
         let hash = KeyHash::of(key);
-        for backend in cell.placement.of(hash).iter().map(|place| usize::from(*place)) {
-            let waiting = SenderWaiting::new(entry.clone(), Arc::clone(&mutation), item, deadline);
+        for (backend, of) in cell.writers(hash) {
+            let waiting = SenderWaiting::new(entry.clone(), Arc::clone(&mutation), (item, of), deadline);
             queued.push((backend, waiting));
         }
     }

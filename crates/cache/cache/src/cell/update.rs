@@ -24,6 +24,7 @@ use prost::Message;
 use tailwater_env::Instant;
 use tailwater_rma::CallError;
 
+use super::quorum::Quorums;
 use super::replica::Replica;
 use super::{Cell, CellFailure, CellInner, set};
 use crate::layout::{EncodedEntry, EntryExtras, Item, KeyHash};
@@ -316,25 +317,33 @@ async fn promises(
 ) -> Result<UpdatePromises, CellFailure> {
     let hash = KeyHash::of(key);
     let payload: Bytes = PromiseRequest::of(cell.config_id, hash, version).encode_to_vec().into();
-    let backends = cell.placement.of(hash).iter().map(|place| usize::from(*place));
-    let mut asked: FuturesUnordered<_> = backends
-        .map(|backend| call(cell, &cell.replicas[backend], METHOD_PROMISE, vec![payload.clone()]))
+    let mut asked: FuturesUnordered<_> = cell
+        .writers(hash)
+        .map(|(backend, of)| {
+            let answer = call(cell, &cell.replicas[backend], METHOD_PROMISE, vec![payload.clone()]);
+            async move { (of, answer.await) }
+        })
         .collect();
-    let quorum = cell.mode.quorum();
-    let mut states: Vec<PromisedState> = Vec::with_capacity(quorum);
+    let mut missing = Missing::of(cell);
+    let mut states: Vec<PromisedState> = Vec::with_capacity(cell.mode.replicas());
     let mut against = None;
-    while states.len() < quorum {
+    while !missing.is_none() {
         let left = deadline.since(cell.env.now());
         let Some(answer) = cell.env.timeout(left, asked.next()).await else {
             return Err(CellFailure::Deadline);
         };
-        let Some(answer) = answer else {
+        let Some((of, answer)) = answer else {
             return against.map(UpdatePromises::Against).ok_or(CellFailure::Unreachable);
         };
         let said = answer.ok().and_then(|bytes| PromiseReply::decode(bytes).ok());
         let said = said.and_then(PromiseReply::promised);
         match said {
-            Some(Ok(state)) => states.extend(proven(state, key)),
+            Some(Ok(state)) => {
+                let Some(state) = proven(state, key) else { continue };
+                missing.count(of);
+                // Who is not read need not know what there is.
+                states.extend(Some(state).filter(|_| of.read));
+            }
             Some(Err(version)) => against = against.max(Some(version)),
             None => {}
         }
@@ -342,6 +351,28 @@ async fn promises(
     let is_same = states.iter().all(|state| state.version() == states[0].version());
     let highest = states.into_iter().max_by_key(PromisedState::version).ok_or(CellFailure::Unreachable)?;
     Ok(UpdatePromises::Promised { highest, is_same })
+}
+
+/// How many replicas are still missing to a quorum, of those that are read and of the others.
+struct Missing {
+    read: usize,
+    other: usize,
+}
+
+impl Missing {
+    fn of(cell: &CellInner) -> Self {
+        let quorum = cell.mode.quorum();
+        Self { read: quorum, other: if cell.other.is_some() { quorum } else { 0 } }
+    }
+
+    fn count(&mut self, of: Quorums) {
+        self.read = self.read.saturating_sub(usize::from(of.read));
+        self.other = self.other.saturating_sub(usize::from(of.other));
+    }
+
+    fn is_none(&self) -> bool {
+        self.read == 0 && self.other == 0
+    }
 }
 
 /// What a replica says it holds, if that proves itself.
@@ -371,20 +402,20 @@ enum UpdateAccepted {
 
 async fn accepted(cell: &CellInner, key: &Bytes, entry: &EncodedEntry, deadline: Instant) -> UpdateAccepted {
     let pieces = encode_mutate(cell.config_id, entry.pieces());
-    let backends = cell.placement.of(KeyHash::of(key)).iter().map(|place| usize::from(*place));
-    let mut asked: FuturesUnordered<_> = backends
-        .map(|backend| {
+    let mut asked: FuturesUnordered<_> = cell
+        .writers(KeyHash::of(key))
+        .map(|(backend, of)| {
             let answer = call(cell, &cell.replicas[backend], METHOD_ACCEPT, pieces.clone());
-            async move { (backend, answer.await) }
+            async move { (backend, of, answer.await) }
         })
         .collect();
-    let (mut applied, mut unanswered, mut refused) = (0, 0, Vec::new());
+    let mut missing = Missing::of(cell);
+    let (mut is_open, mut refused) = (false, Vec::new());
     let mut against = Version::ZERO;
-    while applied < cell.mode.quorum() {
+    while !missing.is_none() {
         let left = deadline.since(cell.env.now());
         let Some(answer) = cell.env.timeout(left, asked.next()).await else { return UpdateAccepted::Open };
-        let Some((backend, answer)) = answer else {
-            let is_open = applied + unanswered > 0;
+        let Some((backend, of, answer)) = answer else {
             return if is_open { UpdateAccepted::Open } else { UpdateAccepted::No(against) };
         };
         let outcomes = match answer {
@@ -393,12 +424,15 @@ async fn accepted(cell: &CellInner, key: &Bytes, entry: &EncodedEntry, deadline:
             Err(NoReply::Unknown) => None,
         };
         match outcomes.as_deref() {
-            Some([Outcome::Applied]) => applied += 1,
             Some([Outcome::Superseded(version) | Outcome::BelowSummary(version)]) => {
                 refused.push(backend);
                 against = against.max(*version);
             }
-            _ => unanswered += 1,
+            Some([Outcome::Applied]) => {
+                missing.count(of);
+                is_open = true;
+            }
+            _ => is_open = true,
         }
     }
     refused.into_iter().for_each(|backend| set::mend(cell, backend, entry, deadline));

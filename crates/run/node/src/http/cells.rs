@@ -11,7 +11,7 @@ use tailwater_sqs::JsonObject;
 
 use super::refusal::AdminRefusal;
 use crate::NodeShared;
-use crate::api::{CellView, CreateCell};
+use crate::api::{CellView, CreateCell, DrainCell, ResizeCell};
 use crate::cells::{self, CellError};
 
 /// How often a cell is emptied until all of its backends have said that they did: one that is busy is late at times.
@@ -23,6 +23,7 @@ impl From<CellError> for AdminRefusal {
             CellError::Invalid(_) => (StatusCode::BAD_REQUEST, "malformed"),
             CellError::Unknown(_) => (StatusCode::NOT_FOUND, "unknown_cell"),
             CellError::Exists(_) => (StatusCode::CONFLICT, "cell_exists"),
+            CellError::Changing(_) => (StatusCode::CONFLICT, "cell_changing"),
             CellError::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
         };
         Self(status, word, error.to_string())
@@ -67,6 +68,24 @@ async fn cell_of(shared: &NodeShared, name: &str) -> Option<Cell> {
         Some(cell) => Some(cell),
         None => shared.created.cell(name).await,
     }
+}
+
+pub(super) async fn resize(
+    State(shared): State<Arc<NodeShared>>,
+    Path(name): Path<String>,
+    body: Result<Json<JsonObject<ResizeCell>>, JsonRejection>,
+) -> CellsAnswer<CellView> {
+    let Json(JsonObject(asked)) = body?;
+    Ok(Json(shared.created.resize(&name, asked).await?))
+}
+
+pub(super) async fn drain(
+    State(shared): State<Arc<NodeShared>>,
+    Path(name): Path<String>,
+    body: Result<Json<JsonObject<DrainCell>>, JsonRejection>,
+) -> CellsAnswer<CellView> {
+    let Json(JsonObject(DrainCell { backend })) = body?;
+    Ok(Json(shared.created.drain(&name, backend).await?))
 }
 
 pub(super) async fn clear(
