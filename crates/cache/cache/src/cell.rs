@@ -559,8 +559,8 @@ impl Cell {
     ) -> (Vec<Lookup>, Vec<Bytes>) {
         let mut frames = Vec::new();
         let mut end = None;
+        let mut doubts = self.shared.agreed.doubts();
         let mut inner = self.inner();
-        let doubts = inner.agreed.doubts();
         let mut lookups = Vec::with_capacity(keys.len());
         for some in keys.chunks(KEYS_PER_LOOKUP_MAX) {
             inner.hedges.earn(some.len());
@@ -570,6 +570,8 @@ impl Cell {
             let Some((failed, again)) = self.failed_in_doubt(keys, &lookups, doubts, &mut end).await else {
                 break;
             };
+            // In this order: what changes in between is a doubt that came after.
+            doubts = self.shared.agreed.doubts();
             inner = self.inner();
             let mut answers = Vec::with_capacity(again.len());
             for some in again.chunks(KEYS_PER_LOOKUP_MAX) {
@@ -586,8 +588,8 @@ impl Cell {
     /// Looks keys up by quorum. Answers in the order of the keys.
     pub async fn get_consistent(&self, keys: &[Bytes]) -> Vec<Lookup> {
         let mut end = None;
+        let mut doubts = self.shared.agreed.doubts();
         let mut inner = self.inner();
-        let doubts = inner.agreed.doubts();
         let mut lookups = Vec::with_capacity(keys.len());
         for some in keys.chunks(KEYS_PER_LOOKUP_MAX) {
             lookups.extend(consistent::get(&inner, some, &mut end).await);
@@ -596,6 +598,8 @@ impl Cell {
             let Some((failed, again)) = self.failed_in_doubt(keys, &lookups, doubts, &mut end).await else {
                 break;
             };
+            // In this order: what changes in between is a doubt that came after.
+            doubts = self.shared.agreed.doubts();
             inner = self.inner();
             let mut answers = Vec::with_capacity(again.len());
             for some in again.chunks(KEYS_PER_LOOKUP_MAX) {
@@ -657,8 +661,8 @@ impl Cell {
     }
 
     async fn mutate(&self, items: Vec<CellMutation>) -> Vec<Result<Version, SetError>> {
+        let mut doubts = self.shared.agreed.doubts();
         let mut inner = self.inner();
-        let doubts = inner.agreed.doubts();
         let deadline = inner.env.now() + inner.deadline;
         let mut results = Vec::with_capacity(items.len());
         for some in items.chunks(MUTATE_ENTRIES_MAX) {
@@ -671,6 +675,8 @@ impl Cell {
             if open.is_empty() || !self.settled_after(doubts, &mut Some(deadline)).await {
                 break;
             }
+            // In this order: what changes in between is a doubt that came after.
+            doubts = self.shared.agreed.doubts();
             inner = self.inner();
             let again: Vec<_> = open.iter().map(|item| items[*item].clone()).collect();
             let mut answers = Vec::with_capacity(again.len());

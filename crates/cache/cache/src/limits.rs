@@ -132,9 +132,9 @@ pub const TELL_LEFT_MAX: Duration = Duration::from_secs(600);
 /// The longest pause between two attempts at that: all of the cell's clients look for it.
 pub const TELL_LEFT_PAUSE_MAX: Duration = Duration::from_secs(10);
 
-/// How often a read or a mutation is made again by another configuration of its cell: each replica of a key
-/// may be the one that goes by another one.
-pub const CONFIGURATION_RETRIES_MAX: u32 = 3;
+/// How often a read or a mutation is made again by another configuration of its cell: each replica of a key, before and
+/// after a change of backends, may be the one that goes by another one.
+pub const CONFIGURATION_RETRIES_MAX: u32 = 8;
 
 /// Idle buffers that a process keeps per cell handle family, in count and bytes.
 pub const BUFFERS_KEPT_MAX: usize = 32;
@@ -156,8 +156,9 @@ pub const EXPIRED_KEPT: Duration = Duration::from_secs(2);
 /// How often an update begins again that met another one of the same key.
 pub const UPDATE_ROUNDS_MAX: u32 = 16;
 
-/// How often a SET that lost against another client's higher version is made again with a higher one.
-pub const SUPERSEDED_RETRIES_MAX: u32 = 2;
+/// How often a SET that lost against another client's higher version, or was not above what backends take behind the
+/// start of another one, is made again with a higher one. Each backend of a cell may start.
+pub const SUPERSEDED_RETRIES_MAX: u32 = 6;
 
 const _: () = assert!(ENTRY_BYTES_MAX as u64 <= BLOCK_BYTES && SLAB_BYTES.is_multiple_of(64));
 const _: () = assert!(MUTATE_BYTES_MAX + ENTRY_BYTES_MAX + 64 <= tailwater_rma::CALL_BYTES_MAX);

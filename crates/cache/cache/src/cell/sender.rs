@@ -241,6 +241,7 @@ async fn send(config: SendConfig, replica: Arc<Replica>, batch: Vec<SenderWaitin
         match answer {
             SenderAnswer::Outcome(outcome) => waiting.outcome(outcome),
             SenderAnswer::Overloaded => waiting.answer(ReplicaAck::Overloaded),
+            SenderAnswer::NotYet => waiting.answer(ReplicaAck::NotYet),
         }
     }
     // Whatever has no answer says so when it is dropped.
@@ -250,6 +251,7 @@ async fn send(config: SendConfig, replica: Arc<Replica>, batch: Vec<SenderWaitin
 enum SenderAnswer {
     Outcome(Outcome),
     Overloaded,
+    NotYet,
 }
 
 /// One CALL; as many answers as entries, or none if there is none to be had.
@@ -277,8 +279,9 @@ async fn call(config: &SendConfig, replica: &Replica, batch: &[SenderWaiting]) -
                     config.agreed.doubt();
                     replica.doubt();
                 }
-                // It is as good as away, for some moments; what it holds can be read.
-                CallError::Refused { code: REFUSED_UNFILLED, .. } => {}
+                CallError::Refused { code: REFUSED_UNFILLED, .. } => {
+                    return batch.iter().map(|_| SenderAnswer::NotYet).collect();
+                }
                 _ => {
                     tracing::debug!(peer = live.connection.peer(), %error, "cache SETs not taken");
                     replica.give_up(&live);

@@ -5,6 +5,7 @@
 //! last wins, also from a machine whose clock is slow.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -18,6 +19,11 @@ use super::{CellInner, SetError};
 use crate::layout::{EncodedEntry, EntryExtras, KeyHash};
 use crate::limits::{KEY_BYTES_MAX, SUPERSEDED_RETRIES_MAX, VALUE_BYTES_MAX};
 use crate::version::Version;
+
+/// The first pause before a backend is tried again that has just started; it doubles.
+const NOT_YET_PAUSE: Duration = Duration::from_millis(1);
+/// How often.
+const NOT_YET_DOUBLINGS_MAX: u32 = 4;
 
 /// The acknowledgements of the SETs of one call, counted by the senders, awaited by the caller.
 pub(super) struct Mutation {
@@ -108,7 +114,8 @@ pub(super) async fn mutate(
             open.push(index);
         }
     }
-    for attempt in 0..=SUPERSEDED_RETRIES_MAX {
+    let (mut superseded, mut not_yet) = (0, 0);
+    while superseded <= SUPERSEDED_RETRIES_MAX {
         // What is not sent by then is not sent any more: it is no backend's fault.
         if open.is_empty() || cell.env.now() >= deadline {
             break;
@@ -118,14 +125,21 @@ pub(super) async fn mutate(
         // On time out the items that did settle are answered as they did.
         let _ = cell.env.timeout(left, mutation.all_settled()).await;
         let mut again = Vec::new();
+        let (mut was_superseded, mut was_not_yet) = (false, false);
         for (item, (index, version)) in open.into_iter().zip(versions).enumerate() {
             results[index] = match mutation.settled(item) {
                 Settled::Applied => Ok(version),
                 Settled::Wait => Err(SetError::Deadline),
                 Settled::Overloaded => Err(SetError::Overloaded),
                 Settled::Unreachable => Err(SetError::Unreachable),
+                Settled::NotYet => {
+                    was_not_yet = true;
+                    again.push(index);
+                    Err(SetError::Unreachable)
+                }
                 Settled::Superseded(held) => {
-                    if attempt < SUPERSEDED_RETRIES_MAX && cell.versions.follow(held, cell.env.wall_ms()) {
+                    was_superseded = true;
+                    if cell.versions.follow(held, cell.env.wall_ms()) {
                         again.push(index);
                     }
                     Err(SetError::Superseded { held })
@@ -133,6 +147,11 @@ pub(super) async fn mutate(
             };
         }
         open = again;
+        superseded += u32::from(was_superseded);
+        if was_not_yet {
+            cell.env.sleep(NOT_YET_PAUSE * (1 << not_yet)).await;
+            not_yet = (not_yet + 1).min(NOT_YET_DOUBLINGS_MAX);
+        }
     }
     results
 }

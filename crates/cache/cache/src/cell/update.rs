@@ -122,7 +122,7 @@ impl Cell {
         if key.len() > KEY_BYTES_MAX {
             return Err(UpdateError::TooLarge { key_len: key.len(), value_len: 0 });
         }
-        let doubts = inner.agreed.doubts();
+        let mut doubts = self.shared.agreed.doubts();
         let deadline = inner.env.now() + inner.deadline;
         let mut open = Vec::new();
         let mut result = run(&inner, &key, &mut decide, deadline, &mut open).await;
@@ -134,6 +134,8 @@ impl Cell {
             if !is_cut_short || !self.settled_after(doubts, &mut Some(deadline)).await {
                 break;
             }
+            // In this order: what changes in between is a doubt that came after.
+            doubts = self.shared.agreed.doubts();
             inner = self.inner();
             result = run(&inner, &key, &mut decide, deadline, &mut open).await;
         }
@@ -204,6 +206,8 @@ enum UpdatePromises {
     Promised { highest: PromisedState, is_same: bool },
     /// This version stands against it.
     Against(Version),
+    /// Some have just started, or do not know of the key yet.
+    NotYet,
 }
 
 /// Rounds until one comes to an end.
@@ -249,6 +253,7 @@ async fn run_round(
     let promised = promises(cell, key, version, deadline).await.map_err(UpdateError::NotApplied)?;
     let (highest, is_same) = match promised {
         UpdatePromises::Promised { highest, is_same } => (highest, is_same),
+        UpdatePromises::NotYet => return Ok(None),
         UpdatePromises::Against(against) => {
             let is_followed = cell.versions.follow(against, cell.env.wall_ms());
             return if is_followed { Ok(None) } else { Err(UpdateError::Contended) };
@@ -326,15 +331,20 @@ async fn promises(
         .collect();
     let mut missing = Missing::of(cell);
     let mut states: Vec<PromisedState> = Vec::with_capacity(cell.mode.replicas());
-    let mut against = None;
+    let (mut against, mut is_not_yet) = (None, false);
     while !missing.is_none() {
         let left = deadline.since(cell.env.now());
         let Some(answer) = cell.env.timeout(left, asked.next()).await else {
             return Err(CellFailure::Deadline);
         };
         let Some((of, answer)) = answer else {
-            return against.map(UpdatePromises::Against).ok_or(CellFailure::Unreachable);
+            return match against {
+                Some(against) => Ok(UpdatePromises::Against(against)),
+                None if is_not_yet => Ok(UpdatePromises::NotYet),
+                None => Err(CellFailure::Unreachable),
+            };
         };
+        is_not_yet |= matches!(answer, Err(NoReply::NotYet));
         let said = answer.ok().and_then(|bytes| PromiseReply::decode(bytes).ok());
         let said = said.and_then(PromiseReply::promised);
         match said {
@@ -420,7 +430,7 @@ async fn accepted(cell: &CellInner, key: &Bytes, entry: &EncodedEntry, deadline:
         };
         let outcomes = match answer {
             Ok(bytes) => MutateReply::decode(bytes).ok().and_then(|of| of.outcomes(1)),
-            Err(NoReply::NotDone) => continue,
+            Err(NoReply::NotDone | NoReply::NotYet) => continue,
             Err(NoReply::Unknown) => None,
         };
         match outcomes.as_deref() {
@@ -444,6 +454,8 @@ async fn accepted(cell: &CellInner, key: &Bytes, entry: &EncodedEntry, deadline:
 enum NoReply {
     /// It was not sent, or refused as a whole: nothing of it was carried out.
     NotDone,
+    /// The same, as the backend has just started.
+    NotYet,
     /// It may have been carried out.
     Unknown,
 }
@@ -464,8 +476,9 @@ async fn call(
         }
         Err(
             CallError::Overloaded { .. }
-            | CallError::Refused { code: REFUSED_METHOD | REFUSED_UNFILLED, .. },
+            | CallError::Refused { code: REFUSED_METHOD, .. },
         ) => Err(NoReply::NotDone),
+        Err(CallError::Refused { code: REFUSED_UNFILLED, .. }) => Err(NoReply::NotYet),
         Err(CallError::Refused { code: REFUSED_CONFIG, .. }) => {
             cell.agreed.doubt();
             replica.doubt();
