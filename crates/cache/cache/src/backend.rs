@@ -45,11 +45,10 @@ use crate::limits::{
     MUTATE_ENTRIES_MAX, SHORT_CALL_BYTES_MAX, SWEEP_ENTRIES_MAX,
 };
 use crate::protocol::{
-    InfoReply, LOOKUP_DEFERRED, LOOKUP_UNKNOWN, LookupReply, LookupRequest, METHOD_ACCEPT, METHOD_CLEAR, METHOD_CONFIG,
-    METHOD_CONFIGURE, METHOD_INFO, METHOD_JOIN, METHOD_LOOKUP, METHOD_MUTATE, METHOD_PROMISE, METHOD_SCAN,
-    MutateReply, MutateRequest,
-    Outcome, PromiseReply, PromiseRequest, REFUSED_CONFIG, REFUSED_MALFORMED, REFUSED_METHOD,
-    REFUSED_VERSION,
+    InfoReply, LOOKUP_DEFERRED, LOOKUP_UNKNOWN, LookupReply, LookupRequest, METHOD_ACCEPT, METHOD_CLEAR,
+    METHOD_CONFIG, METHOD_CONFIGURE, METHOD_INFO, METHOD_JOIN, METHOD_LOOKUP, METHOD_MUTATE, METHOD_PROMISE,
+    METHOD_SCAN, MutateReply, MutateRequest, Outcome, PromiseReply, PromiseRequest, REFUSED_CONFIG,
+    REFUSED_MALFORMED, REFUSED_METHOD, REFUSED_VERSION,
 };
 use crate::version::Version;
 use cohort::BackendCohort;
@@ -298,7 +297,9 @@ impl Backend {
             Self::check_config(table.config_id(), request.config_id)?;
             lengths.push(match table.len_of(hash) {
                 None if table.is_unknown(hash) && !request.may_be_unknown => {
-                    return Err(cohort::unfilled("this backend is being refilled, and does not know of the key yet"));
+                    return Err(cohort::unfilled(
+                        "this backend is being refilled, and does not know of the key yet",
+                    ));
                 }
                 None if table.is_unknown(hash) => LOOKUP_UNKNOWN,
                 None => 0,

@@ -61,7 +61,7 @@ use crate::version::{Version, VersionClock};
 use agreed::Agreed;
 use buffers::BufferPool;
 use hedge::{HedgeBudget, Usual};
-use quorum::Quorums;
+use quorum::WriteQuorums;
 use replica::{KeepConfig, Replica, keep_connected};
 use sender::{SendConfig, Sender};
 use set::CellMutation;
@@ -289,12 +289,14 @@ struct CellInner {
 
 impl CellInner {
     /// The backends that a mutation of a key goes to, and of which of its quorums each is one.
-    fn writers(&self, hash: KeyHash) -> impl Iterator<Item = (usize, Quorums)> + Clone + '_ {
+    fn writers(&self, hash: KeyHash) -> impl Iterator<Item = (usize, WriteQuorums)> + Clone + '_ {
         let read = self.placement.of(hash);
         let other = self.other.as_ref().map_or(&[][..], |other| other.of(hash));
-        let of_read = read.iter().map(|place| (usize::from(*place), Quorums { read: true, other: other.contains(place) }));
+        let of_read = read
+            .iter()
+            .map(|place| (usize::from(*place), WriteQuorums { read: true, other: other.contains(place) }));
         let more = other.iter().filter(|place| !read.contains(place));
-        of_read.chain(more.map(|place| (usize::from(*place), Quorums { read: false, other: true })))
+        of_read.chain(more.map(|place| (usize::from(*place), WriteQuorums { read: false, other: true })))
     }
 
     fn count_bytes(&self, bytes: usize) {

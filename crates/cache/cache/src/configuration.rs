@@ -285,9 +285,9 @@ impl Configuration {
         let placement = Placement::new(self.mode, self.ring, &numbers);
         match self.change {
             None => placement,
-            Some(_) => placement.among(|place| {
-                self.place_of(numbers[place]).expect("all backends are members")
-            }),
+            Some(_) => {
+                placement.among(|place| self.place_of(numbers[place]).expect("all backends are members"))
+            }
         }
     }
 
@@ -394,7 +394,8 @@ impl Configuration {
         if u64_at(checksum, 0) != Some(xxh3_64(said)) {
             return Err(ConfigurationError::Checksum);
         }
-        let configuration = Self::decode_said(rest, layout == LAYOUT_CHANGING).ok_or(ConfigurationError::Malformed)?;
+        let configuration =
+            Self::decode_said(rest, layout == LAYOUT_CHANGING).ok_or(ConfigurationError::Malformed)?;
         configuration.check()?;
         Ok(configuration)
     }

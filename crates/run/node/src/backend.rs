@@ -9,7 +9,8 @@ use anyhow::Context;
 use bytes::Bytes;
 use tailwater_access::{AccessRequest, Authorizer, Protocol, Resource};
 use tailwater_cache::protocol::{
-    METHOD_ACCEPT, METHOD_CLEAR, METHOD_CONFIGURE, METHOD_JOIN, METHOD_MUTATE, METHOD_PROMISE, REFUSED_NOT_AUTHORIZED,
+    METHOD_ACCEPT, METHOD_CLEAR, METHOD_CONFIGURE, METHOD_JOIN, METHOD_MUTATE, METHOD_PROMISE,
+    REFUSED_NOT_AUTHORIZED,
 };
 use tailwater_cache::{Backend, BackendConfig, Backends, RefillConfig};
 use tailwater_env::{Env, Task};

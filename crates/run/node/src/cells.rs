@@ -41,7 +41,9 @@ pub enum CellError {
     #[error("there is a cell {0} already: choose another name")]
     Exists(String),
     /// Its backends are being changed.
-    #[error("the backends of the cell {0} are being changed: `tailwater cell describe {0}` shows how far that is")]
+    #[error(
+        "the backends of the cell {0} are being changed: `tailwater cell describe {0}` shows how far that is"
+    )]
     Changing(String),
     /// Not now, or not here.
     #[error("{0}")]

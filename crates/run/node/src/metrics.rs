@@ -271,9 +271,8 @@ fn cells(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
             Some((cell.view().name, own.backend().stats(), own.doorbell_stats()))
         })
         .collect();
-    let of = |read: fn(&BackendStats) -> u64| {
-        own.iter().map(move |(cell, stats, _)| (cell.clone(), read(stats)))
-    };
+    let of =
+        |read: fn(&BackendStats) -> u64| own.iter().map(move |(cell, stats, _)| (cell.clone(), read(stats)));
     page.gauges(
         "tailwater_backend_entries",
         "Values in the node's own backend.",
@@ -300,7 +299,8 @@ fn refills(
     created: &[(String, BackendStats)],
     page: &mut MetricsPage<'_>,
 ) -> fmt::Result {
-    let of_log = shared.cells().filter_map(|cell| Some((cell.view().name, cell.own.as_ref()?.backend().stats())));
+    let of_log =
+        shared.cells().filter_map(|cell| Some((cell.view().name, cell.own.as_ref()?.backend().stats())));
     let mut cells: BTreeMap<String, Vec<BackendStats>> = BTreeMap::new();
     for (cell, stats) in of_log.chain(created.iter().cloned()) {
         cells.entry(cell).or_default().push(stats);

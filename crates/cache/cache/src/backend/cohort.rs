@@ -97,7 +97,9 @@ impl Backend {
     pub(super) fn check_joined(&self) -> Result<(), Refusal> {
         match self.has_joined() {
             true => Ok(()),
-            false => Err(unfilled("this backend has started again, and has not reached the others of its cell yet")),
+            false => Err(unfilled(
+                "this backend has started again, and has not reached the others of its cell yet",
+            )),
         }
     }
 

@@ -84,7 +84,12 @@ impl Table {
     }
 
     /// What there is of some buckets, from the first one that has keys with a lower half of `from` on.
-    pub(in super::super) fn scan(&self, from: u64, buckets_max: u64, wants: impl Fn(KeyHash) -> bool) -> ScanPart {
+    pub(in super::super) fn scan(
+        &self,
+        from: u64,
+        buckets_max: u64,
+        wants: impl Fn(KeyHash) -> bool,
+    ) -> ScanPart {
         let first = KeyHash::bucket_of(from, self.config.buckets);
         let behind = (first + buckets_max).min(self.config.buckets);
         let next = (behind < self.config.buckets).then(|| KeyHash::low_of(behind, self.config.buckets));

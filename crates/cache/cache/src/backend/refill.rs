@@ -20,15 +20,15 @@ use prost::Message;
 use tailwater_env::Env;
 use tailwater_rma::Connection;
 
-use super::told::Told;
+use super::told::ToldPlaces;
 use super::{Backend, check_version};
 use crate::cell::{Connector, Mode};
 use crate::configuration::{BackendPlace, Configuration};
 use crate::layout::{Item, KeyHash};
 use crate::limits::{APPLY_ENTRIES_MAX, LOOKUP_KEYS_MAX};
 use crate::protocol::{
-    JoinReply, JoinRequest, Looked, LookupReply, LookupRequest, METHOD_JOIN, METHOD_LOOKUP, METHOD_SCAN, ScanReply,
-    ScanRequest,
+    JoinReply, JoinRequest, Looked, LookupReply, LookupRequest, METHOD_JOIN, METHOD_LOOKUP, METHOD_SCAN,
+    ScanReply, ScanRequest,
 };
 use crate::version::Version;
 
@@ -82,17 +82,23 @@ impl Backend {
     }
 
     /// What of the step to `next` is to be copied from whom, once what was erased is.
-    fn plan(&self, cohort: &Cohort, told: &BTreeMap<usize, ScanTold>, next: Option<u64>) -> Result<Wanted, String> {
+    fn plan(
+        &self,
+        cohort: &Cohort,
+        told: &BTreeMap<usize, ScanTold>,
+        next: Option<u64>,
+    ) -> Result<CopiesWanted, String> {
         let mut keys: BTreeMap<KeyHash, Vec<(usize, Version, bool)>> = BTreeMap::new();
         for (place, of) in told {
-            let all = of.held.iter().map(|pair| (pair, false)).chain(of.erased.iter().map(|pair| (pair, true)));
+            let all =
+                of.held.iter().map(|pair| (pair, false)).chain(of.erased.iter().map(|pair| (pair, true)));
             for ((hash, version), is_erased) in all {
                 if next.is_none_or(|next| (hash.0 as u64) < next) {
                     keys.entry(*hash).or_default().push((*place, *version, is_erased));
                 }
             }
         }
-        let mut wanted = Wanted::new();
+        let mut wanted = CopiesWanted::new();
         let keys: Vec<_> = keys.into_iter().collect();
         for some in keys.chunks(APPLY_ENTRIES_MAX) {
             let mut table = self.table.lock();
@@ -161,11 +167,11 @@ impl Backend {
 }
 
 /// By the place of a backend, what is to be copied from it.
-type Wanted = BTreeMap<usize, Vec<(KeyHash, Version)>>;
+type CopiesWanted = BTreeMap<usize, Vec<(KeyHash, Version)>>;
 
 /// The others of a cell, by one configuration.
 struct Cohort {
-    told: Told,
+    told: ToldPlaces,
     /// This backend's, among the cell's members.
     place: usize,
 }
@@ -213,7 +219,8 @@ impl Cohort {
         (0..rows).all(|row| {
             let read = self.told.placement.row(row, rows);
             let is_mine = |of: &[u16]| of.iter().any(|place| usize::from(*place) == self.place);
-            let has_part = is_mine(read) || self.told.other.as_ref().is_some_and(|of| is_mine(of.row(row, rows)));
+            let has_part =
+                is_mine(read) || self.told.other.as_ref().is_some_and(|of| is_mine(of.row(row, rows)));
             let others = || read.iter().map(|place| usize::from(*place)).filter(|place| *place != self.place);
             let known = others().filter(|place| answered(*place) == Some(true)).count();
             let own = usize::from(is_known && is_mine(read));
@@ -296,7 +303,11 @@ impl Refilling {
                 }
                 Err(why) => {
                     if *backend.cohort.hindrance.lock() != *why {
-                        tracing::info!(why, is_filled = backend.is_filled(), "cache backend not compared with others");
+                        tracing::info!(
+                            why,
+                            is_filled = backend.is_filled(),
+                            "cache backend not compared with others"
+                        );
                     }
                     let pause = backoff;
                     backoff = (backoff * 2).min(self.config.retry_after);
@@ -382,7 +393,10 @@ impl Refilling {
         let ask = async |place: usize, number: u32| {
             let reply = self.call(number, METHOD_JOIN, request.encode_to_vec()).await?;
             let floor = JoinReply::decode(reply).ok().and_then(|reply| reply.floor());
-            Ok::<_, String>((place, floor.ok_or_else(|| format!("backend {number} tells a version that is none"))?))
+            Ok::<_, String>((
+                place,
+                floor.ok_or_else(|| format!("backend {number} tells a version that is none"))?,
+            ))
         };
         let mut floors = BTreeMap::new();
         let mut why = unreached.values().next().cloned();

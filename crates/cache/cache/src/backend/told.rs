@@ -10,8 +10,8 @@
 //! Nothing of it is durable: a backend that starts again knows no configuration until it is told one.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -41,12 +41,12 @@ pub(super) struct BackendTold {
 struct ToldConfiguration {
     id: u64,
     bytes: Bytes,
-    said: Told,
+    said: ToldPlaces,
 }
 
 /// A configuration as a backend goes by it.
 #[derive(Clone)]
-pub(super) struct Told {
+pub(super) struct ToldPlaces {
     pub(super) configuration: Arc<Configuration>,
     /// Who is read.
     pub(super) placement: Arc<Placement>,
@@ -56,7 +56,7 @@ pub(super) struct Told {
     pub(super) number: u32,
 }
 
-impl Told {
+impl ToldPlaces {
     /// Whether the backend at `place` is one that is read for a key.
     pub(super) fn is_read(&self, hash: KeyHash, place: usize) -> bool {
         self.placement.replica_at(hash, place).is_some()
@@ -104,7 +104,7 @@ impl Backend {
     }
 
     /// The same, and what follows from it.
-    pub(super) fn told(&self) -> Option<Told> {
+    pub(super) fn told(&self) -> Option<ToldPlaces> {
         self.told.newest.lock().as_ref().map(|told| told.said.clone())
     }
 
@@ -167,7 +167,7 @@ impl Backend {
             let other = configuration.name;
             return refused(format!("this backend is for the cell {name}, and not for {other}"));
         }
-        let said = Told {
+        let said = ToldPlaces {
             placement: Arc::new(configuration.placement()),
             other: configuration.other_placement().map(Arc::new),
             configuration: Arc::new(configuration),
@@ -186,8 +186,8 @@ impl Backend {
         Ok(answer)
     }
 
-    fn take_over(&self, told: &Told, before: Option<&Configuration>) {
-        let Told { configuration, number, .. } = told;
+    fn take_over(&self, told: &ToldPlaces, before: Option<&Configuration>) {
+        let ToldPlaces { configuration, number, .. } = told;
         let id = configuration.id;
         let was_same_cell = before.is_some_and(|before| Configuration::is_same_cell(before.id, id));
         if before.is_some() && !was_same_cell {

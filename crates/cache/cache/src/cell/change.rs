@@ -31,7 +31,8 @@ fn is_ready(configuration: &Configuration, stats: &BTreeMap<u32, BackendStats>) 
     // Nobody finds a quorum of those before any more that goes by the phase before this one.
     let Some(before) = configuration.other_placement() else { return false };
     let numbers: Vec<u32> = configuration.members().map(|place| place.number).collect();
-    let follows = |place: &&u16| numbers.get(usize::from(**place)).is_some_and(|number| of(*number).is_some());
+    let follows =
+        |place: &&u16| numbers.get(usize::from(**place)).is_some_and(|number| of(*number).is_some());
     let quorum = configuration.mode.quorum();
     let rows = configuration.ring.rows;
     change.backends.iter().all(|place| of(place.number).is_some())
@@ -51,12 +52,16 @@ mod tests {
 
     #[test]
     fn a_phase_begins_when_all_is_copied_and_the_last_one_when_nobody_finds_the_former_quorums() {
-        let before = Configuration::first(1 << 32 | 1, "tiles", Mode::R32, vec![Vec::new(); 3]).expect("a cell");
+        let before =
+            Configuration::first(1 << 32 | 1, "tiles", Mode::R32, vec![Vec::new(); 3]).expect("a cell");
         let place = |number| BackendPlace { number, addresses: Vec::new() };
         let copying = before.changing_to([0, 1, 3].map(place).to_vec()).expect("a change");
         let id = copying.id;
         assert!(!is_ready(&before, &stats(&[0, 1, 2], before.id, before.id)));
-        assert!(!is_ready(&copying, &stats(&[0, 1, 3], id, before.id)), "not compared under this configuration yet");
+        assert!(
+            !is_ready(&copying, &stats(&[0, 1, 3], id, before.id)),
+            "not compared under this configuration yet"
+        );
         assert!(!is_ready(&copying, &stats(&[0, 1, 2], id, id)), "one of those after does not answer");
         let mut half = stats(&[0, 1, 3], id, id);
         half.entry(1).or_default().unfilled_buckets = 7;

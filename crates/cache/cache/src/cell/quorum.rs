@@ -176,16 +176,16 @@ impl Acks {
 
 /// Of which quorums of a key a replica is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Quorums {
+pub(super) struct WriteQuorums {
     /// Of those that are read.
     pub(super) read: bool,
     /// Of the others that have to acknowledge while the cell's backends change.
     pub(super) other: bool,
 }
 
-impl Quorums {
+impl WriteQuorums {
     /// Of those that are read alone.
-    pub(super) const READ: Quorums = Quorums { read: true, other: false };
+    pub(super) const READ: WriteQuorums = WriteQuorums { read: true, other: false };
 }
 
 /// The acknowledgements of one SET or ERASE, of both quorums while there are two.
@@ -201,7 +201,7 @@ impl AllAcks {
     }
 
     /// Counts one replica's answer; the caller counts each replica once.
-    pub(super) fn count(&mut self, of: Quorums, ack: ReplicaAck) {
+    pub(super) fn count(&mut self, of: WriteQuorums, ack: ReplicaAck) {
         if of.read {
             self.read.count(ack);
         }

@@ -27,7 +27,7 @@ struct RefilledBackends {
 }
 
 /// What connects to them; backends have it too, and are not kept by it.
-struct Reach(Weak<RefilledBackends>);
+struct ReachBackends(Weak<RefilledBackends>);
 
 impl RefilledBackends {
     fn with(env: &Env, can: Capabilities, numbers: impl IntoIterator<Item = u32>) -> Arc<Self> {
@@ -47,7 +47,7 @@ impl RefilledBackends {
             deadline: Duration::from_secs(60),
             bytes_per_second: u64::MAX,
         };
-        backend.refill_from(Arc::new(Reach(Arc::downgrade(self))), config);
+        backend.refill_from(Arc::new(ReachBackends(Arc::downgrade(self))), config);
         self.running.lock().insert(number, (backend, doorbell));
     }
 
@@ -72,7 +72,8 @@ impl RefilledBackends {
         for (place, number) in configuration.backends.iter_mut().zip(numbers) {
             place.number = *number;
         }
-        let mut config = CellConfig::of(configuration, Arc::new(Reach(Arc::downgrade(self))), client_id);
+        let mut config =
+            CellConfig::of(configuration, Arc::new(ReachBackends(Arc::downgrade(self))), client_id);
         // On a busy machine nothing may fail for want of time.
         config.deadline = Duration::from_secs(60);
         config.connect_deadline = Duration::from_secs(60);
@@ -98,7 +99,7 @@ impl RefilledBackends {
     }
 }
 
-impl Connector for Reach {
+impl Connector for ReachBackends {
     fn connect<'a>(
         &'a self,
         backend: &'a BackendPlace,
@@ -171,7 +172,9 @@ fn a_backend_that_reaches_nobody_says_that_it_does_not_know_and_takes_no_sets() 
             backends.stop(0);
             backends.start(1);
             backends.until(|| backends.backend(1).config_id() == ID).await;
-            backends.until(|| backends.backend(1).stats().hindrance.contains("backend 0 is not reached")).await;
+            backends
+                .until(|| backends.backend(1).stats().hindrance.contains("backend 0 is not reached"))
+                .await;
             for lookup in cell.get_consistent(&keys_of(&items("value"))).await {
                 assert!(matches!(lookup, Lookup::Failed(_)), "{lookup:?}");
             }
@@ -241,7 +244,8 @@ fn updates_are_counted_while_backends_change_and_start_again() {
         backends.until_filled(&[0, 1, 2]).await;
         let key = Bytes::from_static(b"count");
         let one_more = |held: Option<&CellValue>| {
-            let before: u64 = held.map_or(0, |held| String::from_utf8_lossy(&held.value).parse().expect("a number"));
+            let before: u64 =
+                held.map_or(0, |held| String::from_utf8_lossy(&held.value).parse().expect("a number"));
             UpdateTo::Set((before + 1).to_string().into(), EntryExtras::default())
         };
         let mut counted = 0_u64;

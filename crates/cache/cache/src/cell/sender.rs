@@ -24,7 +24,7 @@ use tailwater_rma::CallError;
 use tokio::sync::Notify;
 
 use super::agreed::Agreed;
-use super::quorum::{Quorums, ReplicaAck};
+use super::quorum::{ReplicaAck, WriteQuorums};
 use super::replica::Replica;
 use super::set::Mutation;
 use crate::layout::EncodedEntry;
@@ -38,7 +38,7 @@ pub(super) struct SenderWaiting {
     pub(super) entry: EncodedEntry,
     mutation: Option<Arc<Mutation>>,
     /// Which item of that it is, and of which quorums the backend is one.
-    item: (usize, Quorums),
+    item: (usize, WriteQuorums),
     deadline: Instant,
 }
 
@@ -46,7 +46,7 @@ impl SenderWaiting {
     pub(super) fn new(
         entry: EncodedEntry,
         mutation: Arc<Mutation>,
-        item: (usize, Quorums),
+        item: (usize, WriteQuorums),
         deadline: Instant,
     ) -> Self {
         Self { entry, mutation: Some(mutation), item, deadline }
@@ -314,7 +314,7 @@ mod tests {
             Some(&Bytes::from(vec![0; bytes - ENTRY_HEADER_BYTES])),
             EntryExtras::default(),
         );
-        SenderWaiting::new(entry, Arc::clone(mutation), (item, Quorums::READ), deadline)
+        SenderWaiting::new(entry, Arc::clone(mutation), (item, WriteQuorums::READ), deadline)
     }
 
     #[test]

@@ -13,7 +13,7 @@ use tailwater_env::Instant;
 use tokio::sync::Notify;
 
 use super::placement::Mode;
-use super::quorum::{AllAcks, Quorums, ReplicaAck, Settled};
+use super::quorum::{AllAcks, ReplicaAck, Settled, WriteQuorums};
 use super::sender::{self, SenderWaiting};
 use super::{CellInner, SetError};
 use crate::layout::{EncodedEntry, EntryExtras, KeyHash};
@@ -62,7 +62,7 @@ impl Mutation {
     }
 
     /// Counts one replica's answer for one item.
-    pub(super) fn count(&self, item: usize, of: Quorums, ack: ReplicaAck) {
+    pub(super) fn count(&self, item: usize, of: WriteQuorums, ack: ReplicaAck) {
         let mut items = self.items.lock();
         let acks = &mut items.acks[item];
         let was_open = acks.settled() == Settled::Wait;
@@ -92,7 +92,7 @@ pub(super) type CellMutation = (Bytes, Option<(Bytes, EntryExtras)>);
 /// Hands an entry that a quorum has to a replica that has not, as it is. Whether it arrives is not waited for.
 pub(super) fn mend(cell: &CellInner, backend: usize, entry: &EncodedEntry, deadline: Instant) {
     let mutation = Mutation::new(Mode::R1, false, cell.versions.client_id(), cell.config_id, 1);
-    let waiting = SenderWaiting::new(entry.clone(), mutation, (0, Quorums::READ), deadline);
+    let waiting = SenderWaiting::new(entry.clone(), mutation, (0, WriteQuorums::READ), deadline);
     cell.replicas[backend].sender.send(std::iter::once(waiting));
     sender::begin(&cell.sending, &cell.replicas[backend]);
 }

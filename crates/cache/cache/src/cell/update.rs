@@ -24,7 +24,7 @@ use prost::Message;
 use tailwater_env::Instant;
 use tailwater_rma::CallError;
 
-use super::quorum::Quorums;
+use super::quorum::WriteQuorums;
 use super::replica::Replica;
 use super::{Cell, CellFailure, CellInner, set};
 use crate::layout::{EncodedEntry, EntryExtras, Item, KeyHash};
@@ -329,7 +329,7 @@ async fn promises(
             async move { (of, answer.await) }
         })
         .collect();
-    let mut missing = Missing::of(cell);
+    let mut missing = MissingAcks::of(cell);
     let mut states: Vec<PromisedState> = Vec::with_capacity(cell.mode.replicas());
     let (mut against, mut is_not_yet) = (None, false);
     while !missing.is_none() {
@@ -364,18 +364,18 @@ async fn promises(
 }
 
 /// How many replicas are still missing to a quorum, of those that are read and of the others.
-struct Missing {
+struct MissingAcks {
     read: usize,
     other: usize,
 }
 
-impl Missing {
+impl MissingAcks {
     fn of(cell: &CellInner) -> Self {
         let quorum = cell.mode.quorum();
         Self { read: quorum, other: if cell.other.is_some() { quorum } else { 0 } }
     }
 
-    fn count(&mut self, of: Quorums) {
+    fn count(&mut self, of: WriteQuorums) {
         self.read = self.read.saturating_sub(usize::from(of.read));
         self.other = self.other.saturating_sub(usize::from(of.other));
     }
@@ -419,7 +419,7 @@ async fn accepted(cell: &CellInner, key: &Bytes, entry: &EncodedEntry, deadline:
             async move { (backend, of, answer.await) }
         })
         .collect();
-    let mut missing = Missing::of(cell);
+    let mut missing = MissingAcks::of(cell);
     let (mut is_open, mut refused) = (false, Vec::new());
     let mut against = Version::ZERO;
     while !missing.is_none() {
@@ -474,10 +474,9 @@ async fn call(
             cell.count_bytes(bytes.len());
             Ok(bytes)
         }
-        Err(
-            CallError::Overloaded { .. }
-            | CallError::Refused { code: REFUSED_METHOD, .. },
-        ) => Err(NoReply::NotDone),
+        Err(CallError::Overloaded { .. } | CallError::Refused { code: REFUSED_METHOD, .. }) => {
+            Err(NoReply::NotDone)
+        }
         Err(CallError::Refused { code: REFUSED_UNFILLED, .. }) => Err(NoReply::NotYet),
         Err(CallError::Refused { code: REFUSED_CONFIG, .. }) => {
             cell.agreed.doubt();

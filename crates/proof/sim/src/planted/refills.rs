@@ -9,7 +9,8 @@ use prost::Message;
 use tailwater_cache::Version;
 use tailwater_cache::layout::{BUCKET_BYTES, FLAGS_OFFSET, Item, encode_entry};
 use tailwater_cache::protocol::{
-    JoinReply, LOOKUP_UNKNOWN, Looked, LookupReply, LookupRequest, METHOD_JOIN, METHOD_LOOKUP, METHOD_SCAN, ScanReply,
+    JoinReply, LOOKUP_UNKNOWN, Looked, LookupReply, LookupRequest, METHOD_JOIN, METHOD_LOOKUP, METHOD_SCAN,
+    ScanReply,
 };
 use tailwater_rma::testing::{ConnectionHooks, Decorated, ScarResults};
 use tailwater_rma::{CallError, Connection, ReadOp, ScarOp};
@@ -114,7 +115,8 @@ impl ConnectionHooks for PlantedRefill {
                     inner.call(method, payload).await.map(|answer| self.told(answer))
                 }
                 (Plant::CopiedAtNewVersion | Plant::LifeBegunAgain, METHOD_LOOKUP) => {
-                    let with_ages = LookupRequest::decode(payload.clone()).is_ok_and(|request| request.with_ages);
+                    let with_ages =
+                        LookupRequest::decode(payload.clone()).is_ok_and(|request| request.with_ages);
                     let answer = inner.call(method, payload).await?;
                     Ok(if with_ages { self.sent(answer) } else { answer })
                 }

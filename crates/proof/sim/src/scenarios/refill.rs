@@ -16,7 +16,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tailwater_cache::{Backend, BackendPlace, Cell, CellValue, EntryExtras, Lookup, UpdateError, UpdateTo, Version};
+use tailwater_cache::{
+    Backend, BackendPlace, Cell, CellValue, EntryExtras, Lookup, UpdateError, UpdateTo, Version,
+};
 use tailwater_env::Env;
 
 use crate::checkers::{Report, Violation, ensure};
@@ -150,8 +152,18 @@ fn run_with(world: &mut World, plant: Plant, is_resized: bool) -> Result<Report,
     outside.spawn("parting", parting).detach();
     let state_of = state.clone();
     let (net_of, is_resized) = (net.clone(), is_resized.then_some(owners));
-    let breaking =
-        Breaking { rng, outside, net: net_of, nodes, running, members, shape, plant, owners: is_resized, state: state_of };
+    let breaking = Breaking {
+        rng,
+        outside,
+        net: net_of,
+        nodes,
+        running,
+        members,
+        shape,
+        plant,
+        owners: is_resized,
+        state: state_of,
+    };
     let (running, members) = world.run(breaking.run())??;
     state.lock().stop = true;
     net.set_weather(Weather::FAIR);
@@ -292,7 +304,8 @@ impl Breaking {
         self.nodes[at].crash(Crash::Process);
         self.pause(40).await;
         self.nodes[at].start();
-        self.running[at] = cells::start_backend_of(&self.net, &self.nodes[at], at, CellsKind::Data, self.shape);
+        self.running[at] =
+            cells::start_backend_of(&self.net, &self.nodes[at], at, CellsKind::Data, self.shape);
     }
 
     /// Other backends than now, at least three, and not the one that is dead.
@@ -339,7 +352,9 @@ impl Breaking {
             }
             let next = match self.plant {
                 Plant::CopiedTooEarly => known.next_phase(),
-                Plant::LeavingLeftOut => owner.next_phase().await.and_then(|next| next.next_phase().or(Some(next))),
+                Plant::LeavingLeftOut => {
+                    owner.next_phase().await.and_then(|next| next.next_phase().or(Some(next)))
+                }
                 _ => owner.next_phase().await,
             };
             if let Some(next) = next {

@@ -166,7 +166,8 @@ impl CreatedCells {
     pub async fn own_stats(&self) -> Vec<(String, BackendStats)> {
         let cells = self.cells.lock().await;
         let of_cell = |(name, created): (&String, &CreatedCell)| {
-            let own: Vec<_> = created.own.lock().values().map(|own| (name.clone(), own.backend().stats())).collect();
+            let own: Vec<_> =
+                created.own.lock().values().map(|own| (name.clone(), own.backend().stats())).collect();
             own
         };
         cells.iter().flat_map(of_cell).collect()
@@ -196,7 +197,11 @@ impl CreatedCells {
                 if moved == known { known } else { Configuration { id: known.id + 1, ..moved } }
             }
             None => {
-                let wanted = CellWanted { name: name.to_owned(), mode: mode_of(record.mode), addresses: addresses.clone() };
+                let wanted = CellWanted {
+                    name: name.to_owned(),
+                    mode: mode_of(record.mode),
+                    addresses: addresses.clone(),
+                };
                 owned::begin(env, &**meta, &*connector, &wanted).await?
             }
         };
@@ -210,8 +215,12 @@ impl CreatedCells {
         }
         let own = Arc::new(parking_lot::Mutex::new(own));
         let keeping = owned::keep(env.clone(), Arc::clone(meta), cell.clone());
-        let driver =
-            ChangeDriver { env: env.clone(), meta: Arc::clone(meta), cell: cell.clone(), own: Arc::clone(&own) };
+        let driver = ChangeDriver {
+            env: env.clone(),
+            meta: Arc::clone(meta),
+            cell: cell.clone(),
+            own: Arc::clone(&own),
+        };
         let tasks = [env.spawn("cell-configuration", keeping), env.spawn("cell-change", driver.run())];
         Ok(CreatedCell { cell, record: record.clone(), own, _tasks: tasks })
     }

@@ -46,7 +46,8 @@ impl CreatedCells {
                 after.truncate(count);
                 while after.len() < count {
                     let number = record.take_number(&configuration);
-                    let (served, addresses) = self.start_own(name, &record, number).await.map_err(unavailable)?;
+                    let (served, addresses) =
+                        self.start_own(name, &record, number).await.map_err(unavailable)?;
                     started.insert(number, served);
                     after.push(BackendPlace { number, addresses });
                 }
@@ -80,7 +81,8 @@ impl CreatedCells {
         let mut after = sorted(&configuration);
         after.retain(|place| place.number != number);
         if after.len() == configuration.backends.len() {
-            let numbers: Vec<String> = sorted(&configuration).iter().map(|place| place.number.to_string()).collect();
+            let numbers: Vec<String> =
+                sorted(&configuration).iter().map(|place| place.number.to_string()).collect();
             return Err(CellError::Invalid(format!(
                 "the cell {name} has no backend {number}: it has {}",
                 numbers.join(", ")
@@ -216,7 +218,10 @@ impl ChangeDriver {
         };
         drop(left);
         if let Err(error) = self.note(configuration).await {
-            tracing::warn!(cell = configuration.name, "what the node runs of the cell is not noted: {error:#}");
+            tracing::warn!(
+                cell = configuration.name,
+                "what the node runs of the cell is not noted: {error:#}"
+            );
         }
     }
 
@@ -227,7 +232,9 @@ impl ChangeDriver {
         let before = serde_json::to_vec(&record)?;
         match record.addresses.is_empty() {
             true => record.own_numbers = Some(self.own.lock().keys().copied().collect()),
-            false => record.addresses = sorted(configuration).into_iter().map(|place| place.addresses).collect(),
+            false => {
+                record.addresses = sorted(configuration).into_iter().map(|place| place.addresses).collect()
+            }
         }
         if serde_json::to_vec(&record)? != before {
             self.meta.commit(vec![record.put(name, Expect::Present)]).await?;

@@ -318,12 +318,15 @@ fn run_backend(
         let mut stop = StopSignals::caught();
         let env = Env::real();
         // The other backends of the cell are asked as they ask this one.
-        let dialer = Dialer::open(&env, &DialerConfig {
-            ca: tls.client_ca.clone(),
-            certificate: tls.certificate.clone(),
-            key: tls.key.clone(),
-            names: Vec::new(),
-        })?;
+        let dialer = Dialer::open(
+            &env,
+            &DialerConfig {
+                ca: tls.client_ca.clone(),
+                certificate: tls.certificate.clone(),
+                key: tls.key.clone(),
+                names: Vec::new(),
+            },
+        )?;
         let certificates = Certificates::open(&env, tls)?;
         let _watch = certificates.as_ref().map(Certificates::watch);
         let tls = certificates.map_or_else(Acceptor::plain, |of| Acceptor::secured("--tcp", &of));

@@ -16,6 +16,7 @@ mod broadcast_http;
 mod broadcast_links;
 mod broadcast_ws;
 mod cells;
+mod cells_load;
 mod copies;
 mod demo;
 mod docs;
