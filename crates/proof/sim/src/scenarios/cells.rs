@@ -108,7 +108,7 @@ pub(super) fn start_backend_of(
     backend.is_for(kind.name());
     if let Some(plant) = shape.refilled {
         let config = RefillConfig {
-            again_after: Duration::from_millis(300),
+            again_after: Duration::from_secs(1),
             retry_after: Duration::from_millis(160),
             deadline: Duration::from_millis(500),
             bytes_per_second: 4 << 20,

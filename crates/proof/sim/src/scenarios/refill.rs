@@ -35,17 +35,17 @@ const BACKEND_NAMES: [&str; 5] = ["backend-0", "backend-1", "backend-2", "backen
 const OWNER_NAMES: [&str; 4] = ["owner-0", "owner-1", "owner-2", "owner-3"];
 const CLIENT_NAMES: [&str; 3] = ["client-0", "client-1", "client-2"];
 /// Keys that are set, and of those the ones that are erased, too.
-const KEYS: u64 = 10;
-const ERASED_FROM: u64 = 6;
+const KEYS: u64 = 6;
+const ERASED_FROM: u64 = 4;
 /// Keys that are only counted up.
 const COUNTERS: u64 = 2;
 /// Keys that are set once, at the begin.
 const AGED: u64 = 4;
 const VALUE_BYTES_MAX: u64 = 3_000;
 /// How far wall clocks are from the world's, at most.
-const SKEW_MAX_MS: u64 = 100;
+const SKEW_MAX_MS: u64 = 300;
 /// How long backends keep a value.
-const TTL: Duration = Duration::from_secs(60);
+const TTL: Duration = Duration::from_secs(40);
 /// The longest that a backend sweeps later than that.
 const SWEPT_MAX: Duration = Duration::from_secs(2);
 /// Longer than any deadline, the network's longest silence, and any pause between two attempts to connect.
@@ -148,8 +148,12 @@ fn run_with(world: &mut World, plant: Plant, is_resized: bool) -> Result<Report,
         node.env().spawn("client", client.run()).detach();
     }
     let outside = world.outside();
-    let parting = part(rng.clone(), outside.clone(), net.clone(), client_nodes, nodes.clone(), state.clone());
-    outside.spawn("parting", parting).detach();
+    for _ in 0..2 {
+        let rng = Rng::new(rng.below(u64::MAX), "scenario/refill/parting");
+        let (clients, nodes) = (client_nodes.clone(), nodes.clone());
+        let parting = part(rng, outside.clone(), net.clone(), clients, nodes, state.clone());
+        outside.spawn("parting", parting).detach();
+    }
     let state_of = state.clone();
     let (net_of, is_resized) = (net.clone(), is_resized.then_some(owners));
     let breaking = Breaking {
@@ -161,6 +165,7 @@ fn run_with(world: &mut World, plant: Plant, is_resized: bool) -> Result<Report,
         members,
         shape,
         plant,
+        last: 0,
         owners: is_resized,
         state: state_of,
     };
@@ -257,6 +262,8 @@ struct Breaking {
     members: Vec<u32>,
     shape: BackendShape,
     plant: Plant,
+    /// The id of the configuration after the last change.
+    last: u64,
     /// Who carry changes on, if there are any.
     owners: Option<Vec<Node>>,
     state: SharedRefills,
@@ -328,11 +335,20 @@ impl Breaking {
         self.state.lock().report.count("changes", 1);
         let place = |number: &u32| BackendPlace { number: *number, addresses: Vec::new() };
         let mut owner = self.owner().await;
-        let before = owner.configuration();
+        // It may have heard first of a backend that is behind.
+        let before = loop {
+            let known = owner.configuration();
+            if known.change.is_none() && known.id >= self.last {
+                break known;
+            }
+            ensure(self.outside.now() < end, || format!("an owner goes by {:#x}", known.id))?;
+            self.outside.sleep(Duration::from_millis(5)).await;
+        };
         let begin = before.changing_to(after.iter().map(place).collect());
         let begin = begin.map_err(|error| Violation::new(error.to_string()))?;
         // Each phase has the next id, also one that is left out.
         let last = begin.id + 2;
+        self.last = last;
         owner.configure(begin).await.map_err(|error| Violation::new(error.to_string()))?;
         let mut dies = dies;
         loop {
