@@ -11,11 +11,15 @@
 //! - What was promised a version is applied at it only if nothing was applied to its key since, and meanwhile nothing
 //!   at a lower version is ([`METHOD_PROMISE`]).
 //! - What expires is reclaimed by this backend's wall clock, [`EXPIRED_KEPT`](crate::limits::EXPIRED_KEPT) later.
+//! - A backend that starts again does not know what it should hold. It says so ([`REFUSED_UNFILLED`]), and is refilled
+//!   by the others of its cell while it serves ([`cohort`], [`refill`]).
 //! - Memory is fixed when the backend starts: the two regions, and private tables in proportion to them.
 //!
 //! Called by an `rma` server's threads and by its own sweeping task.
 
+mod cohort;
 mod recency;
+mod refill;
 mod slabs;
 mod table;
 mod told;
@@ -41,12 +45,14 @@ use crate::limits::{
     MUTATE_ENTRIES_MAX, SHORT_CALL_BYTES_MAX, SWEEP_ENTRIES_MAX,
 };
 use crate::protocol::{
-    InfoReply, LOOKUP_DEFERRED, LookupReply, LookupRequest, METHOD_ACCEPT, METHOD_CLEAR, METHOD_CONFIG,
-    METHOD_CONFIGURE, METHOD_INFO, METHOD_LOOKUP, METHOD_MUTATE, METHOD_PROMISE, MutateReply, MutateRequest,
-    Outcome, PromiseReply, PromiseRequest, REFUSED_CONFIG, REFUSED_MALFORMED, REFUSED_METHOD,
-    REFUSED_VERSION,
+    InfoReply, LOOKUP_DEFERRED, LOOKUP_UNKNOWN, LookupReply, LookupRequest, METHOD_ACCEPT, METHOD_CLEAR,
+    METHOD_CONFIG, METHOD_CONFIGURE, METHOD_INFO, METHOD_JOIN, METHOD_LOOKUP, METHOD_MUTATE, METHOD_PROMISE,
+    METHOD_SCAN, MutateReply, MutateRequest, Outcome, PromiseReply, PromiseRequest, REFUSED_CONFIG,
+    REFUSED_MALFORMED, REFUSED_METHOD, REFUSED_VERSION,
 };
 use crate::version::Version;
+use cohort::BackendCohort;
+pub use refill::RefillConfig;
 use table::{Table, TableConfig};
 use told::BackendTold;
 
@@ -97,7 +103,9 @@ pub struct Backend {
     /// One for each server or local connection that serves this backend: set up by the owner, so few.
     doorbells: Mutex<Vec<DoorbellRing>>,
     sweeper: Mutex<Option<Task>>,
+    refiller: Mutex<Option<Task>>,
     told: BackendTold,
+    cohort: BackendCohort,
 }
 
 impl Backend {
@@ -124,6 +132,7 @@ impl Backend {
             config_id: config.config_id,
             buckets: config.buckets,
             data_generation: data.generation(),
+            is_filled: true,
         };
         index.write(0, &header.encode());
         let table_config = TableConfig {
@@ -144,7 +153,9 @@ impl Backend {
             lookups: AtomicU64::new(0),
             doorbells: Mutex::new(Vec::new()),
             sweeper: Mutex::new(None),
+            refiller: Mutex::new(None),
             told: BackendTold::new(config.config_id),
+            cohort: BackendCohort::default(),
         });
         let sweeper = env.spawn("cache-sweep", sweep(env.clone(), config.ttl, Arc::downgrade(&backend)));
         *backend.sweeper.lock() = Some(sweeper);
@@ -181,6 +192,12 @@ impl Backend {
             overflowed: table.chained() as u64,
             lookups: self.lookups.load(Ordering::Relaxed),
             slabs_reclaimed: counts.slabs_reclaimed,
+            unfilled_buckets: self.config.buckets - table.filled_buckets(),
+            copied: counts.copied,
+            copied_bytes: self.cohort.copied_bytes.load(Ordering::Relaxed),
+            scans: self.cohort.scans.load(Ordering::Relaxed),
+            scanned_config_id: self.cohort.scanned_config_id.load(Ordering::Relaxed),
+            hindrance: self.cohort.hindrance.lock().clone(),
         }
     }
 
@@ -229,6 +246,7 @@ impl Backend {
             }
             entries.push(entry);
         }
+        self.check_joined()?;
         let wall_ms = self.env.wall_ms();
         entries.iter().try_for_each(|entry| check_version(entry.version, wall_ms))?;
         let mut outcomes = Vec::with_capacity(entries.len());
@@ -254,6 +272,11 @@ impl Backend {
         let request = PromiseRequest::decode(payload).map_err(|error| malformed(&error.to_string()))?;
         let (hash, version) = request.parts().ok_or_else(|| malformed("hash or version"))?;
         check_version(version, self.env.wall_ms())?;
+        self.check_joined()?;
+        // A promise says what there is. What becomes known, and not read, in between does no harm.
+        if self.is_asked_in_vain(hash) {
+            return Err(cohort::unfilled("this backend is being refilled, and does not know of the key yet"));
+        }
         let mut table = self.table.lock();
         Self::check_config(table.config_id(), request.config_id)?;
         let promised = table.promise(hash, version);
@@ -265,7 +288,7 @@ impl Backend {
         let request = LookupRequest::decode(payload).map_err(|error| malformed(&error.to_string()))?;
         Self::check_config(self.config_id(), request.config_id)?;
         let hashes = request.decode_hashes().ok_or_else(|| malformed("hashes"))?;
-        let mut lengths = Vec::new();
+        let (mut lengths, mut ages_ms) = (Vec::new(), Vec::new());
         let mut entries = BytesMut::new();
         for hash in hashes {
             // Locked for each one: a batch of large entries must not hold writers up. Once another configuration
@@ -273,17 +296,27 @@ impl Backend {
             let table = self.table.lock();
             Self::check_config(table.config_id(), request.config_id)?;
             lengths.push(match table.len_of(hash) {
+                None if table.is_unknown(hash) && !request.may_be_unknown => {
+                    return Err(cohort::unfilled(
+                        "this backend is being refilled, and does not know of the key yet",
+                    ));
+                }
+                None if table.is_unknown(hash) => LOOKUP_UNKNOWN,
                 None => 0,
                 Some(len) if entries.len() + len > LOOKUP_BYTES_MAX => LOOKUP_DEFERRED,
                 Some(_) => {
                     let entry = table.read(hash).expect("it is there, under the same lock");
                     entries.extend_from_slice(&entry);
+                    if request.with_ages {
+                        let age = table.age_of(hash, self.env.now());
+                        ages_ms.push(u64::try_from(age.as_millis()).unwrap_or(u64::MAX));
+                    }
                     entry.len() as u32
                 }
             });
         }
         self.lookups.fetch_add(lengths.len() as u64, Ordering::Relaxed);
-        Ok(LookupReply { lengths, entries: entries.freeze() }.encode_to_vec().into())
+        Ok(LookupReply { lengths, entries: entries.freeze(), ages_ms }.encode_to_vec().into())
     }
 }
 
@@ -342,10 +375,13 @@ impl Service for Backend {
             METHOD_ACCEPT => self.mutate(payload, Table::apply_promised),
             METHOD_PROMISE => self.promise(payload),
             METHOD_LOOKUP => self.lookup(payload),
+            METHOD_JOIN => self.join(payload),
+            METHOD_SCAN => self.scan(payload),
             METHOD_CONFIGURE => self.configure(payload),
             METHOD_INFO => Ok(self.stats().encode_to_vec().into()),
             METHOD_CLEAR => {
                 self.clear();
+                self.begin_empty();
                 Ok(Bytes::new())
             }
             _ => Err(Refusal { code: REFUSED_METHOD, message: format!("no method {method:#x}") }),

@@ -20,6 +20,7 @@
 mod agreed;
 mod backends;
 mod buffers;
+mod change;
 mod consistent;
 mod hedge;
 mod lookup;
@@ -53,13 +54,14 @@ pub use update::{CasError, CellValue, UpdateError, UpdateTo, Updated};
 
 use crate::backend::BackendStats;
 use crate::configuration::{BackendPlace, Configuration, ConfigurationError};
-use crate::layout::EntryExtras;
+use crate::layout::{EntryExtras, KeyHash};
 use crate::limits::{CONFIGURATION_RETRIES_MAX, KEYS_PER_LOOKUP_MAX, MUTATE_ENTRIES_MAX};
 use crate::protocol::{METHOD_CLEAR, METHOD_INFO};
 use crate::version::{Version, VersionClock};
 use agreed::Agreed;
 use buffers::BufferPool;
 use hedge::{HedgeBudget, Usual};
+use quorum::WriteQuorums;
 use replica::{KeepConfig, Replica, keep_connected};
 use sender::{SendConfig, Sender};
 use set::CellMutation;
@@ -109,8 +111,8 @@ pub fn joined<'a>(parts: impl IntoIterator<Item = &'a [u8]>, frames: &[Bytes]) -
 /// Why nothing can be said of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CellFailure {
-    /// Too few of its replicas are connected.
-    #[error("too few replicas are reachable")]
+    /// Too few of its replicas are connected, or know what they hold: one that has started again is refilled first.
+    #[error("too few replicas are reachable and refilled")]
     Unreachable,
     /// The deadline passed.
     #[error("the deadline passed")]
@@ -195,7 +197,7 @@ impl CellConfig {
         let Backends { places, connector } = backends;
         let ring = HashRing::for_backends(places.len());
         let (name, spares) = (String::new(), Vec::new());
-        let configuration = Configuration { id, name, mode, backends: places, spares, ring };
+        let configuration = Configuration { id, name, mode, backends: places, change: None, spares, ring };
         Self::of(configuration, connector, client_id)
     }
 
@@ -268,8 +270,11 @@ struct CellInner {
     env: Env,
     config_id: u64,
     mode: Mode,
+    /// Who is read.
     placement: Arc<Placement>,
-    /// In the order of the configuration's backends.
+    /// While the cell's backends change: of whom a quorum has to acknowledge mutations, too.
+    other: Option<Arc<Placement>>,
+    /// In the order of the configuration's members.
     replicas: Vec<Arc<Replica>>,
     agreed: Arc<Agreed>,
     deadline: Duration,
@@ -283,6 +288,17 @@ struct CellInner {
 }
 
 impl CellInner {
+    /// The backends that a mutation of a key goes to, and of which of its quorums each is one.
+    fn writers(&self, hash: KeyHash) -> impl Iterator<Item = (usize, WriteQuorums)> + Clone + '_ {
+        let read = self.placement.of(hash);
+        let other = self.other.as_ref().map_or(&[][..], |other| other.of(hash));
+        let of_read = read
+            .iter()
+            .map(|place| (usize::from(*place), WriteQuorums { read: true, other: other.contains(place) }));
+        let more = other.iter().filter(|place| !read.contains(place));
+        of_read.chain(more.map(|place| (usize::from(*place), WriteQuorums { read: false, other: true })))
+    }
+
     fn count_bytes(&self, bytes: usize) {
         self.counters.bytes.add(bytes as u64);
     }
@@ -325,7 +341,7 @@ impl CellShared {
         // Under the lock, so that of two who come here the later one has the newer configuration.
         let configuration = self.agreed.newest();
         let mut before = std::mem::take(&mut *kept);
-        for place in &configuration.backends {
+        for place in configuration.members() {
             let known = before.remove(&place.number).filter(|known| known.replica.may_be_at(place));
             let keep = match known {
                 Some(known) => {
@@ -342,11 +358,15 @@ impl CellShared {
             };
             kept.insert(place.number, keep);
         }
-        let replicas = configuration.backends.iter();
-        let replicas = replicas.map(|place| Arc::clone(&kept[&place.number].replica)).collect();
-        let (mode, placement) = (configuration.mode, Arc::new(configuration.placement()));
-        let next =
-            CellInner { config_id: configuration.id, mode, placement, replicas, ..(*self.current()).clone() };
+        let members = configuration.members();
+        let next = CellInner {
+            config_id: configuration.id,
+            mode: configuration.mode,
+            placement: Arc::new(configuration.placement()),
+            other: configuration.other_placement().map(Arc::new),
+            replicas: members.map(|place| Arc::clone(&kept[&place.number].replica)).collect(),
+            ..(*self.current()).clone()
+        };
         *self.current.write() = Arc::new(next);
         let has_left = |kept: &&KeptReplica| configuration.place_of(kept.replica.number).is_none();
         let told =
@@ -413,6 +433,7 @@ impl Cell {
             config_id: configuration.id,
             mode: configuration.mode,
             placement: Arc::new(configuration.placement()),
+            other: configuration.other_placement().map(Arc::new),
             // Nobody has a handle before they are there.
             replicas: Vec::new(),
             agreed: Arc::clone(&agreed),
@@ -499,7 +520,8 @@ impl Cell {
     /// if its id is not greater than that of what this client knows, or it is another cell's. Completes when each
     /// backend that is new or has left was reached or not, after the deadline at the latest. One that has left and
     /// was not reached is told later, if it is reached within [`TELL_LEFT_MAX`](crate::limits::TELL_LEFT_MAX). Values
-    /// of keys that get other backends are not carried over: their keys are missed.
+    /// of keys that get other backends are carried over if the change goes through its phases, beginning with
+    /// [`Configuration::changing_to`]; otherwise their keys are missed.
     pub async fn configure(&self, configuration: Configuration) -> Result<bool, ConfigurationError> {
         configuration.check()?;
         let deadline = self.shared.current().deadline;
@@ -539,8 +561,8 @@ impl Cell {
     ) -> (Vec<Lookup>, Vec<Bytes>) {
         let mut frames = Vec::new();
         let mut end = None;
+        let mut doubts = self.shared.agreed.doubts();
         let mut inner = self.inner();
-        let doubts = inner.agreed.doubts();
         let mut lookups = Vec::with_capacity(keys.len());
         for some in keys.chunks(KEYS_PER_LOOKUP_MAX) {
             inner.hedges.earn(some.len());
@@ -550,6 +572,8 @@ impl Cell {
             let Some((failed, again)) = self.failed_in_doubt(keys, &lookups, doubts, &mut end).await else {
                 break;
             };
+            // In this order: what changes in between is a doubt that came after.
+            doubts = self.shared.agreed.doubts();
             inner = self.inner();
             let mut answers = Vec::with_capacity(again.len());
             for some in again.chunks(KEYS_PER_LOOKUP_MAX) {
@@ -566,8 +590,8 @@ impl Cell {
     /// Looks keys up by quorum. Answers in the order of the keys.
     pub async fn get_consistent(&self, keys: &[Bytes]) -> Vec<Lookup> {
         let mut end = None;
+        let mut doubts = self.shared.agreed.doubts();
         let mut inner = self.inner();
-        let doubts = inner.agreed.doubts();
         let mut lookups = Vec::with_capacity(keys.len());
         for some in keys.chunks(KEYS_PER_LOOKUP_MAX) {
             lookups.extend(consistent::get(&inner, some, &mut end).await);
@@ -576,6 +600,8 @@ impl Cell {
             let Some((failed, again)) = self.failed_in_doubt(keys, &lookups, doubts, &mut end).await else {
                 break;
             };
+            // In this order: what changes in between is a doubt that came after.
+            doubts = self.shared.agreed.doubts();
             inner = self.inner();
             let mut answers = Vec::with_capacity(again.len());
             for some in again.chunks(KEYS_PER_LOOKUP_MAX) {
@@ -637,8 +663,8 @@ impl Cell {
     }
 
     async fn mutate(&self, items: Vec<CellMutation>) -> Vec<Result<Version, SetError>> {
+        let mut doubts = self.shared.agreed.doubts();
         let mut inner = self.inner();
-        let doubts = inner.agreed.doubts();
         let deadline = inner.env.now() + inner.deadline;
         let mut results = Vec::with_capacity(items.len());
         for some in items.chunks(MUTATE_ENTRIES_MAX) {
@@ -651,6 +677,8 @@ impl Cell {
             if open.is_empty() || !self.settled_after(doubts, &mut Some(deadline)).await {
                 break;
             }
+            // In this order: what changes in between is a doubt that came after.
+            doubts = self.shared.agreed.doubts();
             inner = self.inner();
             let again: Vec<_> = open.iter().map(|item| items[*item].clone()).collect();
             let mut answers = Vec::with_capacity(again.len());
@@ -748,6 +776,8 @@ impl std::fmt::Debug for Cell {
 
 #[cfg(test)]
 mod configuration_tests;
+#[cfg(test)]
+mod refill_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

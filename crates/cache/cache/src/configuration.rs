@@ -9,7 +9,7 @@
 //! All numbers are little endian.
 //! ```text
 //!    0  8  magic "TWCELLCF"
-//!    8  2  layout               LAYOUT
+//!    8  2  layout               1, or 2 while a change of backends is under way: who knows layout 1 alone takes no part
 //!   10  1  mode                 1: R=1, 2: R=3.2
 //!   11  1  length of the name   1 to NAME_BYTES_MAX
 //!   12  2  backends             as many as the mode has replicas, or more
@@ -17,14 +17,25 @@
 //!   16  8  id                   not 0
 //!   24  4  rows of the ring     a power of two
 //!   28  2  points of a backend
-//!   30  2  zero
+//!   30  2  backends after       in layout 2: those that hold keys after the change; bit 15: all is copied to them.
+//!                               In layout 1: zero
 //!   32  n  name                 letters, digits and . _ -
-//!          backends, then spares, each:
+//!          backends, spares, then backends after the change, each:
 //!             4  number         unique in the cell, and never another backend's
 //!             1  addresses      at most ADDRESSES_MAX, nearest first
 //!                each:  2  length,  n  text as `rma` writes addresses
 //!       8  XXH3-64 of all before it
 //! ```
+//!
+//! # A change of backends
+//! goes through phases, each of which is a configuration with the next id:
+//! 1. **Copying.** Mutations need a quorum of the replicas before and one of those after. Reads go by those before.
+//!    Backends copy what they are to hold from a quorum of the replicas before.
+//! 2. **Leaving**, when all of that is copied. Mutations as before. Reads go by the replicas after.
+//! 3. Nobody goes by the backends before any more.
+//!
+//! Of two phases that follow each other, whatever a mutation under one of them counts has a replica in common with
+//! whatever a read under the other one counts. So clients and backends may learn of them one after the other.
 
 use std::collections::BTreeSet;
 
@@ -38,6 +49,10 @@ use crate::limits::{
 
 const MAGIC: u64 = u64::from_le_bytes(*b"TWCELLCF");
 const LAYOUT: u16 = 1;
+/// With a change under way.
+const LAYOUT_CHANGING: u16 = 2;
+/// All is copied.
+const COPIED: u16 = 1 << 15;
 const HEAD_BYTES: usize = 32;
 const CHECKSUM_BYTES: usize = 8;
 
@@ -50,6 +65,15 @@ pub struct BackendPlace {
     pub addresses: Vec<String>,
 }
 
+/// A change of a cell's backends that is under way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CellChange {
+    /// Those that hold keys afterwards. Their order means nothing.
+    pub backends: Vec<BackendPlace>,
+    /// All that they hold then was copied to them: reads go by them.
+    pub is_copied: bool,
+}
+
 /// A cell's configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Configuration {
@@ -59,8 +83,10 @@ pub struct Configuration {
     pub name: String,
     /// How many replicas a key has.
     pub mode: Mode,
-    /// Those that hold keys. Their order means nothing.
+    /// Those that hold keys; while a change is under way, those that did before. Their order means nothing.
     pub backends: Vec<BackendPlace>,
+    /// Who holds them next, while that changes.
+    pub change: Option<CellChange>,
     /// Those that hold none yet.
     pub spares: Vec<BackendPlace>,
     /// How keys are spread over the backends.
@@ -75,7 +101,7 @@ pub enum ConfigurationError {
     Malformed,
     /// Written by a later version.
     #[error(
-        "a cell's configuration in layout {0}, and this program knows layout {LAYOUT}: a later version wrote it"
+        "a cell's configuration in layout {0}, and this program knows up to layout {LAYOUT_CHANGING}: a later version wrote it"
     )]
     Layout(u16),
     /// The checksum does not match.
@@ -106,6 +132,9 @@ pub enum ConfigurationError {
     /// A ring that is none, or the id 0.
     #[error("a configuration without an id, or with a ring that can't be")]
     Ring,
+    /// A change while another one is under way.
+    #[error("another change of the cell's backends is under way: wait until it is done")]
+    Changing,
 }
 
 impl Configuration {
@@ -120,7 +149,7 @@ impl Configuration {
         let place = |(number, addresses)| BackendPlace { number, addresses };
         let backends = (0..).zip(addresses).map(place).collect();
         let name = name.to_owned();
-        let configuration = Self { id, name, mode, backends, spares: Vec::new(), ring };
+        let configuration = Self { id, name, mode, backends, change: None, spares: Vec::new(), ring };
         configuration.check()?;
         Ok(configuration)
     }
@@ -180,23 +209,86 @@ impl Configuration {
             taken.insert(number);
             backends.push(BackendPlace { number, addresses });
         }
-        let configuration = Self { id, mode, backends, spares: Vec::new(), ..self.clone() };
+        let configuration = Self { id, mode, backends, change: None, spares: Vec::new(), ..self.clone() };
         configuration.check()?;
         Ok(configuration)
     }
 
-    /// Where the backend with that number is among [`Configuration::backends`].
-    pub fn place_of(&self, number: u32) -> Option<usize> {
-        self.backends.iter().position(|place| place.number == number)
+    /// The next configuration, which begins a change to these backends.
+    pub fn changing_to(&self, backends: Vec<BackendPlace>) -> Result<Self, ConfigurationError> {
+        if self.change.is_some() {
+            return Err(ConfigurationError::Changing);
+        }
+        let change = Some(CellChange { backends, is_copied: false });
+        let configuration = Self { id: self.id + 1, change, ..self.clone() };
+        configuration.check()?;
+        Ok(configuration)
     }
 
-    /// The table of who holds what.
+    /// The next phase of the change that is under way, if one is. See [`crate::Cell::next_phase`] for when it begins.
+    pub fn next_phase(&self) -> Option<Self> {
+        let change = self.change.clone()?;
+        let id = self.id + 1;
+        Some(match change.is_copied {
+            false => Self { id, change: Some(CellChange { is_copied: true, ..change }), ..self.clone() },
+            true => Self { id, backends: change.backends, change: None, ..self.clone() },
+        })
+    }
+
+    /// The same backends at other addresses: those of `addresses` that have one in common with them.
+    pub fn moved(&self, addresses: &[Vec<String>]) -> Self {
+        let mut moved = self.clone();
+        let after = moved.change.iter_mut().flat_map(|change| &mut change.backends);
+        for place in moved.backends.iter_mut().chain(after) {
+            let known = |of: &&Vec<String>| of.iter().any(|address| place.addresses.contains(address));
+            if let Some(now) = addresses.iter().find(known) {
+                place.addresses.clone_from(now);
+            }
+        }
+        moved
+    }
+
+    /// All that hold keys: before a change that is under way, and then the others that do after it.
+    pub fn members(&self) -> impl Iterator<Item = &BackendPlace> + Clone {
+        let after = self.change.iter().flat_map(|change| &change.backends);
+        let is_new = |place: &&BackendPlace| self.backends.iter().all(|of| of.number != place.number);
+        self.backends.iter().chain(after.filter(is_new))
+    }
+
+    /// Where the backend with that number is among [`Configuration::members`].
+    pub fn place_of(&self, number: u32) -> Option<usize> {
+        self.members().position(|place| place.number == number)
+    }
+
+    /// The table of who is read, by their places among [`Configuration::members`].
     ///
     /// # Panics
     /// If it was not checked.
     pub fn placement(&self) -> Placement {
-        let numbers: Vec<u32> = self.backends.iter().map(|place| place.number).collect();
-        Placement::new(self.mode, self.ring, &numbers)
+        match &self.change {
+            Some(change) if change.is_copied => self.placement_of(&change.backends),
+            _ => self.placement_of(&self.backends),
+        }
+    }
+
+    /// The table of who else has to acknowledge mutations, while a change is under way.
+    ///
+    /// # Panics
+    /// If it was not checked.
+    pub fn other_placement(&self) -> Option<Placement> {
+        let change = self.change.as_ref()?;
+        Some(self.placement_of(if change.is_copied { &self.backends } else { &change.backends }))
+    }
+
+    fn placement_of(&self, backends: &[BackendPlace]) -> Placement {
+        let numbers: Vec<u32> = backends.iter().map(|place| place.number).collect();
+        let placement = Placement::new(self.mode, self.ring, &numbers);
+        match self.change {
+            None => placement,
+            Some(_) => {
+                placement.among(|place| self.place_of(numbers[place]).expect("all backends are members"))
+            }
+        }
     }
 
     /// Whether a cell may have that name.
@@ -214,15 +306,24 @@ impl Configuration {
 
     /// The same for one that may be without a name.
     pub(crate) fn check_unnamed(&self) -> Result<(), ConfigurationError> {
-        let backends = self.backends.len();
-        if backends < self.mode.replicas() || backends > BACKENDS_MAX {
-            return Err(ConfigurationError::Backends { backends, mode: self.mode });
+        let after = self.change.iter().map(|change| &change.backends);
+        for backends in std::iter::once(&self.backends).chain(after.clone()) {
+            let backends = backends.len();
+            if backends < self.mode.replicas() || backends > BACKENDS_MAX {
+                return Err(ConfigurationError::Backends { backends, mode: self.mode });
+            }
         }
         if self.spares.len() > SPARES_MAX {
             return Err(ConfigurationError::Spares(self.spares.len()));
         }
         let mut numbers = BTreeSet::new();
-        for place in self.backends.iter().chain(&self.spares) {
+        let mut numbers_after = BTreeSet::new();
+        for place in after.flatten() {
+            if !numbers_after.insert(place.number) {
+                return Err(ConfigurationError::SameNumber(place.number));
+            }
+        }
+        for place in self.members().chain(&self.spares) {
             if !numbers.insert(place.number) {
                 return Err(ConfigurationError::SameNumber(place.number));
             }
@@ -244,7 +345,7 @@ impl Configuration {
     pub fn encode(&self) -> Bytes {
         let mut bytes = BytesMut::new();
         bytes.put_u64_le(MAGIC);
-        bytes.put_u16_le(LAYOUT);
+        bytes.put_u16_le(if self.change.is_some() { LAYOUT_CHANGING } else { LAYOUT });
         bytes.put_u8(match self.mode {
             Mode::R1 => 1,
             Mode::R32 => 2,
@@ -255,9 +356,14 @@ impl Configuration {
         bytes.put_u64_le(self.id);
         bytes.put_u32_le(self.ring.rows);
         bytes.put_u16_le(self.ring.points);
-        bytes.put_u16_le(0);
+        let after = self.change.as_ref().map_or(0, |change| {
+            let count = u16::try_from(change.backends.len()).expect("backends are counted in 15 bits");
+            if change.is_copied { count | COPIED } else { count }
+        });
+        bytes.put_u16_le(after);
         bytes.put_slice(self.name.as_bytes());
-        for place in self.backends.iter().chain(&self.spares) {
+        let after = self.change.iter().flat_map(|change| &change.backends);
+        for place in self.backends.iter().chain(&self.spares).chain(after) {
             bytes.put_u32_le(place.number);
             bytes.put_u8(u8::try_from(place.addresses.len()).expect("a backend has few addresses"));
             for address in &place.addresses {
@@ -281,19 +387,20 @@ impl Configuration {
             return Err(ConfigurationError::Malformed);
         }
         // First of all: what is behind it may be anything.
-        match rest.short() {
-            Some(LAYOUT) => {}
-            other => return Err(ConfigurationError::Layout(other.unwrap_or_default())),
+        let layout = rest.short().unwrap_or_default();
+        if !matches!(layout, LAYOUT | LAYOUT_CHANGING) {
+            return Err(ConfigurationError::Layout(layout));
         }
         if u64_at(checksum, 0) != Some(xxh3_64(said)) {
             return Err(ConfigurationError::Checksum);
         }
-        let configuration = Self::decode_said(rest).ok_or(ConfigurationError::Malformed)?;
+        let configuration =
+            Self::decode_said(rest, layout == LAYOUT_CHANGING).ok_or(ConfigurationError::Malformed)?;
         configuration.check()?;
         Ok(configuration)
     }
 
-    fn decode_said(mut rest: ConfigurationUnread<'_>) -> Option<Self> {
+    fn decode_said(mut rest: ConfigurationUnread<'_>, is_changing: bool) -> Option<Self> {
         let mode = match rest.byte()? {
             1 => Mode::R1,
             2 => Mode::R32,
@@ -304,11 +411,18 @@ impl Configuration {
         let id = rest.word()?;
         let ring =
             HashRing { rows: u32::from_le_bytes(*rest.take(4)?.first_chunk()?), points: rest.short()? };
-        let _zero = rest.short()?;
+        let after = rest.short()?;
         let name = String::from_utf8(rest.take(name_len)?.to_vec()).ok()?;
         let backends = rest.places(backends)?;
         let spares = rest.places(spares)?;
-        rest.0.is_empty().then_some(Self { id, name, mode, backends, spares, ring })
+        let change = match is_changing {
+            true => {
+                let backends = rest.places(usize::from(after & !COPIED))?;
+                Some(CellChange { backends, is_copied: after & COPIED != 0 })
+            }
+            false => None,
+        };
+        rest.0.is_empty().then_some(Self { id, name, mode, backends, change, spares, ring })
     }
 }
 
@@ -374,11 +488,42 @@ mod tests {
     }
 
     #[test]
+    fn a_change_goes_through_its_phases_and_no_other_one_begins_meanwhile() {
+        let before = three();
+        let mut after = before.backends.clone();
+        after.remove(1);
+        after.push(BackendPlace { number: 3, addresses: vec!["unix:/cell/3".to_owned()] });
+        let copying = before.changing_to(after.clone()).expect("a change");
+        assert_eq!(copying.changing_to(after.clone()), Err(ConfigurationError::Changing));
+        assert_eq!(copying.encode()[8], 2, "who knows no changes takes no part");
+        let numbers = |of: &Configuration| of.members().map(|place| place.number).collect::<Vec<_>>();
+        assert_eq!((numbers(&copying), copying.place_of(3)), (vec![0, 1, 2, 3], Some(3)));
+        let leaving = copying.next_phase().expect("the next one");
+        for phase in [&copying, &leaving] {
+            assert_eq!(Configuration::decode(&phase.encode()).as_ref(), Ok(phase));
+        }
+        // Who is read, and who else acknowledges.
+        let hash = crate::layout::KeyHash(7);
+        let numbers_of = |of: &Configuration, placement: Placement| {
+            let members = numbers(of);
+            placement.of(hash).iter().map(|place| members[usize::from(*place)]).collect::<Vec<_>>()
+        };
+        let done = leaving.next_phase().expect("the last one");
+        assert_eq!((done.change.is_none(), numbers(&done)), (true, vec![0, 2, 3]));
+        assert_eq!(done.next_phase(), None);
+        let (old, new) = (numbers_of(&before, before.placement()), numbers_of(&done, done.placement()));
+        let other = |of: &Configuration| numbers_of(of, of.other_placement().expect("a change"));
+        assert_eq!((numbers_of(&copying, copying.placement()), other(&copying)), (old.clone(), new.clone()));
+        assert_eq!((numbers_of(&leaving, leaving.placement()), other(&leaving)), (new, old));
+        assert_eq!(done.id, before.id + 3);
+    }
+
+    #[test]
     fn bytes_of_a_later_layout_say_so_and_damaged_ones_are_refused() {
         let bytes = three().encode();
         let mut later = bytes.to_vec();
-        later[8] = 2;
-        assert_eq!(Configuration::decode(&later), Err(ConfigurationError::Layout(2)));
+        later[8] = 3;
+        assert_eq!(Configuration::decode(&later), Err(ConfigurationError::Layout(3)));
         for at in 10..bytes.len() {
             let mut damaged = bytes.to_vec();
             damaged[at] ^= 0x10;

@@ -13,14 +13,20 @@
 //!                                  reader that knows another one exchanges configurations with the backend
 //!       16   8  bucket count
 //!       24   4  bucket bytes       BUCKET_BYTES
-//!       28   4  ways               WAYS: entries of a bucket
+//!       28   2  ways               WAYS: entries of a bucket
+//!       30   2  flags              bit 0: the backend is not refilled. Who does not know the flag takes this for a
+//!                                  layout that it does not know, and asks the other replicas
 //!       32   8  data generation    of the data region that belongs to this index
 //!       40   8  XXH3-64 of bytes 0..40
 //! 4096  bucket 0, bucket 1, ...    BUCKET_BYTES each, at a multiple of a cache line
 //!
 //! bucket
 //!        0   8  config id          as in the header, but for the moment in which it changes
-//!        8   8  flags              bit 0: entries of this bucket overflowed into the backend's private chain
+//!        8   8  flags              bit 0: a key that is not among the entries is to be asked for by a CALL
+//!                                  bit 1: the backend is not refilled: it does not know whether there is such a key
+//!                                  bit 2: entries of this bucket overflowed into the backend's private chain
+//!                                  Bit 0 is set with each of the others. Who knows bit 0 alone asks by a CALL, which
+//!                                  a backend that does not know refuses to whoever would take that for a miss
 //!       16   8  zero
 //!       24  40  index entry 0
 //!       ..
@@ -85,8 +91,14 @@ pub const INDEX_ENTRY_BYTES: usize = 40;
 pub const POINTER_OFFSET: usize = 32;
 /// Where in a bucket its flags are.
 pub const FLAGS_OFFSET: u64 = 8;
+/// Flag of a bucket: a key that is not among its entries is to be asked for by a CALL. It is set with each other flag.
+pub const FLAG_ASK: u64 = 1;
+/// Flag of a bucket: its backend is not refilled, and does not know whether there is a key that it does not hold.
+pub const FLAG_UNFILLED: u64 = 2;
 /// Flag of a bucket: a key that is not among its entries may be in the chain.
-pub const FLAG_OVERFLOWED: u64 = 1;
+pub const FLAG_CHAINED: u64 = 4;
+/// Flag of an index header: the backend is not refilled.
+const HEADER_UNFILLED: u16 = 1;
 /// A data entry's bytes before its key.
 pub const ENTRY_HEADER_BYTES: usize = 32;
 /// A data entry's bytes behind its value, where it has [`EntryExtras`].
@@ -120,7 +132,17 @@ impl KeyHash {
 
     /// Its bucket among `buckets`, from the lower half: backends are chosen by the upper one.
     pub fn bucket(self, buckets: u64) -> u64 {
-        scale(self.0 as u64, buckets)
+        Self::bucket_of(self.0 as u64, buckets)
+    }
+
+    /// The bucket among `buckets` of hashes with that lower half.
+    pub fn bucket_of(low: u64, buckets: u64) -> u64 {
+        scale(low, buckets)
+    }
+
+    /// The least lower half of a hash in a bucket among `buckets`, which is beyond it.
+    pub fn low_of(bucket: u64, buckets: u64) -> u64 {
+        (u128::from(bucket) << 64).div_ceil(u128::from(buckets.max(1))) as u64
     }
 }
 
@@ -138,6 +160,8 @@ pub struct IndexHeader {
     pub buckets: u64,
     /// Generation of the data region that belongs to the index.
     pub data_generation: u64,
+    /// Whether the backend holds what it should: otherwise its buckets say that a key is unknown, and not absent.
+    pub is_filled: bool,
 }
 
 impl IndexHeader {
@@ -148,7 +172,9 @@ impl IndexHeader {
         bytes[8..16].copy_from_slice(&self.config_id.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.buckets.to_le_bytes());
         bytes[24..28].copy_from_slice(&(BUCKET_BYTES as u32).to_le_bytes());
-        bytes[28..32].copy_from_slice(&(WAYS as u32).to_le_bytes());
+        bytes[28..30].copy_from_slice(&(WAYS as u16).to_le_bytes());
+        let flags = if self.is_filled { 0 } else { HEADER_UNFILLED };
+        bytes[30..32].copy_from_slice(&flags.to_le_bytes());
         bytes[32..40].copy_from_slice(&self.data_generation.to_le_bytes());
         let checksum = xxh3_64(&bytes[..40]);
         bytes[40..].copy_from_slice(&checksum.to_le_bytes());
@@ -162,6 +188,7 @@ impl IndexHeader {
             config_id: u64_at(bytes, 8)?,
             buckets: u64_at(bytes, 16)?,
             data_generation: u64_at(bytes, 32)?,
+            is_filled: bytes[30..32] != HEADER_UNFILLED.to_le_bytes(),
         };
         let fits = header.buckets >= 1
             && header.buckets <= BUCKETS_MAX
@@ -228,6 +255,8 @@ pub enum BucketView {
     Absent,
     /// No entry here, but there may be one in the backend's chain.
     Overflowed,
+    /// No entry here, and the backend does not know whether there is one: it is not refilled.
+    Unknown,
     /// The bucket belongs to another configuration of the cell, or is no bucket.
     OtherConfig,
 }
@@ -250,9 +279,12 @@ pub fn scan_bucket(bucket: &[u8], hash: KeyHash, config_id: u64) -> BucketView {
             return BucketView::Found { version: Version::from_bytes(version), pointer };
         }
     }
-    match u64_at(header, FLAGS_OFFSET as usize) {
-        Some(flags) if flags & FLAG_OVERFLOWED != 0 => BucketView::Overflowed,
-        _ => BucketView::Absent,
+    let flags = u64_at(header, FLAGS_OFFSET as usize).unwrap_or_default();
+    match (flags & FLAG_UNFILLED != 0, flags & FLAG_CHAINED != 0, flags & FLAG_ASK != 0) {
+        (true, false, _) => BucketView::Unknown,
+        (false, false, false) => BucketView::Absent,
+        // In the chain, or said by a backend that knows bit 0 alone.
+        _ => BucketView::Overflowed,
     }
 }
 

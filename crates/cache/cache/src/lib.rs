@@ -16,11 +16,11 @@ pub mod protocol;
 mod testing;
 mod version;
 
-pub use backend::{Backend, BackendConfig, BackendStats};
+pub use backend::{Backend, BackendConfig, BackendStats, RefillConfig};
 pub use cell::{
     Backends, CasError, Cell, CellConfig, CellFailure, CellStats, CellValue, Connector, HashRing, Lookup,
     Mode, Placement, Seen, SetError, UpdateError, UpdateTo, Updated, instance_of, joined,
 };
-pub use configuration::{BackendPlace, Configuration, ConfigurationError};
+pub use configuration::{BackendPlace, CellChange, Configuration, ConfigurationError};
 pub use layout::EntryExtras;
 pub use version::{Version, VersionClock};

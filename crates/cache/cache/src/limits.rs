@@ -62,6 +62,14 @@ pub const MUTATE_ENTRIES_MAX: usize = 8_192;
 /// Buckets that take over another configuration under one hold of the table's lock: some hundred microseconds.
 pub const BUCKETS_PER_STEP: u64 = 4_096;
 
+/// Buckets that one SCAN tells of: some ten thousand keys at most, of 32 bytes each, but for chains.
+pub const BUCKETS_PER_SCAN: u64 = 1_024;
+
+/// How far wall clocks of one network differ, at most, as far as acknowledgements count that were under way when a
+/// backend died: what has a version further ahead may be lost with the other replica that has it. SETs right behind a
+/// backend's start have versions ahead by as much.
+pub const JOIN_CLOCKS_APART: Duration = Duration::from_secs(1);
+
 /// Payload bytes up to which a CALL is carried out by the engine that received it: some tens of microseconds.
 pub const SHORT_CALL_BYTES_MAX: usize = 256 << 10;
 
@@ -124,9 +132,9 @@ pub const TELL_LEFT_MAX: Duration = Duration::from_secs(600);
 /// The longest pause between two attempts at that: all of the cell's clients look for it.
 pub const TELL_LEFT_PAUSE_MAX: Duration = Duration::from_secs(10);
 
-/// How often a read or a mutation is made again by another configuration of its cell: each replica of a key
-/// may be the one that goes by another one.
-pub const CONFIGURATION_RETRIES_MAX: u32 = 3;
+/// How often a read or a mutation is made again by another configuration of its cell: each replica of a key, before and
+/// after a change of backends, may be the one that goes by another one.
+pub const CONFIGURATION_RETRIES_MAX: u32 = 8;
 
 /// Idle buffers that a process keeps per cell handle family, in count and bytes.
 pub const BUFFERS_KEPT_MAX: usize = 32;
@@ -148,8 +156,9 @@ pub const EXPIRED_KEPT: Duration = Duration::from_secs(2);
 /// How often an update begins again that met another one of the same key.
 pub const UPDATE_ROUNDS_MAX: u32 = 16;
 
-/// How often a SET that lost against another client's higher version is made again with a higher one.
-pub const SUPERSEDED_RETRIES_MAX: u32 = 2;
+/// How often a SET that lost against another client's higher version, or was not above what backends take behind the
+/// start of another one, is made again with a higher one. Each backend of a cell may start.
+pub const SUPERSEDED_RETRIES_MAX: u32 = 6;
 
 const _: () = assert!(ENTRY_BYTES_MAX as u64 <= BLOCK_BYTES && SLAB_BYTES.is_multiple_of(64));
 const _: () = assert!(MUTATE_BYTES_MAX + ENTRY_BYTES_MAX + 64 <= tailwater_rma::CALL_BYTES_MAX);

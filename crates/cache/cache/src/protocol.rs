@@ -32,6 +32,12 @@ pub const METHOD_PROMISE: u16 = 0x0107;
 /// version promised, since: [`MutateRequest`] to [`MutateReply`].
 pub const METHOD_ACCEPT: u16 = 0x0108;
 
+/// A backend that has started says so to another one of its cell: [`JoinRequest`] to [`JoinReply`]. What was under way to
+/// its start before is not applied from then on.
+pub const METHOD_JOIN: u16 = 0x0109;
+/// Which keys a backend holds, and at which versions: [`ScanRequest`] to [`ScanReply`].
+pub const METHOD_SCAN: u16 = 0x010a;
+
 /// `Refusal::code`: the payload is not what the method takes.
 pub const REFUSED_MALFORMED: u16 = 1;
 /// `Refusal::code`: the caller knows another configuration of the cell.
@@ -42,6 +48,8 @@ pub const REFUSED_METHOD: u16 = 3;
 pub const REFUSED_NOT_AUTHORIZED: u16 = 4;
 /// `Refusal::code`: a version is further ahead of the backend's clock than any clock should be.
 pub const REFUSED_VERSION: u16 = 5;
+/// `Refusal::code`: the backend has started again and does not know yet what it would answer or apply.
+pub const REFUSED_UNFILLED: u16 = 6;
 
 /// What somebody knows who asks for a backend's configuration.
 #[derive(Clone, PartialEq, Message)]
@@ -251,6 +259,12 @@ pub struct LookupRequest {
     /// Key hashes, 16 bytes each, little endian.
     #[prost(bytes = "bytes", tag = "2")]
     pub hashes: Bytes,
+    /// Whether the caller knows [`LOOKUP_UNKNOWN`]. Otherwise the CALL is refused where that would be the answer.
+    #[prost(bool, tag = "3")]
+    pub may_be_unknown: bool,
+    /// Whether the ages of entries are wanted.
+    #[prost(bool, tag = "4")]
+    pub with_ages: bool,
 }
 
 /// Their entries.
@@ -263,7 +277,13 @@ pub struct LookupReply {
     /// The entries, one after the other.
     #[prost(bytes = "bytes", tag = "2")]
     pub entries: Bytes,
+    /// For each entry how long ago it was set, in milliseconds, if that was asked for.
+    #[prost(uint64, repeated, tag = "3")]
+    pub ages_ms: Vec<u64>,
 }
+
+/// In [`LookupReply::lengths`]: the backend is not refilled, and does not know whether there is one.
+pub const LOOKUP_UNKNOWN: u32 = u32::MAX - 1;
 
 /// In [`LookupReply::lengths`]: the answer had no room for this one. The first entry found always has room.
 pub const LOOKUP_DEFERRED: u32 = u32::MAX;
@@ -275,6 +295,8 @@ pub enum Looked {
     Entry(Bytes),
     /// There is none.
     Absent,
+    /// The backend does not know whether there is one.
+    Unknown,
     /// To be asked again.
     Deferred,
 }
@@ -283,7 +305,7 @@ impl LookupRequest {
     /// A request for `hashes`.
     pub fn of(config_id: u64, hashes: impl Iterator<Item = KeyHash>) -> Self {
         let hashes: Vec<u8> = hashes.flat_map(|hash| hash.0.to_le_bytes()).collect();
-        Self { config_id, hashes: hashes.into() }
+        Self { config_id, hashes: hashes.into(), may_be_unknown: true, with_ages: false }
     }
 
     /// The hashes asked for; `None` if they are cut short or too many.
@@ -307,6 +329,7 @@ impl LookupReply {
             parts.push(match *length {
                 0 => Looked::Absent,
                 LOOKUP_DEFERRED => Looked::Deferred,
+                LOOKUP_UNKNOWN => Looked::Unknown,
                 length => {
                     let end = at.checked_add(length as usize).filter(|end| *end <= self.entries.len())?;
                     let entry = self.entries.slice(at..end);
@@ -364,7 +387,121 @@ pub struct InfoReply {
     /// Slabs taken from one slot size for another with entries still in them.
     #[prost(uint64, tag = "14")]
     pub slabs_reclaimed: u64,
+    /// Buckets that the backend has not refilled yet: there it does not know what it should hold.
+    #[prost(uint64, tag = "15")]
+    pub unfilled_buckets: u64,
+    /// Entries copied from other backends since the start.
+    #[prost(uint64, tag = "16")]
+    pub copied: u64,
+    /// Bytes of those entries.
+    #[prost(uint64, tag = "17")]
+    pub copied_bytes: u64,
+    /// How often all that others hold was compared with what this backend holds.
+    #[prost(uint64, tag = "18")]
+    pub scans: u64,
+    /// The configuration under which that was done last; 0: it was not yet.
+    #[prost(fixed64, tag = "19")]
+    pub scanned_config_id: u64,
+    /// What keeps it from being refilled; empty if nothing does.
+    #[prost(string, tag = "20")]
+    pub hindrance: String,
 }
+
+/// A backend that has started.
+#[derive(Clone, PartialEq, Message)]
+pub struct JoinRequest {
+    /// The configuration that it knows.
+    #[prost(fixed64, tag = "1")]
+    pub config_id: u64,
+    /// Its number.
+    #[prost(uint32, tag = "2")]
+    pub number: u32,
+    /// Which start of it this is: the generation of its index region.
+    #[prost(fixed64, tag = "3")]
+    pub instance: u64,
+}
+
+/// What it has to know before it takes its first SET.
+#[derive(Clone, PartialEq, Message)]
+pub struct JoinReply {
+    /// A version, 16 bytes. What was ever applied or promised together with an earlier start of the asker has a lower
+    /// one, and the answering backend applies nothing at or below it from now on.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub floor: Bytes,
+}
+
+impl JoinReply {
+    /// The answer with that version.
+    pub fn of(floor: Version) -> Self {
+        Self { floor: Bytes::copy_from_slice(&floor.to_bytes()) }
+    }
+
+    /// The version; `None` if it is none.
+    pub fn floor(&self) -> Option<Version> {
+        <[u8; 16]>::try_from(&self.floor[..]).ok().map(|bytes| Version::from_bytes(&bytes))
+    }
+}
+
+/// Asks for keys and their versions.
+#[derive(Clone, PartialEq, Message)]
+pub struct ScanRequest {
+    /// The configuration that the caller knows.
+    #[prost(fixed64, tag = "1")]
+    pub config_id: u64,
+    /// The caller's number: of keys that it does not hold nothing is told.
+    #[prost(uint32, tag = "2")]
+    pub number: u32,
+    /// The least lower half of a key's hash that is asked for.
+    #[prost(fixed64, tag = "3")]
+    pub from: u64,
+}
+
+/// Some of them, in no order.
+#[derive(Clone, PartialEq, Message)]
+pub struct ScanReply {
+    /// Keys that are held: hash and version, 32 bytes each.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub held: Bytes,
+    /// Keys that were erased or have expired, in the same form.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub erased: Bytes,
+    /// A key that is in neither may have been erased, or removed for room, at this version or below. 16 bytes.
+    #[prost(bytes = "bytes", tag = "3")]
+    pub forgotten: Bytes,
+    /// All keys are told of whose hashes have a lower half from `from` on and below this; 0: all from `from` on.
+    #[prost(fixed64, tag = "4")]
+    pub next: u64,
+    /// Whether a key that is in neither is not held. Otherwise the backend is being refilled itself.
+    #[prost(bool, tag = "5")]
+    pub is_known: bool,
+}
+
+impl ScanReply {
+    /// Hashes and versions as they travel.
+    pub fn pairs(pairs: &[(KeyHash, Version)]) -> Bytes {
+        let mut bytes = BytesMut::with_capacity(pairs.len() * SCAN_PAIR_BYTES);
+        for (hash, version) in pairs {
+            bytes.put_slice(&hash.0.to_le_bytes());
+            bytes.put_slice(&version.to_bytes());
+        }
+        bytes.freeze()
+    }
+
+    /// The inverse; `None` if they are cut short.
+    pub fn pairs_of(bytes: &[u8]) -> Option<impl Iterator<Item = (KeyHash, Version)>> {
+        let (pairs, rest) = bytes.as_chunks::<SCAN_PAIR_BYTES>();
+        rest.is_empty().then(|| {
+            pairs.iter().map(|pair| {
+                let word = u128::from_le_bytes(pair[..16].try_into().expect("16 bytes"));
+                let version = Version::from_bytes(pair[16..].first_chunk().expect("16 bytes"));
+                (KeyHash(word), version)
+            })
+        })
+    }
+}
+
+/// A hash and a version.
+const SCAN_PAIR_BYTES: usize = 32;
 
 #[cfg(test)]
 mod tests {
@@ -396,12 +533,16 @@ mod tests {
 
     #[test]
     fn a_lookup_answer_whose_lengths_exceed_its_bytes_is_refused() {
-        let reply = LookupReply { lengths: vec![0, 3, LOOKUP_DEFERRED, 2], entries: Bytes::from("abcde") };
+        let reply = LookupReply {
+            lengths: vec![0, 3, LOOKUP_DEFERRED, 2],
+            entries: Bytes::from("abcde"),
+            ..LookupReply::default()
+        };
         let parts =
             [Looked::Absent, Looked::Entry("abc".into()), Looked::Deferred, Looked::Entry("de".into())];
         assert_eq!(reply.parts(4).as_deref(), Some(&parts[..]));
         assert_eq!(reply.parts(3), None);
-        assert_eq!(LookupReply { lengths: vec![3, 3], entries: Bytes::from("abcde") }.parts(2), None);
-        assert_eq!(LookupReply { lengths: vec![u32::MAX - 1], entries: Bytes::new() }.parts(1), None);
+        assert_eq!(LookupReply { lengths: vec![3, 3], ..reply.clone() }.parts(2), None);
+        assert_eq!(LookupReply { lengths: vec![u32::MAX - 2], ..reply }.parts(1), None);
     }
 }

@@ -9,6 +9,7 @@ mod connections;
 mod disks;
 mod lengths;
 mod logs;
+mod refills;
 mod segments;
 mod updates;
 
@@ -64,6 +65,24 @@ pub enum Plant {
     OldBackendsTold,
     /// Backends promise nothing, and apply what an update makes of what they held as if it were SET.
     UpdateWithoutPromise,
+    /// Backends that are not refilled do not say so.
+    UnfilledNotSaid,
+    /// A backend that starts again is told nothing of what was applied before.
+    JoinedAtNothing,
+    /// It is refilled from one of the two others.
+    RefilledFromOne,
+    /// It is not told what was erased, or may have been.
+    ErasuresNotTold,
+    /// What is copied to it gets a version of its own.
+    CopiedAtNewVersion,
+    /// What is copied to it is as old as if it had just been set.
+    LifeBegunAgain,
+    /// Clients are not told that a change of backends is under way.
+    ChangeNotTold,
+    /// A change of backends goes on before all is copied.
+    CopiedTooEarly,
+    /// A change of backends ends when all is copied, while some still go by the backends before.
+    LeavingLeftOut,
     /// One client's clock is half an hour behind.
     ClockFarBehind,
     /// A cell that is created anew under a name goes on with the ids of the one before.
@@ -212,7 +231,14 @@ impl Plant {
             Plant::SetUnderAnyConfiguration
             | Plant::ConfigurationNotTold
             | Plant::LeaveNotTold
+            | Plant::ChangeNotTold
             | Plant::OldBackendsTold => configurations::PlantedExchange::in_front_of(connection, self),
+            Plant::UnfilledNotSaid
+            | Plant::JoinedAtNothing
+            | Plant::RefilledFromOne
+            | Plant::ErasuresNotTold
+            | Plant::CopiedAtNewVersion
+            | Plant::LifeBegunAgain => refills::PlantedRefill::in_front_of(connection, self, backend),
             Plant::UpdateWithoutPromise => updates::PlantedUpdates::in_front_of(connection),
             Plant::PartialChunkFromItsMiddle
             | Plant::LengthTooEarly

@@ -19,6 +19,7 @@ pub mod log;
 pub mod meta;
 pub mod queue;
 pub mod queue_cassandra;
+pub mod refill;
 mod seeds;
 pub mod store;
 pub mod updates;
@@ -162,6 +163,16 @@ pub const ALL: &[Scenario] = &[
         name: "cell",
         about: "a cell whose configuration changes under its clients: backends come, leave and die; one that is created anew",
         run: cell::run,
+    },
+    Scenario {
+        name: "refill",
+        about: "backends of a cell die one at a time, start again with nothing and are refilled, under clients in a bad network",
+        run: refill::run,
+    },
+    Scenario {
+        name: "resize",
+        about: "the same, and backends come and leave, while others die and whoever carries the change on",
+        run: refill::run_resize,
     },
     Scenario {
         name: "updates",

@@ -153,6 +153,8 @@ hold! {
     queue_every_io / 1;
     cache / 1;
     cell / 1;
+    refill / 1;
+    resize / 2;
     updates / 1;
     duel / 1;
     cluster_interval / 1;

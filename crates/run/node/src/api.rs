@@ -198,6 +198,9 @@ pub struct CellView {
     /// What there is to say of each backend besides its addresses.
     #[serde(default)]
     pub places: Vec<CellPlaceView>,
+    /// While its backends change, how far that is: `copying` or `leaving`.
+    #[serde(default)]
+    pub change: Option<String>,
     /// Rows of the ring that keys are spread by.
     #[serde(default)]
     pub rows: u32,
@@ -215,6 +218,16 @@ pub struct CellPlaceView {
     pub is_live: bool,
     /// The part of all copies of keys that the ring gives it, in percent.
     pub copies_percent: f64,
+    /// The part of what it should hold of which it knows whether it is there, in percent: less than 100 while it is
+    /// refilled after a start. `None` if it was not asked, or does not answer.
+    #[serde(default)]
+    pub filled_percent: Option<f64>,
+    /// What keeps it from being refilled, if anything does.
+    #[serde(default)]
+    pub hindrance: Option<String>,
+    /// `comes` or `leaves`, if a change that is under way does that to it.
+    #[serde(default)]
+    pub part: Option<String>,
 }
 
 /// `POST /v1/cells`. What is not given has the default.
@@ -239,6 +252,26 @@ pub struct CreateCell {
     pub ttl_ms: Option<u64>,
     /// How full a backend may get before it evicts, in percent.
     pub eviction_percent: Option<u8>,
+}
+
+/// `POST /v1/cells/{name}/resize`: one of both.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ResizeCell {
+    /// How many backends the node is to run.
+    #[serde(default)]
+    pub backends: Option<usize>,
+    /// Addresses of more backends that run as processes of their own.
+    #[serde(default)]
+    pub addresses: Vec<Vec<String>>,
+}
+
+/// `POST /v1/cells/{name}/drain`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DrainCell {
+    /// The number of the backend that leaves.
+    pub backend: u32,
 }
 
 /// A cluster, as in `GET /v1/clusters`.

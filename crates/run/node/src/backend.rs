@@ -9,15 +9,16 @@ use anyhow::Context;
 use bytes::Bytes;
 use tailwater_access::{AccessRequest, Authorizer, Protocol, Resource};
 use tailwater_cache::protocol::{
-    METHOD_ACCEPT, METHOD_CLEAR, METHOD_CONFIGURE, METHOD_MUTATE, METHOD_PROMISE, REFUSED_NOT_AUTHORIZED,
+    METHOD_ACCEPT, METHOD_CLEAR, METHOD_CONFIGURE, METHOD_JOIN, METHOD_MUTATE, METHOD_PROMISE,
+    REFUSED_NOT_AUTHORIZED,
 };
-use tailwater_cache::{Backend, BackendConfig};
+use tailwater_cache::{Backend, BackendConfig, Backends, RefillConfig};
 use tailwater_env::{Env, Task};
 use tailwater_rma::{
     Address, Backing, DoorbellStats, Peer, Refusal, Region, Reply, ScarHit, ScarOp, Server, ServerConfig,
     Service,
 };
-use tailwater_tls::Acceptor;
+use tailwater_tls::{Acceptor, Dialer};
 
 /// Which cell a backend is for: they differ in what they keep, and how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +84,8 @@ pub struct BackendOptions {
     pub connections_max: usize,
     /// Engine threads.
     pub engines: usize,
+    /// What connects to the other backends of the cell, which refill this one when it starts again.
+    pub dialer: Dialer,
 }
 
 /// A backend that is being served.
@@ -116,6 +119,8 @@ impl ServedBackend {
             )
         })?;
         backend.is_for(name);
+        let others = Backends::by_address_with(env, options.dialer.clone());
+        backend.refill_from(others, RefillConfig::default());
         let config = ServerConfig {
             tcp: options.tcp,
             tls: options.tls.clone(),
@@ -201,7 +206,7 @@ impl Service for Guarded {
 
     fn call(&self, peer: &Peer, method: u16, payload: Bytes, reply: Reply) {
         let operation = match method {
-            METHOD_MUTATE | METHOD_PROMISE | METHOD_ACCEPT => "mutate",
+            METHOD_MUTATE | METHOD_PROMISE | METHOD_ACCEPT | METHOD_JOIN => "mutate",
             METHOD_CONFIGURE => "configure",
             METHOD_CLEAR => "clear",
             _ => "read",

@@ -2,6 +2,7 @@
 
 pub mod created;
 pub mod owned;
+mod resized;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -13,7 +14,7 @@ use std::time::Duration;
 use anyhow::Context;
 use tailwater_access::Authorizer;
 use tailwater_cache::{
-    BackendPlace, Backends, Cell, CellConfig as ClientConfig, Configuration, Connector, Mode,
+    BackendPlace, Backends, Cell, CellChange, CellConfig as ClientConfig, Configuration, Connector, Mode,
 };
 use tailwater_env::{Env, Task};
 use tailwater_format::call::{BackendInfo, CellInfo, CellMode as WireMode};
@@ -39,6 +40,11 @@ pub enum CellError {
     /// There is one of that name.
     #[error("there is a cell {0} already: choose another name")]
     Exists(String),
+    /// Its backends are being changed.
+    #[error(
+        "the backends of the cell {0} are being changed: `tailwater cell describe {0}` shows how far that is"
+    )]
+    Changing(String),
     /// Not now, or not here.
     #[error("{0}")]
     Unavailable(String),
@@ -198,17 +204,49 @@ fn view_of(cell: &Cell, addresses: impl Fn(&BackendPlace) -> Vec<String>) -> Cel
         number: place.number,
         is_live: live.contains(&place.number),
         copies_percent: (placement.part_of(at) * 1_000.0).round() / 10.0,
+        filled_percent: None,
+        hindrance: None,
+        part: part_of(&configuration, place.number).map(str::to_owned),
     };
-    let places: Vec<_> = configuration.backends.iter().enumerate().map(view_of_place).collect();
+    let places: Vec<_> = configuration.members().enumerate().map(view_of_place).collect();
     CellView {
         name: configuration.name.clone(),
         mode: configuration.mode.name().to_owned(),
-        backends: configuration.backends.iter().map(addresses).collect(),
+        backends: configuration.members().map(addresses).collect(),
+        change: configuration.change.as_ref().map(|change| phase_of(change).to_owned()),
         live: places.iter().filter(|place| place.is_live).count(),
         config_id: configuration.id,
         places,
         rows: configuration.ring.rows,
         points: configuration.ring.points,
+    }
+}
+
+/// How far a change is.
+fn phase_of(change: &CellChange) -> &'static str {
+    if change.is_copied { "leaving" } else { "copying" }
+}
+
+/// What a change that is under way does to a backend, if it does anything.
+fn part_of(configuration: &Configuration, number: u32) -> Option<&'static str> {
+    let change = configuration.change.as_ref()?;
+    let is_in = |places: &[BackendPlace]| places.iter().any(|place| place.number == number);
+    match (is_in(&configuration.backends), is_in(&change.backends)) {
+        (true, false) => Some("leaves"),
+        (false, true) => Some("comes"),
+        _ => None,
+    }
+}
+
+/// Adds to what people are told what only the backends know.
+pub async fn ask_backends(cell: &Cell, view: &mut CellView) {
+    let stats = cell.backend_stats().await;
+    for place in &mut view.places {
+        let Some((_, of)) = stats.iter().find(|(number, _)| *number == place.number) else { continue };
+        let unfilled = of.unfilled_buckets as f64 / of.buckets.max(1) as f64;
+        // Rounded down: what is not filled is not 100 %.
+        place.filled_percent = Some(((1.0 - unfilled) * 1_000.0).floor() / 10.0);
+        place.hindrance = Some(of.hindrance.clone()).filter(|why| !why.is_empty());
     }
 }
 
@@ -239,6 +277,7 @@ fn options_of(
         unix: Some(unix),
         connections_max: config.listen.connections_max,
         engines: config::thread_count(config.listen.engines),
+        dialer: doors.dialer.clone(),
     }
 }
 

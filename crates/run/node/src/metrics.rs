@@ -10,6 +10,7 @@ mod meters;
 mod process;
 mod queues;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,6 +19,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
+use tailwater_cache::BackendStats;
 use tailwater_env::TimesRead;
 use tailwater_format::call::{CopyHop, Method};
 use tailwater_format::{ShardId, StreamId};
@@ -41,8 +43,9 @@ pub(crate) async fn render(shared: &Arc<NodeShared>) -> String {
     let groups = GroupMetrics::read(shared).await;
     let queues = QueuesRead::of(shared).await;
     let broadcasts = BroadcastsRead::of(shared).await;
+    let backends = shared.created.own_stats().await;
     let shared = Arc::clone(shared);
-    registry.register_collector(Box::new(MetricParts { shared, groups, queues, broadcasts }));
+    registry.register_collector(Box::new(MetricParts { shared, groups, queues, broadcasts, backends }));
     let mut page = String::with_capacity(16 << 10);
     prometheus_client::encoding::text::encode(&mut page, &registry).expect("a string takes everything");
     page
@@ -54,6 +57,8 @@ struct MetricParts {
     groups: GroupMetrics,
     queues: QueuesRead,
     broadcasts: BroadcastsRead,
+    /// The node's own backends of cells that were created, by their cell.
+    backends: Vec<(String, BackendStats)>,
 }
 
 impl fmt::Debug for MetricParts {
@@ -74,6 +79,7 @@ impl Collector for MetricParts {
         cold(shared, &mut page)?;
         tail(shared, &mut page)?;
         cells(shared, &mut page)?;
+        refills(shared, &self.backends, &mut page)?;
         calls(shared, &mut page)?;
         tls(shared, &mut page)?;
         logins(shared, &mut page)?;
@@ -291,9 +297,8 @@ fn cells(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
             Some((cell.view().name, own.backend().stats(), own.doorbell_stats()))
         })
         .collect();
-    let of = |read: fn(&tailwater_cache::BackendStats) -> u64| {
-        own.iter().map(move |(cell, stats, _)| (cell.clone(), read(stats)))
-    };
+    let of =
+        |read: fn(&BackendStats) -> u64| own.iter().map(move |(cell, stats, _)| (cell.clone(), read(stats)));
     page.gauges(
         "tailwater_backend_entries",
         "Values in the node's own backend.",
@@ -312,6 +317,32 @@ fn cells(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
     page.counters("tailwater_backend_wakes", "Times that readers who waited were woken.", "cell", wakes)?;
     let woken = own.iter().map(|(cell, _, bell)| (cell.clone(), bell.woken));
     page.counters("tailwater_backend_woken", "Readers' processes that were woken.", "cell", woken)
+}
+
+/// How far the node's own backends, those of each cell together, hold what they should.
+fn refills(
+    shared: &NodeShared,
+    created: &[(String, BackendStats)],
+    page: &mut MetricsPage<'_>,
+) -> fmt::Result {
+    let of_log =
+        shared.cells().filter_map(|cell| Some((cell.view().name, cell.own.as_ref()?.backend().stats())));
+    let mut cells: BTreeMap<String, Vec<BackendStats>> = BTreeMap::new();
+    for (cell, stats) in of_log.chain(created.iter().cloned()) {
+        cells.entry(cell).or_default().push(stats);
+    }
+    let of = |read: fn(&BackendStats) -> u64| {
+        cells.iter().map(move |(cell, stats)| (cell.clone(), stats.iter().map(read).sum::<u64>()))
+    };
+    let unfilled = "Backends that do not know yet what they should hold.";
+    let is_unfilled = |own: &BackendStats| u64::from(own.unfilled_buckets > 0);
+    page.gauges("tailwater_backend_unfilled", unfilled, "cell", of(is_unfilled))?;
+    let copied = "Values that were copied from other backends.";
+    page.counters("tailwater_backend_copied", copied, "cell", of(|own| own.copied))?;
+    let bytes = "Bytes that they were sent with.";
+    page.counters("tailwater_backend_copied_bytes", bytes, "cell", of(|own| own.copied_bytes))?;
+    let scans = "Times that a backend was compared with the others, from end to end.";
+    page.counters("tailwater_backend_scans", scans, "cell", of(|own| own.scans))
 }
 
 fn calls(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {

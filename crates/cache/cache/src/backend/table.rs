@@ -19,6 +19,9 @@
 //! - **Overflow.** The chained entry is in the table before the bucket's flag is set, and a chained entry that
 //!   moves into the bucket is there before the flag is cleared. A reader whose copy mixes the bucket's words of
 //!   before with the flag of after misses the key once; a miss is always allowed.
+//! - **Refill.** While the backend does not know what it should hold, a bucket says so, and a key that is not in it is
+//!   unknown ([`Table::begin_unfilled`]). What other replicas hold is copied into the bucket some time before it says
+//!   otherwise ([`Table::fill_up_to`]), so that no reader's copy mixes the bucket of before with the flag of after.
 //!
 //! A reader on a machine with weak ordering that sees the new pointer but the slot's old bytes is in the case
 //! of *reuse*.
@@ -30,14 +33,18 @@ use std::time::Duration;
 
 use tailwater_env::Instant;
 
+// The same file wherever this one is taken from: `tests/loom.rs` takes it, too.
+#[path = "copying.rs"]
+mod copying;
+
 // From the module above: `tests/loom.rs` has another one.
 use super::Region;
 use super::recency::{Recency, RecencyLinks, RecencyNodes};
 use super::slabs::{NOBODY, SlabSlot, Slabs};
 use super::tombstones::Tombstones;
 use crate::layout::{
-    BUCKET_BYTES, BUCKET_HEADER_BYTES, FLAG_OVERFLOWED, FLAGS_OFFSET, INDEX_ENTRY_BYTES, Item, KeyHash,
-    POINTER_OFFSET, Pointer, WAYS, bucket_offset, index_entry_offset,
+    BUCKET_BYTES, BUCKET_HEADER_BYTES, FLAG_ASK, FLAG_CHAINED, FLAG_UNFILLED, FLAGS_OFFSET,
+    INDEX_ENTRY_BYTES, Item, KeyHash, POINTER_OFFSET, Pointer, WAYS, bucket_offset, index_entry_offset,
 };
 use crate::limits::{EXPIRED_KEPT, OVERFLOW_CHAIN_MAX};
 use crate::protocol::{Outcome, PromiseState};
@@ -52,6 +59,7 @@ pub(super) struct TableCounts {
     pub(super) evicted: u64,
     pub(super) expired: u64,
     pub(super) slabs_reclaimed: u64,
+    pub(super) copied: u64,
 }
 
 /// Where an entry is named.
@@ -71,6 +79,8 @@ struct Node {
     /// When it expires, in milliseconds since the Unix epoch; 0: it does not.
     expires_ms: u64,
     links: RecencyLinks,
+    /// It was copied from another replica, with its age, and is not in the order of what was modified here.
+    is_copied: bool,
 }
 
 struct NodeArena(Vec<Node>);
@@ -107,11 +117,21 @@ pub(super) struct Table {
     chains: BTreeMap<u64, Vec<u32>>,
     chained: usize,
     recency: Recency,
+    /// Nodes that were copied, by when they were modified.
+    copied: BTreeSet<(Instant, u32)>,
     /// Nodes that expire, the first one first.
     expiring: BTreeSet<(u64, u32)>,
     /// Of keys that are held: nothing below these versions is applied to them.
     promises: BTreeMap<KeyHash, Version>,
     tombstones: Tombstones,
+    /// No mutation at or below this version is applied: before this start it may have been the turn of a higher one.
+    floor: Version,
+    /// The highest version that was applied or promised.
+    highest: Version,
+    /// The highest version that was removed for room or for its age: nothing at or below it is copied back.
+    removed: Version,
+    /// Buckets below this one hold what they should.
+    filled_buckets: u64,
     counts: TableCounts,
 }
 
@@ -132,9 +152,14 @@ impl Table {
             chains: BTreeMap::new(),
             chained: 0,
             recency: Recency::EMPTY,
+            copied: BTreeSet::new(),
             expiring: BTreeSet::new(),
             promises: BTreeMap::new(),
             tombstones: Tombstones::default(),
+            floor: Version::ZERO,
+            highest: Version::ZERO,
+            removed: Version::ZERO,
+            filled_buckets: config.buckets,
             counts: TableCounts::default(),
         }
     }
@@ -183,6 +208,10 @@ impl Table {
                 self.counts.superseded += 1;
                 return Outcome::Superseded(known);
             }
+            _ if self.floor >= entry.version => {
+                self.counts.superseded += 1;
+                return Outcome::BelowSummary(self.floor);
+            }
             None if self.tombstones.summary() >= entry.version => {
                 self.counts.superseded += 1;
                 return Outcome::BelowSummary(self.tombstones.summary());
@@ -210,7 +239,7 @@ impl Table {
         let promised = self.promises.get(&hash).copied().unwrap_or(gone.promised);
         if promised != entry.version {
             self.counts.superseded += 1;
-            return Outcome::Superseded(known.max(promised).max(self.tombstones.summary()));
+            return Outcome::Superseded(known.max(promised).max(self.tombstones.summary()).max(self.floor));
         }
         self.put(hash, entry, held, now)
     }
@@ -222,7 +251,7 @@ impl Table {
         let gone = self.tombstones.of(hash);
         let known = held.map(|node| self.node(node).version).or(gone.map(|gone| gone.erased));
         let promised = self.promises.get(&hash).copied().or(gone.map(|gone| gone.promised));
-        let floor = known.max(promised).unwrap_or(self.tombstones.summary());
+        let floor = known.max(promised).unwrap_or(self.tombstones.summary()).max(self.floor);
         // The same once more is one whose answer was lost.
         if floor > version || (floor == version && promised != Some(version)) {
             return Err(floor);
@@ -232,6 +261,7 @@ impl Table {
             None if promised != Some(version) => self.tombstones.promise(hash, version),
             None => {}
         }
+        self.highest = self.highest.max(version);
         Ok(match self.read(hash) {
             Some(entry) => PromiseState::Held(entry.into()),
             None => PromiseState::Gone(gone.unwrap_or_default().erased),
@@ -240,6 +270,7 @@ impl Table {
 
     fn put(&mut self, hash: KeyHash, entry: &Item<'_>, held: Option<u32>, now: Instant) -> Outcome {
         self.promises.remove(&hash);
+        self.highest = self.highest.max(entry.version);
         if entry.tombstone {
             if let Some(node) = held {
                 self.remove(node, now);
@@ -247,16 +278,24 @@ impl Table {
             self.tombstones.insert(hash, entry.version);
             self.counts.erases += 1;
         } else {
-            self.set(hash, entry, held, now);
+            self.set(hash, entry, held, now, None);
             self.counts.sets += 1;
         }
         Outcome::Applied
     }
 
-    fn set(&mut self, hash: KeyHash, entry: &Item<'_>, held: Option<u32>, now: Instant) {
+    /// `age` is that of a copy from another replica.
+    fn set(
+        &mut self,
+        hash: KeyHash,
+        entry: &Item<'_>,
+        held: Option<u32>,
+        now: Instant,
+        age: Option<Duration>,
+    ) {
         if let Some(node) = held {
             // First of all, so that it is the last one to be evicted for its own successor.
-            self.recency.unlink(node, &mut self.nodes);
+            self.unlink(node);
             self.recency.push(node, &mut self.nodes);
         }
         let slot = self.make_room(entry.bytes.len(), now);
@@ -271,6 +310,33 @@ impl Table {
         };
         self.expire_at(number, entry.extras.expires_ms);
         self.tombstones.remove(hash);
+        if let Some(age) = age {
+            self.recency.unlink(number, &mut self.nodes);
+            let node = &mut self.nodes.0[number as usize];
+            node.modified = now - age;
+            node.is_copied = true;
+            self.copied.insert((node.modified, number));
+        }
+    }
+
+    /// Takes a node out of the order in which entries were modified.
+    fn unlink(&mut self, number: u32) {
+        let node = &mut self.nodes.0[number as usize];
+        if std::mem::take(&mut node.is_copied) {
+            self.copied.remove(&(node.modified, number));
+        } else {
+            self.recency.unlink(number, &mut self.nodes);
+        }
+    }
+
+    /// The node that was not modified for the longest time.
+    fn oldest(&self) -> Option<u32> {
+        let here = self.recency.oldest();
+        let copied = self.copied.first().copied();
+        match (here, copied) {
+            (Some(here), Some((modified, _))) if self.node(here).modified < modified => Some(here),
+            (here, copied) => copied.map(|(_, number)| number).or(here),
+        }
     }
 
     /// Notes when a node expires.
@@ -326,6 +392,7 @@ impl Table {
             modified: now,
             expires_ms: 0,
             links: RecencyLinks::NONE,
+            is_copied: false,
         };
         let number = match self.unused_nodes.pop() {
             Some(number) => {
@@ -345,7 +412,7 @@ impl Table {
             None => {
                 self.chains.entry(bucket).or_default().push(number);
                 self.chained += 1;
-                self.index.store_release_u64(bucket_offset(bucket) + FLAGS_OFFSET, FLAG_OVERFLOWED);
+                self.write_flags(bucket);
             }
         }
         number
@@ -367,7 +434,7 @@ impl Table {
 
     /// Forgets a node, frees its slot, and moves a chained entry into the way that became free.
     fn remove(&mut self, number: u32, now: Instant) {
-        self.recency.unlink(number, &mut self.nodes);
+        self.unlink(number);
         self.expire_at(number, 0);
         let Node { hash, slot, place, .. } = *self.node(number);
         let bucket = hash.bucket(self.config.buckets);
@@ -393,7 +460,7 @@ impl Table {
         }
         if self.chains.get(&bucket).is_some_and(Vec::is_empty) {
             self.chains.remove(&bucket);
-            self.index.store_release_u64(bucket_offset(bucket) + FLAGS_OFFSET, 0);
+            self.write_flags(bucket);
         }
         self.slabs.free(slot, now);
         self.unused_nodes.push(number);
@@ -407,9 +474,8 @@ impl Table {
     fn make_room(&mut self, len: usize, now: Instant) -> SlabSlot {
         let wanted = self.slabs.slot_bytes_for(len);
         while self.slabs.live_bytes() + wanted > self.config.evict_above_bytes {
-            let Some(oldest) = self.recency.oldest() else { break };
-            self.remove(oldest, now);
-            self.counts.evicted += 1;
+            let Some(oldest) = self.oldest() else { break };
+            self.evict(oldest, now);
         }
         loop {
             if let Some(slot) = self.slabs.allocate(len, now) {
@@ -419,10 +485,9 @@ impl Table {
             if self.slabs.reclaim_empty() {
                 continue;
             }
-            let oldest = self.recency.oldest().expect("with no entry at all, every slab is free or empty");
+            let oldest = self.oldest().expect("with no entry at all, every slab is free or empty");
             for owner in self.slabs.owners_around(self.node(oldest).slot, len) {
-                self.remove(owner, now);
-                self.counts.evicted += 1;
+                self.evict(owner, now);
             }
             self.counts.slabs_reclaimed += 1;
         }
@@ -434,9 +499,15 @@ impl Table {
         let oldest =
             ways.iter().copied().filter(|node| *node != NOBODY).min_by_key(|node| self.node(*node).modified);
         if let Some(oldest) = oldest {
-            self.remove(oldest, now);
-            self.counts.evicted += 1;
+            self.evict(oldest, now);
         }
+    }
+
+    /// Removes a node for room.
+    fn evict(&mut self, number: u32, now: Instant) {
+        self.removed = self.removed.max(self.node(number).version);
+        self.remove(number, now);
+        self.counts.evicted += 1;
     }
 
     /// Removes what has expired by a wall clock that shows `wall_ms` and what has outlived the TTL, at most `max`
@@ -448,14 +519,18 @@ impl Table {
             if let Some(&(expires_ms, first)) = self.expiring.first()
                 && expires_ms <= expired_ms
             {
+                let Node { hash, version, .. } = *self.node(first);
                 self.remove(first, now);
+                // A replica that has missed it may hold what was before it, which is not to be copied back.
+                self.tombstones.note(hash, version);
                 self.counts.expired += 1;
                 continue;
             }
-            let Some(oldest) = self.recency.oldest() else { return false };
+            let Some(oldest) = self.oldest() else { return false };
             if now.since(self.node(oldest).modified) < self.config.ttl {
                 return false;
             }
+            self.removed = self.removed.max(self.node(oldest).version);
             self.remove(oldest, now);
             self.counts.expired += 1;
         }
@@ -465,11 +540,13 @@ impl Table {
     /// Removes at most `max` entries; `true` if there are more. With the last one, tombstones go too.
     pub(super) fn clear(&mut self, now: Instant, max: usize) -> bool {
         for _ in 0..max {
-            let Some(oldest) = self.recency.oldest() else {
+            let Some(oldest) = self.oldest() else {
                 self.tombstones = Tombstones::default();
                 self.promises.clear();
                 return false;
             };
+            // What another replica has not forgotten yet is not copied back.
+            self.removed = self.removed.max(self.node(oldest).version);
             self.remove(oldest, now);
         }
         true
@@ -508,6 +585,13 @@ impl Table {
 
     fn node(&self, number: u32) -> &Node {
         &self.nodes.0[number as usize]
+    }
+
+    /// What a bucket says beside its entries.
+    fn write_flags(&self, bucket: u64) {
+        let chained = if self.chains.contains_key(&bucket) { FLAG_CHAINED | FLAG_ASK } else { 0 };
+        let unfilled = if bucket >= self.filled_buckets { FLAG_UNFILLED | FLAG_ASK } else { 0 };
+        self.index.store_release_u64(bucket_offset(bucket) + FLAGS_OFFSET, chained | unfilled);
     }
 
     fn free_way(&self, bucket: u64) -> Option<usize> {

@@ -74,9 +74,9 @@ fn read(backend: &Backend, key: &[u8]) -> Option<(Version, Vec<u8>)> {
         BucketView::Overflowed => match look_up(backend, &[hash]).remove(0) {
             Looked::Entry(entry) => entry.to_vec(),
             Looked::Absent => return None,
-            Looked::Deferred => panic!("a single entry has room"),
+            Looked::Deferred | Looked::Unknown => panic!("a single entry has room, and nothing is unknown"),
         },
-        BucketView::OtherConfig => panic!("a bucket of this backend"),
+        BucketView::Unknown | BucketView::OtherConfig => panic!("a bucket of this backend, which is filled"),
     };
     let entry = Item::parse(&bytes).expect("quiet");
     assert_eq!((entry.key, entry.tombstone), (key, false));
@@ -267,7 +267,8 @@ fn a_malformed_batch_is_refused_as_a_whole() {
     let many = vec![encode_entry(b"", version(1), None); MUTATE_ENTRIES_MAX + 1];
     assert_eq!(refused(mutation(ID, many.iter())), REFUSED_MALFORMED);
     assert_eq!(call(&backend, 9999, Bytes::new()).expect_err("no such method").code, REFUSED_METHOD);
-    let hashes = LookupRequest { config_id: ID, hashes: Bytes::from_static(&[0; 15]) };
+    let hashes =
+        LookupRequest { hashes: Bytes::from_static(&[0; 15]), ..LookupRequest::of(ID, std::iter::empty()) };
     let refusal = call(&backend, METHOD_LOOKUP, hashes.encode_to_vec().into()).expect_err("cut short");
     assert_eq!(refusal.code, REFUSED_MALFORMED);
     assert_eq!(backend.stats().entries, 0);
@@ -524,4 +525,56 @@ fn what_has_expired_is_reclaimed_a_while_later_and_what_was_touched_is_not() {
     assert_eq!(read(&backend, b"a"), None);
     assert!(read(&backend, b"b").is_some() && read(&backend, b"d").is_some());
     assert_eq!((backend.stats().expired, backend.stats().entries), (1, 2));
+}
+
+fn copy(backend: &Backend, key: &[u8], n: u64, len: usize, age: Duration) -> bool {
+    let bytes = encode_entry(key, version(n), Some(&value(key, version(n), len)));
+    let now = backend.env.now();
+    backend.table.lock().copy(&Item::parse(&bytes).expect("just encoded"), age, now)
+}
+
+#[test]
+fn a_copy_keeps_its_age_and_undoes_nothing_that_is_newer_erased_expired_or_promised() {
+    let (backend, clock) = start(small(ID));
+    clock.advance(Duration::from_secs(100));
+    assert_eq!(set(&backend, b"newer", 10, 20), Outcome::Applied);
+    assert!(!copy(&backend, b"newer", 9, 20, Duration::ZERO));
+    assert_eq!(erase(&backend, b"erased", 10), Outcome::Applied);
+    assert!(!copy(&backend, b"erased", 9, 20, Duration::ZERO));
+    assert!(copy(&backend, b"erased", 11, 20, Duration::ZERO), "set again elsewhere");
+    assert!(copy(&backend, b"old", 5, 20, Duration::from_secs(50)));
+    assert!(copy(&backend, b"young", 6, 20, Duration::from_secs(1)));
+    assert!(!copy(&backend, b"too old", 4, 20, Duration::from_secs(60)), "it would be gone by now");
+    clock.advance(Duration::from_secs(11));
+    while backend.sweep_once() {}
+    assert_eq!(read(&backend, b"old"), None, "61 seconds old, of which it was here for 11");
+    assert!(read(&backend, b"young").is_some());
+    // What was promised stands: nothing below it is applied, and it itself is.
+    let hash = KeyHash::of(b"promised");
+    assert!(backend.table.lock().promise(hash, version(50)).is_ok());
+    assert!(copy(&backend, b"promised", 40, 20, Duration::ZERO));
+    assert!(matches!(set(&backend, b"promised", 45, 20), Outcome::BelowSummary(_)));
+    let bytes = encode_entry(b"promised", version(50), Some(b"x"));
+    let accepted =
+        backend.table.lock().apply_promised(&Item::parse(&bytes).expect("just encoded"), backend.env.now());
+    assert_eq!(accepted, Outcome::Applied);
+}
+
+#[test]
+fn a_full_backend_is_not_filled_again_with_what_it_has_removed() {
+    let (backend, clock) = start(BackendConfig { capacity_bytes: 4 * BLOCK_BYTES, ..small(ID) });
+    let key = |n: u64| format!("key {n}").into_bytes();
+    for n in 1..200 {
+        clock.advance(Duration::from_millis(10));
+        assert_eq!(set(&backend, &key(n), n, 40_000), Outcome::Applied);
+    }
+    let evicted = backend.stats().evicted;
+    assert!(evicted > 0);
+    for n in 1..=evicted {
+        assert!(!copy(&backend, &key(n), n, 40_000, Duration::from_millis(10 * (199 - n))), "key {n}");
+    }
+    assert_eq!((backend.stats().evicted, backend.stats().copied), (evicted, 0));
+    // What is older than all that is held is not taken either, if there is no room.
+    assert!(!copy(&backend, b"older", 300, 40_000, Duration::from_secs(50)));
+    assert!(copy(&backend, b"younger", 301, 40_000, Duration::ZERO));
 }

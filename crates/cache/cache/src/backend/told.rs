@@ -10,8 +10,8 @@
 //! Nothing of it is durable: a backend that starts again knows no configuration until it is told one.
 
 use std::collections::VecDeque;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -20,6 +20,7 @@ use tailwater_env::Instant;
 use tailwater_rma::{Refusal, Reply};
 
 use super::{Backend, malformed};
+use crate::cell::Placement;
 use crate::configuration::Configuration;
 use crate::layout::{IndexHeader, KeyHash};
 use crate::limits::{BUCKETS_PER_STEP, CONFIG_WAIT_MAX, CONFIG_WAITS_MAX};
@@ -40,7 +41,32 @@ pub(super) struct BackendTold {
 struct ToldConfiguration {
     id: u64,
     bytes: Bytes,
-    number: u32,
+    said: ToldPlaces,
+}
+
+/// A configuration as a backend goes by it.
+#[derive(Clone)]
+pub(super) struct ToldPlaces {
+    pub(super) configuration: Arc<Configuration>,
+    /// Who is read.
+    pub(super) placement: Arc<Placement>,
+    /// Who else has to acknowledge, while a change is under way.
+    pub(super) other: Option<Arc<Placement>>,
+    /// Which backend this is.
+    pub(super) number: u32,
+}
+
+impl ToldPlaces {
+    /// Whether the backend at `place` is one that is read for a key.
+    pub(super) fn is_read(&self, hash: KeyHash, place: usize) -> bool {
+        self.placement.replica_at(hash, place).is_some()
+    }
+
+    /// Whether it holds the key.
+    pub(super) fn holds(&self, hash: KeyHash, place: usize) -> bool {
+        let other = self.other.as_ref();
+        self.is_read(hash, place) || other.is_some_and(|other| other.replica_at(hash, place).is_some())
+    }
 }
 
 struct ToldWaiting {
@@ -74,8 +100,12 @@ impl Backend {
 
     /// The configuration that it goes by, if it was told one.
     pub fn configuration(&self) -> Option<Configuration> {
-        let newest = self.told.newest.lock();
-        newest.as_ref().and_then(|told| Configuration::decode(&told.bytes).ok())
+        self.told().map(|told| (*told.configuration).clone())
+    }
+
+    /// The same, and what follows from it.
+    pub(super) fn told(&self) -> Option<ToldPlaces> {
+        self.told.newest.lock().as_ref().map(|told| told.said.clone())
     }
 
     /// Answers which configuration it goes by: at once, or when there is a newer one than the asker knows. Who waits
@@ -137,40 +167,59 @@ impl Backend {
             let other = configuration.name;
             return refused(format!("this backend is for the cell {name}, and not for {other}"));
         }
-        self.take_over(&configuration, request.number, before);
-        let (id, bytes, number) = (configuration.id, request.configuration, request.number);
-        tracing::info!(cell = configuration.name, id, number, "cache backend configured");
-        *newest = Some(ToldConfiguration { id, bytes, number });
+        let said = ToldPlaces {
+            placement: Arc::new(configuration.placement()),
+            other: configuration.other_placement().map(Arc::new),
+            configuration: Arc::new(configuration),
+            number: request.number,
+        };
+        self.take_over(&said, newest.as_ref().map(|told| &*told.said.configuration));
+        let (id, bytes, number) = (said.configuration.id, request.configuration, request.number);
+        tracing::info!(cell = said.configuration.name, id, number, "cache backend configured");
+        *newest = Some(ToldConfiguration { id, bytes, said });
         let answer = config_reply(newest.as_ref());
         let waiting = std::mem::take(&mut *self.told.waiting.lock());
         drop(newest);
+        self.cohort.changed.notify_one();
         waiting.into_iter().for_each(|waiting| waiting.reply.send(Ok(answer.clone())));
         self.ring();
         Ok(answer)
     }
 
-    fn take_over(&self, configuration: &Configuration, number: u32, before: u64) {
+    fn take_over(&self, told: &ToldPlaces, before: Option<&Configuration>) {
+        let ToldPlaces { configuration, number, .. } = told;
         let id = configuration.id;
-        if before != 0 && !Configuration::is_same_cell(before, id) {
+        let was_same_cell = before.is_some_and(|before| Configuration::is_same_cell(before.id, id));
+        if before.is_some() && !was_same_cell {
             self.table.lock().set_config_id(0);
             self.clear();
         }
+        if !(was_same_cell && before.is_some_and(|before| before.place_of(*number).is_some())) {
+            self.begin_in(configuration, *number);
+        }
         self.table.lock().set_config_id(id);
         self.for_all_buckets(|buckets| self.table.lock().name_buckets(buckets));
-        let placement = configuration.placement();
-        let place = configuration.place_of(number);
-        let keep = |hash: KeyHash| place.is_some_and(|place| placement.replica_at(hash, place).is_some());
+        let place = configuration.place_of(*number);
+        let keep = |hash: KeyHash| place.is_some_and(|place| told.holds(hash, place));
         self.for_all_buckets(|buckets| self.table.lock().keep_only(buckets, self.env.now(), keep));
-        let header = IndexHeader {
-            config_id: id,
-            buckets: self.config.buckets,
-            data_generation: self.data.generation(),
-        };
-        self.index.write(0, &header.encode());
         self.told.followed.store(id, Ordering::Release);
+        self.write_header();
     }
 
-    fn for_all_buckets(&self, mut each: impl FnMut(std::ops::Range<u64>)) {
+    /// Writes the index header as things are.
+    pub(super) fn write_header(&self) {
+        // Held while it is written: two may want to.
+        let table = self.table.lock();
+        let header = IndexHeader {
+            config_id: self.config_id(),
+            buckets: self.config.buckets,
+            data_generation: self.data.generation(),
+            is_filled: table.is_filled(),
+        };
+        self.index.write(0, &header.encode());
+    }
+
+    pub(super) fn for_all_buckets(&self, mut each: impl FnMut(std::ops::Range<u64>)) {
         let mut first = 0;
         while first < self.config.buckets {
             let behind = (first + BUCKETS_PER_STEP).min(self.config.buckets);
@@ -181,6 +230,6 @@ impl Backend {
 }
 
 fn config_reply(told: Option<&ToldConfiguration>) -> Bytes {
-    let reply = told.map(|told| ConfigReply { configuration: told.bytes.clone(), number: told.number });
+    let reply = told.map(|told| ConfigReply { configuration: told.bytes.clone(), number: told.said.number });
     reply.unwrap_or_default().encode_to_vec().into()
 }

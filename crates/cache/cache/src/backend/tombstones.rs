@@ -52,6 +52,23 @@ impl Tombstones {
         self.remember(hash, GoneKey { erased: version, promised: Version::ZERO });
     }
 
+    /// Remembers that a value of `hash` at `version` has expired, or that another replica knows that `hash` was erased
+    /// then: what was promised of the key stands.
+    pub(super) fn note(&mut self, hash: KeyHash, version: Version) {
+        let gone = self.of(hash).unwrap_or_default();
+        self.remember(hash, GoneKey { erased: gone.erased.max(version), ..gone });
+    }
+
+    /// What is kept one by one and was erased.
+    pub(super) fn erased(&self) -> impl Iterator<Item = (KeyHash, Version)> + '_ {
+        self.by_key.iter().map(|(hash, gone)| (*hash, gone.erased)).filter(|(_, at)| *at > Version::ZERO)
+    }
+
+    /// From now on any key that is not known may have been erased at `version` or below.
+    pub(super) fn raise_summary(&mut self, version: Version) {
+        self.summary = self.summary.max(version);
+    }
+
     /// Remembers that nothing of `hash` below `version` is to be applied, which is above all that was known of it.
     pub(super) fn promise(&mut self, hash: KeyHash, version: Version) {
         let erased = self.of(hash).unwrap_or_default().erased;

@@ -6,8 +6,9 @@
 //! very version. A key begins another round, after a short pause, if the replicas disagree (a SET is under way, or one
 //! lost the key) or the data was replaced meanwhile; a bounded number of rounds, and never beyond the deadline.
 //!
-//! What is answered is at least as new as every SET that was acknowledged before the read began, as long as at
-//! most one replica of the key lost it meanwhile.
+//! What is answered is at least as new as every SET that was acknowledged before the read began, as long as no two
+//! replicas of the key have lost what they held at the same time. A replica that has started again says *unknown* of
+//! what it does not hold, until it is refilled from the others ([`crate::backend`]): that is no vote.
 
 use std::sync::Arc;
 use std::task::Poll;
@@ -304,6 +305,12 @@ impl<'a> Round<'a> {
             Named::At(version, pointer) => (Vote::Holds(version), Some(ConsistentSource::Data(pointer))),
             Named::Sent(hit) => (Vote::Holds(hit.version), Some(ConsistentSource::Sent(hit))),
             Named::Absent => (Vote::Absent, None),
+            Named::Unknown => {
+                let (cell, now) = (self.cell, self.cell.env.now());
+                // Others know. For a while they are asked first.
+                cell.replicas[backend].suspect(now + SUSPECT_FACTOR * cell.hedge_after);
+                (Vote::None, None)
+            }
             Named::Torn | Named::Unreachable => (Vote::None, None),
         };
         let state = &mut self.states[key];

@@ -69,6 +69,8 @@ pub(super) enum Named {
     /// Overflowed; the backend sent the entry itself.
     Sent(Hit),
     Absent,
+    /// The backend is not refilled, and does not know.
+    Unknown,
     /// The backend's answer made no sense; as good as none.
     Torn,
     Unreachable,
@@ -149,7 +151,7 @@ fn sort_out(
         Named::Sent(hit) => answers.push((key, LookupAnswer::Hit(hit))),
         Named::Absent => answers.push((key, LookupAnswer::Miss)),
         Named::Torn => torn.push(key),
-        Named::Unreachable => answers.push((key, LookupAnswer::Unreachable)),
+        Named::Unreachable | Named::Unknown => answers.push((key, LookupAnswer::Unreachable)),
     }
 }
 
@@ -228,6 +230,7 @@ async fn scan(
                     (Named::At(version, pointer), Some(reply).filter(|reply| !reply.head.is_empty()))
                 }
                 BucketView::Absent => (Named::Absent, None),
+                BucketView::Unknown => (Named::Unknown, None),
                 BucketView::Overflowed => {
                     overflowed.push(key);
                     continue;
@@ -268,6 +271,7 @@ pub(super) async fn read_buckets(
         match scan_bucket(bucket, keys.hashes[key], cell.config_id) {
             BucketView::Found { version, pointer } => named.push((key, Named::At(version, pointer))),
             BucketView::Absent => named.push((key, Named::Absent)),
+            BucketView::Unknown => named.push((key, Named::Unknown)),
             BucketView::Overflowed => overflowed.push(key),
             BucketView::OtherConfig => {
                 cell.agreed.doubt();
@@ -409,6 +413,7 @@ async fn look_up(
         for (key, part) in wanted.into_iter().zip(parts) {
             match part {
                 Looked::Absent => named.push((key, Named::Absent)),
+                Looked::Unknown => named.push((key, Named::Unknown)),
                 Looked::Deferred => again.push(key),
                 Looked::Entry(bytes) => {
                     let hit = proven(&bytes, 0..usize::MAX, &keys.keys[key]);

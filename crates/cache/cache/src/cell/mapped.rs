@@ -163,7 +163,7 @@ impl Scratch {
                     Ok(()) => match scan_bucket(bucket, pick.hash, cell.config_id) {
                         BucketView::Found { version, pointer } => Some(Some((version, pointer))),
                         BucketView::Absent => Some(None),
-                        BucketView::Overflowed | BucketView::OtherConfig => None,
+                        BucketView::Overflowed | BucketView::Unknown | BucketView::OtherConfig => None,
                     },
                     Err(_) => None,
                 };

@@ -155,6 +155,23 @@ impl Placement {
         &self.places[row * self.replicas..][..self.replicas]
     }
 
+    /// The same with other numbers for places.
+    ///
+    /// # Panics
+    /// If one of them does not fit in 16 bits.
+    pub(crate) fn among(mut self, place: impl Fn(usize) -> usize) -> Self {
+        for of in &mut self.places {
+            *of = u16::try_from(place(usize::from(*of))).expect("places are counted in 16 bits");
+        }
+        self
+    }
+
+    /// The replicas of row number `row` of so many.
+    pub(crate) fn row(&self, row: u32, rows: u32) -> &[u16] {
+        let begin = u128::from(u64::MAX / u64::from(rows) + 1) * u128::from(row);
+        self.of(KeyHash(begin << 64))
+    }
+
     /// The part of all copies of keys that the backend at `place` holds, from 0 to 1.
     pub fn part_of(&self, place: usize) -> f64 {
         let held = self.places.iter().filter(|of| usize::from(**of) == place).count();

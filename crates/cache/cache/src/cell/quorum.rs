@@ -95,6 +95,8 @@ pub(super) enum ReplicaAck {
     Superseded(Version),
     /// There was no room in the queue to it.
     Overloaded,
+    /// It has just started, and takes none yet.
+    NotYet,
     /// No answer is to be had from it.
     None,
 }
@@ -110,6 +112,8 @@ pub(super) enum Settled {
     Superseded(Version),
     /// No quorum will, because too many queues are full.
     Overloaded,
+    /// None does now, because some have just started.
+    NotYet,
     /// No quorum will, because too few replicas answer.
     Unreachable,
 }
@@ -121,13 +125,15 @@ pub(super) struct Acks {
     applied: usize,
     refused: usize,
     overloaded: usize,
+    not_yet: usize,
     unanswered: usize,
     highest: Version,
 }
 
 impl Acks {
     pub(super) fn new(mode: Mode) -> Self {
-        Self { mode, applied: 0, refused: 0, overloaded: 0, unanswered: 0, highest: Version::ZERO }
+        let highest = Version::ZERO;
+        Self { mode, applied: 0, refused: 0, overloaded: 0, not_yet: 0, unanswered: 0, highest }
     }
 
     /// Counts one replica's answer; the caller counts each replica once.
@@ -139,13 +145,14 @@ impl Acks {
                 self.highest = self.highest.max(version);
             }
             ReplicaAck::Overloaded => self.overloaded += 1,
+            ReplicaAck::NotYet => self.not_yet += 1,
             ReplicaAck::None => self.unanswered += 1,
         }
         assert!(self.applied + self.against() <= self.mode.replicas(), "a replica answers once");
     }
 
     fn against(&self) -> usize {
-        self.refused + self.overloaded + self.unanswered
+        self.refused + self.overloaded + self.not_yet + self.unanswered
     }
 
     pub(super) fn settled(&self) -> Settled {
@@ -159,8 +166,61 @@ impl Acks {
             Settled::Superseded(self.highest)
         } else if self.overloaded > 0 {
             Settled::Overloaded
+        } else if self.not_yet > 0 {
+            Settled::NotYet
         } else {
             Settled::Unreachable
+        }
+    }
+}
+
+/// Of which quorums of a key a replica is one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct WriteQuorums {
+    /// Of those that are read.
+    pub(super) read: bool,
+    /// Of the others that have to acknowledge while the cell's backends change.
+    pub(super) other: bool,
+}
+
+impl WriteQuorums {
+    /// Of those that are read alone.
+    pub(super) const READ: WriteQuorums = WriteQuorums { read: true, other: false };
+}
+
+/// The acknowledgements of one SET or ERASE, of both quorums while there are two.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AllAcks {
+    read: Acks,
+    other: Option<Acks>,
+}
+
+impl AllAcks {
+    pub(super) fn new(mode: Mode, has_other: bool) -> Self {
+        Self { read: Acks::new(mode), other: has_other.then(|| Acks::new(mode)) }
+    }
+
+    /// Counts one replica's answer; the caller counts each replica once.
+    pub(super) fn count(&mut self, of: WriteQuorums, ack: ReplicaAck) {
+        if of.read {
+            self.read.count(ack);
+        }
+        if let Some(other) = self.other.as_mut().filter(|_| of.other) {
+            other.count(ack);
+        }
+    }
+
+    /// Both have to apply it; the worse of them decides, and until then both are waited for.
+    pub(super) fn settled(&self) -> Settled {
+        let read = self.read.settled();
+        let other = self.other.map_or(read, |other| other.settled());
+        match (read, other) {
+            (Settled::Superseded(one), Settled::Superseded(another)) => Settled::Superseded(one.max(another)),
+            (Settled::Applied, rest) | (rest, Settled::Applied) => rest,
+            (Settled::Wait, rest) | (rest, Settled::Wait) => rest,
+            // What is worth another try comes last: the other one stays.
+            (Settled::NotYet, rest) | (rest, Settled::NotYet) => rest,
+            (Settled::Superseded(_), rest) | (rest, _) => rest,
         }
     }
 }

@@ -31,6 +31,8 @@ pub(super) struct LiveReplica {
     pub(super) index: RegionInfo,
     pub(super) data: RegionInfo,
     pub(super) buckets: u64,
+    /// Whether it held what it should when it was connected.
+    is_filled: bool,
     /// When it last answered a read that took time (nanoseconds of the world's clock); 0: not yet.
     pub(super) answered_ns: AtomicU64,
 }
@@ -53,8 +55,9 @@ impl LiveReplica {
             return Err("its index belongs to another data region".to_owned());
         }
         let can = connection.capabilities();
-        let buckets = header.buckets;
-        let live = Self { connection, can, index, data, buckets, answered_ns: AtomicU64::new(0) };
+        let (buckets, is_filled) = (header.buckets, header.is_filled);
+        let answered_ns = AtomicU64::new(0);
+        let live = Self { connection, can, index, data, buckets, is_filled, answered_ns };
         live.agree_on(&header, number, cell, false).await?;
         Ok(live)
     }
@@ -236,6 +239,10 @@ pub(super) async fn keep_connected(
         match env.timeout(config.connect_deadline, attempt).await {
             Some(Ok(live)) => {
                 let live = Arc::new(live);
+                if !live.is_filled {
+                    // The others know more.
+                    replica.suspect(env.now() + config.backoff_max);
+                }
                 replica.install(&live);
                 tried.send_replace(true);
                 moved.send_modify(|count| *count += 1);

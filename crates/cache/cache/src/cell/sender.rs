@@ -24,23 +24,31 @@ use tailwater_rma::CallError;
 use tokio::sync::Notify;
 
 use super::agreed::Agreed;
-use super::quorum::ReplicaAck;
+use super::quorum::{ReplicaAck, WriteQuorums};
 use super::replica::Replica;
 use super::set::Mutation;
 use crate::layout::EncodedEntry;
 use crate::limits::{MUTATE_BYTES_MAX, MUTATE_CALLS_IN_FLIGHT, MUTATE_ENTRIES_MAX};
-use crate::protocol::{METHOD_MUTATE, MutateReply, Outcome, REFUSED_CONFIG, REFUSED_VERSION, encode_mutate};
+use crate::protocol::{
+    METHOD_MUTATE, MutateReply, Outcome, REFUSED_CONFIG, REFUSED_UNFILLED, REFUSED_VERSION, encode_mutate,
+};
 
 /// One entry on its way to one backend. Dropped unanswered, it answers [`ReplicaAck::None`].
 pub(super) struct SenderWaiting {
     pub(super) entry: EncodedEntry,
     mutation: Option<Arc<Mutation>>,
-    item: usize,
+    /// Which item of that it is, and of which quorums the backend is one.
+    item: (usize, WriteQuorums),
     deadline: Instant,
 }
 
 impl SenderWaiting {
-    pub(super) fn new(entry: EncodedEntry, mutation: Arc<Mutation>, item: usize, deadline: Instant) -> Self {
+    pub(super) fn new(
+        entry: EncodedEntry,
+        mutation: Arc<Mutation>,
+        item: (usize, WriteQuorums),
+        deadline: Instant,
+    ) -> Self {
         Self { entry, mutation: Some(mutation), item, deadline }
     }
 
@@ -51,7 +59,7 @@ impl SenderWaiting {
 
     pub(super) fn answer(mut self, ack: ReplicaAck) {
         if let Some(mutation) = self.mutation.take() {
-            mutation.count(self.item, ack);
+            mutation.count(self.item.0, self.item.1, ack);
         }
     }
 
@@ -72,7 +80,7 @@ impl SenderWaiting {
 impl Drop for SenderWaiting {
     fn drop(&mut self) {
         if let Some(mutation) = self.mutation.take() {
-            mutation.count(self.item, ReplicaAck::None);
+            mutation.count(self.item.0, self.item.1, ReplicaAck::None);
         }
     }
 }
@@ -233,6 +241,7 @@ async fn send(config: SendConfig, replica: Arc<Replica>, batch: Vec<SenderWaitin
         match answer {
             SenderAnswer::Outcome(outcome) => waiting.outcome(outcome),
             SenderAnswer::Overloaded => waiting.answer(ReplicaAck::Overloaded),
+            SenderAnswer::NotYet => waiting.answer(ReplicaAck::NotYet),
         }
     }
     // Whatever has no answer says so when it is dropped.
@@ -242,6 +251,7 @@ async fn send(config: SendConfig, replica: Arc<Replica>, batch: Vec<SenderWaitin
 enum SenderAnswer {
     Outcome(Outcome),
     Overloaded,
+    NotYet,
 }
 
 /// One CALL; as many answers as entries, or none if there is none to be had.
@@ -268,6 +278,9 @@ async fn call(config: &SendConfig, replica: &Replica, batch: &[SenderWaiting]) -
                 CallError::Refused { code: REFUSED_CONFIG, .. } => {
                     config.agreed.doubt();
                     replica.doubt();
+                }
+                CallError::Refused { code: REFUSED_UNFILLED, .. } => {
+                    return batch.iter().map(|_| SenderAnswer::NotYet).collect();
                 }
                 _ => {
                     tracing::debug!(peer = live.connection.peer(), %error, "cache SETs not taken");
@@ -301,12 +314,12 @@ mod tests {
             Some(&Bytes::from(vec![0; bytes - ENTRY_HEADER_BYTES])),
             EntryExtras::default(),
         );
-        SenderWaiting::new(entry, Arc::clone(mutation), item, deadline)
+        SenderWaiting::new(entry, Arc::clone(mutation), (item, WriteQuorums::READ), deadline)
     }
 
     #[test]
     fn a_full_queue_refuses_at_once_in_bytes_as_well_as_in_count() {
-        let mutation = Mutation::new(Mode::R1, 1, 7, 5);
+        let mutation = Mutation::new(Mode::R1, false, 1, 7, 5);
         let sender = Sender::new(300, 3);
         sender.send(
             [180, 130, 40].into_iter().enumerate().map(|(item, bytes)| waiting(&mutation, item, bytes, 9)),
@@ -321,7 +334,7 @@ mod tests {
 
     #[test]
     fn an_entry_that_waited_too_long_is_answered_and_not_sent() {
-        let mutation = Mutation::new(Mode::R1, 1, 7, 2);
+        let mutation = Mutation::new(Mode::R1, false, 1, 7, 2);
         let sender = Sender::new(1000, 1000);
         sender.send([10, 20].into_iter().enumerate().map(|(item, ns)| waiting(&mutation, item, 32, ns)));
         assert_eq!(sender.next_batch(Instant::from_ns(15)).expect("the second one").len(), 1);
@@ -330,7 +343,7 @@ mod tests {
 
     #[test]
     fn one_call_carries_no_more_than_it_may_and_few_are_under_way() {
-        let mutation = Mutation::new(Mode::R1, 1, 7, 9);
+        let mutation = Mutation::new(Mode::R1, false, 1, 7, 9);
         let sender = Sender::new(usize::MAX, usize::MAX);
         let mib = 1 << 20;
         sender.send((0..9).map(|item| waiting(&mutation, item, mib, 9)));

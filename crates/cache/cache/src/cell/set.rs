@@ -5,6 +5,7 @@
 //! last wins, also from a machine whose clock is slow.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -12,12 +13,17 @@ use tailwater_env::Instant;
 use tokio::sync::Notify;
 
 use super::placement::Mode;
-use super::quorum::{Acks, ReplicaAck, Settled};
+use super::quorum::{AllAcks, ReplicaAck, Settled, WriteQuorums};
 use super::sender::{self, SenderWaiting};
 use super::{CellInner, SetError};
 use crate::layout::{EncodedEntry, EntryExtras, KeyHash};
 use crate::limits::{KEY_BYTES_MAX, SUPERSEDED_RETRIES_MAX, VALUE_BYTES_MAX};
 use crate::version::Version;
+
+/// The first pause before a backend is tried again that has just started; it doubles.
+const NOT_YET_PAUSE: Duration = Duration::from_millis(1);
+/// How often.
+const NOT_YET_DOUBLINGS_MAX: u32 = 4;
 
 /// The acknowledgements of the SETs of one call, counted by the senders, awaited by the caller.
 pub(super) struct Mutation {
@@ -28,13 +34,20 @@ pub(super) struct Mutation {
 }
 
 struct Items {
-    acks: Vec<Acks>,
+    acks: Vec<AllAcks>,
     unsettled: usize,
 }
 
 impl Mutation {
-    pub(super) fn new(mode: Mode, client_id: u32, config_id: u64, items: usize) -> Arc<Self> {
-        let items = Items { acks: vec![Acks::new(mode); items], unsettled: items };
+    /// With `has_other` a second quorum has to acknowledge each item.
+    pub(super) fn new(
+        mode: Mode,
+        has_other: bool,
+        client_id: u32,
+        config_id: u64,
+        items: usize,
+    ) -> Arc<Self> {
+        let items = Items { acks: vec![AllAcks::new(mode, has_other); items], unsettled: items };
         Arc::new(Self { client_id, config_id, items: Mutex::new(items), done: Notify::new() })
     }
 
@@ -49,11 +62,11 @@ impl Mutation {
     }
 
     /// Counts one replica's answer for one item.
-    pub(super) fn count(&self, item: usize, ack: ReplicaAck) {
+    pub(super) fn count(&self, item: usize, of: WriteQuorums, ack: ReplicaAck) {
         let mut items = self.items.lock();
         let acks = &mut items.acks[item];
         let was_open = acks.settled() == Settled::Wait;
-        acks.count(ack);
+        acks.count(of, ack);
         if was_open && acks.settled() != Settled::Wait {
             items.unsettled -= 1;
             if items.unsettled == 0 {
@@ -78,8 +91,8 @@ pub(super) type CellMutation = (Bytes, Option<(Bytes, EntryExtras)>);
 
 /// Hands an entry that a quorum has to a replica that has not, as it is. Whether it arrives is not waited for.
 pub(super) fn mend(cell: &CellInner, backend: usize, entry: &EncodedEntry, deadline: Instant) {
-    let mutation = Mutation::new(Mode::R1, cell.versions.client_id(), cell.config_id, 1);
-    let waiting = SenderWaiting::new(entry.clone(), mutation, 0, deadline);
+    let mutation = Mutation::new(Mode::R1, false, cell.versions.client_id(), cell.config_id, 1);
+    let waiting = SenderWaiting::new(entry.clone(), mutation, (0, WriteQuorums::READ), deadline);
     cell.replicas[backend].sender.send(std::iter::once(waiting));
     sender::begin(&cell.sending, &cell.replicas[backend]);
 }
@@ -101,7 +114,8 @@ pub(super) async fn mutate(
             open.push(index);
         }
     }
-    for attempt in 0..=SUPERSEDED_RETRIES_MAX {
+    let (mut superseded, mut not_yet) = (0, 0);
+    while superseded <= SUPERSEDED_RETRIES_MAX {
         // What is not sent by then is not sent any more: it is no backend's fault.
         if open.is_empty() || cell.env.now() >= deadline {
             break;
@@ -111,14 +125,21 @@ pub(super) async fn mutate(
         // On time out the items that did settle are answered as they did.
         let _ = cell.env.timeout(left, mutation.all_settled()).await;
         let mut again = Vec::new();
+        let (mut was_superseded, mut was_not_yet) = (false, false);
         for (item, (index, version)) in open.into_iter().zip(versions).enumerate() {
             results[index] = match mutation.settled(item) {
                 Settled::Applied => Ok(version),
                 Settled::Wait => Err(SetError::Deadline),
                 Settled::Overloaded => Err(SetError::Overloaded),
                 Settled::Unreachable => Err(SetError::Unreachable),
+                Settled::NotYet => {
+                    was_not_yet = true;
+                    again.push(index);
+                    Err(SetError::Unreachable)
+                }
                 Settled::Superseded(held) => {
-                    if attempt < SUPERSEDED_RETRIES_MAX && cell.versions.follow(held, cell.env.wall_ms()) {
+                    was_superseded = true;
+                    if cell.versions.follow(held, cell.env.wall_ms()) {
                         again.push(index);
                     }
                     Err(SetError::Superseded { held })
@@ -126,6 +147,11 @@ pub(super) async fn mutate(
             };
         }
         open = again;
+        superseded += u32::from(was_superseded);
+        if was_not_yet {
+            cell.env.sleep(NOT_YET_PAUSE * (1 << not_yet)).await;
+            not_yet = (not_yet + 1).min(NOT_YET_DOUBLINGS_MAX);
+        }
     }
     results
 }
@@ -137,7 +163,8 @@ fn send(
     open: &[usize],
     deadline: Instant,
 ) -> (Arc<Mutation>, Vec<Version>) {
-    let mutation = Mutation::new(cell.mode, cell.versions.client_id(), cell.config_id, open.len());
+    let has_other = cell.other.is_some();
+    let mutation = Mutation::new(cell.mode, has_other, cell.versions.client_id(), cell.config_id, open.len());
     let wall_ms = cell.env.wall_ms();
     let mut versions = Vec::with_capacity(open.len());
     let mut queued: Vec<(usize, SenderWaiting)> = Vec::with_capacity(open.len() * cell.mode.replicas());
@@ -152,8 +179,8 @@ fn send(
             set.as_ref().map(|(_, extras)| *extras).unwrap_or_default(),
         );
         let hash = KeyHash::of(key);
-        for backend in cell.placement.of(hash).iter().map(|place| usize::from(*place)) {
-            let waiting = SenderWaiting::new(entry.clone(), Arc::clone(&mutation), item, deadline);
+        for (backend, of) in cell.writers(hash) {
+            let waiting = SenderWaiting::new(entry.clone(), Arc::clone(&mutation), (item, of), deadline);
             queued.push((backend, waiting));
         }
     }

@@ -24,13 +24,14 @@ use prost::Message;
 use tailwater_env::Instant;
 use tailwater_rma::CallError;
 
+use super::quorum::WriteQuorums;
 use super::replica::Replica;
 use super::{Cell, CellFailure, CellInner, set};
 use crate::layout::{EncodedEntry, EntryExtras, Item, KeyHash};
 use crate::limits::{CONFIGURATION_RETRIES_MAX, KEY_BYTES_MAX, UPDATE_ROUNDS_MAX, VALUE_BYTES_MAX};
 use crate::protocol::{
     METHOD_ACCEPT, METHOD_PROMISE, MutateReply, Outcome, PromiseReply, PromiseRequest, PromiseState,
-    REFUSED_CONFIG, REFUSED_METHOD, REFUSED_VERSION, encode_mutate,
+    REFUSED_CONFIG, REFUSED_METHOD, REFUSED_UNFILLED, REFUSED_VERSION, encode_mutate,
 };
 use crate::version::Version;
 
@@ -121,7 +122,7 @@ impl Cell {
         if key.len() > KEY_BYTES_MAX {
             return Err(UpdateError::TooLarge { key_len: key.len(), value_len: 0 });
         }
-        let doubts = inner.agreed.doubts();
+        let mut doubts = self.shared.agreed.doubts();
         let deadline = inner.env.now() + inner.deadline;
         let mut open = Vec::new();
         let mut result = run(&inner, &key, &mut decide, deadline, &mut open).await;
@@ -133,6 +134,8 @@ impl Cell {
             if !is_cut_short || !self.settled_after(doubts, &mut Some(deadline)).await {
                 break;
             }
+            // In this order: what changes in between is a doubt that came after.
+            doubts = self.shared.agreed.doubts();
             inner = self.inner();
             result = run(&inner, &key, &mut decide, deadline, &mut open).await;
         }
@@ -203,6 +206,8 @@ enum UpdatePromises {
     Promised { highest: PromisedState, is_same: bool },
     /// This version stands against it.
     Against(Version),
+    /// Some have just started, or do not know of the key yet.
+    NotYet,
 }
 
 /// Rounds until one comes to an end.
@@ -248,6 +253,7 @@ async fn run_round(
     let promised = promises(cell, key, version, deadline).await.map_err(UpdateError::NotApplied)?;
     let (highest, is_same) = match promised {
         UpdatePromises::Promised { highest, is_same } => (highest, is_same),
+        UpdatePromises::NotYet => return Ok(None),
         UpdatePromises::Against(against) => {
             let is_followed = cell.versions.follow(against, cell.env.wall_ms());
             return if is_followed { Ok(None) } else { Err(UpdateError::Contended) };
@@ -316,25 +322,38 @@ async fn promises(
 ) -> Result<UpdatePromises, CellFailure> {
     let hash = KeyHash::of(key);
     let payload: Bytes = PromiseRequest::of(cell.config_id, hash, version).encode_to_vec().into();
-    let backends = cell.placement.of(hash).iter().map(|place| usize::from(*place));
-    let mut asked: FuturesUnordered<_> = backends
-        .map(|backend| call(cell, &cell.replicas[backend], METHOD_PROMISE, vec![payload.clone()]))
+    let mut asked: FuturesUnordered<_> = cell
+        .writers(hash)
+        .map(|(backend, of)| {
+            let answer = call(cell, &cell.replicas[backend], METHOD_PROMISE, vec![payload.clone()]);
+            async move { (of, answer.await) }
+        })
         .collect();
-    let quorum = cell.mode.quorum();
-    let mut states: Vec<PromisedState> = Vec::with_capacity(quorum);
-    let mut against = None;
-    while states.len() < quorum {
+    let mut missing = MissingAcks::of(cell);
+    let mut states: Vec<PromisedState> = Vec::with_capacity(cell.mode.replicas());
+    let (mut against, mut is_not_yet) = (None, false);
+    while !missing.is_none() {
         let left = deadline.since(cell.env.now());
         let Some(answer) = cell.env.timeout(left, asked.next()).await else {
             return Err(CellFailure::Deadline);
         };
-        let Some(answer) = answer else {
-            return against.map(UpdatePromises::Against).ok_or(CellFailure::Unreachable);
+        let Some((of, answer)) = answer else {
+            return match against {
+                Some(against) => Ok(UpdatePromises::Against(against)),
+                None if is_not_yet => Ok(UpdatePromises::NotYet),
+                None => Err(CellFailure::Unreachable),
+            };
         };
+        is_not_yet |= matches!(answer, Err(NoReply::NotYet));
         let said = answer.ok().and_then(|bytes| PromiseReply::decode(bytes).ok());
         let said = said.and_then(PromiseReply::promised);
         match said {
-            Some(Ok(state)) => states.extend(proven(state, key)),
+            Some(Ok(state)) => {
+                let Some(state) = proven(state, key) else { continue };
+                missing.count(of);
+                // Who is not read need not know what there is.
+                states.extend(Some(state).filter(|_| of.read));
+            }
             Some(Err(version)) => against = against.max(Some(version)),
             None => {}
         }
@@ -342,6 +361,28 @@ async fn promises(
     let is_same = states.iter().all(|state| state.version() == states[0].version());
     let highest = states.into_iter().max_by_key(PromisedState::version).ok_or(CellFailure::Unreachable)?;
     Ok(UpdatePromises::Promised { highest, is_same })
+}
+
+/// How many replicas are still missing to a quorum, of those that are read and of the others.
+struct MissingAcks {
+    read: usize,
+    other: usize,
+}
+
+impl MissingAcks {
+    fn of(cell: &CellInner) -> Self {
+        let quorum = cell.mode.quorum();
+        Self { read: quorum, other: if cell.other.is_some() { quorum } else { 0 } }
+    }
+
+    fn count(&mut self, of: WriteQuorums) {
+        self.read = self.read.saturating_sub(usize::from(of.read));
+        self.other = self.other.saturating_sub(usize::from(of.other));
+    }
+
+    fn is_none(&self) -> bool {
+        self.read == 0 && self.other == 0
+    }
 }
 
 /// What a replica says it holds, if that proves itself.
@@ -371,34 +412,37 @@ enum UpdateAccepted {
 
 async fn accepted(cell: &CellInner, key: &Bytes, entry: &EncodedEntry, deadline: Instant) -> UpdateAccepted {
     let pieces = encode_mutate(cell.config_id, entry.pieces());
-    let backends = cell.placement.of(KeyHash::of(key)).iter().map(|place| usize::from(*place));
-    let mut asked: FuturesUnordered<_> = backends
-        .map(|backend| {
+    let mut asked: FuturesUnordered<_> = cell
+        .writers(KeyHash::of(key))
+        .map(|(backend, of)| {
             let answer = call(cell, &cell.replicas[backend], METHOD_ACCEPT, pieces.clone());
-            async move { (backend, answer.await) }
+            async move { (backend, of, answer.await) }
         })
         .collect();
-    let (mut applied, mut unanswered, mut refused) = (0, 0, Vec::new());
+    let mut missing = MissingAcks::of(cell);
+    let (mut is_open, mut refused) = (false, Vec::new());
     let mut against = Version::ZERO;
-    while applied < cell.mode.quorum() {
+    while !missing.is_none() {
         let left = deadline.since(cell.env.now());
         let Some(answer) = cell.env.timeout(left, asked.next()).await else { return UpdateAccepted::Open };
-        let Some((backend, answer)) = answer else {
-            let is_open = applied + unanswered > 0;
+        let Some((backend, of, answer)) = answer else {
             return if is_open { UpdateAccepted::Open } else { UpdateAccepted::No(against) };
         };
         let outcomes = match answer {
             Ok(bytes) => MutateReply::decode(bytes).ok().and_then(|of| of.outcomes(1)),
-            Err(NoReply::NotDone) => continue,
+            Err(NoReply::NotDone | NoReply::NotYet) => continue,
             Err(NoReply::Unknown) => None,
         };
         match outcomes.as_deref() {
-            Some([Outcome::Applied]) => applied += 1,
             Some([Outcome::Superseded(version) | Outcome::BelowSummary(version)]) => {
                 refused.push(backend);
                 against = against.max(*version);
             }
-            _ => unanswered += 1,
+            Some([Outcome::Applied]) => {
+                missing.count(of);
+                is_open = true;
+            }
+            _ => is_open = true,
         }
     }
     refused.into_iter().for_each(|backend| set::mend(cell, backend, entry, deadline));
@@ -410,6 +454,8 @@ async fn accepted(cell: &CellInner, key: &Bytes, entry: &EncodedEntry, deadline:
 enum NoReply {
     /// It was not sent, or refused as a whole: nothing of it was carried out.
     NotDone,
+    /// The same, as the backend has just started.
+    NotYet,
     /// It may have been carried out.
     Unknown,
 }
@@ -431,6 +477,7 @@ async fn call(
         Err(CallError::Overloaded { .. } | CallError::Refused { code: REFUSED_METHOD, .. }) => {
             Err(NoReply::NotDone)
         }
+        Err(CallError::Refused { code: REFUSED_UNFILLED, .. }) => Err(NoReply::NotYet),
         Err(CallError::Refused { code: REFUSED_CONFIG, .. }) => {
             cell.agreed.doubt();
             replica.doubt();

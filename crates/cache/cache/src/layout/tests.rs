@@ -63,13 +63,30 @@ fn an_entry_without_a_pointer_is_no_entry_even_if_its_hash_is_still_there() {
     let live = Pointer { offset: 64, len: 99 };
     let bucket = bucket_with(&[(2, hash, version(1), 0), (5, hash, version(2), live.to_word())], 1, 1);
     assert_eq!(scan_bucket(&bucket, hash, 1), BucketView::Found { version: version(2), pointer: live });
-    let bucket = bucket_with(&[(2, hash, version(1), 0)], 1, FLAG_OVERFLOWED);
+    let bucket = bucket_with(&[(2, hash, version(1), 0)], 1, FLAG_CHAINED | FLAG_ASK);
     assert_eq!(scan_bucket(&bucket, hash, 1), BucketView::Overflowed);
 }
 
 #[test]
+fn a_backend_that_is_not_refilled_says_unknown_and_readers_of_before_ask_by_a_call_or_not_at_all() {
+    let hash = KeyHash::of(b"k");
+    let view = |flags| scan_bucket(&bucket_with(&[], 1, flags), hash, 1);
+    assert_eq!(view(FLAG_UNFILLED | FLAG_ASK), BucketView::Unknown);
+    assert_eq!(view(FLAG_UNFILLED | FLAG_CHAINED | FLAG_ASK), BucketView::Overflowed);
+    assert_eq!(view(FLAG_ASK), BucketView::Overflowed, "as backends of before say it");
+    assert_eq!(view(0), BucketView::Absent);
+    // Who knows bit 0 alone sees it with each of the others; its header has 32 bits for the ways.
+    let header = IndexHeader { config_id: 7, buckets: 100, data_generation: 42, is_filled: true };
+    let ways = |header: IndexHeader| header.encode()[28..32].to_vec();
+    assert_eq!(ways(header), (WAYS as u32).to_le_bytes());
+    let unfilled = IndexHeader { is_filled: false, ..header };
+    assert_ne!(ways(unfilled), (WAYS as u32).to_le_bytes());
+    assert_eq!(IndexHeader::decode(&unfilled.encode(), index_region_bytes(100)), Some(unfilled));
+}
+
+#[test]
 fn a_header_is_refused_when_any_bit_of_it_differs_or_its_buckets_do_not_fit() {
-    let header = IndexHeader { config_id: 7, buckets: 100, data_generation: 42 };
+    let header = IndexHeader { config_id: 7, buckets: 100, data_generation: 42, is_filled: true };
     let bytes = header.encode();
     let len = index_region_bytes(100);
     assert_eq!(IndexHeader::decode(&bytes, len), Some(header));

@@ -45,6 +45,14 @@ impl PlantedExchange {
         configuration.is_ok_and(|configuration| configuration.place_of(request.number).is_none())
     }
 
+    /// The answer with the backends before a change that is under way.
+    fn without_change(answer: Bytes) -> Bytes {
+        let Ok(reply) = ConfigReply::decode(answer.clone()) else { return answer };
+        let Ok(told) = Configuration::decode(&reply.configuration) else { return answer };
+        let changed = Configuration { change: None, ..told };
+        ConfigReply { configuration: changed.encode(), ..reply }.encode_to_vec().into()
+    }
+
     /// The answer with the backends of the first one.
     fn with_old_backends(&self, answer: Bytes) -> Bytes {
         let Ok(reply) = ConfigReply::decode(answer.clone()) else { return answer };
@@ -79,6 +87,9 @@ impl ConnectionHooks for PlantedExchange {
                 }
                 (Plant::LeaveNotTold, METHOD_CONFIGURE) if Self::is_for_one_that_left(&payload) => {
                     Ok(ConfigReply::default().encode_to_vec().into())
+                }
+                (Plant::ChangeNotTold, METHOD_CONFIG | METHOD_CONFIGURE) => {
+                    inner.call(method, payload).await.map(|answer| Self::without_change(answer))
                 }
                 (Plant::OldBackendsTold, METHOD_CONFIG | METHOD_CONFIGURE) => {
                     inner.call(method, payload).await.map(|answer| self.with_old_backends(answer))

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tailwater_cache::{
-    Backend, BackendConfig, BackendPlace, Cell, CellConfig, Configuration, Connector, Mode,
+    Backend, BackendConfig, BackendPlace, Cell, CellConfig, Configuration, Connector, Mode, RefillConfig,
 };
 use tailwater_env::{BoxFuture, Env};
 use tailwater_rma::{Backing, Connection, LocalDoorbell};
@@ -61,7 +61,23 @@ pub(super) fn start_backends(net: &Net, node: &Node, number: usize, buckets: u64
     }
 }
 
-/// Starts one backend, which knows no configuration.
+/// How a backend is laid out.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BackendShape {
+    pub(super) buckets: u64,
+    pub(super) ttl: Duration,
+    /// It is refilled from the others, through this.
+    pub(super) refilled: Option<Plant>,
+}
+
+impl BackendShape {
+    /// One that nobody refills.
+    fn with_buckets(buckets: u64) -> Self {
+        Self { buckets, ttl: Duration::from_secs(60), refilled: None }
+    }
+}
+
+/// Starts one backend, which knows no configuration, and which nobody refills.
 pub(super) fn start_backend(
     net: &Net,
     node: &Node,
@@ -69,16 +85,36 @@ pub(super) fn start_backend(
     kind: CellsKind,
     buckets: u64,
 ) -> Arc<Backend> {
+    start_backend_of(net, node, number, kind, BackendShape::with_buckets(buckets))
+}
+
+/// Starts one backend, which knows no configuration.
+pub(super) fn start_backend_of(
+    net: &Net,
+    node: &Node,
+    number: usize,
+    kind: CellsKind,
+    shape: BackendShape,
+) -> Arc<Backend> {
     let config = BackendConfig {
         capacity_bytes: 4 << 20,
-        buckets,
-        ttl: Duration::from_secs(60),
+        buckets: shape.buckets,
+        ttl: shape.ttl,
         eviction_at: 0.8,
         config_id: 0,
         backing: Backing::Private,
     };
     let backend = Backend::start(&node.env(), config).expect("4 MiB of memory");
     backend.is_for(kind.name());
+    if let Some(plant) = shape.refilled {
+        let config = RefillConfig {
+            again_after: Duration::from_secs(1),
+            retry_after: Duration::from_millis(160),
+            deadline: Duration::from_millis(500),
+            bytes_per_second: 4 << 20,
+        };
+        backend.refill_from(connector(net, node, kind, plant), config);
+    }
     let doorbell = LocalDoorbell::new();
     let bell = doorbell.clone();
     backend.ring_on_change(move || bell.ring());

@@ -10,12 +10,13 @@ use std::sync::Arc;
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use tailwater_cache::limits::BACKENDS_MAX;
-use tailwater_cache::{Backends, Cell, Configuration};
+use tailwater_cache::{BackendStats, Backends, Cell, Configuration};
 use tailwater_env::{Env, Task};
 use tailwater_meta::{Expect, Meta, Op};
 use tailwater_rma::Address;
 use tokio::sync::Mutex;
 
+use super::resized::{ChangeDriver, OwnBackends};
 use super::{CellDoors, CellError, CellWanted, addresses_of, connect, mode_of, options_of, owned, view_of};
 use crate::api::{CellView, CreateCell};
 use crate::backend::{CellKind, ServedBackend};
@@ -28,35 +29,82 @@ const PREFIX: &str = "cell/created/";
 const CREATED_MAX: usize = 64;
 
 /// Backends of one cell that a node runs itself.
-const OWN_BACKENDS_MAX: usize = 16;
+pub(super) const OWN_BACKENDS_MAX: usize = 16;
 
 /// What was asked for, as it is stored.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct CellRecord {
-    mode: CellModeSetting,
-    /// Backends that the node runs.
+pub(super) struct CellRecord {
+    pub(super) mode: CellModeSetting,
+    /// Backends that the node ran at first.
     own: usize,
-    /// Addresses of those that it does not.
-    addresses: Vec<Vec<String>>,
+    /// The numbers in the cell of those that it runs now, if the cell was changed; at first they are those from 0 on.
+    #[serde(default)]
+    pub(super) own_numbers: Option<Vec<u32>>,
+    /// The number of the next backend that is new, if there was one.
+    #[serde(default)]
+    next_number: u32,
+    /// Addresses of those that it does not run.
+    pub(super) addresses: Vec<Vec<String>>,
     capacity_bytes: u64,
     value_bytes: u64,
     ttl_ms: u64,
     eviction_percent: u8,
 }
 
-struct CreatedCell {
-    cell: Cell,
-    _own: Vec<ServedBackend>,
-    _keeping: Task,
+impl CellRecord {
+    /// The one of that name.
+    pub(super) async fn stored(meta: &dyn Meta, name: &str) -> anyhow::Result<Option<Self>> {
+        let stored = meta.get(&format!("{PREFIX}{name}")).await?;
+        stored.map(|stored| serde_json::from_slice(&stored.value)).transpose().map_err(Into::into)
+    }
+
+    /// What stores it under that name.
+    pub(super) fn put(&self, name: &str, expect: Expect) -> Op {
+        let value = serde_json::to_vec(self).expect("numbers and texts are JSON");
+        Op::Put { key: format!("{PREFIX}{name}"), value: value.into(), expect }
+    }
+
+    /// A number that no backend of the cell ever had.
+    pub(super) fn take_number(&mut self, configuration: &Configuration) -> u32 {
+        let known = configuration.members().map(|place| place.number).max();
+        let number = self.next_number.max(known.map_or(0, |known| known.wrapping_add(1)));
+        self.next_number = number.wrapping_add(1);
+        number
+    }
+
+    /// The numbers of the backends that the node runs.
+    fn own_numbers(&self) -> Vec<u32> {
+        self.own_numbers.clone().unwrap_or_else(|| (0_u32..).take(self.own).collect())
+    }
+
+    fn section(&self) -> CellSection {
+        CellSection {
+            mode: self.mode,
+            capacity_bytes: self.capacity_bytes,
+            value_bytes: self.value_bytes,
+            ttl_ms: self.ttl_ms,
+            eviction_percent: self.eviction_percent,
+            ..CellSection::default()
+        }
+    }
+}
+
+pub(super) struct CreatedCell {
+    pub(super) cell: Cell,
+    /// As it is stored.
+    pub(super) record: CellRecord,
+    pub(super) own: OwnBackends,
+    /// Keeping its configuration, and carrying on its changes.
+    _tasks: [Task; 2],
 }
 
 /// The cells that were created.
 pub struct CreatedCells {
     env: Env,
     config: Config,
-    meta: Arc<dyn Meta>,
+    pub(super) meta: Arc<dyn Meta>,
     doors: CellDoors,
-    cells: Mutex<BTreeMap<String, CreatedCell>>,
+    pub(super) cells: Mutex<BTreeMap<String, CreatedCell>>,
 }
 
 impl CreatedCells {
@@ -102,8 +150,7 @@ impl CreatedCells {
             return Err(unavailable(format!("a node has {CREATED_MAX} created cells at most")));
         }
         let cell = self.start(&name, &record).await.map_err(|error| unavailable(format!("{error:#}")))?;
-        let value = serde_json::to_vec(&record).expect("numbers and texts are JSON");
-        let put = Op::Put { key, value: value.into(), expect: Expect::Absent };
+        let put = record.put(&name, Expect::Absent);
         self.meta.commit(vec![put]).await.map_err(|error| unavailable(error.to_string()))?;
         let view = view_of(&cell.cell, |place| place.addresses.clone());
         cells.insert(name, cell);
@@ -115,6 +162,17 @@ impl CreatedCells {
         self.cells.lock().await.get(name).map(|created| created.cell.clone())
     }
 
+    /// Of each cell's backends that the node runs: the cell's name, and what they counted.
+    pub async fn own_stats(&self) -> Vec<(String, BackendStats)> {
+        let cells = self.cells.lock().await;
+        let of_cell = |(name, created): (&String, &CreatedCell)| {
+            let own: Vec<_> =
+                created.own.lock().values().map(|own| (name.clone(), own.backend().stats())).collect();
+            own
+        };
+        cells.iter().flat_map(of_cell).collect()
+    }
+
     /// What people are told of all of them, by name.
     pub async fn views(&self) -> Vec<CellView> {
         let cells = self.cells.lock().await;
@@ -122,33 +180,65 @@ impl CreatedCells {
     }
 
     async fn start(&self, name: &str, record: &CellRecord) -> anyhow::Result<CreatedCell> {
-        let section = CellSection {
-            mode: record.mode,
-            capacity_bytes: record.capacity_bytes,
-            value_bytes: record.value_bytes,
-            ttl_ms: record.ttl_ms,
-            eviction_percent: record.eviction_percent,
-            ..CellSection::default()
-        };
-        let mut own = Vec::with_capacity(record.own);
+        let mut own = BTreeMap::new();
         let mut addresses = record.addresses.clone();
-        for number in 0..record.own {
-            let unix = self.config.cell_socket(&format!("{name}.{number}"));
-            let options =
-                options_of(name, &section, &self.config, &self.doors, (unix, self.config.listen.data));
-            let served = ServedBackend::start(&self.env, &options, Arc::clone(&self.doors.authorizer)).await;
-            let served = served.with_context(|| format!("backend {number} of the cell {name}"))?;
-            addresses.push(addresses_of(&served, self.config.listen.advertised_data));
-            own.push(served);
+        for number in record.own_numbers() {
+            let (served, its_addresses) = self.start_own(name, record, number).await?;
+            addresses.push(its_addresses);
+            own.insert(number, served);
         }
-        let wanted = CellWanted { name: name.to_owned(), mode: mode_of(record.mode), addresses };
-        let connector = Backends::by_address_with(&self.env, self.doors.dialer.clone());
-        let configuration = owned::begin(&self.env, &*self.meta, &*connector, &wanted).await?;
-        let cell = connect(&self.env, configuration, connector, &section).await?;
-        owned::insist(&cell, &wanted).await?;
-        let keeping = owned::keep(self.env.clone(), Arc::clone(&self.meta), cell.clone());
-        let _keeping = self.env.spawn("cell-configuration", keeping);
-        Ok(CreatedCell { cell, _own: own, _keeping })
+        let (env, meta) = (&self.env, &self.meta);
+        let connector = Backends::by_address_with(env, self.doors.dialer.clone());
+        let known = owned::stored(&**meta, name).await?;
+        let configuration = match known {
+            // The backends may have changed since the cell was created, or be about to.
+            Some((known, _)) => {
+                let moved = known.moved(&addresses);
+                if moved == known { known } else { Configuration { id: known.id + 1, ..moved } }
+            }
+            None => {
+                let wanted = CellWanted {
+                    name: name.to_owned(),
+                    mode: mode_of(record.mode),
+                    addresses: addresses.clone(),
+                };
+                owned::begin(env, &**meta, &*connector, &wanted).await?
+            }
+        };
+        owned::keep_stored(env, &**meta, &configuration).await;
+        let cell = connect(env, configuration, connector, &record.section()).await?;
+        // Some backend may have known a newer one.
+        let newest = cell.configuration();
+        let moved = newest.moved(&addresses);
+        if moved != *newest {
+            cell.configure(Configuration { id: newest.id + 1, ..moved }).await?;
+        }
+        let own = Arc::new(parking_lot::Mutex::new(own));
+        let keeping = owned::keep(env.clone(), Arc::clone(meta), cell.clone());
+        let driver = ChangeDriver {
+            env: env.clone(),
+            meta: Arc::clone(meta),
+            cell: cell.clone(),
+            own: Arc::clone(&own),
+        };
+        let tasks = [env.spawn("cell-configuration", keeping), env.spawn("cell-change", driver.run())];
+        Ok(CreatedCell { cell, record: record.clone(), own, _tasks: tasks })
+    }
+
+    /// Starts the backend with that number; answers its addresses, too.
+    pub(super) async fn start_own(
+        &self,
+        name: &str,
+        record: &CellRecord,
+        number: u32,
+    ) -> anyhow::Result<(ServedBackend, Vec<String>)> {
+        let unix = self.config.cell_socket(&format!("{name}.{number}"));
+        let near = (unix, self.config.listen.data);
+        let options = options_of(name, &record.section(), &self.config, &self.doors, near);
+        let served = ServedBackend::start(&self.env, &options, Arc::clone(&self.doors.authorizer)).await;
+        let served = served.with_context(|| format!("backend {number} of the cell {name}"))?;
+        let addresses = addresses_of(&served, self.config.listen.advertised_data);
+        Ok((served, addresses))
     }
 }
 
@@ -183,20 +273,14 @@ fn record_of(asked: CreateCell) -> Result<(String, CellRecord), String> {
     let record = CellRecord {
         mode,
         own: backends,
+        own_numbers: None,
+        next_number: 0,
         addresses,
         capacity_bytes: capacity_bytes.unwrap_or(defaults.capacity_bytes),
         value_bytes: value_bytes.unwrap_or(defaults.value_bytes),
         ttl_ms: ttl_ms.unwrap_or(defaults.ttl_ms),
         eviction_percent: eviction_percent.unwrap_or(defaults.eviction_percent),
     };
-    CellSection {
-        capacity_bytes: record.capacity_bytes,
-        value_bytes: record.value_bytes,
-        ttl_ms: record.ttl_ms,
-        eviction_percent: record.eviction_percent,
-        ..defaults
-    }
-    .check_sizes("cell")
-    .map_err(|error| error.to_string())?;
+    record.section().check_sizes("cell").map_err(|error| error.to_string())?;
     Ok((name, record))
 }

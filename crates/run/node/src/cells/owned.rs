@@ -36,7 +36,7 @@ pub struct CellWanted {
 }
 
 /// The stored configuration, and the version of its key.
-async fn stored(meta: &dyn Meta, name: &str) -> anyhow::Result<Option<(Configuration, u64)>> {
+pub(super) async fn stored(meta: &dyn Meta, name: &str) -> anyhow::Result<Option<(Configuration, u64)>> {
     let Some(stored) = meta.get(&format!("{PREFIX}{name}")).await? else { return Ok(None) };
     let configuration = Configuration::decode(&stored.value)
         .with_context(|| format!("metadata has a configuration of the cell {name} that can't be read"))?;
@@ -84,7 +84,7 @@ pub async fn begin(
 }
 
 /// Stores a configuration; the cell goes on without if that can't be.
-async fn keep_stored(env: &Env, meta: &dyn Meta, configuration: &Configuration) {
+pub(super) async fn keep_stored(env: &Env, meta: &dyn Meta, configuration: &Configuration) {
     let cell = &configuration.name;
     match env.timeout(STORE_DEADLINE, store(meta, configuration)).await {
         Some(Ok(())) => {}
@@ -127,7 +127,7 @@ impl CellWanted {
 }
 
 /// Stores a configuration, unless one that is as new is there.
-async fn store(meta: &dyn Meta, configuration: &Configuration) -> anyhow::Result<()> {
+pub(super) async fn store(meta: &dyn Meta, configuration: &Configuration) -> anyhow::Result<()> {
     loop {
         let expect = match stored(meta, &configuration.name).await? {
             Some((known, _)) if known.id >= configuration.id => return Ok(()),

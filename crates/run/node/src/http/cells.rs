@@ -6,12 +6,13 @@ use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
+use tailwater_cache::Cell;
 use tailwater_sqs::JsonObject;
 
 use super::refusal::AdminRefusal;
 use crate::NodeShared;
-use crate::api::{CellView, CreateCell};
-use crate::cells::CellError;
+use crate::api::{CellView, CreateCell, DrainCell, ResizeCell};
+use crate::cells::{self, CellError};
 
 /// How often a cell is emptied until all of its backends have said that they did: one that is busy is late at times.
 const CLEAR_ATTEMPTS: usize = 3;
@@ -22,6 +23,7 @@ impl From<CellError> for AdminRefusal {
             CellError::Invalid(_) => (StatusCode::BAD_REQUEST, "malformed"),
             CellError::Unknown(_) => (StatusCode::NOT_FOUND, "unknown_cell"),
             CellError::Exists(_) => (StatusCode::CONFLICT, "cell_exists"),
+            CellError::Changing(_) => (StatusCode::CONFLICT, "cell_changing"),
             CellError::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
         };
         Self(status, word, error.to_string())
@@ -50,18 +52,47 @@ pub(super) async fn describe(
     State(shared): State<Arc<NodeShared>>,
     Path(name): Path<String>,
 ) -> CellsAnswer<CellView> {
-    let Json(views) = list(State(shared)).await;
+    let Json(views) = list(State(Arc::clone(&shared))).await;
     let found = views.into_iter().find(|view| view.name == name);
-    Ok(Json(found.ok_or(CellError::Unknown(name))?))
+    let (Some(mut view), Some(cell)) = (found, cell_of(&shared, &name).await) else {
+        return Err(CellError::Unknown(name).into());
+    };
+    cells::ask_backends(&cell, &mut view).await;
+    Ok(Json(view))
+}
+
+/// The node's cell of that name.
+async fn cell_of(shared: &NodeShared, name: &str) -> Option<Cell> {
+    let of_log = shared.cells().find(|cell| cell.view().name == name).map(|cell| cell.cell.clone());
+    match of_log {
+        Some(cell) => Some(cell),
+        None => shared.created.cell(name).await,
+    }
+}
+
+pub(super) async fn resize(
+    State(shared): State<Arc<NodeShared>>,
+    Path(name): Path<String>,
+    body: Result<Json<JsonObject<ResizeCell>>, JsonRejection>,
+) -> CellsAnswer<CellView> {
+    let Json(JsonObject(asked)) = body?;
+    Ok(Json(shared.created.resize(&name, asked).await?))
+}
+
+pub(super) async fn drain(
+    State(shared): State<Arc<NodeShared>>,
+    Path(name): Path<String>,
+    body: Result<Json<JsonObject<DrainCell>>, JsonRejection>,
+) -> CellsAnswer<CellView> {
+    let Json(JsonObject(DrainCell { backend })) = body?;
+    Ok(Json(shared.created.drain(&name, backend).await?))
 }
 
 pub(super) async fn clear(
     State(shared): State<Arc<NodeShared>>,
     Path(name): Path<String>,
 ) -> CellsAnswer<CellView> {
-    let of_log = shared.cells().find(|cell| cell.view().name == name).map(|cell| cell.cell.clone());
-    let created = shared.created.cell(&name).await;
-    let cell = of_log.or(created).ok_or_else(|| CellError::Unknown(name.clone()))?;
+    let cell = cell_of(&shared, &name).await.ok_or_else(|| CellError::Unknown(name.clone()))?;
     let backends = cell.backends().len();
     let mut cleared = 0;
     for _ in 0..CLEAR_ATTEMPTS {

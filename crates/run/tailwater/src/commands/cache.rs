@@ -17,7 +17,7 @@ use tailwater_node::backend::{BackendOptions, CellKind, ServedBackend};
 use tailwater_node::signal::StopSignals;
 use tailwater_node::{CellSection, Config, LogFormat, Logging, is_of_this_host, thread_count};
 use tailwater_rma::Address;
-use tailwater_tls::{Acceptor, Certificates, ClientCertificates, TlsConfig};
+use tailwater_tls::{Acceptor, Certificates, ClientCertificates, Dialer, DialerConfig, TlsConfig};
 
 use self::rights::BackendRights;
 use crate::admin::{Server, escaped};
@@ -299,6 +299,7 @@ fn serve(args: ServeArgs) -> anyhow::Result<()> {
         unix,
         connections_max: defaults.listen.connections_max,
         engines: thread_count(engines),
+        dialer: Dialer::plain(),
     };
     run_backend(options, &tls, rights.with_own(), log)
 }
@@ -316,10 +317,20 @@ fn run_backend(
     runtime.block_on(async {
         let mut stop = StopSignals::caught();
         let env = Env::real();
+        // The other backends of the cell are asked as they ask this one.
+        let dialer = Dialer::open(
+            &env,
+            &DialerConfig {
+                ca: tls.client_ca.clone(),
+                certificate: tls.certificate.clone(),
+                key: tls.key.clone(),
+                names: Vec::new(),
+            },
+        )?;
         let certificates = Certificates::open(&env, tls)?;
         let _watch = certificates.as_ref().map(Certificates::watch);
         let tls = certificates.map_or_else(Acceptor::plain, |of| Acceptor::secured("--tcp", &of));
-        let options = BackendOptions { tls, ..options };
+        let options = BackendOptions { tls, dialer, ..options };
         let served = ServedBackend::start(&env, &options, Arc::new(rights)).await?;
         tracing::info!(
             cell = options.cell,

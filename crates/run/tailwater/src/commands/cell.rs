@@ -1,8 +1,10 @@
 //! `tailwater cell …`
 
+use std::time::Duration;
+
 use clap::Subcommand;
 use tailwater_node::CellModeSetting;
-use tailwater_node::api::{CellView, CreateCell};
+use tailwater_node::api::{CellView, CreateCell, DrainCell, ResizeCell};
 
 use crate::admin::{Server, escaped};
 use crate::output::{self, Format};
@@ -49,6 +51,31 @@ pub enum Command {
         /// Form of the output.
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
         output: Format,
+    },
+    /// Change how many backends a cell has, while it is used, and wait until that is done.
+    ///
+    /// What the cell holds is copied to where it lies afterwards. The change goes on when this command is ended.
+    Resize {
+        /// The cell's name.
+        name: String,
+        /// Backends that the node is to run itself. Of more than that, those with the greatest numbers leave.
+        #[arg(long, value_name = "N", value_parser = values::number::<usize>(1..=OWN_BACKENDS_MAX),
+              conflicts_with = "backend", required_unless_present = "backend")]
+        backends: Option<usize>,
+        /// One more backend that runs as a process of its own: its addresses, as in `tailwater cell create`. Once for
+        /// each.
+        #[arg(long, value_name = "ADDRESSES")]
+        backend: Vec<String>,
+    },
+    /// Take a backend out of a cell, while it is used, and wait until that is done; it may be gone already.
+    ///
+    /// What it holds is copied to others. The change goes on when this command is ended.
+    Drain {
+        /// The cell's name.
+        name: String,
+        /// The backend's number, as `tailwater cell describe` shows it.
+        #[arg(value_parser = values::number::<u32>(0..=u32::MAX as u64))]
+        backend: u32,
     },
     /// List a node's cells: the two of its log, and those that were created.
     #[command(visible_alias = "list")]
@@ -104,12 +131,11 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
                 backends.is_some() || !backend.is_empty(),
                 "a cell needs backends: say how many the node runs with --backends, or name each with --backend"
             );
-            let split = |addresses: String| addresses.split(',').map(str::to_owned).collect();
             let create = CreateCell {
                 name,
                 backends: backends.unwrap_or(0),
                 mode: mode.setting(),
-                addresses: backend.into_iter().map(split).collect(),
+                addresses: split(backend),
                 capacity_bytes,
                 value_bytes,
                 ttl_ms,
@@ -126,12 +152,46 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
                 )),
             }
         }
+        Command::Resize { name, backends, backend } => {
+            let asked = ResizeCell { backends, addresses: split(backend) };
+            change(server, &name, "resize", &asked)
+        }
+        Command::Drain { name, backend } => change(server, &name, "drain", &DrainCell { backend }),
         Command::Ls { output } => list(server, output),
         Command::Describe { name, output } => {
             let cell: CellView = server.get(&format!("/v1/cells/{}", escaped(&name)))?;
             if output == Format::Json { output::print_json(&cell) } else { describe(&cell) }
         }
     }
+}
+
+/// The addresses of each backend.
+fn split(backends: Vec<String>) -> Vec<Vec<String>> {
+    backends.into_iter().map(|addresses| addresses.split(',').map(str::to_owned).collect()).collect()
+}
+
+/// Has the backends of a cell changed, and waits for the end of that.
+fn change(server: &Server, name: &str, how: &str, asked: &impl serde::Serialize) -> anyhow::Result<()> {
+    let path = format!("/v1/cells/{}", escaped(name));
+    let begun: CellView = server.post(&format!("{path}/{how}"), asked)?;
+    let mut cell = begun;
+    while cell.change.is_some() {
+        pause();
+        cell = server.get(&path)?;
+    }
+    let numbers: Vec<String> = cell.places.iter().map(|place| place.number.to_string()).collect();
+    output::print(&format!(
+        "cell {} has {} now: {}",
+        cell.name,
+        output::counted(cell.backends.len() as u64, "backend"),
+        numbers.join(", ")
+    ))
+}
+
+/// Between two looks at how far a change is.
+#[allow(clippy::disallowed_methods)] // A command has nothing else to do meanwhile.
+fn pause() {
+    std::thread::sleep(Duration::from_millis(100));
 }
 
 /// The node's cells.
@@ -161,16 +221,27 @@ fn describe(cell: &CellView) -> anyhow::Result<()> {
     table.add_row(["configuration", &format!("{:#x}", cell.config_id)]);
     table.add_row(["rows", &cell.rows.to_string()]);
     table.add_row(["points", &cell.points.to_string()]);
+    if let Some(change) = &cell.change {
+        table.add_row(["change", change]);
+    }
     output::print(&table)?;
     output::print(&"")?;
-    let mut table = output::table(&["backend", "live", "copies", "addresses"]);
+    let mut table = output::table(&["backend", "part", "live", "copies", "refilled", "addresses"]);
     for (place, addresses) in cell.places.iter().zip(&cell.backends) {
         table.add_row([
             place.number.to_string(),
+            place.part.clone().unwrap_or_default(),
             if place.is_live { "yes" } else { "no" }.to_owned(),
             format!("{:.1} %", place.copies_percent),
+            place.filled_percent.map_or_else(|| "unknown".to_owned(), |filled| format!("{filled:.1} %")),
             addresses.join(" or "),
         ]);
     }
-    output::print(&table)
+    output::print(&table)?;
+    for place in &cell.places {
+        if let Some(why) = &place.hindrance {
+            output::print(&format!("backend {} is not compared with the others: {why}", place.number))?;
+        }
+    }
+    Ok(())
 }

@@ -17,6 +17,7 @@ mod broadcast_links;
 mod broadcast_ws;
 mod cells;
 mod cold;
+mod cells_load;
 mod copies;
 mod demo;
 mod docs;

@@ -1,0 +1,275 @@
+//! Backends that start again and are refilled, and cells whose backends change in phases.
+
+use std::sync::Weak;
+
+use futures::future::BoxFuture;
+use parking_lot::Mutex as Lock;
+use tailwater_rma::{Capabilities, Connection, LocalDoorbell};
+
+use super::*;
+use crate::backend::{Backend, RefillConfig};
+use crate::testing::{in_runtime, served, small};
+
+const ID: u64 = 9 << 32 | 1;
+const TRANSPORTS: [Capabilities; 3] = [
+    Capabilities { memory: true, scar: false },
+    Capabilities { memory: false, scar: false },
+    Capabilities { memory: false, scar: true },
+];
+
+/// Backends by their numbers, which reach each other.
+struct RefilledBackends {
+    env: Env,
+    can: Capabilities,
+    running: Lock<BTreeMap<u32, (Arc<Backend>, LocalDoorbell)>>,
+    /// What leads to each, to be cut.
+    faults: Lock<Vec<(u32, Arc<crate::testing::CellFaults>)>>,
+}
+
+/// What connects to them; backends have it too, and are not kept by it.
+struct ReachBackends(Weak<RefilledBackends>);
+
+impl RefilledBackends {
+    fn with(env: &Env, can: Capabilities, numbers: impl IntoIterator<Item = u32>) -> Arc<Self> {
+        let (running, faults) = Default::default();
+        let backends = Arc::new(Self { env: env.clone(), can, running, faults });
+        numbers.into_iter().for_each(|number| backends.start(number));
+        backends
+    }
+
+    /// Starts one, or starts it again.
+    fn start(self: &Arc<Self>, number: u32) {
+        self.stop(number);
+        let (backend, doorbell) = served(&self.env, small(0));
+        let config = RefillConfig {
+            again_after: Duration::from_millis(20),
+            retry_after: Duration::from_millis(32),
+            deadline: Duration::from_secs(60),
+            bytes_per_second: u64::MAX,
+        };
+        backend.refill_from(Arc::new(ReachBackends(Arc::downgrade(self))), config);
+        self.running.lock().insert(number, (backend, doorbell));
+    }
+
+    fn stop(&self, number: u32) {
+        self.running.lock().remove(&number);
+        let is_to_it = |(to, faults): &mut (u32, Arc<crate::testing::CellFaults>)| {
+            if *to == number {
+                faults.lost.store(true, std::sync::atomic::Ordering::Relaxed);
+            }
+            *to != number
+        };
+        self.faults.lock().retain_mut(is_to_it);
+    }
+
+    fn backend(&self, number: u32) -> Arc<Backend> {
+        Arc::clone(&self.running.lock()[&number].0)
+    }
+
+    async fn client(self: &Arc<Self>, numbers: &[u32], client_id: u32) -> Cell {
+        let mut configuration =
+            Configuration::first(ID, "tiles", Mode::R32, vec![Vec::new(); numbers.len()]).expect("a cell");
+        for (place, number) in configuration.backends.iter_mut().zip(numbers) {
+            place.number = *number;
+        }
+        let mut config =
+            CellConfig::of(configuration, Arc::new(ReachBackends(Arc::downgrade(self))), client_id);
+        // On a busy machine nothing may fail for want of time.
+        config.deadline = Duration::from_secs(60);
+        config.connect_deadline = Duration::from_secs(60);
+        config.reconnect_after_min = Duration::from_millis(1);
+        config.reconnect_after_max = Duration::from_millis(5);
+        config.watch_slice = Duration::from_millis(5);
+        Cell::connect(&self.env, config).await.expect("a configuration")
+    }
+
+    /// Waits for something that these backends do by themselves.
+    async fn until(&self, done: impl Fn() -> bool) {
+        while !done() {
+            self.env.sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    async fn until_filled(&self, numbers: &[u32]) {
+        let is_filled = |number: &u32| {
+            let backend = self.backend(*number);
+            backend.config_id() != 0 && backend.is_filled()
+        };
+        self.until(|| numbers.iter().all(is_filled)).await;
+    }
+}
+
+impl Connector for ReachBackends {
+    fn connect<'a>(
+        &'a self,
+        backend: &'a BackendPlace,
+    ) -> BoxFuture<'a, Result<Arc<dyn Connection>, String>> {
+        let connected = self.0.upgrade().and_then(|of| {
+            let (served, doorbell) = of.running.lock().get(&backend.number)?.clone();
+            let (connection, faults) = crate::testing::Double::connect(&of.env, &served, &doorbell, of.can);
+            of.faults.lock().push((backend.number, faults));
+            Some(connection)
+        });
+        Box::pin(std::future::ready(connected.ok_or_else(|| "it does not run".to_owned())))
+    }
+}
+
+fn items(what: &str) -> Vec<(Bytes, Bytes)> {
+    (0..80).map(|n| (Bytes::from(format!("key {n}")), Bytes::from(format!("{what} {n}")))).collect()
+}
+
+fn keys_of(items: &[(Bytes, Bytes)]) -> Vec<Bytes> {
+    items.iter().map(|(key, _)| key.clone()).collect()
+}
+
+async fn set(cell: &Cell, items: &[(Bytes, Bytes)]) {
+    for result in cell.set(items.to_vec()).await {
+        result.expect("a quorum is there");
+    }
+}
+
+async fn assert_all_there(cell: &Cell, items: &[(Bytes, Bytes)]) {
+    for (lookup, (key, wanted)) in cell.get_consistent(&keys_of(items)).await.iter().zip(items) {
+        assert!(matches!(lookup, Lookup::Hit { value, .. } if value == wanted), "{key:?}: {lookup:?}");
+    }
+}
+
+#[test]
+fn each_of_three_backends_dies_and_is_refilled_in_turn_and_nothing_is_lost() {
+    for can in TRANSPORTS {
+        in_runtime(|env| async move {
+            let backends = RefilledBackends::with(&env, can, 0..3);
+            let cell = backends.client(&[0, 1, 2], 1).await;
+            backends.until_filled(&[0, 1, 2]).await;
+            set(&cell, &items("before")).await;
+            let erased = Bytes::from_static(b"erased");
+            set(&cell, &[(erased.clone(), Bytes::from_static(b"x"))]).await;
+            cell.erase(vec![erased.clone()]).await.pop().expect("one").expect("a quorum is there");
+            for number in 0..3 {
+                backends.start(number);
+                backends.until_filled(&[0, 1, 2]).await;
+                assert_all_there(&cell, &items("before")).await;
+            }
+            assert_eq!(cell.get_consistent(&[erased]).await, [Lookup::Miss]);
+            let copied: u64 = (0..3).map(|number| backends.backend(number).stats().copied).sum();
+            assert!(copied >= 160, "{copied}");
+            // And all goes on.
+            set(&cell, &items("after")).await;
+            assert_all_there(&cell, &items("after")).await;
+        });
+    }
+}
+
+#[test]
+fn a_backend_that_reaches_nobody_says_that_it_does_not_know_and_takes_no_sets() {
+    for can in TRANSPORTS {
+        in_runtime(|env| async move {
+            let backends = RefilledBackends::with(&env, can, 0..3);
+            let cell = backends.client(&[0, 1, 2], 1).await;
+            backends.until_filled(&[0, 1, 2]).await;
+            set(&cell, &items("value")).await;
+            // One of three is away, and another one starts again: of both replicas of some values nothing is left.
+            backends.stop(0);
+            backends.start(1);
+            backends.until(|| backends.backend(1).config_id() == ID).await;
+            backends
+                .until(|| backends.backend(1).stats().hindrance.contains("backend 0 is not reached"))
+                .await;
+            for lookup in cell.get_consistent(&keys_of(&items("value"))).await {
+                assert!(matches!(lookup, Lookup::Failed(_)), "{lookup:?}");
+            }
+            let set_one = cell.set(vec![(Bytes::from_static(b"a"), Bytes::from_static(b"b"))]);
+            let answered = env.timeout(Duration::from_millis(50), set_one).await;
+            assert_eq!(answered, None, "it is tried until the deadline");
+            // Whoever is away comes back, and nothing is lost but what it had.
+            backends.start(0);
+            backends.until_filled(&[0, 1, 2]).await;
+            set(&cell, &items("again")).await;
+            assert_all_there(&cell, &items("again")).await;
+
+            // Two are lost at once, and the third is away for good: emptied, the cell goes on.
+            backends.stop(0);
+            backends.start(1);
+            backends.until(|| backends.backend(1).config_id() == ID).await;
+            backends.until(|| cell.live_backends() == 2).await;
+            assert_eq!(cell.clear().await, 2);
+            assert_eq!(cell.get_consistent(&keys_of(&items("again"))).await[0], Lookup::Miss);
+            set(&cell, &items("more")).await;
+            assert_all_there(&cell, &items("more")).await;
+        });
+    }
+}
+
+#[test]
+fn a_cell_grows_and_shrinks_in_phases_and_nothing_is_lost() {
+    for can in TRANSPORTS {
+        in_runtime(|env| async move {
+            let backends = RefilledBackends::with(&env, can, 0..5);
+            let cell = backends.client(&[0, 1, 2], 1).await;
+            let other = backends.client(&[0, 1, 2], 2).await;
+            backends.until_filled(&[0, 1, 2]).await;
+            set(&cell, &items("first")).await;
+            for (round, after) in [&[0, 1, 2, 3, 4][..], &[1, 3, 4], &[0, 1, 2, 3]].into_iter().enumerate() {
+                let place = |number: &u32| BackendPlace { number: *number, addresses: Vec::new() };
+                let after: Vec<BackendPlace> = after.iter().map(place).collect();
+                let next = cell.configuration().changing_to(after.clone()).expect("a change");
+                let last = next.id + 2;
+                assert!(cell.configure(next).await.expect("a configuration"));
+                // Whoever owns the cell goes on with it, also another one.
+                while cell.configuration().id < last {
+                    assert!(cell.configuration().changing_to(after.clone()).is_err(), "one at a time");
+                    set(&other, &items(&format!("round {round}"))).await;
+                    assert_all_there(&cell, &items(&format!("round {round}"))).await;
+                    let owner = if round == 1 { &other } else { &cell };
+                    match owner.next_phase().await {
+                        Some(next) => drop(owner.configure(next).await.expect("a configuration")),
+                        None => env.sleep(Duration::from_millis(1)).await,
+                    }
+                    cell.configured_after(owner.configuration().id - 1).await;
+                }
+                assert_eq!(cell.configuration().backends, after);
+                let expected = items(&format!("round {round}"));
+                assert_all_there(&cell, &expected).await;
+                assert_all_there(&other, &expected).await;
+            }
+        });
+    }
+}
+
+#[test]
+fn updates_are_counted_while_backends_change_and_start_again() {
+    in_runtime(|env| async move {
+        let backends = RefilledBackends::with(&env, TRANSPORTS[1], 0..4);
+        let cell = backends.client(&[0, 1, 2], 1).await;
+        backends.until_filled(&[0, 1, 2]).await;
+        let key = Bytes::from_static(b"count");
+        let one_more = |held: Option<&CellValue>| {
+            let before: u64 =
+                held.map_or(0, |held| String::from_utf8_lossy(&held.value).parse().expect("a number"));
+            UpdateTo::Set((before + 1).to_string().into(), EntryExtras::default())
+        };
+        let mut counted = 0_u64;
+        let place = |number| BackendPlace { number, addresses: Vec::new() };
+        let next = cell.configuration().changing_to([0, 2, 3].map(place).to_vec()).expect("a change");
+        let last = next.id + 2;
+        cell.update(key.clone(), one_more).await.expect("counted");
+        counted += 1;
+        cell.configure(next).await.expect("a configuration");
+        while cell.configuration().id < last {
+            cell.update(key.clone(), one_more).await.expect("counted");
+            counted += 1;
+            match cell.next_phase().await {
+                Some(next) => drop(cell.configure(next).await.expect("a configuration")),
+                None => env.sleep(Duration::from_millis(1)).await,
+            }
+        }
+        for number in [0, 2, 3] {
+            backends.start(number);
+            backends.until_filled(&[0, 2, 3]).await;
+            cell.update(key.clone(), one_more).await.expect("counted");
+            counted += 1;
+        }
+        let held = cell.get_consistent(&[key]).await;
+        assert!(matches!(&held[0], Lookup::Hit { value, .. } if value == &counted.to_string()), "{held:?}");
+    });
+}

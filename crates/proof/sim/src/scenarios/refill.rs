@@ -1,0 +1,493 @@
+//! Backends of a cell die one at a time and start again with nothing, are refilled by the others, and then the next one
+//! dies; under clients that set, erase, get and count, in a bad network, with wall clocks that differ. In [`run_resize`]
+//! the cell's backends change, too: some come and some leave, of which one may be dead already; others die meanwhile,
+//! and so does who carries the change on, whom another one follows.
+//!
+//! The code that runs is `cache`. Checked, all the time: no consistent get answers an earlier version than an
+//! acknowledged change or an earlier get had, or what nobody set, or a value at another version than it was
+//! acknowledged at; a key that was acknowledged and never erased is not missed. In the end a counter is what was
+//! acknowledged, and at most one more for each update of which its client was told that it is not known. A backend that
+//! started again is filled within [`FILLED_MAX`], and a change is over within [`CHANGED_MAX`]. What was set once, at the
+//! begin, is gone when it is too old.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tailwater_cache::{
+    Backend, BackendPlace, Cell, CellValue, EntryExtras, Lookup, UpdateError, UpdateTo, Version,
+};
+use tailwater_env::Env;
+
+use crate::checkers::{Report, Violation, ensure};
+use crate::net::{Net, Weather};
+use crate::planted::Plant;
+use crate::rng::Rng;
+use crate::world::{Crash, Node, Outside, World};
+
+use super::cache::{decode, encode};
+use super::cells::{self, BackendShape, CellsKind};
+
+const BACKEND_NAMES: [&str; 5] = ["backend-0", "backend-1", "backend-2", "backend-3", "backend-4"];
+/// Who carries changes on, one after another.
+const OWNER_NAMES: [&str; 4] = ["owner-0", "owner-1", "owner-2", "owner-3"];
+const CLIENT_NAMES: [&str; 3] = ["client-0", "client-1", "client-2"];
+/// Keys that are set, and of those the ones that are erased, too.
+const KEYS: u64 = 6;
+const ERASED_FROM: u64 = 4;
+/// Keys that are only counted up.
+const COUNTERS: u64 = 2;
+/// Keys that are set once, at the begin.
+const AGED: u64 = 4;
+const VALUE_BYTES_MAX: u64 = 3_000;
+/// How far wall clocks are from the world's, at most.
+const SKEW_MAX_MS: u64 = 300;
+/// How long backends keep a value.
+const TTL: Duration = Duration::from_secs(40);
+/// The longest that a backend sweeps later than that.
+const SWEPT_MAX: Duration = Duration::from_secs(2);
+/// Longer than any deadline, the network's longest silence, and any pause between two attempts to connect.
+const FILLED_MAX: Duration = Duration::from_secs(15);
+/// The same for a change of backends, of which each phase waits for some of that.
+const CHANGED_MAX: Duration = Duration::from_secs(40);
+/// When no more backends are killed: all of it is over before a value is too old.
+const CHAOS_MAX: Duration = Duration::from_secs(2);
+
+#[derive(Default)]
+struct Refills {
+    /// The latest version that was acknowledged or got of a key.
+    floors: BTreeMap<u64, Version>,
+    /// The value that was acknowledged at a version of a key.
+    acknowledged: BTreeMap<(u64, Version), (u64, u64, u64)>,
+    offered: BTreeSet<(u64, u64, u64)>,
+    /// Of each counter, the updates that were acknowledged, and those of which nothing is known.
+    counted: BTreeMap<u64, (u64, u64)>,
+    stop: bool,
+    violation: Option<Violation>,
+    report: Report,
+}
+
+type SharedRefills = Arc<Mutex<Refills>>;
+
+impl Refills {
+    fn note(&mut self, key: u64, version: Version) {
+        let floor = self.floors.entry(key).or_default();
+        *floor = version.max(*floor);
+    }
+
+    /// What a consistent get answered that began when `floor` was known of the key.
+    fn check(&self, key: u64, floor: Option<Version>, lookup: &Lookup) -> Result<(), Violation> {
+        let floor = floor.unwrap_or_default();
+        match lookup {
+            Lookup::Failed(_) => Ok(()),
+            Lookup::Miss => {
+                let is_lost = floor > Version::ZERO && key < ERASED_FROM;
+                ensure(!is_lost, || format!("key {key} is missing, and was acknowledged at {floor}"))
+            }
+            Lookup::Hit { version, value, .. } => {
+                let identity = decode(value).filter(|of| of.0 == key && self.offered.contains(of));
+                let identity = identity.ok_or_else(|| {
+                    Violation::new(format!("key {key} was answered with what nobody set for it"))
+                })?;
+                ensure(*version >= floor, || {
+                    format!("key {key}: version {version} was got after {floor} had been acknowledged")
+                })?;
+                let known = self.acknowledged.iter().find(|(_, of)| **of == identity);
+                ensure(known.is_none_or(|((_, at), _)| version <= at), || {
+                    format!("key {key}: {identity:?} was acknowledged, and got at another version, {version}")
+                })
+            }
+        }
+    }
+}
+
+/// Runs the scenario.
+pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
+    run_with(world, plant, false)
+}
+
+/// Runs it with backends that change.
+pub fn run_resize(world: &mut World, plant: Plant) -> Result<Report, Violation> {
+    run_with(world, plant, true)
+}
+
+fn run_with(world: &mut World, plant: Plant, is_resized: bool) -> Result<Report, Violation> {
+    let mut rng = Rng::new(world.seed(), "scenario/refill");
+    let net = Net::new(world);
+    let backends = if is_resized { BACKEND_NAMES.len() } else { cells::BACKENDS };
+    let nodes: Vec<Node> = BACKEND_NAMES[..backends].iter().map(|name| world.node(name)).collect();
+    let owners: Vec<Node> = OWNER_NAMES.iter().map(|name| world.node(name)).collect();
+    let shape = BackendShape { buckets: rng.between(1, 8), ttl: TTL, refilled: Some(plant) };
+    let running: Vec<Arc<Backend>> = (0..nodes.len())
+        .map(|number| cells::start_backend_of(&net, &nodes[number], number, CellsKind::Data, shape))
+        .collect();
+    let state = SharedRefills::default();
+    let (mut cells_of, mut clients) = (Vec::new(), Vec::new());
+    for (number, name) in (0..).zip(CLIENT_NAMES) {
+        let node = world.node(name);
+        node.skew_wall_ms(rng.between(0, 2 * SKEW_MAX_MS) as i64 - SKEW_MAX_MS as i64);
+        let env = node.env();
+        let cell = world.run(cells::connect(&net, &node, &env, CellsKind::Data, plant))?;
+        cells_of.push(cell.clone());
+        clients.push((node, Client { env, cell, number, state: state.clone() }));
+    }
+    let members: Vec<u32> = (0..cells::BACKENDS as u32).collect();
+    world.run(until_filled(&world.outside(), &running, &members))??;
+    let begun = world.now();
+    let aged = (KEYS + COUNTERS..KEYS + COUNTERS + AGED).map(|key| (key_of(key), Bytes::from_static(b"old")));
+    world.run(cells_of[0].set(aged.collect()))?;
+    // So that an age that is lost makes a difference.
+    world.run_for(Duration::from_secs(3))?;
+    if rng.below(2) == 0 {
+        net.set_weather(Weather::FOUL);
+    }
+    let client_nodes: Vec<Node> = clients.iter().map(|(node, _)| node.clone()).collect();
+    for (node, client) in clients {
+        node.env().spawn("client", client.run()).detach();
+    }
+    let outside = world.outside();
+    for _ in 0..2 {
+        let rng = Rng::new(rng.below(u64::MAX), "scenario/refill/parting");
+        let (clients, nodes) = (client_nodes.clone(), nodes.clone());
+        let parting = part(rng, outside.clone(), net.clone(), clients, nodes, state.clone());
+        outside.spawn("parting", parting).detach();
+    }
+    let state_of = state.clone();
+    let (net_of, is_resized) = (net.clone(), is_resized.then_some(owners));
+    let breaking = Breaking {
+        rng,
+        outside,
+        net: net_of,
+        nodes,
+        running,
+        members,
+        shape,
+        plant,
+        last: 0,
+        owners: is_resized,
+        state: state_of,
+    };
+    let (running, members) = world.run(breaking.run())??;
+    state.lock().stop = true;
+    net.set_weather(Weather::FAIR);
+    world.run_for(Duration::from_secs(6))?;
+    state.lock().violation.take().map_or(Ok(()), Err)?;
+    world.run(until_filled(&world.outside(), &running, &members))??;
+    check_the_end(world, &cells_of, &state)?;
+    let over = begun + TTL + SWEPT_MAX;
+    world.run_for(over.since(world.now()))?;
+    let aged: Vec<Bytes> = (KEYS + COUNTERS..KEYS + COUNTERS + AGED).map(key_of).collect();
+    for (key, lookup) in aged.iter().zip(world.run(cells_of[1].get_consistent(&aged))?) {
+        let is_gone = !matches!(lookup, Lookup::Hit { .. });
+        ensure(is_gone, || format!("{key:?} was set once, and is answered when it is too old"))?;
+    }
+    let report = state.lock().report.clone();
+    Ok(report)
+}
+
+/// All keys, in fair weather, with all backends filled.
+fn check_the_end(world: &World, cells: &[Cell], state: &SharedRefills) -> Result<(), Violation> {
+    for cell in cells {
+        let floors = state.lock().floors.clone();
+        let keys: Vec<Bytes> = (0..KEYS).map(key_of).collect();
+        for (key, lookup) in (0..).zip(world.run(cell.get_consistent(&keys))?) {
+            let state = state.lock();
+            state.check(key, floors.get(&key).copied(), &lookup)?;
+        }
+        for key in KEYS..KEYS + COUNTERS {
+            let updated = world.run(cell.update(key_of(key), |_| UpdateTo::Keep))?;
+            let held =
+                updated.map_err(|error| Violation::new(format!("in fair weather, key {key}: {error}")))?;
+            let held = held.before.as_ref().map_or(0, number_of);
+            let (counted, unknown) = state.lock().counted.get(&key).copied().unwrap_or_default();
+            ensure((counted..=counted + unknown).contains(&held), || {
+                format!("counter {key} is {held}, of {counted} acknowledged and {unknown} unknown updates")
+            })?;
+        }
+    }
+    Ok(())
+}
+
+fn key_of(number: u64) -> Bytes {
+    Bytes::from(format!("key {number}"))
+}
+
+fn number_of(held: &CellValue) -> u64 {
+    String::from_utf8_lossy(&held.value).parse().unwrap_or(u64::MAX)
+}
+
+/// Waits until the backends with these numbers know what they should hold.
+async fn until_filled(outside: &Outside, running: &[Arc<Backend>], members: &[u32]) -> Result<(), Violation> {
+    let end = outside.now() + FILLED_MAX;
+    let is_filled = |number: &&u32| {
+        let backend = &running[**number as usize];
+        backend.config_id() != 0 && backend.is_filled()
+    };
+    while let Some(number) = members.iter().find(|number| !is_filled(number)) {
+        let why = running[*number as usize].stats().hindrance;
+        ensure(outside.now() < end, || format!("backend {number} is not refilled: {why}"))?;
+        outside.sleep(Duration::from_millis(1)).await;
+    }
+    Ok(())
+}
+
+/// Parts clients from backends for a while, one pair at a time.
+async fn part(
+    mut rng: Rng,
+    outside: Outside,
+    net: Net,
+    clients: Vec<Node>,
+    backends: Vec<Node>,
+    state: SharedRefills,
+) {
+    while !state.lock().stop {
+        let (client, backend) = (&clients[rng.index(clients.len())], &backends[rng.index(backends.len())]);
+        net.partition(client, backend);
+        outside.sleep(Duration::from_micros(rng.between(1_000, 60_000))).await;
+        net.heal(client, backend);
+        outside.sleep(Duration::from_micros(rng.below(40_000))).await;
+    }
+}
+
+/// What kills backends, and changes them.
+struct Breaking {
+    rng: Rng,
+    outside: Outside,
+    net: Net,
+    nodes: Vec<Node>,
+    running: Vec<Arc<Backend>>,
+    /// The numbers of the cell's backends.
+    members: Vec<u32>,
+    shape: BackendShape,
+    plant: Plant,
+    /// The id of the configuration after the last change.
+    last: u64,
+    /// Who carry changes on, if there are any.
+    owners: Option<Vec<Node>>,
+    state: SharedRefills,
+}
+
+impl Breaking {
+    async fn run(mut self) -> Result<(Vec<Arc<Backend>>, Vec<u32>), Violation> {
+        let end = self.outside.now() + CHAOS_MAX;
+        for _ in 0..self.rng.between(2, 5) {
+            self.pause(120).await;
+            if self.state.lock().violation.is_some() || self.outside.now() >= end {
+                break;
+            }
+            let what = if self.owners.is_some() { self.rng.below(4) } else { 0 };
+            let one = self.members[self.rng.index(self.members.len())];
+            match what {
+                0 => self.restart(one).await,
+                1 => {
+                    let after = self.other_members(None);
+                    self.change(after, None).await?;
+                }
+                // One that dies while others come and leave, and starts again.
+                2 => {
+                    let after = self.other_members(None);
+                    self.change(after, Some(one)).await?;
+                }
+                // One that is dead leaves, and another one comes.
+                _ => {
+                    self.nodes[one as usize].crash(Crash::Process);
+                    let after = self.other_members(Some(one));
+                    self.change(after, None).await?;
+                    self.restart(one).await;
+                }
+            }
+            // Another one that dies before this one is refilled is the second loss.
+            until_filled(&self.outside, &self.running, &self.members).await?;
+        }
+        self.pause(80).await;
+        Ok((self.running, self.members))
+    }
+
+    async fn restart(&mut self, number: u32) {
+        let at = number as usize;
+        self.state.lock().report.count("backends killed", 1);
+        self.nodes[at].crash(Crash::Process);
+        self.pause(40).await;
+        self.nodes[at].start();
+        self.running[at] =
+            cells::start_backend_of(&self.net, &self.nodes[at], at, CellsKind::Data, self.shape);
+    }
+
+    /// Other backends than now, at least three, and not the one that is dead.
+    fn other_members(&mut self, dead: Option<u32>) -> Vec<u32> {
+        loop {
+            let all = 0..self.nodes.len() as u32;
+            let mut after: Vec<u32> = all.filter(|number| Some(*number) != dead).collect();
+            while after.len() > 3 && self.rng.below(2) == 0 {
+                after.remove(self.rng.index(after.len()));
+            }
+            if after != self.members {
+                return after;
+            }
+        }
+    }
+
+    /// Changes the cell to the backends `after`; one that `dies` meanwhile starts again.
+    async fn change(&mut self, after: Vec<u32>, dies: Option<u32>) -> Result<(), Violation> {
+        let end = self.outside.now() + CHANGED_MAX;
+        self.state.lock().report.count("changes", 1);
+        let place = |number: &u32| BackendPlace { number: *number, addresses: Vec::new() };
+        let mut owner = self.owner().await;
+        // It may have heard first of a backend that is behind.
+        let before = loop {
+            let known = owner.configuration();
+            if known.change.is_none() && known.id >= self.last {
+                break known;
+            }
+            ensure(self.outside.now() < end, || format!("an owner goes by {:#x}", known.id))?;
+            self.outside.sleep(Duration::from_millis(5)).await;
+        };
+        let begin = before.changing_to(after.iter().map(place).collect());
+        let begin = begin.map_err(|error| Violation::new(error.to_string()))?;
+        // Each phase has the next id, also one that is left out.
+        let last = begin.id + 2;
+        self.last = last;
+        owner.configure(begin).await.map_err(|error| Violation::new(error.to_string()))?;
+        let mut dies = dies;
+        loop {
+            let known = owner.configuration();
+            if known.change.is_none() && known.id >= last {
+                break;
+            }
+            ensure(self.outside.now() < end, || format!("the change to {after:?} is at {:#x}", known.id))?;
+            self.outside.sleep(Duration::from_millis(2)).await;
+            if let Some(one) = dies.take_if(|_| self.rng.below(8) == 0) {
+                self.restart(one).await;
+            }
+            if self.rng.below(40) == 0 {
+                self.state.lock().report.count("owners killed", 1);
+                owner = self.owner().await;
+                continue;
+            }
+            let next = match self.plant {
+                Plant::CopiedTooEarly => known.next_phase(),
+                Plant::LeavingLeftOut => {
+                    owner.next_phase().await.and_then(|next| next.next_phase().or(Some(next)))
+                }
+                _ => owner.next_phase().await,
+            };
+            if let Some(next) = next {
+                owner.configure(next).await.map_err(|error| Violation::new(error.to_string()))?;
+            }
+        }
+        self.members = after;
+        if let Some(one) = dies {
+            self.restart(one).await;
+        }
+        Ok(())
+    }
+
+    /// Another one who carries changes on; the one before is dead. Knows what all clients knew first.
+    async fn owner(&mut self) -> Cell {
+        let owners = self.owners.as_mut().expect("there are changes");
+        owners[0].crash(Crash::Process);
+        owners.rotate_left(1);
+        owners[0].restart(Crash::Process);
+        let node = owners[0].clone();
+        loop {
+            let owner = cells::connect(&self.net, &node, &node.env(), CellsKind::Data, Plant::None).await;
+            // It has asked each backend that it knows of.
+            if owner.live_backends() > 0 {
+                return owner;
+            }
+            self.outside.sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Up to so many milliseconds.
+    async fn pause(&mut self, ms: u64) {
+        let pause = Duration::from_micros(self.rng.below(ms * 1_000));
+        self.outside.sleep(pause).await;
+    }
+}
+
+struct Client {
+    env: Env,
+    cell: Cell,
+    number: u64,
+    state: SharedRefills,
+}
+
+impl Client {
+    async fn run(self) {
+        for number in 0.. {
+            if self.state.lock().stop || self.state.lock().violation.is_some() {
+                return;
+            }
+            match self.env.random_below(8) {
+                0..2 => self.set(number).await,
+                2 => self.erase().await,
+                3 => self.count().await,
+                _ => self.get().await,
+            }
+            self.env.sleep(Duration::from_micros(self.env.random_below(4_000))).await;
+        }
+    }
+
+    async fn set(&self, number: u64) {
+        let key = self.env.random_below(KEYS);
+        let identity = (key, self.number, number);
+        let value = encode(identity, self.env.random_below(VALUE_BYTES_MAX) as usize);
+        self.state.lock().offered.insert(identity);
+        let result = self.cell.set(vec![(key_of(key), value)]).await.pop();
+        let mut state = self.state.lock();
+        if let Some(Ok(version)) = result {
+            state.note(key, version);
+            state.acknowledged.insert((key, version), identity);
+            state.report.count("sets", 1);
+        }
+    }
+
+    async fn erase(&self) {
+        let key = ERASED_FROM + self.env.random_below(KEYS - ERASED_FROM);
+        let result = self.cell.erase(vec![key_of(key)]).await.pop();
+        let mut state = self.state.lock();
+        if let Some(Ok(version)) = result {
+            state.note(key, version);
+            state.report.count("erases", 1);
+        }
+    }
+
+    async fn count(&self) {
+        let key = KEYS + self.env.random_below(COUNTERS);
+        let one_more = |held: Option<&CellValue>| {
+            UpdateTo::Set((held.map_or(0, number_of) + 1).to_string().into(), EntryExtras::default())
+        };
+        let result = self.cell.update(key_of(key), one_more).await;
+        let mut state = self.state.lock();
+        let counted = state.counted.entry(key).or_default();
+        match &result {
+            Ok(_) => counted.0 += 1,
+            Err(UpdateError::Unknown) => counted.1 += 1,
+            Err(_) => {}
+        }
+        state.report.count(if result.is_ok() { "counted" } else { "not counted, or unknown" }, 1);
+    }
+
+    async fn get(&self) {
+        let key = self.env.random_below(KEYS);
+        let floor = self.state.lock().floors.get(&key).copied();
+        let lookup = self.cell.get_consistent(&[key_of(key)]).await.pop().expect("one for each key");
+        let mut state = self.state.lock();
+        let checked = state.check(key, floor, &lookup);
+        let what = match lookup {
+            Lookup::Hit { version, .. } => {
+                state.note(key, version);
+                "hits"
+            }
+            Lookup::Miss => "misses",
+            Lookup::Failed(_) => "failed gets",
+        };
+        state.report.count(what, 1);
+        if let Err(violation) = checked {
+            state.violation.get_or_insert(violation);
+        }
+    }
+}
