@@ -9,7 +9,7 @@
 //! An answer has its request's number. Nothing that a bookie sends makes this panic: it is an answer, an error of its
 //! request, or a [`FrameFault`] that ends the connection.
 
-mod messages;
+pub(crate) mod messages;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use prost::Message;
