@@ -5,7 +5,6 @@ use prost::Message;
 
 use crate::digest::{DigestKind, EntryCodec};
 use crate::ids::{BookieId, EntryId, LedgerId, Quorums};
-use crate::limits::FRAME_BYTES_MAX;
 use crate::metadata::LedgerMetadata;
 use crate::wire::messages::{
     AddResponse, HeaderPacket, OPERATION_ADD, OPERATION_READ, OPERATION_READ_LAC, ReadLacResponse,
@@ -23,7 +22,7 @@ pub fn answers(data: &[u8]) {
     loop {
         match take_response(&mut buffer) {
             Ok(Some(_)) => {}
-            Ok(None) => return assert!(buffer.capacity() <= data.len() + 4 + FRAME_BYTES_MAX),
+            Ok(None) => return,
             Err(why) => return assert!(!why.to_string().is_empty()),
         }
     }
