@@ -297,9 +297,8 @@ async fn a_session_is_over_when_its_user_or_its_token_is_removed_and_not_when_an
     users.set("orders", "battery staple").await.expect("changed");
     users.remove("invoices").await.expect("there");
     assert!(!orders.is_over(), "another password, and another user");
-    let removed = tokio::spawn(orders.clone().removed());
-    users.remove("orders").await.expect("there");
-    removed.await.expect("it completes");
+    let (removed, removing) = (orders.clone().removed(), users.remove("orders"));
+    tokio::join!(removed, removing).1.expect("there");
     users.set("orders", "battery staple").await.expect("new");
     assert!(orders.is_over() && orders.is_removed(), "who comes under its name later is another user");
 
@@ -307,9 +306,7 @@ async fn a_session_is_over_when_its_user_or_its_token_is_removed_and_not_when_an
     let message = format!("n,,\x01auth=Bearer {token}\x01\x01");
     let ci = session(&users, Mechanism::OAuthBearer, &message).await;
     assert!(!ci.is_over());
-    let over = tokio::spawn(ci.clone().over());
-    users.tokens().remove("ci").await.expect("there");
-    over.await.expect("it completes");
+    tokio::join!(ci.clone().over(), users.tokens().remove("ci")).1.expect("there");
     users.tokens().create("ci", None).await.expect("a token");
     assert!(ci.is_removed(), "another token");
 }
