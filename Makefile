@@ -10,7 +10,7 @@ INPUT ?=
 
 CORES ?= 0,1
 
-.PHONY: help build dist check test test-long miri demo sim bench bench-peers bench-compare figures spec spec-full doc deny clean
+.PHONY: help build dist check test test-long miri fuzz demo sim bench bench-peers bench-compare figures spec spec-full doc deny clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -38,6 +38,10 @@ test-long: ## what takes too long for that, in parts of up to 80 minutes; result
 miri: ## undefined behaviour in what moves raw bytes; result in docs/miri.md; needs rustup, takes some minutes
 	@.ci/need cc=gcc
 	.ci/miri
+
+fuzz: ## what reads bytes of others, with coverage, TIME=600 seconds for each of TARGETS; result in docs/fuzz.md
+	@.ci/need cc=gcc c++=g++ git=git
+	.ci/fuzz $(TARGETS)
 
 demo: build ## one node, six cache backends, 1,000 consumers, about 30 s; INPUT=FILE appends that file instead
 	$(TARGET)/release/tailwater demo $(if $(INPUT),--input '$(INPUT)')

@@ -20,7 +20,7 @@ use std::time::Duration;
 use bytes::{Buf, Bytes, BytesMut};
 use tailwater_access::{AddressPlace, Peer};
 use tailwater_env::Instant;
-use tailwater_login::{Login, LoginStep, Mechanism};
+use tailwater_login::{Login, LoginSession, LoginStep, Mechanism};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -47,6 +47,8 @@ pub(crate) enum MemcachedEnd {
     Stalled(Duration),
     #[error("it has not logged in")]
     Stranger,
+    #[error("its user was removed")]
+    LoggedOut,
     #[error("{0}")]
     Malformed(&'static str),
     #[error(transparent)]
@@ -62,6 +64,8 @@ pub(crate) struct Connection<S> {
     peer: Peer,
     /// By when it has to log in, if it has to and has not.
     login_by: Option<Instant>,
+    /// How long it may go on, once it has.
+    session: Option<LoginSession>,
     /// Its address's place for it among those that have not.
     place: Option<AddressPlace>,
     /// Room for the value that is being received.
@@ -81,6 +85,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             front,
             peer,
             login_by,
+            session: None,
             place,
             receiving: None,
             sending: Vec::new(),
@@ -175,6 +180,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     async fn carry_out(&mut self, request: MemcachedRequest) -> Result<(), MemcachedEnd> {
+        if self.session.as_ref().is_some_and(LoginSession::is_over) {
+            return Err(MemcachedEnd::LoggedOut);
+        }
         let carried_out = match request {
             request if self.login_by.is_some() => self.log_in(request).await,
             MemcachedRequest::Text(request) => self.text(request).await,
@@ -203,11 +211,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.front.stats.auth_cmds.add(1);
         let message = [&b"\0"[..], user, b"\0", password].concat();
         let address = self.peer.address.parse::<SocketAddr>().ok().map(|address| address.ip());
-        let stepped = Login::begin(users, Mechanism::Plain, address).step(&message).await;
-        match stepped {
+        let mut login = Login::begin(users, Mechanism::Plain, address);
+        match login.step(&message).await {
             Ok(LoginStep::Done { user, .. }) => {
                 self.peer = Peer::of(self.peer.address.clone(), &user);
-                (self.login_by, self.place) = (None, None);
+                (self.login_by, self.place, self.session) = (None, None, login.session().cloned());
                 self.replies.line("STORED");
             }
             Ok(LoginStep::Challenge(_)) | Err(_) => {

@@ -45,6 +45,7 @@ pub enum Decoded {
 pub(crate) const BAD_LINE: RefusalLine = "CLIENT_ERROR bad command line format";
 const BAD_CHUNK: RefusalLine = "CLIENT_ERROR bad data chunk";
 pub(crate) const TOO_LARGE: RefusalLine = "SERVER_ERROR object too large for cache";
+const TOO_LONG: RefusalLine = "CLIENT_ERROR line too long";
 const UNKNOWN: RefusalLine = "ERROR";
 
 /// What a line says.
@@ -118,8 +119,12 @@ impl RequestDecoder {
         }
         let Some(end) = buffer[self.searched..].iter().position(|byte| *byte == b'\n') else {
             self.searched = buffer.len();
-            return Err((buffer.len() > LINE_BYTES_MAX).then_some("CLIENT_ERROR line too long"));
+            return Err((buffer.len() > LINE_BYTES_MAX).then_some(TOO_LONG));
         };
+        // Also if it has come with its end: how it was cut on the way says nothing of it.
+        if self.searched + end > LINE_BYTES_MAX {
+            return Err(Some(TOO_LONG));
+        }
         let mut line = buffer.split_to(self.searched + end + 1).freeze();
         self.searched = 0;
         line.truncate(line.len() - 1);

@@ -108,7 +108,10 @@ async fn serve(
     let ended = Connection::new(stream, asking, place, Arc::clone(&front)).run().await;
     front.stats.curr_connections.sub(1);
     match ended {
-        MemcachedEnd::Stalled(_) | MemcachedEnd::Stranger | MemcachedEnd::Malformed(_) => {
+        MemcachedEnd::Stalled(_)
+        | MemcachedEnd::Stranger
+        | MemcachedEnd::LoggedOut
+        | MemcachedEnd::Malformed(_) => {
             front.complain("closed", || format!("{peer}: {ended}"));
         }
         MemcachedEnd::Closed | MemcachedEnd::Cut | MemcachedEnd::Idle(_) | MemcachedEnd::Io(_) => {

@@ -31,6 +31,8 @@ mod core;
 mod error;
 mod files;
 mod frame;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 mod header;
 mod journal;
 pub mod limits;

@@ -186,7 +186,7 @@ fn recover_chain(
 }
 
 /// Hands out the records of one file, up to `cut`, or up to its end if it is the last one.
-fn recover_file(
+pub(crate) fn recover_file(
     header: &FileHeader,
     file: &dyn File,
     path: PathBuf,

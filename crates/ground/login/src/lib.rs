@@ -9,20 +9,26 @@
 //! - Nobody learns from an answer, or from the time that it takes, whether a user exists.
 //! - A password is in no log line and in no debug output.
 //! - An address that guesses wrong too often is not listened to for a while, and has few connections before it logs in.
+//! - Whoever has logged in goes on until the user, or the token, is removed, or its time is over ([`LoginSession`]).
 //! - What a client sends is bounded before it is looked at ([`limits`]), and checks that take long wait for each other.
 
 mod credentials;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 mod guesses;
+pub mod http;
 #[cfg(feature = "jwt")]
 mod jwt;
 pub mod limits;
 mod login;
 mod scram;
+mod session;
 mod tokens;
 mod users;
 
 #[cfg(feature = "jwt")]
 pub use jwt::{JwtIssuer, JwtKeys};
 pub use login::{Login, LoginError, LoginStep, Mechanism};
+pub use session::LoginSession;
 pub use tokens::{TokenBearer, TokenInfo, Tokens};
 pub use users::{LoginStats, SaltedPassword, ScramChange, UserError, Users};

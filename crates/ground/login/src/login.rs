@@ -8,6 +8,7 @@ use bytes::Bytes;
 use crate::credentials::Hash;
 use crate::limits::{MESSAGE_BYTES_MAX, NAME_BYTES_MAX, PASSWORD_BYTES_MAX};
 use crate::scram::{Challenged, FirstMessage};
+use crate::session::LoginSession;
 use crate::tokens::{TokenBearer, Tokens};
 use crate::users::Users;
 
@@ -99,6 +100,7 @@ pub struct Login {
     /// From where, if its guesses are counted.
     address: Option<IpAddr>,
     state: LoginState,
+    session: Option<LoginSession>,
 }
 
 enum LoginState {
@@ -124,7 +126,7 @@ impl Login {
             Mechanism::ScramSha512 => LoginState::ScramFirst(Hash::Sha512),
             Mechanism::OAuthBearer => LoginState::Bearer,
         };
-        Self { users: Arc::clone(users), address, state }
+        Self { users: Arc::clone(users), address, state, session: None }
     }
 
     /// Goes on with what the client sent. That a password is checked takes milliseconds of this thread.
@@ -142,7 +144,15 @@ impl Login {
             self.users.wrong.count(address, self.users.now());
         }
         self.users.count(&stepped);
+        if let Ok(LoginStep::Done { user, until_ms, .. }) = &stepped {
+            self.session = Some(LoginSession::begin(&self.users, user, *until_ms));
+        }
         stepped
+    }
+
+    /// How long the client may go on, once it is known.
+    pub fn session(&self) -> Option<&LoginSession> {
+        self.session.as_ref()
     }
 
     /// Whether the address has not guessed too often.
@@ -182,18 +192,8 @@ impl Login {
         }
     }
 
-    /// `[FOR]` NUL `USER` NUL `PASSWORD`.
     async fn plain(&self, text: &str) -> Result<LoginStep, LoginError> {
-        let parts: Vec<&str> = text.split('\0').collect();
-        let [acts_for, user, password] = parts[..] else {
-            return Err(LoginError::Malformed("it is not what PLAIN is"));
-        };
-        if !acts_for.is_empty() && acts_for != user {
-            return Err(LoginError::Malformed("it wants to act for another user"));
-        }
-        if user.is_empty() || password.len() > PASSWORD_BYTES_MAX {
-            return Err(LoginError::Malformed("it names no user, or its password is too long"));
-        }
+        let (user, password) = plain(text).map_err(LoginError::Malformed)?;
         if Tokens::is_principal(user) {
             return match self.bearer(password) {
                 Ok(LoginStep::Done { user: of, .. }) if &*of != user => Err(LoginError::NoToken),
@@ -217,8 +217,23 @@ impl Login {
     }
 }
 
+/// The user and the password in `[FOR]` NUL `USER` NUL `PASSWORD`.
+pub(crate) fn plain(message: &str) -> Result<(&str, &str), &'static str> {
+    let parts: Vec<&str> = message.split('\0').collect();
+    let [acts_for, user, password] = parts[..] else {
+        return Err("it is not what PLAIN is");
+    };
+    if !acts_for.is_empty() && acts_for != user {
+        return Err("it wants to act for another user");
+    }
+    if user.is_empty() || password.len() > PASSWORD_BYTES_MAX {
+        return Err("it names no user, or its password is too long");
+    }
+    Ok((user, password))
+}
+
 /// The token in a client's first message: `n,,` 0x01 `auth=Bearer TOKEN` 0x01 0x01, with other pairs beside it.
-fn bearer(message: &str) -> Option<&str> {
+pub(crate) fn bearer(message: &str) -> Option<&str> {
     let (header, pairs) = message.split_once('\x01')?;
     // Whoever acts for somebody else would say so here.
     if !matches!(header, "n,," | "y,,") || !pairs.ends_with('\x01') {

@@ -17,7 +17,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use futures::channel::oneshot;
 use parking_lot::RwLock;
 use sha2::{Digest, Sha256};
-use tailwater_access::are_same;
+use tailwater_access::{RightsBell, are_same};
 use tailwater_env::Env;
 use tailwater_meta::{Expect, Meta, Op};
 
@@ -53,18 +53,19 @@ pub struct TokenBearer {
     pub until_ms: Option<i64>,
 }
 
+/// What is kept of a token.
 #[derive(Clone)]
-struct StoredToken {
-    expires_ms: i64,
-    hash: [u8; 32],
+pub(crate) struct StoredToken {
+    pub(crate) expires_ms: i64,
+    pub(crate) hash: [u8; 32],
 }
 
 impl StoredToken {
-    fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         [&[FORMAT][..], &self.expires_ms.to_le_bytes(), &self.hash].concat()
     }
 
-    fn decode(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let rest = bytes.strip_prefix(&[FORMAT])?;
         let (expires_ms, hash) = rest.split_first_chunk()?;
         Some(Self { expires_ms: i64::from_le_bytes(*expires_ms), hash: hash.try_into().ok()? })
@@ -81,6 +82,8 @@ pub struct Tokens {
     meta: Arc<dyn Meta>,
     known: RwLock<BTreeMap<String, StoredToken>>,
     changing: tokio::sync::Mutex<()>,
+    /// Rings when one was removed.
+    removed: Arc<RightsBell>,
 }
 
 impl std::fmt::Debug for Tokens {
@@ -90,7 +93,11 @@ impl std::fmt::Debug for Tokens {
 }
 
 impl Tokens {
-    pub(crate) async fn open(env: &Env, meta: Arc<dyn Meta>) -> Result<Arc<Self>, UserError> {
+    pub(crate) async fn open(
+        env: &Env,
+        meta: Arc<dyn Meta>,
+        removed: Arc<RightsBell>,
+    ) -> Result<Arc<Self>, UserError> {
         let stored = meta.list(TOKENS).await.map_err(|error| UserError::Unavailable(error.to_string()))?;
         let mut known = BTreeMap::new();
         for (key, stored) in stored {
@@ -101,12 +108,22 @@ impl Tokens {
             known.insert(name.to_owned(), token);
         }
         let (known, changing) = (RwLock::new(known), tokio::sync::Mutex::default());
-        Ok(Arc::new(Self { env: env.clone(), meta, known, changing }))
+        Ok(Arc::new(Self { env: env.clone(), meta, known, changing, removed }))
     }
 
     /// As whom whoever shows a token of this name is known.
     pub fn principal(name: &str) -> String {
         format!("{PRINCIPAL}{name}")
+    }
+
+    /// The name of the node's own token that is known so.
+    pub(crate) fn name_of(principal: &str) -> Option<&str> {
+        principal.strip_prefix(PRINCIPAL)
+    }
+
+    /// What checks a token, if there is one of that name.
+    pub(crate) fn hash(&self, name: &str) -> Option<[u8; 32]> {
+        self.known.read().get(name).map(|token| token.hash)
     }
 
     /// Whether this is how a token is known, the node's own or one of an issuer elsewhere.
@@ -206,6 +223,8 @@ impl Tokens {
             Some(token) => drop(known.insert(name, token)),
             None => drop(known.remove(&name)),
         }
+        drop(known);
+        self.removed.ring();
         Ok(())
     }
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures::channel::oneshot;
 use parking_lot::RwLock;
+use tailwater_access::{RightsBell, RightsChanges};
 use tailwater_env::Env;
 use tailwater_meta::{Expect, Meta, Op};
 use tokio::sync::Semaphore;
@@ -83,11 +84,21 @@ pub struct LoginStats {
     pub refused: u64,
 }
 
+/// A user, who has a number that nobody else had since the start: not even one of the same name.
+struct KnownUser {
+    password: StoredPassword,
+    number: u64,
+}
+
 /// The users of a node. What is changed is durable before it holds; changes are made one at a time.
 pub struct Users {
     env: Env,
     meta: Arc<dyn Meta>,
-    known: RwLock<BTreeMap<String, StoredPassword>>,
+    known: RwLock<BTreeMap<String, KnownUser>>,
+    /// Users that there were so far: the number of the next one.
+    next_number: AtomicU64,
+    /// Rings when a user or a token was removed.
+    removed: Arc<RightsBell>,
     changing: tokio::sync::Mutex<()>,
     guard: std::sync::OnceLock<LeftGuard>,
     tokens: Arc<Tokens>,
@@ -120,10 +131,12 @@ impl Users {
             let credentials = StoredPassword::decode(&stored.value).ok_or_else(|| {
                 UserError::Unavailable(format!("the user {name:?} was written by a later version"))
             })?;
-            known.insert(name.to_owned(), credentials);
+            let number = known.len() as u64;
+            known.insert(name.to_owned(), KnownUser { password: credentials, number });
         }
         let secret = kept_secret(env, &*meta).await?;
-        let tokens = Tokens::open(env, Arc::clone(&meta)).await?;
+        let removed = Arc::<RightsBell>::default();
+        let tokens = Tokens::open(env, Arc::clone(&meta), Arc::clone(&removed)).await?;
         Ok(Arc::new(Self {
             env: env.clone(),
             meta,
@@ -132,6 +145,8 @@ impl Users {
             #[cfg(feature = "jwt")]
             jwts: std::sync::OnceLock::new(),
             wrong: WrongLogins::default(),
+            next_number: AtomicU64::new(known.len() as u64),
+            removed,
             known: RwLock::new(known),
             changing: tokio::sync::Mutex::default(),
             secret,
@@ -175,7 +190,7 @@ impl Users {
     /// For which mechanisms something is kept of a user's password, and how often it was hashed.
     pub fn scram(&self, name: &str) -> Option<Vec<(Mechanism, u32)>> {
         let known = self.known.read();
-        let kept = known.get(name)?;
+        let kept = &known.get(name)?.password;
         let of = |mechanism, hash| Some((mechanism, kept.keys(hash)?.iterations));
         let both = [of(Mechanism::ScramSha256, Hash::Sha256), of(Mechanism::ScramSha512, Hash::Sha512)];
         Some(both.into_iter().flatten().collect())
@@ -239,7 +254,7 @@ impl Users {
         self.change(name.to_owned(), move |_| Ok(Some(credentials))).await
     }
 
-    /// Removes a user. Connections that it has go on.
+    /// Removes a user, whose sessions are over then.
     ///
     /// # Errors
     /// That there is none, a user who is needed, metadata that does not answer.
@@ -274,10 +289,11 @@ impl Users {
         let _turn = self.changing.lock().await;
         let (known, count) = {
             let known = self.known.read();
-            (known.get(&name).cloned(), known.len())
+            (known.get(&name).map(|user| (user.password.clone(), user.number)), known.len())
         };
         let is_new = known.is_none();
-        let to = decide(known)?;
+        let number = known.as_ref().map(|(_, number)| *number);
+        let to = decide(known.map(|(password, _)| password))?;
         let key = format!("{USERS}{name}");
         let op = match &to {
             Some(_) if is_new && count >= USERS_MAX => {
@@ -296,15 +312,22 @@ impl Users {
         committed.map_err(|error| UserError::Unavailable(error.to_string()))?;
         let mut known = self.known.write();
         match to {
-            Some(credentials) => drop(known.insert(name, credentials)),
-            None => drop(known.remove(&name)),
+            Some(password) => {
+                let number = number.unwrap_or_else(|| self.next_number.fetch_add(1, Ordering::Relaxed));
+                known.insert(name, KnownUser { password, number });
+            }
+            None => {
+                known.remove(&name);
+                drop(known);
+                self.removed.ring();
+            }
         }
         Ok(is_new)
     }
 
     /// What is kept of a user's password for a hash, or what looks like it.
     pub(crate) fn keys_or_decoy(&self, name: &str, hash: Hash) -> ScramKeys {
-        let known = self.known.read().get(name).and_then(|kept| kept.keys(hash).cloned());
+        let known = self.known.read().get(name).and_then(|user| user.password.keys(hash).cloned());
         // Made for everybody, so that it takes as long for those that there are.
         let decoy = ScramKeys::decoy(&self.secret, hash, name);
         known.unwrap_or(decoy)
@@ -319,10 +342,29 @@ impl Users {
     /// Whether it is the user's password; there may be no such user. Takes milliseconds, for which there is a turn.
     pub(crate) fn is_password(&self, name: &str, password: &str) -> bool {
         // Both may be of passwords of their own, which Kafka's clients set: then that of SHA-256 is the one.
-        let has_256 = self.known.read().get(name).is_none_or(|kept| kept.keys(Hash::Sha256).is_some());
+        let has_256 =
+            self.known.read().get(name).is_none_or(|user| user.password.keys(Hash::Sha256).is_some());
         let hash = if has_256 { Hash::Sha256 } else { Hash::Sha512 };
         let keys = self.keys_or_decoy(name, hash);
         keys.is_password(hash, password.as_bytes())
+    }
+
+    /// The number of a user, if there is one of that name.
+    pub(crate) fn number(&self, name: &str) -> Option<u64> {
+        self.known.read().get(name).map(|user| user.number)
+    }
+
+    /// Hears of users and tokens that are removed from now on.
+    pub(crate) fn removals(&self) -> RightsChanges {
+        self.removed.changes()
+    }
+
+    pub(crate) fn wall_ms(&self) -> i64 {
+        self.env.wall_ms()
+    }
+
+    pub(crate) fn sleep(&self, time: std::time::Duration) -> tailwater_env::BoxFuture<'static, ()> {
+        self.env.sleep(time)
     }
 
     pub(crate) fn now(&self) -> tailwater_env::Instant {

@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use tailwater_env::Env;
 use tailwater_journal::{Journal, JournalConfig};
 use tailwater_login::{
-    Login, LoginError, LoginStep, Mechanism, SaltedPassword, ScramChange, UserError, Users,
+    Login, LoginError, LoginSession, LoginStep, Mechanism, SaltedPassword, ScramChange, UserError, Users,
 };
 use tailwater_meta::{EmbeddedMeta, Meta, MetaConfig, Recovery};
 
@@ -277,4 +277,47 @@ async fn what_makes_no_sense_ends_a_login_and_nothing_goes_on_behind_it() {
     login.step(b"n,,n=orders,r=clientnonce").await.expect("challenged");
     let error = login.step(b"c=biws,r=clientnonce0123,p=AAAA").await.expect_err("another one's");
     assert!(matches!(error, LoginError::Malformed(_)), "{error}");
+}
+
+/// Who has logged in, and how long that is good.
+async fn session(users: &Arc<Users>, mechanism: Mechanism, message: &str) -> LoginSession {
+    let mut login = Login::begin(users, mechanism, None);
+    login.step(message.as_bytes()).await.expect("let in");
+    login.session().expect("it is done").clone()
+}
+
+#[tokio::test]
+async fn a_session_is_over_when_its_user_or_its_token_is_removed_and_not_when_another_one_is() {
+    let mut world = World::new();
+    let users = world.users().await;
+    for user in ["orders", "invoices"] {
+        users.set(user, "correct horse").await.expect("new");
+    }
+    let orders = session(&users, Mechanism::Plain, "\0orders\0correct horse").await;
+    users.set("orders", "battery staple").await.expect("changed");
+    users.remove("invoices").await.expect("there");
+    assert!(!orders.is_over(), "another password, and another user");
+    let (removed, removing) = (orders.clone().removed(), users.remove("orders"));
+    tokio::join!(removed, removing).1.expect("there");
+    users.set("orders", "battery staple").await.expect("new");
+    assert!(orders.is_over() && orders.is_removed(), "who comes under its name later is another user");
+
+    let token = users.tokens().create("ci", None).await.expect("a token");
+    let message = format!("n,,\x01auth=Bearer {token}\x01\x01");
+    let ci = session(&users, Mechanism::OAuthBearer, &message).await;
+    assert!(!ci.is_over());
+    tokio::join!(ci.clone().over(), users.tokens().remove("ci")).1.expect("there");
+    users.tokens().create("ci", None).await.expect("a token");
+    assert!(ci.is_removed(), "another token");
+}
+
+#[tokio::test]
+async fn a_session_is_over_when_the_time_of_its_token_is() {
+    let mut world = World::new();
+    let users = world.users().await;
+    let token = users.tokens().create("ci", Some(world.env.wall_ms() + 300)).await.expect("a token");
+    let message = format!("n,,\x01auth=Bearer {token}\x01\x01");
+    let ci = session(&users, Mechanism::OAuthBearer, &message).await;
+    ci.clone().over().await;
+    assert!(ci.is_over() && !ci.is_removed());
 }

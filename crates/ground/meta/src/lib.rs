@@ -15,6 +15,8 @@
 pub mod conformance;
 mod contract;
 mod embedded;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 mod lease;
 pub mod limits;
 mod record;

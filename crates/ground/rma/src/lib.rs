@@ -29,6 +29,8 @@ mod connection;
 mod copy;
 mod doorbell;
 mod frame;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 pub mod limits;
 pub mod local;
 #[allow(unsafe_code)]

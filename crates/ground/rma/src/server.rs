@@ -56,6 +56,12 @@ pub(crate) use mailbox::Mailbox;
 use mailbox::Message;
 use shared::EngineShared;
 use uring::Uring;
+#[cfg(feature = "fuzz")]
+pub(crate) use {
+    limits::SessionLimits,
+    output::NextOutput,
+    session::{Session, World},
+};
 
 /// How long a dropped server waits for its engines, which end as soon as they are not in the application's `scar`.
 const STOP_DEADLINE: Duration = Duration::from_secs(5);

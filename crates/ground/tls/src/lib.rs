@@ -17,6 +17,8 @@
 mod acceptor;
 mod config;
 mod dialer;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 mod halves;
 mod identity;
 pub mod limits;

@@ -44,6 +44,8 @@ mod check;
 mod client;
 mod connections;
 pub mod digest;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 mod ids;
 pub mod limits;
 mod metadata;

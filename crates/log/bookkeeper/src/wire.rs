@@ -9,7 +9,7 @@
 //! An answer has its request's number. Nothing that a bookie sends makes this panic: it is an answer, an error of its
 //! request, or a [`FrameFault`] that ends the connection.
 
-mod messages;
+pub(crate) mod messages;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use prost::Message;
@@ -23,6 +23,9 @@ use messages::{
     OPERATION_READ_LAC, OPERATION_WRITE_LAC, ReadLacPacket, ReadPacket, RequestPacket, ResponsePacket,
     VERSION, WriteLacPacket,
 };
+
+/// Room that is made for the rest of a frame at least.
+const RESERVED_BYTES_MIN: usize = 64 << 10;
 
 /// Why a connection's bytes can't be followed any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -118,7 +121,8 @@ pub fn take_response(from: &mut BytesMut) -> Result<Option<NumberedAnswer>, Fram
         return Err(FrameFault::Length(length));
     }
     if from.len() < 4 + length {
-        from.reserve(4 + length - from.len());
+        // In steps that double: what a frame says of its length is not believed before as much is there.
+        from.reserve((4 + length - from.len()).min(from.len().max(RESERVED_BYTES_MIN)));
         return Ok(None);
     }
     from.advance(4);

@@ -324,7 +324,7 @@ impl Ledgers {
     }
 }
 
-fn path_below(ledger: LedgerId) -> String {
+pub(crate) fn path_below(ledger: LedgerId) -> String {
     let number = ledger.get();
     if number < i64::from(i32::MAX) {
         let digits = format!("{number:010}");
@@ -336,7 +336,7 @@ fn path_below(ledger: LedgerId) -> String {
 }
 
 /// The ledger whose metadata are at this path below the root.
-fn ledger_at(path: &str) -> Option<LedgerId> {
+pub(crate) fn ledger_at(path: &str) -> Option<LedgerId> {
     let digits: String = path.strip_prefix('/')?.split('/').collect();
     let number = digits.replacen('L', "", 1).parse().ok().and_then(LedgerId::new)?;
     // So nothing else is taken for one.
@@ -344,7 +344,7 @@ fn ledger_at(path: &str) -> Option<LedgerId> {
 }
 
 /// Whether ledgers' metadata may be below this path: `/00/0000`, or `/000/0000/0000/0000`.
-fn leads_to_ledgers(path: &str) -> bool {
+pub(crate) fn leads_to_ledgers(path: &str) -> bool {
     let parts: Vec<usize> = path.split('/').skip(1).map(str::len).collect();
     let shapes: [&[usize]; 2] = [&[2, 4], &[3, 4, 4, 4]];
     let fits = shapes.iter().any(|shape| shape.starts_with(&parts));
@@ -370,7 +370,7 @@ struct RegisteredEndpoint {
     protocol: String,
 }
 
-fn registered_address(data: &[u8]) -> Option<String> {
+pub(crate) fn registered_address(data: &[u8]) -> Option<String> {
     let registration = BookieRegistration::decode(data).ok()?;
     let endpoint = registration.endpoints.into_iter().find(|endpoint| endpoint.protocol == "bookie-rpc")?;
     Some(format!("{}:{}", endpoint.host, endpoint.port))

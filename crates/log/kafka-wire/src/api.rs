@@ -90,11 +90,11 @@ macro_rules! apis {
         })*
 
         /// Calls `$do!(Request)` for every request, in the tests.
-        #[cfg(test)]
+        #[cfg(any(test, feature = "fuzz"))]
         macro_rules! for_each_request {
             ($do:ident) => { $($do!($request);)* };
         }
-        #[cfg(test)]
+        #[cfg(any(test, feature = "fuzz"))]
         pub(crate) use for_each_request;
     };
 }

@@ -12,6 +12,8 @@ pub mod wire;
 pub mod api;
 pub mod consumer;
 mod errors;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 pub mod messages;
 
 pub use errors::ErrorCode;

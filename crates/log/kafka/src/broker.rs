@@ -323,7 +323,7 @@ impl Broker {
         let Some(api) = Api::from_number(header.api) else {
             return Err(Closing::Unsupported { api: header.api, version });
         };
-        if peer.login.as_ref().is_some_and(|login| !login.lets(api, self.env.wall_ms())) {
+        if peer.login.as_ref().is_some_and(|login| !login.lets(api)) {
             return Err(Closing::Stranger(api.name()));
         }
         if !api.versions().contains(&version) {

@@ -35,6 +35,7 @@ use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use tailwater_access::AddressPlace;
 use tailwater_env::{Env, Instant};
+use tailwater_login::LoginSession;
 use tailwater_tls::is_hello;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -93,6 +94,8 @@ pub(crate) enum Closing {
     Unsupported { api: i16, version: i16 },
     #[error("{0} of a client that has not logged in, as it has to here")]
     Stranger(&'static str),
+    #[error("its user, or its token, was removed")]
+    LoggedOut,
     #[error("{0}")]
     Refused(String),
     #[error("nothing came for {0:?}")]
@@ -115,7 +118,7 @@ impl Closing {
             Self::Tls => "TLS",
             Self::TooLarge { .. } => "too large",
             Self::Unsupported { .. } => "unsupported",
-            Self::Stranger(_) => "no login",
+            Self::Stranger(_) | Self::LoggedOut => "no login",
             Self::Refused(_) => "refused",
             Self::Idle(_) | Self::Stalled(_) | Self::Slow(..) => "too slow",
             Self::Cut | Self::Io(_) => "gone",
@@ -230,6 +233,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             // A frame that has its room may begin beside what is under way, so all of it is read.
             let has_room = matches!(self.room, Room::Taken { .. });
             self.go_on_arriving();
+            let session = self.peer.login.as_ref().and_then(PeerLogin::session);
+            let has_session = session.is_some();
             let may_read = !wants_room && (!is_waiting || has_room || self.buffer.len() < AHEAD_BYTES);
             let (least, count) = if may_read { self.wanted() } else { (0, 0) };
             let mut space = self.buffer.space(least, count);
@@ -249,6 +254,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     return Err(Closing::Cut);
                 },
                 closing = late(&env, arrival), if has_room => return Err(closing),
+                () = logged_out(session), if has_session => return Err(Closing::LoggedOut),
                 () = env.sleep(idle), if !is_waiting && !wants_room => return Err(Closing::Idle(idle)),
             }
         }
@@ -429,6 +435,11 @@ async fn took(
 ) -> (Option<OwnedSemaphorePermit>, usize) {
     let (permit, len) = wanted.expect("room is wanted");
     (permit.await, len)
+}
+
+/// Completes when the user, or the token, is removed as which a client has logged in.
+async fn logged_out(session: Option<LoginSession>) {
+    session.expect("it has logged in").removed().await;
 }
 
 /// Completes when a frame should have come, or more of it.

@@ -23,6 +23,8 @@ mod broker;
 mod config;
 mod connection;
 mod errors;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 mod groups;
 mod internal;
 mod pace;

@@ -1,14 +1,14 @@
 //! The login of a client (SASL, KIP-43, KIP-152), and that it logs in again before a token's time is over (KIP-368).
 
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use tailwater_access::AddressPlace;
 use tailwater_env::Instant;
-use tailwater_login::{Login, LoginError, LoginStep, Mechanism, Users};
+use tailwater_login::{Login, LoginError, LoginSession, LoginStep, Mechanism, Users};
 
 use crate::api::Api;
 use crate::broker::{Broker, Context};
@@ -29,8 +29,8 @@ pub(crate) struct PeerLogin {
     /// What it has begun; taken out while a step is carried out.
     begun: Mutex<Option<Login>>,
     known: OnceLock<tailwater_access::Peer>,
-    /// Until when it is, in milliseconds since 1970.
-    until_ms: AtomicI64,
+    /// How long it is.
+    session: RwLock<Option<LoginSession>>,
     is_refused: AtomicBool,
     /// From where.
     address: IpAddr,
@@ -45,7 +45,7 @@ impl PeerLogin {
             by,
             begun: Mutex::default(),
             known: OnceLock::new(),
-            until_ms: AtomicI64::new(i64::MAX),
+            session: RwLock::default(),
             is_refused: AtomicBool::new(false),
             address,
             place: Mutex::new(Some(place)),
@@ -57,21 +57,32 @@ impl PeerLogin {
         self.known.get()
     }
 
-    /// Whether the client may ask this at `now_ms`. Who was refused may ask nothing, and so is closed; who is known no
+    /// How long who has logged in may go on.
+    pub fn session(&self) -> Option<LoginSession> {
+        self.session.read().clone()
+    }
+
+    /// Whether the client may ask this. Who was refused may ask nothing, and so is closed; who is known no
     /// more may log in again.
-    pub fn lets(&self, api: Api, now_ms: i64) -> bool {
+    pub fn lets(&self, api: Api) -> bool {
         let is_first = matches!(api, Api::ApiVersions | Api::SaslHandshake | Api::SaslAuthenticate);
-        let is_known = self.known.get().is_some() && now_ms < self.until_ms.load(Ordering::Relaxed);
+        let is_known = self.session.read().as_ref().is_some_and(|session| !session.is_over());
         !self.is_refused.load(Ordering::Relaxed) && (is_known || is_first)
     }
 
     /// The client has logged in, as the same as before if it had; for how many milliseconds, as it is told.
-    fn log_in(&self, who: tailwater_access::Peer, until_ms: Option<i64>, now_ms: i64) -> Option<i64> {
+    fn log_in(
+        &self,
+        who: tailwater_access::Peer,
+        session: Option<LoginSession>,
+        until_ms: Option<i64>,
+        now_ms: i64,
+    ) -> Option<i64> {
         let known = self.known.get_or_init(|| who.clone());
         if known.principal != who.principal {
             return None;
         }
-        self.until_ms.store(until_ms.unwrap_or(i64::MAX), Ordering::Relaxed);
+        *self.session.write() = session;
         drop(self.place.lock().take());
         Some(until_ms.map_or(0, |until| until.saturating_sub(now_ms).max(1)))
     }
@@ -127,7 +138,9 @@ pub(crate) async fn authenticate(
         }
         Ok(LoginStep::Done { user, answer: auth_bytes, until_ms }) => {
             let who = tailwater_access::Peer::of(context.peer.address.to_string(), &user);
-            let Some(session_lifetime_ms) = login.log_in(who, until_ms, broker.env.wall_ms()) else {
+            let Some(session_lifetime_ms) =
+                login.log_in(who, begun.session().cloned(), until_ms, broker.env.wall_ms())
+            else {
                 login.is_refused.store(true, Ordering::Relaxed);
                 return refused(
                     ErrorCode::SaslAuthenticationFailed,

@@ -30,6 +30,8 @@ mod counters;
 mod error;
 mod fetch;
 mod follow;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 mod hot;
 pub mod limits;
 mod locate;

@@ -40,6 +40,8 @@ mod contract;
 mod error;
 mod files;
 mod filler;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 mod index;
 mod indexes;
 mod layout;

@@ -31,6 +31,8 @@ mod contract;
 mod core;
 mod deduplication;
 mod embedded;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 mod groups;
 mod ids;
 mod index;

@@ -22,6 +22,8 @@ mod config;
 pub mod content;
 mod error;
 mod front;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 mod held;
 mod in_flight;
 pub mod limits;

@@ -109,7 +109,9 @@ impl BlockId {
     pub fn parse(key: &str) -> Option<(Self, &str)> {
         let mut parts = key.strip_prefix(OFFSETS)?.splitn(3, '/');
         let (stream, block, group) = (parts.next()?, parts.next()?, parts.next()?);
-        Some((Self { stream: StreamId(stream.parse().ok()?), block: block.parse().ok()? }, group))
+        // Of partitions that there can be.
+        let block = block.parse().ok().filter(|block| *block <= u32::MAX / BLOCK_PARTITIONS)?;
+        Some((Self { stream: StreamId(stream.parse().ok()?), block }, group))
     }
 }
 

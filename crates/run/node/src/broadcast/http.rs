@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::fmt;
+use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -20,7 +21,8 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
-use futures::StreamExt;
+use futures::future::select;
+use futures::{FutureExt, StreamExt};
 use parking_lot::Mutex;
 use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer as _};
@@ -32,6 +34,7 @@ use tailwater_broadcast::message::{PublisherId, Reason};
 use tailwater_broadcast::{Collect, Content, NoRoomForStreams, Positions, Predicate, Stream, Writer};
 use tailwater_broadcast_server::Handle;
 use tailwater_env::Env;
+use tailwater_login::LoginSession;
 use tailwater_sqs::JsonObject;
 use tokio::sync::{Semaphore, watch};
 use uuid::Uuid;
@@ -256,10 +259,11 @@ impl BroadcastFront {
         streams.try_for_each(|stream| self.ask(peer, "listen", Resource::Broadcast(stream.as_str())))
     }
 
-    /// What `peer` is let listen to, to be asked again.
-    fn right(self: &Arc<Self>, peer: &Arc<Peer>) -> ListenRight {
-        let (front, peer, changes) = (Arc::clone(self), Arc::clone(peer), self.authorizer.changes());
-        ListenRight { front, peer, changes, others: false, streams: BTreeSet::new() }
+    /// What the sender of a request is let listen to, to be asked again.
+    fn right(self: &Arc<Self>, sender: &ConnectionSender) -> ListenRight {
+        let (front, peer, changes) = (Arc::clone(self), Arc::clone(&sender.peer), self.authorizer.changes());
+        let session = sender.session.clone();
+        ListenRight { front, peer, session, changes, others: false, streams: BTreeSet::new() }
     }
 
     fn publisher(&self, region: &str) -> Result<Arc<Publisher>, Failed> {
@@ -276,6 +280,8 @@ impl BroadcastFront {
 pub(super) struct ListenRight {
     front: Arc<BroadcastFront>,
     peer: Arc<Peer>,
+    /// How long it may listen at all, where it has shown a password or a token.
+    session: Option<LoginSession>,
     /// From before anything was asked.
     changes: RightsChanges,
     /// To all streams.
@@ -299,6 +305,15 @@ impl ListenRight {
 
     /// Completes when it may not go on.
     pub(super) async fn revoked(mut self) {
+        let over = match self.session.take() {
+            Some(session) => session.over().boxed(),
+            None => std::future::pending().boxed(),
+        };
+        select(over, pin!(self.taken())).await;
+    }
+
+    /// Completes when it may not listen to all of it any more.
+    async fn taken(mut self) {
         loop {
             self.changes.changed().await;
             if self.front.ask_to_listen(&self.peer, self.others, &self.streams).is_err() {
@@ -502,7 +517,7 @@ fn numbered(headers: &HeaderMap, count: u32) -> Result<Option<(PublisherId, u64)
 async fn publish(
     State(front): State<Arc<BroadcastFront>>,
     path: Result<Path<(String, String)>, PathRejection>,
-    Extension(ConnectionSender { address: sender, peer }): Extension<ConnectionSender>,
+    Extension(ConnectionSender { address: sender, peer, .. }): Extension<ConnectionSender>,
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Response, Failed> {
@@ -621,7 +636,7 @@ async fn listen(
     Extension(sender): Extension<ConnectionSender>,
     headers: HeaderMap,
 ) -> Result<Response, Failed> {
-    let mut right = front.right(&sender.peer);
+    let mut right = front.right(&sender);
     let positions = positions(&front, &mut right, &headers, query).await?;
     let feed = front.feed(positions).await?;
     let head = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
@@ -682,7 +697,7 @@ async fn open_socket(
             return Ok(answer);
         }
     };
-    let mut right = front.right(&sender.peer);
+    let mut right = front.right(&sender);
     let positions = positions(&front, &mut right, request.headers(), query).await?;
     // The server counts a connection only until it is a WebSocket.
     let permit = Arc::clone(&front.sockets).try_acquire_owned().map_err(|_| {

@@ -24,6 +24,7 @@ use hyper_util::service::TowerToHyperService;
 use tailwater_access::Peer;
 use tailwater_env::{Complaints, Env};
 use tailwater_format::call::CallErrorCode;
+use tailwater_login::LoginSession;
 use tailwater_tls::{Acceptor, HELLO_IN_HTTP, PeerStream};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, oneshot, watch};
@@ -44,6 +45,8 @@ pub struct ConnectionSender {
     pub address: SocketAddr,
     /// The same in words, and on whose behalf.
     pub peer: Arc<Peer>,
+    /// How long it may go on, where it has shown a password or a token.
+    pub session: Option<LoginSession>,
 }
 
 /// What requests may take.
@@ -168,7 +171,8 @@ async fn exchange(
     mut stopping: watch::Receiver<()>,
 ) -> hyper::Result<()> {
     let routes = TowerToHyperService::new(routes);
-    let sender = ConnectionSender { address: peer, peer: Arc::new(stream.peer(peer.to_string())) };
+    let sender =
+        ConnectionSender { address: peer, peer: Arc::new(stream.peer(peer.to_string())), session: None };
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
         request.extensions_mut().insert(sender.clone());
         routes.call(request)

@@ -1,6 +1,4 @@
-//! Who sends a request: whom its connection knows, the user whose name and password it has (RFC 7617, Basic), or the
-//! token that it has (RFC 6750, Bearer). A browser can't say what is in the head of an EventSource or a WebSocket: its
-//! token is `access_token` in the query.
+//! Who sends a request: whom its connection knows, the user whose name and password it has, or whom its token stands for.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,13 +7,11 @@ use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-use percent_encoding::percent_decode_str;
 use tailwater_access::Peer;
 use tailwater_env::Env;
 use tailwater_format::call::CallErrorCode;
-use tailwater_login::{Login, LoginError, LoginStep, Mechanism, Users};
+use tailwater_login::http::{in_authorization, in_query};
+use tailwater_login::{Login, LoginError, LoginStep, Users};
 
 use super::{ConnectionSender, refused};
 
@@ -39,9 +35,9 @@ pub(crate) async fn identify(
     next: Next,
 ) -> Response {
     let given = match request.headers().get(header::AUTHORIZATION) {
-        Some(given) => given.to_str().ok().and_then(given_by),
+        Some(given) => given.to_str().ok().and_then(in_authorization),
         None => match request.uri().query().and_then(in_query) {
-            Some(token) => Some((Mechanism::OAuthBearer, bearer(&token))),
+            Some(token) => Some(token),
             None => return next.run(request).await,
         },
     };
@@ -57,8 +53,8 @@ pub(crate) async fn identify(
         return unknown(why.to_owned());
     };
     let address = Some(sender.address.ip());
-    let stepped = Login::begin(&identities.users, mechanism, address).step(message.as_bytes()).await;
-    let user = match stepped {
+    let mut login = Login::begin(&identities.users, mechanism, address);
+    let user = match login.step(message.as_bytes()).await {
         Ok(LoginStep::Done { user, .. }) => user,
         Ok(LoginStep::Challenge(_)) => return unknown("nobody logs in so".to_owned()),
         Err(error @ LoginError::TooMany) => {
@@ -74,40 +70,9 @@ pub(crate) async fn identify(
         }
     };
     let peer = Peer::of(sender.peer.address.clone(), &user);
-    request.extensions_mut().insert(ConnectionSender { peer: Arc::new(peer), ..sender });
+    let session = login.session().cloned();
+    request.extensions_mut().insert(ConnectionSender { peer: Arc::new(peer), session, ..sender });
     next.run(request).await
-}
-
-/// How a request says who sends it, and what is a message of SASL's for it.
-fn given_by(header: &str) -> Option<(Mechanism, String)> {
-    match header.split_once(' ') {
-        Some((scheme, token)) if scheme.eq_ignore_ascii_case("bearer") => {
-            Some((Mechanism::OAuthBearer, bearer(token.trim())))
-        }
-        _ => Some((Mechanism::Plain, plain(header)?)),
-    }
-}
-
-/// The first message of OAUTHBEARER (RFC 7628) with a token.
-fn bearer(token: &str) -> String {
-    format!("n,,\x01auth=Bearer {token}\x01\x01")
-}
-
-/// The token in a query.
-fn in_query(query: &str) -> Option<String> {
-    let token = query.split('&').find_map(|pair| pair.strip_prefix("access_token="))?;
-    Some(percent_decode_str(token).decode_utf8().ok()?.into_owned())
-}
-
-/// What of `Basic` is a message of SASL's PLAIN (RFC 4616): both are a name and a password.
-fn plain(header: &str) -> Option<String> {
-    let (scheme, encoded) = header.split_once(' ')?;
-    if !scheme.eq_ignore_ascii_case("basic") {
-        return None;
-    }
-    let decoded = String::from_utf8(STANDARD.decode(encoded.trim()).ok()?).ok()?;
-    let (user, password) = decoded.split_once(':')?;
-    Some(format!("\0{user}\0{password}"))
 }
 
 fn unknown(why: String) -> Response {
@@ -115,32 +80,4 @@ fn unknown(why: String) -> Response {
     let basic = header::HeaderValue::from_static("Basic realm=\"tailwater\", charset=\"UTF-8\"");
     answer.headers_mut().insert(header::WWW_AUTHENTICATE, basic);
     answer
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_name_and_a_password_are_what_is_before_and_behind_the_first_colon() {
-        let basic = |text: &str| plain(&format!("Basic {}", STANDARD.encode(text)));
-        assert_eq!(basic("alice:correct horse").as_deref(), Some("\0alice\0correct horse"));
-        assert_eq!(basic("alice:a:b").as_deref(), Some("\0alice\0a:b"));
-        assert_eq!(plain("basic YTpi").as_deref(), Some("\0a\0b"));
-    }
-
-    #[test]
-    fn a_token_is_in_the_head_or_in_the_query() {
-        let (mechanism, message) = given_by("Bearer tw.ci.x").expect("a token");
-        assert_eq!((mechanism, &*message), (Mechanism::OAuthBearer, "n,,\x01auth=Bearer tw.ci.x\x01\x01"));
-        assert_eq!(in_query("stream=a%2Fb&access_token=tw.ci.%78").as_deref(), Some("tw.ci.x"));
-        assert_eq!(in_query("stream=access_token"), None);
-    }
-
-    #[test]
-    fn what_is_not_basic_is_nobody() {
-        for header in ["", "Basic", "Basic !", "Basic YWxpY2U=", "Bearer YTpi", "Basic /////w=="] {
-            assert_eq!(plain(header), None, "{header}");
-        }
-    }
 }

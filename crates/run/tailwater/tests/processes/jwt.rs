@@ -11,6 +11,7 @@ use ring::rand::SystemRandom;
 use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
 use serde_json::{Value, json};
 
+use crate::logins::{listen, wait_for_end};
 use crate::support::kafka::program;
 use crate::support::{Node, told, wait_for};
 
@@ -35,8 +36,13 @@ impl Signing {
     }
 
     fn token(&self, subject: &str) -> String {
+        self.token_for(subject, 3_600)
+    }
+
+    /// One that is good for so many seconds.
+    fn token_for(&self, subject: &str, seconds: u64) -> String {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_secs();
-        let claims = json!({"iss": "issuer", "aud": ["tailwater"], "sub": subject, "exp": now + 3_600});
+        let claims = json!({"iss": "issuer", "aud": ["tailwater"], "sub": subject, "exp": now + seconds});
         let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
         let message = format!("{}.{}", part(&json!({"alg": "ES256", "kid": self.id})), part(&claims));
         let signed = self.pair.sign(&SystemRandom::new(), message.as_bytes()).expect("signed");
@@ -100,6 +106,9 @@ fn an_issuer_s_tokens_are_taken_by_http_and_kafka_also_after_it_has_another_key(
     let mut oauth = program("librdkafka.py");
     let (ok, out, err) = told(oauth.args([&node.kafka, "oauth", &path("ca.pem"), &old.token("app")]), "");
     assert!(ok, "{out}\n{err}");
+
+    // Whoever listens does so as long as the token is good.
+    wait_for_end(listen(&node, &format!("Bearer {}", old.token_for("app", 5))));
 
     *jwks.lock().expect("no panic") = new.jwks();
     let token = new.token("app");

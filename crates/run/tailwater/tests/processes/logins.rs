@@ -1,9 +1,10 @@
 //! Kafka's clients, which others wrote, that log in as a node's users.
 
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 
 use crate::support::kafka::{need, program};
-use crate::support::{Node, free_port, told, wait_for};
+use crate::support::{Follower, Node, free_port, told, wait_for};
 
 /// A node whose first listener wants a login, with the user `orders`, and a further one that wants none.
 fn node(dir: &tempfile::TempDir, more: &[(&str, &str)]) -> Node {
@@ -79,11 +80,53 @@ fn kcat_logs_in_by_scram_and_whoever_does_not_is_told_nothing() {
     let (ok, _, err) = kcat_as(&node, "SCRAM-SHA-256", "correct horse", &plaintext, &["-L"], "");
     assert!(ok, "{err}");
     assert_eq!(node.run(&["user", "ls"]), "orders\n");
+    let mut reading = Command::new("kcat");
+    reading
+        .args(["-b", &node.kafka, "-C", "-t", "a", "-u", "-X", "broker.address.family=v4"])
+        .args(plaintext);
+    reading.args(["-X", "sasl.username=orders", "-X", "sasl.password=correct horse"]);
+    reading.args(["-X", "sasl.mechanism=SCRAM-SHA-256"]);
+    let reading = Follower::with_errors_to(&mut reading, Stdio::null());
+    assert_eq!(reading.next(), "a line");
     node.run(&["user", "rm", "orders"]);
+    // While it waits for more.
+    wait_for_line(&node, &["closed a Kafka client's connection", "its user, or its token, was removed"]);
     let (ok, ..) = kcat_as(&node, "SCRAM-SHA-256", "correct horse", &quick, &["-L"], "");
     assert!(!ok, "there is no such user any more");
     let error = node.run_failing(&["user", "rm", "orders"]);
     assert!(error.contains("there is no user \"orders\"") && error.contains("tailwater user ls"), "{error}");
+}
+
+/// A listener of broadcasts over HTTP who has been told where it begins; `authorization` says who it is.
+pub fn listen(node: &Node, authorization: &str) -> impl BufRead {
+    let view: serde_json::Value =
+        serde_json::from_str(&node.get("/v1/node").expect("it answers")).expect("JSON");
+    let url = format!("http://{}/v1/events", view["broadcast"]["http"].as_str().expect("an address"));
+    let agent: ureq::Agent = ureq::Agent::config_builder().proxy(None).build().into();
+    let answer = agent.get(url).header("Authorization", authorization).call().expect("let in");
+    let mut events = BufReader::new(answer.into_body().into_reader());
+    let mut line = String::new();
+    events.read_line(&mut line).expect("it is open");
+    assert!(line.starts_with("id: "), "{line}");
+    events
+}
+
+/// Reads until the answer ends, in order.
+pub fn wait_for_end(mut events: impl BufRead) {
+    let mut line = String::new();
+    while events.read_line(&mut line).expect("it ends in order") > 0 {
+        line.clear();
+    }
+}
+
+#[test]
+fn a_listener_over_http_ends_when_its_user_is_removed() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = node(&dir, &[]);
+    // orders:correct horse
+    let events = listen(&node, "Basic b3JkZXJzOmNvcnJlY3QgaG9yc2U=");
+    node.run(&["user", "rm", "orders"]);
+    wait_for_end(events);
 }
 
 #[test]

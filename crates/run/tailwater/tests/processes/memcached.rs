@@ -41,6 +41,12 @@ impl Client {
         assert!(self.reader.read_line(&mut line).expect("the node answers") > 0, "to {request:?}");
         line.trim_end().to_owned()
     }
+
+    /// Sends a request, and is closed in place of an answer.
+    fn is_closed_for(&mut self, request: &str) {
+        self.writer.write_all(request.as_bytes()).expect("the node reads");
+        assert_eq!(self.reader.read_line(&mut String::new()).expect("it is closed in order"), 0);
+    }
 }
 
 #[test]
@@ -100,6 +106,9 @@ fn clients_that_have_to_log_in_are_told_nothing_before() {
     assert_eq!(one_more.reader.read_line(&mut String::new()).expect("it is closed in order"), 0);
     assert_eq!(strangers[0].says("set x 0 0 17\r\ntea correct horse\r\n"), "STORED");
     assert_eq!(Client::connect(&address).says("get k\r\n"), "CLIENT_ERROR unauthenticated");
+
+    node.run(&["user", "rm", "tea"]);
+    client.is_closed_for("get k\r\n");
 }
 
 #[test]
