@@ -93,7 +93,7 @@ impl FromStr for Start {
             return number(count, "a count of records").map(Self::Last);
         }
         if text.starts_with(|first: char| first.is_ascii_digit()) {
-            if time_ms(text).is_ok_and(|_| digits(text).is_none()) {
+            if digits(text).is_none() && time_ms(text).is_ok() {
                 return Err(StartError::TimeWithoutAt(shown(text)));
             }
             return number(text, "an offset").map(|offset| Self::Offset(Offset(offset)));
