@@ -5,8 +5,8 @@
 //! 2. Values that are too large are written in parts, below names that nobody knows yet.
 //! 3. The transaction checks that it is still this process's turn, that every key is as it was read, and writes. If a
 //!    key is another one by now, all of it begins anew.
-//! 4. If no answer comes, the mark that it has written says whether it was carried out. If it was not, and its connection
-//!    is gone, it is tried again: the keys' versions see to it that it is not carried out twice.
+//! 4. If no answer comes, the mark that it has written says whether it was carried out. If it was not, and its
+//!    connection is gone, it is tried again: the keys' versions see to it that it is not carried out twice.
 //! 5. Parts of what was replaced are deleted. What a crash leaves of them is deleted in this process's next turn.
 
 use bytes::Bytes;
