@@ -5,8 +5,8 @@
 //! 2. Values that are too large are written in parts, below names that nobody knows yet.
 //! 3. The transaction checks that it is still this process's turn, that every key is as it was read, and writes. If a
 //!    key is another one by now, all of it begins anew.
-//! 4. If no answer comes, the mark that it has written says whether it was carried out. A transaction that was not, on a
-//!    connection that is gone, never will be: ZooKeeper has the requests of a session in order, and a `sync` is behind it.
+//! 4. If no answer comes, the mark that it has written says whether it was carried out. If it was not, and its
+//!    connection is gone, it is tried again: the keys' versions see to it that it is not carried out twice.
 //! 5. Parts of what was replaced are deleted. What a crash leaves of them is deleted in this process's next turn.
 
 use bytes::Bytes;
@@ -64,7 +64,7 @@ impl MetaInner {
         check_ops(ops)?;
         let mark = self.session.env.random_u64();
         let values: Vec<Option<StoredValue>> = self.values_of(ops);
-        let mut is_written = false;
+        let (mut is_written, mut is_known) = (false, true);
         for attempt in 0..COMMIT_ATTEMPTS {
             self.check_turn()?;
             let mut client = self.session.ready().await?;
@@ -74,7 +74,8 @@ impl MetaInner {
                 found = self.find(&client, ops).await?;
             }
             if let Some(key) = conflict(ops, &found) {
-                if is_written {
+                // A try that was not answered may be why, and name them.
+                if is_written && is_known {
                     self.forget_parts(parts_of(&values)).await;
                 }
                 return Err(MetaError::Conflict { key: key.to_owned() });
@@ -100,8 +101,9 @@ impl MetaInner {
                         self.forget_replaced(ops, &found).await;
                         return Ok(version);
                     }
+                    is_known = false;
                     // One that waits for a connection still would come later.
-                    if error != ZkError::ConnectionLoss {
+                    if !matches!(error, ZkError::ConnectionLoss | ZkError::SessionExpired) {
                         return Err(self.session.unavailable(&error));
                     }
                 }
@@ -249,11 +251,9 @@ impl MetaInner {
         let results = match committed {
             None => return Ok(Tried::Unknown(ZkError::Timeout)),
             Some(Ok(results)) => results,
-            Some(Err(MultiWriteError::OperationFailed { index: 0, .. })) => {
-                return Err(self.lost_turn(client).await);
-            }
-            Some(Err(MultiWriteError::OperationFailed { source, .. })) => {
+            Some(Err(MultiWriteError::OperationFailed { index, source })) => {
                 return match source {
+                    ZkError::BadVersion | ZkError::NoNode if index == 0 => Err(self.lost_turn(client).await),
                     // Of what is read before it is changed, or of what is above it.
                     ZkError::NoNode => Ok(Tried::NoParents),
                     ZkError::BadVersion | ZkError::NodeExists => Ok(Tried::Changed),
@@ -400,9 +400,10 @@ impl MetaInner {
             added.map_err(|error| MetaError::Invalid(format!("ZooKeeper: {error}")))?;
             let committed = self.session.env.timeout(crate::limits::PATIENCE, writer.commit()).await;
             match committed {
-                Some(Err(MultiWriteError::OperationFailed { index: 0, .. })) => {
-                    return Err(self.lost_turn(&client).await);
-                }
+                Some(Err(MultiWriteError::OperationFailed {
+                    index: 0,
+                    source: ZkError::BadVersion | ZkError::NoNode,
+                })) => return Err(self.lost_turn(&client).await),
                 Some(Err(MultiWriteError::OperationFailed { source: ZkError::NoNode, .. })) => {
                     self.make_parents(&client, &[CommitStep::Absent(path.clone())]).await?;
                     continue;

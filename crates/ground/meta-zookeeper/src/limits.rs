@@ -20,10 +20,8 @@ pub const REQUESTS_AT_A_TIME: usize = 64;
 pub const COMMIT_ATTEMPTS: usize = 16;
 /// How long a call waits for ZooKeeper to be there, and for an answer, before it is refused.
 pub const PATIENCE: Duration = Duration::from_secs(10);
-/// Shortest and longest time after which ZooKeeper gives up a session of which it hears nothing.
+/// Shortest time after which ZooKeeper may give up a session of which it hears nothing.
 pub const SESSION_MIN: Duration = Duration::from_secs(1);
-/// See [`SESSION_MIN`].
-pub const SESSION_MAX: Duration = Duration::from_secs(60);
 /// Pause before something that ZooKeeper did not do is tried again.
 pub const RETRY: Duration = Duration::from_millis(500);
 /// How long a node that waits leaves the place to the one that was there before: ZooKeeper may have been away, and

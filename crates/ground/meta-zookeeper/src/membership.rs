@@ -7,12 +7,12 @@
 //!  ROOT/nodes/ID       ephemeral: a process that is there, with its addresses
 //! ```
 //!
-//! A process *takes a turn* by one transaction, which changes `turn` at the version that was read and makes `active`. Every
-//! change of metadata checks that `turn` has the version that it had then. So a process that was thought to be dead changes
-//! nothing any more once another one has a turn, whatever it believes of its session.
+//! A process *takes a turn* by one transaction, which changes `turn` at the version that was read and makes
+//! `active`. Every change of metadata checks that `turn` has the version that it had then. So a process that was
+//! thought to be dead changes nothing any more once another one has a turn, whatever it believes of its session.
 //!
-//! The turn is not given up by a session that ends: ZooKeeper may have been away. A process that comes back finds its turn
-//! as it was and makes `active` again, for which others leave it [`GRACE`].
+//! The turn is not given up by a session that ends: ZooKeeper may have been away. A process that comes back finds
+//! its turn as it was and makes `active` again, for which others leave it [`GRACE`].
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;

@@ -119,9 +119,9 @@ pub enum MetaError {
 ///   by anyone, sees it. Nobody sees a commit before it is durable.
 /// - **Conflicts are exact.** `Conflict` is answered only if an expectation did not hold of the state between
 ///   two durable commits, and a `get` after it shows that state or a later one.
-/// - **One process commits.** Where several can reach the same metadata, one of them may change it, and the others are
-///   answered `TakenOver`. So a commit that is answered, one without operations too, says that the process was still the
-///   one when it was carried out.
+/// - **One process commits.** Where several can reach the same metadata, one of them may change it, and the others
+///   are answered `TakenOver`. So a commit that is answered, one without operations too, says that the process was
+///   still the one when it was carried out.
 /// - **Cancellation.** Dropping the future of a commit leaves it open whether it is carried out. Dropping any
 ///   other future has no effect.
 /// - **After the end** of the store everything answers `Unavailable`.

@@ -310,8 +310,9 @@ impl Node {
         }
     }
 
-    /// Completes when another node has taken over what this one shares with it, and says which. This one changes nothing
-    /// any more, and is to end as if it had been killed. Never completes where metadata is in the data directory.
+    /// Completes when another node has taken over what this one shares with it, and says which. This one changes
+    /// nothing any more, and is to end as if it had been killed. Never completes where metadata is in the data
+    /// directory.
     pub async fn taken_over(&self) -> String {
         match &self.turn {
             Some(turn) => turn.taken_over().await,

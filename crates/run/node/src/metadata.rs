@@ -1,4 +1,5 @@
-//! Metadata that is elsewhere than in the data directory: the node among those that share it, of which one has its turn.
+//! Metadata that is elsewhere than in the data directory: the node among those that share it, of which one has its
+//! turn.
 //!
 //! A node that waits for its turn has its data directory locked and admin HTTP, which says that it stands by. It opens
 //! nothing else.

@@ -1,5 +1,5 @@
-//! Against a real ZooKeeper. One program: the server is started once for all tests that need it whole, at a port that is
-//! free, and ends with it.
+//! Against a real ZooKeeper. One program: the server is started once for all tests that need it whole, at a port
+//! that is free, and ends with it.
 
 #![allow(clippy::disallowed_methods)] // tests of real processes
 

@@ -18,13 +18,12 @@ async fn a_process_that_was_taken_for_dead_changes_nothing_once_another_has_its_
     let (_first, old) = take_turn(&uri, "a").await;
     old.commit(put("key", "old")).await.expect("its turn");
     let second = join(&uri, "b").await;
-    let mut waits_for = Vec::new();
-    let mut told = |waiting| waits_for.push(waiting);
-    let mut turn = Box::pin(second.take_turn(&mut told));
-    assert!(turn.as_mut().now_or_never().is_none(), "it stands by");
-    // As if its session had ended, of which it does not know.
+    let (told, mut hears) = tokio::sync::mpsc::unbounded_channel();
+    let turn = second.take_turn(|waiting| drop(told.send(waiting)));
     let client = raw(&SERVER).await;
     let ended = async {
+        assert_eq!(hears.recv().await, Some(TurnWait::ForActive("node-a (a)".to_owned())), "it stands by");
+        // As if its session had ended, of which it does not know.
         loop {
             let _ = client.delete("/taken-over/active", None).await;
             Env::real().sleep(std::time::Duration::from_millis(10)).await;
@@ -43,7 +42,6 @@ async fn a_process_that_was_taken_for_dead_changes_nothing_once_another_has_its_
     assert!(matches!(refused.map(|_| ()), Err(MetaError::TakenOver(_))));
     assert_eq!(value(&new, "key").await.as_deref(), Some(&b"old"[..]));
     new.commit(put("key", "new")).await.expect("its turn");
-    assert!(waits_for.contains(&TurnWait::ForActive("node-a (a)".to_owned())), "{waits_for:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -32,10 +32,11 @@ const QUEUE_MAX: usize = 1_024;
 const ROUND_PARTITIONS_MAX: usize = 16_384;
 /// How long after a round that failed what groups are is written again.
 const RETRY: Duration = Duration::from_secs(1);
-/// Operations of one commit of metadata, bytes of their keys, and bytes of keys and values: half of what it takes, and of
-/// the last less, as ZooKeeper has small ones in one request.
+/// Operations of one commit of metadata: half of what it takes.
 const COMMIT_OPS_MAX: usize = tailwater_meta::limits::OPS_MAX / 2;
+/// Bytes of their keys: half of what it takes.
 const COMMIT_KEYS_BYTES_MAX: usize = tailwater_meta::limits::KEYS_BYTES_MAX / 2;
+/// Bytes of their keys and values: few enough for one request to ZooKeeper.
 const COMMIT_BYTES_MAX: usize = tailwater_meta::limits::COMMIT_BYTES_MAX / 8;
 
 /// A partition.

@@ -1,5 +1,5 @@
-//! Where the segments and the metadata of a data directory are: on this host's disk, or elsewhere. A directory is opened
-//! as it was begun, so that no stream appears empty, or is unknown, because it is elsewhere.
+//! Where the segments and the metadata of a data directory are: on this host's disk, or elsewhere. A directory is
+//! opened as it was begun, so that no stream appears empty, or is unknown, because it is elsewhere.
 
 use std::sync::Arc;
 

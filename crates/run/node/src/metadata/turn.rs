@@ -143,7 +143,7 @@ mod tests {
         let env = Env::real();
         let id = node_id(&env, dir.path()).expect("made");
         assert_eq!(node_id(&env, dir.path()).expect("read"), id);
-        std::fs::remove_file(dir.path().join(ID_FILE)).expect("removed");
+        env.disk().remove_file(&dir.path().join(ID_FILE)).expect("removed");
         assert_ne!(node_id(&env, dir.path()).expect("made again"), id);
     }
 }
