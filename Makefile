@@ -15,7 +15,7 @@ CORES ?= 0,1
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 22
 
-build: ## the program, target/release/tailwater, without what takes long to build: benches, BookKeeper, Cassandra, TLS
+build: ## the program, target/release/tailwater, without what takes long to build: benches, BookKeeper, Cassandra, object stores, TLS
 	@.ci/need cc=gcc
 	$(CARGO) build --release -p tailwater
 

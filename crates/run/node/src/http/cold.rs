@@ -1,4 +1,5 @@
-//! `PATCH /v1/streams/NAME` and `PUT /v1/streams/NAME/restore`: how a stream's segments are kept, and bringing them back.
+//! `PATCH /v1/streams/NAME` and `PUT /v1/streams/NAME/restore`: how a stream's segments are kept, and bringing them
+//! back.
 
 use std::sync::Arc;
 

@@ -23,11 +23,12 @@ const SHARDS_MAX: u64 = 4_096;
 /// How the segments of a stream are kept.
 #[derive(Args)]
 pub struct SegmentsKeptArgs {
-    /// Delete a segment this many milliseconds after it was completed. `none` keeps it. A new stream has 604800000, which
-    /// is a week.
+    /// Delete a segment this many milliseconds after it was completed. `none` keeps it. A new stream has 604800000,
+    /// which is a week.
     #[arg(long, value_name = "MS|none", allow_negative_numbers = true)]
     retention_ms: Option<String>,
-    /// Delete the oldest completed segments beyond this many bytes in a shard. `none`, which a new stream has, is no limit.
+    /// Delete the oldest completed segments beyond this many bytes in a shard. `none`, which a new stream has, is no
+    /// limit.
     #[arg(long, value_name = "BYTES|none", allow_negative_numbers = true)]
     retention_bytes: Option<String>,
     /// Complete a segment at this size. A new stream has 268435456.
@@ -36,8 +37,8 @@ pub struct SegmentsKeptArgs {
     /// Complete a segment at this age. A new stream has 86400000, which is a day.
     #[arg(long, value_name = "MS", value_parser = values::number::<u64>(0..=u64::MAX))]
     segment_ms: Option<u64>,
-    /// Copy completed segments to the node's cold storage. With `=false` nothing more is copied, and what is there stays
-    /// readable.
+    /// Copy completed segments to the node's cold storage. With `=false` nothing more is copied, and what is there
+    /// stays readable.
     #[arg(long, value_name = "true|false", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     cold: Option<bool>,
     /// A copied segment leaves the node this many milliseconds after it was completed. `none`, which a new stream has,

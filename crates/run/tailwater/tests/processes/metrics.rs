@@ -215,8 +215,12 @@ fn the_page_is_well_formed_and_counts_what_was_done() {
 #[test]
 fn every_metric_is_documented_and_nothing_else_is() {
     let dir = tempfile::tempdir().expect("a directory");
-    let environment =
-        [("TAILWATER_MEMCACHED__ENABLED", "true"), ("TAILWATER_MEMCACHED__LISTEN", "127.0.0.1:0")];
+    let cold = format!("file://{}", dir.path().display());
+    let environment = [
+        ("TAILWATER_COLD__URL", cold.as_str()),
+        ("TAILWATER_MEMCACHED__ENABLED", "true"),
+        ("TAILWATER_MEMCACHED__LISTEN", "127.0.0.1:0"),
+    ];
     let node = Node::start_with(&dir.path().join("data"), &[], &environment);
     // The name that a query uses; that of a histogram is the family's.
     let name = |(family, Family { kind, .. }): (String, Family)| match kind.as_str() {

@@ -136,6 +136,7 @@ pub(in crate::scenarios) fn draw_config(rng: &mut Rng) -> LogConfig {
             index_step: 1 << 10,
         },
         segments: None,
+        cold: None,
         // So few that they are reached now and then.
         tail: WriterConfig { shadow_writes_per_s: 500, ..WriterConfig::default() },
         meta: MetaConfig { snapshot_bytes: rng.between(1, 32) as usize * 1024 },
