@@ -90,7 +90,9 @@ impl Backend {
             let told = self.told()?;
             Some(told.is_read(hash, told.configuration.place_of(told.number)?))
         };
-        self.table.lock().is_unknown(hash) && is_read().unwrap_or(true)
+        // Never both locks at once: whoever configures the backend takes them the other way round.
+        let is_unknown = self.table.lock().is_unknown(hash);
+        is_unknown && is_read().unwrap_or(true)
     }
 
     /// Before it has joined the others it neither applies nor promises anything.
