@@ -67,8 +67,6 @@ pub enum Plant {
     UpdateWithoutPromise,
     /// Backends that are not refilled do not say so.
     UnfilledNotSaid,
-    /// A backend that starts again is told nothing of what was applied before.
-    JoinedAtNothing,
     /// It is refilled from one of the two others.
     RefilledFromOne,
     /// It is not told what was erased, or may have been.
@@ -234,7 +232,6 @@ impl Plant {
             | Plant::ChangeNotTold
             | Plant::OldBackendsTold => configurations::PlantedExchange::in_front_of(connection, self),
             Plant::UnfilledNotSaid
-            | Plant::JoinedAtNothing
             | Plant::RefilledFromOne
             | Plant::ErasuresNotTold
             | Plant::CopiedAtNewVersion
