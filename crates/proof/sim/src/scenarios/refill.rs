@@ -1,14 +1,14 @@
 //! Backends of a cell die one at a time and start again with nothing, are refilled by the others, and then the next one
-//! dies; under clients that set, erase, get and count, in a bad network, with wall clocks that differ. In [`run_resize`]
-//! the cell's backends change, too: some come and some leave, of which one may be dead already; others die meanwhile,
-//! and so does who carries the change on, whom another one follows.
+//! dies; under clients that set, erase, get and count, in a bad network, with wall clocks that differ. In
+//! [`run_resize`] the cell's backends change, too: some come and some leave, of which one may be dead already; others
+//! die meanwhile, and so does who carries the change on, whom another one follows.
 //!
 //! The code that runs is `cache`. Checked, all the time: no consistent get answers an earlier version than an
 //! acknowledged change or an earlier get had, or what nobody set, or a value at another version than it was
 //! acknowledged at; a key that was acknowledged and never erased is not missed. In the end a counter is what was
 //! acknowledged, and at most one more for each update of which its client was told that it is not known. A backend that
-//! started again is filled within [`FILLED_MAX`], and a change is over within [`CHANGED_MAX`]. What was set once, at the
-//! begin, is gone when it is too old.
+//! started again is filled within [`FILLED_MAX`], and a change is over within [`CHANGED_MAX`]. What was set once, at
+//! the begin, is gone when it is too old.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
