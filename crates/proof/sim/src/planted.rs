@@ -79,8 +79,6 @@ pub enum Plant {
     ChangeNotTold,
     /// A change of backends goes on before all is copied.
     CopiedTooEarly,
-    /// A change of backends ends when all is copied, while some still go by the backends before.
-    LeavingLeftOut,
     /// One client's clock is half an hour behind.
     ClockFarBehind,
     /// A cell that is created anew under a name goes on with the ids of the one before.

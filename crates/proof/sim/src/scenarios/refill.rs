@@ -339,7 +339,7 @@ impl Breaking {
         let before = owner.configuration();
         let begin = before.changing_to(after.iter().map(place).collect());
         let begin = begin.map_err(|error| Violation::new(error.to_string()))?;
-        // Each phase has the next id, also one that is left out.
+        // Each phase has the next id.
         let last = begin.id + 2;
         self.tell(&owner, begin).await?;
         let mut dies = dies;
@@ -360,9 +360,6 @@ impl Breaking {
             }
             let next = match self.plant {
                 Plant::CopiedTooEarly => known.next_phase(),
-                Plant::LeavingLeftOut => {
-                    owner.next_phase().await.and_then(|next| next.next_phase().or(Some(next)))
-                }
                 _ => owner.next_phase().await,
             };
             if let Some(next) = next {
