@@ -9,7 +9,7 @@
 //! All numbers are little endian.
 //! ```text
 //!    0  8  magic "TWCELLCF"
-//!    8  2  layout               1, or 2 while a change of backends is under way: who knows layout 1 alone takes no part
+//!    8  2  layout               1, or 2 while a change of backends is under way: who knows 1 alone takes no part
 //!   10  1  mode                 1: R=1, 2: R=3.2
 //!   11  1  length of the name   1 to NAME_BYTES_MAX
 //!   12  2  backends             as many as the mode has replicas, or more

@@ -32,8 +32,8 @@ pub const METHOD_PROMISE: u16 = 0x0107;
 /// version promised, since: [`MutateRequest`] to [`MutateReply`].
 pub const METHOD_ACCEPT: u16 = 0x0108;
 
-/// A backend that has started says so to another one of its cell: [`JoinRequest`] to [`JoinReply`]. What was under way to
-/// its start before is not applied from then on.
+/// A backend that has started says so to another one of its cell: [`JoinRequest`] to [`JoinReply`]. What was under way
+/// to its start before is not applied from then on.
 pub const METHOD_JOIN: u16 = 0x0109;
 /// Which keys a backend holds, and at which versions: [`ScanRequest`] to [`ScanReply`].
 pub const METHOD_SCAN: u16 = 0x010a;

@@ -67,8 +67,6 @@ pub enum Plant {
     UpdateWithoutPromise,
     /// Backends that are not refilled do not say so.
     UnfilledNotSaid,
-    /// A backend that starts again is told nothing of what was applied before.
-    JoinedAtNothing,
     /// It is refilled from one of the two others.
     RefilledFromOne,
     /// It is not told what was erased, or may have been.
@@ -81,8 +79,6 @@ pub enum Plant {
     ChangeNotTold,
     /// A change of backends goes on before all is copied.
     CopiedTooEarly,
-    /// A change of backends ends when all is copied, while some still go by the backends before.
-    LeavingLeftOut,
     /// One client's clock is half an hour behind.
     ClockFarBehind,
     /// A cell that is created anew under a name goes on with the ids of the one before.
@@ -234,7 +230,6 @@ impl Plant {
             | Plant::ChangeNotTold
             | Plant::OldBackendsTold => configurations::PlantedExchange::in_front_of(connection, self),
             Plant::UnfilledNotSaid
-            | Plant::JoinedAtNothing
             | Plant::RefilledFromOne
             | Plant::ErasuresNotTold
             | Plant::CopiedAtNewVersion

@@ -64,8 +64,6 @@ are_caught! {
         CellAnewUnderOldIds in "cell", ["set in the cell before"];
     a_backend_that_does_not_say_that_it_is_not_refilled_is_caught:
         UnfilledNotSaid in "refill", ["is missing", "had been acknowledged"];
-    a_backend_that_starts_again_and_is_told_nothing_is_caught:
-        JoinedAtNothing in "refill", ["is missing", "had been acknowledged", "acknowledged and"];
     a_backend_that_is_refilled_from_one_of_two_is_caught:
         RefilledFromOne in "refill", ["is missing", "had been acknowledged", "acknowledged and"];
     a_backend_that_is_not_told_what_was_erased_is_caught:
@@ -76,8 +74,6 @@ are_caught! {
         ChangeNotTold in "resize", ["is missing", "had been acknowledged", "acknowledged and", "another version"];
     a_change_of_backends_that_goes_on_before_all_is_copied_is_caught:
         CopiedTooEarly in "resize", ["is missing", "had been acknowledged", "acknowledged and"];
-    a_change_of_backends_that_leaves_a_phase_out_is_caught:
-        LeavingLeftOut in "resize", ["is missing", "had been acknowledged", "acknowledged and"];
     an_update_that_nobody_promised_is_caught:
         UpdateWithoutPromise in "updates", ["was changed twice", "acknowledged and"];
     a_value_that_a_clock_far_behind_keeps_from_expiring_is_caught:

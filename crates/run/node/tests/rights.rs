@@ -26,13 +26,15 @@ use tailwater_rma::{Address, CallError, ConnectError};
 const NAME: &str = "hidden";
 
 /// Requests of admin HTTP, by what their path names.
-const HTTP: [(&str, &str, &str); 33] = [
+const HTTP: [(&str, &str, &str); 35] = [
     ("GET", "/metrics", ""),
     ("GET", "/v1/node", ""),
     ("GET", "/v1/cells", ""),
     ("POST", "/v1/cells", "{\"name\":\"c\",\"backends\":1}"),
     ("GET", "/v1/cells/data", ""),
     ("POST", "/v1/cells/data/clear", "{}"),
+    ("POST", "/v1/cells/data/resize", "{\"backends\":4}"),
+    ("POST", "/v1/cells/data/drain", "{\"backend\":0}"),
     ("POST", "/v1/streams", "{\"name\":\"new\"}"),
     ("GET", "/v1/streams/hidden", ""),
     ("GET", "/v1/streams/missing", ""),

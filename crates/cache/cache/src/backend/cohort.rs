@@ -1,9 +1,9 @@
 //! What backends of one cell tell each other: that one has started, and what they hold.
 //!
-//! A backend that has started again has forgotten what it applied and promised before. So it *joins* the others before it
-//! takes its first SET ([`crate::protocol::METHOD_JOIN`]). Each of them answers with a version above all that it ever
-//! applied or promised, and at least [`JOIN_CLOCKS_APART`] ahead of its wall clock, and applies nothing at or below it
-//! any more. The highest of them is the *floor* of the backend that joins. So:
+//! A backend that has started again has forgotten what it applied and promised before. So it *joins* the others before
+//! it takes its first SET ([`crate::protocol::METHOD_JOIN`]). Each of them answers with a version above all that it
+//! ever applied or promised, and at least [`JOIN_CLOCKS_APART`] ahead of its wall clock, and applies nothing at or
+//! below it any more. The highest of them is the *floor* of the backend that joins. So:
 //! - What the start before applied together with another backend is below the floor. No SET that this start applies,
 //!   and no promise that it makes, is below that.
 //! - What was under way, acknowledged by the start before and not applied by another backend yet, is refused there: its
@@ -90,7 +90,9 @@ impl Backend {
             let told = self.told()?;
             Some(told.is_read(hash, told.configuration.place_of(told.number)?))
         };
-        self.table.lock().is_unknown(hash) && is_read().unwrap_or(true)
+        // Never both locks at once: whoever configures the backend takes them the other way round.
+        let is_unknown = self.table.lock().is_unknown(hash);
+        is_unknown && is_read().unwrap_or(true)
     }
 
     /// Before it has joined the others it neither applies nor promises anything.

@@ -6,9 +6,9 @@
 //! have erased or removed, is not copied: it would come back.
 //!
 //! A step is complete when the replicas that answered decide for each row of the ring: a quorum of those that are read
-//! which knows what it holds, this backend among them if it does, or all others. So what a quorum had acknowledged is in
-//! what is copied, and a bucket may say again that a key is absent. While the cell's backends change, what a backend is
-//! going to hold is copied with it. Each step is followed by a pause, which bounds the bandwidth.
+//! which knows what it holds, this backend among them if it does, or all others. So what a quorum had acknowledged is
+//! in what is copied, and a bucket may say again that a key is absent. While the cell's backends change, what a backend
+//! is going to hold is copied with it. Each step is followed by a pause, which bounds the bandwidth.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -58,8 +58,8 @@ impl Default for RefillConfig {
 }
 
 impl Backend {
-    /// Has the backend refilled from the others of its cell, whichever those are by its configuration. Said once, before
-    /// it is served. A backend of which this is not said takes what it holds for all there is.
+    /// Has the backend refilled from the others of its cell, whichever those are by its configuration. Said once,
+    /// before it is served. A backend of which this is not said takes what it holds for all there is.
     pub fn refill_from(self: &Arc<Self>, connector: Arc<dyn Connector>, config: RefillConfig) {
         self.will_be_refilled();
         let refilling = Refilling {
@@ -211,8 +211,8 @@ impl Cohort {
         self.configuration().members().nth(place).map_or(0, |of| of.number)
     }
 
-    /// Whether those that answered decide for each row that this backend has part in. `answered` says of a place whether
-    /// it answered, and whether it knows what it holds; `is_known` whether this backend does.
+    /// Whether those that answered decide for each row that this backend has part in. `answered` says of a place
+    /// whether it answered, and whether it knows what it holds; `is_known` whether this backend does.
     fn is_enough(&self, answered: impl Fn(usize) -> Option<bool>, is_known: bool) -> bool {
         let quorum = self.configuration().mode.quorum();
         let rows = self.configuration().ring.rows;

@@ -7,8 +7,8 @@ use crate::backend::BackendStats;
 use crate::configuration::Configuration;
 
 impl Cell {
-    /// The configuration of the next phase of the change that is under way, if one is and the backends are ready for it;
-    /// whoever owns the cell goes on with it. Any client may ask, so a change goes on whoever began it.
+    /// The configuration of the next phase of the change that is under way, if one is and the backends are ready for
+    /// it; whoever owns the cell goes on with it. Any client may ask, so a change goes on whoever began it.
     pub async fn next_phase(&self) -> Option<Configuration> {
         let configuration = self.configuration();
         configuration.change.as_ref()?;

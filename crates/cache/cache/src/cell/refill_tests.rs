@@ -273,3 +273,30 @@ fn updates_are_counted_while_backends_change_and_start_again() {
         assert!(matches!(&held[0], Lookup::Hit { value, .. } if value == &counted.to_string()), "{held:?}");
     });
 }
+
+#[test]
+fn what_was_under_way_when_a_backend_died_is_applied_by_none_that_it_has_joined_since() {
+    in_runtime(|env| async move {
+        let backends = RefilledBackends::with(&env, TRANSPORTS[1], 0..3);
+        let _cell = backends.client(&[0, 1, 2], 1).await;
+        backends.until_filled(&[0, 1, 2]).await;
+        let timestamp_us = env.wall_ms() as u64 * 1_000;
+        let entry = |client_id| {
+            let version = Version { timestamp_us, client_id, sequence: 0 };
+            crate::layout::encode_entry(b"under way", version, Some(b"value"))
+        };
+        // The start before acknowledges it, and dies.
+        backends.start(1);
+        backends.until_filled(&[0, 1, 2]).await;
+        for number in 0..3 {
+            let (served, doorbell) = backends.running.lock()[&number].clone();
+            let connection = tailwater_rma::local::connect(served, doorbell, &env);
+            let pieces = crate::protocol::encode_mutate(ID, [entry(number)].iter()).concat();
+            let reply =
+                connection.call(crate::protocol::METHOD_MUTATE, pieces.into()).await.expect("an answer");
+            let reply = crate::protocol::MutateReply::decode(reply).expect("well formed");
+            let outcome = reply.outcomes(1).expect("one")[0];
+            assert!(matches!(outcome, crate::protocol::Outcome::BelowSummary(_)), "{number}: {outcome:?}");
+        }
+    });
+}

@@ -89,7 +89,7 @@ impl ConnectionHooks for PlantedExchange {
                     Ok(ConfigReply::default().encode_to_vec().into())
                 }
                 (Plant::ChangeNotTold, METHOD_CONFIG | METHOD_CONFIGURE) => {
-                    inner.call(method, payload).await.map(|answer| Self::without_change(answer))
+                    inner.call(method, payload).await.map(Self::without_change)
                 }
                 (Plant::OldBackendsTold, METHOD_CONFIG | METHOD_CONFIGURE) => {
                     inner.call(method, payload).await.map(|answer| self.with_old_backends(answer))

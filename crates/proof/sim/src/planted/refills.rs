@@ -9,8 +9,7 @@ use prost::Message;
 use tailwater_cache::Version;
 use tailwater_cache::layout::{BUCKET_BYTES, FLAGS_OFFSET, Item, encode_entry};
 use tailwater_cache::protocol::{
-    JoinReply, LOOKUP_UNKNOWN, Looked, LookupReply, LookupRequest, METHOD_JOIN, METHOD_LOOKUP, METHOD_SCAN,
-    ScanReply,
+    LOOKUP_UNKNOWN, Looked, LookupReply, LookupRequest, METHOD_LOOKUP, METHOD_SCAN, ScanReply,
 };
 use tailwater_rma::testing::{ConnectionHooks, Decorated, ScarResults};
 use tailwater_rma::{CallError, Connection, ReadOp, ScarOp};
@@ -108,9 +107,6 @@ impl ConnectionHooks for PlantedRefill {
     ) -> BoxFuture<'a, Result<Bytes, CallError>> {
         Box::pin(async move {
             match (self.plant, method) {
-                (Plant::JoinedAtNothing, METHOD_JOIN) => {
-                    Ok(JoinReply::of(Version::ZERO).encode_to_vec().into())
-                }
                 (Plant::RefilledFromOne | Plant::ErasuresNotTold, METHOD_SCAN) => {
                     inner.call(method, payload).await.map(|answer| self.told(answer))
                 }

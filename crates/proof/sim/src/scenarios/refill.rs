@@ -1,14 +1,14 @@
 //! Backends of a cell die one at a time and start again with nothing, are refilled by the others, and then the next one
-//! dies; under clients that set, erase, get and count, in a bad network, with wall clocks that differ. In [`run_resize`]
-//! the cell's backends change, too: some come and some leave, of which one may be dead already; others die meanwhile,
-//! and so does who carries the change on, whom another one follows.
+//! dies; under clients that set, erase, get and count, in a bad network, with wall clocks that differ. In
+//! [`run_resize`] the cell's backends change, too: some come and some leave, of which one may be dead already; others
+//! die meanwhile, and so does who carries the change on, whom another one follows.
 //!
 //! The code that runs is `cache`. Checked, all the time: no consistent get answers an earlier version than an
 //! acknowledged change or an earlier get had, or what nobody set, or a value at another version than it was
 //! acknowledged at; a key that was acknowledged and never erased is not missed. In the end a counter is what was
 //! acknowledged, and at most one more for each update of which its client was told that it is not known. A backend that
-//! started again is filled within [`FILLED_MAX`], and a change is over within [`CHANGED_MAX`]. What was set once, at the
-//! begin, is gone when it is too old.
+//! started again is filled within [`FILLED_MAX`], and a change is over within [`CHANGED_MAX`]. What was set once, at
+//! the begin, is gone when it is too old.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,7 +17,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tailwater_cache::{
-    Backend, BackendPlace, Cell, CellValue, EntryExtras, Lookup, UpdateError, UpdateTo, Version,
+    Backend, BackendPlace, Cell, CellValue, Configuration, EntryExtras, Lookup, UpdateError, UpdateTo,
+    Version,
 };
 use tailwater_env::Env;
 
@@ -165,7 +166,7 @@ fn run_with(world: &mut World, plant: Plant, is_resized: bool) -> Result<Report,
         members,
         shape,
         plant,
-        last: 0,
+        stored: CellsKind::Data.configuration(),
         owners: is_resized,
         state: state_of,
     };
@@ -262,8 +263,8 @@ struct Breaking {
     members: Vec<u32>,
     shape: BackendShape,
     plant: Plant,
-    /// The id of the configuration after the last change.
-    last: u64,
+    /// What an owner keeps in metadata before it tells it.
+    stored: Configuration,
     /// Who carry changes on, if there are any.
     owners: Option<Vec<Node>>,
     state: SharedRefills,
@@ -335,21 +336,12 @@ impl Breaking {
         self.state.lock().report.count("changes", 1);
         let place = |number: &u32| BackendPlace { number: *number, addresses: Vec::new() };
         let mut owner = self.owner().await;
-        // It may have heard first of a backend that is behind.
-        let before = loop {
-            let known = owner.configuration();
-            if known.change.is_none() && known.id >= self.last {
-                break known;
-            }
-            ensure(self.outside.now() < end, || format!("an owner goes by {:#x}", known.id))?;
-            self.outside.sleep(Duration::from_millis(5)).await;
-        };
+        let before = owner.configuration();
         let begin = before.changing_to(after.iter().map(place).collect());
         let begin = begin.map_err(|error| Violation::new(error.to_string()))?;
-        // Each phase has the next id, also one that is left out.
+        // Each phase has the next id.
         let last = begin.id + 2;
-        self.last = last;
-        owner.configure(begin).await.map_err(|error| Violation::new(error.to_string()))?;
+        self.tell(&owner, begin).await?;
         let mut dies = dies;
         loop {
             let known = owner.configuration();
@@ -368,13 +360,10 @@ impl Breaking {
             }
             let next = match self.plant {
                 Plant::CopiedTooEarly => known.next_phase(),
-                Plant::LeavingLeftOut => {
-                    owner.next_phase().await.and_then(|next| next.next_phase().or(Some(next)))
-                }
                 _ => owner.next_phase().await,
             };
             if let Some(next) = next {
-                owner.configure(next).await.map_err(|error| Violation::new(error.to_string()))?;
+                self.tell(&owner, next).await?;
             }
         }
         self.members = after;
@@ -384,7 +373,14 @@ impl Breaking {
         Ok(())
     }
 
-    /// Another one who carries changes on; the one before is dead. Knows what all clients knew first.
+    /// Stores a configuration, and tells it.
+    async fn tell(&mut self, owner: &Cell, next: Configuration) -> Result<(), Violation> {
+        self.stored = next.clone();
+        owner.configure(next).await.map_err(|error| Violation::new(error.to_string()))?;
+        Ok(())
+    }
+
+    /// Another one who carries changes on; the one before is dead. It goes by what is stored.
     async fn owner(&mut self) -> Cell {
         let owners = self.owners.as_mut().expect("there are changes");
         owners[0].crash(Crash::Process);
@@ -395,6 +391,8 @@ impl Breaking {
             let owner = cells::connect(&self.net, &node, &node.env(), CellsKind::Data, Plant::None).await;
             // It has asked each backend that it knows of.
             if owner.live_backends() > 0 {
+                // It may know as much already.
+                let _ = owner.configure(self.stored.clone()).await;
                 return owner;
             }
             self.outside.sleep(Duration::from_millis(5)).await;

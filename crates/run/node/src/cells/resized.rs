@@ -124,7 +124,11 @@ impl CreatedCells {
         owned::store(&*self.meta, &next).await.map_err(unavailable)?;
         created.own.lock().extend(started);
         let id = next.id;
-        created.cell.configure(next).await.map_err(|error| CellError::Invalid(error.to_string()))?;
+        let is_begun = created.cell.configure(next).await;
+        if !is_begun.map_err(|error| CellError::Invalid(error.to_string()))? {
+            // Somebody else was here meanwhile.
+            return Err(changing(name));
+        }
         tracing::info!(cell = name, id, "the cell's backends change");
         Ok(view_of(&created.cell, |place| place.addresses.clone()))
     }
