@@ -30,6 +30,9 @@ const CHECKED_BYTES: usize = 72;
 /// Bytes of the header that are not padding.
 pub(crate) const FILE_HEADER_BYTES: usize = CHECKED_BYTES + 4;
 
+/// The largest number in a header: no journal comes near it, and what is counted on from there does not overflow.
+const HEADER_NUMBER_MAX: u64 = u64::MAX >> 1;
+
 /// The decoded first page of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileHeader {
@@ -97,7 +100,11 @@ impl FileHeader {
             predecessor: FileSequence(u64_at(56)),
             predecessor_end: JournalPosition(u64_at(64)),
         };
-        if header.predecessor >= header.sequence || header.predecessor_end > header.base {
+        let largest = header.sequence.0.max(header.incarnation.0).max(header.base.0);
+        if header.predecessor >= header.sequence
+            || header.predecessor_end > header.base
+            || largest > HEADER_NUMBER_MAX
+        {
             return Err(HeaderError::Impossible);
         }
         Ok(header)
@@ -113,7 +120,12 @@ mod tests {
     proptest! {
         #[test]
         fn a_header_comes_back_as_it_was(
-            journal: [u8; 16], sequence in 1..=u64::MAX, incarnation: u64, base: u64, before: u64, end: u64,
+            journal: [u8; 16],
+            sequence in 1..=HEADER_NUMBER_MAX,
+            incarnation in 0..=HEADER_NUMBER_MAX,
+            base in 0..=HEADER_NUMBER_MAX,
+            before: u64,
+            end: u64,
         ) {
             let header = FileHeader {
                 journal,
@@ -129,6 +141,21 @@ mod tests {
         #[test]
         fn no_bytes_make_decoding_panic(bytes: Vec<u8>) {
             let _ = FileHeader::decode(&bytes);
+        }
+    }
+
+    #[test]
+    fn a_header_from_which_nothing_can_be_counted_on_is_refused() {
+        let header = |sequence, incarnation, base| FileHeader {
+            journal: [7; 16],
+            sequence: FileSequence(sequence),
+            incarnation: Incarnation(incarnation),
+            base: JournalPosition(base),
+            predecessor: FileSequence(0),
+            predecessor_end: JournalPosition(0),
+        };
+        for header in [header(u64::MAX, 1, 1), header(1, u64::MAX, 1), header(1, 1, u64::MAX)] {
+            assert_eq!(FileHeader::decode(&header.encode()), Err(HeaderError::Impossible));
         }
     }
 

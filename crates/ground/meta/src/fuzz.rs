@@ -27,8 +27,8 @@ pub fn snapshots(data: &[u8]) {
 
 /// Bytes for [`commits`], and for [`snapshots`].
 pub fn seeds() -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
-    let put = RecordedChange { key: "log/stream/a".into(), value: Some(Bytes::from_static(b"value")) };
-    let deleted = RecordedChange { key: "login/user/b".into(), value: None };
+    let put = RecordedChange { key: "first/key".into(), value: Some(Bytes::from_static(b"value")) };
+    let deleted = RecordedChange { key: "other/key".into(), value: None };
     let commit = CommitRecord { revision: 9, previous: 7, changes: vec![put, deleted] };
     let versioned = |version| Versioned { value: Bytes::from_static(b"value"), version };
     let keys = BTreeMap::from([("a".into(), versioned(2)), ("b".into(), versioned(9))]);

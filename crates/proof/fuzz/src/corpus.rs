@@ -1,12 +1,17 @@
 //! Where inputs are kept.
 //!
 //! ```text
-//! corpus/TARGET            inputs one behind the other: u32 length, little-endian, and its bytes
+//! corpus/TARGET            gzip of inputs one behind the other: u32 length, little-endian, and its bytes
 //! findings/TARGET/NAME     one input, as it is; the name says what went wrong
 //! ```
 //! A corpus is one file, for there are thousands of inputs, and none means anything to a person.
 
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
+
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
 
 use crate::FuzzTarget;
 
@@ -62,20 +67,22 @@ pub fn files(dir: &Path) -> Vec<(String, Vec<u8>)> {
 /// # Panics
 /// An input of more than 4 GiB.
 pub fn pack(inputs: &[Vec<u8>]) -> Vec<u8> {
-    let mut bytes = Vec::new();
+    let mut packed = GzEncoder::new(Vec::new(), Compression::best());
     for input in inputs {
-        bytes.extend(u32::try_from(input.len()).expect("inputs are short").to_le_bytes());
-        bytes.extend(input);
+        let length = u32::try_from(input.len()).expect("inputs are short").to_le_bytes();
+        [&length, &input[..]].into_iter().for_each(|part| packed.write_all(part).expect("memory takes it"));
     }
-    bytes
+    packed.finish().expect("memory takes it")
 }
 
 /// The inputs in a corpus.
 ///
 /// # Panics
 /// The file is cut.
-pub fn unpack(mut bytes: &[u8]) -> Vec<Vec<u8>> {
-    let mut inputs = Vec::new();
+pub fn unpack(packed: &[u8]) -> Vec<Vec<u8>> {
+    let (mut unpacked, mut inputs) = (Vec::new(), Vec::new());
+    GzDecoder::new(packed).read_to_end(&mut unpacked).expect("a corpus that is whole");
+    let mut bytes = &unpacked[..];
     while let Some((length, rest)) = bytes.split_first_chunk() {
         let (input, rest) = rest.split_at(u32::from_le_bytes(*length) as usize);
         inputs.push(input.to_vec());

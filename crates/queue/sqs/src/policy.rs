@@ -73,7 +73,8 @@ pub(crate) fn with_permission(
     }
     let empty =
         || json!({"Version": "2008-10-17", "Id": format!("{queue_arn}/SQSDefaultPolicy"), "Statement": []});
-    let mut policy = policy.and_then(|policy| serde_json::from_str(policy).ok()).unwrap_or_else(empty);
+    let known = policy.and_then(|policy| serde_json::from_str(policy).ok());
+    let mut policy = known.filter(Value::is_object).unwrap_or_else(empty);
     let mut statements: Vec<Value> =
         policy.get("Statement").map(list).unwrap_or_default().into_iter().cloned().collect();
     if statements.iter().any(|statement| statement.get("Sid").and_then(Value::as_str) == Some(label)) {

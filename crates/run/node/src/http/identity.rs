@@ -1,4 +1,5 @@
-//! Who sends a request: whom its connection knows, the user whose name and password it has, or whom its token stands for.
+//! Who sends a request: whom its connection knows, the user whose name and password it has, or whom its token stands
+//! for.
 
 use std::sync::Arc;
 use std::time::Duration;
