@@ -49,6 +49,12 @@ impl CopyRecord {
         if record.source.is_none() { Err("it is no copy's".to_owned()) } else { Ok(Self(record)) }
     }
 
+    /// The same of a source in another cluster.
+    #[must_use]
+    pub fn of_source(&self, source: &str) -> Self {
+        Self(StreamRecord { source: Some(source.to_owned()), ..self.0.clone() })
+    }
+
     /// The stream's id.
     pub fn id(&self) -> StreamId {
         self.0.id
@@ -231,13 +237,13 @@ impl Log {
         if there.id != wanted.id || there.source.is_none() {
             return Err(StreamError::Exists(wanted.name));
         }
-        if there.config == wanted.config {
+        if there.config == wanted.config && there.source == wanted.source {
             return Ok(there);
         }
         let log = self.clone();
         let change = async move {
             let config: StreamConfig = wanted.config;
-            log.alter(&wanted.name, true, |_| Ok::<_, StreamError>(config)).await
+            log.alter(&wanted.name, wanted.source, |_| Ok::<_, StreamError>(config)).await
         };
         self.to_the_end(change).await
     }

@@ -20,6 +20,7 @@
 //! and `shard/` (the protocol, without input or output); `open.rs` and `shard/recover.rs` (a start); `locate.rs`;
 //! `stream.rs` (what metadata keeps).
 
+mod ahead;
 mod batches;
 mod budget;
 mod commit;
@@ -33,6 +34,7 @@ mod hot;
 pub mod limits;
 mod locate;
 mod log;
+mod moving;
 mod open;
 mod owner;
 mod producer;
@@ -58,6 +60,7 @@ pub use log::{
     AppendOptions, CompletedSegment, Log, LogStreamInfo, PendingAppend, SegmentDescription, ShardDescription,
     StreamDescription,
 };
+pub use moving::ShardEnd;
 pub use open::{LogConfig, OpenCells, ReplayOthers};
 pub use producer::{ProducerBatch, ProducerState, SequenceError};
 pub use shard::AppendAnswer;

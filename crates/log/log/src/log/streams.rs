@@ -96,17 +96,32 @@ impl Log {
         record: StreamRecord,
         shards: Vec<Result<(Recovered, Producers), Damaged>>,
     ) -> Result<(), StreamError> {
-        let shards = self.open_shards(&record, 0, shards).await?;
+        let shards = self.open_shards(&record, 0, shards, &[]).await?;
         self.inner.streams.write().insert(Stream { record, shards });
         Ok(())
     }
 
-    /// Hands shards from number `first` on to their owners, but for the damaged ones.
+    /// The same with the shards of a stream that their owners have given up; whoever listens to one goes on listening.
+    pub(crate) async fn open_again(
+        &self,
+        record: StreamRecord,
+        known: &Stream,
+        shards: Vec<Result<(Recovered, Producers), Damaged>>,
+    ) -> Result<(), StreamError> {
+        let shards = self.open_shards(&record, 0, shards, &known.shards).await?;
+        self.inner.streams.write().replace(Stream { record, shards });
+        known.shards.iter().for_each(|shard| shard.view.wake());
+        Ok(())
+    }
+
+    /// Hands shards from number `first` on to their owners, but for the damaged ones. Those that were open before are
+    /// seen where they were in `before`.
     async fn open_shards(
         &self,
         record: &StreamRecord,
         first: u32,
         shards: Vec<Result<(Recovered, Producers), Damaged>>,
+        before: &[ShardHandle],
     ) -> Result<Vec<ShardHandle>, StreamError> {
         let inner = &*self.inner;
         let config = shard_config(record);
@@ -119,12 +134,16 @@ impl Log {
             };
             let shard = Shard::new(id, Arc::clone(&config), inner.owner_number, recovered, producers);
             let completed: Arc<[SegmentRecord]> = shard.completed().copied().collect();
-            let view = SharedView::new(View {
+            let view = View {
                 shard: id,
                 tail: shard.tail(),
                 transaction_id: shard.acked_transaction_id(),
                 completed,
-            });
+            };
+            let view = match before.get(number as usize) {
+                Some(before) => before.view.begin_anew(view),
+                None => SharedView::new(view),
+            };
             let refused = Arc::clone(shard.refused());
             let owner = (record.id.0.as_u128() as usize ^ number as usize) % inner.owners.len();
             let (reply, slot) = oneshot::channel();
@@ -157,13 +176,14 @@ impl Log {
         change: impl FnOnce(&StreamConfig) -> Result<StreamConfig, E> + Send + 'static,
     ) -> Result<LogStreamInfo, E> {
         let (log, name) = (self.clone(), name.to_owned());
-        self.to_the_end(async move { log.alter(&name, false, change).await }).await
+        self.to_the_end(async move { log.alter(&name, None, change).await }).await
     }
 
+    /// The same of a stream; of a copy, whose source is in the cluster `source`.
     pub(crate) async fn alter<E: From<StreamError>>(
         &self,
         name: &str,
-        is_copying: bool,
+        source: Option<String>,
         change: impl FnOnce(&StreamConfig) -> Result<StreamConfig, E>,
     ) -> Result<LogStreamInfo, E> {
         let inner = &*self.inner;
@@ -176,8 +196,9 @@ impl Log {
         let stored = stored.ok_or_else(|| StreamError::NoStream(name.to_owned()))?;
         let mut record = StreamRecord::decode(&key, &stored.value)
             .map_err(|error| StreamError::Unavailable(error.to_string()))?;
-        if let Some(source) = record.source.clone().filter(|_| !is_copying) {
-            return Err(StreamError::Copy(source).into());
+        if let Some(known) = &mut record.source {
+            // What its source is changed to, a copy follows, and where that is.
+            *known = source.ok_or_else(|| StreamError::Copy(known.clone()))?;
         }
         let config = change(&record.config)?;
         record.config.may_become(&config).map_err(StreamError::from)?;
@@ -199,7 +220,7 @@ impl Log {
         }
         let new = (old..config.shards).map(|_| Ok(Default::default())).collect();
         let mut shards = stream.shards.clone();
-        shards.extend(self.open_shards(&record, old, new).await?);
+        shards.extend(self.open_shards(&record, old, new, &[]).await?);
         inner.streams.write().replace(Stream { record, shards });
         tracing::info!(stream = name, config = ?config, "reconfigured");
         Ok(self.stream(name)?)
@@ -336,7 +357,7 @@ impl Log {
         stream.ok_or_else(|| StreamError::NoStream(name.chars().take(64).collect()))
     }
 
-    fn check_open(&self) -> Result<(), StreamError> {
+    pub(crate) fn check_open(&self) -> Result<(), StreamError> {
         if self.inner.closed.load(Ordering::Acquire) { Err(StreamError::Closed) } else { Ok(()) }
     }
 }

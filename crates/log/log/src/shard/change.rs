@@ -91,6 +91,11 @@ impl Changes {
         }
     }
 
+    /// The record and its version, and the completed segments that metadata was not told of.
+    pub(super) fn into_parts(self) -> (ShardRecord, u64, Vec<SegmentRecord>) {
+        (self.record, self.version, self.completed.into())
+    }
+
     /// As committed.
     pub(super) fn record(&self) -> &ShardRecord {
         &self.record

@@ -36,6 +36,7 @@ mod lines;
 mod logins;
 mod memcached;
 mod metrics;
+mod moves;
 mod panics;
 mod permissions;
 mod queues;
