@@ -13,6 +13,7 @@ use tailwater_format::call::{
     CallErrorCode, CallRefusal, CopyHop, CopyHops, CopyNext, CopyOpen, CopyOpened, CopyPlan, CopyPlanKept,
     CopyState, Method, stream_from_wire, stream_to_wire,
 };
+use tailwater_format::limits::CLUSTERS_MAX;
 use tailwater_log::{CopyRecord, Log, LogStreamInfo};
 use tailwater_meta::{Expect, MetaError, Op};
 use tailwater_trees::{ClusterEntry, LinkEntry, TreeCosts, TreeRequest};
@@ -23,8 +24,8 @@ use crate::clusters::{self, KnownCluster};
 use crate::error::CopyError;
 use crate::hop::Hop;
 use crate::links::ClusterLinks;
-use crate::plan::{self, CopyTree, TreeEdge, check_tree};
 use crate::moving::{SourceMove, end_to_wire};
+use crate::plan::{self, CopyTree, TreeEdge, check_tree};
 use crate::reader::{Sessions, ended};
 use crate::telling::{ask_sources, tell};
 use crate::writer::CopyOperation;
@@ -96,7 +97,12 @@ impl Copies {
     ///
     /// # Errors
     /// A name that is none; metadata that can't be read.
-    pub async fn start(env: &Env, log: &Log, name: Option<&str>, links: Arc<dyn ClusterLinks>) -> Result<Self, CopyError> {
+    pub async fn start(
+        env: &Env,
+        log: &Log,
+        name: Option<&str>,
+        links: Arc<dyn ClusterLinks>,
+    ) -> Result<Self, CopyError> {
         name.map_or(Ok(()), clusters::check_name)?;
         let inner = Arc::new(CopiesInner {
             env: env.clone(),
@@ -181,9 +187,11 @@ impl Copies {
         if let Some(KnownCluster { name, address, .. }) = inner.clusters.lock().get(name).cloned() {
             return Err(CopyError::KnownAlready { name, address });
         }
-        if inner.clusters.lock().len() >= tailwater_format::limits::CLUSTERS_MAX {
-            let most = tailwater_format::limits::CLUSTERS_MAX;
-            return Err(CopyError::Invalid(format!("{most} clusters are known already, which is the most")));
+        // This one is one, too.
+        if inner.clusters.lock().len() + 1 >= CLUSTERS_MAX {
+            return Err(CopyError::Invalid(format!(
+                "{CLUSTERS_MAX} clusters are known already, which is the most"
+            )));
         }
         let put =
             Op::Put { key: KnownCluster::key(name), value: cluster.encode().into(), expect: Expect::Any };
@@ -314,7 +322,7 @@ impl Copies {
         }
         // Also of a plan that is known: somebody may have deleted the copy.
         if plan.has(here) {
-            inner.log.keep_copy(&plan.stream).await.map_err(|error| {
+            inner.log.keep_copy(&plan.stream, known.is_some()).await.map_err(|error| {
                 let why = format!("there can be no copy of {:?} in {here:?}: {error}", plan.stream.name());
                 refuse(CallErrorCode::StreamExists, why)
             })?;
@@ -422,9 +430,9 @@ impl CopiesInner {
         let known = self.clusters.lock();
         let address = self.address.lock().clone();
         let here = KnownCluster { name: plan.source.clone(), address, is_draining: false };
-        let members = plan.hops.iter().filter_map(|hop| known.get(&hop.to));
-        let members = members.map(|known| KnownCluster { is_draining: false, ..known.clone() });
-        let clusters = std::iter::once(here).chain(members).collect();
+        // Also those that are not in the tree: whoever becomes the source has to tell them.
+        let others = known.values().map(|known| KnownCluster { is_draining: false, ..known.clone() });
+        let clusters = std::iter::once(here).chain(others).take(CLUSTERS_MAX).collect();
         CopyTree { stream: CopyRecord::new(stream, &plan.source), clusters, ..plan }
     }
 

@@ -14,11 +14,16 @@ impl Copies {
     ///
     /// # Errors
     /// `NoName`, `Invalid` for this cluster itself, `UnknownCluster`, `Unavailable`.
-    pub async fn drain(&self, name: &str, is_draining: bool) -> Result<(KnownCluster, Vec<String>), CopyError> {
+    pub async fn drain(
+        &self,
+        name: &str,
+        is_draining: bool,
+    ) -> Result<(KnownCluster, Vec<String>), CopyError> {
         let inner = &*self.inner;
         let here = inner.name.as_deref().ok_or(CopyError::NoName)?;
         if name == here {
-            let why = format!("{name:?} is this cluster itself: drain it where the sources of its streams are");
+            let why =
+                format!("{name:?} is this cluster itself: drain it where the sources of its streams are");
             return Err(CopyError::Invalid(why));
         }
         let _changing = inner.changing.lock().await;

@@ -81,7 +81,9 @@ pub enum CopyError {
         why: String,
     },
     /// A forced move can't be told of.
-    #[error("the source of {stream:?} was moved by force {forks} times: delete the stream's copies, and place it anew")]
+    #[error(
+        "the source of {stream:?} was moved by force {forks} times: delete the stream's copies, and place it anew"
+    )]
     TooManyForks {
         /// The stream.
         stream: String,

@@ -36,9 +36,9 @@ mod links;
 mod moving;
 mod plan;
 mod reader;
+mod telling;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
-mod telling;
 mod writer;
 
 pub use clusters::KnownCluster;

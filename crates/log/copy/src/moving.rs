@@ -138,7 +138,7 @@ impl Copies {
         if known.source != here && known.above(here).is_none() {
             return Err(CopyError::NoCopy { cluster: here.to_owned(), stream: stream.to_owned() });
         }
-        let others = known.clusters.iter().filter(|cluster| cluster.name != here);
+        let others = known.clusters.iter().filter(|cluster| cluster.name != here && known.has(&cluster.name));
         let asked = join_all(others.map(|cluster| inner.ends_of(id, cluster))).await;
         let moves = asked.iter().filter_map(|(_, moves)| *moves).fold(known.moves, u64::max) + 1;
         // Nothing is copied any more, so that it ends where it is said to.
@@ -160,6 +160,10 @@ impl Copies {
         let term_min = Term(terms.map(|end| end.term.0).max().unwrap_or_default().saturating_add(TERM_LEAP));
         let mut plan = inner.moved(&known, here, moves);
         plan.forks.push(fork);
+        // Nothing is copied through a cluster that does not answer: the source before is one, most likely.
+        for away in others.iter().filter(|cluster| cluster.ends.is_err()) {
+            plan.hops = plan.hops_around(&away.cluster).unwrap_or(plan.hops);
+        }
         if plan.forks.len() > FORKS_MAX || plan.to_bytes().len() > PLAN_BYTES_MAX {
             inner.operate(&known);
             let (stream, forks) = (stream.to_owned(), known.forks.len());
@@ -209,7 +213,8 @@ impl Copies {
         if missing > 0 || ends.len() < asked.ends.len() {
             return Err(unavailable(format!("{here} has yet to copy {missing} records")));
         }
-        if ends.len() > asked.ends.len() || pairs().any(|(end, asked)| end.next_offset.0 > asked.next_offset) {
+        if ends.len() > asked.ends.len() || pairs().any(|(end, asked)| end.next_offset.0 > asked.next_offset)
+        {
             return Err(refuse(CallErrorCode::Malformed, format!("{here} has more than its source")));
         }
         inner.operations.lock().remove(&id);
@@ -258,22 +263,23 @@ impl CopiesInner {
         let id = plan.stream.id();
         let is_this = |known: &CopyTree| known.moves == plan.moves && known.source == plan.source;
         // As it is by now.
-        let Some(plan) = &self.plans.lock().get(&id).filter(|known| is_this(known)).cloned() else { return true };
+        let Some(plan) = &self.plans.lock().get(&id).filter(|known| is_this(known)).cloned() else {
+            return true;
+        };
         let Ok(ends) = self.log.ends(id) else { return false };
         let address = self.clusters.lock().get(to).map(|cluster| cluster.address.clone());
         let Some(address) = address.or_else(|| plan.address(to).map(str::to_owned)) else { return false };
         let moved = self.moved(plan, to, plan.moves + 1);
-        let question = CopyLead {
-            plan: moved.to_bytes(),
-            ends: ends.into_iter().map(end_to_wire).collect(),
-        };
+        let question = CopyLead { plan: moved.to_bytes(), ends: ends.into_iter().map(end_to_wire).collect() };
         let kept: Result<CopyPlanKept, String> =
             ask(&self.env, &*self.links, &address, Method::CopyLead, &question).await;
         match kept {
             Ok(kept) if kept.cluster == to => {
                 let _changing = self.changing.lock().await;
                 // Somebody may have told of a later one meanwhile.
-                if self.plans.lock().get(&id).is_some_and(is_this) && self.keep(&moved, Expect::Any).await.is_ok() {
+                if self.plans.lock().get(&id).is_some_and(is_this)
+                    && self.keep(&moved, Expect::Any).await.is_ok()
+                {
                     self.operate(&moved);
                 }
                 !self.plans.lock().get(&id).is_some_and(is_this)
@@ -382,7 +388,8 @@ impl CopiesInner {
         let mut cursor = CopyCursor::new(shard, from);
         let mut position = 0;
         loop {
-            let read = self.log.read_entries(&mut cursor, ANSWER_BYTES).await.map_err(|error| failed(&error))?;
+            let read =
+                self.log.read_entries(&mut cursor, ANSWER_BYTES).await.map_err(|error| failed(&error))?;
             if read.entries.is_empty() {
                 break;
             }
@@ -392,6 +399,8 @@ impl CopiesInner {
             }
         }
         file.sync_data().map_err(|error| failed(&error))?;
-        disk.sync_dir(&dir).and_then(|()| disk.sync_dir(dir.parent().unwrap_or(Path::new("/")))).map_err(|error| failed(&error))
+        disk.sync_dir(&dir)
+            .and_then(|()| disk.sync_dir(dir.parent().unwrap_or(Path::new("/"))))
+            .map_err(|error| failed(&error))
     }
 }

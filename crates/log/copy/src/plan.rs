@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 use prost::Message;
+use tailwater_format::Offset;
 use tailwater_format::StreamId;
 use tailwater_format::limits::CLUSTERS_MAX;
-use tailwater_format::Offset;
 use tailwater_log::CopyRecord;
 
 use crate::clusters::{KnownCluster, check_name};
@@ -44,7 +44,7 @@ pub struct CopyTree {
     pub stream: CopyRecord,
     /// Each hop, before those that follow it.
     pub hops: Vec<TreeEdge>,
-    /// The clusters of the tree, the source first.
+    /// The clusters that the source knows, itself first.
     pub clusters: Vec<KnownCluster>,
     /// The forced moves of the source, oldest first.
     pub forks: Vec<Fork>,

@@ -45,7 +45,15 @@ pub(crate) struct Sessions {
 impl Sessions {
     pub(crate) fn new(env: &Env, log: &Log, here: &str) -> Arc<Self> {
         let (env, log, here) = (env.clone(), log.clone(), here.to_owned());
-        Arc::new(Self { env, log, here, ways: Mutex::default(), way_changed: Notify::new(), open: Mutex::default(), lineages: Mutex::default() })
+        Arc::new(Self {
+            env,
+            log,
+            here,
+            ways: Mutex::default(),
+            way_changed: Notify::new(),
+            open: Mutex::default(),
+            lineages: Mutex::default(),
+        })
     }
 
     /// Takes note of the way to the cluster that a stream is copied from; none while it is not known.

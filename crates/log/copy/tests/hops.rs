@@ -27,7 +27,9 @@ impl Cluster {
         let mut config = LogConfig::default();
         config.journal.file_bytes = 16 << 20;
         let log = Log::open(env, config, dir.path(), None).await.expect("a log");
-        let copies = Copies::start(env, &log, Some(name), DialedLinks::new(env, &Dialer::plain())).await.expect("a name");
+        let copies = Copies::start(env, &log, Some(name), DialedLinks::new(env, &Dialer::plain()))
+            .await
+            .expect("a name");
         let service = CopyService::new(env, &copies);
         let any = "127.0.0.1:0".parse().expect("an address");
         let config = ServerConfig { tcp: Some(any), ..ServerConfig::default() };

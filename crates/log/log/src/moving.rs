@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 
 use crate::error::StreamError;
 use crate::limits::COMMIT_OPS_MAX;
-use crate::log::{Log, Stream};
+use crate::log::{Log, ShardHandle, Stream};
 use crate::owner::OwnerRequest;
 use crate::producer::Producers;
 use crate::shard::Recovered;
@@ -123,9 +123,12 @@ impl Log {
         for handle in known.shards() {
             handle.slot().map_err(StreamError::Damaged)?;
         }
-        let mut released = self.release(&known).await?;
+        let (mut released, failed) = self.release(&known).await;
         let mut record = known.record.clone();
-        let changed = self.change_released(&mut record, &mut released, change).await;
+        let changed = match failed {
+            Some(error) => Err(error),
+            None => self.change_released(&mut record, &mut released, change).await,
+        };
         let ends = released.iter().map(ShardEnd::of).collect();
         // As it is now, also where the change has failed: nobody else has the shards.
         let shards = released.into_iter().map(|recovered| Ok((recovered, Producers::default()))).collect();
@@ -133,23 +136,30 @@ impl Log {
         changed.map(|()| ends)
     }
 
-    /// Takes the shards from their owners, when all is written, completed and recorded.
-    async fn release(&self, known: &Stream) -> Result<Vec<Recovered>, StreamError> {
+    /// Takes the shards from their owners, when all is written, completed and recorded: the first ones, and why not the
+    /// others.
+    async fn release(&self, known: &Stream) -> (Vec<Recovered>, Option<StreamError>) {
         let mut released = Vec::with_capacity(known.shards().len());
-        for (number, handle) in (0..).map(ShardNumber).zip(known.shards()) {
-            let slot = handle.slot().map_err(StreamError::Damaged)?;
-            loop {
-                let (reply, answer) = oneshot::channel();
-                let request = OwnerRequest::Release(slot, reply);
-                self.inner.owners[handle.owner].send(request).await.map_err(|_| StreamError::Closed)?;
-                match answer.await.map_err(|_| StreamError::Closed)?? {
-                    Some(recovered) => break released.push(*recovered),
-                    None => self.inner.env.sleep(RELEASE_LOOK).await,
-                }
+        for handle in known.shards() {
+            match self.release_one(handle).await {
+                Ok(recovered) => released.push(recovered),
+                Err(error) => return (released, Some(error)),
             }
-            tracing::debug!(stream = known.record.name, shard = %number, "given up by its owner");
         }
-        Ok(released)
+        (released, None)
+    }
+
+    async fn release_one(&self, handle: &ShardHandle) -> Result<Recovered, StreamError> {
+        let slot = handle.slot().map_err(StreamError::Damaged)?;
+        loop {
+            let (reply, answer) = oneshot::channel();
+            let request = OwnerRequest::Release(slot, reply);
+            self.inner.owners[handle.owner].send(request).await.map_err(|_| StreamError::Closed)?;
+            if let Some(recovered) = answer.await.map_err(|_| StreamError::Closed)?? {
+                return Ok(*recovered);
+            }
+            self.inner.env.sleep(RELEASE_LOOK).await;
+        }
     }
 
     async fn change_released(
@@ -181,7 +191,8 @@ impl Log {
             for (number, recovered) in (first..).map(ShardNumber).zip(&*now) {
                 let shard = ShardId { stream: record.id, shard: number };
                 let led = lead_record(recovered, term_min);
-                let expect = if recovered.version == 0 { Expect::Absent } else { Expect::Version(recovered.version) };
+                let expect =
+                    if recovered.version == 0 { Expect::Absent } else { Expect::Version(recovered.version) };
                 ops.push(Op::Put { key: shard_key(shard), value: led.encode(), expect });
                 let upto = ShardEnd::of(recovered).next_offset;
                 let producers = ProducersRecord { upto, producers: Vec::new() }.encode();
@@ -212,7 +223,8 @@ impl Log {
             while ShardEnd::of(recovered).next_offset > *end {
                 let cut = CutShard::of(recovered, *end);
                 let key = shard_key(shard);
-                let expect = if recovered.version == 0 { Expect::Absent } else { Expect::Version(recovered.version) };
+                let expect =
+                    if recovered.version == 0 { Expect::Absent } else { Expect::Version(recovered.version) };
                 let mut ops = vec![Op::Put { key, value: cut.record.encode(), expect }];
                 let segments = &recovered.completed[cut.kept..];
                 ops.extend(segments.iter().map(|segment| Op::Delete {

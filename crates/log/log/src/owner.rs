@@ -45,8 +45,8 @@ use crate::hot::Hot;
 use crate::limits::ENTRIES_WITHOUT_TASK;
 use crate::producer::ProducerState;
 use crate::shard::{
-    ChangeError, CopyBegin, Output, Recovered, Shard, ShardInput, StepTime, StoreAppend, Truncation, ViewChange, Write,
-    WriteError,
+    ChangeError, CopyBegin, Output, Recovered, Shard, ShardInput, StepTime, StoreAppend, Truncation,
+    ViewChange, Write, WriteError,
 };
 use crate::slots::{Slot, Slots};
 use crate::upkeep::Upkeep;
@@ -379,7 +379,8 @@ impl Owner {
         if owned.shard.is_lost() {
             return Err(StreamError::NotOwner);
         }
-        if !owned.closed {
+        // One that is closed may still have had a commit to make, of segments that retention deletes.
+        if !owned.closed || owned.shard.is_committing() {
             self.step(slot, at, ShardInput::Close);
             self.touch(slot);
             return Ok(None);

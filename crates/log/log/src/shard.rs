@@ -382,6 +382,11 @@ impl Shard {
         self.state == ShardPhase::Lost
     }
 
+    /// Whether metadata has yet to answer.
+    pub(crate) fn is_committing(&self) -> bool {
+        self.changes.is_committing()
+    }
+
     /// What a start would find of a shard that is closed.
     pub(crate) fn into_recovered(self) -> Recovered {
         let unused = self.unused.max(self.next_number());

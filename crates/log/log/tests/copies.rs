@@ -20,7 +20,7 @@ async fn source_and_copy(env: &Env, config: StreamConfig) -> ([TempDir; 2], Log,
     let (source, copy) = (open(env, dirs[0].path()).await, open(env, dirs[1].path()).await);
     let stream = create(&source, "orders", config).await;
     let record = CopyRecord::new(&source.stream("orders").expect("the stream"), "us");
-    copy.keep_copy(&CopyRecord::decode(&record.encode()).expect("a record")).await.expect("a copy");
+    copy.keep_copy(&CopyRecord::decode(&record.encode()).expect("a record"), false).await.expect("a copy");
     (dirs, source, copy, shard(stream, 0))
 }
 
@@ -179,7 +179,7 @@ fn a_copy_has_its_sources_configuration_and_gets_more_shards_with_it() {
         let (_dirs, source, copy, shard) = source_and_copy(&env, StreamConfig::default()).await;
         let more = |config: &StreamConfig| Ok::<_, StreamError>(StreamConfig { shards: 3, ..config.clone() });
         let altered = source.alter_stream("orders", more).await.expect("altered");
-        let kept = copy.keep_copy(&CopyRecord::new(&altered, "us")).await.expect("kept");
+        let kept = copy.keep_copy(&CopyRecord::new(&altered, "us"), true).await.expect("kept");
         assert_eq!((kept.config.shards, kept.id, kept.source.as_deref()), (3, shard.stream, Some("us")));
         let third = common::shard(shard.stream, 2);
         append(&source, third, "there").await;
@@ -189,7 +189,7 @@ fn a_copy_has_its_sources_configuration_and_gets_more_shards_with_it() {
         create(&copy, "mine", StreamConfig::default()).await;
         create(&source, "mine", StreamConfig::default()).await;
         let theirs = CopyRecord::new(&source.stream("mine").expect("the stream"), "us");
-        assert_eq!(copy.keep_copy(&theirs).await, Err(StreamError::Exists("mine".to_owned())));
+        assert_eq!(copy.keep_copy(&theirs, false).await, Err(StreamError::Exists("mine".to_owned())));
     });
 }
 
@@ -242,7 +242,10 @@ fn what_a_copy_has_too_much_is_cut_off_and_others_come_to_its_offsets() {
         }
         copy_all(&source, &copy, shard).await;
         source.hand_over(shard.stream, "eu").await.expect("a copy of somebody's");
-        assert!(copy.cut(shard.stream, vec![Offset(10_000)]).await.expect("nothing is too much")[0].next_offset.0 == 200);
+        assert!(
+            copy.cut(shard.stream, vec![Offset(10_000)]).await.expect("nothing is too much")[0].next_offset.0
+                == 200
+        );
         for (end, restart) in [(150, false), (149, true), (61, false), (60, true), (0, true)] {
             // Several segments at once, one, and all there is.
             let cut = copy.cut(shard.stream, vec![Offset(end)]).await.expect("cut off")[0].next_offset;

@@ -241,9 +241,7 @@ impl Plant {
             | Plant::CopiedElsewhere
             | Plant::CopyGapNotTold
             | Plant::WayNotTold
-            | Plant::SurplusCopied => {
-                copying::PlantedLink::in_front_of(connection, self)
-            }
+            | Plant::SurplusCopied => copying::PlantedLink::in_front_of(connection, self),
             _ => connection,
         }
     }

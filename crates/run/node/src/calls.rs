@@ -212,11 +212,7 @@ impl NodeService {
                     Ok(encode_call(&ProducerInfo { producer_id, epoch: 0 }))
                 })
             }
-            Method::CopyOpen
-            | Method::CopyNext
-            | Method::CopyPlan
-            | Method::CopyLead
-            | Method::CopyState => {
+            Method::CopyOpen | Method::CopyNext | Method::CopyPlan | Method::CopyLead | Method::CopyState => {
                 self.dispatch_copy(peer, method, payload, reply)
             }
             Method::DeliveryDelays => {

@@ -218,7 +218,8 @@ impl Node {
             start_broadcast(&env, &config, broadcast, &log, &users, &gate, &progress).await?;
         let (reads_max, bytes_per_s) = (config.log.catch_up_reads_max, config.log.catch_up_bytes_per_s);
         let turns = Arc::new(Turns::new(&env, reads_max, bytes_per_s, Arc::clone(&meters)));
-        let copies = Copies::start(&env, &log, config.cluster.given(), DialedLinks::new(&env, &gate.dialer)).await?;
+        let copies =
+            Copies::start(&env, &log, config.cluster.given(), DialedLinks::new(&env, &gate.dialer)).await?;
         let service: Arc<dyn Service> = Arc::new(NodeService::new(
             env.clone(),
             log.clone(),

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use futures::future::join_all;
-use tailwater_format::{Offset, SegmentId, ShardId, ShardNumber, StreamId};
+use tailwater_format::{Offset, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId};
 use tailwater_meta::{Expect, Meta, MetaError, Op};
 use tokio::sync::oneshot;
 
@@ -69,11 +69,16 @@ impl Log {
         let id = StreamId(uuid::Builder::from_random_bytes(random.to_be_bytes()).into_uuid());
         let created_ms = inner.env.wall_ms();
         let record = StreamRecord { id, name: name.to_owned(), created_ms, config, source: None };
-        self.create_as(record).await
+        self.create_as(record, SegmentNumber(0)).await
     }
 
-    /// Creates a stream that this record describes, while names are taken.
-    pub(crate) async fn create_as(&self, record: StreamRecord) -> Result<LogStreamInfo, StreamError> {
+    /// Creates a stream that this record describes, while names are taken. No segment of a copy has a number below
+    /// `unused`.
+    pub(crate) async fn create_as(
+        &self,
+        record: StreamRecord,
+        unused: SegmentNumber,
+    ) -> Result<LogStreamInfo, StreamError> {
         let (inner, id, name) = (&*self.inner, record.id, &*record.name);
         let ops = vec![
             Op::Put { key: stream_key(id), value: record.encode(), expect: Expect::Absent },
@@ -84,7 +89,8 @@ impl Log {
             },
         ];
         inner.meta.commit(ops).await.map_err(unavailable)?;
-        let shards = (0..record.config.shards).map(|_| Ok(Default::default())).collect();
+        let fresh = || Recovered { unused, ..Recovered::default() };
+        let shards = (0..record.config.shards).map(|_| Ok((fresh(), Producers::default()))).collect();
         self.adopt(record.clone(), shards).await?;
         tracing::info!(stream = name, %id, shards = record.config.shards, "created");
         self.stream(name)
@@ -101,14 +107,16 @@ impl Log {
         Ok(())
     }
 
-    /// The same with the shards of a stream that their owners have given up; whoever listens to one goes on listening.
+    /// The same with the first shards of a stream, which their owners have given up; whoever listens to one goes on
+    /// listening.
     pub(crate) async fn open_again(
         &self,
         record: StreamRecord,
         known: &Stream,
         shards: Vec<Result<(Recovered, Producers), Damaged>>,
     ) -> Result<(), StreamError> {
-        let shards = self.open_shards(&record, 0, shards, &known.shards).await?;
+        let mut shards = self.open_shards(&record, 0, shards, &known.shards).await?;
+        shards.extend_from_slice(&known.shards[shards.len()..]);
         self.inner.streams.write().replace(Stream { record, shards });
         known.shards.iter().for_each(|shard| shard.view.wake());
         Ok(())

@@ -147,6 +147,11 @@ impl Changes {
         self.answer_truncations(out);
     }
 
+    /// Whether a commit is under way, or one of which it is not known whether it took place.
+    pub(super) fn is_committing(&self) -> bool {
+        self.committing.is_some() || self.uncertain.is_some()
+    }
+
     /// Whether something waits to be committed or answered.
     pub(super) fn is_pending(&self) -> bool {
         self.committing.is_some() || self.uncertain.is_some() || self.has_news(self.log_start)

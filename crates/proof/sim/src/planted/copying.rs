@@ -132,7 +132,10 @@ impl ConnectionHooks for PlantedLink {
             if let (Some(Method::CopyPlan), Some(told)) = (method_asked, told(&payload)) {
                 match self.plant {
                     Plant::OlderPlanKept if told.number > 1 => {
-                        return Ok(encode_call(&CopyPlanKept { number: told.number, cluster: String::new() }));
+                        return Ok(encode_call(&CopyPlanKept {
+                            number: told.number,
+                            cluster: String::new(),
+                        }));
                     }
                     Plant::SurplusCopied => payload = without_ends(told),
                     _ => {}
@@ -141,9 +144,10 @@ impl ConnectionHooks for PlantedLink {
             let answer = inner.call(method, payload).await?;
             let planted = match (self.plant, method_asked) {
                 (Plant::WayNotTold, Some(Method::CopyOpen)) => self.opened(answer.clone()),
-                (Plant::WayNotTold | Plant::CopiedElsewhere | Plant::CopyGapNotTold, Some(Method::CopyNext)) => {
-                    self.entries(answer.clone())
-                }
+                (
+                    Plant::WayNotTold | Plant::CopiedElsewhere | Plant::CopyGapNotTold,
+                    Some(Method::CopyNext),
+                ) => self.entries(answer.clone()),
                 _ => None,
             };
             Ok(planted.unwrap_or(answer))

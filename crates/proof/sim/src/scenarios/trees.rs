@@ -23,6 +23,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tailwater_copy::{Copies, PlaceRequest, TreeEdge};
 use tailwater_env::Env;
+use tailwater_format::call::CopyPlan;
 use tailwater_format::{ShardId, ShardNumber, StreamId};
 use tailwater_log::{Log, LogConfig, StreamConfig, StreamDurability};
 
@@ -42,8 +43,7 @@ const TROUBLE: Duration = Duration::from_secs(12);
 const RECOVERY_MAX: Duration = Duration::from_secs(60);
 /// How long a cycle of two plans may copy, where no link fails.
 const CYCLE_MAX: Duration = Duration::from_secs(1);
-const NAMES: [&str; 12] =
-    ["us", "eu", "asia", "br", "in", "jp", "za", "au", "ca", "mx", "no", "kr"];
+const NAMES: [&str; 12] = ["us", "eu", "asia", "br", "in", "jp", "za", "au", "ca", "mx", "no", "kr"];
 const STREAM: &str = "stream";
 /// The consumers that begin when all is over have numbers from here on.
 const LATE: u64 = 100;
@@ -135,7 +135,8 @@ impl TreesShared {
     /// The cluster that has the source: of several, the one whose plan the others will follow. While it moves there is
     /// none, and the last one is told of.
     fn source(&self) -> usize {
-        let leads = (0..self.nodes.len()).filter_map(|number| Some((self.life(number)?.leads(number)?, number)));
+        let leads =
+            (0..self.nodes.len()).filter_map(|number| Some((self.life(number)?.leads(number)?, number)));
         let (rank, source) = leads.max().unzip();
         let mut state = self.state.lock();
         state.moves = state.moves.max(rank.map_or(0, |(moves, _)| moves));
@@ -183,10 +184,8 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
     let mut rng = Rng::new(world.seed(), "scenario/trees");
     let clusters = rng.between(3, NAMES.len() as u64) as usize;
     let shards = rng.between(1, 2) as u32;
-    let stream_config = StreamConfig {
-        retention_bytes: None,
-        ..draw_stream(&mut rng, shards, StreamDurability::Fsync)
-    };
+    let stream_config =
+        StreamConfig { retention_bytes: None, ..draw_stream(&mut rng, shards, StreamDurability::Fsync) };
     let shared = Arc::new(TreesShared {
         outside: world.outside(),
         net: Net::new(world),
@@ -196,10 +195,13 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
         plant,
         lives: Mutex::new(vec![None; clusters]),
         state: Mutex::new(TreesState {
-            lineages: BTreeMap::from([(0, Lineage {
-                checkers: (0..shards).map(|_| ShardChecker::new()).collect(),
-                ..Lineage::default()
-            })]),
+            lineages: BTreeMap::from([(
+                0,
+                Lineage {
+                    checkers: (0..shards).map(|_| ShardChecker::new()).collect(),
+                    ..Lineage::default()
+                },
+            )]),
             ..TreesState::default()
         }),
     });
@@ -220,7 +222,10 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
     shared.state.lock().calm = true;
     let well = world.run(settle(Arc::clone(&shared)))?;
     shared.state.lock().violation.take().map_or(Ok(()), Err)?;
-    ensure(well, || shared.describe_stuck())?;
+    if !well {
+        let answers = world.run(shared.answers_to_the_plan())?;
+        return Err(Violation::new(format!("{}{answers}", shared.describe_stuck())));
+    }
     let mut state = shared.state.lock();
     let last = state.lineages.values().flat_map(|lineage| &lineage.checkers);
     let records: u64 = last.map(ShardChecker::acknowledged_count).sum();
@@ -292,9 +297,26 @@ impl TreesShared {
         state.lineages[&lineage].checkers.iter().all(complete)
     }
 
+    /// What clusters answer that are told of the plan of the source, where they don't keep it.
+    async fn answers_to_the_plan(&self) -> String {
+        let mut answers = String::new();
+        let Some(plan) = self.life(self.source()).and_then(|life| life.copies.plan(STREAM).ok()) else {
+            return answers;
+        };
+        for number in (0..self.nodes.len()).filter(|number| NAMES[*number] != plan.source) {
+            let Some(life) = self.life(number) else { continue };
+            let (copies, told) = (life.copies.clone(), CopyPlan { plan: plan.to_bytes() });
+            let keeping = run_on(&life.env, "keep", async move { copies.keep_plan(&told).await });
+            match self.outside.timeout(Duration::from_secs(1), keeping).await {
+                Some(Some(Ok(_))) => {}
+                other => answers.push_str(&format!("; {} answers {other:?}", NAMES[number])),
+            }
+        }
+        answers
+    }
+
     fn describe_stuck(&self) -> String {
-        let mut what =
-            format!("{} s after the last fault not all is well", RECOVERY_MAX.as_secs());
+        let mut what = format!("{} s after the last fault not all is well", RECOVERY_MAX.as_secs());
         for number in 0..self.nodes.len() {
             let (plan, hop) = (self.plan(number), self.hop(number));
             let life = self.life(number);

@@ -12,7 +12,8 @@ use tailwater_sqs::JsonObject;
 use super::refusal::AdminRefusal;
 use crate::NodeShared;
 use crate::api::{
-    AddCluster, ClusterEndsView, ClusterView, CopyHopView, CopyTreeView, DrainCluster, DrainedCluster, PlaceStream,
+    AddCluster, ClusterEndsView, ClusterView, CopyHopView, CopyTreeView, DrainCluster, DrainedCluster,
+    PlaceStream,
 };
 use crate::calls::stream_refusal;
 
@@ -52,12 +53,8 @@ fn known(cluster: KnownCluster) -> ClusterView {
 
 /// This cluster, if it has a name, and the others.
 pub(super) async fn list(State(shared): State<Arc<NodeShared>>) -> Json<Vec<ClusterView>> {
-    let here = |name: &str| ClusterView {
-        name: name.to_owned(),
-        address: None,
-        is_here: true,
-        is_draining: false,
-    };
+    let here =
+        |name: &str| ClusterView { name: name.to_owned(), address: None, is_here: true, is_draining: false };
     let here = shared.copies.name().map(here);
     Json(here.into_iter().chain(shared.copies.clusters().into_iter().map(known)).collect())
 }

@@ -6,7 +6,9 @@ use anyhow::Context;
 use clap::Subcommand;
 use serde_json::Value;
 use tailwater_client::Start;
-use tailwater_node::api::{ClusterEndsView, CopyTreeView, CreateStream, PlaceStream, StreamView, Truncate, Truncated};
+use tailwater_node::api::{
+    ClusterEndsView, CopyTreeView, CreateStream, PlaceStream, StreamView, Truncate, Truncated,
+};
 use tailwater_trees::TreeRequest;
 
 use super::tree;
@@ -218,7 +220,8 @@ fn place(
 ) -> anyhow::Result<CopyTreeView> {
     if to.is_empty() {
         anyhow::ensure!(costs.is_none(), "--costs is for --to: a source that moves keeps its tree");
-        return server.put(&format!("{}/tree", path(name)), &PlaceStream { source, to: None, force, hops: None });
+        return server
+            .put(&format!("{}/tree", path(name)), &PlaceStream { source, to: None, force, hops: None });
     }
     let to = if to == ["none"] { Vec::new() } else { to };
     let hops = match costs.filter(|_| !to.is_empty()) {

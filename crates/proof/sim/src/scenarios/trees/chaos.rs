@@ -201,7 +201,8 @@ async fn cycle(shared: &Trees, rng: &mut Rng) {
                 shared.hop(number).is_some_and(|(above, is_copying)| above == NAMES[from] && is_copying)
             };
             if copies(x, y) && copies(y, x) {
-                let what = "each of two clusters copies from the other, and has for a second: no cycle is dissolved";
+                let what =
+                    "each of two clusters copies from the other, and has for a second: no cycle is dissolved";
                 shared.note(Err(Violation::new(what)));
             }
             shared.outside.sleep(Duration::from_millis(50)).await;

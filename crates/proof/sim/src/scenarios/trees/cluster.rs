@@ -57,6 +57,8 @@ pub(super) async fn supervise(shared: Trees, number: usize) {
                 node.died().await;
                 shared.lives.lock()[number] = None;
             }
+            // Its disk has failed it on the way down.
+            Ok(Err(_)) if !node.is_up() => shared.count("crashes while starting"),
             Ok(Err(why)) => {
                 let why = format!("the cluster {} can't start: {why}", NAMES[number]);
                 shared.note(Err(Violation::new(why)));

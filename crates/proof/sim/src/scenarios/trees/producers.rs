@@ -50,7 +50,8 @@ pub(super) async fn produce(shared: Trees, number: usize, life: ClusterLife, sha
 
 impl TreesState {
     pub(super) fn checker(&mut self, lineage: u64, shard: u32) -> &mut ShardChecker {
-        let lineage = self.lineages.get_mut(&lineage).expect("whoever makes a lineage says so before others go by it");
+        let lineage =
+            self.lineages.get_mut(&lineage).expect("whoever makes a lineage says so before others go by it");
         &mut lineage.checkers[shard as usize]
     }
 
