@@ -174,6 +174,7 @@ fn what_makes_no_sense_is_refused() {
             stream: stream_to_wire(stream),
             cluster: "eu".to_owned(),
             plan: 1,
+            lineage: 0,
             from: from.iter().map(|shard| CopyFrom { shard: *shard, next_offset: 0 }).collect(),
         };
         let code = |from: &[u32]| us.copies.open(&open(from)).expect_err("refused").code;

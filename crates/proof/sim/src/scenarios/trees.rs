@@ -101,8 +101,6 @@ struct TreesState {
     source: usize,
     /// How often the source has moved by the latest plan that anybody was seen to go by.
     moves: u64,
-    /// Appends that were acknowledged.
-    appends: u64,
     /// Nothing goes wrong any more.
     calm: bool,
     /// Producers end.
