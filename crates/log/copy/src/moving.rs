@@ -18,14 +18,16 @@ use tailwater_format::call::{
 };
 use tailwater_format::{Offset, ShardId, ShardNumber, StreamId, Term};
 use tailwater_log::{CopyCursor, ShardEnd};
-use tailwater_meta::Expect;
+use tailwater_meta::{Expect, Op};
 use tokio::sync::{oneshot, watch};
 
 use crate::ask::ask;
 use crate::clusters::KnownCluster;
-use crate::copies::{Copies, CopiesInner, put};
+use crate::copies::{Copies, CopiesInner, put, unavailable};
 use crate::error::CopyError;
-use crate::limits::{ANSWER_BYTES, FORKS_MAX, LEAD_EVERY, MOVE_MAX, PLAN_BYTES_MAX, TERM_LEAP};
+use crate::limits::{
+    ANSWER_BYTES, CLUSTERS_PER_COMMIT, FORKS_MAX, LEAD_EVERY, MOVE_MAX, PLAN_BYTES_MAX, TERM_LEAP,
+};
 use crate::plan::{CopyTree, Fork};
 
 /// Where surplus is put, below the log's directory.
@@ -169,9 +171,15 @@ impl Copies {
             let (stream, forks) = (stream.to_owned(), known.forks.len());
             return Err(CopyError::TooManyForks { stream, forks });
         }
-        if let Err(error) = inner.log.lead(id, term_min, vec![put(&plan, Expect::Any)]).await {
+        let led = match inner.learn_clusters(&plan).await {
+            Ok(()) => {
+                inner.log.lead(id, term_min, vec![put(&plan, Expect::Any)]).await.map_err(CopyError::from)
+            }
+            Err(error) => Err(error),
+        };
+        if let Err(error) = led {
             inner.operate(&known);
-            return Err(error.into());
+            return Err(error);
         }
         inner.led(&plan);
         tracing::warn!(stream, number = plan.number, "its source is here now, by force");
@@ -198,31 +206,32 @@ impl Copies {
         let _changing = inner.changing.lock().await;
         let id = plan.stream.id();
         let known = inner.plans.lock().get(&id).cloned();
-        let unavailable = |why: String| refuse(CallErrorCode::Unavailable, why);
-        let known = known.ok_or_else(|| unavailable(format!("{here} was told of no plan yet")))?;
+        let away = |why: String| refuse(CallErrorCode::Unavailable, why);
+        let known = known.ok_or_else(|| away(format!("{here} was told of no plan yet")))?;
         if known.source == here && known.moves >= plan.moves {
             return Ok(kept(known.number));
         }
         if known.moves + 1 != plan.moves || known.lineage() != plan.lineage() {
-            return Err(unavailable(format!("{here} goes by a plan of a source that has moved otherwise")));
+            return Err(away(format!("{here} goes by a plan of a source that has moved otherwise")));
         }
-        let ends = inner.log.ends(id).map_err(|error| unavailable(error.to_string()))?;
+        let ends = inner.log.ends(id).map_err(|error| away(error.to_string()))?;
         let pairs = || ends.iter().zip(&asked.ends);
         let missing: u64 =
             pairs().map(|(end, asked)| asked.next_offset.saturating_sub(end.next_offset.0)).sum();
         if missing > 0 || ends.len() < asked.ends.len() {
-            return Err(unavailable(format!("{here} has yet to copy {missing} records")));
+            return Err(away(format!("{here} has yet to copy {missing} records")));
         }
         if ends.len() > asked.ends.len() || pairs().any(|(end, asked)| end.next_offset.0 > asked.next_offset)
         {
             return Err(refuse(CallErrorCode::Malformed, format!("{here} has more than its source")));
         }
+        inner.learn_clusters(&plan).await.map_err(|error| away(error.to_string()))?;
         inner.operations.lock().remove(&id);
         let terms = ends.iter().map(|end| end.term.0).chain(asked.ends.iter().map(|end| end.term));
         let term_min = Term(terms.max().unwrap_or_default().saturating_add(1));
         if let Err(error) = inner.log.lead(id, term_min, vec![put(&plan, Expect::Any)]).await {
             inner.operate(&known);
-            return Err(unavailable(error.to_string()));
+            return Err(away(error.to_string()));
         }
         inner.led(&plan);
         tracing::info!(stream = plan.stream.name(), number = plan.number, "its source is here now");
@@ -317,14 +326,27 @@ impl CopiesInner {
         moved
     }
 
+    /// Whoever is the source by `plan` has to tell all clusters that the one before knew: they are stored first.
+    async fn learn_clusters(&self, plan: &CopyTree) -> Result<(), CopyError> {
+        let here = self.name.as_deref().unwrap_or_default();
+        let known = self.clusters.lock().clone();
+        let others = plan.clusters.iter().filter(|cluster| cluster.name != here);
+        let new: Vec<&KnownCluster> = others.filter(|cluster| !known.contains_key(&cluster.name)).collect();
+        for some in new.chunks(CLUSTERS_PER_COMMIT) {
+            let put = |cluster: &&KnownCluster| Op::Put {
+                key: KnownCluster::key(&cluster.name),
+                value: cluster.encode().into(),
+                expect: Expect::Any,
+            };
+            self.log.meta().commit(some.iter().map(put).collect()).await.map_err(unavailable)?;
+            let mut clusters = self.clusters.lock();
+            clusters.extend(some.iter().map(|cluster| (cluster.name.clone(), (*cluster).clone())));
+        }
+        Ok(())
+    }
+
     /// This cluster is the source by `plan`, which is stored: it tells all others.
     fn led(&self, plan: &CopyTree) {
-        let here = self.name.as_deref().unwrap_or_default();
-        let mut clusters = self.clusters.lock();
-        for cluster in plan.clusters.iter().filter(|cluster| cluster.name != here) {
-            clusters.entry(cluster.name.clone()).or_insert_with(|| cluster.clone());
-        }
-        drop(clusters);
         self.kept(plan);
         self.sessions.set_way(plan.stream.id(), None);
         self.news.notify_one();

@@ -277,6 +277,8 @@ impl CutShard {
         let before = &recovered.record;
         let numbers = completed.iter().map(|segment| segment.number.next());
         let record = ShardRecord {
+            // What is copied in its place may be of an earlier term than what was cut off.
+            term: last.map_or(Term(0), |last| last.term),
             log_start: before.log_start.min(next_offset),
             next_offset,
             next_segment: numbers.max().unwrap_or_default().max(before.next_segment).max(recovered.unused),

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use futures::future::join_all;
-use tailwater_format::{Offset, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId};
+use tailwater_format::{Offset, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId, Term};
 use tailwater_meta::{Expect, Meta, MetaError, Op};
 use tokio::sync::oneshot;
 
@@ -140,6 +140,10 @@ impl Log {
                 Ok(shard) => (None, shard),
                 Err(damaged) => (Some(damaged), Default::default()),
             };
+            if record.source.is_some() && damaged.is_none() {
+                let last = recovered.completed.last().map_or(Term(0), |last| last.term);
+                inner.segments.lower_fence(&id, last);
+            }
             let shard = Shard::new(id, Arc::clone(&config), inner.owner_number, recovered, producers);
             let completed: Arc<[SegmentRecord]> = shard.completed().copied().collect();
             let view = View {
