@@ -220,7 +220,7 @@ impl Log {
         for ((number, recovered), end) in (0..).map(ShardNumber).zip(released).zip(ends) {
             let shard = ShardId { stream, shard: number };
             // The newest go first, so that what is left after each commit is a shard.
-            while ShardEnd::of(recovered).next_offset > *end {
+            while ShardEnd::of(recovered).next_offset > *end || recovered.record.term > last_term(recovered) {
                 let cut = CutShard::of(recovered, *end);
                 let key = shard_key(shard);
                 let expect =
@@ -254,6 +254,11 @@ fn lead_record(recovered: &Recovered, term_min: Term) -> ShardRecord {
     ShardRecord { term: Term(term), ..recovered.record }
 }
 
+/// The term of the last record of a shard; 0 where there is none.
+fn last_term(recovered: &Recovered) -> Term {
+    recovered.completed.last().map_or(Term(0), |last| last.term)
+}
+
 /// What one commit cuts off a shard.
 struct CutShard {
     /// Completed segments that are left.
@@ -271,13 +276,13 @@ impl CutShard {
         let next_offset = match completed.get(kept) {
             Some(first) if first.base_offset > end && surplus <= COMMIT_OPS_MAX / 2 => end,
             Some(first) => first.base_offset,
-            None => end,
+            None => end.min(ShardEnd::of(recovered).next_offset),
         };
         let last = kept.checked_sub(1).map(|index| completed[index]);
         let before = &recovered.record;
         let numbers = completed.iter().map(|segment| segment.number.next());
         let record = ShardRecord {
-            // What is copied in its place may be of an earlier term than what was cut off.
+            // What is copied in its place may be of an earlier term than what was cut off, or was claimed for nothing.
             term: last.map_or(Term(0), |last| last.term),
             log_start: before.log_start.min(next_offset),
             next_offset,
