@@ -241,6 +241,38 @@ Progress == <>(readBytes = kBytes)
 \* What the reader has handed out is never taken back, and its length never goes back.
 Forward == [][known' >= known /\ Len(readBytes') >= Len(readBytes)]_vars
 
+(***************************************************************************)
+(* Progress by rank, where TLC can't keep the graph of all states that it  *)
+(* needs for Progress itself. It looks at single states (`Goes`) and single*)
+(* steps (`Advance`) instead:                                              *)
+(*  - no step lowers the rank, and it has a bound;                         *)
+(*  - each step of those that keep going raises it;                        *)
+(*  - while bytes are missing, one of those steps can be taken, and as long*)
+(*    as the rank stands still it can still be taken.                      *)
+(* Say that the rank stood still for ever, and bytes were missing. Then one*)
+(* of those steps could be taken for ever, by weak fairness it would be,   *)
+(* and the rank would rise. So nothing is missing in the end: Progress.    *)
+(* All that is spoken of here is in `View`.                                *)
+(***************************************************************************)
+
+Rank == 3 * (durable + known + Len(readBytes))
+            + (CASE stage = "relaxed" -> 0 [] stage = "consistent" -> 1 [] stage = "durable" -> 2)
+
+MayAppend == durable < SegmentBytes
+MayPoll == AsksStore /\ Len(readBytes) = known /\ known < durable
+MayRead == Len(readBytes) < known /\ (stage = "durable" => Len(readBytes) < durable)
+
+Goes ==
+    /\ MayAppend = ENABLED <<AppendDurable>>_vars
+    /\ MayPoll = ENABLED <<PollDurable>>_vars
+    /\ MayRead = ENABLED <<Read>>_vars
+    /\ readBytes = kBytes \/ MayAppend \/ MayPoll \/ MayRead
+
+Advance == [][
+    /\ Rank' >= Rank
+    /\ AppendDurable \/ PollDurable \/ Read => Rank' > Rank
+    /\ Rank' = Rank => MayAppend' = MayAppend /\ MayPoll' = MayPoll /\ MayRead' = MayRead]_vars
+
 -----------------------------------------------------------------------------
 (***************************************************************************)
 (* For TLC: which states need not be told apart.                           *)

@@ -27,6 +27,8 @@ pub const CALL_BYTES_MAX: usize = 8 << 20;
 pub const CALL_INFO_BYTES_MAX: usize = 256 << 10;
 /// Longest record batch, in bytes: it fits a CALL together with what names its shard.
 pub const BATCH_BYTES_MAX: usize = CALL_BYTES_MAX - (64 << 10);
+/// Longest batch that a node appends, in bytes, where its stream does not say less: four times Kafka's default.
+pub const APPEND_BYTES_MAX: usize = 4 << 20;
 /// Most bytes that the records of one batch, and those of all batches of one entry, may have when decompressed,
 /// unless the caller says less: a reader keeps a whole entry's. It also bounds how many records a compressed batch may
 /// claim to have.
@@ -44,6 +46,7 @@ const _: () = assert!(SHARDS_PER_PAGE <= u8::MAX as u32, "a tail page counts its
 const _: () = assert!(CHUNK_BYTES_MIN <= CHUNK_BYTES_DEFAULT && CHUNK_BYTES_DEFAULT <= CHUNK_BYTES_MAX);
 const _: () = assert!(ENTRY_BODY_BYTES_MAX < u32::MAX as usize / 2, "an entry's length is 32 bits wide");
 const _: () = assert!(BATCH_BYTES_MAX <= ENTRY_BODY_BYTES_MAX, "any batch fits an entry");
+const _: () = assert!(APPEND_BYTES_MAX <= BATCH_BYTES_MAX, "a CALL has any append");
 const _: () = assert!(BATCH_BYTES_MAX <= RECORDS_DECOMPRESSED_BYTES_MAX, "any batch can be iterated");
 
 const _: () = {

@@ -61,6 +61,9 @@ pub enum StartError {
          2026-01-31T23:59:59Z"
     )]
     Time(String),
+    /// A date or a time stands where an offset may.
+    #[error("{0:?} is a time, and not an offset: write @{0}")]
+    TimeWithoutAt(String),
     /// The coordinates are not three numbers.
     #[error("{0:?} is not SEGMENT/ENTRY/SLOT, as in dlsn:1/2/3")]
     Dlsn(String),
@@ -90,6 +93,9 @@ impl FromStr for Start {
             return number(count, "a count of records").map(Self::Last);
         }
         if text.starts_with(|first: char| first.is_ascii_digit()) {
+            if time_ms(text).is_ok_and(|_| digits(text).is_none()) {
+                return Err(StartError::TimeWithoutAt(shown(text)));
+            }
             return number(text, "an offset").map(|offset| Self::Offset(Offset(offset)));
         }
         Err(StartError::Form(shown(text)))
@@ -214,6 +220,9 @@ mod tests {
         assert!(why("dlsn:1/2/4294967296").contains("a slot: a number from 0 to 4294967295"));
         assert!(why("dlsn:1/+2/3").contains("an entry's number"));
         assert!(why("18446744073709551616").contains("an offset: a number from 0 to 18446744073709551615"));
+        for text in ["2026-01-31", "2026-01-31T12:00:00Z"] {
+            assert!(why(text).contains(&format!("write @{text}")), "{}", why(text));
+        }
         assert!(why("-").contains("a count of records"));
         assert!(why("--5").contains("a count of records"));
         assert!(why("tx:five").contains("a transaction id: a number from -9223372036854775808"));

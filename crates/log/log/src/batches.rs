@@ -8,14 +8,14 @@ use std::cell::RefCell;
 use bytes::{Bytes, BytesMut};
 use tailwater_env::Instant;
 use tailwater_format::batch::{DecompressError, Recompressor, assign, batches, set_append_time};
-use tailwater_format::limits::RECORDS_DECOMPRESSED_BYTES_MAX;
+use tailwater_format::limits::{APPEND_BYTES_MAX, RECORDS_DECOMPRESSED_BYTES_MAX};
 use tailwater_format::{
     Batch, BatchError, Codec, Decompressor, EntryFields, EntryHeader, Offset, Term, TransactionId,
     encode_entry_with,
 };
 
 use crate::error::AppendError;
-use crate::limits::{APPEND_BATCHES_MAX, APPEND_BYTES_MAX, APPEND_RECORDS_MAX};
+use crate::limits::{APPEND_BATCHES_MAX, APPEND_RECORDS_MAX};
 use crate::producer::Claim;
 use crate::shard::Waiter;
 

@@ -5,8 +5,9 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use tailwater_format::Codec;
+use tailwater_format::limits::APPEND_BYTES_MAX;
 
-use crate::limits::{APPEND_BYTES_MAX, NAME_BYTES_MAX, SHARDS_MAX};
+use crate::limits::{NAME_BYTES_MAX, SHARDS_MAX};
 
 const MINUTE_MS: u64 = 60_000;
 const DAY_MS: u64 = 24 * 60 * MINUTE_MS;

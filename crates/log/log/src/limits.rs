@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tailwater_format::limits::APPEND_BYTES_MAX;
+
 /// Shards of one stream. A tail page carries 64 of them; 1,000 streams of this size still fit in memory.
 pub const SHARDS_MAX: u32 = 4_096;
 /// Shards of all streams of one log: each costs about 2 KiB of memory and a look once a second.
@@ -9,9 +11,6 @@ pub const SHARDS_TOTAL_MAX: u64 = 65_536;
 /// Bytes of a stream's name (Kafka's limit, so that every topic has a name here).
 pub const NAME_BYTES_MAX: usize = 249;
 
-/// Bytes of one append: four times Kafka's default for a batch. An entry holds whole appends, and has to fit
-/// in one record of the journal.
-pub const APPEND_BYTES_MAX: usize = 4 << 20;
 /// Records of one append. A compressed batch of a few bytes may claim millions, and nobody looks inside before
 /// it has its offsets.
 pub const APPEND_RECORDS_MAX: u32 = 1 << 20;
@@ -100,7 +99,6 @@ pub const COMMIT_REFUSED_PAUSE: Duration = Duration::from_secs(60);
 const _: () = {
     assert!(SHARDS_MAX as u64 <= SHARDS_TOTAL_MAX, "the largest stream can be made");
     assert!(APPEND_BYTES_MAX <= tailwater_format::limits::ENTRY_BODY_BYTES_MAX, "an entry holds any append");
-    assert!(APPEND_BYTES_MAX <= tailwater_format::limits::BATCH_BYTES_MAX, "a CALL has any append");
     assert!(
         APPEND_BYTES_MAX + (1 << 10) <= tailwater_journal::limits::RECORD_BYTES_MAX,
         "a record of the journal holds any entry"

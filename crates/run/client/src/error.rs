@@ -86,8 +86,8 @@ pub enum Error {
         /// The bound ([`crate::ProducerConfig::buffer_bytes_max`]).
         bytes_max: usize,
     },
-    /// A record is longer than a batch may be.
-    #[error("a record of {bytes} bytes is longer than the {bytes_max} that a batch may have")]
+    /// A record is longer than any batch may be.
+    #[error("a record of {bytes} bytes of key and value is longer than the {bytes_max} that one may have")]
     RecordTooLong {
         /// Its length.
         bytes: usize,

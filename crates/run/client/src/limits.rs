@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tailwater_format::limits::{APPEND_BYTES_MAX, BATCH_BYTES_MAX};
+
 /// How long a CALL to a node may take before it counts as lost. An append waits for a sync of the disk, which
 /// takes seconds on one that is worn out or shared.
 pub const CALL_DEADLINE: Duration = Duration::from_secs(10);
@@ -28,12 +30,14 @@ pub const BATCHES_IN_FLIGHT_MAX: usize = 5;
 /// Append CALLs under way at once; each carries the ready batches of any number of shards.
 pub const APPENDS_IN_FLIGHT_MAX: usize = 8;
 
-/// Bytes of batches in one append CALL; the node takes CALLs of 8 MiB.
-pub const APPEND_BYTES_MAX: usize = 4 << 20;
+/// Bytes of batches that one append CALL is filled to; the node takes CALLs of 8 MiB.
+pub const CALL_BYTES_TARGET: usize = 4 << 20;
 
-/// The most bytes of records that a batch is filled to. With one record of the greatest length behind them, it still
-/// fits a CALL.
-pub const BATCH_BYTES_TARGET_MAX: usize = APPEND_BYTES_MAX / 2;
+/// The most bytes of records that a batch is filled to. Only a record that is longer by itself exceeds it.
+pub const BATCH_BYTES_TARGET_MAX: usize = 2 << 20;
+
+/// Longest record, in bytes of its key and value: with what describes it, it is a batch as long as one may be.
+pub const RECORD_BYTES_MAX: usize = APPEND_BYTES_MAX - 256;
 
 /// The most shards of a stream that a node is believed to have: a producer keeps a little for each.
 pub const SHARDS_MAX: u32 = 1 << 16;
@@ -68,9 +72,9 @@ pub const WINDOW_PAUSE_MIN: Duration = Duration::from_millis(100);
 /// See [`WINDOW_PAUSE_MIN`].
 pub const WINDOW_PAUSE_MAX: Duration = Duration::from_secs(2);
 
+const _: () = assert!(BATCH_BYTES_TARGET_MAX < APPEND_BYTES_MAX, "a full batch is no longer than one may be");
 const _: () =
-    assert!(BATCH_BYTES_TARGET_MAX + APPEND_BYTES_MAX / 2 < tailwater_format::limits::BATCH_BYTES_MAX);
-const _: () = assert!(APPEND_BYTES_MAX < tailwater_format::limits::CALL_BYTES_MAX / 2 + 1);
+    assert!(CALL_BYTES_TARGET <= BATCH_BYTES_MAX && APPEND_BYTES_MAX <= BATCH_BYTES_MAX, "both fit a CALL");
 
 const _: () = {
     assert!(CONNECT_DEADLINE.as_nanos() <= CALL_DEADLINE.as_nanos(), "a call may connect");

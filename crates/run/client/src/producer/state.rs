@@ -24,7 +24,9 @@ use tailwater_format::limits::APPEND_ITEMS_MAX;
 use super::ack::{Ack, Promise};
 use super::{Partitioner, ProducerSettings, Trouble, shard_of_key};
 use crate::Error;
-use crate::limits::{APPEND_BYTES_MAX, BATCH_BYTES_TARGET_MAX, BATCHES_IN_FLIGHT_MAX, RETRY_PAUSE};
+use crate::limits::{
+    BATCH_BYTES_TARGET_MAX, BATCHES_IN_FLIGHT_MAX, CALL_BYTES_TARGET, RECORD_BYTES_MAX, RETRY_PAUSE,
+};
 
 /// Memory of a record beside its bytes, roughly: counted, so that empty records are bounded too.
 const RECORD_OVERHEAD: usize = 32;
@@ -187,9 +189,8 @@ impl ProducerCore {
             return Err(Error::Closed(why.clone()));
         }
         let bytes = key.map_or(0, <[u8]>::len) + value.len();
-        let bytes_max = APPEND_BYTES_MAX / 2;
-        if bytes > bytes_max {
-            return Err(Error::RecordTooLong { bytes, bytes_max });
+        if bytes > RECORD_BYTES_MAX {
+            return Err(Error::RecordTooLong { bytes, bytes_max: RECORD_BYTES_MAX });
         }
         if !self.has_room() {
             let bytes_max = self.config.buffer_bytes_max;
@@ -231,7 +232,7 @@ impl ProducerCore {
             }
             let shard = &mut self.shards[number as usize];
             let len = shard.queue.front().expect("what is due has something to send").bytes.len();
-            if ready.len() == APPEND_ITEMS_MAX || (bytes > 0 && bytes + len > APPEND_BYTES_MAX) {
+            if ready.len() == APPEND_ITEMS_MAX || (bytes > 0 && bytes + len > CALL_BYTES_TARGET) {
                 break;
             }
             bytes += len;

@@ -45,7 +45,8 @@ impl LedgersSection {
 
         // What the log appends at once is at most an append and its header: a bookie takes each.
         const _: () = assert!(
-            tailwater_log::limits::APPEND_BYTES_MAX + tailwater_format::ENTRY_HEADER_BYTES <= ENTRY_BYTES_MAX
+            tailwater_format::limits::APPEND_BYTES_MAX + tailwater_format::ENTRY_HEADER_BYTES
+                <= ENTRY_BYTES_MAX
         );
 
         let Self { ensemble, write_quorum, ack_quorum } = *self;

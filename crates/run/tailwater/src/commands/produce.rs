@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use indicatif::ProgressBar;
 use serde::Serialize;
+use tailwater_client::limits::RECORD_BYTES_MAX;
 use tailwater_client::{Ack, Client, ClientConfig, Error, Partitioner, Producer, ProducerSettings};
 use tailwater_env::Env;
 use tailwater_format::call::CallErrorCode;
@@ -16,9 +17,6 @@ use crate::admin::Server;
 use crate::lines::Lines;
 use crate::output::{self, Format};
 use crate::values;
-
-/// Longest line, in bytes: its record fits a batch with room for what describes it.
-const LINE_BYTES_MAX: usize = tailwater_format::limits::BATCH_BYTES_MAX - 256;
 
 /// How long records wait before it is said why.
 const TROUBLE_TOLD_AFTER: Duration = Duration::from_secs(1);
@@ -30,7 +28,7 @@ pub struct Args {
     /// The stream.
     name: String,
     /// File whose lines become records. By default standard input. A line ends with LF or CR LF, which the record does
-    /// not have, and is as long as a batch may be at most: 4,128,512 bytes.
+    /// not have, and is as long as a record may be at most: 4,194,048 bytes.
     file: Option<PathBuf>,
     /// What separates key and value in a line. A line without it has no key.
     #[arg(short, long, value_name = "TEXT")]
@@ -108,7 +106,7 @@ async fn produce(server: &Server, address: &str, args: Args) -> anyhow::Result<(
     }
     #[allow(clippy::disallowed_methods)] // Its user's file.
     let size = args.file.as_ref().and_then(|file| std::fs::metadata(file).ok()).map(|file| file.len());
-    let mut lines = Lines::open(args.file.as_deref(), LINE_BYTES_MAX).await?;
+    let mut lines = Lines::open(args.file.as_deref(), RECORD_BYTES_MAX).await?;
     let progress = output::progress(size);
     let mut report =
         Report { name: &args.name, format: args.output, acks: VecDeque::new(), sent: 0, appended: 0 };

@@ -31,6 +31,23 @@ fn the_end_of_a_line_is_lf_or_cr_lf_for_the_log_for_queues_and_for_broadcasts() 
 }
 
 #[test]
+fn a_line_as_long_as_a_record_may_be_is_appended_and_a_longer_one_is_refused_with_the_length_that_help_tells()
+{
+    let (_dir, node) = Node::with_stream(&["n"]);
+    let longest = tailwater_client::limits::RECORD_BYTES_MAX;
+    let told = node.run(&["produce", "--help"]).replace(',', "");
+    assert!(told.contains(&longest.to_string()), "{told}");
+
+    let mut line = vec![b'x'; longest];
+    node.output(&["produce", "n"], &line);
+    assert_eq!(node.consume("n").iter().map(String::len).collect::<Vec<_>>(), [longest]);
+    line.push(b'x');
+    let refused = node.output(&["produce", "n"], &line);
+    let why = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && why.contains(&longest.to_string()), "{why}");
+}
+
+#[test]
 fn producers_publishers_and_senders_wait_for_a_node_that_is_not_there_yet() {
     let (dir, mut node) = Node::with_stream(&["n"]);
     node.run(&["queue", "create", "n"]);

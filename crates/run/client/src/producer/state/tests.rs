@@ -3,6 +3,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tailwater_format::batch::{Batch, Decompressor};
 use tailwater_format::call::CallRefusal;
+use tailwater_format::limits::APPEND_BYTES_MAX;
 
 use super::*;
 
@@ -62,7 +63,7 @@ impl Rig {
     fn take(&mut self) -> Vec<Sealed> {
         let taken = self.state.take_ready(self.now);
         let bytes: usize = taken.iter().map(|batch| batch.bytes.len()).sum();
-        assert!(taken.len() <= 1 || bytes <= APPEND_BYTES_MAX);
+        assert!(taken.len() <= 1 || bytes <= CALL_BYTES_TARGET);
         taken
     }
 
@@ -249,7 +250,7 @@ fn a_full_buffer_refuses_and_has_room_again_after_the_answer() {
 fn records_of_the_greatest_length_fit_whatever_the_configuration_says() {
     let mut rig =
         Rig::new(ProducerSettings { batch_bytes: usize::MAX, buffer_bytes_max: 1 << 30, ..config() });
-    let long = vec![0; APPEND_BYTES_MAX / 2];
+    let long = vec![0; RECORD_BYTES_MAX];
     for _ in 0..6 {
         let (ack, _) = rig.state.put(Instant::default, 5, 0, None, &long).expect("it is not too long");
         drop(ack);
@@ -258,7 +259,7 @@ fn records_of_the_greatest_length_fit_whatever_the_configuration_says() {
     assert!(matches!(too_long, Err(Error::RecordTooLong { .. })));
     let mut count = 0;
     while let [batch] = &rig.take()[..] {
-        assert!(batch.bytes.len() < tailwater_format::limits::BATCH_BYTES_MAX);
+        assert!(batch.bytes.len() <= APPEND_BYTES_MAX);
         count += batch.count;
     }
     assert!(count > 0);
