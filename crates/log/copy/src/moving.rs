@@ -104,13 +104,17 @@ impl Copies {
         let Some(mut why) = inner.moving.lock().get(&id).map(|moving| moving.why.clone()) else {
             return self.plan(stream);
         };
-        // Its sender is gone when it has moved.
+        // Its sender is gone when it has moved, or the new source has told so before it could answer.
         let moved = async { while why.changed().await.is_ok() {} };
-        if inner.env.timeout(MOVE_MAX, moved).await.is_none() {
-            let why = why.borrow().clone();
-            return Err(CopyError::Moving { stream: stream.to_owned(), cluster: to.to_owned(), why });
+        inner.env.timeout(MOVE_MAX, moved).await;
+        // In the midst of that the plan is the one before.
+        let _changing = inner.changing.lock().await;
+        let plan = self.plan(stream)?;
+        if plan.source == here {
+            let (stream, cluster, why) = (stream.to_owned(), to.to_owned(), why.borrow().clone());
+            return Err(CopyError::Moving { stream, cluster, why });
         }
-        self.plan(stream)
+        Ok(plan)
     }
 
     /// Makes this cluster the source of a stream that it has a copy of, although the source does not answer. What

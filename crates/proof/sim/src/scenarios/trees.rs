@@ -315,11 +315,11 @@ impl TreesShared {
 
     fn describe_stuck(&self) -> String {
         let mut what = format!("{} s after the last fault not all is well", RECOVERY_MAX.as_secs());
-        for number in 0..self.nodes.len() {
+        for (number, name) in NAMES.iter().enumerate().take(self.nodes.len()) {
             let (plan, hop) = (self.plan(number), self.hop(number));
             let life = self.life(number);
             let why = life.and_then(|life| life.copies.hops().first().map(|(_, hop)| hop.why.clone()));
-            what.push_str(&format!("; {} goes by plan {plan:?}, hop {hop:?} {why:?}", NAMES[number]));
+            what.push_str(&format!("; {name} goes by plan {plan:?}, hop {hop:?} {why:?}"));
         }
         let lineage = self.life(self.source()).and_then(|life| life.lineage()).unwrap_or_default();
         let state = self.state.lock();

@@ -164,7 +164,7 @@ async fn empty(shared: &Trees, number: usize) {
     let Some(life) = shared.life(number).filter(|life| life.leads(number).is_none()) else { return };
     // Not while the source moves: it may be about to move there.
     let source = shared.source();
-    if !shared.life(source).is_some_and(|life| life.leads(source).is_some()) {
+    if shared.life(source).is_none_or(|life| life.leads(source).is_none()) {
         return;
     }
     let log = life.log.clone();
