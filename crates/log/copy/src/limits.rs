@@ -40,7 +40,7 @@ pub const MOVE_MAX: Duration = Duration::from_secs(20);
 pub const ASK_ENDS_EVERY: Duration = Duration::from_millis(50);
 /// How often the cluster that hands a source over asks the other one whether it has everything.
 pub const LEAD_EVERY: Duration = Duration::from_millis(100);
-/// By how much a forced move raises the terms. The source that is gone may have claimed terms that nobody else has seen,
+/// By how much a forced move raises the terms. A source that is gone may have claimed terms that nobody else has seen,
 /// one with each start.
 pub const TERM_LEAP: u32 = 1_000;
 /// Forced moves of a stream's source: a plan has the ends of all shards for each.

@@ -4,7 +4,7 @@
 //! everything, which begins a higher term then. Nobody has less than before, and nothing has to be given up. It goes on
 //! where it was after a crash of either: metadata says where the source is to be.
 //!
-//! By force, a copy begins a higher term where it ends, and a new *lineage*. What others have beyond these ends, the old
+//! By force, a copy begins a higher term where it ends, and a new *lineage*. What others have beyond that, the old
 //! source above all, is their surplus: each puts it aside and cuts it off when it is told of the new plan, before it
 //! keeps that. Copies are made only between clusters that go by the same lineage, so a surplus is never copied.
 
@@ -191,8 +191,8 @@ impl Copies {
         Ok(SourceTaken { plan, clusters: std::iter::once(own).chain(others).collect() })
     }
 
-    /// Leads a stream from here on, if its copy here has everything. Whoever calls this has seen to it that the one that
-    /// asks may.
+    /// Leads a stream from here on, if its copy here has everything. Whoever calls this has seen to it that who asks
+    /// may.
     ///
     /// # Errors
     /// A plan that makes no sense, or that a later one has replaced; a copy that has not everything yet.

@@ -1,5 +1,5 @@
-//! Telling all clusters of the plans of this cluster's streams: when they change, and now and then. Asking the sources of
-//! copies where they end: when somebody here wants to know.
+//! Telling all clusters of the plans of this cluster's streams: when they change, and now and then. Asking the sources
+//! of copies where they end: when somebody here wants to know.
 
 use std::sync::Arc;
 

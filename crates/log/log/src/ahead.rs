@@ -29,7 +29,7 @@ struct KnownEnds {
 }
 
 impl Log {
-    /// Whether the source of a copy ends before `offset`, as it was at `since` or later. `None` while that is not known:
+    /// Whether the source of a copy ends before `offset`, as it was at `since` or later. `None` while that is unknown:
     /// then it is asked for.
     pub fn is_beyond_source(&self, shard: ShardId, offset: Offset, since: Instant) -> Option<bool> {
         let ends = &self.inner.source_ends;

@@ -219,8 +219,8 @@ fn bytes_behind(view: &View, cursor: &CopyCursor) -> u64 {
 
 /// Copies.
 impl Log {
-    /// Sees to it that there is a copy as `record` says: creates it, or changes its configuration. `is_again`: there may
-    /// have been one before, whose segments' names are not used again. Cancelling it does not take it back.
+    /// Sees to it that there is a copy as `record` says: creates it, or changes its configuration. `is_again`: there
+    /// may have been one before, whose segments' names are not used again. Cancelling it does not take it back.
     ///
     /// # Errors
     /// `Exists` where the name, or the id, is that of another stream or of one that is no copy; as of
@@ -255,7 +255,7 @@ impl Log {
         if self.stream_by_id(record.id).is_ok() {
             return Err(StreamError::Exists(record.id.to_string()));
         }
-        // Its terms are its source's, so its numbers have to be other ones: a copy completes no segment in a millisecond.
+        // Its terms are its source's, so its numbers have to be other ones: a copy ends no segment in a millisecond.
         let again = u64::try_from(self.inner.env.wall_ms()).unwrap_or_default();
         self.create_as(record, SegmentNumber(if is_again { again } else { 0 })).await
     }

@@ -4,7 +4,7 @@
 //! Each of these is done alike. The owners give the stream's shards up once all that was accepted is recorded, as at a
 //! log's end; metadata is changed; the owners get the shards as a start would find them. What holds:
 //! - Nothing is accepted in between, and what was is answered before.
-//! - A change takes effect with one commit. A crash before it leaves the stream as it was, one behind it as it is to be.
+//! - A change takes effect with one commit. A crash before it leaves all as it was, one behind it as it is to be.
 //! - A segment that is cut off loses its record first, and its bytes then. Its number is not used again.
 
 use std::sync::Arc;

@@ -87,7 +87,7 @@ pub trait StoreContract: Send + Sync {
     fn seal(&self, id: &SegmentId, length: Position) -> Result<Option<JournalPosition>, StoreError>;
 
     /// Lowers the fence of a shard to `term`, if it is higher: what was written in higher terms was cut off, or deleted
-    /// with the stream that had it. Only for a copy, whose one writer takes terms as they come, and never a number twice.
+    /// with its stream. Only for a copy: its one writer takes terms as they come, and no number twice.
     fn lower_fence(&self, shard: &ShardId, term: Term);
 
     /// Forgets the segment at once, and removes its bytes some time later. Its id is never used again.
