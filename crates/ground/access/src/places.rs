@@ -8,8 +8,8 @@ use parking_lot::Mutex;
 
 use crate::network;
 
-/// Places that are taken, by the address that has them; [`network`] says what counts as one. Addresses that have none are
-/// not remembered.
+/// Places that are taken, by the address that has them; [`network`] says what counts as one. Addresses that have none
+/// are not remembered.
 #[derive(Clone, Debug, Default)]
 pub struct PlacesByAddress(Arc<Mutex<BTreeMap<IpAddr, usize>>>);
 
