@@ -191,6 +191,11 @@ fn kafkas_clients_read_a_copy_and_are_told_where_its_source_is_and_wait_for_offs
     assert_eq!(ahead.join().expect("it ends"), "4 five\n");
     assert_eq!(asia.consume("orders"), ["one", "two", "three", "four", "five"]);
 
+    // What the source does not have either is no offset of the stream.
+    let beyond = ["-C", "-t", "orders", "-o", "1000", "-c", "1", "-q", "-X", "auto.offset.reset=error"];
+    let refused = kcat_failing(&asia, &beyond, "");
+    assert!(refused.contains("out of range") || refused.contains("No offset"), "{refused}");
+
     // What the source removes, its copies remove.
     us.run(&["stream", "truncate", "orders", "--before", "2"]);
     wait_until_copied(&us, &asia, "orders");
