@@ -1,24 +1,22 @@
 //! Short questions to another cluster.
 
-use std::str::FromStr;
 use std::sync::Arc;
 
 use tailwater_env::Env;
 use tailwater_format::call::{CallMessage, Method, decode_call, encode_call};
-use tailwater_rma::{Address, CallError, Connection, connect_with};
-use tailwater_tls::Dialer;
+use tailwater_rma::{CallError, Connection};
 
 use crate::limits::ASK_MAX;
+use crate::links::ClusterLinks;
 
 /// A connection to the node at `address`.
 pub(crate) async fn connect(
     env: &Env,
-    dialer: &Dialer,
+    links: &dyn ClusterLinks,
     address: &str,
 ) -> Result<Arc<dyn Connection>, String> {
-    let address = Address::from_str(address).map_err(|error| error.to_string())?;
-    match env.timeout(ASK_MAX, connect_with(env, &address, dialer)).await {
-        Some(connected) => connected.map_err(|error| error.to_string()),
+    match env.timeout(ASK_MAX, links.connect(address)).await {
+        Some(connected) => connected,
         None => Err(format!("{address} did not take a connection within {} s", ASK_MAX.as_secs())),
     }
 }
@@ -41,12 +39,12 @@ pub(crate) async fn ask_over<Q: CallMessage, A: CallMessage>(
 /// What the node at `address` answers to a question.
 pub(crate) async fn ask<Q: CallMessage, A: CallMessage>(
     env: &Env,
-    dialer: &Dialer,
+    links: &dyn ClusterLinks,
     address: &str,
     method: Method,
     question: &Q,
 ) -> Result<A, String> {
-    let connection = connect(env, dialer, address).await?;
+    let connection = connect(env, links, address).await?;
     ask_over(env, &*connection, method, question).await
 }
 

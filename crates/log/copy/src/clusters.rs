@@ -18,6 +18,8 @@ pub struct KnownCluster {
     pub name: String,
     /// Where its node listens for CALLs: `tcp:IP:PORT`, `tls:IP:PORT`.
     pub address: String,
+    /// Nothing is copied through it, and no stream is placed there.
+    pub is_draining: bool,
 }
 
 /// As it is stored. Field numbers are for ever.
@@ -25,6 +27,8 @@ pub struct KnownCluster {
 struct StoredCluster {
     #[prost(string, tag = "1")]
     address: String,
+    #[prost(bool, tag = "2")]
+    is_draining: bool,
 }
 
 impl KnownCluster {
@@ -39,7 +43,7 @@ impl KnownCluster {
         Address::from_str(&address).map_err(|error| {
             CopyError::Invalid(format!("{error}: give the address of [listen] data, as in 10.0.0.5:7420"))
         })?;
-        Ok(Self { name: name.to_owned(), address })
+        Ok(Self { name: name.to_owned(), address, is_draining: false })
     }
 
     pub(crate) fn key(name: &str) -> String {
@@ -47,13 +51,14 @@ impl KnownCluster {
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
-        StoredCluster { address: self.address.clone() }.encode_to_vec()
+        StoredCluster { address: self.address.clone(), is_draining: self.is_draining }.encode_to_vec()
     }
 
     pub(crate) fn decode(key: &str, value: &[u8]) -> Result<Self, CopyError> {
         let unreadable = |error: &dyn std::fmt::Display| CopyError::Unavailable(format!("{key}: {error}"));
         let stored = StoredCluster::decode(value).map_err(|error| unreadable(&error))?;
-        Self::new(key.trim_start_matches(PREFIX), &stored.address)
+        let known = Self::new(key.trim_start_matches(PREFIX), &stored.address)?;
+        Ok(Self { is_draining: stored.is_draining, ..known })
     }
 }
 

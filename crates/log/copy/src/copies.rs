@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures::StreamExt;
 use futures::future::join_all;
 use parking_lot::Mutex;
 use tailwater_env::{Env, Instant, Task};
@@ -14,9 +13,9 @@ use tailwater_format::call::{
     CallErrorCode, CallRefusal, CopyHop, CopyHops, CopyNext, CopyOpen, CopyOpened, CopyPlan, CopyPlanKept,
     CopyState, Method, stream_from_wire, stream_to_wire,
 };
-use tailwater_log::{CopyRecord, Log, LogStreamInfo, StreamError};
+use tailwater_format::limits::CLUSTERS_MAX;
+use tailwater_log::{CopyRecord, Log, LogStreamInfo};
 use tailwater_meta::{Expect, MetaError, Op};
-use tailwater_tls::Dialer;
 use tailwater_trees::{ClusterEntry, LinkEntry, TreeCosts, TreeRequest};
 use tokio::sync::{Notify, oneshot};
 
@@ -24,9 +23,11 @@ use crate::ask::ask;
 use crate::clusters::{self, KnownCluster};
 use crate::error::CopyError;
 use crate::hop::Hop;
-use crate::limits::{TELL_AGAIN, TELL_AT_ONCE, TELL_EVERY};
+use crate::links::ClusterLinks;
+use crate::moving::{SourceMove, end_to_wire};
 use crate::plan::{self, CopyTree, TreeEdge, check_tree};
 use crate::reader::{Sessions, ended};
+use crate::telling::{ask_sources, tell};
 use crate::writer::CopyOperation;
 
 /// Where a stream is to be copied to.
@@ -52,56 +53,63 @@ pub struct TreeHopState {
 }
 
 /// What a cluster was told last of a plan, and when.
-struct ToldPlan {
-    plan: Bytes,
-    at: Instant,
+pub(crate) struct ToldPlan {
+    pub(crate) plan: Bytes,
+    pub(crate) at: Instant,
 }
 
-struct HopOperation {
+pub(crate) struct HopOperation {
     plan: CopyTree,
     hop: Arc<Hop>,
     _task: Task,
 }
 
-struct CopiesInner {
-    env: Env,
-    log: Log,
-    name: Option<String>,
+pub(crate) struct CopiesInner {
+    pub(crate) env: Env,
+    pub(crate) log: Log,
+    pub(crate) name: Option<String>,
     /// Where this node is reached by other clusters, once it is.
-    address: Mutex<String>,
-    dialer: Dialer,
-    clusters: Mutex<BTreeMap<String, KnownCluster>>,
-    plans: Mutex<BTreeMap<StreamId, CopyTree>>,
-    operations: Mutex<BTreeMap<StreamId, HopOperation>>,
-    sessions: Arc<Sessions>,
+    pub(crate) address: Mutex<String>,
+    pub(crate) links: Arc<dyn ClusterLinks>,
+    pub(crate) clusters: Mutex<BTreeMap<String, KnownCluster>>,
+    pub(crate) plans: Mutex<BTreeMap<StreamId, CopyTree>>,
+    pub(crate) operations: Mutex<BTreeMap<StreamId, HopOperation>>,
+    pub(crate) sessions: Arc<Sessions>,
     /// Held over every change of clusters and plans, and its commit.
-    changing: tokio::sync::Mutex<()>,
-    told: Mutex<BTreeMap<(StreamId, String), ToldPlan>>,
+    pub(crate) changing: tokio::sync::Mutex<()>,
+    pub(crate) told: Mutex<BTreeMap<(StreamId, String), ToldPlan>>,
     /// There is something to tell.
-    news: Notify,
+    pub(crate) news: Notify,
+    /// Sources that are being moved to other clusters.
+    pub(crate) moving: Mutex<BTreeMap<StreamId, SourceMove>>,
 }
 
 /// The copying of a node. Cheap to clone; the last handle's drop ends it.
 #[derive(Clone)]
 pub struct Copies {
-    inner: Arc<CopiesInner>,
-    _telling: Arc<Task>,
+    pub(crate) inner: Arc<CopiesInner>,
+    _tasks: Arc<[Task; 2]>,
 }
 
 impl Copies {
     /// That of a node whose cluster is called `name`, if it is called anything, with what metadata has. Connections to
-    /// other clusters are made by `dialer`.
+    /// other clusters are made by `links`.
     ///
     /// # Errors
     /// A name that is none; metadata that can't be read.
-    pub async fn start(env: &Env, log: &Log, name: Option<&str>, dialer: &Dialer) -> Result<Self, CopyError> {
+    pub async fn start(
+        env: &Env,
+        log: &Log,
+        name: Option<&str>,
+        links: Arc<dyn ClusterLinks>,
+    ) -> Result<Self, CopyError> {
         name.map_or(Ok(()), clusters::check_name)?;
         let inner = Arc::new(CopiesInner {
             env: env.clone(),
             log: log.clone(),
             name: name.map(str::to_owned),
             address: Mutex::default(),
-            dialer: dialer.clone(),
+            links,
             clusters: Mutex::default(),
             plans: Mutex::default(),
             operations: Mutex::default(),
@@ -109,6 +117,7 @@ impl Copies {
             changing: tokio::sync::Mutex::default(),
             told: Mutex::default(),
             news: Notify::new(),
+            moving: Mutex::default(),
         });
         for (key, stored) in log.meta().list(clusters::PREFIX).await.map_err(unavailable)? {
             let known = KnownCluster::decode(&key, &stored.value)?;
@@ -117,11 +126,14 @@ impl Copies {
         for (key, stored) in log.meta().list(plan::PREFIX).await.map_err(unavailable)? {
             let plan = CopyTree::decode(&stored.value);
             let plan = plan.map_err(|why| CopyError::Unavailable(format!("{key}: {why}")))?;
+            inner.sessions.set_lineage(plan.stream.id(), plan.lineage());
             inner.operate(&plan);
             inner.plans.lock().insert(plan.stream.id(), plan);
         }
-        let telling = Arc::new(env.spawn("copy-tell", tell(Arc::clone(&inner))));
-        Ok(Self { inner, _telling: telling })
+        inner.go_on_moving();
+        let telling = env.spawn("copy-tell", tell(Arc::clone(&inner)));
+        let asking = env.spawn("copy-ends", ask_sources(Arc::clone(&inner)));
+        Ok(Self { inner, _tasks: Arc::new([telling, asking]) })
     }
 
     /// Other clusters reach this node at `address`: until this is known, they are told of no plan.
@@ -132,6 +144,7 @@ impl Copies {
 
     /// Ends all operations, so that the log can be closed.
     pub fn stop(&self) {
+        self.inner.moving.lock().clear();
         self.inner.operations.lock().clear();
     }
 
@@ -171,12 +184,14 @@ impl Copies {
             return Err(CopyError::Invalid(format!("{name:?} is this cluster itself")));
         }
         let _changing = inner.changing.lock().await;
-        if let Some(KnownCluster { name, address }) = inner.clusters.lock().get(name).cloned() {
+        if let Some(KnownCluster { name, address, .. }) = inner.clusters.lock().get(name).cloned() {
             return Err(CopyError::KnownAlready { name, address });
         }
-        if inner.clusters.lock().len() >= tailwater_format::limits::CLUSTERS_MAX {
-            let most = tailwater_format::limits::CLUSTERS_MAX;
-            return Err(CopyError::Invalid(format!("{most} clusters are known already, which is the most")));
+        // This one is one, too.
+        if inner.clusters.lock().len() + 1 >= CLUSTERS_MAX {
+            return Err(CopyError::Invalid(format!(
+                "{CLUSTERS_MAX} clusters are known already, which is the most"
+            )));
         }
         let put =
             Op::Put { key: KnownCluster::key(name), value: cluster.encode().into(), expect: Expect::Any };
@@ -230,19 +245,20 @@ impl Copies {
         if inner.address.lock().is_empty() {
             return Err(CopyError::Unavailable("the node is starting".to_owned()));
         }
-        let hops = inner.plan_hops(request)?;
         let _changing = inner.changing.lock().await;
-        let (number, expect) =
+        let hops = inner.plan_hops(request)?;
+        inner.check_draining(stream.id, &hops)?;
+        let (last, expect) =
             match inner.log.meta().get(&CopyTree::key(stream.id)).await.map_err(unavailable)? {
-                None => (1, Expect::Absent),
+                None => (None, Expect::Absent),
                 Some(stored) => {
                     let last = CopyTree::decode(&stored.value).map_err(CopyError::Unavailable)?;
-                    (last.number + 1, Expect::Version(stored.version))
+                    (Some(last), Expect::Version(stored.version))
                 }
             };
-        let plan = inner.described(number, &stream, hops);
+        let plan = inner.described(last.as_ref(), &stream, hops);
         inner.keep(&plan, expect).await?;
-        tracing::info!(stream = request.stream, number, to = ?request.to, "placed");
+        tracing::info!(stream = request.stream, number = plan.number, to = ?request.to, "placed");
         inner.news.notify_one();
         Ok(plan)
     }
@@ -292,17 +308,21 @@ impl Copies {
         let _changing = inner.changing.lock().await;
         let known = inner.plans.lock().get(&plan.stream.id()).cloned();
         match &known {
-            Some(known) if known.number > plan.number => return Ok(kept(known.number)),
-            Some(known) if known.number == plan.number && known.hops != plan.hops => {
+            Some(known) if known.is_later_than(&plan) => return Ok(kept(known.number)),
+            Some(known) if !plan.is_later_than(known) && known.hops != plan.hops => {
                 let why = format!("there is another plan of the number {}", plan.number);
                 return Err(refuse(CallErrorCode::Malformed, why));
             }
             None if !plan.has(here) => return Ok(kept(plan.number)),
             _ => {}
         }
+        if let Some(known) = &known {
+            let followed = inner.follow_source(known, &plan).await;
+            followed.map_err(|error| refuse(CallErrorCode::Unavailable, error.to_string()))?;
+        }
         // Also of a plan that is known: somebody may have deleted the copy.
         if plan.has(here) {
-            inner.log.keep_copy(&plan.stream).await.map_err(|error| {
+            inner.log.keep_copy(&plan.stream, known.is_some()).await.map_err(|error| {
                 let why = format!("there can be no copy of {:?} in {here:?}: {error}", plan.stream.name());
                 refuse(CallErrorCode::StreamExists, why)
             })?;
@@ -327,7 +347,7 @@ impl Copies {
         }
         let stream = stream_from_wire(&asked.stream).map_err(|error| malformed(error.to_string()))?;
         clusters::check_name(&asked.cluster).map_err(|error| malformed(error.to_string()))?;
-        let session = self.inner.sessions.open(stream, &asked.cluster, &asked.from)?;
+        let session = self.inner.sessions.open(stream, &asked.cluster, &asked.from, asked.lineage)?;
         let way = self.inner.sessions.way(stream);
         Ok(CopyOpened { session, way })
     }
@@ -350,7 +370,9 @@ impl Copies {
     pub fn state(&self, asked: &CopyState) -> Result<CopyHops, CallRefusal> {
         let stream = stream_from_wire(&asked.stream)
             .map_err(|error| CallRefusal::new(CallErrorCode::Malformed, error.to_string()))?;
-        Ok(CopyHops { hop: self.inner.hop(stream) })
+        let moves = self.inner.plans.lock().get(&stream).map_or(0, |plan| plan.moves);
+        let ends = self.inner.log.ends(stream).unwrap_or_default();
+        Ok(CopyHops { hop: self.inner.hop(stream), ends: ends.into_iter().map(end_to_wire).collect(), moves })
     }
 }
 
@@ -381,35 +403,59 @@ impl CopiesInner {
         }
         let wanted =
             TreeRequest { to: request.to.clone(), ..TreeRequest::new(&request.stream, &request.source) };
-        let plan = tailwater_trees::plan(&even_costs(request), &wanted)?;
+        let mut costs = even_costs(request);
+        for cluster in &mut costs.clusters {
+            cluster.failing = self.clusters.lock().get(&cluster.name).is_some_and(|known| known.is_draining);
+        }
+        let plan = tailwater_trees::plan(&costs, &wanted)?;
         Ok(plan.hops.into_iter().map(|hop| TreeEdge { from: hop.from, to: hop.to }).collect())
     }
 
-    /// A plan with what is known by now of its stream and clusters.
-    fn described(&self, number: u64, stream: &LogStreamInfo, hops: Vec<TreeEdge>) -> CopyTree {
-        let source = self.name.clone().unwrap_or_default();
-        let known = self.clusters.lock();
-        let here = KnownCluster { name: source.clone(), address: self.address.lock().clone() };
-        let members = hops.iter().filter_map(|hop| known.get(&hop.to)).cloned();
-        let clusters = std::iter::once(here).chain(members).collect();
-        CopyTree { number, stream: CopyRecord::new(stream, &source), source, hops, clusters }
+    /// The plan after `last`, with what is known by now of its stream and clusters.
+    fn described(&self, last: Option<&CopyTree>, stream: &LogStreamInfo, hops: Vec<TreeEdge>) -> CopyTree {
+        let plan = CopyTree {
+            moves: last.map_or(0, |last| last.moves),
+            number: last.map_or(0, |last| last.number) + 1,
+            source: self.name.clone().unwrap_or_default(),
+            stream: CopyRecord::new(stream, self.name.as_deref().unwrap_or_default()),
+            hops,
+            clusters: Vec::new(),
+            forks: last.map_or_else(Vec::new, |last| last.forks.clone()),
+        };
+        self.refreshed(plan, stream)
     }
 
-    async fn keep(&self, plan: &CopyTree, expect: Expect) -> Result<(), CopyError> {
-        let put = Op::Put { key: CopyTree::key(plan.stream.id()), value: plan.to_bytes(), expect };
-        self.log.meta().commit(vec![put]).await.map_err(unavailable)?;
-        self.plans.lock().insert(plan.stream.id(), plan.clone());
+    /// A plan of this cluster's with the stream and the clusters as they are by now.
+    pub(crate) fn refreshed(&self, plan: CopyTree, stream: &LogStreamInfo) -> CopyTree {
+        let known = self.clusters.lock();
+        let address = self.address.lock().clone();
+        let here = KnownCluster { name: plan.source.clone(), address, is_draining: false };
+        // Also those that are not in the tree: whoever becomes the source has to tell them.
+        let others = known.values().map(|known| KnownCluster { is_draining: false, ..known.clone() });
+        let clusters = std::iter::once(here).chain(others).take(CLUSTERS_MAX).collect();
+        CopyTree { stream: CopyRecord::new(stream, &plan.source), clusters, ..plan }
+    }
+
+    pub(crate) async fn keep(&self, plan: &CopyTree, expect: Expect) -> Result<(), CopyError> {
+        self.log.meta().commit(vec![put(plan, expect)]).await.map_err(unavailable)?;
+        self.kept(plan);
         Ok(())
     }
 
-    /// The plans of the streams that have their source here.
-    fn own_plans(&self) -> Vec<CopyTree> {
+    /// A plan is stored.
+    pub(crate) fn kept(&self, plan: &CopyTree) {
+        self.plans.lock().insert(plan.stream.id(), plan.clone());
+        self.sessions.set_lineage(plan.stream.id(), plan.lineage());
+    }
+
+    /// The plans of the streams that have their source here, or had it and are moving it.
+    pub(crate) fn own_plans(&self) -> Vec<CopyTree> {
         let plans = self.plans.lock();
         plans.values().filter(|plan| Some(&plan.source) == self.name.as_ref()).cloned().collect()
     }
 
     /// Runs the operation that a plan asks for, if it asks for another one than runs, and no other of its stream.
-    fn operate(&self, plan: &CopyTree) {
+    pub(crate) fn operate(&self, plan: &CopyTree) {
         let stream = plan.stream.id();
         let mut operations = self.operations.lock();
         let above = self.name.as_deref().and_then(|here| Some((here, plan.above(here)?)));
@@ -431,8 +477,9 @@ impl CopiesInner {
         let operation = CopyOperation {
             env: self.env.clone(),
             log: self.log.clone(),
-            dialer: self.dialer.clone(),
+            links: Arc::clone(&self.links),
             stream,
+            lineage: plan.lineage(),
             cluster: here.to_owned(),
             address,
             hop: Arc::clone(&hop),
@@ -454,9 +501,14 @@ impl CopiesInner {
         }
         let address = plan.address(cluster).ok_or("its address is not known")?;
         let question = CopyState { stream: stream_to_wire(stream) };
-        let hops: CopyHops = ask(&self.env, &self.dialer, address, Method::CopyState, &question).await?;
+        let hops: CopyHops = ask(&self.env, &*self.links, address, Method::CopyState, &question).await?;
         hops.hop.ok_or_else(|| "it does not know of its copy yet".to_owned())
     }
+}
+
+/// What stores a plan.
+pub(crate) fn put(plan: &CopyTree, expect: Expect) -> Op {
+    Op::Put { key: CopyTree::key(plan.stream.id()), value: plan.to_bytes(), expect }
 }
 
 /// Links between all clusters of a request, each at the same cost.
@@ -475,79 +527,6 @@ fn even_costs(request: &PlaceRequest) -> TreeCosts {
     TreeCosts { clusters: names.iter().map(cluster).collect(), links: pairs.map(link).collect() }
 }
 
-/// Tells every cluster of the plans of this cluster's streams: when they change, and now and then.
-async fn tell(inner: Arc<CopiesInner>) {
-    loop {
-        let is_reached = !inner.address.lock().is_empty();
-        let mut telling = Vec::new();
-        for plan in inner.own_plans().into_iter().filter(|_| is_reached) {
-            // What is told is the stream as it is by now; of one that is deleted nothing is told any more.
-            match inner.log.stream_by_id(plan.stream.id()) {
-                Ok(stream) => {
-                    let plan = Arc::new(inner.described(plan.number, &stream, plan.hops));
-                    let clusters: Vec<KnownCluster> = inner.clusters.lock().values().cloned().collect();
-                    telling.extend(clusters.into_iter().map(|cluster| (cluster, Arc::clone(&plan))));
-                }
-                Err(StreamError::NoStream(_)) => inner.forget(&plan).await,
-                Err(_) => {}
-            }
-        }
-        let tell_one = |(cluster, plan): (KnownCluster, Arc<CopyTree>)| {
-            let inner = &inner;
-            async move { inner.tell_cluster(&cluster, &plan).await }
-        };
-        futures::stream::iter(telling).map(tell_one).buffer_unordered(TELL_AT_ONCE).collect::<()>().await;
-        inner.env.timeout(TELL_EVERY, inner.news.notified()).await;
-    }
-}
-
-impl CopiesInner {
-    /// Tells a cluster of a plan, unless it knows.
-    async fn tell_cluster(&self, cluster: &KnownCluster, plan: &CopyTree) {
-        let (key, bytes) = ((plan.stream.id(), cluster.name.clone()), plan.to_bytes());
-        let now = self.env.now();
-        let knows = |told: &ToldPlan| told.plan == bytes && now.since(told.at) < TELL_AGAIN;
-        if self.told.lock().get(&key).is_some_and(knows) {
-            return;
-        }
-        let question = CopyPlan { plan: bytes.clone() };
-        let kept: Result<CopyPlanKept, String> =
-            ask(&self.env, &self.dialer, &cluster.address, Method::CopyPlan, &question).await;
-        match kept {
-            Ok(kept) if kept.cluster != cluster.name => {
-                tracing::warn!(
-                    cluster = cluster.name,
-                    address = cluster.address,
-                    is = kept.cluster,
-                    "another cluster answers there than the one that was added"
-                );
-            }
-            Ok(kept) if kept.number > plan.number => {
-                tracing::warn!(
-                    cluster = cluster.name,
-                    stream = plan.stream.name(),
-                    number = kept.number,
-                    "it has a later plan"
-                );
-            }
-            Ok(_) => drop(self.told.lock().insert(key, ToldPlan { plan: bytes, at: now })),
-            Err(why) => {
-                tracing::info!(cluster = cluster.name, stream = plan.stream.name(), %why, "it was not told of a plan");
-            }
-        }
-    }
-
-    /// Forgets the plan of a stream that was deleted.
-    async fn forget(&self, plan: &CopyTree) {
-        let _changing = self.changing.lock().await;
-        let delete = Op::Delete { key: CopyTree::key(plan.stream.id()), expect: Expect::Any };
-        if self.log.meta().commit(vec![delete]).await.is_ok() {
-            self.plans.lock().remove(&plan.stream.id());
-            self.told.lock().retain(|(stream, _), _| *stream != plan.stream.id());
-        }
-    }
-}
-
-fn unavailable(error: MetaError) -> CopyError {
+pub(crate) fn unavailable(error: MetaError) -> CopyError {
     CopyError::Unavailable(error.to_string())
 }

@@ -25,6 +25,12 @@ pub enum CopyError {
         /// Its address.
         address: String,
     },
+    /// Nothing is placed there.
+    #[error(
+        "the cluster {0:?} is being drained: nothing is copied through it, and nothing is placed there; \
+         end that with `tailwater cluster drain {0} --undo`"
+    )]
+    Draining(String),
     /// The cluster is part of a plan.
     #[error("the cluster {name:?} is in the copy tree of {stream:?}: place that stream without it first")]
     InUse {
@@ -48,6 +54,50 @@ pub enum CopyError {
     /// The stream is in no copy tree that is known here.
     #[error("the stream {0:?} is in no copy tree: place it with `tailwater stream place`")]
     NotPlaced(String),
+    /// The stream's source is here.
+    #[error("the stream {0:?} has its source in this cluster already")]
+    SourceAlready(String),
+    /// The cluster has no copy.
+    #[error(
+        "the cluster {cluster:?} has no copy of {stream:?} by its plan: place the stream there too, and move its source then"
+    )]
+    NoCopy {
+        /// The cluster.
+        cluster: String,
+        /// The stream.
+        stream: String,
+    },
+    /// The source has not moved yet.
+    #[error(
+        "the source of {stream:?} is being moved to {cluster:?}, which has not answered that it has everything: {why}; \
+         this goes on by itself, and `tailwater tree show` tells when it is done"
+    )]
+    Moving {
+        /// The stream.
+        stream: String,
+        /// The cluster that is to have the source.
+        cluster: String,
+        /// What it answered last.
+        why: String,
+    },
+    /// A forced move can't be told of.
+    #[error(
+        "the source of {stream:?} was moved by force {forks} times: delete the stream's copies, and place it anew"
+    )]
+    TooManyForks {
+        /// The stream.
+        stream: String,
+        /// How often.
+        forks: usize,
+    },
+    /// What a copy has too much could not be put aside.
+    #[error("what the copy of {stream:?} has too much can't be put aside, so it stays: {why}")]
+    Aside {
+        /// The stream.
+        stream: String,
+        /// What went wrong.
+        why: String,
+    },
     /// There is no tree.
     #[error("no copy tree: {0}")]
     Plan(#[from] PlanError),

@@ -20,19 +20,30 @@
 //!
 //! - `plan.rs`: plans as they are stored and told; `clusters.rs`: the clusters that a cluster knows;
 //! - `copies.rs`: the whole of a node: what is placed, told, begun and shown;
-//! - `reader.rs`: the upper end of a hop; `writer.rs`: its lower end, with `hop.rs`, what is told of it.
+//! - `reader.rs`: the upper end of a hop; `follow.rs`: what its lower end makes of the answers, a step function;
+//!   `writer.rs`: who carries that out, with `hop.rs`, what is told of it;
+//! - `links.rs`: how other clusters are reached.
 
 mod ask;
 mod clusters;
 mod copies;
+mod draining;
 mod error;
+mod follow;
 mod hop;
 pub mod limits;
+mod links;
+mod moving;
 mod plan;
 mod reader;
+mod telling;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 mod writer;
 
 pub use clusters::KnownCluster;
 pub use copies::{Copies, PlaceRequest, TreeHopState};
 pub use error::CopyError;
-pub use plan::{CopyTree, TreeEdge};
+pub use links::{ClusterLinks, DialedLinks};
+pub use moving::{ClusterEnds, SourceTaken};
+pub use plan::{CopyTree, Fork, TreeEdge};

@@ -34,6 +34,21 @@ pub const TELL_EVERY: Duration = Duration::from_secs(1);
 pub const TELL_AGAIN: Duration = Duration::from_secs(30);
 /// Clusters that are told of plans at the same time: those that do not answer hold the others up.
 pub const TELL_AT_ONCE: usize = 64;
+/// How long whoever moves a source waits for it; the move goes on by itself.
+pub const MOVE_MAX: Duration = Duration::from_secs(20);
+/// Pause between two times that sources are asked where they end.
+pub const ASK_ENDS_EVERY: Duration = Duration::from_millis(50);
+/// How often the cluster that hands a source over asks the other one whether it has everything.
+pub const LEAD_EVERY: Duration = Duration::from_millis(100);
+/// By how much a forced move raises the terms. A source that is gone may have claimed terms that nobody else has seen,
+/// one with each start.
+pub const TERM_LEAP: u32 = 1_000;
+/// Forced moves of a stream's source: a plan has the ends of all shards for each.
+pub const FORKS_MAX: usize = 16;
+/// Longest plan of a source that was moved by force, in bytes. It is told with one CALL.
+pub const PLAN_BYTES_MAX: usize = tailwater_format::limits::CALL_INFO_BYTES_MAX - 4_096;
+/// Clusters that are stored with one commit of metadata.
+pub const CLUSTERS_PER_COMMIT: usize = 128;
 /// Longest address of a cluster, in bytes.
 pub const ADDRESS_BYTES_MAX: usize = 256;
 

@@ -9,11 +9,11 @@ use std::sync::{Arc, Weak};
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
-use tailwater_env::{Env, HashMap, Instant, Task};
+use tailwater_env::{Env, HashMap, Task};
 use tailwater_format::call::{CallErrorCode, CallRefusal, CopiedShard, CopyEntries, CopyFrom, encode_call};
 use tailwater_format::{Offset, ShardId, ShardNumber, StreamId};
 use tailwater_log::{CopyCursor, Listener, Log, ReadError};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::limits::{ANSWER_AFTER, ANSWER_BYTES, CREDITS_MAX, SESSION_IDLE, SESSIONS_MAX, SYNC_LOOK};
 
@@ -35,21 +35,42 @@ pub(crate) struct Sessions {
     here: String,
     /// Of each copy, the clusters from its source to the one that it is copied from, as that has told.
     ways: Mutex<BTreeMap<StreamId, Vec<String>>>,
+    /// Rung when one of them changes: those below are told at once, so that a cycle is noticed within a few messages.
+    way_changed: Notify,
     open: Mutex<HashMap<u64, SessionDoor>>,
+    /// Of each stream, the last forced move of its source that this cluster goes by, if there was one.
+    lineages: Mutex<BTreeMap<StreamId, u64>>,
 }
 
 impl Sessions {
     pub(crate) fn new(env: &Env, log: &Log, here: &str) -> Arc<Self> {
         let (env, log, here) = (env.clone(), log.clone(), here.to_owned());
-        Arc::new(Self { env, log, here, ways: Mutex::default(), open: Mutex::default() })
+        Arc::new(Self {
+            env,
+            log,
+            here,
+            ways: Mutex::default(),
+            way_changed: Notify::new(),
+            open: Mutex::default(),
+            lineages: Mutex::default(),
+        })
     }
 
     /// Takes note of the way to the cluster that a stream is copied from; none while it is not known.
     pub(crate) fn set_way(&self, stream: StreamId, way: Option<Vec<String>>) {
-        let mut ways = self.ways.lock();
-        match way {
-            Some(way) => drop(ways.insert(stream, way)),
-            None => drop(ways.remove(&stream)),
+        let before = match way.clone() {
+            Some(way) => self.ways.lock().insert(stream, way),
+            None => self.ways.lock().remove(&stream),
+        };
+        if before != way {
+            self.way_changed.notify_waiters();
+        }
+    }
+
+    /// A stream goes by this lineage from here on: what others copy by another one ends.
+    pub(crate) fn set_lineage(&self, stream: StreamId, lineage: u64) {
+        if self.lineages.lock().insert(stream, lineage).unwrap_or_default() != lineage {
+            self.open.lock().retain(|_, door| door.stream != stream);
         }
     }
 
@@ -63,13 +84,23 @@ impl Sessions {
     /// Opens a session for `cluster`, in place of another one that it has for this stream.
     ///
     /// # Errors
-    /// A stream or shard that is not there, a shard twice; too many sessions.
+    /// A stream or shard that is not there, a shard twice; too many sessions; another lineage.
     pub(crate) fn open(
         self: &Arc<Self>,
         stream: StreamId,
         cluster: &str,
         from: &[CopyFrom],
+        lineage: u64,
     ) -> Result<u64, CallRefusal> {
+        // Where one of the two ends does not know yet that the source was moved by force, they have other records.
+        let here = self.lineages.lock().get(&stream).copied().unwrap_or_default();
+        if here != lineage {
+            let why = format!(
+                "{} and {cluster} do not both know of the last forced move of the source: one of them will be told",
+                self.here
+            );
+            return Err(CallRefusal::new(CallErrorCode::Unavailable, why));
+        }
         let mut cursors: Vec<ShardCursor> = Vec::with_capacity(from.len());
         for CopyFrom { shard, next_offset } in from {
             let shard = ShardId { stream, shard: ShardNumber(*shard) };
@@ -99,6 +130,7 @@ impl Sessions {
             sessions: Arc::downgrade(self),
             first: 0,
             sequence: 0,
+            told_way: self.way(stream),
             awaits_sync: false,
         };
         let task = self.env.spawn("copy-session", session.run(queue, number));
@@ -169,6 +201,8 @@ struct CopySession {
     /// The shard that is looked at first: each in turn.
     first: usize,
     sequence: u64,
+    /// The way that was told last.
+    told_way: Vec<String>,
     /// Some shard has entries that are not durable yet.
     awaits_sync: bool,
 }
@@ -192,24 +226,27 @@ impl CopySession {
 
     async fn answer(&mut self) -> Result<Bytes, CallRefusal> {
         let until = self.env.now() + ANSWER_AFTER;
+        let sessions = self.sessions.upgrade().ok_or_else(ended)?;
         loop {
+            // Before the look, so that no change is missed.
+            let way_changed = sessions.way_changed.notified();
+            let way = sessions.way(self.stream);
             let shards = self.gather().await.map_err(refusal)?;
-            if !shards.is_empty() || self.env.now() >= until {
+            if !shards.is_empty() || way != self.told_way || self.env.now() >= until {
                 let sequence = self.sequence;
-                let way = self.sessions.upgrade().map_or_else(Vec::new, |sessions| sessions.way(self.stream));
                 self.sequence += 1;
+                self.told_way.clone_from(&way);
                 return Ok(encode_call(&CopyEntries { sequence, shards, way }));
             }
-            self.wait(until).await;
+            let left = until.since(self.env.now());
+            let limit = if self.awaits_sync { left.min(SYNC_LOOK) } else { left };
+            // There may be something, or the time is up: the next look tells.
+            tokio::select! {
+                biased;
+                () = way_changed => {}
+                _ = self.env.timeout(limit, self.listener.changed()) => {}
+            }
         }
-    }
-
-    /// Until there may be something, or the time is up.
-    async fn wait(&self, until: Instant) {
-        let now = self.env.now();
-        let left = until.since(now);
-        let limit = if self.awaits_sync { left.min(SYNC_LOOK) } else { left };
-        self.env.timeout(limit, self.listener.changed()).await;
     }
 
     /// What has come since the last time.

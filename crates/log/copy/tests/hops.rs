@@ -1,71 +1,17 @@
 //! Clusters in one process: a log each, and the CALLs of copying between them over TCP.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tailwater_copy::{Copies, CopyTree, PlaceRequest, TreeEdge};
+use tailwater_copy::testing::CopyService;
+use tailwater_copy::{Copies, CopyTree, DialedLinks, PlaceRequest, TreeEdge};
 use tailwater_env::Env;
-use tailwater_format::call::{
-    CallErrorCode, CallMessage, CallRefusal, CopyFrom, CopyOpen, CopyPlan, Method, decode_call, encode_call,
-    stream_to_wire,
-};
+use tailwater_format::call::{CallErrorCode, CopyFrom, CopyOpen, CopyPlan, stream_to_wire};
 use tailwater_format::{BatchBuilder, Codec, ShardId, ShardNumber, StreamId};
 use tailwater_log::{Log, LogConfig, StreamConfig};
-use tailwater_rma::{Peer, Refusal, Region, Reply, ScarHit, ScarOp, Server, ServerConfig, Service};
+use tailwater_rma::{Server, ServerConfig};
 use tailwater_tls::Dialer;
 use tempfile::TempDir;
-
-/// Answers the CALLs of copying, as a node does.
-struct CopyService {
-    env: Env,
-    copies: Copies,
-}
-
-fn message<M: CallMessage>(payload: Bytes) -> Result<M, CallRefusal> {
-    decode_call(payload).map_err(|error| CallRefusal::new(CallErrorCode::Malformed, error.to_string()))
-}
-
-impl Service for CopyService {
-    fn regions(&self) -> Vec<Arc<Region>> {
-        Vec::new()
-    }
-
-    fn scar(&self, _op: &ScarOp) -> Option<ScarHit> {
-        None
-    }
-
-    fn is_short(&self, _method: u16, _payload: &Bytes) -> bool {
-        true
-    }
-
-    fn call(&self, _peer: &Peer, method: u16, payload: Bytes, reply: Reply) {
-        let copies = self.copies.clone();
-        let next = match Method::from_number(method) {
-            Some(Method::CopyNext) => message(payload.clone()).map(|asked| Some(copies.next(asked))),
-            _ => Ok(None),
-        };
-        let answer = async move {
-            match (Method::from_number(method), next?) {
-                (_, Some(next)) => next.await,
-                (Some(Method::CopyOpen), _) => {
-                    copies.open(&message(payload)?).map(|opened| encode_call(&opened))
-                }
-                (Some(Method::CopyPlan), _) => {
-                    copies.keep_plan(&message(payload)?).await.map(|kept| encode_call(&kept))
-                }
-                (Some(Method::CopyState), _) => {
-                    copies.state(&message(payload)?).map(|hops| encode_call(&hops))
-                }
-                _ => Err(CallRefusal::new(CallErrorCode::UnknownMethod, "another method")),
-            }
-        };
-        let refusal =
-            |refused: CallRefusal| Refusal { code: refused.code.number(), message: refused.message };
-        let task = async move { reply.send(answer.await.map_err(refusal)) };
-        self.env.spawn("call", task).detach();
-    }
-}
 
 struct Cluster {
     log: Log,
@@ -81,11 +27,13 @@ impl Cluster {
         let mut config = LogConfig::default();
         config.journal.file_bytes = 16 << 20;
         let log = Log::open(env, config, dir.path(), None).await.expect("a log");
-        let copies = Copies::start(env, &log, Some(name), &Dialer::plain()).await.expect("a name");
-        let service = CopyService { env: env.clone(), copies: copies.clone() };
+        let copies = Copies::start(env, &log, Some(name), DialedLinks::new(env, &Dialer::plain()))
+            .await
+            .expect("a name");
+        let service = CopyService::new(env, &copies);
         let any = "127.0.0.1:0".parse().expect("an address");
         let config = ServerConfig { tcp: Some(any), ..ServerConfig::default() };
-        let server = Server::take_over(env, config, Arc::new(service)).await.expect("a port");
+        let server = Server::take_over(env, config, service).await.expect("a port");
         let address = format!("tcp:{}", server.tcp_addr().expect("a port"));
         copies.listens_at(&address);
         Self { log, copies, address, _server: server, _dir: dir }
@@ -226,6 +174,7 @@ fn what_makes_no_sense_is_refused() {
             stream: stream_to_wire(stream),
             cluster: "eu".to_owned(),
             plan: 1,
+            lineage: 0,
             from: from.iter().map(|shard| CopyFrom { shard: *shard, next_offset: 0 }).collect(),
         };
         let code = |from: &[u32]| us.copies.open(&open(from)).expect_err("refused").code;

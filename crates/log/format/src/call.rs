@@ -26,6 +26,7 @@
 //! | 11 `CopyNext` | [`CopyNext`] | [`CopyEntries`] |
 //! | 12 `CopyPlan` | [`CopyPlan`] | [`CopyPlanKept`] |
 //! | 13 `CopyState` | [`CopyState`] | [`CopyHops`] |
+//! | 14 `CopyLead` | [`CopyLead`] | [`CopyPlanKept`] |
 
 use bytes::{Bytes, BytesMut};
 use prost::Message;
@@ -43,8 +44,8 @@ use crate::tails::Tail;
 mod copy;
 mod error;
 pub use copy::{
-    CopiedShard, CopyEntries, CopyFrom, CopyHop, CopyHops, CopyNext, CopyOpen, CopyOpened, CopyPlan,
-    CopyPlanKept, CopyState,
+    CopiedShard, CopyEnd, CopyEntries, CopyFrom, CopyHop, CopyHops, CopyLead, CopyNext, CopyOpen, CopyOpened,
+    CopyPlan, CopyPlanKept, CopyState,
 };
 pub use error::{CallErrorCode, CallRefusal};
 
@@ -81,11 +82,13 @@ pub enum Method {
     CopyPlan = 12,
     /// How far a copy is.
     CopyState = 13,
+    /// The source of a stream moves to the cluster that is asked.
+    CopyLead = 14,
 }
 
 impl Method {
     /// All methods.
-    pub const ALL: [Method; 13] = [
+    pub const ALL: [Method; 14] = [
         Method::Hello,
         Method::FindStream,
         Method::Append,
@@ -99,6 +102,7 @@ impl Method {
         Method::CopyNext,
         Method::CopyPlan,
         Method::CopyState,
+        Method::CopyLead,
     ];
 
     /// The number on the wire.
@@ -127,6 +131,7 @@ impl Method {
             Method::CopyNext => "copy_next",
             Method::CopyPlan => "copy_plan",
             Method::CopyState => "copy_state",
+            Method::CopyLead => "copy_lead",
         }
     }
 }
@@ -174,7 +179,8 @@ call_messages! {
     CopyPlan: CALL_INFO_BYTES_MAX, 32;
     CopyPlanKept: CALL_INFO_BYTES_MAX, 32;
     CopyState: CALL_INFO_BYTES_MAX, 32;
-    CopyHops: CALL_INFO_BYTES_MAX, 32;
+    CopyHops: CALL_INFO_BYTES_MAX, SHARDS_PER_CALL_MAX + 32;
+    CopyLead: CALL_INFO_BYTES_MAX, SHARDS_PER_CALL_MAX + 32;
 }
 
 /// Why a payload is not the message it should be.

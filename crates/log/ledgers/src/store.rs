@@ -238,6 +238,12 @@ impl StoreContract for LedgerStore {
         Ok(None)
     }
 
+    fn lower_fence(&self, shard: &ShardId, term: Term) {
+        if let Some(newest) = self.newest.lock().get_mut(shard) {
+            newest.term = term.min(newest.term);
+        }
+    }
+
     fn delete(&self, id: &SegmentId) -> Result<(), StoreError> {
         let held = self.segments.lock().remove(id).ok_or(StoreError::Unknown(*id))?;
         held.give_away();

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tailwater_format::{
-    ENTRY_HEADER_BYTES, Offset, Position, SegmentId, ShardId, ShardNumber, StreamId, parse_entry,
+    ENTRY_HEADER_BYTES, Offset, Position, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId,
+    parse_entry,
 };
 use tokio::sync::oneshot;
 
@@ -47,6 +48,12 @@ impl CopyRecord {
     pub fn decode(bytes: &[u8]) -> Result<Self, String> {
         let record = StreamRecord::decode("copy", bytes).map_err(|error| error.to_string())?;
         if record.source.is_none() { Err("it is no copy's".to_owned()) } else { Ok(Self(record)) }
+    }
+
+    /// The same of a source in another cluster.
+    #[must_use]
+    pub fn of_source(&self, source: &str) -> Self {
+        Self(StreamRecord { source: Some(source.to_owned()), ..self.0.clone() })
     }
 
     /// The stream's id.
@@ -218,43 +225,45 @@ fn bytes_behind(view: &View, cursor: &CopyCursor) -> u64 {
 
 /// Copies.
 impl Log {
-    /// Sees to it that there is a copy as `record` says: creates it, or changes its configuration. Cancelling it does
-    /// not take it back.
+    /// Sees to it that there is a copy as `record` says: creates it, or changes its configuration. `is_again`: there
+    /// may have been one before, whose segments' names are not used again. Cancelling it does not take it back.
     ///
     /// # Errors
     /// `Exists` where the name, or the id, is that of another stream or of one that is no copy; as of
     /// [`Log::create_stream`] and [`Log::alter_stream`].
-    pub async fn keep_copy(&self, record: &CopyRecord) -> Result<LogStreamInfo, StreamError> {
+    pub async fn keep_copy(&self, record: &CopyRecord, is_again: bool) -> Result<LogStreamInfo, StreamError> {
         let wanted = record.0.clone();
         let there = match self.stream(&wanted.name) {
             Ok(there) => there,
             Err(StreamError::NoStream(_)) => {
                 let log = self.clone();
-                return self.to_the_end(async move { log.create_copy(wanted).await }).await;
+                return self.to_the_end(async move { log.create_copy(wanted, is_again).await }).await;
             }
             Err(error) => return Err(error),
         };
         if there.id != wanted.id || there.source.is_none() {
             return Err(StreamError::Exists(wanted.name));
         }
-        if there.config == wanted.config {
+        if there.config == wanted.config && there.source == wanted.source {
             return Ok(there);
         }
         let log = self.clone();
         let change = async move {
             let config: StreamConfig = wanted.config;
-            log.alter(&wanted.name, true, |_| Ok::<_, StreamError>(config)).await
+            log.alter(&wanted.name, wanted.source, |_| Ok::<_, StreamError>(config)).await
         };
         self.to_the_end(change).await
     }
 
-    async fn create_copy(&self, record: StreamRecord) -> Result<LogStreamInfo, StreamError> {
+    async fn create_copy(&self, record: StreamRecord, is_again: bool) -> Result<LogStreamInfo, StreamError> {
         let _naming = self.inner.naming.lock().await;
         self.check_create(&record.name, &record.config)?;
         if self.stream_by_id(record.id).is_ok() {
             return Err(StreamError::Exists(record.id.to_string()));
         }
-        self.create_as(record).await
+        // Its terms are its source's, so its numbers have to be other ones: a copy ends no segment in a millisecond.
+        let again = u64::try_from(self.inner.env.wall_ms()).unwrap_or_default();
+        self.create_as(record, SegmentNumber(if is_again { again } else { 0 })).await
     }
 
     /// Begins to append an entry of the source to a copy; entries of one shard that one task appends are in the order

@@ -20,6 +20,7 @@
 //! and `shard/` (the protocol, without input or output); `open.rs` and `shard/recover.rs` (a start); `locate.rs`;
 //! `stream.rs` (what metadata keeps).
 
+mod ahead;
 mod batches;
 mod budget;
 mod cold;
@@ -36,6 +37,7 @@ mod hot;
 pub mod limits;
 mod locate;
 mod log;
+mod moving;
 mod open;
 mod owner;
 mod planted;
@@ -63,6 +65,7 @@ pub use log::{
     AppendOptions, CompletedSegment, Log, LogStreamInfo, PendingAppend, SegmentDescription, ShardDescription,
     StreamDescription,
 };
+pub use moving::ShardEnd;
 pub use open::{LogConfig, OpenCells, ReplayOthers, SharedMetadata};
 pub use producer::{ProducerBatch, ProducerState, SequenceError};
 pub use shard::AppendAnswer;

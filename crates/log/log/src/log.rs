@@ -25,6 +25,7 @@ use tailwater_store::{DataDir, SegmentStore, StoreContract, StoreError};
 use tailwater_tail::TailWriter;
 use tokio::sync::oneshot;
 
+use crate::ahead::SourceEnds;
 use crate::batches::{Checked, TransactionIds};
 use crate::budget::ReadBudget;
 use crate::cold::LogCold;
@@ -172,6 +173,7 @@ pub(crate) struct LogInner {
     pub(crate) single: tokio::sync::Semaphore,
     pub(crate) counters: Arc<Counters>,
     pub(crate) closed: AtomicBool,
+    pub(crate) source_ends: SourceEnds,
     /// Brings the shards' ends back into the data cell after the start.
     pub(crate) refill: Mutex<Option<Task>>,
     pub(crate) tail: TailWriter,
@@ -230,12 +232,20 @@ impl ShardHandle {
     pub(crate) fn view(&self) -> View {
         self.view.get()
     }
+
+    pub(crate) fn tail(&self) -> Tail {
+        self.view.tail()
+    }
 }
 
 impl Stream {
     fn info(&self) -> LogStreamInfo {
         let StreamRecord { id, name, created_ms, config, source } = self.record.clone();
         LogStreamInfo { id, name, created_ms, config, source }
+    }
+
+    pub(crate) fn shards(&self) -> &[ShardHandle] {
+        &self.shards
     }
 
     pub(crate) fn shard(&self, shard: ShardNumber) -> Option<&ShardHandle> {

@@ -232,6 +232,7 @@ impl Log {
                 single: tokio::sync::Semaphore::new(SINGLE_MAX),
                 counters,
                 closed: AtomicBool::new(false),
+                source_ends: Default::default(),
                 refill: parking_lot::Mutex::new(None),
                 copying: parking_lot::Mutex::new(None),
                 cold,

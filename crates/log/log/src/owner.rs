@@ -46,7 +46,7 @@ use crate::hot::Hot;
 use crate::limits::ENTRIES_WITHOUT_TASK;
 use crate::producer::ProducerState;
 use crate::shard::{
-    ChangeError, CopyBegin, Output, RestoreRequest, SegmentCopied, Shard, ShardInput, StepTime, StoreAppend,
+    ChangeError, CopyBegin, Output, Recovered, RestoreRequest, SegmentCopied, Shard, ShardInput, StepTime, StoreAppend,
     Truncation, ViewChange, Write, WriteError,
 };
 use crate::slots::{Slot, Slots};
@@ -69,6 +69,8 @@ pub(crate) enum OwnerRequest {
     Restore(Slot, RestoreRequest),
     /// Have a copy go on behind a gap.
     Begin(Slot, CopyBegin),
+    /// Give a shard up once all is written, completed and recorded; `None` while it is not.
+    Release(Slot, oneshot::Sender<Result<Option<Box<Recovered>>, StreamError>>),
     /// Tell what a shard remembers of its producers.
     Producers(Slot, oneshot::Sender<Vec<ProducerState>>),
     /// Give shards of a deleted stream up, and delete their segments.
@@ -336,6 +338,10 @@ impl Owner {
                 self.step(slot, at, ShardInput::Begin(begin));
                 self.touch(slot);
             }
+            OwnerRequest::Release(slot, reply) => {
+                // Whoever has given up leaves the shard closed, and asks again.
+                let _ = reply.send(self.release(slot, at));
+            }
             OwnerRequest::Producers(slot, reply) => {
                 // Of a shard that is gone the sender is dropped, which is an answer.
                 if let Some(owned) = self.owned.get(slot) {
@@ -380,6 +386,25 @@ impl Owner {
                 }
             }
         }
+    }
+
+    /// Takes a shard from this owner, if it has nothing left to do.
+    fn release(&mut self, slot: Slot, at: StepTime) -> Result<Option<Box<Recovered>>, StreamError> {
+        let owned = self.owned.get(slot).ok_or(StreamError::Closed)?;
+        if owned.shard.is_lost() {
+            return Err(StreamError::NotOwner);
+        }
+        // One that is closed may still have had a commit to make, of segments that retention deletes.
+        if !owned.closed || owned.shard.is_committing() {
+            self.step(slot, at, ShardInput::Close);
+            self.touch(slot);
+            return Ok(None);
+        }
+        let owned = self.owned.remove(slot).ok_or(StreamError::Closed)?;
+        if let Some(wake_at) = owned.wake_at {
+            self.wakes.remove(&(wake_at, slot));
+        }
+        Ok(Some(Box::new(owned.shard.into_recovered())))
     }
 
     fn touch(&mut self, slot: Slot) {

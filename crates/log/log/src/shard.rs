@@ -400,6 +400,31 @@ impl Shard {
         self.planted = planted;
     }
 
+    /// Whether another owner has it.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.state == ShardPhase::Lost
+    }
+
+    /// Whether metadata has yet to answer.
+    pub(crate) fn is_committing(&self) -> bool {
+        self.changes.is_committing()
+    }
+
+    /// What a start would find of a shard that is closed.
+    pub(crate) fn into_recovered(self) -> Recovered {
+        let unused = self.unused.max(self.next_number());
+        let (record, version, unsaved) = self.changes.into_parts();
+        Recovered {
+            record,
+            version,
+            completed: self.completed.into(),
+            unsaved,
+            seals: Vec::new(),
+            deletes: Vec::new(),
+            unused,
+        }
+    }
+
     /// Where to note what is refused before it comes here.
     pub(crate) fn refused(&self) -> &Arc<Refused> {
         self.producers.refused()
@@ -822,7 +847,8 @@ impl Shard {
     fn next_number(&self) -> SegmentNumber {
         let newest = self.open.as_ref().or(self.rolling.back()).map(|segment| segment.id.number);
         let newest = newest.or_else(|| self.completed.back().map(|segment| segment.number));
-        newest.map_or(self.changes.record().next_segment, SegmentNumber::next)
+        // Behind the newest one there may have been others, which were cut off.
+        newest.map_or(SegmentNumber(0), SegmentNumber::next).max(self.changes.record().next_segment)
     }
 
     /// Offset and transaction id at the end of the last completed segment.

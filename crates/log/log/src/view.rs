@@ -61,6 +61,12 @@ impl SharedView {
         })
     }
 
+    /// Shows a shard that was given up and is opened again, which may end before where it did.
+    pub(crate) fn begin_anew(self: &Arc<Self>, view: View) -> Arc<Self> {
+        *self.view.write() = view;
+        Arc::clone(self)
+    }
+
     pub(crate) fn get(&self) -> View {
         self.view.read().clone()
     }

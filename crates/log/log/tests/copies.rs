@@ -6,7 +6,9 @@ use bytes::Bytes;
 use common::{create, in_world, log_start, open, read_all, shard, values};
 use tailwater_env::Env;
 use tailwater_format::{Offset, ShardId, ShardNumber};
-use tailwater_log::{AppendError, CopyCursor, CopyRecord, Log, StreamConfig, StreamDurability, StreamError};
+use tailwater_log::{
+    AppendError, CopyCursor, CopyRecord, Log, ShardEnd, StreamConfig, StreamDurability, StreamError,
+};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 
@@ -18,7 +20,7 @@ async fn source_and_copy(env: &Env, config: StreamConfig) -> ([TempDir; 2], Log,
     let (source, copy) = (open(env, dirs[0].path()).await, open(env, dirs[1].path()).await);
     let stream = create(&source, "orders", config).await;
     let record = CopyRecord::new(&source.stream("orders").expect("the stream"), "us");
-    copy.keep_copy(&CopyRecord::decode(&record.encode()).expect("a record")).await.expect("a copy");
+    copy.keep_copy(&CopyRecord::decode(&record.encode()).expect("a record"), false).await.expect("a copy");
     (dirs, source, copy, shard(stream, 0))
 }
 
@@ -177,7 +179,7 @@ fn a_copy_has_its_sources_configuration_and_gets_more_shards_with_it() {
         let (_dirs, source, copy, shard) = source_and_copy(&env, StreamConfig::default()).await;
         let more = |config: &StreamConfig| Ok::<_, StreamError>(StreamConfig { shards: 3, ..config.clone() });
         let altered = source.alter_stream("orders", more).await.expect("altered");
-        let kept = copy.keep_copy(&CopyRecord::new(&altered, "us")).await.expect("kept");
+        let kept = copy.keep_copy(&CopyRecord::new(&altered, "us"), true).await.expect("kept");
         assert_eq!((kept.config.shards, kept.id, kept.source.as_deref()), (3, shard.stream, Some("us")));
         let third = common::shard(shard.stream, 2);
         append(&source, third, "there").await;
@@ -187,6 +189,80 @@ fn a_copy_has_its_sources_configuration_and_gets_more_shards_with_it() {
         create(&copy, "mine", StreamConfig::default()).await;
         create(&source, "mine", StreamConfig::default()).await;
         let theirs = CopyRecord::new(&source.stream("mine").expect("the stream"), "us");
-        assert_eq!(copy.keep_copy(&theirs).await, Err(StreamError::Exists("mine".to_owned())));
+        assert_eq!(copy.keep_copy(&theirs, false).await, Err(StreamError::Exists("mine".to_owned())));
+    });
+}
+
+#[test]
+fn a_copy_that_leads_goes_on_in_a_higher_term_and_the_source_before_takes_its_entries() {
+    in_world(|env| async move {
+        let ([source_dir, copy_dir], source, copy, shard) =
+            source_and_copy(&env, StreamConfig::default()).await;
+        append(&source, shard, "first").await;
+        copy_all(&source, &copy, shard).await;
+        append(&source, shard, "second").await;
+        let before = source.view(shard).expect("the source").tail.term;
+
+        let ends = source.hand_over(shard.stream, "eu").await.expect("handed over");
+        assert_eq!(ends, [ShardEnd { next_offset: Offset(4), term: before }]);
+        let eu = AppendError::Copy { cluster: "eu".into() };
+        assert_eq!(source.append(shard.stream, SHARD, values(&["late"])).await, Err(eu.clone()));
+        copy_all(&source, &copy, shard).await;
+        let led = copy.lead(shard.stream, before.next(), Vec::new()).await.expect("leads");
+        assert_eq!(led[0].next_offset, Offset(4));
+        append(&copy, shard, "third").await;
+        assert!(copy.view(shard).expect("the new source").tail.term > before);
+        copy_all(&copy, &source, shard).await;
+        let seen = |seen: &common::Seen| (seen.offset, seen.value.clone(), seen.segment.term);
+        let of = |all: Vec<common::Seen>| all.iter().map(seen).collect::<Vec<_>>();
+        assert_eq!(of(read_all(&source, shard).await), of(read_all(&copy, shard).await));
+
+        // Both are what they were after a start, and the source goes back.
+        drop((source, copy));
+        let (source, copy) = (open(&env, source_dir.path()).await, open(&env, copy_dir.path()).await);
+        assert_eq!(source.append(shard.stream, SHARD, values(&["late"])).await, Err(eu));
+        append(&copy, shard, "fourth").await;
+        copy_all(&copy, &source, shard).await;
+        let ends = copy.hand_over(shard.stream, "us").await.expect("handed over");
+        source.lead(shard.stream, ends[0].term.next(), Vec::new()).await.expect("leads");
+        append(&source, shard, "fifth").await;
+        copy_all(&source, &copy, shard).await;
+        assert_eq!(of(read_all(&source, shard).await), of(read_all(&copy, shard).await));
+        assert_eq!(read_all(&copy, shard).await.len(), 10);
+    });
+}
+
+#[test]
+fn what_a_copy_has_too_much_is_cut_off_and_others_come_to_its_offsets() {
+    in_world(|env| async move {
+        let short = StreamConfig { segment_bytes: 65_536, ..StreamConfig::default() };
+        let ([_source_dir, copy_dir], source, mut copy, shard) = source_and_copy(&env, short).await;
+        for number in 0..100 {
+            append(&source, shard, &format!("{number} {}", "x".repeat(2_000))).await;
+        }
+        copy_all(&source, &copy, shard).await;
+        source.hand_over(shard.stream, "eu").await.expect("a copy of somebody's");
+        assert!(
+            copy.cut(shard.stream, vec![Offset(10_000)]).await.expect("nothing is too much")[0].next_offset.0
+                == 200
+        );
+        for (end, restart) in [(150, false), (149, true), (61, false), (60, true), (0, true)] {
+            // Several segments at once, one, and all there is.
+            let cut = copy.cut(shard.stream, vec![Offset(end)]).await.expect("cut off")[0].next_offset;
+            assert!(cut.0 <= end, "{cut} {end}");
+            if restart {
+                drop(copy);
+                copy = open(&env, copy_dir.path()).await;
+            }
+            let tail = copy.view(shard).expect("the copy").tail;
+            assert_eq!((tail.next_offset, read_all(&copy, shard).await.len() as u64), (cut, cut.0));
+            copy_all(&source, &copy, shard).await;
+            assert_eq!(read_all(&copy, shard).await.len(), 200);
+        }
+        copy.lead(shard.stream, tailwater_format::Term(2_000), Vec::new()).await.expect("leads");
+        append(&copy, shard, "more").await;
+        assert_eq!(copy.view(shard).expect("the source").tail.term.0, 2_000);
+        let refused = copy.cut(shard.stream, vec![Offset(0)]).await.expect_err("a source is not cut");
+        assert!(matches!(refused, StreamError::Exists(_)), "{refused}");
     });
 }

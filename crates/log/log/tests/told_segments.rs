@@ -120,6 +120,8 @@ impl StoreContract for ToldStore {
         Ok(None)
     }
 
+    fn lower_fence(&self, _: &ShardId, _: Term) {}
+
     fn delete(&self, id: &SegmentId) -> Result<(), StoreError> {
         self.0.lock().segments.remove(id).map(drop).ok_or(StoreError::Unknown(*id))
     }

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tailwater_env::{BoxFuture, Env, Progress};
-use tailwater_format::{Offset, Position, SegmentId, TransactionId};
+use tailwater_format::{Offset, Position, SegmentId, ShardId, Term, TransactionId};
 use tailwater_journal::{Journal, JournalPosition};
 
 use crate::{RecoveredSegment, SegmentStore, StoreError};
@@ -85,6 +85,10 @@ pub trait StoreContract: Send + Sync {
     /// # Errors
     /// `SealBeyondEnd`, `Sealed` at another length, `Unknown`, `Journal`.
     fn seal(&self, id: &SegmentId, length: Position) -> Result<Option<JournalPosition>, StoreError>;
+
+    /// Lowers the fence of a shard to `term`, if it is higher: what was written in higher terms was cut off, or deleted
+    /// with its stream. Only for a copy: its one writer takes terms as they come, and no number twice.
+    fn lower_fence(&self, shard: &ShardId, term: Term);
 
     /// Forgets the segment at once, and removes its bytes some time later. Its id is never used again.
     ///
@@ -209,6 +213,10 @@ impl StoreContract for SegmentStore {
 
     fn seal(&self, id: &SegmentId, length: Position) -> Result<Option<JournalPosition>, StoreError> {
         self.seal(id, length).map(Some)
+    }
+
+    fn lower_fence(&self, shard: &ShardId, term: Term) {
+        self.lower_fence(shard, term);
     }
 
     fn delete(&self, id: &SegmentId) -> Result<(), StoreError> {

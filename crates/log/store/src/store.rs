@@ -445,6 +445,15 @@ impl SegmentStore {
         stripe.shards.shard(shard).and_then(|shard| shard.highest).map(|(term, _)| term)
     }
 
+    /// Lowers the fence of a shard, if it is higher: see [`crate::StoreContract::lower_fence`].
+    pub fn lower_fence(&self, shard: &ShardId, term: Term) {
+        let inner = self.inner();
+        let mut stripe = inner.stripe(shard);
+        if let Some((highest, _)) = stripe.shards.shard_mut(shard).and_then(|shard| shard.highest.as_mut()) {
+            *highest = term.min(*highest);
+        }
+    }
+
     /// The bytes from `position`, at most `length` and at most [`READ_BYTES_MAX`], never past what is durable:
     /// at least one if anything is durable there, else none. Dropping the future abandons the read.
     ///

@@ -84,6 +84,8 @@ struct NetState {
     rng: Rng,
     weather: Weather,
     partitions: BTreeSet<(&'static str, &'static str)>,
+    /// What messages between two nodes take besides.
+    slow_links: BTreeMap<(&'static str, &'static str), Duration>,
     listeners: BTreeMap<String, Listener>,
 }
 
@@ -103,6 +105,7 @@ impl Net {
             rng: Rng::new(world.seed(), "net"),
             weather: Weather::FAIR,
             partitions: BTreeSet::new(),
+            slow_links: BTreeMap::new(),
             listeners: BTreeMap::new(),
         };
         let state = Arc::new(Mutex::new(state));
@@ -166,6 +169,15 @@ impl Net {
     pub fn heal(&self, a: &Node, b: &Node) {
         self.state.lock().partitions.remove(&pair(a.name(), b.name()));
         self.routes.notify_waiters();
+    }
+
+    /// Messages between two nodes take `extra` besides from here on, each way.
+    pub fn slow_down(&self, a: &Node, b: &Node, extra: Duration) {
+        self.state.lock().slow_links.insert(pair(a.name(), b.name()), extra);
+    }
+
+    fn delay_between(&self, a: &'static str, b: &'static str) -> Duration {
+        self.delay() + self.state.lock().slow_links.get(&pair(a, b)).copied().unwrap_or_default()
     }
 
     fn delay(&self) -> Duration {
@@ -253,7 +265,7 @@ impl SimConnection {
     /// One way: time, partitions, death.
     async fn travel(&self) -> Result<(), ConnectionLost> {
         self.check()?;
-        self.net.pause(self.net.delay()).await;
+        self.net.pause(self.net.delay_between(self.from, self.server.name())).await;
         self.route().await
     }
 

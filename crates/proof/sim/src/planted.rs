@@ -6,6 +6,7 @@
 mod broadcast;
 mod configurations;
 mod connections;
+mod copying;
 mod disks;
 mod lengths;
 mod logs;
@@ -199,6 +200,16 @@ pub enum Plant {
     DelayNotSent,
     /// Who has received a message does not see who else has.
     OthersNotSeen,
+    /// A cluster keeps the first plan that it was told, and answers as if it kept later ones.
+    OlderPlanKept,
+    /// Entries that are copied come to another place than the one that they have at their source.
+    CopiedElsewhere,
+    /// A copy goes on behind records that it was not sent, as if their source had removed them.
+    CopyGapNotTold,
+    /// Clusters do not tell each other by which way they have what they have.
+    WayNotTold,
+    /// Who had more than a source that was taken by force is not told how much of that to put aside.
+    SurplusCopied,
     /// Who has received a message takes whoever else has for somebody who was there before.
     OthersSeenFirst,
 }
@@ -240,6 +251,18 @@ impl Plant {
             | Plant::SetAcknowledgedUnapplied
             | Plant::ChunkKeyWithoutStream
             | Plant::ChunkKeyWithoutTerm => connections::PlantedConnection::in_front_of(connection, self),
+            _ => connection,
+        }
+    }
+
+    /// `connection` to another cluster, with the bug in front of it if it is one of copying.
+    pub fn link(self, connection: Arc<dyn Connection>) -> Arc<dyn Connection> {
+        match self {
+            Plant::OlderPlanKept
+            | Plant::CopiedElsewhere
+            | Plant::CopyGapNotTold
+            | Plant::WayNotTold
+            | Plant::SurplusCopied => copying::PlantedLink::in_front_of(connection, self),
             _ => connection,
         }
     }

@@ -22,6 +22,7 @@ pub mod queue_cassandra;
 pub mod refill;
 mod seeds;
 pub mod store;
+pub mod trees;
 pub mod updates;
 
 use tailwater_env::panics;
@@ -193,6 +194,11 @@ pub const ALL: &[Scenario] = &[
         name: "duel",
         about: "writers of several terms that shadow to the same cells at once, also under the same segment number",
         run: duel::run,
+    },
+    Scenario {
+        name: "trees",
+        about: "a stream copied between 3 to 12 clusters that crash, over links that fail, by plans that change",
+        run: trees::run,
     },
     Scenario {
         name: "lengths",

@@ -32,6 +32,12 @@ macro_rules! are_caught {
 }
 
 are_caught! {
+    a_cluster_that_keeps_an_older_plan_is_caught: OlderPlanKept in "trees", ["not all is well"];
+    an_entry_that_is_copied_to_another_place_is_caught: CopiedElsewhere in "trees", ["but it was", "out of the order"];
+    a_copy_that_goes_on_behind_a_gap_without_telling_is_caught:
+        CopyGapNotTold in "trees", ["was told that retention removed"];
+    a_cycle_of_two_plans_that_is_not_dissolved_is_caught: WayNotTold in "trees", ["no cycle is dissolved"];
+    a_surplus_of_an_old_source_that_stays_is_caught: SurplusCopied in "trees", ["foreign record", "but it was"];
     an_acknowledgement_before_the_sync_is_caught:
         AckBeforeSync in "journal", ["acknowledged and is not there"];
     names_that_are_not_synced_are_caught:

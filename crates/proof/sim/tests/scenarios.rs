@@ -158,6 +158,8 @@ hold! {
     updates / 1;
     duel / 1;
     cluster_interval / 1;
+    // Up to twelve logs each.
+    trees / 10;
     // Minutes of virtual time, and a second of a core, each.
     lengths / 10;
     cluster / 1;

@@ -283,6 +283,26 @@ pub struct ClusterView {
     pub address: Option<String>,
     /// Whether the node that answers is of this cluster.
     pub is_here: bool,
+    /// Whether nothing is copied through it, and no stream placed there.
+    #[serde(default)]
+    pub is_draining: bool,
+}
+
+/// `POST /v1/clusters/{name}/drain`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DrainCluster {
+    /// Whether it is to be drained from here on.
+    pub is_draining: bool,
+}
+
+/// What it answers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DrainedCluster {
+    /// The cluster.
+    pub cluster: ClusterView,
+    /// The streams that were copied through it, and are copied around it now.
+    pub streams: Vec<String>,
 }
 
 /// `PUT /v1/clusters/{name}`.
@@ -297,10 +317,15 @@ pub struct AddCluster {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlaceStream {
-    /// The cluster that has the stream.
+    /// The cluster that has the stream. Another one than that of the node that is asked is the one that the source
+    /// moves to.
     pub source: String,
-    /// The clusters that are to have copies; none ends copying.
-    pub to: Vec<String>,
+    /// The clusters that are to have copies; none ends copying. Not given where the source moves.
+    #[serde(default)]
+    pub to: Option<Vec<String>>,
+    /// Makes the copy of the node that is asked the source, whether the source answers or not.
+    #[serde(default)]
+    pub force: bool,
     /// From which cluster to which it goes, each hop before those that follow it. Without it the node plans as if all
     /// links cost the same.
     #[serde(default)]
@@ -318,6 +343,20 @@ pub struct CopyTreeView {
     pub source: String,
     /// Each hop, before those that follow it.
     pub hops: Vec<CopyHopView>,
+    /// Up to where each cluster had the stream when its source was moved by force; empty otherwise.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub clusters: Vec<ClusterEndsView>,
+}
+
+/// Up to where a cluster has a stream.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ClusterEndsView {
+    /// The cluster.
+    pub cluster: String,
+    /// The offset after the last record of each shard.
+    pub ends: Vec<u64>,
+    /// Why that is not known, where it is not.
+    pub why: Option<String>,
 }
 
 /// A hop of it, as its lower end tells. What that does not tell is not there.

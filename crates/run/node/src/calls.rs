@@ -16,7 +16,7 @@ use tailwater_copy::Copies;
 use tailwater_env::{Complaints, Env, Instant, TIMES_BUCKETS};
 use tailwater_format::call::{
     self, Append, AppendItem, AppendOutcome, AppendResult, Appended, Appends, CallErrorCode, CallMessage,
-    CallRefusal, CopyNext, CopyOpen, CopyPlan, CopyState, DelaysTaken, DeliveryDelays, FindStream,
+    CallRefusal, CopyLead, CopyNext, CopyOpen, CopyPlan, CopyState, DelaysTaken, DeliveryDelays, FindStream,
     InitProducer, Locate, LocateWhat, Location, Method, NodeInfo, ProducerInfo, ReadDurable, SegmentsReply,
     ShardTail, Tails, TailsReply, decode_call, encode_call, stream_from_wire,
 };
@@ -212,7 +212,7 @@ impl NodeService {
                     Ok(encode_call(&ProducerInfo { producer_id, epoch: 0 }))
                 })
             }
-            Method::CopyOpen | Method::CopyNext | Method::CopyPlan | Method::CopyState => {
+            Method::CopyOpen | Method::CopyNext | Method::CopyPlan | Method::CopyLead | Method::CopyState => {
                 self.dispatch_copy(peer, method, payload, reply)
             }
             Method::DeliveryDelays => {
@@ -256,6 +256,12 @@ impl NodeService {
                 let may = |_: &CopyPlan| self.authorize(peer, method, Resource::Node);
                 self.answer_with(method, reply, payload, may, move |told: CopyPlan| async move {
                     copies.keep_plan(&told).await.map(|kept| encode_call(&kept))
+                })
+            }
+            Method::CopyLead => {
+                let may = |_: &CopyLead| self.authorize(peer, method, Resource::Node);
+                self.answer_with(method, reply, payload, may, move |asked: CopyLead| async move {
+                    copies.take_lead(&asked).await.map(|kept| encode_call(&kept))
                 })
             }
             _ => {

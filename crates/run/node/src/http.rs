@@ -16,6 +16,7 @@
 //! | `GET, PUT /v1/streams/{name}/tree` | the copy tree and how far its hops are; places the stream |
 //! | `GET /v1/clusters` | the clusters that this one knows |
 //! | `GET, PUT, DELETE /v1/clusters/{name}` | describes, adds, removes one |
+//! | `POST /v1/clusters/{name}/drain` | begins or ends to drain one |
 //! | `GET /v1/broadcast` | the node as a replica: chain, place in it, counters |
 //! | `GET /v1/broadcast/streams` | how far it is in each broadcast stream, and what it stores |
 //! | `GET /v1/groups` | Kafka's groups, with their lag |
@@ -89,6 +90,7 @@ fn router(shared: Arc<NodeShared>) -> Router {
         .route("/v1/streams/{name}/restore", put(cold::restore))
         .route("/v1/streams/{name}/tree", get(clusters::tree).put(clusters::place))
         .route("/v1/clusters", get(clusters::list))
+        .route("/v1/clusters/{name}/drain", post(clusters::drain))
         .route("/v1/clusters/{name}", get(clusters::describe).put(clusters::add).delete(clusters::remove))
         .route("/v1/broadcast", get(broadcast::describe))
         .route("/v1/broadcast/streams", get(broadcast::streams))

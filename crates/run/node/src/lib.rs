@@ -44,7 +44,7 @@ use std::time::Duration;
 use anyhow::Context;
 use parking_lot::Mutex;
 use tailwater_access::Authorizer;
-use tailwater_copy::Copies;
+use tailwater_copy::{Copies, DialedLinks};
 use tailwater_env::{BoxFuture, Env, Progress, Stage, Task};
 use tailwater_format::call::{CALL_VERSION, NodeInfo};
 use tailwater_journal::ReplayError;
@@ -232,7 +232,8 @@ impl Node {
             start_broadcast(&env, &config, broadcast, &log, &users, &gate, &progress).await?;
         let (reads_max, bytes_per_s) = (config.log.catch_up_reads_max, config.log.catch_up_bytes_per_s);
         let turns = Arc::new(Turns::new(&env, reads_max, bytes_per_s, Arc::clone(&meters)));
-        let copies = Copies::start(&env, &log, config.cluster.given(), &gate.dialer).await?;
+        let copies =
+            Copies::start(&env, &log, config.cluster.given(), DialedLinks::new(&env, &gate.dialer)).await?;
         let service: Arc<dyn Service> = Arc::new(NodeService::new(
             env.clone(),
             log.clone(),

@@ -15,7 +15,7 @@ use tailwater_broadcast::message::Reason;
 use tailwater_broadcast::{Content, Stream};
 use tailwater_env::Env;
 use tailwater_format::call::{
-    Append, CallErrorCode, CopyOpen, CopyPlan, CopyState, FindStream, InitProducer, Locate, Method,
+    Append, CallErrorCode, CopyLead, CopyOpen, CopyPlan, CopyState, FindStream, InitProducer, Locate, Method,
     ReadDurable, SegmentRef, Segments, StreamInfo, Tails, decode_call, encode_call,
 };
 use tailwater_node::Node;
@@ -113,6 +113,7 @@ fn calls(stream: &Bytes) -> Vec<(Method, Bytes)> {
         (Method::CopyOpen, encode_call(&CopyOpen { stream: stream(), ..Default::default() })),
         (Method::CopyPlan, encode_call(&CopyPlan::default())),
         (Method::CopyState, encode_call(&CopyState { stream: stream() })),
+        (Method::CopyLead, encode_call(&CopyLead::default())),
     ]
 }
 

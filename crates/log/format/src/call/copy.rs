@@ -21,6 +21,9 @@ pub struct CopyOpen {
     /// Where to begin: each shard once.
     #[prost(message, repeated, tag = "4")]
     pub from: Vec<CopyFrom>,
+    /// The lineage of the copy: the last forced move of the source that it knows of, and 0 before the first.
+    #[prost(fixed64, tag = "5")]
+    pub lineage: u64,
 }
 
 /// Where the copy of a shard ends.
@@ -123,6 +126,34 @@ pub struct CopyHops {
     /// The hop to the cluster that answers; none where that has no copy by any plan.
     #[prost(message, optional, tag = "1")]
     pub hop: Option<CopyHop>,
+    /// Where the shards of the stream end there; none where it has none.
+    #[prost(message, repeated, tag = "2")]
+    pub ends: Vec<CopyEnd>,
+    /// How often the source has moved by the plan that it knows.
+    #[prost(uint64, tag = "3")]
+    pub moves: u64,
+}
+
+/// Where a shard ends in a cluster.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct CopyEnd {
+    /// Offset after its last record.
+    #[prost(uint64, tag = "1")]
+    pub next_offset: u64,
+    /// The term of that.
+    #[prost(uint32, tag = "2")]
+    pub term: u32,
+}
+
+/// Asks a cluster to be the source of a stream from here on. The one that asks was it, and takes no more records.
+#[derive(Clone, PartialEq, Message)]
+pub struct CopyLead {
+    /// The plan by which it is, as it is stored.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub plan: Bytes,
+    /// Where each shard ended at the source before, and its term: the copy has to have all of it.
+    #[prost(message, repeated, tag = "2")]
+    pub ends: Vec<CopyEnd>,
 }
 
 /// A hop of a copy tree, as its lower end sees it.

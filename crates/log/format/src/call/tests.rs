@@ -23,6 +23,7 @@ fn the_numbers_of_methods_never_change() {
         (11, "copy_next"),
         (12, "copy_plan"),
         (13, "copy_state"),
+        (14, "copy_lead"),
     ];
     assert_eq!(numbers, expected);
     assert_eq!(Method::from_number(3), Some(Method::Append));

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tailwater_access::RightsChanges;
+use tailwater_env::Instant;
 use tailwater_format::{Offset, ShardId};
 use tailwater_log::{Fetched, ReadError};
 use tokio::sync::OwnedSemaphorePermit;
@@ -105,7 +106,8 @@ async fn answer(
     mut rights: RightsChanges,
 ) -> (FetchResponse, FetchKept, Option<OwnedSemaphorePermit>) {
     let Wanted { mut topics, min_bytes, max_bytes, wait, committed_only } = wanted;
-    let deadline = broker.env.now() + wait;
+    let began = broker.env.now();
+    let deadline = began + wait;
     let next_fetch = *context.peer.next_fetch.lock();
     if broker.env.now() < next_fetch {
         broker.env.sleep_until(next_fetch.min(deadline)).await;
@@ -118,7 +120,7 @@ async fn answer(
         let (room, permit) = broker.take_answer_room(wanted);
         // Whoever gets less room than it wants waits for no more than something.
         let enough = if room < wanted { min_bytes.min(1) } else { min_bytes };
-        let found = look(broker, &topics, room, committed_only).await;
+        let found = look(broker, &topics, room, committed_only, began).await;
         // As a broker does, who asks for nothing is not made to wait.
         if found.bytes >= enough || found.failed || topics.is_empty() || broker.env.now() >= deadline {
             let now = broker.env.now();
@@ -224,6 +226,7 @@ async fn look(
     topics: &[(FetchableTopicResponse, Vec<FetchAsked>)],
     max_bytes: usize,
     committed_only: bool,
+    began: Instant,
 ) -> Found {
     let mut found = Found::default();
     for (number, asked) in topics.iter().flat_map(|(_, asked)| asked).enumerate() {
@@ -237,7 +240,7 @@ async fn look(
             ..Default::default()
         };
         let room = max_bytes.saturating_sub(found.bytes);
-        match look_at(broker, asked, room, found.bytes == 0, &mut data).await {
+        match look_at(broker, asked, room, found.bytes == 0, began, &mut data).await {
             Ok(fetched) => {
                 found.bytes += fetched.0.bytes;
                 found.memory += fetched.0.memory;
@@ -261,6 +264,7 @@ async fn look_at(
     asked: &FetchAsked,
     room: usize,
     at_least_one: bool,
+    began: Instant,
     data: &mut PartitionData,
 ) -> Result<(Fetched, bool), ErrorCode> {
     let (log, partition) = (&broker.log, &asked.partition);
@@ -280,8 +284,12 @@ async fn look_at(
     }
     let offset = u64::try_from(partition.fetch_offset).map_err(|_| ErrorCode::OffsetOutOfRange)?;
     let max = asked.bytes_max().min(room);
-    // Of a copy it may be there already where its source is: that is waited for, as any other end is.
+    // Of a copy it may be there already where its source is: that is waited for, as any other end is. Of what its
+    // source does not have either, now that it is asked for, the client is told.
     if offset > tail.next_offset.0 && log.is_copy(shard.stream) {
+        if log.is_beyond_source(shard, Offset(offset), began) == Some(true) {
+            return Err(ErrorCode::OffsetOutOfRange);
+        }
         data.high_watermark = tail.next_offset.0 as i64;
         data.last_stable_offset = data.high_watermark;
         data.log_start_offset = tail.log_start.0 as i64;

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use futures::future::join_all;
-use tailwater_format::{Offset, SegmentId, ShardId, ShardNumber, StreamId};
+use tailwater_format::{Offset, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId, Term};
 use tailwater_meta::{Expect, Meta, MetaError, Op};
 use tokio::sync::oneshot;
 
@@ -76,11 +76,16 @@ impl Log {
         let id = StreamId(uuid::Builder::from_random_bytes(random.to_be_bytes()).into_uuid());
         let created_ms = inner.env.wall_ms();
         let record = StreamRecord { id, name: name.to_owned(), created_ms, config, source: None };
-        self.create_as(record).await
+        self.create_as(record, SegmentNumber(0)).await
     }
 
-    /// Creates a stream that this record describes, while names are taken.
-    pub(crate) async fn create_as(&self, record: StreamRecord) -> Result<LogStreamInfo, StreamError> {
+    /// Creates a stream that this record describes, while names are taken. No segment of a copy has a number below
+    /// `unused`.
+    pub(crate) async fn create_as(
+        &self,
+        record: StreamRecord,
+        unused: SegmentNumber,
+    ) -> Result<LogStreamInfo, StreamError> {
         let (inner, id, name) = (&*self.inner, record.id, &*record.name);
         let ops = vec![
             Op::Put { key: stream_key(id), value: record.encode(), expect: Expect::Absent },
@@ -91,7 +96,8 @@ impl Log {
             },
         ];
         inner.meta.commit(ops).await.map_err(unavailable)?;
-        let shards = (0..record.config.shards).map(|_| Ok(Default::default())).collect();
+        let fresh = || Recovered { unused, ..Recovered::default() };
+        let shards = (0..record.config.shards).map(|_| Ok((fresh(), Producers::default()))).collect();
         self.adopt(record.clone(), shards).await?;
         tracing::info!(stream = name, %id, shards = record.config.shards, "created");
         self.stream(name)
@@ -103,17 +109,34 @@ impl Log {
         record: StreamRecord,
         shards: Vec<Result<(Recovered, Producers), Damaged>>,
     ) -> Result<(), StreamError> {
-        let shards = self.open_shards(&record, 0, shards).await?;
+        let shards = self.open_shards(&record, 0, shards, &[]).await?;
         self.inner.streams.write().insert(Stream { record, shards });
         Ok(())
     }
 
-    /// Hands shards from number `first` on to their owners, but for the damaged ones.
+    /// The same with the first shards of a stream, which their owners have given up; whoever listens to one goes on
+    /// listening.
+    pub(crate) async fn open_again(
+        &self,
+        record: StreamRecord,
+        known: &Stream,
+        shards: Vec<Result<(Recovered, Producers), Damaged>>,
+    ) -> Result<(), StreamError> {
+        let mut shards = self.open_shards(&record, 0, shards, &known.shards).await?;
+        shards.extend_from_slice(&known.shards[shards.len()..]);
+        self.inner.streams.write().replace(Stream { record, shards });
+        known.shards.iter().for_each(|shard| shard.view.wake());
+        Ok(())
+    }
+
+    /// Hands shards from number `first` on to their owners, but for the damaged ones. Those that were open before are
+    /// seen where they were in `before`.
     async fn open_shards(
         &self,
         record: &StreamRecord,
         first: u32,
         shards: Vec<Result<(Recovered, Producers), Damaged>>,
+        before: &[ShardHandle],
     ) -> Result<Vec<ShardHandle>, StreamError> {
         let inner = &*self.inner;
         let config = shard_config(record);
@@ -124,15 +147,23 @@ impl Log {
                 Ok(shard) => (None, shard),
                 Err(damaged) => (Some(damaged), Default::default()),
             };
+            if record.source.is_some() && damaged.is_none() {
+                let last = recovered.completed.last().map_or(Term(0), |last| last.term);
+                inner.segments.lower_fence(&id, last);
+            }
             let shard = Shard::new(id, Arc::clone(&config), inner.owner_number, recovered, producers);
             let shard = shard.with_cold(inner.cold.as_ref().map(LogCold::of_shards));
             let completed: Arc<[SegmentRecord]> = shard.completed().copied().collect();
-            let view = SharedView::new(View {
+            let view = View {
                 shard: id,
                 tail: shard.tail(),
                 transaction_id: shard.acked_transaction_id(),
                 completed,
-            });
+            };
+            let view = match before.get(number as usize) {
+                Some(before) => before.view.begin_anew(view),
+                None => SharedView::new(view),
+            };
             let refused = Arc::clone(shard.refused());
             let owner = (record.id.0.as_u128() as usize ^ number as usize) % inner.owners.len();
             let (reply, slot) = oneshot::channel();
@@ -165,13 +196,14 @@ impl Log {
         change: impl FnOnce(&StreamConfig) -> Result<StreamConfig, E> + Send + 'static,
     ) -> Result<LogStreamInfo, E> {
         let (log, name) = (self.clone(), name.to_owned());
-        self.to_the_end(async move { log.alter(&name, false, change).await }).await
+        self.to_the_end(async move { log.alter(&name, None, change).await }).await
     }
 
+    /// The same of a stream; of a copy, whose source is in the cluster `source`.
     pub(crate) async fn alter<E: From<StreamError>>(
         &self,
         name: &str,
-        is_copying: bool,
+        source: Option<String>,
         change: impl FnOnce(&StreamConfig) -> Result<StreamConfig, E>,
     ) -> Result<LogStreamInfo, E> {
         let inner = &*self.inner;
@@ -184,8 +216,9 @@ impl Log {
         let stored = stored.ok_or_else(|| StreamError::NoStream(name.to_owned()))?;
         let mut record = StreamRecord::decode(&key, &stored.value)
             .map_err(|error| StreamError::Unavailable(error.to_string()))?;
-        if let Some(source) = record.source.clone().filter(|_| !is_copying) {
-            return Err(StreamError::Copy(source).into());
+        if let Some(known) = &mut record.source {
+            // What its source is changed to, a copy follows, and where that is.
+            *known = source.ok_or_else(|| StreamError::Copy(known.clone()))?;
         }
         let config = change(&record.config)?;
         record.config.may_become(&config).map_err(StreamError::from)?;
@@ -210,7 +243,7 @@ impl Log {
         }
         let new = (old..config.shards).map(|_| Ok(Default::default())).collect();
         let mut shards = stream.shards.clone();
-        shards.extend(self.open_shards(&record, old, new).await?);
+        shards.extend(self.open_shards(&record, old, new, &[]).await?);
         inner.streams.write().replace(Stream { record, shards });
         tracing::info!(stream = name, config = ?config, "reconfigured");
         Ok(self.stream(name)?)
@@ -353,7 +386,7 @@ impl Log {
         stream.ok_or_else(|| StreamError::NoStream(name.chars().take(64).collect()))
     }
 
-    fn check_open(&self) -> Result<(), StreamError> {
+    pub(crate) fn check_open(&self) -> Result<(), StreamError> {
         if self.inner.closed.load(Ordering::Acquire) { Err(StreamError::Closed) } else { Ok(()) }
     }
 }

@@ -105,6 +105,11 @@ impl Changes {
         }
     }
 
+    /// The record and its version, and the completed segments that metadata was not told of.
+    pub(super) fn into_parts(self) -> (ShardRecord, u64, Vec<SegmentRecord>) {
+        (self.record, self.version, self.completed.into())
+    }
+
     /// As committed.
     pub(super) fn record(&self) -> &ShardRecord {
         &self.record
@@ -181,6 +186,11 @@ impl Changes {
             truncation.before = truncation.before.min(end);
         }
         self.answer_truncations(out);
+    }
+
+    /// Whether a commit is under way, or one of which it is not known whether it took place.
+    pub(super) fn is_committing(&self) -> bool {
+        self.committing.is_some() || self.uncertain.is_some()
     }
 
     /// Whether something waits to be committed or answered.

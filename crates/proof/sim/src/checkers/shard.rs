@@ -58,6 +58,21 @@ impl ShardChecker {
         Self { may_lose: true, ..Self::default() }
     }
 
+    /// The same shard as it is known by now, without what is at `end` and behind it: others come there.
+    pub fn forked(&self, end: u64) -> Self {
+        let mut forked = self.clone();
+        let lost = forked.records.split_off(&end);
+        for known in lost.values() {
+            forked.offsets.remove(&known.identity);
+            forked.produced.remove(&known.identity);
+        }
+        forked.acknowledged.split_off(&end);
+        for reader in forked.readers.values_mut().filter(|reader| reader.next > end) {
+            *reader = Reader { next: end, term: 0 };
+        }
+        forked
+    }
+
     /// A record with this identity is about to be appended.
     pub fn produced(&mut self, identity: u64) {
         self.produced.insert(identity);

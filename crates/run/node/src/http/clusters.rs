@@ -6,12 +6,15 @@ use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use tailwater_copy::{CopyError, CopyTree, KnownCluster, PlaceRequest, TreeEdge, TreeHopState};
+use tailwater_copy::{ClusterEnds, CopyError, CopyTree, KnownCluster, PlaceRequest, TreeEdge, TreeHopState};
 use tailwater_sqs::JsonObject;
 
 use super::refusal::AdminRefusal;
 use crate::NodeShared;
-use crate::api::{AddCluster, ClusterView, CopyHopView, CopyTreeView, PlaceStream};
+use crate::api::{
+    AddCluster, ClusterEndsView, ClusterView, CopyHopView, CopyTreeView, DrainCluster, DrainedCluster,
+    PlaceStream,
+};
 use crate::calls::stream_refusal;
 
 impl From<CopyError> for AdminRefusal {
@@ -25,6 +28,12 @@ impl From<CopyError> for AdminRefusal {
             CopyError::KnownAlready { .. } => (StatusCode::CONFLICT, "cluster_exists"),
             CopyError::InUse { .. } => (StatusCode::CONFLICT, "cluster_in_use"),
             CopyError::NotSource { .. } => (StatusCode::CONFLICT, "not_source"),
+            CopyError::SourceAlready(_) => (StatusCode::CONFLICT, "source_already"),
+            CopyError::NoCopy { .. } => (StatusCode::CONFLICT, "no_copy"),
+            CopyError::Draining(_) => (StatusCode::CONFLICT, "cluster_draining"),
+            CopyError::TooManyForks { .. } => (StatusCode::CONFLICT, "too_many_forced_moves"),
+            CopyError::Moving { .. } => (StatusCode::SERVICE_UNAVAILABLE, "moving"),
+            CopyError::Aside { .. } => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
             CopyError::Stream(error) => match stream_refusal(error.clone()).code.name() {
                 word @ "unknown_stream" => (StatusCode::NOT_FOUND, word),
                 word => (StatusCode::SERVICE_UNAVAILABLE, word),
@@ -38,13 +47,15 @@ impl From<CopyError> for AdminRefusal {
 type ClustersAnswer<T> = Result<Json<T>, AdminRefusal>;
 
 fn known(cluster: KnownCluster) -> ClusterView {
-    ClusterView { name: cluster.name, address: Some(cluster.address), is_here: false }
+    let KnownCluster { name, address, is_draining } = cluster;
+    ClusterView { name, address: Some(address), is_here: false, is_draining }
 }
 
 /// This cluster, if it has a name, and the others.
 pub(super) async fn list(State(shared): State<Arc<NodeShared>>) -> Json<Vec<ClusterView>> {
     let here =
-        shared.copies.name().map(|name| ClusterView { name: name.to_owned(), address: None, is_here: true });
+        |name: &str| ClusterView { name: name.to_owned(), address: None, is_here: true, is_draining: false };
+    let here = shared.copies.name().map(here);
     Json(here.into_iter().chain(shared.copies.clusters().into_iter().map(known)).collect())
 }
 
@@ -77,16 +88,54 @@ pub(super) async fn remove(
     Ok(Json(serde_json::json!({})))
 }
 
+pub(super) async fn drain(
+    State(shared): State<Arc<NodeShared>>,
+    Path(name): Path<String>,
+    body: Result<Json<JsonObject<DrainCluster>>, JsonRejection>,
+) -> ClustersAnswer<DrainedCluster> {
+    let Json(JsonObject(DrainCluster { is_draining })) = body?;
+    let (cluster, streams) = shared.copies.drain(&name, is_draining).await?;
+    tracing::info!(cluster = name, is_draining, ?streams, "a cluster is drained, or not any more");
+    Ok(Json(DrainedCluster { cluster: known(cluster), streams }))
+}
+
 pub(super) async fn place(
     State(shared): State<Arc<NodeShared>>,
     Path(stream): Path<String>,
     body: Result<Json<JsonObject<PlaceStream>>, JsonRejection>,
 ) -> ClustersAnswer<CopyTreeView> {
-    let Json(JsonObject(PlaceStream { source, to, hops })) = body?;
-    let edges = |hops: Vec<[String; 2]>| hops.into_iter().map(|[from, to]| TreeEdge { from, to }).collect();
-    let plan = shared.copies.place(&PlaceRequest { stream, source, to, hops: hops.map(edges) }).await?;
+    let Json(JsonObject(PlaceStream { source, to, force, hops })) = body?;
+    let copies = &shared.copies;
+    let is_here = copies.name() == Some(&*source);
+    let (plan, clusters) = match to {
+        _ if force => {
+            if !is_here || to.is_some() {
+                let why = "a source is taken by force by a node of the cluster that shall have it, which is asked so; \
+                           place the stream then";
+                return Err(CopyError::Invalid(why.to_owned()).into());
+            }
+            let taken = copies.take_source(&stream).await?;
+            (taken.plan, taken.clusters)
+        }
+        None if is_here => return Err(CopyError::Invalid("no clusters are given".to_owned()).into()),
+        None => (copies.move_source(&stream, &source).await?, Vec::new()),
+        Some(to) => {
+            let edge = |[from, to]: [String; 2]| TreeEdge { from, to };
+            let hops = hops.map(|hops| hops.into_iter().map(edge).collect());
+            (copies.place(&PlaceRequest { stream, source, to, hops }).await?, Vec::new())
+        }
+    };
     let hops = plan.hops.iter().map(|edge| hop_view(edge, None)).collect();
-    Ok(Json(view(&plan, hops)))
+    let clusters = clusters.into_iter().map(ends_view).collect();
+    Ok(Json(CopyTreeView { clusters, ..view(&plan, hops) }))
+}
+
+fn ends_view(of: ClusterEnds) -> ClusterEndsView {
+    let (ends, why) = match of.ends {
+        Ok(ends) => (ends.iter().map(|end| end.next_offset.0).collect(), None),
+        Err(why) => (Vec::new(), Some(why)),
+    };
+    ClusterEndsView { cluster: of.cluster, ends, why }
 }
 
 pub(super) async fn tree(
@@ -104,6 +153,7 @@ fn view(plan: &CopyTree, hops: Vec<CopyHopView>) -> CopyTreeView {
         plan: plan.number,
         source: plan.source.clone(),
         hops,
+        clusters: Vec::new(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use clap::Subcommand;
 use serde_json::Value;
-use tailwater_node::api::{AddCluster, ClusterView};
+use tailwater_node::api::{AddCluster, ClusterView, DrainCluster, DrainedCluster};
 
 use crate::admin::{Server, escaped};
 use crate::output::{self, Format};
@@ -32,6 +32,16 @@ pub enum Command {
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
         output: Format,
     },
+    /// Have nothing copied through a cluster, and place nothing there.
+    ///
+    /// Its own copies go on. Streams that were copied through it are copied from the cluster above it.
+    Drain {
+        /// Its name.
+        name: String,
+        /// Let it be used again. The trees stay as they are until their streams are placed again.
+        #[arg(long)]
+        undo: bool,
+    },
     /// Forget a cluster that no stream is copied to.
     #[command(visible_alias = "rm")]
     Remove {
@@ -58,6 +68,14 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
             let cluster: ClusterView = server.get(&path(&name))?;
             if output == Format::Json { output::print_json(&cluster) } else { table(&[cluster]) }
         }
+        Command::Drain { name, undo } => {
+            let path = format!("{}/drain", path(&name));
+            let drained: DrainedCluster = server.post(&path, &DrainCluster { is_draining: !undo })?;
+            let state = if undo { "is used again" } else { "is drained: nothing is placed there" };
+            output::print(&format!("cluster {} {state}", drained.cluster.name))?;
+            let around = |stream: &String| output::print(&format!("stream {stream} is copied around it now"));
+            drained.streams.iter().try_for_each(around)
+        }
         Command::Remove { name } => {
             let _: Value = server.delete(&path(&name))?;
             output::print(&format!("cluster {name} removed"))
@@ -70,10 +88,11 @@ fn path(name: &str) -> String {
 }
 
 fn table(clusters: &[ClusterView]) -> anyhow::Result<()> {
-    let mut table = output::table(&["cluster", "address"]);
+    let mut table = output::table(&["cluster", "address", "state"]);
     for cluster in clusters {
         let address = if cluster.is_here { Some("this cluster") } else { cluster.address.as_deref() };
-        table.add_row([&*cluster.name, address.unwrap_or("-")]);
+        let state = if cluster.is_draining { "draining" } else { "used" };
+        table.add_row([&*cluster.name, address.unwrap_or("-"), state]);
     }
     output::print(&table)
 }

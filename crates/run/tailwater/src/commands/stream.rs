@@ -7,8 +7,8 @@ use clap::{Args, Subcommand};
 use serde_json::Value;
 use tailwater_client::Start;
 use tailwater_node::api::{
-    AlterStream, CopyTreeView, CreateStream, PlaceStream, RestoreStream, ShardView, StreamView, Truncate,
-    Truncated,
+    AlterStream, ClusterEndsView, CopyTreeView, CreateStream, PlaceStream, RestoreStream, ShardView, StreamView,
+    Truncate, Truncated,
 };
 use tailwater_trees::TreeRequest;
 
@@ -116,16 +116,23 @@ pub enum Command {
         #[arg(long, value_name = "N", value_parser = values::number::<u32>(0..=u32::MAX.into()))]
         shard: Option<u32>,
     },
-    /// Say which clusters have copies of a stream. Its copy tree is planned, and copying begins.
+    /// Say which clusters have copies of a stream, or move its source to another cluster.
+    ///
+    /// With `--to` its copy tree is planned, and copying begins. Without it the source moves to another cluster of the
+    /// tree: it takes no more records, the other one copies what is left, and goes on in a higher term.
     Place {
         /// The stream's name.
         name: String,
-        /// The cluster that has the stream: the one of the node that is asked.
+        /// The cluster that has the stream, which is the one of the node that is asked; or the one that shall have it.
         #[arg(long, value_name = "CLUSTER")]
         source: String,
         /// The clusters that are to have copies, separated by commas. `none` ends copying; the copies stay.
-        #[arg(long, value_name = "CLUSTERS|none", value_delimiter = ',', required = true)]
+        #[arg(long, value_name = "CLUSTERS|none", value_delimiter = ',')]
         to: Vec<String>,
+        /// Make the copy in the cluster of the node that is asked the source, although the source does not answer. What
+        /// others have beyond that copy is put aside. It is shown which cluster has what.
+        #[arg(long, conflicts_with_all = ["to", "costs"])]
+        force: bool,
         /// What links cost, as for `tailwater tree plan`. By default all of them cost the same.
         #[arg(long, value_name = "FILE")]
         costs: Option<PathBuf>,
@@ -223,8 +230,8 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
             }
             Ok(())
         }
-        Command::Place { name, source, to, costs, output } => {
-            let placed = place(server, &name, source, to, costs.as_deref())?;
+        Command::Place { name, source, to, force, costs, output } => {
+            let placed = place(server, &name, source, to, force, costs.as_deref())?;
             if output == Format::Json { output::print_json(&placed) } else { placed_table(&placed) }
         }
         Command::Ls { output } => {
@@ -274,8 +281,14 @@ fn place(
     name: &str,
     source: String,
     to: Vec<String>,
+    force: bool,
     costs: Option<&Path>,
 ) -> anyhow::Result<CopyTreeView> {
+    if to.is_empty() {
+        anyhow::ensure!(costs.is_none(), "--costs is for --to: a source that moves keeps its tree");
+        return server
+            .put(&format!("{}/tree", path(name)), &PlaceStream { source, to: None, force, hops: None });
+    }
     let to = if to == ["none"] { Vec::new() } else { to };
     let hops = match costs.filter(|_| !to.is_empty()) {
         None => None,
@@ -286,17 +299,41 @@ fn place(
             Some(planned.hops.into_iter().map(|hop| [hop.from, hop.to]).collect())
         }
     };
-    server.put(&format!("{}/tree", path(name)), &PlaceStream { source, to, hops })
+    server.put(&format!("{}/tree", path(name)), &PlaceStream { source, to: Some(to), force, hops })
 }
 
 fn placed_table(placed: &CopyTreeView) -> anyhow::Result<()> {
-    output::print(&format!("stream {} has plan {} now", placed.stream, placed.plan))?;
+    if !placed.clusters.is_empty() {
+        ends_table(&placed.clusters)?;
+        output::print(&"what a cluster has beyond its source it puts aside when it is told\n")?;
+    }
+    output::print(&format!(
+        "stream {} has its source in {}, and plan {} now",
+        placed.stream, placed.source, placed.plan
+    ))?;
     if placed.hops.is_empty() {
         return output::print(&"it is copied to no cluster");
     }
     let mut table = output::table(&["from", "to"]);
     for hop in &placed.hops {
         table.add_row([&hop.from, &hop.to]);
+    }
+    output::print(&table)
+}
+
+/// Up to where each cluster had a stream, the new source first.
+fn ends_table(clusters: &[ClusterEndsView]) -> anyhow::Result<()> {
+    let mut table = output::table(&["cluster", "shard", "end", "beyond the source"]);
+    let source = clusters.first().map_or(&[][..], |source| &source.ends);
+    for cluster in clusters {
+        if let Some(why) = &cluster.why {
+            table.add_row([&*cluster.cluster, "-", "not known", why]);
+        }
+        for (shard, end) in cluster.ends.iter().enumerate() {
+            let beyond = end.saturating_sub(source.get(shard).copied().unwrap_or_default());
+            let row = [cluster.cluster.clone(), shard.to_string(), end.to_string(), beyond.to_string()];
+            table.add_row(row);
+        }
     }
     output::print(&table)
 }

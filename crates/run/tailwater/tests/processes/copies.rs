@@ -26,37 +26,37 @@ cost_per_gb = 0.08
 delay_ms = 70
 "#;
 
-fn cluster(dir: &Path, name: &str) -> Node {
+pub(crate) fn cluster(dir: &Path, name: &str) -> Node {
     Node::start_with(&dir.join(name), &[], &[("TAILWATER_CLUSTER__NAME", name)])
 }
 
 /// Three clusters of which `us` knows the others.
-fn three(dir: &Path) -> [Node; 3] {
+pub(crate) fn three(dir: &Path) -> [Node; 3] {
     let [us, eu, asia] = ["us", "eu", "asia"].map(|name| cluster(dir, name));
     us.run(&["cluster", "add", "eu", &eu.data]);
     us.run(&["cluster", "add", "asia", &asia.data]);
     [us, eu, asia]
 }
 
-fn place_in_a_chain(dir: &Path, us: &Node, stream: &str) {
+pub(crate) fn place_in_a_chain(dir: &Path, us: &Node, stream: &str) {
     let costs = dir.join("costs.toml");
     std::fs::write(&costs, CHAIN).expect("a file");
     let costs = costs.to_str().expect("text");
     us.run(&["stream", "place", stream, "--source", "us", "--to", "eu,asia", "--costs", costs]);
 }
 
-fn stream(node: &Node, name: &str) -> Option<Value> {
+pub(crate) fn stream(node: &Node, name: &str) -> Option<Value> {
     serde_json::from_str(&node.get(&format!("/v1/streams/{name}"))?).ok()
 }
 
 /// Start and end of each shard.
-fn bounds(node: &Node, name: &str) -> Option<Vec<(u64, u64)>> {
+pub(crate) fn bounds(node: &Node, name: &str) -> Option<Vec<(u64, u64)>> {
     let of = |shard: &Value| Some((shard["log_start"].as_u64()?, shard["next_offset"].as_u64()?));
     stream(node, name)?["shards"].as_array()?.iter().map(of).collect()
 }
 
 /// Waits until `copy` has all that `source` has.
-fn wait_until_copied(source: &Node, copy: &Node, name: &str) {
+pub(crate) fn wait_until_copied(source: &Node, copy: &Node, name: &str) {
     let tell = || {
         format!(
             "{}\n{:?}\n{:?}",
@@ -69,7 +69,7 @@ fn wait_until_copied(source: &Node, copy: &Node, name: &str) {
 }
 
 /// Every record with its shard and offset, in the order of these.
-fn records(node: &Node, name: &str) -> Vec<String> {
+pub(crate) fn records(node: &Node, name: &str) -> Vec<String> {
     let text =
         node.run(&["consume", name, "--from", "start", "--exit-at-end", "--format", "%p %o %t %k %v\\n"]);
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
@@ -190,6 +190,11 @@ fn kafkas_clients_read_a_copy_and_are_told_where_its_source_is_and_wait_for_offs
     eu.restart();
     assert_eq!(ahead.join().expect("it ends"), "4 five\n");
     assert_eq!(asia.consume("orders"), ["one", "two", "three", "four", "five"]);
+
+    // What the source does not have either is no offset of the stream.
+    let beyond = ["-C", "-t", "orders", "-o", "1000", "-c", "1", "-q", "-X", "auto.offset.reset=error"];
+    let refused = kcat_failing(&asia, &beyond, "");
+    assert!(refused.contains("out of range") || refused.contains("No offset"), "{refused}");
 
     // What the source removes, its copies remove.
     us.run(&["stream", "truncate", "orders", "--before", "2"]);

@@ -40,6 +40,7 @@ mod memcached;
 #[cfg(feature = "bookkeeper")]
 mod metadata;
 mod metrics;
+mod moves;
 mod panics;
 mod permissions;
 mod queues;

@@ -1,0 +1,299 @@
+//! What becomes of a stream whose source moves between clusters: the cluster that had it keeps a copy, the one that
+//! gets it leads from there, and what a copy has too much is cut off.
+//!
+//! Each of these is done alike. The owners give the stream's shards up once all that was accepted is recorded, as at a
+//! log's end; metadata is changed; the owners get the shards as a start would find them. What holds:
+//! - Nothing is accepted in between, and what was is answered before.
+//! - A change takes effect with one commit. A crash before it leaves all as it was, one behind it as it is to be.
+//! - A segment that is cut off loses its record first, and its bytes then. Its number is not used again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tailwater_format::{Offset, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId, Term};
+use tailwater_meta::{Expect, MetaError, Op};
+use tokio::sync::oneshot;
+
+use crate::error::StreamError;
+use crate::limits::COMMIT_OPS_MAX;
+use crate::log::{Log, ShardHandle, Stream};
+use crate::owner::OwnerRequest;
+use crate::producer::Producers;
+use crate::shard::Recovered;
+use crate::stream::{
+    ProducersRecord, ShardRecord, StreamRecord, TRANSACTION_ID_NONE, producers_key, segment_key, shard_key,
+    stream_key,
+};
+
+/// Pause between two looks whether shards are given up.
+const RELEASE_LOOK: Duration = Duration::from_millis(5);
+
+/// Where a shard ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShardEnd {
+    /// Offset after its last record.
+    pub next_offset: Offset,
+    /// The highest term that was claimed in it.
+    pub term: Term,
+}
+
+impl ShardEnd {
+    fn of(recovered: &Recovered) -> Self {
+        let last = recovered.completed.last().map_or(Offset(0), |last| last.next_offset);
+        Self { next_offset: last.max(recovered.record.next_offset), term: recovered.record.term }
+    }
+}
+
+/// What is changed while nobody has the shards.
+enum StreamMove {
+    /// The source is in that cluster.
+    HandOver(String),
+    /// The source is here, in terms from this one on; with operations of others, which belong to the same commit.
+    Lead(Term, Vec<Op>),
+    /// Shards of a copy end there at most.
+    Cut(Vec<Offset>),
+}
+
+impl Log {
+    /// The stream is a copy of the one in `cluster` from here on: it takes no more records of producers. Answers where
+    /// its shards end, once nothing is on its way any more. Cancelling it does not take it back.
+    ///
+    /// # Errors
+    /// `NoStream`, `Damaged`, `NotOwner`, `Unavailable`, `Closed`.
+    pub async fn hand_over(&self, stream: StreamId, cluster: &str) -> Result<Vec<ShardEnd>, StreamError> {
+        self.move_stream(stream, StreamMove::HandOver(cluster.to_owned())).await
+    }
+
+    /// The copy is the source from here on, and its first append claims a term that is `term_min` at least, and higher
+    /// than any before. It knows no producers: their ids are those of the source before. `with` takes place in the same
+    /// commit. Answers where the shards end. Cancelling it does not take it back.
+    ///
+    /// # Errors
+    /// As of [`Log::hand_over`].
+    pub async fn lead(
+        &self,
+        stream: StreamId,
+        term_min: Term,
+        with: Vec<Op>,
+    ) -> Result<Vec<ShardEnd>, StreamError> {
+        self.move_stream(stream, StreamMove::Lead(term_min, with)).await
+    }
+
+    /// Cuts off what shards of a copy have from the offsets in `ends` on, one for each shard: whole segments, so that
+    /// what was before such an offset may go too, and has to be copied again. Answers where the shards end. Cancelling
+    /// it does not take it back.
+    ///
+    /// # Errors
+    /// As of [`Log::hand_over`]; `Exists` for a stream that is no copy.
+    pub async fn cut(&self, stream: StreamId, ends: Vec<Offset>) -> Result<Vec<ShardEnd>, StreamError> {
+        self.move_stream(stream, StreamMove::Cut(ends)).await
+    }
+
+    /// Where the shards of a stream end that are not damaged, and the term of what is last in each.
+    ///
+    /// # Errors
+    /// `NoStream`, `Damaged`.
+    pub fn ends(&self, stream: StreamId) -> Result<Vec<ShardEnd>, StreamError> {
+        let known = self.by_id(stream)?;
+        let ends = known.shards().iter().map(|handle| {
+            handle.slot().map_err(StreamError::Damaged)?;
+            let tail = handle.tail();
+            Ok(ShardEnd { next_offset: tail.next_offset, term: tail.term })
+        });
+        ends.collect()
+    }
+
+    fn by_id(&self, stream: StreamId) -> Result<Arc<Stream>, StreamError> {
+        let known = self.inner.streams.read().by_id.get(&stream).cloned();
+        known.ok_or_else(|| StreamError::NoStream(stream.to_string()))
+    }
+
+    async fn move_stream(&self, stream: StreamId, change: StreamMove) -> Result<Vec<ShardEnd>, StreamError> {
+        let log = self.clone();
+        self.to_the_end(async move { log.move_alone(stream, change).await }).await
+    }
+
+    async fn move_alone(&self, stream: StreamId, change: StreamMove) -> Result<Vec<ShardEnd>, StreamError> {
+        let _naming = self.inner.naming.lock().await;
+        self.check_open()?;
+        let known = self.by_id(stream)?;
+        if matches!(change, StreamMove::Cut(_)) && known.record.source.is_none() {
+            return Err(StreamError::Exists(known.record.name.clone()));
+        }
+        for handle in known.shards() {
+            handle.slot().map_err(StreamError::Damaged)?;
+        }
+        let (mut released, failed) = self.release(&known).await;
+        let mut record = known.record.clone();
+        let changed = match failed {
+            Some(error) => Err(error),
+            None => self.change_released(&mut record, &mut released, change).await,
+        };
+        let ends = released.iter().map(ShardEnd::of).collect();
+        // As it is now, also where the change has failed: nobody else has the shards.
+        let shards = released.into_iter().map(|recovered| Ok((recovered, Producers::default()))).collect();
+        self.open_again(record, &known, shards).await?;
+        changed.map(|()| ends)
+    }
+
+    /// Takes the shards from their owners, when all is written, completed and recorded: the first ones, and why not the
+    /// others.
+    async fn release(&self, known: &Stream) -> (Vec<Recovered>, Option<StreamError>) {
+        let mut released = Vec::with_capacity(known.shards().len());
+        for handle in known.shards() {
+            match self.release_one(handle).await {
+                Ok(recovered) => released.push(recovered),
+                Err(error) => return (released, Some(error)),
+            }
+        }
+        (released, None)
+    }
+
+    async fn release_one(&self, handle: &ShardHandle) -> Result<Recovered, StreamError> {
+        let slot = handle.slot().map_err(StreamError::Damaged)?;
+        loop {
+            let (reply, answer) = oneshot::channel();
+            let request = OwnerRequest::Release(slot, reply);
+            self.inner.owners[handle.owner].send(request).await.map_err(|_| StreamError::Closed)?;
+            if let Some(recovered) = answer.await.map_err(|_| StreamError::Closed)?? {
+                return Ok(*recovered);
+            }
+            self.inner.env.sleep(RELEASE_LOOK).await;
+        }
+    }
+
+    async fn change_released(
+        &self,
+        record: &mut StreamRecord,
+        released: &mut [Recovered],
+        change: StreamMove,
+    ) -> Result<(), StreamError> {
+        let wanted = match &change {
+            StreamMove::Cut(ends) => return self.cut_released(record.id, released, ends).await,
+            StreamMove::HandOver(cluster) => StreamRecord { source: Some(cluster.clone()), ..record.clone() },
+            StreamMove::Lead(..) => StreamRecord { source: None, ..record.clone() },
+        };
+        let key = stream_key(record.id);
+        let mut ops = vec![Op::Put { key, value: wanted.encode(), expect: Expect::Present }];
+        let StreamMove::Lead(term_min, with) = change else {
+            self.inner.meta.commit(ops).await.map_err(unavailable)?;
+            *record = wanted;
+            return Ok(());
+        };
+        ops.extend(with);
+        let mut rest = &mut released[..];
+        // The first commit decides; it has room for the shards of most streams, and the others follow.
+        let mut room = COMMIT_OPS_MAX.saturating_sub(ops.len()) / 2;
+        loop {
+            let (now, later) = rest.split_at_mut(room.min(rest.len()));
+            let first = released_len_before(&wanted, now.len() + later.len());
+            let mut records = Vec::with_capacity(now.len());
+            for (number, recovered) in (first..).map(ShardNumber).zip(&*now) {
+                let shard = ShardId { stream: record.id, shard: number };
+                let led = lead_record(recovered, term_min);
+                let expect =
+                    if recovered.version == 0 { Expect::Absent } else { Expect::Version(recovered.version) };
+                ops.push(Op::Put { key: shard_key(shard), value: led.encode(), expect });
+                let upto = ShardEnd::of(recovered).next_offset;
+                let producers = ProducersRecord { upto, producers: Vec::new() }.encode();
+                ops.push(Op::Put { key: producers_key(shard), value: producers, expect: Expect::Any });
+                records.push(led);
+            }
+            let version = self.inner.meta.commit(std::mem::take(&mut ops)).await.map_err(unavailable)?;
+            *record = wanted.clone();
+            for (recovered, led) in now.iter_mut().zip(records) {
+                (recovered.record, recovered.version) = (led, version);
+            }
+            if later.is_empty() {
+                return Ok(());
+            }
+            (rest, room) = (later, COMMIT_OPS_MAX / 2);
+        }
+    }
+
+    async fn cut_released(
+        &self,
+        stream: StreamId,
+        released: &mut [Recovered],
+        ends: &[Offset],
+    ) -> Result<(), StreamError> {
+        for ((number, recovered), end) in (0..).map(ShardNumber).zip(released).zip(ends) {
+            let shard = ShardId { stream, shard: number };
+            // The newest go first, so that what is left after each commit is a shard.
+            while ShardEnd::of(recovered).next_offset > *end || recovered.record.term > last_term(recovered) {
+                let cut = CutShard::of(recovered, *end);
+                let key = shard_key(shard);
+                let expect =
+                    if recovered.version == 0 { Expect::Absent } else { Expect::Version(recovered.version) };
+                let mut ops = vec![Op::Put { key, value: cut.record.encode(), expect }];
+                let segments = &recovered.completed[cut.kept..];
+                ops.extend(segments.iter().map(|segment| Op::Delete {
+                    key: segment_key(shard, segment.number),
+                    expect: Expect::Any,
+                }));
+                let version = self.inner.meta.commit(ops).await.map_err(unavailable)?;
+                let gone = recovered.completed.split_off(cut.kept);
+                recovered.unsaved.retain(|unsaved| unsaved.base_offset < cut.record.next_offset);
+                let id = |number: SegmentNumber, term| SegmentId { shard, number, term };
+                recovered.deletes.extend(gone.iter().map(|segment| id(segment.number, segment.term)));
+                (recovered.record, recovered.version) = (cut.record, version);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The number of the first shard that a stream of that many shards has not had its turn with, where `left` are.
+fn released_len_before(record: &StreamRecord, left: usize) -> u32 {
+    record.config.shards - u32::try_from(left).unwrap_or(record.config.shards)
+}
+
+/// A shard's record at the new source: the next term to be claimed is `term_min`, or a later one.
+fn lead_record(recovered: &Recovered, term_min: Term) -> ShardRecord {
+    let term = recovered.record.term.0.max(term_min.0.saturating_sub(1));
+    ShardRecord { term: Term(term), ..recovered.record }
+}
+
+/// The term of the last record of a shard; 0 where there is none.
+fn last_term(recovered: &Recovered) -> Term {
+    recovered.completed.last().map_or(Term(0), |last| last.term)
+}
+
+/// What one commit cuts off a shard.
+struct CutShard {
+    /// Completed segments that are left.
+    kept: usize,
+    record: ShardRecord,
+}
+
+impl CutShard {
+    /// Some of the newest segments of a shard that ends behind `end`.
+    fn of(recovered: &Recovered, end: Offset) -> Self {
+        let completed = &recovered.completed;
+        let surplus = completed.iter().rev().take_while(|segment| segment.next_offset > end).count();
+        let kept = completed.len() - surplus.min(COMMIT_OPS_MAX / 2);
+        // Where a copy began behind a gap there may be no segment at all.
+        let next_offset = match completed.get(kept) {
+            Some(first) if first.base_offset > end && surplus <= COMMIT_OPS_MAX / 2 => end,
+            Some(first) => first.base_offset,
+            None => end.min(ShardEnd::of(recovered).next_offset),
+        };
+        let last = kept.checked_sub(1).map(|index| completed[index]);
+        let before = &recovered.record;
+        let numbers = completed.iter().map(|segment| segment.number.next());
+        let record = ShardRecord {
+            // What is copied in its place may be of an earlier term than what was cut off, or was claimed for nothing.
+            term: last.map_or(Term(0), |last| last.term),
+            log_start: before.log_start.min(next_offset),
+            next_offset,
+            next_segment: numbers.max().unwrap_or_default().max(before.next_segment).max(recovered.unused),
+            transaction_id: last.map_or(TRANSACTION_ID_NONE, |last| last.last_transaction_id),
+            ..*before
+        };
+        Self { kept, record }
+    }
+}
+
+fn unavailable(error: MetaError) -> StreamError {
+    StreamError::Unavailable(error.to_string())
+}

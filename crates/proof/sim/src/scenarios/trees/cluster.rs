@@ -1,0 +1,97 @@
+//! The process of a cluster's node: started again whenever it is down.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tailwater_copy::testing::CopyService;
+use tailwater_copy::{ClusterLinks, Copies};
+use tailwater_env::{BoxFuture, Env};
+use tailwater_log::Log;
+use tailwater_rma::{Connection, LocalDoorbell};
+
+use crate::checkers::Violation;
+use crate::net::Net;
+use crate::planted::Plant;
+use crate::world::{Crash, Crashed, Node};
+
+use super::{ClusterLife, NAMES, STREAM, Trees, consumers, producers};
+
+/// Its parent is there already; the directory itself is the log's to create, and to sync.
+const DIR: &str = "/data/log";
+
+/// Where a cluster is reached.
+pub(super) fn address(number: usize) -> String {
+    format!("tcp:10.0.0.{}:7420", number + 1)
+}
+
+/// Connections of one cluster to others.
+struct SimLinks {
+    net: Net,
+    node: Node,
+    plant: Plant,
+}
+
+impl ClusterLinks for SimLinks {
+    fn connect<'a>(&'a self, address: &'a str) -> BoxFuture<'a, Result<Arc<dyn Connection>, String>> {
+        Box::pin(async move {
+            let connection = self.net.connect(&self.node, address, false).await;
+            Ok(self.plant.link(connection.map_err(|lost| lost.to_string())?))
+        })
+    }
+}
+
+/// Keeps a cluster up, for as long as the scenario lasts.
+pub(super) async fn supervise(shared: Trees, number: usize) {
+    let node = shared.nodes[number].clone();
+    while !shared.is_over() {
+        if !node.is_up() {
+            shared.outside.sleep(Duration::from_millis(200)).await;
+            node.start();
+        }
+        let env = node.env();
+        match node.run("open", open(Arc::clone(&shared), number, env.clone())).await {
+            Ok(Ok(life)) => {
+                shared.count("starts of clusters");
+                shared.lives.lock()[number] = Some(life);
+                node.died().await;
+                shared.lives.lock()[number] = None;
+            }
+            // Its disk has failed it on the way down.
+            Ok(Err(_)) if !node.is_up() => shared.count("crashes while starting"),
+            Ok(Err(why)) => {
+                let why = format!("the cluster {} can't start: {why}", NAMES[number]);
+                shared.note(Err(Violation::new(why)));
+                node.crash(Crash::Power);
+            }
+            Err(Crashed) => shared.count("crashes while starting"),
+        }
+    }
+}
+
+async fn open(shared: Trees, number: usize, env: Env) -> Result<ClusterLife, String> {
+    let log = Log::open(&env, shared.config.clone(), Path::new(DIR), None).await;
+    let log = log.map_err(|error| error.to_string())?;
+    if log.shards_damaged() > 0 {
+        return Err("shards are damaged, and no disk here loses what was synced".to_owned());
+    }
+    let (net, node) = (shared.net.clone(), shared.nodes[number].clone());
+    let links = Arc::new(SimLinks { net, node, plant: shared.plant });
+    let copies = Copies::start(&env, &log, Some(NAMES[number]), links).await;
+    let copies = copies.map_err(|error| error.to_string())?;
+    if let Ok(plan) = copies.plan(STREAM) {
+        // It may have crashed before anybody could be told.
+        shared.knows(&plan);
+    }
+    let service = CopyService::new(&env, &copies);
+    shared.net.listen(&shared.nodes[number], &address(number), service, LocalDoorbell::new());
+    copies.listens_at(&address(number));
+    let life = ClusterLife { env: env.clone(), log, copies };
+    for shard in 0..shared.stream_config.shards {
+        let producing = producers::produce(Arc::clone(&shared), number, life.clone(), shard);
+        env.spawn("producer", producing).detach();
+        let consuming = consumers::consume(Arc::clone(&shared), number, life.clone(), shard);
+        env.spawn("consumer", consuming).detach();
+    }
+    Ok(life)
+}

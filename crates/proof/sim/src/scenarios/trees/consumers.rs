@@ -1,0 +1,91 @@
+//! The consumers of a cluster: one that follows each shard through all lives of the cluster, and at the end one that
+//! reads it from its start.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tailwater_format::limits::RECORDS_DECOMPRESSED_BYTES_MAX;
+use tailwater_format::{Decompressor, Offset, batches};
+use tailwater_log::{Fetched, ReadError};
+
+use crate::checkers::{Violation, ensure};
+use crate::scenarios::cluster::decode;
+
+use super::{ClusterLife, LATE, NAMES, Trees, TreesState, shard_id};
+
+/// Follows a shard of a cluster.
+pub(super) async fn consume(shared: Trees, number: usize, life: ClusterLife, shard: u32) {
+    let mut reader = number as u64;
+    let mut began_late = None;
+    while !shared.is_over() {
+        life.env.sleep(Duration::from_micros(1_000 + life.env.random_below(50_000))).await;
+        let (stream, stop) = {
+            let state = shared.state.lock();
+            (state.stream, state.stop)
+        };
+        let (Some(stream), Some(lineage)) = (stream, life.lineage()) else { continue };
+        // Both have their turn, once nothing is appended any more.
+        reader = if stop && reader < LATE { LATE + number as u64 } else { number as u64 };
+        if reader >= LATE && began_late != Some(lineage) {
+            began_late = Some(lineage);
+            shared.state.lock().checker(lineage, shard).reader_at(reader, 0);
+        }
+        let next = Offset(shared.state.lock().checker(lineage, shard).reader_next(reader));
+        let bytes = 1 + life.env.random_below(8 << 10) as usize;
+        let fetched = life.log.fetch(shard_id(stream, shard), next, bytes, true).await;
+        if life.lineage() != Some(lineage) {
+            continue;
+        }
+        let checked = match fetched {
+            Ok(fetched) => check(&shared, lineage, reader, shard, &fetched),
+            Err(ReadError::Truncated { log_start }) => {
+                shared.count("consumers told of a removal");
+                shared.state.lock().checker(lineage, shard).reader_truncated(reader, log_start.0)
+            }
+            // Its copy is not there, or is not so far, or a part of it was just cut off.
+            Err(
+                ReadError::NoStream
+                | ReadError::BeyondEnd { .. }
+                | ReadError::Unavailable(_)
+                | ReadError::NoSegment,
+            ) => Ok(()),
+            Err(error) => Err(Violation::new(format!("shard {shard} can't be read at {next}: {error}"))),
+        };
+        shared.note(checked.map_err(|violation| {
+            Violation::new(format!("in {}, shard {shard}: {violation}", NAMES[number]))
+        }));
+    }
+}
+
+/// Takes in what was read from where the consumer is.
+fn check(shared: &Trees, lineage: u64, reader: u64, shard: u32, fetched: &Fetched) -> Result<(), Violation> {
+    let mut state = shared.state.lock();
+    let damaged = |error: &dyn std::fmt::Display| Violation::new(format!("shard {shard}: {error}"));
+    let mut decompressor = Decompressor::new();
+    for batch in fetched.pieces.iter().flat_map(|piece| batches(piece)) {
+        let batch = batch.map_err(|error| damaged(&error))?;
+        let term = batch.header().leader_epoch as u32;
+        let records = batch.records(&mut decompressor, RECORDS_DECOMPRESSED_BYTES_MAX);
+        for record in records.map_err(|error| damaged(&error))? {
+            let record = record.map_err(|error| damaged(&error))?;
+            let offset = record.offset.0;
+            // The first batch may begin earlier.
+            if offset < state.checker(lineage, shard).reader_next(reader) {
+                continue;
+            }
+            let identity = record.value.and_then(decode);
+            let identity = identity.ok_or_else(|| damaged(&format!("a record at {offset}")))?;
+            state.checker(lineage, shard).read(reader, offset, identity, term)?;
+            let known = *state.terms(lineage).entry((shard, offset)).or_insert(term);
+            ensure(known == term, || format!("offset {offset} is of term {term}, and elsewhere of {known}"))?;
+            state.report.count("records read", 1);
+        }
+    }
+    Ok(())
+}
+
+impl TreesState {
+    fn terms(&mut self, lineage: u64) -> &mut BTreeMap<(u32, u64), u32> {
+        &mut self.lineages.entry(lineage).or_default().terms
+    }
+}
