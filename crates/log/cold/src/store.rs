@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tailwater_env::BoxFuture;
-use tailwater_format::{Offset, Position, SegmentId, TransactionId};
+use tailwater_format::{Offset, Position, SegmentId, ShardId, Term, TransactionId};
 use tailwater_journal::{Journal, JournalPosition};
 use tailwater_store::{EntryPlace, ReplicatedStats, SegmentWatch, StoreContract, StoreError};
 
@@ -106,6 +106,10 @@ impl StoreContract for ColdStore {
 
     fn flush(&self) -> BoxFuture<'_, Result<(), StoreError>> {
         self.store.flush()
+    }
+
+    fn lower_fence(&self, shard: &ShardId, term: Term) {
+        self.store.lower_fence(shard, term);
     }
 
     fn health(&self) -> Result<(), StoreError> {

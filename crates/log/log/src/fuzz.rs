@@ -1,13 +1,14 @@
 //! What a fuzzer runs: what of streams is in the metadata. What is read was written so.
 
+use tailwater_cold::ColdCopy;
 use tailwater_format::{Offset, Position, SegmentNumber, StreamId, Term, TransactionId};
 use uuid::Uuid;
 
 use crate::config::StreamConfig;
 use crate::producer::{ProducerBatch, ProducerState};
 use crate::stream::{
-    Key, ProducersRecord, SegmentRecord, SegmentsRecord, ShardRecord, StreamRecord, decode_producer_ids,
-    encode_producer_ids,
+    ColdPlaceRecord, Key, ProducersRecord, SegmentCold, SegmentRecord, SegmentsRecord, ShardRecord,
+    StreamRecord, TruncatedRecord, decode_producer_ids, encode_producer_ids,
 };
 
 /// A value of any kind, and a key.
@@ -20,6 +21,8 @@ pub fn records(data: &[u8]) {
         };
     }
     there_and_back!(StreamRecord);
+    there_and_back!(TruncatedRecord);
+    there_and_back!(ColdPlaceRecord);
     there_and_back!(SegmentsRecord);
     there_and_back!(ShardRecord);
     there_and_back!(SegmentRecord);
@@ -48,6 +51,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         last_transaction_id: TransactionId(7),
         created_ms: 8,
         sealed_ms: 9,
+        cold: Some(SegmentCold { copy: ColdCopy(10), is_released: true, restored_ms: Some(11) }),
     };
     let batch = ProducerBatch { epoch: 1, first: 2, last: 3, base_offset: Offset(4) };
     let producer = ProducerState { producer: 1, last_ms: 2, batches: vec![batch; 5] };
@@ -56,6 +60,8 @@ pub fn seeds() -> Vec<Vec<u8>> {
         SegmentsRecord { cluster: Uuid::from_u128(9) }.encode(),
         ShardRecord::default().encode(),
         segment.encode(),
+        TruncatedRecord { segment, truncated_ms: 12 }.encode(),
+        ColdPlaceRecord { cluster: Uuid::from_u128(13) }.encode(),
         ProducersRecord { upto: Offset(1), producers: vec![producer; 2] }.encode(),
         encode_producer_ids(1000),
     ];

@@ -244,10 +244,6 @@ impl Stream {
         LogStreamInfo { id, name, created_ms, config, source }
     }
 
-    pub(crate) fn shards(&self) -> &[ShardHandle] {
-        &self.shards
-    }
-
     pub(crate) fn shard(&self, shard: ShardNumber) -> Option<&ShardHandle> {
         self.shards.get(shard.0 as usize)
     }

@@ -21,8 +21,8 @@ use crate::owner::OwnerRequest;
 use crate::producer::Producers;
 use crate::shard::Recovered;
 use crate::stream::{
-    ProducersRecord, ShardRecord, StreamRecord, TRANSACTION_ID_NONE, producers_key, segment_key, shard_key,
-    stream_key,
+    ProducersRecord, ShardRecord, StreamRecord, TRANSACTION_ID_NONE, TruncatedRecord, producers_key,
+    segment_key, shard_key, stream_key, truncated_key,
 };
 
 /// Pause between two looks whether shards are given up.
@@ -238,8 +238,30 @@ impl Log {
                 recovered.deletes.extend(gone.iter().map(|segment| id(segment.number, segment.term)));
                 (recovered.record, recovered.version) = (cut.record, version);
             }
+            self.cut_truncated(shard, recovered).await?;
         }
         Ok(())
+    }
+
+    /// Forgets removed segments that could be restored, as far as they lie behind the end of a shard that was cut. The
+    /// sweep of cold storage removes their copies.
+    async fn cut_truncated(&self, shard: ShardId, recovered: &mut Recovered) -> Result<(), StreamError> {
+        let end = recovered.record.next_offset;
+        let is_gone = |truncated: &&TruncatedRecord| truncated.segment.next_offset > end;
+        loop {
+            let gone = recovered.truncated.iter().rev().take_while(is_gone).take(COMMIT_OPS_MAX);
+            let delete = |truncated: &TruncatedRecord| Op::Delete {
+                key: truncated_key(shard, truncated.segment.number),
+                expect: Expect::Any,
+            };
+            let ops: Vec<Op> = gone.map(delete).collect();
+            if ops.is_empty() {
+                return Ok(());
+            }
+            let left = recovered.truncated.len() - ops.len();
+            self.inner.meta.commit(ops).await.map_err(unavailable)?;
+            recovered.truncated.truncate(left);
+        }
     }
 }
 

@@ -46,8 +46,8 @@ use crate::hot::Hot;
 use crate::limits::ENTRIES_WITHOUT_TASK;
 use crate::producer::ProducerState;
 use crate::shard::{
-    ChangeError, CopyBegin, Output, Recovered, RestoreRequest, SegmentCopied, Shard, ShardInput, StepTime, StoreAppend,
-    Truncation, ViewChange, Write, WriteError,
+    ChangeError, CopyBegin, Output, Recovered, RestoreRequest, SegmentCopied, Shard, ShardInput, StepTime,
+    StoreAppend, Truncation, ViewChange, Write, WriteError,
 };
 use crate::slots::{Slot, Slots};
 use crate::upkeep::Upkeep;

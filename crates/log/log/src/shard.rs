@@ -422,6 +422,7 @@ impl Shard {
             seals: Vec::new(),
             deletes: Vec::new(),
             unused,
+            truncated: self.truncated.into(),
         }
     }
 

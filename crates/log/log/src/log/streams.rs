@@ -222,7 +222,8 @@ impl Log {
         }
         let config = change(&record.config)?;
         record.config.may_become(&config).map_err(StreamError::from)?;
-        if !record.config.cold && !is_copying {
+        // A copy follows its source's configuration where its own cluster has no cold storage, too.
+        if !record.config.cold && record.source.is_none() {
             self.check_cold(&config).map_err(StreamError::from)?;
         }
         let old = stream.shards.len() as u32;

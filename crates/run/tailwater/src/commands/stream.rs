@@ -7,8 +7,8 @@ use clap::{Args, Subcommand};
 use serde_json::Value;
 use tailwater_client::Start;
 use tailwater_node::api::{
-    AlterStream, ClusterEndsView, CopyTreeView, CreateStream, PlaceStream, RestoreStream, ShardView, StreamView,
-    Truncate, Truncated,
+    AlterStream, ClusterEndsView, CopyTreeView, CreateStream, PlaceStream, RestoreStream, ShardView,
+    StreamView, Truncate, Truncated,
 };
 use tailwater_trees::TreeRequest;
 
