@@ -107,7 +107,12 @@ pub(super) fn call_seeds() -> Vec<Vec<u8>> {
         PromiseRequest::of(7, KeyHash::of(b"a"), version).encode_to_vec(),
         PromiseReply::of(Err(version)).encode_to_vec(),
         LookupRequest::of(7, [KeyHash::of(b"a"), KeyHash::of(b"b")].into_iter()).encode_to_vec(),
-        LookupReply { lengths: vec![0, 3, u32::MAX], ages_ms: vec![0, 5, 0], entries: Bytes::from_static(b"abc") }.encode_to_vec(),
+        LookupReply {
+            lengths: vec![0, 3, u32::MAX],
+            ages_ms: vec![0, 5, 0],
+            entries: Bytes::from_static(b"abc"),
+        }
+        .encode_to_vec(),
         ConfigureRequest { configuration: configuration().encode(), number: 1 }.encode_to_vec(),
         InfoReply { config_id: 7, buckets: 8, ..Default::default() }.encode_to_vec(),
     ]
