@@ -60,7 +60,7 @@ pub enum Command {
         name: String,
         /// Backends that the node is to run itself. Of more than that, those with the greatest numbers leave.
         #[arg(long, value_name = "N", value_parser = values::number::<usize>(1..=OWN_BACKENDS_MAX),
-              conflicts_with = "backend", required_unless_present = "backend")]
+              conflicts_with = "backend")]
         backends: Option<usize>,
         /// One more backend that runs as a process of its own: its addresses, as in `tailwater cell create`. Once for
         /// each.
@@ -153,6 +153,10 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
             }
         }
         Command::Resize { name, backends, backend } => {
+            anyhow::ensure!(
+                backends.is_some() || !backend.is_empty(),
+                "say how many backends the node is to run with --backends, or name each new one with --backend"
+            );
             let asked = ResizeCell { backends, addresses: split(backend) };
             change(server, &name, "resize", &asked)
         }
