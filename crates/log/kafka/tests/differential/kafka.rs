@@ -19,7 +19,7 @@ fn root() -> PathBuf {
 
 fn java(main: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new("java");
-    command.args(["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp"]);
+    command.args(["-Xmx512m", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-XX:TieredStopAtLevel=1", "-cp"]);
     command.arg(root().join(".tools/kafka/lib/*")).arg(main).args(arguments);
     command.stdin(Stdio::null());
     command

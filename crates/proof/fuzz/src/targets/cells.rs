@@ -88,7 +88,9 @@ pub(super) fn calls(data: &[u8]) {
     if let Some(asked) = decode!(LookupRequest)
         && let Some(hashes) = asked.decode_hashes()
     {
-        assert_eq!(LookupRequest::of(asked.config_id, hashes), asked);
+        let LookupRequest { may_be_unknown, with_ages, .. } = asked;
+        let of = LookupRequest::of(asked.config_id, hashes);
+        assert_eq!(LookupRequest { may_be_unknown, with_ages, ..of }, asked);
     }
     if let Some(answer) = decode!(LookupReply)
         && let Some(parts) = answer.parts(answer.lengths.len())

@@ -65,7 +65,7 @@ fn the_aws_sdk_for_java_works_off_a_queue_keeps_groups_in_order_and_sends_batche
     let tools = client("java");
     let mut command = Command::new("java");
     // Small and short-lived: what optimizes would take longer than it saves.
-    command.args(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m", "-cp"]);
+    command.args(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Xmx256m", "-cp"]);
     command.arg(format!("{}:{}", tools.join("classes").display(), tools.join("lib/*").display()));
     holds(command.arg("Scenarios"), &["work_queue", "fifo", "batches"]);
 }

@@ -44,7 +44,13 @@ pub fn program(name: &str) -> Command {
             need("java");
             let mut command = Command::new("java");
             // Small and short-lived: what optimizes would take longer than it saves.
-            command.args(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx512m", "-cp"]);
+            command.args([
+                "-XX:TieredStopAtLevel=1",
+                "-XX:+UseSerialGC",
+                "-XX:-UsePerfData",
+                "-Xmx512m",
+                "-cp",
+            ]);
             let path =
                 format!("{}:{}", tools.join("java").display(), root().join(".tools/kafka/lib/*").display());
             command.arg(path).arg(name.trim_end_matches(".java"));
