@@ -257,7 +257,8 @@ impl Log {
 
     async fn create_copy(&self, record: StreamRecord, is_again: bool) -> Result<LogStreamInfo, StreamError> {
         let _naming = self.inner.naming.lock().await;
-        self.check_create(&record.name, &record.config)?;
+        // A copy has its source's configuration, also where its cluster has no cold storage.
+        self.check_create(&record.name, &StreamConfig { cold: false, ..record.config.clone() })?;
         if self.stream_by_id(record.id).is_ok() {
             return Err(StreamError::Exists(record.id.to_string()));
         }

@@ -64,7 +64,7 @@ pub fn thread_count(configured: usize) -> usize {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// Directory of journal, segments and metadata; created if missing, used by one process at a time.
+    /// Directory of the journal, and of what is embedded; created if missing, used by one process at a time.
     pub data: PathBuf,
     /// Where metadata is: `embedded` in the data directory, or the URL of a path of ZooKeeper.
     pub metadata: String,

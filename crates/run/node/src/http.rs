@@ -147,7 +147,7 @@ async fn starting(State(starting): State<Arc<Starting>>, request: Request) -> Re
         return rights::refused(denied).into_response();
     }
     let stage = starting.progress.stage();
-    let why = format!("the node is recovering, and takes requests after that: it is at {stage}");
+    let why = format!("the node takes no requests yet: it is at {stage}");
     match request.uri().path() {
         "/healthz" | "/livez" => "ok\n".into_response(),
         "/readyz" => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response(),
@@ -162,8 +162,8 @@ fn refused(status: StatusCode, code: CallErrorCode, message: String) -> Response
 
 async fn unknown_path(uri: Uri) -> Response {
     let why = format!(
-        "there is no {}: /healthz, /readyz, /metrics, /v1/node, /v1/cells, /v1/streams, /v1/broadcast, /v1/groups, /v1/users, \
-         /v1/rules, /v1/audit",
+        "there is no {}: /healthz, /readyz, /metrics, /v1/node, /v1/cells, /v1/streams, /v1/clusters, /v1/broadcast, /v1/groups, \
+         /v1/users, /v1/tokens, /v1/rules, /v1/audit",
         uri.path()
     );
     refused(StatusCode::NOT_FOUND, CallErrorCode::Malformed, why)

@@ -56,7 +56,7 @@ enum Command {
     /// Segments of a replicated store: not in this build, but in that of `make dist`.
     #[cfg(not(feature = "bookkeeper"))]
     Segment(commands::left_out::Args),
-    /// Add, list, describe and remove clusters that streams are copied to.
+    /// Add, list, describe, drain and remove clusters that streams are copied to.
     #[command(subcommand)]
     Cluster(commands::cluster::Command),
     /// Plan copy trees, over which streams are copied to other clusters, and show how far they are.
@@ -89,7 +89,7 @@ enum Command {
     /// Run a cache backend as a process of its own; get, set and forget what is in cells.
     #[command(subcommand)]
     Cache(commands::cache::Command),
-    /// Create, list and describe cells.
+    /// Create, resize, drain, list and describe cells.
     #[command(subcommand)]
     Cell(commands::cell::Command),
     /// Measure Tailwater on this machine.

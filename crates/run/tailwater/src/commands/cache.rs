@@ -129,7 +129,8 @@ pub struct ServeArgs {
     /// File in PEM with its key. By default the file of the certificate.
     #[arg(long, value_name = "FILE", requires = "tls_certificate")]
     tls_key: Option<PathBuf>,
-    /// File in PEM with the CA of clients' certificates: nobody is let in over --tcp without one.
+    /// File in PEM with the CA of clients' certificates: nobody is let in over --tcp without one. Other backends
+    /// of the cell have to be of that CA, too.
     #[arg(long, value_name = "FILE", requires = "tls_certificate")]
     tls_client_ca: Option<PathBuf>,
     #[command(flatten)]

@@ -34,7 +34,7 @@ pub enum Command {
     },
     /// Have nothing copied through a cluster, and place nothing there.
     ///
-    /// Its own copies go on. Streams that were copied through it are copied from the cluster above it.
+    /// Its own copies go on. Streams whose source is here are copied around it.
     Drain {
         /// Its name.
         name: String,

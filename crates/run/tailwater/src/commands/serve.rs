@@ -12,7 +12,7 @@ use crate::values;
 /// Flags of `serve`. What is not given comes from `TAILWATER_…` variables, the file, or the defaults.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Directory of everything durable. It is created if it is missing.
+    /// Directory of the journal, and of all that is not kept elsewhere. It is created if it is missing.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     /// Where clients connect.

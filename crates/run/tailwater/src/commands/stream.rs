@@ -82,8 +82,8 @@ pub enum Command {
         /// When appended records are written: at once (`immediate`, the default), or every MS milliseconds.
         #[arg(long, value_name = "immediate|MS")]
         flush: Option<String>,
-        /// What an acknowledgement promises. `fsync`, the default: the record is on disk. `interval`: the operating
-        /// system has it.
+        /// What an acknowledgement promises. `fsync`, the default: the record is on disk, or on those of a quorum of
+        /// bookies. `interval`: the operating system has it.
         #[arg(long, value_name = "fsync|interval")]
         durability: Option<String>,
         /// Which time a record has: `create` is its producer's time, `append` that of its append [default: create].
@@ -134,7 +134,7 @@ pub enum Command {
         #[arg(long, conflicts_with_all = ["to", "costs"])]
         force: bool,
         /// What links cost, as for `tailwater tree plan`. By default all of them cost the same.
-        #[arg(long, value_name = "FILE")]
+        #[arg(long, value_name = "FILE", requires = "to")]
         costs: Option<PathBuf>,
         /// Form of the output.
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
@@ -285,7 +285,6 @@ fn place(
     costs: Option<&Path>,
 ) -> anyhow::Result<CopyTreeView> {
     if to.is_empty() {
-        anyhow::ensure!(costs.is_none(), "--costs is for --to: a source that moves keeps its tree");
         return server
             .put(&format!("{}/tree", path(name)), &PlaceStream { source, to: None, force, hops: None });
     }

@@ -21,7 +21,7 @@ use crate::values::number;
 pub enum Command {
     /// Show which cluster would send a stream to which others, what that costs, and how long it takes.
     ///
-    /// No node is asked, and nothing is changed: `tailwater stream place --costs` carries it out.
+    /// No node is asked, and nothing is changed. `tailwater stream place --costs` plans with the default bounds.
     Plan(Args),
     /// Show a stream's copy tree, and how far each of its hops is.
     Show {

@@ -10,8 +10,8 @@ pub struct BackendRights {
     /// everything. May be said several times.
     #[arg(long, value_name = "NAME")]
     reader: Vec<String>,
-    /// Let this one do everything, and nobody who is not named: the nodes that write to the cell. May be said several
-    /// times.
+    /// Let this one do everything, and nobody who is not named: the nodes that write to the cell, and its other
+    /// backends. May be said several times.
     #[arg(long, value_name = "NAME")]
     writer: Vec<String>,
 }
