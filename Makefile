@@ -71,7 +71,7 @@ figures: ## docs/benchmarks.md and docs/img/figures from the result files in ben
 spec: ## the small TLA+ models and their planted bugs
 	spec/run small
 
-spec-full: ## the paper's two configurations and the largest of ledgers besides; takes half an hour
+spec-full: ## the paper's two configurations and the largest of ledgers besides; takes an hour and a half
 	spec/run full
 
 doc: ## the API documentation, target/doc

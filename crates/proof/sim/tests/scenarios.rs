@@ -113,8 +113,8 @@ fn queue_servers() {
 
 #[test]
 fn queue_auto() {
-    // Three receivers, and two.
-    for seed in [0, 1] {
+    // Three receivers, and two; and those whose load once lay on the edge of what is asked of them.
+    for seed in [0, 1, 14, 32] {
         println!("{}", report("queue-auto", seed));
     }
 }

@@ -6,10 +6,11 @@ mod event;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use tailwater_format::StreamId;
 use tailwater_log::StreamConfig;
 pub use tailwater_permissions::{AccessRule, AuditEvent, Effect, Enforcement, Operation, ResourceKind};
+use tailwater_sqs::JsonObject;
 
 use crate::config::CellModeSetting;
 
@@ -57,7 +58,14 @@ pub struct CreateToken {
     #[serde(default)]
     pub expires_ms: Option<i64>,
     /// What it may do: rules about `token:NAME`.
+    #[serde(deserialize_with = "objects")]
     pub rules: Vec<AccessRule>,
+}
+
+/// A list of objects. What is written as arrays is refused, as it is elsewhere.
+fn objects<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+    let objects = Vec::<JsonObject<T>>::deserialize(deserializer)?;
+    Ok(objects.into_iter().map(|JsonObject(object)| object).collect())
 }
 
 /// A token that was made.

@@ -26,7 +26,7 @@ use tailwater_rma::{Address, CallError, ConnectError};
 const NAME: &str = "hidden";
 
 /// Requests of admin HTTP, by what their path names.
-const HTTP: [(&str, &str, &str); 35] = [
+const HTTP: [(&str, &str, &str); 38] = [
     ("GET", "/metrics", ""),
     ("GET", "/v1/node", ""),
     ("GET", "/v1/cells", ""),
@@ -39,6 +39,8 @@ const HTTP: [(&str, &str, &str); 35] = [
     ("GET", "/v1/streams/hidden", ""),
     ("GET", "/v1/streams/missing", ""),
     ("DELETE", "/v1/streams/hidden", ""),
+    ("PATCH", "/v1/streams/hidden", "{\"cold\":true}"),
+    ("PUT", "/v1/streams/hidden/restore", "{\"from\":0}"),
     ("POST", "/v1/streams/hidden/truncate", "{\"shard\":0,\"offset\":0}"),
     ("GET", "/v1/streams/hidden/tree", ""),
     ("PUT", "/v1/streams/hidden/tree", "{\"source\":\"us\",\"to\":[\"eu\"]}"),
@@ -46,6 +48,7 @@ const HTTP: [(&str, &str, &str); 35] = [
     ("GET", "/v1/clusters/eu", ""),
     ("PUT", "/v1/clusters/eu", "{\"address\":\"127.0.0.1:1\"}"),
     ("DELETE", "/v1/clusters/eu", ""),
+    ("POST", "/v1/clusters/eu/drain", "{\"is_draining\":true}"),
     ("GET", "/v1/broadcast", ""),
     ("GET", "/v1/broadcast/streams", ""),
     ("GET", "/v1/groups/hidden", ""),
@@ -135,6 +138,33 @@ fn http_refuses(admin: SocketAddr) {
     }
 }
 
+/// Each body as an array of its values, in their order, which is no object.
+fn arrays_are_refused(admin: SocketAddr) {
+    let mut tried = 0;
+    for (method, path, body) in HTTP {
+        let Ok(serde_json::Value::Object(body)) = serde_json::from_str(body) else { continue };
+        if body.is_empty() {
+            continue;
+        }
+        let array: Vec<serde_json::Value> = body.into_iter().map(|(_, value)| value).collect();
+        let answer = anybody(admin, method, path, &serde_json::to_string(&array).unwrap());
+        assert!(
+            answer.starts_with("HTTP/1.1 4") && answer.contains("an object"),
+            "{method} {path}: {answer}"
+        );
+        tried += 1;
+    }
+    assert!(tried > 10, "only {tried}");
+    let rule = "[\"alice\",\"read\",\"stream\",\"a\",\"literal\",\"allow\"]";
+    for (path, body) in [
+        ("/v1/rules", format!("[{rule}]")),
+        ("/v1/tokens", format!("{{\"name\":\"eve\",\"rules\":[{rule}]}}")),
+    ] {
+        let answer = anybody(admin, "POST", path, &body);
+        assert!(answer.starts_with("HTTP/1.1 4") && answer.contains("an object"), "{path}: {answer}");
+    }
+}
+
 fn sqs_refuses(address: SocketAddr) {
     for name in [NAME, "missing"] {
         for (action, more) in SQS {
@@ -194,6 +224,7 @@ fn who_may_do_nothing_is_refused_by_every_request_of_every_protocol() {
     let content = Content { payload: "1".into(), ..Content::default() };
     assert_eq!(runtime.block_on(publisher.publish(&stream, &content, None)).unwrap().seq, 1);
 
+    arrays_are_refused(admin);
     runtime.block_on(rules.remove(vec![RuleFilter::default()])).unwrap();
 
     http_refuses(admin);

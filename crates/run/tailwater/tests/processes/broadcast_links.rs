@@ -20,6 +20,9 @@ const PORT: u16 = 9400;
 const EVERY_MS: [u64; REGIONS] = [5, 5, 50, 5];
 /// Events of each region that each of them has to get before the next thing happens.
 const EVENTS: usize = 20;
+/// How long events take at most to come around a link that was cut while they were on it (section 5.3), beyond what
+/// those take that did not need the link.
+const AROUND_MAX: Duration = Duration::from_secs(2);
 
 /// The regions at its ends.
 type Link = (usize, usize);
@@ -120,11 +123,16 @@ fn cut_and_heal(network: &Network) {
         let (from, until) = (begun - begin, phase[1].0 - begin);
         say(&format!("{name}, for {:.1} s", (until - from).as_secs_f64()));
         let is_cut = |here: usize, of: usize| cut.contains(&(here, of)) || cut.contains(&(of, here));
-        if !cut.is_empty() {
-            say(&format!("  where the link is cut: {}", delays(&listeners, (from, until), is_cut)));
-        }
         let others = delays(&listeners, (from, until), |here, of| !is_cut(here, of));
-        say(&format!("  where it is not: {others}"));
+        if !cut.is_empty() {
+            let around = delays(&listeners, (from, until), is_cut);
+            say(&format!("  where the link is cut: {}", told(&around)));
+            // What the machine lets everybody wait for is no way around.
+            let longest = |delays: &[Duration]| delays.last().copied().unwrap_or_default();
+            let most = AROUND_MAX + longest(&others);
+            assert!(longest(&around) <= most, "{name}: an event had no way around within {most:?}");
+        }
+        say(&format!("  where it is not: {}", told(&others)));
     }
 }
 
@@ -223,12 +231,12 @@ impl Drop for Listener {
     }
 }
 
-/// The middle and the longest delay of the events of a time, between some pairs of regions.
+/// The delays of the events of a time between some pairs of regions, in order.
 fn delays(
     listeners: &[Listener],
     (from, until): (Duration, Duration),
     wanted: impl Fn(usize, usize) -> bool,
-) -> String {
+) -> Vec<Duration> {
     let mut delays = Vec::new();
     for (here, listener) in listeners.iter().enumerate() {
         let heard = listener.heard.lock().expect("it hears");
@@ -238,6 +246,11 @@ fn delays(
         }
     }
     delays.sort_unstable();
+    delays
+}
+
+/// The middle and the longest of delays.
+fn told(delays: &[Duration]) -> String {
     let ms = |delay: Option<&Duration>| delay.map_or(0.0, |delay| delay.as_secs_f64() * 1e3);
     format!("middle {:.1}, longest {:.0}", ms(delays.get(delays.len() / 2)), ms(delays.last()))
 }
