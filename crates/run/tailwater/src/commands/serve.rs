@@ -37,8 +37,8 @@ pub struct Args {
     /// Speak memcached's protocol, and where its clients connect.
     #[arg(long, value_name = "IP:PORT", value_parser = values::address)]
     memcached: Option<SocketAddr>,
-    /// The cell that it is spoken over. One with one backend is created if there is none of that name. By default
-    /// memcached.
+    /// The cell that memcached's clients use. By default memcached. If there is no cell of that name, the node creates
+    /// one with one backend.
     #[arg(long, value_name = "NAME", requires = "memcached")]
     memcached_cell: Option<String>,
     /// Where publishers, listeners and other replicas of broadcasts connect.
@@ -47,7 +47,7 @@ pub struct Args {
     /// Take no part in broadcasts.
     #[arg(long, conflicts_with = "broadcast")]
     no_broadcast: bool,
-    /// Let others than this host in unencrypted, and whoever connects. Without it a listener elsewhere than on
+    /// Let everybody in who connects, from other hosts too, unencrypted. Without it a listener elsewhere than on
     /// loopback needs TLS, and a login, accounts or certificates of clients.
     #[arg(long)]
     insecure: bool,
