@@ -8,7 +8,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tailwater_bookkeeper::{LedgerId, LedgerReader};
 use tailwater_env::Task;
-use tailwater_format::{Position, SegmentId};
+use tailwater_format::{AppendedTo, DurableTo, Position, SegmentId};
 use tailwater_store::{EntryPlace, StoreError};
 use tokio::sync::{Notify, OnceCell, mpsc};
 
@@ -21,9 +21,9 @@ pub(crate) struct HeldState {
     /// Its ledger; `None` before one was made.
     pub(crate) ledger: Option<LedgerId>,
     /// Its end, durable or not.
-    pub(crate) appended: Position,
+    pub(crate) appended: AppendedTo<Position>,
     /// How far it is acknowledged, and may be read.
-    pub(crate) durable: Position,
+    pub(crate) durable: DurableTo<Position>,
     /// Entries before `appended`.
     pub(crate) taken: i64,
     /// Entries before `durable`.
@@ -145,8 +145,8 @@ impl HeldSegment {
     pub(crate) fn written(id: SegmentId, commands: mpsc::UnboundedSender<Command>) -> Self {
         let state = HeldState {
             ledger: None,
-            appended: Position(0),
-            durable: Position(0),
+            appended: AppendedTo::default(),
+            durable: DurableTo::default(),
             taken: 0,
             entries: 0,
             sealed: None,
@@ -160,8 +160,8 @@ impl HeldSegment {
     pub(crate) fn found(id: SegmentId, ledger: LedgerId, entries: i64, length: Position) -> Self {
         let state = HeldState {
             ledger: Some(ledger),
-            appended: length,
-            durable: length,
+            appended: AppendedTo::new(length),
+            durable: DurableTo::new(length),
             taken: entries,
             entries,
             sealed: None,
@@ -195,7 +195,7 @@ impl HeldSegment {
                 if state.is_over {
                     return false;
                 }
-                if state.durable == state.appended {
+                if state.durable.get() == state.appended.get() {
                     return true;
                 }
             }
@@ -207,7 +207,7 @@ impl HeldSegment {
     pub(crate) fn give_away(&self) {
         self.change(|state| {
             state.is_over = true;
-            state.sealed.get_or_insert(state.durable);
+            state.sealed.get_or_insert(state.durable.get());
         });
     }
 
@@ -216,13 +216,14 @@ impl HeldSegment {
         self.change(|state| match state.sealed {
             Some(sealed) if sealed == length => Ok(false),
             Some(sealed) => Err(StoreError::Sealed { length: sealed }),
-            None if length > state.appended => {
-                Err(StoreError::SealBeyondEnd { length, appended: state.appended })
+            None if length > state.appended.get() => {
+                Err(StoreError::SealBeyondEnd { length, appended: state.appended.get() })
             }
             None => {
                 state.sealed = Some(length);
-                state.appended = length;
-                state.durable = state.durable.min(length);
+                state.appended.take_back(length);
+                let durable = state.durable.get();
+                state.durable.take_back(durable.min(length));
                 state.points.cut(length);
                 Ok(true)
             }
@@ -241,7 +242,10 @@ mod tests {
         let shard = ShardId { stream: StreamId(uuid::Uuid::from_u128(1)), shard: ShardNumber(0) };
         let id = SegmentId { shard, number: SegmentNumber(0), term: Term(1) };
         let held = HeldSegment::written(id, mpsc::unbounded_channel().0);
-        held.change(|state| (state.appended, state.durable) = (Position(30), Position(20)));
+        held.change(|state| {
+            state.appended.advance(Position(30));
+            state.durable.advance(Position(20), state.appended);
+        });
         held
     }
 
@@ -249,7 +253,7 @@ mod tests {
     fn the_next_segment_waits_for_everything_to_be_acknowledged_and_is_given_up_with_what_is_not() {
         let held = segment();
         assert_eq!(held.is_settled().now_or_never(), None);
-        held.change(|state| state.durable = Position(30));
+        held.change(|state| state.durable.advance(Position(30), state.appended));
         assert_eq!(held.is_settled().now_or_never(), Some(true));
         assert_eq!(held.seal(Position(30)), Ok(true));
         assert_eq!(held.is_settled().now_or_never(), Some(true));

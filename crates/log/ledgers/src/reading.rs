@@ -35,7 +35,7 @@ impl LedgerStore {
         length: usize,
     ) -> Result<Bytes, StoreError> {
         let held = self.get(id)?;
-        let durable = held.state.lock().durable;
+        let durable = held.state.lock().durable.get();
         if position > durable {
             return Err(StoreError::BeyondDurable { position, durable });
         }
@@ -159,7 +159,7 @@ impl LedgerStore {
 /// What may be read of a segment, if it has an entry that may be.
 fn extent_of(held: &HeldSegment) -> Option<Extent> {
     let state = held.state.lock();
-    let extent = Extent { ledger: state.ledger?, entries: state.entries, end: state.durable };
+    let extent = Extent { ledger: state.ledger?, entries: state.entries, end: state.durable.get() };
     (extent.entries > 0 && extent.end > Position(0)).then_some(extent)
 }
 

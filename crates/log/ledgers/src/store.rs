@@ -208,20 +208,22 @@ impl StoreContract for LedgerStore {
         }
         if state.is_over {
             return Err(match &held.commands {
-                Some(_) => StoreError::Lost { durable: state.durable },
-                None => StoreError::Recovered { length: state.durable },
+                Some(_) => StoreError::Lost { durable: state.durable.get() },
+                None => StoreError::Recovered { length: state.durable.get() },
             });
         }
-        if position != state.appended {
-            return Err(StoreError::NotContinuing { position, appended: state.appended });
+        if position != state.appended.get() {
+            return Err(StoreError::NotContinuing { position, appended: state.appended.get() });
         }
         let point = LedgerPoint::of(id, state.taken, position, &entry)
             .map_err(|why| StoreError::Replicas(format!("not the next entry: {why}")))?;
         let place = EntryPlace(self.places.fetch_add(1, Ordering::Relaxed) + 1);
         let appended = LedgerAppend { bytes: entry, point, place, _room: room };
         let commands = held.commands.as_ref().ok_or(StoreError::Closed)?;
-        commands.send(Command::Append(appended)).map_err(|_| StoreError::Lost { durable: state.durable })?;
-        state.appended = point.end;
+        commands
+            .send(Command::Append(appended))
+            .map_err(|_| StoreError::Lost { durable: state.durable.get() })?;
+        state.appended.advance(point.end);
         state.taken += 1;
         if state.points.last().is_none_or(|last| position.0 >= last.0 + POINT_STEP_BYTES) {
             state.points.note(point);

@@ -213,7 +213,7 @@ impl SegmentWriting {
         self.shared.cache.put(ledger, point.entry, held);
         self.held.change(|state| {
             if state.sealed.is_none() {
-                state.durable = point.end;
+                state.durable.advance(point.end, state.appended);
                 state.entries = point.entry + 1;
             }
         });
