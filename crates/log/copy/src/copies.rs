@@ -237,15 +237,15 @@ impl Copies {
             source_cluster: source_cluster.to_owned(),
             here: here.to_owned(),
         };
+        if inner.address.lock().is_empty() {
+            return Err(CopyError::Unavailable("the node is starting".to_owned()));
+        }
+        let _changing = inner.changing.lock().await;
         let stream = inner.log.stream(&request.stream)?;
         if let Some(source) = stream.source.as_deref().or(Some(&*request.source).filter(|name| *name != here))
         {
             return Err(not_source(source));
         }
-        if inner.address.lock().is_empty() {
-            return Err(CopyError::Unavailable("the node is starting".to_owned()));
-        }
-        let _changing = inner.changing.lock().await;
         let hops = inner.plan_hops(request)?;
         inner.check_draining(stream.id, &hops)?;
         let (last, expect) =

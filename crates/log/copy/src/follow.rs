@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use tailwater_format::call::{CopiedShard, CopyEntries};
+use tailwater_format::limits::OFFSET_MAX;
 use tailwater_format::{
     ENTRY_HEADER_BYTES, Offset, ShardId, ShardNumber, StreamId, Tail, batches, parse_entry_header,
 };
@@ -122,6 +123,12 @@ impl Follow {
             return Err(format!("entries of shard {}, which was not asked for", news.shard));
         };
         let shard = ShardId { stream: self.stream, shard: ShardNumber(news.shard) };
+        if news.log_start > news.next_offset || news.next_offset > OFFSET_MAX {
+            return Err(format!(
+                "shard {} is said to go from {} to {}",
+                news.shard, news.log_start, news.next_offset
+            ));
+        }
         let log_start = Offset(news.log_start);
         let mut rest = news.entries.clone();
         steps.push(FollowStep::Told(CopiedShard { entries: Bytes::new(), ..news }));

@@ -47,6 +47,8 @@ pub const TERM_LEAP: u32 = 1_000;
 pub const FORKS_MAX: usize = 16;
 /// Longest plan of a source that was moved by force, in bytes. It is told with one CALL.
 pub const PLAN_BYTES_MAX: usize = tailwater_format::limits::CALL_INFO_BYTES_MAX - 4_096;
+/// Greatest number of a plan, and of moves of its source: there is always a next one.
+pub const PLAN_NUMBER_MAX: u64 = i64::MAX as u64;
 /// Clusters that are stored with one commit of metadata.
 pub const CLUSTERS_PER_COMMIT: usize = 128;
 /// Longest address of a cluster, in bytes.

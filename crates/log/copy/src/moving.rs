@@ -16,6 +16,7 @@ use tailwater_env::{OpenMode, Task};
 use tailwater_format::call::{
     CallErrorCode, CallRefusal, CopyEnd, CopyHops, CopyLead, CopyPlanKept, CopyState, Method, stream_to_wire,
 };
+use tailwater_format::limits::{OFFSET_MAX, TERM_MAX};
 use tailwater_format::{Offset, ShardId, ShardNumber, StreamId, Term};
 use tailwater_log::{CopyCursor, ShardEnd};
 use tailwater_meta::{Expect, Op};
@@ -62,6 +63,11 @@ pub(crate) fn end_to_wire(end: ShardEnd) -> CopyEnd {
     CopyEnd { next_offset: end.next_offset.0, term: end.term.0 }
 }
 
+/// Whether a shard may end there, and its source be moved by force often enough.
+fn is_possible(end: &CopyEnd) -> bool {
+    end.next_offset <= OFFSET_MAX && end.term <= TERM_MAX - TERM_LEAP
+}
+
 fn end_from_wire(end: &CopyEnd) -> ShardEnd {
     ShardEnd { next_offset: Offset(end.next_offset), term: Term(end.term) }
 }
@@ -74,6 +80,15 @@ impl Copies {
     /// # Errors
     /// `NoName`, `NotPlaced`, `NotSource`, `NoCopy`, `Stream`, `Moving`.
     pub async fn move_source(&self, stream: &str, to: &str) -> Result<CopyTree, CopyError> {
+        let (copies, stream, to) = (self.clone(), stream.to_owned(), to.to_owned());
+        let (reply, moved) = oneshot::channel();
+        // To its end, although nobody may wait for it any more: what is handed over has to be led by somebody.
+        let hand = async move { drop(reply.send(copies.move_to_the_end(&stream, &to).await)) };
+        self.inner.env.spawn("copy-hand-over", hand).detach();
+        moved.await.unwrap_or_else(|_| Err(CopyError::Unavailable("the node is closing".to_owned())))
+    }
+
+    async fn move_to_the_end(&self, stream: &str, to: &str) -> Result<CopyTree, CopyError> {
         let inner = &self.inner;
         let here = inner.name.as_deref().ok_or(CopyError::NoName)?;
         let plan = self.plan(stream)?;
@@ -90,6 +105,8 @@ impl Copies {
         let id = plan.stream.id();
         {
             let _changing = inner.changing.lock().await;
+            // With a damaged shard nobody would ever have everything.
+            inner.log.ends(id)?;
             match inner.log.stream_by_id(id)?.source {
                 None => drop(inner.log.hand_over(id, to).await?),
                 Some(cluster) if cluster == to => {}
@@ -126,7 +143,15 @@ impl Copies {
         let (copies, stream) = (self.clone(), stream.to_owned());
         let (reply, taken) = oneshot::channel();
         // To its end, although nobody may wait for it any more: a copy that stops copying on the way would stay so.
-        let take = async move { drop(reply.send(copies.take_to_the_end(&stream).await)) };
+        let take = async move {
+            let answer = copies.take_to_the_end(&stream).await;
+            if answer.is_err() {
+                // A move that was under way goes on.
+                let _changing = copies.inner.changing.lock().await;
+                copies.inner.go_on_moving();
+            }
+            drop(reply.send(answer));
+        };
         self.inner.env.spawn("copy-take", take).detach();
         taken.await.unwrap_or_else(|_| Err(CopyError::Unavailable("the node is closing".to_owned())))
     }
@@ -202,6 +227,10 @@ impl Copies {
         let no_name = || refuse(CallErrorCode::Malformed, CopyError::NoName.to_string());
         let here = inner.name.as_deref().ok_or_else(no_name)?;
         let plan = CopyTree::decode(&asked.plan).map_err(|why| refuse(CallErrorCode::Malformed, why))?;
+        if let Some(end) = asked.ends.iter().find(|end| !is_possible(end)) {
+            let why = format!("no shard ends at offset {} in term {}", end.next_offset, end.term);
+            return Err(refuse(CallErrorCode::Malformed, why));
+        }
         if plan.source != here {
             let why = format!("it is {:?} that is to be the source, and this is {here:?}", plan.source);
             return Err(refuse(CallErrorCode::Malformed, why));
@@ -212,7 +241,7 @@ impl Copies {
         let known = inner.plans.lock().get(&id).cloned();
         let away = |why: String| refuse(CallErrorCode::Unavailable, why);
         let known = known.ok_or_else(|| away(format!("{here} was told of no plan yet")))?;
-        if known.source == here && known.moves >= plan.moves {
+        if known.source == here && known.moves >= plan.moves && known.lineage() == plan.lineage() {
             return Ok(kept(known.number));
         }
         if known.moves + 1 != plan.moves || known.lineage() != plan.lineage() {
@@ -362,7 +391,12 @@ impl CopiesInner {
         let state: Result<CopyHops, String> =
             ask(&self.env, &*self.links, &cluster.address, Method::CopyState, &question).await;
         let moves = state.as_ref().ok().map(|state| state.moves);
-        let ends = state.map(|state| state.ends.iter().map(end_from_wire).collect());
+        let ends = state.and_then(|state| {
+            if let Some(end) = state.ends.iter().find(|end| !is_possible(end)) {
+                return Err(format!("no shard ends at offset {} in term {}", end.next_offset, end.term));
+            }
+            Ok(state.ends.iter().map(end_from_wire).collect())
+        });
         (ClusterEnds { cluster: cluster.name.clone(), ends }, moves)
     }
 
@@ -377,10 +411,12 @@ impl CopiesInner {
         if later.moves > known.moves || later.source != known.source {
             self.moving.lock().remove(&id);
         }
-        let Some(common) = known.common_ends(later) else { return Ok(()) };
+        let Some(mut common) = known.common_ends(later) else { return Ok(()) };
         self.operations.lock().remove(&id);
         // Nothing is under way any more.
         let ends = self.log.hand_over(id, &later.source).await?;
+        // Of a shard that only this cluster knows all is surplus.
+        common.resize(ends.len().max(common.len()), Offset(0));
         let surplus = (0..).map(ShardNumber).zip(ends.iter().zip(&common));
         for (number, (end, common)) in surplus.filter(|(_, (end, common))| end.next_offset > **common) {
             let shard = ShardId { stream: id, shard: number };
@@ -402,7 +438,8 @@ impl CopiesInner {
         };
         let disk = self.env.disk();
         let dir = self.log.dir().join(ASIDE_DIR);
-        let name = format!("{}-{}-{}-{:016x}", known.stream.name(), shard.shard, from, known.lineage());
+        // By its id: a name may be as long as a file's.
+        let name = format!("{}-{}-{}-{:016x}", shard.stream, shard.shard, from, known.lineage());
         let path = dir.join(&name);
         disk.create_dir_all(&dir).map_err(|error| failed(&error))?;
         // What an attempt left that was interrupted is written again.

@@ -8,7 +8,7 @@ use tailwater_format::limits::CLUSTERS_MAX;
 use tailwater_log::CopyRecord;
 
 use crate::clusters::{KnownCluster, check_name};
-use crate::limits::FORKS_MAX;
+use crate::limits::{FORKS_MAX, PLAN_NUMBER_MAX};
 
 /// Where plans are in metadata, each below its stream's id.
 pub(crate) const PREFIX: &str = "copy/plan/";
@@ -131,6 +131,9 @@ impl CopyTree {
         }
         if stored.forks.len() > FORKS_MAX {
             return Err(format!("a plan of more than {FORKS_MAX} forced moves"));
+        }
+        if stored.moves > PLAN_NUMBER_MAX || stored.number > PLAN_NUMBER_MAX {
+            return Err(format!("plan {} after {} moves of its source", stored.number, stored.moves));
         }
         let fork = |fork: StoredFork| Fork {
             lineage: fork.lineage,

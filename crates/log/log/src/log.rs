@@ -248,6 +248,11 @@ impl Stream {
         self.shards.get(shard.0 as usize)
     }
 
+    /// The same shards under another record.
+    pub(crate) fn with_record(&self, record: StreamRecord) -> Self {
+        Self { record, shards: self.shards.clone() }
+    }
+
     pub(crate) fn shards(&self) -> &[ShardHandle] {
         &self.shards
     }
@@ -269,7 +274,7 @@ impl Streams {
         Ok(())
     }
 
-    fn replace(&mut self, stream: Stream) {
+    pub(crate) fn replace(&mut self, stream: Stream) {
         self.remove(stream.record.id);
         self.insert(stream);
     }

@@ -17,12 +17,12 @@ use tokio::sync::oneshot;
 use crate::error::StreamError;
 use crate::limits::COMMIT_OPS_MAX;
 use crate::log::{Log, ShardHandle, Stream};
-use crate::owner::OwnerRequest;
+use crate::owner::{OwnerRequest, ReleasedShard};
 use crate::producer::Producers;
 use crate::shard::Recovered;
 use crate::stream::{
-    ProducersRecord, ShardRecord, StreamRecord, TRANSACTION_ID_NONE, TruncatedRecord, producers_key,
-    segment_key, shard_key, stream_key, truncated_key,
+    ProducersRecord, SegmentRecord, ShardRecord, StreamRecord, TRANSACTION_ID_NONE, TruncatedRecord,
+    producers_key, segment_key, shard_key, stream_key, truncated_key,
 };
 
 /// Pause between two looks whether shards are given up.
@@ -120,25 +120,43 @@ impl Log {
         if matches!(change, StreamMove::Cut(_)) && known.record.source.is_none() {
             return Err(StreamError::Exists(known.record.name.clone()));
         }
-        for handle in known.shards() {
-            handle.slot().map_err(StreamError::Damaged)?;
+        if let Some(why) = known.shards().iter().find_map(|handle| handle.slot().err()) {
+            if let StreamMove::HandOver(cluster) = &change {
+                self.take_no_more(&known, cluster).await?;
+            }
+            return Err(StreamError::Damaged(why));
         }
-        let (mut released, failed) = self.release(&known).await;
+        let (released, failed) = self.release(&known).await;
+        let (mut released, producers): (Vec<Recovered>, Vec<Producers>) = released.into_iter().unzip();
         let mut record = known.record.clone();
         let changed = match failed {
             Some(error) => Err(error),
             None => self.change_released(&mut record, &mut released, change).await,
         };
         let ends = released.iter().map(ShardEnd::of).collect();
-        // As it is now, also where the change has failed: nobody else has the shards.
-        let shards = released.into_iter().map(|recovered| Ok((recovered, Producers::default()))).collect();
+        // As it is now, also where the change has failed: nobody else has the shards. One that is still the source knows
+        // its producers, or it would append again what they send again.
+        let is_source_still = known.record.source.is_none() && record.source.is_none();
+        let known_producers = |producers| if is_source_still { producers } else { Producers::default() };
+        let shards = released.into_iter().zip(producers);
+        let shards =
+            shards.map(|(recovered, producers)| Ok((recovered, known_producers(producers)))).collect();
         self.open_again(record, &known, shards).await?;
         changed.map(|()| ends)
     }
 
+    /// A stream with a damaged shard, which can't be given up, takes no more records of producers all the same.
+    async fn take_no_more(&self, known: &Stream, cluster: &str) -> Result<(), StreamError> {
+        let record = StreamRecord { source: Some(cluster.to_owned()), ..known.record.clone() };
+        let put = Op::Put { key: stream_key(record.id), value: record.encode(), expect: Expect::Present };
+        self.inner.meta.commit(vec![put]).await.map_err(unavailable)?;
+        self.inner.streams.write().replace(known.with_record(record));
+        Ok(())
+    }
+
     /// Takes the shards from their owners, when all is written, completed and recorded: the first ones, and why not the
     /// others.
-    async fn release(&self, known: &Stream) -> (Vec<Recovered>, Option<StreamError>) {
+    async fn release(&self, known: &Stream) -> (Vec<ReleasedShard>, Option<StreamError>) {
         let mut released = Vec::with_capacity(known.shards().len());
         for handle in known.shards() {
             match self.release_one(handle).await {
@@ -149,14 +167,14 @@ impl Log {
         (released, None)
     }
 
-    async fn release_one(&self, handle: &ShardHandle) -> Result<Recovered, StreamError> {
+    async fn release_one(&self, handle: &ShardHandle) -> Result<ReleasedShard, StreamError> {
         let slot = handle.slot().map_err(StreamError::Damaged)?;
         loop {
             let (reply, answer) = oneshot::channel();
             let request = OwnerRequest::Release(slot, reply);
             self.inner.owners[handle.owner].send(request).await.map_err(|_| StreamError::Closed)?;
-            if let Some(recovered) = answer.await.map_err(|_| StreamError::Closed)?? {
-                return Ok(*recovered);
+            if let Some(released) = answer.await.map_err(|_| StreamError::Closed)?? {
+                return Ok(*released);
             }
             self.inner.env.sleep(RELEASE_LOOK).await;
         }
@@ -199,7 +217,11 @@ impl Log {
                 ops.push(Op::Put { key: producers_key(shard), value: producers, expect: Expect::Any });
                 records.push(led);
             }
-            let version = self.inner.meta.commit(std::mem::take(&mut ops)).await.map_err(unavailable)?;
+            let before = now.first().map_or(0, |recovered| recovered.version);
+            let led = records
+                .first()
+                .map(|led| (ShardId { stream: record.id, shard: ShardNumber(first) }, before, led));
+            let version = self.commit_or_find(std::mem::take(&mut ops), led).await?;
             *record = wanted.clone();
             for (recovered, led) in now.iter_mut().zip(records) {
                 (recovered.record, recovered.version) = (led, version);
@@ -231,20 +253,52 @@ impl Log {
                     key: segment_key(shard, segment.number),
                     expect: Expect::Any,
                 }));
-                let version = self.inner.meta.commit(ops).await.map_err(unavailable)?;
+                let version = self.commit_or_find(ops, Some((shard, recovered.version, &cut.record))).await?;
                 let gone = recovered.completed.split_off(cut.kept);
                 recovered.unsaved.retain(|unsaved| unsaved.base_offset < cut.record.next_offset);
                 let id = |number: SegmentNumber, term| SegmentId { shard, number, term };
                 recovered.deletes.extend(gone.iter().map(|segment| id(segment.number, segment.term)));
                 (recovered.record, recovered.version) = (cut.record, version);
+                self.remove_copies(shard, &gone);
             }
             self.cut_truncated(shard, recovered).await?;
         }
         Ok(())
     }
 
-    /// Forgets removed segments that could be restored, as far as they lie behind the end of a shard that was cut. The
-    /// sweep of cold storage removes their copies.
+    /// Commits; the version of what it wrote. A commit that was not answered may have taken place: then the shard's
+    /// record, which had version `before`, is what this one writes.
+    async fn commit_or_find(
+        &self,
+        ops: Vec<Op>,
+        writes: Option<(ShardId, u64, &ShardRecord)>,
+    ) -> Result<u64, StreamError> {
+        let conflict = match self.inner.meta.commit(ops).await {
+            Err(MetaError::Conflict { key }) => MetaError::Conflict { key },
+            answer => return answer.map_err(unavailable),
+        };
+        let Some((shard, before, wanted)) = writes else { return Err(unavailable(conflict)) };
+        let key = shard_key(shard);
+        let stored = self.inner.meta.get(&key).await.map_err(unavailable)?;
+        let is_written = |value: &[u8]| ShardRecord::decode(&key, value).as_ref() == Ok(wanted);
+        match stored.filter(|stored| stored.version != before && is_written(&stored.value)) {
+            Some(stored) => Ok(stored.version),
+            None => Err(unavailable(conflict)),
+        }
+    }
+
+    /// Copies in cold storage of segments that are cut off are not read any more, and are removed.
+    fn remove_copies(&self, shard: ShardId, gone: &[SegmentRecord]) {
+        let Some(cold) = &self.inner.cold else { return };
+        for segment in gone {
+            if let Some(copied) = segment.cold {
+                let id = SegmentId { shard, number: segment.number, term: segment.term };
+                cold.tier.remove(&id, copied.copy);
+            }
+        }
+    }
+
+    /// Forgets removed segments that could be restored, as far as they lie behind the end of a shard that was cut.
     async fn cut_truncated(&self, shard: ShardId, recovered: &mut Recovered) -> Result<(), StreamError> {
         let end = recovered.record.next_offset;
         let is_gone = |truncated: &&TruncatedRecord| truncated.segment.next_offset > end;
@@ -260,7 +314,8 @@ impl Log {
             }
             let left = recovered.truncated.len() - ops.len();
             self.inner.meta.commit(ops).await.map_err(unavailable)?;
-            recovered.truncated.truncate(left);
+            let gone = recovered.truncated.split_off(left).into_iter().map(|truncated| truncated.segment);
+            self.remove_copies(shard, &gone.collect::<Vec<_>>());
         }
     }
 }

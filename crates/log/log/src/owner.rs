@@ -44,7 +44,7 @@ use crate::error::{AppendError, StreamError};
 use crate::follow::{Follower, Placed};
 use crate::hot::Hot;
 use crate::limits::ENTRIES_WITHOUT_TASK;
-use crate::producer::ProducerState;
+use crate::producer::{ProducerState, Producers};
 use crate::shard::{
     ChangeError, CopyBegin, Output, Recovered, RestoreRequest, SegmentCopied, Shard, ShardInput, StepTime,
     StoreAppend, Truncation, ViewChange, Write, WriteError,
@@ -70,7 +70,7 @@ pub(crate) enum OwnerRequest {
     /// Have a copy go on behind a gap.
     Begin(Slot, CopyBegin),
     /// Give a shard up once all is written, completed and recorded; `None` while it is not.
-    Release(Slot, oneshot::Sender<Result<Option<Box<Recovered>>, StreamError>>),
+    Release(Slot, oneshot::Sender<Result<Option<Box<ReleasedShard>>, StreamError>>),
     /// Tell what a shard remembers of its producers.
     Producers(Slot, oneshot::Sender<Vec<ProducerState>>),
     /// Give shards of a deleted stream up, and delete their segments.
@@ -80,6 +80,9 @@ pub(crate) enum OwnerRequest {
     /// Write everything out, complete and record the segments, and end.
     Close(oneshot::Sender<()>),
 }
+
+/// What a start would find of a shard, and its producers.
+pub(crate) type ReleasedShard = (Recovered, Producers);
 
 /// An owner's queue. Dropping it cancels the owner.
 pub(crate) struct OwnerHandle {
@@ -389,7 +392,7 @@ impl Owner {
     }
 
     /// Takes a shard from this owner, if it has nothing left to do.
-    fn release(&mut self, slot: Slot, at: StepTime) -> Result<Option<Box<Recovered>>, StreamError> {
+    fn release(&mut self, slot: Slot, at: StepTime) -> Result<Option<Box<ReleasedShard>>, StreamError> {
         let owned = self.owned.get(slot).ok_or(StreamError::Closed)?;
         if owned.shard.is_lost() {
             return Err(StreamError::NotOwner);
@@ -404,7 +407,7 @@ impl Owner {
         if let Some(wake_at) = owned.wake_at {
             self.wakes.remove(&(wake_at, slot));
         }
-        Ok(Some(Box::new(owned.shard.into_recovered())))
+        Ok(Some(Box::new(owned.shard.into_released())))
     }
 
     fn touch(&mut self, slot: Slot) {

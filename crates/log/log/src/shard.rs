@@ -410,11 +410,11 @@ impl Shard {
         self.changes.is_committing()
     }
 
-    /// What a start would find of a shard that is closed.
-    pub(crate) fn into_recovered(self) -> Recovered {
+    /// What a start would find of a shard that is closed, and its producers.
+    pub(crate) fn into_released(self) -> (Recovered, Producers) {
         let unused = self.unused.max(self.next_number());
         let (record, version, unsaved) = self.changes.into_parts();
-        Recovered {
+        let recovered = Recovered {
             record,
             version,
             completed: self.completed.into(),
@@ -423,7 +423,8 @@ impl Shard {
             deletes: Vec::new(),
             unused,
             truncated: self.truncated.into(),
-        }
+        };
+        (recovered, self.producers)
     }
 
     /// Where to note what is refused before it comes here.

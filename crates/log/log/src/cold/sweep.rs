@@ -56,7 +56,8 @@ impl ShardNames<'_> {
             return Ok(false);
         }
         let is_it = |segment: &SegmentRecord| {
-            segment.term == name.term && segment.cold.is_some_and(|cold| cold.copy == name.copy)
+            // One without a copy may be in the midst of being copied.
+            segment.term == name.term && segment.cold.is_none_or(|cold| cold.copy == name.copy)
         };
         let segment = self.record(segment_key(self.shard, name.number), SegmentRecord::decode).await?;
         let truncated = self.record(truncated_key(self.shard, name.number), TruncatedRecord::decode).await?;
@@ -113,6 +114,11 @@ impl Copier {
         let mut swept = 0;
         for (key, _) in meta.list(COLD_GONE_PREFIX).await.map_err(unreadable)? {
             let Some(Key::ColdGone(stream)) = Key::parse(&key) else { continue };
+            // It may have been made again meanwhile. Nothing is copied while this task sweeps.
+            let is_there = |inner: Arc<LogInner>| inner.streams.read().by_id.contains_key(&stream);
+            if self.log.upgrade().is_none_or(is_there) {
+                continue;
+            }
             let has_folder = there.contains(&stream);
             if has_folder {
                 self.sweep_deleted(stream).await?;

@@ -94,6 +94,8 @@ impl Log {
                 value: Bytes::copy_from_slice(id.0.as_bytes()),
                 expect: Expect::Absent,
             },
+            // A copy that is made again has the same id: what it puts into cold storage is not what was deleted.
+            Op::Delete { key: cold_gone_key(id), expect: Expect::Any },
         ];
         inner.meta.commit(ops).await.map_err(unavailable)?;
         let fresh = || Recovered { unused, ..Recovered::default() };
