@@ -3,12 +3,13 @@
 mod common;
 
 use bytes::Bytes;
-use common::{create, in_world, log_start, open, read_all, shard, values};
+use common::{batch, create, in_world, log_start, open, read_all, shard, values};
 use tailwater_env::Env;
-use tailwater_format::{Offset, ShardId, ShardNumber};
+use tailwater_format::{Codec, Offset, ShardId, ShardNumber, Term};
 use tailwater_log::{
     AppendError, CopyCursor, CopyRecord, Log, ShardEnd, StreamConfig, StreamDurability, StreamError,
 };
+use tailwater_meta::{Expect, Op};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 
@@ -229,6 +230,27 @@ fn a_copy_that_leads_goes_on_in_a_higher_term_and_the_source_before_takes_its_en
         copy_all(&source, &copy, shard).await;
         assert_eq!(of(read_all(&source, shard).await), of(read_all(&copy, shard).await));
         assert_eq!(read_all(&copy, shard).await.len(), 10);
+    });
+}
+
+#[test]
+fn a_source_whose_move_fails_goes_on_and_knows_what_its_producers_send_again() {
+    in_world(|env| async move {
+        let dir = tempfile::tempdir().expect("a directory");
+        let source = open(&env, dir.path()).await;
+        let shard = shard(create(&source, "orders", StreamConfig::default()).await, 0);
+        let producer = source.init_producer_id().await.expect("a producer");
+        let record = [(1_000, "once".to_owned())];
+        let again = || batch(&record, Codec::None, Some((producer, 0, 0)));
+        let appended = source.append(shard.stream, shard.shard, again()).await.expect("appended");
+        // It has to have metadata that nobody has written.
+        let key = "log/none".to_owned();
+        let with = Op::Delete { key, expect: Expect::Version(u64::MAX) };
+        source.lead(shard.stream, Term(9), vec![with]).await.expect_err("it expects what is not so");
+        let known = source.append(shard.stream, shard.shard, again()).await.expect("it is there");
+        assert_eq!(known.base_offset, appended.base_offset);
+        append(&source, shard, "another").await;
+        assert_eq!(source.view(shard).expect("the source").tail.next_offset, Offset(3));
     });
 }
 

@@ -92,6 +92,14 @@ fn an_answer_that_comes_twice_or_was_not_asked_for_ends_the_session() {
 }
 
 #[test]
+fn offsets_that_no_shard_has_end_the_session() {
+    assert!(follow(0, 0).answer(answer(0, 101, &[])).is_err());
+    let mut beyond = answer(0, 0, &[]);
+    beyond.shards[0].next_offset = u64::MAX;
+    assert!(follow(0, 0).answer(beyond).is_err());
+}
+
+#[test]
 fn what_the_copy_has_is_left_out() {
     let steps = follow(0, 4).answer(answer(0, 0, &[entry(0, 2), entry(2, 2), entry(4, 1)])).expect("taken");
     assert_eq!(done(&steps), ["append 1 up to 5"]);
