@@ -115,3 +115,23 @@ fn a_handler_that_is_interrupted_gives_its_message_back() {
     assert!(told.contains("interrupted") && told.contains("visible again"), "{told}");
     assert_eq!(node.run(&["queue", "receive", "q"]), "work\n");
 }
+
+#[test]
+fn what_there_is_one_of_is_told_in_the_singular() {
+    let (_dir, node) = Node::start_anew();
+    assert_eq!(node.run(&["stream", "create", "n"]), "stream n with 1 shard created\n");
+    let told = |args: &[&str]| {
+        let output = node.output(args, b"one\n");
+        assert!(output.status.success(), "{args:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    assert_eq!(told(&["produce", "n"]), "1 record appended to n\n");
+    let consumed = told(&["consume", "n", "--from", "start", "--exit-at-end", "--stats=60"]);
+    assert!(
+        consumed.contains("tailwater: 1 record, ") && consumed.contains("/s; 0 records behind"),
+        "{consumed}"
+    );
+    assert_eq!(told(&["broadcast", "publish", "n"]), "1 event published in local/n\n");
+    let heard = told(&["broadcast", "listen", "n", "--exit-at-end", "--share", "--stats"]);
+    assert!(heard.contains("shared: 1 event, "), "{heard}");
+}

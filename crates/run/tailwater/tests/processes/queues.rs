@@ -73,7 +73,7 @@ fn the_command_line_sends_looks_receives_and_moves() {
 
     // A handler that fails, and then there is no second chance.
     let failed = node.run_failing(&["queue", "receive", "work", "-n", "1", "--exec", "cat; exit 3"]);
-    assert!(failed.contains("1 of 1 messages were not handled"), "{failed}");
+    assert!(failed.contains("1 of 1 message was not handled"), "{failed}");
     assert_eq!(node.run(&["queue", "receive", "work"]), "");
     assert_eq!(node.run(&["queue", "move", "dead"]), "1 moved\n");
     let command = "cat; echo \" by $TAILWATER_RECEIVE_COUNT\"";
