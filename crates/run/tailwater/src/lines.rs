@@ -19,6 +19,8 @@ pub struct Lines {
     taken: bool,
     /// Lines that were answered.
     count: u64,
+    /// Whether the line behind those is too long.
+    is_refused: bool,
 }
 
 impl Lines {
@@ -34,7 +36,7 @@ impl Lines {
             }
             None => (Box::new(BufReader::new(tokio::io::stdin())), "standard input".to_owned()),
         };
-        Ok(Self { input, name, bytes_max, line: Vec::new(), taken: true, count: 0 })
+        Ok(Self { input, name, bytes_max, line: Vec::new(), taken: true, count: 0, is_refused: false })
     }
 
     /// The next line, without its end; `None` behind the last one, which needs no end.
@@ -56,9 +58,10 @@ impl Lines {
             return Ok(None);
         }
         let bytes = without_end(&self.line).len();
+        self.is_refused = bytes > self.bytes_max;
         anyhow::ensure!(
-            bytes <= self.bytes_max,
-            "line {} of {} is longer than {} bytes; the lines before it were sent",
+            !self.is_refused,
+            "line {} of {} is longer than {} bytes",
             self.count + 1,
             self.name,
             self.bytes_max
@@ -66,6 +69,29 @@ impl Lines {
         self.taken = true;
         self.count += 1;
         Ok(Some(&self.line[..bytes]))
+    }
+
+    /// The number of the line to go on with if of those that were answered the first `used` were of use, from 1. A line
+    /// that is too long is left out: it would be refused again.
+    pub fn next_behind(&self, used: u64) -> u64 {
+        used + 1 + u64::from(self.is_refused && used == self.count)
+    }
+}
+
+/// What a shell is told to go on with the line `next` of a file: by the command `words`, which are as they were given,
+/// with the `options` that are not left out.
+pub fn rest(next: u64, words: &[&str], options: &[(&str, Option<&str>)]) -> String {
+    let words = words.iter().map(|word| format!(" {}", quoted(word)));
+    let options = options.iter().filter_map(|(name, value)| Some(format!(" {name}={}", quoted((*value)?))));
+    format!("the rest: tail -n +{next} FILE | tailwater{}", words.chain(options).collect::<String>())
+}
+
+/// A word as a shell takes it for one.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,@%+".contains(c);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
     }
 }
 
@@ -94,6 +120,7 @@ mod tests {
             line: Vec::new(),
             taken: true,
             count: 0,
+            is_refused: false,
         }
     }
 
@@ -123,6 +150,16 @@ mod tests {
         assert!(longer.next().await.expect("fits").is_some());
         let error = longer.next().await.expect_err("too long").to_string();
         assert!(error.starts_with("line 2 of input is longer"), "{error}");
+        assert_eq!((longer.next_behind(1), longer.next_behind(0)), (3, 1));
+    }
+
+    #[test]
+    fn what_goes_on_is_told_with_its_options_as_a_shell_takes_them() {
+        let options = [("--key-delimiter", Some("it's\t")), ("--shard", None), ("--codec", Some("zstd"))];
+        assert_eq!(
+            rest(7, &["produce", "a b"], &options),
+            "the rest: tail -n +7 FILE | tailwater produce 'a b' --key-delimiter='it'\\''s\t' --codec=zstd"
+        );
     }
 
     #[tokio::test]

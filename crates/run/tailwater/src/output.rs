@@ -55,6 +55,11 @@ pub fn counted(count: u64, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
+/// What stands behind a number of things that something was done to.
+pub fn were(count: u64) -> &'static str {
+    if count == 1 { "was" } else { "were" }
+}
+
 /// A number of bytes as people write it.
 pub fn bytes(count: u64) -> String {
     indicatif::BinaryBytes(count).to_string()

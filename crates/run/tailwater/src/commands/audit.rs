@@ -50,7 +50,9 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
         runtime.block_on(env.sleep(ASK_EVERY));
         let new: Vec<AuditEvent> = server.get(&format!("/v1/audit?after={after}"))?;
         if let Some(first) = new.first().filter(|first| first.number > after + 1 && after > 0) {
-            eprintln!("tailwater: {} events were too many to show", first.number - after - 1);
+            let missed = first.number - after - 1;
+            let (counted, were) = (output::counted(missed, "event"), output::were(missed));
+            eprintln!("tailwater: {counted} {were} not shown: there were too many at once");
         }
         after = new.last().map_or(after, |event| event.number);
         new.iter().try_for_each(|event| show(event, output))?;

@@ -47,7 +47,10 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
         Command::Publish(args) => {
             let runtime = runtime()?;
             let proxy = ProxyFlags::of(server, &runtime, Duration::from_millis(args.deadline_ms))?;
-            runtime.block_on(publish::run(&proxy, args))
+            let done = runtime.block_on(publish::run(&proxy, args));
+            // A read of standard input goes on after an event was refused, and nobody waits for it.
+            runtime.shutdown_background();
+            done
         }
         Command::Listen(args) => {
             let runtime = runtime()?;
@@ -91,6 +94,9 @@ impl ProxyFlags {
     }
 
     /// Where events of a stream get their numbers.
+    ///
+    /// # Errors
+    /// If the node does not know its region.
     fn numbering(&self, stream: &Stream) -> anyhow::Result<ReplicasAt> {
         let region = stream.region();
         let found = if region == self.region { Some(&self.addresses) } else { self.others.get(region) };

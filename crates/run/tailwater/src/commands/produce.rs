@@ -5,6 +5,8 @@ use std::convert::Infallible;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::ValueEnum;
+use clap::builder::PossibleValue;
 use indicatif::ProgressBar;
 use serde::Serialize;
 use tailwater_client::limits::RECORD_BYTES_MAX;
@@ -14,7 +16,7 @@ use tailwater_format::call::CallErrorCode;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::admin::Server;
-use crate::lines::Lines;
+use crate::lines::{self, Lines};
 use crate::output::{self, Format};
 use crate::values;
 
@@ -28,7 +30,7 @@ pub struct Args {
     /// The stream.
     name: String,
     /// File whose lines become records. By default standard input. A line ends with LF or CR LF, which the record does
-    /// not have, and is as long as a record may be at most: 4,194,048 bytes.
+    /// not have. Its other bytes are kept, in whatever encoding. It has 4,194,048 bytes at most.
     file: Option<PathBuf>,
     /// What separates key and value in a line. A line without it has no key.
     #[arg(short, long, value_name = "TEXT")]
@@ -59,6 +61,22 @@ enum PartitionerArg {
     RoundRobin,
     /// To any shard.
     Random,
+}
+
+impl Args {
+    /// How to go on with a line, in the same way.
+    fn rest(&self, next: u64) -> String {
+        let shard = self.shard.map(|shard| shard.to_string());
+        let partitioner = self.partitioner.to_possible_value();
+        let partitioner = partitioner.filter(|_| !matches!(self.partitioner, PartitionerArg::Key));
+        let options = [
+            ("--key-delimiter", self.key_delimiter.as_deref()),
+            ("--shard", shard.as_deref()),
+            ("--partitioner", partitioner.as_ref().map(PossibleValue::get_name)),
+            ("--codec", Some(self.codec.as_str()).filter(|codec| *codec != "none")),
+        ];
+        lines::rest(next, &["produce", &self.name], &options)
+    }
 }
 
 /// How reading lines ended.
@@ -117,17 +135,17 @@ async fn produce(server: &Server, address: &str, args: Args) -> anyhow::Result<(
     progress.finish_and_clear();
     let count = output::counted(report.appended, "record");
     let rest = || {
-        let (sent, name) = (report.sent, &args.name);
-        let next = sent + 1;
+        let sent = report.sent;
         // Lines of a batch that failed are not behind those that were appended: only whoever knows them can send them
         // again.
         let open = match sent - report.appended {
             0 => String::new(),
-            open => format!("of {open} of these lines it is not known; "),
+            open => format!("of {} it is not known; ", output::counted(open, "line")),
         };
-        format!(
-            "{count} of {sent} lines were appended; {open}the rest: tail -n +{next} FILE | tailwater produce {name}"
-        )
+        let sent_lines = output::counted(sent, "line");
+        let rest = args.rest(lines.next_behind(sent));
+        let were = output::were(report.appended);
+        format!("{count} of {sent_lines} {were} appended; {open}{rest}")
     };
     match appended {
         Ok(InputEnd::Input) if args.output == Format::Table => eprintln!("{count} appended to {}", args.name),

@@ -3,9 +3,8 @@
 mod client;
 mod handle;
 
-use std::io::{BufRead, Read};
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -13,8 +12,10 @@ use clap::Subcommand;
 use serde_json::{Map, Value, json};
 use tailwater_client::Error;
 use tailwater_sqs::limits;
+use tokio::io::AsyncReadExt;
 
 use crate::admin::Server;
+use crate::lines::Lines;
 use crate::output::{self, Format};
 use crate::values;
 use client::{Client, EndpointFlags};
@@ -24,6 +25,9 @@ const BATCH: usize = 10;
 
 /// Bytes of bodies in one batch, beyond which a further one is begun.
 const BATCH_BYTES: usize = 512 << 10;
+
+/// Longest body that a queue takes, in bytes; each may take less.
+const BODY_BYTES_MAX: usize = *limits::MESSAGE_BYTES.end() as usize;
 
 /// What to do with queues, and where they are.
 #[derive(clap::Args)]
@@ -160,9 +164,11 @@ pub struct Create {
 pub struct SendArgs {
     /// The queue.
     name: String,
-    /// The messages. By default each line of standard input is one.
+    /// The messages. By default each line of standard input is one. A line ends with LF or CR LF, which the message
+    /// does not have. Its other bytes are kept, and have to be text in UTF-8. It has 1,048,576 bytes at most.
     bodies: Vec<String>,
-    /// A file that is sent as one message. - is standard input.
+    /// A file that is sent as one message, with its last line's end: text in UTF-8 of 1,048,576 bytes at most. - is
+    /// standard input.
     #[arg(short, long, value_name = "FILE", conflicts_with = "bodies")]
     file: Option<PathBuf>,
     /// The group of the messages, in a FIFO queue.
@@ -388,27 +394,8 @@ fn send(client: &Client, send: SendArgs) -> anyhow::Result<()> {
     let mut batch =
         Batch { client, url: &url, send: &send, unit, entries: Vec::new(), bytes: 0, read: 0, sent: 0 };
     match &send.file {
-        Some(file) if file.as_os_str() == "-" => {
-            let mut body = String::new();
-            std::io::stdin().read_to_string(&mut body).context("standard input is no text in UTF-8")?;
-            batch.push(body)?;
-        }
-        Some(file) => {
-            let mut body = String::new();
-            let bytes = read_file(file)?;
-            body.push_str(std::str::from_utf8(&bytes).with_context(|| {
-                format!("{} is no text in UTF-8: encode it, as with base64", file.display())
-            })?);
-            batch.push(body)?;
-        }
-        None if send.bodies.is_empty() => {
-            for line in std::io::stdin().lock().lines() {
-                match line {
-                    Ok(line) => batch.push(line)?,
-                    Err(error) => batch.stop(&format!("can't be read ({error})"))?,
-                }
-            }
-        }
+        Some(file) => batch.push(client.block_on(read_whole(file))?)?,
+        None if send.bodies.is_empty() => send_lines(client, &mut batch)?,
         None => send.bodies.iter().try_for_each(|body| batch.push(body.clone()))?,
     }
     batch.flush()?;
@@ -418,9 +405,42 @@ fn send(client: &Client, send: SendArgs) -> anyhow::Result<()> {
     }
 }
 
-fn read_file(file: &std::path::Path) -> anyhow::Result<Vec<u8>> {
-    let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-    runtime.block_on(tokio::fs::read(file)).with_context(|| format!("{} can't be read", file.display()))
+/// Sends each line of standard input.
+fn send_lines(client: &Client, batch: &mut Batch<'_>) -> anyhow::Result<()> {
+    let mut lines = client.block_on(Lines::open(None, BODY_BYTES_MAX))?;
+    loop {
+        match client.block_on(lines.next()) {
+            Ok(Some(line)) => match std::str::from_utf8(line) {
+                Ok(line) => batch.push(line.to_owned())?,
+                Err(_) => {
+                    batch.stop("is no text in UTF-8, which a message has to be: encode it, as with base64")?
+                }
+            },
+            Ok(None) => return Ok(()),
+            Err(error) => {
+                batch.flush()?;
+                return Err(error.context(batch.ended()));
+            }
+        }
+    }
+}
+
+/// A file, or standard input for `-`, as one message.
+async fn read_whole(file: &Path) -> anyhow::Result<String> {
+    let is_stdin = file.as_os_str() == "-";
+    let name = if is_stdin { "standard input".into() } else { file.to_string_lossy() };
+    let mut bytes = Vec::new();
+    let most = BODY_BYTES_MAX as u64 + 1;
+    let read = match is_stdin {
+        true => tokio::io::stdin().take(most).read_to_end(&mut bytes).await,
+        false => match tokio::fs::File::open(file).await {
+            Ok(file) => file.take(most).read_to_end(&mut bytes).await,
+            Err(error) => Err(error),
+        },
+    };
+    read.with_context(|| format!("{name} can't be read"))?;
+    anyhow::ensure!(bytes.len() <= BODY_BYTES_MAX, "{name} is longer than {BODY_BYTES_MAX} bytes");
+    String::from_utf8(bytes).with_context(|| format!("{name} is no text in UTF-8: encode it, as with base64"))
 }
 
 /// Messages that go out together.
@@ -466,8 +486,12 @@ impl Batch<'_> {
     /// Sends what there is, and says why the next one is not.
     fn stop(&mut self, why: &str) -> anyhow::Result<()> {
         self.flush()?;
-        let Self { unit, read, sent, .. } = self;
-        anyhow::bail!("{unit} {} {why}: {sent} were sent, and nothing from there on", *read + 1)
+        anyhow::bail!("{} {} {why}: {}", self.unit, self.read + 1, self.ended())
+    }
+
+    /// What became of all that was read.
+    fn ended(&self) -> String {
+        format!("{} {} sent, and nothing from there on", self.sent, output::were(self.sent as u64))
     }
 
     fn flush(&mut self) -> anyhow::Result<()> {
@@ -481,8 +505,9 @@ impl Batch<'_> {
         let parameters = json!({"QueueUrl": self.url, "Entries": entries});
         let answer = self.client.call("SendMessageBatch", &parameters).with_context(|| {
             format!(
-                "{} were sent; of {unit} {first} to {read} it is not known, and nothing behind was",
-                self.sent
+                "{} {} sent; of {unit} {first} to {read} it is not known, and nothing behind was",
+                self.sent,
+                output::were(self.sent as u64)
             )
         })?;
         for sent in answer["Successful"].as_array().into_iter().flatten() {
@@ -495,9 +520,10 @@ impl Batch<'_> {
         let failed: Vec<String> = failed.map(|failed| self.why_not_sent(first, failed)).collect();
         anyhow::ensure!(
             failed.is_empty(),
-            "{}; {} of the first {read} were sent, and nothing behind",
+            "{}; {} of the first {read} {} sent, and nothing behind",
             failed.join("; "),
-            self.sent
+            self.sent,
+            output::were(self.sent as u64)
         );
         Ok(())
     }

@@ -210,8 +210,9 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
             match output {
                 Format::Json => output::print_json(&created),
                 Format::Table => output::print(&format!(
-                    "stream {} with {} shards created",
-                    created.name, created.config.shards
+                    "stream {} with {} created",
+                    created.name,
+                    output::counted(created.config.shards.into(), "shard")
                 )),
             }
         }

@@ -47,6 +47,59 @@ fn a_line_as_long_as_a_record_may_be_is_appended_and_a_longer_one_is_refused_wit
     assert!(!refused.status.success() && why.contains(&longest.to_string()), "{why}");
 }
 
+/// Two lines, one that is too long, and one more.
+fn with_one_too_long(bytes_max: usize) -> Vec<u8> {
+    [b"a=1\nb=2\n", vec![b'x'; bytes_max + 1].as_slice(), b"\nlast\n"].concat()
+}
+
+#[test]
+fn after_a_line_that_is_too_long_the_log_queues_and_broadcasts_have_those_before_and_tell_how_to_go_on() {
+    let (_dir, node) = Node::with_stream(&["n", "--shards", "2"]);
+    node.run(&["queue", "create", "n"]);
+    let refused = |args: &[&str], bytes_max: usize, expected: &[&str]| {
+        let help = node.run(&[args[0], args[1], "--help"]).replace(',', "");
+        assert!(help.contains("LF or CR LF") && help.contains(&bytes_max.to_string()), "{help}");
+        let refused = node.output(args, &with_one_too_long(bytes_max));
+        let told = String::from_utf8_lossy(&refused.stderr);
+        assert!(!refused.status.success(), "{args:?}");
+        let line = format!("line 3 of standard input is longer than {bytes_max} bytes");
+        assert!(told.contains(&line), "{told}");
+        assert!(expected.iter().all(|text| told.contains(text)), "{told}");
+    };
+    refused(
+        &["produce", "n", "-k", "=", "--shard", "1"],
+        tailwater_client::limits::RECORD_BYTES_MAX,
+        &[
+            "2 records of 2 lines were appended; ",
+            "the rest: tail -n +4 FILE | tailwater produce n --key-delimiter='=' --shard=1",
+        ],
+    );
+    assert_eq!(node.run(&["consume", "n", "--exit-at-end", "--format", "%s %k %v\n"]), "1 a 1\n1 b 2\n");
+    refused(
+        &["broadcast", "publish", "n", "-k", "=", "--header", "from=a file"],
+        tailwater_broadcast::limits::PAYLOAD_BYTES_MAX,
+        &[
+            "2 of 2 lines were published; ",
+            "the rest: tail -n +4 FILE | tailwater broadcast publish n --key-delimiter='=' --header='from=a file'",
+        ],
+    );
+    assert_eq!(node.run(&["broadcast", "listen", "n", "--exit-at-end", "--format", "%k %v\n"]), "a 1\nb 2\n");
+    refused(&["queue", "send", "n"], 1 << 20, &["2 were sent, and nothing from there on"]);
+    assert_eq!(node.run(&["queue", "receive", "n", "-n", "9"]), "a=1\nb=2\n");
+}
+
+#[test]
+fn all_lines_before_one_that_is_too_long_are_published_although_most_were_on_their_way() {
+    let (_dir, node) = Node::start_anew();
+    let lines: String = (1..=20_000).map(|number| format!("{number}\n")).collect();
+    let long = vec![b'x'; tailwater_broadcast::limits::PAYLOAD_BYTES_MAX + 1];
+    let refused = node.output(&["broadcast", "publish", "n"], &[lines.as_bytes(), &long].concat());
+    let told = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success(), "a line is too long");
+    assert!(told.contains("20000 of 20000 lines were published; "), "{told}");
+    assert!(node.run(&["broadcast", "listen", "n", "--exit-at-end"]) == lines, "they are all there");
+}
+
 #[test]
 fn producers_publishers_and_senders_wait_for_a_node_that_is_not_there_yet() {
     let (dir, mut node) = Node::with_stream(&["n"]);
@@ -114,4 +167,24 @@ fn a_handler_that_is_interrupted_gives_its_message_back() {
     let told = std::fs::read_to_string(&errors).expect("readable");
     assert!(told.contains("interrupted") && told.contains("visible again"), "{told}");
     assert_eq!(node.run(&["queue", "receive", "q"]), "work\n");
+}
+
+#[test]
+fn what_there_is_one_of_is_told_in_the_singular() {
+    let (_dir, node) = Node::start_anew();
+    assert_eq!(node.run(&["stream", "create", "n"]), "stream n with 1 shard created\n");
+    let told = |args: &[&str]| {
+        let output = node.output(args, b"one\n");
+        assert!(output.status.success(), "{args:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    assert_eq!(told(&["produce", "n"]), "1 record appended to n\n");
+    let consumed = told(&["consume", "n", "--from", "start", "--exit-at-end", "--stats=60"]);
+    assert!(
+        consumed.contains("tailwater: 1 record, ") && consumed.contains("/s; 0 records behind"),
+        "{consumed}"
+    );
+    assert_eq!(told(&["broadcast", "publish", "n"]), "1 event published in local/n\n");
+    let heard = told(&["broadcast", "listen", "n", "--exit-at-end", "--share", "--stats"]);
+    assert!(heard.contains("shared: 1 event, "), "{heard}");
 }

@@ -73,7 +73,7 @@ fn the_command_line_sends_looks_receives_and_moves() {
 
     // A handler that fails, and then there is no second chance.
     let failed = node.run_failing(&["queue", "receive", "work", "-n", "1", "--exec", "cat; exit 3"]);
-    assert!(failed.contains("1 of 1 messages were not handled"), "{failed}");
+    assert!(failed.contains("1 of 1 message was not handled"), "{failed}");
     assert_eq!(node.run(&["queue", "receive", "work"]), "");
     assert_eq!(node.run(&["queue", "move", "dead"]), "1 moved\n");
     let command = "cat; echo \" by $TAILWATER_RECEIVE_COUNT\"";
@@ -158,11 +158,18 @@ fn what_can_not_be_sent_is_named_and_nothing_is_left_out_unsaid() {
     assert_eq!(receive(), lines(1..13) + &lines(14..21));
 
     let said = send(b"1\n2\n\xff\n4\n");
-    assert!(said.contains("line 3 can't be read") && said.contains("2 were sent"), "{said}");
+    assert!(said.contains("line 3 is no text in UTF-8") && said.contains("2 were sent"), "{said}");
     assert_eq!(receive(), lines(1..3));
 
     let said = node.run_failing(&["queue", "send", "q", "one", "", "three"]);
-    assert!(said.contains("message 2 is empty") && said.contains("1 were sent"), "{said}");
+    assert!(said.contains("message 2 is empty") && said.contains("1 was sent"), "{said}");
+
+    let whole = node.output(&["queue", "send", "q", "--file", "-"], &vec![b'x'; (1 << 20) + 1]);
+    let said = String::from_utf8_lossy(&whole.stderr);
+    assert!(
+        !whole.status.success() && said.contains("standard input is longer than 1048576 bytes"),
+        "{said}"
+    );
 }
 
 #[test]

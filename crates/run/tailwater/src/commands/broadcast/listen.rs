@@ -17,7 +17,7 @@ use tailwater_node::api::{BroadcastStreamView, EventView};
 use tailwater_node::signal::StopSignals;
 
 use super::ProxyFlags;
-use crate::output::Format;
+use crate::output::{Format, counted};
 use crate::template::{Template, write_headers, write_time};
 use crate::values;
 
@@ -121,6 +121,10 @@ pub async fn run(proxy: &ProxyFlags, known: Vec<BroadcastStreamView>, args: Args
     for name in &args.stream {
         let stream = proxy.stream(name)?;
         if !held.contains_key(&stream) {
+            // Nothing ever comes of a region that the node neither knows nor has events of.
+            if held.keys().all(|other| other.region() != stream.region()) {
+                proxy.numbering(&stream)?;
+            }
             // Its first event makes it; but the name may also be another one than was meant.
             eprintln!("{stream} has no event here yet");
         }
@@ -222,19 +226,18 @@ async fn share(env: &Env, proxy: &ProxyFlags, positions: Positions, args: &Args)
 fn shared(stats: &SharingStats) -> String {
     let SharingStats { region, links } = stats;
     format!(
-        "shared: {} events, {} of them from other listeners and {} from the proxy; {} sent to others; {} requests to \
-         the proxy, {} to others, {} given up; {} known, {links} connected; fed with {} streams, over {} members at most, \
-         feeds {}",
-        region.delivered,
+        "shared: {}, {} of them from other listeners and {} from the proxy; {} sent to others; {} to the \
+         proxy, {} to others, {} given up; {} known, {links} connected; fed with {}, over {} at most, feeds {}",
+        counted(region.delivered, "event"),
         region.from_peers,
         region.from_proxy,
         region.served,
-        region.requests_to_proxy,
+        counted(region.requests_to_proxy, "request"),
         region.requests_to_peers,
         region.timeouts,
         region.view,
-        region.fed,
-        if region.fed == 0 { 0 } else { region.hops },
+        counted(region.fed as u64, "stream"),
+        counted(if region.fed == 0 { 0 } else { region.hops.into() }, "member"),
         region.feeds,
     )
 }

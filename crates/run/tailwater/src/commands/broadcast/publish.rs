@@ -2,18 +2,17 @@
 
 use std::path::PathBuf;
 
-use anyhow::Context;
 use bytes::Bytes;
 use futures::stream::FuturesOrdered;
 use futures::{FutureExt, StreamExt};
 use serde::Serialize;
 use tailwater_broadcast::client::{Acknowledged, PublishError, Publisher};
 use tailwater_broadcast::limits::PAYLOAD_BYTES_MAX;
-use tailwater_broadcast::{Collect, Content};
+use tailwater_broadcast::{Collect, Content, Stream};
 use tailwater_env::Env;
 
 use super::ProxyFlags;
-use crate::lines::Lines;
+use crate::lines::{self, Lines};
 use crate::output::{self, Format};
 use crate::values;
 
@@ -26,7 +25,7 @@ pub struct Args {
     /// The stream: REGION/NAME, or NAME in the node's own region. Its first event makes it.
     stream: String,
     /// File whose lines become events. By default standard input. A line ends with LF or CR LF, which the event does
-    /// not have, and has 1 MiB at most.
+    /// not have. Its other bytes are kept, in whatever encoding. It has 1,048,576 bytes at most.
     file: Option<PathBuf>,
     /// The key of all events.
     #[arg(long, value_name = "TEXT", conflicts_with = "key_delimiter")]
@@ -62,7 +61,10 @@ fn header(text: &str) -> Result<(Bytes, Bytes), String> {
     Ok((Bytes::copy_from_slice(name.as_bytes()), Bytes::copy_from_slice(value.as_bytes())))
 }
 
-/// Publishes lines until there are no more and all are acknowledged.
+/// Publishes lines until there are no more, or one can't be read or is refused, and all are answered.
+///
+/// # Errors
+/// If not all were published: how many were, and how to go on.
 pub async fn run(proxy: &ProxyFlags, args: Args) -> anyhow::Result<()> {
     let env = Env::real();
     let stream = proxy.stream(&args.stream)?;
@@ -72,34 +74,34 @@ pub async fn run(proxy: &ProxyFlags, args: Args) -> anyhow::Result<()> {
     let mut lines = Lines::open(args.file.as_deref(), PAYLOAD_BYTES_MAX).await?;
     let publisher = Publisher::new(&env, addresses);
     let mut answers = FuturesOrdered::new();
-    let mut published = 0u64;
-    let mut tell = |answer: Result<Acknowledged, PublishError>| {
-        let Acknowledged { seq, repeated } =
-            answer.with_context(|| format!("{published} events were published before this"))?;
-        published += 1;
-        match args.output {
-            Format::Json => output::print_json(&PublishCounts { stream: stream.as_str(), seq, repeated }),
-            Format::Table => Ok(()),
-        }
-    };
-    loop {
+    let mut told =
+        PublishedLines { stream: &stream, format: args.output, answered: 0, published: 0, refused: None };
+    let mut unread = None;
+    while told.refused.is_none() {
         // A terminal or a pipe may be silent for long: what was published is reported meanwhile.
         let line = tokio::select! {
             biased;
             Some(answer) = answers.next() => {
-                tell(answer)?;
+                told.add(answer)?;
                 continue;
             }
-            line = lines.next(), if answers.len() < UNACKNOWLEDGED_MAX => line?,
+            line = lines.next(), if answers.len() < UNACKNOWLEDGED_MAX => line,
         };
-        let Some(line) = line else { break };
+        let line = match line {
+            Ok(Some(line)) => line,
+            Ok(None) => break,
+            Err(error) => {
+                unread = Some(error);
+                break;
+            }
+        };
         let content = content(line, &args);
         loop {
             // It is in the publisher's queue when this returns, or was refused.
             let mut answer = publisher.publish(&stream, &content, collect.as_ref()).boxed();
             match futures::poll!(&mut answer) {
                 std::task::Poll::Ready(Err(PublishError::Full)) => match answers.next().await {
-                    Some(answer) => tell(answer)?,
+                    Some(answer) => told.add(answer)?,
                     None => env.sleep(std::time::Duration::from_millis(1)).await,
                 },
                 // Told behind those that are waited for.
@@ -114,13 +116,94 @@ pub async fn run(proxy: &ProxyFlags, args: Args) -> anyhow::Result<()> {
             }
         }
     }
+    // What was read is on its way, however reading ended.
     while let Some(answer) = answers.next().await {
-        tell(answer)?;
+        told.add(answer)?;
     }
-    if args.output == Format::Table {
-        eprintln!("{} published in {stream}", output::counted(published, "event"));
+    told.end(&args, &lines, unread)
+}
+
+/// What is known of the lines that were read.
+struct PublishedLines<'a> {
+    stream: &'a Stream,
+    format: Format,
+    /// Lines whose events were published or refused.
+    answered: u64,
+    published: u64,
+    /// The first one that was refused, from 1, and why.
+    refused: Option<(u64, PublishError)>,
+}
+
+impl PublishedLines<'_> {
+    /// The next line's answer: they come in the order of the lines.
+    fn add(&mut self, answer: Result<Acknowledged, PublishError>) -> anyhow::Result<()> {
+        self.answered += 1;
+        match answer {
+            Ok(Acknowledged { seq, repeated }) => {
+                self.published += 1;
+                match self.format {
+                    Format::Json => {
+                        output::print_json(&PublishCounts { stream: self.stream.as_str(), seq, repeated })
+                    }
+                    Format::Table => Ok(()),
+                }
+            }
+            Err(error) => {
+                self.refused.get_or_insert((self.answered, error));
+                Ok(())
+            }
+        }
     }
-    Ok(())
+
+    /// Tells what became of all lines; `unread` is why no more could be read.
+    fn end(self, args: &Args, lines: &Lines, unread: Option<anyhow::Error>) -> anyhow::Result<()> {
+        let Self { stream, answered, published, .. } = self;
+        let of_lines = output::counted(answered, "line");
+        let published_of = format!("{published} of {of_lines} {} published", output::were(published));
+        match (self.refused, unread) {
+            (None, None) if self.format == Format::Table => {
+                eprintln!("{} published in {stream}", output::counted(published, "event"));
+                Ok(())
+            }
+            (None, None) => Ok(()),
+            (None, Some(unread)) => {
+                Err(unread.context(format!("{published_of}; {}", args.rest(lines.next_behind(answered)))))
+            }
+            (Some((line, error)), unread) => {
+                if let Some(unread) = unread {
+                    eprintln!("tailwater: {unread:#}");
+                }
+                // Lines behind the first that was refused may have been published: sent again, they would be twice.
+                let rest = match published + 1 == line {
+                    true => args.rest(line),
+                    false => format!(
+                        "{} refused, and some of the lines behind the first of those were not; behind all of them, {}",
+                        answered - published,
+                        args.rest(lines.next_behind(answered))
+                    ),
+                };
+                Err(anyhow::Error::new(error)
+                    .context(format!("{published_of}; {rest}; line {line} was refused")))
+            }
+        }
+    }
+}
+
+impl Args {
+    /// How to go on with a line, in the same way.
+    fn rest(&self, next: u64) -> String {
+        let headers = self.header.iter().map(|(name, value)| {
+            format!("{}={}", String::from_utf8_lossy(name), String::from_utf8_lossy(value))
+        });
+        let headers: Vec<String> = headers.collect();
+        let mut options = vec![
+            ("--key", self.key.as_deref()),
+            ("--key-delimiter", self.key_delimiter.as_deref()),
+            ("--collect", self.collect.as_deref()),
+        ];
+        options.extend(headers.iter().map(|header| ("--header", Some(header.as_str()))));
+        lines::rest(next, &["broadcast", "publish", &self.stream], &options)
+    }
 }
 
 fn content(line: &[u8], args: &Args) -> Content {

@@ -6,7 +6,7 @@ use serde::Serialize;
 use tailwater_client::{Client, Consumer};
 use tailwater_env::{Env, Instant};
 
-use crate::output::Format;
+use crate::output::{Format, counted};
 
 /// Prints a line every so often.
 pub struct Stats {
@@ -108,7 +108,8 @@ impl Stats {
 impl std::fmt::Display for Line {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let behind: u64 = self.lag.iter().map(|lag| lag.records).sum();
-        write!(f, "{} records, {}/s; {behind} records behind", self.records, self.records_per_s)?;
+        let (records, behind) = (counted(self.records, "record"), counted(behind, "record"));
+        write!(f, "{records}, {}/s; {behind} behind", self.records_per_s)?;
         if let Some(slowest) = self.lag.iter().filter(|lag| lag.records > 0).max_by_key(|lag| lag.ms) {
             match slowest.ms {
                 Some(ms) => write!(f, ", {ms} ms in shard {}", slowest.shard)?,

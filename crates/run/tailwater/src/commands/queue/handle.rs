@@ -11,6 +11,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::ReceiveArgs;
 use super::client::{Client, explained};
+use crate::output;
 
 /// How long a receive waits where it goes on for ever, by default: as long as it may.
 const WAIT_S: u32 = 20;
@@ -77,7 +78,8 @@ pub async fn work_off(client: &Client, receive: &ReceiveArgs, command: &str) -> 
             }
         }
     }
-    anyhow::ensure!(failed == 0, "{failed} of {received} messages were not handled");
+    let (counted, were) = (output::counted(received as u64, "message"), output::were(failed as u64));
+    anyhow::ensure!(failed == 0, "{failed} of {counted} {were} not handled");
     Ok(())
 }
 
