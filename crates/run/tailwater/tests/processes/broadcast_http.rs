@@ -142,6 +142,49 @@ fn who_resumes_and_names_another_stream_gets_that_too_and_none_that_it_does_not_
 }
 
 #[test]
+fn a_stream_that_is_full_refuses_who_posts_and_who_publishes_until_events_are_collected() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let bound = [("TAILWATER_BROADCAST__STREAM_BYTES_MAX", "4194304")];
+    let node = Node::start_with(dir.path(), &[], &bound);
+    let base = base(&node);
+    let mebibyte = vec![b'x'; 1 << 20];
+    for _ in 0..3 {
+        let (status, answer) = post(&base, "local/news", &[], &mebibyte);
+        assert_eq!(status, 200, "{answer}");
+    }
+    let (status, answer) = post(&base, "local/news", &[], &mebibyte);
+    assert_eq!((status, &answer["error"]), (507, &json!("full")), "{answer}");
+    let why = answer["message"].as_str().expect("text");
+    assert!(why.contains("local/news holds ") && why.contains("[broadcast] stream_bytes_max"), "{why}");
+
+    // What reads its lines may go on for ever: the command ends all the same.
+    let errors = dir.path().join("errors");
+    let mut publisher = node
+        .command(&["broadcast", "publish", "news", "--key", "k"])
+        .stdin(std::process::Stdio::piped())
+        .stderr(std::fs::File::create(&errors).expect("created"))
+        .spawn()
+        .expect("it starts");
+    let mut input = publisher.stdin.take().expect("piped");
+    input.write_all(&[b"fits\n", &mebibyte[..], b"\n"].concat()).expect("written");
+    assert!(!publisher.wait().expect("it ends").success(), "a line is refused");
+    drop(input);
+    let told = std::fs::read_to_string(&errors).expect("readable");
+    for expected in [
+        "1 of 2 lines was published; the rest: tail -n +2 FILE | tailwater broadcast publish news --key=k",
+        "line 2 was refused: local/news: local/news holds ",
+        "([broadcast] stream_bytes_max): collect events of it first, or have retention remove them",
+    ] {
+        assert!(told.contains(expected), "{told}");
+    }
+
+    let (status, answer) = post(&base, "local/news", &[("tailwater-collect", "keep-last=1")], b"collects");
+    assert_eq!(status, 200, "{answer}");
+    let (status, answer) = post(&base, "local/news", &[], &mebibyte);
+    assert_eq!(status, 200, "{answer}");
+}
+
+#[test]
 fn what_can_not_be_done_is_refused_in_json() {
     let (_dir, node) = Node::start_anew();
     let base = base(&node);
