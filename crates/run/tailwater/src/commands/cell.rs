@@ -179,7 +179,12 @@ fn change(server: &Server, name: &str, how: &str, asked: &impl serde::Serialize)
     let path = format!("/v1/cells/{}", escaped(name));
     let begun: CellView = server.post(&format!("{path}/{how}"), asked)?;
     let mut cell = begun;
+    let mut told = None;
     while cell.change.is_some() {
+        if cell.change != told {
+            told.clone_from(&cell.change);
+            eprintln!("tailwater: cell {}: {}", cell.name, phase(told.as_deref().unwrap_or_default()));
+        }
         pause();
         cell = server.get(&path)?;
     }
@@ -190,6 +195,15 @@ fn change(server: &Server, name: &str, how: &str, asked: &impl serde::Serialize)
         output::counted(cell.backends.len() as u64, "backend"),
         numbers.join(", ")
     ))
+}
+
+/// How far a change is, for whoever waits for it.
+fn phase(name: &str) -> &str {
+    match name {
+        "copying" => "copying what it holds to where it lies afterwards",
+        "leaving" => "everything is copied; backends that are not in it any more leave",
+        other => other,
+    }
 }
 
 /// Between two looks at how far a change is.
