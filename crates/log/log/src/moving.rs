@@ -134,8 +134,8 @@ impl Log {
             None => self.change_released(&mut record, &mut released, change).await,
         };
         let ends = released.iter().map(ShardEnd::of).collect();
-        // As it is now, also where the change has failed: nobody else has the shards. One that is still the source knows
-        // its producers, or it would append again what they send again.
+        // As it is now, also where the change has failed: nobody else has the shards. One that is still the source
+        // knows its producers, or it would append again what they send again.
         let is_source_still = known.record.source.is_none() && record.source.is_none();
         let known_producers = |producers| if is_source_still { producers } else { Producers::default() };
         let shards = released.into_iter().zip(producers);

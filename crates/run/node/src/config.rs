@@ -773,8 +773,8 @@ impl LogSection {
     }
 }
 
-/// The configuration of what was merged, under `flags`. A key that takes a text, and has none by default, takes what its
-/// variable looks like.
+/// The configuration of what was merged, under `flags`. A key that takes a text, and has none by default, takes what
+/// its variable looks like.
 fn extract(
     mut merged: Figment,
     mut variables: Vec<(String, String)>,

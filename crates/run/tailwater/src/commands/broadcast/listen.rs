@@ -118,6 +118,15 @@ pub async fn run(proxy: &ProxyFlags, known: Vec<BroadcastStreamView>, args: Args
     let held: BTreeMap<Stream, Position> = known.into_iter().map(end).collect::<anyhow::Result<_>>()?;
     let positions = positions(proxy, &held, &args).await?;
     TooManyStreams::check(positions.named().len())?;
+    if args.exit_at_end {
+        // The proxy refuses the same, but with nothing to wait for its answer is not awaited.
+        let named = positions.named();
+        let strange = named.iter().map(|(stream, _)| stream).filter(|stream| {
+            let region = stream.region();
+            held.keys().all(|other| other.region() != region)
+        });
+        strange.map(|stream| proxy.numbering(stream)).try_for_each(|known| known.map(drop))?;
+    }
     for name in &args.stream {
         let stream = proxy.stream(name)?;
         if !held.contains_key(&stream) {
