@@ -112,11 +112,7 @@ fn what_can_not_be_published_or_listened_to_is_refused_with_what_to_do() {
         &["listen", "elsewhere/prices", "--exit-at-end"],
         "belongs to region elsewhere, and the node knows local",
     );
-<<<<<<< HEAD
-    refused(&["listen", "elsewhere/prices"], "belongs to region elsewhere, and the node knows local");
-=======
     refused(&["listen", "elsewhere/prices"], "there is no region elsewhere");
->>>>>>> keep-lines
     refused(&["publish", "no name"], "wants a name");
     refused(&["publish", "s", "--collect", "older-than=5w"], "keep-last=N");
     let error = node.output(&["broadcast", "publish", "s", "--collect", "matching=key = 7"], b"x\n");

@@ -130,10 +130,6 @@ pub async fn run(proxy: &ProxyFlags, known: Vec<BroadcastStreamView>, args: Args
     for name in &args.stream {
         let stream = proxy.stream(name)?;
         if !held.contains_key(&stream) {
-            // Nothing ever comes of a region that the node neither knows nor has events of.
-            if held.keys().all(|other| other.region() != stream.region()) {
-                proxy.numbering(&stream)?;
-            }
             // Its first event makes it; but the name may also be another one than was meant.
             eprintln!("{stream} has no event here yet");
         }
