@@ -75,7 +75,7 @@ impl Config {
     #[cfg(not(feature = "bookkeeper"))]
     fn check_place(&self) -> anyhow::Result<()> {
         anyhow::ensure!(!self.metadata.starts_with("zookeeper://"), NO_ZOOKEEPER);
-        Err(no_place(&self.metadata, "it is no URL of ZooKeeper"))
+        Err(no_place(&self.metadata, &"it is no URL of ZooKeeper"))
     }
 
     /// Where metadata is that is not in the data directory.
