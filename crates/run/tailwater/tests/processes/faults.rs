@@ -317,7 +317,7 @@ fn a_node_that_recovers_is_alive_and_not_ready_and_says_so_and_can_be_told_to_st
         socket.write_all(b"GET /readyz HTTP/1.1\r\nhost: node\r\nconnection: close\r\n\r\n").expect("sent");
         let mut answer = String::new();
         socket.read_to_string(&mut answer).expect("answered");
-        assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("recovering"), "{answer}");
+        assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("takes no requests yet"), "{answer}");
         answer
     };
     for _ in 0..3 {
@@ -328,7 +328,7 @@ fn a_node_that_recovers_is_alive_and_not_ready_and_says_so_and_can_be_told_to_st
     let told = || node.process.log().contains(r#"recovering what="metadata" done=0 whole=0"#).then_some(());
     wait_for("its log to say so", told);
     let error = node.run_failing(&["stream", "ls"]);
-    assert!(error.contains("recovering"), "{error}");
+    assert!(error.contains("takes no requests yet"), "{error}");
     assert!(node.process.stop(), "it was told to stop:\n{}", node.process.log());
     std::fs::remove_file(&pipe).expect("removed");
     node.restart();
