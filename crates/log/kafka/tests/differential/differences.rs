@@ -70,10 +70,10 @@ const OWN_LISTENER: &str = "The voter's listener is the one by which the client 
 const NO_QUOTAS: &str = "a quota is refused, and to take one away succeeds";
 const LAST_BATCH: &str = "DescribeProducers tells of a producer's last batch when it was appended";
 const TAKES_IT: &str = "Kafka takes such a batch";
-const SET_THERE: &str = "Of a broker only what `[kafka]` configures is shown, from its file.";
+const SET_THERE: &str = "DescribeConfigs shows the settings that `[kafka]` has, from the file.";
 const SET_HERE: &str = "In Kafka most of these are read-only, and others are not";
 const NOT_SET: &str = "Any other name is refused with `INVALID_CONFIG`, and the answer says why.";
-const ONLY_OWN: &str = "only what `[kafka]` configures is shown";
+const ONLY_OWN: &str = "shows the settings that `[kafka]` has";
 
 /// Steps that several differences are of.
 const DESCRIBED_REFUSED: &str = "refusals, DescribeGroups *: \"refused\": is described";
