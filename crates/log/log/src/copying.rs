@@ -164,7 +164,15 @@ impl Log {
         let (id, position, end) = match known {
             Some(known) => known,
             None => {
-                let found = self.locate(cursor.shard, LocateRead::Offset(cursor.offset)).await?;
+                let unsynced = self.is_unsynced(view, cursor.offset)?;
+                let found = match self.locate(cursor.shard, LocateRead::Offset(cursor.offset)).await {
+                    // What is not synced yet can't be looked through.
+                    Err(ReadError::Unavailable(_)) if unsynced => {
+                        read.awaits_sync = true;
+                        return Ok(read);
+                    }
+                    found => found?,
+                };
                 let (id, end) = end_of_segment(view, found.segment).ok_or(ReadError::NoSegment)?;
                 (id, found.position, end)
             }
@@ -201,6 +209,14 @@ impl Log {
         read.behind_bytes = bytes_behind(view, cursor);
         read.awaits_sync = !is_whole && read.entries.is_empty();
         Ok(read)
+    }
+
+    /// Whether an offset is in the open segment of an `interval` stream, which is not synced to its visible end.
+    fn is_unsynced(&self, view: &View, offset: Offset) -> Result<bool, ReadError> {
+        match view.open().filter(|_| offset >= view.tail.base_offset && !self.is_replicated()) {
+            Some(open) => Ok(self.inner.store.durable_length(&open).map_err(read_error)? < view.tail.durable),
+            None => Ok(false),
+        }
     }
 
     /// Whether a stream is a copy: what is behind its end may be there at its source already.

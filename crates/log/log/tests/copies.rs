@@ -175,6 +175,27 @@ fn what_the_source_may_still_lose_is_not_copied_yet() {
 }
 
 #[test]
+fn what_is_not_synced_is_waited_for_from_the_first_read_on() {
+    in_world(|env| async move {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut config = common::config();
+        config.journal.sync_interval = std::time::Duration::from_secs(3_600);
+        let source = common::open_with(&env, dir.path(), config).await;
+        let interval = StreamConfig { durability: StreamDurability::Interval, ..StreamConfig::default() };
+        let shard = shard(create(&source, "orders", interval).await, 0);
+        append(&source, shard, "first").await;
+        let mut cursor = CopyCursor::new(shard, Offset(1));
+        let read = source.read_entries(&mut cursor, 1 << 20).await.expect("readable");
+        assert!(read.awaits_sync && read.entries.is_empty(), "it is there, and not synced");
+        // A record that is synced has those before it synced.
+        let synced = create(&source, "synced", StreamConfig::default()).await;
+        append(&source, common::shard(synced, 0), "another").await;
+        let read = source.read_entries(&mut cursor, 1 << 20).await.expect("readable");
+        assert_eq!(read.entries.len(), 1);
+    });
+}
+
+#[test]
 fn a_copy_has_its_sources_configuration_and_gets_more_shards_with_it() {
     in_world(|env| async move {
         let (_dirs, source, copy, shard) = source_and_copy(&env, StreamConfig::default()).await;
