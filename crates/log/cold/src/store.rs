@@ -23,9 +23,15 @@ impl ColdStore {
     }
 }
 
-/// Whether a copy may have what the store did not answer: it has no such segment, or can't read it.
-fn is_elsewhere<T>(answer: &Result<T, StoreError>) -> bool {
-    matches!(answer, Err(StoreError::Unknown(_) | StoreError::Read { .. }))
+/// What the store answered; what the copy has, where the store has no such segment or can't read it.
+async fn or_of_copy<T>(
+    answer: Result<T, StoreError>,
+    copy: impl Future<Output = Option<Result<T, StoreError>>>,
+) -> Result<T, StoreError> {
+    match answer {
+        Err(StoreError::Unknown(_) | StoreError::Read { .. }) => copy.await.unwrap_or(answer),
+        answer => answer,
+    }
 }
 
 impl StoreContract for ColdStore {
@@ -62,13 +68,8 @@ impl StoreContract for ColdStore {
         length: usize,
     ) -> BoxFuture<'a, Result<Bytes, StoreError>> {
         Box::pin(async move {
-            let answer = self.store.read(id, position, length).await;
-            if is_elsewhere(&answer)
-                && let Some(answer) = self.tier.read(id, position, length).await
-            {
-                return answer;
-            }
-            answer
+            or_of_copy(self.store.read(id, position, length).await, self.tier.read(id, position, length))
+                .await
         })
     }
 
@@ -78,13 +79,7 @@ impl StoreContract for ColdStore {
         offset: Offset,
     ) -> BoxFuture<'a, Result<Position, StoreError>> {
         Box::pin(async move {
-            let answer = self.store.locate_offset(id, offset).await;
-            if is_elsewhere(&answer)
-                && let Some(answer) = self.tier.locate_offset(id, offset).await
-            {
-                return answer;
-            }
-            answer
+            or_of_copy(self.store.locate_offset(id, offset).await, self.tier.locate_offset(id, offset)).await
         })
     }
 
@@ -94,13 +89,11 @@ impl StoreContract for ColdStore {
         transaction_id: TransactionId,
     ) -> BoxFuture<'a, Result<Position, StoreError>> {
         Box::pin(async move {
-            let answer = self.store.locate_transaction_id(id, transaction_id).await;
-            if is_elsewhere(&answer)
-                && let Some(answer) = self.tier.locate_transaction_id(id, transaction_id).await
-            {
-                return answer;
-            }
-            answer
+            or_of_copy(
+                self.store.locate_transaction_id(id, transaction_id).await,
+                self.tier.locate_transaction_id(id, transaction_id),
+            )
+            .await
         })
     }
 
