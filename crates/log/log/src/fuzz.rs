@@ -39,8 +39,14 @@ pub fn records(data: &[u8]) {
 pub fn seeds() -> Vec<Vec<u8>> {
     let id = StreamId(Uuid::from_u128(7));
     let config = StreamConfig { retention_ms: Some(5), ..StreamConfig::default() };
-    let stream =
-        StreamRecord { id, name: "news".to_owned(), created_ms: 3, config, source: Some("a".to_owned()) };
+    let stream = StreamRecord {
+        id,
+        name: "news".to_owned(),
+        created_ms: 3,
+        config,
+        source: Some("a".to_owned()),
+        term_min: Term(0),
+    };
     let segment = SegmentRecord {
         number: SegmentNumber(1),
         term: Term(2),

@@ -182,6 +182,9 @@ pub struct StreamRecord {
     pub config: StreamConfig,
     /// The cluster that has its source, if it is a copy.
     pub source: Option<String>,
+    /// The first term of the source here, where it was moved here: shards claim none below it, and what they have of
+    /// earlier ones is of producers that are not known here.
+    pub term_min: Term,
 }
 
 /// What a shard's owner must not forget beside its segments.
@@ -339,6 +342,8 @@ mod stored {
         pub(super) cold_after_ms: Option<u64>,
         #[prost(uint64, optional, tag = "21")]
         pub(super) cold_after_bytes: Option<u64>,
+        #[prost(uint32, tag = "22")]
+        pub(super) term_min: u32,
     }
 
     #[derive(Clone, Copy, PartialEq, prost::Message)]
@@ -462,6 +467,7 @@ impl StreamRecord {
             append_bytes_max: Some(config.append_bytes_max),
             compression: config.compression.map(|codec| codec as u32),
             source: self.source.clone(),
+            term_min: self.term_min.0,
             cold: config.cold,
             cold_after_ms: config.cold_after_ms,
             cold_after_bytes: config.cold_after_bytes,
@@ -503,8 +509,8 @@ impl StreamRecord {
             cold_after_bytes: stored.cold_after_bytes,
         };
         config.check().map_err(|error| refuse(error.to_string()))?;
-        let stored::Stream { name, created_ms, source, .. } = stored;
-        Ok(Self { id: StreamId(id), name, created_ms, config, source })
+        let stored::Stream { name, created_ms, source, term_min, .. } = stored;
+        Ok(Self { id: StreamId(id), name, created_ms, config, source, term_min: Term(term_min) })
     }
 }
 
@@ -737,6 +743,7 @@ mod tests {
                 ..StreamConfig::default()
             },
             source: Some("us".into()),
+            term_min: Term(3),
         };
         assert_eq!(StreamRecord::decode("k", &stream.encode()), Ok(stream));
         let record = ShardRecord {

@@ -1,5 +1,6 @@
 //! The coordinator over a real log: what is kept, and for how long.
 
+mod elsewhere;
 mod sessions;
 
 use std::path::Path;
