@@ -68,7 +68,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         segment.encode(),
         TruncatedRecord { segment, truncated_ms: 12 }.encode(),
         ColdPlaceRecord { cluster: Uuid::from_u128(13) }.encode(),
-        ProducersRecord { upto: Offset(1), producers: vec![producer; 2] }.encode(),
+        ProducersRecord { term: Term(2), upto: Offset(1), producers: vec![producer; 2] }.encode(),
         encode_producer_ids(1000),
     ];
     let keys = [crate::stream::stream_key(id), crate::stream::name_key("news")];

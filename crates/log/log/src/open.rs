@@ -372,6 +372,7 @@ impl Log {
         if stream.source.is_some() {
             return Ok(Producers::default());
         }
+        let snapshot = snapshot.filter(|snapshot| snapshot.term >= stream.term_min);
         let (upto, mut producers) = match snapshot {
             Some(snapshot) => (snapshot.upto, Producers::restore(snapshot.producers)),
             // Also of what is removed already, and was never in a snapshot: its producer may send it again.

@@ -286,6 +286,9 @@ pub struct SegmentsRecord {
 /// The producers of a shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProducersRecord {
+    /// The shard's term when it was written: before the first one of a source that was moved here, the producers are
+    /// others.
+    pub term: Term,
     /// All batches below this offset are in it, and none from it on.
     pub upto: Offset,
     /// The producers.
@@ -400,6 +403,8 @@ mod stored {
         pub(super) upto: u64,
         #[prost(message, repeated, tag = "2")]
         pub(super) producers: Vec<Producer>,
+        #[prost(uint32, tag = "3")]
+        pub(super) term: u32,
     }
 
     #[derive(Clone, PartialEq, prost::Message)]
@@ -657,7 +662,8 @@ impl ProducersRecord {
                 })
                 .collect(),
         });
-        stored::Producers { upto: self.upto.0, producers: producers.collect() }.encode_to_vec().into()
+        let producers = producers.collect();
+        stored::Producers { upto: self.upto.0, producers, term: self.term.0 }.encode_to_vec().into()
     }
 
     /// The record that is stored under `key`.
@@ -678,7 +684,7 @@ impl ProducersRecord {
             }
             producers.push(ProducerState { producer: state.producer, last_ms: state.last_ms, batches });
         }
-        Ok(Self { upto: Offset(stored.upto), producers })
+        Ok(Self { term: Term(stored.term), upto: Offset(stored.upto), producers })
     }
 }
 
@@ -776,6 +782,7 @@ mod tests {
         assert!(TruncatedRecord::decode("k", &segment.encode()).is_err(), "no time");
         let batch = ProducerBatch { epoch: -1, first: 0, last: i32::MAX, base_offset: Offset(3) };
         let producers = ProducersRecord {
+            term: Term(8),
             upto: Offset(9),
             producers: vec![ProducerState { producer: 5, last_ms: 6, batches: vec![batch, batch] }],
         };

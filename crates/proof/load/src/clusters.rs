@@ -352,10 +352,7 @@ impl<'a> ClustersDemo<'a> {
         match event {
             DemoEvent::Cut | DemoEvent::Mend => self.nodes[CUT].gateway.cut(event == DemoEvent::Cut),
             DemoEvent::Kill => self.nodes[KILLED].kill()?,
-            DemoEvent::Restart => {
-                self.nodes[KILLED].restart()?;
-                self.nodes[KILLED].wait_until_ready()?;
-            }
+            DemoEvent::Restart => self.nodes[KILLED].restart()?,
         }
         Ok(())
     }
@@ -365,6 +362,9 @@ impl<'a> ClustersDemo<'a> {
         let produced = self.produced.take().unwrap_or_default();
         let wanted: u64 = produced.shards.iter().map(|shard| shard.records).sum();
         let each = wanted * self.args.consumers as u64;
+        if !self.is_quiet() {
+            println!("  --  the last line is appended: until every consumer has everything");
+        }
         // Consumers that are told the end wait for a while only, and a cluster may have been away until now.
         self.wait_for("each cluster has everything", CATCH_UP_DEADLINE, |demo| {
             demo.reading.iter().all(|reading| reading.delivered >= each)
