@@ -1,5 +1,7 @@
 //! The page of each group of crates names its crates, and no others.
 
+#![allow(clippy::disallowed_methods)]
+
 use std::collections::BTreeSet;
 
 use tailwater_tidy::{documents, root};

@@ -63,7 +63,7 @@ use crate::limits::{AUTO_TARGET_PERMILLE, QUEUES_KNOWN_MAX};
 
 use crate::queue::Happened;
 use crate::request::{Figures, QueueError};
-use crate::settings::QueueRecord;
+use crate::settings::{Consistency, QueueRecord};
 use crate::shared_config::SharedConfig;
 use crate::view::QueueView;
 use auto_hint::AutoHint;
