@@ -53,8 +53,8 @@ pub const PLAN_NUMBER_MAX: u64 = i64::MAX as u64;
 pub const OFFSETS_EVERY: Duration = Duration::from_secs(1);
 /// Answers of one neighbour that are taken at a time: the rest comes with the next look.
 pub const OFFSETS_ANSWERS: usize = 64;
-/// Least that a link to another cluster may be bounded to, in bytes a second: an answer of [`ANSWER_BYTES`] is then paid
-/// for before its session ends, which it does when it is asked nothing for [`SESSION_IDLE`].
+/// Least that a link to another cluster may be bounded to, in bytes a second: an answer of [`ANSWER_BYTES`] is then
+/// paid for before its session ends, which it does when it is asked nothing for [`SESSION_IDLE`].
 pub const LINK_BYTES_PER_S_MIN: u64 = 64 << 10;
 /// Clusters that are stored with one commit of metadata.
 pub const CLUSTERS_PER_COMMIT: usize = 128;

@@ -1,5 +1,5 @@
-//! What groups have committed, along the copy trees: each cluster asks its neighbours now and then what is new there, and
-//! keeps it. So it comes to every cluster that has the stream.
+//! What groups have committed, along the copy trees: each cluster asks its neighbours now and then what is new there,
+//! and keeps it. So it comes to every cluster that has the stream.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};

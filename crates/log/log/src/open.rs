@@ -358,8 +358,8 @@ impl Log {
         Ok((recovered, producers))
     }
 
-    /// The shard's producers: the snapshot, and the batches since. Those of another cluster's source are not known here:
-    /// their ids are of that.
+    /// The shard's producers: the snapshot, and the batches since. Those of another cluster's source are not known
+    /// here: their ids are of that.
     async fn recover_producers(
         &self,
         stream: &StreamRecord,

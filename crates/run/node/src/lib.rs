@@ -67,7 +67,7 @@ use crate::broadcast::Broadcast;
 use crate::calls::NodeService;
 use crate::cells::created::CreatedCells;
 use crate::cells::{CellBegun, CellDoors, NodeCell};
-use crate::config::QueueStoreKind;
+use crate::config::{ClusterConfig, QueueStoreKind};
 pub use crate::config::{
     BridgeConfig, BridgeStart, BroadcastConfig, CellModeSetting, CellSection, Config, GroupSharing,
     InsecureListeners, JwtConfig, LogFormat, Logging, is_of_this_host, parse_toml, thread_count,
@@ -233,15 +233,7 @@ impl Node {
             start_broadcast(&env, &config, broadcast, &log, &users, &gate, &progress).await?;
         let (reads_max, bytes_per_s) = (config.log.catch_up_reads_max, config.log.catch_up_bytes_per_s);
         let turns = Arc::new(Turns::new(&env, reads_max, bytes_per_s, Arc::clone(&meters)));
-        let links = DialedLinks::new(&env, &gate.dialer);
-        let copies =
-            Copies::start_at(&env, &log, config.cluster.given(), links, &config.cluster.link_bytes_per_s)
-                .await?;
-        if let Some(kafka) = &kafka
-            && config.cluster.group_offsets == GroupSharing::Shared
-        {
-            copies.follow_groups(Arc::new(KafkaOffsets(Arc::clone(kafka.broker()))));
-        }
+        let copies = start_copies(&env, &config.cluster, &log, kafka.as_ref(), &gate).await?;
         let service: Arc<dyn Service> = Arc::new(NodeService::new(
             env.clone(),
             log.clone(),
@@ -621,6 +613,21 @@ async fn start_broadcast(
     let broadcast = Broadcast::start(env, listener, &config.broadcast, kept, gate, progress).await?;
     let bridges = Bridges::start(env, log, broadcast.regions(), &config.bridge);
     Ok((Some(broadcast), Some(bridges)))
+}
+
+async fn start_copies(
+    env: &Env,
+    config: &ClusterConfig,
+    log: &Log,
+    kafka: Option<&tailwater_kafka::Server>,
+    gate: &FrontGate,
+) -> anyhow::Result<Copies> {
+    let links = DialedLinks::new(env, &gate.dialer);
+    let copies = Copies::start_at(env, log, config.given(), links, &config.link_bytes_per_s).await?;
+    if let Some(kafka) = kafka.filter(|_| config.group_offsets == GroupSharing::Shared) {
+        copies.follow_groups(Arc::new(KafkaOffsets(Arc::clone(kafka.broker()))));
+    }
+    Ok(copies)
 }
 
 /// What groups of Kafka's clients commit.

@@ -105,8 +105,8 @@ enum Command {
     /// Show Tailwater at work: a node with replicated cells, a producer, and a thousand consumers that verify what they
     /// read.
     Demo(tailwater_load::demo::Args),
-    /// Show a stream copied over three continents, emulated on this machine: five clusters, consumers in each that verify
-    /// what they read, a line that is cut, and a cluster that is killed.
+    /// Show a stream copied over three continents, emulated on this machine: five clusters, consumers in each that
+    /// verify what they read, a line that is cut, and a cluster that is killed.
     DemoClusters(tailwater_load::clusters::Args),
     /// A process of the demo's, or of a bench's.
     #[command(hide = true, subcommand)]

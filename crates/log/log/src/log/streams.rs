@@ -117,7 +117,8 @@ impl Log {
         Ok(())
     }
 
-    /// The same with those shards of a stream that their owners have given up; whoever listens to one goes on listening.
+    /// The same with those shards of a stream that their owners have given up; whoever listens to one goes on
+    /// listening.
     pub(crate) async fn open_again(
         &self,
         record: StreamRecord,
