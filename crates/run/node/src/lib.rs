@@ -67,11 +67,11 @@ use crate::broadcast::Broadcast;
 use crate::calls::NodeService;
 use crate::cells::created::CreatedCells;
 use crate::cells::{CellBegun, CellDoors, NodeCell};
-use crate::config::{ClusterConfig, QueueStoreKind};
 pub use crate::config::{
     BridgeConfig, BridgeStart, BroadcastConfig, CellModeSetting, CellSection, Config, GroupSharing,
     InsecureListeners, JwtConfig, LogFormat, Logging, is_of_this_host, parse_toml, thread_count,
 };
+use crate::config::{ClusterConfig, QueueStoreKind};
 use crate::gate::FrontGate;
 use crate::http::Identities;
 use crate::metadata::{STANDING_BY, Turn};
