@@ -16,6 +16,7 @@ pub mod left_out;
 pub mod node;
 pub mod produce;
 pub mod queue;
+pub mod quota;
 #[cfg(feature = "bookkeeper")]
 pub mod segment;
 pub mod serve;
