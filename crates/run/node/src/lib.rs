@@ -222,12 +222,7 @@ impl Node {
         let meters = Arc::new(Meters::default());
         let (administered, tokens) = who_may_come_in(&env, &config, &log, &rules).await?;
         let Administered { users, quotas, .. } = administered.clone();
-        let kafka = match kafka {
-            Some(listeners) => {
-                Some(start_kafka(&env, &config, listeners, &log, (&id, administered), &gate).await?)
-            }
-            None => None,
-        };
+        let kafka = start_kafka(&env, &config, kafka, &log, (&id, administered), &gate).await?;
         let sqs = sqs.map(|listener| start_sqs(&env, &config, listener, &queues, &gate)).transpose()?;
         let memcached = memcached::start(&env, &config.memcached, memcached, &created, &users, &gate).await?;
         let (broadcast, bridges) =
@@ -659,11 +654,12 @@ impl OffsetsKeeper for KafkaOffsets {
 async fn start_kafka(
     env: &Env,
     config: &Config,
-    listeners: KafkaListeners,
+    listeners: Option<KafkaListeners>,
     log: &Log,
     (id, administered): (&str, Administered),
     gate: &FrontGate,
-) -> anyhow::Result<tailwater_kafka::Server> {
+) -> anyhow::Result<Option<tailwater_kafka::Server>> {
+    let Some(listeners) = listeners else { return Ok(None) };
     let (kafka, log, id) = (gate.kafka(&config.kafka), log.clone(), id.to_owned());
     let (told, users) = (kafka.all_listeners(), Arc::clone(&administered.users));
     let broker =
@@ -680,7 +676,7 @@ async fn start_kafka(
         let login = listener.login;
         tracing::info!(kafka = %address, advertised, tls, login, "Kafka's clients are answered");
     }
-    Ok(server)
+    Ok(Some(server))
 }
 
 fn start_sqs(
