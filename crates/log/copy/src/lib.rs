@@ -32,6 +32,8 @@ mod copies;
 mod draining;
 mod error;
 mod follow;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 mod hop;
 pub mod limits;
 mod links;

@@ -3,6 +3,7 @@
 mod broadcast;
 mod event;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -10,6 +11,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 use tailwater_format::StreamId;
 use tailwater_log::StreamConfig;
 pub use tailwater_permissions::{AccessRule, AuditEvent, Effect, Enforcement, Operation, ResourceKind};
+pub use tailwater_quotas::limits::QUOTA_MAX;
+pub use tailwater_quotas::{QuotaBound, QuotaBounds, QuotaEntity};
 use tailwater_sqs::JsonObject;
 
 use crate::config::CellModeSetting;
@@ -60,6 +63,11 @@ pub struct CreateToken {
     /// What it may do: rules about `token:NAME`.
     #[serde(deserialize_with = "objects")]
     pub rules: Vec<AccessRule>,
+}
+
+/// An object, which is not written as an array.
+fn object<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
+    JsonObject::<T>::deserialize(deserializer).map(|JsonObject(object)| object)
 }
 
 /// A list of objects. What is written as arrays is refused, as it is elsewhere.
@@ -121,6 +129,26 @@ pub struct RuleQuery {
     /// From this host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
+}
+
+/// A quota, as in `GET /v1/quotas`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QuotaView {
+    /// Whom it is about.
+    pub entity: QuotaEntity,
+    /// What may be taken in a second.
+    pub bounds: QuotaBounds,
+}
+
+/// `PUT /v1/quotas`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetQuota {
+    /// Whom it is about.
+    #[serde(deserialize_with = "object")]
+    pub entity: QuotaEntity,
+    /// What may be taken in a second; null takes a bound away. What is not named stays.
+    pub bounds: BTreeMap<QuotaBound, Option<u64>>,
 }
 
 /// Which events of `GET /v1/audit`.

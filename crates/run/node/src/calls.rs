@@ -563,7 +563,7 @@ fn missing(field: &str) -> CallRefusal {
     CallRefusal::new(CallErrorCode::Malformed, format!("{field} is not set"))
 }
 
-fn refusal(refused: CallRefusal) -> Refusal {
+pub(crate) fn refusal(refused: CallRefusal) -> Refusal {
     Refusal { code: refused.code.number(), message: refused.message }
 }
 

@@ -27,6 +27,7 @@
 //! | `GET, POST /v1/tokens` | lists the tokens, makes one |
 //! | `DELETE /v1/tokens/{name}` | removes one |
 //! | `GET, POST, DELETE /v1/rules` | lists, adds, removes rules about who may do what |
+//! | `GET, PUT, DELETE /v1/quotas` | lists quotas, sets one, removes one |
 //! | `GET /v1/audit` | who was let and refused, of late |
 
 mod broadcast;
@@ -36,6 +37,7 @@ mod cold;
 mod connections;
 mod groups;
 mod identity;
+mod quotas;
 mod refusal;
 mod rights;
 mod rules;
@@ -102,9 +104,11 @@ fn router(shared: Arc<NodeShared>) -> Router {
         .route("/v1/tokens", get(tokens::list).post(tokens::create))
         .route("/v1/tokens/{name}", delete(tokens::remove))
         .route("/v1/rules", get(rules::list).post(rules::add).delete(rules::remove))
+        .route("/v1/quotas", get(quotas::list).put(quotas::set).delete(quotas::remove))
         .route("/v1/audit", get(rules::audit))
         .fallback(unknown_path)
         .layer(middleware::from_fn_with_state(Arc::clone(&shared), rights::authorized))
+        .layer(middleware::from_fn_with_state(Arc::clone(&shared), quotas::bounded))
         .layer(middleware::from_fn_with_state(shared.identities.clone(), identify))
         // The connection has bounded it already.
         .layer(DefaultBodyLimit::disable())
@@ -163,7 +167,7 @@ fn refused(status: StatusCode, code: CallErrorCode, message: String) -> Response
 async fn unknown_path(uri: Uri) -> Response {
     let why = format!(
         "there is no {}: /healthz, /readyz, /metrics, /v1/node, /v1/cells, /v1/streams, /v1/clusters, /v1/broadcast, /v1/groups, \
-         /v1/users, /v1/tokens, /v1/rules, /v1/audit",
+         /v1/users, /v1/tokens, /v1/rules, /v1/quotas, /v1/audit",
         uri.path()
     );
     refused(StatusCode::NOT_FOUND, CallErrorCode::Malformed, why)

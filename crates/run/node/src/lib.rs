@@ -20,6 +20,7 @@ mod calls;
 mod cells;
 mod config;
 mod gate;
+mod held_calls;
 mod http;
 #[cfg(feature = "tls")]
 mod jwks;
@@ -49,11 +50,13 @@ use tailwater_env::{BoxFuture, Env, Progress, Stage, Task};
 use tailwater_format::StreamId;
 use tailwater_format::call::{CALL_VERSION, CopiedOffset, CopiedOffsets, NodeInfo};
 use tailwater_journal::ReplayError;
+use tailwater_kafka::Administered;
 use tailwater_log::{Log, LogConfig, SharedMetadata};
 use tailwater_login::Users;
 use tailwater_meta::{Expect, Meta, Op};
 use tailwater_permissions::Rules;
 use tailwater_queue::QueueStore;
+use tailwater_quotas::ClientQuotas;
 use tailwater_rma::{Address, Server, ServerConfig, Service};
 use tailwater_store::DataDir;
 use tailwater_tail::Cells;
@@ -73,6 +76,7 @@ pub use crate::config::{
 };
 use crate::config::{ClusterConfig, QueueStoreKind};
 use crate::gate::FrontGate;
+use crate::held_calls::HeldCalls;
 use crate::http::Identities;
 use crate::metadata::{STANDING_BY, Turn};
 use crate::metrics::Meters;
@@ -114,6 +118,7 @@ struct NodeShared {
     gate: FrontGate,
     identities: Identities,
     rules: Arc<Rules>,
+    quotas: Arc<ClientQuotas>,
     /// End tokens whose time is over, and follow the keys of an issuer.
     _tokens: Vec<Task>,
     /// Streams that get metrics of their own.
@@ -215,18 +220,9 @@ impl Node {
         let id = node_id(&env, &log).await?;
         let info = info_of(id.clone(), node_cells.clone(), &config);
         let meters = Arc::new(Meters::default());
-        let users = Users::open(&env, Arc::clone(log.meta())).await?;
-        rules.keep_in(Arc::clone(log.meta())).await?;
-        let super_users = SuperUsers::of(&config);
-        super_users.check(&users)?;
-        super_users.guard(&users);
-        let tokens = follow_tokens(&env, &config, &users, &rules).await?;
-        let kafka = match kafka {
-            Some(listeners) => {
-                Some(start_kafka(&env, &config, listeners, &log, (&id, &users, &rules), &gate).await?)
-            }
-            None => None,
-        };
+        let (administered, tokens) = who_may_come_in(&env, &config, &log, &rules).await?;
+        let Administered { users, quotas, .. } = administered.clone();
+        let kafka = start_kafka(&env, &config, kafka, &log, (&id, administered), &gate).await?;
         let sqs = sqs.map(|listener| start_sqs(&env, &config, listener, &queues, &gate)).transpose()?;
         let memcached = memcached::start(&env, &config.memcached, memcached, &created, &users, &gate).await?;
         let (broadcast, bridges) =
@@ -243,6 +239,7 @@ impl Node {
             Arc::clone(&gate.authorizer),
             copies.clone(),
         ));
+        let service: Arc<dyn Service> = Arc::new(HeldCalls::new(&env, &quotas, service));
         let server = start_server(&env, &config, service, &gate).await?;
         let bound = server.tcp_addr().unwrap_or(config.listen.data);
         let shared = Arc::new(NodeShared {
@@ -268,6 +265,7 @@ impl Node {
             gate,
             identities: Identities { env: env.clone(), users, is_secured },
             rules,
+            quotas,
             _tokens: tokens,
             streams_told_max: config.metrics.streams_max,
             groups_told_max: config.metrics.groups_max,
@@ -353,6 +351,23 @@ impl Node {
         tracing::info!("stopped");
         Ok(())
     }
+}
+
+/// Who may log in, and what each may do and take, as the metadata has it; and what follows the tokens among that.
+async fn who_may_come_in(
+    env: &Env,
+    config: &Config,
+    log: &Log,
+    rules: &Arc<Rules>,
+) -> anyhow::Result<(Administered, Vec<Task>)> {
+    let users = Users::open(env, Arc::clone(log.meta())).await?;
+    rules.keep_in(Arc::clone(log.meta())).await?;
+    let super_users = SuperUsers::of(config);
+    super_users.check(&users)?;
+    super_users.guard(&users);
+    let tokens = follow_tokens(env, config, &users, rules).await?;
+    let quotas = ClientQuotas::open(env, Arc::clone(log.meta())).await?;
+    Ok((Administered { rules: Arc::clone(rules), users, quotas }, tokens))
 }
 
 /// What ends tokens, and follows the keys of an issuer if there is one.
@@ -646,34 +661,29 @@ impl OffsetsKeeper for KafkaOffsets {
 async fn start_kafka(
     env: &Env,
     config: &Config,
-    listeners: KafkaListeners,
+    listeners: Option<KafkaListeners>,
     log: &Log,
-    (id, users, rules): (&str, &Arc<Users>, &Arc<Rules>),
+    (id, administered): (&str, Administered),
     gate: &FrontGate,
-) -> anyhow::Result<tailwater_kafka::Server> {
+) -> anyhow::Result<Option<tailwater_kafka::Server>> {
+    let Some(listeners) = listeners else { return Ok(None) };
     let (kafka, log, id) = (gate.kafka(&config.kafka), log.clone(), id.to_owned());
-    let told = kafka.all_listeners();
-    let broker = tailwater_kafka::Broker::open(
-        env,
-        kafka,
-        log,
-        id,
-        Arc::clone(&gate.authorizer),
-        Some(tailwater_kafka::Administered { rules: Arc::clone(rules), users: Arc::clone(users) }),
-    );
+    let (told, users) = (kafka.all_listeners(), Arc::clone(&administered.users));
+    let broker =
+        tailwater_kafka::Broker::open(env, kafka, log, id, Arc::clone(&gate.authorizer), Some(administered));
     let broker = broker.await.map_err(|why| anyhow::anyhow!(why))?;
     let accepting = listeners.into_iter().map(|(socket, listener)| {
         let acceptor = gate.acceptor("Kafka", listener.tls);
         (socket, listener, acceptor)
     });
-    let server = tailwater_kafka::Server::start_with(accepting.collect(), Some(Arc::clone(users)), broker)?;
+    let server = tailwater_kafka::Server::start_with(accepting.collect(), Some(users), broker)?;
     for (address, listener) in server.addresses().iter().zip(told) {
         let advertised = Some(listener.advertised).filter(|advertised| !advertised.is_empty());
         let tls = listener.tls == Some(true);
         let login = listener.login;
         tracing::info!(kafka = %address, advertised, tls, login, "Kafka's clients are answered");
     }
-    Ok(server)
+    Ok(Some(server))
 }
 
 fn start_sqs(

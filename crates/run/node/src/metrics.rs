@@ -84,6 +84,7 @@ impl Collector for MetricParts {
         tls(shared, &mut page)?;
         logins(shared, &mut page)?;
         access(shared, &mut page)?;
+        quotas(shared, &mut page)?;
         kafka(shared, &mut page)?;
         self.groups.tell(&mut page)?;
         queues::sqs(shared, &mut page)?;
@@ -396,6 +397,14 @@ fn access(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
     page.counter("tailwater_access_audit_events", "Events that are in the audit's file.", stats.written)?;
     let dropped = "Events that are not: too many came at once, or the disk took none.";
     page.counter("tailwater_access_audit_dropped", dropped, stats.dropped)
+}
+
+fn quotas(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
+    let stats = shared.quotas.stats();
+    page.gauge("tailwater_quotas", "Quotas of users, clients and addresses.", stats.quotas)?;
+    let exceeded = stats.exceeded.into_iter().map(|(bound, count)| (bound.to_owned(), count));
+    let help = "Times that somebody was held, or refused, because of a quota.";
+    page.counters("tailwater_quota_exceeded", help, "bound", exceeded)
 }
 
 fn kafka(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {

@@ -17,6 +17,7 @@ pub mod monitor;
 pub mod node;
 pub mod produce;
 pub mod queue;
+pub mod quota;
 #[cfg(feature = "bookkeeper")]
 pub mod segment;
 pub mod serve;

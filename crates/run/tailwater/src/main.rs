@@ -86,6 +86,9 @@ enum Command {
     /// Make, list and remove tokens, which programs show in place of a user's name and password.
     #[command(subcommand)]
     Token(commands::token::Command),
+    /// Set, list and remove quotas: what a user, a client or an address may take in a second.
+    #[command(subcommand)]
+    Quota(commands::quota::Command),
     /// Show who was refused, and who changed something.
     #[command(subcommand)]
     Audit(commands::audit::Command),
@@ -172,6 +175,7 @@ fn run(parsed: Parsed) -> anyhow::Result<()> {
         Command::User(command) => commands::user::run(&cli.server, command),
         Command::Acl(command) => commands::acl::run(&cli.server, command),
         Command::Token(command) => commands::token::run(&cli.server, command),
+        Command::Quota(command) => commands::quota::run(&cli.server, command),
         Command::Audit(command) => commands::audit::run(&cli.server, command),
         Command::Cache(command) => commands::cache::run(&cli.server, command),
         Command::Cell(command) => commands::cell::run(&cli.server, command),

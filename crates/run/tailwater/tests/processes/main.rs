@@ -48,9 +48,12 @@ mod permissions;
 mod queues;
 #[cfg(feature = "cassandra")]
 mod queues_cassandra;
+mod quotas;
 #[cfg(feature = "bookkeeper")]
 mod replicated;
 mod roles;
+#[cfg(feature = "tls")]
+mod security_page;
 #[cfg(feature = "bookkeeper")]
 mod segments;
 mod settings;
