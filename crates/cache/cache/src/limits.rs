@@ -65,6 +65,10 @@ pub const BUCKETS_PER_STEP: u64 = 4_096;
 /// Buckets that one SCAN tells of: some ten thousand keys at most, of 32 bytes each, but for chains.
 pub const BUCKETS_PER_SCAN: u64 = 1_024;
 
+/// How long a mutation may be under way, at most, as far as comparisons of backends tell what one has missed: by wall
+/// clocks that differ by as much as [`JOIN_CLOCKS_APART`].
+pub const MUTATIONS_SETTLE: Duration = Duration::from_secs(3);
+
 /// How far wall clocks of one network differ, at most, as far as acknowledgements count that were under way when a
 /// backend died: what has a version further ahead may be lost with the other replica that has it. SETs right behind a
 /// backend's start have versions ahead by as much.

@@ -80,6 +80,8 @@ are_caught! {
         ChangeNotTold in "resize", ["is missing", "had been acknowledged", "acknowledged and", "another version"];
     a_change_of_backends_that_goes_on_before_all_is_copied_is_caught:
         CopiedTooEarly in "resize", ["is missing", "had been acknowledged", "acknowledged and"];
+    backends_that_are_restarted_one_after_another_too_early_are_caught:
+        RolledTooEarly in "resize", ["is missing", "had been acknowledged", "acknowledged and"];
     an_update_that_nobody_promised_is_caught:
         UpdateWithoutPromise in "updates", ["was changed twice", "acknowledged and"];
     a_value_that_a_clock_far_behind_keeps_from_expiring_is_caught:

@@ -334,7 +334,7 @@ impl Client {
         let client_id = env.random_u64() as u32;
         let cell = if self.name == "seeded" {
             let seeds: Vec<BackendPlace> = (0..BACKEND_NAMES.len() as u32)
-                .map(|number| BackendPlace { number, addresses: Vec::new() })
+                .map(|number| BackendPlace::new(number, Vec::new()))
                 .collect();
             loop {
                 let found = Cell::at_seeds(&env, Arc::clone(&connector), &seeds, client_id, |_| ()).await;

@@ -24,10 +24,15 @@ use crate::admin::{Server, escaped};
 use crate::output::{self, Format};
 use crate::values;
 
+/// Exit status of `cache serve` when it was asked to end, for its supervisor to start it again.
+const START_AGAIN: i32 = 10;
+
 /// What to do with caches.
 #[derive(Subcommand)]
 pub enum Command {
     /// Run one cache backend as a process of its own.
+    ///
+    /// It ends with status 10 when `tailwater cell roll` has it start again: whoever supervises it is to do that.
     Serve(Box<ServeArgs>),
     /// List a node's cells, as `tailwater cell ls` does.
     #[command(visible_alias = "list")]
@@ -226,7 +231,7 @@ fn in_cell(
     runtime.block_on(async {
         let env = Env::real();
         // The number is not known, and not asked for where the address is.
-        let place = |address| BackendPlace { number: 0, addresses: vec![address] };
+        let place = |address| BackendPlace::new(0, vec![address]);
         let places: Vec<_> = addresses.into_iter().map(place).collect();
         let connector = Backends::by_address_with(&env, server.dialer(&env)?);
         let client_id = env.random_u64() as u32;
@@ -302,15 +307,19 @@ fn serve(args: ServeArgs) -> anyhow::Result<()> {
         engines: thread_count(engines),
         dialer: Dialer::plain(),
     };
-    run_backend(options, &tls, rights.with_own(), log)
+    if run_backend(options, &tls, rights.with_own(), log)? {
+        std::process::exit(START_AGAIN);
+    }
+    Ok(())
 }
 
+/// Runs it until it is stopped, or asked to end: whether it was asked to.
 fn run_backend(
     options: BackendOptions,
     tls: &TlsConfig,
     rights: BackendRights,
     filter: String,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<bool> {
     tailwater_node::logging::init(&Logging { format: LogFormat::Text, filter })?;
     tailwater_node::panics::end_the_process();
     tailwater_node::priority::prefer(tailwater_node::priority::NICE);
@@ -339,7 +348,13 @@ fn run_backend(
             unix = ?served.unix_path(),
             "the backend is ready"
         );
-        stop.next().await;
-        Ok(())
+        let asked_to_end = served.backend().asked_to_end();
+        tokio::select! {
+            _ = stop.next() => Ok(false),
+            () = asked_to_end => {
+                tracing::info!(cell = options.cell, "asked to end: whoever runs this backend is to start it again");
+                Ok(true)
+            }
+        }
     })
 }
