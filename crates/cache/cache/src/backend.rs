@@ -193,6 +193,7 @@ impl Backend {
             superseded: counts.superseded,
             evicted: counts.evicted,
             expired: counts.expired,
+            evicted_age_ms: u64::try_from(counts.evicted_age.as_millis()).unwrap_or(u64::MAX),
             overflowed: table.chained() as u64,
             lookups: self.lookups.load(Ordering::Relaxed),
             slabs_reclaimed: counts.slabs_reclaimed,

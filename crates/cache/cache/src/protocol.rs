@@ -412,6 +412,9 @@ pub struct InfoReply {
     /// Keys of which that comparison found that this backend had missed something, but for what was under way.
     #[prost(uint64, tag = "21")]
     pub dirty: u64,
+    /// How long ago the entry had been set that was evicted last, in ms; 0 if none was.
+    #[prost(uint64, tag = "22")]
+    pub evicted_age_ms: u64,
 }
 
 /// A backend that has started.

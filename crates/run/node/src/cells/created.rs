@@ -10,7 +10,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use tailwater_cache::limits::BACKENDS_MAX;
-use tailwater_cache::{BackendStats, Backends, Cell, Configuration};
+use tailwater_cache::{BackendStats, Backends, Cell, CellStats, Configuration};
 use tailwater_env::{Env, Task};
 use tailwater_meta::{Expect, Meta, Op};
 use tailwater_rma::Address;
@@ -188,6 +188,12 @@ impl CreatedCells {
     /// The one of that name.
     pub async fn cell(&self, name: &str) -> Option<Cell> {
         self.cells.lock().await.get(name).map(|created| created.cell.clone())
+    }
+
+    /// What the node's own client of each cell counted, by the cell's name.
+    pub async fn client_stats(&self) -> Vec<(String, CellStats)> {
+        let cells = self.cells.lock().await;
+        cells.iter().map(|(name, created)| (name.clone(), created.cell.stats())).collect()
     }
 
     /// Of each cell's backends that the node runs: the cell's name, and what they counted.

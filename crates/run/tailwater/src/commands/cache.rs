@@ -2,6 +2,7 @@
 
 mod keys;
 mod rights;
+mod top;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -107,6 +108,22 @@ pub enum Command {
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
         output: Format,
     },
+    /// Show what a cell's backends do in a second, again and again.
+    ///
+    /// Reads are one-sided, and leave no trace at a backend: `/metrics` of a node has those that the node made.
+    Top {
+        #[command(flatten)]
+        seeds: Seeds,
+        /// Time between two looks.
+        #[arg(long, value_name = "MS", value_parser = values::number::<u64>(100..=3_600_000), default_value = "1000")]
+        every_ms: u64,
+        /// End after so many looks. By default it goes on until it is interrupted.
+        #[arg(short = 'n', long, value_name = "N", value_parser = values::number::<u64>(1..=u64::MAX))]
+        count: Option<u64>,
+        /// Form of the output. In JSON a line has all backends.
+        #[arg(short, long, value_enum, default_value_t = Format::Table)]
+        output: Format,
+    },
     /// Forget everything that a cell holds. Readers read the durable layer until the cell is warm again.
     Clear {
         /// The cell's name.
@@ -202,6 +219,10 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
         }
         Command::Stats { seeds, output } => {
             in_cell(server, &seeds, async |cell| keys::stats(cell, output).await)
+        }
+        Command::Top { seeds, every_ms, count, output } => {
+            let every = Duration::from_millis(every_ms);
+            in_cell(server, &seeds, async |cell| top::run(cell, every, count, output).await)
         }
         Command::Clear { cell } => {
             let _: CellView = server.post(&format!("/v1/cells/{}/clear", escaped(&cell)), &Value::Null)?;
