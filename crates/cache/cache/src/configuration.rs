@@ -218,8 +218,7 @@ impl Configuration {
     /// the backends.
     pub fn with_spares(mut self, addresses: Vec<Vec<String>>) -> Result<Self, ConfigurationError> {
         let first = self.members().map(|place| place.number).max().map_or(0, |number| number.wrapping_add(1));
-        self.spares =
-            (first..).zip(addresses).map(|(number, of)| BackendPlace::new(number, of)).collect();
+        self.spares = (first..).zip(addresses).map(|(number, of)| BackendPlace::new(number, of)).collect();
         self.check()?;
         Ok(self)
     }
@@ -501,8 +500,7 @@ impl Configuration {
         if u64_at(checksum, 0) != Some(xxh3_64(said)) {
             return Err(ConfigurationError::Checksum);
         }
-        let configuration =
-            Self::decode_said(rest, layout).ok_or(ConfigurationError::Malformed)?;
+        let configuration = Self::decode_said(rest, layout).ok_or(ConfigurationError::Malformed)?;
         configuration.check()?;
         Ok(configuration)
     }
@@ -636,7 +634,8 @@ mod tests {
         let numbers = |places: &[BackendPlace]| places.iter().map(|place| place.number).collect::<Vec<_>>();
         let done = |of: Configuration| of.next_phase().and_then(|of| of.next_phase()).expect("phases");
         let spare = before.free_spares().next().expect("a spare").clone();
-        let copying = before.changing_to(before.drained_onto(1, &spare).expect("there is one")).expect("a change");
+        let copying =
+            before.changing_to(before.drained_onto(1, &spare).expect("there is one")).expect("a change");
         assert_eq!((copying.encode()[8], copying.spares.len()), (3, 0));
         assert_eq!(Configuration::decode(&copying.encode()).as_ref(), Ok(&copying));
         let drained = done(copying);

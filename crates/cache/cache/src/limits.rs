@@ -14,7 +14,7 @@ pub const APART_BYTES_MIN: usize = 32 << 10;
 
 /// The longest data entry, in bytes: header, key, value and extras.
 pub const ENTRY_BYTES_MAX: usize =
-    crate::layout::ENTRY_HEADER_BYTES + KEY_BYTES_MAX + VALUE_BYTES_MAX + crate::layout::EXTRAS_BYTES;
+    crate::layout::ENTRY_HEADER_BYTES + KEY_BYTES_MAX + VALUE_BYTES_MAX + crate::layout::EXTRAS_BYTES_MAX;
 
 /// A slab of small slots, in bytes: what moves at a time from one slot size to another. Seventeen chunks of
 /// 4 KiB with their headers and keys fit in with 3 % to spare.

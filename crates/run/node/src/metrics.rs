@@ -46,7 +46,14 @@ pub(crate) async fn render(shared: &Arc<NodeShared>) -> String {
     let backends = shared.created.own_stats().await;
     let cells = shared.created.client_stats().await;
     let shared = Arc::clone(shared);
-    registry.register_collector(Box::new(MetricParts { shared, groups, queues, broadcasts, backends, cells }));
+    registry.register_collector(Box::new(MetricParts {
+        shared,
+        groups,
+        queues,
+        broadcasts,
+        backends,
+        cells,
+    }));
     let mut page = String::with_capacity(16 << 10);
     prometheus_client::encoding::text::encode(&mut page, &registry).expect("a string takes everything");
     page

@@ -509,7 +509,7 @@ fn what_has_expired_is_reclaimed_a_while_later_and_what_was_touched_is_not() {
     let (backend, clock) = start(small(ID));
     let expires_ms = backend.env.wall_ms() as u64 + 1_000;
     let set = |key: &[u8], n: u64, expires_ms: u64| {
-        let extras = EntryExtras { expires_ms, tag: 0 };
+        let extras = EntryExtras { expires_ms, tag: 0, token: 0 };
         let entry = EncodedEntry::new(key, version(n), Some(&"value".into()), extras);
         mutate(&backend, &[entry.pieces().next().expect("one piece").clone()])[0]
     };

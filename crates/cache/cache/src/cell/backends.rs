@@ -29,7 +29,8 @@ impl Backends {
     /// Backends at addresses; those of one backend are tried in their order.
     pub fn at(env: &Env, addresses: Vec<Vec<Address>>) -> Self {
         let texts = addresses.iter().map(|addresses| addresses.iter().map(Address::to_string).collect());
-        let places = (0..).zip(texts).map(|(number, addresses)| BackendPlace::new(number, addresses)).collect();
+        let places =
+            (0..).zip(texts).map(|(number, addresses)| BackendPlace::new(number, addresses)).collect();
         Self { places, connector: Self::by_address(env) }
     }
 

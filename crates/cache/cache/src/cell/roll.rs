@@ -194,7 +194,11 @@ mod tests {
         pending.remove(&0);
         assert_eq!(next(&restored, &pending, &seen(&back, &[1, 2])), wait("a clean scan of backend 0"));
         let died = [(0, 20), (1, 21), (2, 12)];
-        assert_eq!(next(&restored, &pending, &seen(&died, &[])), RollStep::Over(1), "it has started by itself");
+        assert_eq!(
+            next(&restored, &pending, &seen(&died, &[])),
+            RollStep::Over(1),
+            "it has started by itself"
+        );
         pending.clear();
         assert_eq!(next(&restored, &pending, &seen(&back, &[1, 2])), wait("a clean scan of backend 0"));
         assert_eq!(next(&restored, &pending, &seen(&back, &[0, 1, 2])), RollStep::Done);

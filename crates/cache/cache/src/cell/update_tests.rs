@@ -98,7 +98,7 @@ fn a_value_is_exchanged_only_for_the_one_that_was_named() {
     in_runtime(|env| async move {
         let clients = clients(&env, 2).await;
         let [one, other] = &clients.cells[..] else { panic!("two") };
-        let extras = EntryExtras { expires_ms: 0, tag: 7 };
+        let extras = EntryExtras { expires_ms: 0, tag: 7, token: 0 };
         let cas = |cell: &Cell, expected, value: &'static str| {
             let cell = cell.clone();
             async move { cell.cas(key(), expected, value.into(), extras).await }
@@ -187,7 +187,7 @@ fn a_value_that_has_expired_is_missed_by_every_way_to_read_it_and_may_be_added_a
             let clients = clients_by(&env, 1, can).await;
             let cell = &clients.cells[0];
             let set = async |expires_ms: u64| {
-                let extras = EntryExtras { expires_ms, tag: 3 };
+                let extras = EntryExtras { expires_ms, tag: 3, token: 0 };
                 cell.set_with(vec![(key(), "value".into(), extras)]).await.remove(0).expect("set");
                 extras
             };
@@ -207,7 +207,7 @@ fn a_value_that_has_expired_is_missed_by_every_way_to_read_it_and_may_be_added_a
             // A touch keeps all but the expiry.
             set(now_ms + 3_600_000).await;
             let touched = cell.touch(key(), 0).await.expect("a quorum is there").expect("it is there");
-            let kept = EntryExtras { expires_ms: 0, tag: 3 };
+            let kept = EntryExtras { expires_ms: 0, tag: 3, token: 0 };
             let expected = Lookup::Hit { version: touched, value: "value".into(), extras: kept };
             assert_eq!(got(cell).await, expected);
         });

@@ -236,8 +236,7 @@ impl CreatedCells {
                     own => (addresses[..own].to_vec(), addresses[own..].to_vec()),
                 };
                 let name = name.to_owned();
-                let wanted =
-                    CellWanted { name, mode: mode_of(record.mode), addresses: backends, spares };
+                let wanted = CellWanted { name, mode: mode_of(record.mode), addresses: backends, spares };
                 owned::begin(env, &**meta, &*connector, &wanted).await?
             }
         };

@@ -110,8 +110,7 @@ pub async fn insist(cell: &Cell, wanted: &CellWanted) -> anyhow::Result<()> {
 impl CellWanted {
     /// Its backends, with numbers from 0.
     fn places(&self) -> Vec<BackendPlace> {
-        let place =
-            |(number, addresses): (u32, &Vec<String>)| BackendPlace::new(number, addresses.clone());
+        let place = |(number, addresses): (u32, &Vec<String>)| BackendPlace::new(number, addresses.clone());
         (0..).zip(&self.addresses).map(place).collect()
     }
 

@@ -203,8 +203,7 @@ impl ChangeDriver {
         let left: Vec<ServedBackend> = {
             let mut own = self.own.lock();
             let is_spare = |number: u32| configuration.free_spares().any(|spare| spare.number == number);
-            let has_left =
-                |number: &u32| configuration.place_of(*number).is_none() && !is_spare(*number);
+            let has_left = |number: &u32| configuration.place_of(*number).is_none() && !is_spare(*number);
             let numbers: Vec<u32> = own.keys().copied().filter(has_left).collect();
             numbers.iter().filter_map(|number| own.remove(number)).collect()
         };

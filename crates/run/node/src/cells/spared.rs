@@ -116,7 +116,9 @@ impl CreatedCells {
         let spare = configuration.spares.iter().find(|spare| spare.number == number);
         let drained = spare.filter(|_| configuration.stand_in_of(number).is_some());
         let mut place = drained.cloned().ok_or_else(|| {
-            CellError::Invalid(format!("backend {number} of the cell {name} is not drained: no other stands for it"))
+            CellError::Invalid(format!(
+                "backend {number} of the cell {name} is not drained: no other stands for it"
+            ))
         })?;
         let mut started = BTreeMap::new();
         if created.record.addresses.is_empty() {
@@ -176,7 +178,8 @@ impl CreatedCells {
                 }
             }
             None if !is_own && no_others => {
-                check_addresses(&spare_addresses, configuration.backends.len()).map_err(CellError::Invalid)?;
+                check_addresses(&spare_addresses, configuration.backends.len())
+                    .map_err(CellError::Invalid)?;
                 for addresses in spare_addresses {
                     spares.push(BackendPlace::new(record.take_number(&configuration), addresses));
                 }

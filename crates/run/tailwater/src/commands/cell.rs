@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use clap::Subcommand;
 use tailwater_node::CellModeSetting;
-use tailwater_node::api::{CellPlaceView, CellView, CreateCell, DrainCell, ResizeCell, RestoreCell, RollCell};
+use tailwater_node::api::{
+    CellPlaceView, CellView, CreateCell, DrainCell, ResizeCell, RestoreCell, RollCell,
+};
 
 use crate::admin::{Server, escaped};
 use crate::output::{self, Format};

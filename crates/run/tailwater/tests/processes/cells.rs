@@ -145,7 +145,8 @@ fn what_a_cell_does_is_in_the_node_s_series_and_in_cache_top() {
     assert_eq!((series("updates").or(series("sets")).is_some(), series("read_failures")), (true, Some(0.0)));
     assert_eq!(node.metric("tailwater_backend_dirty{cell=\"memcached\"}"), Some(0.0));
 
-    let told = node.run(&["cache", "top", "--cell", "memcached", "--every-ms", "100", "-n", "2", "-o", "json"]);
+    let told =
+        node.run(&["cache", "top", "--cell", "memcached", "--every-ms", "100", "-n", "2", "-o", "json"]);
     let looks: Vec<Value> =
         told.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect();
     assert_eq!((looks.len(), &looks[1][0]["entries"]), (2, &1.into()), "{told}");

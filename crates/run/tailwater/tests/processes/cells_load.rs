@@ -273,9 +273,11 @@ fn a_spare_stands_for_a_backend_that_is_drained_and_for_each_while_all_are_resta
 }
 
 #[test]
-fn a_node_s_own_backends_are_restarted_one_after_another_and_one_that_is_drained_is_so_after_the_node_starts_again() {
+fn a_node_s_own_backends_are_restarted_one_after_another_and_one_that_is_drained_is_so_after_the_node_starts_again()
+ {
     let (_dir, mut node) = Node::start_anew();
-    let create = ["cell", "create", "tiles", "--backends", "3", "--mode", "r3.2", "--capacity-bytes", "8388608"];
+    let create =
+        ["cell", "create", "tiles", "--backends", "3", "--mode", "r3.2", "--capacity-bytes", "8388608"];
     node.run(&create);
     wait_for_whole(&node, 3);
     node.run(&["cache", "set", "--cell", "tiles", "tea", "1"]);

@@ -110,8 +110,18 @@ pub(super) async fn run(cell: Cell, every: Duration, count: Option<u64>, form: F
 
 fn show(cell: &Cell, rates: &[BackendRates]) -> anyhow::Result<()> {
     let mut table = output::table(&[
-        "BACKEND", "VALUES", "FULL", "SETS/s", "ERASES/s", "REFUSED/s", "CALLED/s", "EVICTED/s", "AT AGE",
-        "EXPIRED/s", "COPIED/s", "STATE",
+        "BACKEND",
+        "VALUES",
+        "FULL",
+        "SETS/s",
+        "ERASES/s",
+        "REFUSED/s",
+        "CALLED/s",
+        "EVICTED/s",
+        "AT AGE",
+        "EXPIRED/s",
+        "COPIED/s",
+        "STATE",
     ]);
     for of in rates {
         table.add_row(of.row());
