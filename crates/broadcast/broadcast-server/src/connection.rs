@@ -22,8 +22,9 @@ use crate::{ReplicaInput, ReplicaServerConfig};
 
 /// A pause after the system had no descriptor left for a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How long the other end may take for its hello, and how long that may be.
+/// Within this the other end says hello.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+/// Bytes of a hello.
 const HELLO_BYTES_MAX: usize = 1 << 10;
 /// Bytes of all large messages of clients that are on their way here, and how long a step of one may take.
 const ARRIVALS_BYTES_MAX: usize = 64 << 20;

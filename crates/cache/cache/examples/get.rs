@@ -1,7 +1,7 @@
 //! How long a relaxed and a consistent get of a 4 KiB value take over mapped memory, one core, values far larger
 //! in sum than the caches.
 //!
-//!     cargo run --release -p tailwater-cache --example get [local|unix|tcp] [seconds per line] [only lines with this in it]
+//!     cargo run --release -p tailwater-cache --example get [local|unix|tcp] [SECONDS] [ONLY LINES WITH THIS]
 //!
 //! Prints, beside the cell's gets, the same bytes copied out of the region and validated without a cell: the
 //! floor on this machine at this moment. CPU time is the calling thread's, which does all the work of a read

@@ -12,6 +12,7 @@
 //! the journal; when it is durable it is applied, shown to readers and to watches (`watch.rs`), and answered.
 //! `snapshot.rs` and `recovery.rs` bring it over a restart.
 
+#[cfg(any(test, feature = "testing"))]
 pub mod conformance;
 mod contract;
 mod embedded;

@@ -575,6 +575,12 @@ impl Owner {
                 Output::Truncated(truncation, result) => {
                     let _ = truncation.reply.send(result);
                 }
+                Output::Restored(wish, result) => {
+                    let _ = wish.reply.send(result);
+                }
+                Output::Begun(begin, result) => {
+                    let _ = begin.reply.send(result);
+                }
                 Output::Closed => owned.closed = true,
             }
         }

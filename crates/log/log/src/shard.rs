@@ -279,7 +279,7 @@ impl Shard {
             ShardInput::Begin(begin) => self.begin(begin, wall_ms, out),
             ShardInput::Truncate(truncation) => self.truncate(now, truncation, out),
             ShardInput::Copied(copied) => self.copied(copied, out),
-            ShardInput::Restore(wish) => self.restore(wish),
+            ShardInput::Restore(wish) => self.restore(wish, out),
             ShardInput::Configure(config) => {
                 assert!(
                     self.config.may_become(&config).is_ok(),

@@ -36,7 +36,12 @@ impl Connector for OneBackend {
 }
 
 async fn cell(env: &Env, id: u64) -> Cell {
-    let backend = BackendConfig { ttl: NEVER, ..BackendConfig::data(16 << 20, 4_096, id, Backing::Private) };
+    cell_of(env, id, 16 << 20).await
+}
+
+/// One whose backend has so many bytes for values.
+async fn cell_of(env: &Env, id: u64, bytes: u64) -> Cell {
+    let backend = BackendConfig { ttl: NEVER, ..BackendConfig::data(bytes, 4_096, id, Backing::Private) };
     let backend = Backend::start(env, backend).expect("memory for a small backend");
     let doorbell = LocalDoorbell::new();
     let ring = doorbell.clone();
@@ -179,5 +184,50 @@ fn many_shards_share_what_is_brought_back_into_the_cell() {
         for id in shards {
             assert_eq!(read(&env, &log, &second, id, 36, 40).await, 0);
         }
+    });
+}
+
+#[test]
+fn what_the_cell_has_evicted_of_an_open_segment_is_read_from_the_disk_at_once_and_its_end_from_the_cell() {
+    in_world(|env| async move {
+        let dir = tempfile::tempdir().expect("a directory");
+        // As small as a backend can be: some 3 MiB.
+        let small = Cells { data: cell_of(&env, 1, 1).await, metadata: cell(&env, 2).await };
+        let log = open(&env, dir.path(), &config(), &small).await;
+        let stream = create(&log, "a", StreamConfig::default()).await;
+        for from in (0..8_000).step_by(50) {
+            let records: Vec<_> = (from..from + 50).map(|number| (1_000, value(number))).collect();
+            let appended = log.append(stream, ShardNumber(0), batch(&records, Codec::None, None)).await;
+            appended.expect("appended");
+        }
+        let id = shard(stream, 0);
+        until(&env, || is_cached(&log, id)).await;
+        let from_disk = read(&env, &log, &small, id, 0, 8_000).await;
+        assert!(from_disk > 3 << 20, "{from_disk} bytes");
+        assert_eq!(read(&env, &log, &small, id, 7_900, 8_000).await, 0);
+    });
+}
+
+#[test]
+fn whoever_reads_when_a_shard_is_taken_over_goes_on_from_cells_that_have_nothing_of_its_open_segment() {
+    in_world(|env| async move {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut config = config();
+        (config.tail.refill_bytes_max, config.tail.refill_bytes_total_max) = (0, 0);
+        let cells = Cells { data: cell(&env, 1).await, metadata: cell(&env, 2).await };
+        let log = open(&env, dir.path(), &config, &cells).await;
+        let stream = create(&log, "a", StreamConfig::default()).await;
+        append(&log, stream, 0..500).await;
+        let id = shard(stream, 0);
+        until(&env, || is_cached(&log, id)).await;
+        drop(log);
+        // The lengths are in the metadata cell still, of the term before, and the data cell was lost with its host.
+        let after = Cells { data: cell(&env, 1).await, metadata: cells.metadata.clone() };
+        let log = open(&env, dir.path(), &config, &after).await;
+        assert!(read(&env, &log, &after, id, 0, 500).await > 400 << 10);
+        append(&log, stream, 500..520).await;
+        until(&env, || is_cached(&log, id)).await;
+        assert!(read(&env, &log, &after, id, 400, 520).await > 80 << 10);
+        assert_eq!(read(&env, &log, &after, id, 500, 520).await, 0);
     });
 }

@@ -70,6 +70,27 @@ fn paths_in(text: &str) -> Vec<(String, String)> {
     found
 }
 
+/// Whether a line declares a function, a constant, a type, a field or a variant of that name.
+fn declares(line: &str, name: &str) -> bool {
+    let line = line.trim_start();
+    if line.starts_with("//") {
+        return false;
+    }
+    let ends = |rest: &str| !rest.starts_with(|char: char| char.is_alphanumeric() || char == '_');
+    let after = |word: &str| line.split(word).skip(1).any(|rest| rest.strip_prefix(name).is_some_and(ends));
+    let member =
+        line.trim_start_matches("pub ").trim_start_matches("pub(crate) ").trim_start_matches("pub(super) ");
+    let is_member = member.strip_prefix(name).is_some_and(|rest| {
+        let rest = rest.trim_end();
+        rest.is_empty()
+            || rest.starts_with([',', '(', '{'])
+            || rest.starts_with(" {")
+            || rest.starts_with(": ")
+            || rest.starts_with(" =")
+    });
+    is_member || after("fn ") || after("const ") || after("type ")
+}
+
 #[test]
 fn documents_name_functions_as_the_code_does() {
     let files = rust_files();
@@ -87,11 +108,9 @@ fn documents_name_functions_as_the_code_does() {
             if crates.is_empty() && FOREIGN.contains(&of.as_str()) {
                 continue;
             }
-            let has = |text: &str| {
-                let words = text.split(|char: char| !char.is_alphanumeric() && char != '_');
-                text.contains(&format!("fn {name}")) || words.filter(|word| *word == name).count() > 0
-            };
-            let known = files.iter().any(|file| crates.contains(file.crate_name()) && has(&file.text));
+            let known = files.iter().any(|file| {
+                crates.contains(file.crate_name()) && file.text.lines().any(|line| declares(line, &name))
+            });
             checked += 1;
             if !known {
                 wrong.push(format!("{}: `{of}::{name}`", document.path));

@@ -25,6 +25,7 @@
 
 mod checkpoint;
 mod clock;
+#[cfg(any(test, feature = "testing"))]
 pub mod conformance;
 mod contents;
 mod contract;
@@ -47,7 +48,9 @@ mod record;
 mod recovery;
 mod request;
 mod settings;
+#[cfg(feature = "shared")]
 pub mod shared;
+mod shared_config;
 mod shelf;
 mod tree;
 mod view;
@@ -63,5 +66,6 @@ pub use settings::{
     Consistency, Fifo, MoveStatus, MoveTask, NoConsistency, NoOrderHint, OrderHint, QueueRecord, Redrive,
     Scope, Settings,
 };
+pub use shared_config::SharedConfig;
 pub use tree::TreeError;
 pub use view::QueueView;

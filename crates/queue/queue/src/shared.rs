@@ -34,6 +34,7 @@
 //! `receiving.rs`, `deleting.rs`, `sweeper.rs`; `fifo.rs` and `fifo/` (FIFO queues); `directory.rs` (queues),
 //! `tasks.rs` and `search.rs` (moves of dead letters).
 
+mod auto_hint;
 mod deleting;
 mod directory;
 mod fifo;
@@ -59,47 +60,18 @@ use tokio::sync::{Notify, Semaphore};
 
 use crate::ids::{Number, QueueId, Secret};
 use crate::limits::{AUTO_TARGET_PERMILLE, QUEUES_KNOWN_MAX};
-use crate::order_hint::AutoHint;
+
 use crate::queue::Happened;
 use crate::request::{Figures, QueueError};
 use crate::settings::{Consistency, QueueRecord};
+use crate::shared_config::SharedConfig;
 use crate::view::QueueView;
+use auto_hint::AutoHint;
 use directory::SharedDirectory;
 use heads::{Heads, Margin, bucket_of, part_of};
 use numbers::Numbers;
 use rows::{RowPartition, Rows, RowsError, Tuple};
 use takes::Takes;
-
-/// How front ends use a shared store. All of one store have to agree on it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SharedConfig {
-    /// The level of queues that do not say.
-    pub consistency: Consistency,
-    /// How far the clocks of any two front ends may be apart, in milliseconds.
-    pub skew_ms: u64,
-    /// Over how many partitions a new queue's messages of the same time are spread, 1 to [`crate::limits::PARTS_MAX`]:
-    /// a receive reads them all.
-    pub parts: u16,
-    /// Pause between two sweeps of a queue, in milliseconds.
-    pub sweep_ms: u64,
-    /// How old what a front end knows of a queue's settings may be, in milliseconds.
-    pub directory_ms: u64,
-    /// Whether a minute has to be between two purges of a queue, and between its deletion and its name's next use.
-    pub cooldowns: bool,
-}
-
-impl Default for SharedConfig {
-    fn default() -> Self {
-        Self {
-            consistency: Consistency::Quorum,
-            skew_ms: 1_000,
-            parts: 2,
-            sweep_ms: 600_000,
-            directory_ms: 1_000,
-            cooldowns: true,
-        }
-    }
-}
 
 /// One front end; cheap to clone. Its tasks end with the last handle.
 #[derive(Clone)]

@@ -19,6 +19,7 @@ use super::{DiskError, failed};
 const MAGIC: [u8; 4] = *b"TWbi";
 /// Of the whole directory, the records in it included.
 const VERSION: u16 = 2;
+/// Bytes of the file.
 const BYTES_MAX: usize = 1 << 10;
 
 /// The id of the directory's replica, or a new one, and whether it is new.

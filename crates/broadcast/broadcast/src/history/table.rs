@@ -11,6 +11,7 @@ use prefetch_index::prefetch_index;
 
 /// Slots of a segment.
 const SLOTS_MAX: usize = 1024;
+/// Slots of the first segment, which grows.
 const SLOTS_MIN: usize = 16;
 /// Slots behind its first one among which a key almost always is: they are in the same line of memory or the next.
 const FETCHED: usize = 3;

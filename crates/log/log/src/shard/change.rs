@@ -382,7 +382,7 @@ impl Shard {
                 self.changes.claim = None;
                 self.fail_unwritten(&AppendError::NotOwner, out);
                 self.changes.fail_truncations(&StreamError::NotOwner, out);
-                self.fail_restore(&StreamError::NotOwner);
+                self.fail_restore(&StreamError::NotOwner, out);
                 return;
             }
             Err(ChangeError::Refused(why)) => {
@@ -399,7 +399,7 @@ impl Shard {
                     self.fail_unwritten(&AppendError::Refused(Arc::clone(&why)), out);
                 }
                 self.changes.fail_truncations(&StreamError::Refused(why.to_string()), out);
-                self.fail_restore(&StreamError::Refused(why.to_string()));
+                self.fail_restore(&StreamError::Refused(why.to_string()), out);
                 return;
             }
             Err(ChangeError::Unavailable(why)) => {
@@ -411,7 +411,7 @@ impl Shard {
                     self.fail_unwritten(&AppendError::Unavailable(format!("metadata: {why}").into()), out);
                 }
                 self.changes.fail_truncations(&StreamError::Unavailable(why.clone()), out);
-                self.fail_restore(&StreamError::Unavailable(why));
+                self.fail_restore(&StreamError::Unavailable(why), out);
                 return;
             }
         };
@@ -457,7 +457,7 @@ impl Shard {
             out.push(Output::Update(self.tail()));
         }
         self.take_in_segments(change, is_restore, out);
-        self.answer_restore();
+        self.answer_restore(out);
         self.changes.answer_truncations(out);
     }
 

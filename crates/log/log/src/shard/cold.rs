@@ -150,9 +150,9 @@ impl Shard {
     }
 
     /// Takes in a wish to have removed records back: put with the next change.
-    pub(super) fn restore(&mut self, wish: RestoreRequest) {
+    pub(super) fn restore(&mut self, wish: RestoreRequest, out: &mut Vec<Output>) {
         match self.check_restore(&wish) {
-            Err(error) => drop(wish.reply.send(Err(error))),
+            Err(error) => out.push(Output::Restored(wish, Err(error))),
             Ok(()) => self.restore = Some(wish),
         }
     }
@@ -206,19 +206,16 @@ impl Shard {
     }
 
     /// Whoever wants records back is told why they do not come.
-    pub(super) fn fail_restore(&mut self, error: &StreamError) {
-        if let Some(wish) = self.restore.take() {
-            // Whoever has given up hears nothing.
-            let _ = wish.reply.send(Err(error.clone()));
-        }
+    pub(super) fn fail_restore(&mut self, error: &StreamError, out: &mut Vec<Output>) {
+        out.extend(self.restore.take().map(|wish| Output::Restored(wish, Err(error.clone()))));
     }
 
     /// Tells whoever wanted records back, once all of them are.
-    pub(super) fn answer_restore(&mut self) {
+    pub(super) fn answer_restore(&mut self, out: &mut Vec<Output>) {
         let log_start = self.changes.log_start();
         let Some(wish) = self.restore.take() else { return };
         if self.restoring(wish.from, 0).log_start >= log_start {
-            let _ = wish.reply.send(Ok(log_start));
+            out.push(Output::Restored(wish, Ok(log_start)));
         } else {
             self.restore = Some(wish);
         }

@@ -89,9 +89,8 @@ impl Shard {
 
     /// Goes on at a later offset: all there is becomes what was removed before it.
     pub(super) fn begin(&mut self, begin: CopyBegin, wall_ms: i64, out: &mut Vec<Output>) {
-        let CopyBegin { offset, reply } = begin;
-        // Whoever has given up hears nothing.
-        let _ = reply.send(self.begin_at(offset, wall_ms, out));
+        let begun = self.begin_at(begin.offset, wall_ms, out);
+        out.push(Output::Begun(begin, begun));
     }
 
     fn begin_at(&mut self, offset: Offset, wall_ms: i64, out: &mut Vec<Output>) -> Result<(), StreamError> {

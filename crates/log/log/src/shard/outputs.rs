@@ -37,9 +37,10 @@ pub enum ShardInput {
     Truncate(Truncation),
     /// A segment was copied to cold storage.
     Copied(SegmentCopied),
-    /// Somebody wants removed records back.
+    /// Somebody wants removed records back. Answered by one [`Output::Restored`].
     Restore(RestoreRequest),
-    /// A copy goes on at a later offset, as its source has removed what is before it. Answered at once.
+    /// A copy goes on at a later offset, as its source has removed what is before it. Answered by one
+    /// [`Output::Begun`].
     Begin(CopyBegin),
     /// The stream is configured so from now on, and keeps what it keeps for ever ([`StreamConfig::may_become`]).
     Configure(Arc<StreamConfig>),
@@ -259,6 +260,10 @@ pub enum Output {
     RemoveCopy(SegmentId, ColdCopy),
     /// Answer a truncation.
     Truncated(Truncation, Result<Offset, StreamError>),
+    /// Answer whoever wanted records back: with the first offset that readers see by now.
+    Restored(RestoreRequest, Result<Offset, StreamError>),
+    /// Answer whoever had a copy begin at a later offset.
+    Begun(CopyBegin, Result<(), StreamError>),
     /// Everything is written, completed and recorded: the shard can go.
     Closed,
 }

@@ -156,6 +156,6 @@ impl Shard {
         self.fail_unwritten(&AppendError::NoStream, out);
         let gone = crate::StreamError::NoStream(self.id.stream.to_string());
         self.changes.fail_truncations(&gone, out);
-        self.fail_restore(&gone);
+        self.fail_restore(&gone, out);
     }
 }

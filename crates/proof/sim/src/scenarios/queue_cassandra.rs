@@ -25,7 +25,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tailwater_env::{Env, Instant};
-use tailwater_queue::shared::{SharedConfig, SharedQueues};
+use tailwater_queue::SharedConfig;
+use tailwater_queue::shared::SharedQueues;
 use tailwater_queue::{
     Consistency, Fifo, Message, OrderHint, QueueRecord, QueueStore, QueueView, Receive, Send, Settings,
 };

@@ -11,12 +11,13 @@ use super::numbers::{FRONTS_MAX, Numbers, PLACE_S};
 use super::rows::{Rows, RowsError};
 use super::sweeper::Suspects;
 use super::whole::SMALL_KIB;
-use super::{SharedConfig, SharedFront, SharedQueues};
+use super::{SharedFront, SharedQueues};
 use crate::contract::{Outcomes, QueueStore, SentEach, StoreAnswer};
 use crate::ids::{Receipt, Secret, Sequence};
 use crate::limits::CALLS_KIB;
 use crate::request::{Figures, Message, QueueError, Receive, Send, Sent, VisibilityChange};
 use crate::settings::{MoveTask, QueueRecord};
+use crate::shared_config::SharedConfig;
 use crate::view::QueueView;
 
 /// Where the store's own records are.

@@ -35,8 +35,9 @@ const TAKEN_TOKENS_BYTES: usize = 1 << 20;
 /// Bytes of JSON behind which the rest of a batch is a batch of its own: what takes two bytes there may take thousands
 /// in JSON, where each event says its collection.
 const JSON_BYTES: usize = 1 << 20;
-/// Tokens that are kept for other listeners, and those of one batch.
+/// Tokens that are kept for other listeners.
 const TOKENS_MAX: usize = 2 * TAKEN_MAX;
+/// Tokens of one batch.
 const ALIKE_MAX: usize = 4;
 /// A pause after the proxy sent what can't be read.
 const PAUSE: Duration = Duration::from_millis(200);

@@ -1,8 +1,7 @@
 //! `[queues]`.
 
 use serde::{Deserialize, Serialize};
-use tailwater_queue::Consistency;
-use tailwater_queue::shared::SharedConfig;
+use tailwater_queue::{Consistency, SharedConfig};
 use tailwater_queue_cassandra::CassandraConfig;
 
 /// What a build without the driver says to whoever wants queues in Cassandra.

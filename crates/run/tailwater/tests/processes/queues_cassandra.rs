@@ -9,7 +9,8 @@ use crate::support::{Node, wait_for};
 use bytes::Bytes;
 use serde_json::json;
 use tailwater_env::Env;
-use tailwater_queue::shared::{SharedConfig, SharedQueues};
+use tailwater_queue::SharedConfig;
+use tailwater_queue::shared::SharedQueues;
 use tailwater_queue::{
     Consistency, Fifo, QueueError, QueueRecord, QueueStore, ReceiptError, Receive, Send, Settings,
 };

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::{Node, told};
+use crate::support::{Node, Process, free_port, tailwater, told, wait_for};
 
 /// What boto3 does.
 const BOTO3: [&str; 7] =
@@ -49,6 +49,44 @@ fn a_new_boto3_does_its_work_in_json() {
 #[test]
 fn an_old_boto3_does_its_work_in_the_query_protocol() {
     holds(Command::new(client("boto3-query").join("bin/python")).arg(program("scenarios.py")), &BOTO3);
+}
+
+#[test]
+fn the_lines_of_the_guide_make_a_node_that_stands_in_for_an_emulator_in_a_suite_of_tests() {
+    let guide = include_str!("../../../../../docs/queues.md");
+    let (_, lines) = guide.split_once("### In tests").expect("the guide has them");
+    let lines =
+        lines.lines().skip_while(|line| !line.starts_with("    ")).take_while(|line| !line.is_empty());
+    let lines: Vec<&str> = lines.collect();
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    // The shell becomes the node, on a port that is free.
+    let address = format!("127.0.0.1:{}", free_port());
+    let script = lines
+        .join("\n")
+        .replace("127.0.0.1:4566", &address)
+        .replace("tailwater serve", "exec tailwater serve");
+    assert!(script.contains(&address) && script.contains("exec "), "{script}");
+    let dir = tempfile::tempdir().expect("a directory");
+    let binary = tailwater();
+    let folder = Path::new(binary.get_program()).parent().expect("a folder");
+    let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap_or_default());
+    let mut shell = Command::new("sh");
+    shell.args(["-euc", &script]).env("PATH", path).env("TMPDIR", dir.path());
+    for listen in ["DATA", "ADMIN"] {
+        shell.env(format!("TAILWATER_LISTEN__{listen}"), "127.0.0.1:0");
+    }
+    let mut node = Process::start(&mut shell, &dir.path().join("log"));
+    wait_for("the node to be there", || {
+        assert!(node.is_running(), "{}", node.log());
+        ureq::get(format!("http://{address}/health")).call().ok()
+    });
+    for python in ["boto3", "boto3-query"] {
+        let mut suite = Command::new(client(python).join("bin/python"));
+        suite.arg(program("scenarios.py")).arg(format!("http://{address}")).arg("test_double");
+        suite.env("AWS_ACCESS_KEY_ID", "any").env("AWS_SECRET_ACCESS_KEY", "one");
+        let (ok, out, err) = told(&mut suite, "");
+        assert!(ok, "{out}\n{err}\n{}", node.log());
+    }
 }
 
 #[test]

@@ -346,6 +346,24 @@ def keys():
     refused("InvalidClientTokenId", unknown.list_queues)
 
 
+def test_double():
+    """What suites do that run against an emulator: any key, names that are used again at once, its addresses."""
+    anybody = client(aws_access_key_id="test", aws_secret_access_key="test")
+    for _ in range(3):
+        url = anybody.create_queue(QueueName="again")["QueueUrl"]
+        assert url.split("/")[3] == "000000000000", url
+        assert arn(url) == "arn:aws:sqs:us-east-1:000000000000:again", arn(url)
+        # As ElasticMQ writes it.
+        other = url.replace("/000000000000/", "/queue/")
+        anybody.send_message(QueueUrl=other, MessageBody="purged")
+        for _ in range(3):
+            anybody.purge_queue(QueueUrl=url)
+        assert counts(url) == [0, 0, 0], counts(url)
+        anybody.send_message(QueueUrl=url, MessageBody="kept")
+        assert [message["Body"] for message in receive(other)] == ["kept"]
+        anybody.delete_queue(QueueUrl=url)
+
+
 if __name__ == "__main__":
     for name in sys.argv[2:]:
         print(name, flush=True)

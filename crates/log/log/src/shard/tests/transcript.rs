@@ -128,6 +128,10 @@ pub(super) fn output(output: &Output) -> Option<String> {
             format!("truncated {}: starts {start}", truncation.before)
         }
         Output::Truncated(truncation, Err(error)) => format!("truncated {}: {error}", truncation.before),
+        Output::Restored(_, Ok(start)) => format!("restored: starts {start}"),
+        Output::Restored(_, Err(error)) => format!("restored: {error}"),
+        Output::Begun(begin, Ok(())) => format!("begun at {}", begin.offset),
+        Output::Begun(begin, Err(error)) => format!("begun at {}: {error}", begin.offset),
         Output::Closed => "closed".to_owned(),
     })
 }

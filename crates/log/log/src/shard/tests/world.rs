@@ -237,6 +237,8 @@ impl World {
             }
             Output::Sync(upto) => assert!(upto.0 <= self.journal, "no more can be synced than was written"),
             Output::WakeAt(_) | Output::Truncated(..) => {}
+            Output::Restored(wish, result) => drop(wish.reply.send(result)),
+            Output::Begun(begin, result) => drop(begin.reply.send(result)),
             Output::Reply(waiter, result) => {
                 if let Ok(appended) = &result {
                     assert!(

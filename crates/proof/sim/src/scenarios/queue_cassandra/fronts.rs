@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tailwater_env::{Env, Instant};
-use tailwater_queue::shared::{SharedConfig, SharedQueues};
+use tailwater_queue::SharedConfig;
+use tailwater_queue::shared::SharedQueues;
 use tailwater_queue::{Consistency, Message, QueueError, QueueRecord, QueueStore, QueueView};
 
 use super::cluster::{Cluster, SimRows};

@@ -16,7 +16,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tailwater_env::Env;
-use tailwater_queue::shared::{SharedConfig, SharedQueues};
+use tailwater_queue::SharedConfig;
+use tailwater_queue::shared::SharedQueues;
 use tailwater_queue::{
     Consistency, Message, OrderHint, QueueError, QueueRecord, QueueStore, QueueView, Receive, Send, Settings,
 };

@@ -30,9 +30,10 @@ pub fn tailwater() -> Command {
 /// Where a node listens that is told nothing else: taken for as long as the tests run. So one that a test starts there
 /// fails every time, and not only on a machine where somebody else runs a node.
 static DEFAULT_PORTS: LazyLock<Vec<TcpListener>> = LazyLock::new(|| {
-    let Config { listen, kafka, sqs, broadcast, .. } = Config::default();
+    let Config { listen, kafka, sqs, broadcast, memcached, .. } = Config::default();
     let http = broadcast.http.listen;
-    let defaults = [listen.data, listen.admin, kafka.listen, sqs.listen, broadcast.listen, http];
+    let defaults =
+        [listen.data, listen.admin, kafka.listen, sqs.listen, broadcast.listen, http, memcached.listen];
     // What can't be listened at is taken already.
     defaults.into_iter().filter_map(|address| TcpListener::bind(address).ok()).collect()
 });
