@@ -338,7 +338,8 @@ fn cell_clients(
 ) -> fmt::Result {
     let of_log = shared.cells().map(|cell| (cell.view().name, cell.cell.stats()));
     let all: Vec<(String, CellStats)> = of_log.chain(created.iter().cloned()).collect();
-    let series: [(&str, &str, fn(&CellStats) -> u64); 11] = [
+    type Count = fn(&CellStats) -> u64;
+    let series: [(&str, &str, Count); 11] = [
         ("reads", "Keys that the node read.", |of| of.relaxed + of.consistent),
         ("read_misses", "Keys of them that had no value.", |of| of.misses),
         ("read_failures", "Keys of them that could not be read.", |of| of.failed),

@@ -386,7 +386,9 @@ impl Breaking {
         let with_spare = owner.configuration().with_other_spares(vec![spare]).map_err(wrong)?;
         self.tell(&owner, with_spare).await?;
         let first = self.rng.index(self.members.len());
-        let numbers = [first, (first + 1) % self.members.len()].map(|at| self.members[at]);
+        let count = if self.plant == Plant::RolledTooEarly { self.members.len() } else { 2 };
+        let in_order = self.members.iter().cycle().skip(first);
+        let numbers: Vec<u32> = in_order.take(count).copied().collect();
         let instances: BTreeMap<u32, u64> = loop {
             let seen = owner.roll_seen().await.instances;
             if numbers.iter().all(|number| seen.contains_key(number)) {

@@ -35,6 +35,7 @@ impl CreatedCells {
         if asked.spares.is_some() || !asked.spare_addresses.is_empty() {
             return self.resize_spares(name, created, asked).await;
         }
+        refuse_while_drained(name, &configuration)?;
         let mut after = sorted(&configuration);
         let mut record = created.record.clone();
         let mut started = BTreeMap::new();
@@ -145,6 +146,18 @@ pub(super) fn refuse_while_rolling(name: &str, created: &CreatedCell) -> Result<
     match created.record.rolling {
         Some(_) => Err(CellError::Rolling(name.to_owned())),
         None => Ok(()),
+    }
+}
+
+/// Who stands for another backend stays until that one is back, or forgotten.
+pub(super) fn refuse_while_drained(name: &str, configuration: &Configuration) -> Result<(), CellError> {
+    let is_out = |spare: &&BackendPlace| configuration.stand_in_of(spare.number).is_some();
+    match configuration.spares.iter().find(is_out) {
+        None => Ok(()),
+        Some(BackendPlace { number, .. }) => Err(CellError::Invalid(format!(
+            "backend {number} is drained: `tailwater cell restore {name} {number}` puts it back, or `tailwater cell \
+             drain {name} {number} --for-good` forgets it"
+        ))),
     }
 }
 

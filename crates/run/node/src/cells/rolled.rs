@@ -1,6 +1,7 @@
 //! Restarts of all backends of a cell, one after another. What is still to be done is in the cell's record in metadata,
 //! so a node that starts again goes on with it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use tokio::sync::Notify;
 
 use super::CellError;
 use super::created::{CellRecord, CreatedCells};
-use super::resized::{refuse_while_changing, refuse_while_rolling, unavailable};
+use super::resized::{refuse_while_changing, refuse_while_drained, refuse_while_rolling, unavailable};
 use crate::api::CellView;
 
 /// The pause before it is looked again what is next.
@@ -43,14 +44,7 @@ impl CreatedCells {
             refuse_while_rolling(name, created)?;
             let configuration = created.cell.configuration();
             refuse_while_changing(name, &configuration)?;
-            let drained = |number: u32| configuration.stand_in_of(number).is_some();
-            if let Some(spare) = configuration.spares.iter().find(|spare| drained(spare.number)) {
-                return invalid(format!(
-                    "backend {0} is drained: `tailwater cell restore {name} {0}` puts it back, or `tailwater cell drain \
-                     {name} {0} --for-good` forgets it",
-                    spare.number
-                ));
-            }
+            refuse_while_drained(name, &configuration)?;
             if configuration.spares.is_empty() {
                 return invalid(format!(
                     "the cell {name} has no spare: add one before, with `tailwater cell resize {name}`, by --spares or \
@@ -60,7 +54,7 @@ impl CreatedCells {
             // The node's own spares hold nothing, and end with the node.
             let is_own = record.addresses.is_empty();
             let spares = configuration.spares.iter().filter(|_| !is_own);
-            let mut pending = std::collections::BTreeMap::new();
+            let mut pending = BTreeMap::new();
             for place in configuration.backends.iter().chain(spares) {
                 let number = place.number;
                 let instance = seen.instances.get(&number).ok_or_else(|| {

@@ -8,7 +8,8 @@ use tailwater_meta::Expect;
 
 use super::created::{CellRecord, CreatedCell, CreatedCells, OWN_BACKENDS_MAX};
 use super::resized::{
-    changing, check_addresses, refuse_while_changing, refuse_while_rolling, sorted, unavailable,
+    changing, check_addresses, refuse_while_changing, refuse_while_drained, refuse_while_rolling, sorted,
+    unavailable,
 };
 use super::{CellError, owned};
 use crate::api::{CellView, DrainCell, ResizeCell};
@@ -82,6 +83,9 @@ impl CreatedCells {
         configuration: &Configuration,
         number: u32,
     ) -> Result<CellView, CellError> {
+        if configuration.backends.iter().any(|place| place.number == number && place.stands_for.is_some()) {
+            refuse_while_drained(name, configuration)?;
+        }
         let mut after = sorted(configuration);
         after.retain(|place| place.number != number);
         let least = configuration.mode.replicas();

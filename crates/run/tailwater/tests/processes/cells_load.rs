@@ -289,6 +289,8 @@ fn a_node_s_own_backends_are_restarted_one_after_another_and_one_that_is_drained
     assert_eq!(node.run(&["cache", "get", "--cell", "tiles", "tea"]).trim(), "1");
     let drained = node.run(&["cell", "drain", "tiles", "0"]);
     assert_eq!(drained, "cell tiles has 3 backends now: 1, 2, 3 for 0; 1 spare: 0\n");
+    let refused = node.run_failing(&["cell", "resize", "tiles", "--backends", "4"]);
+    assert!(refused.contains("backend 0 is drained"), "{refused}");
 
     assert!(node.process.stop(), "a graceful stop ends well");
     node.restart();
