@@ -1,5 +1,5 @@
-//! How a backend ends that runs as a process of its own: when it is asked to, and holds nothing. Whoever runs the process
-//! starts it again.
+//! How a backend ends that runs as a process of its own: when it is asked to, and holds nothing. Whoever runs the
+//! process starts it again.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -82,8 +82,8 @@ impl Backend {
         has_others.then_some(Cohort { told, place })
     }
 
-    /// What of the step to `next` is to be copied from whom, once what was erased is; and of how many keys something was
-    /// missed here that was over long ago.
+    /// What of the step to `next` is to be copied from whom, once what was erased is; and of how many keys something
+    /// was missed here that was over long ago.
     fn plan(
         &self,
         cohort: &Cohort,

@@ -1,7 +1,7 @@
 //! How all backends of a cell start again, one after another, while it is used: a *roll*.
 //!
-//! A spare takes over what a backend holds. Then the backend ends, whoever runs it starts it again, and it takes its keys
-//! back. The next one follows when every backend was compared with the others, and had missed nothing. Free spares hold
+//! A spare takes over what a backend holds. Then the backend ends, whoever runs it starts it again, and it takes its
+//! keys back. The next one follows when every backend was compared with the others, and had missed nothing. Free spares hold
 //! nothing, so they start again first.
 //!
 //! What is still to be done is the numbers of backends, each with the start of it that is to end. All else follows from
@@ -119,8 +119,8 @@ impl Cell {
         join_all(configuration.spares.iter().map(ask)).await.into_iter().flatten().collect()
     }
 
-    /// Asks a spare to end, for whoever runs it to start it again; one that is not reached has ended. An error is why it
-    /// does not.
+    /// Asks a spare to end, for whoever runs it to start it again; one that is not reached has ended. An error is why
+    /// it does not.
     pub async fn end_spare(&self, number: u32) -> Result<(), String> {
         let configuration = self.configuration();
         let spare = configuration.spares.iter().find(|spare| spare.number == number);

@@ -16,8 +16,8 @@ use crate::api::{CellView, DrainCell, ResizeCell};
 use crate::backend::ServedBackend;
 
 impl CreatedCells {
-    /// Begins a change in which a spare takes over what a backend holds; or its neighbours on the ring, if it leaves for
-    /// good or there are no spares. A spare leaves at once.
+    /// Begins a change in which a spare takes over what a backend holds; or its neighbours on the ring, if it leaves
+    /// for good or there are no spares. A spare leaves at once.
     pub async fn drain(&self, name: &str, asked: DrainCell) -> Result<CellView, CellError> {
         let DrainCell { backend: number, for_good } = asked;
         let mut cells = self.cells.lock().await;
