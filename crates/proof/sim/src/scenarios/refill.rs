@@ -402,14 +402,16 @@ impl Breaking {
             let mut seen = owner.roll_seen().await;
             let known = owner.configuration();
             if self.plant == Plant::RolledTooEarly {
-                seen.clean = known.members().map(|place| place.number).collect();
+                seen.clean = self.members.iter().copied().collect();
             }
             let step = RollStep::next(&known, &pending, &seen);
             ensure(self.outside.now() < end, || format!("the roll of {numbers:?} is at {step:?}"))?;
             match step {
                 RollStep::Done => break,
-                RollStep::Drain { number, .. } if self.plant == Plant::RolledTooEarly => {
-                    self.restart(number).await;
+                RollStep::Drain { .. } if self.plant == Plant::RolledTooEarly => {
+                    for number in std::mem::take(&mut pending).into_keys() {
+                        self.restart(number).await;
+                    }
                 }
                 RollStep::Drain { number, spare } => {
                     let spare = known.spares.iter().find(|of| of.number == spare).expect("it is a spare");
