@@ -71,6 +71,8 @@ pub(crate) enum OwnerRequest {
     Begin(Slot, CopyBegin),
     /// Give a shard up once all is written, completed and recorded; `None` while it is not.
     Release(Slot, oneshot::Sender<Result<Option<Box<ReleasedShard>>, StreamError>>),
+    /// Go on with a shard that was to be given up.
+    Resume(Slot),
     /// Tell what a shard remembers of its producers.
     Producers(Slot, oneshot::Sender<Vec<ProducerState>>),
     /// Give shards of a deleted stream up, and delete their segments.
@@ -309,8 +311,9 @@ impl Owner {
     fn take(&mut self, request: OwnerRequest, at: StepTime) {
         match request {
             OwnerRequest::Append(slot, append) => {
+                // Of a stream that was deleted a moment ago, or that is being moved: the next attempt tells.
                 if self.owned.get(slot).is_none() {
-                    append.waiter.answer(Err(AppendError::NoStream));
+                    append.waiter.answer(Err(AppendError::NotOwner));
                     return;
                 }
                 self.step(slot, at, ShardInput::Append(append));
@@ -318,7 +321,7 @@ impl Owner {
             }
             OwnerRequest::Truncate(slot, truncation) => {
                 if self.owned.get(slot).is_none() {
-                    let _ = truncation.reply.send(Err(StreamError::NoStream(String::new())));
+                    let _ = truncation.reply.send(Err(StreamError::NotOwner));
                     return;
                 }
                 self.step(slot, at, ShardInput::Truncate(truncation));
@@ -335,7 +338,7 @@ impl Owner {
             }
             OwnerRequest::Begin(slot, begin) => {
                 if self.owned.get(slot).is_none() {
-                    let _ = begin.reply.send(Err(StreamError::NoStream(String::new())));
+                    let _ = begin.reply.send(Err(StreamError::NotOwner));
                     return;
                 }
                 self.step(slot, at, ShardInput::Begin(begin));
@@ -345,6 +348,7 @@ impl Owner {
                 // Whoever has given up leaves the shard closed, and asks again.
                 let _ = reply.send(self.release(slot, at));
             }
+            OwnerRequest::Resume(slot) => self.resume(slot, at),
             OwnerRequest::Producers(slot, reply) => {
                 // Of a shard that is gone the sender is dropped, which is an answer.
                 if let Some(owned) = self.owned.get(slot) {
@@ -408,6 +412,14 @@ impl Owner {
             self.wakes.remove(&(wake_at, slot));
         }
         Ok(Some(Box::new(owned.shard.into_released())))
+    }
+
+    /// Goes on with a shard that was to be released, unless all of them are closed.
+    fn resume(&mut self, slot: Slot, at: StepTime) {
+        let Some(owned) = self.owned.get(slot).filter(|_| self.closing.is_none()) else { return };
+        owned.closed = false;
+        self.step(slot, at, ShardInput::Resume);
+        self.touch(slot);
     }
 
     fn touch(&mut self, slot: Slot) {

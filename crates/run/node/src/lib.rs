@@ -44,9 +44,10 @@ use std::time::Duration;
 use anyhow::Context;
 use parking_lot::Mutex;
 use tailwater_access::Authorizer;
-use tailwater_copy::{Copies, DialedLinks};
+use tailwater_copy::{Copies, DialedLinks, OffsetsKeeper};
 use tailwater_env::{BoxFuture, Env, Progress, Stage, Task};
-use tailwater_format::call::{CALL_VERSION, NodeInfo};
+use tailwater_format::StreamId;
+use tailwater_format::call::{CALL_VERSION, CopiedOffset, CopiedOffsets, NodeInfo};
 use tailwater_journal::ReplayError;
 use tailwater_log::{Log, LogConfig, SharedMetadata};
 use tailwater_login::Users;
@@ -68,8 +69,8 @@ use crate::cells::created::CreatedCells;
 use crate::cells::{CellBegun, CellDoors, NodeCell};
 use crate::config::QueueStoreKind;
 pub use crate::config::{
-    BridgeConfig, BridgeStart, BroadcastConfig, CellModeSetting, CellSection, Config, InsecureListeners,
-    JwtConfig, LogFormat, Logging, is_of_this_host, parse_toml, thread_count,
+    BridgeConfig, BridgeStart, BroadcastConfig, CellModeSetting, CellSection, Config, GroupSharing,
+    InsecureListeners, JwtConfig, LogFormat, Logging, is_of_this_host, parse_toml, thread_count,
 };
 use crate::gate::FrontGate;
 use crate::http::Identities;
@@ -232,8 +233,15 @@ impl Node {
             start_broadcast(&env, &config, broadcast, &log, &users, &gate, &progress).await?;
         let (reads_max, bytes_per_s) = (config.log.catch_up_reads_max, config.log.catch_up_bytes_per_s);
         let turns = Arc::new(Turns::new(&env, reads_max, bytes_per_s, Arc::clone(&meters)));
+        let links = DialedLinks::new(&env, &gate.dialer);
         let copies =
-            Copies::start(&env, &log, config.cluster.given(), DialedLinks::new(&env, &gate.dialer)).await?;
+            Copies::start_at(&env, &log, config.cluster.given(), links, &config.cluster.link_bytes_per_s)
+                .await?;
+        if let Some(kafka) = &kafka
+            && config.cluster.group_offsets == GroupSharing::Shared
+        {
+            copies.follow_groups(Arc::new(KafkaOffsets(Arc::clone(kafka.broker()))));
+        }
         let service: Arc<dyn Service> = Arc::new(NodeService::new(
             env.clone(),
             log.clone(),
@@ -613,6 +621,19 @@ async fn start_broadcast(
     let broadcast = Broadcast::start(env, listener, &config.broadcast, kept, gate, progress).await?;
     let bridges = Bridges::start(env, log, broadcast.regions(), &config.bridge);
     Ok((Some(broadcast), Some(bridges)))
+}
+
+/// What groups of Kafka's clients commit.
+struct KafkaOffsets(Arc<tailwater_kafka::Broker>);
+
+impl OffsetsKeeper for KafkaOffsets {
+    fn since(&self, stream: StreamId, life: u64, after: u64) -> CopiedOffsets {
+        self.0.offsets_since(stream, life, after)
+    }
+
+    fn follow(&self, stream: StreamId, offsets: Vec<CopiedOffset>) -> BoxFuture<'_, Result<(), String>> {
+        Box::pin(self.0.follow_offsets(stream, offsets))
+    }
 }
 
 async fn start_kafka(

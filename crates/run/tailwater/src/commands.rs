@@ -12,6 +12,7 @@ pub mod group;
 pub mod init;
 #[cfg(not(all(feature = "bench", feature = "bookkeeper")))]
 pub mod left_out;
+pub mod monitor;
 #[cfg(feature = "bookkeeper")]
 pub mod node;
 pub mod produce;

@@ -18,6 +18,7 @@ mod broadcast_ws;
 mod cells;
 mod cells_load;
 mod cold;
+mod copied_groups;
 mod copies;
 mod demo;
 mod docs;
@@ -40,6 +41,7 @@ mod memcached;
 #[cfg(feature = "bookkeeper")]
 mod metadata;
 mod metrics;
+mod monitor;
 mod moves;
 mod panics;
 mod permissions;
