@@ -1,8 +1,8 @@
 //! How all backends of a cell start again, one after another, while it is used: a *roll*.
 //!
 //! A spare takes over what a backend holds. Then the backend ends, whoever runs it starts it again, and it takes its
-//! keys back. The next one follows when every backend was compared with the others, and had missed nothing. Free spares hold
-//! nothing, so they start again first.
+//! keys back. The next one follows when every backend was compared with the others, and had missed nothing. Free
+//! spares hold nothing, so they start again first.
 //!
 //! What is still to be done is the numbers of backends, each with the start of it that is to end. All else follows from
 //! the cell. So whoever has these numbers goes on with it.
