@@ -7,7 +7,8 @@
 //! | `GET /metrics` | Prometheus |
 //! | `GET /v1/node` | addresses, cells |
 //! | `GET, POST /v1/cells`, `GET /v1/cells/{cell}` | lists the cells, creates one, describes one |
-//! | `POST /v1/cells/{cell}/resize`, `POST /v1/cells/{cell}/drain` | begins to change its backends |
+//! | `POST /v1/cells/{cell}/resize`, and `drain` or `restore` there | begins to change its backends |
+//! | `POST /v1/cells/{cell}/roll` | begins or ends to restart them one after another |
 //! | `POST /v1/cells/{cell}/clear` | forgets all that a cell holds |
 //! | `GET, POST /v1/streams` | lists, creates |
 //! | `GET, PATCH, DELETE /v1/streams/{name}` | describes, changes, deletes |
@@ -86,6 +87,8 @@ fn router(shared: Arc<NodeShared>) -> Router {
         .route("/v1/cells/{cell}/clear", post(cells::clear))
         .route("/v1/cells/{cell}/resize", post(cells::resize))
         .route("/v1/cells/{cell}/drain", post(cells::drain))
+        .route("/v1/cells/{cell}/restore", post(cells::restore))
+        .route("/v1/cells/{cell}/roll", post(cells::roll))
         .route("/v1/streams", get(list_streams).post(create_stream))
         .route("/v1/streams/{name}", get(describe_stream).patch(cold::alter).delete(delete_stream))
         .route("/v1/streams/{name}/truncate", post(truncate_stream))

@@ -102,7 +102,7 @@ struct NodeShared {
     copies: Copies,
     /// Data and metadata; none where the log is without cells.
     cells: Option<[Arc<NodeCell>; 2]>,
-    created: CreatedCells,
+    created: Arc<CreatedCells>,
     server: Server,
     kafka: Option<tailwater_kafka::Server>,
     queues: Arc<dyn QueueStore>,
