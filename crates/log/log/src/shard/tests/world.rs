@@ -406,7 +406,7 @@ impl World {
         self.step(ShardInput::Opened);
     }
 
-    /// The stream's source moves: here, or to the cluster that `source` names. The shard goes through this as it does in
+    /// The stream's source moves: here, or to the cluster that `source` names. The shard goes through this as in
     /// a log: closed, given up with what it knows, and opened again.
     pub(super) fn move_source(&mut self, source: Option<String>, term_min: Term) {
         assert!(self.closed, "only a shard that is closed is given up");
