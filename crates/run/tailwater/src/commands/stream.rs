@@ -49,6 +49,17 @@ pub struct SegmentsKeptArgs {
     /// new stream has, is no limit.
     #[arg(long, value_name = "BYTES|none", allow_negative_numbers = true)]
     cold_after_bytes: Option<String>,
+    /// Copies of each record, where segments are in BookKeeper. `default` is what the node's configuration says below
+    /// `[ledgers]`, as for the next two. A segment keeps what it began with.
+    #[arg(long, value_name = "N|default")]
+    write_quorum: Option<String>,
+    /// Copies that are durable before an append is acknowledged. With a write quorum of its own a stream has a majority
+    /// of that by default.
+    #[arg(long, value_name = "N|default")]
+    ack_quorum: Option<String>,
+    /// Bookies that a segment is spread over. With a write quorum of its own a stream has as many by default.
+    #[arg(long, value_name = "N|default")]
+    ensemble: Option<String>,
 }
 
 impl SegmentsKeptArgs {
@@ -62,6 +73,9 @@ impl SegmentsKeptArgs {
             cold: self.cold,
             cold_after_ms: limit("--cold-after-ms", self.cold_after_ms)?,
             cold_after_bytes: limit("--cold-after-bytes", self.cold_after_bytes)?,
+            ensemble: copies("--ensemble", self.ensemble)?,
+            write_quorum: copies("--write-quorum", self.write_quorum)?,
+            ack_quorum: copies("--ack-quorum", self.ack_quorum)?,
         })
     }
 }
@@ -190,6 +204,9 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
                 cold,
                 cold_after_ms,
                 cold_after_bytes,
+                ensemble,
+                write_quorum,
+                ack_quorum,
             } = kept.altering()?;
             let create = CreateStream {
                 name,
@@ -205,6 +222,9 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
                 cold,
                 cold_after_ms,
                 cold_after_bytes,
+                ensemble,
+                write_quorum,
+                ack_quorum,
             };
             let created: StreamView = server.post("/v1/streams", &create)?;
             match output {
@@ -349,6 +369,17 @@ fn limit(flag: &str, given: Option<String>) -> anyhow::Result<Option<Option<u64>
     parsed.map(|number| Some(Some(number)))
 }
 
+/// A number of copies, or that it is the node's.
+fn copies(flag: &str, given: Option<String>) -> anyhow::Result<Option<Option<u32>>> {
+    let Some(text) = given else { return Ok(None) };
+    if text == "default" {
+        return Ok(Some(None));
+    }
+    let parsed = text.parse();
+    let wrong = |_| anyhow::anyhow!("{flag} is {text:?}, it must be a number or `default`");
+    parsed.map(|number| Some(Some(number))).map_err(wrong)
+}
+
 /// How many segments are copied, and of how many there is nothing but the copy.
 fn in_cold_storage(shard: &ShardView) -> String {
     let copied = shard.segments.iter().filter(|segment| segment.copied).count();
@@ -381,6 +412,10 @@ fn configuration(stream: &StreamView) -> anyhow::Result<()> {
     table.add_row(["cold", &config.cold.to_string()]);
     table.add_row(["cold-after-ms", &or_none(config.cold_after_ms)]);
     table.add_row(["cold-after-bytes", &or_none(config.cold_after_bytes)]);
+    let or_default = |copies: Option<u32>| copies.map_or("default".to_owned(), |copies| copies.to_string());
+    table.add_row(["write-quorum", &or_default(config.write_quorum)]);
+    table.add_row(["ack-quorum", &or_default(config.ack_quorum)]);
+    table.add_row(["ensemble", &or_default(config.ensemble)]);
     output::print(&table)
 }
 
