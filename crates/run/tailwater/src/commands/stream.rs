@@ -23,30 +23,30 @@ const SHARDS_MAX: u64 = 4_096;
 /// How the segments of a stream are kept.
 #[derive(Args)]
 pub struct SegmentsKeptArgs {
-    /// Delete a segment this many milliseconds after it was completed. `none` keeps it. A new stream has 604800000,
-    /// which is a week.
+    /// Delete a segment this many milliseconds after it was completed. `none` keeps it. The default of a new stream is
+    /// 604800000, a week.
     #[arg(long, value_name = "MS|none", allow_negative_numbers = true)]
     retention_ms: Option<String>,
-    /// Delete the oldest completed segments beyond this many bytes in a shard. `none`, which a new stream has, is no
-    /// limit.
+    /// Delete the oldest completed segments beyond this many bytes in a shard. `none` (the default of a new stream)
+    /// sets no limit.
     #[arg(long, value_name = "BYTES|none", allow_negative_numbers = true)]
     retention_bytes: Option<String>,
-    /// Complete a segment at this size. A new stream has 268435456.
+    /// Complete a segment at this size. The default of a new stream is 268435456.
     #[arg(long, value_name = "BYTES", value_parser = values::number::<u64>(0..=u64::MAX))]
     segment_bytes: Option<u64>,
-    /// Complete a segment at this age. A new stream has 86400000, which is a day.
+    /// Complete a segment at this age. The default of a new stream is 86400000, a day.
     #[arg(long, value_name = "MS", value_parser = values::number::<u64>(0..=u64::MAX))]
     segment_ms: Option<u64>,
-    /// Copy completed segments to the node's cold storage. With `=false` nothing more is copied, and what is there
-    /// stays readable.
+    /// Copy completed segments to the node's cold storage. With `=false` the node copies nothing more. Existing copies
+    /// stay readable.
     #[arg(long, value_name = "true|false", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     cold: Option<bool>,
-    /// A copied segment leaves the node this many milliseconds after it was completed. `none`, which a new stream has,
-    /// keeps it there as long as retention keeps it.
+    /// A copied segment leaves the node this many milliseconds after it was completed. `none` (the default of a new
+    /// stream) keeps it there as long as retention keeps it.
     #[arg(long, value_name = "MS|none", allow_negative_numbers = true)]
     cold_after_ms: Option<String>,
-    /// The oldest copied segments leave the node while the others in it have at least this many bytes. `none`, which a
-    /// new stream has, is no limit.
+    /// The oldest copied segments leave the node while the others on it have at least this many bytes. `none` (the
+    /// default of a new stream) sets no limit.
     #[arg(long, value_name = "BYTES|none", allow_negative_numbers = true)]
     cold_after_bytes: Option<String>,
     /// Copies of each record, where segments are in BookKeeper. `default` is what the node's configuration says below
@@ -96,11 +96,11 @@ pub enum Command {
         /// When appended records are written: at once (`immediate`, the default), or every MS milliseconds.
         #[arg(long, value_name = "immediate|MS")]
         flush: Option<String>,
-        /// What an acknowledgement promises. `fsync`, the default: the record is on disk, or on those of a quorum of
-        /// bookies. `interval`: the operating system has it.
+        /// What an acknowledgement promises. `fsync`, the default: the record is on disk, or on the disks of a quorum
+        /// of bookies. `interval`: the operating system has the record.
         #[arg(long, value_name = "fsync|interval")]
         durability: Option<String>,
-        /// Which time a record has: `create` is its producer's time, `append` that of its append [default: create].
+        /// The time of a record: `create` is its producer's time, `append` is the time of its append [default: create].
         #[arg(long, value_name = "create|append")]
         timestamps: Option<String>,
         #[command(flatten)]
@@ -109,7 +109,7 @@ pub enum Command {
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
         output: Format,
     },
-    /// Change how a stream's segments are kept. What is not given stays as it is.
+    /// Change how a stream's segments are kept. Settings that you do not give stay as they are.
     Alter {
         /// The stream's name.
         name: String,
@@ -119,11 +119,11 @@ pub enum Command {
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
         output: Format,
     },
-    /// Bring records back that retention or a truncation removed, as far as cold storage keeps them.
+    /// Bring removed records back from cold storage.
     Restore {
         /// The stream's name.
         name: String,
-        /// The first offset to bring back. By default the first one that is kept.
+        /// The first offset to bring back. By default the first one in cold storage.
         #[arg(long, value_name = "OFFSET", default_value_t = 0)]
         from: u64,
         /// The shard. By default all shards.
@@ -132,22 +132,22 @@ pub enum Command {
     },
     /// Say which clusters have copies of a stream, or move its source to another cluster.
     ///
-    /// With `--to` its copy tree is planned, and copying begins. Without it the source moves to another cluster of the
-    /// tree: it takes no more records, the other one copies what is left, and goes on in a higher term.
+    /// With `--to` the command plans the copy tree, and copying begins. Without it the source moves to another cluster
+    /// of the tree. The old source takes no more records. The new one copies the rest, and goes on in a higher term.
     Place {
         /// The stream's name.
         name: String,
-        /// The cluster that has the stream, which is the one of the node that is asked; or the one that shall have it.
+        /// The source: the asked node's own cluster. To move the source, name the new cluster.
         #[arg(long, value_name = "CLUSTER")]
         source: String,
-        /// The clusters that are to have copies, separated by commas. `none` ends copying; the copies stay.
+        /// The clusters that get copies, separated by commas. `none` ends copying. The copies stay.
         #[arg(long, value_name = "CLUSTERS|none", value_delimiter = ',')]
         to: Vec<String>,
-        /// Make the copy in the cluster of the node that is asked the source, although the source does not answer. What
-        /// others have beyond that copy is put aside. It is shown which cluster has what.
+        /// Make the asked node's copy the source at once, without the old source. Other clusters put records beyond it
+        /// aside. The command shows what each cluster has.
         #[arg(long, conflicts_with_all = ["to", "costs"])]
         force: bool,
-        /// What links cost, as for `tailwater tree plan`. By default all of them cost the same.
+        /// File with the costs of links, as for `tailwater tree plan`. By default all links cost the same.
         #[arg(long, value_name = "FILE", requires = "to")]
         costs: Option<PathBuf>,
         /// Form of the output.
@@ -177,8 +177,8 @@ pub enum Command {
     /// Remove the records before a position, in one shard or in all of them.
     ///
     /// A shard that begins behind the position stays as it is. If a shard ends before the position, the command fails
-    /// and removes nothing. Then name a shard that has the position with `--shard`, or give a position that every shard
-    /// has: `end`, -N or @TIME.
+    /// and removes nothing. Then use `--shard` to name a shard that has the position, or give a position that every
+    /// shard has: `end`, -N or @TIME.
     Truncate {
         /// The stream's name.
         name: String,
