@@ -13,3 +13,5 @@ pub const QUOTA_MAX: u64 = 1_000_000_000_000_000;
 pub const QUOTA_TAKERS_MAX: usize = 10_000;
 /// How often those are forgotten who owe nothing and have a second's worth, when there are as many.
 pub const QUOTA_TIDY: Duration = Duration::from_secs(1);
+/// How often a change is tried again when somebody else has changed the same quota meanwhile.
+pub const CONFLICTS_MAX: usize = 16;
