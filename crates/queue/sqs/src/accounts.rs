@@ -215,14 +215,17 @@ impl Accounts {
 
     /// Whether whoever asks would still be let in.
     pub(crate) fn check(&self, identity: &Identity) -> Result<(), ErrorRefusal> {
-        let now = match identity.key.is_empty() {
-            true => self.everybody(),
-            false => self.identity(identity.key.clone()),
+        let (now, refusal) = match identity.key.is_empty() {
+            true => {
+                let why = "There are accounts by now: requests have to be signed.";
+                (self.everybody(), ErrorRefusal::new(Code::MissingAuthenticationToken, why))
+            }
+            false => {
+                let why = "The key was removed meanwhile.";
+                (self.identity(identity.key.clone()), ErrorRefusal::new(Code::InvalidClientTokenId, why))
+            }
         };
-        match now {
-            Some(now) if now == *identity => Ok(()),
-            _ => Err(ErrorRefusal::new(Code::InvalidClientTokenId, "The key was removed meanwhile.")),
-        }
+        if now.as_ref() == Some(identity) { Ok(()) } else { Err(refusal) }
     }
 
     fn by_id(&self, id: &str) -> Option<Arc<Account>> {

@@ -251,14 +251,17 @@ impl Accounts {
         key: Option<&str>,
         opens: bool,
     ) -> Result<(), AccountError> {
-        self.check_own(id)?;
         let (id, key) = (id.to_owned(), key.map(str::to_owned));
         let about = id.clone();
         let change = move |accounts: &Self, before: Option<KeptAccount>| {
-            let mut account =
-                before.ok_or_else(|| AccountError::Unknown(format!("account {about} that was added")))?;
+            let Some(mut account) = before else {
+                accounts.check_own(&about)?;
+                return Err(AccountError::Unknown(format!("account {about}")));
+            };
             let Some(key) = &key else {
                 let is_last = !accounts.config.login && accounts.set().count() <= 1;
+                // One that the configuration has as well stays there.
+                let is_last = is_last && !accounts.is_configured(&about);
                 return match is_last && !opens {
                     true => Err(AccountError::Last { everybody: accounts.config.account.clone() }),
                     false => Ok(None),
