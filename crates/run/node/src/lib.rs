@@ -230,7 +230,7 @@ impl Node {
         let (reads_max, bytes_per_s) = (config.log.catch_up_reads_max, config.log.catch_up_bytes_per_s);
         let turns = Arc::new(Turns::new(&env, reads_max, bytes_per_s, Arc::clone(&meters)));
         let copies = start_copies(&env, &config.cluster, &log, kafka.as_ref(), &gate).await?;
-        let service: Arc<dyn Service> = Arc::new(NodeService::new(
+        let service = Arc::new(NodeService::new(
             env.clone(),
             log.clone(),
             Arc::clone(&turns),
