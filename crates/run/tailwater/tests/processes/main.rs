@@ -57,6 +57,7 @@ mod security_page;
 #[cfg(feature = "bookkeeper")]
 mod segments;
 mod settings;
+mod sqs_accounts;
 mod sqs_clients;
 mod streams;
 #[cfg(feature = "tls")]
