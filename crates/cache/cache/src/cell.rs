@@ -26,6 +26,7 @@ mod hedge;
 mod lookup;
 mod mapped;
 mod placement;
+mod policy;
 mod quorum;
 mod relaxed;
 mod replica;
@@ -50,6 +51,7 @@ use tokio::sync::{oneshot, watch};
 
 pub use backends::{Backends, Connector, instance_of};
 pub use placement::{HashRing, Mode, Placement};
+pub use policy::LookupWay;
 pub use roll::{RollSeen, RollStep};
 pub use stats::CellStats;
 pub use update::{CasError, CellValue, UpdateError, UpdateTo, Updated};
@@ -63,6 +65,7 @@ use crate::version::{Version, VersionClock};
 use agreed::Agreed;
 use buffers::BufferPool;
 use hedge::{HedgeBudget, Usual};
+use policy::LookupTimes;
 use quorum::WriteQuorums;
 use replica::{KeepConfig, Replica, keep_connected};
 use sender::{SendConfig, Sender};
@@ -88,6 +91,39 @@ pub enum Lookup {
     Miss,
     /// Nothing can be said.
     Failed(CellFailure),
+}
+
+/// How a lookup ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LookupOutcome {
+    /// With a value.
+    Hit,
+    /// There is none.
+    Miss,
+    /// Nothing can be said: there may be a value.
+    Inconclusive,
+}
+
+impl LookupOutcome {
+    /// Its name in metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            LookupOutcome::Hit => "hit",
+            LookupOutcome::Miss => "miss",
+            LookupOutcome::Inconclusive => "inconclusive",
+        }
+    }
+}
+
+impl Lookup {
+    /// How it ended.
+    pub fn outcome(&self) -> LookupOutcome {
+        match self {
+            Lookup::Hit { .. } => LookupOutcome::Hit,
+            Lookup::Miss => LookupOutcome::Miss,
+            Lookup::Failed(_) => LookupOutcome::Inconclusive,
+        }
+    }
 }
 
 /// `parts` as one piece, without a copy, if they lie one behind the other in one of `frames` and are at least half of
@@ -230,6 +266,8 @@ pub struct Seen(u64);
 #[derive(Clone)]
 pub struct Cell {
     shared: Arc<CellShared>,
+    /// How this handle looks up by quorum.
+    way: LookupWay,
 }
 
 /// What all handles share.
@@ -283,6 +321,7 @@ struct CellInner {
     hedge_after: Duration,
     hedges: Arc<HedgeBudget>,
     usual: Arc<Usual>,
+    times: Arc<LookupTimes>,
     sending: SendConfig,
     versions: Arc<VersionClock>,
     buffers: BufferPool,
@@ -443,6 +482,7 @@ impl Cell {
             hedge_after: config.hedge_after,
             hedges: Arc::new(HedgeBudget::new()),
             usual: Arc::default(),
+            times: Arc::default(),
             sending,
             versions: Arc::new(VersionClock::new(config.client_id)),
             buffers: BufferPool::default(),
@@ -471,7 +511,12 @@ impl Cell {
             // An error would mean that the task ended: the backend is in no newer configuration.
             let _ = tried.wait_for(|tried| *tried).await;
         }
-        Ok(Self { shared })
+        Ok(Self { shared, way: LookupWay::Auto })
+    }
+
+    /// A handle on the same cell that goes about lookups by quorum in this way. Connections and counts are shared.
+    pub fn with_lookup(&self, way: LookupWay) -> Self {
+        Self { way, ..self.clone() }
     }
 
     /// The configuration that the first of `seeds` goes by that answers and knows one. The number of a seed means
@@ -584,8 +629,7 @@ impl Cell {
             failed.into_iter().zip(answers).for_each(|(key, answer)| lookups[key] = answer);
         }
         miss_expired(&mut lookups, &inner.env);
-        inner.counters.relaxed.add(keys.len() as u64);
-        inner.counters.count(&lookups);
+        inner.counters.count_relaxed(&lookups);
         (lookups, frames)
     }
 
@@ -596,7 +640,8 @@ impl Cell {
         let mut inner = self.inner();
         let mut lookups = Vec::with_capacity(keys.len());
         for some in keys.chunks(KEYS_PER_LOOKUP_MAX) {
-            lookups.extend(consistent::get(&inner, some, &mut end).await);
+            inner.hedges.earn(some.len());
+            lookups.extend(consistent::get(&inner, some, self.way, &mut end).await);
         }
         for _ in 0..CONFIGURATION_RETRIES_MAX {
             let Some((failed, again)) = self.failed_in_doubt(keys, &lookups, doubts, &mut end).await else {
@@ -607,13 +652,12 @@ impl Cell {
             inner = self.inner();
             let mut answers = Vec::with_capacity(again.len());
             for some in again.chunks(KEYS_PER_LOOKUP_MAX) {
-                answers.extend(consistent::get(&inner, some, &mut end).await);
+                answers.extend(consistent::get(&inner, some, self.way, &mut end).await);
             }
             failed.into_iter().zip(answers).for_each(|(key, answer)| lookups[key] = answer);
         }
         miss_expired(&mut lookups, &inner.env);
-        inner.counters.consistent.add(keys.len() as u64);
-        inner.counters.count(&lookups);
+        inner.counters.count_consistent(&lookups);
         lookups
     }
 
@@ -631,6 +675,7 @@ impl Cell {
         if failed.is_empty() || !self.settled_after(doubts, end).await {
             return None;
         }
+        self.inner().counters.reconfigured.add(failed.len() as u64);
         let again = failed.iter().map(|key| keys[*key].clone()).collect();
         Some((failed, again))
     }
@@ -778,6 +823,8 @@ impl std::fmt::Debug for Cell {
 
 #[cfg(test)]
 mod configuration_tests;
+#[cfg(test)]
+mod lookup_tests;
 #[cfg(test)]
 mod refill_tests;
 #[cfg(test)]

@@ -68,6 +68,8 @@ impl MemcachedFront {
         authorizer: Arc<dyn Authorizer>,
     ) -> Arc<Self> {
         let room = Arc::new(Semaphore::new(config.values_bytes_max / ROOM_UNIT_BYTES));
+        // It was checked.
+        let cell = cell.with_lookup(config.lookup.parse().unwrap_or_default());
         let users = users.filter(|_| config.login);
         Arc::new(Self {
             env: env.clone(),

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use clap::Subcommand;
 use serde_json::Value;
-use tailwater_cache::{BackendPlace, Backends, Cell, Configuration, Version};
+use tailwater_cache::{BackendPlace, Backends, Cell, Configuration, LookupWay, Version};
 use tailwater_env::Env;
 use tailwater_node::api::CellView;
 use tailwater_node::backend::{BackendOptions, CellKind, ServedBackend};
@@ -55,11 +55,18 @@ pub enum Command {
         ttl_ms: u64,
     },
     /// Get a key's value from a cell, as a quorum of its replicas has it.
+    ///
+    /// It ends with status 1 where there is none, and with 3 where nothing can be said: there may be a value.
     Get {
         #[command(flatten)]
         seeds: Seeds,
         /// The key.
         key: String,
+        /// How the replicas are asked: `auto` by transport and size; `two`, and the third if they do not agree or one is
+        /// late; `all` at once, one of which sends the value along; `2xr`, the same without that; `scar`, where all send
+        /// it along; `call`, by their own code.
+        #[arg(long, value_name = "WAY", value_parser = str::parse::<LookupWay>, default_value = "auto")]
+        lookup: LookupWay,
         /// Form of the output. In JSON the version is told, and when the value expires.
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
         output: Format,
@@ -203,8 +210,8 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
         Command::Set { seeds, key, value, ttl_ms } => {
             in_cell(server, &seeds, async |cell| keys::set(cell, key, value, ttl_ms).await)
         }
-        Command::Get { seeds, key, output } => {
-            in_cell(server, &seeds, async |cell| keys::get(cell, key, output).await)
+        Command::Get { seeds, key, lookup, output } => {
+            in_cell(server, &seeds, async |cell| keys::get(cell.with_lookup(lookup), key, output).await)
         }
         Command::Cas { seeds, key, value, at, absent, ttl_ms } => {
             anyhow::ensure!(
