@@ -180,12 +180,15 @@ impl MemcachedFront {
     }
 
     async fn flush(&self) -> Result<(), String> {
+        if self.cell.configuration().mode.is_immutable() {
+            return Err(UpdateError::Immutable.to_string());
+        }
         let cleared = self.cell.clear().await;
         let configuration = self.cell.configuration();
         let all = configuration.backends.len();
         // One replica of three is outvoted.
         let may_miss = match configuration.mode {
-            Mode::R1 => 0,
+            Mode::R1 | Mode::R2Immutable => 0,
             Mode::R32 => 1,
         };
         match cleared + may_miss >= all {

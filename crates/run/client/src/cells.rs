@@ -48,6 +48,7 @@ pub(crate) async fn connect(
         let mode = match CellMode::try_from(info.mode) {
             Ok(CellMode::R1) => Mode::R1,
             Ok(CellMode::R32) => Mode::R32,
+            Ok(CellMode::R2Immutable) => Mode::R2Immutable,
             _ => return Err(Error::Malformed(format!("a cell with mode {}", info.mode))),
         };
         let told = Arc::new(CellsTold {

@@ -188,7 +188,7 @@ impl<'a> Round<'a> {
         case: &LookupCase,
     ) -> Self {
         let plan = plan(case);
-        if plan.by_call {
+        if plan.by_call && case.round > 0 {
             cell.counters.called.add(open.len() as u64);
         }
         let state =

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use clap::Subcommand;
 use serde_json::Value;
-use tailwater_cache::{BackendPlace, Backends, Cell, Configuration, LookupWay, Version};
+use tailwater_cache::{BackendPlace, Backends, Cell, CellConfig, Configuration, LookupWay, Version};
 use tailwater_env::Env;
 use tailwater_node::api::CellView;
 use tailwater_node::backend::{BackendOptions, CellKind, ServedBackend};
@@ -248,12 +248,32 @@ fn addresses(server: &Server, seeds: &Seeds) -> anyhow::Result<Vec<String>> {
     Ok(addresses)
 }
 
+/// Connects to the cell of that name, whose operations take so long at most.
+pub(super) fn in_named_cell<T>(
+    server: &Server,
+    name: &str,
+    deadline: Duration,
+    then: impl AsyncFnOnce(Cell) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let seeds = Seeds { cell: Some(name.to_owned()), seed: Vec::new() };
+    in_cell_with(server, &seeds, |config| config.deadline = deadline, then)
+}
+
 /// Connects to the cell that is meant.
 fn in_cell(
     server: &Server,
     seeds: &Seeds,
     then: impl AsyncFnOnce(Cell) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
+    in_cell_with(server, seeds, |_| (), then)
+}
+
+fn in_cell_with<T>(
+    server: &Server,
+    seeds: &Seeds,
+    change: impl FnOnce(&mut CellConfig),
+    then: impl AsyncFnOnce(Cell) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
     let addresses = addresses(server, seeds)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     runtime.block_on(async {
@@ -263,7 +283,7 @@ fn in_cell(
         let places: Vec<_> = addresses.into_iter().map(place).collect();
         let connector = Backends::by_address_with(&env, server.dialer(&env)?);
         let client_id = env.random_u64() as u32;
-        let cell = Cell::at_seeds(&env, connector, &places, client_id, |_| ()).await;
+        let cell = Cell::at_seeds(&env, connector, &places, client_id, change).await;
         let cell = cell.map_err(|why| anyhow::anyhow!("no backend of the cell can be asked: {why}"))?;
         then(cell).await
     })
