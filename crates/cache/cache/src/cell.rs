@@ -240,7 +240,8 @@ impl CellConfig {
         let Backends { places, connector } = backends;
         let ring = HashRing::for_backends(places.len());
         let (name, spares) = (String::new(), Vec::new());
-        let configuration = Configuration { id, name, mode, backends: places, change: None, spares, ring, generation: 0 };
+        let configuration =
+            Configuration { id, name, mode, backends: places, change: None, spares, ring, generation: 0 };
         Self::of(configuration, connector, client_id)
     }
 

@@ -184,7 +184,8 @@ impl Configuration {
         let place = |(number, addresses)| BackendPlace::new(number, addresses);
         let backends = (0..).zip(addresses).map(place).collect();
         let name = name.to_owned();
-        let configuration = Self { id, name, mode, backends, change: None, spares: Vec::new(), ring, generation: 0 };
+        let configuration =
+            Self { id, name, mode, backends, change: None, spares: Vec::new(), ring, generation: 0 };
         configuration.check()?;
         Ok(configuration)
     }

@@ -355,7 +355,8 @@ fn cell_clients(
     }
     let lookups = all.iter().flat_map(|(cell, stats)| {
         let series = stats.lookups().into_iter();
-        series.map(|(operation, outcome, n)| ([cell.as_str(), operation, outcome.name()].map(str::to_owned), n))
+        series
+            .map(|(operation, outcome, n)| ([cell.as_str(), operation, outcome.name()].map(str::to_owned), n))
     });
     let labels = ["cell", "operation", "outcome"];
     page.counters_by("tailwater_cell_lookups", "Keys that the node looked up.", labels, lookups)?;

@@ -42,7 +42,11 @@ use super::Region;
 use super::recency::{Recency, RecencyLinks, RecencyNodes};
 use super::slabs::{NOBODY, SlabSlot, Slabs};
 use super::tombstones::Tombstones;
-use crate::layout::{BUCKET_BYTES, BUCKET_HEADER_BYTES, ENTRY_HEADER_BYTES, FLAGS_OFFSET, FLAG_ASK, FLAG_CHAINED, FLAG_UNFILLED, INDEX_ENTRY_BYTES, POINTER_OFFSET, WAYS, Item, KeyHash, Pointer, bucket_offset, index_entry_offset};
+use crate::layout::{
+    BUCKET_BYTES, BUCKET_HEADER_BYTES, ENTRY_HEADER_BYTES, FLAG_ASK, FLAG_CHAINED, FLAG_UNFILLED,
+    FLAGS_OFFSET, INDEX_ENTRY_BYTES, Item, KeyHash, POINTER_OFFSET, Pointer, WAYS, bucket_offset,
+    index_entry_offset,
+};
 use crate::limits::{EXPIRED_KEPT, OVERFLOW_CHAIN_MAX};
 use crate::protocol::{Outcome, PromiseState};
 use crate::version::Version;

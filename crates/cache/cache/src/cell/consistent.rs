@@ -230,8 +230,9 @@ impl<'a> Round<'a> {
         match self.is_wire {
             true => self.ask(&mut under_way, &mut fetches, self.plan.at_once, |_, _| true),
             // One after the other, each for all keys: over mapped memory the last may not be needed.
-            false => (0..self.plan.at_once)
-                .for_each(|_| self.ask(&mut under_way, &mut fetches, 1, |_, _| true)),
+            false => {
+                (0..self.plan.at_once).for_each(|_| self.ask(&mut under_way, &mut fetches, 1, |_, _| true))
+            }
         }
         let mut hedge = None;
         while self.waiting > 0 {
@@ -315,9 +316,9 @@ impl<'a> Round<'a> {
                     break;
                 }
                 let is_sent = match self.plan.values {
-                    LookupValues::OfNone => false,
-                    LookupValues::OfPreferred => state.asked == 0,
-                    LookupValues::OfAll => true,
+                    LookupValues::Nobody => false,
+                    LookupValues::Preferred => state.asked == 0,
+                    LookupValues::Everybody => true,
                 };
                 let groups: &mut Vec<(usize, usize)> = if is_sent { &mut with_values } else { &mut without };
                 groups.push((cell.placement.backend_of(keys.hashes[key], state.order[state.asked]), key));

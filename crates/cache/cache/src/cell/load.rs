@@ -34,7 +34,9 @@ pub enum CellLoadError {
     #[error("the cell is in mode {0}: only one in mode R2/Immutable is loaded; set its keys one by one")]
     Mode(&'static str),
     /// It is changing, or has changed.
-    #[error("the backends of the cell change, or have changed since the load began: load again when that is over")]
+    #[error(
+        "the backends of the cell change, or have changed since the load began: load again when that is over"
+    )]
     Changing,
     /// A backend does not take part.
     #[error("backend {number} does not take the load: {why}")]
@@ -56,7 +58,9 @@ pub enum CellLoadError {
         room_bytes: u64,
     },
     /// A key or value is too long.
-    #[error("{key:?} with a value of {value_len} bytes is too large: keys have {LOADED_KEY_BYTES_MAX} bytes at most, values {VALUE_BYTES_MAX}")]
+    #[error(
+        "{key:?} with a value of {value_len} bytes is too large: keys have {LOADED_KEY_BYTES_MAX} bytes at most, values {VALUE_BYTES_MAX}"
+    )]
     TooLarge {
         /// The key.
         key: String,
@@ -104,11 +108,12 @@ impl Cell {
         }
         // Later than those before it by its upper bits, and unlike one that begins in the same millisecond by the rest.
         let wall_ms = u64::try_from(self.shared.env.wall_ms()).unwrap_or(0);
-        let generation = (wall_ms << 16 | self.shared.env.random_below(1 << 16)).max(configuration.generation + 1);
+        let generation =
+            (wall_ms << 16 | self.shared.env.random_below(1 << 16)).max(configuration.generation + 1);
         let rooms = self.tell_of_load(generation, configuration.id, false).await?;
-        let rooms = rooms.into_iter().map(|(number, room_bytes)| {
-            (number, (room_bytes - room_bytes / ROOM_LOST_ONE_IN, 0))
-        });
+        let rooms = rooms
+            .into_iter()
+            .map(|(number, room_bytes)| (number, (room_bytes - room_bytes / ROOM_LOST_ONE_IN, 0)));
         Ok(CellLoad { cell: self.clone(), generation, config_id: configuration.id, rooms: rooms.collect() })
     }
 
@@ -137,7 +142,9 @@ impl Cell {
             };
             let reply: Result<LoadReply, String> = call.await;
             let number = replica.number;
-            reply.map(|reply| (number, reply.room_bytes)).map_err(|why| CellLoadError::Backend { number, why })
+            reply
+                .map(|reply| (number, reply.room_bytes))
+                .map_err(|why| CellLoadError::Backend { number, why })
         });
         join_all(asked).await.into_iter().collect()
     }

@@ -64,7 +64,9 @@ fn what_was_loaded_is_read_in_every_way_and_the_next_load_takes_its_place() {
                     for way in LookupWay::ALL {
                         assert_all_there(&cell.with_lookup(way), &items(what)).await;
                     }
-                    for (lookup, (_, value)) in cell.get_relaxed(&keys_of(&items(what))).await.iter().zip(items(what)) {
+                    for (lookup, (_, value)) in
+                        cell.get_relaxed(&keys_of(&items(what))).await.iter().zip(items(what))
+                    {
                         assert_eq!(text(lookup).as_bytes(), value);
                     }
                     assert_eq!(cell.get_consistent(&[Bytes::from_static(b"other")]).await, [Lookup::Miss]);
@@ -97,7 +99,9 @@ fn a_lookup_of_many_keys_is_answered_from_one_load_and_loads_never_go_back() {
                     let loads: Vec<u32> = lookups
                         .iter()
                         .filter(|lookup| lookup.outcome() != LookupOutcome::Inconclusive)
-                        .map(|lookup| text(lookup).split(' ').next().expect("a load").parse().expect("a number"))
+                        .map(|lookup| {
+                            text(lookup).split(' ').next().expect("a load").parse().expect("a number")
+                        })
                         .collect();
                     assert!(loads.windows(2).all(|pair| pair[0] == pair[1]), "a mix: {loads:?}");
                     let now = loads.first().copied().unwrap_or(last);
@@ -131,7 +135,10 @@ fn one_of_two_backends_dies_and_what_was_loaded_is_read_and_comes_back_to_it() {
                 backends.stop(number);
                 assert_all_there(&cell, &items("first")).await;
                 let error = cell.begin_load().await.err().expect("one is gone");
-                assert!(matches!(error, CellLoadError::Backend { number: gone, .. } if gone == number), "{error}");
+                assert!(
+                    matches!(error, CellLoadError::Backend { number: gone, .. } if gone == number),
+                    "{error}"
+                );
                 backends.start(number);
                 backends.until_filled(&[0, 1]).await;
                 assert_all_there(&cell, &items("first")).await;

@@ -5,9 +5,7 @@ use std::task::Poll;
 
 use tailwater_rma::Capabilities;
 
-use super::tests::{
-    MEMORY, WIRE, WIRE_WITH_SCAR, World, change, items, keys_of, set_deadline, world,
-};
+use super::tests::{MEMORY, WIRE, WIRE_WITH_SCAR, World, change, items, keys_of, set_deadline, world};
 use super::*;
 use crate::protocol::METHOD_LOOKUP;
 use crate::testing::{in_runtime, world_by_hand};
@@ -234,7 +232,8 @@ fn reads_are_counted_by_operation_and_outcome_and_retries_by_cause() {
         world.lose(2);
         world.cell.get_relaxed(&keys[..1]).await;
         world.cell.get_consistent(&keys[..2]).await;
-        let counts = world.cell.stats().lookups().map(|(operation, outcome, n)| (operation, outcome.name(), n));
+        let counts =
+            world.cell.stats().lookups().map(|(operation, outcome, n)| (operation, outcome.name(), n));
         let expected = [
             ("relaxed", "hit", 2),
             ("relaxed", "miss", 0),

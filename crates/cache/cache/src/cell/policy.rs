@@ -87,10 +87,10 @@ pub(super) struct LookupCase {
 /// Who sends the values along with what it says. Where that takes no fewer round trips, nobody does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LookupValues {
-    OfNone,
+    Nobody,
     /// Of the replica that is asked first.
-    OfPreferred,
-    OfAll,
+    Preferred,
+    Everybody,
 }
 
 /// What is done in one round.
@@ -118,7 +118,7 @@ pub(super) fn plan(case: &LookupCase) -> LookupPlan {
     let replicas = case.mode.replicas();
     let quorum = case.mode.quorum();
     if case.way == LookupWay::Call || case.round >= ONE_SIDED_ROUNDS {
-        return LookupPlan { at_once: replicas, values: LookupValues::OfAll, by_call: true };
+        return LookupPlan { at_once: replicas, values: LookupValues::Everybody, by_call: true };
     }
     let all_at_once = match case.way {
         LookupWay::Two => false,
@@ -129,10 +129,10 @@ pub(super) fn plan(case: &LookupCase) -> LookupPlan {
     let at_once = if all_at_once && quorum > 1 { replicas } else { quorum };
     let are_few = at_once > quorum && case.bytes <= ALL_VALUES_BYTES_MAX;
     let values = match case.way {
-        LookupWay::TwiceRead => LookupValues::OfNone,
-        LookupWay::Scar => LookupValues::OfAll,
-        LookupWay::Auto if are_few && case.all_are_quicker => LookupValues::OfAll,
-        LookupWay::Auto | LookupWay::Two | LookupWay::All | LookupWay::Call => LookupValues::OfPreferred,
+        LookupWay::TwiceRead => LookupValues::Nobody,
+        LookupWay::Scar => LookupValues::Everybody,
+        LookupWay::Auto if are_few && case.all_are_quicker => LookupValues::Everybody,
+        LookupWay::Auto | LookupWay::Two | LookupWay::All | LookupWay::Call => LookupValues::Preferred,
     };
     LookupPlan { at_once, values, by_call: false }
 }
@@ -231,9 +231,9 @@ impl LookupTimes {
     /// A lookup of values of so many bytes, which began as `values` says, took so long.
     pub(super) fn note(&self, bytes: u64, values: LookupValues, took: Duration) {
         let way = match values {
-            LookupValues::OfNone => return,
-            LookupValues::OfPreferred => 0,
-            LookupValues::OfAll => 1,
+            LookupValues::Nobody => return,
+            LookupValues::Preferred => 0,
+            LookupValues::Everybody => 1,
         };
         let took_ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         self.took_ns[Self::class_of(bytes)][way].note(took_ns);
@@ -259,7 +259,7 @@ impl LookupTimes {
 
 #[cfg(test)]
 mod tests {
-    use LookupValues::{OfAll, OfNone, OfPreferred};
+    use LookupValues::{Everybody, Nobody, Preferred};
 
     use super::*;
 
@@ -280,20 +280,20 @@ mod tests {
         let huge = LookupCase { bytes: 2 << 20, ..WIRE };
         let one = LookupCase { mode: Mode::R1, ..WIRE };
         let cases: &[(&str, LookupCase, usize, LookupValues, bool)] = &[
-            ("over a wire all are asked, and send values where that is quicker", WIRE, 3, OfAll, false),
-            ("or else one does", large, 3, OfPreferred, false),
-            ("three copies of so much are never asked for", huge, 3, OfPreferred, false),
-            ("memory is read of as few as can be", memory, 2, OfPreferred, false),
-            ("one copy is asked for once", one, 1, OfPreferred, false),
-            ("as it is said: two", with(LookupWay::Two), 2, OfPreferred, false),
-            ("all", with(LookupWay::All), 3, OfPreferred, false),
-            ("2xR", with(LookupWay::TwiceRead), 3, OfNone, false),
-            ("SCAR", with(LookupWay::Scar), 3, OfAll, false),
-            ("CALLs", with(LookupWay::Call), 3, OfAll, true),
-            ("also over memory", LookupCase { way: LookupWay::All, ..memory }, 3, OfPreferred, false),
-            ("a round that came to nothing", LookupCase { round: 1, ..memory }, 2, OfPreferred, false),
-            ("the last resort", LookupCase { round: ONE_SIDED_ROUNDS, ..memory }, 3, OfAll, true),
-            ("of one copy, too", LookupCase { round: ONE_SIDED_ROUNDS, ..one }, 1, OfAll, true),
+            ("over a wire all are asked, and send values where that is quicker", WIRE, 3, Everybody, false),
+            ("or else one does", large, 3, Preferred, false),
+            ("three copies of so much are never asked for", huge, 3, Preferred, false),
+            ("memory is read of as few as can be", memory, 2, Preferred, false),
+            ("one copy is asked for once", one, 1, Preferred, false),
+            ("as it is said: two", with(LookupWay::Two), 2, Preferred, false),
+            ("all", with(LookupWay::All), 3, Preferred, false),
+            ("2xR", with(LookupWay::TwiceRead), 3, Nobody, false),
+            ("SCAR", with(LookupWay::Scar), 3, Everybody, false),
+            ("CALLs", with(LookupWay::Call), 3, Everybody, true),
+            ("also over memory", LookupCase { way: LookupWay::All, ..memory }, 3, Preferred, false),
+            ("a round that came to nothing", LookupCase { round: 1, ..memory }, 2, Preferred, false),
+            ("the last resort", LookupCase { round: ONE_SIDED_ROUNDS, ..memory }, 3, Everybody, true),
+            ("of one copy, too", LookupCase { round: ONE_SIDED_ROUNDS, ..one }, 1, Everybody, true),
         ];
         for (name, case, at_once, values, by_call) in cases {
             let expected = LookupPlan { at_once: *at_once, values: *values, by_call: *by_call };
@@ -323,17 +323,17 @@ mod tests {
         let us = Duration::from_micros;
         let times = LookupTimes::default();
         assert!(mostly(&times, 4_096) && !mostly(&times, 65_536), "nothing was measured");
-        times.note(4_096, OfAll, us(50));
-        times.note(4_096, OfPreferred, us(49));
+        times.note(4_096, Everybody, us(50));
+        times.note(4_096, Preferred, us(49));
         assert!(mostly(&times, 4_096), "by so little nothing changes");
-        (0..50).for_each(|_| times.note(4_096, OfPreferred, us(30)));
+        (0..50).for_each(|_| times.note(4_096, Preferred, us(30)));
         assert!(!mostly(&times, 4_096));
-        (0..50).for_each(|_| times.note(65_536, OfPreferred, us(90)));
-        times.note(65_536, OfAll, us(40));
+        (0..50).for_each(|_| times.note(65_536, Preferred, us(90)));
+        times.note(65_536, Everybody, us(40));
         assert!(mostly(&times, 65_536));
         assert!(!mostly(&times, 1 << 20), "another class");
-        times.note(0, OfNone, us(1));
-        times.note(u64::MAX, OfAll, Duration::MAX);
+        times.note(0, Nobody, us(1));
+        times.note(u64::MAX, Everybody, Duration::MAX);
     }
 
     #[test]

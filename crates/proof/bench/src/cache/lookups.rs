@@ -118,11 +118,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// A client of some backends over TCP, to one of which a slow way leads.
-async fn connect(
-    mode: Mode,
-    backends: &[BackendProcess],
-    slow: Option<&DelayedWay>,
-) -> anyhow::Result<Cell> {
+async fn connect(mode: Mode, backends: &[BackendProcess], slow: Option<&DelayedWay>) -> anyhow::Result<Cell> {
     let env = Env::real();
     let mut addresses = Vec::new();
     for (number, backend) in backends.iter().enumerate() {
@@ -184,7 +180,9 @@ async fn slow_replica(
         let one_slow = connect(mode, backends, Some(&way)).await?;
         let key = set(&none_slow, args.value_bytes as usize).await?;
         let ways: &[LookupWay] = match mode {
-            Mode::R32 => &[LookupWay::Two, LookupWay::All, LookupWay::TwiceRead, LookupWay::Scar, LookupWay::Auto],
+            Mode::R32 => {
+                &[LookupWay::Two, LookupWay::All, LookupWay::TwiceRead, LookupWay::Scar, LookupWay::Auto]
+            }
             Mode::R1 | Mode::R2Immutable => &[LookupWay::Auto],
         };
         for lookup in ways {

@@ -121,7 +121,8 @@ pub(super) async fn clear(
 ) -> CellsAnswer<CellView> {
     let cell = cell_of(&shared, &name).await.ok_or_else(|| CellError::Unknown(name.clone()))?;
     if cell.configuration().mode.is_immutable() {
-        let why = format!("the cell {name} is loaded as a whole: `tailwater cell load` replaces what it holds");
+        let why =
+            format!("the cell {name} is loaded as a whole: `tailwater cell load` replaces what it holds");
         return Err(CellError::Invalid(why).into());
     }
     let backends = cell.backends().len();

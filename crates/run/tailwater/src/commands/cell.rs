@@ -359,7 +359,8 @@ fn describe(cell: &CellView) -> anyhow::Result<()> {
     table.add_row(["rows", &cell.rows.to_string()]);
     table.add_row(["points", &cell.points.to_string()]);
     if let Some(generation) = cell.generation {
-        let generation = if generation == 0 { "nothing is loaded yet".to_owned() } else { generation.to_string() };
+        let generation =
+            if generation == 0 { "nothing is loaded yet".to_owned() } else { generation.to_string() };
         table.add_row(["load", &generation]);
     }
     if let Some(change) = &cell.change {

@@ -80,7 +80,16 @@ fn every_way_to_look_up_gets_a_value_over_tcp_while_one_of_three_backends_is_sto
     let tcp: Vec<String> = (0..3).map(|_| format!("127.0.0.1:{}", free_port())).collect();
     let start = |number: usize| {
         let mut command = tailwater();
-        command.args(["cache", "serve", "--cell", "far", "--capacity-bytes", "1048576", "--tcp", &tcp[number]]);
+        command.args([
+            "cache",
+            "serve",
+            "--cell",
+            "far",
+            "--capacity-bytes",
+            "1048576",
+            "--tcp",
+            &tcp[number],
+        ]);
         Process::start(&mut command, &dir.path().join(format!("far{number}.log")))
     };
     let backends: Vec<Process> = (0..3).map(start).collect();

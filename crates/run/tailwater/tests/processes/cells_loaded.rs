@@ -22,7 +22,17 @@ fn get(node: &Node, key: &str) -> String {
 #[test]
 fn a_cell_is_loaded_from_a_directory_and_anew_from_a_file_and_its_keys_are_not_changed_otherwise() {
     let (dir, node) = Node::start_anew();
-    let create = ["cell", "create", "roads", "--backends", "2", "--mode", "r2-immutable", "--capacity-bytes", "8388608"];
+    let create = [
+        "cell",
+        "create",
+        "roads",
+        "--backends",
+        "2",
+        "--mode",
+        "r2-immutable",
+        "--capacity-bytes",
+        "8388608",
+    ];
     assert_eq!(node.run(&create), "cell roads with 2 backends in mode R2/Immutable created\n");
     let status = |key: &str| {
         let output = node.command(&["cache", "get", "--cell", "roads", key]).output().expect("it runs");
@@ -78,7 +88,17 @@ fn with_one_of_two_backends_killed_what_was_loaded_is_read_and_is_at_it_again_af
     let sockets: Vec<PathBuf> = (0..2).map(|number| dir.path().join(format!("roads{number}.sock"))).collect();
     let mut backends: Vec<Process> = sockets.iter().map(|socket| start_backend(socket)).collect();
     let seeds: Vec<String> = sockets.iter().map(|socket| format!("unix:{}", socket.display())).collect();
-    node.run(&["cell", "create", "roads", "--mode", "r2-immutable", "--backend", &seeds[0], "--backend", &seeds[1]]);
+    node.run(&[
+        "cell",
+        "create",
+        "roads",
+        "--mode",
+        "r2-immutable",
+        "--backend",
+        &seeds[0],
+        "--backend",
+        &seeds[1],
+    ]);
     let lines = dir.path().join("lines");
     let corpus = |what: &str| (0..50).map(|n| format!("key {n}\t{what} {n}\n")).collect::<String>();
     fs::write(&lines, corpus("first")).expect("a file");
