@@ -18,8 +18,9 @@ mod version;
 
 pub use backend::{Backend, BackendConfig, BackendStats, RefillConfig};
 pub use cell::{
-    Backends, CasError, Cell, CellConfig, CellFailure, CellStats, CellValue, Connector, HashRing, Lookup,
-    Mode, Placement, RollSeen, RollStep, Seen, SetError, UpdateError, UpdateTo, Updated, instance_of, joined,
+    Backends, CasError, Cell, CellConfig, CellFailure, CellLoad, CellLoadError, CellStats, CellValue,
+    Connector, HashRing, LOADED_KEY_BYTES_MAX, Lookup, LookupOutcome, LookupWay, Mode, Placement, RollSeen,
+    RollStep, Seen, SetError, UpdateError, UpdateTo, Updated, instance_of, joined,
 };
 pub use configuration::{BackendPlace, CellChange, Configuration, ConfigurationError};
 pub use layout::EntryExtras;

@@ -59,6 +59,7 @@ are_caught! {
     a_chunk_key_without_its_term_is_caught: ChunkKeyWithoutTerm in "duel", ["no prefix of the durable"];
     a_set_that_is_acknowledged_and_not_applied_is_caught:
         SetAcknowledgedUnapplied in "cache", ["was acknowledged"];
+    a_quorum_of_one_is_caught: OneReplicaCountsTwice in "cache", ["was acknowledged", "had been acknowledged"];
     a_set_that_a_backend_takes_under_any_configuration_is_caught:
         SetUnderAnyConfiguration in "cell", ["was acknowledged", "had been acknowledged", "set in the cell before"];
     a_configuration_that_backends_do_not_tell_is_caught:

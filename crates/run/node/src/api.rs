@@ -273,7 +273,7 @@ pub struct BroadcastAt {
 pub struct CellView {
     /// `data`, `metadata`, or as it was created.
     pub name: String,
-    /// `R1` or `R3.2`.
+    /// `R1`, `R3.2` or `R2/Immutable`.
     pub mode: String,
     /// Each backend's addresses.
     pub backends: Vec<Vec<String>>,
@@ -294,6 +294,9 @@ pub struct CellView {
     /// While its backends are restarted one after another, how far that is.
     #[serde(default)]
     pub rolling: Option<CellRollView>,
+    /// Which load is read, of a cell that is loaded as a whole; 0: nothing was loaded yet.
+    #[serde(default)]
+    pub generation: Option<u64>,
     /// Rows of the ring that keys are spread by.
     #[serde(default)]
     pub rows: u32,
@@ -378,6 +381,16 @@ pub struct CreateCell {
     pub ttl_ms: Option<u64>,
     /// How full a backend may get before it evicts, in percent.
     pub eviction_percent: Option<u8>,
+}
+
+/// `POST /v1/cells/{name}/load`: has a load read that all backends have.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LoadCell {
+    /// Which load it is.
+    pub generation: u64,
+    /// The configuration that it began under.
+    pub config_id: u64,
 }
 
 /// `POST /v1/cells/{name}/resize`: one of these.

@@ -9,6 +9,7 @@
 //! | `GET, POST /v1/cells`, `GET /v1/cells/{cell}` | lists the cells, creates one, describes one |
 //! | `POST /v1/cells/{cell}/resize`, and `drain` or `restore` there | begins to change its backends |
 //! | `POST /v1/cells/{cell}/roll` | begins or ends to restart them one after another |
+//! | `POST /v1/cells/{cell}/load` | has a load read that its backends have |
 //! | `POST /v1/cells/{cell}/clear` | forgets all that a cell holds |
 //! | `GET, POST /v1/streams` | lists, creates |
 //! | `GET, PATCH, DELETE /v1/streams/{name}` | describes, changes, deletes |
@@ -88,6 +89,7 @@ fn router(shared: Arc<NodeShared>) -> Router {
         .route("/v1/cells", get(cells::list).post(cells::create))
         .route("/v1/cells/{cell}", get(cells::describe))
         .route("/v1/cells/{cell}/clear", post(cells::clear))
+        .route("/v1/cells/{cell}/load", post(cells::load))
         .route("/v1/cells/{cell}/resize", post(cells::resize))
         .route("/v1/cells/{cell}/drain", post(cells::drain))
         .route("/v1/cells/{cell}/restore", post(cells::restore))

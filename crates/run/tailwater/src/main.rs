@@ -128,6 +128,9 @@ enum Command {
     },
 }
 
+/// Exit status where a cell can't say whether there is a value.
+const INCONCLUSIVE: u8 = 3;
+
 fn main() -> ExitCode {
     allocator::keep_freed_memory();
     match settings::parse(&values::with_negative_numbers(Cli::command())).and_then(run) {
@@ -139,7 +142,10 @@ fn main() -> ExitCode {
             if let Some(hint) = output::hint(&error) {
                 eprintln!("{hint}");
             }
-            ExitCode::FAILURE
+            match error.downcast_ref::<tailwater_cache::CellFailure>() {
+                Some(_) => ExitCode::from(INCONCLUSIVE),
+                None => ExitCode::FAILURE,
+            }
         }
     }
 }

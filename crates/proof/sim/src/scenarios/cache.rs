@@ -1,4 +1,5 @@
-//! Clients of one cell that set, erase and get the same few keys in a bad network; backends that die.
+//! Clients of one cell that set, erase and get the same few keys in a bad network, each with its own way to look up;
+//! backends that die.
 //!
 //! Checked: whatever a get answers was set for that key, whole. As long as no backend has lost its memory: after
 //! an acknowledged SET a consistent get answers that version or a later one, and what one client gets
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tailwater_cache::{Cell, Lookup, Version};
+use tailwater_cache::{Cell, Lookup, LookupWay, Version};
 use tailwater_env::Env;
 
 use crate::checkers::{Report, Violation, ensure};
@@ -59,6 +60,7 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
         let node = world.node(name);
         let env = node.env();
         let cell = world.run(cells::connect(&net, &node, &env, CellsKind::Data, plant))?;
+        let cell = cell.with_lookup(LookupWay::ALL[rng.index(LookupWay::ALL.len())]);
         let client = Client {
             env: env.clone(),
             cell,

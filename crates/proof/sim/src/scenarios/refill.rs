@@ -18,8 +18,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tailwater_cache::{
-    Backend, BackendPlace, Cell, CellValue, Configuration, EntryExtras, Lookup, RollStep, UpdateError,
-    UpdateTo, Version,
+    Backend, BackendPlace, Cell, CellValue, Configuration, EntryExtras, Lookup, LookupWay, RollStep,
+    UpdateError, UpdateTo, Version,
 };
 use tailwater_env::Env;
 
@@ -132,6 +132,7 @@ fn run_with(world: &mut World, plant: Plant, is_resized: bool) -> Result<Report,
         node.skew_wall_ms(rng.between(0, 2 * SKEW_MAX_MS) as i64 - SKEW_MAX_MS as i64);
         let env = node.env();
         let cell = world.run(cells::connect(&net, &node, &env, CellsKind::Data, plant))?;
+        let cell = cell.with_lookup(LookupWay::ALL[rng.index(LookupWay::ALL.len())]);
         cells_of.push(cell.clone());
         clients.push((node, Client { env, cell, number, state: state.clone() }));
     }

@@ -17,6 +17,7 @@ mod broadcast_links;
 mod broadcast_ws;
 mod cells;
 mod cells_load;
+mod cells_loaded;
 mod cold;
 mod copied_groups;
 mod copies;
