@@ -50,6 +50,7 @@ mod queues;
 #[cfg(feature = "cassandra")]
 mod queues_cassandra;
 mod quotas;
+mod releases;
 #[cfg(feature = "bookkeeper")]
 mod replicated;
 mod roles;
