@@ -7,6 +7,7 @@ use tailwater_format::{
 use uuid::Uuid;
 
 use super::*;
+use crate::limits::WINDOW;
 
 fn stream() -> StreamId {
     StreamId(Uuid::from_u128(7))
@@ -30,7 +31,9 @@ fn follow(start: u64, next: u64) -> Follow {
         chunk_bytes: 4_096,
         log_start: Offset(start),
     };
-    Follow::new(stream(), "eu", "us", &[tail])
+    let mut follow = Follow::new(stream(), "eu", "us", &[tail]);
+    (0..WINDOW).for_each(|_| assert_eq!(follow.question(7), CopyNext { session: 7, ..CopyNext::default() }));
+    follow
 }
 
 /// An entry with so many records from `base` on.
@@ -56,6 +59,7 @@ fn answer(sequence: u64, log_start: u64, entries: &[Bytes]) -> CopyEntries {
         log_start,
         next_offset: 100,
         behind_bytes: 0,
+        why: String::new(),
     };
     CopyEntries { sequence, shards: vec![news], way: vec!["us".to_owned()] }
 }
@@ -113,7 +117,10 @@ fn records_that_are_missing_end_the_session_unless_their_source_has_removed_them
     let steps = behind.answer(answer(0, 6, &[entry(6, 2)])).expect("a gap");
     assert_eq!(done(&steps), ["begin at 6", "append 2 up to 8"]);
     assert_eq!(behind.truncations(), [(shard(), Offset(6))]);
-    behind.truncated(ShardNumber(0), Offset(6));
+    assert!(behind.truncations().is_empty(), "it is under way");
+    behind.truncated(ShardNumber(0), None);
+    assert_eq!(behind.truncations(), [(shard(), Offset(6))]);
+    behind.truncated(ShardNumber(0), Some(Offset(6)));
     assert!(behind.truncations().is_empty());
 }
 
@@ -140,4 +147,29 @@ fn bytes_that_are_no_entries_end_the_session() {
     assert!(follow(0, 0).answer(of_another_shard).is_err());
     let whole = entry(0, 2);
     assert!(follow(0, 0).answer(answer(0, 0, &[whole.slice(..whole.len() - 1)])).is_err());
+}
+
+#[test]
+fn a_shard_that_is_held_takes_nothing_until_the_answer_to_the_question_that_said_so() {
+    let mut follow = follow(0, 0);
+    follow.answer(answer(0, 0, &[entry(0, 2)])).expect("flowing");
+    follow.hold(ShardNumber(0));
+    let held = follow.question(7);
+    assert_eq!((held.hold, held.from), (vec![0], vec![]));
+    let steps = follow.answer(answer(1, 0, &[entry(2, 2)])).expect("was on its way");
+    assert!(done(&steps).is_empty());
+    // The log has taken back what it had in flight.
+    follow.resume(ShardNumber(0), Offset(1), Offset(0));
+    assert!(follow.is_held(ShardNumber(0)) && follow.has_news());
+    let resumed = follow.question(7);
+    assert_eq!((resumed.hold, resumed.from), (vec![], vec![CopyFrom { shard: 0, next_offset: 1 }]));
+    // What was asked before would leave something out.
+    let steps = follow.answer(answer(2, 0, &[entry(4, 2)])).expect("was on its way");
+    assert!(done(&steps).is_empty());
+    for number in 3..=WINDOW as u64 {
+        follow.answer(answer(number, 0, &[])).expect("was on its way");
+    }
+    let steps = follow.answer(answer(WINDOW as u64 + 1, 0, &[entry(0, 2), entry(2, 1)])).expect("goes on");
+    assert_eq!(done(&steps), ["append 2 up to 2", "append 1 up to 3"]);
+    assert!(!follow.is_held(ShardNumber(0)));
 }
