@@ -100,7 +100,8 @@ fn costs(kind: HandleKind, state: &mut DiskState) -> (u64, u64) {
         HandleKind::Sync if rng.chance(SLOW_SYNC_PER_MILLION) => SLOW_SYNC_NS,
         HandleKind::Sync => SYNC_NS,
     };
-    let total = rng.between(low, high);
+    let slower = if kind == HandleKind::Sync { state.slower_sync_ns } else { 0 };
+    let total = rng.between(low, high) + slower;
     let before = rng.below(total + 1);
     (before, total - before)
 }
