@@ -6,7 +6,8 @@
 //!   above has removed what lies between: then the copy is told to go on behind the gap first.
 //! - What the copy has already is left out.
 //! - A shard that can't go on is held: what comes of it is left out, and the cluster above is asked for no more of it.
-//!   It goes on where the log ends, with the answer to the question that said so. The others are not held up.
+//!   It goes on where the log ends, with the answer to the question that said so. The others are not held up. One question
+//!   at a time tells of a shard, so questions may overtake each other.
 //! - A way that leads back to the cluster itself ends the session.
 
 use std::collections::BTreeMap;
@@ -40,8 +41,8 @@ enum ShardFlow {
     Flowing,
     /// Nothing of it is taken.
     Held,
-    /// It will be, with the answer of this number.
-    Resumes(u64),
+    /// It will be, with the answer to the question that says so.
+    Resumes,
 }
 
 /// How far a shard of the copy is.
@@ -50,6 +51,8 @@ struct CopyPlace {
     flow: ShardFlow,
     /// The cluster above is to be told that it is held, or where it goes on.
     is_to_be_told: bool,
+    /// A question that tells of it is not answered, and said that it goes on as it now does.
+    telling: Option<bool>,
     /// What was removed is being removed here, too.
     is_truncating: bool,
     /// Offset after the last record that the log was given.
@@ -68,12 +71,14 @@ pub(crate) struct Follow {
     here: String,
     above: String,
     places: Vec<CopyPlace>,
-    /// The number of the next question, and of its answer.
+    /// The number of the next question.
     asked: u64,
     /// The number of the next answer.
     sequence: u64,
-    /// Answers that came before the next one.
-    early: BTreeMap<u64, CopyEntries>,
+    /// Answers that came before the next one, each with the number of its question.
+    early: BTreeMap<u64, (u64, CopyEntries)>,
+    /// The shards that questions tell of which are not answered.
+    telling: BTreeMap<u64, Vec<usize>>,
 }
 
 impl Follow {
@@ -82,6 +87,7 @@ impl Follow {
         let place = |tail: &Tail| CopyPlace {
             flow: ShardFlow::Flowing,
             is_to_be_told: false,
+            telling: None,
             is_truncating: false,
             next: tail.next_offset,
             start: tail.log_start,
@@ -95,6 +101,7 @@ impl Follow {
             asked: 0,
             sequence: 0,
             early: BTreeMap::new(),
+            telling: BTreeMap::new(),
         }
     }
 
@@ -103,23 +110,30 @@ impl Follow {
         self.places.len()
     }
 
-    /// The next question of a session, with what the cluster above has to know of shards that are held or go on.
-    pub(crate) fn question(&mut self, session: u64) -> CopyNext {
+    /// The next question of a session and its number, with what the cluster above has to know of shards that are held or
+    /// go on.
+    pub(crate) fn question(&mut self, session: u64) -> (u64, CopyNext) {
         let number = self.asked;
         self.asked += 1;
         let mut question = CopyNext { session, ..CopyNext::default() };
+        let mut told = Vec::new();
         for (shard, place) in (0..).zip(&mut self.places) {
-            if !std::mem::take(&mut place.is_to_be_told) {
+            if !place.is_to_be_told || place.telling.is_some() {
                 continue;
             }
-            if place.flow == ShardFlow::Held {
-                question.hold.push(shard);
-            } else {
-                place.flow = ShardFlow::Resumes(number);
+            let resumes = place.flow == ShardFlow::Resumes;
+            (place.is_to_be_told, place.telling) = (false, Some(resumes));
+            if resumes {
                 question.from.push(CopyFrom { shard, next_offset: place.next.0 });
+            } else {
+                question.hold.push(shard);
             }
+            told.push(shard as usize);
         }
-        question
+        if !told.is_empty() {
+            self.telling.insert(number, told);
+        }
+        (number, question)
     }
 
     /// Questions that are not answered.
@@ -129,21 +143,21 @@ impl Follow {
 
     /// Whether the next question tells the cluster above something.
     pub(crate) fn has_news(&self) -> bool {
-        self.places.iter().any(|place| place.is_to_be_told)
+        self.places.iter().any(|place| place.is_to_be_told && place.telling.is_none())
     }
 
     /// Holds a shard: nothing of it is taken until it goes on.
     pub(crate) fn hold(&mut self, shard: ShardNumber) {
         if let Some(place) = self.places.get_mut(shard.0 as usize) {
             (place.flow, place.is_to_be_told) = (ShardFlow::Held, true);
+            place.telling = place.telling.map(|_| false);
         }
     }
 
     /// Has a shard that is held go on where the log ends, which has answered all that it took.
     pub(crate) fn resume(&mut self, shard: ShardNumber, next: Offset, start: Offset) {
         if let Some(place) = self.places.get_mut(shard.0 as usize) {
-            // The number is that of the question, which is not known yet.
-            (place.flow, place.is_to_be_told) = (ShardFlow::Resumes(u64::MAX), true);
+            (place.flow, place.is_to_be_told) = (ShardFlow::Resumes, true);
             (place.next, place.start) = (next, start);
         }
     }
@@ -167,31 +181,36 @@ impl Follow {
         Ok(())
     }
 
-    /// Takes in an answer: what is to be done by now.
+    /// Takes in the answer to question `asked`: what is to be done by now.
     ///
     /// # Errors
     /// In words, what ends the session: nothing of the answer is to be done then.
-    pub(crate) fn answer(&mut self, answer: CopyEntries) -> Result<Vec<FollowStep>, String> {
+    pub(crate) fn answer(&mut self, asked: u64, answer: CopyEntries) -> Result<Vec<FollowStep>, String> {
         let number = answer.sequence;
         let is_asked = (self.sequence..self.asked).contains(&number);
-        if !is_asked || self.early.insert(number, answer).is_some() {
+        if !is_asked || self.early.insert(number, (asked, answer)).is_some() {
             return Err(format!("answer {number} in place of answer {}", self.sequence));
         }
         let mut steps = Vec::new();
-        while let Some(next) = self.early.remove(&self.sequence) {
-            let number = self.sequence;
+        while let Some((asked, next)) = self.early.remove(&self.sequence) {
             self.sequence += 1;
+            for shard in self.telling.remove(&asked).unwrap_or_default() {
+                let place = &mut self.places[shard];
+                if place.telling.take() == Some(true) {
+                    place.flow = ShardFlow::Flowing;
+                }
+            }
             self.check_way(&next.way)?;
             steps.push(FollowStep::Way(next.way));
             for news in next.shards {
-                self.take(number, news, &mut steps)?;
+                self.take(news, &mut steps)?;
             }
         }
         Ok(steps)
     }
 
-    /// Takes in the news of one shard, in the answer of this number.
-    fn take(&mut self, number: u64, news: CopiedShard, steps: &mut Vec<FollowStep>) -> Result<(), String> {
+    /// Takes in the news of one shard.
+    fn take(&mut self, news: CopiedShard, steps: &mut Vec<FollowStep>) -> Result<(), String> {
         let index = news.shard as usize;
         let Some(place) = self.places.get_mut(index) else {
             return Err(format!("entries of shard {}, which was not asked for", news.shard));
@@ -206,10 +225,8 @@ impl Follow {
         let log_start = Offset(news.log_start);
         let mut rest = news.entries.clone();
         steps.push(FollowStep::Told(CopiedShard { entries: Bytes::new(), ..news }));
-        match place.flow {
-            ShardFlow::Flowing => {}
-            ShardFlow::Resumes(at) if at <= number => place.flow = ShardFlow::Flowing,
-            ShardFlow::Held | ShardFlow::Resumes(_) => return Ok(()),
+        if place.flow != ShardFlow::Flowing {
+            return Ok(());
         }
         while !rest.is_empty() {
             let header = parse_entry_header(&rest).map_err(|error| error.to_string())?;

@@ -53,7 +53,8 @@ pub(crate) struct CopyOperation {
     pub(crate) pace: Option<Arc<LinkPace>>,
 }
 
-type NextAnswer = BoxFuture<'static, Result<Bytes, CallError>>;
+/// The number of a question, and its answer.
+type NextAnswer = BoxFuture<'static, (u64, Result<Bytes, CallError>)>;
 type ShardTruncation = BoxFuture<'static, (ShardId, Result<Offset, StreamError>)>;
 
 /// A shard that is not copied for now.
@@ -155,9 +156,9 @@ impl CopyOperation {
             ask(&mut session, window);
             let look_at = session.held.values().filter(|held| !held.is_over).map(|held| held.until).min();
             let wake_at = look_at.map_or(silent_at, |at| at.max(self.env.now() + BUSY_PAUSE).min(silent_at));
-            let answer = tokio::select! {
+            let (asked, answer) = tokio::select! {
                 biased;
-                Some(answer) = session.answers.next() => answer.map_err(|error| in_words(&error))?,
+                Some((asked, answer)) = session.answers.next() => (asked, answer.map_err(|error| in_words(&error))?),
                 Some((shard, result)) = session.truncations.next() => {
                     self.truncated(&mut session, shard, result);
                     continue;
@@ -173,7 +174,7 @@ impl CopyOperation {
             silent_at = self.env.now() + SILENCE_MAX;
             let bytes = answer.len();
             let entries: CopyEntries = decode_call(answer).map_err(|error| error.to_string())?;
-            let steps = session.follow.answer(entries);
+            let steps = session.follow.answer(asked, entries);
             // Nobody copies from here what may have come from there.
             let steps = steps.inspect_err(|_| self.sessions.set_way(self.stream, None))?;
             if self.pace.is_none() {
@@ -363,9 +364,9 @@ fn ask(session: &mut CopyingSession, window: usize) {
     while session.follow.unanswered() < window
         || session.follow.has_news() && session.follow.unanswered() < QUESTIONS_MAX
     {
-        let question = encode_call(&session.follow.question(session.number));
-        let connection = Arc::clone(&session.connection);
-        let answer = async move { connection.call(Method::CopyNext.number(), question).await };
+        let (number, question) = session.follow.question(session.number);
+        let (question, connection) = (encode_call(&question), Arc::clone(&session.connection));
+        let answer = async move { (number, connection.call(Method::CopyNext.number(), question).await) };
         session.answers.push(Box::pin(answer));
     }
 }

@@ -381,7 +381,9 @@ impl Shard {
     /// Whether the journal's progress lets the shard do more than answer: a segment is completed, a truncation may be
     /// recorded, or the end is near. Asked for every entry, so it is no more than a look.
     fn may_go_on(&self) -> bool {
-        self.list_changed || self.changes.is_truncating() || self.closing
+        let awaits_term =
+            self.in_flight.is_empty() && self.buffer.front().is_some_and(|first| first.copied.is_some());
+        self.list_changed || self.changes.is_truncating() || self.closing || awaits_term
     }
 
     /// Puts out what is due: the next entry, and if there is none, what is to be told to metadata.

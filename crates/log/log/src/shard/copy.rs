@@ -68,8 +68,10 @@ impl Shard {
             return;
         }
         let mut shadowed = self.segment(segment).shadowed;
-        let first = self.in_flight.partition_point(|entry| entry.segment != segment || entry.from < shadowed);
-        for entry in self.in_flight.range(first..).take_while(|entry| entry.segment == segment) {
+        // Looked for from the newest on: with a disk that stands still there are many.
+        let last = self.in_flight.iter().rposition(|entry| entry.segment == segment && entry.from < shadowed);
+        let rest = self.in_flight.range(last.map_or(0, |last| last + 1)..);
+        for entry in rest.filter(|entry| entry.segment == segment) {
             assert_eq!(entry.from, shadowed, "{segment}: it is shown in order and without gaps");
             shadowed = entry.end();
             out.push(Output::Ahead {
@@ -119,13 +121,17 @@ impl Shard {
         self.changes.claim(term);
     }
 
-    /// Whether what comes next is of a later term than `owned`, which is claimed then, and begins a segment.
+    /// Whether what comes next is of a later term than `owned`. That is claimed, and begins a segment, once all of earlier
+    /// terms is durable: what is in flight may be lost, and comes again in its own term.
     pub(super) fn waits_for_term(&mut self, owned: Term) -> bool {
         let Some(term) = self.buffer.front().and_then(|first| first.copied).filter(|term| *term != owned)
         else {
             return false;
         };
         assert!(term > owned, "{}: a term goes forward only", self.id);
+        if self.is_in_flight() {
+            return true;
+        }
         self.rolling.extend(self.open.take());
         self.claim_copied(term);
         true

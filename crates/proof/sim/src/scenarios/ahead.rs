@@ -374,7 +374,15 @@ fn check(shared: &AheadShared, shard: u32, entries: &Entries) -> Result<(), Viol
     ensure(source.is_none_or(|source| next <= source), || {
         format!("the consumer of shard {shard} has records to {next}, more than its source has: {source:?}")
     })?;
+    let cached = shared.life(LAST).zip(shared.shard(shard)).map(|(life, id)| {
+        let durable = life.log.view(id).map_or(u64::MAX, |view| view.tail.durable.0);
+        life.log.tail_writer().cached(id).0 > durable
+    });
     let mut state = shared.state.lock();
+    state.report.count("entries read", 1);
+    if cached == Some(true) {
+        state.report.count("times that the cells were ahead", 1);
+    }
     if here.is_some_and(|here| here < next) {
         state.report.count("entries read ahead of the disk", 1);
     }
