@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tailwater_bookkeeper::{BookKeeper, LedgerId, LedgerStatus};
 
 use crate::segments::{alone, cluster};
-use crate::support::kafka::kcat;
+use crate::support::kafka::{kcat, scenario};
 use crate::support::load::{Lines, Load, Reader};
 use crate::support::{Node, wait_for};
 
@@ -181,6 +181,77 @@ fn a_node_on_ledgers_refuses_what_ledgers_do_not_promise_and_a_directory_that_wa
     assert!(log.contains("has 1 segments of its own"), "{log}");
     let log = embedded.restart_failing_with(&[("TAILWATER_SEGMENTS", "bookeeper://zk1/ledgers")]);
     assert!(log.contains("is no place for segments"), "{log}");
+}
+
+/// The quorums of a stream's newest ledger.
+async fn newest_quorums(client: &BookKeeper, stream: &str) -> Option<String> {
+    let newest = *look(client, stream).await.closed.last_key_value()?.0;
+    Some(client.ledgers().read(newest).await.ok()?.metadata.quorums.to_string())
+}
+
+#[test]
+fn a_stream_has_the_copies_that_its_creator_asks_for_and_goes_on_with_fewer_while_bookies_are_dead() {
+    let (cluster, _alone) = (cluster(), alone());
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let client = runtime.block_on(cluster.client());
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = node(&dir, &cluster.uri().to_string());
+    wait_for("all bookies to be there", || {
+        (node.metric("tailwater_ledger_bookies") == Some(5.0)).then_some(())
+    });
+    scenario(&node, "Clients.java", "replicas");
+
+    node.run(&[
+        "stream",
+        "create",
+        "wide",
+        "--write-quorum",
+        "5",
+        "--ack-quorum",
+        "3",
+        "--segment-bytes",
+        "20000",
+    ]);
+    let id = |name: &str| {
+        let told = node.run(&["stream", "describe", name, "-o", "json"]);
+        let stream: serde_json::Value = serde_json::from_str(&told).expect("JSON");
+        stream["id"].as_str().expect("an id").to_owned()
+    };
+    let quorums = |name: &str| runtime.block_on(newest_quorums(&client, &id(name)));
+    let lines: Vec<String> = (0..100).map(|number| format!("{number:0>200}")).collect();
+    node.produce("wide", &lines);
+    node.produce("four", &lines);
+    node.produce("s", &lines);
+    assert_eq!(quorums("wide").as_deref(), Some("5/5/3"));
+    assert_eq!(quorums("four").as_deref(), Some("4/4/3"));
+    assert_eq!(quorums("s").as_deref(), Some("3/3/2"), "the node's");
+    let why = node.run_failing(&["stream", "create", "t", "--write-quorum", "3", "--ack-quorum", "4"]);
+    assert!(why.contains("an ack quorum of 4"), "{why}");
+    let why = node.run_failing(&["stream", "alter", "wide", "--ensemble", "6"]);
+    assert!(why.contains("6 bookies") && why.contains("5 take entries"), "{why}");
+
+    let dead = cluster.kill_all_but(3);
+    wait_for("the node to notice", || (node.metric("tailwater_ledger_bookies") == Some(3.0)).then_some(()));
+    let listed = kcat(&node, &["-L", "-t", "wide"], "");
+    assert!(listed.contains("isrs: 1,1000000001,1000000002\n"), "{listed}");
+    node.produce("wide", &lines);
+    node.produce("wide", &lines);
+    assert_eq!(quorums("wide").as_deref(), Some("3/3/3"), "as many as there are, and as many acknowledge");
+    assert!(node.metric("tailwater_ledger_begun_short_total") >= Some(1.0));
+    dead.into_iter().for_each(|number| cluster.restart(number));
+    wait_for("the bookies to be back", || {
+        (node.metric("tailwater_ledger_bookies") == Some(5.0)).then_some(())
+    });
+    node.run(&["stream", "alter", "wide", "--write-quorum", "default", "--ack-quorum", "default"]);
+    node.produce("wide", &lines);
+    node.produce("wide", &lines);
+    assert_eq!(quorums("wide").as_deref(), Some("3/3/2"), "the node's from the next segment on");
+    assert_eq!(node.consume("wide").len(), 500);
+
+    let (_dir, embedded) = Node::start_anew();
+    let why = embedded.run_failing(&["stream", "create", "t", "--write-quorum", "3"]);
+    assert!(why.contains("on this node's disk"), "{why}");
+    embedded.run(&["stream", "create", "t", "--write-quorum", "1"]);
 }
 
 #[test]
