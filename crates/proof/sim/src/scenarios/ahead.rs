@@ -130,9 +130,9 @@ impl AheadShared {
             let reader = self.state.lock().checkers[shard as usize].reader_next(READER);
             what.push_str(&format!("; shard {shard} ends at {ends:?}, its consumer is at {reader}"));
         }
-        for number in 1..NAMES.len() {
+        for (number, name) in NAMES.iter().enumerate().skip(1) {
             let hops = self.life(number).map(|life| life.copies.hops());
-            what.push_str(&format!("; {} {hops:?}", NAMES[number]));
+            what.push_str(&format!("; {name} {hops:?}"));
         }
         what
     }
@@ -252,8 +252,8 @@ async fn begin(shared: Ahead) -> Result<(), Violation> {
     let life = shared.life(0).ok_or_else(|| Violation::new("nothing has crashed yet"))?;
     let (log, copies, config) = (life.log.clone(), life.copies.clone(), shared.stream_config.clone());
     let placing = async move {
-        for number in 1..NAMES.len() {
-            copies.add(NAMES[number], &address(number)).await.map_err(|error| error.to_string())?;
+        for (number, name) in NAMES.iter().enumerate().skip(1) {
+            copies.add(name, &address(number)).await.map_err(|error| error.to_string())?;
         }
         let created = log.create_stream(STREAM, config).await.map_err(|error| error.to_string())?;
         let name = |number: usize| NAMES[number].to_owned();
