@@ -25,8 +25,9 @@ mod version;
 #[cfg(feature = "server")]
 pub use backend::{Backend, BackendConfig, RefillConfig};
 pub use cell::{
-    Backends, CasError, Cell, CellConfig, CellFailure, CellStats, CellValue, Connector, HashRing, Lookup,
-    Mode, Placement, RollSeen, RollStep, Seen, SetError, UpdateError, UpdateTo, Updated, instance_of, joined,
+    Backends, CasError, Cell, CellConfig, CellFailure, CellLoad, CellLoadError, CellStats, CellValue,
+    Connector, HashRing, LOADED_KEY_BYTES_MAX, Lookup, LookupOutcome, LookupWay, Mode, Placement, RollSeen,
+    RollStep, Seen, SetError, UpdateError, UpdateTo, Updated, instance_of, joined,
 };
 pub use configuration::{BackendPlace, CellChange, Configuration, ConfigurationError};
 pub use layout::EntryExtras;

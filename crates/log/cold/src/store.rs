@@ -6,7 +6,9 @@ use bytes::Bytes;
 use tailwater_env::BoxFuture;
 use tailwater_format::{Offset, Position, SegmentId, ShardId, Term, TransactionId};
 use tailwater_journal::{Journal, JournalPosition};
-use tailwater_store::{EntryPlace, ReplicatedStats, SegmentWatch, StoreContract, StoreError};
+use tailwater_store::{
+    DecidedCopies, EntryPlace, ReplicatedStats, SegmentCopies, SegmentWatch, StoreContract, StoreError,
+};
 
 use crate::tier::ColdTier;
 
@@ -39,8 +41,25 @@ impl StoreContract for ColdStore {
         self.store.journal()
     }
 
-    fn create(&self, id: SegmentId, watch: Arc<dyn SegmentWatch>) -> Result<(), StoreError> {
-        self.store.create(id, watch)
+    fn decided(&self, wanted: SegmentCopies) -> DecidedCopies {
+        self.store.decided(wanted)
+    }
+
+    fn places(&self) -> Option<u32> {
+        self.store.places()
+    }
+
+    fn check_copies(&self, wanted: SegmentCopies) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.store.check_copies(wanted)
+    }
+
+    fn create(
+        &self,
+        id: SegmentId,
+        copies: SegmentCopies,
+        watch: Arc<dyn SegmentWatch>,
+    ) -> Result<(), StoreError> {
+        self.store.create(id, copies, watch)
     }
 
     fn append(

@@ -179,7 +179,7 @@ call_messages! {
     DelaysTaken: CALL_INFO_BYTES_MAX, 32;
     CopyOpen: CALL_INFO_BYTES_MAX, SHARDS_PER_CALL_MAX + 32;
     CopyOpened: CALL_INFO_BYTES_MAX, CLUSTERS_MAX + 32;
-    CopyNext: CALL_INFO_BYTES_MAX, 32;
+    CopyNext: CALL_INFO_BYTES_MAX, SHARDS_PER_CALL_MAX + 32;
     CopyEntries: CALL_BYTES_MAX, SHARDS_PER_CALL_MAX + CLUSTERS_MAX + 32;
     CopyPlan: CALL_INFO_BYTES_MAX, 32;
     CopyPlanKept: CALL_INFO_BYTES_MAX, 32;
@@ -320,6 +320,8 @@ pub enum CellMode {
     R1 = 1,
     /// Three copies, two make a quorum.
     R32 = 2,
+    /// Two copies of what is loaded as a whole.
+    R2Immutable = 3,
 }
 
 /// One backend of a cell.

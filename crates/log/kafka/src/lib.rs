@@ -28,6 +28,7 @@ pub mod fuzz;
 mod groups;
 mod internal;
 mod pace;
+mod replicas;
 mod runtime;
 mod sasl;
 mod server;

@@ -18,8 +18,8 @@ use tailwater_log::{
     AppendError, AppendOptions, Log, LogConfig, PendingAppend, StreamConfig, StreamDurability,
 };
 use tailwater_store::{
-    EntryPlace, IndexContents, OpenSegments, OpenedSegments, RawHeader, RecoveredSegment, SegmentWatch,
-    StoreContract, StoreError, WriteRight,
+    DecidedCopies, EntryPlace, IndexContents, OpenSegments, OpenedSegments, RawHeader, RecoveredSegment,
+    SegmentCopies, SegmentWatch, StoreContract, StoreError, WriteRight,
 };
 use uuid::Uuid;
 
@@ -89,7 +89,20 @@ impl StoreContract for ToldStore {
         None
     }
 
-    fn create(&self, id: SegmentId, watch: Arc<dyn SegmentWatch>) -> Result<(), StoreError> {
+    fn decided(&self, _: SegmentCopies) -> DecidedCopies {
+        DecidedCopies::ONE
+    }
+
+    fn check_copies(&self, _: SegmentCopies) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn create(
+        &self,
+        id: SegmentId,
+        _: SegmentCopies,
+        watch: Arc<dyn SegmentWatch>,
+    ) -> Result<(), StoreError> {
         let (bytes, last_place) = (Vec::new(), EntryPlace(0));
         let stored = Stored { bytes, durable: 0, last_place, sealed: false, watch: Some(watch) };
         assert!(self.0.lock().segments.insert(id, stored).is_none(), "{id}: a name is used once");

@@ -56,6 +56,8 @@ pub enum Plant {
     LengthTooEarly,
     /// A backend answers SETs that it has not applied; two of three do.
     SetAcknowledgedUnapplied,
+    /// A quorum of one: what one replica says counts twice.
+    OneReplicaCountsTwice,
     /// A backend applies what clients that go by another configuration SET.
     SetUnderAnyConfiguration,
     /// Backends tell nobody which configuration they go by.
@@ -211,6 +213,8 @@ pub enum Plant {
     CopyGapNotTold,
     /// Clusters do not tell each other by which way they have what they have.
     WayNotTold,
+    /// A cluster is not told where a shard that it has held goes on.
+    ResumeNotTold,
     /// Who had more than a source that was taken by force is not told how much of that to put aside.
     SurplusCopied,
     /// Who has received a message takes whoever else has for somebody who was there before.
@@ -258,6 +262,16 @@ impl Plant {
         }
     }
 
+    /// The backend whose memory is read where that of `backend` is meant.
+    pub fn read_of(self, backend: usize) -> usize {
+        if self == Plant::OneReplicaCountsTwice && backend == 1 { 0 } else { backend }
+    }
+
+    /// A connection that reads by one connection, and has CALLs go over another one.
+    pub fn reading_by(reads: Arc<dyn Connection>, calls: Arc<dyn Connection>) -> Arc<dyn Connection> {
+        connections::ReadsElsewhere::by(reads, calls)
+    }
+
     /// `connection` to another cluster, with the bug in front of it if it is one of copying.
     pub fn link(self, connection: Arc<dyn Connection>) -> Arc<dyn Connection> {
         match self {
@@ -265,6 +279,7 @@ impl Plant {
             | Plant::CopiedElsewhere
             | Plant::CopyGapNotTold
             | Plant::WayNotTold
+            | Plant::ResumeNotTold
             | Plant::SurplusCopied => copying::PlantedLink::in_front_of(connection, self),
             _ => connection,
         }

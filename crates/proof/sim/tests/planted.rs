@@ -38,6 +38,9 @@ are_caught! {
         CopyGapNotTold in "trees", ["was told that retention removed"];
     a_cycle_of_two_plans_that_is_not_dissolved_is_caught: WayNotTold in "trees", ["no cycle is dissolved"];
     a_surplus_of_an_old_source_that_stays_is_caught: SurplusCopied in "trees", ["foreign record", "but it was"];
+    a_shard_that_is_held_and_never_goes_on_is_caught: ResumeNotTold in "ahead", ["not all is well"];
+    a_source_that_sends_what_it_has_not_on_its_disk_is_caught:
+        AckBeforeSync in "ahead", ["more than its source has", "but it was", "foreign record"];
     an_acknowledgement_before_the_sync_is_caught:
         AckBeforeSync in "journal", ["acknowledged and is not there"];
     names_that_are_not_synced_are_caught:
@@ -59,6 +62,7 @@ are_caught! {
     a_chunk_key_without_its_term_is_caught: ChunkKeyWithoutTerm in "duel", ["no prefix of the durable"];
     a_set_that_is_acknowledged_and_not_applied_is_caught:
         SetAcknowledgedUnapplied in "cache", ["was acknowledged"];
+    a_quorum_of_one_is_caught: OneReplicaCountsTwice in "cache", ["was acknowledged", "had been acknowledged"];
     a_set_that_a_backend_takes_under_any_configuration_is_caught:
         SetUnderAnyConfiguration in "cell", ["was acknowledged", "had been acknowledged", "set in the cell before"];
     a_configuration_that_backends_do_not_tell_is_caught:

@@ -13,6 +13,7 @@ use tailwater_log::StreamConfig;
 pub use tailwater_permissions::{AccessRule, AuditEvent, Effect, Enforcement, Operation, ResourceKind};
 pub use tailwater_quotas::limits::QUOTA_MAX;
 pub use tailwater_quotas::{QuotaBound, QuotaBounds, QuotaEntity};
+pub use tailwater_sqs::AccountBounds;
 use tailwater_sqs::JsonObject;
 
 use crate::config::CellModeSetting;
@@ -93,6 +94,56 @@ impl std::fmt::Debug for CreatedToken {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("CreatedToken").field("name", &self.name).finish_non_exhaustive()
     }
+}
+
+/// An account of Amazon SQS's protocol, as in `GET /v1/accounts`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AccountView {
+    /// Its number.
+    pub id: String,
+    /// The ids of its keys.
+    pub keys: Vec<String>,
+    /// Whether it is one of the configuration, which only the configuration changes.
+    pub is_configured: bool,
+}
+
+/// `POST /v1/accounts`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CreateAccountKey {
+    /// The account's number; it is made if it is not there.
+    pub id: String,
+    /// What bounds the account.
+    #[serde(default, deserialize_with = "object")]
+    pub bounds: AccountBounds,
+}
+
+/// A key that was made.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct CreatedAccountKey {
+    /// The account's number.
+    pub id: String,
+    /// The key's id.
+    pub key: String,
+    /// What requests are signed with. Nobody is told it again.
+    pub secret: String,
+}
+
+impl std::fmt::Debug for CreatedAccountKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CreatedAccountKey").field("key", &self.key).finish_non_exhaustive()
+    }
+}
+
+/// `DELETE /v1/accounts/{id}`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RemoveAccount {
+    /// Only this key of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// Whether everybody may be let in if it is the last account.
+    pub everybody: bool,
 }
 
 /// `GET /v1/rules`, and what was added or removed.
@@ -222,7 +273,7 @@ pub struct BroadcastAt {
 pub struct CellView {
     /// `data`, `metadata`, or as it was created.
     pub name: String,
-    /// `R1` or `R3.2`.
+    /// `R1`, `R3.2` or `R2/Immutable`.
     pub mode: String,
     /// Each backend's addresses.
     pub backends: Vec<Vec<String>>,
@@ -243,6 +294,9 @@ pub struct CellView {
     /// While its backends are restarted one after another, how far that is.
     #[serde(default)]
     pub rolling: Option<CellRollView>,
+    /// Which load is read, of a cell that is loaded as a whole; 0: nothing was loaded yet.
+    #[serde(default)]
+    pub generation: Option<u64>,
     /// Rows of the ring that keys are spread by.
     #[serde(default)]
     pub rows: u32,
@@ -327,6 +381,16 @@ pub struct CreateCell {
     pub ttl_ms: Option<u64>,
     /// How full a backend may get before it evicts, in percent.
     pub eviction_percent: Option<u8>,
+}
+
+/// `POST /v1/cells/{name}/load`: has a load read that all backends have.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LoadCell {
+    /// Which load it is.
+    pub generation: u64,
+    /// The configuration that it began under.
+    pub config_id: u64,
 }
 
 /// `POST /v1/cells/{name}/resize`: one of these.
@@ -485,6 +549,9 @@ pub struct CopyHopView {
     pub bytes: Option<u64>,
     /// Sessions that it has opened since then.
     pub sessions: Option<u64>,
+    /// Shards that are not copied for now, while the others are; `why` is of the first of them then.
+    #[serde(default)]
+    pub waiting_shards: Option<u32>,
 }
 
 /// `POST /v1/streams`. What is not given has the default; a limit of `null` is none.
@@ -529,6 +596,15 @@ pub struct CreateStream {
     #[serde(default, skip_serializing_if = "Option::is_none", with = "given")]
     #[allow(missing_docs)]
     pub cold_after_bytes: Option<Option<u64>>,
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "given")]
+    #[allow(missing_docs)]
+    pub ensemble: Option<Option<u32>>,
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "given")]
+    #[allow(missing_docs)]
+    pub write_quorum: Option<Option<u32>>,
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "given")]
+    #[allow(missing_docs)]
+    pub ack_quorum: Option<Option<u32>>,
 }
 
 /// `PATCH /v1/streams/NAME`. What is not given stays as it is; a limit of `null` is none.
@@ -556,6 +632,15 @@ pub struct AlterStream {
     #[serde(default, skip_serializing_if = "Option::is_none", with = "given")]
     #[allow(missing_docs)]
     pub cold_after_bytes: Option<Option<u64>>,
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "given")]
+    #[allow(missing_docs)]
+    pub ensemble: Option<Option<u32>>,
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "given")]
+    #[allow(missing_docs)]
+    pub write_quorum: Option<Option<u32>>,
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "given")]
+    #[allow(missing_docs)]
+    pub ack_quorum: Option<Option<u32>>,
 }
 
 impl AlterStream {
@@ -569,6 +654,9 @@ impl AlterStream {
             cold: self.cold.unwrap_or(config.cold),
             cold_after_ms: self.cold_after_ms.unwrap_or(config.cold_after_ms),
             cold_after_bytes: self.cold_after_bytes.unwrap_or(config.cold_after_bytes),
+            ensemble: self.ensemble.unwrap_or(config.ensemble),
+            write_quorum: self.write_quorum.unwrap_or(config.write_quorum),
+            ack_quorum: self.ack_quorum.unwrap_or(config.ack_quorum),
             ..config.clone()
         }
     }
@@ -582,11 +670,16 @@ fn one() -> u32 {
 mod given {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    pub fn serialize<S: Serializer>(value: &Option<Option<u64>>, serializer: S) -> Result<S::Ok, S::Error> {
+    pub fn serialize<T: Serialize + Copy, S: Serializer>(
+        value: &Option<Option<T>>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
         value.flatten().serialize(serializer)
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<u64>>, D::Error> {
+    pub fn deserialize<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Option<T>>, D::Error> {
         Option::deserialize(deserializer).map(Some)
     }
 }
@@ -609,6 +702,9 @@ impl CreateStream {
             cold: self.cold.unwrap_or(default.cold),
             cold_after_ms: self.cold_after_ms.unwrap_or(default.cold_after_ms),
             cold_after_bytes: self.cold_after_bytes.unwrap_or(default.cold_after_bytes),
+            ensemble: self.ensemble.unwrap_or(default.ensemble),
+            write_quorum: self.write_quorum.unwrap_or(default.write_quorum),
+            ack_quorum: self.ack_quorum.unwrap_or(default.ack_quorum),
             ..default
         })
     }

@@ -143,6 +143,9 @@ pub enum CellModeSetting {
     /// Three copies, of which two make a quorum.
     #[serde(rename = "R3.2")]
     R32,
+    /// Two copies of what is loaded as a whole.
+    #[serde(rename = "R2/Immutable")]
+    R2Immutable,
 }
 
 /// One cell.
@@ -456,7 +459,11 @@ impl Config {
             owners: self.log.owners,
             segments: self.ledgers.opening(&self.segments)?,
             cold: self.cold.opening(env)?,
-            hot_bytes: if self.kafka.enabled { self.kafka.hot_bytes } else { 0 },
+            hot_bytes: if self.kafka.enabled || self.cluster.given().is_some() {
+                self.kafka.hot_bytes
+            } else {
+                0
+            },
             timestamp_after_max: Duration::from_millis(self.log.timestamp_after_max_ms),
             decompressed_bytes_max: self.log.decompressed_bytes_max,
             journal: tailwater_journal::JournalConfig {
@@ -634,6 +641,10 @@ impl CellSection {
                 count >= 3,
                 "[{name}] mode R3.2 keeps three copies in three backend processes, but `backends` lists \
                  {count}: start them with `tailwater cache serve` and list their addresses, or use mode R1"
+            ),
+            CellModeSetting::R2Immutable => anyhow::bail!(
+                "[{name}] mode R2/Immutable is for cells that are loaded as a whole (`tailwater cell create`): the log \
+                 writes its own ones all the time. Use R1 or R3.2"
             ),
             CellModeSetting::R1 => {}
         }

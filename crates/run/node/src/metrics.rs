@@ -111,6 +111,11 @@ impl Collector for MetricParts {
 fn copies(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
     let sessions = "Copies that other clusters make from here.";
     page.gauge("tailwater_copy_sessions", sessions, shared.copies.sessions() as u64)?;
+    let log = shared.log.stats();
+    let read = "Bytes of entries that were read for copies in other clusters: in memory as they came, or from the store.";
+    let bytes = [("memory", log.copied_memory_bytes), ("store", log.copied_store_bytes)];
+    let bytes = bytes.into_iter().map(|(from, bytes)| (from.to_owned(), bytes));
+    page.counters("tailwater_copy_read_bytes", read, "from", bytes)?;
     let mut hops = shared.copies.hops();
     hops.sort_by(|(a, _), (b, _)| a.cmp(b));
     let copying = hops.iter().filter(|(_, hop)| hop.is_copying).count() as u64;
@@ -121,6 +126,8 @@ fn copies(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
     let behind = "Records that the cluster above has and this one has not.";
     page.gauges("tailwater_copy_behind_records", behind, "stream", of(|hop| hop.behind_records))?;
     page.gauges("tailwater_copy_behind_bytes", "Bytes of them.", "stream", of(|hop| hop.behind_bytes))?;
+    let waiting = "Shards that are not copied for now, while others of their stream are.";
+    page.gauges("tailwater_copy_waiting_shards", waiting, "stream", of(|hop| hop.waiting_shards.into()))?;
     page.counters(
         "tailwater_copy_records",
         "Records that were copied here.",
@@ -244,6 +251,10 @@ fn ledgers(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
         "Entries that were read from bookies.",
         stats.entries_read,
     )?;
+    let bookies = "Bookies that take entries.";
+    page.gauge("tailwater_ledger_bookies", bookies, u64::from(shared.log.places().unwrap_or(0)))?;
+    let short = "Segments that were begun with fewer copies than their stream wants, as too few bookies took entries.";
+    page.counter("tailwater_ledger_begun_short", short, stats.begun_short)?;
     let unfinished = "Segments that have ended and whose ledgers are not closed or deleted yet.";
     page.gauge("tailwater_ledger_unfinished", unfinished, stats.unfinished)
 }
@@ -340,13 +351,7 @@ fn cell_clients(
     let of_log = shared.cells().map(|cell| (cell.view().name, cell.cell.stats()));
     let all: Vec<(String, CellStats)> = of_log.chain(created.iter().cloned()).collect();
     type Count = fn(&CellStats) -> u64;
-    let series: [(&str, &str, Count); 11] = [
-        ("reads", "Keys that the node read.", |of| of.relaxed + of.consistent),
-        ("read_misses", "Keys of them that had no value.", |of| of.misses),
-        ("read_failures", "Keys of them that could not be read.", |of| of.failed),
-        ("read_disagreements", "Times that the replicas of a key did not agree.", |of| of.disagreed),
-        ("read_replacements", "Times that a value changed while it was read.", |of| of.replaced),
-        ("read_hedges", "Keys that another replica was asked for, as one was late.", |of| of.hedged),
+    let series: [(&str, &str, Count); 5] = [
         ("sets", "SETs and ERASEs that a quorum acknowledged.", |of| of.sets),
         ("set_failures", "SETs and ERASEs that no quorum acknowledged.", |of| of.set_failures),
         ("updates", "Updates that came about, or changed nothing.", |of| of.updates),
@@ -359,7 +364,19 @@ fn cell_clients(
         let values = all.iter().map(|(cell, stats)| (cell.clone(), read(stats)));
         page.counters(&format!("tailwater_cell_{name}"), help, "cell", values)?;
     }
-    Ok(())
+    let lookups = all.iter().flat_map(|(cell, stats)| {
+        let series = stats.lookups().into_iter();
+        series
+            .map(|(operation, outcome, n)| ([cell.as_str(), operation, outcome.name()].map(str::to_owned), n))
+    });
+    let labels = ["cell", "operation", "outcome"];
+    page.counters_by("tailwater_cell_lookups", "Keys that the node looked up.", labels, lookups)?;
+    let retries = all.iter().flat_map(|(cell, stats)| {
+        let series = stats.retries().into_iter();
+        series.map(|(cause, n)| ([cell.as_str(), cause].map(str::to_owned), n))
+    });
+    let help = "Times that a key was looked up again, or at one more replica.";
+    page.counters_by("tailwater_cell_lookup_retries", help, ["cell", "cause"], retries)
 }
 
 /// How far the node's own backends, those of each cell together, hold what they should.
@@ -489,6 +506,7 @@ struct StreamFigures {
     records: u64,
     bytes: u64,
     uncached_bytes: u64,
+    ahead_bytes: u64,
 }
 
 fn streams(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
@@ -518,7 +536,10 @@ fn streams(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
     page.gauges("tailwater_stream_bytes", "Bytes of all segments.", "stream", of(|told| told.bytes))?;
     let name = "tailwater_stream_uncached_bytes";
     let help = "Durable bytes of the newest segments that are not in the data cell yet.";
-    page.gauges(name, help, "stream", of(|told| told.uncached_bytes))
+    page.gauges(name, help, "stream", of(|told| told.uncached_bytes))?;
+    let name = "tailwater_stream_ahead_bytes";
+    let help = "Bytes of the newest segments of a copy that are in the data cell and not durable here yet.";
+    page.gauges(name, help, "stream", of(|told| told.ahead_bytes))
 }
 
 fn figures(shared: &NodeShared, stream: &tailwater_log::LogStreamInfo) -> StreamFigures {
@@ -532,6 +553,7 @@ fn figures(shared: &NodeShared, stream: &tailwater_log::LogStreamInfo) -> Stream
         figures.records += shard.tail.next_offset.0 - shard.tail.log_start.0;
         figures.bytes += shard.segments.iter().map(|segment| segment.length.0).sum::<u64>();
         figures.uncached_bytes += shard.tail.durable.0.saturating_sub(cached.0);
+        figures.ahead_bytes += cached.0.saturating_sub(shard.tail.durable.0);
     }
     figures
 }
@@ -567,6 +589,23 @@ impl MetricsPage<'_> {
         let mut family = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
         for (key, value) in values {
             let labels = [(label, key)];
+            family.encode_family(&labels)?.encode_counter::<NoLabelSet, u64, f64>(&value, None)?;
+        }
+        Ok(())
+    }
+
+    /// A counter for each combination of values of some labels.
+    fn counters_by<const N: usize>(
+        &mut self,
+        name: &str,
+        help: &str,
+        labels: [&str; N],
+        values: impl Iterator<Item = ([String; N], u64)>,
+    ) -> fmt::Result {
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for (keys, value) in values {
+            let mut keys = keys.into_iter();
+            let labels = labels.map(|label| (label, keys.next().unwrap_or_default()));
             family.encode_family(&labels)?.encode_counter::<NoLabelSet, u64, f64>(&value, None)?;
         }
         Ok(())

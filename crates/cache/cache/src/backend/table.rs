@@ -43,8 +43,9 @@ use super::recency::{Recency, RecencyLinks, RecencyNodes};
 use super::slabs::{NOBODY, SlabSlot, Slabs};
 use super::tombstones::Tombstones;
 use crate::layout::{
-    BUCKET_BYTES, BUCKET_HEADER_BYTES, FLAG_ASK, FLAG_CHAINED, FLAG_UNFILLED, FLAGS_OFFSET,
-    INDEX_ENTRY_BYTES, Item, KeyHash, POINTER_OFFSET, Pointer, WAYS, bucket_offset, index_entry_offset,
+    BUCKET_BYTES, BUCKET_HEADER_BYTES, ENTRY_HEADER_BYTES, FLAG_ASK, FLAG_CHAINED, FLAG_UNFILLED,
+    FLAGS_OFFSET, INDEX_ENTRY_BYTES, Item, KeyHash, POINTER_OFFSET, Pointer, WAYS, bucket_offset,
+    index_entry_offset,
 };
 use crate::limits::{EXPIRED_KEPT, OVERFLOW_CHAIN_MAX};
 use crate::protocol::{Outcome, PromiseState};
@@ -194,6 +195,34 @@ impl Table {
                 .collect();
             gone.into_iter().for_each(|node| self.remove(node, now));
         }
+    }
+
+    /// From now on nothing is forgotten for its age.
+    pub(super) fn keep_for_ever(&mut self) {
+        self.config.ttl = Duration::MAX;
+    }
+
+    /// Forgets those keys of some buckets whose first eight bytes are not kept.
+    pub(super) fn keep_generations(&mut self, buckets: Range<u64>, now: Instant, keep: impl Fn(u64) -> bool) {
+        let mut gone = Vec::new();
+        for bucket in buckets {
+            let ways = self.ways[bucket as usize * WAYS..][..WAYS].iter();
+            let all = ways.chain(self.chains.get(&bucket).into_iter().flatten());
+            for node in all.copied().filter(|node| *node != NOBODY) {
+                let mut begin = [0; 8];
+                let offset = self.slabs.offset(self.node(node).slot) + ENTRY_HEADER_BYTES as u64;
+                self.data.read(offset, &mut begin);
+                if !keep(u64::from_be_bytes(begin)) {
+                    gone.push(node);
+                }
+            }
+        }
+        gone.into_iter().for_each(|node| self.remove(node, now));
+    }
+
+    /// Bytes of entries that there is room for before others are evicted.
+    pub(super) fn room_bytes(&self) -> u64 {
+        self.config.evict_above_bytes.saturating_sub(self.live_bytes())
     }
 
     /// Applies a SET or an ERASE. The slot of what it replaces is free afterwards.

@@ -89,7 +89,7 @@ pub(super) fn relaxed(cell: &CellInner, keys: &[Bytes], lookups: &mut [Option<Lo
 pub(super) fn consistent(cell: &CellInner, keys: &[Bytes], lookups: &mut [Option<Lookup>]) {
     let random = cell.env.random_u64();
     let votes = cell.mode.quorum();
-    const { assert!(Mode::R32.quorum() == 2 && Mode::R1.quorum() == 1) };
+    const { assert!(Mode::R32.quorum() == 2 && Mode::R1.quorum() == 1 && Mode::R2Immutable.quorum() == 1) };
     with_scratch(|scratch| {
         for (key, bytes) in keys.iter().enumerate() {
             let hash = KeyHash::of(bytes);

@@ -156,10 +156,10 @@ impl Acks {
     }
 
     pub(super) fn settled(&self) -> Settled {
-        if self.applied >= self.mode.quorum() {
+        if self.applied >= self.mode.write_quorum() {
             return Settled::Applied;
         }
-        if self.against() <= self.mode.replicas() - self.mode.quorum() {
+        if self.against() <= self.mode.replicas() - self.mode.write_quorum() {
             return Settled::Wait;
         }
         if self.refused > 0 {
@@ -312,6 +312,11 @@ mod tests {
         for (name, votes, expected) in cases {
             assert_eq!(verdict(Mode::R32, votes), *expected, "{name}");
         }
+        let immutable = Mode::R2Immutable;
+        assert_eq!(verdict(immutable, &[(1, V1)]), agreed(V1, 1), "of what does not change one is enough");
+        assert_eq!(verdict(immutable, &[(1, None)]), QuorumVerdict::Wait, "and the other one if that fails");
+        assert_eq!(verdict(immutable, &[(1, None), (0, Absent)]), QuorumVerdict::Miss);
+        assert_eq!(verdict(immutable, &[(1, None), (0, None)]), QuorumVerdict::Unreachable);
         assert_eq!(verdict(Mode::R1, &[]), QuorumVerdict::Wait);
         assert_eq!(verdict(Mode::R1, &[(0, V1)]), agreed(V1, 0));
         assert_eq!(verdict(Mode::R1, &[(0, Absent)]), QuorumVerdict::Miss);
@@ -343,6 +348,11 @@ mod tests {
             }
             assert_eq!(all.settled(), *expected, "{name}");
         }
+        let mut both = Acks::new(Mode::R2Immutable);
+        both.count(Applied);
+        assert_eq!(both.settled(), Settled::Wait, "what is loaded is at both");
+        both.count(None);
+        assert_eq!(both.settled(), Settled::Unreachable);
         let mut one = Acks::new(Mode::R1);
         one.count(Applied);
         assert_eq!(one.settled(), Settled::Applied);

@@ -1,4 +1,5 @@
-//! Clients of one cell that set, erase and get the same few keys in a bad network; backends that die.
+//! Clients of one cell that set, erase and get the same few keys in a bad network, each with its own way to look up;
+//! backends that die.
 //!
 //! Checked: whatever a get answers was set for that key, whole. As long as no backend has lost its memory: after
 //! an acknowledged SET a consistent get answers that version or a later one, and what one client gets
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tailwater_cache::{Lookup, Version};
+use tailwater_cache::{Lookup, LookupWay, Version};
 
 use crate::checkers::{Report, Violation, ensure};
 use crate::net::Net;
@@ -55,6 +56,7 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
     let mut cells = Vec::new();
     for number in 0..CLIENT_NAMES.len() {
         let (node, seat) = ClientSeat::take(world, &net, plant, number, 0, &state)?;
+        let seat = seat.asking(LookupWay::ALL[rng.index(LookupWay::ALL.len())]);
         cells.push(seat.cell.clone());
         node.env().spawn("client", Client { seat, seen: CellFloors::default() }.run()).detach();
     }

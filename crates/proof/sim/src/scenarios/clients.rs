@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tailwater_cache::{Cell, CellValue, EntryExtras, Lookup, UpdateError, UpdateTo, Updated, Version};
+use tailwater_cache::{
+    Cell, CellValue, EntryExtras, Lookup, LookupWay, UpdateError, UpdateTo, Updated, Version,
+};
 use tailwater_env::Env;
 
 use crate::checkers::{Violation, ensure};
@@ -69,6 +71,12 @@ impl<M: Outcome> ClientSeat<M> {
         let env = node.env();
         let cell = world.run(cells::connect(net, &node, &env, CellsKind::Data, plant))?;
         Ok((node, Self { env, cell, number: number as u64, model: Arc::clone(model) }))
+    }
+
+    /// The same with lookups in this way.
+    pub(super) fn asking(mut self, lookup: LookupWay) -> Self {
+        self.cell = self.cell.with_lookup(lookup);
+        self
     }
 
     /// Whether it does one more thing, after a pause of up to so many microseconds.

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tailwater_cache::{Backend, BackendPlace, Cell, Configuration, Lookup, RollStep, Version};
+use tailwater_cache::{Backend, BackendPlace, Cell, Configuration, Lookup, LookupWay, RollStep, Version};
 
 use crate::checkers::{Report, Violation, ensure};
 use crate::net::Net;
@@ -120,6 +120,7 @@ fn run_with(world: &mut World, plant: Plant, is_resized: bool) -> Result<Report,
     for number in 0..CLIENT_NAMES.len() {
         let skew_ms = rng.between(0, 2 * SKEW_MAX_MS) as i64 - SKEW_MAX_MS as i64;
         let (node, seat) = ClientSeat::take(world, &net, plant, number, skew_ms, &state)?;
+        let seat = seat.asking(LookupWay::ALL[rng.index(LookupWay::ALL.len())]);
         cells_of.push(seat.cell.clone());
         seats.push((node, seat));
     }

@@ -16,7 +16,7 @@ use tailwater_rma::Address;
 
 use super::created::{CellRecord, CreatedCell, CreatedCells, OWN_BACKENDS_MAX};
 use super::{CellError, mode_of, owned};
-use crate::api::{CellView, ResizeCell};
+use crate::api::{CellView, LoadCell, ResizeCell};
 use crate::backend::ServedBackend;
 
 /// The pause before it is looked again whether the backends are ready for the next phase.
@@ -110,6 +110,27 @@ impl CreatedCells {
             return Err(changing(name));
         }
         tracing::info!(cell = name, id, "the cell's backends change");
+        Ok(created.view())
+    }
+
+    /// Has a load read that all backends of the cell have.
+    pub async fn load(&self, name: &str, asked: LoadCell) -> Result<CellView, CellError> {
+        let mut cells = self.cells.lock().await;
+        let created = cells.get_mut(name).ok_or_else(|| self.no_such(name))?;
+        let configuration = created.cell.configuration();
+        if configuration.id != asked.config_id {
+            return Err(changing(name));
+        }
+        let next = configuration.loaded(asked.generation).map_err(|error| match error {
+            ConfigurationError::Changing => changing(name),
+            error => CellError::Invalid(error.to_string()),
+        })?;
+        owned::store(&*self.meta, &next).await.map_err(unavailable)?;
+        let is_read = created.cell.configure(next).await;
+        if !is_read.map_err(|error| CellError::Invalid(error.to_string()))? {
+            return Err(changing(name));
+        }
+        tracing::info!(cell = name, generation = asked.generation, "another load of the cell is read");
         Ok(created.view())
     }
 

@@ -17,6 +17,7 @@ mod broadcast_links;
 mod broadcast_ws;
 mod cells;
 mod cells_load;
+mod cells_loaded;
 mod cold;
 mod copied_groups;
 mod copies;
@@ -58,6 +59,7 @@ mod security_page;
 #[cfg(feature = "bookkeeper")]
 mod segments;
 mod settings;
+mod sqs_accounts;
 mod sqs_clients;
 mod streams;
 #[cfg(feature = "tls")]
