@@ -1,9 +1,10 @@
 //! Loads into a cell whose keys can't be changed one by one ([`Mode::R2Immutable`](crate::Mode::R2Immutable)).
 //!
-//! A load is a *generation*: a number with which the keys of all that it sets begin. It is set beside what is read, and
-//! nobody reads it. When all of it is at all backends, each says so, and the cell's next configuration names it: then
-//! what was read before is forgotten. A backend takes SETs of the load that is under way, and no other mutation. One that
-//! starts again meanwhile knows of no load, so it neither takes the rest of it nor says that it has all of it.
+//! A load is a *generation*: a number with which the keys of all that it sets begin. It is set beside what is read,
+//! and nobody reads it. When all of it is at all backends, each says so, and the cell's next configuration names it:
+//! then what was read before is forgotten. A backend takes SETs of the load that is under way, and no other mutation.
+//! One that starts again meanwhile knows of no load, so it neither takes the rest of it nor says that it has all of
+//! it.
 
 use bytes::Bytes;
 use prost::Message;

@@ -3,8 +3,8 @@
 //! In rounds, each of which goes by a [`LookupPlan`]: it asks some or all of a key's replicas at once, and one more if
 //! they do not agree or one of them is late. As soon as a quorum names one version, the data is what came along, or
 //! comes from the first that named it. The bytes must carry that very version. A key begins another round, after a
-//! short pause, if the replicas disagree (a SET is under way, or one lost the key) or the data was replaced meanwhile; a
-//! bounded number of rounds, the last of them by CALL, and never beyond the deadline.
+//! short pause, if the replicas disagree (a SET is under way, or one lost the key) or the data was replaced meanwhile;
+//! a bounded number of rounds, the last of them by CALL, and never beyond the deadline.
 //!
 //! What is answered is at least as new as every SET that was acknowledged before the read began, as long as no two
 //! replicas of the key have lost what they held at the same time. A replica that has started again says *unknown* of

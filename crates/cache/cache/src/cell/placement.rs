@@ -23,8 +23,8 @@ pub enum Mode {
     R1,
     /// Three replicas, two of which acknowledge a SET and agree in a consistent read.
     R32,
-    /// Two replicas of what does not change: one is asked, and the other one if that fails. What they hold is loaded as a
-    /// whole ([`crate::Cell::begin_load`]).
+    /// Two replicas of what does not change: one is asked, and the other one if that fails. What they hold is loaded
+    /// as a whole ([`crate::Cell::begin_load`]).
     R2Immutable,
 }
 

@@ -1,7 +1,7 @@
 //! `bench cache lookups`: the ways to look up by quorum (CliqueMap, sections 7.2.1 and 7.2.2).
 //!
-//! First with one replica of three slow by a fixed delay, and none slow, in pairs that take turns; a cell with one copy,
-//! whose backend is the slow one, beside it. Then by the size of values: all replicas send them, or one does.
+//! First with one replica of three slow by a fixed delay, and none slow, in pairs that take turns; a cell with one
+//! copy, whose backend is the slow one, beside it. Then by the size of values: all replicas send them, or one does.
 
 use std::time::{Duration, Instant};
 

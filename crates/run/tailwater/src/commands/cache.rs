@@ -62,9 +62,10 @@ pub enum Command {
         seeds: Seeds,
         /// The key.
         key: String,
-        /// The way to ask the replicas. `auto` chooses by transport and size. `two` asks two, and the third if they do not
-        /// agree or one is late. `all` asks all at once, and one sends the value along. `2xr` is the same, but the value
-        /// comes afterwards. With `scar` all send the value along. With `call` the backends' own code answers.
+        /// The way to ask the replicas. `auto` chooses by transport and size. `two` asks two, and the third if they
+        /// do not agree or one is late. `all` asks all at once, and one sends the value along. `2xr` is the same, but
+        /// the value comes afterwards. With `scar` all send the value along. With `call` the backends' own code
+        /// answers.
         #[arg(long, value_name = "WAY", value_parser = str::parse::<LookupWay>, default_value = "auto")]
         lookup: LookupWay,
         /// Form of the output. JSON has the version, and the time at which the value expires.

@@ -71,8 +71,8 @@ pub enum Command {
     Load {
         /// The cell's name.
         name: String,
-        /// A directory, or a file. Each file below the directory is a value, and its path there is the key. Each line of
-        /// the file is a key, a tab and a value.
+        /// A directory, or a file. Each file below the directory is a value, and its path there is the key. Each line
+        /// of the file is a key, a tab and a value.
         #[arg(long, value_name = "DIR|FILE")]
         from: PathBuf,
         /// Form of the output.

@@ -187,8 +187,14 @@ fn what_a_cell_does_is_in_the_node_s_series_and_in_cache_top() {
     assert_eq!(says("set tea 0 0 2\r\nmy\r\n", 1), ["STORED"]);
     assert_eq!(says("get tea coffee\r\n", 3), ["VALUE tea 0 2", "my", "END"]);
     let series = |name: &str| node.metric(&format!("tailwater_cell_{name}_total{{cell=\"memcached\"}}"));
-    assert_eq!((series("reads"), series("read_misses")), (Some(2.0), Some(1.0)));
-    assert_eq!((series("updates").or(series("sets")).is_some(), series("read_failures")), (true, Some(0.0)));
+    let lookups = ["hit", "miss", "inconclusive"].map(|outcome| {
+        let labels = format!("cell=\"memcached\",operation=\"consistent\",outcome=\"{outcome}\"");
+        node.metric(&format!("tailwater_cell_lookups_total{{{labels}}}"))
+    });
+    assert_eq!(lookups, [Some(1.0), Some(1.0), Some(0.0)]);
+    let retries = "tailwater_cell_lookup_retries_total{cell=\"memcached\",cause=\"disagreed\"}";
+    assert_eq!(node.metric(retries), Some(0.0));
+    assert!(series("updates").or(series("sets")).is_some());
     assert_eq!(node.metric("tailwater_backend_dirty{cell=\"memcached\"}"), Some(0.0));
 
     let told =

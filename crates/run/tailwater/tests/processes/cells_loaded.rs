@@ -65,7 +65,7 @@ fn a_cell_is_loaded_from_a_directory_and_anew_from_a_file_and_its_keys_are_not_c
     let told = node.run_failing(&["cache", "touch", "--cell", "roads", "a", "--ttl-ms", "1000"]);
     assert!(told.contains("nothing has changed: the cell is in mode R2/Immutable"), "{told}");
     assert!(node.run_failing(&["cache", "clear", "roads"]).contains("`tailwater cell load` replaces"));
-    let large: String = (0..12).map(|n| format!("large {n}\t{}\n", "x".repeat(1 << 19))).collect();
+    let large: String = (0..24).map(|n| format!("large {n}\t{}\n", "x".repeat(1 << 19))).collect();
     fs::write(&lines, large).expect("a file");
     let told = node.run_failing(&["cell", "load", "roads", "--from", from]);
     assert!(told.contains("and the load is larger: give backends more capacity"), "{told}");

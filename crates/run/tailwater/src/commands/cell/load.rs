@@ -57,13 +57,13 @@ pub fn run(server: &Server, name: &str, from: &Path, form: Format) -> anyhow::Re
 
 /// What was set.
 #[derive(Default)]
-struct Loaded {
+struct LoadCount {
     keys: u64,
     bytes: u64,
 }
 
-async fn fill(load: &mut CellLoad, corpus: Corpus) -> anyhow::Result<Loaded> {
-    let mut loaded = Loaded::default();
+async fn fill(load: &mut CellLoad, corpus: Corpus) -> anyhow::Result<LoadCount> {
+    let mut loaded = LoadCount::default();
     let mut batch = Vec::new();
     let mut batch_bytes = 0;
     for item in corpus {
