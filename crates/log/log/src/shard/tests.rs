@@ -2,7 +2,6 @@
 
 mod cold;
 mod copied;
-mod copied_ahead;
 mod ownership;
 mod removal;
 mod transcript;

@@ -12,7 +12,7 @@
 //!   everything, and a consumer that begins at the start reads all of it.
 
 mod chaos;
-pub(super) mod cluster;
+mod cluster;
 mod consumers;
 mod producers;
 
