@@ -1,15 +1,15 @@
 //! Which bookies a ledger is on: copies of an entry are in different regions first, and in different racks then.
 //!
 //! What holds:
-//! - **Every ack quorum covers the regions that are wanted.** Whichever copies of an entry acknowledge it, they are in so
-//!   many regions at least. An ensemble that can't promise that is not chosen, and no bookie is replaced by one with which
-//!   it would not hold any more.
-//! - **As far apart as can be.** A bookie is chosen whose region, and then whose rack, has the fewest copies of the same
-//!   entries. Among equal ones chance decides, so load spreads.
+//! - **Every ack quorum covers the regions that are wanted.** Whichever copies of an entry acknowledge it, they are in
+//!   so many regions at least. An ensemble that can't promise that is not chosen, and no bookie is replaced by one with
+//!   which it would not hold any more.
+//! - **As far apart as can be.** A bookie is chosen whose region, and then whose rack, has the fewest copies of the
+//!   same entries. Among equal ones chance decides, so load spreads.
 //! - **Near ones first.** Readers ask bookies of their own region before others.
 //!
-//! Where nothing is said about bookies all of them are alike. A bookie whose place is not known is no region of its own:
-//! it counts as if it were where most of the other copies are.
+//! Where nothing is said about bookies all of them are alike. A bookie whose place is not known is no region of its
+//! own: it counts as if it were where most of the other copies are.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
@@ -127,7 +127,8 @@ impl BookiePlaces {
         self.extend(quorums, &mut chosen, &mut bookies, choice, &mut tries).then_some(chosen)
     }
 
-    /// Whether an ack quorum could be in so many regions, however the bookies are chosen: if not, nothing has to be tried.
+    /// Whether an ack quorum could be in so many regions, however the bookies are chosen: if not, nothing has to be
+    /// tried.
     fn may_cover(&self, quorums: Quorums, bookies: &[BookieId]) -> bool {
         let regions: BTreeSet<&str> = bookies.iter().map(|bookie| self.region(bookie)).collect();
         let known = regions.iter().filter(|region| !region.is_empty()).count();

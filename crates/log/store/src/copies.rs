@@ -5,7 +5,8 @@
 pub struct SegmentCopies {
     /// Places that the segment is spread over: at least the write quorum.
     pub ensemble: Option<u32>,
-    /// Copies of each entry. If it alone is said, the ensemble is as large, and more than half of the copies acknowledge.
+    /// Copies of each entry. If it alone is said, the ensemble is as large, and more than half of the copies
+    /// acknowledge.
     pub write_quorum: Option<u32>,
     /// Copies that are durable before an entry is acknowledged: at most the write quorum.
     pub ack_quorum: Option<u32>,

@@ -552,7 +552,7 @@ pub struct CopyHopView {
 }
 
 /// `POST /v1/streams`. What is not given has the default; a limit of `null` is none.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CreateStream {
     /// Its name.
