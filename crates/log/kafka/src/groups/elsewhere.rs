@@ -28,8 +28,9 @@ impl Broker {
         self.groups.offsets().since(stream, life, after)
     }
 
-    /// Keeps what groups have committed of a stream in another cluster, or deleted there, where it is later than what they have committed
-    /// here, and nobody here is in the group. Offsets that this node would not keep for a client are left out.
+    /// Keeps what groups have committed of a stream in another cluster, or deleted there, where it is later than what
+    /// they have committed here, and nobody here is in the group. Offsets that this node would not keep for a client
+    /// are left out.
     ///
     /// # Errors
     /// In words: what was not left out can't be made durable for now.
