@@ -15,7 +15,7 @@ use tailwater_format::call::{
 };
 use tailwater_rma::Connection;
 
-use crate::ask::{NoAnswer, ask_over, connect};
+use crate::ask::{AskFailed, ask_over, connect};
 use crate::copies::{Copies, CopiesInner};
 use crate::limits::{OFFSETS_ANSWERS, OFFSETS_EVERY, TELL_AT_ONCE};
 use crate::links::ClusterLinks;
@@ -143,11 +143,11 @@ impl OffsetsAsker {
         let Neighbour { stream, cluster, address } = neighbour;
         match failed {
             None => {}
-            Some(NoAnswer::Lost(why)) => {
+            Some(AskFailed::Lost(why)) => {
                 self.connections.lock().remove(&address);
                 tracing::debug!(%stream, cluster, why, "it does not tell what groups have committed there");
             }
-            Some(NoAnswer::Refused(why)) => {
+            Some(AskFailed::Refused(why)) => {
                 if let Some(left_out) = self.complaints.admit(self.env.now(), "groups") {
                     tracing::warn!(%stream, cluster, why, left_out, "what groups have committed there is not taken");
                 }
@@ -155,8 +155,8 @@ impl OffsetsAsker {
         }
     }
 
-    async fn take_news(&self, links: &dyn ClusterLinks, neighbour: &Neighbour) -> Result<(), NoAnswer> {
-        let connection = self.connection(links, &neighbour.address).await.map_err(NoAnswer::Lost)?;
+    async fn take_news(&self, links: &dyn ClusterLinks, neighbour: &Neighbour) -> Result<(), AskFailed> {
+        let connection = self.connection(links, &neighbour.address).await.map_err(AskFailed::Lost)?;
         for _ in 0..OFFSETS_ANSWERS {
             let (life, after) = self.told.lock().get(neighbour).copied().unwrap_or_default();
             let asked = CopyOffsets { stream: stream_to_wire(neighbour.stream), life, after };
@@ -164,7 +164,7 @@ impl OffsetsAsker {
             if told.offsets.is_empty() {
                 break;
             }
-            self.groups.follow(neighbour.stream, told.offsets).await.map_err(NoAnswer::Refused)?;
+            self.groups.follow(neighbour.stream, told.offsets).await.map_err(AskFailed::Refused)?;
             self.told.lock().insert(neighbour.clone(), (told.life, told.upto));
         }
         Ok(())

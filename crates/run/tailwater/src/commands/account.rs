@@ -14,7 +14,7 @@ pub enum Command {
         /// The account's number, of 12 digits.
         id: String,
         #[command(flatten)]
-        bounds: Bounds,
+        bounds: AccountOptions,
     },
     /// List accounts with the ids of their keys.
     #[command(visible_alias = "list")]
@@ -39,7 +39,7 @@ pub enum Command {
 
 /// What bounds an account. What is not named stays as it is.
 #[derive(clap::Args)]
-pub struct Bounds {
+pub struct AccountOptions {
     /// Requests in a second; 0 is any number, here and for the others.
     #[arg(long, value_name = "COUNT")]
     requests_per_s: Option<u64>,
@@ -57,9 +57,9 @@ pub struct Bounds {
     waiting_max: Option<usize>,
 }
 
-impl From<Bounds> for AccountBounds {
-    fn from(bounds: Bounds) -> Self {
-        let Bounds { requests_per_s, bytes_per_s, queues_max, in_flight_max, waiting_max } = bounds;
+impl From<AccountOptions> for AccountBounds {
+    fn from(bounds: AccountOptions) -> Self {
+        let AccountOptions { requests_per_s, bytes_per_s, queues_max, in_flight_max, waiting_max } = bounds;
         Self { requests_per_s, bytes_per_s, queues_max, in_flight_max, waiting_max }
     }
 }
