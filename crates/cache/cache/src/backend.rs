@@ -267,7 +267,16 @@ impl Backend {
                 break;
             }
             let now = self.env.now();
-            outcomes.extend(some.iter().map(|entry| apply(&mut table, entry, now)));
+            for entry in some {
+                if table.lacks_room_for(entry) {
+                    checked = Err(load::no_room());
+                    break;
+                }
+                outcomes.push(apply(&mut table, entry, now));
+            }
+            if checked.is_err() {
+                break;
+            }
         }
         if outcomes.contains(&Outcome::Applied) {
             self.ring();

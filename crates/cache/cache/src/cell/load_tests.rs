@@ -71,9 +71,10 @@ fn what_was_loaded_is_read_in_every_way_and_the_next_load_takes_its_place() {
                     }
                     assert_eq!(cell.get_consistent(&[Bytes::from_static(b"other")]).await, [Lookup::Miss]);
                 }
-                // The former load is forgotten.
-                let held: u64 = numbers.iter().map(|number| backends.backend(*number).stats().entries).sum();
-                assert_eq!(held, 2 * 80);
+                // The former load is forgotten, by each backend when it is told of the next one.
+                let held =
+                    || numbers.iter().map(|number| backends.backend(*number).stats().entries).sum::<u64>();
+                backends.until(|| held() == 2 * 80).await;
             });
         }
     }
@@ -229,4 +230,47 @@ fn a_load_for_which_there_is_no_room_is_refused_before_anything_goes() {
         assert_all_there(&cell, &items("first")).await;
         assert_eq!(backends.backend(0).stats().evicted, 0);
     });
+}
+
+#[test]
+fn a_load_that_has_ended_is_not_overtaken_before_it_is_read() {
+    in_runtime(|env| async move {
+        let backends = RefilledBackends::with(&env, TRANSPORTS[0], 0..2);
+        let cell = client(&backends, &[0, 1]).await;
+        load(&cell, &items("first")).await;
+        let mut ended = begin(&cell).await;
+        ended.set(items("second")).await.expect("both are there");
+        let (generation, config_id) = (ended.generation(), ended.config_id());
+        ended.end().await.expect("all have it");
+        let why = cell.begin_load().await.err().expect("not now").to_string();
+        assert!(why.contains("another load has just ended, and is about to be read: load again in"), "{why}");
+        assert!(cell.check_load(generation + 1, config_id).await.is_err(), "nobody has that one");
+        cell.check_load(generation, config_id).await.expect("all have it");
+        read(&cell, generation).await;
+        assert_all_there(&cell, &items("second")).await;
+        load(&cell, &items("third")).await;
+        assert_all_there(&cell, &items("third")).await;
+    });
+}
+
+#[test]
+fn what_is_read_stays_when_a_load_takes_more_slots_or_names_than_there_are() {
+    let wasteful = (0..8).map(|n| (Bytes::from(format!("large {n}")), Bytes::from(vec![1; 600_000])));
+    let many = (0..20_000).map(|n| (Bytes::from(format!("small {n}")), Bytes::from_static(b"value")));
+    for too_much in [wasteful.collect::<Vec<_>>(), many.collect()] {
+        in_runtime(|env| async move {
+            let backends = RefilledBackends::with(&env, TRANSPORTS[0], 0..2);
+            let cell = client(&backends, &[0, 1]).await;
+            load(&cell, &items("first")).await;
+            let error = begin(&cell).await.set(too_much).await;
+            assert_eq!(error, Err(CellLoadError::Full), "its bytes alone have room");
+            assert_all_there(&cell, &items("first")).await;
+            for number in 0..2 {
+                assert_eq!(backends.backend(number).stats().evicted, 0);
+            }
+            // What it has left is in nobody's way.
+            load(&cell, &items("second")).await;
+            assert_all_there(&cell, &items("second")).await;
+        });
+    }
 }
