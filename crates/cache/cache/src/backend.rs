@@ -267,13 +267,13 @@ impl Backend {
                 break;
             }
             let now = self.env.now();
-            for entry in some {
+            checked = some.iter().try_for_each(|entry| {
                 if table.lacks_room_for(entry) {
-                    checked = Err(load::no_room());
-                    break;
+                    return Err(load::no_room());
                 }
                 outcomes.push(apply(&mut table, entry, now));
-            }
+                Ok(())
+            });
             if checked.is_err() {
                 break;
             }
