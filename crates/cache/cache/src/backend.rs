@@ -267,7 +267,16 @@ impl Backend {
                 break;
             }
             let now = self.env.now();
-            outcomes.extend(some.iter().map(|entry| apply(&mut table, entry, now)));
+            checked = some.iter().try_for_each(|entry| {
+                if table.lacks_room_for(entry) {
+                    return Err(load::no_room());
+                }
+                outcomes.push(apply(&mut table, entry, now));
+                Ok(())
+            });
+            if checked.is_err() {
+                break;
+            }
         }
         if outcomes.contains(&Outcome::Applied) {
             self.ring();

@@ -195,6 +195,9 @@ pub enum SetError {
     /// The cell's keys can't be changed one by one; nothing was sent.
     #[error("the cell is in mode R2/Immutable: its keys can't be changed one by one; load it anew")]
     Immutable,
+    /// A backend has no room for it, and nothing of this cell is removed for that.
+    #[error("a backend of the cell has no room for it, and removes nothing that is read")]
+    NoRoom,
     /// Another client holds the key at a higher version, again and again or by a clock far ahead of ours.
     #[error("superseded by version {held}")]
     Superseded {

@@ -60,6 +60,8 @@ pub const REFUSED_END: u16 = 7;
 
 /// `Refusal::code`: the cell's keys can't be changed one by one, or this load is not the one that is under way.
 pub const REFUSED_IMMUTABLE: u16 = 8;
+/// `Refusal::code`: there is no room, in a cell of which nothing is removed for that.
+pub const REFUSED_NO_ROOM: u16 = 9;
 
 /// A load of all that a cell holds.
 #[derive(Clone, PartialEq, Message)]

@@ -5,19 +5,33 @@
 //! then what was read before is forgotten. A backend takes SETs of the load that is under way, and no other mutation.
 //! One that starts again meanwhile knows of no load, so it neither takes the rest of it nor says that it has all of
 //! it.
+//!
+//! Another load that begins takes the place of the one that is under way. Once a backend has said that it has all of
+//! one, it takes no other for some time, in which that one can be read.
+//!
+//! Nothing is removed for room: what there is no room for is refused.
+
+use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message;
+use tailwater_env::Instant;
 use tailwater_rma::Refusal;
 
 use super::told::ToldPlaces;
 use super::{Backend, malformed};
 use crate::configuration::Configuration;
 use crate::layout::Item;
-use crate::protocol::{LoadReply, LoadRequest, REFUSED_IMMUTABLE};
+use crate::protocol::{LoadReply, LoadRequest, REFUSED_IMMUTABLE, REFUSED_NO_ROOM};
 
 /// Buckets of which the keys are looked at under one hold of the table's lock.
 const BUCKETS_PER_LOOK: u64 = 128;
+
+/// How long a load of which this backend has said that it has all of it is not removed for another one.
+const HELD: Duration = Duration::from_secs(10);
+
+/// How much later than this backend's clock a load's number may be.
+const AHEAD_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// How far loads are.
 #[derive(Debug, Default)]
@@ -26,10 +40,12 @@ pub(super) struct BackendLoads {
     is_immutable: bool,
     /// The one that is under way; 0: none.
     under_way: u64,
-    /// What had been removed for room when it began.
-    evicted: u64,
-    /// The last one all of which is here.
+    /// The last one all of which is here; 0: none, or another one has begun since.
     complete: u64,
+    /// No other one begins before, unless the complete one is read.
+    held_until: Instant,
+    /// The one that is read.
+    read: u64,
 }
 
 /// The generation that a key belongs to; 0 if it is too short for one.
@@ -40,6 +56,13 @@ fn generation_of(key: &[u8]) -> u64 {
 /// Whether a cell that goes by this configuration has any use for the key.
 pub(super) fn is_of_use(configuration: &Configuration, key: &[u8]) -> bool {
     !configuration.mode.is_immutable() || generation_of(key) >= configuration.generation
+}
+
+/// What is answered to an entry that would only have room if another one went.
+pub(super) fn no_room() -> Refusal {
+    let message = "this backend has no room for all that the cell is to hold, and removes nothing that is read: give \
+                   it more capacity, or lay its index out for values of that size";
+    Refusal { code: REFUSED_NO_ROOM, message: message.to_owned() }
 }
 
 fn refused(why: &str) -> Refusal {
@@ -58,19 +81,44 @@ impl Backend {
         if request.generation <= read {
             return Err(refused("a later load is read already: load again"));
         }
+        // Or the one that follows on what is read: once a clock was wrong.
+        if request.generation > self.latest_generation().max(read + 1) {
+            return Err(refused(
+                "the load's number is more than a day ahead of this backend's clock: set the clocks",
+            ));
+        }
         match request.is_complete {
-            false => self.begin_load(request.generation, read),
+            false => self.begin_load(request.generation)?,
             true => self.end_load(request.generation)?,
         }
         Ok(LoadReply { room_bytes: self.table.lock().room_bytes() }.encode_to_vec().into())
     }
 
-    fn begin_load(&self, generation: u64, read: u64) {
+    fn latest_generation(&self) -> u64 {
+        let wall_ms = u64::try_from(self.env.wall_ms()).unwrap_or(0);
+        let ahead_ms = u64::try_from(AHEAD_MAX.as_millis()).unwrap_or(u64::MAX);
+        wall_ms.saturating_add(ahead_ms).saturating_mul(1 << 16)
+    }
+
+    fn begin_load(&self, generation: u64) -> Result<(), Refusal> {
+        let now = self.env.now();
         let mut loads = self.loads.lock();
+        let read = loads.read;
+        if generation <= read {
+            return Err(refused("a later load is read already: load again"));
+        }
+        if loads.complete > read && loads.complete != generation && now < loads.held_until {
+            let left = loads.held_until.since(now).as_secs() + 1;
+            return Err(refused(&format!(
+                "another load has just ended, and is about to be read: load again in {left} s"
+            )));
+        }
         loads.under_way = generation;
-        loads.evicted = self.table.lock().counts().evicted;
+        // Of what is complete here some is removed below, or set anew.
+        loads.complete = 0;
         drop(loads);
         self.keep_generations(|of| of == read || of == generation);
+        Ok(())
     }
 
     fn end_load(&self, generation: u64) -> Result<(), Refusal> {
@@ -78,15 +126,8 @@ impl Backend {
         if loads.under_way != generation {
             return Err(refused("this backend has started again, or another load has begun: load again"));
         }
-        let evicted = self.table.lock().counts().evicted - loads.evicted;
-        if evicted > 0 {
-            let why = format!(
-                "this backend has removed {evicted} values for room: give it more capacity, or lay its index out for \
-                 smaller values"
-            );
-            return Err(refused(&why));
-        }
         loads.complete = generation;
+        loads.held_until = self.env.now() + HELD;
         Ok(())
     }
 
@@ -131,6 +172,7 @@ impl Backend {
         }
         let mut loads = self.loads.lock();
         loads.is_immutable = true;
+        loads.read = configuration.generation;
         let has_all = loads.complete == configuration.generation;
         if loads.under_way <= configuration.generation {
             // It is read, or will never be.

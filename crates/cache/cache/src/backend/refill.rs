@@ -20,7 +20,7 @@ use prost::Message;
 use tailwater_env::Env;
 use tailwater_rma::Connection;
 
-use super::load::is_of_use;
+use super::load::{self, is_of_use};
 use super::told::ToldPlaces;
 use super::{Backend, check_version};
 use crate::cell::{Connector, Mode};
@@ -173,6 +173,9 @@ impl Backend {
                     && entry.version >= *version
                     && is_of_use(cohort.configuration(), entry.key);
                 if is_right && check_version(entry.version, self.env.wall_ms()).is_ok() {
+                    if table.takes_copy(*hash, entry.version) && table.lacks_room_for(&entry) {
+                        return Err(load::no_room().message);
+                    }
                     is_any |= table.copy(&entry, *age, self.env.now());
                 }
             }

@@ -46,7 +46,7 @@ pub enum CellLoadError {
         /// Why.
         why: String,
     },
-    /// It would remove values for room.
+    /// It is larger than the room that there is.
     #[error(
         "backend {number} has room for {room_bytes} bytes beside what it holds, and the load is larger: give backends more \
          capacity; what is read stays there until the load is read"
@@ -57,6 +57,12 @@ pub enum CellLoadError {
         /// Bytes of entries.
         room_bytes: u64,
     },
+    /// A backend has filled up.
+    #[error(
+        "a backend has no room for all of the load beside what is read: give backends more capacity, or lay their index out \
+         for values of that size; what is read stays"
+    )]
+    Full,
     /// A key or value is too long.
     #[error(
         "{key:?} with a value of {value_len} bytes is too large: keys have {LOADED_KEY_BYTES_MAX} bytes at most, values {VALUE_BYTES_MAX}"
@@ -108,13 +114,19 @@ impl Cell {
         }
         // Later than those before it by its upper bits, and unlike one that begins in the same millisecond by the rest.
         let wall_ms = u64::try_from(self.shared.env.wall_ms()).unwrap_or(0);
-        let generation =
-            (wall_ms << 16 | self.shared.env.random_below(1 << 16)).max(configuration.generation + 1);
+        let generation = (wall_ms << 16 | self.shared.env.random_below(1 << 16))
+            .max(configuration.generation.saturating_add(1));
         let rooms = self.tell_of_load(generation, configuration.id, false).await?;
         let rooms = rooms
             .into_iter()
             .map(|(number, room_bytes)| (number, (room_bytes - room_bytes / ROOM_LOST_ONE_IN, 0)));
         Ok(CellLoad { cell: self.clone(), generation, config_id: configuration.id, rooms: rooms.collect() })
+    }
+
+    /// Makes sure that all backends have all of a load, for whoever has it read by the configuration that follows on
+    /// `config_id`. For some seconds none of them takes another load.
+    pub async fn check_load(&self, generation: u64, config_id: u64) -> Result<(), CellLoadError> {
+        self.tell_of_load(generation, config_id, true).await.map(drop)
     }
 
     /// Tells all backends that a load begins, or is complete; answers what they have room for.
@@ -190,7 +202,10 @@ impl CellLoad {
         for some in mutations.chunks(MUTATE_ENTRIES_MAX) {
             let deadline = inner.env.now() + inner.deadline;
             for result in set::mutate(&inner, some, deadline).await {
-                result.map_err(CellLoadError::Set)?;
+                result.map_err(|error| match error {
+                    SetError::NoRoom => CellLoadError::Full,
+                    error => CellLoadError::Set(error),
+                })?;
             }
         }
         Ok(())
@@ -198,6 +213,6 @@ impl CellLoad {
 
     /// All was set: completes when each backend has said that it has it. From then on a configuration may name it.
     pub async fn end(self) -> Result<(), CellLoadError> {
-        self.cell.tell_of_load(self.generation, self.config_id, true).await.map(drop)
+        self.cell.check_load(self.generation, self.config_id).await
     }
 }

@@ -71,9 +71,10 @@ fn what_was_loaded_is_read_in_every_way_and_the_next_load_takes_its_place() {
                     }
                     assert_eq!(cell.get_consistent(&[Bytes::from_static(b"other")]).await, [Lookup::Miss]);
                 }
-                // The former load is forgotten.
-                let held: u64 = numbers.iter().map(|number| backends.backend(*number).stats().entries).sum();
-                assert_eq!(held, 2 * 80);
+                // The former load is forgotten, by each backend when it is told of the next one.
+                let held =
+                    || numbers.iter().map(|number| backends.backend(*number).stats().entries).sum::<u64>();
+                backends.until(|| held() == 2 * 80).await;
             });
         }
     }
@@ -87,13 +88,11 @@ fn a_lookup_of_many_keys_is_answered_from_one_load_and_loads_never_go_back() {
             let cell = client(&backends, &[0, 1, 2]).await;
             load(&cell, &items("0")).await;
             let reader = backends.client_of(Mode::R2Immutable, &[0, 1, 2], 2).await;
-            let is_over = Arc::new(std::sync::atomic::AtomicBool::new(false));
-            let stop = Arc::clone(&is_over);
             let reading = tokio::spawn(async move {
                 let keys = keys_of(&items(""));
-                let (mut last, mut reads) = (0, 0);
-                loop {
-                    let is_last = stop.load(std::sync::atomic::Ordering::Relaxed);
+                let mut last = 0;
+                // Until it is told of the last one.
+                while last < 12 {
                     let lookups = reader.get_consistent(&keys).await;
                     // One that met more changes than it is made again for says of some keys that it can't say.
                     let loads: Vec<u32> = lookups
@@ -107,19 +106,12 @@ fn a_lookup_of_many_keys_is_answered_from_one_load_and_loads_never_go_back() {
                     let now = loads.first().copied().unwrap_or(last);
                     assert!(now >= last, "load {now} behind {last}");
                     last = now;
-                    reads += u32::from(loads.len() == keys.len());
-                    if is_last {
-                        break (last, reads);
-                    }
                 }
             });
             for number in 1..=12 {
                 load(&cell, &items(&number.to_string())).await;
             }
-            is_over.store(true, std::sync::atomic::Ordering::Relaxed);
-            let (last, reads) = reading.await.expect("no panic");
-            assert_eq!(last, 12);
-            assert!(reads > 0);
+            reading.await.expect("no panic");
         });
     }
 }
@@ -199,7 +191,9 @@ fn keys_of_a_loaded_cell_are_changed_by_nobody() {
         assert_eq!(cell.erase(vec![key.clone()]).await, [Err(SetError::Immutable)]);
         assert_eq!(cell.update(key.clone(), |_| UpdateTo::Erase).await, Err(UpdateError::Immutable));
         assert_eq!(cell.clear().await, 0);
-        // A client that does not care is refused by the backends.
+        // A client that does not care is refused by the backends, once they are told what is read.
+        let id = cell.configuration().id;
+        backends.until(|| (0..2).all(|number| backends.backend(number).config_id() == id)).await;
         let live = cell.inner().replicas[0].live().expect("it is connected");
         let generation = cell.configuration().generation;
         for key in [key.to_vec(), [&generation.to_be_bytes()[..], &key].concat()] {
@@ -229,4 +223,48 @@ fn a_load_for_which_there_is_no_room_is_refused_before_anything_goes() {
         assert_all_there(&cell, &items("first")).await;
         assert_eq!(backends.backend(0).stats().evicted, 0);
     });
+}
+
+#[test]
+fn a_load_that_has_ended_is_not_overtaken_before_it_is_read() {
+    in_runtime(|env| async move {
+        let backends = RefilledBackends::with(&env, TRANSPORTS[0], 0..2);
+        let cell = client(&backends, &[0, 1]).await;
+        load(&cell, &items("first")).await;
+        let mut ended = begin(&cell).await;
+        ended.set(items("second")).await.expect("both are there");
+        let (generation, config_id) = (ended.generation(), ended.config_id());
+        ended.end().await.expect("all have it");
+        let why = cell.begin_load().await.err().expect("not now").to_string();
+        assert!(why.contains("another load has just ended, and is about to be read: load again in"), "{why}");
+        assert!(cell.check_load(generation + 1, config_id).await.is_err(), "nobody has that one");
+        cell.check_load(generation, config_id).await.expect("all have it");
+        read(&cell, generation).await;
+        assert_all_there(&cell, &items("second")).await;
+        load(&cell, &items("third")).await;
+        assert_all_there(&cell, &items("third")).await;
+    });
+}
+
+#[test]
+fn what_is_read_stays_when_a_load_takes_more_slots_or_names_than_there_are() {
+    let wasteful = (0..8).map(|n| (Bytes::from(format!("large {n}")), Bytes::from(vec![1; 600_000])));
+    let many = (0..20_000).map(|n| (Bytes::from(format!("small {n}")), Bytes::from_static(b"value")));
+    for too_much in [wasteful.collect::<Vec<_>>(), many.collect()] {
+        in_runtime(|env| async move {
+            let backends = RefilledBackends::with(&env, TRANSPORTS[0], 0..2);
+            let cell = client(&backends, &[0, 1]).await;
+            load(&cell, &items("first")).await;
+            let error = begin(&cell).await.set(too_much).await;
+            assert_eq!(error, Err(CellLoadError::Full), "its bytes alone have room");
+            assert_all_there(&cell, &items("first")).await;
+            for number in 0..2 {
+                assert_eq!(backends.backend(number).stats().evicted, 0);
+            }
+            // What it has left is in nobody's way.
+            let other = backends.client_of(Mode::R2Immutable, &[0, 1], 2).await;
+            load(&other, &items("second")).await;
+            assert_all_there(&other, &items("second")).await;
+        });
+    }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tailwater_cache::limits::BACKENDS_MAX;
-use tailwater_cache::{BackendPlace, Cell, Configuration, ConfigurationError};
+use tailwater_cache::{BackendPlace, Cell, CellLoadError, Configuration, ConfigurationError};
 use tailwater_env::Env;
 use tailwater_meta::{Expect, Meta, MetaError};
 use tailwater_rma::Address;
@@ -124,6 +124,11 @@ impl CreatedCells {
         let next = configuration.loaded(asked.generation).map_err(|error| match error {
             ConfigurationError::Changing => changing(name),
             error => CellError::Invalid(error.to_string()),
+        })?;
+        // Whoever asks may be late, or mistaken: by then another load may have begun.
+        created.cell.check_load(asked.generation, asked.config_id).await.map_err(|error| match error {
+            CellLoadError::Changing => changing(name),
+            error => CellError::Unavailable(format!("load {} can't be read: {error}", asked.generation)),
         })?;
         owned::store(&*self.meta, &next).await.map_err(unavailable)?;
         let is_read = created.cell.configure(next).await;

@@ -71,9 +71,29 @@ fn a_cell_is_loaded_from_a_directory_and_anew_from_a_file_and_its_keys_are_not_c
     assert!(told.contains("and the load is larger: give backends more capacity"), "{told}");
     assert_eq!(get(&node, "a"), "another a");
     assert_eq!(described(&node)["generation"].as_u64(), Some(generation));
+    numbers_of_no_load_are_refused(&node, generation);
+    assert_eq!(get(&node, "a"), "another a");
     node.run(&["cell", "create", "tiles", "--backends", "1", "--mode", "r1"]);
     let told = node.run_failing(&["cell", "load", "tiles", "--from", from]);
     assert!(told.contains("only one in mode R2/Immutable is loaded"), "{told}");
+}
+
+/// Whoever asks for a load to be read that no backend has is refused, and the cell can be loaded afterwards.
+fn numbers_of_no_load_are_refused(node: &Node, generation: u64) {
+    let config_id = described(node)["config_id"].as_u64().expect("a number");
+    for typed in [generation + 1, u64::MAX] {
+        let asked = ureq::post(format!("http://{}/v1/cells/roads/load", node.admin))
+            .header("content-type", "application/json")
+            .config()
+            .http_status_as_error(false)
+            .build()
+            .send(format!("{{\"generation\":{typed},\"config_id\":{config_id}}}"));
+        let mut answer = asked.expect("an answer");
+        let told = answer.body_mut().read_to_string().expect("text");
+        assert_eq!(answer.status().as_u16(), 503, "{told}");
+        assert!(told.contains("does not take the load"), "{told}");
+        assert_eq!(described(node)["generation"].as_u64(), Some(generation));
+    }
 }
 
 fn start_backend(socket: &Path) -> Process {
