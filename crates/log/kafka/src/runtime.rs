@@ -287,7 +287,11 @@ impl RuntimeConfigs {
             let stored = self.meta.get(&key).await.map_err(unrecorded)?;
             let expect = stored.as_ref().map_or(Expect::Absent, |stored| Expect::Version(stored.version));
             let mut values = self.state.read().values.clone();
-            // What another node has set since this one began is there as well; what the file does not allow is not.
+            // What another node has set since this one began is there as well, and what it has taken away is not; nor
+            // is what the file does not allow.
+            if stored.is_none() {
+                values.remove(&scope);
+            }
             if let Some(theirs) = stored.and_then(|stored| decode(&stored.value)) {
                 let known = values.insert(scope.clone(), theirs);
                 if self.state_of(values.clone()).is_err() {
@@ -485,6 +489,27 @@ mod tests {
             let kept = decode(&stored.value).expect("a configuration");
             assert_eq!((&*kept["num.partitions"], &*kept["connections.max.idle.ms"]), (partitions, idle_ms));
         }
+        log.close().await;
+    }
+
+    #[tokio::test]
+    async fn what_another_node_has_taken_away_does_not_come_back() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (log, configs) = opened(dir.path(), KafkaConfig::default()).await;
+        configs.change(ConfigScope::Broker, set(&[("num.partitions", "4")]), false).await.expect("set");
+        let env = Env::real();
+        let open = RuntimeConfigs::open(&env, Arc::clone(log.meta()), KafkaConfig::default());
+        let other = open.await.expect("readable");
+        other.change(ConfigScope::Broker, set(&[]), false).await.expect("taken back");
+        let add = |before: &ConfigValues| {
+            let mut after = before.clone();
+            after.insert("connections.max.idle.ms".to_owned(), "1000".to_owned());
+            Ok(after)
+        };
+        configs.change(ConfigScope::Broker, add, false).await.expect("set");
+        let stored = log.meta().get("kafka/config/broker").await.expect("readable").expect("it is there");
+        let kept = decode(&stored.value).expect("a configuration");
+        assert_eq!(kept.keys().collect::<Vec<_>>(), ["connections.max.idle.ms"]);
         log.close().await;
     }
 

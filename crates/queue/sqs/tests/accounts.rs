@@ -7,7 +7,8 @@ use std::sync::Arc;
 use tailwater_access::SecretText;
 use tailwater_env::Env;
 use tailwater_journal::{Journal, JournalConfig};
-use tailwater_meta::{Meta, MetaConfig, Recovery};
+use tailwater_meta::testing::FailingMeta;
+use tailwater_meta::{Expect, Meta, MetaConfig, Op, Recovery};
 use tailwater_sqs::limits::ACCOUNT_KEYS_MAX;
 use tailwater_sqs::{AccountBounds, AccountConfig, AccountError, Accounts, KeyConfig, SqsConfig};
 
@@ -126,4 +127,75 @@ async fn two_nodes_that_make_keys_of_one_account_at_once_lose_none_and_hear_of_e
             assert_eq!(known, made);
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_nodes_that_remove_the_last_two_accounts_at_once_one_is_refused() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (_journal, kept) = meta(&dir);
+    let config = SqsConfig::default();
+    let (one, other) = (open(&config, &kept).await, open(&config, &kept).await);
+    for _ in 0..20 {
+        for id in [ID, OTHER] {
+            one.add_key(id, AccountBounds::default()).await.expect("made");
+        }
+        while other.list().len() < 2 {
+            tokio::task::yield_now().await;
+        }
+        let (first, second) = futures::join!(one.remove(ID, None, false), other.remove(OTHER, None, false));
+        let (left, refused) = if first.is_ok() { (OTHER, second) } else { (ID, first) };
+        assert!(matches!(refused, Err(AccountError::Last { .. })), "{refused:?}");
+        let stored = kept.list("sqs/account/").await.expect("readable");
+        assert_eq!(stored.len(), 1);
+        one.remove(left, None, true).await.expect("it is meant");
+        while !other.list().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_holds_also_where_the_accounts_can_t_be_read_after_it() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (_journal, kept) = meta(&dir);
+    let away = FailingMeta::new(&kept);
+    let failing: Arc<dyn Meta> = Arc::clone(&away) as _;
+    let accounts = open(&SqsConfig::default(), &failing).await;
+    let none = AccountBounds::default();
+    away.list_none();
+    let first = accounts.add_key(ID, none).await.expect("made");
+    let second = accounts.add_key(ID, none).await.expect("made");
+    accounts.remove(ID, Some(&first.id), false).await.expect("removed");
+    assert_eq!(keys(&accounts, ID), [second.id]);
+    // Whether it is the last one is not known.
+    let refused = accounts.remove(ID, None, false).await;
+    assert!(matches!(refused, Err(AccountError::Unavailable(_))), "{refused:?}");
+    accounts.remove(ID, None, true).await.expect("it is meant");
+    assert_eq!(accounts.list(), []);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_account_that_a_later_version_has_written_has_no_keys_here_and_the_others_are_followed() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (_journal, kept) = meta(&dir);
+    let later = format!("sqs/account/{OTHER}");
+    let put = Op::Put { key: later, value: "{\"later\": 1}".into(), expect: Expect::Absent };
+    kept.commit(vec![put]).await.expect("durable");
+    let config = SqsConfig::default();
+    let (one, other) = (open(&config, &kept).await, open(&config, &kept).await);
+    assert_eq!(keys(&one, OTHER), [""; 0]);
+    assert_eq!(one.list().len(), 1, "it is there, so everybody has to sign");
+    let refused = one.add_key(OTHER, AccountBounds::default()).await.expect_err("unknown").to_string();
+    assert!(refused.contains("was written by a later version"), "{refused}");
+    for is_there in [true, false] {
+        match is_there {
+            true => drop(one.add_key(ID, AccountBounds::default()).await.expect("made")),
+            false => one.remove(ID, None, false).await.expect("there is the other one"),
+        }
+        while keys(&other, ID).is_empty() == is_there {
+            tokio::task::yield_now().await;
+        }
+    }
+    one.remove(OTHER, None, true).await.expect("it is meant");
+    assert_eq!(one.list(), []);
 }

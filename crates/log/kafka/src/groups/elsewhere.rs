@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tailwater_format::StreamId;
 use tailwater_format::call::{CopiedOffset, CopiedOffsets};
 
-use super::offsets::GroupOffsets;
+use super::offsets::{CLOCK_AHEAD_MS_MAX, GroupOffsets};
 use super::records::{Committed, DELETED};
 use crate::broker::Broker;
 use crate::errors::ErrorCode;
@@ -30,7 +30,7 @@ impl Broker {
 
     /// Keeps what groups have committed of a stream in another cluster, or deleted there, where it is later than what
     /// they have committed here, and nobody here is in the group. Offsets that this node would not keep for a client
-    /// are left out.
+    /// are left out, and deletions of a clock that is more than [`CLOCK_AHEAD_MS_MAX`] ahead.
     ///
     /// # Errors
     /// In words: what was not left out can't be made durable for now.
@@ -39,7 +39,9 @@ impl Broker {
             return Ok(());
         };
         let now_ms = self.env.wall_ms();
+        let newest_ms = now_ms.saturating_add(CLOCK_AHEAD_MS_MAX);
         let mut groups = BTreeMap::<String, GroupOffsets>::new();
+        let mut ahead = 0;
         for told in offsets {
             let is_possible = told.offset >= DELETED
                 && told.shard < shards
@@ -47,15 +49,28 @@ impl Broker {
             if !is_possible {
                 continue;
             }
+            let is_ahead = told.committed_ms > newest_ms;
+            if is_ahead && told.offset == DELETED {
+                // It is told again after each start: taken as one of now it would delete what was committed since.
+                ahead += 1;
+                continue;
+            }
             let committed = Committed {
                 offset: told.offset,
                 leader_epoch: told.leader_epoch.max(-1),
-                // Of a clock that is ahead nothing would ever be later.
-                committed_ms: told.committed_ms.min(now_ms),
+                // Nothing would be later for as long as that clock is ahead.
+                committed_ms: if is_ahead { now_ms } else { told.committed_ms },
                 expires_ms: told.expires_ms,
                 metadata: if told.offset == DELETED { String::new() } else { told.metadata },
             };
             groups.entry(told.group).or_default().insert((stream, told.shard), committed);
+        }
+        if ahead > 0 {
+            tracing::warn!(
+                %stream,
+                offsets = ahead,
+                "deletions in another cluster are left out, whose clock is an hour ahead: delete the groups here"
+            );
         }
         for (name, offsets) in groups {
             match self.groups.follow(&name, offsets).await {

@@ -47,6 +47,9 @@ const COMMIT_BYTES_MAX: usize = tailwater_meta::limits::COMMIT_BYTES_MAX / 8;
 
 /// Deleted offsets that are remembered at most; of more than that other clusters are not told.
 const DELETED_MAX: usize = 100_000;
+/// How far the clock of another cluster may be ahead of this one's, in milliseconds, for times of commits to be taken as
+/// they are told.
+pub(super) const CLOCK_AHEAD_MS_MAX: i64 = 3_600_000;
 /// Bytes of offsets that another cluster is told in one answer, about.
 const TOLD_BYTES_MAX: usize = 1 << 20;
 
@@ -549,12 +552,15 @@ impl Writer {
         match change {
             OffsetChange::Commit(mut offsets) => {
                 let memory = self.memory.read();
+                let newest_ms = self.env.wall_ms().saturating_add(CLOCK_AHEAD_MS_MAX);
                 for (partition, committed) in &mut offsets {
-                    // Other clusters go by what is later, and the clock may have been set back since a deletion.
+                    // Clusters go by what is later: each commit is later than what was there, also where the clock that
+                    // it came from is ahead. The clock here may have been set back since; that counts for deletions.
                     let now = round.now(&memory, &(Arc::clone(&group), *partition));
-                    if let Some(deleted) = now.filter(|now| now.is_deleted()) {
-                        committed.committed_ms =
-                            committed.committed_ms.max(deleted.committed_ms.saturating_add(1));
+                    if let Some(before) = now.filter(|now| now.is_deleted() || now.committed_ms <= newest_ms)
+                    {
+                        let later_ms = before.committed_ms.saturating_add(1);
+                        committed.committed_ms = committed.committed_ms.max(later_ms);
                     }
                 }
                 drop(memory);

@@ -3,13 +3,18 @@
 //!
 //! ```text
 //! sqs/account/ID      JSON: keys, each with id and secret; and what bounds the account
+//! sqs/accounts        the ID of the account that was removed last
 //! ```
 //!
 //! What holds:
 //! - What is changed is durable before it holds, and before it is answered. Other nodes of the same metadata follow it.
 //! - A secret is told once, to whoever makes the key.
 //! - An account of the configuration is the configuration's alone.
+//! - The last account stays, unless it is said that nobody has to sign afterwards: accounts are removed one at a time, of
+//!   all nodes together, as each removal writes `sqs/accounts`.
+//! - An account that this program can't read is there, without keys: others are let in as before, and everybody is not.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use base64::Engine;
@@ -25,6 +30,8 @@ use crate::config::{AccountConfig, KeyConfig, SqsConfig, check_account};
 use crate::limits::{ACCOUNT_KEYS_MAX, ACCOUNTS_MAX, CONFLICTS_MAX};
 
 const ACCOUNTS: &str = "sqs/account/";
+/// What each removal of an account writes.
+const REMOVED: &str = "sqs/accounts";
 /// What the id of a key begins with, and of what the rest is.
 const KEY_BEGIN: &str = "AKIA";
 const KEY_LETTERS: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
@@ -150,6 +157,9 @@ impl KeptAccount {
     }
 }
 
+/// An account as it was before a change: there may be none, or one that this program can't read.
+type KeptBefore = Option<Result<KeptAccount, AccountError>>;
+
 /// Where they are kept.
 pub(super) struct KeptIn {
     meta: Arc<dyn Meta>,
@@ -160,7 +170,7 @@ impl Accounts {
     /// Those of the configuration and those that `meta` has, where they are kept, followed by what others change there.
     ///
     /// # Errors
-    /// Metadata that can't be read, or has something else where an account should be.
+    /// Metadata that can't be read.
     pub async fn open(env: &Env, config: &SqsConfig, meta: Arc<dyn Meta>) -> Result<Arc<Self>, AccountError> {
         // Before they are read, so that nothing is missed between.
         let watch = meta.watch(ACCOUNTS).await.map_err(unavailable)?;
@@ -182,7 +192,10 @@ impl Accounts {
     async fn read_all(&self, meta: &dyn Meta) -> Result<(), AccountError> {
         let mut kept = Vec::new();
         for (key, stored) in meta.list(ACCOUNTS).await.map_err(unavailable)? {
-            let account = KeptAccount::decode(&key, &stored.value)?;
+            let account = KeptAccount::decode(&key, &stored.value).unwrap_or_else(|error| {
+                tracing::warn!(%error, "it is taken for one without keys");
+                KeptAccount::default()
+            });
             kept.push(account.config(key.strip_prefix(ACCOUNTS).unwrap_or_default()));
         }
         self.replace(kept);
@@ -221,7 +234,8 @@ impl Accounts {
         let key = self.new_key();
         let made = KeptKey { id: key.id.clone(), secret: key.secret.clone() };
         let id = id.to_owned();
-        let change = move |accounts: &Self, before: Option<KeptAccount>| {
+        let change = move |accounts: &Self, before: KeptBefore| {
+            let before = before.transpose()?;
             if before.is_none() && accounts.set().count() >= ACCOUNTS_MAX {
                 let why = format!("there are {ACCOUNTS_MAX} accounts, and that is the most");
                 return Err(AccountError::Invalid(why));
@@ -235,7 +249,7 @@ impl Accounts {
             account.keys.push(made.clone());
             Ok(Some(account))
         };
-        self.change(id, change).await?;
+        self.change(id, false, change).await?;
         Ok(key)
     }
 
@@ -253,20 +267,13 @@ impl Accounts {
     ) -> Result<(), AccountError> {
         let (id, key) = (id.to_owned(), key.map(str::to_owned));
         let about = id.clone();
-        let change = move |accounts: &Self, before: Option<KeptAccount>| {
-            let Some(mut account) = before else {
+        let change = move |accounts: &Self, before: KeptBefore| {
+            let Some(account) = before else {
                 accounts.check_own(&about)?;
                 return Err(AccountError::Unknown(format!("account {about}")));
             };
-            let Some(key) = &key else {
-                let is_last = !accounts.config.login && accounts.set().count() <= 1;
-                // One that the configuration has as well stays there.
-                let is_last = is_last && !accounts.is_configured(&about);
-                return match is_last && !opens {
-                    true => Err(AccountError::Last { everybody: accounts.config.account.clone() }),
-                    false => Ok(None),
-                };
-            };
+            let Some(key) = &key else { return Ok(None) };
+            let mut account = account?;
             let count = account.keys.len();
             account.keys.retain(|known| known.id != *key);
             if account.keys.len() == count {
@@ -279,7 +286,7 @@ impl Accounts {
             }
             Ok(Some(account))
         };
-        self.change(id, change).await
+        self.change(id, opens, change).await
     }
 
     fn check_own(&self, id: &str) -> Result<(), AccountError> {
@@ -309,16 +316,14 @@ impl Accounts {
     async fn change(
         self: &Arc<Self>,
         id: String,
-        change: impl Fn(&Self, Option<KeptAccount>) -> Result<Option<KeptAccount>, AccountError>
-        + Send
-        + Sync
-        + 'static,
+        opens: bool,
+        change: impl Fn(&Self, KeptBefore) -> Result<Option<KeptAccount>, AccountError> + Send + Sync + 'static,
     ) -> Result<(), AccountError> {
         let (done, answer) = oneshot::channel();
         let accounts = Arc::clone(self);
         let changing = async move {
             // Whoever asked may be gone.
-            let _ = done.send(accounts.change_now(&id, change).await);
+            let _ = done.send(accounts.change_now(&id, opens, change).await);
         };
         self.env.spawn("sqs-accounts", changing).detach();
         answer.await.unwrap_or_else(|_| Err(AccountError::Unavailable("the node stops".to_owned())))
@@ -327,7 +332,8 @@ impl Accounts {
     async fn change_now(
         &self,
         id: &str,
-        change: impl Fn(&Self, Option<KeptAccount>) -> Result<Option<KeptAccount>, AccountError>,
+        opens: bool,
+        change: impl Fn(&Self, KeptBefore) -> Result<Option<KeptAccount>, AccountError>,
     ) -> Result<(), AccountError> {
         let meta = self.kept.get().map(|kept| &kept.meta);
         let meta = meta.ok_or_else(|| AccountError::Unavailable("accounts are not kept here".to_owned()))?;
@@ -336,19 +342,52 @@ impl Accounts {
         for _ in 0..CONFLICTS_MAX {
             let stored = meta.get(&key).await.map_err(unavailable)?;
             let expect = stored.as_ref().map_or(Expect::Absent, |stored| Expect::Version(stored.version));
-            let before = stored.map(|stored| KeptAccount::decode(&key, &stored.value)).transpose()?;
-            let op = match change(self, before)? {
-                Some(account) => Op::Put { key: key.clone(), value: account.encode().into(), expect },
-                None => Op::Delete { key: key.clone(), expect },
+            let before = stored.map(|stored| KeptAccount::decode(&key, &stored.value));
+            let after = change(self, before)?;
+            let ops = match &after {
+                Some(account) => {
+                    vec![Op::Put { key: key.clone(), value: account.encode().into(), expect }]
+                }
+                None => {
+                    vec![Op::Delete { key: key.clone(), expect }, self.removal(&**meta, id, opens).await?]
+                }
             };
-            match meta.commit(vec![op]).await {
-                Ok(_) => return self.read_all(&**meta).await,
-                // Another node has changed it meanwhile.
+            match meta.commit(ops).await {
+                Ok(_) => {
+                    self.changed_to(id, after);
+                    return Ok(());
+                }
+                // Another node has changed it meanwhile, or removed another one.
                 Err(MetaError::Conflict { .. }) => {}
                 Err(error) => return Err(unavailable(error)),
             }
         }
         Err(AccountError::Unavailable("others change this account all the time: try it again".to_owned()))
+    }
+
+    /// What goes with the removal of an account, so that no other one is removed at the same time.
+    async fn removal(&self, meta: &dyn Meta, id: &str, opens: bool) -> Result<Op, AccountError> {
+        // Before the accounts are counted: what is removed after this look is a conflict.
+        let removed = meta.get(REMOVED).await.map_err(unavailable)?;
+        if !opens && !self.config.login && self.config.accounts.is_empty() {
+            // This node may not have heard yet of what others have removed.
+            let count = meta.list(ACCOUNTS).await.map_err(unavailable)?.len();
+            if count <= 1 {
+                return Err(AccountError::Last { everybody: self.config.account.clone() });
+            }
+        }
+        let expect = removed.map_or(Expect::Absent, |removed| Expect::Version(removed.version));
+        Ok(Op::Put { key: REMOVED.to_owned(), value: id.to_owned().into(), expect })
+    }
+
+    /// Goes by one account as it is now, whether or not the others can be read at the moment.
+    fn changed_to(&self, id: &str, account: Option<KeptAccount>) {
+        let set = self.set();
+        let configured: BTreeSet<&str> =
+            self.config.accounts.iter().map(|account| account.id.as_str()).collect();
+        let others =
+            set.configs().filter(|account| account.id != id && !configured.contains(&*account.id)).cloned();
+        self.replace(others.chain(account.map(|account| account.config(id))).collect());
     }
 }
 

@@ -1,6 +1,10 @@
 //! What groups commit in other clusters.
 
+use tailwater_access::Everybody;
+use tailwater_format::call::CopiedOffset;
+
 use super::*;
+use crate::broker::Broker;
 
 fn at(stream: StreamId, offset: i64, committed_ms: i64) -> GroupOffsets {
     let (key, committed) = offsets(stream, 0..1, offset).pop_first().expect("one");
@@ -136,4 +140,75 @@ async fn a_deletion_is_remembered_only_where_a_stream_is_copied_and_as_long_as_o
     log.delete_stream("topic").await.expect("there");
     until(|| groups.offsets().deleted().is_empty()).await;
     assert_eq!(groups.offsets().bytes(), 0);
+}
+
+fn told(offset: i64, committed_ms: i64) -> Vec<CopiedOffset> {
+    vec![CopiedOffset {
+        group: "g".to_owned(),
+        shard: 0,
+        offset,
+        leader_epoch: -1,
+        committed_ms,
+        expires_ms: None,
+        metadata: String::new(),
+    }]
+}
+
+#[tokio::test]
+async fn what_is_committed_after_a_deletion_of_a_clock_that_is_ahead_stays_when_that_is_told_again() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let log = log(dir.path()).await;
+    let topic = stream(&log, "topic").await;
+    let (config, authorizer) = (KafkaConfig::default(), Arc::new(Everybody));
+    let env = Env::real();
+    let open = Broker::open(&env, config, log.clone(), "cluster".to_owned(), authorizer, None);
+    let broker = open.await.expect("it opens");
+    let there = || broker.groups.offsets().get("g", (topic, 0));
+    let now_ms = Env::real().wall_ms();
+    let deleted_ms = now_ms + 600_000;
+    broker.groups.commit("g", at(topic, 5, now_ms)).await.expect("kept");
+    broker.follow_offsets(topic, told(-1, deleted_ms)).await.expect("followed");
+    assert_eq!(there(), None);
+    for offset in 1..4 {
+        broker.groups.commit("g", at(topic, offset, now_ms + offset)).await.expect("kept");
+        // By a node that was started again.
+        broker.follow_offsets(topic, told(-1, deleted_ms)).await.expect("passed over");
+        let kept = there().expect("it was committed since");
+        assert!(kept.offset == offset && kept.committed_ms > deleted_ms, "{kept:?}");
+    }
+
+    // Of a clock that is further ahead an offset is taken as one of now, and a deletion is not.
+    let far_ms = now_ms + 1_000_000_000;
+    broker.follow_offsets(topic, told(-1, far_ms)).await.expect("left out");
+    assert_eq!(there().map(|kept| kept.offset), Some(3));
+    broker.follow_offsets(topic, told(9, far_ms)).await.expect("passed over");
+    assert_eq!(there().map(|kept| kept.offset), Some(3), "what is there is later than now");
+    log.close().await;
+}
+
+#[tokio::test]
+async fn nobody_who_joins_while_a_deletion_is_followed_loses_the_offsets() {
+    let (_dir, log, topic, groups) = begun(quick()).await;
+    let now_ms = Env::real().wall_ms();
+    groups.commit("g", at(topic, 5, now_ms - 1_000)).await.expect("kept");
+    // The deletion is on its way to be durable when the member comes.
+    let deletion = groups.follow("g", at(topic, -1, now_ms));
+    let (followed, joined) = futures::join!(deletion, groups.join("g", member(60_000)));
+    followed.expect("followed");
+    assert_ne!(joined.error_code, 0, "it would find the offset, or none");
+    assert_eq!((groups.names().len(), groups.offsets().has("g")), (0, false));
+    let joined = groups.join("g", member(60_000)).await;
+    assert_eq!(joined.error_code, 0);
+    groups.leave("g", &joined.member_id, None).expect("it was in it");
+
+    // One of two offsets: the group is there all the same, also for metadata.
+    groups.commit("g", offsets(topic, 0..2, 7)).await.expect("kept");
+    let later_ms = Env::real().wall_ms() + 1_000;
+    groups.follow("g", at(topic, -1, later_ms)).await.expect("followed");
+    assert_eq!(groups.offsets().of("g").len(), 1);
+    let joined = groups.join("g", member(60_000)).await;
+    assert_eq!(joined.error_code, 0);
+    groups.leave("g", &joined.member_id, None).expect("it was in it");
+    drop(groups);
+    assert_eq!(open(&log, quick()).await.names().len(), 1);
 }
