@@ -89,7 +89,8 @@ fn a_lookup_of_many_keys_is_answered_from_one_load_and_loads_never_go_back() {
             let reader = backends.client_of(Mode::R2Immutable, &[0, 1, 2], 2).await;
             let is_over = Arc::new(std::sync::atomic::AtomicBool::new(false));
             let stop = Arc::clone(&is_over);
-            let reading = tokio::spawn(async move {
+            let (told, result) = oneshot::channel();
+            let _reading = env.spawn("reader", async move {
                 let keys = keys_of(&items(""));
                 let (mut last, mut reads) = (0, 0);
                 loop {
@@ -109,7 +110,8 @@ fn a_lookup_of_many_keys_is_answered_from_one_load_and_loads_never_go_back() {
                     last = now;
                     reads += u32::from(loads.len() == keys.len());
                     if is_last {
-                        break (last, reads);
+                        let _ = told.send((last, reads));
+                        return;
                     }
                 }
             });
@@ -117,7 +119,7 @@ fn a_lookup_of_many_keys_is_answered_from_one_load_and_loads_never_go_back() {
                 load(&cell, &items(&number.to_string())).await;
             }
             is_over.store(true, std::sync::atomic::Ordering::Relaxed);
-            let (last, reads) = reading.await.expect("no panic");
+            let (last, reads) = result.await.expect("it does not panic");
             assert_eq!(last, 12);
             assert!(reads > 0);
         });
