@@ -47,10 +47,10 @@ use crate::limits::{
     MUTATE_ENTRIES_MAX, SHORT_CALL_BYTES_MAX, SWEEP_ENTRIES_MAX,
 };
 use crate::protocol::{
-    InfoReply, LOOKUP_DEFERRED, LOOKUP_UNKNOWN, LookupReply, LookupRequest, METHOD_ACCEPT, METHOD_CLEAR,
-    METHOD_CONFIG, METHOD_CONFIGURE, METHOD_END, METHOD_INFO, METHOD_JOIN, METHOD_LOAD, METHOD_LOOKUP,
-    METHOD_MUTATE, METHOD_PROMISE, METHOD_SCAN, MutateReply, MutateRequest, Outcome, PromiseReply,
-    PromiseRequest, REFUSED_CONFIG, REFUSED_MALFORMED, REFUSED_METHOD, REFUSED_VERSION,
+    BackendStats, InfoReply, LOOKUP_DEFERRED, LOOKUP_UNKNOWN, LookupReply, LookupRequest, METHOD_ACCEPT,
+    METHOD_CLEAR, METHOD_CONFIG, METHOD_CONFIGURE, METHOD_END, METHOD_INFO, METHOD_JOIN, METHOD_LOAD,
+    METHOD_LOOKUP, METHOD_MUTATE, METHOD_PROMISE, METHOD_SCAN, MutateReply, MutateRequest, Outcome,
+    PromiseReply, PromiseRequest, REFUSED_CONFIG, REFUSED_MALFORMED, REFUSED_METHOD, REFUSED_VERSION,
 };
 use crate::version::Version;
 use cohort::BackendCohort;
@@ -90,9 +90,6 @@ impl BackendConfig {
         Self { capacity_bytes, buckets, ttl: Duration::from_secs(60), eviction_at: 0.8, config_id, backing }
     }
 }
-
-/// What a backend counted, and how full it is.
-pub type BackendStats = InfoReply;
 
 type DoorbellRing = Arc<dyn Fn() + Send + Sync>;
 

@@ -58,11 +58,10 @@ pub use roll::{RollSeen, RollStep};
 pub use stats::CellStats;
 pub use update::{CasError, CellValue, UpdateError, UpdateTo, Updated};
 
-use crate::backend::BackendStats;
 use crate::configuration::{BackendPlace, Configuration, ConfigurationError};
 use crate::layout::{EntryExtras, KeyHash};
 use crate::limits::{CONFIGURATION_RETRIES_MAX, KEYS_PER_LOOKUP_MAX, MUTATE_ENTRIES_MAX};
-use crate::protocol::{METHOD_CLEAR, METHOD_INFO};
+use crate::protocol::{BackendStats, METHOD_CLEAR, METHOD_INFO};
 use crate::version::{Version, VersionClock};
 use agreed::Agreed;
 use buffers::BufferPool;

@@ -374,6 +374,9 @@ impl LookupReply {
     }
 }
 
+/// What a backend counted, and how full it is.
+pub type BackendStats = InfoReply;
+
 /// What a backend says of itself.
 #[derive(Clone, PartialEq, Message)]
 pub struct InfoReply {

@@ -19,7 +19,7 @@ use parking_lot::RwLock;
 use sha2::{Digest, Sha256};
 use tailwater_access::{RightsBell, are_same};
 use tailwater_env::Env;
-use tailwater_meta::{Expect, Meta, Op};
+use tailwater_meta::{Expect, Meta, MetaError, Op};
 
 use crate::limits::TOKENS_MAX;
 use crate::users::{UserError, check_name};
@@ -183,6 +183,37 @@ impl Tokens {
         self.change(name.to_owned(), None).await
     }
 
+    /// Removes one that is good no more; whether it did. One of its name that another node has made since is known from
+    /// then on, and stays.
+    ///
+    /// # Errors
+    /// Metadata that does not answer.
+    pub async fn remove_expired(&self, name: &str) -> Result<bool, UserError> {
+        let _turn = self.changing.lock().await;
+        let unavailable = |error: MetaError| UserError::Unavailable(error.to_string());
+        let key = format!("{TOKENS}{name}");
+        let stored = self.meta.get(&key).await.map_err(unavailable)?;
+        if let Some(stored) = stored {
+            let token = StoredToken::decode(&stored.value).ok_or_else(|| {
+                UserError::Unavailable(format!("the token {name:?} was written by a later version"))
+            })?;
+            if token.expires_ms > self.env.wall_ms() {
+                self.known.write().insert(name.to_owned(), token);
+                return Ok(false);
+            }
+            let delete = Op::Delete { key, expect: Expect::Version(stored.version) };
+            match self.meta.commit(vec![delete]).await {
+                Ok(_) => {}
+                // It is still one of those that have expired, and will be looked at again.
+                Err(MetaError::Conflict { .. }) => return Ok(false),
+                Err(error) => return Err(unavailable(error)),
+            }
+        }
+        self.known.write().remove(name);
+        self.removed.ring();
+        Ok(true)
+    }
+
     /// Carries a change out, also if nobody waits for it any more.
     async fn change(self: &Arc<Self>, name: String, to: Option<StoredToken>) -> Result<(), UserError> {
         let (done, answer) = oneshot::channel();
@@ -212,12 +243,16 @@ impl Tokens {
                     "there are {TOKENS_MAX} tokens, and that is the most"
                 )));
             }
-            Some(token) => Op::Put { key, value: token.encode().into(), expect: Expect::Any },
+            Some(token) => Op::Put { key, value: token.encode().into(), expect: Expect::Absent },
             None if is_new => return Err(UserError::UnknownToken(name)),
             None => Op::Delete { key, expect: Expect::Any },
         };
-        let committed = self.meta.commit(vec![op]).await;
-        committed.map_err(|error| UserError::Unavailable(error.to_string()))?;
+        self.meta.commit(vec![op]).await.map_err(|error| match error {
+            MetaError::Conflict { .. } => UserError::Invalid(format!(
+                "another node has made a token {name:?} meanwhile: remove it there, or choose another name"
+            )),
+            error => UserError::Unavailable(error.to_string()),
+        })?;
         let mut known = self.known.write();
         match to {
             Some(token) => drop(known.insert(name, token)),

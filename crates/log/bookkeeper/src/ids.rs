@@ -149,6 +149,12 @@ impl Quorums {
         (0..self.write).map(move |copy| (first + copy) % self.ensemble)
     }
 
+    /// Whether there are entries that both positions of the ensemble hold.
+    pub fn share(self, one: usize, other: usize) -> bool {
+        let apart = one.abs_diff(other);
+        apart.min(self.ensemble - apart) < self.write
+    }
+
     /// Whether a position of the ensemble holds an entry.
     pub fn holds(self, entry: EntryId, position: usize) -> bool {
         self.write_set(entry).any(|of| of == position)

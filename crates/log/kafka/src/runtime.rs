@@ -1,7 +1,8 @@
 //! What clients change of the node's configuration, and of single groups', while it runs.
 //!
 //! What holds:
-//! - A change is durable before it holds, and before it is answered; changes are made one at a time.
+//! - A change is durable before it holds, and before it is answered; changes are made one at a time, and none undoes
+//!   what another node has changed meanwhile.
 //! - What is set of this broker counts over what is set of all brokers, and that over the node's file.
 //! - Only what takes effect at once can be set, and only to what the file could say as well.
 //! - It is bounded: as many groups have a configuration of their own as there may be groups.
@@ -22,7 +23,7 @@ use std::sync::Arc;
 use futures::channel::oneshot;
 use parking_lot::RwLock;
 use tailwater_env::Env;
-use tailwater_meta::{Expect, Meta, Op};
+use tailwater_meta::{Expect, Meta, MetaError, Op};
 
 use crate::config::KafkaConfig;
 use crate::errors::{ErrorCode, RefusedRequest};
@@ -33,6 +34,8 @@ use crate::topic_config::{self, TopicConfigKind};
 /// Where all of it is.
 const CONFIGS: &str = "kafka/config/";
 const FORMAT: u8 = 1;
+/// How often a change is tried again when another node has changed the same meanwhile.
+const CONFLICTS_MAX: usize = 16;
 
 /// What a configuration is of.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -254,7 +257,7 @@ impl RuntimeConfigs {
     pub async fn change(
         self: &Arc<Self>,
         scope: ConfigScope,
-        change: impl FnOnce(&ConfigValues) -> Result<ConfigValues, RefusedRequest> + Send + 'static,
+        change: impl Fn(&ConfigValues) -> Result<ConfigValues, RefusedRequest> + Send + Sync + 'static,
         only_look: bool,
     ) -> Result<(), RefusedRequest> {
         let (reply, done) = oneshot::channel();
@@ -271,33 +274,54 @@ impl RuntimeConfigs {
     async fn change_to_the_end(
         &self,
         scope: ConfigScope,
-        change: impl FnOnce(&ConfigValues) -> Result<ConfigValues, RefusedRequest>,
+        change: impl Fn(&ConfigValues) -> Result<ConfigValues, RefusedRequest>,
         only_look: bool,
     ) -> Result<(), RefusedRequest> {
         let _changing = self.changing.lock().await;
-        let mut values = self.state.read().values.clone();
-        let set = change(values.get(&scope).unwrap_or(&ConfigValues::new()))?;
         let key = scope.key();
-        let op = match set.is_empty() {
-            true => Op::Delete { key, expect: Expect::Any },
-            false => Op::Put { key, value: encode(&set).into(), expect: Expect::Any },
-        };
-        tracing::info!(?scope, ?set, only_look, "a client sets configurations");
-        match set.is_empty() {
-            true => _ = values.remove(&scope),
-            false => _ = values.insert(scope, set),
-        }
-        let state = self.state_of(values)?;
-        if only_look {
-            return Ok(());
-        }
-        let committed = self.meta.commit(vec![op]).await;
-        committed.map_err(|error| {
+        let unrecorded = |error: MetaError| {
             let why = format!("it can't be recorded: {error}");
             RefusedRequest::new(ErrorCode::NotLeaderOrFollower, why)
-        })?;
-        *self.state.write() = state;
-        Ok(())
+        };
+        for _ in 0..CONFLICTS_MAX {
+            let stored = self.meta.get(&key).await.map_err(unrecorded)?;
+            let expect = stored.as_ref().map_or(Expect::Absent, |stored| Expect::Version(stored.version));
+            let mut values = self.state.read().values.clone();
+            // What another node has set since this one began is there as well; what the file does not allow is not.
+            if let Some(theirs) = stored.and_then(|stored| decode(&stored.value)) {
+                let known = values.insert(scope.clone(), theirs);
+                if self.state_of(values.clone()).is_err() {
+                    match known {
+                        Some(known) => _ = values.insert(scope.clone(), known),
+                        None => _ = values.remove(&scope),
+                    }
+                }
+            }
+            let set = change(values.get(&scope).unwrap_or(&ConfigValues::new()))?;
+            let op = match set.is_empty() {
+                true => Op::Delete { key: key.clone(), expect },
+                false => Op::Put { key: key.clone(), value: encode(&set).into(), expect },
+            };
+            tracing::info!(?scope, ?set, only_look, "a client sets configurations");
+            match set.is_empty() {
+                true => _ = values.remove(&scope),
+                false => _ = values.insert(scope.clone(), set),
+            }
+            let state = self.state_of(values)?;
+            if only_look {
+                return Ok(());
+            }
+            match self.meta.commit(vec![op]).await {
+                Ok(_) => {
+                    *self.state.write() = state;
+                    return Ok(());
+                }
+                Err(MetaError::Conflict { .. }) => {}
+                Err(error) => return Err(unrecorded(error)),
+            }
+        }
+        let why = "others change this configuration all the time: try it again";
+        Err(RefusedRequest::new(ErrorCode::NotLeaderOrFollower, why))
     }
 
     /// What holds if these are set.
@@ -401,9 +425,10 @@ mod tests {
 
     fn set(
         values: &[(&str, &str)],
-    ) -> impl FnOnce(&ConfigValues) -> Result<ConfigValues, RefusedRequest> + 'static {
-        let values = values.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        move |_| Ok(values)
+    ) -> impl Fn(&ConfigValues) -> Result<ConfigValues, RefusedRequest> + 'static {
+        let named = values.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let values: ConfigValues = named.collect();
+        move |_| Ok(values.clone())
     }
 
     fn group(name: &str) -> ConfigScope {
@@ -433,6 +458,33 @@ mod tests {
         assert_eq!(partitions(&configs), 5);
         configs.change(ConfigScope::Broker, set(&[]), false).await.expect("taken back");
         assert_eq!(partitions(&configs), 4);
+        log.close().await;
+    }
+
+    #[tokio::test]
+    async fn what_another_node_has_set_of_the_same_is_not_undone() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (log, configs) = opened(dir.path(), KafkaConfig::default()).await;
+        let env = Env::real();
+        let open = RuntimeConfigs::open(&env, Arc::clone(log.meta()), KafkaConfig::default());
+        let other = open.await.expect("readable");
+        let add = |name: &'static str, value: &'static str| {
+            move |before: &ConfigValues| {
+                let mut after = before.clone();
+                after.insert(name.to_owned(), value.to_owned());
+                Ok(after)
+            }
+        };
+        for (partitions, idle_ms) in [("2", "1000"), ("3", "2000"), ("4", "3000")] {
+            let (one, two) = futures::join!(
+                configs.change(ConfigScope::Broker, add("num.partitions", partitions), false),
+                other.change(ConfigScope::Broker, add("connections.max.idle.ms", idle_ms), false),
+            );
+            assert!(one.is_ok() && two.is_ok());
+            let stored = log.meta().get("kafka/config/broker").await.expect("readable").expect("it is there");
+            let kept = decode(&stored.value).expect("a configuration");
+            assert_eq!((&*kept["num.partitions"], &*kept["connections.max.idle.ms"]), (partitions, idle_ms));
+        }
         log.close().await;
     }
 

@@ -209,15 +209,14 @@ impl StoreContract for LedgerStore {
     fn check_copies(&self, wanted: SegmentCopies) -> BoxFuture<'_, Result<(), StoreError>> {
         Box::pin(async move {
             let quorums = quorums_of(self.decided(wanted))?;
-            let bookies = self.shared.client.ledgers().bookies().await;
-            let have = bookies.map_err(|fault| StoreError::Replicas(fault.to_string()))?.len();
-            if have < quorums.ensemble() {
-                let need = quorums.ensemble();
-                return Err(StoreError::Copies(format!(
+            let chosen = self.shared.client.choose(quorums).await;
+            chosen.map(drop).map_err(|fault| match fault {
+                LedgerFault::TooFewBookies { have, need } => StoreError::Copies(format!(
                     "{need} bookies are to have each segment, and {have} take entries"
-                )));
-            }
-            Ok(())
+                )),
+                LedgerFault::Regions { .. } => StoreError::Copies(fault.to_string()),
+                fault => StoreError::Replicas(fault.to_string()),
+            })
         })
     }
 

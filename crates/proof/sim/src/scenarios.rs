@@ -4,11 +4,13 @@
 //! (see [`crate::planted`]); without one it has to hold for every seed, and with one that it knows it has to fail
 //! for some.
 
+pub mod ahead;
 pub mod broadcast;
 pub mod broadcast_disk;
 pub mod cache;
 pub mod cell;
 mod cells;
+mod clients;
 pub mod cluster;
 pub mod duel;
 mod faults;
@@ -17,6 +19,7 @@ pub mod lengths;
 mod lives;
 pub mod log;
 pub mod meta;
+mod outcome;
 pub mod queue;
 pub mod queue_cassandra;
 pub mod refill;
@@ -199,6 +202,11 @@ pub const ALL: &[Scenario] = &[
         name: "trees",
         about: "a stream copied between 3 to 12 clusters that crash, over links that fail, by plans that change",
         run: trees::run,
+    },
+    Scenario {
+        name: "ahead",
+        about: "a stream copied along a chain of clusters whose disks are slow and fail, read one-sidedly at its end",
+        run: ahead::run,
     },
     Scenario {
         name: "lengths",

@@ -13,6 +13,7 @@ use tailwater_log::StreamConfig;
 pub use tailwater_permissions::{AccessRule, AuditEvent, Effect, Enforcement, Operation, ResourceKind};
 pub use tailwater_quotas::limits::QUOTA_MAX;
 pub use tailwater_quotas::{QuotaBound, QuotaBounds, QuotaEntity};
+pub use tailwater_sqs::AccountBounds;
 use tailwater_sqs::JsonObject;
 
 use crate::config::CellModeSetting;
@@ -93,6 +94,56 @@ impl std::fmt::Debug for CreatedToken {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("CreatedToken").field("name", &self.name).finish_non_exhaustive()
     }
+}
+
+/// An account of Amazon SQS's protocol, as in `GET /v1/accounts`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AccountView {
+    /// Its number.
+    pub id: String,
+    /// The ids of its keys.
+    pub keys: Vec<String>,
+    /// Whether it is one of the configuration, which only the configuration changes.
+    pub is_configured: bool,
+}
+
+/// `POST /v1/accounts`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CreateAccountKey {
+    /// The account's number; it is made if it is not there.
+    pub id: String,
+    /// What bounds the account.
+    #[serde(default, deserialize_with = "object")]
+    pub bounds: AccountBounds,
+}
+
+/// A key that was made.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct CreatedAccountKey {
+    /// The account's number.
+    pub id: String,
+    /// The key's id.
+    pub key: String,
+    /// What requests are signed with. Nobody is told it again.
+    pub secret: String,
+}
+
+impl std::fmt::Debug for CreatedAccountKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CreatedAccountKey").field("key", &self.key).finish_non_exhaustive()
+    }
+}
+
+/// `DELETE /v1/accounts/{id}`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RemoveAccount {
+    /// Only this key of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// Whether everybody may be let in if it is the last account.
+    pub everybody: bool,
 }
 
 /// `GET /v1/rules`, and what was added or removed.
@@ -498,6 +549,9 @@ pub struct CopyHopView {
     pub bytes: Option<u64>,
     /// Sessions that it has opened since then.
     pub sessions: Option<u64>,
+    /// Shards that are not copied for now, while the others are; `why` is of the first of them then.
+    #[serde(default)]
+    pub waiting_shards: Option<u32>,
 }
 
 /// `POST /v1/streams`. What is not given has the default; a limit of `null` is none.

@@ -26,7 +26,7 @@ use tailwater_rma::{Address, CallError, ConnectError};
 const NAME: &str = "hidden";
 
 /// Requests of admin HTTP, by what their path names.
-const HTTP: [(&str, &str, &str); 38] = [
+const HTTP: [(&str, &str, &str); 41] = [
     ("GET", "/metrics", ""),
     ("GET", "/v1/node", ""),
     ("GET", "/v1/cells", ""),
@@ -60,6 +60,9 @@ const HTTP: [(&str, &str, &str); 38] = [
     ("GET", "/v1/tokens", ""),
     ("POST", "/v1/tokens", "{\"name\":\"eve\",\"rules\":[]}"),
     ("DELETE", "/v1/tokens/ci", ""),
+    ("GET", "/v1/accounts", ""),
+    ("POST", "/v1/accounts", "{\"id\":\"123456789012\"}"),
+    ("DELETE", "/v1/accounts/123456789012?everybody=true", ""),
     ("GET", "/v1/rules", ""),
     ("POST", "/v1/rules", "[]"),
     ("DELETE", "/v1/rules?principal=alice", ""),
@@ -242,6 +245,15 @@ fn who_may_do_nothing_is_refused_by_every_request_of_every_protocol() {
         let connected = runtime.block_on(tailwater_rma::connect(&env, cell));
         assert!(!matches!(connected, Ok(_) | Err(ConnectError::Timeout { .. })), "{cell}");
     }
+    // Whoever reads a stream is not told of the groups that do.
+    let reads = rule("anonymous", Operation::Read, ResourceKind::Stream, NAME);
+    runtime.block_on(rules.add(vec![reads])).unwrap();
+    call(Method::Tails, encode_call(&Tails { stream: info.stream.clone(), shards: vec![0] })).unwrap();
+    let told = CopyOffsets { stream: info.stream.clone(), ..Default::default() };
+    let refused = call(Method::CopyOffsets, encode_call(&told)).unwrap_err();
+    assert!(refused.to_string().contains("cluster_action"), "{refused}");
+    runtime.block_on(rules.remove(vec![RuleFilter::default()])).unwrap();
+
     let refused = runtime.block_on(publisher.publish(&stream, &content, None)).unwrap_err();
     assert!(matches!(refused, PublishError::Refused { reason: Reason::NotAuthorized, .. }), "{refused}");
     for (method, path) in [

@@ -85,6 +85,9 @@ enum Command {
     /// Make, list and remove tokens, which programs show in place of a user's name and password.
     #[command(subcommand)]
     Token(commands::token::Command),
+    /// Make, list and remove accounts, with whose keys Amazon SQS's clients sign.
+    #[command(subcommand)]
+    Account(commands::account::Command),
     /// Set, list and remove quotas: what a user, a client or an address may take in a second.
     #[command(subcommand)]
     Quota(commands::quota::Command),
@@ -180,6 +183,7 @@ fn run(parsed: Parsed) -> anyhow::Result<()> {
         Command::User(command) => commands::user::run(&cli.server, command),
         Command::Acl(command) => commands::acl::run(&cli.server, command),
         Command::Token(command) => commands::token::run(&cli.server, command),
+        Command::Account(command) => commands::account::run(&cli.server, command),
         Command::Quota(command) => commands::quota::run(&cli.server, command),
         Command::Audit(command) => commands::audit::run(&cli.server, command),
         Command::Cache(command) => commands::cache::run(&cli.server, command),

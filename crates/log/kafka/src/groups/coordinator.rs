@@ -20,7 +20,7 @@ use super::consumer::{Beat, Catalog, ConsumerGroup, JOINING, MemberRefused, Told
 use super::group::Group;
 use super::members::{KeptMembers, MemberChanges, member_key};
 use super::offsets::{GroupChanges, GroupOffsets, KeptGroup, NotKept, OffsetChange, Offsets};
-use super::records::{GROUPS, GroupRecord, GroupRecordKind};
+use super::records::{Committed, GROUPS, GroupRecord, GroupRecordKind};
 use super::retention;
 use crate::errors::ErrorCode;
 use crate::messages::membership::{JoinGroupResponse, SyncGroupResponse};
@@ -482,33 +482,41 @@ impl Coordinator {
             NotKept::Meta(_) => ErrorCode::CoordinatorNotAvailable,
         })?;
         let mut table = self.shared.table.lock();
-        if !table.groups.contains_key(&name) {
+        if !table.groups.contains_key(&name) && self.shared.offsets.has(&name) {
             // It is the first commit, or it was deleted meanwhile; with offsets it is there.
             self.shared.insert_group(&mut table, &name);
         }
         Ok(())
     }
 
-    /// Keeps what a group has committed in another cluster, where that is later than what it has committed here. One
-    /// with members here goes by its own.
+    /// Keeps what a group has committed in another cluster, or deleted there, where that is later than what it has
+    /// committed here. One with members here goes by its own.
     pub async fn follow(&self, name: &str, mut offsets: GroupOffsets) -> Result<(), ErrorCode> {
         check_length(name)?;
+        let is_deletion = offsets.values().any(Committed::is_deleted);
         {
             let table = self.shared.table.lock();
             match table.groups.get(name) {
                 Some(entry) if entry.group.has_members() || entry.group.is_dead() => return Ok(()),
                 Some(_) => {}
+                // What is deleted makes no group.
+                None if offsets.values().all(Committed::is_deleted) => {}
                 None => self.shared.check_place(&table, name)?,
             }
         }
         offsets.retain(|partition, theirs| {
-            let ours = self.shared.offsets.get(name, *partition);
+            let ours = self.shared.offsets.newest(name, *partition);
             ours.is_none_or(|ours| ours.committed_ms < theirs.committed_ms)
         });
         if offsets.is_empty() {
             return Ok(());
         }
-        self.change_offsets(name, OffsetChange::Follow(offsets)).await
+        self.change_offsets(name, OffsetChange::Follow(offsets)).await?;
+        if is_deletion {
+            // With the last of its offsets the group goes.
+            self.shared.sweep(&name.into()).await;
+        }
+        Ok(())
     }
 
     /// Deletes a group and what it committed. Dropping this gives up the answer only.
@@ -537,12 +545,12 @@ impl Coordinator {
         snapshot.group.subscribed_topics(&self.shared.catalog(true)).ok_or(ErrorCode::NonEmptyGroup)
     }
 
-    /// Gives up what a group committed, where it is still that.
+    /// Deletes what a group committed, where it is still that.
     pub async fn forget_offsets(&self, name: &str, offsets: GroupOffsets) -> Result<(), ErrorCode> {
         if offsets.is_empty() {
             return Ok(());
         }
-        let done = self.shared.offsets.change(name.into(), OffsetChange::Forget(offsets)).await;
+        let done = self.shared.offsets.change(name.into(), OffsetChange::DeleteOffsets(offsets)).await;
         done.map_err(|_| ErrorCode::CoordinatorNotAvailable)
     }
 

@@ -6,11 +6,16 @@ use tailwater_format::StreamId;
 use tailwater_format::call::{CopiedOffset, CopiedOffsets};
 
 use super::offsets::GroupOffsets;
-use super::records::Committed;
+use super::records::{Committed, DELETED};
 use crate::broker::Broker;
 use crate::errors::ErrorCode;
 
 impl Broker {
+    /// Has what groups delete be told to other clusters, in the streams of which `is_copied` says that they have them.
+    pub fn tell_of_deletions(&self, is_copied: impl Fn(StreamId) -> bool + Send + Sync + 'static) {
+        self.groups.offsets().are_copied(Box::new(is_copied));
+    }
+
     /// Whether groups had members before this start. Until those have joined again nothing says that a group is in use
     /// here.
     pub fn groups_had_members(&self) -> bool {
@@ -23,7 +28,7 @@ impl Broker {
         self.groups.offsets().since(stream, life, after)
     }
 
-    /// Keeps what groups have committed of a stream in another cluster, where it is later than what they have committed
+    /// Keeps what groups have committed of a stream in another cluster, or deleted there, where it is later than what they have committed
     /// here, and nobody here is in the group. Offsets that this node would not keep for a client are left out.
     ///
     /// # Errors
@@ -35,7 +40,7 @@ impl Broker {
         let now_ms = self.env.wall_ms();
         let mut groups = BTreeMap::<String, GroupOffsets>::new();
         for told in offsets {
-            let is_possible = told.offset >= 0
+            let is_possible = told.offset >= DELETED
                 && told.shard < shards
                 && told.metadata.len() <= self.groups.config().offset_metadata_bytes_max;
             if !is_possible {
@@ -47,7 +52,7 @@ impl Broker {
                 // Of a clock that is ahead nothing would ever be later.
                 committed_ms: told.committed_ms.min(now_ms),
                 expires_ms: told.expires_ms,
-                metadata: told.metadata,
+                metadata: if told.offset == DELETED { String::new() } else { told.metadata },
             };
             groups.entry(told.group).or_default().insert((stream, told.shard), committed);
         }

@@ -19,6 +19,8 @@ pub(super) struct ShardOpenSegment {
     pub(super) created_at: Instant,
     /// Bytes that the store took.
     pub(super) length: AppendedTo<Position>,
+    /// Bytes that the cells' writer has. Only a copy's may be more than `synced`.
+    pub(super) shadowed: Position,
     pub(super) next_entry: EntryId,
     pub(super) base_offset: Offset,
     pub(super) first_transaction_id: TransactionId,

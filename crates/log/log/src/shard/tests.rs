@@ -1,6 +1,8 @@
 //! Scenarios as transcripts ([`transcript`]), with a journal, a store and metadata that are lists ([`world`]).
 
 mod cold;
+mod copied;
+mod copied_ahead;
 mod ownership;
 mod removal;
 mod transcript;

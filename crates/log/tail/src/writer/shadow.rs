@@ -24,6 +24,8 @@ pub(super) struct Shadow {
     /// How many they are.
     len: usize,
     cached: CachedTo<Position>,
+    /// Some of the bytes were handed on before they were durable here.
+    is_ahead: bool,
 }
 
 impl Shadow {
@@ -41,6 +43,7 @@ impl Shadow {
             pieces: VecDeque::new(),
             len: 0,
             cached: CachedTo::new(Position(0)),
+            is_ahead: false,
         }
     }
 
@@ -56,6 +59,15 @@ impl Shadow {
     /// Where the durable bytes end that were handed on.
     pub(super) fn end(&self) -> Position {
         Position(self.start.0 + self.len as u64)
+    }
+
+    /// It gets bytes of a copy that are durable at the source only.
+    pub(super) fn lead(&mut self) {
+        self.is_ahead = true;
+    }
+
+    pub(super) fn is_ahead(&self) -> bool {
+        self.is_ahead
     }
 
     /// As far as everything was acknowledged by the cell, or jumped over.

@@ -132,14 +132,16 @@ impl Shard {
 
     /// The tail as readers may see it.
     fn published(&self) -> Tail {
-        let cached = match self.segments.back() {
-            Some(open) if open.segment.number == self.tail.segment && open.segment.term == self.tail.term => {
-                open.cached()
-            }
-            _ => Position(0),
-        };
-        // A loss in an `interval` stream takes back what was cached.
-        let published = Tail { cached: cached.min(self.tail.durable), ..self.tail };
+        let open = self
+            .segments
+            .back()
+            .filter(|open| open.segment.number == self.tail.segment && open.segment.term == self.tail.term);
+        let cached = open.map_or(Position(0), Shadow::cached);
+        // What a sealed segment does not have is not shown any more. And a loss in an `interval` stream takes back what
+        // was cached.
+        let may_lead = open.is_some_and(Shadow::is_ahead) && !self.tail.sealed;
+        let cached = if may_lead { cached } else { cached.min(self.tail.durable) };
+        let published = Tail { cached, ..self.tail };
         debug_assert!(published.is_possible(), "{published:?}");
         published
     }
@@ -282,8 +284,39 @@ impl WriterState {
             shard.segments.push_back(Shadow::new(segment, tail.chunk_bytes));
         }
         shard.segments.back_mut().expect("pushed if it was missing").extend(from, bytes);
-        shard.unpublished.get_or_insert(Unpublished { segment, end: tail.durable, accepted });
-        self.buffered_bytes += bytes.len();
+        self.extended(now, segment, bytes.len(), tail.durable, accepted);
+    }
+
+    pub(super) fn extend_ahead(
+        &mut self,
+        now: Instant,
+        segment: SegmentId,
+        from: Position,
+        bytes: &Bytes,
+        accepted: Instant,
+    ) {
+        let shard = self.shards.get_mut(&segment.shard).expect("readers see its segment");
+        assert_eq!(shard.tail.segment_id(segment.shard), segment, "it is the segment that readers see");
+        let open = shard.segments.back_mut().filter(|open| open.segment == segment);
+        let open = open.expect("its beginning was handed on");
+        open.extend(from, bytes);
+        open.lead();
+        let end = open.end();
+        self.extended(now, segment, bytes.len(), end, accepted);
+    }
+
+    /// Bytes that came ahead are durable: nobody waits to be told of that.
+    pub(super) fn catch_up(&mut self, now: Instant, id: ShardId, tail: Tail) {
+        let Some(shard) = self.shards.get_mut(&id) else { return self.open(now, id, tail) };
+        shard.tail = tail;
+        self.touch_page(now, PageId::of(id), false);
+    }
+
+    fn extended(&mut self, now: Instant, segment: SegmentId, bytes: usize, end: Position, accepted: Instant) {
+        let id = segment.shard;
+        let shard = self.shards.get_mut(&id).expect("it was extended");
+        shard.unpublished.get_or_insert(Unpublished { segment, end, accepted });
+        self.buffered_bytes += bytes;
         let too_much = shard.buffered_bytes() > self.config.shadow_bytes_max
             || self.buffered_bytes > self.config.shadow_bytes_total_max;
         if too_much {

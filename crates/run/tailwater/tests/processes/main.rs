@@ -50,6 +50,7 @@ mod queues;
 #[cfg(feature = "cassandra")]
 mod queues_cassandra;
 mod quotas;
+mod releases;
 #[cfg(feature = "bookkeeper")]
 mod replicated;
 mod roles;
@@ -58,6 +59,7 @@ mod security_page;
 #[cfg(feature = "bookkeeper")]
 mod segments;
 mod settings;
+mod sqs_accounts;
 mod sqs_clients;
 mod streams;
 #[cfg(feature = "tls")]

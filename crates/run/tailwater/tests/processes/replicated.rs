@@ -255,6 +255,52 @@ fn a_stream_has_the_copies_that_its_creator_asks_for_and_goes_on_with_fewer_whil
 }
 
 #[test]
+fn copies_are_in_as_many_regions_as_are_wanted_and_a_stream_is_refused_where_that_can_not_be() {
+    let (cluster, _alone) = (cluster(), alone());
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let client = runtime.block_on(cluster.client());
+    let bookies = wait_for("all bookies", || {
+        let known = runtime.block_on(client.ledgers().bookies()).ok()?;
+        (known.len() == 5).then_some(known)
+    });
+    let (lonely, others) = bookies.split_first().expect("five");
+    let racks =
+        others.iter().enumerate().map(|(rack, bookie)| format!("{:?} = \"/eu/{rack}\"", bookie.name()));
+    let places = racks.chain([format!("{:?} = \"/us/0\"", lonely.name())]).collect::<Vec<_>>().join(", ");
+    let places = format!("{{ {places} }}");
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = cluster.uri().to_string();
+    let environment = [
+        ("TAILWATER_SEGMENTS", &*store),
+        ("TAILWATER_LEDGERS__PLACES", &*places),
+        ("TAILWATER_LEDGERS__REGIONS_MIN", "2"),
+        ("TAILWATER_LEDGERS__ENSEMBLE", "2"),
+        ("TAILWATER_LEDGERS__WRITE_QUORUM", "2"),
+    ];
+    let mut node = Node::start_with(&dir.path().join("data"), &[], &environment);
+    node.run(&["stream", "create", "s", "--segment-bytes", "20000"]);
+    let lines: Vec<String> = (0..100).map(|number| format!("{number:0>200}")).collect();
+    for _ in 0..5 {
+        node.produce("s", &lines);
+    }
+    let stream = stream_id(&node);
+    let seen = runtime.block_on(look(&client, &stream));
+    assert!(seen.closed.len() >= 4, "{:?}", seen.closed);
+    for ledger in seen.closed.keys() {
+        let metadata = runtime.block_on(client.ledgers().read(*ledger)).expect("it is there").metadata;
+        let (_, ensemble) = metadata.last_ensemble();
+        assert!(ensemble.contains(lonely) && ensemble.len() == 2, "{ensemble:?}");
+    }
+    // Three copies, any two of which acknowledge: two of them are in one region.
+    let why = node.run_failing(&["stream", "create", "t", "--write-quorum", "3", "--ack-quorum", "2"]);
+    assert!(why.contains("every ack quorum in 2 regions"), "{why}");
+    node.run(&["stream", "create", "t", "--write-quorum", "3", "--ack-quorum", "3"]);
+    assert!(node.process.stop(), "it ends well");
+    let why = node.restart_failing_with(&[("TAILWATER_LEDGERS__PLACES", "{ \"b:1\" = \"eu\" }")]);
+    assert!(why.contains("/REGION/RACK"), "{why}");
+}
+
+#[test]
 fn a_node_waits_for_zookeeper_and_says_so() {
     let (_dir, mut node) = Node::start_anew();
     assert!(node.process.stop(), "it ends well");

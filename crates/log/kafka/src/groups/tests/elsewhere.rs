@@ -52,3 +52,88 @@ async fn another_cluster_is_told_of_each_offset_once_and_of_all_when_the_node_wa
     }
     assert_eq!(count, 1_199, "all that are left");
 }
+
+fn telling_of_deletions(groups: &Coordinator) {
+    groups.offsets().are_copied(Box::new(|_| true));
+}
+
+#[tokio::test]
+async fn a_deleted_group_stays_away_whatever_other_clusters_tell_of_before_also_after_a_start_and_may_begin_anew()
+ {
+    let (_dir, log, topic, groups) = begun(quick()).await;
+    telling_of_deletions(&groups);
+    let now_ms = Env::real().wall_ms();
+    groups.commit("g", at(topic, 5, now_ms)).await.expect("kept");
+    groups.delete("g").await.expect("deleted");
+    assert_eq!((groups.names().len(), groups.offsets().has("g")), (0, false));
+    groups.follow("g", at(topic, 5, now_ms)).await.expect("passed over");
+    assert_eq!(groups.offsets().get("g", (topic, 0)), None);
+
+    drop(groups);
+    let groups = open(&log, quick()).await;
+    assert_eq!(groups.names().len(), 0);
+    groups.follow("g", at(topic, 5, now_ms)).await.expect("passed over");
+    assert_eq!(
+        (groups.names().len(), groups.offsets().has("g")),
+        (0, false),
+        "it was told again from the first"
+    );
+    groups.commit("g", at(topic, 1, now_ms)).await.expect("kept");
+    let begun = groups.offsets().get("g", (topic, 0)).expect("committed");
+    assert!(begun.offset == 1 && begun.committed_ms > now_ms, "later than its deletion: {begun:?}");
+}
+
+#[tokio::test]
+async fn the_deletion_of_a_group_is_copied_to_other_clusters_and_leaves_who_has_members_there() {
+    let (_dir, _log, topic, here) = begun(quick()).await;
+    let (_other_dir, other_log, _, there) = begun(quick()).await;
+    telling_of_deletions(&here);
+    let now_ms = Env::real().wall_ms() - 1_000;
+    for groups in [&here, &there] {
+        for name in ["g", "h", "used"] {
+            groups.commit(name, at(topic, 5, now_ms)).await.expect("kept");
+        }
+    }
+    let member = there.join("used", member(60_000)).await;
+    here.delete("g").await.expect("deleted");
+    here.delete("used").await.expect("deleted");
+    here.forget_offsets("h", here.offsets().of("h")).await.expect("deleted");
+    let told = here.offsets().since(topic, 0, 0).offsets;
+    assert!(
+        told.iter().all(|told| told.offset == -1 && told.metadata.is_empty()) && told.len() == 3,
+        "{told:?}"
+    );
+    for told in told {
+        let deleted = at(topic, told.offset, told.committed_ms);
+        there.follow(&told.group, deleted).await.expect("followed");
+    }
+    let left: Vec<_> = there.names();
+    assert_eq!(left, [Arc::from("used")], "its members go by their own");
+    assert!(there.offsets().get("used", (topic, 0)).is_some() && !member.member_id.is_empty());
+    // It is told on.
+    let told = there.offsets().since(topic, 0, 0).offsets;
+    assert_eq!(told.iter().filter(|told| told.offset == -1).count(), 2);
+    drop(there);
+    let there = open(&other_log, quick()).await;
+    assert_eq!(there.names().len(), 1);
+}
+
+#[tokio::test]
+async fn a_deletion_is_remembered_only_where_a_stream_is_copied_and_as_long_as_offsets_are_kept() {
+    let config = GroupsConfig { offsets_retention_ms: 60_000, offsets_check_ms: 10, ..quick() };
+    let (_dir, log, topic, groups) = begun(config).await;
+    let alone = stream(&log, "alone").await;
+    groups.offsets().are_copied(Box::new(move |stream| stream == topic));
+    groups.commit("g", at(topic, 5, Env::real().wall_ms())).await.expect("kept");
+    groups.commit("g", at(alone, 5, Env::real().wall_ms())).await.expect("kept");
+    groups.delete("g").await.expect("deleted");
+    let remembered = groups.offsets().deleted();
+    assert_eq!(remembered.iter().map(|(_, of)| of.len()).sum::<usize>(), 1);
+    // Another cluster deleted one long ago.
+    groups.follow("old", at(topic, -1, 1)).await.expect("followed");
+    until(|| groups.offsets().newest("old", (topic, 0)).is_none()).await;
+    assert_eq!(groups.offsets().deleted().len(), 1);
+    log.delete_stream("topic").await.expect("there");
+    until(|| groups.offsets().deleted().is_empty()).await;
+    assert_eq!(groups.offsets().bytes(), 0);
+}
