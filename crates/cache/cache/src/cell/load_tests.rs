@@ -88,7 +88,8 @@ fn a_lookup_of_many_keys_is_answered_from_one_load_and_loads_never_go_back() {
             let cell = client(&backends, &[0, 1, 2]).await;
             load(&cell, &items("0")).await;
             let reader = backends.client_of(Mode::R2Immutable, &[0, 1, 2], 2).await;
-            let reading = tokio::spawn(async move {
+            let (told, result) = oneshot::channel();
+            let _reading = env.spawn("reader", async move {
                 let keys = keys_of(&items(""));
                 let mut last = 0;
                 // Until it is told of the last one.
@@ -107,11 +108,12 @@ fn a_lookup_of_many_keys_is_answered_from_one_load_and_loads_never_go_back() {
                     assert!(now >= last, "load {now} behind {last}");
                     last = now;
                 }
+                let _ = told.send(());
             });
             for number in 1..=12 {
                 load(&cell, &items(&number.to_string())).await;
             }
-            reading.await.expect("no panic");
+            result.await.expect("it does not panic");
         });
     }
 }
