@@ -327,7 +327,7 @@ mod tests {
         let mut free = vec![here_too.clone(), there_too.clone()];
         assert_eq!(places.replace(quorums, &ensemble, 1, &mut free, &mut choice), Some(there_too));
         assert_eq!(places.replace(quorums, &ensemble, 1, &mut free, &mut choice), None, "{free:?}");
-        assert_eq!(free, [here_too.clone()]);
+        assert_eq!(free, std::slice::from_ref(&here_too));
         let together = [here.clone(), here_too];
         let mut free = vec![BookieId::new("elsewhere")];
         assert!(

@@ -47,8 +47,8 @@ const COMMIT_BYTES_MAX: usize = tailwater_meta::limits::COMMIT_BYTES_MAX / 8;
 
 /// Deleted offsets that are remembered at most; of more than that other clusters are not told.
 const DELETED_MAX: usize = 100_000;
-/// How far the clock of another cluster may be ahead of this one's, in milliseconds, for times of commits to be taken as
-/// they are told.
+/// How far the clock of another cluster may be ahead of this one's, in milliseconds, for times of commits to be taken
+/// as they are told.
 pub(super) const CLOCK_AHEAD_MS_MAX: i64 = 3_600_000;
 /// Bytes of offsets that another cluster is told in one answer, about.
 const TOLD_BYTES_MAX: usize = 1 << 20;

@@ -10,8 +10,8 @@
 //! - What is changed is durable before it holds, and before it is answered. Other nodes of the same metadata follow it.
 //! - A secret is told once, to whoever makes the key.
 //! - An account of the configuration is the configuration's alone.
-//! - The last account stays, unless it is said that nobody has to sign afterwards: accounts are removed one at a time, of
-//!   all nodes together, as each removal writes `sqs/accounts`.
+//! - The last account stays, unless it is said that nobody has to sign afterwards: accounts are removed one at a time,
+//!   of all nodes together, as each removal writes `sqs/accounts`.
 //! - An account that this program can't read is there, without keys: others are let in as before, and everybody is not.
 
 use std::collections::BTreeSet;
