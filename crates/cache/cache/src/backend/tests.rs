@@ -617,7 +617,7 @@ fn loaded() -> (Arc<Backend>, Arc<HandClock>, Configuration) {
     let (env, clock) = world_by_hand();
     let backend = Backend::start(&env, small(0)).expect("memory");
     // It is a world in which no task runs: nobody refills it, and it says that it does not know.
-    backend.refill_from(Arc::new(NobodyThere), RefillConfig::default());
+    backend.refill_from(Arc::new(NobodyRefills), RefillConfig::default());
     let addresses = vec![Vec::new(); 2];
     let first = Configuration::first(1 << 32 | 1, "roads", crate::cell::Mode::R2Immutable, addresses);
     let first = first.expect("a cell");
@@ -627,9 +627,9 @@ fn loaded() -> (Arc<Backend>, Arc<HandClock>, Configuration) {
     (backend, clock, first)
 }
 
-struct NobodyThere;
+struct NobodyRefills;
 
-impl crate::cell::Connector for NobodyThere {
+impl crate::cell::Connector for NobodyRefills {
     fn connect<'a>(
         &'a self,
         _: &'a crate::configuration::BackendPlace,
