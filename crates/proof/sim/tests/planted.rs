@@ -75,7 +75,7 @@ are_caught! {
         RefilledFromOne in "refill", ["is missing", "had been acknowledged", "acknowledged and"];
     a_backend_that_is_not_told_what_was_erased_is_caught:
         ErasuresNotTold in "refill", ["had been acknowledged"];
-    a_copy_that_gets_a_version_of_its_own_is_caught: CopiedAtNewVersion in "refill", ["at another version"];
+    a_copy_that_gets_a_version_of_its_own_is_caught: CopiedAtNewVersion in "refill", ["at another version", "acknowledged and"];
     a_copy_whose_life_begins_again_is_caught: LifeBegunAgain in "refill", ["when it is too old"];
     a_change_of_backends_that_clients_are_not_told_is_caught:
         ChangeNotTold in "resize",

@@ -257,6 +257,11 @@ async fn scan(
                 BucketView::Found { version, pointer } => {
                     (Named::At(version, pointer), Some(reply).filter(|reply| !reply.head.is_empty()))
                 }
+                // The copy of the bucket may be older in its beginning than behind it, and the load have gone between.
+                BucketView::Absent if cell.mode.is_immutable() => {
+                    overflowed.push(key);
+                    continue;
+                }
                 BucketView::Absent => (Named::Absent, None),
                 BucketView::Unknown => (Named::Unknown, None),
                 BucketView::Overflowed => {
@@ -298,6 +303,8 @@ pub(super) async fn read_buckets(
         result.map_err(|_| NoAnswer::Lost)?;
         match scan_bucket(bucket, keys.hashes[key], cell.config_id) {
             BucketView::Found { version, pointer } => named.push((key, Named::At(version, pointer))),
+            // As in `scan`.
+            BucketView::Absent if cell.mode.is_immutable() => overflowed.push(key),
             BucketView::Absent => named.push((key, Named::Absent)),
             BucketView::Unknown => named.push((key, Named::Unknown)),
             BucketView::Overflowed => overflowed.push(key),

@@ -162,6 +162,8 @@ impl Scratch {
                 let said = match result {
                     Ok(()) => match scan_bucket(bucket, pick.hash, cell.config_id) {
                         BucketView::Found { version, pointer } => Some(Some((version, pointer))),
+                        // Of a cell that is loaded the backend says so: the load may have gone meanwhile.
+                        BucketView::Absent if cell.mode.is_immutable() => None,
                         BucketView::Absent => Some(None),
                         BucketView::Overflowed | BucketView::Unknown | BucketView::OtherConfig => None,
                     },
