@@ -552,7 +552,7 @@ pub struct CopyHopView {
 }
 
 /// `POST /v1/streams`. What is not given has the default; a limit of `null` is none.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CreateStream {
     /// Its name.
@@ -560,20 +560,8 @@ pub struct CreateStream {
     /// Number of shards.
     #[serde(default = "one")]
     pub shards: u32,
-    /// See [`StreamConfig`], as for all below.
-    #[serde(default, skip_serializing_if = "Option::is_none", with = "given")]
-    pub retention_ms: Option<Option<u64>>,
-    #[serde(default, skip_serializing_if = "Option::is_none", with = "given")]
-    #[allow(missing_docs)]
-    pub retention_bytes: Option<Option<u64>>,
+    /// See [`StreamConfig`], as for the next three.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[allow(missing_docs)]
-    pub segment_bytes: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[allow(missing_docs)]
-    pub segment_ms: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[allow(missing_docs)]
     pub chunk_bytes: Option<u32>,
     /// `immediate`, or a number of milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -584,24 +572,9 @@ pub struct CreateStream {
     /// `create` or `append`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timestamps: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[allow(missing_docs)]
-    pub cold: Option<bool>,
-    #[serde(default, skip_serializing_if = "Option::is_none", with = "given")]
-    #[allow(missing_docs)]
-    pub cold_after_ms: Option<Option<u64>>,
-    #[serde(default, skip_serializing_if = "Option::is_none", with = "given")]
-    #[allow(missing_docs)]
-    pub cold_after_bytes: Option<Option<u64>>,
-    #[serde(default, skip_serializing_if = "Option::is_none", with = "given")]
-    #[allow(missing_docs)]
-    pub ensemble: Option<Option<u32>>,
-    #[serde(default, skip_serializing_if = "Option::is_none", with = "given")]
-    #[allow(missing_docs)]
-    pub write_quorum: Option<Option<u32>>,
-    #[serde(default, skip_serializing_if = "Option::is_none", with = "given")]
-    #[allow(missing_docs)]
-    pub ack_quorum: Option<Option<u32>>,
+    /// What may be changed later.
+    #[serde(flatten)]
+    pub kept: AlterStream,
 }
 
 /// `PATCH /v1/streams/NAME`. What is not given stays as it is; a limit of `null` is none.
@@ -684,24 +657,13 @@ mod given {
 impl CreateStream {
     /// The configuration it asks for.
     pub fn config(&self) -> Result<StreamConfig, tailwater_log::ConfigError> {
-        let default = StreamConfig::default();
+        let default = self.kept.applied_to(&StreamConfig::default());
         Ok(StreamConfig {
             shards: self.shards,
-            retention_ms: self.retention_ms.unwrap_or(default.retention_ms),
-            retention_bytes: self.retention_bytes.unwrap_or(default.retention_bytes),
-            segment_bytes: self.segment_bytes.unwrap_or(default.segment_bytes),
-            segment_ms: self.segment_ms.unwrap_or(default.segment_ms),
             chunk_bytes: self.chunk_bytes.unwrap_or(default.chunk_bytes),
             flush: self.flush.as_deref().map_or(Ok(default.flush), str::parse)?,
-            flush_bytes: default.flush_bytes,
             durability: self.durability.as_deref().map_or(Ok(default.durability), str::parse)?,
             timestamps: self.timestamps.as_deref().map_or(Ok(default.timestamps), str::parse)?,
-            cold: self.cold.unwrap_or(default.cold),
-            cold_after_ms: self.cold_after_ms.unwrap_or(default.cold_after_ms),
-            cold_after_bytes: self.cold_after_bytes.unwrap_or(default.cold_after_bytes),
-            ensemble: self.ensemble.unwrap_or(default.ensemble),
-            write_quorum: self.write_quorum.unwrap_or(default.write_quorum),
-            ack_quorum: self.ack_quorum.unwrap_or(default.ack_quorum),
             ..default
         })
     }
@@ -913,4 +875,27 @@ pub struct ErrorBody {
     pub error: String,
     /// A sentence for people.
     pub message: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_stream_has_what_may_be_changed_later_beside_the_rest_and_nothing_unknown() {
+        let body =
+            r#"{"name": "s", "shards": 3, "retention_ms": null, "write_quorum": 2, "chunk_bytes": 512}"#;
+        let create: CreateStream = serde_json::from_str(body).expect("well-formed");
+        assert_eq!((create.kept.retention_ms, create.kept.retention_bytes), (Some(None), None));
+        let config = create.config().expect("all is in its bounds");
+        assert_eq!((config.shards, config.retention_ms, config.chunk_bytes), (3, None, 512));
+        assert_eq!((config.write_quorum, config.retention_bytes), (Some(2), None));
+        let again = serde_json::to_value(&create).expect("JSON");
+        assert_eq!(again["retention_ms"], serde_json::Value::Null);
+        assert!(again.get("kept").is_none() && again.get("cold").is_none(), "{again}");
+        for wrong in [r#"{"name": "s", "retention": 1}"#, r#"{"name": "s", "kept": {}}"#] {
+            let error = serde_json::from_str::<CreateStream>(wrong).expect_err("refused").to_string();
+            assert!(error.contains("unknown field"), "{error}");
+        }
+    }
 }

@@ -78,24 +78,6 @@ impl SegmentsKeptArgs {
             ack_quorum: copies("--ack-quorum", self.ack_quorum)?,
         })
     }
-
-    /// The same of a new stream.
-    fn creating(self, create: CreateStream) -> anyhow::Result<CreateStream> {
-        let kept = self.altering()?;
-        Ok(CreateStream {
-            retention_ms: kept.retention_ms,
-            retention_bytes: kept.retention_bytes,
-            segment_bytes: kept.segment_bytes,
-            segment_ms: kept.segment_ms,
-            cold: kept.cold,
-            cold_after_ms: kept.cold_after_ms,
-            cold_after_bytes: kept.cold_after_bytes,
-            ensemble: kept.ensemble,
-            write_quorum: kept.write_quorum,
-            ack_quorum: kept.ack_quorum,
-            ..create
-        })
-    }
 }
 
 /// What to do with streams.
@@ -214,16 +196,8 @@ pub enum Command {
 pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
     match command {
         Command::Create { name, shards, kept, chunk_bytes, flush, durability, timestamps, output } => {
-            let create = CreateStream {
-                name,
-                shards,
-                chunk_bytes,
-                flush,
-                durability,
-                timestamps,
-                ..CreateStream::default()
-            };
-            let create = kept.creating(create)?;
+            let kept = kept.altering()?;
+            let create = CreateStream { name, shards, chunk_bytes, flush, durability, timestamps, kept };
             let created: StreamView = server.post("/v1/streams", &create)?;
             match output {
                 Format::Json => output::print_json(&created),
