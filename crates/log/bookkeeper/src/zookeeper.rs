@@ -14,9 +14,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prost::Message;
+use tailwater_access::EngineLogin;
 use tailwater_env::Env;
 use tokio::sync::Mutex;
-use zookeeper_client::{Acls, Client, CreateMode, Error as ZkError};
+use zookeeper_client::{Acls, Client, CreateMode, Error as ZkError, SaslOptions};
 
 use crate::ids::{BookieId, EntryId, LedgerId};
 use crate::metadata::LedgerMetadata;
@@ -80,6 +81,7 @@ impl std::fmt::Display for LedgersUri {
 struct LedgersInner {
     env: Env,
     uri: LedgersUri,
+    login: Option<EngineLogin>,
     /// The session, and a new one after it expired.
     client: Mutex<Option<Client>>,
 }
@@ -91,14 +93,17 @@ pub struct Ledgers(Arc<LedgersInner>);
 fn fault(error: ZkError) -> LedgerFault {
     match error {
         ZkError::NoNode => LedgerFault::NoLedger,
+        ZkError::AuthFailed | ZkError::NoAuth => LedgerFault::ZooKeeper(format!(
+            "{error}: the user and the password of [zookeeper] are not those of a user of its"
+        )),
         other => LedgerFault::ZooKeeper(other.to_string()),
     }
 }
 
 impl Ledgers {
-    /// Connects, and checks that there is a layout that this client knows.
-    pub async fn connect(env: Env, uri: LedgersUri) -> Result<Self, LedgerFault> {
-        let ledgers = Self(Arc::new(LedgersInner { env, uri, client: Mutex::new(None) }));
+    /// Connects, logs in if there is a login, and checks that there is a layout that this client knows.
+    pub async fn connect(env: Env, uri: LedgersUri, login: Option<EngineLogin>) -> Result<Self, LedgerFault> {
+        let ledgers = Self(Arc::new(LedgersInner { env, uri, login, client: Mutex::new(None) }));
         let root = &ledgers.0.uri.root;
         let layout = match ledgers.read_node(&format!("{root}/LAYOUT")).await {
             Err(LedgerFault::NoLedger) => {
@@ -127,9 +132,12 @@ impl Ledgers {
         if let Some(client) = client.as_ref().filter(|client| !client.state().is_terminated()) {
             return Ok(client.clone());
         }
-        let connecting =
-            Client::connector().with_session_timeout(SESSION_TIMEOUT).connect(&self.0.uri.servers);
-        let new = self.timed(connecting).await?;
+        let mut connector = Client::connector().with_session_timeout(SESSION_TIMEOUT);
+        if let Some(EngineLogin { user, password }) = &self.0.login {
+            connector =
+                connector.with_sasl(SaslOptions::digest_md5(user.clone(), password.text().to_owned()));
+        }
+        let new = self.timed(connector.connect(&self.0.uri.servers)).await?;
         *client = Some(new.clone());
         Ok(new)
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures::{StreamExt, stream};
 use tailwater_bookkeeper::{
     BookKeeper, BookiePlaces, EntryId, LedgerFault, LedgerId, LedgerMetadata, LedgerStatus, LedgerTimes,
-    LedgersUri, Quorums,
+    LedgersSecurity, LedgersUri, Quorums,
 };
 use tailwater_env::{BoxFuture, Env, Progress};
 use tailwater_format::{Position, SegmentId, parse_entry_header};
@@ -25,6 +25,8 @@ use crate::store::{LedgerStore, LedgersShared};
 pub struct LedgerOpening {
     /// Where BookKeeper's metadata are.
     pub uri: LedgersUri,
+    /// How its servers are reached.
+    pub security: LedgersSecurity,
     /// Of the ledgers of new segments.
     pub quorums: Quorums,
     /// Where bookies are.
@@ -128,7 +130,8 @@ impl LedgerOpening {
     }
 
     async fn connect(&self, env: &Env) -> Result<BookKeeper, String> {
-        let connected = BookKeeper::connect(env.clone(), self.uri.clone(), self.times).await;
+        let connected =
+            BookKeeper::connect_with(env.clone(), self.uri.clone(), self.security.clone(), self.times).await;
         let connected = connected.map_err(|fault| format!("{}: {fault}", self.uri))?;
         Ok(connected.with_places(self.places.clone()))
     }

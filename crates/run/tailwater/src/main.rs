@@ -170,7 +170,7 @@ fn run(parsed: Parsed) -> anyhow::Result<()> {
         #[cfg(not(feature = "bookkeeper"))]
         Command::Node(_) => commands::left_out::run("client of ZooKeeper", "bookkeeper"),
         #[cfg(feature = "bookkeeper")]
-        Command::Segment(command) => commands::segment::run(command),
+        Command::Segment(command) => commands::segment::run(command, cli.config.as_ref()),
         #[cfg(not(feature = "bookkeeper"))]
         Command::Segment(_) => commands::left_out::run("client of BookKeeper", "bookkeeper"),
         Command::Cluster(command) => commands::cluster::run(&cli.server, command),

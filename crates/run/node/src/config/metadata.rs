@@ -1,6 +1,9 @@
 //! Where metadata is: `metadata`, and `[zookeeper]` for that in ZooKeeper.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
+use tailwater_access::SecretText;
 
 use super::{Config, QueueStoreKind, segments};
 
@@ -14,17 +17,34 @@ const NO_ZOOKEEPER: &str = "metadata names ZooKeeper, but this build has no clie
     \"embedded\"";
 
 /// The node's session with ZooKeeper.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ZooKeeperSection {
     /// How long ZooKeeper hears nothing of a node before it takes it for dead, in milliseconds: a node that stands by
     /// takes over after it. The servers bound it by their `tickTime`.
     pub session_ms: u64,
+    /// Who to log in as, where ZooKeeper has users; empty is nobody. Also for the metadata of ledgers.
+    pub user: String,
+    /// The password.
+    pub password: SecretText,
+    /// A file that has the password in its first line.
+    pub password_file: Option<PathBuf>,
 }
 
 impl Default for ZooKeeperSection {
     fn default() -> Self {
-        Self { session_ms: 6_000 }
+        Self { session_ms: 6_000, user: String::new(), password: SecretText::default(), password_file: None }
+    }
+}
+
+#[cfg(feature = "bookkeeper")]
+impl ZooKeeperSection {
+    /// Who is shown to ZooKeeper.
+    ///
+    /// # Errors
+    /// A user without a password, or the other way round.
+    pub(crate) fn login(&self) -> anyhow::Result<Option<tailwater_access::EngineLogin>> {
+        super::secrets::engine_login("[zookeeper]", &self.user, &self.password)
     }
 }
 
@@ -81,7 +101,9 @@ impl Config {
     /// Where metadata is that is not in the data directory.
     #[cfg(feature = "bookkeeper")]
     pub(crate) fn metadata_uri(&self) -> anyhow::Result<tailwater_meta_zookeeper::MetadataUri> {
-        self.metadata.parse().map_err(|fault| no_place(&self.metadata, &fault))
+        let uri: tailwater_meta_zookeeper::MetadataUri =
+            self.metadata.parse().map_err(|fault| no_place(&self.metadata, &fault))?;
+        Ok(uri.with_login(self.zookeeper.login()?))
     }
 }
 

@@ -35,6 +35,7 @@ mod kafka_hot;
 mod kafka_kcat;
 mod kafka_lag;
 mod kafka_listeners;
+mod ledgers_secured;
 mod library;
 mod lines;
 mod logins;
