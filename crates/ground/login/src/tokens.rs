@@ -25,7 +25,7 @@ use crate::limits::TOKENS_MAX;
 use crate::users::{UserError, check_name};
 
 /// Where all of them are.
-const TOKENS: &str = "login/token/";
+pub(crate) const TOKENS: &str = "login/token/";
 const FORMAT: u8 = 1;
 /// What a token's text begins with.
 const BEGIN: &str = "tw.";
@@ -98,17 +98,20 @@ impl Tokens {
         meta: Arc<dyn Meta>,
         removed: Arc<RightsBell>,
     ) -> Result<Arc<Self>, UserError> {
-        let stored = meta.list(TOKENS).await.map_err(|error| UserError::Unavailable(error.to_string()))?;
-        let mut known = BTreeMap::new();
-        for (key, stored) in stored {
-            let name = key.strip_prefix(TOKENS).unwrap_or_default();
-            let token = StoredToken::decode(&stored.value).ok_or_else(|| {
-                UserError::Unavailable(format!("the token {name:?} was written by a later version"))
-            })?;
-            known.insert(name.to_owned(), token);
-        }
+        let known = stored_tokens(&*meta).await?;
         let (known, changing) = (RwLock::new(known), tokio::sync::Mutex::default());
         Ok(Arc::new(Self { env: env.clone(), meta, known, changing, removed }))
+    }
+
+    /// Has the tokens that metadata has by now; whether some are gone, or are others.
+    pub(crate) async fn read_again(&self) -> Result<bool, UserError> {
+        let _turn = self.changing.lock().await;
+        let stored = stored_tokens(&*self.meta).await?;
+        let mut known = self.known.write();
+        let is_less =
+            known.iter().any(|(name, token)| stored.get(name).is_none_or(|now| now.hash != token.hash));
+        *known = stored;
+        Ok(is_less)
     }
 
     /// As whom whoever shows a token of this name is known.
@@ -227,4 +230,18 @@ impl Tokens {
         self.removed.ring();
         Ok(())
     }
+}
+
+/// The tokens that metadata has.
+async fn stored_tokens(meta: &dyn Meta) -> Result<BTreeMap<String, StoredToken>, UserError> {
+    let stored = meta.list(TOKENS).await.map_err(|error| UserError::Unavailable(error.to_string()))?;
+    let mut known = BTreeMap::new();
+    for (key, stored) in stored {
+        let name = key.strip_prefix(TOKENS).unwrap_or_default();
+        let token = StoredToken::decode(&stored.value).ok_or_else(|| {
+            UserError::Unavailable(format!("the token {name:?} was written by a later version"))
+        })?;
+        known.insert(name.to_owned(), token);
+    }
+    Ok(known)
 }

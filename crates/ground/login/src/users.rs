@@ -21,7 +21,7 @@ use crate::login::{LoginError, LoginStep, Mechanism};
 use crate::tokens::{TokenBearer, Tokens};
 
 /// Where all of them are.
-const USERS: &str = "login/user/";
+pub(crate) const USERS: &str = "login/user/";
 
 /// What users that there are not are made from: 32 random bytes, the same as long as the node lives.
 const SECRET: &str = "login/secret";
@@ -124,16 +124,11 @@ impl Users {
     /// # Errors
     /// Metadata that can't be read, or has something else where a user should be.
     pub async fn open(env: &Env, meta: Arc<dyn Meta>) -> Result<Arc<Self>, UserError> {
-        let stored = meta.list(USERS).await.map_err(|error| UserError::Unavailable(error.to_string()))?;
-        let mut known = BTreeMap::new();
-        for (key, stored) in stored {
-            let name = key.strip_prefix(USERS).unwrap_or_default();
-            let credentials = StoredPassword::decode(&stored.value).ok_or_else(|| {
-                UserError::Unavailable(format!("the user {name:?} was written by a later version"))
-            })?;
-            let number = known.len() as u64;
-            known.insert(name.to_owned(), KnownUser { password: credentials, number });
-        }
+        let known = stored_users(&*meta).await?;
+        let known: BTreeMap<_, _> = (0..)
+            .zip(known)
+            .map(|(number, (name, password))| (name, KnownUser { password, number }))
+            .collect();
         let secret = kept_secret(env, &*meta).await?;
         let removed = Arc::<RightsBell>::default();
         let tokens = Tokens::open(env, Arc::clone(&meta), Arc::clone(&removed)).await?;
@@ -154,6 +149,37 @@ impl Users {
             logins: AtomicU64::new(0),
             refused: AtomicU64::new(0),
         }))
+    }
+
+    /// Has the users that metadata has by now; whether some are gone.
+    pub(crate) async fn read_users(&self) -> Result<bool, UserError> {
+        let _turn = self.changing.lock().await;
+        let mut stored = stored_users(&*self.meta).await?;
+        let mut known = self.known.write();
+        let before = known.len();
+        known.retain(|name, _| stored.contains_key(name));
+        let is_less = known.len() < before;
+        for (name, user) in &mut *known {
+            user.password = stored.remove(name).unwrap_or_default();
+        }
+        for (name, password) in stored {
+            let number = self.next_number.fetch_add(1, Ordering::Relaxed);
+            known.insert(name, KnownUser { password, number });
+        }
+        Ok(is_less)
+    }
+
+    pub(crate) fn meta(&self) -> &Arc<dyn Meta> {
+        &self.meta
+    }
+
+    pub(crate) fn env(&self) -> &Env {
+        &self.env
+    }
+
+    /// Tells that users, or tokens, are gone.
+    pub(crate) fn ring(&self) {
+        self.removed.ring();
     }
 
     /// The users' names, in order.
@@ -409,19 +435,37 @@ impl SaltedPassword {
     }
 }
 
+/// The users that metadata has.
+async fn stored_users(meta: &dyn Meta) -> Result<BTreeMap<String, StoredPassword>, UserError> {
+    let stored = meta.list(USERS).await.map_err(|error| UserError::Unavailable(error.to_string()))?;
+    let mut users = BTreeMap::new();
+    for (key, stored) in stored {
+        let name = key.strip_prefix(USERS).unwrap_or_default();
+        let password = StoredPassword::decode(&stored.value).ok_or_else(|| {
+            UserError::Unavailable(format!("the user {name:?} was written by a later version"))
+        })?;
+        users.insert(name.to_owned(), password);
+    }
+    Ok(users)
+}
+
 /// What the metadata has of it, where it is put if it is not there.
 async fn kept_secret(env: &Env, meta: &dyn Meta) -> Result<[u8; 32], UserError> {
     let unavailable = |error: tailwater_meta::MetaError| UserError::Unavailable(error.to_string());
-    let kept = meta.get(SECRET).await.map_err(unavailable)?;
-    if let Some(kept) = kept {
-        let secret = (&kept.value[..]).try_into();
-        return secret.map_err(|_| UserError::Unavailable(format!("{SECRET} is not what it should be")));
+    loop {
+        if let Some(kept) = meta.get(SECRET).await.map_err(unavailable)? {
+            let secret = (&kept.value[..]).try_into();
+            return secret.map_err(|_| UserError::Unavailable(format!("{SECRET} is not what it should be")));
+        }
+        let mut secret = [0; 32];
+        secret.chunks_exact_mut(8).for_each(|part| part.copy_from_slice(&env.random_u64().to_le_bytes()));
+        let put = Op::Put { key: SECRET.to_owned(), value: secret.to_vec().into(), expect: Expect::Absent };
+        match meta.commit(vec![put]).await {
+            // Another process has just made one.
+            Err(tailwater_meta::MetaError::Conflict { .. }) => {}
+            committed => return committed.map(|_| secret).map_err(unavailable),
+        }
     }
-    let mut secret = [0; 32];
-    secret.chunks_exact_mut(8).for_each(|part| part.copy_from_slice(&env.random_u64().to_le_bytes()));
-    let put = Op::Put { key: SECRET.to_owned(), value: secret.to_vec().into(), expect: Expect::Any };
-    meta.commit(vec![put]).await.map_err(unavailable)?;
-    Ok(secret)
 }
 
 /// Names can't look like a certificate's subject, which has an equals sign.

@@ -1,12 +1,15 @@
 //! A store of segments with cold storage behind it: what the store has not, and a copy has, is read from the copy.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use tailwater_env::BoxFuture;
 use tailwater_format::{Offset, Position, SegmentId, ShardId, Term, TransactionId};
 use tailwater_journal::{Journal, JournalPosition};
-use tailwater_store::{EntryPlace, ReplicatedStats, SegmentWatch, StoreContract, StoreError};
+use tailwater_store::{
+    EntryPlace, RecoveredSegment, ReplicatedStats, SegmentWatch, StoreContract, StoreError,
+};
 
 use crate::tier::ColdTier;
 
@@ -55,6 +58,18 @@ impl StoreContract for ColdStore {
 
     fn seal(&self, id: &SegmentId, length: Position) -> Result<Option<JournalPosition>, StoreError> {
         self.store.seal(id, length)
+    }
+
+    fn take_over<'a>(
+        &'a self,
+        shards: &'a BTreeSet<ShardId>,
+        recorded: &'a (dyn Fn(&SegmentId) -> bool + Sync),
+    ) -> BoxFuture<'a, Result<Vec<RecoveredSegment>, String>> {
+        self.store.take_over(shards, recorded)
+    }
+
+    fn forget(&self, shard: &ShardId) {
+        self.store.forget(shard);
     }
 
     fn delete(&self, id: &SegmentId) -> Result<(), StoreError> {

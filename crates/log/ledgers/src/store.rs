@@ -1,5 +1,6 @@
 //! The handle: create, append, seal, delete, read.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -10,7 +11,9 @@ use tailwater_bookkeeper::{BookKeeper, LedgerFault, LedgerId, Quorums};
 use tailwater_env::{BoxFuture, Env, HashMap, Instant};
 use tailwater_format::{Offset, Position, SegmentId, SegmentNumber, ShardId, Term, TransactionId};
 use tailwater_journal::{Journal, JournalPosition};
-use tailwater_store::{EntryPlace, ReplicatedStats, SegmentWatch, StoreContract, StoreError, WriteRight};
+use tailwater_store::{
+    EntryPlace, RecoveredSegment, ReplicatedStats, SegmentWatch, StoreContract, StoreError, WriteRight,
+};
 use tokio::sync::{Semaphore, mpsc};
 use uuid::Uuid;
 
@@ -113,20 +116,36 @@ pub(crate) struct LedgerStore {
 }
 
 impl LedgerStore {
-    /// A store with the segments that were there before.
-    pub(crate) fn new(shared: LedgersShared, found: Vec<HeldSegment>) -> Self {
-        let store = Self {
+    /// A store without segments.
+    pub(crate) fn new(shared: LedgersShared) -> Self {
+        Self {
             shared: Arc::new(shared),
             segments: Mutex::default(),
             newest: Mutex::default(),
             places: AtomicU64::new(0),
             pending: Arc::default(),
-        };
-        for held in found.into_iter().map(Arc::new) {
-            store.note_newest(&held);
-            store.segments.lock().insert(held.id, held);
         }
-        store
+    }
+
+    /// Has a segment that was there before.
+    pub(crate) fn hold(&self, held: HeldSegment) {
+        let held = Arc::new(held);
+        self.note_newest(&held);
+        self.segments.lock().insert(held.id, held);
+    }
+
+    /// Has none of a shard's segments any more. The tasks of those that were ended go on to their end.
+    pub(crate) fn forget_shard(&self, shard: &ShardId) {
+        self.newest.lock().remove(shard);
+        let gone: Vec<_> =
+            self.segments.lock().extract_if(|id, _| id.shard == *shard).map(|(_, held)| held).collect();
+        for held in gone {
+            let is_ended = held.state.lock().sealed.is_some();
+            match held.task.lock().take() {
+                Some(task) if is_ended => task.detach(),
+                task => drop(task),
+            }
+        }
     }
 
     fn note_newest(&self, held: &Arc<HeldSegment>) {
@@ -308,6 +327,18 @@ impl StoreContract for LedgerStore {
             }
             _ => Ok(()),
         }
+    }
+
+    fn take_over<'a>(
+        &'a self,
+        shards: &'a BTreeSet<ShardId>,
+        recorded: &'a (dyn Fn(&SegmentId) -> bool + Sync),
+    ) -> BoxFuture<'a, Result<Vec<RecoveredSegment>, String>> {
+        Box::pin(async move { Ok(self.take_over_shards(shards, recorded).await) })
+    }
+
+    fn forget(&self, shard: &ShardId) {
+        self.forget_shard(shard);
     }
 
     fn replicated_stats(&self) -> Option<ReplicatedStats> {

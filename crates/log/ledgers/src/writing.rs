@@ -132,7 +132,7 @@ impl SegmentWriting {
     async fn confirm(&self, begun: Instant) -> Result<(), Option<String>> {
         let shared = &self.shared;
         loop {
-            let (why, is_final) = match shared.right.confirm().await {
+            let (why, is_final) = match shared.right.confirm(Some(&self.held.id)).await {
                 Ok(()) => return Ok(()),
                 Err(WriteRightFault::Lost(why)) => (why, true),
                 Err(WriteRightFault::Unknown(why)) => (why, false),

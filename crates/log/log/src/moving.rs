@@ -96,7 +96,7 @@ impl Log {
     pub fn ends(&self, stream: StreamId) -> Result<Vec<ShardEnd>, StreamError> {
         let known = self.by_id(stream)?;
         let ends = known.shards().iter().map(|handle| {
-            handle.slot().map_err(StreamError::Damaged)?;
+            handle.slot::<StreamError>()?;
             let tail = handle.tail();
             Ok(ShardEnd { next_offset: tail.next_offset, term: tail.term })
         });
@@ -120,11 +120,15 @@ impl Log {
         if matches!(change, StreamMove::Cut(_)) && known.record.source.is_none() {
             return Err(StreamError::Exists(known.record.name.clone()));
         }
-        if let Some(why) = known.shards().iter().find_map(|handle| handle.slot().err()) {
+        if self.is_shared() {
+            let why = "a stream does not move between clusters where several nodes are active";
+            return Err(StreamError::Unavailable(why.to_owned()));
+        }
+        if let Some(damaged) = known.shards().iter().find_map(ShardHandle::damaged) {
             if let StreamMove::HandOver(cluster) = &change {
                 self.take_no_more(&known, cluster).await?;
             }
-            return Err(StreamError::Damaged(why));
+            return Err(StreamError::Damaged(Arc::clone(&damaged.why)));
         }
         let (released, failed) = self.release(&known).await;
         let (mut released, producers): (Vec<Recovered>, Vec<Producers>) = released.into_iter().unzip();
@@ -167,8 +171,8 @@ impl Log {
         (released, None)
     }
 
-    async fn release_one(&self, handle: &ShardHandle) -> Result<ReleasedShard, StreamError> {
-        let slot = handle.slot().map_err(StreamError::Damaged)?;
+    pub(crate) async fn release_one(&self, handle: &ShardHandle) -> Result<ReleasedShard, StreamError> {
+        let slot = handle.slot::<StreamError>()?;
         loop {
             let (reply, answer) = oneshot::channel();
             let request = OwnerRequest::Release(slot, reply);

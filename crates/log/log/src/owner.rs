@@ -71,6 +71,8 @@ pub(crate) enum OwnerRequest {
     Begin(Slot, CopyBegin),
     /// Give a shard up once all is written, completed and recorded; `None` while it is not.
     Release(Slot, oneshot::Sender<Result<Option<Box<ReleasedShard>>, StreamError>>),
+    /// Give a shard up that another process has claimed: nothing of it is written any more.
+    Abandon(Slot, oneshot::Sender<()>),
     /// Tell what a shard remembers of its producers.
     Producers(Slot, oneshot::Sender<Vec<ProducerState>>),
     /// Give shards of a deleted stream up, and delete their segments.
@@ -345,6 +347,10 @@ impl Owner {
                 // Whoever has given up leaves the shard closed, and asks again.
                 let _ = reply.send(self.release(slot, at));
             }
+            OwnerRequest::Abandon(slot, reply) => {
+                self.abandon(slot, at);
+                let _ = reply.send(());
+            }
             OwnerRequest::Producers(slot, reply) => {
                 // Of a shard that is gone the sender is dropped, which is an answer.
                 if let Some(owned) = self.owned.get(slot) {
@@ -408,6 +414,15 @@ impl Owner {
             self.wakes.remove(&(wake_at, slot));
         }
         Ok(Some(Box::new(owned.shard.into_released())))
+    }
+
+    /// Lets a shard go as it is: whoever waits for an answer is told that it is not known.
+    fn abandon(&mut self, slot: Slot, at: StepTime) {
+        self.step(slot, at, ShardInput::Lost("another node owns the shard by now".into()));
+        let Some(owned) = self.owned.remove(slot) else { return };
+        if let Some(wake_at) = owned.wake_at {
+            self.wakes.remove(&(wake_at, slot));
+        }
     }
 
     fn touch(&mut self, slot: Slot) {

@@ -400,6 +400,12 @@ impl Shard {
         self.planted = planted;
     }
 
+    /// The same where the term of its record was claimed for this owner, and nothing was written in it yet.
+    pub(crate) fn claimed(mut self) -> Self {
+        self.state = ShardPhase::Owning(self.changes.record().term);
+        self
+    }
+
     /// Whether another owner has it.
     pub(crate) fn is_lost(&self) -> bool {
         self.state == ShardPhase::Lost

@@ -14,6 +14,7 @@
 //! - **Never past durable.** A read answers only what is durable.
 //! - **Without waiting.** Creating, appending, sealing and deleting do no I/O in the caller's thread.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -141,6 +142,26 @@ pub trait StoreContract: Send + Sync {
     /// What is wrong, and what to do.
     fn health(&self) -> Result<(), StoreError>;
 
+    /// Takes over shards that other processes wrote: shuts out whoever still writes them, finds the end of what was
+    /// left open, and answers all segments of theirs. What each holds is told of those that are not `recorded`. What
+    /// the store knew of these shards before it forgets. Waits for what it needs, however long that takes. Only of a
+    /// store that was opened by [`OpenSegments::open_shared`], and after the right to these shards was taken.
+    ///
+    /// # Errors
+    /// What no waiting changes, in words.
+    fn take_over<'a>(
+        &'a self,
+        shards: &'a BTreeSet<ShardId>,
+        _recorded: &'a (dyn Fn(&SegmentId) -> bool + Sync),
+    ) -> BoxFuture<'a, Result<Vec<RecoveredSegment>, String>> {
+        let why = format!("{} shards are not taken over: the store is one process's", shards.len());
+        Box::pin(std::future::ready(Err(why)))
+    }
+
+    /// Forgets all segments of a shard, which another process may write from here on, and touches none of them. What
+    /// was sealed is closed, and what was deleted is deleted, all the same.
+    fn forget(&self, _shard: &ShardId) {}
+
     /// The counters of a replicated store.
     fn replicated_stats(&self) -> Option<ReplicatedStats> {
         None
@@ -149,11 +170,12 @@ pub trait StoreContract: Send + Sync {
 
 /// Whose a store is that several processes can reach: of the one that may write.
 pub trait WriteRight: Send + Sync + fmt::Debug {
-    /// Completes when it is certain that the process still had the right at some time after the call.
+    /// Completes when it is certain that the process still had the right at some time after the call: the right to
+    /// write that segment, or to write at all.
     ///
     /// # Errors
     /// See [`WriteRightFault`].
-    fn confirm(&self) -> BoxFuture<'_, Result<(), WriteRightFault>>;
+    fn confirm<'a>(&'a self, segment: Option<&'a SegmentId>) -> BoxFuture<'a, Result<(), WriteRightFault>>;
 }
 
 /// Why a process does not know that it may write.
@@ -190,6 +212,21 @@ pub trait OpenSegments: Send + Sync + fmt::Debug {
         recorded: &'a (dyn Fn(&SegmentId) -> bool + Sync),
         progress: &'a Progress,
     ) -> BoxFuture<'a, Result<OpenedSegments, String>>;
+
+    /// The same store, which other processes write, too: nothing in it is touched, and it has no segments before
+    /// [`StoreContract::take_over`]. Each segment's right is confirmed by its name.
+    ///
+    /// # Errors
+    /// What can't be put right by waiting, and what to do.
+    fn open_shared<'a>(
+        &'a self,
+        _env: &'a Env,
+        _right: Arc<dyn WriteRight>,
+        _cluster: uuid::Uuid,
+        _progress: &'a Progress,
+    ) -> BoxFuture<'a, Result<Arc<dyn StoreContract>, String>> {
+        Box::pin(std::future::ready(Err("this store of segments is one process's at a time".to_owned())))
+    }
 }
 
 impl StoreContract for SegmentStore {

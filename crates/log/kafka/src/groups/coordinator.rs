@@ -12,6 +12,7 @@ use futures::channel::oneshot;
 use parking_lot::Mutex;
 use tailwater_env::{Complaints, Env, HashMap, Instant, Task};
 use tailwater_log::Log;
+use tailwater_meta::Meta;
 use tokio::sync::Notify;
 
 use super::classic::{self, ClassicGroup, ClassicOutput, ClassicPhase, Join, Sync, Ticket};
@@ -123,10 +124,16 @@ pub(crate) struct CoordinatorSummary {
 }
 
 impl Coordinator {
-    /// Goes on with what is kept of groups and offsets.
-    pub async fn open(env: &Env, configs: Arc<RuntimeConfigs>, log: &Log) -> Result<Self, String> {
+    /// Goes on with what is kept in `meta` of those groups, and their offsets, that belong to it.
+    pub async fn open(
+        env: &Env,
+        configs: Arc<RuntimeConfigs>,
+        log: &Log,
+        meta: Arc<dyn Meta>,
+        belongs: &(dyn Fn(&str) -> bool + Send + std::marker::Sync),
+    ) -> Result<Self, String> {
         let config = configs.now().groups.clone();
-        let opened = Offsets::open(env, Arc::clone(log.meta()), config.offsets_bytes_max).await;
+        let opened = Offsets::open(env, meta, config.offsets_bytes_max, belongs).await;
         let (offsets, kept) = opened.map_err(|error| format!("groups can't be read: {error}"))?;
         let classic_limits = Arc::new(config.classic_limits());
         let mut table = GroupTable::default();
@@ -197,17 +204,9 @@ impl Coordinator {
         &self.shared.offsets
     }
 
-    /// How groups behave.
-    pub fn config(&self) -> &GroupsConfig {
-        &self.shared.config
-    }
-
-    /// An id for a member that nobody had before.
-    pub fn new_member_id(&self, name: &str) -> String {
-        let env = &self.shared.env;
-        let random = (u128::from(env.random_u64()) << 64) | u128::from(env.random_u64());
-        let id = uuid::Builder::from_random_bytes(random.to_be_bytes()).into_uuid();
-        format!("{name}-{id}")
+    /// Another node coordinates the groups from here on: whoever waits is told to look for it.
+    pub fn retire(&self) {
+        self.shared.table.lock().waiting.clear();
     }
 
     /// A member joins. Dropping this gives up the answer, not the membership.

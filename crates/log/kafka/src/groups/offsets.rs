@@ -132,17 +132,18 @@ pub(crate) struct Offsets {
 }
 
 impl Offsets {
-    /// Reads what is kept; of groups and their members too. Commits by which all that is committed would take more
-    /// memory than `bytes_max` are refused.
+    /// Reads what is kept of those groups that belong to it; of their members too. Commits by which all that is
+    /// committed would take more memory than `bytes_max` are refused.
     pub async fn open(
         env: &Env,
         meta: Arc<dyn Meta>,
         bytes_max: usize,
+        belongs: &(dyn Fn(&str) -> bool + Send + Sync),
     ) -> Result<(Self, BTreeMap<Arc<str>, KeptGroup>), MetaError> {
         let mut memory = Memory::default();
         let mut groups = BTreeMap::new();
         for (key, value) in meta.list(GROUPS).await? {
-            let Some(name) = key.strip_prefix(GROUPS) else { continue };
+            let Some(name) = key.strip_prefix(GROUPS).filter(|name| belongs(name)) else { continue };
             match GroupRecord::decode(&value.value) {
                 Ok(record) => {
                     let members = BTreeMap::new();
@@ -152,7 +153,9 @@ impl Offsets {
             }
         }
         for (key, value) in meta.list(OFFSETS).await? {
-            let Some((id, group)) = BlockId::parse(&key) else { continue };
+            let Some((id, group)) = BlockId::parse(&key).filter(|(_, group)| belongs(group)) else {
+                continue;
+            };
             match decode_block(&value.value) {
                 Ok(block) => {
                     for (partition, committed) in block {
@@ -164,7 +167,9 @@ impl Offsets {
         }
         let to_keep = Arc::new(GroupsToKeep::default());
         for (key, value) in meta.list(MEMBERS).await? {
-            let Some((part, name)) = parse_member_key(&key) else { continue };
+            let Some((part, name)) = parse_member_key(&key).filter(|(_, name)| belongs(name)) else {
+                continue;
+            };
             match groups.get_mut(name) {
                 Some(group) => _ = group.members.insert(part, value.value),
                 // Its group was removed, or can't be read.

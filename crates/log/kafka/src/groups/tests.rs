@@ -35,7 +35,7 @@ async fn open(log: &Log, config: GroupsConfig) -> Coordinator {
 async fn open_in(env: &Env, log: &Log, groups: GroupsConfig) -> Coordinator {
     let file = KafkaConfig { groups, ..KafkaConfig::default() };
     let configs = RuntimeConfigs::open(env, Arc::clone(log.meta()), file).await.expect("it opens");
-    Coordinator::open(env, configs, log).await.expect("it opens")
+    Coordinator::open(env, configs, log, Arc::clone(log.meta()), &|_| true).await.expect("it opens")
 }
 
 async fn stream(log: &Log, name: &str) -> StreamId {
@@ -548,7 +548,8 @@ async fn a_group_s_record_that_metadata_did_not_take_is_written_when_it_does() {
         refuses: AtomicBool::new(true),
         refused: AtomicUsize::new(0),
     });
-    let (offsets, _) = Offsets::open(&Env::real(), meta.clone(), usize::MAX).await.expect("it opens");
+    let (offsets, _) =
+        Offsets::open(&Env::real(), meta.clone(), usize::MAX, &|_| true).await.expect("it opens");
     let record = |generation| GroupRecord {
         kind: GroupRecordKind::Classic,
         generation,

@@ -2,6 +2,8 @@
 
 #![allow(dead_code)] // each test binary uses a part of it
 
+pub mod told;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -41,6 +41,8 @@ mod memcached;
 mod metadata;
 mod metrics;
 mod moves;
+#[cfg(feature = "bookkeeper")]
+mod nodes;
 mod panics;
 mod permissions;
 mod queues;

@@ -1,0 +1,545 @@
+//! Shards that several processes share: each owns a part of them, which the others take over when it is gone.
+//!
+//! ```text
+//!   nobody's --claim--> claimed --shut out, recover--> owned --release--> nobody's
+//!                                                        \-- its process is gone: claimed by another one
+//! ```
+//!
+//! Who owns a shard stands in the shard's record, beside its term, and both change in one commit. Every other commit
+//! about the shard expects that record as its owner knows it. So of two that take themselves for the owner one changes
+//! nothing. What a claim is followed by, the store's [`tailwater_store::StoreContract::take_over`], shuts the last
+//! owner out of the segments.
+//!
+//! What holds:
+//! - **A claim comes first.** Segments and records are read after it is committed: its last owner changes neither any
+//!   more.
+//! - **Deterministic.** Which of the processes should own a shard follows from the shard and the processes alone
+//!   ([`heir`]). One that comes or goes moves about its own part, and nothing else.
+//! - **In order.** A process that lives gives a shard up before another one claims it. One that is not seen for
+//!   [`GONE_AFTER`] is taken for dead; if it is not, the claim shuts it out all the same.
+//! - **Nothing is known by heart.** Streams, and who owns what, follow metadata's watches; what was missed is listed.
+
+mod claim;
+mod streams;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use parking_lot::RwLock;
+use tailwater_env::{BoxFuture, HashMap, Instant};
+use tailwater_format::{ShardId, ShardNumber, Term};
+use tailwater_meta::{Event, Expect, MetaError, Op, Watch, WatchEnd};
+use tokio::sync::oneshot;
+use twox_hash::XxHash3_64;
+
+use crate::error::StreamError;
+use crate::log::{ClosedShard, Log, ShardHandle};
+use crate::owner::OwnerRequest;
+use crate::stream::{Key, ShardRecord, shard_key};
+
+/// Prefixes of the keys that are followed.
+const STREAMS: &str = "log/stream/";
+const SHARDS: &str = "log/shard/";
+/// How long a process is not seen before its shards are claimed: longer than one needs to come back in another session.
+pub const GONE_AFTER: Duration = Duration::from_millis(1_500);
+/// How long nobody came or went before shards that live move: those of the dead do not wait.
+pub const SETTLED_AFTER: Duration = Duration::from_secs(2);
+/// Shards that one look gives up.
+const RELEASES_AT_A_TIME: usize = 64;
+/// How long one look waits until a shard is given up. It goes on with the next one.
+const RELEASE_PATIENCE: Duration = Duration::from_secs(5);
+/// Looks that are so far apart say nothing of who was there in between.
+const LOOKS_APART: Duration = Duration::from_secs(3);
+
+/// A process that shares shards.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShardMember {
+    /// Its name for ever, which says what it should own.
+    pub id: String,
+    /// [`Log::owner_number`] of its log, by which records know it.
+    pub owner: u64,
+    /// Whether it is to own anything: one that is about to go is not.
+    pub takes: bool,
+}
+
+/// Who owns a shard.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ShardOwner {
+    /// [`Log::owner_number`] of its owner; 0 is nobody.
+    pub owner: u64,
+    /// The highest term that was claimed.
+    pub term: Term,
+}
+
+/// Who owns what, as far as is known.
+#[derive(Debug, Default)]
+pub(crate) struct SharedShards {
+    owners: RwLock<HashMap<ShardId, ShardOwner>>,
+}
+
+impl SharedShards {
+    pub(crate) fn get(&self, shard: &ShardId) -> Option<ShardOwner> {
+        self.owners.read().get(shard).copied()
+    }
+
+    /// Takes note of what a record says; what is older than what is known is passed over.
+    pub(crate) fn note(&self, shard: ShardId, now: ShardOwner) {
+        let mut owners = self.owners.write();
+        let known = owners.entry(shard).or_default();
+        if known.term <= now.term {
+            *known = now;
+        }
+    }
+
+    pub(crate) fn remove(&self, shard: &ShardId) {
+        self.owners.write().remove(shard);
+    }
+}
+
+impl ShardOwner {
+    pub(crate) fn of(record: &ShardRecord) -> Self {
+        Self { owner: record.owner, term: record.term }
+    }
+}
+
+/// Which of `members` should own what is called `key`; `None` if none of them takes anything. The others keep what they
+/// have when one comes or goes (rendezvous hashing).
+pub fn heir<'a>(members: &'a [ShardMember], key: &[u8]) -> Option<&'a ShardMember> {
+    let takers = members.iter().filter(|member| member.takes);
+    takers.max_by_key(|member| {
+        let mut named = member.id.as_bytes().to_vec();
+        named.push(0);
+        named.extend_from_slice(key);
+        (XxHash3_64::oneshot(&named), &member.id)
+    })
+}
+
+/// Whether the member of that number is about to go.
+pub fn is_going(members: &[ShardMember], owner: u64) -> bool {
+    members.iter().any(|member| member.owner == owner && !member.takes)
+}
+
+/// Since when processes are seen, and when they were seen last.
+#[derive(Debug, Default)]
+pub struct MembersSeen {
+    looked: Option<Instant>,
+    since: Instant,
+    last: HashMap<u64, Instant>,
+    ids: Vec<(String, bool)>,
+    changed: Instant,
+}
+
+impl MembersSeen {
+    /// Takes note of who is there.
+    pub fn look(&mut self, now: Instant, members: &[ShardMember]) {
+        // Whoever was away itself knows of nobody that it is gone.
+        if self.looked.is_none_or(|looked| now.since(looked) >= LOOKS_APART) {
+            self.last.clear();
+            self.since = now;
+        }
+        self.looked = Some(now);
+        self.last.extend(members.iter().map(|member| (member.owner, now)));
+        let mut ids: Vec<_> = members.iter().map(|member| (member.id.clone(), member.takes)).collect();
+        ids.sort();
+        if ids != self.ids {
+            (self.ids, self.changed) = (ids, now);
+        }
+    }
+
+    /// Whether what has that number is gone, or nobody.
+    pub fn is_gone(&self, owner: u64, now: Instant) -> bool {
+        owner == 0 || now.since(self.last.get(&owner).copied().unwrap_or(self.since)) >= GONE_AFTER
+    }
+
+    /// Whether nobody came or went for a while.
+    pub fn is_settled(&self, now: Instant) -> bool {
+        now.since(self.changed) >= SETTLED_AFTER
+    }
+}
+
+/// What a process does to own its part of the shards of all streams.
+pub struct ShardSharing {
+    log: Log,
+    watches: Option<[Watch; 2]>,
+    /// Streams are to be listed again.
+    is_behind: bool,
+    seen: MembersSeen,
+    /// Shards that are being given up.
+    leaving: BTreeMap<ShardId, ShardHandle>,
+    /// Shards that could not be opened, and when to try again.
+    failed: HashMap<ShardId, Instant>,
+}
+
+impl std::fmt::Debug for ShardSharing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ShardSharing({} are given up)", self.leaving.len())
+    }
+}
+
+/// What a look finds to be done.
+#[derive(Default)]
+struct SharingWork {
+    lost: Vec<ShardId>,
+    releases: Vec<ShardId>,
+    disowned: Vec<ShardId>,
+    claims: Vec<ShardId>,
+}
+
+impl ShardSharing {
+    /// Of a log that was opened for several processes.
+    ///
+    /// # Errors
+    /// `Refused` of any other log.
+    pub fn new(log: &Log) -> Result<Self, StreamError> {
+        if log.inner.sharing.is_none() {
+            return Err(StreamError::Refused("the log is one process's at a time".to_owned()));
+        }
+        Ok(Self {
+            log: log.clone(),
+            watches: None,
+            is_behind: true,
+            seen: MembersSeen::default(),
+            leaving: BTreeMap::new(),
+            failed: HashMap::default(),
+        })
+    }
+
+    /// Completes when streams, or owners, may have changed. Dropping it loses nothing.
+    pub async fn changed(&mut self) {
+        let Some([streams, shards]) = &mut self.watches else { return std::future::pending().await };
+        let me = self.log.inner.owner_number;
+        loop {
+            let event = tokio::select! {
+                biased;
+                event = streams.next() => event,
+                event = shards.next() => event,
+            };
+            match event {
+                Ok(event) if event.key.starts_with(STREAMS) => {
+                    self.is_behind = true;
+                    return;
+                }
+                Ok(event) => {
+                    // Of what this process owns most is its own doing.
+                    if note(&self.log, &event).is_some_and(|owner| owner.owner != me) {
+                        return;
+                    }
+                }
+                Err(WatchEnd::Lagged | WatchEnd::Closed) => {
+                    self.watches = None;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Brings what this process owns closer to what it should own of what there is, beside `members`, of which it is
+    /// one. Answers how many shards it has still to give up.
+    ///
+    /// # Errors
+    /// What metadata answers. The next call goes on.
+    pub fn look<'a>(&'a mut self, members: &'a [ShardMember]) -> BoxFuture<'a, Result<usize, StreamError>> {
+        Box::pin(self.look_once(members))
+    }
+
+    async fn look_once(&mut self, members: &[ShardMember]) -> Result<usize, StreamError> {
+        let now = self.log.inner.env.now();
+        self.seen.look(now, members);
+        self.follow().await?;
+        let work = self.work(members, now);
+        for shard in work.lost {
+            tracing::warn!(%shard, "another node owns the shard by now");
+            self.give_away(shard).await?;
+        }
+        for shard in work.releases {
+            let handle = self.log.take_away(shard).await?;
+            self.leaving.extend(handle.map(|handle| (shard, handle)));
+        }
+        self.release().await;
+        for shard in work.disowned {
+            self.log.disown(shard).await?;
+        }
+        if !work.claims.is_empty() {
+            let failed = self.log.claim_shards(&work.claims).await?;
+            self.failed.extend(failed.into_iter().map(|shard| (shard, now + GONE_AFTER)));
+        }
+        Ok(self.leaving.len())
+    }
+
+    /// Follows metadata: lists anew where events were missed.
+    async fn follow(&mut self) -> Result<(), StreamError> {
+        let log = self.log.clone();
+        let mut is_lagging = self.watches.is_none();
+        for watch in self.watches.iter_mut().flatten() {
+            while let Some(event) = watch.try_next() {
+                match event {
+                    Ok(event) if event.key.starts_with(STREAMS) => self.is_behind = true,
+                    Ok(event) => _ = note(&log, &event),
+                    Err(_) => {
+                        is_lagging = true;
+                        break;
+                    }
+                }
+            }
+        }
+        let meta = &log.inner.meta;
+        if is_lagging {
+            self.watches = None;
+            // Before the list, so that nothing is missed between.
+            let streams = meta.watch(STREAMS).await.map_err(unavailable)?;
+            let shards = meta.watch(SHARDS).await.map_err(unavailable)?;
+            for (key, found) in meta.list(SHARDS).await.map_err(unavailable)? {
+                note(&log, &Event { key, value: Some(found) });
+            }
+            (self.watches, self.is_behind) = (Some([streams, shards]), true);
+        }
+        if self.is_behind {
+            log.follow_streams().await?;
+            self.is_behind = false;
+        }
+        Ok(())
+    }
+
+    fn work(&mut self, members: &[ShardMember], now: Instant) -> SharingWork {
+        let inner = &*self.log.inner;
+        let me = inner.owner_number;
+        // One that is about to go waits for nothing.
+        let is_settled = self.seen.is_settled(now) || is_going(members, me);
+        let Some(sharing) = &inner.sharing else { return SharingWork::default() };
+        self.failed.retain(|_, again| *again > now);
+        let mut work = SharingWork::default();
+        let streams = inner.streams.read();
+        for stream in streams.by_id.values() {
+            for (number, handle) in (0..).map(ShardNumber).zip(stream.shards()) {
+                let shard = ShardId { stream: stream.record.id, shard: number };
+                let owner = sharing.get(&shard).unwrap_or_default();
+                let heir = heir(members, &key_of(shard));
+                let is_heir = heir.is_some_and(|heir| heir.owner == me);
+                match handle.slot_or_closed() {
+                    Ok(_) | Err(ClosedShard::Damaged(_)) if owner.owner != me => work.lost.push(shard),
+                    Ok(_) => {
+                        if !is_heir
+                            && heir.is_some()
+                            && is_settled
+                            && work.releases.len() < RELEASES_AT_A_TIME
+                        {
+                            work.releases.push(shard);
+                        }
+                    }
+                    Err(ClosedShard::Damaged(_)) => {}
+                    Err(ClosedShard::Elsewhere) if self.leaving.contains_key(&shard) => {}
+                    Err(ClosedShard::Elsewhere) if !is_heir => {
+                        if owner.owner == me {
+                            work.disowned.push(shard);
+                        }
+                    }
+                    Err(ClosedShard::Elsewhere) => {
+                        let is_free = owner.owner == me || self.seen.is_gone(owner.owner, now);
+                        if is_free && !self.failed.contains_key(&shard) {
+                            work.claims.push(shard);
+                        }
+                    }
+                }
+            }
+        }
+        work
+    }
+
+    /// A shard that another process has claimed.
+    async fn give_away(&mut self, shard: ShardId) -> Result<(), StreamError> {
+        let handle = self.log.take_away(shard).await?;
+        self.leaving.remove(&shard);
+        let Some(handle) = handle else { return Ok(()) };
+        self.log.abandon(shard, &handle).await
+    }
+
+    /// Goes on with what is being given up.
+    async fn release(&mut self) {
+        let (log, env) = (self.log.clone(), self.log.inner.env.clone());
+        for shard in self.leaving.keys().copied().collect::<Vec<_>>() {
+            let Some(handle) = self.leaving.get(&shard) else { continue };
+            match env.timeout(RELEASE_PATIENCE, log.release_one(handle)).await {
+                None => tracing::warn!(%shard, "it is not given up yet: what it has to write takes long"),
+                Some(Ok(_)) => {
+                    log.inner.segments.forget(&shard);
+                    self.leaving.remove(&shard);
+                    match log.disown(shard).await {
+                        Ok(()) => tracing::info!(%shard, "given up"),
+                        Err(error) => tracing::warn!(%shard, %error, "given up, and not recorded yet"),
+                    }
+                }
+                Some(Err(error)) => {
+                    tracing::warn!(%shard, %error, "it is not this node's any more");
+                    if let Err(error) = log.abandon(shard, handle).await {
+                        tracing::warn!(%shard, %error, "its owner is gone");
+                    }
+                    self.leaving.remove(&shard);
+                }
+            }
+        }
+    }
+}
+
+/// By what a shard's owner is found.
+fn key_of(shard: ShardId) -> Vec<u8> {
+    let mut key = shard.stream.0.as_bytes().to_vec();
+    key.extend_from_slice(&shard.shard.0.to_be_bytes());
+    key
+}
+
+/// Takes note of what a shard's record says by now; who owns the shard, if it says so.
+fn note(log: &Log, event: &Event) -> Option<ShardOwner> {
+    let (Some(Key::Shard(shard)), Some(sharing)) = (Key::parse(&event.key), &log.inner.sharing) else {
+        return None;
+    };
+    // Without a record the shard is gone with its stream.
+    match ShardRecord::decode(&event.key, &event.value.as_ref()?.value) {
+        Ok(record) => {
+            sharing.note(shard, ShardOwner::of(&record));
+            Some(ShardOwner::of(&record))
+        }
+        Err(error) => {
+            tracing::warn!(%error, "a shard's owner is not known");
+            None
+        }
+    }
+}
+
+/// Who owns what.
+impl Log {
+    /// The number by which records know what is this log's, another one after each start.
+    pub fn owner_number(&self) -> u64 {
+        self.inner.owner_number
+    }
+
+    /// Whether several processes share the shards.
+    pub fn is_shared(&self) -> bool {
+        self.inner.sharing.is_some()
+    }
+
+    /// Who owns a shard, as far as is known; `None` where one process has all of them, and of a shard that nobody ever
+    /// had.
+    pub fn shard_owner(&self, shard: ShardId) -> Option<ShardOwner> {
+        self.inner.sharing.as_ref()?.get(&shard)
+    }
+
+    /// The epoch in which a shard is led whose tail has this term: where several processes share the shards, a claim
+    /// begins it, and the tail may not show it yet.
+    pub fn leader_term(&self, shard: ShardId, tail: Term) -> Term {
+        self.shard_owner(shard).map_or(tail, |owner| owner.term.max(tail))
+    }
+
+    /// How many shards are open here.
+    pub fn shards_owned(&self) -> usize {
+        self.whole_shards().len()
+    }
+
+    /// Closes a shard for everybody who comes; its handle, if it was open.
+    async fn take_away(&self, shard: ShardId) -> Result<Option<ShardHandle>, StreamError> {
+        let _naming = self.inner.naming.lock().await;
+        let known = self.inner.streams.read().by_id.get(&shard.stream).cloned();
+        let Some(known) = known else { return Ok(None) };
+        let Some(handle) = known.shard(shard.shard).cloned() else { return Ok(None) };
+        let closed = handle.closed_elsewhere();
+        self.inner.streams.write().replace(known.with_shard(shard.shard, closed));
+        handle.wake();
+        Ok(handle.slot_or_closed().is_ok().then_some(handle))
+    }
+
+    /// Has the owner drop a shard that is somebody else's: nothing of it is touched.
+    async fn abandon(&self, shard: ShardId, handle: &ShardHandle) -> Result<(), StreamError> {
+        if let Ok(slot) = handle.slot_or_closed() {
+            let (reply, done) = oneshot::channel();
+            let request = OwnerRequest::Abandon(slot, reply);
+            self.inner.owners[handle.owner].send(request).await.map_err(|_| StreamError::Closed)?;
+            done.await.map_err(|_| StreamError::Closed)?;
+        }
+        self.inner.segments.forget(&shard);
+        Ok(())
+    }
+
+    /// Records that a shard is nobody's, if it is this process's.
+    async fn disown(&self, shard: ShardId) -> Result<(), StreamError> {
+        let key = shard_key(shard);
+        let Some(found) = self.inner.meta.get(&key).await.map_err(unavailable)? else { return Ok(()) };
+        let record = ShardRecord::decode(&key, &found.value)
+            .map_err(|error| StreamError::Unavailable(error.to_string()))?;
+        let mut now = ShardOwner::of(&record);
+        if record.owner == self.inner.owner_number {
+            let value = ShardRecord { owner: 0, ..record }.encode();
+            let put = Op::Put { key, value, expect: Expect::Version(found.version) };
+            self.inner.meta.commit(vec![put]).await.map_err(unavailable)?;
+            now.owner = 0;
+        }
+        if let Some(sharing) = &self.inner.sharing {
+            sharing.note(shard, now);
+        }
+        Ok(())
+    }
+}
+
+fn unavailable(error: MetaError) -> StreamError {
+    StreamError::Unavailable(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(number: u64) -> ShardMember {
+        ShardMember { id: format!("node-{number}"), owner: number, takes: true }
+    }
+
+    fn owners(members: &[ShardMember]) -> Vec<u64> {
+        (0..3_000_u32).map(|key| heir(members, &key.to_be_bytes()).expect("one takes").owner).collect()
+    }
+
+    #[test]
+    fn each_gets_its_part_and_one_that_goes_moves_nothing_but_its_own() {
+        let three = [member(1), member(2), member(3)];
+        let before = owners(&three);
+        for member in &three {
+            let part = before.iter().filter(|owner| **owner == member.owner).count();
+            assert!((800..1_200).contains(&part), "{part} of 3000");
+        }
+        let after = owners(&three[..2]);
+        let moved = before.iter().zip(&after).filter(|(before, after)| before != after);
+        assert!(moved.clone().count() > 0 && moved.clone().all(|(before, _)| *before == 3));
+        let drained = [member(1), member(2), ShardMember { takes: false, ..member(3) }];
+        assert_eq!(owners(&drained), after);
+        assert_eq!(heir(&drained[2..], b"key"), None);
+    }
+
+    #[test]
+    fn whoever_is_not_seen_for_a_while_is_gone_but_not_where_nobody_looked() {
+        let at = |ms| Instant::default() + Duration::from_millis(ms);
+        let (both, one) = ([member(1), member(2)], [member(1)]);
+        let mut seen = MembersSeen::default();
+        seen.look(at(10_000), &both);
+        assert!(seen.is_gone(0, at(10_000)) && !seen.is_gone(7, at(10_000)), "nobody is gone at once");
+        seen.look(at(11_000), &one);
+        assert!(!seen.is_gone(2, at(11_000)) && !seen.is_settled(at(11_000)));
+        seen.look(at(11_500), &one);
+        assert!(seen.is_gone(2, at(11_500)) && !seen.is_gone(1, at(11_500)));
+        assert!(seen.is_settled(at(13_000)));
+        seen.look(at(20_000), &one);
+        assert!(!seen.is_gone(2, at(20_000)), "it may have been here meanwhile");
+        seen.look(at(21_500), &one);
+        assert!(seen.is_gone(2, at(21_500)));
+    }
+
+    #[test]
+    fn what_is_older_than_what_is_known_of_an_owner_is_passed_over() {
+        let shared = SharedShards::default();
+        let shard =
+            ShardId { stream: tailwater_format::StreamId(uuid::Uuid::from_u128(1)), shard: ShardNumber(0) };
+        let owner = |owner, term| ShardOwner { owner, term: Term(term) };
+        shared.note(shard, owner(1, 2));
+        shared.note(shard, owner(2, 1));
+        assert_eq!(shared.get(&shard), Some(owner(1, 2)));
+        shared.note(shard, owner(0, 2));
+        assert_eq!(shared.get(&shard), Some(owner(0, 2)), "it was given up");
+        shared.remove(&shard);
+        assert_eq!(shared.get(&shard), None);
+    }
+}

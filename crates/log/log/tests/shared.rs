@@ -1,0 +1,238 @@
+//! Logs of several processes on the same metadata and the same segments, each of which owns a part of the shards.
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use common::told::ToldStore;
+use common::{batch, config, open_with, shard, values, values_of};
+use tailwater_env::Env;
+use tailwater_format::{Codec, ShardNumber, StreamId, Term};
+use tailwater_log::{
+    AppendError, Log, LogConfig, ReadError, ShardMember, ShardSharing, SharedMetadata, StreamConfig,
+    StreamError,
+};
+use tailwater_store::OpenSegments;
+
+const SHARDS: u32 = 12;
+
+/// What processes share.
+struct World {
+    env: Env,
+    dir: tempfile::TempDir,
+    store: ToldStore,
+    /// Whose own metadata is the others', too.
+    meta: Log,
+}
+
+/// A process.
+struct Member {
+    log: Log,
+    sharing: ShardSharing,
+    member: ShardMember,
+}
+
+impl World {
+    async fn new(env: &Env) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let meta = open_with(env, &dir.path().join("meta"), config()).await;
+        Self { env: env.clone(), dir, store: ToldStore::default(), meta }
+    }
+
+    async fn start(&self, id: &str) -> Member {
+        let segments: Option<Arc<dyn OpenSegments>> = Some(Arc::new(self.store.clone()));
+        let metadata = SharedMetadata {
+            meta: Arc::clone(self.meta.meta()),
+            place: "here".to_owned(),
+            cluster: uuid::Uuid::from_u128(7),
+            is_shared: true,
+        };
+        let config = LogConfig { segments, metadata: Some(metadata), ..config() };
+        let log = open_with(&self.env, &self.dir.path().join(id), config).await;
+        let member = ShardMember { id: id.to_owned(), owner: log.owner_number(), takes: true };
+        Member { sharing: ShardSharing::new(&log).expect("it shares"), log, member }
+    }
+
+    /// Lets `there` look, as if they and nobody else were there, until it is as `wanted`.
+    async fn look_until(&self, there: &mut [&mut Member], wanted: impl Fn(&[&mut Member]) -> bool) {
+        while !wanted(there) {
+            let members: Vec<ShardMember> = there.iter().map(|member| member.member.clone()).collect();
+            for member in &mut *there {
+                member.sharing.look(&members).await.expect("metadata answers");
+            }
+            self.env.sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+fn in_world<F: Future<Output = ()>>(test: impl FnOnce(World) -> F) {
+    common::in_world(|env| async move { test(World::new(&env).await).await });
+}
+
+impl Member {
+    fn owns(&self, stream: StreamId, number: u32) -> bool {
+        self.log.tails(stream, &[ShardNumber(number)]).is_ok()
+    }
+
+    async fn append(&self, stream: StreamId, number: u32, batches: Bytes) -> Result<Term, AppendError> {
+        self.log.append(stream, ShardNumber(number), batches).await.map(|answer| answer.term)
+    }
+}
+
+async fn stream(member: &Member) -> StreamId {
+    let config = StreamConfig { shards: SHARDS, ..StreamConfig::default() };
+    member.log.create_stream("s", config).await.expect("created").id
+}
+
+/// Whether every shard has its owner, and all know which it is.
+fn all_owned(there: &[&mut Member]) -> bool {
+    let Ok(stream) = there[0].log.stream("s") else { return false };
+    let numbers = (0..SHARDS).map(|number| shard(stream.id, number));
+    let is_known = |member: &&mut Member| {
+        numbers.clone().all(|shard| {
+            let owner = member.log.shard_owner(shard).map(|owner| owner.owner);
+            there.iter().any(|member| Some(member.member.owner) == owner)
+        })
+    };
+    let owned = there.iter().map(|member| member.log.shards_owned()).sum::<usize>();
+    owned == SHARDS as usize && there.iter().all(is_known)
+}
+
+#[test]
+fn each_shard_has_one_owner_and_goes_on_at_another_one_when_its_owner_is_gone() {
+    in_world(|world| async move {
+        let (mut a, mut b) = (world.start("a").await, world.start("b").await);
+        let stream = stream(&a).await;
+        world.look_until(&mut [&mut a, &mut b], all_owned).await;
+        let parts = [a.log.shards_owned(), b.log.shards_owned()];
+        assert!(parts.iter().all(|part| *part > 0), "{parts:?}");
+        for number in 0..SHARDS {
+            let (owner, other) = if a.owns(stream, number) { (&a, &b) } else { (&b, &a) };
+            assert_eq!(owner.append(stream, number, values(&["one"])).await.expect("durable"), Term(1));
+            assert_eq!(other.append(stream, number, values(&["no"])).await, Err(AppendError::NotOwner));
+            assert_eq!(other.log.view(shard(stream, number)).err(), Some(ReadError::NotOwner));
+            let known = other.log.shard_owner(shard(stream, number)).expect("it is known");
+            assert_eq!((known.owner, known.term), (owner.member.owner, Term(1)));
+        }
+        drop(b);
+        world.look_until(&mut [&mut a], all_owned).await;
+        for number in 0..SHARDS {
+            a.append(stream, number, values(&["two"])).await.expect("durable");
+            assert_eq!(values_of(&a.log, shard(stream, number)).await, ["one", "two"]);
+        }
+        // Started again, it is given its part, which no record is lost by.
+        let mut b = world.start("b").await;
+        world
+            .look_until(&mut [&mut a, &mut b], |there| {
+                all_owned(there) && there.iter().all(|member| member.log.shards_owned() > 0)
+            })
+            .await;
+        for number in 0..SHARDS {
+            let owner = if a.owns(stream, number) { &a } else { &b };
+            assert_eq!(values_of(&owner.log, shard(stream, number)).await, ["one", "two"]);
+        }
+    });
+}
+
+#[test]
+fn of_two_that_take_themselves_for_the_owner_one_makes_progress_and_the_other_one_can_own_again() {
+    in_world(|world| async move {
+        let (mut a, mut b) = (world.start("a").await, world.start("b").await);
+        let stream = stream(&a).await;
+        world.look_until(&mut [&mut a, &mut b], all_owned).await;
+        let of_b: Vec<u32> = (0..SHARDS).filter(|number| b.owns(stream, *number)).collect();
+        // One that has written, and one that was never written to.
+        let (written, fresh) = (of_b[0], of_b[1]);
+        b.append(stream, written, values(&["before"])).await.expect("durable");
+        // It is thought to be gone, and is not.
+        world.look_until(&mut [&mut a], all_owned).await;
+        assert!(b.owns(stream, written) && b.owns(stream, fresh), "it does not know");
+        let late = b.append(stream, written, values(&["late"])).await;
+        assert!(matches!(late, Err(AppendError::Lost(_) | AppendError::NotOwner)), "{late:?}");
+        let again = b.append(stream, written, values(&["again"])).await;
+        assert_eq!(again, Err(AppendError::NotOwner), "its claim of another term fails");
+        // Of one that it never wrote to it begins a segment, which needs no commit.
+        let first = b.append(stream, fresh, values(&["first"])).await;
+        assert!(matches!(first, Err(AppendError::Lost(_) | AppendError::NotOwner)), "{first:?}");
+        a.append(stream, written, values(&["after"])).await.expect("durable");
+        assert_eq!(values_of(&a.log, shard(stream, written)).await, ["before", "after"]);
+        assert_eq!(
+            values_of(&b.log, shard(stream, written)).await,
+            ["before"],
+            "it shows what was acknowledged"
+        );
+        world
+            .look_until(&mut [&mut a, &mut b], |there| all_owned(there) && there[1].owns(stream, written))
+            .await;
+        b.append(stream, written, values(&["back"])).await.expect("durable");
+        assert_eq!(values_of(&b.log, shard(stream, written)).await, ["before", "after", "back"]);
+    });
+}
+
+#[test]
+fn a_process_that_is_about_to_go_gives_its_shards_up_at_once_and_an_idempotent_producer_goes_on_elsewhere() {
+    in_world(|world| async move {
+        let (mut a, mut b) = (world.start("a").await, world.start("b").await);
+        let stream = stream(&b).await;
+        world.look_until(&mut [&mut a, &mut b], all_owned).await;
+        let number = (0..SHARDS).find(|number| b.owns(stream, *number)).expect("it has some");
+        let producer = a.log.init_producer_id().await.expect("an id");
+        assert_ne!(producer, b.log.init_producer_id().await.expect("an id"), "of another block");
+        let sent = |sequence: i32| {
+            let records = [(1_000, sequence.to_string())];
+            batch(&records, Codec::None, Some((producer, 0, sequence)))
+        };
+        for sequence in 0..3 {
+            b.append(stream, number, sent(sequence)).await.expect("durable");
+        }
+        b.member.takes = false;
+        world.look_until(&mut [&mut a, &mut b], |there| there[0].log.shards_owned() == SHARDS as usize).await;
+        assert_eq!(b.log.shards_owned(), 0);
+        // Its last batch comes again: the answer was lost.
+        a.append(stream, number, sent(2)).await.expect("known");
+        a.append(stream, number, sent(3)).await.expect("durable");
+        assert_eq!(values_of(&a.log, shard(stream, number)).await, ["0", "1", "2", "3"]);
+    });
+}
+
+#[test]
+fn streams_that_one_creates_alters_and_deletes_are_so_at_the_others() {
+    in_world(|world| async move {
+        let (mut a, mut b) = (world.start("a").await, world.start("b").await);
+        let stream = stream(&a).await;
+        let exists = b.log.create_stream("s", StreamConfig::default()).await;
+        assert_eq!(
+            exists.err(),
+            Some(StreamError::Exists("s".to_owned())),
+            "although it has not heard of it"
+        );
+        world
+            .look_until(&mut [&mut a, &mut b], |there| {
+                all_owned(there) && there[1].log.stream("s").is_ok_and(|known| known.id == stream)
+            })
+            .await;
+        let more = |config: &StreamConfig| {
+            Ok::<_, StreamError>(StreamConfig { shards: SHARDS + 3, ..config.clone() })
+        };
+        b.log.alter_stream("s", more).await.expect("altered");
+        world
+            .look_until(&mut [&mut a, &mut b], |there| {
+                there.iter().map(|member| member.log.shards_owned()).sum::<usize>() == SHARDS as usize + 3
+            })
+            .await;
+        for number in 0..SHARDS + 3 {
+            let owner = if a.owns(stream, number) { &a } else { &b };
+            owner.append(stream, number, values(&["one"])).await.expect("durable");
+        }
+        b.log.delete_stream("s").await.expect("deleted");
+        world
+            .look_until(&mut [&mut a, &mut b], |there| {
+                there.iter().all(|member| member.log.stream("s").is_err())
+            })
+            .await;
+        common::until(&world.env, || world.store.0.lock().segments.is_empty()).await;
+        assert!(world.meta.meta().list("log/shard/").await.expect("listed").is_empty(), "nothing is left");
+    });
+}
