@@ -10,7 +10,7 @@ INPUT ?=
 
 CORES ?= 0,1
 
-.PHONY: help build dist check test test-long miri fuzz demo sim bench bench-peers bench-compare figures spec spec-full doc deny clean
+.PHONY: help build dist check test test-long miri fuzz demo demo-clusters sim bench bench-peers bench-compare figures spec spec-full doc deny clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -45,6 +45,9 @@ fuzz: ## what reads bytes of others, with coverage, TIME=600 seconds for each of
 
 demo: build ## one node, six cache backends, 1,000 consumers, about 30 s; INPUT=FILE appends that file instead
 	$(TARGET)/release/tailwater demo $(if $(INPUT),--input '$(INPUT)')
+
+demo-clusters: build ## five clusters on three emulated continents, 500 consumers in each, a line cut and a cluster killed, about 60 s
+	$(TARGET)/release/tailwater demo-clusters
 
 sim: ## SEEDS=n seeds of every simulated scenario
 	@.ci/need cc=gcc

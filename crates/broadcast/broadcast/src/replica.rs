@@ -75,6 +75,8 @@ pub struct Config {
     /// Bytes of encoded events that a stream of this region may hold, on their way among them, before publishers are
     /// refused; an eighth more for events that collect others, as they make room.
     pub stream_bytes_max: u64,
+    /// The same for all streams of this region together.
+    pub region_bytes_max: u64,
     /// How long a stream of this region holds its events at least, but for its last one, in milliseconds from when they
     /// got their numbers; 0 is for ever. The chain's head removes older ones.
     pub retention_ms: u64,
@@ -95,6 +97,7 @@ impl Config {
             silence_ms: 500,
             streams_max: 64,
             stream_bytes_max: u64::MAX,
+            region_bytes_max: u64::MAX,
             retention_ms: 0,
             history: HistoryOptions::default(),
             durability: Durabilities::default(),
@@ -208,6 +211,8 @@ pub struct Replica {
     /// The epoch whose tail we are, once the token is here.
     token: Option<u64>,
     streams: BTreeMap<Stream, StreamState>,
+    /// Bytes that the streams of this region hold at most: counted now and then, and what was published since.
+    region_bytes: u64,
     connections: BTreeMap<ConnectionId, Connection>,
     /// Those of them that may be sent events: most clients that share are sent none.
     receivers: BTreeSet<ConnectionId>,
@@ -285,6 +290,7 @@ impl Replica {
             lineages: Lineages::default(),
             token: None,
             streams: BTreeMap::new(),
+            region_bytes: u64::MAX,
             connections: BTreeMap::new(),
             receivers: BTreeSet::new(),
             expects: BTreeMap::new(),
@@ -511,6 +517,7 @@ impl Replica {
             self.watch_sources();
             self.watch_chain(elapsed_ms);
             self.expire();
+            self.count_region();
         }
         self.admission.tick();
         let due = self.streams.values_mut().filter(|stream| stream.history.is_due());

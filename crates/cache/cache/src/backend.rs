@@ -18,6 +18,7 @@
 //! Called by an `rma` server's threads and by its own sweeping task.
 
 mod cohort;
+mod ending;
 mod recency;
 mod refill;
 mod slabs;
@@ -46,12 +47,13 @@ use crate::limits::{
 };
 use crate::protocol::{
     InfoReply, LOOKUP_DEFERRED, LOOKUP_UNKNOWN, LookupReply, LookupRequest, METHOD_ACCEPT, METHOD_CLEAR,
-    METHOD_CONFIG, METHOD_CONFIGURE, METHOD_INFO, METHOD_JOIN, METHOD_LOOKUP, METHOD_MUTATE, METHOD_PROMISE,
-    METHOD_SCAN, MutateReply, MutateRequest, Outcome, PromiseReply, PromiseRequest, REFUSED_CONFIG,
-    REFUSED_MALFORMED, REFUSED_METHOD, REFUSED_VERSION,
+    METHOD_CONFIG, METHOD_CONFIGURE, METHOD_END, METHOD_INFO, METHOD_JOIN, METHOD_LOOKUP, METHOD_MUTATE,
+    METHOD_PROMISE, METHOD_SCAN, MutateReply, MutateRequest, Outcome, PromiseReply, PromiseRequest,
+    REFUSED_CONFIG, REFUSED_MALFORMED, REFUSED_METHOD, REFUSED_VERSION,
 };
 use crate::version::Version;
 use cohort::BackendCohort;
+use ending::BackendEnding;
 pub use refill::RefillConfig;
 use table::{Table, TableConfig};
 use told::BackendTold;
@@ -106,6 +108,7 @@ pub struct Backend {
     refiller: Mutex<Option<Task>>,
     told: BackendTold,
     cohort: BackendCohort,
+    ending: BackendEnding,
 }
 
 impl Backend {
@@ -156,6 +159,7 @@ impl Backend {
             refiller: Mutex::new(None),
             told: BackendTold::new(config.config_id),
             cohort: BackendCohort::default(),
+            ending: BackendEnding::default(),
         });
         let sweeper = env.spawn("cache-sweep", sweep(env.clone(), config.ttl, Arc::downgrade(&backend)));
         *backend.sweeper.lock() = Some(sweeper);
@@ -189,6 +193,7 @@ impl Backend {
             superseded: counts.superseded,
             evicted: counts.evicted,
             expired: counts.expired,
+            evicted_age_ms: u64::try_from(counts.evicted_age.as_millis()).unwrap_or(u64::MAX),
             overflowed: table.chained() as u64,
             lookups: self.lookups.load(Ordering::Relaxed),
             slabs_reclaimed: counts.slabs_reclaimed,
@@ -196,8 +201,9 @@ impl Backend {
             copied: counts.copied,
             copied_bytes: self.cohort.copied_bytes.load(Ordering::Relaxed),
             scans: self.cohort.scans.load(Ordering::Relaxed),
-            scanned_config_id: self.cohort.scanned_config_id.load(Ordering::Relaxed),
+            scanned_config_id: self.cohort.scanned_config_id.load(Ordering::Acquire),
             hindrance: self.cohort.hindrance.lock().clone(),
+            dirty: self.cohort.dirty.load(Ordering::Relaxed),
         }
     }
 
@@ -379,6 +385,7 @@ impl Service for Backend {
             METHOD_SCAN => self.scan(payload),
             METHOD_CONFIGURE => self.configure(payload),
             METHOD_INFO => Ok(self.stats().encode_to_vec().into()),
+            METHOD_END => self.end(),
             METHOD_CLEAR => {
                 self.clear();
                 self.begin_empty();

@@ -29,6 +29,7 @@ mod placement;
 mod quorum;
 mod relaxed;
 mod replica;
+mod roll;
 mod sender;
 mod set;
 mod stats;
@@ -49,6 +50,7 @@ use tokio::sync::{oneshot, watch};
 
 pub use backends::{Backends, Connector, instance_of};
 pub use placement::{HashRing, Mode, Placement};
+pub use roll::{RollSeen, RollStep};
 pub use stats::CellStats;
 pub use update::{CasError, CellValue, UpdateError, UpdateTo, Updated};
 

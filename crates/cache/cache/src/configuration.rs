@@ -9,7 +9,8 @@
 //! All numbers are little endian.
 //! ```text
 //!    0  8  magic "TWCELLCF"
-//!    8  2  layout               1, or 2 while a change of backends is under way: who knows 1 alone takes no part
+//!    8  2  layout               1; 2 while a change of backends is under way; 3 while some stand for others. Who knows
+//!                               lower ones alone takes no part
 //!   10  1  mode                 1: R=1, 2: R=3.2
 //!   11  1  length of the name   1 to NAME_BYTES_MAX
 //!   12  2  backends             as many as the mode has replicas, or more
@@ -17,11 +18,12 @@
 //!   16  8  id                   not 0
 //!   24  4  rows of the ring     a power of two
 //!   28  2  points of a backend
-//!   30  2  backends after       in layout 2: those that hold keys after the change; bit 15: all is copied to them.
-//!                               In layout 1: zero
+//!   30  2  backends after       in layouts 2 and 3: those that hold keys after the change; bit 15: all is copied to
+//!                               them. In layout 1, and without a change in layout 3: zero
 //!   32  n  name                 letters, digits and . _ -
 //!          backends, spares, then backends after the change, each:
 //!             4  number         unique in the cell, and never another backend's
+//!             4  whose points   in layout 3 alone: the number whose points on the ring it has
 //!             1  addresses      at most ADDRESSES_MAX, nearest first
 //!                each:  2  length,  n  text as `rma` writes addresses
 //!       8  XXH3-64 of all before it
@@ -36,6 +38,11 @@
 //!
 //! Of two phases that follow each other, whatever a mutation under one of them counts has a replica in common with
 //! whatever a read under the other one counts. So clients and backends may learn of them one after the other.
+//!
+//! # Spares
+//! A spare holds nothing. It *stands for* a backend when it has that one's points on the ring, and so the keys that the
+//! other one had. A backend that leaves, and whose points another one has after that, is a spare from then on. So it
+//! can come back.
 
 use std::collections::BTreeSet;
 
@@ -51,6 +58,8 @@ const MAGIC: u64 = u64::from_le_bytes(*b"TWCELLCF");
 const LAYOUT: u16 = 1;
 /// With a change under way.
 const LAYOUT_CHANGING: u16 = 2;
+/// With backends that stand for others.
+const LAYOUT_STANDING: u16 = 3;
 /// All is copied.
 const COPIED: u16 = 1 << 15;
 const HEAD_BYTES: usize = 32;
@@ -59,10 +68,24 @@ const CHECKSUM_BYTES: usize = 8;
 /// A backend as a configuration has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackendPlace {
-    /// Its number in the cell, from which its points on the ring follow. It is never another backend's.
+    /// Its number in the cell. It is never another backend's.
     pub number: u32,
     /// Ways to reach it, nearest first, as `rma` writes addresses. None where whoever connects knows the way.
     pub addresses: Vec<String>,
+    /// The number of the backend that it stands for: it has that one's points on the ring, and not its own.
+    pub stands_for: Option<u32>,
+}
+
+impl BackendPlace {
+    /// A backend that stands for none.
+    pub fn new(number: u32, addresses: Vec<String>) -> Self {
+        Self { number, addresses, stands_for: None }
+    }
+
+    /// The number from which its points on the ring follow.
+    pub fn points_of(&self) -> u32 {
+        self.stands_for.unwrap_or(self.number)
+    }
 }
 
 /// A change of a cell's backends that is under way.
@@ -87,7 +110,7 @@ pub struct Configuration {
     pub backends: Vec<BackendPlace>,
     /// Who holds them next, while that changes.
     pub change: Option<CellChange>,
-    /// Those that hold none yet.
+    /// Those that hold none: they may stand for one that holds some, or are out while another one stands for them.
     pub spares: Vec<BackendPlace>,
     /// How keys are spread over the backends.
     pub ring: HashRing,
@@ -101,7 +124,7 @@ pub enum ConfigurationError {
     Malformed,
     /// Written by a later version.
     #[error(
-        "a cell's configuration in layout {0}, and this program knows up to layout {LAYOUT_CHANGING}: a later version wrote it"
+        "a cell's configuration in layout {0}, and this program knows up to layout {LAYOUT_STANDING}: a later version wrote it"
     )]
     Layout(u16),
     /// The checksum does not match.
@@ -124,6 +147,12 @@ pub enum ConfigurationError {
     /// Two backends with one number.
     #[error("two backends of a cell have number {0}")]
     SameNumber(u32),
+    /// Two backends with the points of one.
+    #[error("two backends of a cell have the points of backend {0} on the ring")]
+    SamePoints(u32),
+    /// A spare that has points.
+    #[error("spare {0} stands for a backend, and is none of those that hold keys")]
+    SpareStands(u32),
     /// Too many or too long addresses.
     #[error(
         "backend {0} has too many addresses ({ADDRESSES_MAX} at most), or one of more than {ADDRESS_BYTES_MAX} bytes"
@@ -146,7 +175,7 @@ impl Configuration {
         addresses: Vec<Vec<String>>,
     ) -> Result<Self, ConfigurationError> {
         let ring = HashRing::for_backends(addresses.len());
-        let place = |(number, addresses)| BackendPlace { number, addresses };
+        let place = |(number, addresses)| BackendPlace::new(number, addresses);
         let backends = (0..).zip(addresses).map(place).collect();
         let name = name.to_owned();
         let configuration = Self { id, name, mode, backends, change: None, spares: Vec::new(), ring };
@@ -185,6 +214,15 @@ impl Configuration {
             && sorted(&self.spares) == sorted(&other.spares)
     }
 
+    /// The same with spares, one for each of `addresses`, before anybody is told of it. Their numbers follow those of
+    /// the backends.
+    pub fn with_spares(mut self, addresses: Vec<Vec<String>>) -> Result<Self, ConfigurationError> {
+        let first = self.members().map(|place| place.number).max().map_or(0, |number| number.wrapping_add(1));
+        self.spares = (first..).zip(addresses).map(|(number, of)| BackendPlace::new(number, of)).collect();
+        self.check()?;
+        Ok(self)
+    }
+
     /// The next configuration, with these backends at these addresses. One that has an address in common with one of
     /// this configuration keeps its number, and what is new gets a number that none had.
     pub fn changed(
@@ -203,26 +241,68 @@ impl Configuration {
                     && place.addresses.iter().any(|known| addresses.contains(known))
             });
             let number = same.map_or(unused, |place| place.number);
+            let stands_for = same.and_then(|place| place.stands_for);
             if same.is_none() {
                 unused = unused.wrapping_add(1);
             }
             taken.insert(number);
-            backends.push(BackendPlace { number, addresses });
+            backends.push(BackendPlace { number, addresses, stands_for });
         }
         let configuration = Self { id, mode, backends, change: None, spares: Vec::new(), ..self.clone() };
         configuration.check()?;
         Ok(configuration)
     }
 
-    /// The next configuration, which begins a change to these backends.
+    /// The next configuration, which begins a change to these backends. Those of them that were spares are none from
+    /// then on.
     pub fn changing_to(&self, backends: Vec<BackendPlace>) -> Result<Self, ConfigurationError> {
         if self.change.is_some() {
             return Err(ConfigurationError::Changing);
         }
-        let change = Some(CellChange { backends, is_copied: false });
-        let configuration = Self { id: self.id + 1, change, ..self.clone() };
+        let mut configuration = Self { id: self.id + 1, ..self.clone() };
+        configuration.spares.retain(|spare| backends.iter().all(|place| place.number != spare.number));
+        configuration.change = Some(CellChange { backends, is_copied: false });
         configuration.check()?;
         Ok(configuration)
+    }
+
+    /// The next configuration, which has other spares, and changes nothing else.
+    pub fn with_other_spares(&self, spares: Vec<BackendPlace>) -> Result<Self, ConfigurationError> {
+        if self.change.is_some() {
+            return Err(ConfigurationError::Changing);
+        }
+        let configuration = Self { id: self.id + 1, spares, ..self.clone() };
+        configuration.check()?;
+        Ok(configuration)
+    }
+
+    /// The spares that may stand for a backend: nobody stands for them.
+    pub fn free_spares(&self) -> impl Iterator<Item = &BackendPlace> {
+        self.spares.iter().filter(|spare| self.stand_in_of(spare.number).is_none())
+    }
+
+    /// Who stands for the backend with that number, if somebody does; while that changes, before or after it.
+    pub fn stand_in_of(&self, number: u32) -> Option<&BackendPlace> {
+        let after = self.change.iter().flat_map(|change| &change.backends);
+        self.backends.iter().chain(after).find(|place| place.stands_for == Some(number))
+    }
+
+    /// The backends after a drain of the one with that number: `spare` stands for it, or for whom it stands itself.
+    /// `None` if there is no such backend.
+    pub fn drained_onto(&self, number: u32, spare: &BackendPlace) -> Option<Vec<BackendPlace>> {
+        let mut after = self.backends.clone();
+        let place = after.iter_mut().find(|place| place.number == number)?;
+        let points = place.points_of();
+        *place = BackendPlace { stands_for: (points != spare.number).then_some(points), ..spare.clone() };
+        Some(after)
+    }
+
+    /// The backends after the one at `place` has come back for who stands for it. `None` if nobody does.
+    pub fn restored(&self, place: &BackendPlace) -> Option<Vec<BackendPlace>> {
+        let mut after = self.backends.clone();
+        let stand_in = after.iter_mut().find(|of| of.stands_for == Some(place.number))?;
+        *stand_in = BackendPlace { stands_for: None, ..place.clone() };
+        Some(after)
     }
 
     /// The next phase of the change that is under way, if one is. See [`crate::Cell::next_phase`] for when it begins.
@@ -231,7 +311,17 @@ impl Configuration {
         let id = self.id + 1;
         Some(match change.is_copied {
             false => Self { id, change: Some(CellChange { is_copied: true, ..change }), ..self.clone() },
-            true => Self { id, backends: change.backends, change: None, ..self.clone() },
+            true => {
+                let is_taken_over = |place: &&BackendPlace| {
+                    let after = &change.backends;
+                    after.iter().all(|of| of.number != place.number)
+                        && after.iter().any(|of| of.points_of() == place.points_of())
+                };
+                let left = self.backends.iter().filter(is_taken_over);
+                let left = left.map(|place| BackendPlace::new(place.number, place.addresses.clone()));
+                let spares = self.spares.iter().cloned().chain(left).take(SPARES_MAX).collect();
+                Self { id, backends: change.backends, spares, change: None, ..self.clone() }
+            }
         })
     }
 
@@ -239,7 +329,7 @@ impl Configuration {
     pub fn moved(&self, addresses: &[Vec<String>]) -> Self {
         let mut moved = self.clone();
         let after = moved.change.iter_mut().flat_map(|change| &mut change.backends);
-        for place in moved.backends.iter_mut().chain(after) {
+        for place in moved.backends.iter_mut().chain(after).chain(&mut moved.spares) {
             let known = |of: &&Vec<String>| of.iter().any(|address| place.addresses.contains(address));
             if let Some(now) = addresses.iter().find(known) {
                 place.addresses.clone_from(now);
@@ -281,13 +371,12 @@ impl Configuration {
     }
 
     fn placement_of(&self, backends: &[BackendPlace]) -> Placement {
-        let numbers: Vec<u32> = backends.iter().map(|place| place.number).collect();
-        let placement = Placement::new(self.mode, self.ring, &numbers);
+        let points: Vec<u32> = backends.iter().map(BackendPlace::points_of).collect();
+        let placement = Placement::new(self.mode, self.ring, &points);
         match self.change {
             None => placement,
-            Some(_) => {
-                placement.among(|place| self.place_of(numbers[place]).expect("all backends are members"))
-            }
+            Some(_) => placement
+                .among(|place| self.place_of(backends[place].number).expect("all backends are members")),
         }
     }
 
@@ -318,7 +407,7 @@ impl Configuration {
         }
         let mut numbers = BTreeSet::new();
         let mut numbers_after = BTreeSet::new();
-        for place in after.flatten() {
+        for place in after.clone().flatten() {
             if !numbers_after.insert(place.number) {
                 return Err(ConfigurationError::SameNumber(place.number));
             }
@@ -335,7 +424,16 @@ impl Configuration {
         if self.id == 0 || !self.ring.is_valid() {
             return Err(ConfigurationError::Ring);
         }
-        Ok(())
+        for backends in std::iter::once(&self.backends).chain(after) {
+            let mut points = BTreeSet::new();
+            if let Some(place) = backends.iter().find(|place| !points.insert(place.points_of())) {
+                return Err(ConfigurationError::SamePoints(place.points_of()));
+            }
+        }
+        match self.spares.iter().find(|spare| spare.stands_for.is_some()) {
+            Some(spare) => Err(ConfigurationError::SpareStands(spare.number)),
+            None => Ok(()),
+        }
     }
 
     /// Its bytes.
@@ -345,7 +443,14 @@ impl Configuration {
     pub fn encode(&self) -> Bytes {
         let mut bytes = BytesMut::new();
         bytes.put_u64_le(MAGIC);
-        bytes.put_u16_le(if self.change.is_some() { LAYOUT_CHANGING } else { LAYOUT });
+        let after = self.change.iter().flat_map(|change| &change.backends);
+        let all = self.backends.iter().chain(&self.spares).chain(after);
+        let layout = match all.clone().any(|place| place.stands_for.is_some()) {
+            true => LAYOUT_STANDING,
+            false if self.change.is_some() => LAYOUT_CHANGING,
+            false => LAYOUT,
+        };
+        bytes.put_u16_le(layout);
         bytes.put_u8(match self.mode {
             Mode::R1 => 1,
             Mode::R32 => 2,
@@ -356,15 +461,16 @@ impl Configuration {
         bytes.put_u64_le(self.id);
         bytes.put_u32_le(self.ring.rows);
         bytes.put_u16_le(self.ring.points);
-        let after = self.change.as_ref().map_or(0, |change| {
+        bytes.put_u16_le(self.change.as_ref().map_or(0, |change| {
             let count = u16::try_from(change.backends.len()).expect("backends are counted in 15 bits");
             if change.is_copied { count | COPIED } else { count }
-        });
-        bytes.put_u16_le(after);
+        }));
         bytes.put_slice(self.name.as_bytes());
-        let after = self.change.iter().flat_map(|change| &change.backends);
-        for place in self.backends.iter().chain(&self.spares).chain(after) {
+        for place in all {
             bytes.put_u32_le(place.number);
+            if layout == LAYOUT_STANDING {
+                bytes.put_u32_le(place.points_of());
+            }
             bytes.put_u8(u8::try_from(place.addresses.len()).expect("a backend has few addresses"));
             for address in &place.addresses {
                 bytes.put_u16_le(u16::try_from(address.len()).expect("an address is short"));
@@ -388,19 +494,18 @@ impl Configuration {
         }
         // First of all: what is behind it may be anything.
         let layout = rest.short().unwrap_or_default();
-        if !matches!(layout, LAYOUT | LAYOUT_CHANGING) {
+        if !(LAYOUT..=LAYOUT_STANDING).contains(&layout) {
             return Err(ConfigurationError::Layout(layout));
         }
         if u64_at(checksum, 0) != Some(xxh3_64(said)) {
             return Err(ConfigurationError::Checksum);
         }
-        let configuration =
-            Self::decode_said(rest, layout == LAYOUT_CHANGING).ok_or(ConfigurationError::Malformed)?;
+        let configuration = Self::decode_said(rest, layout).ok_or(ConfigurationError::Malformed)?;
         configuration.check()?;
         Ok(configuration)
     }
 
-    fn decode_said(mut rest: ConfigurationUnread<'_>, is_changing: bool) -> Option<Self> {
+    fn decode_said(mut rest: ConfigurationUnread<'_>, layout: u16) -> Option<Self> {
         let mode = match rest.byte()? {
             1 => Mode::R1,
             2 => Mode::R32,
@@ -413,11 +518,12 @@ impl Configuration {
             HashRing { rows: u32::from_le_bytes(*rest.take(4)?.first_chunk()?), points: rest.short()? };
         let after = rest.short()?;
         let name = String::from_utf8(rest.take(name_len)?.to_vec()).ok()?;
-        let backends = rest.places(backends)?;
-        let spares = rest.places(spares)?;
-        let change = match is_changing {
+        let with_points = layout == LAYOUT_STANDING;
+        let backends = rest.places(backends, with_points)?;
+        let spares = rest.places(spares, with_points)?;
+        let change = match layout == LAYOUT_CHANGING || (with_points && after != 0) {
             true => {
-                let backends = rest.places(usize::from(after & !COPIED))?;
+                let backends = rest.places(usize::from(after & !COPIED), with_points)?;
                 Some(CellChange { backends, is_copied: after & COPIED != 0 })
             }
             false => None,
@@ -449,16 +555,20 @@ impl<'a> ConfigurationUnread<'a> {
     }
 
     /// So many backends. A backend is five bytes at least, so memory is in proportion to what is there.
-    fn places(&mut self, count: usize) -> Option<Vec<BackendPlace>> {
+    fn places(&mut self, count: usize, with_points: bool) -> Option<Vec<BackendPlace>> {
         let mut places = Vec::with_capacity(count.min(self.0.len() / 5));
         for _ in 0..count {
             let number = u32::from_le_bytes(*self.take(4)?.first_chunk()?);
+            let stands_for = match with_points {
+                true => Some(u32::from_le_bytes(*self.take(4)?.first_chunk()?)).filter(|of| *of != number),
+                false => None,
+            };
             let mut addresses = Vec::new();
             for _ in 0..self.byte()? {
                 let len = usize::from(self.short()?);
                 addresses.push(String::from_utf8(self.take(len)?.to_vec()).ok()?);
             }
-            places.push(BackendPlace { number, addresses });
+            places.push(BackendPlace { number, addresses, stands_for });
         }
         Some(places)
     }
@@ -479,7 +589,7 @@ mod tests {
     #[test]
     fn bytes_keep_a_configuration_and_are_as_they_are_drawn() {
         let mut configuration = three();
-        configuration.spares.push(BackendPlace { number: 9, addresses: Vec::new() });
+        configuration.spares.push(BackendPlace::new(9, Vec::new()));
         let bytes = configuration.encode();
         assert_eq!(Configuration::decode(&bytes), Ok(configuration));
         assert_eq!(&bytes[..16], b"TWCELLCF\x01\x00\x02\x05\x03\x00\x01\x00");
@@ -492,7 +602,7 @@ mod tests {
         let before = three();
         let mut after = before.backends.clone();
         after.remove(1);
-        after.push(BackendPlace { number: 3, addresses: vec!["unix:/cell/3".to_owned()] });
+        after.push(BackendPlace::new(3, vec!["unix:/cell/3".to_owned()]));
         let copying = before.changing_to(after.clone()).expect("a change");
         assert_eq!(copying.changing_to(after.clone()), Err(ConfigurationError::Changing));
         assert_eq!(copying.encode()[8], 2, "who knows no changes takes no part");
@@ -519,11 +629,46 @@ mod tests {
     }
 
     #[test]
+    fn a_spare_has_the_keys_of_the_backend_that_it_stands_for_and_gives_them_back() {
+        let before = three().with_spares(vec![vec!["unix:/cell/spare".to_owned()]]).expect("a cell");
+        let numbers = |places: &[BackendPlace]| places.iter().map(|place| place.number).collect::<Vec<_>>();
+        let done = |of: Configuration| of.next_phase().and_then(|of| of.next_phase()).expect("phases");
+        let spare = before.free_spares().next().expect("a spare").clone();
+        let copying =
+            before.changing_to(before.drained_onto(1, &spare).expect("there is one")).expect("a change");
+        assert_eq!((copying.encode()[8], copying.spares.len()), (3, 0));
+        assert_eq!(Configuration::decode(&copying.encode()).as_ref(), Ok(&copying));
+        let drained = done(copying);
+        assert_eq!(Configuration::decode(&drained.encode()).as_ref(), Ok(&drained));
+        assert_eq!((numbers(&drained.backends), numbers(&drained.spares)), (vec![0, 3, 2], vec![1]));
+        assert_eq!((drained.free_spares().count(), drained.stand_in_of(1).map(|of| of.number)), (0, Some(3)));
+        assert_eq!(drained.placement(), before.placement(), "no key moves but from the one to the other");
+        // Who stands for another one is drained as any other.
+        let other = BackendPlace::new(4, Vec::new());
+        let again = drained.drained_onto(3, &other).expect("there is one");
+        assert_eq!((again[1].number, again[1].stands_for), (4, Some(1)));
+
+        let back = drained.restored(&drained.spares[0]).expect("it is drained");
+        let restored = done(drained.changing_to(back).expect("a change"));
+        assert_eq!((restored.placement(), &restored.backends), (before.placement(), &before.backends));
+        assert_eq!((&restored.spares, restored.encode()[8]), (&before.spares, 1));
+        assert_eq!(restored.restored(&restored.backends[1]), None, "nobody stands for it");
+        assert_eq!(restored.drained_onto(7, &spare), None);
+
+        let mut twice = drained.clone();
+        twice.backends[0].stands_for = Some(1);
+        assert_eq!(twice.check(), Err(ConfigurationError::SamePoints(1)));
+        let mut standing = before;
+        standing.spares[0].stands_for = Some(1);
+        assert_eq!(standing.check(), Err(ConfigurationError::SpareStands(3)));
+    }
+
+    #[test]
     fn bytes_of_a_later_layout_say_so_and_damaged_ones_are_refused() {
         let bytes = three().encode();
         let mut later = bytes.to_vec();
-        later[8] = 3;
-        assert_eq!(Configuration::decode(&later), Err(ConfigurationError::Layout(3)));
+        later[8] = 4;
+        assert_eq!(Configuration::decode(&later), Err(ConfigurationError::Layout(4)));
         for at in 10..bytes.len() {
             let mut damaged = bytes.to_vec();
             damaged[at] ^= 0x10;

@@ -46,15 +46,17 @@
 //!        0   8  checksum           XXH3-64 of all that follows
 //!        8   4  value length
 //!       12   2  key length
-//!       14   2  flags              bit 0: tombstone (only in mutation CALLs, never in a region); bit 1: extras
+//!       14   2  flags              bit 0: tombstone (only in mutation CALLs, never in a region); bit 1: extras;
+//!                                bit 2, with bit 1 only: a token among them
 //!       16  16  version
 //!       32   k  key
 //!     32+k   v  value
-//!   32+k+v  16  extras             with bit 1 only
+//!   32+k+v  16  extras             with bit 1 only; 24 bytes with bit 2
 //!        0   8  expiry             milliseconds since the Unix epoch from which on there is no value; 0: never
 //!        8   8  tag                what the application keeps beside the value
+//!       16   8  token              with bit 2 only: what stands for the version, where the application has said so
 //! ```
-//! The checksum covers the extras. Whoever does not know bit 1 takes an entry with extras for torn, and never for
+//! The checksum covers the extras. Whoever does not know bit 1 or 2 takes an entry with it for torn, and never for
 //! another value. An entry with a bit that this code does not know is refused.
 //!
 //! A data entry certifies itself: whoever holds a copy whose lengths and checksum are right, and whose key is the
@@ -101,13 +103,17 @@ pub const FLAG_CHAINED: u64 = 4;
 const HEADER_UNFILLED: u16 = 1;
 /// A data entry's bytes before its key.
 pub const ENTRY_HEADER_BYTES: usize = 32;
-/// A data entry's bytes behind its value, where it has [`EntryExtras`].
+/// A data entry's bytes behind its value, where it has [`EntryExtras`] without a token.
 pub const EXTRAS_BYTES: usize = 16;
+/// The same with a token: the most there are.
+pub const EXTRAS_BYTES_MAX: usize = 24;
 /// Flag of a data entry: it erases.
 const FLAG_TOMBSTONE: u16 = 1;
 /// Flag of a data entry: extras are behind its value.
 const FLAG_EXTRAS: u16 = 2;
-const FLAGS_KNOWN: u16 = FLAG_TOMBSTONE | FLAG_EXTRAS;
+/// Flag of a data entry with [`FLAG_EXTRAS`]: a token is among them.
+const FLAG_TOKEN: u16 = 4;
+const FLAGS_KNOWN: u16 = FLAG_TOMBSTONE | FLAG_EXTRAS | FLAG_TOKEN;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"TWINDEX1");
 const OFFSET_UNIT: u64 = 64;
@@ -326,6 +332,8 @@ pub struct EntryExtras {
     pub expires_ms: u64,
     /// What the application keeps beside the value, and the cell does not look at.
     pub tag: u64,
+    /// What stands for the value's version in place of [`Version::token`], if it is not 0.
+    pub token: u64,
 }
 
 impl EntryExtras {
@@ -334,21 +342,45 @@ impl EntryExtras {
         self.expires_ms != 0 && u64::try_from(wall_ms).is_ok_and(|wall_ms| wall_ms >= self.expires_ms)
     }
 
-    fn to_bytes(self) -> [u8; EXTRAS_BYTES] {
-        let mut bytes = [0; EXTRAS_BYTES];
+    /// What stands for the value at that version.
+    pub fn token_at(&self, version: Version) -> u64 {
+        if self.token == 0 { version.token() } else { self.token }
+    }
+
+    fn to_bytes(self) -> [u8; EXTRAS_BYTES_MAX] {
+        let mut bytes = [0; EXTRAS_BYTES_MAX];
         bytes[..8].copy_from_slice(&self.expires_ms.to_le_bytes());
-        bytes[8..].copy_from_slice(&self.tag.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.tag.to_le_bytes());
+        bytes[16..].copy_from_slice(&self.token.to_le_bytes());
         bytes
     }
 
     fn from_bytes(bytes: &[u8]) -> Self {
         let word = |at| u64_at(bytes, at).unwrap_or_default();
-        Self { expires_ms: word(0), tag: word(8) }
+        Self { expires_ms: word(0), tag: word(8), token: word(16) }
     }
 
     /// Its bytes in an entry.
     fn len(self) -> usize {
-        if self == Self::default() { 0 } else { EXTRAS_BYTES }
+        Self::len_by(self.flags())
+    }
+
+    /// The flags of an entry that has them.
+    fn flags(self) -> u16 {
+        match self {
+            Self { token: 1.., .. } => FLAG_EXTRAS | FLAG_TOKEN,
+            _ if self == Self::default() => 0,
+            _ => FLAG_EXTRAS,
+        }
+    }
+
+    /// Their bytes in an entry with such flags.
+    fn len_by(flags: u16) -> usize {
+        match (flags & FLAG_EXTRAS, flags & FLAG_TOKEN) {
+            (0, _) => 0,
+            (_, 0) => EXTRAS_BYTES,
+            _ => EXTRAS_BYTES_MAX,
+        }
     }
 }
 
@@ -373,8 +405,7 @@ impl<'a> Item<'a> {
     /// The entry that `bytes` begin with, checked in everything but whose it is.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ItemError> {
         let ItemHeader { value_len, key_len, flags, version } = ItemHeader::parse(bytes)?;
-        let extras_len = if flags & FLAG_EXTRAS == 0 { 0 } else { EXTRAS_BYTES };
-        let needed = ENTRY_HEADER_BYTES + key_len + value_len + extras_len;
+        let needed = ENTRY_HEADER_BYTES + key_len + value_len + EntryExtras::len_by(flags);
         let Some(bytes) = bytes.get(..needed) else {
             return Err(ItemError::Incomplete { needed, got: bytes.len() });
         };
@@ -446,7 +477,7 @@ pub fn parse_apart(key: &[u8], head: &[u8], rest: &[u8], unchecked_from: usize) 
         return None;
     }
     let has_extras = flags & FLAG_EXTRAS != 0;
-    let covered = rest.get(..value_len + if has_extras { EXTRAS_BYTES } else { 0 })?;
+    let covered = rest.get(..value_len + EntryExtras::len_by(flags))?;
     let extras = EntryExtras::from_bytes(&covered[value_len..]);
     // Who checks values by themselves knows nothing of extras.
     if value_len >= unchecked_from && !has_extras {
@@ -472,7 +503,7 @@ pub fn encode_entry(key: &[u8], version: Version, value: Option<&[u8]>) -> Bytes
 /// # Panics
 /// As [`encode_entry`].
 fn encode_entry_with(key: &[u8], version: Version, value: Option<&[u8]>, extras: EntryExtras) -> Bytes {
-    let more = value.map_or(0, <[u8]>::len) + EXTRAS_BYTES;
+    let more = value.map_or(0, <[u8]>::len) + EXTRAS_BYTES_MAX;
     let mut bytes = encode_head(key, version, value, extras, more);
     bytes.put_slice(value.unwrap_or_default());
     if value.is_some() {
@@ -535,8 +566,7 @@ fn encode_head(
     assert!(key.len() <= KEY_BYTES_MAX && value_len <= VALUE_BYTES_MAX);
     let flags = match value {
         None => FLAG_TOMBSTONE,
-        Some(_) if extras.len() > 0 => FLAG_EXTRAS,
-        Some(_) => 0,
+        Some(_) => extras.flags(),
     };
     let mut head = BytesMut::with_capacity(head_bytes(key) + more);
     head.put_u64_le(0);

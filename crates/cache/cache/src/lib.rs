@@ -19,7 +19,7 @@ mod version;
 pub use backend::{Backend, BackendConfig, BackendStats, RefillConfig};
 pub use cell::{
     Backends, CasError, Cell, CellConfig, CellFailure, CellStats, CellValue, Connector, HashRing, Lookup,
-    Mode, Placement, Seen, SetError, UpdateError, UpdateTo, Updated, instance_of, joined,
+    Mode, Placement, RollSeen, RollStep, Seen, SetError, UpdateError, UpdateTo, Updated, instance_of, joined,
 };
 pub use configuration::{BackendPlace, CellChange, Configuration, ConfigurationError};
 pub use layout::EntryExtras;

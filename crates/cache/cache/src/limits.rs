@@ -14,7 +14,7 @@ pub const APART_BYTES_MIN: usize = 32 << 10;
 
 /// The longest data entry, in bytes: header, key, value and extras.
 pub const ENTRY_BYTES_MAX: usize =
-    crate::layout::ENTRY_HEADER_BYTES + KEY_BYTES_MAX + VALUE_BYTES_MAX + crate::layout::EXTRAS_BYTES;
+    crate::layout::ENTRY_HEADER_BYTES + KEY_BYTES_MAX + VALUE_BYTES_MAX + crate::layout::EXTRAS_BYTES_MAX;
 
 /// A slab of small slots, in bytes: what moves at a time from one slot size to another. Seventeen chunks of
 /// 4 KiB with their headers and keys fit in with 3 % to spare.
@@ -64,6 +64,10 @@ pub const BUCKETS_PER_STEP: u64 = 4_096;
 
 /// Buckets that one SCAN tells of: some ten thousand keys at most, of 32 bytes each, but for chains.
 pub const BUCKETS_PER_SCAN: u64 = 1_024;
+
+/// How long a mutation may be under way, at most, as far as comparisons of backends tell what one has missed: by wall
+/// clocks that differ by as much as [`JOIN_CLOCKS_APART`].
+pub const MUTATIONS_SETTLE: Duration = Duration::from_secs(3);
 
 /// How far wall clocks of one network differ, at most, as far as acknowledgements count that were under way when a
 /// backend died: what has a version further ahead may be lost with the other replica that has it. SETs right behind a

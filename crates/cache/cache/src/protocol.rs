@@ -37,6 +37,8 @@ pub const METHOD_ACCEPT: u16 = 0x0108;
 pub const METHOD_JOIN: u16 = 0x0109;
 /// Which keys a backend holds, and at which versions: [`ScanRequest`] to [`ScanReply`].
 pub const METHOD_SCAN: u16 = 0x010a;
+/// Asks a backend that holds nothing to end, for whoever runs it to start it again: no payload to no payload.
+pub const METHOD_END: u16 = 0x010b;
 
 /// `Refusal::code`: the payload is not what the method takes.
 pub const REFUSED_MALFORMED: u16 = 1;
@@ -50,6 +52,8 @@ pub const REFUSED_NOT_AUTHORIZED: u16 = 4;
 pub const REFUSED_VERSION: u16 = 5;
 /// `Refusal::code`: the backend has started again and does not know yet what it would answer or apply.
 pub const REFUSED_UNFILLED: u16 = 6;
+/// `Refusal::code`: the backend does not end: it holds keys, or does not run as a process of its own.
+pub const REFUSED_END: u16 = 7;
 
 /// What somebody knows who asks for a backend's configuration.
 #[derive(Clone, PartialEq, Message)]
@@ -405,6 +409,12 @@ pub struct InfoReply {
     /// What keeps it from being refilled; empty if nothing does.
     #[prost(string, tag = "20")]
     pub hindrance: String,
+    /// Keys of which that comparison found that this backend had missed something, but for what was under way.
+    #[prost(uint64, tag = "21")]
+    pub dirty: u64,
+    /// How long ago the entry had been set that was evicted last, in ms; 0 if none was.
+    #[prost(uint64, tag = "22")]
+    pub evicted_age_ms: u64,
 }
 
 /// A backend that has started.

@@ -75,11 +75,13 @@ pub(crate) enum KeyChange {
         may_be_stale: bool,
         /// Of `append` and `prepend`: an item is made if there is none, which expires then.
         vivify: Option<u64>,
+        /// The item's CAS unique from now on; 0: that of its version.
+        token: u64,
     },
     /// `delete`, `md`.
     Delete { cas: Option<u64> },
     /// `md` with `I`: the item stays, and is stale. It expires then, if that is given.
-    Invalidate { cas: Option<u64>, expires_ms: Option<u64> },
+    Invalidate { cas: Option<u64>, expires_ms: Option<u64>, token: u64 },
     /// `incr`, `decr`, `ma`.
     Arithmetic {
         delta: u64,
@@ -89,6 +91,8 @@ pub(crate) enum KeyChange {
         expires_ms: Option<u64>,
         /// The number of an item that is made if there is none, and when that expires.
         vivify: Option<(u64, u64)>,
+        /// As of `Store`.
+        token: u64,
     },
     /// `touch`, `gat`, `mg` with flags that change the item.
     Fetch {
@@ -98,6 +102,8 @@ pub(crate) enum KeyChange {
         vivify: Option<u64>,
         /// Who asks first is told to make the value anew, if it expires before.
         recache_before_ms: Option<u64>,
+        /// The CAS unique of an item that is made; 0: that of its version.
+        token: u64,
     },
 }
 
@@ -127,13 +133,17 @@ impl KeyChange {
     pub fn decide(&self, held: Option<&CellValue>) -> (UpdateTo, KeyChanged) {
         let keep = |changed| (UpdateTo::Keep, changed);
         match self {
-            Self::Store { verb, data, flags, expires_ms, cas, may_be_stale, vivify } => {
-                let fresh = EntryExtras { expires_ms: *expires_ms, tag: ItemTag::of(*flags).to_tag() };
+            Self::Store { verb, data, flags, expires_ms, cas, may_be_stale, vivify, token } => {
+                let (expires_ms, token) = (*expires_ms, *token);
+                let fresh = EntryExtras { expires_ms, tag: ItemTag::of(*flags).to_tag(), token };
+                let more = |held: &CellValue| EntryExtras { token, ..held.extras };
                 let stored = |extras| (UpdateTo::Set(data.clone(), extras), KeyChanged::Stored);
                 match (held, cas) {
                     (None, Some(_)) => return keep(KeyChanged::NotFound),
-                    (Some(held), Some(cas)) if held.version.token() != *cas => {
-                        if !may_be_stale {
+                    (Some(held), Some(cas)) if is_other(held, Some(*cas)) => {
+                        // Those that clients gave have an order, others have none.
+                        let is_later = held.extras.token != 0 && *cas > held.extras.token;
+                        if !may_be_stale || is_later {
                             return keep(KeyChanged::Exists);
                         }
                         // Whoever was told to make it anew is still about it.
@@ -150,8 +160,8 @@ impl KeyChange {
                         None => keep(KeyChanged::NotStored),
                         Some(expires_ms) => stored(EntryExtras { expires_ms: *expires_ms, ..fresh }),
                     },
-                    (StoreVerb::Append, Some(held)) => join(&held.value, data, held.extras),
-                    (StoreVerb::Prepend, Some(held)) => join(data, &held.value, held.extras),
+                    (StoreVerb::Append, Some(held)) => join(&held.value, data, more(held)),
+                    (StoreVerb::Prepend, Some(held)) => join(data, &held.value, more(held)),
                 }
             }
             Self::Delete { cas } => match held {
@@ -159,18 +169,18 @@ impl KeyChange {
                 Some(held) if is_other(held, *cas) => keep(KeyChanged::Exists),
                 Some(_) => (UpdateTo::Erase, KeyChanged::Deleted),
             },
-            Self::Invalidate { cas, expires_ms } => match held {
+            Self::Invalidate { cas, expires_ms, token } => match held {
                 None => keep(KeyChanged::NotFound),
                 Some(held) if is_other(held, *cas) => keep(KeyChanged::Exists),
                 Some(held) => {
                     let tag =
                         ItemTag { is_stale: true, is_sent: false, ..ItemTag::from_tag(held.extras.tag) };
                     let expires_ms = expires_ms.unwrap_or(held.extras.expires_ms);
-                    let extras = EntryExtras { expires_ms, tag: tag.to_tag() };
+                    let extras = EntryExtras { expires_ms, tag: tag.to_tag(), token: *token };
                     (UpdateTo::Set(held.value.clone(), extras), KeyChanged::Deleted)
                 }
             },
-            Self::Arithmetic { delta, is_decr, cas, expires_ms, vivify } => {
+            Self::Arithmetic { delta, is_decr, cas, expires_ms, vivify, token } => {
                 let set = |number: u64, extras| {
                     (UpdateTo::Set(number.to_string().into(), extras), KeyChanged::Number(number))
                 };
@@ -178,7 +188,7 @@ impl KeyChange {
                     return match vivify {
                         None => keep(KeyChanged::NotFound),
                         Some((number, expires_ms)) => {
-                            set(*number, EntryExtras { expires_ms: *expires_ms, tag: 0 })
+                            set(*number, EntryExtras { expires_ms: *expires_ms, tag: 0, token: *token })
                         }
                     };
                 };
@@ -190,18 +200,22 @@ impl KeyChange {
                     if *is_decr { number.saturating_sub(*delta) } else { number.wrapping_add(*delta) };
                 set(
                     number,
-                    EntryExtras { expires_ms: expires_ms.unwrap_or(held.extras.expires_ms), ..held.extras },
+                    EntryExtras {
+                        expires_ms: expires_ms.unwrap_or(held.extras.expires_ms),
+                        token: *token,
+                        ..held.extras
+                    },
                 )
             }
-            Self::Fetch { touch, vivify, recache_before_ms } => {
-                fetch(held, *touch, *vivify, *recache_before_ms)
+            Self::Fetch { touch, vivify, recache_before_ms, token } => {
+                fetch(held, *touch, vivify.map(|expires_ms| (expires_ms, *token)), *recache_before_ms)
             }
         }
     }
 }
 
 fn is_other(held: &CellValue, cas: Option<u64>) -> bool {
-    cas.is_some_and(|cas| cas != held.version.token())
+    cas.is_some_and(|cas| cas != held.extras.token_at(held.version))
 }
 
 fn join(first: &[u8], second: &[u8], extras: EntryExtras) -> (UpdateTo, KeyChanged) {
@@ -228,13 +242,13 @@ fn number_of(value: &[u8]) -> Option<u64> {
 fn fetch(
     held: Option<&CellValue>,
     touch: Option<u64>,
-    vivify: Option<u64>,
+    vivify: Option<(u64, u64)>,
     recache_before_ms: Option<u64>,
 ) -> (UpdateTo, KeyChanged) {
     let Some(held) = held else {
-        let Some(expires_ms) = vivify else { return (UpdateTo::Keep, KeyChanged::NotFound) };
+        let Some((expires_ms, token)) = vivify else { return (UpdateTo::Keep, KeyChanged::NotFound) };
         let tag = ItemTag { is_sent: true, ..ItemTag::default() }.to_tag();
-        let made = UpdateTo::Set(Bytes::new(), EntryExtras { expires_ms, tag });
+        let made = UpdateTo::Set(Bytes::new(), EntryExtras { expires_ms, tag, token });
         return (made, KeyChanged::Fetched { is_new: true, is_won: true });
     };
     let tag = ItemTag::from_tag(held.extras.tag);
@@ -243,7 +257,8 @@ fn fetch(
         .is_some_and(|before| held.extras.expires_ms != 0 && held.extras.expires_ms < before);
     let is_won = (tag.is_stale || expires_soon) && !tag.is_sent;
     let changed = KeyChanged::Fetched { is_new: false, is_won };
-    let extras = EntryExtras { expires_ms, tag: ItemTag { is_sent: tag.is_sent || is_won, ..tag }.to_tag() };
+    let tag = ItemTag { is_sent: tag.is_sent || is_won, ..tag }.to_tag();
+    let extras = EntryExtras { expires_ms, tag, token: held.extras.token };
     match extras == held.extras && touch.is_none() {
         true => (UpdateTo::Keep, changed),
         false => (UpdateTo::Set(held.value.clone(), extras), changed),
@@ -263,7 +278,7 @@ mod tests {
 
     fn store(verb: StoreVerb, cas: Option<u64>, may_be_stale: bool) -> KeyChange {
         let data = Bytes::from_static(b"new");
-        KeyChange::Store { verb, data, flags: 7, expires_ms: 9, cas, may_be_stale, vivify: None }
+        KeyChange::Store { verb, data, flags: 7, expires_ms: 9, cas, may_be_stale, vivify: None, token: 0 }
     }
 
     #[test]
@@ -287,9 +302,9 @@ mod tests {
 
     #[test]
     fn each_way_to_store_goes_by_what_is_there() {
-        let there = held("old", EntryExtras { expires_ms: 3, tag: 1 });
+        let there = held("old", EntryExtras { expires_ms: 3, tag: 1, token: 0 });
         let token = there.version.token();
-        let (set, both) = (UpdateTo::Set, EntryExtras { expires_ms: 9, tag: 7 });
+        let (set, both) = (UpdateTo::Set, EntryExtras { expires_ms: 9, tag: 7, token: 0 });
         let fresh = || (set("new".into(), both), KeyChanged::Stored);
         let kept = |changed| (UpdateTo::Keep, changed);
         for (change, of_none, of_some) in [
@@ -328,6 +343,7 @@ mod tests {
             is_decr,
             cas: None,
             expires_ms: None,
+            token: 0,
             vivify: None,
         };
         let of = |value, change: KeyChange| change.decide(Some(&held(value, EntryExtras::default()))).1;
@@ -342,7 +358,7 @@ mod tests {
 
     #[test]
     fn of_those_who_ask_for_a_stale_or_missing_item_one_is_told_to_make_it_anew() {
-        let ask = KeyChange::Fetch { touch: None, vivify: Some(50), recache_before_ms: Some(30) };
+        let ask = KeyChange::Fetch { touch: None, vivify: Some(50), recache_before_ms: Some(30), token: 0 };
         let (to, changed) = ask.decide(None);
         assert_eq!(changed, KeyChanged::Fetched { is_new: true, is_won: true });
         let UpdateTo::Set(value, extras) = to else { panic!("it is made") };
@@ -351,8 +367,8 @@ mod tests {
         let not_won = KeyChanged::Fetched { is_new: false, is_won: false };
         assert_eq!(ask.decide(Some(&second)), (UpdateTo::Keep, not_won));
 
-        let stale = KeyChange::Invalidate { cas: None, expires_ms: Some(99) };
-        let fresh = held("x", EntryExtras { expires_ms: 80, tag: 5 });
+        let stale = KeyChange::Invalidate { cas: None, expires_ms: Some(99), token: 0 };
+        let fresh = held("x", EntryExtras { expires_ms: 80, tag: 5, token: 0 });
         let (UpdateTo::Set(_, extras), KeyChanged::Deleted) = stale.decide(Some(&fresh)) else {
             panic!("stale")
         };
@@ -361,7 +377,7 @@ mod tests {
         assert_eq!(changed, KeyChanged::Fetched { is_new: false, is_won: true });
         assert_eq!(ask.decide(Some(&held("x", won))), (UpdateTo::Keep, not_won));
 
-        let soon = held("x", EntryExtras { expires_ms: 29, tag: 0 });
+        let soon = held("x", EntryExtras { expires_ms: 29, tag: 0, token: 0 });
         assert_eq!(ask.decide(Some(&soon)).1, KeyChanged::Fetched { is_new: false, is_won: true });
         assert_eq!(ask.decide(Some(&fresh)), (UpdateTo::Keep, not_won));
     }

@@ -116,6 +116,24 @@ fn meta_commands_are_answered_as_memcached_answers_them() {
                     "ms soon 1 T2000\ns\nmg soon R3000\nmg soon R3000\nmg soon R1000\n",
                     "HD\nHD W\nHD Z\nHD Z\n",
                 ),
+                // The client's own CAS unique, until the next change without one; a touch is none.
+                (
+                    "ms e 1 E700 c\nx\nmg e c\nmg e T0 c\ntouch e 0\nmg e c\n",
+                    "HD c700\nHD c700\nHD c700\nTOUCHED\nHD c700\n",
+                ),
+                (
+                    "ms e 1 C699\ny\nms e 1 C700 E701\ny\nms e 1 C700\nz\nmg e c v\n",
+                    "EX\nHD\nEX\nVA 1 c701\ny\n",
+                ),
+                ("ms e 1 C702 I E800\nz\nms e 1 C650 I E801\nz\nmg e c v\n", "EX\nHD\nVA 1 c801 X W\nz\n"),
+                (
+                    "cas e 0 0 1 801\n5\nms e 1 E9\n7\nma e E10 c v\nmd e C9\nmd e C10 I E11\nmg e c\n",
+                    "STORED\nHD\nVA 1 c10\n8\nEX\nHD\nHD c11 X W\n",
+                ),
+                (
+                    "md e C11\nmg e N0 E5 c\nms e 1 Ex\nx\nmd e\n",
+                    "HD\nHD c5 W\nCLIENT_ERROR bad command line format\nHD\n",
+                ),
                 (
                     "me missing\nms a 1 MX\nx\nmg\nmn\n",
                     "EN\nCLIENT_ERROR invalid mode for ms M token\nERROR\nMN\n",

@@ -21,6 +21,8 @@
 //! them `session.rs`, `paths.rs`, `value.rs`, `uri.rs`.
 
 mod commit;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 pub mod limits;
 mod membership;
 mod paths;

@@ -17,6 +17,8 @@
 
 mod copying;
 mod directory;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 #[cfg(feature = "objects")]
 mod http;
 mod index;

@@ -25,6 +25,8 @@ use crate::error::CopyError;
 use crate::hop::Hop;
 use crate::links::ClusterLinks;
 use crate::moving::{SourceMove, end_to_wire};
+use crate::offsets::OffsetsKeeper;
+use crate::pace::{LinkPace, LinkRates};
 use crate::plan::{self, CopyTree, TreeEdge, check_tree};
 use crate::reader::{Sessions, ended};
 use crate::telling::{ask_sources, tell};
@@ -82,6 +84,11 @@ pub(crate) struct CopiesInner {
     pub(crate) news: Notify,
     /// Sources that are being moved to other clusters.
     pub(crate) moving: Mutex<BTreeMap<StreamId, SourceMove>>,
+    /// What groups have committed here, where it is told to others.
+    pub(crate) groups: Mutex<Option<Arc<dyn OffsetsKeeper>>>,
+    pub(crate) following: Mutex<Option<Task>>,
+    /// What the links to other clusters may carry, where that is bounded.
+    paces: BTreeMap<String, Arc<LinkPace>>,
 }
 
 /// The copying of a node. Cheap to clone; the last handle's drop ends it.
@@ -103,6 +110,20 @@ impl Copies {
         name: Option<&str>,
         links: Arc<dyn ClusterLinks>,
     ) -> Result<Self, CopyError> {
+        Self::start_at(env, log, name, links, &LinkRates::new()).await
+    }
+
+    /// The same, where links to other clusters carry no more than `rates`.
+    ///
+    /// # Errors
+    /// As of [`Copies::start`].
+    pub async fn start_at(
+        env: &Env,
+        log: &Log,
+        name: Option<&str>,
+        links: Arc<dyn ClusterLinks>,
+        rates: &LinkRates,
+    ) -> Result<Self, CopyError> {
         name.map_or(Ok(()), clusters::check_name)?;
         let inner = Arc::new(CopiesInner {
             env: env.clone(),
@@ -118,6 +139,9 @@ impl Copies {
             told: Mutex::default(),
             news: Notify::new(),
             moving: Mutex::default(),
+            groups: Mutex::default(),
+            following: Mutex::default(),
+            paces: LinkPace::of_all(env, rates),
         });
         for (key, stored) in log.meta().list(clusters::PREFIX).await.map_err(unavailable)? {
             let known = KnownCluster::decode(&key, &stored.value)?;
@@ -144,6 +168,7 @@ impl Copies {
 
     /// Ends all operations, so that the log can be closed.
     pub fn stop(&self) {
+        drop(self.inner.following.lock().take());
         self.inner.moving.lock().clear();
         self.inner.operations.lock().clear();
     }
@@ -484,6 +509,7 @@ impl CopiesInner {
             address,
             hop: Arc::clone(&hop),
             sessions: Arc::clone(&self.sessions),
+            pace: self.paces.get(above).cloned(),
         };
         let task = self.env.spawn("copy-operation", operation.run());
         operations.insert(stream, HopOperation { plan: plan.clone(), hop, _task: task });

@@ -22,6 +22,8 @@
 //! - `copies.rs`: the whole of a node: what is placed, told, begun and shown;
 //! - `reader.rs`: the upper end of a hop; `follow.rs`: what its lower end makes of the answers, a step function;
 //!   `writer.rs`: who carries that out, with `hop.rs`, what is told of it;
+//! - `offsets.rs`: what groups have committed, brought along the trees;
+//! - `pace.rs`: how fast it is copied from each cluster;
 //! - `links.rs`: how other clusters are reached.
 
 mod ask;
@@ -30,10 +32,14 @@ mod copies;
 mod draining;
 mod error;
 mod follow;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 mod hop;
 pub mod limits;
 mod links;
 mod moving;
+mod offsets;
+mod pace;
 mod plan;
 mod reader;
 mod telling;
@@ -46,4 +52,6 @@ pub use copies::{Copies, PlaceRequest, TreeHopState};
 pub use error::CopyError;
 pub use links::{ClusterLinks, DialedLinks};
 pub use moving::{ClusterEnds, SourceTaken};
+pub use offsets::OffsetsKeeper;
+pub use pace::LinkRates;
 pub use plan::{CopyTree, Fork, TreeEdge};

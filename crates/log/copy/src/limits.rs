@@ -49,11 +49,22 @@ pub const FORKS_MAX: usize = 16;
 pub const PLAN_BYTES_MAX: usize = tailwater_format::limits::CALL_INFO_BYTES_MAX - 4_096;
 /// Greatest number of a plan, and of moves of its source: there is always a next one.
 pub const PLAN_NUMBER_MAX: u64 = i64::MAX as u64;
+/// How often a cluster asks its neighbours in a copy tree what groups have committed there.
+pub const OFFSETS_EVERY: Duration = Duration::from_secs(1);
+/// Answers of one neighbour that are taken at a time: the rest comes with the next look.
+pub const OFFSETS_ANSWERS: usize = 64;
+/// Least that a link to another cluster may be bounded to, in bytes a second: an answer of [`ANSWER_BYTES`] is then
+/// paid for before its session ends, which it does when it is asked nothing for [`SESSION_IDLE`].
+pub const LINK_BYTES_PER_S_MIN: u64 = 64 << 10;
 /// Clusters that are stored with one commit of metadata.
 pub const CLUSTERS_PER_COMMIT: usize = 128;
 /// Longest address of a cluster, in bytes.
 pub const ADDRESS_BYTES_MAX: usize = 256;
 
+const _: () = assert!(
+    (ANSWER_BYTES as u64) < LINK_BYTES_PER_S_MIN * SESSION_IDLE.as_secs(),
+    "a session with the least bound lives"
+);
 const _: () = assert!(WINDOW <= CREDITS_MAX, "a copy's own window is granted");
 const _: () =
     assert!(ANSWER_AFTER.as_millis() * 3 <= SILENCE_MAX.as_millis(), "one late answer is no silence");

@@ -18,7 +18,7 @@ use tailwater_format::call::{
 };
 use tailwater_format::limits::{OFFSET_MAX, TERM_MAX};
 use tailwater_format::{Offset, ShardId, ShardNumber, StreamId, Term};
-use tailwater_log::{CopyCursor, ShardEnd};
+use tailwater_log::{CopyCursor, ShardEnd, StreamError};
 use tailwater_meta::{Expect, Op};
 use tokio::sync::{oneshot, watch};
 
@@ -60,16 +60,16 @@ pub struct SourceTaken {
 }
 
 pub(crate) fn end_to_wire(end: ShardEnd) -> CopyEnd {
-    CopyEnd { next_offset: end.next_offset.0, term: end.term.0 }
+    CopyEnd { next_offset: end.next_offset.0, term: end.term.0, log_start: end.log_start.0 }
 }
 
 /// Whether a shard may end there, and its source be moved by force often enough.
 fn is_possible(end: &CopyEnd) -> bool {
-    end.next_offset <= OFFSET_MAX && end.term <= TERM_MAX - TERM_LEAP
+    end.log_start <= end.next_offset && end.next_offset <= OFFSET_MAX && end.term <= TERM_MAX - TERM_LEAP
 }
 
 fn end_from_wire(end: &CopyEnd) -> ShardEnd {
-    ShardEnd { next_offset: Offset(end.next_offset), term: Term(end.term) }
+    ShardEnd { log_start: Offset(end.log_start), next_offset: Offset(end.next_offset), term: Term(end.term) }
 }
 
 /// Moves.
@@ -260,6 +260,10 @@ impl Copies {
         }
         inner.learn_clusters(&plan).await.map_err(|error| away(error.to_string()))?;
         inner.operations.lock().remove(&id);
+        if let Err(error) = inner.remove_before(id, &ends, &asked.ends).await {
+            inner.operate(&known);
+            return Err(away(error.to_string()));
+        }
         let terms = ends.iter().map(|end| end.term.0).chain(asked.ends.iter().map(|end| end.term));
         let term_min = Term(terms.max().unwrap_or_default().saturating_add(1));
         if let Err(error) = inner.log.lead(id, term_min, vec![put(&plan, Expect::Any)]).await {
@@ -374,6 +378,21 @@ impl CopiesInner {
             self.log.meta().commit(some.iter().map(put).collect()).await.map_err(unavailable)?;
             let mut clusters = self.clusters.lock();
             clusters.extend(some.iter().map(|cluster| (cluster.name.clone(), (*cluster).clone())));
+        }
+        Ok(())
+    }
+
+    /// Removes from a copy that is to lead what its source has removed, so that it does not come back.
+    async fn remove_before(
+        &self,
+        stream: StreamId,
+        ends: &[ShardEnd],
+        asked: &[CopyEnd],
+    ) -> Result<(), StreamError> {
+        let pairs = (0..).map(ShardNumber).zip(ends.iter().zip(asked));
+        for (shard, (end, asked)) in pairs.filter(|(_, (end, asked))| end.log_start.0 < asked.log_start) {
+            let shard = ShardId { stream, shard };
+            self.log.truncate_copy(shard, Offset(asked.log_start.min(end.next_offset.0))).await?;
         }
         Ok(())
     }

@@ -92,15 +92,6 @@ impl Sessions {
         from: &[CopyFrom],
         lineage: u64,
     ) -> Result<u64, CallRefusal> {
-        // Where one of the two ends does not know yet that the source was moved by force, they have other records.
-        let here = self.lineages.lock().get(&stream).copied().unwrap_or_default();
-        if here != lineage {
-            let why = format!(
-                "{} and {cluster} do not both know of the last forced move of the source: one of them will be told",
-                self.here
-            );
-            return Err(CallRefusal::new(CallErrorCode::Unavailable, why));
-        }
         let mut cursors: Vec<ShardCursor> = Vec::with_capacity(from.len());
         for CopyFrom { shard, next_offset } in from {
             let shard = ShardId { stream, shard: ShardNumber(*shard) };
@@ -114,6 +105,8 @@ impl Sessions {
             cursors.push(ShardCursor { cursor: CopyCursor::new(shard, next_offset), told: None });
         }
         let mut open = self.open.lock();
+        // Under the lock, as a lineage that changes ends what is open: a session is either refused or ended.
+        self.check_lineage(stream, cluster, lineage)?;
         open.retain(|_, door| door.stream != stream || door.cluster != cluster);
         if open.len() >= SESSIONS_MAX {
             let why = format!("{SESSIONS_MAX} copies are made from this node already");
@@ -136,6 +129,19 @@ impl Sessions {
         let task = self.env.spawn("copy-session", session.run(queue, number));
         open.insert(number, SessionDoor { stream, cluster: cluster.to_owned(), credits, _task: task });
         Ok(number)
+    }
+
+    /// Where one of the two ends does not know yet that the source was moved by force, they have other records.
+    fn check_lineage(&self, stream: StreamId, cluster: &str, lineage: u64) -> Result<(), CallRefusal> {
+        let here = self.lineages.lock().get(&stream).copied().unwrap_or_default();
+        if here == lineage {
+            return Ok(());
+        }
+        let why = format!(
+            "{} and {cluster} do not both know of the last forced move of the source: one of them will be told",
+            self.here
+        );
+        Err(CallRefusal::new(CallErrorCode::Unavailable, why))
     }
 
     /// The stream of a session, if it is open.
@@ -284,5 +290,40 @@ impl CopySession {
             });
         }
         Ok(shards)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use tailwater_log::{LogConfig, StreamConfig};
+
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_session_that_opens_while_its_source_is_moved_by_force_is_refused_or_ended() {
+        let (env, dir) = (Env::real(), tempfile::tempdir().expect("a directory"));
+        let log = Log::open(&env, LogConfig::default(), dir.path(), None).await.expect("a log");
+        let many = StreamConfig { shards: 128, ..StreamConfig::default() };
+        let stream = log.create_stream("s", many).await.expect("created").id;
+        let from: Vec<_> = (0..128).map(|shard| CopyFrom { shard, next_offset: 0 }).collect();
+        let (sessions, runtime) = (Sessions::new(&env, &log, "us"), tokio::runtime::Handle::current());
+        for lineage in 1..=1_000 {
+            let both = Barrier::new(2);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let _runtime = runtime.enter();
+                    both.wait();
+                    // By the lineage that there was.
+                    let _ = sessions.open(stream, "eu", &from, lineage - 1);
+                });
+                both.wait();
+                // Earlier and later in what the other one does.
+                (0..lineage % 100 * 20).for_each(|_| std::hint::spin_loop());
+                sessions.set_lineage(stream, lineage);
+            });
+            assert_eq!(sessions.count(), 0, "nobody copies by lineage {} any more", lineage - 1);
+        }
     }
 }

@@ -59,6 +59,9 @@ impl Service for CopyService {
                 (Some(Method::CopyLead), _) => {
                     copies.take_lead(&message(payload)?).await.map(|kept| encode_call(&kept))
                 }
+                (Some(Method::CopyOffsets), _) => {
+                    copies.offsets(&message(payload)?).map(|told| encode_call(&told))
+                }
                 (Some(Method::CopyState), _) => {
                     copies.state(&message(payload)?).map(|hops| encode_call(&hops))
                 }

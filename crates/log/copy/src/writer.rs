@@ -24,6 +24,7 @@ use crate::follow::{Follow, FollowStep};
 use crate::hop::{CopiedEntry, Hop};
 use crate::limits::{BUSY_PAUSE, RETRY_MAX, RETRY_MIN, SILENCE_MAX, WINDOW};
 use crate::links::ClusterLinks;
+use crate::pace::LinkPace;
 use crate::reader::Sessions;
 
 /// What an operation is made of.
@@ -41,6 +42,8 @@ pub(crate) struct CopyOperation {
     pub(crate) hop: Arc<Hop>,
     /// Those that other clusters have open here: they are told by which way this one has what it has.
     pub(crate) sessions: Arc<Sessions>,
+    /// What the link to the cluster above may carry, if that has a bound.
+    pub(crate) pace: Option<Arc<LinkPace>>,
 }
 
 type NextAnswer = BoxFuture<'static, Result<Bytes, CallError>>;
@@ -105,18 +108,27 @@ impl CopyOperation {
             let question = encode_call(&CopyNext { session });
             Box::pin(async move { connection.call(Method::CopyNext.number(), question).await })
         };
-        let mut answers: FuturesUnordered<NextAnswer> = (0..WINDOW).map(|_| ask()).collect();
+        self.spend(0).await;
+        let window = self.pace.as_ref().map_or(WINDOW, |pace| pace.window());
+        let mut answers: FuturesUnordered<NextAnswer> = (0..window).map(|_| ask()).collect();
         loop {
             let answer = self.env.timeout(SILENCE_MAX, answers.next()).await;
             let silent = || format!("{} was silent for {} s", connection.peer(), SILENCE_MAX.as_secs());
             let answer = answer.flatten().ok_or_else(silent)?.map_err(|error| in_words(&error))?;
+            let bytes = answer.len();
             let entries: CopyEntries = decode_call(answer).map_err(|error| error.to_string())?;
             let steps = follow.answer(entries);
             // Nobody copies from here what may have come from there.
             let steps = steps.inspect_err(|_| self.sessions.set_way(self.stream, None))?;
-            answers.push(ask());
+            if self.pace.is_none() {
+                answers.push(ask());
+            }
             for step in steps {
                 self.carry_out(step).await?;
+            }
+            if self.pace.is_some() {
+                self.spend(bytes).await;
+                answers.push(ask());
             }
             self.truncate(&mut follow).await?;
             if let Some(error) = self.hop.failure() {
@@ -125,6 +137,12 @@ impl CopyOperation {
             if self.shards()? as usize != follow.shards() {
                 return Err("the stream has more shards now".to_owned());
             }
+        }
+    }
+
+    async fn spend(&self, bytes: usize) {
+        if let Some(pace) = &self.pace {
+            pace.spend(&self.env, bytes).await;
         }
     }
 

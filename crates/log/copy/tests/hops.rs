@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tailwater_copy::testing::CopyService;
-use tailwater_copy::{Copies, CopyTree, DialedLinks, PlaceRequest, TreeEdge};
+use tailwater_copy::{Copies, CopyTree, DialedLinks, LinkRates, PlaceRequest, TreeEdge};
 use tailwater_env::Env;
 use tailwater_format::call::{CallErrorCode, CopyFrom, CopyOpen, CopyPlan, stream_to_wire};
-use tailwater_format::{BatchBuilder, Codec, ShardId, ShardNumber, StreamId};
+use tailwater_format::{BatchBuilder, Codec, Offset, ShardId, ShardNumber, StreamId};
 use tailwater_log::{Log, LogConfig, StreamConfig};
 use tailwater_rma::{Server, ServerConfig};
 use tailwater_tls::Dialer;
@@ -23,13 +23,16 @@ struct Cluster {
 
 impl Cluster {
     async fn start(env: &Env, name: &str) -> Self {
+        Self::start_at(env, name, &LinkRates::new()).await
+    }
+
+    async fn start_at(env: &Env, name: &str, rates: &LinkRates) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let mut config = LogConfig::default();
         config.journal.file_bytes = 16 << 20;
         let log = Log::open(env, config, dir.path(), None).await.expect("a log");
-        let copies = Copies::start(env, &log, Some(name), DialedLinks::new(env, &Dialer::plain()))
-            .await
-            .expect("a name");
+        let links = DialedLinks::new(env, &Dialer::plain());
+        let copies = Copies::start_at(env, &log, Some(name), links, rates).await.expect("a name");
         let service = CopyService::new(env, &copies);
         let any = "127.0.0.1:0".parse().expect("an address");
         let config = ServerConfig { tcp: Some(any), ..ServerConfig::default() };
@@ -144,6 +147,44 @@ fn two_plans_that_make_a_cycle_carry_nothing_and_the_later_one_ends_it() {
         assert_eq!(kept.number, 9, "an older plan replaces nothing");
         us.append(stream, "second").await;
         until(&env, || eu.end(stream) == 2 && asia.end(stream) == 2).await;
+    });
+}
+
+#[test]
+fn what_was_truncated_before_the_source_moved_does_not_come_back() {
+    in_clusters(|env| async move {
+        let (us, eu, _asia, stream) = three_clusters(&env).await;
+        for number in 0..4 {
+            us.append(stream, &number.to_string()).await;
+        }
+        place(&us, &[("us", "eu")]).await;
+        until(&env, || eu.end(stream) == 4).await;
+        // It is not told what is truncated from here on.
+        eu.copies.stop();
+        us.log.truncate("s", ShardNumber(0), Offset(3)).await.expect("truncated");
+        let plan = us.copies.move_source("s", "eu").await.expect("moved");
+        assert_eq!(plan.source, "eu");
+        let tail = eu.log.view(ShardId { stream, shard: ShardNumber(0) }).expect("the source").tail;
+        assert_eq!((tail.log_start, tail.next_offset), (Offset(3), Offset(4)));
+    });
+}
+
+#[test]
+fn a_link_carries_no_more_than_it_may_and_everything_comes() {
+    in_clusters(|env| async move {
+        let us = Cluster::start(&env, "us").await;
+        let rates = LinkRates::from([("us".to_owned(), 2 << 20)]);
+        let eu = Cluster::start_at(&env, "eu", &rates).await;
+        let stream = us.log.create_stream("s", StreamConfig::default()).await.expect("created").id;
+        us.copies.add("eu", &eu.address).await.expect("added");
+        for _ in 0..6 {
+            us.append(stream, &"x".repeat(700_000)).await;
+        }
+        let begin = env.now();
+        place(&us, &[("us", "eu")]).await;
+        until(&env, || eu.end(stream) == 6).await;
+        // Two answers of 1 MiB may be under way when it begins; the rest is paid for.
+        assert!(env.now().since(begin) >= Duration::from_millis(500));
     });
 }
 

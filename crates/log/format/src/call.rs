@@ -27,6 +27,7 @@
 //! | 12 `CopyPlan` | [`CopyPlan`] | [`CopyPlanKept`] |
 //! | 13 `CopyState` | [`CopyState`] | [`CopyHops`] |
 //! | 14 `CopyLead` | [`CopyLead`] | [`CopyPlanKept`] |
+//! | 15 `CopyOffsets` | [`CopyOffsets`] | [`CopiedOffsets`] |
 
 use bytes::{Bytes, BytesMut};
 use prost::Message;
@@ -36,16 +37,16 @@ use crate::ids::{
     Dlsn, EntryId, Offset, Position, SegmentId, SegmentNumber, ShardId, ShardNumber, SlotId, StreamId, Term,
 };
 use crate::limits::{
-    APPEND_ITEMS_MAX, CALL_BYTES_MAX, CALL_INFO_BYTES_MAX, CLUSTERS_MAX, OFFSET_MAX, SEGMENTS_PER_REPLY_MAX,
-    SHARDS_PER_CALL_MAX, TERM_MAX,
+    APPEND_ITEMS_MAX, CALL_BYTES_MAX, CALL_INFO_BYTES_MAX, CLUSTERS_MAX, COPIED_OFFSETS_MAX, OFFSET_MAX,
+    SEGMENTS_PER_REPLY_MAX, SHARDS_PER_CALL_MAX, TERM_MAX,
 };
 use crate::tails::Tail;
 
 mod copy;
 mod error;
 pub use copy::{
-    CopiedShard, CopyEnd, CopyEntries, CopyFrom, CopyHop, CopyHops, CopyLead, CopyNext, CopyOpen, CopyOpened,
-    CopyPlan, CopyPlanKept, CopyState,
+    CopiedOffset, CopiedOffsets, CopiedShard, CopyEnd, CopyEntries, CopyFrom, CopyHop, CopyHops, CopyLead,
+    CopyNext, CopyOffsets, CopyOpen, CopyOpened, CopyPlan, CopyPlanKept, CopyState,
 };
 pub use error::{CallErrorCode, CallRefusal};
 
@@ -84,11 +85,13 @@ pub enum Method {
     CopyState = 13,
     /// The source of a stream moves to the cluster that is asked.
     CopyLead = 14,
+    /// What groups have committed of a stream.
+    CopyOffsets = 15,
 }
 
 impl Method {
     /// All methods.
-    pub const ALL: [Method; 14] = [
+    pub const ALL: [Method; 15] = [
         Method::Hello,
         Method::FindStream,
         Method::Append,
@@ -103,6 +106,7 @@ impl Method {
         Method::CopyPlan,
         Method::CopyState,
         Method::CopyLead,
+        Method::CopyOffsets,
     ];
 
     /// The number on the wire.
@@ -132,6 +136,7 @@ impl Method {
             Method::CopyPlan => "copy_plan",
             Method::CopyState => "copy_state",
             Method::CopyLead => "copy_lead",
+            Method::CopyOffsets => "copy_offsets",
         }
     }
 }
@@ -181,6 +186,8 @@ call_messages! {
     CopyState: CALL_INFO_BYTES_MAX, 32;
     CopyHops: CALL_INFO_BYTES_MAX, SHARDS_PER_CALL_MAX + 32;
     CopyLead: CALL_INFO_BYTES_MAX, SHARDS_PER_CALL_MAX + 32;
+    CopyOffsets: CALL_INFO_BYTES_MAX, 32;
+    CopiedOffsets: CALL_BYTES_MAX, COPIED_OFFSETS_MAX + 32;
 }
 
 /// Why a payload is not the message it should be.

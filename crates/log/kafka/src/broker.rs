@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt;
@@ -15,6 +16,7 @@ use tailwater_log::{Log, LogStreamInfo, ShardMember};
 use tailwater_login::Users;
 use tailwater_meta::MetaError;
 use tailwater_permissions::Rules;
+use tailwater_quotas::{ClientQuotas, QuotaBound, QuotaTaker};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use uuid::Uuid;
 
@@ -161,6 +163,8 @@ pub struct Administered {
     pub rules: Arc<Rules>,
     /// Users with passwords.
     pub users: Arc<Users>,
+    /// What each may take in a second.
+    pub quotas: Arc<ClientQuotas>,
 }
 
 /// Answers requests from a log.
@@ -181,6 +185,7 @@ pub struct Broker {
     /// What its clients may look at and change of what the authorizer goes by.
     pub(crate) rules: Option<Arc<Rules>>,
     pub(crate) users: Option<Arc<Users>>,
+    pub(crate) quotas: Arc<ClientQuotas>,
     complaints: Complaints,
     /// KiB that large requests may take together.
     room: Arc<Semaphore>,
@@ -200,7 +205,8 @@ impl std::fmt::Debug for Broker {
 
 impl Broker {
     /// A broker in front of `log`; `cluster_id` is what clients are told, and `authorizer` says what each may do.
-    /// Without what is `administered` clients are told that there is none of it.
+    /// Without what is `administered` clients are told that there are neither users nor rules, and the quotas are the
+    /// broker's own.
     pub async fn open(
         env: &Env,
         config: KafkaConfig,
@@ -210,7 +216,13 @@ impl Broker {
         administered: Option<Administered>,
     ) -> Result<Arc<Self>, String> {
         config.check()?;
-        let (rules, users) = administered.map(|Administered { rules, users }| (rules, users)).unzip();
+        let (rules, users, quotas) = match administered {
+            Some(Administered { rules, users, quotas }) => (Some(rules), Some(users), quotas),
+            None => {
+                let own = ClientQuotas::open(env, Arc::clone(log.meta())).await;
+                (None, None, own.map_err(|error| error.to_string())?)
+            }
+        };
         let configs = RuntimeConfigs::open(env, Arc::clone(log.meta()), config.clone()).await?;
         let groups = Coordinators::open(env, Arc::clone(&configs), &log).await?;
         Ok(Arc::new(Self {
@@ -226,6 +238,7 @@ impl Broker {
             authorizer,
             rules,
             users,
+            quotas,
             complaints: Complaints::default(),
             room: Arc::new(Semaphore::new(kib(config.requests_bytes_max - config.huge_bytes()) as usize)),
             room_of_huge: Arc::new(Semaphore::new(kib(config.huge_bytes()) as usize)),
@@ -358,6 +371,7 @@ impl Broker {
         };
         tracing::trace!(peer = %peer.address, client = %context.client_id, api = api.name(), version, "request");
         let call = self.stats.request(api, bytes, self.env.now());
+        self.take_quotas(&context, bytes);
         let begun = self.dispatch(api, correlation_id, context, reader, memory).await;
         let begun = begun.map_err(malformed(api.name()))?;
         let is_last = begun.is_err();
@@ -374,6 +388,40 @@ impl Broker {
             outcome
         };
         Ok(Begun { answer: answer.boxed(), answer_bytes, waits_for_others, is_last })
+    }
+
+    /// Takes a request, and what it appends, from its client's quotas.
+    fn take_quotas(&self, context: &Context, bytes: u64) {
+        let Context { peer, client_id, api, .. } = context;
+        if !self.quotas.is_any() || peer.is_stranger() {
+            return;
+        }
+        let taker = QuotaTaker { user: &peer.who().principal, client_id };
+        self.quotas.take(QuotaBound::RequestRate, taker, 1);
+        if *api == Api::Produce {
+            self.quotas.take(QuotaBound::ProducerByteRate, taker, bytes);
+        }
+    }
+
+    /// How long a client is held before its next request to `api`, because of what it has taken.
+    pub(crate) fn owed(&self, peer: &Peer, client_id: &str, api: Option<Api>) -> Duration {
+        if !self.quotas.is_any() || peer.is_stranger() {
+            return Duration::ZERO;
+        }
+        let taker = QuotaTaker { user: &peer.who().principal, client_id };
+        let bytes = match api {
+            Some(Api::Produce) => Some(QuotaBound::ProducerByteRate),
+            Some(Api::Fetch) => Some(QuotaBound::ConsumerByteRate),
+            _ => None,
+        };
+        let owed = |bound| self.quotas.owed(bound, taker);
+        owed(QuotaBound::RequestRate).max(bytes.map_or(Duration::ZERO, owed))
+    }
+
+    /// The same in milliseconds, as the client is told in the answer to such a request.
+    pub(crate) fn throttle_time_ms(&self, context: &Context) -> i32 {
+        let owed = self.owed(&context.peer, &context.client_id, Some(context.api));
+        i32::try_from(owed.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX)
     }
 
     /// Begins a request that is read; why it was not, if its connection has to end.

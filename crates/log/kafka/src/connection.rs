@@ -19,6 +19,8 @@
 //! - What counts against no room is bounded for each connection: [`AHEAD_BYTES`] and a small frame that were read, and
 //!   the small requests that were begun: one, or [`PIPELINE_MAX`] Produce, whose records the log counts. The memory of
 //!   what was read is let go with it (`buffer.rs`).
+//! - Whoever owes something of a quota is held: its next request of that kind is not begun, nor anything behind it,
+//!   until nothing is owed any more. What a client sent that has gone away is begun within a minute, or dropped.
 //! - Answers to Produce have their room from the beginning, and many may be under way: a connection has no more begun
 //!   when these have a quarter of it all.
 
@@ -36,6 +38,7 @@ use parking_lot::Mutex;
 use tailwater_access::AddressPlace;
 use tailwater_env::{Env, Instant};
 use tailwater_login::LoginSession;
+use tailwater_quotas::QuotaChanges;
 use tailwater_tls::is_hello;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -68,6 +71,9 @@ const ARRIVAL_PER_MIB: Duration = Duration::from_secs(1);
 /// In this part of that time so many bytes of it have to come, or its rest.
 const ARRIVAL_STEPS: u32 = 6;
 const ARRIVAL_STEP_BYTES: usize = 64 << 10;
+/// How long what a client sent before it went away is kept, where the client owes something of a quota. What can't be
+/// begun by then is dropped: nobody waits for its answer.
+const GONE_HELD_MAX: Duration = Duration::from_secs(60);
 /// How long a client has to log in.
 const LOGIN_PATIENCE: Duration = Duration::from_secs(30);
 /// Pieces that go out with one system call.
@@ -157,6 +163,8 @@ pub(crate) async fn serve(
         room: Room::None,
         under_way: VecDeque::new(),
         only_produce: true,
+        held: Duration::ZERO,
+        quota_changes: broker.quotas.changes(),
         broker: Arc::clone(&broker),
     };
     let ended = connection.run().await;
@@ -185,6 +193,9 @@ struct Connection<S> {
     under_way: VecDeque<Begun>,
     /// Whether all of them are Produce, and others of its kind may begin behind them.
     only_produce: bool,
+    /// For how long the request at the front of the buffer may not begin, because of what its client owes of a quota.
+    held: Duration,
+    quota_changes: QuotaChanges,
     broker: Arc<Broker>,
 }
 
@@ -228,14 +239,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             self.begin_requests().await?;
             let idle = self.patience();
             let env = self.broker.env.clone();
-            let is_waiting = !self.under_way.is_empty();
+            let (is_waiting, held) = (!self.under_way.is_empty(), self.held);
+            let is_held = !held.is_zero();
             let wants_room = matches!(self.room, Room::Wanted { .. });
             // A frame that has its room may begin beside what is under way, so all of it is read.
             let has_room = matches!(self.room, Room::Taken { .. });
             self.go_on_arriving();
             let session = self.peer.login.as_ref().and_then(PeerLogin::session);
             let has_session = session.is_some();
-            let may_read = !wants_room && (!is_waiting || has_room || self.buffer.len() < AHEAD_BYTES);
+            let reads_on = (!is_waiting && !is_held) || has_room;
+            let may_read = !wants_room && (reads_on || self.buffer.len() < AHEAD_BYTES);
             let (least, count) = if may_read { self.wanted() } else { (0, 0) };
             let mut space = self.buffer.space(least, count);
             let (room, arrival) = match &mut self.room {
@@ -255,7 +268,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 },
                 closing = late(&env, arrival), if has_room => return Err(closing),
                 () = logged_out(session), if has_session => return Err(Closing::LoggedOut),
-                () = env.sleep(idle), if !is_waiting && !wants_room => return Err(Closing::Idle(idle)),
+                () = released(&env, held, &mut self.quota_changes), if is_held => {}
+                () = env.sleep(idle), if !is_waiting && !wants_room && !is_held => return Err(Closing::Idle(idle)),
             }
         }
     }
@@ -276,6 +290,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 Room::Wanted { permit, len } if self.buffer.len() >= *len + 4 => {
                     let (permit, len) = (permit.await, *len);
                     self.room = self.taken(permit, len);
+                }
+                _ if !self.held.is_zero() && self.held <= GONE_HELD_MAX => {
+                    released(&self.broker.env, self.held, &mut self.quota_changes).await;
                 }
                 _ => return Ok(()),
             }
@@ -320,9 +337,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Begins what has arrived and may begin, and asks for the room of what is next.
     async fn begin_requests(&mut self) -> Result<(), Closing> {
+        self.held = Duration::ZERO;
         while let Some(len) = self.frame_len()? {
             let Some(api) = self.buffer.bytes().get(4..6) else { return Ok(()) };
-            let is_produce = i16::from_be_bytes([api[0], api[1]]) == Api::Produce.number();
+            let api = i16::from_be_bytes([api[0], api[1]]);
+            let is_produce = api == Api::Produce.number();
             let may_begin = self.under_way.is_empty()
                 || (is_produce
                     && self.only_produce
@@ -330,6 +349,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     && self.leaves_room());
             if !may_begin {
                 return Ok(());
+            }
+            // What has its room has to come, and so is not held any more.
+            if let Room::None = self.room
+                && let Some(client_id) = client_id(self.buffer.bytes())
+            {
+                self.held = self.broker.owed(&self.peer, client_id, Api::from_number(api));
+                if !self.held.is_zero() {
+                    return Ok(());
+                }
             }
             if len > SMALL_FRAME_BYTES && matches!(self.room, Room::None) {
                 if self.buffer.len() < SMALL_FRAME_BYTES {
@@ -426,6 +454,24 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
         self.broker.stats.sent(sent);
         Ok(())
+    }
+}
+
+/// What the client of a request calls itself, once that much of its frame is there.
+fn client_id(frame: &[u8]) -> Option<&str> {
+    let id = frame.get(4 + HEADER_BYTES..)?;
+    let (len, id) = id.split_first_chunk()?;
+    // One without a name has a length below zero.
+    let len = usize::try_from(i16::from_be_bytes(*len)).unwrap_or(0);
+    Some(std::str::from_utf8(id.get(..len)?).unwrap_or_default())
+}
+
+/// Completes when a client that was held has to be looked at again: its time is over, or quotas changed.
+async fn released(env: &Env, held: Duration, changes: &mut QuotaChanges) {
+    tokio::select! {
+        biased;
+        () = changes.changed() => {}
+        () = env.sleep(held) => {}
     }
 }
 

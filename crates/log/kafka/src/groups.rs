@@ -26,6 +26,7 @@ pub(crate) mod classic;
 mod config;
 pub(crate) mod consumer;
 pub(crate) mod coordinator;
+mod elsewhere;
 pub(crate) mod group;
 pub(crate) mod members;
 pub(crate) mod offsets;

@@ -128,6 +128,12 @@ async fn accept(
                 continue;
             }
         };
+        if broker.quotas.admit_connection(peer.ip()).is_err() {
+            if let Some(left_out) = broker.complain("too many new connections") {
+                tracing::warn!(%peer, left_out, "refused: the quota connection_creation_rate of its address is used up");
+            }
+            continue;
+        }
         let Ok(permit) = Arc::clone(&room).try_acquire_owned() else {
             if let Some(left_out) = broker.complain("too many connections") {
                 let max = broker.config.connections_max;

@@ -76,6 +76,7 @@ mod tests {
             completed: Vec::new(),
             deleted: Vec::new(),
             producers: Some(ProducersRecord {
+                term: tailwater_format::Term(1),
                 upto: Offset(0),
                 producers: vec![producer.clone(); producers],
             }),

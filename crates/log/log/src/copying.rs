@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tailwater_format::{
-    ENTRY_HEADER_BYTES, Offset, Position, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId,
+    ENTRY_HEADER_BYTES, Offset, Position, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId, Term,
     parse_entry,
 };
 use tokio::sync::oneshot;
@@ -33,7 +33,8 @@ impl CopyRecord {
     /// The record of `stream`, whose source is in the cluster `source`.
     pub fn new(stream: &LogStreamInfo, source: &str) -> Self {
         let LogStreamInfo { id, name, created_ms, config, .. } = stream.clone();
-        Self(StreamRecord { id, name, created_ms, config, source: Some(source.to_owned()) })
+        let source = Some(source.to_owned());
+        Self(StreamRecord { id, name, created_ms, config, source, term_min: Term(0) })
     }
 
     /// As it is sent.

@@ -39,8 +39,14 @@ pub fn records(data: &[u8]) {
 pub fn seeds() -> Vec<Vec<u8>> {
     let id = StreamId(Uuid::from_u128(7));
     let config = StreamConfig { retention_ms: Some(5), ..StreamConfig::default() };
-    let stream =
-        StreamRecord { id, name: "news".to_owned(), created_ms: 3, config, source: Some("a".to_owned()) };
+    let stream = StreamRecord {
+        id,
+        name: "news".to_owned(),
+        created_ms: 3,
+        config,
+        source: Some("a".to_owned()),
+        term_min: Term(0),
+    };
     let segment = SegmentRecord {
         number: SegmentNumber(1),
         term: Term(2),
@@ -62,7 +68,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         segment.encode(),
         TruncatedRecord { segment, truncated_ms: 12 }.encode(),
         ColdPlaceRecord { cluster: Uuid::from_u128(13) }.encode(),
-        ProducersRecord { upto: Offset(1), producers: vec![producer; 2] }.encode(),
+        ProducersRecord { term: Term(2), upto: Offset(1), producers: vec![producer; 2] }.encode(),
         encode_producer_ids(1000),
     ];
     let keys = [crate::stream::stream_key(id), crate::stream::name_key("news")];

@@ -100,6 +100,9 @@ pub const COMMIT_RETRY: Duration = Duration::from_millis(100);
 /// How long it waits after a commit that metadata can't take: what there is to commit has to change first, as it does
 /// when producers are forgotten, which is looked at once a minute.
 pub const COMMIT_REFUSED_PAUSE: Duration = Duration::from_secs(60);
+/// How long no shard of a stream that moves may be given up before the move is: meanwhile no other stream is created,
+/// changed or deleted. Metadata that is away longer leaves the stream as it was.
+pub const RELEASE_MAX: Duration = Duration::from_secs(3);
 
 const _: () = {
     assert!(SHARDS_MAX as u64 <= SHARDS_TOTAL_MAX, "the largest stream can be made");

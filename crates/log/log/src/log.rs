@@ -307,7 +307,7 @@ impl ShardHandle {
 
 impl Stream {
     fn info(&self) -> LogStreamInfo {
-        let StreamRecord { id, name, created_ms, config, source } = self.record.clone();
+        let StreamRecord { id, name, created_ms, config, source, .. } = self.record.clone();
         LogStreamInfo { id, name, created_ms, config, source }
     }
 

@@ -10,19 +10,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::join_all;
 use tailwater_format::{Offset, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId, Term};
 use tailwater_meta::{Expect, MetaError, Op};
 use tokio::sync::oneshot;
 
 use crate::error::StreamError;
-use crate::limits::COMMIT_OPS_MAX;
+use crate::limits::{COMMIT_OPS_MAX, RELEASE_MAX};
 use crate::log::{Log, ShardHandle, Stream};
 use crate::owner::{OwnerRequest, ReleasedShard};
 use crate::producer::Producers;
 use crate::shard::Recovered;
 use crate::stream::{
-    ProducersRecord, SegmentRecord, ShardRecord, StreamRecord, TRANSACTION_ID_NONE, TruncatedRecord,
-    producers_key, segment_key, shard_key, stream_key, truncated_key,
+    SegmentRecord, ShardRecord, StreamRecord, TRANSACTION_ID_NONE, TruncatedRecord, segment_key, shard_key,
+    stream_key, truncated_key,
 };
 
 /// Pause between two looks whether shards are given up.
@@ -31,6 +32,8 @@ const RELEASE_LOOK: Duration = Duration::from_millis(5);
 /// Where a shard ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardEnd {
+    /// First offset that was not removed.
+    pub log_start: Offset,
     /// Offset after its last record.
     pub next_offset: Offset,
     /// The highest term that was claimed in it.
@@ -40,7 +43,8 @@ pub struct ShardEnd {
 impl ShardEnd {
     fn of(recovered: &Recovered) -> Self {
         let last = recovered.completed.last().map_or(Offset(0), |last| last.next_offset);
-        Self { next_offset: last.max(recovered.record.next_offset), term: recovered.record.term }
+        let ShardRecord { log_start, next_offset, term, .. } = recovered.record;
+        Self { log_start, next_offset: last.max(next_offset), term }
     }
 }
 
@@ -98,12 +102,12 @@ impl Log {
         let ends = known.shards().iter().map(|handle| {
             handle.slot::<StreamError>()?;
             let tail = handle.tail();
-            Ok(ShardEnd { next_offset: tail.next_offset, term: tail.term })
+            Ok(ShardEnd { log_start: tail.log_start, next_offset: tail.next_offset, term: tail.term })
         });
         ends.collect()
     }
 
-    fn by_id(&self, stream: StreamId) -> Result<Arc<Stream>, StreamError> {
+    pub(crate) fn by_id(&self, stream: StreamId) -> Result<Arc<Stream>, StreamError> {
         let known = self.inner.streams.read().by_id.get(&stream).cloned();
         known.ok_or_else(|| StreamError::NoStream(stream.to_string()))
     }
@@ -130,22 +134,18 @@ impl Log {
             }
             return Err(StreamError::Damaged(Arc::clone(&damaged.why)));
         }
-        let (released, failed) = self.release(&known).await;
+        let released = self.release(&known).await?;
         let (mut released, producers): (Vec<Recovered>, Vec<Producers>) = released.into_iter().unzip();
         let mut record = known.record.clone();
-        let changed = match failed {
-            Some(error) => Err(error),
-            None => self.change_released(&mut record, &mut released, change).await,
-        };
+        let changed = self.change_released(&mut record, &mut released, change).await;
         let ends = released.iter().map(ShardEnd::of).collect();
         // As it is now, also where the change has failed: nobody else has the shards. One that is still the source
         // knows its producers, or it would append again what they send again.
         let is_source_still = known.record.source.is_none() && record.source.is_none();
         let known_producers = |producers| if is_source_still { producers } else { Producers::default() };
         let shards = released.into_iter().zip(producers);
-        let shards =
-            shards.map(|(recovered, producers)| Ok((recovered, known_producers(producers)))).collect();
-        self.open_again(record, &known, shards).await?;
+        let shards = shards.map(|(recovered, producers)| Some((recovered, known_producers(producers))));
+        self.open_again(record, &known, shards.collect()).await?;
         changed.map(|()| ends)
     }
 
@@ -158,30 +158,73 @@ impl Log {
         Ok(())
     }
 
-    /// Takes the shards from their owners, when all is written, completed and recorded: the first ones, and why not the
-    /// others.
-    async fn release(&self, known: &Stream) -> (Vec<ReleasedShard>, Option<StreamError>) {
-        let mut released = Vec::with_capacity(known.shards().len());
-        for handle in known.shards() {
-            match self.release_one(handle).await {
-                Ok(recovered) => released.push(recovered),
-                Err(error) => return (released, Some(error)),
+    /// Takes the shards from their owners, when all is written, completed and recorded. Where that does not come about,
+    /// they have them again.
+    async fn release(&self, known: &Stream) -> Result<Vec<ReleasedShard>, StreamError> {
+        let mut released: Vec<Option<ReleasedShard>> = known.shards().iter().map(|_| None).collect();
+        let failed = self.release_into(known, &mut released).await.err();
+        let Some(error) = failed else { return Ok(released.into_iter().flatten().collect()) };
+        for (handle, _) in known.shards().iter().zip(&released).filter(|(_, released)| released.is_none()) {
+            // It was told to take no more.
+            if let Ok(slot) = handle.slot::<StreamError>() {
+                let resume = OwnerRequest::Resume(slot);
+                self.inner.owners[handle.owner].send(resume).await.map_err(|_| StreamError::Closed)?;
             }
         }
-        (released, None)
+        self.open_again(known.record.clone(), known, released).await?;
+        Err(error)
     }
 
-    pub(crate) async fn release_one(&self, handle: &ShardHandle) -> Result<ReleasedShard, StreamError> {
-        let slot = handle.slot::<StreamError>()?;
+    async fn release_into(
+        &self,
+        known: &Stream,
+        released: &mut [Option<ReleasedShard>],
+    ) -> Result<(), StreamError> {
+        let env = &self.inner.env;
+        let mut since = env.now();
         loop {
-            let (reply, answer) = oneshot::channel();
-            let request = OwnerRequest::Release(slot, reply);
-            self.inner.owners[handle.owner].send(request).await.map_err(|_| StreamError::Closed)?;
-            if let Some(released) = answer.await.map_err(|_| StreamError::Closed)?? {
-                return Ok(*released);
+            let left = known.shards().iter().zip(&mut *released).filter(|(_, released)| released.is_none());
+            let asked = left.map(|(handle, released)| async move {
+                *released = self.release_one(handle).await?;
+                Ok::<_, StreamError>(released.is_some())
+            });
+            let mut counts = [0, 0];
+            for answer in join_all(asked).await {
+                counts[usize::from(answer?)] += 1;
+            }
+            let [left, given_up] = counts;
+            if left == 0 {
+                return Ok(());
+            }
+            if given_up > 0 {
+                since = env.now();
+            }
+            if env.now().since(since) >= RELEASE_MAX {
+                return Err(StreamError::Unavailable(format!(
+                    "for {} s nothing was recorded of what {left} shards have to record: the stream stays as it was, try again",
+                    RELEASE_MAX.as_secs()
+                )));
+            }
+            env.sleep(RELEASE_LOOK).await;
+        }
+    }
+
+    /// Takes a shard from its owner, when all is written, completed and recorded. Cancelled, it is closed for appends.
+    pub(crate) async fn release_whole(&self, handle: &ShardHandle) -> Result<ReleasedShard, StreamError> {
+        loop {
+            if let Some(released) = self.release_one(handle).await? {
+                return Ok(released);
             }
             self.inner.env.sleep(RELEASE_LOOK).await;
         }
+    }
+
+    async fn release_one(&self, handle: &ShardHandle) -> Result<Option<ReleasedShard>, StreamError> {
+        let slot = handle.slot::<StreamError>()?;
+        let (reply, answer) = oneshot::channel();
+        let request = OwnerRequest::Release(slot, reply);
+        self.inner.owners[handle.owner].send(request).await.map_err(|_| StreamError::Closed)?;
+        Ok(answer.await.map_err(|_| StreamError::Closed)??.map(|released| *released))
     }
 
     async fn change_released(
@@ -190,51 +233,21 @@ impl Log {
         released: &mut [Recovered],
         change: StreamMove,
     ) -> Result<(), StreamError> {
-        let wanted = match &change {
-            StreamMove::Cut(ends) => return self.cut_released(record.id, released, ends).await,
-            StreamMove::HandOver(cluster) => StreamRecord { source: Some(cluster.clone()), ..record.clone() },
-            StreamMove::Lead(..) => StreamRecord { source: None, ..record.clone() },
+        let (wanted, with) = match change {
+            StreamMove::Cut(ends) => return self.cut_released(record.id, released, &ends).await,
+            StreamMove::HandOver(cluster) => {
+                (StreamRecord { source: Some(cluster), ..record.clone() }, Vec::new())
+            }
+            StreamMove::Lead(term_min, with) => {
+                (StreamRecord { source: None, term_min, ..record.clone() }, with)
+            }
         };
-        let key = stream_key(record.id);
-        let mut ops = vec![Op::Put { key, value: wanted.encode(), expect: Expect::Present }];
-        let StreamMove::Lead(term_min, with) = change else {
-            self.inner.meta.commit(ops).await.map_err(unavailable)?;
-            *record = wanted;
-            return Ok(());
-        };
-        ops.extend(with);
-        let mut rest = &mut released[..];
-        // The first commit decides; it has room for the shards of most streams, and the others follow.
-        let mut room = COMMIT_OPS_MAX.saturating_sub(ops.len()) / 2;
-        loop {
-            let (now, later) = rest.split_at_mut(room.min(rest.len()));
-            let first = released_len_before(&wanted, now.len() + later.len());
-            let mut records = Vec::with_capacity(now.len());
-            for (number, recovered) in (first..).map(ShardNumber).zip(&*now) {
-                let shard = ShardId { stream: record.id, shard: number };
-                let led = lead_record(recovered, term_min);
-                let expect =
-                    if recovered.version == 0 { Expect::Absent } else { Expect::Version(recovered.version) };
-                ops.push(Op::Put { key: shard_key(shard), value: led.encode(), expect });
-                let upto = ShardEnd::of(recovered).next_offset;
-                let producers = ProducersRecord { upto, producers: Vec::new() }.encode();
-                ops.push(Op::Put { key: producers_key(shard), value: producers, expect: Expect::Any });
-                records.push(led);
-            }
-            let before = now.first().map_or(0, |recovered| recovered.version);
-            let led = records
-                .first()
-                .map(|led| (ShardId { stream: record.id, shard: ShardNumber(first) }, before, led));
-            let version = self.commit_or_find(std::mem::take(&mut ops), led).await?;
-            *record = wanted.clone();
-            for (recovered, led) in now.iter_mut().zip(records) {
-                (recovered.record, recovered.version) = (led, version);
-            }
-            if later.is_empty() {
-                return Ok(());
-            }
-            (rest, room) = (later, COMMIT_OPS_MAX / 2);
-        }
+        let put = Op::Put { key: stream_key(record.id), value: wanted.encode(), expect: Expect::Present };
+        let ops = std::iter::once(put).chain(with).collect();
+        self.inner.meta.commit(ops).await.map_err(unavailable)?;
+        *record = wanted;
+        released.iter_mut().for_each(|recovered| recovered.lift_term(record));
+        Ok(())
     }
 
     async fn cut_released(
@@ -257,7 +270,7 @@ impl Log {
                     key: segment_key(shard, segment.number),
                     expect: Expect::Any,
                 }));
-                let version = self.commit_or_find(ops, Some((shard, recovered.version, &cut.record))).await?;
+                let version = self.commit_or_find(ops, shard, recovered.version, &cut.record).await?;
                 let gone = recovered.completed.split_off(cut.kept);
                 recovered.unsaved.retain(|unsaved| unsaved.base_offset < cut.record.next_offset);
                 let id = |number: SegmentNumber, term| SegmentId { shard, number, term };
@@ -275,13 +288,14 @@ impl Log {
     async fn commit_or_find(
         &self,
         ops: Vec<Op>,
-        writes: Option<(ShardId, u64, &ShardRecord)>,
+        shard: ShardId,
+        before: u64,
+        wanted: &ShardRecord,
     ) -> Result<u64, StreamError> {
         let conflict = match self.inner.meta.commit(ops).await {
             Err(MetaError::Conflict { key }) => MetaError::Conflict { key },
             answer => return answer.map_err(unavailable),
         };
-        let Some((shard, before, wanted)) = writes else { return Err(unavailable(conflict)) };
         let key = shard_key(shard);
         let stored = self.inner.meta.get(&key).await.map_err(unavailable)?;
         let is_written = |value: &[u8]| ShardRecord::decode(&key, value).as_ref() == Ok(wanted);
@@ -322,17 +336,6 @@ impl Log {
             self.remove_copies(shard, &gone.collect::<Vec<_>>());
         }
     }
-}
-
-/// The number of the first shard that a stream of that many shards has not had its turn with, where `left` are.
-fn released_len_before(record: &StreamRecord, left: usize) -> u32 {
-    record.config.shards - u32::try_from(left).unwrap_or(record.config.shards)
-}
-
-/// A shard's record at the new source: the next term to be claimed is `term_min`, or a later one.
-fn lead_record(recovered: &Recovered, term_min: Term) -> ShardRecord {
-    let term = recovered.record.term.0.max(term_min.0.saturating_sub(1));
-    ShardRecord { term: Term(term), ..recovered.record }
 }
 
 /// The term of the last record of a shard; 0 where there is none.

@@ -48,7 +48,7 @@ use crate::refill::refill;
 use crate::scan::{Scan, read_error};
 use crate::shard::{FoundContent, Recovered, SegmentsFound, recover};
 use crate::share::{ShardOwner, SharedShards};
-use crate::stream::{PREFIX, ProducersRecord};
+use crate::stream::{PREFIX, ProducersRecord, SegmentRecord, StreamRecord};
 
 /// How a log works.
 #[derive(Clone, Debug)]
@@ -303,7 +303,7 @@ impl Log {
             let shards = numbers.map(|shard| {
                 let known = known.remove(&shard).unwrap_or_default();
                 let found = stored.remove(&shard).unwrap_or_default();
-                self.recover_or_refuse(shard, known, found)
+                self.recover_or_refuse(&record, shard, known, found)
             });
             let shards: Vec<_> = shards.collect();
             let shards = stream::iter(shards).buffered(RECOVERY_PARALLEL).inspect_ok(|_| progress.advance(1));
@@ -329,12 +329,13 @@ impl Log {
     /// A shard whose bytes are not all there is refused, whoever asks for it; the others need not wait for that.
     pub(crate) async fn recover_or_refuse(
         &self,
+        stream: &StreamRecord,
         shard: ShardId,
         known: KnownShard,
         found: Vec<SegmentsFound>,
     ) -> Result<Result<(Recovered, Producers), Damaged>, LogOpenError> {
         let segments = found.iter().map(|segment| segment.id).collect();
-        match self.recover_shard(shard, known, found).await {
+        match self.recover_shard(stream, shard, known, found).await {
             Err(LogOpenError::Inconsistent { shard, why }) => {
                 tracing::error!(%shard, why, "the shard is damaged and is not opened; the others are");
                 Ok(Err(Damaged { why: format!("shard {shard}: {why}").into(), segments }))
@@ -345,6 +346,7 @@ impl Log {
 
     async fn recover_shard(
         &self,
+        stream: &StreamRecord,
         shard: ShardId,
         known: KnownShard,
         found: Vec<SegmentsFound>,
@@ -355,6 +357,7 @@ impl Log {
         let mut recovered = recover(shard, record, version, segments, &found, inner.env.wall_ms())
             .map_err(|why| LogOpenError::Inconsistent { shard, why })?;
         recovered.truncated = truncated.into_values().collect();
+        recovered.lift_term(stream);
         for segment in &recovered.completed {
             if let (Some(cold), Some(copied)) = (&inner.cold, segment.cold) {
                 let id = SegmentId { shard, number: segment.number, term: segment.term };
@@ -364,25 +367,33 @@ impl Log {
         for (id, length) in &recovered.seals {
             tracing::info!(segment = %id, %length, "sealed at its recovered length");
         }
-        let producers = self.recover_producers(shard, &recovered, producers).await?;
+        let producers = self.recover_producers(stream, shard, &recovered, producers).await?;
         Ok((recovered, producers))
     }
 
-    /// The shard's producers: the snapshot, and the batches since.
+    /// The shard's producers: the snapshot, and the batches since. Those of another cluster's source are not known
+    /// here: their ids are of that.
     async fn recover_producers(
         &self,
+        stream: &StreamRecord,
         shard: ShardId,
         recovered: &Recovered,
         snapshot: Option<ProducersRecord>,
     ) -> Result<Producers, LogOpenError> {
         let inner = &*self.inner;
         let now_ms = inner.env.wall_ms();
+        if stream.source.is_some() {
+            return Ok(Producers::default());
+        }
+        let snapshot = snapshot.filter(|snapshot| snapshot.term >= stream.term_min);
         let (upto, mut producers) = match snapshot {
             Some(snapshot) => (snapshot.upto, Producers::restore(snapshot.producers)),
             // Also of what is removed already, and was never in a snapshot: its producer may send it again.
             None => (Offset(0), Producers::default()),
         };
-        for segment in recovered.completed.iter().filter(|segment| segment.next_offset > upto) {
+        let is_of_here =
+            |segment: &&SegmentRecord| segment.next_offset > upto && segment.term >= stream.term_min;
+        for segment in recovered.completed.iter().filter(is_of_here) {
             let id = SegmentId { shard, number: segment.number, term: segment.term };
             // A disk that refuses a read may answer the next one: that is no damage.
             let unreadable = |error: ReadError| match error {

@@ -73,6 +73,8 @@ pub(crate) enum OwnerRequest {
     Release(Slot, oneshot::Sender<Result<Option<Box<ReleasedShard>>, StreamError>>),
     /// Give a shard up that another process has claimed: nothing of it is written any more.
     Abandon(Slot, oneshot::Sender<()>),
+    /// Go on with a shard that was to be given up.
+    Resume(Slot),
     /// Tell what a shard remembers of its producers.
     Producers(Slot, oneshot::Sender<Vec<ProducerState>>),
     /// Give shards of a deleted stream up, and delete their segments.
@@ -311,8 +313,9 @@ impl Owner {
     fn take(&mut self, request: OwnerRequest, at: StepTime) {
         match request {
             OwnerRequest::Append(slot, append) => {
+                // Of a stream that was deleted a moment ago, or that is being moved: the next attempt tells.
                 if self.owned.get(slot).is_none() {
-                    append.waiter.answer(Err(AppendError::NoStream));
+                    append.waiter.answer(Err(AppendError::NotOwner));
                     return;
                 }
                 self.step(slot, at, ShardInput::Append(append));
@@ -320,7 +323,7 @@ impl Owner {
             }
             OwnerRequest::Truncate(slot, truncation) => {
                 if self.owned.get(slot).is_none() {
-                    let _ = truncation.reply.send(Err(StreamError::NoStream(String::new())));
+                    let _ = truncation.reply.send(Err(StreamError::NotOwner));
                     return;
                 }
                 self.step(slot, at, ShardInput::Truncate(truncation));
@@ -337,7 +340,7 @@ impl Owner {
             }
             OwnerRequest::Begin(slot, begin) => {
                 if self.owned.get(slot).is_none() {
-                    let _ = begin.reply.send(Err(StreamError::NoStream(String::new())));
+                    let _ = begin.reply.send(Err(StreamError::NotOwner));
                     return;
                 }
                 self.step(slot, at, ShardInput::Begin(begin));
@@ -351,6 +354,7 @@ impl Owner {
                 self.abandon(slot, at);
                 let _ = reply.send(());
             }
+            OwnerRequest::Resume(slot) => self.resume(slot, at),
             OwnerRequest::Producers(slot, reply) => {
                 // Of a shard that is gone the sender is dropped, which is an answer.
                 if let Some(owned) = self.owned.get(slot) {
@@ -423,6 +427,14 @@ impl Owner {
         if let Some(wake_at) = owned.wake_at {
             self.wakes.remove(&(wake_at, slot));
         }
+    }
+
+    /// Goes on with a shard that was to be released, unless all of them are closed.
+    fn resume(&mut self, slot: Slot, at: StepTime) {
+        let Some(owned) = self.owned.get(slot).filter(|_| self.closing.is_none()) else { return };
+        owned.closed = false;
+        self.step(slot, at, ShardInput::Resume);
+        self.touch(slot);
     }
 
     fn touch(&mut self, slot: Slot) {

@@ -289,6 +289,7 @@ impl Shard {
                 self.config = config;
             }
             ShardInput::Close => self.closing = true,
+            ShardInput::Resume => (self.closing, self.is_closed) = (false, false),
             ShardInput::Delete => self.delete(out),
             event => {
                 if self.take_in(at, event, out) {

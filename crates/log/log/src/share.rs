@@ -358,7 +358,7 @@ impl ShardSharing {
         let (log, env) = (self.log.clone(), self.log.inner.env.clone());
         for shard in self.leaving.keys().copied().collect::<Vec<_>>() {
             let Some(handle) = self.leaving.get(&shard) else { continue };
-            match env.timeout(RELEASE_PATIENCE, log.release_one(handle)).await {
+            match env.timeout(RELEASE_PATIENCE, log.release_whole(handle)).await {
                 None => tracing::warn!(%shard, "it is not given up yet: what it has to write takes long"),
                 Some(Ok(_)) => {
                     log.inner.segments.forget(&shard);

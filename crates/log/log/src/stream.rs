@@ -187,6 +187,9 @@ pub struct StreamRecord {
     pub config: StreamConfig,
     /// The cluster that has its source, if it is a copy.
     pub source: Option<String>,
+    /// The first term of the source here, where it was moved here: shards claim none below it, and what they have of
+    /// earlier ones is of producers that are not known here.
+    pub term_min: Term,
 }
 
 /// What a shard's owner must not forget beside its segments.
@@ -288,6 +291,9 @@ pub struct SegmentsRecord {
 /// The producers of a shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProducersRecord {
+    /// The shard's term when it was written: before the first one of a source that was moved here, the producers are
+    /// others.
+    pub term: Term,
     /// All batches below this offset are in it, and none from it on.
     pub upto: Offset,
     /// The producers.
@@ -344,6 +350,8 @@ mod stored {
         pub(super) cold_after_ms: Option<u64>,
         #[prost(uint64, optional, tag = "21")]
         pub(super) cold_after_bytes: Option<u64>,
+        #[prost(uint32, tag = "22")]
+        pub(super) term_min: u32,
     }
 
     #[derive(Clone, Copy, PartialEq, prost::Message)]
@@ -400,6 +408,8 @@ mod stored {
         pub(super) upto: u64,
         #[prost(message, repeated, tag = "2")]
         pub(super) producers: Vec<Producer>,
+        #[prost(uint32, tag = "3")]
+        pub(super) term: u32,
     }
 
     #[derive(Clone, PartialEq, prost::Message)]
@@ -467,6 +477,7 @@ impl StreamRecord {
             append_bytes_max: Some(config.append_bytes_max),
             compression: config.compression.map(|codec| codec as u32),
             source: self.source.clone(),
+            term_min: self.term_min.0,
             cold: config.cold,
             cold_after_ms: config.cold_after_ms,
             cold_after_bytes: config.cold_after_bytes,
@@ -508,8 +519,8 @@ impl StreamRecord {
             cold_after_bytes: stored.cold_after_bytes,
         };
         config.check().map_err(|error| refuse(error.to_string()))?;
-        let stored::Stream { name, created_ms, source, .. } = stored;
-        Ok(Self { id: StreamId(id), name, created_ms, config, source })
+        let stored::Stream { name, created_ms, source, term_min, .. } = stored;
+        Ok(Self { id: StreamId(id), name, created_ms, config, source, term_min: Term(term_min) })
     }
 }
 
@@ -656,7 +667,8 @@ impl ProducersRecord {
                 })
                 .collect(),
         });
-        stored::Producers { upto: self.upto.0, producers: producers.collect() }.encode_to_vec().into()
+        let producers = producers.collect();
+        stored::Producers { upto: self.upto.0, producers, term: self.term.0 }.encode_to_vec().into()
     }
 
     /// The record that is stored under `key`.
@@ -677,7 +689,7 @@ impl ProducersRecord {
             }
             producers.push(ProducerState { producer: state.producer, last_ms: state.last_ms, batches });
         }
-        Ok(Self { upto: Offset(stored.upto), producers })
+        Ok(Self { term: Term(stored.term), upto: Offset(stored.upto), producers })
     }
 }
 
@@ -742,6 +754,7 @@ mod tests {
                 ..StreamConfig::default()
             },
             source: Some("us".into()),
+            term_min: Term(3),
         };
         assert_eq!(StreamRecord::decode("k", &stream.encode()), Ok(stream));
         let record = ShardRecord {
@@ -774,6 +787,7 @@ mod tests {
         assert!(TruncatedRecord::decode("k", &segment.encode()).is_err(), "no time");
         let batch = ProducerBatch { epoch: -1, first: 0, last: i32::MAX, base_offset: Offset(3) };
         let producers = ProducersRecord {
+            term: Term(8),
             upto: Offset(9),
             producers: vec![ProducerState { producer: 5, last_ms: 6, batches: vec![batch, batch] }],
         };

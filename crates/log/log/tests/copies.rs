@@ -233,7 +233,7 @@ fn a_copy_that_leads_goes_on_in_a_higher_term_and_the_source_before_takes_its_en
         let before = source.view(shard).expect("the source").tail.term;
 
         let ends = source.hand_over(shard.stream, "eu").await.expect("handed over");
-        assert_eq!(ends, [ShardEnd { next_offset: Offset(4), term: before }]);
+        assert_eq!(ends, [ShardEnd { log_start: Offset(0), next_offset: Offset(4), term: before }]);
         let eu = AppendError::Copy { cluster: "eu".into() };
         assert_eq!(source.append(shard.stream, SHARD, values(&["late"])).await, Err(eu.clone()));
         copy_all(&source, &copy, shard).await;

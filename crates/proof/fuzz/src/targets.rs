@@ -8,12 +8,15 @@ mod replica;
 
 use ReadBytesOf::{Anybody, Disk, Known};
 use tailwater_bookkeeper::fuzz as bookkeeper;
+use tailwater_cold::fuzz as cold;
+use tailwater_copy::fuzz as copy;
 use tailwater_journal::fuzz as journal;
 use tailwater_kafka::fuzz as groups;
 use tailwater_kafka_wire::fuzz as kafka;
 use tailwater_log::fuzz as streams;
 use tailwater_login::fuzz as login;
 use tailwater_meta::fuzz as meta;
+use tailwater_meta_zookeeper::fuzz as zookeeper;
 use tailwater_queue::fuzz as queue;
 use tailwater_rma::fuzz as rma;
 use tailwater_sqs::fuzz as sqs;
@@ -73,6 +76,10 @@ pub fn targets() -> Vec<FuzzTarget> {
         target("bookie-answers", Known, ITEMS, bookkeeper::answers, || bookkeeper::seeds()[0].clone()),
         target("ledger-entries", Known, FEW, bookkeeper::entries, || bookkeeper::seeds()[1].clone()),
         target("ledger-metadata", Known, ITEMS, bookkeeper::metadata, || bookkeeper::seeds()[2].clone()),
+        target("plans", Known, ITEMS, copy::plans, || copy::seeds().0),
+        target("zookeeper-values", Known, FEW, zookeeper::values, zookeeper::seeds),
+        large(target("cold-indexes", Known, FEW, cold::indexes, || cold::seeds().0)),
+        target("cold-names", Known, FEW, cold::names, || cold::seeds().1),
         target("cell-entries", Known, FEW, cells::entries, cells::entry_seeds),
         target("cell-configurations", Known, ITEMS, cells::configurations, cells::configuration_seeds),
         target("tails", Known, FEW, log::tails, log::tail_seeds),
@@ -87,6 +94,7 @@ pub fn targets() -> Vec<FuzzTarget> {
         target("sqs-contents", Disk, ITEMS, sqs::contents, || sqs::seeds()[2].clone()),
         target("stream-records", Disk, ITEMS, streams::records, streams::seeds),
         target("group-records", Disk, ITEMS, groups::group_records, groups::seeds),
+        target("cluster-records", Disk, ITEMS, copy::clusters, || copy::seeds().1),
         target("login-records", Disk, FEW, login::stored, login::stored_seeds),
         target("broadcast-records", Disk, ITEMS, broadcast::records, broadcast::record_seeds),
     ]

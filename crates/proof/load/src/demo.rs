@@ -140,7 +140,7 @@ fn is_right(outcome: &Outcome) -> bool {
         && consumed.delivered > 0
 }
 
-fn verdict(faults: FaultFlags) -> String {
+pub(crate) fn verdict(faults: FaultFlags) -> String {
     format!(
         "{} lost, {} reordered, {} corrupted",
         faults.lost,

@@ -16,6 +16,7 @@ mod appending;
 pub mod check;
 pub mod child;
 pub mod clock;
+pub mod clusters;
 pub mod demo;
 pub mod experiment;
 pub mod follower;

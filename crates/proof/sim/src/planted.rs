@@ -80,6 +80,9 @@ pub enum Plant {
     ChangeNotTold,
     /// A change of backends goes on before all is copied.
     CopiedTooEarly,
+    /// The backends of a cell are restarted one after another where they are, and the next one before the last one has
+    /// been compared with others.
+    RolledTooEarly,
     /// One client's clock is half an hour behind.
     ClockFarBehind,
     /// A cell that is created anew under a name goes on with the ids of the one before.

@@ -77,9 +77,12 @@ are_caught! {
     a_copy_that_gets_a_version_of_its_own_is_caught: CopiedAtNewVersion in "refill", ["at another version"];
     a_copy_whose_life_begins_again_is_caught: LifeBegunAgain in "refill", ["when it is too old"];
     a_change_of_backends_that_clients_are_not_told_is_caught:
-        ChangeNotTold in "resize", ["is missing", "had been acknowledged", "acknowledged and", "another version"];
+        ChangeNotTold in "resize",
+        ["is missing", "had been acknowledged", "acknowledged and", "another version", "the change to", "the roll of"];
     a_change_of_backends_that_goes_on_before_all_is_copied_is_caught:
         CopiedTooEarly in "resize", ["is missing", "had been acknowledged", "acknowledged and"];
+    backends_that_are_restarted_one_after_another_too_early_are_caught:
+        RolledTooEarly in "resize", ["is missing", "had been acknowledged", "acknowledged and"];
     an_update_that_nobody_promised_is_caught:
         UpdateWithoutPromise in "updates", ["was changed twice", "acknowledged and"];
     a_value_that_a_clock_far_behind_keeps_from_expiring_is_caught:

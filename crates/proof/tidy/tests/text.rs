@@ -1,6 +1,6 @@
 //! How the code looks: lines that fit beside each other, functions that fit on a screen or two, one style of modules.
 
-use tailwater_tidy::{SourceFile, rust_files};
+use tailwater_tidy::{SourceFile, documents, rust_files};
 
 /// Columns of a line that is a comment, with its indentation.
 const COMMENT_COLUMNS_MAX: usize = 120;
@@ -22,6 +22,32 @@ fn comments_are_at_most_120_columns_wide() {
             let may = line.contains("://") || text.starts_with('|');
             if line.trim_start().starts_with("//") && columns > COMMENT_COLUMNS_MAX && !may {
                 found.push(format!("{}:{}: {columns} columns", file.path, at + 1));
+            }
+        }
+    }
+    none_of(&found);
+}
+
+/// Columns of a line of prose in a document.
+const PROSE_COLUMNS_MAX: usize = 150;
+
+#[test]
+fn prose_in_documents_is_at_most_150_columns_wide() {
+    let mut found = Vec::new();
+    // The page of figures is made by a program.
+    for document in documents().iter().filter(|document| !document.path.ends_with("benchmarks.md")) {
+        let mut is_code = false;
+        for (at, line) in document.text.lines().enumerate() {
+            is_code ^= line.trim_start().starts_with("```");
+            let columns = line.chars().count();
+            // What can't be broken is as wide as it is: rows of tables, headings, commands and addresses.
+            let text = line.trim_start();
+            let may = is_code
+                || text.starts_with(['|', '<', '!', '#'])
+                || line.starts_with("    ")
+                || line.contains("://");
+            if columns > PROSE_COLUMNS_MAX && !may {
+                found.push(format!("{}:{}: {columns} columns", document.path, at + 1));
             }
         }
     }

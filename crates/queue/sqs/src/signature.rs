@@ -156,8 +156,14 @@ fn check_time(claim: &SignedClaim, now_s: u64) -> Result<(), ErrorRefusal> {
         None => SKEW_S,
     };
     if now_s > signed_s + for_s || now_s + SKEW_S < signed_s {
-        let message =
-            format!("Signature expired: {} is not within {for_s} seconds of the server's time.", claim.time);
+        let node = i64::try_from(now_s).ok().and_then(|now| jiff::Timestamp::from_second(now).ok());
+        let node = node.map(|now| now.strftime("%Y%m%dT%H%M%SZ").to_string()).unwrap_or_default();
+        // Whoever signed it finds out from this whose clock is wrong.
+        let message = format!(
+            "Signature expired: it was signed at {} by the client's clock, it is {node} by the node's, and {for_s} seconds \
+             may be between them.",
+            claim.time
+        );
         return Err(ErrorRefusal::new(Code::RequestExpired, message));
     }
     Ok(())

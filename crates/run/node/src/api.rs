@@ -3,6 +3,7 @@
 mod broadcast;
 mod event;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -10,6 +11,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 use tailwater_format::StreamId;
 use tailwater_log::StreamConfig;
 pub use tailwater_permissions::{AccessRule, AuditEvent, Effect, Enforcement, Operation, ResourceKind};
+pub use tailwater_quotas::limits::QUOTA_MAX;
+pub use tailwater_quotas::{QuotaBound, QuotaBounds, QuotaEntity};
 use tailwater_sqs::JsonObject;
 
 use crate::config::CellModeSetting;
@@ -60,6 +63,11 @@ pub struct CreateToken {
     /// What it may do: rules about `token:NAME`.
     #[serde(deserialize_with = "objects")]
     pub rules: Vec<AccessRule>,
+}
+
+/// An object, which is not written as an array.
+fn object<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
+    JsonObject::<T>::deserialize(deserializer).map(|JsonObject(object)| object)
 }
 
 /// A list of objects. What is written as arrays is refused, as it is elsewhere.
@@ -121,6 +129,26 @@ pub struct RuleQuery {
     /// From this host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
+}
+
+/// A quota, as in `GET /v1/quotas`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QuotaView {
+    /// Whom it is about.
+    pub entity: QuotaEntity,
+    /// What may be taken in a second.
+    pub bounds: QuotaBounds,
+}
+
+/// `PUT /v1/quotas`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetQuota {
+    /// Whom it is about.
+    #[serde(deserialize_with = "object")]
+    pub entity: QuotaEntity,
+    /// What may be taken in a second; null takes a bound away. What is not named stays.
+    pub bounds: BTreeMap<QuotaBound, Option<u64>>,
 }
 
 /// Which events of `GET /v1/audit`.
@@ -209,6 +237,12 @@ pub struct CellView {
     /// While its backends change, how far that is: `copying` or `leaving`.
     #[serde(default)]
     pub change: Option<String>,
+    /// Backends that hold nothing.
+    #[serde(default)]
+    pub spares: Vec<CellSpareView>,
+    /// While its backends are restarted one after another, how far that is.
+    #[serde(default)]
+    pub rolling: Option<CellRollView>,
     /// Rows of the ring that keys are spread by.
     #[serde(default)]
     pub rows: u32,
@@ -236,6 +270,33 @@ pub struct CellPlaceView {
     /// `comes` or `leaves`, if a change that is under way does that to it.
     #[serde(default)]
     pub part: Option<String>,
+    /// The number of the backend that it stands for: it holds that one's keys.
+    #[serde(default)]
+    pub stands_for: Option<u32>,
+}
+
+/// A backend of a cell that holds nothing.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CellSpareView {
+    /// Its number in the cell.
+    pub number: u32,
+    /// Its addresses.
+    pub addresses: Vec<String>,
+    /// Whether the node reaches it. `None` if it was not asked.
+    #[serde(default)]
+    pub is_live: Option<bool>,
+    /// The number of the backend that stands for it, if it is drained.
+    #[serde(default)]
+    pub stand_in: Option<u32>,
+}
+
+/// How far it is that the backends of a cell are restarted one after another.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CellRollView {
+    /// The numbers of those that are still to start again.
+    pub pending: Vec<u32>,
+    /// What it waits for.
+    pub waits_for: String,
 }
 
 /// `POST /v1/cells`. What is not given has the default.
@@ -252,6 +313,12 @@ pub struct CreateCell {
     /// Addresses of backends that run as processes of their own.
     #[serde(default)]
     pub addresses: Vec<Vec<String>>,
+    /// Spares that the node runs itself.
+    #[serde(default)]
+    pub spares: usize,
+    /// Addresses of spares that run as processes of their own.
+    #[serde(default)]
+    pub spare_addresses: Vec<Vec<String>>,
     /// Memory of each backend that the node runs, in bytes.
     pub capacity_bytes: Option<u64>,
     /// The size of the values that their indexes are laid out for, in bytes.
@@ -262,7 +329,7 @@ pub struct CreateCell {
     pub eviction_percent: Option<u8>,
 }
 
-/// `POST /v1/cells/{name}/resize`: one of both.
+/// `POST /v1/cells/{name}/resize`: one of these.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ResizeCell {
@@ -272,6 +339,12 @@ pub struct ResizeCell {
     /// Addresses of more backends that run as processes of their own.
     #[serde(default)]
     pub addresses: Vec<Vec<String>>,
+    /// How many spares the node is to run.
+    #[serde(default)]
+    pub spares: Option<usize>,
+    /// Addresses of more spares that run as processes of their own.
+    #[serde(default)]
+    pub spare_addresses: Vec<Vec<String>>,
 }
 
 /// `POST /v1/cells/{name}/drain`.
@@ -280,6 +353,26 @@ pub struct ResizeCell {
 pub struct DrainCell {
     /// The number of the backend that leaves.
     pub backend: u32,
+    /// It leaves for good, also where a spare could stand for it.
+    #[serde(default)]
+    pub for_good: bool,
+}
+
+/// `POST /v1/cells/{name}/restore`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RestoreCell {
+    /// The number of the backend that comes back.
+    pub backend: u32,
+}
+
+/// `POST /v1/cells/{name}/roll`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RollCell {
+    /// Ends one that is under way, instead of beginning one.
+    #[serde(default)]
+    pub stop: bool,
 }
 
 /// A cluster, as in `GET /v1/clusters`.

@@ -9,7 +9,7 @@ use anyhow::Context;
 use bytes::Bytes;
 use tailwater_access::{AccessRequest, Authorizer, Protocol, Resource};
 use tailwater_cache::protocol::{
-    METHOD_ACCEPT, METHOD_CLEAR, METHOD_CONFIGURE, METHOD_JOIN, METHOD_MUTATE, METHOD_PROMISE,
+    METHOD_ACCEPT, METHOD_CLEAR, METHOD_CONFIGURE, METHOD_END, METHOD_JOIN, METHOD_MUTATE, METHOD_PROMISE,
     REFUSED_NOT_AUTHORIZED,
 };
 use tailwater_cache::{Backend, BackendConfig, Backends, RefillConfig};
@@ -207,7 +207,7 @@ impl Service for Guarded {
     fn call(&self, peer: &Peer, method: u16, payload: Bytes, reply: Reply) {
         let operation = match method {
             METHOD_MUTATE | METHOD_PROMISE | METHOD_ACCEPT | METHOD_JOIN => "mutate",
-            METHOD_CONFIGURE => "configure",
+            METHOD_CONFIGURE | METHOD_END => "configure",
             METHOD_CLEAR => "clear",
             _ => "read",
         };

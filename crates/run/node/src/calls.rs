@@ -16,9 +16,9 @@ use tailwater_copy::Copies;
 use tailwater_env::{Complaints, Env, Instant, TIMES_BUCKETS};
 use tailwater_format::call::{
     self, Append, AppendItem, AppendOutcome, AppendResult, Appended, Appends, CallErrorCode, CallMessage,
-    CallRefusal, CopyLead, CopyNext, CopyOpen, CopyPlan, CopyState, DelaysTaken, DeliveryDelays, FindStream,
-    InitProducer, Locate, LocateWhat, Location, Method, NodeInfo, ProducerInfo, ReadDurable, SegmentsReply,
-    ShardTail, Tails, TailsReply, decode_call, encode_call, stream_from_wire,
+    CallRefusal, CopyLead, CopyNext, CopyOffsets, CopyOpen, CopyPlan, CopyState, DelaysTaken, DeliveryDelays,
+    FindStream, InitProducer, Locate, LocateWhat, Location, Method, NodeInfo, ProducerInfo, ReadDurable,
+    SegmentsReply, ShardTail, Tails, TailsReply, decode_call, encode_call, stream_from_wire,
 };
 use tailwater_format::limits::SEGMENTS_PER_REPLY_MAX;
 use tailwater_format::{
@@ -212,9 +212,12 @@ impl NodeService {
                     Ok(encode_call(&ProducerInfo { producer_id, epoch: 0 }))
                 })
             }
-            Method::CopyOpen | Method::CopyNext | Method::CopyPlan | Method::CopyLead | Method::CopyState => {
-                self.dispatch_copy(peer, method, payload, reply)
-            }
+            Method::CopyOpen
+            | Method::CopyNext
+            | Method::CopyPlan
+            | Method::CopyLead
+            | Method::CopyState
+            | Method::CopyOffsets => self.dispatch_copy(peer, method, payload, reply),
             Method::DeliveryDelays => {
                 let allowed = self.authorize(peer, method, Resource::Node);
                 match allowed.and_then(|()| self.count(&decode::<DeliveryDelays>(payload)?)) {
@@ -262,6 +265,12 @@ impl NodeService {
                 let may = |_: &CopyLead| self.authorize(peer, method, Resource::Node);
                 self.answer_with(method, reply, payload, may, move |asked: CopyLead| async move {
                     copies.take_lead(&asked).await.map(|kept| encode_call(&kept))
+                })
+            }
+            Method::CopyOffsets => {
+                let may = |asked: &CopyOffsets| self.authorize_stream(peer, method, asked);
+                self.answer_with(method, reply, payload, may, move |asked: CopyOffsets| {
+                    std::future::ready(copies.offsets(&asked).map(|told| encode_call(&told)))
                 })
             }
             _ => {
@@ -321,7 +330,7 @@ macro_rules! about_streams {
         }
     )*};
 }
-about_streams!(Append, Tails, call::Segments, Locate, CopyOpen, CopyState);
+about_streams!(Append, Tails, call::Segments, Locate, CopyOpen, CopyState, CopyOffsets);
 
 impl AboutStream for ReadDurable {
     fn stream(&self) -> Result<StreamId, CallRefusal> {
@@ -554,7 +563,7 @@ fn missing(field: &str) -> CallRefusal {
     CallRefusal::new(CallErrorCode::Malformed, format!("{field} is not set"))
 }
 
-fn refusal(refused: CallRefusal) -> Refusal {
+pub(crate) fn refusal(refused: CallRefusal) -> Refusal {
     Refusal { code: refused.code.number(), message: refused.message }
 }
 

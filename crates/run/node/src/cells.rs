@@ -3,6 +3,8 @@
 pub mod created;
 pub mod owned;
 mod resized;
+mod rolled;
+mod spared;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -22,7 +24,7 @@ use tailwater_meta::Meta;
 use tailwater_rma::{Address, LocalDoorbell, local};
 use tailwater_tls::{Acceptor, Dialer};
 
-use crate::api::{CellPlaceView, CellView};
+use crate::api::{CellPlaceView, CellSpareView, CellView};
 use crate::backend::{BackendOptions, CellKind, ServedBackend};
 use crate::cells::owned::{CellWanted, ToOwn};
 use crate::config::{self, CellModeSetting, CellSection, Config};
@@ -45,6 +47,11 @@ pub enum CellError {
         "the backends of the cell {0} are being changed: `tailwater cell describe {0}` shows how far that is"
     )]
     Changing(String),
+    /// Its backends are being restarted.
+    #[error(
+        "the backends of the cell {0} are being restarted one after another: `tailwater cell roll {0} --stop` ends that"
+    )]
+    Rolling(String),
     /// Not now, or not here.
     #[error("{0}")]
     Unavailable(String),
@@ -117,7 +124,7 @@ impl CellBegun {
             }
             (None, section.backends.clone())
         };
-        let wanted = CellWanted { name, mode: mode_of(section.mode), addresses };
+        let wanted = CellWanted { name, mode: mode_of(section.mode), addresses, spares: Vec::new() };
         Ok(Self { kind, config: section, own, wanted, dialer: doors.dialer.clone() })
     }
 
@@ -207,6 +214,7 @@ fn view_of(cell: &Cell, addresses: impl Fn(&BackendPlace) -> Vec<String>) -> Cel
         filled_percent: None,
         hindrance: None,
         part: part_of(&configuration, place.number).map(str::to_owned),
+        stands_for: place.stands_for,
     };
     let places: Vec<_> = configuration.members().enumerate().map(view_of_place).collect();
     CellView {
@@ -217,8 +225,19 @@ fn view_of(cell: &Cell, addresses: impl Fn(&BackendPlace) -> Vec<String>) -> Cel
         live: places.iter().filter(|place| place.is_live).count(),
         config_id: configuration.id,
         places,
+        spares: configuration.spares.iter().map(|spare| spare_view_of(&configuration, spare)).collect(),
+        rolling: None,
         rows: configuration.ring.rows,
         points: configuration.ring.points,
+    }
+}
+
+fn spare_view_of(configuration: &Configuration, spare: &BackendPlace) -> CellSpareView {
+    CellSpareView {
+        number: spare.number,
+        addresses: spare.addresses.clone(),
+        is_live: None,
+        stand_in: configuration.stand_in_of(spare.number).map(|place| place.number),
     }
 }
 
@@ -247,6 +266,10 @@ pub async fn ask_backends(cell: &Cell, view: &mut CellView) {
         // Rounded down: what is not filled is not 100 %.
         place.filled_percent = Some(((1.0 - unfilled) * 1_000.0).floor() / 10.0);
         place.hindrance = Some(of.hindrance.clone()).filter(|why| !why.is_empty());
+    }
+    if !view.spares.is_empty() {
+        let live = cell.spare_instances().await;
+        view.spares.iter_mut().for_each(|spare| spare.is_live = Some(live.contains_key(&spare.number)));
     }
 }
 

@@ -39,7 +39,7 @@ pub(crate) use self::bridge::BridgeEnd;
 pub use self::bridge::{BridgeConfig, BridgeStart};
 pub use self::broadcast::BroadcastConfig;
 pub(crate) use self::broadcast::QuotasConfig;
-pub use self::cluster::ClusterConfig;
+pub use self::cluster::{ClusterConfig, GroupSharing};
 pub use self::cold::ColdSection;
 pub use self::exposure::is_of_this_host;
 use self::file::ConfigFile;
@@ -587,6 +587,7 @@ impl Config {
         }
         self.journal.check()?;
         self.log.check()?;
+        self.cluster.check()?;
         self.ledgers.opening(&self.segments)?;
         self.check_metadata()?;
         self.cold.check()?;

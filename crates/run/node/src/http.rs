@@ -7,7 +7,8 @@
 //! | `GET /metrics` | Prometheus |
 //! | `GET /v1/node` | addresses, cells |
 //! | `GET, POST /v1/cells`, `GET /v1/cells/{cell}` | lists the cells, creates one, describes one |
-//! | `POST /v1/cells/{cell}/resize`, `POST /v1/cells/{cell}/drain` | begins to change its backends |
+//! | `POST /v1/cells/{cell}/resize`, and `drain` or `restore` there | begins to change its backends |
+//! | `POST /v1/cells/{cell}/roll` | begins or ends to restart them one after another |
 //! | `POST /v1/cells/{cell}/clear` | forgets all that a cell holds |
 //! | `GET, POST /v1/streams` | lists, creates |
 //! | `GET, PATCH, DELETE /v1/streams/{name}` | describes, changes, deletes |
@@ -27,6 +28,7 @@
 //! | `GET, POST /v1/tokens` | lists the tokens, makes one |
 //! | `DELETE /v1/tokens/{name}` | removes one |
 //! | `GET, POST, DELETE /v1/rules` | lists, adds, removes rules about who may do what |
+//! | `GET, PUT, DELETE /v1/quotas` | lists quotas, sets one, removes one |
 //! | `GET /v1/audit` | who was let and refused, of late |
 
 mod broadcast;
@@ -37,6 +39,7 @@ mod connections;
 mod groups;
 mod identity;
 mod nodes;
+mod quotas;
 mod refusal;
 mod rights;
 mod rules;
@@ -86,6 +89,8 @@ fn router(shared: Arc<NodeShared>) -> Router {
         .route("/v1/cells/{cell}/clear", post(cells::clear))
         .route("/v1/cells/{cell}/resize", post(cells::resize))
         .route("/v1/cells/{cell}/drain", post(cells::drain))
+        .route("/v1/cells/{cell}/restore", post(cells::restore))
+        .route("/v1/cells/{cell}/roll", post(cells::roll))
         .route("/v1/streams", get(list_streams).post(create_stream))
         .route("/v1/streams/{name}", get(describe_stream).patch(cold::alter).delete(delete_stream))
         .route("/v1/streams/{name}/truncate", post(truncate_stream))
@@ -104,9 +109,11 @@ fn router(shared: Arc<NodeShared>) -> Router {
         .route("/v1/tokens", get(tokens::list).post(tokens::create))
         .route("/v1/tokens/{name}", delete(tokens::remove))
         .route("/v1/rules", get(rules::list).post(rules::add).delete(rules::remove))
+        .route("/v1/quotas", get(quotas::list).put(quotas::set).delete(quotas::remove))
         .route("/v1/audit", get(rules::audit))
         .fallback(unknown_path)
         .layer(middleware::from_fn_with_state(Arc::clone(&shared), rights::authorized))
+        .layer(middleware::from_fn_with_state(Arc::clone(&shared), quotas::bounded))
         .layer(middleware::from_fn_with_state(shared.identities.clone(), identify))
         // The connection has bounded it already.
         .layer(DefaultBodyLimit::disable())
@@ -165,7 +172,7 @@ fn refused(status: StatusCode, code: CallErrorCode, message: String) -> Response
 async fn unknown_path(uri: Uri) -> Response {
     let why = format!(
         "there is no {}: /healthz, /readyz, /metrics, /v1/node, /v1/cells, /v1/streams, /v1/clusters, /v1/broadcast, /v1/groups, \
-         /v1/users, /v1/tokens, /v1/rules, /v1/audit",
+         /v1/users, /v1/tokens, /v1/rules, /v1/quotas, /v1/audit",
         uri.path()
     );
     refused(StatusCode::NOT_FOUND, CallErrorCode::Malformed, why)

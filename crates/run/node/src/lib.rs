@@ -20,6 +20,7 @@ mod calls;
 mod cells;
 mod config;
 mod gate;
+mod held_calls;
 mod http;
 #[cfg(feature = "tls")]
 mod jwks;
@@ -44,15 +45,18 @@ use std::time::Duration;
 use anyhow::Context;
 use parking_lot::Mutex;
 use tailwater_access::Authorizer;
-use tailwater_copy::{Copies, DialedLinks};
+use tailwater_copy::{Copies, DialedLinks, OffsetsKeeper};
 use tailwater_env::{BoxFuture, Env, Progress, Stage, Task};
-use tailwater_format::call::{CALL_VERSION, NodeInfo};
+use tailwater_format::StreamId;
+use tailwater_format::call::{CALL_VERSION, CopiedOffset, CopiedOffsets, NodeInfo};
 use tailwater_journal::ReplayError;
+use tailwater_kafka::Administered;
 use tailwater_log::{Log, LogConfig, SharedMetadata};
 use tailwater_login::Users;
 use tailwater_meta::{Expect, Meta, MetaError, Op};
 use tailwater_permissions::Rules;
 use tailwater_queue::QueueStore;
+use tailwater_quotas::ClientQuotas;
 use tailwater_rma::{Address, Server, ServerConfig, Service};
 use tailwater_store::DataDir;
 use tailwater_tail::Cells;
@@ -66,12 +70,13 @@ use crate::broadcast::Broadcast;
 use crate::calls::NodeService;
 use crate::cells::created::CreatedCells;
 use crate::cells::{CellBegun, CellDoors, NodeCell};
-use crate::config::QueueStoreKind;
 pub use crate::config::{
-    BridgeConfig, BridgeStart, BroadcastConfig, CellModeSetting, CellSection, Config, InsecureListeners,
-    JwtConfig, LogFormat, Logging, is_of_this_host, parse_toml, thread_count,
+    BridgeConfig, BridgeStart, BroadcastConfig, CellModeSetting, CellSection, Config, GroupSharing,
+    InsecureListeners, JwtConfig, LogFormat, Logging, is_of_this_host, parse_toml, thread_count,
 };
+use crate::config::{ClusterConfig, QueueStoreKind};
 use crate::gate::FrontGate;
+use crate::held_calls::HeldCalls;
 use crate::http::Identities;
 use crate::metadata::{NodeSharing, STANDING_BY, Turn};
 use crate::metrics::Meters;
@@ -97,7 +102,7 @@ struct NodeShared {
     copies: Copies,
     /// Data and metadata; none where the log is without cells.
     cells: Option<[Arc<NodeCell>; 2]>,
-    created: CreatedCells,
+    created: Arc<CreatedCells>,
     server: Server,
     kafka: Option<tailwater_kafka::Server>,
     queues: Arc<dyn QueueStore>,
@@ -115,6 +120,7 @@ struct NodeShared {
     gate: FrontGate,
     identities: Identities,
     rules: Arc<Rules>,
+    quotas: Arc<ClientQuotas>,
     /// End tokens whose time is over, and follow the keys of an issuer.
     _tokens: Vec<Task>,
     /// Streams that get metrics of their own.
@@ -228,26 +234,16 @@ impl Node {
         let number = take_number(&mut config, turn.as_ref()).await?;
         let info = info_of(id.clone(), node_cells.clone(), &config);
         let meters = Arc::new(Meters::default());
-        let users = Users::open(&env, Arc::clone(log.meta())).await?;
-        rules.keep_in(Arc::clone(log.meta())).await?;
-        let super_users = SuperUsers::of(&config);
-        super_users.check(&users)?;
-        super_users.guard(&users);
-        let tokens = follow_tokens(&env, &config, &users, &rules).await?;
-        let kafka = match kafka {
-            Some(listeners) => {
-                Some(start_kafka(&env, &config, listeners, &log, (&id, &users, &rules), &gate).await?)
-            }
-            None => None,
-        };
+        let (administered, tokens) = who_may_come_in(&env, &config, &log, &rules).await?;
+        let Administered { users, quotas, .. } = administered.clone();
+        let kafka = start_kafka(&env, &config, kafka, &log, (&id, administered), &gate).await?;
         let sqs = sqs.map(|listener| start_sqs(&env, &config, listener, &queues, &gate)).transpose()?;
         let memcached = memcached::start(&env, &config.memcached, memcached, &created, &users, &gate).await?;
         let (broadcast, bridges) =
             start_broadcast(&env, &config, broadcast, &log, &users, &gate, &progress).await?;
         let (reads_max, bytes_per_s) = (config.log.catch_up_reads_max, config.log.catch_up_bytes_per_s);
         let turns = Arc::new(Turns::new(&env, reads_max, bytes_per_s, Arc::clone(&meters)));
-        let copies =
-            Copies::start(&env, &log, config.cluster.given(), DialedLinks::new(&env, &gate.dialer)).await?;
+        let copies = start_copies(&env, &config.cluster, &log, kafka.as_ref(), &gate).await?;
         let service: Arc<dyn Service> = Arc::new(NodeService::new(
             env.clone(),
             log.clone(),
@@ -257,6 +253,7 @@ impl Node {
             Arc::clone(&gate.authorizer),
             copies.clone(),
         ));
+        let service: Arc<dyn Service> = Arc::new(HeldCalls::new(&env, &quotas, service));
         let server = start_server(&env, &config, service, &gate).await?;
         let bound = server.tcp_addr().unwrap_or(config.listen.data);
         let shared = Arc::new(NodeShared {
@@ -283,6 +280,7 @@ impl Node {
             gate,
             identities: Identities { env: env.clone(), users, is_secured },
             rules,
+            quotas,
             _tokens: tokens,
             streams_told_max: config.metrics.streams_max,
             groups_told_max: config.metrics.groups_max,
@@ -399,6 +397,23 @@ fn share(
         let _ = shared.sharing.set(sharing);
     }
     Ok(())
+}
+
+/// Who may log in, and what each may do and take, as the metadata has it; and what follows the tokens among that.
+async fn who_may_come_in(
+    env: &Env,
+    config: &Config,
+    log: &Log,
+    rules: &Arc<Rules>,
+) -> anyhow::Result<(Administered, Vec<Task>)> {
+    let users = Users::open(env, Arc::clone(log.meta())).await?;
+    rules.keep_in(Arc::clone(log.meta())).await?;
+    let super_users = SuperUsers::of(config);
+    super_users.check(&users)?;
+    super_users.guard(&users);
+    let tokens = follow_tokens(env, config, &users, rules).await?;
+    let quotas = ClientQuotas::open(env, Arc::clone(log.meta())).await?;
+    Ok((Administered { rules: Arc::clone(rules), users, quotas }, tokens))
 }
 
 /// What ends tokens, and follows the keys of an issuer if there is one.
@@ -670,37 +685,60 @@ async fn start_broadcast(
     Ok((Some(broadcast), Some(bridges)))
 }
 
+async fn start_copies(
+    env: &Env,
+    config: &ClusterConfig,
+    log: &Log,
+    kafka: Option<&tailwater_kafka::Server>,
+    gate: &FrontGate,
+) -> anyhow::Result<Copies> {
+    let links = DialedLinks::new(env, &gate.dialer);
+    let copies = Copies::start_at(env, log, config.given(), links, &config.link_bytes_per_s).await?;
+    if let Some(kafka) = kafka.filter(|_| config.group_offsets == GroupSharing::Shared) {
+        copies.follow_groups(Arc::new(KafkaOffsets(Arc::clone(kafka.broker()))));
+    }
+    Ok(copies)
+}
+
+/// What groups of Kafka's clients commit.
+struct KafkaOffsets(Arc<tailwater_kafka::Broker>);
+
+impl OffsetsKeeper for KafkaOffsets {
+    fn since(&self, stream: StreamId, life: u64, after: u64) -> CopiedOffsets {
+        self.0.offsets_since(stream, life, after)
+    }
+
+    fn follow(&self, stream: StreamId, offsets: Vec<CopiedOffset>) -> BoxFuture<'_, Result<(), String>> {
+        Box::pin(self.0.follow_offsets(stream, offsets))
+    }
+}
+
 async fn start_kafka(
     env: &Env,
     config: &Config,
-    listeners: KafkaListeners,
+    listeners: Option<KafkaListeners>,
     log: &Log,
-    (id, users, rules): (&str, &Arc<Users>, &Arc<Rules>),
+    (id, administered): (&str, Administered),
     gate: &FrontGate,
-) -> anyhow::Result<tailwater_kafka::Server> {
+) -> anyhow::Result<Option<tailwater_kafka::Server>> {
+    let Some(listeners) = listeners else { return Ok(None) };
     let (kafka, log, id) = (gate.kafka(&config.kafka), log.clone(), id.to_owned());
-    let told = kafka.all_listeners();
-    let broker = tailwater_kafka::Broker::open(
-        env,
-        kafka,
-        log,
-        id,
-        Arc::clone(&gate.authorizer),
-        Some(tailwater_kafka::Administered { rules: Arc::clone(rules), users: Arc::clone(users) }),
-    );
+    let (told, users) = (kafka.all_listeners(), Arc::clone(&administered.users));
+    let broker =
+        tailwater_kafka::Broker::open(env, kafka, log, id, Arc::clone(&gate.authorizer), Some(administered));
     let broker = broker.await.map_err(|why| anyhow::anyhow!(why))?;
     let accepting = listeners.into_iter().map(|(socket, listener)| {
         let acceptor = gate.acceptor("Kafka", listener.tls);
         (socket, listener, acceptor)
     });
-    let server = tailwater_kafka::Server::start_with(accepting.collect(), Some(Arc::clone(users)), broker)?;
+    let server = tailwater_kafka::Server::start_with(accepting.collect(), Some(users), broker)?;
     for (address, listener) in server.addresses().iter().zip(told) {
         let advertised = Some(listener.advertised).filter(|advertised| !advertised.is_empty());
         let tls = listener.tls == Some(true);
         let login = listener.login;
         tracing::info!(kafka = %address, advertised, tls, login, "Kafka's clients are answered");
     }
-    Ok(server)
+    Ok(Some(server))
 }
 
 fn start_sqs(

@@ -54,6 +54,8 @@ pub(crate) async fn start(
             backends: 1,
             mode: CellModeSetting::R1,
             addresses: Vec::new(),
+            spares: 0,
+            spare_addresses: Vec::new(),
             capacity_bytes: Some(config.capacity_bytes),
             value_bytes: Some(VALUE_BYTES),
             ttl_ms: Some(TTL_MS),

@@ -19,7 +19,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
-use tailwater_cache::BackendStats;
+use tailwater_cache::{BackendStats, CellStats};
 use tailwater_env::TimesRead;
 use tailwater_format::call::{CopyHop, Method};
 use tailwater_format::{ShardId, StreamId};
@@ -44,8 +44,16 @@ pub(crate) async fn render(shared: &Arc<NodeShared>) -> String {
     let queues = QueuesRead::of(shared).await;
     let broadcasts = BroadcastsRead::of(shared).await;
     let backends = shared.created.own_stats().await;
+    let cells = shared.created.client_stats().await;
     let shared = Arc::clone(shared);
-    registry.register_collector(Box::new(MetricParts { shared, groups, queues, broadcasts, backends }));
+    registry.register_collector(Box::new(MetricParts {
+        shared,
+        groups,
+        queues,
+        broadcasts,
+        backends,
+        cells,
+    }));
     let mut page = String::with_capacity(16 << 10);
     prometheus_client::encoding::text::encode(&mut page, &registry).expect("a string takes everything");
     page
@@ -59,6 +67,8 @@ struct MetricParts {
     broadcasts: BroadcastsRead,
     /// The node's own backends of cells that were created, by their cell.
     backends: Vec<(String, BackendStats)>,
+    /// What the node's client of each of them counted.
+    cells: Vec<(String, CellStats)>,
 }
 
 impl fmt::Debug for MetricParts {
@@ -80,10 +90,12 @@ impl Collector for MetricParts {
         tail(shared, &mut page)?;
         cells(shared, &mut page)?;
         refills(shared, &self.backends, &mut page)?;
+        cell_clients(shared, &self.cells, &mut page)?;
         calls(shared, &mut page)?;
         tls(shared, &mut page)?;
         logins(shared, &mut page)?;
         access(shared, &mut page)?;
+        quotas(shared, &mut page)?;
         kafka(shared, &mut page)?;
         self.groups.tell(&mut page)?;
         queues::sqs(shared, &mut page)?;
@@ -319,6 +331,37 @@ fn cells(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
     page.counters("tailwater_backend_woken", "Readers' processes that were woken.", "cell", woken)
 }
 
+/// What the node did as a client of its cells.
+fn cell_clients(
+    shared: &NodeShared,
+    created: &[(String, CellStats)],
+    page: &mut MetricsPage<'_>,
+) -> fmt::Result {
+    let of_log = shared.cells().map(|cell| (cell.view().name, cell.cell.stats()));
+    let all: Vec<(String, CellStats)> = of_log.chain(created.iter().cloned()).collect();
+    type Count = fn(&CellStats) -> u64;
+    let series: [(&str, &str, Count); 11] = [
+        ("reads", "Keys that the node read.", |of| of.relaxed + of.consistent),
+        ("read_misses", "Keys of them that had no value.", |of| of.misses),
+        ("read_failures", "Keys of them that could not be read.", |of| of.failed),
+        ("read_disagreements", "Times that the replicas of a key did not agree.", |of| of.disagreed),
+        ("read_replacements", "Times that a value changed while it was read.", |of| of.replaced),
+        ("read_hedges", "Keys that another replica was asked for, as one was late.", |of| of.hedged),
+        ("sets", "SETs and ERASEs that a quorum acknowledged.", |of| of.sets),
+        ("set_failures", "SETs and ERASEs that no quorum acknowledged.", |of| of.set_failures),
+        ("updates", "Updates that came about, or changed nothing.", |of| of.updates),
+        ("update_retries", "Times that an update met another one of its key.", |of| of.update_retries),
+        ("update_failures", "Updates that came to nothing, or of which nothing is known.", |of| {
+            of.update_failures + of.updates_unknown
+        }),
+    ];
+    for (name, help, read) in series {
+        let values = all.iter().map(|(cell, stats)| (cell.clone(), read(stats)));
+        page.counters(&format!("tailwater_cell_{name}"), help, "cell", values)?;
+    }
+    Ok(())
+}
+
 /// How far the node's own backends, those of each cell together, hold what they should.
 fn refills(
     shared: &NodeShared,
@@ -341,6 +384,14 @@ fn refills(
     page.counters("tailwater_backend_copied", copied, "cell", of(|own| own.copied))?;
     let bytes = "Bytes that they were sent with.";
     page.counters("tailwater_backend_copied_bytes", bytes, "cell", of(|own| own.copied_bytes))?;
+    let dirty = "Keys of which the last comparison with others found that something had been missed.";
+    page.gauges("tailwater_backend_dirty", dirty, "cell", of(|own| own.dirty))?;
+    let ages = cells.iter().filter_map(|(cell, stats)| {
+        let age_ms = stats.iter().filter(|own| own.evicted > 0).map(|own| own.evicted_age_ms).min()?;
+        Some((cell.clone(), age_ms as f64 / 1_000.0))
+    });
+    let age = "How long ago the value had been set that was evicted last, in seconds.";
+    page.gauges("tailwater_backend_eviction_age_seconds", age, "cell", ages)?;
     let scans = "Times that a backend was compared with the others, from end to end.";
     page.counters("tailwater_backend_scans", scans, "cell", of(|own| own.scans))
 }
@@ -396,6 +447,14 @@ fn access(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
     page.counter("tailwater_access_audit_events", "Events that are in the audit's file.", stats.written)?;
     let dropped = "Events that are not: too many came at once, or the disk took none.";
     page.counter("tailwater_access_audit_dropped", dropped, stats.dropped)
+}
+
+fn quotas(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
+    let stats = shared.quotas.stats();
+    page.gauge("tailwater_quotas", "Quotas of users, clients and addresses.", stats.quotas)?;
+    let exceeded = stats.exceeded.into_iter().map(|(bound, count)| (bound.to_owned(), count));
+    let help = "Times that somebody was held, or refused, because of a quota.";
+    page.counters("tailwater_quota_exceeded", help, "bound", exceeded)
 }
 
 fn kafka(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {

@@ -15,8 +15,8 @@ use tailwater_broadcast::message::Reason;
 use tailwater_broadcast::{Content, Stream};
 use tailwater_env::Env;
 use tailwater_format::call::{
-    Append, CallErrorCode, CopyLead, CopyOpen, CopyPlan, CopyState, FindStream, InitProducer, Locate, Method,
-    ReadDurable, SegmentRef, Segments, StreamInfo, Tails, decode_call, encode_call,
+    Append, CallErrorCode, CopyLead, CopyOffsets, CopyOpen, CopyPlan, CopyState, FindStream, InitProducer,
+    Locate, Method, ReadDurable, SegmentRef, Segments, StreamInfo, Tails, decode_call, encode_call,
 };
 use tailwater_node::Node;
 use tailwater_permissions::{Operation, ResourceKind, RuleFilter};
@@ -117,6 +117,7 @@ fn calls(stream: &Bytes) -> Vec<(Method, Bytes)> {
         (Method::CopyPlan, encode_call(&CopyPlan::default())),
         (Method::CopyState, encode_call(&CopyState { stream: stream() })),
         (Method::CopyLead, encode_call(&CopyLead::default())),
+        (Method::CopyOffsets, encode_call(&CopyOffsets { stream: stream(), ..Default::default() })),
     ]
 }
 

@@ -12,10 +12,12 @@ pub mod group;
 pub mod init;
 #[cfg(not(all(feature = "bench", feature = "bookkeeper")))]
 pub mod left_out;
+pub mod monitor;
 #[cfg(feature = "bookkeeper")]
 pub mod node;
 pub mod produce;
 pub mod queue;
+pub mod quota;
 #[cfg(feature = "bookkeeper")]
 pub mod segment;
 pub mod serve;

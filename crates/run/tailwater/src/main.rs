@@ -62,6 +62,9 @@ enum Command {
     /// Plan copy trees, over which streams are copied to other clusters, and show how far they are.
     #[command(subcommand)]
     Tree(commands::tree::Command),
+    /// Consume streams in every cluster that has them, and write how long records took to come there, and whether a
+    /// producer has stopped or a copy stands still.
+    Monitor(commands::monitor::Args),
     /// Append lines of a file, or of standard input, to a stream.
     Produce(commands::produce::Args),
     /// Read records of a stream, one-sidedly.
@@ -83,6 +86,9 @@ enum Command {
     /// Make, list and remove tokens, which programs show in place of a user's name and password.
     #[command(subcommand)]
     Token(commands::token::Command),
+    /// Set, list and remove quotas: what a user, a client or an address may take in a second.
+    #[command(subcommand)]
+    Quota(commands::quota::Command),
     /// Show who was refused, and who changed something.
     #[command(subcommand)]
     Audit(commands::audit::Command),
@@ -102,6 +108,9 @@ enum Command {
     /// Show Tailwater at work: a node with replicated cells, a producer, and a thousand consumers that verify what they
     /// read.
     Demo(tailwater_load::demo::Args),
+    /// Show a stream copied over three continents, emulated on this machine: five clusters, consumers in each that
+    /// verify what they read, a line that is cut, and a cluster that is killed.
+    DemoClusters(tailwater_load::clusters::Args),
     /// A process of the demo's, or of a bench's.
     #[command(hide = true, subcommand)]
     Load(tailwater_load::Command),
@@ -166,6 +175,7 @@ fn run(parsed: Parsed) -> anyhow::Result<()> {
         Command::User(command) => commands::user::run(&cli.server, command),
         Command::Acl(command) => commands::acl::run(&cli.server, command),
         Command::Token(command) => commands::token::run(&cli.server, command),
+        Command::Quota(command) => commands::quota::run(&cli.server, command),
         Command::Audit(command) => commands::audit::run(&cli.server, command),
         Command::Cache(command) => commands::cache::run(&cli.server, command),
         Command::Cell(command) => commands::cell::run(&cli.server, command),
@@ -173,7 +183,9 @@ fn run(parsed: Parsed) -> anyhow::Result<()> {
         Command::Bench(command) => tailwater_bench::run(command),
         #[cfg(not(feature = "bench"))]
         Command::Bench(_) => commands::left_out::run("benches", "bench"),
+        Command::Monitor(args) => commands::monitor::run(&cli.server, args),
         Command::Demo(args) => tailwater_load::demo::run(args),
+        Command::DemoClusters(args) => tailwater_load::clusters::run(args),
         Command::Load(command) => tailwater_load::run(command),
         Command::Doctor(args) => commands::doctor::run(args, cli.config.as_ref()),
         Command::Window(args) => commands::window::run(args),

@@ -75,6 +75,7 @@ impl Replica {
         let batch = numbered(state, batch, self.wall_ms)?;
         let collects = state.admit(&batch, &mut self.admission)?;
         has_room(stream, state, &batch, collects, self.config.stream_bytes_max)?;
+        self.has_region_room(batch.bytes.len() as u64, collects)?;
         let origin = Some(Origin { client, first: number + 1 - u64::from(batch.count) });
         let seq = batch.last;
         if self.state_of(stream).store(&batch, origin, collects) != Ok(true) {
@@ -83,6 +84,34 @@ impl Replica {
         self.counters.published += u64::from(batch.count);
         self.stored(stream.clone(), batch, origin);
         Ok(Some(PublishTaken { number, seq: Some(seq), repeated: known > 0 }))
+    }
+
+    /// Counts what the streams of this region hold: what was removed is room again, and what came along the chain while
+    /// this was not its head counts as well.
+    pub(super) fn count_region(&mut self) {
+        let local = self.streams.iter().filter(|(stream, _)| stream.region() == self.config.region);
+        self.region_bytes = local.map(|(_, state)| state.bytes()).sum();
+    }
+
+    /// Whether the streams of this region may hold `more` bytes together, which they do from now on.
+    fn has_region_room(&mut self, more: u64, collects: Collects) -> Result<(), PublishRefused> {
+        let bytes_max = self.config.region_bytes_max;
+        let may = bound_for(bytes_max, collects);
+        if self.region_bytes.saturating_add(more) > may {
+            self.count_region();
+        }
+        let held = self.region_bytes;
+        if held.saturating_add(more) <= may {
+            self.region_bytes = held.saturating_add(more);
+            return Ok(());
+        }
+        let text = format!(
+            "the streams of region {} hold {held} bytes, and with {more} more they would hold more than they may, which \
+             are {bytes_max} ([broadcast] region_bytes_max): collect events of them first, or have retention remove \
+             them ([broadcast] retention_ms)",
+            self.config.region
+        );
+        Err(PublishRefused { reason: Reason::Full, text })
     }
 
     /// Whether it is this replica that gives the events their numbers, and they can have some.
@@ -246,6 +275,11 @@ impl From<FinalityRefusal> for PublishRefused {
     }
 }
 
+/// What a bound is to a batch: an eighth more where it collects others, and so makes room.
+fn bound_for(bytes_max: u64, collects: Collects) -> u64 {
+    if collects.any() { bytes_max.saturating_add(bytes_max / 8) } else { bytes_max }
+}
+
 /// Whether a stream may hold a batch more.
 fn has_room(
     stream: &Stream,
@@ -255,8 +289,7 @@ fn has_room(
     bytes_max: u64,
 ) -> Result<(), PublishRefused> {
     let (held, more) = (state.bytes(), batch.bytes.len() as u64);
-    let may = if collects.any() { bytes_max.saturating_add(bytes_max / 8) } else { bytes_max };
-    if held.saturating_add(more) <= may {
+    if held.saturating_add(more) <= bound_for(bytes_max, collects) {
         return Ok(());
     }
     let text = format!(

@@ -41,6 +41,8 @@ pub(super) struct BackendCohort {
     joined: Mutex<BTreeMap<u32, (u64, Version)>>,
     pub(super) scans: AtomicU64,
     pub(super) scanned_config_id: AtomicU64,
+    /// Keys that the last comparison found to be missed here, but for what was under way.
+    pub(super) dirty: AtomicU64,
     pub(super) copied_bytes: AtomicU64,
     /// What keeps it from being refilled.
     pub(super) hindrance: Mutex<String>,
@@ -183,8 +185,9 @@ impl Backend {
         self.table.lock().filled_buckets() >= behind
     }
 
-    /// It was compared with all others, which may have erased or removed keys at `forgotten` or below.
-    pub(super) fn has_passed(&self, configuration: &Configuration, forgotten: Version) {
+    /// It was compared with all others, which may have erased or removed keys at `forgotten` or below. It had missed
+    /// something of `dirty` keys.
+    pub(super) fn has_passed(&self, configuration: &Configuration, forgotten: Version, dirty: u64) {
         let was_filled = self.is_filled();
         if !was_filled {
             self.table.lock().forget_up_to(forgotten);
@@ -193,8 +196,10 @@ impl Backend {
             let copied = self.table.lock().counts().copied;
             tracing::info!(cell = configuration.name, copied, "cache backend refilled");
         }
+        self.cohort.dirty.store(dirty, Ordering::Relaxed);
         self.cohort.scans.fetch_add(1, Ordering::Relaxed);
-        self.cohort.scanned_config_id.store(configuration.id, Ordering::Relaxed);
+        // Last: who sees it sees what the comparison found.
+        self.cohort.scanned_config_id.store(configuration.id, Ordering::Release);
     }
 
     /// Some bytes of entries came from another backend.

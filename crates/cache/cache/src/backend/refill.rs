@@ -25,7 +25,7 @@ use super::{Backend, check_version};
 use crate::cell::{Connector, Mode};
 use crate::configuration::{BackendPlace, Configuration};
 use crate::layout::{Item, KeyHash};
-use crate::limits::{APPLY_ENTRIES_MAX, LOOKUP_KEYS_MAX};
+use crate::limits::{APPLY_ENTRIES_MAX, LOOKUP_KEYS_MAX, MUTATIONS_SETTLE};
 use crate::protocol::{
     JoinReply, JoinRequest, Looked, LookupReply, LookupRequest, METHOD_JOIN, METHOD_LOOKUP, METHOD_SCAN,
     ScanReply, ScanRequest,
@@ -69,6 +69,7 @@ impl Backend {
             config,
             connections: BTreeMap::new(),
             stopped_at: None,
+            dirty: 0,
         };
         *self.refiller.lock() = Some(self.env.spawn("cache-refill", refilling.run()));
     }
@@ -81,13 +82,16 @@ impl Backend {
         has_others.then_some(Cohort { told, place })
     }
 
-    /// What of the step to `next` is to be copied from whom, once what was erased is.
+    /// What of the step to `next` is to be copied from whom, once what was erased is; and of how many keys something
+    /// was missed here that was over long ago.
     fn plan(
         &self,
         cohort: &Cohort,
         told: &BTreeMap<usize, ScanTold>,
         next: Option<u64>,
-    ) -> Result<CopiesWanted, String> {
+    ) -> Result<(CopiesWanted, u64), String> {
+        let settled_us = self.settled_us();
+        let mut dirty = 0;
         let mut keys: BTreeMap<KeyHash, Vec<(usize, Version, bool)>> = BTreeMap::new();
         for (place, of) in told {
             let all =
@@ -108,14 +112,25 @@ impl Backend {
             for (hash, said) in some {
                 match cohort.decide(*hash, said, told) {
                     CopyVerdict::Held { place, version } if version > table.known(*hash) => {
+                        dirty += u64::from(version.timestamp_us < settled_us);
                         wanted.entry(place).or_default().push((*hash, version));
                     }
-                    CopyVerdict::Erased(version) => table.copy_erased(*hash, version, self.env.now()),
+                    CopyVerdict::Erased(version) => {
+                        let is_held = table.len_of(*hash).is_some() && version > table.known(*hash);
+                        dirty += u64::from(is_held && version.timestamp_us < settled_us);
+                        table.copy_erased(*hash, version, self.env.now());
+                    }
                     CopyVerdict::Held { .. } | CopyVerdict::Leave => {}
                 }
             }
         }
-        Ok(wanted)
+        Ok((wanted, dirty))
+    }
+
+    /// The timestamp of versions below which nothing is under way any more, as far as clocks agree.
+    fn settled_us(&self) -> u64 {
+        let wall_us = u64::try_from(self.env.wall_ms()).unwrap_or(0).saturating_mul(1_000);
+        wall_us.saturating_sub(u64::try_from(MUTATIONS_SETTLE.as_micros()).unwrap_or(u64::MAX))
     }
 
     /// Copies entries that another backend has sent for `wanted`; answers which of them it has deferred.
@@ -281,6 +296,8 @@ struct Refilling {
     connections: BTreeMap<u32, Arc<dyn Connection>>,
     /// Where the last pass was cut short, and under which configuration.
     stopped_at: Option<(u64, u64)>,
+    /// Keys that the pass found to be missed here.
+    dirty: u64,
 }
 
 impl Refilling {
@@ -299,7 +316,8 @@ impl Refilling {
             let pause = match &passed {
                 Ok(()) => {
                     backoff = first;
-                    self.config.again_after
+                    // What was missed is mended. Soon it is known whether that was all.
+                    if self.dirty > 0 { self.config.retry_after } else { self.config.again_after }
                 }
                 Err(why) => {
                     if *backend.cohort.hindrance.lock() != *why {
@@ -333,7 +351,10 @@ impl Refilling {
         let id = cohort.configuration().id;
         let mut from = match self.stopped_at.take() {
             Some((of, from)) if of == id => from,
-            _ => 0,
+            _ => {
+                self.dirty = 0;
+                0
+            }
         };
         let mut forgotten = Version::ZERO;
         loop {
@@ -342,7 +363,7 @@ impl Refilling {
             forgotten = forgotten.max(step_forgotten);
             let backend = self.backend()?;
             let Some(next) = next else {
-                backend.has_passed(cohort.configuration(), forgotten);
+                backend.has_passed(cohort.configuration(), forgotten, self.dirty);
                 return Ok(());
             };
             backend.filled_up_to(Some(next));
@@ -416,7 +437,7 @@ impl Refilling {
     /// Copies what others hold of keys with hashes whose lower half is `from` or above; answers where the next step
     /// begins, if there is one, and below what others may have erased or removed keys.
     async fn step(
-        &self,
+        &mut self,
         cohort: &Cohort,
         from: u64,
         unreached: &BTreeMap<u32, String>,
@@ -443,7 +464,8 @@ impl Refilling {
         if !cohort.is_enough(|place| told.get(&place).map(|of| of.is_known), is_known) {
             return Err(why.unwrap_or_else(|| "the others know too little themselves".to_owned()));
         }
-        let wanted = backend.plan(cohort, &told, next)?;
+        let (wanted, dirty) = backend.plan(cohort, &told, next)?;
+        self.dirty += dirty;
         drop(backend);
         let mut bytes = told.values().map(|of| of.bytes).sum::<usize>();
         for (place, wanted) in wanted {

@@ -60,6 +60,8 @@ pub(super) struct TableCounts {
     pub(super) expired: u64,
     pub(super) slabs_reclaimed: u64,
     pub(super) copied: u64,
+    /// The age of the last one of those that were evicted.
+    pub(super) evicted_age: Duration,
 }
 
 /// Where an entry is named.
@@ -506,6 +508,7 @@ impl Table {
     /// Removes a node for room.
     fn evict(&mut self, number: u32, now: Instant) {
         self.removed = self.removed.max(self.node(number).version);
+        self.counts.evicted_age = now.since(self.node(number).modified);
         self.remove(number, now);
         self.counts.evicted += 1;
     }

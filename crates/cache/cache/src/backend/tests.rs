@@ -509,7 +509,7 @@ fn what_has_expired_is_reclaimed_a_while_later_and_what_was_touched_is_not() {
     let (backend, clock) = start(small(ID));
     let expires_ms = backend.env.wall_ms() as u64 + 1_000;
     let set = |key: &[u8], n: u64, expires_ms: u64| {
-        let extras = EntryExtras { expires_ms, tag: 0 };
+        let extras = EntryExtras { expires_ms, tag: 0, token: 0 };
         let entry = EncodedEntry::new(key, version(n), Some(&"value".into()), extras);
         mutate(&backend, &[entry.pieces().next().expect("one piece").clone()])[0]
     };
@@ -577,4 +577,36 @@ fn a_full_backend_is_not_filled_again_with_what_it_has_removed() {
     // What is older than all that is held is not taken either, if there is no room.
     assert!(!copy(&backend, b"older", 300, 40_000, Duration::from_secs(50)));
     assert!(copy(&backend, b"younger", 301, 40_000, Duration::ZERO));
+}
+
+#[test]
+fn a_backend_ends_when_it_is_asked_to_if_somebody_waits_for_that_and_it_holds_no_keys() {
+    use futures::FutureExt;
+
+    use crate::configuration::Configuration;
+    use crate::protocol::{ConfigureRequest, METHOD_END, REFUSED_END};
+
+    let (backend, _) = start(small(0));
+    let told = |configuration: &Configuration, number: u32| {
+        let request = ConfigureRequest { configuration: configuration.encode(), number };
+        call(&backend, METHOD_CONFIGURE, request.encode_to_vec().into()).expect("a configuration");
+    };
+    let end = || call(&backend, METHOD_END, Bytes::new());
+    let refused = |why: &str| matches!(end(), Err(of) if of.code == REFUSED_END && of.message.contains(why));
+    assert!(refused("runs in a node"));
+    let ended = backend.asked_to_end();
+    tokio::pin!(ended);
+    assert!(ended.as_mut().now_or_never().is_none());
+    let first = Configuration::first(1 << 32 | 1, "tiles", crate::cell::Mode::R1, vec![Vec::new(); 2]);
+    let cell = first.and_then(|of| of.with_spares(vec![Vec::new()])).expect("a cell");
+    told(&cell, 1);
+    assert!(refused("drain it before"));
+    let after = cell.drained_onto(1, &cell.spares[0]).expect("there is one");
+    let copying = cell.changing_to(after).expect("a change");
+    told(&copying, 1);
+    assert!(refused("drain it before"), "it is still read");
+    told(&copying.next_phase().and_then(|of| of.next_phase()).expect("phases"), 1);
+    assert!(ended.as_mut().now_or_never().is_none());
+    end().expect("it is drained");
+    ended.now_or_never().expect("it ends");
 }

@@ -29,7 +29,8 @@ impl Backends {
     /// Backends at addresses; those of one backend are tried in their order.
     pub fn at(env: &Env, addresses: Vec<Vec<Address>>) -> Self {
         let texts = addresses.iter().map(|addresses| addresses.iter().map(Address::to_string).collect());
-        let places = (0..).zip(texts).map(|(number, addresses)| BackendPlace { number, addresses }).collect();
+        let places =
+            (0..).zip(texts).map(|(number, addresses)| BackendPlace::new(number, addresses)).collect();
         Self { places, connector: Self::by_address(env) }
     }
 
@@ -42,7 +43,7 @@ impl Backends {
     /// `count` backends, reached in the caller's own way.
     pub fn through(connector: Arc<dyn Connector>, count: usize) -> Self {
         let numbers = (0_u32..).take(count);
-        let places = numbers.map(|number| BackendPlace { number, addresses: Vec::new() }).collect();
+        let places = numbers.map(|number| BackendPlace::new(number, Vec::new())).collect();
         Self { places, connector }
     }
 

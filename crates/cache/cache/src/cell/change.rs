@@ -54,7 +54,7 @@ mod tests {
     fn a_phase_begins_when_all_is_copied_and_the_last_one_when_nobody_finds_the_former_quorums() {
         let before =
             Configuration::first(1 << 32 | 1, "tiles", Mode::R32, vec![Vec::new(); 3]).expect("a cell");
-        let place = |number| BackendPlace { number, addresses: Vec::new() };
+        let place = |number| BackendPlace::new(number, Vec::new());
         let copying = before.changing_to([0, 1, 3].map(place).to_vec()).expect("a change");
         let id = copying.id;
         assert!(!is_ready(&before, &stats(&[0, 1, 2], before.id, before.id)));

@@ -314,7 +314,7 @@ fn a_client_that_knows_one_backend_and_nothing_else_is_told_the_rest_by_it() {
     for can in TRANSPORTS {
         in_runtime(|env| async move {
             let place = BackendsByNumber::with(&env, can, 0..4);
-            let seed = |number| BackendPlace { number, addresses: Vec::new() };
+            let seed = |number| BackendPlace::new(number, Vec::new());
             let at = |numbers: &[u32]| {
                 let seeds: Vec<_> = numbers.iter().map(|number| seed(*number)).collect();
                 let (env, place) = (env.clone(), Arc::clone(&place));

@@ -334,7 +334,10 @@ impl<'a> Round<'a> {
             }
             QuorumVerdict::Miss => self.answer(key, Lookup::Miss),
             QuorumVerdict::Unreachable => self.answer(key, Lookup::Failed(CellFailure::Unreachable)),
-            QuorumVerdict::Disagree => self.leave(key),
+            QuorumVerdict::Disagree => {
+                self.cell.counters.disagreed.add(1);
+                self.leave(key);
+            }
         }
     }
 
@@ -344,7 +347,10 @@ impl<'a> Round<'a> {
             Some(Hit { version, value, extras, .. }) if version == agreed => {
                 self.answer(key, Lookup::Hit { version, value, extras })
             }
-            _ => self.leave(key),
+            _ => {
+                self.cell.counters.replaced.add(1);
+                self.leave(key);
+            }
         }
     }
 

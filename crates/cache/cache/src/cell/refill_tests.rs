@@ -210,7 +210,7 @@ fn a_cell_grows_and_shrinks_in_phases_and_nothing_is_lost() {
             backends.until_filled(&[0, 1, 2]).await;
             set(&cell, &items("first")).await;
             for (round, after) in [&[0, 1, 2, 3, 4][..], &[1, 3, 4], &[0, 1, 2, 3]].into_iter().enumerate() {
-                let place = |number: &u32| BackendPlace { number: *number, addresses: Vec::new() };
+                let place = |number: &u32| BackendPlace::new(*number, Vec::new());
                 let after: Vec<BackendPlace> = after.iter().map(place).collect();
                 let next = cell.configuration().changing_to(after.clone()).expect("a change");
                 let last = next.id + 2;
@@ -249,7 +249,7 @@ fn updates_are_counted_while_backends_change_and_start_again() {
             UpdateTo::Set((before + 1).to_string().into(), EntryExtras::default())
         };
         let mut counted = 0_u64;
-        let place = |number| BackendPlace { number, addresses: Vec::new() };
+        let place = |number| BackendPlace::new(number, Vec::new());
         let next = cell.configuration().changing_to([0, 2, 3].map(place).to_vec()).expect("a change");
         let last = next.id + 2;
         cell.update(key.clone(), one_more).await.expect("counted");

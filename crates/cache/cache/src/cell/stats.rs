@@ -18,6 +18,10 @@ pub struct CellStats {
     pub failed: u64,
     /// Reads that missed.
     pub misses: u64,
+    /// Times that the replicas of a key did not agree, so that it was read again.
+    pub disagreed: u64,
+    /// Times that a value that replicas agreed on had changed before it was read, so that it was read again.
+    pub replaced: u64,
     /// Bytes that came from backends, buckets and torn reads included.
     pub bytes: u64,
     /// SETs and ERASEs that a quorum acknowledged.
@@ -56,6 +60,8 @@ pub(super) struct Counters {
     pub(super) consistent: StatCount,
     pub(super) failed: StatCount,
     pub(super) misses: StatCount,
+    pub(super) disagreed: StatCount,
+    pub(super) replaced: StatCount,
     pub(super) bytes: StatCount,
     pub(super) sets: StatCount,
     pub(super) set_failures: StatCount,
@@ -92,6 +98,8 @@ impl Counters {
             consistent: self.consistent.get(),
             failed: self.failed.get(),
             misses: self.misses.get(),
+            disagreed: self.disagreed.get(),
+            replaced: self.replaced.get(),
             bytes: self.bytes.get(),
             sets: self.sets.get(),
             set_failures: self.set_failures.get(),

@@ -173,22 +173,29 @@ fn apart_of(timestamp_us: u64, value_len: usize) -> EntryApart {
 }
 
 fn some_extras() -> impl Strategy<Value = EntryExtras> {
-    let some = (any::<u64>(), any::<u64>()).prop_map(|(expires_ms, tag)| EntryExtras { expires_ms, tag });
+    let some = (any::<u64>(), any::<u64>(), prop_oneof![Just(0), any::<u64>()])
+        .prop_map(|(expires_ms, tag, token)| EntryExtras { expires_ms, tag, token });
     prop_oneof![Just(EntryExtras::default()), some]
 }
 
 #[test]
 fn an_entry_with_extras_is_torn_for_whoever_does_not_know_them_and_one_with_more_flags_is_refused() {
-    let extras = EntryExtras { expires_ms: 1_800_000_000_000, tag: 7 };
+    let extras = EntryExtras { expires_ms: 1_800_000_000_000, tag: 7, token: 0 };
     let mut bytes = encode_entry_with(b"key", version(1), Some(b"value"), extras).to_vec();
     // As code reads it that knows no bit but the first: the lengths alone say where it ends.
     let end = bytes.len() - EXTRAS_BYTES;
     assert_ne!(u64_at(&bytes, 0), Some(xxh3_64(&bytes[8..end])));
     assert_eq!(Item::parse(&bytes).expect("as written").extras, extras);
-    bytes[14] |= 4;
-    assert_eq!(Item::parse(&bytes), Err(ItemError::Flags { flags: 6 }));
+    bytes[14] |= 8;
+    assert_eq!(Item::parse(&bytes), Err(ItemError::Flags { flags: 10 }));
+    // A token is there only where one was said.
+    let with_token = EntryExtras { token: 9, ..extras };
+    let bytes = encode_entry_with(b"key", version(1), Some(b"value"), with_token);
+    assert_eq!((bytes[14], bytes.len() - end), (6, EXTRAS_BYTES_MAX));
+    assert_eq!(Item::parse(&bytes).expect("as written").extras, with_token);
+    assert_eq!((with_token.token_at(version(1)), extras.token_at(version(1))), (9, version(1).token()));
     assert!(extras.is_expired(1_800_000_000_000) && !extras.is_expired(1_799_999_999_999));
-    assert!(!EntryExtras { expires_ms: 0, tag: 7 }.is_expired(i64::MAX), "it never does");
+    assert!(!EntryExtras { expires_ms: 0, tag: 7, token: 0 }.is_expired(i64::MAX), "it never does");
 }
 
 #[test]

@@ -66,6 +66,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     async fn meta_get(&mut self, request: &MetaRequest) -> Result<(), MetaEnd> {
         let flags = &request.flags;
         let (touch, vivify) = (self.expiry(flags, b'T')?, self.expiry(flags, b'N')?);
+        let token = flags.number(b'E').map_err(refused)?.unwrap_or(0);
         let recache_s: Option<i64> = flags.number(b'R').map_err(refused)?;
         let now_ms = self.front.env.wall_ms();
         let before = |s: i64| u64::try_from(now_ms.saturating_add(s.saturating_mul(1_000))).unwrap_or(0);
@@ -78,7 +79,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             Some(Lookup::Failed(why)) => return Err(MetaEnd::Refused(format!("SERVER_ERROR {why}"))),
         };
         let read_s = held.as_ref().and_then(|held| self.front.recent.last(held.version));
-        let change = KeyChange::Fetch { touch, vivify, recache_before_ms };
+        let change = KeyChange::Fetch { touch, vivify, recache_before_ms, token };
         // Most gets change nothing, and are over when the item is read.
         let (held, changed) = match change.decide(held.as_ref()) {
             (UpdateTo::Keep, changed) => (held, changed),
@@ -131,6 +132,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let (expires_ms, vivify) = (self.expiry(flags, b'T')?.unwrap_or(0), self.expiry(flags, b'N')?);
         let client_flags = flags.number(b'F').map_err(refused)?.unwrap_or(0);
         let cas: Option<u64> = flags.number(b'C').map_err(refused)?;
+        let token = flags.number(b'E').map_err(refused)?.unwrap_or(0);
         self.may_meta("set")?;
         let change = KeyChange::Store {
             verb,
@@ -140,19 +142,21 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             cas,
             may_be_stale: flags.has(b'I'),
             vivify,
+            token,
         };
         let (changed, version) = self.stored(&request.key, change).await.map_err(MetaEnd::Refused)?;
-        let extras = EntryExtras { expires_ms, tag: client_flags.into() };
+        let extras = EntryExtras { expires_ms, tag: client_flags.into(), token };
         self.tell_changed(request, changed, version, extras)
     }
 
     async fn meta_delete(&mut self, request: &MetaRequest) -> Result<(), MetaEnd> {
         let flags = &request.flags;
         let cas: Option<u64> = flags.number(b'C').map_err(refused)?;
+        let token = flags.number(b'E').map_err(refused)?.unwrap_or(0);
         let expires_ms = self.expiry(flags, b'T')?;
         self.may_meta("delete")?;
         let change = match flags.has(b'I') {
-            true => KeyChange::Invalidate { cas, expires_ms },
+            true => KeyChange::Invalidate { cas, expires_ms, token },
             false => KeyChange::Delete { cas },
         };
         let changed = self.change(&request.key, &change).await;
@@ -175,6 +179,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             cas: flags.number(b'C').map_err(refused)?,
             expires_ms: self.expiry(flags, b'T')?,
             vivify: self.expiry(flags, b'N')?.map(|expires_ms| (first, expires_ms)),
+            token: flags.number(b'E').map_err(refused)?.unwrap_or(0),
         };
         self.may_meta("set")?;
         let changed = self.change(&request.key, &change).await;
@@ -206,7 +211,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 let fetch = if read_s.is_some() { "yes" } else { "no" };
                 self.replies.put(b"ME ");
                 self.replies.put(&request.shown);
-                let (cas, size) = (version.token(), value.len());
+                let (cas, size) = (extras.token_at(version), value.len());
                 self.replies.format(format_args!(
                     " exp={exp} la={la} cas={cas} fetch={fetch} cls=1 size={size} version={version}\r\n"
                 ));
@@ -302,7 +307,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let ItemShown { request, version, extras, size, read_s } = item;
         for (flag, token) in request.flags.iter() {
             match flag {
-                b'c' => self.replies.format(format_args!(" c{}", version.map_or(0, Version::token))),
+                b'c' => self
+                    .replies
+                    .format(format_args!(" c{}", version.map_or(0, |version| extras.token_at(version)))),
                 b'f' => self.replies.format(format_args!(" f{}", ItemTag::from_tag(extras.tag).flags)),
                 b'h' => self.replies.format(format_args!(" h{}", u8::from(read_s.is_some()))),
                 b'l' => {

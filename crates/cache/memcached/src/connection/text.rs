@@ -46,6 +46,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     cas,
                     may_be_stale: false,
                     vivify: None,
+                    token: 0,
                 };
                 if self.may("set") {
                     let told = self.store(&key, change).await;
@@ -61,8 +62,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             }
             TextRequest::Arithmetic { key, delta, is_decr, noreply } => {
                 if self.may("set") {
-                    let change =
-                        KeyChange::Arithmetic { delta, is_decr, cas: None, expires_ms: None, vivify: None };
+                    let change = KeyChange::Arithmetic {
+                        delta,
+                        is_decr,
+                        cas: None,
+                        expires_ms: None,
+                        vivify: None,
+                        token: 0,
+                    };
                     let changed = self.change(&key, &change).await;
                     self.count_arithmetic(&changed, is_decr);
                     self.reply(changed.map(|item| line_of(item.changed)), noreply);
@@ -124,8 +131,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     ) -> Result<(KeyChanged, Option<tailwater_cache::Version>), String> {
         self.front.stats.cmd_set.add(1);
         let has_cas = matches!(change, KeyChange::Store { cas: Some(_), .. });
-        if let KeyChange::Store { verb: StoreVerb::Set, data, flags, expires_ms, cas: None, .. } = change {
-            let extras = EntryExtras { expires_ms, tag: ItemTag::of(flags).to_tag() };
+        if let KeyChange::Store { verb: StoreVerb::Set, data, flags, expires_ms, cas: None, token, .. } =
+            change
+        {
+            let extras = EntryExtras { expires_ms, tag: ItemTag::of(flags).to_tag(), token };
             let _turn = self.front.turn(key).await;
             let result = self.front.cell.set_with(vec![(key.clone(), data, extras)]).await.pop();
             return match result {
@@ -156,7 +165,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     async fn touched(&mut self, key: &Bytes, exptime: i64) -> Result<ItemChanged, String> {
         let touch = Some(expires_ms(exptime, self.front.env.wall_ms()));
-        let change = KeyChange::Fetch { touch, vivify: None, recache_before_ms: None };
+        let change = KeyChange::Fetch { touch, vivify: None, recache_before_ms: None, token: 0 };
         let changed = self.change(key, &change).await;
         self.front.stats.cmd_touch.add(1);
         match &changed {
@@ -198,7 +207,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     Lookup::Failed(why) => failed = Some(format!("SERVER_ERROR {why}")),
                     Lookup::Hit { version, value, extras } => {
                         self.front.recent.note(version, self.now_s());
-                        let cas = with_cas.then(|| version.token());
+                        let cas = with_cas.then(|| extras.token_at(version));
                         if !self.show(key, extras, &value, cas) {
                             failed = Some(NO_ROOM.to_owned());
                         }
@@ -232,7 +241,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                         UpdateTo::Keep | UpdateTo::Erase => before.extras,
                     };
                     self.front.recent.note(version, self.now_s());
-                    if !self.show(key, extras, &before.value, with_cas.then(|| version.token())) {
+                    if !self.show(key, extras, &before.value, with_cas.then(|| extras.token_at(version))) {
                         failed = Some(NO_ROOM.to_owned());
                     }
                 }

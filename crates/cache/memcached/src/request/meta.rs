@@ -37,10 +37,10 @@ impl MetaVerb {
     /// The flags that mean something, but for `P` and `L`, which mean something to proxies.
     fn flags(self) -> &'static [u8] {
         match self {
-            Self::Get => b"bcfhklOqstuvNRT",
-            Self::Set => b"bcCFIkOqsTMN",
-            Self::Delete => b"bCIkOqT",
-            Self::Arithmetic => b"bcCDJkMNOqtTv",
+            Self::Get => b"bcEfhklOqstuvNRT",
+            Self::Set => b"bcCEFIkOqsTMN",
+            Self::Delete => b"bCEIkOqT",
+            Self::Arithmetic => b"bcCDEJkMNOqtTv",
             Self::Debug => b"b",
         }
     }

@@ -143,6 +143,63 @@ pub struct CopyEnd {
     /// The term of that.
     #[prost(uint32, tag = "2")]
     pub term: u32,
+    /// First offset that was not removed.
+    #[prost(uint64, tag = "3")]
+    pub log_start: u64,
+}
+
+/// Asks what groups have committed of a stream since it was asked last.
+#[derive(Clone, PartialEq, Message)]
+pub struct CopyOffsets {
+    /// The stream's UUID, 16 bytes.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub stream: Bytes,
+    /// [`CopiedOffsets::life`] of the last answer; 0 before the first.
+    #[prost(fixed64, tag = "2")]
+    pub life: u64,
+    /// [`CopiedOffsets::upto`] of that.
+    #[prost(uint64, tag = "3")]
+    pub after: u64,
+}
+
+/// What they have committed.
+#[derive(Clone, PartialEq, Message)]
+pub struct CopiedOffsets {
+    /// A random number for each start of the node: what it counts begins anew.
+    #[prost(fixed64, tag = "1")]
+    pub life: u64,
+    /// How far its count of commits is with these.
+    #[prost(uint64, tag = "2")]
+    pub upto: u64,
+    /// Some of them; none if there is nothing new.
+    #[prost(message, repeated, tag = "3")]
+    pub offsets: Vec<CopiedOffset>,
+}
+
+/// What a group has committed of a shard.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct CopiedOffset {
+    /// The group.
+    #[prost(string, tag = "1")]
+    pub group: String,
+    /// The shard.
+    #[prost(uint32, tag = "2")]
+    pub shard: u32,
+    /// The offset.
+    #[prost(int64, tag = "3")]
+    pub offset: i64,
+    /// The term of the record before, or -1.
+    #[prost(sint32, tag = "4")]
+    pub leader_epoch: i32,
+    /// When it was committed, wall time in ms of the cluster where it was.
+    #[prost(int64, tag = "5")]
+    pub committed_ms: i64,
+    /// When it is over, wall time in ms, where whoever committed it has said so.
+    #[prost(int64, optional, tag = "6")]
+    pub expires_ms: Option<i64>,
+    /// What the group said with it.
+    #[prost(string, tag = "7")]
+    pub metadata: String,
 }
 
 /// Asks a cluster to be the source of a stream from here on. The one that asks was it, and takes no more records.

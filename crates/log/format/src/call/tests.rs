@@ -24,6 +24,7 @@ fn the_numbers_of_methods_never_change() {
         (12, "copy_plan"),
         (13, "copy_state"),
         (14, "copy_lead"),
+        (15, "copy_offsets"),
     ];
     assert_eq!(numbers, expected);
     assert_eq!(Method::from_number(3), Some(Method::Append));

@@ -7,7 +7,8 @@
 //! bound each other and stop nobody. What is kept of many partitions, while they are waited for and in the answer,
 //! counts as other answers do. Where consumers are many, one that was just given little waits a moment first
 //! (`pace.rs`). Where rights change, one that waits is asked for again, and what was taken from its client is answered
-//! so at once. Fetch sessions are answered with full fetches, as a broker without room for sessions does.
+//! so at once. What is found is taken from the client's quota. Fetch sessions are answered with full fetches, as a
+//! broker without room for sessions does.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use tailwater_access::RightsChanges;
 use tailwater_env::Instant;
 use tailwater_format::{Offset, ShardId};
 use tailwater_log::{Fetched, ReadError};
+use tailwater_quotas::{QuotaBound, QuotaTaker};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::answers::positions::epoch_end;
@@ -127,7 +129,10 @@ async fn answer(
             *context.peer.next_fetch.lock() = now + broker.pace.answered(now, found.bytes);
             broker.stats.fetched(found.hot_bytes as u64, (found.bytes - found.hot_bytes) as u64);
             let records = FetchKept { bytes: found.bytes, memory: found.memory };
-            return (respond(topics, found), records, permit);
+            let taker = QuotaTaker { user: &context.peer.who().principal, client_id: &context.client_id };
+            broker.quotas.take(QuotaBound::ConsumerByteRate, taker, found.bytes as u64);
+            let throttle_time_ms = broker.throttle_time_ms(context);
+            return (FetchResponse { throttle_time_ms, ..respond(topics, found) }, records, permit);
         }
         drop((found, permit));
         let Some(listening) = &listener else {
@@ -197,7 +202,13 @@ fn take_apart(broker: &Arc<Broker>, context: &Context, request: FetchRequest) ->
         (answer, asked)
     });
     let topics = topics.filter(|(_, asked)| !asked.is_empty()).collect();
+    let taker = QuotaTaker { user: &context.peer.who().principal, client_id: &context.client_id };
+    let rate = broker.quotas.rate(QuotaBound::ConsumerByteRate, taker);
+    // Whoever has a quota is given a second's worth at once, and then held for as long: not much at once and then
+    // nothing for long.
+    let rate = rate.map_or(usize::MAX, |rate| usize::try_from(rate).unwrap_or(usize::MAX));
     let max_bytes = usize::try_from(request.max_bytes).unwrap_or(0).min(broker.configs.now().fetch_bytes_max);
+    let max_bytes = max_bytes.min(rate);
     Wanted {
         topics,
         // No answer has more than that, so nobody waits for more.

@@ -109,13 +109,14 @@ pub(crate) async fn produce(
         }
         topics.push((topic.name, topic.topic_id, partitions));
     }
-    let broker = Arc::clone(broker);
+    let (broker, context) = (Arc::clone(broker), context.clone());
     // It says how long others are waited for. With fewer acks there are none, and what is appended is no error.
     let timeout = (acks == -1).then(|| Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0)));
     let answer = async move {
         let responses = join_all(topics.into_iter().map(|topic| finish(&broker, timeout, topic))).await;
         if acks != 0 {
-            let answer = ProduceResponse { responses, ..Default::default() };
+            let throttle_time_ms = broker.throttle_time_ms(&context);
+            let answer = ProduceResponse { responses, throttle_time_ms, ..Default::default() };
             return match response(Api::Produce, version, correlation_id, &answer).into() {
                 Outcome::Frame(frame, _) => Outcome::Frame(frame, Vec::from_iter(room)),
                 other => other,

@@ -50,6 +50,8 @@ fn connection<S>(stream: S, broker: &Arc<Broker>) -> Connection<S> {
         room: Room::None,
         under_way: VecDeque::new(),
         only_produce: true,
+        held: Duration::ZERO,
+        quota_changes: broker.quotas.changes(),
         broker: Arc::clone(broker),
     }
 }

@@ -475,6 +475,25 @@ impl Coordinator {
         Ok(())
     }
 
+    /// Keeps what a group has committed in another cluster, where that is later than what it has committed here. One
+    /// with members here goes by its own.
+    pub async fn follow(&self, name: &str, mut offsets: GroupOffsets) -> Result<(), ErrorCode> {
+        check_length(name)?;
+        {
+            let table = self.shared.table.lock();
+            match table.groups.get(name) {
+                Some(entry) if entry.group.has_members() || entry.group.is_dead() => return Ok(()),
+                Some(_) => {}
+                None => self.shared.check_place(&table, name)?,
+            }
+        }
+        offsets.retain(|partition, theirs| {
+            let ours = self.shared.offsets.get(name, *partition);
+            ours.is_none_or(|ours| ours.committed_ms < theirs.committed_ms)
+        });
+        self.commit(name, offsets).await
+    }
+
     /// Deletes a group and what it committed. Dropping this gives up the answer only.
     pub async fn delete(&self, name: &str) -> Result<(), ErrorCode> {
         {

@@ -18,6 +18,8 @@ use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use tailwater_env::{Env, HashMap, Task};
 use tailwater_format::StreamId;
+use tailwater_format::call::{CopiedOffset, CopiedOffsets};
+use tailwater_format::limits::COPIED_OFFSETS_MAX;
 use tailwater_meta::{Expect, Meta, MetaError, Op};
 use tokio::sync::{Notify, mpsc, oneshot};
 
@@ -38,6 +40,9 @@ const COMMIT_OPS_MAX: usize = tailwater_meta::limits::OPS_MAX / 2;
 const COMMIT_KEYS_BYTES_MAX: usize = tailwater_meta::limits::KEYS_BYTES_MAX / 2;
 /// Bytes of their keys and values: few enough for one request to ZooKeeper.
 const COMMIT_BYTES_MAX: usize = tailwater_meta::limits::COMMIT_BYTES_MAX / 8;
+
+/// Bytes of offsets that another cluster is told in one answer, about.
+const TOLD_BYTES_MAX: usize = 1 << 20;
 
 /// A partition.
 pub(crate) type Partition = (StreamId, u32);
@@ -106,10 +111,16 @@ struct GroupsToKeep {
 struct Memory {
     groups: HashMap<Arc<str>, GroupOffsets>,
     bytes: usize,
+    /// How often an offset was committed since the start.
+    count: u64,
+    /// For each offset that is there, that count when it was: by stream, so that other clusters are told what is new.
+    changed: BTreeMap<(StreamId, u64), (Arc<str>, u32)>,
+    counts: HashMap<(Arc<str>, Partition), u64>,
 }
 
 impl Memory {
     fn set(&mut self, group: &Arc<str>, partition: Partition, committed: Option<Committed>) {
+        self.note(group, partition, committed.is_some());
         let offsets = self.groups.entry(Arc::clone(group)).or_default();
         self.bytes += committed.as_ref().map_or(0, Committed::bytes);
         let before = match committed {
@@ -121,11 +132,28 @@ impl Memory {
             self.groups.remove(group);
         }
     }
+
+    fn note(&mut self, group: &Arc<str>, (stream, shard): Partition, is_there: bool) {
+        let key = (Arc::clone(group), (stream, shard));
+        let before = match is_there {
+            true => {
+                self.count += 1;
+                self.changed.insert((stream, self.count), (Arc::clone(group), shard));
+                self.counts.insert(key, self.count)
+            }
+            false => self.counts.remove(&key),
+        };
+        if let Some(before) = before {
+            self.changed.remove(&(stream, before));
+        }
+    }
 }
 
 /// All groups' offsets.
 pub(crate) struct Offsets {
     memory: Arc<RwLock<Memory>>,
+    /// A random number for this start.
+    life: u64,
     groups: Arc<GroupsToKeep>,
     requests: mpsc::Sender<OffsetRequest>,
     _writer: Task,
@@ -186,7 +214,8 @@ impl Offsets {
             bytes_max,
         };
         let task = env.spawn("kafka-offsets", writer.run(queue));
-        Ok((Self { memory, groups: to_keep, requests, _writer: task }, groups))
+        let life = env.random_u64().max(1);
+        Ok((Self { memory, life, groups: to_keep, requests, _writer: task }, groups))
     }
 
     /// Makes a change durable; after a failure of metadata it may become so later.
@@ -230,6 +259,36 @@ impl Offsets {
     /// All that a group committed.
     pub fn of(&self, group: &str) -> GroupOffsets {
         self.memory.read().groups.get(group).cloned().unwrap_or_default()
+    }
+
+    /// What was committed of a stream since another cluster asked: what that was answered has `life` and `after`. So
+    /// many that they are one answer.
+    pub fn since(&self, stream: StreamId, life: u64, after: u64) -> CopiedOffsets {
+        let memory = self.memory.read();
+        // It counts from its start.
+        let after = if life == self.life { after } else { 0 };
+        let mut told = CopiedOffsets { life: self.life, upto: after, offsets: Vec::new() };
+        let mut bytes = 0;
+        let changed = memory.changed.range((stream, after.saturating_add(1))..=(stream, u64::MAX));
+        for ((_, count), (group, shard)) in changed.take(COPIED_OFFSETS_MAX) {
+            let committed = memory.groups.get(group).and_then(|offsets| offsets.get(&(stream, *shard)));
+            let Some(committed) = committed.cloned() else { continue };
+            bytes += committed.bytes() + group.len();
+            if bytes > TOLD_BYTES_MAX && !told.offsets.is_empty() {
+                break;
+            }
+            told.upto = *count;
+            told.offsets.push(CopiedOffset {
+                group: (**group).to_owned(),
+                shard: *shard,
+                offset: committed.offset,
+                leader_epoch: committed.leader_epoch,
+                committed_ms: committed.committed_ms,
+                expires_ms: committed.expires_ms,
+                metadata: committed.metadata,
+            });
+        }
+        told
     }
 
     /// Whether a group committed anything.

@@ -75,9 +75,9 @@ pub(crate) struct Committed {
 }
 
 impl Committed {
-    /// What it takes in memory, roughly.
+    /// What it takes in memory, roughly, with what says since when it is there.
     pub fn bytes(&self) -> usize {
-        96 + self.metadata.len()
+        240 + self.metadata.len()
     }
 }
 

@@ -97,6 +97,11 @@ impl Coordinators {
         Ok(Self { env, log, configs, only, shares, seen: tokio::sync::Mutex::default() })
     }
 
+    /// The coordinator of all groups, where one node is active.
+    pub fn only(&self) -> Option<&Coordinator> {
+        self.only.as_deref()
+    }
+
     /// A group's coordinator.
     ///
     /// # Errors

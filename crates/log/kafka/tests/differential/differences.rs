@@ -67,7 +67,6 @@ const RECORD_ERRORS: &str = "`record_errors` is empty";
 const EPOCHS_BEGIN: &str = "Epochs begin with 1, not with 0.";
 const CHANGES: &str = "The high watermark is the number of the last change of the node's metadata.";
 const OWN_LISTENER: &str = "The voter's listener is the one by which the client came";
-const NO_QUOTAS: &str = "a quota is refused, and to take one away succeeds";
 const LAST_BATCH: &str = "DescribeProducers tells of a producer's last batch when it was appended";
 const TAKES_IT: &str = "Kafka takes such a batch";
 const SET_THERE: &str = "DescribeConfigs shows the settings that `[kafka]` has, from the file.";
@@ -196,7 +195,6 @@ const DIFFERENCES: &[Difference] = &[
     differs("controllers, *: metadata", "*.high_watermark", EVERY, EVERY, CHANGES),
     differs("controllers, *: metadata", "nodes[1].listeners[\"CONTROLLER\"].*", EVERY, NOTHING, OWN_LISTENER),
     differs("controllers, *: metadata", "nodes[1].listeners[\"PLAINTEXT\"].*", NOTHING, EVERY, OWN_LISTENER),
-    differs("controllers, *: a quota", "entries[0].error_code", "0", "42", NO_QUOTAS),
     differs("producers, *", "*.last_timestamp", "3", EVERY, LAST_BATCH),
     differs("fetch, *: session 99 in epoch 0", "session_id", EVERY, "0", "the session id is always 0"),
 ];

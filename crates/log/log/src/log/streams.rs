@@ -17,7 +17,7 @@ use crate::cold::LogCold;
 use crate::config::{ConfigError, FlushPolicy, StreamConfig, StreamDurability, check_name};
 use crate::error::{AppendError, StreamError};
 use crate::limits::COMMIT_OPS_MAX;
-use crate::owner::OwnerRequest;
+use crate::owner::{OwnerRequest, ReleasedShard};
 use crate::producer::Producers;
 use crate::shard::{Recovered, Shard, Truncation};
 use crate::stream::{SegmentRecord, StreamRecord, cold_gone_key, name_key, prefixes_of_parts, stream_key};
@@ -76,7 +76,8 @@ impl Log {
         let random = (u128::from(inner.env.random_u64()) << 64) | u128::from(inner.env.random_u64());
         let id = StreamId(uuid::Builder::from_random_bytes(random.to_be_bytes()).into_uuid());
         let created_ms = inner.env.wall_ms();
-        let record = StreamRecord { id, name: name.to_owned(), created_ms, config, source: None };
+        let record =
+            StreamRecord { id, name: name.to_owned(), created_ms, config, source: None, term_min: Term(0) };
         self.create_as(record, SegmentNumber(0)).await
     }
 
@@ -124,16 +125,20 @@ impl Log {
         Ok(())
     }
 
-    /// The same with the first shards of a stream, which their owners have given up; whoever listens to one goes on
+    /// The same with those shards of a stream that their owners have given up; whoever listens to one goes on
     /// listening.
     pub(crate) async fn open_again(
         &self,
         record: StreamRecord,
         known: &Stream,
-        shards: Vec<Result<(Recovered, Producers), ClosedShard>>,
+        released: Vec<Option<ReleasedShard>>,
     ) -> Result<(), StreamError> {
-        let mut shards = self.open_shards(&record, 0, shards, &known.shards).await?;
-        shards.extend_from_slice(&known.shards[shards.len()..]);
+        let mut shards = known.shards.clone();
+        for (number, released) in (0..).zip(released) {
+            let Some(released) = released else { continue };
+            let opened = self.open_shards(&record, number, vec![Ok(released)], &known.shards).await?;
+            shards[number as usize] = opened.into_iter().next().ok_or(StreamError::Closed)?;
+        }
         self.inner.streams.write().replace(Stream { record, shards });
         known.shards.iter().for_each(|shard| shard.view.wake());
         Ok(())

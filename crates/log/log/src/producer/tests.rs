@@ -181,7 +181,10 @@ fn producers_expire_after_a_day_without_appends() {
 
 /// Bytes of a snapshot as metadata gets it.
 fn snapshot_bytes(producers: &Producers) -> usize {
-    ProducersRecord { upto: Offset(u64::MAX), producers: producers.snapshot(Offset(u64::MAX)) }.encode().len()
+    let upto = Offset(u64::MAX);
+    let record =
+        ProducersRecord { term: tailwater_format::Term(u32::MAX), upto, producers: producers.snapshot(upto) };
+    record.encode().len()
 }
 
 #[test]

@@ -341,7 +341,7 @@ impl Shard {
                 StreamDurability::Fsync => self.acked_next.get(),
                 StreamDurability::Interval => self.completed_end().0,
             };
-            ProducersRecord { upto, producers: self.producers.snapshot(upto) }
+            ProducersRecord { term: record.term, upto, producers: self.producers.snapshot(upto) }
         });
         assert!(record.next_offset <= self.acked_next.get(), "{}: only what is acked is recorded", self.id);
         assert!(log_start <= self.acked_next.get(), "{}: only what is acked is removed", self.id);

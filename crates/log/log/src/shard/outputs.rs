@@ -46,6 +46,8 @@ pub enum ShardInput {
     Configure(Arc<StreamConfig>),
     /// No more appends are taken. [`Output::Closed`] follows once all is written, completed and recorded.
     Close,
+    /// Appends are taken again: whoever closed the shard has given up.
+    Resume,
     /// All requests that came together are there, or the time of the last [`Output::WakeAt`] has come.
     Proceed,
     /// The shard has an owner: the first input.

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use tailwater_format::{Offset, Position, SegmentId, SegmentNumber, ShardId, Term, TransactionId};
 
 use super::Output;
-use crate::stream::{SegmentRecord, ShardRecord, TruncatedRecord};
+use crate::stream::{SegmentRecord, ShardRecord, StreamRecord, TruncatedRecord};
 
 /// A segment that the store recovered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,6 +70,14 @@ pub struct Recovered {
 }
 
 impl Recovered {
+    /// The term of a source that was moved here goes up to where its next one begins. Its copies' terms do not.
+    pub(crate) fn lift_term(&mut self, stream: &StreamRecord) {
+        if stream.source.is_none() {
+            let before_first = Term(stream.term_min.0.saturating_sub(1));
+            self.record.term = self.record.term.max(before_first);
+        }
+    }
+
     /// What is to be done in the store, for the shard's owner. Nobody waits for it: a journal that takes no records, as
     /// on a full disk, does not keep a log from being opened and read.
     pub(super) fn undone(&self) -> Vec<Output> {

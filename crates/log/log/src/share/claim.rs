@@ -98,13 +98,18 @@ impl Log {
                 stored.entry(segment.id.shard).or_default().push(found_segment(segment));
             }
         }
-        let recoveries = claimed.into_iter().map(|claimed| {
-            let ClaimedShard { shard, record, version, .. } = claimed;
-            let known = known.shards.remove(&shard).unwrap_or_default();
-            let known = KnownShard { record, version, ..known };
-            let found = stored.remove(&shard).unwrap_or_default();
-            async move { (shard, record.term, self.recover_or_refuse(shard, known, found).await) }
-        });
+        let recoveries =
+            claimed.into_iter().filter_map(|claimed| {
+                let ClaimedShard { shard, record, version, .. } = claimed;
+                // Of a stream that was deleted meanwhile there is nothing to open.
+                let stream = self.by_id(shard.stream).ok()?.record.clone();
+                let known = known.shards.remove(&shard).unwrap_or_default();
+                let known = KnownShard { record, version, ..known };
+                let found = stored.remove(&shard).unwrap_or_default();
+                Some(async move {
+                    (shard, record.term, self.recover_or_refuse(&stream, shard, known, found).await)
+                })
+            });
         let recoveries: Vec<_> = recoveries.collect();
         let mut recoveries = stream::iter(recoveries).buffer_unordered(RECOVERY_PARALLEL);
         let mut opened = BTreeSet::new();

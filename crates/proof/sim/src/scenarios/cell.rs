@@ -333,9 +333,8 @@ impl Client {
         let connector = cells::connector(&net, &self.node, CellsKind::Data, plant);
         let client_id = env.random_u64() as u32;
         let cell = if self.name == "seeded" {
-            let seeds: Vec<BackendPlace> = (0..BACKEND_NAMES.len() as u32)
-                .map(|number| BackendPlace { number, addresses: Vec::new() })
-                .collect();
+            let seeds: Vec<BackendPlace> =
+                (0..BACKEND_NAMES.len() as u32).map(|number| BackendPlace::new(number, Vec::new())).collect();
             loop {
                 let found = Cell::at_seeds(&env, Arc::clone(&connector), &seeds, client_id, |_| ()).await;
                 match found {

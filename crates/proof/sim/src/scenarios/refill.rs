@@ -1,7 +1,8 @@
 //! Backends of a cell die one at a time and start again with nothing, are refilled by the others, and then the next one
 //! dies; under clients that set, erase, get and count, in a bad network, with wall clocks that differ. In
 //! [`run_resize`] the cell's backends change, too: some come and some leave, of which one may be dead already; others
-//! die meanwhile, and so does who carries the change on, whom another one follows.
+//! die meanwhile, and so does who carries the change on, whom another one follows. Or some are restarted one after
+//! another, while a spare stands for each.
 //!
 //! The code that runs is `cache`. Checked, all the time: no consistent get answers an earlier version than an
 //! acknowledged change or an earlier get had, or what nobody set, or a value at another version than it was
@@ -17,8 +18,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tailwater_cache::{
-    Backend, BackendPlace, Cell, CellValue, Configuration, EntryExtras, Lookup, UpdateError, UpdateTo,
-    Version,
+    Backend, BackendPlace, Cell, CellValue, Configuration, EntryExtras, Lookup, RollStep, UpdateError,
+    UpdateTo, Version,
 };
 use tailwater_env::Env;
 
@@ -278,7 +279,7 @@ impl Breaking {
             if self.state.lock().violation.is_some() || self.outside.now() >= end {
                 break;
             }
-            let what = if self.owners.is_some() { self.rng.below(4) } else { 0 };
+            let what = if self.owners.is_some() { self.rng.below(5) } else { 0 };
             let one = self.members[self.rng.index(self.members.len())];
             match what {
                 0 => self.restart(one).await,
@@ -291,6 +292,8 @@ impl Breaking {
                     let after = self.other_members(None);
                     self.change(after, Some(one)).await?;
                 }
+                // Some are restarted one after another, if there can be a spare.
+                3 if self.members.len() < self.nodes.len() => self.roll().await?,
                 // One that is dead leaves, and another one comes.
                 _ => {
                     self.nodes[one as usize].crash(Crash::Process);
@@ -334,7 +337,7 @@ impl Breaking {
     async fn change(&mut self, after: Vec<u32>, dies: Option<u32>) -> Result<(), Violation> {
         let end = self.outside.now() + CHANGED_MAX;
         self.state.lock().report.count("changes", 1);
-        let place = |number: &u32| BackendPlace { number: *number, addresses: Vec::new() };
+        let place = |number: &u32| BackendPlace::new(*number, Vec::new());
         let mut owner = self.owner().await;
         let before = owner.configuration();
         let begin = before.changing_to(after.iter().map(place).collect());
@@ -371,6 +374,75 @@ impl Breaking {
             self.restart(one).await;
         }
         Ok(())
+    }
+
+    /// Restarts two backends one after another, while a spare stands for each.
+    async fn roll(&mut self) -> Result<(), Violation> {
+        self.state.lock().report.count("rolls", 1);
+        let outside = (0..self.nodes.len() as u32).find(|number| !self.members.contains(number));
+        let spare = BackendPlace::new(outside.expect("one is no member"), Vec::new());
+        let wrong = |error: tailwater_cache::ConfigurationError| Violation::new(error.to_string());
+        let mut owner = self.owner().await;
+        let with_spare = owner.configuration().with_other_spares(vec![spare]).map_err(wrong)?;
+        self.tell(&owner, with_spare).await?;
+        let first = self.rng.index(self.members.len());
+        let count = if self.plant == Plant::RolledTooEarly { self.members.len() } else { 2 };
+        let in_order = self.members.iter().cycle().skip(first);
+        let numbers: Vec<u32> = in_order.take(count).copied().collect();
+        let instances: BTreeMap<u32, u64> = loop {
+            let seen = owner.roll_seen().await.instances;
+            if numbers.iter().all(|number| seen.contains_key(number)) {
+                break numbers.iter().map(|number| (*number, seen[number])).collect();
+            }
+            self.outside.sleep(Duration::from_millis(2)).await;
+        };
+        let mut pending = instances;
+        let end = self.outside.now() + 4 * CHANGED_MAX;
+        loop {
+            let mut seen = owner.roll_seen().await;
+            let known = owner.configuration();
+            if self.plant == Plant::RolledTooEarly {
+                seen.clean = self.members.iter().copied().collect();
+            }
+            let step = RollStep::next(&known, &pending, &seen);
+            ensure(self.outside.now() < end, || format!("the roll of {numbers:?} is at {step:?}"))?;
+            match step {
+                RollStep::Done => break,
+                RollStep::Drain { .. } if self.plant == Plant::RolledTooEarly => {
+                    for number in std::mem::take(&mut pending).into_keys() {
+                        self.restart(number).await;
+                    }
+                }
+                RollStep::Drain { number, spare } => {
+                    let spare = known.spares.iter().find(|of| of.number == spare).expect("it is a spare");
+                    let after = known.drained_onto(number, spare).expect("it is a backend");
+                    self.tell(&owner, known.changing_to(after).map_err(wrong)?).await?;
+                }
+                RollStep::Restore(number) => {
+                    let place = BackendPlace::new(number, Vec::new());
+                    let after = known.restored(&place).expect("it is drained");
+                    self.tell(&owner, known.changing_to(after).map_err(wrong)?).await?;
+                }
+                RollStep::End(number) => self.restart(number).await,
+                RollStep::Over(number) => {
+                    pending.remove(&number);
+                }
+                RollStep::Wait(_) => {
+                    self.outside.sleep(Duration::from_millis(2)).await;
+                    if self.rng.below(60) == 0 {
+                        self.state.lock().report.count("owners killed", 1);
+                        owner = self.owner().await;
+                        continue;
+                    }
+                    if let Some(next) = owner.next_phase().await {
+                        self.tell(&owner, next).await?;
+                    }
+                }
+            }
+        }
+        // What was the spare is any other backend's place again.
+        let without = owner.configuration().with_other_spares(Vec::new()).map_err(wrong)?;
+        self.tell(&owner, without).await
     }
 
     /// Stores a configuration, and tells it.

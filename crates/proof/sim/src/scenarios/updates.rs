@@ -234,7 +234,7 @@ impl Client {
     }
 
     async fn set(&self, key: u64, number: u64) {
-        let extras = EntryExtras { expires_ms: self.expires_ms(), tag: number };
+        let extras = EntryExtras { expires_ms: self.expires_ms(), tag: number, token: 0 };
         let result = self.cell.set_with(vec![(key_of(key), number.to_string().into(), extras)]).await.pop();
         let mut state = self.state.lock();
         if let Some(Ok(version)) = result {
@@ -249,7 +249,7 @@ impl Client {
         let Some(Lookup::Hit { version, .. }) = self.cell.get_consistent(&[key_of(key)]).await.pop() else {
             return;
         };
-        let extras = EntryExtras { expires_ms: self.expires_ms(), tag: number };
+        let extras = EntryExtras { expires_ms: self.expires_ms(), tag: number, token: 0 };
         let exchanged = self.cell.cas(key_of(key), Some(version), number.to_string().into(), extras).await;
         let mut state = self.state.lock();
         match exchanged {

@@ -10,15 +10,16 @@ use std::sync::Arc;
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use tailwater_cache::limits::BACKENDS_MAX;
-use tailwater_cache::{BackendStats, Backends, Cell, Configuration};
+use tailwater_cache::{BackendStats, Backends, Cell, CellStats, Configuration};
 use tailwater_env::{Env, Task};
 use tailwater_meta::{Expect, Meta, Op};
 use tailwater_rma::Address;
 use tokio::sync::Mutex;
 
 use super::resized::{ChangeDriver, OwnBackends};
+use super::rolled::CellRolls;
 use super::{CellDoors, CellError, CellWanted, addresses_of, connect, mode_of, options_of, owned, view_of};
-use crate::api::{CellView, CreateCell};
+use crate::api::{CellRollView, CellView, CreateCell};
 use crate::backend::{CellKind, ServedBackend};
 use crate::config::{CellModeSetting, CellSection, Config};
 
@@ -43,8 +44,18 @@ pub(super) struct CellRecord {
     /// The number of the next backend that is new, if there was one.
     #[serde(default)]
     next_number: u32,
+    /// Spares that it ran at first, with the numbers behind those.
+    #[serde(default)]
+    spares: usize,
     /// Addresses of those that it does not run.
     pub(super) addresses: Vec<Vec<String>>,
+    /// The same of the spares that the cell began with.
+    #[serde(default)]
+    spare_addresses: Vec<Vec<String>>,
+    /// While the backends are restarted one after another: those that are still to start again, each with the start of
+    /// it that is to end.
+    #[serde(default)]
+    pub(super) rolling: Option<BTreeMap<u32, u64>>,
     capacity_bytes: u64,
     value_bytes: u64,
     ttl_ms: u64,
@@ -52,10 +63,10 @@ pub(super) struct CellRecord {
 }
 
 impl CellRecord {
-    /// The one of that name.
-    pub(super) async fn stored(meta: &dyn Meta, name: &str) -> anyhow::Result<Option<Self>> {
-        let stored = meta.get(&format!("{PREFIX}{name}")).await?;
-        stored.map(|stored| serde_json::from_slice(&stored.value)).transpose().map_err(Into::into)
+    /// The one of that name, and the version of its key.
+    pub(super) async fn stored(meta: &dyn Meta, name: &str) -> anyhow::Result<Option<(Self, u64)>> {
+        let Some(stored) = meta.get(&format!("{PREFIX}{name}")).await? else { return Ok(None) };
+        Ok(Some((serde_json::from_slice(&stored.value)?, stored.version)))
     }
 
     /// What stores it under that name.
@@ -66,7 +77,7 @@ impl CellRecord {
 
     /// A number that no backend of the cell ever had.
     pub(super) fn take_number(&mut self, configuration: &Configuration) -> u32 {
-        let known = configuration.members().map(|place| place.number).max();
+        let known = configuration.members().chain(&configuration.spares).map(|place| place.number).max();
         let number = self.next_number.max(known.map_or(0, |known| known.wrapping_add(1)));
         self.next_number = number.wrapping_add(1);
         number
@@ -74,7 +85,7 @@ impl CellRecord {
 
     /// The numbers of the backends that the node runs.
     fn own_numbers(&self) -> Vec<u32> {
-        self.own_numbers.clone().unwrap_or_else(|| (0_u32..).take(self.own).collect())
+        self.own_numbers.clone().unwrap_or_else(|| (0_u32..).take(self.own + self.spares).collect())
     }
 
     fn section(&self) -> CellSection {
@@ -94,17 +105,31 @@ pub(super) struct CreatedCell {
     /// As it is stored.
     pub(super) record: CellRecord,
     pub(super) own: OwnBackends,
+    /// What it waits for, while its backends are restarted one after another.
+    pub(super) rolling: String,
     /// Keeping its configuration, and carrying on its changes.
     _tasks: [Task; 2],
 }
 
 /// The cells that were created.
 pub struct CreatedCells {
-    env: Env,
+    pub(super) env: Env,
     config: Config,
     pub(super) meta: Arc<dyn Meta>,
     doors: CellDoors,
     pub(super) cells: Mutex<BTreeMap<String, CreatedCell>>,
+    pub(super) rolls: CellRolls,
+}
+
+impl CreatedCell {
+    /// What people are told of it.
+    pub(super) fn view(&self) -> CellView {
+        let rolling = self.record.rolling.as_ref().map(|pending| CellRollView {
+            pending: pending.keys().copied().collect(),
+            waits_for: self.rolling.clone(),
+        });
+        CellView { rolling, ..view_of(&self.cell, |place| place.addresses.clone()) }
+    }
 }
 
 impl CreatedCells {
@@ -114,17 +139,18 @@ impl CreatedCells {
         config: &Config,
         meta: &Arc<dyn Meta>,
         doors: CellDoors,
-    ) -> anyhow::Result<Self> {
+    ) -> anyhow::Result<Arc<Self>> {
         let created = Self {
             env: env.clone(),
             config: config.clone(),
             meta: Arc::clone(meta),
             doors,
             cells: Mutex::default(),
+            rolls: CellRolls::default(),
         };
         if config.cluster.is_shared() {
             // Each would run the backends.
-            return Ok(created);
+            return Ok(Arc::new(created));
         }
         for (key, stored) in meta.list(PREFIX).await? {
             let name = key.trim_start_matches(PREFIX);
@@ -137,6 +163,8 @@ impl CreatedCells {
                 Err(error) => tracing::error!(cell = name, "a cell is left out: {error:#}"),
             }
         }
+        let created = Arc::new(created);
+        created.drive_rolls();
         Ok(created)
     }
 
@@ -160,7 +188,7 @@ impl CreatedCells {
         let cell = self.start(&name, &record).await.map_err(|error| unavailable(format!("{error:#}")))?;
         let put = record.put(&name, Expect::Absent);
         self.meta.commit(vec![put]).await.map_err(|error| unavailable(error.to_string()))?;
-        let view = view_of(&cell.cell, |place| place.addresses.clone());
+        let view = cell.view();
         cells.insert(name, cell);
         Ok(view)
     }
@@ -168,6 +196,12 @@ impl CreatedCells {
     /// The one of that name.
     pub async fn cell(&self, name: &str) -> Option<Cell> {
         self.cells.lock().await.get(name).map(|created| created.cell.clone())
+    }
+
+    /// What the node's own client of each cell counted, by the cell's name.
+    pub async fn client_stats(&self) -> Vec<(String, CellStats)> {
+        let cells = self.cells.lock().await;
+        cells.iter().map(|(name, created)| (name.clone(), created.cell.stats())).collect()
     }
 
     /// Of each cell's backends that the node runs: the cell's name, and what they counted.
@@ -184,7 +218,7 @@ impl CreatedCells {
     /// What people are told of all of them, by name.
     pub async fn views(&self) -> Vec<CellView> {
         let cells = self.cells.lock().await;
-        cells.values().map(|created| view_of(&created.cell, |place| place.addresses.clone())).collect()
+        cells.values().map(CreatedCell::view).collect()
     }
 
     async fn start(&self, name: &str, record: &CellRecord) -> anyhow::Result<CreatedCell> {
@@ -205,11 +239,12 @@ impl CreatedCells {
                 if moved == known { known } else { Configuration { id: known.id + 1, ..moved } }
             }
             None => {
-                let wanted = CellWanted {
-                    name: name.to_owned(),
-                    mode: mode_of(record.mode),
-                    addresses: addresses.clone(),
+                let (backends, spares) = match record.own {
+                    0 => (record.addresses.clone(), record.spare_addresses.clone()),
+                    own => (addresses[..own].to_vec(), addresses[own..].to_vec()),
                 };
+                let name = name.to_owned();
+                let wanted = CellWanted { name, mode: mode_of(record.mode), addresses: backends, spares };
                 owned::begin(env, &**meta, &*connector, &wanted).await?
             }
         };
@@ -230,7 +265,7 @@ impl CreatedCells {
             own: Arc::clone(&own),
         };
         let tasks = [env.spawn("cell-configuration", keeping), env.spawn("cell-change", driver.run())];
-        Ok(CreatedCell { cell, record: record.clone(), own, _tasks: tasks })
+        Ok(CreatedCell { cell, record: record.clone(), own, rolling: String::new(), _tasks: tasks })
     }
 
     /// Starts the backend with that number; answers its addresses, too.
@@ -253,12 +288,24 @@ impl CreatedCells {
 /// A request within its bounds, or what is wrong with it.
 fn record_of(asked: CreateCell) -> Result<(String, CellRecord), String> {
     let defaults = CellSection::default();
-    let CreateCell { name, backends, mode, addresses, capacity_bytes, value_bytes, ttl_ms, eviction_percent } =
-        asked;
+    let CreateCell {
+        name,
+        backends,
+        mode,
+        addresses,
+        spares,
+        spare_addresses,
+        capacity_bytes,
+        value_bytes,
+        ttl_ms,
+        eviction_percent,
+    } = asked;
     Configuration::check_name(&name).map_err(|error| error.to_string())?;
     let replicas = mode_of(mode).replicas();
     let count = backends + addresses.len();
-    if backends > 0 && !addresses.is_empty() {
+    if backends > 0 && !(addresses.is_empty() && spare_addresses.is_empty())
+        || spares > 0 && !addresses.is_empty()
+    {
         return Err("a cell's backends are the node's own or processes elsewhere, not both".to_owned());
     }
     if count < replicas {
@@ -267,15 +314,16 @@ fn record_of(asked: CreateCell) -> Result<(String, CellRecord), String> {
             mode_of(mode).name()
         ));
     }
-    if backends > OWN_BACKENDS_MAX || count > BACKENDS_MAX {
+    if backends + spares > OWN_BACKENDS_MAX || count > BACKENDS_MAX {
         return Err(format!(
-            "a node runs {OWN_BACKENDS_MAX} backends of a cell at most, and a cell has {BACKENDS_MAX} at most"
+            "a node runs {OWN_BACKENDS_MAX} backends and spares of a cell at most, and a cell has {BACKENDS_MAX} at most"
         ));
     }
-    for text in addresses.iter().flatten() {
+    let all = || addresses.iter().chain(&spare_addresses);
+    for text in all().flatten() {
         text.parse::<Address>().map_err(|error| error.to_string())?;
     }
-    if addresses.iter().any(Vec::is_empty) {
+    if all().any(Vec::is_empty) {
         return Err("a backend that runs elsewhere has an address".to_owned());
     }
     let record = CellRecord {
@@ -283,7 +331,10 @@ fn record_of(asked: CreateCell) -> Result<(String, CellRecord), String> {
         own: backends,
         own_numbers: None,
         next_number: 0,
+        spares,
         addresses,
+        spare_addresses,
+        rolling: None,
         capacity_bytes: capacity_bytes.unwrap_or(defaults.capacity_bytes),
         value_bytes: value_bytes.unwrap_or(defaults.value_bytes),
         ttl_ms: ttl_ms.unwrap_or(defaults.ttl_ms),

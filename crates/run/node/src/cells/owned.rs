@@ -33,6 +33,8 @@ pub struct CellWanted {
     pub mode: Mode,
     /// Of each backend, the addresses that stay the same over restarts.
     pub addresses: Vec<Vec<String>>,
+    /// The same of the spares that it begins with.
+    pub spares: Vec<Vec<String>>,
 }
 
 /// The stored configuration, and the version of its key.
@@ -76,6 +78,7 @@ pub async fn begin(
             }
             let id = Configuration::first_id(env.wall_ms(), above);
             Configuration::first(id, name, wanted.mode, wanted.addresses.clone())
+                .and_then(|first| first.with_spares(wanted.spares.clone()))
         }
     };
     let configuration = configuration.with_context(|| format!("the {name} cell"))?;
@@ -107,8 +110,7 @@ pub async fn insist(cell: &Cell, wanted: &CellWanted) -> anyhow::Result<()> {
 impl CellWanted {
     /// Its backends, with numbers from 0.
     fn places(&self) -> Vec<BackendPlace> {
-        let place =
-            |(number, addresses): (u32, &Vec<String>)| BackendPlace { number, addresses: addresses.clone() };
+        let place = |(number, addresses): (u32, &Vec<String>)| BackendPlace::new(number, addresses.clone());
         (0..).zip(&self.addresses).map(place).collect()
     }
 
@@ -119,7 +121,8 @@ impl CellWanted {
             mode: self.mode,
             name: self.name.clone(),
             backends,
-            spares: Vec::new(),
+            // Those come and go while the cell is used.
+            spares: configuration.spares.clone(),
             ..configuration.clone()
         };
         said.says_the_same(configuration)

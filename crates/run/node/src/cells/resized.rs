@@ -11,11 +11,11 @@ use parking_lot::Mutex;
 use tailwater_cache::limits::BACKENDS_MAX;
 use tailwater_cache::{BackendPlace, Cell, Configuration, ConfigurationError};
 use tailwater_env::Env;
-use tailwater_meta::{Expect, Meta};
+use tailwater_meta::{Expect, Meta, MetaError};
 use tailwater_rma::Address;
 
 use super::created::{CellRecord, CreatedCell, CreatedCells, OWN_BACKENDS_MAX};
-use super::{CellError, mode_of, owned, view_of};
+use super::{CellError, mode_of, owned};
 use crate::api::{CellView, ResizeCell};
 use crate::backend::ServedBackend;
 
@@ -30,16 +30,22 @@ impl CreatedCells {
     pub async fn resize(&self, name: &str, asked: ResizeCell) -> Result<CellView, CellError> {
         let mut cells = self.cells.lock().await;
         let created = cells.get_mut(name).ok_or_else(|| self.no_such(name))?;
+        refuse_while_rolling(name, created)?;
         let configuration = created.cell.configuration();
+        if asked.spares.is_some() || !asked.spare_addresses.is_empty() {
+            return self.resize_spares(name, created, asked).await;
+        }
+        refuse_while_drained(name, &configuration)?;
         let mut after = sorted(&configuration);
         let mut record = created.record.clone();
         let mut started = BTreeMap::new();
         match (asked.backends, record.addresses.is_empty()) {
             (Some(count), true) if asked.addresses.is_empty() => {
                 let least = mode_of(record.mode).replicas();
-                if !(least..=OWN_BACKENDS_MAX).contains(&count) {
+                let most = OWN_BACKENDS_MAX.saturating_sub(configuration.spares.len());
+                if !(least..=most).contains(&count) {
                     return Err(CellError::Invalid(format!(
-                        "the cell {name} has {least} to {OWN_BACKENDS_MAX} backends of the node, not {count}"
+                        "the cell {name} has {least} to {most} backends of the node, not {count}"
                     )));
                 }
                 refuse_while_changing(name, &configuration)?;
@@ -49,13 +55,13 @@ impl CreatedCells {
                     let (served, addresses) =
                         self.start_own(name, &record, number).await.map_err(unavailable)?;
                     started.insert(number, served);
-                    after.push(BackendPlace { number, addresses });
+                    after.push(BackendPlace::new(number, addresses));
                 }
             }
             (None, false) if !asked.addresses.is_empty() => {
                 check_addresses(&asked.addresses, after.len()).map_err(CellError::Invalid)?;
                 for addresses in asked.addresses {
-                    after.push(BackendPlace { number: record.take_number(&configuration), addresses });
+                    after.push(BackendPlace::new(record.take_number(&configuration), addresses));
                 }
             }
             (_, true) => {
@@ -73,34 +79,8 @@ impl CreatedCells {
         self.begin(name, created, record, after, started).await
     }
 
-    /// Begins a change to the same backends without the one that has that number.
-    pub async fn drain(&self, name: &str, number: u32) -> Result<CellView, CellError> {
-        let mut cells = self.cells.lock().await;
-        let created = cells.get_mut(name).ok_or_else(|| self.no_such(name))?;
-        let configuration = created.cell.configuration();
-        let mut after = sorted(&configuration);
-        after.retain(|place| place.number != number);
-        if after.len() == configuration.backends.len() {
-            let numbers: Vec<String> =
-                sorted(&configuration).iter().map(|place| place.number.to_string()).collect();
-            return Err(CellError::Invalid(format!(
-                "the cell {name} has no backend {number}: it has {}",
-                numbers.join(", ")
-            )));
-        }
-        let least = configuration.mode.replicas();
-        if after.len() < least {
-            return Err(CellError::Invalid(format!(
-                "a cell in mode {} has {least} backends at least: add one before, with `tailwater cell resize {name}`",
-                configuration.mode.name()
-            )));
-        }
-        let record = created.record.clone();
-        self.begin(name, created, record, after, BTreeMap::new()).await
-    }
-
     /// Begins a change to the backends `after`, of which the node has `started` some.
-    async fn begin(
+    pub(super) async fn begin(
         &self,
         name: &str,
         created: &mut CreatedCell,
@@ -130,10 +110,10 @@ impl CreatedCells {
             return Err(changing(name));
         }
         tracing::info!(cell = name, id, "the cell's backends change");
-        Ok(view_of(&created.cell, |place| place.addresses.clone()))
+        Ok(created.view())
     }
 
-    fn no_such(&self, name: &str) -> CellError {
+    pub(super) fn no_such(&self, name: &str) -> CellError {
         match crate::backend::CellKind::named(name) {
             Some(_) => CellError::Invalid(format!(
                 "the backends of the cell {name}, which is the log's, are in the node's configuration: [{name}_cell]"
@@ -144,26 +124,45 @@ impl CreatedCells {
 }
 
 /// A cell's backends by their numbers.
-fn sorted(configuration: &Configuration) -> Vec<BackendPlace> {
+pub(super) fn sorted(configuration: &Configuration) -> Vec<BackendPlace> {
     let mut backends = configuration.backends.clone();
     backends.sort_by_key(|place| place.number);
     backends
 }
 
-fn changing(name: &str) -> CellError {
+pub(super) fn changing(name: &str) -> CellError {
     CellError::Changing(name.to_owned())
 }
 
-fn refuse_while_changing(name: &str, configuration: &Configuration) -> Result<(), CellError> {
+pub(super) fn refuse_while_changing(name: &str, configuration: &Configuration) -> Result<(), CellError> {
     if configuration.change.is_some() { Err(changing(name)) } else { Ok(()) }
 }
 
-fn unavailable(error: anyhow::Error) -> CellError {
+pub(super) fn unavailable(error: anyhow::Error) -> CellError {
     CellError::Unavailable(format!("{error:#}"))
 }
 
+pub(super) fn refuse_while_rolling(name: &str, created: &CreatedCell) -> Result<(), CellError> {
+    match created.record.rolling {
+        Some(_) => Err(CellError::Rolling(name.to_owned())),
+        None => Ok(()),
+    }
+}
+
+/// Who stands for another backend stays until that one is back, or forgotten.
+pub(super) fn refuse_while_drained(name: &str, configuration: &Configuration) -> Result<(), CellError> {
+    let is_out = |spare: &&BackendPlace| configuration.stand_in_of(spare.number).is_some();
+    match configuration.spares.iter().find(is_out) {
+        None => Ok(()),
+        Some(BackendPlace { number, .. }) => Err(CellError::Invalid(format!(
+            "backend {number} is drained: `tailwater cell restore {name} {number}` puts it back, or `tailwater cell \
+             drain {name} {number} --for-good` forgets it"
+        ))),
+    }
+}
+
 /// Whether these may be addresses of more backends of a cell that has so many.
-fn check_addresses(added: &[Vec<String>], backends: usize) -> Result<(), String> {
+pub(super) fn check_addresses(added: &[Vec<String>], backends: usize) -> Result<(), String> {
     if added.iter().any(Vec::is_empty) {
         return Err("a backend that runs elsewhere has an address".to_owned());
     }
@@ -216,12 +215,23 @@ impl ChangeDriver {
     async fn settle(&self, configuration: &Configuration) {
         let left: Vec<ServedBackend> = {
             let mut own = self.own.lock();
-            let has_left = |number: &u32| configuration.place_of(*number).is_none();
+            let is_spare = |number: u32| configuration.free_spares().any(|spare| spare.number == number);
+            let has_left = |number: &u32| configuration.place_of(*number).is_none() && !is_spare(*number);
             let numbers: Vec<u32> = own.keys().copied().filter(has_left).collect();
             numbers.iter().filter_map(|number| own.remove(number)).collect()
         };
         drop(left);
-        if let Err(error) = self.note(configuration).await {
+        let noted = loop {
+            let noted = self.note(configuration).await;
+            // Somebody else noted something meanwhile.
+            let is_conflict = |error: &anyhow::Error| {
+                matches!(error.downcast_ref::<MetaError>(), Some(MetaError::Conflict { .. }))
+            };
+            if !noted.as_ref().is_err_and(is_conflict) {
+                break noted;
+            }
+        };
+        if let Err(error) = noted {
             tracing::warn!(
                 cell = configuration.name,
                 "what the node runs of the cell is not noted: {error:#}"
@@ -232,7 +242,7 @@ impl ChangeDriver {
     async fn note(&self, configuration: &Configuration) -> anyhow::Result<()> {
         let name = &configuration.name;
         // Before a cell that is just created is noted itself there is nothing to change.
-        let Some(mut record) = CellRecord::stored(&*self.meta, name).await? else { return Ok(()) };
+        let Some((mut record, version)) = CellRecord::stored(&*self.meta, name).await? else { return Ok(()) };
         let before = serde_json::to_vec(&record)?;
         match record.addresses.is_empty() {
             true => record.own_numbers = Some(self.own.lock().keys().copied().collect()),
@@ -241,7 +251,7 @@ impl ChangeDriver {
             }
         }
         if serde_json::to_vec(&record)? != before {
-            self.meta.commit(vec![record.put(name, Expect::Present)]).await?;
+            self.meta.commit(vec![record.put(name, Expect::Version(version))]).await?;
         }
         Ok(())
     }

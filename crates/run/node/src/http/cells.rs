@@ -11,7 +11,7 @@ use tailwater_sqs::JsonObject;
 
 use super::refusal::AdminRefusal;
 use crate::NodeShared;
-use crate::api::{CellView, CreateCell, DrainCell, ResizeCell};
+use crate::api::{CellView, CreateCell, DrainCell, ResizeCell, RestoreCell, RollCell};
 use crate::cells::{self, CellError};
 
 /// How often a cell is emptied until all of its backends have said that they did: one that is busy is late at times.
@@ -23,7 +23,7 @@ impl From<CellError> for AdminRefusal {
             CellError::Invalid(_) => (StatusCode::BAD_REQUEST, "malformed"),
             CellError::Unknown(_) => (StatusCode::NOT_FOUND, "unknown_cell"),
             CellError::Exists(_) => (StatusCode::CONFLICT, "cell_exists"),
-            CellError::Changing(_) => (StatusCode::CONFLICT, "cell_changing"),
+            CellError::Changing(_) | CellError::Rolling(_) => (StatusCode::CONFLICT, "cell_changing"),
             CellError::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
         };
         Self(status, word, error.to_string())
@@ -84,8 +84,26 @@ pub(super) async fn drain(
     Path(name): Path<String>,
     body: Result<Json<JsonObject<DrainCell>>, JsonRejection>,
 ) -> CellsAnswer<CellView> {
-    let Json(JsonObject(DrainCell { backend })) = body?;
-    Ok(Json(shared.created.drain(&name, backend).await?))
+    let Json(JsonObject(asked)) = body?;
+    Ok(Json(shared.created.drain(&name, asked).await?))
+}
+
+pub(super) async fn restore(
+    State(shared): State<Arc<NodeShared>>,
+    Path(name): Path<String>,
+    body: Result<Json<JsonObject<RestoreCell>>, JsonRejection>,
+) -> CellsAnswer<CellView> {
+    let Json(JsonObject(RestoreCell { backend })) = body?;
+    Ok(Json(shared.created.restore(&name, backend).await?))
+}
+
+pub(super) async fn roll(
+    State(shared): State<Arc<NodeShared>>,
+    Path(name): Path<String>,
+    body: Result<Json<JsonObject<RollCell>>, JsonRejection>,
+) -> CellsAnswer<CellView> {
+    let Json(JsonObject(RollCell { stop })) = body?;
+    Ok(Json(shared.created.roll(&name, stop).await?))
 }
 
 pub(super) async fn clear(

@@ -47,7 +47,7 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
     let env = runtime.block_on(async { Env::real() });
     loop {
         std::io::stdout().flush()?;
-        runtime.block_on(env.sleep(ASK_EVERY));
+        runtime.block_on(async { env.sleep(ASK_EVERY).await });
         let new: Vec<AuditEvent> = server.get(&format!("/v1/audit?after={after}"))?;
         if let Some(first) = new.first().filter(|first| first.number > after + 1 && after > 0) {
             let missed = first.number - after - 1;

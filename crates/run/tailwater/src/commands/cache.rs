@@ -2,6 +2,7 @@
 
 mod keys;
 mod rights;
+mod top;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -24,10 +25,15 @@ use crate::admin::{Server, escaped};
 use crate::output::{self, Format};
 use crate::values;
 
+/// Exit status of `cache serve` when it was asked to end, for its supervisor to start it again.
+const START_AGAIN: i32 = 10;
+
 /// What to do with caches.
 #[derive(Subcommand)]
 pub enum Command {
     /// Run one cache backend as a process of its own.
+    ///
+    /// It ends with status 10 when `tailwater cell roll` has it start again: whoever supervises it is to do that.
     Serve(Box<ServeArgs>),
     /// List a node's cells, as `tailwater cell ls` does.
     #[command(visible_alias = "list")]
@@ -99,6 +105,22 @@ pub enum Command {
         #[command(flatten)]
         seeds: Seeds,
         /// Form of the output.
+        #[arg(short, long, value_enum, default_value_t = Format::Table)]
+        output: Format,
+    },
+    /// Show what a cell's backends do in a second, again and again.
+    ///
+    /// Reads are one-sided, and leave no trace at a backend: `/metrics` of a node has those that the node made.
+    Top {
+        #[command(flatten)]
+        seeds: Seeds,
+        /// Time between two looks.
+        #[arg(long, value_name = "MS", value_parser = values::number::<u64>(100..=3_600_000), default_value = "1000")]
+        every_ms: u64,
+        /// End after so many looks. By default it goes on until it is interrupted.
+        #[arg(short = 'n', long, value_name = "N", value_parser = values::number::<u64>(1..=u64::MAX))]
+        count: Option<u64>,
+        /// Form of the output. In JSON a line has all backends.
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
         output: Format,
     },
@@ -198,6 +220,10 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
         Command::Stats { seeds, output } => {
             in_cell(server, &seeds, async |cell| keys::stats(cell, output).await)
         }
+        Command::Top { seeds, every_ms, count, output } => {
+            let every = Duration::from_millis(every_ms);
+            in_cell(server, &seeds, async |cell| top::run(cell, every, count, output).await)
+        }
         Command::Clear { cell } => {
             let _: CellView = server.post(&format!("/v1/cells/{}/clear", escaped(&cell)), &Value::Null)?;
             output::print(&format!("the {cell} cell is empty"))
@@ -226,7 +252,7 @@ fn in_cell(
     runtime.block_on(async {
         let env = Env::real();
         // The number is not known, and not asked for where the address is.
-        let place = |address| BackendPlace { number: 0, addresses: vec![address] };
+        let place = |address| BackendPlace::new(0, vec![address]);
         let places: Vec<_> = addresses.into_iter().map(place).collect();
         let connector = Backends::by_address_with(&env, server.dialer(&env)?);
         let client_id = env.random_u64() as u32;
@@ -302,15 +328,19 @@ fn serve(args: ServeArgs) -> anyhow::Result<()> {
         engines: thread_count(engines),
         dialer: Dialer::plain(),
     };
-    run_backend(options, &tls, rights.with_own(), log)
+    if run_backend(options, &tls, rights.with_own(), log)? {
+        std::process::exit(START_AGAIN);
+    }
+    Ok(())
 }
 
+/// Runs it until it is stopped, or asked to end: whether it was asked to.
 fn run_backend(
     options: BackendOptions,
     tls: &TlsConfig,
     rights: BackendRights,
     filter: String,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<bool> {
     tailwater_node::logging::init(&Logging { format: LogFormat::Text, filter })?;
     tailwater_node::panics::end_the_process();
     tailwater_node::priority::prefer(tailwater_node::priority::NICE);
@@ -339,7 +369,13 @@ fn run_backend(
             unix = ?served.unix_path(),
             "the backend is ready"
         );
-        stop.next().await;
-        Ok(())
+        let asked_to_end = served.backend().asked_to_end();
+        tokio::select! {
+            _ = stop.next() => Ok(false),
+            () = asked_to_end => {
+                tracing::info!(cell = options.cell, "asked to end: whoever runs this backend is to start it again");
+                Ok(true)
+            }
+        }
     })
 }

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use clap::Subcommand;
 use tailwater_node::CellModeSetting;
-use tailwater_node::api::{CellView, CreateCell, DrainCell, ResizeCell};
+use tailwater_node::api::{
+    CellPlaceView, CellView, CreateCell, DrainCell, ResizeCell, RestoreCell, RollCell,
+};
 
 use crate::admin::{Server, escaped};
 use crate::output::{self, Format};
@@ -35,6 +37,13 @@ pub enum Command {
         /// first, as in `unix:/run/a.sock,tcp:10.0.0.1:7500`. Once for each.
         #[arg(long, value_name = "ADDRESSES")]
         backend: Vec<String>,
+        /// Spares that the node runs itself. One takes over what a backend holds that is drained or restarted.
+        #[arg(long, value_name = "N", value_parser = values::number::<usize>(0..=OWN_BACKENDS_MAX),
+              conflicts_with_all = ["backend", "spare"], default_value = "0")]
+        spares: usize,
+        /// A spare that runs as a process of its own: its addresses, as those of a backend. Once for each.
+        #[arg(long, value_name = "ADDRESSES", conflicts_with = "backends")]
+        spare: Vec<String>,
         /// Memory for values in each backend that the node runs. By default 268435456.
         #[arg(long, value_name = "BYTES", value_parser = values::number::<u64>(1 << 20..=u64::MAX))]
         capacity_bytes: Option<u64>,
@@ -66,16 +75,49 @@ pub enum Command {
         /// each.
         #[arg(long, value_name = "ADDRESSES")]
         backend: Vec<String>,
+        /// Spares that the node is to run itself.
+        #[arg(long, value_name = "N", value_parser = values::number::<usize>(0..=OWN_BACKENDS_MAX),
+              conflicts_with_all = ["backends", "backend", "spare"])]
+        spares: Option<usize>,
+        /// One more spare that runs as a process of its own: its addresses. Once for each.
+        #[arg(long, value_name = "ADDRESSES", conflicts_with_all = ["backends", "backend"])]
+        spare: Vec<String>,
     },
     /// Take a backend out of a cell, while it is used, and wait until that is done; it may be gone already.
     ///
-    /// What it holds is copied to others. The change goes on when this command is ended.
+    /// A spare takes over what it holds, if the cell has one, and otherwise the other backends do. The change goes on
+    /// when this command is ended. `tailwater cell restore` puts the backend back for the spare.
     Drain {
         /// The cell's name.
         name: String,
         /// The backend's number, as `tailwater cell describe` shows it.
         #[arg(value_parser = values::number::<u32>(0..=u32::MAX as u64))]
         backend: u32,
+        /// It does not come back: the other backends take over what it holds, also where there are spares.
+        #[arg(long)]
+        for_good: bool,
+    },
+    /// Put a drained backend back for the spare that stands for it, and wait until that is done.
+    ///
+    /// Start it before, if it is a process of its own. One that the node runs is started.
+    Restore {
+        /// The cell's name.
+        name: String,
+        /// The backend's number.
+        #[arg(value_parser = values::number::<u32>(0..=u32::MAX as u64))]
+        backend: u32,
+    },
+    /// Restart all backends of a cell one after another, while it is used, and wait until that is done.
+    ///
+    /// A spare stands for each meanwhile. The next one follows when all backends were compared, and had missed nothing.
+    /// A backend that is a process of its own ends with status 10, and whoever supervises it has to start it again; one
+    /// that the node runs begins anew in it. It goes on when this command is ended.
+    Roll {
+        /// The cell's name.
+        name: String,
+        /// End one that is under way. A backend that is drained stays so.
+        #[arg(long)]
+        stop: bool,
     },
     /// List a node's cells: the two of its log, and those that were created.
     #[command(visible_alias = "list")]
@@ -121,6 +163,8 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
             mode,
             backends,
             backend,
+            spares,
+            spare,
             capacity_bytes,
             value_bytes,
             ttl_ms,
@@ -136,6 +180,8 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
                 backends: backends.unwrap_or(0),
                 mode: mode.setting(),
                 addresses: split(backend),
+                spares,
+                spare_addresses: split(spare),
                 capacity_bytes,
                 value_bytes,
                 ttl_ms,
@@ -152,15 +198,21 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
                 )),
             }
         }
-        Command::Resize { name, backends, backend } => {
+        Command::Resize { name, backends, backend, spares, spare } => {
             anyhow::ensure!(
-                backends.is_some() || !backend.is_empty(),
-                "say how many backends the node is to run with --backends, or name each new one with --backend"
+                backends.is_some() || spares.is_some() || !(backend.is_empty() && spare.is_empty()),
+                "say how many backends the node is to run with --backends, or name each new one with --backend; for spares, \
+                 --spares or --spare"
             );
-            let asked = ResizeCell { backends, addresses: split(backend) };
+            let (addresses, spare_addresses) = (split(backend), split(spare));
+            let asked = ResizeCell { backends, addresses, spares, spare_addresses };
             change(server, &name, "resize", &asked)
         }
-        Command::Drain { name, backend } => change(server, &name, "drain", &DrainCell { backend }),
+        Command::Drain { name, backend, for_good } => {
+            change(server, &name, "drain", &DrainCell { backend, for_good })
+        }
+        Command::Restore { name, backend } => change(server, &name, "restore", &RestoreCell { backend }),
+        Command::Roll { name, stop } => roll(server, &name, stop),
         Command::Ls { output } => list(server, output),
         Command::Describe { name, output } => {
             let cell: CellView = server.get(&format!("/v1/cells/{}", escaped(&name)))?;
@@ -188,13 +240,50 @@ fn change(server: &Server, name: &str, how: &str, asked: &impl serde::Serialize)
         pause();
         cell = server.get(&path)?;
     }
-    let numbers: Vec<String> = cell.places.iter().map(|place| place.number.to_string()).collect();
+    let mut places = cell.places.clone();
+    places.sort_by_key(|place| place.number);
+    let numbers: Vec<String> = places.iter().map(numbered).collect();
+    let spares: Vec<String> = cell.spares.iter().map(|spare| spare.number.to_string()).collect();
+    let spares = match spares.len() {
+        0 => String::new(),
+        count => format!("; {}: {}", output::counted(count as u64, "spare"), spares.join(", ")),
+    };
     output::print(&format!(
-        "cell {} has {} now: {}",
+        "cell {} has {} now: {}{spares}",
         cell.name,
         output::counted(cell.backends.len() as u64, "backend"),
         numbers.join(", ")
     ))
+}
+
+/// A backend by its number, and for which other one it stands.
+fn numbered(place: &CellPlaceView) -> String {
+    match place.stands_for {
+        Some(other) => format!("{} for {other}", place.number),
+        None => place.number.to_string(),
+    }
+}
+
+/// Has all backends of a cell restarted, and waits for the end of that; or ends it.
+fn roll(server: &Server, name: &str, stop: bool) -> anyhow::Result<()> {
+    let path = format!("/v1/cells/{}", escaped(name));
+    let mut cell: CellView = server.post(&format!("{path}/roll"), &RollCell { stop })?;
+    if stop {
+        return output::print(&format!("the backends of the cell {name} are not being restarted any more"));
+    }
+    let count = cell.rolling.as_ref().map_or(0, |rolling| rolling.pending.len());
+    let mut told = String::new();
+    while let Some(rolling) = &cell.rolling {
+        let pending: Vec<String> = rolling.pending.iter().map(u32::to_string).collect();
+        let now = format!("to be restarted: {}; waiting for {}", pending.join(", "), rolling.waits_for);
+        if now != told && !rolling.waits_for.is_empty() {
+            eprintln!("tailwater: cell {name}: {now}");
+            told = now;
+        }
+        pause();
+        cell = server.get(&path)?;
+    }
+    output::print(&format!("cell {name}: {} restarted", output::counted(count as u64, "backend")))
 }
 
 /// How far a change is, for whoever waits for it.
@@ -204,6 +293,12 @@ fn phase(name: &str) -> &str {
         "leaving" => "everything is copied; backends that are not in it any more leave",
         other => other,
     }
+}
+
+/// What a change does to a backend, and for which one it stands.
+fn part(place: &CellPlaceView) -> String {
+    let stands = place.stands_for.map(|other| format!("for {other}"));
+    place.part.clone().into_iter().chain(stands).collect::<Vec<_>>().join(", ")
 }
 
 /// Between two looks at how far a change is.
@@ -248,7 +343,7 @@ fn describe(cell: &CellView) -> anyhow::Result<()> {
     for (place, addresses) in cell.places.iter().zip(&cell.backends) {
         table.add_row([
             place.number.to_string(),
-            place.part.clone().unwrap_or_default(),
+            part(place),
             if place.is_live { "yes" } else { "no" }.to_owned(),
             format!("{:.1} %", place.copies_percent),
             place.filled_percent.map_or_else(|| "unknown".to_owned(), |filled| format!("{filled:.1} %")),
@@ -256,6 +351,27 @@ fn describe(cell: &CellView) -> anyhow::Result<()> {
         ]);
     }
     output::print(&table)?;
+    for spare in &cell.spares {
+        let stands = match spare.stand_in {
+            Some(other) => format!("drained: backend {other} stands for it"),
+            None => "a spare".to_owned(),
+        };
+        let live = match spare.is_live {
+            Some(true) => ", live",
+            Some(false) => ", not reached",
+            None => "",
+        };
+        let addresses = spare.addresses.join(" or ");
+        output::print(&format!("backend {} is {stands}{live}, at {addresses}", spare.number))?;
+    }
+    if let Some(rolling) = &cell.rolling {
+        let pending: Vec<String> = rolling.pending.iter().map(u32::to_string).collect();
+        output::print(&format!(
+            "backends are restarted one after another; still to come: {}; waiting for {}",
+            pending.join(", "),
+            rolling.waits_for
+        ))?;
+    }
     for place in &cell.places {
         if let Some(why) = &place.hindrance {
             output::print(&format!("backend {} is not compared with the others: {why}", place.number))?;

@@ -28,7 +28,7 @@ pub enum Command {
         #[arg(long, value_name = "FILE")]
         password_file: Option<PathBuf>,
     },
-    /// Remove a user. Connections that it has go on.
+    /// Remove a user, and end its connections.
     #[command(visible_alias = "remove")]
     Rm {
         /// The user's name.

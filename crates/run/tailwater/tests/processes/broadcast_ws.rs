@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 
+use crate::logins::{listen, wait_for_end};
 use crate::support::{Node, PATIENCE, wait_for};
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
@@ -201,6 +202,20 @@ fn a_request_that_can_not_become_a_websocket_is_answered_with_why() {
     assert_eq!(refused("from=now", None), Some(503));
     open.pop();
     wait_for("room", || Socket::try_open(&address, "from=now", None).ok());
+}
+
+#[test]
+fn listeners_end_when_their_token_s_time_is_over() {
+    let (_dir, node) = Node::start_anew();
+    let create = ["token", "create", "ci", "--allow", "read", "--broadcast", "local/*", "--expires", "5s"];
+    let token = node.run(&create);
+    let token = token.trim();
+    let events = listen(&node, &format!("Bearer {token}"));
+    let (mut socket, _) = Socket::open(&address(&node), &format!("from=now&access_token={token}"));
+    assert_eq!(socket.next(), Err(CloseCode::Policy));
+    wait_for_end(events);
+    let refused = Socket::try_open(&address(&node), &format!("from=now&access_token={token}"), None);
+    assert_eq!(refused.err(), Some(401));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Cells beside the log's own: created, found by one of their backends, and kept over restarts.
 
+use std::io::{BufRead, Write};
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -124,4 +125,31 @@ fn a_backend_that_names_its_readers_lets_nobody_else_in() {
         assert!(!told.contains("no configuration"), "{told}");
         refusing.log().contains("anonymous may not read the cell tiles").then_some(())
     });
+}
+
+#[test]
+fn what_a_cell_does_is_in_the_node_s_series_and_in_cache_top() {
+    let address = format!("127.0.0.1:{}", free_port());
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = Node::start_with(&dir.path().join("data"), &["--memcached", &address], &[]);
+    let says = |request: &str, lines: usize| {
+        let mut stream = std::net::TcpStream::connect(&address).expect("the node listens");
+        stream.write_all(request.as_bytes()).expect("the node reads");
+        let lines = std::io::BufReader::new(stream).lines().take(lines);
+        lines.map(|line| line.expect("the node answers")).collect::<Vec<_>>()
+    };
+    assert_eq!(says("set tea 0 0 2\r\nmy\r\n", 1), ["STORED"]);
+    assert_eq!(says("get tea coffee\r\n", 3), ["VALUE tea 0 2", "my", "END"]);
+    let series = |name: &str| node.metric(&format!("tailwater_cell_{name}_total{{cell=\"memcached\"}}"));
+    assert_eq!((series("reads"), series("read_misses")), (Some(2.0), Some(1.0)));
+    assert_eq!((series("updates").or(series("sets")).is_some(), series("read_failures")), (true, Some(0.0)));
+    assert_eq!(node.metric("tailwater_backend_dirty{cell=\"memcached\"}"), Some(0.0));
+
+    let told =
+        node.run(&["cache", "top", "--cell", "memcached", "--every-ms", "100", "-n", "2", "-o", "json"]);
+    let looks: Vec<Value> =
+        told.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect();
+    assert_eq!((looks.len(), &looks[1][0]["entries"]), (2, &1.into()), "{told}");
+    let table = node.run(&["cache", "top", "--cell", "memcached", "--every-ms", "100", "-n", "1"]);
+    assert!(table.contains("EVICTED/S") && table.contains("1 of 1 backends answer"), "{table}");
 }

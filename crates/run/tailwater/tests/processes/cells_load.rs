@@ -83,7 +83,7 @@ impl CellLoad {
 
 async fn client(seeds: &[String]) -> Cell {
     let env = Env::real();
-    let place = |address: &String| BackendPlace { number: 0, addresses: vec![address.clone()] };
+    let place = |address: &String| BackendPlace::new(0, vec![address.clone()]);
     let places: Vec<BackendPlace> = seeds.iter().map(place).collect();
     let client_id = env.random_u64() as u32;
     let change = |config: &mut tailwater_cache::CellConfig| config.deadline = DEADLINE;
@@ -196,6 +196,113 @@ fn backends_are_killed_one_after_another_come_and_leave_under_load_and_nothing_a
     assert!(node.run_failing(&["cell", "drain", "tiles", "2"]).contains("3 backends at least"));
     let loaded = load.stop();
     check_the_end(&[seeds[0].clone(), seeds[3].clone()], &loaded);
+}
+
+/// Between two looks at whether it runs.
+#[allow(clippy::disallowed_methods)]
+fn pause() {
+    std::thread::sleep(Duration::from_millis(10));
+}
+
+/// Starts a backend's process again each time it asks for that by its exit status, until it is told to stop.
+struct Supervised {
+    stop: Arc<AtomicBool>,
+    starts: Arc<AtomicU64>,
+    running: std::thread::JoinHandle<()>,
+}
+
+impl Supervised {
+    fn start(socket: PathBuf) -> Self {
+        let (stop, starts) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (stopped, counting) = (Arc::clone(&stop), Arc::clone(&starts));
+        let running = std::thread::spawn(move || {
+            let mut backend = start_backend(&socket);
+            counting.fetch_add(1, Ordering::Relaxed);
+            while !stopped.load(Ordering::Relaxed) {
+                if !backend.is_running() {
+                    assert_eq!(backend.ended().code(), Some(10), "it ends because it was asked to");
+                    backend = start_backend(&socket);
+                    counting.fetch_add(1, Ordering::Relaxed);
+                }
+                pause();
+            }
+        });
+        Self { stop, starts, running }
+    }
+
+    /// How often it was started.
+    fn stop(self) -> u64 {
+        self.stop.store(true, Ordering::Relaxed);
+        self.running.join().expect("it ended only when it was asked to");
+        self.starts.load(Ordering::Relaxed)
+    }
+}
+
+#[test]
+fn a_spare_stands_for_a_backend_that_is_drained_and_for_each_while_all_are_restarted_under_load() {
+    let (dir, node) = Node::start_anew();
+    let sockets: Vec<PathBuf> = (0..5).map(|number| dir.path().join(format!("tiles{number}.sock"))).collect();
+    let seeds: Vec<String> = sockets.iter().map(|socket| format!("unix:{}", socket.display())).collect();
+    let backends: Vec<Supervised> = sockets.iter().cloned().map(Supervised::start).collect();
+    let mut create = vec!["cell", "create", "tiles", "--mode", "r3.2", "--spare", &seeds[4]];
+    seeds[..4].iter().for_each(|seed| create.extend(["--backend", seed]));
+    node.run(&create);
+    wait_for_whole(&node, 4);
+    let load = CellLoad::start(seeds.clone());
+    load.wait_for_rounds();
+    let before = described(&node)["places"][1]["copies_percent"].clone();
+    let drained = node.run(&["cell", "drain", "tiles", "1"]);
+    assert_eq!(drained, "cell tiles has 4 backends now: 0, 2, 3, 4 for 1; 1 spare: 1\n");
+    let cell = described(&node);
+    assert_eq!((&cell["places"][1]["copies_percent"], &cell["spares"][0]["stand_in"]), (&before, &4.into()));
+    load.wait_for_rounds();
+    assert!(node.run_failing(&["cell", "drain", "tiles", "1"]).contains("backend 4 stands for it"));
+    assert!(node.run_failing(&["cell", "roll", "tiles"]).contains("cell restore tiles 1"));
+    assert!(node.run_failing(&["cell", "restore", "tiles", "2"]).contains("is not drained"));
+    let restored = node.run(&["cell", "restore", "tiles", "1"]);
+    assert_eq!(restored, "cell tiles has 4 backends now: 0, 1, 2, 3; 1 spare: 4\n");
+    load.wait_for_rounds();
+
+    assert_eq!(node.run(&["cell", "roll", "tiles"]), "cell tiles: 5 backends restarted\n");
+    load.wait_for_rounds();
+    wait_for_whole(&node, 4);
+    let loaded = load.stop();
+    check_the_end(&seeds[..4], &loaded);
+    let starts: Vec<u64> = backends.into_iter().map(Supervised::stop).collect();
+    assert_eq!(starts, [2; 5]);
+}
+
+#[test]
+fn a_node_s_own_backends_are_restarted_one_after_another_and_one_that_is_drained_is_so_after_the_node_starts_again()
+ {
+    let (_dir, mut node) = Node::start_anew();
+    let create =
+        ["cell", "create", "tiles", "--backends", "3", "--mode", "r3.2", "--capacity-bytes", "8388608"];
+    node.run(&create);
+    wait_for_whole(&node, 3);
+    node.run(&["cache", "set", "--cell", "tiles", "tea", "1"]);
+    assert!(node.run_failing(&["cell", "roll", "tiles"]).contains("has no spare"));
+    assert!(node.run_failing(&["cell", "drain", "tiles", "1"]).contains("3 backends at least"));
+    let resized = node.run(&["cell", "resize", "tiles", "--spares", "1"]);
+    assert_eq!(resized, "cell tiles has 3 backends now: 0, 1, 2; 1 spare: 3\n");
+    assert_eq!(node.run(&["cell", "roll", "tiles"]), "cell tiles: 3 backends restarted\n");
+    assert_eq!(node.run(&["cache", "get", "--cell", "tiles", "tea"]).trim(), "1");
+    let drained = node.run(&["cell", "drain", "tiles", "0"]);
+    assert_eq!(drained, "cell tiles has 3 backends now: 1, 2, 3 for 0; 1 spare: 0\n");
+    let refused = node.run_failing(&["cell", "resize", "tiles", "--backends", "4"]);
+    assert!(refused.contains("backend 0 is drained"), "{refused}");
+
+    assert!(node.process.stop(), "a graceful stop ends well");
+    node.restart();
+    wait_for_whole(&node, 3);
+    node.run(&["cache", "set", "--cell", "tiles", "tea", "2"]);
+    let restored = node.run(&["cell", "restore", "tiles", "0"]);
+    assert_eq!(restored, "cell tiles has 3 backends now: 0, 1, 2; 1 spare: 3\n");
+    assert_eq!(node.run(&["cache", "get", "--cell", "tiles", "tea"]).trim(), "2");
+    // The spare leaves, and comes again as another one.
+    assert_eq!(node.run(&["cell", "drain", "tiles", "3"]), "cell tiles has 3 backends now: 0, 1, 2\n");
+    let resized = node.run(&["cell", "resize", "tiles", "--spares", "1"]);
+    assert_eq!(resized, "cell tiles has 3 backends now: 0, 1, 2; 1 spare: 4\n");
 }
 
 #[test]

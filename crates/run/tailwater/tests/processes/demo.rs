@@ -58,6 +58,26 @@ fn the_demo_appends_a_file_of_one_s_own_and_every_consumer_reads_all_of_it() {
     assert!(told.contains("/no/such/file can't be read"), "{told}");
 }
 
+#[test]
+fn the_demo_of_five_clusters_ends_with_everything_in_each_after_a_cut_and_a_kill() {
+    let short = ["demo-clusters", "--consumers", "3", "--shards", "2", "--rate", "100", "--seconds", "10"];
+    let json = last_line(&short);
+    let appended = json["appended"].as_u64().expect("a count");
+    assert!(appended > 0);
+    assert_eq!(json["verdict"], "0 lost, 0 reordered, 0 corrupted");
+    let clusters = json["clusters"].as_array().expect("clusters");
+    assert_eq!(clusters.len(), 5);
+    for cluster in clusters {
+        assert_eq!(cluster["delivered"].as_u64(), Some(3 * appended), "{cluster}");
+        assert_numbers(cluster, &["before_ms.p50", "before_ms.p99", "all_ms.p50", "all_ms.p99"]);
+    }
+    // What comes over two lines takes as long at least, and what waited for the cluster that was killed longer.
+    let p50 = |index: usize| clusters[index]["before_ms"]["p50"].as_f64().expect("a number");
+    assert!(p50(0) < p50(4) && p50(4) >= 85.0, "{json}");
+    let longest = |index: usize| clusters[index]["all_ms"]["max"].as_f64().expect("a number");
+    assert!(longest(3) > 1_000.0 && longest(4) > 1_000.0, "{json}");
+}
+
 #[cfg(not(feature = "bench"))]
 #[test]
 fn a_build_without_benches_says_which_one_has_them_whatever_it_is_asked_for() {

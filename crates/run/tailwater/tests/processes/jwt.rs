@@ -2,8 +2,10 @@
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -78,15 +80,12 @@ fn is_known(node: &Node, token: &str) -> (bool, String) {
     (ok, format!("{out}{err}"))
 }
 
-#[test]
-fn an_issuer_s_tokens_are_taken_by_http_and_kafka_also_after_it_has_another_key() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let (ok, _, err) = told(crate::support::tailwater().args(["init", "--tls", "--dir"]).arg(dir.path()), "");
+/// A node whose Kafka clients log in over TLS, and which takes the tokens of the issuer whose keys are at `jwks`; its
+/// files are in `dir`.
+fn node(dir: &Path, jwks: &str) -> Node {
+    let (ok, _, err) = told(crate::support::tailwater().args(["init", "--tls", "--dir"]).arg(dir), "");
     assert!(ok, "{err}");
-    let path = |name: &str| dir.path().join(name).to_str().expect("text").to_owned();
-    let (old, new) = (Signing::new("old"), Signing::new("new"));
-    let jwks = Arc::new(Mutex::new(old.jwks()));
-    let url = publish(Arc::clone(&jwks));
+    let path = |name: &str| dir.join(name).to_str().expect("text").to_owned();
     let (certificate, key) = (path("node.pem"), path("node.key"));
     let variables = [
         ("TAILWATER_TLS__CERTIFICATE", certificate.as_str()),
@@ -96,9 +95,18 @@ fn an_issuer_s_tokens_are_taken_by_http_and_kafka_also_after_it_has_another_key(
         ("TAILWATER_KAFKA__LOGIN", "true"),
         ("TAILWATER_ACCESS__JWT__ISSUER", "issuer"),
         ("TAILWATER_ACCESS__JWT__AUDIENCE", "[\"tailwater\"]"),
-        ("TAILWATER_ACCESS__JWT__JWKS", url.as_str()),
+        ("TAILWATER_ACCESS__JWT__JWKS", jwks),
     ];
-    let node = Node::start_with(&dir.path().join("data"), &[], &variables);
+    Node::start_with(&dir.join("data"), &[], &variables)
+}
+
+#[test]
+fn an_issuer_s_tokens_are_taken_by_http_and_kafka_also_after_it_has_another_key() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| dir.path().join(name).to_str().expect("text").to_owned();
+    let (old, new) = (Signing::new("old"), Signing::new("new"));
+    let jwks = Arc::new(Mutex::new(old.jwks()));
+    let node = node(dir.path(), &publish(Arc::clone(&jwks)));
     let (known, said) = is_known(&node, &old.token("app"));
     assert!(known, "{said}");
     let (known, said) = is_known(&node, &new.token("app"));
@@ -114,4 +122,44 @@ fn an_issuer_s_tokens_are_taken_by_http_and_kafka_also_after_it_has_another_key(
     let token = new.token("app");
     wait_for("the new key", || is_known(&node, &token).0.then_some(()));
     assert!(!is_known(&node, &old.token("app")).0, "the old key is gone");
+}
+
+#[test]
+fn java_shows_its_next_token_on_the_connections_that_it_has_before_the_time_of_the_last_one_is_over() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| dir.path().join(name).to_str().expect("text").to_owned();
+    let issuer = Signing::new("key");
+    let node = node(dir.path(), &publish(Arc::new(Mutex::new(issuer.jwks()))));
+    node.run(&["stream", "create", "renewed"]);
+    let properties = dir.path().join("client.properties");
+    let text = format!(
+        "security.protocol=SASL_SSL\nssl.truststore.type=PEM\nssl.truststore.location={}\n\
+         sasl.mechanism=OAUTHBEARER\nsasl.oauthbearer.token.endpoint.url=file://{}\n\
+         sasl.login.callback.handler.class=\
+         org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler\n\
+         sasl.jaas.config=org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;\n\
+         sasl.login.refresh.min.period.seconds=0\nsasl.login.refresh.buffer.seconds=0\n",
+        path("ca.pem"),
+        path("token")
+    );
+    std::fs::write(&properties, text).expect("written");
+    let renew = || {
+        std::fs::write(path("token.new"), issuer.token_for("app", 6)).expect("written");
+        std::fs::rename(path("token.new"), path("token")).expect("renamed");
+    };
+    renew();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                renew();
+                std::thread::sleep(Duration::from_millis(200));
+            }
+        });
+        let mut clients = program("Clients.java");
+        let (ok, out, err) = told(clients.args([&node.kafka, "reauthenticates"]).arg(&properties), "");
+        is_over.store(true, Ordering::Relaxed);
+        assert!(ok, "{out}\n{err}\n{}", node.process.log());
+    });
+    assert!(node.metric("tailwater_logins_total").expect("a metric") >= 4.0);
 }

@@ -98,7 +98,7 @@ fn kcat_logs_in_by_scram_and_whoever_does_not_is_told_nothing() {
 }
 
 /// A listener of broadcasts over HTTP who has been told where it begins; `authorization` says who it is.
-pub fn listen(node: &Node, authorization: &str) -> impl BufRead {
+pub fn listen(node: &Node, authorization: &str) -> impl BufRead + use<> {
     let view: serde_json::Value =
         serde_json::from_str(&node.get("/v1/node").expect("it answers")).expect("JSON");
     let url = format!("http://{}/v1/events", view["broadcast"]["http"].as_str().expect("an address"));

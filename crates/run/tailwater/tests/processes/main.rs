@@ -18,6 +18,7 @@ mod broadcast_ws;
 mod cells;
 mod cells_load;
 mod cold;
+mod copied_groups;
 mod copies;
 mod demo;
 mod docs;
@@ -40,6 +41,7 @@ mod memcached;
 #[cfg(feature = "bookkeeper")]
 mod metadata;
 mod metrics;
+mod monitor;
 mod moves;
 #[cfg(feature = "bookkeeper")]
 mod nodes;
@@ -48,9 +50,12 @@ mod permissions;
 mod queues;
 #[cfg(feature = "cassandra")]
 mod queues_cassandra;
+mod quotas;
 #[cfg(feature = "bookkeeper")]
 mod replicated;
 mod roles;
+#[cfg(feature = "tls")]
+mod security_page;
 #[cfg(feature = "bookkeeper")]
 mod segments;
 mod settings;

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use crate::support::kafka::{need, program};
-use crate::support::{Node, free_port, told, wait_for};
+use crate::support::{Follower, Node, free_port, told, wait_for};
 
 const REPORT: (&str, &str) = ("TAILWATER_ACCESS__RULES", "report");
 const ENFORCE: (&str, &str) = ("TAILWATER_ACCESS__RULES", "enforce");
@@ -66,6 +66,9 @@ fn what_would_be_refused_is_done_and_told_until_rules_are_enforced_and_then_only
         audit.contains("would_refuse orders write stream news").then_some(audit)
     });
     assert!(audit.contains("(kafka Produce)"), "{audit}");
+    let following = Follower::of(&mut node.command(&["audit", "tail", "--follow", "-n", "0"]));
+    assert!(following.next().contains("would_refuse"), "what comes is shown");
+    drop(following);
     assert!(node.metric("tailwater_access_refused_total").expect("a metric") >= 1.0);
     node.run(&["acl", "add", "--user", "orders", "--allow", "write,read", "--topic", "ne*", "--group", "g"]);
     let written = std::fs::read_to_string(dir.path().join("data/audit.jsonl")).expect("a file");

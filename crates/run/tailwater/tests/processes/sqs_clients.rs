@@ -8,14 +8,23 @@ use std::process::Command;
 use crate::support::{Node, Process, free_port, tailwater, told, wait_for};
 
 /// What boto3 does.
-const BOTO3: [&str; 7] =
-    ["work_queue", "redrive", "fifo", "long_polling", "batches", "administration", "keys"];
+const BOTO3: [&str; 9] = [
+    "work_queue",
+    "redrive",
+    "fifo",
+    "long_polling",
+    "batches",
+    "administration",
+    "keys",
+    "presigned",
+    "clocks",
+];
 
 /// What they sign with: with characters that need care wherever a secret is written.
 const KEY: (&str, &str) = ("AKIDTAILWATER", "secret/of+the=account");
 
 /// Where a client is, once it is installed.
-fn client(name: &str) -> PathBuf {
+pub fn client(name: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
     let done = Command::new(root.join(".ci/sqs-clients")).arg(name).status().expect("it runs");
     assert!(done.success(), "{name} can't be installed: see above");
@@ -93,7 +102,7 @@ fn the_lines_of_the_guide_make_a_node_that_stands_in_for_an_emulator_in_a_suite_
 fn the_aws_command_line_sends_batches_and_brings_dead_letters_back() {
     let path = std::env::var("PATH").unwrap_or_default();
     let path = format!("{}:{path}", client("aws").join("bin").display());
-    for scenario in ["batches", "redrive"] {
+    for scenario in ["batches", "redrive", "keys"] {
         holds(Command::new(program("aws.sh")).env("PATH", &path), &[scenario]);
     }
 }

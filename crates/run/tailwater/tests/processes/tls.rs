@@ -411,3 +411,36 @@ fn who_asks_is_known_to_the_authorizer_by_its_certificate_or_not_at_all() {
     let noted: Vec<(&str, &str)> = noted.iter().map(|(path, who)| (path.as_str(), who.as_str())).collect();
     assert_eq!(noted, [("/readyz", "CN=orders"), ("/livez", "anonymous"), ("/healthz", "CN=admin")]);
 }
+
+#[test]
+fn whoever_shows_a_certificate_has_the_rights_of_the_user_whom_its_subject_stands_for_and_of_no_other() {
+    need("kcat");
+    let files = Files::make();
+    let mapped = r#"[{subject="CN=ord*", user="team-*"}, {subject="CN=*", user="guest"}]"#;
+    let variables = [
+        ("TAILWATER_ACCESS__RULES", "report"),
+        ("TAILWATER_ACCESS__SUPER_USERS", r#"["CN=nobody"]"#),
+        ("TAILWATER_ACCESS__CERTIFICATES", mapped),
+    ];
+    let mut node = node(&files, "required", &variables);
+    for (user, stream) in [("team-ers", "news"), ("guest", "lobby"), ("ers", "other"), ("CN=orders", "own")] {
+        node.run(&["stream", "create", stream]);
+        node.run(&["acl", "add", "--user", user, "--allow", "write", "--topic", stream]);
+    }
+    node.run(&["acl", "add", "--user", "anonymous", "--allow", "describe", "--node"]);
+    assert!(node.process.stop());
+    node.restart_with(&[("TAILWATER_ACCESS__RULES", "enforce")]);
+    let written = |certificate: &str| {
+        let ca = files.path("ca.pem");
+        let options = ssl(&ca, Some(&files.path(certificate)));
+        let all = ["news", "lobby", "other", "own"].into_iter();
+        let may = all.filter(|stream| kcat_at(&node.kafka, &options, &["-P", "-t", stream], "a line\n").0);
+        may.collect::<Vec<_>>()
+    };
+    // The first that fits says who it is, and it is itself as well.
+    assert_eq!(written("orders.pem"), ["news", "own"]);
+    assert_eq!(written("admin.pem"), ["lobby"]);
+    let audit = std::fs::read_to_string(node.dir.join("audit.jsonl")).expect("a file");
+    let refused = audit.lines().any(|line| line.contains("\"refused\"") && line.contains("CN=orders"));
+    assert!(refused, "the audit names the subject: {audit}");
+}

@@ -68,6 +68,12 @@ redrive() {
     refused AWS.SimpleQueueService.NonExistentQueue get-queue-url --queue-name cli-none
 }
 
+# Who signs with another secret, or a key that is not known, is refused.
+keys() {
+    AWS_SECRET_ACCESS_KEY=another refused SignatureDoesNotMatch list-queues
+    AWS_ACCESS_KEY_ID=another refused InvalidClientTokenId list-queues
+}
+
 for scenario in "${@:2}"; do
     echo "$scenario"
     "$scenario"

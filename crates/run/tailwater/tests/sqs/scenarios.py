@@ -6,14 +6,23 @@ every message and raise if one is wrong. A scenario that does not hold raises.
 
 import base64
 import collections
+import contextlib
+import datetime
 import json
 import os
 import random
 import sys
 import threading
+import types
+import urllib.error
+import urllib.request
+from unittest import mock
 
 import boto3
+import botocore.auth
+import botocore.awsrequest
 import botocore.config
+import botocore.credentials
 from botocore.exceptions import ClientError
 
 ENDPOINT = sys.argv[1]
@@ -344,6 +353,68 @@ def keys():
     refused("SignatureDoesNotMatch", wrong.list_queues)
     unknown = client(aws_access_key_id="another", aws_secret_access_key=secret)
     refused("InvalidClientTokenId", unknown.list_queues)
+
+
+def signed(auth, url):
+    """The URL with a signature in it."""
+    credentials = botocore.credentials.Credentials(os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"])
+    request = botocore.awsrequest.AWSRequest(method="GET", url=url)
+    botocore.auth.SigV4QueryAuth(credentials, "sqs", "eu-central-1", **auth).add_auth(request)
+    return request.url
+
+
+def get(url):
+    """Without anything that signs: the status, and what is said."""
+    try:
+        with urllib.request.urlopen(url) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def presigned():
+    """A URL that was signed is good for whoever has it, for so long, and for what it says."""
+    queue = create("presigned")
+    send = f"{queue}?Action=SendMessage&MessageBody=from%20a%20link"
+    link = signed({"expires": 60}, send)
+    status, said = get(link)
+    assert status == 200 and "<MD5OfMessageBody>" in said, said
+    assert [message["Body"] for message in receive(queue)] == ["from a link"]
+    status, said = get(link.replace("from%20a%20link", "something%20else"))
+    assert status == 403 and "SignatureDoesNotMatch" in said, (status, said)
+    with clock(-120):
+        late = signed({"expires": 60}, send)
+    status, said = get(late)
+    assert status == 400 and "RequestExpired" in said and "node" in said, (status, said)
+    status, said = get(send)
+    assert status == 403 and "MissingAuthenticationToken" in said, said
+
+
+@contextlib.contextmanager
+def clock(seconds):
+    """Signs as a host does whose clock is so many seconds ahead."""
+    moment = datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None) + datetime.timedelta(seconds=seconds)
+    auth = botocore.auth
+    if hasattr(auth, "get_current_datetime"):
+        patched = mock.patch.object(auth, "get_current_datetime", lambda *_, **__: moment)
+    else:
+        fake = type("Clock", (datetime.datetime,), {"utcnow": classmethod(lambda _: moment)})
+        patched = mock.patch.object(auth, "datetime", types.SimpleNamespace(datetime=fake))
+    with patched:
+        yield
+
+
+def clocks():
+    """Clocks may differ by a quarter of an hour; beyond that it is said what the time is."""
+    for minutes in (-14, 14):
+        with clock(60 * minutes):
+            SQS.list_queues()
+    for minutes in (-16, 16):
+        with clock(60 * minutes):
+            error = refused("RequestExpired", SQS.list_queues)
+        said = error.response["Error"]["Message"]
+        now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%dT%H")
+        assert "900 seconds" in said and now[:8] in said and "clock" in said, said
 
 
 def test_double():

@@ -59,7 +59,7 @@ pub(super) fn version(text: &str) -> Result<Version, String> {
 }
 
 pub(super) async fn set(cell: Cell, key: String, value: String, ttl_ms: u64) -> anyhow::Result<()> {
-    let extras = EntryExtras { expires_ms: expires_ms(ttl_ms), tag: 0 };
+    let extras = EntryExtras { expires_ms: expires_ms(ttl_ms), tag: 0, token: 0 };
     let results = cell.set_with(vec![(key.clone().into(), value.into(), extras)]).await;
     let result = results.into_iter().next().context("no answer to one SET")?;
     let version = result.map_err(|error| {
@@ -100,7 +100,7 @@ pub(super) async fn cas(
     expected: Option<Version>,
     ttl_ms: u64,
 ) -> anyhow::Result<()> {
-    let extras = EntryExtras { expires_ms: expires_ms(ttl_ms), tag: 0 };
+    let extras = EntryExtras { expires_ms: expires_ms(ttl_ms), tag: 0, token: 0 };
     match cell.cas(key.clone().into(), expected, value.into(), extras).await {
         Ok(version) => output::print(&format!("{key} set at version {version}")),
         Err(CasError::Other(held)) => anyhow::bail!("{key} is at version {held}, and was left as it is"),

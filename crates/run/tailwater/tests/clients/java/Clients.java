@@ -47,6 +47,8 @@ public class Clients {
             case "transactions" -> transactions();
             case "acls" -> acls();
             case "passwords" -> passwords();
+            case "reauthenticates" -> reauthenticates();
+            case "quotas" -> quotas();
             default -> throw new IllegalArgumentException(args[1]);
         }
     }
@@ -103,6 +105,105 @@ public class Clients {
             fails(PolicyViolationException.class, admin.alterUserScramCredentials(List.of(
                 new UserScramCredentialDeletion("ops", ScramMechanism.SCRAM_SHA_256),
                 new UserScramCredentialDeletion("ops", ScramMechanism.SCRAM_SHA_512))).all());
+        }
+    }
+
+    // Needs a token in the file of `sasl.oauthbearer.token.endpoint.url` that somebody renews, good for a few seconds each:
+    // the producer shows the next one on the connections that it has (KIP-368).
+    static void reauthenticates() throws Exception {
+        var url = given.getProperty("sasl.oauthbearer.token.endpoint.url");
+        System.setProperty("org.apache.kafka.sasl.oauthbearer.allowed.urls", url);
+        System.setProperty("org.apache.kafka.sasl.oauthbearer.allowed.files", url.substring("file://".length()));
+        try (var producer = producer("linger.ms", "0")) {
+            var record = new ProducerRecord<>("renewed", 0, "key", "value");
+            producer.send(record).get(60, TimeUnit.SECONDS);
+            var connections = metric(producer, "connection-creation-total");
+            while (metric(producer, "successful-reauthentication-total") < 3) {
+                producer.send(record).get(60, TimeUnit.SECONDS);
+                Thread.sleep(20);
+            }
+            producer.send(record).get(60, TimeUnit.SECONDS);
+            same(connections, metric(producer, "connection-creation-total"));
+            same(0.0, metric(producer, "failed-reauthentication-total"));
+        }
+    }
+
+    static double metric(KafkaProducer<?, ?> producer, String name) {
+        return metric(producer.metrics(), "producer-metrics", name);
+    }
+
+    static double metric(Map<MetricName, ? extends Metric> metrics, String group, String name) {
+        for (var metric : metrics.entrySet()) {
+            var of = metric.getKey();
+            if (of.name().equals(name) && of.group().equals(group)) return (double) metric.getValue().metricValue();
+        }
+        throw new AssertionError("there is no " + name);
+    }
+
+    static ClientQuotaAlteration bounded(ClientQuotaEntity entity, Object... pairs) {
+        var ops = new ArrayList<ClientQuotaAlteration.Op>();
+        for (int i = 0; i < pairs.length; i += 2) ops.add(new ClientQuotaAlteration.Op((String) pairs[i], (Double) pairs[i + 1]));
+        return new ClientQuotaAlteration(entity, ops);
+    }
+
+    // Needs the stream "quotas", and no quotas. It asks as "ops", and calls itself "app".
+    static void quotas() throws Exception {
+        var app = new ClientQuotaEntity(Map.of("user", "ops", "client-id", "app"));
+        var each = new ClientQuotaEntity(Collections.singletonMap("client-id", null));
+        var address = new ClientQuotaEntity(Map.of("ip", "10.0.0.5"));
+        double rate = 100_000;
+        try (var admin = adminClient()) {
+            var all = ClientQuotaFilter.all();
+            same(Map.of(), admin.describeClientQuotas(all).entities().get());
+            admin.alterClientQuotas(List.of(
+                bounded(app, "producer_byte_rate", rate, "consumer_byte_rate", rate),
+                bounded(each, "request_rate", 1e6),
+                bounded(address, "connection_creation_rate", 10.0))).all().get();
+            var there = Map.of(
+                app, Map.of("producer_byte_rate", rate, "consumer_byte_rate", rate),
+                each, Map.of("request_rate", 1e6),
+                address, Map.of("connection_creation_rate", 10.0));
+            same(there, admin.describeClientQuotas(all).entities().get());
+            var ofClients = List.of(ClientQuotaFilterComponent.ofEntityType("client-id"));
+            same(Set.of(app, each), admin.describeClientQuotas(ClientQuotaFilter.contains(ofClients)).entities().get().keySet());
+            same(Set.of(each), admin.describeClientQuotas(ClientQuotaFilter.containsOnly(ofClients)).entities().get().keySet());
+            var ofDefault = List.of(ClientQuotaFilterComponent.ofDefaultEntity("client-id"));
+            same(Set.of(each), admin.describeClientQuotas(ClientQuotaFilter.contains(ofDefault)).entities().get().keySet());
+            var ofOps = List.of(ClientQuotaFilterComponent.ofEntity("user", "ops"));
+            same(Set.of(app), admin.describeClientQuotas(ClientQuotaFilter.contains(ofOps)).entities().get().keySet());
+            for (var wrong : List.of(
+                bounded(app, "request_percentage", 50.0),
+                bounded(app, "producer_byte_rate", 0.5),
+                bounded(address, "producer_byte_rate", rate),
+                bounded(new ClientQuotaEntity(Map.of("user", "ops", "ip", "10.0.0.5")), "request_rate", 1.0)))
+                fails(InvalidRequestException.class, admin.alterClientQuotas(List.of(wrong)).all());
+            fails(UnsupportedVersionException.class,
+                admin.alterClientQuotas(List.of(bounded(new ClientQuotaEntity(Map.of("group", "g")), "request_rate", 1.0))).all());
+            admin.alterClientQuotas(List.of(bounded(each, "request_rate", 1.0)), new AlterClientQuotasOptions().validateOnly(true)).all().get();
+            same(there, admin.describeClientQuotas(all).entities().get());
+        }
+        var value = "x".repeat(20_000);
+        var begin = System.nanoTime();
+        try (var producer = producer("client.id", "app", "linger.ms", "0")) {
+            for (int i = 0; i < 20; i++) producer.send(new ProducerRecord<>("quotas", 0, null, value)).get(60, TimeUnit.SECONDS);
+            check(metric(producer, "produce-throttle-time-max") > 0, "it was not told");
+        }
+        // A second's worth is there at once, and after the last one nobody waits.
+        check(System.nanoTime() - begin > 2_000_000_000L, "it was not held");
+        begin = System.nanoTime();
+        try (var consumer = consumer("client.id", "app")) {
+            var partition = new TopicPartition("quotas", 0);
+            consumer.assign(List.of(partition));
+            consumer.seekToBeginning(List.of(partition));
+            for (int read = 0; read < 20; ) read += consumer.poll(Duration.ofSeconds(60)).count();
+            check(metric(consumer.metrics(), "consumer-fetch-manager-metrics", "fetch-throttle-time-max") > 0, "it was not told");
+        }
+        check(System.nanoTime() - begin > 1_500_000_000L, "it was not held");
+        try (var admin = adminClient()) {
+            admin.alterClientQuotas(List.of(
+                bounded(app, "producer_byte_rate", null, "consumer_byte_rate", null),
+                bounded(each, "request_rate", null), bounded(address, "connection_creation_rate", null))).all().get();
+            same(Map.of(), admin.describeClientQuotas(ClientQuotaFilter.all()).entities().get());
         }
     }
 

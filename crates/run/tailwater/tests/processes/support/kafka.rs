@@ -29,6 +29,18 @@ pub fn kcat_failing(node: &Node, args: &[&str], input: &str) -> String {
     err
 }
 
+/// Runs a class of Apache Kafka, a tool of its own among them, or of our program in Java.
+pub fn java(class: &str) -> Command {
+    need("java");
+    let mut command = Command::new("java");
+    // Small and short-lived: what optimizes would take longer than it saves.
+    command.args(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Xmx512m", "-cp"]);
+    let classes = root().join(".tools/kafka-clients/java");
+    let path = format!("{}:{}", classes.display(), root().join(".tools/kafka/lib/*").display());
+    command.arg(path).arg(class);
+    command
+}
+
 /// A program below `tests/clients`, with what runs it.
 pub fn program(name: &str) -> Command {
     let tools = root().join(".tools/kafka-clients");
@@ -40,22 +52,7 @@ pub fn program(name: &str) -> Command {
             command.arg(root().join("crates/run/tailwater/tests/clients/python").join(name));
             command
         }
-        "java" => {
-            need("java");
-            let mut command = Command::new("java");
-            // Small and short-lived: what optimizes would take longer than it saves.
-            command.args([
-                "-XX:TieredStopAtLevel=1",
-                "-XX:+UseSerialGC",
-                "-XX:-UsePerfData",
-                "-Xmx512m",
-                "-cp",
-            ]);
-            let path =
-                format!("{}:{}", tools.join("java").display(), root().join(".tools/kafka/lib/*").display());
-            command.arg(path).arg(name.trim_end_matches(".java"));
-            command
-        }
+        "java" => java(name.trim_end_matches(".java")),
         "go" => {
             need("go");
             Command::new(tools.join("go/clients"))

@@ -1,0 +1,125 @@
+//! Quotas over real metadata, taken of as servers take.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tailwater_env::Env;
+use tailwater_journal::{Journal, JournalConfig};
+use tailwater_meta::{Expect, Meta, MetaConfig, Op, Recovery};
+use tailwater_quotas::{ClientQuotas, QuotaBound, QuotaBounds, QuotaEntity, QuotaError, QuotaTaker};
+
+const ALICE: QuotaTaker<'_> = QuotaTaker { user: "alice", client_id: "app" };
+
+/// The metadata, as a node that starts finds it.
+fn meta(dir: &tempfile::TempDir) -> (Journal, Arc<dyn Meta>) {
+    let env = Env::real();
+    let mut recovery = Recovery::begin(&env, &dir.path().join("meta")).expect("readable");
+    let mut replay = |tag, position, bytes: &[u8]| match tag {
+        tailwater_meta::TAG => recovery.replay(position, bytes),
+        _ => Ok(()),
+    };
+    let config = JournalConfig { file_bytes: 16 << 20, ..JournalConfig::default() };
+    let journal = Journal::open(&env, &dir.path().join("journal"), config, &mut replay).expect("readable");
+    (journal.clone(), Arc::new(recovery.finish(&env, journal, MetaConfig::default())))
+}
+
+fn user(name: &str) -> QuotaEntity {
+    QuotaEntity { user: Some(name.to_owned()), ..QuotaEntity::default() }
+}
+
+fn address(ip: &str) -> QuotaEntity {
+    QuotaEntity { ip: Some(ip.to_owned()), ..QuotaEntity::default() }
+}
+
+fn bounded(bound: QuotaBound, most: u64) -> BTreeMap<QuotaBound, Option<u64>> {
+    BTreeMap::from([(bound, Some(most))])
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quota_holds_once_it_is_set_and_after_a_start_until_it_is_taken_away() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (journal, kept) = meta(&dir);
+    let quotas = ClientQuotas::open(&Env::real(), kept).await.expect("readable");
+    let bound = QuotaBound::ProducerByteRate;
+    assert_eq!(quotas.take(bound, ALICE, u64::MAX), Duration::ZERO, "there is none");
+    let mut changes = quotas.changes();
+    let after = quotas.alter(user("alice"), bounded(bound, 1_000)).await.expect("kept");
+    assert_eq!(after, BTreeMap::from([(bound, 1_000)]));
+    changes.changed().await;
+    assert!(quotas.take(bound, ALICE, 100_000) > Duration::from_secs(60));
+    assert!(quotas.owed(bound, ALICE) > Duration::from_secs(60));
+    assert!(quotas.admit(bound, ALICE, 1).is_err());
+    assert_eq!(quotas.owed(QuotaBound::ConsumerByteRate, ALICE), Duration::ZERO, "of something else");
+    assert_eq!(quotas.owed(bound, QuotaTaker { user: "bob", ..ALICE }), Duration::ZERO, "somebody else");
+    assert_eq!(quotas.stats().exceeded[0], ("producer_byte_rate", 2));
+    drop(quotas);
+    journal.close().await.expect("durable");
+
+    let (_journal, kept) = meta(&dir);
+    let quotas = ClientQuotas::open(&Env::real(), kept).await.expect("readable");
+    assert_eq!(quotas.list(), [(user("alice"), after)]);
+    assert_eq!(quotas.rate(bound, ALICE), Some(1_000));
+    let after = quotas.alter(user("alice"), BTreeMap::from([(bound, None)])).await.expect("kept");
+    assert_eq!((after, quotas.list()), (QuotaBounds::new(), vec![]));
+    assert_eq!(quotas.take(bound, ALICE, u64::MAX), Duration::ZERO);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn addresses_make_so_many_connections_and_those_of_a_network_of_ipv6_share_what_they_may() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (_journal, kept) = meta(&dir);
+    let quotas = ClientQuotas::open(&Env::real(), kept).await.expect("readable");
+    let bound = QuotaBound::ConnectionCreationRate;
+    quotas.alter(address("*"), bounded(bound, 1)).await.expect("kept");
+    quotas.alter(address("10.0.0.5"), bounded(bound, 1_000_000)).await.expect("kept");
+    let made = |from: &str| {
+        let from: IpAddr = from.parse().expect("an address");
+        // Far more than come back meanwhile.
+        (0..1_000).filter(|_| quotas.admit_connection(from).is_ok()).count()
+    };
+    assert_eq!(made("10.0.0.5"), 1_000);
+    assert!(made("10.0.0.6") < 1_000);
+    assert!(made("2001:db8::1") < 1_000);
+    assert!(quotas.admit_connection("2001:db8::2".parse().expect("an address")).is_err());
+    assert!(quotas.admit_connection("2001:db8:0:1::2".parse().expect("an address")).is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_can_be_no_quota_is_refused_with_what_is_wrong() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (_journal, kept) = meta(&dir);
+    let quotas = ClientQuotas::open(&Env::real(), Arc::clone(&kept)).await.expect("readable");
+    let (bytes, connections) = (QuotaBound::ProducerByteRate, QuotaBound::ConnectionCreationRate);
+    let both = QuotaEntity { ip: Some("10.0.0.5".to_owned()), ..user("alice") };
+    for (entity, bounds, why) in [
+        (QuotaEntity::default(), bounded(bytes, 1), "about a user"),
+        (both, bounded(bytes, 1), "about an address, or"),
+        (address("host.example"), bounded(connections, 1), "an address is"),
+        (address("10.0.0.5"), bounded(bytes, 1), "not of an address"),
+        (user("alice"), bounded(connections, 1), "is of an address"),
+        (user(""), bounded(bytes, 1), "1 to 1024 bytes"),
+        (user("alice"), bounded(bytes, 0), "from 1 to"),
+    ] {
+        let refused = quotas.alter(entity, bounds).await.expect_err("refused");
+        assert!(matches!(&refused, QuotaError::Invalid(said) if said.contains(why)), "{refused}");
+    }
+    assert_eq!(quotas.list(), []);
+    let put = Op::Put { key: "access/quota/x".to_owned(), value: "{}".into(), expect: Expect::Any };
+    kept.commit(vec![put]).await.expect("kept");
+    let refused = ClientQuotas::open(&Env::real(), kept).await.expect_err("refused");
+    assert!(refused.to_string().contains("later version"), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_another_one_changes_in_the_metadata_holds_here_too() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (_journal, kept) = meta(&dir);
+    let here = ClientQuotas::open(&Env::real(), Arc::clone(&kept)).await.expect("readable");
+    let there = ClientQuotas::open(&Env::real(), kept).await.expect("readable");
+    let mut changes = here.changes();
+    there.alter(user("alice"), bounded(QuotaBound::RequestRate, 7)).await.expect("kept");
+    changes.changed().await;
+    assert_eq!(here.rate(QuotaBound::RequestRate, ALICE), Some(7));
+}

@@ -1,0 +1,102 @@
+//! Quotas of those who make CALLs: what a CALL takes is taken before it is carried out, and its answer is kept back
+//! until its user owes nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tailwater_env::Env;
+use tailwater_format::call::{CallErrorCode, CallRefusal, Method};
+use tailwater_quotas::{ClientQuotas, QuotaBound, QuotaTaker};
+use tailwater_rma::{Peer, Refusal, Region, Reply, ScarHit, ScarOp, Service};
+
+use crate::calls::refusal;
+
+/// How long an answer is kept back at most: less than a client waits for one. Of whoever owes more no CALL is begun.
+const HELD_MAX: Duration = Duration::from_secs(5);
+
+/// A service whose clients have quotas.
+pub(crate) struct HeldCalls {
+    env: Env,
+    quotas: Arc<ClientQuotas>,
+    service: Arc<dyn Service>,
+}
+
+impl HeldCalls {
+    /// Has the CALLs of `service` taken from `quotas`.
+    pub(crate) fn new(env: &Env, quotas: &Arc<ClientQuotas>, service: Arc<dyn Service>) -> Self {
+        Self { env: env.clone(), quotas: Arc::clone(quotas), service }
+    }
+
+    /// Takes a CALL and what it appends; the bound that its answer counts against as well.
+    fn take(
+        &self,
+        taker: QuotaTaker<'_>,
+        method: u16,
+        bytes: u64,
+    ) -> Result<Option<QuotaBound>, CallRefusal> {
+        let bound = match Method::from_number(method) {
+            Some(Method::Append) => Some(QuotaBound::ProducerByteRate),
+            Some(Method::ReadDurable | Method::CopyNext) => Some(QuotaBound::ConsumerByteRate),
+            _ => None,
+        };
+        let bounds = [Some(QuotaBound::RequestRate), bound];
+        let owed = bounds.into_iter().flatten().map(|bound| self.quotas.owed(bound, taker)).max();
+        if let Some(owed) = owed.filter(|owed| *owed > HELD_MAX) {
+            let why = format!("{} has used up its quota, and owes {} s of it", taker.user, owed.as_secs());
+            return Err(CallRefusal::new(CallErrorCode::Overloaded, why));
+        }
+        self.quotas.take(QuotaBound::RequestRate, taker, 1);
+        if bound == Some(QuotaBound::ProducerByteRate) {
+            self.quotas.take(QuotaBound::ProducerByteRate, taker, bytes);
+        }
+        Ok(bound)
+    }
+}
+
+impl Service for HeldCalls {
+    fn admit(&self, peer: &Peer) -> Result<(), Refusal> {
+        self.service.admit(peer)
+    }
+
+    fn regions(&self) -> Vec<Arc<Region>> {
+        self.service.regions()
+    }
+
+    fn scar(&self, op: &ScarOp) -> Option<ScarHit> {
+        self.service.scar(op)
+    }
+
+    fn is_short(&self, method: u16, payload: &Bytes) -> bool {
+        self.service.is_short(method, payload)
+    }
+
+    fn call(&self, peer: &Peer, method: u16, payload: Bytes, reply: Reply) {
+        if !self.quotas.is_any() {
+            return self.service.call(peer, method, payload, reply);
+        }
+        let user = Arc::clone(&peer.principal);
+        let taker = QuotaTaker { user: &user, client_id: "" };
+        let bound = match self.take(taker, method, payload.len() as u64) {
+            Ok(bound) => bound,
+            Err(refused) => return reply.send(Err(refusal(refused))),
+        };
+        let (env, quotas, principal) = (self.env.clone(), Arc::clone(&self.quotas), Arc::clone(&user));
+        let held = Reply::new(move |answer| {
+            let taker = QuotaTaker { user: &principal, client_id: "" };
+            if let (Some(QuotaBound::ConsumerByteRate), Ok(bytes)) = (bound, &answer) {
+                quotas.take(QuotaBound::ConsumerByteRate, taker, bytes.len() as u64);
+            }
+            let bounds = [Some(QuotaBound::RequestRate), bound];
+            let owed = bounds.into_iter().flatten().map(|bound| quotas.owed(bound, taker)).max();
+            let Some(owed) = owed.filter(|owed| !owed.is_zero()) else { return reply.send(answer) };
+            let waiting = env.sleep(owed.min(HELD_MAX));
+            let send = async move {
+                waiting.await;
+                reply.send(answer);
+            };
+            env.spawn("held-call", send).detach();
+        });
+        self.service.call(peer, method, payload, held);
+    }
+}
