@@ -1,5 +1,5 @@
-//! What groups commit in other clusters that have the same stream: told to them, and kept here. Streams are copied between
-//! clusters where one node is active.
+//! What groups commit in other clusters that have the same stream: told to them, and kept here. Streams are copied
+//! between clusters where one node is active.
 
 use std::collections::BTreeMap;
 
