@@ -495,12 +495,6 @@ public class Clients {
             var replica = new TopicPartitionReplica("t", 0, node);
             fails(LogDirNotFoundException.class, admin.alterReplicaLogDirs(Map.of(replica, "/elsewhere")).all());
 
-            var client = new ClientQuotaEntity(Map.of(ClientQuotaEntity.CLIENT_ID, "me"));
-            Function<Double, Future<?>> quota = value -> admin.alterClientQuotas(
-                    List.of(new ClientQuotaAlteration(client, List.of(new ClientQuotaAlteration.Op("producer_byte_rate", value))))).all();
-            var refused = failure(quota.apply(1e6));
-            check(refused instanceof InvalidRequestException && refused.getMessage().contains("no quotas"), refused);
-            quota.apply(null).get();
             var feature = Map.of("no.such", new FeatureUpdate((short) 1, FeatureUpdate.UpgradeType.UPGRADE));
             fails(InvalidUpdateVersionException.class, admin.updateFeatures(feature, new UpdateFeaturesOptions()).all());
         }
