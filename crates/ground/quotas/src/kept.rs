@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 use crate::bucket::{BucketOwner, QuotaBuckets};
 use crate::entity::{EACH, QuotaBound, QuotaBounds, QuotaEntity, QuotaError};
-use crate::limits::QUOTAS_MAX;
+use crate::limits::{QUOTA_NAME_BYTES_MAX, QUOTAS_MAX};
 
 /// Where all of them are: one key for each, by a hash of whom it is about.
 const QUOTAS: &str = "access/quota/";
@@ -60,6 +60,12 @@ struct QuotaSet {
     by_address: BTreeMap<String, QuotaBounds>,
 }
 
+/// By what a client is counted: its id, or the beginning of one that is longer than a quota's name may be.
+fn counted_name(client_id: &str) -> &str {
+    let end = client_id.floor_char_boundary(QUOTA_NAME_BYTES_MAX);
+    &client_id[..end]
+}
+
 impl QuotaSet {
     fn of(all: BTreeMap<QuotaEntity, QuotaBounds>) -> Self {
         let mut set = Self::default();
@@ -99,7 +105,7 @@ impl QuotaSet {
             let owner = BucketOwner {
                 bound,
                 user: (!user.is_empty()).then(|| taker.user.to_owned()),
-                client: (!client.is_empty()).then(|| client_id.to_owned()),
+                client: (!client.is_empty()).then(|| counted_name(client_id).to_owned()),
             };
             Some((owner, rate))
         };

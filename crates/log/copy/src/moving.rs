@@ -27,7 +27,8 @@ use crate::clusters::KnownCluster;
 use crate::copies::{Copies, CopiesInner, put, unavailable};
 use crate::error::CopyError;
 use crate::limits::{
-    ANSWER_BYTES, CLUSTERS_PER_COMMIT, FORKS_MAX, LEAD_EVERY, MOVE_MAX, PLAN_BYTES_MAX, TERM_LEAP,
+    ANSWER_BYTES, CLUSTERS_PER_COMMIT, FORKS_MAX, LEAD_EVERY, MOVE_MAX, PLAN_BYTES_MAX, PLAN_NUMBER_MAX,
+    TERM_LEAP,
 };
 use crate::plan::{CopyTree, Fork};
 
@@ -171,7 +172,8 @@ impl Copies {
         }
         let others = known.clusters.iter().filter(|cluster| cluster.name != here && known.has(&cluster.name));
         let asked = join_all(others.map(|cluster| inner.ends_of(id, cluster))).await;
-        let moves = asked.iter().filter_map(|(_, moves)| *moves).fold(known.moves, u64::max) + 1;
+        let told = asked.iter().filter_map(|(_, moves)| *moves).filter(|moves| *moves < PLAN_NUMBER_MAX);
+        let moves = told.fold(known.moves, u64::max).saturating_add(1);
         // Nothing is copied any more, so that it ends where it is said to.
         inner.moving.lock().remove(&id);
         inner.operations.lock().remove(&id);
@@ -249,8 +251,9 @@ impl Copies {
         }
         let ends = inner.log.ends(id).map_err(|error| away(error.to_string()))?;
         let pairs = || ends.iter().zip(&asked.ends);
-        let missing: u64 =
-            pairs().map(|(end, asked)| asked.next_offset.saturating_sub(end.next_offset.0)).sum();
+        let missing: u64 = pairs()
+            .map(|(end, asked)| asked.next_offset.saturating_sub(end.next_offset.0))
+            .fold(0, u64::saturating_add);
         if missing > 0 || ends.len() < asked.ends.len() {
             return Err(away(format!("{here} has yet to copy {missing} records")));
         }

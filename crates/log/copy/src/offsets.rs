@@ -3,10 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use futures::StreamExt;
 use parking_lot::Mutex;
-use tailwater_env::BoxFuture;
+use tailwater_env::{BoxFuture, Env};
 use tailwater_format::StreamId;
 use tailwater_format::call::{
     CallErrorCode, CallRefusal, CopiedOffset, CopiedOffsets, CopyOffsets, Method, stream_from_wire,
@@ -36,11 +37,12 @@ struct Neighbour {
 }
 
 impl Copies {
-    /// Brings what groups commit along the copy trees from here on.
-    pub fn follow_groups(&self, groups: Arc<dyn OffsetsKeeper>) {
+    /// Brings what groups commit along the copy trees, to others from here on and to this cluster `after` some time.
+    pub fn follow_groups(&self, groups: Arc<dyn OffsetsKeeper>, after: Duration) {
         let inner = &self.inner;
         *inner.groups.lock() = Some(Arc::clone(&groups));
-        let task = inner.env.spawn("copy-offsets", follow(Arc::downgrade(inner), groups));
+        let task =
+            inner.env.spawn("copy-offsets", follow(inner.env.clone(), Arc::downgrade(inner), groups, after));
         *inner.following.lock() = Some(task);
     }
 
@@ -75,7 +77,8 @@ impl CopiesInner {
 }
 
 /// Asks all neighbours, again and again.
-async fn follow(inner: Weak<CopiesInner>, groups: Arc<dyn OffsetsKeeper>) {
+async fn follow(env: Env, inner: Weak<CopiesInner>, groups: Arc<dyn OffsetsKeeper>, after: Duration) {
+    env.sleep(after).await;
     let asker = OffsetsAsker { groups, connections: Mutex::default(), told: Mutex::default() };
     loop {
         let Some(strong) = inner.upgrade() else { return };
@@ -92,7 +95,6 @@ async fn follow(inner: Weak<CopiesInner>, groups: Arc<dyn OffsetsKeeper>) {
             }
         };
         futures::stream::iter(neighbours).map(ask).buffer_unordered(TELL_AT_ONCE).collect::<()>().await;
-        let env = strong.env.clone();
         drop(strong);
         env.sleep(OFFSETS_EVERY).await;
     }

@@ -277,6 +277,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Carries out the whole requests that are there. Nobody is there to be answered, so what others decide about is
     /// begun only.
     async fn carry_out_the_rest(&mut self) -> Result<(), Closing> {
+        // All of it together: each request may have to wait for its quota, and the connection counts meanwhile.
+        let until = self.broker.env.now() + GONE_HELD_MAX;
         loop {
             self.begin_requests().await?;
             if let Some(Begun { answer, waits_for_others, .. }) = self.under_way.pop_front() {
@@ -291,7 +293,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     let (permit, len) = (permit.await, *len);
                     self.room = self.taken(permit, len);
                 }
-                _ if !self.held.is_zero() && self.held <= GONE_HELD_MAX => {
+                _ if !self.held.is_zero() && self.broker.env.now() + self.held <= until => {
                     released(&self.broker.env, self.held, &mut self.quota_changes).await;
                 }
                 _ => return Ok(()),

@@ -83,7 +83,7 @@ impl Broadcast {
                 silence_ms: config.silence_ms,
                 streams_max: config.streams_max,
                 stream_bytes_max: config.stream_bytes_max,
-                region_bytes_max: config.region_bytes_max,
+                region_bytes_max: config.region_bytes_max.max(config.stream_bytes_max),
                 retention_ms: config.retention_ms,
                 ..replica::Config::new(&config.region, id)
             },

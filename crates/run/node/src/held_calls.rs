@@ -12,8 +12,14 @@ use tailwater_rma::{Peer, Refusal, Region, Reply, ScarHit, ScarOp, Service};
 
 use crate::calls::refusal;
 
-/// How long an answer is kept back at most: less than a client waits for one. Of whoever owes more no CALL is begun.
-const HELD_MAX: Duration = Duration::from_secs(5);
+/// How long an answer is kept back at most: less than a client, or another cluster, waits for one. Of whoever owes more
+/// no CALL is begun.
+const HELD_MAX: Duration = Duration::from_secs(2);
+
+const _: () = assert!(
+    HELD_MAX.as_millis() < tailwater_copy::limits::ASK_MAX.as_millis(),
+    "clusters hear of each other"
+);
 
 /// A service whose clients have quotas.
 pub(crate) struct HeldCalls {
@@ -72,7 +78,8 @@ impl Service for HeldCalls {
     }
 
     fn call(&self, peer: &Peer, method: u16, payload: Bytes, reply: Reply) {
-        if !self.quotas.is_any() {
+        // Without a greeting nobody learns where the cells are, and it is one for each connection.
+        if !self.quotas.is_any() || Method::from_number(method) == Some(Method::Hello) {
             return self.service.call(peer, method, payload, reply);
         }
         let user = Arc::clone(&peer.principal);
@@ -90,9 +97,10 @@ impl Service for HeldCalls {
             let bounds = [Some(QuotaBound::RequestRate), bound];
             let owed = bounds.into_iter().flatten().map(|bound| quotas.owed(bound, taker)).max();
             let Some(owed) = owed.filter(|owed| !owed.is_zero()) else { return reply.send(answer) };
-            let waiting = env.sleep(owed.min(HELD_MAX));
+            // Who answers may be a thread whose timers nobody turns, or one that ends earlier: the task has its own.
+            let clock = env.clone();
             let send = async move {
-                waiting.await;
+                clock.sleep(owed.min(HELD_MAX)).await;
                 reply.send(answer);
             };
             env.spawn("held-call", send).detach();

@@ -695,10 +695,16 @@ async fn start_copies(
     let links = DialedLinks::new(env, &gate.dialer);
     let copies = Copies::start_at(env, log, config.given(), links, &config.link_bytes_per_s).await?;
     if let Some(kafka) = kafka.filter(|_| config.group_offsets == GroupSharing::Shared) {
-        copies.follow_groups(Arc::new(KafkaOffsets(Arc::clone(kafka.broker()))));
+        // Whoever was in a group of this cluster goes on where it was, not where others are.
+        let after = if kafka.broker().groups_had_members() { MEMBERS_JOIN } else { Duration::ZERO };
+        copies.follow_groups(Arc::new(KafkaOffsets(Arc::clone(kafka.broker()))), after);
     }
     Ok(copies)
 }
+
+/// In this time members of groups have joined again after a start: clients notice within a session time-out, which is
+/// 45 s by default.
+const MEMBERS_JOIN: Duration = Duration::from_secs(60);
 
 /// What groups of Kafka's clients commit.
 struct KafkaOffsets(Arc<tailwater_kafka::Broker>);

@@ -119,12 +119,17 @@ impl Table {
         self.find(hash).map(|number| now.since(self.node(number).modified)).unwrap_or_default()
     }
 
+    /// Whether a copy of this version is newer than what is known here of its key. What was evicted is not missed.
+    pub(in super::super) fn takes_copy(&self, hash: KeyHash, version: Version) -> bool {
+        let is_forgotten = self.find(hash).is_none() && version <= self.forgotten();
+        version > self.known(hash) && !is_forgotten
+    }
+
     /// Copies what another replica holds, if it is above all that is known here; whether it was.
     pub(in super::super) fn copy(&mut self, entry: &Item<'_>, age: Duration, now: Instant) -> bool {
         let hash = KeyHash::of(entry.key);
         let held = self.find(hash);
-        let is_forgotten = held.is_none() && entry.version <= self.forgotten();
-        if entry.tombstone || entry.version <= self.known(hash) || is_forgotten || age >= self.config.ttl {
+        if entry.tombstone || !self.takes_copy(hash, entry.version) || age >= self.config.ttl {
             return false;
         }
         let wanted = self.slabs.slot_bytes_for(entry.bytes.len());

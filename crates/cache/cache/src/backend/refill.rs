@@ -111,7 +111,7 @@ impl Backend {
             }
             for (hash, said) in some {
                 match cohort.decide(*hash, said, told) {
-                    CopyVerdict::Held { place, version } if version > table.known(*hash) => {
+                    CopyVerdict::Held { place, version } if table.takes_copy(*hash, version) => {
                         dirty += u64::from(version.timestamp_us < settled_us);
                         wanted.entry(place).or_default().push((*hash, version));
                     }

@@ -45,6 +45,8 @@ pub(crate) struct Committer {
 /// The coordinator of all groups.
 pub(crate) struct Coordinator {
     pub(super) shared: Arc<CoordinatorShared>,
+    /// Whether a classic group had members before this start, who have to join again.
+    had_members: bool,
     _tasks: [Task; 2],
 }
 
@@ -144,7 +146,9 @@ impl Coordinator {
             let group = Group::Classic(ClassicGroup::new(Arc::clone(&classic_limits), 0, None));
             table.groups.insert(name, GroupEntry::new(group, Some(now_ms)));
         }
+        let mut had_members = false;
         for (name, KeptGroup { record, members }) in kept {
+            had_members |= record.kind == GroupRecordKind::Classic && record.empty_since_ms.is_none();
             let mut changes = MemberChanges::new();
             let (mut kept_members, members) = KeptMembers::restore(&members, &mut changes);
             let group = match record.kind {
@@ -196,7 +200,12 @@ impl Coordinator {
             env.spawn("kafka-groups", tick(Arc::clone(&shared))),
             env.spawn("kafka-offsets-retention", retention::run(Arc::clone(&shared))),
         ];
-        Ok(Self { shared, _tasks: tasks })
+        Ok(Self { shared, had_members, _tasks: tasks })
+    }
+
+    /// Whether there are groups whose members were here before this start, and have to join again.
+    pub fn had_members(&self) -> bool {
+        self.had_members
     }
 
     /// What was committed.
@@ -461,8 +470,12 @@ impl Coordinator {
         if offsets.is_empty() {
             return Ok(());
         }
+        self.change_offsets(name, OffsetChange::Commit(offsets)).await
+    }
+
+    async fn change_offsets(&self, name: &str, change: OffsetChange) -> Result<(), ErrorCode> {
         let name: Arc<str> = name.into();
-        let kept = self.shared.offsets.change(Arc::clone(&name), OffsetChange::Commit(offsets)).await;
+        let kept = self.shared.offsets.change(Arc::clone(&name), change).await;
         kept.map_err(|error| match error {
             NotKept::Full => ErrorCode::InvalidCommitOffsetSize,
             NotKept::Meta(_) => ErrorCode::CoordinatorNotAvailable,
@@ -491,7 +504,10 @@ impl Coordinator {
             let ours = self.shared.offsets.get(name, *partition);
             ours.is_none_or(|ours| ours.committed_ms < theirs.committed_ms)
         });
-        self.commit(name, offsets).await
+        if offsets.is_empty() {
+            return Ok(());
+        }
+        self.change_offsets(name, OffsetChange::Follow(offsets)).await
     }
 
     /// Deletes a group and what it committed. Dropping this gives up the answer only.

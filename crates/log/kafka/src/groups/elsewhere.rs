@@ -12,6 +12,12 @@ use crate::broker::Broker;
 use crate::errors::ErrorCode;
 
 impl Broker {
+    /// Whether groups had members before this start. Until those have joined again nothing says that a group is in use
+    /// here.
+    pub fn groups_had_members(&self) -> bool {
+        self.groups.had_members()
+    }
+
     /// What groups have committed of a stream since another cluster was answered with `life` and `after`; 0 and 0 where
     /// it was not. Nothing is left where none is answered.
     pub fn offsets_since(&self, stream: StreamId, life: u64, after: u64) -> CopiedOffsets {

@@ -53,6 +53,8 @@ pub(crate) type GroupOffsets = BTreeMap<Partition, Committed>;
 #[derive(Debug)]
 pub(crate) enum OffsetChange {
     Commit(GroupOffsets),
+    /// What was committed in another cluster, where it is later than what is committed here by then.
+    Follow(GroupOffsets),
     /// Offsets that are given up, where they are still these: what was committed since then stays.
     Forget(GroupOffsets),
     /// The group, with all that it committed.
@@ -443,26 +445,44 @@ impl Writer {
         }
     }
 
+    /// Takes in what is committed, if there is memory for it.
+    fn commit(
+        &self,
+        round: &mut OffsetRound,
+        group: &Arc<str>,
+        offsets: GroupOffsets,
+        reply: Option<OffsetReply>,
+    ) {
+        let memory = self.memory.read();
+        let growth = |(partition, offset): (&Partition, &Committed)| {
+            let before = round.now(&memory, &(Arc::clone(group), *partition));
+            offset.bytes().saturating_sub(before.map_or(0, Committed::bytes))
+        };
+        let more: usize = offsets.iter().map(growth).sum();
+        // What takes no more than before is always taken: who is there goes on.
+        if more > 0 && memory.bytes + round.bytes + more > self.bytes_max {
+            let _ = reply.map(|reply| reply.send(Err(NotKept::Full)));
+            return;
+        }
+        round.bytes += more;
+        let changes =
+            offsets.into_iter().map(|(partition, offset)| ((Arc::clone(group), partition), Some(offset)));
+        round.partitions.extend(changes);
+        round.replies.extend(reply);
+    }
+
     fn add(&self, round: &mut OffsetRound, request: OffsetRequest) {
         let OffsetRequest { group, change, reply } = request;
         match change {
-            OffsetChange::Commit(offsets) => {
+            OffsetChange::Commit(offsets) => return self.commit(round, &group, offsets, reply),
+            OffsetChange::Follow(mut offsets) => {
                 let memory = self.memory.read();
-                let growth = |(partition, offset): (&Partition, &Committed)| {
-                    let before = round.now(&memory, &(Arc::clone(&group), *partition));
-                    offset.bytes().saturating_sub(before.map_or(0, Committed::bytes))
-                };
-                let more: usize = offsets.iter().map(growth).sum();
-                // What takes no more than before is always taken: who is there goes on.
-                if more > 0 && memory.bytes + round.bytes + more > self.bytes_max {
-                    let _ = reply.map(|reply| reply.send(Err(NotKept::Full)));
-                    return;
-                }
-                round.bytes += more;
-                let changes = offsets
-                    .into_iter()
-                    .map(|(partition, offset)| ((Arc::clone(&group), partition), Some(offset)));
-                round.partitions.extend(changes);
+                offsets.retain(|partition, theirs| {
+                    let ours = round.now(&memory, &(Arc::clone(&group), *partition));
+                    ours.is_none_or(|ours| ours.committed_ms < theirs.committed_ms)
+                });
+                drop(memory);
+                return self.commit(round, &group, offsets, reply);
             }
             OffsetChange::Forget(offsets) => {
                 let memory = self.memory.read();

@@ -44,7 +44,8 @@ pub struct BroadcastConfig {
     pub streams_max: usize,
     /// Bytes of events that each of them may hold before publishers are refused.
     pub stream_bytes_max: u64,
-    /// Bytes of events that all of them may hold together before publishers are refused.
+    /// Bytes of events that all of them may hold together before publishers are refused; `stream_bytes_max` where that
+    /// is more.
     pub region_bytes_max: u64,
     /// How long each of them holds its events at least, in milliseconds; older ones are removed, and listeners that
     /// have not got them are told. 0 is for ever.
@@ -238,7 +239,7 @@ impl BroadcastConfig {
         within("connections_max", self.connections_max as u64, 1, 1_000_000)?;
         within("streams_max", self.streams_max as u64, 1, 4_096)?;
         within("stream_bytes_max", self.stream_bytes_max, 4 << 20, 1 << 50)?;
-        within("region_bytes_max", self.region_bytes_max, self.stream_bytes_max, 1 << 50)?;
+        within("region_bytes_max", self.region_bytes_max, 4 << 20, 1 << 50)?;
         if self.retention_ms > 0 {
             within("retention_ms", self.retention_ms, 1_000, 1 << 50)?;
         }

@@ -136,6 +136,22 @@ fn commands_and_appends_by_calls_keep_to_quotas_too() {
 }
 
 #[test]
+fn who_owes_requests_connects_again_and_each_of_its_calls_is_answered_also_one_that_is_refused() {
+    let (_dir, mut node) = Node::start_anew();
+    node.run(&["stream", "create", "s"]);
+    node.run(&["quota", "set", "--user", "*", "--request-rate", "2"]);
+    for number in 0..4 {
+        // Each is a connection of its own, and there is no such stream for every second one.
+        let stream = ["s", "absent"][number % 2];
+        let written = node.output(&["produce", stream, "--deadline-ms", "120000"], b"line\n");
+        let told = String::from_utf8_lossy(&written.stderr);
+        assert_eq!(written.status.success(), stream == "s", "{told}");
+        assert!(!told.contains("timed out") && !told.contains("deadline"), "{told}");
+    }
+    assert!(node.process.stop(), "{}", node.process.log());
+}
+
+#[test]
 fn an_address_makes_no_more_connections_than_its_quota_says() {
     let (_dir, node) = Node::start_anew();
     node.run(&["quota", "set", "--address", "127.0.0.1", "--connection-creation-rate", "1"]);
