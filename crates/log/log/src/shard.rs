@@ -403,7 +403,12 @@ impl Shard {
 
     /// The same where the term of its record was claimed for this owner, and nothing was written in it yet.
     pub(crate) fn claimed(mut self) -> Self {
-        self.state = ShardPhase::Owning(self.changes.record().term);
+        let term = self.changes.record().term;
+        self.state = ShardPhase::Owning(term);
+        // The first append needs no other term. A term that was told may not go back.
+        if !self.visible.exists {
+            self.visible.term = term;
+        }
         self
     }
 

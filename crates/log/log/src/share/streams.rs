@@ -1,6 +1,6 @@
 //! Streams that other processes create, alter and delete.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tailwater_format::{ShardId, ShardNumber, StreamId};
@@ -18,17 +18,19 @@ impl Log {
         let inner = &*self.inner;
         // Over the list, so that a stream that is created here meanwhile is not taken for one that was deleted.
         let _naming = inner.naming.lock().await;
-        let mut listed = BTreeMap::new();
+        let (mut listed, mut there) = (BTreeMap::new(), BTreeSet::new());
         for (key, found) in inner.meta.list(STREAMS).await.map_err(unavailable)? {
             let Some(Key::Stream(id)) = Key::parse(&key) else { continue };
+            there.insert(id);
+            // One of a later version is there all the same: it stays as it is known.
             match StreamRecord::decode(&key, &found.value) {
                 Ok(record) => _ = listed.insert(id, record),
-                Err(error) => tracing::error!(%error, "a stream is not served here"),
+                Err(error) => tracing::error!(%error, "what has become of a stream is not known here"),
             }
         }
         let known: Vec<Arc<Stream>> = inner.streams.read().by_id.values().cloned().collect();
         for stream in &known {
-            if !listed.contains_key(&stream.record.id) {
+            if !there.contains(&stream.record.id) {
                 self.drop_deleted(stream).await?;
             }
         }
