@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tailwater_bookkeeper::limits::ENTRY_BYTES_MAX;
-use tailwater_bookkeeper::{BookKeeper, LedgerFault, LedgerId, Quorums};
+use tailwater_bookkeeper::{BookKeeper, LedgerFault, LedgerId, LedgerStatus, Quorums};
 use tailwater_env::{BoxFuture, Env, HashMap, Instant};
 use tailwater_format::{Offset, Position, SegmentId, SegmentNumber, ShardId, Term, TransactionId};
 use tailwater_journal::{Journal, JournalPosition};
@@ -19,6 +19,7 @@ use uuid::Uuid;
 
 use crate::cache::EntryCache;
 use crate::held::{Command, EntryRoom, HeldSegment, LedgerAppend, UnfinishedCount, UnfinishedLedger};
+use crate::names::PASSWORD;
 use crate::limits::{LEDGERS_AT_A_TIME, POINT_STEP_BYTES, RETRY, TROUBLE_TOLD};
 use crate::points::LedgerPoint;
 use crate::writing::SegmentWriting;
@@ -82,6 +83,21 @@ impl LedgersShared {
     /// Entries are taken.
     pub(crate) fn note_health(&self) {
         *self.trouble.lock() = None;
+    }
+
+    /// Deletes a ledger of which nothing was acknowledged here, if there is nothing in it. An entry that no quorum
+    /// answered may be on a bookie all the same, and whoever took over may have recovered and recorded it: that ledger
+    /// stays, and the next who opens the shard decides.
+    pub(crate) async fn discard_ledger(&self, ledger: LedgerId) {
+        while !self.is_dropped.load(Ordering::Relaxed) {
+            match self.client.recover(ledger, PASSWORD).await.map(|metadata| metadata.state) {
+                Ok(LedgerStatus::Closed { last, .. }) if last.get() < 0 => return self.delete_ledger(ledger).await,
+                Ok(_) => return tracing::info!(%ledger, "there is something in it: it stays"),
+                Err(LedgerFault::NoLedger) => return,
+                Err(fault) => tracing::warn!(%ledger, %fault, "it is not known yet whether it is empty"),
+            }
+            self.env.sleep(RETRY).await;
+        }
     }
 
     /// Deletes a ledger, however long that takes.
@@ -275,12 +291,18 @@ impl StoreContract for LedgerStore {
             }
             return Ok(());
         }
-        let ledger = held.state.lock().ledger;
+        let (ledger, is_acknowledged) = {
+            let state = held.state.lock();
+            (state.ledger, state.durable.get() > Position(0))
+        };
         if let Some(ledger) = ledger {
             let (shared, unfinished) =
                 (Arc::clone(&self.shared), UnfinishedLedger::begin(&self.shared.unfinished));
             let delete = async move {
-                shared.delete_ledger(ledger).await;
+                match is_acknowledged {
+                    true => shared.delete_ledger(ledger).await,
+                    false => shared.discard_ledger(ledger).await,
+                }
                 drop(unfinished);
             };
             self.shared.env.spawn("ledger-deletion", delete).detach();

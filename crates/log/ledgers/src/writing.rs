@@ -83,7 +83,11 @@ impl SegmentWriting {
         });
         let deletions: Vec<UnfinishedLedger> = late.chain(end).collect();
         if let Some(ledger) = ledger.filter(|_| !deletions.is_empty()) {
-            self.shared.delete_ledger(ledger).await;
+            let is_acknowledged = self.held.state.lock().durable.get() > Position(0);
+            match is_acknowledged {
+                true => self.shared.delete_ledger(ledger).await,
+                false => self.shared.discard_ledger(ledger).await,
+            }
         }
     }
 
