@@ -318,77 +318,75 @@ fn another_region_is_asked_for_no_more_than_the_chain_takes() {
     }
 }
 
-#[test]
-fn a_stream_that_holds_what_it_may_takes_nothing_but_what_makes_room_until_there_is_some() {
-    let mut head = Replica::new(Config { stream_bytes_max: 8 << 20, ..Config::new("here", 1) });
-    let members = vec![Member { id: 1, address: "replica-1".to_owned() }];
-    head.configure(
-        0,
-        Chain { epoch: 1, lineage: 1, region: "here".to_owned(), members, joining: Vec::new() },
-    );
-    head.connected(0, 7, client(3));
-    let mut publisher = 0;
-    let mut publish = |head: &mut Replica, name: &str, collect: Option<&Collect>| {
-        publisher += 1;
+/// A region's only replica, and publishers of events of 1 MiB.
+struct BoundedHead {
+    head: Replica,
+    publishers: u128,
+}
+
+impl BoundedHead {
+    fn new(config: Config) -> Self {
+        let mut head = Replica::new(config);
+        let members = vec![Member { id: 1, address: "replica-1".to_owned() }];
+        head.configure(
+            0,
+            Chain { epoch: 1, lineage: 1, region: "here".to_owned(), members, joining: Vec::new() },
+        );
+        head.connected(0, 7, client(3));
+        Self { head, publishers: 0 }
+    }
+
+    /// Another publisher's event; how it was refused, if it was.
+    fn publish(&mut self, name: &str, collect: Option<&Collect>) -> Option<(Reason, String)> {
+        self.publishers += 1;
         let mut events = Writer::new(0);
         let payload = Bytes::from(vec![b'x'; 1 << 20]);
         events.publish(&Content { payload, ..Content::default() }, collect).unwrap();
         let (stream, batch) = (Stream::parse(name).unwrap(), events.finish(0));
-        head.receive(0, 7, Message::Publish { stream, client: publisher, answered: 0, first: 1, batch });
-        head.outputs().into_iter().find_map(|output| match output {
+        let client = self.publishers;
+        self.head.receive(0, 7, Message::Publish { stream, client, answered: 0, first: 1, batch });
+        self.head.outputs().into_iter().find_map(|output| match output {
             ReplicaOutput::Send(7, Message::Refused { reason, text, .. }) => Some((reason, text)),
             _ => None,
         })
-    };
+    }
+
+    /// Until what is collected is gone so far that the stream holds no more than this.
+    fn sweep(&mut self, name: &str, bytes: u64) {
+        let stream = Stream::parse(name).unwrap();
+        while self.head.stream(&stream).unwrap().bytes() > bytes {
+            self.head.tick(0, 0);
+        }
+    }
+}
+
+#[test]
+fn a_stream_that_holds_what_it_may_takes_nothing_but_what_makes_room_until_there_is_some() {
+    let mut head = BoundedHead::new(Config { stream_bytes_max: 8 << 20, ..Config::new("here", 1) });
     for _ in 0..7 {
-        assert_eq!(publish(&mut head, "here/news", None), None);
+        assert_eq!(head.publish("here/news", None), None);
     }
-    let (reason, text) = publish(&mut head, "here/news", None).expect("it is refused");
+    let (reason, text) = head.publish("here/news", None).expect("it is refused");
     assert!(reason == Reason::Full && text.contains("[broadcast] stream_bytes_max"), "{text}");
-    assert_eq!(publish(&mut head, "here/other", None), None, "another stream has room of its own");
-    assert_eq!(publish(&mut head, "here/news", Some(&Collect::KeepLast(3))), None);
-    let stream = Stream::parse("here/news").unwrap();
-    while head.stream(&stream).unwrap().bytes() > 5 << 20 {
-        head.tick(0, 0);
-    }
-    assert_eq!(publish(&mut head, "here/news", None), None);
+    assert_eq!(head.publish("here/other", None), None, "another stream has room of its own");
+    assert_eq!(head.publish("here/news", Some(&Collect::KeepLast(3))), None);
+    head.sweep("here/news", 5 << 20);
+    assert_eq!(head.publish("here/news", None), None);
 }
 
 #[test]
 fn streams_that_together_hold_what_their_region_may_take_nothing_until_one_of_them_has_made_room() {
     let bounds = Config { stream_bytes_max: 8 << 20, region_bytes_max: 12 << 20, ..Config::new("here", 1) };
-    let mut head = Replica::new(bounds);
-    let members = vec![Member { id: 1, address: "replica-1".to_owned() }];
-    head.configure(
-        0,
-        Chain { epoch: 1, lineage: 1, region: "here".to_owned(), members, joining: Vec::new() },
-    );
-    head.connected(0, 7, client(3));
-    let mut publisher = 0;
-    let mut publish = |head: &mut Replica, name: &str, collect: Option<&Collect>| {
-        publisher += 1;
-        let mut events = Writer::new(0);
-        let payload = Bytes::from(vec![b'x'; 1 << 20]);
-        events.publish(&Content { payload, ..Content::default() }, collect).unwrap();
-        let (stream, batch) = (Stream::parse(name).unwrap(), events.finish(0));
-        head.receive(0, 7, Message::Publish { stream, client: publisher, answered: 0, first: 1, batch });
-        head.outputs().into_iter().find_map(|output| match output {
-            ReplicaOutput::Send(7, Message::Refused { reason, text, .. }) => Some((reason, text)),
-            _ => None,
-        })
-    };
+    let mut head = BoundedHead::new(bounds);
     for number in 0..11 {
         let name = ["here/news", "here/other"][number % 2];
-        assert_eq!(publish(&mut head, name, None), None);
+        assert_eq!(head.publish(name, None), None);
     }
     for name in ["here/news", "here/other", "here/third"] {
-        let (reason, text) = publish(&mut head, name, None).expect("it is refused");
+        let (reason, text) = head.publish(name, None).expect("it is refused");
         assert!(reason == Reason::Full && text.contains("[broadcast] region_bytes_max"), "{text}");
     }
-    assert_eq!(publish(&mut head, "here/news", Some(&Collect::KeepLast(3))), None);
-    let stream = Stream::parse("here/news").unwrap();
-    while head.stream(&stream).unwrap().bytes() > 5 << 20 {
-        head.tick(0, 0);
-    }
-    assert_eq!(publish(&mut head, "here/third", None), None, "what was collected is room for each of them");
+    assert_eq!(head.publish("here/news", Some(&Collect::KeepLast(3))), None);
+    head.sweep("here/news", 5 << 20);
+    assert_eq!(head.publish("here/third", None), None, "what was collected is room for each of them");
 }

@@ -16,6 +16,7 @@
 pub mod conformance;
 mod contract;
 mod embedded;
+mod following;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
 mod lease;
@@ -24,10 +25,13 @@ mod record;
 mod recovery;
 mod snapshot;
 mod state;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 mod watch;
 
 pub use contract::{Expect, Meta, MetaError, Op, Versioned, check_key, check_ops, check_value};
 pub use embedded::{EmbeddedMeta, MetaConfig, TAG};
+pub use following::follow_whole;
 pub use lease::Lease;
 pub use recovery::{Recovery, RecoveryError};
 pub use watch::{Event, Watch, WatchEnd, WatchSender, watch_channel};

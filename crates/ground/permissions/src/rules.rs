@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use futures::channel::oneshot;
 use parking_lot::RwLock;
@@ -12,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tailwater_access::{AccessRequest, Authorizer, Denied, Peer, Protocol, RightsBell, RightsChanges};
 use tailwater_env::{Env, Task};
-use tailwater_meta::{Expect, Meta, Op, WatchEnd};
+use tailwater_meta::{Expect, Meta, Op, follow_whole};
 
 use crate::audit::{Audit, AuditEvent};
 use crate::limits::{CHANGES_MAX, RULES_MAX};
@@ -22,8 +21,6 @@ use crate::subject::SubjectMapping;
 
 /// Where all of them are: one key for each, by a hash of what it says, so that none is there twice.
 const RULES: &str = "access/rule/";
-/// After metadata that does not answer: how long until it is asked again.
-const RETRY: Duration = Duration::from_secs(1);
 
 /// What rules are for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -206,33 +203,15 @@ impl Rules {
     pub async fn keep_in(self: &Arc<Self>, meta: Arc<dyn Meta>) -> Result<(), RuleError> {
         let unavailable = |error: tailwater_meta::MetaError| RuleError::Unavailable(error.to_string());
         // Before they are read, so that nothing is missed between.
-        let mut watch = meta.watch(RULES).await.map_err(unavailable)?;
+        let watch = meta.watch(RULES).await.map_err(unavailable)?;
         self.read(&*meta).await?;
-        let rules = Arc::downgrade(self);
-        let (env, of) = (self.env.clone(), Arc::clone(&meta));
-        let following = self.env.spawn("access-rules", async move {
-            loop {
-                match watch.next().await {
-                    // Whatever changed: rules change seldom, and all are read within a millisecond.
-                    Ok(_) | Err(WatchEnd::Lagged) => {}
-                    Err(WatchEnd::Closed) => return,
-                }
-                while watch.try_next().is_some_and(|next| next != Err(WatchEnd::Closed)) {}
-                loop {
-                    let Some(rules) = rules.upgrade() else { return };
-                    let turn = rules.changing.lock().await;
-                    let read = rules.read(&*of).await;
-                    drop(turn);
-                    match read {
-                        Ok(()) => break,
-                        Err(error) => {
-                            tracing::warn!(%error, "the rules can't be read again; those from before are gone by");
-                            drop(rules);
-                            env.sleep(RETRY).await;
-                        }
-                    }
-                }
-            }
+        let of = Arc::clone(&meta);
+        let following = follow_whole(&self.env, "access-rules", watch, Arc::downgrade(self), move |rules| {
+            let of = Arc::clone(&of);
+            Box::pin(async move {
+                let _turn = rules.changing.lock().await;
+                rules.read(&*of).await
+            })
         });
         let _ = self.kept.set(KeptRules { meta, _watch: following });
         Ok(())

@@ -11,7 +11,7 @@ use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tailwater_env::{Env, Task};
-use tailwater_meta::{Expect, Meta, Op, WatchEnd};
+use tailwater_meta::{Expect, Meta, Op, follow_whole};
 use tokio::sync::watch;
 
 use crate::bucket::{BucketOwner, QuotaBuckets};
@@ -20,8 +20,6 @@ use crate::limits::{QUOTA_NAME_BYTES_MAX, QUOTAS_MAX};
 
 /// Where all of them are: one key for each, by a hash of whom it is about.
 const QUOTAS: &str = "access/quota/";
-/// After metadata that does not answer: how long until it is asked again.
-const RETRY: Duration = Duration::from_secs(1);
 
 /// What stands for a part that a quota does not name: no name is empty.
 const UNNAMED: &str = "";
@@ -168,7 +166,7 @@ impl ClientQuotas {
     /// Metadata that can't be read, or has something else where a quota should be.
     pub async fn open(env: &Env, meta: Arc<dyn Meta>) -> Result<Arc<Self>, QuotaError> {
         // Before they are read, so that nothing is missed between.
-        let mut watch = meta.watch(QUOTAS).await.map_err(unavailable)?;
+        let watch = meta.watch(QUOTAS).await.map_err(unavailable)?;
         let quotas = Arc::new(Self {
             env: env.clone(),
             set: RwLock::default(),
@@ -180,30 +178,13 @@ impl ClientQuotas {
             exceeded: std::array::from_fn(|_| AtomicU64::default()),
         });
         quotas.read_all(&*meta).await?;
-        let (weak, of, clock) = (Arc::downgrade(&quotas), Arc::clone(&meta), env.clone());
-        let following = env.spawn("quotas", async move {
-            loop {
-                match watch.next().await {
-                    // Whatever changed: quotas change seldom, and all are read within milliseconds.
-                    Ok(_) | Err(WatchEnd::Lagged) => {}
-                    Err(WatchEnd::Closed) => return,
-                }
-                while watch.try_next().is_some_and(|next| next != Err(WatchEnd::Closed)) {}
-                loop {
-                    let Some(quotas) = weak.upgrade() else { return };
-                    let turn = quotas.changing.lock().await;
-                    let read = quotas.read_all(&*of).await;
-                    drop(turn);
-                    match read {
-                        Ok(()) => break,
-                        Err(error) => {
-                            tracing::warn!(%error, "the quotas can't be read again; those from before are gone by");
-                            drop(quotas);
-                            clock.sleep(RETRY).await;
-                        }
-                    }
-                }
-            }
+        let of = Arc::clone(&meta);
+        let following = follow_whole(env, "quotas", watch, Arc::downgrade(&quotas), move |quotas| {
+            let of = Arc::clone(&of);
+            Box::pin(async move {
+                let _turn = quotas.changing.lock().await;
+                quotas.read_all(&*of).await
+            })
         });
         let _ = quotas.kept.set(KeptQuotas { meta, _watch: following });
         Ok(quotas)

@@ -3,66 +3,23 @@
 mod common;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Duration;
 
-use bytes::Bytes;
 use common::{batch, config, create, in_world, open, open_with, shard, until_some, values};
-use tailwater_env::{BoxFuture, Env};
+use tailwater_env::Env;
 use tailwater_format::{Codec, Offset, ShardId, ShardNumber, Term};
 use tailwater_log::{
     AppendError, CopyCursor, CopyRecord, Log, LogConfig, SharedMetadata, StreamConfig, StreamError,
 };
-use tailwater_meta::{Lease, Meta, MetaError, Op, Versioned, Watch};
+use tailwater_meta::Meta;
+use tailwater_meta::testing::FailingMeta;
 use tokio::sync::oneshot;
 
-/// Metadata that takes so many changes, and is away then.
-struct Failing {
-    real: Arc<dyn Meta>,
-    commits_left: AtomicI64,
-}
-
-impl Failing {
-    fn new(real: &Log) -> Arc<Self> {
-        Arc::new(Self { real: Arc::clone(real.meta()), commits_left: AtomicI64::new(i64::MAX) })
-    }
-
-    fn take(&self, commits: i64) {
-        self.commits_left.store(commits, Ordering::SeqCst);
-    }
-
-    fn config(self: &Arc<Self>) -> LogConfig {
-        let meta: Arc<dyn Meta> = Arc::clone(self) as Arc<dyn Meta>;
-        let shared =
-            SharedMetadata { meta, place: "a test".to_owned(), cluster: uuid::Uuid::nil(), is_shared: false };
-        LogConfig { metadata: Some(shared), ..config() }
-    }
-}
-
-impl Meta for Failing {
-    fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<Versioned>, MetaError>> {
-        self.real.get(key)
-    }
-    fn list<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Vec<(String, Versioned)>, MetaError>> {
-        self.real.list(prefix)
-    }
-    fn commit(&self, ops: Vec<Op>) -> BoxFuture<'_, Result<u64, MetaError>> {
-        if self.commits_left.fetch_sub(1, Ordering::SeqCst) <= 0 {
-            return Box::pin(async { Err(MetaError::Unavailable("as it was told to".to_owned())) });
-        }
-        self.real.commit(ops)
-    }
-    fn watch<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Watch, MetaError>> {
-        self.real.watch(prefix)
-    }
-    fn lease<'a>(
-        &'a self,
-        key: &'a str,
-        value: Bytes,
-        ttl: Duration,
-    ) -> BoxFuture<'a, Result<Lease, MetaError>> {
-        self.real.lease(key, value, ttl)
-    }
+/// A log whose metadata is this.
+fn kept_in(meta: &Arc<FailingMeta>) -> LogConfig {
+    let meta: Arc<dyn Meta> = Arc::clone(meta) as Arc<dyn Meta>;
+    let shared =
+        SharedMetadata { meta, place: "a test".to_owned(), cluster: uuid::Uuid::nil(), is_shared: false };
+    LogConfig { metadata: Some(shared), ..config() }
 }
 
 /// Appends as clients do: again where it is said that this may help.
@@ -82,8 +39,8 @@ fn a_stream_whose_move_waits_for_metadata_is_given_back_and_appends_go_on() {
     in_world(|env| async move {
         let dirs = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
         let keeper = open(&env, dirs[0].path()).await;
-        let meta = Failing::new(&keeper);
-        let log = open_with(&env, dirs[1].path(), meta.config()).await;
+        let meta = FailingMeta::new(keeper.meta());
+        let log = open_with(&env, dirs[1].path(), kept_in(&meta)).await;
         let stream = create(&log, "s", StreamConfig { shards: 2, ..StreamConfig::default() }).await;
         // The first has nothing to record, the second a segment.
         let (first, second) = (shard(stream, 0), shard(stream, 1));
@@ -117,9 +74,9 @@ fn a_move_that_is_interrupted_leaves_all_of_many_shards_with_later_terms_and_no_
     in_world(|env| async move {
         let dirs = [(); 3].map(|()| tempfile::tempdir().expect("a directory"));
         let keeper = open(&env, dirs[0].path()).await;
-        let meta = Failing::new(&keeper);
+        let meta = FailingMeta::new(keeper.meta());
         let (source, copy) =
-            (open(&env, dirs[1].path()).await, open_with(&env, dirs[2].path(), meta.config()).await);
+            (open(&env, dirs[1].path()).await, open_with(&env, dirs[2].path(), kept_in(&meta)).await);
         let many = StreamConfig { shards: 600, ..StreamConfig::default() };
         let last = shard(create(&source, "s", many).await, 599);
         // An id as the new source gives one to somebody else.
@@ -137,7 +94,7 @@ fn a_move_that_is_interrupted_leaves_all_of_many_shards_with_later_terms_and_no_
         drop(copy);
 
         // One change is taken, and with that the node is killed.
-        let copy = open_with(&env, dirs[2].path(), meta.config()).await;
+        let copy = open_with(&env, dirs[2].path(), kept_in(&meta)).await;
         // With nothing left to record, so that the one change is the move.
         copy.cut(last.stream, vec![Offset(u64::MAX); 600]).await.expect("nothing is too much");
         meta.take(1);
@@ -145,7 +102,7 @@ fn a_move_that_is_interrupted_leaves_all_of_many_shards_with_later_terms_and_no_
         assert!(copy.stream("s").expect("the stream").source.is_none(), "{led:?}");
         drop(copy);
         meta.take(i64::MAX);
-        let copy = open_with(&env, dirs[2].path(), meta.config()).await;
+        let copy = open_with(&env, dirs[2].path(), kept_in(&meta)).await;
         for number in [0, 599] {
             let appended = copy.append(last.stream, ShardNumber(number), theirs()).await.expect("appended");
             assert_eq!(appended.term, Term(2_000), "shard {number}");

@@ -5,14 +5,11 @@ mod sessions;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
 
-use bytes::Bytes;
-use tailwater_env::{BoxFuture, Env};
+use tailwater_env::Env;
 use tailwater_format::StreamId;
 use tailwater_log::{Log, LogConfig, StreamConfig};
-use tailwater_meta::{Lease, Meta, MetaError, Op, Versioned, Watch};
+use tailwater_meta::testing::FailingMeta;
 use tempfile::TempDir;
 
 use super::GroupsConfig;
@@ -503,53 +500,12 @@ async fn a_heartbeat_that_changes_nothing_writes_nothing_and_one_that_does_is_an
     assert_eq!(log.journal().stats().groups - before, 1, "the commit's own");
 }
 
-/// Metadata that takes no commits as long as it is told not to.
-struct Stubborn {
-    inner: Arc<dyn Meta>,
-    refuses: AtomicBool,
-    refused: AtomicUsize,
-}
-
-impl Meta for Stubborn {
-    fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<Versioned>, MetaError>> {
-        self.inner.get(key)
-    }
-
-    fn list<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Vec<(String, Versioned)>, MetaError>> {
-        self.inner.list(prefix)
-    }
-
-    fn commit(&self, ops: Vec<Op>) -> BoxFuture<'_, Result<u64, MetaError>> {
-        if self.refuses.load(Ordering::SeqCst) {
-            self.refused.fetch_add(1, Ordering::SeqCst);
-            return Box::pin(async { Err(MetaError::Unavailable("not now".to_owned())) });
-        }
-        self.inner.commit(ops)
-    }
-
-    fn watch<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Watch, MetaError>> {
-        self.inner.watch(prefix)
-    }
-
-    fn lease<'a>(
-        &'a self,
-        key: &'a str,
-        value: Bytes,
-        ttl: Duration,
-    ) -> BoxFuture<'a, Result<Lease, MetaError>> {
-        self.inner.lease(key, value, ttl)
-    }
-}
-
 #[tokio::test]
 async fn a_group_s_record_that_metadata_did_not_take_is_written_when_it_does() {
     let dir = tempfile::tempdir().expect("a directory");
     let log = log(dir.path()).await;
-    let meta = Arc::new(Stubborn {
-        inner: Arc::clone(log.meta()),
-        refuses: AtomicBool::new(true),
-        refused: AtomicUsize::new(0),
-    });
+    let meta = FailingMeta::new(log.meta());
+    meta.take(0);
     let (offsets, _) =
         Offsets::open(&Env::real(), meta.clone(), usize::MAX, &|_| true).await.expect("it opens");
     let record = |generation| GroupRecord {
@@ -567,13 +523,13 @@ async fn a_group_s_record_that_metadata_did_not_take_is_written_when_it_does() {
     let count = keep("b", 1);
     let refused = offsets.kept().await.expect("answered");
     assert!(matches!(refused, Err(NotKept::Meta(_))), "{refused:?}");
-    until(|| meta.refused.load(Ordering::SeqCst) > 0).await;
+    until(|| meta.refused() > 0).await;
     // What is newer goes before what could not be written.
     let newer = keep("b", 2);
     assert!(!offsets.is_kept(count));
-    let tried = meta.refused.load(Ordering::SeqCst);
-    until(|| meta.refused.load(Ordering::SeqCst) > tried).await;
-    meta.refuses.store(false, Ordering::SeqCst);
+    let tried = meta.refused();
+    until(|| meta.refused() > tried).await;
+    meta.take(i64::MAX);
     assert_eq!(offsets.kept().await, Ok(Ok(())));
     assert!(offsets.is_kept(newer));
     for (name, generation) in [("a", 1), ("b", 2)] {

@@ -1,0 +1,66 @@
+//! Metadata for tests of others.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tailwater_env::BoxFuture;
+
+use crate::{Lease, Meta, MetaError, Op, Versioned, Watch};
+
+/// Metadata that takes so many commits, and is away for the others.
+pub struct FailingMeta {
+    real: Arc<dyn Meta>,
+    left: AtomicI64,
+    refused: AtomicU64,
+}
+
+impl FailingMeta {
+    /// One that takes all of them at first.
+    pub fn new(real: &Arc<dyn Meta>) -> Arc<Self> {
+        let (left, refused) = (AtomicI64::new(i64::MAX), AtomicU64::new(0));
+        Arc::new(Self { real: Arc::clone(real), left, refused })
+    }
+
+    /// Takes so many from here on.
+    pub fn take(&self, commits: i64) {
+        self.left.store(commits, Ordering::SeqCst);
+    }
+
+    /// How many it has not taken.
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Ordering::SeqCst)
+    }
+}
+
+impl Meta for FailingMeta {
+    fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<Versioned>, MetaError>> {
+        self.real.get(key)
+    }
+
+    fn list<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Vec<(String, Versioned)>, MetaError>> {
+        self.real.list(prefix)
+    }
+
+    fn commit(&self, ops: Vec<Op>) -> BoxFuture<'_, Result<u64, MetaError>> {
+        if self.left.fetch_sub(1, Ordering::SeqCst) <= 0 {
+            self.refused.fetch_add(1, Ordering::SeqCst);
+            return Box::pin(async { Err(MetaError::Unavailable("as it was told to".to_owned())) });
+        }
+        self.real.commit(ops)
+    }
+
+    fn watch<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Watch, MetaError>> {
+        self.real.watch(prefix)
+    }
+
+    fn lease<'a>(
+        &'a self,
+        key: &'a str,
+        value: Bytes,
+        ttl: Duration,
+    ) -> BoxFuture<'a, Result<Lease, MetaError>> {
+        self.real.lease(key, value, ttl)
+    }
+}
