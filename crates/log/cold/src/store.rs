@@ -1,6 +1,6 @@
 //! A store of segments with cold storage behind it: what the store has not, and a copy has, is read from the copy.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -8,7 +8,7 @@ use tailwater_env::BoxFuture;
 use tailwater_format::{Offset, Position, SegmentId, ShardId, Term, TransactionId};
 use tailwater_journal::{Journal, JournalPosition};
 use tailwater_store::{
-    EntryPlace, RecoveredSegment, ReplicatedStats, SegmentWatch, StoreContract, StoreError,
+    EntryPlace, ReplicatedStats, SegmentWatch, ShardTakeOver, StoreContract, StoreError,
 };
 
 use crate::tier::ColdTier;
@@ -64,7 +64,7 @@ impl StoreContract for ColdStore {
         &'a self,
         shards: &'a BTreeSet<ShardId>,
         recorded: &'a (dyn Fn(&SegmentId) -> bool + Sync),
-    ) -> BoxFuture<'a, Result<Vec<RecoveredSegment>, String>> {
+    ) -> BoxFuture<'a, Result<BTreeMap<ShardId, ShardTakeOver<'a>>, String>> {
         self.store.take_over(shards, recorded)
     }
 
@@ -74,6 +74,10 @@ impl StoreContract for ColdStore {
 
     fn delete(&self, id: &SegmentId) -> Result<(), StoreError> {
         self.store.delete(id)
+    }
+
+    fn discard(&self, id: &SegmentId) -> Result<(), StoreError> {
+        self.store.discard(id)
     }
 
     fn read<'a>(

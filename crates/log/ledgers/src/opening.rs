@@ -11,8 +11,8 @@ use tailwater_bookkeeper::{
 use tailwater_env::{BoxFuture, Env, Progress};
 use tailwater_format::{Position, SegmentId, ShardId, parse_entry_header};
 use tailwater_store::{
-    IndexContents, OpenSegments, OpenedSegments, RawHeader, RecoveredSegment, StoreContract, WriteRight,
-    WriteRightFault,
+    IndexContents, OpenSegments, OpenedSegments, RawHeader, RecoveredSegment, ShardTakeOver, StoreContract,
+    WriteRight, WriteRightFault,
 };
 use uuid::Uuid;
 
@@ -173,7 +173,8 @@ impl LedgerStore {
             progress.advance(1);
             closed
         });
-        let closed: Vec<ClosedLedger> = stream::iter(closing).buffered(LEDGERS_AT_A_TIME).collect().await;
+        let closed = stream::iter(closing).buffered(LEDGERS_AT_A_TIME).filter_map(std::future::ready);
+        let closed: Vec<ClosedLedger> = closed.collect().await;
         let mut by_name: BTreeMap<SegmentId, ClosedLedger> = BTreeMap::new();
         let mut superfluous = Vec::new();
         for ledger in closed {
@@ -203,17 +204,27 @@ impl LedgerStore {
     }
 
     /// See [`StoreContract::take_over`].
-    pub(crate) async fn take_over_shards(
-        &self,
-        shards: &BTreeSet<ShardId>,
-        recorded: &(dyn Fn(&SegmentId) -> bool + Sync),
-    ) -> Vec<RecoveredSegment> {
+    pub(crate) async fn take_over_shards<'a>(
+        &'a self,
+        shards: &'a BTreeSet<ShardId>,
+        recorded: &'a (dyn Fn(&SegmentId) -> bool + Sync),
+    ) -> BTreeMap<ShardId, ShardTakeOver<'a>> {
         let shared = &self.shared;
         let of_these = |id: &SegmentId| shards.contains(&id.shard);
         let look = || find(&shared.client, shared.cluster, &of_these);
-        let found = until_done(&shared.env, "ledgers", look).await;
-        shards.iter().for_each(|shard| self.forget_shard(shard));
-        self.adopt(found, recorded, &Progress::default()).await
+        let mut found: BTreeMap<ShardId, Vec<FoundLedger>> = BTreeMap::new();
+        for ledger in until_done(&shared.env, "ledgers", look).await {
+            found.entry(ledger.id.shard).or_default().push(ledger);
+        }
+        let of_one = |shard: &ShardId| {
+            let (shard, found) = (*shard, found.remove(shard).unwrap_or_default());
+            let taking: ShardTakeOver<'a> = Box::pin(async move {
+                self.forget_shard(&shard);
+                self.adopt(found, recorded, &Progress::default()).await
+            });
+            (shard, taking)
+        };
+        shards.iter().map(of_one).collect()
     }
 }
 
@@ -244,13 +255,14 @@ async fn find(
     Ok(found)
 }
 
-/// A ledger with its end, which is found where it was left open. Waits for bookies that are not there.
+/// A ledger with its end, which is found where it was left open; `None` if it is gone. Waits for bookies that are not
+/// there.
 async fn close(
     env: &Env,
     client: &BookKeeper,
     found: FoundLedger,
     recorded: &(dyn Fn(&SegmentId) -> bool + Sync),
-) -> ClosedLedger {
+) -> Option<ClosedLedger> {
     let FoundLedger { id, ledger, metadata } = found;
     let mut closed =
         ClosedLedger { id, ledger, entries: 0, length: Position(0), contents: None, damaged: None };
@@ -258,10 +270,15 @@ async fn close(
         LedgerStatus::Closed { .. } => Ok(metadata.state),
         _ => {
             let recover = || async {
-                let recovered = client.recover(ledger, PASSWORD).await;
-                final_or_again(ledger, recovered.map(|metadata| metadata.state))
+                match client.recover(ledger, PASSWORD).await {
+                    // Deleted since it was listed: an empty one by its maker, or one that another owner had no use for.
+                    Err(LedgerFault::NoLedger) => Ok(None),
+                    recovered => {
+                        final_or_again(ledger, recovered.map(|metadata| metadata.state)).map(Some)
+                    }
+                }
             };
-            let state = until_done(env, "bookies", recover).await;
+            let state = until_done(env, "bookies", recover).await?;
             tracing::info!(segment = %id, %ledger, "its writer is shut out, and its end is found");
             state
         }
@@ -275,15 +292,17 @@ async fn close(
     }
     if closed.damaged.is_none() && closed.entries > 0 && !recorded(&id) {
         let read = || async {
-            let read = contents_of(client, &id, ledger, closed.entries).await;
-            final_or_again(ledger, read).map(|read| read.and_then(|contents| contents))
+            match contents_of(client, &id, ledger, closed.entries).await {
+                Err(LedgerFault::NoLedger) => Ok(None),
+                read => final_or_again(ledger, read).map(|read| Some(read.and_then(|contents| contents))),
+            }
         };
-        match until_done(env, "bookies", read).await {
+        match until_done(env, "bookies", read).await? {
             Ok(contents) => closed.contents = Some(contents),
             Err(why) => closed.damaged = Some(why),
         }
     }
-    closed
+    Some(closed)
 }
 
 /// What no waiting changes is the inner error, and what another try may is the outer one.

@@ -1,6 +1,6 @@
 //! The handle: create, append, seal, delete, read.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -12,7 +12,7 @@ use tailwater_env::{BoxFuture, Env, HashMap, Instant};
 use tailwater_format::{Offset, Position, SegmentId, SegmentNumber, ShardId, Term, TransactionId};
 use tailwater_journal::{Journal, JournalPosition};
 use tailwater_store::{
-    EntryPlace, RecoveredSegment, ReplicatedStats, SegmentWatch, StoreContract, StoreError, WriteRight,
+    EntryPlace, ReplicatedStats, SegmentWatch, ShardTakeOver, StoreContract, StoreError, WriteRight,
 };
 use tokio::sync::{Semaphore, mpsc};
 use uuid::Uuid;
@@ -87,7 +87,7 @@ impl LedgersShared {
 
     /// Deletes a ledger of which nothing was acknowledged here, if there is nothing in it. An entry that no quorum
     /// answered may be on a bookie all the same, and whoever took over may have recovered and recorded it: that ledger
-    /// stays, and the next who opens the shard decides.
+    /// stays, and the next who opens the shard decides. Whether there is something in it is known only of a closed one.
     pub(crate) async fn discard_ledger(&self, ledger: LedgerId) {
         while !self.is_dropped.load(Ordering::Relaxed) {
             match self.client.recover(ledger, PASSWORD).await.map(|metadata| metadata.state) {
@@ -180,6 +180,25 @@ impl LedgerStore {
     fn tell(&self, held: &HeldSegment, command: impl FnOnce(UnfinishedLedger) -> Command) -> bool {
         let Some(task) = &held.commands else { return false };
         task.send(command(UnfinishedLedger::begin(&self.shared.unfinished))).is_ok()
+    }
+
+    /// Forgets a segment, whose ledger is to go by `command`; the ledger, if no task sees to it.
+    fn give_up(
+        &self,
+        id: &SegmentId,
+        command: impl FnOnce(UnfinishedLedger) -> Command,
+    ) -> Result<Option<LedgerId>, StoreError> {
+        let held = self.segments.lock().remove(id).ok_or(StoreError::Unknown(*id))?;
+        held.give_away();
+        if self.tell(&held, command) {
+            // The last handle on the segment is its task's, which ends by itself from here on.
+            if let Some(task) = held.task.lock().take() {
+                task.detach();
+            }
+            return Ok(None);
+        }
+        let ledger = held.state.lock().ledger;
+        Ok(ledger)
     }
 }
 
@@ -282,30 +301,23 @@ impl StoreContract for LedgerStore {
     }
 
     fn delete(&self, id: &SegmentId) -> Result<(), StoreError> {
-        let held = self.segments.lock().remove(id).ok_or(StoreError::Unknown(*id))?;
-        held.give_away();
-        if self.tell(&held, Command::Delete) {
-            // The last handle on the segment is its task's, which ends by itself from here on.
-            if let Some(task) = held.task.lock().take() {
-                task.detach();
-            }
-            return Ok(());
-        }
-        let (ledger, is_acknowledged) = {
-            let state = held.state.lock();
-            (state.ledger, state.durable.get() > Position(0))
-        };
-        if let Some(ledger) = ledger {
+        if let Some(ledger) = self.give_up(id, Command::Delete)? {
             let (shared, unfinished) =
                 (Arc::clone(&self.shared), UnfinishedLedger::begin(&self.shared.unfinished));
             let delete = async move {
-                match is_acknowledged {
-                    true => shared.delete_ledger(ledger).await,
-                    false => shared.discard_ledger(ledger).await,
-                }
+                shared.delete_ledger(ledger).await;
                 drop(unfinished);
             };
             self.shared.env.spawn("ledger-deletion", delete).detach();
+        }
+        Ok(())
+    }
+
+    fn discard(&self, id: &SegmentId) -> Result<(), StoreError> {
+        if let Some(ledger) = self.give_up(id, |_| Command::Discard)? {
+            let shared = Arc::clone(&self.shared);
+            let discard = async move { shared.discard_ledger(ledger).await };
+            self.shared.env.spawn("ledger-discard", discard).detach();
         }
         Ok(())
     }
@@ -355,7 +367,7 @@ impl StoreContract for LedgerStore {
         &'a self,
         shards: &'a BTreeSet<ShardId>,
         recorded: &'a (dyn Fn(&SegmentId) -> bool + Sync),
-    ) -> BoxFuture<'a, Result<Vec<RecoveredSegment>, String>> {
+    ) -> BoxFuture<'a, Result<BTreeMap<ShardId, ShardTakeOver<'a>>, String>> {
         Box::pin(async move { Ok(self.take_over_shards(shards, recorded).await) })
     }
 

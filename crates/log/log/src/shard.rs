@@ -406,9 +406,7 @@ impl Shard {
         let term = self.changes.record().term;
         self.state = ShardPhase::Owning(term);
         // The first append needs no other term. A term that was told may not go back.
-        if !self.visible.exists {
-            self.visible.term = term;
-        }
+        self.visible.will_have(term);
         self
     }
 

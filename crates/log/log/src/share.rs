@@ -17,21 +17,28 @@
 //!   ([`heir`]). One that comes or goes moves about its own part, and nothing else.
 //! - **In order.** A process that lives gives a shard up before another one claims it. One that is not seen for
 //!   [`GONE_AFTER`] is taken for dead; if it is not, the claim shuts it out all the same.
+//! - **Nothing waits for one shard.** What a claim has to wait for, such as bookies, it waits for by itself
+//!   ([`Claims`]); a look goes on.
 //! - **Nothing is known by heart.** Streams, and who owns what, follow metadata's watches; what was missed is listed.
 
 mod claim;
+mod seen;
 mod streams;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use parking_lot::RwLock;
-use tailwater_env::{BoxFuture, HashMap, Instant};
+use tailwater_env::{BoxFuture, HashMap};
 use tailwater_format::{ShardId, ShardNumber, Term};
 use tailwater_meta::{Event, Expect, MetaError, Op, Watch, WatchEnd};
 use tokio::sync::oneshot;
 use twox_hash::XxHash3_64;
 
+use self::claim::Claims;
+pub use self::seen::{GONE_AFTER, MembersSeen};
 use crate::error::StreamError;
 use crate::log::{ClosedShard, Log, ShardHandle};
 use crate::owner::OwnerRequest;
@@ -40,16 +47,10 @@ use crate::stream::{Key, ShardRecord, shard_key};
 /// Prefixes of the keys that are followed.
 const STREAMS: &str = "log/stream/";
 const SHARDS: &str = "log/shard/";
-/// How long a process is not seen before its shards are claimed: longer than one needs to come back in another session.
-pub const GONE_AFTER: Duration = Duration::from_millis(1_500);
-/// How long nobody came or went before shards that live move: those of the dead do not wait.
-pub const SETTLED_AFTER: Duration = Duration::from_secs(2);
 /// Shards that one look gives up.
 const RELEASES_AT_A_TIME: usize = 64;
-/// How long one look waits until a shard is given up. It goes on with the next one.
-const RELEASE_PATIENCE: Duration = Duration::from_secs(5);
-/// Looks that are so far apart say nothing of who was there in between.
-const LOOKS_APART: Duration = Duration::from_secs(3);
+/// How long one look waits until shards are given up. It goes on with the next one.
+const RELEASE_PATIENCE: Duration = Duration::from_millis(500);
 
 /// A process that shares shards.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -119,44 +120,6 @@ pub fn is_going(members: &[ShardMember], owner: u64) -> bool {
     members.iter().any(|member| member.owner == owner && !member.takes)
 }
 
-/// Since when processes are seen, and when they were seen last.
-#[derive(Debug, Default)]
-pub struct MembersSeen {
-    looked: Option<Instant>,
-    since: Instant,
-    last: HashMap<u64, Instant>,
-    ids: Vec<(String, bool)>,
-    changed: Instant,
-}
-
-impl MembersSeen {
-    /// Takes note of who is there.
-    pub fn look(&mut self, now: Instant, members: &[ShardMember]) {
-        // Whoever was away itself knows of nobody that it is gone.
-        if self.looked.is_none_or(|looked| now.since(looked) >= LOOKS_APART) {
-            self.last.clear();
-            self.since = now;
-        }
-        self.looked = Some(now);
-        self.last.extend(members.iter().map(|member| (member.owner, now)));
-        let mut ids: Vec<_> = members.iter().map(|member| (member.id.clone(), member.takes)).collect();
-        ids.sort();
-        if ids != self.ids {
-            (self.ids, self.changed) = (ids, now);
-        }
-    }
-
-    /// Whether what has that number is gone, or nobody.
-    pub fn is_gone(&self, owner: u64, now: Instant) -> bool {
-        owner == 0 || now.since(self.last.get(&owner).copied().unwrap_or(self.since)) >= GONE_AFTER
-    }
-
-    /// Whether nobody came or went for a while.
-    pub fn is_settled(&self, now: Instant) -> bool {
-        now.since(self.changed) >= SETTLED_AFTER
-    }
-}
-
 /// What a process does to own its part of the shards of all streams.
 pub struct ShardSharing {
     log: Log,
@@ -166,8 +129,7 @@ pub struct ShardSharing {
     seen: MembersSeen,
     /// Shards that are being given up.
     leaving: BTreeMap<ShardId, ShardHandle>,
-    /// Shards that could not be opened, and when to try again.
-    failed: HashMap<ShardId, Instant>,
+    claims: Claims,
 }
 
 impl std::fmt::Debug for ShardSharing {
@@ -200,8 +162,13 @@ impl ShardSharing {
             is_behind: true,
             seen: MembersSeen::default(),
             leaving: BTreeMap::new(),
-            failed: HashMap::default(),
+            claims: Claims::new(log),
         })
+    }
+
+    /// Who was seen when. Whoever looks more often than this does tells it here: a look may take long.
+    pub fn seen(&self) -> MembersSeen {
+        self.seen.clone()
     }
 
     /// Completes when streams, or owners, may have changed. Dropping it loses nothing.
@@ -243,27 +210,30 @@ impl ShardSharing {
     }
 
     async fn look_once(&mut self, members: &[ShardMember]) -> Result<usize, StreamError> {
-        let now = self.log.inner.env.now();
-        self.seen.look(now, members);
+        self.seen.look(self.log.inner.env.now(), members);
         self.follow().await?;
-        let work = self.work(members, now);
+        let work = self.work(members);
         for shard in work.lost {
             tracing::warn!(%shard, "another node owns the shard by now");
-            self.give_away(shard).await?;
+            told(shard, self.give_away(shard).await);
         }
         for shard in work.releases {
-            let handle = self.log.take_away(shard).await?;
-            self.leaving.extend(handle.map(|handle| (shard, handle)));
+            match self.log.take_away(shard).await {
+                Ok(handle) => self.leaving.extend(handle.map(|handle| (shard, handle))),
+                Err(error) => told(shard, Err(error)),
+            }
         }
         self.release().await;
         for shard in work.disowned {
-            self.log.disown(shard).await?;
+            // One that could not be opened is closed to everybody, with the reason. It is the next owner's to say.
+            let disowned = match self.log.take_away(shard).await {
+                Ok(_) => self.log.disown(shard).await,
+                Err(error) => Err(error),
+            };
+            told(shard, disowned);
         }
-        if !work.claims.is_empty() {
-            let failed = self.log.claim_shards(&work.claims).await?;
-            self.failed.extend(failed.into_iter().map(|shard| (shard, now + GONE_AFTER)));
-        }
-        Ok(self.leaving.len())
+        self.claims.begin(work.claims);
+        Ok(self.leaving.len() + self.claims.under_way())
     }
 
     /// Follows metadata: lists anew where events were missed.
@@ -300,42 +270,35 @@ impl ShardSharing {
         Ok(())
     }
 
-    fn work(&mut self, members: &[ShardMember], now: Instant) -> SharingWork {
+    fn work(&mut self, members: &[ShardMember]) -> SharingWork {
         let inner = &*self.log.inner;
-        let me = inner.owner_number;
+        let (me, now) = (inner.owner_number, inner.env.now());
         // One that is about to go waits for nothing.
         let is_settled = self.seen.is_settled(now) || is_going(members, me);
         let Some(sharing) = &inner.sharing else { return SharingWork::default() };
-        self.failed.retain(|_, again| *again > now);
         let mut work = SharingWork::default();
         let streams = inner.streams.read();
         for stream in streams.by_id.values() {
             for (number, handle) in (0..).map(ShardNumber).zip(stream.shards()) {
                 let shard = ShardId { stream: stream.record.id, shard: number };
-                let owner = sharing.get(&shard).unwrap_or_default();
+                if self.leaving.contains_key(&shard) || self.claims.is_under_way(&shard) {
+                    continue;
+                }
+                let owner = sharing.get(&shard).unwrap_or_default().owner;
                 let heir = heir(members, &key_of(shard));
                 let is_heir = heir.is_some_and(|heir| heir.owner == me);
                 match handle.slot_or_closed() {
-                    Ok(_) | Err(ClosedShard::Damaged(_)) if owner.owner != me => work.lost.push(shard),
+                    Ok(_) | Err(ClosedShard::Damaged(_)) if owner != me => work.lost.push(shard),
                     Ok(_) => {
-                        if !is_heir
-                            && heir.is_some()
-                            && is_settled
-                            && work.releases.len() < RELEASES_AT_A_TIME
-                        {
+                        let goes = !is_heir && heir.is_some() && is_settled;
+                        if goes && work.releases.len() < RELEASES_AT_A_TIME {
                             work.releases.push(shard);
                         }
                     }
-                    Err(ClosedShard::Damaged(_)) => {}
-                    Err(ClosedShard::Elsewhere) if self.leaving.contains_key(&shard) => {}
-                    Err(ClosedShard::Elsewhere) if !is_heir => {
-                        if owner.owner == me {
-                            work.disowned.push(shard);
-                        }
-                    }
-                    Err(ClosedShard::Elsewhere) => {
-                        let is_free = owner.owner == me || self.seen.is_gone(owner.owner, now);
-                        if is_free && !self.failed.contains_key(&shard) {
+                    Err(_) if !is_heir && owner == me => work.disowned.push(shard),
+                    Err(_) => {
+                        let is_free = owner == me || self.seen.is_gone(owner, now);
+                        if is_heir && is_free && self.claims.may_try(&shard, now) {
                             work.claims.push(shard);
                         }
                     }
@@ -348,35 +311,54 @@ impl ShardSharing {
     /// A shard that another process has claimed.
     async fn give_away(&mut self, shard: ShardId) -> Result<(), StreamError> {
         let handle = self.log.take_away(shard).await?;
-        self.leaving.remove(&shard);
         let Some(handle) = handle else { return Ok(()) };
         self.log.abandon(shard, &handle).await
     }
 
-    /// Goes on with what is being given up.
+    /// Goes on with what is being given up, all at once, and waits for some time.
     async fn release(&mut self) {
-        let (log, env) = (self.log.clone(), self.log.inner.env.clone());
-        for shard in self.leaving.keys().copied().collect::<Vec<_>>() {
-            let Some(handle) = self.leaving.get(&shard) else { continue };
-            match env.timeout(RELEASE_PATIENCE, log.release_whole(handle)).await {
-                None => tracing::warn!(%shard, "it is not given up yet: what it has to write takes long"),
-                Some(Ok(_)) => {
-                    log.inner.segments.forget(&shard);
-                    self.leaving.remove(&shard);
-                    match log.disown(shard).await {
-                        Ok(()) => tracing::info!(%shard, "given up"),
-                        Err(error) => tracing::warn!(%shard, %error, "given up, and not recorded yet"),
-                    }
-                }
-                Some(Err(error)) => {
-                    tracing::warn!(%shard, %error, "it is not this node's any more");
-                    if let Err(error) = log.abandon(shard, handle).await {
-                        tracing::warn!(%shard, %error, "its owner is gone");
-                    }
-                    self.leaving.remove(&shard);
-                }
+        let log = &self.log;
+        let releases = self.leaving.iter().map(|(shard, handle)| async move {
+            let released = log.release_whole(handle).await;
+            (*shard, released.map(drop))
+        });
+        let mut releases: FuturesUnordered<_> = releases.collect();
+        let mut over = Vec::new();
+        let gather = async {
+            while let Some(released) = releases.next().await {
+                over.push(released);
             }
+        };
+        let all = log.inner.env.timeout(RELEASE_PATIENCE, gather).await;
+        drop(releases);
+        for (shard, released) in over {
+            let Some(handle) = self.leaving.remove(&shard) else { continue };
+            let given_up = match released {
+                Ok(()) => {
+                    log.inner.segments.forget(&shard);
+                    log.disown(shard).await
+                }
+                Err(error) => {
+                    tracing::warn!(%shard, %error, "it is not this node's any more");
+                    log.abandon(shard, &handle).await
+                }
+            };
+            if given_up.is_ok() {
+                tracing::info!(%shard, "given up");
+            }
+            told(shard, given_up);
         }
+        if all.is_none() {
+            let shards = self.leaving.len();
+            tracing::warn!(shards, "not given up yet: what they have to write takes long");
+        }
+    }
+}
+
+/// Says why something is not done with a shard. The next look goes on.
+fn told(shard: ShardId, done: Result<(), StreamError>) {
+    if let Err(error) = done {
+        tracing::warn!(%shard, %error, "its owner does not change yet");
     }
 }
 
@@ -508,24 +490,6 @@ mod tests {
         let drained = [member(1), member(2), ShardMember { takes: false, ..member(3) }];
         assert_eq!(owners(&drained), after);
         assert_eq!(heir(&drained[2..], b"key"), None);
-    }
-
-    #[test]
-    fn whoever_is_not_seen_for_a_while_is_gone_but_not_where_nobody_looked() {
-        let at = |ms| Instant::default() + Duration::from_millis(ms);
-        let (both, one) = ([member(1), member(2)], [member(1)]);
-        let mut seen = MembersSeen::default();
-        seen.look(at(10_000), &both);
-        assert!(seen.is_gone(0, at(10_000)) && !seen.is_gone(7, at(10_000)), "nobody is gone at once");
-        seen.look(at(11_000), &one);
-        assert!(!seen.is_gone(2, at(11_000)) && !seen.is_settled(at(11_000)));
-        seen.look(at(11_500), &one);
-        assert!(seen.is_gone(2, at(11_500)) && !seen.is_gone(1, at(11_500)));
-        assert!(seen.is_settled(at(13_000)));
-        seen.look(at(20_000), &one);
-        assert!(!seen.is_gone(2, at(20_000)), "it may have been here meanwhile");
-        seen.look(at(21_500), &one);
-        assert!(seen.is_gone(2, at(21_500)));
     }
 
     #[test]

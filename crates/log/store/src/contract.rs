@@ -14,7 +14,7 @@
 //! - **Never past durable.** A read answers only what is durable.
 //! - **Without waiting.** Creating, appending, sealing and deleting do no I/O in the caller's thread.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -54,6 +54,10 @@ pub struct ReplicatedStats {
     /// Segments that were sealed or deleted, and are not closed or deleted at the replicas yet.
     pub unfinished: u64,
 }
+
+/// Shuts out whoever still writes a shard, finds the end of what was left open, and answers all segments of it. What the
+/// store knew of the shard before it forgets. Waits for what it needs, however long that takes.
+pub type ShardTakeOver<'a> = BoxFuture<'a, Vec<RecoveredSegment>>;
 
 /// A store of segments; see the module.
 pub trait StoreContract: Send + Sync {
@@ -96,6 +100,15 @@ pub trait StoreContract: Send + Sync {
     /// # Errors
     /// `Unknown`, `Journal`.
     fn delete(&self, id: &SegmentId) -> Result<(), StoreError>;
+
+    /// The same of a segment of which nothing was acknowledged. Where another process may have taken the shard over, its
+    /// bytes are removed only if there are none: what nobody acknowledged may have been found, and kept, all the same.
+    ///
+    /// # Errors
+    /// `Unknown`, `Journal`.
+    fn discard(&self, id: &SegmentId) -> Result<(), StoreError> {
+        self.delete(id)
+    }
 
     /// The bytes from `position`, at most `length` and at most [`crate::limits::READ_BYTES_MAX`], never past what is
     /// durable: at least one if anything is durable there, else none. Dropping the future abandons the read.
@@ -142,10 +155,10 @@ pub trait StoreContract: Send + Sync {
     /// What is wrong, and what to do.
     fn health(&self) -> Result<(), StoreError>;
 
-    /// Takes over shards that other processes wrote: shuts out whoever still writes them, finds the end of what was
-    /// left open, and answers all segments of theirs. What each holds is told of those that are not `recorded`. What
-    /// the store knew of these shards before it forgets. Waits for what it needs, however long that takes. Only of a
-    /// store that was opened by [`OpenSegments::open_shared`], and after the right to these shards was taken.
+    /// Looks for the segments of shards that other processes wrote, and touches none of them yet. Only of a store that
+    /// was opened by [`OpenSegments::open_shared`], and after the right to these shards was taken. Answers for each
+    /// shard how it is taken over; see [`ShardTakeOver`]. What each segment holds is told of those that are not
+    /// `recorded`. Waits for what it needs, however long that takes.
     ///
     /// # Errors
     /// What no waiting changes, in words.
@@ -153,7 +166,7 @@ pub trait StoreContract: Send + Sync {
         &'a self,
         shards: &'a BTreeSet<ShardId>,
         _recorded: &'a (dyn Fn(&SegmentId) -> bool + Sync),
-    ) -> BoxFuture<'a, Result<Vec<RecoveredSegment>, String>> {
+    ) -> BoxFuture<'a, Result<BTreeMap<ShardId, ShardTakeOver<'a>>, String>> {
         let why = format!("{} shards are not taken over: the store is one process's", shards.len());
         Box::pin(std::future::ready(Err(why)))
     }

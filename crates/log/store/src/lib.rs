@@ -58,8 +58,8 @@ mod store;
 mod syncer;
 
 pub use contract::{
-    EntryPlace, OpenSegments, OpenedSegments, ReplicatedStats, SegmentWatch, StoreContract, WriteRight,
-    WriteRightFault,
+    EntryPlace, OpenSegments, OpenedSegments, ReplicatedStats, SegmentWatch, ShardTakeOver, StoreContract,
+    WriteRight, WriteRightFault,
 };
 pub use error::{OpenError, StoreError};
 pub use index::{IndexContents, Point, RawHeader, SparseIndex};

@@ -33,6 +33,14 @@ pub(crate) struct KnownLog {
     pub(crate) cold: Option<ColdPlaceRecord>,
 }
 
+impl KnownShard {
+    /// The names of its completed segments.
+    pub(crate) fn recorded(&self, shard: ShardId) -> impl Iterator<Item = SegmentId> + '_ {
+        let id = move |segment: &SegmentRecord| SegmentId { shard, number: segment.number, term: segment.term };
+        self.segments.values().map(id)
+    }
+}
+
 impl KnownLog {
     /// What these keys and values say.
     pub(crate) fn read(keys: &[(String, Versioned)]) -> Result<Self, LogOpenError> {

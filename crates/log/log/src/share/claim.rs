@@ -2,25 +2,45 @@
 //!
 //! 1. The record gets this process's number and a higher term, if it is what it was when it was read. From here on the
 //!    last owner changes no metadata of the shard, and begins no segment.
-//! 2. The shard's records are read, and the store shuts the last owner out of the segments that it left open.
-//! 3. Both are brought together, as after a crash ([`recover`](crate::shard::recover)), and the shard is opened in the
+//! 2. The shard's records are read, and its segments are looked for: those of all shards that are claimed together at
+//!    once.
+//! 3. It is confirmed that the claim still holds: a process that was away for long between leaves the segments of the
+//!    next owner alone.
+//! 4. The store shuts the last owner out of the segments that it left open. Each shard waits by itself for what this
+//!    needs.
+//! 5. Both are brought together, as after a crash ([`recover`](crate::shard::recover)), and the shard is opened in the
 //!    term that was claimed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
 
-use futures::{StreamExt, stream};
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt, stream};
+use parking_lot::Mutex;
+use tailwater_env::{HashMap, HashSet, Instant, TaskGroup};
 use tailwater_format::{SegmentId, ShardId, Term};
 use tailwater_meta::{Expect, MetaError, Op, Versioned};
+use tailwater_store::ShardTakeOver;
+use tokio::sync::Semaphore;
 
 use super::{ShardOwner, unavailable};
-use crate::error::{LogOpenError, StreamError};
+use crate::error::StreamError;
 use crate::limits::RECOVERY_PARALLEL;
 use crate::log::Log;
 use crate::open::{KnownLog, KnownShard, found_segment};
-use crate::shard::SegmentsFound;
 use crate::stream::{ShardRecord, prefixes_of_shard, producers_key, shard_key, stream_key};
 
+/// How long after a claim that led to nothing there is another one.
+const CLAIM_AGAIN: Duration = Duration::from_millis(1_500);
+/// How long after a shard turned out to be damaged it is looked at again: its bytes may be back.
+const DAMAGED_AGAIN: Duration = Duration::from_secs(30);
+/// How long a shard that is taken over keeps others waiting: one whose bookies do not answer takes nobody's turn.
+const TAKE_OVER_PATIENCE: Duration = Duration::from_secs(2);
+
 /// A shard whose claim is committed.
+#[derive(Clone, Copy)]
 struct ClaimedShard {
     shard: ShardId,
     record: ShardRecord,
@@ -29,29 +49,143 @@ struct ClaimedShard {
     is_new: bool,
 }
 
+/// Claims that are under way. Its drop ends them.
+pub(super) struct Claims {
+    log: Log,
+    state: Arc<ClaimsState>,
+    batches: TaskGroup,
+}
+
+struct ClaimsState {
+    shards: Mutex<ClaimedShards>,
+    /// Held by shards that are being taken over.
+    turns: Semaphore,
+}
+
+#[derive(Default)]
+struct ClaimedShards {
+    under_way: HashSet<ShardId>,
+    /// Those of which a claim led to nothing, and when to try again.
+    failed: HashMap<ShardId, Instant>,
+    /// A batch has yet to find out what it has claimed.
+    is_looking: bool,
+}
+
+/// How a claim ended.
+enum Opened {
+    Yes,
+    /// It is not this process's, or nobody's any more.
+    Gone,
+    Failed,
+    Damaged,
+}
+
+impl Claims {
+    pub(super) fn new(log: &Log) -> Self {
+        let state = ClaimsState { shards: Mutex::default(), turns: Semaphore::new(RECOVERY_PARALLEL) };
+        Self { log: log.clone(), state: Arc::new(state), batches: TaskGroup::default() }
+    }
+
+    /// How many shards are claimed and not open yet.
+    pub(super) fn under_way(&self) -> usize {
+        self.state.shards.lock().under_way.len()
+    }
+
+    pub(super) fn is_under_way(&self, shard: &ShardId) -> bool {
+        self.state.shards.lock().under_way.contains(shard)
+    }
+
+    /// Whether a claim of the shard may be tried: none has just failed.
+    pub(super) fn may_try(&self, shard: &ShardId, now: Instant) -> bool {
+        self.state.shards.lock().failed.get(shard).is_none_or(|again| *again <= now)
+    }
+
+    /// Claims these shards, as far as nobody else has done so, and opens them. Waits for nothing. Where others are
+    /// still looked for, nothing is done: the next look asks again.
+    pub(super) fn begin(&mut self, shards: Vec<ShardId>) {
+        let mut state = self.state.shards.lock();
+        let now = self.log.inner.env.now();
+        state.failed.retain(|_, again| *again > now);
+        if shards.is_empty() || std::mem::replace(&mut state.is_looking, true) {
+            return;
+        }
+        state.under_way.extend(&shards);
+        drop(state);
+        let (log, state) = (self.log.clone(), Arc::clone(&self.state));
+        let batch = async move { log.claim_all(&state, shards).await };
+        self.batches.spawn(&self.log.inner.env, "log-claims", batch);
+    }
+}
+
+impl ClaimsState {
+    fn end(&self, shard: ShardId, opened: &Opened, now: Instant) {
+        let mut shards = self.shards.lock();
+        let again = match opened {
+            Opened::Yes | Opened::Gone => None,
+            Opened::Failed => Some(CLAIM_AGAIN),
+            Opened::Damaged => Some(DAMAGED_AGAIN),
+        };
+        shards.failed.extend(again.map(|pause| (shard, now + pause)));
+        shards.under_way.remove(&shard);
+    }
+}
+
 impl Log {
-    /// Claims these shards, as far as nobody else has done so, and opens them. Answers those that it has claimed, and
-    /// that could not be opened.
-    pub(super) async fn claim_shards(&self, shards: &[ShardId]) -> Result<Vec<ShardId>, StreamError> {
-        let claims = shards.iter().map(|shard| {
-            let shard = *shard;
-            async move { (shard, self.claim(shard).await) }
+    async fn claim_all(&self, state: &ClaimsState, shards: Vec<ShardId>) {
+        let env = &self.inner.env;
+        let known = self.claim_and_read(state, shards).await;
+        let recorded: HashSet<SegmentId> =
+            known.iter().flat_map(|(claimed, known)| known.recorded(claimed.shard)).collect();
+        let recorded = |id: &SegmentId| recorded.contains(id);
+        let left = known.iter().filter(|(claimed, _)| !claimed.is_new).map(|(claimed, _)| claimed.shard);
+        let left: BTreeSet<ShardId> = left.collect();
+        let found = match left.is_empty() {
+            true => Ok(BTreeMap::new()),
+            false => self.inner.segments.take_over(&left, &recorded).await,
+        };
+        state.shards.lock().is_looking = false;
+        let mut found = match found {
+            Ok(found) => found,
+            Err(why) => {
+                tracing::warn!(why, "what was claimed is not opened yet");
+                known.iter().for_each(|(claimed, _)| state.end(claimed.shard, &Opened::Failed, env.now()));
+                return;
+            }
+        };
+        let openings = known.into_iter().map(|(claimed, known)| {
+            let taking = found.remove(&claimed.shard);
+            self.open_claimed(state, claimed, known, taking).map(move |opened| (claimed.shard, opened))
+        });
+        let mut openings: FuturesUnordered<_> = openings.collect();
+        while let Some((shard, opened)) = openings.next().await {
+            state.end(shard, &opened, env.now());
+        }
+    }
+
+    /// Claims each of them, and reads what metadata has of those that are claimed.
+    async fn claim_and_read(&self, state: &ClaimsState, shards: Vec<ShardId>) -> Vec<(ClaimedShard, KnownShard)> {
+        let claims = shards.into_iter().map(|shard| async move {
+            let claimed = async {
+                let Some(claimed) = self.claim(shard).await? else { return Ok(None) };
+                Ok::<_, StreamError>(Some((claimed, self.known_of(&claimed).await?)))
+            };
+            (shard, claimed.await)
         });
         let claims: Vec<_> = claims.collect();
-        let claims: Vec<_> = stream::iter(claims).buffer_unordered(RECOVERY_PARALLEL).collect().await;
-        let mut claimed = Vec::new();
-        for (shard, claim) in claims {
-            match claim {
-                Ok(claim) => claimed.extend(claim),
-                Err(error) => tracing::warn!(%shard, %error, "it is not claimed"),
+        let mut claims = stream::iter(claims).buffer_unordered(RECOVERY_PARALLEL);
+        let mut known = Vec::new();
+        while let Some((shard, claimed)) = claims.next().await {
+            let now = self.inner.env.now();
+            match claimed {
+                Ok(Some(claimed)) => known.push(claimed),
+                Ok(None) => state.end(shard, &Opened::Gone, now),
+                Err(error) => {
+                    tracing::warn!(%shard, %error, "it is not this node's yet");
+                    state.end(shard, &Opened::Failed, now);
+                }
             }
         }
-        let mut failed: Vec<ShardId> = claimed.iter().map(|claimed| claimed.shard).collect();
-        match self.open_claimed(claimed).await {
-            Ok(opened) => failed.retain(|shard| !opened.contains(shard)),
-            Err(error) => tracing::warn!(%error, "what was claimed is not opened yet"),
-        }
-        Ok(failed)
+        known
     }
 
     /// The claim of one shard; `None` if it is not what it was thought to be.
@@ -68,7 +202,11 @@ impl Log {
             sharing.note(shard, ShardOwner::of(&before));
             return Ok(None);
         }
-        let record = ShardRecord { owner: inner.owner_number, term: before.term.next(), ..before };
+        // Of a stream that was moved here the first term is a later one. The record has to have what entries will have.
+        let stream = self.by_id(shard.stream)?;
+        let term_min = if stream.record.source.is_none() { stream.record.term_min } else { Term(0) };
+        let term = before.term.next().max(term_min);
+        let record = ShardRecord { owner: inner.owner_number, term, ..before };
         let expect = found.map_or(Expect::Absent, |found| Expect::Version(found.version));
         let ops = vec![
             Op::Check { key: stream_key(shard.stream), expect: Expect::Present },
@@ -85,70 +223,83 @@ impl Log {
         }
     }
 
-    async fn open_claimed(&self, claimed: Vec<ClaimedShard>) -> Result<BTreeSet<ShardId>, StreamError> {
-        let inner = &*self.inner;
-        let mut known = self.known_of(&claimed).await?;
-        let left: BTreeSet<ShardId> =
-            claimed.iter().filter(|claimed| !claimed.is_new).map(|claimed| claimed.shard).collect();
-        let mut stored: BTreeMap<ShardId, Vec<SegmentsFound>> = BTreeMap::new();
-        if !left.is_empty() {
-            let recorded = |id: &SegmentId| known.is_recorded(id);
-            let found = inner.segments.take_over(&left, &recorded).await.map_err(StreamError::Unavailable)?;
-            for segment in &found {
-                stored.entry(segment.id.shard).or_default().push(found_segment(segment));
-            }
-        }
-        let recoveries =
-            claimed.into_iter().filter_map(|claimed| {
-                let ClaimedShard { shard, record, version, .. } = claimed;
-                // Of a stream that was deleted meanwhile there is nothing to open.
-                let stream = self.by_id(shard.stream).ok()?.record.clone();
-                let known = known.shards.remove(&shard).unwrap_or_default();
-                let known = KnownShard { record, version, ..known };
-                let found = stored.remove(&shard).unwrap_or_default();
-                Some(async move {
-                    (shard, record.term, self.recover_or_refuse(&stream, shard, known, found).await)
-                })
-            });
-        let recoveries: Vec<_> = recoveries.collect();
-        let mut recoveries = stream::iter(recoveries).buffer_unordered(RECOVERY_PARALLEL);
-        let mut opened = BTreeSet::new();
-        while let Some((shard, term, recovered)) = recoveries.next().await {
-            match recovered {
-                Ok(recovered) => {
-                    if self.open_shard(shard, recovered).await? {
-                        tracing::info!(%shard, %term, "it is this node's");
-                    }
-                    opened.insert(shard);
+    /// Has what is to be had of a claimed shard, and opens it.
+    async fn open_claimed(
+        &self,
+        state: &ClaimsState,
+        claimed: ClaimedShard,
+        known: KnownShard,
+        taking: Option<ShardTakeOver<'_>>,
+    ) -> Opened {
+        let ClaimedShard { shard, record, version, .. } = claimed;
+        let (inner, key) = (&*self.inner, shard_key(shard));
+        let mut found = Vec::new();
+        if let Some(taking) = taking {
+            // Never closed.
+            let turn = state.turns.acquire().await;
+            let check = Op::Check { key, expect: Expect::Version(version) };
+            match inner.meta.commit(vec![check]).await {
+                Ok(_) => {}
+                // Its stream was deleted, or another process has claimed it: both are told.
+                Err(MetaError::Conflict { .. }) => return Opened::Gone,
+                Err(error) => {
+                    tracing::warn!(%shard, %error, "it can't be opened yet");
+                    return Opened::Failed;
                 }
-                Err(LogOpenError::Store(why)) => tracing::warn!(%shard, why, "it can't be opened yet"),
-                Err(error) => tracing::warn!(%shard, %error, "it can't be opened yet"),
+            }
+            let mut taking = pin!(taking);
+            let taken = inner.env.timeout(TAKE_OVER_PATIENCE, taking.as_mut()).await;
+            drop(turn);
+            let taken = match taken {
+                Some(taken) => taken,
+                None => {
+                    tracing::warn!(%shard, "what the last owner left open is not closed yet");
+                    taking.await
+                }
+            };
+            found.extend(taken.iter().map(found_segment));
+        }
+        // Of a stream that was deleted meanwhile there is nothing to open.
+        let Ok(stream) = self.by_id(shard.stream) else { return Opened::Gone };
+        let known = KnownShard { record, version, ..known };
+        let recovered = match self.recover_or_refuse(&stream.record, shard, known, found).await {
+            Ok(recovered) => recovered,
+            Err(error) => {
+                tracing::warn!(%shard, %error, "it can't be opened yet");
+                return Opened::Failed;
+            }
+        };
+        let is_owner = |owner: ShardOwner| (owner.owner, owner.term) == (record.owner, record.term);
+        if !self.shard_owner(shard).is_some_and(is_owner) {
+            return Opened::Gone;
+        }
+        let is_damaged = recovered.is_err();
+        match self.open_shard(shard, recovered).await {
+            Ok(true) if is_damaged => Opened::Damaged,
+            Ok(true) => {
+                tracing::info!(%shard, term = %record.term, "it is this node's");
+                Opened::Yes
+            }
+            Ok(false) => Opened::Gone,
+            Err(error) => {
+                tracing::warn!(%shard, %error, "it can't be opened");
+                Opened::Failed
             }
         }
-        Ok(opened)
     }
 
-    /// What metadata has of the shards' segments and producers: nobody else changes it any more.
-    async fn known_of(&self, claimed: &[ClaimedShard]) -> Result<KnownLog, StreamError> {
+    /// What metadata has of the shard's segments and producers: nobody else changes it any more.
+    async fn known_of(&self, claimed: &ClaimedShard) -> Result<KnownShard, StreamError> {
         let meta = &self.inner.meta;
-        let reads = claimed.iter().map(|claimed| async move {
-            let mut keys = Vec::new();
-            if claimed.is_new {
-                return Ok(keys);
-            }
+        let mut keys = Vec::new();
+        if !claimed.is_new {
             for prefix in prefixes_of_shard(claimed.shard) {
-                keys.extend(meta.list(&prefix).await?);
+                keys.extend(meta.list(&prefix).await.map_err(unavailable)?);
             }
             let key = producers_key(claimed.shard);
-            keys.extend(meta.get(&key).await?.map(|found| (key, found)));
-            Ok::<_, MetaError>(keys)
-        });
-        let reads: Vec<_> = reads.collect();
-        let mut reads = stream::iter(reads).buffer_unordered(RECOVERY_PARALLEL);
-        let mut keys = Vec::new();
-        while let Some(read) = reads.next().await {
-            keys.extend(read.map_err(unavailable)?);
+            keys.extend(meta.get(&key).await.map_err(unavailable)?.map(|found| (key, found)));
         }
-        KnownLog::read(&keys).map_err(|error| StreamError::Unavailable(error.to_string()))
+        let known = KnownLog::read(&keys).map_err(|error| StreamError::Unavailable(error.to_string()));
+        known.map(|mut known| known.shards.remove(&claimed.shard).unwrap_or_default())
     }
 }
