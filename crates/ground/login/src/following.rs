@@ -1,20 +1,14 @@
 //! Users and tokens that other nodes, which share the metadata, add, change and remove.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tailwater_env::Task;
-use tailwater_meta::{MetaError, Watch, WatchEnd};
+use tailwater_meta::{MetaError, follow_whole};
 
-use crate::tokens::TOKENS;
-use crate::users::{USERS, UserError, Users};
+use crate::users::{UserError, Users};
 
-/// How long after a look that failed there is another one.
-const RETRY: Duration = Duration::from_secs(1);
-
-fn unavailable(error: MetaError) -> UserError {
-    UserError::Unavailable(error.to_string())
-}
+/// Where users and tokens are.
+const LOGIN: &str = "login/";
 
 impl Users {
     /// Goes by what metadata has of users and tokens from here on, whoever changes it, until the task is dropped.
@@ -22,35 +16,12 @@ impl Users {
     /// # Errors
     /// Metadata that can't be read.
     pub async fn follow(self: &Arc<Self>) -> Result<Task, UserError> {
+        let unavailable = |error: MetaError| UserError::Unavailable(error.to_string());
         // Before they are read, so that nothing is missed between.
-        let mut users = self.meta().watch(USERS).await.map_err(unavailable)?;
-        let mut tokens = self.meta().watch(TOKENS).await.map_err(unavailable)?;
+        let watch = self.meta().watch(LOGIN).await.map_err(unavailable)?;
         self.read_again().await?;
-        let known = Arc::downgrade(self);
-        let env = self.env().clone();
-        let sleeping = env.clone();
-        Ok(env.spawn("login-following", async move {
-            loop {
-                let event = tokio::select! {
-                    biased;
-                    event = users.next() => event,
-                    event = tokens.next() => event,
-                };
-                if event == Err(WatchEnd::Closed) {
-                    return;
-                }
-                // Whatever changed: that is seldom, and all are read within milliseconds.
-                [&mut users, &mut tokens].into_iter().for_each(drain);
-                loop {
-                    let Some(known) = known.upgrade() else { return };
-                    match known.read_again().await {
-                        Ok(()) => break,
-                        Err(error) => tracing::warn!(%error, "those who may come in are as they were"),
-                    }
-                    drop(known);
-                    sleeping.sleep(RETRY).await;
-                }
-            }
+        Ok(follow_whole(self.env(), "login-following", watch, Arc::downgrade(self), |users| {
+            Box::pin(async move { users.read_again().await })
         }))
     }
 
@@ -62,8 +33,4 @@ impl Users {
         }
         Ok(())
     }
-}
-
-fn drain(watch: &mut Watch) {
-    while watch.try_next().is_some_and(|next| next != Err(WatchEnd::Closed)) {}
 }

@@ -19,13 +19,13 @@ use parking_lot::RwLock;
 use sha2::{Digest, Sha256};
 use tailwater_access::{RightsBell, are_same};
 use tailwater_env::Env;
-use tailwater_meta::{Expect, Meta, Op};
+use tailwater_meta::{Expect, Meta, MetaError, Op};
 
 use crate::limits::TOKENS_MAX;
 use crate::users::{UserError, check_name};
 
 /// Where all of them are.
-pub(crate) const TOKENS: &str = "login/token/";
+const TOKENS: &str = "login/token/";
 const FORMAT: u8 = 1;
 /// What a token's text begins with.
 const BEGIN: &str = "tw.";
@@ -51,6 +51,13 @@ pub struct TokenBearer {
     pub principal: Arc<str>,
     /// Until when, in milliseconds since 1970.
     pub until_ms: Option<i64>,
+}
+
+/// A token that metadata has.
+struct KnownToken {
+    token: StoredToken,
+    /// Of its key: another node may have put another token of the name in its place.
+    version: u64,
 }
 
 /// What is kept of a token.
@@ -80,7 +87,7 @@ impl StoredToken {
 pub struct Tokens {
     env: Env,
     meta: Arc<dyn Meta>,
-    known: RwLock<BTreeMap<String, StoredToken>>,
+    known: RwLock<BTreeMap<String, KnownToken>>,
     changing: tokio::sync::Mutex<()>,
     /// Rings when one was removed.
     removed: Arc<RightsBell>,
@@ -108,8 +115,9 @@ impl Tokens {
         let _turn = self.changing.lock().await;
         let stored = stored_tokens(&*self.meta).await?;
         let mut known = self.known.write();
-        let is_less =
-            known.iter().any(|(name, token)| stored.get(name).is_none_or(|now| now.hash != token.hash));
+        let is_less = known
+            .iter()
+            .any(|(name, was)| stored.get(name).is_none_or(|now| now.token.hash != was.token.hash));
         *known = stored;
         Ok(is_less)
     }
@@ -126,7 +134,7 @@ impl Tokens {
 
     /// What checks a token, if there is one of that name.
     pub(crate) fn hash(&self, name: &str) -> Option<[u8; 32]> {
-        self.known.read().get(name).map(|token| token.hash)
+        self.known.read().get(name).map(|known| known.token.hash)
     }
 
     /// Whether this is how a token is known, the node's own or one of an issuer elsewhere.
@@ -138,14 +146,20 @@ impl Tokens {
     pub fn list(&self) -> Vec<TokenInfo> {
         let known = self.known.read();
         let tokens = known.iter();
-        tokens.map(|(name, token)| TokenInfo { name: name.clone(), expires_ms: token.until_ms() }).collect()
+        tokens
+            .map(|(name, known)| TokenInfo { name: name.clone(), expires_ms: known.token.until_ms() })
+            .collect()
     }
 
     /// The names of those that are good no more.
     pub fn expired(&self) -> Vec<String> {
         let now = self.env.wall_ms();
         let known = self.known.read();
-        known.iter().filter(|(_, token)| token.expires_ms <= now).map(|(name, _)| name.clone()).collect()
+        known
+            .iter()
+            .filter(|(_, known)| known.token.expires_ms <= now)
+            .map(|(name, _)| name.clone())
+            .collect()
     }
 
     /// Whom a text stands for, if it is a token that is good.
@@ -153,7 +167,7 @@ impl Tokens {
         let (name, secret) = text.strip_prefix(BEGIN)?.rsplit_once('.')?;
         let hash: [u8; 32] = Sha256::digest(secret).into();
         let known = self.known.read();
-        let token = known.get(name)?;
+        let token = &known.get(name)?.token;
         let is_good = are_same(&hash, &token.hash) && self.env.wall_ms() < token.expires_ms;
         is_good.then(|| TokenBearer { principal: Self::principal(name).into(), until_ms: token.until_ms() })
     }
@@ -200,13 +214,13 @@ impl Tokens {
 
     async fn change_now(&self, name: String, to: Option<StoredToken>) -> Result<(), UserError> {
         let _turn = self.changing.lock().await;
-        let (is_new, count) = {
+        let (before, count) = {
             let known = self.known.read();
-            (!known.contains_key(&name), known.len())
+            (known.get(&name).map(|known| known.version), known.len())
         };
         let key = format!("{TOKENS}{name}");
         let op = match &to {
-            Some(_) if !is_new => {
+            Some(_) if before.is_some() => {
                 let why = format!("there is a token {name:?}: remove it first, or choose another name");
                 return Err(UserError::Invalid(why));
             }
@@ -215,15 +229,22 @@ impl Tokens {
                     "there are {TOKENS_MAX} tokens, and that is the most"
                 )));
             }
-            Some(token) => Op::Put { key, value: token.encode().into(), expect: Expect::Any },
-            None if is_new => return Err(UserError::UnknownToken(name)),
-            None => Op::Delete { key, expect: Expect::Any },
+            Some(token) => Op::Put { key, value: token.encode().into(), expect: Expect::Absent },
+            None => match before {
+                Some(version) => Op::Delete { key, expect: Expect::Version(version) },
+                None => return Err(UserError::UnknownToken(name)),
+            },
         };
         let committed = self.meta.commit(vec![op]).await;
-        committed.map_err(|error| UserError::Unavailable(error.to_string()))?;
+        let version = committed.map_err(|error| match error {
+            MetaError::Conflict { .. } => UserError::Unavailable(format!(
+                "another node has just changed the token {name:?}: look at it, and try again"
+            )),
+            error => UserError::Unavailable(error.to_string()),
+        })?;
         let mut known = self.known.write();
         match to {
-            Some(token) => drop(known.insert(name, token)),
+            Some(token) => drop(known.insert(name, KnownToken { token, version })),
             None => drop(known.remove(&name)),
         }
         drop(known);
@@ -233,7 +254,7 @@ impl Tokens {
 }
 
 /// The tokens that metadata has.
-async fn stored_tokens(meta: &dyn Meta) -> Result<BTreeMap<String, StoredToken>, UserError> {
+async fn stored_tokens(meta: &dyn Meta) -> Result<BTreeMap<String, KnownToken>, UserError> {
     let stored = meta.list(TOKENS).await.map_err(|error| UserError::Unavailable(error.to_string()))?;
     let mut known = BTreeMap::new();
     for (key, stored) in stored {
@@ -241,7 +262,7 @@ async fn stored_tokens(meta: &dyn Meta) -> Result<BTreeMap<String, StoredToken>,
         let token = StoredToken::decode(&stored.value).ok_or_else(|| {
             UserError::Unavailable(format!("the token {name:?} was written by a later version"))
         })?;
-        known.insert(name.to_owned(), token);
+        known.insert(name.to_owned(), KnownToken { token, version: stored.version });
     }
     Ok(known)
 }

@@ -21,7 +21,7 @@ use crate::login::{LoginError, LoginStep, Mechanism};
 use crate::tokens::{TokenBearer, Tokens};
 
 /// Where all of them are.
-pub(crate) const USERS: &str = "login/user/";
+const USERS: &str = "login/user/";
 
 /// What users that there are not are made from: 32 random bytes, the same as long as the node lives.
 const SECRET: &str = "login/secret";

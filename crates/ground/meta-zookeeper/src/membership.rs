@@ -260,8 +260,10 @@ impl NodeMembership {
         let data = serde_json::to_vec(&me).unwrap_or_default();
         let mut writer = client.new_multi_writer();
         writer.add_set_data(&turn, &data, Some(stat.version))?;
-        if !self.shared {
-            writer.add_create(&active, &data, &EPHEMERAL)?;
+        // It can be made only if no process with a turn of its own is there by now.
+        writer.add_create(&active, &data, &EPHEMERAL)?;
+        if self.shared {
+            writer.add_delete(&active, None)?;
         }
         match session.env.timeout(crate::limits::PATIENCE, writer.commit()).await {
             Some(Ok(_)) => Ok(Some(stat.version + 1)),

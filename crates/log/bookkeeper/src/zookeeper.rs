@@ -150,6 +150,10 @@ impl Ledgers {
 
     async fn children(&self, path: &str) -> Result<Vec<String>, LedgerFault> {
         let client = self.client().await?;
+        self.children_seen_by(&client, path).await
+    }
+
+    async fn children_seen_by(&self, client: &Client, path: &str) -> Result<Vec<String>, LedgerFault> {
         match self.timed(client.list_children(path)).await {
             Err(LedgerFault::NoLedger) => Ok(Vec::new()),
             other => other,
@@ -176,12 +180,13 @@ impl Ledgers {
     /// The numbers of all ledgers, in order: of all that were created before the call, by whomever. Those that are
     /// created or deleted meanwhile may be among them or not.
     pub async fn list(&self) -> Result<Vec<LedgerId>, LedgerFault> {
+        // One session for all of it: another one's server may not have what this one has synced.
         let client = self.client().await?;
         self.timed(client.sync(&self.0.uri.root)).await?;
         let mut ledgers = Vec::new();
         let mut below = vec![String::new()];
         while let Some(path) = below.pop() {
-            for name in self.children(&format!("{}{path}", self.0.uri.root)).await? {
+            for name in self.children_seen_by(&client, &format!("{}{path}", self.0.uri.root)).await? {
                 let child = format!("{path}/{name}");
                 if let Some(ledger) = ledger_at(&child) {
                     ledgers.push(ledger);

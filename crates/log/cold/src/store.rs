@@ -7,9 +7,7 @@ use bytes::Bytes;
 use tailwater_env::BoxFuture;
 use tailwater_format::{Offset, Position, SegmentId, ShardId, Term, TransactionId};
 use tailwater_journal::{Journal, JournalPosition};
-use tailwater_store::{
-    EntryPlace, ReplicatedStats, SegmentWatch, ShardTakeOver, StoreContract, StoreError,
-};
+use tailwater_store::{EntryPlace, ReplicatedStats, SegmentWatch, ShardTakeOver, StoreContract, StoreError};
 
 use crate::tier::ColdTier;
 

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use tailwater_access::{AccessRequest, Authorizer, Protocol, Resource, RightsChanges};
 use tailwater_env::{Complaints, Env, Instant};
 use tailwater_format::{ShardId, ShardNumber};
-use tailwater_log::{Log, LogStreamInfo, ShardMember};
+use tailwater_log::{Log, LogStreamInfo, MembersSeen, ShardMember};
 use tailwater_login::Users;
 use tailwater_meta::MetaError;
 use tailwater_permissions::Rules;
@@ -223,7 +223,8 @@ impl Broker {
                 (None, None, own.map_err(|error| error.to_string())?)
             }
         };
-        let configs = RuntimeConfigs::open(env, Arc::clone(log.meta()), config.clone()).await?;
+        let number = log.is_shared().then_some(config.broker_id);
+        let configs = RuntimeConfigs::open(env, Arc::clone(log.meta()), config.clone(), number).await?;
         let groups = Coordinators::open(env, Arc::clone(&configs), &log).await?;
         Ok(Arc::new(Self {
             env: env.clone(),
@@ -248,13 +249,17 @@ impl Broker {
         }))
     }
 
-    /// Brings what this node coordinates of the groups closer to its share beside `members`, where several nodes are
-    /// active. Answers how many of their shares it has still to give up.
+    /// Brings what this node coordinates of the groups closer to its share beside `members`, which were `seen`, where
+    /// several nodes are active. Answers how many of their shares it has still to give up.
     ///
     /// # Errors
     /// What metadata answers. The next call goes on.
-    pub fn share_groups<'a>(&'a self, members: &'a [ShardMember]) -> BoxFuture<'a, Result<usize, MetaError>> {
-        self.groups.look(members).boxed()
+    pub fn share_groups<'a>(
+        &'a self,
+        members: &'a [ShardMember],
+        seen: &'a MembersSeen,
+    ) -> BoxFuture<'a, Result<usize, MetaError>> {
+        self.groups.look(members, seen).boxed()
     }
 
     /// Counters.

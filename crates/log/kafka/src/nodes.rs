@@ -72,10 +72,12 @@ impl Broker {
     pub(crate) fn leader_of(&self, shard: ShardId) -> Option<(i32, Term)> {
         let own = self.log.tails(shard.stream, &[shard.shard]).ok();
         let own = own.and_then(|tails| tails.first().map(|tail| tail.term));
-        if let Some(term) = own {
+        let owner = self.log.shard_owner(shard);
+        // One that is still open here may be known to be another node's already: that leads in the later epoch.
+        if let Some(term) = own.filter(|_| owner.is_none_or(|owner| owner.owner == self.log.owner_number())) {
             return Some((self.config.broker_id, self.log.leader_term(shard, term)));
         }
-        let owner = self.log.shard_owner(shard)?;
+        let owner = owner?;
         Some((self.broker_of(owner.owner)?, owner.term))
     }
 

@@ -4,12 +4,14 @@
 //! - A change is durable before it holds, and before it is answered; changes are made one at a time.
 //! - What is set of this broker counts over what is set of all brokers, and that over the node's file.
 //! - Only what takes effect at once can be set, and only to what the file could say as well.
+//! - Where several nodes are active each goes by what another one sets, a moment later.
 //! - It is bounded: as many groups have a configuration of their own as there may be groups.
 //!
 //! Metadata has the names with their values as text, for the reason that there are few of them:
 //!
 //! ```text
-//! kafka/config/broker         what is set of this broker
+//! kafka/config/broker         what is set of the only broker
+//! kafka/config/broker/NUMBER  what is set of one of several brokers
 //! kafka/config/brokers        what is set of all brokers
 //! kafka/config/group/GROUP    what is set of a group
 //!                    0  1  format   1
@@ -17,12 +19,12 @@
 //! ```
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use futures::channel::oneshot;
 use parking_lot::RwLock;
-use tailwater_env::Env;
-use tailwater_meta::{Expect, Meta, Op};
+use tailwater_env::{Env, Task};
+use tailwater_meta::{Expect, Meta, MetaError, Op, follow_whole};
 
 use crate::config::KafkaConfig;
 use crate::errors::{ErrorCode, RefusedRequest};
@@ -39,29 +41,13 @@ const FORMAT: u8 = 1;
 pub(crate) enum ConfigScope {
     /// This broker.
     Broker,
-    /// All brokers of the cluster, of which this one is the only one.
+    /// All brokers of the cluster.
     Brokers,
     /// A group.
     Group(Arc<str>),
 }
 
 impl ConfigScope {
-    fn key(&self) -> String {
-        match self {
-            Self::Broker => format!("{CONFIGS}broker"),
-            Self::Brokers => format!("{CONFIGS}brokers"),
-            Self::Group(name) => format!("{CONFIGS}group/{name}"),
-        }
-    }
-
-    fn parse(key: &str) -> Option<Self> {
-        match key.strip_prefix(CONFIGS)? {
-            "broker" => Some(Self::Broker),
-            "brokers" => Some(Self::Brokers),
-            other => other.strip_prefix("group/").map(|name| Self::Group(name.into())),
-        }
-    }
-
     /// A group's, by its name.
     pub fn group(name: &str) -> Result<Self, RefusedRequest> {
         let why = || format!("a group has a name of 1 to {GROUP_ID_BYTES_MAX} bytes");
@@ -170,6 +156,8 @@ impl RuntimeKey {
 /// What holds at this moment.
 struct RuntimeState {
     values: BTreeMap<ConfigScope, ConfigValues>,
+    /// Those of the keys in metadata, also of what is left out.
+    versions: BTreeMap<ConfigScope, u64>,
     config: Arc<KafkaConfig>,
     limits: Arc<Limits>,
     /// Of groups that have a configuration of their own.
@@ -181,24 +169,57 @@ pub(crate) struct RuntimeConfigs {
     env: Env,
     meta: Arc<dyn Meta>,
     file: KafkaConfig,
+    /// The number of this node among several.
+    broker: Option<i32>,
     state: RwLock<RuntimeState>,
     /// Held over a change.
     changing: tokio::sync::Mutex<()>,
+    following: OnceLock<Task>,
 }
 
 impl RuntimeConfigs {
-    /// Reads what was set. What the file no longer allows is left out, with a line in the log.
-    pub async fn open(env: &Env, meta: Arc<dyn Meta>, file: KafkaConfig) -> Result<Arc<Self>, String> {
-        let mut values = BTreeMap::new();
-        let listed =
-            meta.list(CONFIGS).await.map_err(|error| format!("configurations can't be read: {error}"))?;
-        for (key, value) in listed {
-            match ConfigScope::parse(&key).zip(decode(&value.value)) {
-                Some((scope, set)) => _ = values.insert(scope, set),
-                None => tracing::warn!(key, "a configuration that this program does not know is passed over"),
+    /// Reads what was set, and follows what other nodes set. What the file no longer allows is left out, with a line in
+    /// the log. `broker` is the number of this node where others are active, too.
+    pub async fn open(
+        env: &Env,
+        meta: Arc<dyn Meta>,
+        file: KafkaConfig,
+        broker: Option<i32>,
+    ) -> Result<Arc<Self>, String> {
+        let failed = |error: MetaError| format!("configurations can't be read: {error}");
+        // Before they are read, so that nothing is missed between.
+        let watch = meta.watch(CONFIGS).await.map_err(failed)?;
+        let state = RwLock::new(RuntimeState::of_file(&file));
+        let (env, changing) = (env.clone(), tokio::sync::Mutex::default());
+        let configs = Arc::new(Self { env, meta, file, broker, state, changing, following: OnceLock::new() });
+        configs.read().await.map_err(failed)?;
+        let following =
+            follow_whole(&configs.env, "kafka-configs", watch, Arc::downgrade(&configs), |configs| {
+                Box::pin(async move { configs.read().await })
+            });
+        let _ = configs.following.set(following);
+        Ok(configs)
+    }
+
+    /// Has what metadata has by now.
+    async fn read(&self) -> Result<(), MetaError> {
+        let _changing = self.changing.lock().await;
+        let (mut values, mut versions) = (BTreeMap::new(), BTreeMap::new());
+        for (key, found) in self.meta.list(CONFIGS).await? {
+            match (self.parse(&key), decode(&found.value)) {
+                // Of another node.
+                (Some(None), _) => {}
+                (Some(Some(scope)), Some(set)) => {
+                    versions.insert(scope.clone(), found.version);
+                    values.insert(scope, set);
+                }
+                _ => tracing::warn!(key, "a configuration that this program does not know is passed over"),
             }
         }
-        let mut config = file.clone();
+        if self.state.read().versions == versions {
+            return Ok(());
+        }
+        let mut config = self.file.clone();
         let mut left_out = Vec::new();
         for scope in [ConfigScope::Brokers, ConfigScope::Broker] {
             match with(&config, &scope, values.get(&scope)) {
@@ -206,12 +227,7 @@ impl RuntimeConfigs {
                 Err(why) => left_out.push((scope, why)),
             }
         }
-        let mut state = RuntimeState {
-            values,
-            limits: Arc::new(config.groups.consumer_limits()),
-            config: Arc::new(config),
-            groups: BTreeMap::new(),
-        };
+        let mut state = RuntimeState { values, versions, ..RuntimeState::of_file(&config) };
         left_out.extend(state.set_groups());
         for (scope, RefusedRequest { why, .. }) in left_out {
             tracing::warn!(
@@ -221,8 +237,30 @@ impl RuntimeConfigs {
             );
             state.values.remove(&scope);
         }
-        let (env, state) = (env.clone(), RwLock::new(state));
-        Ok(Arc::new(Self { env, meta, file, state, changing: tokio::sync::Mutex::default() }))
+        *self.state.write() = state;
+        Ok(())
+    }
+
+    /// Where something is that is set.
+    fn key(&self, scope: &ConfigScope) -> String {
+        match (scope, self.broker) {
+            (ConfigScope::Broker, None) => format!("{CONFIGS}broker"),
+            (ConfigScope::Broker, Some(number)) => format!("{CONFIGS}broker/{number}"),
+            (ConfigScope::Brokers, _) => format!("{CONFIGS}brokers"),
+            (ConfigScope::Group(name), _) => format!("{CONFIGS}group/{name}"),
+        }
+    }
+
+    /// What is there; `Some(None)` for what is another node's.
+    fn parse(&self, key: &str) -> Option<Option<ConfigScope>> {
+        let rest = key.strip_prefix(CONFIGS)?;
+        if let Some(name) = rest.strip_prefix("group/") {
+            return Some(Some(ConfigScope::Group(name.into())));
+        }
+        if rest != "broker" && !rest.starts_with("broker/") {
+            return (rest == "brokers").then_some(Some(ConfigScope::Brokers));
+        }
+        Some((key == self.key(&ConfigScope::Broker)).then_some(ConfigScope::Broker))
     }
 
     /// The node's, with what is set of it.
@@ -275,27 +313,43 @@ impl RuntimeConfigs {
         only_look: bool,
     ) -> Result<(), RefusedRequest> {
         let _changing = self.changing.lock().await;
-        let mut values = self.state.read().values.clone();
-        let set = change(values.get(&scope).unwrap_or(&ConfigValues::new()))?;
-        let key = scope.key();
-        let op = match set.is_empty() {
-            true => Op::Delete { key, expect: Expect::Any },
-            false => Op::Put { key, value: encode(&set).into(), expect: Expect::Any },
+        let (mut values, mut versions) = {
+            let state = self.state.read();
+            (state.values.clone(), state.versions.clone())
         };
+        let set = change(values.get(&scope).unwrap_or(&ConfigValues::new()))?;
+        let key = self.key(&scope);
+        let expect = versions.get(&scope).map_or(Expect::Absent, |version| Expect::Version(*version));
+        let op = match set.is_empty() {
+            true if expect == Expect::Absent => Op::Check { key, expect },
+            true => Op::Delete { key, expect },
+            false => Op::Put { key, value: encode(&set).into(), expect },
+        };
+        let is_deleted = set.is_empty();
         tracing::info!(?scope, ?set, only_look, "a client sets configurations");
-        match set.is_empty() {
+        match is_deleted {
             true => _ = values.remove(&scope),
-            false => _ = values.insert(scope, set),
+            false => _ = values.insert(scope.clone(), set),
         }
-        let state = self.state_of(values)?;
+        let mut state = self.state_of(values)?;
         if only_look {
             return Ok(());
         }
         let committed = self.meta.commit(vec![op]).await;
-        committed.map_err(|error| {
-            let why = format!("it can't be recorded: {error}");
+        let version = committed.map_err(|error| {
+            let why = match error {
+                MetaError::Conflict { .. } => {
+                    "another node has just set something else: try again".to_owned()
+                }
+                error => format!("it can't be recorded: {error}"),
+            };
             RefusedRequest::new(ErrorCode::NotLeaderOrFollower, why)
         })?;
+        match is_deleted {
+            true => _ = versions.remove(&scope),
+            false => _ = versions.insert(scope, version),
+        }
+        state.versions = versions;
         *self.state.write() = state;
         Ok(())
     }
@@ -306,8 +360,7 @@ impl RuntimeConfigs {
         for scope in [ConfigScope::Brokers, ConfigScope::Broker] {
             config = with(&config, &scope, values.get(&scope))?;
         }
-        let limits = Arc::new(config.groups.consumer_limits());
-        let mut state = RuntimeState { values, config: Arc::new(config), limits, groups: BTreeMap::new() };
+        let mut state = RuntimeState { values, ..RuntimeState::of_file(&config) };
         if let Some((_, why)) = state.set_groups().into_iter().next() {
             return Err(why);
         }
@@ -322,6 +375,17 @@ impl RuntimeConfigs {
 }
 
 impl RuntimeState {
+    /// One in which nothing is set beside that.
+    fn of_file(config: &KafkaConfig) -> Self {
+        Self {
+            values: BTreeMap::new(),
+            versions: BTreeMap::new(),
+            limits: Arc::new(config.groups.consumer_limits()),
+            config: Arc::new(config.clone()),
+            groups: BTreeMap::new(),
+        }
+    }
+
     /// Makes the limits of the groups of which something is set; of which of them that can't be, and why.
     fn set_groups(&mut self) -> Vec<(ConfigScope, RefusedRequest)> {
         let mut failed = Vec::new();
@@ -395,7 +459,7 @@ mod tests {
         config.journal.file_bytes = 16 << 20;
         config.journal.files_max = 4;
         let log = Log::open(&env, config, dir, None).await.expect("opened");
-        let configs = RuntimeConfigs::open(&env, Arc::clone(log.meta()), file).await.expect("opened");
+        let configs = RuntimeConfigs::open(&env, Arc::clone(log.meta()), file, None).await.expect("opened");
         (log, configs)
     }
 
@@ -504,8 +568,8 @@ mod tests {
         log.close().await;
     }
 
-    #[test]
-    fn the_bytes_and_keys_of_what_is_set_stay_the_same_for_ever() {
+    #[tokio::test]
+    async fn the_bytes_and_keys_of_what_is_set_stay_the_same_for_ever() {
         let values =
             ConfigValues::from([("b".to_owned(), "2".to_owned()), ("a".to_owned(), "1=1".to_owned())]);
         assert_eq!(encode(&values), b"\x01a=1=1\nb=2\n");
@@ -513,13 +577,57 @@ mod tests {
         for bytes in [&b""[..], b"\x02a=1\n", b"\x01a", b"\x01\xff=1\n"] {
             assert_eq!(decode(bytes), None);
         }
-        for (scope, key) in [
-            (ConfigScope::Broker, "kafka/config/broker"),
-            (ConfigScope::Brokers, "kafka/config/brokers"),
-            (group("a/b"), "kafka/config/group/a/b"),
+        let dir = tempfile::tempdir().expect("a directory");
+        let (log, configs) = opened(dir.path(), KafkaConfig::default()).await;
+        let open = |number| {
+            RuntimeConfigs::open(&configs.env, Arc::clone(log.meta()), KafkaConfig::default(), Some(number))
+        };
+        let (second, third) = (open(2).await.expect("opened"), open(3).await.expect("opened"));
+        for (configs, scope, key) in [
+            (&configs, ConfigScope::Broker, "kafka/config/broker"),
+            (&second, ConfigScope::Broker, "kafka/config/broker/2"),
+            (&second, ConfigScope::Brokers, "kafka/config/brokers"),
+            (&second, group("a/b"), "kafka/config/group/a/b"),
         ] {
-            assert_eq!(scope.key(), key);
-            assert_eq!(ConfigScope::parse(key), Some(scope));
+            assert_eq!(configs.key(&scope), key);
+            assert_eq!(configs.parse(key), Some(Some(scope)));
         }
+        assert_eq!(third.parse("kafka/config/broker/2"), Some(None), "another node's");
+        assert_eq!(third.parse("kafka/config/broken"), None);
+        log.close().await;
+    }
+
+    #[tokio::test]
+    async fn what_one_of_several_nodes_sets_of_all_holds_at_the_others_and_none_overwrites_what_it_has_not_seen()
+     {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (log, _) = opened(dir.path(), KafkaConfig::default()).await;
+        let real = Arc::clone(log.meta());
+        let env = Env::real();
+        let open =
+            |number| RuntimeConfigs::open(&env, Arc::clone(&real), KafkaConfig::default(), Some(number));
+        let (one, other) = (open(1).await.expect("opened"), open(2).await.expect("opened"));
+        let partitions = |configs: &RuntimeConfigs| configs.now().default_partitions;
+        one.change(ConfigScope::Brokers, set(&[("num.partitions", "3")]), false).await.expect("set");
+        while partitions(&other) != 3 {
+            tokio::task::yield_now().await;
+        }
+        one.change(ConfigScope::Broker, set(&[("num.partitions", "5")]), false).await.expect("set");
+        other.change(ConfigScope::Broker, set(&[("num.partitions", "6")]), false).await.expect("its own");
+        assert_eq!((partitions(&one), partitions(&other)), (5, 6));
+        // As if it had not heard of a change, or of a deletion.
+        for (known, sets) in [(None, "7"), (Some(1), "8")] {
+            let mut state = one.state.write();
+            match known {
+                None => _ = state.versions.remove(&ConfigScope::Broker),
+                Some(version) => _ = state.versions.insert(ConfigScope::Broker, version),
+            }
+            drop(state);
+            let refused = one.change(ConfigScope::Broker, set(&[("num.partitions", sets)]), false).await;
+            let why = refused.expect_err("it is another one's by now").why;
+            assert!(why.contains("another node has just set"), "{why}");
+        }
+        assert_eq!(partitions(&one), 5);
+        log.close().await;
     }
 }

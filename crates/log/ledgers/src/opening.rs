@@ -273,9 +273,7 @@ async fn close(
                 match client.recover(ledger, PASSWORD).await {
                     // Deleted since it was listed: an empty one by its maker, or one that another owner had no use for.
                     Err(LedgerFault::NoLedger) => Ok(None),
-                    recovered => {
-                        final_or_again(ledger, recovered.map(|metadata| metadata.state)).map(Some)
-                    }
+                    recovered => final_or_again(ledger, recovered.map(|metadata| metadata.state)).map(Some),
                 }
             };
             let state = until_done(env, "bookies", recover).await?;

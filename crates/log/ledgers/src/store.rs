@@ -19,8 +19,8 @@ use uuid::Uuid;
 
 use crate::cache::EntryCache;
 use crate::held::{Command, EntryRoom, HeldSegment, LedgerAppend, UnfinishedCount, UnfinishedLedger};
-use crate::names::PASSWORD;
 use crate::limits::{LEDGERS_AT_A_TIME, POINT_STEP_BYTES, RETRY, TROUBLE_TOLD};
+use crate::names::PASSWORD;
 use crate::points::LedgerPoint;
 use crate::writing::SegmentWriting;
 
@@ -91,7 +91,9 @@ impl LedgersShared {
     pub(crate) async fn discard_ledger(&self, ledger: LedgerId) {
         while !self.is_dropped.load(Ordering::Relaxed) {
             match self.client.recover(ledger, PASSWORD).await.map(|metadata| metadata.state) {
-                Ok(LedgerStatus::Closed { last, .. }) if last.get() < 0 => return self.delete_ledger(ledger).await,
+                Ok(LedgerStatus::Closed { last, .. }) if last.get() < 0 => {
+                    return self.delete_ledger(ledger).await;
+                }
                 Ok(_) => return tracing::info!(%ledger, "there is something in it: it stays"),
                 Err(LedgerFault::NoLedger) => return,
                 Err(fault) => tracing::warn!(%ledger, %fault, "it is not known yet whether it is empty"),

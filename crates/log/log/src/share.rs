@@ -166,7 +166,7 @@ impl ShardSharing {
         })
     }
 
-    /// Who was seen when. Whoever looks more often than this does tells it here: a look may take long.
+    /// Who was seen when. Whoever looks who is there tells it here, more often than this looks, which may take long.
     pub fn seen(&self) -> MembersSeen {
         self.seen.clone()
     }
@@ -201,7 +201,7 @@ impl ShardSharing {
     }
 
     /// Brings what this process owns closer to what it should own of what there is, beside `members`, of which it is
-    /// one. Answers how many shards it has still to give up.
+    /// one, and which were [seen](ShardSharing::seen). Answers how many shards it has still to give up.
     ///
     /// # Errors
     /// What metadata answers. The next call goes on.
@@ -210,7 +210,6 @@ impl ShardSharing {
     }
 
     async fn look_once(&mut self, members: &[ShardMember]) -> Result<usize, StreamError> {
-        self.seen.look(self.log.inner.env.now(), members);
         self.follow().await?;
         let work = self.work(members);
         for shard in work.lost {

@@ -14,6 +14,8 @@ use tailwater_log::{
     AppendError, Log, LogConfig, ReadError, ShardMember, ShardSharing, SharedMetadata, StreamConfig,
     StreamError,
 };
+use tailwater_meta::testing::FailingMeta;
+use tailwater_meta::{Expect, Meta, Op};
 use tailwater_store::OpenSegments;
 
 const SHARDS: u32 = 12;
@@ -42,9 +44,14 @@ impl World {
     }
 
     async fn start(&self, id: &str) -> Member {
+        self.start_on(id, Arc::clone(self.meta.meta())).await
+    }
+
+    /// One that reaches metadata by `meta`.
+    async fn start_on(&self, id: &str, meta: Arc<dyn Meta>) -> Member {
         let segments: Option<Arc<dyn OpenSegments>> = Some(Arc::new(self.store.clone()));
         let metadata = SharedMetadata {
-            meta: Arc::clone(self.meta.meta()),
+            meta,
             place: "here".to_owned(),
             cluster: uuid::Uuid::from_u128(7),
             is_shared: true,
@@ -60,6 +67,7 @@ impl World {
         while !wanted(there) {
             let members: Vec<ShardMember> = there.iter().map(|member| member.member.clone()).collect();
             for member in &mut *there {
+                member.sharing.seen().look(self.env.now(), &members);
                 member.sharing.look(&members).await.expect("metadata answers");
             }
             self.env.sleep(Duration::from_millis(20)).await;
@@ -110,6 +118,8 @@ fn each_shard_has_one_owner_and_goes_on_at_another_one_when_its_owner_is_gone() 
         assert!(parts.iter().all(|part| *part > 0), "{parts:?}");
         for number in 0..SHARDS {
             let (owner, other) = if a.owns(stream, number) { (&a, &b) } else { (&b, &a) };
+            let tail = owner.log.tails(stream, &[ShardNumber(number)]).expect("its own")[0];
+            assert_eq!(tail.term, Term(1), "no epoch is told that the first record's is not");
             assert_eq!(owner.append(stream, number, values(&["one"])).await.expect("durable"), Term(1));
             assert_eq!(other.append(stream, number, values(&["no"])).await, Err(AppendError::NotOwner));
             assert_eq!(other.log.view(shard(stream, number)).err(), Some(ReadError::NotOwner));
@@ -234,5 +244,163 @@ fn streams_that_one_creates_alters_and_deletes_are_so_at_the_others() {
             .await;
         common::until(&world.env, || world.store.0.lock().segments.is_empty()).await;
         assert!(world.meta.meta().list("log/shard/").await.expect("listed").is_empty(), "nothing is left");
+    });
+}
+
+#[test]
+fn a_partitioned_owner_that_comes_back_changes_nothing_and_deletes_nothing_of_what_the_next_owner_has_found()
+{
+    in_world(|world| async move {
+        let cut_off = FailingMeta::new(world.meta.meta());
+        let mut a = world.start("a").await;
+        let mut b = world.start_on("b", Arc::clone(&cut_off) as Arc<dyn Meta>).await;
+        let stream = stream(&a).await;
+        world.look_until(&mut [&mut a, &mut b], all_owned).await;
+        let of_b: Vec<u32> = (0..SHARDS).filter(|number| b.owns(stream, *number)).collect();
+        let (number, fresh) = (of_b[0], of_b[1]);
+        // An entry that is on a bookie, and that no quorum has: the only one of its segment.
+        world.store.hold(shard(stream, number));
+        let log = b.log.clone();
+        let held =
+            tokio::spawn(async move { log.append(stream, ShardNumber(number), values(&["held"])).await });
+        let is_held = |stored: &common::told::Stored| !stored.bytes.is_empty() && !stored.is_unconfirmed;
+        let of_number = |id: &tailwater_format::SegmentId| id.shard == shard(stream, number);
+        common::until(&world.env, || {
+            world.store.0.lock().segments.iter().any(|(id, stored)| of_number(id) && is_held(stored))
+        })
+        .await;
+
+        cut_off.take(0);
+        world.look_until(&mut [&mut a], all_owned).await;
+        assert_eq!(values_of(&a.log, shard(stream, number)).await, ["held"], "it was found, and is recorded");
+        world.store.give_up(shard(stream, number));
+        let held = held.await.expect("it does not panic");
+        assert!(matches!(held, Err(AppendError::Lost(_))), "{held:?}");
+        for number in [number, fresh] {
+            let again = b.append(stream, number, values(&["again"])).await;
+            assert!(again.is_err(), "{again:?}");
+            a.append(stream, number, values(&["theirs"])).await.expect("durable");
+        }
+        assert_eq!(values_of(&a.log, shard(stream, number)).await, ["held", "theirs"]);
+
+        cut_off.take(i64::MAX);
+        world
+            .look_until(&mut [&mut a, &mut b], |there| {
+                all_owned(there) && of_b.iter().all(|number| there[1].owns(stream, *number))
+            })
+            .await;
+        b.append(stream, number, values(&["back"])).await.expect("durable");
+        assert_eq!(values_of(&b.log, shard(stream, number)).await, ["held", "theirs", "back"]);
+        assert_eq!(values_of(&b.log, shard(stream, fresh)).await, ["theirs"]);
+    });
+}
+
+#[test]
+fn a_shard_whose_bookies_do_not_answer_keeps_no_other_one_from_being_taken_over() {
+    in_world(|world| async move {
+        let (mut a, mut b) = (world.start("a").await, world.start("b").await);
+        let stream = stream(&a).await;
+        world.look_until(&mut [&mut a, &mut b], all_owned).await;
+        let of_b: Vec<u32> = (0..SHARDS).filter(|number| b.owns(stream, *number)).collect();
+        for number in &of_b {
+            b.append(stream, *number, values(&["one"])).await.expect("durable");
+        }
+        world.store.0.lock().unreachable.insert(shard(stream, of_b[0]));
+        drop(b);
+        let but_one = SHARDS as usize - 1;
+        world.look_until(&mut [&mut a], |there| there[0].log.shards_owned() == but_one).await;
+        assert!(!a.owns(stream, of_b[0]));
+        a.append(stream, of_b[1], values(&["two"])).await.expect("durable");
+        world.store.0.lock().unreachable.clear();
+        world.look_until(&mut [&mut a], all_owned).await;
+        assert_eq!(values_of(&a.log, shard(stream, of_b[0])).await, ["one"]);
+    });
+}
+
+#[test]
+fn a_process_that_stalls_behind_its_claim_leaves_the_segments_of_the_next_owner_alone() {
+    in_world(|world| async move {
+        let (mut a, mut b) = (world.start("a").await, world.start("b").await);
+        let stream = stream(&a).await;
+        world.look_until(&mut [&mut a, &mut b], all_owned).await;
+        let number = (0..SHARDS).find(|number| b.owns(stream, *number)).expect("it has some");
+        b.append(stream, number, values(&["one"])).await.expect("durable");
+        drop(b);
+        // It claims, and is away while it looks for segments.
+        let slow = world.store.0.lock().lists + 1;
+        world.store.0.lock().slow_list = Some(slow);
+        world.look_until(&mut [&mut a], |_| world.store.0.lock().lists == slow).await;
+        let mut c = world.start("c").await;
+        world.look_until(&mut [&mut c], all_owned).await;
+        c.append(stream, number, values(&["two"])).await.expect("durable");
+        world.store.0.lock().slow_list = None;
+        // It goes on, and hears that all is another one's by now.
+        c.member.takes = true;
+        a.member.takes = false;
+        world
+            .look_until(&mut [&mut a, &mut c], |there| {
+                there[0].log.shards_owned() == 0 && there[1].log.shards_owned() == SHARDS as usize
+            })
+            .await;
+        c.append(stream, number, values(&["three"])).await.expect("nobody has shut it out");
+        assert_eq!(values_of(&c.log, shard(stream, number)).await, ["one", "two", "three"]);
+        let terms = c.log.shard_owner(shard(stream, number)).expect("it is known").term;
+        assert_eq!(terms, Term(3), "it was claimed once after the one that stalled");
+    });
+}
+
+#[test]
+fn a_shard_that_can_not_be_opened_at_one_process_is_open_at_the_next_one_that_can() {
+    in_world(|world| async move {
+        let (mut a, mut b) = (world.start("a").await, world.start("b").await);
+        let stream = stream(&a).await;
+        world.look_until(&mut [&mut a, &mut b], all_owned).await;
+        let number = (0..SHARDS).find(|number| b.owns(stream, *number)).expect("it has some");
+        b.append(stream, number, values(&["one"])).await.expect("durable");
+        world.store.0.lock().damaged.insert(shard(stream, number));
+        drop(b);
+        world.look_until(&mut [&mut a], |there| there[0].log.shards_damaged() == 1).await;
+        let refused = a.append(stream, number, values(&["no"])).await;
+        assert!(matches!(refused, Err(AppendError::Damaged(_))), "{refused:?}");
+        world.store.0.lock().damaged.clear();
+        let mut b = world.start("b").await;
+        world.look_until(&mut [&mut a, &mut b], |there| there[1].owns(stream, number)).await;
+        b.append(stream, number, values(&["two"])).await.expect("durable");
+        assert_eq!(values_of(&b.log, shard(stream, number)).await, ["one", "two"]);
+        assert_eq!(a.log.shards_damaged(), 0);
+    });
+}
+
+#[test]
+fn a_stream_that_was_moved_here_takes_its_first_record_in_the_term_that_the_claim_recorded() {
+    in_world(|world| async move {
+        let config = StreamConfig { shards: SHARDS, ..StreamConfig::default() };
+        let stream = world.meta.create_stream("s", config).await.expect("created").id;
+        world.meta.hand_over(stream, "elsewhere").await.expect("moved");
+        world.meta.lead(stream, Term(5), Vec::new()).await.expect("moved back");
+        let mut a = world.start("a").await;
+        world.look_until(&mut [&mut a], all_owned).await;
+        assert_eq!(a.append(stream, 0, values(&["one"])).await.expect("durable"), Term(5));
+        assert_eq!(values_of(&a.log, shard(stream, 0)).await, ["one"]);
+    });
+}
+
+#[test]
+fn a_stream_whose_record_can_not_be_read_stays_as_it_is_known() {
+    in_world(|world| async move {
+        let mut a = world.start("a").await;
+        let stream = stream(&a).await;
+        world.look_until(&mut [&mut a], all_owned).await;
+        a.append(stream, 0, values(&["one"])).await.expect("durable");
+        let meta = world.meta.meta();
+        let (key, found) = meta.list("log/stream/").await.expect("listed").remove(0);
+        let value = Bytes::from_static(b"\xff of a later version");
+        let expect = Expect::Version(found.version);
+        meta.commit(vec![Op::Put { key, value, expect }]).await.expect("put");
+        // What is read with it.
+        world.meta.create_stream("other", StreamConfig::default()).await.expect("created");
+        world.look_until(&mut [&mut a], |there| there[0].log.stream("other").is_ok()).await;
+        a.append(stream, 0, values(&["two"])).await.expect("durable");
+        assert_eq!(values_of(&a.log, shard(stream, 0)).await, ["one", "two"]);
     });
 }

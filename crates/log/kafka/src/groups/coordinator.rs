@@ -12,7 +12,7 @@ use futures::channel::oneshot;
 use parking_lot::Mutex;
 use tailwater_env::{Complaints, Env, HashMap, Instant, Task};
 use tailwater_log::Log;
-use tailwater_meta::Meta;
+use tailwater_meta::{Meta, MetaError};
 use tokio::sync::Notify;
 
 use super::classic::{self, ClassicGroup, ClassicOutput, ClassicPhase, Join, Sync, Ticket};
@@ -20,7 +20,9 @@ use super::config::GroupsConfig;
 use super::consumer::{Beat, Catalog, ConsumerGroup, JOINING, MemberRefused, Told, Topics};
 use super::group::Group;
 use super::members::{KeptMembers, MemberChanges, member_key};
-use super::offsets::{GroupChanges, GroupOffsets, KeptGroup, NotKept, OffsetChange, Offsets};
+use super::offsets::{
+    GroupChanges, GroupOffsets, KeptGroup, NotKept, OffsetBytes, OffsetChange, Offsets, StoredGroups,
+};
 use super::records::{GROUPS, GroupRecord, GroupRecordKind};
 use super::retention;
 use crate::errors::ErrorCode;
@@ -126,17 +128,19 @@ pub(crate) struct CoordinatorSummary {
 }
 
 impl Coordinator {
-    /// Goes on with what is kept in `meta` of those groups, and their offsets, that belong to it.
-    pub async fn open(
+    /// Goes on with what is `stored` of those groups, and their offsets, that belong to it; `meta` is where it keeps
+    /// what they become. Offsets take `all_bytes` of memory so far.
+    pub fn open(
         env: &Env,
         configs: Arc<RuntimeConfigs>,
         log: &Log,
-        meta: Arc<dyn Meta>,
-        belongs: &(dyn Fn(&str) -> bool + Send + std::marker::Sync),
-    ) -> Result<Self, String> {
+        (meta, stored): (Arc<dyn Meta>, &StoredGroups),
+        all_bytes: OffsetBytes,
+        belongs: &dyn Fn(&str) -> bool,
+    ) -> Self {
         let config = configs.now().groups.clone();
-        let opened = Offsets::open(env, meta, config.offsets_bytes_max, belongs).await;
-        let (offsets, kept) = opened.map_err(|error| format!("groups can't be read: {error}"))?;
+        let room = (all_bytes, config.offsets_bytes_max);
+        let (offsets, kept) = Offsets::open(env, meta, room, stored, belongs);
         let classic_limits = Arc::new(config.classic_limits());
         let mut table = GroupTable::default();
         let now_ms = env.wall_ms();
@@ -200,7 +204,7 @@ impl Coordinator {
             env.spawn("kafka-groups", tick(Arc::clone(&shared))),
             env.spawn("kafka-offsets-retention", retention::run(Arc::clone(&shared))),
         ];
-        Ok(Self { shared, had_members, _tasks: tasks })
+        Self { shared, had_members, _tasks: tasks }
     }
 
     /// Whether there are groups whose members were here before this start, and have to join again.
@@ -478,6 +482,7 @@ impl Coordinator {
         let kept = self.shared.offsets.change(Arc::clone(&name), change).await;
         kept.map_err(|error| match error {
             NotKept::Full => ErrorCode::InvalidCommitOffsetSize,
+            NotKept::Meta(MetaError::TakenOver(_)) => ErrorCode::NotCoordinator,
             NotKept::Meta(_) => ErrorCode::CoordinatorNotAvailable,
         })?;
         let mut table = self.shared.table.lock();

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use tailwater_format::StreamId;
 use tailwater_format::call::{CopiedOffset, CopiedOffsets};
 
+use super::coordinator::Coordinator;
 use super::offsets::GroupOffsets;
 use super::records::Committed;
 use crate::broker::Broker;
@@ -15,7 +16,7 @@ impl Broker {
     /// Whether groups had members before this start. Until those have joined again nothing says that a group is in use
     /// here.
     pub fn groups_had_members(&self) -> bool {
-        self.groups.had_members()
+        self.groups.only().is_some_and(Coordinator::had_members)
     }
 
     /// What groups have committed of a stream since another cluster was answered with `life` and `after`; 0 and 0 where

@@ -11,7 +11,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -20,7 +20,7 @@ use tailwater_env::{Env, HashMap, Task};
 use tailwater_format::StreamId;
 use tailwater_format::call::{CopiedOffset, CopiedOffsets};
 use tailwater_format::limits::COPIED_OFFSETS_MAX;
-use tailwater_meta::{Expect, Meta, MetaError, Op};
+use tailwater_meta::{Expect, Meta, MetaError, Op, Versioned};
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::members::{MEMBERS, MemberPart, parse_member_key};
@@ -109,10 +109,30 @@ struct GroupsToKeep {
     wake: Notify,
 }
 
+/// Bytes that committed offsets take in memory: of all groups of the node, whichever of its coordinators has them.
+pub(crate) type OffsetBytes = Arc<AtomicUsize>;
+
+/// What metadata has of all groups.
+pub(crate) struct StoredGroups {
+    groups: Vec<(String, Versioned)>,
+    offsets: Vec<(String, Versioned)>,
+    members: Vec<(String, Versioned)>,
+}
+
+impl StoredGroups {
+    /// Reads it.
+    pub async fn read(meta: &dyn Meta) -> Result<Self, MetaError> {
+        let groups = meta.list(GROUPS).await?;
+        Ok(Self { groups, offsets: meta.list(OFFSETS).await?, members: meta.list(MEMBERS).await? })
+    }
+}
+
 #[derive(Default)]
 struct Memory {
     groups: HashMap<Arc<str>, GroupOffsets>,
     bytes: usize,
+    /// With those of others.
+    all_bytes: OffsetBytes,
     /// How often an offset was committed since the start.
     count: u64,
     /// For each offset that is there, that count when it was: by stream, so that other clusters are told what is new.
@@ -121,15 +141,24 @@ struct Memory {
 }
 
 impl Memory {
+    fn of(all_bytes: OffsetBytes) -> Self {
+        let mut memory = Self::default();
+        memory.all_bytes = all_bytes;
+        memory
+    }
+
     fn set(&mut self, group: &Arc<str>, partition: Partition, committed: Option<Committed>) {
         self.note(group, partition, committed.is_some());
         let offsets = self.groups.entry(Arc::clone(group)).or_default();
-        self.bytes += committed.as_ref().map_or(0, Committed::bytes);
+        let now = committed.as_ref().map_or(0, Committed::bytes);
         let before = match committed {
             Some(committed) => offsets.insert(partition, committed),
             None => offsets.remove(&partition),
         };
-        self.bytes -= before.map_or(0, |before| before.bytes());
+        let before = before.map_or(0, |before| before.bytes());
+        self.bytes = self.bytes + now - before;
+        self.all_bytes.fetch_add(now, Ordering::Relaxed);
+        self.all_bytes.fetch_sub(before, Ordering::Relaxed);
         if offsets.is_empty() {
             self.groups.remove(group);
         }
@@ -151,6 +180,12 @@ impl Memory {
     }
 }
 
+impl Drop for Memory {
+    fn drop(&mut self) {
+        self.all_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
 /// All groups' offsets.
 pub(crate) struct Offsets {
     memory: Arc<RwLock<Memory>>,
@@ -162,17 +197,18 @@ pub(crate) struct Offsets {
 }
 
 impl Offsets {
-    /// Reads what is kept of those groups that belong to it; of their members too. Commits by which all that is
-    /// committed would take more memory than `bytes_max` are refused.
-    pub async fn open(
+    /// Has what is `stored` of those groups that belong to it; of their members too. Commits by which all that is
+    /// committed, in `all_bytes` of memory so far, would take more than `bytes_max` are refused.
+    pub fn open(
         env: &Env,
         meta: Arc<dyn Meta>,
-        bytes_max: usize,
-        belongs: &(dyn Fn(&str) -> bool + Send + Sync),
-    ) -> Result<(Self, BTreeMap<Arc<str>, KeptGroup>), MetaError> {
-        let mut memory = Memory::default();
+        (all_bytes, bytes_max): (OffsetBytes, usize),
+        stored: &StoredGroups,
+        belongs: &dyn Fn(&str) -> bool,
+    ) -> (Self, BTreeMap<Arc<str>, KeptGroup>) {
+        let mut memory = Memory::of(all_bytes);
         let mut groups = BTreeMap::new();
-        for (key, value) in meta.list(GROUPS).await? {
+        for (key, value) in &stored.groups {
             let Some(name) = key.strip_prefix(GROUPS).filter(|name| belongs(name)) else { continue };
             match GroupRecord::decode(&value.value) {
                 Ok(record) => {
@@ -182,8 +218,8 @@ impl Offsets {
                 Err(error) => tracing::warn!(key, %error, "a group is passed over"),
             }
         }
-        for (key, value) in meta.list(OFFSETS).await? {
-            let Some((id, group)) = BlockId::parse(&key).filter(|(_, group)| belongs(group)) else {
+        for (key, value) in &stored.offsets {
+            let Some((id, group)) = BlockId::parse(key).filter(|(_, group)| belongs(group)) else {
                 continue;
             };
             match decode_block(&value.value) {
@@ -196,14 +232,17 @@ impl Offsets {
             }
         }
         let to_keep = Arc::new(GroupsToKeep::default());
-        for (key, value) in meta.list(MEMBERS).await? {
-            let Some((part, name)) = parse_member_key(&key).filter(|(_, name)| belongs(name)) else {
+        for (key, value) in &stored.members {
+            let Some((part, name)) = parse_member_key(key).filter(|(_, name)| belongs(name)) else {
                 continue;
             };
             match groups.get_mut(name) {
-                Some(group) => _ = group.members.insert(part, value.value),
+                Some(group) => _ = group.members.insert(part, value.value.clone()),
                 // Its group was removed, or can't be read.
-                None => _ = to_keep.unkept.lock().changes.entry(name.into()).or_default().insert(key, None),
+                None => {
+                    let mut unkept = to_keep.unkept.lock();
+                    unkept.changes.entry(name.into()).or_default().insert(key.clone(), None);
+                }
             }
         }
         let memory = Arc::new(RwLock::new(memory));
@@ -217,7 +256,7 @@ impl Offsets {
         };
         let task = env.spawn("kafka-offsets", writer.run(queue));
         let life = env.random_u64().max(1);
-        Ok((Self { memory, life, groups: to_keep, requests, _writer: task }, groups))
+        (Self { memory, life, groups: to_keep, requests, _writer: task }, groups)
     }
 
     /// Makes a change durable; after a failure of metadata it may become so later.
@@ -460,7 +499,8 @@ impl Writer {
         };
         let more: usize = offsets.iter().map(growth).sum();
         // What takes no more than before is always taken: who is there goes on.
-        if more > 0 && memory.bytes + round.bytes + more > self.bytes_max {
+        let all_bytes = memory.all_bytes.load(Ordering::Relaxed);
+        if more > 0 && all_bytes + round.bytes + more > self.bytes_max {
             let _ = reply.map(|reply| reply.send(Err(NotKept::Full)));
             return;
         }

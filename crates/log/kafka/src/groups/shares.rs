@@ -22,6 +22,7 @@ use tailwater_log::{Log, MembersSeen, ShardMember, heir, is_going};
 use tailwater_meta::{Expect, Lease, Meta, MetaError, Op, Versioned, Watch};
 
 use super::coordinator::{Coordinator, CoordinatorSummary};
+use super::offsets::{OffsetBytes, StoredGroups};
 use crate::errors::ErrorCode;
 use crate::runtime::RuntimeConfigs;
 
@@ -54,8 +55,10 @@ pub(crate) struct Coordinators {
     /// All groups', where one node is active.
     only: Option<Arc<Coordinator>>,
     shares: RwLock<Vec<GroupShare>>,
+    /// Bytes of offsets that they have.
+    all_bytes: OffsetBytes,
     /// Held by the one look at a time.
-    seen: tokio::sync::Mutex<MembersSeen>,
+    looking: tokio::sync::Mutex<()>,
 }
 
 fn key_of(share: usize) -> String {
@@ -66,11 +69,10 @@ fn encode(owner: u64) -> Bytes {
     [&[FORMAT][..], &owner.to_be_bytes()].concat().into()
 }
 
-fn decode(found: &Versioned) -> Result<ShareRecord, MetaError> {
+/// `None` for what a later version has written.
+fn decode(found: &Versioned) -> Option<ShareRecord> {
     let owner = found.value.strip_prefix(&[FORMAT]).and_then(|owner| owner.try_into().ok());
-    let owner = owner.map(u64::from_be_bytes);
-    let owner = owner.ok_or_else(|| MetaError::Unavailable("a later version has written it".to_owned()))?;
-    Ok(ShareRecord { owner, version: found.version })
+    Some(ShareRecord { owner: owner.map(u64::from_be_bytes)?, version: found.version })
 }
 
 /// The share that a group belongs to.
@@ -87,14 +89,19 @@ impl Coordinators {
     pub async fn open(env: &Env, configs: Arc<RuntimeConfigs>, log: &Log) -> Result<Self, String> {
         let mut only = None;
         let mut shares = Vec::new();
+        let all_bytes = OffsetBytes::default();
         if log.is_shared() {
             shares.resize_with(SHARES, GroupShare::default);
         } else {
-            let meta = Arc::clone(log.meta());
-            only = Some(Arc::new(Coordinator::open(env, Arc::clone(&configs), log, meta, &|_| true).await?));
+            let stored = StoredGroups::read(&**log.meta()).await;
+            let stored = stored.map_err(|error| format!("groups can't be read: {error}"))?;
+            let (meta, all_bytes) = (Arc::clone(log.meta()), Arc::clone(&all_bytes));
+            let configs = Arc::clone(&configs);
+            only =
+                Some(Arc::new(Coordinator::open(env, configs, log, (meta, &stored), all_bytes, &|_| true)));
         }
         let (env, log, shares) = (env.clone(), log.clone(), RwLock::new(shares));
-        Ok(Self { env, log, configs, only, shares, seen: tokio::sync::Mutex::default() })
+        Ok(Self { env, log, configs, only, all_bytes, shares, looking: tokio::sync::Mutex::default() })
     }
 
     /// The coordinator of all groups, where one node is active.
@@ -156,39 +163,64 @@ impl Coordinators {
     /// how many it has that are others'.
     ///
     /// # Errors
-    /// What metadata answers. The next call goes on.
-    pub async fn look(&self, members: &[ShardMember]) -> Result<usize, MetaError> {
+    /// What metadata answers that has their owners. The next call goes on, also with what is not done with one of them.
+    pub async fn look(&self, members: &[ShardMember], seen: &MembersSeen) -> Result<usize, MetaError> {
         if self.only.is_some() {
             return Ok(0);
         }
-        let mut seen = self.seen.lock().await;
-        let now = self.env.now();
-        seen.look(now, members);
-        let mut records = [ShareRecord::default(); SHARES];
+        let _looking = self.looking.lock().await;
+        let mut records = [Some(ShareRecord::default()); SHARES];
         for (key, found) in self.log.meta().list(PREFIX).await? {
             let share = key.strip_prefix(PREFIX).and_then(|number| number.parse::<usize>().ok());
             if let Some(record) = share.and_then(|share| records.get_mut(share)) {
-                *record = decode(&found)?;
+                *record = decode(&found);
             }
         }
-        let (me, mut left) = (self.log.owner_number(), 0);
+        let (me, now) = (self.log.owner_number(), self.env.now());
+        let (mut left, mut claimed) = (0, Vec::new());
         for (share, record) in records.into_iter().enumerate() {
+            let Some(record) = record else {
+                self.give_up(share);
+                tracing::warn!(
+                    share,
+                    "who coordinates these groups is not known: a later version has written it"
+                );
+                continue;
+            };
             let is_held = self.note(share, record);
             let heir = heir(members, key_of(share).as_bytes());
             let is_heir = heir.is_some_and(|heir| heir.owner == me);
-            if is_held && !is_heir && heir.is_some() {
+            let changed = if is_held && !is_heir && heir.is_some() {
                 // The dead do not wait; the living move when nobody comes and goes.
-                match seen.is_settled(now) || is_going(members, me) {
-                    true => self.release(share, record).await?,
-                    false => left += 1,
+                if seen.is_settled(now) || is_going(members, me) {
+                    self.release(share, record).await
+                } else {
+                    left += 1;
+                    Ok(())
                 }
             } else if !is_held && record.owner == me && !is_heir {
-                self.put(share, record, 0).await?;
+                self.put(share, record, 0).await.map(drop)
             } else if !is_held && is_heir && (record.owner == me || seen.is_gone(record.owner, now)) {
-                self.claim(share, record).await?;
+                self.put(share, record, me)
+                    .await
+                    .map(|record| claimed.extend(record.map(|record| (share, record))))
+            } else {
+                Ok(())
+            };
+            if let Err(error) = changed {
+                tracing::warn!(share, %error, "who coordinates these groups does not change yet");
             }
         }
+        if !claimed.is_empty() {
+            self.open_claimed(claimed).await?;
+        }
         Ok(left)
+    }
+
+    /// This node does not have that share any more.
+    fn give_up(&self, share: usize) {
+        let held = self.shares.write()[share].held.take();
+        held.iter().for_each(|held| held.retire());
     }
 
     /// Takes note of a share's record; whether this node still has the share.
@@ -224,8 +256,7 @@ impl Coordinators {
     }
 
     async fn release(&self, share: usize, record: ShareRecord) -> Result<(), MetaError> {
-        let held = self.shares.write()[share].held.take();
-        held.iter().for_each(|held| held.retire());
+        self.give_up(share);
         if let Some(record) = self.put(share, record, 0).await? {
             self.shares.write()[share].record = record;
             tracing::info!(share, "groups are given up");
@@ -233,15 +264,19 @@ impl Coordinators {
         Ok(())
     }
 
-    async fn claim(&self, share: usize, record: ShareRecord) -> Result<(), MetaError> {
-        let Some(record) = self.put(share, record, self.log.owner_number()).await? else { return Ok(()) };
-        let meta = Arc::clone(self.log.meta());
-        let meta = Arc::new(FencedMeta { meta, key: key_of(share), version: record.version });
-        let belongs = |group: &str| share_of(group) == share;
-        let opened = Coordinator::open(&self.env, Arc::clone(&self.configs), &self.log, meta, &belongs).await;
-        let opened = opened.map_err(MetaError::Unavailable)?;
-        self.shares.write()[share] = GroupShare { record, held: Some(Arc::new(opened)) };
-        tracing::info!(share, "this node coordinates these groups");
+    /// Coordinates the groups of shares that are this node's by now: what is kept of groups is read once for all.
+    async fn open_claimed(&self, claimed: Vec<(usize, ShareRecord)>) -> Result<(), MetaError> {
+        let stored = StoredGroups::read(&**self.log.meta()).await?;
+        for (share, record) in claimed {
+            let meta = Arc::clone(self.log.meta());
+            let meta = Arc::new(FencedMeta { meta, key: key_of(share), version: record.version });
+            let belongs = |group: &str| share_of(group) == share;
+            let (configs, all_bytes) = (Arc::clone(&self.configs), Arc::clone(&self.all_bytes));
+            let opened =
+                Coordinator::open(&self.env, configs, &self.log, (meta, &stored), all_bytes, &belongs);
+            self.shares.write()[share] = GroupShare { record, held: Some(Arc::new(opened)) };
+            tracing::info!(share, "this node coordinates these groups");
+        }
         Ok(())
     }
 }
@@ -290,7 +325,102 @@ impl Meta for FencedMeta {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+    use std::path::Path;
+
+    use tailwater_env::Instant;
+    use tailwater_format::StreamId;
+    use tailwater_log::{LogConfig, SharedMetadata};
+
     use super::*;
+    use crate::config::KafkaConfig;
+    use crate::groups::offsets::GroupOffsets;
+    use crate::groups::records::Committed;
+
+    async fn log(dir: &Path, meta: Option<&Log>) -> Log {
+        let shared = meta.map(|log| SharedMetadata {
+            meta: Arc::clone(log.meta()),
+            place: "here".to_owned(),
+            cluster: uuid::Uuid::from_u128(7),
+            is_shared: false,
+        });
+        let mut config = LogConfig { metadata: shared, ..LogConfig::default() };
+        config.journal.file_bytes = 16 << 20;
+        config.journal.files_max = 4;
+        Log::open(&Env::real(), config, dir, None).await.expect("opened")
+    }
+
+    /// The coordinators of a node, and the node among others.
+    async fn node(log: &Log, id: &str) -> (Coordinators, ShardMember) {
+        let env = Env::real();
+        let configs = RuntimeConfigs::open(&env, Arc::clone(log.meta()), KafkaConfig::default(), None).await;
+        let mut shares = Vec::new();
+        shares.resize_with(SHARES, GroupShare::default);
+        let coordinators = Coordinators {
+            env,
+            log: log.clone(),
+            configs: configs.expect("opened"),
+            only: None,
+            all_bytes: OffsetBytes::default(),
+            shares: RwLock::new(shares),
+            looking: tokio::sync::Mutex::default(),
+        };
+        (coordinators, ShardMember { id: id.to_owned(), owner: log.owner_number(), takes: true })
+    }
+
+    fn offsets(offset: i64) -> GroupOffsets {
+        let (leader_epoch, committed_ms, expires_ms, metadata) = (3, 1_000, None, String::new());
+        let committed = Committed { offset, leader_epoch, committed_ms, expires_ms, metadata };
+        BTreeMap::from([((StreamId(uuid::Uuid::from_u128(1)), 0), committed)])
+    }
+
+    #[tokio::test]
+    async fn of_two_coordinators_of_a_group_one_keeps_offsets_and_the_next_one_has_all_that_were_answered() {
+        let dirs = [tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("a directory")];
+        let log_a = log(dirs[0].path(), None).await;
+        let log_b = log(dirs[1].path(), Some(&log_a)).await;
+        let ((a, member_a), (b, member_b)) = (node(&log_a, "a").await, node(&log_b, "b").await);
+        let both = [member_a.clone(), member_b.clone()];
+        // A record that can't be read keeps nobody from the others, and is not overwritten.
+        let put = Op::Put { key: key_of(0), value: Bytes::from_static(b"\x09"), expect: Expect::Absent };
+        log_a.meta().commit(vec![put]).await.expect("put");
+        let seen = MembersSeen::default();
+        seen.look(a.env.now(), &both);
+        for node in [&a, &b] {
+            node.look(&both, &seen).await.expect("metadata answers");
+        }
+        assert_eq!(a.all().len() + b.all().len(), SHARES - 1);
+        let groups = (0..).map(|number| format!("group-{number}"));
+        let group = groups.into_iter().find(|group| b.of(group).is_ok()).expect("it has some");
+        let old = b.of(&group).expect("its own");
+        old.commit(&group, offsets(5)).await.expect("kept");
+        assert_eq!(a.of(&group).err(), Some(ErrorCode::NotCoordinator));
+
+        // It is thought to be gone, and is not.
+        let seen = MembersSeen::default();
+        seen.look(Instant::default(), &both[..1]);
+        a.look(&both[..1], &seen).await.expect("metadata answers");
+        assert_eq!(a.all().len(), SHARES - 1);
+        let new = a.of(&group).expect("its own by now");
+        let committed =
+            |held: &Coordinator| held.offsets().of(&group).into_values().map(|kept| kept.offset).max();
+        assert_eq!(committed(&new), Some(5));
+        assert_eq!(old.commit(&group, offsets(6)).await, Err(ErrorCode::NotCoordinator));
+        new.commit(&group, offsets(7)).await.expect("kept");
+        assert_eq!(committed(&old), Some(5), "nothing more was kept there");
+
+        // It hears of it, and has its groups again when it may.
+        b.look(&both, &seen).await.expect("metadata answers");
+        assert_eq!(b.all().len(), 0);
+        let seen = MembersSeen::default();
+        seen.look(Instant::default(), &both);
+        a.look(&both, &seen).await.expect("metadata answers");
+        b.look(&both, &seen).await.expect("metadata answers");
+        assert_eq!(committed(&b.of(&group).expect("its own again")), Some(7));
+        assert_eq!(new.commit(&group, offsets(8)).await, Err(ErrorCode::NotCoordinator));
+        log_b.close().await;
+        log_a.close().await;
+    }
 
     #[test]
     fn groups_are_spread_over_the_shares_and_stay_where_they_are() {
@@ -303,9 +433,9 @@ mod tests {
     #[test]
     fn a_record_that_a_later_version_wrote_is_not_read_as_an_owner() {
         let found = |value: Bytes| Versioned { value, version: 7 };
-        assert_eq!(decode(&found(encode(3))), Ok(ShareRecord { owner: 3, version: 7 }));
+        assert_eq!(decode(&found(encode(3))), Some(ShareRecord { owner: 3, version: 7 }));
         for wrong in [&b""[..], &[FORMAT; 8], &[2; 9]] {
-            assert!(decode(&found(Bytes::copy_from_slice(wrong))).is_err(), "{wrong:?}");
+            assert_eq!(decode(&found(Bytes::copy_from_slice(wrong))), None, "{wrong:?}");
         }
     }
 }

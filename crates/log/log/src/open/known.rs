@@ -36,7 +36,8 @@ pub(crate) struct KnownLog {
 impl KnownShard {
     /// The names of its completed segments.
     pub(crate) fn recorded(&self, shard: ShardId) -> impl Iterator<Item = SegmentId> + '_ {
-        let id = move |segment: &SegmentRecord| SegmentId { shard, number: segment.number, term: segment.term };
+        let id =
+            move |segment: &SegmentRecord| SegmentId { shard, number: segment.number, term: segment.term };
         self.segments.values().map(id)
     }
 }

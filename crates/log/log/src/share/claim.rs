@@ -163,7 +163,11 @@ impl Log {
     }
 
     /// Claims each of them, and reads what metadata has of those that are claimed.
-    async fn claim_and_read(&self, state: &ClaimsState, shards: Vec<ShardId>) -> Vec<(ClaimedShard, KnownShard)> {
+    async fn claim_and_read(
+        &self,
+        state: &ClaimsState,
+        shards: Vec<ShardId>,
+    ) -> Vec<(ClaimedShard, KnownShard)> {
         let claims = shards.into_iter().map(|shard| async move {
             let claimed = async {
                 let Some(claimed) = self.claim(shard).await? else { return Ok(None) };

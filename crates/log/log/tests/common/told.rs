@@ -10,7 +10,7 @@ use tailwater_format::{Offset, Position, SegmentId, ShardId, Term, TransactionId
 use tailwater_journal::{Journal, JournalPosition};
 use tailwater_store::{
     EntryPlace, IndexContents, OpenSegments, OpenedSegments, RawHeader, RecoveredSegment, SegmentWatch,
-    StoreContract, StoreError, WriteRight, WriteRightFault,
+    ShardTakeOver, StoreContract, StoreError, WriteRight, WriteRightFault,
 };
 use uuid::Uuid;
 
@@ -34,6 +34,14 @@ pub struct Content {
     pub places: u64,
     /// Shards of which nothing gets durable.
     pub held: BTreeSet<ShardId>,
+    /// Shards whose bookies do not answer whoever takes them over.
+    pub unreachable: BTreeSet<ShardId>,
+    /// How often segments were looked for.
+    pub lists: u64,
+    /// The look for segments that does not end.
+    pub slow_list: Option<u64>,
+    /// Shards of which bytes can't be read.
+    pub damaged: BTreeSet<ShardId>,
     pub clusters: BTreeSet<Uuid>,
 }
 
@@ -73,10 +81,13 @@ impl ToldStore {
     /// It is known whether a segment's writer may write it.
     fn confirmed(&self, id: &SegmentId, confirmed: Result<(), WriteRightFault>) {
         let content = &mut *self.0.lock();
+        let is_held = content.held.contains(&id.shard);
         let Some(stored) = content.segments.get_mut(id) else { return };
         stored.is_unconfirmed = false;
         let Some(watch) = &stored.watch else { return };
         match confirmed {
+            // As if it were on a bookie, and no quorum had it.
+            Ok(()) if !stored.is_fenced && is_held => {}
             Ok(()) if !stored.is_fenced => {
                 stored.durable = stored.bytes.len();
                 watch.durable(stored.last_place);
@@ -86,6 +97,31 @@ impl ToldStore {
                 watch.lost("its writer may not write it");
             }
         }
+    }
+
+    async fn listed(&self, shards: &BTreeSet<ShardId>) -> Vec<SegmentId> {
+        let list = {
+            let content = &mut *self.0.lock();
+            content.lists += 1;
+            content.lists
+        };
+        while self.0.lock().slow_list == Some(list) {
+            self.pause().await;
+        }
+        let content = &*self.0.lock();
+        content.segments.keys().filter(|id| shards.contains(&id.shard)).copied().collect()
+    }
+
+    /// Completes when what a shard's last owner left open can be closed.
+    async fn until_reachable(&self, shard: &ShardId) {
+        while self.0.lock().unreachable.contains(shard) {
+            self.pause().await;
+        }
+    }
+
+    async fn pause(&self) {
+        let (env, _) = self.1.as_ref().expect("a store that is shared");
+        env.sleep(std::time::Duration::from_millis(5)).await;
     }
 
     fn read_now(&self, id: &SegmentId, at: Position, length: usize) -> Result<Bytes, StoreError> {
@@ -194,15 +230,43 @@ impl StoreContract for ToldStore {
         Ok(())
     }
 
+    fn discard(&self, id: &SegmentId) -> Result<(), StoreError> {
+        let content = &mut *self.0.lock();
+        let stored = content.segments.get(id).ok_or(StoreError::Unknown(*id))?;
+        if stored.bytes.is_empty() {
+            content.segments.remove(id);
+        }
+        Ok(())
+    }
+
     fn take_over<'a>(
         &'a self,
         shards: &'a BTreeSet<ShardId>,
         recorded: &'a (dyn Fn(&SegmentId) -> bool + Sync),
-    ) -> BoxFuture<'a, Result<Vec<RecoveredSegment>, String>> {
+    ) -> BoxFuture<'a, Result<BTreeMap<ShardId, ShardTakeOver<'a>>, String>> {
+        let of_one = move |shard: ShardId, listed: &[SegmentId]| {
+            let listed: Vec<SegmentId> = listed.iter().filter(|id| id.shard == shard).copied().collect();
+            let taking: ShardTakeOver<'a> = Box::pin(async move {
+                self.until_reachable(&shard).await;
+                let content = &mut *self.0.lock();
+                // One that was deleted meanwhile is not there.
+                let mut found_now = Vec::new();
+                for id in listed {
+                    found_now
+                        .extend(content.segments.get_mut(&id).map(|stored| found(&id, stored, recorded)));
+                }
+                if content.damaged.contains(&shard) {
+                    found_now
+                        .iter_mut()
+                        .for_each(|found| found.damaged = Some("it can't be read".to_owned()));
+                }
+                found_now
+            });
+            (shard, taking)
+        };
         Box::pin(async move {
-            let content = &mut *self.0.lock();
-            let of_these = content.segments.iter_mut().filter(|(id, _)| shards.contains(&id.shard));
-            Ok(of_these.map(|(id, stored)| found(id, stored, recorded)).collect())
+            let listed = self.listed(shards).await;
+            Ok(shards.iter().map(|shard| of_one(*shard, &listed)).collect())
         })
     }
 }

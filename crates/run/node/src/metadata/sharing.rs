@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tailwater_env::{Env, Task};
 use tailwater_kafka::{Broker, BrokerNode};
-use tailwater_log::{Log, ShardMember, ShardSharing};
+use tailwater_log::{Log, MembersSeen, ShardMember, ShardSharing};
 use tailwater_meta::{Expect, Meta, MetaError, Op};
 use tailwater_meta_zookeeper::{NodeMembership, NodeRecord};
 use tokio::sync::watch;
@@ -100,13 +100,47 @@ struct SharingRun {
     told: watch::Sender<SharesLeft>,
 }
 
+/// The nodes that were seen last; `Err` says why they are not known.
+type NodesSeen = Result<Vec<(NodeRecord, SharedNode)>, String>;
+
+/// Looks who is there, again and again. What is done with it may take longer, and would take whoever it did not see
+/// meanwhile for gone.
+async fn watch_nodes(
+    env: Env,
+    membership: Arc<NodeMembership>,
+    seen: MembersSeen,
+    nodes: watch::Sender<Option<NodesSeen>>,
+) {
+    loop {
+        let found = membership.nodes().await.map_err(|error| error.to_string());
+        let found = found.map(|found| found.into_iter().filter_map(shared).collect::<Vec<_>>());
+        if let Ok(found) = &found {
+            seen.look(env.now(), &members_of(found));
+        }
+        nodes.send_replace(Some(found));
+        env.sleep(LOOK).await;
+    }
+}
+
 impl SharingRun {
-    async fn run(mut self) {
+    async fn run(self) {
+        let (told, nodes) = watch::channel(None);
+        let (env, membership) = (self.env.clone(), Arc::clone(&self.membership));
+        let watching = watch_nodes(env, membership, self.sharing.seen(), told);
+        tokio::join!(watching, self.act(nodes));
+    }
+
+    async fn act(mut self, mut nodes: watch::Receiver<Option<NodesSeen>>) {
         let mut trouble = None;
         loop {
             self.me.takes = !*self.draining.borrow_and_update();
             self.announce();
-            let why = self.look().await.err().map(|error| format!("{error:#}"));
+            let seen = nodes.borrow_and_update().clone();
+            let why = match seen {
+                None => None,
+                Some(Err(why)) => Some(why),
+                Some(Ok(nodes)) => self.look(nodes).await.err().map(|error| format!("{error:#}")),
+            };
             // Once for each reason: ZooKeeper may be away for long.
             if let Some(why) = why.as_ref().filter(|_| why != trouble) {
                 tracing::warn!(why, "what this node owns stays as it is for now");
@@ -116,7 +150,7 @@ impl SharingRun {
                 biased;
                 Ok(()) = self.draining.changed() => {}
                 () = self.sharing.changed() => self.env.sleep(PAUSE).await,
-                () = self.env.sleep(LOOK) => {}
+                Ok(()) = nodes.changed() => {}
             }
         }
     }
@@ -131,21 +165,22 @@ impl SharingRun {
         });
     }
 
-    async fn look(&mut self) -> anyhow::Result<()> {
-        let nodes = self.membership.nodes().await?;
-        let nodes: Vec<(NodeRecord, SharedNode)> = nodes.into_iter().filter_map(shared).collect();
+    async fn look(&mut self, nodes: Vec<(NodeRecord, SharedNode)>) -> anyhow::Result<()> {
         if !nodes.iter().any(|(_, shared)| *shared == self.me) {
             // The others do not know yet that this one is there.
             return Ok(());
         }
-        let brokers = brokers_of(&nodes);
-        let members: Vec<ShardMember> = brokers.iter().map(|node| node.member.clone()).collect();
-        let mut left = 0;
+        let members = members_of(&nodes);
         if let Some(broker) = &self.broker {
-            broker.set_nodes(brokers);
-            left += broker.share_groups(&members).await?;
+            broker.set_nodes(brokers_of(&nodes));
         }
-        left += self.sharing.look(&members).await?;
+        // Neither keeps the other one from going on.
+        let shards = self.sharing.look(&members).await;
+        let groups = match &self.broker {
+            Some(broker) => broker.share_groups(&members, &self.sharing.seen()).await,
+            None => Ok(0),
+        };
+        let mut left = shards? + groups?;
         if !self.me.takes && members.iter().any(|member| member.takes) {
             left += self.log.shards_owned();
         }
@@ -154,12 +189,20 @@ impl SharingRun {
     }
 }
 
+fn members_of(nodes: &[(NodeRecord, SharedNode)]) -> Vec<ShardMember> {
+    nodes.iter().map(member_of).collect()
+}
+
+fn member_of((record, shared): &(NodeRecord, SharedNode)) -> ShardMember {
+    ShardMember { id: record.id.clone(), owner: shared.owner, takes: shared.takes }
+}
+
 /// The nodes, as Kafka's clients are told of them.
 fn brokers_of(nodes: &[(NodeRecord, SharedNode)]) -> Vec<BrokerNode> {
-    let of = |(record, shared): &(NodeRecord, SharedNode)| BrokerNode {
-        id: shared.broker,
-        member: ShardMember { id: record.id.clone(), owner: shared.owner, takes: shared.takes },
-        listeners: shared.kafka.clone(),
+    let of = |node: &(NodeRecord, SharedNode)| BrokerNode {
+        id: node.1.broker,
+        member: member_of(node),
+        listeners: node.1.kafka.clone(),
     };
     nodes.iter().map(of).collect()
 }
