@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tailwater_env::BoxFuture;
-use tailwater_format::{Offset, Position, SegmentId, ShardId, Term, TransactionId};
+use tailwater_format::{Offset, Position, SegmentId, ShardId, StreamId, Term, TransactionId};
 use tailwater_journal::{Journal, JournalPosition};
 use tailwater_store::{EntryPlace, ReplicatedStats, SegmentWatch, ShardTakeOver, StoreContract, StoreError};
 
@@ -68,6 +68,10 @@ impl StoreContract for ColdStore {
 
     fn forget(&self, shard: &ShardId) {
         self.store.forget(shard);
+    }
+
+    fn delete_stream(&self, stream: StreamId) -> BoxFuture<'_, Result<(), String>> {
+        self.store.delete_stream(stream)
     }
 
     fn delete(&self, id: &SegmentId) -> Result<(), StoreError> {

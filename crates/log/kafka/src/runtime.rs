@@ -617,12 +617,13 @@ mod tests {
         assert_eq!((partitions(&one), partitions(&other)), (5, 6));
         // As if it had not heard of a change, or of a deletion.
         for (known, sets) in [(None, "7"), (Some(1), "8")] {
-            let mut state = one.state.write();
-            match known {
-                None => _ = state.versions.remove(&ConfigScope::Broker),
-                Some(version) => _ = state.versions.insert(ConfigScope::Broker, version),
+            {
+                let mut state = one.state.write();
+                match known {
+                    None => _ = state.versions.remove(&ConfigScope::Broker),
+                    Some(version) => _ = state.versions.insert(ConfigScope::Broker, version),
+                }
             }
-            drop(state);
             let refused = one.change(ConfigScope::Broker, set(&[("num.partitions", sets)]), false).await;
             let why = refused.expect_err("it is another one's by now").why;
             assert!(why.contains("another node has just set"), "{why}");

@@ -9,7 +9,7 @@ use tailwater_bookkeeper::{
     Quorums,
 };
 use tailwater_env::{BoxFuture, Env, Progress};
-use tailwater_format::{Position, SegmentId, ShardId, parse_entry_header};
+use tailwater_format::{Position, SegmentId, ShardId, StreamId, parse_entry_header};
 use tailwater_store::{
     IndexContents, OpenSegments, OpenedSegments, RawHeader, RecoveredSegment, ShardTakeOver, StoreContract,
     WriteRight, WriteRightFault,
@@ -225,6 +225,17 @@ impl LedgerStore {
             (shard, taking)
         };
         shards.iter().map(of_one).collect()
+    }
+}
+
+impl LedgerStore {
+    /// See [`StoreContract::delete_stream`].
+    pub(crate) async fn delete_ledgers_of(&self, stream: StreamId) -> Result<(), String> {
+        let shared = &self.shared;
+        let found = find(&shared.client, shared.cluster, &|id| id.shard.stream == stream).await?;
+        let deletions = found.into_iter().map(|found| shared.delete_ledger(found.ledger));
+        stream::iter(deletions).buffer_unordered(LEDGERS_AT_A_TIME).collect::<()>().await;
+        Ok(())
     }
 }
 

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tailwater_bookkeeper::limits::ENTRY_BYTES_MAX;
 use tailwater_bookkeeper::{BookKeeper, LedgerFault, LedgerId, LedgerStatus, Quorums};
 use tailwater_env::{BoxFuture, Env, HashMap, Instant};
-use tailwater_format::{Offset, Position, SegmentId, SegmentNumber, ShardId, Term, TransactionId};
+use tailwater_format::{Offset, Position, SegmentId, SegmentNumber, ShardId, StreamId, Term, TransactionId};
 use tailwater_journal::{Journal, JournalPosition};
 use tailwater_store::{
     EntryPlace, ReplicatedStats, SegmentWatch, ShardTakeOver, StoreContract, StoreError, WriteRight,
@@ -375,6 +375,10 @@ impl StoreContract for LedgerStore {
 
     fn forget(&self, shard: &ShardId) {
         self.forget_shard(shard);
+    }
+
+    fn delete_stream(&self, stream: StreamId) -> BoxFuture<'_, Result<(), String>> {
+        Box::pin(self.delete_ledgers_of(stream))
     }
 
     fn replicated_stats(&self) -> Option<ReplicatedStats> {

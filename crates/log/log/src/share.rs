@@ -373,8 +373,12 @@ fn note(log: &Log, event: &Event) -> Option<ShardOwner> {
     let (Some(Key::Shard(shard)), Some(sharing)) = (Key::parse(&event.key), &log.inner.sharing) else {
         return None;
     };
-    // Without a record the shard is gone with its stream.
-    match ShardRecord::decode(&event.key, &event.value.as_ref()?.value) {
+    let Some(found) = &event.value else {
+        // It is gone with its stream.
+        sharing.remove(&shard);
+        return None;
+    };
+    match ShardRecord::decode(&event.key, &found.value) {
         Ok(record) => {
             sharing.note(shard, ShardOwner::of(&record));
             Some(ShardOwner::of(&record))

@@ -404,3 +404,17 @@ fn a_stream_whose_record_can_not_be_read_stays_as_it_is_known() {
         assert_eq!(values_of(&a.log, shard(stream, 0)).await, ["one", "two"]);
     });
 }
+
+#[test]
+fn a_stream_that_is_deleted_while_the_owner_of_its_shards_is_gone_leaves_no_segments() {
+    in_world(|world| async move {
+        let (mut a, mut b) = (world.start("a").await, world.start("b").await);
+        let stream = stream(&a).await;
+        world.look_until(&mut [&mut a, &mut b], all_owned).await;
+        let number = (0..SHARDS).find(|number| b.owns(stream, *number)).expect("it has some");
+        b.append(stream, number, values(&["one"])).await.expect("durable");
+        drop(b);
+        a.log.delete_stream("s").await.expect("deleted");
+        common::until(&world.env, || world.store.0.lock().segments.is_empty()).await;
+    });
+}

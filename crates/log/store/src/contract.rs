@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tailwater_env::{BoxFuture, Env, Progress};
-use tailwater_format::{Offset, Position, SegmentId, ShardId, Term, TransactionId};
+use tailwater_format::{Offset, Position, SegmentId, ShardId, StreamId, Term, TransactionId};
 use tailwater_journal::{Journal, JournalPosition};
 
 use crate::{RecoveredSegment, SegmentStore, StoreError};
@@ -174,6 +174,15 @@ pub trait StoreContract: Send + Sync {
     /// Forgets all segments of a shard, which another process may write from here on, and touches none of them. What
     /// was sealed is closed, and what was deleted is deleted, all the same.
     fn forget(&self, _shard: &ShardId) {}
+
+    /// Deletes all segments of a stream that is deleted, whoever has written them: those that nobody owns, too. Only of a
+    /// store that several processes write.
+    ///
+    /// # Errors
+    /// What of it is left, in words.
+    fn delete_stream(&self, _stream: StreamId) -> BoxFuture<'_, Result<(), String>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
 
     /// The counters of a replicated store.
     fn replicated_stats(&self) -> Option<ReplicatedStats> {

@@ -16,7 +16,7 @@ use super::{
 use crate::cold::LogCold;
 use crate::config::{ConfigError, FlushPolicy, StreamConfig, StreamDurability, check_name};
 use crate::error::{AppendError, StreamError};
-use crate::limits::COMMIT_OPS_MAX;
+use crate::limits::{COMMIT_OPS_MAX, REMOVAL_RETRY, REMOVALS_MAX};
 use crate::owner::{OwnerRequest, ReleasedShard};
 use crate::producer::Producers;
 use crate::shard::{Recovered, Shard, Truncation};
@@ -334,7 +334,28 @@ impl Log {
         if let Err(error) = remove_leftovers(&*inner.meta, id).await {
             tracing::warn!(%id, %error, "metadata of a deleted stream is left for the next start");
         }
+        if inner.sharing.is_some() {
+            self.remove_unowned(id);
+        }
         Ok(())
+    }
+
+    /// Deletes what is left of a deleted stream's segments where each owner deletes its own: those of shards that nobody
+    /// owned, or of whose owner is gone.
+    fn remove_unowned(&self, stream: StreamId) {
+        let (env, segments) = (self.inner.env.clone(), Arc::clone(&self.inner.segments));
+        let removing = async move {
+            for _ in 0..REMOVALS_MAX {
+                match segments.delete_stream(stream).await {
+                    Ok(()) => return,
+                    Err(why) => {
+                        tracing::warn!(%stream, why, "segments of a deleted stream are not deleted yet")
+                    }
+                }
+                env.sleep(REMOVAL_RETRY).await;
+            }
+        };
+        self.inner.env.spawn("log-removal", removing).detach();
     }
 
     /// Deletes segments that no shard has that was opened.

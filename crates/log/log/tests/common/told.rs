@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tailwater_env::{BoxFuture, Env, Progress};
-use tailwater_format::{Offset, Position, SegmentId, ShardId, Term, TransactionId, parse_entry};
+use tailwater_format::{Offset, Position, SegmentId, ShardId, StreamId, Term, TransactionId, parse_entry};
 use tailwater_journal::{Journal, JournalPosition};
 use tailwater_store::{
     EntryPlace, IndexContents, OpenSegments, OpenedSegments, RawHeader, RecoveredSegment, SegmentWatch,
@@ -228,6 +228,11 @@ impl StoreContract for ToldStore {
 
     fn health(&self) -> Result<(), StoreError> {
         Ok(())
+    }
+
+    fn delete_stream(&self, stream: StreamId) -> BoxFuture<'_, Result<(), String>> {
+        self.0.lock().segments.retain(|id, _| id.shard.stream != stream);
+        Box::pin(std::future::ready(Ok(())))
     }
 
     fn discard(&self, id: &SegmentId) -> Result<(), StoreError> {

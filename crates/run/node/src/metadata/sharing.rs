@@ -36,7 +36,7 @@ struct SharedNode {
     kafka: Vec<(String, u16)>,
 }
 
-/// What is told of how much a node has still to give up; `None` before the first look.
+/// What is told of how much a node has still to give up; `None` before the first look after it is to give up all.
 type SharesLeft = Option<usize>;
 
 /// A node that shares with others what there is.
@@ -184,7 +184,7 @@ impl SharingRun {
         if !self.me.takes && members.iter().any(|member| member.takes) {
             left += self.log.shards_owned();
         }
-        self.told.send_replace(Some(left));
+        self.told.send_replace((!self.me.takes).then_some(left));
         Ok(())
     }
 }
