@@ -25,6 +25,7 @@ use crate::limits::{
     RETRY_MAX, RETRY_MIN, SPARES_FOR_FAILURE, SPARES_KEPT_MAX, SPARES_TARGET, UNSYNCED_BYTES_MAX,
 };
 use crate::position::{FileSequence, Incarnation, JournalPosition, Tag};
+use crate::reach::Reach;
 
 /// Where each tag's last record in a file ends; 0 if it has none there.
 pub(crate) type TagEnds = Box<[JournalPosition; 256]>;
@@ -157,9 +158,7 @@ pub(crate) struct Core {
     pending: VecDeque<Group>,
     pending_bytes: usize,
     in_flight: bool,
-    appended: JournalPosition,
-    written: JournalPosition,
-    durable: JournalPosition,
+    reach: Reach,
     unsynced_since: Option<Instant>,
     /// Somebody waits for a sync up to here, and does not want to wait for the interval.
     sync_asked: JournalPosition,
@@ -210,9 +209,7 @@ impl Core {
             pending: VecDeque::new(),
             pending_bytes: 0,
             in_flight: false,
-            appended: end,
-            written: end,
-            durable: end,
+            reach: Reach::at(end),
             unsynced_since: None,
             sync_asked: JournalPosition(0),
             trims: no_tag_ends(),
@@ -234,7 +231,7 @@ impl Core {
 
     /// How far the journal is written, and durable.
     pub(crate) fn watermarks(&self) -> (JournalPosition, JournalPosition) {
-        (self.written, self.durable)
+        (self.reach.written(), self.reach.durable())
     }
 
     /// The file being written.
@@ -274,11 +271,12 @@ impl Core {
         }
         assert!(framed as u64 <= self.room(), "admitted only if it fits");
 
-        let position = self.appended;
-        self.appended = position.plus(framed as u64);
+        let position = self.reach.appended();
+        self.reach.append(framed as u64);
+        let end = self.reach.appended();
         let file = self.files.back_mut().expect("a file is open while the journal is not latched");
-        file.end = self.appended;
-        file.tag_ends[usize::from(tag.0)] = self.appended;
+        file.end = end;
+        file.tag_ends[usize::from(tag.0)] = end;
         let (sequence, base) = (file.sequence, file.base);
 
         if self.pending.back().is_none_or(|group| group.sequence != sequence) {
@@ -287,18 +285,19 @@ impl Core {
             self.pending.push_back(Group { sequence, offset, bytes, end: position, sync: false });
         }
         let group = self.pending.back_mut().expect("just made sure");
-        push_frame(&mut group.bytes, tag, position, self.durable, parts, Salt::new(&self.journal, sequence));
-        group.end = self.appended;
+        let durable = self.reach.durable();
+        push_frame(&mut group.bytes, tag, position, durable, parts, Salt::new(&self.journal, sequence));
+        group.end = end;
         group.sync |= append.sync;
         self.pending_bytes += framed;
         self.records += 1;
-        Ok(Enqueued { end: self.appended, wake_writer: std::mem::take(&mut self.writer_idle) })
+        Ok(Enqueued { end, wake_writer: std::mem::take(&mut self.writer_idle) })
     }
 
     /// Has what was appended up to `upto` synced as soon as it is written; whether the writer has to be woken for it.
     pub(crate) fn ask_sync(&mut self, upto: JournalPosition) -> bool {
-        self.sync_asked = self.sync_asked.max(upto.min(self.appended));
-        self.sync_asked > self.durable && std::mem::take(&mut self.writer_idle)
+        self.sync_asked = self.sync_asked.max(upto.min(self.reach.appended()));
+        self.sync_asked > self.reach.durable() && std::mem::take(&mut self.writer_idle)
     }
 
     /// Whether a record of that length would be taken.
@@ -378,8 +377,8 @@ impl Core {
         let last = self.files.back().expect("a file is open while the journal is not latched");
         let planned = LiveFile {
             sequence: self.sequence_next,
-            base: self.appended,
-            end: self.appended,
+            base: self.reach.appended(),
+            end: self.reach.appended(),
             predecessor: last.sequence,
             predecessor_end: last.end,
             tag_ends: no_tag_ends(),
@@ -451,7 +450,7 @@ impl Core {
             }
             return Step::Begin(self.reopening());
         }
-        let sync_at = self.unsynced_since.map(|since| match self.sync_asked > self.durable {
+        let sync_at = self.unsynced_since.map(|since| match self.sync_asked > self.reach.durable() {
             true => since,
             false => since + self.config.sync_interval,
         });
@@ -462,9 +461,9 @@ impl Core {
             let mut group = self.pending.pop_front().expect("seen just above");
             self.pending_bytes -= group.bytes.len();
             self.in_flight = true;
-            group.sync |= self.sync_asked > self.durable
+            group.sync |= self.sync_asked > self.reach.durable()
                 || sync_at.is_some_and(|at| at <= now)
-                || group.end.bytes_since(self.durable) > UNSYNCED_BYTES_MAX;
+                || group.end.bytes_since(self.reach.durable()) > UNSYNCED_BYTES_MAX;
             pad(&mut group);
             return Step::Write(group);
         }
@@ -483,7 +482,7 @@ impl Core {
             journal: self.journal,
             sequence: self.sequence_next,
             incarnation: self.incarnation,
-            base: self.appended,
+            base: self.reach.appended(),
             predecessor,
             predecessor_end,
         }
@@ -516,8 +515,7 @@ impl Core {
     pub(crate) fn written(&mut self, group: Group, now: Instant) {
         assert!(self.in_flight, "it was taken by next_step");
         self.in_flight = false;
-        assert!(self.written < group.end && group.end <= self.appended);
-        self.written = group.end;
+        self.reach.write(group.end);
         if group.sync {
             self.synced();
         } else {
@@ -532,7 +530,7 @@ impl Core {
 
     /// Everything written is durable.
     pub(crate) fn synced(&mut self) {
-        self.durable = self.written;
+        self.reach.sync();
         self.unsynced_since = None;
     }
 
@@ -560,8 +558,7 @@ impl Core {
                     tag_ends: no_tag_ends(),
                     grows: plan.source == AppendSource::Grow,
                 });
-                self.written = header.base;
-                self.durable = header.base;
+                self.reach.go_on_at(header.base);
                 self.state = JournalState::Running;
             }
         }
@@ -607,11 +604,11 @@ impl Core {
         self.incarnation = self.incarnation.next();
         // The first attempt follows at once: it is the one that usually works.
         self.state = JournalState::Latched { failure, backoff: RETRY_MIN, retry_at: now };
-        Some(Loss { after: self.durable, upto: self.appended, incarnation: self.incarnation })
+        Some(Loss { after: self.reach.durable(), upto: self.reach.appended(), incarnation: self.incarnation })
     }
 
     fn cut_active_file(&mut self) {
-        let durable = self.durable;
+        let durable = self.reach.durable();
         let file = self.files.back_mut().expect("the active file");
         assert_eq!(file.sequence, self.active);
         file.end = file.end.min(durable);

@@ -15,7 +15,7 @@ use crate::files::{Directory, LOCK_NAME};
 use crate::position::{Incarnation, JournalPosition, Tag};
 use crate::recover::{Replay, recover};
 use crate::stats::{Counters, JournalStats};
-use crate::watermark::{Durable, Watermark, Written};
+use crate::watermark::{Watermark, WatermarkFollower};
 use crate::writer::{FileKeeper, JournalShared, Writer};
 
 /// Who may use the room that is kept back when the journal is full.
@@ -186,12 +186,13 @@ impl Journal {
     }
 
     /// Follows what is durable.
-    pub fn durable(&self) -> Durable {
+    pub fn durable(&self) -> WatermarkFollower {
         self.inner.shared.durable.follow()
     }
 
-    /// Follows what was handed to the operating system.
-    pub fn written(&self) -> Written {
+    /// Follows what was handed to the operating system, synced or not: the acknowledgement of records that may be lost if
+    /// the machine stops.
+    pub fn written(&self) -> WatermarkFollower {
         self.inner.shared.written.follow()
     }
 

@@ -30,17 +30,13 @@ pub struct Lost {
 
 /// Follows one watermark: [`crate::Journal::durable`] or [`crate::Journal::written`].
 #[derive(Clone, Debug)]
-pub struct Durable {
+pub struct WatermarkFollower {
     watermark: Arc<Watermark>,
     seen: JournalPosition,
     incarnation_seen: Incarnation,
 }
 
-/// Follows the position up to which records were handed to the operating system, synced or not: the
-/// acknowledgement of records that may be lost if the machine stops.
-pub type Written = Durable;
-
-impl Durable {
+impl WatermarkFollower {
     /// Everything up to here that was not reported [`Lost`] has this watermark's property. Never goes back.
     pub fn position(&self) -> JournalPosition {
         self.watermark.position()
@@ -75,7 +71,7 @@ impl Durable {
     }
 }
 
-/// See [`Durable::wait_for`].
+/// See [`WatermarkFollower::wait_for`].
 #[derive(Debug)]
 #[must_use = "futures do nothing unless awaited"]
 pub struct WaitFor {
@@ -193,8 +189,12 @@ impl Watermark {
         })
     }
 
-    pub(crate) fn follow(self: &Arc<Self>) -> Durable {
-        Durable { watermark: Arc::clone(self), seen: self.position(), incarnation_seen: self.incarnation() }
+    pub(crate) fn follow(self: &Arc<Self>) -> WatermarkFollower {
+        WatermarkFollower {
+            watermark: Arc::clone(self),
+            seen: self.position(),
+            incarnation_seen: self.incarnation(),
+        }
     }
 
     fn position(&self) -> JournalPosition {
@@ -371,7 +371,7 @@ mod tests {
         let mut follower = watermark.follow();
         watermark.advance(JournalPosition(120));
         watermark.lose(JournalPosition(120), JournalPosition(130), Incarnation(2));
-        let next = |follower: &mut Durable| futures::executor::block_on(follower.changed());
+        let next = |follower: &mut WatermarkFollower| futures::executor::block_on(follower.changed());
         assert_eq!(next(&mut follower), Err(Lost { incarnation: Incarnation(2), closed: false }));
         assert_eq!(next(&mut follower), Ok(JournalPosition(120)));
         watermark.close();

@@ -22,6 +22,7 @@ use tailwater_env::Instant;
 use crate::digest::{EntryCodec, MasterKey};
 use crate::ids::{BookieId, EntryId, LedgerId, Quorums};
 use crate::metadata::{LedgerMetadata, LedgerStatus};
+use crate::placement::BookiePlaces;
 use crate::planted::Planted;
 use crate::protocol::{BookieAnswer, BookieError, BookieRequest};
 use crate::step::{Choice, LedgerFault, ReplaceFault, StepEffect, StepInput, VersionedMetadata, is_due};
@@ -90,6 +91,7 @@ pub(crate) struct LedgerAppender {
     times: AppendTimes,
     planted: Planted,
     choice: Choice,
+    places: BookiePlaces,
     /// Writes back what a recovery found: changes of bookies stay here, and whoever recovers commits them.
     recovering: bool,
     metadata: LedgerMetadata,
@@ -132,6 +134,7 @@ impl LedgerAppender {
             times,
             planted: Planted::Nothing,
             choice: Choice::new(seed),
+            places: BookiePlaces::default(),
             recovering: false,
             metadata,
             version,
@@ -168,6 +171,13 @@ impl LedgerAppender {
         (appender.recovering, appender.next, appender.lac) = (true, next, next.previous());
         appender.lac_told = appender.lac;
         appender
+    }
+
+    /// The same where it is known where bookies are.
+    #[must_use]
+    pub(crate) fn with_places(mut self, places: BookiePlaces) -> Self {
+        self.places = places;
+        self
     }
 
     /// From here on it makes a mistake.
@@ -368,7 +378,9 @@ impl LedgerAppender {
         let mut ensemble = self.ensemble.clone();
         let mut positions = Vec::new();
         for (position, place) in &self.failed {
-            if let Some(bookie) = self.choice.take(&mut free) {
+            let quorums = self.metadata.quorums;
+            let chosen = self.places.replace(quorums, &ensemble, *position, &mut free, &mut self.choice);
+            if let Some(bookie) = chosen {
                 ensemble[*position] = bookie;
             } else if now < place.until || !bookies.iter().flatten().any(|of| *of == ensemble[*position]) {
                 // Nobody else, and not this one yet.

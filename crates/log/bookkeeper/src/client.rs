@@ -12,6 +12,7 @@ use crate::digest::DigestKind;
 use crate::ids::{BookieId, LedgerId, Quorums};
 use crate::limits::TICK;
 use crate::metadata::{LedgerMetadata, LedgerStatus};
+use crate::placement::BookiePlaces;
 use crate::reader::LedgerReader;
 use crate::recover::{RecoverTimes, Recoverer};
 use crate::step::{Choice, LedgerFault, StepEffect, StepInput, VersionedMetadata};
@@ -71,6 +72,7 @@ pub struct BookKeeper {
     ledgers: Ledgers,
     connections: Connections,
     times: LedgerTimes,
+    places: BookiePlaces,
 }
 
 impl BookKeeper {
@@ -78,7 +80,18 @@ impl BookKeeper {
     pub async fn connect(env: Env, uri: LedgersUri, times: LedgerTimes) -> Result<Self, LedgerFault> {
         let ledgers = Ledgers::connect(env.clone(), uri).await?;
         let connections = Connections::new(env.clone(), ledgers.clone());
-        Ok(Self { env, ledgers, connections, times })
+        Ok(Self { env, ledgers, connections, times, places: BookiePlaces::default() })
+    }
+
+    /// The same where it is known where bookies are.
+    #[must_use]
+    pub fn with_places(mut self, places: BookiePlaces) -> Self {
+        self.places = places;
+        self
+    }
+
+    pub(crate) fn places(&self) -> &BookiePlaces {
+        &self.places
     }
 
     /// The metadata of ledgers, and the bookies.
@@ -94,16 +107,24 @@ impl BookKeeper {
         self.times
     }
 
-    /// Creates a ledger on bookies that are chosen by chance, and opens it for writing.
-    pub async fn create(&self, options: &LedgerOptions) -> Result<LedgerWriter, LedgerFault> {
-        let need = options.quorums.ensemble();
-        let mut bookies = self.ledgers.bookies().await?;
-        let have = bookies.len();
-        let mut choice = Choice::new(self.env.random_u64());
-        let ensemble: Vec<BookieId> = (0..need).filter_map(|_| choice.take(&mut bookies)).collect();
-        if ensemble.len() < need {
+    /// Bookies that a ledger with these quorums may be on at this moment.
+    ///
+    /// # Errors
+    /// `TooFewBookies`, `Regions`; those of ZooKeeper.
+    pub async fn choose(&self, quorums: Quorums) -> Result<Vec<BookieId>, LedgerFault> {
+        let bookies = self.ledgers.bookies().await?;
+        let (have, need) = (bookies.len(), quorums.ensemble());
+        if have < need {
             return Err(LedgerFault::TooFewBookies { have, need });
         }
+        let mut choice = Choice::new(self.env.random_u64());
+        let chosen = self.places.choose(quorums, bookies, &mut choice);
+        chosen.ok_or(LedgerFault::Regions { quorums, regions: self.places.regions_min })
+    }
+
+    /// Creates a ledger, and opens it for writing.
+    pub async fn create(&self, options: &LedgerOptions) -> Result<LedgerWriter, LedgerFault> {
+        let ensemble = self.choose(options.quorums).await?;
         let mut metadata = LedgerMetadata::new(options.quorums, ensemble, options.digest, &options.password);
         metadata.custom = options.custom.clone();
         metadata.created_ms = Some(self.env.wall_ms());
@@ -128,6 +149,7 @@ impl BookKeeper {
         let mut effects = Vec::new();
         let (seed, now) = (self.env.random_u64(), self.env.now());
         let mut recoverer = Recoverer::new(ledger, versioned, times, seed, now, &mut effects);
+        recoverer.place(self.places.clone());
         let mut driver = StepDriver::new(self, ledger);
         loop {
             driver.carry_out(&mut effects);

@@ -132,11 +132,27 @@ impl Quorums {
         self.ack
     }
 
+    /// The same on at most so many bookies, which are at least as many as acknowledge.
+    ///
+    /// # Panics
+    /// If they are fewer.
+    #[must_use]
+    pub fn within(self, bookies: usize) -> Self {
+        assert!(bookies >= self.ack, "{bookies} bookies are too few to acknowledge with {}", self.ack);
+        Self { ensemble: self.ensemble.min(bookies), write: self.write.min(bookies), ack: self.ack }
+    }
+
     /// The positions in the ensemble that hold an entry: `write` of them, round-robin. A negative entry has those of
     /// the first one.
     pub fn write_set(self, entry: EntryId) -> impl Iterator<Item = usize> + Clone {
         let first = (entry.0.max(0) as u64 % self.ensemble as u64) as usize;
         (0..self.write).map(move |copy| (first + copy) % self.ensemble)
+    }
+
+    /// Whether there are entries that both positions of the ensemble hold.
+    pub fn share(self, one: usize, other: usize) -> bool {
+        let apart = one.abs_diff(other);
+        apart.min(self.ensemble - apart) < self.write
     }
 
     /// Whether a position of the ensemble holds an entry.

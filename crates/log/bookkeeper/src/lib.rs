@@ -36,7 +36,7 @@
 //! - A digest is checked on every read. A copy that is damaged is never handed out: another one is read.
 //! - What a bookie or ZooKeeper sends is an answer or an error, and never a panic. What waits is bounded: [`limits`].
 //!
-//! What it does not do: TLS and logins to bookies and ZooKeeper, placement by racks and regions, protocol version 2.
+//! What it does not do: TLS and logins to bookies and ZooKeeper, protocol version 2.
 //! Ledgers that get a bookie's copies again after it was lost are the business of BookKeeper's own AutoRecovery.
 
 mod append;
@@ -49,6 +49,7 @@ pub mod fuzz;
 mod ids;
 pub mod limits;
 mod metadata;
+mod placement;
 mod planted;
 mod protocol;
 mod read;
@@ -66,6 +67,7 @@ pub use check::{BadCopy, CopyFault, LedgerCheck};
 pub use client::{BookKeeper, LedgerOptions, LedgerTimes};
 pub use ids::{BookieId, EntryId, LedgerId, Quorums};
 pub use metadata::{LedgerMetadata, LedgerStatus, MetadataFault};
+pub use placement::{BookiePlace, BookiePlaceFault, BookiePlaces};
 pub use protocol::BookieError;
 pub use reader::LedgerReader;
 pub use step::{LedgerFault, VersionedMetadata};

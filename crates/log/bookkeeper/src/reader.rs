@@ -114,8 +114,17 @@ impl LedgerReader {
         let mut driver = StepDriver::new(&self.client, self.ledger);
         let env = self.client.env();
         let mut effects = Vec::new();
-        // Readers of one ledger begin with another copy each.
-        let first = env.random_below(metadata.quorums.write() as u64) as usize;
+        // Readers of one ledger begin with another copy each, of those in their region if there are any.
+        let ensemble = metadata.ensemble_of(entry);
+        let mut copies: Vec<usize> = (0..metadata.quorums.write()).collect();
+        let is_near = |copy: &usize| {
+            let bookie = metadata.quorums.write_set(entry).nth(*copy).and_then(|at| ensemble.get(at));
+            bookie.is_some_and(|bookie| self.client.places().is_near(bookie))
+        };
+        if copies.iter().any(is_near) {
+            copies.retain(is_near);
+        }
+        let first = copies[env.random_below(copies.len() as u64) as usize];
         let times = self.read_times();
         let mut read = EntryRead::new(self.ledger, entry, metadata, first, times, env.now(), &mut effects);
         loop {

@@ -33,6 +33,7 @@ use crate::digest::{EntryCodec, MasterKey};
 use crate::ids::{EntryId, LedgerId};
 use crate::limits::RECOVERY_READS_MAX;
 use crate::metadata::{LedgerMetadata, LedgerStatus};
+use crate::placement::BookiePlaces;
 use crate::planted::Planted;
 use crate::protocol::{BookieError, BookieRequest};
 use crate::read::{Copied, EntryRead, ReadTimes, checked};
@@ -99,6 +100,7 @@ pub(crate) struct Recoverer {
     codec: EntryCodec,
     times: RecoverTimes,
     planted: Planted,
+    places: BookiePlaces,
     seed: u64,
     stage: RecoveryStage,
     asked: BTreeMap<u64, RecoveryAsk>,
@@ -137,6 +139,7 @@ impl Recoverer {
             version,
             times,
             planted: Planted::Nothing,
+            places: BookiePlaces::default(),
             seed,
             stage: RecoveryStage::Rereading,
             asked: BTreeMap::new(),
@@ -155,6 +158,11 @@ impl Recoverer {
         };
         recoverer.begin(now, effects);
         recoverer
+    }
+
+    /// It is known where bookies are.
+    pub(crate) fn place(&mut self, places: BookiePlaces) {
+        self.places = places;
     }
 
     /// From here on it makes a mistake.
@@ -435,8 +443,10 @@ impl Recoverer {
             let versioned = VersionedMetadata { metadata: self.metadata.clone(), version: self.version };
             let times =
                 AppendTimes { entry: self.times.patience, pause: self.times.pause, lac: self.times.patience };
-            self.appender =
-                Some(LedgerAppender::recovering(self.ledger, versioned, self.next, times, self.seed, now));
+            self.appender = Some(
+                LedgerAppender::recovering(self.ledger, versioned, self.next, times, self.seed, now)
+                    .with_places(self.places.clone()),
+            );
             self.stage = RecoveryStage::Reading;
         }
         if matches!(self.stage, RecoveryStage::Reading) {

@@ -3,7 +3,7 @@
 
 use tailwater_env::Instant;
 
-use crate::ids::{BookieId, EntryId};
+use crate::ids::{BookieId, EntryId, Quorums};
 use crate::metadata::LedgerMetadata;
 use crate::protocol::{BookieAnswer, BookieError, BookieRequest};
 
@@ -79,6 +79,17 @@ pub enum LedgerFault {
         /// Bookies that are needed.
         need: usize,
     },
+    /// The bookies that take entries are not in the regions that are wanted.
+    #[error(
+        "no {quorums} of the bookies that take entries has every ack quorum in {regions} regions; start bookies in more \
+         regions, or ask for fewer"
+    )]
+    Regions {
+        /// What is wanted of the ledger.
+        quorums: Quorums,
+        /// Regions that every ack quorum is to cover.
+        regions: usize,
+    },
     /// Too few bookies answered in time.
     #[error("entry {entry} did not get its quorum in time, and no other bookies are there for it")]
     NoQuorum {
@@ -133,11 +144,6 @@ impl Choice {
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         ((u128::from(mixed ^ (mixed >> 31)) * bound as u128) >> 64) as usize
-    }
-
-    /// Takes one out of several.
-    pub(crate) fn take<T>(&mut self, from: &mut Vec<T>) -> Option<T> {
-        (!from.is_empty()).then(|| from.swap_remove(self.below(from.len())))
     }
 }
 

@@ -7,7 +7,10 @@ use bytes::Bytes;
 use tailwater_env::BoxFuture;
 use tailwater_format::{Offset, Position, SegmentId, ShardId, StreamId, Term, TransactionId};
 use tailwater_journal::{Journal, JournalPosition};
-use tailwater_store::{EntryPlace, ReplicatedStats, SegmentWatch, ShardTakeOver, StoreContract, StoreError};
+use tailwater_store::{
+    DecidedCopies, EntryPlace, ReplicatedStats, SegmentCopies, SegmentWatch, ShardTakeOver, StoreContract,
+    StoreError,
+};
 
 use crate::tier::ColdTier;
 
@@ -40,8 +43,25 @@ impl StoreContract for ColdStore {
         self.store.journal()
     }
 
-    fn create(&self, id: SegmentId, watch: Arc<dyn SegmentWatch>) -> Result<(), StoreError> {
-        self.store.create(id, watch)
+    fn decided(&self, wanted: SegmentCopies) -> DecidedCopies {
+        self.store.decided(wanted)
+    }
+
+    fn places(&self) -> Option<u32> {
+        self.store.places()
+    }
+
+    fn check_copies(&self, wanted: SegmentCopies) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.store.check_copies(wanted)
+    }
+
+    fn create(
+        &self,
+        id: SegmentId,
+        copies: SegmentCopies,
+        watch: Arc<dyn SegmentWatch>,
+    ) -> Result<(), StoreError> {
+        self.store.create(id, copies, watch)
     }
 
     fn append(

@@ -71,6 +71,7 @@ pub fn stream_error(error: &StreamError) -> ErrorCode {
         StreamError::Config(tailwater_log::ConfigError::Bounds { field: "shards", .. }) => {
             ErrorCode::InvalidPartitions
         }
+        StreamError::Config(tailwater_log::ConfigError::Copies { .. }) => ErrorCode::InvalidReplicationFactor,
         StreamError::Config(_) => ErrorCode::InvalidConfig,
         StreamError::TooManyShards { .. } | StreamError::Copy(_) => ErrorCode::PolicyViolation,
         StreamError::BeyondEnd { .. } | StreamError::NothingToRestore { .. } => ErrorCode::OffsetOutOfRange,

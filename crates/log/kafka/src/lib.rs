@@ -29,6 +29,7 @@ mod groups;
 mod internal;
 mod nodes;
 mod pace;
+mod replicas;
 mod runtime;
 mod sasl;
 mod server;

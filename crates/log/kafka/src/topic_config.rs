@@ -86,6 +86,7 @@ impl TopicConfigKey {
             ("message.timestamp.after.max.ms", _) => {
                 config.timestamp_after_max_ms = default.timestamp_after_max_ms;
             }
+            ("min.insync.replicas", _) => config.ack_quorum = None,
             (_, Meaning::Mapped(get, set)) => {
                 set(config, &get(default, after_max_ms)).expect("a default is a value");
             }
@@ -373,8 +374,15 @@ pub(crate) const KEYS: &[TopicConfigKey] = &[
         name: "min.insync.replicas",
         kind: TopicConfigKind::Int,
         synonym: "min.insync.replicas",
-        documentation: "A partition has one replica, which is as durable as flush.messages says.",
-        meaning: Meaning::Fixed("1", NO_REPLICATION),
+        documentation: "Copies that are durable before an append is acknowledged, and a majority of them at least. On a node's \
+                        own disk there is one.",
+        meaning: Meaning::Mapped(
+            |config, _| config.ack_quorum.unwrap_or(1).to_string(),
+            |config, text| {
+                config.ack_quorum = Some(number(text)?);
+                Ok(())
+            },
+        ),
     },
     TopicConfigKey {
         name: "preallocate",
@@ -570,7 +578,7 @@ mod tests {
             ("cleanup.policy", "compact,delete", "not compacted"),
             ("compression.type", "none", "producer, uncompressed, gzip"),
             ("compression.zstd.level", "9", "at one level"),
-            ("min.insync.replicas", "2", "one replica"),
+            ("min.insync.replicas", "two", "not a number of type INT"),
             ("retention.ms", "-2", "at least 0"),
             ("retention.ms", "soon", "not a number of type LONG"),
             ("segment.bytes", "3000000000", "not a number of type INT"),

@@ -27,6 +27,8 @@ pub const RETRY: Duration = Duration::from_secs(1);
 pub const CREATE_PATIENCE: Duration = Duration::from_secs(20);
 /// How long the store says that it takes no entries after it could not take some: nobody may try meanwhile.
 pub const TROUBLE_TOLD: Duration = Duration::from_secs(30);
+/// How often it is looked how many bookies take entries, which Kafka's clients are told as replicas in sync.
+pub const BOOKIES_LOOK: Duration = Duration::from_secs(2);
 
 const _: () = assert!(
     SENT_BYTES_MAX + tailwater_bookkeeper::limits::ENTRY_BYTES_MAX

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use futures::{StreamExt, stream};
 use tailwater_bookkeeper::{
-    BookKeeper, EntryId, LedgerFault, LedgerId, LedgerMetadata, LedgerStatus, LedgerTimes, LedgersUri,
-    Quorums,
+    BookKeeper, BookiePlaces, EntryId, LedgerFault, LedgerId, LedgerMetadata, LedgerStatus, LedgerTimes,
+    LedgersUri, Quorums,
 };
 use tailwater_env::{BoxFuture, Env, Progress};
 use tailwater_format::{Position, SegmentId, ShardId, StreamId, parse_entry_header};
@@ -28,6 +28,8 @@ pub struct LedgerOpening {
     pub uri: LedgersUri,
     /// Of the ledgers of new segments.
     pub quorums: Quorums,
+    /// Where bookies are.
+    pub places: BookiePlaces,
     /// The client's times.
     pub times: LedgerTimes,
 }
@@ -123,7 +125,8 @@ impl LedgerOpening {
 
     async fn connect(&self, env: &Env) -> Result<BookKeeper, String> {
         let connected = BookKeeper::connect(env.clone(), self.uri.clone(), self.times).await;
-        connected.map_err(|fault| format!("{}: {fault}", self.uri))
+        let connected = connected.map_err(|fault| format!("{}: {fault}", self.uri))?;
+        Ok(connected.with_places(self.places.clone()))
     }
 
     /// Whether so many bookies take entries that something may be acknowledged.

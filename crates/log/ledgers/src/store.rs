@@ -2,24 +2,25 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tailwater_bookkeeper::limits::ENTRY_BYTES_MAX;
 use tailwater_bookkeeper::{BookKeeper, LedgerFault, LedgerId, LedgerStatus, Quorums};
-use tailwater_env::{BoxFuture, Env, HashMap, Instant};
+use tailwater_env::{BoxFuture, Env, HashMap, Instant, Task};
 use tailwater_format::{Offset, Position, SegmentId, SegmentNumber, ShardId, StreamId, Term, TransactionId};
 use tailwater_journal::{Journal, JournalPosition};
 use tailwater_store::{
-    EntryPlace, ReplicatedStats, SegmentWatch, ShardTakeOver, StoreContract, StoreError, WriteRight,
+    DecidedCopies, EntryPlace, ReplicatedStats, SegmentCopies, SegmentWatch, ShardTakeOver, StoreContract,
+    StoreError, WriteRight,
 };
 use tokio::sync::{Semaphore, mpsc};
 use uuid::Uuid;
 
 use crate::cache::EntryCache;
 use crate::held::{Command, EntryRoom, HeldSegment, LedgerAppend, UnfinishedCount, UnfinishedLedger};
-use crate::limits::{LEDGERS_AT_A_TIME, POINT_STEP_BYTES, RETRY, TROUBLE_TOLD};
+use crate::limits::{BOOKIES_LOOK, LEDGERS_AT_A_TIME, POINT_STEP_BYTES, RETRY, TROUBLE_TOLD};
 use crate::names::PASSWORD;
 use crate::points::LedgerPoint;
 use crate::writing::SegmentWriting;
@@ -30,6 +31,7 @@ pub(crate) struct LedgerCounters {
     pub(crate) entries: AtomicU64,
     pub(crate) given_up: AtomicU64,
     pub(crate) entries_read: AtomicU64,
+    pub(crate) begun_short: AtomicU64,
 }
 
 /// What the handle and its tasks share.
@@ -40,6 +42,8 @@ pub(crate) struct LedgersShared {
     pub(crate) cluster: Uuid,
     pub(crate) quorums: Quorums,
     pub(crate) cache: EntryCache,
+    /// Bookies that take entries, when it was looked the last time.
+    bookies: AtomicU32,
     /// Nobody has the store any more.
     is_dropped: AtomicBool,
     /// Segments that were sealed or deleted, whose ledgers are not closed or deleted yet.
@@ -66,6 +70,7 @@ impl LedgersShared {
             cluster,
             quorums,
             cache: EntryCache::default(),
+            bookies: AtomicU32::new(0),
             is_dropped: AtomicBool::new(false),
             unfinished: Arc::default(),
             deleting: Semaphore::new(LEDGERS_AT_A_TIME),
@@ -102,6 +107,16 @@ impl LedgersShared {
         }
     }
 
+    /// Looks again and again how many bookies take entries, for as long as the store is there.
+    async fn count_bookies(self: Arc<Self>) {
+        while !self.is_dropped.load(Ordering::Relaxed) {
+            if let Ok(bookies) = self.client.ledgers().bookies().await {
+                self.bookies.store(u32::try_from(bookies.len()).unwrap_or(u32::MAX), Ordering::Relaxed);
+            }
+            self.env.sleep(BOOKIES_LOOK).await;
+        }
+    }
+
     /// Deletes a ledger, however long that takes.
     pub(crate) async fn delete_ledger(&self, ledger: LedgerId) {
         let Ok(_turn) = self.deleting.acquire().await else { return };
@@ -113,6 +128,17 @@ impl LedgersShared {
             self.env.sleep(RETRY).await;
         }
     }
+}
+
+/// The copies as BookKeeper has them.
+fn quorums_of(decided: DecidedCopies) -> Result<Quorums, StoreError> {
+    let DecidedCopies { ensemble, write_quorum, ack_quorum } = decided;
+    Quorums::new(ensemble as usize, write_quorum as usize, ack_quorum as usize).ok_or_else(|| {
+        StoreError::Copies(format!(
+            "an ensemble of {ensemble} bookies, a write quorum of {write_quorum} and an ack quorum of {ack_quorum} are not in \
+             the order 1 <= ack <= write <= ensemble"
+        ))
+    })
 }
 
 /// The newest segment of a shard.
@@ -131,17 +157,21 @@ pub(crate) struct LedgerStore {
     places: AtomicU64,
     /// Bytes of entries that are neither acknowledged nor given up.
     pending: Arc<AtomicU64>,
+    _counting: Task,
 }
 
 impl LedgerStore {
     /// A store without segments.
     pub(crate) fn new(shared: LedgersShared) -> Self {
+        let shared = Arc::new(shared);
+        let counting = shared.env.spawn("ledger-bookies", Arc::clone(&shared).count_bookies());
         Self {
-            shared: Arc::new(shared),
+            shared,
             segments: Mutex::default(),
             newest: Mutex::default(),
             places: AtomicU64::new(0),
             pending: Arc::default(),
+            _counting: counting,
         }
     }
 
@@ -219,7 +249,38 @@ impl StoreContract for LedgerStore {
         None
     }
 
-    fn create(&self, id: SegmentId, watch: Arc<dyn SegmentWatch>) -> Result<(), StoreError> {
+    fn decided(&self, wanted: SegmentCopies) -> DecidedCopies {
+        let of = self.shared.quorums;
+        let [ensemble, write_quorum, ack_quorum] =
+            [of.ensemble(), of.write(), of.ack()].map(|count| u32::try_from(count).unwrap_or(u32::MAX));
+        DecidedCopies { ensemble, write_quorum, ack_quorum }.unless(wanted)
+    }
+
+    fn places(&self) -> Option<u32> {
+        Some(self.shared.bookies.load(Ordering::Relaxed))
+    }
+
+    fn check_copies(&self, wanted: SegmentCopies) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(async move {
+            let quorums = quorums_of(self.decided(wanted))?;
+            let chosen = self.shared.client.choose(quorums).await;
+            chosen.map(drop).map_err(|fault| match fault {
+                LedgerFault::TooFewBookies { have, need } => StoreError::Copies(format!(
+                    "{need} bookies are to have each segment, and {have} take entries"
+                )),
+                LedgerFault::Regions { .. } => StoreError::Copies(fault.to_string()),
+                fault => StoreError::Replicas(fault.to_string()),
+            })
+        })
+    }
+
+    fn create(
+        &self,
+        id: SegmentId,
+        copies: SegmentCopies,
+        watch: Arc<dyn SegmentWatch>,
+    ) -> Result<(), StoreError> {
+        let quorums = quorums_of(self.decided(copies))?;
         let previous = {
             let newest = self.newest.lock();
             let newest = newest.get(&id.shard);
@@ -241,7 +302,8 @@ impl StoreContract for LedgerStore {
         self.note_newest(&held);
         self.segments.lock().insert(id, Arc::clone(&held));
         let shared = Arc::clone(&self.shared);
-        let writing = SegmentWriting { shared, held: Arc::clone(&held), previous, commands: received, watch };
+        let held_too = Arc::clone(&held);
+        let writing = SegmentWriting { shared, held: held_too, quorums, previous, commands: received, watch };
         *held.task.lock() = Some(self.shared.env.spawn("ledger-segment", writing.run()));
         Ok(())
     }
@@ -390,6 +452,7 @@ impl StoreContract for LedgerStore {
             given_up: of(&counters.given_up),
             entries_read: of(&counters.entries_read),
             unfinished: self.shared.unfinished.get(),
+            begun_short: of(&counters.begun_short),
         })
     }
 }

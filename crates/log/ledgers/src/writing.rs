@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use futures::stream::FuturesOrdered;
 use futures::{FutureExt, StreamExt};
 use tailwater_bookkeeper::digest::DigestKind;
-use tailwater_bookkeeper::{EntryId, LedgerFault, LedgerId, LedgerOptions, LedgerWriter};
+use tailwater_bookkeeper::{EntryId, LedgerFault, LedgerId, LedgerOptions, LedgerWriter, Quorums};
 use tailwater_env::Instant;
 use tailwater_store::{SegmentWatch, WriteRightFault};
 use tokio::sync::mpsc;
@@ -56,6 +56,7 @@ enum Stopped {
 pub(crate) struct SegmentWriting {
     pub(crate) shared: Arc<LedgersShared>,
     pub(crate) held: Arc<HeldSegment>,
+    pub(crate) quorums: Quorums,
     /// The shard's segment before it, if that may not be settled.
     pub(crate) previous: Option<Arc<HeldSegment>>,
     pub(crate) commands: mpsc::UnboundedReceiver<Command>,
@@ -111,8 +112,8 @@ impl SegmentWriting {
     /// A ledger, or why there is none, if anybody wants to know.
     async fn create(&self) -> Result<LedgerWriter, Option<String>> {
         let shared = &self.shared;
-        let options = LedgerOptions {
-            quorums: shared.quorums,
+        let mut options = LedgerOptions {
+            quorums: self.quorums,
             digest: DigestKind::Crc32c,
             password: PASSWORD.into(),
             custom: custom_of(shared.cluster, &self.held.id),
@@ -121,11 +122,22 @@ impl SegmentWriting {
         loop {
             match shared.client.create(&options).await {
                 Ok(writer) => {
+                    if options.quorums != self.quorums {
+                        shared.counters.begun_short.fetch_add(1, Ordering::Relaxed);
+                        let (ledger, has, wanted) = (writer.ledger(), options.quorums, self.quorums);
+                        tracing::warn!(%ledger, %has, %wanted, "a segment has fewer copies than its stream wants: add bookies");
+                    }
                     self.held.change(|state| state.ledger = Some(writer.ledger()));
                     return self.confirm(begun).await.map(|()| writer);
                 }
                 Err(_) if self.held.state.lock().is_over => return Err(None),
+                // The stream goes on with fewer copies as long as enough can acknowledge.
+                Err(LedgerFault::TooFewBookies { have, .. }) if have >= self.quorums.ack() => {
+                    options.quorums = self.quorums.within(have);
+                    continue;
+                }
                 Err(fault) => {
+                    options.quorums = self.quorums;
                     let why = format!("no ledger for segment {}: {fault}", self.held.id);
                     shared.note_trouble(&why);
                     if shared.env.now().since(begun) >= CREATE_PATIENCE {

@@ -6,8 +6,9 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use tailwater_format::Codec;
 use tailwater_format::limits::APPEND_BYTES_MAX;
+use tailwater_store::SegmentCopies;
 
-use crate::limits::{NAME_BYTES_MAX, SHARDS_MAX};
+use crate::limits::{COPIES_MAX, NAME_BYTES_MAX, SHARDS_MAX};
 
 const MINUTE_MS: u64 = 60_000;
 const DAY_MS: u64 = 24 * 60 * MINUTE_MS;
@@ -166,6 +167,15 @@ pub struct StreamConfig {
     /// The oldest copied segments of a shard leave the store while the others in it hold at least this many bytes
     /// (Kafka's `local.retention.bytes`); `None` is no limit.
     pub cold_after_bytes: Option<u64>,
+    /// Places that each of its segments is spread over, where segments are in a replicated store: BookKeeper's ensemble.
+    /// As for the next two, `None` is what [`tailwater_store::DecidedCopies::unless`] says, and a segment keeps what it
+    /// began with.
+    pub ensemble: Option<u32>,
+    /// Copies of each entry (Kafka's `replication.factor`).
+    pub write_quorum: Option<u32>,
+    /// Copies that are durable before an append is acknowledged (Kafka's `min.insync.replicas`, and at least a majority
+    /// there).
+    pub ack_quorum: Option<u32>,
 }
 
 /// What `compression` is called.
@@ -208,6 +218,9 @@ impl Default for StreamConfig {
             cold: false,
             cold_after_ms: None,
             cold_after_bytes: None,
+            ensemble: None,
+            write_quorum: None,
+            ack_quorum: None,
         }
     }
 }
@@ -246,8 +259,22 @@ impl StreamConfig {
             within("flush", ms, 1, MINUTE_MS)?;
         }
         within("flush-bytes", self.flush_bytes.into(), 1, 8 << 20)?;
+        let copies = [
+            ("ensemble", self.ensemble),
+            ("write-quorum", self.write_quorum),
+            ("ack-quorum", self.ack_quorum),
+        ];
+        for (field, given) in copies {
+            within(field, given.unwrap_or(1).into(), 1, COPIES_MAX.into())?;
+        }
         within("append-bytes-max", self.append_bytes_max.into(), 1, APPEND_BYTES_MAX as u64)?;
         Ok(())
+    }
+
+    /// How many copies of its segments there are to be.
+    pub fn copies(&self) -> SegmentCopies {
+        let Self { ensemble, write_quorum, ack_quorum, .. } = *self;
+        SegmentCopies { ensemble, write_quorum, ack_quorum }
     }
 
     /// Whether a stream that behaves like this may be changed to `other`.
@@ -335,6 +362,14 @@ pub enum ConfigError {
         "cold is on, and this node has no cold storage: set url below [cold] in its configuration, or leave cold off"
     )]
     NoCold,
+    /// The store can't keep as many copies as are wanted, or as few.
+    #[error(
+        "{why}: ensemble, write-quorum and ack-quorum are of streams in BookKeeper, and follow the node's if none is given"
+    )]
+    Copies {
+        /// What it can.
+        why: String,
+    },
     /// No stream can have this name.
     #[error("no stream can be named {name:?}: {why}")]
     Name {

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use futures::FutureExt;
-use tailwater_journal::{Durable, Incarnation, JournalPosition, WaitFor};
+use tailwater_journal::{Incarnation, JournalPosition, WaitFor, WatermarkFollower};
 
 use crate::slots::Slot;
 
@@ -29,7 +29,7 @@ pub(crate) enum Covered {
 
 /// A watermark, and what waits for it in the order of the journal.
 pub(crate) struct Follower {
-    watermark: Durable,
+    watermark: WatermarkFollower,
     incarnation: Incarnation,
     /// Nothing that is not covered by now ever will be.
     closed: bool,
@@ -39,7 +39,7 @@ pub(crate) struct Follower {
 }
 
 impl Follower {
-    pub(crate) fn new(watermark: Durable) -> Self {
+    pub(crate) fn new(watermark: WatermarkFollower) -> Self {
         Self {
             incarnation: watermark.incarnation(),
             watermark,
@@ -112,7 +112,7 @@ impl Follower {
 }
 
 /// Whether a record is covered by a watermark that may have gaps.
-pub(crate) fn look(watermark: &Durable, position: JournalPosition) -> Covered {
+pub(crate) fn look(watermark: &WatermarkFollower, position: JournalPosition) -> Covered {
     let mut wait = watermark.wait_for(position);
     match Pin::new(&mut wait).poll_unpin(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(Ok(())) => Covered::Yes,

@@ -482,9 +482,11 @@ impl Owner {
     /// Hands an entry to the store; what the shard is told of it.
     fn write(&mut self, owned: &Owned, write: Write) -> ShardInput {
         let Write { segment, create, position, bytes, sync, tell_written } = write;
-        if create && let Err(error) = self.floor.segments.create(segment, told::watch(&self.told, owned.slot))
-        {
-            return ShardInput::Wrote { created: false, result: Err(refused(owned, error)) };
+        if create {
+            let watch = told::watch(&self.told, owned.slot);
+            if let Err(error) = self.floor.segments.create(segment, owned.shard.copies(), watch) {
+                return ShardInput::Wrote { created: false, result: Err(refused(owned, error)) };
+            }
         }
         let result = self.floor.segments.append(&segment, position, bytes, sync);
         if let Ok(place) = result

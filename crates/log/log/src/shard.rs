@@ -43,7 +43,7 @@ use tailwater_format::{
     AppendedTo, Dlsn, DurableTo, EntryFields, EntryId, Offset, Position, SegmentId, SegmentNumber, ShardId,
     SlotId, Tail, Term, TransactionId,
 };
-use tailwater_store::EntryPlace;
+use tailwater_store::{EntryPlace, SegmentCopies};
 
 use crate::batches::{Accepted, encode};
 use crate::config::{FlushPolicy, StreamConfig, StreamDurability};
@@ -202,6 +202,11 @@ pub struct Shard {
 const PRODUCERS_EXPIRE_EVERY: Duration = Duration::from_secs(60);
 
 impl Shard {
+    /// How many copies of its next segment there are to be.
+    pub fn copies(&self) -> SegmentCopies {
+        self.config.copies()
+    }
+
     /// The shard as recovery found it; for a created stream's, [`Recovered::default`]. [`ShardInput::Opened`] is its
     /// first input. `owner` is random for each start of a log.
     pub fn new(

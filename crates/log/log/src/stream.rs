@@ -352,6 +352,12 @@ mod stored {
         pub(super) cold_after_bytes: Option<u64>,
         #[prost(uint32, tag = "22")]
         pub(super) term_min: u32,
+        #[prost(uint32, optional, tag = "23")]
+        pub(super) ensemble: Option<u32>,
+        #[prost(uint32, optional, tag = "24")]
+        pub(super) write_quorum: Option<u32>,
+        #[prost(uint32, optional, tag = "25")]
+        pub(super) ack_quorum: Option<u32>,
     }
 
     #[derive(Clone, Copy, PartialEq, prost::Message)]
@@ -481,6 +487,9 @@ impl StreamRecord {
             cold: config.cold,
             cold_after_ms: config.cold_after_ms,
             cold_after_bytes: config.cold_after_bytes,
+            ensemble: config.ensemble,
+            write_quorum: config.write_quorum,
+            ack_quorum: config.ack_quorum,
         }
         .encode_to_vec()
         .into()
@@ -517,6 +526,9 @@ impl StreamRecord {
             cold: stored.cold,
             cold_after_ms: stored.cold_after_ms,
             cold_after_bytes: stored.cold_after_bytes,
+            ensemble: stored.ensemble,
+            write_quorum: stored.write_quorum,
+            ack_quorum: stored.ack_quorum,
         };
         config.check().map_err(|error| refuse(error.to_string()))?;
         let stored::Stream { name, created_ms, source, term_min, .. } = stored;
@@ -751,6 +763,9 @@ mod tests {
                 cold: true,
                 cold_after_ms: Some(0),
                 cold_after_bytes: Some(4),
+                ensemble: Some(5),
+                write_quorum: Some(4),
+                ack_quorum: Some(3),
                 ..StreamConfig::default()
             },
             source: Some("us".into()),

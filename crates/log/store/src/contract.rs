@@ -23,7 +23,7 @@ use tailwater_env::{BoxFuture, Env, Progress};
 use tailwater_format::{Offset, Position, SegmentId, ShardId, StreamId, Term, TransactionId};
 use tailwater_journal::{Journal, JournalPosition};
 
-use crate::{RecoveredSegment, SegmentStore, StoreError};
+use crate::{DecidedCopies, RecoveredSegment, SegmentCopies, SegmentStore, StoreError};
 
 /// Where an entry stands among those of its shard: one that was appended later has a greater place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,6 +53,8 @@ pub struct ReplicatedStats {
     pub entries_read: u64,
     /// Segments that were sealed or deleted, and are not closed or deleted at the replicas yet.
     pub unfinished: u64,
+    /// Segments that were begun with fewer copies than wanted, as there were too few replicas.
+    pub begun_short: u64,
 }
 
 /// Shuts out whoever still writes a shard, finds the end of what was left open, and answers all segments of it. What the
@@ -64,12 +66,32 @@ pub trait StoreContract: Send + Sync {
     /// The journal that every entry is durable by, if there is one. Places are its positions then.
     fn journal(&self) -> Option<&Journal>;
 
+    /// What becomes of the copies that are wanted, and of those that nobody decided.
+    fn decided(&self, wanted: SegmentCopies) -> DecidedCopies;
+
+    /// How many places take entries, as far as a replicated store knows.
+    fn places(&self) -> Option<u32> {
+        None
+    }
+
+    /// Whether segments with such copies can be begun at this moment.
+    ///
+    /// # Errors
+    /// `Copies`, with what can be had; `Replicas` if that is not known at the moment.
+    fn check_copies(&self, wanted: SegmentCopies) -> BoxFuture<'_, Result<(), StoreError>>;
+
     /// Begins a segment, and fences all lower terms of the shard. `watch` is told of it where there is no
-    /// [`StoreContract::journal`].
+    /// [`StoreContract::journal`]. It keeps the copies that it begins with; a store that has one copy of everything has
+    /// one of it, too.
     ///
     /// # Errors
     /// `Fenced`, `NotNext`; or why nothing can be written at the moment.
-    fn create(&self, id: SegmentId, watch: Arc<dyn SegmentWatch>) -> Result<(), StoreError>;
+    fn create(
+        &self,
+        id: SegmentId,
+        copies: SegmentCopies,
+        watch: Arc<dyn SegmentWatch>,
+    ) -> Result<(), StoreError>;
 
     /// Appends one entry at `position`, the segment's end. Without `sync` a store with a journal syncs it when it
     /// likes.
@@ -256,7 +278,18 @@ impl StoreContract for SegmentStore {
         Some(self.journal())
     }
 
-    fn create(&self, id: SegmentId, _: Arc<dyn SegmentWatch>) -> Result<(), StoreError> {
+    fn decided(&self, _: SegmentCopies) -> DecidedCopies {
+        DecidedCopies::ONE
+    }
+
+    fn check_copies(&self, wanted: SegmentCopies) -> BoxFuture<'_, Result<(), StoreError>> {
+        let is_one = DecidedCopies::ONE.unless(wanted) == DecidedCopies::ONE;
+        let why = "segments are on this node's disk, which has one copy of each";
+        let checked = if is_one { Ok(()) } else { Err(StoreError::Copies(why.to_owned())) };
+        Box::pin(std::future::ready(checked))
+    }
+
+    fn create(&self, id: SegmentId, _: SegmentCopies, _: Arc<dyn SegmentWatch>) -> Result<(), StoreError> {
         self.create(id).map(drop)
     }
 

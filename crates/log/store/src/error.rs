@@ -131,6 +131,9 @@ pub enum StoreError {
     /// What a replicated store needs does not answer, or there is too little of it: tried again by itself.
     #[error("the replicated store: {0}")]
     Replicas(String),
+    /// There can't be as many copies as are wanted, or as few.
+    #[error("{0}")]
+    Copies(String),
     /// The store was closed.
     #[error("the store is closed")]
     Closed,

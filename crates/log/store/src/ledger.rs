@@ -2,7 +2,8 @@
 
 use futures::FutureExt;
 use tailwater_journal::{
-    Durable, Incarnation, Journal, JournalAppendError, JournalAppendOptions, JournalPosition, Priority,
+    Incarnation, Journal, JournalAppendError, JournalAppendOptions, JournalPosition, Priority,
+    WatermarkFollower,
 };
 
 use crate::record::{Record, TAG};
@@ -10,7 +11,7 @@ use crate::record::{Record, TAG};
 /// The journal, and how far it is durable.
 pub(crate) struct Ledger {
     journal: Journal,
-    durable: Durable,
+    durable: WatermarkFollower,
 }
 
 impl Ledger {

@@ -37,6 +37,7 @@
 
 mod checkpoint;
 mod contract;
+mod copies;
 mod error;
 mod files;
 mod filler;
@@ -61,6 +62,7 @@ pub use contract::{
     EntryPlace, OpenSegments, OpenedSegments, ReplicatedStats, SegmentWatch, ShardTakeOver, StoreContract,
     WriteRight, WriteRightFault,
 };
+pub use copies::{DecidedCopies, SegmentCopies};
 pub use error::{OpenError, StoreError};
 pub use index::{IndexContents, Point, RawHeader, SparseIndex};
 pub use limits::StoreConfig;

@@ -19,6 +19,8 @@ mod disk;
 mod fanout;
 pub mod figures;
 mod idle;
+#[cfg(feature = "bookkeeper")]
+mod ledgers;
 mod memcached;
 mod pingpong;
 mod plot;
@@ -43,6 +45,9 @@ pub enum Command {
     Ablation(ablation::Args),
     /// What consumers cost that wait while nothing happens.
     Idle(idle::Args),
+    /// The native client of BookKeeper beside Apache's for Java.
+    #[cfg(feature = "bookkeeper")]
+    Ledgers(ledgers::Args),
     /// How long readers go without when a node is killed under load and started again.
     Restart(restart::Args),
     /// The experiments of the Fast ACS paper with a process for each consumer.
@@ -67,6 +72,8 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         Command::Cache(args) => cache::run(args),
         Command::Ablation(args) => ablation::run(args),
         Command::Idle(args) => idle::run(args),
+        #[cfg(feature = "bookkeeper")]
+        Command::Ledgers(args) => ledgers::run(args),
         Command::Restart(args) => restart::run(args),
         Command::Acs(command) => acs::run(command),
         Command::Broadcast(command) => broadcast::run(command),

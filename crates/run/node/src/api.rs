@@ -536,6 +536,15 @@ pub struct CreateStream {
     #[serde(default, skip_serializing_if = "Option::is_none", with = "given")]
     #[allow(missing_docs)]
     pub cold_after_bytes: Option<Option<u64>>,
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "given")]
+    #[allow(missing_docs)]
+    pub ensemble: Option<Option<u32>>,
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "given")]
+    #[allow(missing_docs)]
+    pub write_quorum: Option<Option<u32>>,
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "given")]
+    #[allow(missing_docs)]
+    pub ack_quorum: Option<Option<u32>>,
 }
 
 /// `PATCH /v1/streams/NAME`. What is not given stays as it is; a limit of `null` is none.
@@ -563,6 +572,15 @@ pub struct AlterStream {
     #[serde(default, skip_serializing_if = "Option::is_none", with = "given")]
     #[allow(missing_docs)]
     pub cold_after_bytes: Option<Option<u64>>,
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "given")]
+    #[allow(missing_docs)]
+    pub ensemble: Option<Option<u32>>,
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "given")]
+    #[allow(missing_docs)]
+    pub write_quorum: Option<Option<u32>>,
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "given")]
+    #[allow(missing_docs)]
+    pub ack_quorum: Option<Option<u32>>,
 }
 
 impl AlterStream {
@@ -576,6 +594,9 @@ impl AlterStream {
             cold: self.cold.unwrap_or(config.cold),
             cold_after_ms: self.cold_after_ms.unwrap_or(config.cold_after_ms),
             cold_after_bytes: self.cold_after_bytes.unwrap_or(config.cold_after_bytes),
+            ensemble: self.ensemble.unwrap_or(config.ensemble),
+            write_quorum: self.write_quorum.unwrap_or(config.write_quorum),
+            ack_quorum: self.ack_quorum.unwrap_or(config.ack_quorum),
             ..config.clone()
         }
     }
@@ -589,11 +610,16 @@ fn one() -> u32 {
 mod given {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    pub fn serialize<S: Serializer>(value: &Option<Option<u64>>, serializer: S) -> Result<S::Ok, S::Error> {
+    pub fn serialize<T: Serialize + Copy, S: Serializer>(
+        value: &Option<Option<T>>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
         value.flatten().serialize(serializer)
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<u64>>, D::Error> {
+    pub fn deserialize<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Option<T>>, D::Error> {
         Option::deserialize(deserializer).map(Some)
     }
 }
@@ -616,6 +642,9 @@ impl CreateStream {
             cold: self.cold.unwrap_or(default.cold),
             cold_after_ms: self.cold_after_ms.unwrap_or(default.cold_after_ms),
             cold_after_bytes: self.cold_after_bytes.unwrap_or(default.cold_after_bytes),
+            ensemble: self.ensemble.unwrap_or(default.ensemble),
+            write_quorum: self.write_quorum.unwrap_or(default.write_quorum),
+            ack_quorum: self.ack_quorum.unwrap_or(default.ack_quorum),
             ..default
         })
     }

@@ -244,6 +244,10 @@ fn ledgers(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
         "Entries that were read from bookies.",
         stats.entries_read,
     )?;
+    let bookies = "Bookies that take entries.";
+    page.gauge("tailwater_ledger_bookies", bookies, u64::from(shared.log.places().unwrap_or(0)))?;
+    let short = "Segments that were begun with fewer copies than their stream wants, as too few bookies took entries.";
+    page.counter("tailwater_ledger_begun_short", short, stats.begun_short)?;
     let unfinished = "Segments that have ended and whose ledgers are not closed or deleted yet.";
     page.gauge("tailwater_ledger_unfinished", unfinished, stats.unfinished)
 }

@@ -32,7 +32,7 @@ impl std::fmt::Display for AdminRefused {
 
 impl std::error::Error for AdminRefused {}
 
-/// Which node to talk to.
+/// The node to talk to.
 #[derive(clap::Args, Clone)]
 pub struct Server {
     /// Admin address of a node.
@@ -45,20 +45,20 @@ pub struct Server {
         value_parser = crate::values::server
     )]
     server: String,
-    /// File in PEM with the CA of the node's certificate, and of its cells' and replicas'. With it, an address is one
+    /// File in PEM with the CA of the certificates of the node, its cells and its replicas. With it, the address is one
     /// of https.
     #[arg(long, global = true, env = "TAILWATER_CA", value_name = "FILE")]
     ca: Option<PathBuf>,
     /// File in PEM with a certificate to show to the node, and with its key.
     #[arg(long, global = true, env = "TAILWATER_CERTIFICATE", value_name = "FILE")]
     certificate: Option<PathBuf>,
-    /// The user that asks, with a password that the node knows.
+    /// The user to log in as, with a password.
     #[arg(long, global = true, env = "TAILWATER_LOGIN", value_name = "NAME")]
     login: Option<String>,
-    /// File with that user's password in its first line; without it, the password is in TAILWATER_LOGIN_PASSWORD.
+    /// File with that user's password in its first line. Without it, the password is in TAILWATER_LOGIN_PASSWORD.
     #[arg(long, global = true, env = "TAILWATER_LOGIN_PASSWORD_FILE", value_name = "FILE")]
     login_password_file: Option<PathBuf>,
-    /// File with a token in its first line, to show in place of a user's name and password; without it, the token may
+    /// File with a token in its first line, to show in place of a user's name and password. Without it, the token may
     /// be in TAILWATER_LOGIN_TOKEN.
     #[arg(
         long,

@@ -37,7 +37,7 @@ struct Cli {
 enum Command {
     /// Run a node: a log, with its cells, on one data directory.
     Serve(commands::serve::Args),
-    /// Make what a secured node needs: a CA, certificates, a configuration that uses them.
+    /// Make a CA, certificates and a configuration for a secured node.
     Init(commands::init::Args),
     /// Create, alter, list, describe, place, delete, truncate and restore streams.
     #[command(subcommand)]
@@ -46,24 +46,23 @@ enum Command {
     #[cfg(feature = "bookkeeper")]
     #[command(subcommand)]
     Node(commands::node::Command),
-    /// Nodes that share metadata: not in this build, but in that of `make dist`.
+    /// List and describe nodes that share metadata. This build leaves it out; the build of `make dist` has it.
     #[cfg(not(feature = "bookkeeper"))]
     Node(commands::left_out::Args),
     /// List, describe, recover and verify the segments of a replicated store: BookKeeper's ledgers.
     #[cfg(feature = "bookkeeper")]
     #[command(subcommand)]
     Segment(commands::segment::Command),
-    /// Segments of a replicated store: not in this build, but in that of `make dist`.
+    /// Look after segments of a replicated store. This build leaves it out; the build of `make dist` has it.
     #[cfg(not(feature = "bookkeeper"))]
     Segment(commands::left_out::Args),
     /// Add, list, describe, drain and remove clusters that streams are copied to.
     #[command(subcommand)]
     Cluster(commands::cluster::Command),
-    /// Plan copy trees, over which streams are copied to other clusters, and show how far they are.
+    /// Plan the copy trees of streams, and show how far the copies are.
     #[command(subcommand)]
     Tree(commands::tree::Command),
-    /// Consume streams in every cluster that has them, and write how long records took to come there, and whether a
-    /// producer has stopped or a copy stands still.
+    /// Consume streams in every cluster that has them, and report delays, stopped producers and stuck copies.
     Monitor(commands::monitor::Args),
     /// Append lines of a file, or of standard input, to a stream.
     Produce(commands::produce::Args),
@@ -77,10 +76,10 @@ enum Command {
     /// Publish events in broadcast streams, listen to them, and look at the replicas that carry them.
     #[command(subcommand)]
     Broadcast(commands::broadcast::Command),
-    /// Add, list and remove users, who log in with passwords.
+    /// Add, list and remove users with passwords.
     #[command(subcommand)]
     User(commands::user::Command),
-    /// Add, list and remove rules about who may do what.
+    /// Add, list and remove rules about the rights of users.
     #[command(subcommand)]
     Acl(commands::acl::Command),
     /// Make, list and remove tokens, which programs show in place of a user's name and password.
@@ -89,10 +88,10 @@ enum Command {
     /// Set, list and remove quotas: what a user, a client or an address may take in a second.
     #[command(subcommand)]
     Quota(commands::quota::Command),
-    /// Show who was refused, and who changed something.
+    /// Show requests that were refused, and changes.
     #[command(subcommand)]
     Audit(commands::audit::Command),
-    /// Run a cache backend as a process of its own; get, set and forget what is in cells.
+    /// Run a cache backend as a process of its own; get, set and forget values of cells.
     #[command(subcommand)]
     Cache(commands::cache::Command),
     /// Create, resize, drain, list and describe cells.
@@ -102,7 +101,7 @@ enum Command {
     #[cfg(feature = "bench")]
     #[command(subcommand)]
     Bench(tailwater_bench::Command),
-    /// Measure: not in this build, but in that of `make dist`.
+    /// Measure Tailwater. This build leaves it out; the build of `make dist` has it.
     #[cfg(not(feature = "bench"))]
     Bench(commands::left_out::Args),
     /// Show Tailwater at work: a node with replicated cells, a producer, and a thousand consumers that verify what they

@@ -24,7 +24,7 @@ use tailwater_broadcast::record::Record;
 use tailwater_broadcast::replica::{Dropped, Replica, ReplicaOutput, ReplicaTicket};
 use tailwater_env::{Env, Instant, OpenMode, Task};
 use tailwater_journal::{
-    Durable, Incarnation, Journal, JournalAppendError, JournalAppendOptions, JournalPosition, Lost, Written,
+    Incarnation, Journal, JournalAppendError, JournalAppendOptions, JournalPosition, Lost, WatermarkFollower,
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -104,8 +104,8 @@ pub struct Keeper {
     journal: Journal,
     durability: Durabilities,
     incarnation: Incarnation,
-    written: Written,
-    durable: Durable,
+    written: WatermarkFollower,
+    durable: WatermarkFollower,
     /// Not in the journal yet.
     waiting: VecDeque<(Record, KeeperThen)>,
     /// Tickets of streams that are `interval`, and of those that are `fsync`, by their records' ends.
@@ -626,7 +626,7 @@ async fn write(
     dir: &Path,
     covered: JournalPosition,
     mut pieces: mpsc::Receiver<KeeperPiece>,
-    durable: Durable,
+    durable: WatermarkFollower,
 ) -> Result<u64, String> {
     let (disk, new) = (env.disk(), dir.join("checkpoint.new"));
     let text = |error: std::io::Error| error.to_string();

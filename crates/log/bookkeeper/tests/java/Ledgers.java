@@ -29,7 +29,9 @@ public class Ledgers {
                 default: throw new IllegalArgumentException(args[1]);
             }
         }
-        System.out.println("done");
+        if (!args[1].equals("bench")) {
+            System.out.println("done");
+        }
         System.out.flush();
         // Some of the client's threads are no daemons.
         Runtime.getRuntime().halt(0);
@@ -105,7 +107,7 @@ public class Ledgers {
         reader.close();
     }
 
-    /** bench PASSWORD E W A ENTRIES BYTES IN_FLIGHT */
+    /** bench PASSWORD E W A ENTRIES BYTES IN_FLIGHT: what it measured, a line for each of two rounds, and nothing else. */
     private static void bench(BookKeeper client, byte[] password, String[] args) throws Exception {
         int entries = Integer.parseInt(args[6]);
         byte[] payload = new byte[Integer.parseInt(args[7])];
@@ -130,8 +132,9 @@ public class Ledgers {
             room.acquire(inFlight);
             double seconds = (System.nanoTime() - begun) / 1e9, cpuSeconds = (cpu() - cpu) / 1e9;
             java.util.Arrays.sort(latencies);
-            System.out.printf("%d entries in %.2f s: %.0f/s, %.0f for each second of CPU, p50 %.2f ms, p99 %.2f ms%n",
-                    entries, seconds, entries / seconds, entries / cpuSeconds, latencies[entries / 2] / 1e6,
+            System.out.printf(java.util.Locale.ROOT,
+                    "{\"entries_s\":%.0f,\"entries_cpu_s\":%.0f,\"p50_ms\":%.2f,\"p99_ms\":%.2f}%n",
+                    entries / seconds, entries / cpuSeconds, latencies[entries / 2] / 1e6,
                     latencies[entries - 1 - entries / 100] / 1e6);
         }
         writer.close();

@@ -21,6 +21,7 @@ use crate::messages::configs::{
     IncrementalAlterConfigsResponse, IncrementalAlterConfigsResponseAlterConfigsResourceResponse,
     ListConfigResourcesRequest, ListConfigResourcesResponse,
 };
+use crate::replicas::{self, with_copies};
 use crate::runtime::{self, BROKER_KEYS, ConfigScope, ConfigValues, GROUP_KEYS};
 use crate::topic_config::{self, KEYS, TopicConfigKind};
 
@@ -119,7 +120,8 @@ pub(crate) fn of_topic(
     synonyms: bool,
 ) -> Vec<DescribeConfigsResourceResult> {
     let after_max_ms = broker.log.timestamp_after_max_ms();
-    let default = StreamConfig::default();
+    let (config, default) =
+        (&with_copies(&broker.log, config), with_copies(&broker.log, &StreamConfig::default()));
     let wanted = KEYS.iter().filter(|key| keys.is_none_or(|keys| keys.iter().any(|name| name == key.name)));
     let describe = |key: &topic_config::TopicConfigKey| {
         let (value, default) = (key.value(config, after_max_ms), key.value(&default, after_max_ms));
@@ -256,7 +258,11 @@ fn of_broker(
         .unzip();
     let values = [
         ("advertised.listeners", TopicConfigKind::String, advertised.join(",")),
-        ("default.replication.factor", TopicConfigKind::Int, "1".to_owned()),
+        (
+            "default.replication.factor",
+            TopicConfigKind::Int,
+            broker.log.decided_copies(&StreamConfig::default()).write_quorum.to_string(),
+        ),
         ("delete.topic.enable", TopicConfigKind::Boolean, "true".to_owned()),
         ("listeners", TopicConfigKind::String, listeners.join(",")),
         ("log.dirs", TopicConfigKind::String, broker.log.dir().display().to_string()),
@@ -396,10 +402,15 @@ async fn edit(
     may(broker, context, name)?;
     check_not_internal(name)?;
     let after_max_ms = broker.log.timestamp_after_max_ms();
-    let change = move |old: &StreamConfig| apply(old, &edits, all_of_it, after_max_ms);
+    let log = broker.log.clone();
+    let change = move |old: &StreamConfig| {
+        replicas::settle(&log, old.ack_quorum, apply(old, &edits, all_of_it, after_max_ms)?)
+    };
     if only_look {
         let old = broker.log.stream(name)?.config;
-        return Ok(old.may_become(&change(&old)?).map_err(StreamError::from)?);
+        let new = change(&old)?;
+        old.may_become(&new).map_err(StreamError::from)?;
+        return Ok(broker.log.check_copies(&new).await?);
     }
     broker.log.alter_stream(name, change).await?;
     Ok(())
@@ -455,6 +466,8 @@ fn apply(
         chunk_bytes: old.chunk_bytes,
         durability: old.durability,
         flush_bytes: old.flush_bytes,
+        ensemble: old.ensemble,
+        write_quorum: old.write_quorum,
         ..StreamConfig::default()
     };
     let mut config = if all_of_it { default.clone() } else { old.clone() };

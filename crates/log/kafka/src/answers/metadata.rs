@@ -15,6 +15,7 @@ use crate::messages::cluster::{
     MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponseBroker,
     MetadataResponsePartition, MetadataResponseTopic,
 };
+use crate::replicas::Replicas;
 
 /// What everybody may do with a topic: read, write, create, delete, alter, describe, and describe and alter its
 /// configuration. Bit i stands for operation i.
@@ -116,14 +117,18 @@ impl Broker {
             };
             let id = leader.map_or(own, |(id, _)| id);
             let term = leader.map(|(_, term)| term);
+            let replicas = match is_internal {
+                true => Replicas { all: vec![id], in_sync: vec![id], offline: vec![] },
+                false => Replicas::new(&self.log, &stream.config, id, term.is_some()),
+            };
             MetadataResponsePartition {
                 error_code: if term.is_some() { 0 } else { ErrorCode::LeaderNotAvailable.number() },
                 partition_index: number as i32,
                 leader_id: if term.is_some() { id } else { -1 },
                 leader_epoch: term.map_or(-1, |term| term as i32),
-                replica_nodes: vec![id],
-                isr_nodes: if term.is_some() { vec![id] } else { vec![] },
-                offline_replicas: if term.is_some() { vec![] } else { vec![id] },
+                replica_nodes: replicas.all,
+                isr_nodes: replicas.in_sync,
+                offline_replicas: replicas.offline,
             }
         });
         MetadataResponseTopic {

@@ -19,12 +19,10 @@ use crate::messages::topics::{
     DeleteRecordsRequest, DeleteRecordsResponse, DeleteRecordsTopicResult, DeleteTopicState,
     DeleteTopicsRequest, DeleteTopicsResponse,
 };
-use crate::topic_config;
+use crate::{replicas, topic_config};
 
 /// The answers of CreateTopics tell partitions and configurations from this version on.
 const DETAILS_FROM_VERSION: i16 = 5;
-/// Every partition has its one replica on this node.
-const REPLICATION_FACTOR: i16 = 1;
 /// The offset that stands for a partition's end in DeleteRecords.
 const HIGH_WATERMARK: i64 = -1;
 
@@ -101,7 +99,7 @@ fn created_topic(
         name,
         topic_id,
         num_partitions: config.shards as i32,
-        replication_factor: REPLICATION_FACTOR,
+        replication_factor: broker.log.decided_copies(config).write_quorum as i16,
         configs,
         ..Default::default()
     }
@@ -126,8 +124,11 @@ async fn create(
         })?;
         topic_config::key(&wanted.name)?.set(&mut config, value)?;
     }
+    config.write_quorum = replicas::write_quorum(&broker.log, topic.replication_factor)?;
+    let config = replicas::settle(&broker.log, None, config)?;
     if only_look {
         broker.log.check_create(&topic.name, &config)?;
+        broker.log.check_copies(&config).await?;
         return Ok((Uuid::nil(), config));
     }
     let created = broker.log.create_stream(&topic.name, config).await?;
@@ -137,7 +138,6 @@ async fn create(
 /// How many partitions a new topic wants.
 fn partitions(broker: &Broker, topic: &CreatableTopic) -> Result<u32, RefusedRequest> {
     if topic.assignments.is_empty() {
-        replication_factor(topic.replication_factor)?;
         return match topic.num_partitions {
             -1 => Ok(broker.configs.now().default_partitions),
             given => u32::try_from(given).ok().filter(|given| *given > 0).ok_or_else(|| {
@@ -159,14 +159,6 @@ fn partitions(broker: &Broker, topic: &CreatableTopic) -> Result<u32, RefusedReq
         assigned(broker, &assignment.broker_ids)?;
     }
     Ok(numbers.len() as u32)
-}
-
-fn replication_factor(given: i16) -> Result<(), RefusedRequest> {
-    if matches!(given, -1 | REPLICATION_FACTOR) {
-        return Ok(());
-    }
-    let why = format!("replication factor {given}: a partition has one replica, on this node");
-    Err(RefusedRequest::new(ErrorCode::InvalidReplicationFactor, why))
 }
 
 /// Whether a partition is to be where it can be.

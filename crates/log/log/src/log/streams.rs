@@ -7,6 +7,7 @@ use bytes::Bytes;
 use futures::future::join_all;
 use tailwater_format::{Offset, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId, Term};
 use tailwater_meta::{Expect, Meta, MetaError, Op};
+use tailwater_store::{DecidedCopies, StoreError};
 use tokio::sync::oneshot;
 
 use super::{
@@ -55,6 +56,25 @@ impl Log {
         if config.cold && self.inner.cold.is_none() { Err(ConfigError::NoCold) } else { Ok(()) }
     }
 
+    /// Whether the store can keep the copies that a stream wants at this moment. Asks whoever keeps them.
+    pub async fn check_copies(&self, config: &StreamConfig) -> Result<(), StreamError> {
+        let checked = self.inner.segments.check_copies(config.copies()).await;
+        checked.map_err(|error| match error {
+            StoreError::Copies(why) => ConfigError::Copies { why }.into(),
+            error => StreamError::Unavailable(error.to_string()),
+        })
+    }
+
+    /// How many copies the segments have that a stream which behaves like this begins.
+    pub fn decided_copies(&self, config: &StreamConfig) -> DecidedCopies {
+        self.inner.segments.decided(config.copies())
+    }
+
+    /// How many places take entries where segments are in a replicated store, as far as that is known.
+    pub fn places(&self) -> Option<u32> {
+        self.inner.segments.places()
+    }
+
     /// Carries out a change of streams although nobody may wait for it any more: metadata and memory would differ
     /// if it ended between the two.
     pub(crate) async fn to_the_end<T: Send + 'static, E: From<StreamError> + Send + 'static>(
@@ -73,6 +93,7 @@ impl Log {
         let inner = &*self.inner;
         let _naming = inner.naming.lock().await;
         self.check_create(name, &config)?;
+        self.check_copies(&config).await?;
         let random = (u128::from(inner.env.random_u64()) << 64) | u128::from(inner.env.random_u64());
         let id = StreamId(uuid::Builder::from_random_bytes(random.to_be_bytes()).into_uuid());
         let created_ms = inner.env.wall_ms();
@@ -245,6 +266,9 @@ impl Log {
         // A copy follows its source's configuration where its own cluster has no cold storage, too.
         if !record.config.cold && record.source.is_none() {
             self.check_cold(&config).map_err(StreamError::from)?;
+        }
+        if record.config.copies() != config.copies() && record.source.is_none() {
+            self.check_copies(&config).await?;
         }
         let old = stream.shards.len() as u32;
         inner.streams.read().check_room(config.shards - old)?;

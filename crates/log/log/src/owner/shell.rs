@@ -9,7 +9,7 @@ use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use parking_lot::Mutex;
 use tailwater_env::{Env, Task, yield_once};
-use tailwater_journal::{Durable, JournalPosition, Lost, Written};
+use tailwater_journal::{JournalPosition, Lost, WatermarkFollower};
 use tokio::sync::Notify;
 
 use super::queue::Queue;
@@ -122,8 +122,8 @@ impl Drop for RoundEnd {
 /// The task of an owner.
 struct Following {
     env: Env,
-    durable: Durable,
-    written: Written,
+    durable: WatermarkFollower,
+    written: WatermarkFollower,
 }
 
 impl Following {

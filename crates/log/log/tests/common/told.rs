@@ -9,8 +9,8 @@ use tailwater_env::{BoxFuture, Env, Progress};
 use tailwater_format::{Offset, Position, SegmentId, ShardId, StreamId, Term, TransactionId, parse_entry};
 use tailwater_journal::{Journal, JournalPosition};
 use tailwater_store::{
-    EntryPlace, IndexContents, OpenSegments, OpenedSegments, RawHeader, RecoveredSegment, SegmentWatch,
-    ShardTakeOver, StoreContract, StoreError, WriteRight, WriteRightFault,
+    DecidedCopies, EntryPlace, IndexContents, OpenSegments, OpenedSegments, RawHeader, RecoveredSegment,
+    SegmentCopies, SegmentWatch, ShardTakeOver, StoreContract, StoreError, WriteRight, WriteRightFault,
 };
 use uuid::Uuid;
 
@@ -140,7 +140,20 @@ impl StoreContract for ToldStore {
         None
     }
 
-    fn create(&self, id: SegmentId, watch: Arc<dyn SegmentWatch>) -> Result<(), StoreError> {
+    fn decided(&self, _: SegmentCopies) -> DecidedCopies {
+        DecidedCopies::ONE
+    }
+
+    fn check_copies(&self, _: SegmentCopies) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn create(
+        &self,
+        id: SegmentId,
+        _: SegmentCopies,
+        watch: Arc<dyn SegmentWatch>,
+    ) -> Result<(), StoreError> {
         let (bytes, last_place) = (Vec::new(), EntryPlace(0));
         let stored = Stored {
             bytes,

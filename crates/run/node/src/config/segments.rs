@@ -1,5 +1,6 @@
 //! Where the segments of streams are: `segments`, and `[ledgers]` for those in BookKeeper.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -16,7 +17,7 @@ const NO_BOOKKEEPER: &str = "segments names a BookKeeper cluster, but this build
 
 /// How many bookies a new segment's ledger is on, how many copies an entry has, and how many of them acknowledge it. A
 /// segment keeps what it began with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LedgersSection {
     /// Bookies of a ledger.
@@ -25,11 +26,18 @@ pub struct LedgersSection {
     pub write_quorum: usize,
     /// Copies that are durable before an entry is acknowledged.
     pub ack_quorum: usize,
+    /// Regions that the copies which acknowledge an entry are in, whichever they are.
+    pub regions_min: usize,
+    /// The region of this node, by whose bookies it reads first; empty if there is none.
+    pub region: String,
+    /// Where bookies are: `/REGION/RACK` of each, by its name.
+    pub places: BTreeMap<String, String>,
 }
 
 impl Default for LedgersSection {
     fn default() -> Self {
-        Self { ensemble: 3, write_quorum: 3, ack_quorum: 2 }
+        let (region, places) = (String::new(), BTreeMap::new());
+        Self { ensemble: 3, write_quorum: 3, ack_quorum: 2, regions_min: 1, region, places }
     }
 }
 
@@ -40,8 +48,9 @@ impl LedgersSection {
     /// If it names none, or the quorums are out of order.
     #[cfg(feature = "bookkeeper")]
     pub(super) fn opening(&self, segments: &str) -> anyhow::Result<Option<Arc<dyn OpenSegments>>> {
+        use anyhow::Context;
         use tailwater_bookkeeper::limits::{ENSEMBLE_MAX, ENTRY_BYTES_MAX};
-        use tailwater_bookkeeper::{LedgerTimes, LedgersUri, Quorums};
+        use tailwater_bookkeeper::{BookieId, BookiePlace, BookiePlaces, LedgerTimes, LedgersUri, Quorums};
 
         // What the log appends at once is at most an append and its header: a bookie takes each.
         const _: () = assert!(
@@ -49,7 +58,7 @@ impl LedgersSection {
                 <= ENTRY_BYTES_MAX
         );
 
-        let Self { ensemble, write_quorum, ack_quorum } = *self;
+        let Self { ensemble, write_quorum, ack_quorum, regions_min, .. } = *self;
         let quorums = Quorums::new(ensemble, write_quorum, ack_quorum);
         let quorums = quorums.ok_or_else(|| {
             anyhow::anyhow!(
@@ -57,11 +66,28 @@ impl LedgersSection {
                  1 <= ack_quorum <= write_quorum <= ensemble <= {ENSEMBLE_MAX}"
             )
         })?;
+        let place = |(bookie, place): (&String, &String)| -> anyhow::Result<_> {
+            let place = place.parse().with_context(|| format!("[ledgers.places] {bookie:?}"))?;
+            Ok((BookieId::new(bookie), place))
+        };
+        let of: BTreeMap<BookieId, BookiePlace> =
+            self.places.iter().map(place).collect::<anyhow::Result<_>>()?;
+        let own_region = (!self.region.is_empty()).then(|| self.region.as_str().into());
+        let places = BookiePlaces { places: Arc::new(of), own_region, regions_min };
+        anyhow::ensure!(
+            regions_min <= ack_quorum,
+            "[ledgers] has regions_min = {regions_min} and ack_quorum = {ack_quorum}: so few copies are not in so many regions"
+        );
         if segments == EMBEDDED {
             return Ok(None);
         }
         let uri: LedgersUri = segments.parse().map_err(|_| no_place(segments))?;
-        Ok(Some(Arc::new(tailwater_ledgers::LedgerOpening { uri, quorums, times: LedgerTimes::default() })))
+        Ok(Some(Arc::new(tailwater_ledgers::LedgerOpening {
+            uri,
+            quorums,
+            places,
+            times: LedgerTimes::default(),
+        })))
     }
 
     /// The same in a build that has the data directory only.

@@ -15,24 +15,24 @@ pub enum Command {
     /// Add rules: one for each operation and resource that is named. Rules that are there stay.
     #[command(group = ArgGroup::new("operations").args(["allow", "deny"]).required(true))]
     Add {
-        /// Whom the rule is about: a user's name, the subject of a certificate (CN=alice,O=Example), an account of SQS,
-        /// a user of the system on a Unix socket (uid:1000), or * for everybody.
+        /// The rule's user: a user's name, the subject of a certificate (CN=alice,O=Example), an account of SQS, a user
+        /// of the system on a Unix socket (uid:1000), or * for everybody.
         #[arg(long, value_name = "NAME")]
         user: String,
-        /// What is allowed: read, write, create, delete, alter, describe, cluster_action, describe_configs,
-        /// alter_configs, idempotent_write, all. Several are separated by commas.
+        /// Allowed operations: read, write, create, delete, alter, describe, cluster_action, describe_configs,
+        /// alter_configs, idempotent_write, all. Separate several by commas.
         #[arg(long, value_name = "OPERATIONS", value_delimiter = ',')]
         allow: Vec<Operation>,
-        /// What is forbidden, whatever another rule allows.
+        /// Forbidden operations. They are refused even if another rule allows them.
         #[arg(long, value_name = "OPERATIONS", value_delimiter = ',')]
         deny: Vec<Operation>,
         #[command(flatten)]
         resources: Resources,
-        /// From where: an address. By default from everywhere.
+        /// The address that the request comes from. By default any.
         #[arg(long, value_name = "ADDRESS", default_value = ALL)]
         host: String,
     },
-    /// List rules: all, or those that are about what is named.
+    /// List rules: all of them, or those about a user, an operation or a resource.
     #[command(visible_alias = "list")]
     Ls {
         #[command(flatten)]
@@ -65,7 +65,7 @@ pub struct Resources {
     /// A broadcast stream, as REGION/NAME.
     #[arg(long, value_name = "NAME")]
     broadcast: Vec<String>,
-    /// A cell: data, metadata. Who may read one reads all that is in it.
+    /// A cell: data, metadata or a created one. The right to read covers everything in it.
     #[arg(long, value_name = "NAME")]
     cell: Vec<String>,
     /// The node itself: Kafka's cluster.

@@ -18,9 +18,9 @@ const ASK_EVERY: Duration = Duration::from_millis(500);
 /// What to do with the audit.
 #[derive(Subcommand)]
 pub enum Command {
-    /// Show who was refused of late, who would have been, and who changed something.
+    /// Show recent requests that were refused or would have been, and recent changes.
     Tail {
-        /// Go on showing what happens, until interrupted.
+        /// Go on with new events, until interrupted.
         #[arg(short, long)]
         follow: bool,
         /// How many of the newest events are shown first.

@@ -26,13 +26,13 @@ pub enum Command {
     Publish(publish::Args),
     /// Write out the events of streams from a position on, as they come.
     Listen(listen::Args),
-    /// List streams with how far the node is in each, and what it keeps of each.
+    /// List streams, with the node's position in each and the events that it keeps.
     Streams {
         /// Form of the output.
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
         output: Format,
     },
-    /// Show the node's place in its region's chain, what it has of each region, how long that took, and its counters.
+    /// Show the node's place in its region's chain, its events of each region, their delays, and its counters.
     Stats {
         /// Form of the output.
         #[arg(short, long, value_enum, default_value_t = Format::Table)]

@@ -33,7 +33,7 @@ const START_AGAIN: i32 = 10;
 pub enum Command {
     /// Run one cache backend as a process of its own.
     ///
-    /// It ends with status 10 when `tailwater cell roll` has it start again: whoever supervises it is to do that.
+    /// It exits with status 10 when `tailwater cell roll` wants a restart. Its supervisor has to restart it.
     Serve(Box<ServeArgs>),
     /// List a node's cells, as `tailwater cell ls` does.
     #[command(visible_alias = "list")]
@@ -60,11 +60,11 @@ pub enum Command {
         seeds: Seeds,
         /// The key.
         key: String,
-        /// Form of the output. In JSON the version is told, and when the value expires.
+        /// Form of the output. JSON has the version, and the time at which the value expires.
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
         output: Format,
     },
-    /// Set a key to a value if it is at a version, or if it has no value.
+    /// Set a key to a value if the key is at a version, or if it has no value.
     Cas {
         #[command(flatten)]
         seeds: Seeds,
@@ -72,7 +72,7 @@ pub enum Command {
         key: String,
         /// The value.
         value: String,
-        /// The version that it has to be at, as `tailwater cache get -o json` prints it; or --absent.
+        /// The version that the key has to be at, as `tailwater cache get -o json` prints it; or use --absent.
         #[arg(long, value_name = "VERSION", value_parser = keys::version)]
         at: Option<Version>,
         /// The key has to have no value.
@@ -100,7 +100,7 @@ pub enum Command {
         #[arg(long, value_name = "MS", value_parser = values::number::<u64>(0..=u64::MAX))]
         ttl_ms: u64,
     },
-    /// Show what a cell's backends hold, and what they counted.
+    /// Show the contents and counters of a cell's backends.
     Stats {
         #[command(flatten)]
         seeds: Seeds,
@@ -108,23 +108,23 @@ pub enum Command {
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
         output: Format,
     },
-    /// Show what a cell's backends do in a second, again and again.
+    /// Show the work of a cell's backends in each second.
     ///
-    /// Reads are one-sided, and leave no trace at a backend: `/metrics` of a node has those that the node made.
+    /// One-sided reads leave no trace at a backend. The node's `/metrics` counts the node's own reads.
     Top {
         #[command(flatten)]
         seeds: Seeds,
         /// Time between two looks.
         #[arg(long, value_name = "MS", value_parser = values::number::<u64>(100..=3_600_000), default_value = "1000")]
         every_ms: u64,
-        /// End after so many looks. By default it goes on until it is interrupted.
+        /// End after so many looks. By default the command goes on until it is interrupted.
         #[arg(short = 'n', long, value_name = "N", value_parser = values::number::<u64>(1..=u64::MAX))]
         count: Option<u64>,
-        /// Form of the output. In JSON a line has all backends.
+        /// Form of the output. In JSON each line has all backends.
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
         output: Format,
     },
-    /// Forget everything that a cell holds. Readers read the durable layer until the cell is warm again.
+    /// Empty a cell. Readers read the durable layer until the cell is warm again.
     Clear {
         /// The cell's name.
         #[arg(value_name = "NAME", value_parser = cell_name)]
@@ -135,8 +135,8 @@ pub enum Command {
 /// Flags of `cache serve`.
 #[derive(clap::Args)]
 pub struct ServeArgs {
-    /// The cell of the backend: `data`, `metadata`, or one that is created. The backend is told its configuration by
-    /// whoever knows it: the node, or a client of the cell.
+    /// The cell of the backend: `data`, `metadata`, or a created one. The node or a client of the cell gives the
+    /// backend its configuration.
     #[arg(long, value_name = "NAME", value_parser = cell_name)]
     cell: String,
     /// Where clients on this host connect.
@@ -145,33 +145,33 @@ pub struct ServeArgs {
     /// Where clients on other hosts connect.
     #[arg(long, value_name = "IP:PORT", value_parser = values::address)]
     tcp: Option<SocketAddr>,
-    /// File in PEM with the certificate of --tcp, whose connections then are in TLS. It is read again when it changes.
+    /// File in PEM with a certificate. Connections to --tcp are then in TLS. The file is read again when it changes.
     #[arg(long, value_name = "FILE", requires = "tcp")]
     tls_certificate: Option<PathBuf>,
-    /// File in PEM with its key. By default the file of the certificate.
+    /// File in PEM with the certificate's key. By default the file of the certificate.
     #[arg(long, value_name = "FILE", requires = "tls_certificate")]
     tls_key: Option<PathBuf>,
-    /// File in PEM with the CA of clients' certificates: nobody is let in over --tcp without one. Other backends
-    /// of the cell have to be of that CA, too.
+    /// File in PEM with the CA of clients' certificates. Every client of --tcp has to show one. Other backends of the
+    /// cell need a certificate of that CA, too.
     #[arg(long, value_name = "FILE", requires = "tls_certificate")]
     tls_client_ca: Option<PathBuf>,
     #[command(flatten)]
     rights: BackendRights,
-    /// Let others than this host in over --tcp without --tls-certificate or --tls-client-ca. Whoever connects may do
+    /// Let other hosts in over --tcp without --tls-certificate or --tls-client-ca. Every client that connects may do
     /// everything.
     #[arg(long)]
     insecure: bool,
     /// Memory for values, taken from shared memory at the start. By default as much as a node's own backend has.
     #[arg(long, value_name = "BYTES", value_parser = values::number::<u64>(1 << 20..=u64::MAX))]
     capacity_bytes: Option<u64>,
-    /// The size of values for which the index is laid out. For the data cell it is that of the smallest chunks that
-    /// many streams have. By default as a node's own backend.
+    /// Expected size of a value; it decides the size of the index. For the data cell, use the smallest common chunk
+    /// size. By default as in a node's own backend.
     #[arg(long, value_name = "BYTES", value_parser = values::number::<u64>(512..=1 << 20))]
     value_bytes: Option<u64>,
     /// How long a value is kept that is not written again. By default as in a node's own backend.
     #[arg(long, value_name = "MS", value_parser = values::number::<u64>(1_000..=u64::MAX))]
     ttl_ms: Option<u64>,
-    /// How full the backend may get, in percent, before it evicts what was not written for longest.
+    /// How full the backend may get, in percent, before it evicts the value that was not written for longest.
     #[arg(long, value_name = "PERCENT", value_parser = values::number::<u8>(1..=100))]
     eviction_percent: Option<u8>,
     /// Threads that answer one-sided reads over TCP. 0 is one for each core but one.
@@ -186,11 +186,11 @@ pub struct ServeArgs {
 #[derive(clap::Args)]
 #[group(required = true)]
 pub struct Seeds {
-    /// The cell's name: the node tells where its backends are.
+    /// The cell's name. The node tells the addresses of its backends.
     #[arg(long, value_name = "NAME", value_parser = cell_name)]
     cell: Option<String>,
-    /// Address of one of the cell's backends, as `tailwater cell describe` shows them: `unix:PATH`, `tcp:HOST:PORT`
-    /// or `tls:HOST:PORT`. More than one may be given: the first that answers tells where the others are.
+    /// Address of one of the cell's backends, as `tailwater cell describe` shows them: `unix:PATH`, `tcp:HOST:PORT` or
+    /// `tls:HOST:PORT`. You may give several. The first backend that answers tells the others' addresses.
     #[arg(long, value_name = "ADDRESS", value_parser = seed)]
     seed: Vec<Address>,
 }

@@ -18,88 +18,89 @@ const OWN_BACKENDS_MAX: u64 = 16;
 /// What to do with cells.
 #[derive(Subcommand)]
 pub enum Command {
-    /// Create a cell: a cache for whoever connects to one of its backends.
+    /// Create a cell: a cache for all clients that connect to its backends.
     ///
-    /// The node keeps the cell's configuration, and tells it to the backends. They tell it to clients, who need the
-    /// address of one of them.
+    /// The node keeps the cell's configuration, and gives it to the backends. These give it to clients. A client needs
+    /// the address of one backend.
     Create {
         /// The cell's name: 1 to 48 of a-z A-Z 0-9 . _ -
         name: String,
         /// Copies of each value: `r1`, or `r3.2` for three of which two make a quorum.
         #[arg(long, value_enum)]
         mode: ModeArg,
-        /// Backends that the node runs itself: one at least with `r1`, three with `r3.2`. They begin empty again with
-        /// the node.
+        /// Backends that the node runs itself: at least one with `r1`, three with `r3.2`. They are empty after each
+        /// start of the node.
         #[arg(long, value_name = "N", value_parser = values::number::<usize>(1..=OWN_BACKENDS_MAX),
               conflicts_with = "backend")]
         backends: Option<usize>,
-        /// A backend that runs as a process of its own (`tailwater cache serve --cell NAME`): its addresses, nearest
-        /// first, as in `unix:/run/a.sock,tcp:10.0.0.1:7500`. Once for each.
+        /// Addresses of a backend that runs as a process of its own (`tailwater cache serve --cell NAME`), nearest
+        /// first, as in `unix:/run/a.sock,tcp:10.0.0.1:7500`. Give it again for each further one.
         #[arg(long, value_name = "ADDRESSES")]
         backend: Vec<String>,
-        /// Spares that the node runs itself. One takes over what a backend holds that is drained or restarted.
+        /// Spares that the node runs. A spare takes over the data of a backend that is drained or restarted.
         #[arg(long, value_name = "N", value_parser = values::number::<usize>(0..=OWN_BACKENDS_MAX),
               conflicts_with_all = ["backend", "spare"], default_value = "0")]
         spares: usize,
-        /// A spare that runs as a process of its own: its addresses, as those of a backend. Once for each.
+        /// Addresses of a spare that runs as a process of its own. Give it again for each further one.
         #[arg(long, value_name = "ADDRESSES", conflicts_with = "backends")]
         spare: Vec<String>,
         /// Memory for values in each backend that the node runs. By default 268435456.
         #[arg(long, value_name = "BYTES", value_parser = values::number::<u64>(1 << 20..=u64::MAX))]
         capacity_bytes: Option<u64>,
-        /// The size of values for which the index of such a backend is laid out. By default 4096.
+        /// Expected size of a value; it decides the size of the index of such a backend. By default 4096.
         #[arg(long, value_name = "BYTES", value_parser = values::number::<u64>(512..=1 << 20))]
         value_bytes: Option<u64>,
         /// How long such a backend keeps a value that is not written again. By default 60000.
         #[arg(long, value_name = "MS", value_parser = values::number::<u64>(1_000..=u64::MAX))]
         ttl_ms: Option<u64>,
-        /// How full such a backend may get, in percent, before it evicts what was not written for longest. By default
-        /// 80.
+        /// How full such a backend may get, in percent, before it evicts the value that was not written for longest. By
+        /// default 80.
         #[arg(long, value_name = "PERCENT", value_parser = values::number::<u8>(1..=100))]
         eviction_percent: Option<u8>,
         /// Form of the output.
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
         output: Format,
     },
-    /// Change how many backends a cell has, while it is used, and wait until that is done.
+    /// Change the number of a cell's backends, while it is used, and wait for the end.
     ///
-    /// What the cell holds is copied to where it lies afterwards. The change goes on when this command is ended.
+    /// The cell copies its values to their new backends. The change goes on if you end this command.
     Resize {
         /// The cell's name.
         name: String,
-        /// Backends that the node is to run itself. Of more than that, those with the greatest numbers leave.
+        /// Backends that the node runs itself. If there are more, those with the highest numbers leave.
         #[arg(long, value_name = "N", value_parser = values::number::<usize>(1..=OWN_BACKENDS_MAX),
               conflicts_with = "backend")]
         backends: Option<usize>,
-        /// One more backend that runs as a process of its own: its addresses, as in `tailwater cell create`. Once for
-        /// each.
+        /// Addresses of one more backend that runs as a process of its own, as in `tailwater cell create`. Give it
+        /// again for each further one.
         #[arg(long, value_name = "ADDRESSES")]
         backend: Vec<String>,
-        /// Spares that the node is to run itself.
+        /// Spares that the node runs itself.
         #[arg(long, value_name = "N", value_parser = values::number::<usize>(0..=OWN_BACKENDS_MAX),
               conflicts_with_all = ["backends", "backend", "spare"])]
         spares: Option<usize>,
-        /// One more spare that runs as a process of its own: its addresses. Once for each.
+        /// Addresses of one more spare that runs as a process of its own. Give it again for each further one.
         #[arg(long, value_name = "ADDRESSES", conflicts_with_all = ["backends", "backend"])]
         spare: Vec<String>,
     },
-    /// Take a backend out of a cell, while it is used, and wait until that is done; it may be gone already.
+    /// Take a backend out of a cell, while the cell is used, and wait for the end.
     ///
-    /// A spare takes over what it holds, if the cell has one, and otherwise the other backends do. The change goes on
-    /// when this command is ended. `tailwater cell restore` puts the backend back for the spare.
+    /// The backend may be gone already. If the cell has a spare, the spare takes over the backend's data. If not, the
+    /// other backends do. The change goes on if you end this command. `tailwater cell restore` puts the backend back in
+    /// place of the spare.
     Drain {
         /// The cell's name.
         name: String,
         /// The backend's number, as `tailwater cell describe` shows it.
         #[arg(value_parser = values::number::<u32>(0..=u32::MAX as u64))]
         backend: u32,
-        /// It does not come back: the other backends take over what it holds, also where there are spares.
+        /// The backend does not come back: the other backends take over its data, even if there are spares.
         #[arg(long)]
         for_good: bool,
     },
-    /// Put a drained backend back for the spare that stands for it, and wait until that is done.
+    /// Put a drained backend back in place of its spare, and wait for the end.
     ///
-    /// Start it before, if it is a process of its own. One that the node runs is started.
+    /// If the backend is a process of its own, start it before. The node starts its own backends.
     Restore {
         /// The cell's name.
         name: String,
@@ -107,15 +108,15 @@ pub enum Command {
         #[arg(value_parser = values::number::<u32>(0..=u32::MAX as u64))]
         backend: u32,
     },
-    /// Restart all backends of a cell one after another, while it is used, and wait until that is done.
+    /// Restart all backends of a cell one after another, while it is used, and wait for the end.
     ///
-    /// A spare stands for each meanwhile. The next one follows when all backends were compared, and had missed nothing.
-    /// A backend that is a process of its own ends with status 10, and whoever supervises it has to start it again; one
-    /// that the node runs begins anew in it. It goes on when this command is ended.
+    /// A spare stands for each backend meanwhile. The next one follows when a comparison of all backends has found
+    /// nothing missing. A backend in its own process exits with status 10; its supervisor has to restart it. The node
+    /// restarts its own backends. The roll goes on if you end this command.
     Roll {
         /// The cell's name.
         name: String,
-        /// End one that is under way. A backend that is drained stays so.
+        /// Stop a roll. A backend that is drained then stays drained.
         #[arg(long)]
         stop: bool,
     },
@@ -126,7 +127,7 @@ pub enum Command {
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
         output: Format,
     },
-    /// Show a cell's configuration, and which of its backends the node is connected to.
+    /// Show a cell's configuration, and the backends that the node is connected to.
     Describe {
         /// The cell's name.
         name: String,

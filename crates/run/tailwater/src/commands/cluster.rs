@@ -10,11 +10,11 @@ use crate::output::{self, Format};
 /// What to do with clusters.
 #[derive(Subcommand)]
 pub enum Command {
-    /// Let this cluster know of another one, so that streams can be copied there.
+    /// Tell this cluster about another one, so that streams can be copied there.
     Add {
-        /// Its name, as its node has it below [cluster].
+        /// The other cluster's name, as its node has it below [cluster].
         name: String,
-        /// Where its node listens for clients: IP:PORT of [listen] data, or tls:IP:PORT.
+        /// The address of its node's [listen] data: IP:PORT, or tls:IP:PORT.
         address: String,
     },
     /// List this cluster and those that it knows.
@@ -32,7 +32,7 @@ pub enum Command {
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
         output: Format,
     },
-    /// Have nothing copied through a cluster, and place nothing there.
+    /// Copy nothing through a cluster, and place nothing there.
     ///
     /// Its own copies go on. Streams whose source is here are copied around it.
     Drain {

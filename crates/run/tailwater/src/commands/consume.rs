@@ -33,16 +33,16 @@ pub struct Args {
     /// Read only this shard. It may be given several times. By default all shards.
     #[arg(long, value_name = "N", value_parser = values::number::<u32>(0..=u32::MAX.into()))]
     shard: Vec<u32>,
-    /// Be a member of this group: share the shards with its other members, and go on from what the group committed.
-    /// Kafka's clients may be members too. A shard without a commit begins at `--from`. On an interrupt the member
-    /// leaves and the command ends.
+    /// Be a member of this group: share the shards with its other members, and go on from the group's commits. Kafka's
+    /// clients may be members too. A shard without a commit begins at `--from`. On an interrupt the member leaves and
+    /// the command ends.
     #[arg(short, long, value_name = "NAME", conflicts_with_all = ["shard", "stats"])]
     group: Option<String>,
     /// Where to begin: start, end, OFFSET, -N (before the end), @TIME (ms since the epoch, a date in UTC, or RFC 3339),
     /// dlsn:SEGMENT/ENTRY/SLOT or tx:N.
     #[arg(long, default_value = "start", allow_hyphen_values = true)]
     from: Start,
-    /// Go on with what is appended later. This is the default.
+    /// Go on with records that are appended later. This is the default.
     #[arg(short, long, conflicts_with = "exit_at_end")]
     follow: bool,
     /// Stop behind the records that are there at the start.

@@ -13,12 +13,12 @@ pub struct Args {
     /// The directory for all of it. It is created if it is missing.
     #[arg(long, value_name = "DIR", default_value = ".")]
     dir: PathBuf,
-    /// A name or an IP address by which clients reach the node, besides localhost and this host's own name. Give it
-    /// again for each further one.
+    /// A further name or IP address of the node for its clients. The certificate has localhost and this host's own name
+    /// anyway. Give it again for each further one.
     #[arg(long, value_name = "NAME|IP")]
     host: Vec<String>,
-    /// A client to make a certificate for, by the name that the node shall know it by. Give it again for each further
-    /// one. Where the directory has a CA already, that one signs it, and nothing else is made.
+    /// Make a certificate for a client of this name. Give it again for each further one. If the directory has a CA
+    /// already, that CA signs it, and the command makes nothing else.
     #[arg(long, value_name = "NAME", value_parser = client_name)]
     client: Vec<String>,
 }

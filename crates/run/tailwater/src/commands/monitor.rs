@@ -24,7 +24,8 @@ pub struct Args {
     /// The streams.
     #[arg(required = true)]
     names: Vec<String>,
-    /// Consume in these clusters, separated by commas, and in that of the source. By default in all that have a stream.
+    /// Consume in these clusters, separated by commas, and in the source's. By default in all clusters that have a
+    /// stream.
     #[arg(long, value_name = "CLUSTERS", value_delimiter = ',')]
     clusters: Vec<String>,
     /// How often to write a line for each stream and cluster, in seconds.

@@ -44,8 +44,8 @@ pub struct Args {
     /// Compression: none, gzip, snappy, lz4 or zstd.
     #[arg(long, default_value = "none")]
     codec: String,
-    /// How long a batch is tried before it fails, in milliseconds. Then the command fails as well. A node that is not
-    /// there yet is waited for as long.
+    /// How long to try a batch before it fails, in milliseconds. Then the command fails as well. The command also waits
+    /// this long for a node that is not there yet.
     #[arg(long, value_name = "MS", default_value_t = 120_000, value_parser = values::number::<u64>(0..=u64::MAX))]
     deadline_ms: u64,
     /// Form of the output. With `json`, each acknowledged batch is a line: stream, shard, first offset, count.

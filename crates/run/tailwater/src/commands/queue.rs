@@ -79,7 +79,7 @@ pub enum Command {
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
         output: Format,
     },
-    /// Bring the messages of a dead-letter queue back.
+    /// Move the messages of a dead-letter queue back.
     Move {
         /// The dead-letter queue.
         source: String,
@@ -122,9 +122,9 @@ pub struct Create {
     /// In a FIFO queue: take messages with the same body within five minutes for one.
     #[arg(long, requires = "fifo")]
     deduplicate_by_content: bool,
-    /// Receive a random one of the oldest K visible messages. 1 is the best order. `auto`, the default, is the smallest
-    /// K that keeps duplicates rare where several front ends share the queue, and 1 in a node's own store. `infinity`
-    /// is no order at all.
+    /// Receive a random one of the oldest K visible messages. 1 is the best order. `auto`, the default, is 1 in a
+    /// node's own store. If several front ends share the queue, it is the smallest K that keeps duplicates rare.
+    /// `infinity` is no order at all.
     #[arg(long, value_name = "K")]
     order_hint: Option<tailwater_queue::OrderHint>,
     /// For queues in Cassandra: how many replicas have to answer, `one` or `quorum`. By default as the node is
@@ -183,7 +183,7 @@ pub struct SendArgs {
     /// An attribute, as text. It may be given several times.
     #[arg(long, value_name = "NAME=VALUE", value_parser = pair)]
     attribute: Vec<(String, String)>,
-    /// How long a node that is not there yet is waited for, in milliseconds.
+    /// How long to wait for a node that is not there yet, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 120_000, value_parser = values::number::<u64>(0..=u64::MAX))]
     deadline_ms: u64,
     /// Form of the output.
@@ -196,8 +196,8 @@ pub struct SendArgs {
 pub struct ReceiveArgs {
     /// The queue.
     name: String,
-    /// How many messages at most. The command ends earlier when there are none. By default one; with --exec, by
-    /// default, the command goes on for ever.
+    /// How many messages at most. The command ends earlier when there are none. By default one. With --exec the command
+    /// by default goes on for ever.
     #[arg(short = 'n', long, value_name = "N", value_parser = values::number::<usize>(0..=u64::MAX))]
     count: Option<usize>,
     /// How long to wait for messages, in seconds, at most 20. By default 0; 20 where the command goes on for ever.

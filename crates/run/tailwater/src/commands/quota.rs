@@ -12,7 +12,7 @@ use crate::values::number;
 /// What to do with quotas.
 #[derive(Subcommand)]
 pub enum Command {
-    /// Bound what a user, a client or an address may take in a second. What is not named stays as it is.
+    /// Bound what a user, a client or an address may take in a second. Bounds that you do not give stay as they are.
     #[command(group = ArgGroup::new("bounds").multiple(true).required(true).args(
         ["producer_byte_rate", "consumer_byte_rate", "request_rate", "connection_creation_rate"]
     ))]
@@ -25,7 +25,7 @@ pub enum Command {
         /// Bytes of records that requests read, in a second. One-sided reads do not count.
         #[arg(long, value_name = "BYTES", value_parser = number::<u64>(1..=QUOTA_MAX))]
         consumer_byte_rate: Option<u64>,
-        /// Requests in a second, whatever they are.
+        /// Requests of all kinds, in a second.
         #[arg(long, value_name = "COUNT", value_parser = number::<u64>(1..=QUOTA_MAX))]
         request_rate: Option<u64>,
         /// Connections that an address makes to Kafka's listeners, in a second.
@@ -47,14 +47,14 @@ pub enum Command {
     },
 }
 
-/// Whom a quota is about: a user, a client, both, or an address.
+/// The subject of a quota: a user, a client, both, or an address.
 #[derive(clap::Args)]
 #[group(required = true, multiple = true)]
 pub struct About {
     /// A user, as the audit names it; * for each one without a quota of its own.
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
-    /// What a client calls itself (client.id in Kafka); * for each one without a quota of its own.
+    /// A client, by its own name (client.id in Kafka); * for each one without a quota of its own.
     #[arg(long, value_name = "ID")]
     client: Option<String>,
     /// An address; * for each one without a quota of its own.

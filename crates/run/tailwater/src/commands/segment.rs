@@ -42,8 +42,8 @@ pub enum Command {
     },
     /// Shut a ledger's writer out, find the end of the ledger and close it there.
     ///
-    /// Nothing that was acknowledged is lost, and the writer gets nothing acknowledged any more. It fails, and changes
-    /// nothing that was acknowledged, if too few bookies answer. A closed ledger stays as it is.
+    /// No acknowledged entry is lost, and the writer gets nothing acknowledged any more. If too few bookies answer, the
+    /// command fails, and changes no acknowledged entry. A closed ledger stays as it is.
     Recover {
         #[command(flatten)]
         store: Store,
@@ -51,10 +51,10 @@ pub enum Command {
         #[arg(value_parser = ledger_id)]
         ledger: LedgerId,
     },
-    /// Read every copy of every entry, and compare digests, copies and lengths. Changes nothing.
+    /// Read every copy of every entry, and compare digests, copies and lengths. This changes nothing.
     ///
-    /// An open ledger is read up to the last entry that is known to be acknowledged. Fails if an entry has fewer right
-    /// copies than its ledger's write quorum.
+    /// The command reads an open ledger up to the last entry that is known to be acknowledged. It fails if an entry has
+    /// fewer right copies than its ledger's write quorum.
     Verify {
         #[command(flatten)]
         store: Store,

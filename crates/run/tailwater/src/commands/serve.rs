@@ -9,10 +9,10 @@ use tailwater_node::{Config, Node};
 
 use crate::values;
 
-/// Flags of `serve`. What is not given comes from `TAILWATER_…` variables, the file, or the defaults.
+/// Flags of `serve`. Other settings come from `TAILWATER_…` variables, the file, or the defaults.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Directory of the journal, and of all that is not kept elsewhere. It is created if it is missing.
+    /// Directory of the journal, and of all data that is not kept elsewhere. The node creates it if it is missing.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     /// Where clients connect.
@@ -21,8 +21,8 @@ pub struct Args {
     /// Where admin HTTP listens.
     #[arg(long, value_name = "IP:PORT", value_parser = values::address)]
     admin: Option<SocketAddr>,
-    /// Where Kafka's clients connect. After = comes the address that they are told, if it is not the one at which they
-    /// came. Give it again for each further listener.
+    /// Where Kafka's clients connect. Write ADDRESS=ADVERTISED to tell clients another address. Give it again for each
+    /// further listener.
     #[arg(long, value_name = "IP:PORT[=HOST:PORT]", value_parser = kafka_listener)]
     kafka: Vec<KafkaListener>,
     /// Do not speak Kafka's protocol.
@@ -34,11 +34,11 @@ pub struct Args {
     /// Do not speak SQS's protocol.
     #[arg(long, conflicts_with = "sqs")]
     no_sqs: bool,
-    /// Speak memcached's protocol, and where its clients connect.
+    /// Speak memcached's protocol at this address.
     #[arg(long, value_name = "IP:PORT", value_parser = values::address)]
     memcached: Option<SocketAddr>,
-    /// The cell that memcached's clients use. By default memcached. If there is no cell of that name, the node creates
-    /// one with one backend.
+    /// The cell of memcached's clients. By default memcached. If there is no cell of that name, the node creates one
+    /// with one backend.
     #[arg(long, value_name = "NAME", requires = "memcached")]
     memcached_cell: Option<String>,
     /// Where publishers, listeners and other replicas of broadcasts connect.
@@ -47,8 +47,8 @@ pub struct Args {
     /// Take no part in broadcasts.
     #[arg(long, conflicts_with = "broadcast")]
     no_broadcast: bool,
-    /// Let everybody in who connects, from other hosts too, unencrypted. Without it a listener elsewhere than on
-    /// loopback needs TLS, and a login, accounts or certificates of clients.
+    /// Let every client in, from other hosts too, unencrypted. Without it a listener that is not on loopback needs TLS,
+    /// and a login, accounts or certificates of clients.
     #[arg(long)]
     insecure: bool,
     /// Check the configuration and stop.

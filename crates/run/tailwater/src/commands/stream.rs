@@ -23,32 +23,43 @@ const SHARDS_MAX: u64 = 4_096;
 /// How the segments of a stream are kept.
 #[derive(Args)]
 pub struct SegmentsKeptArgs {
-    /// Delete a segment this many milliseconds after it was completed. `none` keeps it. A new stream has 604800000,
-    /// which is a week.
+    /// Delete a segment this many milliseconds after it was completed. `none` keeps it. The default of a new stream is
+    /// 604800000, a week.
     #[arg(long, value_name = "MS|none", allow_negative_numbers = true)]
     retention_ms: Option<String>,
-    /// Delete the oldest completed segments beyond this many bytes in a shard. `none`, which a new stream has, is no
-    /// limit.
+    /// Delete the oldest completed segments beyond this many bytes in a shard. `none` (the default of a new stream)
+    /// sets no limit.
     #[arg(long, value_name = "BYTES|none", allow_negative_numbers = true)]
     retention_bytes: Option<String>,
-    /// Complete a segment at this size. A new stream has 268435456.
+    /// Complete a segment at this size. The default of a new stream is 268435456.
     #[arg(long, value_name = "BYTES", value_parser = values::number::<u64>(0..=u64::MAX))]
     segment_bytes: Option<u64>,
-    /// Complete a segment at this age. A new stream has 86400000, which is a day.
+    /// Complete a segment at this age. The default of a new stream is 86400000, a day.
     #[arg(long, value_name = "MS", value_parser = values::number::<u64>(0..=u64::MAX))]
     segment_ms: Option<u64>,
-    /// Copy completed segments to the node's cold storage. With `=false` nothing more is copied, and what is there
-    /// stays readable.
+    /// Copy completed segments to the node's cold storage. With `=false` the node copies nothing more. Existing copies
+    /// stay readable.
     #[arg(long, value_name = "true|false", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     cold: Option<bool>,
-    /// A copied segment leaves the node this many milliseconds after it was completed. `none`, which a new stream has,
-    /// keeps it there as long as retention keeps it.
+    /// A copied segment leaves the node this many milliseconds after it was completed. `none` (the default of a new
+    /// stream) keeps it there as long as retention keeps it.
     #[arg(long, value_name = "MS|none", allow_negative_numbers = true)]
     cold_after_ms: Option<String>,
-    /// The oldest copied segments leave the node while the others in it have at least this many bytes. `none`, which a
-    /// new stream has, is no limit.
+    /// The oldest copied segments leave the node while the others on it have at least this many bytes. `none` (the
+    /// default of a new stream) sets no limit.
     #[arg(long, value_name = "BYTES|none", allow_negative_numbers = true)]
     cold_after_bytes: Option<String>,
+    /// Copies of each record, where segments are in BookKeeper. `default` is what the node's configuration says below
+    /// `[ledgers]`, as for the next two. A segment keeps what it began with.
+    #[arg(long, value_name = "N|default")]
+    write_quorum: Option<String>,
+    /// Copies that are durable before an append is acknowledged. With a write quorum of its own a stream has a majority
+    /// of that by default.
+    #[arg(long, value_name = "N|default")]
+    ack_quorum: Option<String>,
+    /// Bookies that a segment is spread over. With a write quorum of its own a stream has as many by default.
+    #[arg(long, value_name = "N|default")]
+    ensemble: Option<String>,
 }
 
 impl SegmentsKeptArgs {
@@ -62,6 +73,9 @@ impl SegmentsKeptArgs {
             cold: self.cold,
             cold_after_ms: limit("--cold-after-ms", self.cold_after_ms)?,
             cold_after_bytes: limit("--cold-after-bytes", self.cold_after_bytes)?,
+            ensemble: copies("--ensemble", self.ensemble)?,
+            write_quorum: copies("--write-quorum", self.write_quorum)?,
+            ack_quorum: copies("--ack-quorum", self.ack_quorum)?,
         })
     }
 }
@@ -82,11 +96,11 @@ pub enum Command {
         /// When appended records are written: at once (`immediate`, the default), or every MS milliseconds.
         #[arg(long, value_name = "immediate|MS")]
         flush: Option<String>,
-        /// What an acknowledgement promises. `fsync`, the default: the record is on disk, or on those of a quorum of
-        /// bookies. `interval`: the operating system has it.
+        /// What an acknowledgement promises. `fsync`, the default: the record is on disk, or on the disks of a quorum
+        /// of bookies. `interval`: the operating system has the record.
         #[arg(long, value_name = "fsync|interval")]
         durability: Option<String>,
-        /// Which time a record has: `create` is its producer's time, `append` that of its append [default: create].
+        /// The time of a record: `create` is its producer's time, `append` is the time of its append [default: create].
         #[arg(long, value_name = "create|append")]
         timestamps: Option<String>,
         #[command(flatten)]
@@ -95,7 +109,7 @@ pub enum Command {
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
         output: Format,
     },
-    /// Change how a stream's segments are kept. What is not given stays as it is.
+    /// Change how a stream's segments are kept. Settings that you do not give stay as they are.
     Alter {
         /// The stream's name.
         name: String,
@@ -105,11 +119,11 @@ pub enum Command {
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
         output: Format,
     },
-    /// Bring records back that retention or a truncation removed, as far as cold storage keeps them.
+    /// Bring removed records back from cold storage.
     Restore {
         /// The stream's name.
         name: String,
-        /// The first offset to bring back. By default the first one that is kept.
+        /// The first offset to bring back. By default the first one in cold storage.
         #[arg(long, value_name = "OFFSET", default_value_t = 0)]
         from: u64,
         /// The shard. By default all shards.
@@ -118,22 +132,22 @@ pub enum Command {
     },
     /// Say which clusters have copies of a stream, or move its source to another cluster.
     ///
-    /// With `--to` its copy tree is planned, and copying begins. Without it the source moves to another cluster of the
-    /// tree: it takes no more records, the other one copies what is left, and goes on in a higher term.
+    /// With `--to` the command plans the copy tree, and copying begins. Without it the source moves to another cluster
+    /// of the tree. The old source takes no more records. The new one copies the rest, and goes on in a higher term.
     Place {
         /// The stream's name.
         name: String,
-        /// The cluster that has the stream, which is the one of the node that is asked; or the one that shall have it.
+        /// The source: the asked node's own cluster. To move the source, name the new cluster.
         #[arg(long, value_name = "CLUSTER")]
         source: String,
-        /// The clusters that are to have copies, separated by commas. `none` ends copying; the copies stay.
+        /// The clusters that get copies, separated by commas. `none` ends copying. The copies stay.
         #[arg(long, value_name = "CLUSTERS|none", value_delimiter = ',')]
         to: Vec<String>,
-        /// Make the copy in the cluster of the node that is asked the source, although the source does not answer. What
-        /// others have beyond that copy is put aside. It is shown which cluster has what.
+        /// Make the asked node's copy the source at once, without the old source. Other clusters put records beyond it
+        /// aside. The command shows what each cluster has.
         #[arg(long, conflicts_with_all = ["to", "costs"])]
         force: bool,
-        /// What links cost, as for `tailwater tree plan`. By default all of them cost the same.
+        /// File with the costs of links, as for `tailwater tree plan`. By default all links cost the same.
         #[arg(long, value_name = "FILE", requires = "to")]
         costs: Option<PathBuf>,
         /// Form of the output.
@@ -163,8 +177,8 @@ pub enum Command {
     /// Remove the records before a position, in one shard or in all of them.
     ///
     /// A shard that begins behind the position stays as it is. If a shard ends before the position, the command fails
-    /// and removes nothing. Then name a shard that has the position with `--shard`, or give a position that every shard
-    /// has: `end`, -N or @TIME.
+    /// and removes nothing. Then use `--shard` to name a shard that has the position, or give a position that every
+    /// shard has: `end`, -N or @TIME.
     Truncate {
         /// The stream's name.
         name: String,
@@ -190,6 +204,9 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
                 cold,
                 cold_after_ms,
                 cold_after_bytes,
+                ensemble,
+                write_quorum,
+                ack_quorum,
             } = kept.altering()?;
             let create = CreateStream {
                 name,
@@ -205,6 +222,9 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
                 cold,
                 cold_after_ms,
                 cold_after_bytes,
+                ensemble,
+                write_quorum,
+                ack_quorum,
             };
             let created: StreamView = server.post("/v1/streams", &create)?;
             match output {
@@ -349,6 +369,17 @@ fn limit(flag: &str, given: Option<String>) -> anyhow::Result<Option<Option<u64>
     parsed.map(|number| Some(Some(number)))
 }
 
+/// A number of copies, or that it is the node's.
+fn copies(flag: &str, given: Option<String>) -> anyhow::Result<Option<Option<u32>>> {
+    let Some(text) = given else { return Ok(None) };
+    if text == "default" {
+        return Ok(Some(None));
+    }
+    let parsed = text.parse();
+    let wrong = |_| anyhow::anyhow!("{flag} is {text:?}, it must be a number or `default`");
+    parsed.map(|number| Some(Some(number))).map_err(wrong)
+}
+
 /// How many segments are copied, and of how many there is nothing but the copy.
 fn in_cold_storage(shard: &ShardView) -> String {
     let copied = shard.segments.iter().filter(|segment| segment.copied).count();
@@ -381,6 +412,10 @@ fn configuration(stream: &StreamView) -> anyhow::Result<()> {
     table.add_row(["cold", &config.cold.to_string()]);
     table.add_row(["cold-after-ms", &or_none(config.cold_after_ms)]);
     table.add_row(["cold-after-bytes", &or_none(config.cold_after_bytes)]);
+    let or_default = |copies: Option<u32>| copies.map_or("default".to_owned(), |copies| copies.to_string());
+    table.add_row(["write-quorum", &or_default(config.write_quorum)]);
+    table.add_row(["ack-quorum", &or_default(config.ack_quorum)]);
+    table.add_row(["ensemble", &or_default(config.ensemble)]);
     output::print(&table)
 }
 

@@ -13,12 +13,12 @@ use crate::output::{self, Format};
 /// What to do with tokens.
 #[derive(Subcommand)]
 pub enum Command {
-    /// Make a token, and print it. It may do what is named here, and nothing else. Nobody is shown it again.
+    /// Make a token, and print it once. The token has the rights that are named here, and no others.
     Create {
         /// The token's name.
         name: String,
-        /// What it may do: read, write, create, delete, alter, describe, and the others of `acl add`. Several are
-        /// separated by commas.
+        /// Allowed operations: read, write, create, delete, alter, describe, and the others of `acl add`. Separate
+        /// several by commas.
         #[arg(long, value_name = "OPERATIONS", value_delimiter = ',', required = true)]
         allow: Vec<Operation>,
         #[command(flatten)]
@@ -27,14 +27,14 @@ pub enum Command {
         #[arg(long, value_name = "TIME", value_parser = crate::values::span)]
         expires: Option<Duration>,
     },
-    /// List tokens. What they may do is among the rules, about token:NAME.
+    /// List tokens. Their rights are rules about token:NAME.
     #[command(visible_alias = "list")]
     Ls {
         /// Form of the output.
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
         output: Format,
     },
-    /// Remove a token with its rights. What is open by them ends.
+    /// Remove a token with its rights. Everything that it has open ends.
     #[command(visible_alias = "remove")]
     Rm {
         /// The token's name.

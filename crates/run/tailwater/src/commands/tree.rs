@@ -36,12 +36,12 @@ pub enum Command {
 /// Flags of `plan`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The stream's name. It is shown, and changes nothing of the plan.
+    /// The stream's name. It is shown, and does not change the plan.
     name: String,
     /// The cluster that has the stream.
     #[arg(long, value_name = "CLUSTER")]
     source: String,
-    /// The clusters that shall have copies, separated by commas. By default all that the costs have.
+    /// The clusters that get copies, separated by commas. By default all clusters of the costs.
     #[arg(long, value_name = "CLUSTERS", value_delimiter = ',')]
     to: Vec<String>,
     /// Clusters and links, with costs and delays: TOML, or JSON if the name ends with .json.
@@ -53,8 +53,8 @@ pub struct Args {
     /// Clusters that one cluster sends to, at most.
     #[arg(long, value_name = "N", default_value_t = FAN_OUT_DEFAULT, value_parser = number::<usize>(1..=CLUSTERS_MAX as u64))]
     fan_out_max: usize,
-    /// Bytes per second that are written to the stream. Links that carry less than twice as many are left out, and the
-    /// cost of a day is shown.
+    /// Bytes per second that are written to the stream. The plan leaves out links that carry less than twice as many,
+    /// and shows the cost of a day.
     #[arg(long, value_name = "BYTES", value_parser = number::<u64>(1..=u64::MAX))]
     bytes_per_s: Option<u64>,
     /// Form of the output.

@@ -19,7 +19,7 @@ const PASSWORD_FILE_BYTES_MAX: u64 = 4_096;
 /// What to do with users.
 #[derive(Subcommand)]
 pub enum Command {
-    /// Add a user, or give one another password. The password comes from --password-file, TAILWATER_PASSWORD, or the
+    /// Add a user, or change a user's password. The password comes from --password-file, TAILWATER_PASSWORD, or the
     /// first line of standard input.
     Add {
         /// The user's name.

@@ -28,16 +28,16 @@ pub struct Args {
     /// Where readers connect.
     #[arg(long, value_name = "PATH")]
     unix: PathBuf,
-    /// How many processes follow a shard from which on it is read for them.
+    /// How many processes have to follow a shard before the window reads it for them.
     #[arg(long, value_name = "PROCESSES", default_value_t = 1)]
     from: usize,
-    /// File in PEM with the CA of the cells' certificates, where they are in TLS.
+    /// File in PEM with the CA of the cells' certificates, if the cells are in TLS.
     #[arg(long, value_name = "FILE")]
     cells_ca: Option<PathBuf>,
-    /// File in PEM with the certificate that is shown to them.
+    /// File in PEM with the certificate to show to the cells.
     #[arg(long, value_name = "FILE")]
     cells_certificate: Option<PathBuf>,
-    /// File in PEM with its key.
+    /// File in PEM with the certificate's key.
     #[arg(long, value_name = "FILE")]
     cells_key: Option<PathBuf>,
     /// Which log lines are written, as in `info,tailwater_window=debug`.

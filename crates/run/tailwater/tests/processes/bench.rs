@@ -223,3 +223,18 @@ fn reads_and_writes_of_a_cell_end_with_one_object_of_a_figure_for_each_way() {
         assert!(figures.iter().find(of).is_some(), "{operation} over {transport} in {json}");
     }
 }
+
+#[cfg(feature = "bookkeeper")]
+#[test]
+fn the_bench_of_ledgers_measures_both_clients_on_the_same_bookies() {
+    let script = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../.ci/bookkeeper");
+    let script = script.to_str().expect("text");
+    let json = last_line(&["bench", "ledgers", "--bookkeeper", script, "--rounds", "1", "--entries", "1000"]);
+    let runs = json["runs"].as_array().expect("a list");
+    let clients: Vec<&str> = runs.iter().filter_map(|run| run["client"].as_str()).collect();
+    assert_eq!(clients, ["tailwater", "java"]);
+    for run in runs {
+        assert_numbers(run, &["entries_s", "entries_cpu_s", "p50_ms", "p99_ms"]);
+        assert!(run["entries_s"].as_f64() > Some(0.0), "{run}");
+    }
+}

@@ -24,6 +24,13 @@ fn completed(node: &Node, stream: &str) -> Vec<serde_json::Value> {
     segments.into_iter().filter(|segment| segment["sealed"] == true).collect()
 }
 
+/// Appends some, and some more, as a segment is completed by what does not fit in it: appended at once they may be one.
+fn produce(node: &Node, stream: &str, all: &[String]) {
+    for some in all.chunks(200) {
+        node.produce(stream, some);
+    }
+}
+
 /// Waits until all completed segments have left the node; how many there are.
 fn wait_until_released(node: &Node, stream: &str) -> usize {
     wait_for("all completed segments to leave the node", || {
@@ -53,9 +60,7 @@ fn check_read(node: &Node, expected: &[String]) {
 fn in_order_and_whole(node: &mut Node) {
     need("kcat");
     let all = lines(0, LINES);
-    for some in all.chunks(200) {
-        node.produce("s", some);
-    }
+    produce(node, "s", &all);
     let count = wait_until_released(node, "s");
     assert!(count > 5, "{count} segments");
     check_read(node, &all);
@@ -122,12 +127,12 @@ fn a_node_without_its_cold_storage_says_what_is_missing() {
     std::fs::create_dir(&cold).expect("made");
     let url = format!("file://{}", cold.display());
     let mut node = node(dir.path(), &[("TAILWATER_COLD__URL", &url)]);
-    node.produce("s", &lines(0, 400));
+    produce(&node, "s", &lines(0, 400));
     wait_until_released(&node, "s");
     // Its disk is away: what is on the node goes on, and it says so.
     let away = dir.path().join("away");
     std::fs::rename(&cold, &away).expect("moved");
-    node.produce("s", &lines(400, 400));
+    produce(&node, "s", &lines(400, 400));
     wait_for("the node to notice", || (node.metric("tailwater_cold_up") == Some(0.0)).then_some(()));
     assert!(node.get("/readyz").is_some(), "it takes appends");
     assert!(node.process.log().contains("mount its disk"), "{}", node.process.log());
@@ -202,7 +207,7 @@ fn segments_leave_for_an_s3_server_that_comes_late_and_are_read_there_removed_an
     let environment: Vec<(&str, &str)> = environment.iter().map(|(name, value)| (*name, &**value)).collect();
     let mut node = node(dir.path(), &environment);
     node.run(&["stream", "create", "early", "--cold", "--cold-after-ms", "0", "--segment-bytes", "20000"]);
-    node.produce("early", &lines(0, 400));
+    produce(&node, "early", &lines(0, 400));
     wait_for("the node to notice that nobody is there", || {
         (node.metric("tailwater_cold_up") == Some(0.0)).then_some(())
     });

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tailwater_bookkeeper::{BookKeeper, LedgerId, LedgerStatus};
 
 use crate::segments::{alone, cluster};
-use crate::support::kafka::kcat;
+use crate::support::kafka::{kcat, scenario};
 use crate::support::load::{Lines, Load, Reader};
 use crate::support::{Node, wait_for};
 
@@ -181,6 +181,123 @@ fn a_node_on_ledgers_refuses_what_ledgers_do_not_promise_and_a_directory_that_wa
     assert!(log.contains("has 1 segments of its own"), "{log}");
     let log = embedded.restart_failing_with(&[("TAILWATER_SEGMENTS", "bookeeper://zk1/ledgers")]);
     assert!(log.contains("is no place for segments"), "{log}");
+}
+
+/// The quorums of a stream's newest ledger.
+async fn newest_quorums(client: &BookKeeper, stream: &str) -> Option<String> {
+    let newest = *look(client, stream).await.closed.last_key_value()?.0;
+    Some(client.ledgers().read(newest).await.ok()?.metadata.quorums.to_string())
+}
+
+#[test]
+fn a_stream_has_the_copies_that_its_creator_asks_for_and_goes_on_with_fewer_while_bookies_are_dead() {
+    let (cluster, _alone) = (cluster(), alone());
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let client = runtime.block_on(cluster.client());
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = node(&dir, &cluster.uri().to_string());
+    wait_for("all bookies to be there", || {
+        (node.metric("tailwater_ledger_bookies") == Some(5.0)).then_some(())
+    });
+    scenario(&node, "Clients.java", "replicas");
+
+    node.run(&[
+        "stream",
+        "create",
+        "wide",
+        "--write-quorum",
+        "5",
+        "--ack-quorum",
+        "3",
+        "--segment-bytes",
+        "20000",
+    ]);
+    let id = |name: &str| {
+        let told = node.run(&["stream", "describe", name, "-o", "json"]);
+        let stream: serde_json::Value = serde_json::from_str(&told).expect("JSON");
+        stream["id"].as_str().expect("an id").to_owned()
+    };
+    let quorums = |name: &str| runtime.block_on(newest_quorums(&client, &id(name)));
+    let lines: Vec<String> = (0..100).map(|number| format!("{number:0>200}")).collect();
+    node.produce("wide", &lines);
+    node.produce("four", &lines);
+    node.produce("s", &lines);
+    assert_eq!(quorums("wide").as_deref(), Some("5/5/3"));
+    assert_eq!(quorums("four").as_deref(), Some("4/4/3"));
+    assert_eq!(quorums("s").as_deref(), Some("3/3/2"), "the node's");
+    let why = node.run_failing(&["stream", "create", "t", "--write-quorum", "3", "--ack-quorum", "4"]);
+    assert!(why.contains("an ack quorum of 4"), "{why}");
+    let why = node.run_failing(&["stream", "alter", "wide", "--ensemble", "6"]);
+    assert!(why.contains("6 bookies") && why.contains("5 take entries"), "{why}");
+
+    let dead = cluster.kill_all_but(3);
+    wait_for("the node to notice", || (node.metric("tailwater_ledger_bookies") == Some(3.0)).then_some(()));
+    let listed = kcat(&node, &["-L", "-t", "wide"], "");
+    assert!(listed.contains("isrs: 1,1000000001,1000000002\n"), "{listed}");
+    node.produce("wide", &lines);
+    node.produce("wide", &lines);
+    assert_eq!(quorums("wide").as_deref(), Some("3/3/3"), "as many as there are, and as many acknowledge");
+    assert!(node.metric("tailwater_ledger_begun_short_total") >= Some(1.0));
+    dead.into_iter().for_each(|number| cluster.restart(number));
+    wait_for("the bookies to be back", || {
+        (node.metric("tailwater_ledger_bookies") == Some(5.0)).then_some(())
+    });
+    node.run(&["stream", "alter", "wide", "--write-quorum", "default", "--ack-quorum", "default"]);
+    node.produce("wide", &lines);
+    node.produce("wide", &lines);
+    assert_eq!(quorums("wide").as_deref(), Some("3/3/2"), "the node's from the next segment on");
+    assert_eq!(node.consume("wide").len(), 500);
+
+    let (_dir, embedded) = Node::start_anew();
+    let why = embedded.run_failing(&["stream", "create", "t", "--write-quorum", "3"]);
+    assert!(why.contains("on this node's disk"), "{why}");
+    embedded.run(&["stream", "create", "t", "--write-quorum", "1"]);
+}
+
+#[test]
+fn copies_are_in_as_many_regions_as_are_wanted_and_a_stream_is_refused_where_that_can_not_be() {
+    let (cluster, _alone) = (cluster(), alone());
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let client = runtime.block_on(cluster.client());
+    let bookies = wait_for("all bookies", || {
+        let known = runtime.block_on(client.ledgers().bookies()).ok()?;
+        (known.len() == 5).then_some(known)
+    });
+    let (lonely, others) = bookies.split_first().expect("five");
+    let racks =
+        others.iter().enumerate().map(|(rack, bookie)| format!("{:?} = \"/eu/{rack}\"", bookie.name()));
+    let places = racks.chain([format!("{:?} = \"/us/0\"", lonely.name())]).collect::<Vec<_>>().join(", ");
+    let places = format!("{{ {places} }}");
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = cluster.uri().to_string();
+    let environment = [
+        ("TAILWATER_SEGMENTS", &*store),
+        ("TAILWATER_LEDGERS__PLACES", &*places),
+        ("TAILWATER_LEDGERS__REGIONS_MIN", "2"),
+        ("TAILWATER_LEDGERS__ENSEMBLE", "2"),
+        ("TAILWATER_LEDGERS__WRITE_QUORUM", "2"),
+    ];
+    let mut node = Node::start_with(&dir.path().join("data"), &[], &environment);
+    node.run(&["stream", "create", "s", "--segment-bytes", "20000"]);
+    let lines: Vec<String> = (0..100).map(|number| format!("{number:0>200}")).collect();
+    for _ in 0..5 {
+        node.produce("s", &lines);
+    }
+    let stream = stream_id(&node);
+    let seen = runtime.block_on(look(&client, &stream));
+    assert!(seen.closed.len() >= 4, "{:?}", seen.closed);
+    for ledger in seen.closed.keys() {
+        let metadata = runtime.block_on(client.ledgers().read(*ledger)).expect("it is there").metadata;
+        let (_, ensemble) = metadata.last_ensemble();
+        assert!(ensemble.contains(lonely) && ensemble.len() == 2, "{ensemble:?}");
+    }
+    // Three copies, any two of which acknowledge: two of them are in one region.
+    let why = node.run_failing(&["stream", "create", "t", "--write-quorum", "3", "--ack-quorum", "2"]);
+    assert!(why.contains("every ack quorum in 2 regions"), "{why}");
+    node.run(&["stream", "create", "t", "--write-quorum", "3", "--ack-quorum", "3"]);
+    assert!(node.process.stop(), "it ends well");
+    let why = node.restart_failing_with(&[("TAILWATER_LEDGERS__PLACES", "{ \"b:1\" = \"eu\" }")]);
+    assert!(why.contains("/REGION/RACK"), "{why}");
 }
 
 #[test]

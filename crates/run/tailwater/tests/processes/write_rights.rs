@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 
-use tailwater_bookkeeper::{LedgerTimes, Quorums};
+use tailwater_bookkeeper::{BookiePlaces, LedgerTimes, Quorums};
 use tailwater_env::{BoxFuture, Env, Progress};
 use tailwater_format::{
     EntryFields, EntryId, Offset, Position, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId, Term,
@@ -11,7 +11,8 @@ use tailwater_format::{
 };
 use tailwater_ledgers::LedgerOpening;
 use tailwater_store::{
-    EntryPlace, OpenSegments, OpenedSegments, SegmentWatch, StoreContract, WriteRight, WriteRightFault,
+    EntryPlace, OpenSegments, OpenedSegments, SegmentCopies, SegmentWatch, StoreContract, WriteRight,
+    WriteRightFault,
 };
 use uuid::Uuid;
 
@@ -48,7 +49,12 @@ impl SegmentWatch for Told {
 
 async fn open(of: Uuid, right: &Arc<Right>) -> Result<OpenedSegments, String> {
     let quorums = Quorums::new(3, 3, 2).expect("in order");
-    let opening = LedgerOpening { uri: cluster().uri(), quorums, times: LedgerTimes::default() };
+    let opening = LedgerOpening {
+        uri: cluster().uri(),
+        quorums,
+        places: BookiePlaces::default(),
+        times: LedgerTimes::default(),
+    };
     let right = Arc::clone(right) as Arc<dyn WriteRight>;
     opening.open(&Env::real(), right, of, &|_| false, &Progress::default()).await
 }
@@ -89,7 +95,7 @@ fn a_ledger_that_is_made_after_the_right_was_lost_takes_no_entry() {
         let (told, hears) = mpsc::channel();
         right.is_lost.store(true, Ordering::Relaxed);
         let id = segment(of, 0);
-        store.create(id, Arc::new(Told(told))).expect("no I/O is done");
+        store.create(id, SegmentCopies::default(), Arc::new(Told(told))).expect("no I/O is done");
         append(&*store, &id, Position(0));
         let why = heard(&hears).expect_err("nothing is acknowledged");
         assert!(why.contains("another one writes"), "{why}");
@@ -107,7 +113,7 @@ fn whoever_loses_the_right_while_it_opens_shuts_nobody_out() {
         let (store, _) = open(of, &Arc::default()).await.expect("opened");
         let (told, hears) = mpsc::channel();
         let id = segment(of, 0);
-        store.create(id, Arc::new(Told(told))).expect("no I/O is done");
+        store.create(id, SegmentCopies::default(), Arc::new(Told(told))).expect("no I/O is done");
         let end = append(&*store, &id, Position(0));
         assert_eq!(heard(&hears), Ok(EntryPlace(1)));
         let late = Right { is_lost: AtomicBool::new(true) };

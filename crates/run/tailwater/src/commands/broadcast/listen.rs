@@ -54,7 +54,7 @@ pub struct Args {
     /// The HOST:PORT that other listeners are told, if it is not the address of --share-listen.
     #[arg(long, value_name = "HOST:PORT", value_parser = values::host_and_port, requires = "share")]
     share_advertised: Option<String>,
-    /// With --share, print to standard error what came from where, every SECONDS seconds and at the end.
+    /// With --share, print the origins of events to standard error, every SECONDS seconds and at the end.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1",
         value_parser = values::number::<u32>(1..=86_400), requires = "share")]
     stats: Option<u32>,

@@ -36,15 +36,15 @@ pub struct Args {
     /// A header of all events. It may be given several times.
     #[arg(long, value_name = "NAME=VALUE", value_parser = header)]
     header: Vec<(Bytes, Bytes)>,
-    /// Which earlier events each event makes obsolete: same-key, keep-last=N, before=NUMBER, older-than=AGE (as in 7d,
+    /// Earlier events that each event makes obsolete: same-key, keep-last=N, before=NUMBER, older-than=AGE (as in 7d,
     /// 12h, 5m, 30s, 100ms) or matching=PREDICATE.
     #[arg(long, value_name = "WHICH")]
     collect: Option<String>,
-    /// How long a node that is not there yet is waited for, in milliseconds.
+    /// How long to wait for a node that is not there yet, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 120_000, value_parser = values::number::<u64>(0..=u64::MAX))]
     pub deadline_ms: u64,
     /// Form of the output. With `json`, each acknowledged event is a line: its stream, its number, and whether it was
-    /// repeated. Of a repeated event an earlier try had published it, and its own number is at most the one given.
+    /// repeated. A repeated event was published by an earlier try. Its own number is at most the one in the line.
     #[arg(short, long, value_enum, default_value_t = Format::Table)]
     output: Format,
 }

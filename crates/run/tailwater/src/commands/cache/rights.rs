@@ -5,13 +5,13 @@ use tailwater_access::{AccessRequest, Authorizer, Denied, Peer, Resource};
 /// Whom a backend lets in. Nobody named is everybody.
 #[derive(Debug, Default, clap::Args)]
 pub struct BackendRights {
-    /// Let this one read, and nobody who is not named: the subject of a certificate (CN=orders), one of its alternative
-    /// names (DNS:host), a user of the system on --unix (uid:1000), or anonymous. Who runs the backend may do
-    /// everything. May be said several times.
+    /// Let this client read, and no client that is not named: the subject of a certificate (CN=orders), one of its
+    /// alternative names (DNS:host), a user of the system on --unix (uid:1000), or anonymous. The user that runs the
+    /// backend may do everything. You may give it several times.
     #[arg(long, value_name = "NAME")]
     reader: Vec<String>,
-    /// Let this one do everything, and nobody who is not named: the nodes that write to the cell, and its other
-    /// backends. May be said several times.
+    /// Let this client do everything, and no client that is not named. Name the nodes that write to the cell, and its
+    /// other backends. You may give it several times.
     #[arg(long, value_name = "NAME")]
     writer: Vec<String>,
 }

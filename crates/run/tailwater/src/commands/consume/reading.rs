@@ -22,7 +22,7 @@ pub(super) struct Reading {
     /// While the metadata cell is silent, ask the node again every MS milliseconds [default: 250].
     #[arg(long, value_name = "MS", value_parser = values::number::<u64>(1..=HOUR_MS))]
     silence_check_ms: Option<u64>,
-    /// Read the shards' lengths after MS milliseconds although the cell tells of no change. It has to be less than
+    /// Read the shards' lengths after MS milliseconds even if the cell tells of no change. It has to be less than
     /// --silent-after-ms [default: 750, or seven eighths of --silent-after-ms if that is less].
     #[arg(long, value_name = "MS", value_parser = values::number::<u64>(1..=HOUR_MS))]
     watch_deadline_ms: Option<u64>,
@@ -33,7 +33,7 @@ pub(super) struct Reading {
     /// Most bytes a second of all shards together, from either layer [default: 536870912].
     #[arg(long, value_name = "BYTES", value_parser = values::number::<u64>(1..=u64::MAX))]
     bytes_per_s: Option<u64>,
-    /// How fast backlogs shrink: most bytes a second of all shards together beyond what is written meanwhile [default:
+    /// How fast backlogs shrink: most bytes a second of all shards together beyond those written meanwhile [default:
     /// 67108864].
     #[arg(long, value_name = "BYTES", value_parser = values::number::<u64>(1..=u64::MAX))]
     catch_up_bytes_per_s: Option<u64>,

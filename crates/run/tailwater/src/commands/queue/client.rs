@@ -19,8 +19,8 @@ const ASK_AGAIN_AFTER: Duration = Duration::from_millis(200);
 /// Where the queues are.
 #[derive(clap::Args, Clone)]
 pub struct EndpointFlags {
-    /// Address of SQS's protocol. By default the one that the node at --server tells. Requests are signed if
-    /// AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are set.
+    /// Address of SQS's protocol. By default the node at --server tells it. Requests are signed if AWS_ACCESS_KEY_ID
+    /// and AWS_SECRET_ACCESS_KEY are set.
     #[arg(long, global = true, env = "AWS_ENDPOINT_URL_SQS", value_name = "URL")]
     endpoint: Option<String>,
 }

@@ -36,6 +36,7 @@ public class Clients {
             case "admin" -> admin();
             case "refusals" -> refusals();
             case "alone" -> alone();
+            case "replicas" -> replicas();
             case "ssl" -> ssl();
             case "range" -> group("group.protocol", "classic", "partition.assignment.strategy", RangeAssignor.class.getName());
             case "cooperative" -> group("group.protocol", "classic", "partition.assignment.strategy", CooperativeStickyAssignor.class.getName());
@@ -447,6 +448,42 @@ public class Clients {
             fails(InvalidTimestampException.class,
                     producer.send(new ProducerRecord<>("there", 0, System.currentTimeMillis() + 86_400_000L, null, "tomorrow")));
             same(0L, producer.send(new ProducerRecord<>("there", 0, null, "today")).get().offset());
+        }
+    }
+
+    // Where segments are in BookKeeper, with five bookies.
+    static void replicas() throws Exception {
+        try (var admin = adminClient()) {
+            var four = new NewTopic("four", 1, (short) 4).configs(Map.of("min.insync.replicas", "2"));
+            var created = admin.createTopics(List.of(four, new NewTopic("default", Optional.empty(), Optional.empty())));
+            created.all().get();
+            same(4, created.replicationFactor("four").get());
+            same(3, created.replicationFactor("default").get());
+            var described = admin.describeTopics(List.of("four", "default")).allTopicNames().get();
+            for (var topic : List.of(described.get("four"), described.get("default"))) {
+                var partition = topic.partitions().get(0);
+                same(topic.name().equals("four") ? 4 : 3, partition.replicas().size());
+                same(partition.replicas(), partition.isr());
+                same(partition.replicas().get(0), partition.leader());
+            }
+            var resource = new ConfigResource(ConfigResource.Type.TOPIC, "four");
+            Function<String, Object> value = name -> {
+                try {
+                    return admin.describeConfigs(List.of(resource)).all().get().get(resource).get(name).value();
+                } catch (Exception wrong) {
+                    return wrong;
+                }
+            };
+            same("3", value.apply("min.insync.replicas"));
+            alter(admin, resource, "min.insync.replicas", "4", AlterConfigOp.OpType.SET).get();
+            same("4", value.apply("min.insync.replicas"));
+            var five = failure(alter(admin, resource, "min.insync.replicas", "5", AlterConfigOp.OpType.SET));
+            check(five instanceof InvalidConfigurationException && five.getMessage().contains("4 replicas"), five);
+            alter(admin, resource, "min.insync.replicas", "", AlterConfigOp.OpType.DELETE).get();
+            same("3", value.apply("min.insync.replicas"));
+            var nine = failure(admin.createTopics(List.of(new NewTopic("nine", 1, (short) 9))).all());
+            check(nine instanceof InvalidReplicationFactorException && nine.getMessage().contains("5 take entries"), nine);
+            fails(InvalidReplicationFactorException.class, admin.createTopics(List.of(new NewTopic("none", 1, (short) 0))).all());
         }
     }
 

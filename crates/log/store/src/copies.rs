@@ -1,0 +1,61 @@
+//! How many copies of a segment there are: what a stream wants, and what a store makes of it.
+
+/// How many copies of a segment's entries there are to be. What is not said the store decides.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SegmentCopies {
+    /// Places that the segment is spread over: at least the write quorum.
+    pub ensemble: Option<u32>,
+    /// Copies of each entry. If it alone is said, the ensemble is as large, and more than half of the copies acknowledge.
+    pub write_quorum: Option<u32>,
+    /// Copies that are durable before an entry is acknowledged: at most the write quorum.
+    pub ack_quorum: Option<u32>,
+}
+
+/// The same with everything said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DecidedCopies {
+    /// See [`SegmentCopies::ensemble`].
+    pub ensemble: u32,
+    /// See [`SegmentCopies::write_quorum`].
+    pub write_quorum: u32,
+    /// See [`SegmentCopies::ack_quorum`].
+    pub ack_quorum: u32,
+}
+
+impl DecidedCopies {
+    /// Of a store that has one copy.
+    pub const ONE: Self = Self { ensemble: 1, write_quorum: 1, ack_quorum: 1 };
+
+    /// What is said, and for the rest these.
+    #[must_use]
+    pub fn unless(self, said: SegmentCopies) -> Self {
+        let (mut ensemble, mut ack_quorum) = (self.ensemble, self.ack_quorum);
+        if let Some(write_quorum) = said.write_quorum {
+            (ensemble, ack_quorum) = (write_quorum, write_quorum / 2 + 1);
+        }
+        Self {
+            ensemble: said.ensemble.unwrap_or(ensemble),
+            write_quorum: said.write_quorum.unwrap_or(self.write_quorum),
+            ack_quorum: said.ack_quorum.unwrap_or(ack_quorum),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_said_is_the_store_s_or_follows_from_the_write_quorum() {
+        let store = DecidedCopies { ensemble: 5, write_quorum: 3, ack_quorum: 3 };
+        let decided = |ensemble, write_quorum, ack_quorum| {
+            let of = store.unless(SegmentCopies { ensemble, write_quorum, ack_quorum });
+            (of.ensemble, of.write_quorum, of.ack_quorum)
+        };
+        assert_eq!(decided(None, None, None), (5, 3, 3));
+        assert_eq!(decided(None, Some(4), None), (4, 4, 3));
+        assert_eq!(decided(None, Some(1), None), (1, 1, 1));
+        assert_eq!(decided(None, None, Some(2)), (5, 3, 2));
+        assert_eq!(decided(Some(7), Some(2), Some(1)), (7, 2, 1));
+    }
+}
