@@ -18,7 +18,7 @@
 //! - **In order.** A process that lives gives a shard up before another one claims it. One that is not seen for
 //!   [`GONE_AFTER`] is taken for dead; if it is not, the claim shuts it out all the same.
 //! - **Nothing waits for one shard.** What a claim has to wait for, such as bookies, it waits for by itself
-//!   ([`Claims`]); a look goes on.
+//!   ([`ShardClaims`]); a look goes on.
 //! - **Nothing is known by heart.** Streams, and who owns what, follow metadata's watches; what was missed is listed.
 
 mod claim;
@@ -37,7 +37,7 @@ use tailwater_meta::{Event, Expect, MetaError, Op, Watch, WatchEnd};
 use tokio::sync::oneshot;
 use twox_hash::XxHash3_64;
 
-use self::claim::Claims;
+use self::claim::ShardClaims;
 pub use self::seen::{GONE_AFTER, MembersSeen};
 use crate::error::StreamError;
 use crate::log::{ClosedShard, Log, ShardHandle};
@@ -129,7 +129,7 @@ pub struct ShardSharing {
     seen: MembersSeen,
     /// Shards that are being given up.
     leaving: BTreeMap<ShardId, ShardHandle>,
-    claims: Claims,
+    claims: ShardClaims,
 }
 
 impl std::fmt::Debug for ShardSharing {
@@ -162,7 +162,7 @@ impl ShardSharing {
             is_behind: true,
             seen: MembersSeen::default(),
             leaving: BTreeMap::new(),
-            claims: Claims::new(log),
+            claims: ShardClaims::new(log),
         })
     }
 
@@ -334,6 +334,7 @@ impl ShardSharing {
             let Some(handle) = self.leaving.remove(&shard) else { continue };
             let given_up = match released {
                 Ok(()) => {
+                    tracing::info!(%shard, "given up");
                     log.inner.segments.forget(&shard);
                     log.disown(shard).await
                 }
@@ -342,9 +343,6 @@ impl ShardSharing {
                     log.abandon(shard, &handle).await
                 }
             };
-            if given_up.is_ok() {
-                tracing::info!(%shard, "given up");
-            }
             told(shard, given_up);
         }
         if all.is_none() {

@@ -1,4 +1,4 @@
-//! Claims: shards that nobody owns, or whose owner is gone, become this process's.
+//! ShardClaims: shards that nobody owns, or whose owner is gone, become this process's.
 //!
 //! 1. The record gets this process's number and a higher term, if it is what it was when it was read. From here on the
 //!    last owner changes no metadata of the shard, and begins no segment.
@@ -49,8 +49,8 @@ struct ClaimedShard {
     is_new: bool,
 }
 
-/// Claims that are under way. Its drop ends them.
-pub(super) struct Claims {
+/// ShardClaims that are under way. Its drop ends them.
+pub(super) struct ShardClaims {
     log: Log,
     state: Arc<ClaimsState>,
     batches: TaskGroup,
@@ -80,7 +80,7 @@ enum Opened {
     Damaged,
 }
 
-impl Claims {
+impl ShardClaims {
     pub(super) fn new(log: &Log) -> Self {
         let state = ClaimsState { shards: Mutex::default(), turns: Semaphore::new(RECOVERY_PARALLEL) };
         Self { log: log.clone(), state: Arc::new(state), batches: TaskGroup::default() }
@@ -100,7 +100,7 @@ impl Claims {
         self.state.shards.lock().failed.get(shard).is_none_or(|again| *again <= now)
     }
 
-    /// Claims these shards, as far as nobody else has done so, and opens them. Waits for nothing. Where others are
+    /// ShardClaims these shards, as far as nobody else has done so, and opens them. Waits for nothing. Where others are
     /// still looked for, nothing is done: the next look asks again.
     pub(super) fn begin(&mut self, shards: Vec<ShardId>) {
         let mut state = self.state.shards.lock();
@@ -162,7 +162,7 @@ impl Log {
         }
     }
 
-    /// Claims each of them, and reads what metadata has of those that are claimed.
+    /// ShardClaims each of them, and reads what metadata has of those that are claimed.
     async fn claim_and_read(
         &self,
         state: &ClaimsState,

@@ -17,10 +17,10 @@ const LOOKS_APART: Duration = Duration::from_secs(3);
 
 /// Since when processes are seen, and when they were seen last. Cheap to clone, and the same then.
 #[derive(Clone, Debug, Default)]
-pub struct MembersSeen(Arc<Mutex<Seen>>);
+pub struct MembersSeen(Arc<Mutex<MembersNoted>>);
 
 #[derive(Debug, Default)]
-struct Seen {
+struct MembersNoted {
     looked: Option<Instant>,
     since: Instant,
     last: HashMap<u64, Instant>,
