@@ -328,7 +328,6 @@ mod tests {
     use std::collections::BTreeMap;
     use std::path::Path;
 
-    use tailwater_env::Instant;
     use tailwater_format::StreamId;
     use tailwater_log::{LogConfig, SharedMetadata};
 
@@ -368,6 +367,19 @@ mod tests {
         (coordinators, ShardMember { id: id.to_owned(), owner: log.owner_number(), takes: true })
     }
 
+    /// Lets `there` look, as if they and nobody else were there, until it is as wanted.
+    async fn look_until(there: &[(&Coordinators, &ShardMember)], wanted: impl Fn() -> bool) {
+        let seen = MembersSeen::default();
+        let members: Vec<ShardMember> = there.iter().map(|(_, member)| (*member).clone()).collect();
+        while !wanted() {
+            for (node, _) in there {
+                seen.look(node.env.now(), &members);
+                node.look(&members, &seen).await.expect("metadata answers");
+                node.env.sleep(Duration::from_millis(20)).await;
+            }
+        }
+    }
+
     fn offsets(offset: i64) -> GroupOffsets {
         let (leader_epoch, committed_ms, expires_ms, metadata) = (3, 1_000, None, String::new());
         let committed = Committed { offset, leader_epoch, committed_ms, expires_ms, metadata };
@@ -380,16 +392,11 @@ mod tests {
         let log_a = log(dirs[0].path(), None).await;
         let log_b = log(dirs[1].path(), Some(&log_a)).await;
         let ((a, member_a), (b, member_b)) = (node(&log_a, "a").await, node(&log_b, "b").await);
-        let both = [member_a.clone(), member_b.clone()];
+        let both = [(&a, &member_a), (&b, &member_b)];
         // A record that can't be read keeps nobody from the others, and is not overwritten.
         let put = Op::Put { key: key_of(0), value: Bytes::from_static(b"\x09"), expect: Expect::Absent };
         log_a.meta().commit(vec![put]).await.expect("put");
-        let seen = MembersSeen::default();
-        seen.look(a.env.now(), &both);
-        for node in [&a, &b] {
-            node.look(&both, &seen).await.expect("metadata answers");
-        }
-        assert_eq!(a.all().len() + b.all().len(), SHARES - 1);
+        look_until(&both, || a.all().len() + b.all().len() == SHARES - 1).await;
         let groups = (0..).map(|number| format!("group-{number}"));
         let group = groups.into_iter().find(|group| b.of(group).is_ok()).expect("it has some");
         let old = b.of(&group).expect("its own");
@@ -397,10 +404,7 @@ mod tests {
         assert_eq!(a.of(&group).err(), Some(ErrorCode::NotCoordinator));
 
         // It is thought to be gone, and is not.
-        let seen = MembersSeen::default();
-        seen.look(Instant::default(), &both[..1]);
-        a.look(&both[..1], &seen).await.expect("metadata answers");
-        assert_eq!(a.all().len(), SHARES - 1);
+        look_until(&both[..1], || a.all().len() == SHARES - 1).await;
         let new = a.of(&group).expect("its own by now");
         let committed =
             |held: &Coordinator| held.offsets().of(&group).into_values().map(|kept| kept.offset).max();
@@ -410,12 +414,7 @@ mod tests {
         assert_eq!(committed(&old), Some(5), "nothing more was kept there");
 
         // It hears of it, and has its groups again when it may.
-        b.look(&both, &seen).await.expect("metadata answers");
-        assert_eq!(b.all().len(), 0);
-        let seen = MembersSeen::default();
-        seen.look(Instant::default(), &both);
-        a.look(&both, &seen).await.expect("metadata answers");
-        b.look(&both, &seen).await.expect("metadata answers");
+        look_until(&both, || a.of(&group).is_err() && b.of(&group).is_ok()).await;
         assert_eq!(committed(&b.of(&group).expect("its own again")), Some(7));
         assert_eq!(new.commit(&group, offsets(8)).await, Err(ErrorCode::NotCoordinator));
         log_b.close().await;
