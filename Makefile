@@ -19,9 +19,10 @@ build: ## the program, target/release/tailwater, without what takes long to buil
 	@.ci/need cc=gcc
 	$(CARGO) build --release -p tailwater
 
-dist: ## what is shipped and measured, target/dist/tailwater: everything, optimized as one program; takes longer
+dist: ## what is shipped and measured, target/dist/tailwater: everything, optimized as one program, below 40 MB; takes longer
 	@.ci/need cc=gcc
 	$(CARGO) build --profile dist -p tailwater --all-features
+	@.ci/size $(TARGET)/dist/tailwater
 
 check: ## formatting and lints
 	@.ci/need cc=gcc

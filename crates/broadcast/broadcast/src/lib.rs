@@ -7,6 +7,12 @@
 //! - Garbage collection is final: a collection that could bring back what another one removed is refused.
 //!
 //! Everything that decides is a step function over messages and ticks, without clock, network or disk.
+//!
+//! Replicas and their membership are there with the feature `server` alone: an application that links a listener or a
+//! publisher links none of them.
+
+// What only replicas need of the rest.
+#![cfg_attr(not(feature = "server"), allow(dead_code, unused_imports))]
 
 pub mod batch;
 pub mod checks;
@@ -17,6 +23,7 @@ pub mod event;
 pub mod frame;
 pub mod history;
 pub mod limits;
+#[cfg(feature = "server")]
 pub mod membership;
 pub mod message;
 pub mod name;
@@ -25,8 +32,10 @@ pub mod positions;
 pub mod predicate;
 pub mod quota;
 pub mod record;
+#[cfg(feature = "server")]
 pub mod recovered;
 pub mod region;
+#[cfg(feature = "server")]
 pub mod replica;
 mod varint;
 pub mod wire;

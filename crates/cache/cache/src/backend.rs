@@ -19,6 +19,7 @@
 
 mod cohort;
 mod ending;
+mod load;
 mod recency;
 mod refill;
 mod slabs;
@@ -46,14 +47,15 @@ use crate::limits::{
     MUTATE_ENTRIES_MAX, SHORT_CALL_BYTES_MAX, SWEEP_ENTRIES_MAX,
 };
 use crate::protocol::{
-    InfoReply, LOOKUP_DEFERRED, LOOKUP_UNKNOWN, LookupReply, LookupRequest, METHOD_ACCEPT, METHOD_CLEAR,
-    METHOD_CONFIG, METHOD_CONFIGURE, METHOD_END, METHOD_INFO, METHOD_JOIN, METHOD_LOOKUP, METHOD_MUTATE,
-    METHOD_PROMISE, METHOD_SCAN, MutateReply, MutateRequest, Outcome, PromiseReply, PromiseRequest,
-    REFUSED_CONFIG, REFUSED_MALFORMED, REFUSED_METHOD, REFUSED_VERSION,
+    BackendStats, InfoReply, LOOKUP_DEFERRED, LOOKUP_UNKNOWN, LookupReply, LookupRequest, METHOD_ACCEPT,
+    METHOD_CLEAR, METHOD_CONFIG, METHOD_CONFIGURE, METHOD_END, METHOD_INFO, METHOD_JOIN, METHOD_LOAD,
+    METHOD_LOOKUP, METHOD_MUTATE, METHOD_PROMISE, METHOD_SCAN, MutateReply, MutateRequest, Outcome,
+    PromiseReply, PromiseRequest, REFUSED_CONFIG, REFUSED_MALFORMED, REFUSED_METHOD, REFUSED_VERSION,
 };
 use crate::version::Version;
 use cohort::BackendCohort;
 use ending::BackendEnding;
+use load::BackendLoads;
 pub use refill::RefillConfig;
 use table::{Table, TableConfig};
 use told::BackendTold;
@@ -89,9 +91,6 @@ impl BackendConfig {
     }
 }
 
-/// What a backend counted, and how full it is.
-pub type BackendStats = InfoReply;
-
 type DoorbellRing = Arc<dyn Fn() + Send + Sync>;
 
 /// One replica of a cell.
@@ -109,6 +108,7 @@ pub struct Backend {
     told: BackendTold,
     cohort: BackendCohort,
     ending: BackendEnding,
+    loads: Mutex<BackendLoads>,
 }
 
 impl Backend {
@@ -160,6 +160,7 @@ impl Backend {
             told: BackendTold::new(config.config_id),
             cohort: BackendCohort::default(),
             ending: BackendEnding::default(),
+            loads: Mutex::default(),
         });
         let sweeper = env.spawn("cache-sweep", sweep(env.clone(), config.ttl, Arc::downgrade(&backend)));
         *backend.sweeper.lock() = Some(sweeper);
@@ -253,6 +254,7 @@ impl Backend {
             entries.push(entry);
         }
         self.check_joined()?;
+        self.check_loading(&entries)?;
         let wall_ms = self.env.wall_ms();
         entries.iter().try_for_each(|entry| check_version(entry.version, wall_ms))?;
         let mut outcomes = Vec::with_capacity(entries.len());
@@ -265,7 +267,16 @@ impl Backend {
                 break;
             }
             let now = self.env.now();
-            outcomes.extend(some.iter().map(|entry| apply(&mut table, entry, now)));
+            checked = some.iter().try_for_each(|entry| {
+                if table.lacks_room_for(entry) {
+                    return Err(load::no_room());
+                }
+                outcomes.push(apply(&mut table, entry, now));
+                Ok(())
+            });
+            if checked.is_err() {
+                break;
+            }
         }
         if outcomes.contains(&Outcome::Applied) {
             self.ring();
@@ -278,6 +289,7 @@ impl Backend {
         let request = PromiseRequest::decode(payload).map_err(|error| malformed(&error.to_string()))?;
         let (hash, version) = request.parts().ok_or_else(|| malformed("hash or version"))?;
         check_version(version, self.env.wall_ms())?;
+        self.check_mutable()?;
         self.check_joined()?;
         // A promise says what there is. What becomes known, and not read, in between does no harm.
         if self.is_asked_in_vain(hash) {
@@ -386,11 +398,12 @@ impl Service for Backend {
             METHOD_CONFIGURE => self.configure(payload),
             METHOD_INFO => Ok(self.stats().encode_to_vec().into()),
             METHOD_END => self.end(),
-            METHOD_CLEAR => {
+            METHOD_LOAD => self.load(payload),
+            METHOD_CLEAR => self.check_mutable().map(|()| {
                 self.clear();
                 self.begin_empty();
-                Ok(Bytes::new())
-            }
+                Bytes::new()
+            }),
             _ => Err(Refusal { code: REFUSED_METHOD, message: format!("no method {method:#x}") }),
         });
     }

@@ -23,9 +23,11 @@ mod buffers;
 mod change;
 mod consistent;
 mod hedge;
+mod load;
 mod lookup;
 mod mapped;
 mod placement;
+mod policy;
 mod quorum;
 mod relaxed;
 mod replica;
@@ -49,20 +51,22 @@ use tailwater_rma::CallError;
 use tokio::sync::{oneshot, watch};
 
 pub use backends::{Backends, Connector, instance_of};
+pub use load::{CellLoad, CellLoadError, LOADED_KEY_BYTES_MAX};
 pub use placement::{HashRing, Mode, Placement};
+pub use policy::LookupWay;
 pub use roll::{RollSeen, RollStep};
 pub use stats::CellStats;
 pub use update::{CasError, CellValue, UpdateError, UpdateTo, Updated};
 
-use crate::backend::BackendStats;
 use crate::configuration::{BackendPlace, Configuration, ConfigurationError};
 use crate::layout::{EntryExtras, KeyHash};
 use crate::limits::{CONFIGURATION_RETRIES_MAX, KEYS_PER_LOOKUP_MAX, MUTATE_ENTRIES_MAX};
-use crate::protocol::{METHOD_CLEAR, METHOD_INFO};
+use crate::protocol::{BackendStats, METHOD_CLEAR, METHOD_INFO};
 use crate::version::{Version, VersionClock};
 use agreed::Agreed;
 use buffers::BufferPool;
 use hedge::{HedgeBudget, Usual};
+use policy::LookupTimes;
 use quorum::WriteQuorums;
 use replica::{KeepConfig, Replica, keep_connected};
 use sender::{SendConfig, Sender};
@@ -88,6 +92,39 @@ pub enum Lookup {
     Miss,
     /// Nothing can be said.
     Failed(CellFailure),
+}
+
+/// How a lookup ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LookupOutcome {
+    /// With a value.
+    Hit,
+    /// There is none.
+    Miss,
+    /// Nothing can be said: there may be a value.
+    Inconclusive,
+}
+
+impl LookupOutcome {
+    /// Its name in metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            LookupOutcome::Hit => "hit",
+            LookupOutcome::Miss => "miss",
+            LookupOutcome::Inconclusive => "inconclusive",
+        }
+    }
+}
+
+impl Lookup {
+    /// How it ended.
+    pub fn outcome(&self) -> LookupOutcome {
+        match self {
+            Lookup::Hit { .. } => LookupOutcome::Hit,
+            Lookup::Miss => LookupOutcome::Miss,
+            Lookup::Failed(_) => LookupOutcome::Inconclusive,
+        }
+    }
 }
 
 /// `parts` as one piece, without a copy, if they lie one behind the other in one of `frames` and are at least half of
@@ -155,6 +192,12 @@ pub enum SetError {
     /// No quorum answered before the deadline.
     #[error("the deadline passed")]
     Deadline,
+    /// The cell's keys can't be changed one by one; nothing was sent.
+    #[error("the cell is in mode R2/Immutable: its keys can't be changed one by one; load it anew")]
+    Immutable,
+    /// A backend has no room for it, and nothing of this cell is removed for that.
+    #[error("a backend of the cell has no room for it, and removes nothing that is read")]
+    NoRoom,
     /// Another client holds the key at a higher version, again and again or by a clock far ahead of ours.
     #[error("superseded by version {held}")]
     Superseded {
@@ -199,7 +242,8 @@ impl CellConfig {
         let Backends { places, connector } = backends;
         let ring = HashRing::for_backends(places.len());
         let (name, spares) = (String::new(), Vec::new());
-        let configuration = Configuration { id, name, mode, backends: places, change: None, spares, ring };
+        let configuration =
+            Configuration { id, name, mode, backends: places, change: None, spares, ring, generation: 0 };
         Self::of(configuration, connector, client_id)
     }
 
@@ -230,6 +274,8 @@ pub struct Seen(u64);
 #[derive(Clone)]
 pub struct Cell {
     shared: Arc<CellShared>,
+    /// How this handle looks up by quorum.
+    way: LookupWay,
 }
 
 /// What all handles share.
@@ -272,6 +318,8 @@ struct CellInner {
     env: Env,
     config_id: u64,
     mode: Mode,
+    /// What keys begin with, in a cell that is loaded.
+    generation: Option<u64>,
     /// Who is read.
     placement: Arc<Placement>,
     /// While the cell's backends change: of whom a quorum has to acknowledge mutations, too.
@@ -283,6 +331,7 @@ struct CellInner {
     hedge_after: Duration,
     hedges: Arc<HedgeBudget>,
     usual: Arc<Usual>,
+    times: Arc<LookupTimes>,
     sending: SendConfig,
     versions: Arc<VersionClock>,
     buffers: BufferPool,
@@ -364,6 +413,7 @@ impl CellShared {
         let next = CellInner {
             config_id: configuration.id,
             mode: configuration.mode,
+            generation: generation_of(&configuration),
             placement: Arc::new(configuration.placement()),
             other: configuration.other_placement().map(Arc::new),
             replicas: members.map(|place| Arc::clone(&kept[&place.number].replica)).collect(),
@@ -434,6 +484,7 @@ impl Cell {
             env: env.clone(),
             config_id: configuration.id,
             mode: configuration.mode,
+            generation: generation_of(&configuration),
             placement: Arc::new(configuration.placement()),
             other: configuration.other_placement().map(Arc::new),
             // Nobody has a handle before they are there.
@@ -443,6 +494,7 @@ impl Cell {
             hedge_after: config.hedge_after,
             hedges: Arc::new(HedgeBudget::new()),
             usual: Arc::default(),
+            times: Arc::default(),
             sending,
             versions: Arc::new(VersionClock::new(config.client_id)),
             buffers: BufferPool::default(),
@@ -471,7 +523,12 @@ impl Cell {
             // An error would mean that the task ended: the backend is in no newer configuration.
             let _ = tried.wait_for(|tried| *tried).await;
         }
-        Ok(Self { shared })
+        Ok(Self { shared, way: LookupWay::Auto })
+    }
+
+    /// A handle on the same cell that goes about lookups by quorum in this way. Connections and counts are shared.
+    pub fn with_lookup(&self, way: LookupWay) -> Self {
+        Self { way, ..self.clone() }
     }
 
     /// The configuration that the first of `seeds` goes by that answers and knows one. The number of a seed means
@@ -566,26 +623,23 @@ impl Cell {
         let mut doubts = self.shared.agreed.doubts();
         let mut inner = self.inner();
         let mut lookups = Vec::with_capacity(keys.len());
-        for some in keys.chunks(KEYS_PER_LOOKUP_MAX) {
+        for some in load::stored_keys(&inner, keys).chunks(KEYS_PER_LOOKUP_MAX) {
             inner.hedges.earn(some.len());
             lookups.extend(relaxed::get(&inner, some, unchecked_from, &mut end, &mut frames).await);
         }
         for _ in 0..CONFIGURATION_RETRIES_MAX {
-            let Some((failed, again)) = self.failed_in_doubt(keys, &lookups, doubts, &mut end).await else {
-                break;
-            };
+            let Some(failed) = self.failed_in_doubt(&lookups, doubts, &mut end).await else { break };
             // In this order: what changes in between is a doubt that came after.
             doubts = self.shared.agreed.doubts();
-            inner = self.inner();
+            let (failed, again) = self.read_again(keys, failed, &mut inner);
             let mut answers = Vec::with_capacity(again.len());
-            for some in again.chunks(KEYS_PER_LOOKUP_MAX) {
+            for some in load::stored_keys(&inner, &again).chunks(KEYS_PER_LOOKUP_MAX) {
                 answers.extend(relaxed::get(&inner, some, unchecked_from, &mut end, &mut frames).await);
             }
             failed.into_iter().zip(answers).for_each(|(key, answer)| lookups[key] = answer);
         }
         miss_expired(&mut lookups, &inner.env);
-        inner.counters.relaxed.add(keys.len() as u64);
-        inner.counters.count(&lookups);
+        inner.counters.count_relaxed(&lookups);
         (lookups, frames)
     }
 
@@ -595,44 +649,53 @@ impl Cell {
         let mut doubts = self.shared.agreed.doubts();
         let mut inner = self.inner();
         let mut lookups = Vec::with_capacity(keys.len());
-        for some in keys.chunks(KEYS_PER_LOOKUP_MAX) {
-            lookups.extend(consistent::get(&inner, some, &mut end).await);
+        for some in load::stored_keys(&inner, keys).chunks(KEYS_PER_LOOKUP_MAX) {
+            inner.hedges.earn(some.len());
+            lookups.extend(consistent::get(&inner, some, self.way, &mut end).await);
         }
         for _ in 0..CONFIGURATION_RETRIES_MAX {
-            let Some((failed, again)) = self.failed_in_doubt(keys, &lookups, doubts, &mut end).await else {
-                break;
-            };
+            let Some(failed) = self.failed_in_doubt(&lookups, doubts, &mut end).await else { break };
             // In this order: what changes in between is a doubt that came after.
             doubts = self.shared.agreed.doubts();
-            inner = self.inner();
+            let (failed, again) = self.read_again(keys, failed, &mut inner);
             let mut answers = Vec::with_capacity(again.len());
-            for some in again.chunks(KEYS_PER_LOOKUP_MAX) {
-                answers.extend(consistent::get(&inner, some, &mut end).await);
+            for some in load::stored_keys(&inner, &again).chunks(KEYS_PER_LOOKUP_MAX) {
+                answers.extend(consistent::get(&inner, some, self.way, &mut end).await);
             }
             failed.into_iter().zip(answers).for_each(|(key, answer)| lookups[key] = answer);
         }
         miss_expired(&mut lookups, &inner.env);
-        inner.counters.consistent.add(keys.len() as u64);
-        inner.counters.count(&lookups);
+        inner.counters.count_consistent(&lookups);
         lookups
     }
 
-    /// The keys whose reads failed, by their indexes, if some did while a backend went by another configuration, once
-    /// that is settled; `None` if there is nothing to be read again, or no time left.
+    /// The indexes of keys whose reads failed, if some did while a backend went by another configuration, once that is
+    /// settled; `None` if there is nothing to be read again, or no time left.
     async fn failed_in_doubt(
         &self,
-        keys: &[Bytes],
         lookups: &[Lookup],
         doubts: u64,
         end: &mut Option<Instant>,
-    ) -> Option<(Vec<usize>, Vec<Bytes>)> {
-        let failed: Vec<usize> =
-            (0..lookups.len()).filter(|key| matches!(lookups[*key], Lookup::Failed(_))).collect();
-        if failed.is_empty() || !self.settled_after(doubts, end).await {
-            return None;
-        }
-        let again = failed.iter().map(|key| keys[*key].clone()).collect();
-        Some((failed, again))
+    ) -> Option<Vec<usize>> {
+        let is_open = |lookup: &Lookup| lookup.outcome() == LookupOutcome::Inconclusive;
+        let failed: Vec<usize> = (0..lookups.len()).filter(|key| is_open(&lookups[*key])).collect();
+        let is_again = !failed.is_empty() && self.settled_after(doubts, end).await;
+        is_again.then_some(failed)
+    }
+
+    /// The keys that are read again, by the configuration that counts now: those that failed, or all if another load is
+    /// read by it, so that all are answered from one.
+    fn read_again(
+        &self,
+        keys: &[Bytes],
+        failed: Vec<usize>,
+        inner: &mut Arc<CellInner>,
+    ) -> (Vec<usize>, Vec<Bytes>) {
+        let before = std::mem::replace(inner, self.inner());
+        let again = if before.generation == inner.generation { failed } else { (0..keys.len()).collect() };
+        inner.counters.reconfigured.add(again.len() as u64);
+        let keys = again.iter().map(|key| keys[*key].clone()).collect();
+        (again, keys)
     }
 
     /// Waits until a doubt that came after `doubts` is settled, or the backends of a new configuration are connected;
@@ -668,6 +731,9 @@ impl Cell {
         let mut doubts = self.shared.agreed.doubts();
         let mut inner = self.inner();
         let deadline = inner.env.now() + inner.deadline;
+        if inner.mode.is_immutable() {
+            return items.iter().map(|_| Err(SetError::Immutable)).collect();
+        }
         let mut results = Vec::with_capacity(items.len());
         for some in items.chunks(MUTATE_ENTRIES_MAX) {
             results.extend(set::mutate(&inner, some, deadline).await);
@@ -755,6 +821,11 @@ impl Cell {
     }
 }
 
+/// What keys begin with, in a cell that is loaded.
+fn generation_of(configuration: &Configuration) -> Option<u64> {
+    configuration.mode.is_immutable().then_some(configuration.generation)
+}
+
 /// Misses what has expired, whichever way it was read.
 fn miss_expired(lookups: &mut [Lookup], env: &Env) {
     // Most values do not expire, and the clock is not asked for them.
@@ -778,6 +849,10 @@ impl std::fmt::Debug for Cell {
 
 #[cfg(test)]
 mod configuration_tests;
+#[cfg(test)]
+mod load_tests;
+#[cfg(test)]
+mod lookup_tests;
 #[cfg(test)]
 mod refill_tests;
 #[cfg(test)]

@@ -11,7 +11,7 @@
 //!    0  8  magic "TWCELLCF"
 //!    8  2  layout               1; 2 while a change of backends is under way; 3 while some stand for others. Who knows
 //!                               lower ones alone takes no part
-//!   10  1  mode                 1: R=1, 2: R=3.2
+//!   10  1  mode                 1: R=1, 2: R=3.2, 3: R=2/Immutable. Who does not know a mode takes no part
 //!   11  1  length of the name   1 to NAME_BYTES_MAX
 //!   12  2  backends             as many as the mode has replicas, or more
 //!   14  2  spares               backends that hold nothing yet
@@ -20,7 +20,8 @@
 //!   28  2  points of a backend
 //!   30  2  backends after       in layouts 2 and 3: those that hold keys after the change; bit 15: all is copied to
 //!                               them. In layout 1, and without a change in layout 3: zero
-//!   32  n  name                 letters, digits and . _ -
+//!   32  8  generation           in mode 3 alone: of what is loaded, 0 if nothing is
+//!       n  name                 letters, digits and . _ -
 //!          backends, spares, then backends after the change, each:
 //!             4  number         unique in the cell, and never another backend's
 //!             4  whose points   in layout 3 alone: the number whose points on the ring it has
@@ -114,6 +115,8 @@ pub struct Configuration {
     pub spares: Vec<BackendPlace>,
     /// How keys are spread over the backends.
     pub ring: HashRing,
+    /// In [`Mode::R2Immutable`], which load is read. It grows; 0: nothing was loaded yet. Otherwise 0.
+    pub generation: u64,
 }
 
 /// Why bytes or parts are no configuration.
@@ -164,6 +167,9 @@ pub enum ConfigurationError {
     /// A change while another one is under way.
     #[error("another change of the cell's backends is under way: wait until it is done")]
     Changing,
+    /// A generation of what can't be loaded, or that is not greater than the one before.
+    #[error("generation {0} can't be read next in this cell")]
+    Generation(u64),
 }
 
 impl Configuration {
@@ -178,7 +184,8 @@ impl Configuration {
         let place = |(number, addresses)| BackendPlace::new(number, addresses);
         let backends = (0..).zip(addresses).map(place).collect();
         let name = name.to_owned();
-        let configuration = Self { id, name, mode, backends, change: None, spares: Vec::new(), ring };
+        let configuration =
+            Self { id, name, mode, backends, change: None, spares: Vec::new(), ring, generation: 0 };
         configuration.check()?;
         Ok(configuration)
     }
@@ -274,6 +281,17 @@ impl Configuration {
         let configuration = Self { id: self.id + 1, spares, ..self.clone() };
         configuration.check()?;
         Ok(configuration)
+    }
+
+    /// The next configuration, by which what was loaded as `generation` is read.
+    pub fn loaded(&self, generation: u64) -> Result<Self, ConfigurationError> {
+        if self.change.is_some() {
+            return Err(ConfigurationError::Changing);
+        }
+        if generation <= self.generation || !self.mode.is_immutable() {
+            return Err(ConfigurationError::Generation(generation));
+        }
+        Ok(Self { id: self.id + 1, generation, ..self.clone() })
     }
 
     /// The spares that may stand for a backend: nobody stands for them.
@@ -424,6 +442,9 @@ impl Configuration {
         if self.id == 0 || !self.ring.is_valid() {
             return Err(ConfigurationError::Ring);
         }
+        if self.generation != 0 && !self.mode.is_immutable() {
+            return Err(ConfigurationError::Generation(self.generation));
+        }
         for backends in std::iter::once(&self.backends).chain(after) {
             let mut points = BTreeSet::new();
             if let Some(place) = backends.iter().find(|place| !points.insert(place.points_of())) {
@@ -454,6 +475,7 @@ impl Configuration {
         bytes.put_u8(match self.mode {
             Mode::R1 => 1,
             Mode::R32 => 2,
+            Mode::R2Immutable => 3,
         });
         bytes.put_u8(u8::try_from(self.name.len()).expect("a name is short"));
         bytes.put_u16_le(u16::try_from(self.backends.len()).expect("backends are counted in 16 bits"));
@@ -465,6 +487,9 @@ impl Configuration {
             let count = u16::try_from(change.backends.len()).expect("backends are counted in 15 bits");
             if change.is_copied { count | COPIED } else { count }
         }));
+        if self.mode.is_immutable() {
+            bytes.put_u64_le(self.generation);
+        }
         bytes.put_slice(self.name.as_bytes());
         for place in all {
             bytes.put_u32_le(place.number);
@@ -509,6 +534,7 @@ impl Configuration {
         let mode = match rest.byte()? {
             1 => Mode::R1,
             2 => Mode::R32,
+            3 => Mode::R2Immutable,
             _ => return None,
         };
         let name_len = usize::from(rest.byte()?);
@@ -517,6 +543,7 @@ impl Configuration {
         let ring =
             HashRing { rows: u32::from_le_bytes(*rest.take(4)?.first_chunk()?), points: rest.short()? };
         let after = rest.short()?;
+        let generation = if mode.is_immutable() { rest.word()? } else { 0 };
         let name = String::from_utf8(rest.take(name_len)?.to_vec()).ok()?;
         let with_points = layout == LAYOUT_STANDING;
         let backends = rest.places(backends, with_points)?;
@@ -528,7 +555,7 @@ impl Configuration {
             }
             false => None,
         };
-        rest.0.is_empty().then_some(Self { id, name, mode, backends, change, spares, ring })
+        rest.0.is_empty().then_some(Self { id, name, mode, backends, change, spares, ring, generation })
     }
 }
 
@@ -738,5 +765,22 @@ mod tests {
             }
             let _ = Configuration::decode(&bytes);
         }
+    }
+
+    #[test]
+    fn what_was_loaded_is_read_by_the_next_configuration_and_generations_only_grow() {
+        let addresses = vec![Vec::new(); 2];
+        let cell = Configuration::first(5 << 32 | 1, "tiles", Mode::R2Immutable, addresses).expect("a cell");
+        assert_eq!(Configuration::decode(&cell.encode()), Ok(cell.clone()));
+        let loaded = cell.loaded(7).expect("the first load");
+        assert_eq!((loaded.id, loaded.generation), (cell.id + 1, 7));
+        assert_eq!(Configuration::decode(&loaded.encode()), Ok(loaded.clone()));
+        assert_eq!(loaded.loaded(7), Err(ConfigurationError::Generation(7)));
+        let changing = loaded.changing_to(loaded.backends.clone()).expect("a change");
+        assert_eq!(changing.generation, 7, "it stays while backends change");
+        assert_eq!(changing.loaded(8), Err(ConfigurationError::Changing));
+        let one = Configuration::first(5 << 32 | 1, "tiles", Mode::R1, vec![Vec::new()]).expect("a cell");
+        assert_eq!(one.loaded(1), Err(ConfigurationError::Generation(1)));
+        assert_eq!(Configuration { generation: 1, ..one }.check(), Err(ConfigurationError::Generation(1)));
     }
 }

@@ -4,8 +4,14 @@
 //! client of one or three-times-replicated backends: it reads straight from their memory, and believes only
 //! what proves itself. Keys and values are plain bytes.
 //!
-//! Read first: [`layout`] for the bytes, [`backend`] for who writes them and when, [`cell`] for how they are read.
+//! Backends are there with the feature `server` alone: an application that links a cell links none of them.
+//!
+//! Read first: [`layout`] for the bytes, `backend` for who writes them and when, [`cell`] for how they are read.
 
+// What only backends need of the rest.
+#![cfg_attr(not(feature = "server"), allow(dead_code, unused_imports))]
+
+#[cfg(feature = "server")]
 pub mod backend;
 pub mod cell;
 mod configuration;
@@ -16,11 +22,14 @@ pub mod protocol;
 mod testing;
 mod version;
 
-pub use backend::{Backend, BackendConfig, BackendStats, RefillConfig};
+#[cfg(feature = "server")]
+pub use backend::{Backend, BackendConfig, RefillConfig};
 pub use cell::{
-    Backends, CasError, Cell, CellConfig, CellFailure, CellStats, CellValue, Connector, HashRing, Lookup,
-    Mode, Placement, RollSeen, RollStep, Seen, SetError, UpdateError, UpdateTo, Updated, instance_of, joined,
+    Backends, CasError, Cell, CellConfig, CellFailure, CellLoad, CellLoadError, CellStats, CellValue,
+    Connector, HashRing, LOADED_KEY_BYTES_MAX, Lookup, LookupOutcome, LookupWay, Mode, Placement, RollSeen,
+    RollStep, Seen, SetError, UpdateError, UpdateTo, Updated, instance_of, joined,
 };
 pub use configuration::{BackendPlace, CellChange, Configuration, ConfigurationError};
 pub use layout::EntryExtras;
+pub use protocol::BackendStats;
 pub use version::{Version, VersionClock};

@@ -40,6 +40,9 @@ pub const METHOD_SCAN: u16 = 0x010a;
 /// Asks a backend that holds nothing to end, for whoever runs it to start it again: no payload to no payload.
 pub const METHOD_END: u16 = 0x010b;
 
+/// Begins or ends a load into a cell whose keys can't be changed one by one: [`LoadRequest`] to [`LoadReply`].
+pub const METHOD_LOAD: u16 = 0x010c;
+
 /// `Refusal::code`: the payload is not what the method takes.
 pub const REFUSED_MALFORMED: u16 = 1;
 /// `Refusal::code`: the caller knows another configuration of the cell.
@@ -54,6 +57,33 @@ pub const REFUSED_VERSION: u16 = 5;
 pub const REFUSED_UNFILLED: u16 = 6;
 /// `Refusal::code`: the backend does not end: it holds keys, or does not run as a process of its own.
 pub const REFUSED_END: u16 = 7;
+
+/// `Refusal::code`: the cell's keys can't be changed one by one, or this load is not the one that is under way.
+pub const REFUSED_IMMUTABLE: u16 = 8;
+/// `Refusal::code`: there is no room, in a cell of which nothing is removed for that.
+pub const REFUSED_NO_ROOM: u16 = 9;
+
+/// A load of all that a cell holds.
+#[derive(Clone, PartialEq, Message)]
+pub struct LoadRequest {
+    /// The configuration that the caller knows.
+    #[prost(fixed64, tag = "1")]
+    pub config_id: u64,
+    /// Which load it is: its keys begin with these eight bytes, the highest first.
+    #[prost(fixed64, tag = "2")]
+    pub generation: u64,
+    /// All of it was set. Otherwise it begins, and what other loads that are not read have left is forgotten.
+    #[prost(bool, tag = "3")]
+    pub is_complete: bool,
+}
+
+/// What a backend has room for.
+#[derive(Clone, PartialEq, Message)]
+pub struct LoadReply {
+    /// Bytes of entries, beside those that it holds.
+    #[prost(uint64, tag = "1")]
+    pub room_bytes: u64,
+}
 
 /// What somebody knows who asks for a backend's configuration.
 #[derive(Clone, PartialEq, Message)]
@@ -345,6 +375,9 @@ impl LookupReply {
         Some(parts)
     }
 }
+
+/// What a backend counted, and how full it is.
+pub type BackendStats = InfoReply;
 
 /// What a backend says of itself.
 #[derive(Clone, PartialEq, Message)]

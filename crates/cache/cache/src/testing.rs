@@ -14,6 +14,7 @@ use tailwater_rma::{
     Backing, CallError, Capabilities, Connection, ConnectionLost, LocalDoorbell, ReadOp, ScarOp, Service,
 };
 
+use crate::layout::BUCKET_BYTES;
 use crate::{Backend, BackendConfig};
 
 /// Runs a test in the real world, on two threads.
@@ -118,11 +119,15 @@ pub(crate) struct CellFaults {
     pub(crate) lost: AtomicBool,
     /// Nothing is answered any more.
     pub(crate) stalled: AtomicBool,
+    /// So many operations are answered, less one, and none after them; 0: all are.
+    pub(crate) answers_left: AtomicU64,
     /// CALLs are not answered.
     pub(crate) calls_stalled: AtomicBool,
     /// READs of this many batches to come are torn: the second half of each operation is
     /// something else.
     pub(crate) torn_reads: AtomicU64,
+    /// READs of anything but buckets are torn.
+    pub(crate) torn_data: AtomicBool,
     /// Operations seen.
     pub(crate) reads: AtomicU64,
     pub(crate) scars: AtomicU64,
@@ -158,7 +163,9 @@ impl ConnectionHooks for Double {
 
     fn pass(&self) -> BoxFuture<'_, Result<(), ConnectionLost>> {
         Box::pin(async move {
-            if self.faults.stalled.load(Ordering::Relaxed) {
+            let last = |left: u64| (left > 1).then(|| left - 1);
+            let is_over = self.faults.answers_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, last);
+            if self.faults.stalled.load(Ordering::Relaxed) || is_over == Err(1) {
                 std::future::pending::<()>().await;
             }
             if !self.can.memory {
@@ -171,6 +178,16 @@ impl ConnectionHooks for Double {
 
     fn after_read(&self, ops: &[ReadOp], out: &mut [u8]) {
         self.faults.reads.fetch_add(1, Ordering::Relaxed);
+        if self.faults.torn_data.load(Ordering::Relaxed) {
+            let mut at = 0;
+            for op in ops {
+                let len = op.len as usize;
+                if len != BUCKET_BYTES {
+                    out[at + len / 2..at + len].fill(0x5a);
+                }
+                at += len;
+            }
+        }
         let tear = |left: u64| left.checked_sub(1);
         if self.faults.torn_reads.fetch_update(Ordering::Relaxed, Ordering::Relaxed, tear).is_ok() {
             let mut at = 0;

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
+use tailwater_cache::LookupWay;
 
 /// The `[memcached]` section.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,6 +21,8 @@ pub struct MemcachedConfig {
     pub cell: String,
     /// Memory of the backend that is created then, in bytes.
     pub capacity_bytes: u64,
+    /// How gets ask the replicas of a key: `auto`, `two`, `all`, `2xr`, `scar` or `call`.
+    pub lookup: String,
     /// Connections at the same time.
     pub connections_max: usize,
     /// Bytes of all values of more than 16 KiB that are being received or sent; beyond it they wait, or are refused.
@@ -39,6 +42,7 @@ impl Default for MemcachedConfig {
             login: false,
             cell: "memcached".to_owned(),
             capacity_bytes: 64 << 20,
+            lookup: LookupWay::Auto.name().to_owned(),
             connections_max: 1_024,
             values_bytes_max: 256 << 20,
             idle_ms: 3_600_000,
@@ -54,6 +58,7 @@ impl MemcachedConfig {
             true => Ok(()),
             false => Err(format!("[memcached] {name} = {given} is not between {min} and {max}")),
         };
+        self.lookup.parse::<LookupWay>().map_err(|why| format!("[memcached] lookup: {why}"))?;
         within("connections_max", self.connections_max as u64, 1, 1 << 20)?;
         within("values_bytes_max", self.values_bytes_max as u64, 4 << 20, 1 << 40)?;
         within("idle_ms", self.idle_ms, 1_000, 1 << 40)?;

@@ -68,6 +68,8 @@ impl MemcachedFront {
         authorizer: Arc<dyn Authorizer>,
     ) -> Arc<Self> {
         let room = Arc::new(Semaphore::new(config.values_bytes_max / ROOM_UNIT_BYTES));
+        // It was checked.
+        let cell = cell.with_lookup(config.lookup.parse().unwrap_or_default());
         let users = users.filter(|_| config.login);
         Arc::new(Self {
             env: env.clone(),
@@ -178,12 +180,15 @@ impl MemcachedFront {
     }
 
     async fn flush(&self) -> Result<(), String> {
+        if self.cell.configuration().mode.is_immutable() {
+            return Err(UpdateError::Immutable.to_string());
+        }
         let cleared = self.cell.clear().await;
         let configuration = self.cell.configuration();
         let all = configuration.backends.len();
         // One replica of three is outvoted.
         let may_miss = match configuration.mode {
-            Mode::R1 => 0,
+            Mode::R1 | Mode::R2Immutable => 0,
             Mode::R32 => 1,
         };
         match cleared + may_miss >= all {

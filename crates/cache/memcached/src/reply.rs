@@ -73,7 +73,10 @@ impl Replies {
 pub(crate) fn line_of_update(error: &UpdateError) -> String {
     match error {
         UpdateError::TooLarge { .. } => TOO_LARGE.to_owned(),
-        UpdateError::NotApplied(_) | UpdateError::Contended | UpdateError::Unknown => {
+        UpdateError::NotApplied(_)
+        | UpdateError::Contended
+        | UpdateError::Immutable
+        | UpdateError::Unknown => {
             format!("SERVER_ERROR {error}")
         }
     }

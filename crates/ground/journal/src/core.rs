@@ -25,7 +25,7 @@ use crate::limits::{
     RETRY_MAX, RETRY_MIN, SPARES_FOR_FAILURE, SPARES_KEPT_MAX, SPARES_TARGET, UNSYNCED_BYTES_MAX,
 };
 use crate::position::{FileSequence, Incarnation, JournalPosition, Tag};
-use crate::reach::Reach;
+use crate::reach::JournalReach;
 
 /// Where each tag's last record in a file ends; 0 if it has none there.
 pub(crate) type TagEnds = Box<[JournalPosition; 256]>;
@@ -158,7 +158,7 @@ pub(crate) struct Core {
     pending: VecDeque<Group>,
     pending_bytes: usize,
     in_flight: bool,
-    reach: Reach,
+    reach: JournalReach,
     unsynced_since: Option<Instant>,
     /// Somebody waits for a sync up to here, and does not want to wait for the interval.
     sync_asked: JournalPosition,
@@ -209,7 +209,7 @@ impl Core {
             pending: VecDeque::new(),
             pending_bytes: 0,
             in_flight: false,
-            reach: Reach::at(end),
+            reach: JournalReach::at(end),
             unsynced_since: None,
             sync_asked: JournalPosition(0),
             trims: no_tag_ends(),

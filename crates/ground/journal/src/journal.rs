@@ -190,8 +190,8 @@ impl Journal {
         self.inner.shared.durable.follow()
     }
 
-    /// Follows what was handed to the operating system, synced or not: the acknowledgement of records that may be lost if
-    /// the machine stops.
+    /// Follows what was handed to the operating system, synced or not: the acknowledgement of records that may be lost
+    /// if the machine stops.
     pub fn written(&self) -> WatermarkFollower {
         self.inner.shared.written.follow()
     }

@@ -21,9 +21,9 @@
 //! What it is not: it has no index and can't be read while it is open. Whoever appends keeps its own copy of
 //! what it still needs, and calls [`Journal::trim`] when that has gone elsewhere.
 //!
-//! A record's way, in the order of the files: [`Journal::append`] (`journal.rs`) frames it (`frame.rs`) into
-//! the group that is being assembled (`core.rs`, the step machine with all decisions and no input or output; `reach.rs`, how far it is);
-//! the thread of `writer.rs` writes and syncs the group and moves the watermarks (`watermark.rs`), which wakes
+//! A record's way, in the order of the files: [`Journal::append`] (`journal.rs`) frames it (`frame.rs`) into the group
+//! that is being assembled (`core.rs`, the step machine with all decisions and no input or output; `reach.rs`, how far
+//! it is); the thread of `writer.rs` writes and syncs the group and moves the watermarks (`watermark.rs`), which wakes
 //! the waiters. `files.rs` makes, zeroes and recycles files ahead of need, `recover.rs` reads them back.
 
 mod config;

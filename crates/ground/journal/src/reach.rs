@@ -1,17 +1,17 @@
-//! How far the journal is appended, written and durable: `durable <= written <= appended`, and each goes forward, but for
-//! what a failure cuts off.
+//! How far the journal is appended, written and durable: `durable <= written <= appended`, and each goes forward, but
+//! for what a failure cuts off.
 
 use crate::position::JournalPosition;
 
 /// See the module.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Reach {
+pub(crate) struct JournalReach {
     appended: JournalPosition,
     written: JournalPosition,
     durable: JournalPosition,
 }
 
-impl Reach {
+impl JournalReach {
     /// All of them end there.
     pub fn at(end: JournalPosition) -> Self {
         Self { appended: end, written: end, durable: end }
@@ -66,8 +66,8 @@ impl Reach {
 mod tests {
     use super::*;
 
-    fn reach() -> Reach {
-        let mut reach = Reach::at(JournalPosition(10));
+    fn reach() -> JournalReach {
+        let mut reach = JournalReach::at(JournalPosition(10));
         reach.append(20);
         reach.write(JournalPosition(20));
         reach

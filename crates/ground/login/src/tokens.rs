@@ -200,6 +200,38 @@ impl Tokens {
         self.change(name.to_owned(), None).await
     }
 
+    /// Removes one that is good no more; whether it did. One of its name that another node has made since is known from
+    /// then on, and stays.
+    ///
+    /// # Errors
+    /// Metadata that does not answer.
+    pub async fn remove_expired(&self, name: &str) -> Result<bool, UserError> {
+        let _turn = self.changing.lock().await;
+        let unavailable = |error: MetaError| UserError::Unavailable(error.to_string());
+        let key = format!("{TOKENS}{name}");
+        let stored = self.meta.get(&key).await.map_err(unavailable)?;
+        if let Some(stored) = stored {
+            let token = StoredToken::decode(&stored.value).ok_or_else(|| {
+                UserError::Unavailable(format!("the token {name:?} was written by a later version"))
+            })?;
+            if token.expires_ms > self.env.wall_ms() {
+                let known = KnownToken { token, version: stored.version };
+                self.known.write().insert(name.to_owned(), known);
+                return Ok(false);
+            }
+            let delete = Op::Delete { key, expect: Expect::Version(stored.version) };
+            match self.meta.commit(vec![delete]).await {
+                Ok(_) => {}
+                // It is still one of those that have expired, and will be looked at again.
+                Err(MetaError::Conflict { .. }) => return Ok(false),
+                Err(error) => return Err(unavailable(error)),
+            }
+        }
+        self.known.write().remove(name);
+        self.removed.ring();
+        Ok(true)
+    }
+
     /// Carries a change out, also if nobody waits for it any more.
     async fn change(self: &Arc<Self>, name: String, to: Option<StoredToken>) -> Result<(), UserError> {
         let (done, answer) = oneshot::channel();
@@ -237,6 +269,9 @@ impl Tokens {
         };
         let committed = self.meta.commit(vec![op]).await;
         let version = committed.map_err(|error| match error {
+            MetaError::Conflict { .. } if to.is_some() => UserError::Invalid(format!(
+                "another node has made a token {name:?} meanwhile: remove it there, or choose another name"
+            )),
             MetaError::Conflict { .. } => UserError::Unavailable(format!(
                 "another node has just changed the token {name:?}: look at it, and try again"
             )),

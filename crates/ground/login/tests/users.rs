@@ -18,15 +18,17 @@ struct World {
     dir: tempfile::TempDir,
     /// What is open of it.
     journal: Option<Journal>,
+    meta: Option<Arc<dyn Meta>>,
 }
 
 impl World {
     fn new() -> Self {
-        Self { env: Env::real(), dir: tempfile::tempdir().expect("a directory"), journal: None }
+        Self { env: Env::real(), dir: tempfile::tempdir().expect("a directory"), journal: None, meta: None }
     }
 
     /// The users, as a node that starts finds them. One that ran has ended.
     async fn users(&mut self) -> Arc<Users> {
+        self.meta = None;
         if let Some(journal) = self.journal.take() {
             journal.close().await.expect("durable");
         }
@@ -41,6 +43,13 @@ impl World {
         self.journal = Some(journal.clone());
         let meta: EmbeddedMeta = recovery.finish(&self.env, journal, MetaConfig::default());
         let meta: Arc<dyn Meta> = Arc::new(meta);
+        self.meta = Some(Arc::clone(&meta));
+        Users::open(&self.env, meta).await.expect("readable")
+    }
+
+    /// The same, as another node of the metadata finds them beside the one that runs.
+    async fn users_elsewhere(&self) -> Arc<Users> {
+        let meta = self.meta.clone().expect("one runs");
         Users::open(&self.env, meta).await.expect("readable")
     }
 }
@@ -320,4 +329,26 @@ async fn a_session_is_over_when_the_time_of_its_token_is() {
     let ci = session(&users, Mechanism::OAuthBearer, &message).await;
     ci.clone().over().await;
     assert!(ci.is_over() && !ci.is_removed());
+}
+
+#[tokio::test]
+async fn a_token_whose_time_is_over_stays_where_another_node_has_made_it_anew() {
+    let mut world = World::new();
+    let users = world.users().await;
+    let soon = world.env.wall_ms() + 100;
+    users.tokens().create("ci", Some(soon)).await.expect("new");
+    users.tokens().create("old", Some(soon)).await.expect("new");
+    let elsewhere = world.users_elsewhere().await;
+    while world.env.wall_ms() <= soon {
+        tokio::task::yield_now().await;
+    }
+    let other = users.tokens().create("other", None).await.expect("new");
+    let refused = elsewhere.tokens().create("other", None).await.expect_err("it is there").to_string();
+    assert!(refused.contains("another node") && users.tokens().bearer(&other).is_some(), "{refused}");
+    elsewhere.tokens().remove("ci").await.expect("there");
+    let anew = elsewhere.tokens().create("ci", None).await.expect("new");
+    assert_eq!(users.tokens().remove_expired("ci").await, Ok(false));
+    assert_eq!(users.tokens().remove_expired("old").await, Ok(true));
+    assert!(users.tokens().expired().is_empty());
+    assert!(users.tokens().bearer(&anew).is_some() && elsewhere.tokens().bearer(&anew).is_some());
 }

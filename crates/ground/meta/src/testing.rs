@@ -1,7 +1,7 @@
 //! Metadata for tests of others.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,13 +14,19 @@ pub struct FailingMeta {
     real: Arc<dyn Meta>,
     left: AtomicI64,
     refused: AtomicU64,
+    lists_none: AtomicBool,
 }
 
 impl FailingMeta {
     /// One that takes all of them at first.
     pub fn new(real: &Arc<dyn Meta>) -> Arc<Self> {
         let (left, refused) = (AtomicI64::new(i64::MAX), AtomicU64::new(0));
-        Arc::new(Self { real: Arc::clone(real), left, refused })
+        Arc::new(Self { real: Arc::clone(real), left, refused, lists_none: AtomicBool::new(false) })
+    }
+
+    /// Is away for whoever lists, from here on.
+    pub fn list_none(&self) {
+        self.lists_none.store(true, Ordering::SeqCst);
     }
 
     /// Takes so many from here on.
@@ -40,6 +46,9 @@ impl Meta for FailingMeta {
     }
 
     fn list<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Vec<(String, Versioned)>, MetaError>> {
+        if self.lists_none.load(Ordering::SeqCst) {
+            return Box::pin(async { Err(MetaError::Unavailable("as it was told to".to_owned())) });
+        }
         self.real.list(prefix)
     }
 

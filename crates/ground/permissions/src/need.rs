@@ -130,9 +130,9 @@ fn of_call(method: &str) -> Option<NeedRow> {
         "find_stream" => Describe,
         "append" => Write,
         "init_producer" => IdempotentWrite,
-        "read_durable" | "tails" | "segments" | "locate" | "copy_open" | "copy_next" | "copy_offsets" => Read,
+        "read_durable" | "tails" | "segments" | "locate" | "copy_open" | "copy_next" => Read,
         "copy_state" => Describe,
-        "copy_plan" | "copy_lead" => ClusterAction,
+        "copy_plan" | "copy_lead" | "copy_offsets" => ClusterAction,
         _ => return None,
     }))
 }

@@ -44,25 +44,56 @@ impl OwedBucket {
     }
 }
 
-/// The buckets of all takers.
+/// The buckets of all takers: a table for each bound, so that those of one bound take no room from those of another.
 #[derive(Debug, Default)]
 pub(crate) struct QuotaBuckets {
-    of: HashMap<BucketOwner, (OwedBucket, u64)>,
-    /// Of each bound, for all takers beyond those that are remembered.
-    others: HashMap<QuotaBound, OwedBucket>,
-    tidied: Option<Instant>,
+    of: HashMap<QuotaBound, BucketTable>,
 }
 
 impl QuotaBuckets {
     /// How long until `owner` owes nothing, where it may have `rate`.
     pub fn owed(&mut self, owner: &BucketOwner, rate: u64, now: Instant) -> Duration {
+        self.of.get_mut(&owner.bound).map_or(Duration::ZERO, |table| table.owed(owner, rate, now))
+    }
+
+    /// Takes so much; how long until `owner` owes nothing.
+    pub fn take(&mut self, owner: BucketOwner, amount: u64, rate: u64, now: Instant) -> Duration {
+        self.of.entry(owner.bound).or_default().take(owner, amount, rate, now)
+    }
+}
+
+/// Those who share a bucket because the table is full: all who are told apart in the same way, and may have the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct SharedBy {
+    by_user: bool,
+    by_client: bool,
+    rate: u64,
+}
+
+impl SharedBy {
+    fn of(owner: &BucketOwner, rate: u64) -> Self {
+        Self { by_user: owner.user.is_some(), by_client: owner.client.is_some(), rate }
+    }
+}
+
+/// The buckets of one bound.
+#[derive(Debug, Default)]
+struct BucketTable {
+    of: HashMap<BucketOwner, (OwedBucket, u64)>,
+    /// For all takers beyond those that are remembered: no more than there are rates in quotas.
+    others: HashMap<SharedBy, OwedBucket>,
+    tidied: Option<Instant>,
+}
+
+impl BucketTable {
+    fn owed(&mut self, owner: &BucketOwner, rate: u64, now: Instant) -> Duration {
         let is_full = self.is_full();
         let bucket = match self.of.get_mut(owner) {
             Some((bucket, last)) => {
                 *last = rate;
                 Some(bucket)
             }
-            None if is_full => self.others.get_mut(&owner.bound),
+            None if is_full => self.others.get_mut(&SharedBy::of(owner, rate)),
             None => None,
         };
         let Some(bucket) = bucket else { return Duration::ZERO };
@@ -70,8 +101,7 @@ impl QuotaBuckets {
         bucket.owed(rate)
     }
 
-    /// Takes so much; how long until `owner` owes nothing.
-    pub fn take(&mut self, owner: BucketOwner, amount: u64, rate: u64, now: Instant) -> Duration {
+    fn take(&mut self, owner: BucketOwner, amount: u64, rate: u64, now: Instant) -> Duration {
         self.tidy(now);
         let is_remembered = !self.is_full() || self.of.contains_key(&owner);
         let full = OwedBucket::full(rate, now);
@@ -81,7 +111,7 @@ impl QuotaBuckets {
                 *last = rate;
                 bucket
             }
-            false => self.others.entry(owner.bound).or_insert(full),
+            false => self.others.entry(SharedBy::of(&owner, rate)).or_insert(full),
         };
         bucket.fill(rate, now);
         bucket.level -= amount as f64;
@@ -98,10 +128,12 @@ impl QuotaBuckets {
             return;
         }
         self.tidied = Some(now);
-        self.of.retain(|_, (bucket, rate)| {
-            bucket.fill(*rate, now);
-            bucket.level < *rate as f64
-        });
+        let is_missed = |bucket: &mut OwedBucket, rate: u64| {
+            bucket.fill(rate, now);
+            bucket.level < rate as f64
+        };
+        self.of.retain(|_, (bucket, rate)| is_missed(bucket, *rate));
+        self.others.retain(|shared, bucket| is_missed(bucket, shared.rate));
     }
 }
 
@@ -146,9 +178,32 @@ mod tests {
         assert_eq!(buckets.take(owner(beyond), 1, 1, at(0)), Duration::ZERO);
         assert_eq!(buckets.take(owner(beyond + 1), 1, 1, at(0)), Duration::from_secs(1));
         assert_eq!(buckets.owed(&owner(beyond + 2), 1, at(0)), Duration::from_secs(1));
-        assert_eq!(buckets.of.len(), QUOTA_TAKERS_MAX);
+        let remembered = |buckets: &QuotaBuckets| buckets.of[&QuotaBound::RequestRate].of.len();
+        assert_eq!(remembered(&buckets), QUOTA_TAKERS_MAX);
         // Those who owe nothing make room.
         assert_eq!(buckets.take(owner(beyond + 2), 1, 1, at(2_000_000)), Duration::ZERO);
-        assert_eq!(buckets.of.len(), 1);
+        assert_eq!(remembered(&buckets), 1);
+    }
+
+    #[test]
+    fn takers_beyond_those_that_are_remembered_share_with_none_of_another_bound_kind_of_quota_or_rate() {
+        let mut buckets = QuotaBuckets::default();
+        for user in 0..QUOTA_TAKERS_MAX {
+            buckets.take(owner(user), 1_000, 1, at(0));
+        }
+        let beyond = owner(QUOTA_TAKERS_MAX);
+        let owed = buckets.take(beyond.clone(), 1_000_000, 1_000, at(0));
+        assert_eq!(owed, Duration::from_secs(999), "it takes a thousand times what it may have");
+        // Another bound has a table of its own, with room.
+        let other_bound = BucketOwner { bound: QuotaBound::ProducerByteRate, ..owner(QUOTA_TAKERS_MAX + 1) };
+        assert_eq!(buckets.take(other_bound, 1, 1_000, at(0)), Duration::ZERO);
+        // A client with a quota of its own kind.
+        let client = BucketOwner { user: None, client: Some("app".to_owned()), ..beyond };
+        assert_eq!(buckets.owed(&client, 1_000, at(0)), Duration::ZERO);
+        assert_eq!(buckets.take(client, 1_000, 1_000, at(0)), Duration::ZERO);
+        // A user whose quota has another rate.
+        assert_eq!(buckets.take(owner(QUOTA_TAKERS_MAX + 2), 2_000, 2_000, at(0)), Duration::ZERO);
+        // One with the same.
+        assert_eq!(buckets.owed(&owner(QUOTA_TAKERS_MAX + 3), 1_000, at(0)), Duration::from_secs(999));
     }
 }

@@ -11,12 +11,12 @@ use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tailwater_env::{Env, Task};
-use tailwater_meta::{Expect, Meta, Op, follow_whole};
+use tailwater_meta::{Expect, Meta, MetaError, Op, follow_whole};
 use tokio::sync::watch;
 
 use crate::bucket::{BucketOwner, QuotaBuckets};
 use crate::entity::{EACH, QuotaBound, QuotaBounds, QuotaEntity, QuotaError};
-use crate::limits::{QUOTA_NAME_BYTES_MAX, QUOTAS_MAX};
+use crate::limits::{CONFLICTS_MAX, QUOTA_NAME_BYTES_MAX, QUOTAS_MAX};
 
 /// Where all of them are: one key for each, by a hash of whom it is about.
 const QUOTAS: &str = "access/quota/";
@@ -194,9 +194,7 @@ impl ClientQuotas {
         let stored = meta.list(QUOTAS).await.map_err(unavailable)?;
         let mut all = BTreeMap::new();
         for (key, stored) in stored {
-            let quota: KeptQuota = serde_json::from_slice(&stored.value).map_err(|_| {
-                QuotaError::Unavailable(format!("the quota at {key} was written by a later version"))
-            })?;
+            let quota = decode(&key, &stored.value)?;
             all.insert(quota.entity, quota.bounds);
         }
         self.replace(all);
@@ -355,39 +353,64 @@ impl ClientQuotas {
             .ok_or_else(|| QuotaError::Unavailable("the node has not started yet".to_owned()))?;
         let _turn = self.changing.lock().await;
         let mut all = self.set.read().all.clone();
-        let before = all.get(&entity).cloned().unwrap_or_default();
-        let mut after = before.clone();
-        for (bound, most) in bounds {
-            match most {
-                Some(most) => drop(after.insert(bound, most)),
-                None => drop(after.remove(&bound)),
-            }
-        }
-        if after == before {
-            return Ok(after);
-        }
-        if before.is_empty() && all.len() >= QUOTAS_MAX {
-            return Err(QuotaError::Invalid(format!("there are {QUOTAS_MAX} quotas, and that is the most")));
-        }
         let key = key(&entity);
-        let op = match after.is_empty() {
-            true => {
-                all.remove(&entity);
-                Op::Delete { key, expect: Expect::Any }
+        for _ in 0..CONFLICTS_MAX {
+            // Another node may have changed it, and this one not have heard of it yet.
+            let stored = kept.meta.get(&key).await.map_err(unavailable)?;
+            let expect = stored.as_ref().map_or(Expect::Absent, |stored| Expect::Version(stored.version));
+            let before = match stored {
+                Some(stored) => decode(&key, &stored.value)?.bounds,
+                None => QuotaBounds::new(),
+            };
+            let after = changed(&before, &bounds);
+            if before.is_empty() && !after.is_empty() && all.len() >= QUOTAS_MAX {
+                return Err(QuotaError::Invalid(format!(
+                    "there are {QUOTAS_MAX} quotas, and that is the most"
+                )));
             }
-            false => {
-                all.insert(entity.clone(), after.clone());
-                let value = encode(&KeptQuota { entity, bounds: after.clone() }).into();
-                Op::Put { key, value, expect: Expect::Any }
+            let op = match after.is_empty() {
+                true => Op::Delete { key: key.clone(), expect },
+                false => {
+                    let quota = KeptQuota { entity: entity.clone(), bounds: after.clone() };
+                    Op::Put { key: key.clone(), value: encode(&quota).into(), expect }
+                }
+            };
+            let committed = if after == before { Ok(0) } else { kept.meta.commit(vec![op]).await };
+            match committed {
+                Ok(_) => {
+                    match after.is_empty() {
+                        true => drop(all.remove(&entity)),
+                        false => drop(all.insert(entity, after.clone())),
+                    }
+                    self.replace(all);
+                    return Ok(after);
+                }
+                Err(MetaError::Conflict { .. }) => {}
+                Err(error) => return Err(unavailable(error)),
             }
-        };
-        kept.meta.commit(vec![op]).await.map_err(unavailable)?;
-        self.replace(all);
-        Ok(after)
+        }
+        Err(QuotaError::Unavailable("others change this quota all the time: try it again".to_owned()))
     }
 }
 
-fn unavailable(error: tailwater_meta::MetaError) -> QuotaError {
+/// Bounds as they are once some are set, or taken away.
+fn changed(before: &QuotaBounds, bounds: &BTreeMap<QuotaBound, Option<u64>>) -> QuotaBounds {
+    let mut after = before.clone();
+    for (bound, most) in bounds {
+        match most {
+            Some(most) => drop(after.insert(*bound, *most)),
+            None => drop(after.remove(bound)),
+        }
+    }
+    after
+}
+
+fn decode(key: &str, bytes: &[u8]) -> Result<KeptQuota, QuotaError> {
+    serde_json::from_slice(bytes)
+        .map_err(|_| QuotaError::Unavailable(format!("the quota at {key} was written by a later version")))
+}
+
+fn unavailable(error: MetaError) -> QuotaError {
     QuotaError::Unavailable(error.to_string())
 }
 

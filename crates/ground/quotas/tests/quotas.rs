@@ -123,3 +123,23 @@ async fn what_another_one_changes_in_the_metadata_holds_here_too() {
     changes.changed().await;
     assert_eq!(here.rate(QuotaBound::RequestRate, ALICE), Some(7));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_nodes_that_change_bounds_of_one_quota_at_once_undo_nothing_of_each_other() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (_journal, kept) = meta(&dir);
+    let one = ClientQuotas::open(&Env::real(), Arc::clone(&kept)).await.expect("readable");
+    let other = ClientQuotas::open(&Env::real(), Arc::clone(&kept)).await.expect("readable");
+    let wanted = BTreeMap::from([(QuotaBound::ProducerByteRate, 1), (QuotaBound::RequestRate, 2)]);
+    for number in 0..100 {
+        let name = format!("user-{number}");
+        let (first, second) = futures::join!(
+            one.alter(user(&name), bounded(QuotaBound::ProducerByteRate, 1)),
+            other.alter(user(&name), bounded(QuotaBound::RequestRate, 2)),
+        );
+        assert!(first.is_ok() && second.is_ok(), "{first:?} {second:?}");
+        let fresh = ClientQuotas::open(&Env::real(), Arc::clone(&kept)).await.expect("readable");
+        let all: BTreeMap<QuotaEntity, QuotaBounds> = fresh.list().into_iter().collect();
+        assert_eq!(all[&user(&name)], wanted, "{name}");
+    }
+}

@@ -90,7 +90,8 @@ impl BookKeeper {
         self
     }
 
-    pub(crate) fn places(&self) -> &BookiePlaces {
+    /// Where it is said that bookies are.
+    pub fn places(&self) -> &BookiePlaces {
         &self.places
     }
 

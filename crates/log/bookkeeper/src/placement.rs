@@ -1,24 +1,25 @@
 //! Which bookies a ledger is on: copies of an entry are in different regions first, and in different racks then.
 //!
 //! What holds:
-//! - **Every ack quorum covers the regions that are wanted.** Whichever copies of an entry acknowledge it, they are in so
-//!   many regions at least. An ensemble that can't promise that is not chosen, and no bookie is replaced by one with which
-//!   it would not hold any more.
-//! - **As far apart as can be.** A bookie is chosen whose region, and then whose rack, has the fewest copies of the same
-//!   entries. Among equal ones chance decides, so load spreads.
+//! - **Every ack quorum covers the regions that are wanted.** Whichever copies of an entry acknowledge it, they are in
+//!   so many regions at least. An ensemble that can't promise that is not chosen, and no bookie is replaced by one with
+//!   which it would not hold any more.
+//! - **As far apart as can be.** A bookie is chosen whose region, and then whose rack, has the fewest copies of the
+//!   same entries. Among equal ones chance decides, so load spreads.
 //! - **Near ones first.** Readers ask bookies of their own region before others.
 //!
-//! Where nothing is said about bookies all of them are alike.
+//! Where nothing is said about bookies all of them are alike. A bookie whose place is not known is no region of its
+//! own: it counts as if it were where most of the other copies are.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 use std::sync::Arc;
 
 use crate::ids::{BookieId, Quorums};
 use crate::step::Choice;
 
-/// How many choices are tried before it is taken for impossible: more than small clusters have.
-const TRIES_MAX: usize = 20_000;
+/// How many choices are tried before it is taken for impossible: more than small clusters have, and some milliseconds.
+const TRIES_MAX: usize = 2_000;
 
 /// Where a bookie is.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,7 +51,7 @@ impl FromStr for BookiePlace {
 /// Where bookies are, and what is wanted of it. The default knows nothing, and wants nothing.
 #[derive(Clone, Debug, Default)]
 pub struct BookiePlaces {
-    /// Those that are not here are together in one place.
+    /// Those that are not here are together in one place, which may be that of any other.
     pub places: Arc<BTreeMap<BookieId, BookiePlace>>,
     /// The region of this client.
     pub own_region: Option<Arc<str>>,
@@ -62,8 +63,14 @@ pub struct BookiePlaces {
 type Crowding = (usize, usize);
 
 impl BookiePlaces {
+    /// Empty if it is not known.
     fn region(&self, bookie: &BookieId) -> &str {
         self.places.get(bookie).map_or("", |place| &place.region)
+    }
+
+    /// Those of these bookies whose place is not known, although regions are wanted.
+    pub fn unknown<'a>(&'a self, bookies: &'a [BookieId]) -> impl Iterator<Item = &'a BookieId> {
+        bookies.iter().filter(|bookie| self.regions_min > 1 && !self.places.contains_key(bookie))
     }
 
     fn crowding(&self, bookie: &BookieId, others: &[&BookieId]) -> Crowding {
@@ -83,9 +90,14 @@ impl BookiePlaces {
         for bookie in copies {
             *counts.entry(self.region(bookie)).or_default() += 1;
         }
-        // The worst of them are all in the regions that have most.
+        // The worst of them are all in the regions that have most, and those that may be anywhere are there, too.
+        let unknown = counts.remove("").unwrap_or(0);
         let mut counts: Vec<usize> = counts.into_values().collect();
         counts.sort_unstable_by_key(|count| std::cmp::Reverse(*count));
+        match counts.first_mut() {
+            Some(most) => *most += unknown,
+            None => counts.push(unknown),
+        }
         counts.iter().take(self.regions_min.saturating_sub(1)).sum::<usize>() < ack
     }
 
@@ -107,9 +119,20 @@ impl BookiePlaces {
         choice: &mut Choice,
     ) -> Option<Vec<BookieId>> {
         bookies.sort();
+        if !self.may_cover(quorums, &bookies) {
+            return None;
+        }
         let mut chosen = Vec::new();
         let mut tries = TRIES_MAX;
         self.extend(quorums, &mut chosen, &mut bookies, choice, &mut tries).then_some(chosen)
+    }
+
+    /// Whether an ack quorum could be in so many regions, however the bookies are chosen: if not, nothing has to be
+    /// tried.
+    fn may_cover(&self, quorums: Quorums, bookies: &[BookieId]) -> bool {
+        let regions: BTreeSet<&str> = bookies.iter().map(|bookie| self.region(bookie)).collect();
+        let known = regions.iter().filter(|region| !region.is_empty()).count();
+        self.regions_min <= 1 || self.regions_min <= known.min(quorums.ack())
     }
 
     /// Chooses the bookies that are missing; whether that could be done. What was chosen is taken from `free`.
@@ -184,8 +207,6 @@ impl BookiePlaces {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
 
     /// So many bookies in each region, each in a rack of its own, and so many regions wanted.
@@ -306,13 +327,27 @@ mod tests {
         let mut free = vec![here_too.clone(), there_too.clone()];
         assert_eq!(places.replace(quorums, &ensemble, 1, &mut free, &mut choice), Some(there_too));
         assert_eq!(places.replace(quorums, &ensemble, 1, &mut free, &mut choice), None, "{free:?}");
-        assert_eq!(free, [here_too.clone()]);
+        assert_eq!(free, std::slice::from_ref(&here_too));
         let together = [here.clone(), here_too];
         let mut free = vec![BookieId::new("elsewhere")];
         assert!(
             places.replace(quorums, &together, 1, &mut free, &mut choice).is_some(),
             "it covered nothing"
         );
+    }
+
+    #[test]
+    fn a_bookie_whose_place_is_not_known_is_no_region_of_its_own() {
+        let (mut places, mut bookies) = places(&[2], 2);
+        let stranger = BookieId::new("stranger");
+        bookies.push(stranger.clone());
+        let quorums = Quorums::new(2, 2, 2).expect("in order");
+        assert!(!places.is_covered(quorums, &[bookies[0].clone(), stranger.clone()]));
+        assert_eq!(places.choose(quorums, bookies.clone(), &mut Choice::new(1)), None);
+        assert_eq!(places.unknown(&bookies).collect::<Vec<_>>(), [&stranger]);
+        places.regions_min = 1;
+        assert!(places.choose(quorums, bookies.clone(), &mut Choice::new(1)).is_some());
+        assert_eq!(places.unknown(&bookies).count(), 0, "nothing is asked of it");
     }
 
     #[test]

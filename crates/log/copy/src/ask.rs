@@ -21,18 +21,37 @@ pub(crate) async fn connect(
     }
 }
 
+/// Why a question has no answer, in words.
+#[derive(Debug)]
+pub(crate) enum AskFailed {
+    /// The other node refused it; its connection is whole.
+    Refused(String),
+    /// The connection may be gone.
+    Lost(String),
+}
+
+impl AskFailed {
+    pub(crate) fn into_words(self) -> String {
+        let (Self::Refused(why) | Self::Lost(why)) = self;
+        why
+    }
+}
+
 /// What it answers to a question over a connection.
 pub(crate) async fn ask_over<Q: CallMessage, A: CallMessage>(
     env: &Env,
     connection: &dyn Connection,
     method: Method,
     question: &Q,
-) -> Result<A, String> {
+) -> Result<A, AskFailed> {
     let peer = connection.peer();
     match env.timeout(ASK_MAX, connection.call(method.number(), encode_call(question))).await {
-        None => Err(format!("{peer} did not answer within {} s", ASK_MAX.as_secs())),
-        Some(Err(error)) => Err(in_words(&error)),
-        Some(Ok(answer)) => decode_call(answer).map_err(|error| format!("{peer}: {error}")),
+        None => Err(AskFailed::Lost(format!("{peer} did not answer within {} s", ASK_MAX.as_secs()))),
+        Some(Err(error @ CallError::Lost(_))) => Err(AskFailed::Lost(in_words(&error))),
+        Some(Err(error)) => Err(AskFailed::Refused(in_words(&error))),
+        Some(Ok(answer)) => {
+            decode_call(answer).map_err(|error| AskFailed::Refused(format!("{peer}: {error}")))
+        }
     }
 }
 
@@ -45,7 +64,7 @@ pub(crate) async fn ask<Q: CallMessage, A: CallMessage>(
     question: &Q,
 ) -> Result<A, String> {
     let connection = connect(env, links, address).await?;
-    ask_over(env, &*connection, method, question).await
+    ask_over(env, &*connection, method, question).await.map_err(AskFailed::into_words)
 }
 
 /// A CALL's error for people: what the other node refuses says what to do.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use parking_lot::Mutex;
-use tailwater_env::{BoxFuture, Env};
+use tailwater_env::{BoxFuture, Complaints, Env};
 use tailwater_format::StreamId;
 use tailwater_format::call::{
     CallErrorCode, CallRefusal, CopiedOffset, CopiedOffsets, CopyOffsets, Method, stream_from_wire,
@@ -15,16 +15,18 @@ use tailwater_format::call::{
 };
 use tailwater_rma::Connection;
 
-use crate::ask::{ask_over, connect};
+use crate::ask::{AskFailed, ask_over, connect};
 use crate::copies::{Copies, CopiesInner};
 use crate::limits::{OFFSETS_ANSWERS, OFFSETS_EVERY, TELL_AT_ONCE};
+use crate::links::ClusterLinks;
 
 /// What groups commit: the seam to whoever keeps it.
 pub trait OffsetsKeeper: Send + Sync {
     /// What is new of a stream since an answer with this life and count; 0 and 0 before the first.
     fn since(&self, stream: StreamId, life: u64, after: u64) -> CopiedOffsets;
 
-    /// Keeps what was committed in another cluster, where it is later than what is here; in words why it can't for now.
+    /// Keeps what was committed, or deleted, in another cluster, where it is later than what is here; in words why it
+    /// can't for now.
     fn follow(&self, stream: StreamId, offsets: Vec<CopiedOffset>) -> BoxFuture<'_, Result<(), String>>;
 }
 
@@ -44,6 +46,15 @@ impl Copies {
         let task =
             inner.env.spawn("copy-offsets", follow(inner.env.clone(), Arc::downgrade(inner), groups, after));
         *inner.following.lock() = Some(task);
+    }
+
+    /// Says of a stream whether it is in other clusters too, by the plans that there are then. It keeps nothing alive.
+    pub fn placed(&self) -> impl Fn(StreamId) -> bool + Send + Sync + 'static {
+        let inner = Arc::downgrade(&self.inner);
+        move |stream| {
+            let Some(inner) = inner.upgrade() else { return false };
+            inner.name.is_some() && inner.plans.lock().get(&stream).is_some_and(|plan| !plan.hops.is_empty())
+        }
     }
 
     /// What groups have committed of a stream. Whoever calls this has seen to it that who asks may.
@@ -79,21 +90,12 @@ impl CopiesInner {
 /// Asks all neighbours, again and again.
 async fn follow(env: Env, inner: Weak<CopiesInner>, groups: Arc<dyn OffsetsKeeper>, after: Duration) {
     env.sleep(after).await;
-    let asker = OffsetsAsker { groups, connections: Mutex::default(), told: Mutex::default() };
+    let asker = OffsetsAsker::new(env.clone(), groups);
     loop {
         let Some(strong) = inner.upgrade() else { return };
         let neighbours = strong.neighbours();
         asker.forget_others(&neighbours);
-        let ask = |neighbour: Neighbour| {
-            let (asker, inner) = (&asker, &strong);
-            async move {
-                if let Err(why) = asker.ask(inner, &neighbour).await {
-                    asker.connections.lock().remove(&neighbour.address);
-                    let Neighbour { stream, cluster, .. } = neighbour;
-                    tracing::debug!(%stream, cluster, why, "it does not tell what groups have committed there");
-                }
-            }
-        };
+        let ask = |neighbour: Neighbour| asker.ask(&*strong.links, neighbour);
         futures::stream::iter(neighbours).map(ask).buffer_unordered(TELL_AT_ONCE).collect::<()>().await;
         drop(strong);
         env.sleep(OFFSETS_EVERY).await;
@@ -101,6 +103,8 @@ async fn follow(env: Env, inner: Weak<CopiesInner>, groups: Arc<dyn OffsetsKeepe
 }
 
 struct OffsetsAsker {
+    env: Env,
+    complaints: Complaints,
     groups: Arc<dyn OffsetsKeeper>,
     /// By address.
     connections: Mutex<BTreeMap<String, Arc<dyn Connection>>>,
@@ -109,34 +113,63 @@ struct OffsetsAsker {
 }
 
 impl OffsetsAsker {
+    fn new(env: Env, groups: Arc<dyn OffsetsKeeper>) -> Self {
+        let (connections, told) = (Mutex::default(), Mutex::default());
+        Self { env, complaints: Complaints::default(), groups, connections, told }
+    }
+
     fn forget_others(&self, neighbours: &BTreeSet<Neighbour>) {
         self.told.lock().retain(|neighbour, _| neighbours.contains(neighbour));
         let addresses: BTreeSet<&str> = neighbours.iter().map(|neighbour| &*neighbour.address).collect();
         self.connections.lock().retain(|address, _| addresses.contains(&**address));
     }
 
-    async fn connection(&self, inner: &CopiesInner, address: &str) -> Result<Arc<dyn Connection>, String> {
+    async fn connection(
+        &self,
+        links: &dyn ClusterLinks,
+        address: &str,
+    ) -> Result<Arc<dyn Connection>, String> {
         if let Some(connection) = self.connections.lock().get(address) {
             return Ok(Arc::clone(connection));
         }
-        let connection = connect(&inner.env, &*inner.links, address).await?;
+        let connection = connect(&self.env, links, address).await?;
         self.connections.lock().insert(address.to_owned(), Arc::clone(&connection));
         Ok(connection)
     }
 
-    /// Takes what is new at a neighbour.
-    async fn ask(&self, inner: &CopiesInner, neighbour: &Neighbour) -> Result<(), String> {
-        let connection = self.connection(inner, &neighbour.address).await?;
+    /// Takes what is new at a neighbour. All streams share its connection, which is given up when it may be gone.
+    async fn ask(&self, links: &dyn ClusterLinks, neighbour: Neighbour) {
+        let failed = self.take_news(links, &neighbour).await.err();
+        let Neighbour { stream, cluster, address } = neighbour;
+        match failed {
+            None => {}
+            Some(AskFailed::Lost(why)) => {
+                self.connections.lock().remove(&address);
+                tracing::debug!(%stream, cluster, why, "it does not tell what groups have committed there");
+            }
+            Some(AskFailed::Refused(why)) => {
+                if let Some(left_out) = self.complaints.admit(self.env.now(), "groups") {
+                    tracing::warn!(%stream, cluster, why, left_out, "what groups have committed there is not taken");
+                }
+            }
+        }
+    }
+
+    async fn take_news(&self, links: &dyn ClusterLinks, neighbour: &Neighbour) -> Result<(), AskFailed> {
+        let connection = self.connection(links, &neighbour.address).await.map_err(AskFailed::Lost)?;
         for _ in 0..OFFSETS_ANSWERS {
             let (life, after) = self.told.lock().get(neighbour).copied().unwrap_or_default();
             let asked = CopyOffsets { stream: stream_to_wire(neighbour.stream), life, after };
-            let told: CopiedOffsets = ask_over(&inner.env, &*connection, Method::CopyOffsets, &asked).await?;
+            let told: CopiedOffsets = ask_over(&self.env, &*connection, Method::CopyOffsets, &asked).await?;
             if told.offsets.is_empty() {
                 break;
             }
-            self.groups.follow(neighbour.stream, told.offsets).await?;
+            self.groups.follow(neighbour.stream, told.offsets).await.map_err(AskFailed::Refused)?;
             self.told.lock().insert(neighbour.clone(), (told.life, told.upto));
         }
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -19,7 +19,7 @@ use tailwater_format::{Offset, ShardId, ShardNumber, StreamId};
 use tailwater_log::{AppendError, Log, StreamError};
 use tailwater_rma::{CallError, Connection};
 
-use crate::ask::{ask_over, connect, in_words};
+use crate::ask::{AskFailed, ask_over, connect, in_words};
 use crate::follow::{Follow, FollowStep};
 use crate::hop::{CopiedEntry, Hop};
 use crate::limits::{BUSY_PAUSE, RETRY_MAX, RETRY_MIN, SILENCE_MAX, WINDOW};
@@ -85,7 +85,8 @@ impl CopyOperation {
             from: from.collect(),
             lineage: self.lineage,
         };
-        let opened: CopyOpened = ask_over(&self.env, &*connection, Method::CopyOpen, &open).await?;
+        let opened = ask_over(&self.env, &*connection, Method::CopyOpen, &open).await;
+        let opened: CopyOpened = opened.map_err(AskFailed::into_words)?;
         let follow = Follow::new(self.stream, &self.cluster, &self.hop.from, &tails);
         if let Err(why) = follow.check_way(&opened.way) {
             self.sessions.set_way(self.stream, None);

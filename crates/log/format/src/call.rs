@@ -320,6 +320,8 @@ pub enum CellMode {
     R1 = 1,
     /// Three copies, two make a quorum.
     R32 = 2,
+    /// Two copies of what is loaded as a whole.
+    R2Immutable = 3,
 }
 
 /// One backend of a cell.

@@ -20,7 +20,8 @@
 //!   the small requests that were begun: one, or [`PIPELINE_MAX`] Produce, whose records the log counts. The memory of
 //!   what was read is let go with it (`buffer.rs`).
 //! - Whoever owes something of a quota is held: its next request of that kind is not begun, nor anything behind it,
-//!   until nothing is owed any more. What a client sent that has gone away is begun within a minute, or dropped.
+//!   until nothing is owed any more. One that is held for as long as an idle connection may be is closed. What a client
+//!   sent that has gone away is begun within a minute, or dropped.
 //! - Answers to Produce have their room from the beginning, and many may be under way: a connection has no more begun
 //!   when these have a quarter of it all.
 
@@ -106,6 +107,8 @@ pub(crate) enum Closing {
     Refused(String),
     #[error("nothing came for {0:?}")]
     Idle(Duration),
+    #[error("it was held for {0:?}, and still owes something of its quota")]
+    Held(Duration),
     #[error("it has not taken its answers in {0:?}")]
     Stalled(Duration),
     #[error("a frame of {0} bytes did not go on coming, or has not come in {1:?}")]
@@ -126,6 +129,7 @@ impl Closing {
             Self::Unsupported { .. } => "unsupported",
             Self::Stranger(_) | Self::LoggedOut => "no login",
             Self::Refused(_) => "refused",
+            Self::Held(_) => "over its quota",
             Self::Idle(_) | Self::Stalled(_) | Self::Slow(..) => "too slow",
             Self::Cut | Self::Io(_) => "gone",
         }
@@ -164,6 +168,7 @@ pub(crate) async fn serve(
         under_way: VecDeque::new(),
         only_produce: true,
         held: Duration::ZERO,
+        held_since: None,
         quota_changes: broker.quotas.changes(),
         broker: Arc::clone(&broker),
     };
@@ -195,6 +200,8 @@ struct Connection<S> {
     only_produce: bool,
     /// For how long the request at the front of the buffer may not begin, because of what its client owes of a quota.
     held: Duration,
+    /// Since when it is, without that anything was begun meanwhile.
+    held_since: Option<Instant>,
     quota_changes: QuotaChanges,
     broker: Arc<Broker>,
 }
@@ -241,6 +248,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             let env = self.broker.env.clone();
             let (is_waiting, held) = (!self.under_way.is_empty(), self.held);
             let is_held = !held.is_zero();
+            self.held_since = is_held.then(|| self.held_since.unwrap_or_else(|| env.now()));
+            let held_until = self.held_since.unwrap_or_default() + idle;
             let wants_room = matches!(self.room, Room::Wanted { .. });
             // A frame that has its room may begin beside what is under way, so all of it is read.
             let has_room = matches!(self.room, Room::Taken { .. });
@@ -269,6 +278,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 closing = late(&env, arrival), if has_room => return Err(closing),
                 () = logged_out(session), if has_session => return Err(Closing::LoggedOut),
                 () = released(&env, held, &mut self.quota_changes), if is_held => {}
+                () = env.sleep_until(held_until), if is_held && !is_waiting => return Err(Closing::Held(idle)),
                 () = env.sleep(idle), if !is_waiting && !wants_room && !is_held => return Err(Closing::Idle(idle)),
             }
         }
@@ -378,6 +388,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             let begun = self.broker.begin(&self.peer, request, permit).await?;
             self.only_produce = is_produce && !begun.is_last;
             self.under_way.push_back(begun);
+            self.held_since = None;
         }
         Ok(())
     }

@@ -1,8 +1,8 @@
 //! The copies of a stream's segments, as Kafka has them: replicas of a partition.
 //!
-//! Where segments are in BookKeeper a partition has a replica for each copy of an entry. The first one is the broker that
-//! leads, the others are bookies: they are no brokers, and have numbers of which no broker is. On a node's own disk it has
-//! one, the broker's.
+//! Where segments are in BookKeeper a partition has a replica for each copy of an entry. The first one is the broker
+//! that leads, the others are bookies: they are no brokers, and have numbers of which no broker is. On a node's own
+//! disk it has one, the broker's.
 
 use tailwater_log::{Log, StreamConfig};
 

@@ -1,7 +1,8 @@
 //! What clients change of the node's configuration, and of single groups', while it runs.
 //!
 //! What holds:
-//! - A change is durable before it holds, and before it is answered; changes are made one at a time.
+//! - A change is durable before it holds, and before it is answered; changes are made one at a time, and none undoes
+//!   what another node has changed meanwhile.
 //! - What is set of this broker counts over what is set of all brokers, and that over the node's file.
 //! - Only what takes effect at once can be set, and only to what the file could say as well.
 //! - Where several nodes are active each goes by what another one sets, a moment later.
@@ -35,6 +36,8 @@ use crate::topic_config::{self, TopicConfigKind};
 /// Where all of it is.
 const CONFIGS: &str = "kafka/config/";
 const FORMAT: u8 = 1;
+/// How often a change is tried again when another node has changed the same meanwhile.
+const CONFLICTS_MAX: usize = 16;
 
 /// What a configuration is of.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -292,7 +295,7 @@ impl RuntimeConfigs {
     pub async fn change(
         self: &Arc<Self>,
         scope: ConfigScope,
-        change: impl FnOnce(&ConfigValues) -> Result<ConfigValues, RefusedRequest> + Send + 'static,
+        change: impl Fn(&ConfigValues) -> Result<ConfigValues, RefusedRequest> + Send + Sync + 'static,
         only_look: bool,
     ) -> Result<(), RefusedRequest> {
         let (reply, done) = oneshot::channel();
@@ -309,49 +312,67 @@ impl RuntimeConfigs {
     async fn change_to_the_end(
         &self,
         scope: ConfigScope,
-        change: impl FnOnce(&ConfigValues) -> Result<ConfigValues, RefusedRequest>,
+        change: impl Fn(&ConfigValues) -> Result<ConfigValues, RefusedRequest>,
         only_look: bool,
     ) -> Result<(), RefusedRequest> {
         let _changing = self.changing.lock().await;
-        let (mut values, mut versions) = {
-            let state = self.state.read();
-            (state.values.clone(), state.versions.clone())
-        };
-        let set = change(values.get(&scope).unwrap_or(&ConfigValues::new()))?;
         let key = self.key(&scope);
-        let expect = versions.get(&scope).map_or(Expect::Absent, |version| Expect::Version(*version));
-        let op = match set.is_empty() {
-            true if expect == Expect::Absent => Op::Check { key, expect },
-            true => Op::Delete { key, expect },
-            false => Op::Put { key, value: encode(&set).into(), expect },
-        };
-        let is_deleted = set.is_empty();
-        tracing::info!(?scope, ?set, only_look, "a client sets configurations");
-        match is_deleted {
-            true => _ = values.remove(&scope),
-            false => _ = values.insert(scope.clone(), set),
-        }
-        let mut state = self.state_of(values)?;
-        if only_look {
-            return Ok(());
-        }
-        let committed = self.meta.commit(vec![op]).await;
-        let version = committed.map_err(|error| {
-            let why = match error {
-                MetaError::Conflict { .. } => {
-                    "another node has just set something else: try again".to_owned()
-                }
-                error => format!("it can't be recorded: {error}"),
-            };
+        let unrecorded = |error: MetaError| {
+            let why = format!("it can't be recorded: {error}");
             RefusedRequest::new(ErrorCode::NotLeaderOrFollower, why)
-        })?;
-        match is_deleted {
-            true => _ = versions.remove(&scope),
-            false => _ = versions.insert(scope, version),
+        };
+        for _ in 0..CONFLICTS_MAX {
+            let stored = self.meta.get(&key).await.map_err(unrecorded)?;
+            let expect = stored.as_ref().map_or(Expect::Absent, |stored| Expect::Version(stored.version));
+            let (mut values, mut versions) = {
+                let state = self.state.read();
+                (state.values.clone(), state.versions.clone())
+            };
+            // What another node has set since this one began is there as well, and what it has taken away is not; nor
+            // is what the file does not allow.
+            if stored.is_none() {
+                values.remove(&scope);
+            }
+            if let Some(theirs) = stored.and_then(|stored| decode(&stored.value)) {
+                let known = values.insert(scope.clone(), theirs);
+                if self.state_of(values.clone()).is_err() {
+                    match known {
+                        Some(known) => _ = values.insert(scope.clone(), known),
+                        None => _ = values.remove(&scope),
+                    }
+                }
+            }
+            let set = change(values.get(&scope).unwrap_or(&ConfigValues::new()))?;
+            let is_deleted = set.is_empty();
+            let op = match is_deleted {
+                true => Op::Delete { key: key.clone(), expect },
+                false => Op::Put { key: key.clone(), value: encode(&set).into(), expect },
+            };
+            tracing::info!(?scope, ?set, only_look, "a client sets configurations");
+            match is_deleted {
+                true => _ = values.remove(&scope),
+                false => _ = values.insert(scope.clone(), set),
+            }
+            let mut state = self.state_of(values)?;
+            if only_look {
+                return Ok(());
+            }
+            match self.meta.commit(vec![op]).await {
+                Ok(version) => {
+                    match is_deleted {
+                        true => _ = versions.remove(&scope),
+                        false => _ = versions.insert(scope, version),
+                    }
+                    state.versions = versions;
+                    *self.state.write() = state;
+                    return Ok(());
+                }
+                Err(MetaError::Conflict { .. }) => {}
+                Err(error) => return Err(unrecorded(error)),
+            }
         }
-        state.versions = versions;
-        *self.state.write() = state;
-        Ok(())
+        let why = "others change this configuration all the time: try it again";
+        Err(RefusedRequest::new(ErrorCode::NotLeaderOrFollower, why))
     }
 
     /// What holds if these are set.
@@ -465,9 +486,10 @@ mod tests {
 
     fn set(
         values: &[(&str, &str)],
-    ) -> impl FnOnce(&ConfigValues) -> Result<ConfigValues, RefusedRequest> + 'static {
-        let values = values.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        move |_| Ok(values)
+    ) -> impl Fn(&ConfigValues) -> Result<ConfigValues, RefusedRequest> + 'static {
+        let named = values.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let values: ConfigValues = named.collect();
+        move |_| Ok(values.clone())
     }
 
     fn group(name: &str) -> ConfigScope {
@@ -497,6 +519,54 @@ mod tests {
         assert_eq!(partitions(&configs), 5);
         configs.change(ConfigScope::Broker, set(&[]), false).await.expect("taken back");
         assert_eq!(partitions(&configs), 4);
+        log.close().await;
+    }
+
+    #[tokio::test]
+    async fn what_another_node_has_set_of_the_same_is_not_undone() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (log, configs) = opened(dir.path(), KafkaConfig::default()).await;
+        let env = Env::real();
+        let open = RuntimeConfigs::open(&env, Arc::clone(log.meta()), KafkaConfig::default(), None);
+        let other = open.await.expect("readable");
+        let add = |name: &'static str, value: &'static str| {
+            move |before: &ConfigValues| {
+                let mut after = before.clone();
+                after.insert(name.to_owned(), value.to_owned());
+                Ok(after)
+            }
+        };
+        for (partitions, idle_ms) in [("2", "1000"), ("3", "2000"), ("4", "3000")] {
+            let (one, two) = futures::join!(
+                configs.change(ConfigScope::Broker, add("num.partitions", partitions), false),
+                other.change(ConfigScope::Broker, add("connections.max.idle.ms", idle_ms), false),
+            );
+            assert!(one.is_ok() && two.is_ok());
+            let stored = log.meta().get("kafka/config/broker").await.expect("readable").expect("it is there");
+            let kept = decode(&stored.value).expect("a configuration");
+            assert_eq!((&*kept["num.partitions"], &*kept["connections.max.idle.ms"]), (partitions, idle_ms));
+        }
+        log.close().await;
+    }
+
+    #[tokio::test]
+    async fn what_another_node_has_taken_away_does_not_come_back() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (log, configs) = opened(dir.path(), KafkaConfig::default()).await;
+        configs.change(ConfigScope::Broker, set(&[("num.partitions", "4")]), false).await.expect("set");
+        let env = Env::real();
+        let open = RuntimeConfigs::open(&env, Arc::clone(log.meta()), KafkaConfig::default(), None);
+        let other = open.await.expect("readable");
+        other.change(ConfigScope::Broker, set(&[]), false).await.expect("taken back");
+        let add = |before: &ConfigValues| {
+            let mut after = before.clone();
+            after.insert("connections.max.idle.ms".to_owned(), "1000".to_owned());
+            Ok(after)
+        };
+        configs.change(ConfigScope::Broker, add, false).await.expect("set");
+        let stored = log.meta().get("kafka/config/broker").await.expect("readable").expect("it is there");
+        let kept = decode(&stored.value).expect("a configuration");
+        assert_eq!(kept.keys().collect::<Vec<_>>(), ["connections.max.idle.ms"]);
         log.close().await;
     }
 
@@ -598,8 +668,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_one_of_several_nodes_sets_of_all_holds_at_the_others_and_none_overwrites_what_it_has_not_seen()
-     {
+    async fn what_one_of_several_nodes_sets_of_all_holds_at_the_others_and_of_itself_only_there() {
         let dir = tempfile::tempdir().expect("a directory");
         let (log, _) = opened(dir.path(), KafkaConfig::default()).await;
         let real = Arc::clone(log.meta());
@@ -615,20 +684,6 @@ mod tests {
         one.change(ConfigScope::Broker, set(&[("num.partitions", "5")]), false).await.expect("set");
         other.change(ConfigScope::Broker, set(&[("num.partitions", "6")]), false).await.expect("its own");
         assert_eq!((partitions(&one), partitions(&other)), (5, 6));
-        // As if it had not heard of a change, or of a deletion.
-        for (known, sets) in [(None, "7"), (Some(1), "8")] {
-            {
-                let mut state = one.state.write();
-                match known {
-                    None => _ = state.versions.remove(&ConfigScope::Broker),
-                    Some(version) => _ = state.versions.insert(ConfigScope::Broker, version),
-                }
-            }
-            let refused = one.change(ConfigScope::Broker, set(&[("num.partitions", sets)]), false).await;
-            let why = refused.expect_err("it is another one's by now").why;
-            assert!(why.contains("another node has just set"), "{why}");
-        }
-        assert_eq!(partitions(&one), 5);
         log.close().await;
     }
 }

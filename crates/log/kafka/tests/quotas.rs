@@ -21,6 +21,12 @@ use tailwater_kafka::wire::RecordsBytes;
 /// A broker with the topic `t`.
 fn broker() -> (Tailwater, Client) {
     let tailwater = Tailwater::start(KafkaConfig::default());
+    let client = with_topic(&tailwater);
+    (tailwater, client)
+}
+
+/// A connection to a broker, which has the topic `t` from now on.
+fn with_topic(tailwater: &Tailwater) -> Client {
     let mut client = Client::connect(tailwater.address());
     let topic = CreatableTopic {
         name: "t".to_owned(),
@@ -30,7 +36,7 @@ fn broker() -> (Tailwater, Client) {
     };
     let asked = CreateTopicsRequest { topics: vec![topic], timeout_ms: 1_000, validate_only: false };
     assert_eq!(client.ask(5, &asked).expect("an answer").topics[0].error_code, 0);
-    (tailwater, client)
+    client
 }
 
 /// Bounds all who call themselves as the tests do, or bounds them no more.
@@ -117,4 +123,17 @@ fn what_a_client_sent_before_it_went_away_is_carried_out_once_it_owes_nothing() 
     drop(gone);
     bound(&mut client, "producer_byte_rate", None);
     while read_all(&mut client, "t", uuid::Uuid::nil()) < 4_000 {}
+}
+
+#[test]
+fn a_connection_that_is_held_for_as_long_as_an_idle_one_may_be_is_closed_and_nothing_of_it_is_begun() {
+    let tailwater = Tailwater::start(KafkaConfig { idle_ms: 2_000, ..KafkaConfig::default() });
+    let mut client = with_topic(&tailwater);
+    bound(&mut client, "producer_byte_rate", Some(1.0));
+    assert!(has_written(&client.ask(8, &produce()).expect("an answer")));
+    let mut held = Client::connect(client.address());
+    held.begin(8, &produce());
+    assert!(held.receive().is_err_and(|error| common::is_closed(&error)));
+    let mut client = Client::connect(client.address());
+    assert_eq!(read_all(&mut client, "t", uuid::Uuid::nil()), 1_000);
 }

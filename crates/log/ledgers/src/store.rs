@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tailwater_bookkeeper::limits::ENTRY_BYTES_MAX;
-use tailwater_bookkeeper::{BookKeeper, LedgerFault, LedgerId, LedgerStatus, Quorums};
+use tailwater_bookkeeper::{BookKeeper, BookieId, LedgerFault, LedgerId, LedgerStatus, Quorums};
 use tailwater_env::{BoxFuture, Env, HashMap, Instant, Task};
 use tailwater_format::{Offset, Position, SegmentId, SegmentNumber, ShardId, StreamId, Term, TransactionId};
 use tailwater_journal::{Journal, JournalPosition};
@@ -109,8 +109,16 @@ impl LedgersShared {
 
     /// Looks again and again how many bookies take entries, for as long as the store is there.
     async fn count_bookies(self: Arc<Self>) {
+        let mut before = String::new();
         while !self.is_dropped.load(Ordering::Relaxed) {
             if let Ok(bookies) = self.client.ledgers().bookies().await {
+                let unknown: Vec<&str> = self.client.places().unknown(&bookies).map(BookieId::name).collect();
+                let told = unknown.join(", ");
+                // Once for each set of them.
+                if !told.is_empty() && told != before {
+                    tracing::warn!("[ledgers.places] does not say where these bookies are: {told}");
+                }
+                before = told;
                 self.bookies.store(u32::try_from(bookies.len()).unwrap_or(u32::MAX), Ordering::Relaxed);
             }
             self.env.sleep(BOOKIES_LOOK).await;

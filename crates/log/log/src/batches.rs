@@ -133,12 +133,7 @@ impl Checked {
             checked.decompressed_bytes += found.bytes;
             checked.min_timestamp = checked.min_timestamp.min(TransactionId(found.min_timestamp_ms));
             checked.max_timestamp = checked.max_timestamp.max(TransactionId(found.max_timestamp_ms));
-            checked.claim = header.producer().map(|producer| Claim {
-                producer: producer.id,
-                epoch: producer.epoch,
-                first: producer.base_sequence,
-                count: header.record_count,
-            });
+            checked.claim = Claim::of(header);
             if checked.claim.is_some() && count + usize::from(header.len < rest.len()) > 1 {
                 return Err(invalid("an idempotent append has to be a single batch".to_owned()));
             }

@@ -167,9 +167,9 @@ pub struct StreamConfig {
     /// The oldest copied segments of a shard leave the store while the others in it hold at least this many bytes
     /// (Kafka's `local.retention.bytes`); `None` is no limit.
     pub cold_after_bytes: Option<u64>,
-    /// Places that each of its segments is spread over, where segments are in a replicated store: BookKeeper's ensemble.
-    /// As for the next two, `None` is what [`tailwater_store::DecidedCopies::unless`] says, and a segment keeps what it
-    /// began with.
+    /// Places that each of its segments is spread over, where segments are in a replicated store: BookKeeper's
+    /// ensemble. As for the next two, `None` is what [`tailwater_store::DecidedCopies::unless`] says, and a segment
+    /// keeps what it began with.
     pub ensemble: Option<u32>,
     /// Copies of each entry (Kafka's `replication.factor`).
     pub write_quorum: Option<u32>,

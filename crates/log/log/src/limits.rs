@@ -8,7 +8,8 @@ use tailwater_format::limits::APPEND_BYTES_MAX;
 pub const SHARDS_MAX: u32 = 4_096;
 /// Shards of all streams of one log: each costs about 2 KiB of memory and a look once a second.
 pub const SHARDS_TOTAL_MAX: u64 = 65_536;
-/// Copies of one entry, and places of one segment: what a client of BookKeeper counts acknowledgements with has 64 bits.
+/// Copies of one entry, and places of one segment: what a client of BookKeeper counts acknowledgements with has 64
+/// bits.
 pub const COPIES_MAX: u32 = 64;
 /// Bytes of a stream's name (Kafka's limit, so that every topic has a name here).
 pub const NAME_BYTES_MAX: usize = 249;

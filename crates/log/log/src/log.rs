@@ -36,7 +36,7 @@ use crate::hot::Hot;
 use crate::limits::{APPEND_OVERHEAD_BYTES, READ_BYTES_MAX, SHARDS_TOTAL_MAX};
 use crate::locate::{LocateRead, ReadLocation, locate};
 use crate::owner::{OwnerHandle, OwnerRequest};
-use crate::producer::{ProducerState, Refused};
+use crate::producer::{Claim, ProducerState, Refused};
 use crate::producer_ids::ProducerIds;
 use crate::scan::read_error;
 use crate::shard::{AppendAnswer, StoreAppend, Waiter};
@@ -446,6 +446,18 @@ impl Log {
         let waiter = Waiter::new(Some(permit), answer);
         let append = StoreAppend { batches, expected_term: options.expected_term, copied: None, waiter };
         inner.owners[handle.owner].try_send(OwnerRequest::Append(slot, append), options.alone).map_err(refuse)
+    }
+
+    /// Takes note that whoever is in front of the log has refused an append for a reason that passes: nothing that its
+    /// producers have sent behind it is taken before it has come again.
+    pub fn refuse(&self, stream: StreamId, shard: ShardNumber, batches: &[u8]) {
+        let Some(known) = self.inner.streams.read().by_id.get(&stream).cloned() else { return };
+        let Some(handle) = known.shard(shard) else { return };
+        // An append with a producer is a single batch.
+        let first = tailwater_format::batches(batches).next().and_then(Result::ok);
+        if let Some(claim) = first.and_then(|batch| Claim::of(batch.header())) {
+            handle.refused.note(claim);
+        }
     }
 
     /// A producer id that nobody else has, with epoch 0.

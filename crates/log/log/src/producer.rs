@@ -21,7 +21,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use tailwater_env::HashMap;
-use tailwater_format::Offset;
+use tailwater_format::{BatchHeader, Offset};
 
 use crate::limits::{
     PRODUCER_BATCH_BYTES, PRODUCER_BATCHES, PRODUCER_BYTES, PRODUCER_EXPIRY_MS, PRODUCERS_BYTES_MAX,
@@ -43,6 +43,13 @@ pub struct Claim {
 }
 
 impl Claim {
+    /// That of a batch, if it has a producer.
+    pub fn of(header: &BatchHeader) -> Option<Self> {
+        let producer = header.producer()?;
+        let (first, count) = (producer.base_sequence, header.record_count);
+        Some(Self { producer: producer.id, epoch: producer.epoch, first, count })
+    }
+
     /// Sequence number of the batch's last record; after 2^31-1 comes 0.
     fn last(&self) -> i32 {
         advance(self.first, self.count - 1)

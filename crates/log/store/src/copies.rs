@@ -5,7 +5,8 @@
 pub struct SegmentCopies {
     /// Places that the segment is spread over: at least the write quorum.
     pub ensemble: Option<u32>,
-    /// Copies of each entry. If it alone is said, the ensemble is as large, and more than half of the copies acknowledge.
+    /// Copies of each entry. If it alone is said, the ensemble is as large, and more than half of the copies
+    /// acknowledge.
     pub write_quorum: Option<u32>,
     /// Copies that are durable before an entry is acknowledged: at most the write quorum.
     pub ack_quorum: Option<u32>,
@@ -33,10 +34,14 @@ impl DecidedCopies {
         if let Some(write_quorum) = said.write_quorum {
             (ensemble, ack_quorum) = (write_quorum, write_quorum / 2 + 1);
         }
+        // What is not said is enough for what is, and no more than that: the store's own may have changed since.
+        let ensemble_max = said.ensemble.unwrap_or(u32::MAX);
+        let least = said.ack_quorum.unwrap_or(1);
+        let write_quorum = said.write_quorum.unwrap_or(self.write_quorum.min(ensemble_max).max(least));
         Self {
-            ensemble: said.ensemble.unwrap_or(ensemble),
-            write_quorum: said.write_quorum.unwrap_or(self.write_quorum),
-            ack_quorum: said.ack_quorum.unwrap_or(ack_quorum),
+            ensemble: said.ensemble.unwrap_or(ensemble.max(write_quorum)),
+            write_quorum,
+            ack_quorum: said.ack_quorum.unwrap_or(ack_quorum.min(write_quorum)),
         }
     }
 }
@@ -57,5 +62,7 @@ mod tests {
         assert_eq!(decided(None, Some(1), None), (1, 1, 1));
         assert_eq!(decided(None, None, Some(2)), (5, 3, 2));
         assert_eq!(decided(Some(7), Some(2), Some(1)), (7, 2, 1));
+        assert_eq!(decided(None, None, Some(6)), (6, 6, 6), "enough copies for so many to acknowledge");
+        assert_eq!(decided(Some(2), None, None), (2, 2, 2), "no more copies than there are places");
     }
 }

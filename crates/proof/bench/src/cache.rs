@@ -1,6 +1,9 @@
 //! `bench cache`: reads and writes of a data cell of three backends, by one client; and of memcached in the same run,
 //! if that is installed.
 
+mod delayed;
+mod lookups;
+
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
@@ -30,7 +33,11 @@ const FILL_BATCH: usize = 64;
 
 /// Flags of `bench cache`.
 #[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
+    /// Something else of a cell.
+    #[command(subcommand)]
+    of: Option<CacheBench>,
     /// Bytes of each value.
     #[arg(long, default_value_t = 4_096, value_name = "BYTES")]
     value_bytes: usize,
@@ -52,6 +59,13 @@ pub struct Args {
     /// Form of the output.
     #[arg(short, long, value_enum, default_value_t = ReportFormat::Table)]
     output: ReportFormat,
+}
+
+/// What is measured of a cell beside reads and writes.
+#[derive(clap::Subcommand)]
+enum CacheBench {
+    /// The ways to look up by quorum: with one replica of three slow, and by the size of values.
+    Lookups(lookups::Args),
 }
 
 /// What it reports.
@@ -160,6 +174,9 @@ enum CacheOperation {
 
 /// Runs it.
 pub fn run(args: Args) -> anyhow::Result<()> {
+    if let Some(CacheBench::Lookups(of)) = &args.of {
+        return lookups::run(of);
+    }
     ensure!(args.values >= HOT_KEYS, "at least {HOT_KEYS} values");
     interrupt::listen()?;
     let workspace = Workspace::create(args.dir.as_deref(), false)?;

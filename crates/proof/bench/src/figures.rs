@@ -7,7 +7,8 @@
 //!
 //! - What came out is only in the result files: ratios, verdicts and pictures are computed from them.
 //! - The same files make the same page and pictures, byte for byte, apart from what is said of their age.
-//! - A figure whose code was changed after its build says so, with how many commits did that ([`history`]).
+//! - A figure whose code was changed after its build says so, with the commit that did it first ([`history`]). What a
+//!   later commit would make wrong is printed, and not on the page.
 //!
 //! bench/README.md says how a run becomes a result file.
 
@@ -87,6 +88,15 @@ fn make(root: &Path) -> anyhow::Result<()> {
         std::fs::write(folder.join(name), picture)?;
     }
     println!("{PAGE}: {} results, {} pictures in {PICTURES}", results.len(), pictures.len());
+    println!("Commits that changed a result's code since its build, tests and comments apart:");
+    for (result, age) in results.iter().zip(&ages) {
+        let commits = match age {
+            Freshness::Current => "0".to_owned(),
+            Freshness::Older { commits, .. } => commits.to_string(),
+            Freshness::Unknown => "?".to_owned(),
+        };
+        println!("{commits:>5}  {} of {}: {}", &result.build[..7], result.date, result.name);
+    }
     Ok(())
 }
 

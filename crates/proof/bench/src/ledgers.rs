@@ -1,5 +1,5 @@
-//! `bench ledgers`: the native client of BookKeeper beside Apache's for Java, in turn, on the same bookies: entries that
-//! are acknowledged in a second, and for each second of the client's own processor time.
+//! `bench ledgers`: the native client of BookKeeper beside Apache's for Java, in turn, on the same bookies: entries
+//! that are acknowledged in a second, and for each second of the client's own processor time.
 //!
 //! Both keep the same number of entries in flight in one ledger of three copies, two of which acknowledge, with CRC32C.
 //! Each writes so many entries once before it is measured, and then as many again. Java's runs with its optimizing
@@ -89,14 +89,14 @@ struct Measured {
 }
 
 /// ZooKeeper and bookies, which end with this.
-struct Servers {
+struct LedgerServers {
     script: PathBuf,
     dir: tempfile::TempDir,
     zookeeper: String,
     children: Vec<Child>,
 }
 
-impl Drop for Servers {
+impl Drop for LedgerServers {
     fn drop(&mut self) {
         for child in &mut self.children {
             let _ = child.kill();
@@ -105,7 +105,7 @@ impl Drop for Servers {
     }
 }
 
-impl Servers {
+impl LedgerServers {
     fn start(args: &Args) -> anyhow::Result<Self> {
         let script = args.bookkeeper.canonicalize();
         let script = script.with_context(|| format!("{}: no such script", args.bookkeeper.display()))?;
@@ -222,7 +222,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     interrupt::listen()?;
     let mut line = ProgressLine::default();
     line.show("ZooKeeper and bookies start");
-    let servers = Servers::start(&args)?;
+    let servers = LedgerServers::start(&args)?;
     let mut runs = Vec::new();
     for round in 1..=args.rounds {
         line.show(&format!("round {round}: tailwater"));

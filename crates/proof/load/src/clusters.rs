@@ -14,7 +14,6 @@ mod node;
 mod relay;
 
 use std::io::Write;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -34,7 +33,7 @@ use crate::messages::{
 };
 use crate::report::{self, ReportFormat};
 use crate::stats::{Durations, PercentilesMs};
-use crate::system::Workspace;
+use crate::system::{Workspace, WorkspaceArgs};
 use crate::workers::Workers;
 
 /// The clusters, the source first.
@@ -73,12 +72,8 @@ pub struct Args {
     /// How long to append, in seconds. A fifth of that a line is cut, and a fifth a cluster is dead.
     #[arg(long, default_value_t = 40.0)]
     seconds: f64,
-    /// Where to put the data: a directory on a disk. A directory is made in it, and removed again.
-    #[arg(long, value_name = "DIR")]
-    dir: Option<PathBuf>,
-    /// Leave the directory, with the logs of all processes.
-    #[arg(long)]
-    keep: bool,
+    #[command(flatten)]
+    workspace: WorkspaceArgs,
     /// Form of the summary.
     #[arg(short, long, value_enum, default_value_t = ReportFormat::Table)]
     output: ReportFormat,
@@ -152,7 +147,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             println!("{words}");
         }
     };
-    let workspace = Workspace::create(args.dir.as_deref(), args.keep)?;
+    let workspace = args.workspace.create()?;
     say(&format!("five clusters on three continents, in {}", workspace.path().display()));
     let gateways = Gateways::new()?;
     let nodes = start_clusters(&args, &workspace, &gateways)?;

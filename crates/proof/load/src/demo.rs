@@ -16,7 +16,7 @@ use crate::interrupt;
 use crate::messages::{ConsumersConfig, FaultFlags, ProducerConfig, Reads, TransportFlag};
 use crate::report::{self, ReportFormat};
 use crate::stats::{Durations, PercentilesMs, round};
-use crate::system::{System, SystemArgs};
+use crate::system::{System, SystemArgs, WorkspaceArgs};
 use crate::text::Text;
 
 /// Flags of `demo`.
@@ -40,12 +40,8 @@ pub struct Args {
     /// How long to append, in seconds.
     #[arg(long, default_value_t = 25.0)]
     seconds: f64,
-    /// Where to put the data: a directory on a disk. A directory is made in it, and removed again.
-    #[arg(long, value_name = "DIR")]
-    dir: Option<PathBuf>,
-    /// Leave the directory, with the logs of all processes.
-    #[arg(long)]
-    keep: bool,
+    #[command(flatten)]
+    workspace: WorkspaceArgs,
     /// Form of the summary.
     #[arg(short, long, value_enum, default_value_t = ReportFormat::Table)]
     output: ReportFormat,
@@ -91,7 +87,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             None => println!("text: {files} files of this machine ({:.1} MB)", bytes as f64 / 1e6),
         }
     }
-    let mut system = System::start(&SystemArgs::usual(args.dir.clone(), args.keep))?;
+    let mut system = System::start(&SystemArgs::usual(args.workspace.clone()))?;
     if !quiet {
         println!(
             "one node, data cell and metadata cell of three backend processes each, in {}",

@@ -29,6 +29,24 @@ const START_DEADLINE: Duration = Duration::from_secs(60);
 /// How long a part may take to stop.
 const STOP_DEADLINE: Duration = Duration::from_secs(10);
 
+/// Flags about where a run has its data.
+#[derive(clap::Args, Clone, Default)]
+pub struct WorkspaceArgs {
+    /// Where to put the data: a directory on the disk to measure. A directory is made in it, and removed again.
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Leave the directory, with the logs of all processes.
+    #[arg(long)]
+    keep: bool,
+}
+
+impl WorkspaceArgs {
+    /// Makes the directory.
+    pub fn create(&self) -> anyhow::Result<Workspace> {
+        Workspace::create(self.dir.as_deref(), self.keep)
+    }
+}
+
 /// Flags about the system under test.
 #[derive(clap::Args, Clone)]
 pub struct SystemArgs {
@@ -42,15 +60,11 @@ pub struct SystemArgs {
     /// Bytes of the stream's chunks. By default the stream's default.
     #[arg(long, value_name = "BYTES")]
     chunk_bytes: Option<u32>,
-    /// Where to put the data: a directory on the disk to measure. A directory is made in it, and removed again.
-    #[arg(long, value_name = "DIR")]
-    dir: Option<PathBuf>,
     /// More lines of the node's configuration file.
     #[arg(long, hide = true, default_value = "")]
     node_config: String,
-    /// Leave the directory, with the logs of all processes.
-    #[arg(long)]
-    keep: bool,
+    #[command(flatten)]
+    workspace: WorkspaceArgs,
 }
 
 /// Copies of each cached value.
@@ -68,8 +82,8 @@ pub enum CellProcesses {
 
 impl SystemArgs {
     /// The usual: three copies, 512 MiB each.
-    pub fn usual(dir: Option<PathBuf>, keep: bool) -> Self {
-        Self { cells: None, cell_mib: 512, chunk_bytes: None, dir, node_config: String::new(), keep }
+    pub fn usual(workspace: WorkspaceArgs) -> Self {
+        Self { cells: None, cell_mib: 512, chunk_bytes: None, node_config: String::new(), workspace }
     }
 
     /// Bytes of the stream's chunks, if not the default.
@@ -285,7 +299,7 @@ impl System {
 
     /// Takes the broker that listens at `address`; `pid` is its process, if that is known.
     pub fn connect(args: &SystemArgs, address: &str, pid: Option<u32>) -> anyhow::Result<Self> {
-        let workspace = Workspace::create(args.dir.as_deref(), args.keep)?;
+        let workspace = args.workspace.create()?;
         let topic = format!("bench-{:x}", monotonic_ns());
         let server = Server::Broker(Broker { address: address.to_owned(), pid, topic });
         Ok(Self { server, data_cell: Vec::new(), metadata_cell: Vec::new(), workspace })
@@ -297,7 +311,7 @@ impl System {
         speaks_kafka: bool,
         durability: PeerDurability,
     ) -> anyhow::Result<Self> {
-        let workspace = Workspace::create(args.dir.as_deref(), args.keep)?;
+        let workspace = args.workspace.create()?;
         let dir = workspace.path().to_owned();
         let (mut data_cell, mut metadata_cell) = (Vec::new(), Vec::new());
         if args.cells() == CellProcesses::R32 {

@@ -56,6 +56,8 @@ pub enum Plant {
     LengthTooEarly,
     /// A backend answers SETs that it has not applied; two of three do.
     SetAcknowledgedUnapplied,
+    /// A quorum of one: what one replica says counts twice.
+    OneReplicaCountsTwice,
     /// A backend applies what clients that go by another configuration SET.
     SetUnderAnyConfiguration,
     /// Backends tell nobody which configuration they go by.
@@ -256,6 +258,16 @@ impl Plant {
             | Plant::ChunkKeyWithoutTerm => connections::PlantedConnection::in_front_of(connection, self),
             _ => connection,
         }
+    }
+
+    /// The backend whose memory is read where that of `backend` is meant.
+    pub fn read_of(self, backend: usize) -> usize {
+        if self == Plant::OneReplicaCountsTwice && backend == 1 { 0 } else { backend }
+    }
+
+    /// A connection that reads by one connection, and has CALLs go over another one.
+    pub fn reading_by(reads: Arc<dyn Connection>, calls: Arc<dyn Connection>) -> Arc<dyn Connection> {
+        connections::ReadsElsewhere::by(reads, calls)
     }
 
     /// `connection` to another cluster, with the bug in front of it if it is one of copying.

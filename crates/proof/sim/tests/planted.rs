@@ -59,6 +59,7 @@ are_caught! {
     a_chunk_key_without_its_term_is_caught: ChunkKeyWithoutTerm in "duel", ["no prefix of the durable"];
     a_set_that_is_acknowledged_and_not_applied_is_caught:
         SetAcknowledgedUnapplied in "cache", ["was acknowledged"];
+    a_quorum_of_one_is_caught: OneReplicaCountsTwice in "cache", ["was acknowledged", "had been acknowledged"];
     a_set_that_a_backend_takes_under_any_configuration_is_caught:
         SetUnderAnyConfiguration in "cell", ["was acknowledged", "had been acknowledged", "set in the cell before"];
     a_configuration_that_backends_do_not_tell_is_caught:
@@ -74,7 +75,7 @@ are_caught! {
         RefilledFromOne in "refill", ["is missing", "had been acknowledged", "acknowledged and"];
     a_backend_that_is_not_told_what_was_erased_is_caught:
         ErasuresNotTold in "refill", ["had been acknowledged"];
-    a_copy_that_gets_a_version_of_its_own_is_caught: CopiedAtNewVersion in "refill", ["at another version"];
+    a_copy_that_gets_a_version_of_its_own_is_caught: CopiedAtNewVersion in "refill", ["at another version", "acknowledged and"];
     a_copy_whose_life_begins_again_is_caught: LifeBegunAgain in "refill", ["when it is too old"];
     a_change_of_backends_that_clients_are_not_told_is_caught:
         ChangeNotTold in "resize",

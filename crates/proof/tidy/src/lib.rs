@@ -129,9 +129,98 @@ fn declared_type(line: &str) -> Option<&str> {
     name.starts_with(|char: char| char.is_ascii_uppercase()).then_some(name)
 }
 
+/// The lines of `text` that begin a member of the type `name`: in its declaration, and in each `impl` of it or for it.
+///
+/// As rustfmt lays code out: a body ends at the first brace as far to the right as its head begins, and members begin
+/// four columns further.
+pub fn members_of<'a>(text: &'a str, name: &str) -> Vec<&'a str> {
+    let mut members = Vec::new();
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        let Some(mut head) = is_head(line).then(|| line.to_owned()) else { continue };
+        while !head.contains(['{', ';']) {
+            let Some(more) = lines.next() else { break };
+            head = format!("{head} {}", more.trim());
+        }
+        let of = declared_type(line).or_else(|| implemented_type(&head));
+        if of != Some(name) || !head.trim_end().ends_with('{') {
+            continue;
+        }
+        let indent = line.len() - line.trim_start().len();
+        let end = format!("{:indent$}}}", "");
+        let body = lines.by_ref().take_while(|line| *line != end);
+        members.extend(body.filter(|line| line.len() - line.trim_start().len() == indent + 4));
+    }
+    members
+}
+
+fn is_head(line: &str) -> bool {
+    let line = line.trim_start();
+    line.starts_with("impl") || line.starts_with("unsafe impl") || declared_type(line).is_some()
+}
+
+/// The type that `impl ... {` is of, or for.
+fn implemented_type(head: &str) -> Option<&str> {
+    let head = head.trim_start().trim_start_matches("unsafe ").strip_prefix("impl")?;
+    let head = if head.starts_with('<') { &head[end_of_generics(head)?..] } else { head };
+    let head = head.split('{').next().unwrap_or_default();
+    let head = head.split_once(" for ").map_or(head, |(_, of)| of);
+    let path =
+        head.trim_start().split(|char: char| !char.is_alphanumeric() && !"_:".contains(char)).next()?;
+    path.rsplit("::").next()
+}
+
+/// Where the angle bracket that `text` begins with is closed: behind it. An arrow's is none.
+fn end_of_generics(text: &str) -> Option<usize> {
+    let mut depth = 0;
+    let mut before = ' ';
+    for (at, char) in text.char_indices() {
+        match char {
+            '<' => depth += 1,
+            '>' if before != '-' => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return Some(at + 1);
+        }
+        before = char;
+    }
+    None
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_type_s_members_are_in_its_declaration_and_in_what_is_implemented_for_it() {
+        let text = "\
+pub struct A {
+    field: u8,
+}
+
+impl<T: Fn() -> B> From<B> for x::A<T>
+where
+    T: C,
+{
+    fn from() {
+        local: u8,
+    }
+}
+
+impl B {
+    fn other() {}
+}
+
+mod m {
+    unsafe impl super::A {
+        fn inner() {}
+    }
+}
+";
+        let found: Vec<&str> = members_of(text, "A").into_iter().map(str::trim).collect();
+        assert_eq!(found, ["field: u8,", "fn from() {", "}", "fn inner() {}"]);
+    }
 
     #[test]
     fn types_are_found_whatever_stands_before_them() {

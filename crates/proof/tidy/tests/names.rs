@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tailwater_tidy::{declared, documents, root, rust_files};
+use tailwater_tidy::{declared, documents, members_of, root, rust_files};
 
 /// Names that types of more than one crate have, each with the reason why that confuses nobody. At most [`SHARED_MAX`]
 /// of them.
@@ -94,6 +94,12 @@ fn declares(line: &str, name: &str) -> bool {
 #[test]
 fn documents_name_functions_as_the_code_does() {
     let files = rust_files();
+    let mut crates_of: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for file in &files {
+        for of in declared(&file.text) {
+            crates_of.entry(of.name).or_default().insert(file.crate_name());
+        }
+    }
     let mut checked = 0;
     let mut wrong = Vec::new();
     for document in documents() {
@@ -101,16 +107,16 @@ fn documents_name_functions_as_the_code_does() {
             continue;
         }
         for (of, name) in paths_in(&document.text) {
-            // The type's crate has a member of that name: a function, a variant, a field or a constant.
-            let is_declared = |text: &str| declared(text).iter().any(|found| found.name == of);
-            let crates: BTreeSet<&str> =
-                files.iter().filter(|file| is_declared(&file.text)).map(|file| file.crate_name()).collect();
-            if crates.is_empty() && FOREIGN.contains(&of.as_str()) {
+            let Some(crates) = crates_of.get(of.as_str()) else {
+                if !FOREIGN.contains(&of.as_str()) {
+                    wrong.push(format!("{}: `{of}`", document.path));
+                }
                 continue;
-            }
-            let known = files.iter().any(|file| {
-                crates.contains(file.crate_name()) && file.text.lines().any(|line| declares(line, &name))
-            });
+            };
+            // The type has a member of that name: a function, a variant, a field or a constant.
+            let mut its_files = files.iter().filter(|file| crates.contains(file.crate_name()));
+            let known = its_files
+                .any(|file| members_of(&file.text, &of).into_iter().any(|member| declares(member, &name)));
             checked += 1;
             if !known {
                 wrong.push(format!("{}: `{of}::{name}`", document.path));
@@ -118,7 +124,7 @@ fn documents_name_functions_as_the_code_does() {
         }
     }
     assert!(checked > 0, "no name was found in {}: does this test still see them?", root().display());
-    assert!(wrong.is_empty(), "the code has no such name:\n{}", wrong.join("\n"));
+    assert!(wrong.is_empty(), "the type has no such member:\n{}", wrong.join("\n"));
 }
 
 /// Types of others that documents name.

@@ -6,10 +6,12 @@
 //! when the signature was verified, and the body's length is known. Messages in flight are counted
 //! ([`crate::in_flight`]) where they are received.
 
-use std::sync::Arc;
+mod kept;
 
-use parking_lot::Mutex;
-use tailwater_access::{Peer, SecretText};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::{Mutex, RwLock};
+use tailwater_access::{Peer, RightsBell, RightsChanges, SecretText};
 use tailwater_env::{Env, HashMap, Instant};
 use tailwater_queue::{QueueError, QueueStore};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -17,6 +19,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::config::{AccountConfig, SqsConfig};
 use crate::error::{Code, ErrorRefusal};
 use crate::in_flight::InFlight;
+
+pub use kept::{AccountBounds, AccountError, AccountInfo, NewAccountKey};
 
 /// Whoever asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,18 +42,49 @@ impl Identity {
     }
 }
 
-/// The accounts.
-pub(crate) struct Accounts {
+/// The accounts of a node: those of its configuration, and those that are made while it runs.
+pub struct Accounts {
     env: Env,
-    /// The account of everybody, if none are configured.
-    everybody: Option<String>,
-    by_id: HashMap<String, Account>,
+    config: SqsConfig,
+    set: RwLock<Arc<AccountSet>>,
+    /// Rings when it has become another one.
+    changed: RightsBell,
+    kept: OnceLock<kept::KeptIn>,
+    /// Held over a change.
+    changing: tokio::sync::Mutex<()>,
+}
+
+impl std::fmt::Debug for Accounts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Accounts").field("count", &self.set().count()).finish_non_exhaustive()
+    }
+}
+
+/// All accounts at some time.
+#[derive(Default)]
+struct AccountSet {
+    by_id: HashMap<String, Arc<Account>>,
     /// Secret and account, by access key.
-    keys: HashMap<String, (SecretText, String)>,
+    keys: HashMap<String, (SecretText, Arc<Account>)>,
+}
+
+impl AccountSet {
+    fn count(&self) -> usize {
+        self.by_id.len()
+    }
+
+    fn configs(&self) -> impl Iterator<Item = &AccountConfig> {
+        self.by_id.values().map(|account| &account.config)
+    }
 }
 
 struct Account {
     config: AccountConfig,
+    used: Arc<AccountUse>,
+}
+
+/// What an account uses of what it may. It stays when its keys change.
+struct AccountUse {
     requests: Mutex<Bucket>,
     bytes: Mutex<Bucket>,
     in_flight: Mutex<InFlight>,
@@ -86,68 +121,134 @@ impl Bucket {
 }
 
 impl Accounts {
-    pub(crate) fn new(env: &Env, config: &SqsConfig) -> Self {
-        let everybody = config.accounts.is_empty().then(|| config.account.clone());
-        let mut keys = HashMap::default();
-        let mut by_id = HashMap::default();
-        let now = env.now();
-        for account in &config.accounts {
-            for key in &account.keys {
-                keys.insert(key.id.clone(), (key.secret.clone(), account.id.clone()));
+    /// Those of the configuration alone.
+    pub(crate) fn of(env: &Env, config: &SqsConfig) -> Arc<Self> {
+        let accounts = Self {
+            env: env.clone(),
+            config: config.clone(),
+            set: RwLock::default(),
+            changed: RightsBell::default(),
+            kept: OnceLock::new(),
+            changing: tokio::sync::Mutex::default(),
+        };
+        accounts.replace(Vec::new());
+        Arc::new(accounts)
+    }
+
+    fn set(&self) -> Arc<AccountSet> {
+        Arc::clone(&self.set.read())
+    }
+
+    /// Goes by the accounts of the configuration and by these from now on.
+    fn replace(&self, kept: Vec<AccountConfig>) {
+        let before = self.set();
+        let mut set = AccountSet::default();
+        // The configuration's come first: of two that are called the same it is theirs that counts.
+        for config in self.config.accounts.iter().cloned().chain(kept) {
+            if set.by_id.contains_key(&config.id) {
+                tracing::warn!(
+                    account = config.id,
+                    "the configuration's counts, and not what was added: remove that"
+                );
+                continue;
             }
-            let full = |rate: u64| Mutex::new(Bucket { level: rate as f64, filled_at: now });
-            let (requests, bytes) = (full(account.requests_per_s), full(account.bytes_per_s));
-            let waiting_max = match account.waiting_max {
-                0 => config.connections_max.div_ceil(2),
-                most => most.min(Semaphore::MAX_PERMITS),
+            let known = before.by_id.get(&config.id);
+            let account = match known {
+                Some(known) if known.config == config => Arc::clone(known),
+                known => Arc::new(self.account(config, known)),
             };
-            let account = Account {
-                config: account.clone(),
-                requests,
-                bytes,
-                in_flight: Mutex::default(),
-                waiting: Arc::new(Semaphore::new(waiting_max)),
-            };
-            by_id.insert(account.config.id.clone(), account);
+            for key in &account.config.keys {
+                set.keys.insert(key.id.clone(), (key.secret.clone(), Arc::clone(&account)));
+            }
+            set.by_id.insert(account.config.id.clone(), account);
         }
-        Self { env: env.clone(), everybody, by_id, keys }
+        *self.set.write() = Arc::new(set);
+        self.changed.ring();
+    }
+
+    fn account(&self, config: AccountConfig, known: Option<&Arc<Account>>) -> Account {
+        let is_bounded_as = |known: &Arc<Account>| {
+            let keys = known.config.keys.clone();
+            AccountConfig { keys, ..config.clone() } == known.config
+        };
+        let used = match known.filter(|known| is_bounded_as(known)) {
+            Some(known) => Arc::clone(&known.used),
+            None => {
+                let now = self.env.now();
+                let full = |rate: u64| Mutex::new(Bucket { level: rate as f64, filled_at: now });
+                let waiting_max = match config.waiting_max {
+                    0 => self.config.connections_max.div_ceil(2),
+                    most => most.min(Semaphore::MAX_PERMITS),
+                };
+                Arc::new(AccountUse {
+                    requests: full(config.requests_per_s),
+                    bytes: full(config.bytes_per_s),
+                    in_flight: Mutex::default(),
+                    waiting: Arc::new(Semaphore::new(waiting_max)),
+                })
+            }
+        };
+        Account { config, used }
     }
 
     /// The one account that there is, if nobody has to sign.
     pub(crate) fn everybody(&self) -> Option<Identity> {
-        self.everybody.clone().map(|account| Identity { account, key: String::new() })
+        let is_open = !self.config.login && self.set().count() == 0;
+        is_open.then(|| Identity { account: self.config.account.clone(), key: String::new() })
     }
 
     /// The secret of an access key.
     pub(crate) fn secret(&self, key: &str) -> Option<String> {
-        self.keys.get(key).map(|(secret, _)| secret.text().to_owned())
+        self.set().keys.get(key).map(|(secret, _)| secret.text().to_owned())
     }
 
     /// Who has an access key.
     pub(crate) fn identity(&self, key: String) -> Option<Identity> {
-        let (_, account) = self.keys.get(&key)?;
-        Some(Identity { account: account.clone(), key })
+        let (_, account) = self.set().keys.get(&key).cloned()?;
+        Some(Identity { account: account.config.id.clone(), key })
+    }
+
+    /// Hears when accounts or keys change.
+    pub(crate) fn changes(&self) -> RightsChanges {
+        self.changed.changes()
+    }
+
+    /// Whether whoever asks would still be let in.
+    pub(crate) fn check(&self, identity: &Identity) -> Result<(), ErrorRefusal> {
+        let (now, refusal) = match identity.key.is_empty() {
+            true => {
+                let why = "There are accounts by now: requests have to be signed.";
+                (self.everybody(), ErrorRefusal::new(Code::MissingAuthenticationToken, why))
+            }
+            false => {
+                let why = "The key was removed meanwhile.";
+                (self.identity(identity.key.clone()), ErrorRefusal::new(Code::InvalidClientTokenId, why))
+            }
+        };
+        if now.as_ref() == Some(identity) { Ok(()) } else { Err(refusal) }
+    }
+
+    fn by_id(&self, id: &str) -> Option<Arc<Account>> {
+        self.set().by_id.get(id).cloned()
     }
 
     /// Refuses a request of whoever claims to have `key`, if that account's quota is used up. Uses nothing of it.
     pub(crate) fn check_quota(&self, key: &str) -> Result<(), ErrorRefusal> {
-        let Some(account) = self.keys.get(key).and_then(|(_, account)| self.by_id.get(account)) else {
-            return Ok(());
-        };
+        let Some((_, account)) = self.set().keys.get(key).cloned() else { return Ok(()) };
         let now = self.env.now();
         let AccountConfig { requests_per_s, bytes_per_s, .. } = account.config;
-        let is_left = account.requests.lock().has_some(requests_per_s, now)
-            && account.bytes.lock().has_some(bytes_per_s, now);
+        let is_left = account.used.requests.lock().has_some(requests_per_s, now)
+            && account.used.bytes.lock().has_some(bytes_per_s, now);
         is_left.then_some(()).ok_or_else(throttled)
     }
 
     /// Counts a request with a body of so many bytes, or refuses it.
     pub(crate) fn admit(&self, identity: &Identity, bytes: usize) -> Result<(), ErrorRefusal> {
-        let Some(account) = self.by_id.get(&identity.account) else { return Ok(()) };
+        let Some(account) = self.by_id(&identity.account) else { return Ok(()) };
         let now = self.env.now();
         let AccountConfig { requests_per_s, bytes_per_s, .. } = account.config;
-        let is_admitted = account.requests.lock().take(1, requests_per_s, now)
-            && account.bytes.lock().take(bytes as u64, bytes_per_s, now);
+        let is_admitted = account.used.requests.lock().take(1, requests_per_s, now)
+            && account.used.bytes.lock().take(bytes as u64, bytes_per_s, now);
         is_admitted.then_some(()).ok_or_else(throttled)
     }
 
@@ -157,8 +258,8 @@ impl Accounts {
         &self,
         identity: &Identity,
     ) -> Result<Option<OwnedSemaphorePermit>, ErrorRefusal> {
-        let Some(account) = self.by_id.get(&identity.account) else { return Ok(None) };
-        let waiting = Arc::clone(&account.waiting).try_acquire_owned();
+        let Some(account) = self.by_id(&identity.account) else { return Ok(None) };
+        let waiting = Arc::clone(&account.used.waiting).try_acquire_owned();
         waiting.map(Some).map_err(|_| {
             let message = "Too many receives of the account wait: [[sqs.accounts]] waiting_max";
             ErrorRefusal::new(Code::RequestThrottled, message)
@@ -171,7 +272,7 @@ impl Accounts {
         account: &str,
         queues: &dyn QueueStore,
     ) -> Result<(), ErrorRefusal> {
-        let most = self.by_id.get(account).map_or(0, |account| account.config.queues_max);
+        let most = self.by_id(account).map_or(0, |account| account.config.queues_max);
         match most == 0 || queues.list(account, "", None, most).await?.len() < most {
             true => Ok(()),
             false => Err(ErrorRefusal::new(Code::OverLimit, format!("The account may have {most} queues."))),
@@ -186,7 +287,7 @@ impl Accounts {
         queues: &dyn QueueStore,
     ) -> Result<usize, ErrorRefusal> {
         let Some((account, most)) = self.in_flight_quota(account) else { return Ok(wanted) };
-        if account.in_flight.lock().is_due(self.env.now()) {
+        if account.used.in_flight.lock().is_due(self.env.now()) {
             let mut counted = 0;
             for queue in queues.list(&account.config.id, "", None, usize::MAX).await? {
                 match queues.figures(&queue).await {
@@ -195,9 +296,9 @@ impl Accounts {
                     Err(error) => return Err(error.into()),
                 }
             }
-            account.in_flight.lock().count(counted);
+            account.used.in_flight.lock().count(counted);
         }
-        match usize::try_from(account.in_flight.lock().room(most)).unwrap_or(usize::MAX) {
+        match usize::try_from(account.used.in_flight.lock().room(most)).unwrap_or(usize::MAX) {
             0 => Err(ErrorRefusal::new(
                 Code::OverLimit,
                 format!("Too many messages in flight: the account may have {most}."),
@@ -209,19 +310,19 @@ impl Accounts {
     /// Messages of an account's queues were received.
     pub(crate) fn received(&self, account: &str, count: usize) {
         if let Some((account, _)) = self.in_flight_quota(account) {
-            account.in_flight.lock().received(count);
+            account.used.in_flight.lock().received(count);
         }
     }
 
     /// Messages of an account's queues were deleted.
     pub(crate) fn deleted(&self, account: &str, count: usize) {
         if let Some((account, _)) = self.in_flight_quota(account) {
-            account.in_flight.lock().deleted(count);
+            account.used.in_flight.lock().deleted(count);
         }
     }
 
-    fn in_flight_quota(&self, account: &str) -> Option<(&Account, u64)> {
-        let account = self.by_id.get(account)?;
+    fn in_flight_quota(&self, account: &str) -> Option<(Arc<Account>, u64)> {
+        let account = self.by_id(account)?;
         let most = account.config.in_flight_max;
         (most > 0).then_some((account, most))
     }

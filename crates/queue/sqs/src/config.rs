@@ -20,7 +20,9 @@ pub struct SqsConfig {
     pub advertised: String,
     /// The region in the names (ARNs) of queues. Requests may be signed for any.
     pub region: String,
-    /// The account of whoever asks, where no accounts are configured.
+    /// Whether every request has to be signed, also as long as there is no account: nobody is let in then.
+    pub login: bool,
+    /// The account of whoever asks, where there are no accounts.
     pub account: String,
     /// Connections at the same time.
     pub connections_max: usize,
@@ -39,8 +41,8 @@ pub struct SqsConfig {
     pub head_ms: u64,
     /// A body has to come, and an answer to go, within so many milliseconds.
     pub stalled_ms: u64,
-    /// Who may do what. With accounts every request has to be signed with one of their keys; without, signatures are
-    /// not looked at, and everybody is `account`.
+    /// Accounts, besides those that are made while the node runs. With any, every request has to be signed with a key
+    /// of one of them; without, signatures are not looked at, and everybody is `account`.
     pub accounts: Vec<AccountConfig>,
 }
 
@@ -98,6 +100,7 @@ impl Default for SqsConfig {
             tls: None,
             advertised: String::new(),
             region: "us-east-1".to_owned(),
+            login: false,
             account: "000000000000".to_owned(),
             connections_max: 10_000,
             connections_per_address_max: 5_000,
@@ -163,7 +166,8 @@ impl SqsConfig {
     }
 }
 
-fn check_account(name: &str, id: &str) -> Result<(), String> {
+/// Whether an account can be called so; why not.
+pub(crate) fn check_account(name: &str, id: &str) -> Result<(), String> {
     match id.len() == 12 && id.bytes().all(|byte| byte.is_ascii_digit()) {
         true => Ok(()),
         false => Err(format!("[sqs] {name} = {id:?} is not a number of 12 digits")),

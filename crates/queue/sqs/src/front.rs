@@ -32,7 +32,7 @@ pub struct Front {
     pub(crate) env: Env,
     pub(crate) config: SqsConfig,
     pub(crate) queues: Arc<dyn QueueStore>,
-    pub(crate) accounts: Accounts,
+    pub(crate) accounts: Arc<Accounts>,
     pub(crate) stats: Stats,
     authorizer: Arc<dyn Authorizer>,
     /// Room for large bodies.
@@ -68,16 +68,28 @@ pub(crate) struct RequestContext<'a> {
 type HttpAnswer = Response<Full<Bytes>>;
 
 impl Front {
-    /// A front of `queues`, for those whom `authorizer` lets.
+    /// A front of `queues`, for those whom `authorizer` lets, with the accounts of `config`.
     pub fn new(
         env: &Env,
         config: SqsConfig,
         queues: Arc<dyn QueueStore>,
         authorizer: Arc<dyn Authorizer>,
     ) -> Arc<Self> {
+        let accounts = Accounts::of(env, &config);
+        Self::with_accounts(env, config, queues, authorizer, accounts)
+    }
+
+    /// The same with other accounts.
+    pub fn with_accounts(
+        env: &Env,
+        config: SqsConfig,
+        queues: Arc<dyn QueueStore>,
+        authorizer: Arc<dyn Authorizer>,
+        accounts: Arc<Accounts>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             env: env.clone(),
-            accounts: Accounts::new(env, &config),
+            accounts,
             bodies: SocketRoom::new(config.bodies_bytes_max),
             answers: SocketRoom::new(config.answers_bytes_max),
             config,
@@ -90,6 +102,11 @@ impl Front {
     /// The queues that it is for.
     pub fn queues(&self) -> &Arc<dyn QueueStore> {
         &self.queues
+    }
+
+    /// The accounts that it knows.
+    pub fn accounts(&self) -> &Arc<Accounts> {
+        &self.accounts
     }
 
     /// The counters at this moment.

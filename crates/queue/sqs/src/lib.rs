@@ -7,7 +7,7 @@
 //! What holds:
 //! - Limits, error codes and checksums are Amazon's; `docs/queues.md` lists what differs.
 //! - Both protocols are the same actions on the same types; what only the form of a request decides is in `protocol/`.
-//! - Where accounts are configured, nothing is done for a request whose signature was not verified.
+//! - Where there are accounts, nothing is done for a request whose signature was not verified.
 //! - The authorizer is asked for each request, and for each queue that it names, before a queue's own policy is.
 //! - A receive that waits takes no CPU: it is a waiting task until the queue answers it.
 //! - Nothing that comes over the wire is believed: sizes are bounded before anything is read, counts before anything is
@@ -36,6 +36,7 @@ pub mod signature;
 mod socket;
 mod stats;
 
+pub use accounts::{AccountBounds, AccountError, AccountInfo, Accounts, NewAccountKey};
 pub use attributes::{CONSISTENCY_TAG, ORDER_HINT_TAG};
 pub use config::{AccountConfig, KeyConfig, SqsConfig};
 pub use error::{Code, ErrorRefusal};

@@ -120,3 +120,9 @@ const _: () = {
     );
     assert!(SMALL_BYTES <= BODY_STEP_BYTES, "what is large takes whole steps");
 };
+/// Accounts of a node at most: all are in memory.
+pub const ACCOUNTS_MAX: usize = 10_000;
+/// Keys of an account that is kept in the metadata: two serve while one takes the place of the other.
+pub const ACCOUNT_KEYS_MAX: usize = 8;
+/// How often a change is tried again when another node has changed the same account meanwhile.
+pub const CONFLICTS_MAX: usize = 16;

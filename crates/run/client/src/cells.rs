@@ -15,7 +15,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use tailwater_cache::{
-    BackendPlace, Backends, Cell, CellConfig, Configuration, Connector, Mode, instance_of,
+    BackendPlace, Backends, Cell, CellConfig, Configuration, Connector, LookupWay, Mode, instance_of,
 };
 use tailwater_env::Env;
 use tailwater_format::call::{BackendInfo, CellInfo, CellMode, Hello, Method, NodeInfo};
@@ -41,13 +41,14 @@ pub(crate) async fn connect(
     node: &Arc<Node>,
     hello: &Hello,
     info: &NodeInfo,
-    transport: Transport,
+    (transport, lookup): (Transport, LookupWay),
 ) -> Result<Option<Cells>, Error> {
     let (Some(data), Some(metadata)) = (&info.data_cell, &info.metadata_cell) else { return Ok(None) };
     let cell = async |info: &CellInfo| {
         let mode = match CellMode::try_from(info.mode) {
             Ok(CellMode::R1) => Mode::R1,
             Ok(CellMode::R32) => Mode::R32,
+            Ok(CellMode::R2Immutable) => Mode::R2Immutable,
             _ => return Err(Error::Malformed(format!("a cell with mode {}", info.mode))),
         };
         let told = Arc::new(CellsTold {
@@ -76,7 +77,8 @@ pub(crate) async fn connect(
         if info.hedge_after_ms > 0 {
             config.hedge_after = Duration::from_millis(info.hedge_after_ms.into());
         }
-        Cell::connect(env, config).await.map_err(|error| Error::Malformed(error.to_string()))
+        let cell = Cell::connect(env, config).await.map_err(|error| Error::Malformed(error.to_string()))?;
+        Ok(cell.with_lookup(lookup))
     };
     Ok(Some(Cells { data: cell(data).await?, metadata: cell(metadata).await? }))
 }

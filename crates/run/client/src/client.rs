@@ -4,6 +4,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tailwater_cache::LookupWay;
 use tailwater_env::{Env, Task};
 use tailwater_format::call::{
     self, CALL_VERSION, CallErrorCode, CallMessage, FindStream, Hello, Method, NodeInfo, stream_from_wire,
@@ -49,6 +50,9 @@ pub struct ClientConfig {
     pub name: String,
     /// Which way to the cells.
     pub transport: Transport,
+    /// How lengths are looked up at three replicas. `None`: two are asked, and the third if they do not agree or one is
+    /// late. A process follows lengths all the time, and each answer costs both sides a system call.
+    pub lookup: Option<LookupWay>,
     /// How the process reads.
     pub reader: ReaderConfig,
     /// Whether it may do so through a window.
@@ -106,7 +110,8 @@ impl Client {
         let hello = Hello { version: CALL_VERSION, client: config.name.clone() };
         let info: NodeInfo =
             retry(&env, CONNECT_DEADLINE, may_pass, || node.call(Method::Hello, &hello)).await?;
-        let cells = cells::connect(&env, &node, &hello, &info, config.transport).await?;
+        let lookup = config.lookup.unwrap_or(LookupWay::Two);
+        let cells = cells::connect(&env, &node, &hello, &info, (config.transport, lookup)).await?;
         let source: Arc<dyn DurableSource> = Arc::new(NodeSource::new(Arc::clone(&node)));
         reader.page_refresh = cells::page_refresh(&info).unwrap_or(reader.page_refresh);
         let reader = TailReader::start(&env, cells, source, reader);

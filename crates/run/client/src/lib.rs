@@ -42,6 +42,7 @@ pub use consumer::{Batch, Consumer, ConsumerConfig, Lag};
 pub use error::Error;
 pub use group::{GroupConfig, GroupConsumer};
 pub use producer::{Ack, Acked, Partitioner, Producer, ProducerSettings, Trouble, shard_of_key};
+pub use tailwater_cache::LookupWay;
 pub use tailwater_format::{Start, StartError};
 pub use tailwater_tail::{ReaderConfig, ReaderConfigError, ReaderStats};
 pub use tailwater_tls::{Dialer, DialerConfig, TlsError};

@@ -13,6 +13,7 @@ use tailwater_log::StreamConfig;
 pub use tailwater_permissions::{AccessRule, AuditEvent, Effect, Enforcement, Operation, ResourceKind};
 pub use tailwater_quotas::limits::QUOTA_MAX;
 pub use tailwater_quotas::{QuotaBound, QuotaBounds, QuotaEntity};
+pub use tailwater_sqs::AccountBounds;
 use tailwater_sqs::JsonObject;
 
 use crate::config::CellModeSetting;
@@ -93,6 +94,56 @@ impl std::fmt::Debug for CreatedToken {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("CreatedToken").field("name", &self.name).finish_non_exhaustive()
     }
+}
+
+/// An account of Amazon SQS's protocol, as in `GET /v1/accounts`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AccountView {
+    /// Its number.
+    pub id: String,
+    /// The ids of its keys.
+    pub keys: Vec<String>,
+    /// Whether it is one of the configuration, which only the configuration changes.
+    pub is_configured: bool,
+}
+
+/// `POST /v1/accounts`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CreateAccountKey {
+    /// The account's number; it is made if it is not there.
+    pub id: String,
+    /// What bounds the account.
+    #[serde(default, deserialize_with = "object")]
+    pub bounds: AccountBounds,
+}
+
+/// A key that was made.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct CreatedAccountKey {
+    /// The account's number.
+    pub id: String,
+    /// The key's id.
+    pub key: String,
+    /// What requests are signed with. Nobody is told it again.
+    pub secret: String,
+}
+
+impl std::fmt::Debug for CreatedAccountKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CreatedAccountKey").field("key", &self.key).finish_non_exhaustive()
+    }
+}
+
+/// `DELETE /v1/accounts/{id}`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RemoveAccount {
+    /// Only this key of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// Whether everybody may be let in if it is the last account.
+    pub everybody: bool,
 }
 
 /// `GET /v1/rules`, and what was added or removed.
@@ -222,7 +273,7 @@ pub struct BroadcastAt {
 pub struct CellView {
     /// `data`, `metadata`, or as it was created.
     pub name: String,
-    /// `R1` or `R3.2`.
+    /// `R1`, `R3.2` or `R2/Immutable`.
     pub mode: String,
     /// Each backend's addresses.
     pub backends: Vec<Vec<String>>,
@@ -243,6 +294,9 @@ pub struct CellView {
     /// While its backends are restarted one after another, how far that is.
     #[serde(default)]
     pub rolling: Option<CellRollView>,
+    /// Which load is read, of a cell that is loaded as a whole; 0: nothing was loaded yet.
+    #[serde(default)]
+    pub generation: Option<u64>,
     /// Rows of the ring that keys are spread by.
     #[serde(default)]
     pub rows: u32,
@@ -327,6 +381,16 @@ pub struct CreateCell {
     pub ttl_ms: Option<u64>,
     /// How full a backend may get before it evicts, in percent.
     pub eviction_percent: Option<u8>,
+}
+
+/// `POST /v1/cells/{name}/load`: has a load read that all backends have.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LoadCell {
+    /// Which load it is.
+    pub generation: u64,
+    /// The configuration that it began under.
+    pub config_id: u64,
 }
 
 /// `POST /v1/cells/{name}/resize`: one of these.
@@ -503,20 +567,8 @@ pub struct CreateStream {
     /// Number of shards.
     #[serde(default = "one")]
     pub shards: u32,
-    /// See [`StreamConfig`], as for all below.
-    #[serde(default, skip_serializing_if = "Option::is_none", with = "given")]
-    pub retention_ms: Option<Option<u64>>,
-    #[serde(default, skip_serializing_if = "Option::is_none", with = "given")]
-    #[allow(missing_docs)]
-    pub retention_bytes: Option<Option<u64>>,
+    /// See [`StreamConfig`], as for the next three.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[allow(missing_docs)]
-    pub segment_bytes: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[allow(missing_docs)]
-    pub segment_ms: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[allow(missing_docs)]
     pub chunk_bytes: Option<u32>,
     /// `immediate`, or a number of milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -527,24 +579,9 @@ pub struct CreateStream {
     /// `create` or `append`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timestamps: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[allow(missing_docs)]
-    pub cold: Option<bool>,
-    #[serde(default, skip_serializing_if = "Option::is_none", with = "given")]
-    #[allow(missing_docs)]
-    pub cold_after_ms: Option<Option<u64>>,
-    #[serde(default, skip_serializing_if = "Option::is_none", with = "given")]
-    #[allow(missing_docs)]
-    pub cold_after_bytes: Option<Option<u64>>,
-    #[serde(default, skip_serializing_if = "Option::is_none", with = "given")]
-    #[allow(missing_docs)]
-    pub ensemble: Option<Option<u32>>,
-    #[serde(default, skip_serializing_if = "Option::is_none", with = "given")]
-    #[allow(missing_docs)]
-    pub write_quorum: Option<Option<u32>>,
-    #[serde(default, skip_serializing_if = "Option::is_none", with = "given")]
-    #[allow(missing_docs)]
-    pub ack_quorum: Option<Option<u32>>,
+    /// What may be changed later.
+    #[serde(flatten)]
+    pub kept: AlterStream,
 }
 
 /// `PATCH /v1/streams/NAME`. What is not given stays as it is; a limit of `null` is none.
@@ -627,24 +664,13 @@ mod given {
 impl CreateStream {
     /// The configuration it asks for.
     pub fn config(&self) -> Result<StreamConfig, tailwater_log::ConfigError> {
-        let default = StreamConfig::default();
+        let default = self.kept.applied_to(&StreamConfig::default());
         Ok(StreamConfig {
             shards: self.shards,
-            retention_ms: self.retention_ms.unwrap_or(default.retention_ms),
-            retention_bytes: self.retention_bytes.unwrap_or(default.retention_bytes),
-            segment_bytes: self.segment_bytes.unwrap_or(default.segment_bytes),
-            segment_ms: self.segment_ms.unwrap_or(default.segment_ms),
             chunk_bytes: self.chunk_bytes.unwrap_or(default.chunk_bytes),
             flush: self.flush.as_deref().map_or(Ok(default.flush), str::parse)?,
-            flush_bytes: default.flush_bytes,
             durability: self.durability.as_deref().map_or(Ok(default.durability), str::parse)?,
             timestamps: self.timestamps.as_deref().map_or(Ok(default.timestamps), str::parse)?,
-            cold: self.cold.unwrap_or(default.cold),
-            cold_after_ms: self.cold_after_ms.unwrap_or(default.cold_after_ms),
-            cold_after_bytes: self.cold_after_bytes.unwrap_or(default.cold_after_bytes),
-            ensemble: self.ensemble.unwrap_or(default.ensemble),
-            write_quorum: self.write_quorum.unwrap_or(default.write_quorum),
-            ack_quorum: self.ack_quorum.unwrap_or(default.ack_quorum),
             ..default
         })
     }
@@ -859,4 +885,27 @@ pub struct ErrorBody {
     pub error: String,
     /// A sentence for people.
     pub message: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_stream_has_what_may_be_changed_later_beside_the_rest_and_nothing_unknown() {
+        let body =
+            r#"{"name": "s", "shards": 3, "retention_ms": null, "write_quorum": 2, "chunk_bytes": 512}"#;
+        let create: CreateStream = serde_json::from_str(body).expect("well-formed");
+        assert_eq!((create.kept.retention_ms, create.kept.retention_bytes), (Some(None), None));
+        let config = create.config().expect("all is in its bounds");
+        assert_eq!((config.shards, config.retention_ms, config.chunk_bytes), (3, None, 512));
+        assert_eq!((config.write_quorum, config.retention_bytes), (Some(2), None));
+        let again = serde_json::to_value(&create).expect("JSON");
+        assert_eq!(again["retention_ms"], serde_json::Value::Null);
+        assert!(again.get("kept").is_none() && again.get("cold").is_none(), "{again}");
+        for wrong in [r#"{"name": "s", "retention": 1}"#, r#"{"name": "s", "kept": {}}"#] {
+            let error = serde_json::from_str::<CreateStream>(wrong).expect_err("refused").to_string();
+            assert!(error.contains("unknown field"), "{error}");
+        }
+    }
 }

@@ -9,8 +9,8 @@ use anyhow::Context;
 use bytes::Bytes;
 use tailwater_access::{AccessRequest, Authorizer, Protocol, Resource};
 use tailwater_cache::protocol::{
-    METHOD_ACCEPT, METHOD_CLEAR, METHOD_CONFIGURE, METHOD_END, METHOD_JOIN, METHOD_MUTATE, METHOD_PROMISE,
-    REFUSED_NOT_AUTHORIZED,
+    METHOD_ACCEPT, METHOD_CONFIG, METHOD_CONFIGURE, METHOD_END, METHOD_INFO, METHOD_JOIN, METHOD_LOAD,
+    METHOD_LOOKUP, METHOD_MUTATE, METHOD_PROMISE, METHOD_SCAN, REFUSED_NOT_AUTHORIZED,
 };
 use tailwater_cache::{Backend, BackendConfig, Backends, RefillConfig};
 use tailwater_env::{Env, Task};
@@ -206,10 +206,11 @@ impl Service for Guarded {
 
     fn call(&self, peer: &Peer, method: u16, payload: Bytes, reply: Reply) {
         let operation = match method {
-            METHOD_MUTATE | METHOD_PROMISE | METHOD_ACCEPT | METHOD_JOIN => "mutate",
+            METHOD_LOOKUP | METHOD_SCAN | METHOD_CONFIG | METHOD_INFO => "read",
+            METHOD_MUTATE | METHOD_PROMISE | METHOD_ACCEPT | METHOD_JOIN | METHOD_LOAD => "mutate",
             METHOD_CONFIGURE | METHOD_END => "configure",
-            METHOD_CLEAR => "clear",
-            _ => "read",
+            // METHOD_CLEAR, and whatever is not named here: what is forgotten above is open to the fewest.
+            _ => "clear",
         };
         match self.ask(peer, operation) {
             Ok(()) => self.backend.call(peer, method, payload, reply),

@@ -141,6 +141,21 @@ impl NodeService {
         Ok(())
     }
 
+    /// Takes note of an append that is refused before it is looked at, and will come again: the log takes nothing that
+    /// its producers have sent behind it before that.
+    ///
+    /// # Errors
+    /// That `peer` may not append there, or a message that makes no sense.
+    pub(crate) fn refuse_append(&self, peer: &Peer, payload: Bytes) -> Result<(), CallRefusal> {
+        let append = decode::<Append>(payload)?;
+        self.authorize_stream(peer, Method::Append, &append)?;
+        let stream = append.stream()?;
+        for AppendItem { shard, batches, .. } in &append.items {
+            self.log.refuse(stream, ShardNumber(*shard), batches);
+        }
+        Ok(())
+    }
+
     /// Counts what a client tells of its consumers.
     fn count(&self, told: &DeliveryDelays) -> Result<DelaysTaken, CallRefusal> {
         if told.counts.len() > TIMES_BUCKETS {
@@ -268,7 +283,8 @@ impl NodeService {
                 })
             }
             Method::CopyOffsets => {
-                let may = |asked: &CopyOffsets| self.authorize_stream(peer, method, asked);
+                // Groups have names that a reader of the stream need not know.
+                let may = |_: &CopyOffsets| self.authorize(peer, method, Resource::Node);
                 self.answer_with(method, reply, payload, may, move |asked: CopyOffsets| {
                     std::future::ready(copies.offsets(&asked).map(|told| encode_call(&told)))
                 })
@@ -330,7 +346,7 @@ macro_rules! about_streams {
         }
     )*};
 }
-about_streams!(Append, Tails, call::Segments, Locate, CopyOpen, CopyState, CopyOffsets);
+about_streams!(Append, Tails, call::Segments, Locate, CopyOpen, CopyState);
 
 impl AboutStream for ReadDurable {
     fn stream(&self) -> Result<StreamId, CallRefusal> {

@@ -172,6 +172,7 @@ impl NodeCell {
         let mode = match configuration.mode {
             Mode::R1 => WireMode::R1,
             Mode::R32 => WireMode::R32,
+            Mode::R2Immutable => WireMode::R2Immutable,
         };
         let backends = self.cell.backends();
         let told = |(place, instance): &(BackendPlace, Option<u64>)| BackendInfo {
@@ -227,6 +228,7 @@ fn view_of(cell: &Cell, addresses: impl Fn(&BackendPlace) -> Vec<String>) -> Cel
         places,
         spares: configuration.spares.iter().map(|spare| spare_view_of(&configuration, spare)).collect(),
         rolling: None,
+        generation: configuration.mode.is_immutable().then_some(configuration.generation),
         rows: configuration.ring.rows,
         points: configuration.ring.points,
     }
@@ -277,6 +279,7 @@ fn mode_of(mode: CellModeSetting) -> Mode {
     match mode {
         CellModeSetting::R1 => Mode::R1,
         CellModeSetting::R32 => Mode::R32,
+        CellModeSetting::R2Immutable => Mode::R2Immutable,
     }
 }
 

@@ -143,6 +143,9 @@ pub enum CellModeSetting {
     /// Three copies, of which two make a quorum.
     #[serde(rename = "R3.2")]
     R32,
+    /// Two copies of what is loaded as a whole.
+    #[serde(rename = "R2/Immutable")]
+    R2Immutable,
 }
 
 /// One cell.
@@ -634,6 +637,10 @@ impl CellSection {
                 count >= 3,
                 "[{name}] mode R3.2 keeps three copies in three backend processes, but `backends` lists \
                  {count}: start them with `tailwater cache serve` and list their addresses, or use mode R1"
+            ),
+            CellModeSetting::R2Immutable => anyhow::bail!(
+                "[{name}] mode R2/Immutable is for cells that are loaded as a whole (`tailwater cell create`): the log \
+                 writes its own ones all the time. Use R1 or R3.2"
             ),
             CellModeSetting::R1 => {}
         }

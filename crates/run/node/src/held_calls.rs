@@ -10,7 +10,7 @@ use tailwater_format::call::{CallErrorCode, CallRefusal, Method};
 use tailwater_quotas::{ClientQuotas, QuotaBound, QuotaTaker};
 use tailwater_rma::{Peer, Refusal, Region, Reply, ScarHit, ScarOp, Service};
 
-use crate::calls::refusal;
+use crate::calls::{NodeService, refusal};
 
 /// How long an answer is kept back at most: less than a client, or another cluster, waits for one. Of whoever owes more
 /// no CALL is begun.
@@ -25,12 +25,12 @@ const _: () = assert!(
 pub(crate) struct HeldCalls {
     env: Env,
     quotas: Arc<ClientQuotas>,
-    service: Arc<dyn Service>,
+    service: Arc<NodeService>,
 }
 
 impl HeldCalls {
     /// Has the CALLs of `service` taken from `quotas`.
-    pub(crate) fn new(env: &Env, quotas: &Arc<ClientQuotas>, service: Arc<dyn Service>) -> Self {
+    pub(crate) fn new(env: &Env, quotas: &Arc<ClientQuotas>, service: Arc<NodeService>) -> Self {
         Self { env: env.clone(), quotas: Arc::clone(quotas), service }
     }
 
@@ -86,6 +86,11 @@ impl Service for HeldCalls {
         let taker = QuotaTaker { user: &user, client_id: "" };
         let bound = match self.take(taker, method, payload.len() as u64) {
             Ok(bound) => bound,
+            // What comes behind a refused append must not be before it.
+            Err(refused) if Method::from_number(method) == Some(Method::Append) => {
+                let refused = self.service.refuse_append(peer, payload).err().unwrap_or(refused);
+                return reply.send(Err(refusal(refused)));
+            }
             Err(refused) => return reply.send(Err(refusal(refused))),
         };
         let (env, quotas, principal) = (self.env.clone(), Arc::clone(&self.quotas), Arc::clone(&user));

@@ -9,6 +9,7 @@
 //! | `GET, POST /v1/cells`, `GET /v1/cells/{cell}` | lists the cells, creates one, describes one |
 //! | `POST /v1/cells/{cell}/resize`, and `drain` or `restore` there | begins to change its backends |
 //! | `POST /v1/cells/{cell}/roll` | begins or ends to restart them one after another |
+//! | `POST /v1/cells/{cell}/load` | has a load read that its backends have |
 //! | `POST /v1/cells/{cell}/clear` | forgets all that a cell holds |
 //! | `GET, POST /v1/streams` | lists, creates |
 //! | `GET, PATCH, DELETE /v1/streams/{name}` | describes, changes, deletes |
@@ -27,10 +28,13 @@
 //! | `PUT, DELETE /v1/users/{name}` | gives a user a password, removes one |
 //! | `GET, POST /v1/tokens` | lists the tokens, makes one |
 //! | `DELETE /v1/tokens/{name}` | removes one |
+//! | `GET, POST /v1/accounts` | lists the accounts of SQS's clients, makes a key of one |
+//! | `DELETE /v1/accounts/{id}` | removes one, or one of its keys |
 //! | `GET, POST, DELETE /v1/rules` | lists, adds, removes rules about who may do what |
 //! | `GET, PUT, DELETE /v1/quotas` | lists quotas, sets one, removes one |
 //! | `GET /v1/audit` | who was let and refused, of late |
 
+mod accounts;
 mod broadcast;
 mod cells;
 mod clusters;
@@ -87,6 +91,7 @@ fn router(shared: Arc<NodeShared>) -> Router {
         .route("/v1/cells", get(cells::list).post(cells::create))
         .route("/v1/cells/{cell}", get(cells::describe))
         .route("/v1/cells/{cell}/clear", post(cells::clear))
+        .route("/v1/cells/{cell}/load", post(cells::load))
         .route("/v1/cells/{cell}/resize", post(cells::resize))
         .route("/v1/cells/{cell}/drain", post(cells::drain))
         .route("/v1/cells/{cell}/restore", post(cells::restore))
@@ -108,6 +113,8 @@ fn router(shared: Arc<NodeShared>) -> Router {
         .route("/v1/users/{name}", put(users::set).delete(users::remove))
         .route("/v1/tokens", get(tokens::list).post(tokens::create))
         .route("/v1/tokens/{name}", delete(tokens::remove))
+        .route("/v1/accounts", get(accounts::list).post(accounts::add_key))
+        .route("/v1/accounts/{id}", delete(accounts::remove))
         .route("/v1/rules", get(rules::list).post(rules::add).delete(rules::remove))
         .route("/v1/quotas", get(quotas::list).put(quotas::set).delete(quotas::remove))
         .route("/v1/audit", get(rules::audit))
@@ -172,7 +179,7 @@ fn refused(status: StatusCode, code: CallErrorCode, message: String) -> Response
 async fn unknown_path(uri: Uri) -> Response {
     let why = format!(
         "there is no {}: /healthz, /readyz, /metrics, /v1/node, /v1/cells, /v1/streams, /v1/clusters, /v1/broadcast, /v1/groups, \
-         /v1/users, /v1/tokens, /v1/rules, /v1/quotas, /v1/audit",
+         /v1/users, /v1/tokens, /v1/accounts, /v1/rules, /v1/quotas, /v1/audit",
         uri.path()
     );
     refused(StatusCode::NOT_FOUND, CallErrorCode::Malformed, why)

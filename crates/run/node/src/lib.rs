@@ -237,14 +237,14 @@ impl Node {
         let (administered, tokens) = who_may_come_in(&env, &config, &log, &rules).await?;
         let Administered { users, quotas, .. } = administered.clone();
         let kafka = start_kafka(&env, &config, kafka, &log, (&id, administered), &gate).await?;
-        let sqs = sqs.map(|listener| start_sqs(&env, &config, listener, &queues, &gate)).transpose()?;
+        let sqs = start_sqs(&env, &config, sqs, (&queues, log.meta()), &gate).await?;
         let memcached = memcached::start(&env, &config.memcached, memcached, &created, &users, &gate).await?;
         let (broadcast, bridges) =
             start_broadcast(&env, &config, broadcast, &log, &users, &gate, &progress).await?;
         let (reads_max, bytes_per_s) = (config.log.catch_up_reads_max, config.log.catch_up_bytes_per_s);
         let turns = Arc::new(Turns::new(&env, reads_max, bytes_per_s, Arc::clone(&meters)));
         let copies = start_copies(&env, &config.cluster, &log, kafka.as_ref(), &gate).await?;
-        let service: Arc<dyn Service> = Arc::new(NodeService::new(
+        let service = Arc::new(NodeService::new(
             env.clone(),
             log.clone(),
             Arc::clone(&turns),
@@ -697,6 +697,7 @@ async fn start_copies(
     if let Some(kafka) = kafka.filter(|_| config.group_offsets == GroupSharing::Shared) {
         // Whoever was in a group of this cluster goes on where it was, not where others are.
         let after = if kafka.broker().groups_had_members() { MEMBERS_JOIN } else { Duration::ZERO };
+        kafka.broker().tell_of_deletions(copies.placed());
         copies.follow_groups(Arc::new(KafkaOffsets(Arc::clone(kafka.broker()))), after);
     }
     Ok(copies)
@@ -706,7 +707,7 @@ async fn start_copies(
 /// 45 s by default.
 const MEMBERS_JOIN: Duration = Duration::from_secs(60);
 
-/// What groups of Kafka's clients commit.
+/// What groups of Kafka's clients commit, and delete.
 struct KafkaOffsets(Arc<tailwater_kafka::Broker>);
 
 impl OffsetsKeeper for KafkaOffsets {
@@ -747,20 +748,23 @@ async fn start_kafka(
     Ok(Some(server))
 }
 
-fn start_sqs(
+async fn start_sqs(
     env: &Env,
     config: &Config,
-    listener: TcpListener,
-    queues: &Arc<dyn QueueStore>,
+    listener: Option<TcpListener>,
+    (queues, meta): (&Arc<dyn QueueStore>, &Arc<dyn Meta>),
     gate: &FrontGate,
-) -> anyhow::Result<tailwater_sqs::Server> {
-    let authorizer = Arc::clone(&gate.authorizer);
-    let front = tailwater_sqs::Front::new(env, config.sqs.clone(), Arc::clone(queues), authorizer);
+) -> anyhow::Result<Option<tailwater_sqs::Server>> {
+    let Some(listener) = listener else { return Ok(None) };
+    let (queues, authorizer) = (Arc::clone(queues), Arc::clone(&gate.authorizer));
+    let accounts = tailwater_sqs::Accounts::open(env, &config.sqs, Arc::clone(meta)).await?;
+    let sqs = config.sqs.clone();
+    let front = tailwater_sqs::Front::with_accounts(env, sqs, queues, authorizer, accounts);
     let acceptor = gate.acceptor("SQS", config.sqs.tls);
     let tls = acceptor.is_secured();
     let server = tailwater_sqs::Server::start_with(listener, acceptor, front)?;
     tracing::info!(sqs = %server.address(), tls, "SQS's clients are answered");
-    Ok(server)
+    Ok(Some(server))
 }
 
 async fn start_server(

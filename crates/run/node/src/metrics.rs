@@ -344,13 +344,7 @@ fn cell_clients(
     let of_log = shared.cells().map(|cell| (cell.view().name, cell.cell.stats()));
     let all: Vec<(String, CellStats)> = of_log.chain(created.iter().cloned()).collect();
     type Count = fn(&CellStats) -> u64;
-    let series: [(&str, &str, Count); 11] = [
-        ("reads", "Keys that the node read.", |of| of.relaxed + of.consistent),
-        ("read_misses", "Keys of them that had no value.", |of| of.misses),
-        ("read_failures", "Keys of them that could not be read.", |of| of.failed),
-        ("read_disagreements", "Times that the replicas of a key did not agree.", |of| of.disagreed),
-        ("read_replacements", "Times that a value changed while it was read.", |of| of.replaced),
-        ("read_hedges", "Keys that another replica was asked for, as one was late.", |of| of.hedged),
+    let series: [(&str, &str, Count); 5] = [
         ("sets", "SETs and ERASEs that a quorum acknowledged.", |of| of.sets),
         ("set_failures", "SETs and ERASEs that no quorum acknowledged.", |of| of.set_failures),
         ("updates", "Updates that came about, or changed nothing.", |of| of.updates),
@@ -363,7 +357,19 @@ fn cell_clients(
         let values = all.iter().map(|(cell, stats)| (cell.clone(), read(stats)));
         page.counters(&format!("tailwater_cell_{name}"), help, "cell", values)?;
     }
-    Ok(())
+    let lookups = all.iter().flat_map(|(cell, stats)| {
+        let series = stats.lookups().into_iter();
+        series
+            .map(|(operation, outcome, n)| ([cell.as_str(), operation, outcome.name()].map(str::to_owned), n))
+    });
+    let labels = ["cell", "operation", "outcome"];
+    page.counters_by("tailwater_cell_lookups", "Keys that the node looked up.", labels, lookups)?;
+    let retries = all.iter().flat_map(|(cell, stats)| {
+        let series = stats.retries().into_iter();
+        series.map(|(cause, n)| ([cell.as_str(), cause].map(str::to_owned), n))
+    });
+    let help = "Times that a key was looked up again, or at one more replica.";
+    page.counters_by("tailwater_cell_lookup_retries", help, ["cell", "cause"], retries)
 }
 
 /// How far the node's own backends, those of each cell together, hold what they should.
@@ -571,6 +577,23 @@ impl MetricsPage<'_> {
         let mut family = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
         for (key, value) in values {
             let labels = [(label, key)];
+            family.encode_family(&labels)?.encode_counter::<NoLabelSet, u64, f64>(&value, None)?;
+        }
+        Ok(())
+    }
+
+    /// A counter for each combination of values of some labels.
+    fn counters_by<const N: usize>(
+        &mut self,
+        name: &str,
+        help: &str,
+        labels: [&str; N],
+        values: impl Iterator<Item = ([String; N], u64)>,
+    ) -> fmt::Result {
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for (keys, value) in values {
+            let mut keys = keys.into_iter();
+            let labels = labels.map(|label| (label, keys.next().unwrap_or_default()));
             family.encode_family(&labels)?.encode_counter::<NoLabelSet, u64, f64>(&value, None)?;
         }
         Ok(())

@@ -59,6 +59,15 @@ pub(crate) async fn remove((users, rules): (&Users, &Arc<Rules>), name: &str) ->
     Ok(())
 }
 
+/// Removes a token whose time is over, unless another node has made it anew; whether it did.
+async fn remove_expired((users, rules): (&Users, &Arc<Rules>), name: &str) -> Result<bool, TokenError> {
+    let is_removed = users.tokens().remove_expired(name).await?;
+    if is_removed {
+        rules.remove(vec![about(name)]).await?;
+    }
+    Ok(is_removed)
+}
+
 fn about(name: &str) -> RuleFilter {
     RuleFilter { principal: Some(Tokens::principal(name)), ..RuleFilter::default() }
 }
@@ -70,8 +79,9 @@ pub(crate) fn expire(env: &Env, users: &Arc<Users>, rules: &Arc<Rules>) -> Task 
         loop {
             let mut pause = LOOK_EVERY;
             for name in users.tokens().expired() {
-                match remove((&users, &rules), &name).await {
-                    Ok(()) => tracing::info!(token = name, "a token has expired"),
+                match remove_expired((&users, &rules), &name).await {
+                    Ok(false) => {}
+                    Ok(true) => tracing::info!(token = name, "a token has expired"),
                     Err(error) => {
                         tracing::warn!(token = name, %error, "a token that has expired can't be removed");
                         pause = RETRY;

@@ -26,7 +26,7 @@ use tailwater_rma::{Address, CallError, ConnectError};
 const NAME: &str = "hidden";
 
 /// Requests of admin HTTP, by what their path names.
-const HTTP: [(&str, &str, &str); 38] = [
+const HTTP: [(&str, &str, &str); 41] = [
     ("GET", "/metrics", ""),
     ("GET", "/v1/node", ""),
     ("GET", "/v1/cells", ""),
@@ -60,6 +60,9 @@ const HTTP: [(&str, &str, &str); 38] = [
     ("GET", "/v1/tokens", ""),
     ("POST", "/v1/tokens", "{\"name\":\"eve\",\"rules\":[]}"),
     ("DELETE", "/v1/tokens/ci", ""),
+    ("GET", "/v1/accounts", ""),
+    ("POST", "/v1/accounts", "{\"id\":\"123456789012\"}"),
+    ("DELETE", "/v1/accounts/123456789012?everybody=true", ""),
     ("GET", "/v1/rules", ""),
     ("POST", "/v1/rules", "[]"),
     ("DELETE", "/v1/rules?principal=alice", ""),
@@ -184,6 +187,27 @@ fn sqs_refuses(address: SocketAddr) {
     assert!(listed.starts_with("HTTP/1.1 200 ") && !listed.contains(NAME), "{listed}");
 }
 
+/// Whoever may read one of the cells has none of the CALLs that change one, also of methods that there are not yet.
+fn readers_change_no_cell(runtime: &tokio::runtime::Runtime, env: &Env, cells: &[Address]) {
+    use tailwater_cache::protocol::{
+        METHOD_ACCEPT, METHOD_CLEAR, METHOD_CONFIG, METHOD_CONFIGURE, METHOD_END, METHOD_INFO, METHOD_JOIN,
+        METHOD_LOAD, METHOD_MUTATE, METHOD_PROMISE, REFUSED_NOT_AUTHORIZED,
+    };
+    let connected = cells.iter().find_map(|cell| runtime.block_on(tailwater_rma::connect(env, cell)).ok());
+    let connected = connected.expect("one of them may be read");
+    for method in [METHOD_CONFIG, METHOD_INFO] {
+        runtime.block_on(connected.call(method, Bytes::new())).unwrap();
+    }
+    let changes = [METHOD_MUTATE, METHOD_PROMISE, METHOD_ACCEPT, METHOD_JOIN, METHOD_LOAD];
+    for method in changes.into_iter().chain([METHOD_CONFIGURE, METHOD_END, METHOD_CLEAR, METHOD_LOAD + 99]) {
+        let refused = runtime.block_on(connected.call(method, Bytes::new()));
+        assert!(
+            matches!(refused, Err(CallError::Refused { code: REFUSED_NOT_AUTHORIZED, .. })),
+            "{method:#x}: {refused:?}"
+        );
+    }
+}
+
 #[test]
 fn who_may_do_nothing_is_refused_by_every_request_of_every_protocol() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -242,6 +266,19 @@ fn who_may_do_nothing_is_refused_by_every_request_of_every_protocol() {
         let connected = runtime.block_on(tailwater_rma::connect(&env, cell));
         assert!(!matches!(connected, Ok(_) | Err(ConnectError::Timeout { .. })), "{cell}");
     }
+    let reads = rule("anonymous", Operation::Read, ResourceKind::Cell, "data");
+    runtime.block_on(rules.add(vec![reads])).unwrap();
+    readers_change_no_cell(&runtime, &env, &cells);
+    runtime.block_on(rules.remove(vec![RuleFilter::default()])).unwrap();
+    // Whoever reads a stream is not told of the groups that do.
+    let reads = rule("anonymous", Operation::Read, ResourceKind::Stream, NAME);
+    runtime.block_on(rules.add(vec![reads])).unwrap();
+    call(Method::Tails, encode_call(&Tails { stream: info.stream.clone(), shards: vec![0] })).unwrap();
+    let told = CopyOffsets { stream: info.stream.clone(), ..Default::default() };
+    let refused = call(Method::CopyOffsets, encode_call(&told)).unwrap_err();
+    assert!(refused.to_string().contains("cluster_action"), "{refused}");
+    runtime.block_on(rules.remove(vec![RuleFilter::default()])).unwrap();
+
     let refused = runtime.block_on(publisher.publish(&stream, &content, None)).unwrap_err();
     assert!(matches!(refused, PublishError::Refused { reason: Reason::NotAuthorized, .. }), "{refused}");
     for (method, path) in [

@@ -1,5 +1,6 @@
 //! One file for each command.
 
+pub mod account;
 pub mod acl;
 pub mod audit;
 pub mod broadcast;

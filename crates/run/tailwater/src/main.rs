@@ -85,6 +85,9 @@ enum Command {
     /// Make, list and remove tokens, which programs show in place of a user's name and password.
     #[command(subcommand)]
     Token(commands::token::Command),
+    /// Make, list and remove accounts, with whose keys Amazon SQS's clients sign.
+    #[command(subcommand)]
+    Account(commands::account::Command),
     /// Set, list and remove quotas: what a user, a client or an address may take in a second.
     #[command(subcommand)]
     Quota(commands::quota::Command),
@@ -125,6 +128,9 @@ enum Command {
     },
 }
 
+/// Exit status where a cell can't say whether there is a value.
+const INCONCLUSIVE: u8 = 3;
+
 fn main() -> ExitCode {
     allocator::keep_freed_memory();
     match settings::parse(&values::with_negative_numbers(Cli::command())).and_then(run) {
@@ -136,7 +142,10 @@ fn main() -> ExitCode {
             if let Some(hint) = output::hint(&error) {
                 eprintln!("{hint}");
             }
-            ExitCode::FAILURE
+            match error.downcast_ref::<tailwater_cache::CellFailure>() {
+                Some(_) => ExitCode::from(INCONCLUSIVE),
+                None => ExitCode::FAILURE,
+            }
         }
     }
 }
@@ -174,6 +183,7 @@ fn run(parsed: Parsed) -> anyhow::Result<()> {
         Command::User(command) => commands::user::run(&cli.server, command),
         Command::Acl(command) => commands::acl::run(&cli.server, command),
         Command::Token(command) => commands::token::run(&cli.server, command),
+        Command::Account(command) => commands::account::run(&cli.server, command),
         Command::Quota(command) => commands::quota::run(&cli.server, command),
         Command::Audit(command) => commands::audit::run(&cli.server, command),
         Command::Cache(command) => commands::cache::run(&cli.server, command),

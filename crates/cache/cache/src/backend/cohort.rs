@@ -59,7 +59,7 @@ impl Backend {
     /// Begins to be backend `number` in a cell, with nothing: it does not know what it should hold, unless nobody else
     /// holds that either, or nobody refills it.
     pub(super) fn begin_in(&self, configuration: &Configuration, number: u32) {
-        let has_others = configuration.mode == Mode::R32 && configuration.place_of(number).is_some();
+        let has_others = configuration.mode != Mode::R1 && configuration.place_of(number).is_some();
         let is_unfilled = has_others && self.cohort.is_refilled.load(Ordering::Relaxed);
         self.cohort.is_closed.store(is_unfilled, Ordering::Release);
         match is_unfilled {

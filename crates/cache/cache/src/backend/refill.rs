@@ -20,6 +20,7 @@ use prost::Message;
 use tailwater_env::Env;
 use tailwater_rma::Connection;
 
+use super::load::{self, is_of_use};
 use super::told::ToldPlaces;
 use super::{Backend, check_version};
 use crate::cell::{Connector, Mode};
@@ -78,7 +79,7 @@ impl Backend {
     fn cohort(&self) -> Option<Cohort> {
         let told = self.told()?;
         let place = told.configuration.place_of(told.number)?;
-        let has_others = told.configuration.mode == Mode::R32 || told.configuration.change.is_some();
+        let has_others = told.configuration.mode != Mode::R1 || told.configuration.change.is_some();
         has_others.then_some(Cohort { told, place })
     }
 
@@ -168,8 +169,13 @@ impl Backend {
             for (hash, version, bytes, age) in some {
                 let entry = Item::parse(bytes).map_err(|error| error.to_string())?;
                 // A higher version than was told of has come since.
-                let is_right = KeyHash::of(entry.key) == *hash && entry.version >= *version;
+                let is_right = KeyHash::of(entry.key) == *hash
+                    && entry.version >= *version
+                    && is_of_use(cohort.configuration(), entry.key);
                 if is_right && check_version(entry.version, self.env.wall_ms()).is_ok() {
+                    if table.takes_copy(*hash, entry.version) && table.lacks_room_for(&entry) {
+                        return Err(load::no_room().message);
+                    }
                     is_any |= table.copy(&entry, *age, self.env.now());
                 }
             }
@@ -229,7 +235,8 @@ impl Cohort {
     /// Whether those that answered decide for each row that this backend has part in. `answered` says of a place
     /// whether it answered, and whether it knows what it holds; `is_known` whether this backend does.
     fn is_enough(&self, answered: impl Fn(usize) -> Option<bool>, is_known: bool) -> bool {
-        let quorum = self.configuration().mode.quorum();
+        let mode = self.configuration().mode;
+        let quorum = mode.quorum();
         let rows = self.configuration().ring.rows;
         (0..rows).all(|row| {
             let read = self.told.placement.row(row, rows);
@@ -239,7 +246,9 @@ impl Cohort {
             let others = || read.iter().map(|place| usize::from(*place)).filter(|place| *place != self.place);
             let known = others().filter(|place| answered(*place) == Some(true)).count();
             let own = usize::from(is_known && is_mine(read));
-            !has_part || known + own >= quorum || others().all(|place| answered(place).is_some())
+            // What was loaded is never taken for gone because nobody has it any more.
+            let all_answer = || !mode.is_immutable() && others().all(|place| answered(place).is_some());
+            !has_part || known + own >= quorum || all_answer()
         })
     }
 

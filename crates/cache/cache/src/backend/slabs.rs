@@ -122,14 +122,28 @@ impl Slabs {
             self.empty.insert(slab);
             self.sizes[size].carving = Some(slab);
         }
+        let size = self.size_with_slots(size)?;
+        self.carve(size).or_else(|| self.take_resting(size))
+    }
+
+    /// Whether [`Slabs::allocate`] would take a slot.
+    pub(super) fn has_slot_for(&self, len: usize) -> bool {
+        let size = self.size_for(len);
+        let is_small = !self.sizes[size].large;
+        !self.free_blocks.is_empty()
+            || is_small && !self.free_slabs.is_empty()
+            || self.size_with_slots(size).is_some()
+    }
+
+    /// The smallest size from `size` on that has slots, and is not far larger.
+    fn size_with_slots(&self, size: usize) -> Option<usize> {
         let limit = self.sizes[size].slot_bytes.saturating_mul(LARGER_SLOT_FACTOR);
         let mut candidates =
             (size..self.sizes.len()).take_while(|size| self.sizes[*size].slot_bytes <= limit);
-        let size = candidates.find(|size| {
+        candidates.find(|size| {
             let size = &self.sizes[*size];
             size.carving.is_some() || !size.resting.is_empty()
-        })?;
-        self.carve(size).or_else(|| self.take_resting(size))
+        })
     }
 
     /// A slot that was never used since its slab got its size.

@@ -43,8 +43,9 @@ use super::recency::{Recency, RecencyLinks, RecencyNodes};
 use super::slabs::{NOBODY, SlabSlot, Slabs};
 use super::tombstones::Tombstones;
 use crate::layout::{
-    BUCKET_BYTES, BUCKET_HEADER_BYTES, FLAG_ASK, FLAG_CHAINED, FLAG_UNFILLED, FLAGS_OFFSET,
-    INDEX_ENTRY_BYTES, Item, KeyHash, POINTER_OFFSET, Pointer, WAYS, bucket_offset, index_entry_offset,
+    BUCKET_BYTES, BUCKET_HEADER_BYTES, ENTRY_HEADER_BYTES, FLAG_ASK, FLAG_CHAINED, FLAG_UNFILLED,
+    FLAGS_OFFSET, INDEX_ENTRY_BYTES, Item, KeyHash, POINTER_OFFSET, Pointer, WAYS, bucket_offset,
+    index_entry_offset,
 };
 use crate::limits::{EXPIRED_KEPT, OVERFLOW_CHAIN_MAX};
 use crate::protocol::{Outcome, PromiseState};
@@ -132,6 +133,8 @@ pub(super) struct Table {
     highest: Version,
     /// The highest version that was removed for room or for its age: nothing at or below it is copied back.
     removed: Version,
+    /// Whoever adds an entry asks first whether there is room, as nothing is evicted.
+    keeps_all: bool,
     /// Buckets below this one hold what they should.
     filled_buckets: u64,
     counts: TableCounts,
@@ -161,6 +164,7 @@ impl Table {
             floor: Version::ZERO,
             highest: Version::ZERO,
             removed: Version::ZERO,
+            keeps_all: false,
             filled_buckets: config.buckets,
             counts: TableCounts::default(),
         }
@@ -194,6 +198,64 @@ impl Table {
                 .collect();
             gone.into_iter().for_each(|node| self.remove(node, now));
         }
+    }
+
+    /// From now on nothing is forgotten for its age, and nothing is to be for room: see [`Table::lacks_room_for`].
+    pub(super) fn keep_for_ever(&mut self) {
+        self.config.ttl = Duration::MAX;
+        self.keeps_all = true;
+    }
+
+    /// Whether an entry that is above what is known here could be held only if others were evicted, and none may be.
+    pub(super) fn lacks_room_for(&mut self, entry: &Item<'_>) -> bool {
+        if !self.keeps_all {
+            return false;
+        }
+        let (hash, len) = (KeyHash::of(entry.key), entry.bytes.len());
+        if self.known(hash) >= entry.version {
+            return false;
+        }
+        let bucket = hash.bucket(self.config.buckets);
+        if self.find(hash).is_none() && self.is_chain_full(bucket) && self.free_way(bucket).is_none() {
+            return true;
+        }
+        if self.slabs.live_bytes() + self.slabs.slot_bytes_for(len) > self.config.evict_above_bytes {
+            return true;
+        }
+        while !self.slabs.has_slot_for(len) {
+            if !self.slabs.reclaim_empty() {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn is_chain_full(&self, bucket: u64) -> bool {
+        self.chained >= self.config.overflow_max
+            || self.chains.get(&bucket).is_some_and(|chain| chain.len() >= OVERFLOW_CHAIN_MAX)
+    }
+
+    /// Forgets those keys of some buckets whose first eight bytes are not kept.
+    pub(super) fn keep_generations(&mut self, buckets: Range<u64>, now: Instant, keep: impl Fn(u64) -> bool) {
+        let mut gone = Vec::new();
+        for bucket in buckets {
+            let ways = self.ways[bucket as usize * WAYS..][..WAYS].iter();
+            let all = ways.chain(self.chains.get(&bucket).into_iter().flatten());
+            for node in all.copied().filter(|node| *node != NOBODY) {
+                let mut begin = [0; 8];
+                let offset = self.slabs.offset(self.node(node).slot) + ENTRY_HEADER_BYTES as u64;
+                self.data.read(offset, &mut begin);
+                if !keep(u64::from_be_bytes(begin)) {
+                    gone.push(node);
+                }
+            }
+        }
+        gone.into_iter().for_each(|node| self.remove(node, now));
+    }
+
+    /// Bytes of entries that there is room for before others are evicted.
+    pub(super) fn room_bytes(&self) -> u64 {
+        self.config.evict_above_bytes.saturating_sub(self.live_bytes())
     }
 
     /// Applies a SET or an ERASE. The slot of what it replaces is free afterwards.
@@ -380,9 +442,7 @@ impl Table {
         now: Instant,
     ) -> u32 {
         let bucket = hash.bucket(self.config.buckets);
-        let chain_full = self.chained >= self.config.overflow_max
-            || self.chains.get(&bucket).is_some_and(|chain| chain.len() >= OVERFLOW_CHAIN_MAX);
-        if chain_full && self.free_way(bucket).is_none() {
+        if self.is_chain_full(bucket) && self.free_way(bucket).is_none() {
             self.evict_from(bucket, now);
         }
         let node = Node {

@@ -4,9 +4,10 @@ use std::sync::atomic::AtomicBool;
 use proptest::prelude::*;
 
 use super::*;
+use crate::configuration::Configuration;
 use crate::layout::{ENTRY_HEADER_BYTES, EncodedEntry, EntryExtras, Pointer, encode_entry};
 use crate::limits::{BLOCK_BYTES, EXPIRED_KEPT, SLOT_REST, TOMBSTONES_MAX};
-use crate::protocol::{Looked, encode_mutate};
+use crate::protocol::{ConfigureRequest, LoadRequest, Looked, encode_mutate};
 use crate::testing::{HandClock, small, world_by_hand};
 use crate::version::Version;
 
@@ -609,4 +610,69 @@ fn a_backend_ends_when_it_is_asked_to_if_somebody_waits_for_that_and_it_holds_no
     assert!(ended.as_mut().now_or_never().is_none());
     end().expect("it is drained");
     ended.now_or_never().expect("it ends");
+}
+
+/// A backend of a cell that is loaded, and the configuration that it goes by.
+fn loaded() -> (Arc<Backend>, Arc<HandClock>, Configuration) {
+    let (env, clock) = world_by_hand();
+    let backend = Backend::start(&env, small(0)).expect("memory");
+    // It is a world in which no task runs: nobody refills it, and it says that it does not know.
+    backend.refill_from(Arc::new(NobodyRefills), RefillConfig::default());
+    let addresses = vec![Vec::new(); 2];
+    let first = Configuration::first(1 << 32 | 1, "roads", crate::cell::Mode::R2Immutable, addresses);
+    let first = first.expect("a cell");
+    told(&backend, &first);
+    backend.joined_above(Version::ZERO);
+    backend.filled_up_to(None);
+    (backend, clock, first)
+}
+
+struct NobodyRefills;
+
+impl crate::cell::Connector for NobodyRefills {
+    fn connect<'a>(
+        &'a self,
+        _: &'a crate::configuration::BackendPlace,
+    ) -> futures::future::BoxFuture<'a, Result<Arc<dyn tailwater_rma::Connection>, String>> {
+        Box::pin(std::future::ready(Err("nobody is there".to_owned())))
+    }
+}
+
+fn told(backend: &Backend, configuration: &Configuration) {
+    let request = ConfigureRequest { configuration: configuration.encode(), number: 0 };
+    call(backend, METHOD_CONFIGURE, request.encode_to_vec().into()).expect("a configuration");
+}
+
+fn load(backend: &Backend, generation: u64, is_complete: bool) -> Result<Bytes, Refusal> {
+    let request = LoadRequest { config_id: backend.config_id(), generation, is_complete };
+    call(backend, METHOD_LOAD, request.encode_to_vec().into())
+}
+
+#[test]
+fn a_load_of_which_another_one_has_removed_keys_is_not_said_to_be_known_when_it_is_read() {
+    let (backend, clock, configuration) = loaded();
+    load(&backend, 1, false).expect("it begins");
+    load(&backend, 1, true).expect("it ends");
+    assert!(load(&backend, 2, false).is_err(), "the first one may be read any moment");
+    clock.advance(Duration::from_secs(11));
+    load(&backend, 2, false).expect("the first one is not read");
+    assert!(load(&backend, 1, true).is_err(), "it has been overtaken");
+    told(&backend, &configuration.loaded(1).expect("a later load"));
+    assert!(!backend.is_filled(), "its keys are gone");
+}
+
+#[test]
+fn no_load_is_so_late_that_none_can_follow_it() {
+    let (backend, _clock, configuration) = loaded();
+    for generation in [u64::MAX, 1_800_172_800_000 << 16] {
+        let refused = load(&backend, generation, false).expect_err("two days ahead").message;
+        assert!(refused.contains("more than a day ahead"), "{refused}");
+    }
+    load(&backend, 1_800_000_000_000 << 16 | 7, false).expect("by the same clock");
+    // A clock was wrong: what follows on what is read is taken in any case.
+    let ahead = 1_900_000_000_000 << 16;
+    told(&backend, &configuration.loaded(ahead).expect("a later load"));
+    backend.joined_above(Version::ZERO);
+    load(&backend, ahead + 1, false).expect("the next one");
+    assert!(load(&backend, ahead + 2, false).is_err());
 }

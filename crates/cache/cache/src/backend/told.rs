@@ -197,11 +197,14 @@ impl Backend {
         if !(was_same_cell && before.is_some_and(|before| before.place_of(*number).is_some())) {
             self.begin_in(configuration, *number);
         }
+        let before = before.filter(|_| was_same_cell);
+        self.begin_reading(told, before);
         self.table.lock().set_config_id(id);
         self.for_all_buckets(|buckets| self.table.lock().name_buckets(buckets));
         let place = configuration.place_of(*number);
         let keep = |hash: KeyHash| place.is_some_and(|place| told.holds(hash, place));
         self.for_all_buckets(|buckets| self.table.lock().keep_only(buckets, self.env.now(), keep));
+        self.end_reading(told, before);
         self.told.followed.store(id, Ordering::Release);
         self.write_header();
     }

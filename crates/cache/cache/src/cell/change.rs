@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::Cell;
-use crate::backend::BackendStats;
 use crate::configuration::Configuration;
+use crate::protocol::BackendStats;
 
 impl Cell {
     /// The configuration of the next phase of the change that is under way, if one is and the backends are ready for

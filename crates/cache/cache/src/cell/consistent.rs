@@ -1,14 +1,16 @@
 //! Consistent reads: the version that two of three replicas agree on.
 //!
-//! In rounds. Each asks a quorum of a key's replicas for their bucket, and one more if they do not agree or one of them
-//! is late. The first that is asked sends the data along, where that takes no more round trips. As soon as a quorum
-//! names one version, the data is what came along, or comes from the first that named it. The bytes must carry that
-//! very version. A key begins another round, after a short pause, if the replicas disagree (a SET is under way, or one
-//! lost the key) or the data was replaced meanwhile; a bounded number of rounds, and never beyond the deadline.
+//! In rounds, each of which goes by a [`LookupPlan`]: it asks some or all of a key's replicas at once, and one more if
+//! they do not agree or one of them is late. As soon as a quorum names one version, the data is what came along, or
+//! comes from the first that named it. The bytes must carry that very version. A key begins another round, after a
+//! short pause, if the replicas disagree (a SET is under way, or one lost the key) or the data was replaced meanwhile;
+//! a bounded number of rounds, the last of them by CALL, and never beyond the deadline.
 //!
 //! What is answered is at least as new as every SET that was acknowledged before the read began, as long as no two
 //! replicas of the key have lost what they held at the same time. A replica that has started again says *unknown* of
 //! what it does not hold, until it is refilled from the others ([`crate::backend`]): that is no vote.
+//!
+//! A replica that is late is hedged: one that has answered nothing for a while at once, others within a budget.
 
 use std::sync::Arc;
 use std::task::Poll;
@@ -20,8 +22,9 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use tailwater_env::Instant;
 
-use super::lookup::{Hit, Keys, LookupAsk, Named, NoAnswer, name_from, read_data};
+use super::lookup::{Hit, Keys, LookupAsk, Named, NoAnswer, name_from, nanoseconds, read_data};
 use super::placement::REPLICAS_MAX;
+use super::policy::{LookupCase, LookupPlan, LookupValues, LookupWay, plan};
 use super::quorum::{QuorumVerdict, Vote, Votes};
 use super::relaxed::{SUSPECT_FACTOR, by_backend, first_of};
 use super::replica::LiveReplica;
@@ -33,13 +36,27 @@ use crate::version::Version;
 /// The pause before the second retry; it doubles. The first one follows at once.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Reads a bounded number of keys. Ends at `end` at the latest, which begins to count when something takes time.
-pub(super) async fn get(cell: &CellInner, keys: &[Bytes], end: &mut Option<Instant>) -> Vec<Lookup> {
+/// Of so many reads one asks the replicas in any order, so that what is known of them does not grow old.
+const ANY_ORDER_ONE_IN: u64 = 16;
+
+/// A replica that takes more than so many times as long as another one is asked after it.
+const SLOWER_FACTOR: u64 = 2;
+
+/// Reads a bounded number of keys, in this `way`. Ends at `end` at the latest, which begins to count when something
+/// takes time.
+pub(super) async fn get(
+    cell: &CellInner,
+    keys: &[Bytes],
+    way: LookupWay,
+    end: &mut Option<Instant>,
+) -> Vec<Lookup> {
     let mut lookups = vec![None; keys.len()];
-    mapped::consistent(cell, keys, &mut lookups);
+    if matches!(way, LookupWay::Auto | LookupWay::Two) {
+        mapped::consistent(cell, keys, &mut lookups);
+    }
     let mut why = CellFailure::NoQuorum;
     if lookups.iter().any(Option::is_none) {
-        why = get_open(cell, &Keys::new(keys), &mut lookups, end).await;
+        why = get_open(cell, &Keys::new(keys), way, &mut lookups, end).await;
     }
     lookups.into_iter().map(|lookup| lookup.unwrap_or(Lookup::Failed(why))).collect()
 }
@@ -48,6 +65,7 @@ pub(super) async fn get(cell: &CellInner, keys: &[Bytes], end: &mut Option<Insta
 async fn get_open(
     cell: &CellInner,
     keys: &Keys<'_>,
+    way: LookupWay,
     lookups: &mut [Option<Lookup>],
     end: &mut Option<Instant>,
 ) -> CellFailure {
@@ -59,10 +77,20 @@ async fn get_open(
         if round >= 2 {
             cell.env.sleep(PAUSE * (1 << (round - 2))).await;
         }
-        let mut this_round = Round::new(cell, keys, open, lookups);
+        let bytes = cell.times.bytes_of(open.len());
+        let case = LookupCase {
+            way,
+            mode: cell.mode,
+            round,
+            is_wire: cell.replicas.iter().any(|replica| replica.is_far()),
+            bytes,
+            all_are_quicker: cell.times.all_are_quicker(bytes),
+        };
+        let mut this_round = Round::new(cell, keys, open, lookups, &case);
         if !this_round.run(end).await {
             return CellFailure::Deadline;
         }
+        this_round.note(&case);
     }
     CellFailure::NoQuorum
 }
@@ -77,10 +105,43 @@ struct LookupKey {
     /// What each replica named: where, or the value itself.
     named: [Option<(Arc<LiveReplica>, ConsistentSource)>; REPLICAS_MAX],
     state: ConsistentState,
+    /// The replicas that the data was asked of, a bit for each, and how many of them are still to answer.
+    fetched_from: u8,
+    fetching: u8,
+}
+
+impl LookupKey {
+    /// The replica that named `version` and has not been asked for its data yet, if there is one.
+    fn other_source(&self, agreed: Version) -> Option<usize> {
+        let is_other = |place: &usize| {
+            let of_version = match &self.named[*place] {
+                Some((_, ConsistentSource::Data(version, _))) => *version == agreed,
+                Some((_, ConsistentSource::Sent(_))) | None => false,
+            };
+            of_version && self.fetched_from & (1 << place) == 0
+        };
+        (0..REPLICAS_MAX).find(is_other)
+    }
+
+    /// Data is asked of this replica.
+    fn will_fetch_from(&mut self, place: usize) {
+        self.fetched_from |= 1 << place;
+        self.fetching += 1;
+    }
+
+    /// The replicas that keep it waiting.
+    fn late(&self) -> impl Iterator<Item = usize> + '_ {
+        let is_voting = self.state == ConsistentState::Voting;
+        let late = self.order[..self.asked].iter().copied();
+        late.filter(move |place| match is_voting {
+            true => !self.votes.has_voted(*place),
+            false => self.fetched_from & (1 << place) != 0,
+        })
+    }
 }
 
 enum ConsistentSource {
-    Data(Pointer),
+    Data(Version, Pointer),
     Sent(Hit),
 }
 
@@ -108,6 +169,14 @@ struct Round<'a> {
     lookups: &'a mut [Option<Lookup>],
     /// Keys that are neither answered nor left to the next round.
     waiting: usize,
+    plan: LookupPlan,
+    is_wire: bool,
+    /// When it began, where it takes round trips.
+    began: Option<Instant>,
+    /// Backends that are still to say what they hold, and since when, where that takes round trips; one that was asked
+    /// twice is there twice.
+    unanswered: Vec<(usize, Instant)>,
+    is_hedged: bool,
 }
 
 impl<'a> Round<'a> {
@@ -116,7 +185,12 @@ impl<'a> Round<'a> {
         keys: &'a Keys<'a>,
         open: Vec<usize>,
         lookups: &'a mut [Option<Lookup>],
+        case: &LookupCase,
     ) -> Self {
+        let plan = plan(case);
+        if plan.by_call && case.round > 0 {
+            cell.counters.called.add(open.len() as u64);
+        }
         let state =
             |key: usize| if lookups[key].is_none() { ConsistentState::Voting } else { ConsistentState::Over };
         let random = cell.env.random_u64();
@@ -127,10 +201,24 @@ impl<'a> Round<'a> {
                 votes: Votes::new(cell.mode),
                 named: [const { None }; REPLICAS_MAX],
                 state: state(key),
+                fetched_from: 0,
+                fetching: 0,
             })
             .collect();
         let waiting = open.len();
-        Self { cell, keys, open, states, lookups, waiting }
+        Self {
+            cell,
+            keys,
+            open,
+            states,
+            lookups,
+            waiting,
+            plan,
+            is_wire: case.is_wire,
+            began: case.is_wire.then(|| cell.env.now()),
+            unanswered: Vec::new(),
+            is_hedged: false,
+        }
     }
 
     /// One round; `false` if the deadline ended it.
@@ -139,14 +227,17 @@ impl<'a> Round<'a> {
         let mut deadline = None;
         let mut under_way = FuturesUnordered::new();
         let mut fetches: Vec<(usize, usize)> = Vec::new();
-        for _ in 0..cell.mode.quorum() {
+        match self.is_wire {
+            true => self.ask(&mut under_way, &mut fetches, self.plan.at_once, |_, _| true),
             // One after the other, each for all keys: over mapped memory the last may not be needed.
-            self.ask(&mut under_way, &mut fetches, |_| true);
+            false => {
+                (0..self.plan.at_once).for_each(|_| self.ask(&mut under_way, &mut fetches, 1, |_, _| true))
+            }
         }
         let mut hedge = None;
         while self.waiting > 0 {
             // All that were asked have answered, and do not agree.
-            self.ask(&mut under_way, &mut fetches, |key| key.votes.count() == key.asked);
+            self.ask(&mut under_way, &mut fetches, 1, |_, key| key.votes.count() == key.asked);
             if self.waiting == 0 {
                 break;
             }
@@ -167,39 +258,79 @@ impl<'a> Round<'a> {
                     None => unreachable!("every open key waits for a reply"),
                 },
                 () = late => {
-                    *hedge = None;
-                    self.suspect_late();
-                    self.ask(&mut under_way, &mut fetches, |_| true);
+                    let again = self.hedge(&mut under_way, &mut fetches);
+                    *hedge = again.then(|| cell.env.sleep(cell.hedge_after));
                 }
-                () = deadline => return false,
+                () = deadline => {
+                    self.note_unanswered();
+                    return false;
+                }
             }
             self.fetch(&mut under_way, &mut fetches);
         }
+        self.note_unanswered();
         true
     }
 
-    /// Asks one more replica of every key that `wants` one and is not agreed on.
+    /// Notes the backends that have not answered yet, and whose answers nobody waits for any more.
+    fn note_unanswered(&self) {
+        if self.unanswered.is_empty() {
+            return;
+        }
+        let now = self.cell.env.now();
+        for (backend, asked) in &self.unanswered {
+            self.cell.replicas[*backend].latency.note_unanswered(nanoseconds(now.since(*asked)));
+        }
+    }
+
+    /// What the round, which is over, tells of those to come.
+    fn note(&self, case: &LookupCase) {
+        let hits = self.open.iter().filter_map(|key| match &self.lookups[*key] {
+            Some(Lookup::Hit { value, .. }) => Some(value.len()),
+            _ => None,
+        });
+        let (values, bytes) = hits.fold((0, 0), |(values, bytes), len| (values + 1, bytes + len));
+        self.cell.times.note_values(values, bytes);
+        let is_usual = case.round == 0 && !self.is_hedged && values == self.open.len();
+        if let Some(began) = self.began.filter(|_| is_usual && self.plan.at_once > 1) {
+            let took = self.cell.env.now().since(began);
+            self.cell.times.note(case.bytes, self.plan.values, took);
+        }
+    }
+
+    /// Asks up to so many more replicas of every key that `wants` them and is not agreed on.
     fn ask(
         &mut self,
         under_way: &mut FuturesUnordered<BoxFuture<'a, ConsistentReply>>,
         fetches: &mut Vec<(usize, usize)>,
-        wants: impl Fn(&LookupKey) -> bool,
+        replicas: usize,
+        wants: impl Fn(usize, &LookupKey) -> bool,
     ) {
         let (cell, keys) = (self.cell, self.keys);
-        let [mut first, mut others] = [const { Vec::new() }; 2];
+        let [mut with_values, mut without] = [const { Vec::new() }; 2];
         for &key in &self.open {
-            let state = &mut self.states[key];
-            if state.state == ConsistentState::Voting && state.asked < cell.mode.replicas() && wants(state) {
-                let place = state.order[state.asked];
-                let groups: &mut Vec<(usize, usize)> =
-                    if state.asked == 0 { &mut first } else { &mut others };
+            for _ in 0..replicas {
+                let state = &mut self.states[key];
+                let is_open = state.state == ConsistentState::Voting && state.asked < cell.mode.replicas();
+                if !is_open || !wants(key, state) {
+                    break;
+                }
+                let is_sent = match self.plan.values {
+                    LookupValues::Nobody => false,
+                    LookupValues::Preferred => state.asked == 0,
+                    LookupValues::Everybody => true,
+                };
+                let groups: &mut Vec<(usize, usize)> = if is_sent { &mut with_values } else { &mut without };
+                groups.push((cell.placement.backend_of(keys.hashes[key], state.order[state.asked]), key));
                 state.asked += 1;
-                groups.push((cell.placement.backend_of(keys.hashes[key], place), key));
             }
         }
-        for (mut groups, ask) in [(first, LookupAsk::Values), (others, LookupAsk::Buckets)] {
+        let asked = self.is_wire.then(|| cell.env.now());
+        let for_values = if self.plan.by_call { LookupAsk::Call } else { LookupAsk::Values };
+        for (mut groups, ask) in [(with_values, for_values), (without, LookupAsk::Buckets)] {
             for (backend, wanted) in by_backend(&mut groups) {
                 let replica = &cell.replicas[backend];
+                self.unanswered.extend(asked.map(|asked| (backend, asked)));
                 start(under_way, self, fetches, async move {
                     let (live, named) = name_from(cell, replica, keys, wanted, ask).await;
                     ConsistentReply::Named { backend, live, named }
@@ -209,22 +340,53 @@ impl<'a> Round<'a> {
         self.fetch(under_way, fetches);
     }
 
-    /// Notes the backends that keep keys waiting and answer nobody else either: others are asked before them.
-    fn suspect_late(&self) {
+    /// Asks another replica for the keys that wait for a backend which is stuck, and notes it; for the others as far as
+    /// the budget goes. Whether some are left that may have to be asked of another one later.
+    fn hedge(
+        &mut self,
+        under_way: &mut FuturesUnordered<BoxFuture<'a, ConsistentReply>>,
+        fetches: &mut Vec<(usize, usize)>,
+    ) -> bool {
         let cell = self.cell;
         let now = cell.env.now();
+        let mut hedged = Vec::new();
+        let mut left = false;
         for &key in &self.open {
-            let state = &self.states[key];
-            let asked = state.order[..state.asked].iter();
-            for place in asked
-                .filter(|place| state.state == ConsistentState::Voting && !state.votes.has_voted(**place))
-            {
-                let late = &cell.replicas[cell.placement.backend_of(self.keys.hashes[key], *place)];
+            let (state, hash) = (&mut self.states[key], self.keys.hashes[key]);
+            let mut is_stuck = false;
+            for place in state.late() {
+                let late = &cell.replicas[cell.placement.backend_of(hash, place)];
                 if !late.has_answered_since(now - cell.hedge_after) {
                     late.suspect(now + SUSPECT_FACTOR * cell.hedge_after);
+                    is_stuck = true;
                 }
             }
+            let other = match state.state {
+                ConsistentState::Over => continue,
+                ConsistentState::Voting if state.asked < cell.mode.replicas() => None,
+                ConsistentState::Voting => continue,
+                ConsistentState::Fetching(version) => match state.other_source(version) {
+                    Some(other) => Some(other),
+                    None => continue,
+                },
+            };
+            if !(is_stuck || cell.hedges.spend()) {
+                left = true;
+                continue;
+            }
+            cell.counters.hedged.add(1);
+            self.is_hedged = true;
+            match other {
+                Some(place) => {
+                    state.will_fetch_from(place);
+                    fetches.push((cell.placement.backend_of(hash, place), key));
+                }
+                None => hedged.push(key),
+            }
         }
+        // They are in the order of `open`, which is that of their numbers.
+        self.ask(under_way, fetches, 1, |key, _| hedged.binary_search(&key).is_ok());
+        left
     }
 
     /// Starts reading the data of keys that have just been agreed on.
@@ -240,7 +402,7 @@ impl<'a> Round<'a> {
                 let mut found = Vec::with_capacity(wanted.len());
                 for key in wanted {
                     let place = self.place(key, backend);
-                    if let Some((from, ConsistentSource::Data(pointer))) = &self.states[key].named[place] {
+                    if let Some((from, ConsistentSource::Data(_, pointer))) = &self.states[key].named[place] {
                         live = Some(Arc::clone(from));
                         found.push((key, *pointer));
                     }
@@ -274,6 +436,9 @@ impl<'a> Round<'a> {
     fn take(&mut self, reply: ConsistentReply, fetches: &mut Vec<(usize, usize)>) {
         match reply {
             ConsistentReply::Named { backend, live, named } => {
+                if let Some(at) = self.unanswered.iter().position(|(of, _)| *of == backend) {
+                    self.unanswered.swap_remove(at);
+                }
                 for (key, named) in named {
                     self.take_vote(key, backend, live.as_ref(), named, fetches);
                 }
@@ -298,11 +463,13 @@ impl<'a> Round<'a> {
         fetches: &mut Vec<(usize, usize)>,
     ) {
         let place = self.place(key, backend);
-        if self.states[key].state != ConsistentState::Voting {
+        if self.states[key].state == ConsistentState::Over {
             return;
         }
         let (vote, source) = match named {
-            Named::At(version, pointer) => (Vote::Holds(version), Some(ConsistentSource::Data(pointer))),
+            Named::At(version, pointer) => {
+                (Vote::Holds(version), Some(ConsistentSource::Data(version, pointer)))
+            }
             Named::Sent(hit) => (Vote::Holds(hit.version), Some(ConsistentSource::Sent(hit))),
             Named::Absent => (Vote::Absent, None),
             Named::Unknown => {
@@ -314,8 +481,12 @@ impl<'a> Round<'a> {
             Named::Torn | Named::Unreachable => (Vote::None, None),
         };
         let state = &mut self.states[key];
-        state.votes.cast(place, vote);
         state.named[place] = live.cloned().zip(source);
+        if let ConsistentState::Fetching(_) = state.state {
+            // It is agreed on. This one may have the data sooner than the one that was asked for it.
+            return;
+        }
+        state.votes.cast(place, vote);
         match state.votes.verdict() {
             QuorumVerdict::Wait => {}
             QuorumVerdict::Agreed { version, replica } => {
@@ -327,6 +498,7 @@ impl<'a> Round<'a> {
                 match sent {
                     Some(hit) => self.take_data(key, Some(hit)),
                     None => {
+                        state.will_fetch_from(replica);
                         let preferred = self.cell.placement.backend_of(self.keys.hashes[key], replica);
                         fetches.push((preferred, key));
                     }
@@ -348,8 +520,12 @@ impl<'a> Round<'a> {
                 self.answer(key, Lookup::Hit { version, value, extras })
             }
             _ => {
-                self.cell.counters.replaced.add(1);
-                self.leave(key);
+                let state = &mut self.states[key];
+                state.fetching = state.fetching.saturating_sub(1);
+                if state.fetching == 0 {
+                    self.cell.counters.replaced.add(1);
+                    self.leave(key);
+                }
             }
         }
     }
@@ -366,14 +542,18 @@ impl<'a> Round<'a> {
     }
 }
 
-/// The order in which a key's replicas are asked: a random backend first, the same for all keys of a call that it has,
-/// and last those that kept a read waiting lately.
+/// The order in which a key's replicas are asked: a random backend first, the same for all keys of a call that it has;
+/// behind the others those that take much longer than one of them does, and last those that kept a read waiting lately.
 fn order(cell: &CellInner, hash: KeyHash, random: u64) -> [usize; REPLICAS_MAX] {
     let replicas = cell.mode.replicas();
     let first = first_of(random, hash, &cell.placement, cell.replicas.len());
     let mut order: [usize; REPLICAS_MAX] = std::array::from_fn(|step| (first + step) % replicas);
-    order[..replicas]
-        .sort_by_key(|place| !cell.replicas[cell.placement.backend_of(hash, *place)].is_quick(&cell.env));
+    let replica = |place: usize| &cell.replicas[cell.placement.backend_of(hash, place)];
+    let latency = |place: usize| replica(place).latency.get();
+    let least = (0..replicas).map(latency).min().unwrap_or(0);
+    let is_any_order = (random >> 32).is_multiple_of(ANY_ORDER_ONE_IN);
+    let is_slow = |place: usize| !is_any_order && latency(place) > least.saturating_mul(SLOWER_FACTOR);
+    order[..replicas].sort_by_key(|place| (!replica(*place).is_quick(&cell.env), is_slow(*place)));
     order
 }
 

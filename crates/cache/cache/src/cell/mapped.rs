@@ -89,7 +89,7 @@ pub(super) fn relaxed(cell: &CellInner, keys: &[Bytes], lookups: &mut [Option<Lo
 pub(super) fn consistent(cell: &CellInner, keys: &[Bytes], lookups: &mut [Option<Lookup>]) {
     let random = cell.env.random_u64();
     let votes = cell.mode.quorum();
-    const { assert!(Mode::R32.quorum() == 2 && Mode::R1.quorum() == 1) };
+    const { assert!(Mode::R32.quorum() == 2 && Mode::R1.quorum() == 1 && Mode::R2Immutable.quorum() == 1) };
     with_scratch(|scratch| {
         for (key, bytes) in keys.iter().enumerate() {
             let hash = KeyHash::of(bytes);
@@ -162,6 +162,8 @@ impl Scratch {
                 let said = match result {
                     Ok(()) => match scan_bucket(bucket, pick.hash, cell.config_id) {
                         BucketView::Found { version, pointer } => Some(Some((version, pointer))),
+                        // Of a cell that is loaded the backend says so: the load may have gone meanwhile.
+                        BucketView::Absent if cell.mode.is_immutable() => None,
                         BucketView::Absent => Some(None),
                         BucketView::Overflowed | BucketView::Unknown | BucketView::OtherConfig => None,
                     },

@@ -23,6 +23,9 @@ pub enum Mode {
     R1,
     /// Three replicas, two of which acknowledge a SET and agree in a consistent read.
     R32,
+    /// Two replicas of what does not change: one is asked, and the other one if that fails. What they hold is loaded
+    /// as a whole ([`crate::Cell::begin_load`]).
+    R2Immutable,
 }
 
 impl Mode {
@@ -30,6 +33,7 @@ impl Mode {
     pub const fn replicas(self) -> usize {
         match self {
             Mode::R1 => 1,
+            Mode::R2Immutable => 2,
             Mode::R32 => 3,
         }
     }
@@ -37,9 +41,22 @@ impl Mode {
     /// Replicas that have to agree.
     pub const fn quorum(self) -> usize {
         match self {
-            Mode::R1 => 1,
+            Mode::R1 | Mode::R2Immutable => 1,
             Mode::R32 => 2,
         }
+    }
+
+    /// Replicas that have to acknowledge what is written.
+    pub const fn write_quorum(self) -> usize {
+        match self {
+            Mode::R1 => 1,
+            Mode::R32 | Mode::R2Immutable => 2,
+        }
+    }
+
+    /// Whether single keys can't be changed.
+    pub const fn is_immutable(self) -> bool {
+        matches!(self, Mode::R2Immutable)
     }
 
     /// Its name for people.
@@ -47,6 +64,7 @@ impl Mode {
         match self {
             Mode::R1 => "R1",
             Mode::R32 => "R3.2",
+            Mode::R2Immutable => "R2/Immutable",
         }
     }
 }

@@ -97,6 +97,8 @@ pub(super) enum ReplicaAck {
     Overloaded,
     /// It has just started, and takes none yet.
     NotYet,
+    /// It has no room, and removes nothing for it.
+    NoRoom,
     /// No answer is to be had from it.
     None,
 }
@@ -114,6 +116,8 @@ pub(super) enum Settled {
     Overloaded,
     /// None does now, because some have just started.
     NotYet,
+    /// No quorum will, because some have no room.
+    NoRoom,
     /// No quorum will, because too few replicas answer.
     Unreachable,
 }
@@ -126,6 +130,7 @@ pub(super) struct Acks {
     refused: usize,
     overloaded: usize,
     not_yet: usize,
+    no_room: usize,
     unanswered: usize,
     highest: Version,
 }
@@ -133,7 +138,7 @@ pub(super) struct Acks {
 impl Acks {
     pub(super) fn new(mode: Mode) -> Self {
         let highest = Version::ZERO;
-        Self { mode, applied: 0, refused: 0, overloaded: 0, not_yet: 0, unanswered: 0, highest }
+        Self { mode, applied: 0, refused: 0, overloaded: 0, not_yet: 0, no_room: 0, unanswered: 0, highest }
     }
 
     /// Counts one replica's answer; the caller counts each replica once.
@@ -146,23 +151,26 @@ impl Acks {
             }
             ReplicaAck::Overloaded => self.overloaded += 1,
             ReplicaAck::NotYet => self.not_yet += 1,
+            ReplicaAck::NoRoom => self.no_room += 1,
             ReplicaAck::None => self.unanswered += 1,
         }
         assert!(self.applied + self.against() <= self.mode.replicas(), "a replica answers once");
     }
 
     fn against(&self) -> usize {
-        self.refused + self.overloaded + self.not_yet + self.unanswered
+        self.refused + self.overloaded + self.not_yet + self.no_room + self.unanswered
     }
 
     pub(super) fn settled(&self) -> Settled {
-        if self.applied >= self.mode.quorum() {
+        if self.applied >= self.mode.write_quorum() {
             return Settled::Applied;
         }
-        if self.against() <= self.mode.replicas() - self.mode.quorum() {
+        if self.against() <= self.mode.replicas() - self.mode.write_quorum() {
             return Settled::Wait;
         }
-        if self.refused > 0 {
+        if self.no_room > 0 {
+            Settled::NoRoom
+        } else if self.refused > 0 {
             Settled::Superseded(self.highest)
         } else if self.overloaded > 0 {
             Settled::Overloaded
@@ -312,6 +320,11 @@ mod tests {
         for (name, votes, expected) in cases {
             assert_eq!(verdict(Mode::R32, votes), *expected, "{name}");
         }
+        let immutable = Mode::R2Immutable;
+        assert_eq!(verdict(immutable, &[(1, V1)]), agreed(V1, 1), "of what does not change one is enough");
+        assert_eq!(verdict(immutable, &[(1, None)]), QuorumVerdict::Wait, "and the other one if that fails");
+        assert_eq!(verdict(immutable, &[(1, None), (0, Absent)]), QuorumVerdict::Miss);
+        assert_eq!(verdict(immutable, &[(1, None), (0, None)]), QuorumVerdict::Unreachable);
         assert_eq!(verdict(Mode::R1, &[]), QuorumVerdict::Wait);
         assert_eq!(verdict(Mode::R1, &[(0, V1)]), agreed(V1, 0));
         assert_eq!(verdict(Mode::R1, &[(0, Absent)]), QuorumVerdict::Miss);
@@ -343,6 +356,11 @@ mod tests {
             }
             assert_eq!(all.settled(), *expected, "{name}");
         }
+        let mut both = Acks::new(Mode::R2Immutable);
+        both.count(Applied);
+        assert_eq!(both.settled(), Settled::Wait, "what is loaded is at both");
+        both.count(None);
+        assert_eq!(both.settled(), Settled::Unreachable);
         let mut one = Acks::new(Mode::R1);
         one.count(Applied);
         assert_eq!(one.settled(), Settled::Applied);

@@ -20,6 +20,7 @@ use super::CellShared;
 use super::agreed::{Agreement, agree, follow_configuration, read_header};
 use super::backends::Connector;
 use super::lookup::NoAnswer;
+use super::policy::LookupLatency;
 use super::sender::Sender;
 use crate::configuration::BackendPlace;
 use crate::layout::{DATA_KIND, INDEX_KIND, IndexHeader};
@@ -104,6 +105,10 @@ pub(super) struct Replica {
     /// Relaxed reads prefer other replicas until then (nanoseconds of the world's clock).
     suspect_until_ns: AtomicU64,
     trouble: Notify,
+    /// Written with `live` held: whether it takes round trips to read it.
+    is_far: AtomicBool,
+    /// How long it took lately to say what it holds of some keys.
+    pub(super) latency: LookupLatency,
     /// Somebody waits for the doorbell, and it has not moved since.
     wanted: AtomicBool,
     /// The backend seems to go by another configuration.
@@ -119,6 +124,8 @@ impl Replica {
             live: RwLock::new(None),
             is_live: AtomicBool::new(false),
             suspect_until_ns: AtomicU64::new(0),
+            is_far: AtomicBool::new(false),
+            latency: LookupLatency::default(),
             trouble: Notify::new(),
             wanted: AtomicBool::new(false),
             doubted: AtomicBool::new(false),
@@ -167,6 +174,11 @@ impl Replica {
         self.is_live.load(Ordering::Relaxed)
     }
 
+    /// Whether there is a connection, and it takes round trips to read over it.
+    pub(super) fn is_far(&self) -> bool {
+        self.is_live() && self.is_far.load(Ordering::Relaxed)
+    }
+
     /// Gives up a connection that failed, unless that was done already and there is another one by now.
     pub(super) fn give_up(&self, failed: &Arc<LiveReplica>) {
         let mut live = self.live.write();
@@ -204,7 +216,11 @@ impl Replica {
     }
 
     fn install(&self, live: &Arc<LiveReplica>) {
-        *self.live.write() = Some(Arc::clone(live));
+        let mut installed = self.live.write();
+        *installed = Some(Arc::clone(live));
+        self.is_far.store(!live.can.memory, Ordering::Relaxed);
+        // Another start of the backend, or another way to it.
+        self.latency.forget();
         self.is_live.store(true, Ordering::Relaxed);
     }
 }

@@ -15,9 +15,8 @@ use tailwater_rma::CallError;
 
 use super::backends::instance_of;
 use super::{Cell, Mode};
-use crate::backend::BackendStats;
 use crate::configuration::{BackendPlace, Configuration};
-use crate::protocol::METHOD_END;
+use crate::protocol::{BackendStats, METHOD_END};
 
 /// What is next in a roll.
 #[derive(Clone, Debug, PartialEq, Eq)]

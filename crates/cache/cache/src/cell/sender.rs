@@ -30,7 +30,8 @@ use super::set::Mutation;
 use crate::layout::EncodedEntry;
 use crate::limits::{MUTATE_BYTES_MAX, MUTATE_CALLS_IN_FLIGHT, MUTATE_ENTRIES_MAX};
 use crate::protocol::{
-    METHOD_MUTATE, MutateReply, Outcome, REFUSED_CONFIG, REFUSED_UNFILLED, REFUSED_VERSION, encode_mutate,
+    METHOD_MUTATE, MutateReply, Outcome, REFUSED_CONFIG, REFUSED_NO_ROOM, REFUSED_UNFILLED, REFUSED_VERSION,
+    encode_mutate,
 };
 
 /// One entry on its way to one backend. Dropped unanswered, it answers [`ReplicaAck::None`].
@@ -242,6 +243,7 @@ async fn send(config: SendConfig, replica: Arc<Replica>, batch: Vec<SenderWaitin
             SenderAnswer::Outcome(outcome) => waiting.outcome(outcome),
             SenderAnswer::Overloaded => waiting.answer(ReplicaAck::Overloaded),
             SenderAnswer::NotYet => waiting.answer(ReplicaAck::NotYet),
+            SenderAnswer::NoRoom => waiting.answer(ReplicaAck::NoRoom),
         }
     }
     // Whatever has no answer says so when it is dropped.
@@ -252,6 +254,7 @@ enum SenderAnswer {
     Outcome(Outcome),
     Overloaded,
     NotYet,
+    NoRoom,
 }
 
 /// One CALL; as many answers as entries, or none if there is none to be had.
@@ -281,6 +284,9 @@ async fn call(config: &SendConfig, replica: &Replica, batch: &[SenderWaiting]) -
                 }
                 CallError::Refused { code: REFUSED_UNFILLED, .. } => {
                     return batch.iter().map(|_| SenderAnswer::NotYet).collect();
+                }
+                CallError::Refused { code: REFUSED_NO_ROOM, .. } => {
+                    return batch.iter().map(|_| SenderAnswer::NoRoom).collect();
                 }
                 _ => {
                     tracing::debug!(peer = live.connection.peer(), %error, "cache SETs not taken");

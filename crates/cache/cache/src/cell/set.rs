@@ -131,6 +131,7 @@ pub(super) async fn mutate(
                 Settled::Applied => Ok(version),
                 Settled::Wait => Err(SetError::Deadline),
                 Settled::Overloaded => Err(SetError::Overloaded),
+                Settled::NoRoom => Err(SetError::NoRoom),
                 Settled::Unreachable => Err(SetError::Unreachable),
                 Settled::NotYet => {
                     was_not_yet = true;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Lookup, SetError};
+use super::{Lookup, LookupOutcome, SetError};
 use crate::version::Version;
 
 /// Counts of keys since the cell was connected to; a batch of eight keys counts eight.
@@ -14,14 +14,24 @@ pub struct CellStats {
     pub hedged: u64,
     /// Keys read consistently.
     pub consistent: u64,
-    /// Reads that failed.
+    /// Reads of both kinds of which nothing can be said.
     pub failed: u64,
-    /// Reads that missed.
+    /// Reads of both kinds that missed.
     pub misses: u64,
+    /// Of those that missed, the relaxed ones.
+    pub relaxed_misses: u64,
+    /// Of those of which nothing can be said, the relaxed ones.
+    pub relaxed_failed: u64,
     /// Times that the replicas of a key did not agree, so that it was read again.
     pub disagreed: u64,
     /// Times that a value that replicas agreed on had changed before it was read, so that it was read again.
     pub replaced: u64,
+    /// Times that bytes did not prove themselves, so that a relaxed read was made again.
+    pub torn: u64,
+    /// Times that a key was read again because a backend went by another configuration.
+    pub reconfigured: u64,
+    /// Times that backends were asked for a key by CALL, because reading their memory was inconclusive.
+    pub called: u64,
     /// Bytes that came from backends, buckets and torn reads included.
     pub bytes: u64,
     /// SETs and ERASEs that a quorum acknowledged.
@@ -36,6 +46,35 @@ pub struct CellStats {
     pub updates_unknown: u64,
     /// Times that an update began again because another one of the same key came in between.
     pub update_retries: u64,
+}
+
+impl CellStats {
+    /// Keys read, by the operation and by how it ended: relaxed reads first, outcomes in the order of
+    /// [`LookupOutcome`].
+    pub fn lookups(&self) -> [(&'static str, LookupOutcome, u64); 6] {
+        use LookupOutcome::{Hit, Inconclusive, Miss};
+        let of = |operation, all: u64, misses: u64, failed: u64| {
+            let hits = all.saturating_sub(misses + failed);
+            [(operation, Hit, hits), (operation, Miss, misses), (operation, Inconclusive, failed)]
+        };
+        let consistent_misses = self.misses.saturating_sub(self.relaxed_misses);
+        let consistent_failed = self.failed.saturating_sub(self.relaxed_failed);
+        let [r0, r1, r2] = of("relaxed", self.relaxed, self.relaxed_misses, self.relaxed_failed);
+        let [c0, c1, c2] = of("consistent", self.consistent, consistent_misses, consistent_failed);
+        [r0, r1, r2, c0, c1, c2]
+    }
+
+    /// Times that keys were read again, or asked for once more, by why.
+    pub fn retries(&self) -> [(&'static str, u64); 6] {
+        [
+            ("disagreed", self.disagreed),
+            ("replaced", self.replaced),
+            ("torn", self.torn),
+            ("late", self.hedged),
+            ("configuration", self.reconfigured),
+            ("inconclusive", self.called),
+        ]
+    }
 }
 
 /// A count that any thread adds to.
@@ -60,6 +99,11 @@ pub(super) struct Counters {
     pub(super) consistent: StatCount,
     pub(super) failed: StatCount,
     pub(super) misses: StatCount,
+    pub(super) relaxed_misses: StatCount,
+    pub(super) relaxed_failed: StatCount,
+    pub(super) torn: StatCount,
+    pub(super) reconfigured: StatCount,
+    pub(super) called: StatCount,
     pub(super) disagreed: StatCount,
     pub(super) replaced: StatCount,
     pub(super) bytes: StatCount,
@@ -72,16 +116,32 @@ pub(super) struct Counters {
 }
 
 impl Counters {
-    /// Counts how reads ended.
-    pub(super) fn count(&self, lookups: &[Lookup]) {
-        let misses = lookups.iter().filter(|lookup| matches!(lookup, Lookup::Miss)).count();
-        let failed = lookups.iter().filter(|lookup| matches!(lookup, Lookup::Failed(_))).count();
-        if misses > 0 {
-            self.misses.add(misses as u64);
+    /// Counts how relaxed reads ended.
+    pub(super) fn count_relaxed(&self, lookups: &[Lookup]) {
+        self.relaxed.add(lookups.len() as u64);
+        let (misses, failed) = self.count(lookups);
+        if misses + failed > 0 {
+            self.relaxed_misses.add(misses);
+            self.relaxed_failed.add(failed);
         }
-        if failed > 0 {
-            self.failed.add(failed as u64);
+    }
+
+    /// Counts how consistent reads ended.
+    pub(super) fn count_consistent(&self, lookups: &[Lookup]) {
+        self.consistent.add(lookups.len() as u64);
+        self.count(lookups);
+    }
+
+    /// Counts, and answers, how many missed, and of how many nothing can be said.
+    fn count(&self, lookups: &[Lookup]) -> (u64, u64) {
+        let with = |outcome| lookups.iter().filter(|lookup| lookup.outcome() == outcome).count() as u64;
+        let (misses, failed) = (with(LookupOutcome::Miss), with(LookupOutcome::Inconclusive));
+        // Nearly all hit, and a count is shared by all threads.
+        if misses + failed > 0 {
+            self.misses.add(misses);
+            self.failed.add(failed);
         }
+        (misses, failed)
     }
 
     /// Counts how SETs ended.
@@ -98,6 +158,11 @@ impl Counters {
             consistent: self.consistent.get(),
             failed: self.failed.get(),
             misses: self.misses.get(),
+            relaxed_misses: self.relaxed_misses.get(),
+            relaxed_failed: self.relaxed_failed.get(),
+            torn: self.torn.get(),
+            reconfigured: self.reconfigured.get(),
+            called: self.called.get(),
             disagreed: self.disagreed.get(),
             replaced: self.replaced.get(),
             bytes: self.bytes.get(),

@@ -10,15 +10,15 @@ use crate::testing::{CellFaults, Double, in_runtime, served, small, world_by_han
 use crate::{Backend, BackendConfig};
 
 const ID: u64 = 77;
-const MEMORY: Capabilities = Capabilities { memory: true, scar: false };
-const WIRE: Capabilities = Capabilities { memory: false, scar: false };
-const WIRE_WITH_SCAR: Capabilities = Capabilities { memory: false, scar: true };
+pub(super) const MEMORY: Capabilities = Capabilities { memory: true, scar: false };
+pub(super) const WIRE: Capabilities = Capabilities { memory: false, scar: false };
+pub(super) const WIRE_WITH_SCAR: Capabilities = Capabilities { memory: false, scar: true };
 
-struct World {
+pub(super) struct World {
     env: Env,
-    backends: Vec<(Arc<Backend>, LocalDoorbell)>,
-    faults: Vec<Arc<CellFaults>>,
-    cell: Cell,
+    pub(super) backends: Vec<(Arc<Backend>, LocalDoorbell)>,
+    pub(super) faults: Vec<Arc<CellFaults>>,
+    pub(super) cell: Cell,
 }
 
 fn config(mode: Mode, connections: Vec<Arc<dyn Connection>>) -> CellConfig {
@@ -31,7 +31,7 @@ fn config(mode: Mode, connections: Vec<Arc<dyn Connection>>) -> CellConfig {
     config
 }
 
-async fn world(env: Env, mode: Mode, backends: usize, can: Capabilities) -> World {
+pub(super) async fn world(env: Env, mode: Mode, backends: usize, can: Capabilities) -> World {
     let backends: Vec<_> = (0..backends).map(|_| served(&env, small(ID))).collect();
     world_of(env, mode, backends, can).await
 }
@@ -49,13 +49,13 @@ async fn world_of(
 }
 
 /// Has operations that begin from now on go about it in another way.
-fn change(cell: &Cell, change: impl FnOnce(&mut CellInner)) {
+pub(super) fn change(cell: &Cell, change: impl FnOnce(&mut CellInner)) {
     let mut inner = (*cell.inner()).clone();
     change(&mut inner);
     *cell.shared.current.write() = Arc::new(inner);
 }
 
-fn set_deadline(cell: &Cell, deadline: Duration) {
+pub(super) fn set_deadline(cell: &Cell, deadline: Duration) {
     change(cell, |inner| inner.deadline = deadline);
 }
 
@@ -67,7 +67,7 @@ fn value(n: u32, len: usize) -> Bytes {
     n.to_le_bytes().iter().copied().cycle().take(len).collect()
 }
 
-fn hit(lookup: &Lookup) -> &Bytes {
+pub(super) fn hit(lookup: &Lookup) -> &Bytes {
     match lookup {
         Lookup::Hit { value, .. } => value,
         other => panic!("a hit expected, not {other:?}"),
@@ -101,17 +101,17 @@ fn what_was_set_is_read_by_every_transport_and_in_both_ways() {
 }
 
 /// Keys of which each replica group of three backends gets some.
-fn items(count: u32, len: usize) -> Vec<(Bytes, Bytes)> {
+pub(super) fn items(count: u32, len: usize) -> Vec<(Bytes, Bytes)> {
     (0..count).map(|n| (key(n), value(n, len))).collect()
 }
 
-fn keys_of(items: &[(Bytes, Bytes)]) -> Vec<Bytes> {
+pub(super) fn keys_of(items: &[(Bytes, Bytes)]) -> Vec<Bytes> {
     items.iter().map(|(key, _)| key.clone()).collect()
 }
 
 impl World {
     /// Sets, and waits until all three replicas have it. Nothing else may be on its way to them.
-    async fn set_everywhere(&self, items: &[(Bytes, Bytes)]) {
+    pub(super) async fn set_everywhere(&self, items: &[(Bytes, Bytes)]) {
         let before = self.carried_out();
         for result in self.cell.set(items.to_vec()).await {
             result.expect("all backends are there");
@@ -133,11 +133,11 @@ impl World {
         }
     }
 
-    fn lose(&self, backend: usize) {
+    pub(super) fn lose(&self, backend: usize) {
         self.faults[backend].lost.store(true, Ordering::Relaxed);
     }
 
-    fn assert_all_hit(&self, lookups: &[Lookup], items: &[(Bytes, Bytes)]) {
+    pub(super) fn assert_all_hit(&self, lookups: &[Lookup], items: &[(Bytes, Bytes)]) {
         for (lookup, (_, value)) in lookups.iter().zip(items) {
             assert_eq!(hit(lookup), value);
         }
@@ -227,6 +227,7 @@ fn replicas_that_hold_different_versions_for_good_make_a_consistent_read_fail() 
         assert!(result[0].is_err(), "one acknowledgement is not enough");
         world.until_carried_out(before + 1).await;
         set_deadline(&world.cell, Duration::from_secs(60));
+        world.faults[0].calls_stalled.store(false, Ordering::Relaxed);
         let lookup = world.cell.get_consistent(&keys_of(&items)).await;
         assert_eq!(lookup[0], Lookup::Failed(CellFailure::NoQuorum));
         world.assert_all_hit(&world.cell.get_relaxed(&keys_of(&items)).await, &items);
@@ -390,7 +391,7 @@ fn one_operation_with_many_keys_has_one_deadline_for_all() {
 }
 
 #[test]
-fn torn_reads_are_read_again_and_given_up_in_the_end() {
+fn torn_reads_are_read_again_and_asked_for_by_call_in_the_end() {
     in_runtime(|env| async move {
         let world = world(env, Mode::R1, 1, WIRE).await;
         let items = items(10, 5000);
@@ -406,7 +407,8 @@ fn torn_reads_are_read_again_and_given_up_in_the_end() {
         }
         torn.store(u64::MAX, Ordering::Relaxed);
         for lookup in world.cell.get_relaxed(&keys).await {
-            assert!(matches!(lookup, Lookup::Miss | Lookup::Failed(CellFailure::Torn)), "{lookup:?}");
+            // The backend's own code looks up in the end.
+            assert!(matches!(lookup, Lookup::Miss | Lookup::Hit { .. }), "{lookup:?}");
         }
         torn.store(0, Ordering::Relaxed);
         world.assert_all_hit(&world.cell.get_relaxed(&keys).await, &items);

@@ -88,6 +88,9 @@ pub enum UpdateError {
     /// Nothing has changed: others changed the key each time.
     #[error("nothing has changed: others change the key all the time")]
     Contended,
+    /// Nothing has changed: the cell's keys can't be changed one by one.
+    #[error("nothing has changed: the cell is in mode R2/Immutable, and is loaded as a whole")]
+    Immutable,
     /// It may have come about, or come about later, or never.
     #[error("it is not known whether it came about: no quorum of its replicas answered")]
     Unknown,
@@ -119,6 +122,9 @@ impl Cell {
         mut decide: impl FnMut(Option<&CellValue>) -> UpdateTo + Send,
     ) -> Result<Updated, UpdateError> {
         let mut inner = self.inner();
+        if inner.mode.is_immutable() {
+            return Err(UpdateError::Immutable);
+        }
         if key.len() > KEY_BYTES_MAX {
             return Err(UpdateError::TooLarge { key_len: key.len(), value_len: 0 });
         }

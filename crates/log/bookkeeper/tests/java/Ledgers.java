@@ -19,6 +19,8 @@ public class Ledgers {
         ClientConfiguration conf = new ClientConfiguration();
         conf.setMetadataServiceUri("zk+hierarchical://" + args[0] + "/ledgers");
         conf.setExplictLacInterval(20);
+        // By default it sends 5,000 requests a second, whatever could be.
+        conf.setThrottleValue(0);
         try (BookKeeper client = BookKeeper.newBuilder(conf).build()) {
             byte[] password = args[2].getBytes(UTF_8);
             switch (args[1]) {

@@ -185,13 +185,13 @@ pub struct CopiedOffset {
     /// The shard.
     #[prost(uint32, tag = "2")]
     pub shard: u32,
-    /// The offset.
+    /// The offset; -1 where what was committed is deleted.
     #[prost(int64, tag = "3")]
     pub offset: i64,
     /// The term of the record before, or -1.
     #[prost(sint32, tag = "4")]
     pub leader_epoch: i32,
-    /// When it was committed, wall time in ms of the cluster where it was.
+    /// When it was committed, or deleted, wall time in ms of the cluster where it was.
     #[prost(int64, tag = "5")]
     pub committed_ms: i64,
     /// When it is over, wall time in ms, where whoever committed it has said so.

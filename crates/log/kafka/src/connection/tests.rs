@@ -51,6 +51,7 @@ fn connection<S>(stream: S, broker: &Arc<Broker>) -> Connection<S> {
         under_way: VecDeque::new(),
         only_produce: true,
         held: Duration::ZERO,
+        held_since: None,
         quota_changes: broker.quotas.changes(),
         broker: Arc::clone(broker),
     }

@@ -23,7 +23,7 @@ use super::members::{KeptMembers, MemberChanges, member_key};
 use super::offsets::{
     GroupChanges, GroupOffsets, KeptGroup, NotKept, OffsetBytes, OffsetChange, Offsets, StoredGroups,
 };
-use super::records::{GROUPS, GroupRecord, GroupRecordKind};
+use super::records::{Committed, GROUPS, GroupRecord, GroupRecordKind};
 use super::retention;
 use crate::errors::ErrorCode;
 use crate::messages::membership::{JoinGroupResponse, SyncGroupResponse};
@@ -479,56 +479,72 @@ impl Coordinator {
 
     async fn change_offsets(&self, name: &str, change: OffsetChange) -> Result<(), ErrorCode> {
         let name: Arc<str> = name.into();
-        let kept = self.shared.offsets.change(Arc::clone(&name), change).await;
-        kept.map_err(|error| match error {
-            NotKept::Full => ErrorCode::InvalidCommitOffsetSize,
-            NotKept::Meta(MetaError::TakenOver(_)) => ErrorCode::NotCoordinator,
-            NotKept::Meta(_) => ErrorCode::CoordinatorNotAvailable,
-        })?;
+        self.shared.offsets.change(Arc::clone(&name), change).await.map_err(not_kept)?;
         let mut table = self.shared.table.lock();
-        if !table.groups.contains_key(&name) {
+        if !table.groups.contains_key(&name) && self.shared.offsets.has(&name) {
             // It is the first commit, or it was deleted meanwhile; with offsets it is there.
             self.shared.insert_group(&mut table, &name);
         }
         Ok(())
     }
 
-    /// Keeps what a group has committed in another cluster, where that is later than what it has committed here. One
-    /// with members here goes by its own.
+    /// Keeps what a group has committed in another cluster, or deleted there, where that is later than what it has
+    /// committed here. One with members here goes by its own. Dropping this gives up the answer only, of deletions.
     pub async fn follow(&self, name: &str, mut offsets: GroupOffsets) -> Result<(), ErrorCode> {
         check_length(name)?;
-        {
-            let table = self.shared.table.lock();
-            match table.groups.get(name) {
-                Some(entry) if entry.group.has_members() || entry.group.is_dead() => return Ok(()),
-                Some(_) => {}
-                None => self.shared.check_place(&table, name)?,
-            }
-        }
         offsets.retain(|partition, theirs| {
-            let ours = self.shared.offsets.get(name, *partition);
+            let ours = self.shared.offsets.newest(name, *partition);
             ours.is_none_or(|ours| ours.committed_ms < theirs.committed_ms)
         });
         if offsets.is_empty() {
             return Ok(());
         }
-        self.change_offsets(name, OffsetChange::Follow(offsets)).await
+        let dead = {
+            let mut table = self.shared.table.lock();
+            match table.groups.get_mut(name) {
+                Some(entry) if entry.group.has_members() || entry.group.is_dead() => return Ok(()),
+                // Nobody is let in meanwhile: who joins goes by the offsets that it finds.
+                Some(entry) if offsets.values().any(Committed::is_deleted) => Some(entry.group.delete()?),
+                Some(_) => None,
+                // What is deleted makes no group.
+                None if offsets.values().all(Committed::is_deleted) => None,
+                None => self.shared.check_place(&table, name).map(|()| None)?,
+            }
+        };
+        let Some(alive) = dead else {
+            return self.change_offsets(name, OffsetChange::Follow(offsets)).await;
+        };
+        let (shared, name) = (Arc::clone(&self.shared), Arc::<str>::from(name));
+        self.to_the_end(async move {
+            let followed = shared.offsets.change(Arc::clone(&name), OffsetChange::Follow(offsets)).await;
+            // With the last of its offsets the group goes.
+            let forgotten = shared.forget(&name, alive, OffsetChange::DeleteUnused).await;
+            followed.map_err(not_kept).and(forgotten)
+        })
+        .await
     }
 
     /// Deletes a group and what it committed. Dropping this gives up the answer only.
     pub async fn delete(&self, name: &str) -> Result<(), ErrorCode> {
-        {
+        let alive = {
             let mut table = self.shared.table.lock();
             let entry = table.groups.get_mut(name).ok_or(ErrorCode::GroupIdNotFound)?;
-            entry.group.delete()?;
-        }
-        // A group that is dead is let in by nobody, so whoever asked may go, but this has to end.
-        let (reply, done) = oneshot::channel();
-        let (shared, name) = (Arc::clone(&self.shared), name.to_owned());
-        let forget = async move {
-            let _ = reply.send(shared.forget(&name, OffsetChange::Delete).await);
+            entry.group.delete()?
         };
-        self.shared.env.spawn("kafka-group-delete", forget).detach();
+        let (shared, name) = (Arc::clone(&self.shared), name.to_owned());
+        self.to_the_end(async move { shared.forget(&name, alive, OffsetChange::Delete).await }).await
+    }
+
+    /// Does what a group is dead for. Nobody is let into it, so whoever asked may go, but this has to end.
+    async fn to_the_end(
+        &self,
+        work: impl Future<Output = Result<(), ErrorCode>> + Send + 'static,
+    ) -> Result<(), ErrorCode> {
+        let (reply, done) = oneshot::channel();
+        let task = async move {
+            let _ = reply.send(work.await);
+        };
+        self.shared.env.spawn("kafka-group-delete", task).detach();
         done.await.unwrap_or(Err(ErrorCode::CoordinatorNotAvailable))
     }
 
@@ -541,12 +557,12 @@ impl Coordinator {
         snapshot.group.subscribed_topics(&self.shared.catalog(true)).ok_or(ErrorCode::NonEmptyGroup)
     }
 
-    /// Gives up what a group committed, where it is still that.
+    /// Deletes what a group committed, where it is still that.
     pub async fn forget_offsets(&self, name: &str, offsets: GroupOffsets) -> Result<(), ErrorCode> {
         if offsets.is_empty() {
             return Ok(());
         }
-        let done = self.shared.offsets.change(name.into(), OffsetChange::Forget(offsets)).await;
+        let done = self.shared.offsets.change(name.into(), OffsetChange::DeleteOffsets(offsets)).await;
         done.map_err(|_| ErrorCode::CoordinatorNotAvailable)
     }
 
@@ -814,20 +830,17 @@ impl CoordinatorShared {
         }
     }
 
-    /// Forgets a group that is dead, as `change` says.
-    async fn forget(&self, name: &str, change: OffsetChange) -> Result<(), ErrorCode> {
+    /// Forgets a group that is dead, as `change` says. If something is left of it, it is as it was, `alive`.
+    async fn forget(&self, name: &str, alive: Group, change: OffsetChange) -> Result<(), ErrorCode> {
         let forgotten = self.offsets.change(name.into(), change).await;
         let mut table = self.table.lock();
         match table.groups.get_mut(name) {
             // Somebody who was let in before it died committed after that. Whoever commits later than this look finds
             // no group, and adds it.
             Some(entry) if forgotten.is_err() || self.offsets.has(name) => {
-                let group = &entry.group;
-                let protocol_type = group.protocol_type().map(str::to_owned);
-                let limits = Arc::clone(&self.classic_limits);
-                // It is there again, without members, which it had none of; nobody knows what is kept of it.
-                entry.group = Group::Classic(ClassicGroup::new(limits, group.generation(), protocol_type));
-                entry.kept = None;
+                // Nobody knows what is kept of it: the step keeps it anew.
+                (entry.group, entry.kept) = (alive, None);
+                self.step(&mut table, name, |_, _, _| ());
             }
             _ => table.remove(name),
         }
@@ -848,16 +861,18 @@ impl CoordinatorShared {
 
     /// Deletes a group that nobody is in and that has committed nothing, or nothing that is left.
     pub async fn sweep(&self, name: &Arc<str>) {
-        {
+        let alive = {
             let mut table = self.table.lock();
             let Some(entry) = table.groups.get_mut(name) else { return };
             // That a deletion failed may have left it without a record.
             self.remember(name, entry);
-            if !entry.group.is_unused() || self.offsets.has(name) || entry.group.delete().is_err() {
+            if !entry.group.is_unused() || self.offsets.has(name) {
                 return;
             }
-        }
-        let forgotten = self.forget(name, OffsetChange::DeleteUnused).await;
+            let Ok(alive) = entry.group.delete() else { return };
+            alive
+        };
+        let forgotten = self.forget(name, alive, OffsetChange::DeleteUnused).await;
         if forgotten.is_ok() && !self.table.lock().groups.contains_key(name) {
             tracing::info!(group = %name, "removed: nobody is in it, and its offsets are over");
         }
@@ -893,6 +908,14 @@ async fn tick(shared: Arc<CoordinatorShared>) {
                 }
             }
         }
+    }
+}
+
+fn not_kept(error: NotKept) -> ErrorCode {
+    match error {
+        NotKept::Full => ErrorCode::InvalidCommitOffsetSize,
+        NotKept::Meta(MetaError::TakenOver(_)) => ErrorCode::NotCoordinator,
+        NotKept::Meta(_) => ErrorCode::CoordinatorNotAvailable,
     }
 }
 

@@ -7,12 +7,20 @@ use tailwater_format::StreamId;
 use tailwater_format::call::{CopiedOffset, CopiedOffsets};
 
 use super::coordinator::Coordinator;
-use super::offsets::GroupOffsets;
-use super::records::Committed;
+use super::offsets::{CLOCK_AHEAD_MS_MAX, GroupOffsets};
+use super::records::{Committed, DELETED};
 use crate::broker::Broker;
 use crate::errors::ErrorCode;
 
 impl Broker {
+    /// Has what groups delete be told to other clusters, in the streams of which `is_copied` says that they have them.
+    pub fn tell_of_deletions(&self, is_copied: impl Fn(StreamId) -> bool + Send + Sync + 'static) {
+        // Where several nodes are active no stream is copied.
+        if let Some(groups) = self.groups.only() {
+            groups.offsets().are_copied(Box::new(is_copied));
+        }
+    }
+
     /// Whether groups had members before this start. Until those have joined again nothing says that a group is in use
     /// here.
     pub fn groups_had_members(&self) -> bool {
@@ -25,8 +33,9 @@ impl Broker {
         self.groups.only().map(|groups| groups.offsets().since(stream, life, after)).unwrap_or_default()
     }
 
-    /// Keeps what groups have committed of a stream in another cluster, where it is later than what they have committed
-    /// here, and nobody here is in the group. Offsets that this node would not keep for a client are left out.
+    /// Keeps what groups have committed of a stream in another cluster, or deleted there, where it is later than what
+    /// they have committed here, and nobody here is in the group. Offsets that this node would not keep for a client
+    /// are left out, and deletions of a clock that is more than [`CLOCK_AHEAD_MS_MAX`] ahead.
     ///
     /// # Errors
     /// In words: what was not left out can't be made durable for now.
@@ -36,23 +45,38 @@ impl Broker {
             return Ok(());
         };
         let now_ms = self.env.wall_ms();
+        let newest_ms = now_ms.saturating_add(CLOCK_AHEAD_MS_MAX);
         let mut groups = BTreeMap::<String, GroupOffsets>::new();
+        let mut ahead = 0;
         for told in offsets {
-            let is_possible = told.offset >= 0
+            let is_possible = told.offset >= DELETED
                 && told.shard < shards
                 && told.metadata.len() <= self.configs.now().groups.offset_metadata_bytes_max;
             if !is_possible {
                 continue;
             }
+            let is_ahead = told.committed_ms > newest_ms;
+            if is_ahead && told.offset == DELETED {
+                // It is told again after each start: taken as one of now it would delete what was committed since.
+                ahead += 1;
+                continue;
+            }
             let committed = Committed {
                 offset: told.offset,
                 leader_epoch: told.leader_epoch.max(-1),
-                // Of a clock that is ahead nothing would ever be later.
-                committed_ms: told.committed_ms.min(now_ms),
+                // Nothing would be later for as long as that clock is ahead.
+                committed_ms: if is_ahead { now_ms } else { told.committed_ms },
                 expires_ms: told.expires_ms,
-                metadata: told.metadata,
+                metadata: if told.offset == DELETED { String::new() } else { told.metadata },
             };
             groups.entry(told.group).or_default().insert((stream, told.shard), committed);
+        }
+        if ahead > 0 {
+            tracing::warn!(
+                %stream,
+                offsets = ahead,
+                "deletions in another cluster are left out, whose clock is an hour ahead: delete the groups here"
+            );
         }
         for (name, offsets) in groups {
             match coordinator.follow(&name, offsets).await {

@@ -122,11 +122,17 @@ impl Group {
         }
     }
 
-    pub fn delete(&mut self) -> Result<(), ErrorCode> {
+    /// Has it be dead. What it was before is answered; nobody was in it.
+    pub fn delete(&mut self) -> Result<Self, ErrorCode> {
+        if self.has_members() {
+            return Err(ErrorCode::NonEmptyGroup);
+        }
+        let alive = self.clone();
         match self {
             Self::Classic(group) => group.delete(),
             Self::Consumer(group) => group.delete(),
-        }
+        }?;
+        Ok(alive)
     }
 
     /// The topics that its members read, by name; `None` where that is not known.

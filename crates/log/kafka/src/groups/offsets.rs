@@ -8,10 +8,14 @@
 //! What a group is by now replaces what it was before and is not written yet. All of it is in one commit, unless that
 //! can't hold it. So what metadata has of a group is what it was at some time, and who waits until it is durable waits
 //! for all that came before.
+//!
+//! An offset that is deleted is remembered as deleted, where other clusters have the stream, and they are told so as
+//! they are told of offsets: else they would tell it here again. It is remembered for as long as offsets of groups that
+//! nobody is in: by then others have none left that are older.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -41,6 +45,11 @@ const COMMIT_KEYS_BYTES_MAX: usize = tailwater_meta::limits::KEYS_BYTES_MAX / 2;
 /// Bytes of their keys and values: few enough for one request to ZooKeeper.
 const COMMIT_BYTES_MAX: usize = tailwater_meta::limits::COMMIT_BYTES_MAX / 8;
 
+/// Deleted offsets that are remembered at most; of more than that other clusters are not told.
+const DELETED_MAX: usize = 100_000;
+/// How far the clock of another cluster may be ahead of this one's, in milliseconds, for times of commits to be taken
+/// as they are told.
+pub(super) const CLOCK_AHEAD_MS_MAX: i64 = 3_600_000;
 /// Bytes of offsets that another cluster is told in one answer, about.
 const TOLD_BYTES_MAX: usize = 1 << 20;
 
@@ -55,8 +64,10 @@ pub(crate) enum OffsetChange {
     Commit(GroupOffsets),
     /// What was committed in another cluster, where it is later than what is committed here by then.
     Follow(GroupOffsets),
-    /// Offsets that are given up, where they are still these: what was committed since then stays.
+    /// Offsets that are over, where they are still these: what was committed since then stays.
     Forget(GroupOffsets),
+    /// Offsets that somebody deletes, where they are still these.
+    DeleteOffsets(GroupOffsets),
     /// The group, with all that it committed.
     Delete,
     /// The group, if it has committed nothing, or nothing that is left.
@@ -133,6 +144,8 @@ struct Memory {
     bytes: usize,
     /// With those of others.
     all_bytes: OffsetBytes,
+    /// How many of the offsets are only remembered as deleted.
+    deleted: usize,
     /// How often an offset was committed since the start.
     count: u64,
     /// For each offset that is there, that count when it was: by stream, so that other clusters are told what is new.
@@ -151,10 +164,12 @@ impl Memory {
         self.note(group, partition, committed.is_some());
         let offsets = self.groups.entry(Arc::clone(group)).or_default();
         let now = committed.as_ref().map_or(0, Committed::bytes);
+        self.deleted += usize::from(committed.as_ref().is_some_and(Committed::is_deleted));
         let before = match committed {
             Some(committed) => offsets.insert(partition, committed),
             None => offsets.remove(&partition),
         };
+        self.deleted -= usize::from(before.as_ref().is_some_and(Committed::is_deleted));
         let before = before.map_or(0, |before| before.bytes());
         self.bytes = self.bytes + now - before;
         self.all_bytes.fetch_add(now, Ordering::Relaxed);
@@ -186,12 +201,16 @@ impl Drop for Memory {
     }
 }
 
+/// Whether other clusters are told what groups commit of a stream.
+pub(crate) type IsCopied = Box<dyn Fn(StreamId) -> bool + Send + Sync>;
+
 /// All groups' offsets.
 pub(crate) struct Offsets {
     memory: Arc<RwLock<Memory>>,
     /// A random number for this start.
     life: u64,
     groups: Arc<GroupsToKeep>,
+    copied: Arc<OnceLock<IsCopied>>,
     requests: mpsc::Sender<OffsetRequest>,
     _writer: Task,
 }
@@ -247,7 +266,9 @@ impl Offsets {
         }
         let memory = Arc::new(RwLock::new(memory));
         let (requests, queue) = mpsc::channel(QUEUE_MAX);
+        let copied = Arc::<OnceLock<IsCopied>>::default();
         let writer = Writer {
+            copied: Arc::clone(&copied),
             env: env.clone(),
             memory: Arc::clone(&memory),
             groups: Arc::clone(&to_keep),
@@ -256,7 +277,13 @@ impl Offsets {
         };
         let task = env.spawn("kafka-offsets", writer.run(queue));
         let life = env.random_u64().max(1);
-        (Self { memory, life, groups: to_keep, requests, _writer: task }, groups)
+        (Self { memory, life, groups: to_keep, copied, requests, _writer: task }, groups)
+    }
+
+    /// Has what is deleted be remembered for other clusters, in the streams of which that says so.
+    pub fn are_copied(&self, is_copied: IsCopied) {
+        // The first one counts.
+        let _ = self.copied.set(is_copied);
     }
 
     /// Makes a change durable; after a failure of metadata it may become so later.
@@ -294,12 +321,34 @@ impl Offsets {
 
     /// What a group committed of one partition.
     pub fn get(&self, group: &str, partition: Partition) -> Option<Committed> {
+        self.newest(group, partition).filter(|committed| !committed.is_deleted())
+    }
+
+    /// The same, also that it is deleted.
+    pub fn newest(&self, group: &str, partition: Partition) -> Option<Committed> {
         self.memory.read().groups.get(group)?.get(&partition).cloned()
     }
 
     /// All that a group committed.
     pub fn of(&self, group: &str) -> GroupOffsets {
-        self.memory.read().groups.get(group).cloned().unwrap_or_default()
+        let memory = self.memory.read();
+        let offsets = memory.groups.get(group).into_iter().flatten();
+        let there = offsets.filter(|(_, committed)| !committed.is_deleted());
+        there.map(|(partition, committed)| (*partition, committed.clone())).collect()
+    }
+
+    /// What is remembered as deleted, by group.
+    pub fn deleted(&self) -> Vec<(Arc<str>, GroupOffsets)> {
+        let memory = self.memory.read();
+        if memory.deleted == 0 {
+            return Vec::new();
+        }
+        let of_group = |(group, offsets): (&Arc<str>, &GroupOffsets)| {
+            let deleted = offsets.iter().filter(|(_, committed)| committed.is_deleted());
+            let deleted: GroupOffsets = deleted.map(|(partition, at)| (*partition, at.clone())).collect();
+            (!deleted.is_empty()).then(|| (Arc::clone(group), deleted))
+        };
+        memory.groups.iter().filter_map(of_group).collect()
     }
 
     /// What was committed of a stream since another cluster asked: what that was answered has `life` and `after`. So
@@ -334,18 +383,29 @@ impl Offsets {
 
     /// Whether a group committed anything.
     pub fn has(&self, group: &str) -> bool {
-        self.memory.read().groups.contains_key(group)
+        self.memory.read().groups.get(group).is_some_and(has_any)
     }
 
     /// The groups that committed anything.
     pub fn groups(&self) -> Vec<Arc<str>> {
-        self.memory.read().groups.keys().cloned().collect()
+        let memory = self.memory.read();
+        memory
+            .groups
+            .iter()
+            .filter(|(_, offsets)| has_any(offsets))
+            .map(|(name, _)| Arc::clone(name))
+            .collect()
     }
 
     /// Memory that all of it takes, roughly.
     pub fn bytes(&self) -> usize {
         self.memory.read().bytes
     }
+}
+
+/// Whether some are there.
+fn has_any(offsets: &GroupOffsets) -> bool {
+    offsets.values().any(|committed| !committed.is_deleted())
 }
 
 fn stopped() -> NotKept {
@@ -390,6 +450,7 @@ struct Writer {
     memory: Arc<RwLock<Memory>>,
     groups: Arc<GroupsToKeep>,
     meta: Arc<dyn Meta>,
+    copied: Arc<OnceLock<IsCopied>>,
     bytes_max: usize,
 }
 
@@ -414,6 +475,19 @@ impl OffsetRound {
             Some(changed) => changed.as_ref(),
             None => memory.groups.get(&key.0)?.get(&key.1),
         }
+    }
+
+    /// What is there of a group, then.
+    fn there(&self, memory: &Memory, group: &Arc<str>) -> Vec<((Arc<str>, Partition), Committed)> {
+        let known = memory.groups.get(group).into_iter().flat_map(BTreeMap::keys).copied();
+        let changed = self.partitions.keys().filter(|(of, _)| of == group).map(|(_, partition)| *partition);
+        let all: BTreeSet<Partition> = known.chain(changed).collect();
+        let there = all.into_iter().filter_map(|partition| {
+            let key = (Arc::clone(group), partition);
+            let committed = self.now(memory, &key).filter(|committed| !committed.is_deleted())?.clone();
+            Some((key, committed))
+        });
+        there.collect()
     }
 }
 
@@ -511,15 +585,38 @@ impl Writer {
         round.replies.extend(reply);
     }
 
+    /// What a deletion leaves of what was committed.
+    fn deleted(&self, memory: &Memory, (stream, _): Partition, before: &Committed) -> Option<Committed> {
+        let is_copied = self.copied.get().is_some_and(|is_copied| is_copied(stream));
+        let is_remembered = is_copied && memory.deleted < DELETED_MAX;
+        is_remembered.then(|| before.deleted(self.env.wall_ms()))
+    }
+
     fn add(&self, round: &mut OffsetRound, request: OffsetRequest) {
         let OffsetRequest { group, change, reply } = request;
         match change {
-            OffsetChange::Commit(offsets) => return self.commit(round, &group, offsets, reply),
+            OffsetChange::Commit(mut offsets) => {
+                let memory = self.memory.read();
+                let newest_ms = self.env.wall_ms().saturating_add(CLOCK_AHEAD_MS_MAX);
+                for (partition, committed) in &mut offsets {
+                    // Clusters go by what is later: each commit is later than what was there, also where the clock that
+                    // it came from is ahead. The clock here may have been set back since; that counts for deletions.
+                    let now = round.now(&memory, &(Arc::clone(&group), *partition));
+                    if let Some(before) = now.filter(|now| now.is_deleted() || now.committed_ms <= newest_ms)
+                    {
+                        let later_ms = before.committed_ms.saturating_add(1);
+                        committed.committed_ms = committed.committed_ms.max(later_ms);
+                    }
+                }
+                drop(memory);
+                return self.commit(round, &group, offsets, reply);
+            }
             OffsetChange::Follow(mut offsets) => {
                 let memory = self.memory.read();
                 offsets.retain(|partition, theirs| {
                     let ours = round.now(&memory, &(Arc::clone(&group), *partition));
-                    ours.is_none_or(|ours| ours.committed_ms < theirs.committed_ms)
+                    let has_room = !theirs.is_deleted() || ours.is_some() || memory.deleted < DELETED_MAX;
+                    has_room && ours.is_none_or(|ours| ours.committed_ms < theirs.committed_ms)
                 });
                 drop(memory);
                 return self.commit(round, &group, offsets, reply);
@@ -533,29 +630,25 @@ impl Writer {
                     }
                 }
             }
-            OffsetChange::DeleteUnused => {
+            OffsetChange::DeleteOffsets(offsets) => {
                 let memory = self.memory.read();
-                let known = memory.groups.get(&group).into_iter().flat_map(BTreeMap::keys);
-                let known = known.map(|partition| (Arc::clone(&group), *partition));
-                let earlier = round.partitions.keys().filter(|(of, _)| *of == group).cloned();
-                if known.chain(earlier).all(|key| round.now(&memory, &key).is_none()) {
+                for (partition, seen) in offsets {
+                    let key = (Arc::clone(&group), partition);
+                    if round.now(&memory, &key) == Some(&seen) {
+                        round.partitions.insert(key, self.deleted(&memory, partition, &seen));
+                    }
+                }
+            }
+            OffsetChange::DeleteUnused => {
+                if round.there(&self.memory.read(), &group).is_empty() {
                     round.deleted.insert(group);
                 }
             }
             OffsetChange::Delete => {
-                let known = self
-                    .memory
-                    .read()
-                    .groups
-                    .get(&group)
-                    .into_iter()
-                    .flat_map(BTreeMap::keys)
-                    .copied()
-                    .collect::<Vec<_>>();
-                let earlier = round.partitions.iter_mut().filter(|((of, _), _)| *of == group);
-                earlier.for_each(|(_, committed)| *committed = None);
-                for partition in known {
-                    round.partitions.insert((Arc::clone(&group), partition), None);
+                let memory = self.memory.read();
+                for (key, committed) in round.there(&memory, &group) {
+                    let left = self.deleted(&memory, key.1, &committed);
+                    round.partitions.insert(key, left);
                 }
                 round.deleted.insert(group);
             }

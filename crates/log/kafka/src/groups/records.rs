@@ -13,6 +13,7 @@
 //!                    1     entries, to the end
 //! an entry:          0  4  partition
 //!                    4  8  offset
+//!                                        -1 where what was committed is deleted; "committed" says when
 //!                   12  4  leader epoch  of the record before; -1 if it was not given
 //!                   16  8  committed     wall time in ms
 //!                   24  8  expires       wall time in ms; -1 if by the broker's retention
@@ -64,7 +65,10 @@ pub(crate) struct GroupRecord {
     pub protocol_type: String,
 }
 
-/// A committed offset.
+/// The offset of a [`Committed`] that was deleted.
+pub(crate) const DELETED: i64 = -1;
+
+/// A committed offset, or that what was committed is deleted: other clusters that have the stream are to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Committed {
     pub offset: i64,
@@ -75,6 +79,17 @@ pub(crate) struct Committed {
 }
 
 impl Committed {
+    /// That what was committed is deleted, at `now_ms`: later than it was committed, whatever the clock says.
+    pub fn deleted(&self, now_ms: i64) -> Self {
+        let committed_ms = now_ms.max(self.committed_ms.saturating_add(1));
+        Self { offset: DELETED, leader_epoch: -1, committed_ms, expires_ms: None, metadata: String::new() }
+    }
+
+    /// Whether it was deleted.
+    pub fn is_deleted(&self) -> bool {
+        self.offset == DELETED
+    }
+
     /// What it takes in memory, roughly, with what says since when it is there.
     pub fn bytes(&self) -> usize {
         240 + self.metadata.len()

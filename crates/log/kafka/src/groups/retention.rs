@@ -42,6 +42,17 @@ async fn sweep(shared: &CoordinatorShared) {
         }
         shared.sweep(&name).await;
     }
+    for (name, mut deleted) in shared.offsets.deleted() {
+        // Others have none left by then that are older: those are over as well.
+        deleted.retain(|(stream, _), at| {
+            !streams.contains_key(stream) || at.committed_ms.saturating_add(retention_ms) <= now_ms
+        });
+        if !deleted.is_empty()
+            && let Err(error) = shared.offsets.change(Arc::clone(&name), OffsetChange::Forget(deleted)).await
+        {
+            tracing::warn!(group = %name, %error, "that offsets were deleted is remembered for now");
+        }
+    }
 }
 
 /// From when on retention counts, wall time in ms; `None` while somebody reads there.

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures::future::join_all;
 use tailwater_format::{Offset, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId, Term};
 use tailwater_meta::{Expect, Meta, MetaError, Op};
-use tailwater_store::{DecidedCopies, StoreError};
+use tailwater_store::{DecidedCopies, SegmentCopies, StoreError};
 use tokio::sync::oneshot;
 
 use super::{
@@ -56,8 +56,12 @@ impl Log {
         if config.cold && self.inner.cold.is_none() { Err(ConfigError::NoCold) } else { Ok(()) }
     }
 
-    /// Whether the store can keep the copies that a stream wants at this moment. Asks whoever keeps them.
+    /// Whether the store can keep the copies that a stream wants at this moment. Asks whoever keeps them, unless the
+    /// stream leaves that to the store: then it has as many as there can be.
     pub async fn check_copies(&self, config: &StreamConfig) -> Result<(), StreamError> {
+        if config.copies() == SegmentCopies::default() {
+            return Ok(());
+        }
         let checked = self.inner.segments.check_copies(config.copies()).await;
         checked.map_err(|error| match error {
             StoreError::Copies(why) => ConfigError::Copies { why }.into(),
@@ -91,9 +95,10 @@ impl Log {
 
     async fn create(&self, name: &str, config: StreamConfig) -> Result<LogStreamInfo, StreamError> {
         let inner = &*self.inner;
+        // It may have to wait for others, and nobody has to wait for that.
+        self.check_copies(&config).await?;
         let _naming = inner.naming.lock().await;
         self.check_create(name, &config)?;
-        self.check_copies(&config).await?;
         let random = (u128::from(inner.env.random_u64()) << 64) | u128::from(inner.env.random_u64());
         let id = StreamId(uuid::Builder::from_random_bytes(random.to_be_bytes()).into_uuid());
         let created_ms = inner.env.wall_ms();

@@ -1,6 +1,7 @@
 //! Scenarios as transcripts ([`transcript`]), with a journal, a store and metadata that are lists ([`world`]).
 
 mod cold;
+mod copied;
 mod ownership;
 mod removal;
 mod transcript;

@@ -9,7 +9,7 @@
 mod heard;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -30,7 +30,7 @@ use tailwater_load::measuring::until;
 use tailwater_load::messages::FaultFlags;
 use tailwater_load::report::{self, ProgressLine, ReportFormat};
 use tailwater_load::stats::{Durations, PercentilesMs, round};
-use tailwater_load::system::{Workspace, free_address};
+use tailwater_load::system::{WorkspaceArgs, free_address};
 use tokio::task::JoinHandle;
 
 use self::heard::{HeardOrigin, KillsHeard};
@@ -67,12 +67,8 @@ pub struct Args {
     /// What a replica does with an event before it counts as held: `memory`, `interval` or `fsync`.
     #[arg(long, default_value = "interval", value_parser = ["memory", "interval", "fsync"])]
     durability: String,
-    /// A directory on the disk that the replicas write to, in which one is made and removed again.
-    #[arg(long, value_name = "DIR")]
-    dir: Option<PathBuf>,
-    /// Leave the directory, with the logs of all processes.
-    #[arg(long)]
-    keep: bool,
+    #[command(flatten)]
+    workspace: WorkspaceArgs,
     /// Form of the output.
     #[arg(short, long, value_enum, default_value_t = ReportFormat::Table)]
     output: ReportFormat,
@@ -134,7 +130,7 @@ impl Pauses {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     ensure!(args.rate > 0.0 && args.publishers > 0, "--rate and --publishers are more than 0");
     interrupt::listen()?;
-    let workspace = Workspace::create(args.dir.as_deref(), args.keep)?;
+    let workspace = args.workspace.create()?;
     let mut bench = Bench {
         region: Region::start(&args.durability, workspace.path())?,
         shared: Arc::new(KillsShared::new(args)),

@@ -27,8 +27,8 @@ pub enum Freshness {
     Older {
         /// How many commits did that.
         commits: usize,
-        /// The newest of them: the beginning of its hash, and its day.
-        newest: String,
+        /// The first of them, the beginning of its hash and its day: later ones do not change it.
+        first: String,
     },
     /// There is no history, or the build is not in it.
     Unknown,
@@ -89,9 +89,9 @@ impl CodeHistory {
             until = format!("{ignored}^");
         }
         commits.extend(self.commits(&[&until, &format!("^{build}")], &paths)?);
-        Some(match commits.first() {
+        Some(match commits.last() {
             None => Freshness::Current,
-            Some(newest) => Freshness::Older { commits: commits.len(), newest: newest.clone() },
+            Some(first) => Freshness::Older { commits: commits.len(), first: first.clone() },
         })
     }
 
@@ -199,13 +199,13 @@ mod tests {
         repository.commit("a/src/core/tests/x.rs", "4");
         repository.commit("a/src/lib.rs", "1\n\n    //! A comment.\n");
         assert_eq!(repository.freshness(&[], &build, "a/src"), Freshness::Current);
-        repository.commit("a/src/lib.rs", "5");
-        let newest = repository.commit("a/src/core.rs", "6");
-        let Freshness::Older { commits, newest: named } = repository.freshness(&[], &build, "a/src") else {
+        let first = repository.commit("a/src/lib.rs", "5");
+        repository.commit("a/src/core.rs", "6");
+        let Freshness::Older { commits, first: named } = repository.freshness(&[], &build, "a/src") else {
             panic!("two commits changed it");
         };
         assert_eq!(commits, 2);
-        assert!(named.starts_with(&format!("`{}` of ", &newest[..7])), "{named}");
+        assert!(named.starts_with(&format!("`{}` of ", &first[..7])), "{named}");
     }
 
     #[test]

@@ -22,8 +22,8 @@ result file: [bench/README.md](../bench/README.md). What was learned by measurin
   it is acknowledged and checked by every consumer, and nothing was lost, reordered or corrupted.
 - Clients and servers shared the machine's processors. The machines are small and virtual, and change from minute to minute: compare
   figures of one table, not of two.
-- The age of a figure is the number of later commits that changed the code it is about, tests and comments apart, as `make figures`
-  found them last.
+- A figure is of its build. It is older than its code once a later commit has changed the code it is about, tests and comments apart.
+  How many have since is not on this page, as each commit changes that: `make figures` prints it.
 ";
 
 /// The whole page.
@@ -55,6 +55,8 @@ pub fn without_ages(page: &str) -> String {
 
 /// What a line that says how old something is begins with.
 const AGE: &str = "**Age:**";
+/// What the page's head says before those that are current.
+const CURRENT_ARE: &str = "as new as their code are:";
 
 fn heading(part: PagePart) -> &'static str {
     match part {
@@ -85,10 +87,7 @@ fn summary(text: &mut String, results: &[Recorded], ages: &[Freshness]) {
         .map(|(result, _)| link(result))
         .collect();
     let current = if current.is_empty() { "none".to_owned() } else { current.join(", ") };
-    let _ = write!(
-        text,
-        "\n**Aims that are not reached:** {failed}.\n\n{AGE} as new as their code are: {current}.\n"
-    );
+    let _ = write!(text, "\n**Aims that are not reached:** {failed}.\n\n{AGE} {CURRENT_ARE} {current}.\n");
 }
 
 fn link(result: &Recorded) -> String {
@@ -177,13 +176,29 @@ fn enough(aim: &Bound, came_out: &Series) -> bool {
     aim.at_least.is_none_or(|least| median >= least) && aim.at_most.is_none_or(|most| median <= most)
 }
 
+/// What is said of a figure whose code has not changed. A later commit makes it wrong; nothing else that is said of an
+/// age can become so.
+const CURRENT: &str = "as new as its code";
+
+/// The results that `page`, made of `results`, calls current: in their sections, and at its head.
+#[cfg(test)]
+pub fn called_current<'a>(page: &str, results: &'a [Recorded]) -> [Vec<&'a Recorded>; 2] {
+    let head = format!("{AGE} {CURRENT_ARE}");
+    let head = page.lines().find(|line| line.starts_with(&head)).unwrap_or_default();
+    let in_section = |result: &&Recorded| {
+        let title = format!("\n### {}\n", result.title);
+        let section = page.split_once(&title).map_or("", |(_, behind)| behind);
+        let section = section.split("\n### ").next().unwrap_or_default();
+        section.contains(&format!("\n{AGE} {CURRENT}."))
+    };
+    let at_head = |result: &&Recorded| head.contains(&link(result));
+    [results.iter().filter(in_section).collect(), results.iter().filter(at_head).collect()]
+}
+
 fn at_length(age: &Freshness) -> String {
     match age {
-        Freshness::Current => "as new as its code".to_owned(),
-        Freshness::Older { commits: 1, newest } => format!("older than its code by one commit, {newest}"),
-        Freshness::Older { commits, newest } => {
-            format!("older than its code by {commits} commits, the newest {newest}")
-        }
+        Freshness::Current => CURRENT.to_owned(),
+        Freshness::Older { first, .. } => format!("older than its code, which was changed by {first}"),
         Freshness::Unknown => "unknown, as there is no history back to its build".to_owned(),
     }
 }

@@ -121,16 +121,43 @@ pub fn number_of(body: &str) -> Option<u32> {
     text.get(..10).filter(|_| is_intact)?.parse().ok()
 }
 
-/// An action, with what chance drops of it: the request, which nobody sees then, or the answer.
-fn call(client: &mut Client, random: &mut LoadRandom, p: f64, action: &str, with: &Value) -> Option<Value> {
-    if random.chance(p) {
-        return None;
+/// A client that goes on to the next node when it is not answered.
+struct TurningClient<'a> {
+    nodes: &'a [SocketAddr],
+    turn: usize,
+    client: Client,
+    random: LoadRandom,
+    /// How likely it is that a request is dropped, and that an answer is.
+    p: f64,
+}
+
+impl<'a> TurningClient<'a> {
+    fn new(nodes: &'a [SocketAddr], turn: usize, random: LoadRandom, p: f64) -> Self {
+        Self { nodes, turn, client: Client::new(nodes[turn % nodes.len()]), random, p }
     }
-    if random.chance(p) {
-        client.call_deaf(action, with);
-        return None;
+
+    /// An action, with what chance drops of it: the request, which nobody sees then, or the answer.
+    fn call(&mut self, action: &str, with: &Value) -> Option<Value> {
+        let mut answer = None;
+        if !self.random.chance(self.p) {
+            if self.random.chance(self.p) {
+                self.client.call_deaf(action, with);
+            } else {
+                answer = self.client.call(action, with).ok();
+            }
+        }
+        if answer.is_none() {
+            self.turn += 1;
+            self.leave();
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        answer
     }
-    client.call(action, with).ok()
+
+    /// Drops the connection.
+    fn leave(&mut self) {
+        self.client.turn_to(self.nodes[self.turn % self.nodes.len()]);
+    }
 }
 
 impl Load {
@@ -182,25 +209,20 @@ impl Load {
 
     /// One sender; how long each send took.
     fn send(&self, nodes: &[SocketAddr], queue: &Queue, at: usize) -> Durations {
-        let mut turn = at;
-        let mut client = Client::new(nodes[turn % nodes.len()]);
-        let mut random = LoadRandom(at as u64);
+        let mut client = TurningClient::new(nodes, at, LoadRandom(at as u64), self.chance);
         let mut took = Durations::default();
         for _ in 0..self.messages {
             let number = queue.next.fetch_add(1, Ordering::Relaxed);
             let with = json!({
                 "QueueUrl": queue.url,
-                "MessageBody": body(number, self.body_bytes, &mut random),
+                "MessageBody": body(number, self.body_bytes, &mut client.random),
             });
             loop {
                 let begin = Instant::now();
-                if call(&mut client, &mut random, self.chance, "SendMessage", &with).is_some() {
+                if client.call("SendMessage", &with).is_some() {
                     took.record(begin.elapsed().as_nanos() as u64);
                     break;
                 }
-                turn += 1;
-                client.turn_to(nodes[turn % nodes.len()]);
-                std::thread::sleep(Duration::from_millis(5));
             }
             pause(self.send_pause);
         }
@@ -208,20 +230,13 @@ impl Load {
     }
 
     fn receive(&self, nodes: &[SocketAddr], queue: &Queue, at: usize) -> LoadReceived {
-        let mut turn = at;
-        let mut client = Client::new(nodes[turn % nodes.len()]);
-        let mut random = LoadRandom(1_000_003 + at as u64);
+        let mut client = TurningClient::new(nodes, at, LoadRandom(1_000_003 + at as u64), self.chance);
         let mut received = LoadReceived::default();
         let mut silent_since = Instant::now();
         let with = json!({"QueueUrl": queue.url, "WaitTimeSeconds": 1});
         while queue.distinct.load(Ordering::Relaxed) < self.total() && silent_since.elapsed() < SILENCE {
             let begin = Instant::now();
-            let Some(answer) = call(&mut client, &mut random, self.chance, "ReceiveMessage", &with) else {
-                turn += 1;
-                client.turn_to(nodes[turn % nodes.len()]);
-                std::thread::sleep(Duration::from_millis(5));
-                continue;
-            };
+            let Some(answer) = client.call("ReceiveMessage", &with) else { continue };
             let elapsed = begin.elapsed();
             let Some(message) = answer["Messages"].get(0) else { continue };
             silent_since = Instant::now();
@@ -230,20 +245,17 @@ impl Load {
                 queue.note(number);
             }
             pause(self.receive_pause);
-            if random.chance(self.chance) {
-                client.turn_to(nodes[turn % nodes.len()]);
+            if client.random.chance(self.chance) {
+                client.leave();
                 continue;
             }
             let receipt = json!({"QueueUrl": queue.url, "ReceiptHandle": message["ReceiptHandle"]});
             // Until it is answered, as a client does.
             for _ in 0..20 {
-                if call(&mut client, &mut random, self.chance, "DeleteMessage", &receipt).is_some() {
+                if client.call("DeleteMessage", &receipt).is_some() {
                     received.cycles += 1;
                     break;
                 }
-                turn += 1;
-                client.turn_to(nodes[turn % nodes.len()]);
-                std::thread::sleep(Duration::from_millis(5));
             }
             received.last = Some(Instant::now());
         }

@@ -15,6 +15,26 @@ use tailwater_rma::{CallError, Connection};
 
 use super::Plant;
 
+/// Has CALLs go over another connection.
+pub(super) struct ReadsElsewhere(Arc<dyn Connection>);
+
+impl ReadsElsewhere {
+    pub(super) fn by(reads: Arc<dyn Connection>, calls: Arc<dyn Connection>) -> Arc<dyn Connection> {
+        Arc::new(Decorated { inner: reads, hooks: Self(calls) })
+    }
+}
+
+impl ConnectionHooks for ReadsElsewhere {
+    fn call<'a>(
+        &'a self,
+        _: &'a dyn Connection,
+        method: u16,
+        payload: Bytes,
+    ) -> BoxFuture<'a, Result<Bytes, CallError>> {
+        self.0.call(method, payload)
+    }
+}
+
 /// How far apart terms are that are taken for one, at most.
 const TERMS_ALIKE: u32 = 3;
 

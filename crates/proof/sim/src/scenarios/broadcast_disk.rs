@@ -27,7 +27,8 @@ use tailwater_env::{Env, OpenMode};
 use tailwater_journal::JournalConfig;
 
 use super::journal::{EVERY_IO, RECOVERY_IO};
-use super::lives::{self, Lives, Living, Noted, Outcome};
+use super::lives::{self, Lives, Living};
+use super::outcome::{Noted, Outcome};
 use crate::checkers::{Report, Violation, ensure};
 use crate::planted::Plant;
 use crate::rng::Rng;

@@ -11,7 +11,7 @@
 //! [`SETTLED_MAX`], those that have left too. In the end all clients do, with the owner dead, and a backend that starts
 //! again then is told by them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,13 +23,14 @@ use tailwater_cache::{
 use tailwater_env::Env;
 
 use crate::checkers::{Report, Violation, ensure};
-use crate::net::{Net, Weather};
+use crate::net::Net;
 use crate::planted::Plant;
 use crate::rng::Rng;
 use crate::world::{Crash, Node, Outside, World};
 
-use super::cache::{decode, encode};
 use super::cells::{self, CellsKind};
+use super::clients::{self, CellFloors, CellIdentity, OfferedValues, key_of};
+use super::outcome::{Noted, Outcome};
 
 const BACKEND_NAMES: [&str; 6] =
     ["backend-0", "backend-1", "backend-2", "backend-3", "backend-4", "backend-5"];
@@ -41,9 +42,6 @@ const SETTLED_MAX: Duration = Duration::from_secs(30);
 /// The same for clients that look for their backends, in fair weather.
 const FOUND_MAX: Duration = Duration::from_secs(15);
 
-/// Key, client and number of a value.
-type CellIdentity = (u64, u64, u64);
-
 #[derive(Default)]
 struct ChangingCell {
     /// While all backends go by one configuration, and none dies: how often that has begun.
@@ -52,23 +50,27 @@ struct ChangingCell {
     /// How often the cell was created anew.
     life: u64,
     /// The latest version that was acknowledged or got of a key, since this is settled.
-    floors: BTreeMap<u64, Version>,
-    offered: BTreeSet<CellIdentity>,
+    floors: CellFloors,
+    offered: OfferedValues,
     /// The life in which a SET was over.
     over: BTreeMap<CellIdentity, u64>,
     /// Where clients are that have found the cell.
     clients: BTreeMap<&'static str, Cell>,
-    stop: bool,
-    violation: Option<Violation>,
-    report: Report,
+    noted: Noted,
 }
 
 type Shared = Arc<Mutex<ChangingCell>>;
 
+impl Outcome for ChangingCell {
+    fn noted(&mut self) -> &mut Noted {
+        &mut self.noted
+    }
+}
+
 impl ChangingCell {
     fn unsettle(&mut self) {
         self.settled = None;
-        self.floors.clear();
+        self.floors.forget();
     }
 
     fn settle(&mut self) {
@@ -76,39 +78,23 @@ impl ChangingCell {
         self.settled = Some(self.changes);
     }
 
-    fn has_ended(&self) -> bool {
-        self.stop || self.violation.is_some()
-    }
-
     /// A get's answer. `since` is, of one at a settled time, what was known of the key when it began, and the life.
-    fn check(
-        &self,
-        key: u64,
-        lookup: &Lookup,
-        since: Option<(Option<Version>, u64)>,
-    ) -> Result<(), Violation> {
-        let (floor, life) = since.unwrap_or_default();
+    fn check(&self, key: u64, lookup: &Lookup, since: Option<(Version, u64)>) -> Result<(), Violation> {
+        let (floor, life) = since.unwrap_or((Version::ZERO, 0));
         let Lookup::Hit { version, value, .. } = lookup else {
-            let is_lost = floor.is_some() && matches!(lookup, Lookup::Miss);
-            return ensure(!is_lost, || format!("key {key} is missing, and was acknowledged at {floor:?}"));
+            let is_lost = floor > Version::ZERO && matches!(lookup, Lookup::Miss);
+            return ensure(!is_lost, || format!("key {key} is missing, and was acknowledged at {floor}"));
         };
-        let damaged = || Violation::new(format!("key {key}: its value is damaged"));
-        let identity = decode(value).ok_or_else(damaged)?;
-        ensure(identity.0 == key && self.offered.contains(&identity), || {
-            format!("key {key} was answered with {identity:?}, which nobody set for it")
-        })?;
-        ensure(floor.is_none_or(|floor| *version >= floor), || {
-            format!("key {key}: version {version} was got after {floor:?} had been acknowledged")
-        })?;
+        let identity = self.offered.check(key, value)?;
+        clients::check_not_before(key, floor, *version)?;
         let is_of_before = self.over.get(&identity).is_some_and(|over| *over < life);
         ensure(!is_of_before, || format!("key {key} was answered with {identity:?}, set in the cell before"))
     }
 
     /// Notes that a key had this version at a time that was settled throughout since `begun`.
-    fn note(&mut self, key: u64, version: Version, begun: Option<u64>) {
+    fn note_version(&mut self, key: u64, version: Version, begun: Option<u64>) {
         if begun.is_some() && begun == self.settled {
-            let floor = self.floors.entry(key).or_default();
-            *floor = version.max(*floor);
+            self.floors.raise(key, version);
         }
     }
 }
@@ -121,9 +107,7 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
     let buckets = rng.between(2, 16);
     let backends = CellBackends { net: net.clone(), nodes, buckets, running: Arc::default() };
     let first = configuration(7 << 32 | 1, &draw_numbers(&mut rng));
-    if rng.below(2) == 0 {
-        net.set_weather(Weather::FOUL);
-    }
+    clients::draw_weather(&net, &mut rng);
     let state = Shared::default();
     for (client, name) in (0..).zip(["owner", "early", "late", "seeded", "idle"]) {
         let node = world.node(name);
@@ -135,22 +119,19 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
     let changing =
         Changing { rng, outside: world.outside(), env: owner.env(), backends, state, plant, first };
     let (mut rng, backends, state, last) = world.run(changing.run())??;
-    net.set_weather(Weather::FAIR);
-    state.lock().stop = true;
     // Longer than any deadline and any pause between two attempts to connect.
-    world.run_for(FOUND_MAX)?;
-    state.lock().violation.take().map_or(Ok(()), Err)?;
+    clients::calm(world, &net, &state, FOUND_MAX)?;
     owner.crash(Crash::Process);
     let again = last.backends[rng.index(last.backends.len())].number as usize;
     backends.nodes[again].restart(Crash::Process);
     backends.start(again);
     world.run_for(FOUND_MAX)?;
-    let clients = state.lock().clients.clone();
+    let found = state.lock().clients.clone();
     for name in ["early", "late", "seeded", "idle"] {
-        let cell = clients.get(name).ok_or_else(|| Violation::new(format!("{name} finds no cell")))?;
+        let cell = found.get(name).ok_or_else(|| Violation::new(format!("{name} finds no cell")))?;
         world.run(works(cell, &last, name))??;
     }
-    let report = state.lock().report.clone();
+    let report = state.lock().report();
     Ok(report)
 }
 
@@ -162,7 +143,7 @@ async fn works(cell: &Cell, last: &Configuration, name: &str) -> Result<(), Viol
     let all = last.backends.len();
     ensure(live == all, || format!("in fair weather {name} reaches {live} of {all} backends"))?;
     let items: Vec<_> =
-        (0..KEYS).map(|number| (key(number), Bytes::from(format!("{name} {number}")))).collect();
+        (0..KEYS).map(|number| (key_of(number), Bytes::from(format!("{name} {number}")))).collect();
     for (number, result) in cell.set(items.clone()).await.into_iter().enumerate() {
         ensure(result.is_ok(), || format!("in fair weather {name} can't set key {number}: {result:?}"))?;
     }
@@ -172,10 +153,6 @@ async fn works(cell: &Cell, last: &Configuration, name: &str) -> Result<(), Viol
         ensure(is_there, || format!("in fair weather {name} set {key:?} to {wanted:?} and got {lookup:?}"))?;
     }
     Ok(())
-}
-
-fn key(number: u64) -> Bytes {
-    Bytes::from(format!("key {number}"))
 }
 
 /// Three to five backends.
@@ -250,7 +227,7 @@ impl Changing {
         let owner = self.owner().await?;
         for _ in 0..self.rng.between(2, 6) {
             self.pause(80).await;
-            if self.state.lock().violation.is_some() {
+            if self.state.lock().has_failed() {
                 break;
             }
             self.state.lock().unsettle();
@@ -263,7 +240,7 @@ impl Changing {
                         false => now.id + 1,
                     };
                     let counted = if is_anew { "cells created anew" } else { "changes" };
-                    self.state.lock().report.count(counted, 1);
+                    self.state.lock().count(counted, 1);
                     self.state.lock().life += u64::from(is_anew);
                     now = configuration(id, &draw_numbers(&mut self.rng));
                     let configured = owner.configure(now.clone()).await;
@@ -297,7 +274,7 @@ impl Changing {
 
     async fn restart_one(&mut self) {
         let number = self.rng.index(self.backends.nodes.len());
-        self.state.lock().report.count("backends killed", 1);
+        self.state.lock().count("backends killed", 1);
         self.backends.nodes[number].crash(Crash::Process);
         self.backends.running.lock().remove(&number);
         self.pause(40).await;
@@ -350,7 +327,7 @@ impl Client {
             return;
         }
         for number in 0.. {
-            if self.state.lock().has_ended() {
+            if self.state.lock().is_over() {
                 return;
             }
             match env.random_below(2) {
@@ -364,23 +341,22 @@ impl Client {
     async fn set(&self, env: &Env, cell: &Cell, number: u64) {
         let key_number = env.random_below(KEYS);
         let identity = (key_number, self.number, number);
-        let value = encode(identity, env.random_below(VALUE_BYTES_MAX) as usize);
-        let begun = {
+        let length = env.random_below(VALUE_BYTES_MAX) as usize;
+        let (value, begun) = {
             let mut state = self.state.lock();
-            state.offered.insert(identity);
-            state.settled
+            (state.offered.offer(identity, length), state.settled)
         };
-        let result = cell.set(vec![(key(key_number), value)]).await.pop();
+        let result = cell.set(vec![(key_of(key_number), value)]).await.pop();
         let mut state = self.state.lock();
         let life = state.life;
         state.over.insert(identity, life);
         match result {
             Some(Ok(version)) => {
-                state.report.count("sets", 1);
-                state.note(key_number, version, begun);
+                state.count("sets", 1);
+                state.note_version(key_number, version, begun);
             }
-            Some(Err(SetError::Superseded { .. })) => state.report.count("superseded sets", 1),
-            _ => state.report.count("refused sets", 1),
+            Some(Err(SetError::Superseded { .. })) => state.count("superseded sets", 1),
+            _ => state.count("refused sets", 1),
         }
     }
 
@@ -388,25 +364,17 @@ impl Client {
         let number = env.random_below(KEYS);
         let (begun, life, floor) = {
             let state = self.state.lock();
-            (state.settled, state.life, state.floors.get(&number).copied())
+            (state.settled, state.life, state.floors.of(number))
         };
-        let lookup = cell.get_consistent(&[key(number)]).await.pop().expect("one for each key");
+        let lookup = cell.get_consistent(&[key_of(number)]).await.pop().expect("one for each key");
         let mut state = self.state.lock();
         let is_settled = begun.is_some() && begun == state.settled;
         let since = is_settled.then_some((floor, life));
         let checked = state.check(number, &lookup, since);
-        match &lookup {
-            Lookup::Hit { version, .. } => state.note(number, *version, begun),
-            Lookup::Miss | Lookup::Failed(_) => {}
+        if let Lookup::Hit { version, .. } = &lookup {
+            state.note_version(number, *version, begun);
         }
-        let what = match lookup {
-            Lookup::Hit { .. } => "hits",
-            Lookup::Miss => "misses",
-            Lookup::Failed(_) => "failed gets",
-        };
-        state.report.count(what, 1);
-        if let Err(violation) = checked {
-            state.violation.get_or_insert(violation);
-        }
+        state.count(clients::word_of(&lookup), 1);
+        state.note(checked);
     }
 }

@@ -157,7 +157,13 @@ impl Connector for NetConnector {
             let address = self.kind.address(backend);
             // Every other backend is reached as through shared memory.
             let connection = self.net.connect(&self.node, &address, backend.is_multiple_of(2)).await;
-            let connection = connection.map_err(|lost| lost.to_string())?;
+            let mut connection = connection.map_err(|lost| lost.to_string())?;
+            let read = self.plant.read_of(backend);
+            if read != backend {
+                let address = self.kind.address(read);
+                let reads = self.net.connect(&self.node, &address, read.is_multiple_of(2)).await;
+                connection = Plant::reading_by(reads.map_err(|lost| lost.to_string())?, connection);
+            }
             Ok(self.plant.connection(connection, backend))
         })
     }

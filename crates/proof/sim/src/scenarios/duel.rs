@@ -26,7 +26,8 @@ use crate::planted::Plant;
 use crate::rng::Rng;
 use crate::world::{Crash, World};
 
-use super::cells;
+use super::outcome::{Noted, Outcome};
+use super::{cells, clients};
 
 const OWNERS: [&str; 3] = ["owner-0", "owner-1", "owner-2"];
 /// Longest time between a takeover and the end of the lock's holder before, several times.
@@ -39,11 +40,16 @@ struct DuelState {
     segments: BTreeMap<(u64, u32), Vec<u8>>,
     /// The term of the tail that was found last.
     published: Option<Term>,
-    violation: Option<Violation>,
-    report: Report,
+    noted: Noted,
 }
 
 type DuelShared = Arc<Mutex<DuelState>>;
+
+impl Outcome for DuelState {
+    fn noted(&mut self) -> &mut Noted {
+        &mut self.noted
+    }
+}
 
 fn shard() -> ShardId {
     ShardId { stream: StreamId(uuid::Uuid::from_u128(0xd0e1)), shard: ShardNumber(0) }
@@ -61,9 +67,7 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
     for (number, node) in backends.iter().enumerate() {
         cells::start_backends(&net, node, number, 16);
     }
-    if rng.below(2) == 0 {
-        net.set_weather(Weather::FOUL);
-    }
+    clients::draw_weather(&net, &mut rng);
     let state = DuelShared::default();
     let auditor = world.node("auditor");
     let auditing =
@@ -98,15 +102,15 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
     let outside = world.outside();
     let last = Some(Term(OWNERS.len() as u32));
     let settled = async {
-        while state.lock().published != last && state.lock().violation.is_none() {
+        while state.lock().published != last && !state.lock().has_failed() {
             outside.sleep(Duration::from_millis(5)).await;
         }
     };
     let settled = world.run(outside.timeout(SETTLED_MAX, settled))?;
-    state.lock().violation.take().map_or(Ok(()), Err)?;
+    state.lock().take_violation()?;
     ensure(settled.is_some(), || "the last owner's tail is never published".to_owned())?;
-    let state = state.lock();
-    Ok(state.report.clone())
+    let report = state.lock().report();
+    Ok(report)
 }
 
 /// The owner of one term: makes bytes durable in one segment after the other, and shadows them.
@@ -131,7 +135,7 @@ impl Owner {
                 length += count;
                 writer.extend(id, from, &Bytes::from(bytes), self.tail(id, length), env.now());
                 env.sleep(Duration::from_micros(self.rng.between(100, 20_000))).await;
-                if self.state.lock().violation.is_some() {
+                if self.state.lock().has_failed() {
                     return;
                 }
             }
@@ -191,18 +195,12 @@ async fn audit(env: tailwater_env::Env, cells: Cells, state: DuelShared) {
 }
 
 impl DuelState {
-    fn note(&mut self, result: Result<(), Violation>) {
-        if let Err(violation) = result {
-            self.violation.get_or_insert(violation);
-        }
-    }
-
     fn bytes(&self, id: &SegmentId) -> &[u8] {
         self.segments.get(&(id.number.0, id.term.0)).map_or(&[], |bytes| bytes)
     }
 
     fn check_tail(&mut self, tail: &Tail) -> Result<(), Violation> {
-        self.report.count("audits of lengths", 1);
+        self.count("audits of lengths", 1);
         self.published = Some(tail.term);
         let id = tail.segment_id(shard());
         let durable = self.bytes(&id).len() as u64;
@@ -215,7 +213,7 @@ impl DuelState {
     }
 
     fn check_chunk(&mut self, key: &ChunkKey, value: &[u8]) -> Result<(), Violation> {
-        self.report.count("audits of chunks", 1);
+        self.count("audits of chunks", 1);
         let bytes = self.bytes(&key.segment).get(key.start().0 as usize..).unwrap_or_default();
         ensure(bytes.starts_with(value), || {
             let (chunk, length) = (key.chunk, value.len());

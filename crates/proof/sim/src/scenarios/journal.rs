@@ -19,7 +19,8 @@ use crate::planted::Plant;
 use crate::rng::Rng;
 use crate::world::World;
 
-use super::lives::{self, Lives, Living, Noted, Outcome};
+use super::lives::{self, Lives, Living};
+use super::outcome::{Noted, Outcome};
 
 const DIR: &str = "/data/journal";
 /// I/Os of a life, and of the recovery after it, at each of which some seed lets the power fail.

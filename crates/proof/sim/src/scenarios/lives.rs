@@ -10,75 +10,11 @@ use tailwater_env::Env;
 use tailwater_journal::JournalConfig;
 
 use super::faults::{End, Life};
+use super::outcome::Outcome;
 use crate::checkers::{Report, Violation, ensure};
 use crate::planted::Plant;
 use crate::rng::Rng;
 use crate::world::{Crash, Crashed, Node, World};
-
-/// What the world outside knows of a scenario, whatever that is about.
-#[derive(Default)]
-pub(super) struct Noted {
-    /// What happened so far.
-    pub(super) report: Report,
-    /// The first thing seen that must not be.
-    pub(super) violation: Option<Violation>,
-    /// Clients end.
-    pub(super) stop: bool,
-    /// Those that have not.
-    pub(super) clients: usize,
-}
-
-/// What the world outside of a scenario's node knows.
-pub(super) trait Outcome {
-    /// What is noted of it.
-    fn noted(&mut self) -> &mut Noted;
-
-    /// Nothing is left of the life before.
-    fn begin_life(&mut self) {}
-
-    /// Counts something.
-    fn count(&mut self, what: &'static str, times: u64) {
-        self.noted().report.count(what, times);
-    }
-
-    /// Notes what a check came to.
-    fn note(&mut self, result: Result<(), Violation>) {
-        if let Err(violation) = result {
-            self.noted().violation.get_or_insert(violation);
-        }
-    }
-
-    /// Whether anything was seen that must not be.
-    fn has_failed(&mut self) -> bool {
-        self.noted().violation.is_some()
-    }
-
-    /// Whether clients are to end.
-    fn is_over(&mut self) -> bool {
-        self.noted().stop || self.has_failed()
-    }
-
-    /// Fails if anything was seen that must not be.
-    fn take_violation(&mut self) -> Result<(), Violation> {
-        self.noted().violation.take().map_or(Ok(()), Err)
-    }
-}
-
-/// Runs a client as a task of `env`, and counts it while it does.
-pub(super) fn spawn_client<M: Outcome + Send + 'static>(
-    env: &Env,
-    model: &Arc<Mutex<M>>,
-    name: &'static str,
-    running: impl Future<Output = ()> + Send + 'static,
-) {
-    model.lock().noted().clients += 1;
-    let model = Arc::clone(model);
-    let run = async move {
-        running.await;
-        model.lock().noted().clients -= 1;
-    };
-    env.spawn(name, run).detach();
-}
 
 /// A journal with files, bytes of backlog in KiB, and an interval of syncs that are drawn.
 pub(super) fn draw_journal(rng: &mut Rng, files: (u64, u64), backlog_kib: (u64, u64)) -> JournalConfig {

@@ -26,7 +26,8 @@ use crate::planted::Plant;
 use crate::rng::Rng;
 use crate::world::World;
 
-use super::lives::{self, Lives, Living, Outcome};
+use super::lives::{self, Lives, Living};
+use super::outcome::Outcome;
 use client::Client;
 use model::Model;
 

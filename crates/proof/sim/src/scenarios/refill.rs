@@ -11,31 +11,29 @@
 //! started again is filled within [`FILLED_MAX`], and a change is over within [`CHANGED_MAX`]. What was set once, at
 //! the begin, is gone when it is too old.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tailwater_cache::{
-    Backend, BackendPlace, Cell, CellValue, Configuration, EntryExtras, Lookup, RollStep, UpdateError,
-    UpdateTo, Version,
-};
-use tailwater_env::Env;
+use tailwater_cache::{Backend, BackendPlace, Cell, Configuration, Lookup, LookupWay, RollStep, Version};
 
 use crate::checkers::{Report, Violation, ensure};
-use crate::net::{Net, Weather};
+use crate::net::Net;
 use crate::planted::Plant;
 use crate::rng::Rng;
 use crate::world::{Crash, Node, Outside, World};
 
-use super::cache::{decode, encode};
 use super::cells::{self, BackendShape, CellsKind};
+use super::clients::{
+    self, CLIENT_NAMES, CellCounters, CellFloors, CellIdentity, ClientSeat, OfferedValues, Parting, key_of,
+};
+use super::outcome::{Noted, Outcome};
 
 const BACKEND_NAMES: [&str; 5] = ["backend-0", "backend-1", "backend-2", "backend-3", "backend-4"];
 /// Who carries changes on, one after another.
 const OWNER_NAMES: [&str; 4] = ["owner-0", "owner-1", "owner-2", "owner-3"];
-const CLIENT_NAMES: [&str; 3] = ["client-0", "client-1", "client-2"];
 /// Keys that are set, and of those the ones that are erased, too.
 const KEYS: u64 = 6;
 const ERASED_FROM: u64 = 4;
@@ -60,28 +58,25 @@ const CHAOS_MAX: Duration = Duration::from_secs(2);
 #[derive(Default)]
 struct Refills {
     /// The latest version that was acknowledged or got of a key.
-    floors: BTreeMap<u64, Version>,
+    floors: CellFloors,
     /// The value that was acknowledged at a version of a key.
-    acknowledged: BTreeMap<(u64, Version), (u64, u64, u64)>,
-    offered: BTreeSet<(u64, u64, u64)>,
-    /// Of each counter, the updates that were acknowledged, and those of which nothing is known.
-    counted: BTreeMap<u64, (u64, u64)>,
-    stop: bool,
-    violation: Option<Violation>,
-    report: Report,
+    acknowledged: BTreeMap<(u64, Version), CellIdentity>,
+    offered: OfferedValues,
+    counters: CellCounters,
+    noted: Noted,
 }
 
 type SharedRefills = Arc<Mutex<Refills>>;
 
-impl Refills {
-    fn note(&mut self, key: u64, version: Version) {
-        let floor = self.floors.entry(key).or_default();
-        *floor = version.max(*floor);
+impl Outcome for Refills {
+    fn noted(&mut self) -> &mut Noted {
+        &mut self.noted
     }
+}
 
+impl Refills {
     /// What a consistent get answered that began when `floor` was known of the key.
-    fn check(&self, key: u64, floor: Option<Version>, lookup: &Lookup) -> Result<(), Violation> {
-        let floor = floor.unwrap_or_default();
+    fn check(&self, key: u64, floor: Version, lookup: &Lookup) -> Result<(), Violation> {
         match lookup {
             Lookup::Failed(_) => Ok(()),
             Lookup::Miss => {
@@ -89,13 +84,8 @@ impl Refills {
                 ensure(!is_lost, || format!("key {key} is missing, and was acknowledged at {floor}"))
             }
             Lookup::Hit { version, value, .. } => {
-                let identity = decode(value).filter(|of| of.0 == key && self.offered.contains(of));
-                let identity = identity.ok_or_else(|| {
-                    Violation::new(format!("key {key} was answered with what nobody set for it"))
-                })?;
-                ensure(*version >= floor, || {
-                    format!("key {key}: version {version} was got after {floor} had been acknowledged")
-                })?;
+                let identity = self.offered.check(key, value)?;
+                clients::check_not_before(key, floor, *version)?;
                 let known = self.acknowledged.iter().find(|(_, of)| **of == identity);
                 ensure(known.is_none_or(|((_, at), _)| version <= at), || {
                     format!("key {key}: {identity:?} was acknowledged, and got at another version, {version}")
@@ -126,14 +116,13 @@ fn run_with(world: &mut World, plant: Plant, is_resized: bool) -> Result<Report,
         .map(|number| cells::start_backend_of(&net, &nodes[number], number, CellsKind::Data, shape))
         .collect();
     let state = SharedRefills::default();
-    let (mut cells_of, mut clients) = (Vec::new(), Vec::new());
-    for (number, name) in (0..).zip(CLIENT_NAMES) {
-        let node = world.node(name);
-        node.skew_wall_ms(rng.between(0, 2 * SKEW_MAX_MS) as i64 - SKEW_MAX_MS as i64);
-        let env = node.env();
-        let cell = world.run(cells::connect(&net, &node, &env, CellsKind::Data, plant))?;
-        cells_of.push(cell.clone());
-        clients.push((node, Client { env, cell, number, state: state.clone() }));
+    let (mut cells_of, mut seats) = (Vec::new(), Vec::new());
+    for number in 0..CLIENT_NAMES.len() {
+        let skew_ms = rng.between(0, 2 * SKEW_MAX_MS) as i64 - SKEW_MAX_MS as i64;
+        let (node, seat) = ClientSeat::take(world, &net, plant, number, skew_ms, &state)?;
+        let seat = seat.asking(LookupWay::ALL[rng.index(LookupWay::ALL.len())]);
+        cells_of.push(seat.cell.clone());
+        seats.push((node, seat));
     }
     let members: Vec<u32> = (0..cells::BACKENDS as u32).collect();
     world.run(until_filled(&world.outside(), &running, &members))??;
@@ -142,40 +131,38 @@ fn run_with(world: &mut World, plant: Plant, is_resized: bool) -> Result<Report,
     world.run(cells_of[0].set(aged.collect()))?;
     // So that an age that is lost makes a difference.
     world.run_for(Duration::from_secs(3))?;
-    if rng.below(2) == 0 {
-        net.set_weather(Weather::FOUL);
-    }
-    let client_nodes: Vec<Node> = clients.iter().map(|(node, _)| node.clone()).collect();
-    for (node, client) in clients {
-        node.env().spawn("client", client.run()).detach();
+    clients::draw_weather(&net, &mut rng);
+    let client_nodes: Vec<Node> = seats.iter().map(|(node, _)| node.clone()).collect();
+    for (node, seat) in seats {
+        node.env().spawn("client", run_client(seat)).detach();
     }
     let outside = world.outside();
     for _ in 0..2 {
         let rng = Rng::new(rng.below(u64::MAX), "scenario/refill/parting");
-        let (clients, nodes) = (client_nodes.clone(), nodes.clone());
-        let parting = part(rng, outside.clone(), net.clone(), clients, nodes, state.clone());
-        outside.spawn("parting", parting).detach();
+        let parting = Parting {
+            net: net.clone(),
+            clients: client_nodes.clone(),
+            backends: nodes.clone(),
+            pause_us: 40_000,
+            model: state.clone(),
+        };
+        outside.spawn("parting", parting.run(rng, outside.clone())).detach();
     }
-    let state_of = state.clone();
-    let (net_of, is_resized) = (net.clone(), is_resized.then_some(owners));
     let breaking = Breaking {
         rng,
         outside,
-        net: net_of,
+        net: net.clone(),
         nodes,
         running,
         members,
         shape,
         plant,
         stored: CellsKind::Data.configuration(),
-        owners: is_resized,
-        state: state_of,
+        owners: is_resized.then_some(owners),
+        state: state.clone(),
     };
     let (running, members) = world.run(breaking.run())??;
-    state.lock().stop = true;
-    net.set_weather(Weather::FAIR);
-    world.run_for(Duration::from_secs(6))?;
-    state.lock().violation.take().map_or(Ok(()), Err)?;
+    clients::calm(world, &net, &state, Duration::from_secs(6))?;
     world.run(until_filled(&world.outside(), &running, &members))??;
     check_the_end(world, &cells_of, &state)?;
     let over = begun + TTL + SWEPT_MAX;
@@ -185,7 +172,7 @@ fn run_with(world: &mut World, plant: Plant, is_resized: bool) -> Result<Report,
         let is_gone = !matches!(lookup, Lookup::Hit { .. });
         ensure(is_gone, || format!("{key:?} was set once, and is answered when it is too old"))?;
     }
-    let report = state.lock().report.clone();
+    let report = state.lock().report();
     Ok(report)
 }
 
@@ -195,29 +182,14 @@ fn check_the_end(world: &World, cells: &[Cell], state: &SharedRefills) -> Result
         let floors = state.lock().floors.clone();
         let keys: Vec<Bytes> = (0..KEYS).map(key_of).collect();
         for (key, lookup) in (0..).zip(world.run(cell.get_consistent(&keys))?) {
-            let state = state.lock();
-            state.check(key, floors.get(&key).copied(), &lookup)?;
+            state.lock().check(key, floors.of(key), &lookup)?;
         }
         for key in KEYS..KEYS + COUNTERS {
-            let updated = world.run(cell.update(key_of(key), |_| UpdateTo::Keep))?;
-            let held =
-                updated.map_err(|error| Violation::new(format!("in fair weather, key {key}: {error}")))?;
-            let held = held.before.as_ref().map_or(0, number_of);
-            let (counted, unknown) = state.lock().counted.get(&key).copied().unwrap_or_default();
-            ensure((counted..=counted + unknown).contains(&held), || {
-                format!("counter {key} is {held}, of {counted} acknowledged and {unknown} unknown updates")
-            })?;
+            let held = world.run(clients::counter(cell, key))??;
+            state.lock().counters.check(key, held)?;
         }
     }
     Ok(())
-}
-
-fn key_of(number: u64) -> Bytes {
-    Bytes::from(format!("key {number}"))
-}
-
-fn number_of(held: &CellValue) -> u64 {
-    String::from_utf8_lossy(&held.value).parse().unwrap_or(u64::MAX)
 }
 
 /// Waits until the backends with these numbers know what they should hold.
@@ -233,24 +205,6 @@ async fn until_filled(outside: &Outside, running: &[Arc<Backend>], members: &[u3
         outside.sleep(Duration::from_millis(1)).await;
     }
     Ok(())
-}
-
-/// Parts clients from backends for a while, one pair at a time.
-async fn part(
-    mut rng: Rng,
-    outside: Outside,
-    net: Net,
-    clients: Vec<Node>,
-    backends: Vec<Node>,
-    state: SharedRefills,
-) {
-    while !state.lock().stop {
-        let (client, backend) = (&clients[rng.index(clients.len())], &backends[rng.index(backends.len())]);
-        net.partition(client, backend);
-        outside.sleep(Duration::from_micros(rng.between(1_000, 60_000))).await;
-        net.heal(client, backend);
-        outside.sleep(Duration::from_micros(rng.below(40_000))).await;
-    }
 }
 
 /// What kills backends, and changes them.
@@ -276,7 +230,7 @@ impl Breaking {
         let end = self.outside.now() + CHAOS_MAX;
         for _ in 0..self.rng.between(2, 5) {
             self.pause(120).await;
-            if self.state.lock().violation.is_some() || self.outside.now() >= end {
+            if self.state.lock().has_failed() || self.outside.now() >= end {
                 break;
             }
             let what = if self.owners.is_some() { self.rng.below(5) } else { 0 };
@@ -311,7 +265,7 @@ impl Breaking {
 
     async fn restart(&mut self, number: u32) {
         let at = number as usize;
-        self.state.lock().report.count("backends killed", 1);
+        self.state.lock().count("backends killed", 1);
         self.nodes[at].crash(Crash::Process);
         self.pause(40).await;
         self.nodes[at].start();
@@ -336,7 +290,7 @@ impl Breaking {
     /// Changes the cell to the backends `after`; one that `dies` meanwhile starts again.
     async fn change(&mut self, after: Vec<u32>, dies: Option<u32>) -> Result<(), Violation> {
         let end = self.outside.now() + CHANGED_MAX;
-        self.state.lock().report.count("changes", 1);
+        self.state.lock().count("changes", 1);
         let place = |number: &u32| BackendPlace::new(*number, Vec::new());
         let mut owner = self.owner().await;
         let before = owner.configuration();
@@ -357,7 +311,7 @@ impl Breaking {
                 self.restart(one).await;
             }
             if self.rng.below(40) == 0 {
-                self.state.lock().report.count("owners killed", 1);
+                self.state.lock().count("owners killed", 1);
                 owner = self.owner().await;
                 continue;
             }
@@ -378,7 +332,7 @@ impl Breaking {
 
     /// Restarts two backends one after another, while a spare stands for each.
     async fn roll(&mut self) -> Result<(), Violation> {
-        self.state.lock().report.count("rolls", 1);
+        self.state.lock().count("rolls", 1);
         let outside = (0..self.nodes.len() as u32).find(|number| !self.members.contains(number));
         let spare = BackendPlace::new(outside.expect("one is no member"), Vec::new());
         let wrong = |error: tailwater_cache::ConfigurationError| Violation::new(error.to_string());
@@ -430,7 +384,7 @@ impl Breaking {
                 RollStep::Wait(_) => {
                     self.outside.sleep(Duration::from_millis(2)).await;
                     if self.rng.below(60) == 0 {
-                        self.state.lock().report.count("owners killed", 1);
+                        self.state.lock().count("owners killed", 1);
                         owner = self.owner().await;
                         continue;
                     }
@@ -478,86 +432,56 @@ impl Breaking {
     }
 }
 
-struct Client {
-    env: Env,
-    cell: Cell,
-    number: u64,
-    state: SharedRefills,
+async fn run_client(seat: ClientSeat<Refills>) {
+    for number in 0.. {
+        match seat.env.random_below(8) {
+            0..2 => set(&seat, number).await,
+            2 => erase(&seat).await,
+            3 => {
+                let key = KEYS + seat.env.random_below(COUNTERS);
+                seat.count_up(key, |model| &mut model.counters).await;
+            }
+            _ => get(&seat).await,
+        }
+        if !seat.goes_on(4_000).await {
+            return;
+        }
+    }
 }
 
-impl Client {
-    async fn run(self) {
-        for number in 0.. {
-            if self.state.lock().stop || self.state.lock().violation.is_some() {
-                return;
-            }
-            match self.env.random_below(8) {
-                0..2 => self.set(number).await,
-                2 => self.erase().await,
-                3 => self.count().await,
-                _ => self.get().await,
-            }
-            self.env.sleep(Duration::from_micros(self.env.random_below(4_000))).await;
-        }
+async fn set(seat: &ClientSeat<Refills>, number: u64) {
+    let key = seat.env.random_below(KEYS);
+    let identity = (key, seat.number, number);
+    let length = seat.env.random_below(VALUE_BYTES_MAX) as usize;
+    let value = seat.model.lock().offered.offer(identity, length);
+    let result = seat.cell.set(vec![(key_of(key), value)]).await.pop();
+    let mut model = seat.model.lock();
+    if let Some(Ok(version)) = result {
+        model.floors.raise(key, version);
+        model.acknowledged.insert((key, version), identity);
+        model.count("sets", 1);
     }
+}
 
-    async fn set(&self, number: u64) {
-        let key = self.env.random_below(KEYS);
-        let identity = (key, self.number, number);
-        let value = encode(identity, self.env.random_below(VALUE_BYTES_MAX) as usize);
-        self.state.lock().offered.insert(identity);
-        let result = self.cell.set(vec![(key_of(key), value)]).await.pop();
-        let mut state = self.state.lock();
-        if let Some(Ok(version)) = result {
-            state.note(key, version);
-            state.acknowledged.insert((key, version), identity);
-            state.report.count("sets", 1);
-        }
+async fn erase(seat: &ClientSeat<Refills>) {
+    let key = ERASED_FROM + seat.env.random_below(KEYS - ERASED_FROM);
+    let result = seat.cell.erase(vec![key_of(key)]).await.pop();
+    let mut model = seat.model.lock();
+    if let Some(Ok(version)) = result {
+        model.floors.raise(key, version);
+        model.count("erases", 1);
     }
+}
 
-    async fn erase(&self) {
-        let key = ERASED_FROM + self.env.random_below(KEYS - ERASED_FROM);
-        let result = self.cell.erase(vec![key_of(key)]).await.pop();
-        let mut state = self.state.lock();
-        if let Some(Ok(version)) = result {
-            state.note(key, version);
-            state.report.count("erases", 1);
-        }
+async fn get(seat: &ClientSeat<Refills>) {
+    let key = seat.env.random_below(KEYS);
+    let floor = seat.model.lock().floors.of(key);
+    let lookup = seat.cell.get_consistent(&[key_of(key)]).await.pop().expect("one for each key");
+    let mut model = seat.model.lock();
+    let checked = model.check(key, floor, &lookup);
+    if let Lookup::Hit { version, .. } = lookup {
+        model.floors.raise(key, version);
     }
-
-    async fn count(&self) {
-        let key = KEYS + self.env.random_below(COUNTERS);
-        let one_more = |held: Option<&CellValue>| {
-            UpdateTo::Set((held.map_or(0, number_of) + 1).to_string().into(), EntryExtras::default())
-        };
-        let result = self.cell.update(key_of(key), one_more).await;
-        let mut state = self.state.lock();
-        let counted = state.counted.entry(key).or_default();
-        match &result {
-            Ok(_) => counted.0 += 1,
-            Err(UpdateError::Unknown) => counted.1 += 1,
-            Err(_) => {}
-        }
-        state.report.count(if result.is_ok() { "counted" } else { "not counted, or unknown" }, 1);
-    }
-
-    async fn get(&self) {
-        let key = self.env.random_below(KEYS);
-        let floor = self.state.lock().floors.get(&key).copied();
-        let lookup = self.cell.get_consistent(&[key_of(key)]).await.pop().expect("one for each key");
-        let mut state = self.state.lock();
-        let checked = state.check(key, floor, &lookup);
-        let what = match lookup {
-            Lookup::Hit { version, .. } => {
-                state.note(key, version);
-                "hits"
-            }
-            Lookup::Miss => "misses",
-            Lookup::Failed(_) => "failed gets",
-        };
-        state.report.count(what, 1);
-        if let Err(violation) = checked {
-            state.violation.get_or_insert(violation);
-        }
-    }
+    model.count(clients::word_of(&lookup), 1);
+    model.note(checked);
 }

@@ -25,7 +25,8 @@ use crate::rng::Rng;
 use crate::world::{Crash, World};
 
 use super::journal::{EVERY_IO, RECOVERY_IO};
-use super::lives::{self, Lives, Living, Outcome};
+use super::lives::{self, Lives, Living};
+use super::outcome::Outcome;
 use model::Model;
 use writer::Writer;
 

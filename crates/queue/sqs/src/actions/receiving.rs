@@ -105,10 +105,13 @@ pub(super) async fn receive(
     let _waiting = if waits_s > 0 { accounts.admit_waiting(&context.identity)? } else { None };
     let count = accounts.admit_receive(&queue.account, count, &**queues).await?;
     context.front.wait_for_room().await?;
+    let mut keys = accounts.changes();
+    accounts.check(&context.identity)?;
     let mut receiving = queues.receive(&queue, Receive { count, visibility, wait, attempt });
     let messages = loop {
         tokio::select! {
             biased;
+            () = keys.changed() => accounts.check(&context.identity)?,
             () = rights.changed() => drop(context.queue(parameters.queue_url.as_deref()).await?),
             messages = &mut receiving => break messages?,
         }

@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tailwater_cache::limits::BACKENDS_MAX;
-use tailwater_cache::{BackendPlace, Cell, Configuration, ConfigurationError};
+use tailwater_cache::{BackendPlace, Cell, CellLoadError, Configuration, ConfigurationError};
 use tailwater_env::Env;
 use tailwater_meta::{Expect, Meta, MetaError};
 use tailwater_rma::Address;
 
 use super::created::{CellRecord, CreatedCell, CreatedCells, OWN_BACKENDS_MAX};
 use super::{CellError, mode_of, owned};
-use crate::api::{CellView, ResizeCell};
+use crate::api::{CellView, LoadCell, ResizeCell};
 use crate::backend::ServedBackend;
 
 /// The pause before it is looked again whether the backends are ready for the next phase.
@@ -110,6 +110,32 @@ impl CreatedCells {
             return Err(changing(name));
         }
         tracing::info!(cell = name, id, "the cell's backends change");
+        Ok(created.view())
+    }
+
+    /// Has a load read that all backends of the cell have.
+    pub async fn load(&self, name: &str, asked: LoadCell) -> Result<CellView, CellError> {
+        let mut cells = self.cells.lock().await;
+        let created = cells.get_mut(name).ok_or_else(|| self.no_such(name))?;
+        let configuration = created.cell.configuration();
+        if configuration.id != asked.config_id {
+            return Err(changing(name));
+        }
+        let next = configuration.loaded(asked.generation).map_err(|error| match error {
+            ConfigurationError::Changing => changing(name),
+            error => CellError::Invalid(error.to_string()),
+        })?;
+        // Whoever asks may be late, or mistaken: by then another load may have begun.
+        created.cell.check_load(asked.generation, asked.config_id).await.map_err(|error| match error {
+            CellLoadError::Changing => changing(name),
+            error => CellError::Unavailable(format!("load {} can't be read: {error}", asked.generation)),
+        })?;
+        owned::store(&*self.meta, &next).await.map_err(unavailable)?;
+        let is_read = created.cell.configure(next).await;
+        if !is_read.map_err(|error| CellError::Invalid(error.to_string()))? {
+            return Err(changing(name));
+        }
+        tracing::info!(cell = name, generation = asked.generation, "another load of the cell is read");
         Ok(created.view())
     }
 

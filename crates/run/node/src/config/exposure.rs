@@ -82,8 +82,9 @@ impl Config {
             }
         }
         if self.sqs.enabled {
-            let accounts = "[[sqs.accounts]] with keys, so that every request has to be signed";
-            let missing = self.missing("[sqs]", self.sqs.tls, !self.sqs.accounts.is_empty(), accounts);
+            let accounts = "[[sqs.accounts]] with keys, or login = true below [sqs], so that every request has to be signed";
+            let signs = self.sqs.login || !self.sqs.accounts.is_empty();
+            let missing = self.missing("[sqs]", self.sqs.tls, signs, accounts);
             look("sqs", "[sqs] listen", self.sqs.listen, missing);
         }
         if self.memcached.enabled {

@@ -11,7 +11,7 @@ use tailwater_sqs::JsonObject;
 
 use super::refusal::AdminRefusal;
 use crate::NodeShared;
-use crate::api::{CellView, CreateCell, DrainCell, ResizeCell, RestoreCell, RollCell};
+use crate::api::{CellView, CreateCell, DrainCell, LoadCell, ResizeCell, RestoreCell, RollCell};
 use crate::cells::{self, CellError};
 
 /// How often a cell is emptied until all of its backends have said that they did: one that is busy is late at times.
@@ -79,6 +79,15 @@ pub(super) async fn resize(
     Ok(Json(shared.created.resize(&name, asked).await?))
 }
 
+pub(super) async fn load(
+    State(shared): State<Arc<NodeShared>>,
+    Path(name): Path<String>,
+    body: Result<Json<JsonObject<LoadCell>>, JsonRejection>,
+) -> CellsAnswer<CellView> {
+    let Json(JsonObject(asked)) = body?;
+    Ok(Json(shared.created.load(&name, asked).await?))
+}
+
 pub(super) async fn drain(
     State(shared): State<Arc<NodeShared>>,
     Path(name): Path<String>,
@@ -111,6 +120,11 @@ pub(super) async fn clear(
     Path(name): Path<String>,
 ) -> CellsAnswer<CellView> {
     let cell = cell_of(&shared, &name).await.ok_or_else(|| CellError::Unknown(name.clone()))?;
+    if cell.configuration().mode.is_immutable() {
+        let why =
+            format!("the cell {name} is loaded as a whole: `tailwater cell load` replaces what it holds");
+        return Err(CellError::Invalid(why).into());
+    }
     let backends = cell.backends().len();
     let mut cleared = 0;
     for _ in 0..CLEAR_ATTEMPTS {

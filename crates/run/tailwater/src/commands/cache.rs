@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use clap::Subcommand;
 use serde_json::Value;
-use tailwater_cache::{BackendPlace, Backends, Cell, Configuration, Version};
+use tailwater_cache::{BackendPlace, Backends, Cell, CellConfig, Configuration, LookupWay, Version};
 use tailwater_env::Env;
 use tailwater_node::api::CellView;
 use tailwater_node::backend::{BackendOptions, CellKind, ServedBackend};
@@ -55,11 +55,19 @@ pub enum Command {
         ttl_ms: u64,
     },
     /// Get a key's value from a cell, as a quorum of its replicas has it.
+    ///
+    /// It ends with status 1 where there is none, and with 3 where nothing can be said: there may be a value.
     Get {
         #[command(flatten)]
         seeds: Seeds,
         /// The key.
         key: String,
+        /// The way to ask the replicas. `auto` chooses by transport and size. `two` asks two, and the third if they
+        /// do not agree or one is late. `all` asks all at once, and one sends the value along. `2xr` is the same, but
+        /// the value comes afterwards. With `scar` all send the value along. With `call` the backends' own code
+        /// answers.
+        #[arg(long, value_name = "WAY", value_parser = str::parse::<LookupWay>, default_value = "auto")]
+        lookup: LookupWay,
         /// Form of the output. JSON has the version, and the time at which the value expires.
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
         output: Format,
@@ -203,8 +211,8 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
         Command::Set { seeds, key, value, ttl_ms } => {
             in_cell(server, &seeds, async |cell| keys::set(cell, key, value, ttl_ms).await)
         }
-        Command::Get { seeds, key, output } => {
-            in_cell(server, &seeds, async |cell| keys::get(cell, key, output).await)
+        Command::Get { seeds, key, lookup, output } => {
+            in_cell(server, &seeds, async |cell| keys::get(cell.with_lookup(lookup), key, output).await)
         }
         Command::Cas { seeds, key, value, at, absent, ttl_ms } => {
             anyhow::ensure!(
@@ -241,12 +249,32 @@ fn addresses(server: &Server, seeds: &Seeds) -> anyhow::Result<Vec<String>> {
     Ok(addresses)
 }
 
+/// Connects to the cell of that name, whose operations take so long at most.
+pub(super) fn in_named_cell<T>(
+    server: &Server,
+    name: &str,
+    deadline: Duration,
+    then: impl AsyncFnOnce(Cell) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let seeds = Seeds { cell: Some(name.to_owned()), seed: Vec::new() };
+    in_cell_with(server, &seeds, |config| config.deadline = deadline, then)
+}
+
 /// Connects to the cell that is meant.
 fn in_cell(
     server: &Server,
     seeds: &Seeds,
     then: impl AsyncFnOnce(Cell) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
+    in_cell_with(server, seeds, |_| (), then)
+}
+
+fn in_cell_with<T>(
+    server: &Server,
+    seeds: &Seeds,
+    change: impl FnOnce(&mut CellConfig),
+    then: impl AsyncFnOnce(Cell) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
     let addresses = addresses(server, seeds)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     runtime.block_on(async {
@@ -256,7 +284,7 @@ fn in_cell(
         let places: Vec<_> = addresses.into_iter().map(place).collect();
         let connector = Backends::by_address_with(&env, server.dialer(&env)?);
         let client_id = env.random_u64() as u32;
-        let cell = Cell::at_seeds(&env, connector, &places, client_id, |_| ()).await;
+        let cell = Cell::at_seeds(&env, connector, &places, client_id, change).await;
         let cell = cell.map_err(|why| anyhow::anyhow!("no backend of the cell can be asked: {why}"))?;
         then(cell).await
     })

@@ -1,5 +1,8 @@
 //! `tailwater cell …`
 
+mod load;
+
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Subcommand;
@@ -25,11 +28,12 @@ pub enum Command {
     Create {
         /// The cell's name: 1 to 48 of a-z A-Z 0-9 . _ -
         name: String,
-        /// Copies of each value: `r1`, or `r3.2` for three of which two make a quorum.
+        /// Copies of each value: `r1`; `r3.2` for three of which two make a quorum; `r2-immutable` for two of what
+        /// `tailwater cell load` loads as a whole.
         #[arg(long, value_enum)]
         mode: ModeArg,
-        /// Backends that the node runs itself: at least one with `r1`, three with `r3.2`. They are empty after each
-        /// start of the node.
+        /// Backends that the node runs itself: at least one with `r1`, two with `r2-immutable`, three with `r3.2`.
+        /// They are empty after each start of the node.
         #[arg(long, value_name = "N", value_parser = values::number::<usize>(1..=OWN_BACKENDS_MAX),
               conflicts_with = "backend")]
         backends: Option<usize>,
@@ -57,6 +61,20 @@ pub enum Command {
         /// default 80.
         #[arg(long, value_name = "PERCENT", value_parser = values::number::<u8>(1..=100))]
         eviction_percent: Option<u8>,
+        /// Form of the output.
+        #[arg(short, long, value_enum, default_value_t = Format::Table)]
+        output: Format,
+    },
+    /// Load all values of a cell in mode `r2-immutable`, while it is read.
+    ///
+    /// Readers get the former load until all backends have the new one. There has to be room for both.
+    Load {
+        /// The cell's name.
+        name: String,
+        /// A directory, or a file. Each file below the directory is a value, and its path there is the key. Each line
+        /// of the file is a key, a tab and a value.
+        #[arg(long, value_name = "DIR|FILE")]
+        from: PathBuf,
         /// Form of the output.
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
         output: Format,
@@ -145,6 +163,9 @@ pub enum ModeArg {
     /// Three copies, of which two make a quorum.
     #[value(name = "r3.2")]
     R32,
+    /// Two copies of what is loaded as a whole.
+    #[value(name = "r2-immutable")]
+    R2Immutable,
 }
 
 impl ModeArg {
@@ -152,6 +173,7 @@ impl ModeArg {
         match self {
             ModeArg::R1 => CellModeSetting::R1,
             ModeArg::R32 => CellModeSetting::R32,
+            ModeArg::R2Immutable => CellModeSetting::R2Immutable,
         }
     }
 }
@@ -199,6 +221,7 @@ pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
                 )),
             }
         }
+        Command::Load { name, from, output } => load::run(server, &name, &from, output),
         Command::Resize { name, backends, backend, spares, spare } => {
             anyhow::ensure!(
                 backends.is_some() || spares.is_some() || !(backend.is_empty() && spare.is_empty()),
@@ -335,6 +358,11 @@ fn describe(cell: &CellView) -> anyhow::Result<()> {
     table.add_row(["configuration", &format!("{:#x}", cell.config_id)]);
     table.add_row(["rows", &cell.rows.to_string()]);
     table.add_row(["points", &cell.points.to_string()]);
+    if let Some(generation) = cell.generation {
+        let generation =
+            if generation == 0 { "nothing is loaded yet".to_owned() } else { generation.to_string() };
+        table.add_row(["load", &generation]);
+    }
     if let Some(change) = &cell.change {
         table.add_row(["change", change]);
     }

@@ -196,36 +196,8 @@ pub enum Command {
 pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
     match command {
         Command::Create { name, shards, kept, chunk_bytes, flush, durability, timestamps, output } => {
-            let AlterStream {
-                retention_ms,
-                retention_bytes,
-                segment_bytes,
-                segment_ms,
-                cold,
-                cold_after_ms,
-                cold_after_bytes,
-                ensemble,
-                write_quorum,
-                ack_quorum,
-            } = kept.altering()?;
-            let create = CreateStream {
-                name,
-                shards,
-                retention_ms,
-                retention_bytes,
-                segment_bytes,
-                segment_ms,
-                chunk_bytes,
-                flush,
-                durability,
-                timestamps,
-                cold,
-                cold_after_ms,
-                cold_after_bytes,
-                ensemble,
-                write_quorum,
-                ack_quorum,
-            };
+            let kept = kept.altering()?;
+            let create = CreateStream { name, shards, chunk_bytes, flush, durability, timestamps, kept };
             let created: StreamView = server.post("/v1/streams", &create)?;
             match output {
                 Format::Json => output::print_json(&created),

@@ -75,6 +75,52 @@ fn start_backend(socket: &Path) -> Process {
 }
 
 #[test]
+fn every_way_to_look_up_gets_a_value_over_tcp_while_one_of_three_backends_is_stopped() {
+    let (dir, node) = Node::start_anew();
+    let tcp: Vec<String> = (0..3).map(|_| format!("127.0.0.1:{}", free_port())).collect();
+    let start = |number: usize| {
+        let mut command = tailwater();
+        command.args([
+            "cache",
+            "serve",
+            "--cell",
+            "far",
+            "--capacity-bytes",
+            "1048576",
+            "--tcp",
+            &tcp[number],
+        ]);
+        Process::start(&mut command, &dir.path().join(format!("far{number}.log")))
+    };
+    let backends: Vec<Process> = (0..3).map(start).collect();
+    let addresses: Vec<String> = tcp.iter().map(|tcp| format!("tcp:{tcp}")).collect();
+    let mut create = vec!["cell", "create", "far", "--mode", "r3.2"];
+    addresses.iter().for_each(|address| create.extend(["--backend", address]));
+    node.run(&create);
+    wait_for("the node to reach them", || (described(&node, "far")["live"] == 3).then_some(()));
+    set(&addresses[0], "tea", "1");
+    let ways = ["auto", "two", "all", "2xr", "scar", "call"];
+    let get = |way: &str, key: &str| {
+        let args = ["cache", "get", "--seed", &addresses[0], "--lookup", way, key];
+        let output = tailwater().args(args).output().expect("it runs");
+        let told = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8_lossy(&told).into_owned())
+    };
+    for way in ways {
+        assert_eq!(get(way, "tea"), (Some(0), "1\n".to_owned()), "{way}");
+        assert_eq!(get(way, "coffee").0, Some(1), "{way}");
+    }
+    backends[2].signal(rustix::process::Signal::STOP);
+    for way in ways {
+        assert_eq!(get(way, "tea"), (Some(0), "1\n".to_owned()), "{way}");
+    }
+    backends[1].signal(rustix::process::Signal::STOP);
+    let (status, told) = get("all", "tea");
+    assert_eq!(status, Some(3), "nothing can be said: {told}");
+    assert!(get("three", "tea").1.contains("use one of auto, two, all, 2xr, scar, call"));
+}
+
+#[test]
 fn backends_that_start_after_their_node_one_at_a_time_make_a_cell_that_goes_on_without_the_node() {
     let (dir, mut node) = Node::start_anew();
     let sockets: Vec<PathBuf> = (0..3).map(|number| dir.path().join(format!("tiles{number}.sock"))).collect();
@@ -141,8 +187,14 @@ fn what_a_cell_does_is_in_the_node_s_series_and_in_cache_top() {
     assert_eq!(says("set tea 0 0 2\r\nmy\r\n", 1), ["STORED"]);
     assert_eq!(says("get tea coffee\r\n", 3), ["VALUE tea 0 2", "my", "END"]);
     let series = |name: &str| node.metric(&format!("tailwater_cell_{name}_total{{cell=\"memcached\"}}"));
-    assert_eq!((series("reads"), series("read_misses")), (Some(2.0), Some(1.0)));
-    assert_eq!((series("updates").or(series("sets")).is_some(), series("read_failures")), (true, Some(0.0)));
+    let lookups = ["hit", "miss", "inconclusive"].map(|outcome| {
+        let labels = format!("cell=\"memcached\",operation=\"consistent\",outcome=\"{outcome}\"");
+        node.metric(&format!("tailwater_cell_lookups_total{{{labels}}}"))
+    });
+    assert_eq!(lookups, [Some(1.0), Some(1.0), Some(0.0)]);
+    let retries = "tailwater_cell_lookup_retries_total{cell=\"memcached\",cause=\"disagreed\"}";
+    assert_eq!(node.metric(retries), Some(0.0));
+    assert!(series("updates").or(series("sets")).is_some());
     assert_eq!(node.metric("tailwater_backend_dirty{cell=\"memcached\"}"), Some(0.0));
 
     let told =

@@ -90,3 +90,35 @@ fn a_cluster_whose_groups_are_its_own_is_told_of_no_others_and_tells_of_none() {
     assert_eq!((committed(&asia, "ours"), committed(&us, "theirs")), (None, None));
     assert_eq!(read(&asia, "ours"), all, "it begins there by itself");
 }
+
+#[test]
+fn a_group_that_is_deleted_in_one_cluster_goes_in_all_and_does_not_come_back_when_one_is_started_again() {
+    need("kcat");
+    let dir = tempfile::tempdir().expect("a directory");
+    let quick = ("TAILWATER_KAFKA__GROUPS__INITIAL_REBALANCE_DELAY_MS", "0");
+    let start =
+        |name| Node::start_with(&dir.path().join(name), &[], &[("TAILWATER_CLUSTER__NAME", name), quick]);
+    let [us, mut eu, asia] = ["us", "eu", "asia"].map(start);
+    us.run(&["cluster", "add", "eu", &eu.data]);
+    us.run(&["cluster", "add", "asia", &asia.data]);
+    us.run(&["stream", "create", "s", "--shards", "2"]);
+    place_in_a_chain(dir.path(), &us, "s");
+    let all = produce(&us, 0..20);
+    assert_eq!(read(&us, "g"), all);
+    wait_until_committed(&asia, "g", 20);
+
+    us.run(&["group", "delete", "g"]);
+    for node in [&eu, &asia] {
+        wait_for("the group to go", || node.get("/v1/groups/g").is_none().then_some(()));
+    }
+    // It is told everything anew by both of its neighbours.
+    eu.process.kill();
+    eu.restart();
+    assert_eq!(read(&us, "later"), all);
+    wait_until_committed(&asia, "later", 20);
+    for node in [&us, &eu, &asia] {
+        assert_eq!(node.get("/v1/groups/g"), None);
+    }
+    assert_eq!(read(&us, "g"), all, "it begins anew");
+    wait_until_committed(&asia, "g", 20);
+}

@@ -17,6 +17,7 @@ mod broadcast_links;
 mod broadcast_ws;
 mod cells;
 mod cells_load;
+mod cells_loaded;
 mod cold;
 mod copied_groups;
 mod copies;
@@ -51,6 +52,7 @@ mod queues;
 #[cfg(feature = "cassandra")]
 mod queues_cassandra;
 mod quotas;
+mod releases;
 #[cfg(feature = "bookkeeper")]
 mod replicated;
 mod roles;
@@ -59,6 +61,7 @@ mod security_page;
 #[cfg(feature = "bookkeeper")]
 mod segments;
 mod settings;
+mod sqs_accounts;
 mod sqs_clients;
 mod streams;
 #[cfg(feature = "tls")]

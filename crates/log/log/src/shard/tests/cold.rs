@@ -8,128 +8,247 @@ fn cold() -> StreamConfig {
     StreamConfig { cold: true, cold_after_ms: Some(100), ..short_segments() }
 }
 
-/// A shard with so many completed segments of 30 records, and an open one.
-fn world(config: StreamConfig, segments: usize, kept_ms: u64) -> World {
-    let mut world = World::new(config);
-    take_in(&mut world, &format!("cold {kept_ms}"));
-    for _ in 0..segments * 2 + 1 {
-        take_in(&mut world, "append a 15; all");
-    }
-    world.lines.lock().clear();
-    world
-}
-
-fn told(world: &World) -> Vec<String> {
-    world.lines.lock().drain(..).collect()
-}
-
 #[test]
 fn a_segment_leaves_the_store_when_metadata_names_its_copy_and_its_time_has_come() {
-    let mut world = world(cold(), 2, 1_000);
-    // Its time has come, and there is no copy.
-    take_in(&mut world, "+100; tick");
-    assert_eq!(told(&world), Vec::<String>::new());
-    take_in(&mut world, "copied 0; proceed");
-    assert_eq!(
-        told(&world),
-        ["commit behind 3: term 1, starts 0, next segment 2; now 0.1@3568 of 0..30, copied"]
+    transcript(
+        cold(),
+        "
+        cold 1000; filled 2
+        # Its time has come, and there is no copy.
+        +100; tick
+        copied 0; proceed
+            -> commit behind 3: term 1, starts 0, next segment 2; now 0.1@3568 of 0..30, copied
+        tick; committed
+            -> show completed [0.1@3568 of 0..30, copied; 1.1@3568 of 30..60]
+            -> name the copy of 0.1
+        tick; committed
+            -> commit behind 4: term 1, starts 0, next segment 2; now 0.1@3568 of 0..30, cold
+            -> show completed [0.1@3568 of 0..30, cold; 1.1@3568 of 30..60]
+            -> delete 0.1
+        # It stays where it is over a restart.
+        restart
+            -> show 2.1@1784, sealed, records 0..75, behind 1.1@3568
+            -> show completed [0.1@3568 of 0..30, cold; 1.1@3568 of 30..60; 2.1@1784 of 60..75]
+            -> seal 2.1@1784
+            -> commit behind 5: term 1, starts 0, next segment 3; completed 2.1@1784 of 60..75
+        all; tick
+        ",
     );
-    take_in(&mut world, "tick; committed");
-    assert_eq!(
-        told(&world),
-        ["show completed [0.1@3568 of 0..30, copied; 1.1@3568 of 30..60]", "name the copy of 0.1",]
-    );
-    take_in(&mut world, "tick; committed");
-    assert_eq!(
-        told(&world),
-        [
-            "commit behind 4: term 1, starts 0, next segment 2; now 0.1@3568 of 0..30, cold",
-            "show completed [0.1@3568 of 0..30, cold; 1.1@3568 of 30..60]",
-            "delete 0.1",
-        ]
-    );
-    world.check_readable();
-    take_in(&mut world, "restart; all; tick");
-    world.check_readable();
-    assert_eq!(world.shard.completed().filter(|segment| segment.is_released()).count(), 1);
 }
 
 #[test]
 fn a_kill_between_the_record_and_the_deletion_is_made_good_at_the_next_start() {
-    let mut world = world(cold(), 2, 1_000);
-    take_in(&mut world, "+100; copied 0; all; tick");
-    world.commit_unanswered().expect("nobody else is there");
-    assert!(world.segments.keys().any(|id| id.number == SegmentNumber(0)), "it is in both");
-    told(&world);
-    take_in(&mut world, "restart");
-    assert!(told(&world).contains(&"delete 0.1".to_owned()));
-    world.check_readable();
+    transcript(
+        cold(),
+        "
+        cold 1000; filled 2
+        +100; copied 0; all
+            -> commit behind 3: term 1, starts 0, next segment 2; now 0.1@3568 of 0..30, copied
+            -> show completed [0.1@3568 of 0..30, copied; 1.1@3568 of 30..60]
+            -> name the copy of 0.1
+        tick
+            -> commit behind 4: term 1, starts 0, next segment 2; now 0.1@3568 of 0..30, cold
+        # It is in both, and the next start finds it.
+        restart unanswered
+            -> show 2.1@1784, sealed, records 0..75, behind 1.1@3568
+            -> show completed [0.1@3568 of 0..30, cold; 1.1@3568 of 30..60; 2.1@1784 of 60..75]
+            -> seal 2.1@1784
+            -> delete 0.1
+            -> commit behind 5: term 1, starts 0, next segment 3; completed 2.1@1784 of 60..75
+        ",
+    );
 }
 
 #[test]
 fn a_removed_segment_waits_for_its_copy_is_kept_and_comes_back() {
-    let mut world = world(cold(), 3, 1_000);
-    take_in(&mut world, "truncate 65; all");
-    assert_eq!(world.shard.tail().log_start, Offset(65));
-    assert_eq!(world.recorded.len(), 3, "none is copied, and so none is removed");
-    take_in(&mut world, "copied 0; all; copied 1; all");
-    assert_eq!(world.truncated.keys().copied().collect::<Vec<_>>(), [SegmentNumber(0), SegmentNumber(1)]);
-    assert_eq!((world.copies.len(), world.named.len()), (2, 0));
-    world.restore(Offset(40));
-    take_in(&mut world, "all; tick; all");
-    let answer = world.restored.pop().expect("asked").try_recv().expect("answered");
-    assert_eq!(answer, Ok(Offset(40)));
-    assert_eq!(world.shard.tail().log_start, Offset(40));
-    world.check_readable();
-    // What is before it is still kept, and comes back too.
-    world.restore(Offset(0));
-    take_in(&mut world, "all; restart; all");
-    assert_eq!(world.shard.tail().log_start, Offset(0));
-    world.check_readable();
-    world.restore(Offset(0));
-    let refused = world.restored.pop().expect("asked").try_recv().expect("answered").expect_err("nothing");
-    assert!(refused.to_string().contains("begins at offset 0"), "{refused}");
+    transcript(
+        cold(),
+        "
+        cold 1000; filled 3
+        # None is copied, and so none is removed.
+        truncate 65; all
+            -> commit behind 4: term 1, starts 65, next segment 3
+            -> show 3.1@1784, records 65..105, behind 2.1@3568
+            -> update 3.1@1784, records 65..105, behind 2.1@3568
+            -> truncated 65: starts 65
+        copied 0; all
+            -> commit behind 5: term 1, starts 65, next segment 3; now 0.1@3568 of 0..30, copied
+            -> show completed [0.1@3568 of 0..30, copied; 1.1@3568 of 30..60; 2.1@3568 of 60..90]
+            -> name the copy of 0.1
+            -> commit behind 6: term 1, starts 65, next segment 3; deleted 0; kept 0
+            -> show completed [1.1@3568 of 30..60; 2.1@3568 of 60..90]
+            -> delete 0.1
+            -> hide the copy of 0.1
+        copied 1; all
+            -> commit behind 7: term 1, starts 65, next segment 3; now 1.1@3568 of 30..60, copied
+            -> show completed [1.1@3568 of 30..60, copied; 2.1@3568 of 60..90]
+            -> name the copy of 1.1
+            -> commit behind 8: term 1, starts 65, next segment 3; deleted 1; kept 1
+            -> show completed [2.1@3568 of 60..90]
+            -> delete 1.1
+            -> hide the copy of 1.1
+        restore 40; all
+            -> commit behind 9: term 1, starts 40, next segment 3; restored 1.1@3568 of 30..60, cold
+            -> show 3.1@1784, records 40..105, behind 2.1@3568
+            -> show completed [1.1@3568 of 30..60, cold; 2.1@3568 of 60..90]
+            -> update 3.1@1784, records 40..105, behind 2.1@3568
+            -> name the copy of 1.1
+            -> restored: starts 40
+        # What is before it is still kept, and comes back too.
+        restore 0; all
+            -> commit behind 10: term 1, starts 0, next segment 3; restored 0.1@3568 of 0..30, cold
+            -> show 3.1@1784, records 0..105, behind 2.1@3568
+            -> show completed [0.1@3568 of 0..30, cold; 1.1@3568 of 30..60, cold; 2.1@3568 of 60..90]
+            -> update 3.1@1784, records 0..105, behind 2.1@3568
+            -> name the copy of 0.1
+            -> restored: starts 0
+        restart
+            -> show 3.1@1784, sealed, records 0..105, behind 2.1@3568
+            -> show completed [0.1@3568 of 0..30, cold; 1.1@3568 of 30..60, cold; 2.1@3568 of 60..90; 3.1@1784 of 90..105]
+            -> seal 3.1@1784
+            -> commit behind 11: term 1, starts 0, next segment 4; completed 3.1@1784 of 90..105
+        restore 0
+            -> restored: no removed records from offset 0 on are kept in cold storage: the shard begins at offset 0
+        ",
+    );
 }
 
 #[test]
 fn all_completed_segments_come_back_to_a_log_that_begins_within_the_open_one() {
-    let mut world = world(cold(), 2, 1_000);
-    take_in(&mut world, "copied 0; all; copied 1; all; truncate 70; all");
-    assert_eq!((world.recorded.len(), world.truncated.len()), (0, 2));
-    world.restore(Offset(0));
-    take_in(&mut world, "all");
-    assert_eq!(world.shard.tail().log_start, Offset(0));
-    world.check_readable();
+    transcript(
+        cold(),
+        "
+        cold 1000; filled 2
+        copied 0; copied 1; all
+            -> commit behind 3: term 1, starts 0, next segment 2; now 0.1@3568 of 0..30, copied; now 1.1@3568 of 30..60, copied
+            -> show completed [0.1@3568 of 0..30, copied; 1.1@3568 of 30..60, copied]
+            -> name the copy of 0.1
+            -> name the copy of 1.1
+        truncate 70; all
+            -> commit behind 4: term 1, starts 70, next segment 2; deleted 0; deleted 1; kept 0; kept 1
+            -> show 2.1@1784, records 70..75, behind 1.1@3568
+            -> show completed []
+            -> update 2.1@1784, records 70..75, behind 1.1@3568
+            -> delete 0.1
+            -> hide the copy of 0.1
+            -> delete 1.1
+            -> hide the copy of 1.1
+            -> truncated 70: starts 70
+        restore 0; all
+            -> commit behind 5: term 1, starts 0, next segment 2; restored 0.1@3568 of 0..30, cold; restored 1.1@3568 of 30..60, cold
+            -> show 2.1@1784, records 0..75, behind 1.1@3568
+            -> show completed [0.1@3568 of 0..30, cold; 1.1@3568 of 30..60, cold]
+            -> update 2.1@1784, records 0..75, behind 1.1@3568
+            -> name the copy of 1.1
+            -> name the copy of 0.1
+            -> restored: starts 0
+        ",
+    );
 }
 
 #[test]
 fn what_retention_removed_and_is_restored_stays_for_as_long_as_copies_are_kept() {
-    let config = StreamConfig { retention_ms: Some(200), ..cold() };
-    let mut world = world(config, 2, 1_000);
-    take_in(&mut world, "copied 0; all; copied 1; all; +200; tick; all; tick; all");
-    assert_eq!(world.truncated.len(), 2);
-    world.restore(Offset(0));
-    take_in(&mut world, "all; +900; tick; all; tick; all");
-    assert_eq!(world.shard.tail().log_start, Offset(0));
-    take_in(&mut world, "+100; tick; all; tick; all");
-    assert!(world.shard.tail().log_start >= Offset(60) && world.truncated.len() == 2);
-    // And then they are forgotten, and their copies go.
-    take_in(&mut world, "+1000; tick; all; tick; all");
-    assert_eq!((world.truncated.len(), world.copies.len()), (0, 0));
+    transcript(
+        StreamConfig { retention_ms: Some(200), ..cold() },
+        "
+        cold 1000; filled 2
+        copied 0; copied 1; all
+            -> commit behind 3: term 1, starts 0, next segment 2; now 0.1@3568 of 0..30, copied; now 1.1@3568 of 30..60, copied
+            -> show completed [0.1@3568 of 0..30, copied; 1.1@3568 of 30..60, copied]
+            -> name the copy of 0.1
+            -> name the copy of 1.1
+        +200; tick; all
+            -> show 2.1@1784, sealed, records 0..75, behind 1.1@3568
+            -> show completed [0.1@3568 of 0..30, copied; 1.1@3568 of 30..60, copied; 2.1@1784 of 60..75]
+            -> seal 2.1@1784
+            -> update 2.1@1784, sealed, records 0..75, behind 1.1@3568
+            -> commit behind 4: term 1, starts 60, next segment 3; completed 2.1@1784 of 60..75; deleted 0; deleted 1; kept 0; kept 1
+            -> show 2.1@1784, sealed, records 60..75, behind 1.1@3568
+            -> show completed [2.1@1784 of 60..75]
+            -> update 2.1@1784, sealed, records 60..75, behind 1.1@3568
+            -> delete 0.1
+            -> hide the copy of 0.1
+            -> delete 1.1
+            -> hide the copy of 1.1
+        restore 0; all
+            -> commit behind 5: term 1, starts 0, next segment 3; restored 0.1@3568 of 0..30, cold; restored 1.1@3568 of 30..60, cold
+            -> show 2.1@1784, sealed, records 0..75, behind 1.1@3568
+            -> show completed [0.1@3568 of 0..30, cold; 1.1@3568 of 30..60, cold; 2.1@1784 of 60..75]
+            -> update 2.1@1784, sealed, records 0..75, behind 1.1@3568
+            -> name the copy of 1.1
+            -> name the copy of 0.1
+            -> restored: starts 0
+        # Their age does not matter any more, but how long they are back does.
+        +900; tick; all
+        +100; tick; all
+            -> commit behind 6: term 1, starts 75, next segment 3; deleted 0; deleted 1; kept 0; kept 1
+            -> show 2.1@1784, sealed, records 75..75, behind 1.1@3568
+            -> show completed [2.1@1784 of 60..75]
+            -> update 2.1@1784, sealed, records 75..75, behind 1.1@3568
+            -> hide the copy of 0.1
+            -> hide the copy of 1.1
+        # And then they are forgotten, and their copies go.
+        +1000; tick; all
+            -> commit behind 7: term 1, starts 75, next segment 3; forgotten 0; forgotten 1
+            -> remove the copy of 0.1
+            -> remove the copy of 1.1
+        ",
+    );
 }
 
 #[test]
 fn without_time_to_keep_a_copy_goes_with_its_segment_and_nothing_waits_for_one() {
-    let mut world = world(cold(), 2, 0);
-    take_in(&mut world, "copied 0; all; truncate 60; all");
-    assert_eq!((world.recorded.len(), world.truncated.len(), world.copies.len()), (0, 0, 0));
+    transcript(
+        cold(),
+        "
+        cold 0; filled 2
+        copied 0; all
+            -> commit behind 3: term 1, starts 0, next segment 2; now 0.1@3568 of 0..30, copied
+            -> show completed [0.1@3568 of 0..30, copied; 1.1@3568 of 30..60]
+            -> name the copy of 0.1
+        truncate 60; all
+            -> commit behind 4: term 1, starts 60, next segment 2; deleted 0; deleted 1
+            -> show 2.1@1784, records 60..75, behind 1.1@3568
+            -> show completed []
+            -> update 2.1@1784, records 60..75, behind 1.1@3568
+            -> delete 0.1
+            -> remove the copy of 0.1
+            -> delete 1.1
+            -> truncated 60: starts 60
+        ",
+    );
 }
 
 #[test]
 fn a_deleted_stream_leaves_no_copy_that_is_not_told_to_go() {
-    let mut world = world(cold(), 3, 1_000);
-    take_in(&mut world, "copied 0; copied 1; all; truncate 30; all; +100; tick; all; delete");
-    assert_eq!((world.copies.len(), world.segments.len()), (0, 0));
+    transcript(
+        cold(),
+        "
+        cold 1000; filled 3
+        copied 0; copied 1; all
+            -> commit behind 4: term 1, starts 0, next segment 3; now 0.1@3568 of 0..30, copied; now 1.1@3568 of 30..60, copied
+            -> show completed [0.1@3568 of 0..30, copied; 1.1@3568 of 30..60, copied; 2.1@3568 of 60..90]
+            -> name the copy of 0.1
+            -> name the copy of 1.1
+        truncate 30; all
+            -> commit behind 5: term 1, starts 30, next segment 3; deleted 0; kept 0
+            -> show 3.1@1784, records 30..105, behind 2.1@3568
+            -> show completed [1.1@3568 of 30..60, copied; 2.1@3568 of 60..90]
+            -> update 3.1@1784, records 30..105, behind 2.1@3568
+            -> delete 0.1
+            -> hide the copy of 0.1
+            -> truncated 30: starts 30
+        +100; tick; all
+            -> commit behind 6: term 1, starts 30, next segment 3; now 1.1@3568 of 30..60, cold
+            -> show completed [1.1@3568 of 30..60, cold; 2.1@3568 of 60..90]
+            -> delete 1.1
+        delete
+            -> delete 3.1
+            -> remove the copy of 1.1
+            -> delete 2.1
+            -> remove the copy of 0.1
+        ",
+    );
 }
 
 /// What happens in some order that the seed says, with answers that are lost and kills in between.
@@ -141,7 +260,8 @@ fn random(seed: u64, planted: ShardMistake) {
         (state >> 33) % bound
     };
     let config = StreamConfig { retention_ms: Some(500), cold_after_ms: Some(draw(200)), ..cold() };
-    let mut world = world(config, 2, 300);
+    let mut world = World::new(config);
+    take_in(&mut world, "cold 300; filled 2");
     world.shard.plant(planted);
     for _ in 0..60 {
         let next = world.shard.tail().next_offset.0;
@@ -150,12 +270,12 @@ fn random(seed: u64, planted: ShardMistake) {
             3..=4 => {
                 let uncopied = world.shard.completed().find(|segment| segment.cold.is_none());
                 if let Some(number) = uncopied.map(|segment| segment.number) {
-                    world.copied(number);
+                    take_in(&mut world, &format!("copied {number}"));
                 }
             }
             5..=6 => take_in(&mut world, "+60; tick"),
             7 => take_in(&mut world, &format!("truncate {}; proceed", draw(next + 1))),
-            8 => world.restore(Offset(draw(next + 1))),
+            8 => take_in(&mut world, &format!("restore {}", draw(next + 1))),
             9 if world.asked_meta.is_some() => take_in(&mut world, "uncommitted unanswered; +100; all"),
             10 if world.asked.is_none() => {
                 // The answer is lost with the process, or was never given.
@@ -166,7 +286,6 @@ fn random(seed: u64, planted: ShardMistake) {
             }
             _ => take_in(&mut world, "all"),
         }
-        world.check_readable();
     }
     take_in(&mut world, "all; +10000; tick; all");
 }

@@ -6,6 +6,9 @@
 //! | ` ... as 7/0/2` | it has a producer, that one's epoch, and a sequence number |
 //! | ` ... term 3`, ` ... ids 5,9`, ` ... explicit` | it expects a term, has timestamps, and they are transaction ids |
 //! | `begun with a 3 ...` | that append as the first one of a new shard, and `all`: one entry, in the first segment |
+//! | `filled 2` | appends that make two full segments of 30 records, and an open one of 15; what is put out is not shown |
+//! | `entry a 3 at 7 of 2` | a copy is given its source's entry of three records, at offset 7, of term 2 |
+//! | `begin 40` | a copy is to go on at offset 40, as its source has removed what is before it |
 //! | `truncate 40`, `close`, `proceed`, `tick`, `delete`, `lost WHY` | that input |
 //! | `wrote` | the store takes the entry; its record in the journal ends ten bytes behind the last one |
 //! | `refused busy` | it does not; or it is `full`, `failed`, `fenced`, or the segment is `over` |
@@ -19,6 +22,9 @@
 //! | `+20` | 20 ms pass |
 //! | `all` | `proceed`; `wrote` and `committed` as often as asked; `synced`; and again |
 //! | `restart` | the process is killed, and the next one recovers the shard and opens it |
+//! | `restart unanswered` | the same, after metadata has done what it was asked to, and before the shard hears of it |
+//! | `lead 7` | the closed shard is taken from its owner, and opened as its stream's source, whose terms are 7 at least |
+//! | `follow` | the same, as a copy of another cluster's |
 //!
 //! Several in one line are separated by `;`, what stands behind `#` is a remark. A segment is `NUMBER.TERM`, `4.2@345`
 //! byte 345 of it, and `3..5` are the records with offsets 3 and 4.
@@ -166,12 +172,20 @@ pub(super) fn take_in(world: &mut World, line: &str) {
 }
 
 fn happens(world: &mut World, event: &str) {
+    happen(world, event);
+    world.check_readable();
+}
+
+fn happen(world: &mut World, event: &str) {
     let (what, rest) = event.split_once(' ').unwrap_or((event, ""));
     let number = || rest.parse::<u64>().expect("a number");
     let upto = |world: &World| EntryPlace(if rest.is_empty() { world.journal } else { number() });
     match what {
         "append" => append(world, rest),
         "begun" => begun(world, rest.strip_prefix("with ").expect("what it begins with")),
+        "filled" => filled(world, number()),
+        "entry" => entry(world, rest),
+        "begin" => world.begin(Offset(number())),
         "truncate" => {
             let (reply, _) = tokio::sync::oneshot::channel();
             world.step(ShardInput::Truncate(Truncation { before: Offset(number()), reply }));
@@ -215,7 +229,14 @@ fn happens(world: &mut World, event: &str) {
             world.record = Some((ShardRecord { term, owner: 1, ..record }, version + 1));
         }
         "all" => world.settle_all(),
-        "restart" => world.restart(),
+        "lead" => world.move_source(None, Term(u32::try_from(number()).expect("a term"))),
+        "follow" => world.move_source(Some("elsewhere".to_owned()), Term(0)),
+        "restart" => {
+            if rest == "unanswered" {
+                world.commit_unanswered().expect("nobody else is there");
+            }
+            world.restart();
+        }
         _ => {
             let later_ms = what.strip_prefix('+').and_then(|ms| ms.parse::<u64>().ok());
             world.now_ms += later_ms.unwrap_or_else(|| panic!("nothing happens like this: {event}"));
@@ -237,6 +258,27 @@ fn begun(world: &mut World, text: &str) {
         format!("reply {name}: 0 to {} in term 1, 0/0/0", next_offset.0 - 1),
     ];
     assert_eq!(world.lines.lock().drain(..).collect::<Vec<_>>(), expected);
+}
+
+/// Full segments and an open one, of a shard with segments of two entries of 15 records.
+fn filled(world: &mut World, segments: u64) {
+    for _ in 0..segments * 2 + 1 {
+        append(world, "a 15");
+        world.settle_all();
+    }
+    assert_eq!(world.shard.completed().count() as u64, segments, "segments are short");
+    world.lines.lock().clear();
+}
+
+/// An entry of a copy's source.
+fn entry(world: &mut World, text: &str) {
+    let [name, count, "at", offset, "of", term] = text.split(' ').collect::<Vec<_>>()[..] else {
+        panic!("no entry is like this: {text}")
+    };
+    let number = |text: &str| text.parse::<u32>().expect("a number");
+    let copied = CopiedTo { base_offset: Offset(number(offset).into()), term: Term(number(term)) };
+    let bytes = batch(&vec![5; number(count) as usize], None);
+    drop(world.offer_copied(name, checked(bytes, TransactionIds::RunningMaximum), copied));
 }
 
 fn append(world: &mut World, text: &str) {

@@ -13,8 +13,7 @@ use tokio::sync::oneshot;
 use super::super::*;
 use super::transcript;
 use crate::batches::{Checked, TransactionIds};
-use crate::error::StreamError;
-use crate::stream::{ProducersRecord, ShardRecord, TruncatedRecord};
+use crate::stream::{ProducersRecord, ShardRecord, StreamRecord, TruncatedRecord};
 
 pub(super) type Reply = oneshot::Receiver<Result<AppendAnswer, AppendError>>;
 
@@ -41,7 +40,6 @@ pub(super) struct World {
     pub(super) copies: BTreeSet<(SegmentId, ColdCopy)>,
     /// What readers are given from there.
     pub(super) named: BTreeMap<SegmentId, ColdCopy>,
-    pub(super) restored: Vec<oneshot::Receiver<Result<Offset, StreamError>>>,
     pub(super) producers: Option<ProducersRecord>,
     /// What the cells' writer was told.
     shadow: BTreeMap<SegmentId, Vec<u8>>,
@@ -96,7 +94,6 @@ impl World {
             truncated: BTreeMap::new(),
             copies: BTreeSet::new(),
             named: BTreeMap::new(),
-            restored: Vec::new(),
             producers: None,
             shadow: BTreeMap::new(),
             lines: Arc::default(),
@@ -128,13 +125,28 @@ impl World {
 
     /// Offers an append, whose reply is written down as `name`'s.
     pub(super) fn offer(&mut self, name: &str, batches: Checked, expected_term: Option<Term>) -> Reply {
+        self.offer_to(name, batches, expected_term, None)
+    }
+
+    /// Offers an entry of the source's, whose reply is written down as `name`'s.
+    pub(super) fn offer_copied(&mut self, name: &str, batches: Checked, copied: CopiedTo) -> Reply {
+        self.offer_to(name, batches, None, Some(copied))
+    }
+
+    fn offer_to(
+        &mut self,
+        name: &str,
+        batches: Checked,
+        expected_term: Option<Term>,
+        copied: Option<CopiedTo>,
+    ) -> Reply {
         let (reply, receiver) = oneshot::channel();
         let (name, lines) = (name.to_owned(), Arc::clone(&self.lines));
         let waiter = Waiter::new(None, move |outcome| {
             lines.lock().push(transcript::reply(&name, &outcome));
             drop(reply.send(outcome));
         });
-        self.step(ShardInput::Append(StoreAppend { batches, expected_term, copied: None, waiter }));
+        self.step(ShardInput::Append(StoreAppend { batches, expected_term, copied, waiter }));
         receiver
     }
 
@@ -236,9 +248,8 @@ impl World {
                 assert!(self.asked_meta.replace(change).is_none(), "one commit at a time");
             }
             Output::Sync(upto) => assert!(upto.0 <= self.journal, "no more can be synced than was written"),
-            Output::WakeAt(_) | Output::Truncated(..) => {}
-            Output::Restored(wish, result) => drop(wish.reply.send(result)),
-            Output::Begun(begin, result) => drop(begin.reply.send(result)),
+            // Answers: the transcript has them.
+            Output::WakeAt(_) | Output::Truncated(..) | Output::Restored(..) | Output::Begun(..) => {}
             Output::Reply(waiter, result) => {
                 if let Ok(appended) = &result {
                     assert!(
@@ -323,11 +334,16 @@ impl World {
         self.step(ShardInput::Copied(SegmentCopied { number, term: id.term, copy }));
     }
 
-    /// Somebody wants removed records back; the answer is in `restored`.
+    /// Somebody wants removed records back. The answer is written down.
     pub(super) fn restore(&mut self, from: Offset) {
-        let (reply, answer) = oneshot::channel();
-        self.restored.push(answer);
+        let (reply, _) = oneshot::channel();
         self.step(ShardInput::Restore(RestoreRequest { from, reply }));
+    }
+
+    /// A copy is to go on at a later offset. The answer is written down.
+    pub(super) fn begin(&mut self, offset: Offset) {
+        let (reply, _) = oneshot::channel();
+        self.step(ShardInput::Begin(CopyBegin { offset, reply }));
     }
 
     /// Every record that readers are told of is somewhere that they are led to.
@@ -376,11 +392,37 @@ impl World {
         });
         self.named = copies.collect();
         (self.asked, self.asked_meta) = (None, None);
+        self.open(recovered);
+    }
+
+    /// The next owner opens the shard.
+    fn open(&mut self, recovered: Recovered) {
         let (config, cold) = (Arc::clone(&self.shard.config), self.shard.cold);
         let planted = self.shard.planted;
         self.shard =
             Shard::new(shard_id(), config, OWNER + 1, recovered, Producers::default()).with_cold(cold);
         self.shard.plant(planted);
+        self.closed = false;
         self.step(ShardInput::Opened);
+    }
+
+    /// The stream's source moves: here, or to the cluster that `source` names. The shard goes through this as in
+    /// a log: closed, given up with what it knows, and opened again.
+    pub(super) fn move_source(&mut self, source: Option<String>, term_min: Term) {
+        assert!(self.closed, "only a shard that is closed is given up");
+        let config = Arc::clone(&self.shard.config);
+        let nothing =
+            Shard::new(shard_id(), Arc::clone(&config), OWNER, Recovered::default(), Producers::default());
+        let nothing = nothing.with_cold(self.shard.cold);
+        let (mut recovered, _) = std::mem::replace(&mut self.shard, nothing).into_released();
+        recovered.lift_term(&StreamRecord {
+            id: shard_id().stream,
+            name: "moved".to_owned(),
+            created_ms: 0,
+            config: (*config).clone(),
+            source,
+            term_min,
+        });
+        self.open(recovered);
     }
 }

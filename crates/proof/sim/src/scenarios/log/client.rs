@@ -10,7 +10,7 @@ use tailwater_log::{AppendAnswer, AppendError, Fetched, Log, ReadError, StreamEr
 use crate::checkers::{Violation, ensure};
 use crate::planted::Plant;
 use crate::scenarios::cluster::{decode, encode};
-use crate::scenarios::lives::{Outcome, spawn_client};
+use crate::scenarios::outcome::{Outcome, spawn_client};
 
 use super::model::{Batch, Generation};
 use super::{IDEMPOTENT, Outside, SHARDS, STREAM, shard_id};

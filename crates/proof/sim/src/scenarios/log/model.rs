@@ -9,7 +9,7 @@ use tailwater_log::{Log, StreamConfig};
 
 use crate::checkers::{ShardChecker, Violation, ensure};
 use crate::planted::OldAnswers;
-use crate::scenarios::lives::{Noted, Outcome};
+use crate::scenarios::outcome::{Noted, Outcome};
 
 use super::{SHARDS, STREAM, shard_id};
 

@@ -7,7 +7,7 @@ use tailwater_env::Env;
 use tailwater_meta::{EmbeddedMeta, Expect, Meta, MetaError, Versioned, WatchEnd};
 
 use crate::checkers::{Violation, ensure};
-use crate::scenarios::lives::{Outcome, spawn_client};
+use crate::scenarios::outcome::{Outcome, spawn_client};
 
 use super::Outside;
 use super::model::LEASES;

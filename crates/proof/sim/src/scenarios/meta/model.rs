@@ -9,7 +9,7 @@ use bytes::Bytes;
 use tailwater_meta::{Expect, Op, Versioned};
 
 use crate::checkers::{Violation, ensure};
-use crate::scenarios::lives::{Noted, Outcome};
+use crate::scenarios::outcome::{Noted, Outcome};
 
 const MARKS: &str = "mark/";
 pub(super) const LEASES: &str = "lease/";

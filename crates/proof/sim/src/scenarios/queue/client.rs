@@ -12,7 +12,7 @@ use tailwater_queue::{
 
 use crate::checkers::Violation;
 use crate::planted::Plant;
-use crate::scenarios::lives::{Outcome, spawn_client};
+use crate::scenarios::outcome::{Outcome, spawn_client};
 
 use super::model::{ModelSeen, QueueName, SLACK};
 use super::{ACCOUNT, DEAD, FIFO, FIFO_DEAD, LETTERS, Outside, STANDARD, WORK};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tailwater_env::Instant;
 
 use crate::checkers::{Violation, ensure};
-use crate::scenarios::lives::{Noted, Outcome};
+use crate::scenarios::outcome::{Noted, Outcome};
 
 use super::{FIFO, FIFO_DEAD, WORK};
 

@@ -9,7 +9,7 @@ use tailwater_format::{
 use tailwater_store::RecoveredSegment;
 
 use crate::checkers::{Violation, ensure};
-use crate::scenarios::lives::{Noted, Outcome};
+use crate::scenarios::outcome::{Noted, Outcome};
 
 /// One segment.
 #[derive(Clone, Debug, Default)]

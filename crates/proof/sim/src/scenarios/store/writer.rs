@@ -11,7 +11,7 @@ use tailwater_store::{SegmentStore, StoreError};
 use tokio::sync::Semaphore;
 
 use crate::checkers::Violation;
-use crate::scenarios::lives::Outcome;
+use crate::scenarios::outcome::Outcome;
 
 use super::Outside;
 

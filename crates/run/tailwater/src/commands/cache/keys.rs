@@ -165,6 +165,7 @@ pub(super) async fn stats(cell: Cell, form: Format) -> anyhow::Result<()> {
     let copies = match configuration.mode {
         Mode::R1 => "one copy",
         Mode::R32 => "three copies",
+        Mode::R2Immutable => "two copies",
     };
     let (live, all) = (told.len(), configuration.backends.len());
     output::print(&format!("{live} of {all} backends answer; a value has {copies}"))
