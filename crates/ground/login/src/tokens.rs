@@ -105,7 +105,8 @@ impl Tokens {
         meta: Arc<dyn Meta>,
         removed: Arc<RightsBell>,
     ) -> Result<Arc<Self>, UserError> {
-        let known = stored_tokens(&*meta).await?;
+        let stored = stored_tokens(&*meta).await?.into_iter();
+        let known = stored.map(|(name, token)| Ok((name, token?))).collect::<Result<_, UserError>>()?;
         let (known, changing) = (RwLock::new(known), tokio::sync::Mutex::default());
         Ok(Arc::new(Self { env: env.clone(), meta, known, changing, removed }))
     }
@@ -115,10 +116,20 @@ impl Tokens {
         let _turn = self.changing.lock().await;
         let stored = stored_tokens(&*self.meta).await?;
         let mut known = self.known.write();
-        let is_less = known
-            .iter()
-            .any(|(name, was)| stored.get(name).is_none_or(|now| now.token.hash != was.token.hash));
-        *known = stored;
+        let mut now = BTreeMap::new();
+        for (name, token) in stored {
+            match token {
+                Ok(token) => _ = now.insert(name, token),
+                Err(error) => {
+                    // Others come and go all the same.
+                    tracing::warn!(%error, "it stays as this node knows it");
+                    now.extend(known.remove_entry(&name));
+                }
+            }
+        }
+        let is_less =
+            known.iter().any(|(name, was)| now.get(name).is_none_or(|now| now.token.hash != was.token.hash));
+        *known = now;
         Ok(is_less)
     }
 
@@ -288,16 +299,19 @@ impl Tokens {
     }
 }
 
-/// The tokens that metadata has.
-async fn stored_tokens(meta: &dyn Meta) -> Result<BTreeMap<String, KnownToken>, UserError> {
+/// The tokens that metadata has, and which of them can't be read.
+async fn stored_tokens(
+    meta: &dyn Meta,
+) -> Result<BTreeMap<String, Result<KnownToken, UserError>>, UserError> {
     let stored = meta.list(TOKENS).await.map_err(|error| UserError::Unavailable(error.to_string()))?;
     let mut known = BTreeMap::new();
     for (key, stored) in stored {
         let name = key.strip_prefix(TOKENS).unwrap_or_default();
         let token = StoredToken::decode(&stored.value).ok_or_else(|| {
             UserError::Unavailable(format!("the token {name:?} was written by a later version"))
-        })?;
-        known.insert(name.to_owned(), KnownToken { token, version: stored.version });
+        });
+        let token = token.map(|token| KnownToken { token, version: stored.version });
+        known.insert(name.to_owned(), token);
     }
     Ok(known)
 }

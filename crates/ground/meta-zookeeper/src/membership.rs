@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
+use futures::{StreamExt, stream};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tailwater_env::{BoxFuture, Env, Task};
@@ -30,7 +31,7 @@ use tokio::sync::watch;
 use uuid::Uuid;
 use zookeeper_client::{Client, Error as ZkError, MultiWriteError};
 
-use crate::limits::{GRACE, LOOK, RETRY};
+use crate::limits::{GRACE, LOOK, REQUESTS_AT_A_TIME, RETRY};
 use crate::session::{EPHEMERAL, PERSISTENT, ZooKeeperSession};
 use crate::store::{MetaInner, ZooKeeperMeta};
 use crate::uri::MetadataUri;
@@ -567,10 +568,16 @@ async fn nodes_of(
 ) -> Result<(Vec<NodeRecord>, Option<(String, String)>), ZkError> {
     let path = format!("{}/nodes", session.uri.root);
     let (mut nodes, mut damaged) = (Vec::new(), None);
-    for name in session.children(client, &path).await? {
+    let names = session.children(client, &path).await?;
+    // Several at a time: whoever looks who is there goes by how long ago it has seen each.
+    let reads = names.into_iter().map(|name| {
         let path = format!("{path}/{name}");
+        async move { session.data(client, &path).await.map(|read| (path, read)) }
+    });
+    let mut reads = stream::iter(reads).buffered(REQUESTS_AT_A_TIME);
+    while let Some(read) = reads.next().await {
         // One that has gone meanwhile is left out.
-        let Some((data, _)) = session.data(client, &path).await? else { continue };
+        let (path, Some((data, _))) = read? else { continue };
         match serde_json::from_slice(&data) {
             Ok(record) => nodes.push(record),
             Err(error) => damaged = Some((path, error.to_string())),

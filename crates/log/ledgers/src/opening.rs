@@ -248,9 +248,10 @@ async fn find(
     cluster: Uuid,
     wanted: &(dyn Fn(&SegmentId) -> bool + Sync),
 ) -> Result<Vec<FoundLedger>, String> {
-    let ledgers = client.ledgers().list().await.map_err(|fault| fault.to_string())?;
+    let scan = client.ledgers().scan().await.map_err(|fault| fault.to_string())?;
+    let scan = &scan;
     let look = |ledger| async move {
-        match client.ledgers().read(ledger).await {
+        match scan.read(ledger).await {
             Ok(read) => {
                 let metadata = read.metadata;
                 let id = segment_of(cluster, &metadata).filter(wanted);
@@ -261,7 +262,8 @@ async fn find(
             Err(fault) => Err(format!("ledger {ledger}: {fault}")),
         }
     };
-    let mut looks = stream::iter(ledgers.into_iter().map(look)).buffered(LEDGERS_AT_A_TIME);
+    let ledgers = scan.ledgers().iter().copied();
+    let mut looks = stream::iter(ledgers.map(look)).buffered(LEDGERS_AT_A_TIME);
     let mut found = Vec::new();
     while let Some(looked) = looks.next().await {
         found.extend(looked?);
@@ -286,7 +288,7 @@ async fn close(
             let recover = || async {
                 match client.recover(ledger, PASSWORD).await {
                     // Deleted since it was listed: an empty one by its maker, or one that another owner had no use for.
-                    Err(LedgerFault::NoLedger) => Ok(None),
+                    Err(LedgerFault::NoLedger) => gone_or_again(client, ledger).await,
                     recovered => final_or_again(ledger, recovered.map(|metadata| metadata.state)).map(Some),
                 }
             };
@@ -305,7 +307,7 @@ async fn close(
     if closed.damaged.is_none() && closed.entries > 0 && !recorded(&id) {
         let read = || async {
             match contents_of(client, &id, ledger, closed.entries).await {
-                Err(LedgerFault::NoLedger) => Ok(None),
+                Err(LedgerFault::NoLedger) => gone_or_again(client, ledger).await,
                 read => final_or_again(ledger, read).map(|read| Some(read.and_then(|contents| contents))),
             }
         };
@@ -315,6 +317,16 @@ async fn close(
         }
     }
     Some(closed)
+}
+
+/// `None` of a ledger that is not there, as the newest metadata say. What was read before may be older than the ledger:
+/// one with acknowledged entries would be passed over.
+async fn gone_or_again<T>(client: &BookKeeper, ledger: LedgerId) -> Result<Option<T>, String> {
+    match client.ledgers().read_latest(ledger).await {
+        Err(LedgerFault::NoLedger) => Ok(None),
+        Ok(_) => Err(format!("ledger {ledger} was not found, and is there")),
+        Err(fault) => Err(format!("ledger {ledger}: {fault}")),
+    }
 }
 
 /// What no waiting changes is the inner error, and what another try may is the outer one.

@@ -216,6 +216,8 @@ pub(crate) struct Stream {
 pub(crate) struct ShardHandle {
     pub(crate) owner: usize,
     slot: Result<Slot, ClosedShard>,
+    /// The term that its record had when it was opened: later than its segments' where one was claimed in vain.
+    pub(crate) opened: Term,
     view: Arc<SharedView>,
     refused: Arc<Refused>,
 }

@@ -29,7 +29,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures::StreamExt;
-use futures::stream::FuturesUnordered;
+use futures::stream::{self, FuturesUnordered};
 use parking_lot::RwLock;
 use tailwater_env::{BoxFuture, HashMap};
 use tailwater_format::{ShardId, ShardNumber, Term};
@@ -129,6 +129,8 @@ pub struct ShardSharing {
     seen: MembersSeen,
     /// Shards that are being given up.
     leaving: BTreeMap<ShardId, ShardHandle>,
+    /// How many of them the log was told of last.
+    told_of: usize,
     claims: ShardClaims,
 }
 
@@ -162,6 +164,7 @@ impl ShardSharing {
             is_behind: true,
             seen: MembersSeen::default(),
             leaving: BTreeMap::new(),
+            told_of: 0,
             claims: ShardClaims::new(log),
         })
     }
@@ -210,33 +213,41 @@ impl ShardSharing {
     }
 
     async fn look_once(&mut self, members: &[ShardMember]) -> Result<usize, StreamError> {
-        self.follow().await?;
+        self.follow(members).await?;
         let work = self.work(members);
         for shard in work.lost {
             tracing::warn!(%shard, "another node owns the shard by now");
-            told(shard, self.give_away(shard).await);
+            _ = told(shard, self.give_away(shard).await);
         }
         for shard in work.releases {
             match self.log.take_away(shard).await {
                 Ok(handle) => self.leaving.extend(handle.map(|handle| (shard, handle))),
-                Err(error) => told(shard, Err(error)),
+                Err(error) => _ = told(shard, Err(error)),
             }
         }
-        self.release().await;
-        for shard in work.disowned {
+        let undone = self.release().await + self.disown_all(work.disowned).await;
+        self.claims.begin(work.claims);
+        Ok(self.leaving.len() + undone + self.claims.under_way())
+    }
+
+    /// Records that shards are nobody's that are not open here. How many still are this process's.
+    async fn disown_all(&self, shards: Vec<ShardId>) -> usize {
+        let log = &self.log;
+        let disowned = shards.into_iter().map(|shard| async move {
             // One that could not be opened is closed to everybody, with the reason. It is the next owner's to say.
-            let disowned = match self.log.take_away(shard).await {
-                Ok(_) => self.log.disown(shard).await,
+            let disowned = match log.take_away(shard).await {
+                Ok(_) => log.disown(shard).await,
                 Err(error) => Err(error),
             };
-            told(shard, disowned);
-        }
-        self.claims.begin(work.claims);
-        Ok(self.leaving.len() + self.claims.under_way())
+            told(shard, disowned)
+        });
+        let disowned: Vec<_> = disowned.collect();
+        let undone = stream::iter(disowned).buffer_unordered(RELEASES_AT_A_TIME);
+        undone.filter(|is_done| std::future::ready(!is_done)).count().await
     }
 
     /// Follows metadata: lists anew where events were missed.
-    async fn follow(&mut self) -> Result<(), StreamError> {
+    async fn follow(&mut self, members: &[ShardMember]) -> Result<(), StreamError> {
         let log = self.log.clone();
         let mut is_lagging = self.watches.is_none();
         for watch in self.watches.iter_mut().flatten() {
@@ -263,7 +274,12 @@ impl ShardSharing {
             (self.watches, self.is_behind) = (Some([streams, shards]), true);
         }
         if self.is_behind {
-            log.follow_streams().await?;
+            for deleted in log.follow_streams().await? {
+                // Whoever has deleted it removes what is left, too, unless it has ended before.
+                if heir(members, deleted.0.as_bytes()).is_some_and(|heir| heir.owner == log.owner_number()) {
+                    log.remove_left(deleted);
+                }
+            }
             self.is_behind = false;
         }
         Ok(())
@@ -273,30 +289,34 @@ impl ShardSharing {
         let inner = &*self.log.inner;
         let (me, now) = (inner.owner_number, inner.env.now());
         // One that is about to go waits for nothing.
-        let is_settled = self.seen.is_settled(now) || is_going(members, me);
+        let is_settled = self.seen.is_settled() || is_going(members, me);
         let Some(sharing) = &inner.sharing else { return SharingWork::default() };
         let mut work = SharingWork::default();
         let streams = inner.streams.read();
         for stream in streams.by_id.values() {
             for (number, handle) in (0..).map(ShardNumber).zip(stream.shards()) {
                 let shard = ShardId { stream: stream.record.id, shard: number };
-                if self.leaving.contains_key(&shard) || self.claims.is_under_way(&shard) {
-                    continue;
-                }
                 let owner = sharing.get(&shard).unwrap_or_default().owner;
                 let heir = heir(members, &key_of(shard));
                 let is_heir = heir.is_some_and(|heir| heir.owner == me);
+                let goes = !is_heir && heir.is_some() && is_settled;
+                if self.claims.is_under_way(&shard) {
+                    self.claims.end_unless(&shard, !goes, owner == me);
+                    continue;
+                }
+                if self.leaving.contains_key(&shard) {
+                    continue;
+                }
                 match handle.slot_or_closed() {
                     Ok(_) | Err(ClosedShard::Damaged(_)) if owner != me => work.lost.push(shard),
                     Ok(_) => {
-                        let goes = !is_heir && heir.is_some() && is_settled;
                         if goes && work.releases.len() < RELEASES_AT_A_TIME {
                             work.releases.push(shard);
                         }
                     }
                     Err(_) if !is_heir && owner == me => work.disowned.push(shard),
                     Err(_) => {
-                        let is_free = owner == me || self.seen.is_gone(owner, now);
+                        let is_free = owner == me || self.seen.is_gone(owner);
                         if is_heir && is_free && self.claims.may_try(&shard, now) {
                             work.claims.push(shard);
                         }
@@ -314,8 +334,9 @@ impl ShardSharing {
         self.log.abandon(shard, &handle).await
     }
 
-    /// Goes on with what is being given up, all at once, and waits for some time.
-    async fn release(&mut self) {
+    /// Goes on with what is being given up, all at once, and waits for some time. How many are given up, and their
+    /// records still say that they are this process's.
+    async fn release(&mut self) -> usize {
         let log = &self.log;
         let releases = self.leaving.iter().map(|(shard, handle)| async move {
             let released = log.release_whole(handle).await;
@@ -330,33 +351,43 @@ impl ShardSharing {
         };
         let all = log.inner.env.timeout(RELEASE_PATIENCE, gather).await;
         drop(releases);
+        let mut disowned = FuturesUnordered::new();
         for (shard, released) in over {
             let Some(handle) = self.leaving.remove(&shard) else { continue };
-            let given_up = match released {
-                Ok(()) => {
-                    tracing::info!(%shard, "given up");
-                    log.inner.segments.forget(&shard);
-                    log.disown(shard).await
-                }
-                Err(error) => {
-                    tracing::warn!(%shard, %error, "it is not this node's any more");
-                    log.abandon(shard, &handle).await
-                }
-            };
-            told(shard, given_up);
+            disowned.push(async move {
+                let given_up = match released {
+                    Ok(()) => {
+                        log.inner.segments.forget(&shard);
+                        log.disown(shard).await.inspect(|()| tracing::info!(%shard, "given up"))
+                    }
+                    Err(error) => {
+                        tracing::warn!(%shard, %error, "it is not this node's any more");
+                        log.abandon(shard, &handle).await
+                    }
+                };
+                told(shard, given_up)
+            });
         }
-        if all.is_none() {
-            let shards = self.leaving.len();
+        let mut undone = 0;
+        while let Some(is_done) = disowned.next().await {
+            undone += usize::from(!is_done);
+        }
+        drop(disowned);
+        let shards = if all.is_none() { self.leaving.len() } else { 0 };
+        // Once for each number of them: a look is twice a second.
+        if std::mem::replace(&mut self.told_of, shards) != shards && shards > 0 {
             tracing::warn!(shards, "not given up yet: what they have to write takes long");
         }
+        undone
     }
 }
 
-/// Says why something is not done with a shard. The next look goes on.
-fn told(shard: ShardId, done: Result<(), StreamError>) {
-    if let Err(error) = done {
+/// Says why something is not done with a shard; whether it is. The next look goes on.
+fn told(shard: ShardId, done: Result<(), StreamError>) -> bool {
+    if let Err(error) = &done {
         tracing::warn!(%shard, %error, "its owner does not change yet");
     }
+    done.is_ok()
 }
 
 /// By what a shard's owner is found.
@@ -406,10 +437,13 @@ impl Log {
         self.inner.sharing.as_ref()?.get(&shard)
     }
 
-    /// The epoch in which a shard is led whose tail has this term: where several processes share the shards, a claim
-    /// begins it, and the tail may not show it yet.
+    /// The epoch in which a shard is led whose tail has this term. It never goes back: where several processes share the
+    /// shards, or have shared them before, a claim began one that the tail need not show.
     pub fn leader_term(&self, shard: ShardId, tail: Term) -> Term {
-        self.shard_owner(shard).map_or(tail, |owner| owner.term.max(tail))
+        let claimed = self.shard_owner(shard).map_or(Term(0), |owner| owner.term);
+        let streams = self.inner.streams.read();
+        let opened = streams.by_id.get(&shard.stream).and_then(|stream| stream.shard(shard.shard));
+        opened.map_or(Term(0), |shard| shard.opened).max(claimed).max(tail)
     }
 
     /// How many shards are open here.

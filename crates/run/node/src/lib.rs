@@ -339,7 +339,7 @@ impl Node {
         drop(self.stop_http);
         if let Some(sharing) = self.shared.sharing.get() {
             sharing.drain();
-            if self.env.timeout(STOP_DEADLINE, sharing.drained()).await.is_none() {
+            if self.env.timeout(STOP_DEADLINE, sharing.drained()).await != Some(true) {
                 tracing::warn!("not everything was given to other nodes in time; they take it over");
             }
             sharing.end();

@@ -45,6 +45,8 @@ struct GroupShare {
     record: ShareRecord,
     /// Its groups, while it is this node's.
     held: Option<Arc<Coordinator>>,
+    /// A later version has written its record, which the log was told of.
+    is_unknown: bool,
 }
 
 /// The coordinators of this node.
@@ -176,15 +178,17 @@ impl Coordinators {
                 *record = decode(&found);
             }
         }
-        let (me, now) = (self.log.owner_number(), self.env.now());
+        let me = self.log.owner_number();
         let (mut left, mut claimed) = (0, Vec::new());
         for (share, record) in records.into_iter().enumerate() {
             let Some(record) = record else {
                 self.give_up(share);
-                tracing::warn!(
-                    share,
-                    "who coordinates these groups is not known: a later version has written it"
-                );
+                if !std::mem::replace(&mut self.shares.write()[share].is_unknown, true) {
+                    tracing::warn!(
+                        share,
+                        "who coordinates these groups is not known: a later version has written it"
+                    );
+                }
                 continue;
             };
             let is_held = self.note(share, record);
@@ -192,7 +196,7 @@ impl Coordinators {
             let is_heir = heir.is_some_and(|heir| heir.owner == me);
             let changed = if is_held && !is_heir && heir.is_some() {
                 // The dead do not wait; the living move when nobody comes and goes.
-                if seen.is_settled(now) || is_going(members, me) {
+                if seen.is_settled() || is_going(members, me) {
                     self.release(share, record).await
                 } else {
                     left += 1;
@@ -200,7 +204,7 @@ impl Coordinators {
                 }
             } else if !is_held && record.owner == me && !is_heir {
                 self.put(share, record, 0).await.map(drop)
-            } else if !is_held && is_heir && (record.owner == me || seen.is_gone(record.owner, now)) {
+            } else if !is_held && is_heir && (record.owner == me || seen.is_gone(record.owner)) {
                 self.put(share, record, me)
                     .await
                     .map(|record| claimed.extend(record.map(|record| (share, record))))
@@ -228,7 +232,7 @@ impl Coordinators {
         let mut shares = self.shares.write();
         let known = &mut shares[share];
         let is_same = known.record == record;
-        known.record = record;
+        (known.record, known.is_unknown) = (record, false);
         match known.held.take_if(|_| !is_same) {
             Some(lost) => {
                 tracing::warn!(share, "another node coordinates these groups by now");
@@ -274,7 +278,8 @@ impl Coordinators {
             let (configs, all_bytes) = (Arc::clone(&self.configs), Arc::clone(&self.all_bytes));
             let opened =
                 Coordinator::open(&self.env, configs, &self.log, (meta, &stored), all_bytes, &belongs);
-            self.shares.write()[share] = GroupShare { record, held: Some(Arc::new(opened)) };
+            self.shares.write()[share] =
+                GroupShare { record, held: Some(Arc::new(opened)), is_unknown: false };
             tracing::info!(share, "this node coordinates these groups");
         }
         Ok(())

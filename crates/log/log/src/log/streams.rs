@@ -192,6 +192,7 @@ impl Log {
                 let last = recovered.completed.last().map_or(Term(0), |last| last.term);
                 inner.segments.lower_fence(&id, last);
             }
+            let opened = recovered.record.term;
             let shard = Shard::new(id, Arc::clone(&config), inner.owner_number, recovered, producers);
             let shard = match inner.sharing {
                 // Its term was claimed before it was recovered.
@@ -222,7 +223,7 @@ impl Log {
                     Some(closed) => Err(closed),
                     None => Ok(slot.await?),
                 };
-                Ok::<_, oneshot::error::RecvError>(ShardHandle { owner, slot, view, refused })
+                Ok::<_, oneshot::error::RecvError>(ShardHandle { owner, slot, opened, view, refused })
             });
         }
         let shards: Result<Vec<ShardHandle>, _> = join_all(opening).await.into_iter().collect();
@@ -253,9 +254,9 @@ impl Log {
         change: impl FnOnce(&StreamConfig) -> Result<StreamConfig, E>,
     ) -> Result<LogStreamInfo, E> {
         let inner = &*self.inner;
-        let _naming = inner.naming.lock().await;
+        let mut naming = inner.naming.lock().await;
         self.check_open()?;
-        let stream = self.find(name)?;
+        let mut stream = self.find(name)?;
         let key = stream_key(stream.record.id);
         // As stored: of an earlier change it may not be known here whether it took place.
         let stored = inner.meta.get(&key).await.map_err(unavailable)?;
@@ -273,16 +274,26 @@ impl Log {
             self.check_cold(&config).map_err(StreamError::from)?;
         }
         if record.config.copies() != config.copies() && record.source.is_none() {
+            // It may have to wait for others, and nobody has to wait for that. What is changed meanwhile is a conflict.
+            drop(naming);
             self.check_copies(&config).await?;
+            naming = inner.naming.lock().await;
+            self.check_open()?;
+            stream = self.find(name)?;
         }
         let old = stream.shards.len() as u32;
         inner.streams.read().check_room(config.shards - old)?;
         record.config = config;
         let expect = Expect::Version(stored.version);
         let put = Op::Put { key, value: record.encode(), expect };
-        inner.meta.commit(vec![put]).await.map_err(unavailable)?;
-
+        inner.meta.commit(vec![put]).await.map_err(|error| match error {
+            MetaError::Conflict { .. } => {
+                StreamError::Unavailable(format!("somebody else has just changed {name}: try it again"))
+            }
+            error => unavailable(error),
+        })?;
         self.reconfigure(record, &stream).await?;
+        drop(naming);
         tracing::info!(stream = name, "reconfigured");
         Ok(self.stream(name)?)
     }
@@ -359,26 +370,27 @@ impl Log {
         let segments = damaged.flat_map(|damaged| &damaged.segments).copied().collect();
         self.remove(segments).await?;
         tracing::info!(stream = name, %id, "deleted");
-        // What is left if this fails is removed at the next start.
-        if let Err(error) = remove_leftovers(&*inner.meta, id).await {
-            tracing::warn!(%id, %error, "metadata of a deleted stream is left for the next start");
-        }
         if inner.sharing.is_some() {
-            self.remove_unowned(id);
+            self.remove_left(id);
+        } else if let Err(error) = remove_leftovers(&*inner.meta, id).await {
+            // What is left is removed at the next start.
+            tracing::warn!(%id, %error, "metadata of a deleted stream is left for the next start");
         }
         Ok(())
     }
 
-    /// Deletes what is left of a deleted stream's segments where each owner deletes its own: those of shards that nobody
-    /// owned, or of whose owner is gone.
-    fn remove_unowned(&self, stream: StreamId) {
-        let (env, segments) = (self.inner.env.clone(), Arc::clone(&self.inner.segments));
+    /// Removes what is left of a deleted stream where several processes share the shards: its metadata, and the
+    /// segments of shards that nobody owned, or whose owner is gone. Each owner deletes those of its own.
+    pub(crate) fn remove_left(&self, stream: StreamId) {
+        let (env, meta) = (self.inner.env.clone(), Arc::clone(&self.inner.meta));
+        let segments = Arc::clone(&self.inner.segments);
         let removing = async move {
             for _ in 0..REMOVALS_MAX {
-                match segments.delete_stream(stream).await {
+                let left = remove_leftovers(&*meta, stream).await.map_err(|error| error.to_string());
+                match left.and(segments.delete_stream(stream).await) {
                     Ok(()) => return,
                     Err(why) => {
-                        tracing::warn!(%stream, why, "segments of a deleted stream are not deleted yet")
+                        tracing::warn!(%stream, why, "what a deleted stream has left is not removed yet")
                     }
                 }
                 env.sleep(REMOVAL_RETRY).await;

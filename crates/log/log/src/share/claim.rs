@@ -1,4 +1,4 @@
-//! ShardClaims: shards that nobody owns, or whose owner is gone, become this process's.
+//! Claims: shards that nobody owns, or whose owner is gone, become this process's.
 //!
 //! 1. The record gets this process's number and a higher term, if it is what it was when it was read. From here on the
 //!    last owner changes no metadata of the shard, and begins no segment.
@@ -7,7 +7,7 @@
 //! 3. It is confirmed that the claim still holds: a process that was away for long between leaves the segments of the
 //!    next owner alone.
 //! 4. The store shuts the last owner out of the segments that it left open. Each shard waits by itself for what this
-//!    needs.
+//!    needs. A claim that waits is given up when another process should have the shard, or has claimed it.
 //! 5. Both are brought together, as after a crash ([`recover`](crate::shard::recover)), and the shard is opened in the
 //!    term that was claimed.
 
@@ -23,13 +23,15 @@ use tailwater_env::{HashMap, HashSet, Instant, TaskGroup};
 use tailwater_format::{SegmentId, ShardId, Term};
 use tailwater_meta::{Expect, MetaError, Op, Versioned};
 use tailwater_store::ShardTakeOver;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 
 use super::{ShardOwner, unavailable};
 use crate::error::StreamError;
 use crate::limits::RECOVERY_PARALLEL;
-use crate::log::Log;
+use crate::log::{Damaged, Log};
 use crate::open::{KnownLog, KnownShard, found_segment};
+use crate::producer::Producers;
+use crate::shard::Recovered;
 use crate::stream::{ShardRecord, prefixes_of_shard, producers_key, shard_key, stream_key};
 
 /// How long after a claim that led to nothing there is another one.
@@ -49,7 +51,7 @@ struct ClaimedShard {
     is_new: bool,
 }
 
-/// ShardClaims that are under way. Its drop ends them.
+/// Claims that are under way. Its drop ends them.
 pub(super) struct ShardClaims {
     log: Log,
     state: Arc<ClaimsState>,
@@ -64,11 +66,19 @@ struct ClaimsState {
 
 #[derive(Default)]
 struct ClaimedShards {
-    under_way: HashSet<ShardId>,
+    under_way: HashMap<ShardId, ClaimUnderWay>,
     /// Those of which a claim led to nothing, and when to try again.
     failed: HashMap<ShardId, Instant>,
     /// A batch has yet to find out what it has claimed.
     is_looking: bool,
+}
+
+/// A claim that is under way.
+struct ClaimUnderWay {
+    /// Whether the record names this process.
+    is_committed: bool,
+    /// Tells that it is to end.
+    over: watch::Sender<bool>,
 }
 
 /// How a claim ended.
@@ -92,7 +102,17 @@ impl ShardClaims {
     }
 
     pub(super) fn is_under_way(&self, shard: &ShardId) -> bool {
-        self.state.shards.lock().under_way.contains(shard)
+        self.state.shards.lock().under_way.contains_key(shard)
+    }
+
+    /// Ends a claim that is under way, and waits, unless the shard is this process's by now as far as its record is
+    /// known, and is to be.
+    pub(super) fn end_unless(&self, shard: &ShardId, is_to_be: bool, is_own: bool) {
+        let shards = self.state.shards.lock();
+        let Some(claim) = shards.under_way.get(shard) else { return };
+        if !is_to_be || (claim.is_committed && !is_own) {
+            claim.over.send_replace(true);
+        }
     }
 
     /// Whether a claim of the shard may be tried: none has just failed.
@@ -100,7 +120,7 @@ impl ShardClaims {
         self.state.shards.lock().failed.get(shard).is_none_or(|again| *again <= now)
     }
 
-    /// ShardClaims these shards, as far as nobody else has done so, and opens them. Waits for nothing. Where others are
+    /// Claims these shards, as far as nobody else has done so, and opens them. Waits for nothing. Where others are
     /// still looked for, nothing is done: the next look asks again.
     pub(super) fn begin(&mut self, shards: Vec<ShardId>) {
         let mut state = self.state.shards.lock();
@@ -109,15 +129,48 @@ impl ShardClaims {
         if shards.is_empty() || std::mem::replace(&mut state.is_looking, true) {
             return;
         }
-        state.under_way.extend(&shards);
+        let mut ends = ClaimEnds::default();
+        for shard in &shards {
+            let (over, is_over) = watch::channel(false);
+            state.under_way.insert(*shard, ClaimUnderWay { is_committed: false, over });
+            ends.0.insert(*shard, is_over);
+        }
         drop(state);
         let (log, state) = (self.log.clone(), Arc::clone(&self.state));
-        let batch = async move { log.claim_all(&state, shards).await };
+        let batch = async move { log.claim_all(&state, shards, &ends).await };
         self.batches.spawn(&self.log.inner.env, "log-claims", batch);
     }
 }
 
+/// By which claims of a batch are told that they are to end.
+#[derive(Default)]
+struct ClaimEnds(HashMap<ShardId, watch::Receiver<bool>>);
+
+impl ClaimEnds {
+    /// Completes when the claim of this shard is to end.
+    async fn of(&self, shard: &ShardId) {
+        let Some(is_over) = self.0.get(shard) else { return std::future::pending().await };
+        let told = is_over.clone().wait_for(|is_over| *is_over).await.is_ok();
+        if !told {
+            // Its claim has ended by itself.
+            std::future::pending().await
+        }
+    }
+
+    /// Completes when the claim of any of these is to end.
+    async fn any_of(&self, shards: &BTreeSet<ShardId>) {
+        let mut ends: FuturesUnordered<_> = shards.iter().map(|shard| self.of(shard)).collect();
+        ends.next().await;
+    }
+}
+
 impl ClaimsState {
+    fn committed(&self, shard: &ShardId) {
+        if let Some(claim) = self.shards.lock().under_way.get_mut(shard) {
+            claim.is_committed = true;
+        }
+    }
+
     fn end(&self, shard: ShardId, opened: &Opened, now: Instant) {
         let mut shards = self.shards.lock();
         let again = match opened {
@@ -131,7 +184,7 @@ impl ClaimsState {
 }
 
 impl Log {
-    async fn claim_all(&self, state: &ClaimsState, shards: Vec<ShardId>) {
+    async fn claim_all(&self, state: &ClaimsState, shards: Vec<ShardId>, ends: &ClaimEnds) {
         let env = &self.inner.env;
         let known = self.claim_and_read(state, shards).await;
         let recorded: HashSet<SegmentId> =
@@ -141,7 +194,12 @@ impl Log {
         let left: BTreeSet<ShardId> = left.collect();
         let found = match left.is_empty() {
             true => Ok(BTreeMap::new()),
-            false => self.inner.segments.take_over(&left, &recorded).await,
+            // All are looked for at once: if one of them is given up meanwhile, the others are claimed anew.
+            false => tokio::select! {
+                biased;
+                () = ends.any_of(&left) => Err("a claim is given up".to_owned()),
+                found = self.inner.segments.take_over(&left, &recorded) => found,
+            },
         };
         state.shards.lock().is_looking = false;
         let mut found = match found {
@@ -154,7 +212,7 @@ impl Log {
         };
         let openings = known.into_iter().map(|(claimed, known)| {
             let taking = found.remove(&claimed.shard);
-            self.open_claimed(state, claimed, known, taking).map(move |opened| (claimed.shard, opened))
+            self.open_claimed(state, claimed, known, taking, ends).map(move |opened| (claimed.shard, opened))
         });
         let mut openings: FuturesUnordered<_> = openings.collect();
         while let Some((shard, opened)) = openings.next().await {
@@ -162,7 +220,7 @@ impl Log {
         }
     }
 
-    /// ShardClaims each of them, and reads what metadata has of those that are claimed.
+    /// Claims each of them, and reads what metadata has of those that are claimed.
     async fn claim_and_read(
         &self,
         state: &ClaimsState,
@@ -181,7 +239,10 @@ impl Log {
         while let Some((shard, claimed)) = claims.next().await {
             let now = self.inner.env.now();
             match claimed {
-                Ok(Some(claimed)) => known.push(claimed),
+                Ok(Some(claimed)) => {
+                    state.committed(&shard);
+                    known.push(claimed);
+                }
                 Ok(None) => state.end(shard, &Opened::Gone, now),
                 Err(error) => {
                     tracing::warn!(%shard, %error, "it is not this node's yet");
@@ -227,14 +288,44 @@ impl Log {
         }
     }
 
-    /// Has what is to be had of a claimed shard, and opens it.
+    /// Has what is to be had of a claimed shard, and opens it, unless the claim is told to end before.
     async fn open_claimed(
         &self,
         state: &ClaimsState,
         claimed: ClaimedShard,
         known: KnownShard,
         taking: Option<ShardTakeOver<'_>>,
+        ends: &ClaimEnds,
     ) -> Opened {
+        let ClaimedShard { shard, record, .. } = claimed;
+        let recovered = tokio::select! {
+            biased;
+            () = ends.of(&shard) => {
+                tracing::info!(%shard, "what it waits for is another node's to wait for");
+                Err(Opened::Gone)
+            }
+            recovered = self.take_claimed(state, claimed, known, taking) => recovered,
+        };
+        let opened = match recovered {
+            Ok(recovered) => self.open_taken(shard, record, recovered).await,
+            Err(opened) => opened,
+        };
+        if matches!(opened, Opened::Gone | Opened::Failed) {
+            // Another process may write them from here on.
+            self.inner.segments.forget(&shard);
+        }
+        opened
+    }
+
+    /// Shuts the last owner out, and recovers the shard. Nothing that it does is undone where it is dropped: the next
+    /// owner does it again.
+    async fn take_claimed(
+        &self,
+        state: &ClaimsState,
+        claimed: ClaimedShard,
+        known: KnownShard,
+        taking: Option<ShardTakeOver<'_>>,
+    ) -> Result<Result<(Recovered, Producers), Damaged>, Opened> {
         let ClaimedShard { shard, record, version, .. } = claimed;
         let (inner, key) = (&*self.inner, shard_key(shard));
         let mut found = Vec::new();
@@ -245,10 +336,10 @@ impl Log {
             match inner.meta.commit(vec![check]).await {
                 Ok(_) => {}
                 // Its stream was deleted, or another process has claimed it: both are told.
-                Err(MetaError::Conflict { .. }) => return Opened::Gone,
+                Err(MetaError::Conflict { .. }) => return Err(Opened::Gone),
                 Err(error) => {
                     tracing::warn!(%shard, %error, "it can't be opened yet");
-                    return Opened::Failed;
+                    return Err(Opened::Failed);
                 }
             }
             let mut taking = pin!(taking);
@@ -264,15 +355,21 @@ impl Log {
             found.extend(taken.iter().map(found_segment));
         }
         // Of a stream that was deleted meanwhile there is nothing to open.
-        let Ok(stream) = self.by_id(shard.stream) else { return Opened::Gone };
+        let stream = self.by_id(shard.stream).map_err(|_| Opened::Gone)?;
         let known = KnownShard { record, version, ..known };
-        let recovered = match self.recover_or_refuse(&stream.record, shard, known, found).await {
-            Ok(recovered) => recovered,
-            Err(error) => {
-                tracing::warn!(%shard, %error, "it can't be opened yet");
-                return Opened::Failed;
-            }
-        };
+        self.recover_or_refuse(&stream.record, shard, known, found).await.map_err(|error| {
+            tracing::warn!(%shard, %error, "it can't be opened yet");
+            Opened::Failed
+        })
+    }
+
+    /// Opens a shard that is taken over, if it is still this process's.
+    async fn open_taken(
+        &self,
+        shard: ShardId,
+        record: ShardRecord,
+        recovered: Result<(Recovered, Producers), Damaged>,
+    ) -> Opened {
         let is_owner = |owner: ShardOwner| (owner.owner, owner.term) == (record.owner, record.term);
         if !self.shard_owner(shard).is_some_and(is_owner) {
             return Opened::Gone;

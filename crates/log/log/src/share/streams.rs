@@ -10,11 +10,12 @@ use super::{STREAMS, unavailable};
 use crate::error::{AppendError, StreamError};
 use crate::log::{ClosedShard, Log, Stream};
 use crate::owner::OwnerRequest;
-use crate::stream::{Key, StreamRecord};
+use crate::stream::{Key, StreamRecord, stream_key};
 
 impl Log {
-    /// Has the streams that metadata has, as they are there. New ones, and new shards of one, are nobody's here.
-    pub(super) async fn follow_streams(&self) -> Result<(), StreamError> {
+    /// Has the streams that metadata has, as they are there. New ones, and new shards of one, are nobody's here. Answers
+    /// those that were deleted.
+    pub(super) async fn follow_streams(&self) -> Result<Vec<StreamId>, StreamError> {
         let inner = &*self.inner;
         // Over the list, so that a stream that is created here meanwhile is not taken for one that was deleted.
         let _naming = inner.naming.lock().await;
@@ -29,10 +30,10 @@ impl Log {
             }
         }
         let known: Vec<Arc<Stream>> = inner.streams.read().by_id.values().cloned().collect();
-        for stream in &known {
-            if !there.contains(&stream.record.id) {
-                self.drop_deleted(stream).await?;
-            }
+        let mut deleted = Vec::new();
+        for stream in known.iter().filter(|stream| !there.contains(&stream.record.id)) {
+            self.drop_deleted(stream).await?;
+            deleted.push(stream.record.id);
         }
         for (id, record) in listed {
             let known = inner.streams.read().by_id.get(&id).cloned();
@@ -49,7 +50,23 @@ impl Log {
                 Some(_) => {}
             }
         }
-        Ok(())
+        Ok(deleted)
+    }
+
+    /// Whether there is a stream of that id. Where several processes share the shards metadata says so: what is known
+    /// here of streams may be behind, or one may be of a later version.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    pub async fn has_stream(&self, id: StreamId) -> Result<bool, StreamError> {
+        if self.inner.streams.read().by_id.contains_key(&id) {
+            return Ok(true);
+        }
+        if !self.is_shared() {
+            return Ok(false);
+        }
+        let found = self.inner.meta.get(&stream_key(id)).await.map_err(unavailable)?;
+        Ok(found.is_some())
     }
 
     /// Gives a stream up that is deleted, and deletes the segments that are this process's.

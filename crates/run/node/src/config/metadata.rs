@@ -79,6 +79,10 @@ impl Config {
             return Ok(());
         }
         let refused = [
+            (
+                !self.kafka.enabled,
+                "each node is one of Kafka's brokers and coordinates groups: leave `enabled` below [kafka] out",
+            ),
             (self.log.cells, "cells are one node's: set cells = false below [log]"),
             (
                 !self.cluster.name.is_empty(),

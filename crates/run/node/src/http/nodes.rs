@@ -21,7 +21,7 @@ pub(super) async fn drain(State(shared): State<Arc<NodeShared>>) -> Result<Json<
         AdminRefusal(StatusCode::CONFLICT, "not_shared", why.to_owned())
     })?;
     sharing.drain();
-    let is_drained = shared.env.timeout(PATIENCE, sharing.drained()).await.is_some();
+    let is_drained = shared.env.timeout(PATIENCE, sharing.drained()).await == Some(true);
     tracing::info!(is_drained, "the node gives what it owns to others, and takes nothing");
     Ok(Json(DrainedNode { is_drained }))
 }

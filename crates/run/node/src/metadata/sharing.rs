@@ -81,11 +81,11 @@ impl NodeSharing {
         drop(self.task.lock().take());
     }
 
-    /// Completes when nothing is left that another node could have.
-    pub(crate) async fn drained(&self) {
+    /// Completes when nothing is left that another node could have, or nothing changes any more; whether nothing is left.
+    pub(crate) async fn drained(&self) -> bool {
         let mut left = self.left.clone();
-        // An error says that the task is gone, and nothing will change any more.
-        let _ = left.wait_for(|left| *left == Some(0)).await;
+        // An error says that the task is gone.
+        left.wait_for(|left| *left == Some(0)).await.is_ok()
     }
 }
 

@@ -114,7 +114,7 @@ async fn drain(
         admin.ok_or_else(|| anyhow::anyhow!("the node {wanted:?} has not told where it listens"))?;
     let drained: DrainedNode = server.at(admin).post("/v1/node/drain", &json!({}))?;
     let state = match drained.is_drained {
-        true => "is drained: other nodes have what it had",
+        true => "is drained: it has given up what it had",
         false => "still gives up what it has, and takes nothing",
     };
     output::print(&format!("node {} {state}", node.name))
