@@ -72,4 +72,4 @@ pub use protocol::BookieError;
 pub use reader::LedgerReader;
 pub use step::{LedgerFault, VersionedMetadata};
 pub use writer::{LedgerWriter, PendingEntry};
-pub use zookeeper::{Ledgers, LedgersUri, LedgersUriFault};
+pub use zookeeper::{LedgerScan, Ledgers, LedgersUri, LedgersUriFault};

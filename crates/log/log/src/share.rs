@@ -95,6 +95,10 @@ impl SharedShards {
     pub(crate) fn remove(&self, shard: &ShardId) {
         self.owners.write().remove(shard);
     }
+
+    fn retain(&self, is_kept: impl Fn(&ShardId) -> bool) {
+        self.owners.write().retain(|shard, _| is_kept(shard));
+    }
 }
 
 impl ShardOwner {
@@ -280,6 +284,7 @@ impl ShardSharing {
                     log.remove_left(deleted);
                 }
             }
+            log.forget_owners();
             self.is_behind = false;
         }
         Ok(())
@@ -449,6 +454,15 @@ impl Log {
     /// How many shards are open here.
     pub fn shards_owned(&self) -> usize {
         self.whole_shards().len()
+    }
+
+    /// Forgets who owns shards of streams that are not there: that their records went may have been missed. What is
+    /// known of an owner is younger than what is known of streams: a stream is older than its shards' records.
+    fn forget_owners(&self) {
+        let streams = self.inner.streams.read();
+        if let Some(sharing) = &self.inner.sharing {
+            sharing.retain(|shard| streams.by_id.contains_key(&shard.stream));
+        }
     }
 
     /// Closes a shard for everybody who comes; its handle, if it was open.

@@ -6,107 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use common::told::ToldStore;
-use common::{batch, config, open_with, shard, values, values_of};
-use tailwater_env::Env;
-use tailwater_format::{Codec, ShardNumber, StreamId, Term};
-use tailwater_log::{
-    AppendError, Log, LogConfig, ReadError, ShardMember, ShardSharing, SharedMetadata, StreamConfig,
-    StreamError,
-};
+use common::members::{SHARDS, all_owned, in_world, stream};
+use common::{batch, shard, values, values_of};
+use tailwater_format::{Codec, ShardNumber, Term};
+use tailwater_log::{AppendError, Log, ReadError, StreamConfig, StreamError};
 use tailwater_meta::testing::FailingMeta;
 use tailwater_meta::{Expect, Meta, Op};
-use tailwater_store::OpenSegments;
-
-const SHARDS: u32 = 12;
-
-/// What processes share.
-struct World {
-    env: Env,
-    dir: tempfile::TempDir,
-    store: ToldStore,
-    /// Whose own metadata is the others', too.
-    meta: Log,
-}
-
-/// A process.
-struct Member {
-    log: Log,
-    sharing: ShardSharing,
-    member: ShardMember,
-}
-
-impl World {
-    async fn new(env: &Env) -> Self {
-        let dir = tempfile::tempdir().expect("a directory");
-        let meta = open_with(env, &dir.path().join("meta"), config()).await;
-        Self { env: env.clone(), dir, store: ToldStore::default(), meta }
-    }
-
-    async fn start(&self, id: &str) -> Member {
-        self.start_on(id, Arc::clone(self.meta.meta())).await
-    }
-
-    /// One that reaches metadata by `meta`.
-    async fn start_on(&self, id: &str, meta: Arc<dyn Meta>) -> Member {
-        let segments: Option<Arc<dyn OpenSegments>> = Some(Arc::new(self.store.clone()));
-        let metadata = SharedMetadata {
-            meta,
-            place: "here".to_owned(),
-            cluster: uuid::Uuid::from_u128(7),
-            is_shared: true,
-        };
-        let config = LogConfig { segments, metadata: Some(metadata), ..config() };
-        let log = open_with(&self.env, &self.dir.path().join(id), config).await;
-        let member = ShardMember { id: id.to_owned(), owner: log.owner_number(), takes: true };
-        Member { sharing: ShardSharing::new(&log).expect("it shares"), log, member }
-    }
-
-    /// Lets `there` look, as if they and nobody else were there, until it is as `wanted`.
-    async fn look_until(&self, there: &mut [&mut Member], wanted: impl Fn(&[&mut Member]) -> bool) {
-        while !wanted(there) {
-            let members: Vec<ShardMember> = there.iter().map(|member| member.member.clone()).collect();
-            for member in &mut *there {
-                member.sharing.seen().look(self.env.now(), &members);
-                member.sharing.look(&members).await.expect("metadata answers");
-            }
-            self.env.sleep(Duration::from_millis(20)).await;
-        }
-    }
-}
-
-fn in_world<F: Future<Output = ()>>(test: impl FnOnce(World) -> F) {
-    common::in_world(|env| async move { test(World::new(&env).await).await });
-}
-
-impl Member {
-    fn owns(&self, stream: StreamId, number: u32) -> bool {
-        self.log.tails(stream, &[ShardNumber(number)]).is_ok()
-    }
-
-    async fn append(&self, stream: StreamId, number: u32, batches: Bytes) -> Result<Term, AppendError> {
-        self.log.append(stream, ShardNumber(number), batches).await.map(|answer| answer.term)
-    }
-}
-
-async fn stream(member: &Member) -> StreamId {
-    let config = StreamConfig { shards: SHARDS, ..StreamConfig::default() };
-    member.log.create_stream("s", config).await.expect("created").id
-}
-
-/// Whether every shard has its owner, and all know which it is.
-fn all_owned(there: &[&mut Member]) -> bool {
-    let Ok(stream) = there[0].log.stream("s") else { return false };
-    let numbers = (0..SHARDS).map(|number| shard(stream.id, number));
-    let is_known = |member: &&mut Member| {
-        numbers.clone().all(|shard| {
-            let owner = member.log.shard_owner(shard).map(|owner| owner.owner);
-            there.iter().any(|member| Some(member.member.owner) == owner)
-        })
-    };
-    let owned = there.iter().map(|member| member.log.shards_owned()).sum::<usize>();
-    owned == SHARDS as usize && there.iter().all(is_known)
-}
 
 #[test]
 fn each_shard_has_one_owner_and_goes_on_at_another_one_when_its_owner_is_gone() {
@@ -416,5 +321,113 @@ fn a_stream_that_is_deleted_while_the_owner_of_its_shards_is_gone_leaves_no_segm
         drop(b);
         a.log.delete_stream("s").await.expect("deleted");
         common::until(&world.env, || world.store.0.lock().segments.is_empty()).await;
+    });
+}
+
+#[test]
+fn a_claim_that_waits_is_given_up_when_another_process_should_have_the_shard() {
+    in_world(|world| async move {
+        let (mut a, mut b) = (world.start("a").await, world.start("b").await);
+        let stream = stream(&a).await;
+        world.look_until(&mut [&mut a, &mut b], all_owned).await;
+        let number = (0..SHARDS).find(|number| b.owns(stream, *number)).expect("it has some");
+        b.append(stream, number, values(&["one"])).await.expect("durable");
+        let waits = shard(stream, number);
+        world.store.0.lock().unreachable.insert(waits);
+        drop(b);
+        let owner = |log: &Log| log.shard_owner(waits).map(|owner| owner.owner);
+        world
+            .look_until(&mut [&mut a], |there| {
+                owner(&there[0].log) == Some(there[0].member.owner)
+                    && there[0].log.shards_owned() == SHARDS as usize - 1
+            })
+            .await;
+        assert!(!a.owns(stream, number), "what it needs is not there");
+
+        // Another one can claim it without the end of the first one.
+        let mut c = world.start("c").await;
+        a.member.takes = false;
+        world
+            .look_until(&mut [&mut a, &mut c], |there| owner(&there[0].log) == Some(there[1].member.owner))
+            .await;
+        let both = [a.member.clone(), c.member.clone()];
+        while a.sharing.look(&both).await.expect("metadata answers") > 0 {
+            world.env.sleep(Duration::from_millis(20)).await;
+        }
+        world.store.0.lock().unreachable.clear();
+        world.look_until(&mut [&mut a, &mut c], |there| there[1].owns(stream, number)).await;
+        c.append(stream, number, values(&["two"])).await.expect("durable");
+        assert_eq!(values_of(&c.log, waits).await, ["one", "two"]);
+    });
+}
+
+#[test]
+fn epochs_do_not_go_back_when_one_process_has_all_shards_again() {
+    in_world(|world| async move {
+        let mut a = world.start("a").await;
+        let stream = stream(&a).await;
+        world.look_until(&mut [&mut a], all_owned).await;
+        a.append(stream, 0, values(&["one"])).await.expect("durable");
+        // Claimed again and again, and not written to.
+        for id in ["b", "c"] {
+            drop(a);
+            a = world.start(id).await;
+            world.look_until(&mut [&mut a], all_owned).await;
+        }
+        let epoch = |log: &Log, number: u32| {
+            let tail = log.tails(stream, &[ShardNumber(number)]).expect("its own")[0];
+            log.leader_term(shard(stream, number), tail.term)
+        };
+        let before: Vec<Term> = (0..SHARDS).map(|number| epoch(&a.log, number)).collect();
+        assert_eq!(before[0], Term(3));
+        drop(a);
+
+        let one = world.open("one", Arc::clone(world.meta.meta()), false).await;
+        for number in 0..SHARDS {
+            assert!(epoch(&one, number) >= before[number as usize], "shard {number}");
+        }
+        let appended = one.append(stream, ShardNumber(0), values(&["two"])).await.expect("durable");
+        assert_eq!((appended.term, epoch(&one, 0)), (Term(4), Term(4)));
+        assert_eq!(values_of(&one, shard(stream, 0)).await, ["one", "two"]);
+        one.close().await;
+    });
+}
+
+#[test]
+fn whether_there_is_a_stream_that_is_not_known_here_metadata_says() {
+    in_world(|world| async move {
+        let (a, b) = (world.start("a").await, world.start("b").await);
+        let stream = stream(&a).await;
+        assert!(b.log.stream("s").is_err(), "it has not looked");
+        assert_eq!(b.log.has_stream(stream).await, Ok(true));
+        a.log.delete_stream("s").await.expect("deleted");
+        for member in [&a, &b] {
+            assert_eq!(member.log.has_stream(stream).await, Ok(false));
+        }
+    });
+}
+
+#[test]
+fn what_a_deleted_stream_has_left_goes_also_where_the_process_that_deleted_it_ended_behind_the_commit() {
+    in_world(|world| async move {
+        let (mut a, mut b) = (world.start("a").await, world.start("b").await);
+        let stream = stream(&a).await;
+        world.look_until(&mut [&mut a, &mut b], all_owned).await;
+        let number = (0..SHARDS).find(|number| b.owns(stream, *number)).expect("it has some");
+        b.append(stream, number, values(&["one"])).await.expect("durable");
+        drop(b);
+        let meta = world.meta.meta();
+        let keys = ["log/stream/", "log/name/"].map(|prefix| async move {
+            let listed = meta.list(prefix).await.expect("listed");
+            assert_eq!(listed.len(), 1, "{prefix}");
+            Op::Delete { key: listed[0].0.clone(), expect: Expect::Present }
+        });
+        let deletes = futures::future::join_all(keys).await;
+        meta.commit(deletes).await.expect("deleted");
+        let store = &world.store;
+        world.look_until(&mut [&mut a], |_| store.0.lock().segments.is_empty()).await;
+        while !meta.list("log/shard/").await.expect("listed").is_empty() {
+            world.env.sleep(Duration::from_millis(5)).await;
+        }
     });
 }

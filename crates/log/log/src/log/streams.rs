@@ -370,11 +370,12 @@ impl Log {
         let segments = damaged.flat_map(|damaged| &damaged.segments).copied().collect();
         self.remove(segments).await?;
         tracing::info!(stream = name, %id, "deleted");
+        // What is left if this fails is removed in a while, or at the next start of the one process.
+        if let Err(error) = remove_leftovers(&*inner.meta, id).await {
+            tracing::warn!(%id, %error, "metadata of a deleted stream is left for now");
+        }
         if inner.sharing.is_some() {
             self.remove_left(id);
-        } else if let Err(error) = remove_leftovers(&*inner.meta, id).await {
-            // What is left is removed at the next start.
-            tracing::warn!(%id, %error, "metadata of a deleted stream is left for the next start");
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 #![allow(dead_code)] // each test binary uses a part of it
 
+pub mod members;
 pub mod told;
 
 use std::path::Path;
