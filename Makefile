@@ -50,7 +50,7 @@ demo: build ## one node, six cache backends, 1,000 consumers, about 30 s; INPUT=
 demo-clusters: build ## five clusters on three emulated continents, 500 consumers in each, a line cut and a cluster killed, about 60 s
 	$(TARGET)/release/tailwater demo-clusters
 
-demo-nodes: ## three active nodes on ZooKeeper and four bookies, groups of three clients, a bookie and the busiest node killed, about 2 min
+demo-nodes: ## three active nodes on ZooKeeper and four bookies, groups of three clients, a bookie and the busiest node killed, about a minute
 	@.ci/need cc=gcc java=openjdk-17-jdk-headless
 	$(CARGO) build --release -p tailwater --features bookkeeper
 	.ci/demo-nodes $(TARGET)/release/tailwater

@@ -168,8 +168,8 @@ async fn a_bookie_dies_and_its_place_is_taken_by_another_one_under_load() {
 async fn a_scan_has_what_any_client_created_before_and_reads_it_by_the_session_that_has_seen_it() {
     let (one, other) = (cluster().client().await, cluster().client().await);
     for _ in 0..8 {
-        let [kept, deleted] = [(); 2].map(|()| one.create(&options(1, 1, 1)));
-        let (kept, deleted) = (kept.await.expect("bookies are there"), deleted.await.expect("as before"));
+        let kept = one.create(&options(1, 1, 1)).await.expect("bookies are there");
+        let deleted = one.create(&options(1, 1, 1)).await.expect("bookies are there");
         let scan = other.ledgers().scan().await.expect("ZooKeeper answers");
         for ledger in [kept.ledger(), deleted.ledger()] {
             assert!(scan.ledgers().contains(&ledger));
