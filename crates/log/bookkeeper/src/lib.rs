@@ -76,4 +76,4 @@ pub use reader::LedgerReader;
 pub use security::{BookieSecurity, LedgersSecurity};
 pub use step::{LedgerFault, VersionedMetadata};
 pub use writer::{LedgerWriter, PendingEntry};
-pub use zookeeper::{Ledgers, LedgersUri, LedgersUriFault};
+pub use zookeeper::{LedgerScan, Ledgers, LedgersUri, LedgersUriFault};

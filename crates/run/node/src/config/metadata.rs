@@ -61,9 +61,15 @@ impl Config {
 
     pub(super) fn check_metadata(&self) -> anyhow::Result<()> {
         if !self.has_shared_metadata() {
+            anyhow::ensure!(
+                !self.cluster.is_shared(),
+                "[cluster] active = \"all\" is for nodes that share metadata: set `metadata` to zookeeper://zk1,zk2,zk3/tailwater, \
+                 or leave `active` out"
+            );
             return Ok(());
         }
         self.check_place()?;
+        self.check_active()?;
         let session_ms = self.zookeeper.session_ms;
         anyhow::ensure!(
             (1_000..=60_000).contains(&session_ms),
@@ -84,6 +90,39 @@ impl Config {
              (--no-sqs --no-broadcast), or [queues] store = \"cassandra\"",
             self.metadata
         );
+        Ok(())
+    }
+
+    /// What has its place in one node is refused where all are active.
+    fn check_active(&self) -> anyhow::Result<()> {
+        if !self.cluster.is_shared() {
+            return Ok(());
+        }
+        let refused = [
+            (
+                !self.kafka.enabled,
+                "each node is one of Kafka's brokers and coordinates groups: leave `enabled` below [kafka] out",
+            ),
+            (self.log.cells, "cells are one node's: set cells = false below [log]"),
+            (
+                !self.cluster.name.is_empty(),
+                "streams are not copied between clusters: leave [cluster] name out",
+            ),
+            (!self.cold.url.is_empty(), "there is no cold storage: leave [cold] url out"),
+            (!self.bridge.is_empty(), "broadcasts are not bridged to streams: leave [[bridge]] out"),
+            (self.memcached.enabled, "cells are not created: set enabled = false below [memcached]"),
+        ];
+        for (is_refused, why) in refused {
+            anyhow::ensure!(!is_refused, "with [cluster] active = \"all\", {why}");
+        }
+        for listener in self.kafka.all_listeners().iter().filter(|_| self.kafka.enabled) {
+            anyhow::ensure!(
+                !listener.advertised.is_empty() || !listener.listen.ip().is_unspecified(),
+                "with [cluster] active = \"all\", clients are told of each node by all of them: set `advertised` for the Kafka \
+                 listener {} to the host and port at which they reach this one",
+                listener.listen
+            );
+        }
         Ok(())
     }
 
@@ -113,6 +152,7 @@ fn no_place(metadata: &str, why: &dyn std::fmt::Display) -> anyhow::Error {
 
 #[cfg(test)]
 mod tests {
+    use super::super::cluster::ActiveNodes;
     use super::*;
 
     fn replicated() -> Config {
@@ -159,6 +199,16 @@ mod tests {
         assert!(refused(&config).contains("--no-sqs"), "queues are left");
         config.sqs.enabled = false;
         assert!(config.check_metadata().is_ok() && !config.is_local_node());
+
+        let mut config = replicated();
+        config.cluster.active = ActiveNodes::All;
+        assert!(refused(&config).contains("cells = false below [log]"));
+        config.log.cells = false;
+        config.check_metadata().expect("all are active");
+        config.kafka.listen = ([0, 0, 0, 0], 9092).into();
+        assert!(refused(&config).contains("set `advertised` for the Kafka listener 0.0.0.0:9092"));
+        config.metadata = "embedded".to_owned();
+        assert!(refused(&config).contains("is for nodes that share metadata"));
 
         let mut config = replicated();
         config.cluster.node = "n1".to_owned();

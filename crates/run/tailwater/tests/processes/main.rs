@@ -45,6 +45,8 @@ mod metadata;
 mod metrics;
 mod monitor;
 mod moves;
+#[cfg(feature = "bookkeeper")]
+mod nodes;
 mod panics;
 mod permissions;
 mod queues;

@@ -25,7 +25,7 @@ struct Right {
 }
 
 impl WriteRight for Right {
-    fn confirm(&self) -> BoxFuture<'_, Result<(), WriteRightFault>> {
+    fn confirm<'a>(&'a self, _: Option<&'a SegmentId>) -> BoxFuture<'a, Result<(), WriteRightFault>> {
         let answer = match self.is_lost.load(Ordering::Relaxed) {
             true => Err(WriteRightFault::Lost("another one writes".to_owned())),
             false => Ok(()),
