@@ -166,7 +166,7 @@ fn run(parsed: Parsed) -> anyhow::Result<()> {
         Command::Init(args) => commands::init::run(args),
         Command::Stream(command) => commands::stream::run(&cli.server, command),
         #[cfg(feature = "bookkeeper")]
-        Command::Node(command) => commands::node::run(&cli.server, command),
+        Command::Node(command) => commands::node::run(&cli.server, command, cli.config.as_ref()),
         #[cfg(not(feature = "bookkeeper"))]
         Command::Node(_) => commands::left_out::run("client of ZooKeeper", "bookkeeper"),
         #[cfg(feature = "bookkeeper")]

@@ -1,10 +1,13 @@
 //! `tailwater node …`: the nodes that share metadata. They are found in ZooKeeper; a node itself is asked only to
 //! drain.
 
+use std::path::PathBuf;
+
 use clap::Subcommand;
 use serde_json::{Value, json};
 use tailwater_env::Env;
 use tailwater_meta_zookeeper::{MetadataUri, NodeRecord, nodes_at};
+use tailwater_node::Config;
 use tailwater_node::api::DrainedNode;
 use uuid::Uuid;
 
@@ -49,24 +52,33 @@ pub enum Command {
 /// Where the metadata is.
 #[derive(clap::Args)]
 pub struct MetadataPlace {
-    /// The metadata, as nodes have it: zookeeper://HOST[:PORT][,HOST[:PORT]...]/PATH.
+    /// The metadata, as nodes have it: zookeeper://HOST[:PORT][,HOST[:PORT]...]/PATH. By default that of --config, whose
+    /// login is used in any case.
     #[arg(long, value_name = "URL")]
-    metadata: MetadataUri,
+    metadata: Option<MetadataUri>,
+}
+
+impl MetadataPlace {
+    fn find(self, file: Option<&PathBuf>) -> anyhow::Result<MetadataUri> {
+        Config::load(file, toml::Table::new())?.metadata_at(self.metadata)
+    }
 }
 
 /// Runs one of them.
-pub fn run(server: &Server, command: Command) -> anyhow::Result<()> {
+pub fn run(server: &Server, command: Command, file: Option<&PathBuf>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     runtime.block_on(async {
         match command {
-            Command::Ls { metadata, output } => list(metadata, output).await,
-            Command::Describe { metadata, node, output } => describe(metadata, &node, output).await,
-            Command::Drain { metadata, node } => drain(server, metadata, &node).await,
+            Command::Ls { metadata, output } => list(metadata.find(file)?, output).await,
+            Command::Describe { metadata, node, output } => {
+                describe(metadata.find(file)?, &node, output).await
+            }
+            Command::Drain { metadata, node } => drain(server, metadata.find(file)?, &node).await,
         }
     })
 }
 
-async fn list(MetadataPlace { metadata }: MetadataPlace, output: Format) -> anyhow::Result<()> {
+async fn list(metadata: MetadataUri, output: Format) -> anyhow::Result<()> {
     let (cluster, nodes) = nodes_at(&Env::real(), metadata).await?;
     let mut table = output::table(&["node", "id", "role", "started", "addresses"]);
     for node in nodes {
@@ -103,11 +115,7 @@ async fn find(metadata: MetadataUri, wanted: &str) -> anyhow::Result<(Uuid, Node
     Ok((cluster, node))
 }
 
-async fn drain(
-    server: &Server,
-    MetadataPlace { metadata }: MetadataPlace,
-    wanted: &str,
-) -> anyhow::Result<()> {
+async fn drain(server: &Server, metadata: MetadataUri, wanted: &str) -> anyhow::Result<()> {
     let (_, node) = find(metadata, wanted).await?;
     let admin = node.addresses.iter().find(|(listener, _)| listener == "admin");
     let (_, admin) =
@@ -120,11 +128,7 @@ async fn drain(
     output::print(&format!("node {} {state}", node.name))
 }
 
-async fn describe(
-    MetadataPlace { metadata }: MetadataPlace,
-    wanted: &str,
-    output: Format,
-) -> anyhow::Result<()> {
+async fn describe(metadata: MetadataUri, wanted: &str, output: Format) -> anyhow::Result<()> {
     let (cluster, node) = find(metadata, wanted).await?;
     if let Format::Json = output {
         return output::print_json(&document(&cluster.to_string(), &node));
