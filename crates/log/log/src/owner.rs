@@ -572,9 +572,9 @@ impl Owner {
                     self.needs.counters.answered(&result);
                     waiter.answer(result);
                 }
-                Output::Extend { segment, from, bytes, tail, accepted_at, .. } => {
+                Output::Extend { segment, bytes, durable, tail, accepted_at, .. } => {
                     self.needs.counters.entry(bytes.len());
-                    self.needs.tail.extend(segment, from, &bytes, tail, accepted_at);
+                    self.needs.tail.extend(segment, &bytes, durable, tail, accepted_at);
                 }
                 Output::Update(tail) => self.needs.tail.update(owned.shard.id(), tail),
                 Output::Seal(id, length) => self.upkeep.seal(&*self.needs.segments, id, length),
