@@ -8,16 +8,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tailwater_env::{Env, Instant, Task};
+use tailwater_env::{Env, Task};
 use tokio::sync::mpsc;
 
-use crate::batch::{Batch, Events, HeaderIter, MalformedBatch};
+use crate::batch::{Batch, Events, HeaderIter};
 use crate::client::asking::{ASK, Asking, Next};
 use crate::client::link::{self, CLIENT, Hears, Link, LinkEnd, Newest, ReplicasAt};
-use crate::client::received::{Came, ListenError, Received, removed_of};
+use crate::client::received::{Came, Count, ListenError, Received, removed_of};
 use crate::client::sharing::{self, InputsShared, Sharing, SharingStats};
 use crate::event::{Collect, Event};
-use crate::message::{AGE_UNKNOWN, Advertised, Message, Reason};
+use crate::message::{Message, Reason};
 use crate::name::Stream;
 use crate::positions::{Heard, Position, Positions, TooManyStreams};
 
