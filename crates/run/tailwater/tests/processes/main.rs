@@ -35,6 +35,7 @@ mod kafka_hot;
 mod kafka_kcat;
 mod kafka_lag;
 mod kafka_listeners;
+mod ledgers_secured;
 mod library;
 mod lines;
 mod logins;
@@ -44,6 +45,8 @@ mod metadata;
 mod metrics;
 mod monitor;
 mod moves;
+#[cfg(feature = "bookkeeper")]
+mod nodes;
 mod panics;
 mod permissions;
 mod queues;
