@@ -9,10 +9,12 @@ mod link;
 mod listener;
 mod publisher;
 pub mod queue;
+mod received;
 mod sharing;
 
 pub use link::{Newest, ReplicasAt};
-pub use listener::{Count, HeardEvent, ListenError, Listener, Received};
+pub use listener::{HeardEvent, Listener};
 pub use publisher::{PublishError, Publisher};
 pub use queue::Acknowledged;
+pub use received::{Count, ListenError, Received};
 pub use sharing::{Sharing, SharingStats};

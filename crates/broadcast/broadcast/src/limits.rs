@@ -18,6 +18,9 @@ pub const PREDICATE_BYTES_MAX: usize = 4096;
 pub const BATCH_BYTES_MAX: usize = 2 << 20;
 /// Events of one batch, tombstoned ones not counted.
 pub const BATCH_EVENTS_MAX: u32 = 1 << 20;
+/// Bytes of a stream's events that may be on their way down the chain; beyond it publishers are refused, and nothing
+/// more is taken from other regions.
+pub const UNSETTLED_BYTES_MAX: usize = 64 << 20;
 /// Streams of all regions that one proxy carries; what is advertised or told beyond it is left out.
 pub const STREAMS_MAX: usize = 4096;
 /// Streams that are not there which a proxy's listeners name, all of them together: of each those beyond the first

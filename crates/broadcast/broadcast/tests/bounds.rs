@@ -1,9 +1,8 @@
 //! What a peer can make a replica hold is bounded.
 
 use bytes::Bytes;
-use tailwater_broadcast::limits::{ABSENT_EACH, ABSENT_MAX, STREAMS_MAX};
+use tailwater_broadcast::limits::{ABSENT_EACH, ABSENT_MAX, STREAMS_MAX, UNSETTLED_BYTES_MAX};
 use tailwater_broadcast::message::{Advertised, Chain, Member, Message, Reason, Role};
-use tailwater_broadcast::replica::stream::UNSETTLED_BYTES_MAX;
 use tailwater_broadcast::replica::{Config, Peer, Replica, ReplicaOutput};
 use tailwater_broadcast::{Batch, Collect, Content, Position, Stream, Writer};
 

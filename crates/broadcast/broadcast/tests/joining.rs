@@ -1,8 +1,8 @@
 //! A replica joins a chain whatever becomes of its connections.
 
 use bytes::Bytes;
+use tailwater_broadcast::limits::UNSETTLED_BYTES_MAX;
 use tailwater_broadcast::message::{Chain, Member, Message, Role};
-use tailwater_broadcast::replica::stream::UNSETTLED_BYTES_MAX;
 use tailwater_broadcast::replica::{
     Config, ConnectionId, MESSAGE_BYTES, Peer, Replica, ReplicaOutput, WAITING_BYTES_MAX, size_of_message,
 };

@@ -125,8 +125,8 @@ async fn run(env: Env, transport: &str, seconds: f64, only: String) {
     };
 
     let data = Arc::clone(&backends[0].regions()[1]);
-    let entry_bytes = VALUE_BYTES + 80;
-    let mut buffer = vec![0; entry_bytes];
+    let item_bytes = VALUE_BYTES + 80;
+    let mut buffer = vec![0; item_bytes];
     report
         .line("floor: copy and checksum, no lookup", || {
             // Slots of 4288 bytes, 17 in a slab of 72 KiB.

@@ -43,8 +43,8 @@ use crate::layout::{
     index_region_bytes, scan_bucket, u64_at,
 };
 use crate::limits::{
-    APPLY_ENTRIES_MAX, BLOCK_BYTES, BLOCKS_MAX, BLOCKS_MIN, BUCKETS_MAX, LOOKUP_BYTES_MAX,
-    MUTATE_ENTRIES_MAX, SHORT_CALL_BYTES_MAX, SWEEP_ENTRIES_MAX,
+    APPLY_ITEMS_MAX, BLOCK_BYTES, BLOCKS_MAX, BLOCKS_MIN, BUCKETS_MAX, LOOKUP_BYTES_MAX, MUTATE_ITEMS_MAX,
+    SHORT_CALL_BYTES_MAX, SWEEP_ITEMS_MAX,
 };
 use crate::protocol::{
     BackendStats, InfoReply, LOOKUP_DEFERRED, LOOKUP_UNKNOWN, LookupReply, LookupRequest, METHOD_ACCEPT,
@@ -65,11 +65,11 @@ use told::BackendTold;
 pub struct BackendConfig {
     /// Size of the data region in bytes; rounded up to whole blocks of about 1 MiB, and to four of them.
     pub capacity_bytes: u64,
-    /// Number of buckets, of nine entries each.
+    /// Number of buckets, of nine index entries each.
     pub buckets: u64,
-    /// How long an entry lives after it was last set, if it does not expire sooner.
+    /// How long an item lives after it was last set, if it does not expire sooner.
     pub ttl: Duration,
-    /// The part of the capacity, above 0 and at most 1, above which the least recently modified entries are
+    /// The part of the capacity, above 0 and at most 1, above which the least recently modified items are
     /// evicted.
     pub eviction_at: f64,
     /// The id of the cell's configuration. 0: it is told one, and again when that changes ([`Configuration`]). Any
@@ -80,10 +80,10 @@ pub struct BackendConfig {
 }
 
 impl BackendConfig {
-    /// For entries of about `value_bytes`, a TTL of one minute, eviction from 80 % on, and
+    /// For items of about `value_bytes`, a TTL of one minute, eviction from 80 % on, and
     /// twice as many index entries as values fit, so that about one bucket in a hundred overflows when full. That is 85
     /// bytes of index for each value that fits. Shorter values overflow more buckets, which costs their readers CALLs,
-    /// and beyond a chained entry for each bucket the oldest ones are evicted though there is room.
+    /// and beyond a chained item for each bucket the oldest ones are evicted though there is room.
     pub fn data(capacity_bytes: u64, value_bytes: u64, config_id: u64, backing: Backing) -> Self {
         let values = capacity_bytes / value_bytes.max(1);
         let buckets = (2 * values / crate::layout::WAYS as u64).clamp(64, BUCKETS_MAX);
@@ -187,7 +187,7 @@ impl Backend {
             buckets: self.config.buckets,
             capacity_bytes: self.config.capacity_bytes,
             ttl_ms: u64::try_from(self.config.ttl.as_millis()).unwrap_or(u64::MAX),
-            entries: table.entries() as u64,
+            items: table.items() as u64,
             live_bytes: table.live_bytes(),
             sets: counts.sets,
             erases: counts.erases,
@@ -210,13 +210,13 @@ impl Backend {
 
     /// Forgets everything, tombstones included.
     pub fn clear(&self) {
-        while self.table.lock().clear(self.env.now(), SWEEP_ENTRIES_MAX) {}
+        while self.table.lock().clear(self.env.now(), SWEEP_ITEMS_MAX) {}
         self.ring();
     }
 
     /// Removes what has expired or has outlived its TTL, a bounded number; `true` if there may be more.
     fn sweep_once(&self) -> bool {
-        self.table.lock().sweep(self.env.now(), self.env.wall_ms(), SWEEP_ENTRIES_MAX)
+        self.table.lock().sweep(self.env.now(), self.env.wall_ms(), SWEEP_ITEMS_MAX)
     }
 
     fn ring(&self) {
@@ -243,23 +243,23 @@ impl Backend {
     ) -> Result<Bytes, Refusal> {
         let request = MutateRequest::decode(payload).map_err(|error| malformed(&error.to_string()))?;
         // All is checked before anything is applied, and outside the lock: hashing is most of the work.
-        let mut entries = Vec::new();
-        let mut rest = &request.entries[..];
+        let mut items = Vec::new();
+        let mut rest = &request.items[..];
         while !rest.is_empty() {
-            let entry = Item::parse(rest).map_err(|error| malformed(&error.to_string()))?;
-            rest = &rest[entry.bytes.len()..];
-            if entries.len() == MUTATE_ENTRIES_MAX {
-                return Err(malformed("too many entries"));
+            let item = Item::parse(rest).map_err(|error| malformed(&error.to_string()))?;
+            rest = &rest[item.bytes.len()..];
+            if items.len() == MUTATE_ITEMS_MAX {
+                return Err(malformed("too many items"));
             }
-            entries.push(entry);
+            items.push(item);
         }
         self.check_joined()?;
-        self.check_loading(&entries)?;
+        self.check_loading(&items)?;
         let wall_ms = self.env.wall_ms();
-        entries.iter().try_for_each(|entry| check_version(entry.version, wall_ms))?;
-        let mut outcomes = Vec::with_capacity(entries.len());
+        items.iter().try_for_each(|item| check_version(item.version, wall_ms))?;
+        let mut outcomes = Vec::with_capacity(items.len());
         let mut checked = Ok(());
-        for some in entries.chunks(APPLY_ENTRIES_MAX) {
+        for some in items.chunks(APPLY_ITEMS_MAX) {
             let mut table = self.table.lock();
             // Each time anew, as the configuration may change in between.
             checked = Self::check_config(table.config_id(), request.config_id);
@@ -267,11 +267,11 @@ impl Backend {
                 break;
             }
             let now = self.env.now();
-            checked = some.iter().try_for_each(|entry| {
-                if table.lacks_room_for(entry) {
+            checked = some.iter().try_for_each(|item| {
+                if table.lacks_room_for(item) {
                     return Err(load::no_room());
                 }
-                outcomes.push(apply(&mut table, entry, now));
+                outcomes.push(apply(&mut table, item, now));
                 Ok(())
             });
             if checked.is_err() {
@@ -307,9 +307,9 @@ impl Backend {
         Self::check_config(self.config_id(), request.config_id)?;
         let hashes = request.decode_hashes().ok_or_else(|| malformed("hashes"))?;
         let (mut lengths, mut ages_ms) = (Vec::new(), Vec::new());
-        let mut entries = BytesMut::new();
+        let mut items = BytesMut::new();
         for hash in hashes {
-            // Locked for each one: a batch of large entries must not hold writers up. Once another configuration
+            // Locked for each one: a batch of large items must not hold writers up. Once another configuration
             // begins, what is not held under that is being forgotten, which is no miss.
             let table = self.table.lock();
             Self::check_config(table.config_id(), request.config_id)?;
@@ -321,20 +321,20 @@ impl Backend {
                 }
                 None if table.is_unknown(hash) => LOOKUP_UNKNOWN,
                 None => 0,
-                Some(len) if entries.len() + len > LOOKUP_BYTES_MAX => LOOKUP_DEFERRED,
+                Some(len) if items.len() + len > LOOKUP_BYTES_MAX => LOOKUP_DEFERRED,
                 Some(_) => {
-                    let entry = table.read(hash).expect("it is there, under the same lock");
-                    entries.extend_from_slice(&entry);
+                    let item = table.read(hash).expect("it is there, under the same lock");
+                    items.extend_from_slice(&item);
                     if request.with_ages {
                         let age = table.age_of(hash, self.env.now());
                         ages_ms.push(u64::try_from(age.as_millis()).unwrap_or(u64::MAX));
                     }
-                    entry.len() as u32
+                    item.len() as u32
                 }
             });
         }
         self.lookups.fetch_add(lengths.len() as u64, Ordering::Relaxed);
-        Ok(LookupReply { lengths, entries: entries.freeze(), ages_ms }.encode_to_vec().into())
+        Ok(LookupReply { lengths, items: items.freeze(), ages_ms }.encode_to_vec().into())
     }
 }
 
@@ -370,7 +370,7 @@ impl Service for Backend {
         // Whichever configuration the bucket names: who asked decides whether that is the right one.
         let config_id = u64_at(&bucket, 0).unwrap_or_default();
         let data = match scan_bucket(&bucket, KeyHash(op.key_hash), config_id) {
-            // An entry that is too long for one READ is fetched in two by the client.
+            // An item that is too long for one READ is fetched in two by the client.
             BucketView::Found { pointer, .. } if pointer.len <= READ_BYTES_MAX => {
                 Some((1, pointer.offset, pointer.len))
             }
@@ -409,7 +409,7 @@ impl Service for Backend {
     }
 }
 
-/// Expires entries, a bounded number at a time, until the backend is gone.
+/// Expires items, a bounded number at a time, until the backend is gone.
 async fn sweep(env: Env, ttl: Duration, backend: Weak<Backend>) {
     let pause = (ttl / 64).clamp(Duration::from_millis(10), Duration::from_secs(1));
     loop {

@@ -59,8 +59,8 @@ pub use stats::CellStats;
 pub use update::{CasError, CellValue, UpdateError, UpdateTo, Updated};
 
 use crate::configuration::{BackendPlace, Configuration, ConfigurationError};
-use crate::layout::{EntryExtras, KeyHash};
-use crate::limits::{CONFIGURATION_RETRIES_MAX, KEYS_PER_LOOKUP_MAX, MUTATE_ENTRIES_MAX};
+use crate::layout::{ItemExtras, KeyHash};
+use crate::limits::{CONFIGURATION_RETRIES_MAX, KEYS_PER_LOOKUP_MAX, MUTATE_ITEMS_MAX};
 use crate::protocol::{BackendStats, METHOD_CLEAR, METHOD_INFO};
 use crate::version::{Version, VersionClock};
 use agreed::Agreed;
@@ -86,7 +86,7 @@ pub enum Lookup {
         /// Its bytes, checked; they borrow from a buffer that may hold other values as well.
         value: Bytes,
         /// What it has beside the value; it has not expired by this client's wall clock.
-        extras: EntryExtras,
+        extras: ItemExtras,
     },
     /// The replicas that count hold no value, or one that has expired by this client's wall clock.
     Miss,
@@ -222,10 +222,10 @@ pub struct CellConfig {
     /// After this long a relaxed read also asks another replica, if its backend has not answered anything for as
     /// long; else only one read in 20 does.
     pub hedge_after: Duration,
-    /// SETs that wait for one backend, in bytes of their entries.
+    /// SETs that wait for one backend, in bytes of their items.
     pub queue_bytes_max: usize,
     /// SETs that wait for one backend.
-    pub queue_entries_max: usize,
+    pub queue_items_max: usize,
     /// The pause before a lost backend is connected again, at first; it doubles each time.
     pub reconnect_after_min: Duration,
     /// The longest such pause.
@@ -258,7 +258,7 @@ impl CellConfig {
             connect_deadline: Duration::from_secs(1),
             hedge_after: Duration::from_millis(30),
             queue_bytes_max: 64 << 20,
-            queue_entries_max: 65_536,
+            queue_items_max: 65_536,
             reconnect_after_min: Duration::from_millis(10),
             reconnect_after_max: Duration::from_secs(1),
             watch_slice: Duration::from_secs(4),
@@ -289,7 +289,7 @@ struct CellShared {
     connector: Arc<dyn Connector>,
     keep: KeepConfig,
     queue_bytes_max: usize,
-    queue_entries_max: usize,
+    queue_items_max: usize,
     /// Counts what the doorbells and connections of all backends did.
     moved: Arc<watch::Sender<u64>>,
     /// The id of the current configuration.
@@ -448,7 +448,7 @@ impl CellShared {
     }
 
     fn start(self: &Arc<Self>, place: &BackendPlace) -> (KeptReplica, watch::Receiver<bool>) {
-        let sender = Sender::new(self.queue_bytes_max, self.queue_entries_max);
+        let sender = Sender::new(self.queue_bytes_max, self.queue_items_max);
         let replica = Arc::new(Replica::new(place.clone(), sender));
         let (trying, is_tried) = watch::channel(false);
         let connecting = keep_connected(
@@ -513,7 +513,7 @@ impl Cell {
                 watch_slice: config.watch_slice,
             },
             queue_bytes_max: config.queue_bytes_max,
-            queue_entries_max: config.queue_entries_max,
+            queue_items_max: config.queue_items_max,
             moved: Arc::new(watch::Sender::new(0)),
             adopted: watch::Sender::new(configuration.id),
             adopting: Mutex::default(),
@@ -712,12 +712,12 @@ impl Cell {
 
     /// Sets keys to values, and answers each when a quorum has it, with the version it has it at.
     pub async fn set(&self, items: Vec<(Bytes, Bytes)>) -> Vec<Result<Version, SetError>> {
-        self.set_with(items.into_iter().map(|(key, value)| (key, value, EntryExtras::default())).collect())
+        self.set_with(items.into_iter().map(|(key, value)| (key, value, ItemExtras::default())).collect())
             .await
     }
 
     /// The same, with what there is beside each value, and when it expires. A SET does not keep what was there before.
-    pub async fn set_with(&self, items: Vec<(Bytes, Bytes, EntryExtras)>) -> Vec<Result<Version, SetError>> {
+    pub async fn set_with(&self, items: Vec<(Bytes, Bytes, ItemExtras)>) -> Vec<Result<Version, SetError>> {
         self.mutate(items.into_iter().map(|(key, value, extras)| (key, Some((value, extras)))).collect())
             .await
     }
@@ -735,7 +735,7 @@ impl Cell {
             return items.iter().map(|_| Err(SetError::Immutable)).collect();
         }
         let mut results = Vec::with_capacity(items.len());
-        for some in items.chunks(MUTATE_ENTRIES_MAX) {
+        for some in items.chunks(MUTATE_ITEMS_MAX) {
             results.extend(set::mutate(&inner, some, deadline).await);
         }
         for _ in 0..CONFIGURATION_RETRIES_MAX {
@@ -750,7 +750,7 @@ impl Cell {
             inner = self.inner();
             let again: Vec<_> = open.iter().map(|item| items[*item].clone()).collect();
             let mut answers = Vec::with_capacity(again.len());
-            for some in again.chunks(MUTATE_ENTRIES_MAX) {
+            for some in again.chunks(MUTATE_ITEMS_MAX) {
                 answers.extend(set::mutate(&inner, some, deadline).await);
             }
             open.into_iter().zip(answers).for_each(|(item, answer)| results[item] = answer);

@@ -42,7 +42,7 @@
 //! # Data region (kind [`DATA_KIND`])
 //! Slabs and blocks of slabs, each cut into slots of one size. A slot holds one
 //! ```text
-//! data entry
+//! item
 //!        0   8  checksum           XXH3-64 of all that follows
 //!        8   4  value length
 //!       12   2  key length
@@ -56,10 +56,10 @@
 //!        8   8  tag                what the application keeps beside the value
 //!       16   8  token              with bit 2 only: what stands for the version, where the application has said so
 //! ```
-//! The checksum covers the extras. Whoever does not know bit 1 or 2 takes an entry with it for torn, and never for
-//! another value. An entry with a bit that this code does not know is refused.
+//! The checksum covers the extras. Whoever does not know bit 1 or 2 takes an item with it for torn, and never for
+//! another value. An item with a bit that this code does not know is refused.
 //!
-//! A data entry certifies itself: whoever holds a copy whose lengths and checksum are right, and whose key is the
+//! An item certifies itself: whoever holds a copy whose lengths and checksum are right, and whose key is the
 //! key looked for, holds a value that somebody SET for this key at this version, however it came by the bytes.
 
 use std::hash::Hasher;
@@ -101,17 +101,17 @@ pub const FLAG_UNFILLED: u64 = 2;
 pub const FLAG_CHAINED: u64 = 4;
 /// Flag of an index header: the backend is not refilled.
 const HEADER_UNFILLED: u16 = 1;
-/// A data entry's bytes before its key.
-pub const ENTRY_HEADER_BYTES: usize = 32;
-/// A data entry's bytes behind its value, where it has [`EntryExtras`] without a token.
+/// An item's bytes before its key.
+pub const ITEM_HEADER_BYTES: usize = 32;
+/// An item's bytes behind its value, where it has [`ItemExtras`] without a token.
 pub const EXTRAS_BYTES: usize = 16;
 /// The same with a token: the most there are.
 pub const EXTRAS_BYTES_MAX: usize = 24;
-/// Flag of a data entry: it erases.
+/// Flag of an item: it erases.
 const FLAG_TOMBSTONE: u16 = 1;
-/// Flag of a data entry: extras are behind its value.
+/// Flag of an item: extras are behind its value.
 const FLAG_EXTRAS: u16 = 2;
-/// Flag of a data entry with [`FLAG_EXTRAS`]: a token is among them.
+/// Flag of an item with [`FLAG_EXTRAS`]: a token is among them.
 const FLAG_TOKEN: u16 = 4;
 const FLAGS_KNOWN: u16 = FLAG_TOMBSTONE | FLAG_EXTRAS | FLAG_TOKEN;
 
@@ -122,7 +122,7 @@ const LEN_BITS: u32 = 24;
 const _: () = assert!(BUCKET_HEADER_BYTES + WAYS * INDEX_ENTRY_BYTES == BUCKET_BYTES);
 const _: () = assert!(BUCKET_BYTES.is_multiple_of(64) && HEADER_BYTES.is_multiple_of(64));
 const _: () = assert!(BUCKET_HEADER_BYTES.is_multiple_of(8) && INDEX_ENTRY_BYTES.is_multiple_of(8));
-const _: () = assert!(crate::limits::ENTRY_BYTES_MAX < 1 << LEN_BITS);
+const _: () = assert!(crate::limits::ITEM_BYTES_MAX < 1 << LEN_BITS);
 const _: () = assert!(KEY_BYTES_MAX <= u16::MAX as usize);
 
 /// A key's 128-bit hash. Two keys with the same hash take each other's place in the cache: the earlier one is
@@ -219,12 +219,12 @@ pub const fn index_entry_offset(bucket: u64, way: usize) -> u64 {
     bucket_offset(bucket) + (BUCKET_HEADER_BYTES + way * INDEX_ENTRY_BYTES) as u64
 }
 
-/// Where a data entry is: offset and length in one word, so that no reader sees the one without the other.
+/// Where an item is: offset and length in one word, so that no reader sees the one without the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Pointer {
     /// First byte in the data region; a multiple of 64.
     pub offset: u64,
-    /// Length of the data entry, not of its slot.
+    /// Length of the item, not of its slot.
     pub len: u32,
 }
 
@@ -239,10 +239,10 @@ impl Pointer {
         (self.offset / OFFSET_UNIT) << LEN_BITS | u64::from(self.len)
     }
 
-    /// A pointer out of a foreign word; `None` if there is no entry, or none that could be one.
+    /// A pointer out of a foreign word; `None` if there is no item, or none that could be one.
     pub fn from_word(word: u64) -> Option<Self> {
         let len = (word & ((1 << LEN_BITS) - 1)) as u32;
-        let plausible = len as usize >= ENTRY_HEADER_BYTES && len as usize <= crate::limits::ENTRY_BYTES_MAX;
+        let plausible = len as usize >= ITEM_HEADER_BYTES && len as usize <= crate::limits::ITEM_BYTES_MAX;
         plausible.then_some(Self { offset: (word >> LEN_BITS) * OFFSET_UNIT, len })
     }
 }
@@ -294,14 +294,14 @@ pub fn scan_bucket(bucket: &[u8], hash: KeyHash, config_id: u64) -> BucketView {
     }
 }
 
-/// Why bytes are not the data entry that was looked for. A reader treats all but the last alike: it has caught
-/// the entry being replaced, and looks again.
+/// Why bytes are not the item that was looked for. A reader treats all but the last alike: it has caught
+/// the item being replaced, and looks again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ItemError {
-    /// Fewer bytes than the entry's own lengths say.
+    /// Fewer bytes than the item's own lengths say.
     #[error("incomplete: {needed} bytes needed, {got} are there")]
     Incomplete {
-        /// Length of the whole entry.
+        /// Length of the whole item.
         needed: usize,
         /// Length of what was given.
         got: usize,
@@ -325,9 +325,9 @@ pub enum ItemError {
     },
 }
 
-/// What an entry may have beside its value. The default has no bytes in memory.
+/// What an item may have beside its value. The default has no bytes in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct EntryExtras {
+pub struct ItemExtras {
     /// From this time on there is no value: milliseconds since the Unix epoch. 0: it does not expire.
     pub expires_ms: u64,
     /// What the application keeps beside the value, and the cell does not look at.
@@ -336,7 +336,7 @@ pub struct EntryExtras {
     pub token: u64,
 }
 
-impl EntryExtras {
+impl ItemExtras {
     /// Whether it has expired by a wall clock that shows `wall_ms`.
     pub fn is_expired(&self, wall_ms: i64) -> bool {
         self.expires_ms != 0 && u64::try_from(wall_ms).is_ok_and(|wall_ms| wall_ms >= self.expires_ms)
@@ -360,12 +360,12 @@ impl EntryExtras {
         Self { expires_ms: word(0), tag: word(8), token: word(16) }
     }
 
-    /// Its bytes in an entry.
+    /// Its bytes in an item.
     fn len(self) -> usize {
         Self::len_by(self.flags())
     }
 
-    /// The flags of an entry that has them.
+    /// The flags of an item that has them.
     fn flags(self) -> u16 {
         match self {
             Self { token: 1.., .. } => FLAG_EXTRAS | FLAG_TOKEN,
@@ -374,7 +374,7 @@ impl EntryExtras {
         }
     }
 
-    /// Their bytes in an entry with such flags.
+    /// Their bytes in an item with such flags.
     fn len_by(flags: u16) -> usize {
         match (flags & FLAG_EXTRAS, flags & FLAG_TOKEN) {
             (0, _) => 0,
@@ -384,7 +384,7 @@ impl EntryExtras {
     }
 }
 
-/// A data entry, checked, borrowing from a private copy.
+/// An item, checked, borrowing from a private copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Item<'a> {
     /// All of it.
@@ -396,35 +396,35 @@ pub struct Item<'a> {
     /// Its value.
     pub value: &'a [u8],
     /// What it has beside that.
-    pub extras: EntryExtras,
+    pub extras: ItemExtras,
     /// It erases the key.
     pub tombstone: bool,
 }
 
 impl<'a> Item<'a> {
-    /// The entry that `bytes` begin with, checked in everything but whose it is.
+    /// The item that `bytes` begin with, checked in everything but whose it is.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ItemError> {
         let ItemHeader { value_len, key_len, flags, version } = ItemHeader::parse(bytes)?;
-        let needed = ENTRY_HEADER_BYTES + key_len + value_len + EntryExtras::len_by(flags);
+        let needed = ITEM_HEADER_BYTES + key_len + value_len + ItemExtras::len_by(flags);
         let Some(bytes) = bytes.get(..needed) else {
             return Err(ItemError::Incomplete { needed, got: bytes.len() });
         };
         if u64_at(bytes, 0) != Some(xxh3_64(&bytes[8..])) {
             return Err(ItemError::Checksum);
         }
-        let (key, rest) = bytes[ENTRY_HEADER_BYTES..].split_at(key_len);
+        let (key, rest) = bytes[ITEM_HEADER_BYTES..].split_at(key_len);
         let (value, extras) = rest.split_at(value_len);
-        let extras = EntryExtras::from_bytes(extras);
+        let extras = ItemExtras::from_bytes(extras);
         Ok(Self { bytes, version, key, value, extras, tombstone: flags & FLAG_TOMBSTONE != 0 })
     }
 
     /// Where in [`Item::bytes`] the value begins.
     pub fn value_offset(&self) -> usize {
-        ENTRY_HEADER_BYTES + self.key.len()
+        ITEM_HEADER_BYTES + self.key.len()
     }
 }
 
-/// A data entry's header, its lengths within the limits.
+/// An item's header, its lengths within the limits.
 struct ItemHeader {
     value_len: usize,
     key_len: usize,
@@ -434,8 +434,8 @@ struct ItemHeader {
 
 impl ItemHeader {
     fn parse(bytes: &[u8]) -> Result<Self, ItemError> {
-        let Some(header) = bytes.first_chunk::<ENTRY_HEADER_BYTES>() else {
-            return Err(ItemError::Incomplete { needed: ENTRY_HEADER_BYTES, got: bytes.len() });
+        let Some(header) = bytes.first_chunk::<ITEM_HEADER_BYTES>() else {
+            return Err(ItemError::Incomplete { needed: ITEM_HEADER_BYTES, got: bytes.len() });
         };
         let [_, _, _, _, _, _, _, _, v0, v1, v2, v3, k0, k1, f0, f1, version @ ..] = header;
         let value_len = u32::from_le_bytes([*v0, *v1, *v2, *v3]) as usize;
@@ -451,58 +451,58 @@ impl ItemHeader {
     }
 }
 
-/// Bytes of an entry of `key` before its value.
+/// Bytes of an item of `key` before its value.
 pub fn head_bytes(key: &[u8]) -> usize {
-    ENTRY_HEADER_BYTES + key.len()
+    ITEM_HEADER_BYTES + key.len()
 }
 
-/// What an entry says whose value came apart from what is before it.
+/// What an item says whose value came apart from what is before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EntryApart {
+pub struct ItemApart {
     /// Its version.
     pub version: Version,
     /// The length of its value, which is what comes first behind the head.
     pub value_len: usize,
     /// What it has beside the value.
-    pub extras: EntryExtras,
+    pub extras: ItemExtras,
 }
 
-/// What an entry of `key` says whose first [`head_bytes`] are `head`, and which goes on with `rest`: the value, its
+/// What an item of `key` says whose first [`head_bytes`] are `head`, and which goes on with `rest`: the value, its
 /// extras if it has any, and what is behind it. `None` if it is another key's, none at all, or erases the key, or if
 /// its value is shorter than `unchecked_from` bytes and its checksum is not that of its bytes.
-pub fn parse_apart(key: &[u8], head: &[u8], rest: &[u8], unchecked_from: usize) -> Option<EntryApart> {
+pub fn parse_apart(key: &[u8], head: &[u8], rest: &[u8], unchecked_from: usize) -> Option<ItemApart> {
     let ItemHeader { value_len, key_len, flags, version } = ItemHeader::parse(head).ok()?;
-    let is_of_key = key_len == key.len() && head.get(ENTRY_HEADER_BYTES..) == Some(key);
+    let is_of_key = key_len == key.len() && head.get(ITEM_HEADER_BYTES..) == Some(key);
     if !is_of_key || flags & FLAG_TOMBSTONE != 0 {
         return None;
     }
     let has_extras = flags & FLAG_EXTRAS != 0;
-    let covered = rest.get(..value_len + EntryExtras::len_by(flags))?;
-    let extras = EntryExtras::from_bytes(&covered[value_len..]);
+    let covered = rest.get(..value_len + ItemExtras::len_by(flags))?;
+    let extras = ItemExtras::from_bytes(&covered[value_len..]);
     // Who checks values by themselves knows nothing of extras.
     if value_len >= unchecked_from && !has_extras {
-        return Some(EntryApart { version, value_len, extras });
+        return Some(ItemApart { version, value_len, extras });
     }
-    (u64_at(head, 0) == Some(checksum_of([head, covered]))).then_some(EntryApart {
+    (u64_at(head, 0) == Some(checksum_of([head, covered]))).then_some(ItemApart {
         version,
         value_len,
         extras,
     })
 }
 
-/// Writes the data entry of a SET (`value`) or of an ERASE (`None`), without extras.
+/// Writes the item of a SET (`value`) or of an ERASE (`None`), without extras.
 ///
 /// # Panics
 /// If key or value are beyond their limits, which the caller has checked.
-pub fn encode_entry(key: &[u8], version: Version, value: Option<&[u8]>) -> Bytes {
-    encode_entry_with(key, version, value, EntryExtras::default())
+pub fn encode_item(key: &[u8], version: Version, value: Option<&[u8]>) -> Bytes {
+    encode_item_with(key, version, value, ItemExtras::default())
 }
 
 /// The same with extras; an ERASE has none.
 ///
 /// # Panics
-/// As [`encode_entry`].
-fn encode_entry_with(key: &[u8], version: Version, value: Option<&[u8]>, extras: EntryExtras) -> Bytes {
+/// As [`encode_item`].
+fn encode_item_with(key: &[u8], version: Version, value: Option<&[u8]>, extras: ItemExtras) -> Bytes {
     let more = value.map_or(0, <[u8]>::len) + EXTRAS_BYTES_MAX;
     let mut bytes = encode_head(key, version, value, extras, more);
     bytes.put_slice(value.unwrap_or_default());
@@ -514,9 +514,9 @@ fn encode_entry_with(key: &[u8], version: Version, value: Option<&[u8]>, extras:
     bytes.freeze()
 }
 
-/// A data entry on its way to a backend.
+/// An item on its way to a backend.
 #[derive(Clone, Debug)]
-pub struct EncodedEntry {
+pub struct EncodedItem {
     /// All of it, or what is before `value`.
     head: Bytes,
     /// The caller's own memory, or nothing.
@@ -525,14 +525,14 @@ pub struct EncodedEntry {
     tail: Bytes,
 }
 
-impl EncodedEntry {
-    /// What [`encode_entry`] writes, with extras; a value that is at least [`APART_BYTES_MIN`] long is not copied.
+impl EncodedItem {
+    /// What [`encode_item`] writes, with extras; a value that is at least [`APART_BYTES_MIN`] long is not copied.
     ///
     /// # Panics
-    /// As [`encode_entry`].
-    pub fn new(key: &[u8], version: Version, value: Option<&Bytes>, extras: EntryExtras) -> Self {
+    /// As [`encode_item`].
+    pub fn new(key: &[u8], version: Version, value: Option<&Bytes>, extras: ItemExtras) -> Self {
         let Some(value) = value.filter(|value| value.len() >= APART_BYTES_MIN) else {
-            let head = encode_entry_with(key, version, value.map(|value| &value[..]), extras);
+            let head = encode_item_with(key, version, value.map(|value| &value[..]), extras);
             return Self { head, value: Bytes::new(), tail: Bytes::new() };
         };
         let mut head = encode_head(key, version, Some(value), extras, 0);
@@ -548,18 +548,18 @@ impl EncodedEntry {
     }
 
     /// Its length.
-    #[allow(clippy::len_without_is_empty)] // an entry has a header
+    #[allow(clippy::len_without_is_empty)] // an item has a header
     pub fn len(&self) -> usize {
         self.head.len() + self.value.len() + self.tail.len()
     }
 }
 
-/// An entry's bytes before its value, without a checksum, and room for `more` bytes.
+/// An item's bytes before its value, without a checksum, and room for `more` bytes.
 fn encode_head(
     key: &[u8],
     version: Version,
     value: Option<&[u8]>,
-    extras: EntryExtras,
+    extras: ItemExtras,
     more: usize,
 ) -> BytesMut {
     let value_len = value.map_or(0, <[u8]>::len);
@@ -578,7 +578,7 @@ fn encode_head(
     head
 }
 
-/// The checksum of an entry in pieces, the first of which begins with the checksum, which is not looked at.
+/// The checksum of an item in pieces, the first of which begins with the checksum, which is not looked at.
 fn checksum_of<const N: usize>(pieces: [&[u8]; N]) -> u64 {
     let mut checksum = RawHasher::new(SecretBuffer::default());
     for (at, piece) in pieces.into_iter().enumerate() {

@@ -30,6 +30,6 @@ pub use cell::{
     RollStep, Seen, SetError, UpdateError, UpdateTo, Updated, instance_of, joined,
 };
 pub use configuration::{BackendPlace, CellChange, Configuration, ConfigurationError};
-pub use layout::EntryExtras;
+pub use layout::ItemExtras;
 pub use protocol::BackendStats;
 pub use version::{Version, VersionClock};

@@ -8,20 +8,20 @@ pub const KEY_BYTES_MAX: usize = 1024;
 /// The longest value, in bytes.
 pub const VALUE_BYTES_MAX: usize = 1 << 20;
 
-/// A value of so many bytes goes to the backends from where it is, behind the entry's head. Of 64 KiB that took a fifth
+/// A value of so many bytes goes to the backends from where it is, behind the item's head. Of 64 KiB that took a fifth
 /// of the time of encoding and sending; at 4 KiB a piece more costs more than the copy.
 pub const APART_BYTES_MIN: usize = 32 << 10;
 
-/// The longest data entry, in bytes: header, key, value and extras.
-pub const ENTRY_BYTES_MAX: usize =
-    crate::layout::ENTRY_HEADER_BYTES + KEY_BYTES_MAX + VALUE_BYTES_MAX + crate::layout::EXTRAS_BYTES_MAX;
+/// The longest item, in bytes: header, key, value and extras.
+pub const ITEM_BYTES_MAX: usize =
+    crate::layout::ITEM_HEADER_BYTES + KEY_BYTES_MAX + VALUE_BYTES_MAX + crate::layout::EXTRAS_BYTES_MAX;
 
 /// A slab of small slots, in bytes: what moves at a time from one slot size to another. Seventeen chunks of
 /// 4 KiB with their headers and keys fit in with 3 % to spare.
 pub const SLAB_BYTES: u64 = 73_728;
 
 /// Slabs of a block. A block is the slab of large slots, and its one slot of the greatest size holds the longest
-/// entry.
+/// item.
 pub const SLABS_PER_BLOCK: u32 = 16;
 
 /// A block, in bytes.
@@ -40,24 +40,24 @@ pub const BUCKETS_MAX: u64 = 1 << 26;
 /// pointer has that long to fetch the data: some round trips of a local network.
 pub const SLOT_REST: Duration = Duration::from_millis(2);
 
-/// The longest chain of entries that did not fit in one bucket. A LOOKUP walks it.
+/// The longest chain of items that did not fit in one bucket. A LOOKUP walks it.
 pub const OVERFLOW_CHAIN_MAX: usize = 64;
 
 /// The most tombstones of a backend, at about 100 bytes each; older ones are merged into one summary version.
 pub const TOMBSTONES_MAX: usize = 16_384;
 
-/// The most entries that one sweep expires, so that it holds the table's lock for less than a millisecond.
-pub const SWEEP_ENTRIES_MAX: usize = 1_024;
+/// The most items that one sweep expires, so that it holds the table's lock for less than a millisecond.
+pub const SWEEP_ITEMS_MAX: usize = 1_024;
 
-/// Entries of a batch that are applied under one hold of the table's lock.
-pub const APPLY_ENTRIES_MAX: usize = 64;
+/// Items of a batch that are applied under one hold of the table's lock.
+pub const APPLY_ITEMS_MAX: usize = 64;
 
-/// The most bytes of entries in one mutation CALL, below what a CALL may carry by the room for its frame and
-/// for one entry of the greatest length.
+/// The most bytes of items in one mutation CALL, below what a CALL may carry by the room for its frame and
+/// for one item of the greatest length.
 pub const MUTATE_BYTES_MAX: usize = 4 << 20;
 
-/// The most entries in one mutation CALL. Small entries cost the backend about 0.3 us each.
-pub const MUTATE_ENTRIES_MAX: usize = 8_192;
+/// The most items in one mutation CALL. Small items cost the backend about 0.3 us each.
+pub const MUTATE_ITEMS_MAX: usize = 8_192;
 
 /// Buckets that take over another configuration under one hold of the table's lock: some hundred microseconds.
 pub const BUCKETS_PER_STEP: u64 = 4_096;
@@ -80,14 +80,14 @@ pub const SHORT_CALL_BYTES_MAX: usize = 256 << 10;
 /// The most hashes in one LOOKUP.
 pub const LOOKUP_KEYS_MAX: usize = 1_024;
 
-/// The most bytes of entries in one LOOKUP's answer; hashes whose entries do not fit are answered `deferred`
-/// and asked again. Holds the greatest entry, and half of what a CALL may carry.
+/// The most bytes of items in one LOOKUP's answer; hashes whose items do not fit are answered `deferred`
+/// and asked again. Holds the greatest item, and half of what a CALL may carry.
 pub const LOOKUP_BYTES_MAX: usize = 4 << 20;
 
 /// Keys that are looked up together. A call with more of them is cut into groups of this many.
 pub const KEYS_PER_LOOKUP_MAX: usize = 1_024;
 
-/// Bytes of data entries that are fetched by one batch of READs into one buffer. Values borrow from that
+/// Bytes of items that are fetched by one batch of READs into one buffer. Values borrow from that
 /// buffer, so this is also the most that one retained value can keep from being freed, but for a value that is
 /// longer by itself.
 pub const DATA_BYTES_PER_READ: usize = 256 << 10;
@@ -164,11 +164,11 @@ pub const UPDATE_ROUNDS_MAX: u32 = 16;
 /// start of another one, is made again with a higher one. Each backend of a cell may start.
 pub const SUPERSEDED_RETRIES_MAX: u32 = 6;
 
-const _: () = assert!(ENTRY_BYTES_MAX as u64 <= BLOCK_BYTES && SLAB_BYTES.is_multiple_of(64));
-const _: () = assert!(MUTATE_BYTES_MAX + ENTRY_BYTES_MAX + 64 <= tailwater_rma::CALL_BYTES_MAX);
+const _: () = assert!(ITEM_BYTES_MAX as u64 <= BLOCK_BYTES && SLAB_BYTES.is_multiple_of(64));
+const _: () = assert!(MUTATE_BYTES_MAX + ITEM_BYTES_MAX + 64 <= tailwater_rma::CALL_BYTES_MAX);
 const _: () = assert!(LOOKUP_BYTES_MAX + 8 * LOOKUP_KEYS_MAX + 64 <= tailwater_rma::CALL_BYTES_MAX);
-const _: () = assert!(LOOKUP_BYTES_MAX >= ENTRY_BYTES_MAX);
-const _: () = assert!(ENTRY_BYTES_MAX <= 2 * tailwater_rma::READ_BYTES_MAX as usize);
+const _: () = assert!(LOOKUP_BYTES_MAX >= ITEM_BYTES_MAX);
+const _: () = assert!(ITEM_BYTES_MAX <= 2 * tailwater_rma::READ_BYTES_MAX as usize);
 
 const _: () = {
     assert!(CONFIGURATION_BYTES_MAX + 64 <= tailwater_rma::CALL_BYTES_MAX, "a configuration is one CALL");
@@ -177,8 +177,8 @@ const _: () = {
         BLOCKS_MIN <= BLOCKS_MAX && BLOCKS_MAX * BLOCK_BYTES < u64::MAX / 2,
         "any number of blocks is a region"
     );
-    assert!(VALUE_BYTES_MAX <= tailwater_rma::READ_BYTES_MAX as usize, "two READs get any entry");
-    assert!(APPLY_ENTRIES_MAX <= MUTATE_ENTRIES_MAX, "a step is part of a call");
+    assert!(VALUE_BYTES_MAX <= tailwater_rma::READ_BYTES_MAX as usize, "two READs get any item");
+    assert!(APPLY_ITEMS_MAX <= MUTATE_ITEMS_MAX, "a step is part of a call");
     assert!(SHORT_CALL_BYTES_MAX < MUTATE_BYTES_MAX, "a short call is shorter than the longest");
     assert!(KEYS_PER_LOOKUP_MAX <= LOOKUP_KEYS_MAX, "what a client asks at once is answered");
     assert!(SCAR_OPS_MAX <= tailwater_rma::limits::BATCH_OPS_MAX, "SCARs go out in one batch");

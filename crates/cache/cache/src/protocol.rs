@@ -1,7 +1,7 @@
 //! The payloads of a backend's CALLs.
 //!
 //! Protocol-buffer messages in which everything that repeats is packed, so that decoding a payload never takes
-//! more than a small multiple of its own size. Entries travel as the data entries that the backend puts into its
+//! more than a small multiple of its own size. Items travel as the items that the backend puts into its
 //! region, checksum and all: what a reader validates is what the writer made.
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -13,7 +13,7 @@ use crate::version::Version;
 
 /// SETs and ERASEs: [`MutateRequest`] to [`MutateReply`].
 pub const METHOD_MUTATE: u16 = 0x0101;
-/// Entries of keys whose bucket overflowed: [`LookupRequest`] to [`LookupReply`].
+/// Items of keys whose bucket overflowed: [`LookupRequest`] to [`LookupReply`].
 pub const METHOD_LOOKUP: u16 = 0x0102;
 /// Layout and counters: no payload to [`InfoReply`].
 pub const METHOD_INFO: u16 = 0x0103;
@@ -80,7 +80,7 @@ pub struct LoadRequest {
 /// What a backend has room for.
 #[derive(Clone, PartialEq, Message)]
 pub struct LoadReply {
-    /// Bytes of entries, beside those that it holds.
+    /// Bytes of items, beside those that it holds.
     #[prost(uint64, tag = "1")]
     pub room_bytes: u64,
 }
@@ -122,15 +122,15 @@ pub struct MutateRequest {
     /// The configuration that the caller knows.
     #[prost(fixed64, tag = "1")]
     pub config_id: u64,
-    /// Data entries, one after the other.
+    /// Items, one after the other.
     #[prost(bytes = "bytes", tag = "2")]
-    pub entries: Bytes,
+    pub items: Bytes,
 }
 
-/// What became of each entry of a batch.
+/// What became of each item of a batch.
 #[derive(Clone, PartialEq, Message)]
 pub struct MutateReply {
-    /// One code for each entry: 0 applied, 1 superseded, 2 below the summary version.
+    /// One code for each item: 0 applied, 1 superseded, 2 below the summary version.
     #[prost(uint32, repeated, tag = "1")]
     pub codes: Vec<u32>,
     /// For each code but `Applied`, in their order, the version that stood against it, 16 bytes each.
@@ -154,15 +154,15 @@ const CODE_APPLIED: u32 = 0;
 const CODE_SUPERSEDED: u32 = 1;
 const CODE_BELOW_SUMMARY: u32 = 2;
 
-/// Encodes a [`MutateRequest`] of entries, whole or in pieces, as pieces that are not copied together.
-pub fn encode_mutate<'a>(config_id: u64, entries: impl Iterator<Item = &'a Bytes> + Clone) -> Vec<Bytes> {
-    let entries_bytes: usize = entries.clone().map(Bytes::len).sum();
+/// Encodes a [`MutateRequest`] of items, whole or in pieces, as pieces that are not copied together.
+pub fn encode_mutate<'a>(config_id: u64, items: impl Iterator<Item = &'a Bytes> + Clone) -> Vec<Bytes> {
+    let items_bytes: usize = items.clone().map(Bytes::len).sum();
     let mut fields = BytesMut::new();
     encode_key(1, WireType::SixtyFourBit, &mut fields);
     fields.put_u64_le(config_id);
     encode_key(2, WireType::LengthDelimited, &mut fields);
-    encode_varint(entries_bytes as u64, &mut fields);
-    std::iter::once(fields.freeze()).chain(entries.cloned()).collect()
+    encode_varint(items_bytes as u64, &mut fields);
+    std::iter::once(fields.freeze()).chain(items.cloned()).collect()
 }
 
 impl MutateReply {
@@ -186,7 +186,7 @@ impl MutateReply {
         Self { codes, held: held.freeze() }
     }
 
-    /// The outcomes of `count` entries; `None` if the answer does not have that many, or makes no sense.
+    /// The outcomes of `count` items; `None` if the answer does not have that many, or makes no sense.
     pub fn outcomes(&self, count: usize) -> Option<Vec<Outcome>> {
         if self.codes.len() != count {
             return None;
@@ -227,7 +227,7 @@ pub struct PromiseReply {
     /// 0: promised, and the key is held. 1: promised, and it is not. 2: not promised.
     #[prost(uint32, tag = "1")]
     pub code: u32,
-    /// 0: the entry. 1: the version that the key was erased at, or zeros. 2: the version that stands against it.
+    /// 0: the item. 1: the version that the key was erased at, or zeros. 2: the version that stands against it.
     #[prost(bytes = "bytes", tag = "2")]
     pub state: Bytes,
 }
@@ -235,7 +235,7 @@ pub struct PromiseReply {
 /// What a backend has of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PromiseState {
-    /// Bytes that claim to be its entry.
+    /// Bytes that claim to be its item.
     Held(Bytes),
     /// Nothing; it was erased at this version, or [`Version::ZERO`] if the backend does not know of that.
     Gone(Version),
@@ -265,7 +265,7 @@ impl PromiseReply {
     pub fn of(promised: Result<PromiseState, Version>) -> Self {
         let version = |code, version: Version| (code, Bytes::copy_from_slice(&version.to_bytes()));
         let (code, state) = match promised {
-            Ok(PromiseState::Held(entry)) => (CODE_PROMISED_HELD, entry),
+            Ok(PromiseState::Held(item)) => (CODE_PROMISED_HELD, item),
             Ok(PromiseState::Gone(erased)) => version(CODE_PROMISED_GONE, erased),
             Err(against) => version(CODE_NOT_PROMISED, against),
         };
@@ -296,22 +296,22 @@ pub struct LookupRequest {
     /// Whether the caller knows [`LOOKUP_UNKNOWN`]. Otherwise the CALL is refused where that would be the answer.
     #[prost(bool, tag = "3")]
     pub may_be_unknown: bool,
-    /// Whether the ages of entries are wanted.
+    /// Whether the ages of items are wanted.
     #[prost(bool, tag = "4")]
     pub with_ages: bool,
 }
 
-/// Their entries.
+/// Their items.
 #[derive(Clone, PartialEq, Message)]
 pub struct LookupReply {
-    /// For each hash the length of its entry; 0: there is none; [`LOOKUP_DEFERRED`]: ask for it again, the
+    /// For each hash the length of its item; 0: there is none; [`LOOKUP_DEFERRED`]: ask for it again, the
     /// answer was full.
     #[prost(uint32, repeated, tag = "1")]
     pub lengths: Vec<u32>,
-    /// The entries, one after the other.
+    /// The items, one after the other.
     #[prost(bytes = "bytes", tag = "2")]
-    pub entries: Bytes,
-    /// For each entry how long ago it was set, in milliseconds, if that was asked for.
+    pub items: Bytes,
+    /// For each item how long ago it was set, in milliseconds, if that was asked for.
     #[prost(uint64, repeated, tag = "3")]
     pub ages_ms: Vec<u64>,
 }
@@ -319,14 +319,14 @@ pub struct LookupReply {
 /// In [`LookupReply::lengths`]: the backend is not refilled, and does not know whether there is one.
 pub const LOOKUP_UNKNOWN: u32 = u32::MAX - 1;
 
-/// In [`LookupReply::lengths`]: the answer had no room for this one. The first entry found always has room.
+/// In [`LookupReply::lengths`]: the answer had no room for this one. The first item found always has room.
 pub const LOOKUP_DEFERRED: u32 = u32::MAX;
 
 /// One hash's part of a [`LookupReply`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Looked {
-    /// Bytes that claim to be its entry.
-    Entry(Bytes),
+    /// Bytes that claim to be its item.
+    Item(Bytes),
     /// There is none.
     Absent,
     /// The backend does not know whether there is one.
@@ -365,10 +365,10 @@ impl LookupReply {
                 LOOKUP_DEFERRED => Looked::Deferred,
                 LOOKUP_UNKNOWN => Looked::Unknown,
                 length => {
-                    let end = at.checked_add(length as usize).filter(|end| *end <= self.entries.len())?;
-                    let entry = self.entries.slice(at..end);
+                    let end = at.checked_add(length as usize).filter(|end| *end <= self.items.len())?;
+                    let item = self.items.slice(at..end);
                     at = end;
-                    Looked::Entry(entry)
+                    Looked::Item(item)
                 }
             });
         }
@@ -391,12 +391,12 @@ pub struct InfoReply {
     /// Size of the data region in bytes.
     #[prost(uint64, tag = "3")]
     pub capacity_bytes: u64,
-    /// How long an entry lives after it was set, in ms.
+    /// How long an item lives after it was set, in ms.
     #[prost(uint64, tag = "4")]
     pub ttl_ms: u64,
-    /// Entries held.
+    /// Items held.
     #[prost(uint64, tag = "5")]
-    pub entries: u64,
+    pub items: u64,
     /// Bytes of the slots that hold them.
     #[prost(uint64, tag = "6")]
     pub live_bytes: u64,
@@ -409,28 +409,28 @@ pub struct InfoReply {
     /// SETs and ERASEs that came after a higher version.
     #[prost(uint64, tag = "9")]
     pub superseded: u64,
-    /// Entries removed to make room.
+    /// Items removed to make room.
     #[prost(uint64, tag = "10")]
     pub evicted: u64,
-    /// Entries removed because of their age.
+    /// Items removed because of their age.
     #[prost(uint64, tag = "11")]
     pub expired: u64,
-    /// Entries that are in a chain, not in their bucket.
+    /// Items that are in a chain, not in their bucket.
     #[prost(uint64, tag = "12")]
     pub overflowed: u64,
     /// Keys looked up by CALL.
     #[prost(uint64, tag = "13")]
     pub lookups: u64,
-    /// Slabs taken from one slot size for another with entries still in them.
+    /// Slabs taken from one slot size for another with items still in them.
     #[prost(uint64, tag = "14")]
     pub slabs_reclaimed: u64,
     /// Buckets that the backend has not refilled yet: there it does not know what it should hold.
     #[prost(uint64, tag = "15")]
     pub unfilled_buckets: u64,
-    /// Entries copied from other backends since the start.
+    /// Items copied from other backends since the start.
     #[prost(uint64, tag = "16")]
     pub copied: u64,
-    /// Bytes of those entries.
+    /// Bytes of those items.
     #[prost(uint64, tag = "17")]
     pub copied_bytes: u64,
     /// How often all that others hold was compared with what this backend holds.
@@ -445,7 +445,7 @@ pub struct InfoReply {
     /// Keys of which that comparison found that this backend had missed something, but for what was under way.
     #[prost(uint64, tag = "21")]
     pub dirty: u64,
-    /// How long ago the entry had been set that was evicted last, in ms; 0 if none was.
+    /// How long ago the item had been set that was evicted last, in ms; 0 if none was.
     #[prost(uint64, tag = "22")]
     pub evicted_age_ms: u64,
 }
@@ -549,7 +549,7 @@ const SCAN_PAIR_BYTES: usize = 32;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::encode_entry;
+    use crate::layout::encode_item;
 
     fn version(timestamp_us: u64) -> Version {
         Version { timestamp_us, client_id: 1, sequence: 2 }
@@ -557,11 +557,11 @@ mod tests {
 
     #[test]
     fn a_mutation_encoded_by_hand_is_the_message_that_the_other_side_decodes() {
-        let entries = [encode_entry(b"a", version(1), Some(b"x")), encode_entry(b"b", version(2), None)];
-        let payload = Bytes::from(encode_mutate(0xfeed, entries.iter()).concat());
+        let items = [encode_item(b"a", version(1), Some(b"x")), encode_item(b"b", version(2), None)];
+        let payload = Bytes::from(encode_mutate(0xfeed, items.iter()).concat());
         let decoded = MutateRequest::decode(payload.clone()).expect("well formed");
         assert_eq!(decoded.config_id, 0xfeed);
-        assert_eq!(decoded.entries, [&entries[0][..], &entries[1][..]].concat());
+        assert_eq!(decoded.items, [&items[0][..], &items[1][..]].concat());
         assert_eq!(payload, decoded.encode_to_vec());
     }
 
@@ -578,11 +578,10 @@ mod tests {
     fn a_lookup_answer_whose_lengths_exceed_its_bytes_is_refused() {
         let reply = LookupReply {
             lengths: vec![0, 3, LOOKUP_DEFERRED, 2],
-            entries: Bytes::from("abcde"),
+            items: Bytes::from("abcde"),
             ..LookupReply::default()
         };
-        let parts =
-            [Looked::Absent, Looked::Entry("abc".into()), Looked::Deferred, Looked::Entry("de".into())];
+        let parts = [Looked::Absent, Looked::Item("abc".into()), Looked::Deferred, Looked::Item("de".into())];
         assert_eq!(reply.parts(4).as_deref(), Some(&parts[..]));
         assert_eq!(reply.parts(3), None);
         assert_eq!(LookupReply { lengths: vec![3, 3], ..reply.clone() }.parts(2), None);

@@ -1,4 +1,4 @@
-//! Interleavings of a writer's changes to an entry and a reader's copies: the table itself, over regions of loom's
+//! Interleavings of a writer's changes to an item and a reader's copies: the table itself, over regions of loom's
 //! atomics. What may arrive in which order is what `rma` promises: nothing, but that what a release store publishes
 //! comes with what was written before it.
 
@@ -29,7 +29,7 @@ use bytes::Bytes;
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use tailwater_cache::layout::{
     BUCKET_BYTES, BUCKET_HEADER_BYTES, BucketView, HEADER_BYTES, INDEX_ENTRY_BYTES, Item, KeyHash,
-    encode_entry, scan_bucket,
+    encode_item, scan_bucket,
 };
 use tailwater_cache::protocol::Outcome;
 use tailwater_cache::{Version, layout, limits, protocol};
@@ -39,9 +39,9 @@ use table::{Table, TableConfig};
 
 const WORD: u64 = size_of::<u64>() as u64;
 const CONFIG_ID: u64 = 5;
-/// A bucket as far as its first entry: nothing here has two keys at a time.
+/// A bucket as far as its first item: nothing here has two keys at a time.
 const INDEX_BYTES: usize = BUCKET_HEADER_BYTES + INDEX_ENTRY_BYTES;
-/// Room for a few entries of the shortest slots.
+/// Room for a few items of the shortest slots.
 const DATA_BYTES: usize = 256;
 
 /// Memory from `base` on, in words; zeros follow that nobody writes.
@@ -116,8 +116,8 @@ struct Regions {
 #[derive(Debug, PartialEq, Eq)]
 enum Seen {
     Absent,
-    /// The entry of the key, whole, at this version.
-    Entry(u32),
+    /// The item of the key, whole, at this version.
+    Item(u32),
     /// Named, but the data is not the key's, or not whole: looked at again.
     Torn,
 }
@@ -148,9 +148,9 @@ impl Regions {
         fence(Ordering::Acquire);
         let data = self.data.copy(pointer.offset, pointer.len as usize);
         match Item::parse(&data) {
-            Ok(entry) if entry.key == key => {
-                assert_eq!(entry.value, value(entry.version.sequence), "a value of another version");
-                Seen::Entry(entry.version.sequence)
+            Ok(item) if item.key == key => {
+                assert_eq!(item.value, value(item.version.sequence), "a value of another version");
+                Seen::Item(item.version.sequence)
             }
             _ => Seen::Torn,
         }
@@ -166,9 +166,9 @@ fn value(number: u32) -> [u8; 4] {
 }
 
 fn apply(table: &mut Table, key: &[u8], number: u32, value: Option<[u8; 4]>) {
-    let bytes: Bytes = encode_entry(key, version(number), value.as_ref().map(|value| &value[..]));
-    let entry = Item::parse(&bytes).expect("just encoded");
-    assert_eq!(table.apply(&entry, Instant::from_ns(0)), Outcome::Applied);
+    let bytes: Bytes = encode_item(key, version(number), value.as_ref().map(|value| &value[..]));
+    let item = Item::parse(&bytes).expect("just encoded");
+    assert_eq!(table.apply(&item, Instant::from_ns(0)), Outcome::Applied);
 }
 
 fn set(table: &mut Table, key: &[u8], number: u32) {
@@ -183,27 +183,27 @@ fn model(test: impl Fn() + Sync + Send + 'static) {
 }
 
 #[test]
-fn while_an_entry_is_replaced_a_reader_gets_the_old_one_or_the_new_one_whole() {
+fn while_an_item_is_replaced_a_reader_gets_the_old_one_or_the_new_one_whole() {
     model(|| {
         let (regions, mut table) = Regions::new();
         set(&mut table, b"key", 1);
         let writer = loom::thread::spawn(move || set(&mut table, b"key", 2));
         let seen = regions.look(b"key");
-        assert!(matches!(seen, Seen::Entry(1 | 2)), "{seen:?}");
+        assert!(matches!(seen, Seen::Item(1 | 2)), "{seen:?}");
         writer.join().expect("it does not panic");
-        assert_eq!(regions.look(b"key"), Seen::Entry(2));
+        assert_eq!(regions.look(b"key"), Seen::Item(2));
     });
 }
 
 #[test]
-fn while_an_entry_is_inserted_a_reader_gets_nothing_or_the_entry_whole() {
+fn while_an_item_is_inserted_a_reader_gets_nothing_or_the_item_whole() {
     model(|| {
         let (regions, mut table) = Regions::new();
         let writer = loom::thread::spawn(move || set(&mut table, b"key", 1));
         let seen = regions.look(b"key");
-        assert!(matches!(seen, Seen::Absent | Seen::Entry(1)), "{seen:?}");
+        assert!(matches!(seen, Seen::Absent | Seen::Item(1)), "{seen:?}");
         writer.join().expect("it does not panic");
-        assert_eq!(regions.look(b"key"), Seen::Entry(1));
+        assert_eq!(regions.look(b"key"), Seen::Item(1));
     });
 }
 
@@ -225,6 +225,6 @@ fn a_key_that_was_erased_is_not_named_by_what_the_next_key_of_its_way_writes() {
         let named = regions.scan(b"key");
         assert!(!is_erased || named == BucketView::Absent, "{named:?} behind the answer to the erase");
         writer.join().expect("it does not panic");
-        assert_eq!(regions.look(b"other"), Seen::Entry(3));
+        assert_eq!(regions.look(b"other"), Seen::Item(3));
     });
 }

@@ -48,9 +48,9 @@ fn serve(env: &Env, config: ServerConfig) -> Served {
 }
 
 /// Waits until every backend has all of the items: two acknowledge, the third gets them in a moment.
-async fn until_everywhere(cell: &Cell, servers: &[Served], entries: usize) {
+async fn until_everywhere(cell: &Cell, servers: &[Served], items: usize) {
     let mut seen = Seen::default();
-    while servers.iter().any(|served| served.backend.stats().entries < entries as u64) {
+    while servers.iter().any(|served| served.backend.stats().items < items as u64) {
         cell.watch(&mut seen, Duration::from_secs(3600)).await;
     }
 }

@@ -3,7 +3,7 @@
 //! It may be made more than once, of other values, until one comes about: it is a function of what it is given.
 
 use bytes::{Bytes, BytesMut};
-use tailwater_cache::{CellValue, EntryExtras, UpdateTo};
+use tailwater_cache::{CellValue, ItemExtras, UpdateTo};
 
 use crate::limits::{RELATIVE_EXPIRY_S_MAX, VALUE_BYTES_MAX};
 use crate::request::StoreVerb;
@@ -16,7 +16,7 @@ const SENT: u64 = 1 << 33;
 /// The decimal digits of the greatest number that is counted with.
 const DIGITS_MAX: usize = 20;
 
-/// What an item has beside its value, as the tag of the cell's entry has it.
+/// What an item has beside its value, as the tag of the cell's item has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ItemTag {
     /// What the client keeps beside the value.
@@ -135,8 +135,8 @@ impl KeyChange {
         match self {
             Self::Store { verb, data, flags, expires_ms, cas, may_be_stale, vivify, token } => {
                 let (expires_ms, token) = (*expires_ms, *token);
-                let fresh = EntryExtras { expires_ms, tag: ItemTag::of(*flags).to_tag(), token };
-                let more = |held: &CellValue| EntryExtras { token, ..held.extras };
+                let fresh = ItemExtras { expires_ms, tag: ItemTag::of(*flags).to_tag(), token };
+                let more = |held: &CellValue| ItemExtras { token, ..held.extras };
                 let stored = |extras| (UpdateTo::Set(data.clone(), extras), KeyChanged::Stored);
                 match (held, cas) {
                     (None, Some(_)) => return keep(KeyChanged::NotFound),
@@ -149,7 +149,7 @@ impl KeyChange {
                         // Whoever was told to make it anew is still about it.
                         let is_sent = ItemTag::from_tag(held.extras.tag).is_sent;
                         let tag = ItemTag { flags: *flags, is_stale: true, is_sent };
-                        return stored(EntryExtras { tag: tag.to_tag(), ..fresh });
+                        return stored(ItemExtras { tag: tag.to_tag(), ..fresh });
                     }
                     _ => {}
                 }
@@ -158,7 +158,7 @@ impl KeyChange {
                     (StoreVerb::Set | StoreVerb::Add | StoreVerb::Replace, _) => stored(fresh),
                     (StoreVerb::Append | StoreVerb::Prepend, None) => match vivify {
                         None => keep(KeyChanged::NotStored),
-                        Some(expires_ms) => stored(EntryExtras { expires_ms: *expires_ms, ..fresh }),
+                        Some(expires_ms) => stored(ItemExtras { expires_ms: *expires_ms, ..fresh }),
                     },
                     (StoreVerb::Append, Some(held)) => join(&held.value, data, more(held)),
                     (StoreVerb::Prepend, Some(held)) => join(data, &held.value, more(held)),
@@ -176,7 +176,7 @@ impl KeyChange {
                     let tag =
                         ItemTag { is_stale: true, is_sent: false, ..ItemTag::from_tag(held.extras.tag) };
                     let expires_ms = expires_ms.unwrap_or(held.extras.expires_ms);
-                    let extras = EntryExtras { expires_ms, tag: tag.to_tag(), token: *token };
+                    let extras = ItemExtras { expires_ms, tag: tag.to_tag(), token: *token };
                     (UpdateTo::Set(held.value.clone(), extras), KeyChanged::Deleted)
                 }
             },
@@ -188,7 +188,7 @@ impl KeyChange {
                     return match vivify {
                         None => keep(KeyChanged::NotFound),
                         Some((number, expires_ms)) => {
-                            set(*number, EntryExtras { expires_ms: *expires_ms, tag: 0, token: *token })
+                            set(*number, ItemExtras { expires_ms: *expires_ms, tag: 0, token: *token })
                         }
                     };
                 };
@@ -200,7 +200,7 @@ impl KeyChange {
                     if *is_decr { number.saturating_sub(*delta) } else { number.wrapping_add(*delta) };
                 set(
                     number,
-                    EntryExtras {
+                    ItemExtras {
                         expires_ms: expires_ms.unwrap_or(held.extras.expires_ms),
                         token: *token,
                         ..held.extras
@@ -218,7 +218,7 @@ fn is_other(held: &CellValue, cas: Option<u64>) -> bool {
     cas.is_some_and(|cas| cas != held.extras.token_at(held.version))
 }
 
-fn join(first: &[u8], second: &[u8], extras: EntryExtras) -> (UpdateTo, KeyChanged) {
+fn join(first: &[u8], second: &[u8], extras: ItemExtras) -> (UpdateTo, KeyChanged) {
     if first.len() + second.len() > VALUE_BYTES_MAX {
         return (UpdateTo::Keep, KeyChanged::TooLarge);
     }
@@ -248,7 +248,7 @@ fn fetch(
     let Some(held) = held else {
         let Some((expires_ms, token)) = vivify else { return (UpdateTo::Keep, KeyChanged::NotFound) };
         let tag = ItemTag { is_sent: true, ..ItemTag::default() }.to_tag();
-        let made = UpdateTo::Set(Bytes::new(), EntryExtras { expires_ms, tag, token });
+        let made = UpdateTo::Set(Bytes::new(), ItemExtras { expires_ms, tag, token });
         return (made, KeyChanged::Fetched { is_new: true, is_won: true });
     };
     let tag = ItemTag::from_tag(held.extras.tag);
@@ -258,7 +258,7 @@ fn fetch(
     let is_won = (tag.is_stale || expires_soon) && !tag.is_sent;
     let changed = KeyChanged::Fetched { is_new: false, is_won };
     let tag = ItemTag { is_sent: tag.is_sent || is_won, ..tag }.to_tag();
-    let extras = EntryExtras { expires_ms, tag, token: held.extras.token };
+    let extras = ItemExtras { expires_ms, tag, token: held.extras.token };
     match extras == held.extras && touch.is_none() {
         true => (UpdateTo::Keep, changed),
         false => (UpdateTo::Set(held.value.clone(), extras), changed),
@@ -271,7 +271,7 @@ mod tests {
 
     use super::*;
 
-    fn held(value: &'static str, extras: EntryExtras) -> CellValue {
+    fn held(value: &'static str, extras: ItemExtras) -> CellValue {
         let version = Version { timestamp_us: 5, client_id: 1, sequence: 0 };
         CellValue { version, value: value.into(), extras }
     }
@@ -302,9 +302,9 @@ mod tests {
 
     #[test]
     fn each_way_to_store_goes_by_what_is_there() {
-        let there = held("old", EntryExtras { expires_ms: 3, tag: 1, token: 0 });
+        let there = held("old", ItemExtras { expires_ms: 3, tag: 1, token: 0 });
         let token = there.version.token();
-        let (set, both) = (UpdateTo::Set, EntryExtras { expires_ms: 9, tag: 7, token: 0 });
+        let (set, both) = (UpdateTo::Set, ItemExtras { expires_ms: 9, tag: 7, token: 0 });
         let fresh = || (set("new".into(), both), KeyChanged::Stored);
         let kept = |changed| (UpdateTo::Keep, changed);
         for (change, of_none, of_some) in [
@@ -326,7 +326,7 @@ mod tests {
             (
                 store(StoreVerb::Set, Some(1), true),
                 kept(KeyChanged::NotFound),
-                (set("new".into(), EntryExtras { tag: 7 | STALE, ..both }), KeyChanged::Stored),
+                (set("new".into(), ItemExtras { tag: 7 | STALE, ..both }), KeyChanged::Stored),
             ),
         ] {
             assert_eq!(change.decide(None), of_none, "{change:?}");
@@ -346,7 +346,7 @@ mod tests {
             token: 0,
             vivify: None,
         };
-        let of = |value, change: KeyChange| change.decide(Some(&held(value, EntryExtras::default()))).1;
+        let of = |value, change: KeyChange| change.decide(Some(&held(value, ItemExtras::default()))).1;
         assert_eq!(of("10", change(5, false)), KeyChanged::Number(15));
         assert_eq!(of("10  ", change(11, true)), KeyChanged::Number(0));
         assert_eq!(of("18446744073709551615", change(2, false)), KeyChanged::Number(1));
@@ -368,7 +368,7 @@ mod tests {
         assert_eq!(ask.decide(Some(&second)), (UpdateTo::Keep, not_won));
 
         let stale = KeyChange::Invalidate { cas: None, expires_ms: Some(99), token: 0 };
-        let fresh = held("x", EntryExtras { expires_ms: 80, tag: 5, token: 0 });
+        let fresh = held("x", ItemExtras { expires_ms: 80, tag: 5, token: 0 });
         let (UpdateTo::Set(_, extras), KeyChanged::Deleted) = stale.decide(Some(&fresh)) else {
             panic!("stale")
         };
@@ -377,7 +377,7 @@ mod tests {
         assert_eq!(changed, KeyChanged::Fetched { is_new: false, is_won: true });
         assert_eq!(ask.decide(Some(&held("x", won))), (UpdateTo::Keep, not_won));
 
-        let soon = held("x", EntryExtras { expires_ms: 29, tag: 0, token: 0 });
+        let soon = held("x", ItemExtras { expires_ms: 29, tag: 0, token: 0 });
         assert_eq!(ask.decide(Some(&soon)).1, KeyChanged::Fetched { is_new: false, is_won: true });
         assert_eq!(ask.decide(Some(&fresh)), (UpdateTo::Keep, not_won));
     }

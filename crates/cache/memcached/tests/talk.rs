@@ -229,8 +229,8 @@ fn replicas_that_do_not_agree_are_made_to_by_who_gets_the_key() {
         let world = world(&env, MemcachedConfig::default()).await;
         for (backend, value) in world.backends.iter().zip([b"1", b"2", b"3"]) {
             let version = Version { timestamp_us: u64::from(value[0]), client_id: 9, sequence: 0 };
-            let entry = layout::encode_entry(b"k", version, Some(value));
-            let set = backend.call_with_pieces(METHOD_MUTATE, encode_mutate(ID, [entry].iter())).await;
+            let item = layout::encode_item(b"k", version, Some(value));
+            let set = backend.call_with_pieces(METHOD_MUTATE, encode_mutate(ID, [item].iter())).await;
             set.expect("it is taken");
         }
         let key = Bytes::from_static(b"k");

@@ -213,7 +213,11 @@ impl HeldSegment {
         });
     }
 
-    /// Ends it at `length`; whether it was not ended before.
+    /// Ends it at `length`; whether it was not ended before. What is acknowledged is behind that only in one that was
+    /// given up or found: whoever wrote it had not heard of all that bookies have.
+    ///
+    /// # Panics
+    /// If it is written, and more is acknowledged.
     pub(crate) fn seal(&self, length: Position) -> Result<bool, StoreError> {
         self.change(|state| match state.sealed {
             Some(sealed) if sealed == length => Ok(false),
@@ -222,9 +226,14 @@ impl HeldSegment {
                 Err(StoreError::SealBeyondEnd { length, appended: state.appended.get() })
             }
             None => {
+                let durable = state.durable.get();
+                assert!(
+                    durable <= length || state.is_over,
+                    "{}: sealed at {length}, {durable} is durable",
+                    self.id
+                );
                 state.sealed = Some(length);
                 state.appended.take_back(length);
-                let durable = state.durable.get();
                 state.durable.take_back(durable.min(length));
                 state.points.cut(length);
                 Ok(true)
@@ -276,6 +285,12 @@ mod tests {
         assert_eq!(held.seal(Position(31)), Err(too_long));
         assert_eq!((held.seal(Position(20)), held.seal(Position(20))), (Ok(true), Ok(false)));
         assert_eq!(held.seal(Position(10)), Err(StoreError::Sealed { length: Position(20) }));
+    }
+
+    #[test]
+    #[should_panic(expected = "sealed at 19, 20 is durable")]
+    fn what_is_acknowledged_of_a_written_segment_is_not_sealed_away() {
+        drop(segment().seal(Position(19)));
     }
 
     #[test]

@@ -201,7 +201,7 @@ impl Log {
         let tail = TailWriter::start_with(env, cells, config.tail);
         let counters = Arc::new(Counters::default());
         let hot = Arc::new(Hot::new(config.hot_bytes));
-        let floor = OwnerDependencies {
+        let needs = OwnerDependencies {
             env: env.clone(),
             journal: journal.clone(),
             segments: Arc::clone(&segments),
@@ -222,7 +222,7 @@ impl Log {
                 dir: dir.to_owned(),
                 owner_number,
                 sharing: is_shared.then(SharedShards::default),
-                owners: (0..config.owners.max(1)).map(|_| owner::start(floor.clone())).collect(),
+                owners: (0..config.owners.max(1)).map(|_| owner::start(needs.clone())).collect(),
                 streams: parking_lot::RwLock::new(Streams::default()),
                 naming: tokio::sync::Mutex::new(()),
                 producer_ids: ProducerIds::default(),

@@ -143,8 +143,8 @@ pub(crate) struct OwnerDependencies {
 }
 
 /// Starts an owner without shards.
-pub(crate) fn start(floor: OwnerDependencies) -> OwnerHandle {
-    let (shell, task) = Shell::start(Owner::new(floor));
+pub(crate) fn start(needs: OwnerDependencies) -> OwnerHandle {
+    let (shell, task) = Shell::start(Owner::new(needs));
     OwnerHandle { shell, _task: task }
 }
 
@@ -172,7 +172,7 @@ struct Owned {
 }
 
 struct Owner {
-    floor: OwnerDependencies,
+    needs: OwnerDependencies,
     owned: Slots<Box<Owned>>,
     touched: Vec<Slot>,
     /// When shards go on although nothing happens to them.
@@ -200,14 +200,14 @@ struct Owner {
 }
 
 impl Owner {
-    fn new(floor: OwnerDependencies) -> Self {
+    fn new(needs: OwnerDependencies) -> Self {
         let (durable, written) =
-            (Follower::new(floor.journal.durable()), Follower::new(floor.journal.written()));
-        let tick_at = floor.env.now() + floor.tick;
+            (Follower::new(needs.journal.durable()), Follower::new(needs.journal.written()));
+        let tick_at = needs.env.now() + needs.tick;
         let wake = Arc::new(Notify::new());
-        let told = floor.segments.journal().is_none().then(|| OwnerNews::new(&wake));
+        let told = needs.segments.journal().is_none().then(|| OwnerNews::new(&wake));
         Self {
-            floor,
+            needs,
             owned: Slots::new(),
             touched: Vec::new(),
             wakes: BTreeSet::new(),
@@ -229,7 +229,7 @@ impl Owner {
 
     /// The time of a round: all of its steps are taken at once.
     fn time(&self) -> StepTime {
-        StepTime { now: self.floor.env.now(), wall_ms: self.floor.env.wall_ms() }
+        StepTime { now: self.needs.env.now(), wall_ms: self.needs.env.wall_ms() }
     }
 
     /// Takes requests, lets the shards go on that got some, and looks how far the journal is.
@@ -365,7 +365,7 @@ impl Owner {
             }
             OwnerRequest::Open(shard, view, reply) => {
                 let slot = self.owned.reserve();
-                self.floor.tail.open(shard.id(), shard.tail());
+                self.needs.tail.open(shard.id(), shard.tail());
                 let (touched, wake_at, closed, abandoned) = (false, None, false, false);
                 let owned = Owned { slot, shard: *shard, view, touched, wake_at, closed, abandoned };
                 self.owned.put(slot, Box::new(owned));
@@ -391,7 +391,7 @@ impl Owner {
             }
             OwnerRequest::Remove(segments) => {
                 for id in segments {
-                    self.upkeep.delete(&*self.floor.segments, id);
+                    self.upkeep.delete(&*self.needs.segments, id);
                 }
             }
             OwnerRequest::Close(reply) => {
@@ -460,11 +460,11 @@ impl Owner {
             self.touch(slot);
         }
         if at.now >= self.tick_at {
-            self.tick_at = at.now + self.floor.tick;
+            self.tick_at = at.now + self.needs.tick;
             for slot in self.owned.used().collect::<Vec<_>>() {
                 self.step(slot, at, ShardInput::Tick);
             }
-            self.upkeep.retry(&*self.floor.segments);
+            self.upkeep.retry(&*self.needs.segments);
         }
     }
 
@@ -484,11 +484,11 @@ impl Owner {
         let Write { segment, create, position, bytes, sync, tell_written } = write;
         if create {
             let watch = told::watch(&self.told, owned.slot);
-            if let Err(error) = self.floor.segments.create(segment, owned.shard.copies(), watch) {
+            if let Err(error) = self.needs.segments.create(segment, owned.shard.copies(), watch) {
                 return ShardInput::Wrote { created: false, result: Err(refused(owned, error)) };
             }
         }
-        let result = self.floor.segments.append(&segment, position, bytes, sync);
+        let result = self.needs.segments.append(&segment, position, bytes, sync);
         if let Ok(place) = result
             && self.told.is_none()
         {
@@ -532,7 +532,7 @@ impl Owner {
         if !lost.is_empty() {
             lost.sort_unstable_by_key(|placed| placed.slot);
             lost.dedup_by_key(|placed| placed.slot);
-            let failure = self.floor.journal.last_failure();
+            let failure = self.needs.journal.last_failure();
             let why =
                 failure.map_or_else(|| "the journal was closed".to_owned(), |failure| failure.to_string());
             let why: Arc<str> = why.into();
@@ -541,7 +541,7 @@ impl Owner {
                 self.step(placed.slot, at, ShardInput::Lost(Arc::clone(&why)));
             }
         }
-        self.upkeep.follow(&self.floor.journal, &*self.floor.segments);
+        self.upkeep.follow(&self.needs.journal, &*self.needs.segments);
     }
 
     /// Takes in what is told of single segments.
@@ -562,7 +562,7 @@ impl Owner {
     fn perform(&mut self, owned: &mut Owned, changed: ViewChange) -> Option<Write> {
         for output in &self.out {
             if let Output::Extend { base_offset, bytes, tail, .. } = output {
-                owned.view.keep(&self.floor.hot, *base_offset, tail.next_offset, bytes);
+                owned.view.keep(&self.needs.hot, *base_offset, tail.next_offset, bytes);
             }
         }
         if changed.tail || changed.list {
@@ -577,10 +577,10 @@ impl Owner {
                     write = Some(next);
                 }
                 // Only what is acknowledged before it is synced asks for it, which takes a journal.
-                Output::Sync(upto) => self.floor.journal.ask_sync(JournalPosition(upto.0)),
+                Output::Sync(upto) => self.needs.journal.ask_sync(JournalPosition(upto.0)),
                 Output::Commit(change) => {
                     let slot = owned.slot;
-                    let commit = commit::commit(Arc::clone(&self.floor.meta), change);
+                    let commit = commit::commit(Arc::clone(&self.needs.meta), change);
                     self.commits.push(commit.map(move |result| (slot, result)).boxed());
                 }
                 Output::WakeAt(wake_at) => {
@@ -590,25 +590,25 @@ impl Owner {
                     self.wakes.extend(wake_at.map(|wake_at| (wake_at, owned.slot)));
                 }
                 Output::Reply(waiter, result) => {
-                    self.floor.counters.answered(&result);
+                    self.needs.counters.answered(&result);
                     waiter.answer(result);
                 }
-                Output::Extend { segment, from, bytes, tail, accepted_at, .. } => {
-                    self.floor.counters.entry(bytes.len());
-                    self.floor.tail.extend(segment, from, &bytes, tail, accepted_at);
+                Output::Extend { segment, bytes, durable, tail, accepted_at, .. } => {
+                    self.needs.counters.entry(bytes.len());
+                    self.needs.tail.extend(segment, &bytes, durable, tail, accepted_at);
                 }
-                Output::Update(tail) => self.floor.tail.update(owned.shard.id(), tail),
+                Output::Update(tail) => self.needs.tail.update(owned.shard.id(), tail),
                 // What it left in the store is the new owner's, who may have recorded it.
                 Output::Seal(..) | Output::Delete(_) | Output::Discard(_) if owned.abandoned => {}
-                Output::Seal(id, length) => self.upkeep.seal(&*self.floor.segments, id, length),
-                Output::Delete(id) => self.upkeep.delete(&*self.floor.segments, id),
-                Output::Discard(id) => self.upkeep.discard(&*self.floor.segments, id),
+                Output::Seal(id, length) => self.upkeep.seal(&*self.needs.segments, id, length),
+                Output::Delete(id) => self.upkeep.delete(&*self.needs.segments, id),
+                Output::Discard(id) => self.upkeep.discard(&*self.needs.segments, id),
                 Output::NameCopy(id, copy, length) => {
-                    self.floor.cold.iter().for_each(|cold| cold.name(id, copy, length));
+                    self.needs.cold.iter().for_each(|cold| cold.name(id, copy, length));
                 }
-                Output::HideCopy(id) => self.floor.cold.iter().for_each(|cold| cold.hide(&id)),
+                Output::HideCopy(id) => self.needs.cold.iter().for_each(|cold| cold.hide(&id)),
                 Output::RemoveCopy(id, copy) => {
-                    self.floor.cold.iter().for_each(|cold| cold.remove(&id, copy));
+                    self.needs.cold.iter().for_each(|cold| cold.remove(&id, copy));
                 }
                 Output::Truncated(truncation, result) => {
                     let _ = truncation.reply.send(result);

@@ -490,7 +490,7 @@ impl Shard {
     /// Offset after the last record that no loss takes back.
     fn synced_next(&self) -> Offset {
         let Some(Unsynced { reach, .. }) = self.unsynced.front() else { return self.acked_next.get() };
-        self.segment(reach.segment).synced_next
+        self.segment(reach.segment).synced_next.get()
     }
 
     /// A segment that has entries which are not synced.
@@ -634,7 +634,7 @@ impl Shard {
             base_offset,
             first_transaction_id,
             synced: DurableTo::new(Position(0)),
-            synced_next: base_offset,
+            synced_next: DurableTo::new(base_offset),
             synced_transaction_id: first_transaction_id,
         });
         let last = &appends[count - 1];
@@ -753,9 +753,9 @@ impl Shard {
         self.tail_changed = true;
         out.push(Output::Extend {
             segment: entry.segment,
-            from: entry.from,
             base_offset: entry.base_offset,
             bytes: entry.bytes,
+            durable: self.visible.durable,
             tail: self.tail(),
             accepted_at: entry.appends[0].accepted_at,
         });

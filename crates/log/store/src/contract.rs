@@ -57,8 +57,8 @@ pub struct ReplicatedStats {
     pub begun_short: u64,
 }
 
-/// Shuts out whoever still writes a shard, finds the end of what was left open, and answers all segments of it. What the
-/// store knew of the shard before it forgets. Waits for what it needs, however long that takes.
+/// Shuts out whoever still writes a shard, finds the end of what was left open, and answers all segments of it. What
+/// the store knew of the shard before it forgets. Waits for what it needs, however long that takes.
 pub type ShardTakeOver<'a> = BoxFuture<'a, Vec<RecoveredSegment>>;
 
 /// A store of segments; see the module.

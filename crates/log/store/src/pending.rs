@@ -54,18 +54,19 @@ pub fn cost(length: usize) -> u64 {
 pub struct PendingEntries {
     pieces: VecDeque<Piece>,
     synced: DurableTo<Position>,
+    durable: DurableTo<Position>,
     appended: AppendedTo<Position>,
     /// How many of the pieces are in the file.
     written: usize,
     /// How many of the pieces are durable.
-    durable: usize,
+    durable_pieces: usize,
 }
 
 impl PendingEntries {
     /// Nothing pending behind `synced`.
     pub fn new(synced: Position) -> Self {
-        let (synced, appended) = (DurableTo::new(synced), AppendedTo::new(synced));
-        Self { pieces: VecDeque::new(), synced, appended, written: 0, durable: 0 }
+        let (durable, appended) = (DurableTo::new(synced), AppendedTo::new(synced));
+        Self { pieces: VecDeque::new(), synced: durable, durable, appended, written: 0, durable_pieces: 0 }
     }
 
     /// Up to here the file is synced.
@@ -78,14 +79,14 @@ impl PendingEntries {
         self.start_of(self.written)
     }
 
-    /// Up to here the segment is durable, as far as [`PendingEntries::advance`] was told.
-    pub fn durable(&self) -> Position {
-        self.start_of(self.durable)
-    }
-
     /// The segment's end.
     pub fn appended(&self) -> Position {
         self.appended.get()
+    }
+
+    /// The same as a watermark.
+    pub fn appended_to(&self) -> AppendedTo<Position> {
+        self.appended
     }
 
     /// What the pending entries count against the memory's bound.
@@ -100,8 +101,9 @@ impl PendingEntries {
 
     /// `synced <= written <= durable <= appended`, and the pieces are what lies between the first and the last.
     fn check(&self) {
-        assert!(self.written <= self.durable, "only durable bytes are written to a file");
-        assert!(self.durable <= self.pieces.len(), "only what was appended is durable");
+        assert!(self.written <= self.durable_pieces, "only durable bytes are written to a file");
+        assert!(self.durable_pieces <= self.pieces.len(), "only what was appended is durable");
+        debug_assert_eq!(self.start_of(self.durable_pieces), self.durable.get(), "at the end of an entry");
         debug_assert_eq!(self.start_of(0), self.synced(), "what is synced is not pending");
         debug_assert_eq!(
             self.pieces.back().map_or(self.synced(), Piece::end),
@@ -124,16 +126,19 @@ impl PendingEntries {
     }
 
     /// The journal is durable up to `journal`.
-    pub fn advance(&mut self, journal: JournalPosition) -> Position {
+    pub fn advance(&mut self, journal: JournalPosition) -> DurableTo<Position> {
         self.advance_while(&|end| end <= journal)
     }
 
     /// Entries are durable as long as `durable` says so of their records' ends.
-    pub fn advance_while(&mut self, durable: &dyn Fn(JournalPosition) -> bool) -> Position {
-        while self.pieces.get(self.durable).is_some_and(|piece| durable(piece.journal_end)) {
-            self.durable += 1;
+    pub fn advance_while(&mut self, durable: &dyn Fn(JournalPosition) -> bool) -> DurableTo<Position> {
+        while let Some(piece) =
+            self.pieces.get(self.durable_pieces).filter(|piece| durable(piece.journal_end))
+        {
+            self.durable.advance(piece.end(), self.appended);
+            self.durable_pieces += 1;
         }
-        self.durable()
+        self.durable
     }
 
     /// Cuts the segment at `length`, which must be where an entry begins or ends, or before all that is pending.
@@ -148,8 +153,11 @@ impl PendingEntries {
         if length < self.synced() {
             self.synced.take_back(length);
         }
+        if length < self.durable.get() {
+            self.durable.take_back(length);
+        }
         self.written = self.written.min(keep);
-        self.durable = self.durable.min(keep);
+        self.durable_pieces = self.durable_pieces.min(keep);
         self.check();
         Some(cut)
     }
@@ -157,7 +165,7 @@ impl PendingEntries {
     /// The durable pieces that are not written yet, up to about `bytes` and `journal`, at least one if any.
     pub fn unwritten(&self, bytes: usize, journal: JournalPosition) -> Vec<Piece> {
         let mut total = 0;
-        let ready = self.pieces.range(self.written..self.durable);
+        let ready = self.pieces.range(self.written..self.durable_pieces);
         ready
             .take_while(|piece| {
                 let room = total == 0 || total + piece.bytes.len() <= bytes;
@@ -171,7 +179,7 @@ impl PendingEntries {
     /// The file is written up to `end`, where a durable piece ends (or which was cut away since).
     pub fn mark_written(&mut self, end: Position) {
         let count = self.pieces.partition_point(|piece| piece.end() <= end);
-        assert!(count <= self.durable, "only durable bytes are written to a file");
+        assert!(count <= self.durable_pieces, "only durable bytes are written to a file");
         self.written = self.written.max(count);
         self.check();
     }
@@ -192,7 +200,7 @@ impl PendingEntries {
             last = Some(piece);
         }
         self.written -= count;
-        self.durable -= count;
+        self.durable_pieces -= count;
         self.synced.advance(self.start_of(0), self.appended);
         self.check();
         (freed, last)
@@ -255,10 +263,10 @@ mod tests {
     #[test]
     fn watermarks_follow_the_journal_and_the_file() {
         let mut pending = pending();
-        assert_eq!((pending.durable(), pending.appended()), (at(10), at(16)));
-        assert_eq!(pending.advance(JournalPosition(199)), at(12));
-        assert_eq!(pending.advance(JournalPosition(250)), at(15));
-        assert_eq!(pending.advance(JournalPosition(0)), at(15), "never back");
+        assert_eq!((pending.durable.get(), pending.appended()), (at(10), at(16)));
+        assert_eq!(pending.advance(JournalPosition(199)).get(), at(12));
+        assert_eq!(pending.advance(JournalPosition(250)).get(), at(15));
+        assert_eq!(pending.advance(JournalPosition(0)).get(), at(15), "never back");
         assert_eq!(pending.unwritten(1, JournalPosition(300)).len(), 1);
         assert_eq!(pending.unwritten(100, JournalPosition(300)).len(), 2);
         assert_eq!(pending.unwritten(100, JournalPosition(100)).len(), 1);
@@ -266,7 +274,7 @@ mod tests {
         assert_eq!(pending.written(), at(15));
         let (freed, last) = pending.mark_synced(at(12));
         assert_eq!((freed, last.map(|piece| piece.bytes)), (cost(2), Some(Bytes::from_static(b"aa"))));
-        assert_eq!((pending.synced(), pending.written(), pending.durable()), (at(12), at(15), at(15)));
+        assert_eq!((pending.synced(), pending.written(), pending.durable.get()), (at(12), at(15), at(15)));
         pending.mark_unwritten();
         assert_eq!((pending.synced(), pending.written()), (at(12), at(12)));
     }

@@ -229,7 +229,7 @@ impl Segment {
     /// The journal lost records: of those that were not known to be durable, only the ones that `survived` are
     /// in it. Answers the memory given back.
     pub fn lose(&mut self, survived: &dyn Fn(JournalPosition) -> bool) -> u64 {
-        let end = self.pending.advance_while(survived);
+        let end = self.pending.advance_while(survived).get();
         assert!(
             self.pending.synced() <= end && end <= self.pending.appended(),
             "{}: a loss is of the end",

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use tailwater_env::{Env, Task};
-use tailwater_format::{Offset, Position, SegmentId, ShardId, Term, TransactionId};
+use tailwater_format::{AppendedTo, DurableTo, Offset, Position, SegmentId, ShardId, Term, TransactionId};
 use tailwater_journal::{Incarnation, Journal, JournalAppendError, JournalPosition};
 use tokio::sync::{Notify, mpsc, oneshot};
 
@@ -33,9 +33,9 @@ pub struct StoredSegment {
     /// Which.
     pub id: SegmentId,
     /// Its end, durable or not.
-    pub appended: Position,
+    pub appended: AppendedTo<Position>,
     /// How far it is durable; readers get no further.
-    pub durable: Position,
+    pub durable: DurableTo<Position>,
     /// Whether `appended` is final.
     pub sealed: bool,
     /// Its first and last entry up to `appended`. `None` if it has none, or if it was sealed below what its
@@ -415,7 +415,7 @@ impl SegmentStore {
         let inner = self.inner();
         let durable = inner.ledger.durable();
         let mut stripe = inner.stripe(&id.shard);
-        Ok(stripe.shards.get_mut(id)?.pending.advance(durable))
+        Ok(stripe.shards.get_mut(id)?.pending.advance(durable).get())
     }
 
     /// What the segment is like.
@@ -465,7 +465,7 @@ impl SegmentStore {
             let journal = inner.ledger.durable();
             let mut stripe = inner.stripe(&id.shard);
             let segment = stripe.shards.get_mut(id)?;
-            let durable = segment.pending.advance(journal);
+            let durable = segment.pending.advance(journal).get();
             if position > durable {
                 return Err(StoreError::BeyondDurable { position, durable });
             }
@@ -585,7 +585,7 @@ fn info(segment: &mut Segment, journal: JournalPosition) -> StoredSegment {
     let durable = segment.pending.advance(journal);
     StoredSegment {
         id: segment.id,
-        appended: segment.pending.appended(),
+        appended: segment.pending.appended_to(),
         durable,
         sealed: segment.is_sealed(),
         contents: segment.contents(),

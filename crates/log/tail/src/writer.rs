@@ -29,7 +29,7 @@ use futures::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use tailwater_cache::Cell;
 use tailwater_env::{Env, Instant, Task, TimesRead};
-use tailwater_format::{Position, SegmentId, ShardId, StreamId, Tail};
+use tailwater_format::{DurableTo, Position, SegmentId, ShardId, StreamId, Tail};
 use tokio::sync::Notify;
 
 pub use config::WriterConfig;
@@ -90,14 +90,21 @@ impl TailWriter {
         self.with_state(|state, now| state.open(now, shard, tail));
     }
 
-    /// Takes in bytes of `segment` that became durable: they begin at `from`, where those of the call before
-    /// ended, or at 0 of a segment that nothing was told of. `tail` is the shard's tail with them; its `cached`
-    /// is ignored. `accepted` is when the first append in them was, on the clock of the writer's world.
+    /// Takes in bytes of `segment` that became durable: they begin where those of the call before ended, or at 0 of a
+    /// segment that nothing was told of, and end at `durable`. `tail` is the shard's tail with them; its `cached` is
+    /// ignored. `accepted` is when the first append in them was, on the clock of the writer's world.
     ///
     /// # Panics
     /// If bytes were left out or come twice.
-    pub fn extend(&self, segment: SegmentId, from: Position, bytes: &Bytes, tail: Tail, accepted: Instant) {
-        self.with_state(|state, now| state.extend(now, segment, from, bytes, tail, accepted));
+    pub fn extend(
+        &self,
+        segment: SegmentId,
+        bytes: &Bytes,
+        durable: DurableTo<Position>,
+        tail: Tail,
+        accepted: Instant,
+    ) {
+        self.with_state(|state, now| state.extend(now, segment, bytes, durable, tail, accepted));
     }
 
     /// Takes in a change of a tail that brought no bytes: sealed, or truncated at the front.

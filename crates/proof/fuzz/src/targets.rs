@@ -80,7 +80,7 @@ pub fn targets() -> Vec<FuzzTarget> {
         target("zookeeper-values", Known, FEW, zookeeper::values, zookeeper::seeds),
         large(target("cold-indexes", Known, FEW, cold::indexes, || cold::seeds().0)),
         target("cold-names", Known, FEW, cold::names, || cold::seeds().1),
-        target("cell-entries", Known, FEW, cells::entries, cells::entry_seeds),
+        target("cell-items", Known, FEW, cells::items, cells::item_seeds),
         target("cell-configurations", Known, ITEMS, cells::configurations, cells::configuration_seeds),
         target("tails", Known, FEW, log::tails, log::tail_seeds),
         target("entries", Disk, FEW, log::entries, log::entry_seeds),

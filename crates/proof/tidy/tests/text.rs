@@ -54,6 +54,30 @@ fn prose_in_documents_is_at_most_150_columns_wide() {
     none_of(&found);
 }
 
+/// What no sentence of a document begins with: the subject comes first.
+const INVERTED: [&str; 3] = ["Of ", "Whoever ", "Whom "];
+
+#[test]
+fn sentences_of_documents_begin_with_their_subject() {
+    let mut found = Vec::new();
+    // The page of limits has the comments of the code.
+    for document in documents().iter().filter(|document| !document.path.ends_with("limits.md")) {
+        let mut before = "";
+        for (at, line) in document.text.lines().enumerate() {
+            let text = line.trim_start_matches([' ', '-', '|', '>', '*', '#', '1', '.']);
+            let is_first = before.is_empty() || text.len() < line.len() || before.ends_with(['.', ':', '*']);
+            let within = INVERTED.iter().any(|word| {
+                [". ", ": ", "** ", "| "].iter().any(|end| text.contains(&format!("{end}{word}")))
+            });
+            if within || is_first && INVERTED.iter().any(|word| text.starts_with(word)) {
+                found.push(format!("{}:{}: {text}", document.path, at + 1));
+            }
+            before = line.trim_end();
+        }
+    }
+    none_of(&found);
+}
+
 /// The functions of a file with the lines they take, by indentation: rustfmt puts the closing brace below the `fn`.
 fn functions(file: &SourceFile) -> Vec<(usize, String, usize)> {
     let lines: Vec<&str> = file.text.lines().collect();

@@ -319,7 +319,7 @@ fn cells(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
         "tailwater_backend_entries",
         "Values in the node's own backend.",
         "cell",
-        of(|own| own.entries),
+        of(|own| own.items),
     )?;
     let overflowed = of(|own| own.overflowed);
     page.gauges("tailwater_backend_overflowed", "Values that only a CALL finds.", "cell", overflowed)?;

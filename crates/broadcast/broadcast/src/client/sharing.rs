@@ -33,7 +33,7 @@ pub(super) use self::inputs::InputsShared;
 use self::inputs::SharingInputs;
 use self::socket::Door;
 use crate::client::link::ReplicasAt;
-use crate::client::listener::Came;
+use crate::client::received::Came;
 use crate::limits::STREAM_BYTES_MAX;
 use crate::positions::{Positions, TooManyStreams};
 use crate::region::{Begin, Member, Options, Stats};

@@ -6,10 +6,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use crate::limits::UNSETTLED_BYTES_MAX;
 use crate::name::Stream;
 use crate::positions::Position;
 use crate::replica::greeting::Greeting;
-use crate::replica::stream::{UNSETTLED_BYTES, UNSETTLED_BYTES_MAX};
+use crate::replica::stream::UNSETTLED_BYTES;
 
 /// A replica that follows this one.
 #[derive(Debug)]

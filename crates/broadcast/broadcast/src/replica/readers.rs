@@ -11,9 +11,9 @@
 
 use std::collections::VecDeque;
 
+use crate::limits::UNSETTLED_BYTES_MAX;
 use crate::name::Stream;
 use crate::replica::Replica;
-use crate::replica::stream::{StreamState, UNSETTLED_BYTES_MAX};
 
 /// Milliseconds that most listeners may lag while publishers are answered at once: some of the proxy's rounds.
 pub const LAG_MS: u64 = 200;
@@ -85,8 +85,10 @@ impl Replica {
 
     /// Events of a stream that all replicas hold and whose answers wait for listeners; the tail knows.
     pub fn held_back(&self, stream: &Stream) -> u64 {
-        let told = |state: &StreamState| state.readers.may_be_told(self.now_ms, self.held_back_ms());
-        self.streams.get(stream).map_or(0, |state| state.held().saturating_sub(told(state)))
+        let held_back_ms = self.held_back_ms();
+        self.streams.get(stream).map_or(0, |state| {
+            state.held().saturating_sub(state.readers.may_be_told(self.now_ms, held_back_ms))
+        })
     }
 
     /// Milliseconds for which an answer waits for listeners at most.

@@ -8,13 +8,10 @@ use std::collections::VecDeque;
 use crate::batch::{Batch, MalformedBatch};
 use crate::event::Collect;
 use crate::history::{Budget, FinalityRefusal, Gap, History, HistoryOptions, OnItsWay};
+use crate::limits::UNSETTLED_BYTES_MAX;
 use crate::message::Origin;
 use crate::replica::publishers::Publishers;
 use crate::replica::readers::ReaderLags;
-
-/// Bytes of a stream's events that may be on their way down the chain; beyond it publishers are refused, and nothing
-/// more is taken from other regions.
-pub const UNSETTLED_BYTES_MAX: usize = 64 << 20;
 
 /// Events on their way.
 #[derive(Clone, Debug)]

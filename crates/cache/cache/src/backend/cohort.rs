@@ -202,7 +202,7 @@ impl Backend {
         self.cohort.scanned_config_id.store(configuration.id, Ordering::Release);
     }
 
-    /// Some bytes of entries came from another backend.
+    /// Some bytes of items came from another backend.
     pub(super) fn note_copied(&self, bytes: usize) {
         self.cohort.copied_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }

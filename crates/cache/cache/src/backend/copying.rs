@@ -114,7 +114,7 @@ impl Table {
         self.find(hash).map_or(gone.erased, |number| self.node(number).version)
     }
 
-    /// How long ago an entry that is held was modified.
+    /// How long ago an item that is held was modified.
     pub(in super::super) fn age_of(&self, hash: KeyHash, now: Instant) -> Duration {
         self.find(hash).map(|number| now.since(self.node(number).modified)).unwrap_or_default()
     }
@@ -126,28 +126,28 @@ impl Table {
     }
 
     /// Copies what another replica holds, if it is above all that is known here; whether it was.
-    pub(in super::super) fn copy(&mut self, entry: &Item<'_>, age: Duration, now: Instant) -> bool {
-        let hash = KeyHash::of(entry.key);
+    pub(in super::super) fn copy(&mut self, item: &Item<'_>, age: Duration, now: Instant) -> bool {
+        let hash = KeyHash::of(item.key);
         let held = self.find(hash);
-        if entry.tombstone || !self.takes_copy(hash, entry.version) || age >= self.config.ttl {
+        if item.tombstone || !self.takes_copy(hash, item.version) || age >= self.config.ttl {
             return false;
         }
-        let wanted = self.slabs.slot_bytes_for(entry.bytes.len());
+        let wanted = self.slabs.slot_bytes_for(item.bytes.len());
         let is_full = self.slabs.live_bytes() + wanted > self.config.evict_above_bytes;
         // It would be the next one to go.
         let is_oldest = self.oldest().is_some_and(|oldest| self.node(oldest).modified >= now - age);
         if is_full && is_oldest {
-            self.removed = self.removed.max(entry.version);
+            self.removed = self.removed.max(item.version);
             return false;
         }
         let gone = self.tombstones.of(hash).unwrap_or_default();
         let promised = self.promises.remove(&hash).unwrap_or(gone.promised);
-        self.set(hash, entry, held, now, Some(age));
+        self.set(hash, item, held, now, Some(age));
         // A copy is no mutation: what was promised stands, also to whoever is going to use it.
         if promised > Version::ZERO && self.find(hash).is_some() {
             self.promises.insert(hash, promised);
         }
-        self.highest = self.highest.max(entry.version);
+        self.highest = self.highest.max(item.version);
         self.counts.copied += 1;
         true
     }

@@ -58,7 +58,7 @@ pub(super) fn is_of_use(configuration: &Configuration, key: &[u8]) -> bool {
     !configuration.mode.is_immutable() || generation_of(key) >= configuration.generation
 }
 
-/// What is answered to an entry that would only have room if another one went.
+/// What is answered to an item that would only have room if another one went.
 pub(super) fn no_room() -> Refusal {
     let message = "this backend has no room for all that the cell is to hold, and removes nothing that is read: give \
                    it more capacity, or lay its index out for values of that size";
@@ -141,10 +141,10 @@ impl Backend {
     }
 
     /// Whether these may be applied: any, or what the load that is under way SETs.
-    pub(super) fn check_loading(&self, entries: &[Item<'_>]) -> Result<(), Refusal> {
+    pub(super) fn check_loading(&self, items: &[Item<'_>]) -> Result<(), Refusal> {
         let loads = self.loads.lock();
-        let is_of_load = |entry: &Item<'_>| !entry.tombstone && generation_of(entry.key) == loads.under_way;
-        match !loads.is_immutable || loads.under_way != 0 && entries.iter().all(is_of_load) {
+        let is_of_load = |item: &Item<'_>| !item.tombstone && generation_of(item.key) == loads.under_way;
+        match !loads.is_immutable || loads.under_way != 0 && items.iter().all(is_of_load) {
             true => Ok(()),
             false => Err(refused("the keys of this cell can't be changed one by one: load it anew")),
         }

@@ -1,4 +1,4 @@
-//! The order in which entries were last modified, as a doubly linked list through the table's nodes.
+//! The order in which items were last modified, as a doubly linked list through the table's nodes.
 
 use super::slabs::NOBODY;
 

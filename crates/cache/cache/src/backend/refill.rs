@@ -26,7 +26,7 @@ use super::{Backend, check_version};
 use crate::cell::{Connector, Mode};
 use crate::configuration::{BackendPlace, Configuration};
 use crate::layout::{Item, KeyHash};
-use crate::limits::{APPLY_ENTRIES_MAX, LOOKUP_KEYS_MAX, MUTATIONS_SETTLE};
+use crate::limits::{APPLY_ITEMS_MAX, LOOKUP_KEYS_MAX, MUTATIONS_SETTLE};
 use crate::protocol::{
     JoinReply, JoinRequest, Looked, LookupReply, LookupRequest, METHOD_JOIN, METHOD_LOOKUP, METHOD_SCAN,
     ScanReply, ScanRequest,
@@ -105,7 +105,7 @@ impl Backend {
         }
         let mut wanted = CopiesWanted::new();
         let keys: Vec<_> = keys.into_iter().collect();
-        for some in keys.chunks(APPLY_ENTRIES_MAX) {
+        for some in keys.chunks(APPLY_ITEMS_MAX) {
             let mut table = self.table.lock();
             if table.config_id() != cohort.configuration().id {
                 return Err("the cell has another configuration by now".to_owned());
@@ -134,7 +134,7 @@ impl Backend {
         wall_us.saturating_sub(u64::try_from(MUTATIONS_SETTLE.as_micros()).unwrap_or(u64::MAX))
     }
 
-    /// Copies entries that another backend has sent for `wanted`; answers which of them it has deferred.
+    /// Copies items that another backend has sent for `wanted`; answers which of them it has deferred.
     fn copy_all(
         &self,
         cohort: &Cohort,
@@ -145,38 +145,38 @@ impl Backend {
         let parts = reply.parts(wanted.len()).ok_or_else(nonsense)?;
         let mut ages = reply.ages_ms.iter();
         let mut deferred = Vec::new();
-        let mut entries = Vec::new();
+        let mut items = Vec::new();
         for ((hash, version), part) in wanted.iter().zip(parts) {
             match part {
                 Looked::Absent | Looked::Unknown => {}
                 Looked::Deferred => deferred.push((*hash, *version)),
-                Looked::Entry(bytes) => {
+                Looked::Item(bytes) => {
                     let age = Duration::from_millis(*ages.next().ok_or_else(nonsense)?);
-                    entries.push((*hash, *version, bytes, age));
+                    items.push((*hash, *version, bytes, age));
                 }
             }
         }
         if deferred.len() == wanted.len() {
-            // The first entry always has room.
+            // The first item always has room.
             return Err(nonsense());
         }
         let mut is_any = false;
-        for some in entries.chunks(APPLY_ENTRIES_MAX) {
+        for some in items.chunks(APPLY_ITEMS_MAX) {
             let mut table = self.table.lock();
             if table.config_id() != cohort.configuration().id {
                 return Err("the cell has another configuration by now".to_owned());
             }
             for (hash, version, bytes, age) in some {
-                let entry = Item::parse(bytes).map_err(|error| error.to_string())?;
+                let item = Item::parse(bytes).map_err(|error| error.to_string())?;
                 // A higher version than was told of has come since.
-                let is_right = KeyHash::of(entry.key) == *hash
-                    && entry.version >= *version
-                    && is_of_use(cohort.configuration(), entry.key);
-                if is_right && check_version(entry.version, self.env.wall_ms()).is_ok() {
-                    if table.takes_copy(*hash, entry.version) && table.lacks_room_for(&entry) {
+                let is_right = KeyHash::of(item.key) == *hash
+                    && item.version >= *version
+                    && is_of_use(cohort.configuration(), item.key);
+                if is_right && check_version(item.version, self.env.wall_ms()).is_ok() {
+                    if table.takes_copy(*hash, item.version) && table.lacks_room_for(&item) {
                         return Err(load::no_room().message);
                     }
-                    is_any |= table.copy(&entry, *age, self.env.now());
+                    is_any |= table.copy(&item, *age, self.env.now());
                 }
             }
         }
@@ -502,9 +502,9 @@ impl Refilling {
             let request = LookupRequest { with_ages: true, ..request };
             let reply = self.call(number, METHOD_LOOKUP, request.encode_to_vec()).await?;
             let reply = LookupReply::decode(reply).map_err(|error| error.to_string())?;
-            bytes += reply.entries.len();
+            bytes += reply.items.len();
             let backend = self.backend()?;
-            backend.note_copied(reply.entries.len());
+            backend.note_copied(reply.items.len());
             wanted = backend.copy_all(cohort, &wanted, &reply)?;
             wanted.extend(later);
         }

@@ -1,4 +1,4 @@
-//! Where in the data region the next entry goes: blocks, slabs, slots, and how long a freed slot rests.
+//! Where in the data region the next item goes: blocks, slabs, slots, and how long a freed slot rests.
 //!
 //! ```text
 //! region   | block 0                      | block 1                      | ...
@@ -6,11 +6,11 @@
 //!          | slots of one small size each |                              |
 //! ```
 //! Sizes are whole fractions of a slab (small) or of a block (large), so little is left over. A slab belongs to a
-//! size while an entry is in it, and is reclaimed for another one when slabs run short.
+//! size while an item is in it, and is reclaimed for another one when slabs run short.
 //!
 //! A slot is never written while an index entry points at it. A freed one goes to the end of its size's queue and
 //! is written again when it has rested for [`SLOT_REST`], or sooner if there is no other room: a reader that
-//! copied a pointer just before it changed will then mostly still find the old entry whole, and otherwise notice.
+//! copied a pointer just before it changed will then mostly still find the old item whole, and otherwise notice.
 //!
 //! This module hands out numbers; it does not touch memory, and knows nothing of keys or versions.
 
@@ -18,7 +18,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use tailwater_env::Instant;
 
-use crate::limits::{BLOCK_BYTES, ENTRY_BYTES_MAX, SLAB_BYTES, SLABS_PER_BLOCK, SLOT_REST};
+use crate::limits::{BLOCK_BYTES, ITEM_BYTES_MAX, SLAB_BYTES, SLABS_PER_BLOCK, SLOT_REST};
 
 /// Number of a node of the table, or [`NOBODY`].
 pub(super) type Owner = u32;
@@ -29,7 +29,7 @@ pub(super) const NOBODY: Owner = u32::MAX;
 const SLOT_UNIT: u64 = 64;
 /// A slab of small slots has at least this many: the longest small slot wastes less than 1/8 on the next shorter.
 const SMALL_SLOTS_MIN: u64 = 8;
-/// How many times larger than its best slot the slot of an entry may be.
+/// How many times larger than its best slot the slot of an item may be.
 const LARGER_SLOT_FACTOR: u32 = 4;
 
 /// A slot of the data region.
@@ -46,7 +46,7 @@ struct Slab {
     size: usize,
     /// Slots handed out at least once; those from here on were never used since the slab got its size.
     carved: u32,
-    /// Slots that hold an entry.
+    /// Slots that hold an item.
     live: u32,
     /// Who is in each slot. Empty: it belongs to no size.
     owners: Vec<Owner>,
@@ -90,21 +90,21 @@ impl Slabs {
         }
     }
 
-    /// Bytes of the slots that hold entries.
+    /// Bytes of the slots that hold items.
     pub(super) fn live_bytes(&self) -> u64 {
         self.live_bytes
     }
 
-    /// Bytes of the slot that is best for an entry of `len` bytes.
+    /// Bytes of the slot that is best for an item of `len` bytes.
     pub(super) fn slot_bytes_for(&self, len: usize) -> u64 {
         u64::from(self.sizes[self.size_for(len)].slot_bytes)
     }
 
-    /// Takes a slot for an entry of `len` bytes, or `None` if something has to be freed or reclaimed first. When
+    /// Takes a slot for an item of `len` bytes, or `None` if something has to be freed or reclaimed first. When
     /// slabs run short it may be a larger slot, up to [`LARGER_SLOT_FACTOR`] times.
     ///
     /// # Panics
-    /// If `len` is beyond [`ENTRY_BYTES_MAX`].
+    /// If `len` is beyond [`ITEM_BYTES_MAX`].
     pub(super) fn allocate(&mut self, len: usize, now: Instant) -> Option<SlabSlot> {
         let size = self.size_for(len);
         if let Some((_, since)) = self.sizes[size].resting.front()
@@ -214,7 +214,7 @@ impl Slabs {
         u64::from(slot.slab) * SLAB_BYTES + u64::from(slot.index) * u64::from(slot_bytes)
     }
 
-    /// Who has to go, so that reclaiming what is empty then makes room for an entry of `len` bytes: everybody in
+    /// Who has to go, so that reclaiming what is empty then makes room for an item of `len` bytes: everybody in
     /// the slab of `slot`, or in its block if a whole one is needed.
     pub(super) fn owners_around(&self, slot: SlabSlot, len: usize) -> Vec<Owner> {
         let first = slot.slab / SLABS_PER_BLOCK * SLABS_PER_BLOCK;
@@ -254,7 +254,7 @@ impl Slabs {
     }
 
     fn size_for(&self, len: usize) -> usize {
-        assert!(len <= ENTRY_BYTES_MAX);
+        assert!(len <= ITEM_BYTES_MAX);
         self.sizes.partition_point(|size| (size.slot_bytes as usize) < len)
     }
 }
@@ -295,10 +295,10 @@ mod tests {
     }
 
     #[test]
-    fn slot_sizes_waste_little_and_hold_the_longest_entry() {
+    fn slot_sizes_waste_little_and_hold_the_longest_item() {
         let sizes: Vec<u32> = sizes().iter().map(|size| size.slot_bytes).collect();
         assert!(sizes.is_sorted() && sizes.len() < 120, "{} sizes", sizes.len());
-        assert!(*sizes.last().expect("some") as usize >= ENTRY_BYTES_MAX);
+        assert!(*sizes.last().expect("some") as usize >= ITEM_BYTES_MAX);
         for pair in sizes.windows(2).filter(|pair| pair[0] >= 1024 && u64::from(pair[1]) < BLOCK_BYTES / 4) {
             assert!(pair[1] - pair[0] <= pair[0] / 5, "{pair:?}");
         }
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn when_slabs_run_short_an_entry_takes_a_larger_slot_but_not_far_too_large_a_one() {
+    fn when_slabs_run_short_an_item_takes_a_larger_slot_but_not_far_too_large_a_one() {
         let mut slabs = Slabs::new(1);
         for _ in 0..SLABS_PER_BLOCK * 8 - 1 {
             slabs.allocate(9000, at(0)).expect("room for all but one");
@@ -349,22 +349,22 @@ mod tests {
     }
 
     #[test]
-    fn sixteen_emptied_slabs_of_a_block_hold_the_longest_entry_again() {
+    fn sixteen_emptied_slabs_of_a_block_hold_the_longest_item_again() {
         let mut slabs = Slabs::new(1);
         let slots: Vec<SlabSlot> = (0..SLABS_PER_BLOCK as usize * 8)
-            .map(|n| slabs.allocate(9000, at(0)).unwrap_or_else(|| panic!("room for entry {n}")))
+            .map(|n| slabs.allocate(9000, at(0)).unwrap_or_else(|| panic!("room for item {n}")))
             .collect();
         slabs.set_owner(slots[1], 7);
-        assert_eq!(slabs.allocate(ENTRY_BYTES_MAX, at(0)), None);
+        assert_eq!(slabs.allocate(ITEM_BYTES_MAX, at(0)), None);
         assert!(!slabs.reclaim_empty());
-        assert_eq!(slabs.owners_around(slots[127], ENTRY_BYTES_MAX), [7]);
+        assert_eq!(slabs.owners_around(slots[127], ITEM_BYTES_MAX), [7]);
         assert!(slabs.owners_around(slots[127], 100).is_empty(), "another slab");
         for slot in slots {
             slabs.free(slot, at(0));
         }
         assert_eq!(slabs.live_bytes(), 0);
         while slabs.reclaim_empty() {}
-        let slot = slabs.allocate(ENTRY_BYTES_MAX, at(0)).expect("room");
+        let slot = slabs.allocate(ITEM_BYTES_MAX, at(0)).expect("room");
         assert_eq!(slabs.offset(slot), 0);
         assert_eq!(slabs.live_bytes(), BLOCK_BYTES);
     }
@@ -372,7 +372,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_two_slots_in_use_overlap(
-            steps in proptest::collection::vec((0_usize..ENTRY_BYTES_MAX, 0_u32..6, any::<prop::sample::Index>()), 1..300),
+            steps in proptest::collection::vec((0_usize..ITEM_BYTES_MAX, 0_u32..6, any::<prop::sample::Index>()), 1..300),
         ) {
             let mut slabs = Slabs::new(4);
             let mut used: Vec<(SlabSlot, u64, u64)> = Vec::new();

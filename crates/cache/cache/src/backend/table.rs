@@ -1,22 +1,22 @@
-//! The table: which keys the backend holds, and how their entries get into the regions and out again.
+//! The table: which keys the backend holds, and how their items get into the regions and out again.
 //!
 //! The table has one writer at a time (the backend's lock). Readers take no lock: they copy from the regions at
 //! any moment, in any order, and check. What a reader may meet, and why it does no harm:
 //!
-//! - **Replace.** The new data entry is written whole into a slot that nothing points at; then the index
+//! - **Replace.** The new item is written whole into a slot that nothing points at; then the index
 //!   entry's version; then, by one release store, its pointer. A reader sees the old pointer or the new one,
 //!   never a mix, and the key never seems absent. It may see the new version beside the old pointer, or two
-//!   halves of two versions: the data entry carries its own version, so a consistent read notices, and a relaxed
+//!   halves of two versions: the item carries its own version, so a consistent read notices, and a relaxed
 //!   read gets a value that was current a moment ago.
-//! - **Insert.** Data entry, then hash and version into an index entry whose pointer is 0, then the pointer. A
+//! - **Insert.** Item, then hash and version into an index entry whose pointer is 0, then the pointer. A
 //!   reader sees no entry until the pointer is there. If the index entry was another key's a moment ago, the
-//!   reader may combine the new hash with the old pointer: the data entry carries its whole key.
+//!   reader may combine the new hash with the old pointer: the item carries its whole key.
 //! - **Remove.** The pointer becomes 0, then hash and version do; the slot is freed and rests. Were the name left
 //!   there, the pointer of the way's next key would complete it: a reader that combines the two would count a version
 //!   that this replica held long ago as its vote.
 //! - **Reuse.** A reader that copied a pointer before it changed may find its slot half rewritten, or rewritten
 //!   whole for another key, or its slab cut into other slots: checksum, key and length tell.
-//! - **Overflow.** The chained entry is in the table before the bucket's flag is set, and a chained entry that
+//! - **Overflow.** The chained item is in the table before the bucket's flag is set, and a chained item that
 //!   moves into the bucket is there before the flag is cleared. A reader whose copy mixes the bucket's words of
 //!   before with the flag of after misses the key once; a miss is always allowed.
 //! - **Refill.** While the backend does not know what it should hold, a bucket says so, and a key that is not in it is
@@ -43,8 +43,8 @@ use super::recency::{Recency, RecencyLinks, RecencyNodes};
 use super::slabs::{NOBODY, SlabSlot, Slabs};
 use super::tombstones::Tombstones;
 use crate::layout::{
-    BUCKET_BYTES, BUCKET_HEADER_BYTES, ENTRY_HEADER_BYTES, FLAG_ASK, FLAG_CHAINED, FLAG_UNFILLED,
-    FLAGS_OFFSET, INDEX_ENTRY_BYTES, Item, KeyHash, POINTER_OFFSET, Pointer, WAYS, bucket_offset,
+    BUCKET_BYTES, BUCKET_HEADER_BYTES, FLAG_ASK, FLAG_CHAINED, FLAG_UNFILLED, FLAGS_OFFSET,
+    INDEX_ENTRY_BYTES, ITEM_HEADER_BYTES, Item, KeyHash, POINTER_OFFSET, Pointer, WAYS, bucket_offset,
     index_entry_offset,
 };
 use crate::limits::{EXPIRED_KEPT, OVERFLOW_CHAIN_MAX};
@@ -65,7 +65,7 @@ pub(super) struct TableCounts {
     pub(super) evicted_age: Duration,
 }
 
-/// Where an entry is named.
+/// Where an item is named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TablePlace {
     Way(usize),
@@ -101,9 +101,9 @@ pub(super) struct TableConfig {
     pub(super) buckets: u64,
     pub(super) blocks: u32,
     pub(super) ttl: Duration,
-    /// Entries are evicted while more bytes than this are live.
+    /// Items are evicted while more bytes than this are live.
     pub(super) evict_above_bytes: u64,
-    /// Chained entries of all buckets together.
+    /// Chained items of all buckets together.
     pub(super) overflow_max: usize,
 }
 
@@ -133,7 +133,7 @@ pub(super) struct Table {
     highest: Version,
     /// The highest version that was removed for room or for its age: nothing at or below it is copied back.
     removed: Version,
-    /// Whoever adds an entry asks first whether there is room, as nothing is evicted.
+    /// Whoever adds an item asks first whether there is room, as nothing is evicted.
     keeps_all: bool,
     /// Buckets below this one hold what they should.
     filled_buckets: u64,
@@ -206,13 +206,13 @@ impl Table {
         self.keeps_all = true;
     }
 
-    /// Whether an entry that is above what is known here could be held only if others were evicted, and none may be.
-    pub(super) fn lacks_room_for(&mut self, entry: &Item<'_>) -> bool {
+    /// Whether an item that is above what is known here could be held only if others were evicted, and none may be.
+    pub(super) fn lacks_room_for(&mut self, item: &Item<'_>) -> bool {
         if !self.keeps_all {
             return false;
         }
-        let (hash, len) = (KeyHash::of(entry.key), entry.bytes.len());
-        if self.known(hash) >= entry.version {
+        let (hash, len) = (KeyHash::of(item.key), item.bytes.len());
+        if self.known(hash) >= item.version {
             return false;
         }
         let bucket = hash.bucket(self.config.buckets);
@@ -243,7 +243,7 @@ impl Table {
             let all = ways.chain(self.chains.get(&bucket).into_iter().flatten());
             for node in all.copied().filter(|node| *node != NOBODY) {
                 let mut begin = [0; 8];
-                let offset = self.slabs.offset(self.node(node).slot) + ENTRY_HEADER_BYTES as u64;
+                let offset = self.slabs.offset(self.node(node).slot) + ITEM_HEADER_BYTES as u64;
                 self.data.read(offset, &mut begin);
                 if !keep(u64::from_be_bytes(begin)) {
                     gone.push(node);
@@ -253,30 +253,30 @@ impl Table {
         gone.into_iter().for_each(|node| self.remove(node, now));
     }
 
-    /// Bytes of entries that there is room for before others are evicted.
+    /// Bytes of items that there is room for before others are evicted.
     pub(super) fn room_bytes(&self) -> u64 {
         self.config.evict_above_bytes.saturating_sub(self.live_bytes())
     }
 
     /// Applies a SET or an ERASE. The slot of what it replaces is free afterwards.
-    pub(super) fn apply(&mut self, entry: &Item<'_>, now: Instant) -> Outcome {
-        let hash = KeyHash::of(entry.key);
+    pub(super) fn apply(&mut self, item: &Item<'_>, now: Instant) -> Outcome {
+        let hash = KeyHash::of(item.key);
         let held = self.find(hash);
         let gone = self.tombstones.of(hash);
         let known = held.map(|node| self.node(node).version).or(gone.map(|gone| gone.erased));
         let promised = self.promises.get(&hash).copied().or(gone.map(|gone| gone.promised));
         match known {
             // The same mutation again, on its second way here.
-            Some(known) if known == entry.version => return Outcome::Applied,
-            Some(known) if known > entry.version => {
+            Some(known) if known == item.version => return Outcome::Applied,
+            Some(known) if known > item.version => {
                 self.counts.superseded += 1;
                 return Outcome::Superseded(known);
             }
-            _ if self.floor >= entry.version => {
+            _ if self.floor >= item.version => {
                 self.counts.superseded += 1;
                 return Outcome::BelowSummary(self.floor);
             }
-            None if self.tombstones.summary() >= entry.version => {
+            None if self.tombstones.summary() >= item.version => {
                 self.counts.superseded += 1;
                 return Outcome::BelowSummary(self.tombstones.summary());
             }
@@ -284,28 +284,28 @@ impl Table {
         }
         // Whoever was promised this relies on nothing coming in between. It is not that client's SET, so the answer
         // is not that it was superseded, which is as good as applied if both are the same client's.
-        if let Some(promised) = promised.filter(|promised| *promised > entry.version) {
+        if let Some(promised) = promised.filter(|promised| *promised > item.version) {
             self.counts.superseded += 1;
             return Outcome::BelowSummary(promised);
         }
-        self.put(hash, entry, held, now)
+        self.put(hash, item, held, now)
     }
 
     /// Applies what was promised its version, unless anything was applied or promised since.
-    pub(super) fn apply_promised(&mut self, entry: &Item<'_>, now: Instant) -> Outcome {
-        let hash = KeyHash::of(entry.key);
+    pub(super) fn apply_promised(&mut self, item: &Item<'_>, now: Instant) -> Outcome {
+        let hash = KeyHash::of(item.key);
         let held = self.find(hash);
         let gone = self.tombstones.of(hash).unwrap_or_default();
         let known = held.map_or(gone.erased, |node| self.node(node).version);
-        if known == entry.version {
+        if known == item.version {
             return Outcome::Applied;
         }
         let promised = self.promises.get(&hash).copied().unwrap_or(gone.promised);
-        if promised != entry.version {
+        if promised != item.version {
             self.counts.superseded += 1;
             return Outcome::Superseded(known.max(promised).max(self.tombstones.summary()).max(self.floor));
         }
-        self.put(hash, entry, held, now)
+        self.put(hash, item, held, now)
     }
 
     /// Promises that nothing of `hash` below `version` is applied any more, and tells what there is; or what stands
@@ -327,22 +327,22 @@ impl Table {
         }
         self.highest = self.highest.max(version);
         Ok(match self.read(hash) {
-            Some(entry) => PromiseState::Held(entry.into()),
+            Some(item) => PromiseState::Held(item.into()),
             None => PromiseState::Gone(gone.unwrap_or_default().erased),
         })
     }
 
-    fn put(&mut self, hash: KeyHash, entry: &Item<'_>, held: Option<u32>, now: Instant) -> Outcome {
+    fn put(&mut self, hash: KeyHash, item: &Item<'_>, held: Option<u32>, now: Instant) -> Outcome {
         self.promises.remove(&hash);
-        self.highest = self.highest.max(entry.version);
-        if entry.tombstone {
+        self.highest = self.highest.max(item.version);
+        if item.tombstone {
             if let Some(node) = held {
                 self.remove(node, now);
             }
-            self.tombstones.insert(hash, entry.version);
+            self.tombstones.insert(hash, item.version);
             self.counts.erases += 1;
         } else {
-            self.set(hash, entry, held, now, None);
+            self.set(hash, item, held, now, None);
             self.counts.sets += 1;
         }
         Outcome::Applied
@@ -352,7 +352,7 @@ impl Table {
     fn set(
         &mut self,
         hash: KeyHash,
-        entry: &Item<'_>,
+        item: &Item<'_>,
         held: Option<u32>,
         now: Instant,
         age: Option<Duration>,
@@ -362,17 +362,17 @@ impl Table {
             self.unlink(node);
             self.recency.push(node, &mut self.nodes);
         }
-        let slot = self.make_room(entry.bytes.len(), now);
-        let pointer = Pointer { offset: self.slabs.offset(slot), len: entry.bytes.len() as u32 };
-        self.data.write(pointer.offset, entry.bytes);
+        let slot = self.make_room(item.bytes.len(), now);
+        let pointer = Pointer { offset: self.slabs.offset(slot), len: item.bytes.len() as u32 };
+        self.data.write(pointer.offset, item.bytes);
         let number = match self.find(hash) {
             Some(node) => {
-                self.replace(node, entry.version, slot, pointer, now);
+                self.replace(node, item.version, slot, pointer, now);
                 node
             }
-            None => self.insert(hash, entry.version, slot, pointer, now),
+            None => self.insert(hash, item.version, slot, pointer, now),
         };
-        self.expire_at(number, entry.extras.expires_ms);
+        self.expire_at(number, item.extras.expires_ms);
         self.tombstones.remove(hash);
         if let Some(age) = age {
             self.recency.unlink(number, &mut self.nodes);
@@ -383,7 +383,7 @@ impl Table {
         }
     }
 
-    /// Takes a node out of the order in which entries were modified.
+    /// Takes a node out of the order in which items were modified.
     fn unlink(&mut self, number: u32) {
         let node = &mut self.nodes.0[number as usize];
         if std::mem::take(&mut node.is_copied) {
@@ -494,7 +494,7 @@ impl Table {
         self.index.store_release_u64(at + POINTER_OFFSET as u64, pointer.to_word());
     }
 
-    /// Forgets a node, frees its slot, and moves a chained entry into the way that became free.
+    /// Forgets a node, frees its slot, and moves a chained item into the way that became free.
     fn remove(&mut self, number: u32, now: Instant) {
         self.unlink(number);
         self.expire_at(number, 0);
@@ -547,7 +547,7 @@ impl Table {
             if self.slabs.reclaim_empty() {
                 continue;
             }
-            let oldest = self.oldest().expect("with no entry at all, every slab is free or empty");
+            let oldest = self.oldest().expect("with no item at all, every slab is free or empty");
             for owner in self.slabs.owners_around(self.node(oldest).slot, len) {
                 self.evict(owner, now);
             }
@@ -574,7 +574,7 @@ impl Table {
     }
 
     /// Removes what has expired by a wall clock that shows `wall_ms` and what has outlived the TTL, at most `max`
-    /// entries; `true` if there may be more.
+    /// items; `true` if there may be more.
     pub(super) fn sweep(&mut self, now: Instant, wall_ms: i64, max: usize) -> bool {
         let kept_ms = u64::try_from(EXPIRED_KEPT.as_millis()).unwrap_or(u64::MAX);
         let expired_ms = u64::try_from(wall_ms).unwrap_or(0).saturating_sub(kept_ms);
@@ -600,7 +600,7 @@ impl Table {
         true
     }
 
-    /// Removes at most `max` entries; `true` if there are more. With the last one, tombstones go too.
+    /// Removes at most `max` items; `true` if there are more. With the last one, tombstones go too.
     pub(super) fn clear(&mut self, now: Instant, max: usize) -> bool {
         for _ in 0..max {
             let Some(oldest) = self.oldest() else {
@@ -615,7 +615,7 @@ impl Table {
         true
     }
 
-    /// The data entry of `hash`, copied from the region.
+    /// The item of `hash`, copied from the region.
     pub(super) fn read(&self, hash: KeyHash) -> Option<Vec<u8>> {
         let node = self.node(self.find(hash)?);
         let mut bytes = vec![0; node.len as usize];
@@ -623,7 +623,7 @@ impl Table {
         Some(bytes)
     }
 
-    /// Length of the data entry of `hash`.
+    /// Length of the item of `hash`.
     pub(super) fn len_of(&self, hash: KeyHash) -> Option<usize> {
         Some(self.node(self.find(hash)?).len as usize)
     }
@@ -632,12 +632,12 @@ impl Table {
         self.counts
     }
 
-    /// Entries held, in buckets and in chains.
-    pub(super) fn entries(&self) -> usize {
+    /// Items held, in buckets and in chains.
+    pub(super) fn items(&self) -> usize {
         self.nodes.0.len() - self.unused_nodes.len()
     }
 
-    /// Entries in chains.
+    /// Items in chains.
     pub(super) fn chained(&self) -> usize {
         self.chained
     }

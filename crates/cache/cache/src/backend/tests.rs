@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::configuration::Configuration;
-use crate::layout::{ENTRY_HEADER_BYTES, EncodedEntry, EntryExtras, Pointer, encode_entry};
+use crate::layout::{EncodedItem, ITEM_HEADER_BYTES, ItemExtras, Pointer, encode_item};
 use crate::limits::{BLOCK_BYTES, EXPIRED_KEPT, SLOT_REST, TOMBSTONES_MAX};
 use crate::protocol::{ConfigureRequest, LoadRequest, Looked, encode_mutate};
 use crate::testing::{HandClock, small, world_by_hand};
@@ -39,24 +39,24 @@ fn call(backend: &Backend, method: u16, payload: Bytes) -> Result<Bytes, Refusal
     answer.expect("the backend answers before it returns")
 }
 
-/// A request with these entries.
-fn mutation<'a>(config_id: u64, entries: impl Iterator<Item = &'a Bytes> + Clone) -> Bytes {
-    encode_mutate(config_id, entries).concat().into()
+/// A request with these items.
+fn mutation<'a>(config_id: u64, items: impl Iterator<Item = &'a Bytes> + Clone) -> Bytes {
+    encode_mutate(config_id, items).concat().into()
 }
 
-fn mutate(backend: &Backend, entries: &[Bytes]) -> Vec<Outcome> {
-    let answer = call(backend, METHOD_MUTATE, mutation(ID, entries.iter())).expect("well formed");
+fn mutate(backend: &Backend, items: &[Bytes]) -> Vec<Outcome> {
+    let answer = call(backend, METHOD_MUTATE, mutation(ID, items.iter())).expect("well formed");
     let reply = MutateReply::decode(answer).expect("well formed");
-    reply.outcomes(entries.len()).expect("one for each")
+    reply.outcomes(items.len()).expect("one for each")
 }
 
 fn set(backend: &Backend, key: &[u8], n: u64, len: usize) -> Outcome {
     let value = value(key, version(n), len);
-    mutate(backend, &[encode_entry(key, version(n), Some(&value))])[0]
+    mutate(backend, &[encode_item(key, version(n), Some(&value))])[0]
 }
 
 fn erase(backend: &Backend, key: &[u8], n: u64) -> Outcome {
-    mutate(backend, &[encode_entry(key, version(n), None)])[0]
+    mutate(backend, &[encode_item(key, version(n), None)])[0]
 }
 
 /// What a reader finds: from memory alone, but for keys whose bucket overflowed.
@@ -73,15 +73,15 @@ fn read(backend: &Backend, key: &[u8]) -> Option<(Version, Vec<u8>)> {
         }
         BucketView::Absent => return None,
         BucketView::Overflowed => match look_up(backend, &[hash]).remove(0) {
-            Looked::Entry(entry) => entry.to_vec(),
+            Looked::Item(item) => item.to_vec(),
             Looked::Absent => return None,
-            Looked::Deferred | Looked::Unknown => panic!("a single entry has room, and nothing is unknown"),
+            Looked::Deferred | Looked::Unknown => panic!("a single item has room, and nothing is unknown"),
         },
         BucketView::Unknown | BucketView::OtherConfig => panic!("a bucket of this backend, which is filled"),
     };
-    let entry = Item::parse(&bytes).expect("quiet");
-    assert_eq!((entry.key, entry.tombstone), (key, false));
-    Some((entry.version, entry.value.to_vec()))
+    let item = Item::parse(&bytes).expect("quiet");
+    assert_eq!((item.key, item.tombstone), (key, false));
+    Some((item.version, item.value.to_vec()))
 }
 
 fn look_up(backend: &Backend, hashes: &[KeyHash]) -> Vec<Looked> {
@@ -164,11 +164,11 @@ proptest! {
                 prop_assert_eq!(read(&backend, &[key]), expected, "key {}", key);
             }
             let held = model.values().filter(|(.., len)| len.is_some()).count() as u64;
-            prop_assert_eq!(backend.stats().entries, held);
+            prop_assert_eq!(backend.stats().items, held);
         }
         backend.clear();
         let stats = backend.stats();
-        prop_assert_eq!((stats.entries, stats.live_bytes, stats.overflowed), (0, 0, 0));
+        prop_assert_eq!((stats.items, stats.live_bytes, stats.overflowed), (0, 0, 0));
     }
 }
 
@@ -184,11 +184,11 @@ fn the_least_recently_modified_are_evicted_and_never_more_than_the_limit_is_live
         set(&backend, &n.to_le_bytes(), 2 * n + 2, len);
         assert!(backend.stats().live_bytes <= limit);
     }
-    let held = backend.stats().entries;
-    assert!(held > 700, "{held} entries of 4 KiB in {limit} bytes");
+    let held = backend.stats().items;
+    assert!(held > 700, "{held} items of 4 KiB in {limit} bytes");
     assert!(read(&backend, b"kept").is_some());
     for n in 0..2_000_u64 {
-        assert_eq!(read(&backend, &n.to_le_bytes()).is_some(), n >= 2_001 - held, "entry {n} of {held}");
+        assert_eq!(read(&backend, &n.to_le_bytes()).is_some(), n >= 2_001 - held, "item {n} of {held}");
     }
     let stats = backend.stats();
     assert_eq!((stats.evicted, stats.slabs_reclaimed), (2_001 - held, 0));
@@ -209,10 +209,10 @@ fn an_index_for_values_of_their_size_holds_all_short_ones_and_one_for_longer_one
     };
     let (count, stats) = fill(4_096);
     assert!(stats.evicted > count / 4, "{stats:?}");
-    assert!(stats.overflowed > stats.entries / 20, "{stats:?}");
+    assert!(stats.overflowed > stats.items / 20, "{stats:?}");
     let (count, stats) = fill(VALUE_BYTES as u64);
-    assert_eq!((stats.entries, stats.evicted), (count, 0), "{stats:?}");
-    assert!(stats.overflowed < stats.entries / 100, "{stats:?}");
+    assert_eq!((stats.items, stats.evicted), (count, 0), "{stats:?}");
+    assert!(stats.overflowed < stats.items / 100, "{stats:?}");
 }
 
 #[test]
@@ -245,8 +245,8 @@ fn a_late_set_does_not_bring_an_erased_key_back_even_when_its_tombstone_was_merg
     assert_eq!(erase(&backend, b"k", 20), Outcome::Applied);
     assert_eq!(set(&backend, b"k", 15, 8), Outcome::Superseded(version(20)));
     let tombstones: Vec<Bytes> =
-        (0..TOMBSTONES_MAX as u64).map(|n| encode_entry(&n.to_le_bytes(), version(1), None)).collect();
-    for some in tombstones.chunks(MUTATE_ENTRIES_MAX) {
+        (0..TOMBSTONES_MAX as u64).map(|n| encode_item(&n.to_le_bytes(), version(1), None)).collect();
+    for some in tombstones.chunks(MUTATE_ITEMS_MAX) {
         mutate(&backend, some);
     }
     assert_eq!(set(&backend, b"k", 15, 8), Outcome::BelowSummary(version(20)));
@@ -257,22 +257,22 @@ fn a_late_set_does_not_bring_an_erased_key_back_even_when_its_tombstone_was_merg
 #[test]
 fn a_malformed_batch_is_refused_as_a_whole() {
     let (backend, _) = start(small(ID));
-    let good = encode_entry(b"good", version(1), Some(b"value"));
-    let mut bad = encode_entry(b"bad", version(1), Some(b"value")).to_vec();
+    let good = encode_item(b"good", version(1), Some(b"value"));
+    let mut bad = encode_item(b"bad", version(1), Some(b"value")).to_vec();
     *bad.last_mut().expect("some") ^= 1;
     let refused = |payload: Bytes| call(&backend, METHOD_MUTATE, payload).expect_err("refused").code;
     assert_eq!(refused(mutation(ID, [good.clone(), bad.into()].iter())), REFUSED_MALFORMED);
     assert_eq!(refused(mutation(ID, [good.clone(), good.slice(..20)].iter())), REFUSED_MALFORMED);
     assert_eq!(refused(mutation(ID + 1, [good].iter())), REFUSED_CONFIG);
     assert_eq!(refused(Bytes::from_static(b"\xff\xff\xff")), REFUSED_MALFORMED);
-    let many = vec![encode_entry(b"", version(1), None); MUTATE_ENTRIES_MAX + 1];
+    let many = vec![encode_item(b"", version(1), None); MUTATE_ITEMS_MAX + 1];
     assert_eq!(refused(mutation(ID, many.iter())), REFUSED_MALFORMED);
     assert_eq!(call(&backend, 9999, Bytes::new()).expect_err("no such method").code, REFUSED_METHOD);
     let hashes =
         LookupRequest { hashes: Bytes::from_static(&[0; 15]), ..LookupRequest::of(ID, std::iter::empty()) };
     let refusal = call(&backend, METHOD_LOOKUP, hashes.encode_to_vec().into()).expect_err("cut short");
     assert_eq!(refusal.code, REFUSED_MALFORMED);
-    assert_eq!(backend.stats().entries, 0);
+    assert_eq!(backend.stats().items, 0);
 }
 
 #[test]
@@ -285,8 +285,8 @@ fn a_lookup_answers_what_fits_and_defers_the_rest() {
     let hashes: Vec<KeyHash> = keys.iter().map(|key| KeyHash::of(key)).collect();
     let looked = look_up(&backend, &hashes);
     let deferred = looked.iter().filter(|looked| **looked == Looked::Deferred).count();
-    assert_eq!(deferred, 8 - LOOKUP_BYTES_MAX / ((1 << 20) + ENTRY_HEADER_BYTES + 1));
-    assert!(matches!(look_up(&backend, &hashes[7..])[0], Looked::Entry(_)));
+    assert_eq!(deferred, 8 - LOOKUP_BYTES_MAX / ((1 << 20) + ITEM_HEADER_BYTES + 1));
+    assert!(matches!(look_up(&backend, &hashes[7..])[0], Looked::Item(_)));
 }
 
 #[test]
@@ -297,7 +297,7 @@ fn the_doorbell_rings_once_for_a_batch_and_not_for_one_that_changed_nothing() {
     backend.ring_on_change(move || {
         counted.fetch_add(1, Ordering::Relaxed);
     });
-    let batch = [b"a", b"b"].map(|key| encode_entry(key, version(5), Some(b"")));
+    let batch = [b"a", b"b"].map(|key| encode_item(key, version(5), Some(b"")));
     mutate(&backend, &batch);
     assert_eq!(rings.load(Ordering::Relaxed), 1);
     set(&backend, b"a", 4, 1);
@@ -347,7 +347,7 @@ fn the_name_of_an_erased_key_is_not_completed_by_the_pointer_of_the_next_one_in_
 const KEYS: u64 = 24;
 
 /// A backend under pressure: two buckets for more keys than they have ways, sizes that move between slabs, a region
-/// so small that entries are evicted.
+/// so small that items are evicted.
 fn crowded() -> (Arc<Backend>, Arc<HandClock>) {
     start(BackendConfig { buckets: 2, capacity_bytes: 4 * BLOCK_BYTES, eviction_at: 0.02, ..small(ID) })
 }
@@ -369,7 +369,7 @@ fn crowd(backend: &Backend, clock: &HandClock, n: u64) {
 enum Raced {
     Proven(Version),
     NotNamed,
-    /// Another key's entry, a piece of one, or pieces of several.
+    /// Another key's item, a piece of one, or pieces of several.
     Noticed,
 }
 
@@ -388,9 +388,9 @@ fn read_racing(backend: &Backend, key: &[u8], mut overtake: impl FnMut()) -> Rac
     let mut bytes = vec![0; pointer.len as usize];
     copy(&backend.data, pointer.offset, &mut bytes, (pointer.len as usize / 40).next_multiple_of(8));
     match Item::parse(&bytes) {
-        Ok(entry) if entry.key == key => {
-            assert_eq!(entry.value, value(key, entry.version, entry.value.len()), "a value that nobody set");
-            Raced::Proven(entry.version)
+        Ok(item) if item.key == key => {
+            assert_eq!(item.value, value(key, item.version, item.value.len()), "a value that nobody set");
+            Raced::Proven(item.version)
         }
         _ => Raced::Noticed,
     }
@@ -492,17 +492,15 @@ fn configurations_that_make_no_sense_are_refused() {
 fn a_version_far_ahead_of_the_clock_is_refused_with_its_batch_and_later_writes_go_on() {
     let (backend, _) = start(small(ID));
     let bound_us = u64::try_from(backend.env.wall_ms() + 3_600_000).expect("positive") * 1000;
-    let entries =
-        |n| [encode_entry(b"other", version(1), Some(b"x")), encode_entry(b"key", version(n), None)];
+    let items = |n| [encode_item(b"other", version(1), Some(b"x")), encode_item(b"key", version(n), None)];
     for ahead in [bound_us + 1, u64::MAX] {
-        let refused =
-            call(&backend, METHOD_MUTATE, mutation(ID, entries(ahead).iter())).expect_err("refused");
+        let refused = call(&backend, METHOD_MUTATE, mutation(ID, items(ahead).iter())).expect_err("refused");
         assert_eq!(refused.code, REFUSED_VERSION);
         assert!(refused.message.contains("clock"), "{}", refused.message);
     }
     assert_eq!(read(&backend, b"other"), None, "nothing of it was done");
     assert_eq!(set(&backend, b"key", 2, 10), Outcome::Applied);
-    assert_eq!(mutate(&backend, &entries(bound_us)), [Outcome::Applied; 2]);
+    assert_eq!(mutate(&backend, &items(bound_us)), [Outcome::Applied; 2]);
 }
 
 #[test]
@@ -510,9 +508,9 @@ fn what_has_expired_is_reclaimed_a_while_later_and_what_was_touched_is_not() {
     let (backend, clock) = start(small(ID));
     let expires_ms = backend.env.wall_ms() as u64 + 1_000;
     let set = |key: &[u8], n: u64, expires_ms: u64| {
-        let extras = EntryExtras { expires_ms, tag: 0, token: 0 };
-        let entry = EncodedEntry::new(key, version(n), Some(&"value".into()), extras);
-        mutate(&backend, &[entry.pieces().next().expect("one piece").clone()])[0]
+        let extras = ItemExtras { expires_ms, tag: 0, token: 0 };
+        let item = EncodedItem::new(key, version(n), Some(&"value".into()), extras);
+        mutate(&backend, &[item.pieces().next().expect("one piece").clone()])[0]
     };
     for (key, expires_ms) in [(&b"a"[..], expires_ms), (b"b", expires_ms), (b"c", expires_ms), (b"d", 0)] {
         assert_eq!(set(key, 1, expires_ms), Outcome::Applied);
@@ -525,11 +523,11 @@ fn what_has_expired_is_reclaimed_a_while_later_and_what_was_touched_is_not() {
     assert!(!backend.sweep_once());
     assert_eq!(read(&backend, b"a"), None);
     assert!(read(&backend, b"b").is_some() && read(&backend, b"d").is_some());
-    assert_eq!((backend.stats().expired, backend.stats().entries), (1, 2));
+    assert_eq!((backend.stats().expired, backend.stats().items), (1, 2));
 }
 
 fn copy(backend: &Backend, key: &[u8], n: u64, len: usize, age: Duration) -> bool {
-    let bytes = encode_entry(key, version(n), Some(&value(key, version(n), len)));
+    let bytes = encode_item(key, version(n), Some(&value(key, version(n), len)));
     let now = backend.env.now();
     backend.table.lock().copy(&Item::parse(&bytes).expect("just encoded"), age, now)
 }
@@ -555,7 +553,7 @@ fn a_copy_keeps_its_age_and_undoes_nothing_that_is_newer_erased_expired_or_promi
     assert!(backend.table.lock().promise(hash, version(50)).is_ok());
     assert!(copy(&backend, b"promised", 40, 20, Duration::ZERO));
     assert!(matches!(set(&backend, b"promised", 45, 20), Outcome::BelowSummary(_)));
-    let bytes = encode_entry(b"promised", version(50), Some(b"x"));
+    let bytes = encode_item(b"promised", version(50), Some(b"x"));
     let accepted =
         backend.table.lock().apply_promised(&Item::parse(&bytes).expect("just encoded"), backend.env.now());
     assert_eq!(accepted, Outcome::Applied);

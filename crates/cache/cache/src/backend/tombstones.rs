@@ -15,7 +15,7 @@ use crate::version::Version;
 #[derive(Default)]
 pub(super) struct Tombstones {
     by_key: BTreeMap<KeyHash, GoneKey>,
-    /// In the order of their arrival; an entry counts only if `by_key` has the same.
+    /// In the order of their arrival; an item counts only if `by_key` has the same.
     arrived: VecDeque<(KeyHash, Version)>,
     summary: Version,
 }

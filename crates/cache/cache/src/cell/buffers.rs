@@ -1,6 +1,6 @@
-//! Buffers that data entries are read into, and that the values handed out borrow from.
+//! Buffers that items are read into, and that the values handed out borrow from.
 //!
-//! A value is a slice of the buffer that its entry was read into. When the last slice of a buffer is dropped, the
+//! A value is a slice of the buffer that its item was read into. When the last slice of a buffer is dropped, the
 //! buffer goes back to its pool, on whatever thread that happens. The pool is bounded in count, and in the size
 //! of what it keeps; a value that is kept keeps its whole buffer (see
 //! [`DATA_BYTES_PER_READ`](crate::limits::DATA_BYTES_PER_READ)).

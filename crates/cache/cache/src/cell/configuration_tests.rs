@@ -153,7 +153,7 @@ fn a_client_that_goes_by_an_old_configuration_learns_the_new_one_from_a_backend_
             assert!(!owner.configure(of(ID, &[0, 1, 2])).await.expect("a configuration"), "ids only grow");
             for number in [0, 1] {
                 let left = place.backend(number).stats();
-                assert_eq!((left.config_id, left.entries), (ID + 1, 0), "one that has left holds nothing");
+                assert_eq!((left.config_id, left.items), (ID + 1, 0), "one that has left holds nothing");
             }
         });
     }
@@ -184,12 +184,12 @@ fn a_set_that_an_old_configuration_placed_is_refused_by_backends_that_go_by_the_
         let place = BackendsByNumber::with(&env, TRANSPORTS[1], 0..3);
         let cell = place.client(of(ID, &[0, 1, 2]), 1).await;
         set(&cell, &items("one")).await;
-        let entry = crate::layout::encode_entry(
+        let item = crate::layout::encode_item(
             b"key 0",
             Version { timestamp_us: 1, client_id: 5, sequence: 0 },
             None,
         );
-        let mutation = |id| Bytes::from(crate::protocol::encode_mutate(id, [entry.clone()].iter()).concat());
+        let mutation = |id| Bytes::from(crate::protocol::encode_mutate(id, [item.clone()].iter()).concat());
         let (served, doorbell) = place.backends.lock()[&0].clone();
         let connection = tailwater_rma::local::connect(served, doorbell, &env);
         for id in [0, ID - 1, ID + 1] {
@@ -266,7 +266,7 @@ fn a_cell_that_is_created_anew_begins_with_nothing_of_the_one_before_it() {
         let anew = place.client(of(Configuration::first_id(0, ID), &[0, 1, 2]), 2).await;
         let keys: Vec<Bytes> = items("before").into_iter().map(|(key, _)| key).collect();
         assert!(anew.get_consistent(&keys).await.iter().all(|lookup| *lookup == Lookup::Miss));
-        assert!((0..3).all(|number| place.backend(number).stats().entries == 0));
+        assert!((0..3).all(|number| place.backend(number).stats().items == 0));
     });
 }
 
@@ -353,6 +353,6 @@ fn a_backend_that_could_not_be_reached_when_it_left_is_told_when_it_can() {
         };
         let (configured, ()) = futures::join!(owner.configure(of(ID + 1, &[1, 2, 3])), coming_back);
         assert!(configured.expect("a configuration"));
-        assert_eq!((left.config_id(), left.stats().entries), (ID + 1, 0));
+        assert_eq!((left.config_id(), left.stats().items), (ID + 1, 0));
     });
 }

@@ -14,8 +14,8 @@ use prost::Message;
 use tailwater_rma::CallError;
 
 use super::{Cell, CellInner, SetError, set};
-use crate::layout::{ENTRY_HEADER_BYTES, EXTRAS_BYTES_MAX, EntryExtras, KeyHash};
-use crate::limits::{KEY_BYTES_MAX, MUTATE_ENTRIES_MAX, VALUE_BYTES_MAX};
+use crate::layout::{EXTRAS_BYTES_MAX, ITEM_HEADER_BYTES, ItemExtras, KeyHash};
+use crate::limits::{KEY_BYTES_MAX, MUTATE_ITEMS_MAX, VALUE_BYTES_MAX};
 use crate::protocol::{LoadReply, LoadRequest, METHOD_LOAD};
 
 /// Bytes that a load's keys begin with.
@@ -24,7 +24,7 @@ pub(super) const GENERATION_BYTES: usize = 8;
 /// The longest key of a load, in bytes.
 pub const LOADED_KEY_BYTES_MAX: usize = KEY_BYTES_MAX - GENERATION_BYTES;
 
-/// Entries lie in slots of some sizes: of room for so many bytes, one byte less than this divided by it is counted on.
+/// Items lie in slots of some sizes: of room for so many bytes, one byte less than this divided by it is counted on.
 const ROOM_LOST_ONE_IN: u64 = 8;
 
 /// Why a load does not come about. What is read stays as it is.
@@ -54,7 +54,7 @@ pub enum CellLoadError {
     NoRoom {
         /// Its number.
         number: u32,
-        /// Bytes of entries.
+        /// Bytes of items.
         room_bytes: u64,
     },
     /// A backend has filled up.
@@ -83,7 +83,7 @@ pub struct CellLoad {
     cell: Cell,
     generation: u64,
     config_id: u64,
-    /// Bytes of entries that each backend has room for, and those that it was sent.
+    /// Bytes of items that each backend has room for, and those that it was sent.
     rooms: BTreeMap<u32, (u64, u64)>,
 }
 
@@ -186,7 +186,7 @@ impl CellLoad {
                 return Err(CellLoadError::TooLarge { key, value_len: value.len() });
             }
             let key = stored_key(self.generation, &key);
-            let bytes = ENTRY_HEADER_BYTES + key.len() + value.len() + EXTRAS_BYTES_MAX;
+            let bytes = ITEM_HEADER_BYTES + key.len() + value.len() + EXTRAS_BYTES_MAX;
             for place in inner.placement.of(KeyHash::of(&key)) {
                 let number = inner.replicas[usize::from(*place)].number;
                 let Some((room_bytes, sent)) = self.rooms.get_mut(&number) else {
@@ -197,9 +197,9 @@ impl CellLoad {
                     return Err(CellLoadError::NoRoom { number, room_bytes: *room_bytes });
                 }
             }
-            mutations.push((key, Some((value, EntryExtras::default()))));
+            mutations.push((key, Some((value, ItemExtras::default()))));
         }
-        for some in mutations.chunks(MUTATE_ENTRIES_MAX) {
+        for some in mutations.chunks(MUTATE_ITEMS_MAX) {
             let deadline = inner.env.now() + inner.deadline;
             for result in set::mutate(&inner, some, deadline).await {
                 result.map_err(|error| match error {

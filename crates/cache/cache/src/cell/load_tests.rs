@@ -2,7 +2,7 @@
 
 use super::refill_tests::{RefilledBackends, TRANSPORTS, assert_all_there, items, keys_of};
 use super::*;
-use crate::layout::encode_entry;
+use crate::layout::encode_item;
 use crate::protocol::{METHOD_MUTATE, encode_mutate};
 use crate::testing::in_runtime;
 
@@ -73,7 +73,7 @@ fn what_was_loaded_is_read_in_every_way_and_the_next_load_takes_its_place() {
                 }
                 // The former load is forgotten, by each backend when it is told of the next one.
                 let held =
-                    || numbers.iter().map(|number| backends.backend(*number).stats().entries).sum::<u64>();
+                    || numbers.iter().map(|number| backends.backend(*number).stats().items).sum::<u64>();
                 backends.until(|| held() == 2 * 80).await;
             });
         }
@@ -199,8 +199,8 @@ fn keys_of_a_loaded_cell_are_changed_by_nobody() {
         let live = cell.inner().replicas[0].live().expect("it is connected");
         let generation = cell.configuration().generation;
         for key in [key.to_vec(), [&generation.to_be_bytes()[..], &key].concat()] {
-            let entry = encode_entry(&key, cell.inner().versions.next(env.wall_ms()), Some(b"x"));
-            let payload = encode_mutate(cell.configuration().id, [entry].iter()).concat();
+            let item = encode_item(&key, cell.inner().versions.next(env.wall_ms()), Some(b"x"));
+            let payload = encode_mutate(cell.configuration().id, [item].iter()).concat();
             let refused = live.connection.call(METHOD_MUTATE, payload.into()).await.expect_err("refused");
             assert!(refused.to_string().contains("can't be changed one by one"), "{refused}");
         }

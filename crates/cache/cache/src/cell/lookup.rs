@@ -15,7 +15,7 @@ use tailwater_rma::{CallError, OpError, READ_BYTES_MAX, ReadOp, ScarOp, ScarRepl
 use super::CellInner;
 use super::replica::{LiveReplica, Replica};
 use crate::layout::{
-    BUCKET_BYTES, BucketView, EntryApart, EntryExtras, Item, KeyHash, Pointer, bucket_offset, head_bytes,
+    BUCKET_BYTES, BucketView, Item, ItemApart, ItemExtras, KeyHash, Pointer, bucket_offset, head_bytes,
     parse_apart, scan_bucket,
 };
 use crate::limits::{DATA_BYTES_PER_READ, LOOKUP_KEYS_MAX, SCAR_OPS_MAX, TORN_RETRIES_MAX};
@@ -46,7 +46,7 @@ impl<'a> Keys<'a> {
 pub(super) struct Hit {
     pub(super) version: Version,
     pub(super) value: Bytes,
-    pub(super) extras: EntryExtras,
+    pub(super) extras: ItemExtras,
     /// What the value borrows from. Values that came together lie next to each other in it.
     pub(super) frame: Bytes,
 }
@@ -67,7 +67,7 @@ pub(super) enum LookupAnswer {
 pub(super) enum Named {
     /// At this version, there.
     At(Version, Pointer),
-    /// Overflowed; the backend sent the entry itself.
+    /// Overflowed; the backend sent the item itself.
     Sent(Hit),
     Absent,
     /// The backend is not refilled, and does not know.
@@ -220,7 +220,7 @@ struct LookupScanned {
     apart: Option<ScarReply>,
 }
 
-/// SCARs of some keys; asks for the entries of those that overflowed.
+/// SCARs of some keys; asks for the items of those that overflowed.
 async fn scan(
     cell: &CellInner,
     live: &LiveReplica,
@@ -281,7 +281,7 @@ async fn scan(
     Ok(scanned)
 }
 
-/// Reads the buckets of some keys, and asks for the entries of those that overflowed.
+/// Reads the buckets of some keys, and asks for the items of those that overflowed.
 pub(super) async fn read_buckets(
     cell: &CellInner,
     live: &LiveReplica,
@@ -328,7 +328,7 @@ pub(super) fn bucket_op(live: &LiveReplica, hash: KeyHash) -> ReadOp {
     }
 }
 
-/// Reads data entries, in batches that fit a buffer each, and tells `each` what proved itself; `None` for what
+/// Reads items, in batches that fit a buffer each, and tells `each` what proved itself; `None` for what
 /// did not.
 pub(super) async fn read_data(
     cell: &CellInner,
@@ -356,7 +356,7 @@ pub(super) async fn read_data(
             return Err(NoAnswer::Lost);
         }
         // What else failed was out of bounds: a pointer that was torn. Its bytes are an earlier user's of the
-        // buffer, and might be that very entry, so the result counts and not the bytes.
+        // buffer, and might be that very item, so the result counts and not the bytes.
         let mut results = results.into_iter();
         let buffer = Bytes::from_owner(buffer);
         let mut at = 0;
@@ -380,7 +380,7 @@ pub(super) fn count_that_fits(found: &[(usize, Pointer)]) -> usize {
     fitting.count().max(1)
 }
 
-/// READs that an entry takes.
+/// READs that an item takes.
 pub(super) fn ops_for(pointer: Pointer) -> usize {
     pointer.len.div_ceil(READ_BYTES_MAX) as usize
 }
@@ -395,26 +395,26 @@ pub(super) fn push_ops(live: &LiveReplica, pointer: Pointer, ops: &mut Vec<ReadO
     }
 }
 
-/// The value in `bytes[range]`, if those bytes are an entry of `key`.
+/// The value in `bytes[range]`, if those bytes are an item of `key`.
 pub(super) fn proven(bytes: &Bytes, range: std::ops::Range<usize>, key: &[u8]) -> Option<Hit> {
     let range = range.start..range.end.min(bytes.len());
-    let entry = Item::parse(bytes.get(range.clone())?).ok()?;
-    if entry.key != key || entry.tombstone {
+    let item = Item::parse(bytes.get(range.clone())?).ok()?;
+    if item.key != key || item.tombstone {
         return None;
     }
-    let begin = range.start + entry.value_offset();
-    let (version, extras, end) = (entry.version, entry.extras, begin + entry.value.len());
+    let begin = range.start + item.value_offset();
+    let (version, extras, end) = (item.version, item.extras, begin + item.value.len());
     Some(Hit { version, value: bytes.slice(begin..end), extras, frame: bytes.clone() })
 }
 
 /// The same of a reply whose head is what comes before a value of key number `key`.
 fn proven_apart(reply: ScarReply, keys: &Keys<'_>, key: usize) -> Option<Hit> {
-    let EntryApart { version, value_len, extras } =
+    let ItemApart { version, value_len, extras } =
         parse_apart(&keys.keys[key], &reply.head, &reply.data, keys.unchecked_from)?;
     Some(Hit { version, value: reply.data.slice(..value_len), extras, frame: reply.frame })
 }
 
-/// Asks the backend itself for entries that may be in its chains.
+/// Asks the backend itself for items that may be in its chains.
 async fn look_up(
     cell: &CellInner,
     live: &LiveReplica,
@@ -450,14 +450,14 @@ async fn look_up(
                 Looked::Absent => named.push((key, Named::Absent)),
                 Looked::Unknown => named.push((key, Named::Unknown)),
                 Looked::Deferred => again.push(key),
-                Looked::Entry(bytes) => {
+                Looked::Item(bytes) => {
                     let hit = proven(&bytes, 0..usize::MAX, &keys.keys[key]);
                     named.push((key, hit.map_or(Named::Torn, Named::Sent)));
                 }
             }
         }
         if again.len() == asked {
-            // The first entry always has room: whoever defers all is not one of our backends.
+            // The first item always has room: whoever defers all is not one of our backends.
             return Err(NoAnswer::Lost);
         }
         again.extend(later);

@@ -31,7 +31,7 @@ struct Pick {
     hash: KeyHash,
 }
 
-/// A data entry to be read.
+/// An item to be read.
 #[derive(Clone, Copy)]
 struct MappedFetch {
     backend: usize,
@@ -51,7 +51,7 @@ struct Scratch {
     said: Vec<[Said; 2]>,
     fetches: Vec<MappedFetch>,
     ops: Vec<ReadOp>,
-    entries: Vec<(usize, Pointer)>,
+    items: Vec<(usize, Pointer)>,
     buckets: Vec<u8>,
 }
 
@@ -180,11 +180,11 @@ impl Scratch {
         for group in self.fetches.chunk_by(|one, next| one.backend == next.backend) {
             let replica = &cell.replicas[group[0].backend];
             let Some(live) = mapped(replica) else { continue };
-            self.entries.clear();
-            self.entries.extend(group.iter().map(|fetch| (fetch.key, fetch.pointer)));
+            self.items.clear();
+            self.items.extend(group.iter().map(|fetch| (fetch.key, fetch.pointer)));
             let mut done = 0;
             while done < group.len() {
-                let some = count_that_fits(&self.entries[done..]);
+                let some = count_that_fits(&self.items[done..]);
                 let now = &group[done..done + some];
                 done += some;
                 self.ops.clear();
@@ -204,7 +204,7 @@ impl Scratch {
                 for fetch in now {
                     let range = at..at + fetch.pointer.len as usize;
                     at = range.end;
-                    // Bytes that were not read are another entry's, of an earlier use of the buffer.
+                    // Bytes that were not read are another item's, of an earlier use of the buffer.
                     if !results.by_ref().take(ops_for(fetch.pointer)).all(|result| result.is_ok()) {
                         continue;
                     }

@@ -258,7 +258,7 @@ fn updates_are_counted_while_backends_change_and_start_again() {
         let one_more = |held: Option<&CellValue>| {
             let before: u64 =
                 held.map_or(0, |held| String::from_utf8_lossy(&held.value).parse().expect("a number"));
-            UpdateTo::Set((before + 1).to_string().into(), EntryExtras::default())
+            UpdateTo::Set((before + 1).to_string().into(), ItemExtras::default())
         };
         let mut counted = 0_u64;
         let place = |number| BackendPlace::new(number, Vec::new());
@@ -293,9 +293,9 @@ fn what_was_under_way_when_a_backend_died_is_applied_by_none_that_it_has_joined_
         let _cell = backends.client(&[0, 1, 2], 1).await;
         backends.until_filled(&[0, 1, 2]).await;
         let timestamp_us = env.wall_ms() as u64 * 1_000;
-        let entry = |client_id| {
+        let item = |client_id| {
             let version = Version { timestamp_us, client_id, sequence: 0 };
-            crate::layout::encode_entry(b"under way", version, Some(b"value"))
+            crate::layout::encode_item(b"under way", version, Some(b"value"))
         };
         // The start before acknowledges it, and dies.
         backends.start(1);
@@ -303,7 +303,7 @@ fn what_was_under_way_when_a_backend_died_is_applied_by_none_that_it_has_joined_
         for number in 0..3 {
             let (served, doorbell) = backends.running.lock()[&number].clone();
             let connection = tailwater_rma::local::connect(served, doorbell, &env);
-            let pieces = crate::protocol::encode_mutate(ID, [entry(number)].iter()).concat();
+            let pieces = crate::protocol::encode_mutate(ID, [item(number)].iter()).concat();
             let reply =
                 connection.call(crate::protocol::METHOD_MUTATE, pieces.into()).await.expect("an answer");
             let reply = crate::protocol::MutateReply::decode(reply).expect("well formed");

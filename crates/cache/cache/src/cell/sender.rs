@@ -1,12 +1,12 @@
 //! What carries mutations to one backend: a bounded queue, and CALLs that take what has gathered in it.
 //!
-//! Whoever queues an entry while few CALLs are under way starts the next one on the spot, so a lone SET leaves
+//! Whoever queues an item while few CALLs are under way starts the next one on the spot, so a lone SET leaves
 //! without waiting for another task, and over a transport within the process is over at once. While the CALLs
 //! that are allowed are under way the queue gathers, and what gathered leaves together when one returns. A task
 //! sees the CALLs through that did not end at once.
 //!
-//! An entry is answered exactly once: by the backend, or as not answered when the CALL failed, the backend is
-//! not connected, its deadline passed in the queue, or the cell was dropped. Entries are refused at once when
+//! An item is answered exactly once: by the backend, or as not answered when the CALL failed, the backend is
+//! not connected, its deadline passed in the queue, or the cell was dropped. Items are refused at once when
 //! the queue is full.
 
 use std::collections::VecDeque;
@@ -27,30 +27,30 @@ use super::agreed::Agreed;
 use super::quorum::{ReplicaAck, WriteQuorums};
 use super::replica::Replica;
 use super::set::Mutation;
-use crate::layout::EncodedEntry;
-use crate::limits::{MUTATE_BYTES_MAX, MUTATE_CALLS_IN_FLIGHT, MUTATE_ENTRIES_MAX};
+use crate::layout::EncodedItem;
+use crate::limits::{MUTATE_BYTES_MAX, MUTATE_CALLS_IN_FLIGHT, MUTATE_ITEMS_MAX};
 use crate::protocol::{
     METHOD_MUTATE, MutateReply, Outcome, REFUSED_CONFIG, REFUSED_NO_ROOM, REFUSED_UNFILLED, REFUSED_VERSION,
     encode_mutate,
 };
 
-/// One entry on its way to one backend. Dropped unanswered, it answers [`ReplicaAck::None`].
+/// One item on its way to one backend. Dropped unanswered, it answers [`ReplicaAck::None`].
 pub(super) struct SenderWaiting {
-    pub(super) entry: EncodedEntry,
+    pub(super) item: EncodedItem,
     mutation: Option<Arc<Mutation>>,
-    /// Which item of that it is, and of which quorums the backend is one.
-    item: (usize, WriteQuorums),
+    /// Which part of that it is, and of which quorums the backend is one.
+    part: (usize, WriteQuorums),
     deadline: Instant,
 }
 
 impl SenderWaiting {
     pub(super) fn new(
-        entry: EncodedEntry,
+        item: EncodedItem,
         mutation: Arc<Mutation>,
-        item: (usize, WriteQuorums),
+        part: (usize, WriteQuorums),
         deadline: Instant,
     ) -> Self {
-        Self { entry, mutation: Some(mutation), item, deadline }
+        Self { item, mutation: Some(mutation), part, deadline }
     }
 
     /// The configuration that it goes by.
@@ -60,7 +60,7 @@ impl SenderWaiting {
 
     pub(super) fn answer(mut self, ack: ReplicaAck) {
         if let Some(mutation) = self.mutation.take() {
-            mutation.count(self.item.0, self.item.1, ack);
+            mutation.count(self.part.0, self.part.1, ack);
         }
     }
 
@@ -81,7 +81,7 @@ impl SenderWaiting {
 impl Drop for SenderWaiting {
     fn drop(&mut self) {
         if let Some(mutation) = self.mutation.take() {
-            mutation.count(self.item.0, self.item.1, ReplicaAck::None);
+            mutation.count(self.part.0, self.part.1, ReplicaAck::None);
         }
     }
 }
@@ -92,7 +92,7 @@ pub(super) struct Sender {
     /// There is something for the task to do.
     wake: Notify,
     bytes_max: usize,
-    entries_max: usize,
+    items_max: usize,
 }
 
 #[derive(Default)]
@@ -114,20 +114,20 @@ pub(super) struct SendConfig {
 }
 
 impl Sender {
-    pub(super) fn new(bytes_max: usize, entries_max: usize) -> Self {
-        Self { queue: Mutex::default(), wake: Notify::new(), bytes_max, entries_max }
+    pub(super) fn new(bytes_max: usize, items_max: usize) -> Self {
+        Self { queue: Mutex::default(), wake: Notify::new(), bytes_max, items_max }
     }
 
-    /// Queues some entries. Those for which there is no room are answered [`ReplicaAck::Overloaded`].
-    pub(super) fn send(&self, entries: impl Iterator<Item = SenderWaiting>) {
+    /// Queues some items. Those for which there is no room are answered [`ReplicaAck::Overloaded`].
+    pub(super) fn send(&self, items: impl Iterator<Item = SenderWaiting>) {
         let mut refused = Vec::new();
         {
             let mut queue = self.queue.lock();
-            for waiting in entries {
-                let bytes = queue.bytes + waiting.entry.len();
-                // An empty queue takes any entry: its bound may be below one entry's.
+            for waiting in items {
+                let bytes = queue.bytes + waiting.item.len();
+                // An empty queue takes any item: its bound may be below one item's.
                 let full = !queue.waiting.is_empty()
-                    && (bytes > self.bytes_max || queue.waiting.len() >= self.entries_max);
+                    && (bytes > self.bytes_max || queue.waiting.len() >= self.items_max);
                 if full {
                     refused.push(waiting);
                 } else {
@@ -142,7 +142,7 @@ impl Sender {
     }
 
     /// What goes with the next CALL, which counts as under way from now on; `None` if there is nothing to send,
-    /// or enough is under way. Entries whose deadline has passed are answered instead.
+    /// or enough is under way. Items whose deadline has passed are answered instead.
     fn next_batch(&self, now: Instant) -> Option<Vec<SenderWaiting>> {
         let mut batch = Vec::new();
         let mut late = Vec::new();
@@ -152,10 +152,10 @@ impl Sender {
             return None;
         }
         while let Some(waiting) = queue.waiting.front() {
-            let len = waiting.entry.len();
+            let len = waiting.item.len();
             // One CALL goes by one configuration.
             let is_other = |first: &SenderWaiting| first.config_id() != waiting.config_id();
-            let full = batch.len() == MUTATE_ENTRIES_MAX || (bytes > 0 && bytes + len > MUTATE_BYTES_MAX);
+            let full = batch.len() == MUTATE_ITEMS_MAX || (bytes > 0 && bytes + len > MUTATE_BYTES_MAX);
             if full || batch.first().is_some_and(is_other) {
                 break;
             }
@@ -249,7 +249,7 @@ async fn send(config: SendConfig, replica: Arc<Replica>, batch: Vec<SenderWaitin
     // Whatever has no answer says so when it is dropped.
 }
 
-/// The backend's word on one entry.
+/// The backend's word on one item.
 enum SenderAnswer {
     Outcome(Outcome),
     Overloaded,
@@ -257,11 +257,11 @@ enum SenderAnswer {
     NoRoom,
 }
 
-/// One CALL; as many answers as entries, or none if there is none to be had.
+/// One CALL; as many answers as items, or none if there is none to be had.
 async fn call(config: &SendConfig, replica: &Replica, batch: &[SenderWaiting]) -> Vec<SenderAnswer> {
     let Some(live) = replica.live() else { return Vec::new() };
     let config_id = batch.first().map_or(0, SenderWaiting::config_id);
-    let pieces = encode_mutate(config_id, batch.iter().flat_map(|waiting| waiting.entry.pieces()));
+    let pieces = encode_mutate(config_id, batch.iter().flat_map(|waiting| waiting.item.pieces()));
     let call = live.connection.call_with_pieces(METHOD_MUTATE, pieces);
     match config.env.timeout(config.call_deadline, call).await {
         Some(Ok(bytes)) => {
@@ -309,18 +309,18 @@ mod tests {
     use super::*;
     use crate::cell::placement::Mode;
     use crate::cell::quorum::Settled;
-    use crate::layout::{ENTRY_HEADER_BYTES, EntryExtras};
+    use crate::layout::{ITEM_HEADER_BYTES, ItemExtras};
 
-    fn waiting(mutation: &Arc<Mutation>, item: usize, bytes: usize, deadline_ns: u64) -> SenderWaiting {
+    fn waiting(mutation: &Arc<Mutation>, part: usize, bytes: usize, deadline_ns: u64) -> SenderWaiting {
         let (deadline, version) = (Instant::from_ns(deadline_ns), crate::Version::default());
         // So many bytes with its header.
-        let entry = EncodedEntry::new(
+        let item = EncodedItem::new(
             b"",
             version,
-            Some(&Bytes::from(vec![0; bytes - ENTRY_HEADER_BYTES])),
-            EntryExtras::default(),
+            Some(&Bytes::from(vec![0; bytes - ITEM_HEADER_BYTES])),
+            ItemExtras::default(),
         );
-        SenderWaiting::new(entry, Arc::clone(mutation), (item, WriteQuorums::READ), deadline)
+        SenderWaiting::new(item, Arc::clone(mutation), (part, WriteQuorums::READ), deadline)
     }
 
     #[test]
@@ -328,21 +328,21 @@ mod tests {
         let mutation = Mutation::new(Mode::R1, false, 1, 7, 5);
         let sender = Sender::new(300, 3);
         sender.send(
-            [180, 130, 40].into_iter().enumerate().map(|(item, bytes)| waiting(&mutation, item, bytes, 9)),
+            [180, 130, 40].into_iter().enumerate().map(|(part, bytes)| waiting(&mutation, part, bytes, 9)),
         );
         assert_eq!(mutation.settled(1), Settled::Overloaded, "180 + 130 bytes are more than 300");
         sender.send(
-            [32, 32].into_iter().enumerate().map(|(item, bytes)| waiting(&mutation, 3 + item, bytes, 9)),
+            [32, 32].into_iter().enumerate().map(|(part, bytes)| waiting(&mutation, 3 + part, bytes, 9)),
         );
         assert_eq!(mutation.settled(3), Settled::Wait);
         assert_eq!(mutation.settled(4), Settled::Overloaded, "three are enough");
     }
 
     #[test]
-    fn an_entry_that_waited_too_long_is_answered_and_not_sent() {
+    fn an_item_that_waited_too_long_is_answered_and_not_sent() {
         let mutation = Mutation::new(Mode::R1, false, 1, 7, 2);
         let sender = Sender::new(1000, 1000);
-        sender.send([10, 20].into_iter().enumerate().map(|(item, ns)| waiting(&mutation, item, 32, ns)));
+        sender.send([10, 20].into_iter().enumerate().map(|(part, ns)| waiting(&mutation, part, 32, ns)));
         assert_eq!(sender.next_batch(Instant::from_ns(15)).expect("the second one").len(), 1);
         assert_eq!(mutation.settled(0), Settled::Unreachable);
     }
@@ -352,7 +352,7 @@ mod tests {
         let mutation = Mutation::new(Mode::R1, false, 1, 7, 9);
         let sender = Sender::new(usize::MAX, usize::MAX);
         let mib = 1 << 20;
-        sender.send((0..9).map(|item| waiting(&mutation, item, mib, 9)));
+        sender.send((0..9).map(|part| waiting(&mutation, part, mib, 9)));
         let next = || sender.next_batch(Instant::default()).map(|batch| batch.len());
         assert_eq!((next(), next(), next()), (Some(4), Some(4), None));
         sender.call_over();

@@ -16,7 +16,7 @@ use super::placement::Mode;
 use super::quorum::{AllAcks, ReplicaAck, Settled, WriteQuorums};
 use super::sender::{self, SenderWaiting};
 use super::{CellInner, SetError};
-use crate::layout::{EncodedEntry, EntryExtras, KeyHash};
+use crate::layout::{EncodedItem, ItemExtras, KeyHash};
 use crate::limits::{KEY_BYTES_MAX, SUPERSEDED_RETRIES_MAX, VALUE_BYTES_MAX};
 use crate::version::Version;
 
@@ -87,12 +87,12 @@ impl Mutation {
 }
 
 /// A key, and what it is SET to; `None` ERASEs it.
-pub(super) type CellMutation = (Bytes, Option<(Bytes, EntryExtras)>);
+pub(super) type CellMutation = (Bytes, Option<(Bytes, ItemExtras)>);
 
-/// Hands an entry that a quorum has to a replica that has not, as it is. Whether it arrives is not waited for.
-pub(super) fn mend(cell: &CellInner, backend: usize, entry: &EncodedEntry, deadline: Instant) {
+/// Hands an item that a quorum has to a replica that has not, as it is. Whether it arrives is not waited for.
+pub(super) fn mend(cell: &CellInner, backend: usize, item: &EncodedItem, deadline: Instant) {
     let mutation = Mutation::new(Mode::R1, false, cell.versions.client_id(), cell.config_id, 1);
-    let waiting = SenderWaiting::new(entry.clone(), mutation, (0, WriteQuorums::READ), deadline);
+    let waiting = SenderWaiting::new(item.clone(), mutation, (0, WriteQuorums::READ), deadline);
     cell.replicas[backend].sender.send(std::iter::once(waiting));
     sender::begin(&cell.sending, &cell.replicas[backend]);
 }
@@ -169,11 +169,11 @@ fn send(
     let wall_ms = cell.env.wall_ms();
     let mut versions = Vec::with_capacity(open.len());
     let mut queued: Vec<(usize, SenderWaiting)> = Vec::with_capacity(open.len() * cell.mode.replicas());
-    for (item, index) in open.iter().enumerate() {
+    for (part, index) in open.iter().enumerate() {
         let (key, set) = &items[*index];
         let version = cell.versions.next(wall_ms);
         versions.push(version);
-        let entry = EncodedEntry::new(
+        let item = EncodedItem::new(
             key,
             version,
             set.as_ref().map(|(value, _)| value),
@@ -181,11 +181,11 @@ fn send(
         );
         let hash = KeyHash::of(key);
         for (backend, of) in cell.writers(hash) {
-            let waiting = SenderWaiting::new(entry.clone(), Arc::clone(&mutation), (item, of), deadline);
+            let waiting = SenderWaiting::new(item.clone(), Arc::clone(&mutation), (part, of), deadline);
             queued.push((backend, waiting));
         }
     }
-    // One key's entries keep their order in each queue; versions decide anyway.
+    // One key's items keep their order in each queue; versions decide anyway.
     queued.sort_by_key(|(backend, _)| *backend);
     let mut queued = queued.into_iter().peekable();
     while let Some((backend, _)) = queued.peek() {

@@ -87,7 +87,7 @@ fn what_was_set_is_read_by_every_transport_and_in_both_ways() {
                 let consistent = world.cell.get_consistent(&keys).await;
                 for ((lookup, (_, value)), version) in consistent.iter().zip(&items).zip(versions) {
                     let (version, value) = (version.expect("set"), value.clone());
-                    let expected = Lookup::Hit { version, value, extras: EntryExtras::default() };
+                    let expected = Lookup::Hit { version, value, extras: ItemExtras::default() };
                     assert_eq!(*lookup, expected);
                 }
                 assert_eq!(consistent[200], Lookup::Miss);
@@ -362,7 +362,7 @@ fn one_operation_with_many_keys_has_one_deadline_for_all() {
             for faults in &world.faults {
                 faults.stalled.store(true, Ordering::Relaxed);
             }
-            let items = items(2 * MUTATE_ENTRIES_MAX as u32 + 1, 1);
+            let items = items(2 * MUTATE_ITEMS_MAX as u32 + 1, 1);
             let keys = keys_of(&items);
             assert!(keys.len() > 3 * KEYS_PER_LOOKUP_MAX);
             let cell = &world.cell;
@@ -382,7 +382,7 @@ fn one_operation_with_many_keys_has_one_deadline_for_all() {
             assert!(futures::poll!(&mut set).is_pending());
             clock.advance(deadline);
             let Poll::Ready(results) = futures::poll!(&mut set) else { panic!("it waits for more than one") };
-            assert_eq!(results.len(), 2 * MUTATE_ENTRIES_MAX + 1);
+            assert_eq!(results.len(), 2 * MUTATE_ITEMS_MAX + 1);
             // Whose CALL has ended at the same moment, by another thread, are told that nobody answers.
             let is_late = |result| matches!(result, Err(SetError::Deadline | SetError::Unreachable));
             assert!(results.into_iter().all(is_late));
@@ -509,9 +509,9 @@ fn a_version_from_a_broken_clock_is_not_taken_and_silences_nobody() {
     in_runtime(|env| async move {
         let world = world(env.clone(), Mode::R1, 1, WIRE).await;
         let held = Version { timestamp_us: u64::MAX, client_id: 9, sequence: 0 };
-        let entry = crate::layout::encode_entry(&key(0), held, Some(b"x"));
+        let item = crate::layout::encode_item(&key(0), held, Some(b"x"));
         let live = world.cell.inner().replicas[0].live().expect("connected");
-        let payload = crate::protocol::encode_mutate(ID, [entry].iter());
+        let payload = crate::protocol::encode_mutate(ID, [item].iter());
         let taken = live.connection.call_with_pieces(crate::protocol::METHOD_MUTATE, payload).await;
         let refused = crate::protocol::REFUSED_VERSION;
         assert!(
@@ -559,7 +559,7 @@ fn concurrent_sets_travel_together() {
             results[0].expect("set");
         }
         let calls: usize = world.faults.iter().map(|faults| faults.calls.lock().len()).sum();
-        assert!(calls < 750, "{calls} CALLs for 1500 entries");
+        assert!(calls < 750, "{calls} CALLs for 1500 items");
     });
 }
 
@@ -593,7 +593,7 @@ fn the_last_of_a_row_of_sets_stays() {
         world.until_carried_out(3 * 200).await;
         world.set_everywhere(&items(1, 7)).await;
         for (backend, _) in &world.backends {
-            assert_eq!(backend.stats().entries, 1);
+            assert_eq!(backend.stats().items, 1);
         }
         for _ in 0..20 {
             assert_eq!(hit(&world.cell.get_relaxed(&[key(0)]).await[0]), &value(0, 7));

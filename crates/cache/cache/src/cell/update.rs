@@ -27,7 +27,7 @@ use tailwater_rma::CallError;
 use super::quorum::WriteQuorums;
 use super::replica::Replica;
 use super::{Cell, CellFailure, CellInner, set};
-use crate::layout::{EncodedEntry, EntryExtras, Item, KeyHash};
+use crate::layout::{EncodedItem, Item, ItemExtras, KeyHash};
 use crate::limits::{CONFIGURATION_RETRIES_MAX, KEY_BYTES_MAX, UPDATE_ROUNDS_MAX, VALUE_BYTES_MAX};
 use crate::protocol::{
     METHOD_ACCEPT, METHOD_PROMISE, MutateReply, Outcome, PromiseReply, PromiseRequest, PromiseState,
@@ -48,7 +48,7 @@ pub struct CellValue {
     /// Its bytes.
     pub value: Bytes,
     /// What it has beside them.
-    pub extras: EntryExtras,
+    pub extras: ItemExtras,
 }
 
 /// What an update makes of a key.
@@ -57,7 +57,7 @@ pub enum UpdateTo {
     /// Nothing: it stays as it is.
     Keep,
     /// This value.
-    Set(Bytes, EntryExtras),
+    Set(Bytes, ItemExtras),
     /// No value.
     Erase,
 }
@@ -161,7 +161,7 @@ impl Cell {
         key: Bytes,
         expected: Option<Version>,
         value: Bytes,
-        extras: EntryExtras,
+        extras: ItemExtras,
     ) -> Result<Version, CasError> {
         let decide = |held: Option<&CellValue>| match held.map(|held| held.version) == expected {
             true => UpdateTo::Set(value.clone(), extras),
@@ -178,7 +178,7 @@ impl Cell {
     /// Gives a key's value another expiry, and answers its new version; `None` if it has no value.
     pub async fn touch(&self, key: Bytes, expires_ms: u64) -> Result<Option<Version>, UpdateError> {
         let decide = |held: Option<&CellValue>| match held {
-            Some(held) => UpdateTo::Set(held.value.clone(), EntryExtras { expires_ms, ..held.extras }),
+            Some(held) => UpdateTo::Set(held.value.clone(), ItemExtras { expires_ms, ..held.extras }),
             None => UpdateTo::Keep,
         };
         Ok(self.update(key, decide).await?.version)
@@ -298,8 +298,8 @@ async fn run_round(
         return Err(UpdateError::TooLarge { key_len: key.len(), value_len });
     }
     let extras = to.as_ref().map(|(_, extras)| *extras).unwrap_or_default();
-    let entry = EncodedEntry::new(key, version, to.as_ref().map(|(value, _)| value), extras);
-    match accepted(cell, key, &entry, deadline).await {
+    let item = EncodedItem::new(key, version, to.as_ref().map(|(value, _)| value), extras);
+    match accepted(cell, key, &item, deadline).await {
         // A value that was written back has another version now.
         UpdateAccepted::Yes if is_kept => {
             let before = before.map(|before| CellValue { version, ..before });
@@ -416,8 +416,8 @@ enum UpdateAccepted {
     Open,
 }
 
-async fn accepted(cell: &CellInner, key: &Bytes, entry: &EncodedEntry, deadline: Instant) -> UpdateAccepted {
-    let pieces = encode_mutate(cell.config_id, entry.pieces());
+async fn accepted(cell: &CellInner, key: &Bytes, item: &EncodedItem, deadline: Instant) -> UpdateAccepted {
+    let pieces = encode_mutate(cell.config_id, item.pieces());
     let mut asked: FuturesUnordered<_> = cell
         .writers(KeyHash::of(key))
         .map(|(backend, of)| {
@@ -451,7 +451,7 @@ async fn accepted(cell: &CellInner, key: &Bytes, entry: &EncodedEntry, deadline:
             _ => is_open = true,
         }
     }
-    refused.into_iter().for_each(|backend| set::mend(cell, backend, entry, deadline));
+    refused.into_iter().for_each(|backend| set::mend(cell, backend, item, deadline));
     UpdateAccepted::Yes
 }
 

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use tailwater_rma::{Capabilities, Connection, LocalDoorbell};
 
 use super::*;
-use crate::layout::{Item, KeyHash, encode_entry};
+use crate::layout::{Item, KeyHash, encode_item};
 use crate::protocol::{METHOD_MUTATE, encode_mutate};
 use crate::testing::{CellFaults, Double, in_runtime, served, small, world_by_hand};
 use crate::{Backend, CasError};
@@ -52,18 +52,18 @@ fn number_of(value: &[u8]) -> u64 {
 
 fn one_more(held: Option<&CellValue>) -> UpdateTo {
     let number = held.map_or(0, |held| number_of(&held.value)) + 1;
-    UpdateTo::Set(number.to_string().into(), EntryExtras::default())
+    UpdateTo::Set(number.to_string().into(), ItemExtras::default())
 }
 
 async fn got(cell: &Cell) -> Lookup {
     cell.get_consistent(&[key()]).await.remove(0)
 }
 
-/// Puts an entry into one replica alone, as a mutation does whose client died.
+/// Puts an item into one replica alone, as a mutation does whose client died.
 async fn set_at(cell: &Cell, backend: usize, version: Version, value: &[u8]) {
-    let entry = encode_entry(&key(), version, Some(value));
+    let item = encode_item(&key(), version, Some(value));
     let live = cell.inner().replicas[backend].live().expect("connected");
-    let payload = encode_mutate(ID, [entry].iter());
+    let payload = encode_mutate(ID, [item].iter());
     live.connection.call_with_pieces(METHOD_MUTATE, payload).await.expect("taken");
 }
 
@@ -98,7 +98,7 @@ fn a_value_is_exchanged_only_for_the_one_that_was_named() {
     in_runtime(|env| async move {
         let clients = clients(&env, 2).await;
         let [one, other] = &clients.cells[..] else { panic!("two") };
-        let extras = EntryExtras { expires_ms: 0, tag: 7, token: 0 };
+        let extras = ItemExtras { expires_ms: 0, tag: 7, token: 0 };
         let cas = |cell: &Cell, expected, value: &'static str| {
             let cell = cell.clone();
             async move { cell.cas(key(), expected, value.into(), extras).await }
@@ -187,7 +187,7 @@ fn a_value_that_has_expired_is_missed_by_every_way_to_read_it_and_may_be_added_a
             let clients = clients_by(&env, 1, can).await;
             let cell = &clients.cells[0];
             let set = async |expires_ms: u64| {
-                let extras = EntryExtras { expires_ms, tag: 3, token: 0 };
+                let extras = ItemExtras { expires_ms, tag: 3, token: 0 };
                 cell.set_with(vec![(key(), "value".into(), extras)]).await.remove(0).expect("set");
                 extras
             };
@@ -207,12 +207,12 @@ fn a_value_that_has_expired_is_missed_by_every_way_to_read_it_and_may_be_added_a
             assert_eq!(got(cell).await, Lookup::Miss);
             relaxed(&|lookup| *lookup == Lookup::Miss).await;
             assert_eq!(cell.touch(key(), 0).await, Ok(None), "what has expired is not brought back");
-            cell.cas(key(), None, "next".into(), EntryExtras::default()).await.expect("there is none");
+            cell.cas(key(), None, "next".into(), ItemExtras::default()).await.expect("there is none");
             assert!(matches!(got(cell).await, Lookup::Hit { value, .. } if value == "next"));
             // A touch keeps all but the expiry.
             set(now_ms + 3_600_000).await;
             let touched = cell.touch(key(), 0).await.expect("a quorum is there").expect("it is there");
-            let kept = EntryExtras { expires_ms: 0, tag: 3, token: 0 };
+            let kept = ItemExtras { expires_ms: 0, tag: 3, token: 0 };
             let expected = Lookup::Hit { version: touched, value: "value".into(), extras: kept };
             assert_eq!(got(cell).await, expected);
         });
@@ -263,8 +263,8 @@ proptest! {
                     continue;
                 }
             };
-            let entry = encode_entry(&key(), at(version), is_set.then_some(&b"x"[..]));
-            let payload = encode_mutate(ID, [entry].iter());
+            let item = encode_item(&key(), at(version), is_set.then_some(&b"x"[..]));
+            let payload = encode_mutate(ID, [item].iter());
             let reply = futures::executor::block_on(connection.call_with_pieces(method, payload)).expect("taken");
             let reply = <crate::protocol::MutateReply as prost::Message>::decode(reply).expect("a reply");
             let is_applied = reply.outcomes(1).expect("one") == [crate::protocol::Outcome::Applied];
@@ -289,7 +289,7 @@ fn promise(connection: &dyn Connection, version: Version) -> Option<Version> {
     let reply = futures::executor::block_on(connection.call(METHOD_PROMISE, payload)).expect("taken");
     let reply = <PromiseReply as prost::Message>::decode(reply).expect("a reply");
     match reply.promised().expect("it makes sense").ok()? {
-        PromiseState::Held(entry) => Some(Item::parse(&entry).expect("whole").version),
+        PromiseState::Held(item) => Some(Item::parse(&item).expect("whole").version),
         PromiseState::Gone(erased) => Some(erased),
     }
 }

@@ -1,7 +1,7 @@
 //! The meta commands.
 
 use bytes::Bytes;
-use tailwater_cache::{CellValue, EntryExtras, Lookup, UpdateTo, Version};
+use tailwater_cache::{CellValue, ItemExtras, Lookup, UpdateTo, Version};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::text::NOT_A_NUMBER;
@@ -17,7 +17,7 @@ const BAD_MODE_OF_MA: RefusalLine = "CLIENT_ERROR invalid mode for ma M token";
 struct ItemShown<'a> {
     request: &'a MetaRequest,
     version: Option<Version>,
-    extras: EntryExtras,
+    extras: ItemExtras,
     size: usize,
     /// When it was last read before, if that is known.
     read_s: Option<u64>,
@@ -145,7 +145,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             token,
         };
         let (changed, version) = self.stored(&request.key, change).await.map_err(MetaEnd::Refused)?;
-        let extras = EntryExtras { expires_ms, tag: client_flags.into(), token };
+        let extras = ItemExtras { expires_ms, tag: client_flags.into(), token };
         self.tell_changed(request, changed, version, extras)
     }
 
@@ -162,7 +162,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let changed = self.change(&request.key, &change).await;
         self.count_delete(&changed);
         let item = changed.map_err(MetaEnd::Refused)?;
-        self.tell_changed(request, item.changed, item.version, EntryExtras::default())
+        self.tell_changed(request, item.changed, item.version, ItemExtras::default())
     }
 
     async fn meta_arithmetic(&mut self, request: &MetaRequest) -> Result<(), MetaEnd> {
@@ -186,7 +186,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.count_arithmetic(&changed, is_decr);
         let ItemChanged { changed, version, before, to } = changed.map_err(MetaEnd::Refused)?;
         let Some(CellValue { value, extras, .. }) = after(before, version, to) else {
-            return self.tell_changed(request, changed, version, EntryExtras::default());
+            return self.tell_changed(request, changed, version, ItemExtras::default());
         };
         if !matches!(changed, KeyChanged::Number(_)) {
             return self.tell_changed(request, changed, version, extras);
@@ -234,7 +234,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         request: &MetaRequest,
         changed: KeyChanged,
         version: Option<Version>,
-        extras: EntryExtras,
+        extras: ItemExtras,
     ) -> Result<(), MetaEnd> {
         let is_quiet = request.flags.has(b'q');
         let code = match changed {

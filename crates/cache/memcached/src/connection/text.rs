@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use tailwater_cache::{EntryExtras, Lookup, UpdateTo};
+use tailwater_cache::{ItemExtras, Lookup, UpdateTo};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::{Connection, MemcachedEnd, NO_ROOM};
@@ -21,7 +21,7 @@ pub(super) const NOT_A_NUMBER: &str = "CLIENT_ERROR cannot increment or decremen
 /// Most of what `stats` tells of a backend, added up.
 #[derive(Default)]
 struct BackendsAdded {
-    entries: u64,
+    items: u64,
     live_bytes: u64,
     capacity_bytes: u64,
     sets: u64,
@@ -134,7 +134,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         if let KeyChange::Store { verb: StoreVerb::Set, data, flags, expires_ms, cas: None, token, .. } =
             change
         {
-            let extras = EntryExtras { expires_ms, tag: ItemTag::of(flags).to_tag(), token };
+            let extras = ItemExtras { expires_ms, tag: ItemTag::of(flags).to_tag(), token };
             let _turn = self.front.turn(key).await;
             let result = self.front.cell.set_with(vec![(key.clone(), data, extras)]).await.pop();
             return match result {
@@ -257,7 +257,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     /// An item of a get; `false` if there is no room for it.
-    fn show(&mut self, key: &Bytes, extras: EntryExtras, value: &Bytes, cas: Option<u64>) -> bool {
+    fn show(&mut self, key: &Bytes, extras: ItemExtras, value: &Bytes, cas: Option<u64>) -> bool {
         if !self.has_room(value) {
             return false;
         }
@@ -317,7 +317,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let backends = self.front.cell.backend_stats().await;
         let mut added = BackendsAdded::default();
         for (_, of) in &backends {
-            added.entries += of.entries;
+            added.items += of.items;
             added.live_bytes += of.live_bytes;
             added.capacity_bytes += of.capacity_bytes;
             added.sets += of.sets;
@@ -338,7 +338,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
         self.stat("limit_maxbytes", added.capacity_bytes / copies);
         self.stat("bytes", added.live_bytes / copies);
-        self.stat("curr_items", added.entries / copies);
+        self.stat("curr_items", added.items / copies);
         self.stat("total_items", added.sets / copies);
         self.stat("evictions", added.evicted / copies);
         self.stat("reclaimed", added.expired / copies);

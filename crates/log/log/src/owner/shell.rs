@@ -45,7 +45,7 @@ impl Wake for Poke {
 impl Shell {
     /// One around `owner`, and its task.
     pub(super) fn start(owner: Owner) -> (Arc<Self>, Task) {
-        let OwnerDependencies { env, journal, .. } = owner.floor.clone();
+        let OwnerDependencies { env, journal, .. } = owner.needs.clone();
         let wake = Arc::clone(&owner.wake);
         let following =
             Following { env: env.clone(), durable: journal.durable(), written: journal.written() };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tailwater_cold::ColdCopy;
 use tailwater_env::Instant;
-use tailwater_format::{Dlsn, Offset, Position, SegmentId, Tail, Term};
+use tailwater_format::{Dlsn, DurableTo, Offset, Position, SegmentId, Tail, Term};
 use tailwater_store::EntryPlace;
 use tokio::sync::oneshot;
 
@@ -237,12 +237,12 @@ pub enum Output {
     Extend {
         /// Their segment.
         segment: SegmentId,
-        /// Where they begin.
-        from: Position,
         /// Offset of their first record.
         base_offset: Offset,
         /// The bytes.
         bytes: Bytes,
+        /// How far their segment is durable with them.
+        durable: DurableTo<Position>,
         /// The shard's tail with them.
         tail: Tail,
         /// When the first append in them was accepted.

@@ -22,12 +22,13 @@ impl Shard {
 
     /// A segment's bytes are synced up to `reach`.
     pub(super) fn synced(&mut self, reach: Reach) {
+        let appended = self.next_offset;
         let segment = self.rolling.iter_mut().chain(&mut self.open).find(|open| open.id == reach.segment);
         let segment = segment.expect("a segment is completed after its last entry is synced");
         assert!(reach.position > segment.synced.get(), "{}: an entry is synced once", reach.segment);
-        assert!(reach.next_offset > segment.synced_next, "{}: an entry has records", reach.segment);
+        assert!(reach.next_offset > segment.synced_next.get(), "{}: an entry has records", reach.segment);
         segment.synced.advance(reach.position, segment.length);
-        segment.synced_next = reach.next_offset;
+        segment.synced_next.advance(reach.next_offset, appended);
         segment.synced_transaction_id = reach.transaction_id;
     }
 
@@ -53,7 +54,7 @@ impl Shard {
             number: segment.id.number,
             term: segment.id.term,
             base_offset: segment.base_offset,
-            next_offset: segment.synced_next,
+            next_offset: segment.synced_next.get(),
             length,
             first_transaction_id: segment.first_transaction_id,
             last_transaction_id: segment.synced_transaction_id,

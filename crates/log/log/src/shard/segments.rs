@@ -25,7 +25,7 @@ pub(super) struct ShardOpenSegment {
     /// Bytes that the journal synced, at most `length`; where the segment is sealed if the rest is lost.
     pub(super) synced: DurableTo<Position>,
     /// Offset after the records in them.
-    pub(super) synced_next: Offset,
+    pub(super) synced_next: DurableTo<Offset>,
     /// Running transaction id after the records in them.
     pub(super) synced_transaction_id: TransactionId,
 }

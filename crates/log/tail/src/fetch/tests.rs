@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use tailwater_cache::{EntryExtras, Version};
+use tailwater_cache::{ItemExtras, Version};
 use tailwater_env::{BoxFuture, Env};
 use tailwater_format::{SegmentNumber, ShardId, ShardNumber, StreamId, Term};
 
@@ -174,7 +174,7 @@ fn chunks_that_came_in_one_piece_are_not_copied_and_others_are_not_taken_for_suc
     let range = ByteRange { segment: segment(), chunk_bytes: chunk as u32, from, to };
     let hit = |value: Bytes| {
         let version = Version { timestamp_us: 1, client_id: 0, sequence: 0 };
-        Lookup::Hit { version, value, extras: EntryExtras::default() }
+        Lookup::Hit { version, value, extras: ItemExtras::default() }
     };
     let whole = || [0, 1, 2, 3].map(|n| hit(frame.slice(n * chunk..(n + 1) * chunk)));
     let frames = [Bytes::from_static(b"another"), frame.clone()];

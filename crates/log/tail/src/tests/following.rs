@@ -9,7 +9,9 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tailwater_env::{BoxFuture, Env, Task};
 use tailwater_format::batch::Records;
-use tailwater_format::{Offset, Position, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId, Tail};
+use tailwater_format::{
+    DurableTo, Offset, Position, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId, Tail,
+};
 
 use super::{TestCell, in_runtime, until};
 use crate::limits::{CATCH_UP_READS_MAX, FETCHES_MAX, LENGTHS_EVERY, TAIL_READS_MAX, WINDOW_BYTES};
@@ -77,7 +79,8 @@ impl World {
     pub(super) fn append(&self, shard: ShardId, values: &[&[u8]]) -> Tail {
         let appended = self.log.append(shard, values);
         let now = self.env.now();
-        self.writer.extend(appended.segment, appended.from, &appended.bytes, appended.tail, now);
+        let durable = DurableTo::new(appended.tail.durable);
+        self.writer.extend(appended.segment, &appended.bytes, durable, appended.tail, now);
         appended.tail
     }
 
@@ -634,7 +637,8 @@ fn a_second_writer_takes_the_page_over_and_cursors_go_on() {
         let mut last = None;
         for _ in 0..20 {
             let appended = world.log.append(shard(0), &[&[7; 300]]);
-            second.extend(appended.segment, appended.from, &appended.bytes, appended.tail, world.env.now());
+            let (durable, now) = (DurableTo::new(appended.tail.durable), world.env.now());
+            second.extend(appended.segment, &appended.bytes, durable, appended.tail, now);
             last = Some(appended.tail.durable);
             world.env.sleep(Duration::from_millis(2)).await;
         }

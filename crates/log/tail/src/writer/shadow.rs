@@ -23,6 +23,8 @@ pub(super) struct Shadow {
     pieces: VecDeque<Bytes>,
     /// How many they are.
     len: usize,
+    /// The end that the log gave, which is `end` unless a loss took some of it back.
+    durable: DurableTo<Position>,
     cached: CachedTo<Position>,
 }
 
@@ -32,7 +34,7 @@ impl Shadow {
     }
 
     /// One that jumps over what is before `start`, where a chunk begins.
-    pub(super) fn beginning_at(segment: SegmentId, chunk_bytes: u32, start: Position) -> Self {
+    fn beginning_at(segment: SegmentId, chunk_bytes: u32, start: Position) -> Self {
         assert!(start.0.is_multiple_of(u64::from(chunk_bytes)), "{segment}: chunks are aligned");
         Self {
             segment,
@@ -40,20 +42,46 @@ impl Shadow {
             start,
             pieces: VecDeque::new(),
             len: 0,
+            durable: DurableTo::new(start),
             cached: CachedTo::new(Position(0)),
         }
     }
 
-    /// Takes in the bytes from `from` on.
+    /// One of a segment that is complete: `pieces` reach from `start`, where a chunk begins, to its end.
+    pub(super) fn complete(segment: SegmentId, chunk_bytes: u32, start: Position, pieces: &[Bytes]) -> Self {
+        let mut shadow = Self::beginning_at(segment, chunk_bytes, start);
+        pieces.iter().for_each(|piece| shadow.push(piece.clone()));
+        shadow.durable = DurableTo::new(shadow.end());
+        shadow
+    }
+
+    /// Takes in the bytes that end at `durable`, which is how far the segment is durable with them.
     ///
     /// # Panics
     /// If they do not begin where the last ones ended: durable bytes are handed on in order and without gaps.
-    pub(super) fn extend(&mut self, from: Position, bytes: &Bytes) {
-        assert_eq!(self.end(), from, "{}: durable bytes come in order and without gaps", self.segment);
+    pub(super) fn extend(&mut self, bytes: &Bytes, durable: DurableTo<Position>) {
         self.push(bytes.clone());
+        assert_eq!(
+            self.end(),
+            durable.get(),
+            "{}: durable bytes come in order and without gaps",
+            self.segment
+        );
+        self.durable = durable;
     }
 
-    /// Where the durable bytes end that were handed on.
+    /// A loss in an `interval` stream ended the segment at `length`: what the cell has beyond that is none of it.
+    pub(super) fn cut(&mut self, length: Position) {
+        self.durable.take_back(length);
+        self.cached.take_back(self.cached.get().min(length));
+    }
+
+    /// How far the segment is durable.
+    pub(super) fn durable(&self) -> DurableTo<Position> {
+        self.durable
+    }
+
+    /// Where the bytes end that were handed on.
     pub(super) fn end(&self) -> Position {
         Position(self.start.0 + self.len as u64)
     }
@@ -65,9 +93,11 @@ impl Shadow {
 
     /// The cell acknowledged a round with everything up to `end`, or what of it was not jumped over.
     pub(super) fn acknowledge(&mut self, end: Position) {
+        // A loss may have cut the segment while the round was under way.
+        let end = if self.durable.get() < self.end() { end.min(self.durable.get()) } else { end };
         // Of two rounds the later one may be seen first.
         if end > self.cached.get() {
-            self.cached.advance(end, DurableTo::new(self.end()));
+            self.cached.advance(end, self.durable);
         }
     }
 
@@ -76,7 +106,7 @@ impl Shadow {
     }
 
     pub(super) fn is_shadowed(&self) -> bool {
-        self.cached.get() == self.end()
+        self.cached.get() == self.durable.get()
     }
 
     /// The chunks to write, each from its beginning, keyed. The full ones are gone from here afterwards.

@@ -18,7 +18,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use tailwater_env::{Instant, Times};
 use tailwater_format::{
-    Position, SHARDS_PER_PAGE, SegmentId, ShardId, ShardNumber, StreamId, Tail, TailPage, tail_page_key,
+    DurableTo, Position, SHARDS_PER_PAGE, SegmentId, ShardId, ShardNumber, StreamId, Tail, TailPage,
+    tail_page_key,
 };
 
 use super::config::WriterConfig;
@@ -130,7 +131,19 @@ impl Shard {
         }
     }
 
+    /// The log tells of another tail of `id`.
+    fn take(&mut self, id: ShardId, tail: Tail) {
+        let named = self.segments.iter_mut().find(|shadow| shadow.segment == tail.segment_id(id));
+        if let Some(shadow) = named.filter(|shadow| tail.durable < shadow.durable().get()) {
+            shadow.cut(tail.durable);
+        }
+        self.tail = tail;
+    }
+
     /// The tail as readers may see it.
+    ///
+    /// # Panics
+    /// If more is in the cell than is durable.
     fn published(&self) -> Tail {
         let cached = match self.segments.back() {
             Some(open) if open.segment.number == self.tail.segment && open.segment.term == self.tail.term => {
@@ -138,8 +151,8 @@ impl Shard {
             }
             _ => Position(0),
         };
-        // A loss in an `interval` stream takes back what was cached.
-        let published = Tail { cached: cached.min(self.tail.durable), ..self.tail };
+        assert!(cached <= self.tail.durable, "{cached} is cached of {:?}", self.tail);
+        let published = Tail { cached, ..self.tail };
         debug_assert!(published.is_possible(), "{published:?}");
         published
     }
@@ -257,7 +270,7 @@ impl WriterState {
     pub(super) fn update(&mut self, now: Instant, id: ShardId, tail: Tail) {
         let Some(shard) = self.shards.get_mut(&id) else { return self.open(now, id, tail) };
         assert_eq!(shard.tail.chunk_bytes, tail.chunk_bytes, "{id}: the size of chunks is for ever");
-        shard.tail = tail;
+        shard.take(id, tail);
         // A tail without bytes to wait for is worth telling at once.
         let due = shard.is_shadowed();
         self.touch_page(now, PageId::of(id), due);
@@ -267,21 +280,21 @@ impl WriterState {
         &mut self,
         now: Instant,
         segment: SegmentId,
-        from: Position,
         bytes: &Bytes,
+        durable: DurableTo<Position>,
         tail: Tail,
         accepted: Instant,
     ) {
         let id = segment.shard;
         assert_eq!(tail.segment_id(id), segment, "the tail is that of the bytes");
-        assert_eq!(tail.durable.0, from.0 + bytes.len() as u64, "{segment}: the tail ends with the bytes");
+        assert_eq!(tail.durable, durable.get(), "{segment}: the tail ends with the bytes");
         let shard = self.shards.entry(id).or_insert_with(|| Shard::new(tail));
         assert_eq!(shard.tail.chunk_bytes, tail.chunk_bytes, "{id}: the size of chunks is for ever");
         shard.tail = tail;
         if shard.segments.back().is_none_or(|open| open.segment != segment) {
             shard.segments.push_back(Shadow::new(segment, tail.chunk_bytes));
         }
-        shard.segments.back_mut().expect("pushed if it was missing").extend(from, bytes);
+        shard.segments.back_mut().expect("pushed if it was missing").extend(bytes, durable);
         shard.unpublished.get_or_insert(Unpublished { segment, end: tail.durable, accepted });
         self.buffered_bytes += bytes.len();
         let too_much = shard.buffered_bytes() > self.config.shadow_bytes_max
@@ -319,11 +332,7 @@ impl WriterState {
         if bytes == 0 || !is_known || !is_first || !fits {
             return false;
         }
-        let mut shadow = Shadow::beginning_at(segment, tail.chunk_bytes, from);
-        for piece in pieces {
-            shadow.extend(shadow.end(), piece);
-        }
-        shard.segments.push_front(shadow);
+        shard.segments.push_front(Shadow::complete(segment, tail.chunk_bytes, from, pieces));
         self.buffered_bytes += bytes;
         self.stats.refilled_bytes += bytes as u64;
         shard.wanted.get_or_insert(now);

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use prost::Message;
 use tailwater_cache::layout::{
     BUCKET_HEADER_BYTES, INDEX_ENTRY_BYTES, Item, KeyHash, POINTER_OFFSET, Pointer, WAYS, bucket_offset,
-    encode_entry,
+    encode_item,
 };
 use tailwater_cache::protocol::{
     ConfigureRequest, LookupRequest, METHOD_ACCEPT, METHOD_CLEAR, METHOD_CONFIGURE, METHOD_LOOKUP,
@@ -22,7 +22,7 @@ use xxhash_rust::xxh3::xxh3_64;
 const BUCKETS: u64 = 2;
 /// CALLs of one input.
 const CALLS_MAX: usize = 64;
-/// Where the first data entry begins in a MUTATE with entries below 128 bytes, or of more: behind the configuration's
+/// Where the first item begins in a MUTATE with items below 128 bytes, or of more: behind the configuration's
 /// id, a tag, and a length of a byte or two.
 const ENTRIES_AT: usize = 11;
 
@@ -32,7 +32,7 @@ thread_local! {
 }
 
 /// CALLs, each a byte of its method, two of its payload's length, and the payload. Afterwards whatever the index names
-/// is a whole entry of that key, in that version.
+/// is a whole item of that key, in that version.
 pub(super) fn run(data: &[u8]) {
     RUNTIME.with_borrow_mut(|runtime| {
         let runtime = runtime.get_or_insert_with(|| {
@@ -77,14 +77,14 @@ fn calls(mut data: &[u8]) {
     check_index(&backend);
 }
 
-/// Gives each data entry of a MUTATE the checksum that fits.
+/// Gives each item of a MUTATE the checksum that fits.
 fn mend(payload: &mut [u8]) {
     let from = ENTRIES_AT + usize::from(payload.get(10).is_some_and(|length| length & 0x80 != 0));
     let mut rest = payload.get_mut(from..).unwrap_or_default();
-    while let Some(length) = super::cells::entry_length(rest).filter(|length| *length <= rest.len()) {
-        let (entry, behind) = std::mem::take(&mut rest).split_at_mut(length);
-        let checksum = xxh3_64(&entry[8..]);
-        entry[..8].copy_from_slice(&checksum.to_le_bytes());
+    while let Some(length) = super::cells::item_length(rest).filter(|length| *length <= rest.len()) {
+        let (item, behind) = std::mem::take(&mut rest).split_at_mut(length);
+        let checksum = xxh3_64(&item[8..]);
+        item[..8].copy_from_slice(&checksum.to_le_bytes());
         rest = behind;
     }
 }
@@ -92,7 +92,7 @@ fn mend(payload: &mut [u8]) {
 fn check_index(backend: &Arc<Backend>) {
     let regions = backend.regions();
     let [index, data] = &regions[..] else { unreachable!("a backend has two regions") };
-    let mut entries = 0;
+    let mut items = 0;
     for bucket in 0..BUCKETS {
         let mut bytes = [0; BUCKET_HEADER_BYTES + WAYS * INDEX_ENTRY_BYTES];
         index.read(bucket_offset(bucket), &mut bytes);
@@ -101,14 +101,14 @@ fn check_index(backend: &Arc<Backend>) {
             let Some(pointer) = Pointer::from_word(word) else { continue };
             let mut item = vec![0; pointer.len as usize];
             data.read(pointer.offset, &mut item);
-            let item = Item::parse(&item).expect("a whole entry");
+            let item = Item::parse(&item).expect("a whole item");
             assert_eq!(KeyHash::of(item.key).0.to_le_bytes(), entry[..16]);
             assert_eq!(item.version.to_bytes(), entry[16..POINTER_OFFSET]);
             assert!(!item.tombstone && item.bytes.len() == pointer.len as usize);
-            entries += 1;
+            items += 1;
         }
     }
-    assert!(entries <= backend.stats().entries, "those in chains come to these");
+    assert!(items <= backend.stats().items, "those in chains come to these");
 }
 
 pub(super) fn seeds() -> Vec<Vec<u8>> {
@@ -117,18 +117,18 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
         let number = (method - (METHOD_MUTATE - 1)) as u8;
         [&[number][..], &(payload.len() as u16).to_le_bytes(), payload].concat()
     };
-    let set = |key: &[u8], at| encode_entry(key, version(at), Some(b"value"));
-    let mutate = |entries: &[Bytes]| encode_mutate(7, entries.iter()).concat();
+    let set = |key: &[u8], at| encode_item(key, version(at), Some(b"value"));
+    let mutate = |items: &[Bytes]| encode_mutate(7, items.iter()).concat();
     let many: Vec<Bytes> = (0..40).map(|number| set(&[number], 1)).collect();
     let promise = PromiseRequest::of(7, KeyHash::of(b"a"), version(9)).encode_to_vec();
     let lookup = LookupRequest::of(7, [KeyHash::of(b"a"), KeyHash::of(&[1])].into_iter()).encode_to_vec();
     let all = [
-        call(METHOD_MUTATE, &mutate(&[set(b"a", 1), encode_entry(b"b", version(2), None)])),
+        call(METHOD_MUTATE, &mutate(&[set(b"a", 1), encode_item(b"b", version(2), None)])),
         call(METHOD_PROMISE, &promise),
         call(METHOD_ACCEPT, &mutate(&[set(b"a", 9)])),
         call(METHOD_MUTATE, &mutate(&many)),
         call(METHOD_LOOKUP, &lookup),
-        call(METHOD_MUTATE, &mutate(&[encode_entry(b"a", version(20), None)])),
+        call(METHOD_MUTATE, &mutate(&[encode_item(b"a", version(20), None)])),
     ];
     let place = vec![vec!["tcp:127.0.0.1:1".to_owned()]];
     let configuration = Configuration::first(7, "a", Mode::R1, place).expect("a configuration");

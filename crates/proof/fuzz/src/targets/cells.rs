@@ -10,7 +10,7 @@ use tailwater_cache::protocol::{
     ConfigReply, ConfigRequest, ConfigureRequest, InfoReply, LookupReply, LookupRequest, MutateReply,
     MutateRequest, Outcome, PromiseReply, PromiseRequest, encode_mutate,
 };
-use tailwater_cache::{Configuration, Mode, Version, layout::encode_entry};
+use tailwater_cache::{Configuration, Mode, Version, layout::encode_item};
 use tailwater_memcached::request::{Decoded, RequestDecoder};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -65,9 +65,9 @@ pub(super) fn calls(data: &[u8]) {
     }
     let _ = (decode!(ConfigRequest), decode!(ConfigureRequest), decode!(ConfigReply), decode!(InfoReply));
     if let Some(asked) = decode!(MutateRequest) {
-        let mut entries = &asked.entries[..];
-        while let Ok(item) = Item::parse(entries) {
-            entries = &entries[item.bytes.len()..];
+        let mut items = &asked.items[..];
+        while let Ok(item) = Item::parse(items) {
+            items = &items[item.bytes.len()..];
         }
     }
     if let Some(answer) = decode!(MutateReply)
@@ -101,10 +101,10 @@ pub(super) fn calls(data: &[u8]) {
 
 pub(super) fn call_seeds() -> Vec<Vec<u8>> {
     let version = Version { timestamp_us: 1, client_id: 2, sequence: 3 };
-    let entries = [encode_entry(b"a", version, Some(b"x")), encode_entry(b"b", version, None)];
+    let items = [encode_item(b"a", version, Some(b"x")), encode_item(b"b", version, None)];
     let outcomes = [Outcome::Applied, Outcome::Superseded(version), Outcome::BelowSummary(version)];
     vec![
-        encode_mutate(7, entries.iter()).concat(),
+        encode_mutate(7, items.iter()).concat(),
         MutateReply::of(&outcomes).encode_to_vec(),
         PromiseRequest::of(7, KeyHash::of(b"a"), version).encode_to_vec(),
         PromiseReply::of(Err(version)).encode_to_vec(),
@@ -112,7 +112,7 @@ pub(super) fn call_seeds() -> Vec<Vec<u8>> {
         LookupReply {
             lengths: vec![0, 3, u32::MAX],
             ages_ms: vec![0, 5, 0],
-            entries: Bytes::from_static(b"abc"),
+            items: Bytes::from_static(b"abc"),
         }
         .encode_to_vec(),
         ConfigureRequest { configuration: configuration().encode(), number: 1 }.encode_to_vec(),
@@ -120,11 +120,11 @@ pub(super) fn call_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// What was copied from a backend's memory, torn anywhere: an entry, under a checksum that fits and as it is; a bucket;
+/// What was copied from a backend's memory, torn anywhere: an item, under a checksum that fits and as it is; a bucket;
 /// a header.
-pub(super) fn entries(data: &[u8]) {
+pub(super) fn items(data: &[u8]) {
     let mut mended = data.to_vec();
-    if let Some(length) = entry_length(data).filter(|length| (8..=data.len()).contains(length)) {
+    if let Some(length) = item_length(data).filter(|length| (8..=data.len()).contains(length)) {
         let checksum = xxh3_64(&mended[8..length]);
         mended[..8].copy_from_slice(&checksum.to_le_bytes());
     }
@@ -155,8 +155,8 @@ pub(super) fn entries(data: &[u8]) {
     }
 }
 
-/// The length of an entry, as its header has it.
-pub(super) fn entry_length(data: &[u8]) -> Option<usize> {
+/// The length of an item, as its header has it.
+pub(super) fn item_length(data: &[u8]) -> Option<usize> {
     let header = data.first_chunk::<16>()?;
     let value = u32::from_le_bytes([header[8], header[9], header[10], header[11]]) as usize;
     let key = usize::from(u16::from_le_bytes([header[12], header[13]]));
@@ -164,9 +164,9 @@ pub(super) fn entry_length(data: &[u8]) -> Option<usize> {
     Some(32 + key + value + extras)
 }
 
-pub(super) fn entry_seeds() -> Vec<Vec<u8>> {
+pub(super) fn item_seeds() -> Vec<Vec<u8>> {
     let version = Version { timestamp_us: 1, client_id: 2, sequence: 3 };
-    let mut with_extras = encode_entry(b"key", version, Some(b"0123456789abcdefvalue")).to_vec();
+    let mut with_extras = encode_item(b"key", version, Some(b"0123456789abcdefvalue")).to_vec();
     // Its value's last 16 bytes are extras then.
     (with_extras[8], with_extras[14]) = (5, 2);
     let mut bucket = vec![0; 16 + BUCKET_BYTES];
@@ -176,8 +176,8 @@ pub(super) fn entry_seeds() -> Vec<Vec<u8>> {
     bucket[16 + 24 + 32] = 64;
     let header = IndexHeader { config_id: 7, buckets: 8, data_generation: 9, is_filled: false };
     vec![
-        encode_entry(b"key", version, Some(b"value")).to_vec(),
-        encode_entry(b"key", version, None).to_vec(),
+        encode_item(b"key", version, Some(b"value")).to_vec(),
+        encode_item(b"key", version, None).to_vec(),
         with_extras,
         bucket,
         header.encode().to_vec(),

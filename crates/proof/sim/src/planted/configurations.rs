@@ -33,7 +33,7 @@ impl PlantedExchange {
         let told =
             ConfigReply::decode(told).ok().and_then(|told| Configuration::decode(&told.configuration).ok());
         match (told, MutateRequest::decode(payload.clone())) {
-            (Some(told), Ok(request)) => Ok(encode_mutate(told.id, [request.entries].iter()).concat().into()),
+            (Some(told), Ok(request)) => Ok(encode_mutate(told.id, [request.items].iter()).concat().into()),
             _ => Ok(payload),
         }
     }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use prost::Message;
-use tailwater_cache::layout::{Item, encode_entry};
+use tailwater_cache::layout::{Item, encode_item};
 use tailwater_cache::protocol::{METHOD_MUTATE, MutateReply, MutateRequest, Outcome, encode_mutate};
 use tailwater_format::{ChunkKey, Position, SegmentId, ShardId, StreamId, TailPage, Term};
 use tailwater_rma::testing::{ConnectionHooks, Decorated};
@@ -52,46 +52,46 @@ impl PlantedConnection {
         Arc::new(Decorated { inner, hooks })
     }
 
-    /// The request with each entry as the bug makes it.
+    /// The request with each item as the bug makes it.
     fn change(&self, payload: &Bytes) -> Option<Bytes> {
         let request = MutateRequest::decode(payload.clone()).ok()?;
-        let mut rest = &request.entries[..];
-        let mut entries = Vec::new();
+        let mut rest = &request.items[..];
+        let mut items = Vec::new();
         while !rest.is_empty() {
-            let entry = Item::parse(rest).ok()?;
-            rest = &rest[entry.bytes.len()..];
-            let value = (!entry.tombstone).then(|| self.change_value(entry.key, entry.value));
-            entries.push(encode_entry(entry.key, entry.version, value.as_deref()));
+            let item = Item::parse(rest).ok()?;
+            rest = &rest[item.bytes.len()..];
+            let value = (!item.tombstone).then(|| self.change_value(item.key, item.value));
+            items.push(encode_item(item.key, item.version, value.as_deref()));
         }
-        Some(encode_mutate(request.config_id, entries.iter()).concat().into())
+        Some(encode_mutate(request.config_id, items.iter()).concat().into())
     }
 
-    /// The request with each chunk under the keys of other terms too, and how many entries it had.
+    /// The request with each chunk under the keys of other terms too, and how many items it had.
     fn with_other_terms(payload: &Bytes) -> Option<(Bytes, usize)> {
         let request = MutateRequest::decode(payload.clone()).ok()?;
-        let mut rest = &request.entries[..];
-        let (mut entries, mut aliases) = (Vec::new(), Vec::new());
+        let mut rest = &request.items[..];
+        let (mut items, mut aliases) = (Vec::new(), Vec::new());
         while !rest.is_empty() {
-            let entry = Item::parse(rest).ok()?;
-            rest = &rest[entry.bytes.len()..];
-            let value = (!entry.tombstone).then_some(entry.value);
-            entries.push(encode_entry(entry.key, entry.version, value));
-            let Some(chunk) = ChunkKey::from_bytes(entry.key) else { continue };
+            let item = Item::parse(rest).ok()?;
+            rest = &rest[item.bytes.len()..];
+            let value = (!item.tombstone).then_some(item.value);
+            items.push(encode_item(item.key, item.version, value));
+            let Some(chunk) = ChunkKey::from_bytes(item.key) else { continue };
             let term = chunk.segment.term.0;
             for other in
                 (term.saturating_sub(TERMS_ALIKE)..=term + TERMS_ALIKE).filter(|other| *other != term)
             {
                 let segment = SegmentId { term: Term(other), ..chunk.segment };
                 let key = ChunkKey { segment, ..chunk }.to_bytes();
-                aliases.push(encode_entry(&key, entry.version, value));
+                aliases.push(encode_item(&key, item.version, value));
             }
         }
-        let count = entries.len();
-        entries.append(&mut aliases);
-        Some((encode_mutate(request.config_id, entries.iter()).concat().into(), count))
+        let count = items.len();
+        items.append(&mut aliases);
+        Some((encode_mutate(request.config_id, items.iter()).concat().into(), count))
     }
 
-    /// The answer for the first `count` entries.
+    /// The answer for the first `count` items.
     fn for_the_first(answer: &Bytes, count: usize) -> Option<Bytes> {
         let answer = MutateReply::decode(answer.clone()).ok()?;
         let outcomes = answer.outcomes(answer.codes.len())?;
@@ -139,7 +139,7 @@ impl PlantedConnection {
     /// The answer of a backend that applied everything.
     fn applied(payload: &Bytes) -> Option<Bytes> {
         let request = MutateRequest::decode(payload.clone()).ok()?;
-        let mut rest = &request.entries[..];
+        let mut rest = &request.items[..];
         let mut count = 0;
         while !rest.is_empty() {
             rest = &rest[Item::parse(rest).ok()?.bytes.len()..];

@@ -7,7 +7,7 @@ use bytes::{Bytes, BytesMut};
 use futures::future::BoxFuture;
 use prost::Message;
 use tailwater_cache::Version;
-use tailwater_cache::layout::{BUCKET_BYTES, FLAGS_OFFSET, Item, encode_entry};
+use tailwater_cache::layout::{BUCKET_BYTES, FLAGS_OFFSET, Item, encode_item};
 use tailwater_cache::protocol::{
     LOOKUP_UNKNOWN, Looked, LookupReply, LookupRequest, METHOD_LOOKUP, METHOD_SCAN, ScanReply,
 };
@@ -45,7 +45,7 @@ impl PlantedRefill {
         reply.encode_to_vec().into()
     }
 
-    /// Entries for another backend as the bug makes them.
+    /// Items for another backend as the bug makes them.
     fn sent(&self, answer: Bytes) -> Bytes {
         let Ok(reply) = LookupReply::decode(answer.clone()) else { return answer };
         if self.plant == Plant::LifeBegunAgain {
@@ -53,15 +53,15 @@ impl PlantedRefill {
             return LookupReply { ages_ms, ..reply }.encode_to_vec().into();
         }
         let Some(parts) = reply.parts(reply.lengths.len()) else { return answer };
-        let mut entries = BytesMut::new();
+        let mut items = BytesMut::new();
         for part in parts {
-            let Looked::Entry(bytes) = part else { continue };
-            let Ok(entry) = Item::parse(&bytes) else { return answer };
-            let version = Version { timestamp_us: entry.version.timestamp_us + 1, ..entry.version };
-            entries.extend_from_slice(&encode_entry(entry.key, version, Some(entry.value)));
+            let Looked::Item(bytes) = part else { continue };
+            let Ok(item) = Item::parse(&bytes) else { return answer };
+            let version = Version { timestamp_us: item.version.timestamp_us + 1, ..item.version };
+            items.extend_from_slice(&encode_item(item.key, version, Some(item.value)));
         }
-        // An entry with extras would be shorter now: none of the scenario's has any.
-        LookupReply { entries: entries.freeze(), ..reply }.encode_to_vec().into()
+        // An item with extras would be shorter now: none of the scenario's has any.
+        LookupReply { items: items.freeze(), ..reply }.encode_to_vec().into()
     }
 }
 

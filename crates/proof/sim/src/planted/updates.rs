@@ -31,7 +31,7 @@ impl PlantedUpdates {
         let reply = inner.call(METHOD_LOOKUP, lookup.into()).await?;
         let parts = LookupReply::decode(reply).ok().and_then(|reply| reply.parts(1)).unwrap_or_default();
         let state = match parts.into_iter().next() {
-            Some(Looked::Entry(entry)) if Item::parse(&entry).is_ok() => PromiseState::Held(entry),
+            Some(Looked::Item(item)) if Item::parse(&item).is_ok() => PromiseState::Held(item),
             _ => PromiseState::Gone(Version::ZERO),
         };
         Ok(PromiseReply::of(Ok(state)).encode_to_vec().into())

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tailwater_cache::{
-    Cell, CellValue, EntryExtras, Lookup, LookupWay, UpdateError, UpdateTo, Updated, Version,
+    Cell, CellValue, ItemExtras, Lookup, LookupWay, UpdateError, UpdateTo, Updated, Version,
 };
 use tailwater_env::Env;
 
@@ -92,7 +92,7 @@ impl<M: Outcome> ClientSeat<M> {
         counters: impl FnOnce(&mut M) -> &mut CellCounters,
     ) -> Option<Updated> {
         let one_more = |held: Option<&CellValue>| {
-            UpdateTo::Set((held.map_or(0, number_of) + 1).to_string().into(), EntryExtras::default())
+            UpdateTo::Set((held.map_or(0, number_of) + 1).to_string().into(), ItemExtras::default())
         };
         let result = self.cell.update(key_of(key), one_more).await;
         let mut model = self.model.lock();

@@ -15,8 +15,8 @@ use parking_lot::Mutex;
 use tailwater_cache::Lookup;
 use tailwater_format::tails::{tail_page_key, tail_page_of};
 use tailwater_format::{
-    ChunkKey, Offset, Position, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId, Tail, TailPage,
-    Term,
+    ChunkKey, DurableTo, Offset, Position, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId, Tail,
+    TailPage, Term,
 };
 use tailwater_tail::{Cells, TailWriter};
 
@@ -131,9 +131,9 @@ impl Owner {
                 let bytes: Vec<u8> =
                     (0..count).map(|at| fill.wrapping_mul((length + at) as u8 | 1)).collect();
                 self.state.lock().segments.entry((number, self.term)).or_default().extend_from_slice(&bytes);
-                let from = Position(length);
                 length += count;
-                writer.extend(id, from, &Bytes::from(bytes), self.tail(id, length), env.now());
+                let durable = DurableTo::new(Position(length));
+                writer.extend(id, &Bytes::from(bytes), durable, self.tail(id, length), env.now());
                 env.sleep(Duration::from_micros(self.rng.between(100, 20_000))).await;
                 if self.state.lock().has_failed() {
                     return;

@@ -13,7 +13,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tailwater_env::{Env, Instant};
 use tailwater_format::{
-    Offset, Position, SHARDS_PER_PAGE, SegmentNumber, ShardId, ShardNumber, StreamId, Tail,
+    DurableTo, Offset, Position, SHARDS_PER_PAGE, SegmentNumber, ShardId, ShardNumber, StreamId, Tail,
 };
 use tailwater_tail::limits::DURABLE_LENGTHS_EVERY;
 use tailwater_tail::testing::{DecoratedSource, MemoryLog, SourceHooks};
@@ -153,7 +153,8 @@ impl<'a> Cluster<'a> {
         let offset = Offset(appended.tail.next_offset.0 - 1);
         self.state.lock().appended.insert((shard, offset), self.world.now());
         let now = self.world.now();
-        self.writer.extend(appended.segment, appended.from, &appended.bytes, appended.tail, now);
+        let durable = DurableTo::new(appended.tail.durable);
+        self.writer.extend(appended.segment, &appended.bytes, durable, appended.tail, now);
     }
 
     fn append_to_all(&self) {

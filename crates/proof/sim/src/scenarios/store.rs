@@ -168,9 +168,9 @@ async fn read(env: Env, store: SegmentStore, model: Outside, shard: ShardId) {
             continue;
         }
         let info = &segments[env.random_below(segments.len() as u64) as usize];
-        let durable = model.lock().durable(&info.id, info.durable.0, info.appended.0);
+        let durable = model.lock().durable(&info.id, info.durable.get().0, info.appended.get().0);
         model.lock().note(durable);
-        let at = Position(env.random_below(info.durable.0 + 1));
+        let at = Position(env.random_below(info.durable.get().0 + 1));
         let read = store.read(&info.id, at, env.random_below(6_000) as usize).await;
         let mut model = model.lock();
         match read {
@@ -182,7 +182,7 @@ async fn read(env: Env, store: SegmentStore, model: Outside, shard: ShardId) {
             // Deleted meanwhile, or too much at once.
             Err(StoreError::Unknown(_) | StoreError::Busy) => {}
             Err(error) => {
-                let what = format!("reading {} at {at} of {}: {error}", info.id, info.durable);
+                let what = format!("reading {} at {at} of {}: {error}", info.id, info.durable.get());
                 model.note(Err(Violation::new(what)));
             }
         }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tailwater_cache::{CasError, CellValue, EntryExtras, Lookup, Updated, Version};
+use tailwater_cache::{CasError, CellValue, ItemExtras, Lookup, Updated, Version};
 
 use crate::checkers::{Report, Violation, ensure};
 use crate::net::Net;
@@ -156,7 +156,7 @@ impl Client {
     }
 
     async fn set(&self, key: u64, number: u64) {
-        let extras = EntryExtras { expires_ms: self.expires_ms(), tag: number, token: 0 };
+        let extras = ItemExtras { expires_ms: self.expires_ms(), tag: number, token: 0 };
         let result =
             self.seat.cell.set_with(vec![(key_of(key), number.to_string().into(), extras)]).await.pop();
         let mut model = self.seat.model.lock();
@@ -172,7 +172,7 @@ impl Client {
         else {
             return;
         };
-        let extras = EntryExtras { expires_ms: self.expires_ms(), tag: number, token: 0 };
+        let extras = ItemExtras { expires_ms: self.expires_ms(), tag: number, token: 0 };
         let exchanged =
             self.seat.cell.cas(key_of(key), Some(version), number.to_string().into(), extras).await;
         let mut model = self.seat.model.lock();

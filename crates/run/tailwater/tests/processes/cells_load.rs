@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::Value;
-use tailwater_cache::{BackendPlace, Backends, Cell, CellValue, EntryExtras, Lookup, UpdateError, UpdateTo};
+use tailwater_cache::{BackendPlace, Backends, Cell, CellValue, ItemExtras, Lookup, UpdateError, UpdateTo};
 use tailwater_env::Env;
 
 use crate::support::{Node, Process, tailwater, wait_for_or_tell};
@@ -131,7 +131,7 @@ async fn load(seeds: &[String], stop: &AtomicBool, rounds: &AtomicU64) -> CellLo
 
 fn one_more(held: Option<&CellValue>) -> UpdateTo {
     let before = held.map_or(0, |held| number_of(&held.value));
-    UpdateTo::Set((before + 1).to_string().into(), EntryExtras::default())
+    UpdateTo::Set((before + 1).to_string().into(), ItemExtras::default())
 }
 
 /// What a consistent get answers that began when `last` had been acknowledged.

@@ -13,7 +13,7 @@ use super::links::{LinkGone, LinkSent, Links};
 use super::outbox::{Outbox, outbox};
 use super::{LinkId, SharingStats, connection};
 use crate::batch::Batch;
-use crate::client::listener::{Came, Count, Received, removed_of};
+use crate::client::received::{Came, Count, Received, removed_of};
 use crate::limits::STREAMS_MAX;
 use crate::message::Message;
 use crate::name::Stream;

@@ -121,7 +121,8 @@ pub(super) fn output(output: &Output) -> Option<String> {
         Output::WakeAt(None) => "wake never".to_owned(),
         Output::WakeAt(Some(at)) => format!("wake at {} ms", at.as_ns() / 1_000_000),
         Output::Reply(..) => return None,
-        Output::Extend { segment: id, from, base_offset, tail, .. } => {
+        Output::Extend { segment: id, base_offset, bytes, durable, tail, .. } => {
+            let from = durable.get().0 - bytes.len() as u64;
             format!("extend {}@{from} with {base_offset}..{}", segment(id), tail.next_offset)
         }
         Output::Update(update) => tail("update", update),

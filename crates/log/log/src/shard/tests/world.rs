@@ -259,10 +259,10 @@ impl World {
                 }
                 waiter.answer(result);
             }
-            Output::Extend { segment, from, bytes, tail, .. } => {
+            Output::Extend { segment, bytes, durable, tail, .. } => {
                 let shadow = self.shadow.entry(segment).or_default();
-                assert_eq!(shadow.len() as u64, from.0, "in order and without gaps");
                 shadow.extend_from_slice(&bytes);
+                assert_eq!(shadow.len() as u64, durable.get().0, "in order and without gaps");
                 assert_eq!((tail.segment_id(shard_id()), tail.durable.0), (segment, shadow.len() as u64));
             }
             Output::Update(tail) => assert!(tail.is_possible()),

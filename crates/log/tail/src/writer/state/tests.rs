@@ -74,9 +74,9 @@ impl Rig {
     fn extend(&mut self, segment: SegmentId, len: usize) {
         let from = self.lengths.entry(segment).or_default();
         let bytes: Bytes = (0..len).map(|index| byte(segment, *from + index as u64)).collect();
-        let start = Position(*from);
         *from += len as u64;
-        self.state.extend(self.now, segment, start, &bytes, tail(segment, *from), self.now);
+        let durable = DurableTo::new(Position(*from));
+        self.state.extend(self.now, segment, &bytes, durable, tail(segment, *from), self.now);
     }
 
     fn pass(&mut self, ms: u64) {
@@ -456,6 +456,26 @@ fn what_is_idle_is_written_again_before_it_expires() {
 }
 
 #[test]
+fn what_a_loss_takes_back_is_not_told_as_cached_and_a_round_under_way_does_not_bring_it_back() {
+    let mut rig = Rig::new();
+    let open = segment(shard(0), 1);
+    rig.extend(open, 100);
+    rig.write_all();
+    rig.extend(open, 50);
+    let round = rig.round().expect("it may be written");
+    assert_eq!(rig.published().cached, Position(100));
+    rig.state.update(rig.now, shard(0), Tail { sealed: true, ..tail(open, 80) });
+    assert_eq!(rig.published().cached, Position(80));
+    rig.end(round, true);
+    let told = rig.published();
+    assert_eq!((told.cached, told.durable), (Position(80), Position(80)));
+    rig.extend(segment(shard(0), 2), 10);
+    rig.write_all();
+    let told = rig.published();
+    assert_eq!((told.segment, told.cached), (SegmentNumber(2), Position(10)));
+}
+
+#[test]
 fn sealed_and_truncated_tails_are_told_at_once_and_do_not_overtake_their_bytes() {
     let mut rig = Rig::new();
     let open = segment(shard(0), 1);
@@ -660,7 +680,8 @@ fn a_shard_that_was_appended_to_before_its_old_end_came_gets_both_into_the_cell(
     let next = segment(shard(0), 2);
     let bytes = pieces(next, 0, 100).remove(0);
     let previous = Some((found.number, found.term, Position(1_000)));
-    rig.state.extend(rig.now, next, Position(0), &bytes, Tail { previous, ..tail(next, 100) }, rig.now);
+    let durable = DurableTo::new(Position(100));
+    rig.state.extend(rig.now, next, &bytes, durable, Tail { previous, ..tail(next, 100) }, rig.now);
     assert!(rig.state.refill(rig.now, found, Position(896), &pieces(found, 896, 1_000)));
     rig.write_all();
     assert!(rig.has(found, 896, 1_000) && rig.has(next, 0, 100));

@@ -3,7 +3,7 @@
 use anyhow::Context;
 use bytes::Bytes;
 use serde::Serialize;
-use tailwater_cache::{CasError, Cell, EntryExtras, Lookup, Mode, Version};
+use tailwater_cache::{CasError, Cell, ItemExtras, Lookup, Mode, Version};
 use tailwater_env::Env;
 
 use crate::output::{self, Format};
@@ -59,7 +59,7 @@ pub(super) fn version(text: &str) -> Result<Version, String> {
 }
 
 pub(super) async fn set(cell: Cell, key: String, value: String, ttl_ms: u64) -> anyhow::Result<()> {
-    let extras = EntryExtras { expires_ms: expires_ms(ttl_ms), tag: 0, token: 0 };
+    let extras = ItemExtras { expires_ms: expires_ms(ttl_ms), tag: 0, token: 0 };
     let results = cell.set_with(vec![(key.clone().into(), value.into(), extras)]).await;
     let result = results.into_iter().next().context("no answer to one SET")?;
     let version = result.map_err(|error| {
@@ -100,7 +100,7 @@ pub(super) async fn cas(
     expected: Option<Version>,
     ttl_ms: u64,
 ) -> anyhow::Result<()> {
-    let extras = EntryExtras { expires_ms: expires_ms(ttl_ms), tag: 0, token: 0 };
+    let extras = ItemExtras { expires_ms: expires_ms(ttl_ms), tag: 0, token: 0 };
     match cell.cas(key.clone().into(), expected, value.into(), extras).await {
         Ok(version) => output::print(&format!("{key} set at version {version}")),
         Err(CasError::Other(held)) => anyhow::bail!("{key} is at version {held}, and was left as it is"),
@@ -132,7 +132,7 @@ pub(super) async fn stats(cell: Cell, form: Format) -> anyhow::Result<()> {
         .into_iter()
         .map(|(number, of)| BackendView {
             number,
-            entries: of.entries,
+            entries: of.items,
             live_bytes: of.live_bytes,
             capacity_bytes: of.capacity_bytes,
             sets: of.sets,

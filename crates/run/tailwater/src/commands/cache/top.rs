@@ -42,7 +42,7 @@ impl BackendRates {
         };
         Self {
             number,
-            entries: now.entries,
+            entries: now.items,
             live_bytes: now.live_bytes,
             capacity_bytes: now.capacity_bytes,
             sets_per_s: rate(|of| of.sets),
