@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::members::{Member, SHARDS, World, all_owned, in_world, stream};
+use common::members::{Member, World, all_owned, in_world, stream};
 use common::{shard, values, values_of};
 use futures::future::join_all;
 use tailwater_format::StreamId;
@@ -16,9 +16,11 @@ use tailwater_meta::Meta;
 use tailwater_meta::testing::FailingMeta;
 
 const MEMBERS: usize = 3;
-const ROUNDS: usize = 60;
+const ROUNDS: usize = 16;
 /// How long an append is waited for.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Shards that are written to.
+const WRITTEN: u32 = 3;
 
 /// Numbers that look random, the same in each run.
 struct Numbers(u64);
@@ -89,6 +91,17 @@ async fn run(world: World, seed: u64) {
     let stream = stream(&members[0]).await;
     world.look_until(&mut members.iter_mut().collect::<Vec<_>>(), all_owned).await;
     let mut sent = Sent::default();
+    // Each shard has had two owners at least, of which the first one does not know of the second one.
+    for number in 0..WRITTEN {
+        while !sent.owners.contains_key(&number) {
+            sent.append_everywhere(&world, &members, stream, number).await;
+        }
+        let taker = members.iter().position(|member| !member.owns(stream, number)).expect("two do not");
+        while sent.owners[&number].len() < 2 {
+            look(&world, &mut members[taker], &[]).await;
+            sent.append_everywhere(&world, &members, stream, number).await;
+        }
+    }
     for _ in 0..ROUNDS {
         let all: Vec<ShardMember> = members.iter().map(|member| member.member.clone()).collect();
         let at = numbers.below(MEMBERS as u64) as usize;
@@ -112,13 +125,13 @@ async fn run(world: World, seed: u64) {
             }
             _ => look(&world, &mut members[at], &all).await,
         }
-        let number = numbers.below(u64::from(SHARDS)) as u32;
+        let number = numbers.below(u64::from(WRITTEN)) as u32;
         sent.append_everywhere(&world, &members, stream, number).await;
     }
 
     metas.iter().for_each(|meta| meta.take(i64::MAX));
     world.look_until(&mut members.iter_mut().collect::<Vec<_>>(), all_owned).await;
-    for number in 0..SHARDS {
+    for number in 0..WRITTEN {
         let owner = members.iter().find(|member| member.owns(stream, number)).expect("all are owned");
         let read = values_of(&owner.log, shard(stream, number)).await;
         let unique: BTreeSet<&String> = read.iter().collect();
@@ -128,13 +141,11 @@ async fn run(world: World, seed: u64) {
         assert_eq!(kept, acknowledged.iter().collect::<Vec<_>>(), "seed {seed}, shard {number}: {read:?}");
         owner.append(stream, number, values(&["last"])).await.expect("durable");
     }
-    let had_several = sent.owners.values().filter(|owners| owners.len() > 1).count();
-    assert!(had_several > 0, "seed {seed}: no shard was ever another one's");
 }
 
 #[test]
 fn what_is_acknowledged_is_there_once_and_in_order_whatever_processes_believe_of_each_other() {
-    for seed in 1..=4 {
+    for seed in 1..=2 {
         in_world(|world| run(world, seed));
     }
 }

@@ -166,8 +166,11 @@ fn a_partitioned_owner_that_comes_back_changes_nothing_and_deletes_nothing_of_wh
         // An entry that is on a bookie, and that no quorum has: the only one of its segment.
         world.store.hold(shard(stream, number));
         let log = b.log.clone();
-        let held =
-            tokio::spawn(async move { log.append(stream, ShardNumber(number), values(&["held"])).await });
+        let (told, held) = futures::channel::oneshot::channel();
+        let append = async move {
+            let _ = told.send(log.append(stream, ShardNumber(number), values(&["held"])).await);
+        };
+        world.env.spawn("held-append", append).detach();
         let is_held = |stored: &common::told::Stored| !stored.bytes.is_empty() && !stored.is_unconfirmed;
         let of_number = |id: &tailwater_format::SegmentId| id.shard == shard(stream, number);
         common::until(&world.env, || {
@@ -179,7 +182,7 @@ fn a_partitioned_owner_that_comes_back_changes_nothing_and_deletes_nothing_of_wh
         world.look_until(&mut [&mut a], all_owned).await;
         assert_eq!(values_of(&a.log, shard(stream, number)).await, ["held"], "it was found, and is recorded");
         world.store.give_up(shard(stream, number));
-        let held = held.await.expect("it does not panic");
+        let held = held.await.expect("it is answered");
         assert!(matches!(held, Err(AppendError::Lost(_))), "{held:?}");
         for number in [number, fresh] {
             let again = b.append(stream, number, values(&["again"])).await;
