@@ -249,7 +249,8 @@ impl Tokens {
         };
         self.meta.commit(vec![op]).await.map_err(|error| match error {
             MetaError::Conflict { .. } => UserError::Invalid(format!(
-                "another node has made a token {name:?} meanwhile: remove it there, or choose another name"
+                "there is a token {name:?} of which this node has not heard yet, or which has just expired: remove it, or choose \
+                 another name"
             )),
             error => UserError::Unavailable(error.to_string()),
         })?;

@@ -23,6 +23,9 @@ use crate::limits::{BOOKIES_LOOK, LEDGERS_AT_A_TIME, POINT_STEP_BYTES, RETRY, TR
 use crate::points::LedgerPoint;
 use crate::writing::SegmentWriting;
 
+/// How many bookies take entries before anybody has looked.
+const BOOKIES_UNKNOWN: u32 = u32::MAX;
+
 /// What is counted: each stands for itself, so all accesses are relaxed.
 #[derive(Default)]
 pub(crate) struct LedgerCounters {
@@ -68,7 +71,7 @@ impl LedgersShared {
             cluster,
             quorums,
             cache: EntryCache::default(),
-            bookies: AtomicU32::new(0),
+            bookies: AtomicU32::new(BOOKIES_UNKNOWN),
             is_dropped: AtomicBool::new(false),
             unfinished: Arc::default(),
             deleting: Semaphore::new(LEDGERS_AT_A_TIME),
@@ -100,7 +103,8 @@ impl LedgersShared {
                     tracing::warn!("[ledgers.places] does not say where these bookies are: {told}");
                 }
                 before = told;
-                self.bookies.store(u32::try_from(bookies.len()).unwrap_or(u32::MAX), Ordering::Relaxed);
+                self.bookies
+                    .store(u32::try_from(bookies.len()).unwrap_or(BOOKIES_UNKNOWN - 1), Ordering::Relaxed);
             }
             self.env.sleep(BOOKIES_LOOK).await;
         }
@@ -211,7 +215,8 @@ impl StoreContract for LedgerStore {
     }
 
     fn places(&self) -> Option<u32> {
-        Some(self.shared.bookies.load(Ordering::Relaxed))
+        let bookies = self.shared.bookies.load(Ordering::Relaxed);
+        (bookies != BOOKIES_UNKNOWN).then_some(bookies)
     }
 
     fn check_copies(&self, wanted: SegmentCopies) -> BoxFuture<'_, Result<(), StoreError>> {

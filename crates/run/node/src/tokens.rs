@@ -54,12 +54,14 @@ pub(crate) async fn create(
 /// # Errors
 /// That there is none, and metadata that does not answer.
 pub(crate) async fn remove((users, rules): (&Users, &Arc<Rules>), name: &str) -> Result<(), TokenError> {
-    users.tokens().remove(name).await?;
+    // In this order: as long as there is the token, no other node makes one of its name, whose rules these would be.
     rules.remove(vec![about(name)]).await?;
+    users.tokens().remove(name).await?;
     Ok(())
 }
 
-/// Removes a token whose time is over, unless another node has made it anew; whether it did.
+/// Removes a token whose time is over, unless another node has made it anew; whether it did. One that another node makes
+/// anew before its rules are removed has none then: it is to be removed, and made once more.
 async fn remove_expired((users, rules): (&Users, &Arc<Rules>), name: &str) -> Result<bool, TokenError> {
     let is_removed = users.tokens().remove_expired(name).await?;
     if is_removed {
