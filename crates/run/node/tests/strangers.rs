@@ -46,7 +46,7 @@ impl World {
     }
 
     /// A connection from another address of this host.
-    fn from_elsewhere(&self, to: SocketAddr) -> TcpStream {
+    fn connect_from_elsewhere(&self, to: SocketAddr) -> TcpStream {
         self.runtime.block_on(async {
             let socket = tokio::net::TcpSocket::new_v4().unwrap();
             socket.bind((Ipv4Addr::new(127, 0, 0, 2), 0).into()).unwrap();
@@ -130,7 +130,7 @@ fn of_a_thousand_wrong_logins_nearly_all_are_refused_unread_and_another_address_
     assert!(unread >= 500, "{unread} of 1,000");
     // The right password of somebody at the same address is not looked at either.
     assert!(!log_in(connect(admin)).starts_with("HTTP/1.1 200 "));
-    assert!(log_in(world.from_elsewhere(admin)).starts_with("HTTP/1.1 200 "));
+    assert!(log_in(world.connect_from_elsewhere(admin)).starts_with("HTTP/1.1 200 "));
     world.end();
 }
 
@@ -177,7 +177,7 @@ fn connections_that_never_log_in_leave_room_for_those_of_other_addresses() {
     let mut last = connect(at);
     kafka_asked(&mut last, 0, &ApiVersionsRequest::default());
     assert!(is_closed(&mut last), "the address has as many as it may");
-    let mut other = world.from_elsewhere(at);
+    let mut other = world.connect_from_elsewhere(at);
     assert_eq!(kafka(&mut other, 0, &ApiVersionsRequest::default()).error_code, 0);
     // A place that is free again is had again.
     drop(half.pop());
