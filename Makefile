@@ -10,7 +10,7 @@ INPUT ?=
 
 CORES ?= 0,1
 
-.PHONY: help build dist check test test-long miri fuzz demo demo-clusters sim bench bench-peers bench-compare figures spec spec-full doc deny clean
+.PHONY: help build dist check test test-long miri fuzz demo demo-clusters demo-nodes sim bench bench-peers bench-compare figures spec spec-full doc deny clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -49,6 +49,11 @@ demo: build ## one node, six cache backends, 1,000 consumers, about 30 s; INPUT=
 
 demo-clusters: build ## five clusters on three emulated continents, 500 consumers in each, a line cut and a cluster killed, about 60 s
 	$(TARGET)/release/tailwater demo-clusters
+
+demo-nodes: ## three active nodes on ZooKeeper and four bookies, groups of three clients, a bookie and the busiest node killed, about a minute
+	@.ci/need cc=gcc java=openjdk-17-jdk-headless
+	$(CARGO) build --release -p tailwater --features bookkeeper
+	.ci/demo-nodes $(TARGET)/release/tailwater
 
 sim: ## SEEDS=n seeds of every simulated scenario
 	@.ci/need cc=gcc

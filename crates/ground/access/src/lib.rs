@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 pub use crate::changes::{RightsBell, RightsChanges};
 pub use crate::places::{AddressPlace, PlacesByAddress};
-pub use crate::secret::{SecretText, are_same};
+pub use crate::secret::{EngineLogin, SecretText, are_same};
 
 /// On whose behalf a peer asks that nobody authenticated.
 pub const ANONYMOUS: &str = "anonymous";

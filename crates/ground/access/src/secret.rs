@@ -53,6 +53,15 @@ impl SecretText {
     }
 }
 
+/// A name and its password, which a client of ours shows to servers that others run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EngineLogin {
+    /// The name.
+    pub user: String,
+    /// Its password.
+    pub password: SecretText,
+}
+
 /// Whether both are the same, in a time that does not tell where they differ.
 pub fn are_same(one: &[u8], other: &[u8]) -> bool {
     one.ct_eq(other).into()

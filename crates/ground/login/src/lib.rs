@@ -13,6 +13,7 @@
 //! - What a client sends is bounded before it is looked at ([`limits`]), and checks that take long wait for each other.
 
 mod credentials;
+mod following;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
 mod guesses;

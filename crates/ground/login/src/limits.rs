@@ -52,3 +52,6 @@ pub const ITERATIONS_MAX: u32 = 1 << 20;
 
 /// Passwords that are hashed at the same time: each takes some milliseconds of a thread that others wait for.
 pub const HASHES_MAX: usize = 1;
+
+/// How often a change of a user is tried again when another node has changed the same meanwhile.
+pub const CONFLICTS_MAX: usize = 16;

@@ -53,6 +53,13 @@ pub struct TokenBearer {
     pub until_ms: Option<i64>,
 }
 
+/// A token that metadata has.
+struct KnownToken {
+    token: StoredToken,
+    /// Of its key: another node may have put another token of the name in its place.
+    version: u64,
+}
+
 /// What is kept of a token.
 #[derive(Clone)]
 pub(crate) struct StoredToken {
@@ -80,7 +87,7 @@ impl StoredToken {
 pub struct Tokens {
     env: Env,
     meta: Arc<dyn Meta>,
-    known: RwLock<BTreeMap<String, StoredToken>>,
+    known: RwLock<BTreeMap<String, KnownToken>>,
     changing: tokio::sync::Mutex<()>,
     /// Rings when one was removed.
     removed: Arc<RightsBell>,
@@ -98,17 +105,32 @@ impl Tokens {
         meta: Arc<dyn Meta>,
         removed: Arc<RightsBell>,
     ) -> Result<Arc<Self>, UserError> {
-        let stored = meta.list(TOKENS).await.map_err(|error| UserError::Unavailable(error.to_string()))?;
-        let mut known = BTreeMap::new();
-        for (key, stored) in stored {
-            let name = key.strip_prefix(TOKENS).unwrap_or_default();
-            let token = StoredToken::decode(&stored.value).ok_or_else(|| {
-                UserError::Unavailable(format!("the token {name:?} was written by a later version"))
-            })?;
-            known.insert(name.to_owned(), token);
-        }
+        let stored = stored_tokens(&*meta).await?.into_iter();
+        let known = stored.map(|(name, token)| Ok((name, token?))).collect::<Result<_, UserError>>()?;
         let (known, changing) = (RwLock::new(known), tokio::sync::Mutex::default());
         Ok(Arc::new(Self { env: env.clone(), meta, known, changing, removed }))
+    }
+
+    /// Has the tokens that metadata has by now; whether some are gone, or are others.
+    pub(crate) async fn read_again(&self) -> Result<bool, UserError> {
+        let _turn = self.changing.lock().await;
+        let stored = stored_tokens(&*self.meta).await?;
+        let mut known = self.known.write();
+        let mut now = BTreeMap::new();
+        for (name, token) in stored {
+            match token {
+                Ok(token) => _ = now.insert(name, token),
+                Err(error) => {
+                    // Others come and go all the same.
+                    tracing::warn!(%error, "it stays as this node knows it");
+                    now.extend(known.remove_entry(&name));
+                }
+            }
+        }
+        let is_less =
+            known.iter().any(|(name, was)| now.get(name).is_none_or(|now| now.token.hash != was.token.hash));
+        *known = now;
+        Ok(is_less)
     }
 
     /// As whom whoever shows a token of this name is known.
@@ -123,7 +145,7 @@ impl Tokens {
 
     /// What checks a token, if there is one of that name.
     pub(crate) fn hash(&self, name: &str) -> Option<[u8; 32]> {
-        self.known.read().get(name).map(|token| token.hash)
+        self.known.read().get(name).map(|known| known.token.hash)
     }
 
     /// Whether this is how a token is known, the node's own or one of an issuer elsewhere.
@@ -135,14 +157,20 @@ impl Tokens {
     pub fn list(&self) -> Vec<TokenInfo> {
         let known = self.known.read();
         let tokens = known.iter();
-        tokens.map(|(name, token)| TokenInfo { name: name.clone(), expires_ms: token.until_ms() }).collect()
+        tokens
+            .map(|(name, known)| TokenInfo { name: name.clone(), expires_ms: known.token.until_ms() })
+            .collect()
     }
 
     /// The names of those that are good no more.
     pub fn expired(&self) -> Vec<String> {
         let now = self.env.wall_ms();
         let known = self.known.read();
-        known.iter().filter(|(_, token)| token.expires_ms <= now).map(|(name, _)| name.clone()).collect()
+        known
+            .iter()
+            .filter(|(_, known)| known.token.expires_ms <= now)
+            .map(|(name, _)| name.clone())
+            .collect()
     }
 
     /// Whom a text stands for, if it is a token that is good.
@@ -150,7 +178,7 @@ impl Tokens {
         let (name, secret) = text.strip_prefix(BEGIN)?.rsplit_once('.')?;
         let hash: [u8; 32] = Sha256::digest(secret).into();
         let known = self.known.read();
-        let token = known.get(name)?;
+        let token = &known.get(name)?.token;
         let is_good = are_same(&hash, &token.hash) && self.env.wall_ms() < token.expires_ms;
         is_good.then(|| TokenBearer { principal: Self::principal(name).into(), until_ms: token.until_ms() })
     }
@@ -198,7 +226,8 @@ impl Tokens {
                 UserError::Unavailable(format!("the token {name:?} was written by a later version"))
             })?;
             if token.expires_ms > self.env.wall_ms() {
-                self.known.write().insert(name.to_owned(), token);
+                let known = KnownToken { token, version: stored.version };
+                self.known.write().insert(name.to_owned(), known);
                 return Ok(false);
             }
             let delete = Op::Delete { key, expect: Expect::Version(stored.version) };
@@ -228,13 +257,13 @@ impl Tokens {
 
     async fn change_now(&self, name: String, to: Option<StoredToken>) -> Result<(), UserError> {
         let _turn = self.changing.lock().await;
-        let (is_new, count) = {
+        let (before, count) = {
             let known = self.known.read();
-            (!known.contains_key(&name), known.len())
+            (known.get(&name).map(|known| known.version), known.len())
         };
         let key = format!("{TOKENS}{name}");
         let op = match &to {
-            Some(_) if !is_new => {
+            Some(_) if before.is_some() => {
                 let why = format!("there is a token {name:?}: remove it first, or choose another name");
                 return Err(UserError::Invalid(why));
             }
@@ -244,23 +273,45 @@ impl Tokens {
                 )));
             }
             Some(token) => Op::Put { key, value: token.encode().into(), expect: Expect::Absent },
-            None if is_new => return Err(UserError::UnknownToken(name)),
-            None => Op::Delete { key, expect: Expect::Any },
+            None => match before {
+                Some(version) => Op::Delete { key, expect: Expect::Version(version) },
+                None => return Err(UserError::UnknownToken(name)),
+            },
         };
-        self.meta.commit(vec![op]).await.map_err(|error| match error {
-            MetaError::Conflict { .. } => UserError::Invalid(format!(
-                "there is a token {name:?} of which this node has not heard yet, or which has just expired: remove it, or choose \
-                 another name"
+        let committed = self.meta.commit(vec![op]).await;
+        let version = committed.map_err(|error| match error {
+            MetaError::Conflict { .. } if to.is_some() => UserError::Invalid(format!(
+                "another node has made a token {name:?} meanwhile: remove it there, or choose another name"
+            )),
+            MetaError::Conflict { .. } => UserError::Unavailable(format!(
+                "another node has just changed the token {name:?}: look at it, and try again"
             )),
             error => UserError::Unavailable(error.to_string()),
         })?;
         let mut known = self.known.write();
         match to {
-            Some(token) => drop(known.insert(name, token)),
+            Some(token) => drop(known.insert(name, KnownToken { token, version })),
             None => drop(known.remove(&name)),
         }
         drop(known);
         self.removed.ring();
         Ok(())
     }
+}
+
+/// The tokens that metadata has, and which of them can't be read.
+async fn stored_tokens(
+    meta: &dyn Meta,
+) -> Result<BTreeMap<String, Result<KnownToken, UserError>>, UserError> {
+    let stored = meta.list(TOKENS).await.map_err(|error| UserError::Unavailable(error.to_string()))?;
+    let mut known = BTreeMap::new();
+    for (key, stored) in stored {
+        let name = key.strip_prefix(TOKENS).unwrap_or_default();
+        let token = StoredToken::decode(&stored.value).ok_or_else(|| {
+            UserError::Unavailable(format!("the token {name:?} was written by a later version"))
+        });
+        let token = token.map(|token| KnownToken { token, version: stored.version });
+        known.insert(name.to_owned(), token);
+    }
+    Ok(known)
 }

@@ -8,20 +8,23 @@ use futures::channel::oneshot;
 use parking_lot::RwLock;
 use tailwater_access::{RightsBell, RightsChanges};
 use tailwater_env::Env;
-use tailwater_meta::{Expect, Meta, Op};
+use tailwater_meta::{Expect, Meta, MetaError, Op};
 use tokio::sync::Semaphore;
 
 use crate::credentials::{Hash, SALT_BYTES, ScramKeys, StoredPassword};
 use crate::guesses::WrongLogins;
 use crate::limits::{
-    HASHES_MAX, ITERATIONS, ITERATIONS_MIN, NAME_BYTES_MAX, PASSWORD_BYTES_MAX, PASSWORD_BYTES_MIN,
-    SALT_BYTES_MAX, USERS_MAX,
+    CONFLICTS_MAX, HASHES_MAX, ITERATIONS, ITERATIONS_MIN, NAME_BYTES_MAX, PASSWORD_BYTES_MAX,
+    PASSWORD_BYTES_MIN, SALT_BYTES_MAX, USERS_MAX,
 };
 use crate::login::{LoginError, LoginStep, Mechanism};
 use crate::tokens::{TokenBearer, Tokens};
 
 /// Where all of them are.
 const USERS: &str = "login/user/";
+
+/// What each removal of a user writes: the user's name. So users are removed one at a time, of all nodes together.
+const REMOVED: &str = "login/users";
 
 /// What users that there are not are made from: 32 random bytes, the same as long as the node lives.
 const SECRET: &str = "login/secret";
@@ -124,16 +127,11 @@ impl Users {
     /// # Errors
     /// Metadata that can't be read, or has something else where a user should be.
     pub async fn open(env: &Env, meta: Arc<dyn Meta>) -> Result<Arc<Self>, UserError> {
-        let stored = meta.list(USERS).await.map_err(|error| UserError::Unavailable(error.to_string()))?;
-        let mut known = BTreeMap::new();
-        for (key, stored) in stored {
-            let name = key.strip_prefix(USERS).unwrap_or_default();
-            let credentials = StoredPassword::decode(&stored.value).ok_or_else(|| {
-                UserError::Unavailable(format!("the user {name:?} was written by a later version"))
-            })?;
-            let number = known.len() as u64;
-            known.insert(name.to_owned(), KnownUser { password: credentials, number });
-        }
+        let known = stored_users(&*meta).await?;
+        let known: BTreeMap<_, _> = (0..)
+            .zip(known)
+            .map(|(number, (name, password))| Ok((name, KnownUser { password: password?, number })))
+            .collect::<Result<_, UserError>>()?;
         let secret = kept_secret(env, &*meta).await?;
         let removed = Arc::<RightsBell>::default();
         let tokens = Tokens::open(env, Arc::clone(&meta), Arc::clone(&removed)).await?;
@@ -154,6 +152,45 @@ impl Users {
             logins: AtomicU64::new(0),
             refused: AtomicU64::new(0),
         }))
+    }
+
+    /// Has the users that metadata has by now; whether some are gone.
+    pub(crate) async fn read_users(&self) -> Result<bool, UserError> {
+        let _turn = self.changing.lock().await;
+        let stored = stored_users(&*self.meta).await?;
+        let mut known = self.known.write();
+        let before = known.len();
+        known.retain(|name, _| stored.contains_key(name));
+        let is_less = known.len() < before;
+        let mut now = BTreeMap::new();
+        for (name, password) in stored {
+            // One that a later version has written stays as it is known: others come and go all the same.
+            match password {
+                Ok(password) => _ = now.insert(name, password),
+                Err(error) => tracing::warn!(%error, "it stays as this node knows it"),
+            }
+        }
+        for (name, user) in &mut *known {
+            user.password = now.remove(name).unwrap_or_else(|| user.password.clone());
+        }
+        for (name, password) in now {
+            let number = self.next_number.fetch_add(1, Ordering::Relaxed);
+            known.insert(name, KnownUser { password, number });
+        }
+        Ok(is_less)
+    }
+
+    pub(crate) fn meta(&self) -> &Arc<dyn Meta> {
+        &self.meta
+    }
+
+    pub(crate) fn env(&self) -> &Env {
+        &self.env
+    }
+
+    /// Tells that users, or tokens, are gone.
+    pub(crate) fn ring(&self) {
+        self.removed.ring();
     }
 
     /// The users' names, in order.
@@ -214,14 +251,14 @@ impl Users {
         let decide = move |known: Option<StoredPassword>| {
             let is_known = known.is_some();
             let mut kept = known.unwrap_or_default();
-            for (mechanism, hash, keys) in read {
-                if keys.is_none() && kept.keys(hash).is_none() {
+            for (mechanism, hash, keys) in &read {
+                if keys.is_none() && kept.keys(*hash).is_none() {
                     return Err(match is_known {
                         true => UserError::NoSuchMechanism(mechanism.name().to_owned()),
-                        false => UserError::Unknown(unknown),
+                        false => UserError::Unknown(unknown.clone()),
                     });
                 }
-                kept.set(hash, keys);
+                kept.set(*hash, keys.clone());
             }
             Ok(Some(kept).filter(|kept| !kept.is_empty()))
         };
@@ -251,7 +288,7 @@ impl Users {
             let _turn = self.turn().await;
             StoredPassword::derive(password.as_bytes(), salts, ITERATIONS)
         };
-        self.change(name.to_owned(), move |_| Ok(Some(credentials))).await
+        self.change(name.to_owned(), move |_| Ok(Some(credentials.clone()))).await
     }
 
     /// Removes a user, whose sessions are over then.
@@ -269,7 +306,10 @@ impl Users {
     async fn change(
         self: &Arc<Self>,
         name: String,
-        decide: impl FnOnce(Option<StoredPassword>) -> Result<Option<StoredPassword>, UserError> + Send + 'static,
+        decide: impl Fn(Option<StoredPassword>) -> Result<Option<StoredPassword>, UserError>
+        + Send
+        + Sync
+        + 'static,
     ) -> Result<bool, UserError> {
         let (done, answer) = oneshot::channel();
         let users = Arc::clone(self);
@@ -284,45 +324,72 @@ impl Users {
     async fn change_now(
         &self,
         name: String,
-        decide: impl FnOnce(Option<StoredPassword>) -> Result<Option<StoredPassword>, UserError>,
+        decide: impl Fn(Option<StoredPassword>) -> Result<Option<StoredPassword>, UserError>,
     ) -> Result<bool, UserError> {
         let _turn = self.changing.lock().await;
-        let (known, count) = {
-            let known = self.known.read();
-            (known.get(&name).map(|user| (user.password.clone(), user.number)), known.len())
-        };
-        let is_new = known.is_none();
-        let number = known.as_ref().map(|(_, number)| *number);
-        let to = decide(known.map(|(password, _)| password))?;
         let key = format!("{USERS}{name}");
-        let op = match &to {
-            Some(_) if is_new && count >= USERS_MAX => {
-                return Err(UserError::Invalid(format!("there are {USERS_MAX} users, and that is the most")));
-            }
-            Some(credentials) => Op::Put { key, value: credentials.encode().into(), expect: Expect::Any },
-            None if is_new => return Ok(true),
-            None => {
-                let mut left = self.names();
-                left.retain(|user| *user != name);
-                self.guard.get().map_or(Ok(()), |guard| guard(&left)).map_err(UserError::Needed)?;
-                Op::Delete { key, expect: Expect::Any }
-            }
-        };
-        let committed = self.meta.commit(vec![op]).await;
-        committed.map_err(|error| UserError::Unavailable(error.to_string()))?;
-        let mut known = self.known.write();
-        match to {
-            Some(password) => {
-                let number = number.unwrap_or_else(|| self.next_number.fetch_add(1, Ordering::Relaxed));
-                known.insert(name, KnownUser { password, number });
-            }
-            None => {
-                known.remove(&name);
-                drop(known);
-                self.removed.ring();
+        for _ in 0..CONFLICTS_MAX {
+            // Another node may have changed it, which this one has yet to hear of.
+            let stored = self.meta.get(&key).await.map_err(unavailable)?;
+            let expect = stored.as_ref().map_or(Expect::Absent, |stored| Expect::Version(stored.version));
+            let before = stored.map(|stored| decode_user(&name, &stored.value)).transpose()?;
+            let is_new = before.is_none();
+            let to = decide(before)?;
+            let key = key.clone();
+            let ops = match &to {
+                Some(_) if is_new && self.known.read().len() >= USERS_MAX => {
+                    let why = format!("there are {USERS_MAX} users, and that is the most");
+                    return Err(UserError::Invalid(why));
+                }
+                Some(password) => vec![Op::Put { key, value: password.encode().into(), expect }],
+                None if is_new => {
+                    self.changed_to(name, is_new, None);
+                    return Ok(true);
+                }
+                None => vec![Op::Delete { key, expect }, self.removal(&name).await?],
+            };
+            match self.meta.commit(ops).await {
+                Ok(_) => {
+                    self.changed_to(name, is_new, to);
+                    return Ok(is_new);
+                }
+                // Another node has changed the user meanwhile, or removed another one.
+                Err(MetaError::Conflict { .. }) => {}
+                Err(error) => return Err(unavailable(error)),
             }
         }
-        Ok(is_new)
+        Err(UserError::Unavailable("others change this user all the time: try it again".to_owned()))
+    }
+
+    /// What goes with the removal of a user, so that no other one is removed at the same time: the last one that is
+    /// needed stays.
+    async fn removal(&self, name: &str) -> Result<Op, UserError> {
+        // Before the users are looked at: what is removed after this is a conflict.
+        let removed = self.meta.get(REMOVED).await.map_err(unavailable)?;
+        if let Some(guard) = self.guard.get() {
+            let users = self.meta.list(USERS).await.map_err(unavailable)?;
+            let names = users.iter().filter_map(|(key, _)| key.strip_prefix(USERS));
+            let left: Vec<String> = names.filter(|left| *left != name).map(str::to_owned).collect();
+            guard(&left).map_err(UserError::Needed)?;
+        }
+        let expect = removed.map_or(Expect::Absent, |removed| Expect::Version(removed.version));
+        Ok(Op::Put { key: REMOVED.to_owned(), value: name.to_owned().into(), expect })
+    }
+
+    /// Goes by a user as it is now, who was not there before if `is_new`.
+    fn changed_to(&self, name: String, is_new: bool, password: Option<StoredPassword>) {
+        let mut known = self.known.write();
+        let before = known.remove(&name).map(|user| user.number);
+        let is_gone = before.is_some() && (is_new || password.is_none());
+        if let Some(password) = password {
+            let number = before.filter(|_| !is_new);
+            let number = number.unwrap_or_else(|| self.next_number.fetch_add(1, Ordering::Relaxed));
+            known.insert(name, KnownUser { password, number });
+        }
+        drop(known);
+        if is_gone {
+            self.removed.ring();
+        }
     }
 
     /// What is kept of a user's password for a hash, or what looks like it.
@@ -409,19 +476,44 @@ impl SaltedPassword {
     }
 }
 
+/// The users that metadata has, and which of them can't be read.
+async fn stored_users(
+    meta: &dyn Meta,
+) -> Result<BTreeMap<String, Result<StoredPassword, UserError>>, UserError> {
+    let stored = meta.list(USERS).await.map_err(unavailable)?;
+    let mut users = BTreeMap::new();
+    for (key, stored) in stored {
+        let name = key.strip_prefix(USERS).unwrap_or_default();
+        users.insert(name.to_owned(), decode_user(name, &stored.value));
+    }
+    Ok(users)
+}
+
+fn decode_user(name: &str, bytes: &[u8]) -> Result<StoredPassword, UserError> {
+    StoredPassword::decode(bytes)
+        .ok_or_else(|| UserError::Unavailable(format!("the user {name:?} was written by a later version")))
+}
+
+fn unavailable(error: MetaError) -> UserError {
+    UserError::Unavailable(error.to_string())
+}
+
 /// What the metadata has of it, where it is put if it is not there.
 async fn kept_secret(env: &Env, meta: &dyn Meta) -> Result<[u8; 32], UserError> {
-    let unavailable = |error: tailwater_meta::MetaError| UserError::Unavailable(error.to_string());
-    let kept = meta.get(SECRET).await.map_err(unavailable)?;
-    if let Some(kept) = kept {
-        let secret = (&kept.value[..]).try_into();
-        return secret.map_err(|_| UserError::Unavailable(format!("{SECRET} is not what it should be")));
+    loop {
+        if let Some(kept) = meta.get(SECRET).await.map_err(unavailable)? {
+            let secret = (&kept.value[..]).try_into();
+            return secret.map_err(|_| UserError::Unavailable(format!("{SECRET} is not what it should be")));
+        }
+        let mut secret = [0; 32];
+        secret.chunks_exact_mut(8).for_each(|part| part.copy_from_slice(&env.random_u64().to_le_bytes()));
+        let put = Op::Put { key: SECRET.to_owned(), value: secret.to_vec().into(), expect: Expect::Absent };
+        match meta.commit(vec![put]).await {
+            // Another process has just made one.
+            Err(MetaError::Conflict { .. }) => {}
+            committed => return committed.map(|_| secret).map_err(unavailable),
+        }
     }
-    let mut secret = [0; 32];
-    secret.chunks_exact_mut(8).for_each(|part| part.copy_from_slice(&env.random_u64().to_le_bytes()));
-    let put = Op::Put { key: SECRET.to_owned(), value: secret.to_vec().into(), expect: Expect::Any };
-    meta.commit(vec![put]).await.map_err(unavailable)?;
-    Ok(secret)
 }
 
 /// Names can't look like a certificate's subject, which has an equals sign.

@@ -353,3 +353,56 @@ async fn a_token_whose_time_is_over_stays_where_another_node_has_made_it_anew() 
     assert!(users.tokens().expired().is_empty());
     assert!(users.tokens().bearer(&anew).is_some() && elsewhere.tokens().bearer(&anew).is_some());
 }
+
+#[tokio::test]
+async fn of_the_last_two_users_that_two_nodes_remove_at_once_one_stays_and_who_is_gone_does_not_come_back() {
+    let mut world = World::new();
+    let here = world.users().await;
+    for round in 0..8 {
+        for name in ["ann", "ben"] {
+            here.set(name, "password").await.expect("kept");
+        }
+        let elsewhere = world.users_elsewhere().await;
+        for users in [&here, &elsewhere] {
+            users.guard(|left| if left.is_empty() { Err("one has to stay".to_owned()) } else { Ok(()) });
+        }
+        // Neither has heard of what the other one does.
+        let (one, two) = futures::join!(here.remove("ann"), elsewhere.remove("ben"));
+        assert!(one.is_ok() != two.is_ok(), "round {round}: {one:?} {two:?}");
+        let left = world.users_elsewhere().await.names();
+        assert_eq!(left, [if one.is_ok() { "ben" } else { "ann" }]);
+    }
+
+    here.set("ann", "password").await.expect("kept");
+    let elsewhere = world.users_elsewhere().await;
+    here.set("ben", "password").await.expect("kept");
+    here.remove("ann").await.expect("there");
+    let change = ScramChange { mechanism: Mechanism::ScramSha256, to: None };
+    let gone = elsewhere.set_scram("ann", vec![change]).await;
+    assert_eq!(gone, Err(UserError::Unknown("ann".to_owned())), "it is not made of what is left");
+    assert_eq!(elsewhere.remove("ann").await, Err(UserError::Unknown("ann".to_owned())));
+    assert_eq!(elsewhere.set("ann", "another one").await, Ok(true), "a new one");
+}
+
+#[tokio::test]
+async fn removals_by_other_nodes_are_followed_also_beside_a_user_that_a_later_version_has_written() {
+    let mut world = World::new();
+    let here = world.users().await;
+    for name in ["ann", "ben"] {
+        here.set(name, "password").await.expect("kept");
+    }
+    let elsewhere = world.users_elsewhere().await;
+    let _following = elsewhere.follow().await.expect("readable");
+    here.tokens().create("ci", None).await.expect("new");
+    let meta = world.meta.clone().expect("one runs");
+    let put = |key: &str| tailwater_meta::Op::Put {
+        key: key.to_owned(),
+        value: vec![255].into(),
+        expect: tailwater_meta::Expect::Any,
+    };
+    meta.commit(vec![put("login/user/ann"), put("login/token/later")]).await.expect("put");
+    here.remove("ben").await.expect("there");
+    while elsewhere.names() != ["ann"] || elsewhere.tokens().list().len() != 1 {
+        tokio::task::yield_now().await;
+    }
+}

@@ -11,6 +11,10 @@
 //! `active`. Every change of metadata checks that `turn` has the version that it had then. So a process that was
 //! thought to be dead changes nothing any more once another one has a turn, whatever it believes of its session.
 //!
+//! Processes may *share* a turn: the first of them takes it for all, without `active`, and each further one goes by
+//! the version that `turn` has then. Who of them may change what is a matter of the keys. One that takes a turn for
+//! itself waits until no process that shares one is there.
+//!
 //! The turn is not given up by a session that ends: ZooKeeper may have been away. A process that comes back finds
 //! its turn as it was and makes `active` again, for which others leave it [`GRACE`].
 
@@ -18,15 +22,16 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
+use futures::{StreamExt, stream};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use tailwater_env::{Env, Task};
+use tailwater_env::{BoxFuture, Env, Task};
 use tailwater_meta::MetaError;
 use tokio::sync::watch;
 use uuid::Uuid;
 use zookeeper_client::{Client, Error as ZkError, MultiWriteError};
 
-use crate::limits::{GRACE, LOOK, RETRY};
+use crate::limits::{GRACE, LOOK, REQUESTS_AT_A_TIME, RETRY};
 use crate::session::{EPHEMERAL, PERSISTENT, ZooKeeperSession};
 use crate::store::{MetaInner, ZooKeeperMeta};
 use crate::uri::MetadataUri;
@@ -49,6 +54,9 @@ pub struct NodeRecord {
     pub addresses: Vec<(String, String)>,
     /// Whether it may change the metadata.
     pub active: bool,
+    /// What it has to say to those that share a turn with it, in words of their own.
+    #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
+    pub shares: serde_json::Value,
 }
 
 /// `ROOT/cluster`.
@@ -65,6 +73,9 @@ struct TurnRecord {
     name: String,
     /// Random, of the attempt: by it an unanswered one is known again.
     mark: u64,
+    /// Whether it is the turn of all processes that want to share one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    shared: bool,
 }
 
 /// Why a place of metadata can't be used, however long one waits.
@@ -130,13 +141,15 @@ pub struct NodeMembership {
     cluster: Uuid,
     record: watch::Sender<NodeRecord>,
     mark: u64,
+    /// Whether it shares its turn.
+    shared: bool,
     /// Until the process leaves.
     registering: Mutex<Option<Task>>,
 }
 
 impl NodeMembership {
-    /// Joins the processes at `uri`, whose session ends when ZooKeeper hears nothing of it for `session`. Waits for
-    /// ZooKeeper, and tells why.
+    /// Joins the processes at `uri`, whose session ends when ZooKeeper hears nothing of it for `session`. It takes
+    /// turns for itself, or for all that want a `shared` one. Waits for ZooKeeper, and tells why.
     ///
     /// # Errors
     /// What no waiting changes.
@@ -145,6 +158,7 @@ impl NodeMembership {
         uri: MetadataUri,
         session: Duration,
         record: NodeRecord,
+        shared: bool,
         mut told: impl FnMut(TurnWait),
     ) -> Result<Self, MembershipFault> {
         let session = Arc::new(ZooKeeperSession::new(env.clone(), uri, session));
@@ -159,7 +173,7 @@ impl NodeMembership {
         let (record, changed) = watch::channel(record);
         let registering = env.spawn("meta-node", register(Arc::clone(&session), changed));
         let registering = Mutex::new(Some(registering));
-        Ok(Self { session, cluster, record, mark: env.random_u64(), registering })
+        Ok(Self { session, cluster, record, mark: env.random_u64(), shared, registering })
     }
 
     /// Which metadata this is.
@@ -170,6 +184,11 @@ impl NodeMembership {
     /// Changes what others see.
     pub fn announce(&self, change: impl FnOnce(&mut NodeRecord)) {
         self.record.send_modify(change);
+    }
+
+    /// The same, where `change` says whether it has changed anything.
+    pub fn announce_if(&self, change: impl FnOnce(&mut NodeRecord) -> bool) {
+        self.record.send_if_modified(change);
     }
 
     /// Waits for a turn, and takes it. Tells whom it waits for.
@@ -227,10 +246,26 @@ impl NodeMembership {
             // An attempt of this process's that was not answered.
             return Ok(Some(stat.version));
         }
+        if self.shared && last.shared {
+            return Ok(Some(stat.version));
+        }
+        if !self.shared
+            && last.shared
+            && let Some(other) = self.others(&client).await?.into_iter().find(|other| other.active)
+        {
+            *has_waited = true;
+            told(TurnWait::ForActive(format!("{} ({})", other.name, other.id)));
+            session.env.sleep(LOOK).await;
+            return Ok(None);
+        }
         let data = serde_json::to_vec(&me).unwrap_or_default();
         let mut writer = client.new_multi_writer();
         writer.add_set_data(&turn, &data, Some(stat.version))?;
+        // It can be made only if no process with a turn of its own is there by now.
         writer.add_create(&active, &data, &EPHEMERAL)?;
+        if self.shared {
+            writer.add_delete(&active, None)?;
+        }
         match session.env.timeout(crate::limits::PATIENCE, writer.commit()).await {
             Some(Ok(_)) => Ok(Some(stat.version + 1)),
             Some(Err(MultiWriteError::OperationFailed { .. })) => Ok(None),
@@ -241,7 +276,27 @@ impl NodeMembership {
 
     fn turn_record(&self) -> TurnRecord {
         let record = self.record.borrow();
-        TurnRecord { id: record.id.clone(), name: record.name.clone(), mark: self.mark }
+        TurnRecord { id: record.id.clone(), name: record.name.clone(), mark: self.mark, shared: self.shared }
+    }
+
+    /// The processes that are there by now, this one among them if ZooKeeper has it.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    pub fn nodes(&self) -> BoxFuture<'_, Result<Vec<NodeRecord>, MetaError>> {
+        Box::pin(async move {
+            let client = self.session.synced().await?;
+            let read = nodes_of(&self.session, &client).await;
+            let (nodes, _) = read.map_err(|error| self.session.unavailable(&error))?;
+            Ok(nodes)
+        })
+    }
+
+    async fn others(&self, client: &Client) -> Result<Vec<NodeRecord>, ZkError> {
+        let (mut nodes, _) = nodes_of(&self.session, client).await?;
+        let me = self.record.borrow().id.clone();
+        nodes.retain(|node| node.id != me);
+        Ok(nodes)
     }
 
     async fn synced(&self) -> Result<Client, ZkError> {
@@ -265,6 +320,12 @@ impl NodeMembership {
         let session = Arc::clone(&self.session);
         let inner = Arc::new(MetaInner { session, turn, taken_over, watches: AtomicUsize::new(0) });
         let path = format!("{}/parts", self.session.uri.root);
+        if self.shared {
+            // Others may write parts that no key names yet.
+            let keeping = keep_turn(Arc::downgrade(&inner), None);
+            self.session.env.spawn("meta-turn", keeping).detach();
+            return ZooKeeperMeta { inner };
+        }
         let listed = async {
             let client = self.synced().await?;
             self.session.children(&client, &path).await
@@ -279,7 +340,7 @@ impl NodeMembership {
             };
             self.session.env.spawn("meta-sweep", sweep).detach();
         }
-        let keeping = keep_turn(Arc::downgrade(&inner), self.turn_record());
+        let keeping = keep_turn(Arc::downgrade(&inner), Some(self.turn_record()));
         self.session.env.spawn("meta-turn", keeping).detach();
         ZooKeeperMeta { inner }
     }
@@ -326,12 +387,13 @@ impl MetaInner {
     }
 }
 
-/// Sees to it that `active` is there in whatever session there is, for as long as it is this process's turn.
-async fn keep_turn(meta: std::sync::Weak<MetaInner>, me: TurnRecord) {
+/// Sees to it that `active` is there in whatever session there is, for as long as it is this process's turn; of a
+/// shared turn only that it ends.
+async fn keep_turn(meta: std::sync::Weak<MetaInner>, me: Option<TurnRecord>) {
     loop {
         let Some(strong) = meta.upgrade() else { return };
         let session = Arc::clone(&strong.session);
-        match keep_turn_once(&strong, &me).await {
+        match keep_turn_once(&strong, me.as_ref()).await {
             Ok(Some(changed)) => {
                 drop(strong);
                 let _ = session.env.timeout(LOOK * 10, changed.changed()).await;
@@ -349,7 +411,7 @@ async fn keep_turn(meta: std::sync::Weak<MetaInner>, me: TurnRecord) {
 /// What to wait for, if it is still this process's turn.
 async fn keep_turn_once(
     meta: &MetaInner,
-    me: &TurnRecord,
+    me: Option<&TurnRecord>,
 ) -> Result<Option<zookeeper_client::OneshotWatcher>, ZkError> {
     let session = &meta.session;
     let client = session.ready().await.map_err(|_| ZkError::ConnectionLoss)?;
@@ -359,6 +421,7 @@ async fn keep_turn_once(
         meta.lost_turn(&client).await;
         return Ok(None);
     }
+    let Some(me) = me else { return Ok(Some(changed)) };
     let active = format!("{}/active", session.uri.root);
     let holder = read_turn(session, &client, &active).await?;
     let is_there = |stat: &zookeeper_client::Stat| stat.ephemeral_owner == client.session_id().0;
@@ -385,7 +448,7 @@ async fn read_turn(
     client: &Client,
     path: &str,
 ) -> Result<Option<(TurnRecord, zookeeper_client::Stat)>, ZkError> {
-    let nobody = || TurnRecord { id: String::new(), name: "nobody".to_owned(), mark: 0 };
+    let nobody = || TurnRecord { id: String::new(), name: "nobody".to_owned(), mark: 0, shared: false };
     let read = session.data(client, path).await?;
     // Of what can't be read the version counts.
     Ok(read.map(|(data, stat)| (serde_json::from_slice(&data).unwrap_or_else(|_| nobody()), stat)))
@@ -489,20 +552,36 @@ pub async fn nodes_at(env: &Env, uri: MetadataUri) -> Result<(Uuid, Vec<NodeReco
     let session = ZooKeeperSession::new(env.clone(), uri, crate::limits::SESSION_MIN * 6);
     let cluster = cluster_of(&session, false).await?;
     let client = session.synced().await?;
-    let unavailable = |error: ZkError| MembershipFault::from(session.unavailable(&error));
-    let path = format!("{}/nodes", session.uri.root);
-    let mut nodes = Vec::new();
-    for name in session.children(&client, &path).await.map_err(unavailable)? {
-        let read = session.data(&client, &format!("{path}/{name}")).await.map_err(unavailable)?;
-        // One that has gone meanwhile is left out.
-        let Some((data, _)) = read else { continue };
-        let record = serde_json::from_slice(&data).map_err(|error| MembershipFault::Damaged {
-            uri: session.uri.to_string(),
-            path: format!("{path}/{name}"),
-            why: error.to_string(),
-        })?;
-        nodes.push(record);
+    let read = nodes_of(&session, &client).await;
+    let (mut nodes, damaged) = read.map_err(|error| session.unavailable(&error))?;
+    if let Some((path, why)) = damaged {
+        return Err(MembershipFault::Damaged { uri: session.uri.to_string(), path, why });
     }
     nodes.sort_by(|one: &NodeRecord, other| (&one.name, &one.id).cmp(&(&other.name, &other.id)));
     Ok((cluster, nodes))
+}
+
+/// The processes that are there, and a record that can't be read, with the reason.
+async fn nodes_of(
+    session: &ZooKeeperSession,
+    client: &Client,
+) -> Result<(Vec<NodeRecord>, Option<(String, String)>), ZkError> {
+    let path = format!("{}/nodes", session.uri.root);
+    let (mut nodes, mut damaged) = (Vec::new(), None);
+    let names = session.children(client, &path).await?;
+    // Several at a time: whoever looks who is there goes by how long ago it has seen each.
+    let reads = names.into_iter().map(|name| {
+        let path = format!("{path}/{name}");
+        async move { session.data(client, &path).await.map(|read| (path, read)) }
+    });
+    let mut reads = stream::iter(reads).buffered(REQUESTS_AT_A_TIME);
+    while let Some(read) = reads.next().await {
+        // One that has gone meanwhile is left out.
+        let (path, Some((data, _))) = read? else { continue };
+        match serde_json::from_slice(&data) {
+            Ok(record) => nodes.push(record),
+            Err(error) => damaged = Some((path, error.to_string())),
+        }
+    }
+    Ok((nodes, damaged))
 }

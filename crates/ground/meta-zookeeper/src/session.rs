@@ -4,10 +4,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt, stream};
+use tailwater_access::EngineLogin;
 use tailwater_env::{BoxFuture, Env};
 use tailwater_meta::MetaError;
 use tokio::sync::Mutex;
-use zookeeper_client::{Acls, Client, CreateMode, CreateOptions, Error as ZkError, SessionState, Stat};
+use zookeeper_client::{
+    Acls, Client, CreateMode, CreateOptions, Error as ZkError, SaslOptions, SessionState, Stat,
+};
 
 use crate::limits::{PATIENCE, REQUESTS_AT_A_TIME};
 use crate::uri::MetadataUri;
@@ -69,7 +72,11 @@ impl ZooKeeperSession {
         if let Some(client) = client.as_ref().filter(|client| !client.state().is_terminated()) {
             return Ok(client.clone());
         }
-        let connector = Client::connector().with_session_timeout(self.timeout);
+        let mut connector = Client::connector().with_session_timeout(self.timeout);
+        if let Some(EngineLogin { user, password }) = &self.uri.login {
+            connector =
+                connector.with_sasl(SaslOptions::digest_md5(user.clone(), password.text().to_owned()));
+        }
         let new = connector.connect(&self.uri.servers).await?;
         *client = Some(new.clone());
         Ok(new)
@@ -164,6 +171,9 @@ pub(crate) fn told(error: &ZkError) -> String {
         ZkError::Timeout | ZkError::ConnectionLoss | ZkError::NoHosts => {
             "no server of ZooKeeper answers".to_owned()
         }
+        ZkError::AuthFailed | ZkError::NoAuth => format!(
+            "ZooKeeper: {error}: the user and the password of [zookeeper] are not those of a user of its"
+        ),
         other => format!("ZooKeeper: {other}"),
     }
 }

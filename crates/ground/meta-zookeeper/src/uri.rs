@@ -5,11 +5,23 @@ use crate::limits::ROOT_BYTES_MAX;
 /// The port of a server that is named without one.
 const PORT: &str = "2181";
 
-/// Where metadata is: `zookeeper://HOST[:PORT][,HOST[:PORT]...]/PATH`.
+use tailwater_access::EngineLogin;
+
+/// Where metadata is: `zookeeper://HOST[:PORT][,HOST[:PORT]...]/PATH`. And who is shown to the servers, of which a
+/// text says nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MetadataUri {
     pub(crate) servers: String,
     pub(crate) root: String,
+    pub(crate) login: Option<EngineLogin>,
+}
+
+impl MetadataUri {
+    /// The same with a login, by SASL with DIGEST-MD5: the password is not sent.
+    #[must_use]
+    pub fn with_login(self, login: Option<EngineLogin>) -> Self {
+        Self { login, ..self }
+    }
 }
 
 /// Why a text is no place of metadata.
@@ -36,7 +48,7 @@ impl std::str::FromStr for MetadataUri {
                 return None;
             }
             let servers: Option<Vec<String>> = servers.split(',').map(with_port).collect();
-            Some(Self { servers: servers?.join(","), root: format!("/{path}") })
+            Some(Self { servers: servers?.join(","), root: format!("/{path}"), login: None })
         };
         parsed().ok_or_else(|| MetadataUriFault(text.to_owned()))
     }

@@ -14,3 +14,5 @@ pub const AUDIT_WAITING_MAX: usize = 4096;
 pub const AUDIT_FILE_BYTES_MAX: u64 = 256 << 20;
 /// Characters of a name that are kept in an event: a peer names what it likes, at any length.
 pub const AUDIT_NAME_CHARS_MAX: usize = 256;
+/// How often a change of rules is tried again when another node has changed the same meanwhile.
+pub const CONFLICTS_MAX: usize = 16;

@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tailwater_access::{AccessRequest, Authorizer, Denied, Peer, Protocol, RightsBell, RightsChanges};
 use tailwater_env::{Env, Task};
-use tailwater_meta::{Expect, Meta, Op, follow_whole};
+use tailwater_meta::{Expect, Meta, MetaError, Op, follow_whole};
 
 use crate::audit::{Audit, AuditEvent};
-use crate::limits::{CHANGES_MAX, RULES_MAX};
+use crate::limits::{CHANGES_MAX, CONFLICTS_MAX, RULES_MAX};
 use crate::need::{Need, need};
 use crate::rule::{ALL, AccessRule, Effect, Operation, ResourceKind, RuleError};
 use crate::subject::SubjectMapping;
@@ -272,15 +272,13 @@ impl Rules {
     /// A rule that can't be one, rules too many, metadata that does not answer.
     pub async fn add(self: &Arc<Self>, rules: Vec<AccessRule>) -> Result<(), RuleError> {
         rules.iter().try_for_each(AccessRule::check)?;
+        let rules: BTreeSet<AccessRule> = rules.into_iter().collect();
         if rules.len() > CHANGES_MAX {
             return Err(RuleError::Invalid(format!("one request adds {CHANGES_MAX} rules at most")));
         }
-        self.change(move |known| {
-            let new: BTreeSet<_> = rules.into_iter().filter(|rule| !known.contains(rule)).collect();
-            match known.len() + new.len() > RULES_MAX {
-                true => Err(RuleError::Invalid(format!("a node has {RULES_MAX} rules at most"))),
-                false => Ok((new, BTreeSet::new())),
-            }
+        self.change(move |known| match known.union(&rules).count() > RULES_MAX {
+            true => Err(RuleError::Invalid(format!("a node has {RULES_MAX} rules at most"))),
+            false => Ok((rules.clone(), BTreeSet::new())),
         })
         .await
         .map(drop)
@@ -309,10 +307,9 @@ impl Rules {
     /// Carries a change out, also if nobody waits for it any more; which rules went.
     async fn change(
         self: &Arc<Self>,
-        decide: impl FnOnce(
-            &BTreeSet<AccessRule>,
-        ) -> Result<(BTreeSet<AccessRule>, BTreeSet<AccessRule>), RuleError>
+        decide: impl Fn(&BTreeSet<AccessRule>) -> Result<(BTreeSet<AccessRule>, BTreeSet<AccessRule>), RuleError>
         + Send
+        + Sync
         + 'static,
     ) -> Result<BTreeSet<AccessRule>, RuleError> {
         let (done, answer) = oneshot::channel();
@@ -327,32 +324,42 @@ impl Rules {
 
     async fn change_now(
         &self,
-        decide: impl FnOnce(
-            &BTreeSet<AccessRule>,
-        ) -> Result<(BTreeSet<AccessRule>, BTreeSet<AccessRule>), RuleError>,
+        decide: impl Fn(&BTreeSet<AccessRule>) -> Result<(BTreeSet<AccessRule>, BTreeSet<AccessRule>), RuleError>,
     ) -> Result<BTreeSet<AccessRule>, RuleError> {
         let kept = self
             .kept
             .get()
             .ok_or_else(|| RuleError::Unavailable("the node has not started yet".to_owned()))?;
         let _turn = self.changing.lock().await;
-        let mut all = self.set.read().all.clone();
-        let (new, gone) = decide(&all)?;
-        if new.is_empty() && gone.is_empty() {
-            return Ok(gone);
+        for _ in 0..CONFLICTS_MAX {
+            let mut all = self.set.read().all.clone();
+            let (there, gone) = decide(&all)?;
+            let (known, new): (Vec<_>, Vec<_>) = there.into_iter().partition(|rule| all.contains(rule));
+            // What this node knows may be behind. A rule is all that its key is made of: it needs no version.
+            let checks = known.iter().map(|rule| Op::Check { key: key(rule), expect: Expect::Present });
+            let puts = new.iter().map(|rule| Op::Put {
+                key: key(rule),
+                value: encode(rule).into(),
+                expect: Expect::Absent,
+            });
+            let deletes = gone.iter().map(|rule| Op::Delete { key: key(rule), expect: Expect::Present });
+            let ops: Vec<Op> = checks.chain(puts).chain(deletes).collect();
+            if ops.is_empty() {
+                return Ok(gone);
+            }
+            match kept.meta.commit(ops).await {
+                Ok(_) => {
+                    all.extend(new);
+                    all.retain(|rule| !gone.contains(rule));
+                    self.replace(all);
+                    return Ok(gone);
+                }
+                // Another node has added or removed one of them.
+                Err(MetaError::Conflict { .. }) => self.read(&*kept.meta).await?,
+                Err(error) => return Err(RuleError::Unavailable(error.to_string())),
+            }
         }
-        let put = new.iter().map(|rule| Op::Put {
-            key: key(rule),
-            value: encode(rule).into(),
-            expect: Expect::Any,
-        });
-        let delete = gone.iter().map(|rule| Op::Delete { key: key(rule), expect: Expect::Any });
-        let committed = kept.meta.commit(put.chain(delete).collect()).await;
-        committed.map_err(|error| RuleError::Unavailable(error.to_string()))?;
-        all.extend(new);
-        all.retain(|rule| !gone.contains(rule));
-        self.replace(all);
-        Ok(gone)
+        Err(RuleError::Unavailable("others change these rules all the time: try it again".to_owned()))
     }
 
     /// Whether nobody has to be asked.

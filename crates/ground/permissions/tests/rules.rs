@@ -281,3 +281,37 @@ proptest! {
         })?;
     }
 }
+
+#[tokio::test]
+async fn rules_that_two_nodes_change_at_once_are_what_both_were_answered() {
+    let mut world = World::new();
+    let meta = world.meta().await;
+    let node = |number: u32| {
+        let audit = Audit::open(&world.env, &world.dir.path().join(format!("audit-{number}.jsonl")));
+        Rules::new(&world.env, Enforcement::Enforce, Vec::new(), Some(audit.expect("opened")))
+    };
+    let (here, elsewhere) = (node(1), node(2));
+    for rules in [&here, &elsewhere] {
+        rules.keep_in(Arc::clone(&meta)).await.expect("readable");
+    }
+    let of = |name: &str| vec![rule("ann", Effect::Allow, Operation::Read, name)];
+    let stored = || async { meta.list("access/rule/").await.expect("readable").len() };
+    for round in 0..8 {
+        let name = format!("s{round}");
+        here.add(of(&name)).await.expect("kept");
+        // The other one may not have heard of it: it is there once.
+        elsewhere.add(of(&name)).await.expect("kept");
+        assert_eq!(stored().await, 1);
+        let all = || vec![RuleFilter::default()];
+        let (one, two) = futures::join!(here.remove(all()), elsewhere.remove(all()));
+        let (one, two) = (one.expect("kept"), two.expect("kept"));
+        assert_eq!((one.len() + two.len(), stored().await), (1, 0), "one of them has removed it");
+        // It has been removed by another one, which this one may not have heard of.
+        here.add(of("again")).await.expect("kept");
+        elsewhere.add(of("again")).await.expect("kept");
+        elsewhere.remove(all()).await.expect("kept");
+        here.add(of("again")).await.expect("kept");
+        assert_eq!(stored().await, 1, "what is answered as added is there");
+        here.remove(all()).await.expect("kept");
+    }
+}

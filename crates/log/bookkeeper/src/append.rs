@@ -420,8 +420,10 @@ impl LedgerAppender {
                 positions.contains(position) || ensemble[*position] != self.ensemble[*position]
             })
             .collect();
-        self.ensemble = ensemble;
+        let before = std::mem::replace(&mut self.ensemble, ensemble);
         for position in changed {
+            // The same bookie once more is no reason to be patient for longer.
+            let is_another = before[position] != self.ensemble[position];
             self.failed.remove(&position);
             self.sent
                 .retain(|_, sent| !matches!(sent, AppendSent::Add { position: of, .. } if *of == position));
@@ -431,7 +433,9 @@ impl LedgerAppender {
                     unacked.acked &= !(1 << position);
                 }
                 unacked.again &= !(1 << position);
-                unacked.since = now;
+                if is_another {
+                    unacked.since = now;
+                }
                 if self.metadata.quorums.holds(unacked.entry, position) {
                     self.send(index, position, effects);
                 }

@@ -15,6 +15,7 @@ use crate::metadata::{LedgerMetadata, LedgerStatus};
 use crate::placement::BookiePlaces;
 use crate::reader::LedgerReader;
 use crate::recover::{RecoverTimes, Recoverer};
+use crate::security::LedgersSecurity;
 use crate::step::{Choice, LedgerFault, StepEffect, StepInput, VersionedMetadata};
 use crate::writer::LedgerWriter;
 use crate::zookeeper::{Ledgers, LedgersUri};
@@ -76,10 +77,27 @@ pub struct BookKeeper {
 }
 
 impl BookKeeper {
-    /// Connects to ZooKeeper; to bookies when they are needed.
+    /// Connects to ZooKeeper; to bookies when they are needed. Without a login, and without TLS.
+    ///
+    /// # Errors
+    /// Those of ZooKeeper, and that there are no ledgers at the place.
     pub async fn connect(env: Env, uri: LedgersUri, times: LedgerTimes) -> Result<Self, LedgerFault> {
-        let ledgers = Ledgers::connect(env.clone(), uri).await?;
-        let connections = Connections::new(env.clone(), ledgers.clone());
+        Self::connect_with(env, uri, LedgersSecurity::default(), times).await
+    }
+
+    /// The same where the servers want to know who comes, or speak in TLS.
+    ///
+    /// # Errors
+    /// As those of [`Self::connect`]. A bookie that refuses a connection is one that can't be reached, and the log says
+    /// why.
+    pub async fn connect_with(
+        env: Env,
+        uri: LedgersUri,
+        security: LedgersSecurity,
+        times: LedgerTimes,
+    ) -> Result<Self, LedgerFault> {
+        let ledgers = Ledgers::connect(env.clone(), uri, security.zookeeper).await?;
+        let connections = Connections::new(env.clone(), ledgers.clone(), security.bookies);
         Ok(Self { env, ledgers, connections, times, places: BookiePlaces::default() })
     }
 

@@ -15,16 +15,18 @@ use bytes::BytesMut;
 use futures::future::{Either, select};
 use parking_lot::Mutex;
 use tailwater_env::{Env, Instant, Task};
+use tailwater_tls::{DialError, PeerReadHalf, PeerStream, PeerWriteHalf};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc;
 
+use crate::handshake;
 use crate::ids::BookieId;
 use crate::limits::{
     CONNECT_TIMEOUT, RECONNECT_PAUSE_MAX, RECONNECT_PAUSE_MIN, REQUEST_TIMEOUT, REQUESTS_MAX, WRITE_BYTES_MAX,
 };
 use crate::protocol::{BookieAnswer, BookieError, BookieRequest};
+use crate::security::BookieSecurity;
 use crate::step::StepInput;
 use crate::wire::{put_request, take_response};
 use crate::zookeeper::Ledgers;
@@ -89,12 +91,13 @@ struct Connection {
 pub(crate) struct Connections {
     env: Env,
     ledgers: Ledgers,
+    security: BookieSecurity,
     bookies: Arc<Mutex<BTreeMap<BookieId, Connection>>>,
 }
 
 impl Connections {
-    pub(crate) fn new(env: Env, ledgers: Ledgers) -> Self {
-        Self { env, ledgers, bookies: Arc::default() }
+    pub(crate) fn new(env: Env, ledgers: Ledgers, security: BookieSecurity) -> Self {
+        Self { env, ledgers, security, bookies: Arc::default() }
     }
 
     /// Asks a bookie; `inbox` gets the answer, with the token.
@@ -124,14 +127,30 @@ impl Connections {
 
     fn connection(&self, bookie: &BookieId) -> Connection {
         let (queue, requests) = mpsc::unbounded_channel();
-        let (env, ledgers, bookie) = (self.env.clone(), self.ledgers.clone(), bookie.clone());
-        let task = self.env.spawn("bookie connection", run(env, ledgers, bookie, requests));
+        let target = BookieTarget {
+            env: self.env.clone(),
+            ledgers: self.ledgers.clone(),
+            security: self.security.clone(),
+            bookie: bookie.clone(),
+        };
+        let task = self.env.spawn("bookie connection", run(target, requests));
         Connection { queue, waiting: Arc::default(), _task: task }
     }
 }
 
+/// A bookie, and how it is reached.
+struct BookieTarget {
+    env: Env,
+    ledgers: Ledgers,
+    security: BookieSecurity,
+    bookie: BookieId,
+}
+
 /// Connects whenever there is something to ask, and answers what can't be asked.
-async fn run(env: Env, ledgers: Ledgers, bookie: BookieId, mut requests: mpsc::UnboundedReceiver<Queued>) {
+async fn run(target: BookieTarget, mut requests: mpsc::UnboundedReceiver<Queued>) {
+    let BookieTarget { env, bookie, .. } = &target;
+    // Why the bookie refused the last connection: that is said once.
+    let mut refused = None;
     let mut pause = RECONNECT_PAUSE_MIN;
     let mut again_at = env.now();
     while let Some(first) = requests.recv().await {
@@ -139,16 +158,23 @@ async fn run(env: Env, ledgers: Ledgers, bookie: BookieId, mut requests: mpsc::U
             // It could not be reached a moment ago.
             continue;
         }
-        match connect(&env, &ledgers, &bookie).await {
+        match connect(&target).await {
             Ok(stream) => {
+                refused = None;
                 let begun = env.now();
-                let why = converse(&env, stream, first, &mut requests).await;
+                let why = converse(env, stream, first, &mut requests).await;
                 tracing::debug!(%bookie, %why, "the connection to a bookie ended");
                 if env.now().since(begun) > RECONNECT_PAUSE_MAX {
                     pause = RECONNECT_PAUSE_MIN;
                 }
             }
             Err(why) => {
+                if let DialError::Refused(why) = &why
+                    && refused.as_ref() != Some(why)
+                {
+                    tracing::warn!(%bookie, %why, "a bookie can't be used");
+                    refused = Some(why.clone());
+                }
                 tracing::debug!(%bookie, %why, "a bookie can't be reached");
                 drop(first);
                 while requests.try_recv().is_ok() {}
@@ -159,16 +185,19 @@ async fn run(env: Env, ledgers: Ledgers, bookie: BookieId, mut requests: mpsc::U
     }
 }
 
-async fn connect(env: &Env, ledgers: &Ledgers, bookie: &BookieId) -> io::Result<TcpStream> {
+async fn connect(target: &BookieTarget) -> Result<PeerStream, DialError> {
+    let BookieTarget { env, ledgers, security, bookie } = target;
     let connecting = async {
         let address = ledgers.address_of(bookie).await.map_err(io::Error::other)?;
-        TcpStream::connect(&address).await
+        let tcp = TcpStream::connect(&address).await?;
+        tcp.set_nodelay(true)?;
+        socket2::SockRef::from(&tcp).set_keepalive(true)?;
+        let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
+        let nonce = u128::from(env.random_u64()) << 64 | u128::from(env.random_u64());
+        handshake::begin(tcp, host, security, nonce).await
     };
-    let late = || io::Error::new(io::ErrorKind::TimedOut, "it does not accept connections");
-    let stream = env.timeout(CONNECT_TIMEOUT, connecting).await.unwrap_or_else(|| Err(late()))?;
-    stream.set_nodelay(true)?;
-    socket2::SockRef::from(&stream).set_keepalive(true)?;
-    Ok(stream)
+    let late = || io::Error::new(io::ErrorKind::TimedOut, "it does not accept connections").into();
+    env.timeout(CONNECT_TIMEOUT, connecting).await.unwrap_or_else(|| Err(late()))
 }
 
 /// What both directions of a connection know.
@@ -180,7 +209,7 @@ struct OnTheirWay {
 /// Asks and takes answers until the connection ends; why it did. What is on its way then is dropped, and so answered.
 async fn converse(
     env: &Env,
-    stream: TcpStream,
+    stream: PeerStream,
     first: Queued,
     requests: &mut mpsc::UnboundedReceiver<Queued>,
 ) -> io::Error {
@@ -196,7 +225,7 @@ async fn converse(
 }
 
 async fn ask_all(
-    mut to: OwnedWriteHalf,
+    mut to: PeerWriteHalf,
     first: Queued,
     requests: &mut mpsc::UnboundedReceiver<Queued>,
     shared: &Mutex<OnTheirWay>,
@@ -224,11 +253,15 @@ async fn ask_all(
         if let Err(why) = to.write_all(&buffer).await {
             return why;
         }
+        // In TLS what was written may wait.
+        if let Err(why) = to.flush().await {
+            return why;
+        }
         buffer.clear();
     }
 }
 
-async fn take_answers(env: &Env, mut from: OwnedReadHalf, shared: &Mutex<OnTheirWay>) -> io::Error {
+async fn take_answers(env: &Env, mut from: PeerReadHalf, shared: &Mutex<OnTheirWay>) -> io::Error {
     let mut buffer = BytesMut::with_capacity(64 << 10);
     loop {
         match from.read_buf(&mut buffer).await {

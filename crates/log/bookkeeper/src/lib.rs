@@ -7,7 +7,7 @@
 //!    append          read             recover             state machines without I/O, see `step`
 //!        \            |               /
 //!     Connections: one for each bookie        Ledgers: ZooKeeper
-//!        wire, digest                            metadata
+//!        handshake, wire, digest                 metadata
 //! ```
 //!
 //! ```no_run
@@ -36,7 +36,7 @@
 //! - A digest is checked on every read. A copy that is damaged is never handed out: another one is read.
 //! - What a bookie or ZooKeeper sends is an answer or an error, and never a panic. What waits is bounded: [`limits`].
 //!
-//! What it does not do: TLS and logins to bookies and ZooKeeper, protocol version 2.
+//! What it does not do: TLS to ZooKeeper, protocol version 2.
 //! Ledgers that get a bookie's copies again after it was lost are the business of BookKeeper's own AutoRecovery.
 
 mod append;
@@ -44,8 +44,10 @@ mod check;
 mod client;
 mod connections;
 pub mod digest;
+mod digest_md5;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
+mod handshake;
 mod ids;
 pub mod limits;
 mod metadata;
@@ -55,6 +57,7 @@ mod protocol;
 mod read;
 mod reader;
 mod recover;
+mod security;
 mod step;
 mod wire;
 mod writer;
@@ -70,6 +73,7 @@ pub use metadata::{LedgerMetadata, LedgerStatus, MetadataFault};
 pub use placement::{BookiePlace, BookiePlaceFault, BookiePlaces};
 pub use protocol::BookieError;
 pub use reader::LedgerReader;
+pub use security::{BookieSecurity, LedgersSecurity};
 pub use step::{LedgerFault, VersionedMetadata};
 pub use writer::{LedgerWriter, PendingEntry};
-pub use zookeeper::{Ledgers, LedgersUri, LedgersUriFault};
+pub use zookeeper::{LedgerScan, Ledgers, LedgersUri, LedgersUriFault};

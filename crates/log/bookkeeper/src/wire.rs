@@ -49,7 +49,11 @@ pub struct NumberedAnswer {
 
 /// Appends a request's frame to `to`.
 pub fn put_request(number: u64, request: &BookieRequest, to: &mut BytesMut) {
-    let packet = packet_of(number, request);
+    put_packet(&packet_of(number, request), to);
+}
+
+/// Appends a message's frame to `to`.
+pub(crate) fn put_packet(packet: &RequestPacket, to: &mut BytesMut) {
     let length = packet.encoded_len();
     to.reserve(4 + length);
     // Entries are bounded far below 4 GiB.
@@ -113,8 +117,14 @@ fn packet_of(number: u64, request: &BookieRequest) -> RequestPacket {
     }
 }
 
-/// Takes the first frame out of `from`, once it is there whole.
+/// Takes the first answer to a request out of `from`, once it is there whole.
 pub fn take_response(from: &mut BytesMut) -> Result<Option<NumberedAnswer>, FrameFault> {
+    let packet = take_packet(from)?;
+    Ok(packet.map(|packet| NumberedAnswer { number: packet.header.number, result: answer_of(packet) }))
+}
+
+/// Takes the first frame out of `from`, once it is there whole.
+pub(crate) fn take_packet(from: &mut BytesMut) -> Result<Option<ResponsePacket>, FrameFault> {
     let Some(mut length) = from.get(..4) else { return Ok(None) };
     let length = length.get_u32() as usize;
     if length > FRAME_BYTES_MAX {
@@ -127,8 +137,7 @@ pub fn take_response(from: &mut BytesMut) -> Result<Option<NumberedAnswer>, Fram
     }
     from.advance(4);
     let frame = from.split_to(length).freeze();
-    let packet = ResponsePacket::decode(frame).map_err(|_| FrameFault::Message)?;
-    Ok(Some(NumberedAnswer { number: packet.header.number, result: answer_of(packet) }))
+    ResponsePacket::decode(frame).map(Some).map_err(|_| FrameFault::Message)
 }
 
 fn answer_of(packet: ResponsePacket) -> Result<BookieAnswer, BookieError> {

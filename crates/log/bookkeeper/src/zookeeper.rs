@@ -14,9 +14,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prost::Message;
+use tailwater_access::EngineLogin;
 use tailwater_env::Env;
 use tokio::sync::Mutex;
-use zookeeper_client::{Acls, Client, CreateMode, Error as ZkError};
+use zookeeper_client::{Acls, Client, CreateMode, Error as ZkError, SaslOptions};
 
 use crate::ids::{BookieId, EntryId, LedgerId};
 use crate::metadata::LedgerMetadata;
@@ -80,6 +81,7 @@ impl std::fmt::Display for LedgersUri {
 struct LedgersInner {
     env: Env,
     uri: LedgersUri,
+    login: Option<EngineLogin>,
     /// The session, and a new one after it expired.
     client: Mutex<Option<Client>>,
 }
@@ -88,17 +90,44 @@ struct LedgersInner {
 #[derive(Clone)]
 pub struct Ledgers(Arc<LedgersInner>);
 
+/// The ledgers that there were at a moment, and the session that saw them. By another session a ledger that is there
+/// might not be found: its server may not have it yet.
+pub struct LedgerScan {
+    of: Ledgers,
+    client: Client,
+    ledgers: Vec<LedgerId>,
+}
+
+impl LedgerScan {
+    /// Their numbers, in order: of all that were created before the scan, by whomever. Those that were created or
+    /// deleted meanwhile may be among them or not.
+    pub fn ledgers(&self) -> &[LedgerId] {
+        &self.ledgers
+    }
+
+    /// A ledger's metadata, which are at most as old as the scan.
+    ///
+    /// # Errors
+    /// `NoLedger` of one that was deleted since; another one where the session has ended.
+    pub async fn read(&self, ledger: LedgerId) -> Result<VersionedMetadata, LedgerFault> {
+        self.of.read_by(&self.client, ledger).await
+    }
+}
+
 fn fault(error: ZkError) -> LedgerFault {
     match error {
         ZkError::NoNode => LedgerFault::NoLedger,
+        ZkError::AuthFailed | ZkError::NoAuth => LedgerFault::ZooKeeper(format!(
+            "{error}: the user and the password of [zookeeper] are not those of a user of its"
+        )),
         other => LedgerFault::ZooKeeper(other.to_string()),
     }
 }
 
 impl Ledgers {
-    /// Connects, and checks that there is a layout that this client knows.
-    pub async fn connect(env: Env, uri: LedgersUri) -> Result<Self, LedgerFault> {
-        let ledgers = Self(Arc::new(LedgersInner { env, uri, client: Mutex::new(None) }));
+    /// Connects, logs in if there is a login, and checks that there is a layout that this client knows.
+    pub async fn connect(env: Env, uri: LedgersUri, login: Option<EngineLogin>) -> Result<Self, LedgerFault> {
+        let ledgers = Self(Arc::new(LedgersInner { env, uri, login, client: Mutex::new(None) }));
         let root = &ledgers.0.uri.root;
         let layout = match ledgers.read_node(&format!("{root}/LAYOUT")).await {
             Err(LedgerFault::NoLedger) => {
@@ -127,9 +156,12 @@ impl Ledgers {
         if let Some(client) = client.as_ref().filter(|client| !client.state().is_terminated()) {
             return Ok(client.clone());
         }
-        let connecting =
-            Client::connector().with_session_timeout(SESSION_TIMEOUT).connect(&self.0.uri.servers);
-        let new = self.timed(connecting).await?;
+        let mut connector = Client::connector().with_session_timeout(SESSION_TIMEOUT);
+        if let Some(EngineLogin { user, password }) = &self.0.login {
+            connector =
+                connector.with_sasl(SaslOptions::digest_md5(user.clone(), password.text().to_owned()));
+        }
+        let new = self.timed(connector.connect(&self.0.uri.servers)).await?;
         *client = Some(new.clone());
         Ok(new)
     }
@@ -150,6 +182,10 @@ impl Ledgers {
 
     async fn children(&self, path: &str) -> Result<Vec<String>, LedgerFault> {
         let client = self.client().await?;
+        self.children_seen_by(&client, path).await
+    }
+
+    async fn children_seen_by(&self, client: &Client, path: &str) -> Result<Vec<String>, LedgerFault> {
         match self.timed(client.list_children(path)).await {
             Err(LedgerFault::NoLedger) => Ok(Vec::new()),
             other => other,
@@ -176,12 +212,18 @@ impl Ledgers {
     /// The numbers of all ledgers, in order: of all that were created before the call, by whomever. Those that are
     /// created or deleted meanwhile may be among them or not.
     pub async fn list(&self) -> Result<Vec<LedgerId>, LedgerFault> {
+        Ok(self.scan().await?.ledgers)
+    }
+
+    /// The same, to read them as they were then, or later.
+    pub async fn scan(&self) -> Result<LedgerScan, LedgerFault> {
+        // One session for all of it: another one's server may not have what this one has synced.
         let client = self.client().await?;
         self.timed(client.sync(&self.0.uri.root)).await?;
         let mut ledgers = Vec::new();
         let mut below = vec![String::new()];
         while let Some(path) = below.pop() {
-            for name in self.children(&format!("{}{path}", self.0.uri.root)).await? {
+            for name in self.children_seen_by(&client, &format!("{}{path}", self.0.uri.root)).await? {
                 let child = format!("{path}/{name}");
                 if let Some(ledger) = ledger_at(&child) {
                     ledgers.push(ledger);
@@ -191,7 +233,7 @@ impl Ledgers {
             }
         }
         ledgers.sort_unstable();
-        Ok(ledgers)
+        Ok(LedgerScan { of: self.clone(), client, ledgers })
     }
 
     /// Where a bookie listens: as it registered itself, or its name if that is an address.
@@ -223,16 +265,28 @@ impl Ledgers {
 
     /// A ledger's metadata, as new as any change that was answered before, to whomever. What decides about a change is
     /// read like this: a server of ZooKeeper answers reads from what it has, which may be old.
-    pub(crate) async fn read_latest(&self, ledger: LedgerId) -> Result<VersionedMetadata, LedgerFault> {
+    ///
+    /// # Errors
+    /// `NoLedger` only where there is none by then.
+    pub async fn read_latest(&self, ledger: LedgerId) -> Result<VersionedMetadata, LedgerFault> {
         let client = self.client().await?;
         self.timed(client.sync(&self.path_of(ledger))).await?;
-        self.read(ledger).await
+        // By the session that has synced: another one's server may be behind.
+        self.read_by(&client, ledger).await
     }
 
     /// A ledger's metadata. They may be a moment old.
+    ///
+    /// # Errors
+    /// `NoLedger` also of one that was created a moment ago.
     pub async fn read(&self, ledger: LedgerId) -> Result<VersionedMetadata, LedgerFault> {
-        let (data, version) = self.read_node(&self.path_of(ledger)).await?;
-        Ok(VersionedMetadata { metadata: LedgerMetadata::decode(&data)?, version })
+        let client = self.client().await?;
+        self.read_by(&client, ledger).await
+    }
+
+    async fn read_by(&self, client: &Client, ledger: LedgerId) -> Result<VersionedMetadata, LedgerFault> {
+        let (data, stat) = self.timed(client.get_data(&self.path_of(ledger))).await?;
+        Ok(VersionedMetadata { metadata: LedgerMetadata::decode(&data)?, version: stat.version })
     }
 
     /// Replaces them if they have `version`; the new one.

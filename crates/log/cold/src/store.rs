@@ -1,13 +1,15 @@
 //! A store of segments with cold storage behind it: what the store has not, and a copy has, is read from the copy.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use tailwater_env::BoxFuture;
-use tailwater_format::{Offset, Position, SegmentId, ShardId, Term, TransactionId};
+use tailwater_format::{Offset, Position, SegmentId, ShardId, StreamId, Term, TransactionId};
 use tailwater_journal::{Journal, JournalPosition};
 use tailwater_store::{
-    DecidedCopies, EntryPlace, ReplicatedStats, SegmentCopies, SegmentWatch, StoreContract, StoreError,
+    DecidedCopies, EntryPlace, ReplicatedStats, SegmentCopies, SegmentWatch, ShardTakeOver, StoreContract,
+    StoreError,
 };
 
 use crate::tier::ColdTier;
@@ -76,8 +78,28 @@ impl StoreContract for ColdStore {
         self.store.seal(id, length)
     }
 
+    fn take_over<'a>(
+        &'a self,
+        shards: &'a BTreeSet<ShardId>,
+        recorded: &'a (dyn Fn(&SegmentId) -> bool + Sync),
+    ) -> BoxFuture<'a, Result<BTreeMap<ShardId, ShardTakeOver<'a>>, String>> {
+        self.store.take_over(shards, recorded)
+    }
+
+    fn forget(&self, shard: &ShardId) {
+        self.store.forget(shard);
+    }
+
+    fn delete_stream(&self, stream: StreamId) -> BoxFuture<'_, Result<(), String>> {
+        self.store.delete_stream(stream)
+    }
+
     fn delete(&self, id: &SegmentId) -> Result<(), StoreError> {
         self.store.delete(id)
+    }
+
+    fn discard(&self, id: &SegmentId) -> Result<(), StoreError> {
+        self.store.discard(id)
     }
 
     fn read<'a>(

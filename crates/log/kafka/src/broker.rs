@@ -12,8 +12,9 @@ use parking_lot::Mutex;
 use tailwater_access::{AccessRequest, Authorizer, Protocol, Resource, RightsChanges};
 use tailwater_env::{Complaints, Env, Instant};
 use tailwater_format::{ShardId, ShardNumber};
-use tailwater_log::{Log, LogStreamInfo};
+use tailwater_log::{Log, LogStreamInfo, MembersSeen, ShardMember};
 use tailwater_login::Users;
+use tailwater_meta::MetaError;
 use tailwater_permissions::Rules;
 use tailwater_quotas::{ClientQuotas, QuotaBound, QuotaTaker};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -25,10 +26,11 @@ use crate::config::COMMON_FRAME_BYTES;
 use crate::config::KafkaConfig;
 use crate::connection::Closing;
 use crate::errors::ErrorCode;
-use crate::groups::Coordinator;
+use crate::groups::Coordinators;
 use crate::groups::admin::RecordTimes;
 use crate::internal::{self, OFFSETS_TOPIC};
 use crate::messages::header::{RequestHeader, response};
+use crate::nodes::BrokerNodes;
 use crate::pace::Pace;
 use crate::runtime::RuntimeConfigs;
 use crate::sasl::{self, PeerLogin};
@@ -175,7 +177,9 @@ pub struct Broker {
     pub(crate) cluster_id: String,
     pub(crate) stats: Stats,
     pub(crate) pace: Pace,
-    pub(crate) groups: Coordinator,
+    pub(crate) groups: Coordinators,
+    /// Where several are active.
+    pub(crate) nodes: BrokerNodes,
     pub(crate) record_times: RecordTimes,
     authorizer: Arc<dyn Authorizer>,
     /// What its clients may look at and change of what the authorizer goes by.
@@ -219,8 +223,9 @@ impl Broker {
                 (None, None, own.map_err(|error| error.to_string())?)
             }
         };
-        let configs = RuntimeConfigs::open(env, Arc::clone(log.meta()), config.clone()).await?;
-        let groups = Coordinator::open(env, Arc::clone(&configs), &log).await?;
+        let number = log.is_shared().then_some(config.broker_id);
+        let configs = RuntimeConfigs::open(env, Arc::clone(log.meta()), config.clone(), number).await?;
+        let groups = Coordinators::open(env, Arc::clone(&configs), &log).await?;
         Ok(Arc::new(Self {
             env: env.clone(),
             log,
@@ -229,6 +234,7 @@ impl Broker {
             pace: Pace::default(),
             configs,
             groups,
+            nodes: BrokerNodes::default(),
             record_times: RecordTimes::default(),
             authorizer,
             rules,
@@ -241,6 +247,19 @@ impl Broker {
             other_answers: Arc::new(Semaphore::new(kib(config.answers_bytes_max) as usize)),
             config,
         }))
+    }
+
+    /// Brings what this node coordinates of the groups closer to its share beside `members`, which were `seen`, where
+    /// several nodes are active. Answers how many of their shares it has still to give up.
+    ///
+    /// # Errors
+    /// What metadata answers. The next call goes on.
+    pub fn share_groups<'a>(
+        &'a self,
+        members: &'a [ShardMember],
+        seen: &'a MembersSeen,
+    ) -> BoxFuture<'a, Result<usize, MetaError>> {
+        self.groups.look(members, seen).boxed()
     }
 
     /// Counters.

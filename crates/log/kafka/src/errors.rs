@@ -58,7 +58,7 @@ pub fn read_error(error: &ReadError) -> ErrorCode {
         ReadError::NoStream | ReadError::NoShard { .. } => ErrorCode::UnknownTopicOrPartition,
         ReadError::Truncated { .. } | ReadError::BeyondEnd { .. } => ErrorCode::OffsetOutOfRange,
         ReadError::NoSegment | ReadError::Corrupt(_) | ReadError::Damaged(_) => ErrorCode::KafkaStorageError,
-        ReadError::Unavailable(_) => ErrorCode::NotLeaderOrFollower,
+        ReadError::NotOwner | ReadError::Unavailable(_) => ErrorCode::NotLeaderOrFollower,
     }
 }
 

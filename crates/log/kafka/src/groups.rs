@@ -15,6 +15,8 @@
 //!   again, with ids that nobody had before; so nothing that a member of an earlier life says is taken for one of now.
 //! - Groups, their members, what these say of themselves and what is committed are bounded (`config.rs`).
 //!
+//! Where several nodes are active each coordinates a share of the groups (`shares.rs`).
+//!
 //! `coordinator.rs` keeps the groups, their timers and whoever waits; `offsets.rs` what was committed, in memory and in
 //! metadata; `records.rs` and `members.rs` the bytes of that; `retention.rs` removes what nobody needs any more.
 
@@ -30,8 +32,9 @@ pub(crate) mod members;
 pub(crate) mod offsets;
 pub(crate) mod records;
 mod retention;
+pub(crate) mod shares;
 #[cfg(test)]
 mod tests;
 
 pub use config::GroupsConfig;
-pub(crate) use coordinator::Coordinator;
+pub(crate) use shares::Coordinators;

@@ -5,12 +5,14 @@
 //!   what another node has changed meanwhile.
 //! - What is set of this broker counts over what is set of all brokers, and that over the node's file.
 //! - Only what takes effect at once can be set, and only to what the file could say as well.
+//! - Where several nodes are active each goes by what another one sets, a moment later.
 //! - It is bounded: as many groups have a configuration of their own as there may be groups.
 //!
 //! Metadata has the names with their values as text, for the reason that there are few of them:
 //!
 //! ```text
-//! kafka/config/broker         what is set of this broker
+//! kafka/config/broker         what is set of the only broker
+//! kafka/config/broker/NUMBER  what is set of one of several brokers
 //! kafka/config/brokers        what is set of all brokers
 //! kafka/config/group/GROUP    what is set of a group
 //!                    0  1  format   1
@@ -18,12 +20,12 @@
 //! ```
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use futures::channel::oneshot;
 use parking_lot::RwLock;
-use tailwater_env::Env;
-use tailwater_meta::{Expect, Meta, MetaError, Op};
+use tailwater_env::{Env, Task};
+use tailwater_meta::{Expect, Meta, MetaError, Op, follow_whole};
 
 use crate::config::KafkaConfig;
 use crate::errors::{ErrorCode, RefusedRequest};
@@ -42,29 +44,13 @@ const CONFLICTS_MAX: usize = 16;
 pub(crate) enum ConfigScope {
     /// This broker.
     Broker,
-    /// All brokers of the cluster, of which this one is the only one.
+    /// All brokers of the cluster.
     Brokers,
     /// A group.
     Group(Arc<str>),
 }
 
 impl ConfigScope {
-    fn key(&self) -> String {
-        match self {
-            Self::Broker => format!("{CONFIGS}broker"),
-            Self::Brokers => format!("{CONFIGS}brokers"),
-            Self::Group(name) => format!("{CONFIGS}group/{name}"),
-        }
-    }
-
-    fn parse(key: &str) -> Option<Self> {
-        match key.strip_prefix(CONFIGS)? {
-            "broker" => Some(Self::Broker),
-            "brokers" => Some(Self::Brokers),
-            other => other.strip_prefix("group/").map(|name| Self::Group(name.into())),
-        }
-    }
-
     /// A group's, by its name.
     pub fn group(name: &str) -> Result<Self, RefusedRequest> {
         let why = || format!("a group has a name of 1 to {GROUP_ID_BYTES_MAX} bytes");
@@ -173,6 +159,8 @@ impl RuntimeKey {
 /// What holds at this moment.
 struct RuntimeState {
     values: BTreeMap<ConfigScope, ConfigValues>,
+    /// Those of the keys in metadata, also of what is left out.
+    versions: BTreeMap<ConfigScope, u64>,
     config: Arc<KafkaConfig>,
     limits: Arc<Limits>,
     /// Of groups that have a configuration of their own.
@@ -184,24 +172,57 @@ pub(crate) struct RuntimeConfigs {
     env: Env,
     meta: Arc<dyn Meta>,
     file: KafkaConfig,
+    /// The number of this node among several.
+    broker: Option<i32>,
     state: RwLock<RuntimeState>,
     /// Held over a change.
     changing: tokio::sync::Mutex<()>,
+    following: OnceLock<Task>,
 }
 
 impl RuntimeConfigs {
-    /// Reads what was set. What the file no longer allows is left out, with a line in the log.
-    pub async fn open(env: &Env, meta: Arc<dyn Meta>, file: KafkaConfig) -> Result<Arc<Self>, String> {
-        let mut values = BTreeMap::new();
-        let listed =
-            meta.list(CONFIGS).await.map_err(|error| format!("configurations can't be read: {error}"))?;
-        for (key, value) in listed {
-            match ConfigScope::parse(&key).zip(decode(&value.value)) {
-                Some((scope, set)) => _ = values.insert(scope, set),
-                None => tracing::warn!(key, "a configuration that this program does not know is passed over"),
+    /// Reads what was set, and follows what other nodes set. What the file no longer allows is left out, with a line in
+    /// the log. `broker` is the number of this node where others are active, too.
+    pub async fn open(
+        env: &Env,
+        meta: Arc<dyn Meta>,
+        file: KafkaConfig,
+        broker: Option<i32>,
+    ) -> Result<Arc<Self>, String> {
+        let failed = |error: MetaError| format!("configurations can't be read: {error}");
+        // Before they are read, so that nothing is missed between.
+        let watch = meta.watch(CONFIGS).await.map_err(failed)?;
+        let state = RwLock::new(RuntimeState::of_file(&file));
+        let (env, changing) = (env.clone(), tokio::sync::Mutex::default());
+        let configs = Arc::new(Self { env, meta, file, broker, state, changing, following: OnceLock::new() });
+        configs.read().await.map_err(failed)?;
+        let following =
+            follow_whole(&configs.env, "kafka-configs", watch, Arc::downgrade(&configs), |configs| {
+                Box::pin(async move { configs.read().await })
+            });
+        let _ = configs.following.set(following);
+        Ok(configs)
+    }
+
+    /// Has what metadata has by now.
+    async fn read(&self) -> Result<(), MetaError> {
+        let _changing = self.changing.lock().await;
+        let (mut values, mut versions) = (BTreeMap::new(), BTreeMap::new());
+        for (key, found) in self.meta.list(CONFIGS).await? {
+            match (self.parse(&key), decode(&found.value)) {
+                // Of another node.
+                (Some(None), _) => {}
+                (Some(Some(scope)), Some(set)) => {
+                    versions.insert(scope.clone(), found.version);
+                    values.insert(scope, set);
+                }
+                _ => tracing::warn!(key, "a configuration that this program does not know is passed over"),
             }
         }
-        let mut config = file.clone();
+        if self.state.read().versions == versions {
+            return Ok(());
+        }
+        let mut config = self.file.clone();
         let mut left_out = Vec::new();
         for scope in [ConfigScope::Brokers, ConfigScope::Broker] {
             match with(&config, &scope, values.get(&scope)) {
@@ -209,12 +230,7 @@ impl RuntimeConfigs {
                 Err(why) => left_out.push((scope, why)),
             }
         }
-        let mut state = RuntimeState {
-            values,
-            limits: Arc::new(config.groups.consumer_limits()),
-            config: Arc::new(config),
-            groups: BTreeMap::new(),
-        };
+        let mut state = RuntimeState { values, versions, ..RuntimeState::of_file(&config) };
         left_out.extend(state.set_groups());
         for (scope, RefusedRequest { why, .. }) in left_out {
             tracing::warn!(
@@ -224,8 +240,30 @@ impl RuntimeConfigs {
             );
             state.values.remove(&scope);
         }
-        let (env, state) = (env.clone(), RwLock::new(state));
-        Ok(Arc::new(Self { env, meta, file, state, changing: tokio::sync::Mutex::default() }))
+        *self.state.write() = state;
+        Ok(())
+    }
+
+    /// Where something is that is set.
+    fn key(&self, scope: &ConfigScope) -> String {
+        match (scope, self.broker) {
+            (ConfigScope::Broker, None) => format!("{CONFIGS}broker"),
+            (ConfigScope::Broker, Some(number)) => format!("{CONFIGS}broker/{number}"),
+            (ConfigScope::Brokers, _) => format!("{CONFIGS}brokers"),
+            (ConfigScope::Group(name), _) => format!("{CONFIGS}group/{name}"),
+        }
+    }
+
+    /// What is there; `Some(None)` for what is another node's.
+    fn parse(&self, key: &str) -> Option<Option<ConfigScope>> {
+        let rest = key.strip_prefix(CONFIGS)?;
+        if let Some(name) = rest.strip_prefix("group/") {
+            return Some(Some(ConfigScope::Group(name.into())));
+        }
+        if rest != "broker" && !rest.starts_with("broker/") {
+            return (rest == "brokers").then_some(Some(ConfigScope::Brokers));
+        }
+        Some((key == self.key(&ConfigScope::Broker)).then_some(ConfigScope::Broker))
     }
 
     /// The node's, with what is set of it.
@@ -278,7 +316,7 @@ impl RuntimeConfigs {
         only_look: bool,
     ) -> Result<(), RefusedRequest> {
         let _changing = self.changing.lock().await;
-        let key = scope.key();
+        let key = self.key(&scope);
         let unrecorded = |error: MetaError| {
             let why = format!("it can't be recorded: {error}");
             RefusedRequest::new(ErrorCode::NotLeaderOrFollower, why)
@@ -286,7 +324,10 @@ impl RuntimeConfigs {
         for _ in 0..CONFLICTS_MAX {
             let stored = self.meta.get(&key).await.map_err(unrecorded)?;
             let expect = stored.as_ref().map_or(Expect::Absent, |stored| Expect::Version(stored.version));
-            let mut values = self.state.read().values.clone();
+            let (mut values, mut versions) = {
+                let state = self.state.read();
+                (state.values.clone(), state.versions.clone())
+            };
             // What another node has set since this one began is there as well, and what it has taken away is not; nor
             // is what the file does not allow.
             if stored.is_none() {
@@ -302,21 +343,27 @@ impl RuntimeConfigs {
                 }
             }
             let set = change(values.get(&scope).unwrap_or(&ConfigValues::new()))?;
-            let op = match set.is_empty() {
+            let is_deleted = set.is_empty();
+            let op = match is_deleted {
                 true => Op::Delete { key: key.clone(), expect },
                 false => Op::Put { key: key.clone(), value: encode(&set).into(), expect },
             };
             tracing::info!(?scope, ?set, only_look, "a client sets configurations");
-            match set.is_empty() {
+            match is_deleted {
                 true => _ = values.remove(&scope),
                 false => _ = values.insert(scope.clone(), set),
             }
-            let state = self.state_of(values)?;
+            let mut state = self.state_of(values)?;
             if only_look {
                 return Ok(());
             }
             match self.meta.commit(vec![op]).await {
-                Ok(_) => {
+                Ok(version) => {
+                    match is_deleted {
+                        true => _ = versions.remove(&scope),
+                        false => _ = versions.insert(scope, version),
+                    }
+                    state.versions = versions;
                     *self.state.write() = state;
                     return Ok(());
                 }
@@ -334,8 +381,7 @@ impl RuntimeConfigs {
         for scope in [ConfigScope::Brokers, ConfigScope::Broker] {
             config = with(&config, &scope, values.get(&scope))?;
         }
-        let limits = Arc::new(config.groups.consumer_limits());
-        let mut state = RuntimeState { values, config: Arc::new(config), limits, groups: BTreeMap::new() };
+        let mut state = RuntimeState { values, ..RuntimeState::of_file(&config) };
         if let Some((_, why)) = state.set_groups().into_iter().next() {
             return Err(why);
         }
@@ -350,6 +396,17 @@ impl RuntimeConfigs {
 }
 
 impl RuntimeState {
+    /// One in which nothing is set beside that.
+    fn of_file(config: &KafkaConfig) -> Self {
+        Self {
+            values: BTreeMap::new(),
+            versions: BTreeMap::new(),
+            limits: Arc::new(config.groups.consumer_limits()),
+            config: Arc::new(config.clone()),
+            groups: BTreeMap::new(),
+        }
+    }
+
     /// Makes the limits of the groups of which something is set; of which of them that can't be, and why.
     fn set_groups(&mut self) -> Vec<(ConfigScope, RefusedRequest)> {
         let mut failed = Vec::new();
@@ -423,7 +480,7 @@ mod tests {
         config.journal.file_bytes = 16 << 20;
         config.journal.files_max = 4;
         let log = Log::open(&env, config, dir, None).await.expect("opened");
-        let configs = RuntimeConfigs::open(&env, Arc::clone(log.meta()), file).await.expect("opened");
+        let configs = RuntimeConfigs::open(&env, Arc::clone(log.meta()), file, None).await.expect("opened");
         (log, configs)
     }
 
@@ -470,7 +527,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let (log, configs) = opened(dir.path(), KafkaConfig::default()).await;
         let env = Env::real();
-        let open = RuntimeConfigs::open(&env, Arc::clone(log.meta()), KafkaConfig::default());
+        let open = RuntimeConfigs::open(&env, Arc::clone(log.meta()), KafkaConfig::default(), None);
         let other = open.await.expect("readable");
         let add = |name: &'static str, value: &'static str| {
             move |before: &ConfigValues| {
@@ -498,7 +555,7 @@ mod tests {
         let (log, configs) = opened(dir.path(), KafkaConfig::default()).await;
         configs.change(ConfigScope::Broker, set(&[("num.partitions", "4")]), false).await.expect("set");
         let env = Env::real();
-        let open = RuntimeConfigs::open(&env, Arc::clone(log.meta()), KafkaConfig::default());
+        let open = RuntimeConfigs::open(&env, Arc::clone(log.meta()), KafkaConfig::default(), None);
         let other = open.await.expect("readable");
         other.change(ConfigScope::Broker, set(&[]), false).await.expect("taken back");
         let add = |before: &ConfigValues| {
@@ -581,8 +638,8 @@ mod tests {
         log.close().await;
     }
 
-    #[test]
-    fn the_bytes_and_keys_of_what_is_set_stay_the_same_for_ever() {
+    #[tokio::test]
+    async fn the_bytes_and_keys_of_what_is_set_stay_the_same_for_ever() {
         let values =
             ConfigValues::from([("b".to_owned(), "2".to_owned()), ("a".to_owned(), "1=1".to_owned())]);
         assert_eq!(encode(&values), b"\x01a=1=1\nb=2\n");
@@ -590,13 +647,43 @@ mod tests {
         for bytes in [&b""[..], b"\x02a=1\n", b"\x01a", b"\x01\xff=1\n"] {
             assert_eq!(decode(bytes), None);
         }
-        for (scope, key) in [
-            (ConfigScope::Broker, "kafka/config/broker"),
-            (ConfigScope::Brokers, "kafka/config/brokers"),
-            (group("a/b"), "kafka/config/group/a/b"),
+        let dir = tempfile::tempdir().expect("a directory");
+        let (log, configs) = opened(dir.path(), KafkaConfig::default()).await;
+        let open = |number| {
+            RuntimeConfigs::open(&configs.env, Arc::clone(log.meta()), KafkaConfig::default(), Some(number))
+        };
+        let (second, third) = (open(2).await.expect("opened"), open(3).await.expect("opened"));
+        for (configs, scope, key) in [
+            (&configs, ConfigScope::Broker, "kafka/config/broker"),
+            (&second, ConfigScope::Broker, "kafka/config/broker/2"),
+            (&second, ConfigScope::Brokers, "kafka/config/brokers"),
+            (&second, group("a/b"), "kafka/config/group/a/b"),
         ] {
-            assert_eq!(scope.key(), key);
-            assert_eq!(ConfigScope::parse(key), Some(scope));
+            assert_eq!(configs.key(&scope), key);
+            assert_eq!(configs.parse(key), Some(Some(scope)));
         }
+        assert_eq!(third.parse("kafka/config/broker/2"), Some(None), "another node's");
+        assert_eq!(third.parse("kafka/config/broken"), None);
+        log.close().await;
+    }
+
+    #[tokio::test]
+    async fn what_one_of_several_nodes_sets_of_all_holds_at_the_others_and_of_itself_only_there() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (log, _) = opened(dir.path(), KafkaConfig::default()).await;
+        let real = Arc::clone(log.meta());
+        let env = Env::real();
+        let open =
+            |number| RuntimeConfigs::open(&env, Arc::clone(&real), KafkaConfig::default(), Some(number));
+        let (one, other) = (open(1).await.expect("opened"), open(2).await.expect("opened"));
+        let partitions = |configs: &RuntimeConfigs| configs.now().default_partitions;
+        one.change(ConfigScope::Brokers, set(&[("num.partitions", "3")]), false).await.expect("set");
+        while partitions(&other) != 3 {
+            tokio::task::yield_now().await;
+        }
+        one.change(ConfigScope::Broker, set(&[("num.partitions", "5")]), false).await.expect("set");
+        other.change(ConfigScope::Broker, set(&[("num.partitions", "6")]), false).await.expect("its own");
+        assert_eq!((partitions(&one), partitions(&other)), (5, 6));
+        log.close().await;
     }
 }

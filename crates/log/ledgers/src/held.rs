@@ -43,6 +43,8 @@ pub(crate) enum Command {
     Seal(UnfinishedLedger),
     /// To delete the ledger.
     Delete(UnfinishedLedger),
+    /// To delete the ledger if there is nothing in it. A restart does it as well, so that nobody waits for it.
+    Discard,
 }
 
 /// Something that is to be done with a ledger, until it is done and this is dropped.

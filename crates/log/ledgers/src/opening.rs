@@ -1,17 +1,18 @@
 //! How the store is opened: what is there is found, whoever wrote it is shut out, and its end is found.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use futures::{StreamExt, stream};
 use tailwater_bookkeeper::{
     BookKeeper, BookiePlaces, EntryId, LedgerFault, LedgerId, LedgerMetadata, LedgerStatus, LedgerTimes,
-    LedgersUri, Quorums,
+    LedgersSecurity, LedgersUri, Quorums,
 };
 use tailwater_env::{BoxFuture, Env, Progress};
-use tailwater_format::{Position, SegmentId, parse_entry_header};
+use tailwater_format::{Position, SegmentId, ShardId, StreamId, parse_entry_header};
 use tailwater_store::{
-    IndexContents, OpenSegments, OpenedSegments, RawHeader, RecoveredSegment, WriteRight, WriteRightFault,
+    IndexContents, OpenSegments, OpenedSegments, RawHeader, RecoveredSegment, ShardTakeOver, StoreContract,
+    WriteRight, WriteRightFault,
 };
 use uuid::Uuid;
 
@@ -25,6 +26,8 @@ use crate::store::{LedgerStore, LedgersShared};
 pub struct LedgerOpening {
     /// Where BookKeeper's metadata are.
     pub uri: LedgersUri,
+    /// How its servers are reached.
+    pub security: LedgersSecurity,
     /// Of the ledgers of new segments.
     pub quorums: Quorums,
     /// Where bookies are.
@@ -43,6 +46,16 @@ impl OpenSegments for LedgerOpening {
         progress: &'a Progress,
     ) -> BoxFuture<'a, Result<OpenedSegments, String>> {
         Box::pin(self.open_ledgers(env, right, cluster, recorded, progress))
+    }
+
+    fn open_shared<'a>(
+        &'a self,
+        env: &'a Env,
+        right: Arc<dyn WriteRight>,
+        cluster: Uuid,
+        progress: &'a Progress,
+    ) -> BoxFuture<'a, Result<Arc<dyn StoreContract>, String>> {
+        Box::pin(async move { Ok(self.share_ledgers(env, right, cluster, progress).await) })
     }
 }
 
@@ -72,63 +85,49 @@ impl LedgerOpening {
         recorded: &(dyn Fn(&SegmentId) -> bool + Sync),
         progress: &Progress,
     ) -> Result<OpenedSegments, String> {
-        progress.begin("the wait for ZooKeeper", 0);
-        let client = until_done(env, "ZooKeeper", || self.connect(env)).await;
-        progress.begin("the wait for bookies", 0);
-        until_done(env, "bookies", || self.enough_bookies(&client)).await;
+        let client = self.reach(env, progress).await;
         progress.begin("ledgers that are looked for", 0);
-        let found = until_done(env, "ledgers", || find(&client, cluster)).await;
+        let found = until_done(env, "ledgers", || find(&client, cluster, &|_| true)).await;
         // Among what was listed before another process took over is nothing of that one's.
         until_done(env, "the right to write", || async {
-            match right.confirm().await {
+            match right.confirm(None).await {
                 Ok(()) => Ok(Ok(())),
                 Err(WriteRightFault::Lost(why)) => Ok(Err(why)),
                 Err(WriteRightFault::Unknown(why)) => Err(why),
             }
         })
         .await?;
-
         progress.begin("ledgers", found.len() as u64);
-        let closing = found.into_iter().map(|found| async {
-            let closed = close(env, &client, found, recorded).await;
-            progress.advance(1);
-            closed
-        });
-        let closed: Vec<ClosedLedger> = stream::iter(closing).buffered(LEDGERS_AT_A_TIME).collect().await;
         let shared = LedgersShared::new(env.clone(), client, right, cluster, self.quorums);
-        let mut by_name: BTreeMap<SegmentId, ClosedLedger> = BTreeMap::new();
-        let mut superfluous = Vec::new();
-        for ledger in closed {
-            // Where the answer of its creation was lost, another one was made, which has the entries.
-            match by_name.remove(&ledger.id) {
-                Some(other) if other.length >= ledger.length => {
-                    superfluous.push(ledger.ledger);
-                    by_name.insert(other.id, other);
-                }
-                other => {
-                    superfluous.extend(other.map(|other| other.ledger));
-                    by_name.insert(ledger.id, ledger);
-                }
-            }
-        }
-        let mut held = Vec::new();
-        let mut segments = Vec::new();
-        for ClosedLedger { id, ledger, entries, length, contents, damaged } in by_name.into_values() {
-            held.push(HeldSegment::found(id, ledger, entries, length));
-            segments.push(RecoveredSegment { id, length, contents, sealed: damaged.is_none(), damaged });
-        }
-        let store = LedgerStore::new(shared, held);
-        for ledger in superfluous {
-            let shared = Arc::clone(&store.shared);
-            let delete = async move { shared.delete_ledger(ledger).await };
-            env.spawn("ledger-deletion", delete).detach();
-        }
+        let store = LedgerStore::new(shared);
+        let segments = store.adopt(found, recorded, progress).await;
         tracing::info!(ledgers = segments.len(), "the segments of {} are open", self.uri);
         Ok((Arc::new(store), segments))
     }
 
+    /// The client, once enough of BookKeeper is there.
+    async fn reach(&self, env: &Env, progress: &Progress) -> BookKeeper {
+        progress.begin("the wait for ZooKeeper", 0);
+        let client = until_done(env, "ZooKeeper", || self.connect(env)).await;
+        progress.begin("the wait for bookies", 0);
+        until_done(env, "bookies", || self.enough_bookies(&client)).await;
+        client
+    }
+
+    async fn share_ledgers(
+        &self,
+        env: &Env,
+        right: Arc<dyn WriteRight>,
+        cluster: Uuid,
+        progress: &Progress,
+    ) -> Arc<dyn StoreContract> {
+        let client = self.reach(env, progress).await;
+        Arc::new(LedgerStore::new(LedgersShared::new(env.clone(), client, right, cluster, self.quorums)))
+    }
+
     async fn connect(&self, env: &Env) -> Result<BookKeeper, String> {
-        let connected = BookKeeper::connect(env.clone(), self.uri.clone(), self.times).await;
+        let connected =
+            BookKeeper::connect_with(env.clone(), self.uri.clone(), self.security.clone(), self.times).await;
         let connected = connected.map_err(|fault| format!("{}: {fault}", self.uri))?;
         Ok(connected.with_places(self.places.clone()))
     }
@@ -166,21 +165,108 @@ async fn until_done<T, F: Future<Output = Result<T, String>>>(
     }
 }
 
-/// The ledgers of this cluster's segments.
-async fn find(client: &BookKeeper, cluster: Uuid) -> Result<Vec<FoundLedger>, String> {
-    let ledgers = client.ledgers().list().await.map_err(|fault| fault.to_string())?;
+impl LedgerStore {
+    /// Closes ledgers that were found, and has their segments. Where one segment has several, the longest is it.
+    async fn adopt(
+        &self,
+        found: Vec<FoundLedger>,
+        recorded: &(dyn Fn(&SegmentId) -> bool + Sync),
+        progress: &Progress,
+    ) -> Vec<RecoveredSegment> {
+        let (env, client) = (&self.shared.env, &self.shared.client);
+        let closing = found.into_iter().map(|found| async {
+            let closed = close(env, client, found, recorded).await;
+            progress.advance(1);
+            closed
+        });
+        let closed = stream::iter(closing).buffered(LEDGERS_AT_A_TIME).filter_map(std::future::ready);
+        let closed: Vec<ClosedLedger> = closed.collect().await;
+        let mut by_name: BTreeMap<SegmentId, ClosedLedger> = BTreeMap::new();
+        let mut superfluous = Vec::new();
+        for ledger in closed {
+            // Where the answer of its creation was lost, another one was made, which has the entries.
+            match by_name.remove(&ledger.id) {
+                Some(other) if other.length >= ledger.length => {
+                    superfluous.push(ledger.ledger);
+                    by_name.insert(other.id, other);
+                }
+                other => {
+                    superfluous.extend(other.map(|other| other.ledger));
+                    by_name.insert(ledger.id, ledger);
+                }
+            }
+        }
+        let mut segments = Vec::new();
+        for ClosedLedger { id, ledger, entries, length, contents, damaged } in by_name.into_values() {
+            self.hold(HeldSegment::found(id, ledger, entries, length));
+            segments.push(RecoveredSegment { id, length, contents, sealed: damaged.is_none(), damaged });
+        }
+        for ledger in superfluous {
+            let shared = Arc::clone(&self.shared);
+            let delete = async move { shared.delete_ledger(ledger).await };
+            env.spawn("ledger-deletion", delete).detach();
+        }
+        segments
+    }
+
+    /// See [`StoreContract::take_over`].
+    pub(crate) async fn take_over_shards<'a>(
+        &'a self,
+        shards: &'a BTreeSet<ShardId>,
+        recorded: &'a (dyn Fn(&SegmentId) -> bool + Sync),
+    ) -> BTreeMap<ShardId, ShardTakeOver<'a>> {
+        let shared = &self.shared;
+        let of_these = |id: &SegmentId| shards.contains(&id.shard);
+        let look = || find(&shared.client, shared.cluster, &of_these);
+        let mut found: BTreeMap<ShardId, Vec<FoundLedger>> = BTreeMap::new();
+        for ledger in until_done(&shared.env, "ledgers", look).await {
+            found.entry(ledger.id.shard).or_default().push(ledger);
+        }
+        let of_one = |shard: &ShardId| {
+            let (shard, found) = (*shard, found.remove(shard).unwrap_or_default());
+            let taking: ShardTakeOver<'a> = Box::pin(async move {
+                self.forget_shard(&shard);
+                self.adopt(found, recorded, &Progress::default()).await
+            });
+            (shard, taking)
+        };
+        shards.iter().map(of_one).collect()
+    }
+}
+
+impl LedgerStore {
+    /// See [`StoreContract::delete_stream`].
+    pub(crate) async fn delete_ledgers_of(&self, stream: StreamId) -> Result<(), String> {
+        let shared = &self.shared;
+        let found = find(&shared.client, shared.cluster, &|id| id.shard.stream == stream).await?;
+        let deletions = found.into_iter().map(|found| shared.delete_ledger(found.ledger));
+        stream::iter(deletions).buffer_unordered(LEDGERS_AT_A_TIME).collect::<()>().await;
+        Ok(())
+    }
+}
+
+/// The ledgers of this cluster's segments that are `wanted`.
+async fn find(
+    client: &BookKeeper,
+    cluster: Uuid,
+    wanted: &(dyn Fn(&SegmentId) -> bool + Sync),
+) -> Result<Vec<FoundLedger>, String> {
+    let scan = client.ledgers().scan().await.map_err(|fault| fault.to_string())?;
+    let scan = &scan;
     let look = |ledger| async move {
-        match client.ledgers().read(ledger).await {
+        match scan.read(ledger).await {
             Ok(read) => {
                 let metadata = read.metadata;
-                Ok(segment_of(cluster, &metadata).map(|id| FoundLedger { id, ledger, metadata }))
+                let id = segment_of(cluster, &metadata).filter(wanted);
+                Ok(id.map(|id| FoundLedger { id, ledger, metadata }))
             }
             // Deleted since, or nothing that this program ever wrote.
             Err(LedgerFault::NoLedger | LedgerFault::Metadata(_)) => Ok(None),
             Err(fault) => Err(format!("ledger {ledger}: {fault}")),
         }
     };
-    let mut looks = stream::iter(ledgers.into_iter().map(look)).buffered(LEDGERS_AT_A_TIME);
+    let ledgers = scan.ledgers().iter().copied();
+    let mut looks = stream::iter(ledgers.map(look)).buffered(LEDGERS_AT_A_TIME);
     let mut found = Vec::new();
     while let Some(looked) = looks.next().await {
         found.extend(looked?);
@@ -188,13 +274,14 @@ async fn find(client: &BookKeeper, cluster: Uuid) -> Result<Vec<FoundLedger>, St
     Ok(found)
 }
 
-/// A ledger with its end, which is found where it was left open. Waits for bookies that are not there.
+/// A ledger with its end, which is found where it was left open; `None` if it is gone. Waits for bookies that are not
+/// there.
 async fn close(
     env: &Env,
     client: &BookKeeper,
     found: FoundLedger,
     recorded: &(dyn Fn(&SegmentId) -> bool + Sync),
-) -> ClosedLedger {
+) -> Option<ClosedLedger> {
     let FoundLedger { id, ledger, metadata } = found;
     let mut closed =
         ClosedLedger { id, ledger, entries: 0, length: Position(0), contents: None, damaged: None };
@@ -202,10 +289,13 @@ async fn close(
         LedgerStatus::Closed { .. } => Ok(metadata.state),
         _ => {
             let recover = || async {
-                let recovered = client.recover(ledger, PASSWORD).await;
-                final_or_again(ledger, recovered.map(|metadata| metadata.state))
+                match client.recover(ledger, PASSWORD).await {
+                    // Deleted since it was listed: an empty one by its maker, or one that another owner had no use for.
+                    Err(LedgerFault::NoLedger) => gone_or_again(client, ledger).await,
+                    recovered => final_or_again(ledger, recovered.map(|metadata| metadata.state)).map(Some),
+                }
             };
-            let state = until_done(env, "bookies", recover).await;
+            let state = until_done(env, "bookies", recover).await?;
             tracing::info!(segment = %id, %ledger, "its writer is shut out, and its end is found");
             state
         }
@@ -219,15 +309,27 @@ async fn close(
     }
     if closed.damaged.is_none() && closed.entries > 0 && !recorded(&id) {
         let read = || async {
-            let read = contents_of(client, &id, ledger, closed.entries).await;
-            final_or_again(ledger, read).map(|read| read.and_then(|contents| contents))
+            match contents_of(client, &id, ledger, closed.entries).await {
+                Err(LedgerFault::NoLedger) => gone_or_again(client, ledger).await,
+                read => final_or_again(ledger, read).map(|read| Some(read.and_then(|contents| contents))),
+            }
         };
-        match until_done(env, "bookies", read).await {
+        match until_done(env, "bookies", read).await? {
             Ok(contents) => closed.contents = Some(contents),
             Err(why) => closed.damaged = Some(why),
         }
     }
-    closed
+    Some(closed)
+}
+
+/// `None` of a ledger that is not there, as the newest metadata say. What was read before may be older than the ledger:
+/// one with acknowledged entries would be passed over.
+async fn gone_or_again<T>(client: &BookKeeper, ledger: LedgerId) -> Result<Option<T>, String> {
+    match client.ledgers().read_latest(ledger).await {
+        Err(LedgerFault::NoLedger) => Ok(None),
+        Ok(_) => Err(format!("ledger {ledger} was not found, and is there")),
+        Err(fault) => Err(format!("ledger {ledger}: {fault}")),
+    }
 }
 
 /// What no waiting changes is the inner error, and what another try may is the outer one.

@@ -1,18 +1,19 @@
 //! The handle: create, append, seal, delete, read.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tailwater_bookkeeper::limits::ENTRY_BYTES_MAX;
-use tailwater_bookkeeper::{BookKeeper, BookieId, LedgerFault, LedgerId, Quorums};
+use tailwater_bookkeeper::{BookKeeper, BookieId, LedgerFault, LedgerId, LedgerStatus, Quorums};
 use tailwater_env::{BoxFuture, Env, HashMap, Instant, Task};
-use tailwater_format::{Offset, Position, SegmentId, SegmentNumber, ShardId, Term, TransactionId};
+use tailwater_format::{Offset, Position, SegmentId, SegmentNumber, ShardId, StreamId, Term, TransactionId};
 use tailwater_journal::{Journal, JournalPosition};
 use tailwater_store::{
-    DecidedCopies, EntryPlace, ReplicatedStats, SegmentCopies, SegmentWatch, StoreContract, StoreError,
-    WriteRight,
+    DecidedCopies, EntryPlace, ReplicatedStats, SegmentCopies, SegmentWatch, ShardTakeOver, StoreContract,
+    StoreError, WriteRight,
 };
 use tokio::sync::{Semaphore, mpsc};
 use uuid::Uuid;
@@ -20,6 +21,7 @@ use uuid::Uuid;
 use crate::cache::EntryCache;
 use crate::held::{Command, EntryRoom, HeldSegment, LedgerAppend, UnfinishedCount, UnfinishedLedger};
 use crate::limits::{BOOKIES_LOOK, LEDGERS_AT_A_TIME, POINT_STEP_BYTES, RETRY, TROUBLE_TOLD};
+use crate::names::PASSWORD;
 use crate::points::LedgerPoint;
 use crate::writing::SegmentWriting;
 
@@ -91,6 +93,23 @@ impl LedgersShared {
         *self.trouble.lock() = None;
     }
 
+    /// Deletes a ledger of which nothing was acknowledged here, if there is nothing in it. An entry that no quorum
+    /// answered may be on a bookie all the same, and whoever took over may have recovered and recorded it: that ledger
+    /// stays, and the next who opens the shard decides. Whether there is something in it is known only of a closed one.
+    pub(crate) async fn discard_ledger(&self, ledger: LedgerId) {
+        while !self.is_dropped.load(Ordering::Relaxed) {
+            match self.client.recover(ledger, PASSWORD).await.map(|metadata| metadata.state) {
+                Ok(LedgerStatus::Closed { last, .. }) if last.get() < 0 => {
+                    return self.delete_ledger(ledger).await;
+                }
+                Ok(_) => return tracing::info!(%ledger, "there is something in it: it stays"),
+                Err(LedgerFault::NoLedger) => return,
+                Err(fault) => tracing::warn!(%ledger, %fault, "it is not known yet whether it is empty"),
+            }
+            self.env.sleep(RETRY).await;
+        }
+    }
+
     /// Looks again and again how many bookies take entries, for as long as the store is there.
     async fn count_bookies(self: Arc<Self>) {
         let mut before = String::new();
@@ -154,23 +173,39 @@ pub(crate) struct LedgerStore {
 }
 
 impl LedgerStore {
-    /// A store with the segments that were there before.
-    pub(crate) fn new(shared: LedgersShared, found: Vec<HeldSegment>) -> Self {
+    /// A store without segments.
+    pub(crate) fn new(shared: LedgersShared) -> Self {
         let shared = Arc::new(shared);
         let counting = shared.env.spawn("ledger-bookies", Arc::clone(&shared).count_bookies());
-        let store = Self {
+        Self {
             shared,
             segments: Mutex::default(),
             newest: Mutex::default(),
             places: AtomicU64::new(0),
             pending: Arc::default(),
             _counting: counting,
-        };
-        for held in found.into_iter().map(Arc::new) {
-            store.note_newest(&held);
-            store.segments.lock().insert(held.id, held);
         }
-        store
+    }
+
+    /// Has a segment that was there before.
+    pub(crate) fn hold(&self, held: HeldSegment) {
+        let held = Arc::new(held);
+        self.note_newest(&held);
+        self.segments.lock().insert(held.id, held);
+    }
+
+    /// Has none of a shard's segments any more. The tasks of those that were ended go on to their end.
+    pub(crate) fn forget_shard(&self, shard: &ShardId) {
+        self.newest.lock().remove(shard);
+        let gone: Vec<_> =
+            self.segments.lock().extract_if(|id, _| id.shard == *shard).map(|(_, held)| held).collect();
+        for held in gone {
+            let is_ended = held.state.lock().sealed.is_some();
+            match held.task.lock().take() {
+                Some(task) if is_ended => task.detach(),
+                task => drop(task),
+            }
+        }
     }
 
     fn note_newest(&self, held: &Arc<HeldSegment>) {
@@ -189,6 +224,25 @@ impl LedgerStore {
     fn tell(&self, held: &HeldSegment, command: impl FnOnce(UnfinishedLedger) -> Command) -> bool {
         let Some(task) = &held.commands else { return false };
         task.send(command(UnfinishedLedger::begin(&self.shared.unfinished))).is_ok()
+    }
+
+    /// Forgets a segment, whose ledger is to go by `command`; the ledger, if no task sees to it.
+    fn give_up(
+        &self,
+        id: &SegmentId,
+        command: impl FnOnce(UnfinishedLedger) -> Command,
+    ) -> Result<Option<LedgerId>, StoreError> {
+        let held = self.segments.lock().remove(id).ok_or(StoreError::Unknown(*id))?;
+        held.give_away();
+        if self.tell(&held, command) {
+            // The last handle on the segment is its task's, which ends by itself from here on.
+            if let Some(task) = held.task.lock().take() {
+                task.detach();
+            }
+            return Ok(None);
+        }
+        let ledger = held.state.lock().ledger;
+        Ok(ledger)
     }
 }
 
@@ -324,17 +378,7 @@ impl StoreContract for LedgerStore {
     }
 
     fn delete(&self, id: &SegmentId) -> Result<(), StoreError> {
-        let held = self.segments.lock().remove(id).ok_or(StoreError::Unknown(*id))?;
-        held.give_away();
-        if self.tell(&held, Command::Delete) {
-            // The last handle on the segment is its task's, which ends by itself from here on.
-            if let Some(task) = held.task.lock().take() {
-                task.detach();
-            }
-            return Ok(());
-        }
-        let ledger = held.state.lock().ledger;
-        if let Some(ledger) = ledger {
+        if let Some(ledger) = self.give_up(id, Command::Delete)? {
             let (shared, unfinished) =
                 (Arc::clone(&self.shared), UnfinishedLedger::begin(&self.shared.unfinished));
             let delete = async move {
@@ -342,6 +386,15 @@ impl StoreContract for LedgerStore {
                 drop(unfinished);
             };
             self.shared.env.spawn("ledger-deletion", delete).detach();
+        }
+        Ok(())
+    }
+
+    fn discard(&self, id: &SegmentId) -> Result<(), StoreError> {
+        if let Some(ledger) = self.give_up(id, |_| Command::Discard)? {
+            let shared = Arc::clone(&self.shared);
+            let discard = async move { shared.discard_ledger(ledger).await };
+            self.shared.env.spawn("ledger-discard", discard).detach();
         }
         Ok(())
     }
@@ -385,6 +438,22 @@ impl StoreContract for LedgerStore {
             }
             _ => Ok(()),
         }
+    }
+
+    fn take_over<'a>(
+        &'a self,
+        shards: &'a BTreeSet<ShardId>,
+        recorded: &'a (dyn Fn(&SegmentId) -> bool + Sync),
+    ) -> BoxFuture<'a, Result<BTreeMap<ShardId, ShardTakeOver<'a>>, String>> {
+        Box::pin(async move { Ok(self.take_over_shards(shards, recorded).await) })
+    }
+
+    fn forget(&self, shard: &ShardId) {
+        self.forget_shard(shard);
+    }
+
+    fn delete_stream(&self, stream: StreamId) -> BoxFuture<'_, Result<(), String>> {
+        Box::pin(self.delete_ledgers_of(stream))
     }
 
     fn replicated_stats(&self) -> Option<ReplicatedStats> {

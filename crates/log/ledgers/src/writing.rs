@@ -6,8 +6,8 @@
 //!    ledger, and shuts the process out. That may take some tries, and then what was appended is given up.
 //! 3. It hands entries to the ledger's writer, and tells of what is acknowledged. Where the writer fails,
 //!    everything that is not acknowledged is given up.
-//! 4. It waits for the segment to be sealed or deleted, and closes, recovers or deletes the ledger, however long
-//!    that takes.
+//! 4. It waits for the segment to be sealed, deleted or discarded, and closes, recovers or deletes the ledger, however
+//!    long that takes.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -30,6 +30,18 @@ use crate::store::LedgersShared;
 enum LedgerEnd {
     Close(UnfinishedLedger),
     Delete(UnfinishedLedger),
+    Discard,
+}
+
+impl LedgerEnd {
+    /// What becomes of a ledger whose segment goes.
+    fn of_deletion(command: Command) -> Option<Self> {
+        match command {
+            Command::Delete(unfinished) => Some(Self::Delete(unfinished)),
+            Command::Discard => Some(Self::Discard),
+            Command::Append(_) | Command::Seal(_) => None,
+        }
+    }
 }
 
 /// Why nothing more is written.
@@ -73,18 +85,15 @@ impl SegmentWriting {
         let end = match (end, ledger) {
             (LedgerEnd::Close(unfinished), Some(ledger)) => self.close(ledger, writer, unfinished).await,
             (LedgerEnd::Close(_), None) => None,
-            (LedgerEnd::Delete(unfinished), _) => Some(unfinished),
+            (end, _) => Some(end),
         };
         // Whoever comes later does it without this task.
         self.commands.close();
-        let late = std::iter::from_fn(|| self.commands.try_recv().ok());
-        let late = late.filter_map(|command| match command {
-            Command::Delete(unfinished) => Some(unfinished),
-            _ => None,
-        });
-        let deletions: Vec<UnfinishedLedger> = late.chain(end).collect();
-        if let Some(ledger) = ledger.filter(|_| !deletions.is_empty()) {
-            self.shared.delete_ledger(ledger).await;
+        let late = std::iter::from_fn(|| self.commands.try_recv().ok()).find_map(LedgerEnd::of_deletion);
+        match (late.or(end), ledger) {
+            (Some(LedgerEnd::Delete(_unfinished)), Some(ledger)) => self.shared.delete_ledger(ledger).await,
+            (Some(LedgerEnd::Discard), Some(ledger)) => self.shared.discard_ledger(ledger).await,
+            _ => {}
         }
     }
 
@@ -144,7 +153,7 @@ impl SegmentWriting {
     async fn confirm(&self, begun: Instant) -> Result<(), Option<String>> {
         let shared = &self.shared;
         loop {
-            let (why, is_final) = match shared.right.confirm().await {
+            let (why, is_final) = match shared.right.confirm(Some(&self.held.id)).await {
                 Ok(()) => return Ok(()),
                 Err(WriteRightFault::Lost(why)) => (why, true),
                 Err(WriteRightFault::Unknown(why)) => (why, false),
@@ -203,6 +212,7 @@ impl SegmentWriting {
                     Some(Command::Delete(unfinished)) => {
                         return Stopped::Ended(LedgerEnd::Delete(unfinished), None);
                     }
+                    Some(Command::Discard) => return Stopped::Ended(LedgerEnd::Discard, None),
                     None => return Stopped::GivenUp(None),
                 },
             }
@@ -246,7 +256,7 @@ impl SegmentWriting {
             match self.commands.recv().await? {
                 Command::Append(_) => {}
                 Command::Seal(unfinished) => return Some(LedgerEnd::Close(unfinished)),
-                Command::Delete(unfinished) => return Some(LedgerEnd::Delete(unfinished)),
+                deletion => return LedgerEnd::of_deletion(deletion),
             }
         }
     }
@@ -258,7 +268,7 @@ impl SegmentWriting {
         ledger: LedgerId,
         writer: Option<LedgerWriter>,
         _unfinished: UnfinishedLedger,
-    ) -> Option<UnfinishedLedger> {
+    ) -> Option<LedgerEnd> {
         if let Some(writer) = writer {
             match writer.close().await {
                 Ok(_) => return None,
@@ -275,8 +285,11 @@ impl SegmentWriting {
             tokio::select! {
                 biased;
                 command = self.commands.recv() => match command {
-                    Some(Command::Delete(unfinished)) => return Some(unfinished),
-                    Some(_) => {}
+                    Some(command) => {
+                        if let Some(end) = LedgerEnd::of_deletion(command) {
+                            return Some(end);
+                        }
+                    }
                     None => return None,
                 },
                 () = self.shared.env.sleep(RETRY) => {}

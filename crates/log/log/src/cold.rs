@@ -138,7 +138,7 @@ impl Log {
         }
         let shards = stream.record.config.shards;
         let handle = stream.shard(shard).ok_or(StreamError::NoShard { shard: shard.0, shards })?;
-        let slot = handle.slot().map_err(StreamError::Damaged)?;
+        let slot = handle.slot::<StreamError>()?;
         let (reply, answer) = oneshot::channel();
         let request = OwnerRequest::Restore(slot, RestoreRequest { from, reply });
         self.inner.owners[handle.owner].try_send(request, false).map_err(|error| match error {

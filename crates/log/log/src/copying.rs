@@ -304,7 +304,7 @@ impl Log {
         }
         let shards = known.record.config.shards;
         let handle = known.shard(shard.shard).ok_or(AppendError::NoShard { shard: shard.shard.0, shards })?;
-        let slot = handle.slot().map_err(AppendError::Damaged)?;
+        let slot = handle.slot::<AppendError>()?;
         let header =
             parse_entry(entry).map_err(|error| AppendError::Corrupt(error.to_string().into()))?.header;
         if header.segment_id().shard != shard || header.len as usize != entry.len() {
@@ -355,6 +355,6 @@ impl Log {
         let ShardNumber(number) = shard.shard;
         let shards = known.record.config.shards;
         let handle = known.shard(shard.shard).ok_or(StreamError::NoShard { shard: number, shards })?;
-        Ok((handle.owner, handle.slot().map_err(StreamError::Damaged)?))
+        Ok((handle.owner, handle.slot::<StreamError>()?))
     }
 }

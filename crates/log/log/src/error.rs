@@ -258,6 +258,9 @@ pub enum ReadError {
     /// The shard was not opened, because bytes of it are missing; other shards go on.
     #[error("the shard is damaged and was not opened: {0}; {RESTORE}")]
     Damaged(Arc<str>),
+    /// This node does not own the shard.
+    #[error("this node does not own the shard")]
+    NotOwner,
     /// Stored bytes are not what was written.
     #[error("stored bytes are corrupt: {0}")]
     Corrupt(String),

@@ -17,7 +17,8 @@
 //! no cells (`tail` shadows to them).
 //!
 //! To be read in this order: `log.rs` (the handle), `log/streams.rs`, `batches.rs`, `owner.rs` (the loop), `shard.rs`
-//! and `shard/` (the protocol, without input or output); `open.rs` and `shard/recover.rs` (a start); `locate.rs`;
+//! and `shard/` (the protocol, without input or output); `open.rs` and `shard/recover.rs` (a start); `share.rs` (shards
+//! of several processes); `locate.rs`;
 //! `stream.rs` (what metadata keeps).
 
 mod ahead;
@@ -47,6 +48,7 @@ mod refill;
 mod retention;
 mod scan;
 mod shard;
+mod share;
 mod slots;
 mod source;
 mod stream;
@@ -69,5 +71,6 @@ pub use moving::ShardEnd;
 pub use open::{LogConfig, OpenCells, ReplayOthers, SharedMetadata};
 pub use producer::{ProducerBatch, ProducerState, SequenceError};
 pub use shard::AppendAnswer;
+pub use share::{GONE_AFTER, MembersSeen, ShardMember, ShardOwner, ShardSharing, heir, is_going};
 pub use stream::{SegmentRecord, StreamRecordError};
 pub use view::{Listener, View};

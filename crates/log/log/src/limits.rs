@@ -85,6 +85,10 @@ pub const SINGLE_MAX: usize = 2;
 /// Whoever reads entries for another cluster, and is at most so many bytes behind the end of the open segment, finds
 /// them in memory, and does not wait for those who catch up.
 pub const COPY_NEAR_BYTES: u64 = 4 << 20;
+/// How often it is tried to delete the segments of a deleted stream that nobody owned.
+pub const REMOVALS_MAX: usize = 20;
+/// Pause between two of these.
+pub const REMOVAL_RETRY: Duration = Duration::from_secs(3);
 /// Shards that recovery reads at the same time.
 pub const RECOVERY_PARALLEL: usize = 16;
 /// Metadata operations in one commit of recovery or of a stream's deletion; a larger one is split.

@@ -40,6 +40,7 @@ use crate::producer::{Claim, ProducerState, Refused};
 use crate::producer_ids::ProducerIds;
 use crate::scan::read_error;
 use crate::shard::{AppendAnswer, StoreAppend, Waiter};
+use crate::share::SharedShards;
 use crate::slots::Slot;
 use crate::stream::StreamRecord;
 use crate::view::{SharedView, View};
@@ -79,6 +80,8 @@ pub struct ShardDescription {
     pub segments: Vec<SegmentDescription>,
     /// Why it was not opened, if bytes of it are missing: then the rest says nothing.
     pub damaged: Option<Arc<str>>,
+    /// Whether it is another process's, or nobody's: then the rest is what was known last.
+    pub is_elsewhere: bool,
 }
 
 /// A segment.
@@ -158,6 +161,8 @@ pub(crate) struct LogInner {
     pub(crate) decompressed_bytes_max: usize,
     pub(crate) dir: PathBuf,
     pub(crate) owner_number: u64,
+    /// Who owns what, where several processes share the shards.
+    pub(crate) sharing: Option<SharedShards>,
     pub(crate) owners: Vec<OwnerHandle>,
     pub(crate) streams: RwLock<Streams>,
     /// Held while streams are created or deleted, and over the commit: names are taken one at a time.
@@ -210,9 +215,47 @@ pub(crate) struct Stream {
 #[derive(Clone)]
 pub(crate) struct ShardHandle {
     pub(crate) owner: usize,
-    slot: Result<Slot, Damaged>,
+    slot: Result<Slot, ClosedShard>,
+    /// The term that its record had when it was opened: later than its segments' where one was claimed in vain.
+    pub(crate) opened: Term,
     view: Arc<SharedView>,
     refused: Arc<Refused>,
+}
+
+/// Why a shard is not open.
+#[derive(Clone, Debug)]
+pub(crate) enum ClosedShard {
+    /// Bytes of it are missing.
+    Damaged(Damaged),
+    /// It is another process's, or nobody's.
+    Elsewhere,
+}
+
+impl From<&ClosedShard> for AppendError {
+    fn from(closed: &ClosedShard) -> Self {
+        match closed {
+            ClosedShard::Damaged(damaged) => Self::Damaged(Arc::clone(&damaged.why)),
+            ClosedShard::Elsewhere => Self::NotOwner,
+        }
+    }
+}
+
+impl From<&ClosedShard> for ReadError {
+    fn from(closed: &ClosedShard) -> Self {
+        match closed {
+            ClosedShard::Damaged(damaged) => Self::Damaged(Arc::clone(&damaged.why)),
+            ClosedShard::Elsewhere => Self::NotOwner,
+        }
+    }
+}
+
+impl From<&ClosedShard> for StreamError {
+    fn from(closed: &ClosedShard) -> Self {
+        match closed {
+            ClosedShard::Damaged(damaged) => Self::Damaged(Arc::clone(&damaged.why)),
+            ClosedShard::Elsewhere => Self::NotOwner,
+        }
+    }
 }
 
 /// A shard that was not opened. Nothing of it is touched before its stream is deleted.
@@ -225,8 +268,34 @@ pub(crate) struct Damaged {
 }
 
 impl ShardHandle {
-    pub(crate) fn slot(&self) -> Result<Slot, Arc<str>> {
-        self.slot.as_ref().copied().map_err(|damaged| Arc::clone(&damaged.why))
+    /// Its place at its owner, or the error that whoever asks for it gets.
+    pub(crate) fn slot<E>(&self) -> Result<Slot, E>
+    where
+        E: for<'a> From<&'a ClosedShard>,
+    {
+        self.slot.as_ref().copied().map_err(E::from)
+    }
+
+    pub(crate) fn slot_or_closed(&self) -> Result<Slot, &ClosedShard> {
+        self.slot.as_ref().copied()
+    }
+
+    /// What is missing of it, if it was not opened for that.
+    pub(crate) fn damaged(&self) -> Option<&Damaged> {
+        match &self.slot {
+            Err(ClosedShard::Damaged(damaged)) => Some(damaged),
+            Ok(_) | Err(ClosedShard::Elsewhere) => None,
+        }
+    }
+
+    /// The same shard once it is somebody else's.
+    pub(crate) fn closed_elsewhere(&self) -> Self {
+        Self { slot: Err(ClosedShard::Elsewhere), ..self.clone() }
+    }
+
+    /// Tells whoever listens to it to look again.
+    pub(crate) fn wake(&self) {
+        self.view.wake();
     }
 
     pub(crate) fn view(&self) -> View {
@@ -251,6 +320,13 @@ impl Stream {
     /// The same shards under another record.
     pub(crate) fn with_record(&self, record: StreamRecord) -> Self {
         Self { record, shards: self.shards.clone() }
+    }
+
+    /// The same with another handle on one of its shards.
+    pub(crate) fn with_shard(&self, shard: ShardNumber, handle: ShardHandle) -> Self {
+        let mut shards = self.shards.clone();
+        shards[shard.0 as usize] = handle;
+        Self { record: self.record.clone(), shards }
     }
 
     pub(crate) fn shards(&self) -> &[ShardHandle] {
@@ -279,7 +355,7 @@ impl Streams {
         self.insert(stream);
     }
 
-    fn remove(&mut self, id: StreamId) {
+    pub(crate) fn remove(&mut self, id: StreamId) {
         if let Some(stream) = self.by_id.remove(&id) {
             self.changes += 1;
             self.shards -= stream.shards.len() as u64;
@@ -338,7 +414,7 @@ impl Log {
         let known = inner.streams.read().by_id.get(&stream).cloned().ok_or(AppendError::NoStream)?;
         let shards = known.record.config.shards;
         let handle = known.shard(shard).ok_or(AppendError::NoShard { shard: shard.0, shards })?;
-        let slot = handle.slot().map_err(AppendError::Damaged)?;
+        let slot = handle.slot::<AppendError>()?;
         if let Some(source) = &known.record.source {
             return Err(AppendError::Copy { cluster: source.as_str().into() });
         }
@@ -404,7 +480,7 @@ impl Log {
         let stream = stream.ok_or(ReadError::NoStream)?;
         let shards = stream.record.config.shards;
         let handle = stream.shard(shard.shard).ok_or(ReadError::NoShard { shard: shard.shard.0, shards })?;
-        handle.slot().map_err(ReadError::Damaged)?;
+        handle.slot::<ReadError>()?;
         Ok(Arc::clone(&handle.view))
     }
 
@@ -425,7 +501,7 @@ impl Log {
         let count = known.record.config.shards;
         let tail = |shard: &ShardNumber| {
             let handle = known.shard(*shard).ok_or(ReadError::NoShard { shard: shard.0, shards: count })?;
-            handle.slot().map_err(ReadError::Damaged)?;
+            handle.slot::<ReadError>()?;
             Ok(handle.view.tail())
         };
         shards.iter().map(tail).collect()
@@ -441,7 +517,7 @@ impl Log {
         let stream = stream.ok_or(ReadError::NoStream)?;
         let shards = stream.record.config.shards;
         let handle = stream.shard(shard.shard).ok_or(ReadError::NoShard { shard: shard.shard.0, shards })?;
-        let slot = handle.slot().map_err(ReadError::Damaged)?;
+        let slot = handle.slot::<ReadError>()?;
         let (reply, answer) = oneshot::channel();
         let request = OwnerRequest::Producers(slot, reply);
         let sent = self.inner.owners[handle.owner].try_send(request, false);

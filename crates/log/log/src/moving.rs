@@ -100,14 +100,14 @@ impl Log {
     pub fn ends(&self, stream: StreamId) -> Result<Vec<ShardEnd>, StreamError> {
         let known = self.by_id(stream)?;
         let ends = known.shards().iter().map(|handle| {
-            handle.slot().map_err(StreamError::Damaged)?;
+            handle.slot::<StreamError>()?;
             let tail = handle.tail();
             Ok(ShardEnd { log_start: tail.log_start, next_offset: tail.next_offset, term: tail.term })
         });
         ends.collect()
     }
 
-    fn by_id(&self, stream: StreamId) -> Result<Arc<Stream>, StreamError> {
+    pub(crate) fn by_id(&self, stream: StreamId) -> Result<Arc<Stream>, StreamError> {
         let known = self.inner.streams.read().by_id.get(&stream).cloned();
         known.ok_or_else(|| StreamError::NoStream(stream.to_string()))
     }
@@ -124,11 +124,15 @@ impl Log {
         if matches!(change, StreamMove::Cut(_)) && known.record.source.is_none() {
             return Err(StreamError::Exists(known.record.name.clone()));
         }
-        if let Some(why) = known.shards().iter().find_map(|handle| handle.slot().err()) {
+        if self.is_shared() {
+            let why = "a stream does not move between clusters where several nodes are active";
+            return Err(StreamError::Unavailable(why.to_owned()));
+        }
+        if let Some(damaged) = known.shards().iter().find_map(ShardHandle::damaged) {
             if let StreamMove::HandOver(cluster) = &change {
                 self.take_no_more(&known, cluster).await?;
             }
-            return Err(StreamError::Damaged(why));
+            return Err(StreamError::Damaged(Arc::clone(&damaged.why)));
         }
         let released = self.release(&known).await?;
         let (mut released, producers): (Vec<Recovered>, Vec<Producers>) = released.into_iter().unzip();
@@ -162,7 +166,7 @@ impl Log {
         let Some(error) = failed else { return Ok(released.into_iter().flatten().collect()) };
         for (handle, _) in known.shards().iter().zip(&released).filter(|(_, released)| released.is_none()) {
             // It was told to take no more.
-            if let Ok(slot) = handle.slot() {
+            if let Ok(slot) = handle.slot::<StreamError>() {
                 let resume = OwnerRequest::Resume(slot);
                 self.inner.owners[handle.owner].send(resume).await.map_err(|_| StreamError::Closed)?;
             }
@@ -205,8 +209,18 @@ impl Log {
         }
     }
 
+    /// Takes a shard from its owner, when all is written, completed and recorded. Cancelled, it is closed for appends.
+    pub(crate) async fn release_whole(&self, handle: &ShardHandle) -> Result<ReleasedShard, StreamError> {
+        loop {
+            if let Some(released) = self.release_one(handle).await? {
+                return Ok(released);
+            }
+            self.inner.env.sleep(RELEASE_LOOK).await;
+        }
+    }
+
     async fn release_one(&self, handle: &ShardHandle) -> Result<Option<ReleasedShard>, StreamError> {
-        let slot = handle.slot().map_err(StreamError::Damaged)?;
+        let slot = handle.slot::<StreamError>()?;
         let (reply, answer) = oneshot::channel();
         let request = OwnerRequest::Release(slot, reply);
         self.inner.owners[handle.owner].send(request).await.map_err(|_| StreamError::Closed)?;

@@ -30,7 +30,7 @@ use tailwater_meta::{Meta, MetaConfig};
 use tailwater_store::{DataDir, OpenSegments, RecoveredSegment, StoreConfig, lock_data_dir};
 use tailwater_tail::{Cells, TailWriter, WriterConfig};
 
-use self::known::{KnownLog, KnownShard};
+pub(crate) use self::known::{KnownLog, KnownShard};
 use crate::budget::ReadBudget;
 use crate::cold::ColdConfig;
 use crate::counters::Counters;
@@ -40,13 +40,14 @@ use crate::limits::{
     CATCHING_UP_MAX, COLD_READING_MAX, IN_FLIGHT_BYTES_DEFAULT, RECOVERY_PARALLEL, SINGLE_MAX,
     TIMESTAMP_AFTER_MAX_DEFAULT,
 };
-use crate::log::{Damaged, Log, LogInner, Streams, remove_leftovers};
+use crate::log::{ClosedShard, Damaged, Log, LogInner, Streams, remove_leftovers};
 use crate::owner::{self, OwnerDependencies};
 use crate::producer::{Claim, Producers};
 use crate::producer_ids::ProducerIds;
 use crate::refill::refill;
 use crate::scan::{Scan, read_error};
 use crate::shard::{FoundContent, Recovered, SegmentsFound, recover};
+use crate::share::{ShardOwner, SharedShards};
 use crate::stream::{PREFIX, ProducersRecord, SegmentRecord, StreamRecord};
 
 /// How a log works.
@@ -115,6 +116,9 @@ pub struct SharedMetadata {
     pub place: String,
     /// By which it is told from others.
     pub cluster: uuid::Uuid,
+    /// Whether several processes are active on it, each of which owns a part of the shards
+    /// ([`ShardSharing`](crate::ShardSharing)). Segments have to be in a replicated store then.
+    pub is_shared: bool,
 }
 
 impl std::fmt::Debug for SharedMetadata {
@@ -185,15 +189,11 @@ impl Log {
 
         let keys = meta.list(PREFIX).await.map_err(|error| LogOpenError::Meta(error.to_string()))?;
         let known = KnownLog::read(&keys)?;
-        let (segments, found) = match &config.segments {
-            None => (placed::embedded(&known, &store)?, found),
-            Some(opening) => {
-                let cluster = placed::cluster(env, &*meta, &known, &found).await?;
-                let right = Arc::new(placed::ByMetadata(Arc::clone(&meta)));
-                let recorded = |id: &SegmentId| known.is_recorded(id);
-                opening.open(env, right, cluster, &recorded, progress).await.map_err(LogOpenError::Store)?
-            }
-        };
+        let owner_number = env.random_u64();
+        let is_shared = config.metadata.as_ref().is_some_and(|shared| shared.is_shared);
+        let owner = is_shared.then_some(owner_number);
+        let (segments, found) =
+            placed::segments(env, &config, (&meta, &known), (&store, found), owner, progress).await?;
 
         let (segments, cold) = placed::cold(env, &*meta, &known, config.cold.clone(), segments).await?;
 
@@ -220,7 +220,8 @@ impl Log {
                     .unwrap_or(u64::MAX),
                 decompressed_bytes_max: config.decompressed_bytes_max.min(RECORDS_DECOMPRESSED_BYTES_MAX),
                 dir: dir.to_owned(),
-                owner_number: env.random_u64(),
+                owner_number,
+                sharing: is_shared.then(SharedShards::default),
                 owners: (0..config.owners.max(1)).map(|_| owner::start(floor.clone())).collect(),
                 streams: parking_lot::RwLock::new(Streams::default()),
                 naming: tokio::sync::Mutex::new(()),
@@ -259,6 +260,17 @@ impl Log {
     ) -> Result<(), LogOpenError> {
         let inner = &*self.inner;
         let KnownLog { streams, shards: mut known, .. } = known;
+        if let Some(sharing) = &inner.sharing {
+            // Nothing is this process's before it has claimed it.
+            for (shard, known) in &known {
+                sharing.note(*shard, ShardOwner::of(&known.record));
+            }
+            for record in streams.into_values() {
+                let shards = (0..record.config.shards).map(|_| Err(ClosedShard::Elsewhere)).collect();
+                self.adopt(record, shards).await.map_err(|error| LogOpenError::Meta(error.to_string()))?;
+            }
+            return Ok(());
+        }
 
         let mut stored: BTreeMap<ShardId, Vec<SegmentsFound>> = BTreeMap::new();
         for segment in &found {
@@ -295,7 +307,8 @@ impl Log {
             });
             let shards: Vec<_> = shards.collect();
             let shards = stream::iter(shards).buffered(RECOVERY_PARALLEL).inspect_ok(|_| progress.advance(1));
-            let shards: Vec<_> = shards.try_collect().await?;
+            let shards: Vec<Result<_, Damaged>> = shards.try_collect().await?;
+            let shards = shards.into_iter().map(|shard| shard.map_err(ClosedShard::Damaged)).collect();
             self.adopt(record, shards).await.map_err(|error| LogOpenError::Meta(error.to_string()))?;
         }
         self.refill_cell();
@@ -314,7 +327,7 @@ impl Log {
     }
 
     /// A shard whose bytes are not all there is refused, whoever asks for it; the others need not wait for that.
-    async fn recover_or_refuse(
+    pub(crate) async fn recover_or_refuse(
         &self,
         stream: &StreamRecord,
         shard: ShardId,
@@ -416,7 +429,7 @@ impl Log {
     }
 }
 
-fn found_segment(segment: &RecoveredSegment) -> SegmentsFound {
+pub(crate) fn found_segment(segment: &RecoveredSegment) -> SegmentsFound {
     let content = segment.contents.as_ref().map(|contents| {
         let last = contents.last.header();
         FoundContent {

@@ -71,6 +71,8 @@ pub(crate) enum OwnerRequest {
     Begin(Slot, CopyBegin),
     /// Give a shard up once all is written, completed and recorded; `None` while it is not.
     Release(Slot, oneshot::Sender<Result<Option<Box<ReleasedShard>>, StreamError>>),
+    /// Give a shard up that another process has claimed: nothing of it is written any more.
+    Abandon(Slot, oneshot::Sender<()>),
     /// Go on with a shard that was to be given up.
     Resume(Slot),
     /// Tell what a shard remembers of its producers.
@@ -165,6 +167,8 @@ struct Owned {
     /// The last one in the set of times at which shards go on.
     wake_at: Option<Instant>,
     closed: bool,
+    /// It is another process's: nothing of it is touched in the store.
+    abandoned: bool,
 }
 
 struct Owner {
@@ -348,6 +352,10 @@ impl Owner {
                 // Whoever has given up leaves the shard closed, and asks again.
                 let _ = reply.send(self.release(slot, at));
             }
+            OwnerRequest::Abandon(slot, reply) => {
+                self.abandon(slot, at);
+                let _ = reply.send(());
+            }
             OwnerRequest::Resume(slot) => self.resume(slot, at),
             OwnerRequest::Producers(slot, reply) => {
                 // Of a shard that is gone the sender is dropped, which is an answer.
@@ -358,8 +366,9 @@ impl Owner {
             OwnerRequest::Open(shard, view, reply) => {
                 let slot = self.owned.reserve();
                 self.floor.tail.open(shard.id(), shard.tail());
-                let (touched, wake_at, closed) = (false, None, false);
-                self.owned.put(slot, Box::new(Owned { slot, shard: *shard, view, touched, wake_at, closed }));
+                let (touched, wake_at, closed, abandoned) = (false, None, false, false);
+                let owned = Owned { slot, shard: *shard, view, touched, wake_at, closed, abandoned };
+                self.owned.put(slot, Box::new(owned));
                 self.step(slot, at, ShardInput::Opened);
                 let _ = reply.send(slot);
             }
@@ -412,6 +421,18 @@ impl Owner {
             self.wakes.remove(&(wake_at, slot));
         }
         Ok(Some(Box::new(owned.shard.into_released())))
+    }
+
+    /// Lets a shard go as it is: whoever waits for an answer is told that it is not known.
+    fn abandon(&mut self, slot: Slot, at: StepTime) {
+        if let Some(owned) = self.owned.get(slot) {
+            owned.abandoned = true;
+        }
+        self.step(slot, at, ShardInput::Lost("another node owns the shard by now".into()));
+        let Some(owned) = self.owned.remove(slot) else { return };
+        if let Some(wake_at) = owned.wake_at {
+            self.wakes.remove(&(wake_at, slot));
+        }
     }
 
     /// Goes on with a shard that was to be released, unless all of them are closed.
@@ -577,8 +598,11 @@ impl Owner {
                     self.floor.tail.extend(segment, from, &bytes, tail, accepted_at);
                 }
                 Output::Update(tail) => self.floor.tail.update(owned.shard.id(), tail),
+                // What it left in the store is the new owner's, who may have recorded it.
+                Output::Seal(..) | Output::Delete(_) | Output::Discard(_) if owned.abandoned => {}
                 Output::Seal(id, length) => self.upkeep.seal(&*self.floor.segments, id, length),
                 Output::Delete(id) => self.upkeep.delete(&*self.floor.segments, id),
+                Output::Discard(id) => self.upkeep.discard(&*self.floor.segments, id),
                 Output::NameCopy(id, copy, length) => {
                     self.floor.cold.iter().for_each(|cold| cold.name(id, copy, length));
                 }

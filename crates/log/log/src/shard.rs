@@ -136,6 +136,8 @@ pub struct Shard {
     closing: bool,
     /// [`Output::Closed`] is out.
     is_closed: bool,
+    /// Its term was claimed before it was opened, and others are told of it.
+    is_claimed: bool,
     /// What recovery found to be done in the store.
     undone: Vec<Output>,
     /// The last [`Output::WakeAt`].
@@ -231,6 +233,7 @@ impl Shard {
             state: ShardPhase::Resting,
             closing: false,
             is_closed: false,
+            is_claimed: false,
             undone,
             wake_at: None,
             changes: Changes::new(owner, record, version, unsaved),
@@ -404,6 +407,16 @@ impl Shard {
     #[cfg(test)]
     fn plant(&mut self, planted: ShardMistake) {
         self.planted = planted;
+    }
+
+    /// The same where the term of its record was claimed for this owner, and nothing was written in it yet.
+    pub(crate) fn claimed(mut self) -> Self {
+        let term = self.changes.record().term;
+        self.state = ShardPhase::Owning(term);
+        self.is_claimed = true;
+        // The first append needs no other term. A term that was told may not go back.
+        self.visible.will_have(term);
+        self
     }
 
     /// Whether another owner has it.
@@ -821,6 +834,10 @@ impl Shard {
         self.producers.take_back(next_offset);
         self.changes.cut_log_start(next_offset, out);
         self.visible = Visible::at_rest(&self.completed, self.changes.record(), next_offset);
+        if self.is_claimed {
+            // Others tell this one. The next append may be long in coming.
+            self.visible.will_have(self.changes.record().term);
+        }
         self.tail_changed = true;
         out.push(Output::Update(self.tail()));
     }

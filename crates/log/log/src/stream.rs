@@ -97,6 +97,11 @@ pub fn prefixes_of_parts(stream: StreamId) -> [String; 4] {
     [SHARD, SEGMENT, PRODUCERS, TRUNCATED].map(|kind| format!("{PREFIX}{kind}/{stream}/"))
 }
 
+/// Prefixes of the keys of a shard's segments: those that are there, and those that were removed and kept.
+pub fn prefixes_of_shard(shard: ShardId) -> [String; 2] {
+    [SEGMENT, TRUNCATED].map(|kind| format!("{PREFIX}{kind}/{}/{:04}/", shard.stream, shard.shard.0))
+}
+
 /// What a key names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Key {

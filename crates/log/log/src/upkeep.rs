@@ -42,6 +42,16 @@ impl Upkeep {
         }
     }
 
+    /// Forgets a segment of which nothing was acknowledged.
+    pub(crate) fn discard(&mut self, store: &dyn StoreContract, id: SegmentId) {
+        match store.discard(&id) {
+            Ok(()) | Err(StoreError::Unknown(_)) => {}
+            // Only a store in which nobody else finds it has a journal.
+            Err(StoreError::Journal(_)) => self.refused_deletes.push(id),
+            Err(error) => tracing::error!(%id, %error, "a segment can't be discarded"),
+        }
+    }
+
     /// Whether nothing waits for the journal.
     pub(crate) fn is_idle(&self) -> bool {
         self.sealing.is_empty()

@@ -17,7 +17,8 @@ use tokio::sync::oneshot;
 /// A log whose metadata is this.
 fn kept_in(meta: &Arc<FailingMeta>) -> LogConfig {
     let meta: Arc<dyn Meta> = Arc::clone(meta) as Arc<dyn Meta>;
-    let shared = SharedMetadata { meta, place: "a test".to_owned(), cluster: uuid::Uuid::nil() };
+    let shared =
+        SharedMetadata { meta, place: "a test".to_owned(), cluster: uuid::Uuid::nil(), is_shared: false };
     LogConfig { metadata: Some(shared), ..config() }
 }
 

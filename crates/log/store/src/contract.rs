@@ -14,12 +14,13 @@
 //! - **Never past durable.** A read answers only what is durable.
 //! - **Without waiting.** Creating, appending, sealing and deleting do no I/O in the caller's thread.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use tailwater_env::{BoxFuture, Env, Progress};
-use tailwater_format::{Offset, Position, SegmentId, ShardId, Term, TransactionId};
+use tailwater_format::{Offset, Position, SegmentId, ShardId, StreamId, Term, TransactionId};
 use tailwater_journal::{Journal, JournalPosition};
 
 use crate::{DecidedCopies, RecoveredSegment, SegmentCopies, SegmentStore, StoreError};
@@ -55,6 +56,10 @@ pub struct ReplicatedStats {
     /// Segments that were begun with fewer copies than wanted, as there were too few replicas.
     pub begun_short: u64,
 }
+
+/// Shuts out whoever still writes a shard, finds the end of what was left open, and answers all segments of it. What the
+/// store knew of the shard before it forgets. Waits for what it needs, however long that takes.
+pub type ShardTakeOver<'a> = BoxFuture<'a, Vec<RecoveredSegment>>;
 
 /// A store of segments; see the module.
 pub trait StoreContract: Send + Sync {
@@ -118,6 +123,15 @@ pub trait StoreContract: Send + Sync {
     /// `Unknown`, `Journal`.
     fn delete(&self, id: &SegmentId) -> Result<(), StoreError>;
 
+    /// The same of a segment of which nothing was acknowledged. Where another process may have taken the shard over, its
+    /// bytes are removed only if there are none: what nobody acknowledged may have been found, and kept, all the same.
+    ///
+    /// # Errors
+    /// `Unknown`, `Journal`.
+    fn discard(&self, id: &SegmentId) -> Result<(), StoreError> {
+        self.delete(id)
+    }
+
     /// The bytes from `position`, at most `length` and at most [`crate::limits::READ_BYTES_MAX`], never past what is
     /// durable: at least one if anything is durable there, else none. Dropping the future abandons the read.
     ///
@@ -163,6 +177,35 @@ pub trait StoreContract: Send + Sync {
     /// What is wrong, and what to do.
     fn health(&self) -> Result<(), StoreError>;
 
+    /// Looks for the segments of shards that other processes wrote, and touches none of them yet. Only of a store that
+    /// was opened by [`OpenSegments::open_shared`], and after the right to these shards was taken. Answers for each
+    /// shard how it is taken over; see [`ShardTakeOver`]. What each segment holds is told of those that are not
+    /// `recorded`. Waits for what it needs, however long that takes.
+    ///
+    /// # Errors
+    /// What no waiting changes, in words.
+    fn take_over<'a>(
+        &'a self,
+        shards: &'a BTreeSet<ShardId>,
+        _recorded: &'a (dyn Fn(&SegmentId) -> bool + Sync),
+    ) -> BoxFuture<'a, Result<BTreeMap<ShardId, ShardTakeOver<'a>>, String>> {
+        let why = format!("{} shards are not taken over: the store is one process's", shards.len());
+        Box::pin(std::future::ready(Err(why)))
+    }
+
+    /// Forgets all segments of a shard, which another process may write from here on, and touches none of them. What
+    /// was sealed is closed, and what was deleted is deleted, all the same.
+    fn forget(&self, _shard: &ShardId) {}
+
+    /// Deletes all segments of a stream that is deleted, whoever has written them: those that nobody owns, too. Only of a
+    /// store that several processes write.
+    ///
+    /// # Errors
+    /// What of it is left, in words.
+    fn delete_stream(&self, _stream: StreamId) -> BoxFuture<'_, Result<(), String>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     /// The counters of a replicated store.
     fn replicated_stats(&self) -> Option<ReplicatedStats> {
         None
@@ -171,11 +214,12 @@ pub trait StoreContract: Send + Sync {
 
 /// Whose a store is that several processes can reach: of the one that may write.
 pub trait WriteRight: Send + Sync + fmt::Debug {
-    /// Completes when it is certain that the process still had the right at some time after the call.
+    /// Completes when it is certain that the process still had the right at some time after the call: the right to
+    /// write that segment, or to write at all.
     ///
     /// # Errors
     /// See [`WriteRightFault`].
-    fn confirm(&self) -> BoxFuture<'_, Result<(), WriteRightFault>>;
+    fn confirm<'a>(&'a self, segment: Option<&'a SegmentId>) -> BoxFuture<'a, Result<(), WriteRightFault>>;
 }
 
 /// Why a process does not know that it may write.
@@ -212,6 +256,21 @@ pub trait OpenSegments: Send + Sync + fmt::Debug {
         recorded: &'a (dyn Fn(&SegmentId) -> bool + Sync),
         progress: &'a Progress,
     ) -> BoxFuture<'a, Result<OpenedSegments, String>>;
+
+    /// The same store, which other processes write, too: nothing in it is touched, and it has no segments before
+    /// [`StoreContract::take_over`]. Each segment's right is confirmed by its name.
+    ///
+    /// # Errors
+    /// What can't be put right by waiting, and what to do.
+    fn open_shared<'a>(
+        &'a self,
+        _env: &'a Env,
+        _right: Arc<dyn WriteRight>,
+        _cluster: uuid::Uuid,
+        _progress: &'a Progress,
+    ) -> BoxFuture<'a, Result<Arc<dyn StoreContract>, String>> {
+        Box::pin(std::future::ready(Err("this store of segments is one process's at a time".to_owned())))
+    }
 }
 
 impl StoreContract for SegmentStore {

@@ -461,6 +461,13 @@ pub struct DrainCluster {
     pub is_draining: bool,
 }
 
+/// What `POST /v1/node/drain` answers.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct DrainedNode {
+    /// Whether nothing is left that another node could have. Otherwise giving it up goes on.
+    pub is_drained: bool,
+}
+
 /// What it answers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DrainedCluster {
@@ -710,6 +717,9 @@ pub struct ShardView {
     /// Why it was not opened, if bytes of it are missing: then the rest says nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub damaged: Option<String>,
+    /// Whether another node owns it, which is to be asked: then the rest is what was known last.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub elsewhere: bool,
 }
 
 /// A segment of a shard.

@@ -638,6 +638,7 @@ pub fn read_refusal(error: ReadError) -> CallRefusal {
         ReadError::Truncated { .. } | ReadError::BeyondEnd { .. } => CallErrorCode::OffsetOutOfRange,
         ReadError::Damaged(_) => CallErrorCode::Damaged,
         ReadError::NoSegment => CallErrorCode::UnknownSegment,
+        ReadError::NotOwner => CallErrorCode::NotOwner,
         ReadError::Corrupt(_) => CallErrorCode::Internal,
         ReadError::Unavailable(_) => CallErrorCode::Unavailable,
     };

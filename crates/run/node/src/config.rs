@@ -457,7 +457,7 @@ impl Config {
         let journal_bytes = journal.file_bytes * u64::from(journal.files_max);
         Ok(tailwater_log::LogConfig {
             owners: self.log.owners,
-            segments: self.ledgers.opening(&self.segments)?,
+            segments: self.ledgers.opening(env, &self.segments, &self.zookeeper)?,
             cold: self.cold.opening(env)?,
             hot_bytes: if self.kafka.enabled { self.kafka.hot_bytes } else { 0 },
             timestamp_after_max: Duration::from_millis(self.log.timestamp_after_max_ms),
@@ -591,7 +591,7 @@ impl Config {
         self.journal.check()?;
         self.log.check()?;
         self.cluster.check()?;
-        self.ledgers.opening(&self.segments)?;
+        self.ledgers.check(&self.segments)?;
         self.check_metadata()?;
         self.cold.check()?;
         self.kafka.check().map_err(|why| anyhow::anyhow!(why))?;

@@ -42,6 +42,7 @@ mod cold;
 mod connections;
 mod groups;
 mod identity;
+mod nodes;
 mod quotas;
 mod refusal;
 mod rights;
@@ -86,6 +87,7 @@ fn router(shared: Arc<NodeShared>) -> Router {
         .route("/readyz", get(ready))
         .route("/metrics", get(render_metrics))
         .route("/v1/node", get(node))
+        .route("/v1/node/drain", post(nodes::drain))
         .route("/v1/cells", get(cells::list).post(cells::create))
         .route("/v1/cells/{cell}", get(cells::describe))
         .route("/v1/cells/{cell}/clear", post(cells::clear))

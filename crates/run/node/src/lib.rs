@@ -39,7 +39,7 @@ mod views;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -53,7 +53,7 @@ use tailwater_journal::ReplayError;
 use tailwater_kafka::Administered;
 use tailwater_log::{Log, LogConfig, SharedMetadata};
 use tailwater_login::Users;
-use tailwater_meta::{Expect, Meta, Op};
+use tailwater_meta::{Expect, Meta, MetaError, Op};
 use tailwater_permissions::Rules;
 use tailwater_queue::QueueStore;
 use tailwater_quotas::ClientQuotas;
@@ -78,7 +78,7 @@ use crate::config::{ClusterConfig, QueueStoreKind};
 use crate::gate::FrontGate;
 use crate::held_calls::HeldCalls;
 use crate::http::Identities;
-use crate::metadata::{STANDING_BY, Turn};
+use crate::metadata::{NodeSharing, STANDING_BY, Turn};
 use crate::metrics::Meters;
 use crate::rules::SuperUsers;
 use crate::turns::Turns;
@@ -109,6 +109,8 @@ struct NodeShared {
     sqs: Option<tailwater_sqs::Server>,
     memcached: Option<tailwater_memcached::MemcachedServer>,
     broadcast: Option<Broadcast>,
+    /// Where all nodes are active; once the node has told the others where it is.
+    sharing: OnceLock<NodeSharing>,
     /// Dropped before the log closes.
     bridges: Mutex<Option<Bridges>>,
     /// What the window's process does, while there is one.
@@ -147,6 +149,17 @@ impl NodeShared {
             .extend(self.memcached.iter().map(|memcached| ("memcached", memcached.address().to_string())));
         addresses.extend(self.broadcast.iter().map(|broadcast| ("broadcast", broadcast.at().1.to_string())));
         addresses.into_iter().map(|(name, address)| (name.to_owned(), address)).collect()
+    }
+
+    /// Where Kafka's clients of other nodes are told that this one listens.
+    fn told_to_kafka(&self, config: &Config) -> Vec<(String, u16)> {
+        let bound = self.kafka.iter().flat_map(tailwater_kafka::Server::addresses);
+        let told = bound.zip(config.kafka.all_listeners()).map(|(address, listener)| {
+            let advertised = listener.advertised.rsplit_once(':');
+            let advertised = advertised.and_then(|(host, port)| Some((host.to_owned(), port.parse().ok()?)));
+            advertised.unwrap_or_else(|| (address.ip().to_canonical().to_string(), address.port()))
+        });
+        told.collect()
     }
 
     fn cells(&self) -> impl Iterator<Item = &NodeCell> {
@@ -218,6 +231,7 @@ impl Node {
         progress.begin("queues", 0);
         let queues = recovery.finish(&env, &config, log.journal()).await?;
         let id = node_id(&env, &log).await?;
+        let number = take_number(&mut config, turn.as_ref()).await?;
         let info = info_of(id.clone(), node_cells.clone(), &config);
         let meters = Arc::new(Meters::default());
         let (administered, tokens) = who_may_come_in(&env, &config, &log, &rules).await?;
@@ -258,6 +272,7 @@ impl Node {
             sqs,
             memcached,
             broadcast,
+            sharing: OnceLock::new(),
             bridges: Mutex::new(bridges),
             window: Mutex::new(None),
             meters,
@@ -273,9 +288,8 @@ impl Node {
             queues_told_max: config.metrics.queues_max,
         });
         shared.copies.listens_at(&shared.call_address());
-        if let Some(turn) = &turn {
-            turn.announce(shared.addresses(admin_addr));
-        }
+        turn.iter().for_each(|turn| turn.announce(shared.addresses(admin_addr)));
+        share(&shared, &config, turn.as_ref(), number)?;
         starting.started(Arc::clone(&shared));
         tracing::info!(data = %shared.data, admin = %admin_addr, dir = %config.data.display(), "the node is ready");
         Ok(Self { env, shared, turn, admin: admin_addr, stop_http, http })
@@ -323,6 +337,13 @@ impl Node {
     pub async fn stop(self) -> anyhow::Result<()> {
         tracing::info!("stopping");
         drop(self.stop_http);
+        if let Some(sharing) = self.shared.sharing.get() {
+            sharing.drain();
+            if self.env.timeout(STOP_DEADLINE, sharing.drained()).await != Some(true) {
+                tracing::warn!("not everything was given to other nodes in time; they take it over");
+            }
+            sharing.end();
+        }
         self.shared.copies.stop();
         drop(self.shared.bridges.lock().take());
         if let Some(broadcast) = &self.shared.broadcast {
@@ -353,6 +374,31 @@ impl Node {
     }
 }
 
+/// The number of this node among Kafka's brokers, where all nodes are active: it is the configuration's from here on.
+async fn take_number(config: &mut Config, turn: Option<&Turn>) -> anyhow::Result<Option<i32>> {
+    let Some(turn) = turn else { return Ok(None) };
+    let number = turn.broker_number().await?;
+    config.kafka.broker_id = number.unwrap_or(config.kafka.broker_id);
+    Ok(number)
+}
+
+/// Begins to own a part of what there is, where all nodes are active.
+fn share(
+    shared: &NodeShared,
+    config: &Config,
+    turn: Option<&Turn>,
+    number: Option<i32>,
+) -> anyhow::Result<()> {
+    let Some(turn) = turn else { return Ok(()) };
+    let told = number.map(|number| (number, shared.told_to_kafka(config)));
+    let broker = shared.kafka.as_ref().map(|kafka| Arc::clone(kafka.broker()));
+    if let Some(sharing) = turn.share(&shared.env, &shared.log, broker, told)? {
+        // A node starts once.
+        let _ = shared.sharing.set(sharing);
+    }
+    Ok(())
+}
+
 /// Who may log in, and what each may do and take, as the metadata has it; and what follows the tokens among that.
 async fn who_may_come_in(
     env: &Env,
@@ -378,6 +424,9 @@ async fn follow_tokens(
     rules: &Arc<Rules>,
 ) -> anyhow::Result<Vec<Task>> {
     let mut tasks = vec![tokens::expire(env, users, rules)];
+    if config.cluster.is_shared() {
+        tasks.push(users.follow().await?);
+    }
     if let Some(issuer) = &config.access.jwt {
         tasks.push(follow_issuer(env, issuer, users).await?);
     }
@@ -506,8 +555,14 @@ async fn node_id(env: &Env, log: &Log) -> anyhow::Result<String> {
     }
     let id = format!("{:016x}", env.random_u64());
     let put = Op::Put { key: KEY.to_owned(), value: id.clone().into(), expect: Expect::Absent };
-    log.meta().commit(vec![put]).await?;
-    Ok(id)
+    match log.meta().commit(vec![put]).await {
+        // Another node that shares the metadata has begun at the same time.
+        Err(MetaError::Conflict { .. }) => {
+            let stored = log.meta().get(KEY).await?.context("the cluster's id is gone")?;
+            Ok(String::from_utf8_lossy(&stored.value).into_owned())
+        }
+        committed => committed.map(|_| id).map_err(Into::into),
+    }
 }
 
 /// Admin HTTP, which is there before everything else: recovery may take minutes, and a node may stand by for days, in

@@ -5,8 +5,12 @@
 //! nothing else.
 
 #[cfg(feature = "bookkeeper")]
+mod sharing;
+#[cfg(feature = "bookkeeper")]
 mod turn;
 
+#[cfg(feature = "bookkeeper")]
+pub(crate) use sharing::NodeSharing;
 #[cfg(feature = "bookkeeper")]
 pub(crate) use turn::Turn;
 
@@ -16,6 +20,25 @@ pub(crate) const STANDING_BY: &str = "the wait for its turn: it stands by, and a
 /// In a build without ZooKeeper's client there is none.
 #[cfg(not(feature = "bookkeeper"))]
 pub(crate) enum Turn {}
+
+/// Nor is anything shared.
+#[cfg(not(feature = "bookkeeper"))]
+pub(crate) enum NodeSharing {}
+
+#[cfg(not(feature = "bookkeeper"))]
+impl NodeSharing {
+    pub(crate) fn drain(&self) {
+        match *self {}
+    }
+
+    pub(crate) async fn drained(&self) {
+        match *self {}
+    }
+
+    pub(crate) fn end(&self) {
+        match *self {}
+    }
+}
 
 #[cfg(not(feature = "bookkeeper"))]
 impl Turn {
@@ -30,6 +53,20 @@ impl Turn {
     }
 
     pub(crate) fn shared(&self) -> tailwater_log::SharedMetadata {
+        match *self {}
+    }
+
+    pub(crate) async fn broker_number(&self) -> anyhow::Result<Option<i32>> {
+        match *self {}
+    }
+
+    pub(crate) fn share(
+        &self,
+        _: &tailwater_env::Env,
+        _: &tailwater_log::Log,
+        _: Option<std::sync::Arc<tailwater_kafka::Broker>>,
+        _: Option<(i32, Vec<(String, u16)>)>,
+    ) -> anyhow::Result<Option<NodeSharing>> {
         match *self {}
     }
 

@@ -54,9 +54,8 @@ pub(crate) async fn create(
 /// # Errors
 /// That there is none, and metadata that does not answer.
 pub(crate) async fn remove((users, rules): (&Users, &Arc<Rules>), name: &str) -> Result<(), TokenError> {
-    // In this order: as long as there is the token, no other node makes one of its name, whose rules these would be.
-    rules.remove(vec![about(name)]).await?;
     users.tokens().remove(name).await?;
+    rules.remove(vec![about(name)]).await?;
     Ok(())
 }
 

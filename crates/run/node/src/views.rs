@@ -78,6 +78,7 @@ fn shard_view(shard: &ShardDescription, cached: u64) -> ShardView {
         cached,
         segments,
         damaged: shard.damaged.as_deref().map(str::to_owned),
+        elsewhere: shard.is_elsewhere,
     }
 }
 

@@ -77,6 +77,11 @@ const LOGIN_TOKEN: &str = "TAILWATER_LOGIN_TOKEN";
 const LOGIN_PASSWORD: &str = "TAILWATER_LOGIN_PASSWORD";
 
 impl Server {
+    /// The same of the node at another address.
+    pub fn at(&self, address: &str) -> Self {
+        Self { server: address.to_owned(), ..self.clone() }
+    }
+
     /// GET.
     pub fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
         self.finish(self.agent()?.get(self.url(path)).call())

@@ -42,7 +42,7 @@ enum Command {
     /// Create, alter, list, describe, place, delete, truncate and restore streams.
     #[command(subcommand)]
     Stream(commands::stream::Command),
-    /// List and describe the nodes that share metadata in ZooKeeper.
+    /// List, describe and drain the nodes that share metadata in ZooKeeper.
     #[cfg(feature = "bookkeeper")]
     #[command(subcommand)]
     Node(commands::node::Command),
@@ -166,11 +166,11 @@ fn run(parsed: Parsed) -> anyhow::Result<()> {
         Command::Init(args) => commands::init::run(args),
         Command::Stream(command) => commands::stream::run(&cli.server, command),
         #[cfg(feature = "bookkeeper")]
-        Command::Node(command) => commands::node::run(command),
+        Command::Node(command) => commands::node::run(&cli.server, command, cli.config.as_ref()),
         #[cfg(not(feature = "bookkeeper"))]
         Command::Node(_) => commands::left_out::run("client of ZooKeeper", "bookkeeper"),
         #[cfg(feature = "bookkeeper")]
-        Command::Segment(command) => commands::segment::run(command),
+        Command::Segment(command) => commands::segment::run(command, cli.config.as_ref()),
         #[cfg(not(feature = "bookkeeper"))]
         Command::Segment(_) => commands::left_out::run("client of BookKeeper", "bookkeeper"),
         Command::Cluster(command) => commands::cluster::run(&cli.server, command),

@@ -32,12 +32,18 @@ fn record(id: &str) -> NodeRecord {
         started_ms: 0,
         addresses: Vec::new(),
         active: false,
+        shares: Default::default(),
     }
 }
 
 async fn join(uri: &MetadataUri, id: &str) -> NodeMembership {
+    join_as(uri, id, false).await
+}
+
+/// A process that shares its turn, or does not.
+async fn join_as(uri: &MetadataUri, id: &str, shared: bool) -> NodeMembership {
     let session = Duration::from_secs(2);
-    NodeMembership::join(&Env::real(), uri.clone(), session, record(id), |_| {})
+    NodeMembership::join(&Env::real(), uri.clone(), session, record(id), shared, |_| {})
         .await
         .expect("it can be used")
 }

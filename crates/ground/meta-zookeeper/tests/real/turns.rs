@@ -7,7 +7,7 @@ use tailwater_meta_zookeeper::{MembershipFault, NodeMembership, TurnWait, nodes_
 use zookeeper_client::{Acls, CreateMode};
 
 use crate::cluster::Cluster;
-use crate::{SERVER, join, place, put, raw, record, take_turn, value};
+use crate::{SERVER, join, join_as, place, put, raw, record, take_turn, value};
 
 const PERSISTENT: zookeeper_client::CreateOptions<'static> =
     CreateMode::Persistent.with_acls(Acls::anyone_all());
@@ -70,6 +70,43 @@ async fn a_turn_that_is_given_up_is_the_next_ones_and_a_directory_takes_its_own_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn processes_that_share_a_turn_all_change_metadata_and_one_that_wants_it_alone_waits_and_shuts_them_out()
+ {
+    let uri = place(&SERVER, "shared");
+    let (first, second) = (join_as(&uri, "a", true).await, join_as(&uri, "b", true).await);
+    let (one, other) = (first.take_turn(|_| {}).await, second.take_turn(|_| {}).await);
+    one.commit(put("key", "one")).await.expect("it is everybody's turn");
+    other.commit(put("key", "other")).await.expect("it is everybody's turn");
+    assert_eq!(value(&one, "key").await.as_deref(), Some(&b"other"[..]));
+    // What each says of itself the others hear.
+    first.announce(|record| record.shares = serde_json::json!({ "owner": 7 }));
+    loop {
+        let nodes = second.nodes().await.expect("available");
+        if nodes.len() == 2
+            && nodes.iter().all(|node| node.active)
+            && nodes.iter().any(|node| node.shares["owner"] == 7)
+        {
+            break;
+        }
+        Env::real().sleep(std::time::Duration::from_millis(10)).await;
+    }
+    let alone = join(&uri, "c").await;
+    let (told, mut hears) = tokio::sync::mpsc::unbounded_channel();
+    let turn = alone.take_turn(|waiting| drop(told.send(waiting)));
+    let leaving = async {
+        let Some(TurnWait::ForActive(by)) = hears.recv().await else { panic!("it waits") };
+        assert!(by.contains("node-a") || by.contains("node-b"), "{by}");
+        one.commit(put("key", "meanwhile")).await.expect("it waits");
+        first.leave().await;
+        second.leave().await;
+    };
+    let (new, ()) = futures::join!(turn, leaving);
+    new.commit(put("key", "alone")).await.expect("its turn");
+    let refused = other.commit(put("key", "late")).await;
+    assert!(matches!(refused, Err(MetaError::TakenOver(_))), "{refused:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn places_of_something_else_are_refused_by_name_and_missing_ones_are_not_made_by_a_look() {
     let client = raw(&SERVER).await;
     client.create("/other", b"", &PERSISTENT).await.expect("created");
@@ -81,7 +118,8 @@ async fn places_of_something_else_are_refused_by_name_and_missing_ones_are_not_m
     let refused = async |name: &str| {
         let session = std::time::Duration::from_secs(2);
         let joined =
-            NodeMembership::join(&Env::real(), place(&SERVER, name), session, record("a"), |_| {}).await;
+            NodeMembership::join(&Env::real(), place(&SERVER, name), session, record("a"), false, |_| {})
+                .await;
         joined.map(|_| ()).expect_err("refused")
     };
     let foreign = refused("other").await;
@@ -138,8 +176,10 @@ async fn where_no_zookeeper_answers_a_process_waits_and_says_so() {
     let (told, mut heard) = tokio::sync::mpsc::unbounded_channel();
     let session = std::time::Duration::from_secs(1);
     let join = tokio::spawn(async move {
-        NodeMembership::join(&Env::real(), uri, session, record("a"), |waiting| drop(told.send(waiting)))
-            .await
+        NodeMembership::join(&Env::real(), uri, session, record("a"), false, |waiting| {
+            drop(told.send(waiting))
+        })
+        .await
     });
     let Some(TurnWait::ForZooKeeper(why)) = heard.recv().await else { panic!("it waits") };
     assert!(why.contains(&port.to_string()) && why.contains("no server of ZooKeeper answers"), "{why}");

@@ -8,8 +8,10 @@ pub(crate) const VERSION: i32 = 3;
 
 pub(crate) const OPERATION_READ: i32 = 1;
 pub(crate) const OPERATION_ADD: i32 = 2;
+pub(crate) const OPERATION_AUTH: i32 = 5;
 pub(crate) const OPERATION_WRITE_LAC: i32 = 6;
 pub(crate) const OPERATION_READ_LAC: i32 = 7;
+pub(crate) const OPERATION_START_TLS: i32 = 9;
 
 /// Of a [`ReadPacket`]: no more entries are taken but a recovery's.
 pub(crate) const FLAG_FENCE: i32 = 1;
@@ -36,11 +38,27 @@ pub(crate) struct RequestPacket {
     pub(crate) read: Option<ReadPacket>,
     #[prost(message, optional, tag = "101")]
     pub(crate) add: Option<AddPacket>,
+    #[prost(message, optional, tag = "102")]
+    pub(crate) auth: Option<AuthPacket>,
     #[prost(message, optional, tag = "103")]
     pub(crate) write_lac: Option<WriteLacPacket>,
     #[prost(message, optional, tag = "104")]
     pub(crate) read_lac: Option<ReadLacPacket>,
+    #[prost(message, optional, tag = "106")]
+    pub(crate) start_tls: Option<StartTlsPacket>,
 }
+
+/// A step of a login, from either side.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct AuthPacket {
+    #[prost(string, required, tag = "1")]
+    pub(crate) plugin: String,
+    #[prost(bytes = "bytes", required, tag = "2")]
+    pub(crate) payload: Bytes,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct StartTlsPacket {}
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct ReadPacket {
@@ -100,6 +118,8 @@ pub(crate) struct ResponsePacket {
     pub(crate) read: Option<ReadResponse>,
     #[prost(message, optional, tag = "101")]
     pub(crate) add: Option<AddResponse>,
+    #[prost(message, optional, tag = "102")]
+    pub(crate) auth: Option<AuthPacket>,
     #[prost(message, optional, tag = "103")]
     pub(crate) write_lac: Option<WriteLacResponse>,
     #[prost(message, optional, tag = "104")]

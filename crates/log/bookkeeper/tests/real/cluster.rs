@@ -21,6 +21,8 @@ pub struct Cluster {
     pub zookeeper: String,
     /// Data and logs.
     pub dir: PathBuf,
+    /// Where it is what the servers want to know, if they want to know anything.
+    security: Option<PathBuf>,
     server: Mutex<Child>,
     bookies: Vec<(u16, Mutex<Child>)>,
     spawner: Mutex<mpsc::Sender<Job>>,
@@ -54,7 +56,12 @@ pub fn wait_for<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
 
 impl Cluster {
     /// Starts ZooKeeper without bookies.
+    #[allow(dead_code)] // some of the programs that have this file need bookies
     pub fn zookeeper() -> Self {
+        Self::zookeeper_with(None)
+    }
+
+    fn zookeeper_with(security: Option<PathBuf>) -> Self {
         static CLUSTERS: AtomicUsize = AtomicUsize::new(0);
         let number = CLUSTERS.fetch_add(1, Ordering::Relaxed);
         assert!(script().arg("install").status().expect("it runs").success(), "see above");
@@ -71,8 +78,13 @@ impl Cluster {
         });
         let zookeeper = format!("127.0.0.1:{}", free_port());
         let spawner = Mutex::new(spawner);
-        let server = Mutex::new(spawn_in(&spawner, &dir, zookeeper_at(&dir, &zookeeper), "zookeeper"));
-        let cluster = Self { zookeeper, dir, server, bookies: Vec::new(), spawner };
+        let server = Mutex::new(spawn_in(
+            &spawner,
+            &dir,
+            zookeeper_at(&dir, &zookeeper, security.as_deref()),
+            "zookeeper",
+        ));
+        let cluster = Self { zookeeper, dir, security, server, bookies: Vec::new(), spawner };
         cluster.wait_for_zookeeper();
         cluster
     }
@@ -100,7 +112,7 @@ impl Cluster {
     /// Starts it again on what it left.
     #[allow(dead_code)] // as above
     pub fn restart_zookeeper(&self) {
-        let command = zookeeper_at(&self.dir, &self.zookeeper);
+        let command = zookeeper_at(&self.dir, &self.zookeeper, self.security.as_deref());
         *self.server.lock().expect("whole") = self.spawn(command, "zookeeper");
         self.wait_for_zookeeper();
     }
@@ -108,8 +120,18 @@ impl Cluster {
     /// Starts ZooKeeper and so many bookies, and waits until a client finds them.
     #[allow(dead_code)] // some of the programs that have this file need none
     pub fn start(bookies: usize) -> Self {
-        let mut cluster = Self::zookeeper();
-        let formatted = script().arg("format").arg(&cluster.zookeeper).output().expect("it runs");
+        let cluster = Self::start_with(bookies, None);
+        cluster.wait_until_bookies_are_known();
+        cluster
+    }
+
+    /// The same where the servers let in only who shows what is in the folder `security`: see `.ci/bookkeeper`. Waits
+    /// until bookies listen.
+    #[allow(dead_code)] // as above
+    pub fn start_with(bookies: usize, security: Option<PathBuf>) -> Self {
+        let mut cluster = Self::zookeeper_with(security);
+        let mut format = secured(cluster.security.as_deref());
+        let formatted = format.arg("format").arg(&cluster.zookeeper).output().expect("it runs");
         assert!(formatted.status.success(), "{}", String::from_utf8_lossy(&formatted.stderr));
         for number in 0..bookies {
             let port = free_port();
@@ -119,7 +141,6 @@ impl Cluster {
         for number in 0..bookies {
             cluster.wait_until_it_listens(number);
         }
-        cluster.wait_until_bookies_are_known();
         cluster
     }
 
@@ -145,7 +166,7 @@ impl Cluster {
 
     fn spawn_bookie(&self, number: usize, port: u16) -> Child {
         let name = format!("bookie{number}");
-        let mut command = script();
+        let mut command = secured(self.security.as_deref());
         command.arg("bookie").arg(self.dir.join(&name)).arg(port.to_string()).arg(&self.zookeeper);
         self.spawn(command, &name)
     }
@@ -198,9 +219,16 @@ impl Cluster {
     }
 }
 
-fn zookeeper_at(dir: &Path, address: &str) -> Command {
-    let port = address.rsplit_once(':').expect("an address").1;
+/// The program for servers that want to know something.
+fn secured(security: Option<&Path>) -> Command {
     let mut command = script();
+    command.envs(security.map(|dir| ("BOOKKEEPER_SECURITY", dir)));
+    command
+}
+
+fn zookeeper_at(dir: &Path, address: &str, security: Option<&Path>) -> Command {
+    let port = address.rsplit_once(':').expect("an address").1;
+    let mut command = secured(security);
     command.arg("zookeeper").arg(dir.join("zookeeper")).arg(port);
     command
 }

@@ -163,3 +163,21 @@ async fn a_bookie_dies_and_its_place_is_taken_by_another_one_under_load() {
     cluster().restart(number);
     assert_eq!(read_all(&client, ledger).await, expected(500));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_scan_has_what_any_client_created_before_and_reads_it_by_the_session_that_has_seen_it() {
+    let (one, other) = (cluster().client().await, cluster().client().await);
+    for _ in 0..8 {
+        let kept = one.create(&options(1, 1, 1)).await.expect("bookies are there");
+        let deleted = one.create(&options(1, 1, 1)).await.expect("bookies are there");
+        let scan = other.ledgers().scan().await.expect("ZooKeeper answers");
+        for ledger in [kept.ledger(), deleted.ledger()] {
+            assert!(scan.ledgers().contains(&ledger));
+            assert!(scan.read(ledger).await.is_ok());
+        }
+        one.delete(deleted.ledger()).await.expect("it is there");
+        assert_eq!(other.ledgers().read_latest(deleted.ledger()).await.err(), Some(LedgerFault::NoLedger));
+        assert_eq!(scan.read(deleted.ledger()).await.err(), Some(LedgerFault::NoLedger));
+        one.delete(kept.ledger()).await.expect("it is there");
+    }
+}

@@ -8,6 +8,8 @@ mod cluster;
 
 mod java;
 mod ledgers;
+mod secured;
+mod security;
 
 use std::sync::LazyLock;
 

@@ -46,12 +46,19 @@ pub(crate) async fn describe_cluster(
     if let Err(error) = broker.authorize_cluster(&context) {
         return DescribeClusterResponse { error_code: error.number(), ..Default::default() };
     }
-    let (host, port) = broker.address_for(&context.peer);
-    let broker_id = broker.config.broker_id;
+    let brokers = broker.brokers_for(&context.peer).into_iter();
     DescribeClusterResponse {
         cluster_id: broker.cluster_id.clone(),
-        controller_id: broker_id,
-        brokers: vec![DescribeClusterBroker { broker_id, host, port, rack: None, is_fenced: false }],
+        controller_id: broker.config.broker_id,
+        brokers: brokers
+            .map(|(broker_id, host, port)| DescribeClusterBroker {
+                broker_id,
+                host,
+                port,
+                rack: None,
+                is_fenced: false,
+            })
+            .collect(),
         cluster_authorized_operations: match request.include_cluster_authorized_operations {
             true => CLUSTER_OPERATIONS,
             false => i32::MIN,

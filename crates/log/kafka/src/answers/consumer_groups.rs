@@ -49,7 +49,10 @@ pub(crate) async fn heartbeat(
     // As when a client asks for all topics: of those that it may not know of it hears nothing.
     let may_know = |name: &str| broker.shows(&context, Resource::Stream(name));
     let told = match beat {
-        Ok(beat) => broker.groups.beat(&group, beat, may_know).await,
+        Ok(beat) => match broker.groups.of(&group) {
+            Ok(groups) => groups.beat(&group, beat, may_know).await,
+            Err(error) => Err((error, "another node coordinates the group".to_owned())),
+        },
         Err(refused) => Err(refused),
     };
     match told {
@@ -156,7 +159,8 @@ pub(crate) async fn describe(
         if request.include_authorized_operations { GROUP_OPERATIONS } else { i32::MIN };
     let groups = distinct(request.group_ids, String::clone).into_iter().map(|group_id| {
         let allowed = broker.authorize_group(&context, &group_id);
-        let found = allowed.map(|()| broker.groups.group(&group_id).map(|snapshot| snapshot.group));
+        let found = allowed.and_then(|()| broker.groups.of(&group_id));
+        let found = found.map(|groups| groups.group(&group_id).map(|snapshot| snapshot.group));
         let described = match found {
             Err(error) => Described { error_code: error.number(), ..Default::default() },
             Ok(Some(Group::Consumer(group))) if !may_see(&broker, &context, &group, &names) => Described {

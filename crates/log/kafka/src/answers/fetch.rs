@@ -286,7 +286,7 @@ async fn look_at(
     }
     let tails = log.tails(shard.stream, &[shard.shard]).map_err(|error| read_error(&error))?;
     let tail = tails.first().ok_or(ErrorCode::UnknownTopicOrPartition)?;
-    let term = tail.term.0 as i32;
+    let term = log.leader_term(shard, tail.term).0 as i32;
     match partition.current_leader_epoch {
         -1 => {}
         given if given < term => return Err(ErrorCode::FencedLeaderEpoch),
@@ -308,7 +308,7 @@ async fn look_at(
     }
     if partition.last_fetched_epoch >= 0 {
         let view = log.view(shard).map_err(|error| read_error(&error))?;
-        let (epoch, end_offset) = epoch_end(&view, partition.last_fetched_epoch);
+        let (epoch, end_offset) = epoch_end(log, &view, partition.last_fetched_epoch);
         if epoch < 0 {
             // Nothing was ever written in it: the client read from somebody else.
             return Err(ErrorCode::OffsetOutOfRange);

@@ -53,7 +53,8 @@ pub(crate) async fn describe_groups(
     let authorized_operations =
         if request.include_authorized_operations { GROUP_OPERATIONS } else { i32::MIN };
     let groups = distinct(request.groups, String::clone).into_iter().map(|name| {
-        let found = broker.authorize_group(&context, &name).map(|()| broker.groups.group(&name));
+        let found = broker.authorize_group(&context, &name);
+        let found = found.and_then(|()| Ok(broker.groups.of(&name)?.group(&name)));
         let described = match found {
             Ok(Some(Snapshot { group: Group::Classic(group), .. })) => describe(&group),
             Ok(Some(_)) => not_found(context.version, format!("Group {name} is not a classic group.")),
@@ -108,7 +109,10 @@ pub(crate) async fn delete_groups(
     let mut results = Vec::with_capacity(request.groups_names.len());
     for group_id in request.groups_names {
         let deleted = match broker.authorize_group(&context, &group_id) {
-            Ok(()) => broker.groups.delete(&group_id).await,
+            Ok(()) => match broker.groups.of(&group_id) {
+                Ok(groups) => groups.delete(&group_id).await,
+                Err(error) => Err(error),
+            },
             Err(error) => Err(error),
         };
         if deleted.is_ok() {

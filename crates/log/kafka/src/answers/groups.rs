@@ -32,8 +32,6 @@ pub(crate) async fn find_coordinator(
     context: Context,
     request: FindCoordinatorRequest,
 ) -> FindCoordinatorResponse {
-    let (host, port) = broker.address_for(&context.peer);
-    let node_id = broker.config.broker_id;
     let find = |key: String| match request.key_type {
         GROUP if broker.authorize_group(&context, &key).is_err() => Coordinator {
             key,
@@ -46,7 +44,19 @@ pub(crate) async fn find_coordinator(
         // A producer with transactions is told when it asks for its id that there are none.
         GROUP | TRANSACTION => {
             let error_message = Some("NONE".to_owned()).filter(|_| context.version < KEYS_FROM_VERSION);
-            Coordinator { key, node_id, host: host.clone(), port, error_message, ..Default::default() }
+            match broker.coordinator_of(&context.peer, &key) {
+                Ok((node_id, host, port)) => {
+                    Coordinator { key, node_id, host, port, error_message, ..Default::default() }
+                }
+                Err(error) => Coordinator {
+                    key,
+                    node_id: -1,
+                    port: -1,
+                    error_code: error.number(),
+                    error_message: Some("nobody coordinates it at the moment: try again".to_owned()),
+                    ..Default::default()
+                },
+            }
         }
         other => Coordinator {
             key,
@@ -81,7 +91,19 @@ pub(crate) async fn join_group(
     }
     let version = context.version;
     let (group, join) = take_apart(&broker, &context, request);
-    let mut answer = broker.groups.join(&group, join).await;
+    let coordinator = match broker.groups.of(&group) {
+        Ok(coordinator) => coordinator,
+        Err(error) => {
+            return JoinGroupResponse {
+                error_code: error.number(),
+                generation_id: -1,
+                member_id: join.member_id,
+                protocol_name: (version < NULL_PROTOCOL_FROM_VERSION).then(String::new),
+                ..Default::default()
+            };
+        }
+    };
+    let mut answer = coordinator.join(&group, join).await;
     if version < NULL_PROTOCOL_FROM_VERSION {
         answer.protocol_name.get_or_insert_default();
     }
@@ -130,7 +152,10 @@ pub(crate) async fn sync_group(
             .map(|given| (given.member_id, Bytes::copy_from_slice(&given.assignment)))
             .collect(),
     };
-    broker.groups.sync(&request.group_id, sync).await
+    match broker.groups.of(&request.group_id) {
+        Ok(coordinator) => coordinator.sync(&request.group_id, sync).await,
+        Err(error) => SyncGroupResponse { error_code: error.number(), ..Default::default() },
+    }
 }
 
 pub(crate) async fn heartbeat(
@@ -140,7 +165,8 @@ pub(crate) async fn heartbeat(
 ) -> HeartbeatResponse {
     let HeartbeatRequest { group_id, generation_id, member_id, group_instance_id } = request;
     let heard = broker.authorize_group(&context, &group_id).and_then(|()| {
-        broker.groups.heartbeat(&group_id, &member_id, group_instance_id.as_deref(), generation_id)
+        let coordinator = broker.groups.of(&group_id)?;
+        coordinator.heartbeat(&group_id, &member_id, group_instance_id.as_deref(), generation_id)
     });
     HeartbeatResponse { error_code: code(heard), ..Default::default() }
 }
@@ -153,7 +179,10 @@ pub(crate) async fn leave_group(
     if let Err(error) = broker.authorize_group(&context, &request.group_id) {
         return LeaveGroupResponse { error_code: error.number(), ..Default::default() };
     }
-    let groups = &broker.groups;
+    let groups = match broker.groups.of(&request.group_id) {
+        Ok(coordinator) => coordinator,
+        Err(error) => return LeaveGroupResponse { error_code: error.number(), ..Default::default() },
+    };
     if context.version < MEMBERS_FROM_VERSION {
         let left = groups.leave(&request.group_id, &request.member_id, None);
         let left = left.and(groups.settled(&request.group_id).await);

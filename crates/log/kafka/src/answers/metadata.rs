@@ -1,8 +1,9 @@
-//! Metadata: which topics there are, and who leads their partitions. This node does, all of them.
+//! Metadata: which topics there are, and who leads their partitions: this node does, or whoever owns them where several
+//! are active.
 
 use std::sync::Arc;
 
-use tailwater_format::ShardNumber;
+use tailwater_format::{ShardId, ShardNumber};
 use tailwater_log::{LogStreamInfo, StreamConfig, StreamError};
 use uuid::Uuid;
 
@@ -82,9 +83,11 @@ pub(crate) async fn metadata(
             topic.topic_authorized_operations = TOPIC_OPERATIONS;
         }
     }
-    let (host, port) = broker.address_for(&context.peer);
+    let brokers = broker.brokers_for(&context.peer).into_iter();
     MetadataResponse {
-        brokers: vec![MetadataResponseBroker { node_id: broker.config.broker_id, host, port, rack: None }],
+        brokers: brokers
+            .map(|(node_id, host, port)| MetadataResponseBroker { node_id, host, port, rack: None })
+            .collect(),
         cluster_id: Some(broker.cluster_id.clone()),
         controller_id: broker.config.broker_id,
         topics,
@@ -104,14 +107,16 @@ impl Broker {
     pub(crate) fn describe_topic(&self, stream: &LogStreamInfo) -> MetadataResponseTopic {
         let is_internal = internal::is_internal(stream.id);
         let partitions = (0..stream.config.shards).map(|number| {
-            let term = match is_internal {
-                true => Some(internal::EPOCH as u32),
+            let own = self.config.broker_id;
+            let leader = match is_internal {
+                true => Some((own, internal::EPOCH as u32)),
                 false => {
-                    let tail = self.log.tails(stream.id, &[ShardNumber(number)]);
-                    tail.ok().and_then(|tails| tails.first().map(|tail| tail.term.0))
+                    let shard = ShardId { stream: stream.id, shard: ShardNumber(number) };
+                    self.leader_of(shard).map(|(leader, term)| (leader, term.0))
                 }
             };
-            let id = self.config.broker_id;
+            let id = leader.map_or(own, |(id, _)| id);
+            let term = leader.map(|(_, term)| term);
             let replicas = match is_internal {
                 true => Replicas { all: vec![id], in_sync: vec![id], offline: vec![] },
                 false => Replicas::new(&self.log, &stream.config, id, term.is_some()),

@@ -12,7 +12,7 @@ use crate::answers::distinct;
 use crate::answers::groups::code;
 use crate::broker::{Broker, Context, shard_of};
 use crate::errors::ErrorCode;
-use crate::groups::coordinator::{Committer, check_name};
+use crate::groups::coordinator::{Committer, Coordinator, check_name};
 use crate::groups::offsets::{GroupOffsets, Partition};
 use crate::groups::records::Committed;
 use crate::messages::offsets::{
@@ -43,7 +43,9 @@ pub(crate) async fn offset_commit(
         generation: request.generation_id_or_member_epoch,
     };
     let allowed = broker.authorize_group(&context, &request.group_id);
-    let allowed = allowed.and_then(|()| broker.groups.check_commit(&request.group_id, &committer));
+    let coordinator = allowed.and_then(|()| broker.groups.of(&request.group_id));
+    let allowed = coordinator.as_ref().map_err(|error| *error);
+    let allowed = allowed.and_then(|groups| groups.check_commit(&request.group_id, &committer));
     let allowed = allowed.map_err(|error| match error {
         // What clients knew before KIP-848.
         ErrorCode::GroupIdNotFound if context.version < EPOCHS_FROM_VERSION => ErrorCode::IllegalGeneration,
@@ -54,7 +56,9 @@ pub(crate) async fn offset_commit(
         Some(request.retention_time_ms).filter(|ms| context.version <= RETENTION_UP_TO_VERSION && *ms >= 0);
     let expires_ms = keep_ms.map(|ms| now_ms.saturating_add(ms));
     let by_id = context.version >= IDS_FROM_VERSION;
-    let room = broker.groups.config().offsets_bytes_max.saturating_sub(broker.groups.offsets().bytes());
+    let limits = broker.configs.now().groups.clone();
+    let kept = coordinator.as_ref().map_or(0, |groups| groups.offsets().bytes());
+    let room = limits.offsets_bytes_max.saturating_sub(kept);
     let mut offsets = GroupOffsets::new();
     let mut bytes = 0;
     let mut topics = Vec::with_capacity(request.topics.len());
@@ -64,8 +68,9 @@ pub(crate) async fn offset_commit(
             let stream = stream.as_ref().map_err(|error| *error)?;
             let shard = shard_of(stream, partition.partition_index)?;
             allowed?;
+            let groups = coordinator.as_ref().map_err(|error| *error)?;
             let metadata = partition.committed_metadata.unwrap_or_default();
-            if metadata.len() > broker.groups.config().offset_metadata_bytes_max {
+            if metadata.len() > limits.offset_metadata_bytes_max {
                 return Err(ErrorCode::OffsetMetadataTooLarge);
             }
             let committed = Committed {
@@ -77,7 +82,7 @@ pub(crate) async fn offset_commit(
             };
             // So that others of the request are kept; the writer looks again, at all requests together.
             let partition = (shard.stream, shard.shard.0);
-            let before = broker.groups.offsets().get(&request.group_id, partition);
+            let before = groups.offsets().get(&request.group_id, partition);
             let more = committed.bytes().saturating_sub(before.map_or(0, |before| before.bytes()));
             if more > room - bytes {
                 return Err(ErrorCode::InvalidCommitOffsetSize);
@@ -93,7 +98,9 @@ pub(crate) async fn offset_commit(
         let partitions = partitions.collect();
         topics.push(OffsetCommitResponseTopic { name: topic.name, topic_id: topic.topic_id, partitions });
     }
-    if let Err(error) = broker.groups.commit(&request.group_id, offsets).await {
+    if let Ok(groups) = &coordinator
+        && let Err(error) = groups.commit(&request.group_id, offsets).await
+    {
         let partitions = topics.iter_mut().flat_map(|topic| &mut topic.partitions);
         partitions.filter(|partition| partition.error_code == 0).for_each(|partition| {
             partition.error_code = error.number();
@@ -155,29 +162,36 @@ fn fetch_group(
 ) -> OffsetFetchResponseGroup {
     let OffsetFetchRequestGroup { group_id, topics, member_id, member_epoch } = group;
     let allowed = broker.authorize_group(context, &group_id);
-    let allowed =
-        allowed.and_then(|()| broker.groups.check_fetch(&group_id, member_id.as_deref(), member_epoch));
-    if let Err(error) = allowed {
-        // Before version 2 only partitions have errors.
-        let topics = topics.filter(|_| context.version < 2).into_iter().flatten().map(|topic| {
-            let partitions =
-                topic.partition_indexes.into_iter().map(|index| partition(index, None, Some(error)));
-            OffsetFetchResponseTopics {
-                partitions: partitions.collect(),
-                name: topic.name,
-                topic_id: topic.topic_id,
-            }
-        });
-        let topics = topics.collect();
-        return OffsetFetchResponseGroup { group_id, topics, error_code: error.number() };
-    }
+    let coordinator = allowed.and_then(|()| broker.groups.of(&group_id)).and_then(|groups| {
+        groups.check_fetch(&group_id, member_id.as_deref(), member_epoch)?;
+        Ok(groups)
+    });
+    let groups = match coordinator {
+        Ok(groups) => groups,
+        Err(error) => {
+            // Before version 2 only partitions have errors.
+            let topics = topics.filter(|_| context.version < 2).into_iter().flatten().map(|topic| {
+                let partitions =
+                    topic.partition_indexes.into_iter().map(|index| partition(index, None, Some(error)));
+                OffsetFetchResponseTopics {
+                    partitions: partitions.collect(),
+                    name: topic.name,
+                    topic_id: topic.topic_id,
+                }
+            });
+            let topics = topics.collect();
+            return OffsetFetchResponseGroup { group_id, topics, error_code: error.number() };
+        }
+    };
     let topics = match topics {
         Some(topics) => {
             let mut told = BTreeSet::new();
             let topics = topics.into_iter();
-            topics.map(|topic| fetch_topic(broker, context, &group_id, topic, by_id, &mut told)).collect()
+            topics
+                .map(|topic| fetch_topic(broker, context, (&groups, &group_id), topic, by_id, &mut told))
+                .collect()
         }
-        None => fetch_all(broker, context, &group_id),
+        None => fetch_all(broker, context, &groups, &group_id),
     };
     OffsetFetchResponseGroup { group_id, topics, ..Default::default() }
 }
@@ -185,7 +199,7 @@ fn fetch_group(
 fn fetch_topic(
     broker: &Broker,
     context: &Context,
-    group: &str,
+    (groups, group): (&Coordinator, &str),
     topic: OffsetFetchRequestTopics,
     by_id: bool,
     told: &mut BTreeSet<Partition>,
@@ -201,15 +215,20 @@ fn fetch_topic(
         if named.is_some_and(|named| !told.insert(named)) {
             return None;
         }
-        let found = named.and_then(|named| broker.groups.offsets().get(group, named));
+        let found = named.and_then(|named| groups.offsets().get(group, named));
         Some(partition(index, found, error))
     });
     OffsetFetchResponseTopics { partitions: partitions.collect(), name, topic_id }
 }
 
-fn fetch_all(broker: &Broker, context: &Context, group: &str) -> Vec<OffsetFetchResponseTopics> {
+fn fetch_all(
+    broker: &Broker,
+    context: &Context,
+    groups: &Coordinator,
+    group: &str,
+) -> Vec<OffsetFetchResponseTopics> {
     let mut topics: BTreeMap<StreamId, Vec<OffsetFetchResponsePartitions>> = BTreeMap::new();
-    for ((stream, number), committed) in broker.groups.offsets().of(group) {
+    for ((stream, number), committed) in groups.offsets().of(group) {
         topics.entry(stream).or_default().push(partition(number as i32, Some(committed), None));
     }
     let topics = topics.into_iter().filter_map(|(id, partitions)| {
@@ -258,9 +277,13 @@ pub(crate) async fn offset_delete(
     if let Err(error) = broker.authorize_group(&context, &name).and_then(|()| check_name(&name)) {
         return refused(error);
     }
+    let groups = match broker.groups.of(&name) {
+        Ok(groups) => groups,
+        Err(error) => return refused(error),
+    };
     // As they were before anybody was asked for: what a member commits that comes meanwhile stays.
-    let committed = broker.groups.offsets().of(&name);
-    let subscribed = match broker.groups.subscribed(&name) {
+    let committed = groups.offsets().of(&name);
+    let subscribed = match groups.subscribed(&name) {
         Ok(subscribed) => subscribed,
         Err(error) => return refused(error),
     };
@@ -287,7 +310,7 @@ pub(crate) async fn offset_delete(
         topics.push(OffsetDeleteResponseTopic { name: topic.name, partitions: answers });
     }
     let forgotten = committed.into_iter().filter(|(partition, _)| partitions.contains(partition));
-    match broker.groups.forget_offsets(&name, forgotten.collect()).await {
+    match groups.forget_offsets(&name, forgotten.collect()).await {
         Ok(()) => OffsetDeleteResponse { topics, ..Default::default() },
         Err(error) => refused(error),
     }

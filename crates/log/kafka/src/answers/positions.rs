@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tailwater_format::limits::RECORDS_DECOMPRESSED_BYTES_MAX;
 use tailwater_format::{Decompressor, Offset, ShardId, TransactionId, batches};
-use tailwater_log::{LocateRead, ReadError, View};
+use tailwater_log::{LocateRead, Log, ReadError, View};
 use uuid::Uuid;
 
 use crate::broker::{Broker, Context, shard_of};
@@ -95,7 +95,7 @@ async fn position(
     }
     let failed = |error: ReadError| read_error(&error);
     let view = broker.log.view(shard).map_err(failed)?;
-    check_epoch(&view, asked.current_leader_epoch)?;
+    check_epoch(&broker.log, &view, asked.current_leader_epoch)?;
     let tail = &view.tail;
     let time = match asked.timestamp {
         LATEST => return Ok((-1, tail.next_offset.0 as i64, tail.term.0 as i32)),
@@ -142,8 +142,8 @@ async fn timestamp_of(broker: &Broker, shard: ShardId, offset: Offset) -> Result
 }
 
 /// Whether the client knows the partition's epoch; -1 is a client that does not care.
-pub(crate) fn check_epoch(view: &View, given: i32) -> Result<(), ErrorCode> {
-    let current = view.tail.term.0 as i32;
+pub(crate) fn check_epoch(log: &Log, view: &View, given: i32) -> Result<(), ErrorCode> {
+    let current = log.leader_term(view.shard, view.tail.term).0 as i32;
     match given {
         -1 => Ok(()),
         given if given < current => Err(ErrorCode::FencedLeaderEpoch),
@@ -160,14 +160,15 @@ fn epoch_at(view: &View, offset: Offset) -> i32 {
 
 /// The largest epoch that is not after `wanted`, and the offset after its last record; -1 and -1 if `wanted` is not
 /// known yet.
-pub(crate) fn epoch_end(view: &View, wanted: i32) -> (i32, i64) {
+pub(crate) fn epoch_end(log: &Log, view: &View, wanted: i32) -> (i32, i64) {
     let tail = &view.tail;
-    let current = tail.term.0 as i32;
+    // Of a term that was claimed, and in which nothing was written yet, a client may know, too.
+    let current = log.leader_term(view.shard, tail.term).0 as i32;
     if wanted > current || wanted < 0 {
         return (-1, -1);
     }
-    if wanted == current {
-        return (current, tail.next_offset.0 as i64);
+    if wanted >= tail.term.0 as i32 {
+        return (tail.term.0 as i32, tail.next_offset.0 as i64);
     }
     // Segments are in the order of their terms. The end of an epoch is where the next one begins.
     let next = view.completed.partition_point(|segment| segment.term.0 as i32 <= wanted);
@@ -192,8 +193,8 @@ pub(crate) async fn offset_for_leader_epoch(
             return Ok(if asked.leader_epoch == internal::EPOCH { (internal::EPOCH, 0) } else { (-1, -1) });
         }
         let view = broker.log.view(shard).map_err(|error| read_error(&error))?;
-        check_epoch(&view, asked.current_leader_epoch)?;
-        Ok(epoch_end(&view, asked.leader_epoch))
+        check_epoch(&broker.log, &view, asked.current_leader_epoch)?;
+        Ok(epoch_end(&broker.log, &view, asked.leader_epoch))
     };
     let topics = request.topics.into_iter().map(|topic| {
         let partitions = topic.partitions.iter().map(|asked| {

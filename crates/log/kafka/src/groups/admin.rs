@@ -198,13 +198,14 @@ impl Broker {
     /// There is no such group.
     pub async fn describe_group(&self, name: &str) -> Result<GroupInfo, GroupError> {
         let unknown = || GroupError::Unknown(name.to_owned());
-        let snapshot = self.groups.group(name).ok_or_else(unknown)?;
+        let groups = self.groups.of(name).map_err(|error| refusal(name, error))?;
+        let snapshot = groups.group(name).ok_or_else(unknown)?;
         let group = &snapshot.group;
         let (members, readers, protocol) = match group {
             Group::Classic(group) => classic_members(group),
             Group::Consumer(group) => self.consumer_members(group),
         };
-        let shards = self.shard_lags(self.groups.offsets().of(name), readers).await;
+        let shards = self.shard_lags(groups.offsets().of(name), readers).await;
         Ok(GroupInfo {
             name: name.to_owned(),
             kind: group.kind().name(),
@@ -294,7 +295,8 @@ impl Broker {
 
     /// Deletes a group that has no members, with what it committed.
     pub async fn delete_group(&self, name: &str) -> Result<(), GroupError> {
-        self.groups.delete(name).await.map_err(|error| refusal(name, error))
+        let groups = self.groups.of(name).map_err(|error| refusal(name, error))?;
+        groups.delete(name).await.map_err(|error| refusal(name, error))
     }
 
     /// Commits for a group without members that it goes on with `to`, in all shards of `streams`, or of those that it
@@ -310,7 +312,8 @@ impl Broker {
         to: LocateRead,
         dry_run: bool,
     ) -> Result<Vec<Reset>, GroupError> {
-        let known = self.groups.offsets().of(name);
+        let groups = self.groups.of(name).map_err(|error| refusal(name, error))?;
+        let known = groups.offsets().of(name);
         let streams: Vec<LogStreamInfo> = if streams.is_empty() {
             let mut ids: Vec<_> = known.keys().map(|(stream, _)| *stream).collect();
             ids.dedup();
@@ -321,7 +324,7 @@ impl Broker {
             streams.iter().map(find).collect::<Result<_, _>>()?
         };
         if streams.is_empty() {
-            return Err(match self.groups.group(name) {
+            return Err(match groups.group(name) {
                 Some(_) => GroupError::NoStream(name.to_owned()),
                 None => GroupError::Unknown(name.to_owned()),
             });
@@ -351,7 +354,7 @@ impl Broker {
             }
         }
         if !dry_run {
-            commit(&self.groups, name, offsets).await?;
+            commit(&groups, name, offsets).await?;
         }
         Ok(resets)
     }

@@ -12,6 +12,7 @@ use futures::channel::oneshot;
 use parking_lot::Mutex;
 use tailwater_env::{Complaints, Env, HashMap, Instant, Task};
 use tailwater_log::Log;
+use tailwater_meta::{Meta, MetaError};
 use tokio::sync::Notify;
 
 use super::classic::{self, ClassicGroup, ClassicOutput, ClassicPhase, Join, Sync, Ticket};
@@ -19,7 +20,9 @@ use super::config::GroupsConfig;
 use super::consumer::{Beat, Catalog, ConsumerGroup, JOINING, MemberRefused, Told, Topics};
 use super::group::Group;
 use super::members::{KeptMembers, MemberChanges, member_key};
-use super::offsets::{GroupChanges, GroupOffsets, KeptGroup, NotKept, OffsetChange, Offsets};
+use super::offsets::{
+    GroupChanges, GroupOffsets, KeptGroup, NotKept, OffsetBytes, OffsetChange, Offsets, StoredGroups,
+};
 use super::records::{Committed, GROUPS, GroupRecord, GroupRecordKind};
 use super::retention;
 use crate::errors::ErrorCode;
@@ -125,11 +128,19 @@ pub(crate) struct CoordinatorSummary {
 }
 
 impl Coordinator {
-    /// Goes on with what is kept of groups and offsets.
-    pub async fn open(env: &Env, configs: Arc<RuntimeConfigs>, log: &Log) -> Result<Self, String> {
+    /// Goes on with what is `stored` of those groups, and their offsets, that belong to it; `meta` is where it keeps
+    /// what they become. Offsets take `all_bytes` of memory so far.
+    pub fn open(
+        env: &Env,
+        configs: Arc<RuntimeConfigs>,
+        log: &Log,
+        (meta, stored): (Arc<dyn Meta>, &StoredGroups),
+        all_bytes: OffsetBytes,
+        belongs: &dyn Fn(&str) -> bool,
+    ) -> Self {
         let config = configs.now().groups.clone();
-        let opened = Offsets::open(env, Arc::clone(log.meta()), config.offsets_bytes_max).await;
-        let (offsets, kept) = opened.map_err(|error| format!("groups can't be read: {error}"))?;
+        let room = (all_bytes, config.offsets_bytes_max);
+        let (offsets, kept) = Offsets::open(env, meta, room, stored, belongs);
         let classic_limits = Arc::new(config.classic_limits());
         let mut table = GroupTable::default();
         let now_ms = env.wall_ms();
@@ -193,7 +204,7 @@ impl Coordinator {
             env.spawn("kafka-groups", tick(Arc::clone(&shared))),
             env.spawn("kafka-offsets-retention", retention::run(Arc::clone(&shared))),
         ];
-        Ok(Self { shared, had_members, _tasks: tasks })
+        Self { shared, had_members, _tasks: tasks }
     }
 
     /// Whether there are groups whose members were here before this start, and have to join again.
@@ -206,17 +217,9 @@ impl Coordinator {
         &self.shared.offsets
     }
 
-    /// How groups behave.
-    pub fn config(&self) -> &GroupsConfig {
-        &self.shared.config
-    }
-
-    /// An id for a member that nobody had before.
-    pub fn new_member_id(&self, name: &str) -> String {
-        let env = &self.shared.env;
-        let random = (u128::from(env.random_u64()) << 64) | u128::from(env.random_u64());
-        let id = uuid::Builder::from_random_bytes(random.to_be_bytes()).into_uuid();
-        format!("{name}-{id}")
+    /// Another node coordinates the groups from here on: whoever waits is told to look for it.
+    pub fn retire(&self) {
+        self.shared.table.lock().waiting.clear();
     }
 
     /// A member joins. Dropping this gives up the answer, not the membership.
@@ -911,6 +914,7 @@ async fn tick(shared: Arc<CoordinatorShared>) {
 fn not_kept(error: NotKept) -> ErrorCode {
     match error {
         NotKept::Full => ErrorCode::InvalidCommitOffsetSize,
+        NotKept::Meta(MetaError::TakenOver(_)) => ErrorCode::NotCoordinator,
         NotKept::Meta(_) => ErrorCode::CoordinatorNotAvailable,
     }
 }

@@ -1,10 +1,12 @@
-//! What groups commit in other clusters that have the same stream: told to them, and kept here.
+//! What groups commit in other clusters that have the same stream: told to them, and kept here. Streams are copied
+//! between clusters where one node is active.
 
 use std::collections::BTreeMap;
 
 use tailwater_format::StreamId;
 use tailwater_format::call::{CopiedOffset, CopiedOffsets};
 
+use super::coordinator::Coordinator;
 use super::offsets::{CLOCK_AHEAD_MS_MAX, GroupOffsets};
 use super::records::{Committed, DELETED};
 use crate::broker::Broker;
@@ -13,19 +15,22 @@ use crate::errors::ErrorCode;
 impl Broker {
     /// Has what groups delete be told to other clusters, in the streams of which `is_copied` says that they have them.
     pub fn tell_of_deletions(&self, is_copied: impl Fn(StreamId) -> bool + Send + Sync + 'static) {
-        self.groups.offsets().are_copied(Box::new(is_copied));
+        // Where several nodes are active no stream is copied.
+        if let Some(groups) = self.groups.only() {
+            groups.offsets().are_copied(Box::new(is_copied));
+        }
     }
 
     /// Whether groups had members before this start. Until those have joined again nothing says that a group is in use
     /// here.
     pub fn groups_had_members(&self) -> bool {
-        self.groups.had_members()
+        self.groups.only().is_some_and(Coordinator::had_members)
     }
 
     /// What groups have committed of a stream since another cluster was answered with `life` and `after`; 0 and 0 where
     /// it was not. Nothing is left where none is answered.
     pub fn offsets_since(&self, stream: StreamId, life: u64, after: u64) -> CopiedOffsets {
-        self.groups.offsets().since(stream, life, after)
+        self.groups.only().map(|groups| groups.offsets().since(stream, life, after)).unwrap_or_default()
     }
 
     /// Keeps what groups have committed of a stream in another cluster, or deleted there, where it is later than what
@@ -35,6 +40,7 @@ impl Broker {
     /// # Errors
     /// In words: what was not left out can't be made durable for now.
     pub async fn follow_offsets(&self, stream: StreamId, offsets: Vec<CopiedOffset>) -> Result<(), String> {
+        let Some(coordinator) = self.groups.only() else { return Ok(()) };
         let Ok(shards) = self.log.stream_by_id(stream).map(|stream| stream.config.shards) else {
             return Ok(());
         };
@@ -45,7 +51,7 @@ impl Broker {
         for told in offsets {
             let is_possible = told.offset >= DELETED
                 && told.shard < shards
-                && told.metadata.len() <= self.groups.config().offset_metadata_bytes_max;
+                && told.metadata.len() <= self.configs.now().groups.offset_metadata_bytes_max;
             if !is_possible {
                 continue;
             }
@@ -73,7 +79,7 @@ impl Broker {
             );
         }
         for (name, offsets) in groups {
-            match self.groups.follow(&name, offsets).await {
+            match coordinator.follow(&name, offsets).await {
                 Err(ErrorCode::CoordinatorNotAvailable) => {
                     return Err("what other clusters commit can't be kept at the moment".to_owned());
                 }

@@ -14,7 +14,7 @@
 //! nobody is in: by then others have none left that are older.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ use tailwater_env::{Env, HashMap, Task};
 use tailwater_format::StreamId;
 use tailwater_format::call::{CopiedOffset, CopiedOffsets};
 use tailwater_format::limits::COPIED_OFFSETS_MAX;
-use tailwater_meta::{Expect, Meta, MetaError, Op};
+use tailwater_meta::{Expect, Meta, MetaError, Op, Versioned};
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::members::{MEMBERS, MemberPart, parse_member_key};
@@ -120,10 +120,30 @@ struct GroupsToKeep {
     wake: Notify,
 }
 
+/// Bytes that committed offsets take in memory: of all groups of the node, whichever of its coordinators has them.
+pub(crate) type OffsetBytes = Arc<AtomicUsize>;
+
+/// What metadata has of all groups.
+pub(crate) struct StoredGroups {
+    groups: Vec<(String, Versioned)>,
+    offsets: Vec<(String, Versioned)>,
+    members: Vec<(String, Versioned)>,
+}
+
+impl StoredGroups {
+    /// Reads it.
+    pub async fn read(meta: &dyn Meta) -> Result<Self, MetaError> {
+        let groups = meta.list(GROUPS).await?;
+        Ok(Self { groups, offsets: meta.list(OFFSETS).await?, members: meta.list(MEMBERS).await? })
+    }
+}
+
 #[derive(Default)]
 struct Memory {
     groups: HashMap<Arc<str>, GroupOffsets>,
     bytes: usize,
+    /// With those of others.
+    all_bytes: OffsetBytes,
     /// How many of the offsets are only remembered as deleted.
     deleted: usize,
     /// How often an offset was committed since the start.
@@ -134,17 +154,26 @@ struct Memory {
 }
 
 impl Memory {
+    fn of(all_bytes: OffsetBytes) -> Self {
+        let mut memory = Self::default();
+        memory.all_bytes = all_bytes;
+        memory
+    }
+
     fn set(&mut self, group: &Arc<str>, partition: Partition, committed: Option<Committed>) {
         self.note(group, partition, committed.is_some());
         let offsets = self.groups.entry(Arc::clone(group)).or_default();
-        self.bytes += committed.as_ref().map_or(0, Committed::bytes);
+        let now = committed.as_ref().map_or(0, Committed::bytes);
         self.deleted += usize::from(committed.as_ref().is_some_and(Committed::is_deleted));
         let before = match committed {
             Some(committed) => offsets.insert(partition, committed),
             None => offsets.remove(&partition),
         };
-        self.bytes -= before.as_ref().map_or(0, Committed::bytes);
-        self.deleted -= usize::from(before.is_some_and(|before| before.is_deleted()));
+        self.deleted -= usize::from(before.as_ref().is_some_and(Committed::is_deleted));
+        let before = before.map_or(0, |before| before.bytes());
+        self.bytes = self.bytes + now - before;
+        self.all_bytes.fetch_add(now, Ordering::Relaxed);
+        self.all_bytes.fetch_sub(before, Ordering::Relaxed);
         if offsets.is_empty() {
             self.groups.remove(group);
         }
@@ -166,6 +195,12 @@ impl Memory {
     }
 }
 
+impl Drop for Memory {
+    fn drop(&mut self) {
+        self.all_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
 /// Whether other clusters are told what groups commit of a stream.
 pub(crate) type IsCopied = Box<dyn Fn(StreamId) -> bool + Send + Sync>;
 
@@ -181,17 +216,19 @@ pub(crate) struct Offsets {
 }
 
 impl Offsets {
-    /// Reads what is kept; of groups and their members too. Commits by which all that is committed would take more
-    /// memory than `bytes_max` are refused.
-    pub async fn open(
+    /// Has what is `stored` of those groups that belong to it; of their members too. Commits by which all that is
+    /// committed, in `all_bytes` of memory so far, would take more than `bytes_max` are refused.
+    pub fn open(
         env: &Env,
         meta: Arc<dyn Meta>,
-        bytes_max: usize,
-    ) -> Result<(Self, BTreeMap<Arc<str>, KeptGroup>), MetaError> {
-        let mut memory = Memory::default();
+        (all_bytes, bytes_max): (OffsetBytes, usize),
+        stored: &StoredGroups,
+        belongs: &dyn Fn(&str) -> bool,
+    ) -> (Self, BTreeMap<Arc<str>, KeptGroup>) {
+        let mut memory = Memory::of(all_bytes);
         let mut groups = BTreeMap::new();
-        for (key, value) in meta.list(GROUPS).await? {
-            let Some(name) = key.strip_prefix(GROUPS) else { continue };
+        for (key, value) in &stored.groups {
+            let Some(name) = key.strip_prefix(GROUPS).filter(|name| belongs(name)) else { continue };
             match GroupRecord::decode(&value.value) {
                 Ok(record) => {
                     let members = BTreeMap::new();
@@ -200,8 +237,10 @@ impl Offsets {
                 Err(error) => tracing::warn!(key, %error, "a group is passed over"),
             }
         }
-        for (key, value) in meta.list(OFFSETS).await? {
-            let Some((id, group)) = BlockId::parse(&key) else { continue };
+        for (key, value) in &stored.offsets {
+            let Some((id, group)) = BlockId::parse(key).filter(|(_, group)| belongs(group)) else {
+                continue;
+            };
             match decode_block(&value.value) {
                 Ok(block) => {
                     for (partition, committed) in block {
@@ -212,12 +251,17 @@ impl Offsets {
             }
         }
         let to_keep = Arc::new(GroupsToKeep::default());
-        for (key, value) in meta.list(MEMBERS).await? {
-            let Some((part, name)) = parse_member_key(&key) else { continue };
+        for (key, value) in &stored.members {
+            let Some((part, name)) = parse_member_key(key).filter(|(_, name)| belongs(name)) else {
+                continue;
+            };
             match groups.get_mut(name) {
-                Some(group) => _ = group.members.insert(part, value.value),
+                Some(group) => _ = group.members.insert(part, value.value.clone()),
                 // Its group was removed, or can't be read.
-                None => _ = to_keep.unkept.lock().changes.entry(name.into()).or_default().insert(key, None),
+                None => {
+                    let mut unkept = to_keep.unkept.lock();
+                    unkept.changes.entry(name.into()).or_default().insert(key.clone(), None);
+                }
             }
         }
         let memory = Arc::new(RwLock::new(memory));
@@ -233,7 +277,7 @@ impl Offsets {
         };
         let task = env.spawn("kafka-offsets", writer.run(queue));
         let life = env.random_u64().max(1);
-        Ok((Self { memory, life, groups: to_keep, copied, requests, _writer: task }, groups))
+        (Self { memory, life, groups: to_keep, copied, requests, _writer: task }, groups)
     }
 
     /// Has what is deleted be remembered for other clusters, in the streams of which that says so.
@@ -529,7 +573,8 @@ impl Writer {
         };
         let more: usize = offsets.iter().map(growth).sum();
         // What takes no more than before is always taken: who is there goes on.
-        if more > 0 && memory.bytes + round.bytes + more > self.bytes_max {
+        let all_bytes = memory.all_bytes.load(Ordering::Relaxed);
+        if more > 0 && all_bytes + round.bytes + more > self.bytes_max {
             let _ = reply.map(|reply| reply.send(Err(NotKept::Full)));
             return;
         }

@@ -12,12 +12,13 @@ use tailwater_log::{Log, LogConfig, StreamConfig};
 use tailwater_meta::testing::FailingMeta;
 use tempfile::TempDir;
 
+use super::GroupsConfig;
 use super::classic::{Join, Sync};
 use super::consumer::{Beat, LEAVING, Partitions};
 use super::coordinator::Committer;
-use super::offsets::{GroupOffsets, NotKept, Offsets};
+use super::coordinator::Coordinator;
+use super::offsets::{GroupOffsets, NotKept, OffsetBytes, Offsets, StoredGroups};
 use super::records::{Committed, GroupRecord, GroupRecordKind};
-use super::{Coordinator, GroupsConfig};
 use crate::config::KafkaConfig;
 use crate::errors::ErrorCode;
 use crate::runtime::RuntimeConfigs;
@@ -32,8 +33,9 @@ async fn open(log: &Log, config: GroupsConfig) -> Coordinator {
 
 async fn open_in(env: &Env, log: &Log, groups: GroupsConfig) -> Coordinator {
     let file = KafkaConfig { groups, ..KafkaConfig::default() };
-    let configs = RuntimeConfigs::open(env, Arc::clone(log.meta()), file).await.expect("it opens");
-    Coordinator::open(env, configs, log).await.expect("it opens")
+    let configs = RuntimeConfigs::open(env, Arc::clone(log.meta()), file, None).await.expect("it opens");
+    let stored = StoredGroups::read(&**log.meta()).await.expect("read");
+    Coordinator::open(env, configs, log, (Arc::clone(log.meta()), &stored), OffsetBytes::default(), &|_| true)
 }
 
 async fn stream(log: &Log, name: &str) -> StreamId {
@@ -505,7 +507,9 @@ async fn a_group_s_record_that_metadata_did_not_take_is_written_when_it_does() {
     let log = log(dir.path()).await;
     let meta = FailingMeta::new(log.meta());
     meta.take(0);
-    let (offsets, _) = Offsets::open(&Env::real(), meta.clone(), usize::MAX).await.expect("it opens");
+    let stored = StoredGroups::read(&*meta).await.expect("read");
+    let room = (OffsetBytes::default(), usize::MAX);
+    let (offsets, _) = Offsets::open(&Env::real(), meta.clone(), room, &stored, &|_| true);
     let record = |generation| GroupRecord {
         kind: GroupRecordKind::Classic,
         generation,

@@ -98,7 +98,7 @@ impl Copier {
         for handle in
             streams.iter().filter(|stream| stream.record.config.cold).flat_map(|stream| stream.shards())
         {
-            let Ok(slot) = handle.slot() else { continue };
+            let Ok(slot) = handle.slot_or_closed() else { continue };
             let view = handle.view();
             let mut first = None;
             for segment in view.completed.iter().filter(|segment| segment.cold.is_none()) {

@@ -11,12 +11,13 @@ use tailwater_store::{DecidedCopies, SegmentCopies, StoreError};
 use tokio::sync::oneshot;
 
 use super::{
-    Damaged, Log, LogStreamInfo, ShardDescription, ShardHandle, Stream, StreamDescription, describe_segments,
+    ClosedShard, Damaged, Log, LogStreamInfo, ShardDescription, ShardHandle, Stream, StreamDescription,
+    describe_segments,
 };
 use crate::cold::LogCold;
 use crate::config::{ConfigError, FlushPolicy, StreamConfig, StreamDurability, check_name};
 use crate::error::{AppendError, StreamError};
-use crate::limits::COMMIT_OPS_MAX;
+use crate::limits::{COMMIT_OPS_MAX, REMOVAL_RETRY, REMOVALS_MAX};
 use crate::owner::{OwnerRequest, ReleasedShard};
 use crate::producer::Producers;
 use crate::shard::{Recovered, Shard, Truncation};
@@ -124,9 +125,16 @@ impl Log {
             // A copy that is made again has the same id: what it puts into cold storage is not what was deleted.
             Op::Delete { key: cold_gone_key(id), expect: Expect::Any },
         ];
-        inner.meta.commit(ops).await.map_err(unavailable)?;
-        let fresh = || Recovered { unused, ..Recovered::default() };
-        let shards = (0..record.config.shards).map(|_| Ok((fresh(), Producers::default()))).collect();
+        inner.meta.commit(ops).await.map_err(|error| match error {
+            // Another node has created it, and this one has yet to hear of it.
+            MetaError::Conflict { .. } => StreamError::Exists(name.to_owned()),
+            error => unavailable(error),
+        })?;
+        let fresh = || match inner.sharing {
+            Some(_) => Err(ClosedShard::Elsewhere),
+            None => Ok((Recovered { unused, ..Recovered::default() }, Producers::default())),
+        };
+        let shards = (0..record.config.shards).map(|_| fresh()).collect();
         self.adopt(record.clone(), shards).await?;
         tracing::info!(stream = name, %id, shards = record.config.shards, "created");
         self.stream(name)
@@ -136,7 +144,7 @@ impl Log {
     pub(crate) async fn adopt(
         &self,
         record: StreamRecord,
-        shards: Vec<Result<(Recovered, Producers), Damaged>>,
+        shards: Vec<Result<(Recovered, Producers), ClosedShard>>,
     ) -> Result<(), StreamError> {
         let shards = self.open_shards(&record, 0, shards, &[]).await?;
         self.inner.streams.write().insert(Stream { record, shards });
@@ -168,7 +176,7 @@ impl Log {
         &self,
         record: &StreamRecord,
         first: u32,
-        shards: Vec<Result<(Recovered, Producers), Damaged>>,
+        shards: Vec<Result<(Recovered, Producers), ClosedShard>>,
         before: &[ShardHandle],
     ) -> Result<Vec<ShardHandle>, StreamError> {
         let inner = &*self.inner;
@@ -176,15 +184,21 @@ impl Log {
         let mut opening = Vec::with_capacity(shards.len());
         for (number, shard) in (first..).zip(shards) {
             let id = ShardId { stream: record.id, shard: ShardNumber(number) };
-            let (damaged, (recovered, producers)) = match shard {
+            let (closed, (recovered, producers)) = match shard {
                 Ok(shard) => (None, shard),
-                Err(damaged) => (Some(damaged), Default::default()),
+                Err(closed) => (Some(closed), Default::default()),
             };
-            if record.source.is_some() && damaged.is_none() {
+            if record.source.is_some() && closed.is_none() {
                 let last = recovered.completed.last().map_or(Term(0), |last| last.term);
                 inner.segments.lower_fence(&id, last);
             }
+            let opened = recovered.record.term;
             let shard = Shard::new(id, Arc::clone(&config), inner.owner_number, recovered, producers);
+            let shard = match inner.sharing {
+                // Its term was claimed before it was recovered.
+                Some(_) => shard.claimed(),
+                None => shard,
+            };
             let shard = shard.with_cold(inner.cold.as_ref().map(LogCold::of_shards));
             let completed: Arc<[SegmentRecord]> = shard.completed().copied().collect();
             let view = View {
@@ -200,16 +214,16 @@ impl Log {
             let refused = Arc::clone(shard.refused());
             let owner = (record.id.0.as_u128() as usize ^ number as usize) % inner.owners.len();
             let (reply, slot) = oneshot::channel();
-            if damaged.is_none() {
+            if closed.is_none() {
                 let request = OwnerRequest::Open(Box::new(shard), Arc::clone(&view), reply);
                 inner.owners[owner].send(request).await.map_err(|_| StreamError::Closed)?;
             }
             opening.push(async move {
-                let slot = match damaged {
-                    Some(damaged) => Err(damaged),
+                let slot = match closed {
+                    Some(closed) => Err(closed),
                     None => Ok(slot.await?),
                 };
-                Ok::<_, oneshot::error::RecvError>(ShardHandle { owner, slot, view, refused })
+                Ok::<_, oneshot::error::RecvError>(ShardHandle { owner, slot, opened, view, refused })
             });
         }
         let shards: Result<Vec<ShardHandle>, _> = join_all(opening).await.into_iter().collect();
@@ -240,9 +254,9 @@ impl Log {
         change: impl FnOnce(&StreamConfig) -> Result<StreamConfig, E>,
     ) -> Result<LogStreamInfo, E> {
         let inner = &*self.inner;
-        let _naming = inner.naming.lock().await;
+        let mut naming = inner.naming.lock().await;
         self.check_open()?;
-        let stream = self.find(name)?;
+        let mut stream = self.find(name)?;
         let key = stream_key(stream.record.id);
         // As stored: of an earlier change it may not be known here whether it took place.
         let stored = inner.meta.get(&key).await.map_err(unavailable)?;
@@ -260,30 +274,71 @@ impl Log {
             self.check_cold(&config).map_err(StreamError::from)?;
         }
         if record.config.copies() != config.copies() && record.source.is_none() {
+            // It may have to wait for others, and nobody has to wait for that. What is changed meanwhile is a conflict.
+            drop(naming);
             self.check_copies(&config).await?;
+            naming = inner.naming.lock().await;
+            self.check_open()?;
+            stream = self.find(name)?;
         }
         let old = stream.shards.len() as u32;
         inner.streams.read().check_room(config.shards - old)?;
         record.config = config;
         let expect = Expect::Version(stored.version);
         let put = Op::Put { key, value: record.encode(), expect };
-        inner.meta.commit(vec![put]).await.map_err(unavailable)?;
+        inner.meta.commit(vec![put]).await.map_err(|error| match error {
+            MetaError::Conflict { .. } => {
+                StreamError::Unavailable(format!("somebody else has just changed {name}: try it again"))
+            }
+            error => unavailable(error),
+        })?;
+        self.reconfigure(record, &stream).await?;
+        drop(naming);
+        tracing::info!(stream = name, "reconfigured");
+        Ok(self.stream(name)?)
+    }
 
+    /// Has a stream behave as `record` says, which metadata has.
+    pub(crate) async fn reconfigure(&self, record: StreamRecord, known: &Stream) -> Result<(), StreamError> {
+        let inner = &*self.inner;
+        let old = known.shards.len() as u32;
         let config = shard_config(&record);
         for (number, owner) in inner.owners.iter().enumerate() {
-            let owned = stream.shards.iter().filter(|shard| shard.owner == number);
+            let owned = known.shards.iter().filter(|shard| shard.owner == number);
             let slots = owned.filter_map(|shard| shard.slot.as_ref().ok().copied()).collect();
             let (reply, done) = oneshot::channel();
             let request = OwnerRequest::Configure(slots, Arc::clone(&config), reply);
             owner.send(request).await.map_err(|_| StreamError::Closed)?;
             done.await.map_err(|_| StreamError::Closed)?;
         }
-        let new = (old..config.shards).map(|_| Ok(Default::default())).collect();
-        let mut shards = stream.shards.clone();
+        let fresh = || match inner.sharing {
+            Some(_) => Err(ClosedShard::Elsewhere),
+            None => Ok(Default::default()),
+        };
+        let new = (old..config.shards).map(|_| fresh()).collect();
+        let mut shards = known.shards.clone();
         shards.extend(self.open_shards(&record, old, new, &[]).await?);
         inner.streams.write().replace(Stream { record, shards });
-        tracing::info!(stream = name, config = ?config, "reconfigured");
-        Ok(self.stream(name)?)
+        Ok(())
+    }
+
+    /// Opens a shard that was claimed in `term`, or says why not; whether its stream is still there.
+    pub(crate) async fn open_shard(
+        &self,
+        shard: ShardId,
+        recovered: Result<(Recovered, Producers), Damaged>,
+    ) -> Result<bool, StreamError> {
+        let _naming = self.inner.naming.lock().await;
+        self.check_open()?;
+        let known = self.inner.streams.read().by_id.get(&shard.stream).cloned();
+        let Some(known) = known else { return Ok(false) };
+        let opened = vec![recovered.map_err(ClosedShard::Damaged)];
+        // Whoever listened to it when it was another one's was told to look again.
+        let handles = self.open_shards(&known.record, shard.shard.0, opened, &[]).await?;
+        for handle in handles {
+            self.inner.streams.write().replace(known.with_shard(shard.shard, handle));
+        }
+        Ok(true)
     }
 
     /// Deletes a stream. When this is answered its name is free, its id will never exist again, and readers of it
@@ -310,29 +365,39 @@ impl Log {
             expect: Expect::Any,
         });
         inner.meta.commit(ops.into_iter().chain(cold_gone).collect()).await.map_err(unavailable)?;
-        inner.streams.write().remove(id);
-        // Whoever waits for records has to hear that there will be none.
-        stream.shards.iter().for_each(|shard| shard.view.wake());
-        for (number, owner) in inner.owners.iter().enumerate() {
-            let owned = stream.shards.iter().filter(|shard| shard.owner == number);
-            let slots = owned.filter_map(|shard| shard.slot.as_ref().ok().copied());
-            let (reply, done) = oneshot::channel();
-            owner
-                .send(OwnerRequest::Delete(slots.collect(), reply))
-                .await
-                .map_err(|_| StreamError::Closed)?;
-            done.await.map_err(|_| StreamError::Closed)?;
-        }
-        let damaged = stream.shards.iter().filter_map(|shard| shard.slot.as_ref().err());
+        self.drop_deleted(&stream).await?;
+        let damaged = stream.shards.iter().filter_map(ShardHandle::damaged);
         let segments = damaged.flat_map(|damaged| &damaged.segments).copied().collect();
         self.remove(segments).await?;
-        inner.tail.delete_stream(id);
         tracing::info!(stream = name, %id, "deleted");
-        // What is left if this fails is removed at the next start.
+        // What is left if this fails is removed in a while, or at the next start of the one process.
         if let Err(error) = remove_leftovers(&*inner.meta, id).await {
-            tracing::warn!(%id, %error, "metadata of a deleted stream is left for the next start");
+            tracing::warn!(%id, %error, "metadata of a deleted stream is left for now");
+        }
+        if inner.sharing.is_some() {
+            self.remove_left(id);
         }
         Ok(())
+    }
+
+    /// Removes what is left of a deleted stream where several processes share the shards: its metadata, and the
+    /// segments of shards that nobody owned, or whose owner is gone. Each owner deletes those of its own.
+    pub(crate) fn remove_left(&self, stream: StreamId) {
+        let (env, meta) = (self.inner.env.clone(), Arc::clone(&self.inner.meta));
+        let segments = Arc::clone(&self.inner.segments);
+        let removing = async move {
+            for _ in 0..REMOVALS_MAX {
+                let left = remove_leftovers(&*meta, stream).await.map_err(|error| error.to_string());
+                match left.and(segments.delete_stream(stream).await) {
+                    Ok(()) => return,
+                    Err(why) => {
+                        tracing::warn!(%stream, why, "what a deleted stream has left is not removed yet")
+                    }
+                }
+                env.sleep(REMOVAL_RETRY).await;
+            }
+        };
+        self.inner.env.spawn("log-removal", removing).detach();
     }
 
     /// Deletes segments that no shard has that was opened.
@@ -357,7 +422,7 @@ impl Log {
     pub fn shards_damaged(&self) -> u64 {
         let streams = self.inner.streams.read();
         let shards = streams.by_id.values().flat_map(|stream| &stream.shards);
-        shards.filter(|shard| shard.slot.is_err()).count() as u64
+        shards.filter(|shard| shard.damaged().is_some()).count() as u64
     }
 
     /// The stream of that name.
@@ -376,8 +441,10 @@ impl Log {
         let stream = self.find(name)?;
         let shards = (0..).map(ShardNumber).zip(&stream.shards).map(|(shard, handle)| {
             let view = handle.view.get();
-            let damaged = handle.slot().err();
-            ShardDescription { shard, tail: view.tail, segments: describe_segments(&view, 0), damaged }
+            let damaged = handle.damaged().map(|damaged| Arc::clone(&damaged.why));
+            let is_elsewhere = matches!(handle.slot_or_closed(), Err(ClosedShard::Elsewhere));
+            let segments = describe_segments(&view, 0);
+            ShardDescription { shard, tail: view.tail, segments, damaged, is_elsewhere }
         });
         Ok(StreamDescription { stream: stream.info(), shards: shards.collect() })
     }
@@ -406,7 +473,7 @@ impl Log {
         let handle = stream
             .shard(shard)
             .ok_or(StreamError::NoShard { shard: shard.0, shards: stream.record.config.shards })?;
-        let slot = handle.slot().map_err(StreamError::Damaged)?;
+        let slot = handle.slot::<StreamError>()?;
         let (reply, answer) = oneshot::channel();
         let request = OwnerRequest::Truncate(slot, Truncation { before, reply });
         self.inner.owners[handle.owner].try_send(request, false).map_err(|error| match error {

@@ -13,29 +13,38 @@ use crate::stream::{
 
 /// What metadata says of one shard.
 #[derive(Default)]
-pub(super) struct KnownShard {
-    pub(super) record: ShardRecord,
-    pub(super) version: u64,
-    pub(super) segments: BTreeMap<u64, SegmentRecord>,
-    pub(super) producers: Option<ProducersRecord>,
+pub(crate) struct KnownShard {
+    pub(crate) record: ShardRecord,
+    pub(crate) version: u64,
+    pub(crate) segments: BTreeMap<u64, SegmentRecord>,
+    pub(crate) producers: Option<ProducersRecord>,
     /// Removed segments whose cold copies are kept.
-    pub(super) truncated: BTreeMap<u64, TruncatedRecord>,
+    pub(crate) truncated: BTreeMap<u64, TruncatedRecord>,
 }
 
 /// What it says of all.
 #[derive(Default)]
-pub(super) struct KnownLog {
-    pub(super) streams: BTreeMap<StreamId, StreamRecord>,
-    pub(super) shards: BTreeMap<ShardId, KnownShard>,
+pub(crate) struct KnownLog {
+    pub(crate) streams: BTreeMap<StreamId, StreamRecord>,
+    pub(crate) shards: BTreeMap<ShardId, KnownShard>,
     /// Where segments are, if not on this host's disk.
-    pub(super) segments: Option<SegmentsRecord>,
+    pub(crate) segments: Option<SegmentsRecord>,
     /// By which number cold storage knows this data directory.
-    pub(super) cold: Option<ColdPlaceRecord>,
+    pub(crate) cold: Option<ColdPlaceRecord>,
+}
+
+impl KnownShard {
+    /// The names of its completed segments.
+    pub(crate) fn recorded(&self, shard: ShardId) -> impl Iterator<Item = SegmentId> + '_ {
+        let id =
+            move |segment: &SegmentRecord| SegmentId { shard, number: segment.number, term: segment.term };
+        self.segments.values().map(id)
+    }
 }
 
 impl KnownLog {
     /// What these keys and values say.
-    pub(super) fn read(keys: &[(String, Versioned)]) -> Result<Self, LogOpenError> {
+    pub(crate) fn read(keys: &[(String, Versioned)]) -> Result<Self, LogOpenError> {
         let mut known = Self::default();
         for (key, stored) in keys {
             match Key::parse(key) {
@@ -69,12 +78,12 @@ impl KnownLog {
     }
 
     /// Whether metadata has a completed segment of this name.
-    pub(super) fn is_recorded(&self, id: &SegmentId) -> bool {
+    pub(crate) fn is_recorded(&self, id: &SegmentId) -> bool {
         let segment = self.shards.get(&id.shard).and_then(|shard| shard.segments.get(&id.number.0));
         segment.is_some_and(|segment| segment.term == id.term)
     }
     /// How many segments are in cold storage alone.
-    pub(super) fn released(&self) -> usize {
+    pub(crate) fn released(&self) -> usize {
         let segments = self.shards.values().flat_map(|shard| shard.segments.values());
         segments.filter(|segment| segment.is_released()).count()
     }

@@ -4,20 +4,23 @@
 use std::sync::Arc;
 
 use tailwater_cold::ColdStore;
-use tailwater_env::{BoxFuture, Env};
+use tailwater_env::{BoxFuture, Env, Progress};
+use tailwater_format::SegmentId;
 use tailwater_meta::{Expect, Meta, MetaError, Op};
-use tailwater_store::{RecoveredSegment, SegmentStore, StoreContract, WriteRight, WriteRightFault};
+use tailwater_store::{
+    OpenedSegments, RecoveredSegment, SegmentStore, StoreContract, WriteRight, WriteRightFault,
+};
 use uuid::Uuid;
 
-use super::SharedMetadata;
 use super::known::KnownLog;
+use super::{LogConfig, SharedMetadata};
 use crate::cold::{ColdConfig, LogCold};
 use crate::error::LogOpenError;
-use crate::stream::{METADATA_KEY, SEGMENTS_KEY, SegmentsRecord};
+use crate::stream::{METADATA_KEY, SEGMENTS_KEY, SegmentsRecord, ShardRecord, shard_key};
 
 /// Whoever may change the metadata may write to the store.
 #[derive(Clone)]
-pub(super) struct ByMetadata(pub(super) Arc<dyn Meta>);
+struct ByMetadata(Arc<dyn Meta>);
 
 impl std::fmt::Debug for ByMetadata {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -26,13 +29,67 @@ impl std::fmt::Debug for ByMetadata {
 }
 
 impl WriteRight for ByMetadata {
-    fn confirm(&self) -> BoxFuture<'_, Result<(), WriteRightFault>> {
+    fn confirm<'a>(&'a self, _: Option<&'a SegmentId>) -> BoxFuture<'a, Result<(), WriteRightFault>> {
         Box::pin(async {
             // One without operations says no more than that.
             match self.0.commit(Vec::new()).await {
                 Ok(_) => Ok(()),
                 Err(MetaError::TakenOver(why)) => Err(WriteRightFault::Lost(why)),
                 Err(error) => Err(WriteRightFault::Unknown(error.to_string())),
+            }
+        })
+    }
+}
+
+/// How often a record is read that its owner changes meanwhile.
+const CONFIRM_ATTEMPTS: usize = 8;
+
+/// Whoever the record of a shard names may write its segments, in the term that it has there.
+struct ByRecord {
+    meta: Arc<dyn Meta>,
+    owner: u64,
+}
+
+impl std::fmt::Debug for ByRecord {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ByRecord({:016x})", self.owner)
+    }
+}
+
+impl ByRecord {
+    async fn confirm_segment(&self, id: &SegmentId) -> Result<(), WriteRightFault> {
+        let lost = || WriteRightFault::Lost(format!("another node owns shard {} by now", id.shard));
+        let of = |error: MetaError| match error {
+            MetaError::TakenOver(why) => WriteRightFault::Lost(why),
+            error => WriteRightFault::Unknown(error.to_string()),
+        };
+        let key = shard_key(id.shard);
+        for _ in 0..CONFIRM_ATTEMPTS {
+            let Some(found) = self.meta.get(&key).await.map_err(of)? else { return Err(lost()) };
+            let record = ShardRecord::decode(&key, &found.value)
+                .map_err(|error| WriteRightFault::Unknown(error.to_string()))?;
+            if record.owner != self.owner || record.term != id.term {
+                return Err(lost());
+            }
+            // The read says who the owner is; the commit, that the process may change metadata at all.
+            let check = Op::Check { key: key.clone(), expect: Expect::Version(found.version) };
+            match self.meta.commit(vec![check]).await {
+                Ok(_) => return Ok(()),
+                // The owner's own change of the record may be in between: another look tells.
+                Err(MetaError::Conflict { .. }) => {}
+                Err(error) => return Err(of(error)),
+            }
+        }
+        Err(WriteRightFault::Unknown(format!("{key} changes all the time")))
+    }
+}
+
+impl WriteRight for ByRecord {
+    fn confirm<'a>(&'a self, segment: Option<&'a SegmentId>) -> BoxFuture<'a, Result<(), WriteRightFault>> {
+        Box::pin(async move {
+            match segment {
+                Some(id) => self.confirm_segment(id).await,
+                None => ByMetadata(Arc::clone(&self.meta)).confirm(None).await,
             }
         })
     }
@@ -76,11 +133,43 @@ pub(super) async fn metadata(
     }
 }
 
+/// The store of segments, and what is in it: the one on this host's disk, `store`, with what was `found` there, or a
+/// replicated one. Of one that several processes share, of which this is `owner`, nothing is looked at before it is
+/// claimed.
+pub(super) async fn segments(
+    env: &Env,
+    config: &LogConfig,
+    (meta, known): (&Arc<dyn Meta>, &KnownLog),
+    (store, found): (&SegmentStore, Vec<RecoveredSegment>),
+    owner: Option<u64>,
+    progress: &Progress,
+) -> Result<OpenedSegments, LogOpenError> {
+    let Some(opening) = &config.segments else {
+        if owner.is_some() {
+            let why = "several nodes share what is in a replicated store alone: set `segments` to one";
+            return Err(LogOpenError::Store(why.to_owned()));
+        }
+        return Ok((embedded(known, store)?, found));
+    };
+    let cluster = cluster(env, &**meta, known, &found).await?;
+    let meta = Arc::clone(meta);
+    let opened = match owner {
+        Some(owner) => {
+            let right = Arc::new(ByRecord { meta, owner });
+            let opened = opening.open_shared(env, right, cluster, progress).await;
+            opened.map(|store| (store, Vec::new()))
+        }
+        None => {
+            let right = Arc::new(ByMetadata(meta));
+            let recorded = |id: &SegmentId| known.is_recorded(id);
+            opening.open(env, right, cluster, &recorded, progress).await
+        }
+    };
+    opened.map_err(LogOpenError::Store)
+}
+
 /// The store on this host's disk, if the segments are there.
-pub(super) fn embedded(
-    known: &KnownLog,
-    store: &SegmentStore,
-) -> Result<Arc<dyn StoreContract>, LogOpenError> {
+fn embedded(known: &KnownLog, store: &SegmentStore) -> Result<Arc<dyn StoreContract>, LogOpenError> {
     if known.segments.is_some() {
         return Err(LogOpenError::Store(
             "the segments of this data directory are in a replicated store: set `segments` to it, as it was"
@@ -92,7 +181,7 @@ pub(super) fn embedded(
 
 /// The number by which a replicated store knows the segments of this data directory: made, and kept, when there is
 /// none.
-pub(super) async fn cluster(
+async fn cluster(
     env: &Env,
     meta: &dyn Meta,
     known: &KnownLog,
@@ -112,8 +201,16 @@ pub(super) async fn cluster(
     let cluster = uuid::Builder::from_random_bytes(random.to_be_bytes()).into_uuid();
     let value = SegmentsRecord { cluster }.encode();
     let put = Op::Put { key: SEGMENTS_KEY.to_owned(), value, expect: Expect::Absent };
-    meta.commit(vec![put]).await.map_err(|error| LogOpenError::Meta(error.to_string()))?;
-    Ok(cluster)
+    let failed = |error: MetaError| LogOpenError::Meta(error.to_string());
+    match meta.commit(vec![put]).await {
+        // Another process that shares the metadata has begun at the same time.
+        Err(MetaError::Conflict { .. }) => {
+            let found = meta.get(SEGMENTS_KEY).await.map_err(failed)?;
+            let found = found.map(|found| SegmentsRecord::decode(SEGMENTS_KEY, &found.value)).transpose()?;
+            Ok(found.map_or(cluster, |found| found.cluster))
+        }
+        committed => committed.map(|_| cluster).map_err(failed),
+    }
 }
 
 /// The store with cold storage behind it, if there is any.

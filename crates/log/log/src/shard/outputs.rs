@@ -254,6 +254,8 @@ pub enum Output {
     Seal(SegmentId, Position),
     /// Delete a segment in the store.
     Delete(SegmentId),
+    /// Forget a segment of which nothing was acknowledged, and delete what no other owner can have found in the store.
+    Discard(SegmentId),
     /// Metadata names a copy of a segment of this length: readers may be given it.
     NameCopy(SegmentId, ColdCopy, Position),
     /// Metadata keeps a copy that readers are not given any more.

@@ -43,9 +43,9 @@ impl Shard {
     pub(super) fn complete(&mut self, segment: &ShardOpenSegment, wall_ms: i64, out: &mut Vec<Output>) {
         let length = segment.synced.get();
         if length == Position(0) {
-            // No reader saw it, no record names it: the number is free, for a higher term.
+            // No reader saw it, no record of this owner's names it: the number is free, for a higher term.
             if segment.created {
-                out.push(Output::Delete(segment.id));
+                out.push(Output::Discard(segment.id));
             }
             return;
         }

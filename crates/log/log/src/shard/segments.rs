@@ -74,6 +74,13 @@ impl Visible {
         }
     }
 
+    /// The coming segment is of this term.
+    pub(super) fn will_have(&mut self, term: Term) {
+        if !self.exists {
+            self.term = term;
+        }
+    }
+
     /// What readers see of a shard whose next segment will most likely have this name.
     pub(super) fn coming(number: SegmentNumber, term: Term, base_offset: Offset) -> Self {
         Self {

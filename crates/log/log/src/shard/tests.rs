@@ -368,7 +368,7 @@ fn a_loss_with_a_roll_in_flight_leaves_no_gap() {
             -> reply d: not durable: disk broken; the log goes on without these records, send them again
             -> seal 0.1@1784
             -> update 0.1@1784, records 0..15
-            -> delete 1.1
+            -> discard 1.1
             -> update 0.1@1784, records 0..15
             -> commit behind 1: term 1, starts 0, next segment 1; completed 0.1@1784 of 0..15
         append e 1; all
@@ -395,7 +395,7 @@ fn a_loss_of_a_shards_first_entry_begins_it_anew() {
         lost disk broken
             -> show 0.2@0, records 0..0
             -> reply a: not durable: disk broken; the log goes on without these records, send them again
-            -> delete 0.1
+            -> discard 0.1
             -> update 0.2@0, records 0..0
         append b 1; all
             -> commit behind 1: term 2, starts 0, next segment 0

@@ -2,6 +2,9 @@
 
 #![allow(dead_code)] // each test binary uses a part of it
 
+pub mod members;
+pub mod told;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

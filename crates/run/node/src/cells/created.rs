@@ -148,6 +148,10 @@ impl CreatedCells {
             cells: Mutex::default(),
             rolls: CellRolls::default(),
         };
+        if config.cluster.is_shared() {
+            // Each would run the backends.
+            return Ok(Arc::new(created));
+        }
         for (key, stored) in meta.list(PREFIX).await? {
             let name = key.trim_start_matches(PREFIX);
             let started = match serde_json::from_slice(&stored.value) {
@@ -168,6 +172,10 @@ impl CreatedCells {
     pub async fn create(&self, asked: CreateCell) -> Result<CellView, CellError> {
         let (name, record) = record_of(asked).map_err(CellError::Invalid)?;
         let unavailable = |why: String| CellError::Unavailable(why);
+        if self.config.cluster.is_shared() {
+            let why = "no cells are created where all nodes are active ([cluster] active = \"all\")";
+            return Err(CellError::Invalid(why.to_owned()));
+        }
         let mut cells = self.cells.lock().await;
         let key = format!("{PREFIX}{name}");
         let stored = self.meta.get(&key).await.map_err(|error| unavailable(error.to_string()))?;

@@ -16,11 +16,24 @@ pub struct ClusterConfig {
     /// The name of the node that has embedded queues and broadcasts, where metadata is not in the data directory: no
     /// other one serves them.
     pub local_node: String,
+    /// Which nodes that share metadata are active.
+    pub active: ActiveNodes,
     /// Whether a group is one and the same in all clusters that have a stream, or each cluster's own.
     pub group_offsets: GroupSharing,
     /// What may be copied from other clusters, by their names, in bytes a second. From those that are not named it is
     /// copied as fast as it goes.
     pub link_bytes_per_s: BTreeMap<String, u64>,
+}
+
+/// Which of the nodes that share metadata are active.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ActiveNodes {
+    /// One at a time: the others stand by.
+    #[default]
+    One,
+    /// All: each owns a part of the shards and of the groups.
+    All,
 }
 
 /// What becomes of what groups of Kafka's clients commit.
@@ -52,6 +65,11 @@ impl ClusterConfig {
             "" => rustix::system::uname().nodename().to_string_lossy().into_owned(),
             node => node.to_owned(),
         }
+    }
+
+    /// Whether all nodes are active.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.active == ActiveNodes::All
     }
 
     /// The name, if there is one.

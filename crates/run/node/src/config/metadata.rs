@@ -1,6 +1,9 @@
 //! Where metadata is: `metadata`, and `[zookeeper]` for that in ZooKeeper.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
+use tailwater_access::SecretText;
 
 use super::{Config, QueueStoreKind, segments};
 
@@ -14,17 +17,34 @@ const NO_ZOOKEEPER: &str = "metadata names ZooKeeper, but this build has no clie
     \"embedded\"";
 
 /// The node's session with ZooKeeper.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ZooKeeperSection {
     /// How long ZooKeeper hears nothing of a node before it takes it for dead, in milliseconds: a node that stands by
     /// takes over after it. The servers bound it by their `tickTime`.
     pub session_ms: u64,
+    /// Who to log in as, where ZooKeeper has users; empty is nobody. Also for the metadata of ledgers.
+    pub user: String,
+    /// The password.
+    pub password: SecretText,
+    /// A file that has the password in its first line.
+    pub password_file: Option<PathBuf>,
 }
 
 impl Default for ZooKeeperSection {
     fn default() -> Self {
-        Self { session_ms: 6_000 }
+        Self { session_ms: 6_000, user: String::new(), password: SecretText::default(), password_file: None }
+    }
+}
+
+#[cfg(feature = "bookkeeper")]
+impl ZooKeeperSection {
+    /// Who is shown to ZooKeeper.
+    ///
+    /// # Errors
+    /// A user without a password, or the other way round.
+    pub(crate) fn login(&self) -> anyhow::Result<Option<tailwater_access::EngineLogin>> {
+        super::secrets::engine_login("[zookeeper]", &self.user, &self.password)
     }
 }
 
@@ -41,9 +61,15 @@ impl Config {
 
     pub(super) fn check_metadata(&self) -> anyhow::Result<()> {
         if !self.has_shared_metadata() {
+            anyhow::ensure!(
+                !self.cluster.is_shared(),
+                "[cluster] active = \"all\" is for nodes that share metadata: set `metadata` to zookeeper://zk1,zk2,zk3/tailwater, \
+                 or leave `active` out"
+            );
             return Ok(());
         }
         self.check_place()?;
+        self.check_active()?;
         let session_ms = self.zookeeper.session_ms;
         anyhow::ensure!(
             (1_000..=60_000).contains(&session_ms),
@@ -67,6 +93,39 @@ impl Config {
         Ok(())
     }
 
+    /// What has its place in one node is refused where all are active.
+    fn check_active(&self) -> anyhow::Result<()> {
+        if !self.cluster.is_shared() {
+            return Ok(());
+        }
+        let refused = [
+            (
+                !self.kafka.enabled,
+                "each node is one of Kafka's brokers and coordinates groups: leave `enabled` below [kafka] out",
+            ),
+            (self.log.cells, "cells are one node's: set cells = false below [log]"),
+            (
+                !self.cluster.name.is_empty(),
+                "streams are not copied between clusters: leave [cluster] name out",
+            ),
+            (!self.cold.url.is_empty(), "there is no cold storage: leave [cold] url out"),
+            (!self.bridge.is_empty(), "broadcasts are not bridged to streams: leave [[bridge]] out"),
+            (self.memcached.enabled, "cells are not created: set enabled = false below [memcached]"),
+        ];
+        for (is_refused, why) in refused {
+            anyhow::ensure!(!is_refused, "with [cluster] active = \"all\", {why}");
+        }
+        for listener in self.kafka.all_listeners().iter().filter(|_| self.kafka.enabled) {
+            anyhow::ensure!(
+                !listener.advertised.is_empty() || !listener.listen.ip().is_unspecified(),
+                "with [cluster] active = \"all\", clients are told of each node by all of them: set `advertised` for the Kafka \
+                 listener {} to the host and port at which they reach this one",
+                listener.listen
+            );
+        }
+        Ok(())
+    }
+
     #[cfg(feature = "bookkeeper")]
     fn check_place(&self) -> anyhow::Result<()> {
         self.metadata_uri().map(drop)
@@ -81,7 +140,9 @@ impl Config {
     /// Where metadata is that is not in the data directory.
     #[cfg(feature = "bookkeeper")]
     pub(crate) fn metadata_uri(&self) -> anyhow::Result<tailwater_meta_zookeeper::MetadataUri> {
-        self.metadata.parse().map_err(|fault| no_place(&self.metadata, &fault))
+        let uri: tailwater_meta_zookeeper::MetadataUri =
+            self.metadata.parse().map_err(|fault| no_place(&self.metadata, &fault))?;
+        Ok(uri.with_login(self.zookeeper.login()?))
     }
 }
 
@@ -91,6 +152,7 @@ fn no_place(metadata: &str, why: &dyn std::fmt::Display) -> anyhow::Error {
 
 #[cfg(test)]
 mod tests {
+    use super::super::cluster::ActiveNodes;
     use super::*;
 
     fn replicated() -> Config {
@@ -137,6 +199,16 @@ mod tests {
         assert!(refused(&config).contains("--no-sqs"), "queues are left");
         config.sqs.enabled = false;
         assert!(config.check_metadata().is_ok() && !config.is_local_node());
+
+        let mut config = replicated();
+        config.cluster.active = ActiveNodes::All;
+        assert!(refused(&config).contains("cells = false below [log]"));
+        config.log.cells = false;
+        config.check_metadata().expect("all are active");
+        config.kafka.listen = ([0, 0, 0, 0], 9092).into();
+        assert!(refused(&config).contains("set `advertised` for the Kafka listener 0.0.0.0:9092"));
+        config.metadata = "embedded".to_owned();
+        assert!(refused(&config).contains("is for nodes that share metadata"));
 
         let mut config = replicated();
         config.cluster.node = "n1".to_owned();

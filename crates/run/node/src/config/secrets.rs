@@ -13,7 +13,12 @@ use super::Config;
 const SECRET_FILE_BYTES_MAX: u64 = 4_096;
 
 /// Where the configuration has secrets.
-const SECRETS: [&[&str]; 2] = [&["sqs", "accounts"], &["queues", "cassandra", "password"]];
+const SECRETS: [&[&str]; 4] = [
+    &["sqs", "accounts"],
+    &["queues", "cassandra", "password"],
+    &["zookeeper", "password"],
+    &["ledgers", "password"],
+];
 
 impl Config {
     /// Reads the secrets of which files of their own are named; those that were read before are not read again.
@@ -24,6 +29,11 @@ impl Config {
         let cassandra = &mut self.queues.cassandra;
         let file = cassandra.password_file.as_deref();
         fill(&mut cassandra.password, "password", file).context("[queues.cassandra]")?;
+        let zookeeper = &mut self.zookeeper;
+        fill(&mut zookeeper.password, "password", zookeeper.password_file.as_deref())
+            .context("[zookeeper]")?;
+        let ledgers = &mut self.ledgers;
+        fill(&mut ledgers.password, "password", ledgers.password_file.as_deref()).context("[ledgers]")?;
         for account in &mut self.sqs.accounts {
             for key in &mut account.keys {
                 fill(&mut key.secret, "secret", key.secret_file.as_deref())
@@ -58,6 +68,24 @@ fn read(path: &Path) -> anyhow::Result<SecretText> {
     );
     let text = std::str::from_utf8(&bytes).ok().context("the file is no text in UTF-8")?;
     SecretText::of_file(text).map_err(|why| anyhow::anyhow!(why))
+}
+
+/// Who is shown to servers that others run: nobody, if there is no user.
+///
+/// # Errors
+/// A password that is nobody's, and a user without one.
+#[cfg(feature = "bookkeeper")]
+pub(super) fn engine_login(
+    section: &str,
+    user: &str,
+    password: &SecretText,
+) -> anyhow::Result<Option<tailwater_access::EngineLogin>> {
+    anyhow::ensure!(
+        user.is_empty() == password.is_empty(),
+        "{section} has a user or a password, and the one is of no use without the other: give both, or none"
+    );
+    let login = || tailwater_access::EngineLogin { user: user.to_owned(), password: password.clone() };
+    Ok((!user.is_empty()).then(login))
 }
 
 /// What an error says, without the value that it is about where that could be a secret, or have one in it.

@@ -1,10 +1,15 @@
 //! Where the segments of streams are: `segments`, and `[ledgers]` for those in BookKeeper.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use tailwater_access::SecretText;
+use tailwater_env::Env;
 use tailwater_store::OpenSegments;
+
+use super::ZooKeeperSection;
 
 /// `segments` of a node that keeps them in its data directory.
 pub(super) const EMBEDDED: &str = "embedded";
@@ -14,6 +19,11 @@ pub(super) const EMBEDDED: &str = "embedded";
 const NO_BOOKKEEPER: &str = "segments names a BookKeeper cluster, but this build has no client of BookKeeper: `make dist` makes \
     target/dist/tailwater, which has it, as has one of `cargo build --release -p tailwater --features bookkeeper`; or use \
     \"embedded\"";
+
+/// A store, and what new ledgers in it are like.
+#[cfg(feature = "bookkeeper")]
+type LedgersPlace =
+    (tailwater_bookkeeper::LedgersUri, tailwater_bookkeeper::Quorums, tailwater_bookkeeper::BookiePlaces);
 
 /// How many bookies a new segment's ledger is on, how many copies an entry has, and how many of them acknowledge it. A
 /// segment keeps what it began with.
@@ -32,25 +42,76 @@ pub struct LedgersSection {
     pub region: String,
     /// Where bookies are: `/REGION/RACK` of each, by its name.
     pub places: BTreeMap<String, String>,
+    /// Who to log in to bookies as, where they have users; empty is nobody.
+    pub user: String,
+    /// The password.
+    pub password: SecretText,
+    /// A file that has the password in its first line.
+    pub password_file: Option<PathBuf>,
+    /// A PEM file with the CAs of bookies' certificates. None is no TLS.
+    pub ca: Option<PathBuf>,
+    /// A PEM file with the certificate that is shown to bookies, for those that want one.
+    pub certificate: Option<PathBuf>,
+    /// A PEM file with its key. None is the file of the certificate.
+    pub key: Option<PathBuf>,
 }
 
 impl Default for LedgersSection {
     fn default() -> Self {
-        let (region, places) = (String::new(), BTreeMap::new());
-        Self { ensemble: 3, write_quorum: 3, ack_quorum: 2, regions_min: 1, region, places }
+        Self {
+            ensemble: 3,
+            write_quorum: 3,
+            ack_quorum: 2,
+            regions_min: 1,
+            region: String::new(),
+            places: BTreeMap::new(),
+            user: String::new(),
+            password: SecretText::default(),
+            password_file: None,
+            ca: None,
+            certificate: None,
+            key: None,
+        }
     }
 }
 
 impl LedgersSection {
-    /// The store that `segments` names; `None` for the one in the data directory.
+    /// Whether `segments` names a store, and the rest makes sense. Files are not read.
     ///
     /// # Errors
     /// If it names none, or the quorums are out of order.
     #[cfg(feature = "bookkeeper")]
-    pub(super) fn opening(&self, segments: &str) -> anyhow::Result<Option<Arc<dyn OpenSegments>>> {
+    pub(super) fn check(&self, segments: &str) -> anyhow::Result<()> {
+        self.place(segments).map(drop)
+    }
+
+    /// The store that `segments` names; `None` for the one in the data directory.
+    ///
+    /// # Errors
+    /// If it names none, the quorums are out of order, or a certificate can't be read.
+    #[cfg(feature = "bookkeeper")]
+    pub(super) fn opening(
+        &self,
+        env: &Env,
+        segments: &str,
+        zookeeper: &ZooKeeperSection,
+    ) -> anyhow::Result<Option<Arc<dyn OpenSegments>>> {
+        let Some((uri, quorums, places)) = self.place(segments)? else { return Ok(None) };
+        Ok(Some(Arc::new(tailwater_ledgers::LedgerOpening {
+            uri,
+            security: self.security(env, zookeeper)?,
+            quorums,
+            places,
+            times: tailwater_bookkeeper::LedgerTimes::default(),
+        })))
+    }
+
+    /// Where the ledgers of new segments are, and how many copies.
+    #[cfg(feature = "bookkeeper")]
+    fn place(&self, segments: &str) -> anyhow::Result<Option<LedgersPlace>> {
         use anyhow::Context;
         use tailwater_bookkeeper::limits::{ENSEMBLE_MAX, ENTRY_BYTES_MAX};
-        use tailwater_bookkeeper::{BookieId, BookiePlace, BookiePlaces, LedgerTimes, LedgersUri, Quorums};
+        use tailwater_bookkeeper::{BookieId, BookiePlace, BookiePlaces, Quorums};
 
         // What the log appends at once is at most an append and its header: a bookie takes each.
         const _: () = assert!(
@@ -81,13 +142,37 @@ impl LedgersSection {
         if segments == EMBEDDED {
             return Ok(None);
         }
-        let uri: LedgersUri = segments.parse().map_err(|_| no_place(segments))?;
-        Ok(Some(Arc::new(tailwater_ledgers::LedgerOpening {
-            uri,
-            quorums,
-            places,
-            times: LedgerTimes::default(),
-        })))
+        let uri = segments.parse().map_err(|_| no_place(segments))?;
+        Ok(Some((uri, quorums, places)))
+    }
+
+    /// How the servers are reached that have ledgers.
+    ///
+    /// # Errors
+    /// A user without a password, and a certificate that can't be read.
+    #[cfg(feature = "bookkeeper")]
+    fn security(
+        &self,
+        env: &Env,
+        zookeeper: &ZooKeeperSection,
+    ) -> anyhow::Result<tailwater_bookkeeper::LedgersSecurity> {
+        use anyhow::Context;
+
+        let dialer = tailwater_tls::DialerConfig {
+            ca: self.ca.clone(),
+            certificate: self.certificate.clone(),
+            key: self.key.clone(),
+            names: Vec::new(),
+        };
+        anyhow::ensure!(
+            self.ca.is_some() || self.certificate.is_none(),
+            "[ledgers] has a certificate that is shown to nobody: name the CA of bookies' certificates with `ca`"
+        );
+        let bookies = tailwater_bookkeeper::BookieSecurity {
+            login: super::secrets::engine_login("[ledgers]", &self.user, &self.password)?,
+            dialer: tailwater_tls::Dialer::open(env, &dialer).context("[ledgers]")?,
+        };
+        Ok(tailwater_bookkeeper::LedgersSecurity { zookeeper: zookeeper.login()?, bookies })
     }
 
     /// The same in a build that has the data directory only.
@@ -95,11 +180,69 @@ impl LedgersSection {
     /// # Errors
     /// If `segments` names anything else.
     #[cfg(not(feature = "bookkeeper"))]
-    pub(super) fn opening(&self, segments: &str) -> anyhow::Result<Option<Arc<dyn OpenSegments>>> {
+    pub(super) fn check(&self, segments: &str) -> anyhow::Result<()> {
         match segments {
-            EMBEDDED => Ok(None),
+            EMBEDDED => Ok(()),
             _ if segments.starts_with("bookkeeper://") => anyhow::bail!(NO_BOOKKEEPER),
             _ => Err(no_place(segments)),
+        }
+    }
+
+    /// The store in the data directory: a build without the client of BookKeeper has no other one.
+    ///
+    /// # Errors
+    /// As [`Self::check`].
+    #[cfg(not(feature = "bookkeeper"))]
+    pub(super) fn opening(
+        &self,
+        _: &Env,
+        segments: &str,
+        _: &ZooKeeperSection,
+    ) -> anyhow::Result<Option<Arc<dyn OpenSegments>>> {
+        self.check(segments).map(|()| None)
+    }
+}
+
+#[cfg(feature = "bookkeeper")]
+impl super::Config {
+    /// Where ledgers are, and how their servers are reached: `store`, or what `segments` names.
+    ///
+    /// # Errors
+    /// If there is no store, a secret can't be read, or a certificate.
+    pub fn ledgers_at(
+        &mut self,
+        env: &Env,
+        store: Option<tailwater_bookkeeper::LedgersUri>,
+    ) -> anyhow::Result<(tailwater_bookkeeper::LedgersUri, tailwater_bookkeeper::LedgersSecurity)> {
+        self.read_secrets()?;
+        let store = match store {
+            Some(store) => store,
+            None => self.segments.parse().map_err(|_| {
+                anyhow::anyhow!(
+                    "no store is named: give --store bookkeeper://HOST/PATH, or --config with the file of a node that has its \
+                     segments there"
+                )
+            })?,
+        };
+        Ok((store, self.ledgers.security(env, &self.zookeeper)?))
+    }
+
+    /// Where metadata is, and who is shown to ZooKeeper: `metadata`, or what the configuration names.
+    ///
+    /// # Errors
+    /// If there is no metadata in ZooKeeper, or a secret can't be read.
+    pub fn metadata_at(
+        &mut self,
+        metadata: Option<tailwater_meta_zookeeper::MetadataUri>,
+    ) -> anyhow::Result<tailwater_meta_zookeeper::MetadataUri> {
+        self.read_secrets()?;
+        match metadata {
+            Some(metadata) => Ok(metadata.with_login(self.zookeeper.login()?)),
+            None if self.has_shared_metadata() => self.metadata_uri(),
+            None => anyhow::bail!(
+                "no metadata is named: give --metadata zookeeper://HOST/PATH, or --config with the file of a node that has its \
+                 metadata there"
+            ),
         }
     }
 }
@@ -115,18 +258,22 @@ fn no_place(segments: &str) -> anyhow::Error {
 mod tests {
     use super::*;
 
+    fn opened(section: &LedgersSection, segments: &str) -> anyhow::Result<Option<Arc<dyn OpenSegments>>> {
+        section.opening(&Env::real(), segments, &ZooKeeperSection::default())
+    }
+
     #[test]
     fn segments_are_in_the_data_directory_or_where_a_url_says() {
         let section = LedgersSection::default();
-        assert!(section.opening(EMBEDDED).expect("a place").is_none());
+        assert!(opened(&section, EMBEDDED).expect("a place").is_none());
         for wrong in ["", "bookeeper://zk1/ledgers", "http://zk1/ledgers", "/ledgers"] {
-            let error = section.opening(wrong).expect_err("refused").to_string();
+            let error = opened(&section, wrong).expect_err("refused").to_string();
             assert!(
                 error.contains(&format!("segments = {wrong:?}")) && error.contains("embedded"),
                 "{error}"
             );
         }
-        let named = section.opening("bookkeeper://zk1,zk2:2182/ledgers");
+        let named = opened(&section, "bookkeeper://zk1,zk2:2182/ledgers");
         if cfg!(feature = "bookkeeper") {
             assert!(named.expect("a place").is_some());
         } else {
@@ -138,7 +285,22 @@ mod tests {
     #[test]
     fn quorums_out_of_order_are_refused_by_name() {
         let section = LedgersSection { write_quorum: 4, ..LedgersSection::default() };
-        let error = section.opening("bookkeeper://zk1/ledgers").expect_err("refused").to_string();
+        let error = opened(&section, "bookkeeper://zk1/ledgers").expect_err("refused").to_string();
         assert!(error.contains("write_quorum = 4"), "{error}");
+    }
+
+    #[cfg(feature = "bookkeeper")]
+    #[test]
+    fn half_of_a_login_and_a_certificate_that_nobody_is_shown_are_refused() {
+        let store = "bookkeeper://zk1/ledgers";
+        let user = LedgersSection { user: "tailwater".to_owned(), ..LedgersSection::default() };
+        assert!(opened(&user, store).expect_err("refused").to_string().contains("[ledgers]"));
+        let certificate =
+            LedgersSection { certificate: Some("client.pem".into()), ..LedgersSection::default() };
+        assert!(opened(&certificate, store).expect_err("refused").to_string().contains("`ca`"));
+        let zookeeper =
+            ZooKeeperSection { password: SecretText::new("secret"), ..ZooKeeperSection::default() };
+        let refused = LedgersSection::default().opening(&Env::real(), store, &zookeeper);
+        assert!(refused.expect_err("refused").to_string().contains("[zookeeper]"));
     }
 }

@@ -8,10 +8,12 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tailwater_env::{Disk, Env, OpenMode, Progress};
-use tailwater_log::SharedMetadata;
+use tailwater_kafka::Broker;
+use tailwater_log::{Log, SharedMetadata};
 use tailwater_meta_zookeeper::{NodeMembership, NodeRecord, TurnWait, ZooKeeperMeta};
 
 use super::STANDING_BY;
+use super::sharing::{NodeSharing, number_of};
 use crate::config::Config;
 
 /// The file of a data directory's id.
@@ -21,9 +23,13 @@ const ID_BYTES: usize = 16;
 
 /// The node's turn: it alone may change the metadata, until another one takes over.
 pub(crate) struct Turn {
-    membership: NodeMembership,
+    membership: Arc<NodeMembership>,
     meta: ZooKeeperMeta,
     place: String,
+    /// Of the data directory.
+    id: String,
+    /// Whether all nodes are active.
+    is_shared: bool,
 }
 
 impl Turn {
@@ -42,13 +48,15 @@ impl Turn {
         let id = node_id(env, &config.data)
             .with_context(|| format!("the data directory {} takes no file", config.data.display()))?;
         let record = NodeRecord {
-            id,
+            id: id.clone(),
             name: config.cluster.node_name(),
             program: concat!("tailwater ", env!("CARGO_PKG_VERSION")).to_owned(),
             started_ms: env.wall_ms(),
             addresses: vec![("admin".to_owned(), admin.to_string())],
             active: false,
+            shares: serde_json::Value::Null,
         };
+        let is_shared = config.cluster.is_shared();
         let mut last = None;
         // Once for each reason: a wait may be long.
         let mut tell = |waiting: TurnWait| {
@@ -68,10 +76,10 @@ impl Turn {
         };
         progress.begin("the wait for ZooKeeper, which has the metadata", 0);
         let session = Duration::from_millis(config.zookeeper.session_ms);
-        let membership = NodeMembership::join(env, uri, session, record, &mut tell).await?;
+        let membership = NodeMembership::join(env, uri, session, record, is_shared, &mut tell).await?;
         let meta = membership.take_turn(&mut tell).await;
         tracing::info!(metadata = place, cluster = %membership.cluster(), "it is this node's turn");
-        Ok(Some(Self { membership, meta, place }))
+        Ok(Some(Self { membership: Arc::new(membership), meta, place, id, is_shared }))
     }
 
     /// The metadata.
@@ -80,7 +88,28 @@ impl Turn {
             meta: Arc::new(self.meta.clone()),
             place: self.place.clone(),
             cluster: self.membership.cluster(),
+            is_shared: self.is_shared,
         }
+    }
+
+    /// The number of this node among Kafka's brokers, where all nodes are active.
+    pub(crate) async fn broker_number(&self) -> anyhow::Result<Option<i32>> {
+        match self.is_shared {
+            true => number_of(&self.meta, &self.id).await.map(Some),
+            false => Ok(None),
+        }
+    }
+
+    /// Begins to own a part of what there is, where all nodes are active.
+    pub(crate) fn share(
+        &self,
+        env: &Env,
+        log: &Log,
+        broker: Option<Arc<Broker>>,
+        told: Option<(i32, Vec<(String, u16)>)>,
+    ) -> anyhow::Result<Option<NodeSharing>> {
+        let start = |told| NodeSharing::start(env, Arc::clone(&self.membership), log, broker, told);
+        told.map(start).transpose()
     }
 
     /// Tells others where this node listens.

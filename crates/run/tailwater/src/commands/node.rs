@@ -1,10 +1,17 @@
-//! `tailwater node …`: the nodes that share metadata. They are found in ZooKeeper, so no node is asked.
+//! `tailwater node …`: the nodes that share metadata. They are found in ZooKeeper; a node itself is asked only to
+//! drain.
+
+use std::path::PathBuf;
 
 use clap::Subcommand;
 use serde_json::{Value, json};
 use tailwater_env::Env;
 use tailwater_meta_zookeeper::{MetadataUri, NodeRecord, nodes_at};
+use tailwater_node::Config;
+use tailwater_node::api::DrainedNode;
+use uuid::Uuid;
 
+use crate::admin::Server;
 use crate::output::{self, Format};
 use crate::template::write_time;
 
@@ -30,28 +37,48 @@ pub enum Command {
         #[arg(short, long, value_enum, default_value_t = Format::Table)]
         output: Format,
     },
+    /// Have a node give all that it owns to the other ones, and take nothing until it is started again.
+    ///
+    /// It is for nodes that are all active: [cluster] active = "all". The node's admin HTTP is asked, as it has told
+    /// ZooKeeper where that is.
+    Drain {
+        #[command(flatten)]
+        metadata: MetadataPlace,
+        /// The node's name, or its id.
+        node: String,
+    },
 }
 
 /// Where the metadata is.
 #[derive(clap::Args)]
 pub struct MetadataPlace {
-    /// The metadata, as nodes have it: zookeeper://HOST[:PORT][,HOST[:PORT]...]/PATH.
+    /// The metadata, as nodes have it: zookeeper://HOST[:PORT][,HOST[:PORT]...]/PATH. By default that of --config, whose
+    /// login is used in any case.
     #[arg(long, value_name = "URL")]
-    metadata: MetadataUri,
+    metadata: Option<MetadataUri>,
+}
+
+impl MetadataPlace {
+    fn find(self, file: Option<&PathBuf>) -> anyhow::Result<MetadataUri> {
+        Config::load(file, toml::Table::new())?.metadata_at(self.metadata)
+    }
 }
 
 /// Runs one of them.
-pub fn run(command: Command) -> anyhow::Result<()> {
+pub fn run(server: &Server, command: Command, file: Option<&PathBuf>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     runtime.block_on(async {
         match command {
-            Command::Ls { metadata, output } => list(metadata, output).await,
-            Command::Describe { metadata, node, output } => describe(metadata, &node, output).await,
+            Command::Ls { metadata, output } => list(metadata.find(file)?, output).await,
+            Command::Describe { metadata, node, output } => {
+                describe(metadata.find(file)?, &node, output).await
+            }
+            Command::Drain { metadata, node } => drain(server, metadata.find(file)?, &node).await,
         }
     })
 }
 
-async fn list(MetadataPlace { metadata }: MetadataPlace, output: Format) -> anyhow::Result<()> {
+async fn list(metadata: MetadataUri, output: Format) -> anyhow::Result<()> {
     let (cluster, nodes) = nodes_at(&Env::real(), metadata).await?;
     let mut table = output::table(&["node", "id", "role", "started", "addresses"]);
     for node in nodes {
@@ -71,11 +98,8 @@ async fn list(MetadataPlace { metadata }: MetadataPlace, output: Format) -> anyh
     }
 }
 
-async fn describe(
-    MetadataPlace { metadata }: MetadataPlace,
-    wanted: &str,
-    output: Format,
-) -> anyhow::Result<()> {
+/// The one node of that name or id, and its cluster.
+async fn find(metadata: MetadataUri, wanted: &str) -> anyhow::Result<(Uuid, NodeRecord)> {
     let place = metadata.to_string();
     let (cluster, nodes) = nodes_at(&Env::real(), metadata).await?;
     let mut found = nodes.into_iter().filter(|node| node.name == wanted || node.id == wanted);
@@ -88,6 +112,24 @@ async fn describe(
         found.next().is_none(),
         "several nodes are named {wanted:?}: name one by its id, which `tailwater node ls` shows"
     );
+    Ok((cluster, node))
+}
+
+async fn drain(server: &Server, metadata: MetadataUri, wanted: &str) -> anyhow::Result<()> {
+    let (_, node) = find(metadata, wanted).await?;
+    let admin = node.addresses.iter().find(|(listener, _)| listener == "admin");
+    let (_, admin) =
+        admin.ok_or_else(|| anyhow::anyhow!("the node {wanted:?} has not told where it listens"))?;
+    let drained: DrainedNode = server.at(admin).post("/v1/node/drain", &json!({}))?;
+    let state = match drained.is_drained {
+        true => "is drained: it has given up what it had",
+        false => "still gives up what it has, and takes nothing",
+    };
+    output::print(&format!("node {} {state}", node.name))
+}
+
+async fn describe(metadata: MetadataUri, wanted: &str, output: Format) -> anyhow::Result<()> {
+    let (cluster, node) = find(metadata, wanted).await?;
     if let Format::Json = output {
         return output::print_json(&document(&cluster.to_string(), &node));
     }

@@ -3,6 +3,8 @@
 //!
 //! Only `recover` changes anything. It needs no password: whoever reads a ledger's metadata reads its password there.
 
+use std::path::PathBuf;
+
 use clap::Subcommand;
 use futures::StreamExt;
 use serde_json::{Value, json};
@@ -10,6 +12,7 @@ use tailwater_bookkeeper::{
     BookKeeper, LedgerCheck, LedgerFault, LedgerId, LedgerMetadata, LedgerStatus, LedgerTimes, LedgersUri,
 };
 use tailwater_env::Env;
+use tailwater_node::Config;
 
 use crate::output::{self, Format};
 use crate::template::write_time;
@@ -71,9 +74,9 @@ pub enum Command {
 #[derive(clap::Args)]
 pub struct Store {
     /// The store: bookkeeper://HOST[:PORT][,HOST[:PORT]...]/PATH, with the servers of ZooKeeper and the path of its
-    /// ledgers.
+    /// ledgers. By default that of --config, whose logins and certificates are used in any case.
     #[arg(long, value_name = "URL")]
-    store: LedgersUri,
+    store: Option<LedgersUri>,
 }
 
 fn ledger_id(text: &str) -> Result<LedgerId, String> {
@@ -81,24 +84,26 @@ fn ledger_id(text: &str) -> Result<LedgerId, String> {
 }
 
 /// Runs one of them.
-pub fn run(command: Command) -> anyhow::Result<()> {
+pub fn run(command: Command, file: Option<&PathBuf>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
         match command {
-            Command::Ls { store, output } => list(&connect(store).await?, output).await,
+            Command::Ls { store, output } => list(&connect(store, file).await?, output).await,
             Command::Describe { store, ledger, output } => {
-                describe(&connect(store).await?, ledger, output).await
+                describe(&connect(store, file).await?, ledger, output).await
             }
-            Command::Recover { store, ledger } => recover(&connect(store).await?, ledger).await,
+            Command::Recover { store, ledger } => recover(&connect(store, file).await?, ledger).await,
             Command::Verify { store, ledgers, output } => {
-                verify(&connect(store).await?, ledgers, output).await
+                verify(&connect(store, file).await?, ledgers, output).await
             }
         }
     })
 }
 
-async fn connect(Store { store }: Store) -> anyhow::Result<BookKeeper> {
-    let connected = BookKeeper::connect(Env::real(), store.clone(), LedgerTimes::default()).await;
+async fn connect(Store { store }: Store, file: Option<&PathBuf>) -> anyhow::Result<BookKeeper> {
+    let env = Env::real();
+    let (store, security) = Config::load(file, toml::Table::new())?.ledgers_at(&env, store)?;
+    let connected = BookKeeper::connect_with(env, store.clone(), security, LedgerTimes::default()).await;
     connected.map_err(|fault| anyhow::anyhow!("{store}: {fault}"))
 }
 

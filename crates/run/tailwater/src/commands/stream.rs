@@ -424,5 +424,11 @@ fn describe(stream: &StreamView) -> anyhow::Result<()> {
     for damaged in stream.shards.iter().filter_map(|shard| shard.damaged.as_deref()) {
         output::print(&format!("damaged and not opened: {damaged}"))?;
     }
+    let elsewhere = stream.shards.iter().filter(|shard| shard.elsewhere);
+    let elsewhere: Vec<String> = elsewhere.map(|shard| shard.shard.to_string()).collect();
+    if !elsewhere.is_empty() {
+        let which = elsewhere.join(", ");
+        output::print(&format!("of other nodes, and shown as this one knew them last: shards {which}"))?;
+    }
     Ok(())
 }

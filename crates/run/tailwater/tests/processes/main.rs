@@ -36,6 +36,7 @@ mod kafka_hot;
 mod kafka_kcat;
 mod kafka_lag;
 mod kafka_listeners;
+mod ledgers_secured;
 mod library;
 mod lines;
 mod logins;
@@ -45,6 +46,8 @@ mod metadata;
 mod metrics;
 mod monitor;
 mod moves;
+#[cfg(feature = "bookkeeper")]
+mod nodes;
 mod panics;
 mod permissions;
 mod queues;

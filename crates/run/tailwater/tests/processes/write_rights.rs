@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 
-use tailwater_bookkeeper::{BookiePlaces, LedgerTimes, Quorums};
+use tailwater_bookkeeper::{BookiePlaces, LedgerTimes, LedgersSecurity, Quorums};
 use tailwater_env::{BoxFuture, Env, Progress};
 use tailwater_format::{
     EntryFields, EntryId, Offset, Position, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId, Term,
@@ -25,7 +25,7 @@ struct Right {
 }
 
 impl WriteRight for Right {
-    fn confirm(&self) -> BoxFuture<'_, Result<(), WriteRightFault>> {
+    fn confirm<'a>(&'a self, _: Option<&'a SegmentId>) -> BoxFuture<'a, Result<(), WriteRightFault>> {
         let answer = match self.is_lost.load(Ordering::Relaxed) {
             true => Err(WriteRightFault::Lost("another one writes".to_owned())),
             false => Ok(()),
@@ -50,6 +50,7 @@ impl SegmentWatch for Told {
 async fn open(of: Uuid, right: &Arc<Right>) -> Result<OpenedSegments, String> {
     let quorums = Quorums::new(3, 3, 2).expect("in order");
     let opening = LedgerOpening {
+        security: LedgersSecurity::default(),
         uri: cluster().uri(),
         quorums,
         places: BookiePlaces::default(),

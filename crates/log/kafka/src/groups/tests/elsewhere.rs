@@ -163,14 +163,15 @@ async fn what_is_committed_after_a_deletion_of_a_clock_that_is_ahead_stays_when_
     let env = Env::real();
     let open = Broker::open(&env, config, log.clone(), "cluster".to_owned(), authorizer, None);
     let broker = open.await.expect("it opens");
-    let there = || broker.groups.offsets().get("g", (topic, 0));
+    let groups = broker.groups.only().expect("one node is active");
+    let there = || groups.offsets().get("g", (topic, 0));
     let now_ms = Env::real().wall_ms();
     let deleted_ms = now_ms + 600_000;
-    broker.groups.commit("g", at(topic, 5, now_ms)).await.expect("kept");
+    groups.commit("g", at(topic, 5, now_ms)).await.expect("kept");
     broker.follow_offsets(topic, told(-1, deleted_ms)).await.expect("followed");
     assert_eq!(there(), None);
     for offset in 1..4 {
-        broker.groups.commit("g", at(topic, offset, now_ms + offset)).await.expect("kept");
+        groups.commit("g", at(topic, offset, now_ms + offset)).await.expect("kept");
         // By a node that was started again.
         broker.follow_offsets(topic, told(-1, deleted_ms)).await.expect("passed over");
         let kept = there().expect("it was committed since");

@@ -159,7 +159,7 @@ fn a_truncation_of_what_is_lost_as_a_whole_removes_nothing() {
             -> sync 10
         lost disk broken
             -> show 0.2@0, records 0..0
-            -> delete 0.1
+            -> discard 0.1
             -> truncated 0: starts 0
             -> update 0.2@0, records 0..0
         append b 1; all

@@ -127,6 +127,7 @@ pub(super) fn output(output: &Output) -> Option<String> {
         Output::Update(update) => tail("update", update),
         Output::Seal(id, length) => format!("seal {}@{length}", segment(id)),
         Output::Delete(id) => format!("delete {}", segment(id)),
+        Output::Discard(id) => format!("discard {}", segment(id)),
         Output::NameCopy(id, ..) => format!("name the copy of {}", segment(id)),
         Output::HideCopy(id) => format!("hide the copy of {}", segment(id)),
         Output::RemoveCopy(id, _) => format!("remove the copy of {}", segment(id)),

@@ -277,7 +277,7 @@ impl World {
                 self.named.remove(&id).expect("named");
             }
             Output::RemoveCopy(id, copy) => self.remove_copy(id, copy),
-            Output::Delete(id) => {
+            Output::Delete(id) | Output::Discard(id) => {
                 self.check_delete(id);
                 self.segments.remove(&id).expect("there");
                 self.deleted.push(id);
