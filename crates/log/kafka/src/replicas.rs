@@ -16,8 +16,8 @@ pub(crate) const BOOKIES_FROM: i32 = 1_000_000_001;
 pub(crate) struct Replicas {
     /// All of them, the leader first.
     pub all: Vec<i32>,
-    /// The first ones, as many as bookies take entries now, if there is a leader. Whether the segment that is written has
-    /// a copy at each of these bookies is not looked at.
+    /// The first ones, as many as bookies take entries now, if there is a leader. Whether the segment that is written
+    /// has a copy at each of these bookies is not looked at.
     pub in_sync: Vec<i32>,
     /// The others.
     pub offline: Vec<i32>,

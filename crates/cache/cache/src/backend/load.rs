@@ -140,8 +140,8 @@ impl Backend {
         }
     }
 
-    /// Whether these may be applied: any, or what the load that is under way SETs. Another one may begin before they are:
-    /// then they take room until the next one begins.
+    /// Whether these may be applied: any, or what the load that is under way SETs. Another one may begin before they
+    /// are: then they take room until the next one begins.
     pub(super) fn check_loading(&self, entries: &[Item<'_>]) -> Result<(), Refusal> {
         let loads = self.loads.lock();
         let is_of_load = |entry: &Item<'_>| !entry.tombstone && generation_of(entry.key) == loads.under_way;

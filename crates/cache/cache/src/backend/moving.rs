@@ -1,9 +1,9 @@
 //! How a backend's regions move to another place in memory, for a reader that has mapped them and lost the right to.
 //!
-//! A mapping can't be taken from a process that has it. So the backend goes on elsewhere, and empties the place that the
-//! process can read. Everybody else reads on: whoever reads through a server is not told, and who has mapped the regions
-//! finds in the header of the old ones that they have moved, connects again, and reads the old ones until then. What a
-//! reader finds at either place is the same, until the old buckets are retired ([`super::table`]).
+//! A mapping can't be taken from a process that has it. So the backend goes on elsewhere, and empties the place that
+//! the process can read. Everybody else reads on: whoever reads through a server is not told, and who has mapped the
+//! regions finds in the header of the old ones that they have moved, connects again, and reads the old ones until then.
+//! What a reader finds at either place is the same, until the old buckets are retired ([`super::table`]).
 //!
 //! A region that has moved keeps its id, its length and its generation, which stands for this start of the backend.
 
@@ -30,8 +30,9 @@ impl Backend {
         self.served.read().clone()
     }
 
-    /// Moves the regions to another place in memory, and empties the old one: about [`OLD_PLACE_KEPT`] and what it takes
-    /// to copy the regions. `admission` is that of the server of this backend. To be called from a task that may block.
+    /// Moves the regions to another place in memory, and empties the old one: about [`OLD_PLACE_KEPT`] and what it
+    /// takes to copy the regions. `admission` is that of the server of this backend. To be called from a task that may
+    /// block.
     ///
     /// The memory of the old place is given back when nobody has it mapped any more.
     ///
