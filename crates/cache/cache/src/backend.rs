@@ -13,13 +13,15 @@
 //! - What expires is reclaimed by this backend's wall clock, [`EXPIRED_KEPT`](crate::limits::EXPIRED_KEPT) later.
 //! - A backend that starts again does not know what it should hold. It says so ([`REFUSED_UNFILLED`]), and is refilled
 //!   by the others of its cell while it serves ([`cohort`], [`refill`]).
-//! - Memory is fixed when the backend starts: the two regions, and private tables in proportion to them.
+//! - Memory is fixed when the backend starts: the two regions, and private tables in proportion to them. While the
+//!   regions move to another place ([`moving`]), there are four.
 //!
 //! Called by an `rma` server's threads and by its own sweeping task.
 
 mod cohort;
 mod ending;
 mod load;
+mod moving;
 mod recency;
 mod refill;
 mod slabs;
@@ -28,12 +30,12 @@ mod told;
 mod tombstones;
 
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use prost::Message;
 use tailwater_env::{Env, Instant, Task};
 use tailwater_rma::{Backing, Peer, READ_BYTES_MAX, Refusal, Region, Reply, ScarHit, ScarOp, Service};
@@ -56,6 +58,7 @@ use crate::version::Version;
 use cohort::BackendCohort;
 use ending::BackendEnding;
 use load::BackendLoads;
+use moving::ServedRegions;
 pub use refill::RefillConfig;
 use table::{Table, TableConfig};
 use told::BackendTold;
@@ -97,8 +100,8 @@ type DoorbellRing = Arc<dyn Fn() + Send + Sync>;
 pub struct Backend {
     env: Env,
     config: BackendConfig,
-    index: Arc<Region>,
-    data: Arc<Region>,
+    served: RwLock<ServedRegions>,
+    is_moving: AtomicBool,
     table: Mutex<Table>,
     lookups: AtomicU64,
     /// One for each server or local connection that serves this backend: set up by the owner, so few.
@@ -136,6 +139,7 @@ impl Backend {
             buckets: config.buckets,
             data_generation: data.generation(),
             is_filled: true,
+            has_moved: false,
         };
         index.write(0, &header.encode());
         let table_config = TableConfig {
@@ -150,8 +154,8 @@ impl Backend {
         let backend = Arc::new(Self {
             env: env.clone(),
             config,
-            index,
-            data,
+            served: RwLock::new(ServedRegions { index, data }),
+            is_moving: AtomicBool::new(false),
             table,
             lookups: AtomicU64::new(0),
             doorbells: Mutex::new(Vec::new()),
@@ -358,7 +362,8 @@ fn malformed(why: &str) -> Refusal {
 
 impl Service for Backend {
     fn regions(&self) -> Vec<Arc<Region>> {
-        vec![Arc::clone(&self.index), Arc::clone(&self.data)]
+        let ServedRegions { index, data } = self.served();
+        vec![index, data]
     }
 
     fn scar(&self, op: &ScarOp) -> Option<ScarHit> {
@@ -366,7 +371,7 @@ impl Service for Backend {
             return None;
         }
         let mut bucket = [0; BUCKET_BYTES];
-        self.index.read(bucket_offset(op.bucket), &mut bucket);
+        self.served.read().index.read(bucket_offset(op.bucket), &mut bucket);
         // Whichever configuration the bucket names: who asked decides whether that is the right one.
         let config_id = u64_at(&bucket, 0).unwrap_or_default();
         let data = match scan_bucket(&bucket, KeyHash(op.key_hash), config_id) {

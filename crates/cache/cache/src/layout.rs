@@ -16,6 +16,8 @@
 //!       28   2  ways               WAYS: entries of a bucket
 //!       30   2  flags              bit 0: the backend is not refilled. Who does not know the flag takes this for a
 //!                                  layout that it does not know, and asks the other replicas
+//!                                  bit 1: the regions have moved to another place in memory, and this one is about
+//!                                  to be emptied: whoever has it mapped connects again
 //!       32   8  data generation    of the data region that belongs to this index
 //!       40   8  XXH3-64 of bytes 0..40
 //! 4096  bucket 0, bucket 1, ...    BUCKET_BYTES each, at a multiple of a cache line
@@ -101,6 +103,7 @@ pub const FLAG_UNFILLED: u64 = 2;
 pub const FLAG_CHAINED: u64 = 4;
 /// Flag of an index header: the backend is not refilled.
 const HEADER_UNFILLED: u16 = 1;
+const HEADER_MOVED: u16 = 2;
 /// An item's bytes before its key.
 pub const ITEM_HEADER_BYTES: usize = 32;
 /// An item's bytes behind its value, where it has [`ItemExtras`] without a token.
@@ -168,6 +171,8 @@ pub struct IndexHeader {
     pub data_generation: u64,
     /// Whether the backend holds what it should: otherwise its buckets say that a key is unknown, and not absent.
     pub is_filled: bool,
+    /// Whether the regions are at another place in memory by now, and this one is about to be emptied.
+    pub has_moved: bool,
 }
 
 impl IndexHeader {
@@ -179,7 +184,8 @@ impl IndexHeader {
         bytes[16..24].copy_from_slice(&self.buckets.to_le_bytes());
         bytes[24..28].copy_from_slice(&(BUCKET_BYTES as u32).to_le_bytes());
         bytes[28..30].copy_from_slice(&(WAYS as u16).to_le_bytes());
-        let flags = if self.is_filled { 0 } else { HEADER_UNFILLED };
+        let unfilled = if self.is_filled { 0 } else { HEADER_UNFILLED };
+        let flags = unfilled | if self.has_moved { HEADER_MOVED } else { 0 };
         bytes[30..32].copy_from_slice(&flags.to_le_bytes());
         bytes[32..40].copy_from_slice(&self.data_generation.to_le_bytes());
         let checksum = xxh3_64(&bytes[..40]);
@@ -190,11 +196,13 @@ impl IndexHeader {
     /// A header out of foreign bytes; `None` if they are none, or describe a layout that this code does not
     /// know, or buckets that do not fit in `region_len` bytes.
     pub fn decode(bytes: &[u8; HEADER_USED_BYTES], region_len: u64) -> Option<Self> {
+        let flags = u16::from_le_bytes([bytes[30], bytes[31]]);
         let header = Self {
             config_id: u64_at(bytes, 8)?,
             buckets: u64_at(bytes, 16)?,
             data_generation: u64_at(bytes, 32)?,
-            is_filled: bytes[30..32] != HEADER_UNFILLED.to_le_bytes(),
+            is_filled: flags & HEADER_UNFILLED == 0,
+            has_moved: flags & HEADER_MOVED != 0,
         };
         let fits = header.buckets >= 1
             && header.buckets <= BUCKETS_MAX

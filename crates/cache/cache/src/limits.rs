@@ -136,6 +136,16 @@ pub const TELL_LEFT_MAX: Duration = Duration::from_secs(600);
 /// The longest pause between two attempts at that: all of the cell's clients look for it.
 pub const TELL_LEFT_PAUSE_MAX: Duration = Duration::from_secs(10);
 
+/// How long the regions that a backend has moved from are kept as they were: readers that have mapped them look every
+/// four seconds whether they have moved, and then connect again.
+pub const OLD_PLACE_KEPT: Duration = Duration::from_secs(8);
+/// Bytes that are copied at once from there, with the table locked.
+pub const MOVED_BYTES_PER_STEP: usize = 256 << 10;
+/// Bytes that are copied before others have a turn.
+pub const MOVED_BYTES_PER_PAUSE: u64 = 4 << 20;
+/// How long that is.
+pub const MOVED_PAUSE: Duration = Duration::from_millis(1);
+
 /// How often a read or a mutation is made again by another configuration of its cell: each replica of a key, before and
 /// after a change of backends, may be the one that goes by another one.
 pub const CONFIGURATION_RETRIES_MAX: u32 = 8;

@@ -1,7 +1,12 @@
 //! A cell over real sockets: what the transports promise, seen from where they are used.
 
+#![allow(clippy::disallowed_methods)] // a test of real sockets, with tasks that end with it
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -195,5 +200,110 @@ fn backends_end_one_after_the_other_and_come_back_empty() {
         }
         assert_hits(&cell.get_consistent(&keys).await, &items);
         again.clear();
+    });
+}
+
+/// A backend of a cell of its own that everybody reaches in both ways, and a client that reads by mapped memory or over
+/// TCP.
+async fn one(env: &Env, served: &Served, is_mapped: bool) -> Cell {
+    let address = address(served).swap_remove(usize::from(!is_mapped));
+    let mut config = CellConfig::new(ID, Mode::R1, Backends::at(env, vec![vec![address]]), 1);
+    config.deadline = Duration::from_secs(30);
+    // Often enough for nobody to be hung up on.
+    config.watch_slice = Duration::from_millis(5);
+    Cell::connect(env, config).await.expect("one")
+}
+
+/// Reads a key that is counted up, until told to stop; every read has to find what was acknowledged before it.
+async fn read_on(cell: Cell, acknowledged: Arc<AtomicU64>, reads: Arc<AtomicU64>, stop: Arc<AtomicBool>) {
+    let key = [Bytes::from_static(b"count")];
+    while !stop.load(Ordering::Relaxed) {
+        let before = acknowledged.load(Ordering::Acquire);
+        match cell.get_consistent(&key).await.remove(0) {
+            Lookup::Hit { value, .. } => {
+                let count = u64::from_le_bytes(value[..8].try_into().expect("a count"));
+                assert!(count >= before, "{count} was read behind the answer to {before}");
+            }
+            other => panic!("{other:?}"),
+        }
+        assert_ne!(cell.get_relaxed(&key).await[0], Lookup::Miss);
+        reads.fetch_add(1, Ordering::Relaxed);
+        tokio::task::yield_now().await;
+    }
+}
+
+fn is_empty(file: &File) -> bool {
+    let len = usize::try_from(file.metadata().expect("a file").len()).expect("it fits");
+    let mut bytes = vec![0; len];
+    file.read_exact_at(&mut bytes, 0).expect("read");
+    bytes.iter().all(|byte| *byte == 0)
+}
+
+#[test]
+fn a_backend_moves_from_a_kept_mapping_which_is_emptied_and_all_others_read_on_under_load() {
+    in_runtime(|env| async move {
+        let dir = tempfile::tempdir().expect("a directory");
+        let both = ServerConfig { tcp: tcp().tcp, ..unix(dir.path(), 0) };
+        let served = serve(&env, both);
+        // What whoever maps the memory was given.
+        let kept = served.backend.regions().into_iter().map(|region| {
+            let file = region.file().expect("shared").try_clone_to_owned().expect("a descriptor");
+            (File::from(file), region.generation())
+        });
+        let kept: Vec<_> = kept.collect();
+        let near = one(&env, &served, true).await;
+        let far = one(&env, &served, false).await;
+        for result in far.set(items()).await {
+            result.expect("set");
+        }
+        let (acknowledged, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let count = |count: u64| Bytes::copy_from_slice(&count.to_le_bytes());
+        far.set(vec![(Bytes::from_static(b"count"), count(0))]).await.remove(0).expect("set");
+        let reads = [Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0))];
+        let mut tasks: Vec<_> = [near.clone(), far.clone()]
+            .into_iter()
+            .zip(&reads)
+            .map(|(cell, reads)| {
+                tokio::spawn(read_on(cell, acknowledged.clone(), reads.clone(), stop.clone()))
+            })
+            .collect();
+        let (writer, done, stopped) = (near.clone(), acknowledged.clone(), stop.clone());
+        tasks.push(tokio::spawn(async move {
+            let mut next = 0;
+            while !stopped.load(Ordering::Relaxed) {
+                next += 1;
+                let key = Bytes::from_static(b"count");
+                writer.set(vec![(key, count(next))]).await.remove(0).expect("set");
+                done.store(next, Ordering::Release);
+            }
+        }));
+
+        let admission = served.server.admission();
+        served.backend.move_regions(&admission).await.expect("memory");
+        assert!(kept.iter().all(|(file, _)| is_empty(file)), "what was mapped is emptied");
+        for result in far.set(items()).await {
+            result.expect("set");
+        }
+        let so_far = reads.each_ref().map(|reads| reads.load(Ordering::Relaxed));
+        while reads.iter().zip(so_far).any(|(reads, so_far)| reads.load(Ordering::Relaxed) <= so_far + 1) {
+            assert!(!tasks.iter().any(tokio::task::JoinHandle::is_finished), "somebody was interrupted");
+            tokio::task::yield_now().await;
+        }
+        stop.store(true, Ordering::Relaxed);
+        for task in tasks {
+            task.await.expect("nobody was interrupted");
+        }
+        assert!(kept.iter().all(|(file, _)| is_empty(file)), "nothing new is written there");
+        let keys: Vec<Bytes> = items().into_iter().map(|(key, _)| key).collect();
+        for cell in [&near, &far] {
+            assert_hits(&cell.get_consistent(&keys).await, &items());
+        }
+        let regions = served.backend.regions();
+        assert!(
+            regions.iter().zip(&kept).all(|(region, (_, generation))| region.generation() == *generation)
+        );
+        // And once more, from where it is now.
+        served.backend.move_regions(&admission).await.expect("memory");
+        assert_hits(&one(&env, &served, true).await.get_consistent(&keys).await, &items());
     });
 }

@@ -19,6 +19,9 @@ pub use crate::secret::{EngineLogin, SecretText, are_same};
 /// On whose behalf a peer asks that nobody authenticated.
 pub const ANONYMOUS: &str = "anonymous";
 
+/// What the principals of processes on a Unix socket begin with.
+pub const PRINCIPAL_OF_UID: &str = "uid:";
+
 /// Who is at the other end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
@@ -45,7 +48,7 @@ impl Peer {
 
     /// On whose behalf a process of this user of the system asks.
     pub fn principal_of_uid(uid: u32) -> String {
-        format!("uid:{uid}")
+        format!("{PRINCIPAL_OF_UID}{uid}")
     }
 }
 

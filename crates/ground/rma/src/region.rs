@@ -5,7 +5,8 @@
 //! - Readers in other processes can map it read-only and in no other way, and cannot change its size: its
 //!   memory file is sealed against future writable mappings, writes, growing and shrinking, and against the
 //!   removal of these seals.
-//! - A region is never opened again: each start of an owner makes regions of other generations.
+//! - A region is never opened again: each start of an owner makes regions of other generations. An owner can move a
+//!   region to another place in memory; that has the same generation, as the same is read at it.
 //! - Nobody holds a Rust reference to its memory; see [`crate::copy`].
 
 use std::hash::{BuildHasher, Hasher};
@@ -50,7 +51,8 @@ impl Region {
     }
 
     /// As [`Region::create`], with a generation of the caller's choice: a simulated world has to be the same
-    /// in every run. Everywhere else two regions must never share one.
+    /// in every run, and a region that moves to another place in memory is the same region. Everywhere else two
+    /// regions must never share one.
     ///
     /// # Errors
     /// As for [`Region::create`].

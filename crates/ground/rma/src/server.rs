@@ -304,10 +304,29 @@ pub struct ServiceAdmission(Vec<Arc<Mailbox>>);
 
 impl ServiceAdmission {
     /// Has every engine ask for each of its connections, and end those that [`Service::admit`] does not admit any more.
-    /// What a peer on this host has mapped it can read on.
+    /// What a peer on this host has mapped it can read on, until the service moves its regions elsewhere and empties
+    /// them where they were.
     pub fn ask_again(&self) {
         for mailbox in &self.0 {
             mailbox.send(Message::AskAgain);
+        }
+    }
+
+    /// Has every engine read the service's regions where they are now: [`Service::regions`] answers regions with the
+    /// same ids, lengths and generations as before, at another place in memory. Those who have mapped them stay
+    /// connected, and read them where they were.
+    pub fn regions_moved(&self) {
+        self.tell_moved(false);
+    }
+
+    /// The same, and ends the connections of those who have mapped the regions where they were.
+    pub fn hang_up_on_moved(&self) {
+        self.tell_moved(true);
+    }
+
+    fn tell_moved(&self, hang_up: bool) {
+        for mailbox in &self.0 {
+            mailbox.send(Message::RegionsMoved { hang_up });
         }
     }
 }

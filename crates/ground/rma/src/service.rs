@@ -28,7 +28,9 @@ pub trait Service: Send + Sync + 'static {
         Ok(())
     }
 
-    /// The regions that clients may read, in the order of their ids; new connections are told of these.
+    /// The regions that clients may read, in the order of their ids; new connections are told of these. Which ones they
+    /// are never changes, though where they are in memory may
+    /// ([`ServiceAdmission::regions_moved`](crate::ServiceAdmission::regions_moved)).
     fn regions(&self) -> Vec<Arc<Region>>;
 
     /// Scans a bucket; `None` where the service has no buckets or `op` is out of their range.

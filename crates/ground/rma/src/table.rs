@@ -24,6 +24,11 @@ impl RegionTable {
         &self.0
     }
 
+    /// Whether the other one's regions are the same ones, and at the same places in memory.
+    pub(crate) fn is_same_memory(&self, other: &Self) -> bool {
+        self.0.len() == other.0.len() && self.0.iter().zip(&*other.0).all(|(one, two)| Arc::ptr_eq(one, two))
+    }
+
     pub(crate) fn infos(&self) -> Vec<RegionInfo> {
         let ids = (0..).map(RegionId);
         ids.zip(self.0.iter()).map(|(id, region)| region.info(id)).collect()

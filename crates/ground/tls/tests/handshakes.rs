@@ -123,6 +123,40 @@ async fn new_files_are_used_for_new_connections_while_an_old_one_goes_on() {
 }
 
 #[tokio::test]
+async fn a_connection_goes_on_when_the_certificate_expires_under_it_and_new_ones_come_with_the_next_files() {
+    let mut world = World::start(TlsConfig::default()).await;
+    let _watch = world.certificates().watch();
+    world.replace_files_for_seconds(10);
+    world.certificates().look();
+    world.until(|| world.certificates().stats().reloads == 1).await;
+    let (socket, tcp) = world.pair().await;
+    let acceptor = world.acceptor();
+    let connecting = world.spawn(Side::new(&world).connect(tcp));
+    let mut old = acceptor.handshake(socket).await.expect("still good");
+    let mut client = connecting.await.expect("no panic").expect("still good");
+    let mut goes_on = async || {
+        client.write_all(b"still").await.expect("sent");
+        let mut read = [0; 5];
+        old.read_exact(&mut read).await.expect("read");
+        assert_eq!(&read, b"still");
+    };
+    let error = loop {
+        goes_on().await;
+        if let Err(error) = known(&world, Side::new(&world)).await {
+            break error.to_string();
+        }
+    };
+    assert!(error.contains("CertificateExpired"), "{error}");
+    assert!(world.certificates().expires_ms() <= world.env.wall_ms());
+    goes_on().await;
+    world.replace_files(90);
+    world.certificates().look();
+    world.until(|| world.certificates().stats().reloads == 2).await;
+    known(&world, Side::new(&world)).await.expect("the next ones");
+    goes_on().await;
+}
+
+#[tokio::test]
 async fn files_that_can_not_be_used_leave_those_from_before_in_use_and_the_next_good_ones_are_taken() {
     let mut world = World::start(TlsConfig::default()).await;
     let _watch = world.certificates().watch();

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use serde::{Deserialize, Serialize};
 
 use crate::groups::GroupsConfig;
+use crate::replicas::BOOKIES_FROM;
 
 /// Requests of more than this share room with their like only.
 pub const COMMON_FRAME_BYTES: usize = 4 << 20;
@@ -140,6 +141,12 @@ impl KafkaConfig {
         within("stalled_ms", self.stalled_ms, 100, u64::MAX >> 1)?;
         if self.broker_id < 0 {
             return Err(format!("[kafka] broker_id = {} is negative", self.broker_id));
+        }
+        if self.broker_id >= BOOKIES_FROM {
+            return Err(format!(
+                "[kafka] broker_id = {} is a bookie's number: use one below {BOOKIES_FROM}",
+                self.broker_id
+            ));
         }
         self.groups.check()?;
         self.check_listeners()

@@ -9,14 +9,15 @@ use tailwater_log::{Log, StreamConfig};
 use crate::errors::{ErrorCode, RefusedRequest};
 
 /// The number of the first replica that is no broker.
-const BOOKIES_FROM: i32 = 1_000_000_001;
+pub(crate) const BOOKIES_FROM: i32 = 1_000_000_001;
 
 /// The replicas of one partition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Replicas {
     /// All of them, the leader first.
     pub all: Vec<i32>,
-    /// Those that have everything, as far as there is a leader and so many bookies take entries.
+    /// The first ones, as many as bookies take entries now, if there is a leader. Whether the segment that is written
+    /// has a copy at each of these bookies is not looked at.
     pub in_sync: Vec<i32>,
     /// The others.
     pub offline: Vec<i32>,

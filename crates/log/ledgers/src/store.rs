@@ -25,6 +25,9 @@ use crate::names::PASSWORD;
 use crate::points::LedgerPoint;
 use crate::writing::SegmentWriting;
 
+/// How many bookies take entries before anybody has looked.
+const BOOKIES_UNKNOWN: u32 = u32::MAX;
+
 /// What is counted: each stands for itself, so all accesses are relaxed.
 #[derive(Default)]
 pub(crate) struct LedgerCounters {
@@ -70,7 +73,7 @@ impl LedgersShared {
             cluster,
             quorums,
             cache: EntryCache::default(),
-            bookies: AtomicU32::new(0),
+            bookies: AtomicU32::new(BOOKIES_UNKNOWN),
             is_dropped: AtomicBool::new(false),
             unfinished: Arc::default(),
             deleting: Semaphore::new(LEDGERS_AT_A_TIME),
@@ -119,7 +122,8 @@ impl LedgersShared {
                     tracing::warn!("[ledgers.places] does not say where these bookies are: {told}");
                 }
                 before = told;
-                self.bookies.store(u32::try_from(bookies.len()).unwrap_or(u32::MAX), Ordering::Relaxed);
+                self.bookies
+                    .store(u32::try_from(bookies.len()).unwrap_or(BOOKIES_UNKNOWN - 1), Ordering::Relaxed);
             }
             self.env.sleep(BOOKIES_LOOK).await;
         }
@@ -265,7 +269,8 @@ impl StoreContract for LedgerStore {
     }
 
     fn places(&self) -> Option<u32> {
-        Some(self.shared.bookies.load(Ordering::Relaxed))
+        let bookies = self.shared.bookies.load(Ordering::Relaxed);
+        (bookies != BOOKIES_UNKNOWN).then_some(bookies)
     }
 
     fn check_copies(&self, wanted: SegmentCopies) -> BoxFuture<'_, Result<(), StoreError>> {

@@ -92,6 +92,7 @@ pub fn targets() -> Vec<FuzzTarget> {
         target("meta-snapshots", Disk, ITEMS, meta::snapshots, || meta::seeds().1),
         target("queue-records", Disk, ITEMS, queue::records, || queue::seeds().0),
         target("sqs-contents", Disk, ITEMS, sqs::contents, || sqs::seeds()[2].clone()),
+        target("sqs-accounts", Disk, ITEMS, sqs::accounts, sqs::account_seeds),
         target("stream-records", Disk, ITEMS, streams::records, streams::seeds),
         target("group-records", Disk, ITEMS, groups::group_records, groups::seeds),
         target("cluster-records", Disk, ITEMS, copy::clusters, || copy::seeds().1),

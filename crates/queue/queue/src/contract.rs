@@ -40,6 +40,9 @@ pub trait QueueStore: std::marker::Send + Sync + 'static {
     /// The key of receipts and message ids.
     fn secret(&self) -> &Secret;
 
+    /// Front ends that serve the same queues at the moment, this one among them, as far as this one knows: 1 at least.
+    fn front_ends(&self) -> u64;
+
     /// A queue, by its account and name.
     fn find<'a>(&'a self, account: &'a str, name: &'a str) -> StoreAnswer<'a, Option<Arc<QueueView>>>;
 

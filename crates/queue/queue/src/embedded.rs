@@ -17,6 +17,10 @@ impl QueueStore for Queues {
         self.secret()
     }
 
+    fn front_ends(&self) -> u64 {
+        1
+    }
+
     fn find<'a>(&'a self, account: &'a str, name: &'a str) -> StoreAnswer<'a, Option<Arc<QueueView>>> {
         Box::pin(async move { Ok(self.find(account, name)) })
     }

@@ -5,20 +5,27 @@
 //! request it is, and anybody can write one: it is only looked at whether there is something, and what is used is taken
 //! when the signature was verified, and the body's length is known. Messages in flight are counted
 //! ([`crate::in_flight`]) where they are received.
+//!
+//! Where several front ends serve the same queues, each of them gives its share of what an account may have in a
+//! second: the quota divided by how many they are. What the store counts, queues and messages in flight, is of all of
+//! them anyway. Receives that wait are of the front end whose connections they hold.
 
 mod kept;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
 use tailwater_access::{Peer, RightsBell, RightsChanges, SecretText};
 use tailwater_env::{Env, HashMap, Instant};
 use tailwater_queue::{QueueError, QueueStore};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::config::{AccountConfig, SqsConfig};
 use crate::error::{Code, ErrorRefusal};
 use crate::in_flight::InFlight;
+
+#[cfg(feature = "fuzz")]
+pub(crate) use kept::{check_kept, kept_seeds};
 
 pub use kept::{AccountBounds, AccountError, AccountInfo, NewAccountKey};
 
@@ -83,13 +90,22 @@ struct Account {
     used: Arc<AccountUse>,
 }
 
-/// What an account uses of what it may. It stays when its keys change.
+/// What an account uses of what it may. It stays when its keys or its bounds change.
 struct AccountUse {
     requests: Mutex<Bucket>,
     bytes: Mutex<Bucket>,
     in_flight: Mutex<InFlight>,
-    /// Receives that may still wait.
-    waiting: Arc<Semaphore>,
+    /// Receives that wait.
+    waiting: AtomicUsize,
+}
+
+/// A receive of an account that waits.
+pub(crate) struct WaitingGuard(Arc<AccountUse>);
+
+impl Drop for WaitingGuard {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// What may still be used at the moment.
@@ -100,18 +116,17 @@ struct Bucket {
 
 impl Bucket {
     /// Whether there is something. A rate of 0 is any rate.
-    fn has_some(&mut self, rate: u64, now: Instant) -> bool {
-        if rate == 0 {
+    fn has_some(&mut self, rate: f64, now: Instant) -> bool {
+        if rate == 0.0 {
             return true;
         }
-        let rate = rate as f64;
         self.level = (self.level + rate * now.since(self.filled_at).as_secs_f64()).min(rate);
         self.filled_at = now;
         self.level > 0.0
     }
 
     /// Takes `amount` out, if there is something; what is too much is missing later.
-    fn take(&mut self, amount: u64, rate: u64, now: Instant) -> bool {
+    fn take(&mut self, amount: u64, rate: f64, now: Instant) -> bool {
         let is_there = self.has_some(rate, now);
         if is_there {
             self.level -= amount as f64;
@@ -167,27 +182,16 @@ impl Accounts {
     }
 
     fn account(&self, config: AccountConfig, known: Option<&Arc<Account>>) -> Account {
-        let is_bounded_as = |known: &Arc<Account>| {
-            let keys = known.config.keys.clone();
-            AccountConfig { keys, ..config.clone() } == known.config
-        };
-        let used = match known.filter(|known| is_bounded_as(known)) {
-            Some(known) => Arc::clone(&known.used),
-            None => {
-                let now = self.env.now();
-                let full = |rate: u64| Mutex::new(Bucket { level: rate as f64, filled_at: now });
-                let waiting_max = match config.waiting_max {
-                    0 => self.config.connections_max.div_ceil(2),
-                    most => most.min(Semaphore::MAX_PERMITS),
-                };
-                Arc::new(AccountUse {
-                    requests: full(config.requests_per_s),
-                    bytes: full(config.bytes_per_s),
-                    in_flight: Mutex::default(),
-                    waiting: Arc::new(Semaphore::new(waiting_max)),
-                })
-            }
-        };
+        let used = known.map(|known| Arc::clone(&known.used)).unwrap_or_else(|| {
+            let now = self.env.now();
+            let full = |rate: u64| Mutex::new(Bucket { level: rate as f64, filled_at: now });
+            Arc::new(AccountUse {
+                requests: full(config.requests_per_s),
+                bytes: full(config.bytes_per_s),
+                in_flight: Mutex::default(),
+                waiting: AtomicUsize::new(0),
+            })
+        });
         Account { config, used }
     }
 
@@ -232,38 +236,43 @@ impl Accounts {
         self.set().by_id.get(id).cloned()
     }
 
-    /// Refuses a request of whoever claims to have `key`, if that account's quota is used up. Uses nothing of it.
-    pub(crate) fn check_quota(&self, key: &str) -> Result<(), ErrorRefusal> {
+    /// Refuses a request of whoever claims to have `key`, if this front end's share of that account's quota is used up,
+    /// of as many as serve the account. Uses nothing of it.
+    pub(crate) fn check_quota(&self, key: &str, fronts: u64) -> Result<(), ErrorRefusal> {
         let Some((_, account)) = self.set().keys.get(key).cloned() else { return Ok(()) };
         let now = self.env.now();
-        let AccountConfig { requests_per_s, bytes_per_s, .. } = account.config;
-        let is_left = account.used.requests.lock().has_some(requests_per_s, now)
-            && account.used.bytes.lock().has_some(bytes_per_s, now);
+        let (requests, bytes) = account.config.shares_of(fronts);
+        let is_left = account.used.requests.lock().has_some(requests, now)
+            && account.used.bytes.lock().has_some(bytes, now);
         is_left.then_some(()).ok_or_else(throttled)
     }
 
-    /// Counts a request with a body of so many bytes, or refuses it.
-    pub(crate) fn admit(&self, identity: &Identity, bytes: usize) -> Result<(), ErrorRefusal> {
+    /// Counts a request with a body of so many bytes, or refuses it, by the same share.
+    pub(crate) fn admit(&self, identity: &Identity, bytes: usize, fronts: u64) -> Result<(), ErrorRefusal> {
         let Some(account) = self.by_id(&identity.account) else { return Ok(()) };
         let now = self.env.now();
-        let AccountConfig { requests_per_s, bytes_per_s, .. } = account.config;
-        let is_admitted = account.used.requests.lock().take(1, requests_per_s, now)
-            && account.used.bytes.lock().take(bytes as u64, bytes_per_s, now);
+        let (requests_share, bytes_share) = account.config.shares_of(fronts);
+        let is_admitted = account.used.requests.lock().take(1, requests_share, now)
+            && account.used.bytes.lock().take(bytes as u64, bytes_share, now);
         is_admitted.then_some(()).ok_or_else(throttled)
     }
 
     /// Whether an account may have one more receive that waits, which it has as long as what is answered is there. Who
     /// waits holds a connection, of which there are not enough for everybody if one account takes them all.
-    pub(crate) fn admit_waiting(
-        &self,
-        identity: &Identity,
-    ) -> Result<Option<OwnedSemaphorePermit>, ErrorRefusal> {
+    pub(crate) fn admit_waiting(&self, identity: &Identity) -> Result<Option<WaitingGuard>, ErrorRefusal> {
         let Some(account) = self.by_id(&identity.account) else { return Ok(None) };
-        let waiting = Arc::clone(&account.used.waiting).try_acquire_owned();
-        waiting.map(Some).map_err(|_| {
-            let message = "Too many receives of the account wait: [[sqs.accounts]] waiting_max";
-            ErrorRefusal::new(Code::RequestThrottled, message)
-        })
+        let most = match account.config.waiting_max {
+            0 => self.config.connections_max.div_ceil(2),
+            most => most,
+        };
+        let one_more = |waiting: usize| (waiting < most).then_some(waiting + 1);
+        match account.used.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more) {
+            Ok(_) => Ok(Some(WaitingGuard(Arc::clone(&account.used)))),
+            Err(_) => {
+                let message = "Too many receives of the account wait: [[sqs.accounts]] waiting_max";
+                Err(ErrorRefusal::new(Code::RequestThrottled, message))
+            }
+        }
     }
 
     /// Whether an account may have one more queue.
@@ -337,12 +346,13 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::config::KeyConfig;
 
     #[test]
     fn a_bucket_gives_its_rate_and_a_second_s_worth_at_once() {
         let start = Instant::from_ns(0);
         let mut bucket = Bucket { level: 10.0, filled_at: start };
-        let mut taken = |now: Instant| (0..100).filter(|_| bucket.take(1, 10, now)).count();
+        let mut taken = |now: Instant| (0..100).filter(|_| bucket.take(1, 10.0, now)).count();
         assert_eq!(taken(start), 10);
         assert_eq!(taken(start + Duration::from_millis(500)), 5);
         assert_eq!(taken(start + Duration::from_secs(60)), 10);
@@ -352,8 +362,64 @@ mod tests {
     fn what_is_larger_than_the_bucket_passes_and_is_missing_later() {
         let start = Instant::from_ns(0);
         let mut bucket = Bucket { level: 10.0, filled_at: start };
-        assert!(bucket.take(30, 10, start));
-        assert!(!bucket.take(1, 10, start + Duration::from_secs(2)));
-        assert!(bucket.take(1, 10, start + Duration::from_millis(2_100)));
+        assert!(bucket.take(30, 10.0, start));
+        assert!(!bucket.take(1, 10.0, start + Duration::from_secs(2)));
+        assert!(bucket.take(1, 10.0, start + Duration::from_millis(2_100)));
+    }
+
+    #[test]
+    fn a_share_of_less_than_one_request_a_second_is_a_request_in_some_seconds() {
+        let start = Instant::from_ns(0);
+        let mut bucket = Bucket { level: 1.0, filled_at: start };
+        let mut taken = |ms: u64| bucket.take(1, 0.25, start + Duration::from_millis(ms));
+        // What is there at first is cut to the share.
+        let times: Vec<u64> = (0..20_000).step_by(100).filter(|ms| taken(*ms)).collect();
+        assert_eq!(times.len(), 6, "{times:?}");
+    }
+
+    fn bounded(id: &str, requests_per_s: u64, waiting_max: usize) -> AccountConfig {
+        AccountConfig {
+            id: id.to_owned(),
+            keys: vec![KeyConfig::new(&format!("key of {id}"), "secret")],
+            requests_per_s,
+            bytes_per_s: 0,
+            queues_max: 0,
+            in_flight_max: 0,
+            waiting_max,
+        }
+    }
+
+    fn accounts(account: AccountConfig) -> Arc<Accounts> {
+        let accounts = Accounts::of(&Env::real(), &SqsConfig::default());
+        accounts.replace(vec![account]);
+        accounts
+    }
+
+    fn who() -> Identity {
+        Identity { account: "111122223333".to_owned(), key: String::new() }
+    }
+
+    #[tokio::test]
+    async fn one_of_many_front_ends_gives_its_share_of_an_account_s_requests_and_the_only_one_all_of_them() {
+        let admitted = |fronts| {
+            let accounts = accounts(bounded(&who().account, 4, 0));
+            let admitted = (0..8).filter(|_| accounts.admit(&who(), 0, fronts).is_ok()).count();
+            (admitted, accounts.check_quota("key of 111122223333", fronts).is_ok())
+        };
+        assert!(admitted(1).0 >= 4);
+        // The next one comes in a quarter of an hour.
+        assert_eq!(admitted(4_000), (1, false));
+    }
+
+    #[tokio::test]
+    async fn receives_that_wait_still_count_when_the_account_s_bounds_have_changed() {
+        let accounts = accounts(bounded(&who().account, 0, 2));
+        let both = [accounts.admit_waiting(&who()), accounts.admit_waiting(&who())];
+        assert!(both.iter().all(Result::is_ok) && accounts.admit_waiting(&who()).is_err());
+        accounts.replace(vec![bounded(&who().account, 7, 3)]);
+        let third = accounts.admit_waiting(&who());
+        assert!(third.is_ok() && accounts.admit_waiting(&who()).is_err(), "three, and not two and three");
+        drop(both);
+        assert!(accounts.admit_waiting(&who()).is_ok());
     }
 }

@@ -54,10 +54,10 @@ pub struct AccountConfig {
     pub id: String,
     /// What its requests are signed with.
     pub keys: Vec<KeyConfig>,
-    /// Requests a second; 0 is any number.
+    /// Requests a second, at all front ends of its queues together; 0 is any number.
     #[serde(default)]
     pub requests_per_s: u64,
-    /// Bytes of requests a second; 0 is any number.
+    /// Bytes of requests a second, at all of them; 0 is any number.
     #[serde(default)]
     pub bytes_per_s: u64,
     /// Queues; 0 is any number.
@@ -66,9 +66,17 @@ pub struct AccountConfig {
     /// Messages in flight, in all its queues; 0 is any number.
     #[serde(default)]
     pub in_flight_max: u64,
-    /// Receives that wait at the same time; 0 is a half of `connections_max`.
+    /// Receives that wait at the same time at one front end; 0 is a half of `connections_max`.
     #[serde(default)]
     pub waiting_max: usize,
+}
+
+impl AccountConfig {
+    /// What one of so many front ends gives of its requests and bytes a second; 0 is any number.
+    pub(crate) fn shares_of(&self, fronts: u64) -> (f64, f64) {
+        let share = |rate: u64| rate as f64 / fronts.max(1) as f64;
+        (share(self.requests_per_s), share(self.bytes_per_s))
+    }
 }
 
 /// An access key.

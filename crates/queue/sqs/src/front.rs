@@ -142,7 +142,9 @@ impl Front {
             }
             protocol::refuse(protocol, &request_id, refusal).map(Full::new)
         };
-        if let Err(refusal) = self.accounts.check_quota(claimed_key(&head.headers, query)) {
+        if let Err(refusal) =
+            self.accounts.check_quota(claimed_key(&head.headers, query), self.queues.front_ends())
+        {
             return refused(protocol, &refusal);
         }
         let (body, _room) = match self.read_body(body).await {
@@ -162,7 +164,7 @@ impl Front {
             Ok((identity, unchunked)) => (identity, unchunked.unwrap_or(body)),
             Err(refusal) => return refused(protocol, &refusal),
         };
-        if let Err(refusal) = self.accounts.admit(&identity, body_bytes) {
+        if let Err(refusal) = self.accounts.admit(&identity, body_bytes, self.queues.front_ends()) {
             return refused(protocol, &refusal);
         }
         let asked = match protocol::read(&head.headers, query, body) {

@@ -72,6 +72,16 @@ pub fn contents(data: &[u8]) {
     }
 }
 
+/// An account as metadata has it.
+pub fn accounts(data: &[u8]) {
+    crate::accounts::check_kept(data);
+}
+
+/// Bytes for [`accounts`].
+pub fn account_seeds() -> Vec<Vec<u8>> {
+    crate::accounts::kept_seeds()
+}
+
 fn split<'a>(bytes: &'a [u8], at: &[u8]) -> (&'a [u8], &'a [u8]) {
     match bytes.windows(at.len()).position(|some| some == at) {
         Some(place) => (&bytes[..place], &bytes[place + at.len()..]),

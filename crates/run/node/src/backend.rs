@@ -1,5 +1,7 @@
 //! One cache backend and its server: inside the node, or as a process of its own.
 
+mod readers;
+
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,9 +18,12 @@ use tailwater_cache::{Backend, BackendConfig, Backends, RefillConfig};
 use tailwater_env::{Env, Task};
 use tailwater_rma::{
     Address, Backing, DoorbellStats, Peer, Refusal, Region, Reply, ScarHit, ScarOp, Server, ServerConfig,
-    Service,
+    Service, ServiceAdmission,
 };
 use tailwater_tls::{Acceptor, Dialer};
+use tokio::sync::Notify;
+
+use self::readers::MappedReaders;
 
 /// Which cell a backend is for: they differ in what they keep, and how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,8 +97,8 @@ pub struct BackendOptions {
 pub struct ServedBackend {
     backend: Arc<Backend>,
     server: Server,
-    /// Hangs up on those who lost the right to read.
-    _asking: Task,
+    /// Hang up on those who lost the right to read, and move what they have mapped.
+    _revoking: [Task; 2],
 }
 
 impl ServedBackend {
@@ -130,21 +135,31 @@ impl ServedBackend {
             ..ServerConfig::default()
         };
         let mut rights = authorizer.changes();
-        let service: Arc<dyn Service> =
-            Arc::new(Guarded { cell: name.clone(), backend: Arc::clone(&backend), authorizer });
-        let server = Server::take_over(env, config, service)
+        let guarded = Arc::new(Guarded {
+            cell: name.clone(),
+            backend: Arc::clone(&backend),
+            authorizer,
+            readers: MappedReaders::default(),
+        });
+        let server = Server::take_over(env, config, Arc::clone(&guarded) as _)
             .await
             .with_context(|| format!("the {name} cell's backend can't listen"))?;
         let doorbell = server.doorbell();
         backend.ring_on_change(move || doorbell.ring());
         let admission = server.admission();
-        let asking = env.spawn("cell-rights", async move {
+        let wanted = Arc::new(Notify::new());
+        let moving = keep_moving(env.clone(), Arc::clone(&guarded), admission.clone(), Arc::clone(&wanted));
+        let asking = async move {
             loop {
                 rights.changed().await;
                 admission.ask_again();
+                if guarded.forget_refused() {
+                    wanted.notify_one();
+                }
             }
-        });
-        Ok(Self { backend, server, _asking: asking })
+        };
+        let _revoking = [env.spawn("cell-rights", asking), env.spawn("cell-moves", moving)];
+        Ok(Self { backend, server, _revoking })
     }
 
     /// The backend itself, for this process.
@@ -168,6 +183,34 @@ impl ServedBackend {
     }
 }
 
+/// How often a move is tried again for which there is no memory.
+const MOVE_AGAIN: Duration = Duration::from_secs(5);
+
+/// Moves a backend's regions each time that it is wanted.
+async fn keep_moving(env: Env, guarded: Arc<Guarded>, admission: ServiceAdmission, wanted: Arc<Notify>) {
+    loop {
+        wanted.notified().await;
+        let (done, is_done) = tokio::sync::oneshot::channel();
+        let (again, guarded, admission) = (env.clone(), Arc::clone(&guarded), admission.clone());
+        // On a thread of its own: it makes memory, and copies it.
+        let _moving = env.spawn_dedicated("cell-move", async move {
+            while let Err(error) = guarded.backend.move_regions(&admission).await {
+                tracing::error!(
+                    cell = guarded.cell,
+                    %error,
+                    "a reader that lost its right can read this cell's memory on, as there is no memory to move the cell \
+                     to: give the node as much again, or start it again"
+                );
+                again.sleep(MOVE_AGAIN).await;
+            }
+            tracing::info!(cell = guarded.cell, "moved a cell's memory from a reader that lost its right");
+            // Nobody waits if the backend has ended.
+            let _ = done.send(());
+        });
+        let _ = is_done.await;
+    }
+}
+
 /// A backend that asks whether its peers may do what they want: to read, when they connect and when rights change, as
 /// no one-sided read asks anybody, and for each of their CALLs.
 struct Guarded {
@@ -175,9 +218,15 @@ struct Guarded {
     cell: String,
     backend: Arc<Backend>,
     authorizer: Arc<dyn Authorizer>,
+    readers: MappedReaders,
 }
 
 impl Guarded {
+    /// Forgets those who were given the regions and may not read any more; whether there were any.
+    fn forget_refused(&self) -> bool {
+        self.readers.forget_unless(|reader| self.ask(reader, "read").is_ok())
+    }
+
     fn ask(&self, peer: &Peer, operation: &str) -> Result<(), Refusal> {
         let request =
             AccessRequest { protocol: Protocol::Cell, operation, resource: Resource::Cell(&self.cell) };
@@ -189,6 +238,12 @@ impl Guarded {
 
 impl Service for Guarded {
     fn admit(&self, peer: &Peer) -> Result<(), Refusal> {
+        self.ask(peer, "read")?;
+        if !self.readers.note(peer) {
+            let message = format!("the memory of the cell {} is mapped by too many users already", self.cell);
+            return Err(Refusal { code: REFUSED_NOT_AUTHORIZED, message });
+        }
+        // Once more: whoever has just looked for those without rights has not met this one.
         self.ask(peer, "read")
     }
 

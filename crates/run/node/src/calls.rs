@@ -142,7 +142,8 @@ impl NodeService {
     }
 
     /// Takes note of an append that is refused before it is looked at, and will come again: the log takes nothing that
-    /// its producers have sent behind it before that.
+    /// its producers have sent behind it before that. Whoever may append can name another's producer here, as in any
+    /// append; if the log knows nothing of that one yet, its appends are refused until it is forgotten.
     ///
     /// # Errors
     /// That `peer` may not append there, or a message that makes no sense.

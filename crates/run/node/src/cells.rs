@@ -21,7 +21,7 @@ use tailwater_cache::{
 use tailwater_env::{Env, Task};
 use tailwater_format::call::{BackendInfo, CellInfo, CellMode as WireMode};
 use tailwater_meta::Meta;
-use tailwater_rma::{Address, LocalDoorbell, local};
+use tailwater_rma::Address;
 use tailwater_tls::{Acceptor, Dialer};
 
 use crate::api::{CellPlaceView, CellSpareView, CellView};
@@ -138,10 +138,7 @@ impl CellBegun {
         let Self { kind, config, own, wanted, dialer } = self;
         let own_addresses = own.as_ref().map(|own| addresses_of(own, advertised)).unwrap_or_default();
         let connector: Arc<dyn Connector> = match &own {
-            Some(own) => {
-                let local = local::connect(own.backend().clone(), LocalDoorbell::new(), env);
-                Arc::new(ToOwn(vec![local]))
-            }
+            Some(own) => Arc::new(ToOwn::new(env, own.backend())),
             None => Backends::by_address_with(env, dialer),
         };
         let configuration = owned::begin(env, &**meta, &*connector, &wanted).await?;

@@ -59,7 +59,8 @@ pub(crate) async fn remove((users, rules): (&Users, &Arc<Rules>), name: &str) ->
     Ok(())
 }
 
-/// Removes a token whose time is over, unless another node has made it anew; whether it did.
+/// Removes a token whose time is over, unless another node has made it anew; whether it did. One that another node
+/// makes anew before its rules are removed has none then: it is to be removed, and made once more.
 async fn remove_expired((users, rules): (&Users, &Arc<Rules>), name: &str) -> Result<bool, TokenError> {
     let is_removed = users.tokens().remove_expired(name).await?;
     if is_removed {

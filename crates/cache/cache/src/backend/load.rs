@@ -140,7 +140,8 @@ impl Backend {
         }
     }
 
-    /// Whether these may be applied: any, or what the load that is under way SETs.
+    /// Whether these may be applied: any, or what the load that is under way SETs. Another one may begin before they
+    /// are: then they take room until the next one begins.
     pub(super) fn check_loading(&self, items: &[Item<'_>]) -> Result<(), Refusal> {
         let loads = self.loads.lock();
         let is_of_load = |item: &Item<'_>| !item.tombstone && generation_of(item.key) == loads.under_way;

@@ -418,7 +418,7 @@ impl Refilling {
         let request = JoinRequest {
             config_id: cohort.configuration().id,
             number: cohort.told.number,
-            instance: self.backend()?.index.generation(),
+            instance: self.backend()?.served().index.generation(),
         };
         let ask = async |place: usize, number: u32| {
             let reply = self.call(number, METHOD_JOIN, request.encode_to_vec()).await?;

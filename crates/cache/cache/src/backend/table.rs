@@ -22,6 +22,8 @@
 //! - **Refill.** While the backend does not know what it should hold, a bucket says so, and a key that is not in it is
 //!   unknown ([`Table::begin_unfilled`]). What other replicas hold is copied into the bucket some time before it says
 //!   otherwise ([`Table::fill_up_to`]), so that no reader's copy mixes the bucket of before with the flag of after.
+//! - **Move.** All of this holds at either of two places in memory while the regions move from one to the other
+//!   ([`regions`]). A reader is at one of them.
 //!
 //! A reader on a machine with weak ordering that sees the new pointer but the slot's old bytes is in the case
 //! of *reuse*.
@@ -36,6 +38,8 @@ use tailwater_env::Instant;
 // The same file wherever this one is taken from: `tests/loom.rs` takes it, too.
 #[path = "copying.rs"]
 mod copying;
+#[path = "regions.rs"]
+pub(super) mod regions;
 
 // From the module above: `tests/loom.rs` has another one.
 use super::Region;
@@ -50,6 +54,7 @@ use crate::layout::{
 use crate::limits::{EXPIRED_KEPT, OVERFLOW_CHAIN_MAX};
 use crate::protocol::{Outcome, PromiseState};
 use crate::version::Version;
+use regions::TableRegion;
 
 /// What the table counted since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -110,8 +115,8 @@ pub(super) struct TableConfig {
 /// The table of one backend.
 pub(super) struct Table {
     config: TableConfig,
-    index: Arc<Region>,
-    data: Arc<Region>,
+    index: TableRegion,
+    data: TableRegion,
     slabs: Slabs,
     nodes: NodeArena,
     unused_nodes: Vec<u32>,
@@ -148,8 +153,8 @@ impl Table {
         }
         Self {
             config,
-            index,
-            data,
+            index: TableRegion::at(index),
+            data: TableRegion::at(data),
             slabs: Slabs::new(config.blocks),
             nodes: NodeArena(Vec::new()),
             unused_nodes: Vec::new(),

@@ -3,6 +3,7 @@ use std::sync::atomic::AtomicBool;
 
 use proptest::prelude::*;
 
+use super::table::regions::TablePart;
 use super::*;
 use crate::configuration::Configuration;
 use crate::layout::{EncodedItem, ITEM_HEADER_BYTES, ItemExtras, Pointer, encode_item};
@@ -63,11 +64,11 @@ fn erase(backend: &Backend, key: &[u8], n: u64) -> Outcome {
 fn read(backend: &Backend, key: &[u8]) -> Option<(Version, Vec<u8>)> {
     let hash = KeyHash::of(key);
     let mut bucket = [0; BUCKET_BYTES];
-    backend.index.read(bucket_offset(hash.bucket(backend.config.buckets)), &mut bucket);
+    backend.served().index.read(bucket_offset(hash.bucket(backend.config.buckets)), &mut bucket);
     let bytes = match scan_bucket(&bucket, hash, ID) {
         BucketView::Found { version, pointer: Pointer { offset, len } } => {
             let mut bytes = vec![0; len as usize];
-            backend.data.read(offset, &mut bytes);
+            backend.served().data.read(offset, &mut bytes);
             assert_eq!(Item::parse(&bytes).expect("quiet").version, version);
             bytes
         }
@@ -169,6 +170,57 @@ proptest! {
         backend.clear();
         let stats = backend.stats();
         prop_assert_eq!((stats.items, stats.live_bytes, stats.overflowed), (0, 0, 0));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+    #[test]
+    fn while_regions_move_both_places_hold_the_same_whatever_is_done(before in steps(), during in steps(), after in steps()) {
+        let (backend, clock) = start(BackendConfig { buckets: 3, ttl: Duration::from_secs(1), ..small(ID) });
+        let carry_out = |steps: Vec<Step>| {
+            for step in steps {
+                match step {
+                    Step::Set { key, version: n, len } => drop(set(&backend, &[key], n, len)),
+                    Step::Erase { key, version: n } => drop(erase(&backend, &[key], n)),
+                    Step::Pass { ms } => {
+                        clock.advance(Duration::from_millis(ms));
+                        while backend.sweep_once() {}
+                    }
+                    Step::Clear => backend.clear(),
+                }
+            }
+        };
+        let bytes_of = |region: &Region| {
+            let mut bytes = vec![0; region.len() as usize];
+            region.read(0, &mut bytes);
+            bytes
+        };
+        carry_out(before);
+        let new = backend.begin_move().expect("memory");
+        carry_out(during);
+        for (part, region) in [(TablePart::Index, &new.index), (TablePart::Data, &new.data)] {
+            backend.table.lock().copy_part(part, 0, &mut vec![0; region.len() as usize]);
+        }
+        let old = backend.switch_places(new);
+        carry_out(after);
+        let now = backend.served();
+        let header = crate::layout::HEADER_BYTES as usize;
+        prop_assert!(bytes_of(&now.index)[header..] == bytes_of(&old.index)[header..]);
+        prop_assert!(bytes_of(&now.data) == bytes_of(&old.data));
+        let header_of = |region: &Region| {
+            IndexHeader::decode(bytes_of(region).first_chunk().expect("a header"), region.len()).expect("whole")
+        };
+        prop_assert!(header_of(&old.index).has_moved && !header_of(&now.index).has_moved);
+        backend.retire();
+        set(&backend, b"later", 1_000, 10);
+        for key in [&b"later"[..], &[1], &[2]] {
+            let hash = KeyHash::of(key);
+            let mut bucket = [0; BUCKET_BYTES];
+            old.index.read(bucket_offset(hash.bucket(3)), &mut bucket);
+            prop_assert_eq!(scan_bucket(&bucket, hash, ID), BucketView::OtherConfig, "nobody believes it");
+        }
+        prop_assert!(read(&backend, b"later").is_some());
     }
 }
 
@@ -328,7 +380,7 @@ fn the_name_of_an_erased_key_is_not_completed_by_the_pointer_of_the_next_one_in_
     let (backend, _) = start(BackendConfig { buckets: 1, ..small(ID) });
     let bucket = || {
         let mut bucket = [0; BUCKET_BYTES];
-        backend.index.read(bucket_offset(0), &mut bucket);
+        backend.served().index.read(bucket_offset(0), &mut bucket);
         bucket
     };
     set(&backend, b"erased", 1, 100);
@@ -383,10 +435,10 @@ fn read_racing(backend: &Backend, key: &[u8], mut overtake: impl FnMut()) -> Rac
     };
     let hash = KeyHash::of(key);
     let mut bucket = [0; BUCKET_BYTES];
-    copy(&backend.index, bucket_offset(hash.bucket(backend.config.buckets)), &mut bucket, 8);
+    copy(&backend.served().index, bucket_offset(hash.bucket(backend.config.buckets)), &mut bucket, 8);
     let BucketView::Found { pointer, .. } = scan_bucket(&bucket, hash, ID) else { return Raced::NotNamed };
     let mut bytes = vec![0; pointer.len as usize];
-    copy(&backend.data, pointer.offset, &mut bytes, (pointer.len as usize / 40).next_multiple_of(8));
+    copy(&backend.served().data, pointer.offset, &mut bytes, (pointer.len as usize / 40).next_multiple_of(8));
     match Item::parse(&bytes) {
         Ok(item) if item.key == key => {
             assert_eq!(item.value, value(key, item.version, item.value.len()), "a value that nobody set");
@@ -459,7 +511,7 @@ fn a_key_that_is_only_replaced_is_never_absent_to_a_reader() {
             let mut absent = 0;
             while !done.load(Ordering::Relaxed) {
                 let mut bucket = [0; BUCKET_BYTES];
-                backend.index.read(bucket_offset(hash.bucket(512)), &mut bucket);
+                backend.served().index.read(bucket_offset(hash.bucket(512)), &mut bucket);
                 absent += u64::from(!matches!(scan_bucket(&bucket, hash, ID), BucketView::Found { .. }));
             }
             absent

@@ -22,7 +22,7 @@ use tailwater_rma::{Refusal, Reply};
 use super::{Backend, malformed};
 use crate::cell::Placement;
 use crate::configuration::Configuration;
-use crate::layout::{IndexHeader, KeyHash};
+use crate::layout::KeyHash;
 use crate::limits::{BUCKETS_PER_STEP, CONFIG_WAIT_MAX, CONFIG_WAITS_MAX};
 use crate::protocol::{ConfigReply, ConfigRequest, ConfigureRequest, REFUSED_CONFIG};
 
@@ -31,14 +31,14 @@ pub(super) struct BackendTold {
     /// The cell that it is for, if that was said: configurations of others are refused.
     cell: OnceLock<String>,
     /// The newest; held while the table follows, so that who asks meanwhile waits for the end of that.
-    newest: Mutex<Option<ToldConfiguration>>,
+    pub(super) newest: Mutex<Option<ToldConfiguration>>,
     /// The id of the configuration that the table has followed to its end. Written with `newest` held.
     followed: AtomicU64,
     /// Those who are answered when there is a newer one, the longest waiting first.
     waiting: Mutex<VecDeque<ToldWaiting>>,
 }
 
-struct ToldConfiguration {
+pub(super) struct ToldConfiguration {
     id: u64,
     bytes: Bytes,
     said: ToldPlaces,
@@ -207,19 +207,6 @@ impl Backend {
         self.end_reading(told, before);
         self.told.followed.store(id, Ordering::Release);
         self.write_header();
-    }
-
-    /// Writes the index header as things are.
-    pub(super) fn write_header(&self) {
-        // Held while it is written: two may want to.
-        let table = self.table.lock();
-        let header = IndexHeader {
-            config_id: self.config_id(),
-            buckets: self.config.buckets,
-            data_generation: self.data.generation(),
-            is_filled: table.is_filled(),
-        };
-        self.index.write(0, &header.encode());
     }
 
     pub(super) fn for_all_buckets(&self, mut each: impl FnMut(std::ops::Range<u64>)) {

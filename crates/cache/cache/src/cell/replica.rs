@@ -85,6 +85,12 @@ impl LiveReplica {
         Ok(())
     }
 
+    /// Whether the regions are mapped where they are not any more: a read that takes no round trip.
+    async fn has_moved(&self) -> bool {
+        let moved = |header: IndexHeader| header.has_moved;
+        self.can.memory && read_header(&*self.connection, &self.index).await.is_ok_and(moved)
+    }
+
     /// It has just answered.
     pub(super) fn note_answer(&self, env: &Env) {
         if !self.can.memory {
@@ -247,11 +253,7 @@ pub(super) async fn keep_connected(
 ) {
     let mut backoff = config.backoff_min;
     loop {
-        let attempt = async {
-            let place = replica.place();
-            let connection = connector.connect(&place).await?;
-            LiveReplica::open(connection, replica.number, &cell).await
-        };
+        let attempt = open_one(&connector, &replica, &cell);
         match env.timeout(config.connect_deadline, attempt).await {
             Some(Ok(live)) => {
                 let live = Arc::new(live);
@@ -263,10 +265,10 @@ pub(super) async fn keep_connected(
                 tried.send_replace(true);
                 moved.send_modify(|count| *count += 1);
                 let connected = env.now();
-                follow(&env, config, &cell, &replica, &live, &moved).await;
-                replica.give_up(&live);
+                let last = follow_moves(&env, config, &cell, &replica, &connector, live, &moved).await;
+                replica.give_up(&last);
                 moved.send_modify(|count| *count += 1);
-                tracing::info!(backend = replica.number, peer = live.connection.peer(), "cache backend lost");
+                tracing::info!(backend = replica.number, peer = last.connection.peer(), "cache backend lost");
                 // A backend that accepts and fails at once must not be asked in a tight loop.
                 if env.now().since(connected) > config.backoff_max {
                     backoff = config.backoff_min;
@@ -287,7 +289,54 @@ pub(super) async fn keep_connected(
     }
 }
 
-/// Returns when the connection is lost or was given up. Passes the doorbell's moves on to those who wait for one.
+async fn open_one(
+    connector: &Arc<dyn Connector>,
+    replica: &Replica,
+    cell: &Weak<CellShared>,
+) -> Result<LiveReplica, String> {
+    let place = replica.place();
+    let connection = connector.connect(&place).await?;
+    LiveReplica::open(connection, replica.number, cell).await
+}
+
+/// Returns when the connection is lost or was given up, with the last one that there was: where the backend's regions
+/// have moved, another one takes its place, without a moment without one.
+async fn follow_moves(
+    env: &Env,
+    config: KeepConfig,
+    cell: &Weak<CellShared>,
+    replica: &Replica,
+    connector: &Arc<dyn Connector>,
+    mut live: Arc<LiveReplica>,
+    moved: &watch::Sender<u64>,
+) -> Arc<LiveReplica> {
+    while let Followed::Moved = follow(env, config, cell, replica, &live, moved).await {
+        match env.timeout(config.connect_deadline, open_one(connector, replica, cell)).await {
+            Some(Ok(next)) => {
+                live = Arc::new(next);
+                replica.install(&live);
+                tracing::debug!(
+                    backend = replica.number,
+                    "cache backend followed to where its memory is now"
+                );
+            }
+            // The old regions are read on as long as they can be.
+            _ => env.sleep(config.backoff_max).await,
+        }
+    }
+    live
+}
+
+/// Why a connection is followed no more.
+enum Followed {
+    /// It is lost, or was given up.
+    Ended,
+    /// The regions that it has mapped are at another place by now.
+    Moved,
+}
+
+/// Returns when the connection is lost or was given up, or the regions have moved. Passes the doorbell's moves on to
+/// those who wait for one.
 async fn follow(
     env: &Env,
     config: KeepConfig,
@@ -295,14 +344,17 @@ async fn follow(
     replica: &Replica,
     live: &Arc<LiveReplica>,
     moved: &watch::Sender<u64>,
-) {
+) -> Followed {
     let mut last_seen = 0;
     let told = follow_configuration(env, &*live.connection, cell, config.watch_slice);
     let mut told = std::pin::pin!(told);
     let mut is_told = true;
     loop {
         if live.connection.lost().is_some() || !replica.is_live() {
-            return;
+            return Followed::Ended;
+        }
+        if env.timeout(config.connect_deadline, live.has_moved()).await == Some(true) {
+            return Followed::Moved;
         }
         if replica.doubted.swap(false, Ordering::Relaxed) {
             let agreeing = async {
@@ -317,9 +369,9 @@ async fn follow(
                         reason,
                         "cache backend of another configuration"
                     );
-                    return;
+                    return Followed::Ended;
                 }
-                None => return,
+                None => return Followed::Ended,
             }
         }
         let wanted = replica.wanted.load(Ordering::Relaxed);
@@ -346,7 +398,7 @@ async fn follow(
                     moved.send_modify(|count| *count += 1);
                 }
                 Ok(_) => {}
-                Err(_) => return,
+                Err(_) => return Followed::Ended,
             }
         }
     }

@@ -76,7 +76,8 @@ fn a_backend_that_is_not_refilled_says_unknown_and_readers_of_before_ask_by_a_ca
     assert_eq!(view(FLAG_ASK), BucketView::Overflowed, "as backends of before say it");
     assert_eq!(view(0), BucketView::Absent);
     // Who knows bit 0 alone sees it with each of the others; its header has 32 bits for the ways.
-    let header = IndexHeader { config_id: 7, buckets: 100, data_generation: 42, is_filled: true };
+    let header =
+        IndexHeader { config_id: 7, buckets: 100, data_generation: 42, is_filled: true, has_moved: false };
     let ways = |header: IndexHeader| header.encode()[28..32].to_vec();
     assert_eq!(ways(header), (WAYS as u32).to_le_bytes());
     let unfilled = IndexHeader { is_filled: false, ..header };
@@ -86,7 +87,8 @@ fn a_backend_that_is_not_refilled_says_unknown_and_readers_of_before_ask_by_a_ca
 
 #[test]
 fn a_header_is_refused_when_any_bit_of_it_differs_or_its_buckets_do_not_fit() {
-    let header = IndexHeader { config_id: 7, buckets: 100, data_generation: 42, is_filled: true };
+    let header =
+        IndexHeader { config_id: 7, buckets: 100, data_generation: 42, is_filled: true, has_moved: false };
     let bytes = header.encode();
     let len = index_region_bytes(100);
     assert_eq!(IndexHeader::decode(&bytes, len), Some(header));

@@ -22,6 +22,7 @@ use crate::server::mailbox::{Mailbox, Message};
 use crate::server::secured::{self, Cipher};
 use crate::server::session::{Call, Session, SessionEnded, World};
 use crate::server::shared::EngineShared;
+use crate::table::RegionTable;
 
 /// Connections accepted before those that are there have their turn.
 const ACCEPT_MAX: usize = 64;
@@ -173,6 +174,7 @@ impl<D: Driver> Engine<D> {
             match message {
                 Message::Serve(accepted) => self.begin(accepted),
                 Message::AskAgain => self.ask_again(),
+                Message::RegionsMoved { hang_up } => self.regions_moved(hang_up),
                 Message::Stop => self.stopped = true,
                 Message::Answer { connection, request, answer } => {
                     let now = self.shared.env.now();
@@ -202,6 +204,17 @@ impl<D: Driver> Engine<D> {
         });
         for (id, ended) in refused.collect::<Vec<_>>() {
             self.end(id, &ended.into());
+        }
+    }
+
+    /// Reads the regions where they are now, and ends the connections of those who have mapped them elsewhere if that
+    /// is wanted.
+    fn regions_moved(&mut self, hang_up: bool) {
+        let table = RegionTable::of(&*self.shared.service);
+        let admitted = self.connections.iter_mut().filter(|(_, there)| there.session.is_admitted());
+        let elsewhere = admitted.filter_map(|(id, there)| (!there.session.read_from(&table)).then_some(*id));
+        for id in elsewhere.collect::<Vec<_>>().into_iter().filter(|_| hang_up) {
+            self.end(id, &SessionEnded::Moved.into());
         }
     }
 

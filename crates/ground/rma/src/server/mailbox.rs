@@ -18,6 +18,11 @@ pub(crate) enum Message {
     Answer { connection: u64, request: u64, answer: CallAnswer },
     /// Whom the service admitted it may not admit any more.
     AskAgain,
+    /// The service's regions are at another place in memory.
+    RegionsMoved {
+        /// Whether those who have mapped them where they were are to go.
+        hang_up: bool,
+    },
     /// End.
     Stop,
 }

@@ -61,6 +61,8 @@ pub(crate) enum SessionEnded {
     Unread(usize),
     #[error("asked for nothing for {0:?}")]
     Idle(Duration),
+    #[error("has mapped the regions where they were, and did not connect again since they have moved")]
+    Moved,
 }
 
 impl SessionEnded {
@@ -72,6 +74,7 @@ impl SessionEnded {
             Self::NoHello | Self::HelloAgain | Self::Version { .. } => "no greeting",
             Self::BatchTooLarge(_) => "too large",
             Self::Refused(_) => "refused",
+            Self::Moved => "moved",
             Self::Silent(_) | Self::HalfFrame(_) | Self::NotReading(_) | Self::Unread(_) | Self::Idle(_) => {
                 "too slow"
             }
@@ -128,6 +131,8 @@ struct PeerState {
     output_moved: Instant,
     table: Option<RegionTable>,
     files_due: bool,
+    /// It was given the regions' descriptors, or is about to be.
+    has_files: bool,
     watches: Vec<Parked>,
     calls: usize,
 }
@@ -143,6 +148,7 @@ impl Session {
                 output_moved: now,
                 table: None,
                 files_due: false,
+                has_files: false,
                 watches: Vec::new(),
                 calls: 0,
             },
@@ -183,6 +189,15 @@ impl Session {
     /// Whether it has said HELLO, and the service admitted it then.
     pub(crate) fn is_admitted(&self) -> bool {
         self.peer.table.is_some()
+    }
+
+    /// Reads the regions at the places in `table` from now on. `false`: the peer has mapped them at others.
+    pub(crate) fn read_from(&mut self, table: &RegionTable) -> bool {
+        if self.peer.has_files {
+            return self.peer.table.as_ref().is_some_and(|had| had.is_same_memory(table));
+        }
+        self.peer.table = Some(table.clone());
+        true
     }
 
     /// Whether the peer may send more; if not, it first has to take what it is due.
@@ -394,6 +409,7 @@ impl PeerState {
         };
         reply.encode(self.output.bytes(), id);
         self.files_due = files;
+        self.has_files = files;
         self.table = Some(table);
         Ok(())
     }

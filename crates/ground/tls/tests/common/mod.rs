@@ -117,18 +117,25 @@ impl World {
 
     /// Replaces certificate and key by those of another CA.
     pub fn replace_files(&mut self, days: i64) {
-        let key = self.replace_certificate(days);
+        let key = self.replace_certificate(days, self.env.wall_ms());
+        self.write_key(&key);
+    }
+
+    /// The same, with a certificate that is good for so many seconds.
+    pub fn replace_files_for_seconds(&mut self, seconds: i64) {
+        let yesterday = self.env.wall_ms() - 24 * 3_600_000;
+        let key = self.replace_certificate(1, yesterday + seconds * 1_000);
         self.write_key(&key);
     }
 
     /// The certificate alone; the key that belongs to it.
     pub fn replace_certificate_only(&mut self) -> String {
-        self.replace_certificate(90)
+        self.replace_certificate(90, self.env.wall_ms())
     }
 
-    fn replace_certificate(&mut self, days: i64) -> String {
+    fn replace_certificate(&mut self, days: i64, issued_ms: i64) -> String {
         let authority = Authority::create("test", self.env.wall_ms()).expect("a CA");
-        let node = authority.issue(&node(days), self.env.wall_ms()).expect("a certificate");
+        let node = authority.issue(&node(days), issued_ms).expect("a certificate");
         self.authorities.push(authority);
         // As a whole, as whoever does it well.
         let beside = self.path("node.pem.new");

@@ -10,8 +10,9 @@ use tailwater_cache::layout::{
     encode_item,
 };
 use tailwater_cache::protocol::{
-    ConfigureRequest, LookupRequest, METHOD_ACCEPT, METHOD_CLEAR, METHOD_CONFIGURE, METHOD_LOOKUP,
-    METHOD_MUTATE, METHOD_PROMISE, PromiseRequest, encode_mutate,
+    ConfigureRequest, JoinRequest, LoadRequest, LookupRequest, METHOD_ACCEPT, METHOD_CLEAR, METHOD_CONFIGURE,
+    METHOD_JOIN, METHOD_LOAD, METHOD_LOOKUP, METHOD_MUTATE, METHOD_PROMISE, METHOD_SCAN, PromiseRequest,
+    ScanRequest, encode_mutate,
 };
 use tailwater_cache::{Backend, BackendConfig, Configuration, Mode, Version};
 use tailwater_env::Env;
@@ -20,6 +21,8 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// Buckets of a backend: few, so that they overflow.
 const BUCKETS: u64 = 2;
+/// Methods that there are, and one below and one above them that are none.
+const METHODS: u16 = METHOD_LOAD - METHOD_MUTATE + 3;
 /// CALLs of one input.
 const CALLS_MAX: usize = 64;
 /// Where the first item begins in a MUTATE with items below 128 bytes, or of more: behind the configuration's
@@ -62,7 +65,7 @@ fn calls(mut data: &[u8]) {
         let length = usize::from(u16::from_le_bytes([*low, *high])).min(rest.len());
         let (payload, rest) = rest.split_at(length);
         data = rest;
-        let method = METHOD_MUTATE - 1 + u16::from(*method % 10);
+        let method = METHOD_MUTATE - 1 + u16::from(*method) % METHODS;
         let mut payload = payload.to_vec();
         if method == METHOD_MUTATE || method == METHOD_ACCEPT {
             mend(&mut payload);
@@ -130,11 +133,33 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
         call(METHOD_LOOKUP, &lookup),
         call(METHOD_MUTATE, &mutate(&[encode_item(b"a", version(20), None)])),
     ];
-    let place = vec![vec!["tcp:127.0.0.1:1".to_owned()]];
-    let configuration = Configuration::first(7, "a", Mode::R1, place).expect("a configuration");
-    let told = ConfigureRequest { configuration: configuration.encode(), number: 0 }.encode_to_vec();
+    let place = |number: u16| vec![format!("tcp:127.0.0.1:{number}")];
+    let told = |configuration: &Configuration| {
+        ConfigureRequest { configuration: configuration.encode(), number: 0 }.encode_to_vec()
+    };
+    let first = Configuration::first(7, "a", Mode::R1, vec![place(1)]).expect("a configuration");
+    let three = Configuration::first(7, "a", Mode::R32, (1..4).map(place).collect()).expect("three backends");
+    let of_others = [
+        call(METHOD_JOIN, &JoinRequest { config_id: 7, number: 1, instance: 9 }.encode_to_vec()),
+        call(METHOD_SCAN, &ScanRequest { config_id: 7, number: 1, from: 0 }.encode_to_vec()),
+    ];
+    let pair =
+        Configuration::first(7, "a", Mode::R2Immutable, vec![place(1), place(2)]).expect("two backends");
+    let loaded = pair.loaded(5).expect("a later load");
+    let load = |is_complete| LoadRequest { config_id: 7, generation: 5, is_complete }.encode_to_vec();
+    let of_load = [5_u64.to_be_bytes().to_vec(), b"a".to_vec()].concat();
+    let loads = [
+        call(METHOD_CONFIGURE, &told(&pair)),
+        call(METHOD_JOIN, &JoinRequest { config_id: 7, number: 1, instance: 9 }.encode_to_vec()),
+        call(METHOD_LOAD, &load(false)),
+        call(METHOD_MUTATE, &mutate(&[set(&of_load, 1)])),
+        call(METHOD_LOAD, &load(true)),
+        call(METHOD_CONFIGURE, &told(&loaded)),
+    ];
     vec![
         [&[7][..], &all.concat()].concat(),
-        [&[0][..], &call(METHOD_CONFIGURE, &told), &all.concat(), &call(METHOD_CLEAR, &[])].concat(),
+        [&[0][..], &call(METHOD_CONFIGURE, &told(&first)), &all.concat(), &call(METHOD_CLEAR, &[])].concat(),
+        [&[0][..], &call(METHOD_CONFIGURE, &told(&three)), &of_others.concat(), &all.concat()].concat(),
+        [&[0][..], &loads.concat()].concat(),
     ]
 }

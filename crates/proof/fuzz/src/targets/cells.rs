@@ -7,8 +7,9 @@ use tailwater_cache::layout::{
     scan_bucket,
 };
 use tailwater_cache::protocol::{
-    ConfigReply, ConfigRequest, ConfigureRequest, InfoReply, LookupReply, LookupRequest, MutateReply,
-    MutateRequest, Outcome, PromiseReply, PromiseRequest, encode_mutate,
+    ConfigReply, ConfigRequest, ConfigureRequest, InfoReply, JoinReply, JoinRequest, LoadReply, LoadRequest,
+    LookupReply, LookupRequest, MutateReply, MutateRequest, Outcome, PromiseReply, PromiseRequest, ScanReply,
+    ScanRequest, encode_mutate,
 };
 use tailwater_cache::{Configuration, Mode, Version, layout::encode_item};
 use tailwater_memcached::request::{Decoded, RequestDecoder};
@@ -64,6 +65,17 @@ pub(super) fn calls(data: &[u8]) {
         };
     }
     let _ = (decode!(ConfigRequest), decode!(ConfigureRequest), decode!(ConfigReply), decode!(InfoReply));
+    let _ = (decode!(LoadRequest), decode!(LoadReply), decode!(JoinRequest), decode!(ScanRequest));
+    if let Some(floor) = decode!(JoinReply).and_then(|answer| answer.floor()) {
+        assert_eq!(JoinReply::of(floor).floor(), Some(floor));
+    }
+    if let Some(answer) = decode!(ScanReply) {
+        for pairs in [&answer.held, &answer.erased] {
+            if let Some(read) = ScanReply::pairs_of(pairs) {
+                assert_eq!(ScanReply::pairs(&read.collect::<Vec<_>>()), pairs);
+            }
+        }
+    }
     if let Some(asked) = decode!(MutateRequest) {
         let mut items = &asked.items[..];
         while let Ok(item) = Item::parse(items) {
@@ -117,6 +129,18 @@ pub(super) fn call_seeds() -> Vec<Vec<u8>> {
         .encode_to_vec(),
         ConfigureRequest { configuration: configuration().encode(), number: 1 }.encode_to_vec(),
         InfoReply { config_id: 7, buckets: 8, ..Default::default() }.encode_to_vec(),
+        LoadRequest { config_id: 7, generation: 5, is_complete: true }.encode_to_vec(),
+        JoinRequest { config_id: 7, number: 1, instance: 9 }.encode_to_vec(),
+        JoinReply::of(version).encode_to_vec(),
+        ScanRequest { config_id: 7, number: 1, from: 9 }.encode_to_vec(),
+        ScanReply {
+            held: ScanReply::pairs(&[(KeyHash::of(b"a"), version)]),
+            erased: ScanReply::pairs(&[(KeyHash::of(b"b"), version)]),
+            forgotten: Bytes::copy_from_slice(&version.to_bytes()),
+            next: 9,
+            is_known: true,
+        }
+        .encode_to_vec(),
     ]
 }
 
@@ -160,7 +184,12 @@ pub(super) fn item_length(data: &[u8]) -> Option<usize> {
     let header = data.first_chunk::<16>()?;
     let value = u32::from_le_bytes([header[8], header[9], header[10], header[11]]) as usize;
     let key = usize::from(u16::from_le_bytes([header[12], header[13]]));
-    let extras = if header[14] & 2 != 0 { 16 } else { 0 };
+    let extras = match header[14] & 6 {
+        2 => 16,
+        // With a token, which there is with extras only.
+        6 => 24,
+        _ => 0,
+    };
     Some(32 + key + value + extras)
 }
 
@@ -174,7 +203,8 @@ pub(super) fn item_seeds() -> Vec<Vec<u8>> {
     bucket[..16].copy_from_slice(&9_u128.to_le_bytes());
     bucket[16 + 24..16 + 40].copy_from_slice(&9_u128.to_le_bytes());
     bucket[16 + 24 + 32] = 64;
-    let header = IndexHeader { config_id: 7, buckets: 8, data_generation: 9, is_filled: false };
+    let header =
+        IndexHeader { config_id: 7, buckets: 8, data_generation: 9, is_filled: false, has_moved: true };
     vec![
         encode_item(b"key", version, Some(b"value")).to_vec(),
         encode_item(b"key", version, None).to_vec(),

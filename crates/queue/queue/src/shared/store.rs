@@ -1,6 +1,7 @@
 //! A front end as a [`QueueStore`], and its start.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -43,11 +44,13 @@ impl SharedQueues {
             config,
             secret,
             numbers: Numbers::default(),
+            fronts: AtomicU64::new(1),
             directory: Default::default(),
             known: Default::default(),
             calls: Arc::new(Semaphore::new(CALLS_KIB)),
         });
         let place = front.take_place().await?;
+        front.count_fronts().await?;
         let tasks = vec![
             env.spawn("queue-place", Arc::clone(&front).keep_place(place)),
             env.spawn("queue-sweeper", Arc::clone(&front).sweep_all()),
@@ -119,7 +122,18 @@ impl SharedFront {
                     Err(error) => tracing::warn!(%error, "the front end has no place"),
                 },
             }
+            if let Err(error) = self.count_fronts().await {
+                tracing::warn!(%error, "the front ends could not be counted");
+            }
         }
+    }
+
+    /// Counts who has a place. One that has come is counted by the others when they renew theirs, and one that is gone
+    /// until its place ends.
+    async fn count_fronts(&self) -> Result<(), RowsError> {
+        let fronts = self.rows.records(FRONTS).await?.len() as u64;
+        self.fronts.store(fronts.max(1), Ordering::Relaxed);
+        Ok(())
     }
 
     async fn renew(&self, place: &mut TuplePlace) -> Result<bool, RowsError> {
@@ -142,6 +156,10 @@ impl SharedFront {
 impl QueueStore for SharedQueues {
     fn secret(&self) -> &Secret {
         &self.front.secret
+    }
+
+    fn front_ends(&self) -> u64 {
+        self.front.fronts.load(Ordering::Relaxed)
     }
 
     fn find<'a>(&'a self, account: &'a str, name: &'a str) -> StoreAnswer<'a, Option<Arc<QueueView>>> {

@@ -391,6 +391,33 @@ impl Accounts {
     }
 }
 
+/// What a fuzzer runs: an account as metadata has it.
+#[cfg(feature = "fuzz")]
+pub(crate) fn check_kept(data: &[u8]) {
+    match KeptAccount::decode("sqs/account/111122223333", data) {
+        Ok(account) => {
+            let again = KeptAccount::decode("", &account.encode()).expect("just encoded");
+            assert_eq!(again.encode(), account.encode());
+            let count = account.keys.len();
+            let config = account.config("111122223333");
+            assert_eq!(config.keys.len(), count);
+            let (requests, bytes) = config.shares_of(3);
+            assert!(requests >= 0.0 && bytes >= 0.0);
+        }
+        Err(why) => assert!(!why.to_string().is_empty()),
+    }
+}
+
+/// Bytes for [`check_kept`].
+#[cfg(feature = "fuzz")]
+pub(crate) fn kept_seeds() -> Vec<Vec<u8>> {
+    let key = |id: &str| KeptKey { id: id.to_owned(), secret: "secret".to_owned() };
+    let bounds =
+        AccountBounds { requests_per_s: Some(10), in_flight_max: Some(u64::MAX), ..AccountBounds::default() };
+    let account = KeptAccount { keys: vec![key("AKIAA"), key("AKIAB")], bounds };
+    vec![account.encode(), KeptAccount::default().encode()]
+}
+
 fn unavailable(error: MetaError) -> AccountError {
     AccountError::Unavailable(error.to_string())
 }

@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use tailwater_cache::{BackendPlace, Cell, Configuration, Connector, Mode};
+use tailwater_cache::{Backend, BackendPlace, Cell, Configuration, Connector, Mode};
 use tailwater_env::{BoxFuture, Env};
 use tailwater_meta::{Expect, Meta, MetaError, Op};
-use tailwater_rma::Connection;
+use tailwater_rma::{Connection, LocalDoorbell, local};
 
 /// Where configurations are, each below its cell's name.
 pub const PREFIX: &str = "cell/configuration/";
@@ -179,19 +179,23 @@ async fn keep_watched(meta: &dyn Meta, key: &str, cell: &Cell) -> anyhow::Result
     }
 }
 
-/// Connections to backends in this process, by their numbers from 0; to the only one whatever its number is.
-pub struct ToOwn(pub Vec<Arc<dyn Connection>>);
+/// Connections to a backend in this process, whatever its number is.
+pub struct ToOwn {
+    env: Env,
+    backend: Arc<Backend>,
+}
+
+impl ToOwn {
+    /// To this one.
+    pub fn new(env: &Env, backend: &Arc<Backend>) -> Self {
+        Self { env: env.clone(), backend: Arc::clone(backend) }
+    }
+}
 
 impl Connector for ToOwn {
-    fn connect<'a>(
-        &'a self,
-        backend: &'a BackendPlace,
-    ) -> BoxFuture<'a, Result<Arc<dyn Connection>, String>> {
-        let connection = match &self.0[..] {
-            [only] => Some(only),
-            several => several.get(backend.number as usize),
-        };
-        let connection = connection.cloned().ok_or_else(|| format!("there is no backend {}", backend.number));
-        Box::pin(std::future::ready(connection))
+    fn connect<'a>(&'a self, _: &'a BackendPlace) -> BoxFuture<'a, Result<Arc<dyn Connection>, String>> {
+        let backend = Arc::clone(&self.backend);
+        let connection = local::connect(backend, LocalDoorbell::new(), &self.env);
+        Box::pin(std::future::ready(Ok(connection)))
     }
 }

@@ -15,6 +15,7 @@ mod broadcast_disk;
 mod broadcast_http;
 mod broadcast_links;
 mod broadcast_ws;
+mod cell_rights;
 mod cells;
 mod cells_load;
 mod cells_loaded;

@@ -49,6 +49,8 @@ async fn front(cassandra: &Cassandra) -> SharedQueues {
 
 /// What one front end does another one sees; without either knowing of the other.
 async fn front_ends_share_queues(one: &SharedQueues, other: &SharedQueues) {
+    // Beside those of other tests: each gives its share of what an account may have.
+    assert!(other.front_ends() >= 2, "whoever comes counts itself and those that are there");
     let created = one.create(QueueRecord::new("account", "q", Settings::default())).await.expect("created");
     let again = other.create(QueueRecord::new("account", "q", Settings::default())).await;
     assert!(matches!(again, Err(QueueError::Exists(view)) if view.id == created.id));

@@ -1,0 +1,71 @@
+//! Who was given the memory of a backend.
+//!
+//! Whoever has the regions' descriptors can read them without a connection. So who got them is kept for as long as they
+//! may read, and not for as long as they are connected.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tailwater_access::{PRINCIPAL_OF_UID, Peer};
+
+/// Users of the system that may have the regions of one backend mapped.
+const READERS_MAX: usize = 1024;
+
+/// Users of the system that were given a backend's regions, and may read it as far as is known.
+#[derive(Debug, Default)]
+pub(super) struct MappedReaders(Mutex<BTreeMap<Arc<str>, Peer>>);
+
+impl MappedReaders {
+    /// Notes a peer, which may be given the regions next if it is a process of this host; `false` if too many others
+    /// were.
+    pub(super) fn note(&self, peer: &Peer) -> bool {
+        if !peer.principal.starts_with(PRINCIPAL_OF_UID) {
+            return true;
+        }
+        let mut readers = self.0.lock();
+        if readers.len() >= READERS_MAX && !readers.contains_key(&peer.principal) {
+            return false;
+        }
+        readers.entry(Arc::clone(&peer.principal)).or_insert_with(|| peer.clone());
+        true
+    }
+
+    /// Forgets all but those who may read; whether there were any.
+    pub(super) fn forget_unless(&self, may_read: impl Fn(&Peer) -> bool) -> bool {
+        // Asked without the lock, which engines take.
+        let readers: Vec<_> = self.0.lock().values().cloned().collect();
+        let refused: Vec<_> = readers.into_iter().filter(|reader| !may_read(reader)).collect();
+        let mut readers = self.0.lock();
+        refused.iter().filter(|reader| readers.remove(&reader.principal).is_some()).count() > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn user(uid: u32) -> Peer {
+        Peer::of("1".to_owned(), &Peer::principal_of_uid(uid))
+    }
+
+    #[test]
+    fn who_lost_the_right_is_told_of_once_and_who_reads_through_a_server_never() {
+        let readers = MappedReaders::default();
+        assert!(readers.note(&user(1)) && readers.note(&user(2)) && readers.note(&user(1)));
+        assert!(readers.note(&Peer::of("10.0.0.1:1".to_owned(), "CN=far")));
+        assert!(!readers.forget_unless(|_| true));
+        let first = Peer::principal_of_uid(1);
+        assert!(readers.forget_unless(|reader| *reader.principal != *first));
+        assert!(!readers.forget_unless(|reader| *reader.principal != *first), "it is forgotten");
+        assert!(readers.forget_unless(|_| false), "the other one is not");
+    }
+
+    #[test]
+    fn only_so_many_users_are_given_the_regions_and_each_of_them_again() {
+        let readers = MappedReaders::default();
+        let max = u32::try_from(READERS_MAX).unwrap();
+        assert!((0..max).all(|uid| readers.note(&user(uid))));
+        assert!(!readers.note(&user(max)) && readers.note(&user(0)));
+    }
+}
