@@ -103,6 +103,7 @@ pub const FLAG_UNFILLED: u64 = 2;
 pub const FLAG_CHAINED: u64 = 4;
 /// Flag of an index header: the backend is not refilled.
 const HEADER_UNFILLED: u16 = 1;
+/// The same: its backend has moved to other memory.
 const HEADER_MOVED: u16 = 2;
 /// An item's bytes before its key.
 pub const ITEM_HEADER_BYTES: usize = 32;
