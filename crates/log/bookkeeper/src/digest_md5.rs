@@ -3,7 +3,8 @@
 //!
 //! ```text
 //!  server: realm="..",nonce="..",qop="auth",charset=utf-8,algorithm=md5-sess
-//!  client: charset=utf-8,username="..",realm="..",nonce="..",nc=00000001,cnonce="..",digest-uri="..",response=..,qop=auth
+//!  client: charset=utf-8,username="..",realm="..",nonce="..",nc=00000001,cnonce="..",
+//!          digest-uri="..",response=..,qop=auth
 //!  server: rspauth=..
 //! ```
 //!

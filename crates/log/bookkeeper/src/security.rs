@@ -17,6 +17,7 @@ pub struct LedgersSecurity {
 pub struct BookieSecurity {
     /// What is shown to a bookie: SASL with DIGEST-MD5. A password is not sent.
     pub login: Option<EngineLogin>,
-    /// Makes a connection one in TLS, if it trusts anybody. A bookie's certificate has to be for the host of its address.
+    /// Makes a connection one in TLS, if it trusts anybody. A bookie's certificate has to be for the host of its
+    /// address.
     pub dialer: Dialer,
 }

@@ -442,8 +442,8 @@ impl Log {
         self.inner.sharing.as_ref()?.get(&shard)
     }
 
-    /// The epoch in which a shard is led whose tail has this term. It never goes back: where several processes share the
-    /// shards, or have shared them before, a claim began one that the tail need not show.
+    /// The epoch in which a shard is led whose tail has this term. It never goes back: where several processes share
+    /// the shards, or have shared them before, a claim began one that the tail need not show.
     pub fn leader_term(&self, shard: ShardId, tail: Term) -> Term {
         let claimed = self.shard_owner(shard).map_or(Term(0), |owner| owner.term);
         let streams = self.inner.streams.read();

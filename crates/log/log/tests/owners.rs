@@ -1,5 +1,5 @@
-//! Processes that believe what they like of each other: whoever takes itself for a shard's owner, what is acknowledged is
-//! there once and in order.
+//! Processes that believe what they like of each other: whoever takes itself for a shard's owner, what is acknowledged
+//! is there once and in order.
 
 mod common;
 

@@ -15,8 +15,8 @@ pub const SETTLED_AFTER: Duration = Duration::from_secs(2);
 /// Looks that are so far apart say nothing of who was there in between.
 const LOOKS_APART: Duration = Duration::from_secs(3);
 
-/// Since when processes are seen, and when they were seen last. It goes by looks and not by the clock: where looks stall,
-/// nobody is gone for that. Cheap to clone, and the same then.
+/// Since when processes are seen, and when they were seen last. It goes by looks and not by the clock: where looks
+/// stall, nobody is gone for that. Cheap to clone, and the same then.
 #[derive(Clone, Debug, Default)]
 pub struct MembersSeen(Arc<Mutex<MembersNoted>>);
 

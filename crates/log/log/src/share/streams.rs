@@ -13,8 +13,8 @@ use crate::owner::OwnerRequest;
 use crate::stream::{Key, StreamRecord, stream_key};
 
 impl Log {
-    /// Has the streams that metadata has, as they are there. New ones, and new shards of one, are nobody's here. Answers
-    /// those that were deleted.
+    /// Has the streams that metadata has, as they are there. New ones, and new shards of one, are nobody's here.
+    /// Answers those that were deleted.
     pub(super) async fn follow_streams(&self) -> Result<Vec<StreamId>, StreamError> {
         let inner = &*self.inner;
         // Over the list, so that a stream that is created here meanwhile is not taken for one that was deleted.
