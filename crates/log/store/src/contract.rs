@@ -123,8 +123,8 @@ pub trait StoreContract: Send + Sync {
     /// `Unknown`, `Journal`.
     fn delete(&self, id: &SegmentId) -> Result<(), StoreError>;
 
-    /// The same of a segment of which nothing was acknowledged. Where another process may have taken the shard over, its
-    /// bytes are removed only if there are none: what nobody acknowledged may have been found, and kept, all the same.
+    /// The same of a segment of which nothing was acknowledged. Where another process may have taken the shard over,
+    /// its bytes are removed only if there are none: what nobody acknowledged may have been found, and kept, all the same.
     ///
     /// # Errors
     /// `Unknown`, `Journal`.
@@ -197,8 +197,8 @@ pub trait StoreContract: Send + Sync {
     /// was sealed is closed, and what was deleted is deleted, all the same.
     fn forget(&self, _shard: &ShardId) {}
 
-    /// Deletes all segments of a stream that is deleted, whoever has written them: those that nobody owns, too. Only of a
-    /// store that several processes write.
+    /// Deletes all segments of a stream that is deleted, whoever has written them: those that nobody owns, too. Only of
+    /// a store that several processes write.
     ///
     /// # Errors
     /// What of it is left, in words.

@@ -81,7 +81,8 @@ impl NodeSharing {
         drop(self.task.lock().take());
     }
 
-    /// Completes when nothing is left that another node could have, or nothing changes any more; whether nothing is left.
+    /// Completes when nothing is left that another node could have, or nothing changes any more; whether nothing is
+    /// left.
     pub(crate) async fn drained(&self) -> bool {
         let mut left = self.left.clone();
         // An error says that the task is gone.
