@@ -37,7 +37,7 @@ fn a_node_logs_in_to_zookeeper_and_to_bookies_and_so_do_the_commands_that_have_i
     assert_eq!(node.consume("s"), lines);
 
     let (ok, told_lines, error) = told(tailwater().args(["--config", file, "segment", "verify"]), "");
-    assert!(ok && told_lines.contains("whole"), "{told_lines}{error}");
+    assert!(ok && told_lines.contains("open"), "{told_lines}{error}");
     // The same place without who one is.
     let store = cluster.uri().to_string();
     let (ok, _, error) = told(tailwater().args(["segment", "ls", "--store", &store]), "");
