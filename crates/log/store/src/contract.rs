@@ -124,7 +124,8 @@ pub trait StoreContract: Send + Sync {
     fn delete(&self, id: &SegmentId) -> Result<(), StoreError>;
 
     /// The same of a segment of which nothing was acknowledged. Where another process may have taken the shard over,
-    /// its bytes are removed only if there are none: what nobody acknowledged may have been found, and kept, all the same.
+    /// its bytes are removed only if there are none: what nobody acknowledged may have been found, and kept,
+    /// all the same.
     ///
     /// # Errors
     /// `Unknown`, `Journal`.
