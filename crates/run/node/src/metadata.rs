@@ -31,7 +31,7 @@ impl NodeSharing {
         match *self {}
     }
 
-    pub(crate) async fn drained(&self) {
+    pub(crate) async fn drained(&self) -> bool {
         match *self {}
     }
 

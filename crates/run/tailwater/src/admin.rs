@@ -78,6 +78,7 @@ const LOGIN_PASSWORD: &str = "TAILWATER_LOGIN_PASSWORD";
 
 impl Server {
     /// The same of the node at another address.
+    #[cfg(feature = "bookkeeper")]
     pub fn at(&self, address: &str) -> Self {
         Self { server: address.to_owned(), ..self.clone() }
     }
