@@ -64,6 +64,7 @@ impl Backend {
             }
         }
         let old = self.switch_places(new);
+        self.moves.fetch_add(1, Ordering::Relaxed);
         admission.regions_moved();
         self.env.sleep(OLD_PLACE_KEPT).await;
         admission.hang_up_on_moved();
@@ -71,6 +72,12 @@ impl Backend {
         empty(&old.index);
         empty(&old.data);
         Ok(())
+    }
+
+    /// How often the regions have moved since the start: as many places were left, each of which takes as much memory as
+    /// the backend for as long as any process has it mapped.
+    pub fn moves(&self) -> u64 {
+        self.moves.load(Ordering::Relaxed)
     }
 
     /// From now on all is written at a second place, too.
@@ -85,7 +92,9 @@ impl Backend {
         let new = ServedRegions { index: Arc::new(index), data: Arc::new(data) };
         match self.table.lock().begin_moving(Arc::clone(&new.index), Arc::clone(&new.data)) {
             true => Ok(new),
-            false => Err(io::Error::new(io::ErrorKind::ResourceBusy, "a move of the regions was left half-way")),
+            false => {
+                Err(io::Error::new(io::ErrorKind::ResourceBusy, "a move of the regions was left half-way"))
+            }
         }
     }
 
