@@ -102,6 +102,7 @@ pub struct Backend {
     config: BackendConfig,
     served: RwLock<ServedRegions>,
     is_moving: AtomicBool,
+    moves: AtomicU64,
     table: Mutex<Table>,
     lookups: AtomicU64,
     /// One for each server or local connection that serves this backend: set up by the owner, so few.
@@ -156,6 +157,7 @@ impl Backend {
             config,
             served: RwLock::new(ServedRegions { index, data }),
             is_moving: AtomicBool::new(false),
+            moves: AtomicU64::new(0),
             table,
             lookups: AtomicU64::new(0),
             doorbells: Mutex::new(Vec::new()),

@@ -28,6 +28,11 @@ impl RightsChanges {
         Self(None)
     }
 
+    /// Whether rights may change.
+    pub fn may_come(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Completes when rights changed since this was made, or since it last completed. Many changes at once are one.
     ///
     /// # Cancel safety

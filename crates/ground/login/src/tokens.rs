@@ -5,7 +5,7 @@
 //!
 //! login/token/NAME
 //!       0    1  format     1
-//!       1    8  expires    milliseconds since 1970, little-endian; the greatest number: never
+//!       1    8  expires    milliseconds since 1970, little-endian; the greatest number: never; 0: it is being removed
 //!       9   32  SHA-256 of the secret
 //! ```
 
@@ -34,6 +34,8 @@ const PRINCIPAL: &str = "token:";
 /// What the principal of an issuer's token begins with.
 pub(crate) const ISSUED: &str = "jwt:";
 const NEVER: i64 = i64::MAX;
+/// Until when one was good that is being removed.
+const ENDED: i64 = 0;
 
 /// A token, without what it is shown by.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,6 +83,11 @@ impl StoredToken {
     fn until_ms(&self) -> Option<i64> {
         Some(self.expires_ms).filter(|ms| *ms != NEVER)
     }
+
+    /// What checks it, for as long as it is not being removed.
+    fn check(&self) -> Option<[u8; 32]> {
+        (self.expires_ms > ENDED).then_some(self.hash)
+    }
 }
 
 /// The tokens of a node. What is changed is durable before it holds; changes are made one at a time.
@@ -127,8 +134,9 @@ impl Tokens {
                 }
             }
         }
-        let is_less =
-            known.iter().any(|(name, was)| now.get(name).is_none_or(|now| now.token.hash != was.token.hash));
+        let is_less = known
+            .iter()
+            .any(|(name, was)| now.get(name).is_none_or(|now| now.token.check() != was.token.check()));
         *known = now;
         Ok(is_less)
     }
@@ -143,9 +151,9 @@ impl Tokens {
         principal.strip_prefix(PRINCIPAL)
     }
 
-    /// What checks a token, if there is one of that name.
+    /// What checks a token, if there is one of that name that is not being removed.
     pub(crate) fn hash(&self, name: &str) -> Option<[u8; 32]> {
-        self.known.read().get(name).map(|known| known.token.hash)
+        self.known.read().get(name).and_then(|known| known.token.check())
     }
 
     /// Whether this is how a token is known, the node's own or one of an issuer elsewhere.
@@ -199,7 +207,7 @@ impl Tokens {
         let secret = URL_SAFE_NO_PAD.encode(secret);
         let hash = Sha256::digest(&secret).into();
         let token = StoredToken { expires_ms: expires_ms.unwrap_or(NEVER), hash };
-        self.change(name.to_owned(), Some(token)).await?;
+        self.change(name.to_owned(), TokenChange::Make(token)).await?;
         Ok(format!("{BEGIN}{name}.{secret}"))
     }
 
@@ -208,7 +216,37 @@ impl Tokens {
     /// # Errors
     /// That there is none, and metadata that does not answer.
     pub async fn remove(self: &Arc<Self>, name: &str) -> Result<(), UserError> {
-        self.change(name.to_owned(), None).await
+        self.change(name.to_owned(), TokenChange::Remove).await
+    }
+
+    /// Ends one, which is good for nothing from then on, and is to be removed as those whose time is over.
+    ///
+    /// # Errors
+    /// That there is none, and metadata that does not answer.
+    pub async fn end(self: &Arc<Self>, name: &str) -> Result<(), UserError> {
+        self.change(name.to_owned(), TokenChange::End).await
+    }
+
+    /// What holds as long as one is there that is good no more; nothing if there is none, or another node has made it
+    /// anew.
+    ///
+    /// # Errors
+    /// Metadata that does not answer.
+    pub async fn is_over(&self, name: &str) -> Result<Option<Op>, UserError> {
+        let stored = self.stored(name).await?.filter(|stored| stored.token.expires_ms <= self.env.wall_ms());
+        let check =
+            |stored: KnownToken| Op::Check { key: key(name), expect: Expect::Version(stored.version) };
+        Ok(stored.map(check))
+    }
+
+    /// A token as metadata has it now.
+    async fn stored(&self, name: &str) -> Result<Option<KnownToken>, UserError> {
+        let stored = self.meta.get(&key(name)).await;
+        let Some(stored) = stored.map_err(|error| UserError::Unavailable(error.to_string()))? else {
+            return Ok(None);
+        };
+        let token = StoredToken::decode(&stored.value).ok_or_else(|| of_later_version(name))?;
+        Ok(Some(KnownToken { token, version: stored.version }))
     }
 
     /// Removes one that is good no more; whether it did. One of its name that another node has made since is known from
@@ -218,24 +256,17 @@ impl Tokens {
     /// Metadata that does not answer.
     pub async fn remove_expired(&self, name: &str) -> Result<bool, UserError> {
         let _turn = self.changing.lock().await;
-        let unavailable = |error: MetaError| UserError::Unavailable(error.to_string());
-        let key = format!("{TOKENS}{name}");
-        let stored = self.meta.get(&key).await.map_err(unavailable)?;
-        if let Some(stored) = stored {
-            let token = StoredToken::decode(&stored.value).ok_or_else(|| {
-                UserError::Unavailable(format!("the token {name:?} was written by a later version"))
-            })?;
-            if token.expires_ms > self.env.wall_ms() {
-                let known = KnownToken { token, version: stored.version };
-                self.known.write().insert(name.to_owned(), known);
+        if let Some(stored) = self.stored(name).await? {
+            if stored.token.expires_ms > self.env.wall_ms() {
+                self.known.write().insert(name.to_owned(), stored);
                 return Ok(false);
             }
-            let delete = Op::Delete { key, expect: Expect::Version(stored.version) };
+            let delete = Op::Delete { key: key(name), expect: Expect::Version(stored.version) };
             match self.meta.commit(vec![delete]).await {
                 Ok(_) => {}
                 // It is still one of those that have expired, and will be looked at again.
                 Err(MetaError::Conflict { .. }) => return Ok(false),
-                Err(error) => return Err(unavailable(error)),
+                Err(error) => return Err(UserError::Unavailable(error.to_string())),
             }
         }
         self.known.write().remove(name);
@@ -244,7 +275,7 @@ impl Tokens {
     }
 
     /// Carries a change out, also if nobody waits for it any more.
-    async fn change(self: &Arc<Self>, name: String, to: Option<StoredToken>) -> Result<(), UserError> {
+    async fn change(self: &Arc<Self>, name: String, to: TokenChange) -> Result<(), UserError> {
         let (done, answer) = oneshot::channel();
         let tokens = Arc::clone(self);
         let changing = async move {
@@ -255,32 +286,37 @@ impl Tokens {
         answer.await.unwrap_or_else(|_| Err(UserError::Unavailable("the node stops".to_owned())))
     }
 
-    async fn change_now(&self, name: String, to: Option<StoredToken>) -> Result<(), UserError> {
+    async fn change_now(&self, name: String, to: TokenChange) -> Result<(), UserError> {
         let _turn = self.changing.lock().await;
+        let is_made = matches!(to, TokenChange::Make(_));
         let (before, count) = {
             let known = self.known.read();
-            (known.get(&name).map(|known| known.version), known.len())
+            (known.get(&name).map(|known| (known.token.hash, known.version)), known.len())
         };
-        let key = format!("{TOKENS}{name}");
-        let op = match &to {
-            Some(_) if before.is_some() => {
+        let (token, expect) = match (to, before) {
+            (TokenChange::Make(_), Some(_)) => {
                 let why = format!("there is a token {name:?}: remove it first, or choose another name");
                 return Err(UserError::Invalid(why));
             }
-            Some(_) if count >= TOKENS_MAX => {
+            (TokenChange::Make(_), None) if count >= TOKENS_MAX => {
                 return Err(UserError::Invalid(format!(
                     "there are {TOKENS_MAX} tokens, and that is the most"
                 )));
             }
-            Some(token) => Op::Put { key, value: token.encode().into(), expect: Expect::Absent },
-            None => match before {
-                Some(version) => Op::Delete { key, expect: Expect::Version(version) },
-                None => return Err(UserError::UnknownToken(name)),
-            },
+            (TokenChange::Make(token), None) => (Some(token), Expect::Absent),
+            (TokenChange::End, Some((hash, version))) => {
+                (Some(StoredToken { expires_ms: ENDED, hash }), Expect::Version(version))
+            }
+            (TokenChange::Remove, Some((_, version))) => (None, Expect::Version(version)),
+            (TokenChange::End | TokenChange::Remove, None) => return Err(UserError::UnknownToken(name)),
+        };
+        let op = match &token {
+            Some(token) => Op::Put { key: key(&name), value: token.encode().into(), expect },
+            None => Op::Delete { key: key(&name), expect },
         };
         let committed = self.meta.commit(vec![op]).await;
         let version = committed.map_err(|error| match error {
-            MetaError::Conflict { .. } if to.is_some() => UserError::Invalid(format!(
+            MetaError::Conflict { .. } if is_made => UserError::Invalid(format!(
                 "another node has made a token {name:?} meanwhile: remove it there, or choose another name"
             )),
             MetaError::Conflict { .. } => UserError::Unavailable(format!(
@@ -289,7 +325,7 @@ impl Tokens {
             error => UserError::Unavailable(error.to_string()),
         })?;
         let mut known = self.known.write();
-        match to {
+        match token {
             Some(token) => drop(known.insert(name, KnownToken { token, version })),
             None => drop(known.remove(&name)),
         }
@@ -297,6 +333,21 @@ impl Tokens {
         self.removed.ring();
         Ok(())
     }
+}
+
+/// What becomes of a token.
+enum TokenChange {
+    Make(StoredToken),
+    End,
+    Remove,
+}
+
+fn key(name: &str) -> String {
+    format!("{TOKENS}{name}")
+}
+
+fn of_later_version(name: &str) -> UserError {
+    UserError::Unavailable(format!("the token {name:?} was written by a later version"))
 }
 
 /// The tokens that metadata has, and which of them can't be read.
@@ -307,9 +358,7 @@ async fn stored_tokens(
     let mut known = BTreeMap::new();
     for (key, stored) in stored {
         let name = key.strip_prefix(TOKENS).unwrap_or_default();
-        let token = StoredToken::decode(&stored.value).ok_or_else(|| {
-            UserError::Unavailable(format!("the token {name:?} was written by a later version"))
-        });
+        let token = StoredToken::decode(&stored.value).ok_or_else(|| of_later_version(name));
         let token = token.map(|token| KnownToken { token, version: stored.version });
         known.insert(name.to_owned(), token);
     }

@@ -332,6 +332,27 @@ async fn a_session_is_over_when_the_time_of_its_token_is() {
 }
 
 #[tokio::test]
+async fn a_token_that_is_ended_is_good_for_nothing_and_stays_until_it_is_removed() {
+    let mut world = World::new();
+    let users = world.users().await;
+    let token = users.tokens().create("ci", None).await.expect("new");
+    assert_eq!(users.tokens().is_over("ci").await, Ok(None));
+    let elsewhere = world.users_elsewhere().await;
+    let message = format!("n,,\x01auth=Bearer {token}\x01\x01");
+    let ci = session(&users, Mechanism::OAuthBearer, &message).await;
+    users.tokens().end("ci").await.expect("there");
+    assert!(ci.is_removed() && users.tokens().bearer(&token).is_none());
+    assert_eq!(users.tokens().expired(), ["ci"]);
+    assert!(users.tokens().is_over("ci").await.expect("answered").is_some());
+    elsewhere.tokens().create("ci", None).await.expect_err("there is one of that name");
+    // What it knows is the token before its end.
+    elsewhere.tokens().remove("ci").await.expect_err("another one by now");
+    assert_eq!(users.tokens().remove_expired("ci").await, Ok(true));
+    assert_eq!(users.tokens().is_over("ci").await, Ok(None));
+    users.tokens().create("ci", None).await.expect("new");
+}
+
+#[tokio::test]
 async fn a_token_whose_time_is_over_stays_where_another_node_has_made_it_anew() {
     let mut world = World::new();
     let users = world.users().await;

@@ -276,12 +276,11 @@ impl Rules {
         if rules.len() > CHANGES_MAX {
             return Err(RuleError::Invalid(format!("one request adds {CHANGES_MAX} rules at most")));
         }
-        self.change(move |known| match known.union(&rules).count() > RULES_MAX {
+        let decide = move |known: &BTreeSet<_>| match known.union(&rules).count() > RULES_MAX {
             true => Err(RuleError::Invalid(format!("a node has {RULES_MAX} rules at most"))),
             false => Ok((rules.clone(), BTreeSet::new())),
-        })
-        .await
-        .map(drop)
+        };
+        self.change(decide, None).await.map(drop)
     }
 
     /// Removes those that any of the filters means, all or none, and tells which those were.
@@ -289,7 +288,28 @@ impl Rules {
     /// # Errors
     /// More than one request may change, metadata that does not answer.
     pub async fn remove(self: &Arc<Self>, filters: Vec<RuleFilter>) -> Result<Vec<AccessRule>, RuleError> {
-        self.change(move |known| {
+        Ok(self.remove_if(filters, None).await?.unwrap_or_default())
+    }
+
+    /// Removes them as long as `holds`, whose key is of others, is the case; whether it is. Nothing is removed
+    /// otherwise.
+    ///
+    /// # Errors
+    /// Those of [`Rules::remove`].
+    pub async fn remove_while(
+        self: &Arc<Self>,
+        holds: Op,
+        filters: Vec<RuleFilter>,
+    ) -> Result<bool, RuleError> {
+        Ok(self.remove_if(filters, Some(holds)).await?.is_some())
+    }
+
+    async fn remove_if(
+        self: &Arc<Self>,
+        filters: Vec<RuleFilter>,
+        holds: Option<Op>,
+    ) -> Result<Option<Vec<AccessRule>>, RuleError> {
+        let decide = move |known: &BTreeSet<AccessRule>| {
             let meant = known.iter().filter(|rule| filters.iter().any(|filter| filter.takes(rule)));
             let meant: BTreeSet<_> = meant.cloned().collect();
             match meant.len() > CHANGES_MAX {
@@ -299,24 +319,25 @@ impl Rules {
                 ))),
                 false => Ok((BTreeSet::new(), meant)),
             }
-        })
-        .await
-        .map(|removed| removed.into_iter().collect())
+        };
+        Ok(self.change(decide, holds).await?.map(|removed| removed.into_iter().collect()))
     }
 
-    /// Carries a change out, also if nobody waits for it any more; which rules went.
+    /// Carries a change out, also if nobody waits for it any more; which rules went. None, and nothing else, if it is not
+    /// the case what has to hold.
     async fn change(
         self: &Arc<Self>,
         decide: impl Fn(&BTreeSet<AccessRule>) -> Result<(BTreeSet<AccessRule>, BTreeSet<AccessRule>), RuleError>
         + Send
         + Sync
         + 'static,
-    ) -> Result<BTreeSet<AccessRule>, RuleError> {
+        holds: Option<Op>,
+    ) -> Result<Option<BTreeSet<AccessRule>>, RuleError> {
         let (done, answer) = oneshot::channel();
         let rules = Arc::clone(self);
         let changing = async move {
             // Whoever asked may be gone.
-            let _ = done.send(rules.change_now(decide).await);
+            let _ = done.send(rules.change_now(decide, holds).await);
         };
         self.env.spawn("access-rules", changing).detach();
         answer.await.unwrap_or_else(|_| Err(RuleError::Unavailable("the node stops".to_owned())))
@@ -325,7 +346,8 @@ impl Rules {
     async fn change_now(
         &self,
         decide: impl Fn(&BTreeSet<AccessRule>) -> Result<(BTreeSet<AccessRule>, BTreeSet<AccessRule>), RuleError>,
-    ) -> Result<BTreeSet<AccessRule>, RuleError> {
+        holds: Option<Op>,
+    ) -> Result<Option<BTreeSet<AccessRule>>, RuleError> {
         let kept = self
             .kept
             .get()
@@ -343,16 +365,19 @@ impl Rules {
                 expect: Expect::Absent,
             });
             let deletes = gone.iter().map(|rule| Op::Delete { key: key(rule), expect: Expect::Present });
-            let ops: Vec<Op> = checks.chain(puts).chain(deletes).collect();
+            let ops: Vec<Op> = holds.iter().cloned().chain(checks).chain(puts).chain(deletes).collect();
             if ops.is_empty() {
-                return Ok(gone);
+                return Ok(Some(gone));
             }
             match kept.meta.commit(ops).await {
                 Ok(_) => {
                     all.extend(new);
                     all.retain(|rule| !gone.contains(rule));
                     self.replace(all);
-                    return Ok(gone);
+                    return Ok(Some(gone));
+                }
+                Err(MetaError::Conflict { key }) if holds.as_ref().is_some_and(|op| op.key() == key) => {
+                    return Ok(None);
                 }
                 // Another node has added or removed one of them.
                 Err(MetaError::Conflict { .. }) => self.read(&*kept.meta).await?,
@@ -429,7 +454,10 @@ impl Authorizer for Rules {
     }
 
     fn changes(&self) -> RightsChanges {
-        self.bell.changes()
+        match self.enforcement {
+            Enforcement::Off => RightsChanges::never(),
+            _ => self.bell.changes(),
+        }
     }
 }
 

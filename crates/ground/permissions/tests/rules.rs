@@ -315,3 +315,21 @@ async fn rules_that_two_nodes_change_at_once_are_what_both_were_answered() {
         here.remove(all()).await.expect("kept");
     }
 }
+
+#[tokio::test]
+async fn rules_are_removed_only_as_long_as_what_they_belong_to_is_there() {
+    let mut world = World::new();
+    let meta = world.meta().await;
+    let rules = Rules::new(&world.env, Enforcement::Enforce, vec![], None);
+    rules.keep_in(Arc::clone(&meta)).await.expect("readable");
+    rules.add(vec![rule("token:ci", Effect::Deny, Operation::Read, "secret")]).await.expect("kept");
+    let about = || vec![RuleFilter { principal: Some("token:ci".to_owned()), ..RuleFilter::default() }];
+    let put = |expect| Op::Put { key: "owner".to_owned(), value: "x".into(), expect };
+    let first = meta.commit(vec![put(Expect::Absent)]).await.expect("written");
+    let second = meta.commit(vec![put(Expect::Version(first))]).await.expect("written");
+    let is_there = |version| Op::Check { key: "owner".to_owned(), expect: Expect::Version(version) };
+    assert_eq!(rules.remove_while(is_there(first), about()).await, Ok(false));
+    assert_eq!(rules.list(&RuleFilter::default()).len(), 1);
+    assert_eq!(rules.remove_while(is_there(second), about()).await, Ok(true));
+    assert_eq!(rules.list(&RuleFilter::default()), []);
+}

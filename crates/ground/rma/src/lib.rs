@@ -39,6 +39,7 @@ mod mapping;
 mod passing;
 #[cfg_attr(test, allow(unsafe_code))] // its tests try what the seals forbid
 mod region;
+mod room;
 mod server;
 mod service;
 mod socket;

@@ -17,6 +17,7 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 
 use crate::connection::{RegionId, RegionInfo};
 use crate::mapping::Mapping;
+use crate::room;
 
 /// What a region's memory is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -195,14 +196,10 @@ pub(crate) fn sealed_memory(name: &str, len: usize) -> io::Result<(Mapping, Owne
 
 /// Reserving pages of a memory file does not fail when memory runs out: the kernel ends processes instead, ours
 /// or another. So what is certain not to fit is refused beforehand.
-#[allow(clippy::disallowed_methods)] // The machine's memory is what is asked for, whatever world the caller is in.
 fn refuse_what_does_not_fit(len: u64) -> io::Result<()> {
-    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
-    match kib {
-        Some(kib) if len > kib.saturating_mul(1024) => {
-            let why = format!("{len} bytes of shared memory do not fit in the {kib} KiB available");
+    match room::bytes_left() {
+        Some(left) if len > left => {
+            let why = format!("{len} bytes of shared memory do not fit in the {left} that are left");
             Err(io::Error::new(io::ErrorKind::OutOfMemory, why))
         }
         // Without the kernel's word for it there is nothing to go by.

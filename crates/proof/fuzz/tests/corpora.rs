@@ -2,13 +2,14 @@
 
 #![allow(clippy::disallowed_methods)] // it looks at the real clock, and runs threads of its own
 
+use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use tailwater_env::panics;
 use tailwater_fuzz::corpus::{findings, inputs};
 use tailwater_fuzz::mutate::Mutator;
-use tailwater_fuzz::{FuzzTarget, targets};
+use tailwater_fuzz::{FuzzTarget, find, targets};
 
 /// How long new inputs are made for each target, unless `FUZZ_SECONDS` says otherwise.
 const SECONDS: u64 = 5;
@@ -53,6 +54,19 @@ fn what_is_in_a_corpus_or_was_once_found_is_read_or_refused() {
         }
         inputs(target).iter().try_for_each(|input| run(target, input, "an input"))
     });
+}
+
+/// Otherwise nobody would run what is kept under the name that a target had once.
+#[test]
+fn each_corpus_and_each_directory_of_findings_is_of_a_target() {
+    for kept in ["corpus", "findings"] {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join(kept);
+        for entry in std::fs::read_dir(dir).expect("it is there") {
+            let name = entry.expect("an entry").file_name();
+            let is_known = name.to_str().is_some_and(|name| find(name).is_some());
+            assert!(is_known, "{kept}/{} is of no target: rename it as the target", name.display());
+        }
+    }
 }
 
 /// The same ones each time, as far as it gets.

@@ -139,7 +139,7 @@ impl ServedBackend {
             cell: name.clone(),
             backend: Arc::clone(&backend),
             authorizer,
-            readers: MappedReaders::default(),
+            readers: MappedReaders::new(rights.may_come()),
         });
         let server = Server::take_over(env, config, Arc::clone(&guarded) as _)
             .await
@@ -224,27 +224,37 @@ struct Guarded {
 impl Guarded {
     /// Forgets those who were given the regions and may not read any more; whether there were any.
     fn forget_refused(&self) -> bool {
-        self.readers.forget_unless(|reader| self.ask(reader, "read").is_ok())
+        // Nobody requests anything here, so nothing of it is for the audit.
+        self.readers.forget_unless(|reader| self.authorizer.shows(reader, self.request("read")))
+    }
+
+    fn request<'a>(&'a self, operation: &'a str) -> AccessRequest<'a> {
+        AccessRequest { protocol: Protocol::Cell, operation, resource: Resource::Cell(&self.cell) }
     }
 
     fn ask(&self, peer: &Peer, operation: &str) -> Result<(), Refusal> {
-        let request =
-            AccessRequest { protocol: Protocol::Cell, operation, resource: Resource::Cell(&self.cell) };
-        self.authorizer
-            .authorize(peer, request)
-            .map_err(|denied| Refusal { code: REFUSED_NOT_AUTHORIZED, message: denied.to_string() })
+        self.authorizer.authorize(peer, self.request(operation)).map_err(|denied| refusal(denied.to_string()))
     }
+}
+
+fn refusal(message: String) -> Refusal {
+    Refusal { code: REFUSED_NOT_AUTHORIZED, message }
 }
 
 impl Service for Guarded {
     fn admit(&self, peer: &Peer) -> Result<(), Refusal> {
         self.ask(peer, "read")?;
         if !self.readers.note(peer) {
-            let message = format!("the memory of the cell {} is mapped by too many users already", self.cell);
-            return Err(Refusal { code: REFUSED_NOT_AUTHORIZED, message });
+            return Err(refusal(format!(
+                "the memory of the cell {} is mapped by too many users already",
+                self.cell
+            )));
         }
-        // Once more: whoever has just looked for those without rights has not met this one.
-        self.ask(peer, "read")
+        // Once more: whoever has just looked for those without rights has not met this one. The request is in the audit.
+        match self.authorizer.shows(peer, self.request("read")) {
+            true => Ok(()),
+            false => Err(refusal(format!("{} has just lost the right to read this cell", peer.principal))),
+        }
     }
 
     fn regions(&self) -> Vec<Arc<Region>> {

@@ -305,6 +305,10 @@ fn cells(shared: &NodeShared, page: &mut MetricsPage<'_>) -> fmt::Result {
     page.gauges("tailwater_cell_backends_live", "Backends the node is connected to.", "cell", live)?;
     let configured = views.iter().map(|view| (view.name.clone(), view.backends.len() as u64));
     page.gauges("tailwater_cell_backends", "Backends of the cell.", "cell", configured)?;
+    let moves =
+        shared.cells().filter_map(|cell| Some((cell.view().name, cell.own.as_ref()?.backend().moves())));
+    let help = "Places in memory that the node's own backend has left.";
+    page.gauges("tailwater_backend_places_left", help, "cell", moves)?;
 
     let own: Vec<_> = shared
         .cells()

@@ -54,19 +54,20 @@ pub(crate) async fn create(
 /// # Errors
 /// That there is none, and metadata that does not answer.
 pub(crate) async fn remove((users, rules): (&Users, &Arc<Rules>), name: &str) -> Result<(), TokenError> {
-    users.tokens().remove(name).await?;
-    rules.remove(vec![about(name)]).await?;
+    users.tokens().end(name).await?;
+    remove_expired((users, rules), name).await?;
     Ok(())
 }
 
-/// Removes a token whose time is over, unless another node has made it anew; whether it did. One that another node
-/// makes anew before its rules are removed has none then: it is to be removed, and made once more.
+/// Removes a token whose time is over, unless another node has made it anew; whether it did.
+///
+/// Its rules go between its end and its removal: what they forbid it is forbidden as long as it is good for anything,
+/// and as long as it is there no other node makes one of its name, whose rules these would be.
 async fn remove_expired((users, rules): (&Users, &Arc<Rules>), name: &str) -> Result<bool, TokenError> {
-    let is_removed = users.tokens().remove_expired(name).await?;
-    if is_removed {
-        rules.remove(vec![about(name)]).await?;
+    if let Some(it_is_there) = users.tokens().is_over(name).await? {
+        rules.remove_while(it_is_there, vec![about(name)]).await?;
     }
-    Ok(is_removed)
+    Ok(users.tokens().remove_expired(name).await?)
 }
 
 fn about(name: &str) -> RuleFilter {

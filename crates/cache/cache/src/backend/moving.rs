@@ -14,8 +14,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tailwater_rma::{Region, ServiceAdmission};
 
 use super::Backend;
+use super::table::Table;
 use super::table::regions::TablePart;
-use crate::layout::{DATA_KIND, INDEX_KIND, IndexHeader};
+use crate::layout::{DATA_KIND, HEADER_USED_BYTES, INDEX_KIND, IndexHeader};
 use crate::limits::{MOVED_BYTES_PER_PAUSE, MOVED_BYTES_PER_STEP, MOVED_PAUSE, OLD_PLACE_KEPT};
 
 /// The regions that new readers are given.
@@ -37,10 +38,11 @@ impl Backend {
     /// The memory of the old place is given back when nobody has it mapped any more.
     ///
     /// # Errors
-    /// If there is no memory for the new place. The regions are where they were then.
+    /// If there is no memory for the new place, and after a move that was dropped half-way. The regions are where they
+    /// were then.
     ///
     /// # Cancel safety
-    /// If it is dropped half-way, the backend goes on, and writes at both places until it ends.
+    /// If it is dropped half-way, the backend goes on, and writes at both places until it ends. It is not moved again.
     pub async fn move_regions(&self, admission: &ServiceAdmission) -> io::Result<()> {
         let Some(_moving) = MovingGuard::begin(&self.is_moving) else {
             return Err(io::Error::new(io::ErrorKind::ResourceBusy, "the regions are being moved already"));
@@ -62,6 +64,7 @@ impl Backend {
             }
         }
         let old = self.switch_places(new);
+        self.moves.fetch_add(1, Ordering::Relaxed);
         admission.regions_moved();
         self.env.sleep(OLD_PLACE_KEPT).await;
         admission.hang_up_on_moved();
@@ -69,6 +72,12 @@ impl Backend {
         empty(&old.index);
         empty(&old.data);
         Ok(())
+    }
+
+    /// How often the regions have moved since the start: as many places were left, each of which takes as much memory as
+    /// the backend for as long as any process has it mapped.
+    pub fn moves(&self) -> u64 {
+        self.moves.load(Ordering::Relaxed)
     }
 
     /// From now on all is written at a second place, too.
@@ -81,15 +90,25 @@ impl Backend {
         let index = again("cache-index", &before.index, INDEX_KIND)?;
         let data = again("cache-data", &before.data, DATA_KIND)?;
         let new = ServedRegions { index: Arc::new(index), data: Arc::new(data) };
-        self.table.lock().begin_moving(Arc::clone(&new.index), Arc::clone(&new.data));
-        Ok(new)
+        match self.table.lock().begin_moving(Arc::clone(&new.index), Arc::clone(&new.data)) {
+            true => Ok(new),
+            false => {
+                Err(io::Error::new(io::ErrorKind::ResourceBusy, "a move of the regions was left half-way"))
+            }
+        }
     }
 
     /// The second place, which has all by now, is what new readers are given; answers the old one.
     pub(super) fn switch_places(&self, new: ServedRegions) -> ServedRegions {
-        self.table.lock().switch_places();
-        self.write_header();
-        std::mem::replace(&mut *self.served.write(), new)
+        // Held so that nobody else writes the headers meanwhile.
+        let mut table = self.table.lock();
+        let [header, moved] = self.headers(&table);
+        table.write_header(&header, &header);
+        let old = std::mem::replace(&mut *self.served.write(), new);
+        table.switch_places();
+        // Only now: whoever reads it connects again, and would be given the old ones before.
+        table.write_header(&header, &moved);
+        old
     }
 
     /// Nobody takes what is at the old place for anything from now on, and nothing is written there any more.
@@ -103,19 +122,23 @@ impl Backend {
 
     /// Writes the index header as things are.
     pub(super) fn write_header(&self) {
-        let served = self.served();
         // Held while it is written: two may want to.
         let table = self.table.lock();
+        let [header, moved] = self.headers(&table);
+        // While the second place is the new one, nobody reads it there.
+        table.write_header(&header, &moved);
+    }
+
+    /// The index header as things are: where the regions are, and where they were.
+    fn headers(&self, table: &Table) -> [[u8; HEADER_USED_BYTES]; 2] {
         let header = IndexHeader {
             config_id: self.config_id(),
             buckets: self.config.buckets,
-            data_generation: served.data.generation(),
+            data_generation: self.served.read().data.generation(),
             is_filled: table.is_filled(),
             has_moved: false,
         };
-        // While it is the new one, nobody reads it there.
-        let at_other = IndexHeader { has_moved: true, ..header };
-        table.write_header(&header.encode(), &at_other.encode());
+        [header.encode(), IndexHeader { has_moved: true, ..header }.encode()]
     }
 }
 

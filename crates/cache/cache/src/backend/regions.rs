@@ -53,10 +53,15 @@ impl Table {
         }
     }
 
-    /// From now on the table writes there, too: regions as long as its own.
-    pub(in super::super) fn begin_moving(&mut self, index: Arc<Region>, data: Arc<Region>) {
+    /// From now on the table writes there, too: regions as long as its own. `false`, and nothing changed, if it has
+    /// second places already: a move was dropped half-way, and the place that it left is still to be retired.
+    pub(in super::super) fn begin_moving(&mut self, index: Arc<Region>, data: Arc<Region>) -> bool {
+        if self.index.other.is_some() {
+            return false;
+        }
         self.index.other = Some(index);
         self.data.other = Some(data);
+        true
     }
 
     /// Copies a part of a region to its second place; `copied` is room for it.

@@ -319,6 +319,10 @@ async fn follow_moves(
                     backend = replica.number,
                     "cache backend followed to where its memory is now"
                 );
+                // Moved again, or what connects was given the old regions once more: not at once again and again.
+                if env.timeout(config.connect_deadline, live.has_moved()).await == Some(true) {
+                    env.sleep(config.backoff_min).await;
+                }
             }
             // The old regions are read on as long as they can be.
             _ => env.sleep(config.backoff_max).await,

@@ -94,7 +94,7 @@ impl Shadow {
     /// The cell acknowledged a round with everything up to `end`, or what of it was not jumped over.
     pub(super) fn acknowledge(&mut self, end: Position) {
         // A loss may have cut the segment while the round was under way.
-        let end = if self.durable.get() < self.end() { end.min(self.durable.get()) } else { end };
+        let end = end.min(self.durable.get());
         // Of two rounds the later one may be seen first.
         if end > self.cached.get() {
             self.cached.advance(end, self.durable);

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use tailwater_access::{PRINCIPAL_OF_UID, Peer};
@@ -13,18 +14,33 @@ use tailwater_access::{PRINCIPAL_OF_UID, Peer};
 const READERS_MAX: usize = 1024;
 
 /// Users of the system that were given a backend's regions, and may read it as far as is known.
-#[derive(Debug, Default)]
-pub(super) struct MappedReaders(Mutex<BTreeMap<Arc<str>, Peer>>);
+#[derive(Debug)]
+pub(super) struct MappedReaders {
+    readers: Mutex<BTreeMap<Arc<str>, Peer>>,
+    /// Whether anybody's right can be taken: nobody is noted otherwise.
+    may_lose_rights: bool,
+    is_bound_told: AtomicBool,
+}
 
 impl MappedReaders {
+    pub(super) fn new(may_lose_rights: bool) -> Self {
+        Self { readers: Mutex::default(), may_lose_rights, is_bound_told: AtomicBool::new(false) }
+    }
+
     /// Notes a peer, which may be given the regions next if it is a process of this host; `false` if too many others
     /// were.
     pub(super) fn note(&self, peer: &Peer) -> bool {
-        if !peer.principal.starts_with(PRINCIPAL_OF_UID) {
+        if !self.may_lose_rights || !peer.principal.starts_with(PRINCIPAL_OF_UID) {
             return true;
         }
-        let mut readers = self.0.lock();
+        let mut readers = self.readers.lock();
         if readers.len() >= READERS_MAX && !readers.contains_key(&peer.principal) {
+            if !self.is_bound_told.swap(true, Ordering::Relaxed) {
+                tracing::warn!(
+                    "{READERS_MAX} users of the system have mapped a cell's memory, and no others may: start the node \
+                     again to forget those that are gone"
+                );
+            }
             return false;
         }
         readers.entry(Arc::clone(&peer.principal)).or_insert_with(|| peer.clone());
@@ -34,9 +50,9 @@ impl MappedReaders {
     /// Forgets all but those who may read; whether there were any.
     pub(super) fn forget_unless(&self, may_read: impl Fn(&Peer) -> bool) -> bool {
         // Asked without the lock, which engines take.
-        let readers: Vec<_> = self.0.lock().values().cloned().collect();
+        let readers: Vec<_> = self.readers.lock().values().cloned().collect();
         let refused: Vec<_> = readers.into_iter().filter(|reader| !may_read(reader)).collect();
-        let mut readers = self.0.lock();
+        let mut readers = self.readers.lock();
         refused.iter().filter(|reader| readers.remove(&reader.principal).is_some()).count() > 0
     }
 }
@@ -51,7 +67,7 @@ mod tests {
 
     #[test]
     fn who_lost_the_right_is_told_of_once_and_who_reads_through_a_server_never() {
-        let readers = MappedReaders::default();
+        let readers = MappedReaders::new(true);
         assert!(readers.note(&user(1)) && readers.note(&user(2)) && readers.note(&user(1)));
         assert!(readers.note(&Peer::of("10.0.0.1:1".to_owned(), "CN=far")));
         assert!(!readers.forget_unless(|_| true));
@@ -63,9 +79,11 @@ mod tests {
 
     #[test]
     fn only_so_many_users_are_given_the_regions_and_each_of_them_again() {
-        let readers = MappedReaders::default();
+        let readers = MappedReaders::new(true);
         let max = u32::try_from(READERS_MAX).unwrap();
         assert!((0..max).all(|uid| readers.note(&user(uid))));
         assert!(!readers.note(&user(max)) && readers.note(&user(0)));
+        let readers = MappedReaders::new(false);
+        assert!((0..=max).all(|uid| readers.note(&user(uid))), "no right of theirs can be taken");
     }
 }

@@ -12,12 +12,12 @@ pub fn are_own() -> bool {
     std::env::var_os(OWN).is_some()
 }
 
-/// Runs a test again, in the namespaces that `unshare FLAGS` makes. Fails as it does; an error says why none can be
-/// made, and what to do.
+/// Runs a test again, in the namespaces that `unshare FLAGS` makes; between two flags is a space. Fails as it does; an
+/// error says why none can be made, and what to do.
 pub fn run_again(flags: &str, test: &str) -> Result<(), String> {
     let unshare = || {
         let mut command = Command::new("unshare");
-        command.arg(flags);
+        command.args(flags.split(' '));
         command
     };
     let tried = unshare().arg("true").output().expect("unshare is in util-linux: apt-get install util-linux");
