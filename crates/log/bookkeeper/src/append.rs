@@ -319,7 +319,6 @@ impl LedgerAppender {
         let Some(sent) = self.sent.remove(&token) else { return };
         let position = match (sent, result) {
             (_, Err(BookieError::Fenced)) => return self.fail(LedgerFault::Fenced),
-            (_, Err(BookieError::Unauthorized)) => return self.fail(LedgerFault::Unauthorized),
             // An explicit LAC is a hint: the next packet tells it, too.
             (AppendSent::Lac, _) => return,
             (AppendSent::Add { entry, position }, Ok(BookieAnswer::Added)) => {

@@ -215,7 +215,7 @@ async fn converse(
 ) -> io::Error {
     let (from, to) = stream.into_split();
     let shared = Mutex::new(OnTheirWay { waiting: BTreeMap::new(), received_at: env.now() });
-    let asking = std::pin::pin!(ask_all(to, first, requests, &shared));
+    let asking = std::pin::pin!(ask_all(env, to, first, requests, &shared));
     let answers = std::pin::pin!(take_answers(env, from, &shared));
     let sweeping = std::pin::pin!(sweep(env, &shared));
     match select(answers, select(asking, sweeping)).await {
@@ -225,6 +225,7 @@ async fn converse(
 }
 
 async fn ask_all(
+    env: &Env,
     mut to: PeerWriteHalf,
     first: Queued,
     requests: &mut mpsc::UnboundedReceiver<Queued>,
@@ -250,12 +251,16 @@ async fn ask_all(
             next = Some(queued);
             continue;
         }
-        if let Err(why) = to.write_all(&buffer).await {
-            return why;
-        }
         // In TLS what was written may wait.
-        if let Err(why) = to.flush().await {
-            return why;
+        let writing = async {
+            to.write_all(&buffer).await?;
+            to.flush().await
+        };
+        // A bookie that reads nothing would hold what waits behind it, whatever it sends.
+        match env.timeout(REQUEST_TIMEOUT, writing).await {
+            Some(Ok(())) => {}
+            Some(Err(why)) => return why,
+            None => return io::Error::new(io::ErrorKind::TimedOut, "it does not read"),
         }
         buffer.clear();
     }

@@ -27,6 +27,10 @@ use crate::wire::{put_packet, take_packet};
 const PLUGIN: &str = "sasl";
 /// What a bookie calls itself in it, whatever its host's name is.
 const SERVICE: &str = "bookkeeper/bookkeeper";
+/// Bytes of an answer in a handshake: more than a challenge has.
+const ANSWER_BYTES_MAX: usize = 16 << 10;
+/// Characters of a bookie's text that are told.
+const TOLD_CHARS_MAX: usize = 64;
 
 /// Makes `tcp` what the bookie at `host` and its configuration want.
 ///
@@ -82,7 +86,7 @@ async fn authenticate(stream: &mut PeerStream, payload: Bytes) -> Result<Bytes, 
         Some(auth) if answer.status == 0 && auth.plugin == PLUGIN => Ok(auth.payload),
         Some(auth) if answer.status == 0 => Err(DialError::Refused(format!(
             "it logs clients in by {:?}, and this client can {PLUGIN} with DIGEST-MD5 only",
-            auth.plugin
+            auth.plugin.chars().take(TOLD_CHARS_MAX).collect::<String>()
         ))),
         _ => Err(DialError::Refused(format!("it refuses the login with status {}", answer.status))),
     }
@@ -105,6 +109,9 @@ async fn ask(stream: &mut PeerStream, request: &RequestPacket) -> Result<Respons
     loop {
         if stream.read_buf(&mut buffer).await? == 0 {
             return Err(DialError::Io(std::io::ErrorKind::UnexpectedEof.into()));
+        }
+        if buffer.len() > ANSWER_BYTES_MAX {
+            return Err(DialError::Refused("its answer is too long".to_owned()));
         }
         while let Some(answer) = take_packet(&mut buffer).map_err(std::io::Error::other)? {
             if answer.header.operation != request.header.operation {

@@ -95,8 +95,8 @@ pub enum BookieError {
     /// It takes no entries.
     #[error("it takes no entries: it is read-only")]
     ReadOnly,
-    /// The password is another one.
-    #[error("the ledger has another password there")]
+    /// The ledger's password is another one there, or it wants a login.
+    #[error("it does not let this client in: it wants a login, or the ledger has another password there")]
     Unauthorized,
     /// It has too much to do; later it may do it.
     #[error("it has too many requests")]

@@ -303,9 +303,6 @@ impl Recoverer {
             Copied::Damaged => BookieSaid::Answered,
             Copied::Absent => BookieSaid::Absent,
             Copied::Failed(error) => {
-                if error == BookieError::Unauthorized {
-                    return self.done(Err(LedgerFault::Unauthorized));
-                }
                 self.last = error;
                 BookieSaid::Failed(now + self.times.pause)
             }

@@ -181,21 +181,7 @@ impl LedgerStore {
         });
         let closed = stream::iter(closing).buffered(LEDGERS_AT_A_TIME).filter_map(std::future::ready);
         let closed: Vec<ClosedLedger> = closed.collect().await;
-        let mut by_name: BTreeMap<SegmentId, ClosedLedger> = BTreeMap::new();
-        let mut superfluous = Vec::new();
-        for ledger in closed {
-            // Where the answer of its creation was lost, another one was made, which has the entries.
-            match by_name.remove(&ledger.id) {
-                Some(other) if other.length >= ledger.length => {
-                    superfluous.push(ledger.ledger);
-                    by_name.insert(other.id, other);
-                }
-                other => {
-                    superfluous.extend(other.map(|other| other.ledger));
-                    by_name.insert(ledger.id, ledger);
-                }
-            }
-        }
+        let (by_name, superfluous) = one_of_each(closed);
         let mut segments = Vec::new();
         for ClosedLedger { id, ledger, entries, length, contents, damaged } in by_name.into_values() {
             self.hold(HeldSegment::found(id, ledger, entries, length));
@@ -322,6 +308,29 @@ async fn close(
     Some(closed)
 }
 
+/// The ledger of each segment, and those that are not needed. Where the answer of a ledger's creation was lost, another
+/// one was made, which has the entries. Beside one that is damaged none is superfluous: which of them has the entries
+/// is not known.
+fn one_of_each(closed: Vec<ClosedLedger>) -> (BTreeMap<SegmentId, ClosedLedger>, Vec<LedgerId>) {
+    let mut by_name: BTreeMap<SegmentId, ClosedLedger> = BTreeMap::new();
+    let mut superfluous = Vec::new();
+    for ledger in closed {
+        let kept = match by_name.remove(&ledger.id) {
+            None => ledger,
+            Some(other) if other.damaged.is_some() => other,
+            Some(_) if ledger.damaged.is_some() => ledger,
+            Some(other) => {
+                let (kept, left) =
+                    if other.length >= ledger.length { (other, ledger) } else { (ledger, other) };
+                superfluous.push(left.ledger);
+                kept
+            }
+        };
+        by_name.insert(kept.id, kept);
+    }
+    (by_name, superfluous)
+}
+
 /// `None` of a ledger that is not there, as the newest metadata say. What was read before may be older than the ledger:
 /// one with acknowledged entries would be passed over.
 async fn gone_or_again<T>(client: &BookKeeper, ledger: LedgerId) -> Result<Option<T>, String> {
@@ -368,4 +377,35 @@ async fn contents_of(
         Ok(IndexContents { last, ..IndexContents::first(&header, last) })
     };
     Ok(contents())
+}
+
+#[cfg(test)]
+mod tests {
+    use tailwater_format::{SegmentNumber, ShardId, ShardNumber, StreamId, Term};
+
+    use super::*;
+
+    fn ledger(number: i64, segment: u64, length: u64, damaged: Option<&str>) -> ClosedLedger {
+        let shard = ShardId { stream: StreamId(Uuid::from_u128(1)), shard: ShardNumber(0) };
+        let id = SegmentId { shard, term: Term(1), number: SegmentNumber(segment) };
+        let ledger = LedgerId::new(number).expect("a number");
+        let damaged = damaged.map(str::to_owned);
+        ClosedLedger { id, ledger, entries: 0, length: Position(length), contents: None, damaged }
+    }
+
+    #[test]
+    fn of_two_ledgers_of_a_segment_the_one_with_entries_stays_and_beside_a_damaged_one_none_goes() {
+        let whole = one_of_each(vec![ledger(1, 0, 0, None), ledger(2, 0, 90, None), ledger(3, 0, 0, None)]);
+        let of = |number| LedgerId::new(number).expect("a number");
+        assert_eq!(whole.0.values().map(|kept| kept.ledger).collect::<Vec<_>>(), [of(2)]);
+        assert_eq!(whole.1, [of(1), of(3)]);
+        for twins in [
+            vec![ledger(1, 0, 0, None), ledger(2, 0, 0, Some("it can't be recovered"))],
+            vec![ledger(2, 0, 0, Some("it can't be recovered")), ledger(1, 0, 90, None)],
+        ] {
+            let (kept, superfluous) = one_of_each(twins);
+            assert!(superfluous.is_empty(), "{superfluous:?}");
+            assert!(kept.values().all(|kept| kept.damaged.is_some()), "it is not taken for an empty one");
+        }
+    }
 }

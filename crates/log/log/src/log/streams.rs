@@ -282,7 +282,8 @@ impl Log {
             stream = self.find(name)?;
         }
         let old = stream.shards.len() as u32;
-        inner.streams.read().check_room(config.shards - old)?;
+        // If somebody has raised them meanwhile, the commit is a conflict.
+        inner.streams.read().check_room(config.shards.saturating_sub(old))?;
         record.config = config;
         let expect = Expect::Version(stored.version);
         let put = Op::Put { key, value: record.encode(), expect };

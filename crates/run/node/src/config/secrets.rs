@@ -84,6 +84,10 @@ pub(super) fn engine_login(
         user.is_empty() == password.is_empty(),
         "{section} has a user or a password, and the one is of no use without the other: give both, or none"
     );
+    anyhow::ensure!(
+        user.is_ascii() && password.text().is_ascii(),
+        "{section} has a user or a password with a character that is not of ASCII: servers do not agree how to hash one"
+    );
     let login = || tailwater_access::EngineLogin { user: user.to_owned(), password: password.clone() };
     Ok((!user.is_empty()).then(login))
 }
