@@ -854,6 +854,8 @@ mod load_tests;
 #[cfg(test)]
 mod lookup_tests;
 #[cfg(test)]
+mod moved_tests;
+#[cfg(test)]
 mod refill_tests;
 #[cfg(test)]
 mod tests;

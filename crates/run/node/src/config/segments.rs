@@ -262,8 +262,8 @@ mod tests {
         section.opening(&Env::real(), segments, &ZooKeeperSection::default())
     }
 
-    #[test]
-    fn segments_are_in_the_data_directory_or_where_a_url_says() {
+    #[tokio::test]
+    async fn segments_are_in_the_data_directory_or_where_a_url_says() {
         let section = LedgersSection::default();
         assert!(opened(&section, EMBEDDED).expect("a place").is_none());
         for wrong in ["", "bookeeper://zk1/ledgers", "http://zk1/ledgers", "/ledgers"] {
@@ -282,16 +282,16 @@ mod tests {
     }
 
     #[cfg(feature = "bookkeeper")]
-    #[test]
-    fn quorums_out_of_order_are_refused_by_name() {
+    #[tokio::test]
+    async fn quorums_out_of_order_are_refused_by_name() {
         let section = LedgersSection { write_quorum: 4, ..LedgersSection::default() };
         let error = opened(&section, "bookkeeper://zk1/ledgers").expect_err("refused").to_string();
         assert!(error.contains("write_quorum = 4"), "{error}");
     }
 
     #[cfg(feature = "bookkeeper")]
-    #[test]
-    fn half_of_a_login_and_a_certificate_that_nobody_is_shown_are_refused() {
+    #[tokio::test]
+    async fn half_of_a_login_and_a_certificate_that_nobody_is_shown_are_refused() {
         let store = "bookkeeper://zk1/ledgers";
         let user = LedgersSection { user: "tailwater".to_owned(), ..LedgersSection::default() };
         assert!(opened(&user, store).expect_err("refused").to_string().contains("[ledgers]"));
