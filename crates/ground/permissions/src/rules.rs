@@ -323,8 +323,8 @@ impl Rules {
         Ok(self.change(decide, holds).await?.map(|removed| removed.into_iter().collect()))
     }
 
-    /// Carries a change out, also if nobody waits for it any more; which rules went. None, and nothing else, if it is not
-    /// the case what has to hold.
+    /// Carries a change out, also if nobody waits for it any more; which rules went. None, and nothing else, if it is
+    /// not the case what has to hold.
     async fn change(
         self: &Arc<Self>,
         decide: impl Fn(&BTreeSet<AccessRule>) -> Result<(BTreeSet<AccessRule>, BTreeSet<AccessRule>), RuleError>

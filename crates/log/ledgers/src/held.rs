@@ -213,10 +213,10 @@ impl HeldSegment {
         });
     }
 
-    /// Ends it at `length`; whether it was not ended before. What is acknowledged behind that is taken back: there is such
-    /// in one that was given up or found, as whoever wrote it had not heard of all that bookies have. There is in one
-    /// that is written, too: the owner gives it up together with a later segment, which may be lost before the owner has
-    /// heard of this one's last acknowledgements.
+    /// Ends it at `length`; whether it was not ended before. What is acknowledged behind that is taken back: there is
+    /// such in one that was given up or found, as whoever wrote it had not heard of all that bookies have. There is in
+    /// one that is written, too: the owner gives it up together with a later segment, which may be lost before the
+    /// owner has heard of this one's last acknowledgements.
     pub(crate) fn seal(&self, length: Position) -> Result<bool, StoreError> {
         self.change(|state| match state.sealed {
             Some(sealed) if sealed == length => Ok(false),

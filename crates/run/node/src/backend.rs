@@ -250,7 +250,8 @@ impl Service for Guarded {
                 self.cell
             )));
         }
-        // Once more: whoever has just looked for those without rights has not met this one. The request is in the audit.
+        // Once more: whoever has just looked for those without rights has not met this one. The request is in the
+        // audit.
         match self.authorizer.shows(peer, self.request("read")) {
             true => Ok(()),
             false => Err(refusal(format!("{} has just lost the right to read this cell", peer.principal))),

@@ -74,8 +74,8 @@ impl Backend {
         Ok(())
     }
 
-    /// How often the regions have moved since the start: as many places were left, each of which takes as much memory as
-    /// the backend for as long as any process has it mapped.
+    /// How often the regions have moved since the start: as many places were left, each of which takes as much memory
+    /// as the backend for as long as any process has it mapped.
     pub fn moves(&self) -> u64 {
         self.moves.load(Ordering::Relaxed)
     }

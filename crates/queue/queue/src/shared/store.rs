@@ -97,7 +97,8 @@ async fn secret(env: &Env, rows: &dyn Rows) -> Result<Secret, QueueError> {
     }
 }
 
-/// How many front ends answer clients, of those that have places. One that has started again may still have another one.
+/// How many front ends answer clients, of those that have places. One that has started again may still have another
+/// one.
 fn count_serving<'a>(places: impl Iterator<Item = &'a [u8]>) -> u64 {
     let names = places.filter_map(|place| match place.split_at_checked(MARK_BYTES)? {
         (mark, [] | [1]) => Some(mark),
@@ -147,8 +148,9 @@ impl SharedFront {
         }
     }
 
-    /// Counts who has a place and answers clients. One that has come is counted by the others when they renew theirs, and
-    /// one that is gone until its place ends. The count stays if the store does not answer before a place is renewed.
+    /// Counts who has a place and answers clients. One that has come is counted by the others when they renew theirs,
+    /// and one that is gone until its place ends. The count stays if the store does not answer before a place is
+    /// renewed.
     async fn count_fronts(&self) {
         match self.env.timeout(RENEW_EVERY, self.rows.records(FRONTS)).await {
             Some(Ok(places)) => {
