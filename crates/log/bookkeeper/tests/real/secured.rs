@@ -39,9 +39,10 @@ async fn a_client_that_shows_who_it_is_writes_and_reads_in_tls_and_no_other_does
     }
     let writer = known.create(&options(1, 1, 1)).await.expect("a bookie is there");
     append(&writer, 0..200).await;
-    let read = read_all(&known, writer.ledger()).await;
-    assert_eq!((read.len(), read.last()), (200, Some(&payload(199))));
+    let ledger = writer.ledger();
     assert_eq!(writer.close().await.expect("it closes"), EntryId::new(199));
+    let read = read_all(&known, ledger).await;
+    assert_eq!((read.len(), read.last()), (200, Some(&payload(199))));
 
     for (why, zookeeper) in [("no login", None), ("a wrong password", login("wrong"))] {
         let refused = client(&cluster, LedgersSecurity { zookeeper, bookies: good.clone() }).await;
