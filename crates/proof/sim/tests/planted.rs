@@ -61,7 +61,7 @@ are_caught! {
         SetAcknowledgedUnapplied in "cache", ["was acknowledged"];
     a_quorum_of_one_is_caught: OneReplicaCountsTwice in "cache", ["was acknowledged", "had been acknowledged"];
     a_set_that_a_backend_takes_under_any_configuration_is_caught:
-        SetUnderAnyConfiguration in "cell", ["was acknowledged", "had been acknowledged", "set in the cell before"];
+        SetUnderAnyConfiguration in "cell", ["was acknowledged", "had been acknowledged", "set in the cell before", "goes by configuration"];
     a_configuration_that_backends_do_not_tell_is_caught:
         ConfigurationNotTold in "cell", ["goes by configuration", "finds no cell"];
     a_backend_that_is_not_told_that_it_has_left_is_caught: LeaveNotTold in "cell", ["goes by configuration"];

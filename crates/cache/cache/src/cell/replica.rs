@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use futures::FutureExt;
 use parking_lot::RwLock;
 use tailwater_env::{Env, Instant};
 use tailwater_rma::{Capabilities, Connection, RegionInfo};
@@ -85,10 +86,12 @@ impl LiveReplica {
         Ok(())
     }
 
-    /// Whether the regions are mapped where they are not any more: a read that takes no round trip.
-    async fn has_moved(&self) -> bool {
+    /// Whether the regions are mapped where they are not any more. Mapped memory is read at once; what would have to be
+    /// waited for is not mapped.
+    fn has_moved(&self) -> bool {
         let moved = |header: IndexHeader| header.has_moved;
-        self.can.memory && read_header(&*self.connection, &self.index).await.is_ok_and(moved)
+        let header = || read_header(&*self.connection, &self.index).now_or_never()?.ok();
+        self.can.memory && header().is_some_and(moved)
     }
 
     /// It has just answered.
@@ -320,7 +323,7 @@ async fn follow_moves(
                     "cache backend followed to where its memory is now"
                 );
                 // Moved again, or what connects was given the old regions once more: not at once again and again.
-                if env.timeout(config.connect_deadline, live.has_moved()).await == Some(true) {
+                if live.has_moved() {
                     env.sleep(config.backoff_min).await;
                 }
             }
@@ -357,7 +360,7 @@ async fn follow(
         if live.connection.lost().is_some() || !replica.is_live() {
             return Followed::Ended;
         }
-        if env.timeout(config.connect_deadline, live.has_moved()).await == Some(true) {
+        if live.has_moved() {
             return Followed::Moved;
         }
         if replica.doubted.swap(false, Ordering::Relaxed) {
