@@ -6,19 +6,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use common::members::{SHARDS, all_owned, in_world, stream};
+use common::members::{Member, SHARDS, World, all_owned, in_world, stream};
 use common::{batch, shard, values, values_of};
-use tailwater_format::{Codec, ShardNumber, Term};
+use tailwater_format::{Codec, ShardNumber, StreamId, Term};
 use tailwater_log::{AppendError, Log, ReadError, StreamConfig, StreamError};
 use tailwater_meta::testing::FailingMeta;
 use tailwater_meta::{Expect, Meta, Op};
 
+/// Two processes that share the shards of a stream.
+async fn two(world: &World) -> (Member, Member, StreamId) {
+    let (mut a, mut b) = (world.start("a").await, world.start("b").await);
+    let stream = stream(&a).await;
+    world.look_until(&mut [&mut a, &mut b], all_owned).await;
+    (a, b, stream)
+}
+
 #[test]
 fn each_shard_has_one_owner_and_goes_on_at_another_one_when_its_owner_is_gone() {
     in_world(|world| async move {
-        let (mut a, mut b) = (world.start("a").await, world.start("b").await);
-        let stream = stream(&a).await;
-        world.look_until(&mut [&mut a, &mut b], all_owned).await;
+        let (mut a, b, stream) = two(&world).await;
         let parts = [a.log.shards_owned(), b.log.shards_owned()];
         assert!(parts.iter().all(|part| *part > 0), "{parts:?}");
         for number in 0..SHARDS {
@@ -54,9 +60,7 @@ fn each_shard_has_one_owner_and_goes_on_at_another_one_when_its_owner_is_gone() 
 #[test]
 fn of_two_that_take_themselves_for_the_owner_one_makes_progress_and_the_other_one_can_own_again() {
     in_world(|world| async move {
-        let (mut a, mut b) = (world.start("a").await, world.start("b").await);
-        let stream = stream(&a).await;
-        world.look_until(&mut [&mut a, &mut b], all_owned).await;
+        let (mut a, mut b, stream) = two(&world).await;
         let of_b: Vec<u32> = (0..SHARDS).filter(|number| b.owns(stream, *number)).collect();
         // One that has written, and one that was never written to.
         let (written, fresh) = (of_b[0], of_b[1]);
@@ -206,9 +210,7 @@ fn a_partitioned_owner_that_comes_back_changes_nothing_and_deletes_nothing_of_wh
 #[test]
 fn a_shard_whose_bookies_do_not_answer_keeps_no_other_one_from_being_taken_over() {
     in_world(|world| async move {
-        let (mut a, mut b) = (world.start("a").await, world.start("b").await);
-        let stream = stream(&a).await;
-        world.look_until(&mut [&mut a, &mut b], all_owned).await;
+        let (mut a, b, stream) = two(&world).await;
         let of_b: Vec<u32> = (0..SHARDS).filter(|number| b.owns(stream, *number)).collect();
         for number in &of_b {
             b.append(stream, *number, values(&["one"])).await.expect("durable");
@@ -228,9 +230,7 @@ fn a_shard_whose_bookies_do_not_answer_keeps_no_other_one_from_being_taken_over(
 #[test]
 fn a_process_that_stalls_behind_its_claim_leaves_the_segments_of_the_next_owner_alone() {
     in_world(|world| async move {
-        let (mut a, mut b) = (world.start("a").await, world.start("b").await);
-        let stream = stream(&a).await;
-        world.look_until(&mut [&mut a, &mut b], all_owned).await;
+        let (mut a, b, stream) = two(&world).await;
         let number = (0..SHARDS).find(|number| b.owns(stream, *number)).expect("it has some");
         b.append(stream, number, values(&["one"])).await.expect("durable");
         drop(b);
@@ -260,9 +260,7 @@ fn a_process_that_stalls_behind_its_claim_leaves_the_segments_of_the_next_owner_
 #[test]
 fn a_shard_that_can_not_be_opened_at_one_process_is_open_at_the_next_one_that_can() {
     in_world(|world| async move {
-        let (mut a, mut b) = (world.start("a").await, world.start("b").await);
-        let stream = stream(&a).await;
-        world.look_until(&mut [&mut a, &mut b], all_owned).await;
+        let (mut a, b, stream) = two(&world).await;
         let number = (0..SHARDS).find(|number| b.owns(stream, *number)).expect("it has some");
         b.append(stream, number, values(&["one"])).await.expect("durable");
         world.store.0.lock().damaged.insert(shard(stream, number));
@@ -316,9 +314,7 @@ fn a_stream_whose_record_can_not_be_read_stays_as_it_is_known() {
 #[test]
 fn a_stream_that_is_deleted_while_the_owner_of_its_shards_is_gone_leaves_no_segments() {
     in_world(|world| async move {
-        let (mut a, mut b) = (world.start("a").await, world.start("b").await);
-        let stream = stream(&a).await;
-        world.look_until(&mut [&mut a, &mut b], all_owned).await;
+        let (a, b, stream) = two(&world).await;
         let number = (0..SHARDS).find(|number| b.owns(stream, *number)).expect("it has some");
         b.append(stream, number, values(&["one"])).await.expect("durable");
         drop(b);
@@ -330,9 +326,7 @@ fn a_stream_that_is_deleted_while_the_owner_of_its_shards_is_gone_leaves_no_segm
 #[test]
 fn a_claim_that_waits_is_given_up_when_another_process_should_have_the_shard() {
     in_world(|world| async move {
-        let (mut a, mut b) = (world.start("a").await, world.start("b").await);
-        let stream = stream(&a).await;
-        world.look_until(&mut [&mut a, &mut b], all_owned).await;
+        let (mut a, b, stream) = two(&world).await;
         let number = (0..SHARDS).find(|number| b.owns(stream, *number)).expect("it has some");
         b.append(stream, number, values(&["one"])).await.expect("durable");
         let waits = shard(stream, number);
@@ -413,9 +407,7 @@ fn whether_there_is_a_stream_that_is_not_known_here_metadata_says() {
 #[test]
 fn what_a_deleted_stream_has_left_goes_also_where_the_process_that_deleted_it_ended_behind_the_commit() {
     in_world(|world| async move {
-        let (mut a, mut b) = (world.start("a").await, world.start("b").await);
-        let stream = stream(&a).await;
-        world.look_until(&mut [&mut a, &mut b], all_owned).await;
+        let (mut a, b, stream) = two(&world).await;
         let number = (0..SHARDS).find(|number| b.owns(stream, *number)).expect("it has some");
         b.append(stream, number, values(&["one"])).await.expect("durable");
         drop(b);
