@@ -193,8 +193,8 @@ async fn connect(target: &BookieTarget) -> Result<PeerStream, DialError> {
         tcp.set_nodelay(true)?;
         socket2::SockRef::from(&tcp).set_keepalive(true)?;
         let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
-        let nonce = u128::from(env.random_u64()) << 64 | u128::from(env.random_u64());
-        handshake::begin(tcp, host, security, nonce).await
+        let nonce = format!("{:016x}{:016x}", env.random_u64(), env.random_u64());
+        handshake::begin(tcp, host, security, &nonce).await
     };
     let late = || io::Error::new(io::ErrorKind::TimedOut, "it does not accept connections").into();
     env.timeout(CONNECT_TIMEOUT, connecting).await.unwrap_or_else(|| Err(late()))

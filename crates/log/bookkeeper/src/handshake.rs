@@ -40,7 +40,7 @@ pub(crate) async fn begin(
     tcp: TcpStream,
     host: &str,
     security: &BookieSecurity,
-    nonce: u128,
+    nonce: &str,
 ) -> Result<PeerStream, DialError> {
     let mut stream = PeerStream::plain(tcp);
     if security.dialer.is_secured() {
@@ -67,7 +67,7 @@ async fn start_tls(stream: &mut PeerStream) -> Result<(), DialError> {
     )))
 }
 
-async fn log_in(stream: &mut PeerStream, login: &EngineLogin, nonce: u128) -> Result<(), DialError> {
+async fn log_in(stream: &mut PeerStream, login: &EngineLogin, nonce: &str) -> Result<(), DialError> {
     let challenge = authenticate(stream, Bytes::new()).await?;
     let refused = |fault| DialError::Refused(format!("{} can't log in: {fault}", login.user));
     let (answer, expected) = DigestLogin::answer(login, &challenge, SERVICE, nonce).map_err(refused)?;
