@@ -171,9 +171,9 @@ pub(crate) fn told(error: &ZkError) -> String {
         ZkError::Timeout | ZkError::ConnectionLoss | ZkError::NoHosts => {
             "no server of ZooKeeper answers".to_owned()
         }
-        ZkError::AuthFailed | ZkError::NoAuth => format!(
-            "ZooKeeper: {error}: the user and the password of [zookeeper] are not those of a user of its"
-        ),
+        ZkError::AuthFailed | ZkError::NoAuth => {
+            format!("ZooKeeper: {error}: it does not let in the user and password of [zookeeper]")
+        }
         other => format!("ZooKeeper: {other}"),
     }
 }

@@ -118,7 +118,7 @@ fn fault(error: ZkError) -> LedgerFault {
     match error {
         ZkError::NoNode => LedgerFault::NoLedger,
         ZkError::AuthFailed | ZkError::NoAuth => LedgerFault::ZooKeeper(format!(
-            "{error}: the user and the password of [zookeeper] are not those of a user of its"
+            "{error}: it does not let in the user and password of [zookeeper]"
         )),
         other => LedgerFault::ZooKeeper(other.to_string()),
     }

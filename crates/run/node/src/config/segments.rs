@@ -226,25 +226,6 @@ impl super::Config {
         };
         Ok((store, self.ledgers.security(env, &self.zookeeper)?))
     }
-
-    /// Where metadata is, and who is shown to ZooKeeper: `metadata`, or what the configuration names.
-    ///
-    /// # Errors
-    /// If there is no metadata in ZooKeeper, or a secret can't be read.
-    pub fn metadata_at(
-        &mut self,
-        metadata: Option<tailwater_meta_zookeeper::MetadataUri>,
-    ) -> anyhow::Result<tailwater_meta_zookeeper::MetadataUri> {
-        self.read_secrets()?;
-        match metadata {
-            Some(metadata) => Ok(metadata.with_login(self.zookeeper.login()?)),
-            None if self.has_shared_metadata() => self.metadata_uri(),
-            None => anyhow::bail!(
-                "no metadata is named: give --metadata zookeeper://HOST/PATH, or --config with the file of a node that has its \
-                 metadata there"
-            ),
-        }
-    }
 }
 
 fn no_place(segments: &str) -> anyhow::Error {
