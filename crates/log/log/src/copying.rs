@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tailwater_format::{
     ENTRY_HEADER_BYTES, Offset, Position, SegmentId, SegmentNumber, ShardId, ShardNumber, StreamId, Term,
-    parse_entry,
+    parse_entry, parse_entry_header,
 };
 use tokio::sync::oneshot;
 
@@ -116,7 +116,7 @@ pub struct ReadEntries {
 
 /// Reading.
 impl Log {
-    /// Durable entries from `cursor` on, about `bytes_max` bytes of them, at least one if there is one; moves the
+    /// Entries from `cursor` on that are durable here, or at the source of a copy, about `bytes_max` bytes of them, at least one if there is one; moves the
     /// cursor behind them. A cursor before the start of the log goes there. Never waits for records to come.
     ///
     /// # Errors
@@ -152,10 +152,11 @@ impl Log {
         let tail = &view.tail;
         let mut read =
             ReadEntries { log_start: tail.log_start, next_offset: tail.next_offset, ..Default::default() };
-        if cursor.offset > tail.next_offset {
-            return Err(ReadError::BeyondEnd { end: tail.next_offset });
+        let end = tail.next_offset.max(view.copyable_next);
+        if cursor.offset > end {
+            return Err(ReadError::BeyondEnd { end });
         }
-        if cursor.offset == tail.next_offset {
+        if self.read_newest(view, cursor, bytes_max, &mut read)? || cursor.offset >= tail.next_offset {
             return Ok(read);
         }
         let known = cursor.at.and_then(|(id, position)| {
@@ -207,9 +208,38 @@ impl Log {
             cursor.offset = scanned.header.next_offset();
             cursor.at = Some((id, Position(scanned.position.0 + len as u64)));
         }
+        self.inner.counters.copied_on(false, bytes);
         read.behind_bytes = bytes_behind(view, cursor);
         read.awaits_sync = !is_whole && read.entries.is_empty();
         Ok(read)
+    }
+
+    /// Takes the newest entries' own memory, if what comes next is there; whether it was.
+    fn read_newest(
+        &self,
+        view: &View,
+        cursor: &mut CopyCursor,
+        bytes_max: usize,
+        read: &mut ReadEntries,
+    ) -> Result<bool, ReadError> {
+        if cursor.offset >= view.copyable_next {
+            return Ok(false);
+        }
+        let shared = self.shared_view(cursor.shard)?;
+        let found = shared.newest().lock().entries_from(cursor.offset, view.copyable_next, bytes_max);
+        let Some((entries, behind)) = found.filter(|(entries, _)| !entries.is_empty()) else {
+            return Ok(false);
+        };
+        for entry in &entries {
+            let header = parse_entry_header(entry).map_err(|error| ReadError::Corrupt(error.to_string()))?;
+            cursor.offset = header.next_offset();
+        }
+        // Where it lies is looked up, should the next ones not be there.
+        cursor.at = None;
+        self.inner.counters.copied_on(true, entries.iter().map(Bytes::len).sum());
+        read.next_offset = read.next_offset.max(cursor.offset);
+        (read.entries, read.behind_bytes) = (entries, behind);
+        Ok(true)
     }
 
     /// Whether an offset is in the open segment of an `interval` stream, which is not synced to its visible end.

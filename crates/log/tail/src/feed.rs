@@ -321,7 +321,7 @@ impl Feed {
                 // How the last segment grew is known if it is the previous one; of more of them time has to pay.
                 let last = seen.previous.filter(|(number, ..)| *number == known.segment);
                 let grown = last.map_or(0, |(.., length)| length.0.saturating_sub(known.durable.0));
-                self.written.earn(grown.saturating_add(seen.durable.0));
+                self.written.earn(grown.saturating_add(end.0));
                 *known = seen;
                 // Positions of another segment: what was seen of the last one says nothing.
                 self.layer = DelayedDurable::new(self.config.delay_max);
@@ -329,6 +329,7 @@ impl Feed {
             }
             std::cmp::Ordering::Equal => {
                 let before = *known;
+                let reach = |tail: &Tail| tail.durable.max(tail.cached);
                 known.cached = known.cached.max(seen.cached);
                 if !known.sealed && seen.sealed {
                     // What a segment is sealed at is its length, even if more was seen: with durability
@@ -339,7 +340,7 @@ impl Feed {
                     (known.durable, known.next_offset) = (seen.durable, seen.next_offset);
                 }
                 known.previous = known.previous.or(seen.previous);
-                self.written.earn(known.durable.0.saturating_sub(before.durable.0));
+                self.written.earn(reach(known).0.saturating_sub(reach(&before).0));
                 *known != before
             }
         }
@@ -453,10 +454,17 @@ impl Feed {
     ) -> Result<(ByteRange, bool), Option<Instant>> {
         let is_tail = segment.number == tail.segment;
         let durable = sealed_at.unwrap_or(tail.durable);
-        let cached = if is_tail { tail.cached.min(durable) } else { durable };
+        // In a copy the cached layer may be ahead, up to what is durable at the source.
+        let cached = match (is_tail, sealed_at) {
+            (true, None) => tail.cached,
+            (true, Some(end)) => tail.cached.min(end),
+            (false, _) => durable,
+        };
         let delayed = is_tail && self.layer.is_late(now, from, tail.cached, durable);
         let (to, durably) = match () {
-            () if durable <= from => return Err(None),
+            () if durable.max(cached) <= from => return Err(None),
+            // Until the durable layer has it, or a window brings it.
+            () if (self.distrust || self.silent) && durable <= from => return Err(None),
             () if self.distrust => (durable, true),
             // What the writer cached is still worth a look.
             () if self.silent => (durable, false),

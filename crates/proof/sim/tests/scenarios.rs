@@ -160,6 +160,7 @@ hold! {
     cluster_interval / 1;
     // Up to twelve logs each.
     trees / 10;
+    ahead / 4;
     // Minutes of virtual time, and a second of a core, each.
     lengths / 10;
     cluster / 1;

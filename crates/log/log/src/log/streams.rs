@@ -205,6 +205,7 @@ impl Log {
                 shard: id,
                 tail: shard.tail(),
                 transaction_id: shard.acked_transaction_id(),
+                copyable_next: shard.copyable_next(),
                 completed,
             };
             let view = match before.get(number as usize) {

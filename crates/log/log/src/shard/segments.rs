@@ -19,6 +19,8 @@ pub(super) struct ShardOpenSegment {
     pub(super) created_at: Instant,
     /// Bytes that the store took.
     pub(super) length: AppendedTo<Position>,
+    /// Bytes that the cells' writer has: they are durable here, or in a copy at the stream's source.
+    pub(super) shadowed: DurableTo<Position>,
     pub(super) next_entry: EntryId,
     pub(super) base_offset: Offset,
     pub(super) first_transaction_id: TransactionId,

@@ -125,6 +125,13 @@ pub(super) fn output(output: &Output) -> Option<String> {
             let from = durable.get().0 - bytes.len() as u64;
             format!("extend {}@{from} with {base_offset}..{}", segment(id), tail.next_offset)
         }
+        Output::Took { base_offset, next_offset, .. } => format!("took {base_offset}..{next_offset}"),
+        Output::Ahead { segment: id, bytes, source_durable, .. } => {
+            let from = source_durable.get().0 - bytes.len() as u64;
+            let header = tailwater_format::parse_entry_header(bytes).expect("an entry");
+            format!("ahead {}@{from} with {}..{}", segment(id), header.base_offset, header.next_offset())
+        }
+        Output::CaughtUp(update, _) => tail("caught up", update),
         Output::Update(update) => tail("update", update),
         Output::Seal(id, length) => format!("seal {}@{length}", segment(id)),
         Output::Delete(id) => format!("delete {}", segment(id)),

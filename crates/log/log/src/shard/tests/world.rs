@@ -150,6 +150,20 @@ impl World {
         receiver
     }
 
+    /// Offers an entry of the source of a copy: `count` records from `base` on.
+    pub(super) fn give(&mut self, name: &str, base: u64, count: usize) -> Reply {
+        let (reply, receiver) = oneshot::channel();
+        let (name, lines) = (name.to_owned(), Arc::clone(&self.lines));
+        let waiter = Waiter::new(None, move |outcome| {
+            lines.lock().push(transcript::reply(&name, &outcome));
+            drop(reply.send(outcome));
+        });
+        let batches = checked(batch(&vec![5; count], None), TransactionIds::RunningMaximum);
+        let copied = Some(CopiedTo { base_offset: Offset(base), term: Term(1) });
+        self.step(ShardInput::Append(StoreAppend { batches, expected_term: None, copied, waiter }));
+        receiver
+    }
+
     /// Offers a batch of `count` records of a producer.
     pub(super) fn append_as(&mut self, id: i64, epoch: i16, sequence: i32, count: usize) -> Reply {
         let bytes = batch(&vec![5; count], Some((id, epoch, sequence)));
@@ -264,6 +278,16 @@ impl World {
                 shadow.extend_from_slice(&bytes);
                 assert_eq!(shadow.len() as u64, durable.get().0, "in order and without gaps");
                 assert_eq!((tail.segment_id(shard_id()), tail.durable.0), (segment, shadow.len() as u64));
+            }
+            Output::Took { .. } => {}
+            Output::Ahead { segment, bytes, source_durable, .. } => {
+                let shadow = self.shadow.get_mut(&segment).expect("readers see it");
+                shadow.extend_from_slice(&bytes);
+                assert_eq!(shadow.len() as u64, source_durable.get().0, "in order and without gaps");
+            }
+            Output::CaughtUp(tail, _) => {
+                let shadow = &self.shadow[&tail.segment_id(shard_id())];
+                assert!(tail.durable.0 <= shadow.len() as u64, "it was ahead");
             }
             Output::Update(tail) => assert!(tail.is_possible()),
             Output::Seal(id, length) => {
