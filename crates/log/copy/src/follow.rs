@@ -6,8 +6,8 @@
 //!   above has removed what lies between: then the copy is told to go on behind the gap first.
 //! - What the copy has already is left out.
 //! - A shard that can't go on is held: what comes of it is left out, and the cluster above is asked for no more of it.
-//!   It goes on where the log ends, with the answer to the question that said so. The others are not held up. One question
-//!   at a time tells of a shard, so questions may overtake each other.
+//!   It goes on where the log ends, with the answer to the question that said so. The others are not held up. One
+//!   question at a time tells of a shard, so questions may overtake each other.
 //! - A way that leads back to the cluster itself ends the session.
 
 use std::collections::BTreeMap;
@@ -110,8 +110,8 @@ impl Follow {
         self.places.len()
     }
 
-    /// The next question of a session and its number, with what the cluster above has to know of shards that are held or
-    /// go on.
+    /// The next question of a session and its number, with what the cluster above has to know of shards that are held
+    /// or go on.
     pub(crate) fn question(&mut self, session: u64) -> (u64, CopyNext) {
         let number = self.asked;
         self.asked += 1;

@@ -12,7 +12,8 @@ pub const ANSWER_BYTES: usize = 1 << 20;
 pub const QUESTIONS_MAX: usize = WINDOW + 16;
 /// Bytes of a shard that its log may have taken and not answered before it is looked whether it answers at all.
 pub const SHARD_BYTES_MAX: u64 = 16 << 20;
-/// How long a shard with [`SHARD_BYTES_MAX`] may be answered nothing before it is held, and the others go on without it.
+/// How long a shard with [`SHARD_BYTES_MAX`] may be answered nothing before it is held, and the others go on without
+/// it.
 pub const SHARD_PATIENCE: Duration = Duration::from_millis(100);
 /// Answers that one session has under way at most, whatever the other cluster asks for.
 pub const CREDITS_MAX: usize = 64;

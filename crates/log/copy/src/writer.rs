@@ -1,12 +1,13 @@
-//! The lower end of a hop: the operations that copy the shards of one stream from the cluster above, one for each shard,
-//! for as long as the plan says so. They share a session and its window.
+//! The lower end of a hop: the operations that copy the shards of one stream from the cluster above, one for each
+//! shard, for as long as the plan says so. They share a session and its window.
 //!
 //! It asks for more before it has what it asked for, so that the link is never idle, and does what `follow.rs` makes of
 //! the answers: hands the entries to the log in order. Where a session ends, by whichever end, it waits until the log
 //! has answered all that it took, and begins again where the log ends.
 //!
-//! A shard that can't be appended to is held: the cluster above is told to send nothing of it, and the others go on. When
-//! the log has answered all that it took of it, and after a pause if that was an error, it goes on where the log ends.
+//! A shard that can't be appended to is held: the cluster above is told to send nothing of it, and the others go on.
+//! When the log has answered all that it took of it, and after a pause if that was an error, it goes on where the log
+//! ends.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -34,7 +34,8 @@ impl CopyRecord {
     pub fn new(stream: &LogStreamInfo, source: &str) -> Self {
         let LogStreamInfo { id, name, created_ms, config, .. } = stream.clone();
         let source = Some(source.to_owned());
-        Self(StreamRecord { id, name, created_ms, config, source, term_min: Term(0) })
+        let (term_min, numbers_from) = (Term(0), SegmentNumber(0));
+        Self(StreamRecord { id, name, created_ms, config, source, term_min, numbers_from })
     }
 
     /// As it is sent.
@@ -116,8 +117,9 @@ pub struct ReadEntries {
 
 /// Reading.
 impl Log {
-    /// Entries from `cursor` on that are durable here, or at the source of a copy, about `bytes_max` bytes of them, at least one if there is one; moves the
-    /// cursor behind them. A cursor before the start of the log goes there. Never waits for records to come.
+    /// Entries from `cursor` on that are durable here, or at the source of a copy: about `bytes_max` bytes of them, at
+    /// least one if there is one. Moves the cursor behind them. A cursor before the start of the log goes there. Never
+    /// waits for records to come.
     ///
     /// # Errors
     /// `BeyondEnd` for a cursor behind the end; `NoStream`, `NoShard`, `Damaged`, `Corrupt`, `Unavailable`.
@@ -311,7 +313,8 @@ impl Log {
         }
         // Its terms are its source's, so its numbers have to be other ones: a copy ends no segment in a millisecond.
         let again = u64::try_from(self.inner.env.wall_ms()).unwrap_or_default();
-        self.create_as(record, SegmentNumber(if is_again { again } else { 0 })).await
+        let numbers_from = SegmentNumber(if is_again { again } else { 0 });
+        self.create_as(StreamRecord { numbers_from, ..record }).await
     }
 
     /// Begins to append an entry of the source to a copy; entries of one shard that one task appends are in the order

@@ -2,8 +2,8 @@
 //! from.
 //!
 //! What holds:
-//! - Only the owners put entries in, each once, when they become visible, or when a copy's store has taken them; reading
-//!   moves nothing. So whoever catches up pushes nobody's bytes out.
+//! - Only the owners put entries in, each once, when they become visible, or when a copy's store has taken them;
+//!   reading moves nothing. So whoever catches up pushes nobody's bytes out.
 //! - Memory is bounded over all shards ([`Hot`]): the entry that became visible first goes first.
 //! - Bytes are shared, never copied: with the store until they are in their file, with the readers that send them.
 

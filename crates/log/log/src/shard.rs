@@ -18,7 +18,7 @@
 //! - A segment is only ever written by the owner that created it: the first append after a start, a loss or a
 //!   conflict claims a higher term in metadata, and only then a segment of that term is created.
 //! - Readers see a segment from its first durable entry on. One that never had any is deleted, and its number
-//!   is used again, with a higher term.
+//!   is used again, with a higher term; in a copy it is not used again.
 //! - A completed segment is recorded after its last entry is durable. Until the record is written, recovery finds
 //!   the same in the store.
 
@@ -145,6 +145,8 @@ pub struct Shard {
     is_closed: bool,
     /// Its term was claimed before it was opened, and others are told of it.
     is_claimed: bool,
+    /// Its records are those of a source in another cluster.
+    is_copy: bool,
     /// What recovery found to be done in the store.
     undone: Vec<Output>,
     /// The last [`Output::WakeAt`].
@@ -200,6 +202,8 @@ pub struct Shard {
     /// The first number that no segment of this shard ever had, as far as this life knows. A copy's terms are its
     /// source's, so it can't use a number again in a higher one.
     unused: SegmentNumber,
+    /// Segments of a copy without entries, whose numbers metadata has yet to leave behind.
+    empty: Vec<SegmentId>,
 
     tail_changed: bool,
     list_changed: bool,
@@ -241,6 +245,7 @@ impl Shard {
             closing: false,
             is_closed: false,
             is_claimed: false,
+            is_copy: false,
             undone,
             wake_at: None,
             changes: Changes::new(owner, record, version, unsaved),
@@ -270,6 +275,7 @@ impl Shard {
             producers,
             producers_expire_at: Instant::default(),
             unused,
+            empty: Vec::new(),
             tail_changed: true,
             list_changed: true,
         }
@@ -448,7 +454,7 @@ impl Shard {
             completed: self.completed.into(),
             unsaved,
             seals: Vec::new(),
-            deletes: Vec::new(),
+            deletes: self.empty,
             unused,
             truncated: self.truncated.into(),
         };
@@ -865,6 +871,9 @@ impl Shard {
         if self.is_claimed {
             // Others tell this one. The next append may be long in coming.
             self.visible.will_have(self.changes.record().term);
+        }
+        if self.is_copy {
+            self.show_coming();
         }
         self.tail_changed = true;
         out.push(Output::Update(self.tail()));

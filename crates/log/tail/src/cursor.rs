@@ -268,7 +268,8 @@ impl Cursor {
             self.reader.inner.plan_again(&self.shared);
         }
         self.front_at = None;
-        self.private = Some(self.reader.inner.read_alone(&self.shared, self.place, read_term, &self.waiter));
+        let (reader, place, offset) = (&self.reader.inner, self.place, self.next_offset);
+        self.private = Some(reader.read_alone(&self.shared, place, offset, read_term, &self.waiter));
         self.seen = None;
     }
 

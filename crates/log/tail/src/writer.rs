@@ -108,8 +108,8 @@ impl TailWriter {
         self.with_state(|state, now| state.extend(now, segment, bytes, durable, tail, accepted));
     }
 
-    /// Takes in bytes of a copy that are durable at its source and not here yet. They begin where those before ended, in
-    /// the segment of the shard's tail, and end at `source_durable`.
+    /// Takes in bytes of a copy that are durable at its source and not here yet. They begin where those before ended,
+    /// in the segment of the shard's tail, and end at `source_durable`.
     ///
     /// # Panics
     /// If bytes were left out or come twice, or of another segment.

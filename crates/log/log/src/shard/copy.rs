@@ -1,13 +1,14 @@
 //! What only a shard that is a copy does: it takes its source's entries in their places, and goes on behind what the
 //! source has removed.
 //!
-//! What it takes is durable at its source. So whoever copies from here may have it before it is durable here, and so may
-//! the cells: readers there are contradicted by nothing, as the source has it. A segment is shown ahead once its first
-//! entry is durable: from then on no other one will ever have its name. What a crash takes from its end comes again, at
-//! the same offsets, in the next segment.
+//! What it takes is durable at its source. So whoever copies from here may have it before it is durable here, and so
+//! may the cells: readers there are contradicted by nothing, as the source has it. A segment is shown ahead once its
+//! first entry is durable: from then on no other one will ever have its name. What a crash takes from its end comes
+//! again, at the same offsets, in the next segment.
 //!
 //! Offsets, terms and batches are the source's. Segments are not: a start ends the one that was written, as it does in
-//! any shard, and its number is used once.
+//! any shard, and its number is used once, also by one without entries. Such a segment stays in the store until
+//! metadata has left its number behind, as a start that did not find it would use the number again, in the same term.
 
 use std::sync::Arc;
 
@@ -49,6 +50,32 @@ impl Shard {
             copied: Some(copied.term),
             waiter,
         });
+    }
+
+    /// The same shard as that of a copy, before [`super::ShardInput::Opened`].
+    pub(crate) fn of_copy(mut self) -> Self {
+        self.is_copy = true;
+        self.show_coming();
+        let next = self.next_number();
+        let is_empty = |output: &mut Output| matches!(output, Output::Delete(id) if id.number >= next);
+        for output in self.undone.extract_if(.., is_empty) {
+            if let Output::Delete(id) = output {
+                self.empty.push(id);
+            }
+        }
+        self
+    }
+
+    /// Shows the coming segment of a copy. It is of the source's term, which may be the same one: a term that was told
+    /// may not go back.
+    pub(super) fn show_coming(&mut self) {
+        self.visible.will_be(self.unused, self.changes.record().term);
+    }
+
+    /// Deletes segments without entries whose numbers no start will use again.
+    pub(super) fn delete_empty(&mut self, out: &mut Vec<Output>) {
+        let next = self.changes.record().next_segment;
+        out.extend(self.empty.extract_if(.., |id| id.number < next).map(Output::Delete));
     }
 
     /// The store took an entry, which is about to be in flight.
@@ -123,8 +150,8 @@ impl Shard {
         self.changes.claim(term);
     }
 
-    /// Whether what comes next is of a later term than `owned`. That is claimed, and begins a segment, once all of earlier
-    /// terms is durable: what is in flight may be lost, and comes again in its own term.
+    /// Whether what comes next is of a later term than `owned`. That is claimed, and begins a segment, once all of
+    /// earlier terms is durable: what is in flight may be lost, and comes again in its own term.
     pub(super) fn waits_for_term(&mut self, owned: Term) -> bool {
         let Some(term) = self.buffer.front().and_then(|first| first.copied).filter(|term| *term != owned)
         else {

@@ -83,6 +83,14 @@ impl Visible {
         }
     }
 
+    /// The coming segment is of this term, and of this number at least.
+    pub(super) fn will_be(&mut self, number: SegmentNumber, term: Term) {
+        self.will_have(term);
+        if !self.exists {
+            self.number = self.number.max(number);
+        }
+    }
+
     /// What readers see of a shard whose next segment will most likely have this name.
     pub(super) fn coming(number: SegmentNumber, term: Term, base_offset: Offset) -> Self {
         Self {

@@ -136,6 +136,11 @@ impl MemoryLog {
         self.roll(id)
     }
 
+    /// Leaves a number out: the next segment has the one behind it.
+    pub fn leave_number_out(&self, id: ShardId) -> Tail {
+        self.with(id, |shard| shard.next_segment = shard.next_segment.next())
+    }
+
     /// Cuts the open segment at `length`, where an entry ends, and seals it, as if the rest had never become
     /// durable; without anything left, its number is free again. Appends go on in a higher term.
     pub fn lose(&self, id: ShardId, length: Position) -> Option<Tail> {

@@ -26,8 +26,8 @@ pub(super) struct Shadow {
     /// The end that the log gave, which is `end` unless a loss took some of it back.
     durable: DurableTo<Position>,
     cached: CachedTo<Position>,
-    /// It is a copy's, and some of the bytes were handed on before they were durable here: `durable` is then how far they
-    /// are at the source.
+    /// It is a copy's, and some of the bytes were handed on before they were durable here: `durable` is then how far
+    /// they are at the source.
     is_ahead: bool,
 }
 
@@ -80,8 +80,8 @@ impl Shadow {
         self.is_ahead = true;
     }
 
-    /// A loss ended the segment at `length`, in an `interval` stream or in a copy that was ahead: what the cell has beyond
-    /// that is none of it.
+    /// A loss ended the segment at `length`, in an `interval` stream or in a copy that was ahead: what the cell has
+    /// beyond that is none of it.
     pub(super) fn cut(&mut self, length: Position) {
         self.durable.take_back(length);
         self.cached.take_back(self.cached.get().min(length));

@@ -149,7 +149,8 @@ impl Shard {
     /// # Panics
     /// If more is in the cell than is durable, but for the open segment of a copy that runs ahead.
     fn published(&self) -> Tail {
-        let of_tail = |open: &&Shadow| (open.segment.number, open.segment.term) == (self.tail.segment, self.tail.term);
+        let of_tail =
+            |open: &&Shadow| (open.segment.number, open.segment.term) == (self.tail.segment, self.tail.term);
         let open = self.segments.back().filter(of_tail);
         let cached = open.map_or(Position(0), Shadow::cached);
         let may_lead = open.is_some_and(Shadow::is_ahead) && !self.tail.sealed;
@@ -323,7 +324,11 @@ impl WriterState {
     /// Bytes that came ahead are durable: nobody waits to be told of that.
     pub(super) fn catch_up(&mut self, now: Instant, id: ShardId, tail: Tail) {
         let Some(shard) = self.shards.get_mut(&id) else { return self.open(now, id, tail) };
-        assert_eq!(shard.tail.segment_id(id), tail.segment_id(id), "what came ahead is of the segment that readers see");
+        assert_eq!(
+            shard.tail.segment_id(id),
+            tail.segment_id(id),
+            "what came ahead is of the segment that readers see"
+        );
         shard.tail = tail;
         self.touch_page(now, PageId::of(id), false);
     }

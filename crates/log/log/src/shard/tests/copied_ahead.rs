@@ -1,6 +1,7 @@
 //! A shard that is a copy: what it hands on before it is durable.
 
-use super::world::World;
+use super::transcript::copy_transcript;
+use super::world::{World, config};
 use super::*;
 
 /// What was written down, but for what is asked of the store and of metadata.
@@ -62,4 +63,70 @@ fn what_a_copy_loses_is_copied_on_no_more_and_comes_again_in_another_segment() {
     world.settle_all();
     let lines = told(&world);
     assert!(lines.iter().any(|line| line.starts_with("extend 1.1@0 with 2..3")), "{lines:?}");
+}
+
+#[test]
+fn a_number_is_used_once_in_a_term_whichever_crash_hides_that_it_was() {
+    copy_transcript(
+        config(),
+        "
+        entry a 3 at 0 of 1; proceed; committed; wrote
+            -> commit behind 0: term 1, starts 0, next segment 0
+            -> create and write 0.1@0 of 0..3 up to id 5, sync
+            -> took 0..3
+        lost a disk that fails
+            -> show 1.1@0, records 0..0
+            -> reply a: not durable: a disk that fails; the log goes on without these records, send them again
+            -> update 1.1@0, records 0..0
+        restart
+            -> show 1.1@0, records 0..0
+            -> show completed []
+        # Were it deleted by now, this start would know nothing of it.
+        restart
+            -> show 1.1@0, records 0..0
+            -> show completed []
+        entry a 3 at 0 of 1; proceed
+            -> commit behind 1: term 1, starts 0, next segment 1
+        committed
+            -> delete 0.1
+            -> create and write 1.1@0 of 0..3 up to id 5, sync
+        wrote; synced
+            -> took 0..3
+            -> show 1.1@476, records 0..3
+            -> extend 1.1@0 with 0..3
+            -> reply a: 0 to 2 in term 1, 1/0/0
+        ",
+    );
+}
+
+#[test]
+fn a_number_that_a_copy_lost_is_not_used_again_by_the_process_that_lost_it() {
+    copy_transcript(
+        config(),
+        "
+        entry a 3 at 0 of 1; proceed; committed; wrote
+            -> commit behind 0: term 1, starts 0, next segment 0
+            -> create and write 0.1@0 of 0..3 up to id 5, sync
+            -> took 0..3
+        lost a disk that fails
+            -> show 1.1@0, records 0..0
+            -> reply a: not durable: a disk that fails; the log goes on without these records, send them again
+            -> update 1.1@0, records 0..0
+        entry a 3 at 0 of 1; proceed
+            -> commit behind 1: term 1, starts 0, next segment 1
+        committed
+            -> delete 0.1
+            -> create and write 1.1@0 of 0..3 up to id 5, sync
+        wrote; synced
+            -> took 0..3
+            -> show 1.1@476, records 0..3
+            -> extend 1.1@0 with 0..3
+            -> reply a: 0 to 2 in term 1, 1/0/0
+        restart
+            -> show 1.1@476, sealed, records 0..3
+            -> show completed [1.1@476 of 0..3]
+            -> seal 1.1@476
+            -> commit behind 2: term 1, starts 0, next segment 2; completed 1.1@476 of 0..3
+        ",
+    );
 }

@@ -158,6 +158,13 @@ pub(super) fn transcript(config: StreamConfig, text: &str) -> World {
     world
 }
 
+/// Goes through a transcript with a new shard of a copy.
+pub(super) fn copy_transcript(config: StreamConfig, text: &str) -> World {
+    let mut world = World::new(config).is_copy();
+    go_on(&mut world, text);
+    world
+}
+
 /// Goes through a transcript.
 fn go_on(world: &mut World, text: &str) {
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
@@ -205,7 +212,7 @@ fn happen(world: &mut World, event: &str) {
         "proceed" => world.step(ShardInput::Proceed),
         "tick" => world.step(ShardInput::Tick),
         "delete" => world.step(ShardInput::Delete),
-        "lost" => world.step(ShardInput::Lost(rest.into())),
+        "lost" => world.lose(rest),
         "wrote" => world.wrote(),
         "refused" => world.refuse(match rest {
             "busy" => WriteError::Busy("slow disk"),

@@ -46,6 +46,7 @@ pub(super) struct World {
     /// What was put out, one a line.
     pub(super) lines: Arc<Mutex<Vec<String>>>,
     pub(super) closed: bool,
+    is_copy: bool,
 }
 
 pub(super) fn shard_id() -> ShardId {
@@ -98,6 +99,7 @@ impl World {
             shadow: BTreeMap::new(),
             lines: Arc::default(),
             closed: false,
+            is_copy: false,
         };
         world.step(ShardInput::Opened);
         world
@@ -385,6 +387,22 @@ impl World {
         }
     }
 
+    /// A sync failed. Of a segment without a durable entry the store has the name.
+    pub(super) fn lose(&mut self, why: &str) {
+        self.step(ShardInput::Lost(why.into()));
+        for id in self.shard.empty.clone() {
+            self.segments.entry(id).or_default().clear();
+        }
+    }
+
+    /// The shard of a copy, and not of a source.
+    pub(super) fn is_copy(mut self) -> Self {
+        self.is_copy = true;
+        self.restart();
+        self.lines.lock().clear();
+        self
+    }
+
     /// The process is killed and starts again: what the store has is recovered, with what metadata has.
     pub(super) fn restart(&mut self) {
         let found: Vec<SegmentsFound> = self
@@ -423,8 +441,9 @@ impl World {
     fn open(&mut self, recovered: Recovered) {
         let (config, cold) = (Arc::clone(&self.shard.config), self.shard.cold);
         let planted = self.shard.planted;
-        self.shard =
+        let shard =
             Shard::new(shard_id(), config, OWNER + 1, recovered, Producers::default()).with_cold(cold);
+        self.shard = if self.is_copy { shard.of_copy() } else { shard };
         self.shard.plant(planted);
         self.closed = false;
         self.step(ShardInput::Opened);
@@ -434,6 +453,7 @@ impl World {
     /// a log: closed, given up with what it knows, and opened again.
     pub(super) fn move_source(&mut self, source: Option<String>, term_min: Term) {
         assert!(self.closed, "only a shard that is closed is given up");
+        self.is_copy = source.is_some();
         let config = Arc::clone(&self.shard.config);
         let nothing =
             Shard::new(shard_id(), Arc::clone(&config), OWNER, Recovered::default(), Producers::default());
@@ -446,6 +466,7 @@ impl World {
             config: (*config).clone(),
             source,
             term_min,
+            numbers_from: SegmentNumber(0),
         });
         self.open(recovered);
     }

@@ -762,3 +762,23 @@ fn what_a_copy_has_ahead_is_shown_until_its_segment_is_sealed() {
     let shown = rig.published();
     assert_eq!((shown.cached, shown.durable), (Position(60), Position(60)), "the rest was lost");
 }
+
+#[test]
+fn what_a_copy_had_ahead_and_lost_counts_as_told_of_by_nobody() {
+    let mut rig = Rig::new();
+    let lost = segment(shard(0), 1);
+    rig.extend(lost, 10);
+    rig.write_all();
+    rig.publish(true);
+    let times = publish_times(&rig);
+    let ahead: Bytes = (10..100).map(|at| byte(lost, at)).collect();
+    rig.state.extend_ahead(rig.now, lost, &ahead, DurableTo::new(Position(100)), rig.now);
+    rig.state.update(rig.now, shard(0), Tail { sealed: true, ..tail(lost, 10) });
+    rig.write_all();
+    rig.pass(1_000);
+    rig.publish(true);
+    rig.extend(segment(shard(0), 2), 5);
+    rig.write_all();
+    rig.publish(true);
+    assert_eq!(publish_times(&rig), (times.0, times.1 + 1), "the one that came behind it, and at once");
+}
