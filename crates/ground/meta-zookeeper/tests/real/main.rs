@@ -5,6 +5,7 @@
 
 #[path = "../../../../log/bookkeeper/tests/real/cluster.rs"]
 mod cluster;
+mod rights;
 mod turns;
 
 use std::sync::{Arc, LazyLock};
