@@ -15,7 +15,7 @@ use tailwater_format::{Codec, Offset, Position, SegmentId, ShardId, ShardNumber,
 use tailwater_log::{LocateRead, Log, LogConfig, StreamConfig};
 use tailwater_rma::{Backing, Connection, LocalDoorbell};
 use tailwater_tail::testing::{DecoratedSource, SourceHooks};
-use tailwater_tail::{Cells, Cursor, DurableSource, Place, ReaderConfig, SourceError, TailReader};
+use tailwater_tail::{Cells, Cursor, DurableSource, FromSource, Place, ReaderConfig, TailReader};
 
 /// Whoever waits for as long as this waits for ever.
 const NEVER: Duration = Duration::from_secs(3_000);
@@ -77,7 +77,7 @@ impl SourceHooks for CountedReads {
         segment: SegmentId,
         from: Position,
         len: u32,
-    ) -> BoxFuture<'a, Result<Bytes, SourceError>> {
+    ) -> FromSource<'a, Bytes> {
         Box::pin(async move {
             let bytes = inner.read(segment, from, len).await?;
             self.0.fetch_add(bytes.len() as u64, Ordering::SeqCst);

@@ -7,8 +7,8 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use tailwater_cache::{Backend, BackendConfig, BackendPlace, Backends, Cell, CellConfig, Connector, Mode};
 use tailwater_env::Env;
-use tailwater_rma::testing::{ConnectionHooks, Decorated, ScarResults, cut, scar_of};
-use tailwater_rma::{Backing, Capabilities, Connection, ConnectionLost, LocalDoorbell, ScarOp};
+use tailwater_rma::testing::{ConnectionHooks, Decorated, cut, scar_of};
+use tailwater_rma::{Backing, Capabilities, Connection, ConnectionLost, LocalDoorbell, ScarOp, ScarResults};
 
 /// Whoever waits for as long as this waits for ever.
 const NEVER: Duration = Duration::from_secs(600);
