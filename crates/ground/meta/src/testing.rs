@@ -1,13 +1,28 @@
 //! Metadata for tests of others.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tailwater_env::BoxFuture;
+use tailwater_env::{BoxFuture, Env};
+use tailwater_journal::{Journal, JournalConfig};
 
-use crate::{Lease, Meta, MetaError, Op, Versioned, Watch};
+use crate::{Lease, Meta, MetaConfig, MetaError, Op, Recovery, Versioned, Watch};
+
+/// The metadata below `dir` as a node that starts finds them, and the journal that they have for themselves. Once that is
+/// closed they can be opened again.
+///
+/// # Panics
+/// If they can't be read.
+pub fn open(env: &Env, dir: &Path) -> (Journal, Arc<dyn Meta>) {
+    let mut recovery = Recovery::begin(env, &dir.join("meta")).expect("readable");
+    let mut replay = |_, position, bytes: &[u8]| recovery.replay(position, bytes);
+    let config = JournalConfig { file_bytes: 16 << 20, ..JournalConfig::default() };
+    let journal = Journal::open(env, &dir.join("journal"), config, &mut replay).expect("readable");
+    (journal.clone(), Arc::new(recovery.finish(env, journal, MetaConfig::default())))
+}
 
 /// Metadata that takes so many commits, and is away for the others.
 pub struct FailingMeta {
