@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tailwater_env::{BoxFuture, Env};
+use tailwater_env::Env;
 use tailwater_journal::{Journal, JournalConfig};
 
-use crate::{Lease, Meta, MetaConfig, MetaError, Op, Recovery, Versioned, Watch};
+use crate::{FromMeta, Lease, Meta, MetaConfig, MetaError, Op, Recovery, Versioned, Watch};
 
 /// The metadata below `dir` as a node that starts finds them, and the journal that they have for themselves. Once that is
 /// closed they can be opened again.
@@ -56,18 +56,18 @@ impl FailingMeta {
 }
 
 impl Meta for FailingMeta {
-    fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<Versioned>, MetaError>> {
+    fn get<'a>(&'a self, key: &'a str) -> FromMeta<'a, Option<Versioned>> {
         self.real.get(key)
     }
 
-    fn list<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Vec<(String, Versioned)>, MetaError>> {
+    fn list<'a>(&'a self, prefix: &'a str) -> FromMeta<'a, Vec<(String, Versioned)>> {
         if self.lists_none.load(Ordering::SeqCst) {
             return Box::pin(async { Err(MetaError::Unavailable("as it was told to".to_owned())) });
         }
         self.real.list(prefix)
     }
 
-    fn commit(&self, ops: Vec<Op>) -> BoxFuture<'_, Result<u64, MetaError>> {
+    fn commit(&self, ops: Vec<Op>) -> FromMeta<'_, u64> {
         if self.left.fetch_sub(1, Ordering::SeqCst) <= 0 {
             self.refused.fetch_add(1, Ordering::SeqCst);
             return Box::pin(async { Err(MetaError::Unavailable("as it was told to".to_owned())) });
@@ -75,16 +75,11 @@ impl Meta for FailingMeta {
         self.real.commit(ops)
     }
 
-    fn watch<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Watch, MetaError>> {
+    fn watch<'a>(&'a self, prefix: &'a str) -> FromMeta<'a, Watch> {
         self.real.watch(prefix)
     }
 
-    fn lease<'a>(
-        &'a self,
-        key: &'a str,
-        value: Bytes,
-        ttl: Duration,
-    ) -> BoxFuture<'a, Result<Lease, MetaError>> {
+    fn lease<'a>(&'a self, key: &'a str, value: Bytes, ttl: Duration) -> FromMeta<'a, Lease> {
         self.real.lease(key, value, ttl)
     }
 }

@@ -3,9 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::FutureExt;
-use futures::future::BoxFuture;
 use parking_lot::Mutex as Lock;
-use tailwater_rma::{Capabilities, Connection, LocalDoorbell};
+use tailwater_rma::{Capabilities, LocalDoorbell};
 
 use super::*;
 use crate::backend::Backend;
@@ -62,10 +61,7 @@ impl BackendsByNumber {
 }
 
 impl Connector for BackendsByNumber {
-    fn connect<'a>(
-        &'a self,
-        backend: &'a BackendPlace,
-    ) -> BoxFuture<'a, Result<Arc<dyn Connection>, String>> {
+    fn connect<'a>(&'a self, backend: &'a BackendPlace) -> Connecting<'a> {
         let answer = match self.backends.lock().get(&backend.number) {
             Some((served, doorbell)) if !self.away.load(Ordering::Relaxed) => {
                 let (connection, faults) = Double::connect(&self.env, served, doorbell, self.can);

@@ -1,7 +1,6 @@
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 
-use futures::future::BoxFuture;
 use tailwater_env::Instant;
 use tailwater_rma::{Capabilities, Connection, LocalDoorbell};
 
@@ -673,7 +672,7 @@ struct Restarting {
 }
 
 impl Connector for Restarting {
-    fn connect<'a>(&'a self, _: &'a BackendPlace) -> BoxFuture<'a, Result<Arc<dyn Connection>, String>> {
+    fn connect<'a>(&'a self, _: &'a BackendPlace) -> Connecting<'a> {
         let answer = match &*self.now.lock() {
             Some((backend, doorbell)) => {
                 let (connection, faults) = Double::connect(&self.env, backend, doorbell, WIRE);
