@@ -6,6 +6,7 @@ use futures::FutureExt;
 use parking_lot::Mutex as Lock;
 use tailwater_rma::{Capabilities, LocalDoorbell};
 
+use super::refill_tests::{assert_all_there, set};
 use super::*;
 use crate::backend::Backend;
 use crate::testing::{CellFaults, Double, in_runtime, served, small, world_by_hand};
@@ -93,19 +94,6 @@ fn of(id: u64, numbers: &[u32]) -> Configuration {
 
 fn items(what: &str) -> Vec<(Bytes, Bytes)> {
     (0..60).map(|n| (Bytes::from(format!("key {n}")), Bytes::from(format!("{what} {n}")))).collect()
-}
-
-async fn set(cell: &Cell, items: &[(Bytes, Bytes)]) {
-    for result in cell.set(items.to_vec()).await {
-        result.expect("a quorum is there");
-    }
-}
-
-async fn assert_all_there(cell: &Cell, items: &[(Bytes, Bytes)]) {
-    let keys: Vec<Bytes> = items.iter().map(|(key, _)| key.clone()).collect();
-    for (lookup, (key, wanted)) in cell.get_consistent(&keys).await.iter().zip(items) {
-        assert!(matches!(lookup, Lookup::Hit { value, .. } if value == wanted), "{key:?}: {lookup:?}");
-    }
 }
 
 #[test]

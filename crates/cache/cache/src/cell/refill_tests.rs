@@ -122,7 +122,7 @@ pub(super) fn keys_of(items: &[(Bytes, Bytes)]) -> Vec<Bytes> {
     items.iter().map(|(key, _)| key.clone()).collect()
 }
 
-async fn set(cell: &Cell, items: &[(Bytes, Bytes)]) {
+pub(super) async fn set(cell: &Cell, items: &[(Bytes, Bytes)]) {
     for result in cell.set(items.to_vec()).await {
         result.expect("a quorum is there");
     }
