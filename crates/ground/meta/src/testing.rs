@@ -11,8 +11,8 @@ use tailwater_journal::{Journal, JournalConfig};
 
 use crate::{FromMeta, Lease, Meta, MetaConfig, MetaError, Op, Recovery, Versioned, Watch};
 
-/// The metadata below `dir` as a node that starts finds them, and the journal that they have for themselves. Once that is
-/// closed they can be opened again.
+/// The metadata below `dir` as a node that starts finds them, and the journal that they have for themselves. They can
+/// be opened again once that is closed.
 ///
 /// # Panics
 /// If they can't be read.
