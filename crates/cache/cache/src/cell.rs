@@ -50,7 +50,7 @@ use tailwater_env::{Env, Instant, Task};
 use tailwater_rma::CallError;
 use tokio::sync::{oneshot, watch};
 
-pub use backends::{Backends, Connector, instance_of};
+pub use backends::{Backends, Connecting, Connector, instance_of};
 pub use load::{CellLoad, CellLoadError, LOADED_KEY_BYTES_MAX};
 pub use placement::{HashRing, Mode, Placement};
 pub use policy::LookupWay;

@@ -7,11 +7,11 @@ use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, Mac};
 use sha2::{Digest, Sha256};
 use tailwater_env::Env;
-use tailwater_journal::{Journal, JournalConfig};
+use tailwater_journal::Journal;
 use tailwater_login::{
     Login, LoginError, LoginSession, LoginStep, Mechanism, SaltedPassword, ScramChange, UserError, Users,
 };
-use tailwater_meta::{EmbeddedMeta, Meta, MetaConfig, Recovery};
+use tailwater_meta::Meta;
 
 struct World {
     env: Env,
@@ -32,18 +32,8 @@ impl World {
         if let Some(journal) = self.journal.take() {
             journal.close().await.expect("durable");
         }
-        let mut recovery = Recovery::begin(&self.env, &self.dir.path().join("meta")).expect("readable");
-        let mut replay = |tag, position, bytes: &[u8]| match tag {
-            tailwater_meta::TAG => recovery.replay(position, bytes),
-            _ => Ok(()),
-        };
-        let config = JournalConfig { file_bytes: 16 << 20, ..JournalConfig::default() };
-        let journal = Journal::open(&self.env, &self.dir.path().join("journal"), config, &mut replay);
-        let journal = journal.expect("readable");
-        self.journal = Some(journal.clone());
-        let meta: EmbeddedMeta = recovery.finish(&self.env, journal, MetaConfig::default());
-        let meta: Arc<dyn Meta> = Arc::new(meta);
-        self.meta = Some(Arc::clone(&meta));
+        let (journal, meta) = tailwater_meta::testing::open(&self.env, self.dir.path());
+        (self.journal, self.meta) = (Some(journal), Some(Arc::clone(&meta)));
         Users::open(&self.env, meta).await.expect("readable")
     }
 

@@ -25,8 +25,8 @@ use std::time::Duration;
 use futures::{StreamExt, stream};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use tailwater_env::{BoxFuture, Env, Task};
-use tailwater_meta::MetaError;
+use tailwater_env::{Env, Task};
+use tailwater_meta::{FromMeta, MetaError};
 use tokio::sync::watch;
 use uuid::Uuid;
 use zookeeper_client::{Client, Error as ZkError, MultiWriteError};
@@ -283,7 +283,7 @@ impl NodeMembership {
     ///
     /// # Errors
     /// `Unavailable`.
-    pub fn nodes(&self) -> BoxFuture<'_, Result<Vec<NodeRecord>, MetaError>> {
+    pub fn nodes(&self) -> FromMeta<'_, Vec<NodeRecord>> {
         Box::pin(async move {
             let client = self.session.synced().await?;
             let read = nodes_of(&self.session, &client).await;

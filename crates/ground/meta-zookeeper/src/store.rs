@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tailwater_env::BoxFuture;
-use tailwater_meta::{Lease, Meta, MetaError, Op, Versioned, Watch};
+use tailwater_meta::{FromMeta, Lease, Meta, MetaError, Op, Versioned, Watch};
 use tokio::sync::watch;
 use zookeeper_client::{Client, Error as ZkError, Stat};
 
@@ -40,31 +40,26 @@ impl std::fmt::Debug for ZooKeeperMeta {
 }
 
 impl Meta for ZooKeeperMeta {
-    fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<Versioned>, MetaError>> {
+    fn get<'a>(&'a self, key: &'a str) -> FromMeta<'a, Option<Versioned>> {
         Box::pin(async move {
             let client = self.inner.session.synced().await?;
             self.inner.read(&client, key).await
         })
     }
 
-    fn list<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Vec<(String, Versioned)>, MetaError>> {
+    fn list<'a>(&'a self, prefix: &'a str) -> FromMeta<'a, Vec<(String, Versioned)>> {
         Box::pin(self.inner.list(prefix))
     }
 
-    fn commit(&self, ops: Vec<Op>) -> BoxFuture<'_, Result<u64, MetaError>> {
+    fn commit(&self, ops: Vec<Op>) -> FromMeta<'_, u64> {
         Box::pin(async move { self.inner.commit(&ops).await })
     }
 
-    fn watch<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Watch, MetaError>> {
+    fn watch<'a>(&'a self, prefix: &'a str) -> FromMeta<'a, Watch> {
         Box::pin(self.inner.watch(prefix))
     }
 
-    fn lease<'a>(
-        &'a self,
-        key: &'a str,
-        value: Bytes,
-        ttl: Duration,
-    ) -> BoxFuture<'a, Result<Lease, MetaError>> {
+    fn lease<'a>(&'a self, key: &'a str, value: Bytes, ttl: Duration) -> FromMeta<'a, Lease> {
         Box::pin(self.inner.lease(key, value, ttl))
     }
 }

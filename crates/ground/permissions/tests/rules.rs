@@ -5,8 +5,8 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use tailwater_access::{AccessRequest, Authorizer, Peer, Protocol, Resource};
 use tailwater_env::Env;
-use tailwater_journal::{Journal, JournalConfig};
-use tailwater_meta::{Expect, Meta, MetaConfig, Op, Recovery};
+use tailwater_journal::Journal;
+use tailwater_meta::{Expect, Meta, Op};
 use tailwater_permissions::{
     AccessRule, Audit, Effect, Enforcement, Operation, ResourceKind, RuleError, RuleFilter, Rules,
 };
@@ -28,16 +28,9 @@ impl World {
         if let Some(journal) = self.journal.take() {
             journal.close().await.expect("durable");
         }
-        let mut recovery = Recovery::begin(&self.env, &self.dir.path().join("meta")).expect("readable");
-        let mut replay = |tag, position, bytes: &[u8]| match tag {
-            tailwater_meta::TAG => recovery.replay(position, bytes),
-            _ => Ok(()),
-        };
-        let config = JournalConfig { file_bytes: 16 << 20, ..JournalConfig::default() };
-        let journal = Journal::open(&self.env, &self.dir.path().join("journal"), config, &mut replay);
-        let journal = journal.expect("readable");
-        self.journal = Some(journal.clone());
-        Arc::new(recovery.finish(&self.env, journal, MetaConfig::default()))
+        let (journal, meta) = tailwater_meta::testing::open(&self.env, self.dir.path());
+        self.journal = Some(journal);
+        meta
     }
 
     async fn rules(&mut self, enforcement: Enforcement) -> Arc<Rules> {

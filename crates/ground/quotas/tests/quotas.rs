@@ -6,23 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tailwater_env::Env;
-use tailwater_journal::{Journal, JournalConfig};
-use tailwater_meta::{Expect, Meta, MetaConfig, Op, Recovery};
+use tailwater_journal::Journal;
+use tailwater_meta::{Expect, Meta, Op};
 use tailwater_quotas::{ClientQuotas, QuotaBound, QuotaBounds, QuotaEntity, QuotaError, QuotaTaker};
 
 const ALICE: QuotaTaker<'_> = QuotaTaker { user: "alice", client_id: "app" };
 
 /// The metadata, as a node that starts finds it.
 fn meta(dir: &tempfile::TempDir) -> (Journal, Arc<dyn Meta>) {
-    let env = Env::real();
-    let mut recovery = Recovery::begin(&env, &dir.path().join("meta")).expect("readable");
-    let mut replay = |tag, position, bytes: &[u8]| match tag {
-        tailwater_meta::TAG => recovery.replay(position, bytes),
-        _ => Ok(()),
-    };
-    let config = JournalConfig { file_bytes: 16 << 20, ..JournalConfig::default() };
-    let journal = Journal::open(&env, &dir.path().join("journal"), config, &mut replay).expect("readable");
-    (journal.clone(), Arc::new(recovery.finish(&env, journal, MetaConfig::default())))
+    tailwater_meta::testing::open(&Env::real(), dir.path())
 }
 
 fn user(name: &str) -> QuotaEntity {

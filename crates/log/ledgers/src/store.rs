@@ -12,8 +12,8 @@ use tailwater_env::{BoxFuture, Env, HashMap, Instant, Task};
 use tailwater_format::{Offset, Position, SegmentId, SegmentNumber, ShardId, StreamId, Term, TransactionId};
 use tailwater_journal::{Journal, JournalPosition};
 use tailwater_store::{
-    DecidedCopies, EntryPlace, ReplicatedStats, SegmentCopies, SegmentWatch, ShardTakeOver, StoreContract,
-    StoreError, WriteRight,
+    DecidedCopies, EntryPlace, FromStore, ReplicatedStats, SegmentCopies, SegmentWatch, ShardTakeOver,
+    StoreContract, StoreError, WriteRight,
 };
 use tokio::sync::{Semaphore, mpsc};
 use uuid::Uuid;
@@ -273,7 +273,7 @@ impl StoreContract for LedgerStore {
         (bookies != BOOKIES_UNKNOWN).then_some(bookies)
     }
 
-    fn check_copies(&self, wanted: SegmentCopies) -> BoxFuture<'_, Result<(), StoreError>> {
+    fn check_copies(&self, wanted: SegmentCopies) -> FromStore<'_, ()> {
         Box::pin(async move {
             let quorums = quorums_of(self.decided(wanted))?;
             let chosen = self.shared.client.choose(quorums).await;
@@ -399,20 +399,11 @@ impl StoreContract for LedgerStore {
         Ok(())
     }
 
-    fn read<'a>(
-        &'a self,
-        id: &'a SegmentId,
-        position: Position,
-        length: usize,
-    ) -> BoxFuture<'a, Result<Bytes, StoreError>> {
+    fn read<'a>(&'a self, id: &'a SegmentId, position: Position, length: usize) -> FromStore<'a, Bytes> {
         Box::pin(self.read_bytes(id, position, length))
     }
 
-    fn locate_offset<'a>(
-        &'a self,
-        id: &'a SegmentId,
-        offset: Offset,
-    ) -> BoxFuture<'a, Result<Position, StoreError>> {
+    fn locate_offset<'a>(&'a self, id: &'a SegmentId, offset: Offset) -> FromStore<'a, Position> {
         Box::pin(self.position_of_offset(id, offset))
     }
 
@@ -420,11 +411,11 @@ impl StoreContract for LedgerStore {
         &'a self,
         id: &'a SegmentId,
         transaction_id: TransactionId,
-    ) -> BoxFuture<'a, Result<Position, StoreError>> {
+    ) -> FromStore<'a, Position> {
         Box::pin(self.position_of_transaction_id(id, transaction_id))
     }
 
-    fn flush(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+    fn flush(&self) -> FromStore<'_, ()> {
         Box::pin(async {
             self.shared.unfinished.finished().await;
             Ok(())

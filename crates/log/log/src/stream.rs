@@ -588,7 +588,7 @@ impl SegmentRecord {
 
     /// The record that is stored under `key`.
     pub fn decode(key: &str, value: &[u8]) -> Result<Self, StreamRecordError> {
-        decode(key, value).map(|stored| Self::of(&stored))
+        Self::of(key, &decode(key, value)?)
     }
 
     fn stored(&self) -> stored::Segment {
@@ -609,12 +609,17 @@ impl SegmentRecord {
         }
     }
 
-    fn of(stored: &stored::Segment) -> Self {
-        Self {
+    fn of(key: &str, stored: &stored::Segment) -> Result<Self, StreamRecordError> {
+        let (base_offset, next_offset) = (Offset(stored.base_offset), Offset(stored.next_offset));
+        if next_offset < base_offset {
+            let why = format!("it begins at offset {base_offset} and ends before it, at {next_offset}");
+            return Err(StreamRecordError { key: key.to_owned(), why });
+        }
+        Ok(Self {
             number: SegmentNumber(stored.number),
             term: Term(stored.term),
-            base_offset: Offset(stored.base_offset),
-            next_offset: Offset(stored.next_offset),
+            base_offset,
+            next_offset,
             length: Position(stored.length),
             first_transaction_id: TransactionId(stored.first_transaction_id),
             last_transaction_id: TransactionId(stored.last_transaction_id),
@@ -625,7 +630,7 @@ impl SegmentRecord {
                 is_released: stored.cold_released,
                 restored_ms: stored.cold_restored_ms,
             }),
-        }
+        })
     }
 }
 
@@ -639,7 +644,7 @@ impl TruncatedRecord {
     /// The record that is stored under `key`.
     pub fn decode(key: &str, value: &[u8]) -> Result<Self, StreamRecordError> {
         let stored: stored::Segment = decode(key, value)?;
-        let segment = SegmentRecord::of(&stored);
+        let segment = SegmentRecord::of(key, &stored)?;
         match stored.truncated_ms.filter(|_| segment.cold.is_some()) {
             Some(truncated_ms) => Ok(Self { segment, truncated_ms }),
             None => Err(StreamRecordError {
@@ -814,5 +819,7 @@ mod tests {
         let error = StreamRecord::decode("log/stream/x", b"\xff\xff\xff").unwrap_err();
         assert_eq!(error.key, "log/stream/x");
         assert!(StreamRecord::decode("k", b"").is_err(), "no id");
+        let backwards = stored::Segment { base_offset: 3, next_offset: 2, ..stored::Segment::default() };
+        assert_eq!(SegmentRecord::decode("k", &backwards.encode_to_vec()).unwrap_err().key, "k");
     }
 }

@@ -2,9 +2,8 @@
 
 use std::sync::Weak;
 
-use futures::future::BoxFuture;
 use parking_lot::Mutex as Lock;
-use tailwater_rma::{Capabilities, Connection, LocalDoorbell};
+use tailwater_rma::{Capabilities, LocalDoorbell};
 
 use super::*;
 use crate::backend::{Backend, RefillConfig};
@@ -104,10 +103,7 @@ impl RefilledBackends {
 }
 
 impl Connector for ReachBackends {
-    fn connect<'a>(
-        &'a self,
-        backend: &'a BackendPlace,
-    ) -> BoxFuture<'a, Result<Arc<dyn Connection>, String>> {
+    fn connect<'a>(&'a self, backend: &'a BackendPlace) -> Connecting<'a> {
         let connected = self.0.upgrade().and_then(|of| {
             let (served, doorbell) = of.running.lock().get(&backend.number)?.clone();
             let (connection, faults) = crate::testing::Double::connect(&of.env, &served, &doorbell, of.can);
@@ -126,7 +122,7 @@ pub(super) fn keys_of(items: &[(Bytes, Bytes)]) -> Vec<Bytes> {
     items.iter().map(|(key, _)| key.clone()).collect()
 }
 
-async fn set(cell: &Cell, items: &[(Bytes, Bytes)]) {
+pub(super) async fn set(cell: &Cell, items: &[(Bytes, Bytes)]) {
     for result in cell.set(items.to_vec()).await {
         result.expect("a quorum is there");
     }

@@ -17,9 +17,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::RwLock;
-use tailwater_env::{BoxFuture, Env};
+use tailwater_env::Env;
 use tailwater_log::{Log, MembersSeen, ShardMember, heir, is_going};
-use tailwater_meta::{Expect, Lease, Meta, MetaError, Op, Versioned, Watch};
+use tailwater_meta::{Expect, FromMeta, Lease, Meta, MetaError, Op, Versioned, Watch};
 
 use super::coordinator::{Coordinator, CoordinatorSummary};
 use super::offsets::{OffsetBytes, StoredGroups};
@@ -294,15 +294,15 @@ struct FencedMeta {
 }
 
 impl Meta for FencedMeta {
-    fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<Versioned>, MetaError>> {
+    fn get<'a>(&'a self, key: &'a str) -> FromMeta<'a, Option<Versioned>> {
         self.meta.get(key)
     }
 
-    fn list<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Vec<(String, Versioned)>, MetaError>> {
+    fn list<'a>(&'a self, prefix: &'a str) -> FromMeta<'a, Vec<(String, Versioned)>> {
         self.meta.list(prefix)
     }
 
-    fn commit(&self, mut ops: Vec<Op>) -> BoxFuture<'_, Result<u64, MetaError>> {
+    fn commit(&self, mut ops: Vec<Op>) -> FromMeta<'_, u64> {
         ops.push(Op::Check { key: self.key.clone(), expect: Expect::Version(self.version) });
         Box::pin(async move {
             match self.meta.commit(ops).await {
@@ -314,16 +314,11 @@ impl Meta for FencedMeta {
         })
     }
 
-    fn watch<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Watch, MetaError>> {
+    fn watch<'a>(&'a self, prefix: &'a str) -> FromMeta<'a, Watch> {
         self.meta.watch(prefix)
     }
 
-    fn lease<'a>(
-        &'a self,
-        key: &'a str,
-        value: Bytes,
-        ttl: Duration,
-    ) -> BoxFuture<'a, Result<Lease, MetaError>> {
+    fn lease<'a>(&'a self, key: &'a str, value: Bytes, ttl: Duration) -> FromMeta<'a, Lease> {
         self.meta.lease(key, value, ttl)
     }
 }

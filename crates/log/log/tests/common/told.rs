@@ -9,8 +9,9 @@ use tailwater_env::{BoxFuture, Env, Progress};
 use tailwater_format::{Offset, Position, SegmentId, ShardId, StreamId, Term, TransactionId, parse_entry};
 use tailwater_journal::{Journal, JournalPosition};
 use tailwater_store::{
-    DecidedCopies, EntryPlace, IndexContents, OpenSegments, OpenedSegments, RawHeader, RecoveredSegment,
-    SegmentCopies, SegmentWatch, ShardTakeOver, StoreContract, StoreError, WriteRight, WriteRightFault,
+    DecidedCopies, EntryPlace, FromStore, IndexContents, OpenSegments, OpenedSegments, RawHeader,
+    RecoveredSegment, SegmentCopies, SegmentWatch, ShardTakeOver, StoreContract, StoreError, WriteRight,
+    WriteRightFault,
 };
 use uuid::Uuid;
 
@@ -144,7 +145,7 @@ impl StoreContract for ToldStore {
         DecidedCopies::ONE
     }
 
-    fn check_copies(&self, _: SegmentCopies) -> BoxFuture<'_, Result<(), StoreError>> {
+    fn check_copies(&self, _: SegmentCopies) -> FromStore<'_, ()> {
         Box::pin(std::future::ready(Ok(())))
     }
 
@@ -210,32 +211,19 @@ impl StoreContract for ToldStore {
         self.0.lock().segments.remove(id).map(drop).ok_or(StoreError::Unknown(*id))
     }
 
-    fn read<'a>(
-        &'a self,
-        id: &'a SegmentId,
-        at: Position,
-        length: usize,
-    ) -> BoxFuture<'a, Result<Bytes, StoreError>> {
+    fn read<'a>(&'a self, id: &'a SegmentId, at: Position, length: usize) -> FromStore<'a, Bytes> {
         Box::pin(async move { self.read_now(id, at, length) })
     }
 
-    fn locate_offset<'a>(
-        &'a self,
-        _: &'a SegmentId,
-        _: Offset,
-    ) -> BoxFuture<'a, Result<Position, StoreError>> {
+    fn locate_offset<'a>(&'a self, _: &'a SegmentId, _: Offset) -> FromStore<'a, Position> {
         Box::pin(async { Ok(Position(0)) })
     }
 
-    fn locate_transaction_id<'a>(
-        &'a self,
-        _: &'a SegmentId,
-        _: TransactionId,
-    ) -> BoxFuture<'a, Result<Position, StoreError>> {
+    fn locate_transaction_id<'a>(&'a self, _: &'a SegmentId, _: TransactionId) -> FromStore<'a, Position> {
         Box::pin(async { Ok(Position(0)) })
     }
 
-    fn flush(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+    fn flush(&self) -> FromStore<'_, ()> {
         Box::pin(async { Ok(()) })
     }
 

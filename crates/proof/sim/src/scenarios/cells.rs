@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tailwater_cache::{
-    Backend, BackendConfig, BackendPlace, Cell, CellConfig, Configuration, Connector, Mode, RefillConfig,
+    Backend, BackendConfig, BackendPlace, Cell, CellConfig, Configuration, Connecting, Connector, Mode,
+    RefillConfig,
 };
-use tailwater_env::{BoxFuture, Env};
-use tailwater_rma::{Backing, Connection, LocalDoorbell};
+use tailwater_env::Env;
+use tailwater_rma::{Backing, LocalDoorbell};
 use tailwater_tail::Cells;
 
 use crate::checkers::Violation;
@@ -148,10 +149,7 @@ struct NetConnector {
 }
 
 impl Connector for NetConnector {
-    fn connect<'a>(
-        &'a self,
-        backend: &'a BackendPlace,
-    ) -> BoxFuture<'a, Result<Arc<dyn Connection>, String>> {
+    fn connect<'a>(&'a self, backend: &'a BackendPlace) -> Connecting<'a> {
         let backend = backend.number as usize;
         Box::pin(async move {
             let address = self.kind.address(backend);
