@@ -8,7 +8,8 @@
 //! A step is complete when the replicas that answered decide for each row of the ring: a quorum of those that are read
 //! which knows what it holds, this backend among them if it does, or all others. So what a quorum had acknowledged is
 //! in what is copied, and a bucket may say again that a key is absent. While the cell's backends change, what a backend
-//! is going to hold is copied with it. Each step is followed by a pause, which bounds the bandwidth.
+//! is going to hold is copied with it. Where those before and those after are read, both decide. Each step is followed
+//! by a pause, which bounds the bandwidth.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -23,7 +24,7 @@ use tailwater_rma::Connection;
 use super::load::{self, is_of_use};
 use super::told::ToldPlaces;
 use super::{Backend, check_version};
-use crate::cell::{Connector, Mode};
+use crate::cell::{Connector, Mode, Placement};
 use crate::configuration::{BackendPlace, Configuration};
 use crate::layout::{Item, KeyHash};
 use crate::limits::{APPLY_ITEMS_MAX, LOOKUP_KEYS_MAX, MUTATIONS_SETTLE};
@@ -239,16 +240,20 @@ impl Cohort {
         let quorum = mode.quorum();
         let rows = self.configuration().ring.rows;
         (0..rows).all(|row| {
-            let read = self.told.placement.row(row, rows);
             let is_mine = |of: &[u16]| of.iter().any(|place| usize::from(*place) == self.place);
-            let has_part =
-                is_mine(read) || self.told.other.as_ref().is_some_and(|of| is_mine(of.row(row, rows)));
-            let others = || read.iter().map(|place| usize::from(*place)).filter(|place| *place != self.place);
-            let known = others().filter(|place| answered(*place) == Some(true)).count();
-            let own = usize::from(is_known && is_mine(read));
-            // What was loaded is never taken for gone because nobody has it any more.
-            let all_answer = || !mode.is_immutable() && others().all(|place| answered(place).is_some());
-            !has_part || known + own >= quorum || all_answer()
+            let mut tables = std::iter::once(&self.told.placement).chain(&self.told.other);
+            let has_part = tables.any(|table| is_mine(table.row(row, rows)));
+            let is_decided = |table: &Placement| {
+                let replicas = table.row(row, rows);
+                let others =
+                    || replicas.iter().map(|place| usize::from(*place)).filter(|place| *place != self.place);
+                let known = others().filter(|place| answered(*place) == Some(true)).count();
+                let own = usize::from(is_known && is_mine(replicas));
+                // What was loaded is never taken for gone because nobody has it any more.
+                let all_answer = || !mode.is_immutable() && others().all(|place| answered(place).is_some());
+                known + own >= quorum || all_answer()
+            };
+            !has_part || self.told.read().all(is_decided)
         })
     }
 
@@ -259,8 +264,7 @@ impl Cohort {
         said: &[(usize, Version, bool)],
         told: &BTreeMap<usize, ScanTold>,
     ) -> CopyVerdict {
-        let replicas = self.told.placement.of(hash);
-        let is_replica = |place: usize| replicas.iter().any(|replica| usize::from(*replica) == place);
+        let is_replica = |place: usize| self.told.is_read(hash, place);
         let said = || said.iter().filter(|(place, ..)| is_replica(*place));
         let held = said().filter(|(.., is_erased)| !is_erased).max_by_key(|(_, version, _)| *version);
         let erased = said().filter(|(.., is_erased)| *is_erased).map(|(_, version, _)| *version).max();

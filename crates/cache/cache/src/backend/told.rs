@@ -57,15 +57,21 @@ pub(super) struct ToldPlaces {
 }
 
 impl ToldPlaces {
+    /// The tables of which a lookup by quorum needs an answer each.
+    pub(super) fn read(&self) -> impl Iterator<Item = &Placement> {
+        let other = self.other.as_deref().filter(|_| self.configuration.reads_both());
+        std::iter::once(&*self.placement).chain(other)
+    }
+
     /// Whether the backend at `place` is one that is read for a key.
     pub(super) fn is_read(&self, hash: KeyHash, place: usize) -> bool {
-        self.placement.replica_at(hash, place).is_some()
+        self.read().any(|table| table.replica_at(hash, place).is_some())
     }
 
     /// Whether it holds the key.
     pub(super) fn holds(&self, hash: KeyHash, place: usize) -> bool {
-        let other = self.other.as_ref();
-        self.is_read(hash, place) || other.is_some_and(|other| other.replica_at(hash, place).is_some())
+        let mut tables = std::iter::once(&self.placement).chain(&self.other);
+        tables.any(|table| table.replica_at(hash, place).is_some())
     }
 }
 
