@@ -7,7 +7,7 @@ use parking_lot::Mutex as Lock;
 use tailwater_rma::{Capabilities, Connection, LocalDoorbell};
 
 use super::*;
-use crate::backend::{Backend, RefillConfig};
+use crate::backend::{Backend, BackendConfig, RefillConfig};
 use crate::testing::{in_runtime, served, small};
 
 const ID: u64 = 9 << 32 | 1;
@@ -51,8 +51,13 @@ impl RefilledBackends {
 
     /// Starts one, or starts it again.
     pub(super) fn start(self: &Arc<Self>, number: u32) {
+        self.start_with(number, small(0).capacity_bytes);
+    }
+
+    /// The same with so much memory.
+    pub(super) fn start_with(self: &Arc<Self>, number: u32, capacity_bytes: u64) {
         self.stop(number);
-        let (backend, doorbell) = served(&self.env, small(0));
+        let (backend, doorbell) = served(&self.env, BackendConfig { capacity_bytes, ..small(0) });
         let config = RefillConfig {
             again_after: self.again_after,
             retry_after: Duration::from_millis(32),
@@ -295,6 +300,30 @@ fn updates_are_counted_while_backends_change_and_start_again() {
         }
         let held = cell.get_consistent(&[key]).await;
         assert!(matches!(&held[0], Lookup::Hit { value, .. } if value == &counted.to_string()), "{held:?}");
+    });
+}
+
+#[test]
+fn a_backend_that_starts_again_with_less_memory_is_refilled_as_far_as_it_has_room_and_others_answer_the_rest() {
+    in_runtime(|env| async move {
+        let backends = RefilledBackends::with(&env, TRANSPORTS[1], 0..3);
+        let cell = backends.client(&[0, 1, 2], 1).await;
+        backends.until_filled(&[0, 1, 2]).await;
+        let large: Vec<_> = items("").into_iter().map(|(key, _)| (key, Bytes::from(vec![7; 60_000]))).collect();
+        for some in large.chunks(8) {
+            set(&cell, some).await;
+        }
+        backends.start_with(2, 4 << 20);
+        backends.until_filled(&[2]).await;
+        let stats = backends.backend(2).stats();
+        assert!((1..80).contains(&stats.items), "{} of 80 items in 4 MiB", stats.items);
+        assert!(stats.live_bytes <= stats.capacity_bytes, "{stats:?}");
+        assert_all_there(&cell, &large).await;
+        // It is compared again and again, and takes no more.
+        let scans = stats.scans;
+        backends.until(|| backends.backend(2).stats().scans > scans + 3).await;
+        let again = backends.backend(2).stats();
+        assert_eq!((again.items, again.evicted), (stats.items, stats.evicted), "nothing makes room for what was removed");
     });
 }
 
