@@ -6,6 +6,7 @@
 
 pub mod broadcast;
 pub mod broadcast_disk;
+mod breaking;
 pub mod cache;
 pub mod cell;
 mod cells;
@@ -16,6 +17,7 @@ mod faults;
 pub mod journal;
 pub mod lengths;
 mod lives;
+pub mod loads;
 pub mod log;
 pub mod meta;
 mod outcome;
@@ -176,6 +178,11 @@ pub const ALL: &[Scenario] = &[
         name: "resize",
         about: "the same, and backends come and leave, while others die and whoever carries the change on",
         run: refill::run_resize,
+    },
+    Scenario {
+        name: "loads",
+        about: "a cell that is loaded as a whole, again and again, while its backends die, come, leave and are restarted",
+        run: loads::run,
     },
     Scenario {
         name: "updates",
