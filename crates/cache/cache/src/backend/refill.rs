@@ -112,7 +112,9 @@ impl Backend {
                 return Err("the cell has another configuration by now".to_owned());
             }
             for (hash, said) in some {
+                let is_kept_out = |version| cohort.is_bound(*hash) && table.is_bound(*hash, version, settled_us);
                 match cohort.decide(*hash, said, told) {
+                    CopyVerdict::Held { version, .. } | CopyVerdict::Erased(version) if is_kept_out(version) => {}
                     CopyVerdict::Held { place, version } if table.takes_copy(*hash, version) => {
                         dirty += u64::from(version.timestamp_us < settled_us);
                         wanted.entry(place).or_default().push((*hash, version));
@@ -161,6 +163,7 @@ impl Backend {
             // The first item always has room.
             return Err(nonsense());
         }
+        let settled_us = self.settled_us();
         let mut is_any = false;
         for some in items.chunks(APPLY_ITEMS_MAX) {
             let mut table = self.table.lock();
@@ -172,7 +175,8 @@ impl Backend {
                 // A higher version than was told of has come since.
                 let is_right = KeyHash::of(item.key) == *hash
                     && item.version >= *version
-                    && is_of_use(cohort.configuration(), item.key);
+                    && is_of_use(cohort.configuration(), item.key)
+                    && !(cohort.is_bound(*hash) && table.is_bound(*hash, item.version, settled_us));
                 if is_right && check_version(item.version, self.env.wall_ms()).is_ok() {
                     if table.takes_copy(*hash, item.version) && table.lacks_room_for(&item) {
                         return Err(load::no_room().message);
@@ -222,6 +226,12 @@ enum CopyVerdict {
 impl Cohort {
     fn configuration(&self) -> &Configuration {
         &self.told.configuration
+    }
+
+    /// Whether this backend keeps what it has promised of a key also where it copies: who was promised that counts on
+    /// what it was told of there being nothing else by the replicas before. One that comes takes what was there.
+    fn is_bound(&self, hash: KeyHash) -> bool {
+        self.told.is_of_before(hash, self.place)
     }
 
     fn others(&self) -> impl Iterator<Item = (usize, &BackendPlace)> {

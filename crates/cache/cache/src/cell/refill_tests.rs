@@ -327,6 +327,38 @@ fn a_backend_that_starts_again_with_less_memory_is_refilled_as_far_as_it_has_roo
     });
 }
 
+#[test]
+fn nothing_is_copied_below_a_version_that_was_promised_to_who_may_still_use_it() {
+    in_runtime(|env| async move {
+        let backends = RefilledBackends::with(&env, TRANSPORTS[1], 0..3);
+        let cell = backends.client(&[0, 1, 2], 1).await;
+        backends.until_filled(&[0, 1, 2]).await;
+        let key = Bytes::from_static(b"key");
+        set(&cell, &[(key.clone(), Bytes::from_static(b"1"))]).await;
+        backends.until(|| (0..3).all(|number| backends.backend(number).stats().items == 1)).await;
+        let version = |ahead_ms: u64| {
+            let timestamp_us = (env.wall_ms() as u64 + ahead_ms) * 1_000;
+            Version { timestamp_us, client_id: 77, sequence: 0 }
+        };
+        // Two tell an update that there is 1.
+        let promised = version(60_000);
+        let request = crate::protocol::PromiseRequest::of(ID, KeyHash::of(&key), promised).encode_to_vec();
+        for number in [0, 1] {
+            let (served, doorbell) = backends.running.lock()[&number].clone();
+            let connection = tailwater_rma::local::connect(served, doorbell, &env);
+            connection.call(crate::protocol::METHOD_PROMISE, request.clone().into()).await.expect("promised");
+        }
+        // The third one has another value since, which two can't have before the update is over.
+        apply_at(&backends, 2, ID, crate::layout::encode_item(&key, version(2_000), Some(b"2"))).await;
+        let scans = [0, 1].map(|number| backends.backend(number).stats().scans);
+        backends
+            .until(|| [0, 1].iter().zip(scans).all(|(of, scans)| backends.backend(*of).stats().scans > scans + 2))
+            .await;
+        let held = cell.get_consistent(&[key]).await;
+        assert!(matches!(&held[0], Lookup::Hit { value, .. } if value == "1"), "{held:?}");
+    });
+}
+
 /// Applies an item at one backend, as a client does whose mutation reaches no other one.
 async fn apply_at(backends: &RefilledBackends, number: u32, config_id: u64, item: Bytes) {
     let (served, doorbell) = backends.running.lock()[&number].clone();

@@ -142,7 +142,8 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
     };
     let (running, members) = world.run(breaking.run())??;
     clients::calm(world, &net, &state, Duration::from_secs(12))?;
-    if let Some(last) = state.lock().read.last().copied() {
+    let last = state.lock().read.last().copied();
+    if let Some(last) = last {
         world.run(until_filled(&world.outside(), &running, &members))??;
         for cell in &cells_of {
             let (numbers, keys): (Vec<u64>, Vec<Bytes>) = (0..KEYS).map(|key| (key, key_of(key))).unzip();
@@ -164,7 +165,11 @@ async fn run_loader(node: Node, cell: Cell, model: SharedLoads) {
         let what = if loaded.is_ok() { "loads ended" } else { "loads cut short" };
         model.lock().count(what, 1);
         model.lock().ended = loaded.ok();
-        while model.lock().ended.is_some() && !model.lock().is_over() {
+        let is_waiting = || {
+            let mut model = model.lock();
+            model.ended.is_some() && !model.is_over()
+        };
+        while is_waiting() {
             env.sleep(Duration::from_millis(1)).await;
         }
         env.sleep(Duration::from_micros(env.random_below(60_000))).await;
