@@ -109,7 +109,7 @@ impl Backend {
         for some in keys.chunks(APPLY_ITEMS_MAX) {
             let mut table = self.table.lock();
             if table.config_id() != cohort.configuration().id {
-                return Err("the cell has another configuration by now".to_owned());
+                return Err(other_by_now());
             }
             for (hash, said) in some {
                 let is_kept_out = |version| cohort.is_bound(*hash) && table.is_bound(*hash, version, settled_us);
@@ -168,7 +168,7 @@ impl Backend {
         for some in items.chunks(APPLY_ITEMS_MAX) {
             let mut table = self.table.lock();
             if table.config_id() != cohort.configuration().id {
-                return Err("the cell has another configuration by now".to_owned());
+                return Err(other_by_now());
             }
             for (hash, version, bytes, age) in some {
                 let item = Item::parse(bytes).map_err(|error| error.to_string())?;
@@ -190,6 +190,10 @@ impl Backend {
         }
         Ok(deferred)
     }
+}
+
+fn other_by_now() -> String {
+    "the cell has another configuration by now".to_owned()
 }
 
 /// By the place of a backend, what is to be copied from it.
@@ -385,11 +389,12 @@ impl Refilling {
             let (next, step_forgotten) = stepped.inspect_err(|_| self.stopped_at = Some((id, from)))?;
             forgotten = forgotten.max(step_forgotten);
             let backend = self.backend()?;
-            let Some(next) = next else {
-                backend.has_passed(cohort.configuration(), forgotten, self.dirty);
-                return Ok(());
-            };
-            backend.filled_up_to(Some(next));
+            let noted = backend.while_told(id, || match next {
+                Some(next) => backend.filled_up_to(Some(next)),
+                None => backend.has_passed(cohort.configuration(), forgotten, self.dirty),
+            });
+            noted.ok_or_else(other_by_now)?;
+            let Some(next) = next else { return Ok(()) };
             from = next;
         }
     }
@@ -453,8 +458,9 @@ impl Refilling {
         if !cohort.is_enough(|place| floors.get(&place).map(|_| true), false) {
             return Err(why.unwrap_or_else(|| "too few others answer".to_owned()));
         }
-        self.backend()?.joined_above(floors.into_values().max().unwrap_or_default());
-        Ok(())
+        let floor = floors.into_values().max().unwrap_or_default();
+        let backend = self.backend()?;
+        backend.while_told(request.config_id, || backend.joined_above(floor)).ok_or_else(other_by_now)
     }
 
     /// Copies what others hold of keys with hashes whose lower half is `from` or above; answers where the next step

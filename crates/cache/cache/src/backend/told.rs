@@ -121,6 +121,14 @@ impl Backend {
         self.told.newest.lock().as_ref().map(|told| told.said.clone())
     }
 
+    /// Does something that holds by the configuration with that id. `None` if the backend was told another one: it may
+    /// have begun anew with that.
+    pub(super) fn while_told<T>(&self, id: u64, what: impl FnOnce() -> T) -> Option<T> {
+        // Held meanwhile, so that no other one is told.
+        let newest = self.told.newest.lock();
+        newest.as_ref().filter(|told| told.id == id).map(|_| what())
+    }
+
     /// Answers which configuration it goes by: at once, or when there is a newer one than the asker knows. Who waits
     /// longest is answered with what there is when too many wait, or after [`CONFIG_WAIT_MAX`].
     pub(super) fn answer_config(&self, payload: Bytes, reply: Reply) {
