@@ -4,9 +4,9 @@
 //! (see [`crate::planted`]); without one it has to hold for every seed, and with one that it knows it has to fail
 //! for some.
 
+mod breaking;
 pub mod broadcast;
 pub mod broadcast_disk;
-mod breaking;
 pub mod cache;
 pub mod cell;
 mod cells;

@@ -112,9 +112,11 @@ impl Backend {
                 return Err(other_by_now());
             }
             for (hash, said) in some {
-                let is_kept_out = |version| cohort.is_bound(*hash) && table.is_bound(*hash, version, settled_us);
+                let is_kept_out =
+                    |version| cohort.is_bound(*hash) && table.is_bound(*hash, version, settled_us);
                 match cohort.decide(*hash, said, told) {
-                    CopyVerdict::Held { version, .. } | CopyVerdict::Erased(version) if is_kept_out(version) => {}
+                    CopyVerdict::Held { version, .. } | CopyVerdict::Erased(version)
+                        if is_kept_out(version) => {}
                     CopyVerdict::Held { place, version } if table.takes_copy(*hash, version) => {
                         dirty += u64::from(version.timestamp_us < settled_us);
                         wanted.entry(place).or_default().push((*hash, version));

@@ -102,7 +102,9 @@ async fn get_by_both(
 /// What the answers of two quorums amount to; `None` if they do not agree.
 fn agreed(one: &Lookup, other: &Lookup) -> Option<Lookup> {
     match (one, other) {
-        (Lookup::Hit { version, .. }, Lookup::Hit { version: same, .. }) if version == same => Some(one.clone()),
+        (Lookup::Hit { version, .. }, Lookup::Hit { version: same, .. }) if version == same => {
+            Some(one.clone())
+        }
         (Lookup::Failed(_), _) | (Lookup::Miss, Lookup::Miss) => Some(one.clone()),
         (_, Lookup::Failed(_)) => Some(other.clone()),
         (Lookup::Hit { .. } | Lookup::Miss, Lookup::Hit { .. } | Lookup::Miss) => None,

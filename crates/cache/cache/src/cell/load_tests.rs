@@ -301,7 +301,8 @@ fn a_loaded_cell_grows_and_shrinks_and_each_key_is_read_all_the_time() {
             };
             for (what, after) in [("grown", &[0, 1, 2, 3, 4][..]), ("shrunk", &[3, 4]), ("moved", &[0, 1])] {
                 let read = if what == "grown" { items("first") } else { items("again") };
-                change(&cell, cell.configuration().changing_to(places(after)).expect("a change"), &read).await;
+                change(&cell, cell.configuration().changing_to(places(after)).expect("a change"), &read)
+                    .await;
                 load(&cell, &items("again")).await;
                 assert_all_there(&cell, &items("again")).await;
             }
@@ -377,7 +378,8 @@ fn a_backend_that_has_no_room_for_what_was_loaded_says_so_and_the_others_answer(
     in_runtime(|env| async move {
         let backends = RefilledBackends::with(&env, TRANSPORTS[1], 0..2);
         let cell = client(&backends, &[0, 1]).await;
-        let large: Vec<_> = items("").into_iter().map(|(key, _)| (key, Bytes::from(vec![7; 60_000]))).collect();
+        let large: Vec<_> =
+            items("").into_iter().map(|(key, _)| (key, Bytes::from(vec![7; 60_000]))).collect();
         load(&cell, &large).await;
         backends.start_with(1, 4 << 20);
         backends.until(|| backends.backend(1).stats().hindrance.contains("no room")).await;

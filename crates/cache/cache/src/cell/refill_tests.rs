@@ -304,12 +304,14 @@ fn updates_are_counted_while_backends_change_and_start_again() {
 }
 
 #[test]
-fn a_backend_that_starts_again_with_less_memory_is_refilled_as_far_as_it_has_room_and_others_answer_the_rest() {
+fn a_backend_that_starts_again_with_less_memory_is_refilled_as_far_as_it_has_room_and_others_answer_the_rest()
+{
     in_runtime(|env| async move {
         let backends = RefilledBackends::with(&env, TRANSPORTS[1], 0..3);
         let cell = backends.client(&[0, 1, 2], 1).await;
         backends.until_filled(&[0, 1, 2]).await;
-        let large: Vec<_> = items("").into_iter().map(|(key, _)| (key, Bytes::from(vec![7; 60_000]))).collect();
+        let large: Vec<_> =
+            items("").into_iter().map(|(key, _)| (key, Bytes::from(vec![7; 60_000]))).collect();
         for some in large.chunks(8) {
             set(&cell, some).await;
         }
@@ -323,7 +325,11 @@ fn a_backend_that_starts_again_with_less_memory_is_refilled_as_far_as_it_has_roo
         let scans = stats.scans;
         backends.until(|| backends.backend(2).stats().scans > scans + 3).await;
         let again = backends.backend(2).stats();
-        assert_eq!((again.items, again.evicted), (stats.items, stats.evicted), "nothing makes room for what was removed");
+        assert_eq!(
+            (again.items, again.evicted),
+            (stats.items, stats.evicted),
+            "nothing makes room for what was removed"
+        );
     });
 }
 
@@ -352,7 +358,9 @@ fn nothing_is_copied_below_a_version_that_was_promised_to_who_may_still_use_it()
         apply_at(&backends, 2, ID, crate::layout::encode_item(&key, version(2_000), Some(b"2"))).await;
         let scans = [0, 1].map(|number| backends.backend(number).stats().scans);
         backends
-            .until(|| [0, 1].iter().zip(scans).all(|(of, scans)| backends.backend(*of).stats().scans > scans + 2))
+            .until(|| {
+                [0, 1].iter().zip(scans).all(|(of, scans)| backends.backend(*of).stats().scans > scans + 2)
+            })
             .await;
         let held = cell.get_consistent(&[key]).await;
         assert!(matches!(&held[0], Lookup::Hit { value, .. } if value == "1"), "{held:?}");

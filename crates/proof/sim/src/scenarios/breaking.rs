@@ -47,7 +47,11 @@ pub(super) trait Broken: Outcome {
 }
 
 /// Waits until the backends with these numbers know what they should hold.
-pub(super) async fn until_filled(outside: &Outside, running: &[Arc<Backend>], members: &[u32]) -> Result<(), Violation> {
+pub(super) async fn until_filled(
+    outside: &Outside,
+    running: &[Arc<Backend>],
+    members: &[u32],
+) -> Result<(), Violation> {
     let end = outside.now() + FILLED_MAX;
     let is_filled = |number: &&u32| {
         let backend = &running[**number as usize];
@@ -153,8 +157,7 @@ impl<M: Broken> Breaking<M> {
         self.nodes[at].crash(Crash::Process);
         self.pause(40).await;
         self.nodes[at].start();
-        self.running[at] =
-            cells::start_backend_of(&self.net, &self.nodes[at], at, self.kind, self.shape);
+        self.running[at] = cells::start_backend_of(&self.net, &self.nodes[at], at, self.kind, self.shape);
     }
 
     /// Other backends than now, as many as a key has replicas at least, and not the one that is dead.

@@ -62,12 +62,17 @@ impl Loads {
         for (key, lookup) in keys.iter().zip(lookups) {
             let value = match lookup {
                 Lookup::Failed(_) => continue,
-                Lookup::Miss => return Err(Violation::new(format!("key {key} is missing, and each load has it"))),
+                Lookup::Miss => {
+                    return Err(Violation::new(format!("key {key} is missing, and each load has it")));
+                }
                 Lookup::Hit { value, .. } => value,
             };
             let number = number_in(*key, value);
-            let number = number.ok_or_else(|| Violation::new(format!("key {key} was answered with {value:?}")))?;
-            ensure(self.read.contains(&number), || format!("load {number} was answered, and is not to be read"))?;
+            let number =
+                number.ok_or_else(|| Violation::new(format!("key {key} was answered with {value:?}")))?;
+            ensure(self.read.contains(&number), || {
+                format!("load {number} was answered, and is not to be read")
+            })?;
             ensure(now.is_none_or(|now| now == number), || format!("a mix of loads {now:?} and {number}"))?;
             now = Some(number);
         }
@@ -102,8 +107,7 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
     let state = SharedLoads::default();
     let (mut cells_of, mut client_nodes) = (Vec::new(), Vec::new());
     for number in 0..CLIENT_NAMES.len() {
-        let (node, seat) =
-            ClientSeat::take_of(world, &net, CellsKind::Loaded, plant, number, 0, &state)?;
+        let (node, seat) = ClientSeat::take_of(world, &net, CellsKind::Loaded, plant, number, 0, &state)?;
         let seat = seat.asking(LookupWay::ALL[rng.index(LookupWay::ALL.len())]);
         cells_of.push(seat.cell.clone());
         node.env().spawn("client", run_client(seat)).detach();
