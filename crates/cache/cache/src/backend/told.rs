@@ -68,7 +68,7 @@ impl ToldPlaces {
         self.read().any(|table| table.replica_at(hash, place).is_some())
     }
 
-    /// Whether it is a replica by the table that counted before a change which is under way, or that counts without one.
+    /// Whether it is a replica by the table that counted before a change that is under way, or counts without one.
     pub(super) fn is_of_before(&self, hash: KeyHash, place: usize) -> bool {
         let is_copied = self.configuration.change.as_ref().is_some_and(|change| change.is_copied);
         let before = self.other.as_ref().filter(|_| is_copied).unwrap_or(&self.placement);

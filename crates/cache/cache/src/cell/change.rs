@@ -22,8 +22,8 @@ fn is_ready(configuration: &Configuration, stats: &BTreeMap<u32, BackendStats>) 
     let Some(change) = &configuration.change else { return false };
     let id = configuration.id;
     let of = |number: u32| stats.get(&number).filter(|of| of.config_id == id);
-    // Each has what it is to hold: it went through all that a quorum of those before holds, who took no mutations by the
-    // configuration before any more, and were not read by it.
+    // Each has what it is to hold: it went through all that a quorum of those before holds, who took no mutations by
+    // the configuration before any more, and were not read by it.
     let has_all = |of: &BackendStats| of.scanned_config_id == id && of.unfilled_buckets == 0;
     if !change.backends.iter().all(|place| of(place.number).is_some_and(has_all)) {
         return false;
