@@ -4,6 +4,7 @@
 //! (see [`crate::planted`]); without one it has to hold for every seed, and with one that it knows it has to fail
 //! for some.
 
+mod breaking;
 pub mod broadcast;
 pub mod broadcast_disk;
 pub mod cache;
@@ -16,6 +17,7 @@ mod faults;
 pub mod journal;
 pub mod lengths;
 mod lives;
+pub mod loads;
 pub mod log;
 pub mod meta;
 mod outcome;
@@ -176,6 +178,11 @@ pub const ALL: &[Scenario] = &[
         name: "resize",
         about: "the same, and backends come and leave, while others die and whoever carries the change on",
         run: refill::run_resize,
+    },
+    Scenario {
+        name: "loads",
+        about: "a cell that is loaded as a whole, again and again, while its backends die, come, leave and are restarted",
+        run: loads::run,
     },
     Scenario {
         name: "updates",

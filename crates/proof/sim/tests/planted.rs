@@ -84,6 +84,12 @@ are_caught! {
         CopiedTooEarly in "resize", ["is missing", "had been acknowledged", "acknowledged and"];
     backends_that_are_restarted_one_after_another_too_early_are_caught:
         RolledTooEarly in "resize", ["is missing", "had been acknowledged", "acknowledged and"];
+    a_change_of_backends_that_is_over_too_early_is_caught:
+        LeftTooEarly in "resize", ["is missing", "had been acknowledged", "acknowledged and"];
+    a_backend_of_a_loaded_cell_that_does_not_say_that_it_is_not_refilled_is_caught:
+        UnfilledNotSaid in "loads", ["is missing"];
+    a_change_of_a_loaded_cell_that_goes_on_before_all_is_copied_is_caught:
+        CopiedTooEarly in "loads", ["is missing", "in fair weather"];
     an_update_that_nobody_promised_is_caught:
         UpdateWithoutPromise in "updates", ["was changed twice", "acknowledged and"];
     a_value_that_a_clock_far_behind_keeps_from_expiring_is_caught:

@@ -155,6 +155,7 @@ hold! {
     cell / 1;
     refill / 1;
     resize / 2;
+    loads / 2;
     updates / 1;
     duel / 1;
     cluster_interval / 1;
