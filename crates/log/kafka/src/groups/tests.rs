@@ -35,7 +35,7 @@ async fn open_in(env: &Env, log: &Log, groups: GroupsConfig) -> Coordinator {
     let file = KafkaConfig { groups, ..KafkaConfig::default() };
     let configs = RuntimeConfigs::open(env, Arc::clone(log.meta()), file, None).await.expect("it opens");
     let stored = StoredGroups::read(&**log.meta()).await.expect("read");
-    Coordinator::open(env, configs, log, (Arc::clone(log.meta()), &stored), OffsetBytes::default(), &|_| true)
+    Coordinator::open(env, configs, log, (Arc::clone(log.meta()), &stored), Arc::default(), &|_| true)
 }
 
 async fn stream(log: &Log, name: &str) -> StreamId {
