@@ -18,6 +18,7 @@ pub mod lengths;
 mod lives;
 pub mod log;
 pub mod meta;
+pub mod nodes;
 mod outcome;
 pub mod queue;
 pub mod queue_cassandra;
@@ -201,6 +202,11 @@ pub const ALL: &[Scenario] = &[
         name: "trees",
         about: "a stream copied between 3 to 12 clusters that crash, over links that fail, by plans that change",
         run: trees::run,
+    },
+    Scenario {
+        name: "nodes",
+        about: "three active nodes on one metadata and shared bookies: they crash, stand still, are cut off and drained; shards move",
+        run: nodes::run,
     },
     Scenario {
         name: "lengths",
