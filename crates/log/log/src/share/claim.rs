@@ -239,12 +239,12 @@ impl Log {
             if !again.is_empty() {
                 found.extend(self.inner.segments.take_over_again(&again, &recorded).await?);
             }
-            Ok(found)
+            Ok::<_, String>(found)
         };
         let found = tokio::select! {
             biased;
             // All are looked for at once: if one of them is given up meanwhile, the others are claimed anew.
-            () = ends.any_of(&left) => Err("a claim is given up".to_owned()),
+            () = ends.any_of(&left), if !left.is_empty() => Err("a claim is given up".to_owned()),
             found = found => found,
         };
         state.shards.lock().is_looking = false;

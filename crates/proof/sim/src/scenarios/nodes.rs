@@ -38,8 +38,8 @@ use super::cluster::{draw_config, draw_stream};
 use super::lives::make_data_dir;
 
 use bookies::Bookies;
-use links::Links;
-use meta::Sessions;
+use links::NodeLinks;
+use meta::NodeSessions;
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 const STREAM: &str = "stream";
@@ -62,8 +62,8 @@ struct NodeLife {
 /// What everybody in the scenario shares.
 struct NodesShared {
     outside: Outside,
-    links: Arc<Links>,
-    sessions: Sessions,
+    links: Arc<NodeLinks>,
+    sessions: NodeSessions,
     bookies: Arc<Bookies>,
     meta: Arc<dyn Meta>,
     nodes: Vec<Node>,
@@ -91,7 +91,7 @@ struct NodesState {
     report: Report,
 }
 
-type Nodes = Arc<NodesShared>;
+type SharedNodes = Arc<NodesShared>;
 
 impl NodesState {
     /// A new record's identity.
@@ -187,12 +187,13 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
     let config = LogConfig { tick: Duration::from_millis(rng.between(50, 500)), ..draw_config(&mut rng) };
     let keeper = world.node("metadata");
     make_data_dir(&keeper);
-    let meta = world.run(keeper.run("metadata", open_metadata(keeper.env())))?;
+    let journal = JournalConfig { file_bytes: 1 << 20, files_max: 8, ..config.journal.clone() };
+    let meta = world.run(keeper.run("metadata", open_metadata(keeper.env(), journal)))?;
     let meta = meta.map_err(|crashed| Violation::new(crashed.to_string()))?.map_err(Violation::new)?;
     let shared = Arc::new(NodesShared {
         outside: world.outside(),
         links: Arc::default(),
-        sessions: Sessions::default(),
+        sessions: NodeSessions::default(),
         bookies: Arc::default(),
         meta,
         nodes: NAMES.iter().map(|name| world.node(name)).collect(),
@@ -242,18 +243,17 @@ pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
     Ok(state.report.clone())
 }
 
-async fn open_metadata(env: Env) -> Result<Arc<dyn Meta>, String> {
+async fn open_metadata(env: Env, journal: JournalConfig) -> Result<Arc<dyn Meta>, String> {
     let dir = Path::new("/data");
     let mut recovery = Recovery::begin(&env, &dir.join("meta")).map_err(|error| error.to_string())?;
-    let config = JournalConfig { file_bytes: 1 << 20, ..JournalConfig::default() };
     let mut replay = |_, end, bytes: &[u8]| recovery.replay(end, bytes);
-    let journal = Journal::open(&env, &dir.join("journal"), config, &mut replay);
+    let journal = Journal::open(&env, &dir.join("journal"), journal, &mut replay);
     let journal = journal.map_err(|error| error.to_string())?;
-    Ok(Arc::new(recovery.finish(&env, journal, MetaConfig::default())))
+    Ok(Arc::new(recovery.finish(&env, journal, MetaConfig { snapshot_bytes: 64 << 10 })))
 }
 
 /// All nodes run, and one of them has created the stream.
-async fn begin(shared: Nodes, config: StreamConfig) -> Result<(), Violation> {
+async fn begin(shared: SharedNodes, config: StreamConfig) -> Result<(), Violation> {
     while shared.lives().iter().any(Option::is_none) {
         shared.outside.sleep(Duration::from_millis(1)).await;
     }
@@ -270,7 +270,7 @@ async fn begin(shared: Nodes, config: StreamConfig) -> Result<(), Violation> {
 }
 
 /// Everything works: whether all is well in time.
-async fn settle(shared: Nodes) -> bool {
+async fn settle(shared: SharedNodes) -> bool {
     chaos::mend(&shared);
     let Some(stream) = shared.stream() else { return false };
     let began = shared.outside.now();

@@ -15,7 +15,7 @@ use tailwater_format::{SegmentId, ShardId};
 
 use crate::planted::Plant;
 
-use super::links::{NodeLink, Place};
+use super::links::{NodeLink, LinkPlace};
 
 /// Each ledger is on all of them.
 pub(super) const BOOKIES: usize = 3;
@@ -26,7 +26,7 @@ const BLOCKING: usize = BOOKIES - ACK_QUORUM + 1;
 
 /// What is known of a ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LedgerState {
+pub(super) enum SimLedgerState {
     /// Its writer may write it.
     Open,
     /// Somebody looks for its end.
@@ -43,7 +43,7 @@ struct Bookie {
 
 #[derive(Default)]
 struct BookiesState {
-    ledgers: BTreeMap<SegmentId, LedgerState>,
+    ledgers: BTreeMap<SegmentId, SimLedgerState>,
     bookies: [Bookie; BOOKIES],
 }
 
@@ -58,42 +58,42 @@ pub(super) struct Bookies(Mutex<BookiesState>);
 impl Bookies {
     /// A new ledger; the same again is the same.
     pub(super) fn create(&self, id: SegmentId) {
-        self.0.lock().ledgers.entry(id).or_insert(LedgerState::Open);
+        self.0.lock().ledgers.entry(id).or_insert(SimLedgerState::Open);
     }
 
     pub(super) fn list(&self, wanted: impl Fn(&ShardId) -> bool) -> Vec<SegmentId> {
         self.0.lock().ledgers.keys().filter(|id| wanted(&id.shard)).copied().collect()
     }
 
-    fn state(&self, id: &SegmentId) -> Option<LedgerState> {
+    fn state(&self, id: &SegmentId) -> Option<SimLedgerState> {
         self.0.lock().ledgers.get(id).copied()
     }
 
     /// Its writer's close, which is in vain where somebody recovers it.
-    pub(super) fn close_open(&self, id: &SegmentId, entries: usize, length: u64) -> Option<LedgerState> {
+    pub(super) fn close_open(&self, id: &SegmentId, entries: usize, length: u64) -> Option<SimLedgerState> {
         let state = &mut *self.0.lock();
         let ledger = state.ledgers.get_mut(id)?;
-        if *ledger == LedgerState::Open {
-            *ledger = LedgerState::Closed { entries, length };
+        if *ledger == SimLedgerState::Open {
+            *ledger = SimLedgerState::Closed { entries, length };
         }
         Some(*ledger)
     }
 
-    fn begin_recovery(&self, id: &SegmentId) -> Option<LedgerState> {
+    fn begin_recovery(&self, id: &SegmentId) -> Option<SimLedgerState> {
         let state = &mut *self.0.lock();
         let ledger = state.ledgers.get_mut(id)?;
-        if *ledger == LedgerState::Open {
-            *ledger = LedgerState::Recovering;
+        if *ledger == SimLedgerState::Open {
+            *ledger = SimLedgerState::Recovering;
         }
         Some(*ledger)
     }
 
     /// The first one who has recovered it closes it.
-    fn close(&self, id: &SegmentId, entries: usize, length: u64) -> Option<LedgerState> {
+    fn close(&self, id: &SegmentId, entries: usize, length: u64) -> Option<SimLedgerState> {
         let state = &mut *self.0.lock();
         let ledger = state.ledgers.get_mut(id)?;
-        if !matches!(ledger, LedgerState::Closed { .. }) {
-            *ledger = LedgerState::Closed { entries, length };
+        if !matches!(ledger, SimLedgerState::Closed { .. }) {
+            *ledger = SimLedgerState::Closed { entries, length };
         }
         Some(*ledger)
     }
@@ -140,7 +140,7 @@ impl Bookies {
         recovers: bool,
     ) -> Result<(), Fenced> {
         let adds = link.bookies().map(|bookie| async move {
-            link.ask_until(Place::Bookie(bookie), || self.add(bookie, id, entry, bytes, recovers)).await
+            link.ask_until(LinkPlace::Bookie(bookie), || self.add(bookie, id, entry, bytes, recovers)).await
         });
         let mut adds: FuturesUnordered<_> = adds.into_iter().collect();
         let mut acknowledged = 0;
@@ -158,7 +158,7 @@ impl Bookies {
     pub(super) async fn read_one(&self, link: &NodeLink, id: &SegmentId, entry: usize) -> Option<Bytes> {
         for bookie in link.bookies() {
             if let Some(Some(bytes)) =
-                link.ask(Place::Bookie(bookie), || self.read(bookie, id, entry, false)).await
+                link.ask(LinkPlace::Bookie(bookie), || self.read(bookie, id, entry, false)).await
             {
                 return Some(bytes);
             }
@@ -177,7 +177,7 @@ impl Bookies {
         let fences = plant != Plant::TakenOverUnfenced;
         let needed = if plant == Plant::EndOfOneBookie { 1 } else { BLOCKING };
         let reads = link.bookies().map(|bookie| async move {
-            link.ask_until(Place::Bookie(bookie), || self.read(bookie, id, entry, fences)).await
+            link.ask_until(LinkPlace::Bookie(bookie), || self.read(bookie, id, entry, fences)).await
         });
         let mut reads: FuturesUnordered<_> = reads.into_iter().collect();
         let mut missing = 0;
@@ -200,8 +200,8 @@ impl Bookies {
         id: &SegmentId,
         plant: Plant,
     ) -> Option<(usize, u64)> {
-        let state = link.ask_until(Place::Metadata, || self.begin_recovery(id)).await?;
-        if let LedgerState::Closed { entries, length } = state {
+        let state = link.ask_until(LinkPlace::Metadata, || self.begin_recovery(id)).await?;
+        if let SimLedgerState::Closed { entries, length } = state {
             return Some((entries, length));
         }
         let (mut entries, mut length) = (0, 0);
@@ -213,8 +213,8 @@ impl Bookies {
             entries += 1;
             length += bytes.len() as u64;
         }
-        match link.ask_until(Place::Metadata, || self.close(id, entries, length)).await? {
-            LedgerState::Closed { entries, length } => Some((entries, length)),
+        match link.ask_until(LinkPlace::Metadata, || self.close(id, entries, length)).await? {
+            SimLedgerState::Closed { entries, length } => Some((entries, length)),
             state => unreachable!("it was just closed, and is {state:?}"),
         }
     }
@@ -222,14 +222,14 @@ impl Bookies {
     /// Deletes a ledger in which nothing is.
     pub(super) async fn discard(&self, link: &NodeLink, id: &SegmentId, plant: Plant) {
         if self.recover(link, id, plant).await == Some((0, 0)) {
-            link.ask_until(Place::Metadata, || self.delete(id)).await;
+            link.ask_until(LinkPlace::Metadata, || self.delete(id)).await;
         }
     }
 
     /// Deletes all ledgers of some shards.
     pub(super) async fn delete_all(&self, link: &NodeLink, wanted: impl Fn(&ShardId) -> bool) {
-        let ledgers = link.ask_until(Place::Metadata, || self.list(&wanted)).await;
-        let deletions = ledgers.iter().map(|id| link.ask_until(Place::Metadata, || self.delete(id)));
+        let ledgers = link.ask_until(LinkPlace::Metadata, || self.list(&wanted)).await;
+        let deletions = ledgers.iter().map(|id| link.ask_until(LinkPlace::Metadata, || self.delete(id)));
         join_all(deletions).await;
     }
 

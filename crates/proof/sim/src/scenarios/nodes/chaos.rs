@@ -7,11 +7,11 @@ use crate::rng::Rng;
 use crate::world::Crash;
 
 use super::bookies::BOOKIES;
-use super::links::Place;
-use super::{NAMES, Nodes};
+use super::links::LinkPlace;
+use super::{NAMES, SharedNodes};
 
 /// Breaks one thing after the other until it is calm.
-pub(super) async fn trouble(shared: Nodes, mut rng: Rng) {
+pub(super) async fn trouble(shared: SharedNodes, mut rng: Rng) {
     loop {
         shared.outside.sleep(Duration::from_millis(rng.between(50, 1_200))).await;
         if shared.state.lock().calm || shared.is_over() {
@@ -31,17 +31,17 @@ pub(super) async fn trouble(shared: Nodes, mut rng: Rng) {
                 shared.nodes[node].pause();
                 later(&shared, lasts, move |shared| shared.nodes[node].resume());
             }
-            5..=7 => cut(&shared, node, Place::Metadata, lasts),
-            8 => cut(&shared, node, Place::Bookie(rng.index(BOOKIES)), lasts),
+            5..=7 => cut(&shared, node, LinkPlace::Metadata, lasts),
+            8 => cut(&shared, node, LinkPlace::Bookie(rng.index(BOOKIES)), lasts),
             9 => {
-                let bookie = Place::Bookie(rng.index(BOOKIES));
+                let bookie = LinkPlace::Bookie(rng.index(BOOKIES));
                 (0..NAMES.len()).for_each(|node| cut(&shared, node, bookie, lasts));
             }
             // All but a bookie: nothing is acknowledged, and nothing is recovered.
             10 => {
                 let left = rng.index(BOOKIES);
                 let cut_off = (0..BOOKIES).filter(|bookie| *bookie != left);
-                cut_off.for_each(|bookie| cut(&shared, node, Place::Bookie(bookie), lasts));
+                cut_off.for_each(|bookie| cut(&shared, node, LinkPlace::Bookie(bookie), lasts));
             }
             _ => {
                 shared.count("drains");
@@ -52,13 +52,13 @@ pub(super) async fn trouble(shared: Nodes, mut rng: Rng) {
     }
 }
 
-fn cut(shared: &Nodes, node: usize, place: Place, lasts: Duration) {
-    shared.count(if place == Place::Metadata { "nodes cut from metadata" } else { "nodes cut from bookies" });
+fn cut(shared: &SharedNodes, node: usize, place: LinkPlace, lasts: Duration) {
+    shared.count(if place == LinkPlace::Metadata { "nodes cut from metadata" } else { "nodes cut from bookies" });
     shared.links.cut(node, place);
     later(shared, lasts, move |shared| shared.links.mend(node, place));
 }
 
-fn later(shared: &Nodes, after: Duration, then: impl FnOnce(&Nodes) + Send + 'static) {
+fn later(shared: &SharedNodes, after: Duration, then: impl FnOnce(&SharedNodes) + Send + 'static) {
     let (outside, shared) = (shared.outside.clone(), Arc::clone(shared));
     let waiting = async move {
         shared.outside.sleep(after).await;
@@ -68,7 +68,7 @@ fn later(shared: &Nodes, after: Duration, then: impl FnOnce(&Nodes) + Send + 'st
 }
 
 /// Lets everything work again.
-pub(super) fn mend(shared: &Nodes) {
+pub(super) fn mend(shared: &SharedNodes) {
     shared.links.mend_all();
     shared.nodes.iter().for_each(|node| node.resume());
     shared.state.lock().drains = [false; NAMES.len()];

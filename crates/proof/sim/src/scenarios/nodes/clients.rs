@@ -11,7 +11,7 @@ use crate::rng::Rng;
 use crate::scenarios::cluster::{decode, encode};
 use crate::world::run_on;
 
-use super::{LATE, NAMES, Nodes, SHARDS, shard_id};
+use super::{LATE, NAMES, SharedNodes, SHARDS, shard_id};
 
 /// How long a client waits for an answer: longer than the store does before it gives up.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -22,7 +22,7 @@ fn next_node(rng: &mut Rng, last: Option<usize>) -> usize {
 }
 
 /// Appends to a shard; waits for the answer before it sends the next batch. What was not answered is not sent again.
-pub(super) async fn produce(shared: Nodes, shard: u32, mut rng: Rng) {
+pub(super) async fn produce(shared: SharedNodes, shard: u32, mut rng: Rng) {
     let mut last = None;
     while !shared.is_over() && !shared.state.lock().stop {
         shared.outside.sleep(Duration::from_micros(rng.between(2_000, 60_000))).await;
@@ -78,7 +78,7 @@ pub(super) async fn produce(shared: Nodes, shard: u32, mut rng: Rng) {
 }
 
 /// Follows a shard; once nothing is appended any more, reads it from its start.
-pub(super) async fn consume(shared: Nodes, shard: u32, mut rng: Rng) {
+pub(super) async fn consume(shared: SharedNodes, shard: u32, mut rng: Rng) {
     let mut last = None;
     let mut began_late = false;
     while !shared.is_over() {
@@ -120,7 +120,7 @@ pub(super) async fn consume(shared: Nodes, shard: u32, mut rng: Rng) {
 }
 
 /// Takes in what was read from where the consumer is.
-fn check(shared: &Nodes, reader: u64, shard: u32, fetched: &Fetched) -> Result<(), Violation> {
+fn check(shared: &SharedNodes, reader: u64, shard: u32, fetched: &Fetched) -> Result<(), Violation> {
     let mut state = shared.state.lock();
     let damaged = |error: &dyn std::fmt::Display| Violation::new(error.to_string());
     let mut decompressor = Decompressor::new();
@@ -146,12 +146,12 @@ fn check(shared: &Nodes, reader: u64, shard: u32, fetched: &Fetched) -> Result<(
 }
 
 /// Starts all of them.
-pub(super) fn start(shared: &Nodes, seed: u64) {
+pub(super) fn start(shared: &SharedNodes, seed: u64) {
     for shard in 0..SHARDS {
         let rng = |what: &str| Rng::new(seed, &format!("scenario/nodes/{what}/{shard}"));
-        let producing = produce(Nodes::clone(shared), shard, rng("producer"));
+        let producing = produce(SharedNodes::clone(shared), shard, rng("producer"));
         shared.outside.spawn("producer", producing).detach();
-        let consuming = consume(Nodes::clone(shared), shard, rng("consumer"));
+        let consuming = consume(SharedNodes::clone(shared), shard, rng("consumer"));
         shared.outside.spawn("consumer", consuming).detach();
     }
 }

@@ -14,21 +14,21 @@ const ANSWER_PATIENCE: Duration = Duration::from_millis(200);
 
 /// What a node asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Place {
+pub(super) enum LinkPlace {
     Metadata,
     Bookie(usize),
 }
 
 /// Which nodes do not reach which places.
 #[derive(Default)]
-pub(super) struct Links(Mutex<BTreeSet<(usize, Place)>>);
+pub(super) struct NodeLinks(Mutex<BTreeSet<(usize, LinkPlace)>>);
 
-impl Links {
-    pub(super) fn cut(&self, node: usize, place: Place) {
+impl NodeLinks {
+    pub(super) fn cut(&self, node: usize, place: LinkPlace) {
         self.0.lock().insert((node, place));
     }
 
-    pub(super) fn mend(&self, node: usize, place: Place) {
+    pub(super) fn mend(&self, node: usize, place: LinkPlace) {
         self.0.lock().remove(&(node, place));
     }
 
@@ -36,7 +36,7 @@ impl Links {
         self.0.lock().clear();
     }
 
-    pub(super) fn is_cut(&self, node: usize, place: Place) -> bool {
+    pub(super) fn is_cut(&self, node: usize, place: LinkPlace) -> bool {
         self.0.lock().contains(&(node, place))
     }
 }
@@ -46,19 +46,19 @@ impl Links {
 pub(super) struct NodeLink {
     pub(super) node: usize,
     pub(super) env: Env,
-    pub(super) links: Arc<Links>,
+    pub(super) links: Arc<NodeLinks>,
 }
 
 impl NodeLink {
     /// One way of a message; whether it arrives. Now and then one takes long.
-    pub(super) async fn travel(&self, place: Place) -> bool {
+    pub(super) async fn travel(&self, place: LinkPlace) -> bool {
         let most_us = if self.env.random_below(30) == 0 { 60_000 } else { 1_500 };
         self.env.sleep(Duration::from_micros(50 + self.env.random_below(most_us))).await;
         !self.links.is_cut(self.node, place)
     }
 
     /// What is answered; `None` after a while if it was not asked, or the answer did not come.
-    pub(super) async fn ask<T>(&self, place: Place, answer: impl FnOnce() -> T) -> Option<T> {
+    pub(super) async fn ask<T>(&self, place: LinkPlace, answer: impl FnOnce() -> T) -> Option<T> {
         let answer = self.travel(place).await.then(answer);
         if answer.is_some() && self.travel(place).await {
             return answer;
@@ -68,7 +68,7 @@ impl NodeLink {
     }
 
     /// What is answered, however long that takes.
-    pub(super) async fn ask_until<T>(&self, place: Place, answer: impl Fn() -> T) -> T {
+    pub(super) async fn ask_until<T>(&self, place: LinkPlace, answer: impl Fn() -> T) -> T {
         loop {
             if let Some(answer) = self.ask(place, &answer).await {
                 return answer;

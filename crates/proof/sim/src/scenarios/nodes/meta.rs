@@ -12,7 +12,7 @@ use tailwater_meta::{Expect, Lease, Meta, MetaError, Op, Versioned, Watch, Watch
 
 use crate::planted::Plant;
 
-use super::links::{NodeLink, Place};
+use super::links::{NodeLink, LinkPlace};
 
 /// A node that is not heard of for so long is taken off the list of those that are there.
 const SESSION: Duration = Duration::from_millis(1_500);
@@ -23,9 +23,9 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// The sessions of nodes.
 #[derive(Default)]
-pub(super) struct Sessions(Mutex<BTreeMap<usize, (ShardMember, Instant)>>);
+pub(super) struct NodeSessions(Mutex<BTreeMap<usize, (ShardMember, Instant)>>);
 
-impl Sessions {
+impl NodeSessions {
     /// A node says that it is there.
     pub(super) fn heard(&self, node: usize, member: ShardMember, now: Instant) {
         self.0.lock().insert(node, (member, now));
@@ -48,9 +48,9 @@ pub(super) struct NodeMeta {
 
 impl NodeMeta {
     async fn reach<T>(&self, call: impl Future<Output = Result<T, MetaError>>) -> Result<T, MetaError> {
-        if self.link.travel(Place::Metadata).await {
+        if self.link.travel(LinkPlace::Metadata).await {
             let answer = call.await;
-            if self.link.travel(Place::Metadata).await {
+            if self.link.travel(LinkPlace::Metadata).await {
                 return answer;
             }
         }
@@ -111,9 +111,9 @@ async fn tell(mut real: Watch, sender: WatchSender, link: NodeLink) {
             return;
         }
         match event {
-            Ok(event) if link.travel(Place::Metadata).await => sender.send(event),
+            Ok(event) if link.travel(LinkPlace::Metadata).await => sender.send(event),
             Ok(_) | Err(WatchEnd::Lagged) => {
-                while link.links.is_cut(link.node, Place::Metadata) {
+                while link.links.is_cut(link.node, LinkPlace::Metadata) {
                     link.env.sleep(LOOK).await;
                 }
                 while real.try_next().is_some_and(|next| next != Err(WatchEnd::Closed)) {}

@@ -11,10 +11,10 @@ use tokio::sync::watch;
 
 use crate::world::{Crash, Crashed};
 
-use super::links::{NodeLink, Place};
+use super::links::{NodeLink, LinkPlace};
 use super::meta::NodeMeta;
 use super::store::SimLedgers;
-use super::{NAMES, NodeLife, Nodes};
+use super::{NAMES, NodeLife, SharedNodes};
 
 /// Its parent is there already; the directory itself is the log's to create, and to sync.
 const DIR: &str = "/data/log";
@@ -26,7 +26,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 const HEARTBEAT: Duration = Duration::from_millis(300);
 
 /// Keeps a node up, for as long as the scenario lasts.
-pub(super) async fn supervise(shared: Nodes, number: usize) {
+pub(super) async fn supervise(shared: SharedNodes, number: usize) {
     let node = shared.nodes[number].clone();
     while !shared.is_over() {
         if !node.is_up() {
@@ -50,7 +50,7 @@ pub(super) async fn supervise(shared: Nodes, number: usize) {
     }
 }
 
-async fn open(shared: Nodes, number: usize, env: Env) -> Result<NodeLife, String> {
+async fn open(shared: SharedNodes, number: usize, env: Env) -> Result<NodeLife, String> {
     let link = NodeLink { node: number, env: env.clone(), links: Arc::clone(&shared.links) };
     let (real, plant) = (Arc::clone(&shared.meta), shared.plant);
     let meta: Arc<dyn Meta> = Arc::new(NodeMeta { real, link: link.clone(), plant });
@@ -68,7 +68,7 @@ async fn open(shared: Nodes, number: usize, env: Env) -> Result<NodeLife, String
 }
 
 /// What a node does to have its part.
-async fn share(shared: Nodes, link: NodeLink, log: Log, mut sharing: ShardSharing) {
+async fn share(shared: SharedNodes, link: NodeLink, log: Log, mut sharing: ShardSharing) {
     let (env, number) = (link.env.clone(), link.node);
     let me = || {
         let (id, owner) = (NAMES[number].to_owned(), log.owner_number());
@@ -77,7 +77,7 @@ async fn share(shared: Nodes, link: NodeLink, log: Log, mut sharing: ShardSharin
     let heartbeats = async {
         loop {
             let member = me();
-            link.ask(Place::Metadata, || shared.sessions.heard(number, member, env.now())).await;
+            link.ask(LinkPlace::Metadata, || shared.sessions.heard(number, member, env.now())).await;
             env.sleep(HEARTBEAT).await;
         }
     };
@@ -85,7 +85,7 @@ async fn share(shared: Nodes, link: NodeLink, log: Log, mut sharing: ShardSharin
     let seen = sharing.seen();
     let looks = async {
         loop {
-            let there = link.ask(Place::Metadata, || shared.sessions.there(env.now())).await;
+            let there = link.ask(LinkPlace::Metadata, || shared.sessions.there(env.now())).await;
             if let Some(there) = there {
                 seen.look(env.now(), &there);
                 told.send_replace(there);

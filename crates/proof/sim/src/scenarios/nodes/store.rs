@@ -19,8 +19,8 @@ use tokio::sync::Notify;
 
 use crate::planted::Plant;
 
-use super::bookies::{Bookies, LedgerState};
-use super::links::{NodeLink, Place};
+use super::bookies::{Bookies, SimLedgerState};
+use super::links::{NodeLink, LinkPlace};
 
 /// How long a segment waits for a ledger, or for bookies, before what was appended is given up.
 const WRITE_PATIENCE: Duration = Duration::from_secs(3);
@@ -40,7 +40,7 @@ enum SegmentEnd {
 }
 
 #[derive(Default)]
-struct HeldState {
+struct SimSegmentState {
     entries: Vec<Bytes>,
     /// Where each ends.
     ends: Vec<u64>,
@@ -53,7 +53,7 @@ struct HeldState {
     end: Option<SegmentEnd>,
 }
 
-impl HeldState {
+impl SimSegmentState {
     fn appended(&self) -> u64 {
         self.ends.last().copied().unwrap_or(0)
     }
@@ -69,28 +69,28 @@ impl HeldState {
 }
 
 /// A segment that the node has.
-struct HeldSegment {
+struct SimSegment {
     id: SegmentId,
     /// Entries and bytes of one that was found: its entries are read as they are asked for.
     found: Option<(usize, u64)>,
-    state: Mutex<HeldState>,
+    state: Mutex<SimSegmentState>,
     changed: Notify,
     task: Mutex<Option<Task>>,
 }
 
-impl HeldSegment {
+impl SimSegment {
     fn new(id: SegmentId, found: Option<(usize, u64)>) -> Arc<Self> {
         let (state, changed, task) = (Mutex::default(), Notify::new(), Mutex::default());
         Arc::new(Self { id, found, state, changed, task })
     }
 
-    fn change(&self, change: impl FnOnce(&mut HeldState)) {
+    fn change(&self, change: impl FnOnce(&mut SimSegmentState)) {
         change(&mut self.state.lock());
         self.changed.notify_waiters();
     }
 
     /// Waits until there is something.
-    async fn wait<T>(&self, there: impl Fn(&HeldState) -> Option<T>) -> T {
+    async fn wait<T>(&self, there: impl Fn(&SimSegmentState) -> Option<T>) -> T {
         loop {
             let changed = self.changed.notified();
             if let Some(there) = there(&self.state.lock()) {
@@ -102,7 +102,7 @@ impl HeldSegment {
 }
 
 /// What the store and its tasks share.
-struct StoreShared {
+struct SimStoreShared {
     env: Env,
     link: NodeLink,
     bookies: Arc<Bookies>,
@@ -124,18 +124,18 @@ impl std::fmt::Debug for SimLedgers {
 }
 
 struct SimLedgerStore {
-    shared: Arc<StoreShared>,
-    segments: Mutex<BTreeMap<SegmentId, Arc<HeldSegment>>>,
-    newest: Mutex<BTreeMap<ShardId, Arc<HeldSegment>>>,
+    shared: Arc<SimStoreShared>,
+    segments: Mutex<BTreeMap<SegmentId, Arc<SimSegment>>>,
+    newest: Mutex<BTreeMap<ShardId, Arc<SimSegment>>>,
     places: AtomicU64,
 }
 
-impl StoreShared {
+impl SimStoreShared {
     /// The task of a segment that is written.
     async fn write(
         self: Arc<Self>,
-        held: Arc<HeldSegment>,
-        before: Option<Arc<HeldSegment>>,
+        held: Arc<SimSegment>,
+        before: Option<Arc<SimSegment>>,
         watch: Arc<dyn SegmentWatch>,
     ) {
         let mut is_made = false;
@@ -152,7 +152,7 @@ impl StoreShared {
         }
         let id = &held.id;
         match end {
-            SegmentEnd::Delete => self.link.ask_until(Place::Metadata, || self.bookies.delete(id)).await,
+            SegmentEnd::Delete => self.link.ask_until(LinkPlace::Metadata, || self.bookies.delete(id)).await,
             SegmentEnd::Discard => self.bookies.discard(&self.link, id, self.plant).await,
             SegmentEnd::Close => {
                 let (is_whole, entries, length) = {
@@ -161,8 +161,8 @@ impl StoreShared {
                 };
                 if is_whole {
                     let close = || self.bookies.close_open(id, entries, length);
-                    let closed = self.link.ask_until(Place::Metadata, close).await;
-                    if !matches!(closed, Some(LedgerState::Recovering)) {
+                    let closed = self.link.ask_until(LinkPlace::Metadata, close).await;
+                    if !matches!(closed, Some(SimLedgerState::Recovering)) {
                         return;
                     }
                 }
@@ -177,8 +177,8 @@ impl StoreShared {
     /// Why what is not acknowledged is given up, if anybody wants to know.
     async fn pump(
         &self,
-        held: &HeldSegment,
-        before: Option<Arc<HeldSegment>>,
+        held: &SimSegment,
+        before: Option<Arc<SimSegment>>,
         watch: &dyn SegmentWatch,
         is_made: &mut bool,
     ) -> Result<(), Option<String>> {
@@ -193,7 +193,7 @@ impl StoreShared {
         }
         let id = &held.id;
         let begun = self.env.now();
-        while self.link.ask(Place::Metadata, || self.bookies.create(*id)).await.is_none() {
+        while self.link.ask(LinkPlace::Metadata, || self.bookies.create(*id)).await.is_none() {
             // It may be there all the same.
             *is_made = true;
             self.check_patience(id, begun)?;
@@ -253,11 +253,11 @@ impl StoreShared {
 }
 
 impl SimLedgerStore {
-    fn get(&self, id: &SegmentId) -> Result<Arc<HeldSegment>, StoreError> {
+    fn get(&self, id: &SegmentId) -> Result<Arc<SimSegment>, StoreError> {
         self.segments.lock().get(id).cloned().ok_or(StoreError::Unknown(*id))
     }
 
-    fn hold(&self, held: Arc<HeldSegment>) {
+    fn hold(&self, held: Arc<SimSegment>) {
         let id = held.id;
         let mut newest = self.newest.lock();
         let is_newest = newest.get(&id.shard).is_none_or(|newest| (newest.id.term, newest.id.number) < (id.term, id.number));
@@ -275,10 +275,10 @@ impl SimLedgerStore {
             None => {
                 let (shared, id) = (Arc::clone(&self.shared), *id);
                 let deletion = async move {
-                    let StoreShared { link, bookies, plant, .. } = &*shared;
+                    let SimStoreShared { link, bookies, plant, .. } = &*shared;
                     match end {
                         SegmentEnd::Discard => bookies.discard(link, &id, *plant).await,
-                        _ => link.ask_until(Place::Metadata, || bookies.delete(&id)).await,
+                        _ => link.ask_until(LinkPlace::Metadata, || bookies.delete(&id)).await,
                     }
                 };
                 self.shared.env.spawn("sim-deletion", deletion).detach();
@@ -289,9 +289,9 @@ impl SimLedgerStore {
 
     /// The segment of a ledger, which is closed; `None` if it is gone.
     async fn take_one(&self, id: SegmentId, is_recorded: bool) -> Option<RecoveredSegment> {
-        let StoreShared { link, bookies, plant, .. } = &*self.shared;
+        let SimStoreShared { link, bookies, plant, .. } = &*self.shared;
         let (entries, length) = bookies.recover(link, &id, *plant).await?;
-        let held = HeldSegment::new(id, Some((entries, length)));
+        let held = SimSegment::new(id, Some((entries, length)));
         self.hold(held);
         let mut contents = None;
         if !is_recorded && entries > 0 {
@@ -350,7 +350,7 @@ impl SimLedgerStore {
 }
 
 /// The entry that has to be read before there is something at `at` of a segment that was found.
-fn next_entry(held: &HeldSegment, at: Position) -> Option<usize> {
+fn next_entry(held: &SimSegment, at: Position) -> Option<usize> {
     let (entries, length) = held.found?;
     let state = held.state.lock();
     let is_there = state.appended() > at.0 || at.0 >= length || state.entries.len() == entries;
@@ -382,7 +382,7 @@ impl StoreContract for SimLedgerStore {
             }
         }
         let before = before.filter(|before| before.found.is_none() && before.state.lock().sealed.is_none());
-        let held = HeldSegment::new(id, None);
+        let held = SimSegment::new(id, None);
         self.hold(Arc::clone(&held));
         let writing = Arc::clone(&self.shared).write(Arc::clone(&held), before, watch);
         *held.task.lock() = Some(self.shared.env.spawn("sim-ledger", writing));
@@ -466,8 +466,8 @@ impl StoreContract for SimLedgerStore {
         recorded: &'a (dyn Fn(&SegmentId) -> bool + Sync),
     ) -> BoxFuture<'a, Result<BTreeMap<ShardId, ShardTakeOver<'a>>, String>> {
         Box::pin(async move {
-            let StoreShared { link, bookies, .. } = &*self.shared;
-            let listed = link.ask_until(Place::Metadata, || bookies.list(|shard| shards.contains(shard))).await;
+            let SimStoreShared { link, bookies, .. } = &*self.shared;
+            let listed = link.ask_until(LinkPlace::Metadata, || bookies.list(|shard| shards.contains(shard))).await;
             let of_one = |shard: &ShardId| {
                 let shard = *shard;
                 let ledgers: Vec<_> = listed.iter().filter(|id| id.shard == shard).copied().collect();
@@ -522,7 +522,7 @@ impl OpenSegments for SimLedgers {
         _: &'a Progress,
     ) -> BoxFuture<'a, Result<Arc<dyn StoreContract>, String>> {
         let (env, link, bookies) = (env.clone(), self.link.clone(), Arc::clone(&self.bookies));
-        let shared = Arc::new(StoreShared { env, link, bookies, right, plant: self.plant });
+        let shared = Arc::new(SimStoreShared { env, link, bookies, right, plant: self.plant });
         let (segments, newest, places) = (Mutex::default(), Mutex::default(), AtomicU64::new(0));
         let store = SimLedgerStore { shared, segments, newest, places };
         Box::pin(std::future::ready(Ok(Arc::new(store) as Arc<dyn StoreContract>)))
