@@ -58,6 +58,23 @@ fn each_shard_has_one_owner_and_goes_on_at_another_one_when_its_owner_is_gone() 
 }
 
 #[test]
+fn what_an_owner_may_be_about_to_renew_the_first_look_of_another_process_leaves_alone() {
+    in_world(|world| async move {
+        let mut a = world.start("a").await;
+        let stream = stream(&a).await;
+        world.look_until(&mut [&mut a], all_owned).await;
+        // It does not see the owner, which may be on its way to another session.
+        let mut b = world.start("b").await;
+        let alone = [b.member.clone()];
+        b.sharing.seen().look(world.env.now(), &alone);
+        assert_eq!(b.sharing.look(&alone).await, Ok(0), "nothing is claimed");
+        a.append(stream, 0, values(&["one"])).await.expect("it is still the owner");
+        world.look_until(&mut [&mut b], all_owned).await;
+        assert_eq!(values_of(&b.log, shard(stream, 0)).await, ["one"]);
+    });
+}
+
+#[test]
 fn of_two_that_take_themselves_for_the_owner_one_makes_progress_and_the_other_one_can_own_again() {
     in_world(|world| async move {
         let (mut a, mut b, stream) = two(&world).await;
