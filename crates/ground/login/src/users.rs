@@ -24,8 +24,8 @@ use crate::tokens::{TokenBearer, Tokens};
 /// Where all of them are.
 const USERS: &str = "login/user/";
 
-/// For each user some random bytes, which are put with the user and deleted with it: a user who was removed and is there
-/// again has others, whichever node has done so. One whom a program from before this has made has none.
+/// For each user some random bytes, which are put with the user and deleted with it: a user who was removed and is
+/// there again has others, whichever node has done so. One whom a program from before this has made has none.
 const LIVES: &str = "login/life/";
 
 /// What each removal of a user writes: the user's name. So users are removed one at a time, of all nodes together.

@@ -264,7 +264,8 @@ impl Log {
         let inner = &*self.inner;
         let KnownLog { streams, shards: mut known, deleted, .. } = known;
         if let Some(sharing) = &inner.sharing {
-            // Nothing is this process's before it has claimed it. Of one without a record that was read nobody is known.
+            // Nothing is this process's before it has claimed it. Of one without a record that was read nobody is
+            // known.
             for (shard, known) in known.iter().filter(|(_, known)| known.version > 0) {
                 sharing.note(*shard, ShardOwner::of(&known.record));
             }

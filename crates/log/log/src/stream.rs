@@ -12,8 +12,8 @@
 //! log/metadata                                    in a data directory: whose metadata, elsewhere, it was begun with
 //! log/cold                                        ColdPlaceRecord; absent before there was cold storage
 //! log/cold-gone/<stream uuid>                     empty: the stream is deleted, and its cold copies are to be removed
-//! log/deleted/<stream uuid>                       empty: a stream that several processes shared is deleted, and what it
-//!                                                 left is to be removed
+//! log/deleted/<stream uuid>                       empty: a stream of several processes is deleted, and something of it
+//!                                                 may be left
 //! ```
 //!
 //! Values are protobuf messages, so later versions can add fields. What holds:

@@ -194,9 +194,9 @@ pub trait StoreContract: Send + Sync {
         Box::pin(std::future::ready(Err(why)))
     }
 
-    /// Takes over again what was not opened since this store has looked for it the last time, because something of it can't
-    /// be read: looks at what it has found then, and at nothing else. Only where nobody else had the right to these
-    /// shards since. What the store has forgotten it looks for.
+    /// Takes over again what was not opened since this store has looked for it the last time, because something of it
+    /// can't be read: looks at what it has found then, and at nothing else. Only where nobody else had the right to
+    /// these shards since. What the store has forgotten it looks for.
     ///
     /// # Errors
     /// What no waiting changes, in words.

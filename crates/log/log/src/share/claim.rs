@@ -38,8 +38,8 @@ use crate::stream::{
 
 /// How long after a claim that led to nothing there is another one.
 const CLAIM_AGAIN: Duration = Duration::from_millis(1_500);
-/// How long after a shard turned out to be damaged it is looked at again: its bytes may be back. Twice as long after each
-/// time, as far as to [`DAMAGED_AGAIN_MAX`].
+/// How long after a shard turned out to be damaged it is looked at again: its bytes may be back. Twice as long after
+/// each time, as far as to [`DAMAGED_AGAIN_MAX`].
 const DAMAGED_AGAIN: Duration = Duration::from_secs(30);
 /// After so long its segments are also looked for anew among all that there are: one may be back that was gone.
 const DAMAGED_AGAIN_MAX: Duration = Duration::from_secs(3_600);

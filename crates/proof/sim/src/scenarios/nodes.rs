@@ -48,8 +48,8 @@ const SHARDS: u32 = 4;
 const LATE: u64 = 1;
 /// How long things go wrong.
 const TROUBLE: Duration = Duration::from_secs(15);
-/// How long everything may take to be well again: a claim that failed is tried again after 1.5 s, those who are gone are
-/// so after as long, and those who live move after two.
+/// How long everything may take to be well again: a claim that failed is tried again after 1.5 s, those who are gone
+/// are so after as long, and those who live move after two.
 const RECOVERY_MAX: Duration = Duration::from_secs(60);
 
 /// What a running process has.

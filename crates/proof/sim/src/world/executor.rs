@@ -291,8 +291,8 @@ impl ExecutorShared {
                     self.main_waker.queued.store(false, Ordering::Relaxed);
                     break Some((id, "main"));
                 }
-                // Being polled further down the stack, of a node that stands still, or not to be polled in the middle of
-                // a disk call.
+                // Being polled further down the stack, of a node that stands still, or not to be polled in the middle
+                // of a disk call.
                 Some(_) => aside.push(id),
                 None if id == MAIN_TASK => aside.push(id),
                 // Tasks that are gone leave their wake-ups behind.

@@ -65,7 +65,7 @@ pub(super) async fn produce(shared: SharedNodes, shard: u32, mut rng: Rng) {
                 drop(state);
                 shared.note(Err(Violation::new(format!("shard {shard} is damaged: {why}"))));
             }
-            Some(Some(Err(error))) if error.is_retriable() || matches!(error, AppendError::Lost(_)) => {
+            Some(Some(Err(error))) if error.is_retriable() => {
                 state.report.count("appends lost or refused", 1);
             }
             Some(Some(Err(error))) => {
