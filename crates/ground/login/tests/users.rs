@@ -468,7 +468,9 @@ async fn a_user_and_a_token_that_can_not_be_read_keep_nobody_else_out_and_may_be
         value: vec![255].into(),
         expect: tailwater_meta::Expect::Any,
     };
-    meta.commit(vec![put("login/user/ann"), put("login/user/ben"), put("login/token/later")]).await.expect("put");
+    meta.commit(vec![put("login/user/ann"), put("login/user/ben"), put("login/token/later")])
+        .await
+        .expect("put");
     let anew = world.users_elsewhere().await;
     assert_eq!(anew.names(), ["cid"]);
     assert!(plain(&anew, "ann", "password").await.is_err());

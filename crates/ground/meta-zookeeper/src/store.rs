@@ -133,7 +133,10 @@ impl MetaInner {
                 None => before = Some(stat.mzxid),
             }
         }
-        Err(MetaError::Unavailable(format!("{}: the value of {key:?} changes all the time", self.session.uri)))
+        Err(MetaError::Unavailable(format!(
+            "{}: the value of {key:?} changes all the time",
+            self.session.uri
+        )))
     }
 
     /// The value that a node says; `None` if it is in parts that are not there.

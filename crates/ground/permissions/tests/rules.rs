@@ -159,7 +159,8 @@ async fn a_rule_of_a_later_version_is_not_passed_over() {
 }
 
 #[tokio::test]
-async fn beside_a_rule_that_can_not_be_read_what_is_removed_and_what_is_forbidden_elsewhere_is_so_here_and_nothing_more_is_let() {
+async fn beside_a_rule_that_can_not_be_read_what_is_removed_and_what_is_forbidden_elsewhere_is_so_here_and_nothing_more_is_let()
+ {
     let mut world = World::new();
     let meta = world.meta().await;
     let [here, there] = [(); 2].map(|()| Rules::new(&world.env, Enforcement::Enforce, vec![], None));

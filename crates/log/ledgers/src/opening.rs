@@ -341,7 +341,8 @@ async fn find_among(
     ledgers: &BTreeSet<LedgerId>,
     wanted: &(dyn Fn(&SegmentId) -> bool + Sync),
 ) -> Result<Vec<FoundLedger>, String> {
-    let looks = ledgers.iter().map(|ledger| async move { (*ledger, client.ledgers().read_latest(*ledger).await) });
+    let looks =
+        ledgers.iter().map(|ledger| async move { (*ledger, client.ledgers().read_latest(*ledger).await) });
     found(stream::iter(looks).buffered(LEDGERS_AT_A_TIME), cluster, unread, wanted).await
 }
 

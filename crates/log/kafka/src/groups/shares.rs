@@ -432,7 +432,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn groups_of_all_shares_of_a_node_are_bounded_together_and_those_of_a_share_that_it_gives_up_make_room() {
+    async fn groups_of_all_shares_of_a_node_are_bounded_together_and_those_of_a_share_that_it_gives_up_make_room()
+     {
         let dir = tempfile::tempdir().expect("a directory");
         let log = log(dir.path(), None).await;
         let groups = GroupsConfig { groups_max: 2, ..GroupsConfig::default() };
@@ -449,7 +450,11 @@ mod tests {
             assert_eq!(check(group), Ok(()));
             node.of(group).expect("its own").commit(group, offsets(5)).await.expect("kept");
         }
-        assert_eq!(check(&groups[2]), Err(ErrorCode::GroupMaxSizeReached), "another share has no room of its own");
+        assert_eq!(
+            check(&groups[2]),
+            Err(ErrorCode::GroupMaxSizeReached),
+            "another share has no room of its own"
+        );
         assert_eq!(check(&groups[0]), Ok(()), "it is there");
         node.give_up(0);
         while check(&groups[2]).is_err() {

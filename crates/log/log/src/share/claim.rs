@@ -221,8 +221,10 @@ impl Log {
     async fn claim_all(&self, state: &ClaimsState, shards: Vec<ShardId>, ends: &ClaimEnds) {
         let env = &self.inner.env;
         let known = self.claim_and_read(state, shards).await;
-        let readable = known.iter().filter_map(|(claimed, known)| Some((claimed.shard, known.as_ref().ok()?)));
-        let recorded: HashSet<SegmentId> = readable.flat_map(|(shard, known)| known.recorded(shard)).collect();
+        let readable =
+            known.iter().filter_map(|(claimed, known)| Some((claimed.shard, known.as_ref().ok()?)));
+        let recorded: HashSet<SegmentId> =
+            readable.flat_map(|(shard, known)| known.recorded(shard)).collect();
         let recorded = |id: &SegmentId| recorded.contains(id);
         let left = known.iter().filter(|(claimed, known)| !claimed.is_new && known.is_ok());
         let (again, anew): (Vec<_>, Vec<_>) = left
@@ -466,8 +468,10 @@ impl Log {
 
 /// What is said of metadata that can't be read, and what to do.
 fn unreadable(error: &StreamRecordError) -> Arc<str> {
-    format!("{error}: a later version has written it, or it is damaged; upgrade this node, or delete the stream")
-        .into()
+    format!(
+        "{error}: a later version has written it, or it is damaged; upgrade this node, or delete the stream"
+    )
+    .into()
 }
 
 #[cfg(test)]

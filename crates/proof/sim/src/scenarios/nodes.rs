@@ -180,10 +180,8 @@ fn shard_id(stream: StreamId, shard: u32) -> ShardId {
 pub fn run(world: &mut World, plant: Plant) -> Result<Report, Violation> {
     world.set_steps_max(40_000_000);
     let mut rng = Rng::new(world.seed(), "scenario/nodes");
-    let stream_config = StreamConfig {
-        retention_bytes: None,
-        ..draw_stream(&mut rng, SHARDS, StreamDurability::Fsync)
-    };
+    let stream_config =
+        StreamConfig { retention_bytes: None, ..draw_stream(&mut rng, SHARDS, StreamDurability::Fsync) };
     let config = LogConfig { tick: Duration::from_millis(rng.between(50, 500)), ..draw_config(&mut rng) };
     let keeper = world.node("metadata");
     make_data_dir(&keeper);
@@ -284,7 +282,8 @@ async fn settle(shared: SharedNodes) -> bool {
         if is_owned && is_appended {
             state.stop = true;
         }
-        let is_complete = |checker: &ShardChecker| [0, LATE].iter().all(|reader| checker.complete(*reader).is_ok());
+        let is_complete =
+            |checker: &ShardChecker| [0, LATE].iter().all(|reader| checker.complete(*reader).is_ok());
         if state.stop && is_owned && state.checkers.iter().all(is_complete) {
             let took = shared.outside.now().since(began).as_millis() as u64;
             state.report.count("ms until all was well", took);

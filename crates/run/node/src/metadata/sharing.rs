@@ -220,7 +220,10 @@ pub(super) async fn number_of(meta: &dyn Meta, id: &str) -> anyhow::Result<i32> 
         for (key, found) in meta.list(NUMBERS).await? {
             let number = key.strip_prefix(NUMBERS).and_then(|number| number.parse::<i32>().ok());
             let Some(number) = number else {
-                tracing::warn!(key, "it is no node's number, and is passed over: remove it from the metadata");
+                tracing::warn!(
+                    key,
+                    "it is no node's number, and is passed over: remove it from the metadata"
+                );
                 continue;
             };
             if found.value == id.as_bytes() {

@@ -15,7 +15,7 @@ use tailwater_format::{SegmentId, ShardId};
 
 use crate::planted::Plant;
 
-use super::links::{NodeLink, LinkPlace};
+use super::links::{LinkPlace, NodeLink};
 
 /// Each ledger is on all of them.
 pub(super) const BOOKIES: usize = 3;
@@ -63,10 +63,6 @@ impl Bookies {
 
     pub(super) fn list(&self, wanted: impl Fn(&ShardId) -> bool) -> Vec<SegmentId> {
         self.0.lock().ledgers.keys().filter(|id| wanted(&id.shard)).copied().collect()
-    }
-
-    fn state(&self, id: &SegmentId) -> Option<SimLedgerState> {
-        self.0.lock().ledgers.get(id).copied()
     }
 
     /// Its writer's close, which is in vain where somebody recovers it.

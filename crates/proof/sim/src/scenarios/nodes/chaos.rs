@@ -53,7 +53,11 @@ pub(super) async fn trouble(shared: SharedNodes, mut rng: Rng) {
 }
 
 fn cut(shared: &SharedNodes, node: usize, place: LinkPlace, lasts: Duration) {
-    shared.count(if place == LinkPlace::Metadata { "nodes cut from metadata" } else { "nodes cut from bookies" });
+    shared.count(if place == LinkPlace::Metadata {
+        "nodes cut from metadata"
+    } else {
+        "nodes cut from bookies"
+    });
     shared.links.cut(node, place);
     later(shared, lasts, move |shared| shared.links.mend(node, place));
 }

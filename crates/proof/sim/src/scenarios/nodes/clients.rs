@@ -11,7 +11,7 @@ use crate::rng::Rng;
 use crate::scenarios::cluster::{decode, encode};
 use crate::world::run_on;
 
-use super::{LATE, NAMES, SharedNodes, SHARDS, shard_id};
+use super::{LATE, NAMES, SHARDS, SharedNodes, shard_id};
 
 /// How long a client waits for an answer: longer than the store does before it gives up.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -47,12 +47,14 @@ pub(super) async fn produce(shared: SharedNodes, shard: u32, mut rng: Rng) {
                 last = Some(node);
                 let term = appended.term;
                 let checked = ensure(term >= least, || {
-                    format!("shard {shard}: {} acknowledged in term {term} after one was acknowledged in {least}", NAMES[node])
+                    format!(
+                        "shard {shard}: {} acknowledged in term {term} after one was acknowledged in {least}",
+                        NAMES[node]
+                    )
                 });
                 state.terms[shard as usize] = state.terms[shard as usize].max(term);
                 let checker = &mut state.checkers[shard as usize];
-                let checked =
-                    checked.and(checker.acknowledged(appended.base_offset.0, &identities, term.0));
+                let checked = checked.and(checker.acknowledged(appended.base_offset.0, &identities, term.0));
                 state.appended[shard as usize] += 1;
                 state.report.count("appends", 1);
                 drop(state);

@@ -8,11 +8,13 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tailwater_env::{BoxFuture, Instant};
 use tailwater_log::ShardMember;
-use tailwater_meta::{Expect, Lease, Meta, MetaError, Op, Versioned, Watch, WatchEnd, WatchSender, watch_channel};
+use tailwater_meta::{
+    Expect, Lease, Meta, MetaError, Op, Versioned, Watch, WatchEnd, WatchSender, watch_channel,
+};
 
 use crate::planted::Plant;
 
-use super::links::{NodeLink, LinkPlace};
+use super::links::{LinkPlace, NodeLink};
 
 /// A node that is not heard of for so long is taken off the list of those that are there.
 const SESSION: Duration = Duration::from_millis(1_500);

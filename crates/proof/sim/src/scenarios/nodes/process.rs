@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use crate::world::{Crash, Crashed};
 
-use super::links::{NodeLink, LinkPlace};
+use super::links::{LinkPlace, NodeLink};
 use super::meta::NodeMeta;
 use super::store::SimLedgers;
 use super::{NAMES, NodeLife, SharedNodes};

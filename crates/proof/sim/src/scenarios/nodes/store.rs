@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 use crate::planted::Plant;
 
 use super::bookies::{Bookies, SimLedgerState};
-use super::links::{NodeLink, LinkPlace};
+use super::links::{LinkPlace, NodeLink};
 
 /// How long a segment waits for a ledger, or for bookies, before what was appended is given up.
 const WRITE_PATIENCE: Duration = Duration::from_secs(3);
@@ -202,8 +202,10 @@ impl SimStoreShared {
         self.confirm(id, begun).await?;
         loop {
             let batch = held.wait(|state| {
-                let waiting: Vec<_> =
-                    (state.acked..state.entries.len()).take(IN_FLIGHT_MAX).map(|entry| (entry, state.entries[entry].clone())).collect();
+                let waiting: Vec<_> = (state.acked..state.entries.len())
+                    .take(IN_FLIGHT_MAX)
+                    .map(|entry| (entry, state.entries[entry].clone()))
+                    .collect();
                 let is_over = state.end.is_some() || state.is_over;
                 (is_over || !waiting.is_empty()).then_some(if is_over { Vec::new() } else { waiting })
             });
@@ -211,7 +213,9 @@ impl SimStoreShared {
             if batch.is_empty() {
                 return Ok(());
             }
-            let adds = batch.iter().map(|(entry, bytes)| self.bookies.add_to_quorum(&self.link, id, *entry, bytes, false));
+            let adds = batch
+                .iter()
+                .map(|(entry, bytes)| self.bookies.add_to_quorum(&self.link, id, *entry, bytes, false));
             let added = self.env.timeout(WRITE_PATIENCE, join_all(adds)).await;
             let Some(added) = added else { return Err(Some(format!("{id}: bookies do not answer"))) };
             let good = added.iter().take_while(|added| added.is_ok()).count();
@@ -260,7 +264,9 @@ impl SimLedgerStore {
     fn hold(&self, held: Arc<SimSegment>) {
         let id = held.id;
         let mut newest = self.newest.lock();
-        let is_newest = newest.get(&id.shard).is_none_or(|newest| (newest.id.term, newest.id.number) < (id.term, id.number));
+        let is_newest = newest
+            .get(&id.shard)
+            .is_none_or(|newest| (newest.id.term, newest.id.number) < (id.term, id.number));
         if is_newest {
             newest.insert(id.shard, Arc::clone(&held));
         }
@@ -370,7 +376,12 @@ impl StoreContract for SimLedgerStore {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    fn create(&self, id: SegmentId, _: SegmentCopies, watch: Arc<dyn SegmentWatch>) -> Result<(), StoreError> {
+    fn create(
+        &self,
+        id: SegmentId,
+        _: SegmentCopies,
+        watch: Arc<dyn SegmentWatch>,
+    ) -> Result<(), StoreError> {
         let before = self.newest.lock().get(&id.shard).cloned();
         if let Some(before) = &before {
             let (term, highest) = (id.term, before.id.term);
@@ -440,7 +451,11 @@ impl StoreContract for SimLedgerStore {
         Box::pin(self.read_bytes(id, at, length))
     }
 
-    fn locate_offset<'a>(&'a self, _: &'a SegmentId, _: Offset) -> BoxFuture<'a, Result<Position, StoreError>> {
+    fn locate_offset<'a>(
+        &'a self,
+        _: &'a SegmentId,
+        _: Offset,
+    ) -> BoxFuture<'a, Result<Position, StoreError>> {
         Box::pin(async { Ok(Position(0)) })
     }
 
@@ -467,7 +482,8 @@ impl StoreContract for SimLedgerStore {
     ) -> BoxFuture<'a, Result<BTreeMap<ShardId, ShardTakeOver<'a>>, String>> {
         Box::pin(async move {
             let SimStoreShared { link, bookies, .. } = &*self.shared;
-            let listed = link.ask_until(LinkPlace::Metadata, || bookies.list(|shard| shards.contains(shard))).await;
+            let listed =
+                link.ask_until(LinkPlace::Metadata, || bookies.list(|shard| shards.contains(shard))).await;
             let of_one = |shard: &ShardId| {
                 let shard = *shard;
                 let ledgers: Vec<_> = listed.iter().filter(|id| id.shard == shard).copied().collect();
