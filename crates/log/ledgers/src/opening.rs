@@ -1,10 +1,10 @@
 //! How the store is opened: what is there is found, whoever wrote it is shut out, and its end is found.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::pin::pin;
 use std::sync::Arc;
 
-use futures::{Stream, StreamExt, stream};
+use futures::future::join_all;
+use futures::{StreamExt, stream};
 use parking_lot::Mutex;
 use tailwater_bookkeeper::{
     BookKeeper, BookiePlaces, EntryId, LedgerFault, LedgerId, LedgerMetadata, LedgerStatus, LedgerTimes,
@@ -328,9 +328,14 @@ async fn find(
 ) -> Result<Vec<FoundLedger>, String> {
     let scan = client.ledgers().scan().await.map_err(|fault| fault.to_string())?;
     let scan = &scan;
+    let look = |ledger| async move { (ledger, scan.read(ledger).await) };
     let ledgers = scan.ledgers().iter().copied();
-    let looks = ledgers.map(|ledger| async move { (ledger, scan.read(ledger).await) });
-    found(stream::iter(looks).buffered(LEDGERS_AT_A_TIME), cluster, unread, wanted).await
+    let mut looks = stream::iter(ledgers.map(look)).buffered(LEDGERS_AT_A_TIME);
+    let mut found = Vec::new();
+    while let Some((ledger, read)) = looks.next().await {
+        found.extend(found_in(ledger, read, cluster, unread, wanted)?);
+    }
+    Ok(found)
 }
 
 /// The same among these ledgers alone.
@@ -341,35 +346,46 @@ async fn find_among(
     ledgers: &BTreeSet<LedgerId>,
     wanted: &(dyn Fn(&SegmentId) -> bool + Sync),
 ) -> Result<Vec<FoundLedger>, String> {
-    let looks =
-        ledgers.iter().map(|ledger| async move { (*ledger, client.ledgers().read_latest(*ledger).await) });
-    found(stream::iter(looks).buffered(LEDGERS_AT_A_TIME), cluster, unread, wanted).await
-}
-
-/// Those of the ledgers that are read which are of this cluster's segments and `wanted`.
-async fn found(
-    reads: impl Stream<Item = (LedgerId, Result<VersionedMetadata, LedgerFault>)>,
-    cluster: Uuid,
-    unread: &UnreadLedgers,
-    wanted: &(dyn Fn(&SegmentId) -> bool + Sync),
-) -> Result<Vec<FoundLedger>, String> {
-    let mut reads = pin!(reads);
+    let ledgers: Vec<LedgerId> = ledgers.iter().copied().collect();
     let mut found = Vec::new();
-    while let Some((ledger, read)) = reads.next().await {
-        match read {
-            Ok(VersionedMetadata { metadata, .. }) => {
-                unread.forget(ledger);
-                let id = segment_of(cluster, &metadata).filter(wanted);
-                found.extend(id.map(|id| FoundLedger { id, ledger, metadata }));
-            }
-            // Deleted since.
-            Err(LedgerFault::NoLedger) => unread.forget(ledger),
-            // Nothing that this program ever wrote, or it is damaged.
-            Err(fault @ LedgerFault::Metadata(_)) => unread.note(ledger, &fault),
-            Err(fault) => return Err(format!("ledger {ledger}: {fault}")),
+    for some in ledgers.chunks(LEDGERS_AT_A_TIME) {
+        let mut reads = Vec::new();
+        for ledger in some {
+            reads.push(client.ledgers().read_latest(*ledger));
+        }
+        for (ledger, read) in some.iter().zip(join_all(reads).await) {
+            found.extend(found_in(*ledger, read, cluster, unread, wanted)?);
         }
     }
     Ok(found)
+}
+
+/// A ledger that was read, if it is of a segment of this cluster that is `wanted`.
+fn found_in(
+    ledger: LedgerId,
+    read: Result<VersionedMetadata, LedgerFault>,
+    cluster: Uuid,
+    unread: &UnreadLedgers,
+    wanted: &(dyn Fn(&SegmentId) -> bool + Sync),
+) -> Result<Option<FoundLedger>, String> {
+    match read {
+        Ok(VersionedMetadata { metadata, .. }) => {
+            unread.forget(ledger);
+            let id = segment_of(cluster, &metadata).filter(wanted);
+            Ok(id.map(|id| FoundLedger { id, ledger, metadata }))
+        }
+        // Deleted since.
+        Err(LedgerFault::NoLedger) => {
+            unread.forget(ledger);
+            Ok(None)
+        }
+        // Nothing that this program ever wrote, or it is damaged.
+        Err(fault @ LedgerFault::Metadata(_)) => {
+            unread.note(ledger, &fault);
+            Ok(None)
+        }
+        Err(fault) => Err(format!("ledger {ledger}: {fault}")),
+    }
 }
 
 /// A ledger with its end, which is found where it was left open; `None` if it is gone. Waits for bookies that are not
