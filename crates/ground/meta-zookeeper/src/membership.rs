@@ -318,7 +318,8 @@ impl NodeMembership {
         self.announce(|record| record.active = true);
         let (taken_over, _) = watch::channel(None);
         let session = Arc::clone(&self.session);
-        let inner = Arc::new(MetaInner { session, turn, taken_over, watches: AtomicUsize::new(0) });
+        let (watches, unreadable) = (AtomicUsize::new(0), Mutex::default());
+        let inner = Arc::new(MetaInner { session, turn, taken_over, watches, unreadable });
         let path = format!("{}/parts", self.session.uri.root);
         if self.shared {
             // Others may write parts that no key names yet.

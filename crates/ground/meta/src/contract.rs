@@ -20,6 +20,10 @@ pub struct Versioned {
     pub version: u64,
 }
 
+/// What [`Meta::list`] has in place of a value that can't be read: nothing that anybody puts, and no program takes it
+/// for anything of its own.
+pub const UNREADABLE: &[u8] = &[0xff];
+
 /// What a commit expects of a key before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expect {
@@ -133,7 +137,8 @@ pub trait Meta: Send + Sync + 'static {
     fn get<'a>(&'a self, key: &'a str) -> FromMeta<'a, Option<Versioned>>;
 
     /// All keys that begin with `prefix` (all keys, if it is empty), in ascending order of their bytes. Each is as it
-    /// was at some time during the call: of commits that are carried out meanwhile a part may be seen.
+    /// was at some time during the call: of commits that are carried out meanwhile a part may be seen. A value that
+    /// can't be read keeps nobody from the others: it is [`UNREADABLE`] here, and `Unavailable` from `get`.
     fn list<'a>(&'a self, prefix: &'a str) -> FromMeta<'a, Vec<(String, Versioned)>>;
 
     /// Carries out all operations, or none. All expectations are about the state before the commit, and a key

@@ -152,6 +152,38 @@ async fn a_rule_of_a_later_version_is_not_passed_over() {
 }
 
 #[tokio::test]
+async fn beside_a_rule_that_can_not_be_read_what_is_removed_and_what_is_forbidden_elsewhere_is_so_here_and_nothing_more_is_let()
+ {
+    let mut world = World::new();
+    let meta = world.meta().await;
+    let [here, there] = [(); 2].map(|()| Rules::new(&world.env, Enforcement::Enforce, vec![], None));
+    for rules in [&here, &there] {
+        rules.keep_in(Arc::clone(&meta)).await.expect("readable");
+    }
+    let allow = |name: &str| rule("alice", Effect::Allow, Operation::Read, name);
+    let deny = |name: &str| rule("alice", Effect::Deny, Operation::Read, name);
+    there.add(vec![allow("a"), allow("b"), allow("c"), deny("c")]).await.expect("added");
+    while here.stats().rules != 4 {
+        tokio::task::yield_now().await;
+    }
+    let value = b"{\"principal\":\"alice\",\"effect\":\"allow_on_mondays\"}".as_slice().into();
+    let put = Op::Put { key: "access/rule/00".to_owned(), value, expect: Expect::Any };
+    meta.commit(vec![put]).await.expect("durable");
+    let of = |name: &str| RuleFilter { name: Some(name.to_owned()), ..RuleFilter::default() };
+    there.remove(vec![of("a"), of("c")]).await.expect("removed");
+    there.add(vec![deny("b"), allow("d")]).await.expect("added");
+    while may(&here, "alice", "Fetch", "a") || may(&here, "alice", "Fetch", "b") {
+        tokio::task::yield_now().await;
+    }
+    assert!(!may(&here, "alice", "Fetch", "c") && !may(&here, "alice", "Fetch", "d"));
+    let delete = Op::Delete { key: "access/rule/00".to_owned(), expect: Expect::Present };
+    meta.commit(vec![delete]).await.expect("durable");
+    while !may(&here, "alice", "Fetch", "d") {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
 async fn a_report_refuses_nothing_and_the_audit_has_what_would_be() {
     let rules = World::new().rules(Enforcement::Report).await;
     assert!(may(&rules, "alice", "Fetch", "news"));

@@ -135,3 +135,25 @@ async fn two_nodes_that_change_bounds_of_one_quota_at_once_undo_nothing_of_each_
         assert_eq!(all[&user(&name)], wanted, "{name}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quota_that_can_not_be_read_stays_as_it_is_known_and_others_are_followed() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (_journal, kept) = meta(&dir);
+    let here = ClientQuotas::open(&Env::real(), Arc::clone(&kept)).await.expect("readable");
+    let there = ClientQuotas::open(&Env::real(), Arc::clone(&kept)).await.expect("readable");
+    there.alter(user("alice"), bounded(QuotaBound::RequestRate, 7)).await.expect("kept");
+    let mut changes = here.changes();
+    while here.rate(QuotaBound::RequestRate, ALICE).is_none() {
+        changes.changed().await;
+    }
+    let (key, _) = kept.list("access/quota/").await.expect("listed").remove(0);
+    let put = Op::Put { key, value: "{}".into(), expect: Expect::Present };
+    kept.commit(vec![put]).await.expect("kept");
+    there.alter(user("bob"), bounded(QuotaBound::RequestRate, 9)).await.expect("kept");
+    let bob = QuotaTaker { user: "bob", ..ALICE };
+    while here.rate(QuotaBound::RequestRate, bob).is_none() {
+        changes.changed().await;
+    }
+    assert_eq!(here.rate(QuotaBound::RequestRate, ALICE), Some(7));
+}

@@ -86,6 +86,14 @@ impl StoreContract for ColdStore {
         self.store.take_over(shards, recorded)
     }
 
+    fn take_over_again<'a>(
+        &'a self,
+        shards: &'a BTreeSet<ShardId>,
+        recorded: &'a (dyn Fn(&SegmentId) -> bool + Sync),
+    ) -> BoxFuture<'a, Result<BTreeMap<ShardId, ShardTakeOver<'a>>, String>> {
+        self.store.take_over_again(shards, recorded)
+    }
+
     fn forget(&self, shard: &ShardId) {
         self.store.forget(shard);
     }

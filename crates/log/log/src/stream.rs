@@ -12,6 +12,8 @@
 //! log/metadata                                    in a data directory: whose metadata, elsewhere, it was begun with
 //! log/cold                                        ColdPlaceRecord; absent before there was cold storage
 //! log/cold-gone/<stream uuid>                     empty: the stream is deleted, and its cold copies are to be removed
+//! log/deleted/<stream uuid>                       empty: a stream of several processes is deleted, and something of it
+//!                                                 may be left
 //! ```
 //!
 //! Values are protobuf messages, so later versions can add fields. What holds:
@@ -45,6 +47,9 @@ pub const COLD_PLACE_KEY: &str = "log/cold";
 /// Prefix of the keys of deleted streams whose cold copies are to be removed.
 pub const COLD_GONE_PREFIX: &str = "log/cold-gone/";
 
+/// Prefix of the keys of deleted streams of several processes, of which something may be left.
+pub const DELETED_PREFIX: &str = "log/deleted/";
+
 /// Kinds of what is stored: the part of a key behind [`PREFIX`].
 const STREAM: &str = "stream";
 const NAME: &str = "name";
@@ -53,6 +58,7 @@ const SEGMENT: &str = "segment";
 const PRODUCERS: &str = "producers";
 const TRUNCATED: &str = "truncated";
 const COLD_GONE: &str = "cold-gone";
+const DELETED: &str = "deleted";
 
 /// The transaction id before the first record of a shard.
 pub const TRANSACTION_ID_NONE: TransactionId = TransactionId(-1);
@@ -85,6 +91,11 @@ pub fn truncated_key(shard: ShardId, number: SegmentNumber) -> String {
 /// The key of a deleted stream whose cold copies are to be removed.
 pub fn cold_gone_key(stream: StreamId) -> String {
     format!("{COLD_GONE_PREFIX}{stream}")
+}
+
+/// The key of a deleted stream of several processes, of which something may be left.
+pub fn deleted_key(stream: StreamId) -> String {
+    format!("{DELETED_PREFIX}{stream}")
 }
 
 /// The key of a shard's producers.
@@ -125,6 +136,8 @@ pub enum Key {
     ColdPlace,
     /// A deleted stream whose cold copies are to be removed.
     ColdGone(StreamId),
+    /// A deleted stream of several processes, of which something may be left.
+    Deleted(StreamId),
 }
 
 impl Key {
@@ -152,6 +165,7 @@ impl Key {
             (STREAM, []) => Some(Self::Stream(stream)),
             (SHARD, [number]) => Some(Self::Shard(shard(number)?)),
             (COLD_GONE, []) => Some(Self::ColdGone(stream)),
+            (DELETED, []) => Some(Self::Deleted(stream)),
             (PRODUCERS, [number]) => Some(Self::Producers(shard(number)?)),
             (TRUNCATED, [number, segment]) => {
                 Some(Self::Truncated(shard(number)?, SegmentNumber(segment.parse().ok()?)))

@@ -188,6 +188,20 @@ pub trait StoreContract: Send + Sync {
         Box::pin(std::future::ready(Err(why)))
     }
 
+    /// Takes over again what was not opened since this store has looked for it the last time, because something of it
+    /// can't be read: looks at what it has found then, and at nothing else. Only where nobody else had the right to
+    /// these shards since. What the store has forgotten it looks for.
+    ///
+    /// # Errors
+    /// What no waiting changes, in words.
+    fn take_over_again<'a>(
+        &'a self,
+        shards: &'a BTreeSet<ShardId>,
+        recorded: &'a (dyn Fn(&SegmentId) -> bool + Sync),
+    ) -> BoxFuture<'a, Result<BTreeMap<ShardId, ShardTakeOver<'a>>, String>> {
+        self.take_over(shards, recorded)
+    }
+
     /// Forgets all segments of a shard, which another process may write from here on, and touches none of them. What
     /// was sealed is closed, and what was deleted is deleted, all the same.
     fn forget(&self, _shard: &ShardId) {}

@@ -20,6 +20,7 @@ mod lives;
 pub mod loads;
 pub mod log;
 pub mod meta;
+pub mod nodes;
 mod outcome;
 pub mod queue;
 pub mod queue_cassandra;
@@ -208,6 +209,11 @@ pub const ALL: &[Scenario] = &[
         name: "trees",
         about: "a stream copied between 3 to 12 clusters that crash, over links that fail, by plans that change",
         run: trees::run,
+    },
+    Scenario {
+        name: "nodes",
+        about: "three active nodes on one metadata and shared bookies: they crash, stand still, are cut off and drained; shards move",
+        run: nodes::run,
     },
     Scenario {
         name: "lengths",

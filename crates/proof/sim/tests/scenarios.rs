@@ -161,6 +161,8 @@ hold! {
     cluster_interval / 1;
     // Up to twelve logs each.
     trees / 10;
+    // Three logs each.
+    nodes / 10;
     // Minutes of virtual time, and a second of a core, each.
     lengths / 10;
     cluster / 1;

@@ -39,6 +39,8 @@ pub struct Content {
     pub unreachable: BTreeSet<ShardId>,
     /// How often segments were looked for.
     pub lists: u64,
+    /// How often those that were found before were looked at again.
+    pub looks_again: u64,
     /// The look for segments that does not end.
     pub slow_list: Option<u64>,
     /// Shards of which bytes can't be read.
@@ -118,6 +120,36 @@ impl ToldStore {
         while self.0.lock().unreachable.contains(shard) {
             self.pause().await;
         }
+    }
+
+    /// How each of these shards is taken over, of which these segments were found.
+    fn taking<'a>(
+        &'a self,
+        shards: &BTreeSet<ShardId>,
+        listed: &[SegmentId],
+        recorded: &'a (dyn Fn(&SegmentId) -> bool + Sync),
+    ) -> BTreeMap<ShardId, ShardTakeOver<'a>> {
+        let of_one = move |shard: ShardId, listed: &[SegmentId]| {
+            let listed: Vec<SegmentId> = listed.iter().filter(|id| id.shard == shard).copied().collect();
+            let taking: ShardTakeOver<'a> = Box::pin(async move {
+                self.until_reachable(&shard).await;
+                let content = &mut *self.0.lock();
+                // One that was deleted meanwhile is not there.
+                let mut found_now = Vec::new();
+                for id in listed {
+                    found_now
+                        .extend(content.segments.get_mut(&id).map(|stored| found(&id, stored, recorded)));
+                }
+                if content.damaged.contains(&shard) {
+                    found_now
+                        .iter_mut()
+                        .for_each(|found| found.damaged = Some("it can't be read".to_owned()));
+                }
+                found_now
+            });
+            (shard, taking)
+        };
+        shards.iter().map(|shard| of_one(*shard, listed)).collect()
     }
 
     async fn pause(&self) {
@@ -250,30 +282,23 @@ impl StoreContract for ToldStore {
         shards: &'a BTreeSet<ShardId>,
         recorded: &'a (dyn Fn(&SegmentId) -> bool + Sync),
     ) -> BoxFuture<'a, Result<BTreeMap<ShardId, ShardTakeOver<'a>>, String>> {
-        let of_one = move |shard: ShardId, listed: &[SegmentId]| {
-            let listed: Vec<SegmentId> = listed.iter().filter(|id| id.shard == shard).copied().collect();
-            let taking: ShardTakeOver<'a> = Box::pin(async move {
-                self.until_reachable(&shard).await;
-                let content = &mut *self.0.lock();
-                // One that was deleted meanwhile is not there.
-                let mut found_now = Vec::new();
-                for id in listed {
-                    found_now
-                        .extend(content.segments.get_mut(&id).map(|stored| found(&id, stored, recorded)));
-                }
-                if content.damaged.contains(&shard) {
-                    found_now
-                        .iter_mut()
-                        .for_each(|found| found.damaged = Some("it can't be read".to_owned()));
-                }
-                found_now
-            });
-            (shard, taking)
-        };
         Box::pin(async move {
             let listed = self.listed(shards).await;
-            Ok(shards.iter().map(|shard| of_one(*shard, &listed)).collect())
+            Ok(self.taking(shards, &listed, recorded))
         })
+    }
+
+    fn take_over_again<'a>(
+        &'a self,
+        shards: &'a BTreeSet<ShardId>,
+        recorded: &'a (dyn Fn(&SegmentId) -> bool + Sync),
+    ) -> BoxFuture<'a, Result<BTreeMap<ShardId, ShardTakeOver<'a>>, String>> {
+        let listed: Vec<SegmentId> = {
+            let content = &mut *self.0.lock();
+            content.looks_again += 1;
+            content.segments.keys().filter(|id| shards.contains(&id.shard)).copied().collect()
+        };
+        Box::pin(std::future::ready(Ok(self.taking(shards, &listed, recorded))))
     }
 }
 
