@@ -373,7 +373,7 @@ async fn apply_at(backends: &RefilledBackends, number: u32, config_id: u64, item
     assert_eq!(reply.outcomes(1).expect("one"), [crate::protocol::Outcome::Applied], "at {number}");
 }
 
-/// A cell of 0, 1 and 2 that changes to 0, 3 and 4. All that 0, 3 and 4 are to hold is copied, and then a value comes to
+/// A cell of 0, 1 and 2 that changes to 0, 3 and 4. All that those are to hold is copied, and then a value comes to
 /// 1 and 2 alone and is read: its client is parted from the others. Answers that value, and the next phase.
 async fn read_where_those_after_have_nothing_of_it(
     backends: &Arc<RefilledBackends>,
