@@ -205,12 +205,13 @@ async fn run_client(seat: ClientSeat<Loads>) {
             0 => seat.cell.get_relaxed(&keys).await,
             _ => seat.cell.get_consistent(&keys).await,
         };
-        let mut model = seat.model.lock();
-        let checked = model.check(last, &numbers, &lookups);
-        last = checked.as_ref().ok().copied().unwrap_or(last);
-        lookups.iter().for_each(|lookup| model.count(clients::word_of(lookup), 1));
-        model.note(checked.map(drop));
-        drop(model);
+        {
+            let mut model = seat.model.lock();
+            let checked = model.check(last, &numbers, &lookups);
+            last = checked.as_ref().ok().copied().unwrap_or(last);
+            lookups.iter().for_each(|lookup| model.count(clients::word_of(lookup), 1));
+            model.note(checked.map(drop));
+        }
         if !seat.goes_on(8_000).await {
             return;
         }
