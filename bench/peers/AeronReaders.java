@@ -9,6 +9,7 @@ import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Locale;
 import org.agrona.IoUtil;
@@ -16,10 +17,11 @@ import org.agrona.concurrent.IdleStrategy;
 import org.agrona.concurrent.UnsafeBuffer;
 
 /**
- * A process for each consumer, with Aeron IPC: one publication, N JVMs of 16 MB of heap with a subscription each. Ends with one JSON
- * object on the last line of standard output:
+ * A process for each consumer, with Aeron IPC: one publication, and N processes with a subscription each. A process is the program
+ * READER, which has Aeron's C client (aeron-reader.c), or without one a JVM with 16 MB of heap. Ends with one JSON object on the last
+ * line of standard output:
  *
- * <pre>AeronReaders [--consumers 16] [--rate-mbit 240] [--message-bytes 1024] [--duration-s 10] [--warmup-s 10]</pre>
+ * <pre>AeronReaders [--consumers 16] [--rate-mbit 240] [--message-bytes 1024] [--duration-s 10] [--warmup-s 10] [--reader READER]</pre>
  *
  * This process holds the embedded media driver and the producer. Nothing is stored, no checksum is computed, and a subscription that
  * falls behind slows the producer. What readers count lies in a file of /dev/shm that all map:
@@ -60,6 +62,8 @@ public final class AeronReaders {
         int messageBytes = Math.max(16, AeronFanout.option(args, "message-bytes", 1024));
         int warmupS = AeronFanout.option(args, "warmup-s", 10);
         int durationS = AeronFanout.option(args, "duration-s", 10);
+        int named = Arrays.asList(args).indexOf("--reader");
+        List<String> program = named < 0 ? jvm() : List.of(args[named + 1]);
         String directory = "/dev/shm/tailwater-aeron-" + ProcessHandle.current().pid();
         MediaDriver.Context context = new MediaDriver.Context()
                 .threadingMode(ThreadingMode.SHARED)
@@ -80,7 +84,7 @@ public final class AeronReaders {
                 shared.putLongOrdered(FIRST + i * SLOT + EXPECTED, -1);
             }
             for (int i = 0; i < consumers; i++) {
-                readers.add(start(directory, i));
+                readers.add(start(program, directory, i));
                 // A few at a time: hundreds of JVMs that start at once would time out at the driver.
                 if (i % 4 == 3) {
                     awaitStarted(shared, i + 1);
@@ -94,11 +98,16 @@ public final class AeronReaders {
         }
     }
 
-    private static Process start(String directory, int number) throws IOException {
-        return new ProcessBuilder(ProcessHandle.current().info().command().orElse("java"), "-Xmx16m", "-Xss256k", "-XX:+UseSerialGC",
+    private static List<String> jvm() {
+        return List.of(ProcessHandle.current().info().command().orElse("java"), "-Xmx16m", "-Xss256k", "-XX:+UseSerialGC",
                 "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "--add-opens", "java.base/jdk.internal.misc=ALL-UNNAMED", "-cp",
-                System.getProperty("java.class.path"), "AeronReaders", "reader", directory, Integer.toString(number))
-                .inheritIO().start();
+                System.getProperty("java.class.path"), "AeronReaders", "reader");
+    }
+
+    private static Process start(List<String> program, String directory, int number) throws IOException {
+        List<String> command = new ArrayList<>(program);
+        command.addAll(List.of(directory, Integer.toString(number)));
+        return new ProcessBuilder(command).inheritIO().start();
     }
 
     private static void awaitStarted(UnsafeBuffer shared, int consumers) throws InterruptedException {

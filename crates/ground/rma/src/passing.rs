@@ -146,35 +146,45 @@ impl AsRef<[u8]> for ArenaSlice {
     }
 }
 
-/// A page on which this process tells others how far it has come, and an event by which it wakes them.
+/// A page on which this process tells others how far it has come, and the bells by which it wakes them.
 ///
-/// The event is one for all: each reader has it in the set that its runtime's thread sleeps on, so that one write wakes
-/// that thread of each, and none in between. Nobody reads it, as it is the write that wakes, and not what it holds.
+/// A bell is an event for many readers: each has it in the set that its runtime's thread sleeps on, so that one write
+/// wakes that thread of each, and none in between. Nobody reads it, as it is the write that wakes, and not what it
+/// holds. Several bells wake their readers at different times.
 #[derive(Debug)]
 pub struct NoticeWriter {
     page: Mapping,
     file: OwnedFd,
-    bell: OwnedFd,
+    bells: Vec<OwnedFd>,
 }
 
 impl NoticeWriter {
-    /// A page that says 0.
+    /// A page that says 0, with so many bells.
     ///
     /// # Errors
     /// If there is not enough memory, or no descriptor left.
-    pub fn create(name: &str) -> io::Result<Self> {
+    pub fn create(name: &str, bells: usize) -> io::Result<Self> {
         let (page, file) = sealed_memory(name, NOTICE_BYTES)?;
-        let bell = rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        Ok(Self { page, file, bell })
+        let bell = || rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC);
+        let bells = (0..bells).map(|_| bell()).collect::<Result<_, _>>()?;
+        Ok(Self { page, file, bells })
     }
 
-    /// Publishes a number, with everything that this thread has written before, and wakes all who wait.
+    /// Publishes a number, with everything that this thread has written before. Wakes nobody.
     pub fn publish(&self, published: u64) {
         self.page.store_release(AT_PUBLISHED, published);
-        let ring = || rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    }
+
+    /// Wakes all who wait for this bell.
+    ///
+    /// # Panics
+    /// If there is no such bell.
+    pub fn ring(&self, bell: usize) {
+        let bell = &self.bells[bell];
+        let ring = || rustix::io::write(bell, &1u64.to_ne_bytes());
         if ring() == Err(rustix::io::Errno::AGAIN) {
             // Somebody of this user has written to it until it was full.
-            let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+            let _ = rustix::io::read(bell, &mut [0; 8]);
             let _ = ring();
         }
     }
@@ -189,13 +199,16 @@ impl NoticeWriter {
         self.file.as_fd()
     }
 
-    /// The event, to pass on.
-    pub fn bell(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+    /// A bell, to pass on.
+    ///
+    /// # Panics
+    /// If there is no such bell.
+    pub fn bell(&self, bell: usize) -> BorrowedFd<'_> {
+        self.bells[bell].as_fd()
     }
 }
 
-/// Such a page of another process, with its event.
+/// Such a page of another process, with one of its bells.
 pub struct NoticeReader {
     page: Mapping,
     bell: AsyncFd<OwnedFd>,

@@ -5,6 +5,7 @@
 //! for some.
 
 pub mod ahead;
+mod breaking;
 pub mod broadcast;
 pub mod broadcast_disk;
 pub mod cache;
@@ -17,8 +18,10 @@ mod faults;
 pub mod journal;
 pub mod lengths;
 mod lives;
+pub mod loads;
 pub mod log;
 pub mod meta;
+pub mod nodes;
 mod outcome;
 pub mod queue;
 pub mod queue_cassandra;
@@ -179,6 +182,11 @@ pub const ALL: &[Scenario] = &[
         run: refill::run_resize,
     },
     Scenario {
+        name: "loads",
+        about: "a cell that is loaded as a whole, again and again, while its backends die, come, leave and are restarted",
+        run: loads::run,
+    },
+    Scenario {
         name: "updates",
         about: "clients that change the same keys of a cell by what these hold, and values that expire, in a bad network",
         run: updates::run,
@@ -207,6 +215,11 @@ pub const ALL: &[Scenario] = &[
         name: "ahead",
         about: "a stream copied along a chain of clusters whose disks are slow and fail, read one-sidedly at its end",
         run: ahead::run,
+    },
+    Scenario {
+        name: "nodes",
+        about: "three active nodes on one metadata and shared bookies: they crash, stand still, are cut off and drained; shards move",
+        run: nodes::run,
     },
     Scenario {
         name: "lengths",

@@ -155,12 +155,15 @@ hold! {
     cell / 1;
     refill / 1;
     resize / 2;
+    loads / 2;
     updates / 1;
     duel / 1;
     cluster_interval / 1;
     // Up to twelve logs each.
     trees / 10;
     ahead / 4;
+    // Three logs each.
+    nodes / 10;
     // Minutes of virtual time, and a second of a core, each.
     lengths / 10;
     cluster / 1;

@@ -14,17 +14,20 @@
 //! - What was published is never changed, and readers can't change it. The window keeps two arenas; others are kept by
 //!   who reads in them.
 //! - No reader holds it back: one that does not take its arenas is hung up on.
+//! - Readers are woken in groups, one after the other, so that what else runs on the host never waits for all of them.
 //! - A shard is fed while enough readers follow it that reading for all of them is cheaper than what each reads. A
 //!   reader is greeted once it follows one that is fed. Until then it reads by itself, and the window has no arena.
 //! - Only processes of its own user, and root's, are served.
 //! - Readers, shards and what waits for either are bounded ([`limits`]).
 
+mod bells;
 pub mod limits;
 mod publisher;
 mod readers;
 mod shards;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::Context;
 use tailwater_client::{Client, ClientConfig, Dialer, ReaderConfig, WindowUse};
@@ -74,7 +77,7 @@ pub async fn run(env: Env, config: WindowConfig, mut tell: impl FnMut(WindowStat
     let mut shards = FedShards::new(client.clone(), config.fed_from.max(1));
     let mut progress = client.reader().progress();
     let mut beat_at = env.now();
-    let mut publish_at = env.now();
+    let mut ring_at = env.now();
     let mut is_due = false;
     let (mut told, mut publications, mut beats) = (WindowStats::default(), 0, 0_u32);
     loop {
@@ -100,14 +103,20 @@ pub async fn run(env: Env, config: WindowConfig, mut tell: impl FnMut(WindowStat
                 is_due = true;
                 beat_at = env.now() + BEAT_EVERY;
             }
-            () = env.sleep_until(publish_at), if is_due => {
-                is_due = false;
-                if let Some(publisher) = &mut publisher
-                    && shards.pump(publisher, &mut readers)?
-                {
+            () = env.sleep_until(ring_at), if is_due || readers.bells().any_is_due() => {
+                let Some(publisher) = &mut publisher else {
+                    is_due = false;
+                    continue;
+                };
+                if std::mem::take(&mut is_due) && shards.pump(publisher, &mut readers)? {
                     publisher.publish();
                     publications += 1;
-                    publish_at = env.now() + pace(readers.greeted());
+                    readers.bells().published();
+                }
+                if readers.ring_next(publisher) {
+                    let pace = pace(readers.greeted(), readers.bells().used());
+                    // Timers are late, and a round of bells must not be late by all of that.
+                    ring_at = (ring_at + pace).max(env.now() + pace / 2);
                 }
             }
             changed = progress.changed(), if !is_due => {
@@ -151,7 +160,8 @@ pub async fn run(env: Env, config: WindowConfig, mut tell: impl FnMut(WindowStat
     }
 }
 
-/// How long after one wake of so many readers the next one is.
-fn pace(readers: usize) -> std::time::Duration {
-    (PACE_FOR_READER * u32::try_from(readers).unwrap_or(u32::MAX)).clamp(PACE_MIN, PACE_MAX)
+/// How long after one bell of so many readers and bells the next one rings.
+fn pace(readers: usize, bells: usize) -> Duration {
+    let round = PACE_FOR_READER * u32::try_from(readers).unwrap_or(u32::MAX);
+    round.clamp(PACE_MIN, PACE_MAX) / u32::try_from(bells).unwrap_or(u32::MAX).max(1)
 }

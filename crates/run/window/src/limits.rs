@@ -36,6 +36,12 @@ pub const PACE_MIN: Duration = Duration::from_millis(5);
 /// The same with very many readers.
 pub const PACE_MAX: Duration = Duration::from_millis(50);
 
+/// Readers that are woken at once, while bells are left. They take the processors for a millisecond or two.
+pub const READERS_OF_BELL: usize = 16;
+
+/// Bells, which ring one after the other: each costs the window a descriptor, and a write for each round.
+pub const BELLS: usize = 32;
+
 /// Time between two wakes for each reader that they wake. A wake takes a reader some 0.1 ms whatever it brings: what it
 /// runs and what it knows lie in no cache any more. So all readers' wakes take one core at most, up to five
 /// hundred readers.

@@ -8,6 +8,8 @@ use tailwater_rma::{ArenaWriter, NoticeWriter};
 use tailwater_tail::window::ARENA_BYTES;
 use tokio::sync::oneshot;
 
+use crate::limits::BELLS;
+
 /// Writes one arena after the other; the next one is made while this one is filled.
 pub(crate) struct ArenaPublisher {
     env: Env,
@@ -19,21 +21,21 @@ pub(crate) struct ArenaPublisher {
 
 impl ArenaPublisher {
     pub(crate) fn create(env: &Env) -> io::Result<Self> {
-        let (notice, arena) = (NoticeWriter::create("window")?, create()?);
+        let (notice, arena) = (NoticeWriter::create("window", BELLS)?, create()?);
         Ok(Self { env: env.clone(), notice, arena, number: 0, next: prepare(env) })
     }
 
-    /// Appends a message; whether it needed a new arena, which readers are to be told of before it is published.
+    /// Appends a message, if the arena has room for it.
+    #[must_use]
+    pub(crate) fn append(&mut self, pieces: &[&[u8]]) -> bool {
+        self.arena.append(pieces).is_some()
+    }
+
+    /// Begins another arena: a message has no room in this one. Readers have to have this one by then.
     ///
     /// # Errors
     /// If there is no memory.
-    ///
-    /// # Panics
-    /// If the message is longer than an arena.
-    pub(crate) fn append(&mut self, pieces: &[&[u8]]) -> io::Result<bool> {
-        if self.arena.append(pieces).is_some() {
-            return Ok(false);
-        }
+    pub(crate) fn begin_arena(&mut self) -> io::Result<()> {
         let prepared = std::mem::replace(&mut self.next, prepare(&self.env)).try_recv();
         // It is not there yet, or there was no memory then.
         self.arena = match prepared {
@@ -41,13 +43,17 @@ impl ArenaPublisher {
             _ => create()?,
         };
         self.number += 1;
-        assert!(self.arena.append(pieces).is_some(), "no message is longer than an arena");
-        Ok(true)
+        Ok(())
     }
 
-    /// Shows readers everything that was appended, and wakes them.
+    /// Shows readers everything that was appended. Who sleeps sees it when its bell rings.
     pub(crate) fn publish(&self) {
-        self.notice.publish(self.number * ARENA_BYTES as u64 + self.arena.filled() as u64);
+        self.notice.publish(self.position());
+    }
+
+    /// Wakes the readers who have this bell.
+    pub(crate) fn ring(&self, bell: usize) {
+        self.notice.ring(bell);
     }
 
     /// Says that the window is alive.
@@ -60,9 +66,9 @@ impl ArenaPublisher {
         self.number * ARENA_BYTES as u64 + self.arena.filled() as u64
     }
 
-    /// The notice's page and its event.
-    pub(crate) fn notice(&self) -> (BorrowedFd<'_>, BorrowedFd<'_>) {
-        (self.notice.file(), self.notice.bell())
+    /// The notice's page and one of its bells.
+    pub(crate) fn notice(&self, bell: usize) -> (BorrowedFd<'_>, BorrowedFd<'_>) {
+        (self.notice.file(), self.notice.bell(bell))
     }
 
     /// The number and the file of the arena that is filled now.

@@ -10,7 +10,8 @@ use tailwater_rma::{PassingListener, PassingSocket};
 use tailwater_tail::window::{FRAME_BYTES, WindowFrame, WindowRequest};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-use crate::limits::{ARENAS_UNTAKEN_MAX, READERS_MAX, REQUESTS_MAX, SHARDS_OF_READER_MAX};
+use crate::bells::BellTurns;
+use crate::limits::{ARENAS_UNTAKEN_MAX, BELLS, READERS_MAX, REQUESTS_MAX, SHARDS_OF_READER_MAX};
 use crate::publisher::ArenaPublisher;
 
 /// After accepting failed, as where no more files can be opened.
@@ -37,9 +38,11 @@ enum ReaderTold {
 
 struct ReaderConnection {
     socket: Arc<PassingSocket>,
-    /// Whether it has the notice, and is woken by what is published.
-    is_greeted: bool,
+    /// It was greeted: it has the notice, and this bell wakes it.
+    bell: Option<usize>,
     follows: BTreeSet<ShardId>,
+    /// The newest arena that it was passed.
+    arena: u64,
     /// Arenas that it has not said that it has.
     untaken: usize,
     /// Ends with the connection.
@@ -51,6 +54,9 @@ pub(crate) struct ReaderConnections {
     env: Env,
     node: [u8; 16],
     readers: BTreeMap<u64, ReaderConnection>,
+    bells: BellTurns,
+    /// The newest arena that all readers of each bell were passed.
+    passed: [u64; BELLS],
     next: u64,
     sender: Sender<ReaderTold>,
     told: Receiver<ReaderTold>,
@@ -61,8 +67,9 @@ impl ReaderConnections {
     pub(crate) fn new(env: &Env, listener: PassingListener, node: [u8; 16]) -> Self {
         let (sender, told) = channel(REQUESTS_MAX);
         let accept = env.spawn("window-accept", accept(env.clone(), listener, sender.clone()));
-        let readers = BTreeMap::new();
-        Self { env: env.clone(), node, readers, next: 0, sender, told, _accept: accept }
+        let (readers, bells) = (BTreeMap::new(), BellTurns::new());
+        let (env, passed) = (env.clone(), [0; BELLS]);
+        Self { env, node, readers, bells, passed, next: 0, sender, told, _accept: accept }
     }
 
     /// How many are connected.
@@ -72,7 +79,12 @@ impl ReaderConnections {
 
     /// How many are woken by what is published.
     pub(crate) fn greeted(&self) -> usize {
-        self.readers.values().filter(|reader| reader.is_greeted).count()
+        self.readers.values().filter(|reader| reader.bell.is_some()).count()
+    }
+
+    /// The bells of those who were greeted.
+    pub(crate) fn bells(&mut self) -> &mut BellTurns {
+        &mut self.bells
     }
 
     /// The next thing that a reader wants. Cancelling it loses nothing.
@@ -113,22 +125,22 @@ impl ReaderConnections {
         self.next += 1;
         let socket = Arc::new(socket);
         let task = self.env.spawn("window-reader", listen(reader, Arc::clone(&socket), self.sender.clone()));
-        let (is_greeted, follows) = (false, BTreeSet::new());
-        let connection = ReaderConnection { socket, is_greeted, follows, untaken: 0, _task: task };
+        let (bell, follows) = (None, BTreeSet::new());
+        let connection = ReaderConnection { socket, bell, follows, arena: 0, untaken: 0, _task: task };
         self.readers.insert(reader, connection);
     }
 
     /// Greets a reader that follows a shard which is fed, unless that was done.
     pub(crate) fn greet(&mut self, reader: u64, publisher: &ArenaPublisher) {
         if let Some(reader) = self.readers.get_mut(&reader) {
-            reader.greet(self.node, publisher);
+            reader.greet(self.node, publisher, &mut self.bells);
         }
     }
 
     /// Greets whoever follows a shard that is fed now.
     pub(crate) fn greet_followers(&mut self, shard: ShardId, publisher: &ArenaPublisher) {
         for reader in self.readers.values_mut().filter(|reader| reader.follows.contains(&shard)) {
-            reader.greet(self.node, publisher);
+            reader.greet(self.node, publisher, &mut self.bells);
         }
     }
 
@@ -145,14 +157,36 @@ impl ReaderConnections {
 
     /// A reader is gone; what it had followed.
     pub(crate) fn gone(&mut self, reader: u64) -> BTreeSet<ShardId> {
-        self.readers.remove(&reader).map(|reader| reader.follows).unwrap_or_default()
+        let Some(reader) = self.readers.remove(&reader) else { return BTreeSet::new() };
+        if let Some(bell) = reader.bell {
+            self.bells.take_back(bell);
+        }
+        reader.follows
     }
 
-    /// Passes a new arena to all that were greeted. Who does not take them is hung up on, and said to be gone like
-    /// others.
-    pub(crate) fn pass(&mut self, publisher: &ArenaPublisher) {
+    /// Rings the bell whose turn it is, if it is due anywhere; whether one rang.
+    pub(crate) fn ring_next(&mut self, publisher: &ArenaPublisher) -> bool {
+        let Some(bell) = self.bells.next() else { return false };
+        self.pass(bell, publisher);
+        publisher.ring(bell);
+        true
+    }
+
+    /// Passes the arena that is filled now to all that were greeted and don't have it yet.
+    pub(crate) fn pass_to_all(&mut self, publisher: &ArenaPublisher) {
+        (0..BELLS).for_each(|bell| self.pass(bell, publisher));
+    }
+
+    /// Passes the arena that is filled now to the readers of this bell. It wakes them, and so it is passed when they are
+    /// to be woken. Who does not take its arenas is hung up on, and said to be gone like others.
+    fn pass(&mut self, bell: usize, publisher: &ArenaPublisher) {
         let (number, arena) = publisher.arena();
-        for (id, reader) in self.readers.iter_mut().filter(|(_, reader)| reader.is_greeted) {
+        if std::mem::replace(&mut self.passed[bell], number) == number {
+            return;
+        }
+        let of_bell = self.readers.iter_mut().filter(|(_, reader)| reader.bell == Some(bell));
+        for (id, reader) in of_bell.filter(|(_, reader)| reader.arena < number) {
+            reader.arena = number;
             reader.untaken += 1;
             if reader.untaken <= ARENAS_UNTAKEN_MAX
                 && send(&reader.socket, WindowFrame::Arena(number), arena).is_ok()
@@ -167,15 +201,17 @@ impl ReaderConnections {
 
 impl ReaderConnection {
     /// Gives the notice, its bell and the arena that is filled now.
-    fn greet(&mut self, node: [u8; 16], publisher: &ArenaPublisher) {
-        if self.is_greeted {
+    fn greet(&mut self, node: [u8; 16], publisher: &ArenaPublisher, bells: &mut BellTurns) {
+        if self.bell.is_some() {
             return;
         }
-        self.is_greeted = true;
+        let bell = bells.give();
+        self.bell = Some(bell);
         self.untaken = 1;
         let notice = WindowFrame::Notice { node, from: publisher.position() };
         let (number, arena) = publisher.arena();
-        let (page, bell) = publisher.notice();
+        self.arena = number;
+        let (page, bell) = publisher.notice(bell);
         // The buffer of a socket that nothing was sent to has room for all.
         let sent = send(&self.socket, notice, page)
             .and_then(|()| send(&self.socket, WindowFrame::Bell, bell))

@@ -155,8 +155,10 @@ impl FedShards {
         let mut any = false;
         let mut append = |pieces: &[&[u8]]| {
             any = true;
-            if publisher.append(pieces)? {
-                readers.pass(publisher);
+            if !publisher.append(pieces) {
+                readers.pass_to_all(publisher);
+                publisher.begin_arena()?;
+                assert!(publisher.append(pieces), "no message is longer than an arena");
             }
             std::io::Result::Ok(())
         };

@@ -29,9 +29,9 @@ async fn files_of(socket: &PassingSocket) -> Vec<OwnedFd> {
 fn what_was_published_is_borrowed_where_it_is_and_outlives_its_writer() {
     run(async || {
         let (window, reader) = connected().await;
-        let notice = NoticeWriter::create("notice").expect("memory");
+        let notice = NoticeWriter::create("notice", 1).expect("memory");
         let mut arena = ArenaWriter::create("arena", 64 << 10).expect("memory");
-        window.send(b"x", &[notice.file(), notice.bell(), arena.file()]).await.expect("sent");
+        window.send(b"x", &[notice.file(), notice.bell(0), arena.file()]).await.expect("sent");
         let [page, bell, file] = files_of(&reader).await.try_into().expect("three files");
         let same = reader.same_user().expect("it is this process");
         let seen = NoticeReader::open(same, &page, bell).expect("a notice");
@@ -42,6 +42,7 @@ fn what_was_published_is_borrowed_where_it_is_and_outlives_its_writer() {
         assert_eq!(arena.append(&[b"more"]), Some(16), "aligned");
         notice.publish(arena.filled() as u64);
         notice.beat();
+        notice.ring(0);
         seen.rung().await.expect("it was rung");
         assert_eq!((seen.published(), seen.beats()), (24, 1));
         let borrowed = mapped.bytes(0..11).expect("in the arena");
@@ -97,15 +98,16 @@ fn an_end_of_the_connection_shows_as_no_bytes() {
 #[test]
 fn every_reader_is_woken_by_each_notice_though_nobody_empties_the_event() {
     run(async || {
-        let notice = NoticeWriter::create("notice").expect("memory");
+        let notice = NoticeWriter::create("notice", 1).expect("memory");
         let open = || {
             let [page, bell] =
-                [notice.file(), notice.bell()].map(|file| file.try_clone_to_owned().expect("one"));
+                [notice.file(), notice.bell(0)].map(|file| file.try_clone_to_owned().expect("one"));
             NoticeReader::open(SameUser(()), &page, bell).expect("a notice")
         };
         let readers: Vec<_> = std::iter::repeat_with(open).take(20).collect();
         for published in 1..=50 {
             notice.publish(published);
+            notice.ring(0);
             for reader in &readers {
                 reader.rung().await.expect("it was rung");
                 assert_eq!(reader.published(), published);
@@ -117,12 +119,14 @@ fn every_reader_is_woken_by_each_notice_though_nobody_empties_the_event() {
 #[test]
 fn an_event_that_somebody_filled_is_rung_all_the_same() {
     run(async || {
-        let notice = NoticeWriter::create("notice").expect("memory");
-        rustix::io::write(notice.bell(), &(u64::MAX - 1).to_ne_bytes()).expect("filled");
-        let [page, bell] = [notice.file(), notice.bell()].map(|file| file.try_clone_to_owned().expect("one"));
+        let notice = NoticeWriter::create("notice", 1).expect("memory");
+        rustix::io::write(notice.bell(0), &(u64::MAX - 1).to_ne_bytes()).expect("filled");
+        let [page, bell] =
+            [notice.file(), notice.bell(0)].map(|file| file.try_clone_to_owned().expect("one"));
         let reader = NoticeReader::open(SameUser(()), &page, bell).expect("a notice");
         reader.rung().await.expect("it was rung when it was filled");
         notice.publish(7);
+        notice.ring(0);
         reader.rung().await.expect("and again");
         assert_eq!(reader.published(), 7);
     });
@@ -131,7 +135,7 @@ fn an_event_that_somebody_filled_is_rung_all_the_same() {
 #[test]
 fn what_can_t_be_waited_for_is_no_event() {
     run(async || {
-        let notice = NoticeWriter::create("notice").expect("memory");
+        let notice = NoticeWriter::create("notice", 1).expect("memory");
         let page = notice.file().try_clone_to_owned().expect("one");
         let no_event = tempfile::tempfile().expect("a file").into();
         assert!(NoticeReader::open(SameUser(()), &page, no_event).is_err());
