@@ -82,8 +82,6 @@ pub enum Plant {
     ChangeNotTold,
     /// A change of backends goes on before all is copied.
     CopiedTooEarly,
-    /// A change of backends is over before what was read of those before has come to those after.
-    LeftTooEarly,
     /// The backends of a cell are restarted one after another where they are, and the next one before the last one has
     /// been compared with others.
     RolledTooEarly,

@@ -31,7 +31,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tailwater_client::{Client, ClientConfig, Dialer, ReaderConfig, WindowUse};
-use tailwater_env::Env;
+use tailwater_env::{Env, Instant};
 use tailwater_rma::PassingListener;
 use tailwater_tail::window::WindowFrame;
 pub use tailwater_tail::window::WindowStats;
@@ -114,9 +114,7 @@ pub async fn run(env: Env, config: WindowConfig, mut tell: impl FnMut(WindowStat
                     readers.bells().published();
                 }
                 if readers.ring_next(publisher) {
-                    let pace = pace(readers.greeted(), readers.bells().used());
-                    // Timers are late, and a round of bells must not be late by all of that.
-                    ring_at = (ring_at + pace).max(env.now() + pace / 2);
+                    ring_at = next_ring(ring_at, env.now(), pace(readers.greeted(), readers.bells().used()));
                 }
             }
             changed = progress.changed(), if !is_due => {
@@ -158,6 +156,12 @@ pub async fn run(env: Env, config: WindowConfig, mut tell: impl FnMut(WindowStat
             }
         }
     }
+}
+
+/// When the next bell rings, after one that was due at `last`.
+fn next_ring(last: Instant, now: Instant, pace: Duration) -> Instant {
+    // Timers are late, and a round of bells must not be late by all of that.
+    (last + pace).max(now + pace / 2)
 }
 
 /// How long after one bell of so many readers and bells the next one rings.

@@ -177,8 +177,8 @@ impl ReaderConnections {
         (0..BELLS).for_each(|bell| self.pass(bell, publisher));
     }
 
-    /// Passes the arena that is filled now to the readers of this bell. It wakes them, and so it is passed when they are
-    /// to be woken. Who does not take its arenas is hung up on, and said to be gone like others.
+    /// Passes the arena that is filled now to the readers of this bell. It wakes them, so it is passed when they are to
+    /// be woken. Who does not take its arenas is hung up on, and said to be gone like others.
     fn pass(&mut self, bell: usize, publisher: &ArenaPublisher) {
         let (number, arena) = publisher.arena();
         if std::mem::replace(&mut self.passed[bell], number) == number {

@@ -204,7 +204,6 @@ impl<M: Broken> Breaking<M> {
             }
             let next = match self.plant {
                 Plant::CopiedTooEarly => known.next_phase(),
-                Plant::LeftTooEarly if known.reads_both() => known.next_phase(),
                 _ => owner.next_phase().await,
             };
             if let Some(next) = next {

@@ -94,6 +94,15 @@ struct NodesState {
 type SharedNodes = Arc<NodesShared>;
 
 impl NodesState {
+    /// Whether consumers have everything, where each shard has its owner. Producers end once each shard has taken more
+    /// than `before`.
+    fn is_well(&mut self, is_owned: bool, before: &[u64]) -> bool {
+        self.stop |= is_owned && self.appended.iter().zip(before).all(|(now, before)| now > before);
+        let is_complete =
+            |checker: &ShardChecker| [0, LATE].iter().all(|reader| checker.complete(*reader).is_ok());
+        self.stop && is_owned && self.checkers.iter().all(is_complete)
+    }
+
     /// A new record's identity.
     fn produced(&mut self, shard: u32) -> u64 {
         self.identity_next += 1;
@@ -277,19 +286,11 @@ async fn settle(shared: SharedNodes) -> bool {
         // What was meant to be mended later is mended by now.
         chaos::mend(&shared);
         let is_owned = shared.is_owned(stream);
-        let mut state = shared.state.lock();
-        let is_appended = state.appended.iter().zip(&before).all(|(now, before)| now > before);
-        if is_owned && is_appended {
-            state.stop = true;
-        }
-        let is_complete =
-            |checker: &ShardChecker| [0, LATE].iter().all(|reader| checker.complete(*reader).is_ok());
-        if state.stop && is_owned && state.checkers.iter().all(is_complete) {
+        if shared.state.lock().is_well(is_owned, &before) {
             let took = shared.outside.now().since(began).as_millis() as u64;
-            state.report.count("ms until all was well", took);
+            shared.state.lock().report.count("ms until all was well", took);
             return true;
         }
-        drop(state);
         shared.outside.sleep(Duration::from_millis(50)).await;
     }
     false
