@@ -26,7 +26,8 @@ struct Seen {
 
 async fn look(client: &BookKeeper, stream: &str) -> Seen {
     let mut seen = Seen { closed: BTreeMap::new(), bookies: Vec::new() };
-    for ledger in client.ledgers().list().await.expect("ZooKeeper answers") {
+    // The newest first: with many ledgers it would be closed by the time that all others were read.
+    for ledger in client.ledgers().list().await.expect("ZooKeeper answers").into_iter().rev() {
         // One that is deleted meanwhile is not there.
         let Ok(read) = client.ledgers().read(ledger).await else { continue };
         if read.metadata.custom.get("tailwater.stream").is_none_or(|of| of != stream.as_bytes()) {
@@ -34,7 +35,7 @@ async fn look(client: &BookKeeper, stream: &str) -> Seen {
         }
         let is_closed = matches!(read.metadata.state, LedgerStatus::Closed { .. });
         seen.closed.insert(ledger, is_closed);
-        if !is_closed {
+        if !is_closed && seen.bookies.is_empty() {
             seen.bookies =
                 read.metadata.last_ensemble().1.iter().map(|bookie| bookie.name().to_owned()).collect();
         }
