@@ -36,7 +36,7 @@ pub const PACE_MIN: Duration = Duration::from_millis(5);
 /// The same with very many readers.
 pub const PACE_MAX: Duration = Duration::from_millis(50);
 
-/// Readers that are woken at once, while bells are left. They take the processors for a millisecond or two.
+/// Readers that are woken at once, while bells are left. Together they want a core for less than 2 ms.
 pub const READERS_OF_BELL: usize = 16;
 
 /// Bells, which ring one after the other: each costs the window a descriptor, and a write for each round.
